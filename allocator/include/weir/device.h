@@ -1,0 +1,111 @@
+// The seam between Weir and a GPU: all that the allocator knows of CUDA.
+//
+// Two implementations ship: CudaDevice (the driver) and SimDevice (a deterministic model with a
+// happens-before checker). Both pass tests/conformance. docs/porting.md says what a third must do.
+//
+// Threads: every call may be made from any thread at any time.
+// Errors: a call that fails changes nothing. A driver's refusal is ErrorCode::device, with the
+// call's name and the driver's own error in the message; a lack of physical memory is
+// ErrorCode::out_of_memory.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "weir/result.h"
+#include "weir/types.h"
+
+namespace weir {
+
+// A piece of physical memory. It can't be split or mapped in part.
+struct PhysicalHandle {
+  std::uint64_t value = 0;
+  constexpr auto operator<=>(const PhysicalHandle&) const = default;
+};
+
+// A mark on a stream that others can wait for. May be recorded again; a wait is for the latest
+// record made before the wait was issued.
+struct EventHandle {
+  std::uint64_t value = 0;
+  constexpr auto operator<=>(const EventHandle&) const = default;
+};
+
+struct MemoryInfo {
+  Bytes free;
+  Bytes total;
+};
+
+struct CaptureInfo {
+  enum class Status { none, active, invalidated };
+  Status status = Status::none;
+  std::uint64_t id = 0;  // of the capture sequence, unique in the process; 0 when none
+};
+
+// A node of the graph that a capture is building.
+struct GraphNode {
+  std::uint64_t value = 0;
+  constexpr auto operator<=>(const GraphNode&) const = default;
+};
+
+// Every call of Device that reaches the driver: for counting, timing and failing them by name.
+enum class DeviceCall {
+  reserve, unreserve, create, map, set_access, unmap, release,
+  create_event, destroy_event, record, wait, query, synchronize,
+  capture_info, capture_tips, add_capture_dependencies, memory_info,
+};
+inline constexpr int kDeviceCalls = static_cast<int>(DeviceCall::memory_info) + 1;
+std::string_view name_of(DeviceCall call);
+
+class Device {
+ public:
+  Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+  virtual ~Device() = default;
+
+  virtual std::string name() const = 0;
+  // Sizes of pages, and addresses they are mapped at, are multiples of this.
+  virtual Bytes granularity() const = 0;
+  // Physical memory free and in all, as the driver sees it now (other processes included).
+  virtual Result<MemoryInfo> memory_info() = 0;
+
+  // The identity of a stream that the caller owns (CUDA: cuStreamGetId). Handles may be the
+  // driver's special ones (null: the legacy default stream).
+  virtual Result<Stream> stream(void* handle) = 0;
+
+  // Addresses. `size` and `alignment` are multiples of the granularity. Nothing is mapped yet.
+  virtual Result<Address> reserve(Bytes size, Bytes alignment) = 0;
+  virtual Status unreserve(Address address, Bytes size) = 0;
+
+  // Pages. A handle may be mapped at several addresses at once; each mapping is of the whole
+  // handle, and is usable once set_access covered it. Physical memory is given back when the
+  // handle is released and its last mapping is gone. unmap takes exactly one mapping.
+  virtual Result<PhysicalHandle> create(Bytes size) = 0;
+  virtual Status map(Address address, Bytes size, PhysicalHandle handle) = 0;
+  virtual Status set_access(Address address, Bytes size) = 0;
+  virtual Status unmap(Address address, Bytes size) = 0;
+  virtual Status release(PhysicalHandle handle) = 0;
+
+  // Time. `wait` makes work queued on `stream` from now on run after the event's latest record,
+  // and returns at once. `query`: has all work before the record finished? `synchronize` blocks
+  // the calling thread until it has. An event never recorded counts as finished.
+  virtual Result<EventHandle> create_event() = 0;
+  virtual Status destroy_event(EventHandle event) = 0;
+  virtual Status record(EventHandle event, Stream stream) = 0;
+  virtual Status wait(Stream stream, EventHandle event) = 0;
+  virtual Result<bool> query(EventHandle event) = 0;
+  virtual Status synchronize(EventHandle event) = 0;
+
+  // Capture: whether `stream` is being captured into a graph; the nodes that its next node would
+  // depend on; and more nodes for it to depend on.
+  virtual Result<CaptureInfo> capture_info(Stream stream) = 0;
+  virtual Result<std::vector<GraphNode>> capture_tips(Stream stream) = 0;
+  virtual Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) = 0;
+
+  // The host's clock; on SimDevice the virtual one.
+  virtual Nanoseconds now() const = 0;
+};
+
+}  // namespace weir

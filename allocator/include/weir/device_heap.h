@@ -1,0 +1,120 @@
+// One device's memory, handed out by stream: the allocator's core.
+//
+// A block may be used at once by work on the stream it was allocated for. Work on another stream
+// must be named with fence() after it was queued and before the block is deallocated. A block goes
+// back at once, carrying its fences; whoever gets its bytes next waits on the GPU if it must.
+//
+// Threads: every call may be made from any thread, except that a block's own calls must not overlap
+// (a block is deallocated once, after its fences). Threads that use different streams do not meet
+// on the hot path.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "weir/device.h"
+#include "weir/event.h"
+#include "weir/result.h"
+#include "weir/statistics.h"
+#include "weir/types.h"
+
+namespace weir {
+
+// Whether a request takes free memory whose last use may still be running (its stream then waits
+// on the GPU), or new memory from the driver.
+enum class ReusePolicy {
+  wait,      // free memory first: least memory
+  grow,      // new memory first, while the limit has room: fewest waits
+  balanced,  // free memory, unless its last use is recent and a little growth avoids the wait
+};
+
+struct HeapOptions {
+  // Most physical memory to hold. Zero: as much as the device has.
+  Bytes limit;
+  ReusePolicy reuse = ReusePolicy::balanced;
+};
+
+struct BlockInfo {
+  Address address;
+  Bytes bytes;      // rounded up to kGrain
+  Bytes requested;  // as asked for
+  HeapId heap;
+  std::uint64_t stream = 0;  // Stream::id of the stream it was allocated for
+};
+
+struct PageInfo {
+  PageId page;
+  Bytes bytes;
+  Bytes used;                  // by live blocks
+  std::optional<HeapId> lease;  // the heap that uses it, if any
+  std::uint32_t mappings = 0;
+};
+
+// Everything a device heap holds, at one moment.
+struct HeapSnapshot {
+  std::vector<BlockInfo> blocks;  // by address
+  std::vector<PageInfo> pages;    // by id
+};
+
+class DeviceHeap {
+ public:
+  // `device` and `sink` must outlive the heap.
+  explicit DeviceHeap(Device& device, HeapOptions options = {}, EventSink* sink = nullptr);
+  // Waits for no work: the caller has synchronised whatever still uses the memory.
+  ~DeviceHeap();
+  DeviceHeap(const DeviceHeap&) = delete;
+  DeviceHeap& operator=(const DeviceHeap&) = delete;
+
+  // A block of at least `bytes`, aligned to kGrain, for work on `stream`. Zero bytes: null.
+  // Errors: out_of_memory; device.
+  Result<void*> allocate(Bytes bytes, Stream stream);
+
+  // "Work queued so far on `user` uses these blocks": one event for all of them. A fence on the
+  // block's own stream is implied by deallocate() and costs nothing.
+  // Errors: unknown_pointer (none of the blocks is changed); device.
+  Status fence(std::span<void* const> blocks, Stream user);
+  Status fence(void* block, Stream user) { return fence(std::span<void* const>(&block, 1), user); }
+
+  // For code written for PyTorch's record_stream: "`user` may use the block until it is
+  // deallocated". The fence is taken in deallocate(), and so covers more than it need.
+  Status record_stream(void* block, Stream user);
+
+  // Gives the block back. Null is fine. Errors: unknown_pointer (nothing is changed).
+  Status deallocate(void* block);
+
+  // The live block that `pointer` points into.
+  std::optional<BlockInfo> find(const void* pointer) const;
+
+  // Says that `stream` is about to be destroyed: its last fence is taken now. Blocks allocated for
+  // it may still be deallocated; nothing may be allocated for it again.
+  Status retire(Stream stream);
+
+  // Gives idle pages back to the driver until at most `keep` bytes are held, or nothing more can
+  // go without waiting for the device. Returns the bytes given back.
+  Result<Bytes> trim(Bytes keep = 0_B);
+
+  // Changes the limit; zero: none. Memory above a lower limit goes back as it becomes idle.
+  void set_limit(Bytes limit);
+
+  // Called, with no lock held, when memory ran out, before the one retry: frees what it can.
+  using OutOfMemoryCallback = std::function<void(Bytes requested)>;
+  void on_out_of_memory(OutOfMemoryCallback callback);
+
+  Statistics statistics() const;
+  void reset_peaks();
+  HeapSnapshot snapshot() const;
+
+  // Checks every invariant of the whole heap. Each string names one that is broken; none: sound.
+  std::vector<std::string> validate() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace weir

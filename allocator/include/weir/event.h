@@ -1,0 +1,53 @@
+// What happened, one Event for each transition. Statistics, recordings, timelines and snapshots are
+// all folds of this one stream, so they cannot disagree.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "weir/types.h"
+
+namespace weir {
+
+enum class EventKind : std::uint8_t {
+  allocate,       // block `address`, `bytes` (rounded), `requested`, on `stream`
+  deallocate,     // the same block goes back, with its fences
+  fence,          // work queued so far on `other` uses the block at `address`
+  stream_wait,    // `stream` waits, on the GPU, for `other` up to `sequence`
+  host_wait,      // the host waited for `other` up to `sequence`; took `duration`
+  create,         // page `page` of `bytes` exists
+  release,        // ... and is given back to the driver
+  map,            // page `page` got a mapping of `bytes` at `address`, in use by heap `heap`
+  unmap,          // ... and lost it
+  lease,          // heap `heap` took the idle page `page`
+  unlease,        // page `page` is idle again: any heap may take it
+  trim,           // `bytes` were given back to the driver
+  out_of_memory,  // `requested` on `stream` failed
+};
+inline constexpr int kEventKinds = static_cast<int>(EventKind::out_of_memory) + 1;
+std::string_view name_of(EventKind kind);
+
+// Fields that a kind does not name above are zero.
+struct Event {
+  EventKind kind = EventKind::allocate;
+  HeapId heap;
+  PageId page;
+  Nanoseconds time;
+  std::uint64_t stream = 0;  // Stream::id
+  std::uint64_t other = 0;   // Stream::id
+  Address address;
+  Bytes bytes;
+  Bytes requested;
+  Sequence sequence;
+  Nanoseconds duration;
+};
+
+// Takes events as they happen. Called from any thread, sometimes under a heap's lock: it must not
+// block and must not call back into Weir.
+class EventSink {
+ public:
+  virtual ~EventSink() = default;
+  virtual void on_event(const Event& event) = 0;
+};
+
+}  // namespace weir

@@ -1,0 +1,89 @@
+// Errors as values. Nothing inside Weir throws; weir::Allocator turns errors into exceptions.
+#pragma once
+
+#include <cassert>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+namespace weir {
+
+enum class ErrorCode {
+  out_of_memory,      // neither the device nor the limit has room; the message says what holds it
+  invalid_argument,   // the caller's mistake; the message names the argument and the remedy
+  unknown_pointer,    // not the start of a live block (freed twice, or never allocated here)
+  device,             // the driver refused a call; the message names the call and its error
+  capture,            // the call is not legal in the stream's capture
+  unavailable,        // something this machine lacks (no driver, no GPU)
+  invalid_input,      // a file that can't be read or parsed; the message has file and line
+};
+
+std::string_view name_of(ErrorCode code);
+
+// Why something failed: a code to act on, a message for a person. One pointer wide.
+class Error {
+ public:
+  Error(ErrorCode code, std::string message)
+      : detail_(std::make_unique<Detail>(Detail{code, std::move(message)})) {}
+  Error(const Error& other) : detail_(std::make_unique<Detail>(*other.detail_)) {}
+  Error& operator=(const Error& other) { return *this = Error(other); }
+  Error(Error&&) noexcept = default;
+  Error& operator=(Error&&) noexcept = default;
+
+  ErrorCode code() const { return detail_->code; }
+  const std::string& message() const { return detail_->message; }
+
+ private:
+  struct Detail {
+    ErrorCode code;
+    std::string message;
+  };
+  std::unique_ptr<Detail> detail_;
+};
+
+// A T, or why there is none. value() of a failed result is a broken invariant.
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : state_(std::move(value)) {}          // NOLINT(google-explicit-constructor)
+  Result(Error error) : state_(std::move(error)) {}      // NOLINT(google-explicit-constructor)
+
+  bool ok() const { return state_.index() == 0; }
+  explicit operator bool() const { return ok(); }
+
+  T& value() & { return assert(ok()), *std::get_if<T>(&state_); }
+  const T& value() const& { return assert(ok()), *std::get_if<T>(&state_); }
+  T&& value() && { return assert(ok()), std::move(*std::get_if<T>(&state_)); }
+  T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
+  T&& operator*() && { return std::move(*this).value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
+
+  const Error& error() const& { return assert(!ok()), *std::get_if<Error>(&state_); }
+  Error&& error() && { return assert(!ok()), std::move(*std::get_if<Error>(&state_)); }
+
+ private:
+  std::variant<T, Error> state_;
+};
+
+// Success, or why not.
+template <>
+class [[nodiscard]] Result<void> {
+ public:
+  Result() = default;
+  Result(Error error) : error_(std::make_unique<Error>(std::move(error))) {}  // NOLINT
+
+  bool ok() const { return error_ == nullptr; }
+  explicit operator bool() const { return ok(); }
+  const Error& error() const& { return assert(!ok()), *error_; }
+  Error&& error() && { return assert(!ok()), std::move(*error_); }
+
+ private:
+  std::unique_ptr<Error> error_;
+};
+using Status = Result<void>;
+
+}  // namespace weir

@@ -1,0 +1,133 @@
+// A deterministic device with no GPU: a virtual clock, streams that run behind the host, events,
+// pages with aliases, a cost for each call, scripted faults, and a happens-before checker.
+//
+// The checker stamps every access to a byte range of a page with a vector clock, and reports an
+// access that is not ordered (by stream order, events, or the host having waited) after the last
+// conflicting one. Source: Mattern 1989; FastTrack (Flanagan & Freund 2009).
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "weir/device.h"
+
+namespace weir {
+
+// Host time that each call costs. The defaults were measured on an H200.
+struct CostModel {
+  Nanoseconds reserve = 2_us;
+  Nanoseconds unreserve = 2_us;
+  Nanoseconds create = 9_us;             // whatever the size
+  Nanoseconds map = 400_ns;
+  Nanoseconds set_access_per_mapping = 20_us;
+  Nanoseconds unmap_per_mapping = 13_us;
+  Nanoseconds release = 12_us;           // and, for each MiB,
+  Nanoseconds release_per_mib = 200_ns;
+  Nanoseconds create_event = 85_ns;
+  Nanoseconds destroy_event = 84_ns;
+  Nanoseconds record = 141_ns;
+  Nanoseconds query = 134_ns;
+  Nanoseconds wait = 128_ns;
+  Nanoseconds synchronize = 134_ns;      // and the wait itself
+  Nanoseconds capture_info = 46_ns;
+  Nanoseconds memory_info = 1_us;
+  Nanoseconds launch = 0_ns;             // what launch() moves the host's clock by
+};
+
+struct SimOptions {
+  Bytes memory = 141_GiB;
+  Bytes granularity = 2_MiB;
+  std::uint64_t mapping_ceiling = 524088;
+  bool check_races = true;
+  CostModel costs;
+};
+
+// What a kernel does to memory.
+struct Access {
+  enum class Kind { read, write };
+  Kind kind;
+  Address address;
+  Bytes bytes;
+};
+inline Access Reads(const void* pointer, Bytes bytes) {
+  return {Access::Kind::read, Address::of(pointer), bytes};
+}
+inline Access Writes(const void* pointer, Bytes bytes) {
+  return {Access::Kind::write, Address::of(pointer), bytes};
+}
+
+// Two accesses that conflict and that nothing orders.
+struct Race {
+  Access first, second;
+  std::uint64_t first_stream = 0, second_stream = 0;  // Stream::id
+  Nanoseconds first_time, second_time;                // of the launch, on the host's clock
+  std::string describe() const;
+};
+
+class SimDevice final : public Device {
+ public:
+  explicit SimDevice(SimOptions options = {});
+  ~SimDevice() override;
+
+  // Streams. Destroying one that others still name is an error of the program under test.
+  Stream new_stream();
+  Status destroy_stream(Stream stream);
+
+  // Queues a kernel. Errors: invalid_argument for an access that is not wholly mapped.
+  Status launch(Stream stream, std::span<const Access> accesses, Nanoseconds duration);
+  Status launch(Stream stream, Access access, Nanoseconds duration) {
+    return launch(stream, std::span<const Access>(&access, 1), duration);
+  }
+
+  // The host does something else for a while / until `time` (no effect if that is past).
+  void advance(Nanoseconds duration);
+  void advance_to(Nanoseconds time);
+
+  // Makes the `nth` call of this kind from now on (1: the next) fail once, with `code`.
+  void fail(DeviceCall call, std::uint64_t nth, ErrorCode code = ErrorCode::device);
+
+  std::vector<Race> races() const;          // the first 100
+  std::uint64_t race_count() const;
+  std::uint64_t host_waits() const;         // synchronize() calls that had to wait
+  std::uint64_t calls(DeviceCall call) const;
+  Nanoseconds time_in(DeviceCall call) const;  // host time that those calls cost
+  Nanoseconds stream_waited(Stream stream) const;  // time the stream stood waiting for events
+
+  // What is held now; all zero after everything was given back.
+  Bytes physical_bytes() const;
+  Bytes physical_peak() const;
+  std::uint64_t live_handles() const;
+  std::uint64_t live_mappings() const;
+  std::uint64_t live_events() const;
+  std::uint64_t live_reservations() const;
+
+  std::string name() const override;
+  Bytes granularity() const override;
+  Result<MemoryInfo> memory_info() override;
+  Result<Stream> stream(void* handle) override;
+  Result<Address> reserve(Bytes size, Bytes alignment) override;
+  Status unreserve(Address address, Bytes size) override;
+  Result<PhysicalHandle> create(Bytes size) override;
+  Status map(Address address, Bytes size, PhysicalHandle handle) override;
+  Status set_access(Address address, Bytes size) override;
+  Status unmap(Address address, Bytes size) override;
+  Status release(PhysicalHandle handle) override;
+  Result<EventHandle> create_event() override;
+  Status destroy_event(EventHandle event) override;
+  Status record(EventHandle event, Stream stream) override;
+  Status wait(Stream stream, EventHandle event) override;
+  Result<bool> query(EventHandle event) override;
+  Status synchronize(EventHandle event) override;
+  Result<CaptureInfo> capture_info(Stream stream) override;
+  Result<std::vector<GraphNode>> capture_tips(Stream stream) override;
+  Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) override;
+  Nanoseconds now() const override;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace weir

@@ -1,0 +1,105 @@
+// Units and identifiers. Each is a type of its own, so that swapped arguments do not compile.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace weir {
+
+// A count of bytes. Never negative: subtracting more than there is, is a broken invariant.
+struct Bytes {
+  std::uint64_t count = 0;
+
+  constexpr auto operator<=>(const Bytes&) const = default;
+  constexpr Bytes& operator+=(Bytes other) { return count += other.count, *this; }
+  constexpr Bytes& operator-=(Bytes other) { return count -= other.count, *this; }
+  friend constexpr Bytes operator+(Bytes a, Bytes b) { return {a.count + b.count}; }
+  friend constexpr Bytes operator-(Bytes a, Bytes b) { return {a.count - b.count}; }
+  friend constexpr Bytes operator*(Bytes a, std::uint64_t n) { return {a.count * n}; }
+  friend constexpr Bytes operator/(Bytes a, std::uint64_t n) { return {a.count / n}; }
+  friend constexpr std::uint64_t operator/(Bytes a, Bytes b) { return a.count / b.count; }
+  friend constexpr Bytes operator%(Bytes a, Bytes b) { return {a.count % b.count}; }
+};
+
+constexpr Bytes operator""_B(unsigned long long n) { return {n}; }
+constexpr Bytes operator""_KiB(unsigned long long n) { return {n << 10}; }
+constexpr Bytes operator""_MiB(unsigned long long n) { return {n << 20}; }
+constexpr Bytes operator""_GiB(unsigned long long n) { return {n << 30}; }
+constexpr Bytes operator""_TiB(unsigned long long n) { return {n << 40}; }
+
+// `bytes` rounded up (down) to a multiple of `unit`, which is not zero.
+constexpr Bytes round_up(Bytes bytes, Bytes unit) {
+  return {(bytes.count + unit.count - 1) / unit.count * unit.count};
+}
+constexpr Bytes round_down(Bytes bytes, Bytes unit) { return bytes - bytes % unit; }
+
+// A device address. Zero is no address.
+struct Address {
+  std::uint64_t value = 0;
+
+  constexpr auto operator<=>(const Address&) const = default;
+  friend constexpr Address operator+(Address a, Bytes b) { return {a.value + b.count}; }
+  friend constexpr Address operator-(Address a, Bytes b) { return {a.value - b.count}; }
+  friend constexpr Bytes operator-(Address a, Address b) { return {a.value - b.value}; }
+  void* pointer() const { return reinterpret_cast<void*>(value); }
+  static Address of(const void* pointer) {
+    return {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(pointer))};
+  }
+};
+
+// A time in nanoseconds since the device was opened; also a length of time.
+struct Nanoseconds {
+  std::int64_t count = 0;
+
+  constexpr auto operator<=>(const Nanoseconds&) const = default;
+  constexpr Nanoseconds& operator+=(Nanoseconds other) { return count += other.count, *this; }
+  friend constexpr Nanoseconds operator+(Nanoseconds a, Nanoseconds b) {
+    return {a.count + b.count};
+  }
+  friend constexpr Nanoseconds operator-(Nanoseconds a, Nanoseconds b) {
+    return {a.count - b.count};
+  }
+};
+
+constexpr Nanoseconds operator""_ns(unsigned long long n) { return {static_cast<std::int64_t>(n)}; }
+constexpr Nanoseconds operator""_us(unsigned long long n) {
+  return {static_cast<std::int64_t>(n * 1000)};
+}
+constexpr Nanoseconds operator""_ms(unsigned long long n) {
+  return {static_cast<std::int64_t>(n * 1000000)};
+}
+
+// A device's stream. `handle` is what the driver's calls take (a CUstream); `id` is the driver's
+// unique id of the stream, never used again after the stream is destroyed, and is what identifies
+// it. Make one with Device::stream().
+struct Stream {
+  void* handle = nullptr;
+  std::uint64_t id = 0;
+
+  friend constexpr bool operator==(const Stream& a, const Stream& b) { return a.id == b.id; }
+};
+
+// A stream heap's number within its device heap, from 0, in order of first use; dense.
+struct HeapId {
+  std::uint32_t value = 0;
+  constexpr auto operator<=>(const HeapId&) const = default;
+};
+
+// A page's number within its device heap, from 0; never reused.
+struct PageId {
+  std::uint32_t value = 0;
+  constexpr auto operator<=>(const PageId&) const = default;
+};
+
+// A point on a stream's timeline; rises by one for each point taken; never reused.
+struct Sequence {
+  std::uint64_t value = 0;
+  constexpr auto operator<=>(const Sequence&) const = default;
+};
+
+// Every block is a multiple of this, and starts at one.
+inline constexpr Bytes kGrain = 512_B;
+
+}  // namespace weir
