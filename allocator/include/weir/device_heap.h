@@ -37,6 +37,8 @@ struct HeapOptions {
   // Most physical memory to hold. Zero: as much as the device has.
   Bytes limit;
   ReusePolicy reuse = ReusePolicy::balanced;
+  // Most mappings to hold. A context has room for some 524,000, and past that unrelated calls fail.
+  std::uint64_t most_mappings = 400'000;
 };
 
 struct BlockInfo {

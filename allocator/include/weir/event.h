@@ -16,11 +16,11 @@ enum class EventKind : std::uint8_t {
   stream_wait,    // `stream` waits, on the GPU, for `other` up to `sequence`
   host_wait,      // the host waited for `other` up to `sequence`; took `duration`
   create,         // page `page` of `bytes` exists
-  release,        // ... and is given back to the driver
+  release,        // ... and is given back to the driver (`bytes` again)
   map,            // page `page` got a mapping of `bytes` at `address`, in use by heap `heap`
   unmap,          // ... and lost it
-  lease,          // heap `heap` took the idle page `page`
-  unlease,        // page `page` is idle again: any heap may take it
+  lease,          // heap `heap` took the idle page `page` of `bytes`
+  unlease,        // page `page` of `bytes`, of heap `heap`, is idle again: any heap may take it
   trim,           // `bytes` were given back to the driver
   out_of_memory,  // `requested` on `stream` failed
 };

@@ -3,11 +3,18 @@
 //
 // The checker stamps every access to a byte range of a page with a vector clock, and reports an
 // access that is not ordered (by stream order, events, or the host having waited) after the last
-// conflicting one. Source: Mattern 1989; FastTrack (Flanagan & Freund 2009).
+// conflicting one. It also reports memory that is unmapped while work that the host does not know
+// to be complete may still use it: the driver's unmap does not wait for kernels.
+// Source: Mattern 1989; FastTrack (Flanagan & Freund 2009).
+//
+// What the host knows to be complete: what a query() said true for, what a synchronize() or
+// finish() returned for, and all that was ordered before those. That the clock is past it is not
+// enough.
 #pragma once
 
-#include <array>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,21 +26,21 @@ namespace weir {
 struct CostModel {
   Nanoseconds reserve = 2_us;
   Nanoseconds unreserve = 2_us;
-  Nanoseconds create = 9_us;             // whatever the size
+  Nanoseconds create = 9_us;  // whatever the size
   Nanoseconds map = 400_ns;
   Nanoseconds set_access_per_mapping = 20_us;
   Nanoseconds unmap_per_mapping = 13_us;
-  Nanoseconds release = 12_us;           // and, for each MiB,
+  Nanoseconds release = 12_us;  // and, for each MiB,
   Nanoseconds release_per_mib = 200_ns;
   Nanoseconds create_event = 85_ns;
   Nanoseconds destroy_event = 84_ns;
   Nanoseconds record = 141_ns;
   Nanoseconds query = 134_ns;
   Nanoseconds wait = 128_ns;
-  Nanoseconds synchronize = 134_ns;      // and the wait itself
+  Nanoseconds synchronize = 134_ns;  // and the wait itself
   Nanoseconds capture_info = 46_ns;
   Nanoseconds memory_info = 1_us;
-  Nanoseconds launch = 0_ns;             // what launch() moves the host's clock by
+  Nanoseconds launch = 0_ns;  // what launch() moves the host's clock by
 };
 
 struct SimOptions {
@@ -58,12 +65,29 @@ inline Access Writes(const void* pointer, Bytes bytes) {
   return {Access::Kind::write, Address::of(pointer), bytes};
 }
 
-// Two accesses that conflict and that nothing orders.
+// Two accesses that conflict and that nothing orders; or an access, and the unmapping of its memory
+// by the host (`second` is then the mapping, `second_stream` is 0).
 struct Race {
+  enum class Kind { conflict, unmapped_in_use };
+  Kind kind = Kind::conflict;
   Access first, second;
   std::uint64_t first_stream = 0, second_stream = 0;  // Stream::id
   Nanoseconds first_time, second_time;                // of the launch, on the host's clock
   std::string describe() const;
+};
+
+// A page as the device sees it: a handle that is live, or released and still mapped.
+struct SimPage {
+  PhysicalHandle handle;
+  Bytes bytes;
+  std::uint64_t mappings = 0;
+};
+
+// Part of a page.
+struct Segment {
+  PhysicalHandle handle;
+  Bytes offset;
+  Bytes bytes;
 };
 
 class SimDevice final : public Device {
@@ -80,19 +104,29 @@ class SimDevice final : public Device {
   Status launch(Stream stream, Access access, Nanoseconds duration) {
     return launch(stream, std::span<const Access>(&access, 1), duration);
   }
+  Status launch(Stream stream, Nanoseconds duration) {  // touches no memory
+    return launch(stream, std::span<const Access>(), duration);
+  }
 
   // The host does something else for a while / until `time` (no effect if that is past).
   void advance(Nanoseconds duration);
   void advance_to(Nanoseconds time);
 
+  // The host waits for all work queued so far on every stream, and knows it complete: for the end
+  // of a program. Nothing is counted.
+  void finish();
+  // What query() would say, without the call: no cost, no count, no fault, and the host knows no
+  // more than before. False for an unknown event.
+  bool finished(EventHandle event) const;
+
   // Makes the `nth` call of this kind from now on (1: the next) fail once, with `code`.
   void fail(DeviceCall call, std::uint64_t nth, ErrorCode code = ErrorCode::device);
 
-  std::vector<Race> races() const;          // the first 100
+  std::vector<Race> races() const;  // the first 100
   std::uint64_t race_count() const;
-  std::uint64_t host_waits() const;         // synchronize() calls that had to wait
+  std::uint64_t host_waits() const;  // synchronize() calls that had to wait
   std::uint64_t calls(DeviceCall call) const;
-  Nanoseconds time_in(DeviceCall call) const;  // host time that those calls cost
+  Nanoseconds time_in(DeviceCall call) const;      // host time that those calls cost
   Nanoseconds stream_waited(Stream stream) const;  // time the stream stood waiting for events
 
   // What is held now; all zero after everything was given back.
@@ -102,6 +136,11 @@ class SimDevice final : public Device {
   std::uint64_t live_mappings() const;
   std::uint64_t live_events() const;
   std::uint64_t live_reservations() const;
+
+  // The page table, for checks from outside: what is held, by handle; and what is mapped, usably,
+  // at a range of addresses, in order (less than `bytes` in all where some of it is not).
+  std::vector<SimPage> pages() const;
+  std::vector<Segment> translate(Address address, Bytes bytes) const;
 
   std::string name() const override;
   Bytes granularity() const override;

@@ -1,0 +1,263 @@
+#include "weir/allocator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "api/device_slot.h"
+#include "api/open_device.h"
+#include "weir/log.h"
+
+namespace weir {
+namespace {
+
+[[noreturn]] void raise(const Error& error) {
+  if (error.code() == ErrorCode::out_of_memory) throw OutOfMemory(error.message());
+  throw Exception(error.code(), error.message());
+}
+
+template <class T>
+T value_or_raise(Result<T> result) {
+  if (!result.ok()) raise(result.error());
+  return std::move(result).value();
+}
+
+void raise_unless_ok(const Status& status) {
+  if (!status.ok()) raise(status.error());
+}
+
+void fence_on(DeviceSlot& slot, std::span<void* const> blocks, void* stream) {
+  const Stream user = value_or_raise(slot.device().stream(stream));
+  const Status status = slot.heap().fence(blocks, user);
+  slot.checked_after("fence");
+  raise_unless_ok(status);
+}
+
+}  // namespace
+
+// Devices by number, each opened when it is first used. Threads: as the allocator; only opening a
+// device takes a lock.
+class Allocator::Impl {
+ public:
+  explicit Impl(Config config) : config_(std::move(config)) {
+    raise_unless_ok(configure_log(config_.log, config_.log_file));
+  }
+
+  void open_later() {
+    resize(value_or_raise(count_devices(config_.device)));
+    asks_for_current_ = true;
+  }
+
+  void add(std::vector<std::unique_ptr<Device>> devices) {
+    resize(static_cast<int>(devices.size()));
+    for (int i = 0; i < size(); ++i) {
+      const auto number = static_cast<std::size_t>(i);
+      set(i, value_or_raise(DeviceSlot::open(config_, i, std::move(devices[number]))));
+    }
+  }
+
+  void add(Device& device) {
+    resize(1);
+    set(0, value_or_raise(DeviceSlot::open(config_, 0, device)));
+  }
+
+  int size() const { return static_cast<int>(slots_.size()); }
+  const Config& config() const { return config_; }
+
+  DeviceSlot& slot(int device) {
+    if (device == kCurrentDevice) device = current();
+    if (device < 0 || device >= size()) {
+      throw Exception(ErrorCode::invalid_argument,
+                      fmt::format("device {}: there are {}, from 0", device, size()));
+    }
+    DeviceSlot* const open =
+        slots_[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
+    return open != nullptr ? *open : open_now(device);
+  }
+
+  // The slot of the only device opened so far: every live block is then of its heap. Null: none, or
+  // several.
+  DeviceSlot* sole() {
+    DeviceSlot* only = nullptr;
+    for (const std::atomic<DeviceSlot*>& slot : slots_) {
+      DeviceSlot* const open = slot.load(std::memory_order_acquire);
+      if (open == nullptr) continue;
+      if (only != nullptr) return nullptr;
+      only = open;
+    }
+    return only;
+  }
+
+  // The slot whose heap gave out `block`; null: none did. (A sole heap finds out by itself.)
+  DeviceSlot* owner(const void* block) {
+    if (DeviceSlot* const only = sole()) return only;
+    for (const std::atomic<DeviceSlot*>& slot : slots_) {
+      DeviceSlot* const open = slot.load(std::memory_order_acquire);
+      if (open != nullptr && open->heap().find(block)) return open;
+    }
+    return nullptr;
+  }
+
+  DeviceSlot& owner_or_raise(const void* block, std::string_view call) {
+    if (DeviceSlot* const slot = owner(block)) return *slot;
+    throw Exception(ErrorCode::unknown_pointer,
+                    fmt::format("{}: {} is no live block of this allocator", call, block));
+  }
+
+  template <class Function>
+  void for_each_open(Function function) {
+    for (const std::atomic<DeviceSlot*>& slot : slots_) {
+      if (DeviceSlot* const open = slot.load(std::memory_order_acquire)) function(*open);
+    }
+  }
+
+ private:
+  void resize(int count) {
+    slots_ = std::vector<std::atomic<DeviceSlot*>>(static_cast<std::size_t>(count));
+    owned_.resize(slots_.size());
+  }
+
+  void set(int device, std::unique_ptr<DeviceSlot> slot) {
+    const auto number = static_cast<std::size_t>(device);
+    owned_[number] = std::move(slot);
+    slots_[number].store(owned_[number].get(), std::memory_order_release);
+  }
+
+  int current() const {
+    if (!asks_for_current_ || size() == 1) return 0;
+    return value_or_raise(current_device(config_.device));
+  }
+
+  DeviceSlot& open_now(int device) {
+    const std::scoped_lock lock(opening_);
+    const auto number = static_cast<std::size_t>(device);
+    if (owned_[number] == nullptr) set(device, value_or_raise(DeviceSlot::open(config_, device)));
+    return *owned_[number];
+  }
+
+  const Config config_;
+  bool asks_for_current_ = false;                // constant once constructed
+  std::vector<std::atomic<DeviceSlot*>> slots_;  // null: not opened yet
+  std::mutex opening_;
+  std::vector<std::unique_ptr<DeviceSlot>> owned_;  // guarded by opening_ once constructed
+};
+
+Allocator::Allocator() : Allocator(value_or_raise(Config::from_environment())) {}
+
+Allocator::Allocator(Config config) : impl_(std::make_unique<Impl>(std::move(config))) {
+  impl_->open_later();
+}
+
+Allocator::Allocator(std::vector<std::unique_ptr<Device>> devices, Config config)
+    : impl_(std::make_unique<Impl>(std::move(config))) {
+  impl_->add(std::move(devices));
+}
+
+Allocator::Allocator(std::unique_ptr<Device> device, Config config)
+    : impl_(std::make_unique<Impl>(std::move(config))) {
+  std::vector<std::unique_ptr<Device>> devices;
+  devices.push_back(std::move(device));
+  impl_->add(std::move(devices));
+}
+
+Allocator::Allocator(Device& device, Config config)
+    : impl_(std::make_unique<Impl>(std::move(config))) {
+  impl_->add(device);
+}
+
+Allocator::~Allocator() = default;
+
+void* Allocator::allocate(Bytes bytes, void* stream, int device) {
+  DeviceSlot& slot = impl_->slot(device);
+  const Stream user = value_or_raise(slot.device().stream(stream));
+  Result<void*> block = slot.heap().allocate(bytes, user);
+  slot.checked_after("allocate");
+  return value_or_raise(std::move(block));
+}
+
+Buffer Allocator::make_buffer(Bytes bytes, void* stream, int device) {
+  return Buffer(*this, allocate(bytes, stream, device), bytes);
+}
+
+void Allocator::fence(std::span<void* const> blocks, void* stream) {
+  if (blocks.empty()) return;
+  if (DeviceSlot* const slot = impl_->sole()) return fence_on(*slot, blocks, stream);
+  // Blocks of several devices take one event on each; all are found before any is taken, so that
+  // an unknown block changes nothing.
+  std::vector<std::pair<DeviceSlot*, std::vector<void*>>> parts;
+  for (void* const block : blocks) {
+    DeviceSlot* const slot = &impl_->owner_or_raise(block, "fence");
+    auto part = std::find_if(parts.begin(), parts.end(),
+                             [&](const auto& candidate) { return candidate.first == slot; });
+    if (part == parts.end()) part = parts.insert(part, {slot, {}});
+    part->second.push_back(block);
+  }
+  for (const auto& [slot, own] : parts) fence_on(*slot, own, stream);
+}
+
+void Allocator::record_stream(void* block, void* stream) {
+  DeviceSlot& slot = impl_->owner_or_raise(block, "record_stream");
+  const Stream user = value_or_raise(slot.device().stream(stream));
+  const Status status = slot.heap().record_stream(block, user);
+  slot.checked_after("record_stream");
+  raise_unless_ok(status);
+}
+
+void Allocator::deallocate(void* block) {
+  if (block == nullptr) return;
+  DeviceSlot& slot = impl_->owner_or_raise(block, "deallocate");
+  const Status status = slot.heap().deallocate(block);
+  slot.checked_after("deallocate");
+  raise_unless_ok(status);
+}
+
+void Allocator::retire(void* stream, int device) {
+  DeviceSlot& slot = impl_->slot(device);
+  const Status status = slot.heap().retire(value_or_raise(slot.device().stream(stream)));
+  slot.checked_after("retire");
+  raise_unless_ok(status);
+}
+
+Bytes Allocator::trim(Bytes keep) {
+  Bytes given_back;
+  impl_->for_each_open([&](DeviceSlot& slot) {
+    Result<Bytes> result = slot.heap().trim(keep);
+    slot.checked_after("trim");
+    given_back += value_or_raise(std::move(result));
+  });
+  return given_back;
+}
+
+void Allocator::set_limit(Bytes limit, int device) {
+  DeviceSlot& slot = impl_->slot(device);
+  slot.heap().set_limit(limit);
+  slot.checked_after("set_limit");
+}
+
+void Allocator::on_out_of_memory(std::function<void(Bytes)> callback, int device) {
+  impl_->slot(device).heap().on_out_of_memory(std::move(callback));
+}
+
+Statistics Allocator::statistics(int device) const {
+  return impl_->slot(device).heap().statistics();
+}
+
+HeapSnapshot Allocator::snapshot(int device) const { return impl_->slot(device).heap().snapshot(); }
+
+std::vector<std::string> Allocator::validate() const {
+  std::vector<std::string> broken;
+  impl_->for_each_open([&](DeviceSlot& slot) {
+    for (std::string& invariant : slot.heap().validate()) broken.push_back(std::move(invariant));
+  });
+  return broken;
+}
+
+int Allocator::device_count() const { return impl_->size(); }
+const Config& Allocator::config() const { return impl_->config(); }
+Device& Allocator::device(int device) { return impl_->slot(device).device(); }
+DeviceHeap& Allocator::heap(int device) { return impl_->slot(device).heap(); }
+
+}  // namespace weir

@@ -1,0 +1,252 @@
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <span>
+#include <string>
+
+#include "weir/allocator.h"
+#include "weir/sim_device.h"
+#include "weir/weir.h"
+
+struct weir_allocator_t {
+  explicit weir_allocator_t(weir::Config config) : allocator(std::move(config)) {}
+  weir::Allocator allocator;
+};
+
+namespace {
+
+using weir::Bytes;
+using weir::ErrorCode;
+
+std::string& last_error() {
+  thread_local std::string message;
+  return message;
+}
+
+// Host memory may be what ran out: then the message is cut rather than the promise broken.
+weir_status_t fail(weir_status_t status, const char* message) noexcept {
+  try {
+    last_error() = message;
+  } catch (...) {
+    last_error().clear();
+  }
+  return status;
+}
+
+weir_status_t status_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::out_of_memory:
+      return WEIR_OUT_OF_MEMORY;
+    case ErrorCode::invalid_argument:
+      return WEIR_INVALID_ARGUMENT;
+    case ErrorCode::unknown_pointer:
+      return WEIR_UNKNOWN_POINTER;
+    case ErrorCode::device:
+      return WEIR_DEVICE_ERROR;
+    case ErrorCode::capture:
+      return WEIR_CAPTURE_ERROR;
+    case ErrorCode::unavailable:
+      return WEIR_UNAVAILABLE;
+    case ErrorCode::invalid_input:
+      return WEIR_INVALID_INPUT;
+  }
+  return WEIR_INTERNAL_ERROR;
+}
+
+// Runs `body`, and turns what it throws into a status.
+template <class Body>
+weir_status_t guarded(Body body) noexcept {
+  try {
+    body();
+    return WEIR_OK;
+  } catch (const weir::OutOfMemory& error) {
+    return fail(WEIR_OUT_OF_MEMORY, error.what());
+  } catch (const weir::Exception& error) {
+    return fail(status_of(error.code()), error.what());
+  } catch (const std::exception& error) {
+    return fail(WEIR_INTERNAL_ERROR, error.what());
+  } catch (...) {
+    return fail(WEIR_INTERNAL_ERROR, "an exception of an unknown type");
+  }
+}
+
+// The same for a call on an allocator, which must not be null.
+template <class Body>
+weir_status_t guarded_on(weir_allocator_t* allocator, Body body) noexcept {
+  if (allocator == nullptr) return fail(WEIR_INVALID_ARGUMENT, "allocator is null");
+  return guarded([&] { body(allocator->allocator); });
+}
+
+[[noreturn]] void invalid(const std::string& message) {
+  throw weir::Exception(ErrorCode::invalid_argument, message);
+}
+
+weir::Config config_of(const weir_options_t& options) {
+  if (options.size < sizeof(weir_options_t)) {
+    invalid("options->size is " + std::to_string(options.size) +
+            ": set it to sizeof(weir_options_t), as WEIR_OPTIONS_INIT does");
+  }
+  if (options.settings == nullptr && options.settings_count > 0) {
+    invalid("options->settings is null, and options->settings_count is not 0");
+  }
+  weir::Config config;
+  if (options.ignore_environment == 0) {
+    weir::Result<weir::Config> environment = weir::Config::from_environment();
+    if (!environment.ok()) {
+      throw weir::Exception(environment.error().code(), environment.error().message());
+    }
+    config = std::move(environment).value();
+  }
+  for (const weir_setting_t& setting : std::span(options.settings, options.settings_count)) {
+    if (setting.name == nullptr || setting.value == nullptr) {
+      invalid("a setting's name or value is null");
+    }
+    const weir::Status status = config.set(setting.name, setting.value);
+    if (!status.ok()) throw weir::Exception(status.error().code(), status.error().message());
+  }
+  return config;
+}
+
+weir_statistics_t to_c(const weir::Statistics& s) {
+  weir_statistics_t c = WEIR_STATISTICS_INIT;
+  c.live_blocks = s.live_blocks.current;
+  c.live_blocks_peak = s.live_blocks.peak;
+  c.live_bytes = s.live_bytes.current;
+  c.live_bytes_peak = s.live_bytes.peak;
+  c.requested_bytes = s.requested_bytes.current;
+  c.requested_bytes_peak = s.requested_bytes.peak;
+  c.leased_bytes = s.leased_bytes.current;
+  c.leased_bytes_peak = s.leased_bytes.peak;
+  c.reserved_bytes = s.reserved_bytes.current;
+  c.reserved_bytes_peak = s.reserved_bytes.peak;
+  c.mapped_bytes = s.mapped_bytes.current;
+  c.mapped_bytes_peak = s.mapped_bytes.peak;
+  c.pages = s.pages.current;
+  c.mappings = s.mappings.current;
+  c.fences = s.fences;
+  c.stream_waits = s.stream_waits;
+  c.host_waits = s.host_waits;
+  c.out_of_memory = s.out_of_memory;
+  c.trimmed_bytes = s.trimmed_bytes;
+  return c;
+}
+
+}  // namespace
+
+extern "C" {
+
+int32_t weir_abi_version(void) { return WEIR_ABI_VERSION; }
+
+const char* weir_status_name(weir_status_t status) {
+  switch (status) {
+    case WEIR_OK:
+      return "WEIR_OK";
+    case WEIR_OUT_OF_MEMORY:
+      return "WEIR_OUT_OF_MEMORY";
+    case WEIR_INVALID_ARGUMENT:
+      return "WEIR_INVALID_ARGUMENT";
+    case WEIR_UNKNOWN_POINTER:
+      return "WEIR_UNKNOWN_POINTER";
+    case WEIR_DEVICE_ERROR:
+      return "WEIR_DEVICE_ERROR";
+    case WEIR_CAPTURE_ERROR:
+      return "WEIR_CAPTURE_ERROR";
+    case WEIR_UNAVAILABLE:
+      return "WEIR_UNAVAILABLE";
+    case WEIR_INVALID_INPUT:
+      return "WEIR_INVALID_INPUT";
+    case WEIR_INTERNAL_ERROR:
+      return "WEIR_INTERNAL_ERROR";
+    default:
+      return "unknown";
+  }
+}
+
+const char* weir_last_error(void) { return last_error().c_str(); }
+
+weir_status_t weir_create(const weir_options_t* options, weir_allocator_t** allocator) {
+  if (allocator == nullptr) return fail(WEIR_INVALID_ARGUMENT, "allocator is null");
+  *allocator = nullptr;
+  const weir_options_t defaults = WEIR_OPTIONS_INIT;
+  return guarded([&] {
+    *allocator = new weir_allocator_t(config_of(options != nullptr ? *options : defaults));
+  });
+}
+
+void weir_destroy(weir_allocator_t* allocator) { delete allocator; }
+
+weir_status_t weir_allocate(weir_allocator_t* allocator, uint64_t bytes, void* stream,
+                            int32_t device, void** block) {
+  if (block == nullptr) return fail(WEIR_INVALID_ARGUMENT, "block is null");
+  *block = nullptr;
+  return guarded_on(allocator, [&](weir::Allocator& weir) {
+    *block = weir.allocate(Bytes{bytes}, stream, device);
+  });
+}
+
+weir_status_t weir_deallocate(weir_allocator_t* allocator, void* block) {
+  return guarded_on(allocator, [&](weir::Allocator& weir) { weir.deallocate(block); });
+}
+
+weir_status_t weir_fence(weir_allocator_t* allocator, void* const* blocks, size_t count,
+                         void* stream) {
+  if (blocks == nullptr && count > 0) return fail(WEIR_INVALID_ARGUMENT, "blocks is null");
+  return guarded_on(allocator,
+                    [&](weir::Allocator& weir) { weir.fence(std::span(blocks, count), stream); });
+}
+
+weir_status_t weir_record_stream(weir_allocator_t* allocator, void* block, void* stream) {
+  return guarded_on(allocator, [&](weir::Allocator& weir) { weir.record_stream(block, stream); });
+}
+
+weir_status_t weir_retire(weir_allocator_t* allocator, void* stream, int32_t device) {
+  return guarded_on(allocator, [&](weir::Allocator& weir) { weir.retire(stream, device); });
+}
+
+weir_status_t weir_trim(weir_allocator_t* allocator, uint64_t keep, uint64_t* given_back) {
+  return guarded_on(allocator, [&](weir::Allocator& weir) {
+    const Bytes bytes = weir.trim(Bytes{keep});
+    if (given_back != nullptr) *given_back = bytes.count;
+  });
+}
+
+weir_status_t weir_set_limit(weir_allocator_t* allocator, uint64_t bytes, int32_t device) {
+  return guarded_on(allocator,
+                    [&](weir::Allocator& weir) { weir.set_limit(Bytes{bytes}, device); });
+}
+
+weir_status_t weir_statistics(weir_allocator_t* allocator, int32_t device,
+                              weir_statistics_t* statistics) {
+  if (statistics == nullptr) return fail(WEIR_INVALID_ARGUMENT, "statistics is null");
+  if (statistics->size < sizeof(statistics->size)) {
+    return fail(WEIR_INVALID_ARGUMENT,
+                "statistics->size: set it to sizeof(weir_statistics_t) before the call");
+  }
+  return guarded_on(allocator, [&](weir::Allocator& weir) {
+    weir_statistics_t all = to_c(weir.statistics(device));
+    all.size = statistics->size;
+    std::memcpy(statistics, &all, std::min(all.size, sizeof(all)));
+  });
+}
+
+weir_status_t weir_validate(weir_allocator_t* allocator, size_t* broken) {
+  return guarded_on(allocator, [&](weir::Allocator& weir) {
+    const std::vector<std::string> invariants = weir.validate();
+    if (broken != nullptr) *broken = invariants.size();
+    if (invariants.empty()) return;
+    std::string lines;
+    for (const std::string& invariant : invariants) lines += invariant + "\n";
+    last_error() = std::move(lines);
+  });
+}
+
+weir_status_t weir_sim_new_stream(weir_allocator_t* allocator, int32_t device, void** stream) {
+  if (stream == nullptr) return fail(WEIR_INVALID_ARGUMENT, "stream is null");
+  return guarded_on(allocator, [&](weir::Allocator& weir) {
+    auto* const sim = dynamic_cast<weir::SimDevice*>(&weir.device(device));
+    if (sim == nullptr) invalid("weir_sim_new_stream: the device is not a simulated one");
+    *stream = sim->new_stream().handle;
+  });
+}
+
+}  // extern "C"

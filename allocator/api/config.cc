@@ -1,0 +1,266 @@
+#include "weir/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+extern char** environ;
+
+namespace weir {
+namespace {
+
+constexpr std::string_view kPrefix = "WEIR_";
+
+// One row of the table. `assign` returns false when `value` is malformed; `values` says what is
+// allowed, in the table and in the error.
+struct Setting {
+  std::string_view name;
+  std::string_view values;
+  std::string_view default_value;
+  std::string_view meaning;
+  bool (*assign)(Config& config, std::string_view value);
+};
+
+template <class Enum, std::size_t N>
+bool assign_choice(Enum& field, std::string_view value, const std::array<Enum, N>& choices) {
+  for (const Enum choice : choices) {
+    if (name_of(choice) == value) return field = choice, true;
+  }
+  return false;
+}
+
+std::optional<double> parse_number(std::string_view text) {
+  double number = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(number)) return {};
+  return number;
+}
+
+std::optional<MemoryLimit> share_of_device(std::optional<double> share) {
+  if (!share || *share <= 0 || *share > 1) return {};
+  return MemoryLimit{.bytes = {}, .share = *share};
+}
+
+// "80%", "0.8", "none", or a size. A number with a point and no unit is a share.
+std::optional<MemoryLimit> parse_limit(std::string_view text) {
+  if (text == "none") return MemoryLimit{};
+  if (text.ends_with('%')) {
+    std::optional<double> percent = parse_number(text.substr(0, text.size() - 1));
+    if (percent) *percent /= 100;
+    return share_of_device(percent);
+  }
+  const bool bare_number = text.find_first_not_of("0123456789.") == std::string_view::npos;
+  if (bare_number && text.find('.') != std::string_view::npos) {
+    return share_of_device(parse_number(text));
+  }
+  const Result<Bytes> bytes = parse_bytes(text);
+  if (!bytes.ok() || *bytes == 0_B) return {};
+  return MemoryLimit{.bytes = *bytes, .share = 0};
+}
+
+bool assign_device(Config& config, std::string_view value) {
+  return assign_choice(config.device, value, std::array{DeviceKind::cuda, DeviceKind::sim});
+}
+
+bool assign_limit(Config& config, std::string_view value) {
+  const std::optional<MemoryLimit> limit = parse_limit(value);
+  if (limit) config.limit = *limit;
+  return limit.has_value();
+}
+
+bool assign_reuse(Config& config, std::string_view value) {
+  return assign_choice(config.reuse, value,
+                       std::array{ReusePolicy::wait, ReusePolicy::grow, ReusePolicy::balanced});
+}
+
+bool assign_log(Config& config, std::string_view value) {
+  return assign_choice(
+      config.log, value,
+      std::array{LogLevel::off, LogLevel::error, LogLevel::warn, LogLevel::info, LogLevel::debug});
+}
+
+bool assign_log_file(Config& config, std::string_view value) {
+  config.log_file = value;
+  return true;
+}
+
+bool assign_record(Config& config, std::string_view value) {
+  config.record = value;
+  return true;
+}
+
+bool assign_validate(Config& config, std::string_view value) {
+  if (value != "0" && value != "1") return false;
+  config.validate = value == "1";
+  return true;
+}
+
+constexpr std::array kSettings = {
+    Setting{"WEIR_DEVICE", "`cuda` or `sim`", "cuda",
+            "Where memory comes from: GPUs through the CUDA driver, or a simulated device, to try "
+            "things with no GPU.",
+            assign_device},
+    Setting{"WEIR_LIMIT",
+            "a size (`20GiB`, `512 MiB`, `1000000000`), a share (`80%`, `0.8`), or `none`", "none",
+            "Most physical memory to hold on each device: bytes, or a share of all that the device "
+            "has.",
+            assign_limit},
+    Setting{"WEIR_REUSE", "`wait`, `grow` or `balanced`", "balanced",
+            "Whether a request takes free memory whose last use may still be running (`wait`: "
+            "least memory), new memory from the driver (`grow`: fewest waits), or decides by how "
+            "recent the last use is (`balanced`).",
+            assign_reuse},
+    Setting{"WEIR_LOG", "`off`, `error`, `warn`, `info` or `debug`", "warn",
+            "What is logged. `debug` writes a line for every event.", assign_log},
+    Setting{"WEIR_LOG_FILE", "a path", "",
+            "The file that the log is appended to; standard error when not set.", assign_log_file},
+    Setting{"WEIR_RECORD", "a path; compressed when it ends in `.gz`", "",
+            "The trace file to write: every allocation, fence and deallocation, for `weir replay`. "
+            "Each device after the first writes a file of its own, with its number before the "
+            "extension "
+            "(`run.1.trace`).",
+            assign_record},
+    Setting{"WEIR_VALIDATE", "`0` or `1`", "0",
+            "Check the whole heap after every call, and abort with the latest events when an "
+            "invariant is broken. Slow: for finding errors in Weir itself.",
+            assign_validate},
+};
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+Error unknown_setting(std::string_view name) {
+  const auto nearest =
+      std::min_element(kSettings.begin(), kSettings.end(), [&](const Setting& a, const Setting& b) {
+        return edit_distance(name, a.name) < edit_distance(name, b.name);
+      });
+  return {ErrorCode::invalid_argument,
+          fmt::format("{}: Weir has no such setting; did you mean {}? Every setting is in "
+                      "docs/configuration.md",
+                      name, nearest->name)};
+}
+
+}  // namespace
+
+std::string_view name_of(DeviceKind kind) { return kind == DeviceKind::cuda ? "cuda" : "sim"; }
+
+std::string_view name_of(ReusePolicy policy) {
+  switch (policy) {
+    case ReusePolicy::wait:
+      return "wait";
+    case ReusePolicy::grow:
+      return "grow";
+    case ReusePolicy::balanced:
+      return "balanced";
+  }
+  return "unknown";
+}
+
+Bytes MemoryLimit::on_device_with(Bytes total) const {
+  if (bytes > 0_B || share == 0) return bytes;
+  // At least a byte: zero would say that there is no limit.
+  return {std::max<std::uint64_t>(
+      1, static_cast<std::uint64_t>(share * static_cast<double>(total.count)))};
+}
+
+Result<Config> Config::from_environment() { return from_environment(environ); }
+
+Result<Config> Config::from_environment(const char* const* block) {
+  Config config;
+  for (; block != nullptr && *block != nullptr; ++block) {
+    const std::string_view entry = *block;
+    if (!entry.starts_with(kPrefix)) continue;
+    const std::size_t equals = std::min(entry.find('='), entry.size());
+    const std::string_view value = entry.substr(std::min(equals + 1, entry.size()));
+    if (Status status = config.set(entry.substr(0, equals), value); !status.ok()) {
+      return std::move(status).error();
+    }
+  }
+  return config;
+}
+
+Result<Config> Config::from_pairs(std::span<const Pair> pairs) {
+  Config config;
+  for (const auto& [name, value] : pairs) {
+    if (Status status = config.set(name, value); !status.ok()) return std::move(status).error();
+  }
+  return config;
+}
+
+Status Config::set(std::string_view name, std::string_view value) {
+  const auto setting = std::find_if(kSettings.begin(), kSettings.end(),
+                                    [&](const Setting& s) { return s.name == name; });
+  if (setting == kSettings.end()) return unknown_setting(name);
+  if (value.empty()) value = setting->default_value;
+  if (setting->assign(*this, value)) return {};
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("{}=\"{}\": allowed is {}", name, value, setting->values)};
+}
+
+std::string Config::describe() {
+  std::string table =
+      "| variable | values | default | what it does |\n"
+      "| --- | --- | --- | --- |\n";
+  for (const Setting& setting : kSettings) {
+    const std::string shown =
+        setting.default_value.empty() ? "not set" : fmt::format("`{}`", setting.default_value);
+    table += fmt::format("| `{}` | {} | {} | {} |\n", setting.name, setting.values, shown,
+                         setting.meaning);
+  }
+  return table;
+}
+
+Result<Bytes> parse_bytes(std::string_view text) {
+  struct Unit {
+    std::string_view name;
+    double bytes;
+  };
+  static constexpr std::array kUnits = {Unit{"", 1},         Unit{"B", 1},    Unit{"K", 0x1p10},
+                                        Unit{"KiB", 0x1p10}, Unit{"KB", 1e3}, Unit{"M", 0x1p20},
+                                        Unit{"MiB", 0x1p20}, Unit{"MB", 1e6}, Unit{"G", 0x1p30},
+                                        Unit{"GiB", 0x1p30}, Unit{"GB", 1e9}, Unit{"T", 0x1p40},
+                                        Unit{"TiB", 0x1p40}, Unit{"TB", 1e12}};
+  const auto malformed = [&] {
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("\"{}\" is not a size: write a number and a unit, such as 512MiB", text)};
+  };
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  std::string_view name = text.substr(digits);
+  if (name.starts_with(' ')) name.remove_prefix(1);
+  const auto unit =
+      std::find_if(kUnits.begin(), kUnits.end(), [&](const Unit& u) { return u.name == name; });
+  if (digits == 0 || unit == kUnits.end()) return malformed();
+
+  // A whole number keeps all its digits; doubles lose some past 2^53.
+  std::uint64_t whole = 0;
+  const char* end = text.data() + digits;
+  if (unit->bytes == 1) {
+    const auto [stop, error] = std::from_chars(text.data(), end, whole);
+    if (error != std::errc{} || stop != end) return malformed();
+    return Bytes{whole};
+  }
+  const std::optional<double> number = parse_number(text.substr(0, digits));
+  if (!number || *number * unit->bytes >= 0x1p63) return malformed();
+  return Bytes{static_cast<std::uint64_t>(std::llround(*number * unit->bytes))};
+}
+
+}  // namespace weir

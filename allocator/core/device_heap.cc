@@ -1,0 +1,285 @@
+#include "weir/device_heap.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "core/address_map.h"
+#include "core/device_heap_impl.h"
+#include "core/format.h"
+
+namespace weir {
+namespace {
+
+// No device has more: a larger request is refused before anything is rounded or reserved.
+constexpr Bytes kMostBytes = 1024_TiB;
+
+}  // namespace
+
+DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* sink)
+    : device_(device),
+      observer_(device, sink),
+      timelines_(device, observer_),
+      pages_(device, timelines_, observer_, addresses_, options),
+      most_mappings_(options.most_mappings) {}
+
+Result<StreamHeap*> DeviceHeap::Impl::heap_of(Stream stream) {
+  {
+    const std::shared_lock lock(heaps_mutex_);
+    if (const auto known = by_stream_.find(stream.id); known != by_stream_.end()) {
+      return known->second;
+    }
+  }
+  const std::unique_lock lock(heaps_mutex_);
+  if (const auto known = by_stream_.find(stream.id); known != by_stream_.end()) {
+    return known->second;
+  }
+  if (timelines_.retired(timelines_.of(stream))) {
+    return Error(ErrorCode::invalid_argument,
+                 "stream " + std::to_string(stream.id) +
+                     " was retired: allocate for it before retire(), or for another stream");
+  }
+  // A heap whose stream is gone serves the next one: its addresses and mappings are not lost.
+  for (const std::unique_ptr<StreamHeap>& heap : heaps_) {
+    if (heap->adopt(stream)) return by_stream_[stream.id] = heap.get();
+  }
+  if (heaps_.size() >= kMostHeaps) {
+    return Error(ErrorCode::out_of_memory,
+                 std::to_string(kMostHeaps) +
+                     " streams have memory of their own, the most that one device can serve: "
+                     "retire() those that are no longer used");
+  }
+  const HeapId id{static_cast<std::uint32_t>(heaps_.size())};
+  heaps_.push_back(std::make_unique<StreamHeap>(id, stream, pages_, timelines_, observer_));
+  return by_stream_[stream.id] = heaps_.back().get();
+}
+
+StreamHeap* DeviceHeap::Impl::owner_of(Address address) const {
+  const std::optional<HeapId> id = addresses_.find(address);
+  if (!id) return nullptr;
+  const std::shared_lock lock(heaps_mutex_);
+  return heaps_[id->value].get();
+}
+
+Result<Address> DeviceHeap::Impl::allocate(Bytes bytes, Stream stream) {
+  if (bytes > kMostBytes) return out_of_memory(bytes, stream);
+  Result<StreamHeap*> heap = heap_of(stream);
+  if (!heap) return std::move(heap).error();
+  Result<Address> at = (*heap)->allocate(bytes);
+  if (at || at.error().code() != ErrorCode::out_of_memory) return at;
+
+  // Idle pages need only be waited for by the host where they must be unmapped.
+  if (pages_.totals().mappings >= most_mappings_) {
+    if (Status status = pages_.wait_for_idle_pages(); !status) return std::move(status).error();
+    at = (*heap)->allocate(bytes);
+    if (at || at.error().code() != ErrorCode::out_of_memory) return at;
+  }
+  if (call_back(bytes)) {
+    at = (*heap)->allocate(bytes);
+    if (at || at.error().code() != ErrorCode::out_of_memory) return at;
+  }
+  return out_of_memory(bytes, stream);
+}
+
+bool DeviceHeap::Impl::call_back(Bytes bytes) {
+  std::vector<OutOfMemoryCallback> callbacks;
+  {
+    const std::unique_lock lock(heaps_mutex_);
+    callbacks = callbacks_;
+  }
+  for (const OutOfMemoryCallback& callback : callbacks) callback(bytes);
+  return !callbacks.empty();
+}
+
+Error DeviceHeap::Impl::out_of_memory(Bytes bytes, Stream stream) {
+  observer_.emit(Event{.kind = EventKind::out_of_memory, .stream = stream.id, .requested = bytes});
+  const PageHeap::Totals totals = pages_.totals();
+  const Bytes limit = pages_.limit();
+  std::string message = "out of memory: " + format(bytes) + " asked for on stream " +
+                        std::to_string(stream.id) + "; held " + format(totals.total) +
+                        (limit > 0_B ? " of a limit of " + format(limit) : " with no limit set");
+  if (const Result<MemoryInfo> info = device_.memory_info()) {
+    message += ", the device has " + format(info->free) + " free of " + format(info->total);
+  }
+  message += "; in use " + format(totals.used) + ", idle " + format(totals.total - totals.leased) +
+             ", free ends of pages in use " + format(totals.leased - totals.used);
+  std::vector<HeapStatistics> heaps = statistics().heaps;
+  std::sort(heaps.begin(), heaps.end(), [](const HeapStatistics& a, const HeapStatistics& b) {
+    return a.live_bytes.current > b.live_bytes.current;
+  });
+  for (std::size_t i = 0; i < std::min<std::size_t>(heaps.size(), 3); ++i) {
+    message += "; stream " + std::to_string(heaps[i].stream) + " holds " +
+               format(Bytes{heaps[i].live_bytes.current}) + " in " +
+               std::to_string(heaps[i].live_blocks.current) + " blocks";
+  }
+  return {ErrorCode::out_of_memory,
+          message + ". Free blocks, raise the limit, or ask for less."};
+}
+
+Result<StreamHeap*> DeviceHeap::Impl::owner_of_block(const void* block, const char* call) const {
+  const Address at = Address::of(block);
+  StreamHeap* heap = owner_of(at);
+  if (heap != nullptr && heap->has(at)) return heap;
+  return Error(ErrorCode::unknown_pointer,
+               std::string(call) + ": " + format(at) +
+                   " is not the start of a live block of this device heap: it was deallocated "
+                   "already, or never allocated here");
+}
+
+Status DeviceHeap::Impl::fence(std::span<void* const> blocks, Stream user) {
+  std::vector<StreamHeap*> owners;
+  owners.reserve(blocks.size());
+  for (void* const block : blocks) {
+    Result<StreamHeap*> owner = owner_of_block(block, "fence");
+    if (!owner) return std::move(owner).error();
+    owners.push_back(*owner);
+  }
+  if (blocks.empty()) return {};
+  Result<Fence> fence = timelines_.record(timelines_.of(user));
+  if (!fence) return std::move(fence).error();
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    owners[i]->fence(Address::of(blocks[i]), *fence);
+  }
+  return {};
+}
+
+Status DeviceHeap::Impl::record_stream(void* block, Stream user) {
+  Result<StreamHeap*> owner = owner_of_block(block, "record_stream");
+  if (!owner) return std::move(owner).error();
+  (*owner)->record_stream(Address::of(block), timelines_.of(user));
+  return {};
+}
+
+Status DeviceHeap::Impl::deallocate(void* block) {
+  Result<StreamHeap*> owner = owner_of_block(block, "deallocate");
+  if (!owner) return std::move(owner).error();
+  return (*owner)->deallocate(Address::of(block));
+}
+
+std::optional<BlockInfo> DeviceHeap::Impl::find(Address address) const {
+  const StreamHeap* heap = owner_of(address);
+  return heap == nullptr ? std::nullopt : heap->find(address);
+}
+
+Status DeviceHeap::Impl::retire(Stream stream) {
+  if (Status status = timelines_.retire(timelines_.of(stream)); !status) return status;
+  const std::unique_lock lock(heaps_mutex_);
+  by_stream_.erase(stream.id);
+  return {};
+}
+
+void DeviceHeap::Impl::on_out_of_memory(OutOfMemoryCallback callback) {
+  const std::unique_lock lock(heaps_mutex_);
+  callbacks_.push_back(std::move(callback));
+}
+
+Statistics DeviceHeap::Impl::statistics() const {
+  const std::shared_lock lock(heaps_mutex_);
+  std::vector<HeapStatistics> heaps;
+  for (const std::unique_ptr<StreamHeap>& heap : heaps_) heaps.push_back(heap->statistics());
+  return observer_.fold().combine(std::move(heaps));
+}
+
+void DeviceHeap::Impl::reset_peaks() {
+  const std::shared_lock lock(heaps_mutex_);
+  for (const std::unique_ptr<StreamHeap>& heap : heaps_) heap->reset_peaks();
+  observer_.fold().reset_peaks();
+}
+
+HeapSnapshot DeviceHeap::Impl::snapshot() const {
+  HeapSnapshot snapshot;
+  {
+    const std::shared_lock lock(heaps_mutex_);
+    for (const std::unique_ptr<StreamHeap>& heap : heaps_) {
+      const std::vector<BlockInfo> blocks = heap->blocks();
+      snapshot.blocks.insert(snapshot.blocks.end(), blocks.begin(), blocks.end());
+    }
+  }
+  std::sort(snapshot.blocks.begin(), snapshot.blocks.end(),
+            [](const BlockInfo& a, const BlockInfo& b) { return a.address < b.address; });
+  snapshot.pages = pages_.pages();
+  return snapshot;
+}
+
+// Every heap's lock is held, so that all is seen as of one moment.
+std::vector<std::string> DeviceHeap::Impl::validate() const WEIR_NO_THREAD_ANALYSIS {
+  const std::unique_lock registry(heaps_mutex_);
+  for (const std::unique_ptr<StreamHeap>& heap : heaps_) heap->lock();
+  std::vector<std::string> broken;
+  const auto add = [&](const std::vector<std::string>& more) {
+    broken.insert(broken.end(), more.begin(), more.end());
+  };
+  std::vector<Range> runs;
+  std::vector<HeapStatistics> heaps;
+  for (const std::unique_ptr<StreamHeap>& heap : heaps_) {
+    add(heap->validate(runs));
+    heaps.push_back(heap->statistics_locked());
+  }
+  add(pages_.validate(runs));
+  add(timelines_.validate());
+  add(validate_statistics(observer_.fold().combine(std::move(heaps))));
+  for (const std::unique_ptr<StreamHeap>& heap : heaps_) heap->unlock();
+  return broken;
+}
+
+std::vector<std::string> DeviceHeap::Impl::validate_statistics(const Statistics& all) const {
+  std::vector<std::string> broken;
+  const auto same = [&](const char* name, std::uint64_t counted, std::uint64_t actual) {
+    if (counted == actual) return;
+    broken.push_back(std::string("statistics: ") + name + " is " + std::to_string(counted) +
+                     ", a recount gives " + std::to_string(actual));
+  };
+  const PageHeap::Totals totals = pages_.totals();
+  same("reserved_bytes", all.reserved_bytes.current, totals.total.count);
+  same("leased_bytes", all.leased_bytes.current, totals.leased.count);
+  same("mappings", all.mappings.current, totals.mappings);
+  Bytes live, leased;
+  for (const HeapStatistics& heap : all.heaps) {
+    live += Bytes{heap.live_bytes.current};
+    leased += Bytes{heap.leased_bytes.current};
+  }
+  same("live_bytes", all.live_bytes.current, live.count);
+  same("the sum of the heaps' leased_bytes", leased.count, totals.leased.count);
+  return broken;
+}
+
+DeviceHeap::DeviceHeap(Device& device, HeapOptions options, EventSink* sink)
+    : impl_(std::make_unique<Impl>(device, options, sink)) {}
+DeviceHeap::~DeviceHeap() = default;
+
+Result<void*> DeviceHeap::allocate(Bytes bytes, Stream stream) {
+  if (bytes == 0_B) return nullptr;
+  Result<Address> at = impl_->allocate(bytes, stream);
+  if (!at) return std::move(at).error();
+  return at->pointer();
+}
+
+Status DeviceHeap::deallocate(void* block) {
+  return block == nullptr ? Status{} : impl_->deallocate(block);
+}
+
+Status DeviceHeap::fence(std::span<void* const> blocks, Stream user) {
+  return impl_->fence(blocks, user);
+}
+Status DeviceHeap::record_stream(void* block, Stream user) {
+  return impl_->record_stream(block, user);
+}
+std::optional<BlockInfo> DeviceHeap::find(const void* pointer) const {
+  return impl_->find(Address::of(pointer));
+}
+Status DeviceHeap::retire(Stream stream) { return impl_->retire(stream); }
+Result<Bytes> DeviceHeap::trim(Bytes keep) { return impl_->pages().trim(keep); }
+void DeviceHeap::set_limit(Bytes limit) { impl_->pages().set_limit(limit); }
+void DeviceHeap::on_out_of_memory(OutOfMemoryCallback callback) {
+  impl_->on_out_of_memory(std::move(callback));
+}
+Statistics DeviceHeap::statistics() const { return impl_->statistics(); }
+void DeviceHeap::reset_peaks() { impl_->reset_peaks(); }
+HeapSnapshot DeviceHeap::snapshot() const { return impl_->snapshot(); }
+std::vector<std::string> DeviceHeap::validate() const { return impl_->validate(); }
+
+}  // namespace weir

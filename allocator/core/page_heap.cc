@@ -1,0 +1,277 @@
+#include "core/page_heap.h"
+
+#include <algorithm>
+#include <cassert>
+#include <string>
+#include <utility>
+
+#include "core/mutation.h"
+
+namespace weir {
+namespace {
+
+// A page whose bytes were freed this many requests ago or fewer may still be in use: the balanced
+// policy rather grows, as far as growing costs nothing.
+constexpr std::uint64_t kYoung = 64;
+
+}  // namespace
+
+PageHeap::PageHeap(Device& device, Timelines& timelines, Observer& observer,
+                   AddressMap& addresses, const HeapOptions& options)
+    : device_(device),
+      timelines_(timelines),
+      observer_(observer),
+      addresses_(addresses),
+      granularity_(std::max(device.granularity(), Arena::kGap)),
+      reuse_(options.reuse),
+      most_mappings_(options.most_mappings),
+      table_(*this),
+      limit_(options.limit) {}
+
+void PageHeap::usable(HeapId heap, Range addresses) { arenas_.at(heap).usable().insert(addresses); }
+
+void PageHeap::unusable(HeapId heap, Range addresses) {
+  arenas_.at(heap).usable().erase(addresses);
+}
+
+Result<Address> PageHeap::allocate(Owner& owner, Bytes size, std::uint64_t small_requests,
+                                   Bytes small_bytes) {
+  const MutexLock lock(mutex_);
+  arenas_.try_emplace(owner.id);
+  ++requests_;
+  effort_.count_requests(small_requests + 1, small_bytes + size);
+  // What is about to be in use counts: growing up to it is no waste.
+  peak_used_ = std::max(peak_used_, table_.used() + size);
+  device_full_ = false;
+
+  const std::uint64_t key = owner.history.note(size, epoch_);
+  const std::optional<Address> recalled = recall(owner, size, key);
+  Result<Address> at = recalled ? Result<Address>(*recalled) : place(owner, size);
+  if (!at) return at;
+  if (Status status = claim(owner, {*at, size}); !status) return std::move(status).error();
+  if (!recalled) memory_.remember(key, *at);
+  owner.history.add(size);
+  return at;
+}
+
+Result<Address> PageHeap::place(Owner& owner, Bytes size) {
+  const Placement placement = this->placement(owner);
+  const Placement::Avoid avoid_range = [&](Range range)
+                                           WEIR_REQUIRES(mutex_) { return avoid(owner, range); };
+  std::optional<Placement::Found> found =
+      placement.find(size, avoids_anything() ? avoid_range : Placement::Avoid{});
+  if (found && placement.worth_improving(size, found->activated)) {
+    const Plan plan = placement.plan(size);
+    if (plan.create == 0_B && plan.activated < found->activated) {
+      if (Result<Address> at = build(owner, plan)) return at;
+    }
+  }
+  if (found) return found->address;
+
+  const Bytes at_frontier = [&]() WEIR_REQUIRES(mutex_) {
+    const Arena& arena = arenas_.at(owner.id);
+    const std::optional<Range> run = arena.usable().ending_at(arena.frontier());
+    return run ? run->size : 0_B;
+  }();
+  const Bytes missing = round_up(size - std::min(size, at_frontier), granularity_);
+  const bool may_grow =
+      reuse_ == ReusePolicy::grow ? missing <= room() : placement.may_grow(missing);
+  if (may_grow && missing > 0_B) {
+    Result<Address> at = grow(owner, size);
+    if (at || at.error().code() != ErrorCode::out_of_memory) return at;
+  }
+  if (avoids_anything()) {
+    if ((found = placement.find(size, Placement::Avoid{}))) return found->address;
+  }
+  return stitch(owner, size);
+}
+
+std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, std::uint64_t key) {
+  const RangeSet& usable = arenas_.at(owner.id).usable();
+  return memory_.recall(key, [&](Address at) WEIR_NO_THREAD_ANALYSIS {
+    // Of the policies, only `grow` looks at fences here. What a repeating program waited for the last
+    // time it may wait for again: else all that follows would have to be placed anew.
+    return usable.contains({at, size}) &&
+           !(reuse_ == ReusePolicy::grow && avoid(owner, {at, size}));
+  });
+}
+
+Placement PageHeap::placement(const Owner& owner) const {
+  return {table_, arenas_.at(owner.id), owner.id, effort_, peak_used_, room(), granularity_};
+}
+
+Bytes PageHeap::room() const {
+  if (device_full_) return 0_B;
+  if (limit_ == 0_B) return Bytes{~std::uint64_t{0}} - table_.total();
+  return limit_ - std::min(limit_, table_.total());
+}
+
+// New pages at the end of the arena, behind what is free there.
+Result<Address> PageHeap::grow(Owner& owner, Bytes size) {
+  Arena& arena = arenas_.at(owner.id);
+  const std::optional<Range> run = arena.usable().ending_at(arena.frontier());
+  const Bytes have = run ? run->size : 0_B;
+  Bytes missing = round_up(size - have, granularity_);
+  Address at = arena.frontier() - have;
+  if (!arena.has_room(missing)) {
+    missing = round_up(size, granularity_);
+    if (missing > room()) return Error(ErrorCode::out_of_memory, "the limit leaves no room");
+    if (Status status = begin_row(owner, missing); !status) return std::move(status).error();
+    at = arena.frontier();
+  }
+  if (Status status = create_and_append(owner, placement(owner).page_sizes(missing)); !status) {
+    return std::move(status).error();
+  }
+  return at;
+}
+
+Result<Address> PageHeap::stitch(Owner& owner, Bytes size) {
+  Plan plan = placement(owner).plan(size);
+  if (plan.create <= room()) {
+    Result<Address> at = build(owner, plan);
+    if (at || !device_full_) return at;
+    plan = placement(owner).plan(size);  // now that the device is known to be full
+    if (plan.create == 0_B) return build(owner, plan);
+  }
+  return Error(ErrorCode::out_of_memory, "no free memory fits");
+}
+
+// May the plan go on where the current row ends, which then is in its tail's page?
+bool PageHeap::extends_row(Owner& owner, const Plan& plan, Bytes more) const {
+  const Arena& arena = arenas_.at(owner.id);
+  if (!plan.tail || !arena.has_room(more)) return false;
+  const Page& tail = table_.page(*plan.tail);
+  const bool at_frontier =
+      std::any_of(tail.mappings.begin(), tail.mappings.end(), [&](Address at) WEIR_REQUIRES(mutex_) {
+        return table_.mapping(at).heap == owner.id && at + tail.size == arena.frontier();
+      });
+  if (!at_frontier) return false;
+  const RowId row = rows_.at(owner.id);
+  const auto in_row = [&](PageId page) WEIR_REQUIRES(mutex_) { return table_.row_has(row, page); };
+  return std::none_of(plan.middle.begin(), plan.middle.end(), in_row) &&
+         !(plan.head && in_row(*plan.head));
+}
+
+Result<Address> PageHeap::build(Owner& owner, const Plan& plan) {
+  Bytes more = plan.create;
+  for (const PageId page : plan.middle) more += table_.page(page).size;
+  if (plan.head) more += table_.page(*plan.head).size;
+
+  Arena& arena = arenas_.at(owner.id);
+  if (!extends_row(owner, plan, more)) {
+    if (plan.tail) more += table_.page(*plan.tail).size;
+    if (Status status = begin_row(owner, more); !status) return std::move(status).error();
+    if (plan.tail) {
+      if (Status status = append(owner, *plan.tail); !status) return std::move(status).error();
+    }
+  }
+  const Address at = arena.frontier() - plan.tail_bytes;
+  for (const PageId page : plan.middle) {
+    if (Status status = append(owner, page); !status) return std::move(status).error();
+  }
+  if (plan.create > 0_B) {
+    const std::vector<Bytes> sizes = placement(owner).page_sizes(plan.create);
+    if (Status status = create_and_append(owner, sizes); !status) {
+      return std::move(status).error();
+    }
+  }
+  if (plan.head) {
+    if (Status status = append(owner, *plan.head); !status) return std::move(status).error();
+  }
+  return at;
+}
+
+bool PageHeap::is_owners(const Owner& owner, PageId id) const {
+  const Page& page = table_.page(id);
+  if (page.lease) return true;  // an other heap's pages are not usable
+  const std::optional<Fence>& donor = uses_.at(id.value).donor;
+  return !donor || donor->timeline == owner.timeline;
+}
+
+FenceSet PageHeap::fences_on(const Owner& owner, Range run) const {
+  FenceSet fences;
+  table_.walk(run, [&](PageId id, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_) {
+    const PageUse& use = uses_.at(id.value);
+    if (is_owners(owner, id)) {
+      if (mutation::left_out(mutation::Site::wait_for_bytes_of_same_heap)) return;
+      use.fenced.collect(offset.count, (offset + size).count, fences);
+      return;
+    }
+    // A page that changes heap is waited for whole: from then on, to be past the new holder is to be
+    // past everybody before.
+    if (!mutation::left_out(mutation::Site::wait_for_donor)) fences.join(*use.donor);
+    if (!mutation::left_out(mutation::Site::wait_for_fences_of_donated)) {
+      use.fenced.collect(0, table_.page(id).size.count, fences);
+    }
+  });
+  return fences;
+}
+
+bool PageHeap::avoid(const Owner& owner, Range range) {
+  bool young = reuse_ == ReusePolicy::grow;
+  table_.walk(range, [&](PageId id, Bytes, Bytes) WEIR_REQUIRES(mutex_) {
+    young = young || requests_ - uses_.at(id.value).freed_at <= kYoung;
+  });
+  if (!young) return false;
+  const FenceSet fences = fences_on(owner, range);
+  if (timelines_.satisfied(fences, owner.timeline)) return false;
+  if (reuse_ == ReusePolicy::balanced) return true;
+  const Result<bool> complete = timelines_.complete(fences);
+  return !complete || !*complete;
+}
+
+Status PageHeap::claim(Owner& owner, Range run) {
+  const FenceSet fences = fences_on(owner, run);
+  for (const Fence fence : fences) {
+    FenceSet one;
+    one.join(fence);
+    Result<std::uint32_t> waits = timelines_.wait(owner.timeline, one);
+    if (!waits) return std::move(waits).error();
+    if (*waits == 0) continue;
+    observer_.emit(owner.fold, Event{.kind = EventKind::stream_wait,
+                                     .stream = timelines_.stream(owner.timeline).id,
+                                     .other = timelines_.stream(fence.timeline).id,
+                                     .sequence = fence.sequence});
+  }
+  table_.walk(run, [&](PageId id, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_) {
+    PageUse& use = uses_.at(id.value);
+    if (is_owners(owner, id)) {
+      use.fenced.forget_if([&](Fence fence) {
+        return timelines_.satisfied(fence, owner.timeline);
+      });
+    } else {
+      use.fenced.clear();
+    }
+    const Page& page = table_.page(id);
+    const bool leases = !page.lease;
+    use.donor.reset();
+    table_.use(id, offset, size, owner.id);
+    if (leases) {
+      observer_.emit(owner.fold,
+                     Event{.kind = EventKind::lease, .page = id, .bytes = page.size});
+    }
+  });
+  return {};
+}
+
+void PageHeap::free(Owner& owner, Range run, const FenceSet& fences) {
+  const MutexLock lock(mutex_);
+  const Fence own = timelines_.now(owner.timeline);
+  table_.walk(run, [&](PageId id, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_) {
+    PageUse& use = uses_.at(id.value);
+    use.freed_at = requests_;
+    use.fenced.add(offset.count, (offset + size).count, fences);
+    table_.free(id, offset, size);
+    const Page& page = table_.page(id);
+    if (page.lease) return;
+    use.donor = own;
+    observer_.emit(owner.fold,
+                   Event{.kind = EventKind::unlease, .page = id, .bytes = page.size});
+  });
+  owner.history.subtract(run.size);
+  if (table_.used() == 0_B) ++epoch_;
+  // A lowered limit: what became idle goes, if its work is done. An error leaves it for next time.
+  if (limit_ > 0_B && table_.total() > limit_) (void)trim_locked(limit_);
+}
+
+}  // namespace weir

@@ -1,0 +1,158 @@
+// The pages of one device and the addresses that its stream heaps see them at: gives out runs of
+// addresses whose bytes are nobody else's, in the order of docs/design.md ("A block's life").
+//
+// Joins the three resources: arenas (addresses), the page table (memory), timelines (time). A run's
+// bytes are the caller's for work on its stream: where they were another's, the stream has been made
+// to wait, on the GPU.
+//
+// Threads: self-synchronised by one lock, taken after a stream heap's and before the timelines'. No
+// call under it waits for the device's work.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/address_map.h"
+#include "core/arena.h"
+#include "core/fenced_ranges.h"
+#include "core/observer.h"
+#include "core/page_table.h"
+#include "core/placement.h"
+#include "core/placement_memory.h"
+#include "core/thread_annotations.h"
+#include "core/timelines.h"
+#include "weir/device.h"
+#include "weir/device_heap.h"
+#include "weir/result.h"
+
+namespace weir {
+
+class PageHeap : private PageTable::Listener {
+ public:
+  // The stream heap that asks; the caller holds its lock.
+  struct Owner {
+    HeapId id;
+    TimelineId timeline;
+    HeapFold& fold;
+    RequestHistory& history;
+  };
+
+  // All must outlive this.
+  PageHeap(Device& device, Timelines& timelines, Observer& observer, AddressMap& addresses,
+           const HeapOptions& options);
+  // Waits for no work. Everything is unmapped and given back, in use or not.
+  ~PageHeap() override;
+  PageHeap(const PageHeap&) = delete;
+  PageHeap& operator=(const PageHeap&) = delete;
+
+  // A run of `size` bytes, a multiple of kGrain. `small_requests`: how many requests the heap served
+  // without asking, and `small_bytes` how large, since it last asked.
+  Result<Address> allocate(Owner& owner, Bytes size, std::uint64_t small_requests,
+                           Bytes small_bytes);
+
+  // The run goes back. Work on other streams that `fences` name may still use it.
+  void free(Owner& owner, Range run, const FenceSet& fences);
+
+  // Gives idle pages back to the driver, the largest first, while more than `keep` bytes are held;
+  // passes over those whose work may still run. Returns how much went.
+  Result<Bytes> trim(Bytes keep);
+  // Waits (the host does) for the work that idle pages are held by. No lock is held meanwhile.
+  Status wait_for_idle_pages();
+
+  void set_limit(Bytes limit);
+  Bytes limit() const;
+
+  // Sizes at this moment.
+  struct Totals {
+    Bytes total, leased, used;
+    std::uint64_t mappings = 0;
+  };
+  Totals totals() const;
+  // Pages by id, for a snapshot.
+  std::vector<PageInfo> pages() const;
+
+  // Broken invariants, named. `in_use`: the runs given out, as the stream heaps have them.
+  std::vector<std::string> validate(const std::vector<Range>& in_use) const;
+
+ private:
+  friend struct TestAccess;
+
+  // Who may still be using a page's bytes.
+  struct PageUse {
+    FencedRanges fenced;         // other streams than the holder's, by offset
+    std::optional<Fence> donor;  // while idle: the last holder's own work
+    std::uint64_t freed_at = 0;  // requests_ when bytes were last freed
+  };
+  struct Region {
+    HeapId heap;
+    Range range;
+  };
+
+  void usable(HeapId heap, Range addresses) override WEIR_REQUIRES(mutex_);
+  void unusable(HeapId heap, Range addresses) override WEIR_REQUIRES(mutex_);
+
+  // The ways to serve a request, in order; each gives a place that is not yet claimed.
+  std::optional<Address> recall(Owner& owner, Bytes size, std::uint64_t key)
+      WEIR_REQUIRES(mutex_);
+  Result<Address> place(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
+  Result<Address> grow(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
+  Result<Address> stitch(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
+  Result<Address> build(Owner& owner, const Plan& plan) WEIR_REQUIRES(mutex_);
+  bool extends_row(Owner& owner, const Plan& plan, Bytes more) const WEIR_REQUIRES(mutex_);
+
+  Placement placement(const Owner& owner) const WEIR_REQUIRES(mutex_);
+  // Should the reuse policy rather not use these bytes yet?
+  bool avoid(const Owner& owner, Range range) WEIR_REQUIRES(mutex_);
+  bool avoids_anything() const { return reuse_ != ReusePolicy::wait; }
+  Bytes room() const WEIR_REQUIRES(mutex_);
+
+  // Makes the run the owner's: waits for whom it must, and marks the bytes in use.
+  Status claim(Owner& owner, Range run) WEIR_REQUIRES(mutex_);
+  FenceSet fences_on(const Owner& owner, Range run) const WEIR_REQUIRES(mutex_);
+  bool is_owners(const Owner& owner, PageId page) const WEIR_REQUIRES(mutex_);
+
+  // Driver calls, each with its bookkeeping.
+  Status begin_row(const Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
+  Result<PageId> create(Bytes size) WEIR_REQUIRES(mutex_);
+  Status append(Owner& owner, PageId page) WEIR_REQUIRES(mutex_);
+  Status create_and_append(Owner& owner, const std::vector<Bytes>& sizes) WEIR_REQUIRES(mutex_);
+  Status unmap(Address at) WEIR_REQUIRES(mutex_);
+  Status release(PageId page) WEIR_REQUIRES(mutex_);
+  Result<Bytes> trim_locked(Bytes keep) WEIR_REQUIRES(mutex_);
+  Status shed_mappings() WEIR_REQUIRES(mutex_);
+  // Fences that hold an idle page.
+  FenceSet held_by(PageId page) const WEIR_REQUIRES(mutex_);
+
+  void validate_arenas(std::vector<std::string>& broken) const WEIR_REQUIRES(mutex_);
+  void validate_runs(const std::vector<Range>& in_use, std::vector<std::string>& broken) const
+      WEIR_REQUIRES(mutex_);
+
+  Device& device_;
+  Timelines& timelines_;
+  Observer& observer_;
+  AddressMap& addresses_;
+  const Bytes granularity_;
+  const ReusePolicy reuse_;
+  const std::uint64_t most_mappings_;
+
+  mutable Mutex mutex_;
+  PageTable table_ WEIR_GUARDED_BY(mutex_);
+  std::map<HeapId, Arena> arenas_ WEIR_GUARDED_BY(mutex_);
+  std::map<HeapId, RowId> rows_ WEIR_GUARDED_BY(mutex_);  // the row at each arena's frontier
+  std::unordered_map<std::uint32_t, PageUse> uses_ WEIR_GUARDED_BY(mutex_);  // by PageId
+  std::vector<Region> regions_ WEIR_GUARDED_BY(mutex_);
+  PlacementMemory memory_ WEIR_GUARDED_BY(mutex_);
+  Effort effort_ WEIR_GUARDED_BY(mutex_);
+  Bytes limit_ WEIR_GUARDED_BY(mutex_);
+  Bytes peak_used_ WEIR_GUARDED_BY(mutex_);
+  bool device_full_ WEIR_GUARDED_BY(mutex_) = false;  // creating failed in this request
+  std::uint64_t requests_ WEIR_GUARDED_BY(mutex_) = 0;
+  std::uint64_t epoch_ WEIR_GUARDED_BY(mutex_) = 0;  // rises when nothing is in use
+  std::uint32_t next_row_ WEIR_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace weir

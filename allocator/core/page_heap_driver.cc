@@ -1,0 +1,221 @@
+// The driver calls of PageHeap, each with its bookkeeping: what fails leaves both as they were.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/mutation.h"
+#include "core/page_heap.h"
+
+namespace weir {
+namespace {
+
+// Addresses reserved at a time for a stream heap: room for its mappings, aliases and all. Addresses
+// cost nothing, but only some 60 TiB can be had.
+constexpr Bytes kRegion = 256_GiB;
+
+// How many mappings are given up at a time when there are too many.
+constexpr int kMappingsShed = 256;
+
+}  // namespace
+
+PageHeap::~PageHeap() {
+  const MutexLock lock(mutex_);
+  // What the driver refuses here is lost: nobody is left to tell.
+  for (const auto& [at, mapping] : table_.mappings()) {
+    (void)device_.unmap(at, table_.page(mapping.page).size);
+  }
+  for (const auto& [id, page] : table_.pages()) (void)device_.release(page.handle);
+  for (const Region& region : regions_) {
+    (void)device_.unreserve(region.range.begin, region.range.size);
+    addresses_.clear(region.range);
+  }
+}
+
+Status PageHeap::begin_row(const Owner& owner, Bytes size) {
+  Arena& arena = arenas_.at(owner.id);
+  if (!arena.begin_row(size)) {
+    const Bytes least = round_up(Arena::row_size(size) + Arena::kGap, AddressMap::kSlot);
+    Bytes wanted = std::max(least, kRegion);
+    Result<Address> base = device_.reserve(wanted, AddressMap::kSlot);
+    while (!base && wanted > least) {
+      wanted = std::max(least, round_up(wanted / 4, AddressMap::kSlot));
+      base = device_.reserve(wanted, AddressMap::kSlot);
+    }
+    if (!base) return std::move(base).error();
+    const Range region{*base, wanted};
+    if (!AddressMap::covers(region)) {
+      (void)device_.unreserve(region.begin, region.size);
+      return Error(ErrorCode::device, "the device reserves addresses beyond 49 bits");
+    }
+    addresses_.set(region, owner.id);
+    regions_.push_back({owner.id, region});
+    arena.add_region(region);
+    (void)arena.begin_row(size);
+  }
+  rows_[owner.id] = RowId{next_row_++};
+  return {};
+}
+
+Result<PageId> PageHeap::create(Bytes size) {
+  Result<PhysicalHandle> handle = device_.create(size);
+  if (!handle) {
+    device_full_ = handle.error().code() == ErrorCode::out_of_memory;
+    return std::move(handle).error();
+  }
+  const PageId id = table_.add(*handle, size);
+  uses_.try_emplace(id.value);
+  observer_.emit(Event{.kind = EventKind::create, .page = id, .bytes = size});
+  return id;
+}
+
+// Maps the page behind the current row, which has room for it.
+Status PageHeap::append(Owner& owner, PageId id) {
+  if (table_.mappings().size() >= most_mappings_) {
+    if (Status status = shed_mappings(); !status) return status;
+  }
+  const Page& page = table_.page(id);
+  const bool alias = !page.mappings.empty();
+  Arena& arena = arenas_.at(owner.id);
+  const Address at = arena.frontier();
+  if (Status status = device_.map(at, page.size, page.handle); !status) return status;
+  if (Status status = device_.set_access(at, page.size); !status) {
+    // Should the driver not even take it back, its addresses are never used again.
+    if (!device_.unmap(at, page.size)) (void)arena.take(page.size);
+    return status;
+  }
+  (void)arena.take(page.size);
+  table_.add_mapping(id, owner.id, at, rows_.at(owner.id));
+  if (alias) effort_.count_alias();
+  observer_.emit(owner.fold, Event{.kind = EventKind::map,
+                                   .page = id,
+                                   .address = at,
+                                   .bytes = page.size});
+  return {};
+}
+
+Status PageHeap::create_and_append(Owner& owner, const std::vector<Bytes>& sizes) {
+  for (const Bytes size : sizes) {
+    Result<PageId> page = create(size);
+    if (!page) return std::move(page).error();
+    if (Status status = append(owner, *page); !status) return status;
+  }
+  return {};
+}
+
+Status PageHeap::unmap(Address at) {
+  const Mapping mapping = table_.mapping(at);
+  const Bytes size = table_.page(mapping.page).size;
+  if (Status status = device_.unmap(at, size); !status) return status;
+  table_.remove_mapping(at);
+  arenas_.at(mapping.heap).give_back({at, size});
+  observer_.emit(
+      Event{.kind = EventKind::unmap, .page = mapping.page, .address = at, .bytes = size});
+  return {};
+}
+
+Status PageHeap::release(PageId id) {
+  while (!table_.page(id).mappings.empty()) {
+    if (Status status = unmap(table_.page(id).mappings.back()); !status) return status;
+  }
+  const Bytes size = table_.page(id).size;
+  if (Status status = device_.release(table_.page(id).handle); !status) return status;
+  table_.remove(id);
+  uses_.erase(id.value);
+  observer_.emit(Event{.kind = EventKind::release, .page = id, .bytes = size});
+  return {};
+}
+
+FenceSet PageHeap::held_by(PageId id) const {
+  const PageUse& use = uses_.at(id.value);
+  FenceSet fences;
+  if (mutation::left_out(mutation::Site::trim_checks_completion)) return fences;
+  if (use.donor) fences.join(*use.donor);
+  use.fenced.collect(0, table_.page(id).size.count, fences);
+  return fences;
+}
+
+Result<Bytes> PageHeap::trim(Bytes keep) {
+  const MutexLock lock(mutex_);
+  return trim_locked(keep);
+}
+
+Result<Bytes> PageHeap::trim_locked(Bytes keep) {
+  std::vector<PageId> largest_first;
+  for (const auto& [size, id] : table_.idle()) largest_first.push_back(id);
+  std::reverse(largest_first.begin(), largest_first.end());
+  Bytes gone;
+  for (const PageId id : largest_first) {
+    if (table_.total() <= keep) break;
+    Result<bool> complete = timelines_.complete(held_by(id));
+    if (!complete) return std::move(complete).error();
+    if (!*complete) continue;
+    const Bytes size = table_.page(id).size;
+    if (Status status = release(id); !status) return std::move(status).error();
+    gone += size;
+  }
+  if (gone > 0_B) observer_.emit(Event{.kind = EventKind::trim, .bytes = gone});
+  return gone;
+}
+
+// Gives up mappings of idle pages beyond each one's first, where the device is done with them.
+Status PageHeap::shed_mappings() {
+  int shed = 0;
+  std::vector<PageId> idle;
+  for (const auto& [size, id] : table_.idle()) idle.push_back(id);
+  for (const PageId id : idle) {
+    if (shed >= kMappingsShed) break;
+    if (table_.page(id).mappings.size() < 2) continue;
+    Result<bool> complete = timelines_.complete(held_by(id));
+    if (!complete) return std::move(complete).error();
+    if (!*complete) continue;
+    while (table_.page(id).mappings.size() > 1) {
+      if (Status status = unmap(table_.page(id).mappings.back()); !status) return status;
+      ++shed;
+    }
+  }
+  if (shed > 0) return {};
+  return Error(ErrorCode::out_of_memory,
+               std::to_string(table_.mappings().size()) +
+                   " mappings are held, the most that HeapOptions::most_mappings allows, and all "
+                   "are in use");
+}
+
+Status PageHeap::wait_for_idle_pages() {
+  FenceSet fences;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [size, id] : table_.idle()) fences.join(held_by(id));
+  }
+  return timelines_.host_wait(fences);
+}
+
+void PageHeap::set_limit(Bytes limit) {
+  const MutexLock lock(mutex_);
+  limit_ = limit;
+  // What may still be in use goes when it is idle; an error leaves it for the next free.
+  if (limit_ > 0_B && table_.total() > limit_) (void)trim_locked(limit_);
+}
+
+Bytes PageHeap::limit() const {
+  const MutexLock lock(mutex_);
+  return limit_;
+}
+
+PageHeap::Totals PageHeap::totals() const {
+  const MutexLock lock(mutex_);
+  return {table_.total(), table_.leased(), table_.used(), table_.mappings().size()};
+}
+
+std::vector<PageInfo> PageHeap::pages() const {
+  const MutexLock lock(mutex_);
+  std::vector<PageInfo> pages;
+  for (const auto& [id, page] : table_.pages()) {
+    pages.push_back({PageId{id}, page.size, page.used, page.lease,
+                     static_cast<std::uint32_t>(page.mappings.size())});
+  }
+  std::sort(pages.begin(), pages.end(),
+            [](const PageInfo& a, const PageInfo& b) { return a.page < b.page; });
+  return pages;
+}
+
+}  // namespace weir

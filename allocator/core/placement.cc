@@ -1,0 +1,185 @@
+#include "core/placement.h"
+
+#include <algorithm>
+#include <limits>
+#include <unordered_set>
+
+namespace weir {
+namespace {
+
+// How many of the smallest fitting places are weighed.
+constexpr int kPlacesWeighed = 24;
+// An idle page counts so much more where it is not mapped for the first time: pages that stay home
+// keep rows of neighbours whole.
+constexpr double kAwayFromHome = 1.1;
+// What is left over counts so much a byte, up to this share of the request: much left over is as
+// good as any.
+constexpr double kLeftoverWeight = 0.3;
+constexpr double kLeftoverShare = 0.3;
+// Low addresses first, so that a repeating program settles.
+constexpr double kAddressWeight = 0.3;
+
+// Pages are created while no more is held than this times the most ever in use.
+constexpr double kSlack = 1.005;
+constexpr double kSlackWhenSaving = 1.01;
+// A new page is at most this share of the most ever in use, and between these.
+constexpr double kPageShare = 0.008;
+constexpr Bytes kPageLeast = 8_MiB;
+constexpr Bytes kPageMost = 64_MiB;
+// An idle page larger than the rest is taken if it is at most so much larger; else the exact rest is
+// created.
+constexpr double kOversize = 1.2;
+constexpr double kOversizeWhenSaving = 3;
+// The free start of a page is worth a mapping from here on.
+constexpr Bytes kLeastHead = 64_KiB;
+
+// With this share of the slack's memory busy, places are worth improving.
+constexpr double kPressure = 0.8;
+// ... that make so much more busy than was asked for.
+constexpr Bytes kWasteLeast = 4_MiB;
+constexpr double kWasteShare = 0.1;
+
+constexpr PageId kLastPage{std::numeric_limits<std::uint32_t>::max()};
+
+double as_double(Bytes bytes) { return static_cast<double>(bytes.count); }
+
+}  // namespace
+
+void Effort::count_requests(std::uint64_t requests, Bytes bytes) {
+  worked_ns_ += static_cast<double>(requests) * kRequestNs +
+                static_cast<double>(bytes.count) / static_cast<double>((1_GiB).count) * kNsPerGiB;
+}
+
+Placement::Cost Placement::cost(Range range) const {
+  Cost cost{};
+  Address at = range.begin;
+  table_.walk(range, [&](PageId id, Bytes offset, Bytes size) {
+    const Page& page = table_.page(id);
+    if (!page.lease) {
+      const bool home = page.mappings.front() == at - offset;
+      cost.activated += page.size;
+      cost.weight += as_double(page.size) * (home ? 1 : kAwayFromHome);
+    }
+    at = at + size;
+  });
+  return cost;
+}
+
+std::optional<Placement::Found> Placement::find(Bytes size, const Avoid& avoid) const {
+  std::optional<Found> best;
+  double least = std::numeric_limits<double>::infinity();
+  int weighed = 0;
+  const double peak = std::max(as_double(peak_), 1.0);
+  const auto weigh = [&](Address at, Bytes leftover) {
+    const Cost here = cost({at, size});
+    const double address = as_double(arena_.position(at));
+    const double weight =
+        here.weight +
+        kLeftoverWeight * std::min(as_double(leftover), kLeftoverShare * as_double(size)) +
+        kAddressWeight * as_double(size) * address / peak;
+    if (weight >= least || (avoid && avoid({at, size}))) return;
+    least = weight;
+    best = Found{at, here.activated};
+  };
+  // Bytes in use lie only at the ends of a free run, so either of its ends makes the most of them.
+  arena_.usable().visit_fitting(size, [&](Range run) {
+    const Bytes leftover = run.size - size;
+    weigh(run.begin, leftover);
+    if (leftover > 0_B) weigh(run.end() - size, leftover);
+    return ++weighed < kPlacesWeighed;
+  });
+  return best;
+}
+
+bool Placement::may_grow(Bytes more) const {
+  if (more > room_) return false;
+  const double slack = effort_.must_save() ? kSlackWhenSaving : kSlack;
+  return as_double(table_.total() + more) <= slack * as_double(peak_);
+}
+
+bool Placement::worth_improving(Bytes size, Bytes activated) const {
+  if (!effort_.may_improve()) return false;
+  const double busy = as_double(table_.leased() + activated);
+  const double waste = std::max(as_double(kWasteLeast), kWasteShare * as_double(size));
+  return busy > kPressure * kSlack * as_double(peak_) &&
+         as_double(activated) > as_double(size) + waste;
+}
+
+Plan Placement::plan(Bytes size) const {
+  Plan plan;
+  const PageTable::BySize& tails = table_.tails(heap_);
+  if (!tails.empty()) {
+    plan.tail = tails.rbegin()->second;
+    plan.tail_bytes = tails.rbegin()->first;
+  }
+  if (plan.tail_bytes >= size) return plan;
+
+  // The head is chosen before the middle, which is then exactly the whole pages between.
+  const Bytes rest = size - plan.tail_bytes;
+  const PageTable::BySize& heads = table_.heads(heap_);
+  auto head = heads.upper_bound({rest, kLastPage});
+  Bytes head_bytes;
+  while (head != heads.begin()) {
+    --head;
+    if (head->second == plan.tail) continue;
+    plan.head = head->second;
+    head_bytes = head->first;
+    break;
+  }
+  Bytes middle = round_up(rest - head_bytes, granularity_);
+  if (head_bytes < kLeastHead || middle >= rest) {
+    plan.head.reset();
+    middle = round_up(rest, granularity_);
+  }
+  fill_middle(rest, middle, plan);
+  return plan;
+}
+
+// `middle`: what is needed where the head follows; `rest`: where it does not.
+void Placement::fill_middle(Bytes rest, Bytes middle, Plan& plan) const {
+  const PageTable::BySize& idle = table_.idle();
+  const auto take = [&](PageTable::BySize::const_iterator page) {
+    plan.middle.push_back(page->second);
+    plan.activated += page->first;
+    rest = page->first < rest ? rest - page->first : 0_B;
+    middle = page->first < middle ? middle - page->first : 0_B;
+  };
+  // The largest idle pages that fit, the newest first.
+  std::unordered_set<std::uint32_t> taken;
+  auto page = idle.upper_bound({middle, kLastPage});
+  while (middle > 0_B && page != idle.begin()) {
+    --page;
+    taken.insert(page->second.value);
+    take(page);
+    if (page->first > middle) page = idle.upper_bound({middle, kLastPage});
+  }
+  if (middle == 0_B) return;
+
+  // What is left is smaller than every page that was not taken.
+  auto larger = idle.lower_bound({middle, PageId{}});
+  while (larger != idle.end() && taken.contains(larger->second.value)) ++larger;
+  const double oversize = effort_.must_save() ? kOversizeWhenSaving : kOversize;
+  if (larger != idle.end() &&
+      (as_double(larger->first) <= oversize * as_double(middle) || !may_grow(middle))) {
+    if (larger->first >= rest) plan.head.reset();
+    take(larger);
+    return;
+  }
+  plan.create = middle;
+  plan.activated += middle;
+}
+
+std::vector<Bytes> Placement::page_sizes(Bytes size) const {
+  const Bytes share{static_cast<std::uint64_t>(kPageShare * as_double(peak_))};
+  const Bytes most = round_up(std::clamp(share, kPageLeast, kPageMost), granularity_);
+  size = round_up(size, granularity_);
+  std::vector<Bytes> sizes;
+  for (std::uint64_t left = (size.count + most.count - 1) / most.count; size > 0_B; --left) {
+    const Bytes next = std::min(size, round_up(size / left, granularity_));
+    sizes.push_back(next);
+    size -= next;
+  }
+  return sizes;
+}
+
+}  // namespace weir

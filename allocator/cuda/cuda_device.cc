@@ -1,0 +1,342 @@
+#include "weir/cuda_device.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "cuda/driver.h"
+
+namespace weir {
+namespace cuda {
+namespace {
+
+CUstream driver_stream(Stream stream) { return static_cast<CUstream>(stream.handle); }
+CUevent driver_event(EventHandle event) {
+  return static_cast<CUevent>(Address{event.value}.pointer());
+}
+CUgraphNode driver_node(GraphNode node) {
+  return static_cast<CUgraphNode>(Address{node.value}.pointer());
+}
+
+struct OpenedContext {
+  int ordinal = 0;
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  std::string name;
+  Bytes granularity;
+  CUmemAllocationProp page{};  // what every page is created as
+};
+
+class DriverDevice final : public CudaDevice {
+ public:
+  DriverDevice(const Driver& driver, OpenedContext opened)
+      : driver_(driver), opened_(std::move(opened)) {}
+  // At the end of the process the driver may be gone already; then so is the context.
+  ~DriverDevice() override { driver_.cuDevicePrimaryCtxRelease(opened_.device); }
+
+  int ordinal() const override { return opened_.ordinal; }
+  std::string name() const override { return opened_.name; }
+  Bytes granularity() const override { return opened_.granularity; }
+  Result<MemoryInfo> memory_info() override;
+  Result<Stream> stream(void* handle) override;
+  Result<Address> reserve(Bytes size, Bytes alignment) override;
+  Status unreserve(Address address, Bytes size) override;
+  Result<PhysicalHandle> create(Bytes size) override;
+  Status map(Address address, Bytes size, PhysicalHandle handle) override;
+  Status set_access(Address address, Bytes size) override;
+  Status unmap(Address address, Bytes size) override;
+  Status release(PhysicalHandle handle) override;
+  Result<EventHandle> create_event() override;
+  Status destroy_event(EventHandle event) override;
+  Status record(EventHandle event, Stream stream) override;
+  Status wait(Stream stream, EventHandle event) override;
+  Result<bool> query(EventHandle event) override;
+  Status synchronize(EventHandle event) override;
+  Result<CaptureInfo> capture_info(Stream stream) override;
+  Result<std::vector<GraphNode>> capture_tips(Stream stream) override;
+  Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) override;
+  Nanoseconds now() const override;
+
+ private:
+  ContextScope current() const { return ContextScope(driver_, opened_.context); }
+
+  const Driver& driver_;
+  const OpenedContext opened_;
+  const std::chrono::steady_clock::time_point opened_at_ = std::chrono::steady_clock::now();
+};
+
+Result<MemoryInfo> DriverDevice::memory_info() {
+  const ContextScope scope = current();
+  std::size_t free = 0;
+  std::size_t total = 0;
+  const CUresult result = driver_.cuMemGetInfo(&free, &total);
+  if (result != CUDA_SUCCESS) return driver_.error("cuMemGetInfo", result);
+  return MemoryInfo{.free = {free}, .total = {total}};
+}
+
+Result<Stream> DriverDevice::stream(void* handle) {
+  const ContextScope scope = current();
+  unsigned long long id = 0;
+  const CUresult result = driver_.cuStreamGetId(static_cast<CUstream>(handle), &id);
+  if (result != CUDA_SUCCESS) return driver_.error("cuStreamGetId", result);
+  return Stream{.handle = handle, .id = id};
+}
+
+Result<Address> DriverDevice::reserve(Bytes size, Bytes alignment) {
+  const ContextScope scope = current();
+  CUdeviceptr address = 0;
+  const CUresult result = driver_.cuMemAddressReserve(&address, size.count, alignment.count, 0, 0);
+  if (result != CUDA_SUCCESS) return driver_.error("cuMemAddressReserve", result);
+  return Address{address};
+}
+
+Status DriverDevice::unreserve(Address address, Bytes size) {
+  const ContextScope scope = current();
+  return driver_.check("cuMemAddressFree", driver_.cuMemAddressFree(address.value, size.count));
+}
+
+Result<PhysicalHandle> DriverDevice::create(Bytes size) {
+  const ContextScope scope = current();
+  CUmemGenericAllocationHandle handle = 0;
+  const CUresult result = driver_.cuMemCreate(&handle, size.count, &opened_.page, 0);
+  if (result == CUDA_SUCCESS) return PhysicalHandle{handle};
+  Error error = driver_.error("cuMemCreate", result);
+  if (result != CUDA_ERROR_OUT_OF_MEMORY) return error;
+  return Error(ErrorCode::out_of_memory,
+               error.message() + " for " + std::to_string(size.count) + " bytes");
+}
+
+Status DriverDevice::map(Address address, Bytes size, PhysicalHandle handle) {
+  const ContextScope scope = current();
+  return driver_.check("cuMemMap", driver_.cuMemMap(address.value, size.count, 0, handle.value, 0));
+}
+
+Status DriverDevice::set_access(Address address, Bytes size) {
+  const ContextScope scope = current();
+  const CUmemAccessDesc access{.location = opened_.page.location,
+                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  return driver_.check("cuMemSetAccess",
+                       driver_.cuMemSetAccess(address.value, size.count, &access, 1));
+}
+
+Status DriverDevice::unmap(Address address, Bytes size) {
+  const ContextScope scope = current();
+  return driver_.check("cuMemUnmap", driver_.cuMemUnmap(address.value, size.count));
+}
+
+Status DriverDevice::release(PhysicalHandle handle) {
+  const ContextScope scope = current();
+  return driver_.check("cuMemRelease", driver_.cuMemRelease(handle.value));
+}
+
+Result<EventHandle> DriverDevice::create_event() {
+  const ContextScope scope = current();
+  CUevent event = nullptr;
+  const CUresult result = driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+  if (result != CUDA_SUCCESS) return driver_.error("cuEventCreate", result);
+  return EventHandle{Address::of(event).value};
+}
+
+Status DriverDevice::destroy_event(EventHandle event) {
+  const ContextScope scope = current();
+  const RelaxedCaptureScope relaxed(driver_);
+  return driver_.check("cuEventDestroy", driver_.cuEventDestroy(driver_event(event)));
+}
+
+Status DriverDevice::record(EventHandle event, Stream stream) {
+  const ContextScope scope = current();
+  return driver_.check("cuEventRecord",
+                       driver_.cuEventRecord(driver_event(event), driver_stream(stream)));
+}
+
+Status DriverDevice::wait(Stream stream, EventHandle event) {
+  const ContextScope scope = current();
+  return driver_.check("cuStreamWaitEvent",
+                       driver_.cuStreamWaitEvent(driver_stream(stream), driver_event(event), 0));
+}
+
+Result<bool> DriverDevice::query(EventHandle event) {
+  const ContextScope scope = current();
+  const RelaxedCaptureScope relaxed(driver_);
+  const CUresult result = driver_.cuEventQuery(driver_event(event));
+  if (result == CUDA_SUCCESS) return true;
+  if (result == CUDA_ERROR_NOT_READY) return false;
+  return driver_.error("cuEventQuery", result);
+}
+
+Status DriverDevice::synchronize(EventHandle event) {
+  const ContextScope scope = current();
+  const RelaxedCaptureScope relaxed(driver_);
+  return driver_.check("cuEventSynchronize", driver_.cuEventSynchronize(driver_event(event)));
+}
+
+Result<CaptureInfo> DriverDevice::capture_info(Stream stream) {
+  const ContextScope scope = current();
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t id = 0;
+  const CUresult result = driver_.cuStreamGetCaptureInfo(driver_stream(stream), &status, &id,
+                                                         nullptr, nullptr, nullptr, nullptr);
+  if (result != CUDA_SUCCESS) return driver_.error("cuStreamGetCaptureInfo", result);
+  switch (status) {
+    case CU_STREAM_CAPTURE_STATUS_ACTIVE:
+      return CaptureInfo{.status = CaptureInfo::Status::active, .id = id};
+    case CU_STREAM_CAPTURE_STATUS_INVALIDATED:
+      return CaptureInfo{.status = CaptureInfo::Status::invalidated, .id = id};
+    default:
+      return CaptureInfo{};
+  }
+}
+
+Result<std::vector<GraphNode>> DriverDevice::capture_tips(Stream stream) {
+  const ContextScope scope = current();
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUgraphNode* nodes = nullptr;
+  // Asked for because an edge with data, such as a programmatic launch's, is an error otherwise.
+  const CUgraphEdgeData* edges = nullptr;
+  std::size_t count = 0;
+  const CUresult result = driver_.cuStreamGetCaptureInfo(driver_stream(stream), &status, nullptr,
+                                                         nullptr, &nodes, &edges, &count);
+  if (result != CUDA_SUCCESS) return driver_.error("cuStreamGetCaptureInfo", result);
+  if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+    return Error(ErrorCode::capture, "cuStreamGetCaptureInfo: stream " + std::to_string(stream.id) +
+                                         " is not being captured");
+  }
+  // The driver's list lasts only until the next call on the stream.
+  std::vector<GraphNode> tips(count);
+  std::transform(nodes, nodes + count, tips.begin(),
+                 [](CUgraphNode node) { return GraphNode{Address::of(node).value}; });
+  return tips;
+}
+
+Status DriverDevice::add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) {
+  const ContextScope scope = current();
+  std::vector<CUgraphNode> driver_nodes(nodes.size());
+  std::transform(nodes.begin(), nodes.end(), driver_nodes.begin(), driver_node);
+  const CUresult result = driver_.cuStreamUpdateCaptureDependencies(
+      driver_stream(stream), driver_nodes.data(), nullptr, driver_nodes.size(),
+      CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
+  if (result == CUDA_ERROR_ILLEGAL_STATE) {
+    return Error(ErrorCode::capture,
+                 driver_.error("cuStreamUpdateCaptureDependencies", result).message());
+  }
+  return driver_.check("cuStreamUpdateCaptureDependencies", result);
+}
+
+Nanoseconds DriverDevice::now() const {
+  const auto since = std::chrono::steady_clock::now() - opened_at_;
+  return {std::chrono::duration_cast<std::chrono::nanoseconds>(since).count()};
+}
+
+bool has(const Driver& driver, CUdevice device, CUdevice_attribute attribute) {
+  int value = 0;
+  return driver.cuDeviceGetAttribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
+}
+
+// Pages that others can be given: exported as a file descriptor, reached by a network card. What
+// a device says it can do, the system around it (a container, a driver module) may still refuse;
+// so the first description that a page can really be made of is the one to use.
+CUmemAllocationProp page_properties(const Driver& driver, CUdevice device, int ordinal) {
+  CUmemAllocationProp plain{};
+  plain.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  plain.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  plain.location.id = ordinal;
+  CUmemAllocationProp exportable = plain;
+  if (has(driver, device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) {
+    exportable.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  }
+  CUmemAllocationProp rdma = exportable;
+  if (has(driver, device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)) {
+    rdma.allocFlags.gpuDirectRDMACapable = 1;
+  }
+  for (const CUmemAllocationProp& candidate : std::array{rdma, exportable}) {
+    std::size_t size = 0;
+    if (driver.cuMemGetAllocationGranularity(&size, &candidate, CU_MEM_ALLOC_GRANULARITY_MINIMUM) !=
+        CUDA_SUCCESS) {
+      continue;
+    }
+    CUmemGenericAllocationHandle handle = 0;
+    const CUresult result = driver.cuMemCreate(&handle, size, &candidate, 0);
+    if (result == CUDA_SUCCESS) driver.cuMemRelease(handle);
+    // A device that is full just now has refused nothing about the description.
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY) return candidate;
+  }
+  return plain;
+}
+
+Result<Bytes> page_granularity(const Driver& driver, const CUmemAllocationProp& page) {
+  std::size_t size = 0;
+  const CUresult result =
+      driver.cuMemGetAllocationGranularity(&size, &page, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  if (result != CUDA_SUCCESS) return driver.error("cuMemGetAllocationGranularity", result);
+  return Bytes{size};
+}
+
+std::string device_name(const Driver& driver, CUdevice device) {
+  std::array<char, 256> name{};
+  if (driver.cuDeviceGetName(name.data(), static_cast<int>(name.size()), device) != CUDA_SUCCESS) {
+    return "CUDA device";
+  }
+  return name.data();
+}
+
+Result<std::unique_ptr<CudaDevice>> open_device(const Driver& driver, int ordinal) {
+  OpenedContext opened;
+  opened.ordinal = ordinal;
+  if (Status got = driver.check("cuDeviceGet", driver.cuDeviceGet(&opened.device, ordinal)); !got) {
+    return std::move(got).error();
+  }
+  opened.name = device_name(driver, opened.device);
+  if (!has(driver, opened.device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) {
+    return Error(ErrorCode::unavailable,
+                 opened.name + " can't map its memory (no virtual memory management)");
+  }
+  const CUresult retained = driver.cuDevicePrimaryCtxRetain(&opened.context, opened.device);
+  if (retained != CUDA_SUCCESS) return driver.error("cuDevicePrimaryCtxRetain", retained);
+
+  const ContextScope scope(driver, opened.context);
+  opened.page = page_properties(driver, opened.device, ordinal);
+  Result<Bytes> granularity = page_granularity(driver, opened.page);
+  if (!granularity) {
+    driver.cuDevicePrimaryCtxRelease(opened.device);
+    return std::move(granularity).error();
+  }
+  opened.granularity = *granularity;
+  return std::unique_ptr<CudaDevice>(new DriverDevice(driver, std::move(opened)));
+}
+
+}  // namespace
+}  // namespace cuda
+
+Result<int> CudaDevice::count() {
+  Result<const cuda::Driver*> driver = cuda::Driver::get();
+  if (!driver) return std::move(driver).error();
+  int count = 0;
+  const CUresult result = (*driver)->cuDeviceGetCount(&count);
+  if (result != CUDA_SUCCESS) return (*driver)->error("cuDeviceGetCount", result);
+  return count;
+}
+
+Result<int> CudaDevice::current() {
+  Result<const cuda::Driver*> driver = cuda::Driver::get();
+  if (!driver) return std::move(driver).error();
+  CUdevice device = 0;
+  const CUresult result = (*driver)->cuCtxGetDevice(&device);
+  if (result == CUDA_ERROR_INVALID_CONTEXT) return 0;
+  if (result != CUDA_SUCCESS) return (*driver)->error("cuCtxGetDevice", result);
+  return static_cast<int>(device);  // a CUdevice is the ordinal
+}
+
+Result<std::unique_ptr<CudaDevice>> CudaDevice::open(int ordinal) {
+  Result<int> devices = count();
+  if (!devices) return std::move(devices).error();
+  if (ordinal < 0 || ordinal >= *devices) {
+    return Error(ErrorCode::unavailable, "there is no CUDA device " + std::to_string(ordinal) +
+                                             ": this process sees " + std::to_string(*devices));
+  }
+  return cuda::open_device(**cuda::Driver::get(), ordinal);
+}
+
+}  // namespace weir

@@ -1,0 +1,154 @@
+// Weir for programs in C++: device memory by stream, on one or several devices.
+//
+//   weir::Allocator allocator;                             // settings from WEIR_* variables
+//   weir::Buffer gradients = allocator.make_buffer(64_MiB, compute);
+//   launch_on(copy, gradients.data());
+//   gradients.fence(copy);                                 // the copy may still be running
+//                                                          // when `gradients` goes out of scope
+//
+// The rule of streams: a block may be used at once by work on the stream it was allocated for. Work
+// on any other stream is named with fence() after it was queued and before the block is given back.
+//
+// Streams are the caller's own handles (cudaStream_t, CUstream; null is the default stream).
+// Threads: every call may be made from any thread; calls about one block must not overlap.
+// Errors: OutOfMemory; Exception for everything else. After an exception nothing has changed,
+// except that trim() may have given back a part, and a fence() over blocks of several devices may
+// have been taken on some of those.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <new>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "weir/config.h"
+#include "weir/device.h"
+#include "weir/device_heap.h"
+#include "weir/result.h"
+#include "weir/statistics.h"
+#include "weir/types.h"
+
+namespace weir {
+
+// Neither the device nor the limit has room. what() says what holds the memory.
+class OutOfMemory : public std::bad_alloc {
+ public:
+  explicit OutOfMemory(const std::string& message) : message_(message) {}
+  const char* what() const noexcept override { return message_.what(); }
+
+ private:
+  std::runtime_error message_;  // its copies cannot throw, as a string's could
+};
+
+// Any other failure. what() names the call, the argument or the setting, and the remedy.
+class Exception : public std::runtime_error {
+ public:
+  Exception(ErrorCode code, const std::string& message)
+      : std::runtime_error(message), code_(code) {}
+  ErrorCode code() const noexcept { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+class Buffer;
+
+class Allocator {
+ public:
+  // Settings from the environment. Devices are opened when they are first used.
+  Allocator();
+  explicit Allocator(Config config);
+  // On devices of the caller's, device 0 first; `config.device` has no meaning then. In the second
+  // form the device must outlive the allocator.
+  explicit Allocator(std::vector<std::unique_ptr<Device>> devices, Config config = {});
+  explicit Allocator(std::unique_ptr<Device> device, Config config = {});
+  explicit Allocator(Device& device, Config config = {});
+  // Waits for no work: the caller has synchronised whatever still uses the memory.
+  ~Allocator();
+  Allocator(const Allocator&) = delete;
+  Allocator& operator=(const Allocator&) = delete;
+
+  // Means the device that is current in the calling thread (on CUDA: of the current context, or 0
+  // when there is none).
+  static constexpr int kCurrentDevice = -1;
+
+  // Zero bytes: null. The address is a multiple of 512.
+  void* allocate(Bytes bytes, void* stream, int device = kCurrentDevice);
+  Buffer make_buffer(Bytes bytes, void* stream, int device = kCurrentDevice);
+
+  // "Work queued so far on `stream` uses these blocks." One event for all of them.
+  void fence(std::span<void* const> blocks, void* stream);
+  void fence(void* block, void* stream) { fence(std::span<void* const>(&block, 1), stream); }
+
+  // For code written for PyTorch: "`stream` may use the block until it is deallocated".
+  void record_stream(void* block, void* stream);
+
+  // Null is fine.
+  void deallocate(void* block);
+
+  // Says that `stream` is about to be destroyed.
+  void retire(void* stream, int device = kCurrentDevice);
+
+  // Gives idle memory back to the driver until each device holds at most `keep`, or nothing more
+  // can go without waiting. Returns the bytes given back.
+  Bytes trim(Bytes keep = {});
+
+  // Most physical memory that `device` may hold; zero: no limit.
+  void set_limit(Bytes limit, int device = kCurrentDevice);
+
+  // Called, with no lock held, when `device` ran out of memory, before the one retry.
+  void on_out_of_memory(std::function<void(Bytes requested)> callback, int device = kCurrentDevice);
+
+  Statistics statistics(int device = kCurrentDevice) const;
+  HeapSnapshot snapshot(int device = kCurrentDevice) const;
+
+  // Every invariant that is broken, on any device; none: sound.
+  std::vector<std::string> validate() const;
+
+  int device_count() const;
+  const Config& config() const;
+
+  // The parts below, for what is not here. They live as long as the allocator.
+  Device& device(int device = kCurrentDevice);
+  DeviceHeap& heap(int device = kCurrentDevice);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Owns one block. Movable, not copyable; the allocator must outlive it. Not thread-safe.
+class Buffer {
+ public:
+  Buffer() = default;
+  // Takes over `block`, which `allocator` gave out.
+  Buffer(Allocator& allocator, void* block, Bytes bytes)
+      : allocator_(&allocator), block_(block), bytes_(bytes) {}
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  // A device that refuses the call is logged: a destructor can't report it. The block then stays
+  // the allocator's, unused.
+  ~Buffer();
+
+  void* data() const { return block_; }
+  Bytes bytes() const { return bytes_; }  // as asked for
+  explicit operator bool() const { return block_ != nullptr; }
+
+  void fence(void* stream);
+  void record_stream(void* stream);
+
+  // Gives the block back now; the buffer is then empty. Unlike the destructor, throws.
+  void reset();
+  // The block is the caller's to deallocate; the buffer is then empty.
+  [[nodiscard]] void* release();
+
+ private:
+  Allocator* allocator_ = nullptr;
+  void* block_ = nullptr;
+  Bytes bytes_;
+};
+
+}  // namespace weir

@@ -1,0 +1,66 @@
+// Every setting of Weir and its default. This is the only reader of the environment.
+//
+// The variables, their values and what they do are one table in config.cc: parsing, describe(),
+// docs/configuration.md and the error messages all come from it.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "weir/device_heap.h"
+#include "weir/log.h"
+#include "weir/result.h"
+#include "weir/types.h"
+
+namespace weir {
+
+enum class DeviceKind { cuda, sim };
+std::string_view name_of(DeviceKind kind);
+std::string_view name_of(ReusePolicy policy);
+
+// Most physical memory to hold: a number of bytes, or a share of what the device has in all.
+// Neither (zero): no limit.
+struct MemoryLimit {
+  Bytes bytes;
+  double share = 0;  // in (0, 1]; used when `bytes` is zero
+
+  // In bytes, on a device with `total`; zero: none.
+  Bytes on_device_with(Bytes total) const;
+  friend bool operator==(const MemoryLimit&, const MemoryLimit&) = default;
+};
+
+struct Config {
+  DeviceKind device = DeviceKind::cuda;
+  MemoryLimit limit;
+  ReusePolicy reuse = ReusePolicy::balanced;
+  LogLevel log = LogLevel::warn;
+  std::string log_file;  // empty: stderr
+  std::string record;    // trace file to write; empty: none
+  bool validate = false;
+
+  using Pair = std::pair<std::string_view, std::string_view>;
+
+  // From the process's environment; from a block of the same form ("NAME=value", ended by a null);
+  // from names and values. What is not set, or set to nothing, keeps its default. The environment's
+  // variables that do not begin with WEIR_ are not Weir's; any other unknown name is an error.
+  // Errors: invalid_argument, naming the variable, its value and what is allowed.
+  static Result<Config> from_environment();
+  static Result<Config> from_environment(const char* const* block);
+  static Result<Config> from_pairs(std::span<const Pair> pairs);
+
+  // Changes one setting by its name ("WEIR_LIMIT"); on an error nothing is changed.
+  Status set(std::string_view name, std::string_view value);
+
+  // The table of every variable, as Markdown: variable, values, default, what it does.
+  static std::string describe();
+
+  friend bool operator==(const Config&, const Config&) = default;
+};
+
+// A size such as "4096", "64KiB", "1.5 GiB", "2GB" (1 GB = 10^9 bytes; K, M, G and T alone are
+// KiB, MiB, GiB and TiB). Errors: invalid_argument.
+Result<Bytes> parse_bytes(std::string_view text);
+
+}  // namespace weir

@@ -1,0 +1,72 @@
+// A device that counts and times the calls made to another: the same figures for every device.
+//
+// Threads: as Device; the figures may be read at any time, each by itself exact, but not all of one
+// moment. Time is taken from the other device's clock. SimDevice's one clock stands for one host
+// thread: with several, each call's time includes what the others' calls cost meanwhile.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "weir/device.h"
+
+namespace weir {
+
+class SimDevice;
+
+class MeteredDevice final : public Device {
+ public:
+  // `inner` must outlive this.
+  explicit MeteredDevice(Device& inner);
+
+  std::uint64_t calls(DeviceCall call) const;  // that failed, included
+  Nanoseconds time_in(DeviceCall call) const;  // host time spent in those calls
+  Nanoseconds total_time() const;              // ... in all calls
+  // Successful synchronize() calls whose event had not finished when they were made. On a real
+  // device that takes one more query of the event, which is neither counted nor timed.
+  std::uint64_t host_waits() const;
+  void reset();
+
+  std::string name() const override { return inner_.name(); }
+  Bytes granularity() const override { return inner_.granularity(); }
+  Result<MemoryInfo> memory_info() override;
+  Result<Stream> stream(void* handle) override { return inner_.stream(handle); }
+  Result<Address> reserve(Bytes size, Bytes alignment) override;
+  Status unreserve(Address address, Bytes size) override;
+  Result<PhysicalHandle> create(Bytes size) override;
+  Status map(Address address, Bytes size, PhysicalHandle handle) override;
+  Status set_access(Address address, Bytes size) override;
+  Status unmap(Address address, Bytes size) override;
+  Status release(PhysicalHandle handle) override;
+  Result<EventHandle> create_event() override;
+  Status destroy_event(EventHandle event) override;
+  Status record(EventHandle event, Stream stream) override;
+  Status wait(Stream stream, EventHandle event) override;
+  Result<bool> query(EventHandle event) override;
+  Status synchronize(EventHandle event) override;
+  Result<CaptureInfo> capture_info(Stream stream) override;
+  Result<std::vector<GraphNode>> capture_tips(Stream stream) override;
+  Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) override;
+  Nanoseconds now() const override { return inner_.now(); }
+
+ private:
+  struct Meter {
+    std::atomic<std::uint64_t> calls = 0;
+    std::atomic<std::int64_t> nanoseconds = 0;
+  };
+  class Timed;
+
+  bool finished(EventHandle event);
+  const Meter& meter(DeviceCall call) const { return meters_[static_cast<std::size_t>(call)]; }
+
+  Device& inner_;
+  SimDevice* const sim_;  // inner_, if it is one: it can tell what a query would say at no cost
+  std::array<Meter, kDeviceCalls> meters_;
+  std::atomic<std::uint64_t> host_waits_ = 0;
+};
+
+}  // namespace weir

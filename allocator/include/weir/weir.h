@@ -1,0 +1,142 @@
+/* Weir for programs in C, and for other languages' foreign-function interfaces.
+ *
+ *   weir_allocator_t* allocator = NULL;
+ *   if (weir_create(NULL, &allocator) != WEIR_OK) fail(weir_last_error());
+ *   void* block = NULL;
+ *   weir_allocate(allocator, 64 << 20, compute, WEIR_CURRENT_DEVICE, &block);
+ *   ... work on `compute` uses it, and work on `copy` ...
+ *   weir_fence(allocator, &block, 1, copy);
+ *   weir_deallocate(allocator, block);
+ *   weir_destroy(allocator);
+ *
+ * Streams are the caller's own handles (cudaStream_t, CUstream; NULL is the default stream). The
+ * rule of streams is in weir/allocator.h.
+ *
+ * Every function that can fail returns a weir_status_t; weir_last_error() then says why, in words.
+ * A call that fails changes nothing. No exception leaves these functions. A null allocator or a null
+ * output is WEIR_INVALID_ARGUMENT, except where null is said to be fine.
+ *
+ * Threads: every function may be called from any thread; calls about one block must not overlap,
+ * and weir_destroy() is the last call on its allocator.
+ *
+ * Versions: structures that may grow carry their size, so that a program built against an older
+ * header works with a newer library. WEIR_ABI_VERSION rises only when that is broken: compare it
+ * with weir_abi_version() after loading the library at run time.
+ */
+#ifndef WEIR_WEIR_H_
+#define WEIR_WEIR_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WEIR_ABI_VERSION 1
+/* The WEIR_ABI_VERSION that the library was built with. */
+int32_t weir_abi_version(void);
+
+/* Numbers are never given a new meaning. */
+typedef int32_t weir_status_t;
+#define WEIR_OK ((weir_status_t)0)
+#define WEIR_OUT_OF_MEMORY ((weir_status_t)1)    /* neither the device nor the limit has room */
+#define WEIR_INVALID_ARGUMENT ((weir_status_t)2) /* the caller's mistake, a setting's included */
+#define WEIR_UNKNOWN_POINTER ((weir_status_t)3)  /* not the start of a live block */
+#define WEIR_DEVICE_ERROR ((weir_status_t)4)     /* the driver refused a call */
+#define WEIR_CAPTURE_ERROR ((weir_status_t)5)    /* not legal in the stream's capture */
+#define WEIR_UNAVAILABLE ((weir_status_t)6)      /* no driver, no such device */
+#define WEIR_INVALID_INPUT ((weir_status_t)7)    /* a file can't be read or written */
+#define WEIR_INTERNAL_ERROR ((weir_status_t)8)   /* anything else; host memory ran out, say */
+
+/* "WEIR_OUT_OF_MEMORY" and so on; "unknown" for another number. Never null, never freed. */
+const char* weir_status_name(weir_status_t status);
+
+/* Why the latest call that failed in this thread did; "" before the first. Never null; stays valid
+ * until the thread's next call that fails. */
+const char* weir_last_error(void);
+
+typedef struct weir_allocator_t weir_allocator_t;
+
+/* One setting: a name and a value as in docs/configuration.md ("WEIR_LIMIT", "80%"). */
+typedef struct weir_setting_t {
+  const char* name;
+  const char* value;
+} weir_setting_t;
+
+typedef struct weir_options_t {
+  size_t size; /* sizeof(weir_options_t) */
+  /* Taken after the environment's, so that they win over it. Null when the count is zero. */
+  const weir_setting_t* settings;
+  size_t settings_count;
+  int32_t ignore_environment; /* 1: the WEIR_* variables of the environment are not read */
+} weir_options_t;
+#define WEIR_OPTIONS_INIT {sizeof(weir_options_t), NULL, 0, 0}
+
+/* Null options: settings from the environment alone. Devices are opened when first used. */
+weir_status_t weir_create(const weir_options_t* options, weir_allocator_t** allocator);
+
+/* Waits for no work: the caller has synchronised whatever still uses the memory. Null is fine. */
+void weir_destroy(weir_allocator_t* allocator);
+
+/* The device that is current in the calling thread. */
+#define WEIR_CURRENT_DEVICE ((int32_t)-1)
+
+/* A block of at least `bytes` at a multiple of 512, for work on `stream`. Zero bytes: null. On
+ * failure *block is null. */
+weir_status_t weir_allocate(weir_allocator_t* allocator, uint64_t bytes, void* stream,
+                            int32_t device, void** block);
+
+/* Gives the block back. A null block is fine. */
+weir_status_t weir_deallocate(weir_allocator_t* allocator, void* block);
+
+/* "Work queued so far on `stream` uses these `count` blocks": one event for all of them. */
+weir_status_t weir_fence(weir_allocator_t* allocator, void* const* blocks, size_t count,
+                         void* stream);
+
+/* "`stream` may use the block until it is deallocated." */
+weir_status_t weir_record_stream(weir_allocator_t* allocator, void* block, void* stream);
+
+/* Says that `stream` is about to be destroyed. */
+weir_status_t weir_retire(weir_allocator_t* allocator, void* stream, int32_t device);
+
+/* Gives idle memory back to the driver until each device holds at most `keep` bytes, or nothing
+ * more can go without waiting. `given_back` (may be null): the bytes that went. */
+weir_status_t weir_trim(weir_allocator_t* allocator, uint64_t keep, uint64_t* given_back);
+
+/* Most physical memory that `device` may hold; zero: no limit. */
+weir_status_t weir_set_limit(weir_allocator_t* allocator, uint64_t bytes, int32_t device);
+
+/* Of one device; docs/statistics.md explains every number. */
+typedef struct weir_statistics_t {
+  size_t size; /* sizeof(weir_statistics_t); set it before the call */
+  uint64_t live_blocks, live_blocks_peak;
+  uint64_t live_bytes, live_bytes_peak;
+  uint64_t requested_bytes, requested_bytes_peak;
+  uint64_t leased_bytes, leased_bytes_peak;
+  uint64_t reserved_bytes, reserved_bytes_peak;
+  uint64_t mapped_bytes, mapped_bytes_peak;
+  uint64_t pages, mappings;
+  uint64_t fences, stream_waits, host_waits, out_of_memory;
+  uint64_t trimmed_bytes;
+} weir_statistics_t;
+#define WEIR_STATISTICS_INIT {sizeof(weir_statistics_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+                              0, 0, 0, 0, 0}
+
+/* Writes as many members as `statistics->size` has room for. */
+weir_status_t weir_statistics(weir_allocator_t* allocator, int32_t device,
+                              weir_statistics_t* statistics);
+
+/* Checks every invariant of every device's heap. `broken` (may be null): how many don't hold; when
+ * it is not zero weir_last_error() lists them, one a line. */
+weir_status_t weir_validate(weir_allocator_t* allocator, size_t* broken);
+
+/* A new stream of a simulated device (WEIR_DEVICE=sim), to try things with no GPU. It lives as long
+ * as the allocator. WEIR_INVALID_ARGUMENT where the device is a real one. */
+weir_status_t weir_sim_new_stream(weir_allocator_t* allocator, int32_t device, void** stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  /* WEIR_WEIR_H_ */

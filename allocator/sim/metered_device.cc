@@ -1,0 +1,151 @@
+#include "weir/metered_device.h"
+
+#include "weir/sim_device.h"
+
+namespace weir {
+
+// Counts a call when made, and its time when it goes.
+class MeteredDevice::Timed {
+ public:
+  Timed(MeteredDevice& device, DeviceCall call)
+      : meter_(device.meters_[static_cast<std::size_t>(call)]),
+        inner_(device.inner_),
+        start_(inner_.now()) {
+    meter_.calls.fetch_add(1, std::memory_order_relaxed);
+  }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+  ~Timed() {
+    meter_.nanoseconds.fetch_add((inner_.now() - start_).count, std::memory_order_relaxed);
+  }
+
+ private:
+  Meter& meter_;
+  const Device& inner_;
+  const Nanoseconds start_;
+};
+
+MeteredDevice::MeteredDevice(Device& inner)
+    : inner_(inner), sim_(dynamic_cast<SimDevice*>(&inner)) {}
+
+std::uint64_t MeteredDevice::calls(DeviceCall call) const {
+  return meter(call).calls.load(std::memory_order_relaxed);
+}
+
+Nanoseconds MeteredDevice::time_in(DeviceCall call) const {
+  return {meter(call).nanoseconds.load(std::memory_order_relaxed)};
+}
+
+Nanoseconds MeteredDevice::total_time() const {
+  Nanoseconds total;
+  for (int call = 0; call < kDeviceCalls; ++call) total += time_in(static_cast<DeviceCall>(call));
+  return total;
+}
+
+std::uint64_t MeteredDevice::host_waits() const {
+  return host_waits_.load(std::memory_order_relaxed);
+}
+
+void MeteredDevice::reset() {
+  for (Meter& each : meters_) {
+    each.calls.store(0, std::memory_order_relaxed);
+    each.nanoseconds.store(0, std::memory_order_relaxed);
+  }
+  host_waits_.store(0, std::memory_order_relaxed);
+}
+
+bool MeteredDevice::finished(EventHandle event) {
+  if (sim_ != nullptr) return sim_->finished(event);
+  const Result<bool> answer = inner_.query(event);
+  return !answer.ok() || *answer;
+}
+
+Status MeteredDevice::synchronize(EventHandle event) {
+  const bool must_wait = !finished(event);
+  const Timed timed(*this, DeviceCall::synchronize);
+  Status done = inner_.synchronize(event);
+  if (must_wait && done.ok()) host_waits_.fetch_add(1, std::memory_order_relaxed);
+  return done;
+}
+
+Result<MemoryInfo> MeteredDevice::memory_info() {
+  const Timed timed(*this, DeviceCall::memory_info);
+  return inner_.memory_info();
+}
+
+Result<Address> MeteredDevice::reserve(Bytes size, Bytes alignment) {
+  const Timed timed(*this, DeviceCall::reserve);
+  return inner_.reserve(size, alignment);
+}
+
+Status MeteredDevice::unreserve(Address address, Bytes size) {
+  const Timed timed(*this, DeviceCall::unreserve);
+  return inner_.unreserve(address, size);
+}
+
+Result<PhysicalHandle> MeteredDevice::create(Bytes size) {
+  const Timed timed(*this, DeviceCall::create);
+  return inner_.create(size);
+}
+
+Status MeteredDevice::map(Address address, Bytes size, PhysicalHandle handle) {
+  const Timed timed(*this, DeviceCall::map);
+  return inner_.map(address, size, handle);
+}
+
+Status MeteredDevice::set_access(Address address, Bytes size) {
+  const Timed timed(*this, DeviceCall::set_access);
+  return inner_.set_access(address, size);
+}
+
+Status MeteredDevice::unmap(Address address, Bytes size) {
+  const Timed timed(*this, DeviceCall::unmap);
+  return inner_.unmap(address, size);
+}
+
+Status MeteredDevice::release(PhysicalHandle handle) {
+  const Timed timed(*this, DeviceCall::release);
+  return inner_.release(handle);
+}
+
+Result<EventHandle> MeteredDevice::create_event() {
+  const Timed timed(*this, DeviceCall::create_event);
+  return inner_.create_event();
+}
+
+Status MeteredDevice::destroy_event(EventHandle event) {
+  const Timed timed(*this, DeviceCall::destroy_event);
+  return inner_.destroy_event(event);
+}
+
+Status MeteredDevice::record(EventHandle event, Stream stream) {
+  const Timed timed(*this, DeviceCall::record);
+  return inner_.record(event, stream);
+}
+
+Status MeteredDevice::wait(Stream stream, EventHandle event) {
+  const Timed timed(*this, DeviceCall::wait);
+  return inner_.wait(stream, event);
+}
+
+Result<bool> MeteredDevice::query(EventHandle event) {
+  const Timed timed(*this, DeviceCall::query);
+  return inner_.query(event);
+}
+
+Result<CaptureInfo> MeteredDevice::capture_info(Stream stream) {
+  const Timed timed(*this, DeviceCall::capture_info);
+  return inner_.capture_info(stream);
+}
+
+Result<std::vector<GraphNode>> MeteredDevice::capture_tips(Stream stream) {
+  const Timed timed(*this, DeviceCall::capture_tips);
+  return inner_.capture_tips(stream);
+}
+
+Status MeteredDevice::add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) {
+  const Timed timed(*this, DeviceCall::add_capture_dependencies);
+  return inner_.add_capture_dependencies(stream, nodes);
+}
+
+}  // namespace weir

@@ -1,0 +1,458 @@
+#include "weir/sim_device.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "sim/race_checker.h"
+#include "sim/sim_memory.h"
+#include "sim/sim_streams.h"
+#include "sim/text.h"
+
+namespace weir {
+namespace {
+
+using sim::text;
+
+Error refused(DeviceCall call, const std::string& why) {
+  return {ErrorCode::device, std::string(name_of(call)) + ": " + why};
+}
+Error no_stream(DeviceCall call, Stream stream) {
+  return refused(call, "invalid handle: no stream " + std::to_string(stream.id));
+}
+Error no_event(DeviceCall call, EventHandle event) {
+  return refused(call, "invalid handle: no event " + std::to_string(event.value));
+}
+Error not_capturing(DeviceCall call, Stream stream) {
+  return {ErrorCode::capture, std::string(name_of(call)) + ": stream " + std::to_string(stream.id) +
+                                  " is not being captured"};
+}
+
+const char* verb(Access::Kind kind) { return kind == Access::Kind::read ? "reads " : "writes "; }
+
+}  // namespace
+
+std::string Race::describe() const {
+  const auto access_text = [](const Access& access, Nanoseconds time) {
+    return verb(access.kind) + sim::range_text(access.address, access.bytes) + " (launched at " +
+           std::to_string(time.count) + " ns)";
+  };
+  const std::string earlier = "stream " + std::to_string(first_stream);
+  if (kind == Kind::unmapped_in_use) {
+    return "the mapping of " + sim::range_text(second.address, second.bytes) + " goes at " +
+           std::to_string(second_time.count) + " ns, but the host has not waited for " + earlier +
+           ", which " + access_text(first, first_time);
+  }
+  return "stream " + std::to_string(second_stream) + " " + access_text(second, second_time) +
+         ", and nothing orders that after " + earlier + ", which " + access_text(first, first_time);
+}
+
+// All state, behind one mutex. `now_` alone is also read without it.
+class SimDevice::Impl {
+ public:
+  explicit Impl(SimOptions options)
+      : options_(options),
+        memory_(options.memory, options.granularity, options.mapping_ceiling),
+        streams_(checker_) {}
+
+  // Counts the call and its cost; an error if it was scripted to fail.
+  Status begin(DeviceCall call, Nanoseconds cost) {
+    Tally& tally = tallies_[static_cast<std::size_t>(call)];
+    ++tally.calls;
+    charge(call, cost);
+    std::optional<ErrorCode> fault;
+    std::erase_if(tally.faults, [&](Fault& scripted) {
+      if (--scripted.calls_to_go != 0) return false;
+      fault = scripted.code;
+      return true;
+    });
+    if (!fault) return {};
+    return Error(*fault, std::string(name_of(call)) + ": scripted fault in call " +
+                             std::to_string(tally.calls));
+  }
+
+  // One call of Device: under the lock, counted, charged and perhaps failed by script; then `body`.
+  template <class Body>
+  auto call(DeviceCall call, Nanoseconds cost, Body body) -> decltype(body()) {
+    const std::scoped_lock lock(mutex_);
+    if (Status begun = begin(call, cost); !begun) return std::move(begun).error();
+    return body();
+  }
+
+  void charge(DeviceCall call, Nanoseconds cost) {
+    tallies_[static_cast<std::size_t>(call)].time += cost;
+    advance(cost);
+  }
+
+  Nanoseconds now() const { return {now_.load(std::memory_order_relaxed)}; }
+  void advance(Nanoseconds duration) { set_now(now() + duration); }
+  void set_now(Nanoseconds time) { now_.store(time.count, std::memory_order_relaxed); }
+
+  void host_saw(const sim::EventState& event) {
+    if (options_.check_races) checker_.host_saw(event.mark);
+  }
+
+  Status launch(Stream stream, std::span<const Access> accesses, Nanoseconds duration);
+  Status record(EventHandle event, Stream stream);
+  Status wait(Stream stream, EventHandle event);
+  Result<bool> query(EventHandle event);
+  Status synchronize(EventHandle event);
+  Status set_access(Address address, Bytes size);
+  Status unmap(Address address, Bytes size);
+  Status release(PhysicalHandle handle);
+
+  struct Fault {
+    std::uint64_t calls_to_go;
+    ErrorCode code;
+  };
+  struct Tally {
+    std::uint64_t calls = 0;
+    Nanoseconds time;
+    std::vector<Fault> faults;
+  };
+
+  mutable std::mutex mutex_;
+  const SimOptions options_;
+  std::atomic<std::int64_t> now_ = 0;
+  sim::RaceChecker checker_;
+  sim::Memory memory_;
+  sim::Streams streams_;
+  std::array<Tally, kDeviceCalls> tallies_;
+  std::uint64_t host_waits_ = 0;
+
+ private:
+  Status check_mapped(const Access& access);
+  void stamp(const sim::StreamState& stream, const Access& access);
+};
+
+Status SimDevice::Impl::check_mapped(const Access& access) {
+  const Address end = access.address + access.bytes;
+  for (Address at = access.address; at < end;) {
+    const sim::Mapping* mapping = memory_.find(at);
+    if (mapping == nullptr || !mapping->accessible) {
+      return Error(ErrorCode::invalid_argument,
+                   std::string("launch: ") + verb(access.kind) +
+                       sim::range_text(access.address, access.bytes) + ", but " + text(at) +
+                       (mapping == nullptr ? " is not mapped" : " lacks set_access"));
+    }
+    at = mapping->end();
+  }
+  return {};
+}
+
+void SimDevice::Impl::stamp(const sim::StreamState& stream, const Access& access) {
+  const sim::Stamp stamp = checker_.begin(stream.index, access, now());
+  const Address end = access.address + access.bytes;
+  for (Address at = access.address; at < end;) {
+    sim::Mapping& mapping = *memory_.find(at);
+    const Address part_end = std::min(end, mapping.end());
+    checker_.touch(mapping.page->stamps, (at - mapping.address).count,
+                   (part_end - mapping.address).count, stamp);
+    sim::RaceChecker::use(mapping.uses, stamp);
+    at = part_end;
+  }
+}
+
+Status SimDevice::Impl::launch(Stream stream, std::span<const Access> accesses,
+                               Nanoseconds duration) {
+  sim::StreamState* state = streams_.find(stream);
+  if (state == nullptr) {
+    return Error(ErrorCode::invalid_argument, "launch: no stream " + std::to_string(stream.id));
+  }
+  for (const Access& access : accesses) {
+    if (Status mapped = check_mapped(access); !mapped) return mapped;
+  }
+  advance(options_.costs.launch);
+  sim::Streams::launch(*state, duration, now());
+  if (!options_.check_races) return {};
+  for (const Access& access : accesses) stamp(*state, access);
+  return {};
+}
+
+Result<bool> SimDevice::Impl::query(EventHandle event) {
+  const sim::EventState* state = streams_.find(event);
+  if (state == nullptr) return no_event(DeviceCall::query, event);
+  if (state->done_at > now()) return false;
+  host_saw(*state);
+  return true;
+}
+
+Status SimDevice::Impl::synchronize(EventHandle event) {
+  const sim::EventState* state = streams_.find(event);
+  if (state == nullptr) return no_event(DeviceCall::synchronize, event);
+  if (state->done_at > now()) {
+    ++host_waits_;
+    charge(DeviceCall::synchronize, state->done_at - now());
+  }
+  host_saw(*state);
+  return {};
+}
+
+Status SimDevice::Impl::record(EventHandle event, Stream stream) {
+  sim::EventState* event_state = streams_.find(event);
+  if (event_state == nullptr) return no_event(DeviceCall::record, event);
+  sim::StreamState* stream_state = streams_.find(stream);
+  if (stream_state == nullptr) return no_stream(DeviceCall::record, stream);
+  streams_.record(*event_state, *stream_state, now());
+  return {};
+}
+
+Status SimDevice::Impl::wait(Stream stream, EventHandle event) {
+  sim::StreamState* stream_state = streams_.find(stream);
+  if (stream_state == nullptr) return no_stream(DeviceCall::wait, stream);
+  const sim::EventState* event_state = streams_.find(event);
+  if (event_state == nullptr) return no_event(DeviceCall::wait, event);
+  streams_.wait(*stream_state, *event_state, now());
+  return {};
+}
+
+Status SimDevice::Impl::set_access(Address address, Bytes size) {
+  Result<std::uint64_t> covered = memory_.set_access(address, size);
+  if (!covered) return std::move(covered).error();
+  const auto others = static_cast<std::int64_t>(*covered) - 1;  // one is charged already
+  charge(DeviceCall::set_access, {options_.costs.set_access_per_mapping.count * others});
+  return {};
+}
+
+Status SimDevice::Impl::unmap(Address address, Bytes size) {
+  const sim::Mapping* mapping = memory_.find(address);
+  const sim::LastUses uses = mapping != nullptr ? mapping->uses : sim::LastUses{};
+  if (Status done = memory_.unmap(address, size); !done) return done;
+  checker_.unmap(uses, address, size, now());
+  return {};
+}
+
+Status SimDevice::Impl::release(PhysicalHandle handle) {
+  Result<Bytes> released = memory_.release(handle);
+  if (!released) return std::move(released).error();
+  const auto mib = static_cast<std::int64_t>(*released / 1_MiB);
+  charge(DeviceCall::release, {options_.costs.release_per_mib.count * mib});
+  return {};
+}
+
+SimDevice::SimDevice(SimOptions options) : impl_(std::make_unique<Impl>(options)) {}
+SimDevice::~SimDevice() = default;
+
+Stream SimDevice::new_stream() {
+  const std::scoped_lock lock(impl_->mutex_);
+  return impl_->streams_.add();
+}
+
+Status SimDevice::destroy_stream(Stream stream) {
+  const std::scoped_lock lock(impl_->mutex_);
+  return impl_->streams_.destroy(stream);
+}
+
+Status SimDevice::launch(Stream stream, std::span<const Access> accesses, Nanoseconds duration) {
+  const std::scoped_lock lock(impl_->mutex_);
+  return impl_->launch(stream, accesses, duration);
+}
+
+void SimDevice::advance(Nanoseconds duration) {
+  const std::scoped_lock lock(impl_->mutex_);
+  impl_->advance(duration);
+}
+
+void SimDevice::advance_to(Nanoseconds time) {
+  const std::scoped_lock lock(impl_->mutex_);
+  impl_->set_now(std::max(time, impl_->now()));
+}
+
+void SimDevice::finish() {
+  const std::scoped_lock lock(impl_->mutex_);
+  impl_->set_now(std::max(impl_->streams_.all_done_at(), impl_->now()));
+  impl_->checker_.host_saw_everything();
+}
+
+bool SimDevice::finished(EventHandle event) const {
+  const std::scoped_lock lock(impl_->mutex_);
+  const sim::EventState* state = std::as_const(impl_->streams_).find(event);
+  return state != nullptr && state->done_at <= impl_->now();
+}
+
+void SimDevice::fail(DeviceCall call, std::uint64_t nth, ErrorCode code) {
+  const std::scoped_lock lock(impl_->mutex_);
+  impl_->tallies_[static_cast<std::size_t>(call)].faults.push_back({nth, code});
+}
+
+std::vector<Race> SimDevice::races() const {
+  const std::scoped_lock lock(impl_->mutex_);
+  return impl_->checker_.races();
+}
+
+std::uint64_t SimDevice::race_count() const {
+  const std::scoped_lock lock(impl_->mutex_);
+  return impl_->checker_.race_count();
+}
+
+std::uint64_t SimDevice::host_waits() const {
+  const std::scoped_lock lock(impl_->mutex_);
+  return impl_->host_waits_;
+}
+
+std::uint64_t SimDevice::calls(DeviceCall call) const {
+  const std::scoped_lock lock(impl_->mutex_);
+  return impl_->tallies_[static_cast<std::size_t>(call)].calls;
+}
+
+Nanoseconds SimDevice::time_in(DeviceCall call) const {
+  const std::scoped_lock lock(impl_->mutex_);
+  return impl_->tallies_[static_cast<std::size_t>(call)].time;
+}
+
+Nanoseconds SimDevice::stream_waited(Stream stream) const {
+  const std::scoped_lock lock(impl_->mutex_);
+  const sim::StreamState* state = std::as_const(impl_->streams_).find(stream);
+  return state == nullptr ? Nanoseconds{} : state->waited;
+}
+
+Bytes SimDevice::physical_bytes() const {
+  const std::scoped_lock lock(impl_->mutex_);
+  return impl_->memory_.physical();
+}
+
+Bytes SimDevice::physical_peak() const {
+  const std::scoped_lock lock(impl_->mutex_);
+  return impl_->memory_.physical_peak();
+}
+
+std::uint64_t SimDevice::live_handles() const {
+  const std::scoped_lock lock(impl_->mutex_);
+  return impl_->memory_.handles();
+}
+
+std::uint64_t SimDevice::live_mappings() const {
+  const std::scoped_lock lock(impl_->mutex_);
+  return impl_->memory_.mappings();
+}
+
+std::uint64_t SimDevice::live_events() const {
+  const std::scoped_lock lock(impl_->mutex_);
+  return impl_->streams_.events();
+}
+
+std::uint64_t SimDevice::live_reservations() const {
+  const std::scoped_lock lock(impl_->mutex_);
+  return impl_->memory_.reservations();
+}
+
+std::vector<SimPage> SimDevice::pages() const {
+  const std::scoped_lock lock(impl_->mutex_);
+  return impl_->memory_.pages();
+}
+
+std::vector<Segment> SimDevice::translate(Address address, Bytes bytes) const {
+  const std::scoped_lock lock(impl_->mutex_);
+  return impl_->memory_.translate(address, bytes);
+}
+
+std::string SimDevice::name() const { return "simulated device"; }
+Bytes SimDevice::granularity() const { return impl_->options_.granularity; }
+Nanoseconds SimDevice::now() const { return impl_->now(); }
+
+Result<Stream> SimDevice::stream(void* handle) {
+  const std::scoped_lock lock(impl_->mutex_);
+  return std::as_const(impl_->streams_).of_handle(handle);
+}
+
+Result<MemoryInfo> SimDevice::memory_info() {
+  return impl_->call(DeviceCall::memory_info, impl_->options_.costs.memory_info,
+                     [&]() -> Result<MemoryInfo> {
+                       const Bytes total = impl_->memory_.total();
+                       return MemoryInfo{.free = total - impl_->memory_.physical(), .total = total};
+                     });
+}
+
+Result<Address> SimDevice::reserve(Bytes size, Bytes alignment) {
+  return impl_->call(DeviceCall::reserve, impl_->options_.costs.reserve,
+                     [&] { return impl_->memory_.reserve(size, alignment); });
+}
+
+Status SimDevice::unreserve(Address address, Bytes size) {
+  return impl_->call(DeviceCall::unreserve, impl_->options_.costs.unreserve,
+                     [&] { return impl_->memory_.unreserve(address, size); });
+}
+
+Result<PhysicalHandle> SimDevice::create(Bytes size) {
+  return impl_->call(DeviceCall::create, impl_->options_.costs.create,
+                     [&] { return impl_->memory_.create(size); });
+}
+
+Status SimDevice::map(Address address, Bytes size, PhysicalHandle handle) {
+  return impl_->call(DeviceCall::map, impl_->options_.costs.map,
+                     [&] { return impl_->memory_.map(address, size, handle); });
+}
+
+Status SimDevice::set_access(Address address, Bytes size) {
+  return impl_->call(DeviceCall::set_access, impl_->options_.costs.set_access_per_mapping,
+                     [&] { return impl_->set_access(address, size); });
+}
+
+Status SimDevice::unmap(Address address, Bytes size) {
+  return impl_->call(DeviceCall::unmap, impl_->options_.costs.unmap_per_mapping,
+                     [&] { return impl_->unmap(address, size); });
+}
+
+Status SimDevice::release(PhysicalHandle handle) {
+  return impl_->call(DeviceCall::release, impl_->options_.costs.release,
+                     [&] { return impl_->release(handle); });
+}
+
+Result<EventHandle> SimDevice::create_event() {
+  return impl_->call(DeviceCall::create_event, impl_->options_.costs.create_event,
+                     [&]() -> Result<EventHandle> { return impl_->streams_.create_event(); });
+}
+
+Status SimDevice::destroy_event(EventHandle event) {
+  return impl_->call(DeviceCall::destroy_event, impl_->options_.costs.destroy_event,
+                     [&]() -> Status {
+                       if (impl_->streams_.destroy_event(event)) return {};
+                       return no_event(DeviceCall::destroy_event, event);
+                     });
+}
+
+Status SimDevice::record(EventHandle event, Stream stream) {
+  return impl_->call(DeviceCall::record, impl_->options_.costs.record,
+                     [&] { return impl_->record(event, stream); });
+}
+
+Status SimDevice::wait(Stream stream, EventHandle event) {
+  return impl_->call(DeviceCall::wait, impl_->options_.costs.wait,
+                     [&] { return impl_->wait(stream, event); });
+}
+
+Result<bool> SimDevice::query(EventHandle event) {
+  return impl_->call(DeviceCall::query, impl_->options_.costs.query,
+                     [&] { return impl_->query(event); });
+}
+
+Status SimDevice::synchronize(EventHandle event) {
+  return impl_->call(DeviceCall::synchronize, impl_->options_.costs.synchronize,
+                     [&] { return impl_->synchronize(event); });
+}
+
+Result<CaptureInfo> SimDevice::capture_info(Stream stream) {
+  return impl_->call(DeviceCall::capture_info, impl_->options_.costs.capture_info,
+                     [&]() -> Result<CaptureInfo> {
+                       if (impl_->streams_.find(stream) != nullptr) return CaptureInfo{};
+                       return no_stream(DeviceCall::capture_info, stream);
+                     });
+}
+
+Result<std::vector<GraphNode>> SimDevice::capture_tips(Stream stream) {
+  return impl_->call(DeviceCall::capture_tips, impl_->options_.costs.capture_info,
+                     [&]() -> Result<std::vector<GraphNode>> {
+                       return not_capturing(DeviceCall::capture_tips, stream);
+                     });
+}
+
+Status SimDevice::add_capture_dependencies(Stream stream, std::span<const GraphNode>) {
+  return impl_->call(
+      DeviceCall::add_capture_dependencies, impl_->options_.costs.capture_info,
+      [&]() -> Status { return not_capturing(DeviceCall::add_capture_dependencies, stream); });
+}
+
+}  // namespace weir

@@ -1,0 +1,227 @@
+#include "sim/sim_memory.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "sim/text.h"
+
+namespace weir::sim {
+namespace {
+
+// A driver's 47 bits of addresses have room for about this much in one piece, and no more.
+constexpr Address kFirstAddress{std::uint64_t{1} << 40};
+constexpr Address kLastAddress = kFirstAddress + 80_TiB;
+
+Error refused(std::string why) { return {ErrorCode::device, std::move(why)}; }
+
+}  // namespace
+
+Result<Address> Memory::reserve(Bytes size, Bytes alignment) {
+  if (size.count == 0 || !multiple(size.count) || !multiple(alignment.count)) {
+    return refused("reserve: invalid value: size " + text(size) + " and alignment " +
+                   text(alignment) + " must be multiples of the granularity, " +
+                   text(granularity_));
+  }
+  const Bytes unit = std::max(alignment, granularity_);
+  const auto aligned = [&](Address address) {
+    return Address{round_up({address.value}, unit).count};
+  };
+  Address candidate = aligned(kFirstAddress);
+  for (const auto& [address, reservation] : reservations_) {
+    if (candidate + size <= address) break;
+    candidate = aligned(address + reservation.size);
+  }
+  if (size > kLastAddress - kFirstAddress || candidate + size > kLastAddress) {
+    return refused("reserve: out of addresses: no room for " + text(size));
+  }
+  reservations_.emplace(candidate, Reservation{size, 0});
+  return candidate;
+}
+
+Status Memory::unreserve(Address address, Bytes size) {
+  const auto it = reservations_.find(address);
+  if (it == reservations_.end() || it->second.size != size) {
+    return refused("unreserve: invalid value: " + range_text(address, size) +
+                   " is not a reservation");
+  }
+  if (it->second.mappings != 0) {
+    return refused("unreserve: invalid value: " + range_text(address, size) + " has " +
+                   std::to_string(it->second.mappings) + " mappings");
+  }
+  reservations_.erase(it);
+  return {};
+}
+
+Memory::Reservation* Memory::reservation_of(Address address, Bytes size) {
+  auto it = reservations_.upper_bound(address);
+  if (it == reservations_.begin()) return nullptr;
+  --it;
+  const Bytes offset = address - it->first;
+  const bool inside = offset < it->second.size && size <= it->second.size - offset;
+  return inside ? &it->second : nullptr;
+}
+
+Result<PhysicalHandle> Memory::create(Bytes size) {
+  if (size.count == 0 || !multiple(size.count)) {
+    return refused("create: invalid value: " + text(size) +
+                   " is not a multiple of the granularity, " + text(granularity_));
+  }
+  if (size > total_ - physical_) {
+    return Error(ErrorCode::out_of_memory, "create: out of memory: asked for " + text(size) +
+                                               ", free " + text(total_ - physical_) + " of " +
+                                               text(total_));
+  }
+  const PhysicalHandle handle{next_handle_++};
+  Page& page = pages_[handle.value];
+  page.handle = handle;
+  page.size = size;
+  physical_ += size;
+  physical_peak_ = std::max(physical_peak_, physical_);
+  ++live_handles_;
+  return handle;
+}
+
+Page* Memory::live_page(PhysicalHandle handle) {
+  const auto it = pages_.find(handle.value);
+  return it == pages_.end() || it->second.released ? nullptr : &it->second;
+}
+
+Result<Bytes> Memory::release(PhysicalHandle handle) {
+  Page* page = live_page(handle);
+  if (page == nullptr) {
+    return refused("release: invalid value: no handle " + std::to_string(handle.value));
+  }
+  const Bytes size = page->size;
+  page->released = true;
+  --live_handles_;
+  free_if_unused(*page);
+  return size;
+}
+
+void Memory::free_if_unused(Page& page) {
+  if (!page.released || page.mappings != 0) return;
+  physical_ -= page.size;
+  pages_.erase(page.handle.value);
+}
+
+Status Memory::map(Address address, Bytes size, PhysicalHandle handle) {
+  Page* page = live_page(handle);
+  if (page == nullptr) {
+    return refused("map: invalid value: no handle " + std::to_string(handle.value));
+  }
+  if (size != page->size) {
+    return refused("map: invalid value: " + text(size) + " of a handle of " + text(page->size) +
+                   ": the whole of it must be mapped");
+  }
+  Reservation* reservation = reservation_of(address, size);
+  if (reservation == nullptr || !multiple(address.value)) {
+    return refused("map: invalid value: " + range_text(address, size) +
+                   (reservation == nullptr ? " is not reserved" : " is not aligned"));
+  }
+  for (Bytes offset; offset < size; offset += granularity_) {
+    if (find(address + offset) != nullptr) {
+      return refused("map: invalid value: " + text(address + offset) + " is mapped already");
+    }
+  }
+  Mapping& mapping = mappings_[address.value];
+  mapping.address = address;
+  mapping.page = page;
+  set_slots(address, size, &mapping);
+  ++page->mappings;
+  ++reservation->mappings;
+  return {};
+}
+
+Status Memory::unmap(Address address, Bytes size) {
+  const auto it = mappings_.find(address.value);
+  if (it == mappings_.end() || it->second.size() != size) {
+    return refused("unmap: invalid value: " + range_text(address, size) +
+                   " is not exactly one mapping");
+  }
+  Page& page = *it->second.page;
+  if (it->second.accessible) --accessible_mappings_;
+  set_slots(address, size, nullptr);
+  mappings_.erase(it);
+  --reservation_of(address, size)->mappings;
+  --page.mappings;
+  free_if_unused(page);
+  return {};
+}
+
+Result<std::uint64_t> Memory::set_access(Address address, Bytes size) {
+  std::vector<Mapping*> covered;
+  std::uint64_t newly = 0;
+  for (Address at = address; at < address + size;) {
+    Mapping* mapping = find(at);
+    if (mapping == nullptr || mapping->address != at || mapping->end() > address + size) break;
+    covered.push_back(mapping);
+    newly += mapping->accessible ? 0 : 1;
+    at = mapping->end();
+  }
+  if (covered.empty() || covered.back()->end() != address + size) {
+    return refused("set_access: invalid value: " + range_text(address, size) +
+                   " is not a row of whole mappings");
+  }
+  if (accessible_mappings_ + newly > mapping_ceiling_) {
+    return refused("set_access: out of memory: " + std::to_string(accessible_mappings_) +
+                   " mappings, and the ceiling is " + std::to_string(mapping_ceiling_));
+  }
+  for (Mapping* mapping : covered) mapping->accessible = true;
+  accessible_mappings_ += newly;
+  return std::uint64_t{covered.size()};
+}
+
+std::vector<SimPage> Memory::pages() const {
+  std::vector<SimPage> pages;
+  for (const auto& [handle, page] : pages_) pages.push_back({{handle}, page.size, page.mappings});
+  std::sort(pages.begin(), pages.end(),
+            [](const SimPage& a, const SimPage& b) { return a.handle < b.handle; });
+  return pages;
+}
+
+std::vector<Segment> Memory::translate(Address address, Bytes bytes) {
+  std::vector<Segment> segments;
+  const Address end = address + bytes;
+  for (Address at = address; at < end;) {
+    const Mapping* mapping = find(at);
+    if (mapping == nullptr) {
+      at = Address{round_down({at.value}, granularity_).count} + granularity_;
+      continue;
+    }
+    const Bytes part = std::min(end, mapping->end()) - at;
+    if (mapping->accessible) {
+      segments.push_back({mapping->page->handle, at - mapping->address, part});
+    }
+    at = at + part;
+  }
+  return segments;
+}
+
+Mapping* Memory::find(Address address) {
+  const std::uint64_t granule = address.value / granularity_.count;
+  const std::uint64_t number = granule / 512;
+  if (cached_leaf_ == nullptr || cached_leaf_number_ != number) {
+    const auto it = leaves_.find(number);
+    if (it == leaves_.end()) return nullptr;
+    cached_leaf_number_ = number;
+    cached_leaf_ = &it->second;
+  }
+  return cached_leaf_->slots[granule % 512];
+}
+
+void Memory::set_slots(Address address, Bytes size, Mapping* mapping) {
+  const std::uint64_t first = address.value / granularity_.count;
+  for (std::uint64_t granule = first; granule < first + size / granularity_; ++granule) {
+    Leaf& leaf = leaves_[granule / 512];
+    leaf.slots[granule % 512] = mapping;
+    leaf.used += mapping != nullptr ? 1 : -1;
+    if (leaf.used == 0) {
+      leaves_.erase(granule / 512);
+      cached_leaf_ = nullptr;
+    }
+  }
+}
+
+}  // namespace weir::sim

@@ -1,0 +1,97 @@
+// SimDevice's memory: reserved addresses, physical pages, and the mappings between them. Refuses
+// what the driver would refuse. Costs, faults and races are its owner's business.
+//
+// Errors: ErrorCode::device; out_of_memory where physical memory is lacking. Not thread-safe.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <unordered_map>
+
+#include "sim/race_checker.h"
+#include "weir/device.h"
+
+namespace weir::sim {
+
+struct Page {
+  PhysicalHandle handle;
+  Bytes size;
+  std::uint64_t mappings = 0;
+  bool released = false;  // by its owner; the page stays while it is mapped
+  PageStamps stamps;
+};
+
+struct Mapping {
+  Address address;
+  Page* page = nullptr;
+  bool accessible = false;
+  LastUses uses;
+
+  Bytes size() const { return page->size; }
+  Address end() const { return address + page->size; }
+};
+
+class Memory {
+ public:
+  Memory(Bytes total, Bytes granularity, std::uint64_t mapping_ceiling)
+      : total_(total), granularity_(granularity), mapping_ceiling_(mapping_ceiling) {}
+
+  Result<Address> reserve(Bytes size, Bytes alignment);
+  Status unreserve(Address address, Bytes size);
+
+  Result<PhysicalHandle> create(Bytes size);
+  Result<Bytes> release(PhysicalHandle handle);  // the page's size
+  Status map(Address address, Bytes size, PhysicalHandle handle);
+  Status unmap(Address address, Bytes size);
+  // The number of mappings that it covered.
+  Result<std::uint64_t> set_access(Address address, Bytes size);
+
+  // The mapping that `address` is in; null if none. Valid until it is unmapped.
+  Mapping* find(Address address);
+
+  std::vector<SimPage> pages() const;
+  std::vector<Segment> translate(Address address, Bytes bytes);
+
+  Bytes total() const { return total_; }
+  Bytes physical() const { return physical_; }
+  Bytes physical_peak() const { return physical_peak_; }
+  std::uint64_t handles() const { return live_handles_; }
+  std::uint64_t mappings() const { return mappings_.size(); }
+  std::uint64_t reservations() const { return reservations_.size(); }
+
+ private:
+  struct Reservation {
+    Bytes size;
+    std::uint64_t mappings = 0;
+  };
+  // A page table: for each granule of a stretch of addresses, its mapping.
+  struct Leaf {
+    std::array<Mapping*, 512> slots{};
+    std::uint32_t used = 0;
+  };
+
+  Reservation* reservation_of(Address address, Bytes size);
+  Page* live_page(PhysicalHandle handle);
+  void set_slots(Address address, Bytes size, Mapping* mapping);
+  void free_if_unused(Page& page);
+  bool multiple(std::uint64_t value) const { return value % granularity_.count == 0; }
+
+  const Bytes total_;
+  const Bytes granularity_;
+  const std::uint64_t mapping_ceiling_;
+  std::map<Address, Reservation> reservations_;
+  std::unordered_map<std::uint64_t, Page> pages_;        // by handle
+  std::unordered_map<std::uint64_t, Mapping> mappings_;  // by address
+  std::unordered_map<std::uint64_t, Leaf> leaves_;       // by address / granularity / 512
+  std::uint64_t cached_leaf_number_ = 0;
+  Leaf* cached_leaf_ = nullptr;
+  std::uint64_t next_handle_ = 1;
+  std::uint64_t live_handles_ = 0;
+  std::uint64_t accessible_mappings_ = 0;
+  Bytes physical_;
+  Bytes physical_peak_;
+};
+
+}  // namespace weir::sim

@@ -1,0 +1,104 @@
+#include "sim/sim_streams.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "sim/text.h"
+
+namespace weir::sim {
+namespace {
+
+constexpr std::uint64_t kDefaultStreamId = 1;
+constexpr std::uint64_t kLegacyHandle = 1;  // CUDA's CU_STREAM_LEGACY, another name for null
+constexpr int kHandleShift = 12;            // above CUDA's special handles, 0 to 2
+
+std::uint64_t value_of(const void* handle) { return Address::of(handle).value; }
+
+void* handle_of(std::uint64_t id) {
+  return id == kDefaultStreamId ? nullptr : Address{id << kHandleShift}.pointer();
+}
+
+}  // namespace
+
+Stream Streams::add() {
+  const std::uint64_t id = streams_.size() + 1;
+  StreamState state;
+  state.index = checker_.add_stream(id);
+  streams_.push_back(state);
+  return {.handle = handle_of(id), .id = id};
+}
+
+Status Streams::destroy(Stream stream) {
+  StreamState* state = find(stream);
+  if (state == nullptr || stream.id == kDefaultStreamId) {
+    return Error(ErrorCode::invalid_argument,
+                 "destroy_stream: no stream " + std::to_string(stream.id) + " that can go");
+  }
+  state->alive = false;
+  return {};
+}
+
+Result<Stream> Streams::of_handle(void* handle) const {
+  const std::uint64_t value = value_of(handle);
+  const std::uint64_t id = value <= kLegacyHandle ? kDefaultStreamId : value >> kHandleShift;
+  const Stream stream{.handle = handle_of(id), .id = id};
+  const bool known = value <= kLegacyHandle || value_of(stream.handle) == value;
+  if (!known || find(stream) == nullptr) {
+    return Error(ErrorCode::device,
+                 "stream: invalid handle: no stream " + text(Address::of(handle)));
+  }
+  return stream;
+}
+
+const StreamState* Streams::find(Stream stream) const {
+  if (stream.id == 0 || stream.id > streams_.size()) return nullptr;
+  const StreamState& state = streams_[stream.id - 1];
+  return state.alive ? &state : nullptr;
+}
+
+StreamState* Streams::find(Stream stream) {
+  return const_cast<StreamState*>(std::as_const(*this).find(stream));
+}
+
+EventHandle Streams::create_event() {
+  const EventHandle event{next_event_++};
+  events_.emplace(event.value, EventState{});
+  return event;
+}
+
+const EventState* Streams::find(EventHandle event) const {
+  const auto it = events_.find(event.value);
+  return it == events_.end() ? nullptr : &it->second;
+}
+
+EventState* Streams::find(EventHandle event) {
+  return const_cast<EventState*>(std::as_const(*this).find(event));
+}
+
+void Streams::launch(StreamState& stream, Nanoseconds duration, Nanoseconds now) {
+  stream.tail = std::max(stream.tail, now) + duration;
+}
+
+void Streams::record(EventState& event, StreamState& stream, Nanoseconds now) {
+  event.recorded = true;
+  event.done_at = std::max(stream.tail, now);
+  event.mark = checker_.mark(stream.index);
+}
+
+void Streams::wait(StreamState& stream, const EventState& event, Nanoseconds now) {
+  if (!event.recorded) return;
+  checker_.wait(stream.index, event.mark);
+  const Nanoseconds idle_from = std::max(stream.tail, now);
+  if (event.done_at <= idle_from) return;
+  stream.waited += event.done_at - idle_from;
+  stream.tail = event.done_at;
+}
+
+Nanoseconds Streams::all_done_at() const {
+  Nanoseconds last;
+  for (const StreamState& stream : streams_) last = std::max(last, stream.tail);
+  return last;
+}
+
+}  // namespace weir::sim

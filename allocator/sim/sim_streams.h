@@ -1,0 +1,60 @@
+// SimDevice's time on the GPU: streams that run behind the host, and events on them.
+//
+// All times are on the host's clock, and `now` is given by the caller. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "sim/race_checker.h"
+#include "weir/device.h"
+
+namespace weir::sim {
+
+struct StreamState {
+  bool alive = true;
+  StreamIndex index = 0;  // in the checker
+  Nanoseconds tail;       // when the work queued so far will be done
+  Nanoseconds waited;     // time that it stood still for events
+};
+
+struct EventState {
+  bool recorded = false;
+  Nanoseconds done_at;
+  VectorClock mark;
+};
+
+class Streams {
+ public:
+  // The legacy default stream is there from the start, and is an ordinary stream here: it waits
+  // for no other stream by itself.
+  explicit Streams(RaceChecker& checker) : checker_(checker) { add(); }
+
+  Stream add();
+  Status destroy(Stream stream);
+  // The stream of a driver's handle. Errors: device.
+  Result<Stream> of_handle(void* handle) const;
+  // Null if there is none (any more).
+  StreamState* find(Stream stream);
+  const StreamState* find(Stream stream) const;
+
+  EventHandle create_event();
+  bool destroy_event(EventHandle event) { return events_.erase(event.value) != 0; }
+  EventState* find(EventHandle event);
+  const EventState* find(EventHandle event) const;
+  std::uint64_t events() const { return events_.size(); }
+
+  static void launch(StreamState& stream, Nanoseconds duration, Nanoseconds now);
+  void record(EventState& event, StreamState& stream, Nanoseconds now);
+  void wait(StreamState& stream, const EventState& event, Nanoseconds now);
+  Nanoseconds all_done_at() const;
+
+ private:
+  RaceChecker& checker_;
+  std::vector<StreamState> streams_;  // by id - 1; kept when destroyed, since ids are not reused
+  std::unordered_map<std::uint64_t, EventState> events_;
+  std::uint64_t next_event_ = 1;
+};
+
+}  // namespace weir::sim

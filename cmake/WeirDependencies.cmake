@@ -1,0 +1,115 @@
+# Finds the libraries that Weir stands on, and gives each one name, however the system packages it:
+#
+#   weir_dependency::fmt  weir_dependency::spdlog  weir_dependency::json  weir_dependency::zlib
+#   weir_dependency::cli11 (tools)  weir_dependency::benchmark (bench)
+#
+# Link with these names only. The installed package uses this file too, for the ones that weir::weir
+# needs: weirConfig.cmake sets WEIR_STATIC_DEPS to what the library was built with.
+include_guard(GLOBAL)
+
+find_package(Threads REQUIRED)
+
+# Some systems carry these as headers alone, with no CMake package: then the header is looked for.
+macro(weir_header_only_dependency name header)
+  add_library(weir_dependency::${name} INTERFACE IMPORTED GLOBAL)
+  find_path(WEIR_${name}_INCLUDE_DIR ${header} REQUIRED)
+  mark_as_advanced(WEIR_${name}_INCLUDE_DIR)
+  target_include_directories(weir_dependency::${name} SYSTEM
+                             INTERFACE "${WEIR_${name}_INCLUDE_DIR}")
+endmacro()
+
+macro(weir_alias_dependency name target)
+  add_library(weir_dependency::${name} INTERFACE IMPORTED GLOBAL)
+  target_link_libraries(weir_dependency::${name} INTERFACE ${target})
+endmacro()
+
+# Distributions ship fmt and spdlog as shared libraries only: a binary that must not need them
+# compiles them from their headers.
+find_package(fmt CONFIG QUIET)
+if(WEIR_STATIC_DEPS AND TARGET fmt::fmt-header-only)
+  weir_alias_dependency(fmt fmt::fmt-header-only)
+elseif(TARGET fmt::fmt)
+  weir_alias_dependency(fmt fmt::fmt)
+else()
+  weir_header_only_dependency(fmt fmt/format.h)
+  target_compile_definitions(weir_dependency::fmt INTERFACE FMT_HEADER_ONLY=1)
+endif()
+
+find_package(spdlog CONFIG QUIET)
+if(NOT WEIR_STATIC_DEPS AND TARGET spdlog::spdlog)
+  weir_alias_dependency(spdlog spdlog::spdlog)
+else()
+  weir_header_only_dependency(spdlog spdlog/spdlog.h)
+  target_compile_definitions(weir_dependency::spdlog INTERFACE SPDLOG_FMT_EXTERNAL)
+  target_link_libraries(weir_dependency::spdlog INTERFACE weir_dependency::fmt Threads::Threads)
+  # GCC 13 sees copies out of bounds in fmt's buffer where spdlog inlines it; there are none.
+  target_compile_options(weir_dependency::spdlog
+                         INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds;-Wno-stringop-overflow>)
+endif()
+
+find_package(nlohmann_json CONFIG QUIET)
+if(TARGET nlohmann_json::nlohmann_json)
+  weir_alias_dependency(json nlohmann_json::nlohmann_json)
+else()
+  weir_header_only_dependency(json nlohmann/json.hpp)
+endif()
+
+if(WEIR_STATIC_DEPS)
+  set(ZLIB_USE_STATIC_LIBS ON)
+  find_package(ZLIB QUIET)
+  unset(ZLIB_USE_STATIC_LIBS)
+endif()
+if(NOT TARGET ZLIB::ZLIB)
+  find_package(ZLIB REQUIRED)
+endif()
+weir_alias_dependency(zlib ZLIB::ZLIB)
+
+if(WEIR_DEPENDENCIES_OF_LIBRARY_ONLY)
+  return()
+endif()
+
+if(WEIR_TOOLS)
+  find_package(CLI11 CONFIG QUIET)
+  if(TARGET CLI11::CLI11)
+    weir_alias_dependency(cli11 CLI11::CLI11)
+  else()
+    weir_header_only_dependency(cli11 CLI/CLI.hpp)
+  endif()
+endif()
+
+if(WEIR_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+
+if(WEIR_BENCHMARKS)
+  find_package(benchmark CONFIG QUIET)
+  find_library(WEIR_STATIC_BENCHMARK NAMES libbenchmark.a)
+  mark_as_advanced(WEIR_STATIC_BENCHMARK)
+  if(WEIR_STATIC_DEPS AND WEIR_STATIC_BENCHMARK)
+    weir_header_only_dependency(benchmark benchmark/benchmark.h)
+    target_link_libraries(weir_dependency::benchmark INTERFACE "${WEIR_STATIC_BENCHMARK}"
+                                                               Threads::Threads)
+  elseif(TARGET benchmark::benchmark)
+    weir_alias_dependency(benchmark benchmark::benchmark)
+  else()
+    message(STATUS "Google Benchmark not found: the benchmarks are not built")
+    set(WEIR_BENCHMARKS OFF)
+  endif()
+endif()
+
+# Both optional: without the toolkit's headers everything but CudaDevice builds.
+if(WEIR_CUDA)
+  find_package(CUDAToolkit QUIET)
+  find_path(WEIR_NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_library(WEIR_NCCL_LIBRARY NAMES nccl)
+  mark_as_advanced(WEIR_NCCL_INCLUDE_DIR WEIR_NCCL_LIBRARY)
+endif()
+set(WEIR_HAVE_CUDA OFF)
+if(WEIR_CUDA AND CUDAToolkit_FOUND)
+  set(WEIR_HAVE_CUDA ON)
+endif()
+set(WEIR_HAVE_NCCL OFF)
+if(WEIR_HAVE_CUDA AND WEIR_NCCL_INCLUDE_DIR AND WEIR_NCCL_LIBRARY)
+  set(WEIR_HAVE_NCCL ON)
+endif()
+message(STATUS "weir: CUDA ${WEIR_HAVE_CUDA} ${CUDAToolkit_VERSION}, NCCL ${WEIR_HAVE_NCCL}")

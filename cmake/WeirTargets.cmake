@@ -1,0 +1,48 @@
+# How every target of the project is compiled.
+include_guard(GLOBAL)
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Build type" FORCE)
+endif()
+
+find_program(WEIR_CCACHE ccache)
+mark_as_advanced(WEIR_CCACHE)
+if(WEIR_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${WEIR_CCACHE}")
+endif()
+
+if(WEIR_SANITIZE)
+  # For C++ alone: the compilers of other languages may not know these sanitizers.
+  add_compile_options(
+    "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${WEIR_SANITIZE};-fno-sanitize-recover=all>"
+    "$<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>")
+  add_link_options(-fsanitize=${WEIR_SANITIZE})
+endif()
+
+# Warnings for a target of ours. (Not for all: generated and outside sources are not ours to fix.)
+function(weir_warnings target)
+  target_compile_options(
+    ${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-initializers;-Wpedantic;-Wshadow
+                      $<$<BOOL:${WEIR_WERROR}>:-Werror>
+                      $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>>)
+endfunction()
+
+# weir_library(NAME): a static library of the allocator. Includes read "weir/device.h" for public
+# headers, and "core/arena.h" (from allocator/) for the library's own.
+function(weir_library name)
+  add_library(${name} STATIC)
+  target_include_directories(
+    ${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/allocator/include>
+                   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/allocator>
+                   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  weir_warnings(${name})
+endfunction()

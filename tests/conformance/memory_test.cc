@@ -1,0 +1,250 @@
+// Addresses and pages: what every device does, and what it refuses.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "tests/conformance/rig.h"
+
+namespace weir::conformance {
+namespace {
+
+class DeviceMemory : public Conformance {
+ protected:
+  Bytes free_memory() {
+    Result<MemoryInfo> info = device().memory_info();
+    EXPECT_TRUE(info.ok()) << info.error().message();
+    return info.ok() ? info->free : Bytes{};
+  }
+  void expect_about(Bytes actual, Bytes expected) {
+    const Bytes apart = std::max(actual, expected) - std::min(actual, expected);
+    EXPECT_LE(apart, rig().memory_info_slack()) << actual.count << " against " << expected.count;
+  }
+  void unmap_and_unreserve(Address address, Bytes size) {
+    expect_ok(device().unmap(address, size));
+    expect_ok(device().unreserve(address, size));
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceMemory, each_kind_of_device(), kind_name);
+
+TEST_P(DeviceMemory, SaysWhatItIs) {
+  EXPECT_FALSE(device().name().empty());
+  const std::uint64_t granularity = device().granularity().count;
+  ASSERT_GT(granularity, 0u);
+  EXPECT_EQ(granularity & (granularity - 1), 0u);
+  const Result<MemoryInfo> info = device().memory_info();
+  ASSERT_TRUE(info.ok());
+  EXPECT_GT(info->total, 0_B);
+  EXPECT_LE(info->free, info->total);
+}
+
+TEST_P(DeviceMemory, ReservationsAreAlignedAndApart) {
+  struct Range {
+    Address address;
+    Bytes size;
+  };
+  std::vector<Range> ranges;
+  for (const std::uint64_t pages : {1, 3, 64, 1000}) {
+    const Bytes size = page_size() * pages;
+    const Bytes alignment = page_size() * 32;
+    const Result<Address> address = device().reserve(size, alignment);
+    ASSERT_TRUE(address.ok()) << address.error().message();
+    EXPECT_EQ(address->value % alignment.count, 0u);
+    for (const Range& other : ranges) {
+      EXPECT_TRUE(*address + size <= other.address || other.address + other.size <= *address);
+    }
+    ranges.push_back({*address, size});
+  }
+  for (const Range& range : ranges) expect_ok(device().unreserve(range.address, range.size));
+}
+
+TEST_P(DeviceMemory, AVastReservationTakesNoMemory) {
+  const Bytes before = free_memory();
+  const Address address = reserve(1_TiB);
+  expect_about(free_memory(), before);
+  expect_ok(device().unreserve(address, 1_TiB));
+}
+
+TEST_P(DeviceMemory, APageCanBeUsedWhereItIsMapped) {
+  const Bytes size = page_size() * 3;
+  const Address address = reserve(size * 2);
+  const PhysicalHandle handle = create(size);
+  map(address + page_size(), size, handle);
+  const Stream stream = rig().new_stream();
+  rig().fill(stream, address + page_size(), size, 0xC0FFEE);
+  finish(stream);
+  rig().expect_filled(address + page_size(), size, 0xC0FFEE);
+  expect_ok(device().unmap(address + page_size(), size));
+  expect_ok(device().release(handle));
+  expect_ok(device().unreserve(address, size * 2));
+}
+
+TEST_P(DeviceMemory, AliasesAreTheSameBytes) {
+  const Bytes size = page_size();
+  const PhysicalHandle handle = create(size);
+  const Address first = reserve(size);
+  const Address second = reserve(size);
+  map(first, size, handle);
+  map(second, size, handle);
+  const Stream stream = rig().new_stream();
+  rig().fill(stream, first, size, 1);
+  rig().fill(stream, second, size / 2, 2);
+  finish(stream);
+  rig().expect_filled(first, size / 2, 2);
+  rig().expect_filled(second + size / 2, size / 2, 1);
+  unmap_and_unreserve(first, size);
+  rig().expect_filled(second, size / 2, 2);
+  unmap_and_unreserve(second, size);
+  expect_ok(device().release(handle));
+}
+
+TEST_P(DeviceMemory, APageKeepsItsBytesWhenItMoves) {
+  const Bytes size = page_size();
+  const PhysicalHandle handle = create(size);
+  const Address range = reserve(size * 2);
+  map(range, size, handle);
+  const Stream stream = rig().new_stream();
+  rig().fill(stream, range, size, 7);
+  finish(stream);
+  expect_ok(device().unmap(range, size));
+  map(range + size, size, handle);
+  rig().expect_filled(range + size, size, 7);
+  expect_ok(device().unmap(range + size, size));
+  expect_ok(device().unreserve(range, size * 2));
+  expect_ok(device().release(handle));
+}
+
+TEST_P(DeviceMemory, AnAddressShowsThePageThatIsMappedThereNow) {
+  const Bytes size = page_size();
+  const PhysicalHandle one = create(size);
+  const PhysicalHandle other = create(size);
+  const Address range = reserve(size);
+  const Stream stream = rig().new_stream();
+  for (const PhysicalHandle handle : {one, other}) {
+    map(range, size, handle);
+    rig().fill(stream, range, size, handle == one ? 1 : 2);
+    finish(stream);
+    expect_ok(device().unmap(range, size));
+  }
+  map(range, size, one);
+  rig().expect_filled(range, size, 1);
+  unmap_and_unreserve(range, size);
+  expect_ok(device().release(one));
+  expect_ok(device().release(other));
+}
+
+TEST_P(DeviceMemory, PagesInARowAreOneRange) {
+  const Bytes size = page_size() * 4;
+  const Address range = reserve(size);
+  const PhysicalHandle small = create(page_size());
+  const PhysicalHandle large = create(page_size() * 3);
+  expect_ok(device().map(range, page_size(), small));
+  expect_ok(device().map(range + page_size(), page_size() * 3, large));
+  expect_ok(device().set_access(range, size));
+  const Stream stream = rig().new_stream();
+  rig().fill(stream, range, size, 5);
+  finish(stream);
+  rig().expect_filled(range, size, 5);
+  expect_ok(device().unmap(range, page_size()));
+  expect_ok(device().unmap(range + page_size(), page_size() * 3));
+  expect_ok(device().release(small));
+  expect_ok(device().release(large));
+  expect_ok(device().unreserve(range, size));
+}
+
+TEST_P(DeviceMemory, MemoryComesBackOnceReleasedAndUnmappedEverywhere) {
+  const Bytes size = round_up(256_MiB, page_size());
+  const Address first = reserve(size);
+  const Address second = reserve(size);
+  const Bytes before = free_memory();
+  const PhysicalHandle handle = create(size);
+  expect_about(free_memory(), before - size);
+  map(first, size, handle);
+  map(second, size, handle);
+  expect_about(free_memory(), before - size);
+  expect_ok(device().release(handle));
+  expect_about(free_memory(), before - size);
+  expect_ok(device().unmap(first, size));
+  expect_about(free_memory(), before - size);
+  expect_ok(device().unmap(second, size));
+  expect_about(free_memory(), before);
+  expect_ok(device().unreserve(first, size));
+  expect_ok(device().unreserve(second, size));
+}
+
+TEST_P(DeviceMemory, MoreThanThereIsIsOutOfMemory) {
+  const Result<MemoryInfo> info = device().memory_info();
+  ASSERT_TRUE(info.ok());
+  const Result<PhysicalHandle> handle =
+      device().create(round_up(info->total + page_size(), page_size()));
+  ASSERT_FALSE(handle.ok());
+  EXPECT_EQ(handle.error().code(), ErrorCode::out_of_memory) << handle.error().message();
+}
+
+// Refusals. Each leaves the device as it was, and usable.
+
+TEST_P(DeviceMemory, SizesThatAreNoMultipleOfTheGranularityAreRefused) {
+  expect_refused(device().create(page_size() + 1_B));
+  expect_refused(device().create(page_size() / 2));
+  expect_refused(device().create(0_B));
+  expect_refused(device().reserve(0_B, page_size()));
+}
+
+TEST_P(DeviceMemory, MappingOverAMappingIsRefusedAndTheFirstStays) {
+  const Bytes size = page_size();
+  const Address range = reserve(size);
+  const PhysicalHandle one = create(size);
+  const PhysicalHandle other = create(size);
+  map(range, size, one);
+  expect_refused(device().map(range, size, other));
+  const Stream stream = rig().new_stream();
+  rig().fill(stream, range, size, 3);
+  finish(stream);
+  expect_ok(device().unmap(range, size));
+  map(range, size, one);
+  rig().expect_filled(range, size, 3);
+  unmap_and_unreserve(range, size);
+  expect_ok(device().release(one));
+  expect_ok(device().release(other));
+}
+
+TEST_P(DeviceMemory, MappingOutsideAnyReservationIsRefused) {
+  const Bytes size = page_size();
+  const Address range = reserve(size);
+  expect_ok(device().unreserve(range, size));
+  const PhysicalHandle handle = create(size);
+  expect_refused(device().map(range, size, handle));
+  expect_ok(device().release(handle));
+}
+
+TEST_P(DeviceMemory, MappingOrUnmappingInPartIsRefused) {
+  const Bytes size = page_size() * 2;
+  const Address range = reserve(size);
+  const PhysicalHandle handle = create(size);
+  expect_refused(device().map(range, page_size(), handle));
+  map(range, size, handle);
+  expect_refused(device().unmap(range, page_size()));
+  expect_refused(device().unmap(range + page_size(), page_size()));
+  unmap_and_unreserve(range, size);
+  expect_ok(device().release(handle));
+}
+
+TEST_P(DeviceMemory, WhatIsNotMappedCanNotBeMadeAccessibleOrUnmapped) {
+  const Bytes size = page_size();
+  const Address range = reserve(size);
+  expect_refused(device().set_access(range, size));
+  expect_refused(device().unmap(range, size));
+  expect_ok(device().unreserve(range, size));
+}
+
+TEST_P(DeviceMemory, AReservationGoesWholeOrNotAtAll) {
+  const Bytes size = page_size() * 4;
+  const Address range = reserve(size);
+  expect_refused(device().unreserve(range, page_size()));
+  expect_refused(device().unreserve(range + page_size(), page_size() * 3));
+  expect_ok(device().unreserve(range, size));
+}
+
+}  // namespace
+}  // namespace weir::conformance

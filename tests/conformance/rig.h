@@ -1,0 +1,121 @@
+// What the conformance suite needs around a device, and each kind of device gives in its own way.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "weir/device.h"
+
+namespace weir::conformance {
+
+class Rig {
+ public:
+  Rig() = default;
+  Rig(const Rig&) = delete;
+  Rig& operator=(const Rig&) = delete;
+  virtual ~Rig() = default;
+
+  virtual Device& device() = 0;
+
+  // A stream that waits for no other by itself.
+  virtual Stream new_stream() = 0;
+  virtual void destroy_stream(Stream stream) = 0;
+
+  // Work queued on `stream` from now on does not begin before let_go().
+  virtual void hold(Stream stream) = 0;
+  virtual void let_go() = 0;
+  // As let_go(), but a little later, while the caller is in synchronize().
+  virtual void let_go_soon() = 0;
+
+  // Queues a write of `value` over the bytes, which are a multiple of 4.
+  virtual void fill(Stream stream, Address address, Bytes bytes, std::uint32_t value) = 0;
+  // Fails the test unless the bytes hold `value`. The caller has waited for the writes. A device
+  // that keeps no bytes checks that every access so far was ordered.
+  virtual void expect_filled(Address address, Bytes bytes, std::uint32_t value) = 0;
+
+  // By how much memory_info() may be off after the same memory was taken and given back.
+  virtual Bytes memory_info_slack() const = 0;
+};
+
+// A rig, or why there can be none on this machine.
+struct RigOrReason {
+  std::unique_ptr<Rig> rig;
+  std::string reason;
+};
+RigOrReason make_sim_rig();
+RigOrReason make_cuda_rig();
+
+struct RigKind {
+  const char* name;
+  RigOrReason (*make)();
+};
+
+// Each TEST_P of a suite runs on every kind of device; it is skipped where there is no such device.
+class Conformance : public testing::TestWithParam<RigKind> {
+ protected:
+  void SetUp() override {
+    RigOrReason made = GetParam().make();
+    if (made.rig == nullptr) GTEST_SKIP() << made.reason;
+    rig_ = std::move(made.rig);
+  }
+
+  Rig& rig() { return *rig_; }
+  Device& device() { return rig_->device(); }
+  Bytes page_size() { return device().granularity(); }
+
+  Address reserve(Bytes size) {
+    Result<Address> address = device().reserve(size, device().granularity());
+    EXPECT_TRUE(address.ok()) << address.error().message();
+    return address.ok() ? *address : Address{};
+  }
+  PhysicalHandle create(Bytes size) {
+    Result<PhysicalHandle> handle = device().create(size);
+    EXPECT_TRUE(handle.ok()) << handle.error().message();
+    return handle.ok() ? *handle : PhysicalHandle{};
+  }
+  // Maps `handle` at `address`, and gives access.
+  void map(Address address, Bytes size, PhysicalHandle handle) {
+    expect_ok(device().map(address, size, handle));
+    expect_ok(device().set_access(address, size));
+  }
+  EventHandle new_event() {
+    Result<EventHandle> event = device().create_event();
+    EXPECT_TRUE(event.ok()) << event.error().message();
+    return event.ok() ? *event : EventHandle{};
+  }
+  EventHandle record(Stream stream) {
+    const EventHandle event = new_event();
+    expect_ok(device().record(event, stream));
+    return event;
+  }
+  // The host waits for the work queued so far on `stream`.
+  void finish(Stream stream) {
+    const EventHandle event = record(stream);
+    expect_ok(device().synchronize(event));
+    expect_ok(device().destroy_event(event));
+  }
+  static void expect_ok(const Status& status) {
+    EXPECT_TRUE(status.ok()) << status.error().message();
+  }
+  template <class T>
+  static void expect_refused(const Result<T>& result) {
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().code(), ErrorCode::device) << result.error().message();
+    EXPECT_FALSE(result.error().message().empty());
+  }
+
+ private:
+  std::unique_ptr<Rig> rig_;
+};
+
+inline auto each_kind_of_device() {
+  return testing::Values(RigKind{"Sim", make_sim_rig}, RigKind{"Cuda", make_cuda_rig});
+}
+inline std::string kind_name(const testing::TestParamInfo<RigKind>& each) {
+  return each.param.name;
+}
+
+}  // namespace weir::conformance

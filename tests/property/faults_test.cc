@@ -1,0 +1,80 @@
+// Every driver call of a program is made to fail in turn. The heap survives, or reports an error
+// that names the call and changes nothing; the program then goes on to its end, under the oracle.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/property/program.h"
+#include "tests/property/runner.h"
+
+namespace weir::test {
+namespace {
+
+// Calls that a program makes too often to fail each: this many, evenly spread, are tried.
+constexpr std::uint64_t kMostOfAKind = 60;
+
+class FaultSweep : public ::testing::TestWithParam<DeviceCall> {
+ protected:
+  // Returns how many faults were tried.
+  static std::uint64_t sweep(const Program& program, DeviceCall call, ErrorCode code) {
+    const RunResult clean = run(program, {.check_every = 0, .fault = {}, .sink = nullptr});
+    EXPECT_FALSE(clean.failure) << clean.failure->what;
+    const std::uint64_t calls = clean.calls[static_cast<std::size_t>(call)];
+    const std::uint64_t stride = std::max<std::uint64_t>(1, calls / kMostOfAKind);
+    std::uint64_t tried = 0;
+    for (std::uint64_t nth = 1; nth <= calls; nth += stride, ++tried) {
+      const RunOptions options{
+          .check_every = 16, .fault = RunOptions::Fault{call, nth, code}, .sink = nullptr};
+      const RunResult result = run(program, options);
+      if (result.failure) {
+        ADD_FAILURE() << name_of(call) << " number " << nth << " failed; "
+                      << report(program, options, *result.failure);
+        return tried;
+      }
+    }
+    return tried;
+  }
+};
+
+TEST_P(FaultSweep, LeavesTheHeapSoundAndTheProgramGoesOn) {
+  std::uint64_t tried = 0;
+  for (const std::uint64_t seed : {11, 12, 13}) {
+    const Program program =
+        random_program(seed, {.operations = 250, .least_memory = 48_MiB, .most_memory = 256_MiB});
+    tried += sweep(program, GetParam(), ErrorCode::device);
+    if (HasFailure()) return;
+  }
+  RecordProperty("faults", static_cast<int>(tried));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    EveryCall, FaultSweep,
+    ::testing::Values(DeviceCall::reserve, DeviceCall::unreserve, DeviceCall::create,
+                      DeviceCall::map, DeviceCall::set_access, DeviceCall::unmap,
+                      DeviceCall::release, DeviceCall::create_event, DeviceCall::destroy_event,
+                      DeviceCall::record, DeviceCall::wait, DeviceCall::query,
+                      DeviceCall::synchronize, DeviceCall::capture_info, DeviceCall::memory_info),
+    [](const auto& tested) { return std::string(name_of(tested.param)); });
+
+TEST(FaultSweeps, ADeviceThatRefusesToCreateIsOutOfMemoryOnlyWhenNothingElseHelps) {
+  const Program program =
+      random_program(21, {.operations = 250, .least_memory = 1_GiB, .most_memory = 2_GiB});
+  const RunResult clean = run(program, {.check_every = 0, .fault = {}, .sink = nullptr});
+  ASSERT_FALSE(clean.failure) << clean.failure->what;
+  const std::uint64_t creates = clean.calls[static_cast<std::size_t>(DeviceCall::create)];
+  ASSERT_GT(creates, 0u);
+  for (std::uint64_t nth = 1; nth <= creates; ++nth) {
+    const RunOptions options{
+        .check_every = 16,
+        .fault = RunOptions::Fault{DeviceCall::create, nth, ErrorCode::out_of_memory},
+        .sink = nullptr};
+    const RunResult result = run(program, options);
+    ASSERT_FALSE(result.failure) << "create number " << nth << " failed; "
+                                 << report(program, options, *result.failure);
+    // One refusal, of a device that has room again on the next call, costs at most one request.
+    EXPECT_LE(result.out_of_memory, clean.out_of_memory + 1);
+  }
+}
+
+}  // namespace
+}  // namespace weir::test

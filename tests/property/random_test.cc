@@ -1,0 +1,114 @@
+// Random programs against the oracle. A failure prints its seed and the shortest program that
+// fails;
+// `--gtest_random_seed=N` runs seed N alone.
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <vector>
+
+#include "tests/property/program.h"
+#include "tests/property/runner.h"
+
+namespace weir::test {
+namespace {
+
+struct Totals {
+  std::uint64_t allocations = 0, out_of_memory = 0, host_waits = 0;
+};
+
+Totals run_seeds(std::uint64_t first, std::uint64_t count, const ProgramShape& shape) {
+  const auto only = static_cast<std::uint64_t>(GTEST_FLAG_GET(random_seed));
+  if (only != 0) first = only, count = 1;
+  Totals totals;
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    const Program program = random_program(seed, shape);
+    const RunResult result = run(program);
+    if (result.failure) {
+      ADD_FAILURE() << report(program, {}, *result.failure);
+      break;
+    }
+    totals.allocations += result.allocations;
+    totals.out_of_memory += result.out_of_memory;
+    totals.host_waits += result.host_waits;
+  }
+  return totals;
+}
+
+bool all_seeds() { return GTEST_FLAG_GET(random_seed) == 0; }
+
+TEST(RandomPrograms, AgreeWithTheOracleAfterEveryStep) {
+  const Totals totals = run_seeds(1, 300, {.operations = 150});
+  if (!all_seeds()) return;
+  // Else the programs don't reach what they are for.
+  EXPECT_GT(totals.out_of_memory, 50u);
+  EXPECT_GT(totals.allocations, totals.out_of_memory * 4);
+  EXPECT_GT(totals.host_waits, 20u);
+}
+
+TEST(RandomPrograms, AgreeWithTheOracleUnderPressure) {
+  const Totals totals =
+      run_seeds(2001, 150, {.operations = 200, .least_memory = 16_MiB, .most_memory = 64_MiB});
+  if (!all_seeds()) return;
+  EXPECT_GT(totals.out_of_memory, 200u);
+  EXPECT_GT(totals.host_waits, 100u);
+}
+
+TEST(RandomPrograms, AgreeWithTheOracleWithPlentyOfMemory) {
+  const Totals totals =
+      run_seeds(4001, 30, {.operations = 600, .least_memory = 8_GiB, .most_memory = 100_GiB});
+  if (!all_seeds()) return;
+  EXPECT_GT(totals.allocations, 30u * 100);
+}
+
+// Keeps what identifies each event.
+class Transcript final : public EventSink {
+ public:
+  void on_event(const Event& event) override {
+    const std::scoped_lock lock(mutex_);
+    for (const std::uint64_t part :
+         {static_cast<std::uint64_t>(event.kind), std::uint64_t{event.heap.value},
+          std::uint64_t{event.page.value}, static_cast<std::uint64_t>(event.time.count),
+          event.bytes.count, event.requested.count, event.address.value, event.sequence.value}) {
+      parts_.push_back(part);
+    }
+  }
+  const std::vector<std::uint64_t>& parts() const { return parts_; }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::uint64_t> parts_;
+};
+
+TEST(RandomPrograms, TheSameProgramHasTheSameEvents) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const Program program = random_program(seed);
+    Transcript first, second;
+    run(program, {.check_every = 0, .fault = {}, .sink = &first});
+    run(program, {.check_every = 0, .fault = {}, .sink = &second});
+    EXPECT_FALSE(first.parts().empty());
+    EXPECT_EQ(first.parts(), second.parts()) << "seed " << seed;
+  }
+}
+
+TEST(Shrinking, KeepsOnlyWhatTheFailureNeeds) {
+  // Anything with a trim somewhere after a fence "fails".
+  const Program program = random_program(7, {.operations = 400});
+  const auto fails = [](const Program& candidate) -> std::optional<RunResult::Failure> {
+    bool fenced = false;
+    for (std::size_t i = 0; i < candidate.operations.size(); ++i) {
+      fenced |= candidate.operations[i].kind == Operation::Kind::fence;
+      if (fenced && candidate.operations[i].kind == Operation::Kind::trim) {
+        return RunResult::Failure{i, "a trim after a fence"};
+      }
+    }
+    return std::nullopt;
+  };
+  ASSERT_TRUE(fails(program));
+  const Program shortest = shrink(program, fails);
+  ASSERT_EQ(shortest.operations.size(), 2u);
+  EXPECT_EQ(shortest.operations[0].kind, Operation::Kind::fence);
+  EXPECT_EQ(shortest.operations[1].kind, Operation::Kind::trim);
+}
+
+}  // namespace
+}  // namespace weir::test

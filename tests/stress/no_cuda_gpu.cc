@@ -1,0 +1,10 @@
+// In a build without a CUDA compiler.
+#include "tests/stress/gpu.h"
+
+namespace weir::stress {
+
+Result<std::unique_ptr<Gpu>> open_cuda_gpu(int) {
+  return Error(ErrorCode::unavailable, "this was built without a CUDA compiler");
+}
+
+}  // namespace weir::stress

@@ -1,0 +1,353 @@
+#include "weir/allocator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "weir/sim_device.h"
+
+namespace weir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+Config quiet() {
+  Config config;
+  config.log = LogLevel::off;
+  return config;
+}
+
+// The call must throw a T; returns what() of it.
+template <class T, class Call>
+std::string thrown_by(Call call) {
+  try {
+    call();
+  } catch (const T& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+class AllocatorTest : public ::testing::Test {
+ protected:
+  SimDevice device_;
+  Allocator allocator_{device_, quiet()};
+  void* const compute_ = device_.new_stream().handle;
+  void* const copy_ = device_.new_stream().handle;
+  Stream stream(void* handle) { return device_.stream(handle).value(); }
+};
+
+TEST_F(AllocatorTest, GivesOutMemoryThatKernelsCanUse) {
+  void* const block = allocator_.allocate(3_MiB, compute_);
+  ASSERT_NE(block, nullptr);
+  EXPECT_EQ(Address::of(block).value % 512, 0u);
+  EXPECT_TRUE(device_.launch(stream(compute_), Writes(block, 3_MiB), 1_us).ok());
+  EXPECT_EQ(allocator_.statistics().live_bytes.current, (3_MiB).count);
+  allocator_.deallocate(block);
+  EXPECT_EQ(allocator_.statistics().live_bytes.current, 0u);
+  EXPECT_THAT(allocator_.validate(), IsEmpty());
+}
+
+TEST_F(AllocatorTest, NothingIsNull) {
+  EXPECT_EQ(allocator_.allocate(0_B, compute_), nullptr);
+  allocator_.deallocate(nullptr);
+  EXPECT_FALSE(allocator_.make_buffer(0_B, compute_));
+}
+
+TEST_F(AllocatorTest, AFencedBlockIsReusedInOrder) {
+  allocator_.set_limit(64_MiB);
+  void* const first = allocator_.allocate(64_MiB, compute_);
+  ASSERT_TRUE(device_.launch(stream(copy_), Writes(first, 64_MiB), 5_ms).ok());
+  allocator_.fence(first, copy_);
+  allocator_.deallocate(first);
+  void* const second = allocator_.allocate(64_MiB, compute_);
+  ASSERT_TRUE(device_.launch(stream(compute_), Writes(second, 64_MiB), 1_ms).ok());
+  EXPECT_THAT(device_.races(), IsEmpty());
+  EXPECT_GT(device_.stream_waited(stream(compute_)), 4_ms);
+  allocator_.deallocate(second);
+}
+
+TEST_F(AllocatorTest, ARecordedStreamIsWaitedFor) {
+  allocator_.set_limit(64_MiB);
+  void* const first = allocator_.allocate(64_MiB, compute_);
+  allocator_.record_stream(first, copy_);
+  ASSERT_TRUE(device_.launch(stream(copy_), Writes(first, 64_MiB), 5_ms).ok());
+  allocator_.deallocate(first);
+  void* const second = allocator_.allocate(64_MiB, compute_);
+  ASSERT_TRUE(device_.launch(stream(compute_), Writes(second, 64_MiB), 1_ms).ok());
+  EXPECT_THAT(device_.races(), IsEmpty());
+  allocator_.deallocate(second);
+}
+
+TEST_F(AllocatorTest, OutOfMemoryIsABadAllocThatSaysWhatHoldsTheMemory) {
+  allocator_.set_limit(16_MiB);
+  void* const held = allocator_.allocate(12_MiB, compute_);
+  const std::string why =
+      thrown_by<std::bad_alloc>([&] { (void)allocator_.allocate(8_MiB, compute_); });
+  EXPECT_THAT(why, AllOf(HasSubstr("8"), HasSubstr("12"), HasSubstr("16")));
+  EXPECT_EQ(thrown_by<OutOfMemory>([&] { (void)allocator_.allocate(8_MiB, compute_); }), why);
+  allocator_.deallocate(held);
+  EXPECT_NE(allocator_.allocate(8_MiB, compute_), nullptr);
+}
+
+TEST_F(AllocatorTest, TheCallbackMayFreeWhatARequestNeeds) {
+  allocator_.set_limit(16_MiB);
+  void* held = allocator_.allocate(12_MiB, compute_);
+  Bytes asked;
+  allocator_.on_out_of_memory([&](Bytes requested) {
+    asked = requested;
+    allocator_.deallocate(std::exchange(held, nullptr));
+  });
+  EXPECT_NE(allocator_.allocate(8_MiB, compute_), nullptr);
+  EXPECT_EQ(asked, 8_MiB);
+}
+
+TEST_F(AllocatorTest, WhatIsNoBlockIsAnErrorThatChangesNothing) {
+  void* const block = allocator_.allocate(1_MiB, compute_);
+  void* const inside = static_cast<char*>(block) + 512;
+  EXPECT_THROW(allocator_.deallocate(inside), Exception);
+  EXPECT_THROW(allocator_.fence(std::array{block, inside}, copy_), Exception);
+  EXPECT_THROW(allocator_.record_stream(inside, copy_), Exception);
+  EXPECT_EQ(allocator_.statistics().fences, 0u);
+  allocator_.deallocate(block);
+  try {
+    allocator_.deallocate(block);
+    FAIL() << "freed twice";
+  } catch (const Exception& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unknown_pointer);
+  }
+}
+
+TEST_F(AllocatorTest, AStreamThatIsNoneIsAnError) {
+  void* const nonsense = reinterpret_cast<void*>(0x123456789);
+  EXPECT_THROW((void)allocator_.allocate(1_MiB, nonsense), Exception);
+  EXPECT_EQ(allocator_.statistics().live_blocks.total, 0u);
+}
+
+TEST_F(AllocatorTest, ARetiredStreamsBlocksMayStillGoBack) {
+  const Stream brief = device_.new_stream();
+  void* const block = allocator_.allocate(4_MiB, brief.handle);
+  ASSERT_TRUE(device_.launch(brief, Writes(block, 4_MiB), 3_ms).ok());
+  allocator_.retire(brief.handle);
+  ASSERT_TRUE(device_.destroy_stream(brief).ok());
+  allocator_.set_limit(4_MiB);
+  allocator_.deallocate(block);
+  void* const next = allocator_.allocate(4_MiB, compute_);
+  ASSERT_TRUE(device_.launch(stream(compute_), Writes(next, 4_MiB), 1_us).ok());
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+TEST_F(AllocatorTest, TrimGivesIdleMemoryBackToTheDriver) {
+  void* const kept = allocator_.allocate(8_MiB, compute_);
+  allocator_.deallocate(allocator_.allocate(64_MiB, compute_));
+  device_.finish();
+  const Bytes held = device_.physical_bytes();
+  const Bytes given_back = allocator_.trim();
+  EXPECT_GT(given_back, 0_B);
+  EXPECT_EQ(device_.physical_bytes(), held - given_back);
+  EXPECT_GE(device_.physical_bytes(), 8_MiB);
+  allocator_.deallocate(kept);
+}
+
+TEST_F(AllocatorTest, ADeviceThatIsNotThereIsAnErrorThatSaysHowManyThereAre) {
+  EXPECT_THAT(thrown_by<Exception>([&] { (void)allocator_.allocate(1_MiB, compute_, 1); }),
+              AllOf(HasSubstr("device 1"), HasSubstr("there are 1")));
+  EXPECT_THROW((void)allocator_.statistics(-2), Exception);
+}
+
+TEST_F(AllocatorTest, SnapshotListsTheLiveBlocks) {
+  void* const block = allocator_.allocate(1000_B, copy_);
+  const HeapSnapshot snapshot = allocator_.snapshot();
+  ASSERT_EQ(snapshot.blocks.size(), 1u);
+  EXPECT_EQ(snapshot.blocks[0].address, Address::of(block));
+  EXPECT_EQ(snapshot.blocks[0].requested, 1000_B);
+  EXPECT_EQ(snapshot.blocks[0].bytes, 1_KiB);
+  EXPECT_EQ(snapshot.blocks[0].stream, stream(copy_).id);
+}
+
+TEST(AllocatorLifetime, EverythingGoesBackToTheDevice) {
+  SimDevice device;
+  {
+    Allocator allocator(device, quiet());
+    void* const stream = device.new_stream().handle;
+    allocator.deallocate(allocator.allocate(64_MiB, stream));
+    (void)allocator.allocate(1_MiB, stream);  // left live on purpose
+    device.finish();
+  }
+  EXPECT_EQ(device.physical_bytes(), 0_B);
+  EXPECT_EQ(device.live_handles() + device.live_mappings(), 0u);
+  EXPECT_EQ(device.live_events() + device.live_reservations(), 0u);
+}
+
+class BufferTest : public AllocatorTest {
+ protected:
+  std::uint64_t live() const { return allocator_.statistics().live_blocks.current; }
+};
+
+TEST_F(BufferTest, GivesItsBlockBackAtTheEndOfItsScope) {
+  {
+    const Buffer buffer = allocator_.make_buffer(1_MiB, compute_);
+    EXPECT_NE(buffer.data(), nullptr);
+    EXPECT_EQ(buffer.bytes(), 1_MiB);
+    EXPECT_EQ(live(), 1u);
+  }
+  EXPECT_EQ(live(), 0u);
+}
+
+TEST_F(BufferTest, MovingPassesTheBlockOn) {
+  Buffer first = allocator_.make_buffer(1_MiB, compute_);
+  void* const block = first.data();
+  Buffer second = std::move(first);
+  EXPECT_EQ(second.data(), block);
+  EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move): that it is empty is the promise
+  second = allocator_.make_buffer(2_MiB, compute_);
+  EXPECT_EQ(live(), 1u);
+  EXPECT_EQ(second.bytes(), 2_MiB);
+}
+
+TEST_F(BufferTest, ReleaseLeavesTheBlockToTheCaller) {
+  Buffer buffer = allocator_.make_buffer(1_MiB, compute_);
+  void* const block = buffer.release();
+  buffer.reset();
+  EXPECT_EQ(live(), 1u);
+  allocator_.deallocate(block);
+  EXPECT_EQ(live(), 0u);
+}
+
+TEST_F(BufferTest, AFencedBufferIsReusedInOrder) {
+  allocator_.set_limit(32_MiB);
+  {
+    Buffer buffer = allocator_.make_buffer(32_MiB, compute_);
+    ASSERT_TRUE(device_.launch(stream(copy_), Reads(buffer.data(), 32_MiB), 2_ms).ok());
+    buffer.fence(copy_);
+  }
+  const Buffer next = allocator_.make_buffer(32_MiB, compute_);
+  ASSERT_TRUE(device_.launch(stream(compute_), Writes(next.data(), 32_MiB), 1_ms).ok());
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+TEST(AllocatorConfig, ALimitMayBeAShareOfTheDevice) {
+  SimOptions options;
+  options.memory = 128_MiB;
+  SimDevice device(options);
+  Config config = quiet();
+  ASSERT_TRUE(config.set("WEIR_LIMIT", "50%").ok());
+  Allocator allocator(device, config);
+  void* const stream = device.new_stream().handle;
+  EXPECT_THROW((void)allocator.allocate(65_MiB, stream), OutOfMemory);
+  EXPECT_NE(allocator.allocate(60_MiB, stream), nullptr);
+  EXPECT_LE(device.physical_bytes(), 64_MiB);
+}
+
+TEST(AllocatorConfig, RecordsWhatItIsAskedToRecord) {
+  const std::string path = ::testing::TempDir() + "weir_allocator_test.trace";
+  {
+    SimDevice device;
+    Config config = quiet();
+    config.record = path;
+    Allocator allocator(device, config);
+    void* const stream = device.new_stream().handle;
+    allocator.deallocate(allocator.allocate(1000_B, stream));
+  }
+  std::ifstream file(path);
+  const std::string trace{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(trace, AllOf(HasSubstr("# {"), HasSubstr("\na "), HasSubstr("\nr ")));
+  std::remove(path.c_str());
+}
+
+TEST(AllocatorConfig, ARecordingThatCannotBeWrittenIsAnErrorThatNamesIt) {
+  SimDevice device;
+  Config config = quiet();
+  config.record = "/proc/no such folder/a.trace";
+  EXPECT_THAT(thrown_by<Exception>([&] { Allocator allocator(device, config); }),
+              HasSubstr("/proc/no such folder/a.trace"));
+}
+
+TEST(AllocatorConfig, ValidatesAfterEveryCallWhenAsked) {
+  SimDevice device;
+  Config config = quiet();
+  config.validate = true;
+  Allocator allocator(device, config);
+  void* const stream = device.new_stream().handle;
+  void* const block = allocator.allocate(1_MiB, stream);
+  allocator.fence(block, stream);
+  allocator.deallocate(block);
+  EXPECT_EQ(allocator.statistics().live_blocks.total, 1u);
+}
+
+TEST(AllocatorConfig, ASimulatedDeviceNeedsNoGpu) {
+  Config config = quiet();
+  config.device = DeviceKind::sim;
+  Allocator allocator(config);
+  EXPECT_EQ(allocator.device_count(), 1);
+  void* const block = allocator.allocate(1_GiB, nullptr);
+  EXPECT_NE(block, nullptr);
+  allocator.deallocate(block);
+}
+
+// Devices whose addresses differ, as those of one machine's do.
+class TwoDevices : public ::testing::Test {
+ protected:
+  TwoDevices() {
+    std::vector<std::unique_ptr<Device>> devices;
+    devices.push_back(std::make_unique<SimDevice>());
+    devices.push_back(std::make_unique<SimDevice>());
+    first_ = static_cast<SimDevice*>(devices[0].get());
+    second_ = static_cast<SimDevice*>(devices[1].get());
+    EXPECT_TRUE(second_->reserve(66_TiB, 2_MiB).ok());  // keeps the low addresses from its heap
+    allocator_ = std::make_unique<Allocator>(std::move(devices), quiet());
+  }
+  SimDevice* first_ = nullptr;
+  SimDevice* second_ = nullptr;
+  std::unique_ptr<Allocator> allocator_;
+};
+
+TEST_F(TwoDevices, ABlockGoesBackToTheDeviceThatItCameFrom) {
+  void* const one = allocator_->allocate(4_MiB, first_->new_stream().handle, 0);
+  void* const two = allocator_->allocate(8_MiB, second_->new_stream().handle, 1);
+  EXPECT_EQ(allocator_->device_count(), 2);
+  EXPECT_EQ(allocator_->statistics(0).live_bytes.current, (4_MiB).count);
+  EXPECT_EQ(allocator_->statistics(1).live_bytes.current, (8_MiB).count);
+  allocator_->deallocate(two);
+  EXPECT_EQ(allocator_->statistics(0).live_bytes.current, (4_MiB).count);
+  EXPECT_EQ(allocator_->statistics(1).live_bytes.current, 0u);
+  allocator_->deallocate(one);
+  EXPECT_EQ(allocator_->statistics(0).live_bytes.current, 0u);
+  EXPECT_THROW(allocator_->deallocate(one), Exception);
+}
+
+TEST_F(TwoDevices, OneFenceMayNameBlocksOfBoth) {
+  const Stream on_first = first_->new_stream(), on_second = second_->new_stream();
+  void* const one = allocator_->allocate(4_MiB, on_first.handle, 0);
+  void* const two = allocator_->allocate(4_MiB, on_second.handle, 1);
+  // The same handle names a stream on each of these devices.
+  ASSERT_EQ(first_->new_stream().handle, second_->new_stream().handle);
+  void* const user = first_->stream(reinterpret_cast<void*>(3 << 12)).value().handle;
+  allocator_->fence(std::array{one, two}, user);
+  EXPECT_EQ(allocator_->statistics(0).fences, 1u);
+  EXPECT_EQ(allocator_->statistics(1).fences, 1u);
+  int nothing = 0;
+  EXPECT_THROW(allocator_->fence(std::array{one, static_cast<void*>(&nothing)}, user), Exception);
+  EXPECT_EQ(allocator_->statistics(0).fences, 1u);
+}
+
+TEST_F(TwoDevices, TrimCoversBoth) {
+  allocator_->deallocate(allocator_->allocate(4_MiB, first_->new_stream().handle, 0));
+  allocator_->deallocate(allocator_->allocate(8_MiB, second_->new_stream().handle, 1));
+  first_->finish();
+  second_->finish();
+  EXPECT_GE(allocator_->trim(), 12_MiB);
+  EXPECT_EQ(first_->physical_bytes() + second_->physical_bytes(), 0_B);
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,171 @@
+#include "weir/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace weir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Result<Config> with(std::string_view name, std::string_view value) {
+  return Config::from_pairs(std::array{Config::Pair{name, value}});
+}
+
+std::string why_not(std::string_view name, std::string_view value) {
+  const Result<Config> config = with(name, value);
+  if (config.ok()) return "it is allowed";
+  EXPECT_EQ(config.error().code(), ErrorCode::invalid_argument);
+  return config.error().message();
+}
+
+TEST(Config, AnEmptyEnvironmentGivesTheDefaults) {
+  const char* const block[] = {"PATH=/bin", "HOME=/", nullptr};
+  const Result<Config> config = Config::from_environment(block);
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(*config, Config{});
+}
+
+TEST(Config, EveryVariableIsRead) {
+  const char* const block[] = {
+      "WEIR_DEVICE=sim",      "WEIR_LIMIT=20GiB",         "WEIR_REUSE=grow", "WEIR_LOG=debug",
+      "WEIR_LOG_FILE=/a/log", "WEIR_RECORD=run.trace.gz", "WEIR_VALIDATE=1", nullptr};
+  const Result<Config> config = Config::from_environment(block);
+  ASSERT_TRUE(config.ok()) << config.error().message();
+  EXPECT_EQ(config->device, DeviceKind::sim);
+  EXPECT_EQ(config->limit.bytes, 20_GiB);
+  EXPECT_EQ(config->reuse, ReusePolicy::grow);
+  EXPECT_EQ(config->log, LogLevel::debug);
+  EXPECT_EQ(config->log_file, "/a/log");
+  EXPECT_EQ(config->record, "run.trace.gz");
+  EXPECT_TRUE(config->validate);
+}
+
+TEST(Config, AVariableThatIsSetToNothingKeepsItsDefault) {
+  const char* const block[] = {"WEIR_LIMIT=", "WEIR_LOG", "WEIR_DEVICE=", nullptr};
+  const Result<Config> config = Config::from_environment(block);
+  ASSERT_TRUE(config.ok()) << config.error().message();
+  EXPECT_EQ(*config, Config{});
+}
+
+TEST(Config, ALimitIsBytesOrAShareOfTheDevice) {
+  EXPECT_EQ(with("WEIR_LIMIT", "1000000").value().limit.bytes, 1000000_B);
+  EXPECT_EQ(with("WEIR_LIMIT", "512 MiB").value().limit.bytes, 512_MiB);
+  EXPECT_EQ(with("WEIR_LIMIT", "1.5G").value().limit.bytes, 1536_MiB);
+  EXPECT_EQ(with("WEIR_LIMIT", "none").value().limit, MemoryLimit{});
+  EXPECT_EQ(with("WEIR_LIMIT", "80%").value().limit.on_device_with(10_GiB), 8_GiB);
+  EXPECT_EQ(with("WEIR_LIMIT", "0.25").value().limit.on_device_with(8_GiB), 2_GiB);
+  EXPECT_EQ(with("WEIR_LIMIT", "1.0").value().limit.on_device_with(8_GiB), 8_GiB);
+}
+
+TEST(Config, AShareOfAlmostNothingIsStillALimit) {
+  EXPECT_EQ((MemoryLimit{.bytes = {}, .share = 1e-12}).on_device_with(1_GiB), 1_B);
+  EXPECT_EQ(MemoryLimit{}.on_device_with(1_GiB), 0_B);
+}
+
+TEST(Config, AMalformedValueIsAnErrorThatSaysWhatIsAllowed) {
+  for (const char* const value : {"lots", "-1", "0", "0%", "101%", "1.5", "12XiB", "1e9", "%",
+                                  " 5GiB", "99999999999TiB", "0x10", "1.2.3MiB"}) {
+    EXPECT_THAT(why_not("WEIR_LIMIT", value),
+                AllOf(HasSubstr("WEIR_LIMIT"), HasSubstr(value), HasSubstr("80%")));
+  }
+  EXPECT_THAT(why_not("WEIR_REUSE", "never"),
+              AllOf(HasSubstr("WEIR_REUSE"), HasSubstr("never"), HasSubstr("balanced")));
+  EXPECT_THAT(why_not("WEIR_LOG", "WARN"), HasSubstr("`warn`"));
+  EXPECT_THAT(why_not("WEIR_VALIDATE", "yes"), HasSubstr("`0` or `1`"));
+  EXPECT_THAT(why_not("WEIR_DEVICE", "gpu"), HasSubstr("`cuda` or `sim`"));
+}
+
+TEST(Config, AnUnknownVariableIsAnErrorThatNamesTheNearest) {
+  EXPECT_THAT(why_not("WEIR_LIMITS", "1"),
+              AllOf(HasSubstr("WEIR_LIMITS"), HasSubstr("did you mean WEIR_LIMIT?")));
+  EXPECT_THAT(why_not("WEIR_VALIDTE", "1"), HasSubstr("WEIR_VALIDATE"));
+  EXPECT_THAT(why_not("WEIR_RECORD_FILE", "x"), HasSubstr("did you mean WEIR_"));
+  const char* const block[] = {"WEIR_LGO=debug", nullptr};
+  const Result<Config> config = Config::from_environment(block);
+  ASSERT_FALSE(config.ok());
+  EXPECT_THAT(config.error().message(), HasSubstr("did you mean WEIR_LOG?"));
+}
+
+TEST(Config, ANameWithoutThePrefixIsIgnoredInTheEnvironmentOnly) {
+  const char* const block[] = {"LIMIT=lots", "weir_limit=lots", nullptr};
+  EXPECT_TRUE(Config::from_environment(block).ok());
+  EXPECT_FALSE(with("LIMIT", "1GiB").ok());
+}
+
+TEST(Config, AFailedSetChangesNothing) {
+  Config config = with("WEIR_LIMIT", "50%").value();
+  const Config before = config;
+  EXPECT_FALSE(config.set("WEIR_LIMIT", "much").ok());
+  EXPECT_EQ(config, before);
+  EXPECT_TRUE(config.set("WEIR_LIMIT", "1GiB").ok());
+  EXPECT_EQ(config.limit.bytes, 1_GiB);
+  EXPECT_EQ(config.limit.share, 0);
+}
+
+TEST(Config, TheDocumentedDefaultsAreTheDefaults) {
+  // Each row's default, read from the table itself and set by name, must leave a Config unchanged.
+  const std::string table = Config::describe();
+  int rows = 0;
+  for (std::size_t at = table.find("| `WEIR_"); at != std::string::npos;
+       at = table.find("| `WEIR_", at + 1)) {
+    std::vector<std::string> cells;
+    const std::string row = table.substr(at, table.find('\n', at) - at);
+    for (std::size_t cell = 2; cell < row.size(); cell = row.find(" | ", cell) + 3) {
+      const std::size_t end = row.find(" | ", cell);
+      if (end == std::string::npos) break;
+      cells.push_back(row.substr(cell, end - cell));
+    }
+    ASSERT_EQ(cells.size(), 3u) << row;  // the fourth, the text, ends with the row
+    const auto bare = [](std::string s) { return std::erase(s, '`'), s; };
+    const std::string value = cells[2] == "not set" ? "" : bare(cells[2]);
+    const Result<Config> config = with(bare(cells[0]), value);
+    ASSERT_TRUE(config.ok()) << config.error().message();
+    EXPECT_EQ(*config, Config{}) << row;
+    ++rows;
+  }
+  EXPECT_EQ(rows, 7);
+}
+
+TEST(Config, TheDocumentHasExactlyTheseRows) {
+  std::ifstream file("docs/configuration.md");
+  const std::string document{std::istreambuf_iterator<char>(file), {}};
+  const std::string table = Config::describe();
+  EXPECT_THAT(document, HasSubstr(table)) << "put this table into docs/configuration.md:\n"
+                                          << table;
+  const auto rows = [](const std::string& text) {
+    std::size_t count = 0;
+    for (std::size_t at = text.find("| `WEIR_"); at != std::string::npos;
+         at = text.find("| `WEIR_", at + 1)) {
+      ++count;
+    }
+    return count;
+  };
+  EXPECT_EQ(rows(document), rows(table));
+}
+
+TEST(ParseBytes, KnowsBinaryAndDecimalUnits) {
+  EXPECT_EQ(parse_bytes("4096").value(), 4_KiB);
+  EXPECT_EQ(parse_bytes("64KiB").value(), 64_KiB);
+  EXPECT_EQ(parse_bytes("2M").value(), 2_MiB);
+  EXPECT_EQ(parse_bytes("2MB").value(), 2000000_B);
+  EXPECT_EQ(parse_bytes("0.5 TiB").value(), 512_GiB);
+  EXPECT_EQ(parse_bytes("18446744073709551615").value().count, ~std::uint64_t{0});
+}
+
+TEST(ParseBytes, RefusesWhatIsNoSize) {
+  for (const char* const text : {"", "MiB", "1 2", "1mib", "-1", "1..5GiB", "18446744073709551616",
+                                 "9999999999999TiB", "nan", "1.5"}) {
+    EXPECT_FALSE(parse_bytes(text).ok()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace weir

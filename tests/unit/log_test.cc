@@ -1,0 +1,104 @@
+#include "weir/log.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace weir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Log : public ::testing::Test {
+ protected:
+  ~Log() override {
+    EXPECT_TRUE(configure_log(LogLevel::warn).ok());
+    std::remove(path_.c_str());
+  }
+
+  // Closes the file by going back to stderr, and reads it.
+  std::string written() {
+    EXPECT_TRUE(configure_log(LogLevel::warn).ok());
+    std::ifstream file(path_);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  const std::string path_ = ::testing::TempDir() + "weir_log_test." +
+                            ::testing::UnitTest::GetInstance()->current_test_info()->name();
+};
+
+TEST_F(Log, IsQuietByDefaultAndSpeaksOfTroubleOnStderr) {
+  ASSERT_TRUE(configure_log(LogLevel::warn).ok());
+  ::testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStdout();
+  log(LogLevel::debug, "a detail");
+  log(LogLevel::info, "some news");
+  log(LogLevel::warn, "some trouble");
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("[weir] warning: some trouble"), Not(HasSubstr("detail")),
+                    Not(HasSubstr("news"))));
+}
+
+TEST_F(Log, OffIsSilent) {
+  ASSERT_TRUE(configure_log(LogLevel::off).ok());
+  ::testing::internal::CaptureStderr();
+  log(LogLevel::error, "some trouble");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  EXPECT_FALSE(log_enabled(LogLevel::error));
+}
+
+TEST_F(Log, GoesToTheFileThatItIsGiven) {
+  ASSERT_TRUE(configure_log(LogLevel::info, path_).ok());
+  ::testing::internal::CaptureStderr();
+  log(LogLevel::info, "with {braces} kept");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  EXPECT_THAT(written(), HasSubstr("info: with {braces} kept\n"));
+}
+
+TEST_F(Log, AFileThatCannotBeOpenedIsAnErrorThatNamesItAndChangesNothing) {
+  ASSERT_TRUE(configure_log(LogLevel::error).ok());
+  const Status status = configure_log(LogLevel::debug, "/proc/no such folder/log");
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code(), ErrorCode::invalid_input);
+  EXPECT_THAT(status.error().message(), HasSubstr("/proc/no such folder/log"));
+  EXPECT_TRUE(log_enabled(LogLevel::error));
+  EXPECT_FALSE(log_enabled(LogLevel::warn));
+}
+
+TEST_F(Log, EventsAreWrittenAtDebugLevelOnly) {
+  LogSink sink;
+  Event event;
+  event.kind = EventKind::allocate;
+  event.heap = {2};
+  event.stream = 7;
+  event.address = {0x2000000};
+  event.bytes = 512_B;
+  ASSERT_TRUE(configure_log(LogLevel::info, path_).ok());
+  sink.on_event(event);
+  ASSERT_TRUE(configure_log(LogLevel::debug, path_).ok());
+  event.bytes = 1_KiB;
+  sink.on_event(event);
+  EXPECT_THAT(written(), AllOf(HasSubstr("allocate heap=2 stream=7 address=0x2000000 bytes=1024"),
+                               Not(HasSubstr("bytes=512"))));
+}
+
+TEST_F(Log, RunningOutOfMemoryIsAWarning) {
+  LogSink sink;
+  Event event;
+  event.kind = EventKind::out_of_memory;
+  event.stream = 3;
+  event.requested = 4_GiB;
+  ASSERT_TRUE(configure_log(LogLevel::warn, path_).ok());
+  sink.on_event(event);
+  EXPECT_THAT(written(), HasSubstr("warning: out_of_memory heap=0 stream=3 requested=4294967296"));
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,196 @@
+// The `weir` command itself: what it prints where, and what it returns.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+namespace weir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+struct Finished {
+  int code = -1;
+  std::string out, err;
+};
+
+class WeirCommand : public ::testing::Test {
+ protected:
+  WeirCommand() {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  ~WeirCommand() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string write(const std::string& name, std::string_view text) const {
+    std::ofstream(path(name), std::ios::binary) << text;
+    return path(name);
+  }
+  std::string read(const std::string& name) const {
+    std::ostringstream text;
+    text << std::ifstream(path(name), std::ios::binary).rdbuf();
+    return text.str();
+  }
+
+  Finished weir(const std::string& arguments) const {
+    const std::string command = std::string(WEIR_TOOL) + " " + arguments + " >" + path("out") +
+                                " 2>" + path("err") + " </dev/null";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("err")};
+  }
+
+ private:
+  const std::string folder_ = testing::TempDir() + "weir_command_" +
+                              testing::UnitTest::GetInstance()->current_test_info()->name();
+};
+
+constexpr std::string_view kSmall =
+    "a 0 3145728 0 0\n"
+    "a 1 1000 1 10\n"
+    "r 0 3145728 0 500\n"
+    "f 0 3145728 0 500\n";
+
+TEST_F(WeirCommand, SaysItsVersion) {
+  const Finished run = weir("--version");
+  EXPECT_EQ(run.code, 0);
+  EXPECT_EQ(run.out, "weir " WEIR_VERSION "\n");
+}
+
+TEST_F(WeirCommand, HelpNamesTheCommandsAndTheirOptions) {
+  for (const char* arguments : {"help", "--help", ""}) {
+    const Finished run = weir(arguments);
+    EXPECT_EQ(run.code, 0) << arguments;
+    EXPECT_THAT(run.out, HasSubstr("replay")) << arguments;
+  }
+  const Finished run = weir("help replay");
+  EXPECT_EQ(run.code, 0);
+  for (const char* option : {"--device", "--limit", "--repeat", "--policy", "--json", "--timeline",
+                             "--validate", "--verify", "--seed", "--quiet", "Exit codes"}) {
+    EXPECT_THAT(run.out, HasSubstr(option));
+  }
+}
+
+TEST_F(WeirCommand, PrintsAReport) {
+  const Finished run = weir("replay " + write("small.trace", kSmall));
+  EXPECT_EQ(run.code, 0);
+  EXPECT_THAT(run.out, AllOf(HasSubstr("small.trace on the simulated device"),
+                             HasSubstr("3.00 MiB"), HasSubstr("Weir held at most")));
+  EXPECT_THAT(run.err, IsEmpty()) << "no progress bar where there is no terminal";
+}
+
+TEST_F(WeirCommand, QuietSaysNothingWhenAllIsWell) {
+  const Finished run = weir("replay --quiet " + write("small.trace", kSmall));
+  EXPECT_EQ(run.code, 0);
+  EXPECT_EQ(run.out + run.err, "");
+}
+
+TEST_F(WeirCommand, JsonOfOneTraceIsAnObjectAndOfSeveralAList) {
+  const std::string trace = write("small.trace", kSmall);
+  // The option before the trace must not take the trace for a file to write.
+  const Finished one = weir("replay --json " + trace + " --repeat 3");
+  EXPECT_EQ(one.code, 0);
+  const auto object = nlohmann::json::parse(one.out);
+  EXPECT_EQ(object["trace"], trace);
+  EXPECT_EQ(object["peak_live_bytes"], 3145728 + 1024);
+  EXPECT_EQ(object["passes"].size(), 3u);
+  const Finished two = weir("replay " + trace + " " + trace + " --json");
+  const auto list = nlohmann::json::parse(two.out);
+  ASSERT_TRUE(list.is_array());
+  EXPECT_EQ(list.size(), 2u);
+}
+
+TEST_F(WeirCommand, JsonGoesToAFileBesideTheReport) {
+  const std::string trace = write("small.trace", kSmall);
+  for (const std::string form : {"--json=", "--json "}) {
+    const Finished run = weir("replay " + form + path("report.json") + " " + trace);
+    EXPECT_EQ(run.code, 0) << run.err;
+    EXPECT_THAT(run.out, HasSubstr("Weir held at most"));
+    EXPECT_EQ(nlohmann::json::parse(read("report.json"))["trace"], trace);
+    std::filesystem::remove(path("report.json"));
+  }
+}
+
+TEST_F(WeirCommand, TwoRunsGiveTheSameBytes) {
+  for (const char* name : {"1.json", "2.json", "1.json.gz", "2.json.gz"}) {
+    const Finished run = weir("replay bench/traces/graph_two_stream.trace.gz --json=" +
+                              path(std::string("report") + name) + " --timeline " + path(name));
+    ASSERT_EQ(run.code, 0) << run.err;
+  }
+  EXPECT_GT(read("1.json").size(), 1000u);
+  EXPECT_TRUE(nlohmann::json::parse(read("1.json")).contains("traceEvents"));
+  EXPECT_EQ(read("1.json"), read("2.json"));
+  EXPECT_EQ(read("report1.json"), read("report2.json"));
+  EXPECT_EQ(read("1.json.gz").substr(0, 2), "\x1f\x8b");
+  EXPECT_EQ(read("1.json.gz"), read("2.json.gz"));
+}
+
+TEST_F(WeirCommand, CapturedPhasesAreNoted) {
+  const Finished run = weir("replay --json bench/traces/graph_two_stream.trace.gz");
+  EXPECT_EQ(run.code, 0);
+  EXPECT_THAT(run.err, HasSubstr("note: the trace has phases that were captured"));
+  EXPECT_TRUE(nlohmann::json::parse(run.out).contains("note"));
+}
+
+TEST_F(WeirCommand, BadTraceIsExitCode2WithFileAndLine) {
+  const std::string trace = write("bad.trace", "a 0 1 0 0\nr 0 1 0 1\nr 0 1 0 1\n");
+  const Finished run = weir("replay " + trace);
+  EXPECT_EQ(run.code, 2);
+  EXPECT_THAT(run.err, HasSubstr("weir: " + trace + ":3: block 0 is freed twice"));
+  EXPECT_THAT(run.out, IsEmpty());
+}
+
+TEST_F(WeirCommand, OneBadTraceDoesNotKeepTheOthersFromRunning) {
+  const std::string bad = write("bad.trace", "a 0 1 0 0\nzzz\n");
+  const Finished run = weir("replay --json " + bad + " " + write("small.trace", kSmall));
+  EXPECT_EQ(run.code, 2);
+  const auto list = nlohmann::json::parse(run.out);
+  EXPECT_EQ(list[0]["exit_code"], 2);
+  EXPECT_THAT(list[0]["error"]["message"].get<std::string>(), HasSubstr("bad.trace:2: "));
+  EXPECT_EQ(list[1]["exit_code"], 0);
+}
+
+TEST_F(WeirCommand, BadCommandLineIsExitCode2) {
+  const std::string trace = write("small.trace", kSmall);
+  for (const std::string& arguments :
+       {std::string("replay"), std::string("frobnicate"), "replay --frobnicate " + trace,
+        "replay --device tpu " + trace, "replay --policy sometimes " + trace,
+        "replay --repeat 0 " + trace, "replay --limit lots " + trace,
+        "replay " + path("is_not_there.trace")}) {
+    const Finished run = weir(arguments);
+    EXPECT_EQ(run.code, 2) << arguments;
+    EXPECT_THAT(run.err, Not(IsEmpty())) << arguments;
+    EXPECT_THAT(run.out, IsEmpty()) << arguments;
+  }
+}
+
+TEST_F(WeirCommand, OutOfMemoryIsExitCode3AndNamesWhatHeldIt) {
+  const std::string trace = write("large.trace", "a 0 4194304 5 0\na 1 8388608 5 2\n");
+  const Finished run = weir("replay --limit 8MiB " + trace);
+  EXPECT_EQ(run.code, 3);
+  EXPECT_THAT(run.err,
+              AllOf(HasSubstr(trace + ":2: in pass 1: "), HasSubstr("stream 5 of the trace")));
+  EXPECT_EQ(weir("replay --limit 1.5x " + trace).code, 0);
+  const Finished json = weir("replay --json --limit 0.5x " + trace);
+  EXPECT_EQ(json.code, 3);
+  EXPECT_EQ(nlohmann::json::parse(json.out)["error"]["kind"], "out_of_memory");
+}
+
+TEST_F(WeirCommand, FileThatCannotBeWrittenIsExitCode1) {
+  const Finished run =
+      weir("replay --timeline /nowhere/at/all.json " + write("small.trace", kSmall));
+  EXPECT_EQ(run.code, 1);
+  EXPECT_THAT(run.err, HasSubstr("/nowhere/at/all.json: can't be written"));
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,269 @@
+#include "replay/replay.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "replay/report.h"
+#include "replay/trace_reader.h"
+#include "weir/sim_device.h"
+#include "weir/trace_recorder.h"
+
+namespace weir {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+Trace parsed(std::string_view text) {
+  Result<Trace> trace = parse_trace(text, "t.trace");
+  EXPECT_TRUE(trace.ok()) << trace.error().message();
+  return *std::move(trace);
+}
+
+ReplayReport replayed(const Trace& trace, const ReplayOptions& options = {}) {
+  const std::unique_ptr<ReplayDevice> device = make_sim_replay_device();
+  Result<ReplayReport> report = replay(trace, *device, options);
+  EXPECT_TRUE(report.ok());
+  return *std::move(report);
+}
+
+std::string failure(const ReplayReport& report) {
+  return report.failure ? report.failure->message : "";
+}
+
+// The block's memory is wanted again while another stream still works on it.
+constexpr std::string_view kLateUse =
+    "a 0 4194304 0 0\n"
+    "r 0 4194304 0 100\n"
+    "a 1 4194304 0 110\n"
+    "f 0 4194304 0 5000\n"
+    "r 1 4194304 0 6000\n"
+    "f 1 4194304 0 6000\n";
+
+TEST(Replay, MeasuresWhatTheProgramAndTheHeapHeld) {
+  const ReplayReport report =
+      replayed(parsed("a 0 3145728 0 1000\n"
+                      "a 1 1000 1 1500\n"
+                      "r 0 3145728 0 2000\n"
+                      "f 0 3145728 0 2000\n"));
+  EXPECT_EQ(failure(report), "");
+  EXPECT_EQ(report.peak_live, 3_MiB + 1_KiB);
+  EXPECT_EQ(report.trace_time, 1000_us);
+  EXPECT_EQ(report.blocks, 2u);
+  EXPECT_EQ(report.streams, 2u);
+  ASSERT_THAT(report.passes, SizeIs(1));
+  EXPECT_GE(report.all.peak_reserved, report.peak_live);
+  EXPECT_GT(report.ratio(report.all), 1.0);
+  EXPECT_GT(report.all.calls(DeviceCall::create), 0u);
+  EXPECT_GT(report.all.driver_time, 0_ns);
+  EXPECT_EQ(report.all.races, 0u);
+  EXPECT_EQ(report.all.host_waits, 0u);
+  EXPECT_GT(report.all.reserved, 0_B);
+  EXPECT_EQ(report.driver_reserved, report.all.reserved);
+}
+
+TEST(Replay, PassesAddUpToTheWhole) {
+  const ReplayReport report =
+      replayed(parsed("a 0 6291456 0 0\na 1 700 0 5\nr 1 700 0 50\n"), {.passes = 4});
+  EXPECT_EQ(failure(report), "");
+  ASSERT_THAT(report.passes, SizeIs(4));
+  Nanoseconds driver;
+  std::uint64_t calls = 0;
+  Bytes reserved;
+  for (const ReplayFigures& pass : report.passes) {
+    driver += pass.driver_time;
+    calls += std::accumulate(pass.driver_calls.begin(), pass.driver_calls.end(), std::uint64_t{0});
+    reserved = std::max(reserved, pass.peak_reserved);
+    EXPECT_EQ(pass.trace_time, report.trace_time);
+  }
+  EXPECT_EQ(driver, report.all.driver_time);
+  EXPECT_EQ(calls, std::accumulate(report.all.driver_calls.begin(), report.all.driver_calls.end(),
+                                   std::uint64_t{0}));
+  EXPECT_EQ(reserved, report.all.peak_reserved);
+  EXPECT_GT(report.passes[0].calls(DeviceCall::create), 0u);
+  EXPECT_EQ(report.passes[1].calls(DeviceCall::create), 0u) << "the memory is there already";
+}
+
+TEST(Replay, BlocksThatTheProgramKeepsAreFreedAtTheEndOfEachPass) {
+  const Trace trace = parsed("a 0 4194304 0 0\na 1 4194304 0 1\n");
+  const ReplayReport report = replayed(trace, {.limit = 8_MiB, .passes = 3});
+  EXPECT_EQ(failure(report), "");
+  EXPECT_EQ(report.all.peak_reserved, 8_MiB);
+}
+
+TEST(Replay, BlockUsedPastItsFreeIsFenced) {
+  // No room to grow: the memory must be taken over, and only the fence orders that.
+  for (const ReusePolicy policy : {ReusePolicy::wait, ReusePolicy::grow, ReusePolicy::balanced}) {
+    const ReplayReport report = replayed(parsed(kLateUse), {.limit = 4_MiB, .policy = policy});
+    EXPECT_EQ(failure(report), "");
+    EXPECT_EQ(report.late_uses, 1u);
+    EXPECT_EQ(report.all.fences, 1u);
+    EXPECT_EQ(report.all.races, 0u) << report.first_race;
+    EXPECT_GT(report.all.stream_waits, 0u);
+  }
+}
+
+TEST(Replay, FenceThatIsLeftOutIsARace) {
+  const ReplayReport report =
+      replayed(parsed(kLateUse), {.limit = 4_MiB, .leave_out_fences = true});
+  EXPECT_EQ(failure(report), "");
+  EXPECT_GT(report.all.races.value(), 0u);
+  EXPECT_THAT(report.first_race, Not(IsEmpty()));
+  ReplayOutcome outcome;
+  outcome.trace = report.trace;
+  outcome.report = report;
+  EXPECT_EQ(outcome.exit_code(), ExitCode::unsound);
+  EXPECT_THAT(outcome.complaint(), HasSubstr(report.first_race));
+}
+
+TEST(Replay, OtherStreamOfTheTraceIsTheOneThatUsesLate) {
+  const std::string text =
+      std::string("a 9 512 3 0\n") + std::string(kLateUse) + "r 9 512 3 7000\n";
+  Timeline timeline;
+  const ReplayReport report = replayed(parsed(text), {.timeline = &timeline});
+  EXPECT_EQ(failure(report), "");
+  EXPECT_EQ(report.all.races, 0u) << report.first_race;
+  EXPECT_THAT(timeline.json(), HasSubstr("uses block 0"));
+  EXPECT_THAT(timeline.json(), Not(HasSubstr("another stream")));
+}
+
+TEST(Replay, RecordedFencesAreTakenAgain) {
+  const std::string_view text =
+      "a 0 4194304 0 0\n"
+      "u 0 1 10\n"
+      "r 0 4194304 0 11\n"
+      "f 0 4194304 0 11\n"
+      "a 1 4194304 0 11\n"
+      "r 1 4194304 0 40\n"
+      "f 1 4194304 0 40\n";
+  const ReplayReport fenced = replayed(parsed(text), {.limit = 4_MiB});
+  EXPECT_EQ(failure(fenced), "");
+  EXPECT_EQ(fenced.all.fences, 1u);
+  EXPECT_EQ(fenced.all.races, 0u) << fenced.first_race;
+  const ReplayReport unfenced = replayed(parsed(text), {.limit = 4_MiB, .leave_out_fences = true});
+  EXPECT_GT(unfenced.all.races.value(), 0u);
+}
+
+TEST(Replay, EmptyBlocksAreFine) {
+  const ReplayReport report = replayed(parsed("a 0 0 0 0\nu 0 1 1\nr 0 0 0 2\na 1 0 0 3\n"),
+                                       {.passes = 2, .validate = true});
+  EXPECT_EQ(failure(report), "");
+  EXPECT_EQ(report.peak_live, 0_B);
+  EXPECT_EQ(report.ratio(report.all), 1.0);
+}
+
+TEST(Replay, TraceOfMarkersAloneIsFine) {
+  const ReplayReport report = replayed(parsed("m begin\nm capture 1\n"), {.passes = 2});
+  EXPECT_EQ(failure(report), "");
+  EXPECT_EQ(report.trace_time, 0_ns);
+  EXPECT_TRUE(report.captures);
+}
+
+TEST(Replay, RunningOutOfMemorySaysWhereAndWhatHoldsIt) {
+  const ReplayReport report = replayed(
+      parsed("a 0 4194304 5 0\na 1 2097152 6 1\na 2 8388608 5 2\n"), {.limit = 8_MiB, .passes = 2});
+  ASSERT_TRUE(report.failure.has_value());
+  EXPECT_EQ(report.failure->kind, ReplayFailure::Kind::out_of_memory);
+  EXPECT_EQ(report.failure->line, 3u);
+  EXPECT_EQ(report.failure->pass, 1u);
+  EXPECT_THAT(report.failure->held,
+              Contains(MatchesRegex(
+                  "stream 5 of the trace \\([0-9]+ on the device\\): 4.00 MiB in 1 block")));
+  EXPECT_THAT(report.failure->held, Contains(HasSubstr("stream 6 of the trace")));
+  EXPECT_THAT(report.failure->held, Contains("1 block of 4.00 MiB: 4.00 MiB"));
+  ReplayOutcome outcome;
+  outcome.trace = report.trace;
+  outcome.report = report;
+  EXPECT_EQ(outcome.exit_code(), ExitCode::out_of_memory);
+  EXPECT_THAT(outcome.complaint(), HasSubstr("t.trace:3: in pass 1: "));
+  EXPECT_THAT(outcome.complaint(), HasSubstr("stream 5 of the trace"));
+}
+
+TEST(Replay, ProgressEndsAtTheEnd) {
+  std::uint64_t done = 0, all = 0;
+  ReplayOptions options{.passes = 3};
+  options.progress = [&](std::uint64_t now, std::uint64_t of) { done = now, all = of; };
+  replayed(parsed("a 0 512 0 0\nr 0 512 0 1\nf 0 512 0 1\n"), options);
+  EXPECT_EQ(done, 6u);
+  EXPECT_EQ(all, 6u);
+}
+
+TEST(Replay, ValidatedReplayMeasuresTheSame) {
+  ReplayReport plain = replayed(parsed(kLateUse), {.passes = 2});
+  ReplayReport validated = replayed(parsed(kLateUse), {.passes = 2, .validate = true});
+  EXPECT_EQ(failure(validated), "");
+  EXPECT_EQ(plain.all.driver_calls, validated.all.driver_calls);
+}
+
+TEST(Replay, TwiceTheSameGivesTheSameBytes) {
+  const Result<Trace> trace = read_trace("bench/traces/serve_multistream.trace.gz");
+  ASSERT_TRUE(trace.ok()) << trace.error().message();
+  std::vector<std::string> reports, timelines;
+  for (int run = 0; run < 2; ++run) {
+    Timeline timeline;
+    ReplayOutcome outcome;
+    outcome.trace = trace->name;
+    outcome.report = replayed(*trace, {.passes = 2, .timeline = &timeline});
+    reports.push_back(report_json({&outcome, 1}) + report_text(*outcome.report));
+    timelines.push_back(timeline.json());
+  }
+  EXPECT_EQ(reports[0], reports[1]);
+  EXPECT_TRUE(timelines[0] == timelines[1]);
+}
+
+// A program of its own choosing, from the seed, on two streams that are ordered with each other.
+void run_program(DeviceHeap& heap, SimDevice& device, unsigned seed) {
+  std::mt19937 random(seed);
+  const Stream streams[] = {device.new_stream(), device.new_stream()};
+  std::vector<void*> blocks;
+  for (int i = 0; i < 3000; ++i) {
+    device.advance(20_us);
+    if (blocks.size() > 60 || (!blocks.empty() && random() % 3 == 0)) {
+      std::swap(blocks[random() % blocks.size()], blocks.back());
+      ASSERT_TRUE(heap.deallocate(blocks.back()).ok());
+      blocks.pop_back();
+      continue;
+    }
+    const Bytes bytes{(std::uint64_t{1} << (random() % 22)) + random() % 5000};
+    Result<void*> block = heap.allocate(bytes, streams[random() % 8 == 0]);
+    ASSERT_TRUE(block.ok()) << block.error().message();
+    blocks.push_back(*block);
+  }
+}
+
+TEST(Replay, RecordingOfARunReplaysToTheSamePeaks) {
+  const std::string path = testing::TempDir() + "replay_test_recorded.trace.gz";
+  SimDevice device;
+  Result<std::unique_ptr<TraceRecorder>> recorder = TraceRecorder::open(path);
+  ASSERT_TRUE(recorder.ok()) << recorder.error().message();
+  Statistics statistics;
+  {
+    DeviceHeap heap(device, {}, recorder->get());
+    run_program(heap, device, 17);
+    statistics = heap.statistics();
+  }
+  ASSERT_TRUE((*recorder)->close().ok());
+  ASSERT_EQ((*recorder)->dropped(), 0u);
+
+  const Result<Trace> trace = read_trace(path);
+  ASSERT_TRUE(trace.ok()) << trace.error().message();
+  const ReplayReport report = replayed(*trace, {.validate = true});
+  EXPECT_EQ(failure(report), "");
+  EXPECT_EQ(report.blocks, statistics.live_blocks.total);
+  EXPECT_EQ(report.peak_live.count, statistics.live_bytes.peak);
+  EXPECT_EQ(report.all.peak_reserved.count, statistics.reserved_bytes.peak);
+  EXPECT_EQ(report.all.races, 0u) << report.first_race;
+}
+
+}  // namespace
+}  // namespace weir

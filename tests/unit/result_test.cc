@@ -1,0 +1,64 @@
+#include "weir/result.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+namespace weir {
+namespace {
+
+Error sample() { return {ErrorCode::unknown_pointer, "0x10 is not a live block"}; }
+
+TEST(Result, HoldsItsValue) {
+  Result<int> result = 7;
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(*result, 7);
+  *result = 8;
+  EXPECT_EQ(result.value(), 8);
+}
+
+TEST(Result, HoldsWhyThereIsNoValue) {
+  const Result<int> result = sample();
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code(), ErrorCode::unknown_pointer);
+  EXPECT_EQ(result.error().message(), "0x10 is not a live block");
+}
+
+TEST(Result, MovesOutWhatCannotBeCopied) {
+  Result<std::unique_ptr<int>> result = std::make_unique<int>(3);
+  const std::unique_ptr<int> taken = std::move(result).value();
+  EXPECT_EQ(*taken, 3);
+}
+
+TEST(Result, ANullPointerIsAValue) {
+  const Result<void*> result = static_cast<void*>(nullptr);
+  EXPECT_TRUE(result.ok());
+}
+
+TEST(Status, IsSuccessUnlessItSaysWhyNot) {
+  const Status success, failure = sample();
+  EXPECT_TRUE(success.ok());
+  ASSERT_FALSE(failure.ok());
+  EXPECT_EQ(failure.error().message(), sample().message());
+}
+
+TEST(Error, ACopyOutlivesTheOriginal) {
+  Error copy{ErrorCode::device, ""};
+  {
+    const Error original = sample();
+    copy = original;
+    EXPECT_EQ(original.message(), copy.message());
+  }
+  EXPECT_EQ(copy.message(), "0x10 is not a live block");
+}
+
+TEST(Error, EveryCodeHasANameOfItsOwn) {
+  EXPECT_EQ(name_of(ErrorCode::out_of_memory), "out_of_memory");
+  EXPECT_EQ(name_of(ErrorCode::unknown_pointer), "unknown_pointer");
+  EXPECT_NE(name_of(ErrorCode::device), name_of(ErrorCode::capture));
+  EXPECT_NE(name_of(ErrorCode::unavailable), name_of(ErrorCode::invalid_input));
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,356 @@
+#include "weir/sim_device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "tests/unit/sim_memory_helpers.h"
+
+namespace weir {
+namespace {
+
+using test::MappedPage;
+using test::new_page;
+using testing::HasSubstr;
+
+SimOptions with_free_calls() {
+  SimOptions options;
+  options.costs = {.reserve = 0_ns,
+                   .unreserve = 0_ns,
+                   .create = 0_ns,
+                   .map = 0_ns,
+                   .set_access_per_mapping = 0_ns,
+                   .unmap_per_mapping = 0_ns,
+                   .release = 0_ns,
+                   .release_per_mib = 0_ns,
+                   .create_event = 0_ns,
+                   .destroy_event = 0_ns,
+                   .record = 0_ns,
+                   .query = 0_ns,
+                   .wait = 0_ns,
+                   .synchronize = 0_ns,
+                   .capture_info = 0_ns,
+                   .memory_info = 0_ns,
+                   .launch = 0_ns};
+  return options;
+}
+
+// Clock
+
+TEST(SimClock, StandsStillUntilTheHostDoesSomething) {
+  SimDevice device;
+  EXPECT_EQ(device.now(), 0_ns);
+  device.advance(5_us);
+  EXPECT_EQ(device.now(), 5_us);
+  device.advance_to(4_us);
+  EXPECT_EQ(device.now(), 5_us);
+  device.advance_to(9_us);
+  EXPECT_EQ(device.now(), 9_us);
+}
+
+TEST(SimClock, EachCallCostsWhatTheModelSays) {
+  SimDevice device;
+  const CostModel costs;
+  const Address address = *device.reserve(64_MiB, 2_MiB);
+  EXPECT_EQ(device.now(), costs.reserve);
+  const PhysicalHandle handle = *device.create(32_MiB);
+  const PhysicalHandle other = *device.create(32_MiB);
+  EXPECT_EQ(device.time_in(DeviceCall::create), costs.create + costs.create);
+  ASSERT_TRUE(device.map(address, 32_MiB, handle).ok());
+  ASSERT_TRUE(device.map(address + 32_MiB, 32_MiB, other).ok());
+  ASSERT_TRUE(device.set_access(address, 64_MiB).ok());
+  EXPECT_EQ(device.calls(DeviceCall::set_access), 1u);
+  EXPECT_EQ(device.time_in(DeviceCall::set_access), 40_us) << "by mapping, not by call";
+  ASSERT_TRUE(device.unmap(address, 32_MiB).ok());
+  EXPECT_EQ(device.time_in(DeviceCall::unmap), costs.unmap_per_mapping);
+  ASSERT_TRUE(device.release(handle).ok());
+  EXPECT_EQ(device.time_in(DeviceCall::release), costs.release + Nanoseconds{32 * 200});
+  Nanoseconds all;
+  for (int call = 0; call < kDeviceCalls; ++call) all += device.time_in(DeviceCall(call));
+  EXPECT_EQ(device.now(), all);
+}
+
+TEST(SimClock, ALaunchCostsTheHostItsPriceAndNotTheKernelsTime) {
+  SimOptions options;
+  options.costs.launch = 3_us;
+  SimDevice device(options);
+  ASSERT_TRUE(device.launch(device.new_stream(), 10_ms).ok());
+  EXPECT_EQ(device.now(), 3_us);
+}
+
+// Streams and events
+
+class SimTime : public testing::Test {
+ protected:
+  void kernel(Stream stream, Nanoseconds duration) {
+    ASSERT_TRUE(device_.launch(stream, duration).ok());
+  }
+  EventHandle mark(Stream stream) {
+    const EventHandle event = *device_.create_event();
+    EXPECT_TRUE(device_.record(event, stream).ok());
+    return event;
+  }
+  // When the work queued so far on `stream` is done.
+  Nanoseconds end_of(Stream stream) {
+    EXPECT_TRUE(device_.synchronize(mark(stream)).ok());
+    return device_.now();
+  }
+
+  SimDevice device_{with_free_calls()};
+  const Stream a_ = device_.new_stream(), b_ = device_.new_stream();
+};
+
+TEST_F(SimTime, KernelsOfAStreamRunOneAfterAnotherBehindTheHost) {
+  kernel(a_, 10_us);
+  kernel(a_, 5_us);
+  EXPECT_EQ(device_.now(), 0_ns);
+  EXPECT_EQ(end_of(a_), 15_us);
+}
+
+TEST_F(SimTime, AKernelOnAnIdleStreamStartsWhenItIsLaunched) {
+  device_.advance(100_us);
+  kernel(a_, 10_us);
+  EXPECT_EQ(end_of(a_), 110_us);
+}
+
+TEST_F(SimTime, StreamsRunBesideEachOther) {
+  kernel(a_, 10_us);
+  kernel(b_, 8_us);
+  EXPECT_EQ(end_of(a_), 10_us);
+  EXPECT_EQ(end_of(b_), 10_us) << "done at 8 us, before the host came to ask";
+}
+
+TEST_F(SimTime, AWaitHoldsTheStreamUntilTheEventAndLeavesTheHostAlone) {
+  kernel(a_, 10_us);
+  kernel(b_, 2_us);
+  ASSERT_TRUE(device_.wait(b_, mark(a_)).ok());
+  kernel(b_, 5_us);
+  EXPECT_EQ(device_.now(), 0_ns);
+  EXPECT_EQ(device_.stream_waited(b_), 8_us);
+  EXPECT_EQ(device_.stream_waited(a_), 0_ns);
+  EXPECT_EQ(end_of(b_), 15_us);
+}
+
+TEST_F(SimTime, AWaitForADoneEventHoldsNothing) {
+  kernel(a_, 10_us);
+  const EventHandle event = mark(a_);
+  device_.advance(20_us);
+  ASSERT_TRUE(device_.wait(b_, event).ok());
+  EXPECT_EQ(device_.stream_waited(b_), 0_ns);
+}
+
+TEST_F(SimTime, AWaitIsForTheRecordMadeBeforeIt) {
+  kernel(a_, 10_us);
+  const EventHandle event = mark(a_);
+  ASSERT_TRUE(device_.wait(b_, event).ok());
+  kernel(a_, 100_us);
+  ASSERT_TRUE(device_.record(event, a_).ok());
+  EXPECT_EQ(end_of(b_), 10_us);
+  EXPECT_FALSE(device_.finished(event));
+}
+
+TEST_F(SimTime, AQueryIsTrueOnceTheClockReachesTheEnd) {
+  kernel(a_, 10_us);
+  const EventHandle event = mark(a_);
+  device_.advance(10_us - 1_ns);
+  EXPECT_FALSE(*device_.query(event));
+  device_.advance(1_ns);
+  EXPECT_TRUE(*device_.query(event));
+}
+
+TEST_F(SimTime, SynchronizeMovesTheClockToTheEndAndIsAHostWaitOnlyIfItHadTo) {
+  kernel(a_, 10_us);
+  const EventHandle event = mark(a_);
+  ASSERT_TRUE(device_.synchronize(event).ok());
+  EXPECT_EQ(device_.now(), 10_us);
+  EXPECT_EQ(device_.host_waits(), 1u);
+  EXPECT_EQ(device_.time_in(DeviceCall::synchronize), 10_us);
+  ASSERT_TRUE(device_.synchronize(event).ok());
+  EXPECT_EQ(device_.host_waits(), 1u);
+}
+
+TEST_F(SimTime, FinishedAsksWithoutATrace) {
+  kernel(a_, 10_us);
+  const EventHandle event = mark(a_);
+  device_.fail(DeviceCall::query, 1);
+  EXPECT_FALSE(device_.finished(event));
+  device_.advance(10_us);
+  EXPECT_TRUE(device_.finished(event));
+  EXPECT_EQ(device_.calls(DeviceCall::query), 0u);
+  EXPECT_EQ(device_.now(), 10_us);
+  EXPECT_FALSE(device_.finished(EventHandle{999}));
+}
+
+TEST_F(SimTime, FinishWaitsForEveryStream) {
+  kernel(a_, 10_us);
+  kernel(b_, 30_us);
+  device_.finish();
+  EXPECT_EQ(device_.now(), 30_us);
+  EXPECT_EQ(device_.host_waits(), 0u);
+}
+
+TEST_F(SimTime, ADestroyedStreamIsRefused) {
+  ASSERT_TRUE(device_.destroy_stream(a_).ok());
+  EXPECT_FALSE(device_.destroy_stream(a_).ok());
+  EXPECT_FALSE(device_.stream(a_.handle).ok());
+  EXPECT_EQ(device_.launch(a_, 0_ns).error().code(), ErrorCode::invalid_argument);
+  const EventHandle event = *device_.create_event();
+  EXPECT_EQ(device_.record(event, a_).error().code(), ErrorCode::device);
+  EXPECT_EQ(device_.wait(a_, event).error().code(), ErrorCode::device);
+  EXPECT_EQ(device_.capture_info(a_).error().code(), ErrorCode::device);
+  const Stream next = device_.new_stream();
+  EXPECT_NE(next.id, a_.id) << "ids are not used again";
+}
+
+// Memory
+
+TEST(SimMemory, AKernelMayOnlyTouchWhatIsMappedAndAccessible) {
+  SimDevice device;
+  const Stream stream = device.new_stream();
+  const Address address = *device.reserve(4_MiB, 2_MiB);
+  const PhysicalHandle handle = *device.create(2_MiB);
+  const auto touch = [&](Bytes offset, Bytes bytes) {
+    return device.launch(stream, Writes((address + offset).pointer(), bytes), 0_ns);
+  };
+  EXPECT_THAT(touch(0_B, 1_B).error().message(), HasSubstr("is not mapped"));
+  ASSERT_TRUE(device.map(address, 2_MiB, handle).ok());
+  EXPECT_THAT(touch(0_B, 1_B).error().message(), HasSubstr("lacks set_access"));
+  ASSERT_TRUE(device.set_access(address, 2_MiB).ok());
+  EXPECT_TRUE(touch(0_B, 2_MiB).ok());
+  EXPECT_EQ(touch(2_MiB - 1_B, 2_B).error().code(), ErrorCode::invalid_argument);
+  ASSERT_TRUE(device.unmap(address, 2_MiB).ok());
+  EXPECT_FALSE(touch(0_B, 1_B).ok());
+}
+
+TEST(SimMemory, ARangeOverSeveralPagesMayBeTouchedAtOnce) {
+  SimDevice device;
+  const Address address = *device.reserve(8_MiB, 2_MiB);
+  const PhysicalHandle small = *device.create(2_MiB);
+  const PhysicalHandle large = *device.create(6_MiB);
+  ASSERT_TRUE(device.map(address, 2_MiB, small).ok());
+  ASSERT_TRUE(device.map(address + 2_MiB, 6_MiB, large).ok());
+  ASSERT_TRUE(device.set_access(address, 8_MiB).ok());
+  const Stream a = device.new_stream(), b = device.new_stream();
+  ASSERT_TRUE(device.launch(a, Writes((address + 1_MiB).pointer(), 7_MiB), 0_ns).ok());
+  ASSERT_TRUE(device.launch(b, Reads(address.pointer(), 8_MiB), 0_ns).ok());
+  EXPECT_EQ(device.race_count(), 1u) << "one pair, though it meets in two pages";
+}
+
+TEST(SimMemory, MoreThanTheLimitIsOutOfMemoryAndChangesNothing) {
+  SimOptions options;
+  options.memory = 10_MiB;
+  SimDevice device(options);
+  const PhysicalHandle handle = *device.create(6_MiB);
+  const Result<PhysicalHandle> refused = device.create(6_MiB);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::out_of_memory);
+  EXPECT_THAT(refused.error().message(), HasSubstr("free 4194304 bytes of 10485760"));
+  EXPECT_EQ(device.physical_bytes(), 6_MiB);
+  EXPECT_TRUE(device.create(4_MiB).ok());
+  EXPECT_EQ(device.memory_info()->free, 0_B);
+  ASSERT_TRUE(device.release(handle).ok());
+  EXPECT_EQ(device.memory_info()->free, 6_MiB);
+  EXPECT_EQ(device.physical_peak(), 10_MiB);
+}
+
+TEST(SimMemory, AReleasedHandleIsGoneForNewMappingsButItsMemoryStaysWhileMapped) {
+  SimDevice device;
+  const MappedPage page = new_page(device);
+  const Address second = *device.reserve(2_MiB, 2_MiB);
+  ASSERT_TRUE(device.release(page.handle).ok());
+  EXPECT_EQ(device.live_handles(), 0u);
+  EXPECT_EQ(device.physical_bytes(), 2_MiB);
+  EXPECT_FALSE(device.map(second, 2_MiB, page.handle).ok());
+  EXPECT_FALSE(device.release(page.handle).ok());
+  ASSERT_TRUE(device.unmap(page.address, 2_MiB).ok());
+  EXPECT_EQ(device.physical_bytes(), 0_B);
+}
+
+TEST(SimMemory, MappingsPastTheCeilingCanNotBeMadeAccessible) {
+  SimOptions options;
+  options.mapping_ceiling = 2;
+  SimDevice device(options);
+  const MappedPage page = new_page(device);
+  const Address second = test::map_at_new_address(device, page.handle, 2_MiB);
+  const Address third = *device.reserve(2_MiB, 2_MiB);
+  ASSERT_TRUE(device.map(third, 2_MiB, page.handle).ok());
+  const Status refused = device.set_access(third, 2_MiB);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message(), HasSubstr("ceiling is 2"));
+  EXPECT_TRUE(device.set_access(second, 2_MiB).ok()) << "it is accessible already";
+  ASSERT_TRUE(device.unmap(second, 2_MiB).ok());
+  EXPECT_TRUE(device.set_access(third, 2_MiB).ok());
+}
+
+TEST(SimMemory, AnAddressComesFreeAgainOnceUnreserved) {
+  SimDevice device;
+  EXPECT_FALSE(device.reserve(96_TiB, 2_MiB).ok());
+  const Address first = *device.reserve(64_TiB, 2_MiB);
+  EXPECT_FALSE(device.reserve(64_TiB, 2_MiB).ok());
+  ASSERT_TRUE(device.unreserve(first, 64_TiB).ok());
+  EXPECT_EQ(*device.reserve(64_TiB, 2_MiB), first);
+}
+
+TEST(SimMemory, EverythingHeldIsCounted) {
+  SimDevice device;
+  const MappedPage page = new_page(device, 4_MiB);
+  const Address alias = test::map_at_new_address(device, page.handle, 4_MiB);
+  const EventHandle event = *device.create_event();
+  EXPECT_EQ(device.physical_bytes(), 4_MiB);
+  EXPECT_EQ(device.live_handles(), 1u);
+  EXPECT_EQ(device.live_mappings(), 2u);
+  EXPECT_EQ(device.live_reservations(), 2u);
+  EXPECT_EQ(device.live_events(), 1u);
+  for (const Address address : {page.address, alias}) {
+    ASSERT_TRUE(device.unmap(address, 4_MiB).ok());
+    ASSERT_TRUE(device.unreserve(address, 4_MiB).ok());
+  }
+  ASSERT_TRUE(device.release(page.handle).ok());
+  ASSERT_TRUE(device.destroy_event(event).ok());
+  EXPECT_EQ(device.physical_bytes(), 0_B);
+  EXPECT_EQ(device.live_handles(), 0u);
+  EXPECT_EQ(device.live_mappings(), 0u);
+  EXPECT_EQ(device.live_reservations(), 0u);
+  EXPECT_EQ(device.live_events(), 0u);
+}
+
+// Captures: the seam is there, and says that there is none.
+
+TEST(SimCapture, NoStreamIsBeingCaptured) {
+  SimDevice device;
+  const Stream stream = device.new_stream();
+  EXPECT_EQ(device.capture_info(stream)->status, CaptureInfo::Status::none);
+  EXPECT_EQ(device.capture_tips(stream).error().code(), ErrorCode::capture);
+  EXPECT_EQ(device.add_capture_dependencies(stream, {}).error().code(), ErrorCode::capture);
+}
+
+TEST(SimThreads, FiguresAddUpOverManyThreads) {
+  SimDevice device;
+  constexpr int kThreads = 4, kRounds = 500;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      const Stream stream = device.new_stream();
+      const MappedPage page = new_page(device);
+      const EventHandle event = *device.create_event();
+      for (int round = 0; round < kRounds; ++round) {
+        EXPECT_TRUE(device.launch(stream, Writes(page.at(), page.size), 1_us).ok());
+        EXPECT_TRUE(device.record(event, stream).ok());
+        EXPECT_TRUE(device.query(event).ok());
+      }
+      EXPECT_TRUE(device.synchronize(event).ok());
+      EXPECT_TRUE(device.unmap(page.address, page.size).ok());
+      EXPECT_TRUE(device.release(page.handle).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(device.calls(DeviceCall::record), std::uint64_t{kThreads} * kRounds);
+  EXPECT_EQ(device.time_in(DeviceCall::record), Nanoseconds{kThreads * kRounds * 141});
+  EXPECT_EQ(device.physical_bytes(), 0_B);
+  EXPECT_EQ(device.race_count(), 0u);
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,182 @@
+// The checker through the device: which orders count, across aliases, pages and the host.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/sim_memory_helpers.h"
+#include "weir/sim_device.h"
+
+namespace weir {
+namespace {
+
+using test::MappedPage;
+using test::new_page;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+class SimRaces : public testing::Test {
+ protected:
+  void launch(Stream stream, const Access& access, Nanoseconds duration = 10_us) {
+    ASSERT_TRUE(device_.launch(stream, access, duration).ok());
+  }
+  EventHandle record(Stream stream) {
+    const EventHandle event = *device_.create_event();
+    EXPECT_TRUE(device_.record(event, stream).ok());
+    return event;
+  }
+  void order(Stream earlier, Stream later) {
+    ASSERT_TRUE(device_.wait(later, record(earlier)).ok());
+  }
+
+  SimDevice device_;
+  const Stream a_ = device_.new_stream(), b_ = device_.new_stream(), c_ = device_.new_stream();
+  const MappedPage page_ = new_page(device_);
+};
+
+TEST_F(SimRaces, TwoStreamsWithoutAnEventAreReportedByName) {
+  launch(a_, Writes(page_.at(), 2_MiB));
+  launch(b_, Reads(page_.at(1_MiB), 512_B));
+  ASSERT_THAT(device_.races(), SizeIs(1));
+  const Race race = device_.races()[0];
+  EXPECT_EQ(race.first_stream, a_.id);
+  EXPECT_EQ(race.second_stream, b_.id);
+  EXPECT_THAT(race.describe(), HasSubstr("stream " + std::to_string(b_.id) + " reads 512 bytes"));
+  EXPECT_THAT(race.describe(),
+              HasSubstr("stream " + std::to_string(a_.id) + ", which writes 2097152 bytes"));
+}
+
+TEST_F(SimRaces, AnEventChainThroughAThirdStreamOrders) {
+  launch(a_, Writes(page_.at(), 2_MiB));
+  order(a_, c_);
+  order(c_, b_);
+  launch(b_, Writes(page_.at(), 2_MiB));
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+TEST_F(SimRaces, ASynchronizeOrdersBeforeAllThatFollows) {
+  launch(a_, Writes(page_.at(), 2_MiB));
+  ASSERT_TRUE(device_.synchronize(record(a_)).ok());
+  launch(b_, Writes(page_.at(), 2_MiB));
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+TEST_F(SimRaces, AQueryOrdersOnlyWhenItSaidTrue) {
+  launch(a_, Writes(page_.at(), 1_MiB));
+  const EventHandle event = record(a_);
+  ASSERT_FALSE(*device_.query(event));
+  launch(b_, Reads(page_.at(), 1_MiB));
+  EXPECT_EQ(device_.race_count(), 1u);
+
+  device_.advance(1_ms);
+  ASSERT_TRUE(*device_.query(event));
+  launch(c_, Reads(page_.at(), 1_MiB));
+  EXPECT_EQ(device_.race_count(), 1u);
+}
+
+TEST_F(SimRaces, ThatTheClockIsPastTheWorkOrdersNothing) {
+  launch(a_, Writes(page_.at(), 2_MiB));
+  const EventHandle event = record(a_);
+  device_.advance(1_ms);
+  ASSERT_TRUE(device_.finished(event));
+  launch(b_, Writes(page_.at(), 2_MiB));
+  EXPECT_EQ(device_.race_count(), 1u);
+}
+
+TEST_F(SimRaces, AnEventThatWasNeverRecordedOrdersNothing) {
+  launch(a_, Writes(page_.at(), 2_MiB));
+  const EventHandle event = *device_.create_event();
+  EXPECT_TRUE(*device_.query(event));
+  ASSERT_TRUE(device_.wait(b_, event).ok());
+  launch(b_, Writes(page_.at(), 2_MiB));
+  EXPECT_EQ(device_.race_count(), 1u);
+}
+
+TEST_F(SimRaces, TwoAddressesOfOnePageAreTheSameBytes) {
+  const Address alias = test::map_at_new_address(device_, page_.handle, page_.size);
+  launch(a_, Writes(page_.at(1_MiB), 1_MiB));
+  launch(b_, Writes(alias.pointer(), 1_MiB));
+  EXPECT_THAT(device_.races(), IsEmpty()) << "the two halves of the page";
+  launch(c_, Reads((alias + 2_MiB - 1_B).pointer(), 1_B));
+  ASSERT_THAT(device_.races(), SizeIs(1));
+  EXPECT_EQ(device_.races()[0].first.address, page_.address + 1_MiB);
+  EXPECT_EQ(device_.races()[0].second.address, alias + 2_MiB - 1_B);
+}
+
+TEST_F(SimRaces, TwoPagesAtTheSameAddressInTurnAreDifferentBytes) {
+  launch(a_, Writes(page_.at(), 2_MiB));
+  device_.finish();
+  ASSERT_TRUE(device_.unmap(page_.address, page_.size).ok());
+  const PhysicalHandle other = *device_.create(page_.size);
+  ASSERT_TRUE(device_.map(page_.address, page_.size, other).ok());
+  ASSERT_TRUE(device_.set_access(page_.address, page_.size).ok());
+  launch(b_, Writes(page_.at(), 2_MiB));
+  const Address moved = test::map_at_new_address(device_, page_.handle, page_.size);
+  launch(c_, Writes(moved.pointer(), 2_MiB));
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+TEST_F(SimRaces, StampsFollowThePageToANewAddress) {
+  const Address alias = test::map_at_new_address(device_, page_.handle, page_.size);
+  launch(a_, Writes(page_.at(), 2_MiB));
+  launch(b_, Writes(alias.pointer(), 512_B));
+  EXPECT_EQ(device_.race_count(), 1u);
+}
+
+// RMM's pool merged stream b's free list into stream c's without recording c's event again: a block
+// that b had taken from a could go from c to a third stream while a still ran.
+TEST_F(SimRaces, TheThreeStreamBugOfRmmIsCaught) {
+  launch(a_, Writes(page_.at(), 1_MiB), 10_ms);  // the stalled stream
+  const EventHandle stale = record(b_);          // b's event, from before b waited for a
+  order(a_, b_);                                 // b takes over a's free list
+  ASSERT_TRUE(device_.wait(c_, stale).ok());     // c steals from b, waiting for the stale event
+  launch(c_, Writes(page_.at(), 1_MiB));
+  ASSERT_THAT(device_.races(), SizeIs(1));
+  EXPECT_EQ(device_.races()[0].first_stream, a_.id);
+}
+
+TEST_F(SimRaces, WithTheEventRecordedAgainTheSameHandOverIsClean) {
+  launch(a_, Writes(page_.at(), 1_MiB), 10_ms);
+  order(a_, b_);
+  order(b_, c_);
+  launch(c_, Writes(page_.at(), 1_MiB));
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+TEST_F(SimRaces, UnmappingMemoryThatAKernelMayStillUseIsReported) {
+  launch(a_, Reads(page_.at(), 512_B));
+  order(a_, b_);
+  ASSERT_TRUE(device_.unmap(page_.address, page_.size).ok());
+  ASSERT_THAT(device_.races(), SizeIs(1));
+  const Race race = device_.races()[0];
+  EXPECT_EQ(race.kind, Race::Kind::unmapped_in_use);
+  EXPECT_THAT(race.describe(), HasSubstr("the host has not waited for stream"));
+}
+
+TEST_F(SimRaces, UnmappingAfterTheHostWaitedIsFine) {
+  launch(a_, Writes(page_.at(), 2_MiB));
+  ASSERT_TRUE(device_.synchronize(record(a_)).ok());
+  ASSERT_TRUE(device_.unmap(page_.address, page_.size).ok());
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+TEST_F(SimRaces, UnmappingOneAliasDoesNotMindWorkThroughTheOther) {
+  const Address alias = test::map_at_new_address(device_, page_.handle, page_.size);
+  launch(a_, Writes(page_.at(), 2_MiB));
+  ASSERT_TRUE(device_.unmap(alias, page_.size).ok());
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+TEST(SimRacesOff, NothingIsCheckedWhenNotAskedFor) {
+  SimOptions options;
+  options.check_races = false;
+  SimDevice device(options);
+  const MappedPage page = new_page(device);
+  const Stream a = device.new_stream(), b = device.new_stream();
+  ASSERT_TRUE(device.launch(a, Writes(page.at(), 512_B), 1_us).ok());
+  ASSERT_TRUE(device.launch(b, Writes(page.at(), 512_B), 1_us).ok());
+  ASSERT_TRUE(device.unmap(page.address, page.size).ok());
+  EXPECT_EQ(device.race_count(), 0u);
+}
+
+}  // namespace
+}  // namespace weir

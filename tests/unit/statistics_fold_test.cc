@@ -1,0 +1,169 @@
+#include "observe/statistics_fold.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+namespace weir {
+namespace {
+
+Event event(EventKind kind, HeapId heap = {}) {
+  Event event;
+  event.kind = kind;
+  event.heap = heap;
+  return event;
+}
+
+Event block(EventKind kind, HeapId heap, Bytes bytes, Bytes requested) {
+  Event of_block = event(kind, heap);
+  of_block.stream = heap.value + 10;
+  of_block.bytes = bytes;
+  of_block.requested = requested;
+  return of_block;
+}
+
+Event page(EventKind kind, Bytes bytes, HeapId heap = {}) {
+  Event of_page = event(kind, heap);
+  of_page.bytes = bytes;
+  return of_page;
+}
+
+TEST(Gauge, KeepsPeakAndSumOfRises) {
+  Gauge gauge;
+  gauge.add(5);
+  gauge.subtract(3);
+  gauge.add(2);
+  EXPECT_EQ(gauge, (Gauge{4, 5, 7}));
+}
+
+TEST(StatisticsFold, CountsBlocksOfEachHeapAndOfTheDevice) {
+  StatisticsFold fold;
+  const HeapId a{0}, b{1};
+  fold.on_event(block(EventKind::allocate, a, 1024_B, 600_B));
+  fold.on_event(block(EventKind::allocate, b, 512_B, 512_B));
+  fold.on_event(block(EventKind::deallocate, a, 1024_B, 600_B));
+  fold.on_event(block(EventKind::allocate, b, 512_B, 1_B));
+
+  const Statistics all = fold.statistics();
+  EXPECT_EQ(all.live_blocks, (Gauge{2, 2, 3}));
+  EXPECT_EQ(all.live_bytes, (Gauge{1024, 1536, 2048}));
+  EXPECT_EQ(all.requested_bytes, (Gauge{513, 1112, 1113}));
+  ASSERT_EQ(all.heaps.size(), 2u);
+  EXPECT_EQ(all.heaps[0].live_bytes, (Gauge{0, 1024, 1024}));
+  EXPECT_EQ(all.heaps[1].live_bytes, (Gauge{1024, 1024, 1024}));
+  EXPECT_EQ(all.heaps[1].heap, b);
+  EXPECT_EQ(all.heaps[1].stream, 11u);
+}
+
+TEST(StatisticsFold, CountsPagesMappingsAndLeases) {
+  StatisticsFold fold;
+  const HeapId heap{0};
+  fold.on_event(page(EventKind::create, 2_MiB));
+  fold.on_event(page(EventKind::create, 8_MiB));
+  fold.on_event(page(EventKind::map, 2_MiB, heap));
+  fold.on_event(page(EventKind::map, 8_MiB, heap));
+  fold.on_event(page(EventKind::map, 8_MiB, heap));
+  fold.on_event(page(EventKind::lease, 8_MiB, heap));
+  fold.on_event(page(EventKind::unlease, 8_MiB, heap));
+  fold.on_event(page(EventKind::unmap, 2_MiB, heap));
+  fold.on_event(page(EventKind::release, 2_MiB));
+  fold.on_event(page(EventKind::trim, 2_MiB));
+
+  const Statistics all = fold.statistics();
+  EXPECT_EQ(all.pages, (Gauge{1, 2, 2}));
+  EXPECT_EQ(all.reserved_bytes, (Gauge{(8_MiB).count, (10_MiB).count, (10_MiB).count}));
+  EXPECT_EQ(all.mappings, (Gauge{2, 3, 3}));
+  EXPECT_EQ(all.mapped_bytes, (Gauge{(16_MiB).count, (18_MiB).count, (18_MiB).count}));
+  EXPECT_EQ(all.leased_bytes, (Gauge{0, (8_MiB).count, (8_MiB).count}));
+  EXPECT_EQ(all.heaps[0].leased_bytes, all.leased_bytes);
+  EXPECT_EQ(all.trimmed_bytes, (2_MiB).count);
+}
+
+TEST(StatisticsFold, CountsWaitsFencesAndFailures) {
+  StatisticsFold fold;
+  fold.on_event(event(EventKind::fence, HeapId{0}));
+  fold.on_event(event(EventKind::fence, HeapId{1}));
+  fold.on_event(event(EventKind::stream_wait, HeapId{1}));
+  fold.on_event(event(EventKind::host_wait));
+  fold.on_event(event(EventKind::out_of_memory));
+
+  const Statistics all = fold.statistics();
+  EXPECT_EQ(all.fences, 2u);
+  EXPECT_EQ(all.heaps[0].fences, 1u);
+  EXPECT_EQ(all.stream_waits, 1u);
+  EXPECT_EQ(all.heaps[1].stream_waits, 1u);
+  EXPECT_EQ(all.host_waits, 1u);
+  EXPECT_EQ(all.out_of_memory, 1u);
+}
+
+TEST(DeviceFold, PeakOfTheDeviceIsNotTheSumOfTheHeapsPeaks) {
+  DeviceFold device;
+  HeapFold a(device, HeapId{0}, 10), b(device, HeapId{1}, 11);
+  a.on_event(block(EventKind::allocate, HeapId{0}, 4096_B, 4096_B));
+  a.on_event(block(EventKind::deallocate, HeapId{0}, 4096_B, 4096_B));
+  b.on_event(block(EventKind::allocate, HeapId{1}, 1024_B, 1024_B));
+
+  const Statistics all = device.combine({a.statistics(), b.statistics()});
+  EXPECT_EQ(all.live_bytes, (Gauge{1024, 4096, 5120}));
+}
+
+TEST(DeviceFold, ResettingPeaksStartsThemAtTheCurrentLevel) {
+  DeviceFold device;
+  HeapFold heap(device, HeapId{0}, 10);
+  device.on_event(page(EventKind::create, 4_MiB));
+  device.on_event(page(EventKind::create, 2_MiB));
+  device.on_event(page(EventKind::release, 2_MiB));
+  heap.on_event(block(EventKind::allocate, HeapId{0}, 4096_B, 4096_B));
+  heap.on_event(block(EventKind::allocate, HeapId{0}, 512_B, 512_B));
+  heap.on_event(block(EventKind::deallocate, HeapId{0}, 4096_B, 4096_B));
+  heap.reset_peaks();
+  device.reset_peaks();
+
+  const Statistics all = device.combine({heap.statistics()});
+  EXPECT_EQ(all.live_bytes, (Gauge{512, 512, 4608}));
+  EXPECT_EQ(all.live_blocks.peak, 1u);
+  EXPECT_EQ(all.requested_bytes.peak, 512u);
+  EXPECT_EQ(all.reserved_bytes, (Gauge{(4_MiB).count, (4_MiB).count, (6_MiB).count}));
+  EXPECT_EQ(all.heaps[0].live_bytes.peak, 512u);
+}
+
+TEST(DeviceFold, HeapsOfManyThreadsAddUpExactly) {
+  constexpr int kThreads = 4, kRounds = 20000;
+  DeviceFold device;
+  std::vector<HeapFold> heaps;
+  for (std::uint32_t i = 0; i < kThreads; ++i) heaps.emplace_back(device, HeapId{i}, i);
+  std::vector<std::thread> threads;
+  for (std::uint32_t i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&heap = heaps[i], id = HeapId{i}] {
+      heap.on_event(block(EventKind::allocate, id, 1024_B, 1000_B));
+      for (int round = 0; round < kRounds; ++round) {
+        heap.on_event(block(EventKind::allocate, id, 512_B, 500_B));
+        heap.on_event(block(EventKind::deallocate, id, 512_B, 500_B));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  std::vector<HeapStatistics> parts;
+  for (const HeapFold& heap : heaps) parts.push_back(heap.statistics());
+  const Statistics all = device.combine(parts);
+  EXPECT_EQ(all.live_blocks.current, 4u);
+  EXPECT_EQ(all.live_blocks.total, std::uint64_t{kThreads} * (kRounds + 1));
+  EXPECT_EQ(all.live_bytes.current, 4096u);
+  EXPECT_GE(all.live_bytes.peak, 4096u + 512u);
+  EXPECT_LE(all.live_bytes.peak, 4096u + 4 * 512u);
+  EXPECT_EQ(all.requested_bytes.current, 4000u);
+}
+
+TEST(Event, EveryKindHasANameOfItsOwn) {
+  std::vector<std::string_view> names;
+  for (int kind = 0; kind < kEventKinds; ++kind) {
+    names.push_back(name_of(static_cast<EventKind>(kind)));
+    EXPECT_NE(names.back(), "unknown");
+    for (int before = 0; before < kind; ++before) EXPECT_NE(names[before], names.back());
+  }
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,42 @@
+// The `weir` command.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "command.h"
+
+namespace {
+
+// `weir help [COMMAND]` as `weir [COMMAND] --help`.
+void understand_help(std::vector<std::string>& arguments) {
+  if (arguments.empty()) arguments.emplace_back("help");
+  if (arguments.front() != "help") return;
+  arguments.erase(arguments.begin());
+  arguments.emplace_back("--help");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  weir::ExitCode exit_code = weir::ExitCode::ok;
+  CLI::App app("weir: what a CUDA program does with memory, replayed through Weir's allocator",
+               "weir");
+  app.set_version_flag("--version", "weir " WEIR_VERSION, "Print the version and exit");
+  app.require_subcommand(1);
+  app.footer("`weir help COMMAND` describes a command.");
+  weir::add_replay_command(app, exit_code);
+
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  understand_help(arguments);
+  arguments = weir::with_json_file_joined(std::move(arguments));
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+  try {
+    app.parse(std::move(arguments));
+  } catch (const CLI::ParseError& error) {
+    // CLI11's own codes tell the kinds of mistake apart; here they are all the caller's.
+    return app.exit(error) == 0 ? 0 : static_cast<int>(weir::ExitCode::bad_input);
+  }
+  return static_cast<int>(exit_code);
+}

@@ -1,0 +1,130 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <vector>
+
+#include "replay/report.h"
+#include "replay/units.h"
+#include "weir/config.h"
+
+namespace weir {
+namespace {
+
+// Rows of equal length; the first is the heading. Right-aligned.
+std::string table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      fmt::format_to(std::back_inserter(text), "  {:>{}}", row[i], widths[i]);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+double percent_in_driver(const ReplayFigures& figures) {
+  if (figures.trace_time.count == 0) return 0;
+  return 100 * static_cast<double>(figures.driver_time.count) /
+         static_cast<double>(figures.trace_time.count);
+}
+
+std::vector<std::string> row(std::string name, const ReplayReport& report,
+                             const ReplayFigures& figures) {
+  return {std::move(name),
+          in_words(report.peak_live),
+          in_words(figures.peak_reserved),
+          fmt::format("{:.4f}", report.ratio(figures)),
+          in_words(figures.driver_time),
+          fmt::format("{:.2f} %", percent_in_driver(figures)),
+          with_commas(figures.calls(DeviceCall::create)),
+          with_commas(figures.calls(DeviceCall::map)),
+          with_commas(figures.stream_waits),
+          with_commas(figures.host_waits),
+          figures.races ? with_commas(*figures.races) : "-"};
+}
+
+std::string verdict(const ReplayReport& report) {
+  if (report.failure) {
+    return fmt::format("It ended early, in pass {} at line {} of the trace.", report.failure->pass,
+                       report.failure->line);
+  }
+  const double more = 100 * (report.ratio(report.all) - 1);
+  std::string text = fmt::format(
+      "Weir held at most {:.2f} % more memory than the program itself had in use, and spent {:.2f} "
+      "% "
+      "of the program's time in the driver.",
+      std::max(more, 0.0), percent_in_driver(report.all));
+  text += report.all.host_waits == 0
+              ? " The host never waited"
+              : fmt::format(" The host waited {}", counted(report.all.host_waits, "time"));
+  if (!report.all.races) return text + "; nobody looked for races.";
+  return text + (*report.all.races == 0
+                     ? ", and every use of memory was ordered after the last."
+                     : fmt::format(", and {} NOT ordered after the last: a bug in Weir.",
+                                   *report.all.races == 1
+                                       ? "one use of memory was"
+                                       : with_commas(*report.all.races) + " uses of memory were"));
+}
+
+}  // namespace
+
+std::string report_text(const ReplayReport& report) {
+  std::string text = fmt::format(
+      "{} on {}: {} on {}, {} of recorded time, policy {}, {}\n\n", report.trace,
+      report.device == "sim" ? "the simulated device" : report.device,
+      counted(report.blocks, "block"), counted(report.streams, "stream"),
+      in_words(report.trace_time), name_of(report.options.policy),
+      report.options.limit == 0_B ? "no limit" : "limit " + in_words(report.options.limit));
+  std::vector<std::vector<std::string>> rows = {{"pass", "peak live", "peak reserved", "ratio",
+                                                 "driver time", "of run", "creates", "maps",
+                                                 "stream waits", "host waits", "races"}};
+  for (std::size_t i = 0; i < report.passes.size(); ++i) {
+    rows.push_back(row(std::to_string(i + 1), report, report.passes[i]));
+  }
+  if (report.passes.size() > 1) rows.push_back(row("all", report, report.all));
+  return text + table(rows) + "\n" + verdict(report) + "\n";
+}
+
+ExitCode ReplayOutcome::exit_code() const {
+  if (!report) {
+    return error->code() == ErrorCode::invalid_input ? ExitCode::bad_input : ExitCode::failed;
+  }
+  if (report->failure) {
+    switch (report->failure->kind) {
+      case ReplayFailure::Kind::out_of_memory:
+        return ExitCode::out_of_memory;
+      case ReplayFailure::Kind::unsound:
+        return ExitCode::unsound;
+      case ReplayFailure::Kind::device:
+        return ExitCode::failed;
+    }
+  }
+  return report->all.races.value_or(0) == 0 ? ExitCode::ok : ExitCode::unsound;
+}
+
+std::string ReplayOutcome::complaint() const {
+  if (!report) return error->message();
+  if (const std::optional<ReplayFailure>& failure = report->failure) {
+    std::string text =
+        fmt::format("{}:{}: in pass {}: {}", trace, failure->line, failure->pass, failure->message);
+    for (const std::string& line : failure->held) text += "\n  " + line;
+    return text;
+  }
+  if (exit_code() == ExitCode::ok) return {};
+  return fmt::format("{}: {} on {}{}", trace, counted(*report->all.races, "race"), report->device,
+                     report->first_race.empty() ? "" : ", the first: " + report->first_race);
+}
+
+std::string ReplayOutcome::note() const {
+  if (!report || !report->captures) return {};
+  return "the trace has phases that were captured into graphs; they were replayed as if they had "
+         "not been";
+}
+
+}  // namespace weir

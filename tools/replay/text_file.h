@@ -1,0 +1,15 @@
+// Writes a whole file.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "weir/result.h"
+
+namespace weir {
+
+// Replaces the file `path`, compressed with gzip when its name ends with ".gz".
+// Errors: invalid_argument, naming the file and why.
+Status write_text_file(const std::string& path, std::string_view text);
+
+}  // namespace weir

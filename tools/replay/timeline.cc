@@ -1,0 +1,183 @@
+#include "replay/timeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace weir {
+namespace {
+
+// Of each track. Together with the number of tracks these bound the file.
+constexpr std::size_t kMostMarks = 2000;
+constexpr std::size_t kMostPoints = 10000;
+constexpr std::size_t kMostUses = 5000;
+constexpr std::size_t kMostSlices = 5000;
+
+}  // namespace
+
+void TimelineMarks::add(Nanoseconds start, Bytes bytes) {
+  if (!marks_.empty() && width_ > 0 && marks_.back().start.count / width_ == start.count / width_) {
+    TimelineMark& last = marks_.back();
+    last.end = start;
+    ++last.count;
+    last.bytes += bytes;
+    return;
+  }
+  if (marks_.size() == kMostMarks) merge_neighbours();
+  marks_.push_back({start, start, 1, bytes});
+}
+
+void TimelineMarks::merge_neighbours() {
+  while (marks_.size() > kMostMarks / 2) {
+    width_ = std::max<std::int64_t>(1000, width_ * 2);
+    std::size_t kept = 0;
+    for (std::size_t i = 1; i < marks_.size(); ++i) {
+      TimelineMark& into = marks_[kept];
+      const TimelineMark& next = marks_[i];
+      if (into.start.count / width_ != next.start.count / width_) {
+        marks_[++kept] = next;
+        continue;
+      }
+      into.end = next.end;
+      into.count += next.count;
+      into.bytes += next.bytes;
+    }
+    marks_.resize(kept + 1);
+  }
+}
+
+void TimelineCounter::set(Nanoseconds time, std::uint64_t value) {
+  value_ = value;
+  if (!points_.empty() && points_.back().last_at.count / width_ == time.count / width_) {
+    Point& last = points_.back();
+    if (value > last.highest) last.highest = value, last.highest_at = time;
+    last.last = value;
+    last.last_at = time;
+    return;
+  }
+  if (points_.size() == kMostPoints) merge_neighbours();
+  points_.push_back({time, time, value, value});
+}
+
+void TimelineCounter::merge_neighbours() {
+  while (points_.size() > kMostPoints / 2) {
+    width_ *= 2;
+    std::size_t kept = 0;
+    for (std::size_t i = 1; i < points_.size(); ++i) {
+      Point& into = points_[kept];
+      const Point& next = points_[i];
+      if (into.last_at.count / width_ != next.last_at.count / width_) {
+        points_[++kept] = next;
+        continue;
+      }
+      if (next.highest > into.highest) {
+        into.highest = next.highest;
+        into.highest_at = next.highest_at;
+      }
+      into.last = next.last;
+      into.last_at = next.last_at;
+    }
+    points_.resize(kept + 1);
+  }
+}
+
+void Timeline::begin_trace(std::string_view trace, std::string_view device, Nanoseconds start) {
+  processes_.emplace_back();
+  processes_.back().name = fmt::format("{} on {}", trace, device);
+  processes_.back().start = start;
+}
+
+void Timeline::name_stream(std::uint64_t id, std::string name) {
+  stream(id).name = std::move(name);
+}
+
+void Timeline::begin_pass(unsigned pass, Nanoseconds time) {
+  in_pass_ = true;
+  processes_.back().passes.push_back({fmt::format("pass {}", pass), time, time});
+}
+
+void Timeline::begin_phase(std::string_view name, Nanoseconds time) {
+  end_phase(time);
+  std::vector<Slice>& phases = processes_.back().phases;
+  if (phases.size() == kMostSlices) return;
+  phases.push_back({std::string(name), time, time});
+  in_phase_ = true;
+}
+
+void Timeline::end_phase(Nanoseconds time) {
+  if (std::exchange(in_phase_, false)) processes_.back().phases.back().end = time;
+}
+
+void Timeline::end_pass(Nanoseconds time) {
+  end_phase(time);
+  processes_.back().passes.back().end = time;
+  in_pass_ = false;
+}
+
+Timeline::StreamTrack& Timeline::stream(std::uint64_t id) {
+  Process& process = processes_.back();
+  const auto [found, added] = process.stream_index.try_emplace(id, process.streams.size());
+  if (added) process.streams.push_back({"another stream", {}, 0, {}});
+  return process.streams[found->second];
+}
+
+void Timeline::use(std::uint64_t id, const TraceBlock& block, Nanoseconds start,
+                   Nanoseconds duration) {
+  StreamTrack& track = stream(id);
+  if (track.uses.size() == kMostUses) {
+    ++track.uses_left_out;
+  } else {
+    track.uses.push_back({block.id, block.bytes, start, duration});
+  }
+}
+
+void Timeline::on_event(const Event& event) {
+  if (!in_pass_) return;
+  Process& process = processes_.back();
+  switch (event.kind) {
+    case EventKind::allocate:
+      process.live.add(event.time, event.bytes.count);
+      break;
+    case EventKind::deallocate:
+      process.live.subtract(event.time, event.bytes.count);
+      break;
+    case EventKind::create:
+      process.reserved.add(event.time, event.bytes.count);
+      break;
+    case EventKind::release:
+      process.reserved.subtract(event.time, event.bytes.count);
+      break;
+    default:
+      break;
+  }
+  switch (event.kind) {
+    case EventKind::stream_wait: {
+      // By value: looking up a second stream may move the first.
+      const std::string what = "waits for " + stream(event.other).name;
+      stream(event.stream).marks[what].add(event.time, 0_B);
+      break;
+    }
+    case EventKind::host_wait:
+      if (process.host_waits.size() < kMostSlices) {
+        process.host_waits.push_back({"host waits for " + stream(event.other).name,
+                                      event.time - event.duration, event.time});
+      }
+      break;
+    case EventKind::create:
+    case EventKind::map:
+    case EventKind::unmap:
+    case EventKind::release:
+    case EventKind::lease:
+      process.marks[event.kind].add(event.time, event.bytes);
+      break;
+    case EventKind::trim:
+    case EventKind::out_of_memory:
+      process.marks[event.kind].add(event.time, event.bytes + event.requested);
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace weir
