@@ -24,8 +24,7 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
     : device_(device),
       observer_(device, sink),
       timelines_(device, observer_),
-      pages_(device, timelines_, observer_, addresses_, options),
-      most_mappings_(options.most_mappings) {}
+      pages_(device, timelines_, observer_, addresses_, options) {}
 
 Result<StreamHeap*> DeviceHeap::Impl::heap_of(Stream stream) {
   {
@@ -72,9 +71,10 @@ Result<Address> DeviceHeap::Impl::allocate(Bytes bytes, Stream stream) {
   Result<Address> at = (*heap)->allocate(bytes);
   if (at || at.error().code() != ErrorCode::out_of_memory) return at;
 
-  // Idle pages need only be waited for by the host where they must be unmapped.
-  if (pages_.totals().mappings >= most_mappings_) {
+  // The host need only wait for idle pages where they must be unmapped.
+  if (pages_.totals().short_of_mappings) {
     if (Status status = pages_.wait_for_idle_pages(); !status) return std::move(status).error();
+    if (Result<Bytes> gone = pages_.trim(0_B); !gone) return std::move(gone).error();
     at = (*heap)->allocate(bytes);
     if (at || at.error().code() != ErrorCode::out_of_memory) return at;
   }

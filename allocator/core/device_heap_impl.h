@@ -54,7 +54,6 @@ class DeviceHeap::Impl {
   Observer observer_;
   Timelines timelines_;
   PageHeap pages_;
-  const std::uint64_t most_mappings_;
 
   mutable std::shared_mutex heaps_mutex_;
   std::vector<std::unique_ptr<StreamHeap>> heaps_;               // by HeapId

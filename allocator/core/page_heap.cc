@@ -14,6 +14,9 @@ namespace {
 // policy rather grows, as far as growing costs nothing.
 constexpr std::uint64_t kYoung = 64;
 
+// How often a request is planned anew because the device had less room than was thought.
+constexpr int kAttempts = 4;
+
 }  // namespace
 
 PageHeap::PageHeap(Device& device, Timelines& timelines, Observer& observer,
@@ -40,14 +43,18 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, std::uint64_t small
   arenas_.try_emplace(owner.id);
   ++requests_;
   effort_.count_requests(small_requests + 1, small_bytes + size);
-  // What is about to be in use counts: growing up to it is no waste.
-  peak_used_ = std::max(peak_used_, table_.used() + size);
-  device_full_ = false;
+  device_room_.reset();
+  short_of_mappings_ = false;
 
   const std::uint64_t key = owner.history.note(size, epoch_);
+  // What is about to be in use counts: growing up to it is no waste.
+  const Bytes peak_before = std::exchange(peak_used_, std::max(peak_used_, table_.used() + size));
   const std::optional<Address> recalled = recall(owner, size, key);
   Result<Address> at = recalled ? Result<Address>(*recalled) : place(owner, size);
-  if (!at) return at;
+  if (!at) {
+    peak_used_ = peak_before;
+    return at;
+  }
   if (Status status = claim(owner, {*at, size}); !status) return std::move(status).error();
   if (!recalled) memory_.remember(key, *at);
   owner.history.add(size);
@@ -62,7 +69,8 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
       placement.find(size, avoids_anything() ? avoid_range : Placement::Avoid{});
   if (found && placement.worth_improving(size, found->activated)) {
     const Plan plan = placement.plan(size);
-    if (plan.create == 0_B && plan.activated < found->activated) {
+    if (plan.create == 0_B && plan.activated < found->activated &&
+        has_room_for_mappings(plan.middle.size() + 2)) {
       if (Result<Address> at = build(owner, plan)) return at;
     }
   }
@@ -101,13 +109,15 @@ Placement PageHeap::placement(const Owner& owner) const {
 }
 
 Bytes PageHeap::room() const {
-  if (device_full_) return 0_B;
-  if (limit_ == 0_B) return Bytes{~std::uint64_t{0}} - table_.total();
-  return limit_ - std::min(limit_, table_.total());
+  const Bytes device = device_room_.value_or(Bytes{~std::uint64_t{0}});
+  if (limit_ == 0_B) return device;
+  return std::min(device, limit_ - std::min(limit_, table_.total()));
 }
 
 // New pages at the end of the arena, behind what is free there.
 Result<Address> PageHeap::grow(Owner& owner, Bytes size) {
+  const std::size_t pages = placement(owner).page_sizes(size).size();
+  if (Status status = make_room_for_mappings(pages); !status) return std::move(status).error();
   Arena& arena = arenas_.at(owner.id);
   const std::optional<Range> run = arena.usable().ending_at(arena.frontier());
   const Bytes have = run ? run->size : 0_B;
@@ -126,12 +136,12 @@ Result<Address> PageHeap::grow(Owner& owner, Bytes size) {
 }
 
 Result<Address> PageHeap::stitch(Owner& owner, Bytes size) {
-  Plan plan = placement(owner).plan(size);
-  if (plan.create <= room()) {
+  // When the device turns out to be full, what it has left is known, and the next plan keeps to it.
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const Plan plan = placement(owner).plan(size);
+    if (plan.create > room()) break;
     Result<Address> at = build(owner, plan);
-    if (at || !device_full_) return at;
-    plan = placement(owner).plan(size);  // now that the device is known to be full
-    if (plan.create == 0_B) return build(owner, plan);
+    if (at || at.error().code() != ErrorCode::out_of_memory || plan.create == 0_B) return at;
   }
   return Error(ErrorCode::out_of_memory, "no free memory fits");
 }
@@ -153,6 +163,8 @@ bool PageHeap::extends_row(Owner& owner, const Plan& plan, Bytes more) const {
 }
 
 Result<Address> PageHeap::build(Owner& owner, const Plan& plan) {
+  const std::size_t pages = plan.middle.size() + placement(owner).page_sizes(plan.create).size() + 2;
+  if (Status status = make_room_for_mappings(pages); !status) return std::move(status).error();
   Bytes more = plan.create;
   for (const PageId page : plan.middle) more += table_.page(page).size;
   if (plan.head) more += table_.page(*plan.head).size;

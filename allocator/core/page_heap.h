@@ -70,6 +70,7 @@ class PageHeap : private PageTable::Listener {
   struct Totals {
     Bytes total, leased, used;
     std::uint64_t mappings = 0;
+    bool short_of_mappings = false;  // the last request failed for want of them
   };
   Totals totals() const;
   // Pages by id, for a snapshot.
@@ -123,7 +124,8 @@ class PageHeap : private PageTable::Listener {
   Status unmap(Address at) WEIR_REQUIRES(mutex_);
   Status release(PageId page) WEIR_REQUIRES(mutex_);
   Result<Bytes> trim_locked(Bytes keep) WEIR_REQUIRES(mutex_);
-  Status shed_mappings() WEIR_REQUIRES(mutex_);
+  bool has_room_for_mappings(std::size_t more) const WEIR_REQUIRES(mutex_);
+  Status make_room_for_mappings(std::size_t more) WEIR_REQUIRES(mutex_);
   // Fences that hold an idle page.
   FenceSet held_by(PageId page) const WEIR_REQUIRES(mutex_);
 
@@ -149,7 +151,9 @@ class PageHeap : private PageTable::Listener {
   Effort effort_ WEIR_GUARDED_BY(mutex_);
   Bytes limit_ WEIR_GUARDED_BY(mutex_);
   Bytes peak_used_ WEIR_GUARDED_BY(mutex_);
-  bool device_full_ WEIR_GUARDED_BY(mutex_) = false;  // creating failed in this request
+  // What the device has left, once creating a page failed in this request.
+  std::optional<Bytes> device_room_ WEIR_GUARDED_BY(mutex_);
+  bool short_of_mappings_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint64_t requests_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint64_t epoch_ WEIR_GUARDED_BY(mutex_) = 0;  // rises when nothing is in use
   std::uint32_t next_row_ WEIR_GUARDED_BY(mutex_) = 0;

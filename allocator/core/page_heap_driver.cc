@@ -14,7 +14,7 @@ namespace {
 constexpr Bytes kRegion = 256_GiB;
 
 // How many mappings are given up at a time when there are too many.
-constexpr int kMappingsShed = 256;
+constexpr std::size_t kMappingsShed = 256;
 
 }  // namespace
 
@@ -59,9 +59,14 @@ Status PageHeap::begin_row(const Owner& owner, Bytes size) {
 Result<PageId> PageHeap::create(Bytes size) {
   Result<PhysicalHandle> handle = device_.create(size);
   if (!handle) {
-    device_full_ = handle.error().code() == ErrorCode::out_of_memory;
+    if (handle.error().code() == ErrorCode::out_of_memory) {
+      const Result<MemoryInfo> info = device_.memory_info();
+      const Bytes free = info ? round_down(info->free, granularity_) : 0_B;
+      device_room_ = std::min(free, size - granularity_);
+    }
     return std::move(handle).error();
   }
+  if (device_room_) *device_room_ -= std::min(*device_room_, size);
   const PageId id = table_.add(*handle, size);
   uses_.try_emplace(id.value);
   observer_.emit(Event{.kind = EventKind::create, .page = id, .bytes = size});
@@ -70,9 +75,6 @@ Result<PageId> PageHeap::create(Bytes size) {
 
 // Maps the page behind the current row, which has room for it.
 Status PageHeap::append(Owner& owner, PageId id) {
-  if (table_.mappings().size() >= most_mappings_) {
-    if (Status status = shed_mappings(); !status) return status;
-  }
   const Page& page = table_.page(id);
   const bool alias = !page.mappings.empty();
   Arena& arena = arenas_.at(owner.id);
@@ -157,13 +159,19 @@ Result<Bytes> PageHeap::trim_locked(Bytes keep) {
   return gone;
 }
 
-// Gives up mappings of idle pages beyond each one's first, where the device is done with them.
-Status PageHeap::shed_mappings() {
-  int shed = 0;
+bool PageHeap::has_room_for_mappings(std::size_t more) const {
+  return table_.mappings().size() + more <= most_mappings_;
+}
+
+// Gives up mappings of idle pages beyond each one's first, where the device is done with them. Goes
+// before anything is placed: what is usable changes.
+Status PageHeap::make_room_for_mappings(std::size_t more) {
+  if (has_room_for_mappings(more)) return {};
   std::vector<PageId> idle;
   for (const auto& [size, id] : table_.idle()) idle.push_back(id);
+  std::size_t shed = 0;
   for (const PageId id : idle) {
-    if (shed >= kMappingsShed) break;
+    if (shed >= kMappingsShed && has_room_for_mappings(more)) break;
     if (table_.page(id).mappings.size() < 2) continue;
     Result<bool> complete = timelines_.complete(held_by(id));
     if (!complete) return std::move(complete).error();
@@ -173,11 +181,12 @@ Status PageHeap::shed_mappings() {
       ++shed;
     }
   }
-  if (shed > 0) return {};
+  if (has_room_for_mappings(more)) return {};
+  short_of_mappings_ = true;
   return Error(ErrorCode::out_of_memory,
                std::to_string(table_.mappings().size()) +
-                   " mappings are held, the most that HeapOptions::most_mappings allows, and all "
-                   "are in use");
+                   " mappings are held, of the most that HeapOptions::most_mappings allows, and " +
+                   "too few can be given up");
 }
 
 Status PageHeap::wait_for_idle_pages() {
@@ -203,7 +212,8 @@ Bytes PageHeap::limit() const {
 
 PageHeap::Totals PageHeap::totals() const {
   const MutexLock lock(mutex_);
-  return {table_.total(), table_.leased(), table_.used(), table_.mappings().size()};
+  return {table_.total(), table_.leased(), table_.used(), table_.mappings().size(),
+          short_of_mappings_};
 }
 
 std::vector<PageInfo> PageHeap::pages() const {

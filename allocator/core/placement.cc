@@ -25,7 +25,7 @@ constexpr double kSlackWhenSaving = 1.01;
 // A new page is at most this share of the most ever in use, and between these.
 constexpr double kPageShare = 0.008;
 constexpr Bytes kPageLeast = 8_MiB;
-constexpr Bytes kPageMost = 64_MiB;
+constexpr Bytes kPageMost = 80_MiB;
 // An idle page larger than the rest is taken if it is at most so much larger; else the exact rest is
 // created.
 constexpr double kOversize = 1.2;

@@ -129,9 +129,9 @@ Program random_program(std::uint64_t seed, const ProgramShape& shape) {
   program.memory = 2_MiB * (least + random.log_uniform(room + 1) - 1);
   if (random.chance(50)) program.limit = program.memory * (30 + random.below(80)) / 100;
   program.reuse = static_cast<ReusePolicy>(random.below(3));
-  // Few enough to be reached, but with room for every page that the memory may be cut into.
+  // At times so few that they are reached.
   const std::uint64_t pages = program.memory / 2_MiB;
-  if (random.chance(25)) program.most_mappings = 2 * pages + random.below(2 * pages);
+  if (random.chance(25)) program.most_mappings = 4 + random.below(pages);
 
   LiveIds live;
   while (program.operations.size() < shape.operations) {

@@ -43,8 +43,10 @@ struct Program {
   Bytes memory;  // of the device
   Bytes limit;   // of the heap; zero: none
   ReusePolicy reuse = ReusePolicy::balanced;
-  std::uint64_t most_mappings = 400'000;
+  std::uint64_t most_mappings = kPlentyOfMappings;
   std::vector<Operation> operations;
+
+  static constexpr std::uint64_t kPlentyOfMappings = 400'000;
 };
 
 std::string describe(const Operation& operation);

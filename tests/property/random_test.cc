@@ -13,7 +13,7 @@ namespace weir::test {
 namespace {
 
 struct Totals {
-  std::uint64_t allocations = 0, out_of_memory = 0, host_waits = 0;
+  std::uint64_t allocations = 0, out_of_memory = 0, stream_waits = 0, host_waits = 0;
 };
 
 Totals run_seeds(std::uint64_t first, std::uint64_t count, const ProgramShape& shape) {
@@ -29,6 +29,7 @@ Totals run_seeds(std::uint64_t first, std::uint64_t count, const ProgramShape& s
     }
     totals.allocations += result.allocations;
     totals.out_of_memory += result.out_of_memory;
+    totals.stream_waits += result.stream_waits;
     totals.host_waits += result.host_waits;
   }
   return totals;
@@ -42,7 +43,7 @@ TEST(RandomPrograms, AgreeWithTheOracleAfterEveryStep) {
   // Else the programs don't reach what they are for.
   EXPECT_GT(totals.out_of_memory, 50u);
   EXPECT_GT(totals.allocations, totals.out_of_memory * 4);
-  EXPECT_GT(totals.host_waits, 20u);
+  EXPECT_GT(totals.stream_waits, 200u);
 }
 
 TEST(RandomPrograms, AgreeWithTheOracleUnderPressure) {
@@ -50,14 +51,15 @@ TEST(RandomPrograms, AgreeWithTheOracleUnderPressure) {
       run_seeds(2001, 150, {.operations = 200, .least_memory = 16_MiB, .most_memory = 64_MiB});
   if (!all_seeds()) return;
   EXPECT_GT(totals.out_of_memory, 200u);
-  EXPECT_GT(totals.host_waits, 100u);
+  EXPECT_GT(totals.stream_waits, 200u);
+  EXPECT_GT(totals.host_waits, 5u);  // where mappings ran out
 }
 
 TEST(RandomPrograms, AgreeWithTheOracleWithPlentyOfMemory) {
   const Totals totals =
-      run_seeds(4001, 30, {.operations = 600, .least_memory = 8_GiB, .most_memory = 100_GiB});
+      run_seeds(4001, 15, {.operations = 400, .least_memory = 8_GiB, .most_memory = 100_GiB});
   if (!all_seeds()) return;
-  EXPECT_GT(totals.allocations, 30u * 100);
+  EXPECT_GT(totals.allocations, 15u * 80);
 }
 
 // Keeps what identifies each event.

@@ -67,9 +67,9 @@ TEST_P(ReplayFaults, AtEveryCallAreSurvivedOrReported) {
   ASSERT_FALSE(clean.failure) << clean.failure->what;
   std::uint64_t faults = 0, errors = 0;
   for (int call = 0; call < kDeviceCalls; ++call) {
-    // The program's own events are among these calls; a run takes some milliseconds.
+    // The program's own events are among these calls; of each kind, some 60.
     const std::uint64_t calls = clean.calls[static_cast<std::size_t>(call)];
-    const std::uint64_t stride = 1 + calls / 150;
+    const std::uint64_t stride = 1 + calls / 60;
     for (std::uint64_t nth = 1; nth <= calls; nth += stride, ++faults) {
       const RunOptions options{
           .check_every = 0,

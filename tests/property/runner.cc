@@ -202,7 +202,8 @@ class Run {
     ++result_.out_of_memory;
     oracle_.ran_out_of_memory();
     if (error.message().empty()) complain("out of memory, without a word");
-    if (options_.fault) return;  // the fault may be why
+    // The fault, or a lack of mappings, may be why.
+    if (options_.fault || program_.most_mappings < Program::kPlentyOfMappings) return;
     const Bytes available = surely_available(*heap_, limit_, program_.memory);
     if (bytes <= available) {
       std::ostringstream text;
@@ -348,6 +349,7 @@ class Run {
       result_.calls[static_cast<std::size_t>(call)] = sim_.calls(static_cast<DeviceCall>(call));
     }
     result_.host_waits = sim_.host_waits();
+    result_.stream_waits = heap_->statistics().stream_waits;
     for (auto& [id, block] : blocks_) forget_uses(block);
     sim_.finish();
     heap_.reset();

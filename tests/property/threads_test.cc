@@ -236,7 +236,7 @@ void run_threads(std::uint64_t seed, int threads, int shared, HeapOptions option
     std::vector<Stream> streams = common;
     streams.push_back(world->sim.new_stream());
     streams.push_back(world->sim.new_stream());
-    running.emplace_back(Worker(*world, seed * 100 + static_cast<std::uint64_t>(i), streams), 400);
+    running.emplace_back(Worker(*world, seed * 100 + static_cast<std::uint64_t>(i), streams), 1500);
   }
   for (std::thread& thread : running) thread.join();
 

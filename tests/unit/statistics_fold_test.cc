@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <thread>
+#include <utility>
 #include <vector>
+
+#include "weir/device_heap.h"
+#include "weir/sim_device.h"
 
 namespace weir {
 namespace {
@@ -154,6 +158,38 @@ TEST(DeviceFold, HeapsOfManyThreadsAddUpExactly) {
   EXPECT_GE(all.live_bytes.peak, 4096u + 512u);
   EXPECT_LE(all.live_bytes.peak, 4096u + 4 * 512u);
   EXPECT_EQ(all.requested_bytes.current, 4000u);
+}
+
+TEST(StatisticsFold, EventsOfAHeapFoldIntoItsOwnStatistics) {
+  SimDevice device;
+  StatisticsFold fold;
+  DeviceHeap heap(device, {.limit = 256_MiB}, &fold);
+  const Stream streams[] = {device.new_stream(), device.new_stream()};
+  std::vector<std::pair<void*, int>> blocks;  // and the stream of each
+  for (std::uint64_t i = 0; i < 2000; ++i) {
+    device.advance(3_us);
+    const std::uint64_t random = i * 2654435761 % 1000003;
+    const int of = random % 5 == 0;
+    Result<void*> block =
+        heap.allocate(Bytes{random % 400'000 + (i % 50 == 0) * 9'000'000}, streams[of]);
+    if (block.ok() && *block != nullptr) blocks.emplace_back(*block, of);
+    if (blocks.size() < 100 && random % 3 != 0) continue;
+    const auto [last, stream] = blocks.back();
+    blocks.pop_back();
+    if (random % 7 == 0) {
+      ASSERT_TRUE(heap.fence(last, streams[1 - stream]).ok());
+    }
+    ASSERT_TRUE(heap.deallocate(last).ok());
+  }
+  EXPECT_FALSE(heap.allocate(300_MiB, streams[0]).ok());
+  ASSERT_TRUE(heap.trim().ok());
+
+  const Statistics statistics = heap.statistics();
+  EXPECT_EQ(fold.statistics(), statistics);
+  EXPECT_GT(statistics.fences, 0u);
+  EXPECT_GT(statistics.out_of_memory, 0u);
+  EXPECT_GT(statistics.live_blocks.current, 0u);
+  EXPECT_EQ(statistics.live_blocks.current, heap.snapshot().blocks.size());
 }
 
 TEST(Event, EveryKindHasANameOfItsOwn) {
