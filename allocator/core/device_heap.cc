@@ -15,8 +15,13 @@
 namespace weir {
 namespace {
 
-// No device has more: a larger request is refused before anything is rounded or reserved.
+// No device has more: what is asked where the driver does not say how much there is.
 constexpr Bytes kMostBytes = 1024_TiB;
+
+Bytes total_memory(Device& device) {
+  const Result<MemoryInfo> info = device.memory_info();
+  return info ? info->total : kMostBytes;
+}
 
 }  // namespace
 
@@ -24,7 +29,8 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
     : device_(device),
       observer_(device, sink),
       timelines_(device, observer_),
-      pages_(device, timelines_, observer_, addresses_, options) {}
+      pages_(device, timelines_, observer_, addresses_, options),
+      device_bytes_(total_memory(device)) {}
 
 Result<StreamHeap*> DeviceHeap::Impl::heap_of(Stream stream) {
   {
@@ -65,7 +71,8 @@ StreamHeap* DeviceHeap::Impl::owner_of(Address address) const {
 }
 
 Result<Address> DeviceHeap::Impl::allocate(Bytes bytes, Stream stream) {
-  if (bytes > kMostBytes) return out_of_memory(bytes, stream);
+  // Refused before anything is rounded or reserved.
+  if (bytes > device_bytes_) return out_of_memory(bytes, stream);
   Result<StreamHeap*> heap = heap_of(stream);
   if (!heap) return std::move(heap).error();
   Result<Address> at = (*heap)->allocate(bytes);

@@ -54,6 +54,7 @@ class DeviceHeap::Impl {
   Observer observer_;
   Timelines timelines_;
   PageHeap pages_;
+  const Bytes device_bytes_;  // in all, whoever has them
 
   mutable std::shared_mutex heaps_mutex_;
   std::vector<std::unique_ptr<StreamHeap>> heaps_;               // by HeapId

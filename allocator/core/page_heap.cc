@@ -152,8 +152,8 @@ bool PageHeap::extends_row(Owner& owner, const Plan& plan, Bytes more) const {
   if (!plan.tail || !arena.has_room(more)) return false;
   const Page& tail = table_.page(*plan.tail);
   const bool at_frontier =
-      std::any_of(tail.mappings.begin(), tail.mappings.end(), [&](Address at) WEIR_REQUIRES(mutex_) {
-        return table_.mapping(at).heap == owner.id && at + tail.size == arena.frontier();
+      std::any_of(tail.mappings.begin(), tail.mappings.end(), [&](const Mapping& mapping) {
+        return mapping.heap == owner.id && mapping.at + tail.size == arena.frontier();
       });
   if (!at_frontier) return false;
   const RowId row = rows_.at(owner.id);

@@ -16,6 +16,9 @@ constexpr Bytes kRegion = 256_GiB;
 // How many mappings are given up at a time when there are too many.
 constexpr std::size_t kMappingsShed = 256;
 
+// From so many new pages on, the device is asked first whether it has them.
+constexpr std::size_t kManyPages = 8;
+
 }  // namespace
 
 PageHeap::~PageHeap() {
@@ -96,6 +99,15 @@ Status PageHeap::append(Owner& owner, PageId id) {
 }
 
 Status PageHeap::create_and_append(Owner& owner, const std::vector<Bytes>& sizes) {
+  // Rather than fail half way, and be left with pages that serve nobody, ask first where it is much.
+  if (sizes.size() >= kManyPages) {
+    Bytes total;
+    for (const Bytes size : sizes) total += size;
+    if (const Result<MemoryInfo> info = device_.memory_info(); info && info->free < total) {
+      device_room_ = round_down(info->free, granularity_);
+      return Error(ErrorCode::out_of_memory, "the device has too little free memory");
+    }
+  }
   for (const Bytes size : sizes) {
     Result<PageId> page = create(size);
     if (!page) return std::move(page).error();
@@ -117,7 +129,7 @@ Status PageHeap::unmap(Address at) {
 
 Status PageHeap::release(PageId id) {
   while (!table_.page(id).mappings.empty()) {
-    if (Status status = unmap(table_.page(id).mappings.back()); !status) return status;
+    if (Status status = unmap(table_.page(id).mappings.back().at); !status) return status;
   }
   const Bytes size = table_.page(id).size;
   if (Status status = device_.release(table_.page(id).handle); !status) return status;
@@ -177,7 +189,7 @@ Status PageHeap::make_room_for_mappings(std::size_t more) {
     if (!complete) return std::move(complete).error();
     if (!*complete) continue;
     while (table_.page(id).mappings.size() > 1) {
-      if (Status status = unmap(table_.page(id).mappings.back()); !status) return status;
+      if (Status status = unmap(table_.page(id).mappings.back().at); !status) return status;
       ++shed;
     }
   }

@@ -45,10 +45,7 @@ void PageHeap::validate_arenas(std::vector<std::string>& broken) const {
   }
   for (const auto& [at, mapping] : table_.mappings()) {
     const Range mapped{at, table_.page(mapping.page).size};
-    const RangeSet& vacant = arenas_.at(mapping.heap).vacant();
-    RangeSet rest = vacant;
-    rest.erase_any(mapped);
-    if (!(rest == vacant)) {
+    if (arenas_.at(mapping.heap).vacant().overlaps(mapped)) {
       broken.push_back("heap " + std::to_string(mapping.heap.value) + ": vacant, but mapped");
     }
   }
@@ -68,9 +65,7 @@ void PageHeap::validate_runs(const std::vector<Range>& in_use,
     table_.walk(run, [&](PageId id, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_) {
       const Range bytes{Address{offset.count}, size};
       RangeSet& mine = used[id];
-      RangeSet rest = mine;
-      rest.erase_any(bytes);
-      if (!(rest == mine)) {
+      if (mine.overlaps(bytes)) {
         broken.push_back("page " + std::to_string(id.value) + ": a byte was given out twice");
         return;
       }

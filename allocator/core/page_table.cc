@@ -77,8 +77,9 @@ void PageTable::remove(PageId id) {
 
 void PageTable::add_mapping(PageId id, HeapId heap, Address at, RowId row) {
   Page& page = pages_.at(id.value);
-  mappings_.emplace(at, Mapping{id, heap, row});
-  page.mappings.push_back(at);
+  const Mapping mapping{at, id, heap, row};
+  mappings_.emplace(at, mapping);
+  page.mappings.push_back(mapping);
   if (!may_use(page, heap)) return;
   visit_free(page, [&](Bytes offset, Bytes size) {
     listener_.usable(heap, {at + offset, size});
@@ -90,7 +91,7 @@ void PageTable::remove_mapping(Address at) {
   Page& page = pages_.at(mapping->second.page.value);
   assert(!page.lease);
   listener_.unusable(mapping->second.heap, {at, page.size});
-  std::erase(page.mappings, at);
+  std::erase_if(page.mappings, [&](const Mapping& mine) { return mine.at == at; });
   mappings_.erase(mapping);
 }
 
@@ -101,13 +102,12 @@ void PageTable::use(PageId id, Bytes offset, Bytes size, HeapId heap) {
   if (!page.lease) {
     page.lease = heap;
     leased_ += page.size;
-    for (const Address at : page.mappings) {
-      const HeapId other = mappings_.at(at).heap;
-      if (other != heap) listener_.unusable(other, {at, page.size});
+    for (const Mapping& mapping : page.mappings) {
+      if (mapping.heap != heap) listener_.unusable(mapping.heap, {mapping.at, page.size});
     }
   }
-  for (const Address at : page.mappings) {
-    if (mappings_.at(at).heap == heap) listener_.unusable(heap, {at + offset, size});
+  for (const Mapping& mapping : page.mappings) {
+    if (mapping.heap == heap) listener_.unusable(heap, {mapping.at + offset, size});
   }
   page.used += size;
   used_ += size;
@@ -144,15 +144,14 @@ void PageTable::free(PageId id, Bytes offset, Bytes size) {
   used_ -= size;
 
   const HeapId heap = *page.lease;
-  for (const Address at : page.mappings) {
-    if (mappings_.at(at).heap == heap) listener_.usable(heap, {at + offset, size});
+  for (const Mapping& mapping : page.mappings) {
+    if (mapping.heap == heap) listener_.usable(heap, {mapping.at + offset, size});
   }
   if (page.used == 0_B) {
     page.lease.reset();
     leased_ -= page.size;
-    for (const Address at : page.mappings) {
-      const HeapId other = mappings_.at(at).heap;
-      if (other != heap) listener_.usable(other, {at, page.size});
+    for (const Mapping& mapping : page.mappings) {
+      if (mapping.heap != heap) listener_.usable(mapping.heap, {mapping.at, page.size});
     }
   }
   index(id, page);
@@ -161,7 +160,7 @@ void PageTable::free(PageId id, Bytes offset, Bytes size) {
 bool PageTable::row_has(RowId row, PageId id) const {
   const Page& page = pages_.at(id.value);
   return std::any_of(page.mappings.begin(), page.mappings.end(),
-                     [&](Address at) { return mappings_.at(at).row == row; });
+                     [&](const Mapping& mapping) { return mapping.row == row; });
 }
 
 std::vector<std::string> PageTable::validate_pages() const {
@@ -182,9 +181,10 @@ std::vector<std::string> PageTable::validate_pages() const {
     if (end && *end > page.size) say(id, "a used range ends behind the page");
     if (in_ranges != page.used) say(id, "its used bytes differ from its used ranges");
     if (page.lease.has_value() != (page.used > 0_B)) say(id, "leased, but idle; or the reverse");
-    for (const Address at : page.mappings) {
-      const auto mapping = mappings_.find(at);
-      if (mapping == mappings_.end() || mapping->second.page.value != id) {
+    for (const Mapping& mine : page.mappings) {
+      const auto mapping = mappings_.find(mine.at);
+      if (mapping == mappings_.end() || mapping->second.page.value != id ||
+          mapping->second.heap != mine.heap || mapping->second.row != mine.row) {
         say(id, "lists a mapping that is not its own");
       }
     }

@@ -32,6 +32,7 @@ struct RowId {
 };
 
 struct Mapping {
+  Address at;
   PageId page;
   HeapId heap;  // whose addresses these are
   RowId row;
@@ -43,7 +44,7 @@ struct Page {
   Bytes used;
   std::map<Bytes, Bytes> used_ranges;  // offset to size
   std::optional<HeapId> lease;
-  std::vector<Address> mappings;
+  std::vector<Mapping> mappings;
 
   // Free bytes at the end and at the start.
   Bytes tail() const;

@@ -56,7 +56,7 @@ Placement::Cost Placement::cost(Range range) const {
   table_.walk(range, [&](PageId id, Bytes offset, Bytes size) {
     const Page& page = table_.page(id);
     if (!page.lease) {
-      const bool home = page.mappings.front() == at - offset;
+      const bool home = page.mappings.front().at == at - offset;
       cost.activated += page.size;
       cost.weight += as_double(page.size) * (home ? 1 : kAwayFromHome);
     }

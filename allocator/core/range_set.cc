@@ -60,6 +60,13 @@ bool RangeSet::contains(Range range) const {
   return member && member->contains(range);
 }
 
+bool RangeSet::overlaps(Range range) const {
+  const auto after = by_address_.lower_bound(range.end());
+  if (after == by_address_.begin()) return false;
+  const auto last = std::prev(after);
+  return range.begin < last->first + last->second;
+}
+
 std::optional<Range> RangeSet::containing(Address address) const {
   const auto after = by_address_.upper_bound(address);
   if (after == by_address_.begin()) return std::nullopt;

@@ -33,6 +33,8 @@ class RangeSet {
 
   bool empty() const { return by_address_.empty(); }
   bool contains(Range range) const;
+  // Is any address of `range` in the set?
+  bool overlaps(Range range) const;
   // The member that `address` lies in.
   std::optional<Range> containing(Address address) const;
   // The member that ends exactly at `end`.

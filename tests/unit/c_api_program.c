@@ -7,12 +7,12 @@
 /* Runs; on the first failure writes which line and why into `message` and returns 1. */
 int run_c_program(char* message, size_t room);
 
-#define CHECK(condition)                                                                   \
-  do {                                                                                     \
-    if (!(condition)) {                                                                    \
+#define CHECK(condition)                                                                    \
+  do {                                                                                      \
+    if (!(condition)) {                                                                     \
       snprintf(message, room, "line %d: %s (%s)", __LINE__, #condition, weir_last_error()); \
-      return 1;                                                                            \
-    }                                                                                      \
+      return 1;                                                                             \
+    }                                                                                       \
   } while (0)
 
 int run_c_program(char* message, size_t room) {

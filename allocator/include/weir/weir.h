@@ -13,8 +13,8 @@
  * rule of streams is in weir/allocator.h.
  *
  * Every function that can fail returns a weir_status_t; weir_last_error() then says why, in words.
- * A call that fails changes nothing. No exception leaves these functions. A null allocator or a null
- * output is WEIR_INVALID_ARGUMENT, except where null is said to be fine.
+ * A call that fails changes nothing. No exception leaves these functions. A null allocator or a
+ * null output is WEIR_INVALID_ARGUMENT, except where null is said to be fine.
  *
  * Threads: every function may be called from any thread; calls about one block must not overlap,
  * and weir_destroy() is the last call on its allocator.
@@ -71,7 +71,8 @@ typedef struct weir_options_t {
   size_t settings_count;
   int32_t ignore_environment; /* 1: the WEIR_* variables of the environment are not read */
 } weir_options_t;
-#define WEIR_OPTIONS_INIT {sizeof(weir_options_t), NULL, 0, 0}
+#define WEIR_OPTIONS_INIT \
+  { sizeof(weir_options_t), NULL, 0, 0 }
 
 /* Null options: settings from the environment alone. Devices are opened when first used. */
 weir_status_t weir_create(const weir_options_t* options, weir_allocator_t** allocator);
@@ -120,8 +121,8 @@ typedef struct weir_statistics_t {
   uint64_t fences, stream_waits, host_waits, out_of_memory;
   uint64_t trimmed_bytes;
 } weir_statistics_t;
-#define WEIR_STATISTICS_INIT {sizeof(weir_statistics_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-                              0, 0, 0, 0, 0}
+#define WEIR_STATISTICS_INIT \
+  { sizeof(weir_statistics_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Writes as many members as `statistics->size` has room for. */
 weir_status_t weir_statistics(weir_allocator_t* allocator, int32_t device,
@@ -139,4 +140,4 @@ weir_status_t weir_sim_new_stream(weir_allocator_t* allocator, int32_t device, v
 }
 #endif
 
-#endif  /* WEIR_WEIR_H_ */
+#endif /* WEIR_WEIR_H_ */
