@@ -1,6 +1,7 @@
 // Which stream heap an address belongs to, without a lock. Self-synchronised.
 //
-// Heaps reserve addresses in regions of whole slots; a slot belongs to one heap until it is cleared.
+// Heaps reserve addresses in regions of whole slots; a slot belongs to one heap until it is
+// cleared.
 #pragma once
 
 #include <array>

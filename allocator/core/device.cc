@@ -4,23 +4,40 @@ namespace weir {
 
 std::string_view name_of(DeviceCall call) {
   switch (call) {
-    case DeviceCall::reserve: return "reserve";
-    case DeviceCall::unreserve: return "unreserve";
-    case DeviceCall::create: return "create";
-    case DeviceCall::map: return "map";
-    case DeviceCall::set_access: return "set_access";
-    case DeviceCall::unmap: return "unmap";
-    case DeviceCall::release: return "release";
-    case DeviceCall::create_event: return "create_event";
-    case DeviceCall::destroy_event: return "destroy_event";
-    case DeviceCall::record: return "record";
-    case DeviceCall::wait: return "wait";
-    case DeviceCall::query: return "query";
-    case DeviceCall::synchronize: return "synchronize";
-    case DeviceCall::capture_info: return "capture_info";
-    case DeviceCall::capture_tips: return "capture_tips";
-    case DeviceCall::add_capture_dependencies: return "add_capture_dependencies";
-    case DeviceCall::memory_info: return "memory_info";
+    case DeviceCall::reserve:
+      return "reserve";
+    case DeviceCall::unreserve:
+      return "unreserve";
+    case DeviceCall::create:
+      return "create";
+    case DeviceCall::map:
+      return "map";
+    case DeviceCall::set_access:
+      return "set_access";
+    case DeviceCall::unmap:
+      return "unmap";
+    case DeviceCall::release:
+      return "release";
+    case DeviceCall::create_event:
+      return "create_event";
+    case DeviceCall::destroy_event:
+      return "destroy_event";
+    case DeviceCall::record:
+      return "record";
+    case DeviceCall::wait:
+      return "wait";
+    case DeviceCall::query:
+      return "query";
+    case DeviceCall::synchronize:
+      return "synchronize";
+    case DeviceCall::capture_info:
+      return "capture_info";
+    case DeviceCall::capture_tips:
+      return "capture_tips";
+    case DeviceCall::add_capture_dependencies:
+      return "add_capture_dependencies";
+    case DeviceCall::memory_info:
+      return "memory_info";
   }
   return "?";
 }

@@ -123,8 +123,7 @@ Error DeviceHeap::Impl::out_of_memory(Bytes bytes, Stream stream) {
                format(Bytes{heaps[i].live_bytes.current}) + " in " +
                std::to_string(heaps[i].live_blocks.current) + " blocks";
   }
-  return {ErrorCode::out_of_memory,
-          message + ". Free blocks, raise the limit, or ask for less."};
+  return {ErrorCode::out_of_memory, message + ". Free blocks, raise the limit, or ask for less."};
 }
 
 Result<StreamHeap*> DeviceHeap::Impl::owner_of_block(const void* block, const char* call) const {
@@ -146,7 +145,16 @@ Status DeviceHeap::Impl::fence(std::span<void* const> blocks, Stream user) {
     owners.push_back(*owner);
   }
   if (blocks.empty()) return {};
-  Result<Fence> fence = timelines_.record(timelines_.of(user));
+  // On the blocks' own stream it is implied by deallocate().
+  const StreamHeap* const own = [&] {
+    const std::shared_lock lock(heaps_mutex_);
+    const auto known = by_stream_.find(user.id);
+    return known == by_stream_.end() ? nullptr : known->second;
+  }();
+  const bool implied = std::all_of(owners.begin(), owners.end(),
+                                   [&](const StreamHeap* owner) { return owner == own; });
+  const TimelineId timeline = timelines_.of(user);
+  Result<Fence> fence = implied ? timelines_.now(timeline) : timelines_.record(timeline);
   if (!fence) return std::move(fence).error();
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     owners[i]->fence(Address::of(blocks[i]), *fence);
@@ -244,12 +252,22 @@ std::vector<std::string> DeviceHeap::Impl::validate_statistics(const Statistics&
   same("reserved_bytes", all.reserved_bytes.current, totals.total.count);
   same("leased_bytes", all.leased_bytes.current, totals.leased.count);
   same("mappings", all.mappings.current, totals.mappings);
-  Bytes live, leased;
+  const std::vector<PageInfo> pages = pages_.pages();
+  Bytes mapped;
+  for (const PageInfo& page : pages) mapped += page.bytes * page.mappings;
+  same("pages", all.pages.current, pages.size());
+  same("mapped_bytes", all.mapped_bytes.current, mapped.count);
+  Bytes live, requested, leased;
+  std::uint64_t blocks = 0;
   for (const HeapStatistics& heap : all.heaps) {
+    blocks += heap.live_blocks.current;
+    requested += Bytes{heap.requested_bytes.current};
     live += Bytes{heap.live_bytes.current};
     leased += Bytes{heap.leased_bytes.current};
   }
+  same("live_blocks", all.live_blocks.current, blocks);
   same("live_bytes", all.live_bytes.current, live.count);
+  same("requested_bytes", all.requested_bytes.current, requested.count);
   same("the sum of the heaps' leased_bytes", leased.count, totals.leased.count);
   return broken;
 }

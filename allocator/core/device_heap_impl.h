@@ -57,8 +57,8 @@ class DeviceHeap::Impl {
   const Bytes device_bytes_;  // in all, whoever has them
 
   mutable std::shared_mutex heaps_mutex_;
-  std::vector<std::unique_ptr<StreamHeap>> heaps_;               // by HeapId
-  std::unordered_map<std::uint64_t, StreamHeap*> by_stream_;     // by Stream::id; not the retired
+  std::vector<std::unique_ptr<StreamHeap>> heaps_;            // by HeapId
+  std::unordered_map<std::uint64_t, StreamHeap*> by_stream_;  // by Stream::id; not the retired
   std::vector<OutOfMemoryCallback> callbacks_;
 };
 

@@ -20,9 +20,8 @@ void FencedRanges::collect(std::uint64_t begin, std::uint64_t end, FenceSet& int
 }
 
 void FencedRanges::forget(std::uint64_t begin, std::uint64_t end) {
-  std::erase_if(ranges_, [&](const Fenced& fenced) {
-    return begin <= fenced.begin && fenced.end <= end;
-  });
+  std::erase_if(ranges_,
+                [&](const Fenced& fenced) { return begin <= fenced.begin && fenced.end <= end; });
 }
 
 }  // namespace weir

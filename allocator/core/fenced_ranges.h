@@ -23,8 +23,8 @@ class FencedRanges {
   // Forgets the fences that `done(fence)` says are of no more interest.
   template <class Done>
   void forget_if(Done&& done) WEIR_NO_THREAD_ANALYSIS {
-    std::erase_if(ranges_, [&](const Fenced& fenced)
-                               WEIR_NO_THREAD_ANALYSIS { return done(fenced.fence); });
+    std::erase_if(ranges_,
+                  [&](const Fenced& fenced) WEIR_NO_THREAD_ANALYSIS { return done(fenced.fence); });
   }
   // Forgets what lies wholly between `begin` and `end`.
   void forget(std::uint64_t begin, std::uint64_t end);

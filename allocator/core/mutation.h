@@ -6,17 +6,17 @@ namespace weir::mutation {
 
 enum class Site {
   none,
-  wait_for_bytes_of_same_heap,   // fences that other streams hold on bytes a heap uses again
-  wait_for_donor,                // the donor's own work, when a page changes heap
-  wait_for_fences_of_donated,    // fences of third streams on a page that changes heap
-  wait_for_small_bytes,          // the same for the bytes of small blocks
-  fence_records,                 // the event of an explicit fence
-  fence_goes_with_block,         // a block's fences when it is freed into its pages
-  fence_goes_with_small_block,   // ... or into its slab
-  fence_goes_with_slab,          // a slab's fences when it goes back to its pages
-  record_stream_fences,          // the fence of record_stream, taken at deallocate
-  retire_records,                // the last fence of a stream about to be destroyed
-  trim_checks_completion,        // that a page's work is done before it is unmapped
+  wait_for_bytes_of_same_heap,  // fences that other streams hold on bytes a heap uses again
+  wait_for_donor,               // the donor's own work, when a page changes heap
+  wait_for_fences_of_donated,   // fences of third streams on a page that changes heap
+  wait_for_small_bytes,         // the same for the bytes of small blocks
+  fence_records,                // the event of an explicit fence
+  fence_goes_with_block,        // a block's fences when it is freed into its pages
+  fence_goes_with_small_block,  // ... or into its slab
+  fence_goes_with_slab,         // a slab's fences when it goes back to its pages
+  record_stream_fences,         // the fence of record_stream, taken at deallocate
+  retire_records,               // the last fence of a stream about to be destroyed
+  trim_checks_completion,       // that a page's work is done before it is unmapped
 };
 
 #ifdef WEIR_MUTANTS

@@ -30,7 +30,8 @@ class Observer {
 
  private:
   void pass_on(Event& event) {
-    if (sink_ == nullptr) [[likely]] return;
+    if (sink_ == nullptr) [[likely]]
+      return;
     event.time = device_.now();
     sink_->on_event(event);
   }

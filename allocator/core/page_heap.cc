@@ -19,8 +19,8 @@ constexpr int kAttempts = 4;
 
 }  // namespace
 
-PageHeap::PageHeap(Device& device, Timelines& timelines, Observer& observer,
-                   AddressMap& addresses, const HeapOptions& options)
+PageHeap::PageHeap(Device& device, Timelines& timelines, Observer& observer, AddressMap& addresses,
+                   const HeapOptions& options)
     : device_(device),
       timelines_(timelines),
       observer_(observer),
@@ -97,8 +97,8 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
 std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, std::uint64_t key) {
   const RangeSet& usable = arenas_.at(owner.id).usable();
   return memory_.recall(key, [&](Address at) WEIR_NO_THREAD_ANALYSIS {
-    // Of the policies, only `grow` looks at fences here. What a repeating program waited for the last
-    // time it may wait for again: else all that follows would have to be placed anew.
+    // Of the policies, only `grow` looks at fences here. What a repeating program waited for the
+    // last time it may wait for again: else all that follows would have to be placed anew.
     return usable.contains({at, size}) &&
            !(reuse_ == ReusePolicy::grow && avoid(owner, {at, size}));
   });
@@ -163,7 +163,8 @@ bool PageHeap::extends_row(Owner& owner, const Plan& plan, Bytes more) const {
 }
 
 Result<Address> PageHeap::build(Owner& owner, const Plan& plan) {
-  const std::size_t pages = plan.middle.size() + placement(owner).page_sizes(plan.create).size() + 2;
+  const std::size_t pages =
+      plan.middle.size() + placement(owner).page_sizes(plan.create).size() + 2;
   if (Status status = make_room_for_mappings(pages); !status) return std::move(status).error();
   Bytes more = plan.create;
   for (const PageId page : plan.middle) more += table_.page(page).size;
@@ -209,8 +210,8 @@ FenceSet PageHeap::fences_on(const Owner& owner, Range run) const {
       use.fenced.collect(offset.count, (offset + size).count, fences);
       return;
     }
-    // A page that changes heap is waited for whole: from then on, to be past the new holder is to be
-    // past everybody before.
+    // A page that changes heap is waited for whole: from then on, to be past the new holder is to
+    // be past everybody before.
     if (!mutation::left_out(mutation::Site::wait_for_donor)) fences.join(*use.donor);
     if (!mutation::left_out(mutation::Site::wait_for_fences_of_donated)) {
       use.fenced.collect(0, table_.page(id).size.count, fences);
@@ -248,9 +249,8 @@ Status PageHeap::claim(Owner& owner, Range run) {
   table_.walk(run, [&](PageId id, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_) {
     PageUse& use = uses_.at(id.value);
     if (is_owners(owner, id)) {
-      use.fenced.forget_if([&](Fence fence) {
-        return timelines_.satisfied(fence, owner.timeline);
-      });
+      use.fenced.forget_if(
+          [&](Fence fence) { return timelines_.satisfied(fence, owner.timeline); });
     } else {
       use.fenced.clear();
     }
@@ -259,8 +259,7 @@ Status PageHeap::claim(Owner& owner, Range run) {
     use.donor.reset();
     table_.use(id, offset, size, owner.id);
     if (leases) {
-      observer_.emit(owner.fold,
-                     Event{.kind = EventKind::lease, .page = id, .bytes = page.size});
+      observer_.emit(owner.fold, Event{.kind = EventKind::lease, .page = id, .bytes = page.size});
     }
   });
   return {};
@@ -277,8 +276,7 @@ void PageHeap::free(Owner& owner, Range run, const FenceSet& fences) {
     const Page& page = table_.page(id);
     if (page.lease) return;
     use.donor = own;
-    observer_.emit(owner.fold,
-                   Event{.kind = EventKind::unlease, .page = id, .bytes = page.size});
+    observer_.emit(owner.fold, Event{.kind = EventKind::unlease, .page = id, .bytes = page.size});
   });
   owner.history.subtract(run.size);
   if (table_.used() == 0_B) ++epoch_;

@@ -2,8 +2,8 @@
 // addresses whose bytes are nobody else's, in the order of docs/design.md ("A block's life").
 //
 // Joins the three resources: arenas (addresses), the page table (memory), timelines (time). A run's
-// bytes are the caller's for work on its stream: where they were another's, the stream has been made
-// to wait, on the GPU.
+// bytes are the caller's for work on its stream: where they were another's, the stream has been
+// made to wait, on the GPU.
 //
 // Threads: self-synchronised by one lock, taken after a stream heap's and before the timelines'. No
 // call under it waits for the device's work.
@@ -49,8 +49,8 @@ class PageHeap : private PageTable::Listener {
   PageHeap(const PageHeap&) = delete;
   PageHeap& operator=(const PageHeap&) = delete;
 
-  // A run of `size` bytes, a multiple of kGrain. `small_requests`: how many requests the heap served
-  // without asking, and `small_bytes` how large, since it last asked.
+  // A run of `size` bytes, a multiple of kGrain. `small_requests`: how many requests the heap
+  // served without asking, and `small_bytes` how large, since it last asked.
   Result<Address> allocate(Owner& owner, Bytes size, std::uint64_t small_requests,
                            Bytes small_bytes);
 
@@ -97,8 +97,7 @@ class PageHeap : private PageTable::Listener {
   void unusable(HeapId heap, Range addresses) override WEIR_REQUIRES(mutex_);
 
   // The ways to serve a request, in order; each gives a place that is not yet claimed.
-  std::optional<Address> recall(Owner& owner, Bytes size, std::uint64_t key)
-      WEIR_REQUIRES(mutex_);
+  std::optional<Address> recall(Owner& owner, Bytes size, std::uint64_t key) WEIR_REQUIRES(mutex_);
   Result<Address> place(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
   Result<Address> grow(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
   Result<Address> stitch(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);

@@ -91,15 +91,14 @@ Status PageHeap::append(Owner& owner, PageId id) {
   (void)arena.take(page.size);
   table_.add_mapping(id, owner.id, at, rows_.at(owner.id));
   if (alias) effort_.count_alias();
-  observer_.emit(owner.fold, Event{.kind = EventKind::map,
-                                   .page = id,
-                                   .address = at,
-                                   .bytes = page.size});
+  observer_.emit(owner.fold,
+                 Event{.kind = EventKind::map, .page = id, .address = at, .bytes = page.size});
   return {};
 }
 
 Status PageHeap::create_and_append(Owner& owner, const std::vector<Bytes>& sizes) {
-  // Rather than fail half way, and be left with pages that serve nobody, ask first where it is much.
+  // Rather than fail half way, and be left with pages that serve nobody, ask first where it is
+  // much.
   if (sizes.size() >= kManyPages) {
     Bytes total;
     for (const Bytes size : sizes) total += size;

@@ -81,9 +81,7 @@ void PageTable::add_mapping(PageId id, HeapId heap, Address at, RowId row) {
   mappings_.emplace(at, mapping);
   page.mappings.push_back(mapping);
   if (!may_use(page, heap)) return;
-  visit_free(page, [&](Bytes offset, Bytes size) {
-    listener_.usable(heap, {at + offset, size});
-  });
+  visit_free(page, [&](Bytes offset, Bytes size) { listener_.usable(heap, {at + offset, size}); });
 }
 
 void PageTable::remove_mapping(Address at) {
@@ -171,6 +169,7 @@ std::vector<std::string> PageTable::validate_pages() const {
   Bytes total, leased, used;
   std::size_t mappings = 0;
   for (const auto& [id, page] : pages_) {
+    if (id >= next_page_) say(id, "has a number that is yet to be given out");
     Bytes in_ranges;
     std::optional<Bytes> end;
     for (const auto& [offset, size] : page.used_ranges) {
@@ -181,7 +180,9 @@ std::vector<std::string> PageTable::validate_pages() const {
     if (end && *end > page.size) say(id, "a used range ends behind the page");
     if (in_ranges != page.used) say(id, "its used bytes differ from its used ranges");
     if (page.lease.has_value() != (page.used > 0_B)) say(id, "leased, but idle; or the reverse");
+    std::set<Address> listed;
     for (const Mapping& mine : page.mappings) {
+      if (!listed.insert(mine.at).second) say(id, "lists a mapping twice");
       const auto mapping = mappings_.find(mine.at);
       if (mapping == mappings_.end() || mapping->second.page.value != id ||
           mapping->second.heap != mine.heap || mapping->second.row != mine.row) {
@@ -199,10 +200,18 @@ std::vector<std::string> PageTable::validate_pages() const {
   if (mappings != mappings_.size()) {
     broken.push_back("page table: mappings that no page lists");
   }
-  std::optional<Address> end;
+  const Mapping* before = nullptr;
+  Address end;
   for (const auto& [at, mapping] : mappings_) {
-    if (end && at < *end) broken.push_back("page table: two mappings overlap");
-    end = at + pages_.at(mapping.page.value).size;
+    if (mapping.at != at) broken.push_back("page table: a mapping is not where it says");
+    if (before != nullptr && at < end) broken.push_back("page table: two mappings overlap");
+    if (before != nullptr && at == end && before->row != mapping.row) {
+      broken.push_back("page table: two rows touch");
+    }
+    const auto page = pages_.find(mapping.page.value);
+    if (page == pages_.end()) broken.push_back("page table: a mapping is of no page");
+    before = &mapping;
+    end = page == pages_.end() ? at : at + page->second.size;
   }
   return broken;
 }
@@ -233,11 +242,12 @@ std::vector<std::string> PageTable::validate_indexes() const {
 std::map<HeapId, RangeSet> PageTable::usable_by_recount() const {
   std::map<HeapId, RangeSet> usable;
   for (const auto& [at, mapping] : mappings_) {
-    const Page& page = pages_.at(mapping.page.value);
     RangeSet& heap = usable[mapping.heap];
-    if (!may_use(page, mapping.heap)) continue;
-    visit_free(page, [&, at = at](Bytes offset, Bytes size) {
-      heap.insert({at + offset, size});
+    const auto page = pages_.find(mapping.page.value);
+    if (page == pages_.end() || !may_use(page->second, mapping.heap)) continue;
+    visit_free(page->second, [&, at = at](Bytes offset, Bytes size) {
+      const Range free{at + offset, size};
+      if (!heap.overlaps(free)) heap.insert(free);  // what overlaps is reported elsewhere
     });
   }
   return usable;

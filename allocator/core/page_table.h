@@ -4,7 +4,8 @@
 // Rules that hold between calls (validate() checks them):
 //   used(page) == sum of its used ranges; they are disjoint, sorted, and do not touch
 //   used(page) > 0  <=>  the page is leased; a page that is not, is idle: any heap may take it
-//   a byte of a mapping is usable by the mapping's heap  <=>  it is not in use, and its page is idle
+//   a byte of a mapping is usable by the mapping's heap  <=>  it is not in use, and its page is
+//   idle
 //                                                            or leased to that heap
 //
 // Threads: guarded by the lock of whoever owns it.

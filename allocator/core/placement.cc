@@ -26,8 +26,8 @@ constexpr double kSlackWhenSaving = 1.01;
 constexpr double kPageShare = 0.008;
 constexpr Bytes kPageLeast = 8_MiB;
 constexpr Bytes kPageMost = 80_MiB;
-// An idle page larger than the rest is taken if it is at most so much larger; else the exact rest is
-// created.
+// An idle page larger than the rest is taken if it is at most so much larger; else the exact rest
+// is created.
 constexpr double kOversize = 1.2;
 constexpr double kOversizeWhenSaving = 3;
 // The free start of a page is worth a mapping from here on.

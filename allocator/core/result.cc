@@ -4,13 +4,20 @@ namespace weir {
 
 std::string_view name_of(ErrorCode code) {
   switch (code) {
-    case ErrorCode::out_of_memory: return "out_of_memory";
-    case ErrorCode::invalid_argument: return "invalid_argument";
-    case ErrorCode::unknown_pointer: return "unknown_pointer";
-    case ErrorCode::device: return "device";
-    case ErrorCode::capture: return "capture";
-    case ErrorCode::unavailable: return "unavailable";
-    case ErrorCode::invalid_input: return "invalid_input";
+    case ErrorCode::out_of_memory:
+      return "out_of_memory";
+    case ErrorCode::invalid_argument:
+      return "invalid_argument";
+    case ErrorCode::unknown_pointer:
+      return "unknown_pointer";
+    case ErrorCode::device:
+      return "device";
+    case ErrorCode::capture:
+      return "capture";
+    case ErrorCode::unavailable:
+      return "unavailable";
+    case ErrorCode::invalid_input:
+      return "invalid_input";
   }
   return "?";
 }

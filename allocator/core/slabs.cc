@@ -50,6 +50,10 @@ std::vector<std::string> Slabs::validate(const std::vector<Range>& blocks) const
   RangeSet free;
   for (const auto& [begin, size] : used_) {
     used.emplace(begin, 0_B);
+    if (free.overlaps({begin, kSlab})) {
+      broken.push_back("slabs: two slabs overlap");
+      continue;
+    }
     free.insert({begin, kSlab - kGrain});
   }
   for (const Range block : blocks) {

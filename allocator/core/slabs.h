@@ -1,7 +1,7 @@
 // Small blocks of one stream heap: packed into slabs, which are ordinary runs of the page heap.
 //
-// The smallest free stretch that fits is taken. The last grain of a slab is never given out, so that
-// the free stretches of two slabs side by side stay two. Not thread-safe.
+// The smallest free stretch that fits is taken. The last grain of a slab is never given out, so
+// that the free stretches of two slabs side by side stay two. Not thread-safe.
 #pragma once
 
 #include <map>
@@ -30,8 +30,8 @@ class Slabs {
   std::optional<Address> allocate(Bytes size);
   // `slab` is kSlab long.
   void add(Range slab);
-  // A block goes back, for others once `fences` are satisfied. When it was the slab's last, the slab
-  // goes too.
+  // A block goes back, for others once `fences` are satisfied. When it was the slab's last, the
+  // slab goes too.
   std::optional<Emptied> free(Range block, const FenceSet& fences);
 
   // Fences of other streams on these bytes, which are about to be used again.

@@ -73,9 +73,8 @@ Status StreamHeap::wait_for_small(Range block) {
                                 .other = timelines_.stream(fence.timeline).id,
                                 .sequence = fence.sequence});
   }
-  slabs_.forget_fences_if([&](Fence fence) WEIR_REQUIRES(mutex_) {
-    return timelines_.satisfied(fence, timeline_);
-  });
+  slabs_.forget_fences_if(
+      [&](Fence fence) WEIR_REQUIRES(mutex_) { return timelines_.satisfied(fence, timeline_); });
   return {};
 }
 
@@ -84,6 +83,11 @@ void StreamHeap::free_small(Range block, const FenceSet& fences) {
   if (!emptied) return;
   PageHeap::Owner owner = this->owner();
   pages_.free(owner, emptied->slab, emptied->fences);
+}
+
+TimelineId StreamHeap::timeline() const {
+  const MutexLock lock(mutex_);
+  return timeline_;
 }
 
 bool StreamHeap::has(Address block) const {
@@ -189,6 +193,9 @@ std::vector<std::string> StreamHeap::validate(std::vector<Range>& runs) const {
   std::vector<Range> small;
   Bytes bytes, requested;
   std::vector<std::string> broken;
+  if (timelines_.stream(timeline_).id != stream_.id) {
+    broken.push_back("its timeline is another stream's");
+  }
   for (const auto& [at, block] : blocks_) {
     bytes += block.bytes;
     requested += block.requested;

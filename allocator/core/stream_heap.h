@@ -1,7 +1,7 @@
 // The blocks of one stream: the way in and out of the allocator for it.
 //
-// Small blocks are packed into slabs under this heap's lock alone; large ones, and slabs, are runs of
-// the page heap. A block is live from allocate() to deallocate(), and nothing else.
+// Small blocks are packed into slabs under this heap's lock alone; large ones, and slabs, are runs
+// of the page heap. A block is live from allocate() to deallocate(), and nothing else.
 //
 // Threads: self-synchronised by one lock a heap, taken before all others.
 #pragma once
@@ -28,6 +28,8 @@ class StreamHeap {
   StreamHeap& operator=(const StreamHeap&) = delete;
 
   HeapId id() const { return id_; }
+  // Of the stream that it serves.
+  TimelineId timeline() const;
 
   // A block of at least `requested` bytes, not zero. Errors: out_of_memory; device.
   Result<Address> allocate(Bytes requested);
@@ -59,9 +61,9 @@ class StreamHeap {
  private:
   friend struct TestAccess;
   struct Block {
-    Bytes bytes;      // rounded up to kGrain
-    Bytes requested;  // as asked for
-    FenceSet fences;  // of other streams
+    Bytes bytes;                    // rounded up to kGrain
+    Bytes requested;                // as asked for
+    FenceSet fences;                // of other streams
     std::vector<TimelineId> users;  // that record_stream named
     bool small() const { return bytes <= Slabs::kLargest; }
   };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <set>
 
 #include "core/mutation.h"
 
@@ -92,8 +93,7 @@ bool Timelines::is_satisfied(Fence fence, TimelineId waiter) const {
   if (fence.timeline == waiter) return true;
   if (fence.sequence <= timelines_[fence.timeline.value].complete) return true;
   const Clock& clock = timelines_[waiter.value].clock;
-  return fence.timeline.value < clock.size() &&
-         fence.sequence <= clock[fence.timeline.value];
+  return fence.timeline.value < clock.size() && fence.sequence <= clock[fence.timeline.value];
 }
 
 bool Timelines::satisfied(Fence fence, TimelineId waiter) const {
@@ -103,8 +103,9 @@ bool Timelines::satisfied(Fence fence, TimelineId waiter) const {
 
 bool Timelines::satisfied(const FenceSet& fences, TimelineId waiter) const {
   const MutexLock lock(mutex_);
-  return std::all_of(fences.begin(), fences.end(),
-                     [&](Fence fence) WEIR_REQUIRES(mutex_) { return is_satisfied(fence, waiter); });
+  return std::all_of(fences.begin(), fences.end(), [&](Fence fence) WEIR_REQUIRES(mutex_) {
+    return is_satisfied(fence, waiter);
+  });
 }
 
 Result<std::uint32_t> Timelines::wait(TimelineId waiter, const FenceSet& fences) {
@@ -241,12 +242,32 @@ std::vector<std::string> Timelines::validate() const {
   const auto say = [&](std::size_t i, const std::string& what) {
     broken.push_back("timeline " + std::to_string(i) + ": " + what);
   };
+  std::set<EventHandle> kept;
+  const auto keep = [&](EventHandle event) {
+    if (!kept.insert(event).second) broken.push_back("timelines: an event is kept twice");
+  };
+  for (const EventHandle event : spare_events_) keep(event);
+  if (by_stream_.size() != timelines_.size()) {
+    broken.push_back("timelines: streams and timelines differ in number");
+  }
   for (std::size_t i = 0; i < timelines_.size(); ++i) {
     const Timeline& mine = timelines_[i];
+    const auto known = by_stream_.find(mine.stream.id);
+    if (known == by_stream_.end() || known->second.value != i) {
+      say(i, "its stream has another timeline, or none");
+    }
     Sequence last{0};
     for (const Recorded& recorded : mine.events) {
+      keep(recorded.event);
       if (recorded.sequence <= last) say(i, "its events do not rise");
       last = recorded.sequence;
+      Clock all = mine.clock;
+      join(all, recorded.clock);
+      if (all != mine.clock) say(i, "an event knows of waits that were never made");
+    }
+    // What is complete needs no event any more.
+    if (mine.retired && mine.events.empty() && mine.complete.value + 1 < mine.next.value) {
+      say(i, "retired without its last event");
     }
     if (last >= mine.next) say(i, "an event is from the future");
     if (mine.complete >= mine.next) say(i, "complete beyond its last event");

@@ -68,7 +68,8 @@ class Timelines {
   Fence now(TimelineId timeline) const;
   // The same, exactly, and for a stream that may be destroyed before anybody waits: one event.
   Result<Fence> record(TimelineId timeline);
-  // Takes the last fence of a stream that is about to be destroyed. Nothing is recorded on it again.
+  // Takes the last fence of a stream that is about to be destroyed. Nothing is recorded on it
+  // again.
   Status retire(TimelineId timeline);
   bool retired(TimelineId timeline) const;
 
@@ -98,9 +99,9 @@ class Timelines {
   };
   struct Timeline {
     Stream stream;
-    Sequence next{1};      // of the next event; points taken now have it
-    Sequence complete{0};  // the host knows work up to here to be done
-    Clock clock;           // what it has waited for
+    Sequence next{1};             // of the next event; points taken now have it
+    Sequence complete{0};         // the host knows work up to here to be done
+    Clock clock;                  // what it has waited for
     std::deque<Recorded> events;  // rising
     bool retired = false;
   };

@@ -213,7 +213,7 @@ class TraceRecorder::Impl {
 };
 
 Result<std::unique_ptr<TraceRecorder>> TraceRecorder::open(const std::string& path,
-                                                           TraceRecorderOptions options) {
+                                                           const TraceRecorderOptions& options) {
   const bool compress = std::string_view(path).ends_with(".gz");
   const gzFile file = gzopen(path.c_str(), compress ? "wb1" : "wbT");
   if (file == nullptr) {

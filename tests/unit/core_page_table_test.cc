@@ -1,6 +1,4 @@
 // PageTable: which bytes of a page are in use, who holds its lease, and what its aliases show.
-#include "core/page_table.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +9,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "core/page_table.h"
 
 namespace weir {
 namespace {
@@ -229,8 +229,8 @@ class Oracle {
 class PageTableProgram : public PageTableTest, public testing::WithParamInterface<std::uint64_t> {
  protected:
   Oracle::OraclePage& any_page(PageId& id) {
-    const auto it = std::next(oracle_.pages.begin(),
-                              static_cast<long>(random_() % oracle_.pages.size()));
+    const auto it =
+        std::next(oracle_.pages.begin(), static_cast<long>(random_() % oracle_.pages.size()));
     id = it->first;
     return it->second;
   }
@@ -251,7 +251,8 @@ class PageTableProgram : public PageTableTest, public testing::WithParamInterfac
     Oracle::OraclePage& mine = any_page(id);
     const std::uint64_t first = random_() % mine.used.size();
     std::uint64_t end = first + 1;
-    while (end < mine.used.size() && mine.used[end] == mine.used[first] && random_() % 3 != 0) ++end;
+    while (end < mine.used.size() && mine.used[end] == mine.used[first] && random_() % 3 != 0)
+      ++end;
     const Bytes offset = Oracle::kCell * first, size = Oracle::kCell * (end - first);
     const bool use = !mine.used[first];
     const HeapId heap = mine.lease.value_or(HeapId{static_cast<std::uint32_t>(random_() % 3)});
@@ -290,8 +291,8 @@ class PageTableProgram : public PageTableTest, public testing::WithParamInterfac
     for (const auto& [id, page] : oracle_.pages) {
       total += page.size;
       if (page.lease) leased += page.size;
-      used += Oracle::kCell * static_cast<std::uint64_t>(
-                                  std::count(page.used.begin(), page.used.end(), true));
+      used += Oracle::kCell *
+              static_cast<std::uint64_t>(std::count(page.used.begin(), page.used.end(), true));
       ASSERT_EQ(table_.page(id).lease, page.lease);
     }
     ASSERT_EQ(table_.total(), total);

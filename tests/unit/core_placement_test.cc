@@ -1,7 +1,5 @@
 // Placement, PlacementMemory and RequestHistory: which free addresses a request gets, without a
 // device.
-#include "core/placement.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/placement.h"
 #include "core/placement_memory.h"
 
 namespace weir {
@@ -24,7 +23,7 @@ using testing::SizeIs;
 constexpr HeapId kMine{0}, kOther{1};
 
 // Pages and arenas as PageHeap keeps them, without a device.
-class PlacementTest : public testing::Test, private PageTable::Listener {
+class PlacementTest : public testing::Test, protected PageTable::Listener {
  protected:
   void usable(HeapId heap, Range addresses) override { arena(heap).usable().insert(addresses); }
   void unusable(HeapId heap, Range addresses) override { arena(heap).usable().erase(addresses); }
@@ -152,7 +151,7 @@ TEST_F(PlacementTest, PlansATailIdlePagesAndAHead) {
   row(kMine, {tail});
   row(kMine, {idle});
   row(kMine, {head});
-  table_.use(tail, 0_B, 1_MiB, kMine);   // 3 MiB free behind
+  table_.use(tail, 0_B, 1_MiB, kMine);    // 3 MiB free behind
   table_.use(head, 2_MiB, 2_MiB, kMine);  // 2 MiB free in front
   const Plan plan = placement().plan(11_MiB);
   EXPECT_EQ(plan.tail, tail);
@@ -198,7 +197,8 @@ TEST_F(PlacementTest, EveryPlanHasRoomAndNamesEachPageOnce) {
         const Bytes offset = kGrain * (random() % grains);
         if (const auto& ranges = table.page(id).used_ranges; !ranges.contains(offset)) {
           bool free = true;
-          for (const auto& [at, size] : ranges) free = free && !(at <= offset && offset < at + size);
+          for (const auto& [at, size] : ranges)
+            free = free && !(at <= offset && offset < at + size);
           if (free) table.use(id, offset, kGrain, table.page(id).lease.value_or(heap));
         }
       }

@@ -1,6 +1,4 @@
 // RangeSet and Arena: which addresses are there, and where the next mapping goes.
-#include "core/range_set.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "core/arena.h"
+#include "core/range_set.h"
 
 namespace weir {
 namespace {

@@ -1,6 +1,4 @@
 // Slabs: small blocks packed together, without a device.
-#include "core/slabs.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "core/slabs.h"
 
 namespace weir {
 namespace {
@@ -108,9 +108,8 @@ TEST(Slabs, ASlabThatGoesLeavesItsNeighboursFences) {
   while (const std::optional<Address> at = slabs.allocate(Slabs::kLargest)) {
     all.push_back({*at, Slabs::kLargest});
   }
-  const auto neighbour = std::find_if(all.begin(), all.end(), [](Range block) {
-    return block.begin >= kFirst + Slabs::kSlab;
-  });
+  const auto neighbour = std::find_if(
+      all.begin(), all.end(), [](Range block) { return block.begin >= kFirst + Slabs::kSlab; });
   ASSERT_NE(neighbour, all.end());
   const Range fenced = *neighbour;
   all.erase(neighbour);
@@ -177,8 +176,7 @@ class SlabsProgram {
     for (const Fence fence : fences) expected_.push_back({block, fence});
 
     const std::optional<Slabs::Emptied> emptied = slabs_.free(block, fences);
-    const Address slab{kFirst.value +
-                       round_down(block.begin - kFirst, Slabs::kSlab).count};
+    const Address slab{kFirst.value + round_down(block.begin - kFirst, Slabs::kSlab).count};
     const Range whole{slab, Slabs::kSlab};
     const bool last = std::none_of(blocks_.begin(), blocks_.end(),
                                    [&](Range other) { return whole.contains(other); });

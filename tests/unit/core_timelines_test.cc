@@ -1,6 +1,4 @@
 // FenceSet, FencedRanges and Timelines: which work has been waited for by whom.
-#include "core/timelines.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +10,7 @@
 
 #include "core/fenced_ranges.h"
 #include "core/observer.h"
+#include "core/timelines.h"
 #include "tests/unit/sim_memory_helpers.h"
 #include "weir/sim_device.h"
 
@@ -35,8 +34,7 @@ TEST(FenceSet, KeepsTheLatestFenceOfEachTimeline) {
   FenceSet set = set_of({{kA, {3}}, {kB, {1}}, {kA, {2}}});
   EXPECT_THAT(listed(set), UnorderedElementsAre(Fence{kA, {3}}, Fence{kB, {1}}));
   set.join(set_of({{kA, {7}}, {kC, {1}}}));
-  EXPECT_THAT(listed(set),
-              UnorderedElementsAre(Fence{kA, {7}}, Fence{kB, {1}}, Fence{kC, {1}}));
+  EXPECT_THAT(listed(set), UnorderedElementsAre(Fence{kA, {7}}, Fence{kB, {1}}, Fence{kC, {1}}));
   set.clear();
   EXPECT_TRUE(set.empty());
 }
@@ -345,36 +343,36 @@ TEST_P(TimelinesFaults, AFailedCallChangesNothingAndMayBeRepeated) {
 
 INSTANTIATE_TEST_SUITE_P(
     Operations, TimelinesFaults,
-    testing::Values(
-        Faulty{"wait",
-               {DeviceCall::create_event, DeviceCall::record, DeviceCall::wait},
-               [](Timelines& timelines, Fence point, TimelineId waiter) {
-                 return timelines.wait(waiter, set_of({point})).ok() &&
-                        timelines.satisfied(point, waiter);
-               }},
-        Faulty{"complete",
-               {DeviceCall::create_event, DeviceCall::record, DeviceCall::query},
-               [](Timelines& timelines, Fence point, TimelineId waiter) {
-                 const Result<bool> done = timelines.complete(set_of({point}));
-                 return done.ok() && *done && timelines.satisfied(point, waiter);
-               }},
-        Faulty{"host_wait",
-               {DeviceCall::create_event, DeviceCall::record, DeviceCall::synchronize},
-               [](Timelines& timelines, Fence point, TimelineId waiter) {
-                 return timelines.host_wait(set_of({point})).ok() &&
-                        timelines.satisfied(point, waiter);
-               }},
-        Faulty{"record",
-               {DeviceCall::create_event, DeviceCall::record},
-               [](Timelines& timelines, Fence point, TimelineId) {
-                 const Result<Fence> fence = timelines.record(point.timeline);
-                 return fence.ok() && fence->sequence >= point.sequence;
-               }},
-        Faulty{"retire",
-               {DeviceCall::create_event, DeviceCall::record},
-               [](Timelines& timelines, Fence point, TimelineId) {
-                 return timelines.retire(point.timeline).ok() && timelines.retired(point.timeline);
-               }}),
+    testing::Values(Faulty{"wait",
+                           {DeviceCall::create_event, DeviceCall::record, DeviceCall::wait},
+                           [](Timelines& timelines, Fence point, TimelineId waiter) {
+                             return timelines.wait(waiter, set_of({point})).ok() &&
+                                    timelines.satisfied(point, waiter);
+                           }},
+                    Faulty{"complete",
+                           {DeviceCall::create_event, DeviceCall::record, DeviceCall::query},
+                           [](Timelines& timelines, Fence point, TimelineId waiter) {
+                             const Result<bool> done = timelines.complete(set_of({point}));
+                             return done.ok() && *done && timelines.satisfied(point, waiter);
+                           }},
+                    Faulty{"host_wait",
+                           {DeviceCall::create_event, DeviceCall::record, DeviceCall::synchronize},
+                           [](Timelines& timelines, Fence point, TimelineId waiter) {
+                             return timelines.host_wait(set_of({point})).ok() &&
+                                    timelines.satisfied(point, waiter);
+                           }},
+                    Faulty{"record",
+                           {DeviceCall::create_event, DeviceCall::record},
+                           [](Timelines& timelines, Fence point, TimelineId) {
+                             const Result<Fence> fence = timelines.record(point.timeline);
+                             return fence.ok() && fence->sequence >= point.sequence;
+                           }},
+                    Faulty{"retire",
+                           {DeviceCall::create_event, DeviceCall::record},
+                           [](Timelines& timelines, Fence point, TimelineId) {
+                             return timelines.retire(point.timeline).ok() &&
+                                    timelines.retired(point.timeline);
+                           }}),
     [](const testing::TestParamInfo<Faulty>& info) { return std::string(info.param.name); });
 
 TEST_F(TimelinesTest, EveryEventIsGivenBackAtTheEnd) {

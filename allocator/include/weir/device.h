@@ -51,9 +51,23 @@ struct GraphNode {
 
 // Every call of Device that reaches the driver: for counting, timing and failing them by name.
 enum class DeviceCall {
-  reserve, unreserve, create, map, set_access, unmap, release,
-  create_event, destroy_event, record, wait, query, synchronize,
-  capture_info, capture_tips, add_capture_dependencies, memory_info,
+  reserve,
+  unreserve,
+  create,
+  map,
+  set_access,
+  unmap,
+  release,
+  create_event,
+  destroy_event,
+  record,
+  wait,
+  query,
+  synchronize,
+  capture_info,
+  capture_tips,
+  add_capture_dependencies,
+  memory_info,
 };
 inline constexpr int kDeviceCalls = static_cast<int>(DeviceCall::memory_info) + 1;
 std::string_view name_of(DeviceCall call);

@@ -52,7 +52,7 @@ struct BlockInfo {
 struct PageInfo {
   PageId page;
   Bytes bytes;
-  Bytes used;                  // by live blocks; a slab of small ones counts whole
+  Bytes used;                   // by live blocks; a slab of small ones counts whole
   std::optional<HeapId> lease;  // the heap that uses it, if any
   std::uint32_t mappings = 0;
 };

@@ -11,13 +11,13 @@
 namespace weir {
 
 enum class ErrorCode {
-  out_of_memory,      // neither the device nor the limit has room; the message says what holds it
-  invalid_argument,   // the caller's mistake; the message names the argument and the remedy
-  unknown_pointer,    // not the start of a live block (freed twice, or never allocated here)
-  device,             // the driver refused a call; the message names the call and its error
-  capture,            // the call is not legal in the stream's capture
-  unavailable,        // something this machine lacks (no driver, no GPU)
-  invalid_input,      // a file that can't be read or parsed; the message has file and line
+  out_of_memory,     // neither the device nor the limit has room; the message says what holds it
+  invalid_argument,  // the caller's mistake; the message names the argument and the remedy
+  unknown_pointer,   // not the start of a live block (freed twice, or never allocated here)
+  device,            // the driver refused a call; the message names the call and its error
+  capture,           // the call is not legal in the stream's capture
+  unavailable,       // something this machine lacks (no driver, no GPU)
+  invalid_input,     // a file that can't be read or parsed; the message has file and line
 };
 
 std::string_view name_of(ErrorCode code);
@@ -47,8 +47,8 @@ class Error {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::move(value)) {}          // NOLINT(google-explicit-constructor)
-  Result(Error error) : state_(std::move(error)) {}      // NOLINT(google-explicit-constructor)
+  Result(T value) : state_(std::move(value)) {}      // NOLINT(google-explicit-constructor)
+  Result(Error error) : state_(std::move(error)) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }

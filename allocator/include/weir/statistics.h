@@ -22,11 +22,11 @@ struct Gauge {
 // Of one stream heap.
 struct HeapStatistics {
   HeapId heap;
-  std::uint64_t stream = 0;   // Stream::id
-  Gauge live_blocks;          // blocks between allocate and deallocate
-  Gauge live_bytes;           // their sizes, rounded up to kGrain
-  Gauge requested_bytes;      // their sizes as asked for
-  Gauge leased_bytes;         // sizes of the pages in use by this heap
+  std::uint64_t stream = 0;        // Stream::id
+  Gauge live_blocks;               // blocks between allocate and deallocate
+  Gauge live_bytes;                // their sizes, rounded up to kGrain
+  Gauge requested_bytes;           // their sizes as asked for
+  Gauge leased_bytes;              // sizes of the pages in use by this heap
   std::uint64_t fences = 0;        // explicit fences taken on this heap's blocks
   std::uint64_t stream_waits = 0;  // waits that this heap's stream was made to do
   friend bool operator==(const HeapStatistics&, const HeapStatistics&) = default;
@@ -35,8 +35,8 @@ struct HeapStatistics {
 // Of one device heap; the gauges of the same name are over all its heaps.
 struct Statistics {
   Gauge live_blocks, live_bytes, requested_bytes, leased_bytes;
-  Gauge reserved_bytes;       // physical memory held: sum of page sizes
-  Gauge mapped_bytes;         // sum over mappings: more than reserved where pages have aliases
+  Gauge reserved_bytes;  // physical memory held: sum of page sizes
+  Gauge mapped_bytes;    // sum over mappings: more than reserved where pages have aliases
   Gauge pages, mappings;
   std::uint64_t fences = 0, stream_waits = 0, host_waits = 0, out_of_memory = 0;
   std::uint64_t trimmed_bytes = 0;

@@ -29,7 +29,7 @@ class TraceRecorder final : public EventSink {
   // Writes to the file `path`, replacing it; gzip when the name ends with ".gz".
   // Errors: invalid_input (the file can't be written; names it and says why).
   static Result<std::unique_ptr<TraceRecorder>> open(const std::string& path,
-                                                     TraceRecorderOptions options = {});
+                                                     const TraceRecorderOptions& options = {});
   // Closes; a caller who wants to know whether all was written calls close() first.
   ~TraceRecorder() override;
 

@@ -1,0 +1,431 @@
+// DeviceHeap: who gets whose memory, and what waits for it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/core_heap_fixture.h"
+
+namespace weir {
+namespace {
+
+using test::CoreHeap;
+using testing::IsEmpty;
+
+class HeapReuse : public CoreHeap {};
+
+TEST_F(HeapReuse, ALeaseMovesWithOneStreamWaitAndNoHostWait) {
+  DeviceHeap heap(device_, {.limit = 64_MiB});
+  void* const first = allocate(heap, 64_MiB, a_);
+  write(a_, first, 64_MiB, 5_ms);
+  free(heap, first);
+  void* const second = allocate(heap, 64_MiB, b_);
+  write(b_, second, 64_MiB, 1_ms);
+
+  EXPECT_EQ(device_.calls(DeviceCall::wait), 1u);
+  EXPECT_EQ(device_.calls(DeviceCall::record), 1u);
+  EXPECT_EQ(device_.calls(DeviceCall::synchronize), 0u);
+  EXPECT_EQ(device_.calls(DeviceCall::unmap), 0u);
+  EXPECT_EQ(device_.physical_peak(), 64_MiB);
+  EXPECT_THAT(device_.races(), IsEmpty());
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  free(heap, second);
+}
+
+TEST_F(HeapReuse, AFreedBlockServesItsOwnStreamAtOnceAndWaitsForItsFence) {
+  DeviceHeap heap(device_);
+  void* const first = allocate(heap, 64_MiB, a_);
+  write(a_, first, 64_MiB);
+  write_after(b_, a_, first, 64_MiB, 5_ms);
+  ASSERT_TRUE(heap.fence(first, b_).ok());
+  free(heap, first);
+  const std::uint64_t waits = device_.calls(DeviceCall::wait);
+  void* const next = allocate(heap, 64_MiB, a_);
+  write(a_, next, 64_MiB);
+  EXPECT_EQ(next, first);
+  EXPECT_EQ(device_.calls(DeviceCall::wait), waits + 1);
+  EXPECT_EQ(device_.host_waits(), 0u);
+  EXPECT_THAT(device_.races(), IsEmpty());
+  free(heap, next);
+}
+
+TEST_F(HeapReuse, ASmallBlockWaitsForItsFenceToo) {
+  DeviceHeap heap(device_);
+  void* const keep = allocate(heap, 1_KiB, a_);
+  void* const first = allocate(heap, 4_KiB, a_);
+  write(a_, first, 4_KiB);
+  write_after(b_, a_, first, 4_KiB, 5_ms);
+  ASSERT_TRUE(heap.fence(first, b_).ok());
+  free(heap, first);
+  void* const next = allocate(heap, 4_KiB, a_);
+  write(a_, next, 4_KiB);
+  EXPECT_EQ(next, first);
+  EXPECT_EQ(heap.statistics().stream_waits, 1u);
+  EXPECT_THAT(device_.races(), IsEmpty());
+  free(heap, next);
+  free(heap, keep);
+}
+
+TEST_F(HeapReuse, BlocksShareAPageThroughDifferentAddressesByteForByte) {
+  DeviceHeap heap(device_, {.limit = 64_MiB});
+  std::vector<void*> blocks;
+  for (int i = 0; i < 16; ++i) blocks.push_back(allocate(heap, 4_MiB, a_));
+  for (std::size_t i = 0; i < 16; i += 2) free(heap, std::exchange(blocks[i], nullptr));
+  std::erase(blocks, nullptr);
+  std::map<void*, Bytes> live;
+  for (void* const block : blocks) live[block] = 4_MiB;
+  // 32 MiB are free, in pieces of 4 MiB: five blocks of 6 MiB fit only if they share pages.
+  for (int i = 0; i < 5; ++i) live[allocate(heap, 6_MiB, a_)] = 6_MiB;
+
+  std::map<PhysicalHandle, std::vector<Segment>> by_page;
+  for (const auto& [block, size] : live) {
+    Bytes found;
+    for (const Segment& segment : device_.translate(Address::of(block), size)) {
+      found += segment.bytes;
+      for (const Segment& other : by_page[segment.handle]) {
+        EXPECT_TRUE(segment.offset + segment.bytes <= other.offset ||
+                    other.offset + other.bytes <= segment.offset);
+      }
+      by_page[segment.handle].push_back(segment);
+    }
+    EXPECT_EQ(found, size);
+  }
+  EXPECT_TRUE(std::any_of(by_page.begin(), by_page.end(),
+                          [](const auto& page) { return page.second.size() > 1; }));
+  EXPECT_GT(heap.statistics().mappings.current, heap.statistics().pages.current);
+  EXPECT_EQ(device_.physical_peak(), 64_MiB);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+TEST_F(HeapReuse, AnotherStreamsIdlePagesAreUsedBeforeTheLimitIsExceeded) {
+  DeviceHeap heap(device_, {.limit = 128_MiB});
+  void* const first = allocate(heap, 128_MiB, a_);
+  write(a_, first, 128_MiB, 5_ms);
+  free(heap, first);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 4; ++i) {
+    blocks.push_back(allocate(heap, 32_MiB, i % 2 == 0 ? b_ : c_));
+    write(i % 2 == 0 ? b_ : c_, blocks.back(), 32_MiB);
+  }
+  EXPECT_EQ(device_.physical_peak(), 128_MiB);
+  EXPECT_EQ(device_.host_waits(), 0u);
+  EXPECT_THAT(device_.races(), IsEmpty());
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+// A step of training in little: large and small blocks, two streams, fences.
+void one_round(SimDevice& device, DeviceHeap& heap, Stream a, Stream b) {
+  std::mt19937_64 random(11);
+  std::vector<std::pair<void*, Bytes>> live;
+  for (int i = 0; i < 200; ++i) {
+    if (!live.empty() && random() % 5 < 2) {
+      std::swap(live[random() % live.size()], live.back());
+      ASSERT_TRUE(heap.deallocate(live.back().first).ok());
+      live.pop_back();
+      continue;
+    }
+    const Bytes size = kGrain * (1 + random() % (random() % 2 == 0 ? 100 : 20'000));
+    const Stream stream = random() % 4 == 0 ? b : a;
+    const Result<void*> block = heap.allocate(size, stream);
+    ASSERT_TRUE(block.ok());
+    ASSERT_TRUE(device.launch(stream, Writes(*block, size), 20_us).ok());
+    live.emplace_back(*block, size);
+  }
+  for (const auto& [block, size] : live) ASSERT_TRUE(heap.deallocate(block).ok());
+}
+
+TEST_F(HeapReuse, ARepeatingProgramMovesNoMemoryInItsSecondRound) {
+  DeviceHeap heap(device_);
+  one_round(device_, heap, a_, b_);
+  device_.advance(100_ms);
+  const std::vector<std::uint64_t> before = memory_calls();
+  for (int round = 0; round < 3; ++round) {
+    one_round(device_, heap, a_, b_);
+    EXPECT_EQ(memory_calls(), before);
+  }
+  EXPECT_EQ(device_.host_waits(), 0u);
+  EXPECT_THAT(device_.races(), IsEmpty());
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+TEST_F(HeapReuse, ARepeatingProgramOfOneStreamMakesNoDriverCallAtAllInItsSecondRound) {
+  DeviceHeap heap(device_);
+  one_round(device_, heap, a_, a_);
+  const std::vector<std::uint64_t> before = all_calls();
+  one_round(device_, heap, a_, a_);
+  EXPECT_EQ(all_calls(), before);
+}
+
+TEST_F(HeapReuse, ANewStreamAdoptsTheHeapOfARetiredOneAndWaitsForItsWork) {
+  DeviceHeap heap(device_);
+  void* const first = allocate(heap, 64_MiB, a_);
+  write(a_, first, 64_MiB, 5_ms);
+  const HeapId id = heap.find(first)->heap;
+  ASSERT_TRUE(heap.retire(a_).ok());
+  free(heap, first);
+  ASSERT_TRUE(device_.destroy_stream(a_).ok());
+
+  const std::vector<std::uint64_t> before = memory_calls();
+  void* const next = allocate(heap, 64_MiB, b_);
+  write(b_, next, 64_MiB);
+  EXPECT_EQ(heap.find(next)->heap, id);
+  EXPECT_EQ(heap.find(next)->stream, b_.id);
+  EXPECT_EQ(memory_calls(), before);
+  EXPECT_EQ(device_.calls(DeviceCall::wait), 1u);
+  EXPECT_EQ(device_.host_waits(), 0u);
+  EXPECT_THAT(device_.races(), IsEmpty());
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+TEST_F(HeapReuse, AHeapWithLiveBlocksIsNotAdopted) {
+  DeviceHeap heap(device_);
+  void* const first = allocate(heap, 64_MiB, a_);
+  ASSERT_TRUE(heap.retire(a_).ok());
+  void* const next = allocate(heap, 64_MiB, b_);
+  EXPECT_NE(heap.find(next)->heap, heap.find(first)->heap);
+  free(heap, first);
+  EXPECT_EQ(heap.find(allocate(heap, 1_KiB, c_))->heap, HeapId{0});
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+TEST_F(HeapReuse, NothingIsAllocatedForARetiredStream) {
+  DeviceHeap heap(device_);
+  void* const block = allocate(heap, 1_MiB, a_);
+  ASSERT_TRUE(heap.retire(a_).ok());
+  ASSERT_TRUE(heap.retire(a_).ok());
+  const Result<void*> refused = heap.allocate(1_MiB, a_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(refused.error().message(), testing::HasSubstr(std::to_string(a_.id)));
+  free(heap, block);
+}
+
+TEST_F(HeapReuse, AFenceOfManyBlocksIsOneEvent) {
+  DeviceHeap heap(device_);
+  std::vector<void*> blocks;
+  for (const Bytes size : {1_KiB, 4_MiB, 8_MiB, 16_MiB}) blocks.push_back(allocate(heap, size, a_));
+  const std::uint64_t records = device_.calls(DeviceCall::record);
+  ASSERT_TRUE(heap.fence(blocks, b_).ok());
+  EXPECT_EQ(device_.calls(DeviceCall::record), records + 1);
+  EXPECT_EQ(heap.statistics().fences, 4u);
+  for (void* const block : blocks) free(heap, block);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+TEST_F(HeapReuse, AFenceOnTheBlocksOwnStreamCostsNothing) {
+  DeviceHeap heap(device_);
+  void* const block = allocate(heap, 4_MiB, a_);
+  const std::vector<std::uint64_t> before = all_calls();
+  ASSERT_TRUE(heap.fence(block, a_).ok());
+  free(heap, block);
+  EXPECT_EQ(allocate(heap, 4_MiB, a_), block);
+  EXPECT_EQ(all_calls(), before);
+}
+
+TEST_F(HeapReuse, RecordStreamTakesOneFenceAUserWhenTheBlockIsFreed) {
+  DeviceHeap heap(device_);
+  void* const block = allocate(heap, 16_MiB, a_);
+  write(a_, block, 16_MiB);
+  const std::uint64_t records = device_.calls(DeviceCall::record);
+  ASSERT_TRUE(heap.record_stream(block, b_).ok());
+  ASSERT_TRUE(heap.record_stream(block, b_).ok());
+  ASSERT_TRUE(heap.record_stream(block, a_).ok());
+  EXPECT_EQ(device_.calls(DeviceCall::record), records);
+  write_after(b_, a_, block, 16_MiB, 5_ms);  // after record_stream, and covered all the same
+  const std::uint64_t before_free = device_.calls(DeviceCall::record);
+  free(heap, block);
+  EXPECT_EQ(device_.calls(DeviceCall::record), before_free + 1);
+  EXPECT_EQ(heap.statistics().fences, 1u);
+  void* const next = allocate(heap, 16_MiB, a_);
+  write(a_, next, 16_MiB);
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+// `first` is freed while stream b still uses it; `next` is then asked for, of the same size.
+class HeapPolicies : public CoreHeap {
+ protected:
+  struct Outcome {
+    bool same_place;
+    std::uint64_t waits;
+    Bytes held;
+  };
+  // Before it, as much as `peak` was in use once. Between free and request, `between` others.
+  Outcome run(ReusePolicy policy, Bytes peak = 0_B, Bytes limit = 0_B, int between = 0) {
+    DeviceHeap heap(device_, {.limit = limit, .reuse = policy});
+    if (peak > 0_B) {
+      free(heap, allocate(heap, peak, a_));
+      EXPECT_EQ(*heap.trim(), peak);
+    }
+    void* const other = allocate(heap, 2_MiB, a_);
+    void* const first = allocate(heap, 64_MiB, a_);
+    write(a_, first, 64_MiB);
+    write_after(b_, a_, first, 64_MiB, 50_ms);
+    EXPECT_TRUE(heap.fence(first, b_).ok());
+    free(heap, first);
+    for (int i = 0; i < between; ++i) free(heap, allocate(heap, 2_MiB, c_));
+    const std::uint64_t waits = heap.statistics().stream_waits;
+    void* const next = allocate(heap, 64_MiB, a_);
+    write(a_, next, 64_MiB);
+    EXPECT_THAT(device_.races(), IsEmpty());
+    EXPECT_THAT(heap.validate(), IsEmpty());
+    const Outcome outcome{next == first, heap.statistics().stream_waits - waits,
+                          Bytes{heap.statistics().reserved_bytes.current}};
+    free(heap, next);
+    free(heap, other);
+    device_.finish();
+    return outcome;
+  }
+};
+
+TEST_F(HeapPolicies, WaitTakesFreeMemoryThoughItsFenceIsRunning) {
+  for (const Bytes peak : {0_B, 1_GiB}) {
+    const Outcome outcome = run(ReusePolicy::wait, peak);
+    EXPECT_TRUE(outcome.same_place);
+    EXPECT_EQ(outcome.waits, 1u);
+    EXPECT_EQ(outcome.held, 66_MiB);
+  }
+}
+
+TEST_F(HeapPolicies, GrowTakesNewMemoryAndMakesNoWait) {
+  const Outcome outcome = run(ReusePolicy::grow);
+  EXPECT_FALSE(outcome.same_place);
+  EXPECT_EQ(outcome.waits, 0u);
+  EXPECT_EQ(outcome.held, 130_MiB);
+}
+
+TEST_F(HeapPolicies, GrowWaitsWhereTheLimitHasNoRoom) {
+  const Outcome outcome = run(ReusePolicy::grow, 0_B, 80_MiB);
+  EXPECT_EQ(outcome.waits, 1u);
+  EXPECT_LE(outcome.held, 80_MiB);
+}
+
+TEST_F(HeapPolicies, BalancedWaitsWhereGrowingWouldRaiseThePeak) {
+  const Outcome outcome = run(ReusePolicy::balanced);
+  EXPECT_TRUE(outcome.same_place);
+  EXPECT_EQ(outcome.waits, 1u);
+  EXPECT_EQ(outcome.held, 66_MiB);
+}
+
+TEST_F(HeapPolicies, BalancedGrowsWhereThatCostsNothingAndTheFenceIsRecent) {
+  const Outcome recent = run(ReusePolicy::balanced, 1_GiB);
+  EXPECT_FALSE(recent.same_place);
+  EXPECT_EQ(recent.waits, 0u);
+  const Outcome old = run(ReusePolicy::balanced, 1_GiB, 0_B, 100);
+  EXPECT_TRUE(old.same_place);
+  EXPECT_EQ(old.waits, 1u);
+}
+
+TEST_F(HeapPolicies, GrowUsesFreeMemoryWhoseFenceIsDone) {
+  DeviceHeap heap(device_, {.reuse = ReusePolicy::grow});
+  void* const first = allocate(heap, 64_MiB, a_);
+  ASSERT_TRUE(device_.launch(b_, 1_ms).ok());
+  ASSERT_TRUE(heap.fence(first, b_).ok());
+  free(heap, first);
+  device_.advance(10_ms);
+  EXPECT_EQ(allocate(heap, 64_MiB, a_), first);
+  EXPECT_EQ(device_.calls(DeviceCall::wait), 0u);
+}
+
+TEST_F(HeapPolicies, GrowNeverWaitsInARandomProgramWithoutALimit) {
+  DeviceHeap heap(device_, {.reuse = ReusePolicy::grow});
+  std::mt19937_64 random(5);
+  const std::array streams{a_, b_, c_};
+  std::vector<void*> live;
+  for (int i = 0; i < 2000; ++i) {
+    if (live.size() > 20 || (!live.empty() && random() % 2 == 0)) {
+      std::swap(live[random() % live.size()], live.back());
+      const Stream user = streams[random() % 3];
+      ASSERT_TRUE(device_.launch(user, 100_us).ok());
+      ASSERT_TRUE(heap.fence(live.back(), user).ok());
+      free(heap, live.back());
+      live.pop_back();
+    } else {
+      live.push_back(allocate(heap, 512_KiB * (1 + random() % 16), streams[random() % 3]));
+    }
+    device_.advance(20_us);
+  }
+  EXPECT_EQ(heap.statistics().stream_waits, 0u);
+  EXPECT_EQ(device_.calls(DeviceCall::wait), 0u);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+TEST_F(HeapPolicies, WaitCreatesNothingWhileFreeMemoryFits) {
+  DeviceHeap heap(device_, {.reuse = ReusePolicy::wait});
+  free(heap, allocate(heap, 256_MiB, a_));
+  const std::uint64_t created = device_.calls(DeviceCall::create);
+  std::mt19937_64 random(6);
+  for (int round = 0; round < 100; ++round) {
+    std::vector<void*> blocks;
+    for (int i = 0; i < 8; ++i) {
+      blocks.push_back(allocate(heap, 1_MiB * (1 + random() % 31), a_));
+      ASSERT_TRUE(device_.launch(b_, 200_us).ok());
+    }
+    ASSERT_TRUE(heap.fence(blocks, b_).ok());
+    for (void* const block : blocks) free(heap, block);
+  }
+  EXPECT_EQ(device_.calls(DeviceCall::create), created);
+  EXPECT_EQ(device_.host_waits(), 0u);
+}
+
+class HeapPointers : public CoreHeap {};
+
+TEST_F(HeapPointers, AnyPointerIntoALiveBlockFindsIt) {
+  DeviceHeap heap(device_);
+  char* const small = static_cast<char*>(allocate(heap, 700_B, a_));
+  char* const large = static_cast<char*>(allocate(heap, 5_MiB, b_));
+  const std::optional<BlockInfo> found = heap.find(small + 1023);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->address, Address::of(small));
+  EXPECT_EQ(found->bytes, 1024_B);
+  EXPECT_EQ(found->requested, 700_B);
+  EXPECT_EQ(found->stream, a_.id);
+  EXPECT_FALSE(heap.find(small + 1024).has_value());
+  ASSERT_TRUE(heap.find(large + (5_MiB).count - 1).has_value());
+  EXPECT_EQ(heap.find(large + (5_MiB).count - 1)->address, Address::of(large));
+  EXPECT_FALSE(heap.find(large + (5_MiB).count).has_value());
+  EXPECT_FALSE(heap.find(large - 1).has_value());
+  EXPECT_FALSE(heap.find(nullptr).has_value());
+  EXPECT_FALSE(heap.find(&heap).has_value());
+  free(heap, small);
+  EXPECT_FALSE(heap.find(small).has_value());
+}
+
+TEST_F(HeapPointers, APointerThatIsNoLiveBlockIsRefusedAndNothingChanges) {
+  DeviceHeap heap(device_);
+  char* const block = static_cast<char*>(allocate(heap, 5_MiB, a_));
+  void* const freed = allocate(heap, 1_KiB, a_);
+  void* const beside = allocate(heap, 1_KiB, a_);
+  free(heap, freed);
+  DeviceHeap other(device_);
+  void* const foreign = allocate(other, 5_MiB, a_);
+
+  const Statistics before = heap.statistics();
+  const std::vector<std::uint64_t> calls = all_calls();
+  int on_the_stack = 0;
+  for (void* const wrong :
+       {freed, static_cast<void*>(block + 512), foreign, static_cast<void*>(&on_the_stack)}) {
+    const std::array both{static_cast<void*>(block), wrong};
+    for (const Status& status : {heap.deallocate(wrong), heap.fence(wrong, b_),
+                                 heap.fence(both, b_), heap.record_stream(wrong, b_)}) {
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(status.error().code(), ErrorCode::unknown_pointer);
+    }
+  }
+  EXPECT_EQ(heap.statistics(), before);
+  EXPECT_EQ(all_calls(), calls);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  free(heap, beside);
+  free(heap, block);
+  EXPECT_TRUE(heap.deallocate(nullptr).ok());
+  EXPECT_FALSE(heap.deallocate(block).ok());
+}
+
+}  // namespace
+}  // namespace weir
