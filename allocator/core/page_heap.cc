@@ -67,7 +67,7 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
                                            WEIR_REQUIRES(mutex_) { return avoid(owner, range); };
   std::optional<Placement::Found> found =
       placement.find(size, avoids_anything() ? avoid_range : Placement::Avoid{});
-  if (found && placement.worth_improving(size, found->activated)) {
+  if (found && reuse_ != ReusePolicy::grow && placement.worth_improving(size, found->activated)) {
     const Plan plan = placement.plan(size);
     if (plan.create == 0_B && plan.activated < found->activated &&
         has_room_for_mappings(plan.middle.size() + 2)) {
@@ -76,12 +76,8 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
   }
   if (found) return found->address;
 
-  const Bytes at_frontier = [&]() WEIR_REQUIRES(mutex_) {
-    const Arena& arena = arenas_.at(owner.id);
-    const std::optional<Range> run = arena.usable().ending_at(arena.frontier());
-    return run ? run->size : 0_B;
-  }();
-  const Bytes missing = round_up(size - std::min(size, at_frontier), granularity_);
+  const Bytes missing =
+      round_up(size - std::min(size, free_at_frontier(owner)), granularity_);
   const bool may_grow =
       reuse_ == ReusePolicy::grow ? missing <= room() : placement.may_grow(missing);
   if (may_grow && missing > 0_B) {
@@ -114,13 +110,21 @@ Bytes PageHeap::room() const {
   return std::min(device, limit_ - std::min(limit_, table_.total()));
 }
 
+// What new pages would continue: the free bytes where the current row ends, unless the policy had
+// rather not use them.
+Bytes PageHeap::free_at_frontier(Owner& owner) {
+  const Arena& arena = arenas_.at(owner.id);
+  const std::optional<Range> run = arena.usable().ending_at(arena.frontier());
+  if (!run || (avoids_anything() && avoid(owner, *run))) return 0_B;
+  return run->size;
+}
+
 // New pages at the end of the arena, behind what is free there.
 Result<Address> PageHeap::grow(Owner& owner, Bytes size) {
   const std::size_t pages = placement(owner).page_sizes(size).size();
   if (Status status = make_room_for_mappings(pages); !status) return std::move(status).error();
   Arena& arena = arenas_.at(owner.id);
-  const std::optional<Range> run = arena.usable().ending_at(arena.frontier());
-  const Bytes have = run ? run->size : 0_B;
+  const Bytes have = std::min(size, free_at_frontier(owner));
   Bytes missing = round_up(size - have, granularity_);
   Address at = arena.frontier() - have;
   if (!arena.has_room(missing)) {

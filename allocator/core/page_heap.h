@@ -99,6 +99,7 @@ class PageHeap : private PageTable::Listener {
   // The ways to serve a request, in order; each gives a place that is not yet claimed.
   std::optional<Address> recall(Owner& owner, Bytes size, std::uint64_t key) WEIR_REQUIRES(mutex_);
   Result<Address> place(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
+  Bytes free_at_frontier(Owner& owner) WEIR_REQUIRES(mutex_);
   Result<Address> grow(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
   Result<Address> stitch(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
   Result<Address> build(Owner& owner, const Plan& plan) WEIR_REQUIRES(mutex_);

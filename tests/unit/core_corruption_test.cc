@@ -24,9 +24,11 @@ using testing::IsEmpty;
 class Corruption : public test::CoreHeap {
  protected:
   void SetUp() override {
-    for (int i = 0; i < 6; ++i) large_.push_back(allocate(heap_, 4_MiB, a_));
-    for (const std::size_t i : {0, 2, 4}) free(heap_, large_[i]);
-    middle_ = allocate(heap_, 6_MiB, a_);   // stitched: its pages have aliases
+    for (int i = 0; i < 14; ++i) large_.push_back(allocate(heap_, 4_MiB, a_));
+    for (std::size_t i = 0; i < 14; i += 2) free(heap_, large_[i]);
+    void* const split = allocate(heap_, 5_MiB, a_);  // two pages side by side: they have aliases
+    middle_ = allocate(heap_, 3_MiB, a_);            // the rest of the second
+    free(heap_, split);
     theirs_ = allocate(heap_, 3_MiB, b_);
     idle_ = allocate(heap_, 4_MiB, b_);
     for (int i = 0; i < 3; ++i) small_.push_back(allocate(heap_, 5_KiB, a_));
