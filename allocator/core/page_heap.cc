@@ -76,8 +76,7 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
   }
   if (found) return found->address;
 
-  const Bytes missing =
-      round_up(size - std::min(size, free_at_frontier(owner)), granularity_);
+  const Bytes missing = round_up(size - std::min(size, free_at_frontier(owner)), granularity_);
   const bool may_grow =
       reuse_ == ReusePolicy::grow ? missing <= room() : placement.may_grow(missing);
   if (may_grow && missing > 0_B) {

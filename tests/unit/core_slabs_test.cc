@@ -140,8 +140,6 @@ class SlabsProgram {
   std::size_t emptied() const { return emptied_; }
 
  private:
-  static constexpr std::uint64_t kGrains = Slabs::kSlab / kGrain;
-
   void allocate() {
     const Bytes size = kGrain * (1 + random_() % (random_() % 4 == 0 ? 512 : 8));
     std::optional<Address> at = slabs_.allocate(size);

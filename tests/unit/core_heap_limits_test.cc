@@ -1,0 +1,430 @@
+// DeviceHeap: sizes at the edges, limits, trim, and what happens when memory runs out.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/core_heap_fixture.h"
+
+namespace weir {
+namespace {
+
+using test::CoreHeap;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class HeapSizes : public CoreHeap {};
+
+TEST_F(HeapSizes, ZeroBytesAreNullAndTakeNothing) {
+  DeviceHeap heap(device_);
+  EXPECT_EQ(allocate(heap, 0_B, a_), nullptr);
+  EXPECT_TRUE(heap.deallocate(nullptr).ok());
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+  EXPECT_EQ(heap.statistics().live_blocks.total, 0u);
+}
+
+TEST_F(HeapSizes, OneByteIsOneGrainOfItsOwn) {
+  DeviceHeap heap(device_);
+  void* const first = allocate(heap, 1_B, a_);
+  void* const second = allocate(heap, 1_B, a_);
+  EXPECT_EQ(heap.find(first)->bytes, kGrain);
+  EXPECT_EQ(heap.find(first)->requested, 1_B);
+  EXPECT_EQ(Address::of(first).value % kGrain.count, 0u);
+  EXPECT_GE(std::max(Address::of(first), Address::of(second)) -
+                std::min(Address::of(first), Address::of(second)),
+            kGrain);
+  EXPECT_EQ(device_.physical_bytes(), 2_MiB);
+}
+
+TEST_F(HeapSizes, EverySizeAroundTheBorderOfSmallBlocksIsServed) {
+  DeviceHeap heap(device_);
+  std::vector<void*> blocks;
+  for (const Bytes border : {kGrain, 256_KiB, 2_MiB, 8_MiB, 80_MiB}) {
+    for (const Bytes size : {border - 1_B, border, border + 1_B}) {
+      void* const block = allocate(heap, size, a_);
+      EXPECT_EQ(heap.find(block)->bytes, round_up(size, kGrain));
+      write(a_, block, size);
+      blocks.push_back(block);
+    }
+  }
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  for (void* const block : blocks) free(heap, block);
+  EXPECT_EQ(heap.statistics().live_bytes.current, 0u);
+  EXPECT_EQ(heap.statistics().leased_bytes.current, 0u);
+  EXPECT_THAT(device_.races(), IsEmpty());
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+TEST_F(HeapSizes, MoreThanTheDeviceHasIsRefusedAndTakesNothing) {
+  DeviceHeap heap(device_);
+  void* const kept = allocate(heap, 4_MiB, a_);
+  const Bytes held = device_.physical_bytes();
+  for (const Bytes size : {142_GiB, 2_TiB, 1024_TiB, 1024_TiB + 1_B,
+                           Bytes{std::numeric_limits<std::uint64_t>::max()}}) {
+    const Result<void*> refused = heap.allocate(size, a_);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code(), ErrorCode::out_of_memory);
+  }
+  EXPECT_EQ(device_.physical_bytes(), held);
+  EXPECT_EQ(device_.host_waits(), 0u);
+  EXPECT_EQ(heap.statistics().out_of_memory, 5u);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  free(heap, kept);
+}
+
+TEST_F(HeapSizes, TheWholeDeviceIsServed) {
+  DeviceHeap heap(device_);
+  void* const all = allocate(heap, 141_GiB, a_);
+  EXPECT_EQ(device_.physical_bytes(), 141_GiB);
+  EXPECT_FALSE(heap.allocate(1_B, a_).ok());
+  free(heap, all);
+  EXPECT_NE(allocate(heap, 141_GiB, b_), nullptr);
+  EXPECT_EQ(device_.physical_peak(), 141_GiB);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+class HeapLimits : public CoreHeap {};
+
+TEST_F(HeapLimits, NoMoreThanTheLimitIsEverHeld) {
+  for (const ReusePolicy policy : {ReusePolicy::wait, ReusePolicy::grow, ReusePolicy::balanced}) {
+    SimDevice device;
+    const std::array streams{device.new_stream(), device.new_stream(), device.new_stream()};
+    const Bytes limit = 101_MiB;  // no multiple of a page
+    {
+      DeviceHeap heap(device, {.limit = limit, .reuse = policy});
+      std::mt19937_64 random(9);
+      std::vector<void*> live;
+      std::uint64_t refused = 0;
+      for (int i = 0; i < 3000; ++i) {
+        if (!live.empty() && random() % 9 < 4) {
+          std::swap(live[random() % live.size()], live.back());
+          free(heap, live.back());
+          live.pop_back();
+          continue;
+        }
+        const Bytes size{1 + random() % (random() % 2 == 0 ? 100'000 : 9'000'000)};
+        const Result<void*> block = heap.allocate(size, streams[random() % 3]);
+        ASSERT_LE(device.physical_bytes(), limit);
+        if (block.ok()) {
+          live.push_back(*block);
+        } else {
+          ++refused;
+          ASSERT_EQ(block.error().code(), ErrorCode::out_of_memory);
+        }
+        if (i % 100 == 0) {
+          ASSERT_THAT(heap.validate(), IsEmpty());
+        }
+      }
+      EXPECT_GT(refused, 0u);
+      EXPECT_EQ(device.host_waits(), 0u);
+    }
+    EXPECT_EQ(device.physical_bytes(), 0_B);
+    EXPECT_EQ(device.live_mappings(), 0u);
+    EXPECT_EQ(device.live_reservations(), 0u);
+    EXPECT_EQ(device.live_events(), 0u);
+  }
+}
+
+TEST_F(HeapLimits, WhatIsHeldAboveALoweredLimitGoesAsItBecomesIdle) {
+  DeviceHeap heap(device_);
+  void* const first = allocate(heap, 64_MiB, a_);
+  void* const second = allocate(heap, 64_MiB, a_);
+  void* const third = allocate(heap, 64_MiB, b_);
+  free(heap, first);
+  heap.set_limit(96_MiB);  // 64 MiB are idle: they go at once
+  EXPECT_EQ(device_.physical_bytes(), 128_MiB);
+  EXPECT_FALSE(heap.allocate(2_MiB, a_).ok());
+  free(heap, second);
+  EXPECT_LE(device_.physical_bytes(), 96_MiB);
+  EXPECT_NE(heap.find(third), std::nullopt);
+  EXPECT_EQ(device_.host_waits(), 0u);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+
+  heap.set_limit(0_B);
+  EXPECT_NE(allocate(heap, 256_MiB, a_), nullptr);
+  free(heap, third);
+}
+
+TEST_F(HeapLimits, ALoweredLimitTakesNothingFromRunningWork) {
+  DeviceHeap heap(device_);
+  void* const block = allocate(heap, 64_MiB, a_);
+  write(a_, block, 64_MiB, 10_ms);
+  free(heap, block);
+  heap.set_limit(32_MiB);
+  EXPECT_EQ(device_.physical_bytes(), 64_MiB);
+  device_.advance(20_ms);
+  free(heap, allocate(heap, 512_KiB, a_));
+  EXPECT_LE(device_.physical_bytes(), 32_MiB);
+  EXPECT_THAT(device_.races(), IsEmpty());
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+class HeapTrim : public CoreHeap {};
+
+TEST_F(HeapTrim, GivesBackIdlePagesWhoseWorkIsDoneAndWaitsForNone) {
+  DeviceHeap heap(device_);
+  void* const running = allocate(heap, 32_MiB, a_);
+  void* const done = allocate(heap, 16_MiB, b_);
+  void* const live = allocate(heap, 8_MiB, b_);
+  write(a_, running, 32_MiB, 10_ms);
+  free(heap, running);
+  free(heap, done);
+  EXPECT_EQ(*heap.trim(), 16_MiB);
+  EXPECT_EQ(device_.physical_bytes(), 40_MiB);
+  device_.advance(20_ms);
+  EXPECT_EQ(*heap.trim(), 32_MiB);
+  EXPECT_EQ(device_.physical_bytes(), 8_MiB);
+  EXPECT_EQ(*heap.trim(), 0_B);
+  EXPECT_EQ(heap.statistics().trimmed_bytes, (48_MiB).count);
+  EXPECT_EQ(device_.host_waits(), 0u);
+  EXPECT_THAT(device_.races(), IsEmpty());
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  free(heap, live);
+}
+
+TEST_F(HeapTrim, WaitsForTheFencesOfOtherStreamsToo) {
+  DeviceHeap heap(device_);
+  void* const block = allocate(heap, 16_MiB, a_);
+  write(b_, block, 16_MiB, 10_ms);
+  ASSERT_TRUE(heap.fence(block, b_).ok());
+  free(heap, block);
+  EXPECT_EQ(*heap.trim(), 0_B);
+  device_.advance(20_ms);
+  EXPECT_EQ(*heap.trim(), 16_MiB);
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+TEST_F(HeapTrim, KeepsWhatItIsToldToKeep) {
+  DeviceHeap heap(device_);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(allocate(heap, 8_MiB, a_));
+  for (void* const block : blocks) free(heap, block);
+  EXPECT_EQ(*heap.trim(64_MiB), 0_B);
+  EXPECT_EQ(*heap.trim(20_MiB), 16_MiB);
+  EXPECT_EQ(device_.physical_bytes(), 16_MiB);
+  EXPECT_EQ(*heap.trim(16_MiB), 0_B);
+  EXPECT_EQ(*heap.trim(0_B), 16_MiB);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+TEST_F(HeapTrim, MemoryThatWasGivenBackIsHadAgain) {
+  DeviceHeap heap(device_);
+  for (int round = 0; round < 5; ++round) {
+    void* const block = allocate(heap, 24_MiB, a_);
+    write(a_, block, 24_MiB);
+    free(heap, block);
+    device_.advance(10_ms);
+    EXPECT_EQ(*heap.trim(), 24_MiB);
+    EXPECT_EQ(device_.live_handles(), 0u);
+  }
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+class HeapOutOfMemory : public CoreHeap {};
+
+TEST_F(HeapOutOfMemory, TheMessageSaysWhatHoldsTheMemory) {
+  DeviceHeap heap(device_, {.limit = 64_MiB});
+  void* const large = allocate(heap, 40_MiB, a_);
+  void* const idle = allocate(heap, 8_MiB, b_);
+  free(heap, idle);
+  const Result<void*> refused = heap.allocate(100_MiB, c_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::out_of_memory);
+  EXPECT_THAT(refused.error().message(),
+              AllOf(HasSubstr("100.00 MiB asked for on stream " + std::to_string(c_.id)),
+                    HasSubstr("held 48.00 MiB of a limit of 64.00 MiB"),
+                    HasSubstr("in use 40.00 MiB, idle 8.00 MiB"),
+                    HasSubstr("stream " + std::to_string(a_.id) + " holds 40.00 MiB in 1 blocks"),
+                    HasSubstr("141.00 GiB")));
+  EXPECT_EQ(heap.statistics().out_of_memory, 1u);
+  free(heap, large);
+}
+
+TEST_F(HeapOutOfMemory, ACallbackFreesAndTheRequestIsTriedOnceMore) {
+  DeviceHeap heap(device_, {.limit = 64_MiB});
+  void* cache = allocate(heap, 48_MiB, a_);
+  std::vector<Bytes> asked;
+  heap.on_out_of_memory([&](Bytes requested) {
+    asked.push_back(requested);
+    EXPECT_THAT(heap.validate(), IsEmpty());  // no lock is held
+    free(heap, std::exchange(cache, nullptr));
+  });
+  EXPECT_NE(allocate(heap, 32_MiB, b_), nullptr);
+  EXPECT_EQ(asked, std::vector<Bytes>{32_MiB});
+  EXPECT_EQ(heap.statistics().out_of_memory, 0u);
+  EXPECT_LE(device_.physical_peak(), 64_MiB);
+}
+
+TEST_F(HeapOutOfMemory, CallbacksThatFreeNothingAreCalledOnceEach) {
+  DeviceHeap heap(device_, {.limit = 16_MiB});
+  int first = 0, second = 0;
+  heap.on_out_of_memory([&](Bytes) { ++first; });
+  heap.on_out_of_memory([&](Bytes) { ++second; });
+  EXPECT_FALSE(heap.allocate(32_MiB, a_).ok());
+  EXPECT_EQ(first, 1);
+  EXPECT_EQ(second, 1);
+  EXPECT_EQ(heap.statistics().out_of_memory, 1u);
+}
+
+TEST_F(HeapOutOfMemory, AFailureLeavesTheRestUsable) {
+  DeviceHeap heap(device_, {.limit = 32_MiB});
+  void* const block = allocate(heap, 20_MiB, a_);
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(heap.allocate(20_MiB, b_).ok());
+  EXPECT_NE(allocate(heap, 12_MiB, b_), nullptr);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  free(heap, block);
+  EXPECT_NE(allocate(heap, 20_MiB, c_), nullptr);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+// Other programs use the device too.
+class HeapOnASharedDevice : public CoreHeap {
+ protected:
+  HeapOnASharedDevice() : CoreHeap(SimOptions{.memory = 64_MiB}) {}
+};
+
+TEST_F(HeapOnASharedDevice, TakesWhatIsLeftAndMoreWhenThereIsMore) {
+  const PhysicalHandle others = *device_.create(32_MiB);
+  DeviceHeap heap(device_);
+  const Result<void*> refused = heap.allocate(40_MiB, a_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message(), HasSubstr("with no limit set"));
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  void* const most = allocate(heap, 32_MiB, a_);
+  EXPECT_FALSE(heap.allocate(1_B, b_).ok());
+  ASSERT_TRUE(device_.release(others).ok());
+  EXPECT_NE(allocate(heap, 30_MiB, b_), nullptr);
+  free(heap, most);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+TEST_F(HeapOnASharedDevice, UsesIdlePagesOfOtherStreamsBesideTheLittleThatIsLeft) {
+  const PhysicalHandle others = *device_.create(32_MiB);
+  DeviceHeap heap(device_);
+  void* const first = allocate(heap, 24_MiB, a_);
+  write(a_, first, 24_MiB, 5_ms);
+  free(heap, first);
+  void* const second = allocate(heap, 32_MiB, b_);  // 24 idle and 8 new
+  write(b_, second, 32_MiB);
+  EXPECT_EQ(device_.physical_bytes(), 64_MiB);
+  EXPECT_EQ(device_.host_waits(), 0u);
+  EXPECT_THAT(device_.races(), IsEmpty());
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  ASSERT_TRUE(device_.release(others).ok());
+}
+
+TEST_F(HeapOnASharedDevice, SurvivesOthersTakingAndGivingBackAllTheTime) {
+  DeviceHeap heap(device_);
+  std::mt19937_64 random(12);
+  const std::array streams{a_, b_, c_};
+  std::vector<PhysicalHandle> others;
+  std::vector<void*> live;
+  std::uint64_t served = 0, refused = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const std::uint64_t kind = random() % 8;
+    if (kind == 0) {
+      if (const Result<PhysicalHandle> page = device_.create(4_MiB)) others.push_back(*page);
+    } else if (kind == 1 && !others.empty()) {
+      ASSERT_TRUE(device_.release(others.back()).ok());
+      others.pop_back();
+    } else if (kind == 2 && random() % 8 == 0) {
+      ASSERT_TRUE(heap.trim().ok());
+    } else if (kind < 5 && !live.empty()) {
+      std::swap(live[random() % live.size()], live.back());
+      free(heap, live.back());
+      live.pop_back();
+    } else {
+      const Stream stream = streams[random() % 3];
+      const Bytes size = 512_KiB * (1 + random() % 16);
+      const Result<void*> block = heap.allocate(size, stream);
+      ++(block.ok() ? served : refused);
+      if (!block.ok()) {
+        ASSERT_EQ(block.error().code(), ErrorCode::out_of_memory);
+        continue;
+      }
+      write(stream, *block, size, 10_us);
+      live.push_back(*block);
+    }
+    if (i % 50 == 0) {
+      ASSERT_THAT(heap.validate(), IsEmpty());
+    }
+  }
+  EXPECT_GT(served, 500u);
+  EXPECT_GT(refused, 10u);
+  EXPECT_THAT(device_.races(), IsEmpty());
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+class HeapMappings : public CoreHeap {
+ protected:
+  // Blocks of many sizes, in little memory, so that pages get aliases. Returns how many were
+  // refused.
+  std::uint64_t run(DeviceHeap& heap, std::uint64_t most) {
+    std::mt19937_64 random(3);
+    const std::array streams{a_, b_};
+    std::vector<std::pair<void*, Bytes>> live;
+    Bytes in_use;
+    std::uint64_t refused = 0;
+    for (int i = 0; i < 3000; ++i) {
+      const Bytes size = 512_KiB * (1 + random() % 14);
+      if (in_use + size > 40_MiB) {
+        std::swap(live[random() % live.size()], live.back());
+        in_use -= live.back().second;
+        free(heap, live.back().first);
+        live.pop_back();
+        continue;
+      }
+      const Stream stream = streams[random() % 2];
+      const Result<void*> block = heap.allocate(size, stream);
+      EXPECT_LE(device_.live_mappings(), most);
+      if (!block.ok()) {
+        ++refused;
+        continue;
+      }
+      write(stream, *block, size, 10_us);
+      live.emplace_back(*block, size);
+      in_use += size;
+      device_.advance(20_us);
+    }
+    for (const auto& [block, size] : live) free(heap, block);
+    EXPECT_THAT(device_.races(), IsEmpty());
+    EXPECT_THAT(heap.validate(), IsEmpty());
+    return refused;
+  }
+};
+
+TEST_F(HeapMappings, FewMappingsAreMadeToDoByGivingUpAliases) {
+  DeviceHeap heap(device_, {.limit = 80_MiB, .most_mappings = 128});
+  EXPECT_EQ(run(heap, 128), 0u);
+  EXPECT_GT(device_.calls(DeviceCall::unmap), 0u);
+}
+
+TEST_F(HeapMappings, WithoutACeilingTheSameProgramHasMoreAndGivesUpNone) {
+  DeviceHeap heap(device_, {.limit = 80_MiB});
+  EXPECT_EQ(run(heap, 400'000), 0u);
+  EXPECT_GT(heap.statistics().mappings.peak, 128u);
+  EXPECT_EQ(device_.calls(DeviceCall::unmap), 0u);
+}
+
+TEST_F(HeapMappings, TooFewMappingsAreAnErrorAndNothingBreaks) {
+  DeviceHeap heap(device_, {.most_mappings = 4});
+  std::vector<void*> live;
+  Result<void*> block = heap.allocate(8_MiB, a_);
+  for (; block.ok() && live.size() < 10; block = heap.allocate(8_MiB, a_)) live.push_back(*block);
+  ASSERT_FALSE(block.ok());
+  EXPECT_EQ(block.error().code(), ErrorCode::out_of_memory);
+  EXPECT_LE(device_.live_mappings(), 4u);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  for (void* const one : live) free(heap, one);
+  EXPECT_NE(allocate(heap, 8_MiB, b_), nullptr);
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,167 @@
+// DeviceHeap: how the reuse policies differ.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/core_heap_fixture.h"
+
+namespace weir {
+namespace {
+
+using test::CoreHeap;
+using testing::IsEmpty;
+
+// `first` is freed while stream b still uses it; `next` is then asked for, of the same size.
+class HeapPolicies : public CoreHeap {
+ protected:
+  struct Outcome {
+    bool same_place;
+    std::uint64_t waits;
+    Bytes held;
+  };
+  // Before it, as much as `peak` was in use once. Between free and request, `between` others.
+  Outcome run(ReusePolicy policy, Bytes peak = 0_B, Bytes limit = 0_B, int between = 0) {
+    DeviceHeap heap(device_, {.limit = limit, .reuse = policy});
+    if (peak > 0_B) {
+      free(heap, allocate(heap, peak, a_));
+      EXPECT_EQ(*heap.trim(), peak);
+    }
+    void* const other = allocate(heap, 2_MiB, a_);
+    void* const first = allocate(heap, 64_MiB, a_);
+    write(a_, first, 64_MiB);
+    write_after(b_, a_, first, 64_MiB, 50_ms);
+    EXPECT_TRUE(heap.fence(first, b_).ok());
+    void* const behind = allocate(heap, 2_MiB, a_);
+    free(heap, first);
+    for (int i = 0; i < between; ++i) free(heap, allocate(heap, 2_MiB, c_));
+    const std::uint64_t waits = heap.statistics().stream_waits;
+    void* const next = allocate(heap, 64_MiB, a_);
+    write(a_, next, 64_MiB);
+    EXPECT_THAT(device_.races(), IsEmpty());
+    EXPECT_THAT(heap.validate(), IsEmpty());
+    const Outcome outcome{next == first, heap.statistics().stream_waits - waits,
+                          Bytes{heap.statistics().reserved_bytes.current}};
+    for (void* const block : {next, behind, other}) free(heap, block);
+    device_.finish();
+    return outcome;
+  }
+};
+
+TEST_F(HeapPolicies, WaitTakesFreeMemoryThoughItsFenceIsRunning) {
+  for (const Bytes peak : {0_B, 1_GiB}) {
+    const Outcome outcome = run(ReusePolicy::wait, peak);
+    EXPECT_TRUE(outcome.same_place);
+    EXPECT_EQ(outcome.waits, 1u);
+    EXPECT_EQ(outcome.held, 68_MiB);
+  }
+}
+
+TEST_F(HeapPolicies, GrowTakesNewMemoryAndMakesNoWait) {
+  const Outcome outcome = run(ReusePolicy::grow);
+  EXPECT_FALSE(outcome.same_place);
+  EXPECT_EQ(outcome.waits, 0u);
+  EXPECT_EQ(outcome.held, 132_MiB);
+}
+
+TEST_F(HeapPolicies, GrowWaitsWhereTheLimitHasNoRoom) {
+  const Outcome outcome = run(ReusePolicy::grow, 0_B, 80_MiB);
+  EXPECT_EQ(outcome.waits, 1u);
+  EXPECT_LE(outcome.held, 80_MiB);
+}
+
+TEST_F(HeapPolicies, BalancedWaitsWhereGrowingWouldRaiseThePeak) {
+  const Outcome outcome = run(ReusePolicy::balanced);
+  EXPECT_TRUE(outcome.same_place);
+  EXPECT_EQ(outcome.waits, 1u);
+  EXPECT_EQ(outcome.held, 68_MiB);
+}
+
+TEST_F(HeapPolicies, BalancedGrowsWhereThatCostsNothingAndTheFenceIsRecent) {
+  const Outcome recent = run(ReusePolicy::balanced, 1_GiB);
+  EXPECT_FALSE(recent.same_place);
+  EXPECT_EQ(recent.waits, 0u);
+  const Outcome old = run(ReusePolicy::balanced, 1_GiB, 0_B, 100);
+  EXPECT_TRUE(old.same_place);
+  EXPECT_EQ(old.waits, 1u);
+}
+
+TEST_F(HeapPolicies, AFencedBlockAtTheEndOfTheRowIsNotContinued) {
+  for (const ReusePolicy policy : {ReusePolicy::grow, ReusePolicy::balanced}) {
+    DeviceHeap heap(device_, {.reuse = policy});
+    free(heap, allocate(heap, 1_GiB, a_));
+    EXPECT_EQ(*heap.trim(), 1_GiB);
+    void* const other = allocate(heap, 2_MiB, a_);
+    void* const last = allocate(heap, 64_MiB, a_);
+    write(a_, last, 64_MiB);
+    write_after(b_, a_, last, 64_MiB, 50_ms);
+    ASSERT_TRUE(heap.fence(last, b_).ok());
+    free(heap, last);
+    void* const next = allocate(heap, 96_MiB, a_);
+    write(a_, next, 96_MiB);
+    EXPECT_EQ(heap.statistics().stream_waits, 0u);
+    EXPECT_THAT(heap.validate(), IsEmpty());
+    free(heap, other);
+    free(heap, next);
+    device_.finish();
+  }
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+TEST_F(HeapPolicies, GrowUsesFreeMemoryWhoseFenceIsDone) {
+  DeviceHeap heap(device_, {.reuse = ReusePolicy::grow});
+  void* const first = allocate(heap, 64_MiB, a_);
+  ASSERT_TRUE(device_.launch(b_, 1_ms).ok());
+  ASSERT_TRUE(heap.fence(first, b_).ok());
+  free(heap, first);
+  device_.advance(10_ms);
+  EXPECT_EQ(allocate(heap, 64_MiB, a_), first);
+  EXPECT_EQ(device_.calls(DeviceCall::wait), 0u);
+}
+
+TEST_F(HeapPolicies, GrowNeverWaitsInARandomProgramWithoutALimit) {
+  DeviceHeap heap(device_, {.reuse = ReusePolicy::grow});
+  std::mt19937_64 random(5);
+  const std::array streams{a_, b_, c_};
+  std::vector<void*> live;
+  for (int i = 0; i < 2000; ++i) {
+    if (live.size() > 20 || (!live.empty() && random() % 2 == 0)) {
+      std::swap(live[random() % live.size()], live.back());
+      const Stream user = streams[random() % 3];
+      ASSERT_TRUE(device_.launch(user, 100_us).ok());
+      ASSERT_TRUE(heap.fence(live.back(), user).ok());
+      free(heap, live.back());
+      live.pop_back();
+    } else {
+      live.push_back(allocate(heap, 512_KiB * (1 + random() % 16), streams[random() % 3]));
+    }
+    device_.advance(20_us);
+  }
+  EXPECT_EQ(heap.statistics().stream_waits, 0u);
+  EXPECT_EQ(device_.calls(DeviceCall::wait), 0u);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+TEST_F(HeapPolicies, WaitCreatesNothingWhileFreeMemoryFits) {
+  DeviceHeap heap(device_, {.reuse = ReusePolicy::wait});
+  free(heap, allocate(heap, 256_MiB, a_));
+  const std::uint64_t created = device_.calls(DeviceCall::create);
+  std::mt19937_64 random(6);
+  for (int round = 0; round < 100; ++round) {
+    std::vector<void*> blocks;
+    for (int i = 0; i < 8; ++i) {
+      blocks.push_back(allocate(heap, 1_MiB * (1 + random() % 31), a_));
+      ASSERT_TRUE(device_.launch(b_, 200_us).ok());
+    }
+    ASSERT_TRUE(heap.fence(blocks, b_).ok());
+    for (void* const block : blocks) free(heap, block);
+  }
+  EXPECT_EQ(device_.calls(DeviceCall::create), created);
+  EXPECT_EQ(device_.host_waits(), 0u);
+}
+
+}  // namespace
+}  // namespace weir
