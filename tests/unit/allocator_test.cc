@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -249,7 +250,8 @@ TEST(AllocatorConfig, ALimitMayBeAShareOfTheDevice) {
 }
 
 TEST(AllocatorConfig, RecordsWhatItIsAskedToRecord) {
-  const std::string path = ::testing::TempDir() + "weir_allocator_test.trace";
+  const std::string path =
+      ::testing::TempDir() + "weir_allocator_test." + std::to_string(getpid()) + ".trace";
   {
     SimDevice device;
     Config config = quiet();

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <fstream>
@@ -35,7 +36,7 @@ Event allocated(std::uint64_t address, Bytes requested, Nanoseconds time, std::u
 
 class Recorder : public ::testing::Test {
  protected:
-  std::string path_ = testing::TempDir() + "recorder_test.trace";
+  std::string path_ = testing::TempDir() + "recorder_test." + std::to_string(getpid()) + ".trace";
 
   std::unique_ptr<TraceRecorder> open(TraceRecorderOptions options = {}) {
     Result<std::unique_ptr<TraceRecorder>> recorder = TraceRecorder::open(path_, options);

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <numeric>
@@ -242,7 +243,8 @@ void run_program(DeviceHeap& heap, SimDevice& device, unsigned seed) {
 }
 
 TEST(Replay, RecordingOfARunReplaysToTheSamePeaks) {
-  const std::string path = testing::TempDir() + "replay_test_recorded.trace.gz";
+  const std::string path =
+      testing::TempDir() + "replay_test_recorded." + std::to_string(getpid()) + ".trace.gz";
   SimDevice device;
   Result<std::unique_ptr<TraceRecorder>> recorder = TraceRecorder::open(path);
   ASSERT_TRUE(recorder.ok()) << recorder.error().message();

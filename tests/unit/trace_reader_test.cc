@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <cstdio>
@@ -35,7 +36,9 @@ std::string refusal(std::string_view text) {
 
 class TraceFile : public ::testing::Test {
  protected:
-  std::string path(const std::string& name) { return testing::TempDir() + "trace_file_" + name; }
+  std::string path(const std::string& name) {
+    return testing::TempDir() + "trace_file_" + std::to_string(getpid()) + "_" + name;
+  }
   void write(const std::string& name, std::string_view bytes) {
     std::ofstream(path(name), std::ios::binary) << bytes;
   }
