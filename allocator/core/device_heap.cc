@@ -114,6 +114,10 @@ Error DeviceHeap::Impl::out_of_memory(Bytes bytes, Stream stream) {
   }
   message += "; in use " + format(totals.used) + ", idle " + format(totals.total - totals.leased) +
              ", free ends of pages in use " + format(totals.leased - totals.used);
+  if (totals.short_of_mappings) {
+    message += "; " + std::to_string(totals.mappings) +
+               " mappings are held, and HeapOptions::most_mappings allows too few more";
+  }
   std::vector<HeapStatistics> heaps = statistics().heaps;
   std::sort(heaps.begin(), heaps.end(), [](const HeapStatistics& a, const HeapStatistics& b) {
     return a.live_bytes.current > b.live_bytes.current;

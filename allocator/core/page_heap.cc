@@ -51,11 +51,11 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, std::uint64_t small
   const Bytes peak_before = std::exchange(peak_used_, std::max(peak_used_, table_.used() + size));
   const std::optional<Address> recalled = recall(owner, size, key);
   Result<Address> at = recalled ? Result<Address>(*recalled) : place(owner, size);
-  if (!at) {
+  Status claimed = at ? claim(owner, {*at, size}) : Status(at.error());
+  if (!claimed) {
     peak_used_ = peak_before;
-    return at;
+    return std::move(claimed).error();
   }
-  if (Status status = claim(owner, {*at, size}); !status) return std::move(status).error();
   if (!recalled) memory_.remember(key, *at);
   owner.history.add(size);
   return at;

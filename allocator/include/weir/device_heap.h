@@ -26,7 +26,8 @@
 namespace weir {
 
 // Whether a request takes free memory whose last use may still be running (its stream then waits
-// on the GPU), or new memory from the driver.
+// on the GPU), or new memory from the driver. (Small blocks, of at most 256 KiB, take free memory
+// under every policy: the driver has nothing that small to give.)
 enum class ReusePolicy {
   wait,      // free memory first: least memory
   grow,      // new memory first, while the limit has room: fewest waits
