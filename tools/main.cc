@@ -38,5 +38,10 @@ int main(int argc, char** argv) {
     // CLI11's own codes tell the kinds of mistake apart; here they are all the caller's.
     return app.exit(error) == 0 ? 0 : static_cast<int>(weir::ExitCode::bad_input);
   }
+  // What a report could not be written to (a full disk, a closed pipe) is only known now.
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    std::fputs("weir: standard output could not be written\n", stderr);
+    if (exit_code == weir::ExitCode::ok) exit_code = weir::ExitCode::failed;
+  }
   return static_cast<int>(exit_code);
 }

@@ -130,10 +130,14 @@ void add_replay_command(CLI::App& app, ExitCode& exit_code) {
                                                        {"grow", ReusePolicy::grow},
                                                        {"balanced", ReusePolicy::balanced}};
   replay
-      ->add_option("--policy", command->options.policy,
-                   "Memory whose last use still runs: wait for it, grow instead, or what costs "
-                   "less (balanced, the default)")
-      ->transform(CLI::Transformer(policies))
+      ->add_option_function<std::string>(
+          "--policy",
+          [command, policies](const std::string& name) {
+            command->options.policy = policies.at(name);
+          },
+          "Memory whose last use still runs: wait for it, grow instead, or what costs less "
+          "(balanced, the default)")
+      ->check(CLI::IsMember({"wait", "grow", "balanced"}))
       ->type_name("wait|grow|balanced");
   replay->add_flag(
       "--json{-}", command->json,

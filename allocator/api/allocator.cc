@@ -158,6 +158,9 @@ Allocator::Allocator(std::vector<std::unique_ptr<Device>> devices, Config config
 
 Allocator::Allocator(std::unique_ptr<Device> device, Config config)
     : impl_(std::make_unique<Impl>(std::move(config))) {
+  if (device == nullptr) {
+    throw Exception(ErrorCode::invalid_argument, "Allocator: the device is null");
+  }
   std::vector<std::unique_ptr<Device>> devices;
   devices.push_back(std::move(device));
   impl_->add(std::move(devices));

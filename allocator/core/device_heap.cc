@@ -142,8 +142,10 @@ Result<StreamHeap*> DeviceHeap::Impl::owner_of_block(const void* block, const ch
 
 Status DeviceHeap::Impl::fence(std::span<void* const> blocks, Stream user) {
   std::vector<StreamHeap*> owners;
-  owners.reserve(blocks.size());
+  std::vector<Address> used;
   for (void* const block : blocks) {
+    if (block == nullptr) continue;  // what allocate() gives for zero bytes
+    used.push_back(Address::of(block));
     Result<StreamHeap*> owner = owner_of_block(block, "fence");
     if (!owner) return std::move(owner).error();
     owners.push_back(*owner);
@@ -160,9 +162,7 @@ Status DeviceHeap::Impl::fence(std::span<void* const> blocks, Stream user) {
   const TimelineId timeline = timelines_.of(user);
   Result<Fence> fence = implied ? timelines_.now(timeline) : timelines_.record(timeline);
   if (!fence) return std::move(fence).error();
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    owners[i]->fence(Address::of(blocks[i]), *fence);
-  }
+  for (std::size_t i = 0; i < used.size(); ++i) owners[i]->fence(used[i], *fence);
   return {};
 }
 
@@ -295,7 +295,7 @@ Status DeviceHeap::fence(std::span<void* const> blocks, Stream user) {
   return impl_->fence(blocks, user);
 }
 Status DeviceHeap::record_stream(void* block, Stream user) {
-  return impl_->record_stream(block, user);
+  return block == nullptr ? Status{} : impl_->record_stream(block, user);
 }
 std::optional<BlockInfo> DeviceHeap::find(const void* pointer) const {
   return impl_->find(Address::of(pointer));
@@ -304,7 +304,7 @@ Status DeviceHeap::retire(Stream stream) { return impl_->retire(stream); }
 Result<Bytes> DeviceHeap::trim(Bytes keep) { return impl_->pages().trim(keep); }
 void DeviceHeap::set_limit(Bytes limit) { impl_->pages().set_limit(limit); }
 void DeviceHeap::on_out_of_memory(OutOfMemoryCallback callback) {
-  impl_->on_out_of_memory(std::move(callback));
+  if (callback) impl_->on_out_of_memory(std::move(callback));
 }
 Statistics DeviceHeap::statistics() const { return impl_->statistics(); }
 void DeviceHeap::reset_peaks() { impl_->reset_peaks(); }

@@ -157,16 +157,19 @@ Result<Bytes> PageHeap::trim_locked(Bytes keep) {
   for (const auto& [size, id] : table_.idle()) largest_first.push_back(id);
   std::reverse(largest_first.begin(), largest_first.end());
   Bytes gone;
+  std::optional<Error> refused;
   for (const PageId id : largest_first) {
     if (table_.total() <= keep) break;
     Result<bool> complete = timelines_.complete(held_by(id));
-    if (!complete) return std::move(complete).error();
-    if (!*complete) continue;
+    // A page whose stream is no more (destroyed, and never retired) must not keep the others.
+    if (!complete) refused = std::move(complete).error();
+    if (!complete || !*complete) continue;
     const Bytes size = table_.page(id).size;
     if (Status status = release(id); !status) return std::move(status).error();
     gone += size;
   }
   if (gone > 0_B) observer_.emit(Event{.kind = EventKind::trim, .bytes = gone});
+  if (gone == 0_B && refused) return *std::move(refused);
   return gone;
 }
 

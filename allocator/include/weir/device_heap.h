@@ -79,7 +79,7 @@ class DeviceHeap {
 
   // "Work queued so far on `user` uses these blocks": one event for all of them. A fence on the
   // block's own stream is implied by deallocate() and costs nothing.
-  // Errors: unknown_pointer (none of the blocks is changed); device.
+  // Null is passed over. Errors: unknown_pointer (none of the blocks is changed); device.
   Status fence(std::span<void* const> blocks, Stream user);
   Status fence(void* block, Stream user) { return fence(std::span<void* const>(&block, 1), user); }
 
@@ -104,7 +104,9 @@ class DeviceHeap {
   // Changes the limit; zero: none. Memory above a lower limit goes back as it becomes idle.
   void set_limit(Bytes limit);
 
-  // Called, with no lock held, when memory ran out, before the one retry: frees what it can.
+  // Adds a callback; an empty one adds nothing. All are called, with no lock held, in the thread
+  // whose request found no memory, before its one retry: to free what they can. What they use must
+  // live as long as this; they must not allocate without a bound, since they would be called again.
   using OutOfMemoryCallback = std::function<void(Bytes requested)>;
   void on_out_of_memory(OutOfMemoryCallback callback);
 
