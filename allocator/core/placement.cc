@@ -32,6 +32,9 @@ constexpr double kOversize = 1.2;
 constexpr double kOversizeWhenSaving = 3;
 // The free start of a page is worth a mapping from here on.
 constexpr Bytes kLeastHead = 64_KiB;
+// A page in use with so many mappings gets no more: each costs a little whenever its bytes are
+// used.
+constexpr std::size_t kMostAliases = 128;
 
 // With this share of the slack's memory busy, places are worth improving.
 constexpr double kPressure = 0.8;
@@ -105,12 +108,18 @@ bool Placement::worth_improving(Bytes size, Bytes activated) const {
          as_double(activated) > as_double(size) + waste;
 }
 
+bool Placement::has_most_aliases(PageId page) const {
+  return table_.page(page).mappings.size() >= kMostAliases;
+}
+
 Plan Placement::plan(Bytes size) const {
   Plan plan;
   const PageTable::BySize& tails = table_.tails(heap_);
-  if (!tails.empty()) {
-    plan.tail = tails.rbegin()->second;
-    plan.tail_bytes = tails.rbegin()->first;
+  for (auto tail = tails.rbegin(); tail != tails.rend(); ++tail) {
+    if (has_most_aliases(tail->second)) continue;
+    plan.tail = tail->second;
+    plan.tail_bytes = tail->first;
+    break;
   }
   if (plan.tail_bytes >= size) return plan;
 
@@ -121,7 +130,7 @@ Plan Placement::plan(Bytes size) const {
   Bytes head_bytes;
   while (head != heads.begin()) {
     --head;
-    if (head->second == plan.tail) continue;
+    if (head->second == plan.tail || has_most_aliases(head->second)) continue;
     plan.head = head->second;
     head_bytes = head->first;
     break;

@@ -94,6 +94,7 @@ class Placement {
     double weight;
   };
   Cost cost(Range range) const;
+  bool has_most_aliases(PageId page) const;
   void fill_middle(Bytes rest, Bytes middle, Plan& plan) const;
 
   const PageTable& table_;
