@@ -162,8 +162,11 @@ Result<Bytes> PageHeap::trim_locked(Bytes keep) {
     if (table_.total() <= keep) break;
     Result<bool> complete = timelines_.complete(held_by(id));
     // A page whose stream is no more (destroyed, and never retired) must not keep the others.
-    if (!complete) refused = std::move(complete).error();
-    if (!complete || !*complete) continue;
+    if (!complete) {
+      refused = std::move(complete).error();
+      continue;
+    }
+    if (!*complete) continue;
     const Bytes size = table_.page(id).size;
     if (Status status = release(id); !status) return std::move(status).error();
     gone += size;
