@@ -412,7 +412,7 @@ class HeapMappings : public CoreHeap {
 
 TEST_F(HeapMappings, FewMappingsAreMadeToDoByGivingUpAliases) {
   DeviceHeap heap(device_, {.limit = 80_MiB, .most_mappings = 128});
-  EXPECT_LE(run(heap, 128), 10u);  // of some 1500
+  EXPECT_EQ(run(heap, 128), 0u);
   EXPECT_GT(device_.calls(DeviceCall::unmap), 0u);
 }
 
