@@ -1,8 +1,12 @@
 #include "weir/device_heap.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
 #include <map>
 #include <mutex>
+#include <new>
 #include <shared_mutex>
 #include <string>
 #include <unordered_map>
@@ -23,14 +27,41 @@ Bytes total_memory(Device& device) {
   return info ? info->total : kMostBytes;
 }
 
+std::uint64_t next_number() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
 }  // namespace
 
+namespace {
+
+constexpr std::size_t kKnownStreams = 16;
+thread_local constinit std::array<KnownStream, kKnownStreams> known_streams;
+
+}  // namespace
+
+// Streams meet in a place now and then: the last one stays.
+inline KnownStream& DeviceHeap::Impl::known(Stream stream) {
+  return known_streams[stream.id % kKnownStreams];
+}
+inline bool DeviceHeap::Impl::knows(const KnownStream& known, Stream stream) const {
+  return known.stream == stream.id && known.device_heap == number_;
+}
+inline StreamHeap* DeviceHeap::Impl::owner_of(Address address) const {
+  return owners_[addresses_.owner(address)];
+}
+
 DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* sink)
-    : device_(device),
+    : number_(next_number()),
+      device_(device),
       observer_(device, sink),
       timelines_(device, observer_),
       pages_(device, timelines_, observer_, addresses_, options),
-      device_bytes_(total_memory(device)) {}
+      device_bytes_(total_memory(device)) {
+  owners_.reset(static_cast<StreamHeap**>(std::calloc(kMostHeaps + 1, sizeof(StreamHeap*))));
+  if (owners_ == nullptr) throw std::bad_alloc();
+}
 
 Result<StreamHeap*> DeviceHeap::Impl::heap_of(Stream stream) {
   {
@@ -59,37 +90,70 @@ Result<StreamHeap*> DeviceHeap::Impl::heap_of(Stream stream) {
                      "retire() those that are no longer used");
   }
   const HeapId id{static_cast<std::uint32_t>(heaps_.size())};
-  heaps_.push_back(std::make_unique<StreamHeap>(id, stream, pages_, timelines_, observer_));
-  return by_stream_[stream.id] = heaps_.back().get();
+  heaps_.push_back(
+      std::make_unique<StreamHeap>(id, stream, pages_, timelines_, observer_, hoards_));
+  StreamHeap* const heap = heaps_.back().get();
+  owners_[AddressMap::owner_of(id)] = heap;
+  return by_stream_[stream.id] = heap;
 }
 
-StreamHeap* DeviceHeap::Impl::owner_of(Address address) const {
-  const std::optional<HeapId> id = addresses_.find(address);
-  if (!id) return nullptr;
-  const std::shared_lock lock(heaps_mutex_);
-  return heaps_[id->value].get();
+Result<Address> DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream) {
+  KnownStream& known = this->known(stream);
+  while (true) {
+    if (knows(known, stream)) [[likely]] {
+      Result<Address> at = known.heap->allocate(bytes, stream.id);
+      if (!at || *at != Address{}) [[likely]]
+        return at;
+    }
+    Result<StreamHeap*> heap = heap_of(stream);
+    if (!heap) return std::move(heap).error();
+    known = {number_, stream.id, *heap};
+  }
+}
+
+Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
+  if (bytes == 0_B) return nullptr;
+  Result<Address> at = allocate(bytes, stream);
+  if (!at) [[unlikely]]
+    return std::move(at).error();
+  return at->pointer();
 }
 
 Result<Address> DeviceHeap::Impl::allocate(Bytes bytes, Stream stream) {
   // Refused before anything is rounded or reserved.
-  if (bytes > device_bytes_) return out_of_memory(bytes, stream);
-  Result<StreamHeap*> heap = heap_of(stream);
-  if (!heap) return std::move(heap).error();
-  Result<Address> at = (*heap)->allocate(bytes);
-  if (at || at.error().code() != ErrorCode::out_of_memory) return at;
+  if (bytes > device_bytes_) [[unlikely]]
+    return out_of_memory(bytes, stream);
+  const auto settled = [](const Result<Address>& at) {
+    return at || at.error().code() != ErrorCode::out_of_memory;
+  };
+  Result<Address> at = try_allocate(bytes, stream);
+  if (settled(at)) [[likely]]
+    return at;
 
+  // What heaps that were at work kept at hand.
+  if (give_back_at_hand()) {
+    at = try_allocate(bytes, stream);
+    if (settled(at)) return at;
+  }
   // The host need only wait for idle pages where they must be unmapped.
   if (pages_.totals().short_of_mappings) {
     if (Status status = pages_.wait_for_idle_pages(); !status) return std::move(status).error();
     if (Result<Bytes> gone = pages_.trim(0_B); !gone) return std::move(gone).error();
-    at = (*heap)->allocate(bytes);
-    if (at || at.error().code() != ErrorCode::out_of_memory) return at;
+    at = try_allocate(bytes, stream);
+    if (settled(at)) return at;
   }
   if (call_back(bytes)) {
-    at = (*heap)->allocate(bytes);
-    if (at || at.error().code() != ErrorCode::out_of_memory) return at;
+    at = try_allocate(bytes, stream);
+    if (settled(at)) return at;
   }
   return out_of_memory(bytes, stream);
+}
+
+bool DeviceHeap::Impl::give_back_at_hand() const {
+  const std::shared_lock lock(heaps_mutex_);
+  bool any = false;
+  for (const std::unique_ptr<StreamHeap>& heap : heaps_) any = heap->give_back_at_hand() || any;
+  return any;
 }
 
 bool DeviceHeap::Impl::call_back(Bytes bytes) {
@@ -130,17 +194,30 @@ Error DeviceHeap::Impl::out_of_memory(Bytes bytes, Stream stream) {
   return {ErrorCode::out_of_memory, message + ". Free blocks, raise the limit, or ask for less."};
 }
 
+Error DeviceHeap::Impl::unknown(const void* block, const char* call) {
+  return {ErrorCode::unknown_pointer,
+          std::string(call) + ": " + format(Address::of(block)) +
+              " is not the start of a live block of this device heap: it was deallocated already, "
+              "or never allocated here"};
+}
+
 Result<StreamHeap*> DeviceHeap::Impl::owner_of_block(const void* block, const char* call) const {
-  const Address at = Address::of(block);
-  StreamHeap* heap = owner_of(at);
-  if (heap != nullptr && heap->has(at)) return heap;
-  return Error(ErrorCode::unknown_pointer,
-               std::string(call) + ": " + format(at) +
-                   " is not the start of a live block of this device heap: it was deallocated "
-                   "already, or never allocated here");
+  StreamHeap* heap = owner_of(Address::of(block));
+  if (heap != nullptr && heap->has(Address::of(block))) return heap;
+  return unknown(block, call);
+}
+
+Status DeviceHeap::Impl::fence_one(void* block, Stream user) {
+  StreamHeap* const heap = owner_of(Address::of(block));
+  if (heap == nullptr) return unknown(block, "fence");
+  Result<bool> fenced = heap->fence(Address::of(block), timelines_.of(user));
+  if (!fenced) return std::move(fenced).error();
+  if (!*fenced) return unknown(block, "fence");
+  return {};
 }
 
 Status DeviceHeap::Impl::fence(std::span<void* const> blocks, Stream user) {
+  if (blocks.size() == 1 && blocks[0] != nullptr) return fence_one(blocks[0], user);
   std::vector<StreamHeap*> owners;
   std::vector<Address> used;
   for (void* const block : blocks) {
@@ -162,21 +239,39 @@ Status DeviceHeap::Impl::fence(std::span<void* const> blocks, Stream user) {
   const TimelineId timeline = timelines_.of(user);
   Result<Fence> fence = implied ? timelines_.now(timeline) : timelines_.record(timeline);
   if (!fence) return std::move(fence).error();
-  for (std::size_t i = 0; i < used.size(); ++i) owners[i]->fence(used[i], *fence);
+  for (std::size_t i = 0; i < used.size(); ++i) (void)owners[i]->fence(used[i], *fence);
   return {};
 }
 
 Status DeviceHeap::Impl::record_stream(void* block, Stream user) {
-  Result<StreamHeap*> owner = owner_of_block(block, "record_stream");
-  if (!owner) return std::move(owner).error();
-  (*owner)->record_stream(Address::of(block), timelines_.of(user));
+  StreamHeap* const heap = owner_of(Address::of(block));
+  if (heap == nullptr || !heap->record_stream(Address::of(block), timelines_.of(user))) {
+    return unknown(block, "record_stream");
+  }
   return {};
 }
 
 Status DeviceHeap::Impl::deallocate(void* block) {
-  Result<StreamHeap*> owner = owner_of_block(block, "deallocate");
-  if (!owner) return std::move(owner).error();
-  return (*owner)->deallocate(Address::of(block));
+  if (block == nullptr) return {};
+  StreamHeap* const heap = owner_of(Address::of(block));
+  if (heap == nullptr) [[unlikely]]
+    return unknown(block, "deallocate");
+  Result<bool> done = heap->deallocate(Address::of(block));
+  if (!done) [[unlikely]]
+    return std::move(done).error();
+  if (!*done) [[unlikely]]
+    return unknown(block, "deallocate");
+  return {};
+}
+
+Result<Bytes> DeviceHeap::Impl::trim(Bytes keep) {
+  give_back_at_hand();
+  return pages_.trim(keep);
+}
+
+void DeviceHeap::Impl::set_limit(Bytes limit) {
+  pages_.set_limit(limit);
+  if (pages_.over_limit() && give_back_at_hand()) pages_.set_limit(limit);
 }
 
 std::optional<BlockInfo> DeviceHeap::Impl::find(Address address) const {
@@ -187,7 +282,10 @@ std::optional<BlockInfo> DeviceHeap::Impl::find(Address address) const {
 Status DeviceHeap::Impl::retire(Stream stream) {
   if (Status status = timelines_.retire(timelines_.of(stream)); !status) return status;
   const std::unique_lock lock(heaps_mutex_);
-  by_stream_.erase(stream.id);
+  if (const auto known = by_stream_.find(stream.id); known != by_stream_.end()) {
+    known->second->close();
+    by_stream_.erase(known);
+  }
   return {};
 }
 
@@ -196,11 +294,23 @@ void DeviceHeap::Impl::on_out_of_memory(OutOfMemoryCallback callback) {
   callbacks_.push_back(std::move(callback));
 }
 
+// With every heap's lock held: as of one moment.
+template <class Function>
+void DeviceHeap::Impl::at_one_moment(Function&& function) const WEIR_NO_THREAD_ANALYSIS {
+  const std::shared_lock registry(heaps_mutex_);
+  for (const std::unique_ptr<StreamHeap>& heap : heaps_) heap->lock();
+  function();
+  for (const std::unique_ptr<StreamHeap>& heap : heaps_) heap->unlock();
+}
+
 Statistics DeviceHeap::Impl::statistics() const {
-  const std::shared_lock lock(heaps_mutex_);
-  std::vector<HeapStatistics> heaps;
-  for (const std::unique_ptr<StreamHeap>& heap : heaps_) heaps.push_back(heap->statistics());
-  return observer_.fold().combine(std::move(heaps));
+  Statistics all;
+  at_one_moment([&]() WEIR_NO_THREAD_ANALYSIS {
+    std::vector<HeapStatistics> heaps;
+    for (const auto& heap : heaps_) heaps.push_back(heap->statistics_locked());
+    all = observer_.fold().combine(std::move(heaps));
+  });
+  return all;
 }
 
 void DeviceHeap::Impl::reset_peaks() {
@@ -211,37 +321,51 @@ void DeviceHeap::Impl::reset_peaks() {
 
 HeapSnapshot DeviceHeap::Impl::snapshot() const {
   HeapSnapshot snapshot;
-  {
-    const std::shared_lock lock(heaps_mutex_);
-    for (const std::unique_ptr<StreamHeap>& heap : heaps_) {
-      const std::vector<BlockInfo> blocks = heap->blocks();
-      snapshot.blocks.insert(snapshot.blocks.end(), blocks.begin(), blocks.end());
+  at_one_moment([&]() WEIR_NO_THREAD_ANALYSIS {
+    for (const auto& heap : heaps_) {
+      heap->give_back_kept();
+      heap->list_blocks(snapshot.blocks);
     }
-  }
+    snapshot.pages = pages_.pages();
+  });
   std::sort(snapshot.blocks.begin(), snapshot.blocks.end(),
             [](const BlockInfo& a, const BlockInfo& b) { return a.address < b.address; });
-  snapshot.pages = pages_.pages();
   return snapshot;
 }
 
-// Every heap's lock is held, so that all is seen as of one moment.
-std::vector<std::string> DeviceHeap::Impl::validate() const WEIR_NO_THREAD_ANALYSIS {
-  const std::unique_lock registry(heaps_mutex_);
-  for (const std::unique_ptr<StreamHeap>& heap : heaps_) heap->lock();
+std::vector<std::string> DeviceHeap::Impl::validate() const {
   std::vector<std::string> broken;
   const auto add = [&](const std::vector<std::string>& more) {
     broken.insert(broken.end(), more.begin(), more.end());
   };
-  std::vector<Range> runs;
-  std::vector<HeapStatistics> heaps;
-  for (const std::unique_ptr<StreamHeap>& heap : heaps_) {
-    add(heap->validate(runs));
-    heaps.push_back(heap->statistics_locked());
+  at_one_moment([&]() WEIR_NO_THREAD_ANALYSIS {
+    std::vector<Range> runs;
+    std::vector<HeapStatistics> heaps;
+    for (const auto& heap : heaps_) {
+      add(heap->validate(runs));
+      heaps.push_back(heap->statistics_locked());
+    }
+    add(pages_.validate(runs));
+    add(timelines_.validate());
+    add(validate_registry());
+    add(validate_statistics(observer_.fold().combine(std::move(heaps))));
+  });
+  return broken;
+}
+
+std::vector<std::string> DeviceHeap::Impl::validate_registry() const {
+  std::vector<std::string> broken;
+  for (const auto& [stream, heap] : by_stream_) {
+    if (heap->id().value >= heaps_.size() || heaps_[heap->id().value].get() != heap ||
+        !heap->serves(stream)) {
+      broken.push_back("stream " + std::to_string(stream) + ": its heap serves another");
+    }
   }
-  add(pages_.validate(runs));
-  add(timelines_.validate());
-  add(validate_statistics(observer_.fold().combine(std::move(heaps))));
-  for (const std::unique_ptr<StreamHeap>& heap : heaps_) heap->unlock();
+  for (const auto& heap : heaps_) {
+    if (owners_[AddressMap::owner_of(heap->id())] != heap.get()) {
+      broken.push_back("heap " + std::to_string(heap->id().value) + ": found by another's number");
+    }
+  }
   return broken;
 }
 
@@ -261,17 +385,8 @@ std::vector<std::string> DeviceHeap::Impl::validate_statistics(const Statistics&
   for (const PageInfo& page : pages) mapped += page.bytes * page.mappings;
   same("pages", all.pages.current, pages.size());
   same("mapped_bytes", all.mapped_bytes.current, mapped.count);
-  Bytes live, requested, leased;
-  std::uint64_t blocks = 0;
-  for (const HeapStatistics& heap : all.heaps) {
-    blocks += heap.live_blocks.current;
-    requested += Bytes{heap.requested_bytes.current};
-    live += Bytes{heap.live_bytes.current};
-    leased += Bytes{heap.leased_bytes.current};
-  }
-  same("live_blocks", all.live_blocks.current, blocks);
-  same("live_bytes", all.live_bytes.current, live.count);
-  same("requested_bytes", all.requested_bytes.current, requested.count);
+  Bytes leased;
+  for (const HeapStatistics& heap : all.heaps) leased += Bytes{heap.leased_bytes.current};
   same("the sum of the heaps' leased_bytes", leased.count, totals.leased.count);
   return broken;
 }
@@ -281,14 +396,20 @@ DeviceHeap::DeviceHeap(Device& device, HeapOptions options, EventSink* sink)
 DeviceHeap::~DeviceHeap() = default;
 
 Result<void*> DeviceHeap::allocate(Bytes bytes, Stream stream) {
-  if (bytes == 0_B) return nullptr;
-  Result<Address> at = impl_->allocate(bytes, stream);
-  if (!at) return std::move(at).error();
-  return at->pointer();
+  const KnownStream& known = impl_->known(stream);
+  if (impl_->knows(known, stream)) [[likely]] {
+    if (const Address at = known.heap->allocate_at_hand(bytes, stream.id); at != Address{})
+        [[likely]]
+      return at.pointer();
+  }
+  return impl_->allocate_block(bytes, stream);
 }
 
 Status DeviceHeap::deallocate(void* block) {
-  return block == nullptr ? Status{} : impl_->deallocate(block);
+  StreamHeap* const heap = impl_->owner_of(Address::of(block));
+  if (heap != nullptr && heap->keep_at_hand(Address::of(block))) [[likely]]
+    return {};
+  return impl_->deallocate(block);
 }
 
 Status DeviceHeap::fence(std::span<void* const> blocks, Stream user) {
@@ -301,8 +422,8 @@ std::optional<BlockInfo> DeviceHeap::find(const void* pointer) const {
   return impl_->find(Address::of(pointer));
 }
 Status DeviceHeap::retire(Stream stream) { return impl_->retire(stream); }
-Result<Bytes> DeviceHeap::trim(Bytes keep) { return impl_->pages().trim(keep); }
-void DeviceHeap::set_limit(Bytes limit) { impl_->pages().set_limit(limit); }
+Result<Bytes> DeviceHeap::trim(Bytes keep) { return impl_->trim(keep); }
+void DeviceHeap::set_limit(Bytes limit) { impl_->set_limit(limit); }
 void DeviceHeap::on_out_of_memory(OutOfMemoryCallback callback) {
   if (callback) impl_->on_out_of_memory(std::move(callback));
 }

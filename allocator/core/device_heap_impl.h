@@ -1,6 +1,7 @@
 // The parts of a device heap, put together.
 #pragma once
 
+#include <cstdlib>
 #include <memory>
 #include <shared_mutex>
 #include <span>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "core/address_map.h"
+#include "core/hoards.h"
 #include "core/observer.h"
 #include "core/page_heap.h"
 #include "core/stream_heap.h"
@@ -17,12 +19,21 @@
 
 namespace weir {
 
+// What a thread knows of a stream: a few streams a thread, in a table of its own.
+struct alignas(32) KnownStream {
+  std::uint64_t device_heap = 0;  // its number; 0: nothing is known here
+  std::uint64_t stream = 0;       // Stream::id, which is never used again
+  StreamHeap* heap = nullptr;     // that served the stream the last time
+};
+
 // Threads: self-synchronised. `heaps_mutex_` (which heaps there are) is taken before every heap's
-// lock, and shared on all but the first request of a stream.
+// lock; the calls of a block's life do not take it, but for the first that a thread makes for a
+// stream.
 class DeviceHeap::Impl {
  public:
   Impl(Device& device, const HeapOptions& options, EventSink* sink);
 
+  Result<void*> allocate_block(Bytes bytes, Stream stream);
   Result<Address> allocate(Bytes bytes, Stream stream);
   Status fence(std::span<void* const> blocks, Stream user);
   Status record_stream(void* block, Stream user);
@@ -34,7 +45,13 @@ class DeviceHeap::Impl {
   void reset_peaks();
   HeapSnapshot snapshot() const;
   std::vector<std::string> validate() const;
-  PageHeap& pages() { return pages_; }
+  Result<Bytes> trim(Bytes keep);
+  void set_limit(Bytes limit);
+
+  static KnownStream& known(Stream stream);
+  bool knows(const KnownStream& known, Stream stream) const;
+  // The heap whose addresses hold `address`; null: none of this device heap's.
+  StreamHeap* owner_of(Address address) const;
 
  private:
   friend struct TestAccess;
@@ -42,19 +59,35 @@ class DeviceHeap::Impl {
   static constexpr std::size_t kMostHeaps = 65'000;
 
   Result<StreamHeap*> heap_of(Stream stream);
-  StreamHeap* owner_of(Address address) const;
+  Result<Address> try_allocate(Bytes bytes, Stream stream);
   Result<StreamHeap*> owner_of_block(const void* block, const char* call) const;
+  static Error unknown(const void* block, const char* call);
+  Status fence_one(void* block, Stream user);
+  // Has every heap give back the blocks that it keeps at hand; were there any?
+  bool give_back_at_hand() const;
   // Asks the callbacks for memory; false if there are none.
   bool call_back(Bytes bytes);
   Error out_of_memory(Bytes bytes, Stream stream);
+  template <class Function>
+  void at_one_moment(Function&& function) const;
+  std::vector<std::string> validate_registry() const;
   std::vector<std::string> validate_statistics(const Statistics& all) const;
 
+  const std::uint64_t number_;  // of this device heap, in the process; from 1, never reused
   Device& device_;
   AddressMap addresses_;
   Observer observer_;
   Timelines timelines_;
   PageHeap pages_;
   const Bytes device_bytes_;  // in all, whoever has them
+  Hoards<StreamHeap> hoards_;
+
+  // By AddressMap's owner; null where none is. Written before the heap's first address is there to
+  // be looked up, and then never changed, so it is read without a lock.
+  struct Free {
+    void operator()(void* table) const { std::free(table); }
+  };
+  std::unique_ptr<StreamHeap*[], Free> owners_;
 
   mutable std::shared_mutex heaps_mutex_;
   std::vector<std::unique_ptr<StreamHeap>> heaps_;            // by HeapId

@@ -2,26 +2,33 @@
 
 namespace weir {
 
-void FencedRanges::add(std::uint64_t begin, std::uint64_t end, const FenceSet& fences) {
-  for (const Fence fence : fences) {
-    // A later fence of the same stream over the same bytes implies the earlier ones.
-    std::erase_if(ranges_, [&](const Fenced& old) {
-      return old.fence.timeline == fence.timeline && old.fence.sequence <= fence.sequence &&
-             begin <= old.begin && old.end <= end;
-    });
-    ranges_.push_back({begin, end, fence});
-  }
+bool FencedRanges::implies(const Fenced& later, const Fenced& earlier) {
+  return earlier.fence.timeline == later.fence.timeline &&
+         earlier.fence.sequence <= later.fence.sequence && later.begin <= earlier.begin &&
+         earlier.end <= later.end;
 }
 
-void FencedRanges::collect(std::uint64_t begin, std::uint64_t end, FenceSet& into) const {
-  for (const Fenced& fenced : ranges_) {
-    if (fenced.begin < end && begin < fenced.end) into.join(fenced.fence);
-  }
+void FencedRanges::add(std::uint64_t begin, std::uint64_t end, Fence fence) {
+  const Fenced added{begin, end, fence};
+  std::erase_if(ranges_, [&](const Fenced& old) { return implies(added, old); });
+  ranges_.push_back(added);
 }
 
 void FencedRanges::forget(std::uint64_t begin, std::uint64_t end) {
   std::erase_if(ranges_,
                 [&](const Fenced& fenced) { return begin <= fenced.begin && fenced.end <= end; });
+}
+
+std::optional<std::string> FencedRanges::validate(std::uint64_t limit) const {
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    const Fenced& mine = ranges_[i];
+    if (mine.begin >= mine.end) return "a fenced range is empty";
+    if (mine.end > limit) return "a fenced range ends beyond its bytes";
+    for (std::size_t earlier = 0; earlier < i; ++earlier) {
+      if (implies(mine, ranges_[earlier])) return "a fenced range is kept that a later one implies";
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace weir

@@ -23,8 +23,15 @@ class Observer {
   }
   // An event of the heap that `heap` counts; the caller holds that heap's lock.
   void emit(HeapFold& heap, Event event) {
-    event.heap = heap.statistics().heap;
+    event.heap = heap.heap();
     heap.on_event(event);
+    pass_on(event);
+  }
+
+  // For events that are counted already, where an Event is only made when somebody takes it.
+  bool recording() const { return sink_ != nullptr; }
+  void record(const HeapFold& heap, Event event) {
+    event.heap = heap.heap();
     pass_on(event);
   }
 

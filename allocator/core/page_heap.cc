@@ -31,22 +31,29 @@ PageHeap::PageHeap(Device& device, Timelines& timelines, Observer& observer, Add
       table_(*this),
       limit_(options.limit) {}
 
-void PageHeap::usable(HeapId heap, Range addresses) { arenas_.at(heap).usable().insert(addresses); }
+void PageHeap::usable(HeapId heap, Range addresses) { arena(heap).usable().insert(addresses); }
 
-void PageHeap::unusable(HeapId heap, Range addresses) {
-  arenas_.at(heap).usable().erase(addresses);
+void PageHeap::unusable(HeapId heap, Range addresses) { arena(heap).usable().erase(addresses); }
+
+void PageHeap::count(Served served) {
+  const MutexLock lock(mutex_);
+  requests_ += served.runs;
+  effort_.count_requests(served.requests, served.bytes);
 }
 
-Result<Address> PageHeap::allocate(Owner& owner, Bytes size, std::uint64_t small_requests,
-                                   Bytes small_bytes) {
+Result<Address> PageHeap::allocate(Owner& owner, Bytes size, std::uint64_t key, Served served) {
   const MutexLock lock(mutex_);
-  arenas_.try_emplace(owner.id);
-  ++requests_;
-  effort_.count_requests(small_requests + 1, small_bytes + size);
+  if (owner.id.value >= arenas_.size()) {
+    arenas_.resize(owner.id.value + 1);
+    rows_.resize(arenas_.size());
+  }
+  if (!first_) first_ = owner.timeline;
+  alone_ = alone_ && *first_ == owner.timeline;
+  requests_ += served.runs;
+  effort_.count_requests(served.requests + 1, served.bytes + size);
   device_room_.reset();
   short_of_mappings_ = false;
 
-  const std::uint64_t key = owner.history.note(size, epoch_);
   // What is about to be in use counts: growing up to it is no waste.
   const Bytes peak_before = std::exchange(peak_used_, std::max(peak_used_, table_.used() + size));
   const std::optional<Address> recalled = recall(owner, size, key);
@@ -57,16 +64,15 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, std::uint64_t small
     return std::move(claimed).error();
   }
   if (!recalled) memory_.remember(key, *at);
-  owner.history.add(size);
   return at;
 }
 
 Result<Address> PageHeap::place(Owner& owner, Bytes size) {
   const Placement placement = this->placement(owner);
-  const Placement::Avoid avoid_range = [&](Range range)
-                                           WEIR_REQUIRES(mutex_) { return avoid(owner, range); };
   std::optional<Placement::Found> found =
-      placement.find(size, avoids_anything() ? avoid_range : Placement::Avoid{});
+      placement.find(size, [&](Range range) WEIR_NO_THREAD_ANALYSIS {
+        return avoids_anything() && avoid(owner, range);
+      });
   if (found && reuse_ != ReusePolicy::grow && placement.worth_improving(size, found->activated)) {
     const Plan plan = placement.plan(size);
     if (plan.create == 0_B && plan.activated < found->activated &&
@@ -84,13 +90,13 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
     if (at || at.error().code() != ErrorCode::out_of_memory) return at;
   }
   if (avoids_anything()) {
-    if ((found = placement.find(size, Placement::Avoid{}))) return found->address;
+    if ((found = placement.find(size))) return found->address;
   }
   return stitch(owner, size);
 }
 
 std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, std::uint64_t key) {
-  const RangeSet& usable = arenas_.at(owner.id).usable();
+  const RangeSet& usable = arena(owner.id).usable();
   return memory_.recall(key, [&](Address at) WEIR_NO_THREAD_ANALYSIS {
     // Of the policies, only `grow` looks at fences here. What a repeating program waited for the
     // last time it may wait for again: else all that follows would have to be placed anew.
@@ -100,7 +106,7 @@ std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, std::uint64_t 
 }
 
 Placement PageHeap::placement(const Owner& owner) const {
-  return {table_, arenas_.at(owner.id), owner.id, effort_, peak_used_, room(), granularity_};
+  return {table_, arena(owner.id), owner.id, effort_, peak_used_, room(), granularity_};
 }
 
 Bytes PageHeap::room() const {
@@ -112,7 +118,7 @@ Bytes PageHeap::room() const {
 // What new pages would continue: the free bytes where the current row ends, unless the policy had
 // rather not use them.
 Bytes PageHeap::free_at_frontier(Owner& owner) {
-  const Arena& arena = arenas_.at(owner.id);
+  const Arena& arena = this->arena(owner.id);
   const std::optional<Range> run = arena.usable().ending_at(arena.frontier());
   if (!run || (avoids_anything() && avoid(owner, *run))) return 0_B;
   return run->size;
@@ -122,7 +128,7 @@ Bytes PageHeap::free_at_frontier(Owner& owner) {
 Result<Address> PageHeap::grow(Owner& owner, Bytes size) {
   const std::size_t pages = placement(owner).page_sizes(size).size();
   if (Status status = make_room_for_mappings(pages); !status) return std::move(status).error();
-  Arena& arena = arenas_.at(owner.id);
+  Arena& arena = this->arena(owner.id);
   const Bytes have = std::min(size, free_at_frontier(owner));
   Bytes missing = round_up(size - have, granularity_);
   Address at = arena.frontier() - have;
@@ -151,7 +157,7 @@ Result<Address> PageHeap::stitch(Owner& owner, Bytes size) {
 
 // May the plan go on where the current row ends, which then is in its tail's page?
 bool PageHeap::extends_row(Owner& owner, const Plan& plan, Bytes more) const {
-  const Arena& arena = arenas_.at(owner.id);
+  const Arena& arena = this->arena(owner.id);
   if (!plan.tail || !arena.has_room(more)) return false;
   const Page& tail = table_.page(*plan.tail);
   const bool at_frontier =
@@ -159,7 +165,7 @@ bool PageHeap::extends_row(Owner& owner, const Plan& plan, Bytes more) const {
         return mapping.heap == owner.id && mapping.at + tail.size == arena.frontier();
       });
   if (!at_frontier) return false;
-  const RowId row = rows_.at(owner.id);
+  const RowId row = *rows_[owner.id.value];
   const auto in_row = [&](PageId page) WEIR_REQUIRES(mutex_) { return table_.row_has(row, page); };
   return std::none_of(plan.middle.begin(), plan.middle.end(), in_row) &&
          !(plan.head && in_row(*plan.head));
@@ -173,7 +179,7 @@ Result<Address> PageHeap::build(Owner& owner, const Plan& plan) {
   for (const PageId page : plan.middle) more += table_.page(page).size;
   if (plan.head) more += table_.page(*plan.head).size;
 
-  Arena& arena = arenas_.at(owner.id);
+  Arena& arena = this->arena(owner.id);
   if (!extends_row(owner, plan, more)) {
     if (plan.tail) more += table_.page(*plan.tail).size;
     if (Status status = begin_row(owner, more); !status) return std::move(status).error();
@@ -197,18 +203,27 @@ Result<Address> PageHeap::build(Owner& owner, const Plan& plan) {
   return at;
 }
 
-bool PageHeap::is_owners(const Owner& owner, PageId id) const {
-  const Page& page = table_.page(id);
+bool PageHeap::is_owners(const Owner& owner, const Page& page) const {
   if (page.lease) return true;  // an other heap's pages are not usable
-  const std::optional<Fence>& donor = uses_.at(id.value).donor;
+  const std::optional<Fence>& donor = use_of(page).donor;
   return !donor || donor->timeline == owner.timeline;
+}
+
+// Is there nobody to wait for?
+bool PageHeap::is_quiet(const Owner& owner, Range run) const {
+  if (alone_) return true;
+  bool quiet = true;
+  table_.walk(run, [&](const Page& page, Bytes, Bytes) WEIR_NO_THREAD_ANALYSIS {
+    quiet = quiet && use_of(page).fenced.empty() && is_owners(owner, page);
+  });
+  return quiet;
 }
 
 FenceSet PageHeap::fences_on(const Owner& owner, Range run) const {
   FenceSet fences;
-  table_.walk(run, [&](PageId id, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_) {
-    const PageUse& use = uses_.at(id.value);
-    if (is_owners(owner, id)) {
+  table_.walk(run, [&](const Page& page, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_) {
+    const PageUse& use = use_of(page);
+    if (is_owners(owner, page)) {
       if (mutation::left_out(mutation::Site::wait_for_bytes_of_same_heap)) return;
       use.fenced.collect(offset.count, (offset + size).count, fences);
       return;
@@ -217,16 +232,17 @@ FenceSet PageHeap::fences_on(const Owner& owner, Range run) const {
     // be past everybody before.
     if (!mutation::left_out(mutation::Site::wait_for_donor)) fences.join(*use.donor);
     if (!mutation::left_out(mutation::Site::wait_for_fences_of_donated)) {
-      use.fenced.collect(0, table_.page(id).size.count, fences);
+      use.fenced.collect(0, page.size.count, fences);
     }
   });
   return fences;
 }
 
 bool PageHeap::avoid(const Owner& owner, Range range) {
+  if (is_quiet(owner, range)) return false;
   bool young = reuse_ == ReusePolicy::grow;
-  table_.walk(range, [&](PageId id, Bytes, Bytes) WEIR_REQUIRES(mutex_) {
-    young = young || requests_ - uses_.at(id.value).freed_at <= kYoung;
+  table_.walk(range, [&](const Page& page, Bytes, Bytes) WEIR_REQUIRES(mutex_) {
+    young = young || requests_ - use_of(page).freed_at <= kYoung;
   });
   if (!young) return false;
   const FenceSet fences = fences_on(owner, range);
@@ -236,7 +252,7 @@ bool PageHeap::avoid(const Owner& owner, Range range) {
   return !complete || !*complete;
 }
 
-Status PageHeap::claim(Owner& owner, Range run) {
+Status PageHeap::wait_for(Owner& owner, Range run) {
   const FenceSet fences = fences_on(owner, run);
   for (const Fence fence : fences) {
     FenceSet one;
@@ -249,42 +265,46 @@ Status PageHeap::claim(Owner& owner, Range run) {
                                      .other = timelines_.stream(fence.timeline).id,
                                      .sequence = fence.sequence});
   }
-  table_.walk(run, [&](PageId id, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_) {
-    PageUse& use = uses_.at(id.value);
-    if (is_owners(owner, id)) {
-      use.fenced.forget_if(
-          [&](Fence fence) { return timelines_.satisfied(fence, owner.timeline); });
+  table_.walk(run, [&](const Page& page, Bytes, Bytes) WEIR_REQUIRES(mutex_) {
+    FencedRanges& fenced = use_of(page).fenced;
+    if (is_owners(owner, page)) {
+      fenced.forget_if([&](Fence fence) { return timelines_.satisfied(fence, owner.timeline); });
     } else {
-      use.fenced.clear();
+      fenced.clear();
     }
-    const Page& page = table_.page(id);
-    const bool leases = !page.lease;
-    use.donor.reset();
-    table_.use(id, offset, size, owner.id);
-    if (leases) {
-      observer_.emit(owner.fold, Event{.kind = EventKind::lease, .page = id, .bytes = page.size});
-    }
+  });
+  return {};
+}
+
+Status PageHeap::claim(Owner& owner, Range run) {
+  if (!is_quiet(owner, run)) {
+    if (Status status = wait_for(owner, run); !status) return status;
+  }
+  table_.use(run, owner.id, [&](const Page& page, Bytes, Bytes, bool leases) WEIR_REQUIRES(mutex_) {
+    if (!leases) return;
+    use_of(page).donor.reset();
+    observer_.emit(owner.fold,
+                   Event{.kind = EventKind::lease, .page = page.id, .bytes = page.size});
   });
   return {};
 }
 
 void PageHeap::free(Owner& owner, Range run, const FenceSet& fences) {
   const MutexLock lock(mutex_);
-  const Fence own = timelines_.now(owner.timeline);
-  table_.walk(run, [&](PageId id, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_) {
-    PageUse& use = uses_.at(id.value);
-    use.freed_at = requests_;
-    use.fenced.add(offset.count, (offset + size).count, fences);
-    table_.free(id, offset, size);
-    const Page& page = table_.page(id);
-    if (page.lease) return;
-    use.donor = own;
-    observer_.emit(owner.fold, Event{.kind = EventKind::unlease, .page = id, .bytes = page.size});
-  });
-  owner.history.subtract(run.size);
-  if (table_.used() == 0_B) ++epoch_;
+  alone_ = alone_ && fences.empty();
+  table_.free(run, owner.id,
+              [&](const Page& page, Bytes offset, Bytes size, bool idle) WEIR_REQUIRES(mutex_) {
+                PageUse& use = use_of(page);
+                use.freed_at = requests_;
+                if (!fences.empty()) use.fenced.add(offset.count, (offset + size).count, fences);
+                if (!idle) return;
+                use.donor = timelines_.now(owner.timeline);
+                observer_.emit(
+                    owner.fold,
+                    Event{.kind = EventKind::unlease, .page = page.id, .bytes = page.size});
+              });
   // A lowered limit: what became idle goes, if its work is done. An error leaves it for next time.
-  if (limit_ > 0_B && table_.total() > limit_) (void)trim_locked(limit_);
+  if (over_limit()) (void)trim_locked(limit_);
 }
 
 }  // namespace weir

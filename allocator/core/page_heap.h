@@ -9,21 +9,21 @@
 // call under it waits for the device's work.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "core/address_map.h"
 #include "core/arena.h"
 #include "core/fenced_ranges.h"
+#include "core/mutex.h"
 #include "core/observer.h"
 #include "core/page_table.h"
 #include "core/placement.h"
 #include "core/placement_memory.h"
-#include "core/thread_annotations.h"
 #include "core/timelines.h"
 #include "weir/device.h"
 #include "weir/device_heap.h"
@@ -38,7 +38,6 @@ class PageHeap : private PageTable::Listener {
     HeapId id;
     TimelineId timeline;
     HeapFold& fold;
-    RequestHistory& history;
   };
 
   // All must outlive this.
@@ -49,10 +48,18 @@ class PageHeap : private PageTable::Listener {
   PageHeap(const PageHeap&) = delete;
   PageHeap& operator=(const PageHeap&) = delete;
 
-  // A run of `size` bytes, a multiple of kGrain. `small_requests`: how many requests the heap
-  // served without asking, and `small_bytes` how large, since it last asked.
-  Result<Address> allocate(Owner& owner, Bytes size, std::uint64_t small_requests,
-                           Bytes small_bytes);
+  // What a heap served without asking here, since it last asked.
+  struct Served {
+    std::uint64_t requests = 0;
+    Bytes bytes;
+    std::uint64_t runs = 0;  // requests for runs; in allocate(), this one included
+  };
+  // A run of `size` bytes, a multiple of kGrain. `key` names the request: a program that repeats
+  // itself asks with the same one again.
+  Result<Address> allocate(Owner& owner, Bytes size, std::uint64_t key, Served served);
+
+  // Counts what a heap served that has nothing to ask.
+  void count(Served served);
 
   // The run goes back. Work on other streams that `fences` name may still use it.
   void free(Owner& owner, Range run, const FenceSet& fences);
@@ -65,6 +72,10 @@ class PageHeap : private PageTable::Listener {
 
   void set_limit(Bytes limit);
   Bytes limit() const;
+  // Is more held than the limit allows? Then nothing should be kept back. Takes no lock.
+  bool over_limit() const { return over_limit_.load(std::memory_order_relaxed); }
+  // Does the policy take memory whose last use may still be running, however recent? Takes no lock.
+  bool reuses_at_once() const { return reuse_ == ReusePolicy::wait; }
 
   // Sizes at this moment.
   struct Totals {
@@ -84,6 +95,7 @@ class PageHeap : private PageTable::Listener {
 
   // Who may still be using a page's bytes.
   struct PageUse {
+    std::optional<PageId> page;  // whose this is; none: nobody's now
     FencedRanges fenced;         // other streams than the holder's, by offset
     std::optional<Fence> donor;  // while idle: the last holder's own work
     std::uint64_t freed_at = 0;  // requests_ when bytes were last freed
@@ -92,6 +104,11 @@ class PageHeap : private PageTable::Listener {
     HeapId heap;
     Range range;
   };
+
+  Arena& arena(HeapId heap) WEIR_REQUIRES(mutex_) { return arenas_[heap.value]; }
+  const Arena& arena(HeapId heap) const WEIR_REQUIRES(mutex_) { return arenas_[heap.value]; }
+  PageUse& use_of(const Page& page) WEIR_REQUIRES(mutex_) { return uses_[page.slot]; }
+  const PageUse& use_of(const Page& page) const WEIR_REQUIRES(mutex_) { return uses_[page.slot]; }
 
   void usable(HeapId heap, Range addresses) override WEIR_REQUIRES(mutex_);
   void unusable(HeapId heap, Range addresses) override WEIR_REQUIRES(mutex_);
@@ -113,8 +130,10 @@ class PageHeap : private PageTable::Listener {
 
   // Makes the run the owner's: waits for whom it must, and marks the bytes in use.
   Status claim(Owner& owner, Range run) WEIR_REQUIRES(mutex_);
+  Status wait_for(Owner& owner, Range run) WEIR_REQUIRES(mutex_);
   FenceSet fences_on(const Owner& owner, Range run) const WEIR_REQUIRES(mutex_);
-  bool is_owners(const Owner& owner, PageId page) const WEIR_REQUIRES(mutex_);
+  bool is_owners(const Owner& owner, const Page& page) const WEIR_REQUIRES(mutex_);
+  bool is_quiet(const Owner& owner, Range run) const WEIR_REQUIRES(mutex_);
 
   // Driver calls, each with its bookkeeping.
   Status begin_row(const Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
@@ -124,6 +143,7 @@ class PageHeap : private PageTable::Listener {
   Status unmap(Address at) WEIR_REQUIRES(mutex_);
   Status release(PageId page) WEIR_REQUIRES(mutex_);
   Result<Bytes> trim_locked(Bytes keep) WEIR_REQUIRES(mutex_);
+  void note_whether_over_limit() WEIR_REQUIRES(mutex_);
   bool has_room_for_mappings(std::size_t more) const WEIR_REQUIRES(mutex_);
   Status make_room_for_mappings(std::size_t more) WEIR_REQUIRES(mutex_);
   // Fences that hold an idle page.
@@ -143,19 +163,23 @@ class PageHeap : private PageTable::Listener {
 
   mutable Mutex mutex_;
   PageTable table_ WEIR_GUARDED_BY(mutex_);
-  std::map<HeapId, Arena> arenas_ WEIR_GUARDED_BY(mutex_);
-  std::map<HeapId, RowId> rows_ WEIR_GUARDED_BY(mutex_);  // the row at each arena's frontier
-  std::unordered_map<std::uint32_t, PageUse> uses_ WEIR_GUARDED_BY(mutex_);  // by PageId
+  std::vector<Arena> arenas_ WEIR_GUARDED_BY(mutex_);               // by HeapId
+  std::vector<std::optional<RowId>> rows_ WEIR_GUARDED_BY(mutex_);  // at each arena's frontier
+  std::vector<PageUse> uses_ WEIR_GUARDED_BY(mutex_);               // by Page::slot
+  // While one timeline alone has used the pages, and no fence was left on them, nobody need be
+  // waited for; never so again once it is not.
+  std::optional<TimelineId> first_ WEIR_GUARDED_BY(mutex_);
+  bool alone_ WEIR_GUARDED_BY(mutex_) = true;
   std::vector<Region> regions_ WEIR_GUARDED_BY(mutex_);
   PlacementMemory memory_ WEIR_GUARDED_BY(mutex_);
   Effort effort_ WEIR_GUARDED_BY(mutex_);
   Bytes limit_ WEIR_GUARDED_BY(mutex_);
+  std::atomic<bool> over_limit_{false};  // written under mutex_
   Bytes peak_used_ WEIR_GUARDED_BY(mutex_);
   // What the device has left, once creating a page failed in this request.
   std::optional<Bytes> device_room_ WEIR_GUARDED_BY(mutex_);
   bool short_of_mappings_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint64_t requests_ WEIR_GUARDED_BY(mutex_) = 0;
-  std::uint64_t epoch_ WEIR_GUARDED_BY(mutex_) = 0;  // rises when nothing is in use
   std::uint32_t next_row_ WEIR_GUARDED_BY(mutex_) = 0;
 };
 

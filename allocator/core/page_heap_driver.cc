@@ -24,8 +24,8 @@ constexpr std::size_t kManyPages = 8;
 PageHeap::~PageHeap() {
   const MutexLock lock(mutex_);
   // What the driver refuses here is lost: nobody is left to tell.
-  for (const auto& [at, mapping] : table_.mappings()) {
-    (void)device_.unmap(at, table_.page(mapping.page).size);
+  for (const Mapping& mapping : table_.list_mappings()) {
+    (void)device_.unmap(mapping.at, table_.page(mapping.page).size);
   }
   for (const auto& [id, page] : table_.pages()) (void)device_.release(page.handle);
   for (const Region& region : regions_) {
@@ -35,7 +35,7 @@ PageHeap::~PageHeap() {
 }
 
 Status PageHeap::begin_row(const Owner& owner, Bytes size) {
-  Arena& arena = arenas_.at(owner.id);
+  Arena& arena = this->arena(owner.id);
   if (!arena.begin_row(size)) {
     const Bytes least = round_up(Arena::row_size(size) + Arena::kGap, AddressMap::kSlot);
     Bytes wanted = std::max(least, kRegion);
@@ -55,7 +55,7 @@ Status PageHeap::begin_row(const Owner& owner, Bytes size) {
     arena.add_region(region);
     (void)arena.begin_row(size);
   }
-  rows_[owner.id] = RowId{next_row_++};
+  rows_[owner.id.value] = RowId{next_row_++};
   return {};
 }
 
@@ -71,7 +71,8 @@ Result<PageId> PageHeap::create(Bytes size) {
   }
   if (device_room_) *device_room_ -= std::min(*device_room_, size);
   const PageId id = table_.add(*handle, size);
-  uses_.try_emplace(id.value);
+  uses_.resize(table_.slots());
+  uses_[table_.page(id).slot].page = id;
   observer_.emit(Event{.kind = EventKind::create, .page = id, .bytes = size});
   return id;
 }
@@ -80,7 +81,7 @@ Result<PageId> PageHeap::create(Bytes size) {
 Status PageHeap::append(Owner& owner, PageId id) {
   const Page& page = table_.page(id);
   const bool alias = !page.mappings.empty();
-  Arena& arena = arenas_.at(owner.id);
+  Arena& arena = this->arena(owner.id);
   const Address at = arena.frontier();
   if (Status status = device_.map(at, page.size, page.handle); !status) return status;
   if (Status status = device_.set_access(at, page.size); !status) {
@@ -89,8 +90,9 @@ Status PageHeap::append(Owner& owner, PageId id) {
     return status;
   }
   (void)arena.take(page.size);
-  table_.add_mapping(id, owner.id, at, rows_.at(owner.id));
+  table_.add_mapping(id, owner.id, at, *rows_[owner.id.value]);
   if (alias) effort_.count_alias();
+  effort_.judge(table_.total(), peak_used_);
   observer_.emit(owner.fold,
                  Event{.kind = EventKind::map, .page = id, .address = at, .bytes = page.size});
   return {};
@@ -120,7 +122,7 @@ Status PageHeap::unmap(Address at) {
   const Bytes size = table_.page(mapping.page).size;
   if (Status status = device_.unmap(at, size); !status) return status;
   table_.remove_mapping(at);
-  arenas_.at(mapping.heap).give_back({at, size});
+  arena(mapping.heap).give_back({at, size});
   observer_.emit(
       Event{.kind = EventKind::unmap, .page = mapping.page, .address = at, .bytes = size});
   return {};
@@ -132,14 +134,15 @@ Status PageHeap::release(PageId id) {
   }
   const Bytes size = table_.page(id).size;
   if (Status status = device_.release(table_.page(id).handle); !status) return status;
+  use_of(table_.page(id)) = {};
   table_.remove(id);
-  uses_.erase(id.value);
+  effort_.judge(table_.total(), peak_used_);
   observer_.emit(Event{.kind = EventKind::release, .page = id, .bytes = size});
   return {};
 }
 
 FenceSet PageHeap::held_by(PageId id) const {
-  const PageUse& use = uses_.at(id.value);
+  const PageUse& use = use_of(table_.page(id));
   FenceSet fences;
   if (mutation::left_out(mutation::Site::trim_checks_completion)) return fences;
   if (use.donor) fences.join(*use.donor);
@@ -150,6 +153,10 @@ FenceSet PageHeap::held_by(PageId id) const {
 Result<Bytes> PageHeap::trim(Bytes keep) {
   const MutexLock lock(mutex_);
   return trim_locked(keep);
+}
+
+void PageHeap::note_whether_over_limit() {
+  over_limit_.store(limit_ > 0_B && table_.total() > limit_, std::memory_order_relaxed);
 }
 
 Result<Bytes> PageHeap::trim_locked(Bytes keep) {
@@ -171,13 +178,14 @@ Result<Bytes> PageHeap::trim_locked(Bytes keep) {
     if (Status status = release(id); !status) return std::move(status).error();
     gone += size;
   }
+  note_whether_over_limit();
   if (gone > 0_B) observer_.emit(Event{.kind = EventKind::trim, .bytes = gone});
   if (gone == 0_B && refused) return *std::move(refused);
   return gone;
 }
 
 bool PageHeap::has_room_for_mappings(std::size_t more) const {
-  return table_.mappings().size() + more <= most_mappings_;
+  return table_.mappings() + more <= most_mappings_;
 }
 
 // Gives up mappings of idle pages beyond each one's first, where the device is done with them. Goes
@@ -201,7 +209,7 @@ Status PageHeap::make_room_for_mappings(std::size_t more) {
   if (has_room_for_mappings(more)) return {};
   short_of_mappings_ = true;
   return Error(ErrorCode::out_of_memory,
-               std::to_string(table_.mappings().size()) +
+               std::to_string(table_.mappings()) +
                    " mappings are held, of the most that HeapOptions::most_mappings allows, and " +
                    "too few can be given up");
 }
@@ -218,8 +226,9 @@ Status PageHeap::wait_for_idle_pages() {
 void PageHeap::set_limit(Bytes limit) {
   const MutexLock lock(mutex_);
   limit_ = limit;
+  note_whether_over_limit();
   // What may still be in use goes when it is idle; an error leaves it for the next free.
-  if (limit_ > 0_B && table_.total() > limit_) (void)trim_locked(limit_);
+  if (over_limit()) (void)trim_locked(limit_);
 }
 
 Bytes PageHeap::limit() const {
@@ -229,8 +238,7 @@ Bytes PageHeap::limit() const {
 
 PageHeap::Totals PageHeap::totals() const {
   const MutexLock lock(mutex_);
-  return {table_.total(), table_.leased(), table_.used(), table_.mappings().size(),
-          short_of_mappings_};
+  return {table_.total(), table_.leased(), table_.used(), table_.mappings(), short_of_mappings_};
 }
 
 std::vector<PageInfo> PageHeap::pages() const {

@@ -1,53 +1,43 @@
 // The invariants of PageHeap, checked by counting again.
+#include <algorithm>
+#include <map>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/page_heap.h"
 
 namespace weir {
-namespace {
-
-// Is every address of `range` mapped to a page that is there? Only then may it be walked.
-bool is_mapped(const PageTable& table, Range range) {
-  auto it = table.mappings().upper_bound(range.begin);
-  if (it == table.mappings().begin()) return false;
-  --it;
-  for (Address at = range.begin; at < range.end(); ++it) {
-    if (it == table.mappings().end() || at < it->first) return false;
-    const auto page = table.pages().find(it->second.page.value);
-    if (page == table.pages().end()) return false;
-    const Address end = it->first + page->second.size;
-    if (end <= at) return false;
-    at = end;
-  }
-  return true;
-}
-
-}  // namespace
 
 std::vector<std::string> PageHeap::validate(const std::vector<Range>& in_use) const {
   const MutexLock lock(mutex_);
   std::vector<std::string> broken =
       table_.validate([&](HeapId heap) WEIR_REQUIRES(mutex_) -> const RangeSet& {
         static const RangeSet none;
-        const auto arena = arenas_.find(heap);
-        return arena == arenas_.end() ? none : arena->second.usable();
+        return heap.value < arenas_.size() ? arena(heap).usable() : none;
       });
-  if (uses_.size() != table_.pages().size()) {
+  const auto users = std::count_if(uses_.begin(), uses_.end(),
+                                   [](const PageUse& use) { return use.page.has_value(); });
+  if (static_cast<std::size_t>(users) != table_.pages().size()) {
     broken.push_back("page heap: pages and their users differ in number");
   }
   for (const auto& [id, page] : table_.pages()) {
-    const auto use = uses_.find(id);
-    if (use == uses_.end()) {
-      broken.push_back("page " + std::to_string(id) + ": nothing is known of its users");
-    } else if (page.lease && use->second.donor) {
-      broken.push_back("page " + std::to_string(id) + ": leased, yet it has a donor");
-    } else if (!page.lease && use->second.freed_at > 0 && !use->second.donor) {
-      broken.push_back("page " + std::to_string(id) + ": idle after use, yet it has no donor");
+    const std::string name = "page " + std::to_string(id) + ": ";
+    if (page.slot >= uses_.size() || use_of(page).page != PageId{id}) {
+      broken.push_back(name + "nothing is known of its users");
+      continue;
     }
-    if (use != uses_.end() && use->second.freed_at > requests_) {
-      broken.push_back("page " + std::to_string(id) + ": freed by a request yet to come");
+    const PageUse& use = use_of(page);
+    if (page.lease && use.donor) {
+      broken.push_back(name + "leased, yet it has a donor");
+    } else if (!page.lease && use.freed_at > 0 && !use.donor) {
+      broken.push_back(name + "idle after use, yet it has no donor");
     }
+    if (alone_ && (!use.fenced.empty() || (use.donor && use.donor->timeline != first_))) {
+      broken.push_back(name + "somebody must be waited for, yet it is said that nobody need be");
+    }
+    if (use.freed_at > requests_) broken.push_back(name + "freed by a request yet to come");
   }
   if (table_.used() > peak_used_) broken.push_back("page heap: more in use than the peak");
   validate_arenas(broken);
@@ -63,41 +53,43 @@ void PageHeap::validate_arenas(std::vector<std::string>& broken) const {
     }
   }
   const auto is_reserved = [&](HeapId heap, Range range) { return reserved[heap].contains(range); };
-  for (const auto& [heap, arena] : arenas_) {
+  for (std::size_t i = 0; i < arenas_.size(); ++i) {
+    const HeapId heap{static_cast<std::uint32_t>(i)};
+    const Arena& arena = arenas_[i];
     const std::string name = "heap " + std::to_string(heap.value) + ": ";
-    for (const auto& [begin, size] : arena.vacant().members()) {
+    for (const auto& [begin, size] : arena.vacant()) {
       if (!is_reserved(heap, {begin, size})) broken.push_back(name + "vacant, but not reserved");
     }
-    const auto row = rows_.find(heap);
-    if ((row == rows_.end()) != (arena.frontier() == Address{}) ||
-        (row != rows_.end() && row->second.value >= next_row_)) {
+    const std::optional<RowId> row = rows_[i];
+    if (row.has_value() == (arena.frontier() == Address{}) || (row && row->value >= next_row_)) {
       broken.push_back(name + "its current row has no number");
     }
     if (!arena.usable().consistent() || !arena.vacant().consistent()) {
       broken.push_back(name + "an index of its addresses is wrong");
     }
-    for (const auto& [begin, size] : arena.usable().members()) {
+    for (const auto& [begin, size] : arena.usable()) {
       if (addresses_.find(begin) != heap) broken.push_back(name + "usable addresses not its own");
-      if (!is_mapped(table_, {begin, size})) {
+      if (!table_.is_mapped({begin, size})) {
         broken.push_back(name + "usable, but not mapped");
         continue;
       }
       std::set<PageId> seen;
-      table_.walk({begin, size}, [&](PageId page, Bytes, Bytes) {
-        if (!seen.insert(page).second) broken.push_back(name + "a run has a page twice");
+      table_.walk({begin, size}, [&](const Page& page, Bytes, Bytes) {
+        if (!seen.insert(page.id).second) broken.push_back(name + "a run has a page twice");
       });
     }
   }
-  for (const auto& [at, mapping] : table_.mappings()) {
+  for (const Mapping& mapping : table_.list_mappings()) {
     const std::string name = "heap " + std::to_string(mapping.heap.value) + ": ";
     const auto page = table_.pages().find(mapping.page.value);
-    const auto arena = arenas_.find(mapping.heap);
-    if (page == table_.pages().end() || arena == arenas_.end()) {
+    if (page == table_.pages().end() || mapping.heap.value >= arenas_.size()) {
       broken.push_back(name + "a mapping of a page or a heap that is not there");
       continue;
     }
-    const Range mapped{at, page->second.size};
-    if (arena->second.vacant().overlaps(mapped)) broken.push_back(name + "vacant, but mapped");
+    if (mapping.row.value >= next_row_) broken.push_back(name + "a row that is yet to be begun");
+    const Range mapped{mapping.at, page->second.size};
+    if (arena(mapping.heap).vacant().overlaps(mapped))
+      broken.push_back(name + "vacant, but mapped");
     if (!is_reserved(mapping.heap, mapped)) broken.push_back(name + "mapped, but not reserved");
   }
 }
@@ -105,34 +97,35 @@ void PageHeap::validate_arenas(std::vector<std::string>& broken) const {
 // The runs given out are exactly the bytes in use.
 void PageHeap::validate_runs(const std::vector<Range>& in_use,
                              std::vector<std::string>& broken) const {
-  std::map<PageId, RangeSet> used;
+  using Parts = std::multimap<Bytes, Bytes>;  // offset to size
+  std::map<PageId, Parts> used;
   for (const Range run : in_use) {
     const std::optional<HeapId> heap = addresses_.find(run.begin);
-    if (!heap || !is_mapped(table_, run)) {
+    if (!heap || !table_.is_mapped(run)) {
       broken.push_back("page heap: a run given out is not mapped");
       continue;
     }
-    table_.walk(run, [&](PageId id, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_) {
-      const Range bytes{Address{offset.count}, size};
-      RangeSet& mine = used[id];
-      if (mine.overlaps(bytes)) {
-        broken.push_back("page " + std::to_string(id.value) + ": a byte was given out twice");
-        return;
-      }
-      mine.insert(bytes);
-      if (table_.page(id).lease != heap) {
-        broken.push_back("page " + std::to_string(id.value) +
+    table_.walk(run, [&](const Page& page, Bytes offset, Bytes size) {
+      used[page.id].emplace(offset, size);
+      if (page.lease != heap) {
+        broken.push_back("page " + std::to_string(page.id.value) +
                          ": in use by a heap that has no lease on it");
       }
     });
   }
   for (const auto& [id, page] : table_.pages()) {
-    RangeSet expected;
-    for (const auto& [offset, size] : page.used_ranges) {
-      const Range bytes{Address{offset.count}, size};
-      if (size > 0_B && !expected.overlaps(bytes)) expected.insert(bytes);
+    std::vector<std::pair<Bytes, Bytes>> merged;
+    for (const auto& [offset, size] : used[PageId{id}]) {
+      const Bytes end = merged.empty() ? 0_B : merged.back().first + merged.back().second;
+      if (!merged.empty() && offset < end) {
+        broken.push_back("page " + std::to_string(id) + ": a byte was given out twice");
+      } else if (!merged.empty() && offset == end) {
+        merged.back().second += size;
+      } else {
+        merged.emplace_back(offset, size);
+      }
     }
-    if (!(used[PageId{id}] == expected)) {
+    if (merged != page.used_ranges()) {
       broken.push_back("page " + std::to_string(id) +
                        ": its bytes in use are not those that were given out");
     }

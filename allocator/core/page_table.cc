@@ -6,13 +6,13 @@
 
 namespace weir {
 
-Bytes Page::tail() const {
-  if (used_ranges.empty()) return size;
-  const auto& [offset, length] = *used_ranges.rbegin();
-  return size - (offset + length);
+std::vector<std::pair<Bytes, Bytes>> Page::used_ranges() const {
+  std::vector<std::pair<Bytes, Bytes>> ranges;
+  for (std::size_t i = 0; i + 1 < edges.size(); i += 2) {
+    ranges.emplace_back(edges[i], edges[i + 1] - edges[i]);
+  }
+  return ranges;
 }
-
-Bytes Page::head() const { return used_ranges.empty() ? size : used_ranges.begin()->first; }
 
 namespace {
 
@@ -20,139 +20,180 @@ namespace {
 template <class Visitor>
 void visit_free(const Page& page, Visitor&& visit) {
   Bytes at = 0_B;
-  for (const auto& [offset, size] : page.used_ranges) {
-    if (at < offset) visit(at, offset - at);
-    at = offset + size;
+  for (std::size_t i = 0; i + 1 < page.edges.size(); i += 2) {
+    if (at < page.edges[i]) visit(at, page.edges[i] - at);
+    at = page.edges[i + 1];
   }
   if (at < page.size) visit(at, page.size - at);
 }
 
 bool may_use(const Page& page, HeapId heap) { return !page.lease || *page.lease == heap; }
 
+// A stretch that is all free, or all in use, becomes the other: an edge at either end comes, or
+// goes where another stretch touches.
+void flip(std::vector<Bytes>& edges, Bytes begin, Bytes end) {
+  const auto at = std::lower_bound(edges.begin(), edges.end(), begin);
+  assert(at == edges.end() || *at == begin || end <= *at);
+  if (at == edges.end() || end < *at) {
+    const auto before = at - edges.begin();
+    edges.push_back({});
+    edges.push_back({});
+    std::move_backward(edges.begin() + before, edges.end() - 2, edges.end());
+    edges[static_cast<std::size_t>(before)] = begin;
+    edges[static_cast<std::size_t>(before) + 1] = end;
+  } else if (*at == end) {
+    *at = begin;
+  } else if (const auto next = at + 1; next != edges.end() && *next == end) {
+    edges.erase(at, at + 2);
+  } else {
+    assert(next == edges.end() || end < *next);
+    *at = end;
+  }
+}
+
 }  // namespace
 
 const PageTable::Ends& PageTable::ends(HeapId heap) const {
   static const Ends none;
+  refresh();
   const auto known = ends_.find(heap);
   return known == ends_.end() ? none : known->second;
 }
 
-void PageTable::index(PageId id, const Page& page) {
-  if (!page.lease) {
-    idle_.emplace(page.size, id);
+void PageTable::unindex(const Page& page) const {
+  const Page::Indexed indexed = std::exchange(page.indexed, {});
+  if (!indexed.anywhere) return;
+  if (!indexed.lease) {
+    idle_.erase({page.size, page.id});
     return;
   }
-  Ends& ends = ends_[*page.lease];
-  if (const Bytes tail = page.tail(); tail > 0_B) ends.tails.emplace(tail, id);
-  if (const Bytes head = page.head(); head > 0_B) ends.heads.emplace(head, id);
+  Ends& ends = ends_[*indexed.lease];
+  ends.tails.erase({indexed.tail, page.id});
+  ends.heads.erase({indexed.head, page.id});
 }
 
-void PageTable::unindex(PageId id, const Page& page) {
-  if (!page.lease) {
-    idle_.erase({page.size, id});
-    return;
+void PageTable::refresh() const {
+  for (const PageId id : outdated_) {
+    const auto known = pages_.find(id.value);
+    if (known == pages_.end()) continue;
+    const Page& page = known->second;
+    unindex(page);
+    page.indexed = {true, true, page.lease, page.tail(), page.head()};
+    if (!page.lease) {
+      idle_.emplace(page.size, id);
+      continue;
+    }
+    Ends& ends = ends_[*page.lease];
+    if (page.tail() > 0_B) ends.tails.emplace(page.tail(), id);
+    if (page.head() > 0_B) ends.heads.emplace(page.head(), id);
   }
-  Ends& ends = ends_[*page.lease];
-  ends.tails.erase({page.tail(), id});
-  ends.heads.erase({page.head(), id});
+  outdated_.clear();
 }
 
 PageId PageTable::add(PhysicalHandle handle, Bytes size) {
   const PageId id{next_page_++};
   Page& page = pages_[id.value];
+  page.id = id;
   page.size = size;
   page.handle = handle;
+  if (free_slots_.empty()) {
+    page.slot = slots_++;
+  } else {
+    page.slot = free_slots_.back();
+    free_slots_.pop_back();
+  }
   total_ += size;
-  index(id, page);
+  outdated_.push_back(id);
   return id;
 }
 
 void PageTable::remove(PageId id) {
   const Page& page = pages_.at(id.value);
   assert(!page.lease && page.mappings.empty());
-  unindex(id, page);
+  unindex(page);
   total_ -= page.size;
+  free_slots_.push_back(page.slot);
   pages_.erase(id.value);
 }
 
 void PageTable::add_mapping(PageId id, HeapId heap, Address at, RowId row) {
   Page& page = pages_.at(id.value);
-  const Mapping mapping{at, id, heap, row};
-  mappings_.emplace(at, mapping);
-  page.mappings.push_back(mapping);
+  page.mappings.push_back({at, id, heap, row});
+  granules_.set({at, page.size}, page);
+  ++mappings_;
   if (!may_use(page, heap)) return;
   visit_free(page, [&](Bytes offset, Bytes size) { listener_.usable(heap, {at + offset, size}); });
 }
 
+const Mapping& PageTable::mapping(Address at) const {
+  const std::vector<Mapping>& mappings = granules_.at(at).page->mappings;
+  const auto found = std::find_if(mappings.begin(), mappings.end(),
+                                  [&](const Mapping& mapping) { return mapping.at == at; });
+  assert(found != mappings.end());
+  return *found;
+}
+
 void PageTable::remove_mapping(Address at) {
-  const auto mapping = mappings_.find(at);
-  Page& page = pages_.at(mapping->second.page.value);
+  Page& page = *granules_.at(at).page;
   assert(!page.lease);
-  listener_.unusable(mapping->second.heap, {at, page.size});
+  listener_.unusable(mapping(at).heap, {at, page.size});
   std::erase_if(page.mappings, [&](const Mapping& mine) { return mine.at == at; });
-  mappings_.erase(mapping);
+  granules_.clear({at, page.size});
+  --mappings_;
 }
 
 void PageTable::use(PageId id, Bytes offset, Bytes size, HeapId heap) {
-  Page& page = pages_.at(id.value);
-  assert(may_use(page, heap));
-  unindex(id, page);
-  if (!page.lease) {
-    page.lease = heap;
-    leased_ += page.size;
-    for (const Mapping& mapping : page.mappings) {
-      if (mapping.heap != heap) listener_.unusable(mapping.heap, {mapping.at, page.size});
-    }
-  }
-  for (const Mapping& mapping : page.mappings) {
-    if (mapping.heap == heap) listener_.unusable(heap, {mapping.at + offset, size});
-  }
-  page.used += size;
-  used_ += size;
-
-  auto next = page.used_ranges.lower_bound(offset);
-  assert(next == page.used_ranges.end() || offset + size <= next->first);
-  if (next != page.used_ranges.end() && next->first == offset + size) {
-    size += next->second;
-    next = page.used_ranges.erase(next);
-  }
-  if (next != page.used_ranges.begin()) {
-    const auto previous = std::prev(next);
-    assert(previous->first + previous->second <= offset);
-    if (previous->first + previous->second == offset) {
-      size += previous->second;
-      offset = previous->first;
-    }
-  }
-  page.used_ranges[offset] = size;
-  index(id, page);
+  use_part(pages_.at(id.value), offset, size, heap, Address{});
 }
 
 void PageTable::free(PageId id, Bytes offset, Bytes size) {
-  Page& page = pages_.at(id.value);
-  assert(page.lease);
-  unindex(id, page);
-  const auto member = std::prev(page.used_ranges.upper_bound(offset));
-  const Bytes begin = member->first, end = member->first + member->second;
-  assert(begin <= offset && offset + size <= end);
-  page.used_ranges.erase(member);
-  if (begin < offset) page.used_ranges[begin] = offset - begin;
-  if (offset + size < end) page.used_ranges[offset + size] = end - (offset + size);
-  page.used -= size;
-  used_ -= size;
+  free_part(pages_.at(id.value), offset, size, Address{});
+}
 
-  const HeapId heap = *page.lease;
+// The whole page, for heaps other than `except`.
+void PageTable::show(const Page& page, HeapId except, bool usable) {
   for (const Mapping& mapping : page.mappings) {
-    if (mapping.heap == heap) listener_.usable(heap, {mapping.at + offset, size});
-  }
-  if (page.used == 0_B) {
-    page.lease.reset();
-    leased_ -= page.size;
-    for (const Mapping& mapping : page.mappings) {
-      if (mapping.heap != heap) listener_.usable(mapping.heap, {mapping.at, page.size});
+    if (mapping.heap == except) continue;
+    if (usable) {
+      listener_.usable(mapping.heap, {mapping.at, page.size});
+    } else {
+      listener_.unusable(mapping.heap, {mapping.at, page.size});
     }
   }
-  index(id, page);
+}
+
+void PageTable::use_part(Page& page, Bytes offset, Bytes size, HeapId heap, Address told) {
+  assert(may_use(page, heap));
+  if (!page.lease) {
+    page.lease = heap;
+    leased_ += page.size;
+    show(page, heap, false);
+  }
+  for (const Mapping& mapping : page.mappings) {
+    if (mapping.at == told || mapping.heap != heap) continue;
+    listener_.unusable(heap, {mapping.at + offset, size});
+  }
+  page.used += size;
+  used_ += size;
+  flip(page.edges, offset, offset + size);
+  outdate(page);
+}
+
+void PageTable::free_part(Page& page, Bytes offset, Bytes size, Address told) {
+  assert(page.lease);
+  const HeapId heap = *page.lease;
+  page.used -= size;
+  used_ -= size;
+  flip(page.edges, offset, offset + size);
+  outdate(page);
+  for (const Mapping& mapping : page.mappings) {
+    if (mapping.at == told || mapping.heap != heap) continue;
+    listener_.usable(heap, {mapping.at + offset, size});
+  }
+  if (page.used > 0_B) return;
+  page.lease.reset();
+  leased_ -= page.size;
+  show(page, heap, true);
 }
 
 bool PageTable::row_has(RowId row, PageId id) const {
@@ -161,96 +202,21 @@ bool PageTable::row_has(RowId row, PageId id) const {
                      [&](const Mapping& mapping) { return mapping.row == row; });
 }
 
-std::vector<std::string> PageTable::validate_pages() const {
-  std::vector<std::string> broken = validate_indexes();
-  const auto say = [&](std::uint32_t id, const std::string& what) {
-    broken.push_back("page " + std::to_string(id) + ": " + what);
-  };
-  Bytes total, leased, used;
-  std::size_t mappings = 0;
+std::vector<Mapping> PageTable::list_mappings() const {
+  std::vector<Mapping> all;
   for (const auto& [id, page] : pages_) {
-    if (id >= next_page_) say(id, "has a number that is yet to be given out");
-    Bytes in_ranges;
-    std::optional<Bytes> end;
-    for (const auto& [offset, size] : page.used_ranges) {
-      if (size == 0_B || (end && offset <= *end)) say(id, "its used ranges overlap or touch");
-      in_ranges += size;
-      end = offset + size;
-    }
-    if (end && *end > page.size) say(id, "a used range ends behind the page");
-    if (in_ranges != page.used) say(id, "its used bytes differ from its used ranges");
-    if (page.lease.has_value() != (page.used > 0_B)) say(id, "leased, but idle; or the reverse");
-    std::set<Address> listed;
-    for (const Mapping& mine : page.mappings) {
-      if (!listed.insert(mine.at).second) say(id, "lists a mapping twice");
-      const auto mapping = mappings_.find(mine.at);
-      if (mapping == mappings_.end() || mapping->second.page.value != id ||
-          mapping->second.heap != mine.heap || mapping->second.row != mine.row) {
-        say(id, "lists a mapping that is not its own");
-      }
-    }
-    mappings += page.mappings.size();
-    total += page.size;
-    used += page.used;
-    if (page.lease) leased += page.size;
+    all.insert(all.end(), page.mappings.begin(), page.mappings.end());
   }
-  if (total != total_ || leased != leased_ || used != used_) {
-    broken.push_back("page table: the sums of total, leased or used bytes are wrong");
-  }
-  if (mappings != mappings_.size()) {
-    broken.push_back("page table: mappings that no page lists");
-  }
-  const Mapping* before = nullptr;
-  Address end;
-  for (const auto& [at, mapping] : mappings_) {
-    if (mapping.at != at) broken.push_back("page table: a mapping is not where it says");
-    if (before != nullptr && at < end) broken.push_back("page table: two mappings overlap");
-    if (before != nullptr && at == end && before->row != mapping.row) {
-      broken.push_back("page table: two rows touch");
-    }
-    const auto page = pages_.find(mapping.page.value);
-    if (page == pages_.end()) broken.push_back("page table: a mapping is of no page");
-    before = &mapping;
-    end = page == pages_.end() ? at : at + page->second.size;
-  }
-  return broken;
+  std::sort(all.begin(), all.end(), [](const Mapping& a, const Mapping& b) { return a.at < b.at; });
+  return all;
 }
 
-std::vector<std::string> PageTable::validate_indexes() const {
-  BySize idle;
-  std::map<HeapId, Ends> ends;
-  for (const auto& [heap, indexed] : ends_) ends[heap];
-  for (const auto& [id, page] : pages_) {
-    if (!page.lease) {
-      idle.emplace(page.size, PageId{id});
-      continue;
-    }
-    if (page.tail() > 0_B) ends[*page.lease].tails.emplace(page.tail(), PageId{id});
-    if (page.head() > 0_B) ends[*page.lease].heads.emplace(page.head(), PageId{id});
+bool PageTable::is_mapped(Range range) const {
+  for (Address at = range.begin; at < range.end();) {
+    if (granules_.find(at) == nullptr) return false;
+    at = at - Bytes{at.value % GranuleMap::kGranule.count} + GranuleMap::kGranule;
   }
-  std::vector<std::string> broken;
-  if (idle != idle_) broken.push_back("page table: the index of idle pages is wrong");
-  for (const auto& [heap, expected] : ends) {
-    if (this->ends(heap).tails != expected.tails || this->ends(heap).heads != expected.heads) {
-      broken.push_back("page table: the index of heap " + std::to_string(heap.value) +
-                       "'s free page ends is wrong");
-    }
-  }
-  return broken;
-}
-
-std::map<HeapId, RangeSet> PageTable::usable_by_recount() const {
-  std::map<HeapId, RangeSet> usable;
-  for (const auto& [at, mapping] : mappings_) {
-    RangeSet& heap = usable[mapping.heap];
-    const auto page = pages_.find(mapping.page.value);
-    if (page == pages_.end() || !may_use(page->second, mapping.heap)) continue;
-    visit_free(page->second, [&, at = at](Bytes offset, Bytes size) {
-      const Range free{at + offset, size};
-      if (!heap.overlaps(free)) heap.insert(free);  // what overlaps is reported elsewhere
-    });
-  }
-  return usable;
+  return true;
 }
 
 }  // namespace weir

@@ -3,22 +3,26 @@
 //
 // Rules that hold between calls (validate() checks them):
 //   used(page) == sum of its used ranges; they are disjoint, sorted, and do not touch
-//   used(page) > 0  <=>  the page is leased; a page that is not, is idle: any heap may take it
-//   a byte of a mapping is usable by the mapping's heap  <=>  it is not in use, and its page is
-//   idle
+//   a mapping begins at a multiple of GranuleMap::kGranule and is as long as its page, which is
+//   made of granules used(page) > 0  <=>  the page is leased; a page that is not, is idle: any heap
+//   may take it a byte of a mapping is usable by the mapping's heap  <=>  it is not in use, and its
+//   page is idle
 //                                                            or leased to that heap
 //
 // Threads: guarded by the lock of whoever owns it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "core/page_table_granules.h"
 #include "core/range_set.h"
 #include "core/thread_annotations.h"
 #include "weir/device.h"
@@ -40,16 +44,30 @@ struct Mapping {
 };
 
 struct Page {
+  PageId id;
+  std::uint32_t slot = 0;  // dense: another page's once this one is gone
   Bytes size;
   PhysicalHandle handle;
   Bytes used;
-  std::map<Bytes, Bytes> used_ranges;  // offset to size
   std::optional<HeapId> lease;
+  // Where stretches in use begin and end, in turn, rising.
+  std::vector<Bytes> edges;
   std::vector<Mapping> mappings;
 
   // Free bytes at the end and at the start.
-  Bytes tail() const;
-  Bytes head() const;
+  Bytes tail() const { return edges.empty() ? size : size - edges.back(); }
+  Bytes head() const { return edges.empty() ? size : edges.front(); }
+  // Offset and size of each stretch in use.
+  std::vector<std::pair<Bytes, Bytes>> used_ranges() const;
+
+  // What the page table's indexes say of the page, while they are behind.
+  struct Indexed {
+    bool current = false;  // else the page is on the list of those to be indexed again
+    bool anywhere = false;
+    std::optional<HeapId> lease;
+    Bytes tail, head;
+  };
+  mutable Indexed indexed;
 };
 
 class PageTable {
@@ -79,26 +97,49 @@ class PageTable {
   // It is in use; now it is free. When it was the last, the lease ends.
   void free(PageId page, Bytes offset, Bytes size);
 
+  // The same for each part of `run`, addresses of `heap`'s. Calls visit(page, offset, size,
+  // changed) for each afterwards; `changed`: the lease began (ended).
+  template <class Visitor>
+  void use(Range run, HeapId heap, Visitor&& visit) WEIR_NO_THREAD_ANALYSIS {
+    listener_.unusable(heap, run);
+    walk_pages(run, [&](Page& page, Bytes offset, Bytes size, Address at) WEIR_NO_THREAD_ANALYSIS {
+      const bool leases = !page.lease;
+      use_part(page, offset, size, heap, at);
+      visit(std::as_const(page), offset, size, leases);
+    });
+  }
+  template <class Visitor>
+  void free(Range run, HeapId heap, Visitor&& visit) WEIR_NO_THREAD_ANALYSIS {
+    listener_.usable(heap, run);
+    walk_pages(run, [&](Page& page, Bytes offset, Bytes size, Address at) WEIR_NO_THREAD_ANALYSIS {
+      free_part(page, offset, size, at);
+      visit(std::as_const(page), offset, size, !page.lease);
+    });
+  }
+
   const Page& page(PageId page) const { return pages_.at(page.value); }
-  const Mapping& mapping(Address at) const { return mappings_.at(at); }
+  // The one that begins at `at`.
+  const Mapping& mapping(Address at) const;
   bool row_has(RowId row, PageId page) const;
 
   // Calls visit(page, offset, size) for each part of `range`, which is wholly mapped.
   template <class Visitor>
   void walk(Range range, Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
-    auto it = std::prev(mappings_.upper_bound(range.begin));
-    for (Address at = range.begin; at < range.end(); ++it) {
-      const Bytes page_size = page(it->second.page).size;
-      const Address end = std::min(range.end(), it->first + page_size);
-      visit(it->second.page, at - it->first, end - at);
-      at = end;
-    }
+    walk_pages(range, [&](const Page& page, Bytes offset, Bytes size, Address)
+                          WEIR_NO_THREAD_ANALYSIS { visit(page, offset, size); });
   }
+  // Is every address of `range` mapped?
+  bool is_mapped(Range range) const;
 
   const std::unordered_map<std::uint32_t, Page>& pages() const { return pages_; }
-  const std::map<Address, Mapping>& mappings() const { return mappings_; }
+  std::size_t mappings() const { return mappings_; }
+  // By address.
+  std::vector<Mapping> list_mappings() const;
+  // Slots of pages are below this.
+  std::uint32_t slots() const { return slots_; }
   // Idle pages by size; a heap's pages by the free bytes at their end or start (not zero).
-  const BySize& idle() const { return idle_; }
+  // The answer holds until the table changes.
+  const BySize& idle() const { return refresh(), idle_; }
   const BySize& tails(HeapId heap) const { return ends(heap).tails; }
   const BySize& heads(HeapId heap) const { return ends(heap).heads; }
 
@@ -125,20 +166,50 @@ class PageTable {
     BySize tails, heads;
   };
 
+  // Calls visit(page, offset, size, where the page begins).
+  template <class Visitor>
+  void walk_pages(Range range, Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
+    for (Address at = range.begin; at < range.end();) {
+      const GranuleMap::Entry& entry = granules_.at(at);
+      const Bytes offset = entry.offset + Bytes{at.value % GranuleMap::kGranule.count};
+      const Bytes size = std::min(range.end() - at, entry.page->size - offset);
+      visit(*entry.page, offset, size, at - offset);
+      at = at + size;
+    }
+  }
+
+  // `told`: a mapping that the listener knows of already; none where it is Address{}.
+  void use_part(Page& page, Bytes offset, Bytes size, HeapId heap, Address told);
+  void free_part(Page& page, Bytes offset, Bytes size, Address told);
+  void show(const Page& page, HeapId except, bool usable);
+
+  // The indexes by size are only needed where a request fits nowhere, so they are brought up to
+  // date when somebody looks.
+  void outdate(const Page& page) {
+    if (!page.indexed.current) return;
+    page.indexed.current = false;
+    outdated_.push_back(page.id);
+  }
+  void refresh() const;
+  void unindex(const Page& page) const;
   const Ends& ends(HeapId heap) const;
-  void index(PageId id, const Page& page);
-  void unindex(PageId id, const Page& page);
   std::vector<std::string> validate_pages() const;
+  std::vector<std::string> validate_mappings() const;
   std::vector<std::string> validate_indexes() const;
   std::map<HeapId, RangeSet> usable_by_recount() const;
 
   Listener& listener_;
-  std::unordered_map<std::uint32_t, Page> pages_;  // by PageId
-  std::map<Address, Mapping> mappings_;
-  BySize idle_;
-  std::map<HeapId, Ends> ends_;
+  std::unordered_map<std::uint32_t, Page> pages_;  // by PageId; a page stays where it is
+  GranuleMap granules_;
+  std::size_t mappings_ = 0;
+  std::vector<std::uint32_t> free_slots_;
+  std::uint32_t slots_ = 0;
   std::uint32_t next_page_ = 0;
   Bytes total_, leased_, used_;
+
+  mutable BySize idle_;
+  mutable std::map<HeapId, Ends> ends_;
+  mutable std::vector<PageId> outdated_;  // pages that the two do not show as they are
 };
 
 }  // namespace weir

@@ -7,21 +7,14 @@
 namespace weir {
 namespace {
 
-// How many of the smallest fitting places are weighed.
-constexpr int kPlacesWeighed = 24;
-// An idle page counts so much more where it is not mapped for the first time: pages that stay home
-// keep rows of neighbours whole.
-constexpr double kAwayFromHome = 1.1;
-// What is left over counts so much a byte, up to this share of the request: much left over is as
-// good as any.
-constexpr double kLeftoverWeight = 0.3;
-constexpr double kLeftoverShare = 0.3;
-// Low addresses first, so that a repeating program settles.
-constexpr double kAddressWeight = 0.3;
-
 // Pages are created while no more is held than this times the most ever in use.
 constexpr double kSlack = 1.005;
 constexpr double kSlackWhenSaving = 1.01;
+// With more than this held, in spite of moving beyond its budget, moving is given up ...
+constexpr double kLost = 1.03;
+// ... and pages are created up to here. (Where blocks of 512 B to 16 MiB are replaced at random,
+// that much is free in pieces.)
+constexpr double kSlackWhenGivenUp = 1.15;
 // A new page is at most this share of the most ever in use, and between these.
 constexpr double kPageShare = 0.008;
 constexpr Bytes kPageLeast = 8_MiB;
@@ -44,59 +37,53 @@ constexpr double kWasteShare = 0.1;
 
 constexpr PageId kLastPage{std::numeric_limits<std::uint32_t>::max()};
 
-double as_double(Bytes bytes) { return static_cast<double>(bytes.count); }
-
 }  // namespace
 
 void Effort::count_requests(std::uint64_t requests, Bytes bytes) {
   worked_ns_ += static_cast<double>(requests) * kRequestNs +
                 static_cast<double>(bytes.count) / static_cast<double>((1_GiB).count) * kNsPerGiB;
+  worked_ns_ = std::min(worked_ns_, moved_ns() / kImproveShare + kMostSavedNs);
 }
 
-Placement::Cost Placement::cost(Range range) const {
-  Cost cost{};
-  Address at = range.begin;
-  table_.walk(range, [&](PageId id, Bytes offset, Bytes size) {
-    const Page& page = table_.page(id);
-    if (!page.lease) {
-      const bool home = page.mappings.front().at == at - offset;
-      cost.activated += page.size;
-      cost.weight += as_double(page.size) * (home ? 1 : kAwayFromHome);
-    }
-    at = at + size;
-  });
-  return cost;
+void Effort::judge(Bytes held, Bytes peak) {
+  if (static_cast<double>(held.count) <= kLost * static_cast<double>(peak.count)) {
+    gave_up_ = false;
+  } else if (must_save()) {
+    gave_up_ = true;
+  }
 }
 
-std::optional<Placement::Found> Placement::find(Bytes size, const Avoid& avoid) const {
-  std::optional<Found> best;
+Placement::Places Placement::light_places(Bytes size, int runs) const {
+  Places places;
+  places.count = 0;
+  places.lightest = 0;
   double least = std::numeric_limits<double>::infinity();
-  int weighed = 0;
-  const double peak = std::max(as_double(peak_), 1.0);
-  const auto weigh = [&](Address at, Bytes leftover) {
-    const Cost here = cost({at, size});
-    const double address = as_double(arena_.position(at));
-    const double weight =
-        here.weight +
-        kLeftoverWeight * std::min(as_double(leftover), kLeftoverShare * as_double(size)) +
-        kAddressWeight * as_double(size) * address / peak;
-    if (weight >= least || (avoid && avoid({at, size}))) return;
-    least = weight;
-    best = Found{at, here.activated};
+  const double most_leftover = kLeftoverShare * as_double(size);
+  const double per_position = kAddressWeight * as_double(size) / std::max(as_double(peak_), 1.0);
+  const auto add = [&](Address at, double leftover) {
+    const double light = leftover + per_position * as_double(arena_.position(at));
+    if (light < least) {
+      least = light;
+      places.lightest = places.count;
+    }
+    places.all[places.count++] = {light, at.value};
   };
   // Bytes in use lie only at the ends of a free run, so either of its ends makes the most of them.
   arena_.usable().visit_fitting(size, [&](Range run) {
-    const Bytes leftover = run.size - size;
-    weigh(run.begin, leftover);
-    if (leftover > 0_B) weigh(run.end() - size, leftover);
-    return ++weighed < kPlacesWeighed;
+    const Bytes over = run.size - size;
+    const double leftover = kLeftoverWeight * std::min(as_double(over), most_leftover);
+    add(run.begin, leftover);
+    if (over > 0_B) add(run.end() - size, leftover);
+    return --runs > 0;
   });
-  return best;
+  return places;
 }
 
 bool Placement::may_grow(Bytes more) const {
   if (more > room_) return false;
-  const double slack = effort_.must_save() ? kSlackWhenSaving : kSlack;
+  const double slack = effort_.gave_up()     ? kSlackWhenGivenUp
+                       : effort_.must_save() ? kSlackWhenSaving
+                                             : kSlack;
   return as_double(table_.total() + more) <= slack * as_double(peak_);
 }
 

@@ -4,8 +4,10 @@
 // docs/decisions/001-placement.md says what was tried and what each rule gave.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
-#include <functional>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -22,13 +24,25 @@ class Effort {
   void count_requests(std::uint64_t requests, Bytes bytes);
   void count_alias() { ++aliases_; }
 
+  // `held` bytes are held, `peak` the most ever in use: whenever a page came, went, or was moved.
+  void judge(Bytes held, Bytes peak);
+
   // May pages still be moved to save memory that growing would save too?
-  bool may_improve() const { return moved_ns() < kFreeNs + worked_ns() * 0.005; }
+  bool may_improve() const {
+    return !gave_up_ && moved_ns() < kFreeNs + worked_ns() * kImproveShare;
+  }
   // Is moving pages getting dear: prefer a little more memory?
-  bool must_save() const { return moved_ns() > kFreeNs + worked_ns() * 0.008; }
+  bool must_save() const { return moved_ns() > kFreeNs + worked_ns() * kSaveShare; }
+  // Did moving overspend, and memory grow all the same? The program never asks for the same again
+  // while its free memory lies in pieces: only more memory ends the moving.
+  bool gave_up() const { return gave_up_; }
 
  private:
   static constexpr double kFreeNs = 1e6;
+  static constexpr double kImproveShare = 0.005, kSaveShare = 0.008;
+  // Work that moved nothing earns no more than this. (A loop that asks for one size a million times
+  // a second has not worked for a minute each time.)
+  static constexpr double kMostSavedNs = 2e9;
   // A mapping of a page that exists (facts: map 0.4 us + set access 20 us).
   static constexpr double kAliasNs = 20'400;
   // A program's least time: the host's work around a request, and the GPU's on its bytes. Recorded
@@ -41,6 +55,7 @@ class Effort {
 
   std::uint64_t aliases_ = 0;
   double worked_ns_ = 0;
+  bool gave_up_ = false;
 };
 
 // A row of pages to map side by side, for a request that fits nowhere: the free end of one page in
@@ -56,8 +71,6 @@ struct Plan {
 
 class Placement {
  public:
-  // A place that the request should not get, for another reason than its size.
-  using Avoid = std::function<bool(Range)>;
   struct Found {
     Address address;
     Bytes activated;  // sizes of the idle pages that the place makes busy
@@ -74,8 +87,13 @@ class Placement {
         room_(room),
         granularity_(granularity) {}
 
-  // The best place among usable addresses, if any.
-  std::optional<Found> find(Bytes size, const Avoid& avoid) const;
+  // The best place among usable addresses, if any. Not one of which avoid(range) holds: the request
+  // should not get it, for another reason than its size.
+  template <class Avoid>
+  std::optional<Found> find(Bytes size, Avoid&& avoid) const WEIR_NO_THREAD_ANALYSIS;
+  std::optional<Found> find(Bytes size) const {
+    return find(size, [](Range) { return false; });
+  }
 
   // Would `found` make so many idle pages busy, with memory short, that it is worth trying plan()?
   bool worth_improving(Bytes size, Bytes activated) const;
@@ -89,11 +107,60 @@ class Placement {
   std::vector<Bytes> page_sizes(Bytes size) const;
 
  private:
+  // How many of the smallest fitting places are weighed.
+  static constexpr int kPlacesWeighed = 24;
+  // The same where moving was given up: the program does not repeat itself, so that what is weighed
+  // now is not weighed once and for all. The smallest run that fits does as well there.
+  static constexpr int kFewPlacesWeighed = 1;
+  // An idle page counts so much more where it is not mapped for the first time: pages that stay
+  // home keep rows of neighbours whole.
+  static constexpr double kAwayFromHome = 1.1;
+  // What is left over counts so much a byte, up to this share of the request: much left over is as
+  // good as any.
+  static constexpr double kLeftoverWeight = 0.3;
+  static constexpr double kLeftoverShare = 0.3;
+  // Low addresses first, so that a repeating program settles.
+  static constexpr double kAddressWeight = 0.3;
+
+  static double as_double(Bytes bytes) {
+    return static_cast<double>(static_cast<std::int64_t>(bytes.count));
+  }
+
+  // Where the request could go, and what that weighs but for the pages below: what is left over,
+  // and the address.
+  struct Place {
+    double light;
+    std::uint64_t at;  // an Address; so that an array of places need not be zeroed
+    Address address() const { return {at}; }
+  };
+  struct Places {
+    std::array<Place, kPlacesWeighed * 2> all;  // uninitialised from `count` on
+    std::size_t count;
+    std::size_t lightest;  // the first such
+  };
+  // Of at most `runs` runs.
+  Places light_places(Bytes size, int runs) const;
+  template <class Avoid>
+  std::optional<Found> lightest(const Places& places, Bytes size,
+                                Avoid&& avoid) const WEIR_NO_THREAD_ANALYSIS;
+
   struct Cost {
     Bytes activated;
-    double weight;
+    double weight = 0;
   };
-  Cost cost(Range range) const;
+  Cost cost(Range range) const {
+    Cost cost;
+    Address at = range.begin;
+    table_.walk(range, [&](const Page& page, Bytes offset, Bytes size) {
+      if (!page.lease) {
+        const bool home = page.mappings.front().at == at - offset;
+        cost.activated += page.size;
+        cost.weight += as_double(page.size) * (home ? 1 : kAwayFromHome);
+      }
+      at = at + size;
+    });
+    return cost;
+  }
   bool has_most_aliases(PageId page) const;
   void fill_middle(Bytes rest, Bytes middle, Plan& plan) const;
 
@@ -105,5 +172,43 @@ class Placement {
   const Bytes room_;
   const Bytes granularity_;
 };
+
+template <class Avoid>
+std::optional<Placement::Found> Placement::find(Bytes size, Avoid&& avoid) const {
+  if (effort_.gave_up()) {
+    const Places few = light_places(size, kFewPlacesWeighed);
+    if (few.count == 0) return std::nullopt;
+    if (const std::optional<Found> found = lightest(few, size, avoid)) return found;
+  }
+  return lightest(light_places(size, kPlacesWeighed), size, avoid);
+}
+
+template <class Avoid>
+std::optional<Placement::Found> Placement::lightest(const Places& places, Bytes size,
+                                                    Avoid&& avoid) const {
+  std::optional<Found> best;
+  const Place* best_place = nullptr;
+  double least = std::numeric_limits<double>::infinity();
+  // The weight is what is light plus the pages below, which are looked at only where the light part
+  // leaves a chance. Of equal places the first counts.
+  const auto weigh = [&](const Place& place) {
+    if (place.light > least) return;
+    const Cost here = cost({place.address(), size});
+    const double weight = here.weight + place.light;
+    if (weight > least || (weight == least && best_place < &place)) return;
+    if (avoid(Range{place.address(), size})) return;
+    least = weight;
+    best = Found{place.address(), here.activated};
+    best_place = &place;
+  };
+  if (places.count == 0) return best;
+  const Place& lightest = places.all[places.lightest];
+  weigh(lightest);
+  if (least == lightest.light) return best;  // it makes no page busy, so the others are heavier
+  for (std::size_t i = 0; i < places.count; ++i) {
+    if (i != places.lightest) weigh(places.all[i]);
+  }
+  return best;
+}
 
 }  // namespace weir

@@ -14,25 +14,70 @@
 
 namespace weir {
 
-// The last sizes that a heap was asked for, and what it holds. Not thread-safe.
+// The last sizes that a heap was asked for, and what it holds. A heap that holds nothing has no
+// past: a program that starts anew is recognised from its first request. Not thread-safe.
 class RequestHistory {
  public:
-  // Notes a request; the key of this request in its context. `epoch` rises whenever the device held
-  // nothing: from there on there is no past, so that a program that starts anew is recognised from
-  // its first request.
-  std::uint64_t note(Bytes size, std::uint64_t epoch);
-  void add(Bytes size) { held_ += size; }
+  // Names a request, in its context; key() spreads names out.
+  using Name = std::uint64_t;
+  static std::uint64_t key(Name name) {
+    // Source: the finaliser of splitmix64 (Steele, Lea and Flood 2014).
+    name = (name ^ name >> 30) * 0xbf58476d1ce4e5b9;
+    name = (name ^ name >> 27) * 0x94d049bb133111eb;
+    return name ^ name >> 31;
+  }
+
+  // Notes a request; its block is held from now on.
+  Name note(Bytes size) {
+    const std::uint64_t item = scatter(size.count), hash = hash_with(item);
+    const Name name = name_of(hash);
+    commit(size, item, hash);
+    return name;
+  }
+  // Notes it if that is its name.
+  [[gnu::always_inline]] bool note_if(Bytes size, Name expected) {
+    const std::uint64_t item = scatter(size.count), hash = hash_with(item);
+    if (name_of(hash) != expected) return false;
+    commit(size, item, hash);
+    return true;
+  }
+  std::uint64_t noted() const { return noted_; }  // in all
+  // A block is held no more.
   void subtract(Bytes size) { held_ -= size; }
 
  private:
-  static constexpr std::size_t kDepth = 32;
+  static constexpr std::uint64_t kDepth = 32;
   static constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15;
+  static constexpr std::uint64_t kOldestFactor = [] {
+    std::uint64_t factor = 1;
+    for (std::uint64_t i = 0; i < kDepth; ++i) factor *= kMultiplier;
+    return factor;
+  }();
 
-  std::array<std::uint64_t, kDepth> last_{};
-  std::size_t next_ = 0;
-  std::uint64_t hash_ = 0;  // polynomial in kMultiplier over last_, oldest first
+  // Sums of products of plain sizes meet by chance too often: sizes are multiples of each other.
+  static std::uint64_t scatter(std::uint64_t x) {
+    x *= 0xd6e8feb86659fd93;
+    return (x ^ x >> 32) * 0xbf58476d1ce4e5b9;
+  }
+  // A polynomial in kMultiplier over the last items, oldest first.
+  std::uint64_t hash_with(std::uint64_t item) const {
+    if (held_ == 0_B) return item;
+    const std::uint64_t gone = noted_ - past_ < kDepth ? 0 : last_[noted_ % kDepth];
+    return hash_ * kMultiplier + item - gone * kOldestFactor;
+  }
+  Name name_of(std::uint64_t hash) const { return hash + held_.count * kMultiplier; }
+  void commit(Bytes size, std::uint64_t item, std::uint64_t hash) {
+    hash_ = hash;
+    if (held_ == 0_B) past_ = noted_;
+    last_[noted_++ % kDepth] = item;
+    held_ += size;
+  }
+
+  std::uint64_t hash_ = 0;
+  std::uint64_t noted_ = 0;
+  std::uint64_t past_ = 0;  // noted when nothing was held
   Bytes held_;
-  std::uint64_t epoch_ = 0;
+  std::array<std::uint64_t, kDepth> last_{};
 };
 
 // The places that each key was given, the first first: in the same state the same one is free.
@@ -41,12 +86,13 @@ class PlacementMemory {
  public:
   // The first remembered place for `key` of which `usable(place)` holds.
   template <class Usable>
-  std::optional<Address> recall(std::uint64_t key, Usable&& usable) const {
-    for (std::uint64_t way = 0; way < kWays; ++way) {
-      const Entry* entry = find(key + way);
-      if (entry == nullptr) break;
-      if (usable(entry->at)) return entry->at;
+  std::optional<Address> recall(std::uint64_t key, Usable&& usable) {
+    if (entries_.empty()) grow();
+    Probe probe(*this, key);
+    for (; !probe.done(); probe.next()) {
+      if (probe.is_keys() && usable(probe.entry().at)) return probe.entry().at;
     }
+    if (!probe.full()) noted_ = Noted{key, probe.place()};
     return std::nullopt;
   }
   // A place for `key` behind those that it has; the last one goes if it has them all.
@@ -60,16 +106,53 @@ class PlacementMemory {
   static constexpr std::size_t kFirstEntries = 1 << 10;
   static constexpr std::size_t kMostEntries = 1 << 18;  // 4 MiB
 
-  static constexpr std::uint64_t kWays = 8;
-  static constexpr std::size_t kProbes = 32;
+  static constexpr int kWays = 8;
+  static constexpr int kProbes = 32;
 
-  std::size_t slot(std::uint64_t key) const;
-  const Entry* find(std::uint64_t key) const;
-  void put(std::uint64_t key, Address at);
+  // Goes through the entries where those of a key are: up to an empty one.
+  class Probe {
+   public:
+    Probe(const PlacementMemory& memory, std::uint64_t key)
+        : entries_(memory.entries_.data()),
+          mask_(memory.entries_.size() - 1),
+          key_(key),
+          at_(first(key) & mask_),
+          place_(at_) {}
+    // Nothing of the key's follows.
+    bool done() const { return left_ == 0 || ways_ == kWays || entry().at == Address{}; }
+    void next() {
+      if (is_keys() && ++ways_ == kWays) place_ = at_;
+      at_ = (at_ + 1) & mask_;
+      --left_;
+    }
+    // Are all taken, once done, and not by the key?
+    bool full() const { return left_ == 0 && ways_ < kWays; }
+    const Entry& entry() const { return entries_[at_]; }
+    bool is_keys() const { return entry().key == key_; }
+    // Where one more goes, once done: on an empty one, the key's last, or, where all are taken, the
+    // first.
+    std::size_t place() const { return left_ > 0 && ways_ < kWays ? at_ : place_; }
+
+   private:
+    static std::uint64_t first(std::uint64_t key) { return key * 0x9e3779b97f4a7c15 >> 32; }
+
+    const Entry* entries_;
+    std::size_t mask_;
+    std::uint64_t key_;
+    std::size_t at_, place_;
+    int left_ = kProbes, ways_ = 0;
+  };
+  void put(std::size_t place, Entry entry);
   void grow();
 
   std::vector<Entry> entries_;
   std::size_t filled_ = 0;
+  // Where the last recall(), which found nothing, would have one more.
+  struct Noted {
+    std::uint64_t key;
+    std::size_t place;
+  };
+  std::optional<Noted> noted_;
 };
 
 }  // namespace weir

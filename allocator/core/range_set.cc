@@ -1,103 +1,173 @@
 #include "core/range_set.h"
 
+#include <algorithm>
 #include <cassert>
-#include <iterator>
 
 namespace weir {
 
-void RangeSet::add(Range range) {
-  by_address_.emplace(range.begin, range.size);
-  by_size_.emplace(range.size, range.begin);
+RangeSet& RangeSet::operator=(const RangeSet& other) {
+  if (this == &other) return *this;
+  *this = RangeSet{};
+  Member* last = nullptr;
+  for (const Range range : other) last = add_after(last, range);
+  return *this;
 }
 
-RangeSet::ByAddress::iterator RangeSet::remove(ByAddress::iterator member) {
-  by_size_.erase({member->second, member->first});
-  return by_address_.erase(member);
+RangeSet::Member* RangeSet::take_spare() {
+  if (spare_ == nullptr) {
+    chunks_.push_back(std::make_unique<Member[]>(kChunk));
+    for (std::size_t i = kChunk; i-- > 0;) {
+      chunks_.back()[i].next = spare_;
+      spare_ = &chunks_.back()[i];
+    }
+  }
+  return std::exchange(spare_, spare_->next);
+}
+
+// In order of size and address.
+void RangeSet::list(Member* member) {
+  const std::uint64_t list = list_of(member->range.size);
+  const auto order = [](const Member* of) { return std::pair(of->range.size, of->range.begin); };
+  Member* previous = nullptr;
+  Member* next = lists_[list];
+  while (next != nullptr && order(next) < order(member)) {
+    previous = next;
+    next = next->next;
+  }
+  member->previous = previous;
+  member->next = next;
+  if (next != nullptr) next->previous = member;
+  (previous == nullptr ? lists_[list] : previous->next) = member;
+  listed_[list / 64] |= std::uint64_t{1} << list % 64;
+}
+
+void RangeSet::unlist(Member* member) {
+  if (member->next != nullptr) member->next->previous = member->previous;
+  if (member->previous != nullptr) {
+    member->previous->next = member->next;
+    return;
+  }
+  const std::uint64_t list = list_of(member->range.size);
+  lists_[list] = member->next;
+  if (member->next == nullptr) listed_[list / 64] &= ~(std::uint64_t{1} << list % 64);
+}
+
+RangeSet::Member* RangeSet::add_after(Member* before, Range range) {
+  Member* const member = take_spare();
+  member->range = range;
+  members_.insert_after(before, member);
+  list(member);
+  ++count_;
+  return member;
+}
+
+void RangeSet::remove(Member* member) {
+  members_.remove(member);
+  unlist(member);
+  member->next = spare_;
+  spare_ = member;
+  --count_;
+}
+
+void RangeSet::change(Member* member, Range to) {
+  unlist(member);
+  members_.move(member, to.begin, [&] { member->range = to; });
+  list(member);
 }
 
 void RangeSet::insert(Range range) {
   assert(range.size > 0_B);
-  auto next = by_address_.lower_bound(range.begin);
-  assert(next == by_address_.end() || range.end() <= next->first);
-  if (next != by_address_.end() && next->first == range.end()) {
-    range.size += next->second;
-    next = remove(next);
+  Member* const before = members_.last_at(range.begin);
+  Member* const after = before == nullptr ? members_.first() : before->after;
+  assert(before == nullptr || before->range.end() <= range.begin);
+  assert(after == nullptr || range.end() <= after->range.begin);
+  const bool joins_before = before != nullptr && before->range.end() == range.begin;
+  const bool joins_after = after != nullptr && range.end() == after->range.begin;
+  if (joins_before) {
+    const Bytes more = joins_after ? after->range.size : 0_B;
+    if (joins_after) remove(after);
+    change(before, {before->range.begin, before->range.size + range.size + more});
+  } else if (joins_after) {
+    change(after, {range.begin, range.size + after->range.size});
+  } else {
+    add_after(before, range);
   }
-  if (next != by_address_.begin()) {
-    const auto previous = std::prev(next);
-    assert(previous->first + previous->second <= range.begin);
-    if (previous->first + previous->second == range.begin) {
-      range = {previous->first, previous->second + range.size};
-      remove(previous);
-    }
-  }
-  add(range);
 }
 
 void RangeSet::erase(Range range) {
-  const auto member = std::prev(by_address_.upper_bound(range.begin));
-  const Range whole{member->first, member->second};
-  assert(whole.contains(range));
-  remove(member);
-  if (whole.begin < range.begin) add({whole.begin, range.begin - whole.begin});
-  if (range.end() < whole.end()) add({range.end(), whole.end() - range.end()});
-}
-
-void RangeSet::erase_any(Range range) {
-  auto member = by_address_.upper_bound(range.begin);
-  if (member != by_address_.begin()) --member;
-  while (member != by_address_.end() && member->first < range.end()) {
-    const Range whole{member->first, member->second};
-    ++member;
-    const Address begin = std::max(whole.begin, range.begin);
-    const Address end = std::min(whole.end(), range.end());
-    if (begin < end) erase({begin, end - begin});
+  Member* const member = members_.last_at(range.begin);
+  assert(member != nullptr && member->range.contains(range));
+  const Range whole = member->range;
+  const Bytes left = range.begin - whole.begin, right = whole.end() - range.end();
+  if (left > 0_B) {
+    change(member, {whole.begin, left});
+    if (right > 0_B) add_after(member, {range.end(), right});
+  } else if (right > 0_B) {
+    change(member, {range.end(), right});
+  } else {
+    remove(member);
   }
-}
-
-bool RangeSet::contains(Range range) const {
-  const std::optional<Range> member = containing(range.begin);
-  return member && member->contains(range);
 }
 
 bool RangeSet::overlaps(Range range) const {
-  const auto after = by_address_.lower_bound(range.end());
-  if (after == by_address_.begin()) return false;
-  const auto last = std::prev(after);
-  return range.begin < last->first + last->second;
+  if (range.size == 0_B) return false;
+  const Member* const last = members_.last_at(range.end() - 1_B);
+  return last != nullptr && range.begin < last->range.end();
 }
 
 std::optional<Range> RangeSet::containing(Address address) const {
-  const auto after = by_address_.upper_bound(address);
-  if (after == by_address_.begin()) return std::nullopt;
-  const auto member = std::prev(after);
-  if (member->first + member->second <= address) return std::nullopt;
-  return Range{member->first, member->second};
+  const Member* const member = members_.last_at(address);
+  if (member == nullptr || member->range.end() <= address) return std::nullopt;
+  return member->range;
 }
 
 std::optional<Range> RangeSet::ending_at(Address end) const {
-  const auto after = by_address_.lower_bound(end);
-  if (after == by_address_.begin()) return std::nullopt;
-  const auto member = std::prev(after);
-  if (member->first + member->second != end) return std::nullopt;
-  return Range{member->first, member->second};
+  if (end == Address{}) return std::nullopt;
+  const Member* const member = members_.last_at(end - 1_B);
+  if (member == nullptr || member->range.end() != end) return std::nullopt;
+  return member->range;
 }
 
 std::optional<Range> RangeSet::best_fit(Bytes size) const {
-  const auto member = by_size_.lower_bound({size, Address{}});
-  if (member == by_size_.end()) return std::nullopt;
-  return Range{member->second, member->first};
+  for (std::uint64_t list = next_list(list_of(size)); list < kLists; list = next_list(list + 1)) {
+    const Member* best = nullptr;
+    for (const Member* at = lists_[list]; at != nullptr; at = at->next) {
+      if (at->range.size < size) continue;
+      if (best == nullptr || std::pair(at->range.size, at->range.begin) <
+                                 std::pair(best->range.size, best->range.begin)) {
+        best = at;
+      }
+    }
+    if (best != nullptr) return best->range;
+  }
+  return std::nullopt;
+}
+
+bool operator==(const RangeSet& a, const RangeSet& b) {
+  return a.count() == b.count() && std::equal(a.begin(), a.end(), b.begin());
 }
 
 bool RangeSet::consistent() const {
-  if (by_address_.size() != by_size_.size()) return false;
-  std::optional<Address> end;
-  for (const auto& [begin, size] : by_address_) {
-    if (size == 0_B || (end && begin <= *end)) return false;
-    if (!by_size_.contains({size, begin})) return false;
-    end = begin + size;
+  if (!members_.consistent()) return false;
+  std::size_t count = 0, listed = 0;
+  for (const Member* at = members_.first(); at != nullptr; at = at->after, ++count) {
+    if (at->range.size == 0_B) return false;
+    if (at->before != nullptr && at->range.begin <= at->before->range.end()) return false;
   }
-  return true;
+  for (std::uint64_t list = 0; list < kLists; ++list) {
+    if ((listed_[list / 64] >> list % 64 & 1) != (lists_[list] != nullptr ? 1u : 0u)) return false;
+    const Member* previous = nullptr;
+    for (const Member* at = lists_[list]; at != nullptr; previous = at, at = at->next, ++listed) {
+      if (at->previous != previous || list_of(at->range.size) != list || listed > count) {
+        return false;
+      }
+      if (previous != nullptr && std::pair(previous->range.size, previous->range.begin) >
+                                     std::pair(at->range.size, at->range.begin)) {
+        return false;
+      }
+    }
+  }
+  return count == count_ && listed == count;
 }
 
 }  // namespace weir

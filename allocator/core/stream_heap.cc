@@ -8,216 +8,333 @@
 namespace weir {
 
 StreamHeap::StreamHeap(HeapId id, Stream stream, PageHeap& pages, Timelines& timelines,
-                       Observer& observer)
+                       Observer& observer, Hoards<StreamHeap>& hoards)
     : id_(id),
       pages_(pages),
       timelines_(timelines),
       observer_(observer),
+      hoards_(hoards),
+      recording_(observer.recording()),
+      fold_(observer.fold(), id, stream.id),
+      slabs_(pool_),
       stream_(stream),
-      timeline_(timelines.of(stream)),
-      fold_(observer.fold(), id, stream.id) {}
+      timeline_(timelines.of(stream)) {
+  serve(stream);
+}
 
-PageHeap::Owner StreamHeap::owner() { return {id_, timeline_, fold_, history_}; }
+void StreamHeap::serve(Stream stream) {
+  serves_ = stream.id;
+  short_stream_ = recording_ ? kNoStream : serves_;
+  short_room_ = recording_ || serves_ == kNoStream ? 0 : kMostAtHand;
+}
 
-Result<Address> StreamHeap::allocate(Bytes requested) {
+PageHeap::Owner StreamHeap::owner() { return {id_, timeline_, fold_}; }
+
+Result<Address> StreamHeap::allocate(Bytes requested, std::uint64_t stream) {
   const Bytes bytes = round_up(requested, kGrain);
   const MutexLock lock(mutex_);
-  Result<Address> at = bytes <= Slabs::kLargest ? allocate_small(bytes) : allocate_run(bytes);
-  if (!at) return at;
-  blocks_.emplace(*at, Block{bytes, requested, {}, {}});
-  observer_.emit(fold_, Event{.kind = EventKind::allocate,
-                              .stream = stream_.id,
-                              .address = *at,
-                              .bytes = bytes,
-                              .requested = requested});
-  return at;
+  if (stream != serves_) return Address{};
+  Block* const at_hand = find_at_hand(bytes);
+  Result<Block*> found = at_hand != nullptr && suits(*at_hand) ? wait_and_take(at_hand)
+                         : bytes <= Slabs::kLargest            ? allocate_small(bytes)
+                                                    : allocate_run(bytes, /*for_slab=*/false);
+  if (!found) [[unlikely]]
+    return std::move(found).error();
+  Block& block = **found;
+  fold_.set_stream(stream_.id);  // news after an adoption
+  if (give_out(block, requested)) fold_.raise_peaks();
+  if (recording_) record(EventKind::allocate, block);
+  return block.begin;
 }
 
-Result<Address> StreamHeap::allocate_run(Bytes bytes) {
+Result<Block*> StreamHeap::wait_and_take(Block* block) {
+  if (block->uses != nullptr) {
+    if (Status status = wait_for_at_hand(*block); !status) {
+      // As if it had not been asked for.
+      if (block->slab == nullptr || block->slab->live == 0_B) {
+        history_.subtract(block->slab == nullptr ? block->size : Slab::kSize);
+      }
+      return std::move(status).error();
+    }
+  }
+  take_from_hand(block);
+  return block;
+}
+
+Result<Block*> StreamHeap::allocate_run(Bytes bytes, bool for_slab) {
+  // The pages are seen as if every freed block had gone back at once.
+  give_back_kept();
+  have_others_give_back();
+  const RequestHistory::Name name = history_.note(bytes);
   PageHeap::Owner owner = this->owner();
-  return pages_.allocate(owner, bytes, std::exchange(small_requests_, 0),
-                         std::exchange(small_bytes_, 0_B));
-}
-
-Result<Address> StreamHeap::allocate_small(Bytes bytes) {
-  std::optional<Address> at = slabs_.allocate(bytes);
+  Result<Address> at =
+      pages_.allocate(owner, bytes, RequestHistory::key(name), served_since_asked());
   if (!at) {
-    Result<Address> slab = allocate_run(Slabs::kSlab);
-    if (!slab) return slab;
-    slabs_.add({*slab, Slabs::kSlab});
-    at = slabs_.allocate(bytes);
+    history_.subtract(bytes);
+    return std::move(at).error();
   }
-  ++small_requests_;
-  small_bytes_ += bytes;
-  const Range block{*at, bytes};
-  if (Status status = wait_for_small(block); !status) {
-    free_small(block, {});
-    return std::move(status).error();
+  // The page heap has counted this one; a slab is no request of the program's.
+  if (!for_slab) {
+    ++asked_.requests;
+    asked_.bytes += bytes;
   }
-  return *at;
+  Block* const block = pool_.take();
+  block->begin = *at;
+  block->size = bytes;
+  block->name = name;
+  block->state = Block::State::live;
+  runs_.add(block);
+  return block;
 }
 
-Status StreamHeap::wait_for_small(Range block) {
-  if (!slabs_.has_fences()) return {};
-  FenceSet fences;
-  slabs_.collect(block, fences);
-  if (mutation::left_out(mutation::Site::wait_for_small_bytes)) fences.clear();
+PageHeap::Served StreamHeap::served_since_asked() {
+  const PageHeap::Served all{fold_.blocks_in_all(), Bytes{fold_.bytes_in_all()}, history_.noted()};
+  const PageHeap::Served before = std::exchange(asked_, all);
+  return {all.requests - before.requests, all.bytes - before.bytes, all.runs - before.runs};
+}
+
+Result<Block*> StreamHeap::allocate_small(Bytes bytes) {
+  give_back_kept();
+  Block* block = slabs_.allocate(bytes);
+  if (block == nullptr) [[unlikely]] {
+    Result<Block*> slab = allocate_run(Slab::kSize, /*for_slab=*/true);
+    if (!slab) return slab;
+    slabs_.add(*slab);
+    block = slabs_.allocate(bytes);
+  }
+  if (slabs_.has_fences()) [[unlikely]] {
+    if (Status status = wait_for_slab_bytes(*block); !status) {
+      give_back(block);
+      return std::move(status).error();
+    }
+  }
+  return block;
+}
+
+Status StreamHeap::wait(const FenceSet& fences) {
   for (const Fence fence : fences) {
-    FenceSet one;
-    one.join(fence);
-    Result<std::uint32_t> waits = timelines_.wait(timeline_, one);
+    Result<bool> waits = timelines_.wait(timeline_, fence);
     if (!waits) return std::move(waits).error();
-    if (*waits == 0) continue;
+    if (!*waits) continue;
     observer_.emit(fold_, Event{.kind = EventKind::stream_wait,
                                 .stream = stream_.id,
                                 .other = timelines_.stream(fence.timeline).id,
                                 .sequence = fence.sequence});
   }
+  return {};
+}
+
+Status StreamHeap::wait_for_slab_bytes(const Block& block) {
+  FenceSet fences;
+  slabs_.collect(block.range(), fences);
+  if (mutation::left_out(mutation::Site::wait_for_small_bytes)) fences.clear();
+  if (Status status = wait(fences); !status) return status;
   slabs_.forget_fences_if(
       [&](Fence fence) WEIR_REQUIRES(mutex_) { return timelines_.satisfied(fence, timeline_); });
   return {};
 }
 
-void StreamHeap::free_small(Range block, const FenceSet& fences) {
-  const std::optional<Slabs::Emptied> emptied = slabs_.free(block, fences);
-  if (!emptied) return;
-  PageHeap::Owner owner = this->owner();
-  pages_.free(owner, emptied->slab, emptied->fences);
+Status StreamHeap::wait_for_at_hand(Block& block) {
+  const bool left_out =
+      mutation::left_out(is_small(block) ? mutation::Site::wait_for_small_bytes
+                                         : mutation::Site::wait_for_bytes_of_same_heap);
+  if (!left_out) {
+    if (Status status = wait(block.uses->fences); !status) return status;
+  }
+  pool_.drop_uses(block);
+  return {};
 }
 
-TimelineId StreamHeap::timeline() const {
-  const MutexLock lock(mutex_);
-  return timeline_;
+Block* StreamHeap::block_around(Address address) const {
+  Block* block = runs_.at_or_before(address);
+  if (block == nullptr || address >= block->end()) return nullptr;
+  if (block->slab != nullptr) block = block->slab->tile_at(address);
+  return address < block->end() && block->state == Block::State::live ? block : nullptr;
 }
 
 bool StreamHeap::has(Address block) const {
   const MutexLock lock(mutex_);
-  return blocks_.contains(block);
+  return live_at(block) != nullptr;
 }
 
-void StreamHeap::fence(Address block, Fence fence) {
-  const MutexLock lock(mutex_);
-  if (fence.timeline != timeline_) blocks_.at(block).fences.join(fence);
+void StreamHeap::add_fence(Block& block, Fence fence) {
+  if (fence.timeline != timeline_) pool_.uses(block).fences.join(fence);
   observer_.emit(fold_, Event{.kind = EventKind::fence,
                               .stream = stream_.id,
                               .other = timelines_.stream(fence.timeline).id,
-                              .address = block,
+                              .address = block.begin,
                               .sequence = fence.sequence});
 }
 
-void StreamHeap::record_stream(Address block, TimelineId user) {
+bool StreamHeap::fence(Address address, Fence fence) {
   const MutexLock lock(mutex_);
-  std::vector<TimelineId>& users = blocks_.at(block).users;
-  if (user != timeline_ && std::find(users.begin(), users.end(), user) == users.end()) {
-    users.push_back(user);
-  }
+  Block* const block = live_at(address);
+  if (block == nullptr) return false;
+  add_fence(*block, fence);
+  return true;
 }
 
-Status StreamHeap::deallocate(Address address) {
+Result<bool> StreamHeap::fence(Address address, TimelineId user) {
   const MutexLock lock(mutex_);
-  const auto found = blocks_.find(address);
-  if (found == blocks_.end()) {
-    return Error(ErrorCode::unknown_pointer, "no live block starts at this address");
-  }
-  Block& block = found->second;
-  for (const TimelineId user : block.users) {
+  Block* const block = live_at(address);
+  if (block == nullptr) return false;
+  Result<Fence> fence = user == timeline_ ? timelines_.now(user) : timelines_.record(user);
+  if (!fence) return std::move(fence).error();
+  add_fence(*block, *fence);
+  return true;
+}
+
+bool StreamHeap::record_stream(Address address, TimelineId user) {
+  const MutexLock lock(mutex_);
+  Block* const block = live_at(address);
+  if (block == nullptr) return false;
+  if (user == timeline_) return true;
+  std::vector<TimelineId>& users = pool_.uses(*block).users;
+  if (std::find(users.begin(), users.end(), user) == users.end()) users.push_back(user);
+  return true;
+}
+
+// Takes the fences that record_stream asked for.
+Status StreamHeap::fence_users(Block& block) {
+  for (const TimelineId user : block.uses->users) {
     if (mutation::left_out(mutation::Site::record_stream_fences)) break;
     Result<Fence> fence = timelines_.record(user);
     if (!fence) return std::move(fence).error();
-    block.fences.join(*fence);
-    observer_.emit(fold_, Event{.kind = EventKind::fence,
-                                .stream = stream_.id,
-                                .other = timelines_.stream(user).id,
-                                .address = address,
-                                .sequence = fence->sequence});
+    add_fence(block, *fence);
   }
-  const Range range{address, block.bytes};
-  observer_.emit(fold_, Event{.kind = EventKind::deallocate,
-                              .stream = stream_.id,
-                              .address = address,
-                              .bytes = block.bytes,
-                              .requested = block.requested});
-  const FenceSet fences = std::move(block.fences);
-  const bool small = block.small();
-  blocks_.erase(found);
-  if (small) {
-    const bool carried = !mutation::left_out(mutation::Site::fence_goes_with_small_block);
-    free_small(range, carried ? fences : FenceSet{});
-  } else {
-    const bool carried = !mutation::left_out(mutation::Site::fence_goes_with_block);
-    PageHeap::Owner owner = this->owner();
-    pages_.free(owner, range, carried ? fences : FenceSet{});
-  }
+  block.uses->users.clear();
+  const auto site = is_small(block) ? mutation::Site::fence_goes_with_small_block
+                                    : mutation::Site::fence_goes_with_block;
+  if (mutation::left_out(site)) block.uses->fences.clear();
+  if (block.uses->fences.empty()) pool_.drop_uses(block);
   return {};
 }
 
-BlockInfo StreamHeap::info(Address at, const Block& block) const {
-  return {at, block.bytes, block.requested, id_, stream_.id};
+Result<bool> StreamHeap::deallocate(Address address) {
+  const MutexLock lock(mutex_);
+  Block* const block = live_at(address);
+  if (block == nullptr) return false;
+  if (block->uses != nullptr) {
+    if (Status status = fence_users(*block); !status) return std::move(status).error();
+  }
+  if (recording_) record(EventKind::deallocate, *block);
+  take_back(*block);
+  // Whether a large block may be used again while its fences still run is the page heap's policy.
+  if (!keeps() || (block->uses != nullptr && !is_small(*block) && !pages_.reuses_at_once())) {
+    give_back(block);
+    return true;
+  }
+  if (kept_ == kMostAtHand) {
+    Block* const oldest = at_hand_[0];
+    take_from_hand(oldest);
+    give_back(oldest);
+  }
+  put_at_hand(block);
+  return true;
+}
+
+void StreamHeap::put_at_hand(Block* block) {
+  block->state = Block::State::at_hand;
+  at_hand_[kept_++] = block;
+  if (hoard_.listed) return;
+  hoard_.listed = true;
+  hoards_.push(*this, hoard_);
+}
+
+// The levels are read anew, so no lock is needed.
+Address StreamHeap::raise_peaks(Address allocated) WEIR_NO_THREAD_ANALYSIS {
+  fold_.raise_peaks();
+  return allocated;
+}
+
+void StreamHeap::give_back(Block* block) {
+  if (is_small(*block)) {
+    if (const std::optional<Slabs::Emptied> emptied = slabs_.free(block)) {
+      give_back_run(emptied->run, emptied->fences);
+    }
+    return;
+  }
+  give_back_run(block, block->uses == nullptr ? FenceSet{} : block->uses->fences);
+}
+
+void StreamHeap::give_back_run(Block* run, const FenceSet& fences) {
+  runs_.remove(run);
+  PageHeap::Owner owner = this->owner();
+  pages_.free(owner, run->range(), fences);
+  pool_.drop_uses(*run);
+  pool_.give_back(run);
+}
+
+bool StreamHeap::give_back_kept() {
+  const bool any = kept_ > 0;
+  while (kept_ > 0) give_back(at_hand_[--kept_]);
+  return any;
+}
+
+// A heap whose lock is taken is at work on just these blocks: it is left alone, and stays listed.
+void StreamHeap::have_others_give_back() WEIR_NO_THREAD_ANALYSIS {
+  for (StreamHeap* heap = hoards_.take(); heap != nullptr;) {
+    StreamHeap* const next = heap->hoard_.next;
+    if (heap == this || !heap->mutex_.try_lock()) {
+      hoards_.push(*heap, heap->hoard_);
+    } else {
+      pages_.count(heap->served_since_asked());
+      heap->give_back_kept();
+      heap->hoard_.listed = false;
+      heap->mutex_.unlock();
+    }
+    heap = next;
+  }
+}
+
+bool StreamHeap::give_back_at_hand() {
+  const MutexLock lock(mutex_);
+  return give_back_kept();
+}
+
+void StreamHeap::close() {
+  const MutexLock lock(mutex_);
+  give_back_kept();
+  serve(Stream{.id = kNoStream});
+}
+
+bool StreamHeap::adopt(Stream stream) {
+  const MutexLock lock(mutex_);
+  if (serves_ != kNoStream || fold_.statistics().live_blocks.current > 0) return false;
+  stream_ = stream;
+  serve(stream);
+  timeline_ = timelines_.of(stream);
+  return true;
+}
+
+void StreamHeap::record(EventKind kind, const Block& block) {
+  observer_.record(fold_, Event{.kind = kind,
+                                .stream = stream_.id,
+                                .address = block.begin,
+                                .bytes = block.size,
+                                .requested = block.requested});
+}
+
+BlockInfo StreamHeap::info(const Block& block) const {
+  return {block.begin, block.size, block.requested, id_, stream_.id};
 }
 
 std::optional<BlockInfo> StreamHeap::find(Address address) const {
   const MutexLock lock(mutex_);
-  const auto after = blocks_.upper_bound(address);
-  if (after == blocks_.begin()) return std::nullopt;
-  const auto& [at, block] = *std::prev(after);
-  if (at + block.bytes <= address) return std::nullopt;
-  return info(at, block);
+  const Block* const block = block_around(address);
+  if (block == nullptr) return std::nullopt;
+  return info(*block);
 }
 
-std::vector<BlockInfo> StreamHeap::blocks() const {
-  const MutexLock lock(mutex_);
-  std::vector<BlockInfo> blocks;
-  for (const auto& [at, block] : blocks_) blocks.push_back(info(at, block));
-  return blocks;
-}
-
-HeapStatistics StreamHeap::statistics() const {
-  const MutexLock lock(mutex_);
-  return fold_.statistics();
+void StreamHeap::list_blocks(std::vector<BlockInfo>& blocks) const {
+  for_each_block([&](const Block& block) WEIR_REQUIRES(mutex_) {
+    if (block.state == Block::State::live) blocks.push_back(info(block));
+  });
 }
 
 void StreamHeap::reset_peaks() {
   const MutexLock lock(mutex_);
   fold_.reset_peaks();
-}
-
-bool StreamHeap::adopt(Stream stream) {
-  const MutexLock lock(mutex_);
-  if (!blocks_.empty() || !timelines_.retired(timeline_)) return false;
-  stream_ = stream;
-  timeline_ = timelines_.of(stream);
-  return true;
-}
-
-std::vector<std::string> StreamHeap::validate(std::vector<Range>& runs) const {
-  std::vector<Range> small;
-  Bytes bytes, requested;
-  std::vector<std::string> broken;
-  if (timelines_.stream(timeline_).id != stream_.id) {
-    broken.push_back("its timeline is another stream's");
-  }
-  for (const auto& [at, block] : blocks_) {
-    bytes += block.bytes;
-    requested += block.requested;
-    if (block.bytes != round_up(block.requested, kGrain)) {
-      broken.push_back("a block's size is not what was asked for, rounded up");
-    }
-    if (block.small()) {
-      small.push_back({at, block.bytes});
-    } else {
-      runs.push_back({at, block.bytes});
-    }
-  }
-  for (const std::string& what : slabs_.validate(small)) broken.push_back(what);
-  for (const Range slab : slabs_.slabs()) runs.push_back(slab);
-  const HeapStatistics& statistics = fold_.statistics();
-  if (statistics.live_blocks.current != blocks_.size() ||
-      statistics.live_bytes.current != bytes.count ||
-      statistics.requested_bytes.current != requested.count) {
-    broken.push_back("its statistics differ from a recount of its blocks");
-  }
-  for (std::string& what : broken) what = "heap " + std::to_string(id_.value) + ": " + what;
-  return broken;
 }
 
 }  // namespace weir

@@ -1,21 +1,27 @@
 // The blocks of one stream: the way in and out of the allocator for it.
 //
-// Small blocks are packed into slabs under this heap's lock alone; large ones, and slabs, are runs
-// of the page heap. A block is live from allocate() to deallocate(), and nothing else.
+// The last few blocks that were freed are kept at hand for requests of their sizes; the first
+// request that finds none gives them all back. Small blocks are packed into slabs under this heap's
+// lock alone; large ones, and slabs, are runs of the page heap. A block is live from allocate() to
+// deallocate(), and nothing else.
 //
 // Threads: self-synchronised by one lock a heap, taken before all others.
 #pragma once
 
-#include <map>
+#include <array>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/block.h"
+#include "core/hoards.h"
+#include "core/mutex.h"
 #include "core/observer.h"
 #include "core/page_heap.h"
 #include "core/placement_memory.h"
+#include "core/run_index.h"
 #include "core/slabs.h"
-#include "core/thread_annotations.h"
 #include "core/timelines.h"
 #include "weir/device_heap.h"
 
@@ -23,73 +29,213 @@ namespace weir {
 
 class StreamHeap {
  public:
-  StreamHeap(HeapId id, Stream stream, PageHeap& pages, Timelines& timelines, Observer& observer);
+  // All must outlive this.
+  StreamHeap(HeapId id, Stream stream, PageHeap& pages, Timelines& timelines, Observer& observer,
+             Hoards<StreamHeap>& hoards);
   StreamHeap(const StreamHeap&) = delete;
   StreamHeap& operator=(const StreamHeap&) = delete;
 
   HeapId id() const { return id_; }
-  // Of the stream that it serves.
-  TimelineId timeline() const;
 
-  // A block of at least `requested` bytes, not zero. Errors: out_of_memory; device.
-  Result<Address> allocate(Bytes requested);
+  // The short ways, which serve nearly every call of a program that frees and asks again: the
+  // newest block at hand is given out, a freed one is kept at hand. No address, or false: nothing
+  // is done, and the calls below decide.
+  Address allocate_at_hand(Bytes requested, std::uint64_t stream);
+  bool keep_at_hand(Address block);
 
+  // A block of at least `requested` bytes, not zero, for work on the stream of id `stream`. No
+  // address: the heap does not serve that stream, or no longer. Errors: out_of_memory; device.
+  Result<Address> allocate(Bytes requested, std::uint64_t stream);
+
+  // Is `block` live? The next four change nothing, and say so, if not.
   bool has(Address block) const;
-  // The block must be there for these.
-  void fence(Address block, Fence fence);
-  void record_stream(Address block, TimelineId user);
-
-  // Errors: unknown_pointer; device (a fence that record_stream asked for could not be taken). The
-  // block is still live then.
-  Status deallocate(Address block);
+  bool fence(Address block, Fence fence);
+  // A fence on the work queued so far on `user`'s stream; none is taken on the block's own.
+  // Errors: device.
+  Result<bool> fence(Address block, TimelineId user);
+  bool record_stream(Address block, TimelineId user);
+  // Errors: device (a fence that record_stream asked for could not be taken: the block is still
+  // live then).
+  Result<bool> deallocate(Address block);
 
   std::optional<BlockInfo> find(Address address) const;
-  std::vector<BlockInfo> blocks() const;
-  HeapStatistics statistics() const;
   void reset_peaks();
 
-  // Serves another stream from now on, if the stream it served is retired and it has no blocks.
+  // Gives back the blocks that are kept at hand; returns whether there were any.
+  bool give_back_at_hand();
+  // The stream is retired: nothing is allocated for it any more.
+  void close();
+  // Serves another stream from now on, if it is closed and has no blocks.
   bool adopt(Stream stream);
 
-  // For a check of the whole: everything as of one moment, with every heap's lock held. The runs of
-  // the page heap that it holds are added to `runs`.
+  // For what is said of the whole as of one moment: every heap's lock is held, in order of heap.
+  // The runs of the page heap that it holds are added to `runs`, its live blocks to `blocks`.
   void lock() WEIR_ACQUIRE(mutex_) { mutex_.lock(); }
   void unlock() WEIR_RELEASE(mutex_) { mutex_.unlock(); }
   std::vector<std::string> validate(std::vector<Range>& runs) const WEIR_REQUIRES(mutex_);
   HeapStatistics statistics_locked() const WEIR_REQUIRES(mutex_) { return fold_.statistics(); }
+  bool serves(std::uint64_t stream) const WEIR_REQUIRES(mutex_) { return serves_ == stream; }
+  void list_blocks(std::vector<BlockInfo>& blocks) const WEIR_REQUIRES(mutex_);
+  bool give_back_kept() WEIR_REQUIRES(mutex_);
 
  private:
   friend struct TestAccess;
-  struct Block {
-    Bytes bytes;                    // rounded up to kGrain
-    Bytes requested;                // as asked for
-    FenceSet fences;                // of other streams
-    std::vector<TimelineId> users;  // that record_stream named
-    bool small() const { return bytes <= Slabs::kLargest; }
-  };
+  static constexpr std::uint64_t kNoStream = ~std::uint64_t{0};
+  // Blocks kept at hand, at most.
+  static constexpr std::size_t kMostAtHand = 8;
 
-  Result<Address> allocate_small(Bytes bytes) WEIR_REQUIRES(mutex_);
-  Result<Address> allocate_run(Bytes bytes) WEIR_REQUIRES(mutex_);
-  void free_small(Range block, const FenceSet& fences) WEIR_REQUIRES(mutex_);
-  Status wait_for_small(Range block) WEIR_REQUIRES(mutex_);
+  static bool is_small(const Block& block) { return block.size <= Slabs::kLargest; }
+
+  Block* find_at_hand(Bytes bytes) const WEIR_REQUIRES(mutex_);
+  bool suits(const Block& block) WEIR_REQUIRES(mutex_);
+  void take_from_hand(Block* block) WEIR_REQUIRES(mutex_);
+  Result<Block*> wait_and_take(Block* block) WEIR_REQUIRES(mutex_);
+  // Whether the peaks must be raised.
+  bool give_out(Block& block, Bytes requested) WEIR_REQUIRES(mutex_);
+  Address raise_peaks(Address allocated);
+  void serve(Stream stream) WEIR_REQUIRES(mutex_);
+  PageHeap::Served served_since_asked() WEIR_REQUIRES(mutex_);
+  Result<Block*> allocate_small(Bytes bytes) WEIR_REQUIRES(mutex_);
+  Result<Block*> allocate_run(Bytes bytes, bool for_slab) WEIR_REQUIRES(mutex_);
+  // The live block that begins at `address`; `run`: the last that begins there or before.
+  static Block* live_in(Block* run, Address address);
+  Block* live_at(Address address) const WEIR_REQUIRES(mutex_) {
+    return live_in(runs_.at_or_before(address), address);
+  }
+  Block* block_around(Address address) const WEIR_REQUIRES(mutex_);
+  void add_fence(Block& block, Fence fence) WEIR_REQUIRES(mutex_);
+  Status fence_users(Block& block) WEIR_REQUIRES(mutex_);
+  // Makes the stream wait for `fences`.
+  Status wait(const FenceSet& fences) WEIR_REQUIRES(mutex_);
+  Status wait_for_slab_bytes(const Block& block) WEIR_REQUIRES(mutex_);
+  Status wait_for_at_hand(Block& block) WEIR_REQUIRES(mutex_);
+
+  bool keeps() const WEIR_REQUIRES(mutex_) { return serves_ != kNoStream && !pages_.over_limit(); }
+  void take_back(Block& block) WEIR_REQUIRES(mutex_);
+  void put_at_hand(Block* block) WEIR_REQUIRES(mutex_);
+  void give_back(Block* block) WEIR_REQUIRES(mutex_);
+  void give_back_run(Block* run, const FenceSet& fences) WEIR_REQUIRES(mutex_);
+  void have_others_give_back() WEIR_REQUIRES(mutex_);
+
+  // Calls visit(block) for every large block and every tile of a slab, by address.
+  template <class Visitor>
+  void for_each_block(Visitor&& visit) const WEIR_REQUIRES(mutex_) {
+    runs_.for_each([&](const Block* run) {
+      if (run->slab == nullptr) return visit(*run);
+      for (const Block* tile = run->slab->first[0]; tile; tile = tile->after) visit(*tile);
+    });
+  }
   PageHeap::Owner owner() WEIR_REQUIRES(mutex_);
-  BlockInfo info(Address at, const Block& block) const WEIR_REQUIRES(mutex_);
+  BlockInfo info(const Block& block) const WEIR_REQUIRES(mutex_);
+  void record(EventKind kind, const Block& block) WEIR_REQUIRES(mutex_);
+  void validate_block(const Block& block, std::vector<std::string>& broken) const
+      WEIR_REQUIRES(mutex_);
 
   const HeapId id_;
   PageHeap& pages_;
   Timelines& timelines_;
   Observer& observer_;
+  Hoards<StreamHeap>& hoards_;
+  const bool recording_;
 
-  mutable Mutex mutex_;
+  alignas(64) mutable Mutex mutex_;
+  std::uint64_t serves_ WEIR_GUARDED_BY(mutex_);  // Stream::id, or kNoStream once it is closed
+  // For the short ways: kNoStream and 0 where every call is recorded, or the heap is closed.
+  std::uint64_t short_stream_ WEIR_GUARDED_BY(mutex_);
+  std::uint32_t short_room_ WEIR_GUARDED_BY(mutex_);
+  std::uint32_t kept_ WEIR_GUARDED_BY(mutex_) = 0;
+  std::array<Block*, kMostAtHand> at_hand_
+      WEIR_GUARDED_BY(mutex_);      // the first kept_, oldest first
+  Hoards<StreamHeap>::Link hoard_;  // `listed`: guarded by mutex_
+  HeapFold fold_ WEIR_GUARDED_BY(mutex_);
+  RunIndex runs_ WEIR_GUARDED_BY(mutex_);
+  BlockPool pool_ WEIR_GUARDED_BY(mutex_);
+  Slabs slabs_ WEIR_GUARDED_BY(mutex_);
   Stream stream_ WEIR_GUARDED_BY(mutex_);
   TimelineId timeline_ WEIR_GUARDED_BY(mutex_);
-  std::map<Address, Block> blocks_ WEIR_GUARDED_BY(mutex_);
-  Slabs slabs_ WEIR_GUARDED_BY(mutex_);
-  RequestHistory history_ WEIR_GUARDED_BY(mutex_);
-  HeapFold fold_ WEIR_GUARDED_BY(mutex_);
-  // Served without asking the page heap, since it was last asked.
-  std::uint64_t small_requests_ WEIR_GUARDED_BY(mutex_) = 0;
-  Bytes small_bytes_ WEIR_GUARDED_BY(mutex_);
+  RequestHistory history_ WEIR_GUARDED_BY(mutex_);  // of runs
+  PageHeap::Served asked_ WEIR_GUARDED_BY(mutex_);  // in all, when the page heap was last asked
 };
+
+// The newest of that size; null if there is none.
+inline Block* StreamHeap::find_at_hand(Bytes bytes) const {
+  for (std::uint32_t i = kept_; i-- > 0;) {
+    if (at_hand_[i]->size == bytes) return at_hand_[i];
+  }
+  return nullptr;
+}
+
+// Memory that is only kept at hand is used again by the request that it was placed for, when the
+// program repeats it: for any other there may be a place that costs less. So what is kept changes
+// nothing in where blocks lie. (A slab without live blocks is such memory, too.) Notes the request,
+// if it is one for a run.
+inline bool StreamHeap::suits(const Block& block) {
+  if (block.slab == nullptr) return history_.note_if(block.size, block.name);
+  return block.slab->live > 0_B || history_.note_if(Slab::kSize, block.slab->run->name);
+}
+
+inline void StreamHeap::take_from_hand(Block* block) {
+  Block** place = &at_hand_[--kept_];
+  for (Block* moved = *place; moved != block;) moved = std::exchange(*--place, moved);
+}
+
+inline bool StreamHeap::give_out(Block& block, Bytes requested) {
+  block.state = Block::State::live;
+  block.requested = requested;
+  if (block.slab != nullptr) block.slab->live += block.size;
+  return fold_.allocate(block.size, requested);
+}
+
+// Leaf functions, but for calls that come last: so they save no registers.
+[[gnu::always_inline]] inline Address StreamHeap::allocate_at_hand(Bytes requested,
+                                                                   std::uint64_t stream) {
+  if (!mutex_.try_lock()) return {};
+  if (kept_ > 0 && stream == short_stream_) [[likely]] {
+    Block* const block = at_hand_[kept_ - 1];
+    if (block->size == round_up(requested, kGrain) && block->uses == nullptr && suits(*block))
+        [[likely]] {
+      --kept_;
+      const bool rises = give_out(*block, requested);
+      const Address at = block->begin;
+      mutex_.unlock();
+      return rises ? raise_peaks(at) : at;
+    }
+  }
+  mutex_.unlock();
+  return {};
+}
+
+inline Block* StreamHeap::live_in(Block* run, Address address) {
+  if (run == nullptr) return nullptr;
+  if (run->slab != nullptr && run->state == Block::State::slab) {
+    if (address >= run->end()) return nullptr;
+    run = run->slab->tile_at(address);
+  }
+  return run->begin == address && run->state == Block::State::live ? run : nullptr;
+}
+
+// The block is live no more, for the statistics and the history.
+inline void StreamHeap::take_back(Block& block) {
+  fold_.deallocate(block.size, block.requested);
+  if (block.slab == nullptr) {
+    history_.subtract(block.size);
+  } else if ((block.slab->live -= block.size) == 0_B) {
+    history_.subtract(Slab::kSize);
+  }
+}
+
+[[gnu::always_inline]] inline bool StreamHeap::keep_at_hand(Address address) {
+  if (!mutex_.try_lock()) return false;
+  Block* const block = live_in(runs_.at_or_before_near(address), address);
+  const bool keeps = block != nullptr && block->uses == nullptr && kept_ < short_room_ &&
+                     hoard_.listed && !pages_.over_limit();
+  if (keeps) [[likely]] {
+    take_back(*block);
+    block->state = Block::State::at_hand;
+    at_hand_[kept_++] = block;
+  }
+  mutex_.unlock();
+  return keeps;
+}
 
 }  // namespace weir

@@ -1,139 +1,168 @@
 #include "core/timelines.h"
 
 #include <algorithm>
-#include <cassert>
+#include <array>
 #include <set>
+#include <utility>
 
 #include "core/mutation.h"
 
 namespace weir {
 namespace {
 
-// Events kept for each timeline. An older fence is waited for through a later event: right, if more
-// than need be.
-constexpr std::size_t kEventsKept = 64;
+// How many retired streams the device is asked about at a time.
+constexpr int kRetiredAsked = 4;
+
+std::atomic<std::uint64_t> the_next_serial{1};
+
+// The streams that a thread looked up last. A stream's timeline never changes, and a serial number
+// is never used again, so nothing here can be out of date.
+struct Known {
+  std::uint64_t serial = 0;
+  std::uint64_t stream = 0;
+  TimelineId timeline;
+};
+constinit thread_local std::array<Known, 8> the_known;
+
+// Apart from the path that succeeds, which stays short.
+[[gnu::cold, gnu::noinline]] Error not_recorded(Stream stream, Error error) {
+  if (error.code() != ErrorCode::device) return error;
+  return {ErrorCode::device,
+          "no event can be recorded on stream " + std::to_string(stream.id) + ": " +
+              error.message() +
+              ". If the stream was destroyed without retire(): what it used last can't go to other "
+              "streams; call retire() before a stream is destroyed"};
+}
 
 }  // namespace
 
-void FenceSet::join(Fence fence) {
-  for (Fence& mine : fences_) {
-    if (mine.timeline == fence.timeline) {
-      mine.sequence = std::max(mine.sequence, fence.sequence);
-      return;
-    }
-  }
-  fences_.push_back(fence);
-}
-
-void FenceSet::join(const FenceSet& other) {
-  for (const Fence fence : other) join(fence);
-}
-
-Timelines::Timelines(Device& device, Observer& observer) : device_(device), observer_(observer) {}
+Timelines::Timelines(Device& device, Observer& observer)
+    : device_(device), observer_(observer), serial_(the_next_serial.fetch_add(1)) {}
 
 Timelines::~Timelines() {
-  for (Timeline& timeline : timelines_) {
-    for (const Recorded& recorded : timeline.events) spare_events_.push_back(recorded.event);
+  const MutexLock lock(mutex_);
+  for (std::size_t i = 0; i < timelines_.size(); ++i) {
+    const RecordedEvents& events = timelines_[i].events;
+    for (std::size_t e = 0; e < events.size(); ++e) spare_events_.push_back(events[e].event);
   }
   // An event that the driver will not destroy is the driver's to keep: nobody is left to tell.
   for (const EventHandle event : spare_events_) (void)device_.destroy_event(event);
 }
 
 TimelineId Timelines::of(Stream stream) {
+  Known& known = the_known[stream.id % the_known.size()];
+  if (known.serial != serial_ || known.stream != stream.id) {
+    known = {serial_, stream.id, find_or_add(stream)};
+  }
+  return known.timeline;
+}
+
+TimelineId Timelines::find_or_add(Stream stream) {
   const MutexLock lock(mutex_);
   const TimelineId next{static_cast<std::uint32_t>(timelines_.size())};
   const auto [known, is_new] = by_stream_.try_emplace(stream.id, next);
-  if (is_new) timelines_.push_back(Timeline{.stream = stream});
+  if (is_new) timelines_.push_back(Timeline{.stream = stream, .clock = {}, .events = {}});
   return known->second;
-}
-
-Stream Timelines::stream(TimelineId timeline) const {
-  const MutexLock lock(mutex_);
-  return timelines_[timeline.value].stream;
-}
-
-Fence Timelines::now(TimelineId timeline) const {
-  const MutexLock lock(mutex_);
-  const Timeline& mine = timelines_[timeline.value];
-  // Nothing runs on a retired stream any more: its last event says all.
-  return {timeline, mine.retired ? Sequence{mine.next.value - 1} : mine.next};
 }
 
 Result<Fence> Timelines::record(TimelineId timeline) {
   const MutexLock lock(mutex_);
-  if (timelines_[timeline.value].retired) {
-    return Fence{timeline, {timelines_[timeline.value].next.value - 1}};
-  }
+  // Nothing runs on a retired stream any more: its last event says all.
+  Timeline& mine = at(timeline);
+  if (mine.retired) return now(timeline);
   if (mutation::left_out(mutation::Site::fence_records)) return Fence{timeline, Sequence{0}};
-  Result<const Recorded*> recorded = record_event(timeline);
-  if (!recorded) return std::move(recorded).error();
-  return Fence{timeline, (*recorded)->sequence};
+  Status status;
+  const Recorded* const recorded = record_event(mine, status);
+  if (recorded == nullptr) return std::move(status).error();
+  return Fence{timeline, recorded->sequence};
 }
 
 Status Timelines::retire(TimelineId timeline) {
   const MutexLock lock(mutex_);
-  Timeline& mine = timelines_[timeline.value];
+  Timeline& mine = at(timeline);
   if (mine.retired) return {};
   if (mutation::left_out(mutation::Site::retire_records)) {
-    mine.complete = mine.next;
-    mine.next = {mine.next.value + 1};
-  } else if (Result<const Recorded*> last = record_event(timeline); !last) {
-    return std::move(last).error();
+    mine.complete.store(mine.point.load());
+  } else if (Status status; record_event(mine, status) != nullptr) {
+    // Whoever took a point meanwhile may have the one after it.
+    mine.events[mine.events.size() - 1].sequence = mine.point.load();
+    retired_.push_back(timeline);
+  } else {
+    return status;
   }
   mine.retired = true;
+  ask_about_retired();
   return {};
 }
 
 bool Timelines::retired(TimelineId timeline) const {
   const MutexLock lock(mutex_);
-  return timelines_[timeline.value].retired;
-}
-
-bool Timelines::is_satisfied(Fence fence, TimelineId waiter) const {
-  if (fence.timeline == waiter) return true;
-  if (fence.sequence <= timelines_[fence.timeline.value].complete) return true;
-  const Clock& clock = timelines_[waiter.value].clock;
-  return fence.timeline.value < clock.size() && fence.sequence <= clock[fence.timeline.value];
+  return at(timeline).retired;
 }
 
 bool Timelines::satisfied(Fence fence, TimelineId waiter) const {
+  if (fence.timeline == waiter || is_complete(fence)) return true;
   const MutexLock lock(mutex_);
-  return is_satisfied(fence, waiter);
+  return fence.sequence <= at(waiter).clock.at(fence.timeline);
 }
 
 bool Timelines::satisfied(const FenceSet& fences, TimelineId waiter) const {
+  return std::all_of(fences.begin(), fences.end(),
+                     [&](Fence fence) { return satisfied(fence, waiter); });
+}
+
+Result<bool> Timelines::wait(TimelineId waiter, Fence fence) {
+  if (fence.timeline == waiter) return false;
+  Timeline& other = timelines_[fence.timeline.value];
+  if (other.is_complete(fence.sequence)) return false;
   const MutexLock lock(mutex_);
-  return std::all_of(fences.begin(), fences.end(), [&](Fence fence) WEIR_REQUIRES(mutex_) {
-    return is_satisfied(fence, waiter);
-  });
+  return wait(at(waiter), other, fence);
 }
 
 Result<std::uint32_t> Timelines::wait(TimelineId waiter, const FenceSet& fences) {
-  const MutexLock lock(mutex_);
   std::uint32_t waits = 0;
   for (const Fence fence : fences) {
-    if (is_satisfied(fence, waiter)) continue;
-    Result<const Recorded*> recorded = covering(fence);
-    if (!recorded) return std::move(recorded).error();
-    Timeline& mine = timelines_[waiter.value];
-    if (Status status = device_.wait(mine.stream, (*recorded)->event); !status) {
-      return std::move(status).error();
-    }
-    join(mine.clock, (*recorded)->clock);
-    raise(mine.clock, fence.timeline, (*recorded)->sequence);
-    ++waits;
+    Result<bool> made = wait(waiter, fence);
+    if (!made) return std::move(made).error();
+    waits += *made ? 1 : 0;
   }
   return waits;
 }
 
+// (Inline, like those below that it calls: in a library that may be a shared one, the compiler has
+// to be told that nobody else's definition can take their place.)
+[[gnu::always_inline]] inline Result<bool> Timelines::wait(Timeline& waiter, Timeline& other,
+                                                           Fence fence) {
+  VectorClock::Entry* known = waiter.clock.find(fence.timeline);
+  if (known != nullptr && fence.sequence <= known->sequence) return false;
+  if (other.is_complete(fence.sequence)) return false;  // another thread saw it
+  Status status;
+  const Recorded* const found = covering(other, fence.sequence, status);
+  if (found == nullptr) return std::move(status).error();
+  const Recorded& recorded = *found;
+  status = device_.wait(waiter.stream, recorded.event);
+  if (!status) return std::move(status).error();
+  waiter.clock_moved = true;
+  if (known != nullptr && known->moment == recorded.moment) {
+    known->sequence = recorded.sequence;
+    return true;
+  }
+  const auto is_done = [this](Fence old) { return is_complete(old); };
+  if (recorded.moment != 0) waiter.clock.join(other.events.clock_of(recorded), is_done);
+  waiter.clock.raise({fence.timeline, recorded.moment, recorded.sequence}, is_done);
+  return true;
+}
+
 Result<bool> Timelines::complete(const FenceSet& fences) {
-  const MutexLock lock(mutex_);
   for (const Fence fence : fences) {
-    if (fence.sequence <= timelines_[fence.timeline.value].complete) continue;
-    Result<const Recorded*> recorded = covering(fence);
-    if (!recorded) return std::move(recorded).error();
-    const Sequence sequence = (*recorded)->sequence;
-    Result<bool> done = device_.query((*recorded)->event);
+    if (is_complete(fence)) continue;
+    const MutexLock lock(mutex_);
+    if (is_complete(fence)) continue;  // another thread saw it
+    Status status;
+    const Recorded* const recorded = covering(at(fence.timeline), fence.sequence, status);
+    if (recorded == nullptr) return std::move(status).error();
+    const Sequence sequence = recorded->sequence;
+    Result<bool> done = device_.query(recorded->event);
     if (!done) return std::move(done).error();
     if (!*done) return false;
     mark_complete(fence.timeline, sequence);
@@ -149,11 +178,11 @@ Status Timelines::host_wait(const FenceSet& fences) {
     const Nanoseconds start = device_.now();
     Status status = device_.synchronize(borrowed->event);
     const MutexLock lock(mutex_);
-    if (borrowed->own) spare_events_.push_back(borrowed->event);
+    give_back(fence.timeline, *borrowed);
     if (!status) return status;
     mark_complete(fence.timeline, borrowed->sequence);
     observer_.emit(Event{.kind = EventKind::host_wait,
-                         .other = timelines_[fence.timeline.value].stream.id,
+                         .other = stream(fence.timeline).id,
                          .sequence = borrowed->sequence,
                          .duration = device_.now() - start});
   }
@@ -161,87 +190,107 @@ Status Timelines::host_wait(const FenceSet& fences) {
 }
 
 // The events of a timeline may be recorded again while nobody holds the lock, so the host waits for
-// one of its own; but for a retired timeline's last event, which stays.
+// one of its own; but for a retired timeline's last event, which stays as long as somebody does.
 Result<Timelines::Borrowed> Timelines::borrow_event(Fence fence) {
   const MutexLock lock(mutex_);
-  Timeline& mine = timelines_[fence.timeline.value];
-  if (fence.sequence <= mine.complete) return Borrowed{.needed = false};
+  Timeline& mine = at(fence.timeline);
+  if (is_complete(fence)) return Borrowed{.needed = false};
   if (mine.retired) {
+    ++mine.host_waits;
     return Borrowed{.event = mine.events.back().event, .sequence = mine.events.back().sequence};
   }
-  Result<EventHandle> event = take_event();
-  if (!event) return std::move(event).error();
-  if (Status status = device_.record(*event, mine.stream); !status) {
-    spare_events_.push_back(*event);
-    return std::move(status).error();
+  if (Status status = have_spare_event(); !status) return std::move(status).error();
+  const Sequence sequence = mine.point.load();
+  const EventHandle event = take_spare_event();
+  if (Status status = record_on(mine, event); !status) return std::move(status).error();
+  return Borrowed{.event = event, .sequence = sequence, .own = true};
+}
+
+void Timelines::give_back(TimelineId timeline, const Borrowed& borrowed) {
+  if (borrowed.own) {
+    spare_events_.push_back(borrowed.event);
+  } else {
+    --at(timeline).host_waits;
   }
-  const Sequence sequence = mine.next;
-  mine.next = {mine.next.value + 1};
-  return Borrowed{.event = *event, .sequence = sequence, .own = true};
 }
 
-void Timelines::join(Clock& clock, const Clock& other) {
-  if (clock.size() < other.size()) clock.resize(other.size());
-  for (std::size_t i = 0; i < other.size(); ++i) clock[i] = std::max(clock[i], other[i]);
+inline const Recorded* Timelines::covering(Timeline& timeline, Sequence sequence, Status& status) {
+  if (const Recorded* const earliest = timeline.events.covering(sequence)) return earliest;
+  return record_event(timeline, status);
 }
 
-void Timelines::raise(Clock& clock, TimelineId timeline, Sequence sequence) {
-  if (clock.size() <= timeline.value) clock.resize(timeline.value + 1);
-  clock[timeline.value] = std::max(clock[timeline.value], sequence);
-}
-
-Result<const Timelines::Recorded*> Timelines::covering(Fence fence) {
-  const Timeline& mine = timelines_[fence.timeline.value];
-  const auto earliest = std::lower_bound(
-      mine.events.begin(), mine.events.end(), fence.sequence,
-      [](const Recorded& recorded, Sequence sequence) { return recorded.sequence < sequence; });
-  if (earliest != mine.events.end()) return &*earliest;
-  assert(!mine.retired);
-  return record_event(fence.timeline);
-}
-
-Result<const Timelines::Recorded*> Timelines::record_event(TimelineId timeline) {
-  Result<EventHandle> event = take_event();
-  if (!event) return std::move(event).error();
-  Timeline& mine = timelines_[timeline.value];
-  if (Status status = device_.record(*event, mine.stream); !status) {
-    spare_events_.push_back(*event);
-    return std::move(status).error();
+inline const Recorded* Timelines::record_event(Timeline& timeline, Status& status) {
+  if (spare_events_.empty()) [[unlikely]] {
+    status = have_spare_event();
+    if (!status) return nullptr;
   }
-  mine.events.push_back({mine.next, *event, mine.clock});
-  mine.next = {mine.next.value + 1};
-  if (mine.events.size() > kEventsKept) {
+  const Sequence sequence = timeline.point.load();
+  const EventHandle event = take_spare_event();
+  status = record_on(timeline, event);
+  if (!status) return nullptr;
+  if (timeline.events.full()) {
     // Whoever waits for an event from now on waits for its latest record; whoever waits already
     // waits for the record made before. So it may be recorded again at once.
-    spare_events_.push_back(mine.events.front().event);
-    mine.events.pop_front();
+    spare_events_.push_back(timeline.events.front().event);
+    timeline.events.pop();
   }
-  return &mine.events.back();
+  if (std::exchange(timeline.clock_moved, false)) timeline.events.new_moment(timeline.clock);
+  return &timeline.events.push(sequence, event);
 }
 
-Result<EventHandle> Timelines::take_event() {
-  if (spare_events_.empty()) return device_.create_event();
+// Uses up a sequence. Points are taken without the lock, and one taken while the driver records is
+// to be covered by a later event: so the sequence is used up first, come what may.
+[[gnu::always_inline]] inline Status Timelines::record_on(Timeline& timeline, EventHandle event) {
+  timeline.point.store({timeline.point.load().value + 1});
+  Status status = device_.record(event, timeline.stream);
+  if (status) return status;
+  spare_events_.push_back(event);
+  return not_recorded(timeline.stream, std::move(status).error());
+}
+
+Status Timelines::have_spare_event() {
+  if (!spare_events_.empty()) return {};
+  Result<EventHandle> event = device_.create_event();
+  if (!event) return std::move(event).error();
+  spare_events_.push_back(*event);
+  return {};
+}
+
+inline EventHandle Timelines::take_spare_event() {
   const EventHandle event = spare_events_.back();
   spare_events_.pop_back();
   return event;
 }
 
 void Timelines::mark_complete(TimelineId timeline, Sequence sequence) {
-  Timeline& mine = timelines_[timeline.value];
-  mine.complete = std::max(mine.complete, sequence);
-  // The last event stays: covering() needs one for a retired timeline.
-  while (mine.events.size() > 1 && mine.events.front().sequence < mine.complete) {
+  Timeline& mine = at(timeline);
+  mine.complete.store(std::max(mine.complete.load(), sequence));
+  if (mine.host_waits > 0) return;  // who waits last comes by here
+  while (!mine.events.empty() && mine.is_complete(mine.events.front().sequence)) {
     spare_events_.push_back(mine.events.front().event);
-    mine.events.pop_front();
+    mine.events.pop();
+  }
+  if (!mine.retired || !mine.events.empty()) return;
+  mine.clock.reset();
+  mine.events.reset();
+  std::erase(retired_, timeline);
+}
+
+// An error is not this caller's: the event stays, and is asked about again.
+void Timelines::ask_about_retired() {
+  if (retired_.size() <= kRetiredKept) return;
+  std::vector<TimelineId> oldest(retired_.begin(), retired_.begin() + kRetiredAsked);
+  for (const TimelineId timeline : oldest) {
+    const Recorded& last = at(timeline).events.back();
+    const Result<bool> done = device_.query(last.event);
+    if (done && *done) mark_complete(timeline, last.sequence);
+    if (retired_.size() <= kRetiredKept) return;
   }
 }
 
 std::vector<std::string> Timelines::validate() const {
   const MutexLock lock(mutex_);
   std::vector<std::string> broken;
-  const auto say = [&](std::size_t i, const std::string& what) {
-    broken.push_back("timeline " + std::to_string(i) + ": " + what);
-  };
   std::set<EventHandle> kept;
   const auto keep = [&](EventHandle event) {
     if (!kept.insert(event).second) broken.push_back("timelines: an event is kept twice");
@@ -250,35 +299,58 @@ std::vector<std::string> Timelines::validate() const {
   if (by_stream_.size() != timelines_.size()) {
     broken.push_back("timelines: streams and timelines differ in number");
   }
+  std::size_t retired = 0;
   for (std::size_t i = 0; i < timelines_.size(); ++i) {
-    const Timeline& mine = timelines_[i];
-    const auto known = by_stream_.find(mine.stream.id);
-    if (known == by_stream_.end() || known->second.value != i) {
-      say(i, "its stream has another timeline, or none");
-    }
-    Sequence last{0};
-    for (const Recorded& recorded : mine.events) {
-      keep(recorded.event);
-      if (recorded.sequence <= last) say(i, "its events do not rise");
-      last = recorded.sequence;
-      Clock all = mine.clock;
-      join(all, recorded.clock);
-      if (all != mine.clock) say(i, "an event knows of waits that were never made");
-    }
-    // What is complete needs no event any more.
-    if (mine.retired && mine.events.empty() && mine.complete.value + 1 < mine.next.value) {
-      say(i, "retired without its last event");
-    }
-    if (last >= mine.next) say(i, "an event is from the future");
-    if (mine.complete >= mine.next) say(i, "complete beyond its last event");
-    if (mine.clock.size() > timelines_.size()) say(i, "waited for a timeline that is not there");
-    for (std::size_t other = 0; other < std::min(mine.clock.size(), timelines_.size()); ++other) {
-      if (mine.clock[other] >= timelines_[other].next) {
-        say(i, "waited for an event that timeline " + std::to_string(other) + " never recorded");
+    const TimelineId id{static_cast<std::uint32_t>(i)};
+    const RecordedEvents& events = at(id).events;
+    for (std::size_t e = 0; e < events.size(); ++e) keep(events[e].event);
+    retired += at(id).retired && !events.empty() ? 1 : 0;
+    validate(id, broken);
+  }
+  if (retired != retired_.size()) {
+    broken.push_back("timelines: the retired streams that have an event are not those listed");
+  }
+  return broken;
+}
+
+void Timelines::validate(TimelineId id, std::vector<std::string>& broken) const {
+  const Timeline& mine = at(id);
+  const auto say = [&](const std::string& what) {
+    broken.push_back("timeline " + std::to_string(id.value) + ": " + what);
+  };
+  const auto known = by_stream_.find(mine.stream.id);
+  if (known == by_stream_.end() || known->second != id) {
+    say("its stream has another timeline, or none");
+  }
+  Sequence last{0};
+  for (std::size_t e = 0; e < mine.events.size(); ++e) {
+    const Recorded& recorded = mine.events[e];
+    if (recorded.sequence <= last) say("its events do not rise");
+    last = recorded.sequence;
+    if (recorded.moment == 0) continue;
+    for (const VectorClock::Entry& known : mine.events.clock_of(recorded)) {
+      if (known.timeline.value < timelines_.size() &&
+          !is_complete({known.timeline, known.sequence}) &&
+          known.sequence > mine.clock.at(known.timeline)) {
+        say("an event knows of waits that were never made");
       }
     }
   }
-  return broken;
+  // What is complete needs no event any more.
+  if (mine.retired && mine.events.empty() && !mine.is_complete(mine.latest())) {
+    say("retired without its last event");
+  }
+  if (last > mine.latest()) say("an event is from the future");
+  if (mine.complete.load() > mine.latest()) say("complete beyond its last event");
+  if (!mine.clock.in_order()) say("its clock is not in order of timelines");
+  for (const VectorClock::Entry& fence : mine.clock) {
+    if (fence.timeline.value >= timelines_.size()) {
+      say("waited for a timeline that is not there");
+    } else if (fence.sequence > at(fence.timeline).latest()) {
+      say("waited for an event that timeline " + std::to_string(fence.timeline.value) +
+          " never recorded");
+    }
+  }
 }
 
 }  // namespace weir

@@ -5,52 +5,33 @@
 // serves all earlier points too. Each timeline remembers what it waited for (a vector clock), so no
 // known wait is made twice. Source: Mattern 1989, "Virtual Time and Global States".
 //
-// Threads: self-synchronised, by a lock that is taken after every other of Weir's.
+// A stream must be retired before it is destroyed. Of one that was not, nothing more can be learnt:
+// where somebody must wait for it, the driver is asked to record an event on a handle that is no
+// stream's (or, worse, a new stream's that was given the same handle). Where it refuses, the error
+// names the stream and the remedy; the memory is not given out, and not unmapped.
+//
+// Threads: self-synchronised, by a lock that is taken after every other of Weir's. Points, streams,
+// and what the host knows to be complete are read without it; so are streams that this thread
+// looked up before. Record, wait and query are driver calls made under it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "core/fence_set.h"
+#include "core/mutex.h"
 #include "core/observer.h"
-#include "core/thread_annotations.h"
+#include "core/recorded_events.h"
+#include "core/stable_vector.h"
+#include "core/vector_clock.h"
 #include "weir/device.h"
 #include "weir/result.h"
 #include "weir/types.h"
 
 namespace weir {
-
-// A timeline's number, from 0, dense; never reused.
-struct TimelineId {
-  std::uint32_t value = 0;
-  constexpr auto operator<=>(const TimelineId&) const = default;
-};
-
-// A point on a timeline. Satisfied for another timeline once that one, or the host, is known to be
-// past it; a satisfied fence never becomes unsatisfied.
-struct Fence {
-  TimelineId timeline;
-  Sequence sequence;
-  friend bool operator==(const Fence&, const Fence&) = default;
-};
-
-// At most one fence a timeline, the latest: it implies the earlier ones. Not thread-safe.
-class FenceSet {
- public:
-  void join(Fence fence);
-  void join(const FenceSet& other);
-  bool empty() const { return fences_.empty(); }
-  void clear() { fences_.clear(); }
-  auto begin() const { return fences_.begin(); }
-  auto end() const { return fences_.end(); }
-  std::size_t size() const { return fences_.size(); }
-  friend bool operator==(const FenceSet&, const FenceSet&) = default;
-
- private:
-  std::vector<Fence> fences_;
-};
 
 class Timelines {
  public:
@@ -61,23 +42,28 @@ class Timelines {
 
   // The timeline of `stream`, new if need be.
   TimelineId of(Stream stream);
-  Stream stream(TimelineId timeline) const;
+  Stream stream(TimelineId timeline) const { return timelines_[timeline.value].stream; }
 
   // All work queued on the stream so far. Free. (Work queued later, before somebody waits, may be
   // waited for as well.)
-  Fence now(TimelineId timeline) const;
+  Fence now(TimelineId timeline) const {
+    return {timeline, timelines_[timeline.value].point.load()};
+  }
   // The same, exactly, and for a stream that may be destroyed before anybody waits: one event.
   Result<Fence> record(TimelineId timeline);
   // Takes the last fence of a stream that is about to be destroyed. Nothing is recorded on it
-  // again.
+  // again. Its event is kept until it is seen complete: by complete() or host_wait(); or, once
+  // kRetiredKept more streams were retired, in retire(), which asks the device about a few.
   Status retire(TimelineId timeline);
   bool retired(TimelineId timeline) const;
 
   // Is `waiter` known to run after `fence`? Its own fences always are.
   bool satisfied(Fence fence, TimelineId waiter) const;
   bool satisfied(const FenceSet& fences, TimelineId waiter) const;
-  // Makes work queued on `waiter` from now on run after the fences, on the GPU. On an error those
-  // waited for so far are remembered as such. Returns how many waits were made.
+  // Makes work queued on `waiter` from now on run after the fence, on the GPU. Was there need to?
+  Result<bool> wait(TimelineId waiter, Fence fence);
+  // The same for several. On an error those waited for so far are remembered as such. Returns how
+  // many waits were made.
   Result<std::uint32_t> wait(TimelineId waiter, const FenceSet& fences);
 
   // Is all of it known, or now seen, to be complete? Asks the device at most once a fence.
@@ -90,20 +76,40 @@ class Timelines {
 
  private:
   friend struct TestAccess;
-  using Clock = std::vector<Sequence>;  // by TimelineId; absent: 0
 
-  struct Recorded {
-    Sequence sequence;
-    EventHandle event;
-    Clock clock;  // what the timeline had waited for when the event was recorded
+  // How many retired streams keep their last event without anybody asking whether it is complete.
+  // Placement looks at what is known complete, and must not depend on how fast the GPU is: the work
+  // of a stream that was retired so long ago is done, on a slow machine as on a fast one.
+  static constexpr std::size_t kRetiredKept = 64;
+
+  // Written under the lock, read without it.
+  class SharedSequence {
+   public:
+    explicit SharedSequence(Sequence sequence) : value_(sequence.value) {}
+    SharedSequence(const SharedSequence& other) : SharedSequence(other.load()) {}
+    SharedSequence& operator=(const SharedSequence& other) { return store(other.load()), *this; }
+    ~SharedSequence() = default;
+    Sequence load() const { return {value_.load(std::memory_order_acquire)}; }
+    void store(Sequence sequence) { value_.store(sequence.value, std::memory_order_release); }
+
+   private:
+    std::atomic<std::uint64_t> value_;
   };
+
   struct Timeline {
-    Stream stream;
-    Sequence next{1};             // of the next event; points taken now have it
-    Sequence complete{0};         // the host knows work up to here to be done
-    Clock clock;                  // what it has waited for
-    std::deque<Recorded> events;  // rising
+    Stream stream;                         // never changes
+    SharedSequence point{Sequence{1}};     // of the next event; when retired, of the last
+    SharedSequence complete{Sequence{0}};  // the host knows work up to here to be done
+    // The rest is guarded by the lock.
+    VectorClock clock;  // what it has waited for; nothing once it is retired and complete
+    RecordedEvents events;
+    bool clock_moved = false;      // since an event was recorded
+    std::uint32_t host_waits = 0;  // threads that wait for the last event of a retired stream
     bool retired = false;
+
+    // The latest sequence that an event of it has, or would have, had its record not failed.
+    Sequence latest() const { return {point.load().value - (retired ? 0 : 1)}; }
+    bool is_complete(Sequence sequence) const { return sequence <= complete.load(); }
   };
 
   struct Borrowed {
@@ -113,23 +119,38 @@ class Timelines {
     bool needed = true;
   };
   Result<Borrowed> borrow_event(Fence fence) WEIR_EXCLUDES(mutex_);
+  void give_back(TimelineId timeline, const Borrowed& borrowed) WEIR_REQUIRES(mutex_);
 
-  static void join(Clock& clock, const Clock& other);
-  static void raise(Clock& clock, TimelineId timeline, Sequence sequence);
-  bool is_satisfied(Fence fence, TimelineId waiter) const WEIR_REQUIRES(mutex_);
-  // The earliest event that covers `fence`, recorded now if there is none.
-  Result<const Recorded*> covering(Fence fence) WEIR_REQUIRES(mutex_);
-  Result<const Recorded*> record_event(TimelineId timeline) WEIR_REQUIRES(mutex_);
-  Result<EventHandle> take_event() WEIR_REQUIRES(mutex_);
+  Timeline& at(TimelineId timeline) WEIR_REQUIRES(mutex_) { return timelines_[timeline.value]; }
+  const Timeline& at(TimelineId timeline) const WEIR_REQUIRES(mutex_) {
+    return timelines_[timeline.value];
+  }
+  TimelineId find_or_add(Stream stream) WEIR_EXCLUDES(mutex_);
+  bool is_complete(Fence fence) const {
+    return timelines_[fence.timeline.value].is_complete(fence.sequence);
+  }
+  Result<bool> wait(Timeline& waiter, Timeline& other, Fence fence) WEIR_REQUIRES(mutex_);
+  // The earliest event that covers `sequence`, recorded now if there is none; null where `status`
+  // then says why not. (A Result around a pointer would cost more than the rest of the work.)
+  const Recorded* covering(Timeline& timeline, Sequence sequence, Status& status)
+      WEIR_REQUIRES(mutex_);
+  const Recorded* record_event(Timeline& timeline, Status& status) WEIR_REQUIRES(mutex_);
+  Status record_on(Timeline& timeline, EventHandle event) WEIR_REQUIRES(mutex_);
+  Status have_spare_event() WEIR_REQUIRES(mutex_);
+  EventHandle take_spare_event() WEIR_REQUIRES(mutex_);
   void mark_complete(TimelineId timeline, Sequence sequence) WEIR_REQUIRES(mutex_);
+  void ask_about_retired() WEIR_REQUIRES(mutex_);
+  void validate(TimelineId timeline, std::vector<std::string>& broken) const WEIR_REQUIRES(mutex_);
 
   Device& device_;
   Observer& observer_;
+  const std::uint64_t serial_;  // of this object, in the process
 
   mutable Mutex mutex_;
-  std::vector<Timeline> timelines_ WEIR_GUARDED_BY(mutex_);
+  StableVector<Timeline> timelines_;  // added to under the lock
   std::unordered_map<std::uint64_t, TimelineId> by_stream_ WEIR_GUARDED_BY(mutex_);
   std::vector<EventHandle> spare_events_ WEIR_GUARDED_BY(mutex_);
+  std::vector<TimelineId> retired_ WEIR_GUARDED_BY(mutex_);  // oldest first; not seen complete
 };
 
 }  // namespace weir

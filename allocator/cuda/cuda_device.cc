@@ -62,6 +62,20 @@ class DriverDevice final : public CudaDevice {
 
  private:
   ContextScope current() const { return ContextScope(driver_, opened_.context); }
+  // Makes a call that names `stream`. The driver finds the context of a stream by its handle,
+  // whichever is current; but its special handles (null and two small numbers) mean a stream of the
+  // current context, and a thread that has none may be refused. Source: the CUDA C++ Programming
+  // Guide, "Stream and Event Behavior".
+  template <class Call>
+  CUresult on(Stream stream, Call&& call) const {
+    if (Address::of(stream.handle) > Address::of(CU_STREAM_PER_THREAD)) [[likely]] {
+      const CUresult result = call();
+      if (result != CUDA_ERROR_INVALID_CONTEXT) [[likely]]
+        return result;
+    }
+    const ContextScope scope = current();
+    return call();
+  }
 
   const Driver& driver_;
   const OpenedContext opened_;
@@ -78,9 +92,10 @@ Result<MemoryInfo> DriverDevice::memory_info() {
 }
 
 Result<Stream> DriverDevice::stream(void* handle) {
-  const ContextScope scope = current();
   unsigned long long id = 0;
-  const CUresult result = driver_.cuStreamGetId(static_cast<CUstream>(handle), &id);
+  const CUresult result = on({.handle = handle}, [&] {
+    return driver_.cuStreamGetId(static_cast<CUstream>(handle), &id);
+  });
   if (result != CUDA_SUCCESS) return driver_.error("cuStreamGetId", result);
   return Stream{.handle = handle, .id = id};
 }
@@ -147,15 +162,16 @@ Status DriverDevice::destroy_event(EventHandle event) {
 }
 
 Status DriverDevice::record(EventHandle event, Stream stream) {
-  const ContextScope scope = current();
-  return driver_.check("cuEventRecord",
-                       driver_.cuEventRecord(driver_event(event), driver_stream(stream)));
+  return driver_.check("cuEventRecord", on(stream, [&] {
+                         return driver_.cuEventRecord(driver_event(event), driver_stream(stream));
+                       }));
 }
 
 Status DriverDevice::wait(Stream stream, EventHandle event) {
-  const ContextScope scope = current();
-  return driver_.check("cuStreamWaitEvent",
-                       driver_.cuStreamWaitEvent(driver_stream(stream), driver_event(event), 0));
+  return driver_.check("cuStreamWaitEvent", on(stream, [&] {
+                         return driver_.cuStreamWaitEvent(driver_stream(stream),
+                                                          driver_event(event), 0);
+                       }));
 }
 
 Result<bool> DriverDevice::query(EventHandle event) {

@@ -17,36 +17,7 @@ void Gauge::subtract(std::uint64_t n) {
   current -= n;
 }
 
-void SharedLevel::add(std::uint64_t n) {
-  const std::uint64_t level = current_.fetch_add(n, std::memory_order_relaxed) + n;
-  std::uint64_t peak = peak_.load(std::memory_order_relaxed);
-  while (level > peak && !peak_.compare_exchange_weak(peak, level, std::memory_order_relaxed)) {
-  }
-}
-
-Gauge SharedLevel::gauge(std::uint64_t total) const {
-  const std::uint64_t current = current_.load(std::memory_order_relaxed);
-  return {current, std::max(current, peak_.load(std::memory_order_relaxed)), total};
-}
-
 void DeviceFold::on_event(const Event& event) {
-  switch (event.kind) {
-    case EventKind::allocate:
-      live_blocks_.add(1);
-      live_bytes_.add(event.bytes.count);
-      requested_bytes_.add(event.requested.count);
-      return;
-    case EventKind::deallocate:
-      live_blocks_.subtract(1);
-      live_bytes_.subtract(event.bytes.count);
-      requested_bytes_.subtract(event.requested.count);
-      return;
-    case EventKind::fence:
-    case EventKind::stream_wait:
-      return;  // summed over the heaps in combine()
-    default:
-      break;
-  }
   const std::lock_guard lock(mutex_);
   switch (event.kind) {
     case EventKind::create:
@@ -86,64 +57,121 @@ void DeviceFold::on_event(const Event& event) {
 }
 
 void DeviceFold::reset_peaks() {
-  for (SharedLevel* level : {&live_blocks_, &live_bytes_, &requested_bytes_}) level->reset_peak();
   const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < kLevels; ++i) peaks_[i] = lower_ceilings(i);
   for (Gauge* gauge : {&rare_.leased_bytes, &rare_.reserved_bytes, &rare_.mapped_bytes,
                        &rare_.pages, &rare_.mappings}) {
     gauge->peak = gauge->current;
   }
 }
 
+void DeviceFold::add(HeapFold& heap) {
+  const std::lock_guard lock(mutex_);
+  heaps_.push_back(&heap);
+}
+
+void DeviceFold::remove(HeapFold& heap) {
+  const std::lock_guard lock(mutex_);
+  std::erase(heaps_, &heap);
+}
+
+void DeviceFold::raise(HeapFold& heap) {
+  const std::lock_guard lock(mutex_);
+  for (HeapFold::Level& level : heap.levels_) {
+    level.peak = std::max(level.peak, level.current.load(std::memory_order_relaxed));
+  }
+  for (std::size_t i = 0; i < kLevels; ++i) {
+    const std::uint64_t now = lower_ceilings(i);
+    peaks_[i] = std::max(peaks_[i], now);
+    share_headroom(i, peaks_[i] - now);
+  }
+}
+
+// To the levels as they are; returns their sum.
+std::uint64_t DeviceFold::lower_ceilings(std::size_t i) {
+  std::uint64_t sum = 0;
+  for (HeapFold* heap : heaps_) {
+    HeapFold::Level& level = heap->levels_[i];
+    const std::uint64_t current = level.current.load(std::memory_order_relaxed);
+    // Its heap may not have looked yet, and would then find itself below the ceiling.
+    level.peak = std::max(level.peak, current);
+    level.ceiling.store(current, std::memory_order_relaxed);
+    sum += current;
+  }
+  return sum;
+}
+
+// Everybody gets an equal share, up to the heap's own peak; then the first get what is left.
+void DeviceFold::share_headroom(std::size_t i, std::uint64_t headroom) {
+  for (std::uint64_t share : {headroom / std::max<std::size_t>(heaps_.size(), 1), headroom}) {
+    for (HeapFold* heap : heaps_) {
+      HeapFold::Level& level = heap->levels_[i];
+      const std::uint64_t ceiling = level.ceiling.load(std::memory_order_relaxed);
+      const std::uint64_t wanted = level.peak - std::min(level.peak, ceiling);
+      const std::uint64_t more = std::min({wanted, share, headroom});
+      level.ceiling.store(ceiling + more, std::memory_order_relaxed);
+      headroom -= more;
+    }
+  }
+}
+
 Statistics DeviceFold::combine(std::vector<HeapStatistics> heaps) const {
-  Statistics all = [this] {
+  Statistics all;
+  Levels peaks;
+  {
     const std::lock_guard lock(mutex_);
-    return rare_;
-  }();
-  std::uint64_t blocks = 0, bytes = 0, requested = 0;
+    all = rare_;
+    peaks = peaks_;
+  }
   for (const HeapStatistics& heap : heaps) {
-    blocks += heap.live_blocks.total;
-    bytes += heap.live_bytes.total;
-    requested += heap.requested_bytes.total;
+    const std::array<std::pair<Gauge*, const Gauge*>, kLevels> gauges{
+        {{&all.live_blocks, &heap.live_blocks},
+         {&all.live_bytes, &heap.live_bytes},
+         {&all.requested_bytes, &heap.requested_bytes}}};
+    for (const auto& [sum, gauge] : gauges) {
+      sum->current += gauge->current;
+      sum->total += gauge->total;
+    }
     all.fences += heap.fences;
     all.stream_waits += heap.stream_waits;
   }
-  all.live_blocks = live_blocks_.gauge(blocks);
-  all.live_bytes = live_bytes_.gauge(bytes);
-  all.requested_bytes = requested_bytes_.gauge(requested);
+  std::size_t i = 0;
+  for (Gauge* gauge : {&all.live_blocks, &all.live_bytes, &all.requested_bytes}) {
+    gauge->peak = std::max(gauge->current, peaks[i++]);
+  }
   all.heaps = std::move(heaps);
   return all;
 }
 
 HeapFold::HeapFold(DeviceFold& device, HeapId heap, std::uint64_t stream) : device_(device) {
-  statistics_.heap = heap;
-  statistics_.stream = stream;
+  rare_.heap = heap;
+  rare_.stream = stream;
+  device_.add(*this);
 }
 
+HeapFold::~HeapFold() { device_.remove(*this); }
+
 void HeapFold::on_event(const Event& event) {
-  assert(event.heap == statistics_.heap);
+  assert(event.heap == rare_.heap);
   switch (event.kind) {
     case EventKind::allocate:
-      statistics_.stream = event.stream;  // news only where events are all that is known
-      statistics_.live_blocks.add(1);
-      statistics_.live_bytes.add(event.bytes.count);
-      statistics_.requested_bytes.add(event.requested.count);
-      break;
+      rare_.stream = event.stream;  // news only where events are all that is known
+      if (allocate(event.bytes, event.requested)) raise_peaks();
+      return;
     case EventKind::deallocate:
-      statistics_.live_blocks.subtract(1);
-      statistics_.live_bytes.subtract(event.bytes.count);
-      statistics_.requested_bytes.subtract(event.requested.count);
-      break;
+      deallocate(event.bytes, event.requested);
+      return;
     case EventKind::fence:
-      ++statistics_.fences;
-      break;
+      ++rare_.fences;
+      return;
     case EventKind::stream_wait:
-      ++statistics_.stream_waits;
-      break;
+      ++rare_.stream_waits;
+      return;
     case EventKind::lease:
-      statistics_.leased_bytes.add(event.bytes.count);
+      rare_.leased_bytes.add(event.bytes.count);
       break;
     case EventKind::unlease:
-      statistics_.leased_bytes.subtract(event.bytes.count);
+      rare_.leased_bytes.subtract(event.bytes.count);
       break;
     default:
       break;
@@ -152,10 +180,24 @@ void HeapFold::on_event(const Event& event) {
 }
 
 void HeapFold::reset_peaks() {
-  for (Gauge* gauge : {&statistics_.live_blocks, &statistics_.live_bytes,
-                       &statistics_.requested_bytes, &statistics_.leased_bytes}) {
-    gauge->peak = gauge->current;
+  rare_.leased_bytes.peak = rare_.leased_bytes.current;
+  const std::lock_guard lock(device_.mutex_);
+  for (Level& level : levels_) {
+    level.peak = level.current.load(std::memory_order_relaxed);
+    level.ceiling.store(level.peak, std::memory_order_relaxed);
   }
+}
+
+HeapStatistics HeapFold::statistics() const {
+  HeapStatistics all = rare_;
+  const std::lock_guard lock(device_.mutex_);
+  std::size_t i = 0;
+  for (Gauge* gauge : {&all.live_blocks, &all.live_bytes, &all.requested_bytes}) {
+    const Level& level = levels_[i++];
+    const std::uint64_t current = level.current.load(std::memory_order_relaxed);
+    *gauge = {current, std::max(current, level.peak), level.total};
+  }
+  return all;
 }
 
 void StatisticsFold::on_event(const Event& event) {

@@ -5,6 +5,7 @@
 // on, or to the DeviceFold when it names no heap (create, release, host_wait, trim, out_of_memory).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -17,57 +18,106 @@
 
 namespace weir {
 
-// The level of a quantity that many threads move, and the highest level it ever had: exact, since
-// each change sees the level that it made. Self-synchronised, without a lock.
-class SharedLevel {
- public:
-  void add(std::uint64_t n);
-  void subtract(std::uint64_t n) { current_.fetch_sub(n, std::memory_order_relaxed); }
-  // Changes made by other threads meanwhile count for the new peak or not at all.
-  void reset_peak() { peak_.store(current_.load(std::memory_order_relaxed)); }
+class HeapFold;
 
-  // With `total`, which the caller knows from elsewhere.
-  Gauge gauge(std::uint64_t total) const;
-
- private:
-  std::atomic<std::uint64_t> current_{0};
-  std::atomic<std::uint64_t> peak_{0};
-};
-
-// The device-wide counters. Every call may be made from any thread, under any lock of the heap:
-// the events of a block's life (allocate, deallocate) take no lock, the rare ones a short one.
+// The device-wide counters. Every call may be made from any thread, under any lock of the heap.
+// Blocks are counted by the HeapFolds, without a line that all of them write; the rare events here,
+// under a short lock.
 class DeviceFold {
  public:
   void on_event(const Event& event);
+  // Other threads' changes meanwhile count for the new peaks or not at all.
   void reset_peaks();
 
   // The device's statistics. `heaps`: of all its heaps, by HeapId; sums over them are taken here.
   Statistics combine(std::vector<HeapStatistics> heaps) const;
 
  private:
-  // Self-synchronised. On lines of their own: every thread that allocates writes them.
-  alignas(64) SharedLevel live_blocks_;
-  SharedLevel live_bytes_;
-  SharedLevel requested_bytes_;
+  friend class HeapFold;
+  static constexpr std::size_t kLevels = 3;  // blocks, bytes, requested bytes
+  using Levels = std::array<std::uint64_t, kLevels>;
 
-  alignas(64) mutable std::mutex mutex_;
-  Statistics rare_;  // guarded by mutex_; what on_event() counts apart from the three above
+  void add(HeapFold& heap);
+  void remove(HeapFold& heap);
+  // Some level of `heap` rose above its ceiling.
+  void raise(HeapFold& heap);
+  std::uint64_t lower_ceilings(std::size_t level);
+  void share_headroom(std::size_t level, std::uint64_t headroom);
+
+  mutable std::mutex mutex_;
+  std::vector<HeapFold*> heaps_;  // guarded by mutex_
+  Levels peaks_{};                // guarded by mutex_: the highest sums over heaps_
+  Statistics rare_;               // guarded by mutex_; what on_event() counts
 };
 
-// The counters of one stream heap. Guarded by that heap's lock.
+// The counters of one stream heap; that heap's lock guards them.
+//
+// A peak of the device is the highest sum of its heaps' levels. So that no two heaps meet to find
+// it, each has a ceiling for each level: the ceilings add up to the device's peak at most, and as
+// long as every heap keeps below its own, the peak stands. Only a heap that rises above its ceiling
+// adds everything up, and shares out anew what there is below the peak. Exact unless two threads
+// change levels at the same instant; then a peak that no later request reaches may be missed.
 class HeapFold {
  public:
   // `device` must outlive this. `stream`: Stream::id.
   HeapFold(DeviceFold& device, HeapId heap, std::uint64_t stream);
+  ~HeapFold();
+  HeapFold(const HeapFold&) = delete;
+  HeapFold& operator=(const HeapFold&) = delete;
 
   // An event whose `heap` is this one (a stream_wait: whose waiting stream is this heap's).
   void on_event(const Event& event);
+  // The two events that are not rare, without an Event. After an allocation that returns true the
+  // caller calls raise_peaks(), with or without the heap's lock.
+  bool allocate(Bytes bytes, Bytes requested) {
+    const bool blocks_above = rise(0, 1);
+    const bool bytes_above = rise(1, bytes.count);
+    const bool requested_above = rise(2, requested.count);
+    return blocks_above || bytes_above || requested_above;
+  }
+  void raise_peaks() { device_.raise(*this); }
+  void deallocate(Bytes bytes, Bytes requested) {
+    fall(0, 1);
+    fall(1, bytes.count);
+    fall(2, requested.count);
+  }
+
+  HeapId heap() const { return rare_.heap; }
+  // Of the stream that its heap serves from now on.
+  void set_stream(std::uint64_t stream) { rare_.stream = stream; }
   void reset_peaks();
-  const HeapStatistics& statistics() const { return statistics_; }
+  HeapStatistics statistics() const;
+  // The same as the `total` of live_blocks and live_bytes.
+  std::uint64_t blocks_in_all() const { return levels_[0].total; }
+  std::uint64_t bytes_in_all() const { return levels_[1].total; }
 
  private:
+  friend class DeviceFold;
+  // Written under the heap's lock, read by any thread.
+  struct Level {
+    std::atomic<std::uint64_t> current{0};
+    std::atomic<std::uint64_t> ceiling{0};  // current <= ceiling <= peak; the device's lock guards
+    std::uint64_t total = 0;
+    std::uint64_t peak = 0;  // the device's lock guards it
+  };
+
+  // Returns whether the level is above its ceiling now.
+  bool rise(std::size_t level, std::uint64_t n) {
+    Level& mine = levels_[level];
+    const std::uint64_t current = mine.current.load(std::memory_order_relaxed) + n;
+    mine.current.store(current, std::memory_order_relaxed);
+    mine.total += n;
+    return current > mine.ceiling.load(std::memory_order_relaxed);
+  }
+  void fall(std::size_t level, std::uint64_t n) {
+    Level& mine = levels_[level];
+    const std::uint64_t current = mine.current.load(std::memory_order_relaxed);
+    mine.current.store(current - n, std::memory_order_relaxed);
+  }
+
   DeviceFold& device_;
-  HeapStatistics statistics_;
+  alignas(64) std::array<Level, DeviceFold::kLevels> levels_;
+  HeapStatistics rare_;  // what on_event() counts apart from the levels
 };
 
 // The whole fold in one piece: statistics from nothing but the events of a device heap, in order.

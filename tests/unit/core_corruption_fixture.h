@@ -24,7 +24,7 @@ class Corruption : public CoreHeap {
     void* const split = allocate(heap_, 5_MiB, a_);  // two pages side by side: they have aliases
     middle_ = allocate(heap_, 3_MiB, a_);            // the rest of the second
     free(heap_, split);
-    for (int i = 0; i < 3; ++i) small_.push_back(allocate(heap_, 5_KiB, a_));
+    for (int i = 0; i < 3; ++i) small_.push_back(allocate(heap_, 9_KiB, a_));
     free(heap_, small_[1]);
     ASSERT_TRUE(device_.launch(b_, 1_ms).ok());
     ASSERT_TRUE(heap_.fence(idle_, c_).ok());
@@ -49,6 +49,14 @@ class Corruption : public CoreHeap {
     member = kept;
     EXPECT_THAT(heap_.validate(), testing::IsEmpty());
   }
+  // The same for what cannot be copied.
+  template <class Change, class Undo>
+  void expect_caught_until(Change&& change, Undo&& undo, const std::string& text) {
+    change();
+    EXPECT_THAT(heap_.validate(), testing::Contains(testing::HasSubstr(text)));
+    undo();
+    EXPECT_THAT(heap_.validate(), testing::IsEmpty());
+  }
   void expect_caught(Bytes& member, const std::string& text) {
     expect_caught(
         member, [](Bytes& bytes) { bytes += kGrain; }, text);
@@ -56,7 +64,17 @@ class Corruption : public CoreHeap {
 
   PageTable& table() { return TestAccess::table(heap_); }
   Arena& arena(std::uint32_t heap) { return TestAccess::arena(heap_, HeapId{heap}); }
+  // The record of a block of the first stream's, or of one that is at hand there.
+  Block& block(void* at) { return TestAccess::block(stream_heap(0), Address::of(at)); }
   StreamHeap& stream_heap(std::size_t id) { return TestAccess::stream_heap(heap_, id); }
+  // As its page lists it.
+  Mapping& listed(const Mapping& mapping) {
+    for (Mapping& mine : TestAccess::pages(table()).at(mapping.page.value).mappings) {
+      if (mine.at == mapping.at) return mine;
+    }
+    ADD_FAILURE() << "the page lists no such mapping";
+    return TestAccess::pages(table()).at(mapping.page.value).mappings.front();
+  }
   template <class Wanted>
   Page& page_that(Wanted&& wanted) {
     for (auto& [id, page] : TestAccess::pages(table())) {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -22,27 +21,33 @@ TEST_F(Corruption, IndexesOfRangesAreChecked) {
     const std::string text = "heap 0: an index of its addresses is wrong";
     ASSERT_FALSE(set->empty());
     expect_caught(
-        *set, [](RangeSet& s) { TestAccess::by_size(s).clear(); }, text);
+        *set, [](RangeSet& s) { TestAccess::lists(s) = {}; }, text);
     expect_caught(
-        *set, [](RangeSet& s) { TestAccess::by_size(s).emplace(1_B, Address{1}); }, text);
+        *set, [](RangeSet& s) { TestAccess::listed(s) = {}; }, text);
     expect_caught(
         *set,
         [](RangeSet& s) {
-          const auto [size, at] = *TestAccess::by_size(s).begin();
-          TestAccess::by_size(s).erase({size, at});
-          TestAccess::by_size(s).emplace(size + kGrain, at);
+          for (const auto& table : TestAccess::tables(s)) {
+            if (table != nullptr) table->filled = {};
+          }
         },
         text);
     expect_caught(
         *set,
+        [](RangeSet& s) {
+          for (const auto& table : TestAccess::tables(s)) {
+            if (table != nullptr) table->first = {};
+          }
+        },
+        text);
+    expect_caught(
+        *set, [](RangeSet& s) { TestAccess::resize_first(s, s.begin()->size + 64_MiB); }, text);
+    expect_caught(
+        *set,
         [](RangeSet& s) {  // two members that touch
-          auto& members = TestAccess::by_address(s);
-          const auto [at, size] = *members.begin();
-          TestAccess::by_size(s).erase({size, at});
-          members[at] = kGrain;
-          members[at + kGrain] = size - kGrain;
-          TestAccess::by_size(s).emplace(kGrain, at);
-          TestAccess::by_size(s).emplace(size - kGrain, at + kGrain);
+          const auto [at, size] = *s.begin();
+          s.erase({at + kGrain, size - kGrain});
+          TestAccess::add(s, {at + kGrain, size - kGrain});
         },
         text);
   }
@@ -51,7 +56,7 @@ TEST_F(Corruption, IndexesOfRangesAreChecked) {
 TEST_F(Corruption, UsableAddressesAreThoseThatThePagesSay) {
   RangeSet& usable = TestAccess::usable(arena(0));
   const std::string text = "heap 0: its usable addresses differ from what its pages say";
-  const auto [at, size] = *usable.members().begin();
+  const auto [at, size] = *usable.begin();
   expect_caught(
       usable,
       [&, at = at](RangeSet& s) {
@@ -67,7 +72,8 @@ TEST_F(Corruption, UsableAddressesAreThoseThatThePagesSay) {
 }
 
 TEST_F(Corruption, UsableAddressesAreMappedAndTheHeapsOwn) {
-  const Address nowhere = arena(0).vacant().members().rbegin()->first + 64_MiB;
+  Address nowhere;  // behind all
+  for (const Range vacant : arena(0).vacant()) nowhere = vacant.begin + 64_MiB;
   expect_caught(
       TestAccess::usable(arena(0)),
       [&](RangeSet& s) {
@@ -102,7 +108,7 @@ TEST_F(Corruption, VacantAddressesAreReservedAndNotMapped) {
 TEST_F(Corruption, TheCurrentRowOfAnArenaIsNumbered) {
   const std::string text = "its current row has no number";
   expect_caught(
-      TestAccess::rows(heap_), [](auto& rows) { rows.erase(HeapId{0}); }, text);
+      TestAccess::rows(heap_), [](auto& rows) { rows[0].reset(); }, text);
   expect_caught(
       TestAccess::next_row(heap_), [](auto& next) { next = 0; }, text);
   expect_caught(
@@ -110,16 +116,17 @@ TEST_F(Corruption, TheCurrentRowOfAnArenaIsNumbered) {
 }
 
 TEST_F(Corruption, RowsDoNotTouch) {
-  auto& mappings = TestAccess::mappings(table());
-  const auto touching = [&] {
-    return std::adjacent_find(mappings.begin(), mappings.end(), [&](const auto& a, const auto& b) {
-      return a.first + table().page(a.second.page).size == b.first;
-    });
-  }();
+  const std::vector<Mapping> mappings = table().list_mappings();
+  const auto touching = std::adjacent_find(
+      mappings.begin(), mappings.end(),
+      [&](const Mapping& a, const Mapping& b) { return a.at + table().page(a.page).size == b.at; });
   ASSERT_NE(touching, mappings.end());
   expect_caught(
-      touching->second, [](Mapping& mapping) { mapping.row.value += 100; },
+      listed(*touching), [](Mapping& mapping) { mapping.row.value += 100; },
       "page table: two rows touch");
+  expect_caught(
+      listed(*touching), [](Mapping& mapping) { mapping.row.value += 100; },
+      "heap 0: a row that is yet to be begun");
 }
 
 TEST_F(Corruption, RegionsAreWhatIsReserved) {
@@ -138,37 +145,46 @@ TEST_F(Corruption, RegionsAreWhatIsReserved) {
 
 TEST_F(Corruption, UsedRangesOfAPageAreSortedApartAndWithinIt) {
   Page& page = part_used_page();
-  auto& ranges = page.used_ranges;
-  const auto [offset, size] = *ranges.begin();
+  auto& edges = page.edges;
   const std::string overlap = last_page_ + "its used ranges overlap or touch";
-  ASSERT_GT(size, kGrain * 2);
+  ASSERT_GE(edges.size(), 2u);
+  const Bytes begin = edges[0], end = edges[1];
+  ASSERT_GT(end - begin, kGrain * 2);
   expect_caught(
-      ranges, [o = offset](auto& r) { r[o + kGrain] = kGrain; }, overlap);
-  expect_caught(
-      ranges,
-      [o = offset, s = size](auto& r) {
-        r[o] = kGrain;
-        r[o + kGrain] = s - kGrain;
+      edges,
+      [&](auto& e) {
+        e.insert(e.begin() + 2, {begin + kGrain, end + kGrain});
       },
       overlap);
   expect_caught(
-      ranges, [&page](auto& r) { r[page.size + kGrain] = kGrain; },
+      edges,
+      [&](auto& e) {
+        e.insert(e.begin() + 1, {begin + kGrain, begin + kGrain});
+      },
+      overlap);
+  expect_caught(
+      edges,
+      [&page](auto& e) {
+        e.insert(e.end(), {page.size + kGrain, page.size + kGrain * 2});
+      },
       last_page_ + "a used range ends behind the page");
   expect_caught(
-      ranges, [o = offset](auto& r) { r[o] += kGrain; },
+      edges, [](auto& e) { e[1] += kGrain; },
       last_page_ + "its used bytes differ from its used ranges");
+  expect_caught(
+      edges, [](auto& e) { e.pop_back(); }, last_page_ + "a used range has no end");
 }
 
 TEST_F(Corruption, UsedBytesOfAPageAreThoseGivenOut) {
   Page& page = part_used_page();
   // Count and ranges agree, yet nobody has these bytes.
-  const std::map<Bytes, Bytes> kept = page.used_ranges;
-  page.used_ranges.rbegin()->second -= kGrain;
+  const std::vector<Bytes> kept = page.edges;
+  page.edges.back() -= kGrain;
   page.used -= kGrain;
   TestAccess::used(table()) -= kGrain;
   EXPECT_THAT(heap_.validate(),
               Contains(last_page_ + "its bytes in use are not those that were given out"));
-  page.used_ranges = kept;
+  page.edges = kept;
   page.used += kGrain;
   TestAccess::used(table()) += kGrain;
   EXPECT_THAT(heap_.validate(), IsEmpty());
@@ -199,66 +215,85 @@ TEST_F(Corruption, SizesAndNumbersOfPagesAreChecked) {
   expect_caught(
       TestAccess::next_page(table()), [](auto& next) { next = 0; },
       "has a number that is yet to be given out");
+  expect_caught(
+      page.id, [](PageId& id) { id = PageId{9999}; },
+      last_page_ + "is listed under another number");
+  Page& other = idle_page();
+  expect_caught(
+      page.slot, [&](auto& slot) { slot = other.slot; }, "its slot is not its own");
+  expect_caught(
+      page.slot, [](auto& slot) { slot = 9999; }, "its slot is not its own");
+  expect_caught(
+      TestAccess::slots(table()), [](auto& slots) { ++slots; }, "page table: slots of no page");
 }
 
-TEST_F(Corruption, PagesAndMappingsNameEachOther) {
+TEST_F(Corruption, ThePagesMappingsAreWhatIsMapped) {
   Page& page = leased_page();
   const std::string name = last_page_;
   ASSERT_FALSE(page.mappings.empty());
   expect_caught(
       page.mappings, [](auto& mappings) { mappings.pop_back(); },
-      "page table: mappings that no page lists");
+      "page table: an address is mapped that no page lists");
   expect_caught(
       page.mappings, [](auto& mappings) { mappings.push_back(mappings.back()); },
       name + "lists a mapping twice");
+  expect_caught(
+      page.mappings, [](auto& mappings) { mappings.push_back(mappings.back()); },
+      "page table: two mappings overlap");
   Page& other = page_that([](const Page& p) { return p.lease == HeapId{1}; });
   expect_caught(
       page.mappings, [&](auto& mappings) { mappings.push_back(other.mappings[0]); },
       name + "lists a mapping that is not its own");
-  for (const auto& change : std::vector<void (*)(Mapping&)>{
-           [](Mapping& m) { m.heap = HeapId{1}; }, [](Mapping& m) { m.row.value += 7; },
-           [](Mapping& m) { m.at = m.at + 2_MiB; }}) {
-    expect_caught(page.mappings.front(), change, name + "lists a mapping that is not its own");
-  }
-
-  auto& mappings = TestAccess::mappings(table());
-  const Address at = page.mappings.front().at;
+  Mapping& mine = page.mappings.front();
   expect_caught(
-      mappings, [&](auto& m) { m.erase(at); }, name + "lists a mapping that is not its own");
+      mine, [](Mapping& m) { m.heap = HeapId{1}; }, "heap 1: mapped, but not reserved");
   expect_caught(
-      mappings[at], [](Mapping& m) { m.heap = HeapId{1}; },
-      name + "lists a mapping that is not its own");
-  expect_caught(
-      mappings[at], [](Mapping& m) { m.heap = HeapId{99}; },
+      mine, [](Mapping& m) { m.heap = HeapId{99}; },
       "a mapping of a page or a heap that is not there");
   expect_caught(
-      mappings[at], [](Mapping& m) { m.row.value += 7; },
-      name + "lists a mapping that is not its own");
+      mine, [](Mapping& m) { m.at = m.at + 1_GiB; }, name + "lists a mapping that is not there");
   expect_caught(
-      mappings[at], [](Mapping& m) { m.page = PageId{9999}; },
-      "page table: a mapping is of no page");
+      mine, [](Mapping& m) { m.at = m.at + kGrain; },
+      "page table: a mapping is not where it can be");
   expect_caught(
-      mappings[at], [](Mapping& m) { m.at = m.at + kGrain; },
-      "page table: a mapping is not where it says");
+      mine, [](Mapping& m) { m.page = PageId{9999}; }, "page table: a mapping is of no page");
+  std::size_t& number = TestAccess::mappings(table());
   expect_caught(
-      mappings,
-      [&](auto& m) {
-        m[at + 512_B] = {at + 512_B, m[at].page, m[at].heap, m[at].row};
+      number, [](auto& n) { ++n; }, "page table: the number of mappings is wrong");
+}
+
+TEST_F(Corruption, WhatIsFoundAtAnAddressIsItsPage) {
+  Page& page = leased_page();
+  const std::string name = last_page_;
+  const Address at = page.mappings.front().at;
+  GranuleMap::Entry& granule = TestAccess::granule(table(), at);
+  const std::string text = name + "another page, or part of it, is found where it is mapped";
+  Page& other = idle_page();
+  expect_caught(
+      granule, [&](auto& g) { g.page = &other; }, text);
+  expect_caught(
+      granule, [](auto& g) { g.offset += 2_MiB; }, text);
+  expect_caught(
+      granule, [](auto& g) { g.page = nullptr; }, name + "lists a mapping that is not there");
+  expect_caught(
+      TestAccess::granule(table(), at + 1_GiB),
+      [&](auto& g) {
+        g = {&page, 0_B};
       },
-      "page table: two mappings overlap");
+      "page table: an address is mapped that no page lists");
 }
 
 TEST_F(Corruption, ARunOfUsableAddressesHasNoPageTwice) {
-  auto& mappings = TestAccess::mappings(table());
-  const auto runs_on = [&](const auto& a, const auto& b) {
-    const Bytes size = table().page(a.second.page).size;
-    return a.first + size == b.first && arena(0).usable().contains({a.first, size + kGrain});
+  const std::vector<Mapping> mappings = table().list_mappings();
+  const auto runs_on = [&](const Mapping& a, const Mapping& b) {
+    const Bytes size = table().page(a.page).size;
+    return a.at + size == b.at && arena(0).usable().contains({a.at, size + kGrain});
   };
   const auto first = std::adjacent_find(mappings.begin(), mappings.end(), runs_on);
   ASSERT_NE(first, mappings.end());
-  const auto second = std::next(first);
+  Page& page = TestAccess::pages(table()).at(first->page.value);
   expect_caught(
-      second->second, [&](Mapping& m) { m.page = first->second.page; },
+      TestAccess::granule(table(), std::next(first)->at), [&](auto& g) { g.page = &page; },
       "heap 0: a run has a page twice");
 }
 
@@ -301,20 +336,25 @@ TEST_F(Corruption, UsersOfPagesAreKnown) {
   auto& uses = TestAccess::uses(heap_);
   (void)leased_page();
   const std::string leased = last_page_;
+  const auto use = [&]() -> auto& { return uses[table().page(last_id_).slot]; };
   expect_caught(
-      uses, [&](auto& u) { u.erase(last_id_.value); }, leased + "nothing is known of its users");
+      use(), [](auto& u) { u.page.reset(); }, leased + "nothing is known of its users");
   expect_caught(
-      uses, [](auto& u) { u[9999]; }, "page heap: pages and their users differ in number");
+      uses, [](auto& u) { u.emplace_back().page = PageId{9999}; },
+      "page heap: pages and their users differ in number");
   expect_caught(
-      uses[last_id_.value], [](auto& use) { use.donor = Fence{}; },
-      leased + "leased, yet it has a donor");
+      use(), [](auto& u) { u.donor = Fence{}; }, leased + "leased, yet it has a donor");
   (void)idle_page();
   expect_caught(
-      uses[last_id_.value], [](auto& use) { use.donor.reset(); },
-      last_page_ + "idle after use, yet it has no donor");
+      use(), [](auto& u) { u.donor.reset(); }, last_page_ + "idle after use, yet it has no donor");
   expect_caught(
-      uses[last_id_.value], [](auto& use) { use.freed_at += 1000; },
-      last_page_ + "freed by a request yet to come");
+      use(), [](auto& u) { u.freed_at += 1000; }, last_page_ + "freed by a request yet to come");
+}
+
+TEST_F(Corruption, OneTimelineIsAloneOnlyWhileNobodyElseIsThere) {
+  expect_caught(
+      TestAccess::alone(heap_), [](bool& alone) { alone = true; },
+      "somebody must be waited for, yet it is said that nobody need be");
 }
 
 TEST_F(Corruption, ThePeakIsAtLeastWhatIsUsed) {

@@ -1,117 +1,29 @@
-// FenceSet, FencedRanges and Timelines: which work has been waited for by whom.
+// Timelines: which work has been waited for by whom.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <map>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "core/fenced_ranges.h"
 #include "core/observer.h"
 #include "core/timelines.h"
+#include "tests/unit/core_test_access.h"
 #include "tests/unit/sim_memory_helpers.h"
 #include "weir/sim_device.h"
 
 namespace weir {
 namespace {
 
+using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::UnorderedElementsAre;
-
-constexpr TimelineId kA{0}, kB{1}, kC{2};
 
 FenceSet set_of(std::initializer_list<Fence> fences) {
   FenceSet set;
   for (const Fence fence : fences) set.join(fence);
   return set;
-}
-
-std::vector<Fence> listed(const FenceSet& set) { return {set.begin(), set.end()}; }
-
-TEST(FenceSet, KeepsTheLatestFenceOfEachTimeline) {
-  FenceSet set = set_of({{kA, {3}}, {kB, {1}}, {kA, {2}}});
-  EXPECT_THAT(listed(set), UnorderedElementsAre(Fence{kA, {3}}, Fence{kB, {1}}));
-  set.join(set_of({{kA, {7}}, {kC, {1}}}));
-  EXPECT_THAT(listed(set), UnorderedElementsAre(Fence{kA, {7}}, Fence{kB, {1}}, Fence{kC, {1}}));
-  set.clear();
-  EXPECT_TRUE(set.empty());
-}
-
-FenceSet collected(const FencedRanges& ranges, std::uint64_t begin, std::uint64_t end) {
-  FenceSet set;
-  ranges.collect(begin, end, set);
-  return set;
-}
-
-TEST(FencedRanges, CollectsTheFencesOfOverlappingBytesOnly) {
-  FencedRanges ranges;
-  ranges.add(10, 20, set_of({{kA, {1}}}));
-  EXPECT_THAT(collected(ranges, 0, 10), IsEmpty());
-  EXPECT_THAT(collected(ranges, 20, 30), IsEmpty());
-  EXPECT_THAT(listed(collected(ranges, 19, 20)), UnorderedElementsAre(Fence{kA, {1}}));
-  EXPECT_THAT(listed(collected(ranges, 0, 11)), UnorderedElementsAre(Fence{kA, {1}}));
-}
-
-TEST(FencedRanges, ALaterFenceOverTheSameBytesReplacesTheEarlier) {
-  FencedRanges ranges;
-  ranges.add(10, 20, set_of({{kA, {1}}}));
-  ranges.add(0, 30, set_of({{kA, {2}}}));
-  EXPECT_EQ(ranges.size(), 1u);
-  ranges.add(0, 5, set_of({{kA, {3}}}));
-  EXPECT_EQ(ranges.size(), 2u);  // the rest of the bytes still wait for the second
-  EXPECT_THAT(listed(collected(ranges, 5, 6)), UnorderedElementsAre(Fence{kA, {2}}));
-}
-
-TEST(FencedRanges, ForgetsWhatLiesWhollyInsideAndNothingElse) {
-  FencedRanges ranges;
-  ranges.add(0, 10, set_of({{kA, {1}}}));
-  ranges.add(10, 20, set_of({{kB, {1}}}));
-  ranges.forget(0, 15);
-  EXPECT_THAT(listed(collected(ranges, 0, 20)), UnorderedElementsAre(Fence{kB, {1}}));
-  ranges.forget(10, 20);
-  EXPECT_TRUE(ranges.empty());
-}
-
-TEST(FencedRanges, AgreesWithAPlainListOverRandomPrograms) {
-  struct Plain {
-    std::uint64_t begin, end;
-    Fence fence;
-  };
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    std::mt19937_64 random(seed);
-    FencedRanges ranges;
-    std::vector<Plain> plain;
-    for (int step = 0; step < 300; ++step) {
-      const std::uint64_t begin = random() % 40, end = begin + 1 + random() % 12;
-      const Fence fence{{static_cast<std::uint32_t>(random() % 3)}, {1 + random() % 20}};
-      if (const std::uint64_t kind = random() % 8; kind < 5) {
-        ranges.add(begin, end, set_of({fence}));
-        plain.push_back({begin, end, fence});
-      } else if (kind < 6) {
-        ranges.forget(begin, end);
-        std::erase_if(plain, [&](Plain p) { return begin <= p.begin && p.end <= end; });
-      } else {
-        const auto done = [&](Fence other) {
-          return other.timeline == fence.timeline && other.sequence <= fence.sequence;
-        };
-        ranges.forget_if(done);
-        std::erase_if(plain, [&](Plain p) { return done(p.fence); });
-      }
-      for (std::uint64_t at = 0; at < 52; at += 3) {
-        std::map<std::uint32_t, Sequence> expected, actual;
-        for (const Plain& p : plain) {
-          if (p.begin >= at + 3 || at >= p.end) continue;
-          Sequence& latest = expected[p.fence.timeline.value];
-          latest = std::max(latest, p.fence.sequence);
-        }
-        for (const Fence f : collected(ranges, at, at + 3)) actual[f.timeline.value] = f.sequence;
-        ASSERT_EQ(actual, expected);
-      }
-    }
-  }
 }
 
 class TimelinesTest : public testing::Test, private EventSink {
@@ -252,6 +164,126 @@ TEST_F(TimelinesTest, ARetiredStreamIsWaitedForThroughItsLastEvent) {
   EXPECT_TRUE(timelines_.host_wait(set_of({early, last})).ok());
   EXPECT_EQ(calls(DeviceCall::record), records);
   EXPECT_THAT(timelines_.validate(), IsEmpty());
+}
+
+TEST_F(TimelinesTest, ARetiredStreamsEventGoesBackOnceItIsSeenComplete) {
+  work(sa_);
+  ASSERT_TRUE(timelines_.retire(a_).ok());
+  const Fence last = timelines_.now(a_);
+  EXPECT_EQ(device_.live_events(), 1u);
+  EXPECT_FALSE(complete(last));
+  device_.advance(10_ms);
+  EXPECT_TRUE(complete(last));
+  EXPECT_TRUE(TestAccess::all(timelines_)[a_.value].events.empty());
+  EXPECT_THAT(TestAccess::retired(timelines_), IsEmpty());
+  EXPECT_TRUE(timelines_.record(b_).ok());  // with the same event
+  EXPECT_EQ(device_.live_events(), 1u);
+
+  EXPECT_EQ(wait(b_, last), 0u);
+  EXPECT_TRUE(timelines_.satisfied(last, c_));
+  EXPECT_TRUE(complete(*timelines_.record(a_)));
+  EXPECT_THAT(timelines_.validate(), IsEmpty());
+}
+
+TEST_F(TimelinesTest, ManyRetiredStreamsKeepABoundedNumberOfEvents) {
+  std::vector<Fence> lasts;
+  for (int i = 0; i < 1'000; ++i) {
+    const Stream stream = device_.new_stream();
+    const TimelineId mine = timelines_.of(stream);
+    work(stream, 10_us);
+    ASSERT_EQ(wait(a_, timelines_.now(mine)), 1u);
+    ASSERT_TRUE(timelines_.retire(mine).ok());
+    ASSERT_TRUE(device_.destroy_stream(stream).ok());
+    lasts.push_back(timelines_.now(mine));
+    device_.advance(20_us);
+  }
+  EXPECT_LE(device_.live_events(), 2 * 65u);  // of each, the one waited for and the last
+  EXPECT_LE(TestAccess::all(timelines_)[a_.value].clock.size(), 130u);
+  for (const Fence last : lasts) EXPECT_TRUE(complete(last));
+  EXPECT_THAT(timelines_.validate(), IsEmpty());
+}
+
+TEST_F(TimelinesTest, ARetiredStreamThatStillRunsKeepsItsEvent) {
+  std::vector<TimelineId> timelines;
+  for (int i = 0; i < 100; ++i) {
+    const Stream stream = device_.new_stream();
+    timelines.push_back(timelines_.of(stream));
+    work(stream, 1000_ms);
+    ASSERT_TRUE(timelines_.retire(timelines.back()).ok());
+  }
+  EXPECT_EQ(device_.live_events(), 100u);
+  EXPECT_FALSE(timelines_.satisfied(timelines_.now(timelines[0]), a_));
+  EXPECT_EQ(wait(a_, timelines_.now(timelines[0])), 1u);
+  EXPECT_THAT(timelines_.validate(), IsEmpty());
+}
+
+// Its event could not be recorded: nobody knows when its work ends.
+TEST_F(TimelinesTest, AStreamDestroyedWithoutRetireIsNamedAndTheRemedySaid) {
+  work(sa_);
+  const Fence point = timelines_.now(a_);
+  ASSERT_TRUE(device_.destroy_stream(sa_).ok());
+  for (int i = 0; i < 2; ++i) {
+    const Result<bool> waited = timelines_.wait(b_, point);
+    ASSERT_FALSE(waited.ok());
+    EXPECT_EQ(waited.error().code(), ErrorCode::device);
+    EXPECT_THAT(waited.error().message(), HasSubstr("on stream " + std::to_string(sa_.id)));
+    EXPECT_THAT(waited.error().message(), HasSubstr("call retire() before"));
+    EXPECT_FALSE(timelines_.satisfied(point, b_));
+  }
+  EXPECT_THAT(timelines_.validate(), IsEmpty());
+}
+
+TEST_F(TimelinesTest, AThreadsLookUpsAreItsTimelinesOwn) {
+  for (int i = 0; i < 40; ++i) {
+    const Stream stream = device_.new_stream();
+    Timelines others(device_, observer_);
+    EXPECT_EQ(others.of(sb_), TimelineId{0});
+    EXPECT_EQ(others.of(stream), TimelineId{1});
+    EXPECT_EQ(timelines_.of(sb_), b_);
+    EXPECT_EQ(timelines_.of(stream), TimelineId{static_cast<std::uint32_t>(3 + i)});
+  }
+}
+
+// Each thread queues work on its own stream, lets its neighbour's wait for it, and waits for all
+// that it knows of; points and completeness are read while others record.
+TEST_F(TimelinesTest, ThreadsMayDoEverythingAtOnce) {
+  constexpr int kThreads = 4;
+  constexpr int kSteps = 400;
+  std::vector<Stream> streams;
+  std::vector<TimelineId> ids;
+  for (int i = 0; i < kThreads; ++i) {
+    streams.push_back(device_.new_stream());
+    ids.push_back(timelines_.of(streams.back()));
+  }
+  std::vector<std::thread> threads;
+  for (std::size_t me = 0; me < kThreads; ++me) {
+    threads.emplace_back([&, me] {
+      std::mt19937_64 random(me);
+      for (int step = 0; step < kSteps; ++step) {
+        const TimelineId mine = ids[me], other = ids[random() % kThreads];
+        EXPECT_TRUE(device_.launch(streams[me], 1_us).ok());
+        const Fence fence = random() % 2 == 0 ? timelines_.now(mine) : *timelines_.record(mine);
+        EXPECT_TRUE(timelines_.satisfied(fence, mine));
+        EXPECT_TRUE(timelines_.wait(other, fence).ok());
+        EXPECT_TRUE(timelines_.satisfied(fence, other));
+        EXPECT_EQ(timelines_.stream(other),
+                  streams[timelines_.of(timelines_.stream(other)).value - ids[0].value]);
+        if (step % 16 == 0) {
+          EXPECT_TRUE(timelines_.host_wait(set_of({timelines_.now(other)})).ok());
+        }
+        if (step % 50 == 0) {
+          const Stream brief = device_.new_stream();
+          const TimelineId own = timelines_.of(brief);
+          EXPECT_TRUE(timelines_.retire(own).ok());
+          EXPECT_TRUE(timelines_.host_wait(set_of({timelines_.now(own)})).ok());
+        }
+        device_.advance(2_us);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(timelines_.validate(), IsEmpty());
+  EXPECT_THAT(TestAccess::retired(timelines_), IsEmpty());
 }
 
 TEST_F(TimelinesTest, CompletionIsAskedForOnceAndThenKnown) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -135,7 +136,7 @@ TEST(DeviceFold, ResettingPeaksStartsThemAtTheCurrentLevel) {
 TEST(DeviceFold, HeapsOfManyThreadsAddUpExactly) {
   constexpr int kThreads = 4, kRounds = 20000;
   DeviceFold device;
-  std::vector<HeapFold> heaps;
+  std::deque<HeapFold> heaps;
   for (std::uint32_t i = 0; i < kThreads; ++i) heaps.emplace_back(device, HeapId{i}, i);
   std::vector<std::thread> threads;
   for (std::uint32_t i = 0; i < kThreads; ++i) {

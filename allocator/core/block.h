@@ -1,0 +1,85 @@
+// Records of blocks, and of the free stretches between small ones: one cache line and a bit each,
+// from a pool. Whoever owns the pool guards them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/range_set.h"
+#include "core/timelines.h"
+#include "weir/types.h"
+
+namespace weir {
+
+struct Slab;
+
+// Who beside a block's own stream uses it.
+struct BlockUses {
+  FenceSet fences;                // of other streams
+  std::vector<TimelineId> users;  // that record_stream named
+};
+
+struct Block {
+  enum class State : std::uint8_t {
+    free,     // a stretch of a slab that nobody has
+    live,     // between allocate() and deallocate()
+    at_hand,  // deallocated, and kept whole for the next request of its size
+    slab,     // a run that small blocks are packed into
+  };
+
+  Address begin;
+  Bytes size;
+  // What is free stands in a list of stretches of like size (or of spare records: `next`).
+  union {
+    Bytes requested{};  // as asked for, if live
+    Block* previous;    // free: in its list
+  };
+  union {
+    BlockUses* uses = nullptr;  // not free; null: none
+    Block* next;                // free: in its list
+  };
+  std::uint64_t name = 0;  // a run: of the request that it was placed for (RequestHistory)
+  Slab* slab = nullptr;    // that it lies in, or is; null: a run of its own
+  // By address, among the tiles of its slab or, of a run, among the runs; null at the ends.
+  Block* before = nullptr;
+  Block* after = nullptr;
+  State state = State::free;
+
+  Range range() const { return {begin, size}; }
+  Address end() const { return begin + size; }
+  friend Address begin_of(const Block& block) { return block.begin; }
+};
+
+// Not thread-safe. Records stay where they are; what it has taken from the system it keeps.
+class BlockPool {
+ public:
+  Block* take() {
+    if (spare_ == nullptr) [[unlikely]]
+      add_chunk();
+    Block* const block = spare_;
+    spare_ = block->next;
+    *block = Block{};
+    return block;
+  }
+  void give_back(Block* block) {
+    block->next = spare_;
+    spare_ = block;
+  }
+
+  // Of `block`, new if need be.
+  BlockUses& uses(Block& block);
+  // It has none any more.
+  void drop_uses(Block& block);
+
+ private:
+  static constexpr std::size_t kChunk = 64;
+  void add_chunk();
+
+  std::vector<std::unique_ptr<Block[]>> chunks_;
+  Block* spare_ = nullptr;
+  std::vector<std::unique_ptr<BlockUses>> all_uses_;
+  std::vector<BlockUses*> spare_uses_;
+};
+
+}  // namespace weir

@@ -1,0 +1,149 @@
+// The invariants of PageTable, checked by counting again.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+
+#include "core/page_table.h"
+
+namespace weir {
+
+std::vector<std::string> PageTable::validate_pages() const {
+  std::vector<std::string> broken = validate_indexes();
+  const auto say = [&](std::uint32_t id, const std::string& what) {
+    broken.push_back("page " + std::to_string(id) + ": " + what);
+  };
+  Bytes total, leased, used;
+  std::set<std::uint32_t> slots(free_slots_.begin(), free_slots_.end());
+  for (const auto& [id, page] : pages_) {
+    if (id >= next_page_) say(id, "has a number that is yet to be given out");
+    if (page.id.value != id) say(id, "is listed under another number");
+    if (page.slot >= slots_ || !slots.insert(page.slot).second) say(id, "its slot is not its own");
+    if (page.edges.size() % 2 != 0) say(id, "a used range has no end");
+    if (std::adjacent_find(page.edges.begin(), page.edges.end(), std::greater_equal<>()) !=
+        page.edges.end()) {
+      say(id, "its used ranges overlap or touch");
+    }
+    if (!page.edges.empty() && page.edges.back() > page.size) {
+      say(id, "a used range ends behind the page");
+    }
+    Bytes in_ranges;
+    for (const auto& [offset, size] : page.used_ranges()) in_ranges += size;
+    if (in_ranges != page.used) say(id, "its used bytes differ from its used ranges");
+    if (page.lease.has_value() != (page.used > 0_B)) say(id, "leased, but idle; or the reverse");
+    total += page.size;
+    used += page.used;
+    if (page.lease) leased += page.size;
+  }
+  if (total != total_ || leased != leased_ || used != used_) {
+    broken.push_back("page table: the sums of total, leased or used bytes are wrong");
+  }
+  if (slots.size() != slots_) broken.push_back("page table: slots of no page");
+  for (std::string& what : validate_mappings()) broken.push_back(std::move(what));
+  return broken;
+}
+
+// The granules are exactly those of the mappings that pages list.
+std::vector<std::string> PageTable::validate_mappings() const {
+  std::vector<std::string> broken;
+  const auto say = [&](PageId id, const std::string& what) {
+    broken.push_back("page " + std::to_string(id.value) + ": " + what);
+  };
+  const std::vector<Mapping> mappings = list_mappings();
+  if (mappings.size() != mappings_) {
+    broken.push_back("page table: the number of mappings is wrong");
+  }
+  for (const auto& [id, page] : pages_) {
+    std::set<Address> listed;
+    for (const Mapping& mine : page.mappings) {
+      if (!listed.insert(mine.at).second) say(page.id, "lists a mapping twice");
+      if (mine.page.value != id) say(page.id, "lists a mapping that is not its own");
+    }
+  }
+  std::map<Address, std::pair<const Page*, Bytes>> granules;
+  const Mapping* before = nullptr;
+  Address end;
+  for (const Mapping& mapping : mappings) {
+    const auto known = pages_.find(mapping.page.value);
+    if (known == pages_.end()) {
+      broken.push_back("page table: a mapping is of no page");
+      continue;
+    }
+    if (mapping.at.value % GranuleMap::kGranule.count != 0) {
+      broken.push_back("page table: a mapping is not where it can be");
+    }
+    if (before != nullptr && mapping.at < end) {
+      broken.push_back("page table: two mappings overlap");
+    }
+    if (before != nullptr && mapping.at == end && before->row != mapping.row) {
+      broken.push_back("page table: two rows touch");
+    }
+    before = &mapping;
+    end = mapping.at + known->second.size;
+    for (Bytes offset; offset < known->second.size; offset += GranuleMap::kGranule) {
+      granules[mapping.at + offset] = {&known->second, offset};
+    }
+  }
+  granules_.visit([&](Address at, const GranuleMap::Entry& entry) {
+    const auto expected = granules.find(at);
+    if (expected == granules.end()) {
+      broken.push_back("page table: an address is mapped that no page lists");
+      return;
+    }
+    if (expected->second != std::pair<const Page*, Bytes>(entry.page, entry.offset)) {
+      say(expected->second.first->id, "another page, or part of it, is found where it is mapped");
+    }
+    granules.erase(expected);
+  });
+  for (const auto& [at, mine] : granules) say(mine.first->id, "lists a mapping that is not there");
+  return broken;
+}
+
+std::vector<std::string> PageTable::validate_indexes() const {
+  refresh();
+  BySize idle;
+  std::map<HeapId, Ends> ends;
+  for (const auto& [heap, indexed] : ends_) ends[heap];
+  for (const auto& [id, page] : pages_) {
+    if (!page.lease) {
+      idle.emplace(page.size, PageId{id});
+      continue;
+    }
+    if (page.tail() > 0_B) ends[*page.lease].tails.emplace(page.tail(), PageId{id});
+    if (page.head() > 0_B) ends[*page.lease].heads.emplace(page.head(), PageId{id});
+  }
+  std::vector<std::string> broken;
+  if (idle != idle_) broken.push_back("page table: the index of idle pages is wrong");
+  for (const auto& [heap, expected] : ends) {
+    if (this->ends(heap).tails != expected.tails || this->ends(heap).heads != expected.heads) {
+      broken.push_back("page table: the index of heap " + std::to_string(heap.value) +
+                       "'s free page ends is wrong");
+    }
+  }
+  return broken;
+}
+
+std::map<HeapId, RangeSet> PageTable::usable_by_recount() const {
+  std::map<HeapId, RangeSet> usable;
+  for (const Mapping& mapping : list_mappings()) {
+    RangeSet& heap = usable[mapping.heap];
+    const auto known = pages_.find(mapping.page.value);
+    if (known == pages_.end()) continue;
+    const Page& page = known->second;
+    if (page.lease && *page.lease != mapping.heap) continue;
+    Bytes at;
+    const auto add = [&](Bytes end) {
+      if (at < end && !heap.overlaps({mapping.at + at, end - at})) {
+        heap.insert({mapping.at + at, end - at});  // what overlaps is reported elsewhere
+      }
+    };
+    for (const auto& [offset, size] : page.used_ranges()) {
+      add(offset);
+      at = offset + size;
+    }
+    add(page.size);
+  }
+  return usable;
+}
+
+}  // namespace weir

@@ -1,0 +1,39 @@
+// Finds the run (a large block, or a slab) that an address lies in, among those of one stream heap.
+// Not thread-safe.
+#pragma once
+
+#include "core/block.h"
+#include "core/granule_index.h"
+
+namespace weir {
+
+class RunIndex {
+ public:
+  // No run is where it is.
+  void add(Block* run) { runs_.insert_after(runs_.last_at(run->begin), run); }
+  void remove(Block* run) { runs_.remove(run); }
+
+  // The run that `address` lies in, or the last that begins before it; null: none does.
+  Block* at_or_before(Address address) const { return runs_.last_at(address); }
+
+  // The same; null also where that takes a search.
+  Block* at_or_before_near(Address address) const {
+    Block* const first = runs_.first_near(address);
+    if (first == nullptr) return nullptr;
+    Block* at = first->begin <= address ? first : first->before;
+    while (at != nullptr && at->after != nullptr && at->after->begin <= address) at = at->after;
+    return at;
+  }
+
+  // Calls visit(Block*) for every run, by address.
+  template <class Visitor>
+  void for_each(Visitor&& visit) const {
+    for (Block* run = runs_.first(); run != nullptr; run = run->after) visit(run);
+  }
+  bool consistent() const { return runs_.consistent(); }
+
+ private:
+  GranuleIndex<Block> runs_;
+};
+
+}  // namespace weir

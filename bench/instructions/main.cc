@@ -1,0 +1,103 @@
+// One kind of pair, many times, on the null device: for a tool that counts instructions.
+//
+// usage: weir_instructions SCENARIO PAIRS
+//
+// The count for PAIRS less that for fewer is the cost of the difference: start-up, warm-up and the
+// end are the same for both. bench/instructions/check does that.
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/support/mix.h"
+#include "bench/support/null_device.h"
+#include "weir/device_heap.h"
+
+namespace weir::bench {
+namespace {
+
+// Long enough that tables have grown to their size, and the mix to its steady state.
+constexpr std::size_t kHotWarmUp = 2'000;
+constexpr std::size_t kMixWarmUp = 40'000;
+// The replacements are made for the longest run, so that making them costs each run the same.
+constexpr std::size_t kMostMixPairs = 40'000;
+
+[[noreturn]] void stop(const std::string& why) {
+  std::fprintf(stderr, "weir_instructions: %s\n", why.c_str());
+  std::exit(1);
+}
+
+void* allocate(DeviceHeap& heap, Bytes bytes, Stream stream) {
+  Result<void*> block = heap.allocate(bytes, stream);
+  if (!block.ok()) [[unlikely]]
+    stop(block.error().message());
+  return *block;
+}
+
+void deallocate(DeviceHeap& heap, void* block) {
+  const Status status = heap.deallocate(block);
+  if (!status.ok()) [[unlikely]]
+    stop(status.error().message());
+}
+
+void hot_pairs(DeviceHeap& heap, Stream stream, Bytes bytes, std::size_t pairs) {
+  std::size_t failed = 0;
+  for (std::size_t i = 0; i < kHotWarmUp + pairs; ++i) {
+    const Result<void*> block = heap.allocate(bytes, stream);
+    const Status status = heap.deallocate(block ? *block : nullptr);
+    failed += block && status ? 0 : 1;
+  }
+  if (failed > 0) stop("a call failed");
+}
+
+void random_mix(DeviceHeap& heap, Stream stream, std::size_t pairs) {
+  if (pairs > kMostMixPairs) stop("more pairs than replacements were made");
+  const Mix mix = make_mix(kMixLive, kMixWarmUp + kMostMixPairs);
+  std::vector<void*> live;
+  for (const Bytes bytes : mix.first) live.push_back(allocate(heap, bytes, stream));
+  for (std::size_t i = 0; i < kMixWarmUp + pairs; ++i) {
+    const Replacement& each = mix.replacements[i];
+    deallocate(heap, live[each.index]);
+    live[each.index] = allocate(heap, {each.bytes}, stream);
+  }
+  for (void* const block : live) deallocate(heap, block);
+}
+
+// What is left at the end is the same after any number of pairs, and is not looked at by
+// validate(): its work would depend on how many pages there came to be.
+void expect_nothing_live(const DeviceHeap& heap, std::size_t pairs) {
+  const Gauge blocks = heap.statistics().live_blocks;
+  if (blocks.current != 0) stop("blocks are live at the end");
+  if (blocks.total < pairs) stop("fewer pairs were made than asked for");
+}
+
+int run(std::string_view scenario, std::size_t pairs) {
+  NullDevice device;
+  DeviceHeap heap(device);
+  const Stream stream = device.stream(NullDevice::stream_handle(0)).value();
+  if (scenario == "hot_pair/512B") {
+    hot_pairs(heap, stream, 512_B, pairs);
+  } else if (scenario == "hot_pair/1MiB") {
+    hot_pairs(heap, stream, 1_MiB, pairs);
+  } else if (scenario == "hot_pair/32MiB") {
+    hot_pairs(heap, stream, 32_MiB, pairs);
+  } else if (scenario == "random_mix") {
+    random_mix(heap, stream, pairs);
+  } else {
+    stop("no scenario is " + std::string(scenario));
+  }
+  expect_nothing_live(heap, pairs);
+  return 0;
+}
+
+}  // namespace
+}  // namespace weir::bench
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: weir_instructions SCENARIO PAIRS\n");
+    return 2;
+  }
+  return weir::bench::run(argv[1], std::strtoull(argv[2], nullptr, 10));
+}

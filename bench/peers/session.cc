@@ -1,0 +1,66 @@
+#include "bench/peers/session.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace weir::peers {
+namespace {
+
+// Written as it goes: a run that is cut short leaves what it had.
+void print(const nlohmann::ordered_json& line) {
+  std::puts(line.dump().c_str());
+  std::fflush(stdout);
+}
+
+nlohmann::ordered_json line_of(const std::string& peer, const std::string& loop,
+                               const Sample& sample) {
+  return {
+      {"peer", peer},      {"loop", loop},        {"mean", sample.mean},  {"median", sample.median},
+      {"low", sample.low}, {"high", sample.high}, {"pairs", sample.pairs}};
+}
+
+}  // namespace
+
+void print_result(const std::string& peer, const std::string& loop, const Sample& sample) {
+  print(line_of(peer, loop, sample));
+}
+
+void print_mix(const std::string& peer, const MixSample& mix) {
+  nlohmann::ordered_json line = line_of(peer, "mix", mix.sample);
+  line["live_bytes"] = mix.live_bytes;
+  if (mix.reserved) line["reserved_bytes"] = *mix.reserved;
+  print(line);
+}
+
+void print_error(const std::string& peer, const std::string& loop, const std::string& message) {
+  // The message may hold bytes that are no UTF-8, of which JSON is made.
+  const nlohmann::ordered_json line = {{"peer", peer}, {"loop", loop}, {"error", message}};
+  std::puts(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  std::fflush(stdout);
+}
+
+bool Session::wanted(const std::string& loop) const {
+  const auto begins = [&](const std::string& start) { return loop.starts_with(start); };
+  return options_.loops.empty() || std::ranges::any_of(options_.loops, begins);
+}
+
+Clock::duration Session::length() const {
+  return std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(options_.seconds));
+}
+
+const bench::Mix& Session::mix() {
+  constexpr std::size_t kCount = 1 << 22;
+  if (mix_.first.empty()) mix_ = bench::make_mix(bench::kMixLive, kCount);
+  return mix_;
+}
+
+Session::Settle::~Settle() {
+  try {
+    gpu.synchronize();
+  } catch (const std::exception&) {  // a device that is lost: the next loop's call says so
+  }
+}
+
+}  // namespace weir::peers

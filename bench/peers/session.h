@@ -1,0 +1,118 @@
+// Runs the loops over one allocator, and prints a line of JSON for each.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/peers/loops.h"
+#include "weir/device_heap.h"
+
+namespace weir::peers {
+
+struct Options {
+  bool gpu = true;
+  std::vector<std::string> peers;  // empty: every one
+  std::vector<std::string> loops;  // beginnings of names; empty: every one
+  std::vector<unsigned> threads = {1, 2, 4, 8, 16};
+  double seconds = 0.2;  // each loop, once it is warm
+};
+
+// A line of JSON on stdout: {"peer", "loop", "mean", "median", "low", "high", "pairs"}; for the mix
+// also "live_bytes" and, where it is known, "reserved_bytes".
+void print_result(const std::string& peer, const std::string& loop, const Sample& sample);
+void print_mix(const std::string& peer, const MixSample& mix);
+// {"peer", "loop", "error"}.
+void print_error(const std::string& peer, const std::string& loop, const std::string& message);
+
+class Session {
+ public:
+  Session(const Options& options, const Gpu& gpu) : options_(options), gpu_(gpu) {}
+
+  // `make(policy)` makes the allocator, with nothing in it: once for each loop, so that the order
+  // of the loops makes no difference. What fails is printed, and the rest goes on.
+  template <class Make>
+  void run(const std::string& name, Make make) {
+    run_hot(name, make);
+    attempt(name, "mix", make,
+            [&](auto& peer) { print_mix(name, random_mix(peer, gpu_, mix(), length())); });
+    for (const bool own : {true, false}) {
+      for (const unsigned threads : options_.threads) run_crowd(name, make, threads, own);
+    }
+    using P = decltype(make(ReusePolicy::wait));
+    if constexpr (P::kFences) {
+      run_fenced(name, "fenced.512B", 512, ReusePolicy::wait, make);
+      run_fenced(name, "fenced.1MiB", 1 << 20, ReusePolicy::wait, make);
+    }
+  }
+
+  // Checks that a fence is kept, and measures. `policy` is for Weir alone.
+  template <class Make>
+  void run_fenced(const std::string& name, const std::string& loop, std::size_t bytes,
+                  ReusePolicy policy, Make make) {
+    const auto same = [&](ReusePolicy) { return make(policy); };
+    bool kept = false;
+    attempt(name, loop, same, [&](auto& peer) {
+      check_fence(peer, gpu_, bytes);
+      kept = true;
+    });
+    if (!kept) return;
+    attempt(name, loop, same,
+            [&](auto& peer) { print_result(name, loop, fenced(peer, gpu_, bytes, length())); });
+  }
+
+  bool failed() const { return failed_; }
+
+ private:
+  // Waits at its end: an allocator that goes waits for no work, whatever ended the loop.
+  struct Settle {
+    const Gpu& gpu;
+    ~Settle();
+  };
+
+  template <class Make>
+  void run_hot(const std::string& name, Make make) {
+    const std::pair<const char*, std::size_t> sizes[] = {
+        {"hot.512B", 512}, {"hot.1MiB", 1 << 20}, {"hot.32MiB", 32 << 20}};
+    for (const auto& [loop, bytes] : sizes) {
+      attempt(name, loop, make, [&, loop = loop, bytes = bytes](auto& peer) {
+        print_result(name, loop, hot(peer, gpu_, bytes, length()));
+      });
+    }
+  }
+
+  template <class Make>
+  void run_crowd(const std::string& name, Make make, unsigned threads, bool own) {
+    const std::string loop = (own ? "own." : "shared.") + std::to_string(threads);
+    attempt(name, loop, make, [&](auto& peer) {
+      print_result(name, loop, crowd(peer, gpu_, threads, own, std::size_t{1} << 20, length()));
+    });
+  }
+
+  // Weir's default policy, but in the fenced loops.
+  template <class Make, class Body>
+  void attempt(const std::string& name, const std::string& loop, Make make, Body body) {
+    if (!wanted(loop)) return;
+    try {
+      gpu_.synchronize();
+      auto peer = make(ReusePolicy::balanced);
+      const Settle settle{gpu_};
+      body(peer);
+    } catch (const std::exception& error) {
+      print_error(name, loop, error.what());
+      failed_ = true;
+    }
+  }
+
+  bool wanted(const std::string& loop) const;
+  Clock::duration length() const;
+  const bench::Mix& mix();
+
+  const Options& options_;
+  const Gpu& gpu_;
+  bench::Mix mix_;  // made when it is first wanted
+  bool failed_ = false;
+};
+
+}  // namespace weir::peers

@@ -1,0 +1,55 @@
+#include "bench/peers/torch_context.h"
+
+#include <c10/cuda/CUDAFunctions.h>
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "bench/peers/cuda_check.h"
+
+// libc10_cuda exports it, and no header declares it: PyTorch, too, does so where it calls it.
+namespace c10::cuda::_internal {
+C10_CUDA_API void setHasPrimaryContext(bool (*answer)(DeviceIndex));
+}
+
+namespace weir::peers {
+namespace {
+
+using GetState = CUresult (*)(CUdevice, unsigned* flags, int* active);
+
+// From the runtime that is loaded: the program has no link to the driver.
+GetState find_get_state() {
+  constexpr unsigned kSince = 7000;  // CUDA 7.0
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  check_cuda("cudaGetDriverEntryPointByVersion",
+             cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &function, kSince,
+                                              cudaEnableDefault, &result));
+  if (result != cudaDriverEntryPointSuccess || function == nullptr) {
+    throw std::runtime_error("the driver has no cuDevicePrimaryCtxGetState");
+  }
+  return reinterpret_cast<GetState>(function);
+}
+
+bool has_primary_context(c10::DeviceIndex device) {
+  static const GetState get_state = find_get_state();
+  unsigned flags = 0;
+  int active = 0;
+  const CUresult result = get_state(device, &flags, &active);
+  if (result != CUDA_SUCCESS) {
+    throw std::runtime_error("cuDevicePrimaryCtxGetState: CUresult " + std::to_string(result));
+  }
+  return active != 0;
+}
+
+}  // namespace
+
+void set_torch_context_hook() {
+  c10::cuda::_internal::setHasPrimaryContext(&has_primary_context);
+  // Asked once here, where what is amiss can be reported.
+  static_cast<void>(c10::cuda::hasPrimaryContext(0));
+}
+
+}  // namespace weir::peers

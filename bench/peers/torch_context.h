@@ -1,0 +1,12 @@
+// What PyTorch's CUDA library asks of the large one that is not linked here (libtorch_cuda).
+#pragma once
+
+namespace weir::peers {
+
+// Lets libc10_cuda know whether a device's primary context exists; it asks whenever a device is
+// made current again, and ends the process without an answer. The same call of the driver answers
+// as in a program with all of PyTorch, so it costs the same. Call it before PyTorch's allocator is
+// used.
+void set_torch_context_hook();
+
+}  // namespace weir::peers

@@ -1,0 +1,76 @@
+// PyTorch's CUDA caching allocator, through its C++ interface, without tensors or Python. Its
+// backend and settings are those that PYTORCH_CUDA_ALLOC_CONF had when the process started.
+#pragma once
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "bench/peers/peer.h"
+
+namespace weir::peers {
+
+class Torch {
+ public:
+  static constexpr bool kFences = true;
+  struct Lane {
+    cudaStream_t raw;
+    c10::cuda::CUDAStream stream;
+  };
+
+  Torch() {
+    allocator_->init(c10::cuda::device_count());
+    deleter_ = allocator_->raw_deleter();
+    // recordStream() passes over memory whose deleter it does not know, and says nothing.
+    if (deleter_ == nullptr) throw std::runtime_error("PyTorch's allocator has no raw_deleter()");
+  }
+  Torch(const Torch&) = delete;
+  Torch& operator=(const Torch&) = delete;
+  // The allocator is the process's: the next one is the same, without its memory.
+  ~Torch() {
+    try {
+      allocator_->emptyCache();
+    } catch (const std::exception&) {  // what failed has been reported
+    }
+  }
+
+  // As the process was told to use: "native", "expandable" or "async".
+  static std::string setting() {
+    if (c10::cuda::CUDACachingAllocator::get()->name() == "cudaMallocAsync") return "async";
+    // The first line reads the environment. (CUDAAllocatorConfig's own answer depends on a macro of
+    // PyTorch's build, which its headers don't carry.)
+    static_cast<void>(c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::instance());
+    using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+    return Config::use_expandable_segments() ? "expandable" : "native";
+  }
+
+  Lane lane(void* stream) {
+    const auto raw = static_cast<cudaStream_t>(stream);
+    return {raw, c10::cuda::getStreamFromExternal(raw, 0)};
+  }
+  void* allocate(std::size_t bytes, Lane& lane) {
+    return allocator_->raw_alloc_with_stream(bytes, lane.raw);
+  }
+  // The fence is taken when the block is freed; the block comes back when a later allocation finds,
+  // by asking, that it is past. Until then other memory is used: reuse never waits on the GPU.
+  void fence(void* block, Lane&, Lane& user) {
+    c10::DataPtr data(block, block, deleter_, c10::Device(c10::kCUDA, 0));
+    allocator_->recordStream(data, user.stream);
+    static_cast<void>(data.release_context());
+  }
+  void free(void* block, Lane&) { allocator_->raw_delete(block); }
+  Reserved reserved() const {
+    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return static_cast<std::uint64_t>(allocator_->getDeviceStats(0).reserved_bytes[kAll].current);
+  }
+
+ private:
+  c10::cuda::CUDACachingAllocator::CUDAAllocator* const allocator_ =
+      c10::cuda::CUDACachingAllocator::get();
+  c10::DeleterFnPtr deleter_ = nullptr;
+};
+
+}  // namespace weir::peers

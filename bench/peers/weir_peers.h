@@ -1,0 +1,65 @@
+// Weir, through the core's interface (streams looked up before) and through the public one (stream
+// handles, exceptions).
+#pragma once
+
+#include <stdexcept>
+#include <utility>
+
+#include "bench/peers/peer.h"
+#include "weir/allocator.h"
+#include "weir/device_heap.h"
+
+namespace weir::peers {
+
+class WeirHeap {
+ public:
+  static constexpr bool kFences = true;
+  using Lane = Stream;
+
+  // `device` must outlive it.
+  WeirHeap(Device& device, ReusePolicy policy)
+      : device_(device), heap_(device, {.reuse = policy}) {}
+
+  Lane lane(void* stream) { return value_of(device_.stream(stream)); }
+  void* allocate(std::size_t bytes, Lane& lane) {
+    return value_of(heap_.allocate(Bytes{bytes}, lane));
+  }
+  void fence(void* block, Lane&, Lane& user) { check(heap_.fence(block, user)); }
+  void free(void* block, Lane&) { check(heap_.deallocate(block)); }
+  Reserved reserved() const { return heap_.statistics().reserved_bytes.current; }
+
+ private:
+  static void check(const Status& status) {
+    if (!status.ok()) [[unlikely]]
+      throw std::runtime_error(status.error().message());
+  }
+  template <class T>
+  static T value_of(Result<T> result) {
+    if (!result.ok()) [[unlikely]]
+      throw std::runtime_error(result.error().message());
+    return *std::move(result);
+  }
+
+  Device& device_;
+  DeviceHeap heap_;
+};
+
+class WeirAllocator {
+ public:
+  static constexpr bool kFences = true;
+  using Lane = void*;
+
+  // The other settings are the defaults: the environment isn't read. `device` must outlive it.
+  WeirAllocator(Device& device, ReusePolicy policy) : allocator_(device, {.reuse = policy}) {}
+
+  Lane lane(void* stream) { return stream; }
+  void* allocate(std::size_t bytes, Lane lane) { return allocator_.allocate(Bytes{bytes}, lane); }
+  void fence(void* block, Lane, Lane user) { allocator_.fence(block, user); }
+  void free(void* block, Lane) { allocator_.deallocate(block); }
+  Reserved reserved() const { return allocator_.statistics().reserved_bytes.current; }
+
+ private:
+  Allocator allocator_;
+};
+
+}  // namespace weir::peers

@@ -1,0 +1,201 @@
+// Mutex: one thread at a time, whatever the holder does meanwhile; and Hoards, the list beside it
+// that needs no lock.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <ctime>
+#include <thread>
+#include <vector>
+
+#include "core/hoards.h"
+#include "core/mutex.h"
+
+namespace weir {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(Mutex, OneThreadAtATimeIsInside) {
+  constexpr int kThreads = 16, kRounds = 5'000;
+  Mutex mutex;
+  std::atomic<int> inside{0};
+  std::uint64_t count = 0;  // guarded by mutex
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < kRounds; ++round) {
+        const MutexLock lock(mutex);
+        EXPECT_EQ(inside.fetch_add(1, std::memory_order_relaxed), 0);
+        ++count;
+        inside.fetch_sub(1, std::memory_order_relaxed);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(count, std::uint64_t{kThreads} * kRounds);
+}
+
+TEST(Mutex, WhatIsWrittenInsideIsSeenByTheNext) {
+  constexpr int kRounds = 20'000;
+  Mutex mutex;
+  std::array<std::uint64_t, 32> words{};  // all the same, outside the lock
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < kRounds; ++round) {
+        const MutexLock lock(mutex);
+        const std::uint64_t next = words[0] + 1;
+        for (std::uint64_t& word : words) {
+          ASSERT_EQ(word, next - 1);
+          word = next;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(words[31], 3u * kRounds);
+}
+
+TEST(Mutex, TryLockTakesItOnlyWhenNobodyHasIt) {
+  Mutex mutex;
+  ASSERT_TRUE(mutex.try_lock());
+  bool taken = true;
+  std::thread([&] {
+    taken = mutex.try_lock();
+    if (taken) mutex.unlock();
+  }).join();
+  EXPECT_FALSE(taken);
+  mutex.unlock();
+  std::thread([&] {
+    taken = mutex.try_lock();
+    if (taken) mutex.unlock();
+  }).join();
+  EXPECT_TRUE(taken);
+}
+
+TEST(Mutex, TryLockAndLockExcludeEachOther) {
+  constexpr std::uint64_t kRounds = 20'000;
+  Mutex mutex;
+  std::uint64_t count = 0, tried = 0;  // guarded by mutex
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, tries = i % 2 == 0] {
+      for (std::uint64_t round = 0; round < kRounds;) {
+        if (!tries) {
+          mutex.lock();
+        } else if (!mutex.try_lock()) {
+          std::this_thread::yield();
+          continue;
+        } else {
+          ++tried;
+        }
+        ++count;
+        mutex.unlock();
+        ++round;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(count, 4 * kRounds);
+  EXPECT_EQ(tried, 2 * kRounds);
+}
+
+std::chrono::nanoseconds processor_time_of_this_thread() {
+  timespec now{};
+  EXPECT_EQ(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now), 0);
+  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
+
+TEST(Mutex, WhoWaitsForAHolderThatSleepsSleepsToo) {
+  constexpr auto kHeld = 200ms;
+  Mutex mutex;
+  bool done = false;  // guarded by mutex
+  std::array<std::chrono::nanoseconds, 3> used{};
+  std::vector<std::thread> threads;
+  mutex.lock();
+  std::atomic<int> waiting{0};
+  for (std::chrono::nanoseconds& mine : used) {
+    threads.emplace_back([&] {
+      ++waiting;
+      const MutexLock lock(mutex);
+      EXPECT_TRUE(done);
+      mine = processor_time_of_this_thread();
+    });
+  }
+  while (waiting.load() < 3) std::this_thread::yield();
+  std::this_thread::sleep_for(kHeld);
+  done = true;
+  mutex.unlock();
+  for (std::thread& thread : threads) thread.join();
+  for (const std::chrono::nanoseconds mine : used) EXPECT_LT(mine, kHeld / 4);
+}
+
+struct Heap {
+  Hoards<Heap>::Link link;
+  std::atomic<int> taken{0};
+};
+
+TEST(Hoards, AListIsTakenWholeAndOnce) {
+  Hoards<Heap> hoards;
+  EXPECT_EQ(hoards.take(), nullptr);
+  std::array<Heap, 5> heaps;
+  for (Heap& heap : heaps) hoards.push(heap, heap.link);
+  int taken = 0;
+  for (Heap* heap = hoards.take(); heap != nullptr; heap = heap->link.next) {
+    ++heap->taken;
+    ++taken;
+  }
+  EXPECT_EQ(taken, 5);
+  for (const Heap& heap : heaps) EXPECT_EQ(heap.taken.load(), 1);
+  EXPECT_EQ(hoards.take(), nullptr);
+}
+
+TEST(Hoards, AHeapThatIsPutBackIsTakenAgain) {
+  Hoards<Heap> hoards;
+  std::array<Heap, 3> heaps;
+  for (Heap& heap : heaps) hoards.push(heap, heap.link);
+  for (Heap* heap = hoards.take(); heap != nullptr;) {
+    Heap* const next = heap->link.next;
+    if (heap == &heaps[1]) hoards.push(*heap, heap->link);
+    heap = next;
+  }
+  EXPECT_EQ(hoards.take(), &heaps[1]);
+  EXPECT_EQ(heaps[1].link.next, nullptr);
+}
+
+TEST(Hoards, EveryHeapThatThreadsPushIsTakenExactlyOnce) {
+  constexpr std::size_t kThreads = 3, kHeaps = 20'000;
+  Hoards<Heap> hoards;
+  std::vector<std::vector<Heap>> heaps;
+  for (std::size_t i = 0; i < kThreads; ++i) heaps.emplace_back(kHeaps);
+  std::atomic<std::size_t> pushing{kThreads};
+  const auto take_all = [&] {
+    std::size_t taken = 0;
+    for (Heap* heap = hoards.take(); heap != nullptr; heap = heap->link.next, ++taken) {
+      heap->taken.fetch_add(1, std::memory_order_relaxed);
+    }
+    return taken;
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      for (Heap& heap : heaps[i]) hoards.push(heap, heap.link);
+      --pushing;
+    });
+  }
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      while (pushing.load() > 0) (void)take_all();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  (void)take_all();
+  for (const std::vector<Heap>& mine : heaps) {
+    for (const Heap& heap : mine) ASSERT_EQ(heap.taken.load(), 1);
+  }
+}
+
+}  // namespace
+}  // namespace weir
