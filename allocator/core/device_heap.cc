@@ -97,56 +97,57 @@ Result<StreamHeap*> DeviceHeap::Impl::heap_of(Stream stream) {
   return by_stream_[stream.id] = heap;
 }
 
-Result<Address> DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream) {
+Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, Status& status) {
   KnownStream& known = this->known(stream);
   while (true) {
     if (knows(known, stream)) [[likely]] {
-      Result<Address> at = known.heap->allocate(bytes, stream.id);
-      if (!at || *at != Address{}) [[likely]]
+      const Address at = known.heap->allocate(bytes, stream.id, status);
+      if (at != Address{} || !status) [[likely]]
         return at;
     }
     Result<StreamHeap*> heap = heap_of(stream);
-    if (!heap) return std::move(heap).error();
+    if (!heap) {
+      status = std::move(heap).error();
+      return {};
+    }
     known = {number_, stream.id, *heap};
   }
 }
 
 Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
   if (bytes == 0_B) return nullptr;
-  Result<Address> at = allocate(bytes, stream);
-  if (!at) [[unlikely]]
-    return std::move(at).error();
-  return at->pointer();
-}
-
-Result<Address> DeviceHeap::Impl::allocate(Bytes bytes, Stream stream) {
   // Refused before anything is rounded or reserved.
   if (bytes > device_bytes_) [[unlikely]]
     return out_of_memory(bytes, stream);
-  const auto settled = [](const Result<Address>& at) {
-    return at || at.error().code() != ErrorCode::out_of_memory;
-  };
-  Result<Address> at = try_allocate(bytes, stream);
-  if (settled(at)) [[likely]]
-    return at;
+  Status status;
+  const Address at = try_allocate(bytes, stream, status);
+  if (at != Address{}) [[likely]]
+    return at.pointer();
+  return allocate_under_pressure(bytes, stream, std::move(status));
+}
 
+// What else can be done about `status`, which says why there was no memory.
+Result<void*> DeviceHeap::Impl::allocate_under_pressure(Bytes bytes, Stream stream, Status status) {
+  Address at;
+  const auto settled = [&] {
+    return at != Address{} || status.error().code() != ErrorCode::out_of_memory;
+  };
+  const auto try_again = [&] {
+    status = {};
+    at = try_allocate(bytes, stream, status);
+  };
   // What heaps that were at work kept at hand.
-  if (give_back_at_hand()) {
-    at = try_allocate(bytes, stream);
-    if (settled(at)) return at;
-  }
+  if (!settled() && give_back_at_hand()) try_again();
   // The host need only wait for idle pages where they must be unmapped.
-  if (pages_.totals().short_of_mappings) {
-    if (Status status = pages_.wait_for_idle_pages(); !status) return std::move(status).error();
+  if (!settled() && pages_.totals().short_of_mappings) {
+    if (Status waited = pages_.wait_for_idle_pages(); !waited) return std::move(waited).error();
     if (Result<Bytes> gone = pages_.trim(0_B); !gone) return std::move(gone).error();
-    at = try_allocate(bytes, stream);
-    if (settled(at)) return at;
+    try_again();
   }
-  if (call_back(bytes)) {
-    at = try_allocate(bytes, stream);
-    if (settled(at)) return at;
-  }
-  return out_of_memory(bytes, stream);
+  if (!settled() && call_back(bytes)) try_again();
+  if (at != Address{}) return at.pointer();
+  if (!settled()) return out_of_memory(bytes, stream);
+  return std::move(status).error();
 }
 
 bool DeviceHeap::Impl::give_back_at_hand() const {

@@ -34,7 +34,6 @@ class DeviceHeap::Impl {
   Impl(Device& device, const HeapOptions& options, EventSink* sink);
 
   Result<void*> allocate_block(Bytes bytes, Stream stream);
-  Result<Address> allocate(Bytes bytes, Stream stream);
   Status fence(std::span<void* const> blocks, Stream user);
   Status record_stream(void* block, Stream user);
   Status deallocate(void* block);
@@ -59,7 +58,8 @@ class DeviceHeap::Impl {
   static constexpr std::size_t kMostHeaps = 65'000;
 
   Result<StreamHeap*> heap_of(Stream stream);
-  Result<Address> try_allocate(Bytes bytes, Stream stream);
+  Address try_allocate(Bytes bytes, Stream stream, Status& status);
+  Result<void*> allocate_under_pressure(Bytes bytes, Stream stream, Status status);
   Result<StreamHeap*> owner_of_block(const void* block, const char* call) const;
   static Error unknown(const void* block, const char* call);
   Status fence_one(void* block, Stream user);

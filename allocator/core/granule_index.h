@@ -139,7 +139,8 @@ Node* GranuleIndex<Node>::search_last_at(Address address) const {
 template <class Node>
 void GranuleIndex<Node>::enter(Node* node) {
   const std::uint64_t granule = begin_of(*node).value / kGranule;
-  Table& table = table_of(granule);
+  const std::uint64_t near = granule / kGranules - first_table_;
+  Table& table = near < count_ && tables_[near] != nullptr ? *tables_[near] : table_of(granule);
   Node*& first = table.first[granule % kGranules];
   if (first == nullptr) table.filled[granule % kGranules / 64] |= std::uint64_t{1} << granule % 64;
   if (first == nullptr || begin_of(*node) < begin_of(*first)) first = node;

@@ -35,12 +35,7 @@ void flip(std::vector<Bytes>& edges, Bytes begin, Bytes end) {
   const auto at = std::lower_bound(edges.begin(), edges.end(), begin);
   assert(at == edges.end() || *at == begin || end <= *at);
   if (at == edges.end() || end < *at) {
-    const auto before = at - edges.begin();
-    edges.push_back({});
-    edges.push_back({});
-    std::move_backward(edges.begin() + before, edges.end() - 2, edges.end());
-    edges[static_cast<std::size_t>(before)] = begin;
-    edges[static_cast<std::size_t>(before) + 1] = end;
+    edges.insert(at, {begin, end});
   } else if (*at == end) {
     *at = begin;
   } else if (const auto next = at + 1; next != edges.end() && *next == end) {

@@ -27,10 +27,11 @@ RangeSet::Member* RangeSet::take_spare() {
 // In order of size and address.
 void RangeSet::list(Member* member) {
   const std::uint64_t list = list_of(member->range.size);
-  const auto order = [](const Member* of) { return std::pair(of->range.size, of->range.begin); };
+  const Range range = member->range;
   Member* previous = nullptr;
   Member* next = lists_[list];
-  while (next != nullptr && order(next) < order(member)) {
+  while (next != nullptr && (next->range.size < range.size ||
+                             (next->range.size == range.size && next->range.begin < range.begin))) {
     previous = next;
     next = next->next;
   }

@@ -30,48 +30,52 @@ void StreamHeap::serve(Stream stream) {
 
 PageHeap::Owner StreamHeap::owner() { return {id_, timeline_, fold_}; }
 
-Result<Address> StreamHeap::allocate(Bytes requested, std::uint64_t stream) {
+Address StreamHeap::allocate(Bytes requested, std::uint64_t stream, Status& status) {
   const Bytes bytes = round_up(requested, kGrain);
   const MutexLock lock(mutex_);
-  if (stream != serves_) return Address{};
-  Block* const at_hand = find_at_hand(bytes);
-  Result<Block*> found = at_hand != nullptr && suits(*at_hand) ? wait_and_take(at_hand)
-                         : bytes <= Slabs::kLargest            ? allocate_small(bytes)
-                                                    : allocate_run(bytes, /*for_slab=*/false);
-  if (!found) [[unlikely]]
-    return std::move(found).error();
-  Block& block = **found;
+  if (stream != serves_) return {};
+  Block* block = kept_ > 0 ? find_at_hand(bytes) : nullptr;
+  if (block != nullptr && suits(*block)) {
+    status = wait_and_take(*block);
+    if (!status) block = nullptr;
+  } else {
+    give_back_kept();
+    block = bytes <= Slabs::kLargest ? allocate_small(bytes, status)
+                                     : allocate_run(bytes, /*for_slab=*/false, status);
+  }
+  if (block == nullptr) [[unlikely]]
+    return {};
   fold_.set_stream(stream_.id);  // news after an adoption
-  if (give_out(block, requested)) fold_.raise_peaks();
-  if (recording_) record(EventKind::allocate, block);
-  return block.begin;
+  if (give_out(*block, requested)) fold_.raise_peaks();
+  if (recording_) record(EventKind::allocate, *block);
+  return block->begin;
 }
 
-Result<Block*> StreamHeap::wait_and_take(Block* block) {
-  if (block->uses != nullptr) {
-    if (Status status = wait_for_at_hand(*block); !status) {
-      // As if it had not been asked for.
-      if (block->slab == nullptr || block->slab->live == 0_B) {
-        history_.subtract(block->slab == nullptr ? block->size : Slab::kSize);
+Status StreamHeap::wait_and_take(Block& block) {
+  if (block.uses != nullptr) {
+    if (Status status = wait_for_at_hand(block); !status) {
+      // It is held no more; that it was asked for stays noted, which only matters as a hint.
+      if (block.slab == nullptr || block.slab->live == 0_B) {
+        history_.subtract(block.slab == nullptr ? block.size : Slab::kSize);
       }
-      return std::move(status).error();
+      return status;
     }
   }
-  take_from_hand(block);
-  return block;
+  take_from_hand(&block);
+  return {};
 }
 
-Result<Block*> StreamHeap::allocate_run(Bytes bytes, bool for_slab) {
-  // The pages are seen as if every freed block had gone back at once.
-  give_back_kept();
+// The pages are seen as if every freed block had gone back at once: nothing is at hand.
+Block* StreamHeap::allocate_run(Bytes bytes, bool for_slab, Status& status) {
   have_others_give_back();
   const RequestHistory::Name name = history_.note(bytes);
   PageHeap::Owner owner = this->owner();
   Result<Address> at =
       pages_.allocate(owner, bytes, RequestHistory::key(name), served_since_asked());
-  if (!at) {
+  if (!at) [[unlikely]] {
     history_.subtract(bytes);
-    return std::move(at).error();
+    status = std::move(at).error();
+    return nullptr;
   }
   // The page heap has counted this one; a slab is no request of the program's.
   if (!for_slab) {
@@ -93,19 +97,19 @@ PageHeap::Served StreamHeap::served_since_asked() {
   return {all.requests - before.requests, all.bytes - before.bytes, all.runs - before.runs};
 }
 
-Result<Block*> StreamHeap::allocate_small(Bytes bytes) {
-  give_back_kept();
+Block* StreamHeap::allocate_small(Bytes bytes, Status& status) {
   Block* block = slabs_.allocate(bytes);
   if (block == nullptr) [[unlikely]] {
-    Result<Block*> slab = allocate_run(Slab::kSize, /*for_slab=*/true);
-    if (!slab) return slab;
-    slabs_.add(*slab);
+    Block* const slab = allocate_run(Slab::kSize, /*for_slab=*/true, status);
+    if (slab == nullptr) return nullptr;
+    slabs_.add(slab);
     block = slabs_.allocate(bytes);
   }
   if (slabs_.has_fences()) [[unlikely]] {
-    if (Status status = wait_for_slab_bytes(*block); !status) {
+    status = wait_for_slab_bytes(*block);
+    if (!status) {
       give_back(block);
-      return std::move(status).error();
+      return nullptr;
     }
   }
   return block;
@@ -263,12 +267,6 @@ void StreamHeap::give_back_run(Block* run, const FenceSet& fences) {
   pages_.free(owner, run->range(), fences);
   pool_.drop_uses(*run);
   pool_.give_back(run);
-}
-
-bool StreamHeap::give_back_kept() {
-  const bool any = kept_ > 0;
-  while (kept_ > 0) give_back(at_hand_[--kept_]);
-  return any;
 }
 
 // A heap whose lock is taken is at work on just these blocks: it is left alone, and stays listed.

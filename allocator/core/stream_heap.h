@@ -44,8 +44,10 @@ class StreamHeap {
   bool keep_at_hand(Address block);
 
   // A block of at least `requested` bytes, not zero, for work on the stream of id `stream`. No
-  // address: the heap does not serve that stream, or no longer. Errors: out_of_memory; device.
-  Result<Address> allocate(Bytes requested, std::uint64_t stream);
+  // address: `status`, which was ok, says why; or, still ok, the heap does not serve that stream,
+  // or no longer. Errors: out_of_memory; device. (A Result around a pointer costs more than it
+  // says.)
+  Address allocate(Bytes requested, std::uint64_t stream, Status& status);
 
   // Is `block` live? The next four change nothing, and say so, if not.
   bool has(Address block) const;
@@ -76,7 +78,11 @@ class StreamHeap {
   HeapStatistics statistics_locked() const WEIR_REQUIRES(mutex_) { return fold_.statistics(); }
   bool serves(std::uint64_t stream) const WEIR_REQUIRES(mutex_) { return serves_ == stream; }
   void list_blocks(std::vector<BlockInfo>& blocks) const WEIR_REQUIRES(mutex_);
-  bool give_back_kept() WEIR_REQUIRES(mutex_);
+  bool give_back_kept() WEIR_REQUIRES(mutex_) {
+    if (kept_ == 0) return false;
+    while (kept_ > 0) give_back(at_hand_[--kept_]);
+    return true;
+  }
 
  private:
   friend struct TestAccess;
@@ -89,14 +95,15 @@ class StreamHeap {
   Block* find_at_hand(Bytes bytes) const WEIR_REQUIRES(mutex_);
   bool suits(const Block& block) WEIR_REQUIRES(mutex_);
   void take_from_hand(Block* block) WEIR_REQUIRES(mutex_);
-  Result<Block*> wait_and_take(Block* block) WEIR_REQUIRES(mutex_);
+  Status wait_and_take(Block& block) WEIR_REQUIRES(mutex_);
   // Whether the peaks must be raised.
   bool give_out(Block& block, Bytes requested) WEIR_REQUIRES(mutex_);
   Address raise_peaks(Address allocated);
   void serve(Stream stream) WEIR_REQUIRES(mutex_);
   PageHeap::Served served_since_asked() WEIR_REQUIRES(mutex_);
-  Result<Block*> allocate_small(Bytes bytes) WEIR_REQUIRES(mutex_);
-  Result<Block*> allocate_run(Bytes bytes, bool for_slab) WEIR_REQUIRES(mutex_);
+  // Null: `status` says why.
+  Block* allocate_small(Bytes bytes, Status& status) WEIR_REQUIRES(mutex_);
+  Block* allocate_run(Bytes bytes, bool for_slab, Status& status) WEIR_REQUIRES(mutex_);
   // The live block that begins at `address`; `run`: the last that begins there or before.
   static Block* live_in(Block* run, Address address);
   Block* live_at(Address address) const WEIR_REQUIRES(mutex_) {

@@ -44,10 +44,24 @@ Sample hot(P& peer, const Gpu& gpu, std::size_t bytes, Clock::duration length) {
   return timed(length, kBatch, batch, [] {});
 }
 
+// The most bytes that are live at once, as asked for, up to that many replacements.
+inline std::uint64_t peak_live_bytes(const bench::Mix& mix, std::size_t replacements) {
+  std::vector<Bytes> sizes = mix.first;
+  std::uint64_t live = 0;
+  for (const Bytes bytes : sizes) live += bytes.count;
+  std::uint64_t peak = live;
+  for (const bench::Replacement& one : std::span(mix.replacements).first(replacements)) {
+    live = live - sizes[one.index].count + one.bytes;
+    sizes[one.index] = Bytes{one.bytes};
+    peak = std::max(peak, live);
+  }
+  return peak;
+}
+
 struct MixSample {
   Sample sample;
-  std::uint64_t live_bytes = 0;  // at the end
-  Reserved reserved;             // then
+  std::uint64_t peak_live_bytes = 0;  // how many it runs depends on the speed; the peak, hardly
+  Reserved reserved;                  // at the end
 };
 
 // The blocks of `mix`; random ones are replaced. The warm-up replaces each some hundred times,
@@ -75,9 +89,7 @@ MixSample random_mix(P& peer, const Gpu& gpu, const bench::Mix& mix, Clock::dura
   for (std::uint64_t i = 0; i < kWarmBatches && Clock::now() < warm; ++i) batch();
   MixSample result;
   result.sample = timed(length, kBatch, batch, [] {});
-  std::vector<Bytes> sizes = mix.first;
-  for (const bench::Replacement& one : replacements.first(next)) sizes[one.index] = {one.bytes};
-  for (const Bytes bytes : sizes) result.live_bytes += bytes.count;
+  result.peak_live_bytes = peak_live_bytes(mix, next);
   result.reserved = peer.reserved();
   for (void* const block : blocks) peer.free(block, lane);
   return result;

@@ -28,7 +28,7 @@ void print_result(const std::string& peer, const std::string& loop, const Sample
 
 void print_mix(const std::string& peer, const MixSample& mix) {
   nlohmann::ordered_json line = line_of(peer, "mix", mix.sample);
-  line["live_bytes"] = mix.live_bytes;
+  line["peak_live_bytes"] = mix.peak_live_bytes;
   if (mix.reserved) line["reserved_bytes"] = *mix.reserved;
   print(line);
 }

@@ -20,7 +20,7 @@ struct Options {
 };
 
 // A line of JSON on stdout: {"peer", "loop", "mean", "median", "low", "high", "pairs"}; for the mix
-// also "live_bytes" and, where it is known, "reserved_bytes".
+// also "peak_live_bytes" and, where it is known, "reserved_bytes".
 void print_result(const std::string& peer, const std::string& loop, const Sample& sample);
 void print_mix(const std::string& peer, const MixSample& mix);
 // {"peer", "loop", "error"}.
