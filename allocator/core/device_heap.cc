@@ -59,7 +59,7 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
       timelines_(device, observer_),
       pages_(device, timelines_, observer_, addresses_, options),
       device_bytes_(total_memory(device)) {
-  owners_.reset(static_cast<StreamHeap**>(std::calloc(kMostHeaps + 1, sizeof(StreamHeap*))));
+  owners_.reset(static_cast<StreamHeap**>(std::calloc(kMostHeaps + 1, sizeof(void*))));
   if (owners_ == nullptr) throw std::bad_alloc();
 }
 

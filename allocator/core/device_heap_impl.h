@@ -70,7 +70,7 @@ class DeviceHeap::Impl {
   Error out_of_memory(Bytes bytes, Stream stream);
   template <class Function>
   void at_one_moment(Function&& function) const;
-  std::vector<std::string> validate_registry() const;
+  std::vector<std::string> validate_registry() const WEIR_NO_THREAD_ANALYSIS;  // at one moment
   std::vector<std::string> validate_statistics(const Statistics& all) const;
 
   const std::uint64_t number_;  // of this device heap, in the process; from 1, never reused

@@ -2,21 +2,26 @@
 // share. Who is about to look for pages asks them for these first, so keeping them costs no memory.
 //
 // A heap puts itself on the list once, however often it keeps blocks and uses them again, until
-// somebody takes the list: threads at work on heaps of their own share no line for it.
+// somebody takes them: threads at work on heaps of their own share no line for it.
 // Self-synchronised, without a lock. Source: Treiber 1986, "Systems Programming: Coping with
 // Parallelism" (the list is only ever taken whole, so no node can come back between two steps).
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <thread>
 
 namespace weir {
 
 template <class Heap>
 class Hoards {
  public:
-  // Of each heap. `listed` is written by the heap under its lock, and by whoever took the list.
+  // Of each heap. All but `next` is guarded by the heap's lock; `next` is the list's, and its who
+  // took the list.
   struct Link {
     bool listed = false;
+    std::thread::id by;         // put it on the list
+    std::uint64_t served = 0;   // what the heap had served when it was last looked at
     Heap* next = nullptr;
   };
 

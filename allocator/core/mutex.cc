@@ -25,7 +25,7 @@ void pause_processor() {
 
 }  // namespace
 
-void Mutex::wait_and_lock() {
+void Mutex::wait_and_lock() WEIR_NO_THREAD_ANALYSIS {
   for (int pauses = kFirstPauses; pauses <= kMostPauses; pauses *= 4) {
     for (int i = 0; i < pauses; ++i) pause_processor();
     if (looks_free() && try_lock()) return;

@@ -17,6 +17,8 @@ constexpr std::uint64_t kYoung = 64;
 // How often a request is planned anew because the device had less room than was thought.
 constexpr int kAttempts = 4;
 
+Error may_not_create() { return {ErrorCode::out_of_memory, "new memory may not be had yet"}; }
+
 }  // namespace
 
 PageHeap::PageHeap(Device& device, Timelines& timelines, Observer& observer, AddressMap& addresses,
@@ -41,7 +43,8 @@ void PageHeap::count(Served served) {
   effort_.count_requests(served.requests, served.bytes);
 }
 
-Result<Address> PageHeap::allocate(Owner& owner, Bytes size, std::uint64_t key, Served served) {
+Result<Address> PageHeap::allocate(Owner& owner, Bytes size, std::uint64_t key, Served served,
+                                   Create create) {
   const MutexLock lock(mutex_);
   if (owner.id.value >= arenas_.size()) {
     arenas_.resize(owner.id.value + 1);
@@ -53,6 +56,7 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, std::uint64_t key, 
   effort_.count_requests(served.requests + 1, served.bytes + size);
   device_room_.reset();
   short_of_mappings_ = false;
+  create_ = create;
 
   // What is about to be in use counts: growing up to it is no waste.
   const Bytes peak_before = std::exchange(peak_used_, std::max(peak_used_, table_.used() + size));
@@ -86,6 +90,7 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
   const bool may_grow =
       reuse_ == ReusePolicy::grow ? missing <= room() : placement.may_grow(missing);
   if (may_grow && missing > 0_B) {
+    if (create_ == Create::not_yet) return may_not_create();
     Result<Address> at = grow(owner, size);
     if (at || at.error().code() != ErrorCode::out_of_memory) return at;
   }
@@ -149,6 +154,7 @@ Result<Address> PageHeap::stitch(Owner& owner, Bytes size) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const Plan plan = placement(owner).plan(size);
     if (plan.create > room()) break;
+    if (plan.create > 0_B && create_ == Create::not_yet) return may_not_create();
     Result<Address> at = build(owner, plan);
     if (at || at.error().code() != ErrorCode::out_of_memory || plan.create == 0_B) return at;
   }

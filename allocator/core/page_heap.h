@@ -56,7 +56,11 @@ class PageHeap : private PageTable::Listener {
   };
   // A run of `size` bytes, a multiple of kGrain. `key` names the request: a program that repeats
   // itself asks with the same one again.
-  Result<Address> allocate(Owner& owner, Bytes size, std::uint64_t key, Served served);
+  // Errors: out_of_memory, also where only new memory from the device would do and that may not
+  // be had yet; device.
+  enum class Create { may, not_yet };
+  Result<Address> allocate(Owner& owner, Bytes size, std::uint64_t key, Served served,
+                           Create create = Create::may);
 
   // Counts what a heap served that has nothing to ask.
   void count(Served served);
@@ -179,6 +183,7 @@ class PageHeap : private PageTable::Listener {
   // What the device has left, once creating a page failed in this request.
   std::optional<Bytes> device_room_ WEIR_GUARDED_BY(mutex_);
   bool short_of_mappings_ WEIR_GUARDED_BY(mutex_) = false;
+  Create create_ WEIR_GUARDED_BY(mutex_) = Create::may;  // in this request
   std::uint64_t requests_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint32_t next_row_ WEIR_GUARDED_BY(mutex_) = 0;
 };

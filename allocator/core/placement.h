@@ -134,7 +134,7 @@ class Placement {
     Address address() const { return {at}; }
   };
   struct Places {
-    std::array<Place, kPlacesWeighed * 2> all;  // uninitialised from `count` on
+    std::array<Place, std::size_t{2} * kPlacesWeighed> all;  // uninitialised from `count` on
     std::size_t count;
     std::size_t lightest;  // the first such
   };

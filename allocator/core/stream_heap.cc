@@ -65,13 +65,25 @@ Status StreamHeap::wait_and_take(Block& block) {
   return {};
 }
 
-// The pages are seen as if every freed block had gone back at once: nothing is at hand.
-Block* StreamHeap::allocate_run(Bytes bytes, bool for_slab, Status& status) {
-  have_others_give_back();
-  const RequestHistory::Name name = history_.note(bytes);
+// In a program of one thread the pages are seen as if every freed block had gone back at once. A
+// heap that another thread is busy with keeps its blocks, as that thread wants them the next moment,
+// until there is need of new memory: threads that took each other's blocks would all miss for ever.
+Result<Address> StreamHeap::find_run(Bytes bytes, RequestHistory::Name name) {
+  const std::uint64_t key = RequestHistory::key(name);
+  const auto create = have_others_give_back(Others::at_rest) ? PageHeap::Create::may
+                                                             : PageHeap::Create::not_yet;
   PageHeap::Owner owner = this->owner();
-  Result<Address> at =
-      pages_.allocate(owner, bytes, RequestHistory::key(name), served_since_asked());
+  Result<Address> at = pages_.allocate(owner, bytes, key, served_since_asked(), create);
+  if (at || create == PageHeap::Create::may || at.error().code() != ErrorCode::out_of_memory) {
+    return at;
+  }
+  have_others_give_back(Others::all);
+  return pages_.allocate(owner, bytes, key, {});
+}
+
+Block* StreamHeap::allocate_run(Bytes bytes, bool for_slab, Status& status) {
+  const RequestHistory::Name name = history_.note(bytes);
+  Result<Address> at = find_run(bytes, name);
   if (!at) [[unlikely]] {
     history_.subtract(bytes);
     status = std::move(at).error();
@@ -242,6 +254,7 @@ void StreamHeap::put_at_hand(Block* block) {
   at_hand_[kept_++] = block;
   if (hoard_.listed) return;
   hoard_.listed = true;
+  hoard_.by = std::this_thread::get_id();
   hoards_.push(*this, hoard_);
 }
 
@@ -270,11 +283,24 @@ void StreamHeap::give_back_run(Block* run, const FenceSet& fences) {
 }
 
 // A heap whose lock is taken is at work on just these blocks: it is left alone, and stays listed.
-void StreamHeap::have_others_give_back() WEIR_NO_THREAD_ANALYSIS {
+bool StreamHeap::have_others_give_back(Others whose) WEIR_NO_THREAD_ANALYSIS {
+  const auto at_rest = [](StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS {
+    const std::uint64_t served = heap.fold_.blocks_in_all();
+    return heap.hoard_.by == std::this_thread::get_id() ||
+           std::exchange(heap.hoard_.served, served) == served;
+  };
+  bool all = true;
   for (StreamHeap* heap = hoards_.take(); heap != nullptr;) {
     StreamHeap* const next = heap->hoard_.next;
-    if (heap == this || !heap->mutex_.try_lock()) {
+    if (heap == this) {
       hoards_.push(*heap, heap->hoard_);
+    } else if (!heap->mutex_.try_lock()) {
+      all = false;
+      hoards_.push(*heap, heap->hoard_);
+    } else if (whose == Others::at_rest && !at_rest(*heap)) {
+      all = false;
+      hoards_.push(*heap, heap->hoard_);
+      heap->mutex_.unlock();
     } else {
       pages_.count(heap->served_since_asked());
       heap->give_back_kept();
@@ -283,6 +309,7 @@ void StreamHeap::have_others_give_back() WEIR_NO_THREAD_ANALYSIS {
     }
     heap = next;
   }
+  return all;
 }
 
 bool StreamHeap::give_back_at_hand() {

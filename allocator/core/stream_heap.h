@@ -122,12 +122,16 @@ class StreamHeap {
   void put_at_hand(Block* block) WEIR_REQUIRES(mutex_);
   void give_back(Block* block) WEIR_REQUIRES(mutex_);
   void give_back_run(Block* run, const FenceSet& fences) WEIR_REQUIRES(mutex_);
-  void have_others_give_back() WEIR_REQUIRES(mutex_);
+  // Whose blocks at hand are asked for: only those of heaps that this thread put on the list, or
+  // that served nothing since they were last looked at; or everyone's. Returns whether all did.
+  enum class Others { at_rest, all };
+  bool have_others_give_back(Others whose) WEIR_REQUIRES(mutex_);
+  Result<Address> find_run(Bytes bytes, RequestHistory::Name name) WEIR_REQUIRES(mutex_);
 
   // Calls visit(block) for every large block and every tile of a slab, by address.
   template <class Visitor>
   void for_each_block(Visitor&& visit) const WEIR_REQUIRES(mutex_) {
-    runs_.for_each([&](const Block* run) {
+    runs_.for_each([&](const Block* run) WEIR_NO_THREAD_ANALYSIS {
       if (run->slab == nullptr) return visit(*run);
       for (const Block* tile = run->slab->first[0]; tile; tile = tile->after) visit(*tile);
     });

@@ -107,6 +107,10 @@ TEST_F(BlocksAtHand, RetireGivesThemBackAndKeepsNoMore) {
   EXPECT_THAT(heap.validate(), IsEmpty());
 }
 
+// As a thread that is at work on the heap.
+void hold(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { heap.lock(); }
+void let_go(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { heap.unlock(); }
+
 // A heap whose lock is taken is at work on just these blocks.
 TEST_F(BlocksAtHand, AHeapThatIsAtWorkIsLeftAloneAndAskedTheNextTime) {
   DeviceHeap heap(device_);
@@ -117,17 +121,52 @@ TEST_F(BlocksAtHand, AHeapThatIsAtWorkIsLeftAloneAndAskedTheNextTime) {
   ASSERT_EQ(kept(heap, 2), 1u);
 
   StreamHeap& busy = stream_heap(heap, 0);
-  busy.lock();
+  hold(busy);
   (void)allocate(heap, 20_MiB, b_);
   EXPECT_EQ(kept(heap, 0), 1u);
   EXPECT_TRUE(TestAccess::listed(busy));
   EXPECT_EQ(kept(heap, 2), 0u);
   EXPECT_FALSE(TestAccess::listed(stream_heap(heap, 2)));
-  busy.unlock();
+  let_go(busy);
 
   (void)allocate(heap, 21_MiB, b_);
   EXPECT_EQ(kept(heap, 0), 0u);
   EXPECT_FALSE(TestAccess::listed(busy));
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+// Threads that took each other's blocks at hand would all miss for ever.
+TEST_F(BlocksAtHand, AHeapThatAnotherThreadIsBusyWithKeepsThemUntilItRests) {
+  DeviceHeap heap(device_);
+  free(heap, allocate(heap, 32_MiB, c_));
+  (void)allocate(heap, 4_MiB, b_);  // c's memory is the pages' again
+  std::thread([&] {
+    free(heap, allocate(heap, 8_MiB, a_));
+  }).join();
+  ASSERT_EQ(kept(heap, 2), 1u);
+  (void)allocate(heap, 4_MiB, b_);  // other free memory will do
+  EXPECT_EQ(kept(heap, 2), 1u);
+  EXPECT_TRUE(TestAccess::listed(stream_heap(heap, 2)));
+  std::thread([&] {
+    free(heap, allocate(heap, 8_MiB, a_));
+  }).join();
+  (void)allocate(heap, 4_MiB, b_);  // a served something meanwhile
+  EXPECT_EQ(kept(heap, 2), 1u);
+  (void)allocate(heap, 4_MiB, b_);  // and now nothing
+  EXPECT_EQ(kept(heap, 2), 0u);
+  EXPECT_EQ(device_.physical_peak(), 32_MiB);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+TEST_F(BlocksAtHand, BeforeNewMemoryIsTakenEveryHeapGivesBackItsOwn) {
+  DeviceHeap heap(device_);
+  std::thread([&] {
+    free(heap, allocate(heap, 32_MiB, a_));
+  }).join();
+  ASSERT_EQ(kept(heap, 0), 1u);
+  (void)allocate(heap, 32_MiB, b_);
+  EXPECT_EQ(kept(heap, 0), 0u);
+  EXPECT_EQ(device_.physical_peak(), 32_MiB);
   EXPECT_THAT(heap.validate(), IsEmpty());
 }
 
@@ -159,10 +198,10 @@ TEST_F(BlocksAtHand, WhoRunsOutOfMemoryWaitsForAHeapThatIsAtWork) {
   free(heap, allocate(heap, 64_MiB, a_));
   ASSERT_EQ(kept(heap), 1u);
   StreamHeap& busy = stream_heap(heap, 0);
-  busy.lock();
+  hold(busy);
   std::thread at_work([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    busy.unlock();
+    let_go(busy);
   });
   const Result<void*> block = heap.allocate(64_MiB, b_);
   at_work.join();
