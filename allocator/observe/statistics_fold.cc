@@ -77,14 +77,17 @@ void DeviceFold::remove(HeapFold& heap) {
 
 void DeviceFold::raise(HeapFold& heap) {
   const std::lock_guard lock(mutex_);
-  for (HeapFold::Level& level : heap.levels_) {
-    level.peak = std::max(level.peak, level.current.load(std::memory_order_relaxed));
-  }
+  bool risen = false;
   for (std::size_t i = 0; i < kLevels; ++i) {
     const std::uint64_t now = lower_ceilings(i);
+    risen = risen || now > peaks_[i];
     peaks_[i] = std::max(peaks_[i], now);
     share_headroom(i, peaks_[i] - now);
   }
+  const std::thread::id me = std::this_thread::get_id();
+  const bool by_another = std::exchange(raised_by_, me) != me;
+  heap.passes_ = by_another && !risen ? std::min(heap.passes_ * 2 + 1, HeapFold::kMostPasses) : 0;
+  heap.passes_left_.store(heap.passes_, std::memory_order_relaxed);
 }
 
 // To the levels as they are; returns their sum.
@@ -94,7 +97,9 @@ std::uint64_t DeviceFold::lower_ceilings(std::size_t i) {
     HeapFold::Level& level = heap->levels_[i];
     const std::uint64_t current = level.current.load(std::memory_order_relaxed);
     // Its heap may not have looked yet, and would then find itself below the ceiling.
-    level.peak = std::max(level.peak, current);
+    if (current > level.peak.load(std::memory_order_relaxed)) {
+      level.peak.store(current, std::memory_order_relaxed);
+    }
     level.ceiling.store(current, std::memory_order_relaxed);
     sum += current;
   }
@@ -107,7 +112,8 @@ void DeviceFold::share_headroom(std::size_t i, std::uint64_t headroom) {
     for (HeapFold* heap : heaps_) {
       HeapFold::Level& level = heap->levels_[i];
       const std::uint64_t ceiling = level.ceiling.load(std::memory_order_relaxed);
-      const std::uint64_t wanted = level.peak - std::min(level.peak, ceiling);
+      const std::uint64_t peak = level.peak.load(std::memory_order_relaxed);
+      const std::uint64_t wanted = peak - std::min(peak, ceiling);
       const std::uint64_t more = std::min({wanted, share, headroom});
       level.ceiling.store(ceiling + more, std::memory_order_relaxed);
       headroom -= more;
@@ -151,6 +157,19 @@ HeapFold::HeapFold(DeviceFold& device, HeapId heap, std::uint64_t stream) : devi
 
 HeapFold::~HeapFold() { device_.remove(*this); }
 
+// A rise that need not be looked at now.
+bool HeapFold::passes() {
+  const std::uint32_t left = passes_left_.load(std::memory_order_relaxed);
+  if (left == 0) return false;
+  for (const Level& level : levels_) {
+    if (level.current.load(std::memory_order_relaxed) > level.peak.load(std::memory_order_relaxed)) {
+      return false;
+    }
+  }
+  passes_left_.store(left - 1, std::memory_order_relaxed);
+  return true;
+}
+
 void HeapFold::on_event(const Event& event) {
   assert(event.heap == rare_.heap);
   switch (event.kind) {
@@ -183,8 +202,9 @@ void HeapFold::reset_peaks() {
   rare_.leased_bytes.peak = rare_.leased_bytes.current;
   const std::lock_guard lock(device_.mutex_);
   for (Level& level : levels_) {
-    level.peak = level.current.load(std::memory_order_relaxed);
-    level.ceiling.store(level.peak, std::memory_order_relaxed);
+    const std::uint64_t current = level.current.load(std::memory_order_relaxed);
+    level.peak.store(current, std::memory_order_relaxed);
+    level.ceiling.store(current, std::memory_order_relaxed);
   }
 }
 
@@ -195,7 +215,7 @@ HeapStatistics HeapFold::statistics() const {
   for (Gauge* gauge : {&all.live_blocks, &all.live_bytes, &all.requested_bytes}) {
     const Level& level = levels_[i++];
     const std::uint64_t current = level.current.load(std::memory_order_relaxed);
-    *gauge = {current, std::max(current, level.peak), level.total};
+    *gauge = {current, std::max(current, level.peak.load(std::memory_order_relaxed)), level.total};
   }
   return all;
 }

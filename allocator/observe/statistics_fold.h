@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "weir/event.h"
@@ -47,6 +48,7 @@ class DeviceFold {
   mutable std::mutex mutex_;
   std::vector<HeapFold*> heaps_;  // guarded by mutex_
   Levels peaks_{};                // guarded by mutex_: the highest sums over heaps_
+  std::thread::id raised_by_;     // guarded by mutex_: who added everything up the last time
   Statistics rare_;               // guarded by mutex_; what on_event() counts
 };
 
@@ -55,8 +57,13 @@ class DeviceFold {
 // A peak of the device is the highest sum of its heaps' levels. So that no two heaps meet to find
 // it, each has a ceiling for each level: the ceilings add up to the device's peak at most, and as
 // long as every heap keeps below its own, the peak stands. Only a heap that rises above its ceiling
-// adds everything up, and shares out anew what there is below the peak. Exact unless two threads
-// change levels at the same instant; then a peak that no later request reaches may be missed.
+// adds everything up, and shares out anew what there is below the peak.
+//
+// That is exact while one thread at a time is at work. Threads that rise and fall together would
+// find their ceilings too low again and again: there is no room for all of them below a peak that
+// few of them made. So a heap that added everything up for nothing, after another thread had done
+// so, lets some of its next rises pass, twice as many each time; a peak of the device that only came
+// in those moments is missed. A heap's own peak never is.
 class HeapFold {
  public:
   // `device` must outlive this. `stream`: Stream::id.
@@ -75,7 +82,9 @@ class HeapFold {
     const bool requested_above = rise(2, requested.count);
     return blocks_above || bytes_above || requested_above;
   }
-  void raise_peaks() { device_.raise(*this); }
+  void raise_peaks() {
+    if (!passes()) device_.raise(*this);
+  }
   void deallocate(Bytes bytes, Bytes requested) {
     fall(0, 1);
     fall(1, bytes.count);
@@ -98,8 +107,11 @@ class HeapFold {
     std::atomic<std::uint64_t> current{0};
     std::atomic<std::uint64_t> ceiling{0};  // current <= ceiling <= peak; the device's lock guards
     std::uint64_t total = 0;
-    std::uint64_t peak = 0;  // the device's lock guards it
+    std::atomic<std::uint64_t> peak{0};  // the device's lock guards writing
   };
+  static constexpr std::uint32_t kMostPasses = 1023;
+
+  bool passes();
 
   // Returns whether the level is above its ceiling now.
   bool rise(std::size_t level, std::uint64_t n) {
@@ -117,7 +129,9 @@ class HeapFold {
 
   DeviceFold& device_;
   alignas(64) std::array<Level, DeviceFold::kLevels> levels_;
-  HeapStatistics rare_;  // what on_event() counts apart from the levels
+  std::atomic<std::uint32_t> passes_left_{0};
+  std::uint32_t passes_ = 0;  // the device's lock guards it: granted the last time
+  HeapStatistics rare_;       // what on_event() counts apart from the levels
 };
 
 // The whole fold in one piece: statistics from nothing but the events of a device heap, in order.
