@@ -20,8 +20,8 @@ class Hoards {
   // took the list.
   struct Link {
     bool listed = false;
-    std::thread::id by;         // put it on the list
-    std::uint64_t served = 0;   // what the heap had served when it was last looked at
+    std::thread::id by;        // put it on the list
+    std::uint64_t served = 0;  // what the heap had served when it was last looked at
     Heap* next = nullptr;
   };
 

@@ -37,6 +37,7 @@ std::vector<std::string> PageHeap::validate(const std::vector<Range>& in_use) co
     if (alone_ && (!use.fenced.empty() || (use.donor && use.donor->timeline != first_))) {
       broken.push_back(name + "somebody must be waited for, yet it is said that nobody need be");
     }
+    if (const auto wrong = use.fenced.validate(page.size.count)) broken.push_back(name + *wrong);
     if (use.freed_at > requests_) broken.push_back(name + "freed by a request yet to come");
   }
   if (table_.used() > peak_used_) broken.push_back("page heap: more in use than the peak");

@@ -66,12 +66,13 @@ Status StreamHeap::wait_and_take(Block& block) {
 }
 
 // In a program of one thread the pages are seen as if every freed block had gone back at once. A
-// heap that another thread is busy with keeps its blocks, as that thread wants them the next moment,
-// until there is need of new memory: threads that took each other's blocks would all miss for ever.
+// heap that another thread is busy with keeps its blocks, as that thread wants them the next
+// moment, until there is need of new memory: threads that took each other's blocks would all miss
+// for ever.
 Result<Address> StreamHeap::find_run(Bytes bytes, RequestHistory::Name name) {
   const std::uint64_t key = RequestHistory::key(name);
-  const auto create = have_others_give_back(Others::at_rest) ? PageHeap::Create::may
-                                                             : PageHeap::Create::not_yet;
+  const auto create =
+      have_others_give_back(Others::at_rest) ? PageHeap::Create::may : PageHeap::Create::not_yet;
   PageHeap::Owner owner = this->owner();
   Result<Address> at = pages_.allocate(owner, bytes, key, served_since_asked(), create);
   if (at || create == PageHeap::Create::may || at.error().code() != ErrorCode::out_of_memory) {

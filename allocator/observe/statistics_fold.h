@@ -62,8 +62,8 @@ class DeviceFold {
 // That is exact while one thread at a time is at work. Threads that rise and fall together would
 // find their ceilings too low again and again: there is no room for all of them below a peak that
 // few of them made. So a heap that added everything up for nothing, after another thread had done
-// so, lets some of its next rises pass, twice as many each time; a peak of the device that only came
-// in those moments is missed. A heap's own peak never is.
+// so, does not do it again for some 20 us; a rise of the device's level that only came then, and
+// that no later one was added up with, is missed. A heap's own peak never is.
 class HeapFold {
  public:
   // `device` must outlive this. `stream`: Stream::id.
@@ -109,9 +109,8 @@ class HeapFold {
     std::uint64_t total = 0;
     std::atomic<std::uint64_t> peak{0};  // the device's lock guards writing
   };
-  static constexpr std::uint32_t kMostPasses = 1023;
 
-  bool passes();
+  bool passes() const;
 
   // Returns whether the level is above its ceiling now.
   bool rise(std::size_t level, std::uint64_t n) {
@@ -129,9 +128,8 @@ class HeapFold {
 
   DeviceFold& device_;
   alignas(64) std::array<Level, DeviceFold::kLevels> levels_;
-  std::atomic<std::uint32_t> passes_left_{0};
-  std::uint32_t passes_ = 0;  // the device's lock guards it: granted the last time
-  HeapStatistics rare_;       // what on_event() counts apart from the levels
+  std::atomic<std::uint64_t> passes_until_{0};  // a time, in ticks
+  HeapStatistics rare_;                         // what on_event() counts apart from the levels
 };
 
 // The whole fold in one piece: statistics from nothing but the events of a device heap, in order.

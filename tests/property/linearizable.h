@@ -24,6 +24,9 @@ struct Promises {
   // The device's gauges are levels that it had; else they lie between the sums, over its heaps, of
   // the levels that those had.
   bool device_gauges_of_one_moment = true;
+  // The device's peaks are at least every level that it had for certain; else at least those of
+  // each of its heaps.
+  bool device_peaks_of_all_heaps = true;
 };
 
 // Everything in `history` that can't be; none: all can. The first few of many.

@@ -294,6 +294,16 @@ TEST(LinearizableChecker, ReportsStatisticsThatCantBe) {
   reports(kBlocks, kBytes, {1000, 4000, 1000}, "requested_bytes, total = 1000");
 }
 
+TEST(LinearizableChecker, ReportsADevicesPeakBelowAHeapsWhateverIsPromised) {
+  const Promises fewer{.device_peaks_of_all_heaps = false};
+  Forged forged;
+  forged.allocate(1, 2, kA);
+  forged.find(3, 4, kA).blocks = {info(kA)};
+  forged.deallocate(5, 6, kA);
+  forged.statistics(7, 8, {0, 1, 1}, {0, 512, 1024}, {0, 1000, 1000});
+  EXPECT_THAT(forged.check(fewer), Contains(HasSubstr("live_bytes, peak = 512")));
+}
+
 TEST(LinearizableChecker, ReportsAPeakFromBeforeAReset) {
   Forged forged = counted();
   forged.add(Kind::reset_peaks, 9, 10);

@@ -112,7 +112,7 @@ class Checker {
         if (!bounds.gauges[i].allow(static_cast<std::int64_t>(gauges[i].current), call)) {
           complain(call, what, "current", gauges[i].current);
         }
-        check_rest(call, what, gauges[i], bounds.gauges[i]);
+        check_rest(call, what, gauges[i], bounds.gauges[i], {&bounds.gauges[i]});
       }
     }
     const std::array gauges = gauges_of(all);
@@ -120,7 +120,7 @@ class Checker {
       if (!device_allows(i, static_cast<std::int64_t>(gauges[i].current), call)) {
         complain(call, kGauges[i], "current", gauges[i].current);
       }
-      check_rest(call, kGauges[i], gauges[i], all_.gauges[i]);
+      check_rest(call, kGauges[i], gauges[i], all_.gauges[i], reached_by_device(i));
     }
     check_refused(call);
   }
@@ -142,11 +142,19 @@ class Checker {
     return least <= level && level <= most;
   }
 
+  // Whose certain levels the device's peak must have come to.
+  std::vector<const Bounds*> reached_by_device(std::size_t gauge) const {
+    if (promises_.device_peaks_of_all_heaps) return {&all_.gauges[gauge]};
+    std::vector<const Bounds*> each;
+    for (const auto& [heap, bounds] : by_heap_) each.push_back(&bounds.gauges[gauge]);
+    return each;
+  }
+
   // The total lies between that of what had ended and that of what had begun; the peak is at least
   // every certain level since the last reset that can have been, and at most the highest possible
   // one since the last that must have been.
   void check_rest(const Call& call, const std::string& what, const Gauge& gauge,
-                  const Bounds& bounds) {
+                  const Bounds& bounds, const std::vector<const Bounds*>& reached) {
     const Stamp last = call.end - 1;
     const auto total = static_cast<std::int64_t>(gauge.total);
     if (total < bounds.certain_total.at(call.begin) || total > bounds.possible_total.at(last)) {
@@ -158,8 +166,11 @@ class Checker {
       if (reset->end < call.begin) since_certain = std::max(since_certain, reset->begin);
     }
     const auto peak = static_cast<std::int64_t>(gauge.peak);
+    const auto missed = [&](const Bounds* level) {
+      return peak < level->surely_peaked.most(since_any, call.begin);
+    };
     const bool too_low =
-        since_any <= call.begin && peak < bounds.surely_peaked.most(since_any, call.begin);
+        since_any <= call.begin && std::any_of(reached.begin(), reached.end(), missed);
     if (gauge.peak < gauge.current || too_low || peak > bounds.possible.most(since_certain, last)) {
       complain(call, what, "peak", gauge.peak);
     }

@@ -14,6 +14,9 @@ namespace {
 // Steps are divided by this, where each takes longer.
 constexpr std::uint32_t kFewer = kThreadSanitizer ? 4 : 1;
 
+// With threads on streams of their own, the device's peaks may miss what lasted a moment.
+constexpr Promises kPromises{.device_peaks_of_all_heaps = false};
+
 void expect_explained(Scenario scenario, std::uint64_t first_seed, std::uint64_t seeds) {
   scenario.steps = std::max<std::uint32_t>(100, scenario.steps / kFewer);
   for (std::uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
@@ -21,7 +24,7 @@ void expect_explained(Scenario scenario, std::uint64_t first_seed, std::uint64_t
     const Outcome outcome = run(scenario);
     std::string all;
     for (const std::string& what : outcome.complaints) all += what + "\n";
-    for (const std::string& what : contradictions(outcome.history)) all += what + "\n";
+    for (const std::string& what : contradictions(outcome.history, kPromises)) all += what + "\n";
     EXPECT_EQ(all, "") << "seed " << seed;
     EXPECT_GT(outcome.allocations, scenario.steps * scenario.threads / 8);
     EXPECT_GT(outcome.handed_over, 0u);

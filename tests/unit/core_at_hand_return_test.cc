@@ -140,16 +140,12 @@ TEST_F(BlocksAtHand, AHeapThatAnotherThreadIsBusyWithKeepsThemUntilItRests) {
   DeviceHeap heap(device_);
   free(heap, allocate(heap, 32_MiB, c_));
   (void)allocate(heap, 4_MiB, b_);  // c's memory is the pages' again
-  std::thread([&] {
-    free(heap, allocate(heap, 8_MiB, a_));
-  }).join();
+  std::thread([&] { free(heap, allocate(heap, 8_MiB, a_)); }).join();
   ASSERT_EQ(kept(heap, 2), 1u);
   (void)allocate(heap, 4_MiB, b_);  // other free memory will do
   EXPECT_EQ(kept(heap, 2), 1u);
   EXPECT_TRUE(TestAccess::listed(stream_heap(heap, 2)));
-  std::thread([&] {
-    free(heap, allocate(heap, 8_MiB, a_));
-  }).join();
+  std::thread([&] { free(heap, allocate(heap, 8_MiB, a_)); }).join();
   (void)allocate(heap, 4_MiB, b_);  // a served something meanwhile
   EXPECT_EQ(kept(heap, 2), 1u);
   (void)allocate(heap, 4_MiB, b_);  // and now nothing
@@ -160,9 +156,7 @@ TEST_F(BlocksAtHand, AHeapThatAnotherThreadIsBusyWithKeepsThemUntilItRests) {
 
 TEST_F(BlocksAtHand, BeforeNewMemoryIsTakenEveryHeapGivesBackItsOwn) {
   DeviceHeap heap(device_);
-  std::thread([&] {
-    free(heap, allocate(heap, 32_MiB, a_));
-  }).join();
+  std::thread([&] { free(heap, allocate(heap, 32_MiB, a_)); }).join();
   ASSERT_EQ(kept(heap, 0), 1u);
   (void)allocate(heap, 32_MiB, b_);
   EXPECT_EQ(kept(heap, 0), 0u);
