@@ -137,14 +137,20 @@ Result<void*> DeviceHeap::Impl::allocate_under_pressure(Bytes bytes, Stream stre
     at = try_allocate(bytes, stream, status);
   };
   // What heaps that were at work kept at hand.
-  if (!settled() && give_back_at_hand()) try_again();
+  if (!settled()) {
+    give_back_at_hand();
+    try_again();
+  }
   // The host need only wait for idle pages where they must be unmapped.
   if (!settled() && pages_.totals().short_of_mappings) {
     if (Status waited = pages_.wait_for_idle_pages(); !waited) return std::move(waited).error();
     if (Result<Bytes> gone = pages_.trim(0_B); !gone) return std::move(gone).error();
     try_again();
   }
-  if (!settled() && call_back(bytes)) try_again();
+  if (!settled() && call_back(bytes)) {
+    give_back_at_hand();
+    try_again();
+  }
   if (at != Address{}) return at.pointer();
   if (!settled()) return out_of_memory(bytes, stream);
   return std::move(status).error();
@@ -168,6 +174,7 @@ bool DeviceHeap::Impl::call_back(Bytes bytes) {
 }
 
 Error DeviceHeap::Impl::out_of_memory(Bytes bytes, Stream stream) {
+  give_back_at_hand();  // it is free memory, and not to be named as in use
   observer_.emit(Event{.kind = EventKind::out_of_memory, .stream = stream.id, .requested = bytes});
   const PageHeap::Totals totals = pages_.totals();
   const Bytes limit = pages_.limit();
@@ -349,7 +356,9 @@ std::vector<std::string> DeviceHeap::Impl::validate() const {
     add(pages_.validate(runs));
     add(timelines_.validate());
     add(validate_registry());
-    add(validate_statistics(observer_.fold().combine(std::move(heaps))));
+    pages_.hold_still([&](const PageHeap::Totals& totals, const std::vector<PageInfo>& pages) {
+      add(validate_statistics(observer_.fold().combine(std::move(heaps)), totals, pages));
+    });
   });
   return broken;
 }
@@ -370,18 +379,18 @@ std::vector<std::string> DeviceHeap::Impl::validate_registry() const {
   return broken;
 }
 
-std::vector<std::string> DeviceHeap::Impl::validate_statistics(const Statistics& all) const {
+std::vector<std::string> DeviceHeap::Impl::validate_statistics(const Statistics& all,
+                                                               const PageHeap::Totals& totals,
+                                                               const std::vector<PageInfo>& pages) {
   std::vector<std::string> broken;
   const auto same = [&](const char* name, std::uint64_t counted, std::uint64_t actual) {
     if (counted == actual) return;
     broken.push_back(std::string("statistics: ") + name + " is " + std::to_string(counted) +
                      ", a recount gives " + std::to_string(actual));
   };
-  const PageHeap::Totals totals = pages_.totals();
   same("reserved_bytes", all.reserved_bytes.current, totals.total.count);
   same("leased_bytes", all.leased_bytes.current, totals.leased.count);
   same("mappings", all.mappings.current, totals.mappings);
-  const std::vector<PageInfo> pages = pages_.pages();
   Bytes mapped;
   for (const PageInfo& page : pages) mapped += page.bytes * page.mappings;
   same("pages", all.pages.current, pages.size());

@@ -71,7 +71,9 @@ class DeviceHeap::Impl {
   template <class Function>
   void at_one_moment(Function&& function) const;
   std::vector<std::string> validate_registry() const WEIR_NO_THREAD_ANALYSIS;  // at one moment
-  std::vector<std::string> validate_statistics(const Statistics& all) const;
+  static std::vector<std::string> validate_statistics(const Statistics& all,
+                                                      const PageHeap::Totals& totals,
+                                                      const std::vector<PageInfo>& pages);
 
   const std::uint64_t number_;  // of this device heap, in the process; from 1, never reused
   Device& device_;

@@ -90,6 +90,12 @@ class PageHeap : private PageTable::Listener {
   Totals totals() const;
   // Pages by id, for a snapshot.
   std::vector<PageInfo> pages() const;
+  // Calls look(totals, pages) while nothing can change them.
+  template <class Look>
+  void hold_still(Look&& look) const {
+    const MutexLock lock(mutex_);
+    look(totals_locked(), pages_locked());
+  }
 
   // Broken invariants, named. `in_use`: the runs given out, as the stream heaps have them.
   std::vector<std::string> validate(const std::vector<Range>& in_use) const;
@@ -153,6 +159,8 @@ class PageHeap : private PageTable::Listener {
   // Fences that hold an idle page.
   FenceSet held_by(PageId page) const WEIR_REQUIRES(mutex_);
 
+  Totals totals_locked() const WEIR_REQUIRES(mutex_);
+  std::vector<PageInfo> pages_locked() const WEIR_REQUIRES(mutex_);
   void validate_arenas(std::vector<std::string>& broken) const WEIR_REQUIRES(mutex_);
   void validate_runs(const std::vector<Range>& in_use, std::vector<std::string>& broken) const
       WEIR_REQUIRES(mutex_);

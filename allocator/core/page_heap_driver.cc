@@ -10,8 +10,11 @@ namespace weir {
 namespace {
 
 // Addresses reserved at a time for a stream heap: room for its mappings, aliases and all. Addresses
-// cost nothing, but only some 60 TiB can be had.
-constexpr Bytes kRegion = 256_GiB;
+// cost nothing, but only some 60 TiB can be had: where there are many regions, less each.
+Bytes region_size(std::size_t regions) {
+  if (regions < 64) return 256_GiB;
+  return regions < 512 ? 32_GiB : AddressMap::kSlot;
+}
 
 // How many mappings are given up at a time when there are too many.
 constexpr std::size_t kMappingsShed = 256;
@@ -38,7 +41,7 @@ Status PageHeap::begin_row(const Owner& owner, Bytes size) {
   Arena& arena = this->arena(owner.id);
   if (!arena.begin_row(size)) {
     const Bytes least = round_up(Arena::row_size(size) + Arena::kGap, AddressMap::kSlot);
-    Bytes wanted = std::max(least, kRegion);
+    Bytes wanted = std::max(least, region_size(regions_.size()));
     Result<Address> base = device_.reserve(wanted, AddressMap::kSlot);
     while (!base && wanted > least) {
       wanted = std::max(least, round_up(wanted / 4, AddressMap::kSlot));
@@ -238,11 +241,19 @@ Bytes PageHeap::limit() const {
 
 PageHeap::Totals PageHeap::totals() const {
   const MutexLock lock(mutex_);
+  return totals_locked();
+}
+
+PageHeap::Totals PageHeap::totals_locked() const {
   return {table_.total(), table_.leased(), table_.used(), table_.mappings(), short_of_mappings_};
 }
 
 std::vector<PageInfo> PageHeap::pages() const {
   const MutexLock lock(mutex_);
+  return pages_locked();
+}
+
+std::vector<PageInfo> PageHeap::pages_locked() const {
   std::vector<PageInfo> pages;
   for (const auto& [id, page] : table_.pages()) {
     pages.push_back({PageId{id}, page.size, page.used, page.lease,

@@ -239,7 +239,7 @@ inline void StreamHeap::take_back(Block& block) {
   if (!mutex_.try_lock()) return false;
   Block* const block = live_in(runs_.at_or_before_near(address), address);
   const bool keeps = block != nullptr && block->uses == nullptr && kept_ < short_room_ &&
-                     hoard_.listed && !pages_.over_limit();
+                     hoard_.listed && !pages_.over_limit() && !fold_.owes();
   if (keeps) [[likely]] {
     take_back(*block);
     block->state = Block::State::at_hand;

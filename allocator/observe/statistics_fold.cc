@@ -2,22 +2,15 @@
 
 #include <algorithm>
 #include <cassert>
-#include <chrono>
 #include <utility>
 
 namespace weir {
 namespace {
 
-// A clock that costs next to nothing; 20 us of it, more or less.
+// 20 us, more or less.
 #if defined(__x86_64__)
-std::uint64_t ticks() { return __builtin_ia32_rdtsc(); }
 constexpr std::uint64_t kTicksToPass = 50'000;
 #else
-std::uint64_t ticks() {
-  using std::chrono::steady_clock;
-  return static_cast<std::uint64_t>(steady_clock::now().time_since_epoch() /
-                                    std::chrono::nanoseconds(1));
-}
 constexpr std::uint64_t kTicksToPass = 20'000;
 #endif
 
@@ -101,9 +94,10 @@ void DeviceFold::raise(HeapFold& heap) {
     peaks_[i] = std::max(peaks_[i], now);
     share_headroom(i, peaks_[i] - now);
   }
+  for (HeapFold* each : heaps_) each->passed_.store(false, std::memory_order_relaxed);
   const std::thread::id me = std::this_thread::get_id();
   const bool by_another = std::exchange(raised_by_, me) != me;
-  heap.passes_until_.store(by_another && !risen ? ticks() + kTicksToPass : 0,
+  heap.passes_until_.store(by_another && !risen ? ticks() + kTicksToPass * heaps_.size() : 0,
                            std::memory_order_relaxed);
 }
 
@@ -139,13 +133,8 @@ void DeviceFold::share_headroom(std::size_t i, std::uint64_t headroom) {
 }
 
 Statistics DeviceFold::combine(std::vector<HeapStatistics> heaps) const {
-  Statistics all;
-  Levels peaks;
-  {
-    const std::lock_guard lock(mutex_);
-    all = rare_;
-    peaks = peaks_;
-  }
+  const std::lock_guard lock(mutex_);
+  Statistics all = rare_;
   for (const HeapStatistics& heap : heaps) {
     const std::array<std::pair<Gauge*, const Gauge*>, kLevels> gauges{
         {{&all.live_blocks, &heap.live_blocks},
@@ -160,7 +149,9 @@ Statistics DeviceFold::combine(std::vector<HeapStatistics> heaps) const {
   }
   std::size_t i = 0;
   for (Gauge* gauge : {&all.live_blocks, &all.live_bytes, &all.requested_bytes}) {
-    gauge->peak = std::max(gauge->current, peaks[i++]);
+    // Once said, it stays so.
+    gauge->peak = peaks_[i] = std::max(gauge->current, peaks_[i]);
+    ++i;
   }
   all.heaps = std::move(heaps);
   return all;
@@ -175,7 +166,7 @@ HeapFold::HeapFold(DeviceFold& device, HeapId heap, std::uint64_t stream) : devi
 HeapFold::~HeapFold() { device_.remove(*this); }
 
 // A rise that need not be looked at now.
-bool HeapFold::passes() const {
+bool HeapFold::passes() {
   const std::uint64_t until = passes_until_.load(std::memory_order_relaxed);
   if (until == 0 || ticks() >= until) return false;
   for (const Level& level : levels_) {
@@ -184,6 +175,7 @@ bool HeapFold::passes() const {
       return false;
     }
   }
+  passed_.store(true, std::memory_order_relaxed);
   return true;
 }
 
@@ -195,6 +187,7 @@ void HeapFold::on_event(const Event& event) {
       if (allocate(event.bytes, event.requested)) raise_peaks();
       return;
     case EventKind::deallocate:
+      if (owes()) raise_peaks();
       deallocate(event.bytes, event.requested);
       return;
     case EventKind::fence:

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -20,6 +21,17 @@
 namespace weir {
 
 class HeapFold;
+
+// A clock that costs next to nothing.
+#if defined(__x86_64__)
+inline std::uint64_t ticks() { return __builtin_ia32_rdtsc(); }
+#else
+inline std::uint64_t ticks() {
+  using std::chrono::steady_clock;
+  return static_cast<std::uint64_t>(steady_clock::now().time_since_epoch() /
+                                    std::chrono::nanoseconds(1));
+}
+#endif
 
 // The device-wide counters. Every call may be made from any thread, under any lock of the heap.
 // Blocks are counted by the HeapFolds, without a line that all of them write; the rare events here,
@@ -47,7 +59,7 @@ class DeviceFold {
 
   mutable std::mutex mutex_;
   std::vector<HeapFold*> heaps_;  // guarded by mutex_
-  Levels peaks_{};                // guarded by mutex_: the highest sums over heaps_
+  mutable Levels peaks_{};        // guarded by mutex_: the highest sums over heaps_ that were seen
   std::thread::id raised_by_;     // guarded by mutex_: who added everything up the last time
   Statistics rare_;               // guarded by mutex_; what on_event() counts
 };
@@ -62,8 +74,9 @@ class DeviceFold {
 // That is exact while one thread at a time is at work. Threads that rise and fall together would
 // find their ceilings too low again and again: there is no room for all of them below a peak that
 // few of them made. So a heap that added everything up for nothing, after another thread had done
-// so, does not do it again for some 20 us; a rise of the device's level that only came then, and
-// that no later one was added up with, is missed. A heap's own peak never is.
+// so, lets what it rises pass for some 20 us times the number of heaps: one heap adds up in 20 us.
+// What has lasted longer is added up before it falls; only a peak of the device that was shorter
+// can be missed. A heap's own peak never is.
 class HeapFold {
  public:
   // `device` must outlive this. `stream`: Stream::id.
@@ -84,6 +97,12 @@ class HeapFold {
   }
   void raise_peaks() {
     if (!passes()) device_.raise(*this);
+  }
+  // Before a call of deallocate(): did a rise pass that has lasted so long that raise_peaks() must
+  // be called first?
+  bool owes() const {
+    return passed_.load(std::memory_order_relaxed) &&
+           ticks() >= passes_until_.load(std::memory_order_relaxed);
   }
   void deallocate(Bytes bytes, Bytes requested) {
     fall(0, 1);
@@ -110,7 +129,7 @@ class HeapFold {
     std::atomic<std::uint64_t> peak{0};  // the device's lock guards writing
   };
 
-  bool passes() const;
+  bool passes();
 
   // Returns whether the level is above its ceiling now.
   bool rise(std::size_t level, std::uint64_t n) {
@@ -129,6 +148,7 @@ class HeapFold {
   DeviceFold& device_;
   alignas(64) std::array<Level, DeviceFold::kLevels> levels_;
   std::atomic<std::uint64_t> passes_until_{0};  // a time, in ticks
+  std::atomic<bool> passed_{false};             // some rise, and has not been added up since
   HeapStatistics rare_;                         // what on_event() counts apart from the levels
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <random>
 #include <string>
@@ -172,6 +173,45 @@ TEST(HeapFold, OneHeapsPeaksMayStartAnewAlone) {
   EXPECT_EQ(heap.statistics().live_bytes, (Gauge{0, 2048, 10240}));
   const Statistics all = device.combine({heap.statistics(), other.statistics()});
   EXPECT_EQ(all.live_bytes, (Gauge{8192, 16384, 18432}));
+}
+
+// Threads that take turns find no new peak and let rises pass; but not one that stays.
+TEST(DeviceFold, APeakThatLastsIsSeenWhoeverIsAtWork) {
+  DeviceFold device;
+  HeapFold mine(device, HeapId{0}, 10), other(device, HeapId{1}, 11);
+  const auto pairs = [](HeapFold& heap) {
+    for (int i = 0; i < 100; ++i) {
+      allocate(heap, 10_GiB, 10_GiB);
+      heap.deallocate(10_GiB, 10_GiB);
+    }
+  };
+  const auto free_one = [](HeapFold& heap) {
+    if (heap.owes()) heap.raise_peaks();
+    heap.deallocate(10_GiB, 10_GiB);
+  };
+  for (int turn = 0; turn < 20; ++turn) {
+    pairs(mine);
+    std::thread([&] { pairs(other); }).join();
+  }
+  allocate(mine, 10_GiB, 10_GiB);
+  std::thread([&] { allocate(other, 10_GiB, 10_GiB); }).join();
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  free_one(mine);
+  free_one(other);
+  EXPECT_EQ(device.combine({mine.statistics(), other.statistics()}).live_bytes.peak,
+            (20_GiB).count);
+}
+
+TEST(DeviceFold, APeakThatWasToldIsKept) {
+  DeviceFold device;
+  HeapFold mine(device, HeapId{0}, 10), other(device, HeapId{1}, 11);
+  const auto told = [&] {
+    return device.combine({mine.statistics(), other.statistics()}).live_bytes.peak;
+  };
+  (void)mine.allocate(1_GiB, 1_GiB);  // nobody looks
+  EXPECT_EQ(told(), (1_GiB).count);
+  mine.deallocate(1_GiB, 1_GiB);
+  EXPECT_EQ(told(), (1_GiB).count);
 }
 
 TEST(DeviceFold, PeaksOfManyThreadsLieBetweenWhatWasReachedForSureAndWhatMayHaveBeen) {
