@@ -80,7 +80,6 @@ ExitCode run(const ReplayCommand& command) {
       fmt::print("{}{}", outcomes.size() > 1 ? "\n" : "", report_text(*outcome.report));
       std::fflush(stdout);
     }
-    if (!outcome.note().empty()) complain(path + ": note: " + outcome.note());
     if (!outcome.complaint().empty()) complain(outcome.complaint());
   }
   const auto write = [&exit_code](const std::string& path, const std::string& text) {
@@ -151,6 +150,11 @@ void add_replay_command(CLI::App& app, ExitCode& exit_code) {
   replay->add_flag("--verify", command->verify,
                    "On a real GPU, fill blocks with patterns and check them (the simulated one "
                    "always checks)");
+  replay
+      ->add_option("--graph-orders", command->options.graph_orders,
+                   "Run each captured graph in so many random orders that its edges allow (on the "
+                   "simulated device)")
+      ->type_name("N");
   replay->add_option("--seed", command->options.seed, "Of the patterns")->capture_default_str();
   replay->add_flag("--quiet", command->quiet, "No report and no progress bar");
   replay->footer(kFooter);

@@ -36,6 +36,20 @@ std::string_view name_of(DeviceCall call) {
       return "capture_tips";
     case DeviceCall::add_capture_dependencies:
       return "add_capture_dependencies";
+    case DeviceCall::node_dependencies:
+      return "node_dependencies";
+    case DeviceCall::begin_capture:
+      return "begin_capture";
+    case DeviceCall::end_capture:
+      return "end_capture";
+    case DeviceCall::instantiate:
+      return "instantiate";
+    case DeviceCall::launch_graph:
+      return "launch_graph";
+    case DeviceCall::destroy_executable:
+      return "destroy_executable";
+    case DeviceCall::destroy_graph:
+      return "destroy_graph";
     case DeviceCall::memory_info:
       return "memory_info";
   }

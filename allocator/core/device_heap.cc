@@ -22,6 +22,12 @@ namespace {
 // No device has more: what is asked where the driver does not say how much there is.
 constexpr Bytes kMostBytes = 1024_TiB;
 
+// The limit is the budget's, which pools share.
+HeapOptions of_pages(HeapOptions options) {
+  options.limit = 0_B;
+  return options;
+}
+
 Bytes total_memory(Device& device) {
   const Result<MemoryInfo> info = device.memory_info();
   return info ? info->total : kMostBytes;
@@ -55,9 +61,12 @@ inline StreamHeap* DeviceHeap::Impl::owner_of(Address address) const {
 DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* sink)
     : number_(next_number()),
       device_(device),
+      options_(options),
+      budget_(options.limit),
       observer_(device, sink),
       timelines_(device, observer_),
-      pages_(device, timelines_, observer_, addresses_, options),
+      pages_(device, timelines_, observer_, addresses_, budget_, of_pages(options),
+             [this](Bytes wanted) { return spare_of_pools(wanted); }),
       device_bytes_(total_memory(device)) {
   owners_.reset(static_cast<StreamHeap**>(std::calloc(kMostHeaps + 1, sizeof(void*))));
   if (owners_ == nullptr) throw std::bad_alloc();
@@ -81,7 +90,7 @@ Result<StreamHeap*> DeviceHeap::Impl::heap_of(Stream stream) {
   }
   // A heap whose stream is gone serves the next one: its addresses and mappings are not lost.
   for (const std::unique_ptr<StreamHeap>& heap : heaps_) {
-    if (heap->adopt(stream)) return by_stream_[stream.id] = heap.get();
+    if (heap->pool() == nullptr && heap->adopt(stream)) return by_stream_[stream.id] = heap.get();
   }
   if (heaps_.size() >= kMostHeaps) {
     return Error(ErrorCode::out_of_memory,
@@ -93,6 +102,7 @@ Result<StreamHeap*> DeviceHeap::Impl::heap_of(Stream stream) {
   heaps_.push_back(
       std::make_unique<StreamHeap>(id, stream, pages_, timelines_, observer_, hoards_));
   StreamHeap* const heap = heaps_.back().get();
+  if (routed()) heap->allow_short_ways(false);
   owners_[AddressMap::owner_of(id)] = heap;
   return by_stream_[stream.id] = heap;
 }
@@ -119,6 +129,11 @@ Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
   // Refused before anything is rounded or reserved.
   if (bytes > device_bytes_) [[unlikely]]
     return out_of_memory(bytes, stream);
+  if (routed()) [[unlikely]] {
+    Result<Routed> to = route_of(stream);
+    if (!to) return std::move(to).error();
+    if (to->pool != nullptr) return allocate_in_pool(bytes, stream, *to);
+  }
   Status status;
   const Address at = try_allocate(bytes, stream, status);
   if (at != Address{}) [[likely]]
@@ -141,6 +156,7 @@ Result<void*> DeviceHeap::Impl::allocate_under_pressure(Bytes bytes, Stream stre
     give_back_at_hand();
     try_again();
   }
+  if (!settled() && call_in_pools()) try_again();
   // The host need only wait for idle pages where they must be unmapped.
   if (!settled() && pages_.totals().short_of_mappings) {
     if (Status waited = pages_.wait_for_idle_pages(); !waited) return std::move(waited).error();
@@ -177,7 +193,7 @@ Error DeviceHeap::Impl::out_of_memory(Bytes bytes, Stream stream) {
   give_back_at_hand();  // it is free memory, and not to be named as in use
   observer_.emit(Event{.kind = EventKind::out_of_memory, .stream = stream.id, .requested = bytes});
   const PageHeap::Totals totals = pages_.totals();
-  const Bytes limit = pages_.limit();
+  const Bytes limit = budget_.limit();
   std::string message = "out of memory: " + format(bytes) + " asked for on stream " +
                         std::to_string(stream.id) + "; held " + format(totals.total) +
                         (limit > 0_B ? " of a limit of " + format(limit) : " with no limit set");
@@ -218,7 +234,7 @@ Result<StreamHeap*> DeviceHeap::Impl::owner_of_block(const void* block, const ch
 Status DeviceHeap::Impl::fence_one(void* block, Stream user) {
   StreamHeap* const heap = owner_of(Address::of(block));
   if (heap == nullptr) return unknown(block, "fence");
-  Result<bool> fenced = heap->fence(Address::of(block), timelines_.of(user));
+  Result<bool> fenced = fence_in_its_world(*heap, Address::of(block), user);
   if (!fenced) return std::move(fenced).error();
   if (!*fenced) return unknown(block, "fence");
   return {};
@@ -226,6 +242,12 @@ Status DeviceHeap::Impl::fence_one(void* block, Stream user) {
 
 Status DeviceHeap::Impl::fence(std::span<void* const> blocks, Stream user) {
   if (blocks.size() == 1 && blocks[0] != nullptr) return fence_one(blocks[0], user);
+  if (routed() || std::any_of(blocks.begin(), blocks.end(), [&](const void* block) {
+        const StreamHeap* const heap = owner_of(Address::of(block));
+        return heap != nullptr && heap->pool() != nullptr;
+      })) {
+    return fence_each(blocks, user);
+  }
   std::vector<StreamHeap*> owners;
   std::vector<Address> used;
   for (void* const block : blocks) {
@@ -253,10 +275,10 @@ Status DeviceHeap::Impl::fence(std::span<void* const> blocks, Stream user) {
 
 Status DeviceHeap::Impl::record_stream(void* block, Stream user) {
   StreamHeap* const heap = owner_of(Address::of(block));
-  if (heap == nullptr || !heap->record_stream(Address::of(block), timelines_.of(user))) {
-    return unknown(block, "record_stream");
-  }
-  return {};
+  if (heap == nullptr) return unknown(block, "record_stream");
+  Result<bool> recorded = record_stream_in_its_world(*heap, Address::of(block), user);
+  if (!recorded) return std::move(recorded).error();
+  return *recorded ? Status{} : unknown(block, "record_stream");
 }
 
 Status DeviceHeap::Impl::deallocate(void* block) {
@@ -264,7 +286,7 @@ Status DeviceHeap::Impl::deallocate(void* block) {
   StreamHeap* const heap = owner_of(Address::of(block));
   if (heap == nullptr) [[unlikely]]
     return unknown(block, "deallocate");
-  Result<bool> done = heap->deallocate(Address::of(block));
+  Result<bool> done = deallocate_in_its_world(*heap, Address::of(block));
   if (!done) [[unlikely]]
     return std::move(done).error();
   if (!*done) [[unlikely]]
@@ -274,12 +296,14 @@ Status DeviceHeap::Impl::deallocate(void* block) {
 
 Result<Bytes> DeviceHeap::Impl::trim(Bytes keep) {
   give_back_at_hand();
+  (void)call_in_pools();
   return pages_.trim(keep);
 }
 
 void DeviceHeap::Impl::set_limit(Bytes limit) {
-  pages_.set_limit(limit);
-  if (pages_.over_limit() && give_back_at_hand()) pages_.set_limit(limit);
+  budget_.set_limit(limit);
+  pages_.set_limit(0_B);
+  if (pages_.over_limit() && (give_back_at_hand() || call_in_pools())) pages_.set_limit(0_B);
 }
 
 std::optional<BlockInfo> DeviceHeap::Impl::find(Address address) const {
@@ -288,6 +312,9 @@ std::optional<BlockInfo> DeviceHeap::Impl::find(Address address) const {
 }
 
 Status DeviceHeap::Impl::retire(Stream stream) {
+  for (const std::shared_ptr<PoolHeap>& pool : pools()) {
+    if (Status status = pool->retire(stream); !status) return status;
+  }
   if (Status status = timelines_.retire(timelines_.of(stream)); !status) return status;
   const std::unique_lock lock(heaps_mutex_);
   if (const auto known = by_stream_.find(stream.id); known != by_stream_.end()) {
@@ -306,9 +333,10 @@ void DeviceHeap::Impl::on_out_of_memory(OutOfMemoryCallback callback) {
 template <class Function>
 void DeviceHeap::Impl::at_one_moment(Function&& function) const WEIR_NO_THREAD_ANALYSIS {
   const std::shared_lock registry(heaps_mutex_);
-  for (const std::unique_ptr<StreamHeap>& heap : heaps_) heap->lock();
+  const std::vector<StreamHeap*> heaps = heaps_in_order();
+  for (StreamHeap* heap : heaps) heap->lock();
   function();
-  for (const std::unique_ptr<StreamHeap>& heap : heaps_) heap->unlock();
+  for (StreamHeap* heap : heaps) heap->unlock();
 }
 
 Statistics DeviceHeap::Impl::statistics() const {
@@ -329,36 +357,70 @@ void DeviceHeap::Impl::reset_peaks() {
 
 HeapSnapshot DeviceHeap::Impl::snapshot() const {
   HeapSnapshot snapshot;
+  const std::vector<std::shared_ptr<PoolHeap>> pools = this->pools();
   at_one_moment([&]() WEIR_NO_THREAD_ANALYSIS {
     for (const auto& heap : heaps_) {
       heap->give_back_kept();
       heap->list_blocks(snapshot.blocks);
     }
     snapshot.pages = pages_.pages();
+    for (const std::shared_ptr<PoolHeap>& pool : pools) {
+      const std::vector<PageInfo> more = pool->pages().pages();
+      snapshot.pages.insert(snapshot.pages.end(), more.begin(), more.end());
+    }
   });
+  std::sort(snapshot.pages.begin(), snapshot.pages.end(),
+            [](const PageInfo& a, const PageInfo& b) { return a.page < b.page; });
   std::sort(snapshot.blocks.begin(), snapshot.blocks.end(),
             [](const BlockInfo& a, const BlockInfo& b) { return a.address < b.address; });
   return snapshot;
 }
+
+namespace {
+
+// Calls look(totals, pages) of all of `heaps` together, while nothing can change them. Pools' come
+// last, as their locks are taken before the device heap's own: they are locked from the back.
+template <class Look>
+void hold_still(std::span<const PageHeap* const> heaps, PageHeap::Totals totals,
+                std::vector<PageInfo> pages, Look&& look) {
+  if (heaps.empty()) return look(totals, pages);
+  heaps.back()->hold_still([&](const PageHeap::Totals& more, const std::vector<PageInfo>& others) {
+    totals.total += more.total;
+    totals.leased += more.leased;
+    totals.used += more.used;
+    totals.mappings += more.mappings;
+    pages.insert(pages.end(), others.begin(), others.end());
+    hold_still(heaps.first(heaps.size() - 1), totals, std::move(pages), look);
+  });
+}
+
+}  // namespace
 
 std::vector<std::string> DeviceHeap::Impl::validate() const {
   std::vector<std::string> broken;
   const auto add = [&](const std::vector<std::string>& more) {
     broken.insert(broken.end(), more.begin(), more.end());
   };
+  const std::vector<std::shared_ptr<PoolHeap>> pools = this->pools();
+  for (const std::shared_ptr<PoolHeap>& pool : pools) add(pool->validate());
   at_one_moment([&]() WEIR_NO_THREAD_ANALYSIS {
-    std::vector<Range> runs;
+    std::unordered_map<const PoolHeap*, std::vector<Range>> runs;  // null: the device heap's own
     std::vector<HeapStatistics> heaps;
     for (const auto& heap : heaps_) {
-      add(heap->validate(runs));
+      add(heap->validate(runs[heap->pool()]));
       heaps.push_back(heap->statistics_locked());
     }
-    add(pages_.validate(runs));
+    add(pages_.validate(runs[nullptr]));
+    for (const std::shared_ptr<PoolHeap>& pool : pools)
+      add(pool->pages().validate(runs[pool.get()]));
     add(timelines_.validate());
     add(validate_registry());
-    pages_.hold_still([&](const PageHeap::Totals& totals, const std::vector<PageInfo>& pages) {
-      add(validate_statistics(observer_.fold().combine(std::move(heaps)), totals, pages));
-    });
+    std::vector<const PageHeap*> each{&pages_};
+    for (const std::shared_ptr<PoolHeap>& pool : pools) each.push_back(&pool->pages());
+    hold_still(
+        each, {}, {}, [&](const PageHeap::Totals& totals, const std::vector<PageInfo>& pages) {
+          add(validate_statistics(observer_.fold().combine(std::move(heaps)), totals, pages));
+        });
   });
   return broken;
 }
@@ -366,8 +428,8 @@ std::vector<std::string> DeviceHeap::Impl::validate() const {
 std::vector<std::string> DeviceHeap::Impl::validate_registry() const {
   std::vector<std::string> broken;
   for (const auto& [stream, heap] : by_stream_) {
-    if (heap->id().value >= heaps_.size() || heaps_[heap->id().value].get() != heap ||
-        !heap->serves(stream)) {
+    if (heap->pool() != nullptr || heap->id().value >= heaps_.size() ||
+        heaps_[heap->id().value].get() != heap || !heap->serves(stream)) {
       broken.push_back("stream " + std::to_string(stream) + ": its heap serves another");
     }
   }

@@ -1,6 +1,7 @@
 // The parts of a device heap, put together.
 #pragma once
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <shared_mutex>
@@ -10,6 +11,8 @@
 #include <vector>
 
 #include "core/address_map.h"
+#include "core/budget.h"
+#include "core/graph_pool.h"
 #include "core/hoards.h"
 #include "core/observer.h"
 #include "core/page_heap.h"
@@ -47,6 +50,15 @@ class DeviceHeap::Impl {
   Result<Bytes> trim(Bytes keep);
   void set_limit(Bytes limit);
 
+  // Graph pools. The first three are called by GraphPool and PoolRoute.
+  std::shared_ptr<PoolHeap> open_pool(Bytes limit);
+  Result<std::uint64_t> open_route(std::shared_ptr<PoolHeap> pool, StreamFilter filter,
+                                   bool captures);
+  void close_route(std::uint64_t id, bool keep);
+  Device& device() { return device_; }
+  // Is any route open? Then no call takes a short way.
+  bool routed() const { return routes_open_.load(std::memory_order_acquire) != 0; }
+
   static KnownStream& known(Stream stream);
   bool knows(const KnownStream& known, Stream stream) const;
   // The heap whose addresses hold `address`; null: none of this device heap's.
@@ -57,12 +69,40 @@ class DeviceHeap::Impl {
   // As many as AddressMap can tell apart.
   static constexpr std::size_t kMostHeaps = 65'000;
 
+  struct Route {
+    std::uint64_t id = 0;
+    std::shared_ptr<PoolHeap> pool;
+    StreamFilter filter;
+    bool captures = false;
+  };
+  struct Routed {
+    std::shared_ptr<PoolHeap> pool;  // none: the device heap's own
+    bool captured = false;
+  };
+  Result<Routed> route_of(Stream stream) const;
+  void allow_short_ways(bool allowed) const;
+  Result<void*> allocate_in_pool(Bytes bytes, Stream stream, const Routed& routed);
+  Result<bool> is_captured(Stream stream) const;
+  Result<StreamHeap*> new_pool_heap(PoolHeap& pool, Stream stream);
+  bool call_in_pools() const;
+  std::vector<PageHeap::LoosePage> spare_of_pools(Bytes wanted) const;
+  Result<bool> fence_in_its_world(StreamHeap& heap, Address block, Stream user);
+  Result<bool> record_stream_in_its_world(StreamHeap& heap, Address block, Stream user);
+  // Is this block of the device heap in use by a capture? Then it goes back when that has ended.
+  Result<bool> defer(StreamHeap& heap, Address block);
+  void free_deferred();
+  std::vector<std::shared_ptr<PoolHeap>> pools() const;
+  // The heaps' locks in the order in which they are taken: pools' first.
+  std::vector<StreamHeap*> heaps_in_order() const;
+
   Result<StreamHeap*> heap_of(Stream stream);
   Address try_allocate(Bytes bytes, Stream stream, Status& status);
   Result<void*> allocate_under_pressure(Bytes bytes, Stream stream, Status status);
   Result<StreamHeap*> owner_of_block(const void* block, const char* call) const;
   static Error unknown(const void* block, const char* call);
   Status fence_one(void* block, Stream user);
+  Status fence_each(std::span<void* const> blocks, Stream user);
+  Result<bool> deallocate_in_its_world(StreamHeap& heap, Address block);
   // Has every heap give back the blocks that it keeps at hand; were there any?
   bool give_back_at_hand() const;
   // Asks the callbacks for memory; false if there are none.
@@ -77,7 +117,9 @@ class DeviceHeap::Impl {
 
   const std::uint64_t number_;  // of this device heap, in the process; from 1, never reused
   Device& device_;
+  const HeapOptions options_;
   AddressMap addresses_;
+  Budget budget_;
   Observer observer_;
   Timelines timelines_;
   PageHeap pages_;
@@ -95,6 +137,15 @@ class DeviceHeap::Impl {
   std::vector<std::unique_ptr<StreamHeap>> heaps_;            // by HeapId
   std::unordered_map<std::uint64_t, StreamHeap*> by_stream_;  // by Stream::id; not the retired
   std::vector<OutOfMemoryCallback> callbacks_;
+
+  // Pools and routes; taken before every other lock, and never while a heap's is held.
+  mutable std::shared_mutex routes_mutex_;
+  std::vector<Route> routes_;                     // the last opened is asked first
+  std::vector<std::shared_ptr<PoolHeap>> pools_;  // never fewer: one that is gone serves again
+  std::uint64_t last_pool_ = 0, last_route_ = 0;
+  std::atomic<std::uint64_t> routes_open_{0};
+  std::unordered_map<std::uint64_t, StreamHeap*> deferred_;  // blocks freed during a capture
+  std::unordered_map<std::uint64_t, StreamHeap*> captured_uses_;
 };
 
 }  // namespace weir

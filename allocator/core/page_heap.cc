@@ -22,11 +22,13 @@ Error may_not_create() { return {ErrorCode::out_of_memory, "new memory may not b
 }  // namespace
 
 PageHeap::PageHeap(Device& device, Timelines& timelines, Observer& observer, AddressMap& addresses,
-                   const HeapOptions& options)
+                   Budget& budget, const HeapOptions& options, Source source)
     : device_(device),
       timelines_(timelines),
       observer_(observer),
       addresses_(addresses),
+      budget_(budget),
+      source_(std::move(source)),
       granularity_(std::max(device.granularity(), Arena::kGap)),
       reuse_(options.reuse),
       most_mappings_(options.most_mappings),
@@ -61,7 +63,10 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, std::uint64_t key, 
   // What is about to be in use counts: growing up to it is no waste.
   const Bytes peak_before = std::exchange(peak_used_, std::max(peak_used_, table_.used() + size));
   const std::optional<Address> recalled = recall(owner, size, key);
-  Result<Address> at = recalled ? Result<Address>(*recalled) : place(owner, size);
+  const bool has_source = budget_.shared() && source_ && create == Create::may;
+  Result<Address> at = recalled     ? Result<Address>(*recalled)
+                       : has_source ? place_with_source(owner, size)
+                                    : place(owner, size);
   Status claimed = at ? claim(owner, {*at, size}) : Status(at.error());
   if (!claimed) {
     peak_used_ = peak_before;
@@ -69,6 +74,18 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, std::uint64_t key, 
   }
   if (!recalled) memory_.remember(key, *at);
   return at;
+}
+
+// Before the device is asked for new pages, the source is.
+Result<Address> PageHeap::place_with_source(Owner& owner, Bytes size) {
+  create_ = Create::not_yet;
+  Result<Address> at = place(owner, size);
+  create_ = Create::may;
+  if (at || at.error().code() != ErrorCode::out_of_memory) return at;
+  const std::vector<LoosePage> pages = source_(size);
+  take_in_locked(pages);
+  if (!pages.empty()) create_ = Create::rather_not;
+  return place(owner, size);
 }
 
 Result<Address> PageHeap::place(Owner& owner, Bytes size) {
@@ -89,7 +106,7 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
   const Bytes missing = round_up(size - std::min(size, free_at_frontier(owner)), granularity_);
   const bool may_grow =
       reuse_ == ReusePolicy::grow ? missing <= room() : placement.may_grow(missing);
-  if (may_grow && missing > 0_B) {
+  if (create_ != Create::rather_not && may_grow && missing > 0_B) {
     if (create_ == Create::not_yet) return may_not_create();
     Result<Address> at = grow(owner, size);
     if (at || at.error().code() != ErrorCode::out_of_memory) return at;
@@ -115,9 +132,9 @@ Placement PageHeap::placement(const Owner& owner) const {
 }
 
 Bytes PageHeap::room() const {
-  const Bytes device = device_room_.value_or(Bytes{~std::uint64_t{0}});
-  if (limit_ == 0_B) return device;
-  return std::min(device, limit_ - std::min(limit_, table_.total()));
+  const Bytes most = std::min(budget_.room(), device_room_.value_or(Bytes{~std::uint64_t{0}}));
+  if (limit_ == 0_B) return most;
+  return std::min(most, limit_ - std::min(limit_, table_.total()));
 }
 
 // What new pages would continue: the free bytes where the current row ends, unless the policy had
@@ -287,6 +304,9 @@ Status PageHeap::claim(Owner& owner, Range run) {
     if (Status status = wait_for(owner, run); !status) return status;
   }
   table_.use(run, owner.id, [&](const Page& page, Bytes, Bytes, bool leases) WEIR_REQUIRES(mutex_) {
+    if (keeps_used_ && use_of(page).kept == PageUse::Kept::no) {
+      use_of(page).kept = PageUse::Kept::for_now;
+    }
     if (!leases) return;
     use_of(page).donor.reset();
     observer_.emit(owner.fold,
@@ -297,7 +317,7 @@ Status PageHeap::claim(Owner& owner, Range run) {
 
 void PageHeap::free(Owner& owner, Range run, const FenceSet& fences) {
   const MutexLock lock(mutex_);
-  alone_ = alone_ && fences.empty();
+  alone_ = alone_ && fences.empty() && owner.timeline == first_;
   table_.free(run, owner.id,
               [&](const Page& page, Bytes offset, Bytes size, bool idle) WEIR_REQUIRES(mutex_) {
                 PageUse& use = use_of(page);
@@ -310,7 +330,7 @@ void PageHeap::free(Owner& owner, Range run, const FenceSet& fences) {
                     Event{.kind = EventKind::unlease, .page = page.id, .bytes = page.size});
               });
   // A lowered limit: what became idle goes, if its work is done. An error leaves it for next time.
-  if (over_limit()) (void)trim_locked(limit_);
+  if (over_limit()) (void)trim_locked(most_to_keep());
 }
 
 }  // namespace weir

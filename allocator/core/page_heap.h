@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@
 
 #include "core/address_map.h"
 #include "core/arena.h"
+#include "core/budget.h"
 #include "core/fenced_ranges.h"
 #include "core/mutex.h"
 #include "core/observer.h"
@@ -40,9 +42,18 @@ class PageHeap : private PageTable::Listener {
     HeapFold& fold;
   };
 
-  // All must outlive this.
+  // A page that no heap has and nothing is mapped to; nobody uses its bytes any more.
+  struct LoosePage {
+    PhysicalHandle handle;
+    Bytes size;
+  };
+  // Where pages may come from before the device is asked for new ones: gives about as much as was
+  // asked for, or less. Called under this page heap's lock.
+  using Source = std::function<std::vector<LoosePage>(Bytes wanted)>;
+
+  // All must outlive this. `options.limit` is of these pages alone.
   PageHeap(Device& device, Timelines& timelines, Observer& observer, AddressMap& addresses,
-           const HeapOptions& options);
+           Budget& budget, const HeapOptions& options, Source source = {});
   // Waits for no work. Everything is unmapped and given back, in use or not.
   ~PageHeap() override;
   PageHeap(const PageHeap&) = delete;
@@ -57,8 +68,8 @@ class PageHeap : private PageTable::Listener {
   // A run of `size` bytes, a multiple of kGrain. `key` names the request: a program that repeats
   // itself asks with the same one again.
   // Errors: out_of_memory, also where only new memory from the device would do and that may not
-  // be had yet; device.
-  enum class Create { may, not_yet };
+  // be had yet; device. rather_not: only where pages at hand don't suffice.
+  enum class Create { may, not_yet, rather_not };
   Result<Address> allocate(Owner& owner, Bytes size, std::uint64_t key, Served served,
                            Create create = Create::may);
 
@@ -71,6 +82,22 @@ class PageHeap : private PageTable::Listener {
   // Gives idle pages back to the driver, the largest first, while more than `keep` bytes are held;
   // passes over those whose work may still run. Returns how much went.
   Result<Bytes> trim(Bytes keep);
+  // Gives up idle pages, the largest first, until `wanted` bytes are given or no more can be. Those
+  // that it has to keep it keeps, and those whose work may still run.
+  std::vector<LoosePage> give_up(Bytes wanted);
+  // The same; nothing, if another thread is at work here. For who holds a lock that may not be held
+  // while this one is waited for.
+  std::vector<LoosePage> try_give_up(Bytes wanted);
+  // Takes pages in, as idle ones.
+  void take_in(const std::vector<LoosePage>& pages);
+  // From now on whatever page is used is kept: never unmapped, nor given up. settle_kept() ends
+  // that: those pages stay kept, or not (unless they were before). let_go(): none is any more.
+  void keep_what_is_used(bool keep);
+  void settle_kept(bool keep);
+  // What may be using them still is `launches`.
+  void let_go(const FenceSet& launches);
+  Bytes kept() const;
+
   // Waits (the host does) for the work that idle pages are held by. No lock is held meanwhile.
   Status wait_for_idle_pages();
 
@@ -105,10 +132,14 @@ class PageHeap : private PageTable::Listener {
 
   // Who may still be using a page's bytes.
   struct PageUse {
-    std::optional<PageId> page;  // whose this is; none: nobody's now
-    FencedRanges fenced;         // other streams than the holder's, by offset
-    std::optional<Fence> donor;  // while idle: the last holder's own work
-    std::uint64_t freed_at = 0;  // requests_ when bytes were last freed
+    std::optional<PageId> page;       // whose this is; none: nobody's now
+    FencedRanges fenced;              // other streams than the holder's, by offset
+    std::optional<Fence> donor;       // while idle: the last holder's own work
+    std::uint64_t freed_at : 62 = 0;  // requests_ when bytes were last freed
+    // Its addresses may be used by work that nobody will announce; or would be, by what is being
+    // captured.
+    enum class Kept : std::uint64_t { no, for_now, yes };
+    Kept kept : 2 = Kept::no;
   };
   struct Region {
     HeapId heap;
@@ -125,6 +156,7 @@ class PageHeap : private PageTable::Listener {
 
   // The ways to serve a request, in order; each gives a place that is not yet claimed.
   std::optional<Address> recall(Owner& owner, Bytes size, std::uint64_t key) WEIR_REQUIRES(mutex_);
+  Result<Address> place_with_source(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
   Result<Address> place(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
   Bytes free_at_frontier(Owner& owner) WEIR_REQUIRES(mutex_);
   Result<Address> grow(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
@@ -150,6 +182,13 @@ class PageHeap : private PageTable::Listener {
   Result<PageId> create(Bytes size) WEIR_REQUIRES(mutex_);
   Status append(Owner& owner, PageId page) WEIR_REQUIRES(mutex_);
   Status create_and_append(Owner& owner, const std::vector<Bytes>& sizes) WEIR_REQUIRES(mutex_);
+  PageId add(LoosePage loose) WEIR_REQUIRES(mutex_);
+  std::vector<LoosePage> give_up_locked(Bytes wanted) WEIR_REQUIRES(mutex_);
+  void take_in_locked(const std::vector<LoosePage>& pages) WEIR_REQUIRES(mutex_);
+  Result<LoosePage> take_out(PageId page) WEIR_REQUIRES(mutex_);
+  Bytes most_to_keep() const WEIR_REQUIRES(mutex_);
+  // Idle pages that may go, the largest first.
+  std::vector<PageId> idle_pages() const WEIR_REQUIRES(mutex_);
   Status unmap(Address at) WEIR_REQUIRES(mutex_);
   Status release(PageId page) WEIR_REQUIRES(mutex_);
   Result<Bytes> trim_locked(Bytes keep) WEIR_REQUIRES(mutex_);
@@ -169,6 +208,8 @@ class PageHeap : private PageTable::Listener {
   Timelines& timelines_;
   Observer& observer_;
   AddressMap& addresses_;
+  Budget& budget_;
+  const Source source_;
   const Bytes granularity_;
   const ReusePolicy reuse_;
   const std::uint64_t most_mappings_;
@@ -192,6 +233,7 @@ class PageHeap : private PageTable::Listener {
   std::optional<Bytes> device_room_ WEIR_GUARDED_BY(mutex_);
   bool short_of_mappings_ WEIR_GUARDED_BY(mutex_) = false;
   Create create_ WEIR_GUARDED_BY(mutex_) = Create::may;  // in this request
+  bool keeps_used_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint64_t requests_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint32_t next_row_ WEIR_GUARDED_BY(mutex_) = 0;
 };

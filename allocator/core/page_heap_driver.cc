@@ -73,10 +73,16 @@ Result<PageId> PageHeap::create(Bytes size) {
     return std::move(handle).error();
   }
   if (device_room_) *device_room_ -= std::min(*device_room_, size);
-  const PageId id = table_.add(*handle, size);
+  return add({*handle, size});
+}
+
+PageId PageHeap::add(LoosePage loose) {
+  const PageId id = budget_.next_page();
+  table_.add(id, loose.handle, loose.size);
   uses_.resize(table_.slots());
   uses_[table_.page(id).slot].page = id;
-  observer_.emit(Event{.kind = EventKind::create, .page = id, .bytes = size});
+  budget_.take(loose.size);
+  observer_.emit(Event{.kind = EventKind::create, .page = id, .bytes = loose.size});
   return id;
 }
 
@@ -131,17 +137,113 @@ Status PageHeap::unmap(Address at) {
   return {};
 }
 
-Status PageHeap::release(PageId id) {
+// An error leaves the page here, without some of its mappings.
+Result<PageHeap::LoosePage> PageHeap::take_out(PageId id) {
   while (!table_.page(id).mappings.empty()) {
-    if (Status status = unmap(table_.page(id).mappings.back().at); !status) return status;
+    if (Status status = unmap(table_.page(id).mappings.back().at); !status) {
+      return std::move(status).error();
+    }
   }
-  const Bytes size = table_.page(id).size;
-  if (Status status = device_.release(table_.page(id).handle); !status) return status;
-  use_of(table_.page(id)) = {};
+  const LoosePage loose{table_.page(id).handle, table_.page(id).size};
+  use_of(table_.page(id)) = PageUse{};
   table_.remove(id);
+  budget_.give_back(loose.size);
   effort_.judge(table_.total(), peak_used_);
-  observer_.emit(Event{.kind = EventKind::release, .page = id, .bytes = size});
-  return {};
+  observer_.emit(Event{.kind = EventKind::release, .page = id, .bytes = loose.size});
+  return loose;
+}
+
+Status PageHeap::release(PageId id) {
+  Result<LoosePage> loose = take_out(id);
+  if (!loose) return std::move(loose).error();
+  Status released = device_.release(loose->handle);
+  if (!released) (void)add(*loose);  // it is still there
+  return released;
+}
+
+std::vector<PageId> PageHeap::idle_pages() const {
+  std::vector<PageId> largest_first;
+  for (const auto& [size, id] : table_.idle()) {
+    if (use_of(table_.page(id)).kept == PageUse::Kept::no) largest_first.push_back(id);
+  }
+  std::reverse(largest_first.begin(), largest_first.end());
+  return largest_first;
+}
+
+std::vector<PageHeap::LoosePage> PageHeap::give_up(Bytes wanted) {
+  const MutexLock lock(mutex_);
+  return give_up_locked(wanted);
+}
+
+std::vector<PageHeap::LoosePage> PageHeap::try_give_up(Bytes wanted) {
+  if (!mutex_.try_lock()) return {};
+  std::vector<LoosePage> given = give_up_locked(wanted);
+  mutex_.unlock();
+  return given;
+}
+
+std::vector<PageHeap::LoosePage> PageHeap::give_up_locked(Bytes wanted) {
+  std::vector<LoosePage> given;
+  Bytes size;
+  for (const PageId id : idle_pages()) {
+    if (size >= wanted) break;
+    const Result<bool> complete = timelines_.complete(held_by(id));
+    if (!complete || !*complete) continue;
+    Result<LoosePage> page = take_out(id);
+    if (!page) continue;
+    size += page->size;
+    given.push_back(*page);
+  }
+  // What was once in use in them is no reason to grow here now.
+  peak_used_ = std::max(table_.used(), peak_used_ - std::min(peak_used_, size));
+  note_whether_over_limit();
+  return given;
+}
+
+void PageHeap::take_in(const std::vector<LoosePage>& pages) {
+  const MutexLock lock(mutex_);
+  take_in_locked(pages);
+}
+
+void PageHeap::take_in_locked(const std::vector<LoosePage>& pages) {
+  for (const LoosePage page : pages) {
+    (void)add(page);
+    peak_used_ += page.size;
+  }
+}
+
+void PageHeap::keep_what_is_used(bool keep) {
+  const MutexLock lock(mutex_);
+  keeps_used_ = keep;
+}
+
+void PageHeap::settle_kept(bool keep) {
+  const MutexLock lock(mutex_);
+  keeps_used_ = false;
+  for (PageUse& use : uses_) {
+    if (use.kept == PageUse::Kept::for_now)
+      use.kept = keep ? PageUse::Kept::yes : PageUse::Kept::no;
+  }
+}
+
+void PageHeap::let_go(const FenceSet& launches) {
+  const MutexLock lock(mutex_);
+  alone_ = alone_ && launches.empty();
+  for (const auto& [id, page] : table_.pages()) {
+    PageUse& use = use_of(page);
+    const bool was_kept = use.kept == PageUse::Kept::yes;
+    use.kept = PageUse::Kept::no;
+    if (!was_kept) continue;
+    if (!launches.empty()) use.fenced.add(0, page.size.count, launches);
+  }
+}
+
+Bytes PageHeap::kept() const {
+  const MutexLock lock(mutex_);
+  Bytes kept;
+  for (const auto& [id, page] : table_.pages())
+    kept += use_of(page).kept != PageUse::Kept::no ? page.size : 0_B;
+  return kept;
 }
 
 FenceSet PageHeap::held_by(PageId id) const {
@@ -159,16 +261,22 @@ Result<Bytes> PageHeap::trim(Bytes keep) {
 }
 
 void PageHeap::note_whether_over_limit() {
-  over_limit_.store(limit_ > 0_B && table_.total() > limit_, std::memory_order_relaxed);
+  const bool alone = limit_ > 0_B && table_.total() > limit_;
+  over_limit_.store(alone || budget_.exceeded(), std::memory_order_relaxed);
+}
+
+// Of these pages, by both limits.
+Bytes PageHeap::most_to_keep() const {
+  const Bytes others = budget_.held() - table_.total();
+  const Bytes by_all =
+      budget_.limit() == 0_B ? table_.total() : budget_.limit() - std::min(budget_.limit(), others);
+  return limit_ == 0_B ? by_all : std::min(by_all, limit_);
 }
 
 Result<Bytes> PageHeap::trim_locked(Bytes keep) {
-  std::vector<PageId> largest_first;
-  for (const auto& [size, id] : table_.idle()) largest_first.push_back(id);
-  std::reverse(largest_first.begin(), largest_first.end());
   Bytes gone;
   std::optional<Error> refused;
-  for (const PageId id : largest_first) {
+  for (const PageId id : idle_pages()) {
     if (table_.total() <= keep) break;
     Result<bool> complete = timelines_.complete(held_by(id));
     // A page whose stream is no more (destroyed, and never retired) must not keep the others.
@@ -196,7 +304,9 @@ bool PageHeap::has_room_for_mappings(std::size_t more) const {
 Status PageHeap::make_room_for_mappings(std::size_t more) {
   if (has_room_for_mappings(more)) return {};
   std::vector<PageId> idle;
-  for (const auto& [size, id] : table_.idle()) idle.push_back(id);
+  for (const auto& [size, id] : table_.idle()) {
+    if (use_of(table_.page(id)).kept == PageUse::Kept::no) idle.push_back(id);
+  }
   std::size_t shed = 0;
   for (const PageId id : idle) {
     if (shed >= kMappingsShed && has_room_for_mappings(more)) break;
@@ -231,7 +341,7 @@ void PageHeap::set_limit(Bytes limit) {
   limit_ = limit;
   note_whether_over_limit();
   // What may still be in use goes when it is idle; an error leaves it for the next free.
-  if (over_limit()) (void)trim_locked(limit_);
+  if (over_limit()) (void)trim_locked(most_to_keep());
 }
 
 Bytes PageHeap::limit() const {

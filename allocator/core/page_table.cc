@@ -85,8 +85,7 @@ void PageTable::refresh() const {
   outdated_.clear();
 }
 
-PageId PageTable::add(PhysicalHandle handle, Bytes size) {
-  const PageId id{next_page_++};
+void PageTable::add(PageId id, PhysicalHandle handle, Bytes size) {
   Page& page = pages_[id.value];
   page.id = id;
   page.size = size;
@@ -99,7 +98,6 @@ PageId PageTable::add(PhysicalHandle handle, Bytes size) {
   }
   total_ += size;
   outdated_.push_back(id);
-  return id;
 }
 
 void PageTable::remove(PageId id) {

@@ -84,7 +84,8 @@ class PageTable {
 
   explicit PageTable(Listener& listener) : listener_(listener) {}
 
-  PageId add(PhysicalHandle handle, Bytes size);
+  // `id` is no other page's, now or before.
+  void add(PageId id, PhysicalHandle handle, Bytes size);
   // The page is idle and has no mappings.
   void remove(PageId page);
   // `at` overlaps no other mapping.
@@ -204,7 +205,6 @@ class PageTable {
   std::size_t mappings_ = 0;
   std::vector<std::uint32_t> free_slots_;
   std::uint32_t slots_ = 0;
-  std::uint32_t next_page_ = 0;
   Bytes total_, leased_, used_;
 
   mutable BySize idle_;

@@ -8,13 +8,14 @@
 namespace weir {
 
 StreamHeap::StreamHeap(HeapId id, Stream stream, PageHeap& pages, Timelines& timelines,
-                       Observer& observer, Hoards<StreamHeap>& hoards)
+                       Observer& observer, Hoards<StreamHeap>& hoards, PoolHeap* pool)
     : id_(id),
       pages_(pages),
       timelines_(timelines),
       observer_(observer),
       hoards_(hoards),
       recording_(observer.recording()),
+      graph_pool_(pool),
       fold_(observer.fold(), id, stream.id),
       slabs_(pool_),
       stream_(stream),
@@ -24,8 +25,15 @@ StreamHeap::StreamHeap(HeapId id, Stream stream, PageHeap& pages, Timelines& tim
 
 void StreamHeap::serve(Stream stream) {
   serves_ = stream.id;
-  short_stream_ = recording_ ? kNoStream : serves_;
-  short_room_ = recording_ || serves_ == kNoStream ? 0 : kMostAtHand;
+  const bool short_ways = short_ways_ && !recording_ && graph_pool_ == nullptr;
+  short_stream_ = short_ways ? serves_ : kNoStream;
+  short_room_ = short_ways && serves_ != kNoStream ? kMostAtHand : 0;
+}
+
+void StreamHeap::allow_short_ways(bool allowed) {
+  const MutexLock lock(mutex_);
+  short_ways_ = allowed;
+  serve(Stream{.id = serves_});
 }
 
 PageHeap::Owner StreamHeap::owner() { return {id_, timeline_, fold_}; }
@@ -334,6 +342,28 @@ bool StreamHeap::adopt(Stream stream) {
   return true;
 }
 
+void StreamHeap::move_to(Stream as) {
+  const MutexLock lock(mutex_);
+  if (serves_ == as.id) return;
+  give_back_kept();
+  serves_ = as.id;
+  timeline_ = timelines_.of(as);
+}
+
+void StreamHeap::give_back_all(Hoards<StreamHeap>& hoards) WEIR_NO_THREAD_ANALYSIS {
+  for (StreamHeap* heap = hoards.take(); heap != nullptr;) {
+    StreamHeap* const next = heap->hoard_.next;
+    if (heap->mutex_.try_lock()) {
+      heap->give_back_kept();
+      heap->hoard_.listed = false;
+      heap->mutex_.unlock();
+    } else {
+      hoards.push(*heap, heap->hoard_);
+    }
+    heap = next;
+  }
+}
+
 void StreamHeap::record(EventKind kind, const Block& block) {
   observer_.record(fold_, Event{.kind = kind,
                                 .stream = stream_.id,
@@ -351,6 +381,12 @@ std::optional<BlockInfo> StreamHeap::find(Address address) const {
   const Block* const block = block_around(address);
   if (block == nullptr) return std::nullopt;
   return info(*block);
+}
+
+std::optional<Stream> StreamHeap::stream_of(Address block) const {
+  const MutexLock lock(mutex_);
+  if (live_at(block) == nullptr) return std::nullopt;
+  return stream_;
 }
 
 void StreamHeap::list_blocks(std::vector<BlockInfo>& blocks) const {

@@ -27,15 +27,19 @@
 
 namespace weir {
 
+class PoolHeap;
+
 class StreamHeap {
  public:
-  // All must outlive this.
+  // All must outlive this. `pool`: whose heap this is, if not the device heap's own; there is no
+  // short way to it then.
   StreamHeap(HeapId id, Stream stream, PageHeap& pages, Timelines& timelines, Observer& observer,
-             Hoards<StreamHeap>& hoards);
+             Hoards<StreamHeap>& hoards, PoolHeap* pool = nullptr);
   StreamHeap(const StreamHeap&) = delete;
   StreamHeap& operator=(const StreamHeap&) = delete;
 
   HeapId id() const { return id_; }
+  PoolHeap* pool() const { return graph_pool_; }
 
   // The short ways, which serve nearly every call of a program that frees and asks again: the
   // newest block at hand is given out, a freed one is kept at hand. No address, or false: nothing
@@ -61,20 +65,33 @@ class StreamHeap {
   Result<bool> deallocate(Address block);
 
   std::optional<BlockInfo> find(Address address) const;
+  // The stream that the live block which begins there was allocated for.
+  std::optional<Stream> stream_of(Address block) const;
   void reset_peaks();
 
   // Gives back the blocks that are kept at hand; returns whether there were any.
   bool give_back_at_hand();
+  // While requests may have to go elsewhere, every call has to ask: the short ways are closed.
+  void allow_short_ways(bool allowed);
   // The stream is retired: nothing is allocated for it any more.
   void close();
   // Serves another stream from now on, if it is closed and has no blocks.
   bool adopt(Stream stream);
+  // The same stream in another world (eager, or captured): serves requests that name `as`, whose
+  // work is ordered by the timeline of `as`. Whoever might still use free memory is done.
+  void move_to(Stream as);
+  // Every heap on the list that nobody is at work on gives back what it has at hand.
+  static void give_back_all(Hoards<StreamHeap>& hoards);
 
   // For what is said of the whole as of one moment: every heap's lock is held, in order of heap.
   // The runs of the page heap that it holds are added to `runs`, its live blocks to `blocks`.
   void lock() WEIR_ACQUIRE(mutex_) { mutex_.lock(); }
   void unlock() WEIR_RELEASE(mutex_) { mutex_.unlock(); }
   std::vector<std::string> validate(std::vector<Range>& runs) const WEIR_REQUIRES(mutex_);
+  HeapStatistics statistics() const {
+    const MutexLock lock(mutex_);
+    return fold_.statistics();
+  }
   HeapStatistics statistics_locked() const WEIR_REQUIRES(mutex_) { return fold_.statistics(); }
   bool serves(std::uint64_t stream) const WEIR_REQUIRES(mutex_) { return serves_ == stream; }
   void list_blocks(std::vector<BlockInfo>& blocks) const WEIR_REQUIRES(mutex_);
@@ -148,12 +165,14 @@ class StreamHeap {
   Observer& observer_;
   Hoards<StreamHeap>& hoards_;
   const bool recording_;
+  PoolHeap* const graph_pool_;
 
   alignas(64) mutable Mutex mutex_;
   std::uint64_t serves_ WEIR_GUARDED_BY(mutex_);  // Stream::id, or kNoStream once it is closed
   // For the short ways: kNoStream and 0 where every call is recorded, or the heap is closed.
   std::uint64_t short_stream_ WEIR_GUARDED_BY(mutex_);
   std::uint32_t short_room_ WEIR_GUARDED_BY(mutex_);
+  bool short_ways_ WEIR_GUARDED_BY(mutex_) = true;
   std::uint32_t kept_ WEIR_GUARDED_BY(mutex_) = 0;
   std::array<Block*, kMostAtHand> at_hand_
       WEIR_GUARDED_BY(mutex_);      // the first kept_, oldest first

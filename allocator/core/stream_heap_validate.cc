@@ -28,8 +28,10 @@ std::vector<std::string> StreamHeap::validate(std::vector<Range>& runs) const {
   Bytes bytes, requested;
   std::uint64_t live = 0, at_hand = 0, slabs = 0;
   std::vector<std::string> broken = slabs_.validate();
-  if (timelines_.stream(timeline_).id != stream_.id ||
-      (serves_ != stream_.id && serves_ != kNoStream)) {
+  // In a pool it may be the captured one of the same stream.
+  const std::uint64_t timeline = timelines_.stream(timeline_).id;
+  if ((graph_pool_ == nullptr && timeline != stream_.id) ||
+      (serves_ != timeline && serves_ != kNoStream)) {
     broken.push_back("its timeline is another stream's");
   }
   if (!runs_.consistent()) broken.push_back("the index of its runs is wrong");

@@ -66,6 +66,16 @@ class Timelines {
   // many waits were made.
   Result<std::uint32_t> wait(TimelineId waiter, const FenceSet& fences);
 
+  // All work so far on all streams that `of(Stream)` is true of.
+  template <class Of>
+  FenceSet all(Of&& of) const {
+    FenceSet fences;
+    for (std::uint32_t i = 0; i < timelines_.size(); ++i) {
+      if (of(stream({i}))) fences.join(now({i}));
+    }
+    return fences;
+  }
+
   // Is all of it known, or now seen, to be complete? Asks the device at most once a fence.
   Result<bool> complete(const FenceSet& fences);
   // Blocks the calling thread until all of it is. No lock of Weir's is held while it blocks.

@@ -1,6 +1,5 @@
 #include "weir/cuda_device.h"
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -8,79 +7,10 @@
 #include <utility>
 
 #include "cuda/driver.h"
+#include "cuda/driver_device.h"
 
 namespace weir {
 namespace cuda {
-namespace {
-
-CUstream driver_stream(Stream stream) { return static_cast<CUstream>(stream.handle); }
-CUevent driver_event(EventHandle event) {
-  return static_cast<CUevent>(Address{event.value}.pointer());
-}
-CUgraphNode driver_node(GraphNode node) {
-  return static_cast<CUgraphNode>(Address{node.value}.pointer());
-}
-
-struct OpenedContext {
-  int ordinal = 0;
-  CUdevice device = 0;
-  CUcontext context = nullptr;
-  std::string name;
-  Bytes granularity;
-  CUmemAllocationProp page{};  // what every page is created as
-};
-
-class DriverDevice final : public CudaDevice {
- public:
-  DriverDevice(const Driver& driver, OpenedContext opened)
-      : driver_(driver), opened_(std::move(opened)) {}
-  // At the end of the process the driver may be gone already; then so is the context.
-  ~DriverDevice() override { driver_.cuDevicePrimaryCtxRelease(opened_.device); }
-
-  int ordinal() const override { return opened_.ordinal; }
-  std::string name() const override { return opened_.name; }
-  Bytes granularity() const override { return opened_.granularity; }
-  Result<MemoryInfo> memory_info() override;
-  Result<Stream> stream(void* handle) override;
-  Result<Address> reserve(Bytes size, Bytes alignment) override;
-  Status unreserve(Address address, Bytes size) override;
-  Result<PhysicalHandle> create(Bytes size) override;
-  Status map(Address address, Bytes size, PhysicalHandle handle) override;
-  Status set_access(Address address, Bytes size) override;
-  Status unmap(Address address, Bytes size) override;
-  Status release(PhysicalHandle handle) override;
-  Result<EventHandle> create_event() override;
-  Status destroy_event(EventHandle event) override;
-  Status record(EventHandle event, Stream stream) override;
-  Status wait(Stream stream, EventHandle event) override;
-  Result<bool> query(EventHandle event) override;
-  Status synchronize(EventHandle event) override;
-  Result<CaptureInfo> capture_info(Stream stream) override;
-  Result<std::vector<GraphNode>> capture_tips(Stream stream) override;
-  Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) override;
-  Nanoseconds now() const override;
-
- private:
-  ContextScope current() const { return ContextScope(driver_, opened_.context); }
-  // Makes a call that names `stream`. The driver finds the context of a stream by its handle,
-  // whichever is current; but its special handles (null and two small numbers) mean a stream of the
-  // current context, and a thread that has none may be refused. Source: the CUDA C++ Programming
-  // Guide, "Stream and Event Behavior".
-  template <class Call>
-  CUresult on(Stream stream, Call&& call) const {
-    if (Address::of(stream.handle) > Address::of(CU_STREAM_PER_THREAD)) [[likely]] {
-      const CUresult result = call();
-      if (result != CUDA_ERROR_INVALID_CONTEXT) [[likely]]
-        return result;
-    }
-    const ContextScope scope = current();
-    return call();
-  }
-
-  const Driver& driver_;
-  const OpenedContext opened_;
-  const std::chrono::steady_clock::time_point opened_at_ = std::chrono::steady_clock::now();
-};
 
 Result<MemoryInfo> DriverDevice::memory_info() {
   const ContextScope scope = current();
@@ -189,62 +119,12 @@ Status DriverDevice::synchronize(EventHandle event) {
   return driver_.check("cuEventSynchronize", driver_.cuEventSynchronize(driver_event(event)));
 }
 
-Result<CaptureInfo> DriverDevice::capture_info(Stream stream) {
-  const ContextScope scope = current();
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  cuuint64_t id = 0;
-  const CUresult result = driver_.cuStreamGetCaptureInfo(driver_stream(stream), &status, &id,
-                                                         nullptr, nullptr, nullptr, nullptr);
-  if (result != CUDA_SUCCESS) return driver_.error("cuStreamGetCaptureInfo", result);
-  switch (status) {
-    case CU_STREAM_CAPTURE_STATUS_ACTIVE:
-      return CaptureInfo{.status = CaptureInfo::Status::active, .id = id};
-    case CU_STREAM_CAPTURE_STATUS_INVALIDATED:
-      return CaptureInfo{.status = CaptureInfo::Status::invalidated, .id = id};
-    default:
-      return CaptureInfo{};
-  }
-}
-
-Result<std::vector<GraphNode>> DriverDevice::capture_tips(Stream stream) {
-  const ContextScope scope = current();
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUgraphNode* nodes = nullptr;
-  // Asked for because an edge with data, such as a programmatic launch's, is an error otherwise.
-  const CUgraphEdgeData* edges = nullptr;
-  std::size_t count = 0;
-  const CUresult result = driver_.cuStreamGetCaptureInfo(driver_stream(stream), &status, nullptr,
-                                                         nullptr, &nodes, &edges, &count);
-  if (result != CUDA_SUCCESS) return driver_.error("cuStreamGetCaptureInfo", result);
-  if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
-    return Error(ErrorCode::capture, "cuStreamGetCaptureInfo: stream " + std::to_string(stream.id) +
-                                         " is not being captured");
-  }
-  // The driver's list lasts only until the next call on the stream.
-  std::vector<GraphNode> tips(count);
-  std::transform(nodes, nodes + count, tips.begin(),
-                 [](CUgraphNode node) { return GraphNode{Address::of(node).value}; });
-  return tips;
-}
-
-Status DriverDevice::add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) {
-  const ContextScope scope = current();
-  std::vector<CUgraphNode> driver_nodes(nodes.size());
-  std::transform(nodes.begin(), nodes.end(), driver_nodes.begin(), driver_node);
-  const CUresult result = driver_.cuStreamUpdateCaptureDependencies(
-      driver_stream(stream), driver_nodes.data(), nullptr, driver_nodes.size(),
-      CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
-  if (result == CUDA_ERROR_ILLEGAL_STATE) {
-    return Error(ErrorCode::capture,
-                 driver_.error("cuStreamUpdateCaptureDependencies", result).message());
-  }
-  return driver_.check("cuStreamUpdateCaptureDependencies", result);
-}
-
 Nanoseconds DriverDevice::now() const {
   const auto since = std::chrono::steady_clock::now() - opened_at_;
   return {std::chrono::duration_cast<std::chrono::nanoseconds>(since).count()};
 }
+
+namespace {
 
 bool has(const Driver& driver, CUdevice device, CUdevice_attribute attribute) {
   int value = 0;

@@ -47,7 +47,14 @@ namespace weir::cuda {
   X(cuStreamWaitEvent, 3020)                  \
   X(cuThreadExchangeStreamCaptureMode, 10010) \
   X(cuStreamGetCaptureInfo, 12030)            \
-  X(cuStreamUpdateCaptureDependencies, 12030)
+  X(cuStreamUpdateCaptureDependencies, 12030) \
+  X(cuStreamBeginCapture, 10010)              \
+  X(cuStreamEndCapture, 10000)                \
+  X(cuGraphNodeGetDependencies, 12030)        \
+  X(cuGraphInstantiateWithFlags, 11040)       \
+  X(cuGraphLaunch, 10000)                     \
+  X(cuGraphExecDestroy, 10000)                \
+  X(cuGraphDestroy, 10000)
 
 // Calls read driver.cuMemCreate(...). (cuda.h may rename cuX to cuX_v2 by macro; members follow.)
 struct Driver {

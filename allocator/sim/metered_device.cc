@@ -148,4 +148,39 @@ Status MeteredDevice::add_capture_dependencies(Stream stream, std::span<const Gr
   return inner_.add_capture_dependencies(stream, nodes);
 }
 
+Result<std::vector<GraphNode>> MeteredDevice::node_dependencies(GraphNode node) {
+  const Timed timed(*this, DeviceCall::node_dependencies);
+  return inner_.node_dependencies(node);
+}
+
+Status MeteredDevice::begin_capture(Stream stream, CaptureMode mode) {
+  const Timed timed(*this, DeviceCall::begin_capture);
+  return inner_.begin_capture(stream, mode);
+}
+
+Result<GraphHandle> MeteredDevice::end_capture(Stream stream) {
+  const Timed timed(*this, DeviceCall::end_capture);
+  return inner_.end_capture(stream);
+}
+
+Result<ExecutableHandle> MeteredDevice::instantiate(GraphHandle graph) {
+  const Timed timed(*this, DeviceCall::instantiate);
+  return inner_.instantiate(graph);
+}
+
+Status MeteredDevice::launch_graph(ExecutableHandle executable, Stream stream) {
+  const Timed timed(*this, DeviceCall::launch_graph);
+  return inner_.launch_graph(executable, stream);
+}
+
+Status MeteredDevice::destroy_executable(ExecutableHandle executable) {
+  const Timed timed(*this, DeviceCall::destroy_executable);
+  return inner_.destroy_executable(executable);
+}
+
+Status MeteredDevice::destroy_graph(GraphHandle graph) {
+  const Timed timed(*this, DeviceCall::destroy_graph);
+  return inner_.destroy_graph(graph);
+}
+
 }  // namespace weir

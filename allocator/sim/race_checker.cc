@@ -207,6 +207,11 @@ void RaceChecker::report(const Stamp& first, const Stamp& second) {
         .second_time = second.time});
 }
 
+void RaceChecker::add_races_of(const RaceChecker& other) {
+  for (const Race& race : other.races_) keep(race);
+  race_count_ += other.race_count_ - other.races_.size();
+}
+
 void RaceChecker::keep(Race race) {
   ++race_count_;
   if (races_.size() < kKept) races_.push_back(race);

@@ -87,6 +87,9 @@ class RaceChecker {
   // The host unmaps [address, address + size), which `uses` are the last uses of.
   void unmap(const LastUses& uses, Address address, Bytes size, Nanoseconds time);
 
+  // Reports here what `other` reported.
+  void add_races_of(const RaceChecker& other);
+
   const std::vector<Race>& races() const { return races_; }  // the first kKept
   std::uint64_t race_count() const { return race_count_; }
   static constexpr std::size_t kKept = 100;

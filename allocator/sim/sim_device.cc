@@ -1,36 +1,22 @@
 #include "weir/sim_device.h"
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <mutex>
-#include <optional>
 #include <utility>
 
-#include "sim/race_checker.h"
-#include "sim/sim_memory.h"
-#include "sim/sim_streams.h"
+#include "sim/sim_device_impl.h"
 #include "sim/text.h"
 
 namespace weir {
 namespace {
 
+using sim::no_stream;
+using sim::refused;
 using sim::text;
 
-Error refused(DeviceCall call, const std::string& why) {
-  return {ErrorCode::device, std::string(name_of(call)) + ": " + why};
-}
-Error no_stream(DeviceCall call, Stream stream) {
-  return refused(call, "invalid handle: no stream " + std::to_string(stream.id));
-}
 Error no_event(DeviceCall call, EventHandle event) {
   return refused(call, "invalid handle: no event " + std::to_string(event.value));
 }
-Error not_capturing(DeviceCall call, Stream stream) {
-  return {ErrorCode::capture, std::string(name_of(call)) + ": stream " + std::to_string(stream.id) +
-                                  " is not being captured"};
-}
-
 const char* verb(Access::Kind kind) { return kind == Access::Kind::read ? "reads " : "writes "; }
 
 }  // namespace
@@ -50,91 +36,13 @@ std::string Race::describe() const {
          ", and nothing orders that after " + earlier + ", which " + access_text(first, first_time);
 }
 
-// All state, behind one mutex. `now_` alone is also read without it.
-class SimDevice::Impl {
- public:
-  explicit Impl(SimOptions options)
-      : options_(options),
-        memory_(options.memory, options.granularity, options.mapping_ceiling),
-        streams_(checker_) {}
-
-  // Counts the call and its cost; an error if it was scripted to fail.
-  Status begin(DeviceCall call, Nanoseconds cost) {
-    Tally& tally = tallies_[static_cast<std::size_t>(call)];
-    ++tally.calls;
-    charge(call, cost);
-    std::optional<ErrorCode> fault;
-    std::erase_if(tally.faults, [&](Fault& scripted) {
-      if (--scripted.calls_to_go != 0) return false;
-      fault = scripted.code;
-      return true;
-    });
-    if (!fault) return {};
-    return Error(*fault, std::string(name_of(call)) + ": scripted fault in call " +
-                             std::to_string(tally.calls));
-  }
-
-  // One call of Device: under the lock, counted, charged and perhaps failed by script; then `body`.
-  template <class Body>
-  auto call(DeviceCall call, Nanoseconds cost, Body body) -> decltype(body()) {
-    const std::scoped_lock lock(mutex_);
-    if (Status begun = begin(call, cost); !begun) return std::move(begun).error();
-    return body();
-  }
-
-  void charge(DeviceCall call, Nanoseconds cost) {
-    tallies_[static_cast<std::size_t>(call)].time += cost;
-    advance(cost);
-  }
-
-  Nanoseconds now() const { return {now_.load(std::memory_order_relaxed)}; }
-  void advance(Nanoseconds duration) { set_now(now() + duration); }
-  void set_now(Nanoseconds time) { now_.store(time.count, std::memory_order_relaxed); }
-
-  void host_saw(const sim::EventState& event) {
-    if (options_.check_races) checker_.host_saw(event.mark);
-  }
-
-  Status launch(Stream stream, std::span<const Access> accesses, Nanoseconds duration);
-  Status record(EventHandle event, Stream stream);
-  Status wait(Stream stream, EventHandle event);
-  Result<bool> query(EventHandle event);
-  Status synchronize(EventHandle event);
-  Status set_access(Address address, Bytes size);
-  Status unmap(Address address, Bytes size);
-  Status release(PhysicalHandle handle);
-
-  struct Fault {
-    std::uint64_t calls_to_go;
-    ErrorCode code;
-  };
-  struct Tally {
-    std::uint64_t calls = 0;
-    Nanoseconds time;
-    std::vector<Fault> faults;
-  };
-
-  mutable std::mutex mutex_;
-  const SimOptions options_;
-  std::atomic<std::int64_t> now_ = 0;
-  sim::RaceChecker checker_;
-  sim::Memory memory_;
-  sim::Streams streams_;
-  std::array<Tally, kDeviceCalls> tallies_;
-  std::uint64_t host_waits_ = 0;
-
- private:
-  Status check_mapped(const Access& access);
-  void stamp(const sim::StreamState& stream, const Access& access);
-};
-
-Status SimDevice::Impl::check_mapped(const Access& access) {
+Status SimDevice::Impl::check_mapped(std::string_view call, const Access& access) {
   const Address end = access.address + access.bytes;
   for (Address at = access.address; at < end;) {
     const sim::Mapping* mapping = memory_.find(at);
     if (mapping == nullptr || !mapping->accessible) {
       return Error(ErrorCode::invalid_argument,
-                   std::string("launch: ") + verb(access.kind) +
+                   std::string(call) + ": " + verb(access.kind) +
                        sim::range_text(access.address, access.bytes) + ", but " + text(at) +
                        (mapping == nullptr ? " is not mapped" : " lacks set_access"));
     }
@@ -163,9 +71,17 @@ Status SimDevice::Impl::launch(Stream stream, std::span<const Access> accesses,
     return Error(ErrorCode::invalid_argument, "launch: no stream " + std::to_string(stream.id));
   }
   for (const Access& access : accesses) {
-    if (Status mapped = check_mapped(access); !mapped) return mapped;
+    if (Status mapped = check_mapped("launch", access); !mapped) return mapped;
+  }
+  const bool captured = captures_.capturing(stream);
+  if (captured) {
+    if (Status active = captures_.check_active("launch", stream); !active) return active;
   }
   advance(options_.costs.launch);
+  if (captured) {
+    captures_.launch(stream, accesses, duration, now());
+    return {};
+  }
   sim::Streams::launch(*state, duration, now());
   if (!options_.check_races) return {};
   for (const Access& access : accesses) stamp(*state, access);
@@ -175,6 +91,7 @@ Status SimDevice::Impl::launch(Stream stream, std::span<const Access> accesses,
 Result<bool> SimDevice::Impl::query(EventHandle event) {
   const sim::EventState* state = streams_.find(event);
   if (state == nullptr) return no_event(DeviceCall::query, event);
+  if (state->captured.capture != 0) return captures_.asked_of(DeviceCall::query, state->captured);
   if (state->done_at > now()) return false;
   host_saw(*state);
   return true;
@@ -183,6 +100,8 @@ Result<bool> SimDevice::Impl::query(EventHandle event) {
 Status SimDevice::Impl::synchronize(EventHandle event) {
   const sim::EventState* state = streams_.find(event);
   if (state == nullptr) return no_event(DeviceCall::synchronize, event);
+  if (state->captured.capture != 0)
+    return captures_.asked_of(DeviceCall::synchronize, state->captured);
   if (state->done_at > now()) {
     ++host_waits_;
     charge(DeviceCall::synchronize, state->done_at - now());
@@ -196,6 +115,12 @@ Status SimDevice::Impl::record(EventHandle event, Stream stream) {
   if (event_state == nullptr) return no_event(DeviceCall::record, event);
   sim::StreamState* stream_state = streams_.find(stream);
   if (stream_state == nullptr) return no_stream(DeviceCall::record, stream);
+  if (captures_.capturing(stream)) {
+    Result<sim::CapturedMark> mark = captures_.mark(stream);
+    if (!mark) return std::move(mark).error();
+    event_state->captured = *std::move(mark);
+    return {};
+  }
   streams_.record(*event_state, *stream_state, now());
   return {};
 }
@@ -205,6 +130,7 @@ Status SimDevice::Impl::wait(Stream stream, EventHandle event) {
   if (stream_state == nullptr) return no_stream(DeviceCall::wait, stream);
   const sim::EventState* event_state = streams_.find(event);
   if (event_state == nullptr) return no_event(DeviceCall::wait, event);
+  if (captures_.concerns(stream, *event_state)) return captures_.wait(stream, *event_state);
   streams_.wait(*stream_state, *event_state, now());
   return {};
 }
@@ -243,7 +169,7 @@ Stream SimDevice::new_stream() {
 
 Status SimDevice::destroy_stream(Stream stream) {
   const std::scoped_lock lock(impl_->mutex_);
-  return impl_->streams_.destroy(stream);
+  return impl_->destroy_stream(stream);
 }
 
 Status SimDevice::launch(Stream stream, std::span<const Access> accesses, Nanoseconds duration) {
@@ -270,7 +196,7 @@ void SimDevice::finish() {
 bool SimDevice::finished(EventHandle event) const {
   const std::scoped_lock lock(impl_->mutex_);
   const sim::EventState* state = std::as_const(impl_->streams_).find(event);
-  return state != nullptr && state->done_at <= impl_->now();
+  return state != nullptr && state->captured.capture == 0 && state->done_at <= impl_->now();
 }
 
 void SimDevice::fail(DeviceCall call, std::uint64_t nth, ErrorCode code) {
@@ -432,27 +358,6 @@ Result<bool> SimDevice::query(EventHandle event) {
 Status SimDevice::synchronize(EventHandle event) {
   return impl_->call(DeviceCall::synchronize, impl_->options_.costs.synchronize,
                      [&] { return impl_->synchronize(event); });
-}
-
-Result<CaptureInfo> SimDevice::capture_info(Stream stream) {
-  return impl_->call(DeviceCall::capture_info, impl_->options_.costs.capture_info,
-                     [&]() -> Result<CaptureInfo> {
-                       if (impl_->streams_.find(stream) != nullptr) return CaptureInfo{};
-                       return no_stream(DeviceCall::capture_info, stream);
-                     });
-}
-
-Result<std::vector<GraphNode>> SimDevice::capture_tips(Stream stream) {
-  return impl_->call(DeviceCall::capture_tips, impl_->options_.costs.capture_info,
-                     [&]() -> Result<std::vector<GraphNode>> {
-                       return not_capturing(DeviceCall::capture_tips, stream);
-                     });
-}
-
-Status SimDevice::add_capture_dependencies(Stream stream, std::span<const GraphNode>) {
-  return impl_->call(
-      DeviceCall::add_capture_dependencies, impl_->options_.costs.capture_info,
-      [&]() -> Status { return not_capturing(DeviceCall::add_capture_dependencies, stream); });
 }
 
 }  // namespace weir

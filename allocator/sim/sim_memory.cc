@@ -131,6 +131,7 @@ Status Memory::map(Address address, Bytes size, PhysicalHandle handle) {
   set_slots(address, size, &mapping);
   ++page->mappings;
   ++reservation->mappings;
+  ++version_;
   return {};
 }
 
@@ -146,6 +147,7 @@ Status Memory::unmap(Address address, Bytes size) {
   mappings_.erase(it);
   --reservation_of(address, size)->mappings;
   --page.mappings;
+  ++version_;
   free_if_unused(page);
   return {};
 }
@@ -170,6 +172,7 @@ Result<std::uint64_t> Memory::set_access(Address address, Bytes size) {
   }
   for (Mapping* mapping : covered) mapping->accessible = true;
   accessible_mappings_ += newly;
+  ++version_;
   return std::uint64_t{covered.size()};
 }
 

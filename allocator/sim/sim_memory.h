@@ -54,6 +54,9 @@ class Memory {
   std::vector<SimPage> pages() const;
   std::vector<Segment> translate(Address address, Bytes bytes);
 
+  // Changes whenever what an address leads to may have changed.
+  std::uint64_t version() const { return version_; }
+
   Bytes total() const { return total_; }
   Bytes physical() const { return physical_; }
   Bytes physical_peak() const { return physical_peak_; }
@@ -90,6 +93,7 @@ class Memory {
   std::uint64_t next_handle_ = 1;
   std::uint64_t live_handles_ = 0;
   std::uint64_t accessible_mappings_ = 0;
+  std::uint64_t version_ = 0;
   Bytes physical_;
   Bytes physical_peak_;
 };

@@ -9,7 +9,6 @@
 namespace weir::sim {
 namespace {
 
-constexpr std::uint64_t kDefaultStreamId = 1;
 constexpr std::uint64_t kLegacyHandle = 1;  // CUDA's CU_STREAM_LEGACY, another name for null
 constexpr int kHandleShift = 12;            // above CUDA's special handles, 0 to 2
 
@@ -82,6 +81,7 @@ void Streams::launch(StreamState& stream, Nanoseconds duration, Nanoseconds now)
 
 void Streams::record(EventState& event, StreamState& stream, Nanoseconds now) {
   event.recorded = true;
+  event.captured = {};
   event.done_at = std::max(stream.tail, now);
   event.mark = checker_.mark(stream.index);
 }

@@ -12,6 +12,8 @@
 
 namespace weir::sim {
 
+constexpr std::uint64_t kDefaultStreamId = 1;  // the legacy default stream's
+
 struct StreamState {
   bool alive = true;
   StreamIndex index = 0;  // in the checker
@@ -19,8 +21,15 @@ struct StreamState {
   Nanoseconds waited;     // time that it stood still for events
 };
 
+// What an event stands for that was recorded in a capture: the nodes that were the stream's tips.
+struct CapturedMark {
+  std::uint64_t capture = 0;  // its id; 0 if the event's latest record was not in a capture
+  std::vector<std::uint32_t> tips;
+};
+
 struct EventState {
-  bool recorded = false;
+  bool recorded = false;  // ever, outside captures
+  CapturedMark captured;
   Nanoseconds done_at;
   VectorClock mark;
 };

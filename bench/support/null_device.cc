@@ -8,6 +8,10 @@ constexpr Bytes kAddresses = 64_TiB;  // as many as a GPU gives
 
 }  // namespace
 
+Error NullDevice::no_capture() {
+  return {ErrorCode::unavailable, "the null device has no captures"};
+}
+
 void* NullDevice::stream_handle(int number) {
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(number) + 1);
 }

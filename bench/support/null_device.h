@@ -46,9 +46,20 @@ class NullDevice final : public Device {
   Result<std::vector<GraphNode>> capture_tips(Stream) override { return std::vector<GraphNode>{}; }
   Status add_capture_dependencies(Stream, std::span<const GraphNode>) override { return {}; }
 
+  // There are no captures, and so no graphs.
+  Result<std::vector<GraphNode>> node_dependencies(GraphNode) override { return no_capture(); }
+  Status begin_capture(Stream, CaptureMode) override { return no_capture(); }
+  Result<GraphHandle> end_capture(Stream) override { return no_capture(); }
+  Result<ExecutableHandle> instantiate(GraphHandle) override { return no_capture(); }
+  Status launch_graph(ExecutableHandle, Stream) override { return no_capture(); }
+  Status destroy_executable(ExecutableHandle) override { return no_capture(); }
+  Status destroy_graph(GraphHandle) override { return no_capture(); }
+
   Nanoseconds now() const override { return {}; }
 
  private:
+  static Error no_capture();
+
   std::atomic<std::uint64_t> handles_ = 0, events_ = 0;  // the last one given out
   std::mutex mutex_;
   Address next_;          // guarded by mutex_

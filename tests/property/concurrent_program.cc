@@ -285,7 +285,7 @@ class Worker {
     if (held_.empty() || below(2) == 0) {
       const std::uint64_t rumour =
           world_.rumours[below(world_.rumours.size())].load(std::memory_order_relaxed);
-      return static_cast<const char*>(Address{rumour}.pointer()) + below(2) * below(4096);
+      return static_cast<const char*>(Address{rumour + below(2) * below(4096)}.pointer());
     }
     const Held& held = held_[below(held_.size())];
     const std::uint64_t end = round_up(held.bytes, kGrain).count;

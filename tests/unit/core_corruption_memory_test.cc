@@ -213,9 +213,6 @@ TEST_F(Corruption, SizesAndNumbersOfPagesAreChecked) {
   expect_caught(
       page.size, [](Bytes& size) { size += 2_MiB; }, "the sums of total, leased or used bytes");
   expect_caught(
-      TestAccess::next_page(table()), [](auto& next) { next = 0; },
-      "has a number that is yet to be given out");
-  expect_caught(
       page.id, [](PageId& id) { id = PageId{9999}; },
       last_page_ + "is listed under another number");
   Page& other = idle_page();

@@ -49,7 +49,11 @@ class Recorder : public PageTable::Listener {
 
 class PageTableTest : public testing::Test {
  protected:
-  PageId page(Bytes size = 2_MiB) { return table_.add(PhysicalHandle{++handles_}, size); }
+  PageId page(Bytes size = 2_MiB) {
+    const PageId id{static_cast<std::uint32_t>(handles_++)};
+    table_.add(id, PhysicalHandle{handles_}, size);
+    return id;
+  }
   Address map(PageId page, HeapId heap, RowId row = RowId{0}) {
     const Address at = next_;
     next_ = next_ + table_.page(page).size + 4_MiB;

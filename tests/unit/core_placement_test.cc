@@ -33,7 +33,11 @@ class PlacementTest : public testing::Test, protected PageTable::Listener {
     if (is_new) known->second.add_region({Address{(1_TiB).count * (heap.value + 1)}, 64_GiB});
     return known->second;
   }
-  PageId page(Bytes size) { return table_.add(PhysicalHandle{++handles_}, size); }
+  PageId page(Bytes size) {
+    const PageId id{static_cast<std::uint32_t>(handles_++)};
+    table_.add(id, PhysicalHandle{handles_}, size);
+    return id;
+  }
   // A row of the pages; where it begins.
   Address row(HeapId heap, const std::vector<PageId>& pages) {
     Bytes size;
@@ -192,7 +196,8 @@ TEST_F(PlacementTest, EveryPlanHasRoomAndNamesEachPageOnce) {
     PageTable table(*this);
     std::vector<PageId> pages;
     for (std::uint64_t i = 0; i < 2 + random() % 12; ++i) {
-      const PageId id = table.add(PhysicalHandle{i}, 2_MiB * (1 + random() % 20));
+      const PageId id{static_cast<std::uint32_t>(i)};
+      table.add(id, PhysicalHandle{i}, 2_MiB * (1 + random() % 20));
       const std::uint64_t grains = table.page(id).size / kGrain;
       const HeapId heap = random() % 4 == 0 ? kOther : kMine;
       for (std::uint64_t uses = random() % 3; uses > 0; --uses) {

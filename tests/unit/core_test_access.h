@@ -62,7 +62,6 @@ struct TestAccess {
     return table.refresh(), table.ends_.at(heap).heads;
   }
   static auto& slots(PageTable& table) { return table.slots_; }
-  static auto& next_page(PageTable& table) { return table.next_page_; }
   static Bytes& total(PageTable& table) { return table.total_; }
   static Bytes& leased(PageTable& table) { return table.leased_; }
   static Bytes& used(PageTable& table) { return table.used_; }

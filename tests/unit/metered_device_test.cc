@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "tests/unit/sim_memory_helpers.h"
 #include "weir/sim_device.h"
 
@@ -19,8 +21,16 @@ TEST(MeteredDevice, ReportsWhatTheSimulatedDeviceCounts) {
   ASSERT_TRUE(metered.query(event).ok());
   ASSERT_TRUE(metered.synchronize(event).ok());
   ASSERT_TRUE(metered.capture_info(stream).ok());
-  ASSERT_FALSE(metered.capture_tips(stream).ok());
-  ASSERT_FALSE(metered.add_capture_dependencies(stream, {}).ok());
+  ASSERT_TRUE(metered.begin_capture(stream, CaptureMode::global).ok());
+  ASSERT_TRUE(sim.launch(stream, 1_us).ok());
+  const std::vector<GraphNode> tips = *metered.capture_tips(stream);
+  ASSERT_TRUE(metered.node_dependencies(tips.at(0)).ok());
+  ASSERT_TRUE(metered.add_capture_dependencies(stream, tips).ok());
+  const GraphHandle graph = *metered.end_capture(stream);
+  const ExecutableHandle executable = *metered.instantiate(graph);
+  ASSERT_TRUE(metered.launch_graph(executable, stream).ok());
+  ASSERT_TRUE(metered.destroy_executable(executable).ok());
+  ASSERT_TRUE(metered.destroy_graph(graph).ok());
   ASSERT_TRUE(metered.memory_info().ok());
   ASSERT_TRUE(metered.destroy_event(event).ok());
   ASSERT_TRUE(metered.unmap(page.address, page.size).ok());

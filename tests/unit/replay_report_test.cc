@@ -133,13 +133,13 @@ TEST(ReplayReport, UncheckedRacesAreNotReportedAsNone) {
   EXPECT_EQ(one.exit_code(), ExitCode::ok);
 }
 
-TEST(ReplayReport, CapturedPhasesAreNoted) {
+TEST(ReplayReport, GraphsAreCounted) {
   ReplayOutcome one = outcome();
-  EXPECT_THAT(one.note(), IsEmpty());
-  EXPECT_FALSE(json_of(one).contains("note"));
-  one.report->captures = true;
-  EXPECT_THAT(one.note(), HasSubstr("captured"));
-  EXPECT_EQ(json_of(one)["note"], one.note());
+  EXPECT_EQ(json_of(one)["graphs"], 0);
+  EXPECT_THAT(report_text(*one.report), Not(HasSubstr("captured")));
+  one.report->graphs = 13;
+  EXPECT_EQ(json_of(one)["graphs"], 13);
+  EXPECT_THAT(report_text(*one.report), HasSubstr("13 graphs were captured into one pool"));
 }
 
 }  // namespace

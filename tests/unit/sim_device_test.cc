@@ -316,16 +316,6 @@ TEST(SimMemory, EverythingHeldIsCounted) {
   EXPECT_EQ(device.live_events(), 0u);
 }
 
-// Captures: the seam is there, and says that there is none.
-
-TEST(SimCapture, NoStreamIsBeingCaptured) {
-  SimDevice device;
-  const Stream stream = device.new_stream();
-  EXPECT_EQ(device.capture_info(stream)->status, CaptureInfo::Status::none);
-  EXPECT_EQ(device.capture_tips(stream).error().code(), ErrorCode::capture);
-  EXPECT_EQ(device.add_capture_dependencies(stream, {}).error().code(), ErrorCode::capture);
-}
-
 TEST(SimThreads, FiguresAddUpOverManyThreads) {
   SimDevice device;
   constexpr int kThreads = 4, kRounds = 500;

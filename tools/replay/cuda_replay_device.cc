@@ -19,7 +19,7 @@ Status status_of(const char* call, cudaError_t result) {
                                               cudaGetErrorString(result)));
 }
 
-// Work is queued only to be checked: without `kernels` there is none, and so nothing to order.
+// Work is queued only to be checked: without `kernels` there is none.
 class CudaReplayDevice final : public ReplayDevice {
  public:
   CudaReplayDevice(std::unique_ptr<CudaDevice> device, std::unique_ptr<PatternKernels> kernels)
@@ -63,7 +63,6 @@ class CudaReplayDevice final : public ReplayDevice {
   }
 
   Status order(Stream later, Stream earlier) override {
-    if (kernels_ == nullptr) return {};
     // One event serves all: a wait is for the record made before it.
     Status recorded = status_of("cudaEventRecord",
                                 cudaEventRecord(event_, static_cast<cudaStream_t>(earlier.handle)));

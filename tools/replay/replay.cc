@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "replay/captures.h"
 #include "replay/holders.h"
 
 namespace weir {
@@ -33,6 +34,7 @@ class Replay {
         device_(device),
         options_(options),
         heap_(device.device(), {.limit = options.limit, .reuse = options.policy}, options.timeline),
+        captures_(device, heap_, options.graph_orders),
         pointers_(trace.blocks.size()) {}
 
   Status open_streams();
@@ -61,6 +63,8 @@ class Replay {
     return pass_start_ + Nanoseconds{(time_us - trace_.start_us) * 1000};
   }
   ReplayFigures figures_so_far() const;
+  Failure begin_phase(const TraceOp& op);
+  Failure end_capture(std::uint32_t line);
   void note_phase(const TraceOp& op);
   void note_progress();
 
@@ -71,6 +75,7 @@ class Replay {
   std::vector<Stream> streams_;  // the trace's; and one more, if it has only one
 
   DeviceHeap heap_;
+  Captures captures_;
   std::vector<void*> pointers_;          // of the blocks that are allocated now
   std::vector<Nanoseconds> busy_until_;  // of streams_, with late uses
   Nanoseconds pass_start_;
@@ -120,6 +125,7 @@ ReplayReport Replay::run() {
     report.driver_reserved = memory_before->free - memory->free;
   }
   report.first_race = device_.first_race();
+  report.graphs = captures_.made();
   return report;
 }
 
@@ -134,7 +140,9 @@ Replay::Failure Replay::run_pass(unsigned pass) {
     if (options_.validate && (failure = check(op.line))) break;
     if (++done_ % kProgressEvery == 0) note_progress();
   }
+  if (!failure) failure = end_capture(trace_.lines);
   if (!failure) failure = free_rest();
+  captures_.drop_graphs();
   device_.advance_to(at(trace_.end_us));
   if (Timeline* timeline = options_.timeline) timeline->end_pass(device_.device().now());
   note_progress();
@@ -150,7 +158,7 @@ Replay::Failure Replay::run_op(const TraceOp& op) {
     case TraceOp::Kind::fence:
       return fence(op);
     case TraceOp::Kind::marker:
-      return note_phase(op), std::nullopt;
+      return begin_phase(op);
     case TraceOp::Kind::wait:
       return std::nullopt;  // the recorded heap's own: this one decides anew
   }
@@ -160,6 +168,7 @@ Replay::Failure Replay::run_op(const TraceOp& op) {
 Replay::Failure Replay::allocate(const TraceOp& op) {
   const TraceBlock& block = trace_.blocks[op.target];
   const Stream stream = streams_[block.stream];
+  if (const Status used = captures_.use(stream); !used.ok()) return failed(op.line, used.error());
   Result<void*> pointer = heap_.allocate(block.bytes, stream);
   if (!pointer.ok()) return failed(op.line, pointer.error());
   pointers_[op.target] = *pointer;
@@ -172,6 +181,8 @@ Replay::Failure Replay::free(const TraceOp& op) {
   void*& pointer = pointers_[op.target];
   if (pointer == nullptr) return std::nullopt;
   const TraceBlock& block = trace_.blocks[op.target];
+  const Status used = captures_.use(stream_of(op.target));
+  if (!used.ok()) return failed(op.line, used.error());
   const Status read = device_.read(stream_of(op.target), use(op.target), kShortWork);
   if (!read.ok()) return failed(op.line, read.error());
   if (block.used_until_us) {
@@ -189,6 +200,9 @@ Replay::Failure Replay::fence(const TraceOp& op) {
 }
 
 Replay::Failure Replay::use_elsewhere(const TraceOp& op, std::uint32_t user, Nanoseconds until) {
+  if (const Status used = captures_.use(streams_[user]); !used.ok()) {
+    return failed(op.line, used.error());
+  }
   const Status ordered = device_.order(streams_[user], stream_of(op.target));
   if (!ordered.ok()) return failed(op.line, ordered.error());
   // What the stream has to do first ends at busy_until_ at least.
@@ -256,6 +270,18 @@ ReplayFigures Replay::figures_so_far() const {
   return figures;
 }
 
+Replay::Failure Replay::begin_phase(const TraceOp& op) {
+  if (Failure failure = end_capture(op.line)) return failure;
+  if (trace_.markers[op.target].starts_with("capture")) captures_.begin();
+  note_phase(op);
+  return std::nullopt;
+}
+
+Replay::Failure Replay::end_capture(std::uint32_t line) {
+  const Status ended = captures_.end();
+  return ended.ok() ? std::nullopt : failed(line, ended.error());
+}
+
 void Replay::note_phase(const TraceOp& op) {
   if (options_.timeline == nullptr) return;
   options_.timeline->begin_phase(trace_.markers[op.target], device_.device().now());
@@ -290,9 +316,6 @@ Result<ReplayReport> replay(const Trace& trace, ReplayDevice& device,
   report.late_uses = static_cast<std::uint64_t>(
       std::count_if(trace.blocks.begin(), trace.blocks.end(),
                     [](const TraceBlock& block) { return block.used_until_us.has_value(); }));
-  report.captures =
-      std::any_of(trace.markers.begin(), trace.markers.end(),
-                  [](const std::string& marker) { return marker.starts_with("capture"); });
   return report;
 }
 

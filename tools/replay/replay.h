@@ -18,9 +18,10 @@ namespace weir {
 struct ReplayOptions {
   Bytes limit = {};  // on physical memory; zero: none
   ReusePolicy policy = HeapOptions{}.reuse;
-  unsigned passes = 1;     // of the whole trace, one after the other, on one heap
-  bool validate = false;   // the whole heap, after every operation
-  std::uint64_t seed = 1;  // of the blocks' contents
+  unsigned passes = 1;             // of the whole trace, one after the other, on one heap
+  bool validate = false;           // the whole heap, after every operation
+  std::uint64_t seed = 1;          // of the blocks' contents
+  std::uint64_t graph_orders = 0;  // random orders that each captured graph is run in, simulated
   // Forgets to tell the heap which streams use a block: for tests that the checker notices.
   bool leave_out_fences = false;
   Timeline* timeline = nullptr;  // where to note what happened, if anywhere
@@ -62,7 +63,7 @@ struct ReplayReport {
   Nanoseconds trace_time;  // how long the recorded program took: one pass
   std::uint64_t blocks = 0, streams = 0;
   std::uint64_t late_uses = 0;  // blocks that another stream used past the user's free
-  bool captures = false;        // the trace has captured phases, replayed like the others
+  std::uint64_t graphs = 0;     // that its captured phases were captured into, in all passes
   ReplayFigures all;
   std::vector<ReplayFigures> passes;  // the last one is cut short by a failure
   std::optional<ReplayFailure> failure;

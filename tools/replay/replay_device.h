@@ -42,6 +42,9 @@ class ReplayDevice {
   virtual Status order(Stream later, Stream earlier) = 0;
   // The program does something else until `time` on the device's clock.
   virtual void advance_to(Nanoseconds time) = 0;
+  // Runs a captured graph in `orders` random orders that its edges allow; races() counts what was
+  // read wrongly. Nothing, where the device runs it as it likes.
+  virtual void run_in_random_orders(GraphHandle /*graph*/, std::uint64_t /*orders*/) {}
   // Returns once all work has run: at the end, before the heap goes.
   virtual Status finish() = 0;
 

@@ -28,8 +28,6 @@ struct ReplayOutcome {
   ExitCode exit_code() const;
   // What went wrong, with file and line, and what held the memory; empty: nothing.
   std::string complaint() const;
-  // What a reader of the report should know besides; empty: nothing.
-  std::string note() const;
 };
 
 // An aligned table with one row for each pass, and a verdict. Ends with a line end.

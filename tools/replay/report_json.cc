@@ -84,6 +84,7 @@ Json outcome_json(const ReplayOutcome& outcome) {
   json["blocks"] = report.blocks;
   json["streams"] = report.streams;
   json["late_uses"] = report.late_uses;
+  json["graphs"] = report.graphs;
   add_figures(json, report, report.all);
   json["trace_time_us"] = microseconds(report.trace_time);  // of one pass, here too
   json["driver_reserved_bytes"] =
@@ -94,7 +95,6 @@ Json outcome_json(const ReplayOutcome& outcome) {
     add_figures(pass, report, figures);
     json["passes"].push_back(std::move(pass));
   }
-  if (const std::string note = outcome.note(); !note.empty()) json["note"] = note;
   if (!report.first_race.empty()) json["first_race"] = report.first_race;
   if (report.failure) json["error"] = failure_json(*report.failure);
   return json;

@@ -63,6 +63,10 @@ std::string verdict(const ReplayReport& report) {
   text += report.all.host_waits == 0
               ? " The host never waited"
               : fmt::format(" The host waited {}", counted(report.all.host_waits, "time"));
+  if (report.graphs > 0) {
+    text += fmt::format("; {} captured into one pool",
+                        counted(report.graphs, "graph") + (report.graphs == 1 ? " was" : " were"));
+  }
   if (!report.all.races) return text + "; nobody looked for races.";
   return text + (*report.all.races == 0
                      ? ", and every use of memory was ordered after the last."
@@ -119,12 +123,6 @@ std::string ReplayOutcome::complaint() const {
   if (exit_code() == ExitCode::ok) return {};
   return fmt::format("{}: {} on {}{}", trace, counted(*report->all.races, "race"), report->device,
                      report->first_race.empty() ? "" : ", the first: " + report->first_race);
-}
-
-std::string ReplayOutcome::note() const {
-  if (!report || !report->captures) return {};
-  return "the trace has phases that were captured into graphs; they were replayed as if they had "
-         "not been";
 }
 
 }  // namespace weir

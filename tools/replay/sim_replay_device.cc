@@ -40,7 +40,13 @@ class SimReplayDevice final : public ReplayDevice {
     return {};
   }
 
-  std::optional<std::uint64_t> races() const override { return sim_.race_count(); }
+  void run_in_random_orders(GraphHandle graph, std::uint64_t orders) override {
+    for (std::uint64_t seed = 1; seed <= orders; ++seed) {
+      wrong_reads_ += sim_.replay_in_random_order(graph, seed);
+    }
+  }
+
+  std::optional<std::uint64_t> races() const override { return sim_.race_count() + wrong_reads_; }
   std::string first_race() const override {
     const std::vector<Race> races = sim_.races();
     return races.empty() ? "" : races.front().describe();
@@ -49,6 +55,7 @@ class SimReplayDevice final : public ReplayDevice {
  private:
   SimDevice sim_;
   MeteredDevice metered_{sim_};
+  std::uint64_t wrong_reads_ = 0;
   std::unordered_map<std::uint64_t, EventHandle> events_;  // the program's own, one for each stream
 };
 

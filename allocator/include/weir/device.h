@@ -49,6 +49,20 @@ struct GraphNode {
   constexpr auto operator<=>(const GraphNode&) const = default;
 };
 
+// Whose unsafe calls break a capture: any thread's, the capturing thread's, nobody's. (CUDA:
+// cudaStreamCaptureMode.)
+enum class CaptureMode { global, thread_local_, relaxed };
+
+// What a capture built; and what can be launched, made of it.
+struct GraphHandle {
+  std::uint64_t value = 0;
+  constexpr auto operator<=>(const GraphHandle&) const = default;
+};
+struct ExecutableHandle {
+  std::uint64_t value = 0;
+  constexpr auto operator<=>(const ExecutableHandle&) const = default;
+};
+
 // Every call of Device that reaches the driver: for counting, timing and failing them by name.
 enum class DeviceCall {
   reserve,
@@ -67,6 +81,13 @@ enum class DeviceCall {
   capture_info,
   capture_tips,
   add_capture_dependencies,
+  node_dependencies,
+  begin_capture,
+  end_capture,
+  instantiate,
+  launch_graph,
+  destroy_executable,
+  destroy_graph,
   memory_info,
 };
 inline constexpr int kDeviceCalls = static_cast<int>(DeviceCall::memory_info) + 1;
@@ -113,10 +134,24 @@ class Device {
   virtual Status synchronize(EventHandle event) = 0;
 
   // Capture: whether `stream` is being captured into a graph; the nodes that its next node would
-  // depend on; and more nodes for it to depend on.
+  // depend on; more nodes for it to depend on; and the nodes that a node of a graph being captured
+  // depends on directly.
   virtual Result<CaptureInfo> capture_info(Stream stream) = 0;
   virtual Result<std::vector<GraphNode>> capture_tips(Stream stream) = 0;
   virtual Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) = 0;
+  virtual Result<std::vector<GraphNode>> node_dependencies(GraphNode node) = 0;
+
+  // Begins and ends the capture of `stream`, by the same thread (unless relaxed). end_capture gives
+  // no graph, and an error of ErrorCode::capture, where something broke the capture or a stream
+  // that it forked to has not joined again; the stream is captured no more in either case.
+  virtual Status begin_capture(Stream stream, CaptureMode mode) = 0;
+  virtual Result<GraphHandle> end_capture(Stream stream) = 0;
+  // A graph may be destroyed once it is instantiated. Launches of one executable run one after the
+  // other, as work of `stream`.
+  virtual Result<ExecutableHandle> instantiate(GraphHandle graph) = 0;
+  virtual Status launch_graph(ExecutableHandle executable, Stream stream) = 0;
+  virtual Status destroy_executable(ExecutableHandle executable) = 0;
+  virtual Status destroy_graph(GraphHandle graph) = 0;
 
   // The host's clock; on SimDevice the virtual one.
   virtual Nanoseconds now() const = 0;

@@ -119,6 +119,9 @@ class DeviceHeap {
 
  private:
   friend struct TestAccess;
+  friend class GraphPool;
+  friend class PoolRoute;
+  friend class CaptureScope;
   class Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -51,6 +51,13 @@ class MeteredDevice final : public Device {
   Result<CaptureInfo> capture_info(Stream stream) override;
   Result<std::vector<GraphNode>> capture_tips(Stream stream) override;
   Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) override;
+  Result<std::vector<GraphNode>> node_dependencies(GraphNode node) override;
+  Status begin_capture(Stream stream, CaptureMode mode) override;
+  Result<GraphHandle> end_capture(Stream stream) override;
+  Result<ExecutableHandle> instantiate(GraphHandle graph) override;
+  Status launch_graph(ExecutableHandle executable, Stream stream) override;
+  Status destroy_executable(ExecutableHandle executable) override;
+  Status destroy_graph(GraphHandle graph) override;
   Nanoseconds now() const override { return inner_.now(); }
 
  private:

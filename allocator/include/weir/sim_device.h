@@ -7,6 +7,13 @@
 // to be complete may still use it: the driver's unmap does not wait for kernels.
 // Source: Mattern 1989; FastTrack (Flanagan & Freund 2009).
 //
+// A capture builds a graph of kernels, which end_capture() checks by itself: two kernels that touch
+// the same bytes, one of them writing, and of which neither comes after the other along the graph's
+// edges, are a race. A launch of a graph is then work of the stream that launches it. Captures obey
+// the driver's rules, with these limits: a graph is not launched into a capture; and queries and
+// synchronisation of events outside captures are taken to be made in a relaxed exchange of the
+// thread's capture mode, as Weir's devices make them, so that they break no capture.
+//
 // What the host knows to be complete: what a query() said true for, what a synchronize() or
 // finish() returned for, and all that was ordered before those. That the clock is past it is not
 // enough.
@@ -22,7 +29,8 @@
 
 namespace weir {
 
-// Host time that each call costs. The defaults were measured on an H200.
+// Host time that each call costs. The defaults were measured on an H200, but for those that begin,
+// end, make, launch and destroy captures and graphs, which are estimates.
 struct CostModel {
   Nanoseconds reserve = 2_us;
   Nanoseconds unreserve = 2_us;
@@ -39,6 +47,15 @@ struct CostModel {
   Nanoseconds wait = 128_ns;
   Nanoseconds synchronize = 134_ns;  // and the wait itself
   Nanoseconds capture_info = 46_ns;
+  Nanoseconds capture_tips = 46_ns;
+  Nanoseconds add_capture_dependencies = 46_ns;
+  Nanoseconds node_dependencies = 50_ns;
+  Nanoseconds begin_capture = 2_us;
+  Nanoseconds end_capture = 2_us;
+  Nanoseconds instantiate_per_node = 1_us;
+  Nanoseconds launch_graph = 5_us;
+  Nanoseconds destroy_executable = 1_us;
+  Nanoseconds destroy_graph = 1_us;
   Nanoseconds memory_info = 1_us;
   Nanoseconds launch = 0_ns;  // what launch() moves the host's clock by
 };
@@ -95,11 +112,13 @@ class SimDevice final : public Device {
   explicit SimDevice(SimOptions options = {});
   ~SimDevice() override;
 
-  // Streams. Destroying one that others still name is an error of the program under test.
+  // Streams. Destroying one that others still name is an error of the program under test; one that
+  // is being captured can't be destroyed.
   Stream new_stream();
   Status destroy_stream(Stream stream);
 
-  // Queues a kernel. Errors: invalid_argument for an access that is not wholly mapped.
+  // Queues a kernel, or adds it to the graph if the stream is being captured. Errors:
+  // invalid_argument for an access that is not wholly mapped (launch_graph() says so too); capture.
   Status launch(Stream stream, std::span<const Access> accesses, Nanoseconds duration);
   Status launch(Stream stream, Access access, Nanoseconds duration) {
     return launch(stream, std::span<const Access>(&access, 1), duration);
@@ -107,6 +126,13 @@ class SimDevice final : public Device {
   Status launch(Stream stream, Nanoseconds duration) {  // touches no memory
     return launch(stream, std::span<const Access>(), duration);
   }
+
+  // Runs the graph's kernels once, one by one, in an order that its edges allow and that the seed
+  // decides, over bytes that remember who wrote them. Returns how many reads saw another write than
+  // in the order of capture: 0 in every order, if the edges are enough. Nothing else changes. The
+  // handle must be a live one.
+  std::uint64_t replay_in_random_order(GraphHandle graph, std::uint64_t seed);
+  std::uint64_t replay_in_random_order(ExecutableHandle executable, std::uint64_t seed);
 
   // The host does something else for a while / until `time` (no effect if that is past).
   void advance(Nanoseconds duration);
@@ -136,6 +162,8 @@ class SimDevice final : public Device {
   std::uint64_t live_mappings() const;
   std::uint64_t live_events() const;
   std::uint64_t live_reservations() const;
+  std::uint64_t live_graphs() const;
+  std::uint64_t live_executables() const;
 
   // The page table, for checks from outside: what is held, by handle; and what is mapped, usably,
   // at a range of addresses, in order (less than `bytes` in all where some of it is not).
@@ -162,6 +190,13 @@ class SimDevice final : public Device {
   Result<CaptureInfo> capture_info(Stream stream) override;
   Result<std::vector<GraphNode>> capture_tips(Stream stream) override;
   Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) override;
+  Result<std::vector<GraphNode>> node_dependencies(GraphNode node) override;
+  Status begin_capture(Stream stream, CaptureMode mode) override;
+  Result<GraphHandle> end_capture(Stream stream) override;
+  Result<ExecutableHandle> instantiate(GraphHandle graph) override;
+  Status launch_graph(ExecutableHandle executable, Stream stream) override;
+  Status destroy_executable(ExecutableHandle executable) override;
+  Status destroy_graph(GraphHandle graph) override;
   Nanoseconds now() const override;
 
  private:

@@ -1,0 +1,121 @@
+// Captures with a pool attached, and the graphs they make.
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "core/device_heap_impl.h"
+#include "weir/graph_pool.h"
+
+namespace weir {
+
+Result<CaptureScope> CaptureScope::begin(GraphPool& pool, Stream stream, CaptureMode mode) {
+  Device& device = pool.heap().impl_->device();
+  // The route is open before the capture, so that no request of it goes astray; its id is not known
+  // before it has begun.
+  auto id = std::make_shared<std::atomic<std::uint64_t>>(0);
+  Result<PoolRoute> route = pool.capture([&device, id](Stream asking) {
+    const Result<CaptureInfo> info = device.capture_info(asking);
+    return info && info->status != CaptureInfo::Status::none && info->id == id->load();
+  });
+  if (!route) return std::move(route).error();
+  if (Status begun = device.begin_capture(stream, mode); !begun) {
+    route->close(/*keep=*/false);
+    return std::move(begun).error();
+  }
+  CaptureScope scope(pool, device, stream);
+  scope.route_ = *std::move(route);
+  Result<CaptureInfo> info = device.capture_info(stream);
+  if (!info) return std::move(info).error();  // the scope throws the capture away
+  id->store(info->id);
+  scope.id_ = info->id;
+  return scope;
+}
+
+CaptureScope::CaptureScope(CaptureScope&& other) noexcept
+    : pool_(std::exchange(other.pool_, nullptr)),
+      device_(other.device_),
+      stream_(other.stream_),
+      id_(other.id_),
+      route_(std::move(other.route_)) {}
+
+CaptureScope& CaptureScope::operator=(CaptureScope&& other) noexcept {
+  if (this != &other) {
+    abandon();
+    pool_ = std::exchange(other.pool_, nullptr);
+    device_ = other.device_;
+    stream_ = other.stream_;
+    id_ = other.id_;
+    route_ = std::move(other.route_);
+  }
+  return *this;
+}
+
+CaptureScope::~CaptureScope() { abandon(); }
+
+void CaptureScope::abandon() {
+  if (std::exchange(pool_, nullptr) == nullptr) return;
+  if (const Result<GraphHandle> graph = device_->end_capture(stream_)) {
+    (void)device_->destroy_graph(*graph);
+  }
+  route_.close(/*keep=*/false);
+}
+
+Result<Graph> CaptureScope::end() {
+  if (pool_ == nullptr) {
+    return Error(ErrorCode::invalid_argument, "CaptureScope::end: the capture has ended already");
+  }
+  GraphPool& pool = *std::exchange(pool_, nullptr);
+  Graph graph;
+  graph.device_ = device_;
+  Result<GraphHandle> captured = device_->end_capture(stream_);
+  if (!captured) {
+    route_.close(/*keep=*/false);
+    return std::move(captured).error();
+  }
+  graph.graph_ = *captured;
+  Result<ExecutableHandle> executable = device_->instantiate(*captured);
+  route_.close(/*keep=*/executable.ok());
+  if (!executable) return std::move(executable).error();  // the graph's destructor has the rest
+  graph.executable_ = *executable;
+  graph.pool_ = pool.pool_;
+  return graph;
+}
+
+Graph::Graph(Graph&& other) noexcept
+    : device_(std::exchange(other.device_, nullptr)),
+      graph_(other.graph_),
+      executable_(std::exchange(other.executable_, {})),
+      pool_(std::move(other.pool_)) {}
+
+Graph& Graph::operator=(Graph&& other) noexcept {
+  if (this != &other) {
+    destroy();
+    device_ = std::exchange(other.device_, nullptr);
+    graph_ = other.graph_;
+    executable_ = std::exchange(other.executable_, {});
+    pool_ = std::move(other.pool_);
+  }
+  return *this;
+}
+
+Graph::~Graph() { destroy(); }
+
+void Graph::destroy() {
+  Device* const device = std::exchange(device_, nullptr);
+  if (device == nullptr) return;
+  if (executable_.value != 0) (void)device->destroy_executable(executable_);
+  (void)device->destroy_graph(graph_);
+  if (pool_ != nullptr) pool_->release_graph();
+  pool_.reset();
+}
+
+Status Graph::launch(Stream stream) {
+  if (device_ == nullptr) {
+    return Error(ErrorCode::invalid_argument, "Graph::launch: there is no graph");
+  }
+  Status launched = device_->launch_graph(executable_, stream);
+  if (launched) pool_->note_launch(stream);
+  return launched;
+}
+
+}  // namespace weir

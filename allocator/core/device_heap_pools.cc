@@ -1,0 +1,298 @@
+// Graph pools of a device heap: which requests go to which, and what of the eager world has to wait
+// for captures to end.
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "core/device_heap_impl.h"
+#include "core/format.h"
+
+namespace weir {
+
+std::shared_ptr<PoolHeap> DeviceHeap::Impl::open_pool(Bytes limit) {
+  const std::unique_lock lock(routes_mutex_);
+  budget_.share();
+  // One that is gone serves again: its heaps, and what they know of streams, stay where they are.
+  const auto gone = std::find_if(pools_.begin(), pools_.end(), [](const auto& pool) {
+    return pool.use_count() == 1 && pool->is_gone();
+  });
+  if (gone != pools_.end()) {
+    (*gone)->reopen(++last_pool_, limit);
+    return *gone;
+  }
+  const PageHeap::Source source = [this](Bytes wanted) {
+    StreamHeap::give_back_all(hoards_);
+    return pages_.give_up(wanted);
+  };
+  const auto new_heap = [this](PoolHeap& pool, Stream stream) {
+    return new_pool_heap(pool, stream);
+  };
+  HeapOptions options = options_;
+  options.limit = limit;
+  pools_.push_back(std::make_shared<PoolHeap>(
+      ++last_pool_,
+      PoolHeap::Home{device_, observer_, addresses_, budget_, pages_, source, new_heap}, options));
+  return pools_.back();
+}
+
+std::vector<std::shared_ptr<PoolHeap>> DeviceHeap::Impl::pools() const {
+  const std::shared_lock lock(routes_mutex_);
+  return pools_;
+}
+
+std::vector<StreamHeap*> DeviceHeap::Impl::heaps_in_order() const {
+  std::vector<StreamHeap*> heaps;
+  for (const bool of_pool : {true, false}) {
+    for (const auto& heap : heaps_) {
+      if ((heap->pool() != nullptr) == of_pool) heaps.push_back(heap.get());
+    }
+  }
+  return heaps;
+}
+
+Result<StreamHeap*> DeviceHeap::Impl::new_pool_heap(PoolHeap& pool, Stream stream) {
+  const std::unique_lock lock(heaps_mutex_);
+  if (heaps_.size() >= kMostHeaps) {
+    return Error(ErrorCode::out_of_memory, std::to_string(kMostHeaps) +
+                                               " streams have memory of their own in the device's "
+                                               "heap and its graph pools: retire() those no longer "
+                                               "used, and open fewer pools");
+  }
+  const HeapId id{static_cast<std::uint32_t>(heaps_.size())};
+  heaps_.push_back(std::make_unique<StreamHeap>(id, stream, pool.pages(), pool.timelines(),
+                                                observer_, pool.hoards(), &pool));
+  StreamHeap* const heap = heaps_.back().get();
+  owners_[AddressMap::owner_of(id)] = heap;
+  return heap;
+}
+
+Result<std::uint64_t> DeviceHeap::Impl::open_route(std::shared_ptr<PoolHeap> pool,
+                                                   StreamFilter filter, bool captures) {
+  if (captures) {
+    if (Status begun = pool->begin_capture(); !begun) return std::move(begun).error();
+  } else if (pool->capturing()) {
+    return Error(ErrorCode::invalid_argument,
+                 "graph pool " + std::to_string(pool->id()) +
+                     ": a capture into it is going on; warm up before it begins, or after its end");
+  }
+  const std::unique_lock lock(routes_mutex_);
+  routes_.push_back({++last_route_, std::move(pool), std::move(filter), captures});
+  if (routes_open_.fetch_add(1, std::memory_order_release) == 0) allow_short_ways(false);
+  return last_route_;
+}
+
+void DeviceHeap::Impl::allow_short_ways(bool allowed) const {
+  const std::shared_lock lock(heaps_mutex_);
+  for (const auto& heap : heaps_) {
+    if (heap->pool() == nullptr) heap->allow_short_ways(allowed);
+  }
+}
+
+void DeviceHeap::Impl::close_route(std::uint64_t id, bool keep) {
+  std::shared_ptr<PoolHeap> pool;
+  bool captures = false;
+  {
+    const std::unique_lock lock(routes_mutex_);
+    const auto route = std::find_if(routes_.begin(), routes_.end(),
+                                    [&](const Route& each) { return each.id == id; });
+    if (route == routes_.end()) return;
+    captures = route->captures;
+    pool = std::move(route->pool);
+    routes_.erase(route);
+    if (routes_open_.fetch_sub(1, std::memory_order_release) == 1) allow_short_ways(true);
+  }
+  if (captures) pool->end_capture(keep);
+  free_deferred();
+}
+
+Result<bool> DeviceHeap::Impl::is_captured(Stream stream) const {
+  Result<CaptureInfo> info = device_.capture_info(stream);
+  if (!info) return std::move(info).error();
+  return info->status != CaptureInfo::Status::none;
+}
+
+Result<DeviceHeap::Impl::Routed> DeviceHeap::Impl::route_of(Stream stream) const {
+  Result<bool> captured = is_captured(stream);
+  if (!captured) return std::move(captured).error();
+  const std::shared_lock lock(routes_mutex_);
+  const auto route = std::find_if(routes_.rbegin(), routes_.rend(),
+                                  [&](const Route& each) { return each.filter(stream); });
+  if (route != routes_.rend()) return Routed{route->pool, *captured};
+  if (!*captured) return Routed{};
+  return Error(ErrorCode::capture,
+               "stream " + std::to_string(stream.id) +
+                   " is being captured, and no graph pool serves its capture: begin it with "
+                   "CaptureScope, or open a route with GraphPool::capture() before it begins");
+}
+
+Result<void*> DeviceHeap::Impl::allocate_in_pool(Bytes bytes, Stream stream, const Routed& routed) {
+  Status status;
+  Address at;
+  const auto try_again = [&] {
+    status = {};
+    at = routed.pool->allocate(bytes, stream, routed.captured, status);
+  };
+  const auto settled = [&] {
+    return at != Address{} || status.error().code() != ErrorCode::out_of_memory;
+  };
+  try_again();
+  if (!settled() && give_back_at_hand()) try_again();
+  if (!settled() && call_back(bytes)) {
+    give_back_at_hand();
+    try_again();
+  }
+  if (at != Address{}) return at.pointer();
+  if (!settled()) {
+    const GraphPoolStatistics pool = routed.pool->statistics();
+    const Error all = out_of_memory(bytes, stream);
+    return Error(ErrorCode::out_of_memory, "graph pool " + std::to_string(routed.pool->id()) +
+                                               " (" + format(pool.reserved_bytes) + " held, " +
+                                               format(pool.live_bytes) +
+                                               " live): " + all.message());
+  }
+  return std::move(status).error();
+}
+
+// The device heap's page lock is held, so no lock is waited for: pools take theirs before it.
+std::vector<PageHeap::LoosePage> DeviceHeap::Impl::spare_of_pools(Bytes wanted) const {
+  const std::shared_lock lock(routes_mutex_, std::try_to_lock);
+  std::vector<PageHeap::LoosePage> pages;
+  if (!lock.owns_lock()) return pages;
+  Bytes size;
+  for (const std::shared_ptr<PoolHeap>& pool : pools_) {
+    if (size >= wanted) break;
+    for (const PageHeap::LoosePage page : pool->try_spare(wanted - size)) {
+      size += page.size;
+      pages.push_back(page);
+    }
+  }
+  return pages;
+}
+
+bool DeviceHeap::Impl::call_in_pools() const {
+  bool any = false;
+  for (const std::shared_ptr<PoolHeap>& pool : pools()) any = pool->give_back_pages() || any;
+  return any;
+}
+
+Result<bool> DeviceHeap::Impl::fence_in_its_world(StreamHeap& heap, Address block, Stream user) {
+  PoolHeap* const pool = heap.pool();
+  if (!routed()) {
+    if (pool == nullptr) return heap.fence(block, timelines_.of(user));
+    return pool->fence(heap, block, user, false);
+  }
+  Result<bool> captured = is_captured(user);
+  if (!captured) return std::move(captured).error();
+  if (pool != nullptr) return pool->fence(heap, block, user, *captured);
+  if (!*captured) return heap.fence(block, timelines_.of(user));
+  // A graph may use it whenever it is launched: its free waits for the end of the capture at least.
+  if (!heap.has(block)) return false;
+  const std::unique_lock lock(routes_mutex_);
+  captured_uses_[block.value] = &heap;
+  return true;
+}
+
+Result<bool> DeviceHeap::Impl::record_stream_in_its_world(StreamHeap& heap, Address block,
+                                                          Stream user) {
+  PoolHeap* const pool = heap.pool();
+  if (!routed() && pool == nullptr) return heap.record_stream(block, timelines_.of(user));
+  Result<bool> captured = routed() ? is_captured(user) : Result<bool>(false);
+  if (!captured) return std::move(captured).error();
+  if (pool != nullptr) return pool->record_stream(heap, block, user, *captured);
+  if (*captured) return fence_in_its_world(heap, block, user);
+  return heap.record_stream(block, timelines_.of(user));
+}
+
+// One event each: the blocks may be of several worlds.
+Status DeviceHeap::Impl::fence_each(std::span<void* const> blocks, Stream user) {
+  for (const void* block : blocks) {
+    if (block == nullptr) continue;
+    if (Result<StreamHeap*> owner = owner_of_block(block, "fence"); !owner) {
+      return std::move(owner).error();
+    }
+  }
+  for (void* const block : blocks) {
+    if (block == nullptr) continue;
+    if (Status fenced = fence_one(block, user); !fenced) return fenced;
+  }
+  return {};
+}
+
+Result<bool> DeviceHeap::Impl::deallocate_in_its_world(StreamHeap& heap, Address block) {
+  if (PoolHeap* const pool = heap.pool(); pool != nullptr) return pool->deallocate(heap, block);
+  if (!routed()) return heap.deallocate(block);
+  Result<bool> deferred = defer(heap, block);
+  if (!deferred) return std::move(deferred).error();
+  return *deferred ? true : heap.deallocate(block);
+}
+
+// An error: the block is not live, or waits to be freed already.
+Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
+  const std::optional<Stream> stream = heap.stream_of(block);
+  if (!stream) return false;  // the heap will say so
+  Result<bool> captured = is_captured(*stream);
+  if (!captured) return std::move(captured).error();
+  const std::unique_lock lock(routes_mutex_);
+  if (deferred_.contains(block.value)) return unknown(block.pointer(), "deallocate");
+  if (!*captured && !captured_uses_.contains(block.value)) return false;
+  deferred_[block.value] = &heap;
+  return true;
+}
+
+void DeviceHeap::Impl::free_deferred() {
+  std::unordered_map<std::uint64_t, StreamHeap*> blocks;
+  {
+    const std::unique_lock lock(routes_mutex_);
+    const auto captures = [](const Route& route) { return route.captures; };
+    if (std::any_of(routes_.begin(), routes_.end(), captures)) return;
+    blocks = std::exchange(deferred_, {});
+    captured_uses_.clear();
+  }
+  for (const auto& [block, heap] : blocks) (void)heap->deallocate(Address{block});
+}
+
+GraphPool::GraphPool(DeviceHeap& heap, GraphPoolOptions options)
+    : heap_(&heap), pool_(heap.impl_->open_pool(options.limit)) {}
+
+GraphPool::~GraphPool() { pool_->close(); }
+
+std::uint64_t GraphPool::id() const { return pool_->id(); }
+
+Result<PoolRoute> GraphPool::warm_up(Stream stream) {
+  return warm_up([stream](Stream asking) { return asking == stream; });
+}
+
+Result<PoolRoute> GraphPool::warm_up(StreamFilter filter) {
+  return open_route(std::move(filter), false);
+}
+
+Result<PoolRoute> GraphPool::capture(StreamFilter filter) {
+  return open_route(std::move(filter), true);
+}
+
+Result<PoolRoute> GraphPool::open_route(StreamFilter filter, bool captures) {
+  if (!filter) return Error(ErrorCode::invalid_argument, "GraphPool: an empty filter");
+  Result<std::uint64_t> id = heap_->impl_->open_route(pool_, std::move(filter), captures);
+  if (!id) return std::move(id).error();
+  return PoolRoute(heap_, *id);
+}
+
+void GraphPool::release_graph() { pool_->release_graph(); }
+GraphPoolStatistics GraphPool::statistics() const { return pool_->statistics(); }
+
+PoolRoute::PoolRoute(PoolRoute&& other) noexcept
+    : heap_(std::exchange(other.heap_, nullptr)), id_(other.id_) {}
+PoolRoute& PoolRoute::operator=(PoolRoute&& other) noexcept {
+  if (this != &other) {
+    close();
+    heap_ = std::exchange(other.heap_, nullptr);
+    id_ = other.id_;
+  }
+  return *this;
+}
+PoolRoute::~PoolRoute() { close(); }
+void PoolRoute::close(bool keep) {
+  if (heap_ != nullptr) std::exchange(heap_, nullptr)->impl_->close_route(id_, keep);
+}
+
+}  // namespace weir

@@ -1,0 +1,110 @@
+// The heap of one graph pool: its own pages, stream heaps and time, beside the device heap's.
+//
+// A stream has one heap here for both of its worlds, eager and captured, so that what a warm-up
+// freed serves the capture. A capture begins when the host has seen all eager work on the pool's
+// memory complete, and all that was captured is past once it has ended: so nothing of one world is
+// ever waited for in the other.
+//
+// Blocks that were not allocated in the capture that is going on may be in use by eager work: when
+// they are freed meanwhile, they go back at its end.
+//
+// Threads: self-synchronised by one lock a pool, taken before its stream heaps'. Under it the
+// device heap's page lock may be taken, never the other way round.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "core/budget.h"
+#include "core/hoards.h"
+#include "core/mutex.h"
+#include "core/observer.h"
+#include "core/page_heap.h"
+#include "core/pool_device.h"
+#include "core/stream_heap.h"
+#include "core/timelines.h"
+#include "weir/graph_pool.h"
+
+namespace weir {
+
+class PoolHeap {
+ public:
+  // What it needs of the device heap that it belongs to.
+  struct Home {
+    Device& device;
+    Observer& observer;
+    AddressMap& addresses;
+    Budget& budget;
+    PageHeap& pages;
+    PageHeap::Source source;
+    // A heap of this pool's, registered; for one more stream.
+    std::function<Result<StreamHeap*>(PoolHeap&, Stream)> new_heap;
+  };
+  PoolHeap(std::uint64_t id, Home home, const HeapOptions& options);
+
+  std::uint64_t id() const { return id_.load(std::memory_order_relaxed); }
+  PageHeap& pages() { return pages_; }
+  Timelines& timelines() { return timelines_; }
+  Hoards<StreamHeap>& hoards() { return hoards_; }
+
+  // `captured`: the stream is being captured into this pool.
+  // No address: `status` says why.
+  Address allocate(Bytes bytes, Stream stream, bool captured, Status& status);
+  Result<bool> fence(StreamHeap& heap, Address block, Stream user, bool captured);
+  bool record_stream(StreamHeap& heap, Address block, Stream user, bool captured);
+  Result<bool> deallocate(StreamHeap& heap, Address block);
+
+  Status begin_capture();
+  // `keep`: it made a graph.
+  void end_capture(bool keep);
+  bool capturing() const;
+  // A graph of the pool was launched on `stream`.
+  void note_launch(Stream stream);
+  void release_graph();
+  // The stream is about to be destroyed.
+  Status retire(Stream stream);
+  // Nobody will open routes any more.
+  void close();
+  // Pages that it need not keep go to the device heap. Returns whether there were any.
+  bool give_back_pages();
+  // Idle pages for the device heap, whose page lock is held: nothing, if another thread is at work.
+  std::vector<PageHeap::LoosePage> try_spare(Bytes wanted);
+  // Closed, without graphs, live blocks, or pages. Then it may be another pool.
+  bool is_gone() const;
+  void reopen(std::uint64_t id, Bytes limit);
+
+  GraphPoolStatistics statistics() const;
+  std::vector<std::string> validate() const;
+
+ private:
+  Result<StreamHeap*> heap_of(Stream stream) WEIR_REQUIRES(mutex_);
+  std::uint64_t live_blocks() const WEIR_REQUIRES(mutex_);
+  void forget_captured_time() WEIR_REQUIRES(mutex_);
+  void note_reserved() WEIR_REQUIRES(mutex_);
+  bool give_back_pages_locked() WEIR_REQUIRES(mutex_);
+
+  std::atomic<std::uint64_t> id_;
+  const Home home_;
+  PoolDevice device_;
+  Timelines timelines_;
+  PageHeap pages_;
+  Hoards<StreamHeap> hoards_;
+
+  mutable Mutex mutex_;
+  std::unordered_map<std::uint64_t, StreamHeap*> heaps_ WEIR_GUARDED_BY(mutex_);  // by Stream::id
+  std::vector<Stream> streams_ WEIR_GUARDED_BY(mutex_);                           // of heaps_
+  std::vector<StreamHeap*> retired_ WEIR_GUARDED_BY(mutex_);  // their streams are gone
+  bool capturing_ WEIR_GUARDED_BY(mutex_) = false;
+  bool closed_ WEIR_GUARDED_BY(mutex_) = false;
+  std::uint64_t graphs_ WEIR_GUARDED_BY(mutex_) = 0;
+  FenceSet launches_ WEIR_GUARDED_BY(mutex_);  // of graphs, the last on each stream
+  Bytes peak_reserved_ WEIR_GUARDED_BY(mutex_);
+  std::unordered_set<std::uint64_t> in_this_capture_ WEIR_GUARDED_BY(mutex_);  // live, by address
+  std::unordered_map<std::uint64_t, StreamHeap*> deferred_ WEIR_GUARDED_BY(mutex_);
+};
+
+}  // namespace weir

@@ -1,0 +1,89 @@
+// CudaDevice over the driver. Its memory, events and opening are in cuda_device.cc, its captures
+// and graphs in cuda_capture.cc.
+#pragma once
+
+#include <chrono>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/driver.h"
+#include "weir/cuda_device.h"
+
+namespace weir::cuda {
+
+inline CUstream driver_stream(Stream stream) { return static_cast<CUstream>(stream.handle); }
+inline CUevent driver_event(EventHandle event) {
+  return static_cast<CUevent>(Address{event.value}.pointer());
+}
+
+struct OpenedContext {
+  int ordinal = 0;
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  std::string name;
+  Bytes granularity;
+  CUmemAllocationProp page{};  // what every page is created as
+};
+
+class DriverDevice final : public CudaDevice {
+ public:
+  DriverDevice(const Driver& driver, OpenedContext opened)
+      : driver_(driver), opened_(std::move(opened)) {}
+  // At the end of the process the driver may be gone already; then so is the context.
+  ~DriverDevice() override { driver_.cuDevicePrimaryCtxRelease(opened_.device); }
+
+  int ordinal() const override { return opened_.ordinal; }
+  std::string name() const override { return opened_.name; }
+  Bytes granularity() const override { return opened_.granularity; }
+  Result<MemoryInfo> memory_info() override;
+  Result<Stream> stream(void* handle) override;
+  Result<Address> reserve(Bytes size, Bytes alignment) override;
+  Status unreserve(Address address, Bytes size) override;
+  Result<PhysicalHandle> create(Bytes size) override;
+  Status map(Address address, Bytes size, PhysicalHandle handle) override;
+  Status set_access(Address address, Bytes size) override;
+  Status unmap(Address address, Bytes size) override;
+  Status release(PhysicalHandle handle) override;
+  Result<EventHandle> create_event() override;
+  Status destroy_event(EventHandle event) override;
+  Status record(EventHandle event, Stream stream) override;
+  Status wait(Stream stream, EventHandle event) override;
+  Result<bool> query(EventHandle event) override;
+  Status synchronize(EventHandle event) override;
+  Result<CaptureInfo> capture_info(Stream stream) override;
+  Result<std::vector<GraphNode>> capture_tips(Stream stream) override;
+  Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) override;
+  Result<std::vector<GraphNode>> node_dependencies(GraphNode node) override;
+  Status begin_capture(Stream stream, CaptureMode mode) override;
+  Result<GraphHandle> end_capture(Stream stream) override;
+  Result<ExecutableHandle> instantiate(GraphHandle graph) override;
+  Status launch_graph(ExecutableHandle executable, Stream stream) override;
+  Status destroy_executable(ExecutableHandle executable) override;
+  Status destroy_graph(GraphHandle graph) override;
+  Nanoseconds now() const override;
+
+ private:
+  ContextScope current() const { return ContextScope(driver_, opened_.context); }
+  // Makes a call that names `stream`. The driver finds the context of a stream by its handle,
+  // whichever is current; but its special handles (null and two small numbers) mean a stream of the
+  // current context, and a thread that has none may be refused. Source: the CUDA C++ Programming
+  // Guide, "Stream and Event Behavior".
+  template <class Call>
+  CUresult on(Stream stream, Call&& call) const {
+    if (Address::of(stream.handle) > Address::of(CU_STREAM_PER_THREAD)) [[likely]] {
+      const CUresult result = call();
+      if (result != CUDA_ERROR_INVALID_CONTEXT) [[likely]]
+        return result;
+    }
+    const ContextScope scope = current();
+    return call();
+  }
+
+  const Driver& driver_;
+  const OpenedContext opened_;
+  const std::chrono::steady_clock::time_point opened_at_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace weir::cuda

@@ -1,0 +1,158 @@
+// Memory of CUDA graphs: pools that captures allocate from, captures, and the graphs they make.
+//
+//   GraphPool pool(heap);
+//   Result<CaptureScope> capture = CaptureScope::begin(pool, stream);
+//   ... launch work on `stream`, and on streams forked from it; allocate and free as ever ...
+//   Result<Graph> graph = capture->end();
+//   graph->launch(stream);
+//
+// Addresses are baked into a graph, so what a capture used stays the pool's, at its addresses,
+// while a graph of the pool lives. Within a pool the streams share memory: a block that was freed
+// on one serves the others, by an edge of the graph where nothing else gives the order. Graphs that
+// share a pool must be launched in the order of their captures, one after the other, and a later
+// capture may use memory again that earlier ones had freed by their end.
+//
+// A warm-up runs eagerly in the pool, on any stream, and leaves nothing behind: its memory serves
+// the capture.
+//
+// Threads: a pool may be used from any thread; it is captured into by one capture at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "weir/device.h"
+#include "weir/device_heap.h"
+#include "weir/result.h"
+#include "weir/types.h"
+
+namespace weir {
+
+class PoolHeap;
+
+struct GraphPoolOptions {
+  Bytes limit;  // most memory that the pool may hold; zero: what the device heap's own limit leaves
+};
+
+struct GraphPoolStatistics {
+  std::uint64_t live_blocks = 0;
+  Bytes live_bytes;           // of blocks not deallocated, outputs of graphs among them
+  Bytes reserved_bytes;       // physical memory that the pool holds
+  Bytes peak_reserved_bytes;  // the most it ever held
+  Bytes kept_bytes;           // of it, what graphs may use when they are launched
+  std::uint64_t graphs = 0;
+  std::uint64_t deferred = 0;  // blocks freed during a capture, which go back when it ends
+};
+
+// Which streams' requests a pool serves. Called for each request, in the thread that makes it,
+// while the route is open; must not call back into Weir.
+using StreamFilter = std::function<bool(Stream)>;
+
+// While it lives, requests go to the pool. Move-only.
+class PoolRoute {
+ public:
+  PoolRoute() = default;
+  PoolRoute(PoolRoute&&) noexcept;
+  PoolRoute& operator=(PoolRoute&&) noexcept;
+  ~PoolRoute();
+
+  // Ends it. `keep`, for a route of a capture: the capture made a graph, whose memory the pool
+  // keeps until its graphs are gone (GraphPool::release_graph()).
+  void close(bool keep = true);
+
+ private:
+  friend class GraphPool;
+  PoolRoute(DeviceHeap* heap, std::uint64_t id) : heap_(heap), id_(id) {}
+  DeviceHeap* heap_ = nullptr;
+  std::uint64_t id_ = 0;
+};
+
+class GraphPool {
+ public:
+  // `heap` must outlive the pool, its graphs and its blocks.
+  explicit GraphPool(DeviceHeap& heap, GraphPoolOptions options = {});
+  // Blocks that are live stay so, and graphs too: the memory goes back when the last is gone.
+  ~GraphPool();
+  GraphPool(const GraphPool&) = delete;
+  GraphPool& operator=(const GraphPool&) = delete;
+
+  std::uint64_t id() const;  // of this device heap, from 1; not used again
+  DeviceHeap& heap() const { return *heap_; }
+
+  // Requests on `stream`, or those that the filter takes, are served from the pool, eagerly.
+  // Errors: invalid_argument (a capture is going on in the pool).
+  Result<PoolRoute> warm_up(Stream stream);
+  Result<PoolRoute> warm_up(StreamFilter filter);
+  // The same for streams that are captured, for programs that begin and end captures themselves:
+  // from before the capture begins until after it has ended. The host waits for eager work on the
+  // pool's memory. A filter most often compares the id of the stream's capture.
+  // Errors: invalid_argument (another capture is going on in the pool); device.
+  Result<PoolRoute> capture(StreamFilter filter);
+  // A graph whose capture's route was closed with keep: it is gone. Graph does this by itself.
+  void release_graph();
+
+  GraphPoolStatistics statistics() const;
+
+ private:
+  friend class CaptureScope;
+  Result<PoolRoute> open_route(StreamFilter filter, bool captures);
+  DeviceHeap* heap_;
+  std::shared_ptr<PoolHeap> pool_;
+};
+
+// What a capture made. Move-only; destroyed: the executable, the graph, then the pool may let its
+// memory go, once the launches made here are done. (Who launches executable() by other ways waits
+// for those before that, and before eager work in the pool.)
+class Graph {
+ public:
+  Graph() = default;
+  Graph(Graph&&) noexcept;
+  Graph& operator=(Graph&&) noexcept;  // the graph that was here is destroyed
+  ~Graph();
+
+  // Errors: device; invalid_argument (an empty Graph).
+  Status launch(Stream stream);
+  // The driver's own (CUDA: a cudaGraph_t and a cudaGraphExec_t); still the Graph's.
+  GraphHandle graph() const { return graph_; }
+  ExecutableHandle executable() const { return executable_; }
+
+ private:
+  friend class CaptureScope;
+  void destroy();
+  Device* device_ = nullptr;
+  GraphHandle graph_;
+  ExecutableHandle executable_;
+  std::shared_ptr<PoolHeap> pool_;
+};
+
+// A capture of `stream` with a pool attached. Move-only; destroyed without end(): the capture is
+// thrown away.
+class CaptureScope {
+ public:
+  // Errors: invalid_argument (a capture is going on in the pool); capture; device.
+  static Result<CaptureScope> begin(GraphPool& pool, Stream stream,
+                                    CaptureMode mode = CaptureMode::global);
+  CaptureScope(CaptureScope&&) noexcept;
+  CaptureScope& operator=(CaptureScope&&) noexcept;
+  ~CaptureScope();
+
+  std::uint64_t id() const { return id_; }  // of the capture, as the driver has it
+  // Ends the capture and makes a graph of it. On an error there is no graph, and the pool is as if
+  // the capture had not been, but for the blocks that are still live.
+  // Errors: capture (the message says what broke it, where that is known); device.
+  Result<Graph> end();
+
+ private:
+  CaptureScope(GraphPool& pool, Device& device, Stream stream) noexcept
+      : pool_(&pool), device_(&device), stream_(stream) {}
+  void abandon();
+
+  GraphPool* pool_ = nullptr;
+  Device* device_ = nullptr;
+  Stream stream_;
+  std::uint64_t id_ = 0;
+  PoolRoute route_;
+};
+
+}  // namespace weir

@@ -1,0 +1,125 @@
+// SimDevice's insides, for the files that make it up: sim_device.cc has memory and time,
+// sim_device_graphs.cc captures and graphs.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "sim/race_checker.h"
+#include "sim/sim_captures.h"
+#include "sim/sim_graphs.h"
+#include "sim/sim_memory.h"
+#include "sim/sim_streams.h"
+#include "weir/sim_device.h"
+
+namespace weir {
+namespace sim {
+
+inline Error refused(DeviceCall call, const std::string& why) {
+  return {ErrorCode::device, std::string(name_of(call)) + ": " + why};
+}
+inline Error no_stream(DeviceCall call, Stream stream) {
+  return refused(call, "invalid handle: no stream " + std::to_string(stream.id));
+}
+
+}  // namespace sim
+
+// All state, behind one mutex. `now_` alone is also read without it.
+class SimDevice::Impl {
+ public:
+  explicit Impl(SimOptions options)
+      : options_(options),
+        memory_(options.memory, options.granularity, options.mapping_ceiling),
+        streams_(checker_) {}
+
+  // Counts the call and its cost; an error if it was scripted to fail.
+  Status begin(DeviceCall call, Nanoseconds cost) {
+    Tally& tally = tallies_[static_cast<std::size_t>(call)];
+    ++tally.calls;
+    charge(call, cost);
+    std::optional<ErrorCode> fault;
+    std::erase_if(tally.faults, [&](Fault& scripted) {
+      if (--scripted.calls_to_go != 0) return false;
+      fault = scripted.code;
+      return true;
+    });
+    if (!fault) return {};
+    return Error(*fault, std::string(name_of(call)) + ": scripted fault in call " +
+                             std::to_string(tally.calls));
+  }
+
+  // One call of Device: under the lock, counted, charged and perhaps failed by script; then `body`.
+  template <class Body>
+  auto call(DeviceCall call, Nanoseconds cost, Body body) -> decltype(body()) {
+    const std::scoped_lock lock(mutex_);
+    if (Status begun = begin(call, cost); !begun) return std::move(begun).error();
+    return body();
+  }
+
+  void charge(DeviceCall call, Nanoseconds cost) {
+    tallies_[static_cast<std::size_t>(call)].time += cost;
+    advance(cost);
+  }
+
+  Nanoseconds now() const { return {now_.load(std::memory_order_relaxed)}; }
+  void advance(Nanoseconds duration) { set_now(now() + duration); }
+  void set_now(Nanoseconds time) { now_.store(time.count, std::memory_order_relaxed); }
+
+  void host_saw(const sim::EventState& event) {
+    if (options_.check_races) checker_.host_saw(event.mark);
+  }
+
+  Status launch(Stream stream, std::span<const Access> accesses, Nanoseconds duration);
+  Status record(EventHandle event, Stream stream);
+  Status wait(Stream stream, EventHandle event);
+  Result<bool> query(EventHandle event);
+  Status synchronize(EventHandle event);
+  Status set_access(Address address, Bytes size);
+  Status unmap(Address address, Bytes size);
+  Status release(PhysicalHandle handle);
+
+  // Captures and graphs: sim_device_graphs.cc.
+  Status begin_capture(Stream stream, CaptureMode mode);
+  Result<GraphHandle> end_capture(Stream stream);
+  Result<std::vector<GraphNode>> node_dependencies(GraphNode node) const;
+  Result<ExecutableHandle> instantiate(GraphHandle graph);
+  Status launch_graph(ExecutableHandle executable, Stream stream);
+  Status destroy_stream(Stream stream);
+  std::uint64_t replay_in_random_order(sim::Graph* graph, std::uint64_t seed);
+  // Brings what the graph knows of its memory up to date, and checks it for races if that changed.
+  void check_graph(sim::Graph& graph);
+
+  struct Fault {
+    std::uint64_t calls_to_go;
+    ErrorCode code;
+  };
+  struct Tally {
+    std::uint64_t calls = 0;
+    Nanoseconds time;
+    std::vector<Fault> faults;
+  };
+
+  mutable std::mutex mutex_;
+  const SimOptions options_;
+  std::atomic<std::int64_t> now_ = 0;
+  sim::RaceChecker checker_;
+  sim::Memory memory_;
+  sim::Streams streams_;
+  sim::Captures captures_;
+  sim::Graphs graphs_;
+  std::array<Tally, kDeviceCalls> tallies_;
+  std::uint64_t host_waits_ = 0;
+
+ private:
+  Status check_mapped(std::string_view call, const Access& access);
+  void stamp(const sim::StreamState& stream, const Access& access);
+};
+
+}  // namespace weir

@@ -1,0 +1,276 @@
+// Captures and graphs: what every device does.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+#include "tests/conformance/rig.h"
+
+namespace weir::conformance {
+namespace {
+
+class DeviceCaptures : public Conformance {
+ protected:
+  void SetUp() override {
+    Conformance::SetUp();
+    if (IsSkipped()) return;
+    a_ = rig().new_stream();
+    b_ = rig().new_stream();
+    handle_ = create(page_size());
+    address_ = reserve(page_size());
+    map(address_, page_size(), handle_);
+  }
+  void TearDown() override {
+    if (IsSkipped()) return;
+    expect_ok(device().unmap(address_, page_size()));
+    expect_ok(device().unreserve(address_, page_size()));
+    expect_ok(device().release(handle_));
+  }
+
+  CaptureInfo info(Stream stream) {
+    const Result<CaptureInfo> info = device().capture_info(stream);
+    EXPECT_TRUE(info.ok()) << info.error().message();
+    return info.ok() ? *info : CaptureInfo{};
+  }
+  CaptureInfo::Status status(Stream stream) { return info(stream).status; }
+  std::vector<GraphNode> tips(Stream stream) {
+    const Result<std::vector<GraphNode>> tips = device().capture_tips(stream);
+    EXPECT_TRUE(tips.ok()) << tips.error().message();
+    return tips.ok() ? *tips : std::vector<GraphNode>{};
+  }
+  std::set<GraphNode> dependencies(GraphNode node) {
+    const Result<std::vector<GraphNode>> nodes = device().node_dependencies(node);
+    EXPECT_TRUE(nodes.ok()) << nodes.error().message();
+    return nodes.ok() ? std::set(nodes->begin(), nodes->end()) : std::set<GraphNode>{};
+  }
+
+  void begin(Stream stream, CaptureMode mode = CaptureMode::global) {
+    expect_ok(device().begin_capture(stream, mode));
+  }
+  // Ends a capture, and makes what can be launched of its graph.
+  ExecutableHandle end(Stream stream) {
+    const Result<GraphHandle> graph = device().end_capture(stream);
+    EXPECT_TRUE(graph.ok()) << graph.error().message();
+    if (!graph) return {};
+    const Result<ExecutableHandle> executable = device().instantiate(*graph);
+    EXPECT_TRUE(executable.ok()) << executable.error().message();
+    expect_ok(device().destroy_graph(*graph));
+    return executable.ok() ? *executable : ExecutableHandle{};
+  }
+  void run(ExecutableHandle executable, Stream stream) {
+    expect_ok(device().launch_graph(executable, stream));
+    finish(stream);
+  }
+  // `later` waits for the work queued so far on `earlier`.
+  void order(Stream earlier, Stream later) {
+    const EventHandle event = record(earlier);
+    expect_ok(device().wait(later, event));
+    expect_ok(device().destroy_event(event));
+  }
+  template <class T>
+  static void expect_not_legal(const Result<T>& result) {
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().code(), ErrorCode::capture) << result.error().message();
+    EXPECT_FALSE(result.error().message().empty());
+  }
+  // The capture of `stream` is broken, and once it ended the stream is as it was.
+  void expect_broken(Stream stream) {
+    EXPECT_EQ(status(stream), CaptureInfo::Status::invalidated);
+    expect_not_legal(device().end_capture(stream));
+    EXPECT_EQ(status(stream), CaptureInfo::Status::none);
+    fill(stream, 77);
+    finish(stream);
+    expect_filled(77);
+  }
+  void fill(Stream stream, std::uint32_t value) {
+    rig().fill(stream, address_, page_size(), value);
+  }
+  void expect_filled(std::uint32_t value) { rig().expect_filled(address_, page_size(), value); }
+
+  Stream a_, b_;
+  PhysicalHandle handle_;
+  Address address_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceCaptures, each_kind_of_device(), kind_name);
+
+TEST_P(DeviceCaptures, AStreamIsCapturedFromBeginToEndUnderAnIdOfItsOwn) {
+  std::set<std::uint64_t> ids{0};
+  for (const CaptureMode mode :
+       {CaptureMode::global, CaptureMode::thread_local_, CaptureMode::relaxed}) {
+    begin(a_, mode);
+    EXPECT_EQ(status(a_), CaptureInfo::Status::active);
+    EXPECT_TRUE(ids.insert(info(a_).id).second);
+    EXPECT_EQ(status(b_), CaptureInfo::Status::none);
+    expect_ok(device().destroy_executable(end(a_)));
+    EXPECT_EQ(status(a_), CaptureInfo::Status::none);
+  }
+}
+
+TEST_P(DeviceCaptures, WorkRunsWhenItsGraphIsLaunchedAndEachTime) {
+  fill(b_, 1);
+  finish(b_);
+  begin(a_);
+  fill(a_, 2);
+  const ExecutableHandle executable = end(a_);
+  finish(a_);
+  expect_filled(1);
+  run(executable, a_);
+  expect_filled(2);
+  fill(b_, 3);
+  finish(b_);
+  run(executable, b_);
+  expect_filled(2);
+  expect_ok(device().destroy_executable(executable));
+}
+
+TEST_P(DeviceCaptures, AStreamJoinsByWaitingAndItsWorkIsOrderedInTheGraph) {
+  begin(a_);
+  fill(a_, 1);
+  order(a_, b_);
+  EXPECT_EQ(status(b_), CaptureInfo::Status::active);
+  EXPECT_EQ(info(b_).id, info(a_).id);
+  EXPECT_EQ(tips(b_), tips(a_));
+  fill(b_, 2);
+  order(b_, a_);
+  fill(a_, 3);
+  const ExecutableHandle executable = end(a_);
+  EXPECT_EQ(status(b_), CaptureInfo::Status::none);
+  run(executable, b_);
+  expect_filled(3);
+  expect_ok(device().destroy_executable(executable));
+}
+
+TEST_P(DeviceCaptures, ANodeDependsOnTheTipsOfItsStream) {
+  begin(a_);
+  EXPECT_TRUE(tips(a_).empty());
+  fill(a_, 1);
+  const std::vector<GraphNode> first = tips(a_);
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_TRUE(dependencies(first[0]).empty());
+  order(a_, b_);
+  EXPECT_EQ(tips(a_), first) << "a record adds no node";
+  fill(b_, 2);
+  const std::vector<GraphNode> second = tips(b_);
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_EQ(dependencies(second[0]), std::set{first[0]});
+  order(b_, a_);
+  fill(a_, 3);
+  expect_ok(device().destroy_executable(end(a_)));
+}
+
+TEST_P(DeviceCaptures, AnAddedDependencyOrdersAsAWaitDoes) {
+  begin(a_);
+  order(a_, b_);
+  fill(b_, 1);
+  const std::vector<GraphNode> other = tips(b_);
+  expect_ok(device().add_capture_dependencies(a_, other));
+  EXPECT_EQ(tips(a_), other);
+  fill(a_, 2);
+  const std::vector<GraphNode> mine = tips(a_);
+  ASSERT_EQ(mine.size(), 1u);
+  EXPECT_EQ(dependencies(mine[0]), std::set(other.begin(), other.end()));
+  const ExecutableHandle executable = end(a_);
+  run(executable, a_);
+  expect_filled(2);
+  expect_ok(device().destroy_executable(executable));
+}
+
+TEST_P(DeviceCaptures, WorkThatDoesNotJoinAgainBreaksTheEnd) {
+  begin(a_);
+  fill(a_, 1);
+  order(a_, b_);
+  fill(b_, 2);
+  expect_not_legal(device().end_capture(a_));
+  for (const Stream stream : {a_, b_}) EXPECT_EQ(status(stream), CaptureInfo::Status::none);
+  begin(a_);
+  fill(a_, 3);
+  const ExecutableHandle executable = end(a_);
+  run(executable, b_);
+  expect_filled(3);
+  expect_ok(device().destroy_executable(executable));
+}
+
+TEST_P(DeviceCaptures, AWaitForAnEagerEventBreaksTheCapture) {
+  const EventHandle eager = record(b_);
+  begin(a_);
+  expect_not_legal(device().wait(a_, eager));
+  expect_broken(a_);
+  expect_ok(device().destroy_event(eager));
+}
+
+TEST_P(DeviceCaptures, AWaitForAnotherCaptureIsRefused) {
+  begin(a_);
+  begin(b_);
+  const EventHandle other = record(b_);
+  expect_not_legal(device().wait(a_, other));
+  for (const Stream stream : {a_, b_}) {
+    // Whether the second one survives is the device's business.
+    if (const Result<GraphHandle> graph = device().end_capture(stream); graph.ok()) {
+      expect_ok(device().destroy_graph(*graph));
+    }
+    EXPECT_EQ(status(stream), CaptureInfo::Status::none);
+  }
+  expect_ok(device().destroy_event(other));
+}
+
+TEST_P(DeviceCaptures, AskingForAnEventOfTheCaptureBreaksIt) {
+  begin(a_);
+  fill(a_, 1);
+  const EventHandle event = record(a_);
+  EXPECT_FALSE(device().query(event).ok());
+  expect_broken(a_);
+  expect_ok(device().destroy_event(event));
+}
+
+TEST_P(DeviceCaptures, AskingForAnEagerEventBreaksNoCapture) {
+  const EventHandle eager = record(b_);
+  begin(a_);
+  fill(a_, 4);
+  expect_ok(device().synchronize(eager));
+  const Result<bool> done = device().query(eager);
+  ASSERT_TRUE(done.ok()) << done.error().message();
+  EXPECT_TRUE(*done);
+  const ExecutableHandle executable = end(a_);
+  run(executable, a_);
+  expect_filled(4);
+  expect_ok(device().destroy_executable(executable));
+  expect_ok(device().destroy_event(eager));
+}
+
+TEST_P(DeviceCaptures, AnEventNeverRecordedOrdersNothing) {
+  const EventHandle event = new_event();
+  begin(a_);
+  expect_ok(device().wait(a_, event));
+  EXPECT_TRUE(tips(a_).empty());
+  expect_ok(device().destroy_executable(end(a_)));
+  expect_ok(device().destroy_event(event));
+}
+
+TEST_P(DeviceCaptures, MemoryMappedDuringACaptureIsUsedByItsGraph) {
+  begin(a_);
+  const Address alias = reserve(page_size());
+  map(alias, page_size(), handle_);
+  rig().fill(a_, alias, page_size(), 5);
+  const ExecutableHandle executable = end(a_);
+  run(executable, a_);
+  expect_filled(5);
+  expect_ok(device().destroy_executable(executable));
+  expect_ok(device().unmap(alias, page_size()));
+  expect_ok(device().unreserve(alias, page_size()));
+}
+
+TEST_P(DeviceCaptures, CapturesThatCantBeAreRefused) {
+  expect_not_legal(device().end_capture(a_));
+  const Result<Stream> legacy = device().stream(nullptr);
+  ASSERT_TRUE(legacy.ok()) << legacy.error().message();
+  expect_not_legal(device().begin_capture(*legacy, CaptureMode::relaxed));
+  EXPECT_EQ(status(a_), CaptureInfo::Status::none);
+  begin(a_);
+  expect_not_legal(device().begin_capture(a_, CaptureMode::global));
+  EXPECT_EQ(status(a_), CaptureInfo::Status::active);
+  expect_ok(device().destroy_executable(end(a_)));
+}
+
+}  // namespace
+}  // namespace weir::conformance

@@ -1,0 +1,149 @@
+// Graphs of the simulated device: launches, what they cost and order, and what keeps them alive.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/sim_graph_fixture.h"
+#include "weir/sim_device.h"
+
+namespace weir {
+namespace {
+
+using testing::HasSubstr;
+
+class SimGraphLaunch : public test::SimGraphs {
+ protected:
+  ExecutableHandle one_write(int slot, Nanoseconds duration = 1_us) {
+    begin(a_);
+    write(a_, slot, duration);
+    return instantiate(end(a_));
+  }
+  void launch(ExecutableHandle executable, Stream stream) {
+    const Status launched = device_.launch_graph(executable, stream);
+    ASSERT_TRUE(launched.ok()) << launched.error().message();
+  }
+};
+
+TEST_F(SimGraphLaunch, ItTakesAsLongAsItsLongestPath) {
+  begin(a_);
+  write(a_, 0, 10_us);
+  order(a_, b_);
+  write(a_, 1, 20_us);
+  write(b_, 2, 50_us);
+  order(b_, a_);
+  write(a_, 3, 5_us);
+  const ExecutableHandle executable = instantiate(end(a_));
+  launch(executable, c_);
+  const Nanoseconds start = device_.now();
+  ASSERT_TRUE(device_.synchronize(record(c_)).ok());
+  EXPECT_EQ(device_.now() - start, 65_us);
+}
+
+TEST_F(SimGraphLaunch, CapturesAndGraphsCostWhatTheModelSays) {
+  begin(a_);
+  write(a_, 0);
+  write(a_, 1);
+  ASSERT_TRUE(device_.capture_tips(a_).ok());
+  ASSERT_TRUE(device_.node_dependencies(tips(a_).at(0)).ok());
+  launch(instantiate(end(a_)), b_);
+  EXPECT_EQ(device_.time_in(DeviceCall::begin_capture), 2_us);
+  EXPECT_EQ(device_.time_in(DeviceCall::end_capture), 2_us);
+  EXPECT_EQ(device_.time_in(DeviceCall::instantiate), 2_us) << "by the node";
+  EXPECT_EQ(device_.time_in(DeviceCall::launch_graph), 5_us);
+  EXPECT_EQ(device_.time_in(DeviceCall::capture_tips), 92_ns) << "asked twice";
+  EXPECT_EQ(device_.time_in(DeviceCall::node_dependencies), 50_ns);
+}
+
+TEST_F(SimGraphLaunch, ItIsWorkOfTheStreamThatLaunchesIt) {
+  const ExecutableHandle executable = one_write(0);
+  write(b_, 0);
+  launch(executable, b_);
+  read(b_, 0);
+  EXPECT_EQ(device_.race_count(), 0u);
+  read(c_, 0);
+  ASSERT_EQ(device_.race_count(), 1u);
+  EXPECT_EQ(device_.races()[0].first_stream, b_.id) << "not the stream it was captured on";
+}
+
+TEST_F(SimGraphLaunch, ALaunchIsOrderedByEventsLikeAnyWork) {
+  const ExecutableHandle executable = one_write(0, 30_us);
+  write(c_, 0);
+  order(c_, b_);
+  launch(executable, b_);
+  order(b_, c_);
+  EXPECT_GE(device_.stream_waited(c_), 25_us);
+  read(c_, 0);
+  EXPECT_EQ(device_.race_count(), 0u);
+}
+
+TEST_F(SimGraphLaunch, LaunchesOfOneExecutableFollowEachOther) {
+  const ExecutableHandle executable = one_write(0, 1_ms);
+  launch(executable, b_);
+  launch(executable, c_);
+  EXPECT_EQ(device_.race_count(), 0u);
+  EXPECT_GE(device_.stream_waited(c_), 900_us);
+}
+
+TEST_F(SimGraphLaunch, ExecutablesOfOneGraphDoNot) {
+  begin(a_);
+  write(a_, 0);
+  const GraphHandle graph = end(a_);
+  launch(instantiate(graph), b_);
+  launch(instantiate(graph), c_);
+  EXPECT_EQ(device_.race_count(), 1u);
+}
+
+TEST_F(SimGraphLaunch, AnExecutableOutlivesItsGraph) {
+  begin(a_);
+  write(a_, 0);
+  const GraphHandle graph = end(a_);
+  EXPECT_EQ(device_.live_graphs(), 1u);
+  const ExecutableHandle executable = instantiate(graph);
+  EXPECT_EQ(device_.live_executables(), 1u);
+  ASSERT_TRUE(device_.destroy_graph(graph).ok());
+  EXPECT_EQ(device_.live_graphs(), 0u);
+  launch(executable, b_);
+  ASSERT_TRUE(device_.destroy_executable(executable).ok());
+  EXPECT_EQ(device_.live_executables(), 0u);
+}
+
+TEST_F(SimGraphLaunch, HandlesThatAreNotLiveAreRefused) {
+  const ExecutableHandle executable = one_write(0);
+  const GraphHandle unknown{99};
+  EXPECT_EQ(device_.instantiate(unknown).error().code(), ErrorCode::device);
+  EXPECT_EQ(device_.destroy_graph(unknown).error().code(), ErrorCode::device);
+  EXPECT_EQ(device_.launch_graph(ExecutableHandle{99}, a_).error().code(), ErrorCode::device);
+  EXPECT_EQ(device_.launch_graph(executable, Stream{.handle = nullptr, .id = 99}).error().code(),
+            ErrorCode::device);
+  ASSERT_TRUE(device_.destroy_executable(executable).ok());
+  EXPECT_EQ(device_.destroy_executable(executable).error().code(), ErrorCode::device);
+  EXPECT_EQ(device_.launch_graph(executable, a_).error().code(), ErrorCode::device);
+}
+
+TEST_F(SimGraphLaunch, AGraphIsNotLaunchedIntoACapture) {
+  const ExecutableHandle executable = one_write(0);
+  begin(b_);
+  EXPECT_EQ(device_.launch_graph(executable, b_).error().code(), ErrorCode::capture);
+  EXPECT_EQ(status(b_), CaptureInfo::Status::active);
+  end(b_);
+}
+
+TEST_F(SimGraphLaunch, MemoryThatIsNotMappedAnyMoreIsNamedAndNothingRuns) {
+  const ExecutableHandle executable = one_write(0);
+  const Address address = page_.address;
+  ASSERT_TRUE(device_.unmap(address, page_.size).ok());
+  const Status launched = device_.launch_graph(executable, a_);
+  ASSERT_FALSE(launched.ok());
+  EXPECT_EQ(launched.error().code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(launched.error().message(), HasSubstr("launch_graph: writes 512 bytes at 0x"));
+  EXPECT_THAT(launched.error().message(), HasSubstr("is not mapped"));
+  ASSERT_TRUE(device_.map(address, page_.size, page_.handle).ok());
+  ASSERT_TRUE(device_.set_access(address, page_.size).ok());
+  write(b_, 0);
+  EXPECT_EQ(device_.race_count(), 0u) << "the launch that failed wrote nothing";
+  order(b_, a_);
+  launch(executable, a_);
+  EXPECT_EQ(device_.race_count(), 0u);
+}
+
+}  // namespace
+}  // namespace weir
