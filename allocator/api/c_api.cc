@@ -4,82 +4,20 @@
 #include <span>
 #include <string>
 
+#include "api/c_status.h"
 #include "weir/allocator.h"
 #include "weir/sim_device.h"
 #include "weir/weir.h"
-
-struct weir_allocator_t {
-  explicit weir_allocator_t(weir::Config config) : allocator(std::move(config)) {}
-  weir::Allocator allocator;
-};
 
 namespace {
 
 using weir::Bytes;
 using weir::ErrorCode;
-
-std::string& last_error() {
-  thread_local std::string message;
-  return message;
-}
-
-// Host memory may be what ran out: then the message is cut rather than the promise broken.
-weir_status_t fail(weir_status_t status, const char* message) noexcept {
-  try {
-    last_error() = message;
-  } catch (...) {
-    last_error().clear();
-  }
-  return status;
-}
-
-weir_status_t status_of(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::out_of_memory:
-      return WEIR_OUT_OF_MEMORY;
-    case ErrorCode::invalid_argument:
-      return WEIR_INVALID_ARGUMENT;
-    case ErrorCode::unknown_pointer:
-      return WEIR_UNKNOWN_POINTER;
-    case ErrorCode::device:
-      return WEIR_DEVICE_ERROR;
-    case ErrorCode::capture:
-      return WEIR_CAPTURE_ERROR;
-    case ErrorCode::unavailable:
-      return WEIR_UNAVAILABLE;
-    case ErrorCode::invalid_input:
-      return WEIR_INVALID_INPUT;
-  }
-  return WEIR_INTERNAL_ERROR;
-}
-
-// Runs `body`, and turns what it throws into a status.
-template <class Body>
-weir_status_t guarded(Body body) noexcept {
-  try {
-    body();
-    return WEIR_OK;
-  } catch (const weir::OutOfMemory& error) {
-    return fail(WEIR_OUT_OF_MEMORY, error.what());
-  } catch (const weir::Exception& error) {
-    return fail(status_of(error.code()), error.what());
-  } catch (const std::exception& error) {
-    return fail(WEIR_INTERNAL_ERROR, error.what());
-  } catch (...) {
-    return fail(WEIR_INTERNAL_ERROR, "an exception of an unknown type");
-  }
-}
-
-// The same for a call on an allocator, which must not be null.
-template <class Body>
-weir_status_t guarded_on(weir_allocator_t* allocator, Body body) noexcept {
-  if (allocator == nullptr) return fail(WEIR_INVALID_ARGUMENT, "allocator is null");
-  return guarded([&] { body(allocator->allocator); });
-}
-
-[[noreturn]] void invalid(const std::string& message) {
-  throw weir::Exception(ErrorCode::invalid_argument, message);
-}
+using weir::c::fail;
+using weir::c::guarded;
+using weir::c::guarded_on;
+using weir::c::invalid;
+using weir::c::last_error;
 
 weir::Config config_of(const weir_options_t& options) {
   if (options.size < sizeof(weir_options_t)) {

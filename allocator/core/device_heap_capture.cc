@@ -13,17 +13,18 @@ Result<CaptureScope> CaptureScope::begin(GraphPool& pool, Stream stream, Capture
   // The route is open before the capture, so that no request of it goes astray; its id is not known
   // before it has begun.
   auto id = std::make_shared<std::atomic<std::uint64_t>>(0);
-  Result<PoolRoute> route = pool.capture([&device, id](Stream asking) {
-    const Result<CaptureInfo> info = device.capture_info(asking);
-    return info && info->status != CaptureInfo::Status::none && info->id == id->load();
-  });
+  const auto takes = [id](Stream, const CaptureInfo& info) {
+    return info.status != CaptureInfo::Status::none && info.id == id->load();
+  };
+  Result<std::uint64_t> route = pool.heap().impl_->open_route(pool.pool_, takes, true);
   if (!route) return std::move(route).error();
+  PoolRoute open(&pool.heap(), *route);
   if (Status begun = device.begin_capture(stream, mode); !begun) {
-    route->close(/*keep=*/false);
+    open.close(/*keep=*/false);
     return std::move(begun).error();
   }
   CaptureScope scope(pool, device, stream);
-  scope.route_ = *std::move(route);
+  scope.route_ = std::move(open);
   Result<CaptureInfo> info = device.capture_info(stream);
   if (!info) return std::move(info).error();  // the scope throws the capture away
   id->store(info->id);

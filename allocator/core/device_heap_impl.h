@@ -52,8 +52,9 @@ class DeviceHeap::Impl {
 
   // Graph pools. The first three are called by GraphPool and PoolRoute.
   std::shared_ptr<PoolHeap> open_pool(Bytes limit);
-  Result<std::uint64_t> open_route(std::shared_ptr<PoolHeap> pool, StreamFilter filter,
-                                   bool captures);
+  // Of a stream, and the capture that the driver says it is in.
+  using Takes = std::function<bool(Stream, const CaptureInfo&)>;
+  Result<std::uint64_t> open_route(std::shared_ptr<PoolHeap> pool, Takes takes, bool captures);
   void close_route(std::uint64_t id, bool keep);
   Device& device() { return device_; }
   // Is any route open? Then no call takes a short way.
@@ -72,7 +73,7 @@ class DeviceHeap::Impl {
   struct Route {
     std::uint64_t id = 0;
     std::shared_ptr<PoolHeap> pool;
-    StreamFilter filter;
+    Takes takes;
     bool captures = false;
   };
   struct Routed {

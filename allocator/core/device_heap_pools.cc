@@ -66,8 +66,8 @@ Result<StreamHeap*> DeviceHeap::Impl::new_pool_heap(PoolHeap& pool, Stream strea
   return heap;
 }
 
-Result<std::uint64_t> DeviceHeap::Impl::open_route(std::shared_ptr<PoolHeap> pool,
-                                                   StreamFilter filter, bool captures) {
+Result<std::uint64_t> DeviceHeap::Impl::open_route(std::shared_ptr<PoolHeap> pool, Takes takes,
+                                                   bool captures) {
   if (captures) {
     if (Status begun = pool->begin_capture(); !begun) return std::move(begun).error();
   } else if (pool->capturing()) {
@@ -76,7 +76,7 @@ Result<std::uint64_t> DeviceHeap::Impl::open_route(std::shared_ptr<PoolHeap> poo
                      ": a capture into it is going on; warm up before it begins, or after its end");
   }
   const std::unique_lock lock(routes_mutex_);
-  routes_.push_back({++last_route_, std::move(pool), std::move(filter), captures});
+  routes_.push_back({++last_route_, std::move(pool), std::move(takes), captures});
   if (routes_open_.fetch_add(1, std::memory_order_release) == 0) allow_short_ways(false);
   return last_route_;
 }
@@ -112,13 +112,14 @@ Result<bool> DeviceHeap::Impl::is_captured(Stream stream) const {
 }
 
 Result<DeviceHeap::Impl::Routed> DeviceHeap::Impl::route_of(Stream stream) const {
-  Result<bool> captured = is_captured(stream);
-  if (!captured) return std::move(captured).error();
+  Result<CaptureInfo> info = device_.capture_info(stream);
+  if (!info) return std::move(info).error();
+  const bool captured = info->status != CaptureInfo::Status::none;
   const std::shared_lock lock(routes_mutex_);
   const auto route = std::find_if(routes_.rbegin(), routes_.rend(),
-                                  [&](const Route& each) { return each.filter(stream); });
-  if (route != routes_.rend()) return Routed{route->pool, *captured};
-  if (!*captured) return Routed{};
+                                  [&](const Route& each) { return each.takes(stream, *info); });
+  if (route != routes_.rend()) return Routed{route->pool, captured};
+  if (!captured) return Routed{};
   return Error(ErrorCode::capture,
                "stream " + std::to_string(stream.id) +
                    " is being captured, and no graph pool serves its capture: begin it with "
@@ -272,7 +273,10 @@ Result<PoolRoute> GraphPool::capture(StreamFilter filter) {
 
 Result<PoolRoute> GraphPool::open_route(StreamFilter filter, bool captures) {
   if (!filter) return Error(ErrorCode::invalid_argument, "GraphPool: an empty filter");
-  Result<std::uint64_t> id = heap_->impl_->open_route(pool_, std::move(filter), captures);
+  const auto takes = [filter = std::move(filter)](Stream stream, const CaptureInfo&) {
+    return filter(stream);
+  };
+  Result<std::uint64_t> id = heap_->impl_->open_route(pool_, takes, captures);
   if (!id) return std::move(id).error();
   return PoolRoute(heap_, *id);
 }

@@ -88,6 +88,9 @@ Status PoolHeap::begin_capture() {
                  "graph pool " + std::to_string(id()) +
                      ": a capture into it is going on; end that first, or use another pool");
   }
+  // What is waited for below is all work up to now: nothing that was freed before may go back
+  // later.
+  for (const auto& [stream, heap] : heaps_) (void)heap->give_back_at_hand();
   const FenceSet eager =
       timelines_.all([](Stream stream) { return !PoolDevice::is_captured(stream); });
   if (Status waited = timelines_.host_wait(eager); !waited) return waited;
@@ -171,7 +174,7 @@ std::vector<PageHeap::LoosePage> PoolHeap::try_spare(Bytes wanted) {
 }
 
 bool PoolHeap::give_back_pages_locked() {
-  StreamHeap::give_back_all(hoards_);
+  for (const auto& [stream, heap] : heaps_) (void)heap->give_back_at_hand();
   const std::vector<PageHeap::LoosePage> pages = pages_.give_up(kEverything);
   home_.pages.take_in(pages);
   return !pages.empty();

@@ -170,6 +170,28 @@ TEST(Replay, TraceOfMarkersAloneIsFine) {
   EXPECT_EQ(report.graphs, 0u);  // nothing was captured
 }
 
+// Stream 6 uses block 0 past its free; block 1 takes its memory.
+constexpr const char* kCapturedLateUse =
+    "m capture\na 0 4194304 5 0\nr 0 4194304 5 10\na 1 4194304 5 20\n"
+    "r 1 4194304 5 30\nf 1 4194304 5 30\nf 0 4194304 5 100\na 2 512 6 110\n";
+
+TEST(Replay, CapturedPhasesAreOrderedByEdges) {
+  const ReplayReport report =
+      replayed(parsed(kCapturedLateUse), {.policy = ReusePolicy::wait, .graph_orders = 50});
+  EXPECT_EQ(failure(report), "");
+  EXPECT_EQ(report.graphs, 1u);
+  EXPECT_EQ(report.all.races, 0u);
+  EXPECT_GT(report.all.stream_waits, 0u);
+}
+
+TEST(Replay, WithoutFencesACapturedPhaseIsFoundToRace) {
+  const ReplayReport report =
+      replayed(parsed(kCapturedLateUse),
+               {.policy = ReusePolicy::wait, .graph_orders = 50, .leave_out_fences = true});
+  EXPECT_EQ(report.graphs, 1u);
+  EXPECT_GT(report.all.races.value_or(0), 1u);  // by the edges, and in some order
+}
+
 TEST(Replay, RunningOutOfMemorySaysWhereAndWhatHoldsIt) {
   const ReplayReport report = replayed(
       parsed("a 0 4194304 5 0\na 1 2097152 6 1\na 2 8388608 5 2\n"), {.limit = 8_MiB, .passes = 2});

@@ -32,7 +32,12 @@ Status Captures::end() {
   ++made_;
   graphs_.push_back(*std::move(graph));
   device_.run_in_random_orders(graphs_.back().graph(), orders_);
-  return graphs_.back().launch(streams_.front());
+  if (Status launched = graphs_.back().launch(streams_.front()); !launched.ok()) return launched;
+  // What the program does next with the graph's outputs comes after the launch.
+  for (std::size_t i = 1; i < streams_.size(); ++i) {
+    if (Status later = device_.order(streams_[i], streams_.front()); !later.ok()) return later;
+  }
+  return {};
 }
 
 }  // namespace weir

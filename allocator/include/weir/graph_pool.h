@@ -63,6 +63,7 @@ class PoolRoute {
 
  private:
   friend class GraphPool;
+  friend class CaptureScope;
   PoolRoute(DeviceHeap* heap, std::uint64_t id) : heap_(heap), id_(id) {}
   DeviceHeap* heap_ = nullptr;
   std::uint64_t id_ = 0;

@@ -132,6 +132,60 @@ weir_status_t weir_statistics(weir_allocator_t* allocator, int32_t device,
  * it is not zero weir_last_error() lists them, one a line. */
 weir_status_t weir_validate(weir_allocator_t* allocator, size_t* broken);
 
+/* Graph pools: weir/graph_pool.h says what they are and how graphs share them. Pools, routes,
+ * captures and graphs must be gone before the allocator is. Null handles are fine where a function
+ * returns nothing. */
+typedef struct weir_graph_pool_t weir_graph_pool_t;
+typedef struct weir_route_t weir_route_t;
+typedef struct weir_capture_t weir_capture_t;
+typedef struct weir_graph_t weir_graph_t;
+
+/* Most memory that the pool may hold, in bytes; zero: what the device's limit leaves. */
+weir_status_t weir_graph_pool_open(weir_allocator_t* allocator, uint64_t limit, int32_t device,
+                                   weir_graph_pool_t** pool);
+/* Live blocks and graphs stay; the memory goes back when the last is gone. */
+void weir_graph_pool_close(weir_graph_pool_t* pool);
+
+/* Requests on `stream` are served from the pool, eagerly, until the route is closed. */
+weir_status_t weir_graph_pool_warm_up(weir_graph_pool_t* pool, void* stream, weir_route_t** route);
+
+/* For programs that begin and end captures themselves: requests on captured streams that the filter
+ * takes (it returns not 0) are served from the pool, from before the capture begins until after it
+ * has ended. `keep`: it made a graph, for which weir_graph_pool_release_graph() is called once the
+ * graph is gone. */
+typedef int32_t (*weir_stream_filter_t)(void* stream, void* context);
+weir_status_t weir_graph_pool_capture(weir_graph_pool_t* pool, weir_stream_filter_t filter,
+                                      void* context, weir_route_t** route);
+void weir_route_close(weir_route_t* route, int32_t keep);
+void weir_graph_pool_release_graph(weir_graph_pool_t* pool);
+
+typedef struct weir_graph_pool_statistics_t {
+  size_t size; /* sizeof(weir_graph_pool_statistics_t); set it before the call */
+  uint64_t live_blocks, live_bytes;
+  uint64_t reserved_bytes, peak_reserved_bytes, kept_bytes;
+  uint64_t graphs, deferred;
+} weir_graph_pool_statistics_t;
+#define WEIR_GRAPH_POOL_STATISTICS_INIT \
+  { sizeof(weir_graph_pool_statistics_t), 0, 0, 0, 0, 0, 0, 0 }
+weir_status_t weir_graph_pool_statistics(weir_graph_pool_t* pool,
+                                         weir_graph_pool_statistics_t* statistics);
+
+typedef enum weir_capture_mode_t {
+  WEIR_CAPTURE_GLOBAL = 0,
+  WEIR_CAPTURE_THREAD_LOCAL = 1,
+  WEIR_CAPTURE_RELAXED = 2,
+} weir_capture_mode_t;
+/* A capture of `stream` into the pool. The end makes a graph of it; whether or not that succeeds,
+ * the capture's handle is gone. */
+weir_status_t weir_capture_begin(weir_graph_pool_t* pool, void* stream, weir_capture_mode_t mode,
+                                 weir_capture_t** capture);
+weir_status_t weir_capture_end(weir_graph_pool_t* pool, weir_capture_t* capture,
+                               weir_graph_t** graph);
+/* Throws it away. */
+void weir_capture_abandon(weir_capture_t* capture);
+weir_status_t weir_graph_launch(weir_graph_t* graph, void* stream);
+void weir_graph_destroy(weir_graph_t* graph);
+
 /* A new stream of a simulated device (WEIR_DEVICE=sim), to try things with no GPU. It lives as long
  * as the allocator. WEIR_INVALID_ARGUMENT where the device is a real one. */
 weir_status_t weir_sim_new_stream(weir_allocator_t* allocator, int32_t device, void** stream);
