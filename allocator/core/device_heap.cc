@@ -64,7 +64,7 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
       options_(options),
       budget_(options.limit),
       observer_(device, sink),
-      timelines_(device, observer_),
+      timelines_(device, observer_, &routes_open_),
       pages_(device, timelines_, observer_, addresses_, budget_, of_pages(options),
              [this](Bytes wanted) { return spare_of_pools(wanted); }),
       device_bytes_(total_memory(device)) {

@@ -114,6 +114,7 @@ Status Graph::launch(Stream stream) {
   if (device_ == nullptr) {
     return Error(ErrorCode::invalid_argument, "Graph::launch: there is no graph");
   }
+  if (Status waited = pool_->wait_for_eager_work(stream); !waited) return waited;
   Status launched = device_->launch_graph(executable_, stream);
   if (launched) pool_->note_launch(stream);
   return launched;

@@ -122,6 +122,7 @@ class DeviceHeap::Impl {
   AddressMap addresses_;
   Budget budget_;
   Observer observer_;
+  std::atomic<std::uint64_t> routes_open_{0};
   Timelines timelines_;
   PageHeap pages_;
   const Bytes device_bytes_;  // in all, whoever has them
@@ -144,7 +145,6 @@ class DeviceHeap::Impl {
   std::vector<Route> routes_;                     // the last opened is asked first
   std::vector<std::shared_ptr<PoolHeap>> pools_;  // never fewer: one that is gone serves again
   std::uint64_t last_pool_ = 0, last_route_ = 0;
-  std::atomic<std::uint64_t> routes_open_{0};
   std::unordered_map<std::uint64_t, StreamHeap*> deferred_;  // blocks freed during a capture
   std::unordered_map<std::uint64_t, StreamHeap*> captured_uses_;
 };

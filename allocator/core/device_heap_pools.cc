@@ -13,8 +13,11 @@ std::shared_ptr<PoolHeap> DeviceHeap::Impl::open_pool(Bytes limit) {
   const std::unique_lock lock(routes_mutex_);
   budget_.share();
   // One that is gone serves again: its heaps, and what they know of streams, stay where they are.
-  const auto gone = std::find_if(pools_.begin(), pools_.end(), [](const auto& pool) {
-    return pool.use_count() == 1 && pool->is_gone();
+  const auto gone = std::find_if(pools_.begin(), pools_.end(), [&](const auto& pool) {
+    const auto leads_there = [&](const Route& route) { return route.pool == pool; };
+    if (std::any_of(routes_.begin(), routes_.end(), leads_there)) return false;
+    (void)pool->give_back_pages();  // what could not go when it was closed
+    return pool->is_gone();
   });
   if (gone != pools_.end()) {
     (*gone)->reopen(++last_pool_, limit);
@@ -69,6 +72,11 @@ Result<StreamHeap*> DeviceHeap::Impl::new_pool_heap(PoolHeap& pool, Stream strea
 Result<std::uint64_t> DeviceHeap::Impl::open_route(std::shared_ptr<PoolHeap> pool, Takes takes,
                                                    bool captures) {
   if (captures) {
+    // Work of a stream that will be captured can't be recorded then, and others may wait for it.
+    // (What is at hand goes back first: it is freed at that moment, for the pages.)
+    give_back_at_hand();
+    timelines_.settle();
+    for (const std::shared_ptr<PoolHeap>& each : pools()) each->settle();
     if (Status begun = pool->begin_capture(); !begun) return std::move(begun).error();
   } else if (pool->capturing()) {
     return Error(ErrorCode::invalid_argument,

@@ -60,11 +60,21 @@ Address PoolHeap::allocate(Bytes bytes, Stream stream, bool captured, Status& st
 }
 
 Result<bool> PoolHeap::fence(StreamHeap& heap, Address block, Stream user, bool captured) {
-  return heap.fence(block, timelines_.of(captured ? PoolDevice::captured(user) : user));
+  const TimelineId by = timelines_.of(captured ? PoolDevice::captured(user) : user);
+  Result<bool> fenced = heap.fence(block, by);
+  if (captured || !fenced || !*fenced) return fenced;
+  const MutexLock lock(mutex_);
+  eager_.join(timelines_.now(by));
+  return fenced;
 }
 
 bool PoolHeap::record_stream(StreamHeap& heap, Address block, Stream user, bool captured) {
-  return heap.record_stream(block, timelines_.of(captured ? PoolDevice::captured(user) : user));
+  const TimelineId by = timelines_.of(captured ? PoolDevice::captured(user) : user);
+  if (!heap.record_stream(block, by)) return false;
+  const MutexLock lock(mutex_);
+  if (!captured && std::find(users_.begin(), users_.end(), by) == users_.end())
+    users_.push_back(by);
+  return true;
 }
 
 Result<bool> PoolHeap::deallocate(StreamHeap& heap, Address block) {
@@ -75,6 +85,7 @@ Result<bool> PoolHeap::deallocate(StreamHeap& heap, Address block) {
     deferred_[block.value] = &heap;
     return true;
   }
+  if (!capturing_) note_eager_work(heap, block);
   Result<bool> done = heap.deallocate(block);
   if (capturing_ && !done) in_this_capture_.insert(block.value);  // it is live still
   if (closed_ && !capturing_) (void)give_back_pages_locked();
@@ -91,9 +102,11 @@ Status PoolHeap::begin_capture() {
   // What is waited for below is all work up to now: nothing that was freed before may go back
   // later.
   for (const auto& [stream, heap] : heaps_) (void)heap->give_back_at_hand();
-  const FenceSet eager =
-      timelines_.all([](Stream stream) { return !PoolDevice::is_captured(stream); });
-  if (Status waited = timelines_.host_wait(eager); !waited) return waited;
+  FenceSet before = eager_;
+  before.join(launches_);
+  // What is seen to be done need not be waited for, on a stream that is captured just now.
+  if (Result<bool> done = timelines_.complete(before); !done) return std::move(done).error();
+  if (Status waited = timelines_.host_wait(before); !waited) return waited;
   // So that the capture can have them, however fast the device is.
   if (Status waited = home_.pages.wait_for_idle_pages(); !waited) return waited;
   capturing_ = true;
@@ -119,6 +132,7 @@ void PoolHeap::end_capture(bool keep) {
   graphs_ += keep ? 1 : 0;
   in_this_capture_.clear();
   for (const auto& [block, heap] : std::exchange(deferred_, {})) {
+    note_eager_work(*heap, Address{block});
     (void)heap->deallocate(Address{block});
   }
   (void)give_back_pages_locked();
@@ -127,6 +141,30 @@ void PoolHeap::end_capture(bool keep) {
 bool PoolHeap::capturing() const {
   const MutexLock lock(mutex_);
   return capturing_;
+}
+
+// The block is about to be free: who may use it still?
+void PoolHeap::note_eager_work(const StreamHeap& heap, Address block) {
+  const std::optional<Stream> stream = heap.stream_of(block);
+  if (!stream) return;
+  eager_.join(timelines_.now(timelines_.of(*stream)));
+  for (const TimelineId user : users_) eager_.join(timelines_.now(user));
+}
+
+Status PoolHeap::wait_for_eager_work(Stream stream) {
+  const MutexLock lock(mutex_);
+  Result<std::uint32_t> waited = timelines_.wait(timelines_.of(stream), eager_);
+  if (!waited) return std::move(waited).error();
+  return {};
+}
+
+void PoolHeap::settle() {
+  const MutexLock lock(mutex_);
+  if (capturing_) return;  // it did so itself
+  for (const auto& [stream, heap] : heaps_) (void)heap->give_back_at_hand();
+  // What just went back is as of now; and what is recorded below covers it.
+  for (const Fence fence : FenceSet(eager_)) eager_.join(timelines_.now(fence.timeline));
+  timelines_.settle();
 }
 
 void PoolHeap::note_launch(Stream stream) {
@@ -200,13 +238,18 @@ void PoolHeap::reopen(std::uint64_t id, Bytes limit) {
   id_.store(id, std::memory_order_relaxed);
   closed_ = false;
   peak_reserved_ = 0_B;
+  eager_.clear();
+  launches_.clear();
+  users_.clear();
   pages_.set_limit(limit);
 }
 
 GraphPoolStatistics PoolHeap::statistics() const {
   const MutexLock lock(mutex_);
   GraphPoolStatistics all;
-  for (const auto& [stream, heap] : heaps_) {
+  std::vector<const StreamHeap*> heaps(retired_.begin(), retired_.end());
+  for (const auto& [stream, heap] : heaps_) heaps.push_back(heap);
+  for (const StreamHeap* heap : heaps) {
     const HeapStatistics one = heap->statistics();
     all.live_blocks += one.live_blocks.current;
     all.live_bytes += Bytes{one.live_bytes.current};

@@ -64,6 +64,10 @@ class PoolHeap {
   bool capturing() const;
   // A graph of the pool was launched on `stream`.
   void note_launch(Stream stream);
+  // A graph of the pool is about to be launched: after eager work on the pool's memory.
+  Status wait_for_eager_work(Stream stream);
+  // Before a capture, into whatever pool, begins.
+  void settle();
   void release_graph();
   // The stream is about to be destroyed.
   Status retire(Stream stream);
@@ -84,6 +88,7 @@ class PoolHeap {
   Result<StreamHeap*> heap_of(Stream stream) WEIR_REQUIRES(mutex_);
   std::uint64_t live_blocks() const WEIR_REQUIRES(mutex_);
   void forget_captured_time() WEIR_REQUIRES(mutex_);
+  void note_eager_work(const StreamHeap& heap, Address block) WEIR_REQUIRES(mutex_);
   void note_reserved() WEIR_REQUIRES(mutex_);
   bool give_back_pages_locked() WEIR_REQUIRES(mutex_);
 
@@ -102,6 +107,8 @@ class PoolHeap {
   bool closed_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint64_t graphs_ WEIR_GUARDED_BY(mutex_) = 0;
   FenceSet launches_ WEIR_GUARDED_BY(mutex_);  // of graphs, the last on each stream
+  FenceSet eager_ WEIR_GUARDED_BY(mutex_);     // eager work on memory that is free again
+  std::vector<TimelineId> users_ WEIR_GUARDED_BY(mutex_);  // eager, that record_stream named
   Bytes peak_reserved_ WEIR_GUARDED_BY(mutex_);
   std::unordered_set<std::uint64_t> in_this_capture_ WEIR_GUARDED_BY(mutex_);  // live, by address
   std::unordered_map<std::uint64_t, StreamHeap*> deferred_ WEIR_GUARDED_BY(mutex_);

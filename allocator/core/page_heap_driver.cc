@@ -215,6 +215,11 @@ void PageHeap::take_in_locked(const std::vector<LoosePage>& pages) {
 void PageHeap::keep_what_is_used(bool keep) {
   const MutexLock lock(mutex_);
   keeps_used_ = keep;
+  // What is in use now may be what the graph reads.
+  for (const auto& [id, page] : table_.pages()) {
+    PageUse& use = use_of(page);
+    if (keep && page.lease && use.kept == PageUse::Kept::no) use.kept = PageUse::Kept::for_now;
+  }
 }
 
 void PageHeap::settle_kept(bool keep) {

@@ -48,6 +48,14 @@ Status PoolDevice::record(EventHandle event, Stream stream) {
   if (known == events_.end()) return no_event(event);
   Event& mine = known->second;
   if (!is_captured(stream)) {
+    // It would be the capture's, whichever that is.
+    Result<CaptureInfo> info = inner_.capture_info(stream);
+    if (!info) return std::move(info).error();
+    if (info->status != CaptureInfo::Status::none) {
+      return Error(ErrorCode::capture, "stream " + std::to_string(stream.id) +
+                                           " is being captured: what was queued on it before can't "
+                                           "be waited for meanwhile");
+    }
     if (mine.eager.value == 0) {
       Result<EventHandle> eager = inner_.create_event();
       if (!eager) return std::move(eager).error();

@@ -36,8 +36,11 @@ constinit thread_local std::array<Known, 8> the_known;
 
 }  // namespace
 
-Timelines::Timelines(Device& device, Observer& observer)
-    : device_(device), observer_(observer), serial_(the_next_serial.fetch_add(1)) {}
+Timelines::Timelines(Device& device, Observer& observer, const std::atomic<std::uint64_t>* captures)
+    : device_(device),
+      observer_(observer),
+      captures_(captures),
+      serial_(the_next_serial.fetch_add(1)) {}
 
 Timelines::~Timelines() {
   const MutexLock lock(mutex_);
@@ -242,10 +245,36 @@ inline const Recorded* Timelines::record_event(Timeline& timeline, Status& statu
 // to be covered by a later event: so the sequence is used up first, come what may.
 [[gnu::always_inline]] inline Status Timelines::record_on(Timeline& timeline, EventHandle event) {
   timeline.point.store({timeline.point.load().value + 1});
-  Status status = device_.record(event, timeline.stream);
+  Status status;
+  if (captures_ != nullptr && captures_->load(std::memory_order_acquire) != 0) [[unlikely]] {
+    if (status = not_captured(timeline.stream); !status) {
+      spare_events_.push_back(event);
+      return status;
+    }
+  }
+  status = device_.record(event, timeline.stream);
   if (status) return status;
   spare_events_.push_back(event);
   return not_recorded(timeline.stream, std::move(status).error());
+}
+
+Status Timelines::not_captured(Stream stream) {
+  Result<CaptureInfo> info = device_.capture_info(stream);
+  if (!info) return std::move(info).error();
+  if (info->status == CaptureInfo::Status::none) return {};
+  return Error(ErrorCode::capture,
+               "stream " + std::to_string(stream.id) +
+                   " is being captured, and its earlier work can't be waited for meanwhile: free "
+                   "its blocks before the capture begins, or after its end");
+}
+
+void Timelines::settle() {
+  const MutexLock lock(mutex_);
+  for (std::uint32_t i = 0; i < timelines_.size(); ++i) {
+    Timeline& timeline = at({i});
+    Status status;  // of a stream that is no more, or captured: what it was to say is said later
+    if (!timeline.retired) (void)record_event(timeline, status);
+  }
 }
 
 Status Timelines::have_spare_event() {

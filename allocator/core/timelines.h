@@ -35,7 +35,10 @@ namespace weir {
 
 class Timelines {
  public:
-  Timelines(Device& device, Observer& observer);
+  // `captures` (may be null): not zero while a stream may be in a capture. Then it is asked first:
+  // a record on a captured stream would be the capture's.
+  Timelines(Device& device, Observer& observer,
+            const std::atomic<std::uint64_t>* captures = nullptr);
   ~Timelines();
   Timelines(const Timelines&) = delete;
   Timelines& operator=(const Timelines&) = delete;
@@ -56,6 +59,10 @@ class Timelines {
   // kRetiredKept more streams were retired, in retire(), which asks the device about a few.
   Status retire(TimelineId timeline);
   bool retired(TimelineId timeline) const;
+
+  // Records what was not recorded yet, on every stream where that can be done: somebody may have to
+  // wait for it when it no longer can.
+  void settle();
 
   // Is `waiter` known to run after `fence`? Its own fences always are.
   bool satisfied(Fence fence, TimelineId waiter) const;
@@ -146,6 +153,7 @@ class Timelines {
       WEIR_REQUIRES(mutex_);
   const Recorded* record_event(Timeline& timeline, Status& status) WEIR_REQUIRES(mutex_);
   Status record_on(Timeline& timeline, EventHandle event) WEIR_REQUIRES(mutex_);
+  Status not_captured(Stream stream) WEIR_REQUIRES(mutex_);
   Status have_spare_event() WEIR_REQUIRES(mutex_);
   EventHandle take_spare_event() WEIR_REQUIRES(mutex_);
   void mark_complete(TimelineId timeline, Sequence sequence) WEIR_REQUIRES(mutex_);
@@ -154,6 +162,7 @@ class Timelines {
 
   Device& device_;
   Observer& observer_;
+  const std::atomic<std::uint64_t>* const captures_;
   const std::uint64_t serial_;  // of this object, in the process
 
   mutable Mutex mutex_;

@@ -1,0 +1,208 @@
+// Random programs over three streams, warmed up and captured in one pool: whatever they do, the
+// graphs have the edges that they need. The checks are the device's, which knows nothing of pools:
+// races, and runs of a graph in random orders. `--gtest_random_seed=N` runs seed N alone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <random>
+#include <vector>
+
+#include "weir/device_heap.h"
+#include "weir/graph_pool.h"
+#include "weir/sim_device.h"
+
+namespace weir::test {
+namespace {
+
+struct Live {
+  void* block;
+  Bytes bytes;
+  std::size_t owner, last;  // streams: that it was allocated for, that used it last
+};
+
+class GraphProgram {
+ public:
+  // `fences`: does it fence what streams use that a block was not allocated for?
+  GraphProgram(std::uint64_t seed, bool fences) : random_(seed), fences_(fences) {}
+
+  void run() {
+    GraphPool pool(heap_);
+    std::vector<Graph> graphs;
+    for (int round = 0; round < 3; ++round) {
+      if (chance(2)) warm_up(pool);
+      capture(pool, graphs);
+      for (Graph& graph : graphs) launch(graph);
+      EXPECT_THAT(heap_.validate(), testing::IsEmpty());
+      if (!chance(4)) continue;
+      drop_all();  // as below: the next graph may not use them
+      graphs.clear();
+    }
+    drop_all();
+    EXPECT_EQ(pool.statistics().live_blocks, 0u);
+    EXPECT_THAT(heap_.validate(), testing::IsEmpty());
+    device_.finish();
+  }
+
+  std::uint64_t races() const { return device_.race_count(); }
+  std::uint64_t wrong_reads() const { return wrong_reads_; }
+  std::uint64_t edges_added() const { return device_.calls(DeviceCall::add_capture_dependencies); }
+  std::uint64_t deferred() const { return deferred_; }
+
+ private:
+  std::uint64_t below(std::uint64_t most) { return random_() % most; }
+  bool chance(std::uint64_t one_in) { return below(one_in) == 0; }
+
+  void warm_up(GraphPool& pool) {
+    Result<PoolRoute> route = pool.warm_up([](Stream) { return true; });
+    ASSERT_TRUE(route.ok()) << route.error().message();
+    forked_ = 3;
+    for (Live& each : live_) each.last = each.owner;
+    for (std::size_t i = 1; i < streams_.size(); ++i) order(0, i);
+    steps();
+    // A graph may not use what a warm-up allocated and the program frees while the graph lives.
+    drop_all();
+  }
+
+  void capture(GraphPool& pool, std::vector<Graph>& graphs) {
+    // What was used eagerly is used next by a graph, launched after all of it.
+    Result<CaptureScope> capture = CaptureScope::begin(pool, streams_[0]);
+    ASSERT_TRUE(capture.ok()) << capture.error().message();
+    for (Live& each : live_) each.last = 0;
+    forked_ = 1;
+    steps();
+    deferred_ += pool.statistics().deferred;
+    for (std::size_t i = 1; i < forked_; ++i) order(i, 0);
+    for (Live& each : live_) each.last = 0;
+    Result<Graph> graph = capture->end();
+    ASSERT_TRUE(graph.ok()) << graph.error().message();
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+      wrong_reads_ += device_.replay_in_random_order(graph->graph(), seed);
+    }
+    graphs.push_back(*std::move(graph));
+  }
+
+  // After and before everything else, as the program has to see to.
+  void launch(Graph& graph) {
+    for (std::size_t i = 1; i < streams_.size(); ++i) order(i, 0);
+    const Status launched = graph.launch(streams_[0]);
+    ASSERT_TRUE(launched.ok()) << launched.error().message();
+    for (std::size_t i = 1; i < streams_.size(); ++i) order(0, i);
+  }
+
+  void steps() {
+    const std::uint64_t count = 20 + below(40);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      switch (below(8)) {
+        case 0:
+          if (forked_ < streams_.size()) order(0, forked_++);
+          break;
+        case 1:
+          if (const std::size_t from = below(forked_), to = below(forked_); from != to) {
+            order(from, to);
+          }
+          break;
+        case 2:
+        case 3:
+          allocate();
+          break;
+        case 4:
+        case 5:
+          if (!live_.empty()) drop(below(live_.size()));
+          break;
+        default:
+          if (!live_.empty()) use(live_[below(live_.size())]);
+      }
+    }
+  }
+
+  void allocate() {
+    if (live_.size() >= 12) return drop(below(live_.size()));
+    constexpr std::array<std::uint64_t, 5> kSizes{700, 40'000, 900'000, 3'000'000, 9'000'000};
+    const Bytes bytes{kSizes[below(kSizes.size())]};
+    const std::size_t stream = below(forked_);
+    const Result<void*> block = heap_.allocate(bytes, streams_[stream]);
+    ASSERT_TRUE(block.ok()) << block.error().message();
+    live_.push_back({*block, bytes, stream, stream});
+    touch(stream, Writes(*block, bytes));
+  }
+
+  // A read or a write, on any stream, after the use before.
+  void use(Live& live) {
+    const std::size_t user = below(forked_);
+    if (live.last >= forked_) return;
+    if (live.last != user) order(live.last, user);
+    live.last = user;
+    touch(user, chance(2) ? Reads(live.block, live.bytes) : Writes(live.block, live.bytes));
+    if (!fences_ || user == live.owner) return;
+    const Status fenced = heap_.fence(live.block, streams_[user]);
+    ASSERT_TRUE(fenced.ok()) << fenced.error().message();
+  }
+
+  void drop(std::size_t index) {
+    const Status freed = heap_.deallocate(live_[index].block);
+    ASSERT_TRUE(freed.ok()) << freed.error().message();
+    live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(index));
+  }
+
+  void drop_all() {
+    while (!live_.empty()) drop(0);
+  }
+
+  void touch(std::size_t stream, const Access& access) {
+    const Nanoseconds duration{static_cast<std::int64_t>(1'000 + below(200'000))};
+    const Status launched = device_.launch(streams_[stream], access, duration);
+    ASSERT_TRUE(launched.ok()) << launched.error().message();
+  }
+  void order(std::size_t earlier, std::size_t later) {
+    const EventHandle event = *device_.create_event();
+    ASSERT_TRUE(device_.record(event, streams_[earlier]).ok());
+    ASSERT_TRUE(device_.wait(streams_[later], event).ok());
+    ASSERT_TRUE(device_.destroy_event(event).ok());
+  }
+
+  std::mt19937_64 random_;
+  const bool fences_;
+  SimDevice device_;
+  const std::array<Stream, 3> streams_{device_.new_stream(), device_.new_stream(),
+                                       device_.new_stream()};
+  DeviceHeap heap_{device_};
+  std::vector<Live> live_;
+  std::size_t forked_ = 1;  // streams that take part, from the first
+  std::uint64_t wrong_reads_ = 0, deferred_ = 0;
+};
+
+TEST(GraphPrograms, HaveTheEdgesThatTheyNeed) {
+  const auto only = static_cast<std::uint64_t>(GTEST_FLAG_GET(random_seed));
+  const std::uint64_t first = only != 0 ? only : 1, last = only != 0 ? only : 300;
+  std::uint64_t edges = 0, deferred = 0;
+  for (std::uint64_t seed = first; seed <= last; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    GraphProgram program(seed, true);
+    program.run();
+    EXPECT_EQ(program.races(), 0u);
+    EXPECT_EQ(program.wrong_reads(), 0u);
+    if (testing::Test::HasFailure()) return;
+    edges += program.edges_added();
+    deferred += program.deferred();
+  }
+  if (only != 0) return;
+  // Else the programs don't reach what they are for.
+  EXPECT_GT(edges, 300u);
+  EXPECT_GT(deferred, 300u);
+}
+
+TEST(GraphPrograms, WithoutTheirFencesAreSeenToRace) {
+  std::uint64_t racing = 0, wrong = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    GraphProgram program(seed, false);
+    program.run();
+    racing += program.races() > 0 ? 1 : 0;
+    wrong += program.wrong_reads() > 0 ? 1 : 0;
+  }
+  EXPECT_GT(racing, 0u);
+  EXPECT_GT(wrong, 0u);
+}
+
+}  // namespace
+}  // namespace weir::test

@@ -1,0 +1,355 @@
+// Graph pools: what they hold, share, and give back.
+#include "tests/unit/graph_pool_fixture.h"
+
+namespace weir {
+namespace {
+
+class GraphPoolMemory : public test::GraphPools {
+ protected:
+  // A training step: activations, a side stream that uses some of them, gradients as they go.
+  void step(Stream main, Stream side) {
+    std::vector<void*> activations;
+    for (std::uint64_t layer = 0; layer < 12; ++layer) {
+      activations.push_back(written(Bytes{(4 + layer % 5 * 3) * (1_MiB).count}, main));
+    }
+    order(main, side);
+    void* const buffer = written(24_MiB, side);
+    read(side, activations.front());
+    order(side, main);
+    free(buffer);
+    while (!activations.empty()) {
+      void* const gradient = written(6_MiB, main);
+      read(main, activations.back());
+      free(activations.back());
+      activations.pop_back();
+      free(gradient);
+    }
+  }
+  // The pool's memory after a warm-up on `warm` (none: no warm-up) and a capture on a_.
+  Bytes reserved_after(const Stream* warm) {
+    GraphPool pool(*heap_);
+    if (warm != nullptr) {
+      PoolRoute route = *pool.warm_up([](Stream) { return true; });
+      const Stream side = *warm == b_ ? c_ : b_;
+      step(*warm, side);
+      step(*warm, side);
+      route.close();
+    }
+    peak_ = live_ = 0_B;
+    CaptureScope capture = begin(pool, a_);
+    step(a_, b_);
+    Graph graph = end(capture);
+    expect_no_race();
+    EXPECT_EQ(wrong_reads(graph), 0u);
+    launch(graph, a_);
+    launch(graph, a_);
+    device_.finish();
+    EXPECT_EQ(pool.statistics().kept_bytes, pool.statistics().reserved_bytes);
+    EXPECT_GE(pool.statistics().peak_reserved_bytes, pool.statistics().reserved_bytes);
+    return pool.statistics().reserved_bytes;
+  }
+};
+
+TEST_F(GraphPoolMemory, AWarmUpOnAnyStreamLeavesNothingBehind) {
+  const Bytes none = reserved_after(nullptr);
+  constexpr Bytes page = 16_MiB;  // that the largest but the side stream's takes
+  EXPECT_GE(none, peak_);
+  EXPECT_LE(none, peak_ + device_.granularity());
+  EXPECT_LE(reserved_after(&a_), peak_ + page) << "warmed up on the capture's stream";
+  EXPECT_LE(reserved_after(&b_), peak_ + page) << "warmed up on another";
+}
+
+TEST_F(GraphPoolMemory, StreamsShareMemoryByAnEdgeWhereNothingElseGivesTheOrder) {
+  GraphPool pool(*heap_);
+  CaptureScope capture = begin(pool, a_);
+  order(a_, b_);
+  void* const first = written(32_MiB, a_);
+  read(a_, first);
+  free(first);
+  EXPECT_EQ(device_.calls(DeviceCall::add_capture_dependencies), 0u);
+  void* const second = written(32_MiB, b_);
+  EXPECT_GT(device_.calls(DeviceCall::add_capture_dependencies), 0u);
+  read(b_, second);
+  const std::vector<GraphNode> tips = *device_.capture_tips(b_);
+  ASSERT_EQ(tips.size(), 1u);
+  free(second);
+  order(b_, a_);
+  Graph graph = end(capture);
+  EXPECT_LE(pool.statistics().reserved_bytes, 34_MiB) << "one block's worth serves both";
+  EXPECT_EQ(wrong_reads(graph), 0u);
+}
+
+TEST_F(GraphPoolMemory, TheProgramsOwnForksAndJoinsNeedNoEdgeMore) {
+  GraphPool pool(*heap_);
+  CaptureScope capture = begin(pool, a_);
+  void* const first = written(32_MiB, a_);
+  free(first);
+  order(a_, b_);
+  const std::size_t before = edges(b_);
+  void* const second = allocate(32_MiB, b_);
+  EXPECT_EQ(edges(b_), before);
+  write(b_, second);
+  free(second);
+  order(b_, a_);
+  const std::size_t joined = edges(a_);
+  void* const third = allocate(32_MiB, a_);
+  EXPECT_EQ(edges(a_), joined);
+  write(a_, third);
+  free(third);
+  EXPECT_EQ(device_.calls(DeviceCall::add_capture_dependencies), 0u);
+  Graph graph = end(capture);
+  EXPECT_LE(pool.statistics().reserved_bytes, 34_MiB);
+  EXPECT_EQ(wrong_reads(graph), 0u);
+}
+
+class GraphPoolSizes : public GraphPoolMemory, public testing::WithParamInterface<bool> {};
+
+TEST_P(GraphPoolSizes, ThirteenCapturesWithOutputsKeptHoldWhatTheyNeedTogether) {
+  const bool rising = GetParam();
+  GraphPool pool(*heap_);
+  std::vector<Graph> graphs;
+  std::vector<void*> outputs;
+  Bytes kept, bound;
+  for (std::uint64_t i = 1; i <= 13; ++i) {
+    const std::uint64_t size = rising ? i : 14 - i;
+    {
+      const PoolRoute route = warm_up(pool, b_);
+      for (int layer = 0; layer < 3; ++layer) free(written(Bytes{size * (9_MiB).count}, b_));
+    }
+    CaptureScope capture = begin(pool, a_);
+    outputs.push_back(written(Bytes{size * (2_MiB).count}, a_));
+    kept += Bytes{size * (2_MiB).count};
+    void* one = written(Bytes{size * (9_MiB).count}, a_);
+    for (int layer = 0; layer < 4; ++layer) {
+      void* const next = written(Bytes{size * (9_MiB).count}, a_);
+      read(a_, one);
+      free(std::exchange(one, next));
+    }
+    free(one);
+    bound = std::max(bound, kept + Bytes{2 * size * (9_MiB).count});
+    graphs.push_back(end(capture));
+    const double reserved = static_cast<double>(pool.statistics().reserved_bytes.count);
+    EXPECT_LE(reserved, 1.05 * static_cast<double>(bound.count)) << "after capture " << i;
+  }
+  EXPECT_EQ(pool.statistics().graphs, 13u);
+  for (Graph& graph : graphs) {
+    EXPECT_EQ(wrong_reads(graph, 5), 0u);
+    launch(graph, a_);
+  }
+  for (void* const output : outputs) read(a_, output);
+  for (void* const output : outputs) free(output);
+}
+INSTANTIATE_TEST_SUITE_P(All, GraphPoolSizes, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Rising" : "Falling"; });
+
+TEST_F(GraphPoolMemory, AnOutputFreedAfterALaunchServesAWarmUpThatWaitsForTheLaunch) {
+  GraphPool pool(*heap_);
+  CaptureScope capture = begin(pool, a_);
+  void* const output = written(32_MiB, a_, 5_ms);
+  Graph graph = end(capture);
+  EXPECT_EQ(pool.statistics().live_blocks, 1u);
+  EXPECT_EQ(pool.statistics().live_bytes, 32_MiB);
+  launch(graph, c_);
+  order(c_, a_);
+  read(a_, output);
+  free(output);
+  EXPECT_EQ(pool.statistics().live_blocks, 0u);
+  order(a_, c_);
+  launch(graph, c_);
+  const PoolRoute route = warm_up(pool, b_);
+  void* const next = written(32_MiB, b_);
+  EXPECT_LE(pool.statistics().reserved_bytes, 34_MiB);
+  expect_no_race();
+  EXPECT_GT(device_.stream_waited(b_), 1_ms) << "the warm-up ran beside the launch";
+  EXPECT_EQ(device_.host_waits(), 0u);
+  free(next);
+}
+
+TEST_F(GraphPoolMemory, ALaunchWaitsForEagerWorkInThePool) {
+  GraphPool pool(*heap_);
+  Graph graph = small_graph(pool, a_, 32_MiB);
+  {
+    const PoolRoute route = warm_up(pool, b_);
+    free(written(32_MiB, b_, 5_ms));
+  }
+  launch(graph, a_);
+  expect_no_race();
+}
+
+TEST_F(GraphPoolMemory, BlocksOnARetiredStreamCountAsLive) {
+  GraphPool pool(*heap_);
+  const PoolRoute route = warm_up(pool, b_);
+  void* const block = written(8_MiB, b_);
+  ASSERT_TRUE(heap_->retire(b_).ok());
+  EXPECT_EQ(pool.statistics().live_blocks, 1u);
+  EXPECT_EQ(pool.statistics().live_bytes, 8_MiB);
+  free(block);
+}
+
+TEST_F(GraphPoolMemory, AGraphMayGoBeforeItsPool) {
+  GraphPool pool(*heap_);
+  {
+    Graph graph = small_graph(pool, a_, 64_MiB);
+    launch(graph, a_);
+    EXPECT_GE(pool.statistics().kept_bytes, 64_MiB);
+    device_.finish();
+  }
+  EXPECT_EQ(pool.statistics().graphs, 0u);
+  EXPECT_EQ(pool.statistics().kept_bytes, 0_B);
+  ASSERT_TRUE(heap_->trim(0_B).ok());
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+  Graph again = small_graph(pool, a_, 64_MiB);
+  launch(again, b_);
+}
+
+TEST_F(GraphPoolMemory, AGraphThatIsGoneWhileItRunsKeepsItsMemoryUntilItIsDone) {
+  GraphPool pool(*heap_);
+  {
+    CaptureScope capture = begin(pool, a_);
+    free(written(64_MiB, a_, 5_ms));
+    Graph graph = end(capture);
+    launch(graph, c_);
+  }
+  ASSERT_TRUE(heap_->trim(0_B).ok());
+  EXPECT_GE(device_.physical_bytes(), 64_MiB);
+  expect_no_race();
+  void* const block = written(64_MiB, b_);
+  expect_no_race();
+  free(block);
+  device_.finish();
+  ASSERT_TRUE(heap_->trim(0_B).ok());
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+}
+
+TEST_F(GraphPoolMemory, AGraphMayOutliveItsPool) {
+  auto pool = std::make_unique<GraphPool>(*heap_);
+  Graph graph = small_graph(*pool, a_, 64_MiB);
+  pool.reset();
+  ASSERT_TRUE(heap_->trim(0_B).ok());
+  EXPECT_GE(device_.physical_bytes(), 64_MiB);
+  void* const block = written(64_MiB, b_, 3_ms);
+  launch(graph, a_);
+  expect_no_race();
+  free(block);
+  device_.finish();
+  graph = Graph();
+  ASSERT_TRUE(heap_->trim(0_B).ok());
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+}
+
+TEST_F(GraphPoolMemory, BlocksMayOutliveTheirPoolAndItsGraphs) {
+  auto pool = std::make_unique<GraphPool>(*heap_);
+  void* block = nullptr;
+  {
+    CaptureScope capture = begin(*pool, a_);
+    block = written(64_MiB, a_);
+    Graph graph = end(capture);
+    launch(graph, a_);
+    device_.finish();
+  }
+  pool.reset();
+  ASSERT_TRUE(heap_->trim(0_B).ok());
+  EXPECT_GE(device_.physical_bytes(), 64_MiB);
+  read(a_, block);
+  GraphPool next(*heap_);
+  Graph other = small_graph(next, b_, 64_MiB);
+  launch(other, b_);
+  expect_no_race();
+  free(block);
+  device_.finish();
+  other = Graph();
+  ASSERT_TRUE(heap_->trim(0_B).ok());
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+}
+
+TEST_F(GraphPoolMemory, TheInnermostRouteServesAndOuterOnesComeBack) {
+  GraphPool outer(*heap_), inner(*heap_);
+  const auto live = [](const GraphPool& pool) { return pool.statistics().live_blocks; };
+  std::vector<void*> blocks;
+  const PoolRoute all = *outer.warm_up([](Stream) { return true; });
+  blocks.push_back(allocate(1_MiB, a_));
+  EXPECT_EQ(live(outer), 1u);
+  {
+    const PoolRoute one = warm_up(inner, a_);
+    blocks.push_back(allocate(1_MiB, a_));
+    EXPECT_EQ(live(inner), 1u);
+    blocks.push_back(allocate(1_MiB, b_));
+    EXPECT_EQ(live(outer), 2u);
+  }
+  blocks.push_back(allocate(1_MiB, a_));
+  EXPECT_EQ(live(outer), 3u);
+  EXPECT_EQ(live(inner), 1u);
+  for (void* const block : blocks) free(block);
+}
+
+TEST_F(GraphPoolMemory, RoutesMayCloseInAnyOrder) {
+  GraphPool first(*heap_), second(*heap_);
+  PoolRoute one = warm_up(first, a_), two = warm_up(second, a_);
+  one.close();
+  one.close();
+  void* const routed = allocate(1_MiB, a_);
+  EXPECT_EQ(second.statistics().live_blocks, 1u);
+  two = PoolRoute();
+  void* const eager = allocate(1_MiB, a_);
+  EXPECT_EQ(second.statistics().live_blocks, 1u);
+  EXPECT_EQ(first.statistics().live_blocks, 0u);
+  free(routed);
+  free(eager);
+}
+
+TEST_F(GraphPoolMemory, TenThousandCapturesInOnePoolLeaveNoMoreThanAHundred) {
+  GraphPool pool(*heap_);
+  std::uint64_t mappings = 0, events = 0, handles = 0;
+  std::size_t heaps = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    CaptureScope capture = begin(pool, a_);
+    order(a_, b_);
+    void* const one = written(Bytes{static_cast<std::uint64_t>(1 + i % 7) * 300'000}, a_);
+    free(one);
+    free(written(600_KiB, b_));
+    order(b_, a_);
+    Graph graph = end(capture);
+    if (i % 10 == 0) launch(graph, a_);
+    if (i % 100 == 99) device_.finish();
+    if (i == 199) {
+      mappings = device_.live_mappings(), events = device_.live_events();
+      handles = device_.live_handles(), heaps = heap_->statistics().heaps.size();
+    }
+  }
+  EXPECT_LE(device_.live_mappings(), mappings + 8);
+  EXPECT_LE(device_.live_events(), events + 8);
+  EXPECT_LE(device_.live_handles(), handles);
+  EXPECT_EQ(heap_->statistics().heaps.size(), heaps);
+}
+
+class GraphPoolMany : public GraphPoolMemory, public testing::WithParamInterface<bool> {};
+
+TEST_P(GraphPoolMany, TwoThousandPoolsOneAfterTheOtherLeaveNoMoreThanAHundred) {
+  const bool running = GetParam();
+  std::uint64_t mappings = 0, events = 0, handles = 0;
+  std::size_t heaps = 0;
+  for (std::uint64_t i = 0; i < 2'000; ++i) {
+    {
+      GraphPool pool(*heap_);
+      EXPECT_EQ(pool.id(), i + 1);
+      Graph graph = small_graph(pool, i % 2 == 0 ? a_ : b_, 5_MiB);
+      launch(graph, c_);
+      if (!running) device_.finish();
+    }
+    device_.finish();
+    if (i == 199) {
+      mappings = device_.live_mappings(), events = device_.live_events();
+      handles = device_.live_handles(), heaps = heap_->statistics().heaps.size();
+    }
+  }
+  EXPECT_LE(device_.live_mappings(), mappings + 8);
+  EXPECT_LE(device_.live_events(), events + 8);
+  EXPECT_LE(device_.live_handles(), handles);
+  EXPECT_EQ(heap_->statistics().heaps.size(), heaps);
+}
+INSTANTIATE_TEST_SUITE_P(All, GraphPoolMany, testing::Bool(), [](const auto& info) {
+  return info.param ? "DestroyedWhileTheGraphRuns" : "DestroyedWhenItIsDone";
+});
+
+}  // namespace
+}  // namespace weir
