@@ -42,7 +42,7 @@ class GraphPoolThreads : public test::GraphPools {
   }
   void allocate_until(const std::atomic<bool>& stop, Stream stream, std::uint64_t& done) {
     std::vector<void*> blocks(8, nullptr);
-    for (std::uint64_t i = 0; !stop.load(); ++i, ++done) {
+    for (std::uint64_t i = 0; i < 100 || !stop.load(); ++i, ++done) {
       void*& block = blocks[i % blocks.size()];
       if (block != nullptr) drop(block);
       block = block_on(stream, Bytes{(1 + i % 11) * (i % 2 == 0 ? 5'000 : 1'300'000)});
