@@ -30,6 +30,16 @@ std::string_view name_of(EventKind kind) {
       return "trim";
     case EventKind::out_of_memory:
       return "out_of_memory";
+    case EventKind::heap_open:
+      return "heap_open";
+    case EventKind::pool_open:
+      return "pool_open";
+    case EventKind::pool_close:
+      return "pool_close";
+    case EventKind::capture_begin:
+      return "capture_begin";
+    case EventKind::capture_end:
+      return "capture_end";
   }
   return "unknown";
 }

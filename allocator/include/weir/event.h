@@ -23,8 +23,13 @@ enum class EventKind : std::uint8_t {
   unlease,        // page `page` of `bytes`, of heap `heap`, is idle again: any heap may take it
   trim,           // `bytes` were given back to the driver
   out_of_memory,  // `requested` on `stream` failed
+  heap_open,      // heap `heap` serves `stream` from now on, for graph pool `pool` (0: for none)
+  pool_open,      // graph pool `pool` is there
+  pool_close,     // ... and nobody will allocate from it any more
+  capture_begin,  // requests of captured streams go to graph pool `pool`
+  capture_end,    // ... no longer
 };
-inline constexpr int kEventKinds = static_cast<int>(EventKind::out_of_memory) + 1;
+inline constexpr int kEventKinds = static_cast<int>(EventKind::capture_end) + 1;
 std::string_view name_of(EventKind kind);
 
 // Fields that a kind does not name above are zero.
@@ -40,6 +45,8 @@ struct Event {
   Bytes requested;
   Sequence sequence;
   Nanoseconds duration;
+  std::uint64_t pool = 0;   // GraphPool::id()
+  std::uint32_t stack = 0;  // of `allocate`: who asked, in a recording that has stacks; 0: unknown
 };
 
 // Takes events as they happen. Called from any thread, sometimes under a heap's lock: it must not

@@ -1,0 +1,62 @@
+// A recording as blocks rather than events: who lived when, where, and after whom.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "weir/recording.h"
+
+namespace weir {
+
+struct FenceTaken {
+  Nanoseconds time;
+  std::uint64_t stream = 0;  // that used the block
+};
+
+// A block from its allocation to its deallocation.
+struct Life {
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+
+  Address address;
+  Bytes bytes, requested;
+  HeapId heap;
+  std::uint64_t stream = 0, pool = 0;
+  std::uint32_t stack = 0;
+  Nanoseconds begin, end;  // of what is known of it, where the next two say so
+  bool live_at_begin = false, live_at_end = false;
+  std::uint32_t begin_event = kNone, end_event = kNone;  // into Recording::events
+  std::uint32_t first_fence = 0, fences = 0;             // into Lives::fences
+  // The first block that got some of its physical bytes afterwards, through whatever address; and
+  // whether that one's stream was made to wait for that.
+  std::uint32_t reused_by = kNone;
+  bool waited_for = false;
+};
+
+// Memory at one moment. Both of the values hold from then on.
+struct MemoryPoint {
+  Nanoseconds time;
+  Bytes live, reserved;
+};
+
+struct Lives {
+  std::vector<Life> blocks;         // in order of allocation
+  std::vector<FenceTaken> fences;   // those of one block in a row
+  std::vector<MemoryPoint> memory;  // at every change
+  std::vector<std::uint64_t> streams, pools;  // in order of first use; pools without 0
+  MemoryPoint peak_live, peak_reserved;
+};
+
+Lives lives_of(const Recording& recording);
+
+// A page and its addresses at one moment.
+struct PageAt {
+  PageId page;
+  Bytes bytes;
+  std::uint32_t lease = Life::kNone;  // HeapId of the heap that uses it
+  std::vector<Address> mappings;      // of the whole page, each
+};
+
+// The pages that there are once all events up to `time` have happened, by id.
+std::vector<PageAt> pages_at(const Recording& recording, Nanoseconds time);
+
+}  // namespace weir
