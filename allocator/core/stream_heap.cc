@@ -242,7 +242,7 @@ Result<bool> StreamHeap::deallocate(Address address) {
   if (block->uses != nullptr) {
     if (Status status = fence_users(*block); !status) return std::move(status).error();
   }
-  if (fold_.owes()) fold_.raise_peaks();
+  if (fold_.owes()) fold_.settle_peaks();
   if (recording_) record(EventKind::deallocate, *block);
   take_back(*block);
   // Whether a large block may be used again while its fences still run is the page heap's policy.

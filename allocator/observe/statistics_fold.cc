@@ -87,6 +87,18 @@ void DeviceFold::remove(HeapFold& heap) {
 
 void DeviceFold::raise(HeapFold& heap) {
   const std::lock_guard lock(mutex_);
+  add_up(heap);
+}
+
+void DeviceFold::settle(HeapFold& heap) {
+  const std::lock_guard lock(mutex_);
+  if (heap.owes()) add_up(heap);
+}
+
+void DeviceFold::add_up(HeapFold& heap) {
+  // Before the levels are read: a rise that passes meanwhile is either seen, or owed anew.
+  owed_at_.store(kNever);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   bool risen = false;
   for (std::size_t i = 0; i < kLevels; ++i) {
     const std::uint64_t now = lower_ceilings(i);
@@ -94,7 +106,6 @@ void DeviceFold::raise(HeapFold& heap) {
     peaks_[i] = std::max(peaks_[i], now);
     share_headroom(i, peaks_[i] - now);
   }
-  for (HeapFold* each : heaps_) each->passed_.store(false, std::memory_order_relaxed);
   const std::thread::id me = std::this_thread::get_id();
   const bool by_another = std::exchange(raised_by_, me) != me;
   heap.passes_until_.store(by_another && !risen ? ticks() + kTicksToPass * heaps_.size() : 0,
@@ -175,7 +186,12 @@ bool HeapFold::passes() {
       return false;
     }
   }
-  passed_.store(true, std::memory_order_relaxed);
+  // After the level, which was stored before: see DeviceFold::raise().
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::atomic<std::uint64_t>& owed_at = device_.owed_at_;
+  if (until < owed_at.load(std::memory_order_relaxed)) {
+    owed_at.store(until, std::memory_order_relaxed);
+  }
   return true;
 }
 
@@ -187,7 +203,7 @@ void HeapFold::on_event(const Event& event) {
       if (allocate(event.bytes, event.requested)) raise_peaks();
       return;
     case EventKind::deallocate:
-      if (owes()) raise_peaks();
+      if (owes()) settle_peaks();
       deallocate(event.bytes, event.requested);
       return;
     case EventKind::fence:

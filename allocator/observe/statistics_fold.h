@@ -54,6 +54,9 @@ class DeviceFold {
   void remove(HeapFold& heap);
   // Some level of `heap` rose above its ceiling.
   void raise(HeapFold& heap);
+  // `heap` saw that a look is owed. Once this returns it was taken, by whatever thread.
+  void settle(HeapFold& heap);
+  void add_up(HeapFold& heap);
   std::uint64_t lower_ceilings(std::size_t level);
   void share_headroom(std::size_t level, std::uint64_t headroom);
 
@@ -62,6 +65,11 @@ class DeviceFold {
   mutable Levels peaks_{};        // guarded by mutex_: the highest sums over heaps_ that were seen
   std::thread::id raised_by_;     // guarded by mutex_: who added everything up the last time
   Statistics rare_;               // guarded by mutex_; what on_event() counts
+
+  // When the first rise that passed since everything was added up has to be looked at, in ticks;
+  // never: none did. On a line of its own, since all read it and few write.
+  static constexpr std::uint64_t kNever = ~std::uint64_t{0};
+  alignas(64) std::atomic<std::uint64_t> owed_at_{kNever};
 };
 
 // The counters of one stream heap; that heap's lock guards them.
@@ -75,8 +83,8 @@ class DeviceFold {
 // find their ceilings too low again and again: there is no room for all of them below a peak that
 // few of them made. So a heap that added everything up for nothing, after another thread had done
 // so, lets what it rises pass for some 20 us times the number of heaps: one heap adds up in 20 us.
-// What has lasted longer is added up before it falls; only a peak of the device that was shorter
-// can be missed. A heap's own peak never is.
+// What has lasted longer is added up before any heap falls; only a peak of the device that was
+// shorter can be missed. A heap's own peak never is.
 class HeapFold {
  public:
   // `device` must outlive this. `stream`: Stream::id.
@@ -98,12 +106,13 @@ class HeapFold {
   void raise_peaks() {
     if (!passes()) device_.raise(*this);
   }
-  // Before a call of deallocate(): did a rise pass that has lasted so long that raise_peaks() must
-  // be called first?
+  // Before a call of deallocate(): did a rise of some heap pass that has lasted so long that
+  // settle_peaks() must be called first?
   bool owes() const {
-    return passed_.load(std::memory_order_relaxed) &&
-           ticks() >= passes_until_.load(std::memory_order_relaxed);
+    const std::uint64_t at = device_.owed_at_.load(std::memory_order_relaxed);
+    return at != DeviceFold::kNever && ticks() >= at;
   }
+  void settle_peaks() { device_.settle(*this); }
   void deallocate(Bytes bytes, Bytes requested) {
     fall(0, 1);
     fall(1, bytes.count);
@@ -148,7 +157,6 @@ class HeapFold {
   DeviceFold& device_;
   alignas(64) std::array<Level, DeviceFold::kLevels> levels_;
   std::atomic<std::uint64_t> passes_until_{0};  // a time, in ticks
-  std::atomic<bool> passed_{false};             // some rise, and has not been added up since
   HeapStatistics rare_;                         // what on_event() counts apart from the levels
 };
 

@@ -186,7 +186,7 @@ TEST(DeviceFold, APeakThatLastsIsSeenWhoeverIsAtWork) {
     }
   };
   const auto free_one = [](HeapFold& heap) {
-    if (heap.owes()) heap.raise_peaks();
+    if (heap.owes()) heap.settle_peaks();
     heap.deallocate(10_GiB, 10_GiB);
   };
   for (int turn = 0; turn < 20; ++turn) {
