@@ -44,6 +44,7 @@ struct Block {
   // By address, among the tiles of its slab or, of a run, among the runs; null at the ends.
   Block* before = nullptr;
   Block* after = nullptr;
+  std::uint32_t world = 0;  // live: in which it was allocated (StreamHeap::move_to)
   State state = State::free;
 
   Range range() const { return {begin, size}; }

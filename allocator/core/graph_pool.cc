@@ -18,17 +18,15 @@ PoolHeap::PoolHeap(std::uint64_t id, Home home, const HeapOptions& options)
       pages_(device_, timelines_, home_.observer, home_.addresses, home_.budget, options,
              home_.source) {}
 
-Result<StreamHeap*> PoolHeap::heap_of(Stream stream) {
-  if (const auto known = heaps_.find(stream.id); known != heaps_.end()) return known->second;
+PoolHeap::Member* PoolHeap::member_of(Stream stream, Status& status) {
+  if (const auto known = heaps_.find(stream.id); known != heaps_.end()) return &known->second;
   const auto spare = std::find_if(retired_.begin(), retired_.end(),
                                   [&](StreamHeap* heap) { return heap->adopt(stream); });
   Result<StreamHeap*> heap =
       spare == retired_.end() ? home_.new_heap(*this, stream) : Result<StreamHeap*>(*spare);
-  if (!heap) return heap;
+  if (!heap) return status = std::move(heap).error(), nullptr;
   if (spare != retired_.end()) retired_.erase(spare);
-  heaps_[stream.id] = *heap;
-  streams_.push_back(stream);
-  return heap;
+  return &(heaps_[stream.id] = {.stream = stream, .heap = *heap});
 }
 
 Address PoolHeap::allocate(Bytes bytes, Stream stream, bool captured, Status& status) {
@@ -41,20 +39,19 @@ Address PoolHeap::allocate(Bytes bytes, Stream stream, bool captured, Status& st
                                    "on: end it before the next warm-up"));
     return {};
   }
-  Result<StreamHeap*> heap = heap_of(stream);
-  if (!heap) {
-    status = std::move(heap).error();
-    return {};
-  }
+  Member* const member = member_of(stream, status);
+  if (member == nullptr) return {};
   const Stream as = captured ? PoolDevice::captured(stream) : stream;
   if (!captured) {
     // Graphs use memory that counts as free here.
     Result<std::uint32_t> waited = timelines_.wait(timelines_.of(stream), launches_);
     if (!waited) return status = std::move(waited).error(), Address{};
   }
-  (*heap)->move_to(as);
-  const Address at = (*heap)->allocate(bytes, as.id, status);
-  if (at != Address{} && captured) in_this_capture_.insert(at.value);
+  if (const std::uint32_t world = captured ? capture_ : kEager; member->world != world) {
+    member->world = world;
+    member->heap->move_to(as, world);
+  }
+  const Address at = member->heap->allocate(bytes, as.id, status);
   note_reserved();
   return at;
 }
@@ -80,14 +77,17 @@ bool PoolHeap::record_stream(StreamHeap& heap, Address block, Stream user, bool 
 Result<bool> PoolHeap::deallocate(StreamHeap& heap, Address block) {
   const MutexLock lock(mutex_);
   if (deferred_.contains(block.value)) return false;
-  if (capturing_ && in_this_capture_.erase(block.value) == 0) {
-    if (!heap.has(block)) return false;
-    deferred_[block.value] = &heap;
-    return true;
+  if (capturing_) {
+    const std::optional<std::uint32_t> world = heap.world_of(block);
+    if (!world) return false;
+    if (*world != capture_) {
+      deferred_[block.value] = &heap;
+      return true;
+    }
+  } else {
+    note_eager_work(heap, block);
   }
-  if (!capturing_) note_eager_work(heap, block);
   Result<bool> done = heap.deallocate(block);
-  if (capturing_ && !done) in_this_capture_.insert(block.value);  // it is live still
   if (closed_ && !capturing_) (void)give_back_pages_locked();
   return done;
 }
@@ -101,7 +101,7 @@ Status PoolHeap::begin_capture() {
   }
   // What is waited for below is all work up to now: nothing that was freed before may go back
   // later.
-  for (const auto& [stream, heap] : heaps_) (void)heap->give_back_at_hand();
+  for (const auto& [stream, member] : heaps_) (void)member.heap->give_back_at_hand();
   FenceSet before = eager_;
   before.join(launches_);
   // What is seen to be done need not be waited for, on a stream that is captured just now.
@@ -110,6 +110,7 @@ Status PoolHeap::begin_capture() {
   // So that the capture can have them, however fast the device is.
   if (Status waited = home_.pages.wait_for_idle_pages(); !waited) return waited;
   capturing_ = true;
+  ++capture_;
   device_.begin();
   pages_.keep_what_is_used(true);
   return {};
@@ -118,7 +119,10 @@ Status PoolHeap::begin_capture() {
 // All that was captured is past.
 void PoolHeap::forget_captured_time() {
   device_.end();
-  for (const Stream stream : streams_) heaps_[stream.id]->move_to(stream);
+  for (auto& [stream, member] : heaps_) {
+    member.world = kEager;
+    member.heap->move_to(member.stream, kEager);
+  }
   const FenceSet captured = timelines_.all(PoolDevice::is_captured);
   (void)timelines_.complete(captured);
 }
@@ -130,7 +134,6 @@ void PoolHeap::end_capture(bool keep) {
   capturing_ = false;
   pages_.settle_kept(keep);
   graphs_ += keep ? 1 : 0;
-  in_this_capture_.clear();
   for (const auto& [block, heap] : std::exchange(deferred_, {})) {
     note_eager_work(*heap, Address{block});
     (void)heap->deallocate(Address{block});
@@ -161,7 +164,7 @@ Status PoolHeap::wait_for_eager_work(Stream stream) {
 void PoolHeap::settle() {
   const MutexLock lock(mutex_);
   if (capturing_) return;  // it did so itself
-  for (const auto& [stream, heap] : heaps_) (void)heap->give_back_at_hand();
+  for (const auto& [stream, member] : heaps_) (void)member.heap->give_back_at_hand();
   // What just went back is as of now; and what is recorded below covers it.
   for (const Fence fence : FenceSet(eager_)) eager_.join(timelines_.now(fence.timeline));
   timelines_.settle();
@@ -185,10 +188,9 @@ Status PoolHeap::retire(Stream stream) {
   if (Status status = timelines_.retire(timelines_.of(stream)); !status) return status;
   const auto known = heaps_.find(stream.id);
   if (known == heaps_.end()) return {};
-  known->second->close();
-  retired_.push_back(known->second);
+  known->second.heap->close();
+  retired_.push_back(known->second.heap);
   heaps_.erase(known);
-  std::erase(streams_, stream);
   return {};
 }
 
@@ -212,7 +214,7 @@ std::vector<PageHeap::LoosePage> PoolHeap::try_spare(Bytes wanted) {
 }
 
 bool PoolHeap::give_back_pages_locked() {
-  for (const auto& [stream, heap] : heaps_) (void)heap->give_back_at_hand();
+  for (const auto& [stream, member] : heaps_) (void)member.heap->give_back_at_hand();
   const std::vector<PageHeap::LoosePage> pages = pages_.give_up(kEverything);
   home_.pages.take_in(pages);
   return !pages.empty();
@@ -220,7 +222,9 @@ bool PoolHeap::give_back_pages_locked() {
 
 std::uint64_t PoolHeap::live_blocks() const {
   std::uint64_t live = 0;
-  for (const auto& [stream, heap] : heaps_) live += heap->statistics().live_blocks.current;
+  for (const auto& [stream, member] : heaps_) {
+    live += member.heap->statistics().live_blocks.current;
+  }
   for (const StreamHeap* heap : retired_) live += heap->statistics().live_blocks.current;
   return live;
 }
@@ -248,7 +252,7 @@ GraphPoolStatistics PoolHeap::statistics() const {
   const MutexLock lock(mutex_);
   GraphPoolStatistics all;
   std::vector<const StreamHeap*> heaps(retired_.begin(), retired_.end());
-  for (const auto& [stream, heap] : heaps_) heaps.push_back(heap);
+  for (const auto& [stream, member] : heaps_) heaps.push_back(member.heap);
   for (const StreamHeap* heap : heaps) {
     const HeapStatistics one = heap->statistics();
     all.live_blocks += one.live_blocks.current;
@@ -270,7 +274,11 @@ std::vector<std::string> PoolHeap::validate() const {
     if (!heap->has(Address{block})) broken.push_back(name + "a deferred block is not live");
   }
   if (!capturing_ && !deferred_.empty()) broken.push_back(name + "blocks wait for no capture");
-  if (!capturing_ && !in_this_capture_.empty()) broken.push_back(name + "blocks of no capture");
+  for (const auto& [stream, member] : heaps_) {
+    const bool behind = capturing_ ? member.world != kEager && member.world != capture_
+                                   : member.world != kEager;
+    if (behind) broken.push_back(name + "a heap serves a capture that has ended");
+  }
   return broken;
 }
 

@@ -16,7 +16,6 @@
 #include <functional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "core/budget.h"
@@ -85,7 +84,14 @@ class PoolHeap {
   std::vector<std::string> validate() const;
 
  private:
-  Result<StreamHeap*> heap_of(Stream stream) WEIR_REQUIRES(mutex_);
+  static constexpr std::uint32_t kEager = 0;
+  struct Member {
+    Stream stream;
+    StreamHeap* heap = nullptr;
+    std::uint32_t world = kEager;  // that it serves
+  };
+  // Null: `status` says why.
+  Member* member_of(Stream stream, Status& status) WEIR_REQUIRES(mutex_);
   std::uint64_t live_blocks() const WEIR_REQUIRES(mutex_);
   void forget_captured_time() WEIR_REQUIRES(mutex_);
   void note_eager_work(const StreamHeap& heap, Address block) WEIR_REQUIRES(mutex_);
@@ -100,17 +106,16 @@ class PoolHeap {
   Hoards<StreamHeap> hoards_;
 
   mutable Mutex mutex_;
-  std::unordered_map<std::uint64_t, StreamHeap*> heaps_ WEIR_GUARDED_BY(mutex_);  // by Stream::id
-  std::vector<Stream> streams_ WEIR_GUARDED_BY(mutex_);                           // of heaps_
+  std::unordered_map<std::uint64_t, Member> heaps_ WEIR_GUARDED_BY(mutex_);  // by Stream::id
   std::vector<StreamHeap*> retired_ WEIR_GUARDED_BY(mutex_);  // their streams are gone
   bool capturing_ WEIR_GUARDED_BY(mutex_) = false;
+  std::uint32_t capture_ WEIR_GUARDED_BY(mutex_) = kEager;  // its world: number of the latest capture
   bool closed_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint64_t graphs_ WEIR_GUARDED_BY(mutex_) = 0;
   FenceSet launches_ WEIR_GUARDED_BY(mutex_);  // of graphs, the last on each stream
   FenceSet eager_ WEIR_GUARDED_BY(mutex_);     // eager work on memory that is free again
   std::vector<TimelineId> users_ WEIR_GUARDED_BY(mutex_);  // eager, that record_stream named
   Bytes peak_reserved_ WEIR_GUARDED_BY(mutex_);
-  std::unordered_set<std::uint64_t> in_this_capture_ WEIR_GUARDED_BY(mutex_);  // live, by address
   std::unordered_map<std::uint64_t, StreamHeap*> deferred_ WEIR_GUARDED_BY(mutex_);
 };
 

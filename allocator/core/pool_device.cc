@@ -109,11 +109,11 @@ Status PoolDevice::wait_in_capture(Stream stream, const Event& event) {
 Result<std::vector<GraphNode>> PoolDevice::not_reached(Stream stream,
                                                        const std::vector<GraphNode>& nodes) {
   Past& past = pasts_[stream.id];
-  const auto known = [&](GraphNode node) { return past.contains(node.value); };
+  const auto known = [&](GraphNode node) { return past.contains(node); };
   if (!std::all_of(nodes.begin(), nodes.end(), known)) {
     Result<std::vector<GraphNode>> tips = inner_.capture_tips(stream);
     if (!tips) return std::move(tips).error();
-    if (Status walked = walk_back(inner_, past, *std::move(tips)); !walked) {
+    if (Status walked = walk_back(past, *std::move(tips)); !walked) {
       return std::move(walked).error();
     }
   }
@@ -125,15 +125,14 @@ Result<std::vector<GraphNode>> PoolDevice::not_reached(Stream stream,
 
 // Adds to `past` what `from` comes after. Each node is looked at once a stream and capture: what is
 // past stays so.
-Status PoolDevice::walk_back(Device& device, Past& past, std::vector<GraphNode> from) {
+Status PoolDevice::walk_back(Past& past, std::vector<GraphNode> from) {
   while (!from.empty()) {
     const GraphNode node = from.back();
     from.pop_back();
-    if (past.contains(node.value)) continue;
-    Result<std::vector<GraphNode>> before = device.node_dependencies(node);
+    if (!past.insert(node)) continue;
+    Result<std::vector<GraphNode>> before = inner_.node_dependencies(node);
     // `past` holds only nodes whose own past it holds, or will once `from` is done.
     if (!before) return past.clear(), std::move(before).error();
-    past.insert(node.value);
     from.insert(from.end(), before->begin(), before->end());
   }
   return {};

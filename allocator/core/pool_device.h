@@ -12,10 +12,10 @@
 
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "core/mutex.h"
+#include "core/node_set.h"
 #include "weir/device.h"
 
 namespace weir {
@@ -93,7 +93,7 @@ class PoolDevice final : public Device {
     std::vector<GraphNode> nodes;
   };
   // The nodes that a stream's next node is known to come after.
-  using Past = std::unordered_set<std::uint64_t>;
+  using Past = NodeSet;
 
   bool is_past(const Event& event) const WEIR_REQUIRES(mutex_) {
     return !capturing_ || event.capture != capture_;
@@ -101,7 +101,7 @@ class PoolDevice final : public Device {
   Status wait_in_capture(Stream stream, const Event& event) WEIR_REQUIRES(mutex_);
   Result<std::vector<GraphNode>> not_reached(Stream stream, const std::vector<GraphNode>& nodes)
       WEIR_REQUIRES(mutex_);
-  static Status walk_back(Device& device, Past& past, std::vector<GraphNode> from);
+  Status walk_back(Past& past, std::vector<GraphNode> from) WEIR_REQUIRES(mutex_);
 
   Device& inner_;
   Mutex mutex_;

@@ -54,6 +54,7 @@ Address StreamHeap::allocate(Bytes requested, std::uint64_t stream, Status& stat
   if (block == nullptr) [[unlikely]]
     return {};
   fold_.set_stream(stream_.id);  // news after an adoption
+  block->world = world_;
   if (give_out(*block, requested)) fold_.raise_peaks();
   if (recording_) record(EventKind::allocate, *block);
   return block->begin;
@@ -342,8 +343,9 @@ bool StreamHeap::adopt(Stream stream) {
   return true;
 }
 
-void StreamHeap::move_to(Stream as) {
+void StreamHeap::move_to(Stream as, std::uint32_t world) {
   const MutexLock lock(mutex_);
+  world_ = world;
   if (serves_ == as.id) return;
   give_back_kept();
   serves_ = as.id;
@@ -387,6 +389,12 @@ std::optional<Stream> StreamHeap::stream_of(Address block) const {
   const MutexLock lock(mutex_);
   if (live_at(block) == nullptr) return std::nullopt;
   return stream_;
+}
+
+std::optional<std::uint32_t> StreamHeap::world_of(Address block) const {
+  const MutexLock lock(mutex_);
+  const Block* const live = live_at(block);
+  return live == nullptr ? std::nullopt : std::optional(live->world);
 }
 
 void StreamHeap::list_blocks(std::vector<BlockInfo>& blocks) const {

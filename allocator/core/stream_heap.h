@@ -78,8 +78,11 @@ class StreamHeap {
   // Serves another stream from now on, if it is closed and has no blocks.
   bool adopt(Stream stream);
   // The same stream in another world (eager, or captured): serves requests that name `as`, whose
-  // work is ordered by the timeline of `as`. Whoever might still use free memory is done.
-  void move_to(Stream as);
+  // work is ordered by the timeline of `as`. Whoever might still use free memory is done. `world`
+  // is the caller's number for it; that of the first is 0.
+  void move_to(Stream as, std::uint32_t world);
+  // In which the live block that begins there was allocated.
+  std::optional<std::uint32_t> world_of(Address block) const;
   // Every heap on the list that nobody is at work on gives back what it has at hand.
   static void give_back_all(Hoards<StreamHeap>& hoards);
 
@@ -183,6 +186,7 @@ class StreamHeap {
   Slabs slabs_ WEIR_GUARDED_BY(mutex_);
   Stream stream_ WEIR_GUARDED_BY(mutex_);
   TimelineId timeline_ WEIR_GUARDED_BY(mutex_);
+  std::uint32_t world_ WEIR_GUARDED_BY(mutex_) = 0;
   RequestHistory history_ WEIR_GUARDED_BY(mutex_);  // of runs
   PageHeap::Served asked_ WEIR_GUARDED_BY(mutex_);  // in all, when the page heap was last asked
 };

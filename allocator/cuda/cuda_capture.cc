@@ -1,5 +1,6 @@
 // Captures and graphs of the CUDA device.
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -124,17 +125,22 @@ Result<std::vector<GraphNode>> DriverDevice::node_dependencies(GraphNode node) {
   const ContextScope scope = current();
   // The driver fills what room it is given and says how much it used. Asking for the count alone
   // is no way round that: without room for their data, edges that have data are an error.
-  std::vector<CUgraphNode> nodes;
+  std::array<CUgraphNode, 8> few;
+  std::array<CUgraphEdgeData, few.size()> few_edges;
+  std::size_t count = few.size();
+  CUresult result = driver_.cuGraphNodeGetDependencies(driver_node(node), few.data(),
+                                                       few_edges.data(), &count);
+  if (result == CUDA_SUCCESS && count < few.size()) return graph_nodes({few.data(), count});
+  std::vector<CUgraphNode> nodes(few.size());
   std::vector<CUgraphEdgeData> edges;
-  std::size_t count = 0;
-  for (std::size_t room = 8; count == nodes.size(); room *= 2) {
-    nodes.resize(room);
-    edges.resize(room);
-    count = room;
-    const CUresult result =
+  for (; result == CUDA_SUCCESS && count == nodes.size();) {
+    count = nodes.size() * 2;
+    nodes.resize(count);
+    edges.resize(count);
+    result =
         driver_.cuGraphNodeGetDependencies(driver_node(node), nodes.data(), edges.data(), &count);
-    if (result != CUDA_SUCCESS) return driver_.error("cuGraphNodeGetDependencies", result);
   }
+  if (result != CUDA_SUCCESS) return driver_.error("cuGraphNodeGetDependencies", result);
   return graph_nodes({nodes.data(), count});
 }
 

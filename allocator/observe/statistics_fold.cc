@@ -87,20 +87,28 @@ void DeviceFold::remove(HeapFold& heap) {
 
 void DeviceFold::raise(HeapFold& heap) {
   const std::lock_guard lock(mutex_);
-  add_up(heap);
+  add_up(heap, /*whatever_passed=*/owed_at_.load(std::memory_order_relaxed) != kNever);
 }
 
 void DeviceFold::settle(HeapFold& heap) {
   const std::lock_guard lock(mutex_);
-  if (heap.owes()) add_up(heap);
+  if (heap.owes()) add_up(heap, /*whatever_passed=*/true);
 }
 
-void DeviceFold::add_up(HeapFold& heap) {
-  // Before the levels are read: a rise that passes meanwhile is either seen, or owed anew.
-  owed_at_.store(kNever);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+// Those levels of which the heap is above its ceiling; or all, since another heap may be above its.
+void DeviceFold::add_up(HeapFold& heap, bool whatever_passed) {
+  if (whatever_passed) {
+    // Before the levels are read: a rise that passes meanwhile is either seen, or owed anew.
+    owed_at_.store(kNever);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
   bool risen = false;
   for (std::size_t i = 0; i < kLevels; ++i) {
+    const HeapFold::Level& level = heap.levels_[i];
+    if (!whatever_passed && level.current.load(std::memory_order_relaxed) <=
+                                level.ceiling.load(std::memory_order_relaxed)) {
+      continue;
+    }
     const std::uint64_t now = lower_ceilings(i);
     risen = risen || now > peaks_[i];
     peaks_[i] = std::max(peaks_[i], now);

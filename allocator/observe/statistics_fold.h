@@ -56,7 +56,7 @@ class DeviceFold {
   void raise(HeapFold& heap);
   // `heap` saw that a look is owed. Once this returns it was taken, by whatever thread.
   void settle(HeapFold& heap);
-  void add_up(HeapFold& heap);
+  void add_up(HeapFold& heap, bool whatever_passed);
   std::uint64_t lower_ceilings(std::size_t level);
   void share_headroom(std::size_t level, std::uint64_t headroom);
 
