@@ -275,8 +275,8 @@ std::vector<std::string> PoolHeap::validate() const {
   }
   if (!capturing_ && !deferred_.empty()) broken.push_back(name + "blocks wait for no capture");
   for (const auto& [stream, member] : heaps_) {
-    const bool behind = capturing_ ? member.world != kEager && member.world != capture_
-                                   : member.world != kEager;
+    const bool behind =
+        capturing_ ? member.world != kEager && member.world != capture_ : member.world != kEager;
     if (behind) broken.push_back(name + "a heap serves a capture that has ended");
   }
   return broken;

@@ -109,7 +109,8 @@ class PoolHeap {
   std::unordered_map<std::uint64_t, Member> heaps_ WEIR_GUARDED_BY(mutex_);  // by Stream::id
   std::vector<StreamHeap*> retired_ WEIR_GUARDED_BY(mutex_);  // their streams are gone
   bool capturing_ WEIR_GUARDED_BY(mutex_) = false;
-  std::uint32_t capture_ WEIR_GUARDED_BY(mutex_) = kEager;  // its world: number of the latest capture
+  std::uint32_t capture_ WEIR_GUARDED_BY(mutex_) =
+      kEager;  // its world: number of the latest capture
   bool closed_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint64_t graphs_ WEIR_GUARDED_BY(mutex_) = 0;
   FenceSet launches_ WEIR_GUARDED_BY(mutex_);  // of graphs, the last on each stream

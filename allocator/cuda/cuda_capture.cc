@@ -128,8 +128,8 @@ Result<std::vector<GraphNode>> DriverDevice::node_dependencies(GraphNode node) {
   std::array<CUgraphNode, 8> few;
   std::array<CUgraphEdgeData, few.size()> few_edges;
   std::size_t count = few.size();
-  CUresult result = driver_.cuGraphNodeGetDependencies(driver_node(node), few.data(),
-                                                       few_edges.data(), &count);
+  CUresult result =
+      driver_.cuGraphNodeGetDependencies(driver_node(node), few.data(), few_edges.data(), &count);
   if (result == CUDA_SUCCESS && count < few.size()) return graph_nodes({few.data(), count});
   std::vector<CUgraphNode> nodes(few.size());
   std::vector<CUgraphEdgeData> edges;

@@ -1,9 +1,9 @@
-#include "core/node_set.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 #include <set>
+
+#include "core/node_set.h"
 
 namespace weir {
 namespace {
