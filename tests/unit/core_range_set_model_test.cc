@@ -117,7 +117,7 @@ constexpr Terrain kTerrains[] = {
     {"a stream heap", {0x7F12'3400'0000}, 256_GiB, 512_B, 200'000, 3000, 250'000},
     {"many of few sizes", {0x7F12'3400'0000}, 4_GiB, 64_KiB, 2, 6000, 150'000},
     {"few, at the end of 49 bits", {kHigh - (300_GiB).count}, 300_GiB, 2_MiB, 30'000, 12, 100'000},
-    {"all of 49 bits", {512}, {kHigh}, 512_B, 1 << 26, 2000, 200'000},
+    {"all of 49 bits", {512}, {kHigh}, 512_B, 1 << 26, 2000, 50'000},
 };
 
 class RangeSetModel : public testing::TestWithParam<Terrain> {
