@@ -291,6 +291,9 @@ Result<PoolRoute> GraphPool::open_route(StreamFilter filter, bool captures) {
 
 void GraphPool::release_graph() { pool_->release_graph(); }
 GraphPoolStatistics GraphPool::statistics() const { return pool_->statistics(); }
+std::vector<PlacedBlock> GraphPool::blocks() const { return pool_->blocks(); }
+Status GraphPool::restore(std::span<const PlacedBlock> blocks) { return pool_->restore(blocks); }
+bool GraphPool::give_back_pages() { return pool_->give_back_pages(); }
 
 PoolRoute::PoolRoute(PoolRoute&& other) noexcept
     : heap_(std::exchange(other.heap_, nullptr)), id_(other.id_) {}

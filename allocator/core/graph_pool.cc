@@ -8,6 +8,19 @@ namespace {
 
 constexpr Bytes kEverything{~std::uint64_t{0}};
 
+using SizesByAddress = std::unordered_map<std::uint64_t, Bytes>;
+
+SizesByAddress sizes_of(std::span<const PlacedBlock> blocks) {
+  SizesByAddress sizes;
+  for (const PlacedBlock& block : blocks) sizes.emplace(block.address.value, block.bytes);
+  return sizes;
+}
+
+bool is_in(const SizesByAddress& blocks, const PlacedBlock& block) {
+  const auto found = blocks.find(block.address.value);
+  return found != blocks.end() && found->second == block.bytes;
+}
+
 }  // namespace
 
 PoolHeap::PoolHeap(std::uint64_t id, Home home, const HeapOptions& options)
@@ -218,6 +231,54 @@ bool PoolHeap::give_back_pages_locked() {
   const std::vector<PageHeap::LoosePage> pages = pages_.give_up(kEverything);
   home_.pages.take_in(pages);
   return !pages.empty();
+}
+
+std::vector<PlacedBlock> PoolHeap::blocks() const {
+  const MutexLock lock(mutex_);
+  std::vector<PlacedBlock> blocks;
+  for (const auto& [stream, member] : heaps_) member.heap->list_placed(blocks);
+  for (const StreamHeap* heap : retired_) heap->list_placed(blocks);
+  std::sort(blocks.begin(), blocks.end(),
+            [](const PlacedBlock& a, const PlacedBlock& b) { return a.address < b.address; });
+  return blocks;
+}
+
+Status PoolHeap::restore(std::span<const PlacedBlock> wanted) {
+  const auto refuse = [&](const std::string& why) {
+    return Error(ErrorCode::invalid_argument,
+                 "graph pool " + std::to_string(id()) + " can't go back to that state: " + why);
+  };
+  for (const PlacedBlock& block : wanted) {
+    if (block.requested == 0_B || round_up(block.requested, kGrain) != block.bytes ||
+        block.run > block.address) {
+      return refuse("what lies at " + std::to_string(block.address.value) + " is no block");
+    }
+  }
+  const std::vector<PlacedBlock> live = blocks();
+  const SizesByAddress sizes_live = sizes_of(live), sizes_wanted = sizes_of(wanted);
+  const MutexLock lock(mutex_);
+  if (capturing_) return refuse("a capture into it is going on");
+  for (const auto& [stream, member] : heaps_) {
+    for (const PlacedBlock& block : live) {
+      if (is_in(sizes_wanted, block) || !member.heap->has(block.address)) continue;
+      note_eager_work(*member.heap, block.address);
+      if (Result<bool> done = member.heap->deallocate(block.address); !done) {
+        return std::move(done).error();
+      }
+    }
+  }
+  for (const auto& [stream, member] : heaps_) (void)member.heap->give_back_at_hand();
+  for (const PlacedBlock& block : wanted) {
+    if (is_in(sizes_live, block)) continue;
+    Status status;
+    Member* const member = member_of(block.stream, status);
+    if (member != nullptr) status = member->heap->allocate_at(block);
+    if (status) continue;
+    if (status.error().code() != ErrorCode::invalid_argument) return status;
+    return refuse("the block of " + std::to_string(block.bytes.count) + " bytes at " +
+                  std::to_string(block.address.value) + ": " + status.error().message());
+  }
+  return {};
 }
 
 std::uint64_t PoolHeap::live_blocks() const {

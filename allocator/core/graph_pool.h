@@ -80,6 +80,9 @@ class PoolHeap {
   bool is_gone() const;
   void reopen(std::uint64_t id, Bytes limit);
 
+  std::vector<PlacedBlock> blocks() const;
+  Status restore(std::span<const PlacedBlock> blocks);
+
   GraphPoolStatistics statistics() const;
   std::vector<std::string> validate() const;
 

@@ -76,6 +76,20 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, std::uint64_t key, 
   return at;
 }
 
+Status PageHeap::allocate_at(Owner& owner, Range run) {
+  const MutexLock lock(mutex_);
+  if (owner.id.value >= arenas_.size() || !arena(owner.id).usable().contains(run)) {
+    return Error(ErrorCode::invalid_argument,
+                 "the memory there is in use, or is not the heap's any more");
+  }
+  if (!first_) first_ = owner.timeline;
+  alone_ = alone_ && *first_ == owner.timeline;
+  ++requests_;
+  effort_.count_requests(1, run.size);
+  peak_used_ = std::max(peak_used_, table_.used() + run.size);
+  return claim(owner, run);
+}
+
 // Before the device is asked for new pages, the source is.
 Result<Address> PageHeap::place_with_source(Owner& owner, Bytes size) {
   create_ = Create::not_yet;

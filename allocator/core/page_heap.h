@@ -65,6 +65,9 @@ class PageHeap : private PageTable::Listener {
     Bytes bytes;
     std::uint64_t runs = 0;  // requests for runs; in allocate(), this one included
   };
+  // The run, if its bytes are free and the owner's to use.
+  // Errors: invalid_argument (they are not); device.
+  Status allocate_at(Owner& owner, Range run);
   // A run of `size` bytes, a multiple of kGrain. `key` names the request: a program that repeats
   // itself asks with the same one again.
   // Errors: out_of_memory, also where only new memory from the device would do and that may not

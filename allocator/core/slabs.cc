@@ -44,11 +44,32 @@ Block* Slabs::allocate(Bytes size) {
   }
   if (block == nullptr) return nullptr;
   unlink(block);
-  if (block->size > size) link(insert_after(block, size));
-  block->uses = nullptr;
-  block->state = Block::State::live;
-  block->slab->used += size;
-  return block;
+  return take(block, size);
+}
+
+// The beginning of a free stretch that is in no list.
+Block* Slabs::take(Block* stretch, Bytes size) {
+  if (stretch->size > size) link(insert_after(stretch, size));
+  stretch->uses = nullptr;
+  stretch->state = Block::State::live;
+  stretch->slab->used += size;
+  return stretch;
+}
+
+Block* Slabs::allocate_at(Range wanted) {
+  const auto slab = std::find_if(slabs_.begin(), slabs_.end(), [&](const auto& each) {
+    return each->run->range().contains(wanted);
+  });
+  if (slab == slabs_.end()) return nullptr;
+  Block* stretch = (*slab)->tile_at(wanted.begin);
+  if (stretch->state != Block::State::free || !stretch->range().contains(wanted)) return nullptr;
+  unlink(stretch);
+  if (stretch->begin < wanted.begin) {
+    Block* const rest = insert_after(stretch, wanted.begin - stretch->begin);
+    link(stretch);
+    stretch = rest;
+  }
+  return take(stretch, wanted.size);
 }
 
 void Slabs::link(Block* stretch) {

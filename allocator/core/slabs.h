@@ -58,6 +58,8 @@ class Slabs {
 
   // A block of `size` (a multiple of kGrain, at most kLargest), live; null: add a slab.
   Block* allocate(Bytes size);
+  // The same, at `at`; null: no slab of this heap's is free there.
+  Block* allocate_at(Range block);
   // `run` is Slab::kSize long; it stays the caller's.
   void add(Block* run);
   // A block goes back, for others once its fences are satisfied; its record is gone. When it was
@@ -87,6 +89,7 @@ class Slabs {
 
   static std::uint64_t list_of(Bytes size);
   Block* best_of(std::uint64_t list, Bytes size) const;
+  Block* take(Block* stretch, Bytes size);
   void link(Block* stretch);
   void unlink(Block* stretch);
   Block* insert_after(Block* tile, Bytes size);

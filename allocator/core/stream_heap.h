@@ -28,6 +28,7 @@
 namespace weir {
 
 class PoolHeap;
+struct PlacedBlock;
 
 class StreamHeap {
  public:
@@ -52,6 +53,11 @@ class StreamHeap {
   // or no longer. Errors: out_of_memory; device. (A Result around a pointer costs more than it
   // says.)
   Address allocate(Bytes requested, std::uint64_t stream, Status& status);
+
+  // The block at its place, for work on the stream that the heap serves.
+  // Errors: invalid_argument (the place is not free); device.
+  Status allocate_at(const PlacedBlock& block);
+  void list_placed(std::vector<PlacedBlock>& blocks) const;
 
   // Is `block` live? The next four change nothing, and say so, if not.
   bool has(Address block) const;
@@ -124,6 +130,8 @@ class StreamHeap {
   // Null: `status` says why.
   Block* allocate_small(Bytes bytes, Status& status) WEIR_REQUIRES(mutex_);
   Block* allocate_run(Bytes bytes, bool for_slab, Status& status) WEIR_REQUIRES(mutex_);
+  Block* add_run(Range run, RequestHistory::Name name, bool for_slab) WEIR_REQUIRES(mutex_);
+  Block* claim_run(Range run, bool for_slab, Status& status) WEIR_REQUIRES(mutex_);
   // The live block that begins at `address`; `run`: the last that begins there or before.
   static Block* live_in(Block* run, Address address);
   Block* live_at(Address address) const WEIR_REQUIRES(mutex_) {

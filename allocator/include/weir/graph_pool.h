@@ -21,6 +21,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "weir/device.h"
 #include "weir/device_heap.h"
@@ -33,6 +35,15 @@ class PoolHeap;
 
 struct GraphPoolOptions {
   Bytes limit;  // most memory that the pool may hold; zero: what the device heap's own limit leaves
+};
+
+// A live block of a pool, and where it lies, so that it can be had there again.
+struct PlacedBlock {
+  Address address;
+  Bytes bytes;      // rounded up to kGrain
+  Bytes requested;  // as asked for
+  Stream stream;
+  Address run;  // where the pages were taken for it, and for the small blocks beside it
 };
 
 struct GraphPoolStatistics {
@@ -94,6 +105,16 @@ class GraphPool {
   void release_graph();
 
   GraphPoolStatistics statistics() const;
+
+  // For programs that go back to an earlier state of the pool, to capture anew from there.
+  std::vector<PlacedBlock> blocks() const;  // live, by address
+  // Makes just these blocks live: what else is live is deallocated, and what of them is not is
+  // allocated again, at its place, with the bytes that lie there.
+  // Errors: invalid_argument (a capture is going on; or a place is not free any more, and then only
+  // the blocks before it are live: it names the block); device.
+  Status restore(std::span<const PlacedBlock> blocks);
+  // Gives back what the pool need not keep, to the device heap. Returns whether there was any.
+  bool give_back_pages();
 
  private:
   friend class CaptureScope;

@@ -1,0 +1,157 @@
+// Going back to an earlier state of a pool, as PyTorch's trees of graphs do.
+#include "tests/unit/graph_pool_fixture.h"
+
+namespace weir::test {
+namespace {
+
+class GraphPoolRestore : public GraphPools {
+ protected:
+  void TearDown() override {
+    pool_.reset();
+    GraphPools::TearDown();
+  }
+  void restore(const std::vector<PlacedBlock>& state) {
+    const Status restored = pool().restore(state);
+    ASSERT_TRUE(restored.ok()) << restored.error().message();
+    EXPECT_THAT(heap_->validate(), testing::IsEmpty());
+    EXPECT_EQ(pool().blocks().size(), state.size());
+    for (std::size_t i = 0; i < state.size(); ++i) {
+      EXPECT_EQ(pool().blocks()[i].address, state[i].address);
+      EXPECT_EQ(pool().blocks()[i].bytes, state[i].bytes);
+      EXPECT_EQ(pool().blocks()[i].requested, state[i].requested);
+      EXPECT_EQ(pool().blocks()[i].run, state[i].run);
+    }
+  }
+  void free_all() {
+    const std::vector<PlacedBlock> live = pool().blocks();
+    for (const PlacedBlock& block : live) {
+      EXPECT_TRUE(heap_->deallocate(block.address.pointer()).ok());
+    }
+  }
+
+  GraphPool& pool() { return *pool_; }
+
+ private:
+  std::unique_ptr<GraphPool> pool_ = std::make_unique<GraphPool>(*heap_);
+};
+
+TEST_F(GraphPoolRestore, BlocksListsWhatIsLiveAndWhereItLies) {
+  PoolRoute route = warm_up(pool(), a_);
+  void* const large = allocate(3_MiB, a_);
+  void* const small = allocate(1000_B, a_);
+  void* const other = heap_->allocate(4_MiB, b_).value();  // not the pool's
+  const std::vector<PlacedBlock> blocks = pool().blocks();
+  ASSERT_EQ(blocks.size(), 2u);
+  const bool large_first = large < small;
+  const PlacedBlock& first = blocks[large_first ? 0 : 1];
+  const PlacedBlock& second = blocks[large_first ? 1 : 0];
+  EXPECT_EQ(first.address, Address::of(large));
+  EXPECT_EQ(first.run, Address::of(large));
+  EXPECT_EQ(first.stream, a_);
+  EXPECT_EQ(second.address, Address::of(small));
+  EXPECT_EQ(second.bytes, 1024_B);
+  EXPECT_EQ(second.requested, 1000_B);
+  EXPECT_LE(second.run, second.address);
+  free(large);
+  free(small);
+  EXPECT_TRUE(heap_->deallocate(other).ok());
+  EXPECT_THAT(pool().blocks(), testing::IsEmpty());
+}
+
+TEST_F(GraphPoolRestore, BlocksThatWereFreedSinceAreLiveAgainAtTheirPlaces) {
+  CaptureScope capture = begin(pool(), a_);
+  void* const scratch = written(5_MiB, a_);
+  void* const output = written(2_MiB, a_);
+  void *const small = written(3000_B, a_), *const smaller = written(600_B, a_);
+  free(scratch);
+  const Graph graph = end(capture);
+  const std::vector<PlacedBlock> outputs = pool().blocks();
+  ASSERT_EQ(outputs.size(), 3u);
+  free(output);
+  free(small);
+  free(smaller);
+  restore(outputs);
+  // What is allocated now is put elsewhere.
+  CaptureScope next = begin(pool(), a_);
+  void* const more = written(6_MiB, a_);
+  void* const few = written(3000_B, a_);
+  EXPECT_NE(few, small);
+  EXPECT_NE(few, smaller);
+  read(a_, output);
+  free(more);
+  free(few);
+  const Graph second = end(next);
+  EXPECT_EQ(wrong_reads(second), 0u);
+  free_all();
+}
+
+TEST_F(GraphPoolRestore, BlocksThatCameSinceAreDeallocated) {
+  CaptureScope capture = begin(pool(), a_);
+  (void)written(2_MiB, a_);
+  const Graph graph = end(capture);
+  const std::vector<PlacedBlock> state = pool().blocks();
+  CaptureScope next = begin(pool(), a_);
+  (void)written(7_MiB, a_);
+  (void)written(700_B, a_);
+  const Graph second = end(next);
+  EXPECT_EQ(pool().blocks().size(), 3u);
+  restore(state);
+  restore({});
+  restore(state);
+  free_all();
+}
+
+TEST_F(GraphPoolRestore, ManyStatesOfManySizesCanBeGoneBackTo) {
+  std::vector<Graph> graphs;
+  std::vector<std::vector<PlacedBlock>> states{{}};
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    CaptureScope capture = begin(pool(), a_);
+    std::vector<void*> scratch;
+    for (std::uint64_t k = 0; k < 9; ++k) {
+      void* const block = written(Bytes{700 + (i * 131 + k * k * k * 37'001) % 3'000'000}, a_);
+      if (k % 3 != 0) scratch.push_back(block);
+    }
+    for (void* const block : scratch) free(block);
+    graphs.push_back(end(capture));
+    states.push_back(pool().blocks());
+  }
+  for (std::size_t i = 0; i < 200; ++i) restore(states[i * 7919 % states.size()]);
+  free_all();
+}
+
+TEST_F(GraphPoolRestore, APlaceThatIsTakenIsNamed) {
+  CaptureScope capture = begin(pool(), a_);
+  void* const output = written(2_MiB, a_);
+  const Graph graph = end(capture);
+  std::vector<PlacedBlock> state = pool().blocks();
+  PlacedBlock within = state[0];
+  within.address = within.run = within.address + 1_MiB;
+  within.bytes = within.requested = 1_MiB;
+  state.push_back(within);
+  expect_error(pool().restore(state), ErrorCode::invalid_argument,
+               std::to_string(within.address.value).c_str());
+  EXPECT_THAT(heap_->validate(), testing::IsEmpty());
+  EXPECT_EQ(pool().blocks().size(), 1u);
+  free(output);
+}
+
+TEST_F(GraphPoolRestore, ABlockThatNoPoolCanHaveGivenOutIsRefusedBeforeAnythingChanges) {
+  CaptureScope capture = begin(pool(), a_);
+  void* const output = written(2_MiB, a_);
+  const Graph graph = end(capture);
+  PlacedBlock odd = pool().blocks()[0];
+  odd.requested = 1_MiB;
+  expect_error(pool().restore(std::span(&odd, 1)), ErrorCode::invalid_argument, "is no block");
+  odd = {};
+  expect_error(pool().restore(std::span(&odd, 1)), ErrorCode::invalid_argument, "is no block");
+  EXPECT_EQ(pool().blocks().size(), 1u);
+  free(output);
+}
+
+TEST_F(GraphPoolRestore, IsRefusedDuringACapture) {
+  CaptureScope capture = begin(pool(), a_);
+  expect_error(pool().restore({}), ErrorCode::invalid_argument, "a capture into it is going on");
+}
+
+}  // namespace
+}  // namespace weir::test
