@@ -294,10 +294,30 @@ Status DeviceHeap::Impl::deallocate(void* block) {
   return {};
 }
 
-Result<Bytes> DeviceHeap::Impl::trim(Bytes keep) {
+Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
   give_back_at_hand();
   (void)call_in_pools();
+  if (how == Trim::waits) {
+    if (Status waited = pages_.wait_for_idle_pages(); !waited) return std::move(waited).error();
+  }
   return pages_.trim(keep);
+}
+
+Status DeviceHeap::Impl::renew_access() {
+  if (Status status = pages_.renew_access(); !status) return status;
+  for (const std::shared_ptr<PoolHeap>& pool : pools()) {
+    if (Status status = pool->pages().renew_access(); !status) return status;
+  }
+  return {};
+}
+
+std::vector<PagePart> DeviceHeap::Impl::parts(const void* block) const {
+  StreamHeap* const heap = owner_of(Address::of(block));
+  const std::optional<BlockInfo> info =
+      heap == nullptr ? std::nullopt : heap->find(Address::of(block));
+  if (!info || info->address != Address::of(block)) return {};
+  const PageHeap& pages = heap->pool() == nullptr ? pages_ : heap->pool()->pages();
+  return pages.parts({info->address, info->bytes});
 }
 
 void DeviceHeap::Impl::set_limit(Bytes limit) {
@@ -494,7 +514,12 @@ std::optional<BlockInfo> DeviceHeap::find(const void* pointer) const {
   return impl_->find(Address::of(pointer));
 }
 Status DeviceHeap::retire(Stream stream) { return impl_->retire(stream); }
-Result<Bytes> DeviceHeap::trim(Bytes keep) { return impl_->trim(keep); }
+Result<Bytes> DeviceHeap::trim(Bytes keep, Trim how) { return impl_->trim(keep, how); }
+Status DeviceHeap::renew_access() { return impl_->renew_access(); }
+bool DeviceHeap::owns(const void* pointer) const {
+  return impl_->owner_of(Address::of(pointer)) != nullptr;
+}
+std::vector<PagePart> DeviceHeap::parts(const void* block) const { return impl_->parts(block); }
 void DeviceHeap::set_limit(Bytes limit) { impl_->set_limit(limit); }
 void DeviceHeap::on_out_of_memory(OutOfMemoryCallback callback) {
   if (callback) impl_->on_out_of_memory(std::move(callback));

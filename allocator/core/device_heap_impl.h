@@ -47,7 +47,9 @@ class DeviceHeap::Impl {
   void reset_peaks();
   HeapSnapshot snapshot() const;
   std::vector<std::string> validate() const;
-  Result<Bytes> trim(Bytes keep);
+  Result<Bytes> trim(Bytes keep, Trim how);
+  Status renew_access();
+  std::vector<PagePart> parts(const void* block) const;
   void set_limit(Bytes limit);
 
   // Graph pools. The first three are called by GraphPool and PoolRoute.

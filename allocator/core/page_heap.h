@@ -103,6 +103,10 @@ class PageHeap : private PageTable::Listener {
 
   // Waits (the host does) for the work that idle pages are held by. No lock is held meanwhile.
   Status wait_for_idle_pages();
+  // Of every mapping.
+  Status renew_access();
+  // The pages under `run`, in order.
+  std::vector<PagePart> parts(Range run) const;
 
   void set_limit(Bytes limit);
   Bytes limit() const;

@@ -341,6 +341,25 @@ Status PageHeap::wait_for_idle_pages() {
   return timelines_.host_wait(fences);
 }
 
+Status PageHeap::renew_access() {
+  const MutexLock lock(mutex_);
+  for (const auto& [id, page] : table_.pages()) {
+    for (const Mapping& mapping : page.mappings) {
+      if (Status status = device_.set_access(mapping.at, page.size); !status) return status;
+    }
+  }
+  return {};
+}
+
+std::vector<PagePart> PageHeap::parts(Range run) const {
+  const MutexLock lock(mutex_);
+  std::vector<PagePart> parts;
+  table_.walk(run, [&](const Page& page, Bytes offset, Bytes size) {
+    parts.push_back({page.handle, page.size, offset, size});
+  });
+  return parts;
+}
+
 void PageHeap::set_limit(Bytes limit) {
   const MutexLock lock(mutex_);
   limit_ = limit;

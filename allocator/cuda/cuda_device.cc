@@ -1,5 +1,6 @@
 #include "weir/cuda_device.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -61,10 +62,50 @@ Status DriverDevice::map(Address address, Bytes size, PhysicalHandle handle) {
 
 Status DriverDevice::set_access(Address address, Bytes size) {
   const ContextScope scope = current();
-  const CUmemAccessDesc access{.location = opened_.page.location,
-                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  return driver_.check("cuMemSetAccess",
-                       driver_.cuMemSetAccess(address.value, size.count, &access, 1));
+  std::vector<CUmemAccessDesc> access{
+      {.location = opened_.page.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+  {
+    const std::lock_guard lock(peers_mutex_);
+    for (const int peer : peers_) {
+      access.push_back(access.front());
+      access.back().location.id = peer;
+    }
+  }
+  return driver_.check("cuMemSetAccess", driver_.cuMemSetAccess(address.value, size.count,
+                                                                access.data(), access.size()));
+}
+
+void DriverDevice::add_peer(int peer) {
+  const std::lock_guard lock(peers_mutex_);
+  if (peer == opened_.ordinal || std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) {
+    return;
+  }
+  peers_.push_back(peer);
+}
+
+Result<int> DriverDevice::export_page(PhysicalHandle page) {
+  if (opened_.page.requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    return Error(ErrorCode::device,
+                 opened_.name +
+                     ": the driver or the system gives no file descriptors of its memory, "
+                     "so that it can't be shared with other processes");
+  }
+  const ContextScope scope = current();
+  int descriptor = -1;
+  const CUresult result = driver_.cuMemExportToShareableHandle(
+      &descriptor, page.value, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  if (result != CUDA_SUCCESS) return driver_.error("cuMemExportToShareableHandle", result);
+  return descriptor;
+}
+
+Result<PhysicalHandle> DriverDevice::import_page(int descriptor) {
+  const ContextScope scope = current();
+  CUmemGenericAllocationHandle handle = 0;
+  void* const as_pointer = reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor));
+  const CUresult result = driver_.cuMemImportFromShareableHandle(
+      &handle, as_pointer, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (result != CUDA_SUCCESS) return driver_.error("cuMemImportFromShareableHandle", result);
+  return PhysicalHandle{handle};
 }
 
 Status DriverDevice::unmap(Address address, Bytes size) {

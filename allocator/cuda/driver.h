@@ -38,6 +38,8 @@ namespace weir::cuda {
   X(cuMemMap, 10020)                          \
   X(cuMemUnmap, 10020)                        \
   X(cuMemSetAccess, 10020)                    \
+  X(cuMemExportToShareableHandle, 10020)      \
+  X(cuMemImportFromShareableHandle, 10020)    \
   X(cuStreamGetId, 12000)                     \
   X(cuEventCreate, 2000)                      \
   X(cuEventDestroy, 4000)                     \

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
@@ -35,6 +36,9 @@ class DriverDevice final : public CudaDevice {
   ~DriverDevice() override { driver_.cuDevicePrimaryCtxRelease(opened_.device); }
 
   int ordinal() const override { return opened_.ordinal; }
+  Result<int> export_page(PhysicalHandle page) override;
+  Result<PhysicalHandle> import_page(int descriptor) override;
+  void add_peer(int peer) override;
   std::string name() const override { return opened_.name; }
   Bytes granularity() const override { return opened_.granularity; }
   Result<MemoryInfo> memory_info() override;
@@ -84,6 +88,8 @@ class DriverDevice final : public CudaDevice {
   const Driver& driver_;
   const OpenedContext opened_;
   const std::chrono::steady_clock::time_point opened_at_ = std::chrono::steady_clock::now();
+  std::mutex peers_mutex_;
+  std::vector<int> peers_;  // guarded by peers_mutex_
 };
 
 }  // namespace weir::cuda

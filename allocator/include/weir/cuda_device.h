@@ -10,8 +10,8 @@
 // context. Each call makes it current for the calling thread where another is, and puts that back.
 // Capture: no call breaks a capture, whatever its mode, except where the caller asks for what can't
 // be had: wait() in a capture for an event recorded outside it, query() or synchronize() of an
-// event recorded in a capture. Threads: as Device. There is no state of its own that changes, and
-// the driver's calls are thread-safe.
+// event recorded in a capture. Threads: as Device. the driver's calls are thread-safe. Devices that
+// reach the memory as well (add_peer) are the one thing that changes, under a lock.
 #pragma once
 
 #include <memory>
@@ -33,6 +33,16 @@ class CudaDevice : public Device {
   static Result<std::unique_ptr<CudaDevice>> open(int ordinal);
 
   virtual int ordinal() const = 0;
+
+  // For sharing with other processes: a page as a file descriptor, which the caller closes, and a
+  // page of whatever process from such a descriptor, which stays the caller's.
+  // Errors: device (where pages can't be exported, the message says so).
+  virtual Result<int> export_page(PhysicalHandle page) = 0;
+  virtual Result<PhysicalHandle> import_page(int descriptor) = 0;
+
+  // From now on set_access() lets the device `peer` read and write, too. What is mapped already:
+  // DeviceHeap::renew_access().
+  virtual void add_peer(int peer) = 0;
 };
 
 }  // namespace weir

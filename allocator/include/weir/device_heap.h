@@ -42,12 +42,22 @@ struct HeapOptions {
   std::uint64_t most_mappings = 400'000;
 };
 
+enum class Trim { at_once, waits };
+
 struct BlockInfo {
   Address address;
   Bytes bytes;      // rounded up to kGrain
   Bytes requested;  // as asked for
   HeapId heap;
   std::uint64_t stream = 0;  // Stream::id of the stream it was allocated for
+};
+
+// Bytes of a block that lie in one page.
+struct PagePart {
+  PhysicalHandle handle;
+  Bytes page_bytes;
+  Bytes offset;  // in the page
+  Bytes bytes;
 };
 
 struct PageInfo {
@@ -92,14 +102,22 @@ class DeviceHeap {
 
   // The live block that `pointer` points into.
   std::optional<BlockInfo> find(const void* pointer) const;
+  // Does `pointer` lie among the addresses that this heap gives out?
+  bool owns(const void* pointer) const;
+  // The memory of the live block that begins there, in order; none: there is no such block.
+  std::vector<PagePart> parts(const void* block) const;
 
   // Says that `stream` is about to be destroyed: its last fence is taken now. Blocks allocated for
   // it may still be deallocated; nothing may be allocated for it again.
   Status retire(Stream stream);
 
   // Gives idle pages back to the driver until at most `keep` bytes are held, or nothing more can
-  // go without waiting for the device. Returns the bytes given back.
-  Result<Bytes> trim(Bytes keep = 0_B);
+  // go; as it is, or once the host has waited for the work that still uses them.
+  // Returns the bytes given back. Errors: device; capture (waits, and a stream is being captured).
+  Result<Bytes> trim(Bytes keep = 0_B, Trim how = Trim::at_once);
+
+  // The device gives access to what is mapped in another way now: all of it is asked for again.
+  Status renew_access();
 
   // Changes the limit; zero: none. Memory above a lower limit goes back as it becomes idle.
   void set_limit(Bytes limit);

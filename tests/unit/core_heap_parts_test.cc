@@ -1,0 +1,87 @@
+// What those who share memory with others ask of a heap: the pages of a block, and access anew.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weir/device_heap.h"
+#include "weir/metered_device.h"
+#include "weir/sim_device.h"
+
+namespace weir {
+namespace {
+
+class HeapParts : public testing::Test {
+ protected:
+  SimDevice sim_;
+  MeteredDevice device_{sim_};
+  const Stream stream_ = sim_.new_stream(), other_ = sim_.new_stream();
+  DeviceHeap heap_{device_};
+};
+
+TEST_F(HeapParts, OfABlockAreItsBytesPageByPage) {
+  for (const Bytes bytes : {1000_B, 256_KiB, 1_MiB, 37_MiB, 513_MiB}) {
+    void* const block = heap_.allocate(bytes, stream_).value();
+    const std::vector<PagePart> parts = heap_.parts(block);
+    ASSERT_FALSE(parts.empty());
+    Bytes sum;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      EXPECT_LE(parts[i].offset + parts[i].bytes, parts[i].page_bytes);
+      if (i > 0) {
+        EXPECT_EQ(parts[i].offset, 0_B);
+      }
+      if (i + 1 < parts.size()) {
+        EXPECT_EQ(parts[i].offset + parts[i].bytes, parts[i].page_bytes);
+      }
+      sum += parts[i].bytes;
+    }
+    EXPECT_EQ(sum, heap_.find(block)->bytes);
+    EXPECT_TRUE(heap_.deallocate(block).ok());
+  }
+}
+
+TEST_F(HeapParts, AreNoneOfWhatIsNoBlock) {
+  char* const block = static_cast<char*>(heap_.allocate(4_MiB, stream_).value());
+  EXPECT_THAT(heap_.parts(block + 512), testing::IsEmpty());
+  EXPECT_THAT(heap_.parts(nullptr), testing::IsEmpty());
+  EXPECT_THAT(heap_.parts(this), testing::IsEmpty());
+  EXPECT_TRUE(heap_.deallocate(block).ok());
+  EXPECT_THAT(heap_.parts(block), testing::IsEmpty());
+}
+
+TEST_F(HeapParts, AHeapOwnsItsAddressesAndNoOthers) {
+  char* const block = static_cast<char*>(heap_.allocate(4_MiB, stream_).value());
+  EXPECT_TRUE(heap_.owns(block));
+  EXPECT_TRUE(heap_.owns(block + 4'000'000));
+  EXPECT_FALSE(heap_.owns(nullptr));
+  EXPECT_FALSE(heap_.owns(this));
+  DeviceHeap another(device_);
+  EXPECT_FALSE(another.owns(block));
+  EXPECT_TRUE(heap_.deallocate(block).ok());
+}
+
+TEST_F(HeapParts, ATrimThatWaitsGivesBackWhatWorkStillUses) {
+  void* const block = heap_.allocate(64_MiB, stream_).value();
+  ASSERT_TRUE(sim_.launch(other_, Writes(block, 64_MiB), 5_ms).ok());
+  ASSERT_TRUE(heap_.fence(block, other_).ok());
+  ASSERT_TRUE(heap_.deallocate(block).ok());
+  EXPECT_EQ(heap_.trim().value(), 0_B);
+  EXPECT_EQ(heap_.trim(0_B, Trim::waits).value(), 64_MiB);
+  EXPECT_EQ(sim_.physical_bytes(), 0_B);
+  EXPECT_EQ(sim_.race_count(), 0u);
+}
+
+TEST_F(HeapParts, AccessIsAskedForAnewOfEveryMapping) {
+  std::vector<void*> blocks;
+  for (const Stream stream : {stream_, other_}) {
+    for (const Bytes bytes : {1000_B, 5_MiB, 70_MiB}) {
+      blocks.push_back(heap_.allocate(bytes, stream).value());
+    }
+  }
+  const std::uint64_t mappings = heap_.statistics().mappings.current;
+  device_.reset();
+  EXPECT_TRUE(heap_.renew_access().ok());
+  EXPECT_EQ(device_.calls(DeviceCall::set_access), mappings);
+  for (void* const block : blocks) EXPECT_TRUE(heap_.deallocate(block).ok());
+}
+
+}  // namespace
+}  // namespace weir
