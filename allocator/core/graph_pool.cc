@@ -138,6 +138,8 @@ void PoolHeap::end_capture(bool keep) {
     note_eager_work(*heap, Address{block});
     (void)heap->deallocate(Address{block});
   }
+  // The last graph may have gone meanwhile.
+  if (graphs_ == 0) pages_.let_go(launches_);
   (void)give_back_pages_locked();
 }
 

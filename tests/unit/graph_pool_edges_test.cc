@@ -1,0 +1,46 @@
+// Graph pools where things happen in an order that no plan has: graphs, streams and pools that go
+// while a capture goes on, captures that overlap, and captures that Weir knows nothing of.
+#include "tests/unit/graph_pool_fixture.h"
+
+namespace weir {
+namespace {
+
+class GraphPoolEdges : public test::GraphPools {
+ protected:
+  using GraphPools::GraphPools;
+};
+
+TEST_F(GraphPoolEdges, TheLastGraphMayGoDuringACaptureThatIsThrownAway) {
+  GraphPool pool(*heap_);
+  Graph graph = small_graph(pool, a_, 64_MiB);
+  {
+    const CaptureScope capture = begin(pool, a_);
+    graph = Graph();
+  }
+  EXPECT_EQ(pool.statistics().graphs, 0u);
+  EXPECT_EQ(pool.statistics().kept_bytes, 0_B);
+  EXPECT_EQ(pool.statistics().reserved_bytes, 0_B) << "the device heap's again";
+}
+
+TEST_F(GraphPoolEdges, AGraphThatGoesWhileItRunsAndACaptureGoesOnKeepsItsMemoryUntilItIsDone) {
+  GraphPool pool(*heap_);
+  Graph graph;
+  {
+    CaptureScope capture = begin(pool, a_);
+    free(written(64_MiB, a_, 10_ms));
+    graph = end(capture);
+  }
+  {
+    const CaptureScope capture = begin(pool, a_);
+    launch(graph, b_);
+    graph = Graph();
+  }
+  EXPECT_EQ(pool.statistics().reserved_bytes, 64_MiB) << "the launch still runs";
+  free(written(64_MiB, a_));
+  device_.finish();
+  EXPECT_TRUE(heap_->trim(0_B).ok());
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+}
+
+}  // namespace
+}  // namespace weir
