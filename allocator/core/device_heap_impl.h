@@ -83,7 +83,7 @@ class DeviceHeap::Impl {
   Result<Routed> route_of(Stream stream) const;
   void allow_short_ways(bool allowed) const;
   Result<void*> allocate_in_pool(Bytes bytes, Stream stream, const Routed& routed);
-  Result<bool> is_captured(Stream stream) const;
+  Result<bool> is_captured(Stream stream);
   Result<StreamHeap*> new_pool_heap(PoolHeap& pool, Stream stream);
   bool call_in_pools() const;
   std::vector<PageHeap::LoosePage> spare_of_pools(Bytes wanted) const;

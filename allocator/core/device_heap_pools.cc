@@ -113,7 +113,9 @@ void DeviceHeap::Impl::close_route(std::uint64_t id, bool keep) {
   free_deferred();
 }
 
-Result<bool> DeviceHeap::Impl::is_captured(Stream stream) const {
+Result<bool> DeviceHeap::Impl::is_captured(Stream stream) {
+  // The handle of a retired stream may be nobody's any more, or another's.
+  if (timelines_.retired(timelines_.of(stream))) return false;
   Result<CaptureInfo> info = device_.capture_info(stream);
   if (!info) return std::move(info).error();
   return info->status != CaptureInfo::Status::none;

@@ -42,5 +42,23 @@ TEST_F(GraphPoolEdges, AGraphThatGoesWhileItRunsAndACaptureGoesOnKeepsItsMemoryU
   EXPECT_EQ(device_.physical_bytes(), 0_B);
 }
 
+TEST_F(GraphPoolEdges, BlocksOfAStreamThatIsGoneAreFencedAndFreedWhileARouteIsOpen) {
+  const Stream gone = device_.new_stream();
+  void* const own = written(4_MiB, gone);
+  void* const used = written(4_MiB, a_);
+  order(a_, gone);
+  read(gone, used);
+  ASSERT_TRUE(heap_->retire(gone).ok());
+  ASSERT_TRUE(device_.destroy_stream(gone).ok());
+  GraphPool pool(*heap_);
+  CaptureScope capture = begin(pool, a_);
+  EXPECT_TRUE(heap_->fence(used, gone).ok());
+  EXPECT_TRUE(heap_->record_stream(used, gone).ok());
+  free(own);
+  EXPECT_EQ(heap_->statistics().live_blocks.current, 1u) << "no capture uses it";
+  free(used);
+  const Graph graph = end(capture);
+}
+
 }  // namespace
 }  // namespace weir
