@@ -60,5 +60,39 @@ TEST_F(GraphPoolEdges, BlocksOfAStreamThatIsGoneAreFencedAndFreedWhileARouteIsOp
   const Graph graph = end(capture);
 }
 
+TEST_F(GraphPoolEdges, ACaptureMayOutliveItsPool) {
+  auto pool = std::make_unique<GraphPool>(*heap_);
+  CaptureScope capture = begin(*pool, a_);
+  void* const block = written(4_MiB, a_);
+  pool.reset();
+  free(block);
+  Graph graph = end(capture);
+  expect_error(capture.end(), ErrorCode::invalid_argument, "has ended already");
+  GraphPool other(*heap_);
+  EXPECT_GT(device_.physical_bytes(), 0_B) << "the graph's";
+  launch(graph, a_);
+}
+
+TEST_F(GraphPoolEdges, AGraphThatWasMovedFromHasNoHandles) {
+  GraphPool pool(*heap_);
+  Graph graph = small_graph(pool, a_);
+  Graph other = std::move(graph);
+  EXPECT_EQ(graph.graph(), GraphHandle{});  // NOLINT(bugprone-use-after-move)
+  EXPECT_EQ(graph.executable(), ExecutableHandle{});
+  expect_error(graph.launch(a_), ErrorCode::invalid_argument, "there is no graph");
+  graph = std::move(other);
+  EXPECT_EQ(other.graph(), GraphHandle{});  // NOLINT(bugprone-use-after-move)
+  launch(graph, a_);
+}
+
+TEST_F(GraphPoolEdges, AnEndThatFailsDestroysNoGraph) {
+  GraphPool pool(*heap_);
+  CaptureScope capture = begin(pool, a_);
+  order(a_, b_);
+  touch(b_, Reads(nullptr, 0_B), 1_us);
+  expect_error(capture.end(), ErrorCode::capture, "is not joined");
+  EXPECT_EQ(device_.calls(DeviceCall::destroy_graph), 0u);
+}
+
 }  // namespace
 }  // namespace weir

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "weir/device.h"
 #include "weir/device_heap.h"
@@ -73,7 +74,8 @@ class GraphPool {
  public:
   // `heap` must outlive the pool, its graphs and its blocks.
   explicit GraphPool(DeviceHeap& heap, GraphPoolOptions options = {});
-  // Blocks that are live stay so, and graphs too: the memory goes back when the last is gone.
+  // Blocks that are live stay so, graphs and captures too: the memory goes back when the last is
+  // gone.
   ~GraphPool();
   GraphPool(const GraphPool&) = delete;
   GraphPool& operator=(const GraphPool&) = delete;
@@ -145,11 +147,11 @@ class CaptureScope {
   Result<Graph> end();
 
  private:
-  CaptureScope(GraphPool& pool, Device& device, Stream stream) noexcept
-      : pool_(&pool), device_(&device), stream_(stream) {}
+  CaptureScope(std::shared_ptr<PoolHeap> pool, Device& device, Stream stream) noexcept
+      : pool_(std::move(pool)), device_(&device), stream_(stream) {}
   void abandon();
 
-  GraphPool* pool_ = nullptr;
+  std::shared_ptr<PoolHeap> pool_;  // none: it has ended
   Device* device_ = nullptr;
   Stream stream_;
   std::uint64_t id_ = 0;
