@@ -81,6 +81,9 @@ class DeviceHeap::Impl {
     bool captured = false;
   };
   Result<Routed> route_of(Stream stream) const;
+  Status begin_capture(PoolHeap& pool);
+  void count_route();
+  void discount_route();  // routes_mutex_ is held
   void allow_short_ways(bool allowed) const;
   Result<void*> allocate_in_pool(Bytes bytes, Stream stream, const Routed& routed);
   Result<bool> is_captured(Stream stream);

@@ -72,21 +72,42 @@ Result<StreamHeap*> DeviceHeap::Impl::new_pool_heap(PoolHeap& pool, Stream strea
 Result<std::uint64_t> DeviceHeap::Impl::open_route(std::shared_ptr<PoolHeap> pool, Takes takes,
                                                    bool captures) {
   if (captures) {
-    // Work of a stream that will be captured can't be recorded then, and others may wait for it.
-    // (What is at hand goes back first: it is freed at that moment, for the pages.)
-    give_back_at_hand();
-    timelines_.settle();
-    for (const std::shared_ptr<PoolHeap>& each : pools()) each->settle();
-    if (Status begun = pool->begin_capture(); !begun) return std::move(begun).error();
+    // Counts as open from here on, so that nothing below is recorded on a stream of a capture that
+    // Weir knows nothing of: it would break that.
+    count_route();
+    if (Status begun = begin_capture(*pool); !begun) {
+      const std::unique_lock lock(routes_mutex_);
+      discount_route();
+      return std::move(begun).error();
+    }
   } else if (pool->capturing()) {
     return Error(ErrorCode::invalid_argument,
                  "graph pool " + std::to_string(pool->id()) +
                      ": a capture into it is going on; warm up before it begins, or after its end");
+  } else {
+    count_route();
   }
   const std::unique_lock lock(routes_mutex_);
   routes_.push_back({++last_route_, std::move(pool), std::move(takes), captures});
-  if (routes_open_.fetch_add(1, std::memory_order_release) == 0) allow_short_ways(false);
   return last_route_;
+}
+
+Status DeviceHeap::Impl::begin_capture(PoolHeap& pool) {
+  // Work of a stream that will be captured can't be recorded then, and others may wait for it.
+  // (What is at hand goes back first: it is freed at that moment, for the pages.)
+  give_back_at_hand();
+  timelines_.settle();
+  for (const std::shared_ptr<PoolHeap>& each : pools()) each->settle();
+  return pool.begin_capture();
+}
+
+void DeviceHeap::Impl::count_route() {
+  const std::unique_lock lock(routes_mutex_);
+  if (routes_open_.fetch_add(1, std::memory_order_release) == 0) allow_short_ways(false);
+}
+
+void DeviceHeap::Impl::discount_route() {
+  if (routes_open_.fetch_sub(1, std::memory_order_release) == 1) allow_short_ways(true);
 }
 
 void DeviceHeap::Impl::allow_short_ways(bool allowed) const {
@@ -107,7 +128,7 @@ void DeviceHeap::Impl::close_route(std::uint64_t id, bool keep) {
     captures = route->captures;
     pool = std::move(route->pool);
     routes_.erase(route);
-    if (routes_open_.fetch_sub(1, std::memory_order_release) == 1) allow_short_ways(true);
+    discount_route();
   }
   if (captures) pool->end_capture(keep);
   free_deferred();

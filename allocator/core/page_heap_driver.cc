@@ -336,9 +336,16 @@ Status PageHeap::wait_for_idle_pages() {
   FenceSet fences;
   {
     const MutexLock lock(mutex_);
-    for (const auto& [size, id] : table_.idle()) fences.join(held_by(id));
+    for (const PageId id : idle_pages()) fences.join(held_by(id));
   }
-  return timelines_.host_wait(fences);
+  for (const Fence fence : fences) {
+    FenceSet one;
+    one.join(fence);
+    // What is captured just now can't be waited for: those pages stay as they are.
+    Status waited = timelines_.host_wait(one);
+    if (!waited && waited.error().code() != ErrorCode::capture) return waited;
+  }
+  return {};
 }
 
 void PageHeap::set_limit(Bytes limit) {

@@ -94,5 +94,28 @@ TEST_F(GraphPoolEdges, AnEndThatFailsDestroysNoGraph) {
   EXPECT_EQ(device_.calls(DeviceCall::destroy_graph), 0u);
 }
 
+TEST_F(GraphPoolEdges, ACaptureThatWeirKnowsNothingOfIsNotBroken) {
+  free(written(32_MiB, b_, 100_ms));
+  GraphPool pool(*heap_);
+  ASSERT_TRUE(device_.begin_capture(b_, CaptureMode::relaxed).ok());
+  touch(b_, Reads(nullptr, 0_B), 1_us);
+  const Graph graph = small_graph(pool, a_);
+  const Result<GraphHandle> others = device_.end_capture(b_);
+  ASSERT_TRUE(others.ok()) << others.error().message();
+  EXPECT_TRUE(device_.destroy_graph(*others).ok());
+  free(written(32_MiB, c_));
+}
+
+TEST_F(GraphPoolEdges, ACaptureMayBeginWhileAStreamWithEagerWorkHasJoinedAnother) {
+  GraphPool first(*heap_), second(*heap_);
+  CaptureScope one = begin(first, a_);
+  free(written(32_MiB, b_, 100_ms));
+  order(a_, b_);
+  CaptureScope two = begin(second, c_);
+  free(written(32_MiB, c_));
+  const Graph of_two = end(two);
+  const Graph of_one = end(one);
+}
+
 }  // namespace
 }  // namespace weir
