@@ -153,6 +153,7 @@ Result<void*> DeviceHeap::Impl::allocate_under_pressure(Bytes bytes, Stream stre
   };
   // What heaps that were at work kept at hand.
   if (!settled()) {
+    free_deferred();
     give_back_at_hand();
     try_again();
   }
@@ -295,6 +296,7 @@ Status DeviceHeap::Impl::deallocate(void* block) {
 }
 
 Result<Bytes> DeviceHeap::Impl::trim(Bytes keep) {
+  free_deferred();
   give_back_at_hand();
   (void)call_in_pools();
   return pages_.trim(keep);

@@ -168,6 +168,7 @@ Result<void*> DeviceHeap::Impl::allocate_in_pool(Bytes bytes, Stream stream, con
     return at != Address{} || status.error().code() != ErrorCode::out_of_memory;
   };
   try_again();
+  if (!settled()) free_deferred();
   if (!settled() && give_back_at_hand()) try_again();
   if (!settled() && call_back(bytes)) {
     give_back_at_hand();
@@ -220,7 +221,7 @@ Result<bool> DeviceHeap::Impl::fence_in_its_world(StreamHeap& heap, Address bloc
   // A graph may use it whenever it is launched: its free waits for the end of the capture at least.
   if (!heap.has(block)) return false;
   const std::unique_lock lock(routes_mutex_);
-  captured_uses_[block.value] = &heap;
+  captured_uses_[block.value] = last_route_;
   return true;
 }
 
@@ -267,20 +268,45 @@ Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
   const std::unique_lock lock(routes_mutex_);
   if (deferred_.contains(block.value)) return unknown(block.pointer(), "deallocate");
   if (!*captured && !captured_uses_.contains(block.value)) return false;
-  deferred_[block.value] = &heap;
+  defer_locked(block, {&heap, last_route_});
   return true;
 }
 
-void DeviceHeap::Impl::free_deferred() {
-  std::unordered_map<std::uint64_t, StreamHeap*> blocks;
-  {
-    const std::unique_lock lock(routes_mutex_);
-    const auto captures = [](const Route& route) { return route.captures; };
-    if (std::any_of(routes_.begin(), routes_.end(), captures)) return;
-    blocks = std::exchange(deferred_, {});
-    captured_uses_.clear();
+// Blocks that wait count as a route: while there are any, every free asks for them.
+void DeviceHeap::Impl::defer_locked(Address block, Deferred deferred) {
+  if (deferred_.empty() && routes_open_.fetch_add(1, std::memory_order_release) == 0) {
+    allow_short_ways(false);
   }
-  for (const auto& [block, heap] : blocks) (void)heap->deallocate(Address{block});
+  deferred_[block.value] = deferred;
+}
+
+// Those whose captures have ended: captures may overlap without an end.
+std::vector<std::pair<Address, DeviceHeap::Impl::Deferred>> DeviceHeap::Impl::take_due() {
+  const std::unique_lock lock(routes_mutex_);
+  std::uint64_t oldest = ~std::uint64_t{0};
+  for (const Route& route : routes_) {
+    if (route.captures) oldest = std::min(oldest, route.id);
+  }
+  std::erase_if(captured_uses_, [&](const auto& use) { return use.second < oldest; });
+  std::vector<std::pair<Address, Deferred>> due;
+  std::erase_if(deferred_, [&](const auto& waiting) {
+    if (waiting.second.last_route >= oldest) return false;
+    due.emplace_back(Address{waiting.first}, waiting.second);
+    return true;
+  });
+  if (!due.empty() && deferred_.empty()) discount_route();
+  return due;
+}
+
+void DeviceHeap::Impl::free_deferred() {
+  for (const auto& [block, deferred] : take_due()) {
+    if (deferred.heap->deallocate(block)) continue;
+    // A fence that record_stream asked for could not be taken now; the program has no block to
+    // free again.
+    const std::unique_lock lock(routes_mutex_);
+    defer_locked(block, deferred);
+  }
+  for (const std::shared_ptr<PoolHeap>& pool : pools()) pool->free_deferred();
 }
 
 GraphPool::GraphPool(DeviceHeap& heap, GraphPoolOptions options)

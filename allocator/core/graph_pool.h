@@ -60,6 +60,8 @@ class PoolHeap {
   Status begin_capture();
   // `keep`: it made a graph.
   void end_capture(bool keep);
+  // Tries again what could not be freed when the capture ended.
+  void free_deferred();
   bool capturing() const;
   // A graph of the pool was launched on `stream`.
   void note_launch(Stream stream);
@@ -95,6 +97,7 @@ class PoolHeap {
   std::uint64_t live_blocks() const WEIR_REQUIRES(mutex_);
   void forget_captured_time() WEIR_REQUIRES(mutex_);
   void note_eager_work(const StreamHeap& heap, Address block) WEIR_REQUIRES(mutex_);
+  void free_deferred_locked() WEIR_REQUIRES(mutex_);
   void note_reserved() WEIR_REQUIRES(mutex_);
   bool give_back_pages_locked() WEIR_REQUIRES(mutex_);
 
@@ -109,7 +112,8 @@ class PoolHeap {
   std::unordered_map<std::uint64_t, Member> heaps_ WEIR_GUARDED_BY(mutex_);  // by Stream::id
   std::vector<StreamHeap*> retired_ WEIR_GUARDED_BY(mutex_);  // their streams are gone
   bool capturing_ WEIR_GUARDED_BY(mutex_) = false;
-  std::uint32_t capture_ WEIR_GUARDED_BY(mutex_) = kEager;  // its world: number of the latest capture
+  std::uint32_t capture_ WEIR_GUARDED_BY(mutex_) =
+      kEager;  // its world: number of the latest capture
   bool closed_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint64_t graphs_ WEIR_GUARDED_BY(mutex_) = 0;
   FenceSet launches_ WEIR_GUARDED_BY(mutex_);  // of graphs, the last on each stream

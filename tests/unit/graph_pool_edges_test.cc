@@ -117,5 +117,62 @@ TEST_F(GraphPoolEdges, ACaptureMayBeginWhileAStreamWithEagerWorkHasJoinedAnother
   const Graph of_one = end(one);
 }
 
+TEST_F(GraphPoolEdges, OfCapturesThatOverlapOnlyThoseOfItsTimeKeepABlock) {
+  GraphPool first(*heap_), second(*heap_);
+  void* const freed = written(32_MiB, a_);
+  void* const used = written(32_MiB, c_);
+  CaptureScope one = begin(first, a_);
+  read(a_, used);
+  ASSERT_TRUE(heap_->fence(used, a_).ok());
+  free(freed);
+  free(used);
+  CaptureScope two = begin(second, b_);
+  EXPECT_EQ(heap_->statistics().live_blocks.current, 2u);
+  Graph of_one = end(one);
+  EXPECT_EQ(heap_->statistics().live_blocks.current, 0u);
+  void* const later = written(32_MiB, b_);
+  EXPECT_THAT(heap_->validate(), testing::IsEmpty());
+  free(later);
+  const Graph of_two = end(two);
+}
+
+TEST_F(GraphPoolEdges, ABlockWhoseUserIsStillCapturedGoesBackWhenThatCaptureEnds) {
+  GraphPool first(*heap_), second(*heap_);
+  void* of_pool = nullptr;
+  {
+    const PoolRoute route = warm_up(first, a_);
+    of_pool = written(4_MiB, a_);
+  }
+  void* const of_heap = written(4_MiB, a_);
+  for (void* const block : {of_pool, of_heap}) {
+    order(a_, b_);
+    read(b_, block);
+    ASSERT_TRUE(heap_->record_stream(block, b_).ok());
+  }
+  CaptureScope two = begin(second, b_);
+  CaptureScope one = begin(first, a_);
+  free(of_pool);
+  free(of_heap);
+  const Graph of_one = end(one);
+  expect_error(heap_->deallocate(of_pool), ErrorCode::unknown_pointer, "deallocate");
+  const Graph of_two = end(two);
+  EXPECT_EQ(heap_->statistics().live_blocks.current, 0u);
+}
+
+TEST_F(GraphPoolEdges, AFreeThatTheDriverRefusedAtTheEndOfACaptureIsMadeUpFor) {
+  GraphPool pool(*heap_);
+  void* const block = written(4_MiB, a_);
+  ASSERT_TRUE(heap_->record_stream(block, b_).ok());
+  {
+    const CaptureScope capture = begin(pool, a_);
+    free(block);
+    device_.fail(DeviceCall::record, 1);
+  }
+  EXPECT_EQ(heap_->statistics().live_blocks.current, 1u);
+  expect_error(heap_->deallocate(block), ErrorCode::unknown_pointer, "deallocate");
+  EXPECT_TRUE(heap_->trim(0_B).ok());
+  EXPECT_EQ(heap_->statistics().live_blocks.current, 0u);
+}
+
 }  // namespace
 }  // namespace weir
