@@ -158,6 +158,10 @@ Result<void*> DeviceHeap::Impl::allocate_under_pressure(Bytes bytes, Stream stre
     try_again();
   }
   if (!settled() && call_in_pools()) try_again();
+  if (!settled() && budget_.shared()) {
+    if (Status waited = wait_for_other_heaps(); !waited) return std::move(waited).error();
+    try_again();
+  }
   // The host need only wait for idle pages where they must be unmapped.
   if (!settled() && pages_.totals().short_of_mappings) {
     if (Status waited = pages_.wait_for_idle_pages(); !waited) return std::move(waited).error();

@@ -90,6 +90,7 @@ class DeviceHeap::Impl {
   Result<bool> is_captured(Stream stream);
   Result<StreamHeap*> new_pool_heap(PoolHeap& pool, Stream stream);
   bool call_in_pools() const;
+  Status wait_for_other_heaps();
   std::vector<PageHeap::LoosePage> spare_of_pools(Bytes wanted) const;
   Result<bool> fence_in_its_world(StreamHeap& heap, Address block, Stream user);
   Result<bool> record_stream_in_its_world(StreamHeap& heap, Address block, Stream user);

@@ -170,6 +170,11 @@ Result<void*> DeviceHeap::Impl::allocate_in_pool(Bytes bytes, Stream stream, con
   try_again();
   if (!settled()) free_deferred();
   if (!settled() && give_back_at_hand()) try_again();
+  if (!settled() && call_in_pools()) try_again();
+  if (!settled()) {
+    if (Status waited = wait_for_other_heaps(); !waited) return std::move(waited).error();
+    try_again();
+  }
   if (!settled() && call_back(bytes)) {
     give_back_at_hand();
     try_again();
@@ -200,6 +205,17 @@ std::vector<PageHeap::LoosePage> DeviceHeap::Impl::spare_of_pools(Bytes wanted) 
     }
   }
   return pages;
+}
+
+// Pages change heap only when the host knows their work to be done: rather than be out of memory,
+// it waits.
+Status DeviceHeap::Impl::wait_for_other_heaps() {
+  if (Status waited = pages_.wait_for_idle_pages(); !waited) return waited;
+  for (const std::shared_ptr<PoolHeap>& pool : pools()) {
+    if (Status waited = pool->pages().wait_for_idle_pages(); !waited) return waited;
+  }
+  (void)call_in_pools();
+  return {};
 }
 
 bool DeviceHeap::Impl::call_in_pools() const {

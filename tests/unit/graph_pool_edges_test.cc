@@ -174,5 +174,54 @@ TEST_F(GraphPoolEdges, AFreeThatTheDriverRefusedAtTheEndOfACaptureIsMadeUpFor) {
   EXPECT_EQ(heap_->statistics().live_blocks.current, 0u);
 }
 
+class GraphPoolPressure : public GraphPoolEdges {
+ protected:
+  GraphPoolPressure() : GraphPoolEdges({.limit = 64_MiB}) {}
+};
+
+TEST_F(GraphPoolPressure, ACaptureGetsWhatAnotherPoolHasIdle) {
+  GraphPool idle(*heap_), pool(*heap_);
+  {
+    const PoolRoute route = warm_up(idle, b_);
+    free(written(48_MiB, b_));
+  }
+  const Graph graph = small_graph(pool, a_, 48_MiB);
+  EXPECT_EQ(device_.physical_peak(), 48_MiB);
+}
+
+TEST_F(GraphPoolPressure, AWarmUpGetsWhatTheDeviceHeapIsAboutToBeDoneWith) {
+  GraphPool pool(*heap_);
+  free(written(48_MiB, a_, 10_ms));
+  const PoolRoute route = warm_up(pool, a_);
+  free(written(48_MiB, a_));
+  EXPECT_EQ(device_.physical_peak(), 48_MiB);
+}
+
+TEST_F(GraphPoolPressure, TheDeviceHeapGetsWhatAPoolIsAboutToBeDoneWith) {
+  GraphPool pool(*heap_);
+  {
+    const PoolRoute route = warm_up(pool, a_);
+    free(written(48_MiB, a_, 10_ms));
+  }
+  free(written(48_MiB, a_));
+  EXPECT_EQ(device_.physical_peak(), 48_MiB);
+}
+
+TEST_F(GraphPoolPressure, ACaptureGetsWhatIsFreedEagerlyWhileItGoesOn) {
+  GraphPool pool(*heap_);
+  void* const eager = written(48_MiB, b_, 10_ms);
+  CaptureScope capture = begin(pool, a_);
+  free(eager);
+  free(written(48_MiB, a_));
+  const Graph graph = end(capture);
+}
+
+TEST_F(GraphPoolPressure, WhatAGraphMayUseIsNotGivenAwayUnderPressure) {
+  GraphPool pool(*heap_);
+  Graph graph = small_graph(pool, a_, 48_MiB);
+  expect_error(heap_->allocate(48_MiB, b_), ErrorCode::out_of_memory, "out of memory");
+  launch(graph, a_);
+}
+
 }  // namespace
 }  // namespace weir
