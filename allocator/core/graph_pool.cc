@@ -20,6 +20,13 @@ PoolHeap::PoolHeap(std::uint64_t id, Home home, const HeapOptions& options)
 
 PoolHeap::Member* PoolHeap::member_of(Stream stream, Status& status) {
   if (const auto known = heaps_.find(stream.id); known != heaps_.end()) return &known->second;
+  if (timelines_.retired(timelines_.of(stream))) {
+    return status =
+               Error(ErrorCode::invalid_argument,
+                     "stream " + std::to_string(stream.id) +
+                         " was retired: allocate for it before retire(), or for another stream"),
+           nullptr;
+  }
   const auto spare = std::find_if(retired_.begin(), retired_.end(),
                                   [&](StreamHeap* heap) { return heap->adopt(stream); });
   Result<StreamHeap*> heap =
@@ -62,15 +69,17 @@ Result<bool> PoolHeap::fence(StreamHeap& heap, Address block, Stream user, bool 
   if (captured || !fenced || !*fenced) return fenced;
   const MutexLock lock(mutex_);
   eager_.join(timelines_.now(by));
+  if (capturing_) eager_uses_.insert(block.value);
   return fenced;
 }
 
 bool PoolHeap::record_stream(StreamHeap& heap, Address block, Stream user, bool captured) {
   const TimelineId by = timelines_.of(captured ? PoolDevice::captured(user) : user);
   if (!heap.record_stream(block, by)) return false;
+  if (captured) return true;
   const MutexLock lock(mutex_);
-  if (!captured && std::find(users_.begin(), users_.end(), by) == users_.end())
-    users_.push_back(by);
+  if (std::find(users_.begin(), users_.end(), by) == users_.end()) users_.push_back(by);
+  if (capturing_) eager_uses_.insert(block.value);
   return true;
 }
 
@@ -80,7 +89,7 @@ Result<bool> PoolHeap::deallocate(StreamHeap& heap, Address block) {
   if (capturing_) {
     const std::optional<std::uint32_t> world = heap.world_of(block);
     if (!world) return false;
-    if (*world != capture_) {
+    if (*world != capture_ || eager_uses_.contains(block.value)) {
       deferred_[block.value] = &heap;
       return true;
     }
@@ -132,6 +141,7 @@ void PoolHeap::end_capture(bool keep) {
   if (!capturing_) return;
   forget_captured_time();
   capturing_ = false;
+  eager_uses_.clear();
   pages_.settle_kept(keep);
   graphs_ += keep ? 1 : 0;
   free_deferred_locked();

@@ -174,6 +174,34 @@ TEST_F(GraphPoolEdges, AFreeThatTheDriverRefusedAtTheEndOfACaptureIsMadeUpFor) {
   EXPECT_EQ(heap_->statistics().live_blocks.current, 0u);
 }
 
+TEST_F(GraphPoolEdges, ABlockThatAnEagerStreamIsSaidToUseServesNoOtherInTheCapture) {
+  GraphPool pool(*heap_);
+  CaptureScope capture = begin(pool, a_);
+  for (const Bytes bytes : {64_KiB, 4_MiB}) {
+    void* const fenced = written(bytes, a_);
+    ASSERT_TRUE(heap_->fence(fenced, c_).ok());
+    free(fenced);
+    free(written(bytes, a_));
+    void* const recorded = written(bytes, a_);
+    ASSERT_TRUE(heap_->record_stream(recorded, c_).ok());
+    free(recorded);
+    free(written(bytes, a_));
+  }
+  EXPECT_EQ(pool.statistics().deferred, 4u);
+  Graph graph = end(capture);
+  EXPECT_EQ(pool.statistics().live_blocks, 0u);
+  launch(graph, a_);
+}
+
+TEST_F(GraphPoolEdges, NothingIsAllocatedInAPoolForARetiredStream) {
+  const Stream gone = device_.new_stream();
+  GraphPool pool(*heap_);
+  const PoolRoute route = warm_up(pool, gone);
+  free(written(4_MiB, gone));
+  ASSERT_TRUE(heap_->retire(gone).ok());
+  expect_error(heap_->allocate(4_MiB, gone), ErrorCode::invalid_argument, "was retired");
+}
+
 class GraphPoolPressure : public GraphPoolEdges {
  protected:
   GraphPoolPressure() : GraphPoolEdges({.limit = 64_MiB}) {}
