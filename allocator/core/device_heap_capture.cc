@@ -114,6 +114,14 @@ Status Graph::launch(Stream stream) {
   if (device_ == nullptr) {
     return Error(ErrorCode::invalid_argument, "Graph::launch: there is no graph");
   }
+  // To wait for eager work would break that.
+  const Result<CaptureInfo> info = device_->capture_info(stream);
+  if (!info) return info.error();
+  if (info->status != CaptureInfo::Status::none) {
+    return Error(ErrorCode::capture, "Graph::launch: stream " + std::to_string(stream.id) +
+                                         " is being captured, and the pool could not keep what the "
+                                         "graph uses: launch it once the capture has ended");
+  }
   if (Status waited = pool_->wait_for_eager_work(stream); !waited) return waited;
   Status launched = device_->launch_graph(executable_, stream);
   if (launched) pool_->note_launch(stream);

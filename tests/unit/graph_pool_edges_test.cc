@@ -202,6 +202,20 @@ TEST_F(GraphPoolEdges, NothingIsAllocatedInAPoolForARetiredStream) {
   expect_error(heap_->allocate(4_MiB, gone), ErrorCode::invalid_argument, "was retired");
 }
 
+TEST_F(GraphPoolEdges, ALaunchIntoACaptureIsRefusedAndDoesNotBreakIt) {
+  GraphPool first(*heap_), second(*heap_);
+  Graph graph = small_graph(first, a_);
+  {
+    const PoolRoute route = warm_up(first, c_);
+    free(written(1_MiB, c_, 10_ms));
+  }
+  CaptureScope capture = begin(second, a_);
+  free(written(1_MiB, a_));
+  expect_error(graph.launch(a_), ErrorCode::capture, "is being captured");
+  const Graph other = end(capture);
+  launch(graph, a_);
+}
+
 class GraphPoolPressure : public GraphPoolEdges {
  protected:
   GraphPoolPressure() : GraphPoolEdges({.limit = 64_MiB}) {}

@@ -114,7 +114,8 @@ class Graph {
   Graph& operator=(Graph&&) noexcept;  // the graph that was here is destroyed
   ~Graph();
 
-  // Errors: device; invalid_argument (an empty Graph).
+  // Errors: device; invalid_argument (an empty Graph); capture (the stream is being captured, which
+  // goes on).
   Status launch(Stream stream);
   // The driver's own (CUDA: a cudaGraph_t and a cudaGraphExec_t); still the Graph's.
   GraphHandle graph() const { return graph_; }
