@@ -216,6 +216,21 @@ TEST_F(GraphPoolEdges, ALaunchIntoACaptureIsRefusedAndDoesNotBreakIt) {
   launch(graph, a_);
 }
 
+TEST_F(GraphPoolEdges, ManyPoolsOfManyStreamsLeaveAddressesForMore) {
+  std::vector<Stream> streams(20);
+  std::generate(streams.begin(), streams.end(), [&] { return device_.new_stream(); });
+  std::vector<std::unique_ptr<GraphPool>> pools;
+  for (int i = 0; i < 20 && !HasFailure(); ++i) {
+    pools.push_back(std::make_unique<GraphPool>(*heap_));
+    for (const Stream stream : streams) {
+      const PoolRoute route = warm_up(*pools.back(), stream);
+      if (void* const block = allocate(2_MiB, stream)) free(block);
+    }
+  }
+  EXPECT_THAT(heap_->validate(), testing::IsEmpty());
+  if (void* const large = allocate(8_GiB, b_)) free(large);
+}
+
 class GraphPoolPressure : public GraphPoolEdges {
  protected:
   GraphPoolPressure() : GraphPoolEdges({.limit = 64_MiB}) {}
