@@ -4,7 +4,7 @@
 //   Result<CaptureScope> capture = CaptureScope::begin(pool, stream);
 //   ... launch work on `stream`, and on streams forked from it; allocate and free as ever ...
 //   Result<Graph> graph = capture->end();
-//   graph->launch(stream);
+//   Status launched = graph->launch(stream);
 //
 // Addresses are baked into a graph, so what a capture used stays the pool's, at its addresses,
 // while a graph of the pool lives. Within a pool the streams share memory: a block that was freed
