@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 
@@ -88,16 +90,19 @@ weir_status_t weir_graph_pool_statistics(weir_graph_pool_t* pool,
                                          weir_graph_pool_statistics_t* statistics) {
   return guarded([&] {
     const weir::GraphPoolStatistics now = given(pool, "pool").pool.statistics();
-    if (given(statistics, "statistics").size < sizeof(weir_graph_pool_statistics_t)) {
-      invalid("statistics->size: set it to sizeof(weir_graph_pool_statistics_t)");
+    const std::size_t size = given(statistics, "statistics").size;
+    if (size < sizeof(size)) {
+      invalid("statistics->size: set it to sizeof(weir_graph_pool_statistics_t) before the call");
     }
-    statistics->live_blocks = now.live_blocks;
-    statistics->live_bytes = now.live_bytes.count;
-    statistics->reserved_bytes = now.reserved_bytes.count;
-    statistics->peak_reserved_bytes = now.peak_reserved_bytes.count;
-    statistics->kept_bytes = now.kept_bytes.count;
-    statistics->graphs = now.graphs;
-    statistics->deferred = now.deferred;
+    const weir_graph_pool_statistics_t all{.size = size,
+                                           .live_blocks = now.live_blocks,
+                                           .live_bytes = now.live_bytes.count,
+                                           .reserved_bytes = now.reserved_bytes.count,
+                                           .peak_reserved_bytes = now.peak_reserved_bytes.count,
+                                           .kept_bytes = now.kept_bytes.count,
+                                           .graphs = now.graphs,
+                                           .deferred = now.deferred};
+    std::memcpy(statistics, &all, std::min(size, sizeof(all)));
   });
 }
 
@@ -118,8 +123,8 @@ weir_status_t weir_capture_begin(weir_graph_pool_t* pool, void* stream, weir_cap
 weir_status_t weir_capture_end(weir_graph_pool_t* pool, weir_capture_t* capture,
                                weir_graph_t** graph) {
   return guarded([&] {
-    weir_graph_pool_t& mine = given(pool, "pool");
     const std::unique_ptr<weir_capture_t> ended(&given(capture, "capture"));
+    weir_graph_pool_t& mine = given(pool, "pool");
     given(graph, "graph") = nullptr;
     *graph = new weir_graph_t{mine.allocator, mine.device, value_of(ended->scope.end())};
   });

@@ -153,10 +153,15 @@ Result<void*> DeviceHeap::Impl::allocate_under_pressure(Bytes bytes, Stream stre
   };
   // What heaps that were at work kept at hand.
   if (!settled()) {
+    free_deferred();
     give_back_at_hand();
     try_again();
   }
   if (!settled() && call_in_pools()) try_again();
+  if (!settled() && budget_.shared()) {
+    if (Status waited = wait_for_other_heaps(); !waited) return std::move(waited).error();
+    try_again();
+  }
   // The host need only wait for idle pages where they must be unmapped.
   if (!settled() && pages_.totals().short_of_mappings) {
     if (Status waited = pages_.wait_for_idle_pages(); !waited) return std::move(waited).error();
@@ -295,6 +300,7 @@ Status DeviceHeap::Impl::deallocate(void* block) {
 }
 
 Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
+  free_deferred();
   give_back_at_hand();
   (void)call_in_pools();
   if (how == Trim::waits) {
@@ -377,14 +383,14 @@ void DeviceHeap::Impl::reset_peaks() {
 
 HeapSnapshot DeviceHeap::Impl::snapshot() const {
   HeapSnapshot snapshot;
-  const std::vector<std::shared_ptr<PoolHeap>> pools = this->pools();
+  const std::shared_lock no_new_pools(routes_mutex_);
   at_one_moment([&]() WEIR_NO_THREAD_ANALYSIS {
     for (const auto& heap : heaps_) {
       heap->give_back_kept();
       heap->list_blocks(snapshot.blocks);
     }
     snapshot.pages = pages_.pages();
-    for (const std::shared_ptr<PoolHeap>& pool : pools) {
+    for (const std::shared_ptr<PoolHeap>& pool : pools_) {
       const std::vector<PageInfo> more = pool->pages().pages();
       snapshot.pages.insert(snapshot.pages.end(), more.begin(), more.end());
     }
@@ -421,8 +427,8 @@ std::vector<std::string> DeviceHeap::Impl::validate() const {
   const auto add = [&](const std::vector<std::string>& more) {
     broken.insert(broken.end(), more.begin(), more.end());
   };
-  const std::vector<std::shared_ptr<PoolHeap>> pools = this->pools();
-  for (const std::shared_ptr<PoolHeap>& pool : pools) add(pool->validate());
+  const std::shared_lock no_new_pools(routes_mutex_);
+  for (const std::shared_ptr<PoolHeap>& pool : pools_) add(pool->validate());
   at_one_moment([&]() WEIR_NO_THREAD_ANALYSIS {
     std::unordered_map<const PoolHeap*, std::vector<Range>> runs;  // null: the device heap's own
     std::vector<HeapStatistics> heaps;
@@ -431,12 +437,12 @@ std::vector<std::string> DeviceHeap::Impl::validate() const {
       heaps.push_back(heap->statistics_locked());
     }
     add(pages_.validate(runs[nullptr]));
-    for (const std::shared_ptr<PoolHeap>& pool : pools)
+    for (const std::shared_ptr<PoolHeap>& pool : pools_)
       add(pool->pages().validate(runs[pool.get()]));
     add(timelines_.validate());
     add(validate_registry());
     std::vector<const PageHeap*> each{&pages_};
-    for (const std::shared_ptr<PoolHeap>& pool : pools) each.push_back(&pool->pages());
+    for (const std::shared_ptr<PoolHeap>& pool : pools_) each.push_back(&pool->pages());
     hold_still(
         each, {}, {}, [&](const PageHeap::Totals& totals, const std::vector<PageInfo>& pages) {
           add(validate_statistics(observer_.fold().combine(std::move(heaps)), totals, pages));

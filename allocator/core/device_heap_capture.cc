@@ -23,7 +23,7 @@ Result<CaptureScope> CaptureScope::begin(GraphPool& pool, Stream stream, Capture
     open.close(/*keep=*/false);
     return std::move(begun).error();
   }
-  CaptureScope scope(pool, device, stream);
+  CaptureScope scope(pool.pool_, device, stream);
   scope.route_ = std::move(open);
   Result<CaptureInfo> info = device.capture_info(stream);
   if (!info) return std::move(info).error();  // the scope throws the capture away
@@ -33,7 +33,7 @@ Result<CaptureScope> CaptureScope::begin(GraphPool& pool, Stream stream, Capture
 }
 
 CaptureScope::CaptureScope(CaptureScope&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)),
+    : pool_(std::move(other.pool_)),
       device_(other.device_),
       stream_(other.stream_),
       id_(other.id_),
@@ -42,7 +42,7 @@ CaptureScope::CaptureScope(CaptureScope&& other) noexcept
 CaptureScope& CaptureScope::operator=(CaptureScope&& other) noexcept {
   if (this != &other) {
     abandon();
-    pool_ = std::exchange(other.pool_, nullptr);
+    pool_ = std::move(other.pool_);
     device_ = other.device_;
     stream_ = other.stream_;
     id_ = other.id_;
@@ -65,26 +65,26 @@ Result<Graph> CaptureScope::end() {
   if (pool_ == nullptr) {
     return Error(ErrorCode::invalid_argument, "CaptureScope::end: the capture has ended already");
   }
-  GraphPool& pool = *std::exchange(pool_, nullptr);
-  Graph graph;
-  graph.device_ = device_;
+  std::shared_ptr<PoolHeap> pool = std::exchange(pool_, nullptr);
   Result<GraphHandle> captured = device_->end_capture(stream_);
   if (!captured) {
     route_.close(/*keep=*/false);
     return std::move(captured).error();
   }
+  Graph graph;
+  graph.device_ = device_;
   graph.graph_ = *captured;
   Result<ExecutableHandle> executable = device_->instantiate(*captured);
   route_.close(/*keep=*/executable.ok());
   if (!executable) return std::move(executable).error();  // the graph's destructor has the rest
   graph.executable_ = *executable;
-  graph.pool_ = pool.pool_;
+  graph.pool_ = std::move(pool);
   return graph;
 }
 
 Graph::Graph(Graph&& other) noexcept
     : device_(std::exchange(other.device_, nullptr)),
-      graph_(other.graph_),
+      graph_(std::exchange(other.graph_, {})),
       executable_(std::exchange(other.executable_, {})),
       pool_(std::move(other.pool_)) {}
 
@@ -92,7 +92,7 @@ Graph& Graph::operator=(Graph&& other) noexcept {
   if (this != &other) {
     destroy();
     device_ = std::exchange(other.device_, nullptr);
-    graph_ = other.graph_;
+    graph_ = std::exchange(other.graph_, {});
     executable_ = std::exchange(other.executable_, {});
     pool_ = std::move(other.pool_);
   }
@@ -113,6 +113,14 @@ void Graph::destroy() {
 Status Graph::launch(Stream stream) {
   if (device_ == nullptr) {
     return Error(ErrorCode::invalid_argument, "Graph::launch: there is no graph");
+  }
+  // To wait for eager work would break that.
+  const Result<CaptureInfo> info = device_->capture_info(stream);
+  if (!info) return info.error();
+  if (info->status != CaptureInfo::Status::none) {
+    return Error(ErrorCode::capture, "Graph::launch: stream " + std::to_string(stream.id) +
+                                         " is being captured, and the pool could not keep what the "
+                                         "graph uses: launch it once the capture has ended");
   }
   if (Status waited = pool_->wait_for_eager_work(stream); !waited) return waited;
   Status launched = device_->launch_graph(executable_, stream);

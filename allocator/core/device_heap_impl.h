@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/address_map.h"
@@ -83,16 +84,26 @@ class DeviceHeap::Impl {
     bool captured = false;
   };
   Result<Routed> route_of(Stream stream) const;
+  Status begin_capture(PoolHeap& pool);
+  void count_route();
+  void discount_route();  // routes_mutex_ is held
   void allow_short_ways(bool allowed) const;
   Result<void*> allocate_in_pool(Bytes bytes, Stream stream, const Routed& routed);
-  Result<bool> is_captured(Stream stream) const;
+  Result<bool> is_captured(Stream stream);
   Result<StreamHeap*> new_pool_heap(PoolHeap& pool, Stream stream);
   bool call_in_pools() const;
+  Status wait_for_other_heaps();
   std::vector<PageHeap::LoosePage> spare_of_pools(Bytes wanted) const;
   Result<bool> fence_in_its_world(StreamHeap& heap, Address block, Stream user);
   Result<bool> record_stream_in_its_world(StreamHeap& heap, Address block, Stream user);
   // Is this block of the device heap in use by a capture? Then it goes back when that has ended.
   Result<bool> defer(StreamHeap& heap, Address block);
+  struct Deferred {
+    StreamHeap* heap = nullptr;
+    std::uint64_t last_route = 0;  // that was open, or was before
+  };
+  void defer_locked(Address block, Deferred deferred);  // routes_mutex_ is held
+  std::vector<std::pair<Address, Deferred>> take_due();
   void free_deferred();
   std::vector<std::shared_ptr<PoolHeap>> pools() const;
   // The heaps' locks in the order in which they are taken: pools' first.
@@ -147,8 +158,9 @@ class DeviceHeap::Impl {
   std::vector<Route> routes_;                     // the last opened is asked first
   std::vector<std::shared_ptr<PoolHeap>> pools_;  // never fewer: one that is gone serves again
   std::uint64_t last_pool_ = 0, last_route_ = 0;
-  std::unordered_map<std::uint64_t, StreamHeap*> deferred_;  // blocks freed during a capture
-  std::unordered_map<std::uint64_t, StreamHeap*> captured_uses_;
+  std::unordered_map<std::uint64_t, Deferred> deferred_;  // blocks freed during a capture
+  // Blocks that captured streams use, each with the last route when it was fenced.
+  std::unordered_map<std::uint64_t, std::uint64_t> captured_uses_;
 };
 
 }  // namespace weir

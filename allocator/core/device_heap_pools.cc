@@ -72,21 +72,42 @@ Result<StreamHeap*> DeviceHeap::Impl::new_pool_heap(PoolHeap& pool, Stream strea
 Result<std::uint64_t> DeviceHeap::Impl::open_route(std::shared_ptr<PoolHeap> pool, Takes takes,
                                                    bool captures) {
   if (captures) {
-    // Work of a stream that will be captured can't be recorded then, and others may wait for it.
-    // (What is at hand goes back first: it is freed at that moment, for the pages.)
-    give_back_at_hand();
-    timelines_.settle();
-    for (const std::shared_ptr<PoolHeap>& each : pools()) each->settle();
-    if (Status begun = pool->begin_capture(); !begun) return std::move(begun).error();
+    // Counts as open from here on, so that nothing below is recorded on a stream of a capture that
+    // Weir knows nothing of: it would break that.
+    count_route();
+    if (Status begun = begin_capture(*pool); !begun) {
+      const std::unique_lock lock(routes_mutex_);
+      discount_route();
+      return std::move(begun).error();
+    }
   } else if (pool->capturing()) {
     return Error(ErrorCode::invalid_argument,
                  "graph pool " + std::to_string(pool->id()) +
                      ": a capture into it is going on; warm up before it begins, or after its end");
+  } else {
+    count_route();
   }
   const std::unique_lock lock(routes_mutex_);
   routes_.push_back({++last_route_, std::move(pool), std::move(takes), captures});
-  if (routes_open_.fetch_add(1, std::memory_order_release) == 0) allow_short_ways(false);
   return last_route_;
+}
+
+Status DeviceHeap::Impl::begin_capture(PoolHeap& pool) {
+  // Work of a stream that will be captured can't be recorded then, and others may wait for it.
+  // (What is at hand goes back first: it is freed at that moment, for the pages.)
+  give_back_at_hand();
+  timelines_.settle();
+  for (const std::shared_ptr<PoolHeap>& each : pools()) each->settle();
+  return pool.begin_capture();
+}
+
+void DeviceHeap::Impl::count_route() {
+  const std::unique_lock lock(routes_mutex_);
+  if (routes_open_.fetch_add(1, std::memory_order_release) == 0) allow_short_ways(false);
+}
+
+void DeviceHeap::Impl::discount_route() {
+  if (routes_open_.fetch_sub(1, std::memory_order_release) == 1) allow_short_ways(true);
 }
 
 void DeviceHeap::Impl::allow_short_ways(bool allowed) const {
@@ -107,13 +128,15 @@ void DeviceHeap::Impl::close_route(std::uint64_t id, bool keep) {
     captures = route->captures;
     pool = std::move(route->pool);
     routes_.erase(route);
-    if (routes_open_.fetch_sub(1, std::memory_order_release) == 1) allow_short_ways(true);
+    discount_route();
   }
   if (captures) pool->end_capture(keep);
   free_deferred();
 }
 
-Result<bool> DeviceHeap::Impl::is_captured(Stream stream) const {
+Result<bool> DeviceHeap::Impl::is_captured(Stream stream) {
+  // The handle of a retired stream may be nobody's any more, or another's.
+  if (timelines_.retired(timelines_.of(stream))) return false;
   Result<CaptureInfo> info = device_.capture_info(stream);
   if (!info) return std::move(info).error();
   return info->status != CaptureInfo::Status::none;
@@ -145,7 +168,13 @@ Result<void*> DeviceHeap::Impl::allocate_in_pool(Bytes bytes, Stream stream, con
     return at != Address{} || status.error().code() != ErrorCode::out_of_memory;
   };
   try_again();
+  if (!settled()) free_deferred();
   if (!settled() && give_back_at_hand()) try_again();
+  if (!settled() && call_in_pools()) try_again();
+  if (!settled()) {
+    if (Status waited = wait_for_other_heaps(); !waited) return std::move(waited).error();
+    try_again();
+  }
   if (!settled() && call_back(bytes)) {
     give_back_at_hand();
     try_again();
@@ -178,6 +207,17 @@ std::vector<PageHeap::LoosePage> DeviceHeap::Impl::spare_of_pools(Bytes wanted) 
   return pages;
 }
 
+// Pages change heap only when the host knows their work to be done: rather than be out of memory,
+// it waits.
+Status DeviceHeap::Impl::wait_for_other_heaps() {
+  if (Status waited = pages_.wait_for_idle_pages(); !waited) return waited;
+  for (const std::shared_ptr<PoolHeap>& pool : pools()) {
+    if (Status waited = pool->pages().wait_for_idle_pages(); !waited) return waited;
+  }
+  (void)call_in_pools();
+  return {};
+}
+
 bool DeviceHeap::Impl::call_in_pools() const {
   bool any = false;
   for (const std::shared_ptr<PoolHeap>& pool : pools()) any = pool->give_back_pages() || any;
@@ -197,7 +237,7 @@ Result<bool> DeviceHeap::Impl::fence_in_its_world(StreamHeap& heap, Address bloc
   // A graph may use it whenever it is launched: its free waits for the end of the capture at least.
   if (!heap.has(block)) return false;
   const std::unique_lock lock(routes_mutex_);
-  captured_uses_[block.value] = &heap;
+  captured_uses_[block.value] = last_route_;
   return true;
 }
 
@@ -244,20 +284,45 @@ Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
   const std::unique_lock lock(routes_mutex_);
   if (deferred_.contains(block.value)) return unknown(block.pointer(), "deallocate");
   if (!*captured && !captured_uses_.contains(block.value)) return false;
-  deferred_[block.value] = &heap;
+  defer_locked(block, {&heap, last_route_});
   return true;
 }
 
-void DeviceHeap::Impl::free_deferred() {
-  std::unordered_map<std::uint64_t, StreamHeap*> blocks;
-  {
-    const std::unique_lock lock(routes_mutex_);
-    const auto captures = [](const Route& route) { return route.captures; };
-    if (std::any_of(routes_.begin(), routes_.end(), captures)) return;
-    blocks = std::exchange(deferred_, {});
-    captured_uses_.clear();
+// Blocks that wait count as a route: while there are any, every free asks for them.
+void DeviceHeap::Impl::defer_locked(Address block, Deferred deferred) {
+  if (deferred_.empty() && routes_open_.fetch_add(1, std::memory_order_release) == 0) {
+    allow_short_ways(false);
   }
-  for (const auto& [block, heap] : blocks) (void)heap->deallocate(Address{block});
+  deferred_[block.value] = deferred;
+}
+
+// Those whose captures have ended: captures may overlap without an end.
+std::vector<std::pair<Address, DeviceHeap::Impl::Deferred>> DeviceHeap::Impl::take_due() {
+  const std::unique_lock lock(routes_mutex_);
+  std::uint64_t oldest = ~std::uint64_t{0};
+  for (const Route& route : routes_) {
+    if (route.captures) oldest = std::min(oldest, route.id);
+  }
+  std::erase_if(captured_uses_, [&](const auto& use) { return use.second < oldest; });
+  std::vector<std::pair<Address, Deferred>> due;
+  std::erase_if(deferred_, [&](const auto& waiting) {
+    if (waiting.second.last_route >= oldest) return false;
+    due.emplace_back(Address{waiting.first}, waiting.second);
+    return true;
+  });
+  if (!due.empty() && deferred_.empty()) discount_route();
+  return due;
+}
+
+void DeviceHeap::Impl::free_deferred() {
+  for (const auto& [block, deferred] : take_due()) {
+    if (deferred.heap->deallocate(block)) continue;
+    // A fence that record_stream asked for could not be taken now; the program has no block to
+    // free again.
+    const std::unique_lock lock(routes_mutex_);
+    defer_locked(block, deferred);
+  }
+  for (const std::shared_ptr<PoolHeap>& pool : pools()) pool->free_deferred();
 }
 
 GraphPool::GraphPool(DeviceHeap& heap, GraphPoolOptions options)

@@ -33,6 +33,13 @@ PoolHeap::PoolHeap(std::uint64_t id, Home home, const HeapOptions& options)
 
 PoolHeap::Member* PoolHeap::member_of(Stream stream, Status& status) {
   if (const auto known = heaps_.find(stream.id); known != heaps_.end()) return &known->second;
+  if (timelines_.retired(timelines_.of(stream))) {
+    return status =
+               Error(ErrorCode::invalid_argument,
+                     "stream " + std::to_string(stream.id) +
+                         " was retired: allocate for it before retire(), or for another stream"),
+           nullptr;
+  }
   const auto spare = std::find_if(retired_.begin(), retired_.end(),
                                   [&](StreamHeap* heap) { return heap->adopt(stream); });
   Result<StreamHeap*> heap =
@@ -75,15 +82,17 @@ Result<bool> PoolHeap::fence(StreamHeap& heap, Address block, Stream user, bool 
   if (captured || !fenced || !*fenced) return fenced;
   const MutexLock lock(mutex_);
   eager_.join(timelines_.now(by));
+  if (capturing_) eager_uses_.insert(block.value);
   return fenced;
 }
 
 bool PoolHeap::record_stream(StreamHeap& heap, Address block, Stream user, bool captured) {
   const TimelineId by = timelines_.of(captured ? PoolDevice::captured(user) : user);
   if (!heap.record_stream(block, by)) return false;
+  if (captured) return true;
   const MutexLock lock(mutex_);
-  if (!captured && std::find(users_.begin(), users_.end(), by) == users_.end())
-    users_.push_back(by);
+  if (std::find(users_.begin(), users_.end(), by) == users_.end()) users_.push_back(by);
+  if (capturing_) eager_uses_.insert(block.value);
   return true;
 }
 
@@ -93,7 +102,7 @@ Result<bool> PoolHeap::deallocate(StreamHeap& heap, Address block) {
   if (capturing_) {
     const std::optional<std::uint32_t> world = heap.world_of(block);
     if (!world) return false;
-    if (*world != capture_) {
+    if (*world != capture_ || eager_uses_.contains(block.value)) {
       deferred_[block.value] = &heap;
       return true;
     }
@@ -145,13 +154,30 @@ void PoolHeap::end_capture(bool keep) {
   if (!capturing_) return;
   forget_captured_time();
   capturing_ = false;
+  eager_uses_.clear();
   pages_.settle_kept(keep);
   graphs_ += keep ? 1 : 0;
-  for (const auto& [block, heap] : std::exchange(deferred_, {})) {
-    note_eager_work(*heap, Address{block});
-    (void)heap->deallocate(Address{block});
-  }
+  free_deferred_locked();
+  // The last graph may have gone meanwhile.
+  if (graphs_ == 0) pages_.let_go(launches_);
   (void)give_back_pages_locked();
+}
+
+// What can't be freed, as a fence that record_stream asked for could not be taken, stays for the
+// next time.
+void PoolHeap::free_deferred_locked() {
+  std::erase_if(deferred_, [&](const auto& waiting) WEIR_REQUIRES(mutex_) {
+    const auto& [block, heap] = waiting;
+    note_eager_work(*heap, Address{block});
+    return heap->deallocate(Address{block}).ok();
+  });
+}
+
+void PoolHeap::free_deferred() {
+  const MutexLock lock(mutex_);
+  if (capturing_ || deferred_.empty()) return;
+  free_deferred_locked();
+  if (closed_) (void)give_back_pages_locked();
 }
 
 bool PoolHeap::capturing() const {
@@ -334,7 +360,6 @@ std::vector<std::string> PoolHeap::validate() const {
   for (const auto& [block, heap] : deferred_) {
     if (!heap->has(Address{block})) broken.push_back(name + "a deferred block is not live");
   }
-  if (!capturing_ && !deferred_.empty()) broken.push_back(name + "blocks wait for no capture");
   for (const auto& [stream, member] : heaps_) {
     const bool behind =
         capturing_ ? member.world != kEager && member.world != capture_ : member.world != kEager;

@@ -5,8 +5,9 @@
 // memory complete, and all that was captured is past once it has ended: so nothing of one world is
 // ever waited for in the other.
 //
-// Blocks that were not allocated in the capture that is going on may be in use by eager work: when
-// they are freed meanwhile, they go back at its end.
+// Blocks that were not allocated in the capture that is going on may be in use by eager work, as
+// are those that an eager stream is said to use: when they are freed meanwhile, they go back at its
+// end.
 //
 // Threads: self-synchronised by one lock a pool, taken before its stream heaps'. Under it the
 // device heap's page lock may be taken, never the other way round.
@@ -16,6 +17,7 @@
 #include <functional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "core/budget.h"
@@ -60,6 +62,8 @@ class PoolHeap {
   Status begin_capture();
   // `keep`: it made a graph.
   void end_capture(bool keep);
+  // Tries again what could not be freed when the capture ended.
+  void free_deferred();
   bool capturing() const;
   // A graph of the pool was launched on `stream`.
   void note_launch(Stream stream);
@@ -98,6 +102,7 @@ class PoolHeap {
   std::uint64_t live_blocks() const WEIR_REQUIRES(mutex_);
   void forget_captured_time() WEIR_REQUIRES(mutex_);
   void note_eager_work(const StreamHeap& heap, Address block) WEIR_REQUIRES(mutex_);
+  void free_deferred_locked() WEIR_REQUIRES(mutex_);
   void note_reserved() WEIR_REQUIRES(mutex_);
   bool give_back_pages_locked() WEIR_REQUIRES(mutex_);
 
@@ -121,6 +126,8 @@ class PoolHeap {
   std::vector<TimelineId> users_ WEIR_GUARDED_BY(mutex_);  // eager, that record_stream named
   Bytes peak_reserved_ WEIR_GUARDED_BY(mutex_);
   std::unordered_map<std::uint64_t, StreamHeap*> deferred_ WEIR_GUARDED_BY(mutex_);
+  // Blocks that eager streams were said to use while the capture goes on.
+  std::unordered_set<std::uint64_t> eager_uses_ WEIR_GUARDED_BY(mutex_);
 };
 
 }  // namespace weir

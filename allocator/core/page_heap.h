@@ -101,7 +101,8 @@ class PageHeap : private PageTable::Listener {
   void let_go(const FenceSet& launches);
   Bytes kept() const;
 
-  // Waits (the host does) for the work that idle pages are held by. No lock is held meanwhile.
+  // Waits (the host does) for the work that idle pages are held by, but not where its stream is
+  // captured just now. No lock is held meanwhile.
   Status wait_for_idle_pages();
   // Of every mapping.
   Status renew_access();

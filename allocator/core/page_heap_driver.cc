@@ -10,8 +10,9 @@ namespace weir {
 namespace {
 
 // Addresses reserved at a time for a stream heap: room for its mappings, aliases and all. Addresses
-// cost nothing, but only some 60 TiB can be had: where there are many regions, less each.
-Bytes region_size(std::size_t regions) {
+// cost nothing, but only some 60 TiB can be had: where there are many regions, in all page heaps of
+// the device, less each.
+Bytes region_size(std::uint64_t regions) {
   if (regions < 64) return 256_GiB;
   return regions < 512 ? 32_GiB : AddressMap::kSlot;
 }
@@ -41,7 +42,7 @@ Status PageHeap::begin_row(const Owner& owner, Bytes size) {
   Arena& arena = this->arena(owner.id);
   if (!arena.begin_row(size)) {
     const Bytes least = round_up(Arena::row_size(size) + Arena::kGap, AddressMap::kSlot);
-    Bytes wanted = std::max(least, region_size(regions_.size()));
+    Bytes wanted = std::max(least, region_size(budget_.regions()));
     Result<Address> base = device_.reserve(wanted, AddressMap::kSlot);
     while (!base && wanted > least) {
       wanted = std::max(least, round_up(wanted / 4, AddressMap::kSlot));
@@ -55,6 +56,7 @@ Status PageHeap::begin_row(const Owner& owner, Bytes size) {
     }
     addresses_.set(region, owner.id);
     regions_.push_back({owner.id, region});
+    budget_.count_region();
     arena.add_region(region);
     (void)arena.begin_row(size);
   }
@@ -336,9 +338,16 @@ Status PageHeap::wait_for_idle_pages() {
   FenceSet fences;
   {
     const MutexLock lock(mutex_);
-    for (const auto& [size, id] : table_.idle()) fences.join(held_by(id));
+    for (const PageId id : idle_pages()) fences.join(held_by(id));
   }
-  return timelines_.host_wait(fences);
+  for (const Fence fence : fences) {
+    FenceSet one;
+    one.join(fence);
+    // What is captured just now can't be waited for: those pages stay as they are.
+    Status waited = timelines_.host_wait(one);
+    if (!waited && waited.error().code() != ErrorCode::capture) return waited;
+  }
+  return {};
 }
 
 Status PageHeap::renew_access() {

@@ -99,8 +99,7 @@ void DeviceFold::settle(HeapFold& heap) {
 void DeviceFold::add_up(HeapFold& heap, bool whatever_passed) {
   if (whatever_passed) {
     // Before the levels are read: a rise that passes meanwhile is either seen, or owed anew.
-    owed_at_.store(kNever);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    (void)owed_at_.exchange(kNever, std::memory_order_acq_rel);
   }
   bool risen = false;
   for (std::size_t i = 0; i < kLevels; ++i) {
@@ -194,11 +193,10 @@ bool HeapFold::passes() {
       return false;
     }
   }
-  // After the level, which was stored before: see DeviceFold::raise().
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  std::atomic<std::uint64_t>& owed_at = device_.owed_at_;
-  if (until < owed_at.load(std::memory_order_relaxed)) {
-    owed_at.store(until, std::memory_order_relaxed);
+  // Written even where it stays what it is: whoever adds everything up after this sees the level.
+  std::uint64_t owed_at = device_.owed_at_.load(std::memory_order_relaxed);
+  while (!device_.owed_at_.compare_exchange_weak(owed_at, std::min(owed_at, until),
+                                                 std::memory_order_acq_rel)) {
   }
   return true;
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstddef>
 
 #include "weir/weir.h"
 
@@ -118,12 +119,33 @@ TEST_F(CGraphPool, BadArgumentsAreNamed) {
   weir_route_t* route = nullptr;
   EXPECT_EQ(weir_graph_pool_capture(pool_, nullptr, nullptr, &route), WEIR_INVALID_ARGUMENT);
   weir_graph_pool_statistics_t small = WEIR_GRAPH_POOL_STATISTICS_INIT;
-  small.size = 8;
+  small.size = sizeof(size_t) - 1;
   EXPECT_EQ(weir_graph_pool_statistics(pool_, &small), WEIR_INVALID_ARGUMENT);
   EXPECT_THAT(weir_last_error(), HasSubstr("size"));
   weir_graph_destroy(nullptr);
   weir_route_close(nullptr, 1);
   weir_capture_abandon(nullptr);
+}
+
+TEST_F(CGraphPool, StatisticsHaveAsManyMembersAsTheProgramKnows) {
+  void* const block = allocate(4096);
+  weir_graph_pool_statistics_t known = WEIR_GRAPH_POOL_STATISTICS_INIT;
+  known.size = offsetof(weir_graph_pool_statistics_t, live_bytes);
+  known.live_blocks = 9;
+  known.live_bytes = 9;
+  EXPECT_EQ(weir_graph_pool_statistics(pool_, &known), WEIR_OK) << weir_last_error();
+  EXPECT_EQ(known.live_blocks, 0u);
+  EXPECT_EQ(known.live_bytes, 9u) << "written beyond its size";
+  EXPECT_EQ(weir_deallocate(allocator_, block), WEIR_OK);
+}
+
+TEST_F(CGraphPool, ACaptureThatEndsIntoNoPoolIsGoneAllTheSame) {
+  weir_capture_t* capture = nullptr;
+  ASSERT_EQ(weir_capture_begin(pool_, stream_, WEIR_CAPTURE_GLOBAL, &capture), WEIR_OK);
+  weir_graph_t* graph = nullptr;
+  EXPECT_EQ(weir_capture_end(nullptr, capture, &graph), WEIR_INVALID_ARGUMENT);
+  EXPECT_THAT(weir_last_error(), HasSubstr("pool is null"));
+  EXPECT_EQ(weir_deallocate(allocator_, allocate(4096)), WEIR_OK) << "the stream is captured still";
 }
 
 }  // namespace

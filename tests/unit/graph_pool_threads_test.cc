@@ -140,5 +140,27 @@ TEST_F(GraphPoolThreads, PoolsComeAndGoInManyThreads) {
   EXPECT_LE(heap_->statistics().heaps.size(), 16u);
 }
 
+TEST_F(GraphPoolThreads, WhatIsSaidOfTheWholeHoldsWhilePoolsAreOpened) {
+  std::atomic<bool> stop{false};
+  std::thread opener([&] {
+    for (int i = 0; i < 300; ++i) {
+      GraphPool pool(*heap_);
+      std::vector<std::unique_ptr<GraphPool>> more;
+      for (int n = 0; n < i % 30; ++n) more.push_back(std::make_unique<GraphPool>(*heap_));
+      for (const std::unique_ptr<GraphPool>& each : more) {
+        const PoolRoute route = warm_up(*each, a_);
+        drop(block_on(a_, 2_MiB));
+      }
+    }
+    stop = true;
+  });
+  while (!stop) {
+    for (const std::string& broken : heap_->validate()) ADD_FAILURE() << broken;
+    const HeapSnapshot all = heap_->snapshot();
+    EXPECT_LE(all.blocks.size(), 1u);
+  }
+  opener.join();
+}
+
 }  // namespace
 }  // namespace weir

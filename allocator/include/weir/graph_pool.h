@@ -4,7 +4,7 @@
 //   Result<CaptureScope> capture = CaptureScope::begin(pool, stream);
 //   ... launch work on `stream`, and on streams forked from it; allocate and free as ever ...
 //   Result<Graph> graph = capture->end();
-//   graph->launch(stream);
+//   Status launched = graph->launch(stream);
 //
 // Addresses are baked into a graph, so what a capture used stays the pool's, at its addresses,
 // while a graph of the pool lives. Within a pool the streams share memory: a block that was freed
@@ -22,6 +22,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "weir/device.h"
@@ -84,7 +85,8 @@ class GraphPool {
  public:
   // `heap` must outlive the pool, its graphs and its blocks.
   explicit GraphPool(DeviceHeap& heap, GraphPoolOptions options = {});
-  // Blocks that are live stay so, and graphs too: the memory goes back when the last is gone.
+  // Blocks that are live stay so, graphs and captures too: the memory goes back when the last is
+  // gone.
   ~GraphPool();
   GraphPool(const GraphPool&) = delete;
   GraphPool& operator=(const GraphPool&) = delete;
@@ -133,7 +135,8 @@ class Graph {
   Graph& operator=(Graph&&) noexcept;  // the graph that was here is destroyed
   ~Graph();
 
-  // Errors: device; invalid_argument (an empty Graph).
+  // Errors: device; invalid_argument (an empty Graph); capture (the stream is being captured, which
+  // goes on).
   Status launch(Stream stream);
   // The driver's own (CUDA: a cudaGraph_t and a cudaGraphExec_t); still the Graph's.
   GraphHandle graph() const { return graph_; }
@@ -166,11 +169,11 @@ class CaptureScope {
   Result<Graph> end();
 
  private:
-  CaptureScope(GraphPool& pool, Device& device, Stream stream) noexcept
-      : pool_(&pool), device_(&device), stream_(stream) {}
+  CaptureScope(std::shared_ptr<PoolHeap> pool, Device& device, Stream stream) noexcept
+      : pool_(std::move(pool)), device_(&device), stream_(stream) {}
   void abandon();
 
-  GraphPool* pool_ = nullptr;
+  std::shared_ptr<PoolHeap> pool_;  // none: it has ended
   Device* device_ = nullptr;
   Stream stream_;
   std::uint64_t id_ = 0;

@@ -167,6 +167,7 @@ typedef struct weir_graph_pool_statistics_t {
 } weir_graph_pool_statistics_t;
 #define WEIR_GRAPH_POOL_STATISTICS_INIT \
   { sizeof(weir_graph_pool_statistics_t), 0, 0, 0, 0, 0, 0, 0 }
+/* Writes as many members as `statistics->size` has room for. */
 weir_status_t weir_graph_pool_statistics(weir_graph_pool_t* pool,
                                          weir_graph_pool_statistics_t* statistics);
 
