@@ -40,6 +40,8 @@ class EventRing {
     }
   }
 
+  std::size_t capacity() const { return cells_.size(); }
+
   // The oldest event, if any. One thread at a time.
   std::optional<Event> pop() {
     Cell& cell = cells_[taken_ & (cells_.size() - 1)];
