@@ -329,7 +329,10 @@ void DeviceHeap::Impl::set_limit(Bytes limit) {
 
 std::optional<BlockInfo> DeviceHeap::Impl::find(Address address) const {
   const StreamHeap* heap = owner_of(address);
-  return heap == nullptr ? std::nullopt : heap->find(address);
+  if (heap == nullptr) return std::nullopt;
+  std::optional<BlockInfo> info = heap->find(address);
+  if (info && heap->pool() != nullptr) info->pool = heap->pool()->id();
+  return info;
 }
 
 Status DeviceHeap::Impl::retire(Stream stream) {

@@ -316,7 +316,7 @@ void PoolHeap::reopen(std::uint64_t id, Bytes limit) {
   users_.clear();
   pages_.set_limit(limit);
   say(EventKind::pool_open);
-  for (const auto& [stream, heap] : heaps_) heap->announce(id);
+  for (const auto& [stream, member] : heaps_) member.heap->announce(id);
 }
 
 void PoolHeap::say(EventKind kind) const { home_.observer.emit(Event{.kind = kind, .pool = id()}); }

@@ -50,8 +50,8 @@ struct BlockInfo {
   Bytes requested;  // as asked for
   HeapId heap;
   std::uint64_t stream = 0;  // Stream::id of the stream it was allocated for
+  std::uint64_t pool = 0;    // GraphPool::id(); 0: none's
   // The rest in a snapshot only.
-  std::uint64_t pool = 0;                   // GraphPool::id(); 0: none's
   std::vector<std::uint64_t> waits_for;     // Stream::id of those that use it beside its own
   std::optional<Nanoseconds> allocated_at;  // where it was recorded
 };
