@@ -46,6 +46,8 @@ struct Block {
   Block* after = nullptr;
   std::uint32_t world = 0;  // live: in which it was allocated (StreamHeap::move_to)
   State state = State::free;
+  // When it was allocated, in ns of the device's clock; 0: it was not recorded. 28 months' worth.
+  std::uint64_t allocated_at : 56 = 0;
 
   Range range() const { return {begin, size}; }
   Address end() const { return begin + size; }

@@ -29,7 +29,9 @@ PoolHeap::PoolHeap(std::uint64_t id, Home home, const HeapOptions& options)
       device_(home_.device),
       timelines_(device_, home_.observer),
       pages_(device_, timelines_, home_.observer, home_.addresses, home_.budget, options,
-             home_.source) {}
+             home_.source) {
+  say(EventKind::pool_open);
+}
 
 PoolHeap::Member* PoolHeap::member_of(Stream stream, Status& status) {
   if (const auto known = heaps_.find(stream.id); known != heaps_.end()) return &known->second;
@@ -45,7 +47,10 @@ PoolHeap::Member* PoolHeap::member_of(Stream stream, Status& status) {
   Result<StreamHeap*> heap =
       spare == retired_.end() ? home_.new_heap(*this, stream) : Result<StreamHeap*>(*spare);
   if (!heap) return status = std::move(heap).error(), nullptr;
-  if (spare != retired_.end()) retired_.erase(spare);
+  if (spare != retired_.end()) {
+    retired_.erase(spare);
+    (*heap)->announce(id());
+  }
   return &(heaps_[stream.id] = {.stream = stream, .heap = *heap});
 }
 
@@ -133,6 +138,7 @@ Status PoolHeap::begin_capture() {
   if (Status waited = home_.pages.wait_for_idle_pages(); !waited) return waited;
   capturing_ = true;
   ++capture_;
+  say(EventKind::capture_begin);
   device_.begin();
   pages_.keep_what_is_used(true);
   return {};
@@ -155,6 +161,7 @@ void PoolHeap::end_capture(bool keep) {
   forget_captured_time();
   capturing_ = false;
   eager_uses_.clear();
+  say(EventKind::capture_end);
   pages_.settle_kept(keep);
   graphs_ += keep ? 1 : 0;
   free_deferred_locked();
@@ -236,6 +243,7 @@ Status PoolHeap::retire(Stream stream) {
 void PoolHeap::close() {
   const MutexLock lock(mutex_);
   closed_ = true;
+  say(EventKind::pool_close);
   if (!capturing_) (void)give_back_pages_locked();
 }
 
@@ -333,7 +341,11 @@ void PoolHeap::reopen(std::uint64_t id, Bytes limit) {
   launches_.clear();
   users_.clear();
   pages_.set_limit(limit);
+  say(EventKind::pool_open);
+  for (const auto& [stream, member] : heaps_) member.heap->announce(id);
 }
+
+void PoolHeap::say(EventKind kind) const { home_.observer.emit(Event{.kind = kind, .pool = id()}); }
 
 GraphPoolStatistics PoolHeap::statistics() const {
   const MutexLock lock(mutex_);

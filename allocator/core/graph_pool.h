@@ -90,6 +90,12 @@ class PoolHeap {
   GraphPoolStatistics statistics() const;
   std::vector<std::string> validate() const;
 
+  // For what is said of the whole as of one moment.
+  void lock() WEIR_ACQUIRE(mutex_) { mutex_.lock(); }
+  void unlock() WEIR_RELEASE(mutex_) { mutex_.unlock(); }
+  bool capturing_locked() const WEIR_REQUIRES(mutex_) { return capturing_; }
+  bool closed_locked() const WEIR_REQUIRES(mutex_) { return closed_; }
+
  private:
   static constexpr std::uint32_t kEager = 0;
   struct Member {
@@ -104,6 +110,7 @@ class PoolHeap {
   void note_eager_work(const StreamHeap& heap, Address block) WEIR_REQUIRES(mutex_);
   void free_deferred_locked() WEIR_REQUIRES(mutex_);
   void note_reserved() WEIR_REQUIRES(mutex_);
+  void say(EventKind kind) const;
   bool give_back_pages_locked() WEIR_REQUIRES(mutex_);
 
   std::atomic<std::uint64_t> id_;

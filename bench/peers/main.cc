@@ -35,7 +35,7 @@ void print_setting(const Options& options, const Gpu& gpu) {
   const nlohmann::ordered_json line = {{"peers", options.peers},
                                        {"device", description.device},
                                        {"cuda", description.versions},
-                                       {"torch", WEIR_PEERS_TORCH_VERSION},
+                                       {"torch", WEIR_TORCH_VERSION},
                                        {"setting", Torch::setting()}};
   std::puts(line.dump().c_str());
   std::fflush(stdout);

@@ -1,32 +1,33 @@
-# weir_peers_torch: PyTorch's allocator, out of the wheel that WEIR_PEERS_PYTHON would import, and
+# weir_dependency::torch: PyTorch's allocator, out of the wheel that WEIR_TORCH_PYTHON would import, and
 # the CUDA runtime that it uses. Not through find_package(Torch): that wants the whole toolkit to
 # look as it did where the wheel was built, and all that is needed is in two libraries.
 #
-# Sets WEIR_PEERS_TORCH_VERSION. Fails, saying what is missing.
-find_program(WEIR_PEERS_PYTHON NAMES python3 python DOC "The Python that has PyTorch")
-if(NOT WEIR_PEERS_PYTHON)
-  message(FATAL_ERROR "WEIR_PEERS needs a Python that has PyTorch: set WEIR_PEERS_PYTHON")
+# Sets WEIR_TORCH_VERSION. Fails, saying what is missing.
+include_guard(GLOBAL)
+find_program(WEIR_TORCH_PYTHON NAMES python3 python DOC "The Python that has PyTorch")
+if(NOT WEIR_TORCH_PYTHON)
+  message(FATAL_ERROR "WEIR_TORCH and WEIR_PEERS need a Python that has PyTorch: set WEIR_TORCH_PYTHON")
 endif()
 
 # Found, not imported: that takes seconds, and all of its dependencies.
 execute_process(
-  COMMAND "${WEIR_PEERS_PYTHON}" -c
+  COMMAND "${WEIR_TORCH_PYTHON}" -c
           "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
   OUTPUT_VARIABLE torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE
   RESULT_VARIABLE result)
 if(NOT result EQUAL 0 OR NOT torch_dir)
-  message(FATAL_ERROR "WEIR_PEERS: ${WEIR_PEERS_PYTHON} has no PyTorch: install it "
-                      "(pip install torch), or set WEIR_PEERS_PYTHON to a Python that has it")
+  message(FATAL_ERROR "WEIR_TORCH, WEIR_PEERS: ${WEIR_TORCH_PYTHON} has no PyTorch: install it "
+                      "(pip install torch), or set WEIR_TORCH_PYTHON to a Python that has it")
 endif()
 
 foreach(file version.py include/c10/cuda/CUDACachingAllocator.h lib/libc10.so lib/libc10_cuda.so)
   if(NOT EXISTS "${torch_dir}/${file}")
-    message(FATAL_ERROR "WEIR_PEERS: the PyTorch in ${torch_dir} has no ${file}: "
+    message(FATAL_ERROR "WEIR_TORCH, WEIR_PEERS: the PyTorch in ${torch_dir} has no ${file}: "
                         "it must be a build with CUDA")
   endif()
 endforeach()
 file(STRINGS "${torch_dir}/version.py" version REGEX "^__version__ *=")
-string(REGEX REPLACE "^[^'\"]*['\"]([^'\"]*)['\"].*$" "\\1" WEIR_PEERS_TORCH_VERSION "${version}")
+string(REGEX REPLACE "^[^'\"]*['\"]([^'\"]*)['\"].*$" "\\1" WEIR_TORCH_VERSION "${version}")
 
 # One CUDA runtime for the program and for PyTorch: the one beside PyTorch in its environment, or
 # the toolkit's. Both have one name ("libcudart.so.13"), so whichever is loaded first is everyone's.
@@ -37,22 +38,22 @@ if(runtimes)
 elseif(TARGET CUDA::cudart)
   set(runtime CUDA::cudart)
 else()
-  message(FATAL_ERROR "WEIR_PEERS: there is no libcudart.so.${CUDAToolkit_VERSION_MAJOR}, neither "
+  message(FATAL_ERROR "WEIR_TORCH, WEIR_PEERS: there is no libcudart.so.${CUDAToolkit_VERSION_MAJOR}, neither "
                       "beside PyTorch (in ${torch_dir}/../nvidia) nor in the CUDA toolkit")
 endif()
 
 # Imported, so that the check below may link with it.
-add_library(weir_peers_torch INTERFACE IMPORTED)
-target_include_directories(weir_peers_torch SYSTEM INTERFACE "${torch_dir}/include"
+add_library(weir_dependency::torch INTERFACE IMPORTED GLOBAL)
+target_include_directories(weir_dependency::torch SYSTEM INTERFACE "${torch_dir}/include"
                                                              ${CUDAToolkit_INCLUDE_DIRS})
-target_link_libraries(weir_peers_torch INTERFACE "${torch_dir}/lib/libc10_cuda.so"
+target_link_libraries(weir_dependency::torch INTERFACE "${torch_dir}/lib/libc10_cuda.so"
                                                  "${torch_dir}/lib/libc10.so" ${runtime})
 
 # Headers that don't fit, another ABI of std::string, another CUDA: all seen here.
 include(CheckCXXSourceCompiles)
-set(CMAKE_REQUIRED_LIBRARIES weir_peers_torch)
+set(CMAKE_REQUIRED_LIBRARIES weir_dependency::torch)
 set(CMAKE_REQUIRED_QUIET ON)
-unset(WEIR_PEERS_TORCH_FITS CACHE)  # another PyTorch may have come since
+unset(WEIR_TORCH_FITS CACHE)  # another PyTorch may have come since
 check_cxx_source_compiles(
   "#include <c10/cuda/CUDACachingAllocator.h>
   #include <c10/util/Backtrace.h>
@@ -67,14 +68,14 @@ check_cxx_source_compiles(
     const std::string trace = c10::get_backtrace();
     return cudaDriverGetVersion(&version) + static_cast<int>(trace.size());
   }"
-  WEIR_PEERS_TORCH_FITS)
+  WEIR_TORCH_FITS)
 unset(CMAKE_REQUIRED_LIBRARIES)
 unset(CMAKE_REQUIRED_QUIET)
-if(NOT WEIR_PEERS_TORCH_FITS)
+if(NOT WEIR_TORCH_FITS)
   message(FATAL_ERROR
-          "WEIR_PEERS: a program with PyTorch ${WEIR_PEERS_TORCH_VERSION} (${torch_dir}), the CUDA "
+          "WEIR_TORCH, WEIR_PEERS: a program with PyTorch ${WEIR_TORCH_VERSION} (${torch_dir}), the CUDA "
           "toolkit ${CUDAToolkit_VERSION} and ${runtime} does not build. CMake's log of errors in "
           "${CMAKE_BINARY_DIR}/CMakeFiles has the compiler's words. Known causes: a PyTorch before "
           "2.9; one built for another major version of CUDA, or for the old ABI of std::string")
 endif()
-message(STATUS "weir: PyTorch ${WEIR_PEERS_TORCH_VERSION}, CUDA runtime ${runtime}")
+message(STATUS "weir: PyTorch ${WEIR_TORCH_VERSION}, CUDA runtime ${runtime}")

@@ -1,0 +1,406 @@
+#include "torch/backend.h"
+
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <utility>
+
+#include "torch/errors.h"
+
+namespace weir::pytorch {
+namespace {
+
+std::atomic<Backend*> the_backend{nullptr};
+
+// PyTorch compares deleters by address: there is this one.
+void delete_block(void* block) { the_backend.load()->raw_delete(block); }
+
+c10::DeviceIndex current_device() {
+  c10::DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  return device;
+}
+
+struct PoolState final : c10::cuda::CUDACachingAllocator::AllocatorState {
+  c10::MempoolId_t pool;
+  std::vector<PlacedBlock> blocks;
+};
+
+}  // namespace
+
+Backend* installed() { return the_backend.load(); }
+
+void install(weir::Allocator& allocator) {
+  using c10::cuda::CUDACachingAllocator::CUDAAllocator;
+  CUDAAllocator* const before = c10::cuda::CUDACachingAllocator::allocator.load();
+  TORCH_CHECK(before == nullptr || !before->initialized(),
+              "weir: PyTorch has used CUDA already, with its own allocator: call weir.enable() "
+              "before anything uses CUDA, or start the program with `python -m weir run`");
+  TORCH_CHECK(the_backend.load() == nullptr, "weir: it is PyTorch's allocator already");
+  auto* const backend = new Backend(allocator);  // for as long as the process lives
+  the_backend.store(backend);
+  c10::cuda::CUDACachingAllocator::allocator.store(backend);
+  c10::SetAllocator(c10::kCUDA, backend, /*priority=*/255);
+}
+
+DeviceMemory& Backend::open(int device) {
+  const std::lock_guard lock(mutex_);
+  std::atomic<DeviceMemory*>& place = memories_.at(static_cast<std::size_t>(device));
+  if (DeviceMemory* const known = place.load()) return *known;
+  try {
+    owned_.push_back(
+        std::make_unique<DeviceMemory>(device, allocator_.device(device), allocator_.heap(device)));
+  } catch (const Exception& error) {
+    raise({error.code(), error.what()});
+  }
+  DeviceMemory& memory = *owned_.back();
+  for (const auto& observer : observers_) memory.on_out_of_memory(observer);
+  for (const auto& tracker : trackers_) memory.track(tracker);
+  if (history_.enabled) memory.set_history(history_, false);
+  memory.keep_freed(enabled_.load());
+  place.store(&memory);
+  return memory;
+}
+
+template <class Visit>
+void Backend::for_each(Visit&& visit) {
+  for (std::atomic<DeviceMemory*>& place : memories_) {
+    if (DeviceMemory* const memory = place.load()) visit(*memory);
+  }
+}
+
+DeviceMemory& Backend::owner(const void* pointer, const char* call) {
+  for (std::atomic<DeviceMemory*>& place : memories_) {
+    DeviceMemory* const memory = place.load();
+    if (memory != nullptr && memory->heap().find(pointer)) return *memory;
+  }
+  TORCH_CHECK(false, call, ": ", pointer,
+              " is no memory that Weir gave out: it was freed already, "
+              "or another allocator's");
+}
+
+c10::DataPtr Backend::allocate(std::size_t bytes) {
+  const c10::DeviceIndex device = current_device();
+  void* block = nullptr;
+  if (bytes != 0) {
+    block = raw_alloc(bytes);
+    if (const auto* trace = c10::impl::GPUTrace::get_trace()) {
+      (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(block));
+    }
+  }
+  return {block, block, &delete_block, c10::Device(c10::DeviceType::CUDA, device)};
+}
+
+c10::DeleterFnPtr Backend::raw_deleter() const { return &delete_block; }
+
+void Backend::copy_data(void* to, const void* from, std::size_t bytes) const {
+  C10_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice,
+                                 c10::cuda::getCurrentCUDAStream()));
+}
+
+void Backend::emptyCache(c10::MempoolId_t pool) {
+  for_each([&](DeviceMemory& memory) { memory.empty(pool); });
+}
+
+native::DeviceStats Backend::getDeviceStats(c10::DeviceIndex device) {
+  return memory(device).stats();
+}
+void Backend::resetAccumulatedStats(c10::DeviceIndex device) { memory(device).reset_accumulated(); }
+void Backend::resetPeakStats(c10::DeviceIndex device) { memory(device).reset_peaks(); }
+
+void* Backend::raw_alloc(std::size_t bytes) {
+  if (bytes == 0) return nullptr;
+  const c10::DeviceIndex device = current_device();
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
+  DeviceMemory& mine = memory(device);
+  Result<Stream> known = mine.streams().of(stream.stream(), Streams::lasts(stream));
+  if (!known.ok()) [[unlikely]]
+    raise(known.error());
+  return mine.allocate(Bytes{bytes}, *known);
+}
+
+void* Backend::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) return nullptr;
+  const c10::DeviceIndex device = current_device();
+  const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(device);
+  const bool lasts = stream == nullptr || (stream == current.stream() && Streams::lasts(current));
+  DeviceMemory& mine = memory(device);
+  return mine.allocate(Bytes{bytes}, check(mine.streams().of(stream, lasts)));
+}
+
+void Backend::raw_delete(void* block) {
+  if (block == nullptr) return;
+  if (const auto* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
+    (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(block));
+  }
+  if (shared_.any()) [[unlikely]]
+    shared_.forget(block);
+  for (std::atomic<DeviceMemory*>& place : memories_) {
+    DeviceMemory* const memory = place.load(std::memory_order_acquire);
+    if (memory != nullptr && (memory->heap().owns(block) || memory->pools().has_sources()) &&
+        memory->deallocate(block)) {
+      return;
+    }
+  }
+  TORCH_CHECK(false, "invalid device pointer: ", block,
+              " is not the beginning of memory that Weir gave out: it was freed already, or is "
+              "another allocator's");
+}
+
+void Backend::init(int device_count) { devices_.store(device_count); }
+
+double Backend::getMemoryFraction(c10::DeviceIndex device) { return memory(device).fraction(); }
+void Backend::setMemoryFraction(double fraction, c10::DeviceIndex device) {
+  memory(device).set_fraction(fraction);
+}
+
+std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> Backend::getExpandableSegmentSizes(
+    c10::DeviceIndex device) {
+  std::unordered_map<void*, std::size_t> sizes;
+  for (const native::SegmentInfo& segment : memory(device).segments({0, 0})) {
+    sizes[segment.stream] += segment.total_size;
+  }
+  std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> all;
+  for (const auto& [stream, size] : sizes) {
+    all.emplace_back(static_cast<cudaStream_t>(stream), /*small=*/false, size);
+  }
+  return all;
+}
+
+void Backend::enable(bool value) {
+  enabled_.store(value);
+  for_each([&](DeviceMemory& memory) { memory.keep_freed(value); });
+}
+
+void Backend::cacheInfo(c10::DeviceIndex device, std::size_t* largest) {
+  *largest = std::max<std::size_t>(*largest, memory(device).largest().count);
+}
+
+// A block is what is contiguous and stays: its pages may be others' beyond it.
+void* Backend::getBaseAllocation(void* pointer, std::size_t* size) {
+  const std::optional<BlockInfo> info = owner(pointer, "getBaseAllocation").heap().find(pointer);
+  TORCH_CHECK(info.has_value(), "getBaseAllocation: ", pointer, " was freed meanwhile");
+  if (size != nullptr) *size = info->bytes.count;
+  return info->address.pointer();
+}
+
+void Backend::recordStream(const c10::DataPtr& block, c10::cuda::CUDAStream stream) {
+  // Empty tensors have no memory; that of other allocators is not Weir's to keep.
+  if (block.get() == nullptr || block.get_deleter() != &delete_block) return;
+  bool known = false;
+  for_each([&](DeviceMemory& memory) {
+    if (known || (!memory.heap().owns(block.get()) && !memory.pools().has_sources())) return;
+    const Stream user = check(memory.streams().of(stream.stream(), Streams::lasts(stream)));
+    known = memory.record_stream(block.get(), user);
+  });
+  TORCH_CHECK(known, "recordStream: ", block.get(), " was freed already");
+}
+
+void Backend::fence(std::span<void* const> pointers, c10::DeviceIndex device, cudaStream_t stream) {
+  DeviceMemory& memory = this->memory(device);
+  const Stream user = check(memory.streams().of(stream, /*lasts=*/false));
+  std::vector<void*> blocks;
+  for (void* const pointer : pointers) {
+    if (pointer == nullptr) continue;
+    const std::optional<BlockInfo> info = memory.heap().find(pointer);
+    TORCH_CHECK(info.has_value(), "weir.fence: ", pointer, " is no memory of device ",
+                static_cast<int>(device), " that Weir gave out");
+    blocks.push_back(info->address.pointer());
+  }
+  check(memory.heap().fence(blocks, user));
+}
+
+void Backend::beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,
+                                  std::function<bool(cudaStream_t)> filter) {
+  DeviceMemory& mine = memory(device);
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
+  mine.pools().begin(pool, std::move(filter),
+                     check(mine.streams().of(stream.stream(), Streams::lasts(stream))));
+}
+void Backend::endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) {
+  memory(device).pools().end(pool);
+}
+void Backend::releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) {
+  memory(device).pools().release(pool);
+}
+int Backend::getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) {
+  return memory(device).pools().uses(pool);
+}
+void Backend::createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
+                                 std::shared_ptr<CUDAAllocator> source) {
+  memory(device).pools().retain(pool, std::move(source));
+}
+void Backend::setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use) {
+  memory(device).pools().set_use_on_oom(pool, use);
+}
+void Backend::setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) {
+  memory(device).pools().set_no_split(pool);
+}
+
+bool Backend::checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t pool,
+                                       const std::unordered_set<void*>& expected) {
+  const std::vector<PlacedBlock> live = memory(device).pools().blocks(pool);
+  return live.size() == expected.size() &&
+         std::all_of(live.begin(), live.end(), [&](const PlacedBlock& block) {
+           return expected.contains(block.address.pointer());
+         });
+}
+
+Backend::ShareableHandle Backend::shareIpcHandle(void* pointer) {
+  DeviceMemory& mine = owner(pointer, "shareIpcHandle");
+  return check(shared_.share(mine.heap(), mine.device(), pointer));
+}
+
+std::shared_ptr<void> Backend::getIpcDevPtr(std::string handle) {
+  const std::lock_guard lock(mutex_);
+  std::weak_ptr<void>& known = opened_[handle];
+  if (std::shared_ptr<void> open = known.lock()) return open;
+  auto* const device = dynamic_cast<CudaDevice*>(&allocator_.device(current_device()));
+  TORCH_CHECK(device != nullptr, "getIpcDevPtr: a simulated device can't open shared memory");
+  std::shared_ptr<void> open = check(open_shared(*device, handle));
+  known = open;
+  std::erase_if(opened_, [](const auto& each) { return each.second.expired(); });
+  return open;
+}
+
+bool Backend::isHistoryEnabled() {
+  const std::lock_guard lock(mutex_);
+  return history_.enabled;
+}
+
+void Backend::recordHistory(bool enabled, native::CreateContextFn context, std::size_t most_entries,
+                            native::RecordContext when, bool clear,
+                            const std::vector<std::string>& skip_actions) {
+  const History::Options options{enabled, context, most_entries, when, skip_actions};
+  {
+    const std::lock_guard lock(mutex_);
+    history_ = options;
+  }
+  for_each([&](DeviceMemory& memory) { memory.set_history(options, clear); });
+}
+
+void Backend::recordAnnotation(const std::vector<std::pair<std::string, std::string>>& metadata) {
+  const c10::DeviceIndex device = current_device();
+  memory(device).history().annotate(metadata);
+}
+
+void Backend::pushCompileContext(std::string& context) {
+  thread_notes().compile_contexts.push_back(context);
+}
+void Backend::popCompileContext() {
+  if (!thread_notes().compile_contexts.empty()) thread_notes().compile_contexts.pop_back();
+}
+void Backend::setUserMetadata(const std::string& metadata) {
+  thread_notes().user_metadata = metadata;
+}
+std::string Backend::getUserMetadata() { return thread_notes().user_metadata; }
+
+void Backend::attachOutOfMemoryObserver(
+    c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) {
+  {
+    const std::lock_guard lock(mutex_);
+    observers_.push_back(observer);
+  }
+  for_each([&](DeviceMemory& memory) { memory.on_out_of_memory(observer); });
+}
+
+void Backend::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) {
+  {
+    const std::lock_guard lock(mutex_);
+    trackers_.push_back(tracker);
+  }
+  for_each([&](DeviceMemory& memory) { memory.track(tracker); });
+}
+
+void Backend::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex reaches) {
+  // As PyTorch: `device` shall reach the memory of `reaches`.
+  const c10::cuda::CUDAGuard guard(device);
+  const cudaError_t enabled = cudaDeviceEnablePeerAccess(reaches, 0);
+  if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
+    (void)cudaGetLastError();
+  } else {
+    C10_CUDA_CHECK(enabled);
+  }
+  DeviceMemory& other = memory(reaches);
+  auto* const cuda = dynamic_cast<CudaDevice*>(&other.device());
+  if (cuda == nullptr) return;
+  cuda->add_peer(device);
+  check(other.heap().renew_access());
+}
+
+cudaError_t Backend::memcpyAsync(void* to, int to_device, const void* from, int from_device,
+                                 std::size_t bytes, cudaStream_t stream, bool p2p_enabled) {
+  if (p2p_enabled || to_device == from_device) {
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+  }
+  return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
+}
+
+std::shared_ptr<Backend::AllocatorState> Backend::getCheckpointState(c10::DeviceIndex device,
+                                                                     c10::MempoolId_t pool) {
+  auto state = std::make_shared<PoolState>();
+  state->pool = pool;
+  state->blocks = memory(device).pools().blocks(pool);
+  return state;
+}
+
+// All that is live counts as freed, and all of the state as allocated anew: what is in both stays
+// where it is, and has another owner afterwards.
+Backend::CheckpointDelta Backend::setCheckpointPoolState(c10::DeviceIndex device,
+                                                         std::shared_ptr<AllocatorState> state) {
+  const auto* const wanted = dynamic_cast<const PoolState*>(state.get());
+  TORCH_CHECK(wanted != nullptr, "setCheckpointPoolState: the state is another allocator's");
+  Pools& pools = memory(device).pools();
+  CheckpointDelta delta;
+  for (const PlacedBlock& block : pools.blocks(wanted->pool)) {
+    delta.ptrs_freed.push_back(block.address.pointer());
+  }
+  pools.restore(wanted->pool, wanted->blocks);
+  for (const PlacedBlock& block : wanted->blocks) {
+    void* const address = block.address.pointer();
+    delta.dataptrs_allocd.emplace_back(address, address, &delete_block,
+                                       c10::Device(c10::DeviceType::CUDA, device));
+  }
+  return delta;
+}
+
+Backend::SnapshotInfo Backend::snapshot(c10::MempoolId_t pool, bool include_traces) {
+  SnapshotInfo all;
+  const int devices = std::max(devices_.load(), 1);
+  all.device_traces.resize(static_cast<std::size_t>(devices));
+  for_each([&](DeviceMemory& memory) {
+    for (native::SegmentInfo& segment : memory.segments(pool)) {
+      all.segments.push_back(std::move(segment));
+    }
+    memory.history().snapshot_taken();
+    if (!include_traces) return;
+    all.device_traces.at(static_cast<std::size_t>(memory.number())) = memory.history().entries();
+    for (native::AnnotationEntry& entry : memory.history().annotations()) {
+      all.external_annotations.push_back(std::move(entry));
+    }
+  });
+  const auto to_unix = clock_.makeConverter();
+  const auto in_microseconds = [&](native::trace_time_& time) {
+    time.t_ = to_unix(time.approx_t_) / 1000;
+  };
+  for (auto& trace : all.device_traces) {
+    for (native::TraceEntry& entry : trace) in_microseconds(entry.time_);
+  }
+  for (native::AnnotationEntry& entry : all.external_annotations) in_microseconds(entry.time_);
+  using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+  using CudaConfig = c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
+  auto& config = all.config_metadata;
+  config.garbage_collection_threshold = Config::garbage_collection_threshold();
+  config.max_split_size = Config::max_split_size();
+  config.pinned_num_register_threads = CudaConfig::pinned_num_register_threads();
+  config.expandable_segments = CudaConfig::expandable_segments();
+  config.release_lock_on_malloc = CudaConfig::release_lock_on_cudamalloc();
+  config.pinned_use_host_register = CudaConfig::pinned_use_cuda_host_register();
+  config.graph_capture_record_stream_reuse = CudaConfig::graph_capture_record_stream_reuse();
+  config.last_allocator_settings = c10::CachingAllocator::getAllocatorSettings();
+  config.roundup_power2_divisions = Config::roundup_power2_divisions();
+  return all;
+}
+
+}  // namespace weir::pytorch

@@ -1,0 +1,135 @@
+// Weir as PyTorch's CUDA allocator: every virtual function of CUDAAllocator, for all devices.
+//
+// One for the process, which outlives everything else: tensors may be freed while it exits.
+#pragma once
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/util/ApproximateClock.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "torch/device_memory.h"
+#include "torch/ipc.h"
+#include "weir/allocator.h"
+
+namespace weir::pytorch {
+
+class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
+ public:
+  using SnapshotInfo = c10::cuda::CUDACachingAllocator::SnapshotInfo;
+  using ShareableHandle = c10::cuda::CUDACachingAllocator::ShareableHandle;
+  using CheckpointDelta = c10::cuda::CUDACachingAllocator::CheckpointDelta;
+  using AllocatorState = c10::cuda::CUDACachingAllocator::AllocatorState;
+  using CUDAAllocator::recordStream;
+
+  // `allocator` must outlive this.
+  explicit Backend(weir::Allocator& allocator) : allocator_(allocator) {}
+
+  // The memory of one device; opened when it is first asked for.
+  DeviceMemory& memory(int device) {
+    DeviceMemory* const known = memories_.at(static_cast<std::size_t>(device)).load();
+    return known != nullptr ? *known : open(device);
+  }
+
+  // c10::Allocator
+  c10::DataPtr allocate(std::size_t bytes) override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  void copy_data(void* to, const void* from, std::size_t bytes) const override;
+
+  // c10::DeviceAllocator
+  bool initialized() override { return devices_.load() > 0; }
+  void emptyCache(c10::MempoolId_t pool) override;
+  native::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
+  void resetAccumulatedStats(c10::DeviceIndex device) override;
+  void resetPeakStats(c10::DeviceIndex device) override;
+
+  // CUDAAllocator
+  void* raw_alloc(std::size_t bytes) override;
+  void* raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) override;
+  void raw_delete(void* block) override;
+  void init(int device_count) override;
+  double getMemoryFraction(c10::DeviceIndex device) override;
+  void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
+  std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> getExpandableSegmentSizes(
+      c10::DeviceIndex device) override;
+  void enable(bool value) override;
+  bool isEnabled() const override { return enabled_.load(); }
+  void cacheInfo(c10::DeviceIndex device, std::size_t* largest) override;
+  void* getBaseAllocation(void* pointer, std::size_t* size) override;
+  void recordStream(const c10::DataPtr& block, c10::cuda::CUDAStream stream) override;
+  SnapshotInfo snapshot(c10::MempoolId_t pool, bool include_traces) override;
+  void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,
+                           std::function<bool(cudaStream_t)> filter) override;
+  void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) override;
+  void releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) override;
+  int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) override;
+  void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
+                          std::shared_ptr<CUDAAllocator> source) override;
+  void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use) override;
+  void setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) override;
+  bool checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t pool,
+                                const std::unordered_set<void*>& expected) override;
+  ShareableHandle shareIpcHandle(void* pointer) override;
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
+  bool isHistoryEnabled() override;
+  void recordHistory(bool enabled, native::CreateContextFn context, std::size_t most_entries,
+                     native::RecordContext when, bool clear,
+                     const std::vector<std::string>& skip_actions) override;
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& metadata) override;
+  void pushCompileContext(std::string& context) override;
+  void popCompileContext() override;
+  void setUserMetadata(const std::string& metadata) override;
+  std::string getUserMetadata() override;
+  void attachOutOfMemoryObserver(
+      c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) override;
+  void attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) override;
+  void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex reaches) override;
+  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device,
+                          std::size_t bytes, cudaStream_t stream, bool p2p_enabled) override;
+  std::shared_ptr<AllocatorState> getCheckpointState(c10::DeviceIndex device,
+                                                     c10::MempoolId_t pool) override;
+  CheckpointDelta setCheckpointPoolState(c10::DeviceIndex device,
+                                         std::shared_ptr<AllocatorState> state) override;
+  // PyTorch's Python asks whether that is "native" before it calls what only its own can do; and
+  // this can do all of it.
+  std::string name() override { return "native"; }
+
+  // Work queued so far on `stream` uses the blocks that these pointers point into: weir.fence().
+  void fence(std::span<void* const> pointers, c10::DeviceIndex device, cudaStream_t stream);
+
+ private:
+  static constexpr std::size_t kMostDevices = 64;
+
+  DeviceMemory& open(int device);
+  // Calls visit(memory) for each that is open.
+  template <class Visit>
+  void for_each(Visit&& visit);
+  DeviceMemory& owner(const void* pointer, const char* call);
+
+  weir::Allocator& allocator_;
+  std::atomic<int> devices_{0};
+  std::atomic<bool> enabled_{true};
+  std::array<std::atomic<DeviceMemory*>, kMostDevices> memories_{};
+  SharedBlocks shared_;
+  c10::ApproximateClockToUnixTimeConverter clock_;
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<DeviceMemory>> owned_;  // guarded by mutex_
+  History::Options history_;                          // guarded by mutex_; for devices opened later
+  std::vector<c10::cuda::CUDACachingAllocator::OutOfMemoryObserver> observers_;  // by mutex_
+  std::vector<native::AllocatorTraceTracker> trackers_;                          // by mutex_
+  std::unordered_map<std::string, std::weak_ptr<void>> opened_;                  // by mutex_
+};
+
+// The one that is in use, once install() was called.
+Backend* installed();
+// Makes a backend the allocator of this process. Throws c10::Error if CUDA was used before.
+void install(weir::Allocator& allocator);
+
+}  // namespace weir::pytorch

@@ -1,0 +1,254 @@
+#include "torch/device_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "torch/errors.h"
+#include "torch/segments.h"
+
+namespace weir::pytorch {
+namespace {
+
+Bytes total_of(Device& device) {
+  const Result<MemoryInfo> memory = device.memory_info();
+  return memory ? memory->total : 0_B;
+}
+
+// As PyTorch writes sizes in its own message, which programs look for.
+std::string size_text(Bytes bytes) {
+  const auto count = static_cast<double>(bytes.count);
+  if (bytes <= 1_KiB) return fmt::format("{} bytes", bytes.count);
+  if (bytes <= 1_MiB) return fmt::format("{:.2f} KiB", count / 1024);
+  if (bytes <= 1_GiB) return fmt::format("{:.2f} MiB", count / (1024 * 1024));
+  return fmt::format("{:.2f} GiB", count / (1024 * 1024 * 1024));
+}
+
+// Calls back those who registered with PyTorch to free memory when it runs short.
+bool call_free_memory_callbacks() {
+  bool freed = false;
+  auto* const registry = c10::FreeCudaMemoryCallbacksRegistry();
+  for (const std::string& name : registry->Keys()) {
+    freed = registry->Create(name)->Execute() || freed;
+  }
+  return freed;
+}
+
+}  // namespace
+
+void raise(const Error& error) { TORCH_CHECK(false, "weir: ", error.message()); }
+
+DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap)
+    : number_(number),
+      device_(device),
+      heap_(heap),
+      streams_(device),
+      pools_(heap, device),
+      history_(number, streams_),
+      total_(total_of(device)) {
+  heap_.on_out_of_memory([this](Bytes) {
+    (void)call_free_memory_callbacks();
+    const std::lock_guard lock(mutex_);
+    ++counts_.retries;
+  });
+}
+
+DeviceMemory::~DeviceMemory() { heap_.stop_recording(history_); }
+
+void* DeviceMemory::allocate(Bytes bytes, Stream stream) {
+  if (history_.enabled() || pools_.has_sources()) [[unlikely]]
+    return allocate_told(bytes, stream);
+  Result<void*> block = heap_.allocate(bytes, stream);
+  if (!block.ok()) [[unlikely]]
+    return allocate_told(bytes, stream);
+  return *block;
+}
+
+void* DeviceMemory::allocate_told(Bytes bytes, Stream stream) {
+  const auto handle = static_cast<cudaStream_t>(stream.handle);
+  if (SourcePool* const source = pools_.source_for(handle)) return source->allocate(bytes, handle);
+  History::Context context = history_.enabled() ? history_.context_of_allocation() : nullptr;
+  Result<void*> block = heap_.allocate(bytes, stream);
+  if (!block.ok()) {
+    void* const reserve = block.error().code() == ErrorCode::out_of_memory
+                              ? pools_.allocate_from_reserve(bytes, stream)
+                              : nullptr;
+    if (reserve == nullptr) fail(bytes, stream, block.error());
+    block = reserve;
+  }
+  if (history_.enabled()) {
+    const std::optional<BlockInfo> info = heap_.find(*block);
+    history_.allocated(*block, info ? info->bytes : round_up(bytes, kGrain), stream,
+                       info ? pools_.id_of(info->pool) : c10::MempoolId_t{0, 0},
+                       std::move(context));
+  }
+  return *block;
+}
+
+bool DeviceMemory::deallocate(void* block) {
+  if (history_.enabled() || pools_.has_sources() || !keeps_freed_.load(std::memory_order_relaxed))
+      [[unlikely]]
+    return deallocate_told(block);
+  return heap_.deallocate(block).ok();
+}
+
+bool DeviceMemory::deallocate_told(void* block) {
+  if (SourcePool* const source = pools_.source_of(block)) return source->deallocate(block), true;
+  const std::optional<BlockInfo> info = heap_.find(block);
+  if (!info || info->address.pointer() != block) return false;
+  if (history_.enabled()) {
+    const Stream stream{.handle = streams_.handle_of(info->stream), .id = info->stream};
+    history_.freeing(block, info->bytes, stream, pools_.id_of(info->pool));
+  }
+  check(heap_.deallocate(block));
+  if (!keeps_freed_.load(std::memory_order_relaxed)) (void)heap_.trim();
+  return true;
+}
+
+bool DeviceMemory::record_stream(void* block, Stream user) {
+  if (SourcePool* const source = pools_.source_of(block)) {
+    source->source().recordStream(
+        at::DataPtr(block,
+                    c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(number_))),
+        c10::cuda::getStreamFromExternal(static_cast<cudaStream_t>(user.handle),
+                                         static_cast<c10::DeviceIndex>(number_)));
+    return true;
+  }
+  const Status recorded = heap_.record_stream(block, user);
+  if (recorded.ok()) return true;
+  if (recorded.error().code() == ErrorCode::unknown_pointer) return false;
+  raise(recorded.error());
+}
+
+void DeviceMemory::fail(Bytes bytes, Stream stream, const Error& error) {
+  if (error.code() != ErrorCode::out_of_memory) raise(error);
+  const Result<MemoryInfo> memory = device_.memory_info();
+  const Bytes free = memory ? memory->free : 0_B;
+  History::Context context = history_.enabled() ? history_.context_of_allocation() : nullptr;
+  history_.out_of_memory(bytes, free, stream, std::move(context));
+  std::vector<c10::cuda::CUDACachingAllocator::OutOfMemoryObserver> observers;
+  Bytes limit;
+  {
+    const std::lock_guard lock(mutex_);
+    ++counts_.out_of_memory;
+    observers = observers_;
+    limit = fraction_ < 1
+                ? Bytes{static_cast<std::uint64_t>(static_cast<double>(total_.count) * fraction_)}
+                : total_;
+  }
+  for (const auto& observe : observers) {
+    observe(number_, static_cast<std::int64_t>(bytes.count), limit.count, free.count);
+  }
+  TORCH_CHECK_WITH(OutOfMemoryError, false, what_holds_memory(bytes, free), error.message());
+}
+
+std::string DeviceMemory::what_holds_memory(Bytes bytes, Bytes free) const {
+  const Statistics now = heap_.statistics();
+  std::string limit;
+  if (const double share = fraction(); share < 1) {
+    limit = fmt::format(
+        "{} allowed; ",
+        size_text(Bytes{static_cast<std::uint64_t>(static_cast<double>(total_.count) * share)}));
+  }
+  return fmt::format(
+      "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is "
+      "free. {}Of the allocated memory {} is allocated by PyTorch, and {} is reserved by PyTorch "
+      "but unallocated. Weir: ",
+      size_text(bytes), number_, size_text(total_), size_text(free), limit,
+      size_text({now.live_bytes.current}),
+      size_text({now.reserved_bytes.current - now.live_bytes.current}));
+}
+
+void DeviceMemory::set_fraction(double fraction) {
+  TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction:", fraction,
+              ". Please set within [0, 1].");
+  {
+    const std::lock_guard lock(mutex_);
+    fraction_ = fraction;
+  }
+  // No limit at all is 0 to the heap, so that a fraction of 0 leaves one byte.
+  const auto bytes = static_cast<std::uint64_t>(static_cast<double>(total_.count) * fraction);
+  heap_.set_limit(fraction >= 1 ? 0_B : Bytes{std::max<std::uint64_t>(bytes, 1)});
+}
+
+double DeviceMemory::fraction() const {
+  const std::lock_guard lock(mutex_);
+  return fraction_;
+}
+
+void DeviceMemory::on_out_of_memory(c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) {
+  const std::lock_guard lock(mutex_);
+  observers_.push_back(std::move(observer));
+}
+
+void DeviceMemory::empty(c10::MempoolId_t pool) {
+  if (pool != c10::MempoolId_t{0, 0}) return pools_.empty(pool);
+  pools_.empty_all_sources();
+  check(heap_.trim(0_B, Trim::waits));
+}
+
+c10::CachingDeviceAllocator::DeviceStats DeviceMemory::stats() const {
+  const Statistics now = heap_.statistics();
+  const std::lock_guard lock(mutex_);
+  return device_stats(now, before_, counts_);
+}
+
+void DeviceMemory::reset_accumulated() {
+  Statistics now = heap_.statistics();
+  const std::lock_guard lock(mutex_);
+  before_ = std::move(now);
+  counts_ = {};
+}
+
+void DeviceMemory::reset_peaks() { heap_.reset_peaks(); }
+
+std::vector<c10::CachingDeviceAllocator::SegmentInfo> DeviceMemory::segments(
+    c10::MempoolId_t pool) {
+  SegmentNames names;
+  names.device = number_;
+  names.stream = [this](std::uint64_t id) { return streams_.handle_of(id); };
+  names.pool = [this](std::uint64_t id) { return pools_.id_of(id); };
+  names.context = [this](const void* block) { return history_.context_of(block); };
+  std::vector<c10::CachingDeviceAllocator::SegmentInfo> segments =
+      segments_of(heap_.snapshot(), names);
+  for (const auto& [id, source] : pools_.sources()) {
+    add_segments_of(*source, id, names, segments);
+  }
+  if (pool != c10::MempoolId_t{0, 0}) {
+    std::erase_if(segments, [&](const auto& each) { return each.owner_private_pool_id != pool; });
+  }
+  return segments;
+}
+
+void DeviceMemory::set_history(const History::Options& options, bool clear) {
+  history_.set(options, clear);
+  listen();
+}
+
+void DeviceMemory::track(native::AllocatorTraceTracker tracker) {
+  history_.track(std::move(tracker));
+  listen();
+}
+
+// Events of mappings are had from the heap only while somebody wants them: they cost time.
+void DeviceMemory::listen() {
+  const std::lock_guard lock(mutex_);
+  const bool wanted = history_.wants_events();
+  if (wanted == listening_) return;
+  listening_ = wanted;
+  if (wanted) {
+    heap_.start_recording(history_);
+  } else {
+    (void)heap_.stop_recording(history_);
+  }
+}
+
+Bytes DeviceMemory::largest() const {
+  const Statistics now = heap_.statistics();
+  const Result<MemoryInfo> memory = device_.memory_info();
+  const Bytes idle{now.reserved_bytes.current - now.leased_bytes.current};
+  return idle + (memory ? memory->free : 0_B);
+}
+
+}  // namespace weir::pytorch

@@ -1,0 +1,87 @@
+// One device's memory, as PyTorch sees it: a device heap, its pools, its history, its limit.
+//
+// Knows PyTorch's types and no driver but through Device, so that it is tested on a simulated one.
+#pragma once
+
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "torch/history.h"
+#include "torch/pools.h"
+#include "torch/statistics.h"
+#include "torch/streams.h"
+#include "weir/device_heap.h"
+
+namespace weir::pytorch {
+
+// Threads: self-synchronised. Errors are c10::Error; out of memory c10::OutOfMemoryError.
+class DeviceMemory {
+ public:
+  // Both must outlive this.
+  DeviceMemory(int number, Device& device, DeviceHeap& heap);
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  int number() const { return number_; }
+  Device& device() { return device_; }
+  DeviceHeap& heap() { return heap_; }
+  Pools& pools() { return pools_; }
+  History& history() { return history_; }
+  Streams& streams() { return streams_; }
+
+  void* allocate(Bytes bytes, Stream stream);
+  // False: it is none of this device's.
+  bool deallocate(void* block);
+  bool record_stream(void* block, Stream user);
+  // While it is off, freed memory goes back to the driver at once.
+  void keep_freed(bool keep) { keeps_freed_.store(keep, std::memory_order_relaxed); }
+
+  // Of all memory, in (0, 1].
+  void set_fraction(double fraction);
+  double fraction() const;
+  void on_out_of_memory(c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer);
+
+  // What is free goes back to the driver, or what of it belongs to that pool. The host waits for
+  // work that still uses it.
+  void empty(c10::MempoolId_t pool);
+
+  c10::CachingDeviceAllocator::DeviceStats stats() const;
+  void reset_accumulated();
+  void reset_peaks();
+  std::vector<c10::CachingDeviceAllocator::SegmentInfo> segments(c10::MempoolId_t pool);
+  void set_history(const History::Options& options, bool clear);
+  void track(native::AllocatorTraceTracker tracker);
+  // The largest block that could be had now.
+  Bytes largest() const;
+
+ private:
+  // The common ways, where nobody wants to know.
+  [[gnu::noinline]] void* allocate_told(Bytes bytes, Stream stream);
+  [[gnu::noinline]] bool deallocate_told(void* block);
+  [[noreturn]] void fail(Bytes bytes, Stream stream, const Error& error);
+  std::string what_holds_memory(Bytes bytes, Bytes free) const;
+  void listen();
+  void note_ways();
+
+  const int number_;
+  Device& device_;
+  DeviceHeap& heap_;
+  Streams streams_;
+  Pools pools_;
+  History history_;
+  const Bytes total_;
+  std::atomic<bool> keeps_freed_{true};
+
+  mutable std::mutex mutex_;
+  double fraction_ = 1;     // guarded by mutex_
+  Counts counts_;           // guarded by mutex_
+  Statistics before_;       // guarded by mutex_; at the last reset_accumulated()
+  bool listening_ = false;  // guarded by mutex_; history_ is a sink of heap_
+  std::vector<c10::cuda::CUDACachingAllocator::OutOfMemoryObserver> observers_;  // by mutex_
+};
+
+}  // namespace weir::pytorch

@@ -1,0 +1,145 @@
+#include "torch/history.h"
+
+#include <c10/util/ApproximateClock.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace weir::pytorch {
+
+using native::RecordContext;
+using native::TraceEntry;
+
+ThreadNotes& thread_notes() {
+  thread_local ThreadNotes notes;
+  return notes;
+}
+
+void History::set(const Options& options, bool clear) {
+  TORCH_CHECK(options.when == RecordContext::NEVER || options.context != nullptr,
+              "recordHistory: stacks are wanted, and there is nothing to gather them with");
+  std::vector<Action> skipped;
+  for (const std::string& action : options.skip_actions) {
+    skipped.push_back(native::parseTraceEntryAction(action));
+  }
+  const std::lock_guard lock(mutex_);
+  options_ = options;
+  options_.most_entries = std::max<std::size_t>(options.most_entries, 1);
+  skipped_ = std::move(skipped);
+  if (!options.enabled || clear) {
+    entries_.clear();
+    annotations_.clear();
+  }
+  if (!options.enabled) contexts_.clear();
+  enabled_.store(options.enabled, std::memory_order_relaxed);
+}
+
+bool History::wants_events() const {
+  const std::lock_guard lock(mutex_);
+  return options_.enabled || !trackers_.empty();
+}
+
+void History::track(native::AllocatorTraceTracker tracker) {
+  const std::lock_guard lock(mutex_);
+  trackers_.push_back(std::move(tracker));
+}
+
+// Gathered before any lock: it may need Python's.
+History::Context History::context_of_allocation() const {
+  native::CreateContextFn gather = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (options_.when >= RecordContext::STATE) gather = options_.context;
+  }
+  return gather == nullptr ? nullptr : gather();
+}
+
+void History::allocated(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool,
+                        Context context) {
+  const std::lock_guard lock(mutex_);
+  if (!options_.enabled) return;
+  contexts_[block] = context;
+  add(TraceEntry(TraceEntry::ALLOC, static_cast<c10::DeviceIndex>(device_),
+                 Address::of(block).value, bytes.count, stream.handle, pool,
+                 c10::getApproximateTime(),
+                 options_.when >= RecordContext::ALLOC ? std::move(context) : nullptr));
+}
+
+void History::freeing(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool) {
+  native::CreateContextFn gather = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!options_.enabled) return;
+    if (options_.when >= RecordContext::ALL) gather = options_.context;
+  }
+  const Context context = gather == nullptr ? nullptr : gather();
+  const std::lock_guard lock(mutex_);
+  contexts_.erase(block);
+  for (const Action action : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED}) {
+    add(TraceEntry(action, static_cast<c10::DeviceIndex>(device_), Address::of(block).value,
+                   bytes.count, stream.handle, pool, c10::getApproximateTime(), context));
+  }
+}
+
+void History::out_of_memory(Bytes wanted, Bytes free, Stream stream, Context context) {
+  const std::lock_guard lock(mutex_);
+  add(TraceEntry(TraceEntry::OOM, static_cast<c10::DeviceIndex>(device_), free.count, wanted.count,
+                 stream.handle, {0, 0}, c10::getApproximateTime(), std::move(context)));
+}
+
+void History::snapshot_taken() {
+  const std::lock_guard lock(mutex_);
+  add(TraceEntry(TraceEntry::SNAPSHOT, static_cast<c10::DeviceIndex>(device_), 0, 0, nullptr,
+                 {0, 0}, c10::getApproximateTime()));
+}
+
+void History::annotate(const std::vector<std::pair<std::string, std::string>>& metadata) {
+  const std::lock_guard lock(mutex_);
+  if (!options_.enabled) return;
+  native::AnnotationEntry entry(static_cast<c10::DeviceIndex>(device_), c10::getApproximateTime());
+  for (const auto& [name, value] : metadata) entry.recordUserMetadata(name, value);
+  annotations_.push_back(std::move(entry));
+  if (annotations_.size() > options_.most_entries) annotations_.pop_front();
+}
+
+// A mapping is what PyTorch calls a segment that is mapped.
+void History::on_event(const Event& event) {
+  const std::lock_guard lock(mutex_);
+  if (event.kind == EventKind::heap_open) streams_of_heaps_[event.heap.value] = event.stream;
+  if (event.kind != EventKind::map && event.kind != EventKind::unmap) return;
+  const Action action =
+      event.kind == EventKind::map ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_UNMAP;
+  void* const stream = streams_.handle_of(streams_of_heaps_[event.heap.value]);
+  add(TraceEntry(action, static_cast<c10::DeviceIndex>(device_), event.address.value,
+                 event.bytes.count, stream, {0, 0}, c10::getApproximateTime()));
+}
+
+// With mutex_ held.
+void History::add(native::TraceEntry entry) {
+  const ThreadNotes& notes = thread_notes();
+  if (!notes.compile_contexts.empty()) entry.compile_context_ = notes.compile_contexts.back();
+  entry.user_metadata_ = notes.user_metadata;
+  for (const native::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
+  if (!options_.enabled) return;
+  if (std::find(skipped_.begin(), skipped_.end(), entry.action_) != skipped_.end()) return;
+  entries_.push_back(std::move(entry));
+  while (entries_.size() > options_.most_entries) entries_.pop_front();
+}
+
+History::Context History::context_of(const void* block) const {
+  const std::lock_guard lock(mutex_);
+  const auto known = contexts_.find(block);
+  return known == contexts_.end() ? nullptr : known->second;
+}
+
+std::vector<native::TraceEntry> History::entries() const {
+  const std::lock_guard lock(mutex_);
+  return {entries_.begin(), entries_.end()};
+}
+
+std::vector<native::AnnotationEntry> History::annotations() const {
+  const std::lock_guard lock(mutex_);
+  return {annotations_.begin(), annotations_.end()};
+}
+
+}  // namespace weir::pytorch

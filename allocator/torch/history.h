@@ -1,0 +1,85 @@
+// What PyTorch's memory history asks for: the latest events, with the contexts (stacks) in which
+// memory was allocated and freed, and whoever wants to hear of segments as they come and go.
+#pragma once
+
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "torch/streams.h"
+#include "weir/event.h"
+#include "weir/types.h"
+
+namespace weir::pytorch {
+
+namespace native = c10::CachingDeviceAllocator;
+
+// Of the calling thread: what torch.compile is at work on, and what the program noted.
+struct ThreadNotes {
+  std::vector<std::string> compile_contexts;
+  std::string user_metadata;
+};
+ThreadNotes& thread_notes();
+
+// Of one device. As an EventSink it hears of mappings: PyTorch's segments.
+// Threads: self-synchronised. Trackers are called under the history's lock, in the order of events.
+class History final : public EventSink {
+ public:
+  struct Options {
+    bool enabled = false;
+    native::CreateContextFn context = nullptr;  // null: no stacks
+    std::size_t most_entries = 1;
+    native::RecordContext when = native::RecordContext::NEVER;
+    std::vector<std::string> skip_actions;
+  };
+  using Context = std::shared_ptr<c10::GatheredContext>;
+  using Action = native::TraceEntry::Action;
+
+  History(int device, const Streams& streams) : device_(device), streams_(streams) {}
+
+  // Throws c10::Error for an action to skip that PyTorch does not know.
+  void set(const Options& options, bool clear);
+  // Do allocations and frees have to be told?
+  bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
+  // Does anybody want the events of mappings?
+  bool wants_events() const;
+  void track(native::AllocatorTraceTracker tracker);
+
+  // Before an allocation: the caller's stack, if one is wanted for it.
+  Context context_of_allocation() const;
+  void allocated(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool, Context context);
+  void freeing(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool);
+  void out_of_memory(Bytes wanted, Bytes free, Stream stream, Context context);
+  void snapshot_taken();
+  void annotate(const std::vector<std::pair<std::string, std::string>>& metadata);
+
+  void on_event(const Event& event) override;
+
+  Context context_of(const void* block) const;
+  std::vector<native::TraceEntry> entries() const;  // oldest first
+  std::vector<native::AnnotationEntry> annotations() const;
+
+ private:
+  void add(native::TraceEntry entry);
+
+  const int device_;
+  const Streams& streams_;
+  std::atomic<bool> enabled_{false};
+
+  mutable std::mutex mutex_;
+  Options options_;                                    // guarded by mutex_
+  std::vector<Action> skipped_;                        // guarded by mutex_
+  std::deque<native::TraceEntry> entries_;             // guarded by mutex_
+  std::deque<native::AnnotationEntry> annotations_;    // guarded by mutex_
+  std::unordered_map<const void*, Context> contexts_;  // guarded by mutex_; of live blocks
+  std::unordered_map<std::uint32_t, std::uint64_t> streams_of_heaps_;  // guarded by mutex_
+  std::vector<native::AllocatorTraceTracker> trackers_;                // guarded by mutex_
+};
+
+}  // namespace weir::pytorch

@@ -1,0 +1,119 @@
+#include "torch/segments.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+namespace weir::pytorch {
+namespace {
+
+using c10::CachingDeviceAllocator::SegmentInfo;
+
+// The live blocks that have bytes in [begin, begin + bytes): from the first on, while they do.
+template <class Visit>
+void for_each_block_in(const HeapSnapshot& snapshot, Address begin, Bytes bytes, Visit&& visit) {
+  auto at = std::lower_bound(snapshot.blocks.begin(), snapshot.blocks.end(), begin,
+                             [](const BlockInfo& block, Address address) {
+                               return block.address + block.bytes <= address;
+                             });
+  for (; at != snapshot.blocks.end() && at->address < begin + bytes; ++at) visit(*at);
+}
+
+// One page: its live bytes through each mapping, then what is left, at the first mapping.
+void add_page(const HeapSnapshot& snapshot, const PageInfo& page, std::vector<Piece>& pieces) {
+  std::map<std::uint64_t, Bytes> used;  // by offset in the page
+  for (const MappingInfo& mapping : page.mapped_at) {
+    for_each_block_in(snapshot, mapping.address, page.bytes, [&](const BlockInfo& block) {
+      const Address from = std::max(block.address, mapping.address);
+      const Address to = std::min(block.address + block.bytes, mapping.address + page.bytes);
+      pieces.push_back({from, to - from, mapping.heap, &block});
+      used[(from - mapping.address).count] = to - from;
+    });
+  }
+  if (page.mapped_at.empty()) return;
+  const MappingInfo& first = page.mapped_at.front();
+  Bytes at;
+  const auto free_up_to = [&](Bytes end) {
+    if (at < end) pieces.push_back({first.address + at, end - at, first.heap});
+  };
+  for (const auto& [offset, bytes] : used) {
+    free_up_to({offset});
+    at = Bytes{offset} + bytes;
+  }
+  free_up_to(page.bytes);
+}
+
+}  // namespace
+
+std::vector<Piece> pieces_of(const HeapSnapshot& snapshot) {
+  std::vector<Piece> pieces;
+  for (const PageInfo& page : snapshot.pages) add_page(snapshot, page, pieces);
+  std::sort(pieces.begin(), pieces.end(),
+            [](const Piece& a, const Piece& b) { return a.address < b.address; });
+  return pieces;
+}
+
+std::vector<SegmentInfo> segments_of(const HeapSnapshot& snapshot, const SegmentNames& names) {
+  std::unordered_map<std::uint32_t, const HeapInfo*> heaps;
+  for (const HeapInfo& heap : snapshot.heaps) heaps[heap.heap.value] = &heap;
+  std::vector<SegmentInfo> segments;
+  const Piece* before = nullptr;
+  const std::vector<Piece> pieces = pieces_of(snapshot);
+  for (const Piece& piece : pieces) {
+    const bool goes_on = before != nullptr && before->heap == piece.heap &&
+                         before->address + before->bytes == piece.address;
+    if (!goes_on) {
+      SegmentInfo& segment = segments.emplace_back();
+      segment.device = static_cast<c10::DeviceIndex>(names.device);
+      segment.address = piece.address.value;
+      segment.is_large = true;
+      segment.is_expandable = true;
+      if (const auto heap = heaps.find(piece.heap.value); heap != heaps.end()) {
+        segment.stream = names.stream(heap->second->stream);
+        segment.owner_private_pool_id = names.pool(heap->second->pool);
+      }
+    }
+    SegmentInfo& segment = segments.back();
+    segment.total_size += piece.bytes.count;
+    const bool same_block = goes_on && before->block == piece.block;
+    before = &piece;
+    if (piece.block != nullptr) {
+      segment.allocated_size += piece.bytes.count;
+      segment.active_size += piece.bytes.count;
+    }
+    if (same_block) {
+      segment.blocks.back().size += piece.bytes.count;
+      continue;
+    }
+    c10::CachingDeviceAllocator::BlockInfo& block = segment.blocks.emplace_back();
+    block.size = piece.bytes.count;
+    if (piece.block == nullptr) continue;
+    block.allocated = block.active = true;
+    block.requested_size = piece.block->requested.count;
+    block.context_when_allocated = names.context(piece.block->address.pointer());
+    segment.requested_size += piece.block->requested.count;
+  }
+  return segments;
+}
+
+void add_segments_of(const SourcePool& pool, c10::MempoolId_t id, const SegmentNames& names,
+                     std::vector<SegmentInfo>& segments) {
+  for (const SourcePool::Block& block : pool.blocks()) {
+    SegmentInfo& segment = segments.emplace_back();
+    segment.device = static_cast<c10::DeviceIndex>(names.device);
+    segment.address = Address::of(block.address).value;
+    segment.is_large = true;
+    segment.stream = block.stream;
+    segment.owner_private_pool_id = id;
+    segment.total_size = block.bytes.count;
+    c10::CachingDeviceAllocator::BlockInfo& only = segment.blocks.emplace_back();
+    only.size = block.bytes.count;
+    only.allocated = only.active = block.live;
+    if (!block.live) continue;
+    only.requested_size = segment.requested_size = block.requested.count;
+    segment.allocated_size = segment.active_size = block.bytes.count;
+  }
+}
+
+}  // namespace weir::pytorch

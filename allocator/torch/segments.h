@@ -1,0 +1,42 @@
+// A device heap's memory as PyTorch's snapshots show it: segments, tiled by blocks.
+//
+// Weir maps a page at several addresses. Here each byte of physical memory is shown once: where a
+// live block has it, at that block's address; else at the first address of its page. So the sizes
+// of the segments add up to the memory that is held, and the blocks of a segment tile it. A segment
+// is what lies side by side in the addresses of one stream.
+#pragma once
+
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <functional>
+#include <vector>
+
+#include "torch/source_pool.h"
+#include "weir/device_heap.h"
+
+namespace weir::pytorch {
+
+struct Piece {
+  Address address;
+  Bytes bytes;
+  HeapId heap;
+  const BlockInfo* block = nullptr;  // into the snapshot; null: free
+};
+
+// By address; the bytes of a block may come in several pieces, one behind the other.
+std::vector<Piece> pieces_of(const HeapSnapshot& snapshot);
+
+struct SegmentNames {
+  int device = 0;
+  std::function<void*(std::uint64_t)> stream;           // handle of a Stream::id
+  std::function<c10::MempoolId_t(std::uint64_t)> pool;  // of a GraphPool::id()
+  std::function<std::shared_ptr<c10::GatheredContext>(const void*)> context;  // of a live block
+};
+std::vector<c10::CachingDeviceAllocator::SegmentInfo> segments_of(const HeapSnapshot& snapshot,
+                                                                  const SegmentNames& names);
+
+// Those of a pool with a source of its own: a block each.
+void add_segments_of(const SourcePool& pool, c10::MempoolId_t id, const SegmentNames& names,
+                     std::vector<c10::CachingDeviceAllocator::SegmentInfo>& segments);
+
+}  // namespace weir::pytorch

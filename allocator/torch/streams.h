@@ -1,0 +1,37 @@
+// PyTorch's streams, as Weir knows them.
+#pragma once
+
+#include <c10/cuda/CUDAStream.h>
+
+#include <mutex>
+#include <unordered_map>
+
+#include "weir/device.h"
+
+namespace weir::pytorch {
+
+// Which stream a handle is, without a driver call where that is sure: PyTorch's own streams live as
+// long as the process, so that a handle of theirs never becomes another stream's.
+// Threads: self-synchronised.
+class Streams {
+ public:
+  // `device` must outlive this.
+  explicit Streams(Device& device) : device_(device) {}
+
+  // Errors: device (the handle is no stream's).
+  Result<Stream> of(cudaStream_t handle, bool lasts);
+  // The handle of a stream that of() was asked about; null: of the default stream, or unknown.
+  cudaStream_t handle_of(std::uint64_t stream) const;
+
+  // Will the stream live as long as the process?
+  static bool lasts(c10::cuda::CUDAStream stream);
+
+ private:
+  Result<Stream> ask(cudaStream_t handle);
+
+  Device& device_;
+  mutable std::mutex mutex_;
+  std::unordered_map<std::uint64_t, cudaStream_t> handles_;  // by Stream::id; guarded by mutex_
+};
+
+}  // namespace weir::pytorch

@@ -1,0 +1,280 @@
+// The backend for PyTorch on a simulated device: what PyTorch asks of an allocator, with no GPU.
+#include "torch/device_memory.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weir/graph_pool.h"
+#include "weir/sim_device.h"
+
+namespace weir::pytorch {
+namespace {
+
+constexpr c10::MempoolId_t kHeap{0, 0};
+
+class DeviceMemories : public testing::Test {
+ protected:
+  explicit DeviceMemories(Bytes limit = 0_B) : heap_(device_, {.limit = limit}) {}
+  void TearDown() override {
+    EXPECT_THAT(heap_.validate(), testing::IsEmpty());
+    EXPECT_EQ(device_.race_count(), 0u);
+  }
+
+  // Of all segments: what PyTorch's own tests compare with the statistics.
+  struct Sums {
+    std::size_t total = 0, allocated = 0, requested = 0, blocks = 0;
+  };
+  Sums sums(c10::MempoolId_t pool = kHeap) {
+    Sums sums;
+    for (const auto& segment : memory_.segments(pool)) {
+      std::size_t tiled = 0;
+      for (const auto& block : segment.blocks) {
+        tiled += block.size;
+        sums.blocks += block.allocated ? 1 : 0;
+      }
+      EXPECT_EQ(tiled, segment.total_size);
+      sums.total += segment.total_size;
+      sums.allocated += segment.allocated_size;
+      sums.requested += segment.requested_size;
+    }
+    return sums;
+  }
+  void expect_consistent() {
+    const auto stats = memory_.stats();
+    const Sums all = sums();
+    EXPECT_EQ(all.total, static_cast<std::size_t>(stats.reserved_bytes[0].current));
+    EXPECT_EQ(all.allocated, static_cast<std::size_t>(stats.allocated_bytes[0].current));
+    EXPECT_EQ(all.requested, static_cast<std::size_t>(stats.requested_bytes[0].current));
+    EXPECT_EQ(all.blocks, static_cast<std::size_t>(stats.allocation[0].current));
+  }
+  Pools::Filter takes(Stream stream) {
+    return [stream](cudaStream_t asking) { return asking == stream.handle; };
+  }
+
+  SimDevice device_;
+  const Stream a_ = device_.new_stream(), b_ = device_.new_stream();
+  DeviceHeap heap_;
+  DeviceMemory memory_{0, device_, heap_};
+};
+
+TEST_F(DeviceMemories, SegmentsAddUpToTheStatistics) {
+  std::vector<void*> blocks;
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    const Stream stream = i % 3 == 0 ? b_ : a_;
+    blocks.push_back(memory_.allocate(Bytes{1 + i * i * i * 7 % 9'000'000}, stream));
+    if (i % 4 != 3) continue;
+    EXPECT_TRUE(memory_.deallocate(blocks[i / 2]));
+    blocks[i / 2] = nullptr;
+    blocks[i / 2] = memory_.allocate(Bytes{5'000'000 - i * 7'000}, a_);
+  }
+  expect_consistent();
+  for (void* const block : blocks) EXPECT_TRUE(memory_.deallocate(block));
+  expect_consistent();
+  EXPECT_EQ(sums().blocks, 0u);
+  memory_.empty(kHeap);
+  expect_consistent();
+  EXPECT_EQ(sums().total, 0u);
+}
+
+TEST_F(DeviceMemories, WhatIsNoBlockIsNotDeallocated) {
+  char* const block = static_cast<char*>(memory_.allocate(4_MiB, a_));
+  EXPECT_FALSE(memory_.deallocate(block + 512));
+  EXPECT_FALSE(memory_.deallocate(this));
+  EXPECT_TRUE(memory_.deallocate(block));
+  EXPECT_FALSE(memory_.deallocate(block));
+}
+
+TEST_F(DeviceMemories, StatisticsCountFromTheLastReset) {
+  void* const first = memory_.allocate(4_MiB, a_);
+  memory_.reset_accumulated();
+  void* const second = memory_.allocate(2_MiB, a_);
+  EXPECT_TRUE(memory_.deallocate(first));
+  memory_.reset_peaks();
+  const auto stats = memory_.stats();
+  EXPECT_EQ(stats.allocation[0].allocated, 1);
+  EXPECT_EQ(stats.allocation[0].freed, 1);
+  EXPECT_EQ(stats.allocated_bytes[0].allocated, 2 << 20);
+  EXPECT_EQ(stats.allocated_bytes[0].freed, 4 << 20);
+  EXPECT_EQ(stats.allocated_bytes[0].current, 2 << 20);
+  EXPECT_EQ(stats.allocated_bytes[0].peak, 2 << 20);
+  EXPECT_TRUE(memory_.deallocate(second));
+}
+
+TEST_F(DeviceMemories, APoolServesWhatItsFilterTakesAndIsNamedInSegments) {
+  const c10::MempoolId_t pool{0, 7};
+  memory_.pools().begin(pool, takes(a_), a_);
+  void* const inside = memory_.allocate(6_MiB, a_);
+  void* const outside = memory_.allocate(3_MiB, b_);
+  memory_.pools().end(pool);
+  void* const after = memory_.allocate(5_MiB, a_);
+  EXPECT_EQ(sums(pool).allocated, (6_MiB).count);
+  EXPECT_EQ(sums(pool).blocks, 1u);
+  expect_consistent();
+  EXPECT_EQ(memory_.pools().uses(pool), 1);
+  memory_.pools().release(pool);
+  EXPECT_EQ(memory_.pools().uses(pool), 0);
+  for (void* const block : {inside, outside, after}) EXPECT_TRUE(memory_.deallocate(block));
+  memory_.empty(kHeap);
+  EXPECT_EQ(sums().total, 0u);
+}
+
+TEST_F(DeviceMemories, AFilterThatTakesNoStreamYetMeansACapture) {
+  const c10::MempoolId_t pool{1, 0};
+  std::uint64_t capture = 0;
+  memory_.pools().begin(
+      pool,
+      [&](cudaStream_t asking) {
+        const CaptureInfo info = *device_.capture_info(*device_.stream(asking));
+        return info.status == CaptureInfo::Status::active && info.id == capture;
+      },
+      a_);
+  ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
+  capture = device_.capture_info(a_)->id;
+  void* const scratch = memory_.allocate(8_MiB, a_);
+  ASSERT_TRUE(device_.launch(a_, Writes(scratch, 8_MiB), 10_us).ok());
+  EXPECT_TRUE(memory_.deallocate(scratch));
+  void* const output = memory_.allocate(2_MiB, a_);
+  ASSERT_TRUE(device_.launch(a_, Writes(output, 2_MiB), 10_us).ok());
+  const GraphHandle graph = *device_.end_capture(a_);
+  memory_.pools().end(pool);
+  EXPECT_EQ(memory_.pools().blocks(pool).size(), 1u);
+  memory_.empty(kHeap);
+  EXPECT_GE(sums(pool).total, (8_MiB).count);  // the graph's, though most of it is free
+  ASSERT_TRUE(device_.destroy_graph(graph).ok());
+  EXPECT_TRUE(memory_.deallocate(output));
+  memory_.pools().release(pool);
+  memory_.empty(kHeap);
+  EXPECT_EQ(sums().total, 0u);
+}
+
+TEST_F(DeviceMemories, APoolGoesBackToAnEarlierState) {
+  const c10::MempoolId_t pool{0, 3};
+  memory_.pools().begin(pool, takes(a_), a_);
+  void* const kept = memory_.allocate(3_MiB, a_);
+  void* const small = memory_.allocate(900_B, a_);
+  const std::vector<PlacedBlock> state = memory_.pools().blocks(pool);
+  EXPECT_TRUE(memory_.deallocate(small));
+  void* const later = memory_.allocate(5_MiB, a_);
+  memory_.pools().end(pool);
+  memory_.pools().restore(pool, state);
+  const std::vector<PlacedBlock> now = memory_.pools().blocks(pool);
+  ASSERT_EQ(now.size(), 2u);
+  EXPECT_THAT((std::vector<void*>{now[0].address.pointer(), now[1].address.pointer()}),
+              testing::UnorderedElementsAre(kept, small));
+  if (later != small) {
+    EXPECT_FALSE(memory_.deallocate(later));  // it is live no more
+  }
+  EXPECT_TRUE(memory_.deallocate(kept));
+  EXPECT_TRUE(memory_.deallocate(small));
+  memory_.pools().release(pool);
+}
+
+TEST_F(DeviceMemories, APoolThatIsNotThereIsNamed) {
+  EXPECT_THROW(memory_.pools().release({4, 5}), c10::Error);
+  EXPECT_THROW(memory_.pools().end({4, 5}), c10::Error);
+  try {
+    (void)memory_.pools().blocks({4, 5});
+    ADD_FAILURE();
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("no memory pool (4, 5)"));
+  }
+}
+
+TEST_F(DeviceMemories, HistoryHasWhatHappenedInOrderAndNoMoreThanItMay) {
+  memory_.set_history({.enabled = true, .most_entries = 100}, false);
+  void* const block = memory_.allocate(3_MiB, a_);
+  EXPECT_TRUE(memory_.deallocate(block));
+  std::vector<native::TraceEntry::Action> actions;
+  for (const auto& entry : memory_.history().entries()) {
+    actions.push_back(entry.action_);
+    if (entry.action_ == native::TraceEntry::ALLOC) {
+      EXPECT_EQ(entry.addr_, Address::of(block).value);
+      EXPECT_EQ(entry.size_, (3_MiB).count);
+      EXPECT_EQ(entry.stream_, a_.handle);
+    }
+  }
+  using native::TraceEntry;
+  EXPECT_THAT(actions,
+              testing::ElementsAre(TraceEntry::SEGMENT_MAP, TraceEntry::ALLOC,
+                                   TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED));
+  for (int i = 0; i < 200; ++i) EXPECT_TRUE(memory_.deallocate(memory_.allocate(1_MiB, a_)));
+  EXPECT_EQ(memory_.history().entries().size(), 100u);
+  memory_.set_history({.enabled = true, .most_entries = 10, .skip_actions = {"alloc"}}, true);
+  EXPECT_TRUE(memory_.deallocate(memory_.allocate(1_MiB, a_)));
+  for (const auto& entry : memory_.history().entries()) EXPECT_NE(entry.action_, TraceEntry::ALLOC);
+  memory_.set_history({}, true);
+  EXPECT_THAT(memory_.history().entries(), testing::IsEmpty());
+}
+
+TEST_F(DeviceMemories, TrackersHearOfSegments) {
+  std::vector<std::pair<native::TraceEntry::Action, std::size_t>> heard;
+  memory_.track(
+      [&](const native::TraceEntry& entry) { heard.emplace_back(entry.action_, entry.size_); });
+  EXPECT_TRUE(memory_.deallocate(memory_.allocate(4_MiB, a_)));
+  memory_.empty(kHeap);
+  std::size_t mapped = 0, unmapped = 0;
+  for (const auto& [action, size] : heard) {
+    (action == native::TraceEntry::SEGMENT_MAP ? mapped : unmapped) += size;
+  }
+  EXPECT_EQ(mapped, (4_MiB).count);
+  EXPECT_EQ(unmapped, (4_MiB).count);
+}
+
+class SmallDeviceMemories : public DeviceMemories {
+ protected:
+  SmallDeviceMemories() : DeviceMemories(64_MiB) {}
+};
+
+TEST_F(SmallDeviceMemories, OutOfMemoryIsPyTorchsOwnAndObserved) {
+  std::size_t asked = 0;
+  memory_.on_out_of_memory([&](std::int64_t device, std::size_t bytes, std::size_t, std::size_t) {
+    EXPECT_EQ(device, 0);
+    asked = bytes;
+  });
+  void* const block = memory_.allocate(60_MiB, a_);
+  try {
+    (void)memory_.allocate(10_MiB, a_);
+    ADD_FAILURE() << "64 MiB should not hold 70";
+  } catch (const c10::OutOfMemoryError& error) {
+    EXPECT_THAT(error.what(),
+                testing::HasSubstr("CUDA out of memory. Tried to allocate 10.00 MiB. GPU 0 has"));
+  }
+  EXPECT_EQ(asked, (10_MiB).count);
+  EXPECT_EQ(memory_.stats().num_ooms, 1);
+  EXPECT_GE(memory_.stats().num_alloc_retries, 1);
+  EXPECT_TRUE(memory_.deallocate(block));
+  EXPECT_TRUE(memory_.deallocate(memory_.allocate(10_MiB, a_)));
+}
+
+TEST_F(DeviceMemories, AFractionLimitsAndIsNamed) {
+  const Bytes total = device_.memory_info()->total;
+  memory_.set_fraction(0.5);
+  EXPECT_EQ(memory_.fraction(), 0.5);
+  EXPECT_THROW((void)memory_.allocate(total / 2 + 4_MiB, a_), c10::OutOfMemoryError);
+  memory_.set_fraction(1);
+  void* const most = memory_.allocate(total / 2 + 4_MiB, a_);
+  EXPECT_TRUE(memory_.deallocate(most));
+  EXPECT_THROW(memory_.set_fraction(1.5), c10::Error);
+  EXPECT_THROW(memory_.set_fraction(-1), c10::Error);
+}
+
+TEST_F(DeviceMemories, WhatIsSwitchedOffKeepsNothing) {
+  memory_.keep_freed(false);
+  EXPECT_TRUE(memory_.deallocate(memory_.allocate(4_MiB, a_)));
+  EXPECT_EQ(memory_.stats().reserved_bytes[0].current, 0);
+}
+
+TEST_F(DeviceMemories, RecordedStreamsHoldMemoryBackFromOthersOnly) {
+  void* const block = memory_.allocate(8_MiB, a_);
+  ASSERT_TRUE(device_.launch(b_, Writes(block, 8_MiB), 5_ms).ok());
+  EXPECT_TRUE(memory_.record_stream(block, b_));
+  EXPECT_TRUE(memory_.deallocate(block));
+  void* const next = memory_.allocate(8_MiB, a_);
+  ASSERT_TRUE(device_.launch(a_, Writes(next, 8_MiB), 1_ms).ok());
+  EXPECT_TRUE(memory_.deallocate(next));
+  EXPECT_FALSE(memory_.record_stream(this, b_));
+}
+
+}  // namespace
+}  // namespace weir::pytorch
