@@ -126,7 +126,9 @@ void Recordings::mark(std::string_view text) {
 }
 
 void Recordings::after_failure(const Error& error) {
-  if (error.code() != ErrorCode::out_of_memory || generation_ != fork_generation()) return;
+  if (error.code() != ErrorCode::out_of_memory) return;
+  if (!log_enabled(LogLevel::debug)) log(LogLevel::warn, error.message());  // else the event was
+  if (generation_ != fork_generation()) return;
   int snapshot = 0;
   bool writes_ring = false;
   {

@@ -152,10 +152,13 @@ void DeviceHeap::Impl::with_all_held(Function&& function) WEIR_NO_THREAD_ANALYSI
   const std::shared_lock routes(routes_mutex_);
   for (const std::shared_ptr<PoolHeap>& pool : pools_) pool->lock();
   at_one_moment([&]() WEIR_NO_THREAD_ANALYSIS {
-    with_pages(pools_, [&](const PageHeap::Totals&, const std::vector<PageInfo>& pages) {
-      function(pages);
-      for (const auto& heap : heaps_) heap->set_recording(observer_.recording());
-    });
+    const auto change = [&](const PageHeap::Totals&, const std::vector<PageInfo>& pages)
+                            WEIR_NO_THREAD_ANALYSIS {
+                              function(pages);
+                              for (const auto& heap : heaps_)
+                                heap->set_recording(observer_.recording());
+                            };
+    with_pages(pools_, change);
   });
   for (const std::shared_ptr<PoolHeap>& pool : pools_) pool->unlock();
 }

@@ -11,7 +11,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -176,6 +178,25 @@ TEST_F(AllocatorRecording, ARingAndSnapshotsAreWrittenWhenMemoryRunsOut) {
     EXPECT_THROW((void)allocator.allocate(20_MiB, stream_), OutOfMemory);
   }
   EXPECT_THAT(files(), SizeIs(1 + 16)) << "the number of snapshots is bounded";
+}
+
+TEST_F(AllocatorRecording, AFailureIsLoggedOnceAtEveryLevelFromWarnOn) {
+  for (const LogLevel level : {LogLevel::warn, LogLevel::debug}) {
+    const std::string file = path(std::string(name_of(level)) + ".log");
+    Config settings = config({{"WEIR_LIMIT", "10MiB"}});
+    settings.log = level;
+    settings.log_file = file;
+    {
+      Allocator allocator(device_, settings);
+      EXPECT_THROW((void)allocator.allocate(20_MiB, stream_), OutOfMemory);
+    }
+    ASSERT_TRUE(configure_log(LogLevel::off).ok());
+    std::ifstream log(file);
+    const std::string text{std::istreambuf_iterator<char>(log), {}};
+    const std::size_t first = text.find("warning:");
+    EXPECT_NE(first, std::string::npos) << text;
+    EXPECT_EQ(text.find("warning:", first + 1), std::string::npos) << text;
+  }
 }
 
 TEST_F(AllocatorRecording, ASignalStartsARecordingAndTheNextStopsIt) {

@@ -125,17 +125,18 @@ void expect_consistent(const HeapSnapshot& snapshot) {
 TEST_F(SnapshotTest, IsOfOneMomentWhileThreadsAllocate) {
   DeviceHeap heap(device_);
   std::atomic<bool> done{false};
+  std::atomic<int> rounds{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 3; ++t) {
     const Stream own = device_.new_stream();
     threads.emplace_back([&, own] {
-      while (!done) test::run_some(heap, own, a_, 50, test::Kept::none);
+      for (; !done; ++rounds) test::run_some(heap, own, a_, 50, test::Kept::none);
     });
   }
   threads.emplace_back([&] {
     while (!done) ASSERT_TRUE(heap.trim().ok());
   });
-  for (int i = 0; i < 60; ++i) expect_consistent(heap.snapshot());
+  for (int i = 0; i < 60 || rounds < 100; ++i) expect_consistent(heap.snapshot());
   done = true;
   for (std::thread& thread : threads) thread.join();
   expect_consistent(heap.snapshot());
