@@ -39,9 +39,9 @@ struct MemoryPoint {
 };
 
 struct Lives {
-  std::vector<Life> blocks;         // in order of allocation
-  std::vector<FenceTaken> fences;   // those of one block in a row
-  std::vector<MemoryPoint> memory;  // at every change
+  std::vector<Life> blocks;                   // in order of allocation
+  std::vector<FenceTaken> fences;             // those of one block in a row
+  std::vector<MemoryPoint> memory;            // at every change
   std::vector<std::uint64_t> streams, pools;  // in order of first use; pools without 0
   MemoryPoint peak_live, peak_reserved;
 };
