@@ -22,9 +22,9 @@ Status run(const SnapshotCommand& command) {
   const Result<Recording> recording = load(command.file);
   if (!recording.ok()) return recording.error();
   warn_of_damage(command.file, recording->damage);
-  const Result<Nanoseconds> time = parse_moment(command.at, *recording);
-  if (!time.ok()) return Error(time.error().code(), "--at: " + time.error().message());
-  return export_snapshot(*recording, *time, command.format, command.output);
+  const Result<std::size_t> events = parse_moment(command.at, *recording);
+  if (!events.ok()) return Error(events.error().code(), "--at: " + events.error().message());
+  return export_snapshot(*recording, *events, command.format, command.output);
 }
 
 constexpr const char* kFooter = R"(

@@ -75,21 +75,24 @@ Status export_timeline(const Recording& recording, LookFormat format, const std:
   return write(recording, format, false, path);
 }
 
-Status export_snapshot(const Recording& recording, Nanoseconds time, LookFormat format,
+Status export_snapshot(const Recording& recording, std::size_t events, LookFormat format,
                        const std::string& path) {
   if (format == LookFormat::perfetto) {
     return Error(ErrorCode::invalid_argument,
                  "perfetto shows time, and a snapshot has none: use memory_viz, csv or svg, or "
                  "`weir timeline`");
   }
-  return write(moment_of(recording, time), format, true, path);
+  return write(moment_of(recording, events), format, true, path);
 }
 
-Result<Nanoseconds> parse_moment(std::string_view text, const Recording& recording) {
-  if (text == "begin") return recording.begin();
-  if (text == "end") return recording.end();
-  if (text == "peak-live") return lives_of(recording).peak_live.time;
-  if (text == "peak-reserved") return lives_of(recording).peak_reserved.time;
+Result<std::size_t> parse_moment(std::string_view text, const Recording& recording) {
+  if (text == "begin") return recording.initial;
+  if (text == "end") return recording.events.size();
+  if (text == "peak-live" || text == "peak-reserved") {
+    const Lives lives = lives_of(recording);
+    const MemoryPoint& peak = text == "peak-live" ? lives.peak_live : lives.peak_reserved;
+    return peak.event == Life::kNone ? recording.initial : std::size_t{peak.event} + 1;
+  }
   const std::optional<double> since = parse_nanoseconds(text);
   if (!since) return not_a_moment(text);
   const Nanoseconds length = recording.end() - recording.begin();
@@ -98,7 +101,8 @@ Result<Nanoseconds> parse_moment(std::string_view text, const Recording& recordi
         ErrorCode::invalid_argument,
         fmt::format("{} is after the end: the recording lasts {}", text, in_words(length)));
   }
-  return recording.begin() + Nanoseconds{static_cast<std::int64_t>(*since)};
+  return events_until(recording,
+                      recording.begin() + Nanoseconds{static_cast<std::int64_t>(*since)});
 }
 
 Status convert_to_trace(const std::string& input, const std::string& output,

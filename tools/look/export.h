@@ -1,6 +1,7 @@
 // `weir timeline`, `weir snapshot` and `weir convert`, but for their command lines.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,14 +18,15 @@ enum class LookFormat { memory_viz, perfetto, csv, svg };
 // if it ends with ".gz". Errors: invalid_argument, naming the file and the remedy.
 Status export_timeline(const Recording& recording, LookFormat format, const std::string& path);
 
-// Writes what there is at `time`, likewise. Errors: and a format that shows time only.
-Status export_snapshot(const Recording& recording, Nanoseconds time, LookFormat format,
+// Writes what there is once the first `events` events have happened, likewise. Errors: and a format
+// that shows time only.
+Status export_snapshot(const Recording& recording, std::size_t events, LookFormat format,
                        const std::string& path);
 
-// A moment as the command line names it: "begin", "end", "peak-live", "peak-reserved", or the time
-// since the recording began ("1.5s", "20ms", "300us", "5ns").
-// Errors: invalid_argument, with what is allowed; also of a time before or after the recording.
-Result<Nanoseconds> parse_moment(std::string_view text, const Recording& recording);
+// How many events have happened at a moment as the command line names it: "begin", "end",
+// "peak-live", "peak-reserved", or the time since the recording began ("1.5s", "20ms", "300us").
+// Errors: invalid_argument, with what is allowed; also of a time after the end.
+Result<std::size_t> parse_moment(std::string_view text, const Recording& recording);
 
 // Writes the file `input` (as load() takes it) as a trace to `output`. A PyTorch snapshot is
 // converted as it is, and not replayed; of its devices `device` says which.

@@ -4,7 +4,7 @@
 // recording. Strings that are no UTF-8 are mended.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <string>
 
 #include "look/lives.h"
@@ -34,8 +34,8 @@ void write_pages_svg(const Recording& recording, const Lives& lives, OutputFile&
 // The trace that `weir replay` would run: docs/trace.md.
 void write_trace(const Recording& recording, OutputFile& file);
 
-// What there is once all events up to `time` have happened, as the beginning of a recording in
+// What there is once the first `events` events have happened, as the beginning of a recording in
 // which nothing happens.
-Recording moment_of(const Recording& recording, Nanoseconds time);
+Recording moment_of(const Recording& recording, std::size_t events);
 
 }  // namespace weir

@@ -91,12 +91,11 @@ std::vector<Event> State::events() const {
 
 }  // namespace
 
-Recording moment_of(const Recording& recording, Nanoseconds time) {
+Recording moment_of(const Recording& recording, std::size_t events) {
+  events = std::clamp(events, recording.initial, recording.events.size());
   State state;
-  for (std::size_t i = 0; i < recording.events.size(); ++i) {
-    if (recording.events[i].time > time && i >= recording.initial) break;
-    state.apply(recording.events[i]);
-  }
+  for (std::size_t i = 0; i < events; ++i) state.apply(recording.events[i]);
+  const Nanoseconds time = events == 0 ? recording.begin() : recording.events[events - 1].time;
   Recording moment;
   moment.source = recording.source;
   moment.program = recording.program;

@@ -15,8 +15,9 @@ namespace {
 constexpr double kWidth = 1600, kHeight = 900;
 constexpr double kLeft = 100, kRight = 20, kTop = 80, kBottom = 60;
 constexpr double kPlotWidth = kWidth - kLeft - kRight, kPlotHeight = kHeight - kTop - kBottom;
-constexpr std::size_t kBlocks = 500;  // that are drawn one by one: the largest
-constexpr double kVisible = 0.3;      // of a pixel: smaller steps are not drawn
+// Blocks that are drawn one by one: so many of the largest, and of those with the most area.
+constexpr std::size_t kLargest = 1000;
+constexpr double kVisible = 0.3;  // of a pixel: smaller steps are not drawn
 
 // A block's bottom edge over time: it comes down when a block below it goes.
 struct Area {
@@ -60,6 +61,7 @@ class Picture {
   void live();
   void reserved();
   std::string steps(Bytes MemoryPoint::*value) const;
+  std::vector<std::uint32_t> chosen() const;
   std::vector<Area> areas() const;
   void draw(const Area& area);
 
@@ -71,7 +73,7 @@ class Picture {
 
 void Picture::names() {
   auto all = stream_names(lives_.streams);
-  if (lives_.blocks.size() > kBlocks) all.emplace_back("smaller blocks", "#bbb");
+  if (lives_.blocks.size() > 2 * kLargest) all.emplace_back("smaller blocks", "#bbb");
   all.emplace_back("reserved", "#000");
   text() += legend(kLeft, 60, all);
 }
@@ -119,8 +121,8 @@ std::string Picture::steps(Bytes MemoryPoint::*value) const {
 }
 
 void Picture::live() {
-  text() += fmt::format("<path d=\"M{:.1f} {:.1f}{}V{:.1f}Z\" fill=\"#bbb\"/>\n", kLeft, y(0),
-                        steps(&MemoryPoint::live), y(0));
+  text() += fmt::format("<path d=\"M{:.1f} {:.1f}{}V{:.1f}Z\" fill=\"#bbb\" stroke=\"#bbb\"/>\n",
+                        kLeft, y(0), steps(&MemoryPoint::live), y(0));
 }
 
 void Picture::reserved() {
@@ -130,22 +132,33 @@ void Picture::reserved() {
       y(first), steps(&MemoryPoint::reserved));
 }
 
-// The largest blocks, in a pile: a new one goes on top, and what lies on one that goes comes down.
-std::vector<Area> Picture::areas() const {
-  std::vector<std::uint32_t> largest(lives_.blocks.size());
-  std::iota(largest.begin(), largest.end(), 0U);
-  if (largest.size() > kBlocks) {
-    std::nth_element(largest.begin(), largest.begin() + kBlocks, largest.end(),
-                     [this](std::uint32_t a, std::uint32_t b) {
-                       const Bytes bytes_a = lives_.blocks[a].bytes;
-                       const Bytes bytes_b = lives_.blocks[b].bytes;
-                       return bytes_a != bytes_b ? bytes_a > bytes_b : a < b;
+std::vector<std::uint32_t> Picture::chosen() const {
+  std::vector<std::uint32_t> all(lives_.blocks.size());
+  std::iota(all.begin(), all.end(), 0U);
+  if (all.size() <= 2 * kLargest) return all;
+  const auto choose = [&](std::size_t from, const auto& size_of) {
+    std::nth_element(all.begin() + static_cast<std::ptrdiff_t>(from),
+                     all.begin() + static_cast<std::ptrdiff_t>(from + kLargest), all.end(),
+                     [&](std::uint32_t a, std::uint32_t b) {
+                       const double size_a = size_of(lives_.blocks[a]);
+                       const double size_b = size_of(lives_.blocks[b]);
+                       return size_a != size_b ? size_a > size_b : a < b;
                      });
-    largest.resize(kBlocks);
-  }
+  };
+  choose(0, [](const Life& life) { return static_cast<double>(life.bytes.count); });
+  choose(kLargest, [](const Life& life) {
+    return static_cast<double>(life.bytes.count) *
+           static_cast<double>((life.end - life.begin).count);
+  });
+  all.resize(2 * kLargest);
+  return all;
+}
+
+// In a pile: a new block goes on top, and what lies on one that goes comes down.
+std::vector<Area> Picture::areas() const {
   std::vector<Area> areas;
   std::vector<std::pair<std::uint64_t, std::size_t>> changes;  // by event
-  for (const std::uint32_t block : largest) {
+  for (const std::uint32_t block : chosen()) {
     const Life& life = lives_.blocks[block];
     changes.emplace_back(life.begin_event, areas.size());
     if (!life.live_at_end) {
@@ -203,11 +216,12 @@ void Picture::draw(const Area& area) {
   }
   const auto block = static_cast<std::size_t>(&life - lives_.blocks.data());
   constexpr std::array<double, 3> kShades = {1.0, 0.8, 0.6};
-  // Stroked by a background line: neighbours of one colour are told apart.
+  // A thin line of the background's colour, where there is room for one, tells neighbours apart.
+  const double line = end - area.edge.front().first > 4 ? 0.3 : 0;
   text() += fmt::format(
-      "<path d=\"{}{}Z\" fill=\"{}\" fill-opacity=\"{}\" stroke=\"#fff\" stroke-width=\"0.3\">"
+      "<path d=\"{}{}Z\" fill=\"{}\" fill-opacity=\"{}\" stroke=\"#fff\" stroke-width=\"{}\">"
       "<title>{}</title></path>\n",
-      bottom, top, kColours[colour_of(life.stream, lives_.streams)], kShades[block % 3],
+      bottom, top, kColours[colour_of(life.stream, lives_.streams)], kShades[block % 3], line,
       xml(fmt::format("block {}: {} on stream {}, {} to {}{} {}", block, in_words(life.bytes),
                       stream_text(life.stream), in_words(life.begin), in_words(life.end),
                       life.live_at_end ? " (the end)" : "", innermost(recording_, life.stack))));
