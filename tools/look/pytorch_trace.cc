@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "look/plain_writer.h"
@@ -168,8 +169,10 @@ void Converter::find_early() {
 }
 
 void Converter::find_early_in_segments(const std::unordered_map<std::uint64_t, bool>& live) {
+  std::unordered_set<std::uint64_t> seen;  // a file can refer to one segment any number of times
   for (const PickleValue& segment : snapshot_.at("segments").list()) {
     if (segment.at("device").integer() != device_) continue;
+    if (!seen.insert(segment.at("blocks").identity()).second) continue;
     std::uint64_t address = number(segment, "address");
     for (const PickleValue& block : segment.at("blocks").list()) {
       const std::uint64_t size = bytes_of(block, "size");
