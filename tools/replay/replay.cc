@@ -33,7 +33,7 @@ class Replay {
       : trace_(trace),
         device_(device),
         options_(options),
-        heap_(device.device(), {.limit = options.limit, .reuse = options.policy}, options.timeline),
+        heap_(device.device(), {.limit = options.limit, .reuse = options.policy}, sink(options)),
         captures_(device, heap_, options.graph_orders),
         pointers_(trace.blocks.size()) {}
 
@@ -43,6 +43,10 @@ class Replay {
  private:
   using Failure = std::optional<ReplayFailure>;
 
+  static EventSink* sink(const ReplayOptions& options) {
+    if (options.watcher != nullptr) return options.watcher;
+    return options.timeline;
+  }
   Failure run_pass(unsigned pass);
   Failure run_op(const TraceOp& op);
   Failure allocate(const TraceOp& op);
@@ -85,10 +89,18 @@ class Replay {
 
 Status Replay::open_streams() {
   const std::size_t wanted = std::max<std::size_t>(trace_.streams.size(), 2);
+  std::vector<std::uint64_t> numbers = trace_.streams;
+  std::sort(numbers.begin(), numbers.end());
+  std::uint64_t unused = 0;
+  for (const std::uint64_t number : numbers) unused += number == unused;
   for (std::size_t i = 0; i < wanted; ++i) {
     Result<Stream> stream = device_.new_stream();
     if (!stream.ok()) return stream.error();
     streams_.push_back(*stream);
+    if (options_.watcher != nullptr) {
+      options_.watcher->on_stream(stream->id,
+                                  i < trace_.streams.size() ? trace_.streams[i] : unused++);
+    }
     if (options_.timeline == nullptr) continue;
     options_.timeline->name_stream(stream->id, i < trace_.streams.size()
                                                    ? fmt::format("stream {}", trace_.streams[i])
@@ -132,6 +144,7 @@ ReplayReport Replay::run() {
 Replay::Failure Replay::run_pass(unsigned pass) {
   pass_start_ = device_.device().now();
   if (Timeline* timeline = options_.timeline) timeline->begin_pass(pass, pass_start_);
+  if (ReplayWatcher* watcher = options_.watcher) watcher->on_pass_begin(pass_start_);
   heap_.reset_peaks();
   Failure failure;
   for (const TraceOp& op : trace_.ops) {
@@ -141,6 +154,7 @@ Replay::Failure Replay::run_pass(unsigned pass) {
     if (++done_ % kProgressEvery == 0) note_progress();
   }
   if (!failure) failure = end_capture(trace_.lines);
+  if (ReplayWatcher* watcher = options_.watcher) watcher->on_pass_end(device_.device().now());
   if (!failure) failure = free_rest();
   captures_.drop_graphs();
   device_.advance_to(at(trace_.end_us));
@@ -283,8 +297,10 @@ Replay::Failure Replay::end_capture(std::uint32_t line) {
 }
 
 void Replay::note_phase(const TraceOp& op) {
-  if (options_.timeline == nullptr) return;
-  options_.timeline->begin_phase(trace_.markers[op.target], device_.device().now());
+  const std::string& name = trace_.markers[op.target];
+  const Nanoseconds now = device_.device().now();
+  if (options_.watcher != nullptr) options_.watcher->on_phase(name, now);
+  if (options_.timeline != nullptr) options_.timeline->begin_phase(name, now);
 }
 
 void Replay::note_progress() {

@@ -6,14 +6,28 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "replay/replay_device.h"
 #include "replay/timeline.h"
 #include "replay/trace.h"
 #include "weir/device_heap.h"
+#include "weir/event.h"
 
 namespace weir {
+
+// Is told of everything that happens in a replay, as it happens.
+class ReplayWatcher : public EventSink {
+ public:
+  // `id` (Stream::id) stands for the stream that the trace calls `number`; of the one that stands
+  // for nothing in the trace, the first number that no stream of the trace has.
+  virtual void on_stream(std::uint64_t id, std::uint64_t number) = 0;
+  virtual void on_pass_begin(Nanoseconds time) = 0;
+  virtual void on_phase(std::string_view name, Nanoseconds time) = 0;
+  // The trace is over; what it never freed is given back next.
+  virtual void on_pass_end(Nanoseconds time) = 0;
+};
 
 struct ReplayOptions {
   Bytes limit = {};  // on physical memory; zero: none
@@ -24,7 +38,8 @@ struct ReplayOptions {
   std::uint64_t graph_orders = 0;  // random orders that each captured graph is run in, simulated
   // Forgets to tell the heap which streams use a block: for tests that the checker notices.
   bool leave_out_fences = false;
-  Timeline* timeline = nullptr;  // where to note what happened, if anywhere
+  Timeline* timeline = nullptr;      // where to note what happened, if anywhere
+  ReplayWatcher* watcher = nullptr;  // instead of a timeline
   // Called now and then with the operations done and to do in all.
   std::function<void(std::uint64_t done, std::uint64_t all)> progress = {};
 };

@@ -1,0 +1,96 @@
+#include "look/replayed.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <utility>
+
+#include "look/streams.h"
+#include "replay/replay.h"
+
+namespace weir {
+namespace {
+
+class Collector final : public ReplayWatcher {
+ public:
+  Collector(const Trace& trace, Recording& into, const std::vector<std::uint32_t>& stack_of_block)
+      : trace_(trace), recording_(into), stack_of_block_(stack_of_block) {}
+
+  void on_stream(std::uint64_t id, std::uint64_t number) override { numbers_[id] = number; }
+  void on_pass_begin(Nanoseconds time) override { start_ = time, on_ = true; }
+  void on_pass_end(Nanoseconds) override { on_ = false; }
+
+  void on_phase(std::string_view name, Nanoseconds time) override {
+    recording_.marks.push_back({time - start_, std::string(name)});
+  }
+
+  void on_event(const Event& event) override {
+    if (!on_ && event.kind != EventKind::pool_open && event.kind != EventKind::heap_open) return;
+    Event& kept = recording_.events.emplace_back(event);
+    kept.time = on_ ? event.time - start_ : Nanoseconds{};
+    kept.stream = number(event.stream);
+    kept.other = number(event.other);
+    if (event.kind == EventKind::allocate) kept.stack = next_stack();
+  }
+
+ private:
+  std::uint64_t number(std::uint64_t id) const {
+    const auto found = numbers_.find(eager_stream(id));
+    if (found == numbers_.end()) return id;
+    return is_captured_stream(id) ? captured_stream(found->second) : found->second;
+  }
+
+  // Blocks are allocated in their order; those of no bytes without an event.
+  std::uint32_t next_stack() {
+    while (block_ < trace_.blocks.size() && trace_.blocks[block_].bytes == 0_B) ++block_;
+    const std::size_t block = block_++;
+    return block < stack_of_block_.size() ? stack_of_block_[block] : 0;
+  }
+
+  const Trace& trace_;
+  Recording& recording_;
+  const std::vector<std::uint32_t>& stack_of_block_;
+  std::unordered_map<std::uint64_t, std::uint64_t> numbers_;  // Stream::id -> the trace's number
+  Nanoseconds start_;
+  bool on_ = false;
+  std::size_t block_ = 0;  // the next one to be allocated
+};
+
+std::string workload(const Trace& trace) {
+  const nlohmann::json header = nlohmann::json::parse(trace.header_json, nullptr, false);
+  const auto found = header.is_object() ? header.find("workload") : header.end();
+  if (found == header.end() || !found->is_string()) return trace.name;
+  return found->get<std::string>();
+}
+
+}  // namespace
+
+Result<Recording> replayed(const Trace& trace, TraceStacks stacks) {
+  Recording recording;
+  recording.source = trace.name;
+  recording.program = workload(trace);
+  recording.events.reserve(trace.blocks.size() * 2 + trace.blocks.size() / 4);
+  recording.frames = std::move(stacks.frames);
+  recording.stacks = std::move(stacks.stacks);
+
+  const std::unique_ptr<ReplayDevice> device = make_sim_replay_device();
+  recording.device = device->device().name();
+  if (const Result<MemoryInfo> memory = device->memory(); memory.ok()) {
+    recording.device_bytes = memory->total;
+  }
+  Collector collector(trace, recording, stacks.of_block);
+  ReplayOptions options;
+  options.watcher = &collector;
+  const Result<ReplayReport> report = replay(trace, *device, options);
+  if (!report.ok()) return report.error();
+  if (report->failure) {
+    return Error(ErrorCode::invalid_input,
+                 fmt::format("{}:{}: can't be replayed: {}", trace.name, report->failure->line,
+                             report->failure->message));
+  }
+  return recording;
+}
+
+}  // namespace weir

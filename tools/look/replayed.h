@@ -1,0 +1,27 @@
+// A trace as a recording: replayed on the simulated device, every event kept.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "replay/trace.h"
+#include "weir/recording.h"
+#include "weir/result.h"
+
+namespace weir {
+
+// Who allocated the blocks of a trace, where that is known.
+struct TraceStacks {
+  std::vector<RecordedFrame> frames;
+  std::vector<std::vector<std::uint32_t>> stacks{{}};  // as in Recording
+  std::vector<std::uint32_t> of_block;  // by block, in order of allocation; empty: unknown
+};
+
+// What Weir does when it runs the trace once. Time begins with the trace; streams have the trace's
+// numbers (a captured one, with its highest bit set); its markers are marks; blocks that it never
+// freed are live at the end.
+// Errors: invalid_input, with the line: the simulated device can't run it.
+Result<Recording> replayed(const Trace& trace, TraceStacks stacks = {});
+
+}  // namespace weir

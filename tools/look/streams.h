@@ -1,0 +1,23 @@
+// Streams as events name them: a stream that is captured into a graph pool goes by an identity of
+// its own, which is its id with the highest bit set (core/pool_device.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace weir {
+
+inline constexpr std::uint64_t kCapturedStream = std::uint64_t{1} << 63;
+
+constexpr bool is_captured_stream(std::uint64_t id) { return (id & kCapturedStream) != 0; }
+constexpr std::uint64_t captured_stream(std::uint64_t id) { return id | kCapturedStream; }
+constexpr std::uint64_t eager_stream(std::uint64_t id) { return id & ~kCapturedStream; }
+
+// "3"; "3, captured".
+inline std::string stream_text(std::uint64_t id) {
+  std::string text = std::to_string(eager_stream(id));
+  if (is_captured_stream(id)) text += ", captured";
+  return text;
+}
+
+}  // namespace weir
