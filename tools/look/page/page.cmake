@@ -1,0 +1,53 @@
+# weir_page: what makes the pages of `weir timeline --to html`, with the page's sources inside.
+find_file(WEIR_D3 NAMES d3.min.js
+          PATHS /usr/share/nodejs/d3/dist /usr/share/javascript/node-d3 NO_DEFAULT_PATH
+          DOC "D3 (5 or later), d3.min.js; Debian and Ubuntu have it in node-d3")
+mark_as_advanced(WEIR_D3)
+set(weir_d3 "${WEIR_D3}")
+if(NOT WEIR_D3)
+  set(weir_d3 "")
+  message(STATUS "D3 not found (node-d3): `weir timeline --to html` will say what to install")
+endif()
+
+# In the order in which the page reads them: a script uses what those above it define.
+set(weir_page_scripts
+    units.js
+    dom.js
+    view.js
+    recording.js
+    selection.js
+    stack.js
+    colours.js
+    tiles.js
+    pages.js
+    page_map.js
+    story.js
+    axes.js
+    filters.js
+    overview.js
+    chart.js
+    controls.js
+    keys.js
+    main.js)
+set(weir_page_styles page.css panels.css)
+list(TRANSFORM weir_page_scripts PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
+list(TRANSFORM weir_page_styles PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
+set(weir_page_html "${CMAKE_CURRENT_LIST_DIR}/page.html")
+set(weir_page_sources "${CMAKE_CURRENT_BINARY_DIR}/look/page_sources.cc")
+
+add_custom_command(
+  OUTPUT "${weir_page_sources}"
+  COMMAND
+    "${CMAKE_COMMAND}" "-DOUTPUT=${weir_page_sources}" "-DPAGE=${weir_page_html}"
+    "-DSTYLES=${weir_page_styles}" "-DSCRIPTS=${weir_page_scripts}" "-DLIBRARY=${weir_d3}" -P
+    "${CMAKE_CURRENT_LIST_DIR}/embed.cmake"
+  DEPENDS "${CMAKE_CURRENT_LIST_DIR}/embed.cmake" "${weir_page_html}" ${weir_page_styles}
+          ${weir_page_scripts} ${weir_d3}
+  COMMENT "Putting the page's sources into the tool"
+  VERBATIM)
+
+add_library(weir_page STATIC look/html.cc look/html_data.cc "${weir_page_sources}")
+target_include_directories(weir_page PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}")
+target_link_libraries(weir_page PUBLIC weir::weir PRIVATE weir_look weir_dependency::json
+                                                          weir_dependency::zlib)
+weir_warnings(weir_page)

@@ -1,0 +1,44 @@
+// Which pages there are at a moment, where they are mapped, and which of their bytes are in use.
+
+const kPageEvent = {create: 0, release: 1, map: 2, unmap: 3, lease: 4, unlease: 5};
+
+// By id: {id, bytes, heap (index; -1: idle), mappings: [address], used: [{from, bytes, block}]}.
+function pagesAt(recording, time) {
+  const {count, kind, time: times, page, heap, address, bytes} = recording.pageEvents;
+  const pages = new Map();
+  for (let i = 0; i < count && times[i] <= time; ++i) {
+    const id = page[i];
+    if (kind[i] === kPageEvent.create) {
+      pages.set(id, {id, bytes: bytes[i], heap: -1, mappings: [], used: []});
+      continue;
+    }
+    const one = pages.get(id);
+    if (one === undefined) continue;  // what was dropped
+    if (kind[i] === kPageEvent.release) pages.delete(id);
+    if (kind[i] === kPageEvent.map) one.mappings.push(address[i]);
+    if (kind[i] === kPageEvent.unmap) one.mappings = one.mappings.filter((a) => a !== address[i]);
+    if (kind[i] === kPageEvent.lease) one.heap = recording.heapOfId.get(heap[i]) ?? -1;
+    if (kind[i] === kPageEvent.unlease) one.heap = -1;
+  }
+  const all = [...pages.values()].sort((a, b) => a.id - b.id);
+  findUsed(recording, time, all);
+  return all;
+}
+
+// A block lies on every page that is mapped at some of its addresses.
+function findUsed(recording, time, pages) {
+  const mappings = pages.flatMap((page) => page.mappings.map((address) => ({address, page})));
+  mappings.sort((a, b) => a.address - b.address);
+  const ends = mappings.map(({address, page}) => address + page.bytes);
+  const {count, begin, end, address, bytes} = recording;
+  for (let block = 0; block < count; ++block) {
+    if (begin[block] > time || end[block] <= time) continue;
+    const last = address[block] + bytes[block];
+    for (let i = d3.bisectRight(ends, address[block]);
+         i < mappings.length && mappings[i].address < last; ++i) {
+      const from = Math.max(address[block], mappings[i].address);
+      const length = Math.min(last, ends[i]) - from;
+      mappings[i].page.used.push({from: from - mappings[i].address, bytes: length, block});
+    }
+  }
+}
