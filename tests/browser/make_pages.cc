@@ -128,7 +128,7 @@ Recording many(std::uint32_t count) {
     event.time = {time += 200 + static_cast<std::int64_t>(random() % 2000)};
     recording.events.push_back(event);
   };
-  add({.kind = EventKind::create, .page = {0}, .bytes = 24_GiB});
+  add({.kind = EventKind::create, .page = {0}, .bytes = 4224_MiB});
   for (std::uint32_t i = 0; i < count; ++i) {
     const std::uint64_t bytes = 512ULL << (random() % 15);
     const std::uint64_t stream = random() % 8;

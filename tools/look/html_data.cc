@@ -108,7 +108,7 @@ class Writer {
         order_.push_back(each.block);
       }
     }
-    step_count_ = steps.size();
+    for (const Step& each : steps) step_events_.push_back(each.event);
     find_neighbours(steps);
   }
 
@@ -189,6 +189,7 @@ class Writer {
   void pages() {
     HtmlColumn& kind = columns_.make("page_kind");
     HtmlColumn& time = columns_.make("page_time");
+    HtmlColumn& step = columns_.make("page_step");  // how many steps came before
     HtmlColumn& page = columns_.make("page_id");
     HtmlColumn& heap = columns_.make("page_heap");
     HtmlColumn& address = columns_.make("page_address");
@@ -202,6 +203,10 @@ class Writer {
       if (found == std::end(kKinds)) continue;
       kind.add(static_cast<std::uint64_t>(std::distance(std::begin(kKinds), found)));
       time.add_difference(since_begin(event.time));
+      const auto place = static_cast<std::size_t>(&event - recording_.events.data());
+      step.add_difference(static_cast<std::uint64_t>(std::distance(
+          step_events_.begin(),
+          std::lower_bound(step_events_.begin(), step_events_.end(), place))));
       page.add_difference(event.page.value);
       heap.add(event.heap.value);
       address.add_difference(event.address.value);
@@ -259,7 +264,7 @@ class Writer {
             {"marks", marks},
             {"counts",
              {{"blocks", order_.size()},
-              {"steps", step_count_},
+              {"steps", step_events_.size()},
               {"fences", fence_count_},
               {"reserved", reserved_count_},
               {"pages", page_count_},
@@ -286,7 +291,8 @@ class Writer {
   std::vector<std::uint32_t> new_number_;  // by block: its place in `order_`
   Numbering<std::uint64_t> streams_, pools_;
   Numbering<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>> heaps_;  // id, stream, pool
-  std::size_t step_count_ = 0, fence_count_ = 0, reserved_count_ = 0, page_count_ = 0,
+  std::vector<std::size_t> step_events_;  // by step: its place among the events
+  std::size_t fence_count_ = 0, reserved_count_ = 0, page_count_ = 0,
               happening_count_ = 0;
 };
 

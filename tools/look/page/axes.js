@@ -39,7 +39,7 @@ class Axes {
     const times = recording.isMoment ? [] : x.ticks(Math.max(2, Math.floor(width / 110)));
     const apart = times.length > 1 ? times[1] - times[0] : view.span;
     this.time.attr("transform", move(kMargin.left, kMargin.top + height))
-        .call(d3.axisBottom(x).tickValues(times).tickFormat((d) => formatTime(d, apart)).tickSizeOuter(0));
+        .call(d3.axisBottom(x).tickValues(times).tickFormat((d) => formatTime(d, apart, view.to)).tickSizeOuter(0));
     this.#drawMarks(x, view, recording, width);
   }
 

@@ -65,7 +65,7 @@ class Chart {
     const at = peak < 0 || r.isMoment ? "" : ` at ${formatTime(selection.time[peak])}`;
     const parts = [`${plural(count, "block")}${all ? "" : ` of ${formatCount(r.count)}`}`,
                    `most live ${formatBytes(live)}${at}`, `most reserved ${formatBytes(reserved)}`];
-    if (all && live > 0 && reserved > 0) parts.push(`${(reserved / live).toFixed(4)} times`);
+    if (all && live > 0 && reserved > 0) parts.push(`reserved / live ${(reserved / live).toFixed(4)}`);
     if (!r.isMoment) parts.push(`lasts ${formatDuration(r.duration)}`);
     this.facts.textContent = parts.join(" · ");
     this.empty.hidden = count > 0;
@@ -152,7 +152,7 @@ class Chart {
   get firstColumn() { return Math.round(this.view.from / this.scale.time); }
 
   draw() {
-    if (this.waiting) return;
+    if (this.waiting || !this.width) return;
     this.waiting = true;
     requestAnimationFrame(() => {
       this.waiting = false;
@@ -182,22 +182,22 @@ class Chart {
     const {recording: r, scale} = this;
     const first = this.firstColumn;
     const last = Math.min(this.columns, Math.floor(Math.max(r.duration, 1) / scale.time) - first);
-    const line = (colour, value, dash) => {
-      context.beginPath();
-      for (let x = Math.max(0, -first); x <= last; ++x) {
-        context.lineTo(x, Math.round(this.#y(value((first + x) * scale.time, (first + x + 1) * scale.time))) - 0.5);
-      }
-      context.strokeStyle = colour;
-      context.lineWidth = 1.5 * (window.devicePixelRatio || 1);
-      context.setLineDash(dash);
-      context.stroke();
-      context.setLineDash([]);
-    };
-    const {all, selection} = this;
-    line(theme.reserved, (from, to) => r.mostReserved(from, to), []);
-    const of = selection.matches === null ? selection : all;
-    line(theme.liveLine, (from, to) => of.liveAfter(of.highest(of.stepAt(from), of.stepAt(to))),
-         selection.matches === null ? [] : [4, 3]);
+    const begin = Math.max(0, -first);
+    const at = (x) => (first + x) * scale.time;
+    context.beginPath();
+    for (let x = begin; x <= last; ++x) {
+      context.lineTo(x, Math.round(this.#y(r.mostReserved(at(x), at(x + 1)))) - 0.5);
+    }
+    context.strokeStyle = theme.reserved;
+    context.lineWidth = 1.5 * (window.devicePixelRatio || 1);
+    context.stroke();
+    // No uprights: they would hide the blocks of a short peak.
+    const of = this.selection.matches === null ? this.selection : this.all;
+    context.fillStyle = theme.liveLine;
+    for (let x = begin; x <= last; ++x) {
+      const live = of.liveAfter(of.highest(of.stepAt(at(x)), of.stepAt(at(x + 1))));
+      context.fillRect(x, Math.round(this.#y(live)) - 1, 1, 1.5);
+    }
   }
 
   #drawMoment(context) {
@@ -214,7 +214,7 @@ class Chart {
       context.setLineDash([]);
     };
     if (this.hover !== undefined) upright(this.hover, theme.faint, []);
-    if (this.moment !== undefined && !this.recording.isMoment) upright(this.moment, theme.text, [5, 3]);
+    if (this.moment !== undefined && !this.recording.isMoment) upright(this.moment.time, theme.text, [5, 3]);
   }
 
   // The step and the block under a point of the canvas.
@@ -257,15 +257,23 @@ class Chart {
   }
 
   #click(event) {
-    const {block, time} = this.at(event.offsetX, event.offsetY);
+    const {block, step, time} = this.at(event.offsetX, event.offsetY);
     if (time === null) return;
-    this.setMoment(time);
+    this.setMoment(this.#stepOfRecording(step, time), time);
     this.page.onChoose(this, block);
   }
 
-  setMoment(time) {
-    this.moment = time;
-    this.map.show(time);
+  // The last step of the recording at a point of the picture: that of the selection, or a later one
+  // of a block that is not shown.
+  #stepOfRecording(step, time) {
+    const is = this.selection.toRecording(step);
+    return is >= 0 && this.recording.stepTime[is] >= time ? is : this.all.stepAt(time);
+  }
+
+  // `step`: of the recording.
+  setMoment(step, time = this.recording.stepTime[step] ?? 0) {
+    this.moment = {step, time};
+    this.map.show(this.moment);
     this.draw();
   }
 
@@ -278,20 +286,20 @@ class Chart {
 
   // Brings a block into view, and the moment to its beginning.
   goTo(block) {
-    const {begin, end} = this.recording;
-    const to = Math.min(end[block], this.recording.duration);
-    this.view.show(begin[block], to);
-    this.setMoment(begin[block]);
+    const {begin, end, beginStep, duration} = this.recording;
+    this.view.show(begin[block], Math.min(end[block], duration));
+    this.setMoment(beginStep[block]);
   }
 
   // The block above (1) or below (-1) the chosen one at the chosen moment.
   neighbour(by) {
-    this.stack.moveTo(this.selection.stepAt(this.moment));
+    this.stack.moveTo(this.selection.fromRecording(this.moment.step));
     const {next, previous, ground} = this.stack;
-    const {begin, end} = this.recording;
-    const lives = this.block >= 0 && begin[this.block] <= this.moment && end[this.block] > this.moment &&
-        (this.selection.matches === null || this.selection.matches[this.block] === 1);
-    const from = lives ? this.block : ground;
+    const {beginStep, endStep} = this.recording;
+    const {block, moment: {step}, selection: {matches}} = this;
+    const lives = block >= 0 && beginStep[block] <= step && endStep[block] > step &&
+        (matches === null || matches[block] === 1);
+    const from = lives ? block : ground;
     const to = by > 0 ? next[from] : previous[from];
     return to === ground ? -1 : to;
   }

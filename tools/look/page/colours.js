@@ -7,7 +7,7 @@ const kSizes = [["up to 64 KiB", 2 ** 16], ["up to 1 MiB", 2 ** 20], ["up to 8 M
                 ["up to 32 MiB", 2 ** 25], ["up to 128 MiB", 2 ** 27], ["up to 512 MiB", 2 ** 29],
                 ["more", Infinity]];
 // Neighbours of one colour differ a little, so that blocks can be told apart.
-const kShades = [0, 0.14, 0.28, 0.07];
+const kShades = [0, 0.16, 0.3, 0.08];
 
 function mixed(colour, other, share) { return d3.interpolateRgb(colour, other)(share); }
 

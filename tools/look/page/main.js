@@ -20,7 +20,7 @@ class Page {
     this.#select();
     this.charts.forEach((chart) => {
       const peak = chart.selection.peak();
-      chart.setMoment(peak < 0 ? 0 : chart.selection.time[peak]);
+      chart.setMoment(peak);
     });
     listenToKeys(this.#actions());
   }
@@ -87,15 +87,12 @@ class Page {
     if (block >= 0) this.onChoose(this.active, block);
   }
 
+  // To the next (1) or previous (-1) change of what is shown.
   #step(by) {
     const {selection, moment} = this.active;
-    let step = selection.stepAt(moment);
-    const now = step < 0 ? -1 : selection.time[step];
-    step += by;
-    while (by > 0 && step < selection.time.length && selection.time[step] <= now) ++step;
-    while (by < 0 && step > 0 && selection.time[step] >= now) --step;
-    if (step < 0 || step >= selection.time.length) return;
-    this.active.setMoment(selection.time[step]);
+    const step = selection.fromRecording(moment.step) + by;
+    if (step < 0 || step >= selection.step.length) return;
+    this.active.setMoment(selection.toRecording(step));
     this.view.show(selection.time[step], selection.time[step]);
   }
 

@@ -22,11 +22,12 @@ class PageMap {
     this.canvas.addEventListener("keydown", (event) => this.#key(event));
   }
 
-  show(time) {
+  // `moment`: {step, time}
+  show(moment) {
     const {recording} = this.chart;
-    this.pages = pagesAt(recording, time);
+    this.pages = pagesAt(recording, moment);
     this.chosen = -1;
-    this.title.textContent = recording.isMoment ? "Pages" : `Pages at ${formatTime(time)}`;
+    this.title.textContent = recording.isMoment ? "Pages" : `Pages at ${formatTime(moment.time)}`;
     const held = d3.sum(this.pages, (page) => page.bytes);
     const used = d3.sum(this.pages, (page) => d3.sum(page.used, (part) => part.bytes));
     const idle = this.pages.filter((page) => page.heap < 0);
@@ -38,7 +39,8 @@ class PageMap {
             `${formatCount(aliases)} mapped again at other addresses.`;
     this.canvas.hidden = this.about.hidden = this.pages.length === 0;
     this.canvas.setAttribute("aria-label", `Map of pages: ${this.facts.textContent}`);
-    this.about.textContent = "Point at a page, or choose one with the arrow keys.";
+    this.about.textContent = "A box is a page, as wide as it is large: filled where it is in use, hatched if idle, a dot " +
+        "below for each further address. Point at one, or choose it with the arrow keys.";
     this.draw();
   }
 

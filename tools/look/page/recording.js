@@ -64,6 +64,7 @@ class Recording {
     this.pageEvents = {
       count: counts.pages,
       kind: read("page_kind", counts.pages), time: read("page_time", counts.pages, kDifferences),
+      step: read("page_step", counts.pages, kDifferences),
       page: read("page_id", counts.pages, kDifferences), heap: read("page_heap", counts.pages),
       address: read("page_address", counts.pages, kDifferences),
       bytes: read("page_bytes", counts.pages),
@@ -95,6 +96,8 @@ class Recording {
     this.stepTime = time;
     this.begin = new Float64Array(blocks);
     this.end = new Float64Array(blocks).fill(Infinity);
+    this.beginStep = new Int32Array(blocks);
+    this.endStep = new Int32Array(blocks).fill(steps);
     this.peakLive = 0;
     let live = 0;
     let now = 0;
@@ -104,6 +107,7 @@ class Recording {
       time[i] = now;
       const block = kind[i] === 0 ? begun++ : begun - kind[i];
       (kind[i] === 0 ? this.begin : this.end)[block] = now;
+      (kind[i] === 0 ? this.beginStep : this.endStep)[block] = i;
       this.step[i] = kind[i] === 0 ? block : ~block;
       live += kind[i] === 0 ? this.bytes[block] : -this.bytes[block];
       this.peakLive = Math.max(this.peakLive, live);

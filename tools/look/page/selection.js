@@ -25,6 +25,7 @@ class Selection {
     this.step = matches === null ? step : new Int32Array(count);
     this.time = matches === null ? stepTime : new Float64Array(count);
     this.live = new Float64Array(count);
+    this.origin = matches === null ? null : new Int32Array(count);  // which steps of the recording
     let live = 0;
     let place = 0;
     for (let i = 0; i < step.length; ++i) {
@@ -32,6 +33,7 @@ class Selection {
       const block = s < 0 ? ~s : s;
       if (matches !== null && matches[block] === 0) continue;
       live += s < 0 ? -bytes[block] : bytes[block];
+      if (this.origin !== null) this.origin[place] = i;
       this.step[place] = s;
       this.time[place] = stepTime[i];
       this.live[place++] = live;
@@ -72,6 +74,12 @@ class Selection {
       below = level;
       size = count;
     }
+  }
+
+  // A step of the selection as one of the recording, and back: the last one that has happened then.
+  toRecording(step) { return this.origin === null || step < 0 ? step : this.origin[step]; }
+  fromRecording(step) {
+    return this.origin === null ? step : d3.bisectRight(this.origin, step) - 1;
   }
 
   liveAfter(step) { return step < 0 ? 0 : this.live[step]; }

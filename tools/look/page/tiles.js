@@ -5,13 +5,12 @@
 const kTileWidth = 256;
 const kMostTiles = 96;
 const kPaintBudget = 9;  // ms a frame
+const kColumnsAtOnce = 8;  // between two looks at the clock
 
 class Painter {
   constructor(selection, pixels, height) {
     Object.assign(this, {selection, pixels, height});
     this.stack = new Stack(selection);
-    this.image = new ImageData(kTileWidth, height);
-    this.out = new Uint32Array(this.image.data.buffer);
   }
 
   // The step that the column of pixels [from, to) in time shows; -2: none, there is nothing there.
@@ -24,25 +23,26 @@ class Painter {
 
   get lasts() { return Math.max(this.selection.recording.duration, 1); }
 
-  tile(index, scale) {
-    this.out.fill(0);
-    let shown = -2;
-    for (let x = 0; x < kTileWidth; ++x) {
-      const from = (index * kTileWidth + x) * scale.time;
-      const step = this.stepOf(from, from + scale.time);
-      if (step !== -2 && step === shown) {
-        this.#repeat(x);
-      } else if (step !== -2) {
-        this.stack.moveTo(step);
-        this.#column(x, scale);
-      }
-      shown = step;
+  // Paints what is missing of a tile, until `deadline`; whether nothing is missing any more.
+  paint(tile, scale, deadline) {
+    this.out = tile.out;
+    while (tile.painted < kTileWidth && performance.now() < deadline) {
+      for (let i = 0; i < kColumnsAtOnce; ++i) this.#column(tile, tile.painted++, scale);
     }
-    const canvas = document.createElement("canvas");
-    canvas.width = kTileWidth;
-    canvas.height = this.height;
-    canvas.getContext("2d").putImageData(this.image, 0, 0);
-    return canvas;
+    tile.show();
+    return tile.painted >= kTileWidth;
+  }
+
+  #column(tile, x, scale) {
+    const from = (tile.index * kTileWidth + x) * scale.time;
+    const step = this.stepOf(from, from + scale.time);
+    if (step !== -2 && step === tile.shown) {
+      this.#repeat(x);
+    } else if (step !== -2) {
+      this.stack.moveTo(step);
+      this.#fill(x, scale);
+    }
+    tile.shown = step;
   }
 
   #repeat(x) {
@@ -50,7 +50,7 @@ class Painter {
     for (let place = x; place < height * kTileWidth; place += kTileWidth) out[place] = out[place - 1];
   }
 
-  #column(x, {bytes: bytesAPixel, bottom}) {
+  #fill(x, {bytes: bytesAPixel, bottom}) {
     const {out, height, pixels, stack} = this;
     const {next, ground} = stack;
     const {bytes} = this.selection.recording;
@@ -62,10 +62,28 @@ class Painter {
       if (top >= below) continue;
       const colour = pixels[block];
       for (let row = top; row < below; ++row) out[row * kTileWidth + x] = colour;
-      if (below - top >= 4) out[top * kTileWidth + x] = darker(colour);
+      if (below - top >= 6) out[top * kTileWidth + x] = darker(colour);
       below = top;
       if (top === 0) return;
     }
+  }
+}
+
+class Tile {
+  constructor(index, height) {
+    this.index = index;
+    this.image = new ImageData(kTileWidth, height);
+    this.out = new Uint32Array(this.image.data.buffer);
+    this.canvas = document.createElement("canvas");
+    this.canvas.width = kTileWidth;
+    this.canvas.height = height;
+    this.painted = 0;  // columns
+    this.shown = -2;  // the step of the last one
+  }
+
+  show() {
+    this.canvas.getContext("2d").putImageData(this.image, 0, 0);
+    if (this.painted >= kTileWidth) this.image = this.out = null;
   }
 }
 
@@ -81,21 +99,21 @@ class TileSet {
     return this.scale.time === time && this.scale.bytes === bytes && this.scale.bottom === bottom;
   }
 
-  // Which tiles cover `width` pixels from column `first` on; from the middle outwards.
+  // Which tiles cover `width` pixels from column `first` on. From the left: stacks follow each other.
   static covering(first, width) {
-    const from = Math.floor(first / kTileWidth);
-    const to = Math.floor((first + width - 1) / kTileWidth);
-    const middle = (from + to) / 2;
-    return d3.range(from, to + 1).sort((a, b) => Math.abs(a - middle) - Math.abs(b - middle));
+    return d3.range(Math.floor(first / kTileWidth), Math.floor((first + width - 1) / kTileWidth) + 1);
   }
 
   // Paints what is missing until `deadline`; whether nothing is missing any more.
   paint(first, width, deadline) {
     for (const index of TileSet.covering(first, width)) {
-      if (this.tiles.has(index)) continue;
-      if (performance.now() > deadline) return false;
-      this.tiles.set(index, this.painter.tile(index, this.scale));
-      if (this.tiles.size > kMostTiles) this.tiles.delete(this.tiles.keys().next().value);
+      let tile = this.tiles.get(index);
+      if (tile === undefined) {
+        tile = new Tile(index, this.painter.height);
+        this.tiles.set(index, tile);
+        if (this.tiles.size > kMostTiles) this.tiles.delete(this.tiles.keys().next().value);
+      }
+      if (tile.painted < kTileWidth && !this.painter.paint(tile, this.scale, deadline)) return false;
     }
     return true;
   }
@@ -124,8 +142,8 @@ class Tiles {
       const tile = this.current.tiles.get(index);
       if (tile === undefined) continue;
       const x = index * kTileWidth - first;
-      if (this.old) context.clearRect(x, 0, kTileWidth, tile.height);
-      context.drawImage(tile, x, 0);
+      if (this.old) context.clearRect(x, 0, tile.painted, tile.canvas.height);
+      context.drawImage(tile.canvas, x, 0);
     }
     return this.complete;
   }
@@ -135,10 +153,11 @@ class Tiles {
     const wide = was.time / scale.time;
     const high = was.bytes / scale.bytes;
     const bottom = painter.height + (scale.bottom - was.bottom) / scale.bytes;
-    for (const [index, tile] of tiles) {
+    const height = painter.height * high;
+    for (const [index, {canvas}] of tiles) {
       const x = index * kTileWidth * wide - first;
       if (x > width || x + kTileWidth * wide < 0) continue;
-      context.drawImage(tile, x, bottom - tile.height * high, kTileWidth * wide, tile.height * high);
+      context.drawImage(canvas, x, bottom - height, kTileWidth * wide, height);
     }
   }
 }

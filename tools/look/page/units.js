@@ -35,9 +35,10 @@ function formatDuration(ns) {
   return `${formatCount(value, digits)} ${unit}`;
 }
 
-// A point in time, in ns since the beginning, such that neighbours `step` ns apart differ.
-function formatTime(ns, step = 1e3) {
-  const [unit, size] = kTimeUnits.find(([, each]) => Math.max(Math.abs(ns), step) >= each) ||
+// A point in time, in ns since the beginning, such that neighbours `step` ns apart differ; in the
+// unit that suits `like`.
+function formatTime(ns, step = 1e3, like = ns) {
+  const [unit, size] = kTimeUnits.find(([, each]) => Math.max(Math.abs(like), step) >= each) ||
       kTimeUnits[3];
   const digits = Math.max(0, Math.ceil(Math.log10(size / step) - 1e-9));
   return `${formatCount(ns / size, Math.min(digits, 9))} ${unit}`;

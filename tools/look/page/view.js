@@ -56,7 +56,8 @@ class View {
 
   // Brings a stretch of time into view, without more zoom than there is if it is there already.
   show(from, to) {
-    if (from >= this.from && to <= this.to && to - from > this.span / 50) return;
+    if (from >= this.from && to <= this.to && (from === to || to - from > this.span / 50)) return;
+    if (from === to) return this.setTime(from - this.span / 2, from + this.span / 2);
     const around = Math.max(to - from, kLeastSpan) * 0.6;
     this.setTime(from - around, to + around);
   }
