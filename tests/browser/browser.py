@@ -126,8 +126,11 @@ class PageTest(unittest.TestCase):
     def pixels(self, chart=0):
         """How many pixels of a chart have each colour, `#rrggbb`."""
         return self.js("""
-            const canvas = weirPage.charts[arguments[0]].canvas;
-            const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+            const {canvas} = weirPage.charts[arguments[0]];
+            const copy = new OffscreenCanvas(canvas.width, canvas.height)
+                .getContext("2d", {willReadFrequently: true});
+            copy.drawImage(canvas, 0, 0);
+            const {data} = copy.getImageData(0, 0, canvas.width, canvas.height);
             const count = {};
             for (let i = 0; i < data.length; i += 4) {
               if (data[i + 3] === 0) continue;

@@ -159,6 +159,15 @@ Recording loaded(const std::string& path) {
   std::exit(1);
 }
 
+// The heaps of a program with captures, as if all but the first were of graph pools.
+Recording pooled() {
+  Recording recording = loaded("bench/traces/graph_two_stream.trace.gz");
+  for (Event& event : recording.events) {
+    if (event.kind == EventKind::allocate) event.pool = 7 * event.heap.value;
+  }
+  return recording;
+}
+
 int write(const std::string& name, const std::vector<Recording>& recordings) {
   std::vector<const Recording*> pointers;
   for (const Recording& recording : recordings) pointers.push_back(&recording);
@@ -191,7 +200,7 @@ int main(int argc, char** argv) {
       {"empty", [] { return std::vector<weir::Recording>(1); }},
       {"two", [] { return std::vector{weir::small(), weir::cut()}; }},
       {"many", [] { return std::vector{weir::many(386000)}; }},
-      {"pools", [] { return std::vector{loaded("bench/traces/graph_two_stream.trace.gz")}; }},
+      {"pools", [] { return std::vector{weir::pooled()}; }},
       {"serve",
        [] {
          return std::vector{loaded("bench/traces/serve_multistream.trace.gz"),

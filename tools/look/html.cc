@@ -37,20 +37,6 @@ std::string base64(std::string_view bytes) {
   return out;
 }
 
-std::string as_html(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      default: out += c;
-    }
-  }
-  return out;
-}
-
 // `page` with each `@name@` of `parts` replaced, once each, in the order in which they stand in it.
 struct Part {
   std::string_view name, text;
@@ -79,15 +65,13 @@ Result<std::string> html_page(std::span<const Recording* const> recordings) {
                  "this weir was built without D3, which its pages are drawn with: install it "
                  "(Debian, Ubuntu: apt-get install node-d3), then configure and build again");
   }
-  std::string title, data;
+  std::string data;
   for (const Recording* recording : recordings) {
     const Result<std::string> bytes = compressed(html_data(*recording));
     if (!bytes.ok()) return bytes.error();
-    title += (title.empty() ? "" : " and ") + recording->source;
     data += "<script type=\"text/plain\" class=\"recording\">" + base64(*bytes) + "</script>\n";
   }
-  return filled(page_source::page(), {{"@title@", as_html(title)},
-                                      {"@style@", page_source::style()},
+  return filled(page_source::page(), {{"@style@", page_source::style()},
                                       {"@data@", data},
                                       {"@library@", page_source::library()},
                                       {"@script@", page_source::script()}});

@@ -11,7 +11,7 @@ function byteTicks(bottom, top, count) {
 function byteTickText(bytes, step) {
   const unit = bytes === 0 ? 0 : Math.min(kUnits.length - 1, Math.floor(Math.log2(bytes) / 10));
   const size = 1024 ** unit;
-  const digits = step >= size ? 0 : Math.min(6, Math.ceil(Math.log10(size / step)));
+  const digits = step >= size ? 0 : Math.min(6, Math.ceil(Math.log2(size / step)));
   return `${Number((bytes / size).toFixed(digits))} ${kUnits[unit]}`;
 }
 

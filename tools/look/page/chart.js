@@ -25,7 +25,8 @@ class Chart {
   #makeHead(number) {
     const {recording: r, element} = this;
     const head = make("h2", {}, element, r.source || `Recording ${number + 1}`);
-    make("span", {class: "sub"}, head, [r.program, r.device].filter((t) => t !== "").join(", on "));
+    make("span", {class: "sub"}, head,
+         ` ${[r.program, r.device].filter((t) => t !== "").join(", on ")}`);
     this.facts = make("p", {class: "facts"}, element);
     const warnings = [];
     if (r.damage !== "") warnings.push(`Incomplete: ${r.damage}`);

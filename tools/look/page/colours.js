@@ -33,6 +33,10 @@ class Colours {
   constructor(recordings) {
     const union = (lists) => [...new Set(lists.flat())];
     this.streams = union(recordings.map((each) => each.streams));
+    // Some only use blocks of others.
+    const owners = (r) => [...new Set(r.heaps.map(([, stream]) => stream))].map((i) => r.streams[i]);
+    const own = new Set(recordings.flatMap(owners));
+    this.owners = this.streams.filter((id) => own.has(id));
     this.pools = union(recordings.map((each) => each.pools));
     this.by = "stream";
   }
@@ -42,7 +46,7 @@ class Colours {
 
   legend() {
     if (this.by === "size") return kSizes.map(([name], i) => [name, sizeColour(i)]);
-    if (this.by === "stream") return this.streams.map((id) => [`stream ${id}`, this.streamColour(id)]);
+    if (this.by === "stream") return this.owners.map((id) => [formatStream(id), this.streamColour(id)]);
     return [["no pool", this.poolColour(null)],
             ...this.pools.map((id) => [`pool ${id}`, this.poolColour(id)])];
   }

@@ -8,8 +8,8 @@ class Controls {
     form.addEventListener("submit", (event) => event.preventDefault());
     this.colour = this.#select("Colour", "colour", [["stream", "by stream"], ["pool", "by graph pool"], ["size", "by size"]]);
     this.stack = this.#select("Stack", "stack", [["age", "oldest lowest"], ["address", "by address"]]);
-    const {streams, pools} = page.colours;
-    this.stream = this.#select("Stream", "stream", [["any", "all"], ...streams.map((id) => [`=${id}`, id])]);
+    const {owners: streams, pools} = page.colours;
+    this.stream = this.#select("Stream", "stream", [["any", "all"], ...streams.map((id) => [`=${id}`, formatStream(id).replace("stream ", "")])]);
     this.pool = this.#select("Pool", "pool", [["any", "all"], ["=", "none"], ...pools.map((id) => [`=${id}`, id])]);
     this.least = this.#input("From", "least", "0 B", "Show blocks of this size or more, such as 1 MiB");
     this.most = this.#input("to", "most", "any size", "Show blocks of this size or less, such as 1 MiB");

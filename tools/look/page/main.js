@@ -144,6 +144,7 @@ async function start() {
     recordings.push(await Recording.read(text.textContent));
     text.remove();
   }
+  document.title = `Memory of ${recordings.map((r) => r.source || "a recording").join(" and ")}`;
   readTheme();
   document.body.classList.toggle("two", recordings.length > 1);
   const page = new Page(recordings);

@@ -16,11 +16,13 @@ class Overview {
     this.width = width;
     this.svg.attr("width", width).attr("height", kOverviewHeight);
     this.brush.extent([[0, 0], [width, kOverviewHeight]]);
+    this.following = true;
     this.group.call(this.brush);
+    this.following = false;
   }
 
   #brushed(event) {
-    if (!event.sourceEvent || !event.selection) return;  // moved by the page, not by a person
+    if (this.following || !event.selection) return;  // moved by the page, not by a person
     const [from, to] = event.selection.map((x) => x / this.width * this.view.duration);
     this.view.setTime(from, to, this);
   }
@@ -51,6 +53,8 @@ class Overview {
     if (source === this) return;
     const {from, to, duration} = this.view;
     const right = Math.max(to / duration * this.width, from / duration * this.width + 3);
+    this.following = true;
     this.brush.move(this.group, [from / duration * this.width, right]);
+    this.following = false;
   }
 }

@@ -83,6 +83,12 @@ class PageMap {
       context.fillRect(x + part.from / page.bytes * width, y,
                        Math.max(1, part.bytes / page.bytes * width), kBox);
     }
+    context.fillStyle = theme.background;
+    for (const part of page.used) {
+      if (part.bytes / page.bytes * width > 4) {
+        context.fillRect(x + part.from / page.bytes * width, y + 1, 0.6, kBox - 2);
+      }
+    }
     context.fillStyle = theme.chosen;
     for (const part of page.used) {
       if (part.block !== this.chart.block) continue;

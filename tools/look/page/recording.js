@@ -143,7 +143,7 @@ class Recording {
   wasLiveAtBegin(block) { return (this.flags[block] & 1) !== 0; }
   wasWaitedFor(block) { return (this.flags[block] & 2) !== 0; }
   poolName(pool) { return pool === 0 ? "no pool" : `pool ${this.pools[pool - 1]}`; }
-  streamName(stream) { return `stream ${this.streams[stream]}`; }
+  streamName(stream) { return formatStream(this.streams[stream]); }
 
   frameTexts(stack) {
     return this.stacks[stack].map((frame) => {

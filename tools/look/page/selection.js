@@ -106,5 +106,9 @@ class Selection {
     return best;
   }
 
-  peak() { return this.step.length === 0 ? -1 : this.highest(-1, this.step.length - 1); }
+  // After which step most is live; of a recording of one moment, after all of them.
+  peak() {
+    if (this.recording.isMoment) return this.step.length - 1;
+    return this.step.length === 0 ? -1 : this.highest(-1, this.step.length - 1);
+  }
 }

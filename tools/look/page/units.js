@@ -44,6 +44,12 @@ function formatTime(ns, step = 1e3, like = ns) {
   return `${formatCount(ns / size, Math.min(digits, 9))} ${unit}`;
 }
 
+// A captured stream has its own id with the highest of 64 bits set.
+function formatStream(id) {
+  const captured = BigInt(id) >> 63n === 1n;
+  return captured ? `stream ${BigInt(id) - (1n << 63n)}, captured` : `stream ${id}`;
+}
+
 function formatAddress(address) {
   return `0x${address.toString(16)}`;
 }
