@@ -86,7 +86,8 @@ Recording small() {
 }
 
 Recording hostile() {
-  const std::string bad = "</script><script>window.hurt = 1</script><img src=x onerror='hurt=1'>\"'&";
+  const std::string bad =
+      "</script><script>window.hurt = 1</script><img src=x onerror='hurt=1'>\"'&";
   Recording recording = small();
   recording.source = bad + "\xff.weir";
   recording.program = recording.device = recording.damage = bad;
@@ -99,7 +100,8 @@ Recording cut() {
   Recording recording = small();
   recording.source = "cut";
   recording.events.resize(recording.events.size() / 2);
-  recording.damage = "the file ends within an event, at byte 1,234 of 5,678: the program was killed";
+  recording.damage =
+      "the file ends within an event, at byte 1,234 of 5,678: the program was killed";
   recording.dropped = 17;
   return recording;
 }
@@ -120,7 +122,7 @@ Recording many(std::uint32_t count) {
   Recording recording;
   recording.source = "many";
   recording.program = "made up";
-  std::mt19937 random(1);  // NOLINT: the same page each time
+  std::mt19937 random(1);                                     // NOLINT: the same page each time
   std::vector<std::pair<std::uint64_t, std::uint64_t>> live;  // address, bytes
   std::int64_t time = 0;
   std::uint64_t address = 1ULL << 40;
@@ -143,8 +145,9 @@ Recording many(std::uint32_t count) {
     // Waves, 1,500 to 3,500 blocks high.
     const std::size_t wanted = i % 40000 < 20000 ? 3500 : 1500;
     while (live.size() > wanted) {
-      const std::size_t which = live.size() - 1 - std::min<std::size_t>(live.size() - 1,
-                                                                       random() % (1 + random() % 3500));
+      const std::size_t which =
+          live.size() - 1 -
+          std::min<std::size_t>(live.size() - 1, random() % (1 + random() % 3500));
       add({.kind = EventKind::deallocate, .address = {live[which].first}});
       live.erase(live.begin() + static_cast<std::ptrdiff_t>(which));
     }
@@ -198,8 +201,11 @@ int main(int argc, char** argv) {
       {"cut", [] { return std::vector{weir::cut()}; }},
       {"moment", [] { return std::vector{weir::moment()}; }},
       {"empty", [] { return std::vector<weir::Recording>(1); }},
-      {"two", [] { return std::vector{weir::small(), weir::cut()}; }},
-      {"many", [] { return std::vector{weir::many(386000)}; }},
+      {"two",
+       [] {
+         return std::vector{weir::small(), weir::cut()};
+       }},
+      {"many", [] { return std::vector{weir::many(500000)}; }},
       {"pools", [] { return std::vector{weir::pooled()}; }},
       {"serve",
        [] {

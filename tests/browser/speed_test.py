@@ -66,7 +66,7 @@ class Speed(PageTest):
     def test_half_a_million_events_of_generate(self):
         self.check("generate")
 
-    def test_386000_blocks_of_which_thousands_live_at_once(self):
+    def test_a_million_events_with_thousands_of_blocks_live_at_once(self):
         self.check("many")
         self.screenshot("many")
 

@@ -63,8 +63,8 @@ class Writer {
     if (event != Life::kNone) return event;
     const auto later = [](Nanoseconds at, const Event& other) { return at < other.time; };
     return static_cast<std::size_t>(std::distance(
-        recording_.events.begin(), std::upper_bound(recording_.events.begin(),
-                                                    recording_.events.end(), time, later)));
+        recording_.events.begin(),
+        std::upper_bound(recording_.events.begin(), recording_.events.end(), time, later)));
   }
 
   std::uint32_t heap_of(HeapId heap, std::uint64_t stream, std::uint64_t pool) {
@@ -88,9 +88,8 @@ class Writer {
       if (!life.live_at_end)
         steps.push_back({std::max(from, event_at(life.end_event, life.end)), block, true});
     }
-    std::stable_sort(steps.begin(), steps.end(), [](const Step& left, const Step& right) {
-      return left.event < right.event;
-    });
+    std::stable_sort(steps.begin(), steps.end(),
+                     [](const Step& left, const Step& right) { return left.event < right.event; });
     HtmlColumn& step = columns_.make("step");
     HtmlColumn& time = columns_.make("step_time");
     new_number_.resize(lives_.blocks.size());
@@ -167,8 +166,8 @@ class Writer {
       for (std::uint32_t i = 0; i < life.fences; ++i) {
         const FenceTaken& fence = lives_.fences[life.first_fence + i];
         stream.add(streams_(fence.stream));
-        after.add(since_begin(fence.time) - std::min(since_begin(fence.time),
-                                                     since_begin(life.begin)));
+        after.add(since_begin(fence.time) -
+                  std::min(since_begin(fence.time), since_begin(life.begin)));
       }
     }
   }
@@ -204,9 +203,9 @@ class Writer {
       kind.add(static_cast<std::uint64_t>(std::distance(std::begin(kKinds), found)));
       time.add_difference(since_begin(event.time));
       const auto place = static_cast<std::size_t>(&event - recording_.events.data());
-      step.add_difference(static_cast<std::uint64_t>(std::distance(
-          step_events_.begin(),
-          std::lower_bound(step_events_.begin(), step_events_.end(), place))));
+      step.add_difference(static_cast<std::uint64_t>(
+          std::distance(step_events_.begin(),
+                        std::lower_bound(step_events_.begin(), step_events_.end(), place))));
       page.add_difference(event.page.value);
       heap.add(event.heap.value);
       address.add_difference(event.address.value);
@@ -227,7 +226,8 @@ class Writer {
       if (found == std::end(kKinds)) continue;
       kind.add(static_cast<std::uint64_t>(std::distance(std::begin(kKinds), found)));
       time.add_difference(since_begin(event.time));
-      const auto waited = static_cast<std::uint64_t>(std::max<std::int64_t>(0, event.duration.count));
+      const auto waited =
+          static_cast<std::uint64_t>(std::max<std::int64_t>(0, event.duration.count));
       amount.add(event.kind == EventKind::host_wait       ? waited
                  : event.kind == EventKind::out_of_memory ? event.requested.count
                                                           : event.bytes.count);
@@ -292,8 +292,7 @@ class Writer {
   Numbering<std::uint64_t> streams_, pools_;
   Numbering<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>> heaps_;  // id, stream, pool
   std::vector<std::size_t> step_events_;  // by step: its place among the events
-  std::size_t fence_count_ = 0, reserved_count_ = 0, page_count_ = 0,
-              happening_count_ = 0;
+  std::size_t fence_count_ = 0, reserved_count_ = 0, page_count_ = 0, happening_count_ = 0;
 };
 
 }  // namespace

@@ -1,6 +1,11 @@
 // The scales beside a chart: bytes in powers of two, time since the beginning.
 
-const kMargin = {left: 78, right: 14, top: 30, bottom: 28};
+const kMargin = {
+  left: 78,
+  right: 14,
+  top: 30,
+  bottom: 28
+};
 
 function byteTicks(bottom, top, count) {
   const step = 2 ** Math.ceil(Math.log2(Math.max(1, (top - bottom) / count)));
@@ -17,36 +22,43 @@ function byteTickText(bytes, step) {
 
 class Axes {
   constructor(plot) {
-    this.svg = d3.select(plot).append("svg").attr("class", "axes").attr("aria-hidden", "true");
-    this.grid = this.svg.append("g").attr("class", "grid");
-    this.bytes = this.svg.append("g").attr("class", "axis");
-    this.time = this.svg.append("g").attr("class", "axis");
-    this.marks = this.svg.append("g").attr("class", "marks");
+    this.svg = d3.select(plot).append('svg').attr('class', 'axes').attr('aria-hidden', 'true');
+    this.grid = this.svg.append('g').attr('class', 'grid');
+    this.bytes = this.svg.append('g').attr('class', 'axis');
+    this.time = this.svg.append('g').attr('class', 'axis');
+    this.marks = this.svg.append('g').attr('class', 'marks');
   }
 
   draw(view, recording, width, height) {
-    this.svg.attr("width", width + kMargin.left + kMargin.right)
-        .attr("height", height + kMargin.top + kMargin.bottom);
+    this.svg.attr('width', width + kMargin.left + kMargin.right)
+        .attr('height', height + kMargin.top + kMargin.bottom);
     const move = (x, y) => `translate(${x},${y})`;
     const y = d3.scaleLinear([view.bottom, view.top], [height, 0]);
     const ticks = byteTicks(view.bottom, view.top, Math.max(2, height / 48));
     const step = ticks.length > 1 ? ticks[1] - ticks[0] : view.height;
-    this.bytes.attr("transform", move(kMargin.left, kMargin.top))
-        .call(d3.axisLeft(y).tickValues(ticks).tickFormat((d) => byteTickText(d, step)).tickSizeOuter(0));
-    this.grid.attr("transform", move(kMargin.left, kMargin.top))
-        .call(d3.axisLeft(y).tickValues(ticks).tickFormat("").tickSize(-width).tickSizeOuter(0));
+    this.bytes.attr('transform', move(kMargin.left, kMargin.top))
+        .call(d3.axisLeft(y)
+                  .tickValues(ticks)
+                  .tickFormat((d) => byteTickText(d, step))
+                  .tickSizeOuter(0));
+    this.grid.attr('transform', move(kMargin.left, kMargin.top))
+        .call(d3.axisLeft(y).tickValues(ticks).tickFormat('').tickSize(-width).tickSizeOuter(0));
     const x = d3.scaleLinear([view.from, view.to], [0, width]);
     const times = recording.isMoment ? [] : x.ticks(Math.max(2, Math.floor(width / 110)));
     const apart = times.length > 1 ? times[1] - times[0] : view.span;
-    this.time.attr("transform", move(kMargin.left, kMargin.top + height))
-        .call(d3.axisBottom(x).tickValues(times).tickFormat((d) => formatTime(d, apart, view.to)).tickSizeOuter(0));
+    this.time.attr('transform', move(kMargin.left, kMargin.top + height))
+        .call(d3.axisBottom(x)
+                  .tickValues(times)
+                  .tickFormat((d) => formatTime(d, apart, view.to))
+                  .tickSizeOuter(0));
     this.#drawMarks(x, view, recording, width);
   }
 
   // What happened, above the picture: a name where there is room for it.
   #drawMarks(x, view, recording, width) {
     const inView = ({time}) => time >= view.from && time <= view.to;
-    const all = [...recording.marks, ...recording.happenings].filter(inView).sort((a, b) => a.time - b.time);
+    const all = [...recording.marks, ...recording.happenings].filter(inView).sort(
+        (a, b) => a.time - b.time);
     const shown = [];
     let free = 0;  // from this pixel on
     let last = -Infinity;
@@ -57,16 +69,17 @@ class Axes {
       const text = mark.text.length > 28 ? `${mark.text.slice(0, 27)}…` : mark.text;
       const named = at >= free && at + text.length * 6.5 < width + kMargin.right;
       if (named) free = at + text.length * 6.5 + 12;
-      shown.push({...mark, at, label: named ? text : ""});
+      shown.push({...mark, at, label: named ? text : ''});
     }
-    this.marks.attr("transform", `translate(${kMargin.left},${kMargin.top})`);
-    const joined = this.marks.selectAll("g").data(shown).join((enter) => {
-      const g = enter.append("g");
-      g.append("path").attr("d", "M0,-2l-4,-7h8z");
-      g.append("text").attr("x", 7).attr("y", -4);
+    this.marks.attr('transform', `translate(${kMargin.left},${kMargin.top})`);
+    const joined = this.marks.selectAll('g').data(shown).join((enter) => {
+      const g = enter.append('g');
+      g.append('path').attr('d', 'M0,-2l-4,-7h8z');
+      g.append('text').attr('x', 7).attr('y', -4);
       return g;
     });
-    joined.attr("class", (d) => d.grave ? "grave" : null).attr("transform", (d) => `translate(${d.at},0)`);
-    joined.select("text").text((d) => d.label);
+    joined.attr('class', (d) => d.grave ? 'grave' : null)
+        .attr('transform', (d) => `translate(${d.at},0)`);
+    joined.select('text').text((d) => d.label);
   }
 }

@@ -8,15 +8,22 @@ class Chart {
   constructor(parent, recording, page, number) {
     Object.assign(this, {recording, page, view: page.view, colours: page.colours});
     this.block = -1;  // the chosen one
-    this.element = make("section", {class: "chart", "aria-label": recording.source}, parent);
+    this.element = make('section', {class: 'chart', 'aria-label': recording.source}, parent);
     this.#makeHead(number);
-    const plot = make("div", {class: "plot"}, this.element);
-    this.canvas = make("canvas", {tabindex: 0, role: "application", "data-chart": number, "aria-roledescription": "chart of memory over time",
-                                  "aria-label": `Memory over time of ${recording.source}. ? lists the keys.`}, plot);
+    const plot = make('div', {class: 'plot'}, this.element);
+    this.canvas = make(
+        'canvas', {
+          tabindex: 0,
+          role: 'application',
+          'data-chart': number,
+          'aria-roledescription': 'chart of memory over time',
+          'aria-label': `Memory over time of ${recording.source}. ? lists the keys.`
+        },
+        plot);
     this.axes = new Axes(plot);
-    this.empty = make("p", {class: "empty", hidden: ""}, plot);
+    this.empty = make('p', {class: 'empty', hidden: ''}, plot);
     this.overview = new Overview(this.element, this.view);
-    this.map = new PageMap(make("div", {class: "pages"}, this.element), this);
+    this.map = new PageMap(make('div', {class: 'pages'}, this.element), this);
     this.tiles = new Tiles();
     this.view.onChange((source) => this.#moved(source));
     this.#listen();
@@ -24,15 +31,18 @@ class Chart {
 
   #makeHead(number) {
     const {recording: r, element} = this;
-    const head = make("h2", {}, element, r.source || `Recording ${number + 1}`);
-    make("span", {class: "sub"}, head,
-         ` ${[r.program, r.device].filter((t) => t !== "").join(", on ")}`);
-    this.facts = make("p", {class: "facts"}, element);
+    const head = make('h2', {}, element, r.source || `Recording ${number + 1}`);
+    make(
+        'span', {class: 'sub'}, head,
+        ` ${[r.program, r.device].filter((t) => t !== '').join(', on ')}`);
+    this.facts = make('p', {class: 'facts'}, element);
     const warnings = [];
-    if (r.damage !== "") warnings.push(`Incomplete: ${r.damage}`);
-    if (r.dropped > 0) warnings.push(`${plural(r.dropped, "event")} came too fast to be written, and are missing.`);
-    if (r.isMoment && r.count > 0) warnings.push("One moment only: nothing happened while it was recorded.");
-    for (const text of warnings) make("p", {class: "warning", role: "note"}, element, text);
+    if (r.damage !== '') warnings.push(`Incomplete: ${r.damage}`);
+    if (r.dropped > 0)
+      warnings.push(`${plural(r.dropped, 'event')} came too fast to be written, and are missing.`);
+    if (r.isMoment && r.count > 0)
+      warnings.push('One moment only: nothing happened while it was recorded.');
+    for (const text of warnings) make('p', {class: 'warning', role: 'note'}, element, text);
   }
 
   // What is shown. `found`: by block, 1 or 0, or null.
@@ -63,14 +73,18 @@ class Chart {
     const live = selection.liveAfter(peak);
     const reserved = r.reservedBytes.length === 0 ? 0 : d3.max(r.reservedBytes);
     const count = all ? r.count : d3.sum(selection.matches);
-    const at = peak < 0 || r.isMoment ? "" : ` at ${formatTime(selection.time[peak])}`;
-    const parts = [`${plural(count, "block")}${all ? "" : ` of ${formatCount(r.count)}`}`,
-                   `most live ${formatBytes(live)}${at}`, `most reserved ${formatBytes(reserved)}`];
-    if (all && live > 0 && reserved > 0) parts.push(`reserved / live ${(reserved / live).toFixed(4)}`);
+    const at = peak < 0 || r.isMoment ? '' : ` at ${formatTime(selection.time[peak])}`;
+    const parts = [
+      `${plural(count, 'block')}${all ? '' : ` of ${formatCount(r.count)}`}`,
+      `most live ${formatBytes(live)}${at}`, `most reserved ${formatBytes(reserved)}`
+    ];
+    if (all && live > 0 && reserved > 0)
+      parts.push(`reserved / live ${(reserved / live).toFixed(4)}`);
     if (!r.isMoment) parts.push(`lasts ${formatDuration(r.duration)}`);
-    this.facts.textContent = parts.join(" · ");
+    this.facts.textContent = parts.join(' · ');
     this.empty.hidden = count > 0;
-    this.empty.textContent = all ? "Nothing was allocated in this recording." : "No block is left by these filters.";
+    this.empty.textContent =
+        all ? 'Nothing was allocated in this recording.' : 'No block is left by these filters.';
   }
 
   resize() {
@@ -101,14 +115,19 @@ class Chart {
 
   #listen() {
     const canvas = d3.select(this.canvas);
-    this.zoom = d3.zoom().filter(() => !d3.event?.shiftKey && !d3.event?.button)
-        .on("zoom", (argument) => this.#zoomed(d3.event || argument));
-    canvas.call(this.zoom).on("dblclick.zoom", null);
-    this.canvas.addEventListener("wheel", (event) => this.#wheelBytes(event), {passive: false});
-    this.canvas.addEventListener("pointermove", (event) => this.#hover(event));
-    this.canvas.addEventListener("pointerleave", () => this.#leave());
-    this.canvas.addEventListener("click", (event) => this.#click(event));
-    this.canvas.addEventListener("dblclick", () => this.view.showAll());
+    // D3 5 has the event in d3.event; later versions hand it over.
+    this.zoom = d3.zoom()
+                    .filter((argument) => {
+                      const event = d3.event || argument;
+                      return !event.shiftKey && !event.button;
+                    })
+                    .on('zoom', (argument) => this.#zoomed(d3.event || argument));
+    canvas.call(this.zoom).on('dblclick.zoom', null);
+    this.canvas.addEventListener('wheel', (event) => this.#wheelBytes(event), {passive: false});
+    this.canvas.addEventListener('pointermove', (event) => this.#hover(event));
+    this.canvas.addEventListener('pointerleave', () => this.#leave());
+    this.canvas.addEventListener('click', (event) => this.#click(event));
+    this.canvas.addEventListener('dblclick', () => this.view.showAll());
   }
 
   #zoomed(event) {
@@ -143,14 +162,21 @@ class Chart {
     const k = this.view.duration / this.view.span;
     const x = -this.view.from / this.view.duration * this.width * k;
     this.following = true;
-    this.zoom.transform(d3.select(this.canvas), d3.zoomIdentity.translate(x, this.lastY ?? 0).scale(k));
+    this.zoom.transform(
+        d3.select(this.canvas), d3.zoomIdentity.translate(x, this.lastY ?? 0).scale(k));
     this.following = false;
   }
 
   get scale() {
-    return {time: this.view.span / this.columns, bytes: this.view.height / this.rows, bottom: this.view.bottom};
+    return {
+      time: this.view.span / this.columns,
+      bytes: this.view.height / this.rows,
+      bottom: this.view.bottom
+    };
   }
-  get firstColumn() { return Math.round(this.view.from / this.scale.time); }
+  get firstColumn() {
+    return Math.round(this.view.from / this.scale.time);
+  }
 
   draw() {
     if (this.waiting || !this.width) return;
@@ -163,7 +189,7 @@ class Chart {
 
   #frame() {
     const begin = performance.now();
-    const context = this.canvas.getContext("2d");
+    const context = this.canvas.getContext('2d');
     context.clearRect(0, 0, this.columns, this.rows);
     context.imageSmoothingEnabled = false;
     const finished = this.tiles.draw(context, this.scale, this.firstColumn, this.columns);
@@ -175,8 +201,12 @@ class Chart {
     if (!finished) this.draw();
   }
 
-  #y(bytes) { return this.rows - (bytes - this.view.bottom) / this.scale.bytes; }
-  #x(time) { return Math.round(time / this.scale.time) - this.firstColumn; }
+  #y(bytes) {
+    return this.rows - (bytes - this.view.bottom) / this.scale.bytes;
+  }
+  #x(time) {
+    return Math.round(time / this.scale.time) - this.firstColumn;
+  }
 
   // What is reserved, and, where only some blocks are shown, what is live in all.
   #drawCurves(context) {
@@ -192,13 +222,20 @@ class Chart {
     context.strokeStyle = theme.reserved;
     context.lineWidth = 1.5 * (window.devicePixelRatio || 1);
     context.stroke();
-    // No uprights: they would hide the blocks of a short peak.
-    const of = this.selection.matches === null ? this.selection : this.all;
-    context.fillStyle = theme.liveLine;
-    for (let x = begin; x <= last; ++x) {
-      const live = of.liveAfter(of.highest(of.stepAt(at(x)), of.stepAt(at(x + 1))));
-      context.fillRect(x, Math.round(this.#y(live)) - 1, 1, 1.5);
+    const {all, selection} = this;
+    const live = (x) => all.liveAfter(all.highest(all.stepAt(at(x)), all.stepAt(at(x + 1))));
+    if (selection.matches !== null) {
+      context.beginPath();
+      for (let x = begin; x <= last; ++x) context.lineTo(x, Math.round(this.#y(live(x))) - 0.5);
+      context.strokeStyle = theme.soft;
+      context.lineWidth = window.devicePixelRatio || 1;
+      context.stroke();
+      return;
     }
+    // No uprights: they would hide the blocks of a short peak.
+    context.fillStyle = theme.liveLine;
+    for (let x = begin; x <= last; ++x)
+      context.fillRect(x, Math.round(this.#y(live(x))) - 1, 1, 1.5);
   }
 
   #drawMoment(context) {
@@ -215,7 +252,8 @@ class Chart {
       context.setLineDash([]);
     };
     if (this.hover !== undefined) upright(this.hover, theme.faint, []);
-    if (this.moment !== undefined && !this.recording.isMoment) upright(this.moment.time, theme.text, [5, 3]);
+    if (this.moment !== undefined && !this.recording.isMoment)
+      upright(this.moment.time, theme.text, [5, 3]);
   }
 
   // The step and the block under a point of the canvas.
@@ -225,7 +263,8 @@ class Chart {
     const step = painter.stepOf(column * this.scale.time, (column + 1) * this.scale.time);
     if (step < -1) return {block: -1, step: -1, time: null};
     this.stack.moveTo(step);
-    const height = this.view.bottom + (this.rows - 0.5 - Math.floor(y * this.rows / kPlotHeight)) * this.scale.bytes;
+    const height = this.view.bottom +
+        (this.rows - 0.5 - Math.floor(y * this.rows / kPlotHeight)) * this.scale.bytes;
     // Of the time that the column stands for, the moment that it shows.
     const time = Math.max(column * this.scale.time, step < 0 ? 0 : this.selection.time[step]);
     return {block: this.stack.blockAt(height), step, time: Math.min(time, this.recording.duration)};
@@ -238,16 +277,20 @@ class Chart {
     this.draw();
     if (time === null) return hideTip();
     const {recording: r} = this;
-    const lines = [block < 0 ? (r.isMoment ? "Now" : formatTime(time)) : `Block ${formatCount(block)}: ${formatBytes(r.bytes[block])}`];
+    const lines =
+        [block < 0 ? (r.isMoment ? 'Now' : formatTime(time)) :
+                     `Block ${formatCount(block)}: ${formatBytes(r.bytes[block])}`];
     if (block >= 0) {
       lines.push(describeHeap(r, r.heap[block]));
-      const end = r.isLiveAtEnd(block) ? "the end" : formatTime(r.end[block]);
+      const end = r.isLiveAtEnd(block) ? 'the end' : formatTime(r.end[block]);
       if (!r.isMoment) lines.push(`lives from ${formatTime(r.begin[block])} to ${end}`);
       const [frame] = r.frameTexts(r.stack[block]);
       if (frame !== undefined) lines.push(`${frame.name} ${frame.place}`);
     }
-    lines.push(`${formatBytes(this.selection.liveAfter(step))} live, ${formatBytes(r.reservedAt(time))} reserved` +
-               (r.isMoment ? "" : ` at ${formatTime(time)}`));
+    lines.push(
+        `${formatBytes(this.selection.liveAfter(step))} live, ${
+            formatBytes(r.reservedAt(time))} reserved` +
+        (r.isMoment ? '' : ` at ${formatTime(time)}`));
     showTip(event, lines);
   }
 

@@ -16,7 +16,7 @@ function sized(canvas, width, height) {
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
   }
-  const context = canvas.getContext("2d");
+  const context = canvas.getContext('2d');
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
   return context;
@@ -24,8 +24,9 @@ function sized(canvas, width, height) {
 
 // The note beside the pointer: the first line is its heading.
 function showTip(event, lines) {
-  const tip = document.getElementById("tip");
-  tip.replaceChildren(...lines.map((line, i) => make(i === 0 && lines.length > 1 ? "strong" : "span", {}, null, line)));
+  const tip = document.getElementById('tip');
+  tip.replaceChildren(...lines.map(
+      (line, i) => make(i === 0 && lines.length > 1 ? 'strong' : 'span', {}, null, line)));
   tip.hidden = false;
   const {offsetWidth: width, offsetHeight: height} = tip;
   const right = event.clientX + 16 + width < window.innerWidth;
@@ -34,13 +35,17 @@ function showTip(event, lines) {
   tip.style.top = `${Math.max(4, below ? event.clientY + 16 : event.clientY - 12 - height)}px`;
 }
 
-function hideTip() { document.getElementById("tip").hidden = true; }
+function hideTip() {
+  document.getElementById('tip').hidden = true;
+}
 
 // What the canvases are drawn with; follows the style sheet.
 const theme = {};
 function readTheme() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of ["text", "faint", "empty", "chosen", "background", "reserved", "live", "liveLine", "grave"]) {
+  for (const name
+           of ['text', 'soft', 'faint', 'empty', 'chosen', 'background', 'reserved', 'live',
+               'liveLine', 'grave']) {
     theme[name] = style.getPropertyValue(`--${name}`).trim();
   }
 }

@@ -4,8 +4,8 @@
 function matchesOf(recording, {stream, pool, least, most}) {
   if (stream === null && pool === null && least === null && most === null) return null;
   const streamIndex = recording.streams.indexOf(stream);
-  const poolIndex = pool === "" ? 0 : recording.pools.indexOf(pool) + 1;
-  const poolIsThere = pool === "" || poolIndex > 0;
+  const poolIndex = pool === '' ? 0 : recording.pools.indexOf(pool) + 1;
+  const poolIsThere = pool === '' || poolIndex > 0;
   return Uint8Array.from({length: recording.count}, (_, block) => {
     if (stream !== null && recording.stream[block] !== streamIndex) return 0;
     if (pool !== null && (!poolIsThere || recording.pool[block] !== poolIndex)) return 0;
@@ -18,17 +18,21 @@ function matchesOf(recording, {stream, pool, least, most}) {
 // its number is that (#12). Null: nothing is looked for.
 function foundOf(recording, text) {
   const wanted = text.trim().toLowerCase();
-  if (wanted === "") return null;
+  if (wanted === '') return null;
   const {address, bytes, count} = recording;
   if (/^#\d+$/.test(wanted)) {
-    return Uint8Array.from({length: count}, (_, block) => block === Number(wanted.slice(1)) ? 1 : 0);
+    return Uint8Array.from(
+        {length: count}, (_, block) => block === Number(wanted.slice(1)) ? 1 : 0);
   }
   if (/^0x[0-9a-f]+$/.test(wanted)) {
     const place = Number(wanted);
-    return Uint8Array.from({length: count}, (_, block) =>
-        place >= address[block] && place < address[block] + bytes[block] ? 1 : 0);
+    return Uint8Array.from(
+        {length: count},
+        (_, block) => place >= address[block] && place < address[block] + bytes[block] ? 1 : 0);
   }
-  const stacks = recording.stacks.map((_, stack) => recording.frameTexts(stack).some(
-      ({name, place}) => `${name} ${place}`.toLowerCase().includes(wanted)) ? 1 : 0);
+  const frames = recording.frames.map(
+      (_, frame) =>
+          Object.values(recording.frameText(frame)).join(' ').toLowerCase().includes(wanted));
+  const stacks = recording.stacks.map((stack) => stack.some((frame) => frames[frame]) ? 1 : 0);
   return Uint8Array.from(recording.stack, (stack) => stacks[stack]);
 }

@@ -8,11 +8,13 @@ class Page {
     const most = d3.max(recordings, (r) => Math.max(d3.max(r.reservedBytes) ?? 0, r.peakLive));
     this.view = new View(d3.max(recordings, (r) => r.duration), most * 1.04);
     this.filter = {stream: null, pool: null, least: null, most: null};
-    this.text = "";
+    this.text = '';
     this.byAddress = false;
-    this.story = new Story(document.getElementById("story"), (chart, block) => this.follow(chart, block));
-    this.found = new Found(document.getElementById("found"), (chart, block) => this.follow(chart, block));
-    const charts = document.getElementById("charts");
+    this.story =
+        new Story(document.getElementById('story'), (chart, block) => this.follow(chart, block));
+    this.found =
+        new Found(document.getElementById('found'), (chart, block) => this.follow(chart, block));
+    const charts = document.getElementById('charts');
     this.charts = recordings.map((r, i) => new Chart(charts, r, this, i));
     this.active = this.charts[0];
     this.controls = new Controls(this);
@@ -26,9 +28,11 @@ class Page {
   }
 
   #watch(chart) {
-    const takeOver = () => { this.active = chart; };
-    chart.element.addEventListener("pointerdown", takeOver);
-    chart.element.addEventListener("focusin", takeOver);
+    const takeOver = () => {
+      this.active = chart;
+    };
+    chart.element.addEventListener('pointerdown', takeOver);
+    chart.element.addEventListener('focusin', takeOver);
     new ResizeObserver(() => {
       if (chart.seenWidth === chart.element.clientWidth) return;
       chart.seenWidth = chart.element.clientWidth;
@@ -42,8 +46,9 @@ class Page {
       const {recording} = chart;
       chart.all ??= new Selection(recording, null, false);
       const matches = matchesOf(recording, this.filter);
-      chart.setSelection(matches === null && !this.byAddress ? chart.all
-                                                             : new Selection(recording, matches, this.byAddress));
+      chart.setSelection(
+          matches === null && !this.byAddress ? chart.all :
+                                                new Selection(recording, matches, this.byAddress));
     }
     this.onText(this.text);
     this.charts.forEach((chart) => chart.width && chart.redraw());
@@ -72,8 +77,10 @@ class Page {
   onChoose(chart, block) {
     this.active = chart;
     this.charts.forEach((each) => each.choose(each === chart ? block : -1));
-    if (block < 0) this.story.clear();
-    else this.story.show(chart, block);
+    if (block < 0)
+      this.story.clear();
+    else
+      this.story.show(chart, block);
   }
 
   // A link to a block.
@@ -105,8 +112,8 @@ class Page {
   }
 
   toggleTheme() {
-    const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
-    document.documentElement.dataset.theme = dark ? "light" : "dark";
+    const dark = getComputedStyle(document.documentElement).colorScheme === 'dark';
+    document.documentElement.dataset.theme = dark ? 'light' : 'dark';
     this.restyle();
   }
 
@@ -118,49 +125,61 @@ class Page {
 
   #actions() {
     const {view} = this;
-    const help = document.getElementById("help");
+    const help = document.getElementById('help');
     return {
-      "ArrowLeft": () => view.pan(-0.15), "ArrowRight": () => view.pan(0.15),
-      "ArrowUp": () => view.rise(0.15), "ArrowDown": () => view.rise(-0.15),
-      "+": () => view.zoomTime(1 / 1.5), "=": () => view.zoomTime(1 / 1.5),
-      "-": () => view.zoomTime(1.5), "]": () => view.zoomBytes(1 / 1.5), "[": () => view.zoomBytes(1.5),
-      "0": () => view.showAll(), "Home": () => view.showAll(),
-      "k": () => this.#neighbour(1), "j": () => this.#neighbour(-1),
-      ".": () => this.#step(1), ",": () => this.#step(-1),
-      "Enter": () => this.active.block >= 0 && this.active.goTo(this.active.block),
-      "/": () => document.getElementById("find").focus(),
-      "n": () => this.#nextFound(1), "p": () => this.#nextFound(-1),
-      "c": () => this.controls.nextColour(), "d": () => this.toggleTheme(),
-      "Escape": () => this.onChoose(this.active, -1),
-      "?": () => help.showModal(),
+      'ArrowLeft': () => view.pan(-0.15),
+      'ArrowRight': () => view.pan(0.15),
+      'ArrowUp': () => view.rise(0.15),
+      'ArrowDown': () => view.rise(-0.15),
+      '+': () => view.zoomTime(1 / 1.5),
+      '=': () => view.zoomTime(1 / 1.5),
+      '-': () => view.zoomTime(1.5),
+      ']': () => view.zoomBytes(1 / 1.5),
+      '[': () => view.zoomBytes(1.5),
+      '0': () => view.showAll(),
+      'Home': () => view.showAll(),
+      'k': () => this.#neighbour(1),
+      'j': () => this.#neighbour(-1),
+      '.': () => this.#step(1),
+      ',': () => this.#step(-1),
+      'Enter': () => this.active.block >= 0 && this.active.goTo(this.active.block),
+      '/': () => document.getElementById('find').focus(),
+      'n': () => this.#nextFound(1),
+      'p': () => this.#nextFound(-1),
+      'c': () => this.controls.nextColour(),
+      'd': () => this.toggleTheme(),
+      'Escape': () => this.onChoose(this.active, -1),
+      '?': () => help.showModal(),
     };
   }
 }
 
 async function start() {
-  const texts = [...document.querySelectorAll("script.recording")];
+  const texts = [...document.querySelectorAll('script.recording')];
   const recordings = [];
   for (const text of texts) {
     recordings.push(await Recording.read(text.textContent));
     text.remove();
   }
-  document.title = `Memory of ${recordings.map((r) => r.source || "a recording").join(" and ")}`;
+  document.title = `Memory of ${recordings.map((r) => r.source || 'a recording').join(' and ')}`;
   readTheme();
-  document.body.classList.toggle("two", recordings.length > 1);
+  document.body.classList.toggle('two', recordings.length > 1);
   const page = new Page(recordings);
   globalThis.weirPage = page;
-  const help = document.getElementById("help");
+  const help = document.getElementById('help');
   fillHelp(help);
-  document.getElementById("show-help").addEventListener("click", () => help.showModal());
-  document.getElementById("theme").addEventListener("click", () => page.toggleTheme());
-  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.restyle());
-  document.getElementById("loading").remove();
+  document.getElementById('show-help').addEventListener('click', () => help.showModal());
+  document.getElementById('theme').addEventListener('click', () => page.toggleTheme());
+  window.matchMedia('(prefers-color-scheme: dark)')
+      .addEventListener('change', () => page.restyle());
+  document.getElementById('loading').remove();
 }
 
 start().catch((error) => {
-  const loading = document.getElementById("loading");
-  if (loading) loading.textContent = typeof DecompressionStream === "undefined"
-      ? "This browser is too old for the page: it needs Chrome or Edge 80, Firefox 113 or Safari 16.4."
-      : `The page could not be shown: ${error.message}`;
+  const loading = document.getElementById('loading');
+  if (loading)
+    loading.textContent = typeof DecompressionStream === 'undefined' ?
+        'This browser is too old for the page: it needs Chrome or Edge 80, Firefox 113 or Safari 16.4.' :
+        `The page could not be shown: ${error.message}`;
   throw error;
 });

@@ -5,16 +5,16 @@ const kOverviewHeight = 46;
 class Overview {
   constructor(element, view) {
     this.view = view;
-    this.element = make("div", {class: "overview"}, element);
-    this.canvas = make("canvas", {"aria-hidden": "true"}, this.element);
-    this.svg = d3.select(this.element).append("svg").attr("aria-hidden", "true");
-    this.group = this.svg.append("g");
-    this.brush = d3.brushX().on("brush", (argument) => this.#brushed(d3.event || argument));
+    this.element = make('div', {class: 'overview'}, element);
+    this.canvas = make('canvas', {'aria-hidden': 'true'}, this.element);
+    this.svg = d3.select(this.element).append('svg').attr('aria-hidden', 'true');
+    this.group = this.svg.append('g');
+    this.brush = d3.brushX().on('brush', (argument) => this.#brushed(d3.event || argument));
   }
 
   resize(width) {
     this.width = width;
-    this.svg.attr("width", width).attr("height", kOverviewHeight);
+    this.svg.attr('width', width).attr('height', kOverviewHeight);
     this.brush.extent([[0, 0], [width, kOverviewHeight]]);
     this.following = true;
     this.group.call(this.brush);
@@ -36,7 +36,8 @@ class Overview {
     const lasts = Math.max(recording.duration, 1);
     context.fillStyle = theme.live;
     for (let x = 0; x < this.width && x * scale <= lasts; ++x) {
-      const step = selection.highest(selection.stepAt(x * scale), selection.stepAt((x + 1) * scale));
+      const step =
+          selection.highest(selection.stepAt(x * scale), selection.stepAt((x + 1) * scale));
       const top = y(selection.liveAfter(step));
       context.fillRect(x, top, 1, kOverviewHeight - top);
     }

@@ -33,21 +33,28 @@ set(weir_page_styles page.css panels.css)
 list(TRANSFORM weir_page_scripts PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
 list(TRANSFORM weir_page_styles PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
 set(weir_page_html "${CMAKE_CURRENT_LIST_DIR}/page.html")
-set(weir_page_sources "${CMAKE_CURRENT_BINARY_DIR}/look/page_sources.cc")
 
-add_custom_command(
-  OUTPUT "${weir_page_sources}"
-  COMMAND
-    "${CMAKE_COMMAND}" "-DOUTPUT=${weir_page_sources}" "-DPAGE=${weir_page_html}"
-    "-DSTYLES=${weir_page_styles}" "-DSCRIPTS=${weir_page_scripts}" "-DLIBRARY=${weir_d3}" -P
-    "${CMAKE_CURRENT_LIST_DIR}/embed.cmake"
-  DEPENDS "${CMAKE_CURRENT_LIST_DIR}/embed.cmake" "${weir_page_html}" ${weir_page_styles}
-          ${weir_page_scripts} ${weir_d3}
-  COMMENT "Putting the page's sources into the tool"
-  VERBATIM)
-
-add_library(weir_page STATIC look/html.cc look/html_data.cc "${weir_page_sources}")
-target_include_directories(weir_page PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}")
-target_link_libraries(weir_page PUBLIC weir::weir PRIVATE weir_look weir_dependency::json
+# weir_page_library(NAME D3): a library that makes pages with this d3.min.js; with none where it is
+# empty.
+function(weir_page_library name d3)
+  set(sources "${CMAKE_CURRENT_BINARY_DIR}/look/${name}_sources.cc")
+  set(embed "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/embed.cmake")
+  add_custom_command(
+    OUTPUT "${sources}"
+    COMMAND
+      "${CMAKE_COMMAND}" "-DOUTPUT=${sources}" "-DPAGE=${weir_page_html}"
+      "-DSTYLES=${weir_page_styles}" "-DSCRIPTS=${weir_page_scripts}" "-DLIBRARY=${d3}" -P "${embed}"
+    DEPENDS "${embed}" "${weir_page_html}" ${weir_page_styles} ${weir_page_scripts} ${d3}
+    COMMENT "Putting the page's sources into ${name}"
+    VERBATIM)
+  add_library(${name} STATIC look/html.cc look/html_data.cc "${sources}")
+  target_include_directories(${name} PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}")
+  target_link_libraries(${name} PUBLIC weir::weir PRIVATE weir_look weir_dependency::json
                                                           weir_dependency::zlib)
-weir_warnings(weir_page)
+  weir_warnings(${name})
+endfunction()
+
+weir_page_library(weir_page "${weir_d3}")
+if(WEIR_TESTS)
+  weir_page_library(weir_page_without_d3 "")
+endif()

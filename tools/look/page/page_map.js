@@ -12,14 +12,14 @@ class PageMap {
     this.pages = [];
     this.boxes = [];
     this.chosen = -1;
-    this.title = make("h3", {}, element);
-    this.facts = make("p", {class: "facts"}, element);
-    this.canvas = make("canvas", {tabindex: 0, role: "img", class: "map"}, element);
-    this.about = make("p", {class: "about", "aria-live": "polite"}, element);
-    this.canvas.addEventListener("mousemove", (event) => this.#hover(event));
-    this.canvas.addEventListener("mouseleave", () => hideTip());
-    this.canvas.addEventListener("click", (event) => this.#choose(this.#boxAt(event)));
-    this.canvas.addEventListener("keydown", (event) => this.#key(event));
+    this.title = make('h3', {}, element);
+    this.facts = make('p', {class: 'facts'}, element);
+    this.canvas = make('canvas', {tabindex: 0, role: 'img', class: 'map'}, element);
+    this.about = make('p', {class: 'about', 'aria-live': 'polite'}, element);
+    this.canvas.addEventListener('mousemove', (event) => this.#hover(event));
+    this.canvas.addEventListener('mouseleave', () => hideTip());
+    this.canvas.addEventListener('click', (event) => this.#choose(this.#boxAt(event)));
+    this.canvas.addEventListener('keydown', (event) => this.#key(event));
   }
 
   // `moment`: {step, time}
@@ -27,20 +27,22 @@ class PageMap {
     const {recording} = this.chart;
     this.pages = pagesAt(recording, moment);
     this.chosen = -1;
-    this.title.textContent = recording.isMoment ? "Pages" : `Pages at ${formatTime(moment.time)}`;
+    this.title.textContent = recording.isMoment ? 'Pages' : `Pages at ${formatTime(moment.time)}`;
     const held = d3.sum(this.pages, (page) => page.bytes);
     const used = d3.sum(this.pages, (page) => d3.sum(page.used, (part) => part.bytes));
     const idle = this.pages.filter((page) => page.heap < 0);
     const aliases = d3.sum(this.pages, (page) => Math.max(0, page.mappings.length - 1));
-    this.facts.textContent = this.pages.length === 0
-        ? "No page is there at this moment."
-        : `${plural(this.pages.length, "page")}, ${formatBytes(held)}: ${formatBytes(used)} in use, ` +
-            `${plural(idle.length, "page")} idle (${formatBytes(d3.sum(idle, (p) => p.bytes))}), ` +
+    this.facts.textContent = this.pages.length === 0 ?
+        'No page is there at this moment.' :
+        `${plural(this.pages.length, 'page')}, ${formatBytes(held)}: ${
+            formatBytes(used)} in use, ` +
+            `${plural(idle.length, 'page')} idle (${formatBytes(d3.sum(idle, (p) => p.bytes))}), ` +
             `${formatCount(aliases)} mapped again at other addresses.`;
     this.canvas.hidden = this.about.hidden = this.pages.length === 0;
-    this.canvas.setAttribute("aria-label", `Map of pages: ${this.facts.textContent}`);
-    this.about.textContent = "A box is a page, as wide as it is large: filled where it is in use, hatched if idle, a dot " +
-        "below for each further address. Point at one, or choose it with the arrow keys.";
+    this.canvas.setAttribute('aria-label', `Map of pages: ${this.facts.textContent}`);
+    this.about.textContent =
+        'A box is a page, as wide as it is large: filled where it is in use, hatched if idle, a dot ' +
+        'below for each further address. Point at one, or choose it with the arrow keys.';
     this.draw();
   }
 
@@ -80,8 +82,9 @@ class PageMap {
     if (page.heap < 0) this.#hatch(context, x, y, width);
     context.fillStyle = colour;
     for (const part of page.used) {
-      context.fillRect(x + part.from / page.bytes * width, y,
-                       Math.max(1, part.bytes / page.bytes * width), kBox);
+      context.fillRect(
+          x + part.from / page.bytes * width, y, Math.max(1, part.bytes / page.bytes * width),
+          kBox);
     }
     context.fillStyle = theme.background;
     for (const part of page.used) {
@@ -92,8 +95,9 @@ class PageMap {
     context.fillStyle = theme.chosen;
     for (const part of page.used) {
       if (part.block !== this.chart.block) continue;
-      context.fillRect(x + part.from / page.bytes * width, y,
-                       Math.max(2, part.bytes / page.bytes * width), kBox);
+      context.fillRect(
+          x + part.from / page.bytes * width, y, Math.max(2, part.bytes / page.bytes * width),
+          kBox);
     }
     context.strokeStyle = index === this.chosen ? theme.text : colour;
     context.lineWidth = index === this.chosen ? 2.5 : 1;
@@ -123,27 +127,31 @@ class PageMap {
   #heapColour(heap) {
     const {recording, colours} = this.chart;
     const [, stream, pool] = recording.heaps[heap];
-    if (colours.by === "pool") return colours.poolColour(pool === 0 ? null : recording.pools[pool - 1]);
+    if (colours.by === 'pool')
+      return colours.poolColour(pool === 0 ? null : recording.pools[pool - 1]);
     return colours.streamColour(recording.streams[stream]);
   }
 
   #text({page}) {
     const {recording} = this.chart;
     const used = d3.sum(page.used, (part) => part.bytes);
-    const who = page.heap < 0 ? "idle" : `leased by the heap of ${describeHeap(recording, page.heap)}`;
+    const who =
+        page.heap < 0 ? 'idle' : `leased by the heap of ${describeHeap(recording, page.heap)}`;
     const [first, ...more] = page.mappings;
-    const where = first === undefined ? "not mapped"
-        : `mapped at ${formatAddress(first)}${more.length === 0 ? "" :
-            ` and again at ${more.slice(0, 4).map(formatAddress).join(", ")}` +
-            (more.length > 4 ? ` and ${plural(more.length - 4, "other place")}` : "")}`;
+    const where = first === undefined ?
+        'not mapped' :
+        `mapped at ${formatAddress(first)}${
+            more.length === 0 ? '' :
+                                ` and again at ${more.slice(0, 4).map(formatAddress).join(', ')}` +
+                    (more.length > 4 ? ` and ${plural(more.length - 4, 'other place')}` : '')}`;
     return `Page ${page.id}: ${formatBytes(page.bytes)}, ${formatBytes(used)} in use by ` +
-        `${plural(page.used.length, "block")}, ${who}, ${where}.`;
+        `${plural(page.used.length, 'block')}, ${who}, ${where}.`;
   }
 
   #boxAt(event) {
     const row = Math.floor(event.offsetY / kRow);
-    return this.boxes.findIndex((box) => box.row === row && event.offsetX >= box.x &&
-                                         event.offsetX <= box.x + box.width);
+    return this.boxes.findIndex(
+        (box) => box.row === row && event.offsetX >= box.x && event.offsetX <= box.x + box.width);
   }
 
   #hover(event) {
@@ -170,5 +178,5 @@ class PageMap {
 
 function describeHeap(recording, heap) {
   const [, stream, pool] = recording.heaps[heap];
-  return recording.streamName(stream) + (pool === 0 ? "" : `, ${recording.poolName(pool)}`);
+  return recording.streamName(stream) + (pool === 0 ? '' : `, ${recording.poolName(pool)}`);
 }

@@ -1,8 +1,16 @@
 // Which pages there are at a moment, where they are mapped, and which of their bytes are in use.
 
-const kPageEvent = {create: 0, release: 1, map: 2, unmap: 3, lease: 4, unlease: 5};
+const kPageEvent = {
+  create: 0,
+  release: 1,
+  map: 2,
+  unmap: 3,
+  lease: 4,
+  unlease: 5
+};
 
-// `moment`: {step, time}; several steps may happen at one time. By id: {id, bytes, heap (index; -1: idle), mappings: [address], used: [{from, bytes, block}]}.
+// `moment`: {step, time}; several steps may happen at one time. By id: {id, bytes, heap (index; -1:
+// idle), mappings: [address], used: [{from, bytes, block}]}.
 function pagesAt(recording, moment) {
   const {count, kind, time, step, page, heap, address, bytes} = recording.pageEvents;
   const pages = new Map();

@@ -77,15 +77,21 @@ class Selection {
   }
 
   // A step of the selection as one of the recording, and back: the last one that has happened then.
-  toRecording(step) { return this.origin === null || step < 0 ? step : this.origin[step]; }
+  toRecording(step) {
+    return this.origin === null || step < 0 ? step : this.origin[step];
+  }
   fromRecording(step) {
     return this.origin === null ? step : d3.bisectRight(this.origin, step) - 1;
   }
 
-  liveAfter(step) { return step < 0 ? 0 : this.live[step]; }
+  liveAfter(step) {
+    return step < 0 ? 0 : this.live[step];
+  }
 
   // The last step that has happened at a time; -1: none has.
-  stepAt(time) { return d3.bisectRight(this.time, time) - 1; }
+  stepAt(time) {
+    return d3.bisectRight(this.time, time) - 1;
+  }
 
   // Of steps [from, to], the first after which most is live; `from` may be -1, before all.
   highest(from, to) {

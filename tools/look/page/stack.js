@@ -1,5 +1,5 @@
-// The blocks that are live after a step, from the bottom up: the oldest at the bottom, or the one of
-// the lowest address.
+// The blocks that are live after a step, from the bottom up: the oldest at the bottom, or the one
+// of the lowest address.
 //
 // A list whose steps can be taken back: a block that is taken out keeps its neighbours' names, and
 // going back over the same steps finds them as they were (Knuth's dancing links). So a step either

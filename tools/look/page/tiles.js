@@ -4,7 +4,7 @@
 
 const kTileWidth = 256;
 const kMostTiles = 96;
-const kPaintBudget = 9;  // ms a frame
+const kPaintBudget = 9;    // ms a frame
 const kColumnsAtOnce = 8;  // between two looks at the clock
 
 class Painter {
@@ -21,7 +21,9 @@ class Painter {
     return first === last ? first : this.selection.highest(first, last);
   }
 
-  get lasts() { return Math.max(this.selection.recording.duration, 1); }
+  get lasts() {
+    return Math.max(this.selection.recording.duration, 1);
+  }
 
   // Paints what is missing of a tile, until `deadline`; whether nothing is missing any more.
   paint(tile, scale, deadline) {
@@ -47,7 +49,8 @@ class Painter {
 
   #repeat(x) {
     const {out, height} = this;
-    for (let place = x; place < height * kTileWidth; place += kTileWidth) out[place] = out[place - 1];
+    for (let place = x; place < height * kTileWidth; place += kTileWidth)
+      out[place] = out[place - 1];
   }
 
   #fill(x, {bytes: bytesAPixel, bottom}) {
@@ -74,15 +77,15 @@ class Tile {
     this.index = index;
     this.image = new ImageData(kTileWidth, height);
     this.out = new Uint32Array(this.image.data.buffer);
-    this.canvas = document.createElement("canvas");
+    this.canvas = document.createElement('canvas');
     this.canvas.width = kTileWidth;
     this.canvas.height = height;
     this.painted = 0;  // columns
-    this.shown = -2;  // the step of the last one
+    this.shown = -2;   // the step of the last one
   }
 
   show() {
-    this.canvas.getContext("2d").putImageData(this.image, 0, 0);
+    this.canvas.getContext('2d').putImageData(this.image, 0, 0);
     if (this.painted >= kTileWidth) this.image = this.out = null;
   }
 }
@@ -99,9 +102,11 @@ class TileSet {
     return this.scale.time === time && this.scale.bytes === bytes && this.scale.bottom === bottom;
   }
 
-  // Which tiles cover `width` pixels from column `first` on. From the left: stacks follow each other.
+  // Which tiles cover `width` pixels from column `first` on. From the left: stacks follow each
+  // other.
   static covering(first, width) {
-    return d3.range(Math.floor(first / kTileWidth), Math.floor((first + width - 1) / kTileWidth) + 1);
+    return d3.range(
+        Math.floor(first / kTileWidth), Math.floor((first + width - 1) / kTileWidth) + 1);
   }
 
   // Paints what is missing until `deadline`; whether nothing is missing any more.
@@ -113,7 +118,8 @@ class TileSet {
         this.tiles.set(index, tile);
         if (this.tiles.size > kMostTiles) this.tiles.delete(this.tiles.keys().next().value);
       }
-      if (tile.painted < kTileWidth && !this.painter.paint(tile, this.scale, deadline)) return false;
+      if (tile.painted < kTileWidth && !this.painter.paint(tile, this.scale, deadline))
+        return false;
     }
     return true;
   }
@@ -121,7 +127,8 @@ class TileSet {
 
 // The tiles of what is shown, and, while they are being painted, of what was shown before.
 class Tiles {
-  // `painter`: null for no picture. Where `keep`, the old picture stands until the new one is there.
+  // `painter`: null for no picture. Where `keep`, the old picture stands until the new one is
+  // there.
   use(painter, keep) {
     this.painter = painter;
     this.old = keep && this.old ? this.old : keep && this.complete ? this.current : null;

@@ -1,6 +1,7 @@
-// Which part of time and memory is shown: one for all charts of the page, so that they move together.
+// Which part of time and memory is shown: one for all charts of the page, so that they move
+// together.
 
-const kLeastSpan = 100;  // ns
+const kLeastSpan = 100;     // ns
 const kLeastHeight = 2048;  // bytes
 
 class View {
@@ -15,11 +16,19 @@ class View {
     this.top = this.most;
   }
 
-  onChange(listener) { this.#listeners.push(listener); }
-  #tell(source) { this.#listeners.forEach((listener) => listener(source)); }
+  onChange(listener) {
+    this.#listeners.push(listener);
+  }
+  #tell(source) {
+    this.#listeners.forEach((listener) => listener(source));
+  }
 
-  get span() { return this.to - this.from; }
-  get height() { return this.top - this.bottom; }
+  get span() {
+    return this.to - this.from;
+  }
+  get height() {
+    return this.top - this.bottom;
+  }
 
   // `source`: who asks, and so knows already.
   setTime(from, to, source = null) {
@@ -37,8 +46,12 @@ class View {
   }
 
   // `by`: by what share of what is shown; positive is right, or up.
-  pan(by) { this.setTime(this.from + by * this.span, this.to + by * this.span); }
-  rise(by) { this.setBytes(this.bottom + by * this.height, this.top + by * this.height); }
+  pan(by) {
+    this.setTime(this.from + by * this.span, this.to + by * this.span);
+  }
+  rise(by) {
+    this.setBytes(this.bottom + by * this.height, this.top + by * this.height);
+  }
 
   // Shows `factor` times as much, and keeps `at` where it is.
   zoomTime(factor, at = (this.from + this.to) / 2) {
