@@ -42,7 +42,7 @@ class Files(PageTest):
         self.assertIn("</script>", self.text("#tip"))
         self.assertIsNone(self.js("return window.hurt ?? null"))
         self.assertEqual(self.find_all("img"), [])
-        self.assertEqual(len(self.find_all("script")), 2)
+        self.assertEqual(len(self.find_all("script")), 3)
         self.assertIn("</script>", self.driver.title)
         self.screenshot("hostile")
 

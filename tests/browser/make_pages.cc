@@ -184,6 +184,9 @@ int write(const std::string& name, const std::vector<Recording>& recordings) {
   }
   fmt::print("{}: {:.2f} s, {:.2f} MiB\n", path, took.count(),
              static_cast<double>(std::filesystem::file_size(path)) / (1 << 20));
+#ifdef NDEBUG
+  if (took.count() > 5) return fmt::print(stderr, "{} took more than 5 s\n", path), 1;
+#endif
   return 0;
 }
 

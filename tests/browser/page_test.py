@@ -308,6 +308,8 @@ class Reached(PageTest):
         for word in ("earlier, later", "Shift + wheel", "show the whole recording"):
             self.assertIn(word, self.text("#help"))
         self.screenshot("small-help")
+        self.find("#help summary").click()
+        self.assertIn("Mike Bostock", self.text("#help pre"))
         self.press(Keys.ESCAPE)
         self.assertFalse(self.js("return document.getElementById('help').open"))
 

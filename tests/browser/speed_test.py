@@ -57,11 +57,23 @@ class Speed(PageTest):
             self.report(f"{name}, panning at zoom {zoom}", frames, gaps)
             self.assertGreater(len(frames), 40)
             self.assertLess(frames[int(len(frames) * 0.99)], FRAME)
+        frames, gaps = self.frames_while(
+            "const at = (i * 0.37) % 0.9 * view.duration; view.setTime(at, at + view.duration / 200)")
+        self.report(f"{name}, jumping far", frames, gaps)
+        self.assertLess(frames[int(len(frames) * 0.99)], 2 * FRAME)
         self.js("weirPage.view.showAll()")
         self.settle()
         frames, gaps = self.frames_while("view.zoomTime(i < 60 ? 1 / 1.1 : 1.1, view.duration / 3)")
         self.report(f"{name}, zooming", frames, gaps)
         self.assertLess(frames[int(len(frames) * 0.99)], 2 * FRAME)
+
+    def test_filters_and_searches_answer_within_a_second(self):
+        self.open("many")
+        for what in ("onFilter({stream: weirPage.recordings[0].streams[0], pool: null, least: null, most: null})",
+                     "onStack(true)", "onText('#1234')", "onChoose(weirPage.charts[0], 1234)"):
+            took = self.js(f"const begin = performance.now(); weirPage.{what}; return performance.now() - begin")
+            print(f"{what}: {took:.0f} ms")
+            self.assertLess(took, 1000, what)
 
     def test_half_a_million_events_of_generate(self):
         self.check("generate")

@@ -74,6 +74,7 @@ Result<std::string> html_page(std::span<const Recording* const> recordings) {
   return filled(page_source::page(), {{"@style@", page_source::style()},
                                       {"@data@", data},
                                       {"@library@", page_source::library()},
+                                      {"@licence@", page_source::licence()},
                                       {"@script@", page_source::script()}});
 }
 

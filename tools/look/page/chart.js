@@ -56,8 +56,15 @@ class Chart {
   setColours(found) {
     this.found = found;
     this.pixels = this.colours.pixels(this.recording, found, theme.background);
-    if (this.block >= 0) this.pixels[this.block] = asPixel(theme.chosen);
+    this.#markChosen();
     this.#repaint(true);
+  }
+
+  // The chosen block stands out; `unmarked` is the colour that it has else.
+  #markChosen() {
+    if (this.block < 0) return;
+    this.unmarked = this.pixels[this.block];
+    this.pixels[this.block] = asPixel(theme.chosen);
   }
 
   #repaint(keep) {
@@ -323,8 +330,10 @@ class Chart {
 
   // Marks a block as the chosen one; -1: none.
   choose(block) {
+    if (this.block >= 0) this.pixels[this.block] = this.unmarked;
     this.block = block;
-    this.setColours(this.found);
+    this.#markChosen();
+    this.#repaint(true);
     this.map.draw();
   }
 

@@ -1,7 +1,7 @@
-# cmake -DOUTPUT=FILE.cc -DPAGE=F -DSTYLES=F;... -DSCRIPTS=F;... -DLIBRARY=F -P embed.cmake
+# cmake -DOUTPUT=FILE.cc -DPAGE=F -DSTYLES=F;... -DSCRIPTS=F;... -DLIBRARY=F -DLICENCE=F -P embed.cmake
 #
-# Writes the page's sources into a C++ file, as look/page_sources.h declares them. LIBRARY may be
-# empty: then the page is.
+# Writes the page's sources into a C++ file, as look/page_sources.h declares them. LIBRARY and LICENCE
+# may be empty.
 cmake_minimum_required(VERSION 3.25)
 
 # As bytes and not as a string literal: nothing in a file can end it early, however long it is.
@@ -21,7 +21,7 @@ function(add_bytes name)
 endfunction()
 
 # A script's text stands between <script> and </script>; what would end it early is refused.
-foreach(file IN LISTS SCRIPTS LIBRARY)
+foreach(file IN LISTS SCRIPTS LIBRARY LICENCE)
   file(STRINGS "${file}" found REGEX "</[sS][cC][rR][iI][pP][tT]|<!--")
   if(found)
     message(FATAL_ERROR "${file} can't stand in a page: it has </script or <!--")
@@ -33,5 +33,6 @@ add_bytes(page "${PAGE}")
 add_bytes(style ${STYLES})
 add_bytes(script ${SCRIPTS})
 add_bytes(library ${LIBRARY})
+add_bytes(licence ${LICENCE})
 string(APPEND text "}  // namespace weir::page_source\n")
 file(WRITE "${OUTPUT}" "${text}")

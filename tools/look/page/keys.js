@@ -38,6 +38,9 @@ function fillHelp(dialog) {
   make('h2', {}, dialog, 'Keys and pointer');
   add('Keys', kKeys);
   add('Pointer', kMouse);
+  const about = make('details', {}, dialog);
+  make('summary', {}, about, `Drawn with D3 ${d3.version}`);
+  make('pre', {}, about, document.getElementById('licence').textContent);
   const close = make('button', {type: 'button'}, dialog, 'Close');
   close.addEventListener('click', () => dialog.close());
 }

@@ -179,7 +179,7 @@ start().catch((error) => {
   const loading = document.getElementById('loading');
   if (loading)
     loading.textContent = typeof DecompressionStream === 'undefined' ?
-        'This browser is too old for the page: it needs Chrome or Edge 80, Firefox 113 or Safari 16.4.' :
+        'This browser is too old for the page: it needs Chrome or Edge 87, Firefox 113 or Safari 16.4.' :
         `The page could not be shown: ${error.message}`;
   throw error;
 });

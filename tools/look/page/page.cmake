@@ -2,7 +2,10 @@
 find_file(WEIR_D3 NAMES d3.min.js
           PATHS /usr/share/nodejs/d3/dist /usr/share/javascript/node-d3 NO_DEFAULT_PATH
           DOC "D3 (5 or later), d3.min.js; Debian and Ubuntu have it in node-d3")
-mark_as_advanced(WEIR_D3)
+# Its licence asks that it goes with it.
+find_file(WEIR_D3_LICENCE NAMES copyright PATHS /usr/share/doc/node-d3 NO_DEFAULT_PATH
+          DOC "The licence of D3")
+mark_as_advanced(WEIR_D3 WEIR_D3_LICENCE)
 set(weir_d3 "${WEIR_D3}")
 if(NOT WEIR_D3)
   set(weir_d3 "")
@@ -37,14 +40,20 @@ set(weir_page_html "${CMAKE_CURRENT_LIST_DIR}/page.html")
 # weir_page_library(NAME D3): a library that makes pages with this d3.min.js; with none where it is
 # empty.
 function(weir_page_library name d3)
+  set(licence "")
+  if(d3 AND WEIR_D3_LICENCE)
+    set(licence "${WEIR_D3_LICENCE}")
+  endif()
   set(sources "${CMAKE_CURRENT_BINARY_DIR}/look/${name}_sources.cc")
   set(embed "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/embed.cmake")
   add_custom_command(
     OUTPUT "${sources}"
     COMMAND
       "${CMAKE_COMMAND}" "-DOUTPUT=${sources}" "-DPAGE=${weir_page_html}"
-      "-DSTYLES=${weir_page_styles}" "-DSCRIPTS=${weir_page_scripts}" "-DLIBRARY=${d3}" -P "${embed}"
+      "-DSTYLES=${weir_page_styles}" "-DSCRIPTS=${weir_page_scripts}" "-DLIBRARY=${d3}"
+      "-DLICENCE=${licence}" -P "${embed}"
     DEPENDS "${embed}" "${weir_page_html}" ${weir_page_styles} ${weir_page_scripts} ${d3}
+            ${licence}
     COMMENT "Putting the page's sources into ${name}"
     VERBATIM)
   add_library(${name} STATIC look/html.cc look/html_data.cc "${sources}")
