@@ -97,6 +97,7 @@ class PageTest(unittest.TestCase):
 
     def screenshot(self, name):
         self.settle()
+        self.wait_for("return weirPage.charts.every((c) => c.labels && !c.waiting)")
         self.driver.save_screenshot(str(FOLDER / f"{name}.png"))
 
     def find(self, css):

@@ -13,6 +13,8 @@ class Compared(PageTest):
         self.assertLess(left.location["x"] + left.size["width"], right.location["x"] + 1)
         scales = self.js("return weirPage.charts.map((c) => [c.scale.time, c.scale.bytes])")
         self.assertEqual(scales[0], scales[1])
+        tops = [e.location["y"] for e in self.find_all("canvas[data-chart]")]
+        self.assertEqual(tops[0], tops[1])  # also where one has warnings
         self.screenshot("two")
 
     def test_zoom_and_pan_are_linked(self):
@@ -31,7 +33,8 @@ class Compared(PageTest):
     def test_a_filter_holds_for_both(self):
         self.open("two")
         self.choose("#stream", "=1")
-        facts = [e.text for e in self.find_all(".chart > .facts")]
+        facts = [e.text for e in self.find_all(".head .facts")]
+        self.assertEqual(len(facts), 2)
         self.assertTrue(all(" of " in text for text in facts), facts)
 
     def test_keys_go_to_the_chart_that_was_used_last(self):
@@ -46,8 +49,8 @@ class Compared(PageTest):
 
     def test_two_of_different_lengths(self):
         self.open("serve")
-        self.assertIn("reserved / live 1.0114", self.find_all(".chart > .facts")[0].text)
-        self.assertIn("reserved / live 1.0107", self.find_all(".chart > .facts")[1].text)
+        self.assertIn("reserved / live 1.0114", self.find_all(".head .facts")[0].text)
+        self.assertIn("reserved / live 1.0107", self.find_all(".head .facts")[1].text)
         self.screenshot("serve")
 
 

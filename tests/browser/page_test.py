@@ -61,6 +61,19 @@ class Shown(PageTest):
         self.assertIn("no pool", self.text("#legend"))
 
 
+class Labelled(PageTest):
+    def test_large_blocks_have_their_sizes_on_them_when_the_view_rests(self):
+        self.open("small")
+        self.wait_for("return weirPage.charts[0].labels?.length > 0")
+        labels = self.js("return weirPage.charts[0].labels")
+        self.assertEqual(sorted({e["text"] for e in labels}), ["12 MiB", "2.50 MiB", "3 MiB"])
+        self.js("weirPage.view.zoomTime(0.25)")
+        self.assertIsNone(self.js("return weirPage.charts[0].labels"))
+        self.wait_for("return weirPage.charts[0].labels?.length > 0")
+        more = self.js("return weirPage.charts[0].labels")
+        self.assertIn("21 MiB", {e["text"] for e in more})
+
+
 class Moved(PageTest):
     def setUp(self):
         self.open("small")

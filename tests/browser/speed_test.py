@@ -37,10 +37,13 @@ class Speed(PageTest):
         self.settle()
         return sorted(self.js("return weirPage.frames")), sorted(gaps)
 
-    def report(self, what, frames, gaps):
+    def check_frames(self, what, frames, gaps, limit):
         print(f"{what}: {len(frames)} frames, median {frames[len(frames) // 2]:.1f} ms, "
               f"99 % {frames[int(len(frames) * 0.99)]:.1f} ms, longest {frames[-1]:.1f} ms; "
               f"between frames at most {gaps[-1]:.1f} ms")
+        self.assertGreater(len(frames), 40)
+        # One in twenty may be longer: other programs want the processor, too.
+        self.assertLess(frames[int(len(frames) * 0.95)], limit, what)
 
     def check(self, name):
         megabytes = (browser.FOLDER / f"{name}.html").stat().st_size / 1e6
@@ -54,18 +57,14 @@ class Speed(PageTest):
             self.js("weirPage.view.setTime(0, weirPage.view.duration / arguments[0])", zoom)
             self.settle()
             frames, gaps = self.frames_while("view.pan(0.02 * (i < 60 ? 1 : -1))")
-            self.report(f"{name}, panning at zoom {zoom}", frames, gaps)
-            self.assertGreater(len(frames), 40)
-            self.assertLess(frames[int(len(frames) * 0.99)], FRAME)
+            self.check_frames(f"{name}, panning at zoom {zoom}", frames, gaps, FRAME)
         frames, gaps = self.frames_while(
             "const at = (i * 0.37) % 0.9 * view.duration; view.setTime(at, at + view.duration / 200)")
-        self.report(f"{name}, jumping far", frames, gaps)
-        self.assertLess(frames[int(len(frames) * 0.99)], 2 * FRAME)
+        self.check_frames(f"{name}, jumping far", frames, gaps, 2 * FRAME)
         self.js("weirPage.view.showAll()")
         self.settle()
         frames, gaps = self.frames_while("view.zoomTime(i < 60 ? 1 / 1.1 : 1.1, view.duration / 3)")
-        self.report(f"{name}, zooming", frames, gaps)
-        self.assertLess(frames[int(len(frames) * 0.99)], 2 * FRAME)
+        self.check_frames(f"{name}, zooming", frames, gaps, 2 * FRAME)
 
     def test_filters_and_searches_answer_within_a_second(self):
         self.open("many")

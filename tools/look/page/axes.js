@@ -56,7 +56,7 @@ class Axes {
 
   // What happened, above the picture: a name where there is room for it.
   #drawMarks(x, view, recording, width) {
-    const inView = ({time}) => time >= view.from && time <= view.to;
+    const inView = ({time}) => time >= view.from && time <= Math.min(view.to, recording.duration);
     const all = [...recording.marks, ...recording.happenings].filter(inView).sort(
         (a, b) => a.time - b.time);
     const shown = [];

@@ -30,7 +30,8 @@ class Chart {
   }
 
   #makeHead(number) {
-    const {recording: r, element} = this;
+    const {recording: r} = this;
+    const element = make('div', {class: 'head'}, this.element);
     const head = make('h2', {}, element, r.source || `Recording ${number + 1}`);
     make(
         'span', {class: 'sub'}, head,
@@ -69,6 +70,7 @@ class Chart {
 
   #repaint(keep) {
     if (!this.width) return;
+    this.labels = null;
     this.tiles.use(new Painter(this.selection, this.pixels, this.rows), keep);
     this.draw();
   }
@@ -159,6 +161,7 @@ class Chart {
 
   #moved(source) {
     if (!this.width) return;
+    this.labels = null;
     if (source !== this) this.#followView();
     this.overview.update(source);
     this.draw();
@@ -181,6 +184,9 @@ class Chart {
       bottom: this.view.bottom
     };
   }
+  get height() {
+    return kPlotHeight;
+  }
   get firstColumn() {
     return Math.round(this.view.from / this.scale.time);
   }
@@ -199,13 +205,13 @@ class Chart {
     const context = this.canvas.getContext('2d');
     context.clearRect(0, 0, this.columns, this.rows);
     context.imageSmoothingEnabled = false;
-    const finished = this.tiles.draw(context, this.scale, this.firstColumn, this.columns);
+    this.finished = this.tiles.draw(context, this.scale, this.firstColumn, this.columns);
     this.#drawCurves(context);
+    this.#drawLabels(context);
     this.#drawMoment(context);
     this.axes.draw(this.view, this.recording, this.width, kPlotHeight);
-    this.finished = finished;
     this.page.frames.push(performance.now() - begin);
-    if (!finished) this.draw();
+    if (!this.finished) this.draw();
   }
 
   #y(bytes) {
@@ -213,6 +219,17 @@ class Chart {
   }
   #x(time) {
     return Math.round(time / this.scale.time) - this.firstColumn;
+  }
+
+  // When the view rests: labels that jump help nobody.
+  #drawLabels(context) {
+    if (this.labels) return drawLabels(context, this.labels, this.columns / this.width);
+    clearTimeout(this.resting);
+    if (!this.finished) return;
+    this.resting = setTimeout(() => {
+      this.labels = placeLabels(this);
+      this.draw();
+    }, 150);
   }
 
   // What is reserved, and, where only some blocks are shown, what is live in all.

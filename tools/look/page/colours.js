@@ -11,6 +11,7 @@ const kSizes = [
 ];
 // Neighbours of one colour differ a little, so that blocks can be told apart.
 const kShades = [0, 0.16, 0.3, 0.08];
+const kSizeShades = [0, 0.08, 0.14, 0.04];  // or one size looks like another
 
 function mixed(colour, other, share) {
   return d3.interpolateRgb(colour, other)(share);
@@ -23,6 +24,12 @@ function asPixel(colour) {
 
 function darker(pixel) {
   return (0xff000000 | (((pixel & 0xfefefe) >>> 1) + ((pixel & 0xfcfcfc) >>> 2))) >>> 0;
+}
+
+// Black or white, whichever can be read on a pixel's colour.
+function readableOn(pixel) {
+  const [red, green, blue] = [0, 8, 16].map((bits) => ((pixel >>> bits & 0xff) / 255) ** 2.2);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 ? '#000000' : '#ffffff';
 }
 
 function categoryColour(index) {
@@ -72,8 +79,9 @@ class Colours {
   // By block. `found`: by block, 1 or 0, or null; what is not found is faint.
   pixels(recording, found, background) {
     const classes = this.#classes(recording);
+    const shades = this.by === 'size' ? kSizeShades : kShades;
     const strong = classes.colours.map(
-        (colour) => kShades.map((share) => asPixel(mixed(colour, '#ffffff', share))));
+        (colour) => shades.map((share) => asPixel(mixed(colour, '#ffffff', share))));
     const faint = classes.colours.map((colour) => asPixel(mixed(colour, background, 0.82)));
     return Uint32Array.from({length: recording.count}, (_, block) => {
       const of = classes.of(block);

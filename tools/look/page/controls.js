@@ -108,12 +108,17 @@ class Controls {
       const legend = document.getElementById('legend');
       legend.replaceChildren();
       const kMost = 24;
-      const all = this.page.colours.legend();
-      for (const [name, colour] of all.slice(0, kMost)) this.#entry(legend, name, colour, 'box');
-      if (all.length > kMost)
-        make('span', {class: 'entry'}, legend, `and ${formatCount(all.length - kMost)} more`);
+      const entries = this.page.colours.legend();
+      for (const [name, colour] of entries.slice(0, kMost))
+        this.#entry(legend, name, colour, 'box');
+      if (entries.length > kMost)
+        make('span', {class: 'entry'}, legend, `and ${formatCount(entries.length - kMost)} more`);
       this.#entry(legend, 'reserved', 'var(--reserved)', 'line');
-      this.#entry(legend, 'live', 'var(--liveLine)', 'line');
+      const all = Object.values(this.page.filter).every((value) => value === null);
+      if (all)
+        this.#entry(legend, 'live', 'var(--liveLine)', 'line');
+      else
+        this.#entry(legend, 'live in all', 'var(--soft)', 'line');
       this.#entry(legend, 'chosen', 'var(--chosen)', 'box');
   }
 

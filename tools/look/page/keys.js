@@ -41,7 +41,7 @@ function fillHelp(dialog) {
   const about = make('details', {}, dialog);
   make('summary', {}, about, `Drawn with D3 ${d3.version}`);
   make('pre', {}, about, document.getElementById('licence').textContent);
-  const close = make('button', {type: 'button'}, dialog, 'Close');
+  const close = make('button', {type: 'button', autofocus: ''}, dialog, 'Close');
   close.addEventListener('click', () => dialog.close());
 }
 

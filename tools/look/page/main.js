@@ -56,6 +56,7 @@ class Page {
 
   onFilter(filter) {
     this.filter = filter;
+    this.controls.showLegend();
     this.#select();
   }
   onStack(byAddress) {

@@ -22,6 +22,7 @@ set(weir_page_scripts
     stack.js
     colours.js
     tiles.js
+    labels.js
     pages.js
     page_map.js
     story.js
