@@ -166,13 +166,14 @@ Recording loaded(const std::string& path) {
 Recording pooled() {
   Recording recording = loaded("bench/traces/graph_two_stream.trace.gz");
   for (Event& event : recording.events) {
-    if (event.kind == EventKind::allocate) event.pool = 7 * event.heap.value;
+    if (event.kind == EventKind::allocate) event.pool = std::uint64_t{7} * event.heap.value;
   }
   return recording;
 }
 
 int write(const std::string& name, const std::vector<Recording>& recordings) {
   std::vector<const Recording*> pointers;
+  pointers.reserve(recordings.size());
   for (const Recording& recording : recordings) pointers.push_back(&recording);
   const auto begin = std::chrono::steady_clock::now();
   const std::string path = folder + "/" + name + ".html";

@@ -125,7 +125,7 @@ TEST(HtmlData, ColumnsFitWhateverTheEvents) {
       recording.events.push_back({.kind = static_cast<EventKind>(random() % kEventKinds),
                                   .heap = {static_cast<std::uint32_t>(random() % 3)},
                                   .page = {static_cast<std::uint32_t>(random() % 3)},
-                                  .time = {time += random() % 3},
+                                  .time = {time += static_cast<std::int64_t>(random() % 3)},
                                   .stream = random() % 3,
                                   .other = random() % 3,
                                   .address = {512 * (random() % 4)},

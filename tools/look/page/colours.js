@@ -29,7 +29,7 @@ function darker(pixel) {
 // Black or white, whichever can be read on a pixel's colour.
 function readableOn(pixel) {
   const [red, green, blue] = [0, 8, 16].map((bits) => ((pixel >>> bits & 0xff) / 255) ** 2.2);
-  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 ? '#000000' : '#ffffff';
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.25 ? '#000000' : '#ffffff';
 }
 
 function categoryColour(index) {
@@ -48,7 +48,8 @@ function sizeColour(index) {
 // both.
 class Colours {
   constructor(recordings) {
-    const union = (lists) => [...new Set(lists.flat())];
+    const union =
+        (lists) => [...new Set(lists.flat())].sort((a, b) => BigInt(a) < BigInt(b) ? -1 : 1);
     this.streams = union(recordings.map((each) => each.streams));
     // Some only use blocks of others.
     const owners =

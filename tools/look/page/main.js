@@ -166,7 +166,7 @@ async function start() {
   readTheme();
   document.body.classList.toggle('two', recordings.length > 1);
   const page = new Page(recordings);
-  globalThis.weirPage = page;
+  globalThis.weirPage = page;  // for tests
   const help = document.getElementById('help');
   fillHelp(help);
   document.getElementById('show-help').addEventListener('click', () => help.showModal());

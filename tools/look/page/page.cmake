@@ -1,7 +1,7 @@
 # weir_page: what makes the pages of `weir timeline --to html`, with the page's sources inside.
 find_file(WEIR_D3 NAMES d3.min.js
           PATHS /usr/share/nodejs/d3/dist /usr/share/javascript/node-d3 NO_DEFAULT_PATH
-          DOC "D3 (5 or later), d3.min.js; Debian and Ubuntu have it in node-d3")
+          DOC "D3 5, d3.min.js; Debian and Ubuntu have it in node-d3")
 # Its licence asks that it goes with it.
 find_file(WEIR_D3_LICENCE NAMES copyright PATHS /usr/share/doc/node-d3 NO_DEFAULT_PATH
           DOC "The licence of D3")

@@ -37,7 +37,7 @@ class PageMap {
         `${plural(this.pages.length, 'page')}, ${formatBytes(held)}: ${
             formatBytes(used)} in use, ` +
             `${plural(idle.length, 'page')} idle (${formatBytes(d3.sum(idle, (p) => p.bytes))}), ` +
-            `${formatCount(aliases)} mapped again at other addresses.`;
+            `${formatCount(aliases)} further addresses.`;
     this.canvas.hidden = this.about.hidden = this.pages.length === 0;
     this.canvas.setAttribute('aria-label', `Map of pages: ${this.facts.textContent}`);
     this.about.textContent =
