@@ -71,6 +71,14 @@ class Files(PageTest):
         self.assertEqual(inside + outside, 1003)
         self.assertGreater(inside, 0)
 
+    def test_the_commands_page_shows_both_of_its_files(self):
+        self.open("command")
+        names = [e.text.split()[0] for e in self.find_all(".chart h2")]
+        self.assertEqual(names, ["bench/traces/gnn.trace.gz", "bench/traces/gnn7.trace.gz"])
+        self.assertIn("reserved / live 1.0073", self.find_all(".head .facts")[0].text)
+        self.assertIn("reserved / live 1.0027", self.find_all(".head .facts")[1].text)
+        self.screenshot("gnn")
+
     def test_a_small_window_needs_no_sideways_scrolling(self):
         size = self.driver.get_window_size()
         self.driver.set_window_size(600, 900)

@@ -154,6 +154,8 @@ TEST(Lives, MemoryHasAPointForEachChangeAndItsPeaks) {
   EXPECT_EQ(lives.memory[0].time, made.recording.begin());
   EXPECT_EQ(lives.peak_live.live, 1536_B);
   EXPECT_EQ(lives.peak_live.time, 3_us);
+  EXPECT_EQ(lives.peak_live.event, 3U);
+  EXPECT_EQ(lives.memory[0].event, Life::kNone);
   EXPECT_EQ(lives.peak_reserved.reserved, HandMade::kPage * 2);
   EXPECT_EQ(lives.peak_reserved.time, 5_us);
 }
@@ -230,7 +232,9 @@ TEST(Load, TraceAgreesWithItsReplay) {
     ASSERT_EQ(lives.blocks[i].stream, trace->streams[trace->blocks[i].stream]);
   }
   Bytes held;
-  for (const PageAt& page : pages_at(*recording, lives.peak_reserved.time)) held += page.bytes;
+  for (const PageAt& page : pages_after(*recording, lives.peak_reserved.event + 1)) {
+    held += page.bytes;
+  }
   EXPECT_EQ(held, lives.peak_reserved.reserved);
 }
 

@@ -2,11 +2,14 @@
 
 #include <zlib.h>
 
+#include <filesystem>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "look/html_data.h"
+#include "look/output_file.h"
 #include "look/page_sources.h"
-#include "replay/text_file.h"
 
 namespace weir {
 namespace {
@@ -79,9 +82,20 @@ Result<std::string> html_page(std::span<const Recording* const> recordings) {
 }
 
 Status write_html(const std::string& path, std::span<const Recording* const> recordings) {
+  for (const Recording* recording : recordings) {
+    // Two files are read; OutputFile knows of one.
+    std::error_code unknown;
+    if (std::filesystem::equivalent(path, recording->source, unknown)) {
+      return Error(ErrorCode::invalid_argument,
+                   path + ": is the file that is read; name another one to write");
+    }
+  }
   const Result<std::string> page = html_page(recordings);
   if (!page.ok()) return page.error();
-  return write_text_file(path, *page);
+  Result<OutputFile> file = OutputFile::open(path, "");
+  if (!file.ok()) return std::move(file).error();
+  file->text() = *page;
+  return file->commit();
 }
 
 }  // namespace weir

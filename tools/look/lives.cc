@@ -53,7 +53,8 @@ class LivesFold {
 
   const Recording& recording_;
   Lives lives_;
-  std::uint32_t now_ = 0;  // the event that is looked at
+  std::uint32_t now_ = 0;         // the event that is looked at
+  std::uint32_t change_ = kNone;  // ... as a change of memory: none of the initial ones is
   Bytes live_, reserved_;
   Numbering streams_, pools_;
   PhysicalOwners physical_;
@@ -74,8 +75,10 @@ Lives LivesFold::run() {
   live_at_.reserve(events.size() / 8);
   for (now_ = 0; now_ < events.size(); ++now_) {
     if (now_ == recording_.initial) memory_changed(recording_.begin());
+    change_ = now_;
     on_event(events[now_]);
   }
+  change_ = kNone;
   if (recording_.initial == events.size()) memory_changed(recording_.begin());
   for (const auto& [address, block] : live_at_) {
     lives_.blocks[block].end = std::max(recording_.end(), lives_.blocks[block].begin);
@@ -208,7 +211,8 @@ void LivesFold::fence(const Event& event) {
 
 void LivesFold::memory_changed(Nanoseconds time) {
   if (now_ < recording_.initial) return;
-  lives_.memory.push_back({time, live_, reserved_});
+  if (lives_.memory.empty()) change_ = kNone;
+  lives_.memory.push_back({time, live_, reserved_, change_});
   if (live_ > lives_.peak_live.live || lives_.memory.size() == 1) {
     lives_.peak_live = lives_.memory.back();
   }

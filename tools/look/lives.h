@@ -1,6 +1,7 @@
 // A recording as blocks rather than events: who lived when, where, and after whom.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -36,6 +37,7 @@ struct Life {
 struct MemoryPoint {
   Nanoseconds time;
   Bytes live, reserved;
+  std::uint32_t event = Life::kNone;  // that made it so; none: what was there at the beginning
 };
 
 struct Lives {
@@ -58,5 +60,10 @@ struct PageAt {
 
 // The pages that there are once all events up to `time` have happened, by id.
 std::vector<PageAt> pages_at(const Recording& recording, Nanoseconds time);
+// ... once the first `events` events have happened: several may have the same time.
+std::vector<PageAt> pages_after(const Recording& recording, std::size_t events);
+
+// How many events have happened once all events up to `time` have: the initial ones at least.
+std::size_t events_until(const Recording& recording, Nanoseconds time);
 
 }  // namespace weir

@@ -54,12 +54,21 @@ bool is_about_a_page(EventKind kind) {
 
 }  // namespace
 
+std::size_t events_until(const Recording& recording, Nanoseconds time) {
+  const std::vector<Event>& events = recording.events;
+  std::size_t count = recording.initial;
+  while (count < events.size() && events[count].time <= time) ++count;
+  return count;
+}
+
 std::vector<PageAt> pages_at(const Recording& recording, Nanoseconds time) {
+  return pages_after(recording, events_until(recording, time));
+}
+
+std::vector<PageAt> pages_after(const Recording& recording, std::size_t events) {
   Pages pages;
-  for (std::size_t i = 0; i < recording.events.size(); ++i) {
-    const Event& event = recording.events[i];
-    if (event.time > time && i >= recording.initial) break;
-    if (is_about_a_page(event.kind)) apply(event, pages);
+  for (std::size_t i = 0; i < std::min(events, recording.events.size()); ++i) {
+    if (is_about_a_page(recording.events[i].kind)) apply(recording.events[i], pages);
   }
   std::vector<PageAt> by_id;
   by_id.reserve(pages.size());

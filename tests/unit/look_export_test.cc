@@ -1,0 +1,319 @@
+// Exporters, read back by readers that share no code with them.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "look/export.h"
+#include "look/exporters.h"
+#include "look/load.h"
+#include "look/replayed.h"
+#include "replay/replay.h"
+#include "replay/trace_reader.h"
+#include "tests/unit/look_recordings.h"
+
+namespace weir {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+constexpr std::uint64_t kAt = 0x10000000;
+
+std::string temporary(const std::string& name) {
+  std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::replace(test.begin(), test.end(), '/', '_');
+  return testing::TempDir() + "/" + test + "_" + name;
+}
+
+std::string content(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+std::string exported(const Recording& recording, LookFormat format, const std::string& name) {
+  const std::string path = temporary(name);
+  const Status status = export_timeline(recording, format, path);
+  EXPECT_TRUE(status.ok()) << status.error().message();
+  return content(path);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+// What the trace's lines do, without their times.
+std::vector<std::string> operations(const std::string& text) {
+  std::vector<std::string> all;
+  for (const std::string& line : lines_of(text)) {
+    if (line.empty() || line[0] == '#') continue;
+    all.push_back(line[0] == 'm' ? line : line.substr(0, line.rfind(' ')));
+  }
+  return all;
+}
+
+std::string traced(const Recording& recording) {
+  const std::string path = temporary("traced");
+  Result<OutputFile> file = OutputFile::open(path, "");
+  EXPECT_TRUE(file.ok());
+  write_trace(recording, *file);
+  EXPECT_TRUE(file->commit().ok());
+  return content(path);
+}
+
+ReplayReport replay_of(const Trace& trace) {
+  const auto device = make_sim_replay_device();
+  Result<ReplayReport> report = replay(trace, *device, {});
+  EXPECT_TRUE(report.ok());
+  return *std::move(report);
+}
+
+class TraceRoundTrip : public testing::TestWithParam<const char*> {};
+
+// Trace -> recording -> trace -> recording: the second trace has what the first one's replay did,
+// and replaying it changes nothing any more.
+TEST_P(TraceRoundTrip, GivesTheSameOperationsAndPeaks) {
+  const std::string path = std::string("bench/traces/") + GetParam() + ".trace.gz";
+  const Result<Trace> trace = read_trace(path);
+  ASSERT_TRUE(trace.ok()) << trace.error().message();
+  const Result<Recording> recording = replayed(*trace);
+  ASSERT_TRUE(recording.ok()) << recording.error().message();
+  const std::string text = traced(*recording);
+  const Result<Trace> again = parse_trace(text, "again");
+  ASSERT_TRUE(again.ok()) << again.error().message();
+
+  EXPECT_EQ(again->peak_live, trace->peak_live);
+  EXPECT_EQ(again->markers, trace->markers);
+  ASSERT_EQ(again->blocks.size(), trace->blocks.size());
+  for (std::size_t i = 0; i < trace->blocks.size(); ++i) {
+    ASSERT_EQ(again->blocks[i].bytes, trace->blocks[i].bytes) << i;
+    ASSERT_EQ(again->streams[again->blocks[i].stream], trace->streams[trace->blocks[i].stream]);
+  }
+  const auto late = std::count_if(trace->blocks.begin(), trace->blocks.end(),
+                                  [](const TraceBlock& b) { return b.used_until_us.has_value(); });
+  if (late != 0) return;  // how long another stream used a block is not in a recording
+  EXPECT_EQ(replay_of(*again).all.peak_reserved, replay_of(*trace).all.peak_reserved);
+  const Result<Recording> second = replayed(*again);
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(operations(traced(*second)), operations(text));
+}
+
+INSTANTIATE_TEST_SUITE_P(OfBench, TraceRoundTrip,
+                         testing::Values("gnn", "graph_serve", "graph_train", "graph_two_stream",
+                                         "dist_tp", "serve_multistream", "unet_like"));
+
+TEST(WriteTrace, HasFencesWaitsMarksAndWhatWasThereBefore) {
+  HandMade made;
+  made.page(0).map(0, kAt).allocate(kAt, 100_B, 1).initial();
+  made.allocate(kAt + 512, 200_B, 2).fence(kAt, 2).deallocate(kAt).wait(1, 2);
+  made.add({.kind = EventKind::out_of_memory, .stream = 1, .requested = 9_B});
+  made.recording.marks = {{{3500}, "phase\ntwo"}};
+  EXPECT_THAT(
+      lines_of(traced(made.recording)),
+      ElementsAre(StartsWith("# {"), "a 0 100 1 2", "a 1 200 2 3", "m phase two", "u 0 2 4",
+                  "r 0 100 1 5", "f 0 100 1 5", "w 1 2 6", "m out of memory: 9 bytes on stream 1"));
+}
+
+TEST(WriteTrace, CapturesOfARecordingArePhases) {
+  HandMade made;
+  const std::uint64_t captured = std::uint64_t{1} << 63 | 4;
+  made.page(0).map(0, kAt).add({.kind = EventKind::capture_begin, .pool = 3});
+  made.allocate(kAt, 512_B, captured).add({.kind = EventKind::capture_end, .pool = 3});
+  made.allocate(kAt + 512, 512_B, 4);
+  made.recording.marks = {{{3500}, "within"}};
+  const std::string text = traced(made.recording);
+  EXPECT_THAT(operations(text), ElementsAre("m capture into pool 3", "a 0 512 4",
+                                            "m after the capture", "a 1 512 4"));
+  EXPECT_THAT(text, HasSubstr("# within\n"));
+  EXPECT_TRUE(parse_trace(text, "t").ok());
+}
+
+TEST(WriteCsv, HasARowForEachBlock) {
+  HandMade made;
+  made.page(0).map(0, kAt).allocate(kAt, 100_B, 1, 5).fence(kAt, 2).fence(kAt, 3).deallocate(kAt);
+  made.wait(2, 1).allocate(kAt, 100_B, 2, 6);
+  made.recording.frames = {{"f<int, \"x\">", "a.cc", 7}, {"main", "", 0}};
+  made.recording.stacks.push_back({0, 1});
+  made.recording.events[2].stack = 1;
+  const std::vector<std::string> lines = lines_of(exported(made.recording, LookFormat::csv, "c"));
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[1],
+            "0,268435456,512,100,1,0,0,5,2000,5000,0,0,2,2 3,1,1,"
+            "\"f<int, \"\"x\"\"> (a.cc:7) < main\"");
+  EXPECT_EQ(lines[2], "1,268435456,512,100,2,0,0,6,7000,7000,0,1,0,,,0,");
+}
+
+nlohmann::json memory_viz(const Recording& recording) {
+  return nlohmann::json::parse(exported(recording, LookFormat::memory_viz, "viz.json"));
+}
+
+TEST(WriteMemoryViz, BlockThroughAnAliasIsShownWhereItIsAndItsBytesOnlyThere) {
+  HandMade made;
+  const std::uint64_t alias = kAt + 0x10000000;
+  made.page(0).map(0, kAt, 1).map(0, alias, 2).allocate(alias + 512, 1024_B, 8, 2);
+  const nlohmann::json viz = memory_viz(made.recording);
+  std::uint64_t total = 0;
+  std::vector<std::string> blocks;
+  for (const auto& segment : viz["segments"]) {
+    total += segment["total_size"].get<std::uint64_t>();
+    for (const auto& block : segment["blocks"]) {
+      blocks.push_back(fmt::format("{:x}+{} {}", block["address"].get<std::uint64_t>(),
+                                   block["size"].get<std::uint64_t>(),
+                                   block["state"].get<std::string>()));
+    }
+  }
+  EXPECT_EQ(total, HandMade::kPage.count);
+  EXPECT_THAT(blocks, ElementsAre("10000000+512 inactive", "10000600+2095616 inactive",
+                                  "20000200+1024 active_allocated"));
+}
+
+TEST(WriteMemoryViz, HistoryHasEventsAsPytorchNamesThem) {
+  HandMade made;
+  made.page(0).map(0, kAt).allocate(kAt, 100_B, 8).fence(kAt, 9).deallocate(kAt);
+  made.add({.kind = EventKind::out_of_memory, .stream = 8, .requested = 77_B}).unmap(0, kAt);
+  made.recording.device_bytes = 8_MiB;
+  made.recording.marks = {{{2000}, "step"}};
+  const nlohmann::json viz = memory_viz(made.recording);
+  std::vector<std::string> actions;
+  for (const auto& event : viz["device_traces"][0]) actions.push_back(event["action"]);
+  EXPECT_THAT(actions, ElementsAre("segment_map", "alloc", "free_requested", "free_completed",
+                                   "oom", "segment_unmap", "snapshot"));
+  const auto& history = viz["device_traces"][0];
+  EXPECT_EQ(history[1]["size"], 100);
+  EXPECT_EQ(history[1]["stream"], 8);
+  EXPECT_THAT(history[1]["frames"][0]["name"].get<std::string>(), HasSubstr("fence of stream 9"));
+  EXPECT_EQ(history[4]["device_free"], (6_MiB).count);
+  EXPECT_EQ(viz["external_annotations"][0]["name"], "step");
+  EXPECT_EQ(viz["external_annotations"][0]["stage"], "START");
+  EXPECT_EQ(viz["external_annotations"][1]["stage"], "END");
+  EXPECT_EQ(viz["allocator_settings"]["max_split_size"], -1);
+  EXPECT_THAT(viz["segments"], IsEmpty());
+}
+
+TEST(WriteMemoryViz, WhatWasThereBeforeIsNoHistory) {
+  HandMade made;
+  made.page(0).map(0, kAt).allocate(kAt, 100_B, 8).initial();
+  const nlohmann::json viz = memory_viz(made.recording);
+  ASSERT_EQ(viz["device_traces"][0].size(), 1U);
+  EXPECT_EQ(viz["device_traces"][0][0]["action"], "snapshot");
+  EXPECT_EQ(viz["segments"][0]["allocated_size"], 512);
+}
+
+TEST(WriteMemoryViz, TextThatIsNoUtf8OrFullOfQuotesStaysText) {
+  HandMade made;
+  made.page(0).map(0, kAt).allocate(kAt, 100_B);
+  made.recording.frames = {{"a\"\\\n\x01<script>\xff\xc3\xa9", "\xed\xa0\x80", 1}};
+  made.recording.stacks.push_back({0});
+  made.recording.events[2].stack = 1;
+  const nlohmann::json frame = memory_viz(made.recording)["device_traces"][0][1]["frames"][0];
+  EXPECT_EQ(frame["name"], "a\"\\\n\x01<script>\xEF\xBF\xBD\xc3\xa9");
+  EXPECT_EQ(frame["filename"], "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
+}
+
+TEST(EveryFormat, TakesAnEmptyRecording) {
+  for (const LookFormat format :
+       {LookFormat::memory_viz, LookFormat::perfetto, LookFormat::csv, LookFormat::svg}) {
+    EXPECT_FALSE(exported(Recording{}, format, "empty").empty());
+  }
+  EXPECT_TRUE(export_snapshot(Recording{}, 0, LookFormat::svg, temporary("moment")).ok());
+}
+
+TEST(Moment, HoldsWhatIsThereThen) {
+  HandMade made;
+  made.page(0).map(0, kAt).lease(0, 1).allocate(kAt, 512_B, 1, 1).fence(kAt, 2);  // 0 ... 4 us
+  made.allocate(kAt + 512, 512_B, 1, 1).deallocate(kAt);                          // 5, 6 us
+  const auto blocks_at = [&made](std::string_view text) {
+    const Result<std::size_t> events = parse_moment(text, made.recording);
+    EXPECT_TRUE(events.ok()) << text;
+    const Recording moment = moment_of(made.recording, *events);
+    EXPECT_EQ(moment.initial, moment.events.size());
+    EXPECT_EQ(pages_at(moment, moment.end()).size(), *events == 0 ? 0U : 1U);
+    return lives_of(moment).blocks;
+  };
+  EXPECT_EQ(blocks_at("begin").size(), 0U);
+  EXPECT_EQ(blocks_at("2us").size(), 0U);
+  ASSERT_EQ(blocks_at("4.5us").size(), 1U);
+  EXPECT_EQ(blocks_at("4.5us")[0].fences, 1U);
+  EXPECT_TRUE(blocks_at("4.5us")[0].live_at_end);
+  EXPECT_EQ(blocks_at("peak-live").size(), 2U);
+  EXPECT_EQ(blocks_at("peak-reserved").size(), 0U);
+  ASSERT_EQ(blocks_at("end").size(), 1U);
+  EXPECT_EQ(blocks_at("end")[0].address, Address{kAt + 512});
+}
+
+TEST(Moment, RefusesWhatIsNone) {
+  HandMade made;
+  made.page(0).page(1);
+  for (const char* text : {"", "now", "5", "-1s", "1e400s", "nan s", "1 s", "1h", "2us"}) {
+    const Result<std::size_t> events = parse_moment(text, made.recording);
+    ASSERT_FALSE(events.ok()) << text;
+    EXPECT_EQ(events.error().code(), ErrorCode::invalid_argument);
+  }
+}
+
+TEST(Output, IsNotTheInput) {
+  const std::string path = temporary("same.trace");
+  std::ofstream(path) << "a 0 100 0 0\n";
+  const std::string link = temporary("link");
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink(path, link);
+  const Result<Recording> recording = load(path);
+  ASSERT_TRUE(recording.ok());
+  for (const std::string& output : {path, link}) {
+    const Status status = export_timeline(*recording, LookFormat::csv, output);
+    ASSERT_FALSE(status.ok());
+    EXPECT_THAT(status.error().message(), HasSubstr("it is the file that is read"));
+    EXPECT_FALSE(convert_to_trace(path, output, std::nullopt).ok());
+  }
+  EXPECT_EQ(content(path), "a 0 100 0 0\n");
+}
+
+TEST(Output, ReplacesTheFileBehindALinkAndLeavesNothingElse) {
+  const std::string folder = temporary("folder");
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directory(folder);
+  std::ofstream(folder + "/real") << "before";
+  std::filesystem::create_symlink("real", folder + "/link");
+  ASSERT_TRUE(export_timeline(Recording{}, LookFormat::csv, folder + "/link").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(folder + "/link"));
+  EXPECT_THAT(content(folder + "/real"), StartsWith("block,"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 2);
+}
+
+TEST(Output, WithoutCommitLeavesWhatWasThere) {
+  const std::string path = temporary("kept");
+  std::ofstream(path) << "before";
+  {
+    Result<OutputFile> file = OutputFile::open(path, "");
+    ASSERT_TRUE(file.ok());
+    file->text() += std::string(4 << 20, 'x');
+    file->relieve();
+  }
+  EXPECT_EQ(content(path), "before");
+}
+
+TEST(Output, SaysWhatIsWrongAndNamesTheFile) {
+  for (const std::string& path : {std::string("/no/such/folder/x"), testing::TempDir(),
+                                  std::string("/dev/full"), std::string("/proc/weir")}) {
+    const Status status = export_timeline(Recording{}, LookFormat::csv, path);
+    ASSERT_FALSE(status.ok()) << path;
+    EXPECT_EQ(status.error().code(), ErrorCode::invalid_argument);
+    EXPECT_THAT(status.error().message(), StartsWith(path + ": can't be written: "));
+  }
+  EXPECT_TRUE(export_timeline(Recording{}, LookFormat::csv, "/dev/null").ok());
+}
+
+}  // namespace
+}  // namespace weir
