@@ -23,7 +23,7 @@ class Controls {
         this.#input('to', 'most', 'any size', 'Show blocks of this size or less, such as 1 MiB');
     this.text = this.#input(
         'Find', 'find',
-        page.recordings.some((r) => r.hasStacks) ? 'stack text, 0x address, #block' :
+        page.recordings.some((r) => r.hasStacks) ? 'stack, 0x address or #block' :
                                                    '0x address or #block',
         'Find blocks by a text of their stack, an address within them, or their number');
     this.text.type = 'search';
