@@ -7,20 +7,19 @@
 #include "look/file_kind.h"
 #include "look/pytorch_trace.h"
 #include "look/replayed.h"
+#include "look/snapshot_reader.h"
 #include "replay/trace_reader.h"
 
 namespace weir {
 namespace {
 
-// --- ON MERGING THE RECORDER these two go: load() calls read_recording(path), and what reads a
-// snapshot. ---------------------------------------------------------------------------------------
+// --- ON MERGING THE RECORDER this goes, and load() calls read_recording(path). ------------------
 Result<Recording> read_recording_file(const std::string& path) {
   return Error(ErrorCode::invalid_input,
-               fmt::format("{}: neither a trace nor a snapshot that PyTorch pickled (recordings "
-                           "can't be read by this build)",
+               fmt::format("{}: neither a trace nor a snapshot (recordings can't be read by this "
+                           "build)",
                            path));
 }
-Result<Recording> read_snapshot_file(const std::string& path) { return read_recording_file(path); }
 // -------------------------------------------------------------------------------------------------
 
 Result<Recording> load_trace(const std::string& path) {
@@ -48,7 +47,7 @@ Result<Recording> load(const std::string& path) {
     case FileKind::pickle:
       return load_pickle(path);
     case FileKind::json:
-      return read_snapshot_file(path);
+      return read_snapshot(path);
     case FileKind::other:
       break;
   }

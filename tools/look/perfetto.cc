@@ -177,10 +177,10 @@ void Perfetto::track_event(std::uint64_t track, Nanoseconds time, EventType type
       put_varint(event, kType, type);
       put_varint(event, kTrack, track);
       if (id != 0) put_varint(event, kNameId, id);
-      for (const auto& [key, value] : annotations) {
-        put_message(event, kAnnotation, [&](std::string& annotation) {
-          put_bytes(annotation, kAnnotationName, key);
-          put_varint(annotation, kAnnotationUint, value);
+      for (const auto& each : annotations) {
+        put_message(event, kAnnotation, [&each](std::string& annotation) {
+          put_bytes(annotation, kAnnotationName, each.first);
+          put_varint(annotation, kAnnotationUint, each.second);
         });
       }
     });
@@ -320,7 +320,9 @@ void Perfetto::used_bytes() {
     if (life.end_event != Life::kNone) changes.emplace_back(life.end_event, &life);
   }
   std::sort(changes.begin(), changes.end());
-  for (const auto& [event, life] : changes) {
+  for (const auto& change_at : changes) {
+    const std::uint32_t event = change_at.first;
+    const Life* life = change_at.second;
     const bool begins = event == life->begin_event;
     const Nanoseconds time = begins ? life->begin : life->end;
     const auto change = [&](Sum& sum) {

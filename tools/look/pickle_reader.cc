@@ -2,19 +2,18 @@
 #include "look/pickle_reader.h"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
+#include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstring>
-#include <memory>
 #include <optional>
+#include <utility>
+
+#include "look/whole_file.h"
 
 namespace weir {
 namespace {
 
 using Kind = PickleValue::Kind;
-constexpr std::uint64_t kMostBytes = std::uint64_t{4} << 30;
 
 enum Opcode : unsigned char {
   kMark = '(',
@@ -352,31 +351,9 @@ Result<Pickle> Pickle::parse(std::vector<char> bytes, const std::string& name) {
 }
 
 Result<Pickle> Pickle::read(const std::string& path) {
-  const auto failed = [&path](std::string_view why) {
-    return Error(ErrorCode::invalid_input, fmt::format("{}: can't be read: {}", path, why));
-  };
-  errno = 0;
-  const auto close = [](gzFile file) { gzclose_r(file); };
-  const std::unique_ptr<std::remove_pointer_t<gzFile>, decltype(close)> file(
-      gzopen(path.c_str(), "rb"), close);
-  if (file == nullptr) return failed(std::strerror(errno));
-  gzbuffer(file.get(), 1 << 17);
-  std::vector<char> bytes;
-  constexpr std::size_t kPiece = 1 << 20;
-  for (std::size_t size = 0;;) {
-    bytes.resize(size + kPiece);
-    const int read = gzread(file.get(), bytes.data() + size, kPiece);
-    if (read < 0) {
-      int code = Z_OK;
-      const char* why = gzerror(file.get(), &code);
-      return failed(code == Z_ERRNO ? std::strerror(errno) : why);
-    }
-    size += static_cast<std::size_t>(read);
-    if (size > kMostBytes) return failed("it is larger than 4 GiB");
-    if (read > 0) continue;
-    bytes.resize(size);
-    return parse(std::move(bytes), path);
-  }
+  Result<std::vector<char>> bytes = read_whole_file(path);
+  if (!bytes.ok()) return std::move(bytes).error();
+  return parse(*std::move(bytes), path);
 }
 
 }  // namespace weir

@@ -1,0 +1,143 @@
+#include "look/snapshot_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <vector>
+
+#include "look/whole_file.h"
+
+namespace weir {
+namespace {
+
+using nlohmann::json;
+constexpr std::uint64_t kVersion = 1;
+
+// A member that is missing, or is something else, is nothing: a snapshot may have fewer of them.
+std::uint64_t number(const json& of, const char* name) {
+  const auto found = of.is_object() ? of.find(name) : of.end();
+  return found != of.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
+}
+
+std::uint32_t small_number(const json& of, const char* name) {
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(number(of, name), UINT32_MAX));
+}
+
+const json& list(const json& of, const char* name) {
+  static const json kEmpty = json::array();
+  const auto found = of.is_object() ? of.find(name) : of.end();
+  return found != of.end() && found->is_array() ? *found : kEmpty;
+}
+
+class Snapshot {
+ public:
+  Snapshot(const json& root, Recording& recording) : root_(root), recording_(recording) {
+    time_.count = static_cast<std::int64_t>(number(root, "time_ns"));
+  }
+
+  void read() {
+    heaps();
+    pages();
+    blocks();
+    recording_.initial = recording_.events.size();
+  }
+
+ private:
+  void add(Event event) {
+    event.time = time_;
+    recording_.events.push_back(event);
+  }
+
+  void heaps() {
+    std::set<std::uint64_t> pools;
+    for (const json& heap : list(root_, "heaps")) {
+      const std::uint64_t pool = number(heap, "pool");
+      if (pool != 0 && pools.insert(pool).second) add({.kind = EventKind::pool_open, .pool = pool});
+      add({.kind = EventKind::heap_open,
+           .heap = {small_number(heap, "heap")},
+           .stream = number(heap, "stream"),
+           .pool = pool});
+    }
+  }
+
+  void pages() {
+    for (const json& page : list(root_, "pages")) {
+      const PageId id{small_number(page, "page")};
+      const Bytes bytes{number(page, "bytes")};
+      add({.kind = EventKind::create, .page = id, .bytes = bytes});
+      for (const json& mapping : list(page, "mappings")) {
+        add({.kind = EventKind::map,
+             .heap = {small_number(mapping, "heap")},
+             .page = id,
+             .address = {number(mapping, "address")},
+             .bytes = bytes});
+      }
+      const auto lease = page.is_object() ? page.find("lease") : page.end();
+      if (lease == page.end() || !lease->is_number_unsigned()) continue;
+      add({.kind = EventKind::lease,
+           .heap = {small_number(page, "lease")},
+           .page = id,
+           .bytes = bytes});
+    }
+  }
+
+  void blocks() {
+    for (const json& block : list(root_, "blocks")) {
+      const Address address{number(block, "address")};
+      add({.kind = EventKind::allocate,
+           .heap = {small_number(block, "heap")},
+           .stream = number(block, "stream"),
+           .address = address,
+           .bytes = {number(block, "bytes")},
+           .requested = {number(block, "requested")},
+           .pool = number(block, "pool")});
+      for (const json& stream : list(block, "waits_for")) {
+        if (!stream.is_number_unsigned()) continue;
+        add({.kind = EventKind::fence,
+             .stream = number(block, "stream"),
+             .other = stream.get<std::uint64_t>(),
+             .address = address});
+      }
+    }
+  }
+
+  const json& root_;
+  Recording& recording_;
+  Nanoseconds time_;
+};
+
+}  // namespace
+
+Result<Recording> parse_snapshot(std::string_view text, const std::string& name) {
+  const auto bad = [&name](std::string_view what) {
+    return Error(ErrorCode::invalid_input, fmt::format("{}: {}", name, what));
+  };
+  const json root = json::parse(text, nullptr, false);
+  if (root.is_discarded()) return bad("the JSON is cut off or damaged");
+  const std::uint64_t version = number(root, "weir_snapshot");
+  if (version == 0) return bad("no snapshot of Weir's (it has no weir_snapshot)");
+  if (version > kVersion) {
+    return bad(fmt::format("a snapshot of version {}, and this weir reads {}: take a newer weir",
+                           version, kVersion));
+  }
+  Recording recording;
+  recording.source = name;
+  recording.program = "snapshot";
+  if (const auto device = root.find("device"); device != root.end() && device->is_object()) {
+    const auto called = device->find("name");
+    if (called != device->end() && called->is_string()) recording.device = *called;
+    recording.device_bytes = {number(*device, "bytes")};
+  }
+  Snapshot(root, recording).read();
+  return recording;
+}
+
+Result<Recording> read_snapshot(const std::string& path) {
+  const Result<std::vector<char>> bytes = read_whole_file(path);
+  if (!bytes.ok()) return bytes.error();
+  return parse_snapshot({bytes->data(), bytes->size()}, path);
+}
+
+}  // namespace weir

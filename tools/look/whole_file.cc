@@ -1,0 +1,48 @@
+#include "look/whole_file.h"
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+namespace weir {
+namespace {
+
+constexpr std::uint64_t kMostBytes = std::uint64_t{4} << 30;
+
+struct CloseGzip {
+  void operator()(gzFile file) const { gzclose_r(file); }
+};
+
+}  // namespace
+
+Result<std::vector<char>> read_whole_file(const std::string& path) {
+  const auto failed = [&path](std::string_view why) {
+    return Error(ErrorCode::invalid_input, fmt::format("{}: can't be read: {}", path, why));
+  };
+  errno = 0;
+  const std::unique_ptr<std::remove_pointer_t<gzFile>, CloseGzip> file(gzopen(path.c_str(), "rb"));
+  if (file == nullptr) return failed(std::strerror(errno));
+  gzbuffer(file.get(), 1 << 17);
+  std::vector<char> bytes;
+  constexpr std::size_t kPiece = 1 << 20;
+  for (std::size_t size = 0;;) {
+    bytes.resize(size + kPiece);
+    const int read = gzread(file.get(), bytes.data() + size, kPiece);
+    int code = Z_OK;
+    const char* why = gzerror(file.get(), &code);
+    if (read < 0) return failed(code == Z_ERRNO ? std::strerror(errno) : why);
+    if (read == 0 && code == Z_BUF_ERROR) return failed("its compressed data was cut off");
+    size += static_cast<std::size_t>(read);
+    if (size > kMostBytes) return failed("it is larger than 4 GiB");
+    if (read > 0) continue;
+    bytes.resize(size);
+    return bytes;
+  }
+}
+
+}  // namespace weir
