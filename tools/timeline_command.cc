@@ -1,11 +1,14 @@
 #include <CLI/CLI.hpp>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "command.h"
 #include "look/export.h"
+#include "look/html.h"
 #include "look/load.h"
 #include "look_command.h"
 
@@ -13,15 +16,29 @@ namespace weir {
 namespace {
 
 struct TimelineCommand {
-  std::string file, output;
-  LookFormat format = LookFormat::perfetto;
+  std::vector<std::string> files;
+  std::string output;
+  std::optional<LookFormat> format;  // none: a page
 };
 
 Status run(const TimelineCommand& command) {
-  const Result<Recording> recording = load(command.file);
-  if (!recording.ok()) return recording.error();
-  warn_of_damage(command.file, recording->damage);
-  return export_timeline(*recording, command.format, command.output);
+  if (command.format && command.files.size() > 1) {
+    return Error(ErrorCode::invalid_argument,
+                 "two files are shown side by side by --to html only: name one");
+  }
+  std::vector<Recording> recordings;
+  recordings.reserve(command.files.size());
+  for (const std::string& file : command.files) {
+    Result<Recording> recording = load(file);
+    if (!recording.ok()) return std::move(recording).error();
+    warn_of_damage(file, recording->damage);
+    recordings.push_back(*std::move(recording));
+  }
+  if (command.format) return export_timeline(recordings.front(), *command.format, command.output);
+  std::vector<const Recording*> shown;
+  shown.reserve(recordings.size());
+  for (const Recording& recording : recordings) shown.push_back(&recording);
+  return write_html(command.output, shown);
 }
 
 constexpr const char* kFooter = R"(
@@ -32,10 +49,12 @@ PyTorch's. A name OUT that ends with .gz is compressed.
   perfetto    for https://ui.perfetto.dev
   csv         a row for each block
   svg         memory over time, as a picture
+  html        a page to look at in a browser; of two FILEs, both side by side
 
 Examples:
   weir timeline run.weir --to perfetto -o run.perfetto
   weir timeline bench/traces/gnn.trace.gz --to memory_viz -o gnn.pickle
+  weir timeline before.weir after.weir --to html -o compared.html
 
 Exit codes: 0 all is well; 1 this machine lacks something; 2 a bad file or command line.)";
 
@@ -45,18 +64,20 @@ void add_timeline_command(CLI::App& app, ExitCode& exit_code) {
   auto command = std::make_shared<TimelineCommand>();
   CLI::App* timeline = app.add_subcommand(
       "timeline", "Write what happened over time for a viewer, a spreadsheet or a page");
-  timeline->add_option("FILE", command->file, "What to look at")->required();
-  const std::map<std::string, LookFormat> formats = {{"memory_viz", LookFormat::memory_viz},
-                                                     {"perfetto", LookFormat::perfetto},
-                                                     {"csv", LookFormat::csv},
-                                                     {"svg", LookFormat::svg}};
+  timeline->add_option("FILE", command->files, "What to look at")->required()->expected(1, 2);
+  const std::map<std::string, std::optional<LookFormat>> formats = {
+      {"memory_viz", LookFormat::memory_viz},
+      {"perfetto", LookFormat::perfetto},
+      {"csv", LookFormat::csv},
+      {"svg", LookFormat::svg},
+      {"html", std::nullopt}};
   timeline
       ->add_option_function<std::string>(
           "--to",
           [command, formats](const std::string& name) { command->format = formats.at(name); },
           "The format")
-      ->check(CLI::IsMember({"memory_viz", "perfetto", "csv", "svg"}))
-      ->type_name("memory_viz|perfetto|csv|svg")
+      ->check(CLI::IsMember({"memory_viz", "perfetto", "csv", "svg", "html"}))
+      ->type_name("memory_viz|perfetto|csv|svg|html")
       ->required();
   timeline->add_option("-o,--output", command->output, "The file to write")
       ->type_name("OUT")

@@ -1,0 +1,226 @@
+// make_pages FOLDER: writes the pages that the browser's tests open, as NAME.html.
+//
+// What they show was replayed on the simulated device (so pages, fences and reuse are as Weir makes
+// them), and then given stacks, or damaged.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "look/html.h"
+#include "look/load.h"
+#include "weir/recording.h"
+
+namespace weir {
+namespace {
+
+std::string folder;
+
+// The recording of a trace's text.
+Recording replayed_text(const std::string& name, const std::string& trace) {
+  const std::string path = folder + "/" + name + ".trace";
+  std::ofstream(path) << trace;
+  Result<Recording> recording = load(path);
+  if (!recording.ok()) {
+    fmt::print(stderr, "{}\n", recording.error().message());
+    std::exit(1);
+  }
+  recording->source = name;
+  return *std::move(recording);
+}
+
+// Three streams; some blocks are used by two of them, and one is never freed.
+std::string small_trace() {
+  std::string text;
+  std::uint64_t time = 0, id = 0;
+  for (int step = 0; step < 4; ++step) {
+    text += fmt::format("m step {}\n", step);
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> blocks;
+    for (std::uint64_t i = 0; i < 8; ++i) {
+      const std::uint64_t bytes = (i % 3 == 0 ? 12 : 2) * (i + 1) << 18;
+      text += fmt::format("a {} {} {} {}\n", id, bytes, i % 3, time += 200);
+      if (i % 4 == 3) text += fmt::format("u {} {} {}\n", id, (i + 1) % 3, time += 10);
+      blocks.emplace_back(id++, bytes);
+    }
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      if (step == 3 && i == 5) continue;
+      const auto [block, bytes] = blocks[i];
+      text += fmt::format("r {} {} {} {}\nf {} {} {} {}\n", block, bytes, i % 3, time += 150, block,
+                          bytes, i % 3, time);
+    }
+  }
+  return text;
+}
+
+// Gives the blocks the stacks in turn.
+void give_stacks(Recording& recording, std::vector<RecordedFrame> frames,
+                 std::vector<std::vector<std::uint32_t>> stacks) {
+  recording.frames = std::move(frames);
+  recording.stacks = {{}};
+  recording.stacks.insert(recording.stacks.end(), stacks.begin(), stacks.end());
+  std::uint32_t next = 0;
+  for (Event& event : recording.events) {
+    if (event.kind == EventKind::allocate)
+      event.stack = 1 + next++ % static_cast<std::uint32_t>(stacks.size());
+  }
+}
+
+Recording small() {
+  Recording recording = replayed_text("small", small_trace());
+  recording.program = "python train.py --batch 8";
+  give_stacks(recording,
+              {{"Attention::forward", "src/attention.cc", 120},
+               {"Model::step", "src/model.cc", 44},
+               {"gelu", "src/activation.cc", 9},
+               {"", "/opt/program/libstuff.so", 0}},
+              {{0, 1}, {2, 1}, {3, 1}});
+  return recording;
+}
+
+Recording hostile() {
+  const std::string bad =
+      "</script><script>window.hurt = 1</script><img src=x onerror='hurt=1'>\"'&";
+  Recording recording = small();
+  recording.source = bad + "\xff.weir";
+  recording.program = recording.device = recording.damage = bad;
+  for (RecordedMark& mark : recording.marks) mark.text = bad;
+  give_stacks(recording, {{bad + " @script@ @data@", bad, 1}, {"-->", "<!--", 2}}, {{0, 1}});
+  return recording;
+}
+
+Recording cut() {
+  Recording recording = small();
+  recording.source = "cut";
+  recording.events.resize(recording.events.size() / 2);
+  recording.damage =
+      "the file ends within an event, at byte 1,234 of 5,678: the program was killed";
+  recording.dropped = 17;
+  return recording;
+}
+
+// All at its beginning: what a snapshot is.
+Recording moment() {
+  Recording recording = small();
+  recording.source = "moment";
+  recording.events.resize(recording.events.size() / 2);
+  for (Event& event : recording.events) event.time = {};
+  recording.initial = recording.events.size();
+  recording.marks.clear();
+  return recording;
+}
+
+// Blocks of all sizes that live long and short on eight streams; `count` of them.
+Recording many(std::uint32_t count) {
+  Recording recording;
+  recording.source = "many";
+  recording.program = "made up";
+  std::mt19937 random(1);                                     // NOLINT: the same page each time
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> live;  // address, bytes
+  std::int64_t time = 0;
+  std::uint64_t address = 1ULL << 40;
+  const auto add = [&](Event event) {
+    event.time = {time += 200 + static_cast<std::int64_t>(random() % 2000)};
+    recording.events.push_back(event);
+  };
+  add({.kind = EventKind::create, .page = {0}, .bytes = 4224_MiB});
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::uint64_t bytes = 512ULL << (random() % 15);
+    const std::uint64_t stream = random() % 8;
+    add({.kind = EventKind::allocate,
+         .heap = {static_cast<std::uint32_t>(stream)},
+         .stream = stream,
+         .address = {address},
+         .bytes = {bytes},
+         .requested = {bytes}});
+    live.emplace_back(address, bytes);
+    address += bytes;
+    // Waves, 1,500 to 3,500 blocks high.
+    const std::size_t wanted = i % 40000 < 20000 ? 3500 : 1500;
+    while (live.size() > wanted) {
+      const std::size_t which =
+          live.size() - 1 -
+          std::min<std::size_t>(live.size() - 1, random() % (1 + random() % 3500));
+      add({.kind = EventKind::deallocate, .address = {live[which].first}});
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(which));
+    }
+  }
+  return recording;
+}
+
+Recording loaded(const std::string& path) {
+  Result<Recording> recording = load(path);
+  if (recording.ok()) return *std::move(recording);
+  fmt::print(stderr, "{}\n", recording.error().message());
+  std::exit(1);
+}
+
+// The heaps of a program with captures, as if all but the first were of graph pools.
+Recording pooled() {
+  Recording recording = loaded("bench/traces/graph_two_stream.trace.gz");
+  for (Event& event : recording.events) {
+    if (event.kind == EventKind::allocate) event.pool = std::uint64_t{7} * event.heap.value;
+  }
+  return recording;
+}
+
+int write(const std::string& name, const std::vector<Recording>& recordings) {
+  std::vector<const Recording*> pointers;
+  pointers.reserve(recordings.size());
+  for (const Recording& recording : recordings) pointers.push_back(&recording);
+  const std::clock_t begin = std::clock();  // of this process: others want the processor, too
+  const std::string path = folder + "/" + name + ".html";
+  const Status written = write_html(path, pointers);
+  const double took = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  if (!written.ok()) {
+    fmt::print(stderr, "{}\n", written.error().message());
+    return written.error().code() == ErrorCode::unavailable ? 77 : 1;
+  }
+  fmt::print("{}: {:.2f} s, {:.2f} MiB\n", path, took,
+             static_cast<double>(std::filesystem::file_size(path)) / (1 << 20));
+#ifdef NDEBUG
+  if (took > 5) return fmt::print(stderr, "{} took more than 5 s\n", path), 1;
+#endif
+  return 0;
+}
+
+}  // namespace
+}  // namespace weir
+
+int main(int argc, char** argv) {
+  using weir::loaded;
+  if (argc != 2) return std::fputs("usage: make_pages FOLDER\n", stderr), 2;
+  weir::folder = argv[1];
+  std::filesystem::create_directories(weir::folder);
+  const std::vector<std::pair<std::string, std::function<std::vector<weir::Recording>()>>> pages = {
+      {"small", [] { return std::vector{weir::small()}; }},
+      {"hostile", [] { return std::vector{weir::hostile()}; }},
+      {"cut", [] { return std::vector{weir::cut()}; }},
+      {"moment", [] { return std::vector{weir::moment()}; }},
+      {"empty", [] { return std::vector<weir::Recording>(1); }},
+      {"two",
+       [] {
+         return std::vector{weir::small(), weir::cut()};
+       }},
+      {"many", [] { return std::vector{weir::many(500000)}; }},
+      {"pools", [] { return std::vector{weir::pooled()}; }},
+      {"serve",
+       [] {
+         return std::vector{loaded("bench/traces/serve_multistream.trace.gz"),
+                            loaded("bench/traces/serve_multistream7.trace.gz")};
+       }},
+      {"generate", [] { return std::vector{loaded("bench/traces/generate.trace.gz")}; }},
+  };
+  for (const auto& [name, make] : pages) {
+    if (const int failed = weir::write(name, make()); failed != 0) return failed;
+  }
+  return 0;
+}

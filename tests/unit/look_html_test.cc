@@ -1,0 +1,200 @@
+// What a page is made of. What it does in a browser: tests/browser.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "look/html.h"
+#include "look/html_data.h"
+#include "look/lives.h"
+#include "look/page_sources.h"
+#include "tests/unit/look_recordings.h"
+
+namespace weir {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// What the page's recording.js does.
+struct Decoded {
+  explicit Decoded(const std::string& data) {
+    std::size_t size = 0;
+    for (std::size_t i = 0; i < 4; ++i)
+      size |= std::size_t{static_cast<unsigned char>(data[i])} << (8 * i);
+    header = nlohmann::json::parse(data.substr(4, size));
+    std::size_t place = 4 + size;
+    for (const auto& column : header["columns"]) {
+      const std::size_t length = column[1];
+      columns[column[0]] = numbers(data.substr(place, length));
+      place += length;
+    }
+    complete = place == data.size();
+  }
+
+  static std::vector<std::uint64_t> numbers(const std::string& bytes) {
+    std::vector<std::uint64_t> out;
+    std::uint64_t number = 0;
+    int shift = 0;
+    for (const char c : bytes) {
+      number |= std::uint64_t{static_cast<unsigned char>(c) & 0x7fU} << shift;
+      shift += 7;
+      if ((static_cast<unsigned char>(c) & 0x80U) != 0) continue;
+      out.push_back(number);
+      number = 0;
+      shift = 0;
+    }
+    return out;
+  }
+
+  nlohmann::json header;
+  std::map<std::string, std::vector<std::uint64_t>> columns;
+  bool complete = false;
+};
+
+TEST(HtmlData, HasBlocksInOrderWithTheirEnds) {
+  const HandMade hand = HandMade()
+                            .page(0)
+                            .map(0, 0x200000)
+                            .lease(0, 0)
+                            .allocate(0x200000, 1000_B)
+                            .allocate(0x280000, 512_B, 2)
+                            .fence(0x200000, 2)
+                            .deallocate(0x200000)
+                            .allocate(0x200000, 512_B);
+  const Decoded data(html_data(hand.recording));
+  EXPECT_TRUE(data.complete);
+  // Two blocks begin, the one before the last begun ends, a third begins.
+  EXPECT_THAT(data.columns.at("step"), ElementsAre(0, 0, 2, 0));
+  EXPECT_THAT(data.columns.at("step_time"), ElementsAre(3000, 1000, 2000, 1000));
+  EXPECT_THAT(data.columns.at("bytes"), ElementsAre(1024, 512, 512));
+  EXPECT_THAT(data.columns.at("slack"), ElementsAre(24, 0, 0));
+  EXPECT_THAT(data.columns.at("under"), ElementsAre(0, 1, 0));
+  EXPECT_THAT(data.columns.at("fences"), ElementsAre(1, 0, 0));
+  EXPECT_THAT(data.columns.at("reused"), ElementsAre(2 * (1 + 2), 0, 0));
+  EXPECT_THAT(data.columns.at("page_kind"), ElementsAre(0, 2, 4));
+  EXPECT_EQ(data.header["streams"], (nlohmann::json{"1", "2"}));
+  EXPECT_EQ(data.header["duration"], 7000);
+}
+
+TEST(HtmlData, TellsApartWhatHappenedAtTheSameTime) {
+  HandMade hand = HandMade()
+                      .allocate(0x200000, 512_B)
+                      .deallocate(0x200000)
+                      .allocate(0x200000, 1024_B)
+                      .deallocate(0x200000);
+  for (Event& event : hand.recording.events) event.time = 5_us;
+  const Decoded data(html_data(hand.recording));
+  EXPECT_THAT(data.columns.at("step"), ElementsAre(0, 1, 0, 1));
+  EXPECT_THAT(data.columns.at("step_time"), ElementsAre(0, 0, 0, 0));
+}
+
+TEST(HtmlData, NumbersStayExactInThePage) {
+  HandMade hand;
+  hand.allocate(~std::uint64_t{0} - 1000, 512_B, ~std::uint64_t{0});
+  const Decoded data(html_data(hand.recording));
+  for (const auto& [name, column] : data.columns) {
+    for (const std::uint64_t number : column) EXPECT_LT(number, std::uint64_t{1} << 53) << name;
+  }
+  EXPECT_EQ(data.header["streams"], nlohmann::json{"18446744073709551615"});
+}
+
+TEST(HtmlData, TextsThatAreNotUtf8AreMendedAndOthersKept) {
+  Recording recording;
+  recording.source = "bad \xff\xfe";
+  recording.program = "</script>\"' \xc3\xa9";
+  recording.frames = {{"f\x80", "a.cc", 3}};
+  const Decoded data(html_data(recording));
+  EXPECT_THAT(data.header["source"].get<std::string>(), HasSubstr("bad \xef\xbf\xbd"));
+  EXPECT_EQ(data.header["program"], recording.program);
+  EXPECT_EQ(data.header["frames"][0][2], 3);
+}
+
+// Whatever events there are, the columns fit each other: the page reads them without a check.
+TEST(HtmlData, ColumnsFitWhateverTheEvents) {
+  for (unsigned seed = 0; seed < 400; ++seed) {
+    std::mt19937 random(seed);
+    Recording recording;
+    std::int64_t time = 0;
+    for (unsigned i = random() % 60; i > 0; --i) {
+      recording.events.push_back({.kind = static_cast<EventKind>(random() % kEventKinds),
+                                  .heap = {static_cast<std::uint32_t>(random() % 3)},
+                                  .page = {static_cast<std::uint32_t>(random() % 3)},
+                                  .time = {time += static_cast<std::int64_t>(random() % 3)},
+                                  .stream = random() % 3,
+                                  .other = random() % 3,
+                                  .address = {512 * (random() % 4)},
+                                  .bytes = {512 * (1 + random() % 4)},
+                                  .requested = {random() % 2048},
+                                  .pool = random() % 3,
+                                  .stack = static_cast<std::uint32_t>(random() % 9)});
+    }
+    recording.initial = recording.events.empty() ? 0 : random() % recording.events.size();
+    const Decoded data(html_data(recording));
+    ASSERT_TRUE(data.complete) << "seed " << seed;
+    const auto& counts = data.header["counts"];
+    const std::size_t blocks = counts["blocks"];
+    for (const char* name :
+         {"under", "address", "bytes", "slack", "heap", "stack", "flags", "reused", "fences"})
+      ASSERT_EQ(data.columns.at(name).size(), blocks) << name << ", seed " << seed;
+    for (const char* name : {"page_kind", "page_time", "page_step", "page_id", "page_heap",
+                             "page_address", "page_bytes"})
+      ASSERT_EQ(data.columns.at(name).size(), counts["pages"]) << name << ", seed " << seed;
+    ASSERT_EQ(data.columns.at("fence_stream").size(), counts["fences"]);
+    ASSERT_EQ(data.columns.at("step").size(), counts["steps"]);
+    std::size_t begun = 0;
+    std::vector<bool> live(blocks);
+    for (const std::uint64_t step : data.columns.at("step")) {
+      ASSERT_LE(step, begun) << "seed " << seed;
+      const std::size_t block = step == 0 ? begun++ : begun - step;
+      ASSERT_EQ(live[block], step != 0) << "seed " << seed;
+      live[block] = step == 0;
+    }
+    ASSERT_EQ(begun, blocks);
+    for (const std::uint64_t heap : data.columns.at("heap"))
+      ASSERT_LT(heap, data.header["heaps"].size());
+  }
+}
+
+TEST(HtmlPage, IsOfOneRecordingOrTwo) {
+  const Recording recording;
+  const std::vector<const Recording*> three(3, &recording);
+  for (const std::size_t count : {0U, 3U}) {
+    const Result<std::string> page = html_page(std::span(three).first(count));
+    ASSERT_FALSE(page.ok());
+    EXPECT_EQ(page.error().code(), ErrorCode::invalid_argument);
+  }
+}
+
+TEST(HtmlPage, StandsAloneOrNamesThePackageThatIsMissing) {
+  const Recording recording;
+  const Recording* const one[] = {&recording};
+  const Result<std::string> page = html_page(one);
+  if (page_source::library().empty()) {
+    ASSERT_FALSE(page.ok());
+    EXPECT_EQ(page.error().code(), ErrorCode::unavailable);
+    EXPECT_THAT(page.error().message(), HasSubstr("apt-get install node-d3"));
+    return;
+  }
+  ASSERT_TRUE(page.ok());
+  EXPECT_THAT(*page, HasSubstr(std::string(page_source::library())));
+  EXPECT_THAT(*page, HasSubstr(std::string(page_source::script())));
+  EXPECT_THAT(*page, HasSubstr("default-src 'none'"));
+}
+
+TEST(HtmlPage, AFileThatCannotBeWrittenIsNamed) {
+  const Recording recording;
+  const Recording* const one[] = {&recording};
+  const Status written = write_html("no/such/folder/page.html", one);
+  ASSERT_FALSE(written.ok());
+  EXPECT_THAT(written.error().message(),
+              HasSubstr(page_source::library().empty() ? "node-d3" : "no/such/folder/page.html"));
+}
+
+}  // namespace
+}  // namespace weir

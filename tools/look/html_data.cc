@@ -1,0 +1,302 @@
+#include "look/html_data.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "look/html_columns.h"
+#include "look/lives.h"
+
+namespace weir {
+namespace {
+
+using Json = nlohmann::json;
+
+// A block's beginning or end, and where it stands among the events.
+struct Step {
+  std::size_t event = 0;
+  std::uint32_t block = 0;
+  bool end = false;
+};
+
+// Gives each different thing a number, in order of first use.
+template <class T>
+class Numbering {
+ public:
+  std::uint32_t operator()(const T& thing) {
+    const auto [place, added] = numbers_.try_emplace(thing, things_.size());
+    if (added) things_.push_back(thing);
+    return place->second;
+  }
+  const std::vector<T>& things() const { return things_; }
+
+ private:
+  std::map<T, std::uint32_t> numbers_;
+  std::vector<T> things_;
+};
+
+class Writer {
+ public:
+  explicit Writer(const Recording& recording)
+      : recording_(recording), lives_(lives_of(recording)), begin_(recording.begin()) {}
+
+  std::string write() {
+    for (const std::uint64_t stream : lives_.streams) streams_(stream);
+    for (const std::uint64_t pool : lives_.pools) pools_(pool);
+    steps();
+    blocks();
+    fences();
+    reserved();
+    pages();
+    happenings();
+    return joined();
+  }
+
+ private:
+  // Which event a block's beginning or end was; of one that the recording lacks, the place in time.
+  std::size_t event_at(std::uint32_t event, Nanoseconds time) const {
+    if (event != Life::kNone) return event;
+    const auto later = [](Nanoseconds at, const Event& other) { return at < other.time; };
+    return static_cast<std::size_t>(std::distance(
+        recording_.events.begin(),
+        std::upper_bound(recording_.events.begin(), recording_.events.end(), time, later)));
+  }
+
+  std::uint32_t heap_of(HeapId heap, std::uint64_t stream, std::uint64_t pool) {
+    return heaps_({heap.value, streams_(stream), pool == 0 ? 0 : 1 + pools_(pool)});
+  }
+
+  std::uint64_t since_begin(Nanoseconds time) const {
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(0, (time - begin_).count));
+  }
+
+  // The order of beginnings and ends tells apart what happened at the same time. The page numbers
+  // blocks by their beginnings: `step` 0 is that of the next block, K > 0 the end of the block that
+  // began K blocks ago.
+  void steps() {
+    std::vector<Step> steps;
+    steps.reserve(2 * lives_.blocks.size());
+    for (std::uint32_t block = 0; block < lives_.blocks.size(); ++block) {
+      const Life& life = lives_.blocks[block];
+      const std::size_t from = event_at(life.begin_event, life.begin);
+      steps.push_back({from, block, false});
+      if (!life.live_at_end)
+        steps.push_back({std::max(from, event_at(life.end_event, life.end)), block, true});
+    }
+    std::stable_sort(steps.begin(), steps.end(),
+                     [](const Step& left, const Step& right) { return left.event < right.event; });
+    HtmlColumn& step = columns_.make("step");
+    HtmlColumn& time = columns_.make("step_time");
+    new_number_.resize(lives_.blocks.size());
+    std::uint64_t last = 0;
+    for (const Step& each : steps) {
+      const Life& life = lives_.blocks[each.block];
+      const std::uint64_t now = std::max(last, since_begin(each.end ? life.end : life.begin));
+      time.add(now - last);
+      last = now;
+      if (each.end) {
+        step.add(order_.size() - new_number_[each.block]);
+      } else {
+        step.add(0);
+        new_number_[each.block] = static_cast<std::uint32_t>(order_.size());
+        order_.push_back(each.block);
+      }
+    }
+    for (const Step& each : steps) step_events_.push_back(each.event);
+    find_neighbours(steps);
+  }
+
+  // `under`: which block has the next lower address when a block begins (0: none; K: the one that
+  // began K blocks ago), so that the page can stack blocks by address without searching.
+  void find_neighbours(const std::vector<Step>& steps) {
+    HtmlColumn& under = columns_.make("under");
+    std::multimap<std::uint64_t, std::uint32_t> live;  // new numbers by address
+    std::vector<decltype(live)::iterator> places(order_.size());
+    for (const Step& each : steps) {
+      const std::uint32_t number = new_number_[each.block];
+      if (each.end) {
+        live.erase(places[number]);
+        continue;
+      }
+      const auto place = live.emplace(lives_.blocks[each.block].address.value, number);
+      places[number] = place;
+      under.add(place == live.begin() ? 0 : number - std::prev(place)->second);
+    }
+  }
+
+  void blocks() {
+    HtmlColumn& address = columns_.make("address");
+    HtmlColumn& bytes = columns_.make("bytes");
+    HtmlColumn& slack = columns_.make("slack");
+    HtmlColumn& heap = columns_.make("heap");
+    HtmlColumn& stack = columns_.make("stack");
+    HtmlColumn& flags = columns_.make("flags");
+    HtmlColumn& reused = columns_.make("reused");  // 0: by none; else 1 + the distance, signed
+    for (const std::uint32_t block : order_) {
+      const Life& life = lives_.blocks[block];
+      address.add_difference(life.address.value);
+      bytes.add(life.bytes.count);
+      slack.add(life.bytes.count - std::min(life.requested, life.bytes).count);
+      heap.add(heap_of(life.heap, life.stream, life.pool));
+      stack.add(life.stack < recording_.stacks.size() ? life.stack : 0);
+      flags.add((life.live_at_begin ? 1 : 0) | (life.waited_for ? 2 : 0));
+      if (life.reused_by >= lives_.blocks.size()) {
+        reused.add_signed(0);
+        continue;
+      }
+      const auto distance = static_cast<std::int64_t>(new_number_[life.reused_by]) -
+                            static_cast<std::int64_t>(new_number_[block]);
+      reused.add_signed(distance < 0 ? distance : distance + 1);
+    }
+  }
+
+  void fences() {
+    HtmlColumn& count = columns_.make("fences");
+    HtmlColumn& stream = columns_.make("fence_stream");
+    HtmlColumn& after = columns_.make("fence_after");  // the block's beginning
+    for (const std::uint32_t block : order_) {
+      const Life& life = lives_.blocks[block];
+      count.add(life.fences);
+      fence_count_ += life.fences;
+      for (std::uint32_t i = 0; i < life.fences; ++i) {
+        const FenceTaken& fence = lives_.fences[life.first_fence + i];
+        stream.add(streams_(fence.stream));
+        after.add(since_begin(fence.time) -
+                  std::min(since_begin(fence.time), since_begin(life.begin)));
+      }
+    }
+  }
+
+  void reserved() {
+    HtmlColumn& time = columns_.make("reserved_time");
+    HtmlColumn& bytes = columns_.make("reserved_bytes");
+    Bytes last{~std::uint64_t{0}};
+    for (const MemoryPoint& point : lives_.memory) {
+      if (point.reserved == last) continue;
+      last = point.reserved;
+      time.add_difference(since_begin(point.time));
+      bytes.add_difference(last.count);
+      ++reserved_count_;
+    }
+  }
+
+  void pages() {
+    HtmlColumn& kind = columns_.make("page_kind");
+    HtmlColumn& time = columns_.make("page_time");
+    HtmlColumn& step = columns_.make("page_step");  // how many steps came before
+    HtmlColumn& page = columns_.make("page_id");
+    HtmlColumn& heap = columns_.make("page_heap");
+    HtmlColumn& address = columns_.make("page_address");
+    HtmlColumn& bytes = columns_.make("page_bytes");
+    constexpr EventKind kKinds[] = {EventKind::create, EventKind::release, EventKind::map,
+                                    EventKind::unmap,  EventKind::lease,   EventKind::unlease};
+    for (const Event& event : recording_.events) {
+      // A heap may lease pages before it has a block, and without ever having one.
+      if (event.kind == EventKind::heap_open) heap_of(event.heap, event.stream, event.pool);
+      const auto* const found = std::find(std::begin(kKinds), std::end(kKinds), event.kind);
+      if (found == std::end(kKinds)) continue;
+      kind.add(static_cast<std::uint64_t>(std::distance(std::begin(kKinds), found)));
+      time.add_difference(since_begin(event.time));
+      const auto place = static_cast<std::size_t>(&event - recording_.events.data());
+      step.add_difference(static_cast<std::uint64_t>(
+          std::distance(step_events_.begin(),
+                        std::lower_bound(step_events_.begin(), step_events_.end(), place))));
+      page.add_difference(event.page.value);
+      heap.add(event.heap.value);
+      address.add_difference(event.address.value);
+      bytes.add(event.bytes.count);
+      ++page_count_;
+    }
+  }
+
+  // Rare events, shown as marks above the memory.
+  void happenings() {
+    HtmlColumn& kind = columns_.make("happening_kind");
+    HtmlColumn& time = columns_.make("happening_time");
+    HtmlColumn& amount = columns_.make("happening_amount");  // bytes; of a wait, nanoseconds
+    constexpr EventKind kKinds[] = {EventKind::out_of_memory, EventKind::host_wait, EventKind::trim,
+                                    EventKind::capture_begin, EventKind::capture_end};
+    for (const Event& event : recording_.events) {
+      const auto* const found = std::find(std::begin(kKinds), std::end(kKinds), event.kind);
+      if (found == std::end(kKinds)) continue;
+      kind.add(static_cast<std::uint64_t>(std::distance(std::begin(kKinds), found)));
+      time.add_difference(since_begin(event.time));
+      const auto waited =
+          static_cast<std::uint64_t>(std::max<std::int64_t>(0, event.duration.count));
+      amount.add(event.kind == EventKind::host_wait       ? waited
+                 : event.kind == EventKind::out_of_memory ? event.requested.count
+                                                          : event.bytes.count);
+      ++happening_count_;
+    }
+  }
+
+  Json header() const {
+    Json heaps = Json::array(), frames = Json::array(), marks = Json::array();
+    for (const auto& [heap, stream, pool] : heaps_.things()) heaps.push_back({heap, stream, pool});
+    for (const RecordedFrame& frame : recording_.frames)
+      frames.push_back({frame.function, frame.file, frame.line});
+    for (const RecordedMark& mark : recording_.marks)
+      marks.push_back({since_begin(mark.time), mark.text});
+    // Ids may be larger than the page's numbers.
+    Json streams = Json::array(), pools = Json::array(), columns = Json::array();
+    for (const std::uint64_t stream : streams_.things()) streams.push_back(std::to_string(stream));
+    for (const std::uint64_t pool : pools_.things()) pools.push_back(std::to_string(pool));
+    for (const HtmlColumn& column : columns_.all())
+      columns.push_back({column.name(), column.bytes().size()});
+    return {{"source", recording_.source},
+            {"program", recording_.program},
+            {"device", recording_.device},
+            {"device_bytes", recording_.device_bytes.count},
+            {"duration", since_begin(recording_.end())},
+            {"events", recording_.events.size()},
+            {"dropped", recording_.dropped},
+            {"damage", recording_.damage},
+            {"streams", streams},
+            {"pools", pools},
+            {"heaps", heaps},
+            {"frames", frames},
+            {"stacks", recording_.stacks},
+            {"marks", marks},
+            {"counts",
+             {{"blocks", order_.size()},
+              {"steps", step_events_.size()},
+              {"fences", fence_count_},
+              {"reserved", reserved_count_},
+              {"pages", page_count_},
+              {"happenings", happening_count_}}},
+            {"columns", columns}};
+  }
+
+  std::string joined() const {
+    // A text of a recording may be anything; what is no UTF-8 in it is replaced.
+    const std::string head = header().dump(-1, ' ', false, Json::error_handler_t::replace);
+    std::string all;
+    for (int byte = 0; byte < 4; ++byte)
+      all.push_back(static_cast<char>((head.size() >> (8 * byte)) & 0xff));
+    all += head;
+    for (const HtmlColumn& column : columns_.all()) all += column.bytes();
+    return all;
+  }
+
+  const Recording& recording_;
+  const Lives lives_;
+  const Nanoseconds begin_;
+  HtmlColumns columns_;
+  std::vector<std::uint32_t> order_;       // blocks, as the page numbers them
+  std::vector<std::uint32_t> new_number_;  // by block: its place in `order_`
+  Numbering<std::uint64_t> streams_, pools_;
+  Numbering<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>> heaps_;  // id, stream, pool
+  std::vector<std::size_t> step_events_;  // by step: its place among the events
+  std::size_t fence_count_ = 0, reserved_count_ = 0, page_count_ = 0, happening_count_ = 0;
+};
+
+}  // namespace
+
+std::string html_data(const Recording& recording) { return Writer(recording).write(); }
+
+}  // namespace weir

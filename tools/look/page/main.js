@@ -1,0 +1,186 @@
+// Puts the page together.
+
+class Page {
+  constructor(recordings) {
+    this.recordings = recordings;
+    this.frames = [];  // how long each took to draw, in ms; for tests
+    this.colours = new Colours(recordings);
+    const most = d3.max(recordings, (r) => Math.max(d3.max(r.reservedBytes) ?? 0, r.peakLive));
+    this.view = new View(d3.max(recordings, (r) => r.duration), most * 1.04);
+    this.filter = {stream: null, pool: null, least: null, most: null};
+    this.text = '';
+    this.byAddress = false;
+    this.story =
+        new Story(document.getElementById('story'), (chart, block) => this.follow(chart, block));
+    this.found =
+        new Found(document.getElementById('found'), (chart, block) => this.follow(chart, block));
+    const charts = document.getElementById('charts');
+    this.charts = recordings.map((r, i) => new Chart(charts, r, this, i));
+    this.active = this.charts[0];
+    this.controls = new Controls(this);
+    this.charts.forEach((chart) => this.#watch(chart));
+    this.#select();
+    this.charts.forEach((chart) => {
+      const peak = chart.selection.peak();
+      chart.setMoment(peak);
+    });
+    listenToKeys(this.#actions());
+  }
+
+  #watch(chart) {
+    const takeOver = () => {
+      this.active = chart;
+    };
+    chart.element.addEventListener('pointerdown', takeOver);
+    chart.element.addEventListener('focusin', takeOver);
+    new ResizeObserver(() => {
+      if (chart.seenWidth === chart.element.clientWidth) return;
+      chart.seenWidth = chart.element.clientWidth;
+      chart.resize();
+    }).observe(chart.element);
+  }
+
+  // Which blocks are shown has changed.
+  #select() {
+    for (const chart of this.charts) {
+      const {recording} = chart;
+      chart.all ??= new Selection(recording, null, false);
+      const matches = matchesOf(recording, this.filter);
+      chart.setSelection(
+          matches === null && !this.byAddress ? chart.all :
+                                                new Selection(recording, matches, this.byAddress));
+    }
+    this.onText(this.text);
+    this.charts.forEach((chart) => chart.width && chart.redraw());
+  }
+
+  onFilter(filter) {
+    this.filter = filter;
+    this.controls.showLegend();
+    this.#select();
+  }
+  onStack(byAddress) {
+    this.byAddress = byAddress;
+    this.#select();
+  }
+  onColours() {
+    this.charts.forEach((chart) => {
+      chart.setColours(chart.found);
+      chart.map.draw();
+    });
+  }
+  onText(text) {
+    this.text = text;
+    this.charts.forEach((chart) => chart.setColours(foundOf(chart.recording, text)));
+    this.found.show(this.charts, text);
+  }
+
+  onChoose(chart, block) {
+    this.active = chart;
+    this.charts.forEach((each) => each.choose(each === chart ? block : -1));
+    if (block < 0)
+      this.story.clear();
+    else
+      this.story.show(chart, block);
+  }
+
+  // A link to a block.
+  follow(chart, block) {
+    this.onChoose(chart, block);
+    chart.goTo(block);
+  }
+
+  #neighbour(by) {
+    const block = this.active.neighbour(by);
+    if (block >= 0) this.onChoose(this.active, block);
+  }
+
+  // To the next (1) or previous (-1) change of what is shown.
+  #step(by) {
+    const {selection, moment} = this.active;
+    const step = selection.fromRecording(moment.step) + by;
+    if (step < 0 || step >= selection.step.length) return;
+    this.active.setMoment(selection.toRecording(step));
+    this.view.show(selection.time[step], selection.time[step]);
+  }
+
+  #nextFound(by) {
+    const {foundBlocks: blocks = [], block} = this.active;
+    if (blocks.length === 0) return;
+    const after = d3.bisectRight(blocks, block);
+    const next = by > 0 ? after : (block === blocks[after - 1] ? after - 2 : after - 1);
+    this.follow(this.active, blocks[(next + blocks.length) % blocks.length]);
+  }
+
+  toggleTheme() {
+    const dark = getComputedStyle(document.documentElement).colorScheme === 'dark';
+    document.documentElement.dataset.theme = dark ? 'light' : 'dark';
+    this.restyle();
+  }
+
+  restyle() {
+    readTheme();
+    this.onColours();
+    this.charts.forEach((chart) => chart.redraw());
+  }
+
+  #actions() {
+    const {view} = this;
+    const help = document.getElementById('help');
+    return {
+      'ArrowLeft': () => view.pan(-0.15),
+      'ArrowRight': () => view.pan(0.15),
+      'ArrowUp': () => view.rise(0.15),
+      'ArrowDown': () => view.rise(-0.15),
+      '+': () => view.zoomTime(1 / 1.5),
+      '=': () => view.zoomTime(1 / 1.5),
+      '-': () => view.zoomTime(1.5),
+      ']': () => view.zoomBytes(1 / 1.5),
+      '[': () => view.zoomBytes(1.5),
+      '0': () => view.showAll(),
+      'Home': () => view.showAll(),
+      'k': () => this.#neighbour(1),
+      'j': () => this.#neighbour(-1),
+      '.': () => this.#step(1),
+      ',': () => this.#step(-1),
+      'Enter': () => this.active.block >= 0 && this.active.goTo(this.active.block),
+      '/': () => document.getElementById('find').focus(),
+      'n': () => this.#nextFound(1),
+      'p': () => this.#nextFound(-1),
+      'c': () => this.controls.nextColour(),
+      'd': () => this.toggleTheme(),
+      'Escape': () => this.onChoose(this.active, -1),
+      '?': () => help.showModal(),
+    };
+  }
+}
+
+async function start() {
+  const texts = [...document.querySelectorAll('script.recording')];
+  const recordings = [];
+  for (const text of texts) {
+    recordings.push(await Recording.read(text.textContent));
+    text.remove();
+  }
+  document.title = `Memory of ${recordings.map((r) => r.source || 'a recording').join(' and ')}`;
+  readTheme();
+  document.body.classList.toggle('two', recordings.length > 1);
+  const page = new Page(recordings);
+  globalThis.weirPage = page;  // for tests
+  const help = document.getElementById('help');
+  fillHelp(help);
+  document.getElementById('show-help').addEventListener('click', () => help.showModal());
+  document.getElementById('theme').addEventListener('click', () => page.toggleTheme());
+  window.matchMedia('(prefers-color-scheme: dark)')
+      .addEventListener('change', () => page.restyle());
+  document.getElementById('loading').remove();
+}
+
+start().catch((error) => {
+  const loading = document.getElementById('loading');
+  if (loading)
+    loading.textContent = typeof DecompressionStream === 'undefined' ?
+        'This browser is too old for the page: it needs Chrome or Edge 87, Firefox 113 or Safari 16.4.' :
+        `The page could not be shown: ${error.message}`;
+  throw error;
+});

@@ -1,0 +1,182 @@
+// The map of pages at the chosen moment: each page a box, as wide as it is large; filled where its
+// bytes are in use, hatched where no heap leases it.
+
+const kRow = 26;  // px, with its gap
+const kBox = 21;
+const kGap = 2;
+const kLeastBox = 5;
+
+class PageMap {
+  constructor(element, chart) {
+    this.chart = chart;
+    this.pages = [];
+    this.boxes = [];
+    this.chosen = -1;
+    this.title = make('h3', {}, element);
+    this.facts = make('p', {class: 'facts'}, element);
+    this.canvas = make('canvas', {tabindex: 0, role: 'img', class: 'map'}, element);
+    this.about = make('p', {class: 'about', 'aria-live': 'polite'}, element);
+    this.canvas.addEventListener('mousemove', (event) => this.#hover(event));
+    this.canvas.addEventListener('mouseleave', () => hideTip());
+    this.canvas.addEventListener('click', (event) => this.#choose(this.#boxAt(event)));
+    this.canvas.addEventListener('keydown', (event) => this.#key(event));
+  }
+
+  // `moment`: {step, time}
+  show(moment) {
+    const {recording} = this.chart;
+    this.pages = pagesAt(recording, moment);
+    this.chosen = -1;
+    this.title.textContent = recording.isMoment ? 'Pages' : `Pages at ${formatTime(moment.time)}`;
+    const held = d3.sum(this.pages, (page) => page.bytes);
+    const used = d3.sum(this.pages, (page) => d3.sum(page.used, (part) => part.bytes));
+    const idle = this.pages.filter((page) => page.heap < 0);
+    const aliases = d3.sum(this.pages, (page) => Math.max(0, page.mappings.length - 1));
+    this.facts.textContent = this.pages.length === 0 ?
+        'No page is there at this moment.' :
+        `${plural(this.pages.length, 'page')}, ${formatBytes(held)}: ${
+            formatBytes(used)} in use, ` +
+            `${plural(idle.length, 'page')} idle (${formatBytes(d3.sum(idle, (p) => p.bytes))}), ` +
+            `${formatCount(aliases)} further addresses.`;
+    this.canvas.hidden = this.about.hidden = this.pages.length === 0;
+    this.canvas.setAttribute('aria-label', `Map of pages: ${this.facts.textContent}`);
+    this.about.textContent =
+        'A box is a page, as wide as it is large: filled where it is in use, hatched if idle, a dot ' +
+        'below for each further address. Point at one, or choose it with the arrow keys.';
+    this.draw();
+  }
+
+  draw() {
+    const width = this.canvas.clientWidth;
+    if (this.pages.length === 0 || width === 0) return;
+    this.#place(width);
+    const context = sized(this.canvas, width, (d3.max(this.boxes, (box) => box.row) + 1) * kRow);
+    context.lineWidth = 1;
+    this.boxes.forEach((box, i) => this.#drawBox(context, box, i));
+  }
+
+  // Rows of boxes, larger where there are fewer pages.
+  #place(width) {
+    const held = d3.sum(this.pages, (page) => page.bytes);
+    const rows = Math.max(2, Math.min(8, Math.ceil(this.pages.length * 14 / width)));
+    const scale = rows * width * 0.85 / held;
+    let x = 0;
+    let row = 0;
+    this.boxes = this.pages.map((page) => {
+      const wide = Math.min(width, Math.max(kLeastBox, page.bytes * scale - kGap));
+      if (x > 0 && x + wide > width) {
+        x = 0;
+        ++row;
+      }
+      const box = {page, x, row, width: wide};
+      x += wide + kGap;
+      return box;
+    });
+  }
+
+  #drawBox(context, {page, x, row, width}, index) {
+    const y = row * kRow + 1;
+    const colour = page.heap < 0 ? theme.faint : this.#heapColour(page.heap);
+    context.fillStyle = theme.empty;
+    context.fillRect(x, y, width, kBox);
+    if (page.heap < 0) this.#hatch(context, x, y, width);
+    context.fillStyle = colour;
+    for (const part of page.used) {
+      context.fillRect(
+          x + part.from / page.bytes * width, y, Math.max(1, part.bytes / page.bytes * width),
+          kBox);
+    }
+    context.fillStyle = theme.background;
+    for (const part of page.used) {
+      if (part.bytes / page.bytes * width > 4) {
+        context.fillRect(x + part.from / page.bytes * width, y + 1, 0.6, kBox - 2);
+      }
+    }
+    context.fillStyle = theme.chosen;
+    for (const part of page.used) {
+      if (part.block !== this.chart.block) continue;
+      context.fillRect(
+          x + part.from / page.bytes * width, y, Math.max(2, part.bytes / page.bytes * width),
+          kBox);
+    }
+    context.strokeStyle = index === this.chosen ? theme.text : colour;
+    context.lineWidth = index === this.chosen ? 2.5 : 1;
+    context.strokeRect(x + 0.5, y + 0.5, width - 1, kBox - 1);
+    // An alias for each tick below.
+    context.fillStyle = theme.text;
+    for (let i = 1; i < page.mappings.length && 3 * i < width; ++i) {
+      context.fillRect(x + 3 * i - 2, y + kBox + 1, 2, 2);
+    }
+  }
+
+  #hatch(context, x, y, width) {
+    context.save();
+    context.beginPath();
+    context.rect(x, y, width, kBox);
+    context.clip();
+    context.strokeStyle = theme.faint;
+    context.beginPath();
+    for (let i = -kBox; i < width; i += 5) {
+      context.moveTo(x + i, y + kBox);
+      context.lineTo(x + i + kBox, y);
+    }
+    context.stroke();
+    context.restore();
+  }
+
+  #heapColour(heap) {
+    const {recording, colours} = this.chart;
+    const [, stream, pool] = recording.heaps[heap];
+    if (colours.by === 'pool')
+      return colours.poolColour(pool === 0 ? null : recording.pools[pool - 1]);
+    return colours.streamColour(recording.streams[stream]);
+  }
+
+  #text({page}) {
+    const {recording} = this.chart;
+    const used = d3.sum(page.used, (part) => part.bytes);
+    const who =
+        page.heap < 0 ? 'idle' : `leased by the heap of ${describeHeap(recording, page.heap)}`;
+    const [first, ...more] = page.mappings;
+    const where = first === undefined ?
+        'not mapped' :
+        `mapped at ${formatAddress(first)}${
+            more.length === 0 ? '' :
+                                ` and again at ${more.slice(0, 4).map(formatAddress).join(', ')}` +
+                    (more.length > 4 ? ` and ${plural(more.length - 4, 'other place')}` : '')}`;
+    return `Page ${page.id}: ${formatBytes(page.bytes)}, ${formatBytes(used)} in use by ` +
+        `${plural(page.used.length, 'block')}, ${who}, ${where}.`;
+  }
+
+  #boxAt(event) {
+    const row = Math.floor(event.offsetY / kRow);
+    return this.boxes.findIndex(
+        (box) => box.row === row && event.offsetX >= box.x && event.offsetX <= box.x + box.width);
+  }
+
+  #hover(event) {
+    const box = this.#boxAt(event);
+    if (box < 0) return hideTip();
+    showTip(event, [this.#text(this.boxes[box])]);
+  }
+
+  #choose(index) {
+    if (index < 0) return;
+    this.chosen = index;
+    this.about.textContent = this.#text(this.boxes[index]);
+    this.draw();
+  }
+
+  #key(event) {
+    const by = {ArrowRight: 1, ArrowLeft: -1}[event.key];
+    if (by === undefined || this.boxes.length === 0) return;
+    event.preventDefault();
+    event.stopPropagation();
+    this.#choose(Math.min(this.boxes.length - 1, Math.max(0, this.chosen + by)));
+  }
+}
+
+function describeHeap(recording, heap) {
+  const [, stream, pool] = recording.heaps[heap];
+  return recording.streamName(stream) + (pool === 0 ? '' : `, ${recording.poolName(pool)}`);
+}

@@ -1,0 +1,61 @@
+// Numbers for people, and back.
+
+const kUnits = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
+
+// Three digits or more: "512 B", "1.50 MiB", "12.3 GiB", "1,023 MiB".
+function formatBytes(bytes) {
+  let unit = 0;
+  let value = Math.abs(bytes);
+  while (value >= 1024 && unit < kUnits.length - 1) {
+    value /= 1024;
+    ++unit;
+  }
+  const digits = unit === 0 || value >= 100 || Number.isInteger(value) ? 0 : value >= 10 ? 1 : 2;
+  return `${bytes < 0 ? '-' : ''}${formatCount(value, digits)} ${kUnits[unit]}`;
+}
+
+// "4096", "4 KiB", "1.5mib", "2g" in bytes; null if it is no size.
+function parseBytes(text) {
+  const match = /^\s*(\d+(?:\.\d*)?)\s*(?:([kmgtp]?)(?:i?b)?)\s*$/i.exec(text);
+  if (match === null) return null;
+  return Number(match[1]) * 1024 ** ' kmgtp'.indexOf((match[2] || ' ').toLowerCase());
+}
+
+function formatCount(value, digits = 0) {
+  return value.toLocaleString('en', {minimumFractionDigits: digits, maximumFractionDigits: digits});
+}
+
+const kTimeUnits = [['s', 1e9], ['ms', 1e6], ['µs', 1e3], ['ns', 1]];
+
+// A length of time in ns, with three digits or more.
+function formatDuration(ns) {
+  const [unit, size] = kTimeUnits.find(([, each]) => Math.abs(ns) >= each) || kTimeUnits[3];
+  const value = ns / size;
+  const digits = Number.isInteger(value) || Math.abs(value) >= 100 ? 0 :
+      Math.abs(value) >= 10                                        ? 1 :
+                                                                     2;
+  return `${formatCount(value, digits)} ${unit}`;
+}
+
+// A point in time, in ns since the beginning, such that neighbours `step` ns apart differ; in the
+// unit that suits `like`.
+function formatTime(ns, step = 1e3, like = ns) {
+  const [unit, size] =
+      kTimeUnits.find(([, each]) => Math.max(Math.abs(like), step) >= each) || kTimeUnits[3];
+  const digits = Math.max(0, Math.ceil(Math.log10(size / step) - 1e-9));
+  return `${formatCount(ns / size, Math.min(digits, 9))} ${unit}`;
+}
+
+// A captured stream has its own id with the highest of 64 bits set.
+function formatStream(id) {
+  const captured = BigInt(id) >> 63n === 1n;
+  return captured ? `stream ${BigInt(id) - (1n << 63n)}, captured` : `stream ${id}`;
+}
+
+function formatAddress(address) {
+  return `0x${address.toString(16)}`;
+}
+
+function plural(count, thing) {
+  return `${formatCount(count)} ${thing}${count === 1 ? '' : 's'}`;
+}
