@@ -27,6 +27,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer("`weir help COMMAND` describes a command.");
   weir::add_replay_command(app, exit_code);
+  weir::add_report_command(app, exit_code);
+  weir::add_diff_command(app, exit_code);
 
   std::vector<std::string> arguments(argv + 1, argv + argc);
   understand_help(arguments);
