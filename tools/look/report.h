@@ -39,6 +39,7 @@ struct Share {
   std::string name;
   std::uint64_t blocks = 0;
   Bytes bytes, requested;
+  bool rest = false;  // all that have no row of their own
 };
 
 // What a stream's heaps held, all of them together.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "look/streams.h"
 #include "replay/units.h"
 
 namespace weir {
@@ -90,6 +91,10 @@ void advise_on_failures(const Report& report, std::vector<Advice>& advice) {
 
 void advise_on_fragmentation(const Report& report, std::vector<Advice>& advice) {
   const Moment& moment = report.peak_reserved;
+  // What is idle at the peak of reserved may have been in use at the peak of live: then nothing was
+  // held for nothing.
+  const Bytes more = moment.reserved - std::min(moment.reserved, report.peak_live.requested);
+  if (more < kMuch || ratio(more, moment.reserved) < kMuchOfReserved) return;
   std::vector<Cause> causes;
   for (int i = 0; i < kCauses; ++i) {
     const Bytes bytes = moment.causes[i];
@@ -116,7 +121,7 @@ void advise_on_driver(const Report& report, std::vector<Advice>& advice) {
     advice.push_back({fmt::format("At the end {} is held, but in the second half of the time at "
                                   "most {} was live.",
                                   in_words(held), in_words(report.late_peak_live)),
-                      "If others use the GPU, call trim() once the peak is over."});
+                      "If others need the GPU's memory, call trim() once the peak is over."});
   }
   if (totals.trimmed >= kMuch && totals.created_again >= kMuch) {
     advice.push_back({fmt::format("{} was given back to the driver, and {} asked for again.",
@@ -148,6 +153,8 @@ void advise_on_waits(const Report& report, std::vector<Advice>& advice) {
   for (const WaitPair& pair : report.waits) {
     const double each = static_cast<double>(pair.waits) /
                         static_cast<double>(std::max<std::uint64_t>(totals.allocations, 1));
+    // In a graph a wait is an edge, which costs next to nothing.
+    if (is_captured_stream(pair.waiter)) continue;
     if (pair.waits < kManyWaits || each < kWaitsPerAllocation) continue;
     advice.push_back(
         {fmt::format("Stream {} was made to wait for stream {} {}, for {} in all.",

@@ -14,8 +14,10 @@ namespace {
 // Without marks that repeat, a recording has so many parts, with as many allocations each.
 constexpr std::size_t kParts = 8;
 constexpr std::size_t kFewestPhases = 4;
-// Blocks of a size that came and went fewer times than this are not worth a row.
-constexpr std::uint64_t kFewestChurned = 100;
+// Blocks of a size that came and went fewer times than this are not worth a row; nor are those that
+// are a smaller part of all blocks.
+constexpr std::uint64_t kFewestChurned = 1000;
+constexpr std::uint64_t kLeastChurned = 100;
 constexpr std::uint64_t kFewestTurns = 20;
 
 // "iteration 3" and "iteration 4" are the same mark.
@@ -46,6 +48,7 @@ class Parts {
  public:
   Parts(const Recording& recording, const Lives& lives)
       : phases_(phases_of(recording)), blocks_(lives.blocks.size()) {}
+  bool are_marked() const { return !phases_.empty(); }
   std::size_t count() const { return phases_.empty() ? kParts : phases_.size(); }
   // Blocks from before the first phase are in none: count().
   std::size_t of(std::size_t block, const Life& life) const {
@@ -73,6 +76,7 @@ struct Survivors {
 std::vector<Growth> growth_of(const Recording& recording, const Lives& lives,
                               const ReportNames& names) {
   const Parts parts(recording, lives);
+  std::uint64_t survivors = 0;
   std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>, Survivors> groups;
   for (std::size_t i = 0; i < lives.blocks.size(); ++i) {
     const Life& life = lives.blocks[i];
@@ -83,16 +87,22 @@ std::vector<Growth> growth_of(const Recording& recording, const Lives& lives,
     group.by_part.resize(parts.count());
     if (group.blocks == 0) group.first = life.begin - recording.begin();
     group.last = life.begin - recording.begin();
+    ++survivors;
     ++group.by_part[part];
     ++group.blocks;
     group.bytes += life.bytes;
   }
   std::vector<Growth> list;
+  // A program that mostly keeps what it allocates is being loaded.
+  if (survivors * 2 > lives.blocks.size()) return list;
+  // Where nothing says what the phases are, a short burst of allocations is none.
+  const Nanoseconds least =
+      parts.are_marked() ? 0_ns : Nanoseconds{(recording.end() - recording.begin()).count / 2};
   for (const auto& [key, group] : groups) {
     const auto& [stack, stream, requested] = key;
     const auto grew = static_cast<std::size_t>(
         std::count_if(group.by_part.begin(), group.by_part.end(), [](auto n) { return n > 0; }));
-    if (grew * 4 < parts.count() * 3) continue;
+    if (grew * 4 < parts.count() * 3 || group.last - group.first < least) continue;
     list.push_back({.stack = stack,
                     .stream = stream,
                     .stream_name = stream_name(stream),
@@ -131,7 +141,10 @@ std::vector<Churn> churn_of(const Lives& lives) {
   }
   std::vector<Churn> list;
   for (const auto& [key, group] : groups) {
-    if (group.freed < kFewestChurned || group.freed < kFewestTurns * group.at_once) continue;
+    if (group.freed < kFewestChurned || group.freed * kLeastChurned < lives.blocks.size() ||
+        group.freed < kFewestTurns * group.at_once) {
+      continue;
+    }
     list.push_back({.stream = key.first,
                     .stream_name = stream_name(key.first),
                     .requested = Bytes{key.second},

@@ -13,7 +13,7 @@ Json shares(const std::vector<Share>& shares, const char* id) {
   Json list = Json::array();
   for (const Share& share : shares) {
     Json row;
-    if (share.name == "others")
+    if (share.rest)
       row["others"] = true;
     else
       row[id] = share.id;

@@ -59,7 +59,7 @@ std::vector<Share> sorted(std::unordered_map<std::uint64_t, Share>& shares) {
 std::vector<Share> shortened(std::vector<Share> list, std::size_t top) {
   top = std::max<std::size_t>(top, 1);
   if (list.size() <= top) return list;
-  Share rest{.id = 0, .nth = kNone, .name = "others"};
+  Share rest{.id = 0, .nth = kNone, .name = "others", .rest = true};
   for (std::size_t i = top - 1; i < list.size(); ++i) {
     rest.blocks += list[i].blocks;
     rest.bytes += list[i].bytes;

@@ -5,13 +5,11 @@
 #include <algorithm>
 #include <bit>
 
-#include "replay/units.h"
+#include "look/streams.h"
 
 namespace weir {
 namespace {
 
-// Of the ids of streams that a graph pool captures (core/pool_device.h).
-constexpr std::uint64_t kCaptured = std::uint64_t{1} << 63;
 constexpr std::size_t kFramesInLine = 3;
 
 std::string power_in_words(Bytes bytes) {
@@ -32,10 +30,7 @@ std::uint32_t Ordinals::of(std::uint64_t id) {
   return numbers_.try_emplace(id, static_cast<std::uint32_t>(numbers_.size())).first->second;
 }
 
-std::string stream_name(std::uint64_t stream) {
-  if ((stream & kCaptured) == 0) return fmt::format("{}", stream);
-  return fmt::format("{} captured", stream & ~kCaptured);
-}
+std::string stream_name(std::uint64_t stream) { return stream_text(stream); }
 
 std::string pool_name(std::uint64_t pool) { return pool == 0 ? "none" : fmt::format("{}", pool); }
 

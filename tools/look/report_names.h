@@ -23,7 +23,7 @@ class Ordinals {
   std::unordered_map<std::uint64_t, std::uint32_t> numbers_;
 };
 
-// "7"; "7 captured" for what a graph pool captured on stream 7.
+// "7"; "7, captured" for what a graph pool captured on stream 7.
 std::string stream_name(std::uint64_t stream);
 // "3", or "none" for memory of no pool.
 std::string pool_name(std::uint64_t pool);

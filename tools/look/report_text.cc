@@ -124,6 +124,17 @@ std::string fragmentation(const char* when, const Moment& moment) {
   return text + table.text();
 }
 
+// A peak of reserved that came after that of live is mostly what had been in use then.
+std::string earlier_use(const Report& report) {
+  const Bytes before = report.peak_live.live, now = report.peak_reserved.live;
+  if (report.peak_live.events >= report.peak_reserved.events ||
+      before.count / 100 * 99 <= now.count) {
+    return {};
+  }
+  return fmt::format("  {} more was live at {}, at the peak of live.\n", in_words(before - now),
+                     in_words(report.peak_live.time));
+}
+
 std::string holds(const Moment& moment, std::size_t top) {
   if (moment.holds.size() < 2) return {};
   ReportTable table("lrrrrrr");
@@ -223,7 +234,7 @@ std::string report_text(const Report& report, const ReportOptions& options) {
     text += holds(*report.at, options.top);
   }
   text += live_at("at its peak", report.peak_live, report);
-  text += fragmentation("at the peak of reserved", report.peak_reserved);
+  text += fragmentation("at the peak of reserved", report.peak_reserved) + earlier_use(report);
   text += holds(report.peak_reserved, options.top);
   return text + growth(report) + churn(report) + waits(report) + driver(report) + advice(report);
 }
