@@ -14,8 +14,8 @@ StreamHeap::StreamHeap(HeapId id, Stream stream, PageHeap& pages, Timelines& tim
       timelines_(timelines),
       observer_(observer),
       hoards_(hoards),
-      recording_(observer.recording()),
       graph_pool_(pool),
+      recording_(observer.recording()),
       fold_(observer.fold(), id, stream.id),
       slabs_(pool_),
       stream_(stream),
@@ -364,12 +364,27 @@ void StreamHeap::give_back_all(Hoards<StreamHeap>& hoards) WEIR_NO_THREAD_ANALYS
   }
 }
 
-void StreamHeap::record(EventKind kind, const Block& block) {
-  observer_.record(fold_, Event{.kind = kind,
-                                .stream = stream_.id,
-                                .address = block.begin,
-                                .bytes = block.size,
-                                .requested = block.requested});
+void StreamHeap::announce(std::uint64_t pool) {
+  const MutexLock lock(mutex_);
+  observer_.emit(fold_, Event{.kind = EventKind::heap_open, .stream = stream_.id, .pool = pool});
+}
+
+// Once nobody records any more, nothing keeps the times of allocation up to date.
+void StreamHeap::set_recording(bool recording) {
+  recording_ = recording;
+  serve(Stream{.id = serves_});
+  if (recording) return;
+  for_each_block([](const Block& block) { const_cast<Block&>(block).allocated_at = 0; });
+}
+
+void StreamHeap::record(EventKind kind, Block& block) {
+  const Nanoseconds time =
+      observer_.record(fold_, Event{.kind = kind,
+                                    .stream = stream_.id,
+                                    .address = block.begin,
+                                    .bytes = block.size,
+                                    .requested = block.requested});
+  if (kind == EventKind::allocate) block.allocated_at = static_cast<std::uint64_t>(time.count);
 }
 
 BlockInfo StreamHeap::info(const Block& block) const {
@@ -391,7 +406,18 @@ std::optional<Stream> StreamHeap::stream_of(Address block) const {
 
 void StreamHeap::list_blocks(std::vector<BlockInfo>& blocks) const {
   for_each_block([&](const Block& block) WEIR_REQUIRES(mutex_) {
-    if (block.state == Block::State::live) blocks.push_back(info(block));
+    if (block.state != Block::State::live) return;
+    BlockInfo& listed = blocks.emplace_back(info(block));
+    if (block.allocated_at != 0) {
+      listed.allocated_at = Nanoseconds{static_cast<std::int64_t>(block.allocated_at)};
+    }
+    if (block.uses == nullptr) return;
+    for (const Fence fence : block.uses->fences) {
+      listed.waits_for.push_back(timelines_.stream(fence.timeline).id);
+    }
+    for (const TimelineId user : block.uses->users) {
+      listed.waits_for.push_back(timelines_.stream(user).id);
+    }
   });
 }
 
