@@ -14,9 +14,10 @@ namespace weir {
 
 // Adds `weir replay`. When it is chosen it runs as `app` is parsed, and sets `exit_code`.
 void add_replay_command(CLI::App& app, ExitCode& exit_code);
-// `weir report`, `weir diff`: likewise.
+// `weir report`, `weir diff`, `weir top`: likewise.
 void add_report_command(CLI::App& app, ExitCode& exit_code);
 void add_diff_command(CLI::App& app, ExitCode& exit_code);
+void add_top_command(CLI::App& app, ExitCode& exit_code);
 
 // `--json FILE.json` as `--json=FILE.json`: the option's value may be left out, and a trace that
 // follows it must not be taken for the value.

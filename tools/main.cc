@@ -29,6 +29,7 @@ int main(int argc, char** argv) {
   weir::add_replay_command(app, exit_code);
   weir::add_report_command(app, exit_code);
   weir::add_diff_command(app, exit_code);
+  weir::add_top_command(app, exit_code);
 
   std::vector<std::string> arguments(argv + 1, argv + argc);
   understand_help(arguments);

@@ -199,8 +199,7 @@ weir_status_t weir_record_mark(weir_allocator_t* allocator, const char* text) {
 
 weir_status_t weir_write_snapshot(weir_allocator_t* allocator, int32_t device, const char* path) {
   if (path == nullptr) return fail(WEIR_INVALID_ARGUMENT, "path is null");
-  return guarded_on(allocator,
-                    [&](weir::Allocator& weir) { weir.write_snapshot(path, device); });
+  return guarded_on(allocator, [&](weir::Allocator& weir) { weir.write_snapshot(path, device); });
 }
 
 weir_status_t weir_sim_new_stream(weir_allocator_t* allocator, int32_t device, void** stream) {

@@ -24,7 +24,7 @@ struct Signal {
   int number = 0;
   RecordSignal setting = RecordSignal::none;
   sem_t came{};
-  struct sigaction previous{};
+  struct sigaction previous {};
   bool installed = false;
   bool watched = false;  // a thread waits for `came`
 };
@@ -69,11 +69,11 @@ bool is_ours(const struct sigaction& action) {
 
 void install(Signal& signal) {
   if (signal.installed) return;
-  struct sigaction before{};
+  struct sigaction before {};
   sigaction(signal.number, nullptr, &before);
   // The program's own handler may have ours before it already, from an earlier time.
   if (!is_ours(before)) signal.previous = before;
-  struct sigaction ours{};
+  struct sigaction ours {};
   ours.sa_sigaction = handle;
   ours.sa_flags = SA_SIGINFO | SA_RESTART;
   sigemptyset(&ours.sa_mask);
@@ -84,7 +84,7 @@ void install(Signal& signal) {
 // Where the program has put its own handler before ours meanwhile, that stays.
 void uninstall(Signal& signal) {
   if (!std::exchange(signal.installed, false)) return;
-  struct sigaction now{};
+  struct sigaction now {};
   sigaction(signal.number, nullptr, &now);
   if (is_ours(now)) sigaction(signal.number, &signal.previous, nullptr);
 }
@@ -130,9 +130,9 @@ void remove(Recordings& recordings) {
   const std::scoped_lock lock(live.mutex);
   std::erase(live.all, &recordings);
   for (Signal& signal : live.signals) {
-    const bool wanted =
-        std::any_of(live.all.begin(), live.all.end(),
-                    [&](const Recordings* each) { return each->signal() == signal.setting; });
+    const bool wanted = std::any_of(live.all.begin(), live.all.end(), [&](const Recordings* each) {
+      return each->signal() == signal.setting;
+    });
     if (!wanted) uninstall(signal);
   }
 }

@@ -1,5 +1,5 @@
-// The recordings of all allocators in the process: whom a signal concerns, and what is to be finished
-// when the program ends while its allocators are still there.
+// The recordings of all allocators in the process: whom a signal concerns, and what is to be
+// finished when the program ends while its allocators are still there.
 #pragma once
 
 namespace weir {

@@ -52,10 +52,8 @@ Json json_of(const Statistics& all) {
 }
 
 Json json_of(const HeapInfo& heap) {
-  return {{"heap", heap.heap.value},
-          {"stream", heap.stream},
-          {"pool", heap.pool},
-          {"open", heap.open}};
+  return {
+      {"heap", heap.heap.value}, {"stream", heap.stream}, {"pool", heap.pool}, {"open", heap.open}};
 }
 
 Json json_of(const PageInfo& page) {

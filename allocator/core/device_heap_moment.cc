@@ -1,5 +1,5 @@
-// What is said of a device heap as a whole, as of one moment: statistics, snapshots, invariants, and
-// what a recording begins with.
+// What is said of a device heap as a whole, as of one moment: statistics, snapshots, invariants,
+// and what a recording begins with.
 #include <algorithm>
 #include <mutex>
 #include <shared_mutex>

@@ -254,9 +254,7 @@ void PoolHeap::reopen(std::uint64_t id, Bytes limit) {
   for (const auto& [stream, heap] : heaps_) heap->announce(id);
 }
 
-void PoolHeap::say(EventKind kind) const {
-  home_.observer.emit(Event{.kind = kind, .pool = id()});
-}
+void PoolHeap::say(EventKind kind) const { home_.observer.emit(Event{.kind = kind, .pool = id()}); }
 
 GraphPoolStatistics PoolHeap::statistics() const {
   const MutexLock lock(mutex_);

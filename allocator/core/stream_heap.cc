@@ -378,12 +378,11 @@ void StreamHeap::set_recording(bool recording) {
 }
 
 void StreamHeap::record(EventKind kind, Block& block) {
-  const Nanoseconds time =
-      observer_.record(fold_, Event{.kind = kind,
-                                    .stream = stream_.id,
-                                    .address = block.begin,
-                                    .bytes = block.size,
-                                    .requested = block.requested});
+  const Nanoseconds time = observer_.record(fold_, Event{.kind = kind,
+                                                         .stream = stream_.id,
+                                                         .address = block.begin,
+                                                         .bytes = block.size,
+                                                         .requested = block.requested});
   if (kind == EventKind::allocate) block.allocated_at = static_cast<std::uint64_t>(time.count);
 }
 

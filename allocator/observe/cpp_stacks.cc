@@ -62,12 +62,14 @@ RecordedFrame frame_of(void* place) {
 
 // The way from the allocation to here, which is the same in all.
 bool is_own(const RecordedFrame& frame) {
-  constexpr std::array<std::string_view, 6> kOwn{
-      "weir::(anonymous namespace)::CppStacks", "weir::Observer::", "weir::DeviceHeap::",
-      "weir::Allocator::",                      "weir::Buffer::",   "weir_allocate"};
-  return std::any_of(kOwn.begin(), kOwn.end(), [&](std::string_view own) {
-    return frame.function.starts_with(own);
-  });
+  constexpr std::array<std::string_view, 6> kOwn{"weir::(anonymous namespace)::CppStacks",
+                                                 "weir::Observer::",
+                                                 "weir::DeviceHeap::",
+                                                 "weir::Allocator::",
+                                                 "weir::Buffer::",
+                                                 "weir_allocate"};
+  return std::any_of(kOwn.begin(), kOwn.end(),
+                     [&](std::string_view own) { return frame.function.starts_with(own); });
 }
 
 class CppStacks final : public StackSource {

@@ -172,8 +172,7 @@ bool RecordedState::fit_mapping(const Event& event, Page& page) {
 }
 
 bool RecordedState::fit_pool(const Event& event) {
-  const bool begins =
-      event.kind == EventKind::pool_open || event.kind == EventKind::capture_begin;
+  const bool begins = event.kind == EventKind::pool_open || event.kind == EventKind::capture_begin;
   const bool of_pool = event.kind == EventKind::pool_open || event.kind == EventKind::pool_close;
   std::map<std::uint64_t, Event>& all = of_pool ? pools_ : captures_;
   if (begins == all.contains(event.pool)) return false;

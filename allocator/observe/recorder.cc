@@ -116,7 +116,6 @@ class Recorder::Impl {
   bool forked() const { return generation_ != fork_generation(); }
 
  private:
-
   // The writer thread.
   void run() {
     std::unique_lock lock(mutex_);
@@ -212,16 +211,16 @@ Result<std::unique_ptr<Recorder>> Recorder::open(const std::string& path,
                                                  const RecorderOptions& options) {
   Result<std::unique_ptr<FileOutput>> file = FileOutput::open(path);
   if (!file) return std::move(file).error();
-  return std::unique_ptr<Recorder>(new Recorder(std::make_unique<Impl>(
-      *std::move(file), nullptr, recording_format::kFullBlock, options)));
+  return std::unique_ptr<Recorder>(new Recorder(
+      std::make_unique<Impl>(*std::move(file), nullptr, recording_format::kFullBlock, options)));
 }
 
 // Blocks are much smaller than what is kept: one goes as a whole.
 std::unique_ptr<Recorder> Recorder::keep(Bytes most, const RecorderOptions& options) {
   const std::size_t full =
       std::clamp<std::size_t>(most.count / 4, 1 << 10, recording_format::kFullBlock);
-  return std::unique_ptr<Recorder>(new Recorder(std::make_unique<Impl>(
-      nullptr, std::make_unique<KeptOutput>(most.count), full, options)));
+  return std::unique_ptr<Recorder>(new Recorder(
+      std::make_unique<Impl>(nullptr, std::make_unique<KeptOutput>(most.count), full, options)));
 }
 
 Recorder::Recorder(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

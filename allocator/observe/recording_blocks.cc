@@ -39,7 +39,8 @@ Result<RecordingBlocks> RecordingBlocks::open(const std::string& path) {
   }
   if (!whole) return refused(path, "is cut off within its first 16 bytes: record it again");
   std::uint32_t version = 0;
-  for (std::size_t i = 4; i-- > 0;) version = version << 8 | static_cast<unsigned char>(header[8 + i]);
+  for (std::size_t i = 4; i-- > 0;)
+    version = version << 8 | static_cast<unsigned char>(header[8 + i]);
   if (version != recording_format::kVersion) {
     return refused(path, fmt::format("has format {}, and this version of Weir reads format {}: "
                                      "read it with the version that wrote it",

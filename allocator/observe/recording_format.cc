@@ -80,9 +80,9 @@ std::string deflated(std::string_view plain) {
 std::optional<std::string> inflated(std::string_view stored, std::size_t plain) {
   std::string bytes(plain, '\0');
   uLongf size = static_cast<uLongf>(plain);
-  const int code = uncompress(reinterpret_cast<Bytef*>(bytes.data()), &size,
-                              reinterpret_cast<const Bytef*>(stored.data()),
-                              static_cast<uLong>(stored.size()));
+  const int code =
+      uncompress(reinterpret_cast<Bytef*>(bytes.data()), &size,
+                 reinterpret_cast<const Bytef*>(stored.data()), static_cast<uLong>(stored.size()));
   if (code != Z_OK || size != plain) return std::nullopt;
   return bytes;
 }

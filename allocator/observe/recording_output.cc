@@ -36,8 +36,8 @@ FileOutput::~FileOutput() { close(); }
 // One write for the whole block: a process that is killed leaves whole blocks.
 void FileOutput::put(SealedBlock block) {
   const auto size = static_cast<std::uint32_t>(block.stored.size());
-  std::string bytes = recording_format::block_header({block.kind, size, block.plain, number_++, 0},
-                                                     block.stored);
+  std::string bytes =
+      recording_format::block_header({block.kind, size, block.plain, number_++, 0}, block.stored);
   bytes += block.stored;
   write(bytes);
 }

@@ -50,9 +50,8 @@ class Reading {
   }
 
   Recording finish(const RecordingBlocks& blocks) {
-    std::stable_sort(
-        recording_.marks.begin(), recording_.marks.end(),
-        [](const RecordedMark& a, const RecordedMark& b) { return a.time < b.time; });
+    std::stable_sort(recording_.marks.begin(), recording_.marks.end(),
+                     [](const RecordedMark& a, const RecordedMark& b) { return a.time < b.time; });
     recording_.damage = damage(blocks);
     return std::move(recording_);
   }
@@ -128,9 +127,8 @@ void Reading::take_events(const RecordingBlocks::Block& block) {
   const bool initial = block.kind == BlockKind::initial;
   if (initial && has_events_) return void(++unreadable_);
   has_events_ = has_events_ || !initial;
-  const bool whole = decode_events(block.plain, recording_.dropped, [&](const Event& event) {
-    return take_event(event, initial);
-  });
+  const bool whole = decode_events(block.plain, recording_.dropped,
+                                   [&](const Event& event) { return take_event(event, initial); });
   unreadable_ += whole ? 0 : 1;
 }
 
@@ -171,7 +169,8 @@ std::string Reading::damage(const RecordingBlocks& blocks) const {
   std::string damage;
   const auto add = [&](const std::string& what) { damage += (damage.empty() ? "" : "; ") + what; };
   if (full_) {
-    add(fmt::format("there are more than {} events, the most that are read at once: the rest is "
+    add(
+        fmt::format("there are more than {} events, the most that are read at once: the rest is "
                     "missing",
                     options_.most_events));
   }
@@ -181,7 +180,8 @@ std::string Reading::damage(const RecordingBlocks& blocks) const {
     add(fmt::format("the file is damaged from byte {} on: {} blocks are missing",
                     blocks.first_bad(), std::max<std::uint64_t>(blocks.missing(), 1)));
   }
-  if (unreadable_ > 0) add(fmt::format("{} blocks make no sense, and were read in part", unreadable_));
+  if (unreadable_ > 0)
+    add(fmt::format("{} blocks make no sense, and were read in part", unreadable_));
   if (!has_header_) add("the header is missing: program and device are unknown");
   if (cut) {
     add("the end is missing: the file was cut off, or the program was killed or still records");

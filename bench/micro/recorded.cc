@@ -1,8 +1,9 @@
-// The hot pair while somebody records it: two events a pair. Beside it, the same without a recorder.
+// The hot pair while somebody records it: two events a pair. Beside it, the same without a
+// recorder.
 //
-// The pairs come in bursts that the recorder's ring has room for, and it has drained the ring before
-// the next: what is measured is the cost to the thread that allocates, and no event is dropped. The
-// null device has a clock here, which each event reads.
+// The pairs come in bursts that the recorder's ring has room for, and it has drained the ring
+// before the next: what is measured is the cost to the thread that allocates, and no event is
+// dropped. The null device has a clock here, which each event reads.
 #include <unistd.h>
 
 #include <chrono>

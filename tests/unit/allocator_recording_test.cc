@@ -60,9 +60,8 @@ class AllocatorRecording : public ::testing::Test {
     return recording.ok() ? *std::move(recording) : Recording{};
   }
   static std::ptrdiff_t allocations(const Recording& recording) {
-    return std::count_if(
-        recording.events.begin(), recording.events.end(),
-        [](const Event& event) { return event.kind == EventKind::allocate; });
+    return std::count_if(recording.events.begin(), recording.events.end(),
+                         [](const Event& event) { return event.kind == EventKind::allocate; });
   }
   static void pairs(Allocator& allocator, void* stream, int count) {
     for (int i = 0; i < count; ++i) allocator.deallocate(allocator.allocate(1000_B, stream));
@@ -147,8 +146,8 @@ TEST_F(AllocatorRecording, ADeviceThatIsOpenedLaterIsRecordedToo) {
 
 TEST_F(AllocatorRecording, ARingIsWrittenWhenAskedAndAtTheEnd) {
   {
-    Allocator allocator(
-        device_, config({{"WEIR_RECORD", path("run.weir")}, {"WEIR_RECORD_RING", "1MiB"}}));
+    Allocator allocator(device_,
+                        config({{"WEIR_RECORD", path("run.weir")}, {"WEIR_RECORD_RING", "1MiB"}}));
     pairs(allocator, stream_, 5);
     EXPECT_THAT(files(), IsEmpty());
     allocator.record_write(path("asked.weir"));
@@ -180,8 +179,8 @@ TEST_F(AllocatorRecording, ARingAndSnapshotsAreWrittenWhenMemoryRunsOut) {
 }
 
 TEST_F(AllocatorRecording, ASignalStartsARecordingAndTheNextStopsIt) {
-  Allocator allocator(
-      device_, config({{"WEIR_RECORD", path("run.weir")}, {"WEIR_RECORD_SIGNAL", "USR2"}}));
+  Allocator allocator(device_,
+                      config({{"WEIR_RECORD", path("run.weir")}, {"WEIR_RECORD_SIGNAL", "USR2"}}));
   pairs(allocator, stream_, 3);
   EXPECT_THAT(files(), IsEmpty());
   const auto ended = [&](const std::string& name) {
@@ -215,8 +214,8 @@ TEST_F(AllocatorRecording, ASignalWritesTheRing) {
 std::atomic<int> seen_by_program = 0;
 
 TEST_F(AllocatorRecording, TheProgramsOwnHandlerIsCalledTooAndIsBackAfterwards) {
-  struct sigaction own{};
-  struct sigaction before{};
+  struct sigaction own {};
+  struct sigaction before {};
   own.sa_handler = [](int) { ++seen_by_program; };
   ASSERT_EQ(sigaction(SIGUSR1, &own, &before), 0);
   {
@@ -226,15 +225,15 @@ TEST_F(AllocatorRecording, TheProgramsOwnHandlerIsCalledTooAndIsBackAfterwards) 
     EXPECT_EQ(seen_by_program, 1);
     EXPECT_TRUE(soon([&] { return fs::exists(path("run.weir")); }));
   }
-  struct sigaction after{};
+  struct sigaction after {};
   ASSERT_EQ(sigaction(SIGUSR1, &before, &after), 0);
   EXPECT_EQ(after.sa_handler, own.sa_handler);
 }
 
 TEST_F(AllocatorRecording, StacksAreRecordedWhenAskedFor) {
   {
-    Allocator allocator(
-        device_, config({{"WEIR_RECORD", path("run.weir")}, {"WEIR_RECORD_STACKS", "cpp"}}));
+    Allocator allocator(device_,
+                        config({{"WEIR_RECORD", path("run.weir")}, {"WEIR_RECORD_STACKS", "cpp"}}));
     pairs(allocator, stream_, 3);
   }
   const Recording recording = read("run.weir");
@@ -297,8 +296,7 @@ TEST_F(AllocatorRecording, AChildOfForkLeavesTheParentsFilesAlone) {
 }
 
 TEST_F(AllocatorRecording, InC) {
-  const weir_setting_t settings[] = {
-      {"WEIR_DEVICE", "sim"}, {"WEIR_LOG", "off"}};
+  const weir_setting_t settings[] = {{"WEIR_DEVICE", "sim"}, {"WEIR_LOG", "off"}};
   weir_options_t options = WEIR_OPTIONS_INIT;
   options.settings = settings;
   options.settings_count = 2;

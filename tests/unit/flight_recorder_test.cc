@@ -60,10 +60,10 @@ TEST_F(FlightRecorder, SaysWhatWasLiveBeforeTheOldestEventThatItKeeps) {
   // The latest are there as they were,
   const std::size_t latest = recording.events.size() - recording.initial;
   ASSERT_GT(latest, 100u);
-  EXPECT_EQ(test::texts_of({recording.events.end() - static_cast<std::ptrdiff_t>(latest),
-                            recording.events.end()}),
-            test::texts_of({all.events.end() - static_cast<std::ptrdiff_t>(latest),
-                            all.events.end()}));
+  EXPECT_EQ(
+      test::texts_of(
+          {recording.events.end() - static_cast<std::ptrdiff_t>(latest), recording.events.end()}),
+      test::texts_of({all.events.end() - static_cast<std::ptrdiff_t>(latest), all.events.end()}));
   // and all of them give what all events give.
   RecordedState whole, kept;
   for (const Event& event : all.events) whole.accept(event, [](const Event&) {});
@@ -84,7 +84,8 @@ TEST_F(FlightRecorder, StacksOfWhatIsStillLiveAreKnown) {
   first.stack = 3;
   recorder->on_event(first);
   for (std::uint64_t i = 0; i < 40'000; ++i) {
-    const Event block = allocated(1 << 20 | i << 30, Bytes{1 + i * 7919 % 100'000}, Nanoseconds{2000}, 1);
+    const Event block =
+        allocated(1 << 20 | i << 30, Bytes{1 + i * 7919 % 100'000}, Nanoseconds{2000}, 1);
     recorder->on_event(block);
     recorder->on_event(freed(block, block.time));
     if (i % 4000 == 0) {

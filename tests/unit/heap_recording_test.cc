@@ -181,7 +181,8 @@ TEST_F(HeapRecording, StartsAndStopsWhileThreadsAllocate) {
   for (int t = 0; t < 3; ++t) {
     const Stream own = device_.new_stream();
     threads.emplace_back([&, own, t] {
-      while (!done) test::run_some(heap, t == 0 ? a_ : own, t == 0 ? own : a_, 40, test::Kept::none);
+      while (!done)
+        test::run_some(heap, t == 0 ? a_ : own, t == 0 ? own : a_, 40, test::Kept::none);
     });
   }
   for (int round = 0; round < 15; ++round) {

@@ -65,8 +65,7 @@ TEST_F(RecordedStateTest, WhatIsSaidOfNoLiveBlockIsLeftOut) {
 }
 
 TEST_F(RecordedStateTest, APageThatIsMappedOrLeasedIsThere) {
-  EXPECT_THAT(accept(mapping(EventKind::map, 3, 1 << 21)),
-              ElementsAre("create 3", "map 2097152"));
+  EXPECT_THAT(accept(mapping(EventKind::map, 3, 1 << 21)), ElementsAre("create 3", "map 2097152"));
   EXPECT_THAT(accept(page(EventKind::lease, 4)), ElementsAre("create 4", "lease 4"));
   EXPECT_THAT(accept(page(EventKind::create, 4)), IsEmpty());
 }
@@ -94,7 +93,8 @@ TEST_F(RecordedStateTest, PoolsOpenOnceAndCapturesDoNotNest) {
   EXPECT_THAT(accept({.kind = EventKind::pool_close, .pool = 1}), IsEmpty());
   EXPECT_THAT(accept({.kind = EventKind::pool_open, .pool = 1}), ElementsAre("pool_open 0"));
   EXPECT_THAT(accept({.kind = EventKind::pool_open, .pool = 1}), IsEmpty());
-  EXPECT_THAT(accept({.kind = EventKind::capture_begin, .pool = 1}), ElementsAre("capture_begin 0"));
+  EXPECT_THAT(accept({.kind = EventKind::capture_begin, .pool = 1}),
+              ElementsAre("capture_begin 0"));
   EXPECT_THAT(accept({.kind = EventKind::capture_begin, .pool = 1}), IsEmpty());
 }
 

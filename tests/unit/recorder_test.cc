@@ -139,8 +139,8 @@ TEST_F(RecorderFile, KeepsEveryEventOfManyThreadsInTheirOrder) {
     for (std::uint64_t t = 0; t < kThreads; ++t) {
       threads.emplace_back([&recorder, t] {
         for (std::uint64_t i = 0; i < kBlocks; ++i) {
-          const Event block = allocated(((t + 1) << 32) + 0x200 * (i % 7), Bytes{i % 500 + 1},
-                                        1_us, t);
+          const Event block =
+              allocated(((t + 1) << 32) + 0x200 * (i % 7), Bytes{i % 500 + 1}, 1_us, t);
           recorder->on_event(block);
           recorder->on_event(freed(block, 1_us));
         }
@@ -269,10 +269,10 @@ TEST_F(RecorderFile, SaysWhoAskedForEachBlock) {
     }
   }
   const RecordedFrame main{"main", "main.cc", 1};
-  EXPECT_THAT(who, ElementsAre(ElementsAre(RecordedFrame{"leaf", "a.cc", 500}, main),
-                               ElementsAre(RecordedFrame{"leaf", "a.cc", 20}, main),
-                               ElementsAre(RecordedFrame{"leaf", "a.cc", 500}, main),
-                               ElementsAre()));
+  EXPECT_THAT(who,
+              ElementsAre(ElementsAre(RecordedFrame{"leaf", "a.cc", 500}, main),
+                          ElementsAre(RecordedFrame{"leaf", "a.cc", 20}, main),
+                          ElementsAre(RecordedFrame{"leaf", "a.cc", 500}, main), ElementsAre()));
   EXPECT_THAT(recording.frames, SizeIs(3)) << "a frame stands in the file once";
   EXPECT_EQ(stacks.asked, 2) << "a stack is named once";
 }

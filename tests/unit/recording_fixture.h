@@ -52,8 +52,7 @@ inline std::string text_of(const Event& event) {
        {std::uint64_t{event.heap.value}, std::uint64_t{event.page.value},
         static_cast<std::uint64_t>(event.time.count), event.stream, event.other,
         event.address.value, event.bytes.count, event.requested.count, event.sequence.value,
-        static_cast<std::uint64_t>(event.duration.count), event.pool,
-        std::uint64_t{event.stack}}) {
+        static_cast<std::uint64_t>(event.duration.count), event.pool, std::uint64_t{event.stack}}) {
     text += ' ' + std::to_string(field);
   }
   return text;
@@ -94,9 +93,7 @@ class RecordingFiles : public testing::Test {
     std::ifstream file(path_, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  void put_bytes(std::string_view bytes) const {
-    std::ofstream(path_, std::ios::binary) << bytes;
-  }
+  void put_bytes(std::string_view bytes) const { std::ofstream(path_, std::ios::binary) << bytes; }
 
   std::string path_;
 };

@@ -183,15 +183,17 @@ TEST_F(RecordingReader, AHugeSizeInABlockIsDamage) {
 // Payloads that make no sense although their checksum is right: another program wrote them.
 TEST_F(RecordingReader, PayloadsThatMakeNoSenseAreReadAsFarAsTheyDo) {
   using namespace recording_format;  // NOLINT(google-build-using-namespace)
-  const std::string junk = "\x03\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x05" + std::string(40, 'x');
+  const std::string junk =
+      "\x03\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x05" + std::string(40, 'x');
   for (std::uint8_t kind = 1; kind <= kLastBlockKind; ++kind) {
     for (std::size_t size = 0; size <= junk.size(); ++size) {
       const std::string stored = deflated(std::string_view(junk).substr(0, size));
-      put_bytes(file_header() +
-                block_header({static_cast<BlockKind>(kind), static_cast<std::uint32_t>(stored.size()),
-                              static_cast<std::uint32_t>(size), 0, 0},
-                             stored) +
-                stored);
+      put_bytes(
+          file_header() +
+          block_header({static_cast<BlockKind>(kind), static_cast<std::uint32_t>(stored.size()),
+                        static_cast<std::uint32_t>(size), 0, 0},
+                       stored) +
+          stored);
       expect_sound(read());
     }
   }

@@ -171,8 +171,8 @@ TEST_F(SnapshotTest, IsWrittenWholeAndCompressedWhereTheNameSaysSo) {
   ASSERT_TRUE(write_snapshot(snapshot, zipped).ok());
   const gzFile file = gzopen(zipped.c_str(), "rb");
   std::string text(bytes().size() + 1, '\0');
-  text.resize(static_cast<std::size_t>(
-      gzread(file, text.data(), static_cast<unsigned>(text.size()))));
+  text.resize(
+      static_cast<std::size_t>(gzread(file, text.data(), static_cast<unsigned>(text.size()))));
   EXPECT_EQ(gzdirect(file), 0);
   gzclose(file);
   (void)std::remove(zipped.c_str());
