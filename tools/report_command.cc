@@ -6,9 +6,9 @@
 #include <string>
 
 #include "command.h"
+#include "look/export.h"
 #include "look/load.h"
 #include "look/report.h"
-#include "look/report_time.h"
 
 namespace weir {
 namespace {
@@ -20,18 +20,18 @@ struct ReportCommand {
 };
 
 ExitCode run(ReportCommand command) {
-  if (!command.at.empty()) {
-    const Result<Nanoseconds> at = parse_time(command.at);
-    if (!at) {
-      fmt::print(stderr, "weir: --at: {}\n", at.error().message());
-      return ExitCode::bad_input;
-    }
-    command.options.at = *at;
-  }
   const Result<Recording> recording = load(command.file);
   if (!recording) {
     fmt::print(stderr, "weir: {}\n", recording.error().message());
     return ExitCode::bad_input;
+  }
+  if (!command.at.empty()) {
+    const Result<Nanoseconds> at = parse_moment(command.at, *recording);
+    if (!at) {
+      fmt::print(stderr, "weir: --at: {}\n", at.error().message());
+      return ExitCode::bad_input;
+    }
+    command.options.at = *at - recording->begin();
   }
   const Report report = report_of(*recording, command.options);
   fmt::print("{}", command.json ? report_json(report) : report_text(report, command.options));
@@ -59,9 +59,11 @@ void add_report_command(CLI::App& app, ExitCode& exit_code) {
       ->type_name("N")
       ->capture_default_str();
   report
-      ->add_option("--at", command->at,
-                   "Look at this moment too: a time since the beginning (1.5s, 200ms, 300us)")
-      ->type_name("TIME");
+      ->add_option(
+          "--at", command->at,
+          "Look at this moment too: a time since the beginning (1.5s, 200ms, 300us), begin, "
+          "end, peak-live or peak-reserved")
+      ->type_name("MOMENT");
   report->footer(kFooter);
   report->callback([command, &exit_code] { exit_code = run(*command); });
 }

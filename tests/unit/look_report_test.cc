@@ -6,7 +6,6 @@
 #include <string>
 
 #include "look/report.h"
-#include "look/report_time.h"
 #include "tests/unit/look_recordings.h"
 
 namespace weir {
@@ -224,17 +223,6 @@ TEST(Report, SaysWhatIsMissing) {
   const std::string text = report_text(report_of(made.recording));
   EXPECT_THAT(text, HasSubstr("12 events came too fast to be recorded"));
   EXPECT_THAT(text, HasSubstr("Damaged: cut off at byte 99"));
-}
-
-TEST(Report, TimesAreReadWithTheirUnits) {
-  EXPECT_EQ(parse_time("1.5s").value(), 1500_ms);
-  EXPECT_EQ(parse_time("200 ms").value(), 200_ms);
-  EXPECT_EQ(parse_time("0.5us").value(), 500_ns);
-  EXPECT_EQ(parse_time("7ns").value(), 7_ns);
-  for (const char* wrong :
-       {"", "12", "-1s", "1 m", "s", "1e400s", "nan s", "1s ", "99999999999s"}) {
-    EXPECT_FALSE(parse_time(wrong).ok()) << wrong;
-  }
 }
 
 }  // namespace

@@ -1,60 +1,27 @@
 #include "look/load.h"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
-#include <array>
-#include <cerrno>
-#include <cstring>
-#include <memory>
-#include <string_view>
 #include <utility>
 
+#include "look/file_kind.h"
+#include "look/pytorch_trace.h"
 #include "look/replayed.h"
 #include "replay/trace_reader.h"
 
 namespace weir {
 namespace {
 
-// --- ON MERGING THE RECORDER: this function goes, and load() calls read_recording(path). ---------
+// --- ON MERGING THE RECORDER these two go: load() calls read_recording(path), and what reads a
+// snapshot. ---------------------------------------------------------------------------------------
 Result<Recording> read_recording_file(const std::string& path) {
   return Error(ErrorCode::invalid_input,
                fmt::format("{}: neither a trace nor a snapshot that PyTorch pickled (recordings "
                            "can't be read by this build)",
                            path));
 }
+Result<Recording> read_snapshot_file(const std::string& path) { return read_recording_file(path); }
 // -------------------------------------------------------------------------------------------------
-
-struct CloseGzip {
-  void operator()(gzFile file) const { gzclose_r(file); }
-};
-
-constexpr std::size_t kPeek = 16;
-
-// The first bytes of a file, or of what is compressed in it.
-Result<std::string> peek(const std::string& path) {
-  errno = 0;
-  const std::unique_ptr<std::remove_pointer_t<gzFile>, CloseGzip> file(gzopen(path.c_str(), "rb"));
-  std::array<char, kPeek> bytes{};
-  const int read = file == nullptr ? -1 : gzread(file.get(), bytes.data(), kPeek);
-  if (read < 0) {
-    const char* why = errno != 0 ? std::strerror(errno) : "its compressed data is damaged";
-    return Error(ErrorCode::invalid_input, fmt::format("{}: can't be read: {}", path, why));
-  }
-  if (read == 0) {
-    return Error(
-        ErrorCode::invalid_input,
-        fmt::format("{}: the file is empty; name a recording, a trace or a snapshot", path));
-  }
-  return std::string(bytes.data(), static_cast<std::size_t>(read));
-}
-
-// Of a trace each line is a letter and a space, or a comment.
-bool begins_trace(std::string_view text) {
-  if (text.front() == '#') return true;
-  return text.size() > 1 && text[1] == ' ' &&
-         std::string_view("arfuwm").find(text.front()) != std::string_view::npos;
-}
 
 Result<Recording> load_trace(const std::string& path) {
   const Result<Trace> trace = read_trace(path);
@@ -62,12 +29,29 @@ Result<Recording> load_trace(const std::string& path) {
   return replayed(*trace);
 }
 
+Result<Recording> load_pickle(const std::string& path) {
+  Result<PytorchTrace> snapshot = read_pytorch_trace(path, std::nullopt);
+  if (!snapshot.ok()) return std::move(snapshot).error();
+  const Result<Trace> trace = parse_trace(snapshot->text, path);
+  if (!trace.ok()) return trace.error();
+  return replayed(*trace, std::move(snapshot->stacks));
+}
+
 }  // namespace
 
 Result<Recording> load(const std::string& path) {
-  const Result<std::string> beginning = peek(path);
-  if (!beginning.ok()) return beginning.error();
-  if (begins_trace(*beginning)) return load_trace(path);
+  const Result<FileKind> kind = kind_of_file(path);
+  if (!kind.ok()) return kind.error();
+  switch (*kind) {
+    case FileKind::trace:
+      return load_trace(path);
+    case FileKind::pickle:
+      return load_pickle(path);
+    case FileKind::json:
+      return read_snapshot_file(path);
+    case FileKind::other:
+      break;
+  }
   return read_recording_file(path);
 }
 

@@ -1,0 +1,105 @@
+#include "look/exporters.h"
+#include "look/streams.h"
+
+namespace weir {
+namespace {
+
+// RFC 4180: in quotes where it must be, and the quotes in it doubled.
+void append_field(std::string& out, std::string_view text) {
+  if (text.find_first_of(",\"\r\n") == std::string_view::npos) {
+    out += text;
+    return;
+  }
+  out += '"';
+  for (const char c : text) {
+    if (c == '"') out += '"';
+    out += c;
+  }
+  out += '"';
+}
+
+class Rows {
+ public:
+  Rows(const Recording& recording, const Lives& lives, OutputFile& file)
+      : recording_(recording), lives_(lives), out_(file.text()) {}
+
+  void header() {
+    out_ +=
+        "block,address,bytes,requested,stream,captured,pool,heap,begin_ns,end_ns,live_at_begin,"
+        "live_at_end,fences,fenced_by,reused_by,waited_for,stack\n";
+  }
+
+  void row(std::uint32_t block) {
+    const Life& life = lives_.blocks[block];
+    number(block);
+    number(life.address.value);
+    number(life.bytes.count);
+    number(life.requested.count);
+    number(eager_stream(life.stream));
+    number(std::uint64_t{is_captured_stream(life.stream)});
+    number(life.pool);
+    number(life.heap.value);
+    number(life.begin.count);
+    number(life.end.count);
+    number(std::uint64_t{life.live_at_begin});
+    number(std::uint64_t{life.live_at_end});
+    number(life.fences);
+    fenced_by(life);
+    if (life.reused_by != Life::kNone) append_number(out_, std::uint64_t{life.reused_by});
+    out_ += ',';
+    number(std::uint64_t{life.waited_for});
+    stack(life.stack);
+    out_ += '\n';
+  }
+
+ private:
+  void number(std::uint64_t value) {
+    append_number(out_, value);
+    out_ += ',';
+  }
+  void number(std::int64_t value) {
+    append_number(out_, value);
+    out_ += ',';
+  }
+  void number(std::uint32_t value) { number(std::uint64_t{value}); }
+
+  void fenced_by(const Life& life) {
+    for (std::uint32_t i = 0; i < life.fences; ++i) {
+      if (i > 0) out_ += ' ';
+      append_number(out_, eager_stream(lives_.fences[life.first_fence + i].stream));
+    }
+    out_ += ',';
+  }
+
+  void stack(std::uint32_t id) {
+    scratch_.clear();
+    for (const std::uint32_t i : recording_.stacks[id]) {
+      const RecordedFrame& frame = recording_.frames[i];
+      if (!scratch_.empty()) scratch_ += " < ";
+      scratch_ += frame.function.empty() ? "??" : frame.function;
+      if (frame.file.empty()) continue;
+      scratch_ += " (" + frame.file;
+      if (frame.line != 0) scratch_ += ":" + std::to_string(frame.line);
+      scratch_ += ')';
+    }
+    append_field(out_, valid_utf8(scratch_));
+  }
+
+  const Recording& recording_;
+  const Lives& lives_;
+  std::string& out_;
+  std::string scratch_;
+};
+
+}  // namespace
+
+void write_csv(const Recording& recording, const Lives& lives, OutputFile& file) {
+  Rows rows(recording, lives, file);
+  rows.header();
+  for (std::uint32_t i = 0; i < lives.blocks.size(); ++i) {
+    rows.row(i);
+    file.relieve();
+  }
+}
+
+}  // namespace weir

@@ -1,0 +1,124 @@
+#include "look/export.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "look/exporters.h"
+#include "look/file_kind.h"
+#include "look/load.h"
+#include "look/pytorch_trace.h"
+#include "replay/units.h"
+
+namespace weir {
+namespace {
+
+bool is_pickle_name(std::string_view path) {
+  return path.ends_with(".pickle") || path.ends_with(".pkl") || path.ends_with(".pickle.gz");
+}
+
+void write_memory_viz(const Recording& recording, const Lives& lives, const std::string& path,
+                      OutputFile& file) {
+  if (is_pickle_name(path)) {
+    PickleWriter writer(file.text());
+    return write_memory_viz(recording, lives, writer, file);
+  }
+  JsonWriter writer(file.text());
+  write_memory_viz(recording, lives, writer, file);
+}
+
+Status write(const Recording& recording, LookFormat format, bool moment, const std::string& path) {
+  Result<OutputFile> file = OutputFile::open(path, recording.source);
+  if (!file.ok()) return std::move(file).error();
+  const Lives lives = lives_of(recording);
+  switch (format) {
+    case LookFormat::memory_viz:
+      write_memory_viz(recording, lives, path, *file);
+      break;
+    case LookFormat::perfetto:
+      write_perfetto(recording, lives, *file);
+      break;
+    case LookFormat::csv:
+      write_csv(recording, lives, *file);
+      break;
+    case LookFormat::svg:
+      moment ? write_pages_svg(recording, lives, *file) : write_svg(recording, lives, *file);
+      break;
+  }
+  return file->commit();
+}
+
+Error not_a_moment(std::string_view text) {
+  return Error(ErrorCode::invalid_argument,
+               fmt::format("'{}' is no moment: give begin, end, peak-live, peak-reserved, or the "
+                           "time since the beginning, such as 1.5s, 20ms or 300us",
+                           text));
+}
+
+std::optional<double> parse_nanoseconds(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || !std::isfinite(value) || value < 0) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  for (const auto& [unit, factor] :
+       {std::pair<std::string_view, double>{"s", 1e9}, {"ms", 1e6}, {"us", 1e3}, {"ns", 1}}) {
+    if (text == unit) return value * factor;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Status export_timeline(const Recording& recording, LookFormat format, const std::string& path) {
+  return write(recording, format, false, path);
+}
+
+Status export_snapshot(const Recording& recording, Nanoseconds time, LookFormat format,
+                       const std::string& path) {
+  if (format == LookFormat::perfetto) {
+    return Error(ErrorCode::invalid_argument,
+                 "perfetto shows time, and a snapshot has none: use memory_viz, csv or svg, or "
+                 "`weir timeline`");
+  }
+  return write(moment_of(recording, time), format, true, path);
+}
+
+Result<Nanoseconds> parse_moment(std::string_view text, const Recording& recording) {
+  if (text == "begin") return recording.begin();
+  if (text == "end") return recording.end();
+  if (text == "peak-live") return lives_of(recording).peak_live.time;
+  if (text == "peak-reserved") return lives_of(recording).peak_reserved.time;
+  const std::optional<double> since = parse_nanoseconds(text);
+  if (!since) return not_a_moment(text);
+  const Nanoseconds length = recording.end() - recording.begin();
+  if (*since > static_cast<double>(length.count)) {
+    return Error(
+        ErrorCode::invalid_argument,
+        fmt::format("{} is after the end: the recording lasts {}", text, in_words(length)));
+  }
+  return recording.begin() + Nanoseconds{static_cast<std::int64_t>(*since)};
+}
+
+Status convert_to_trace(const std::string& input, const std::string& output,
+                        std::optional<int> device) {
+  const Result<FileKind> kind = kind_of_file(input);
+  if (!kind.ok()) return kind.error();
+  if (*kind == FileKind::pickle) {
+    const Result<PytorchTrace> trace = read_pytorch_trace(input, device);
+    if (!trace.ok()) return trace.error();
+    Result<OutputFile> file = OutputFile::open(output, input);
+    if (!file.ok()) return std::move(file).error();
+    file->text() += trace->text;
+    return file->commit();
+  }
+  const Result<Recording> recording = load(input);
+  if (!recording.ok()) return recording.error();
+  Result<OutputFile> file = OutputFile::open(output, input);
+  if (!file.ok()) return std::move(file).error();
+  write_trace(*recording, *file);
+  return file->commit();
+}
+
+}  // namespace weir

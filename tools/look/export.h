@@ -1,0 +1,35 @@
+// `weir timeline`, `weir snapshot` and `weir convert`, but for their command lines.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "weir/recording.h"
+#include "weir/result.h"
+
+namespace weir {
+
+enum class LookFormat { memory_viz, perfetto, csv, svg };
+
+// Writes all of the recording to the file `path`, which must not be the one it was read from.
+// memory_viz: a pickle if the name ends with ".pickle", JSON otherwise; any: compressed with gzip
+// if it ends with ".gz". Errors: invalid_argument, naming the file and the remedy.
+Status export_timeline(const Recording& recording, LookFormat format, const std::string& path);
+
+// Writes what there is at `time`, likewise. Errors: and a format that shows time only.
+Status export_snapshot(const Recording& recording, Nanoseconds time, LookFormat format,
+                       const std::string& path);
+
+// A moment as the command line names it: "begin", "end", "peak-live", "peak-reserved", or the time
+// since the recording began ("1.5s", "20ms", "300us", "5ns").
+// Errors: invalid_argument, with what is allowed; also of a time before or after the recording.
+Result<Nanoseconds> parse_moment(std::string_view text, const Recording& recording);
+
+// Writes the file `input` (as load() takes it) as a trace to `output`. A PyTorch snapshot is
+// converted as it is, and not replayed; of its devices `device` says which.
+// Errors: as load(); invalid_argument, naming the file and the remedy.
+Status convert_to_trace(const std::string& input, const std::string& output,
+                        std::optional<int> device);
+
+}  // namespace weir

@@ -1,0 +1,41 @@
+// A recording in the formats of others. docs/look.md says what each holds.
+//
+// All append to an open file, which the caller commits, and need memory for little more than the
+// recording. Strings that are no UTF-8 are mended.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "look/lives.h"
+#include "look/output_file.h"
+#include "look/plain_writer.h"
+#include "weir/recording.h"
+#include "weir/result.h"
+
+namespace weir {
+
+// What PyTorch's torch.cuda.memory._snapshot() would give, for its viewer and scripts.
+void write_memory_viz(const Recording& recording, const Lives& lives, PlainWriter& writer,
+                      OutputFile& file);
+
+// Perfetto's own format, which https://ui.perfetto.dev opens.
+void write_perfetto(const Recording& recording, const Lives& lives, OutputFile& file);
+
+// A row for each block, after a row of column names.
+void write_csv(const Recording& recording, const Lives& lives, OutputFile& file);
+
+// Memory over time, as a picture.
+void write_svg(const Recording& recording, const Lives& lives, OutputFile& file);
+
+// The pages that there are at the end, and the blocks in them, as a picture.
+void write_pages_svg(const Recording& recording, const Lives& lives, OutputFile& file);
+
+// The trace that `weir replay` would run: docs/trace.md.
+void write_trace(const Recording& recording, OutputFile& file);
+
+// What there is once all events up to `time` have happened, as the beginning of a recording in
+// which nothing happens.
+Recording moment_of(const Recording& recording, Nanoseconds time);
+
+}  // namespace weir

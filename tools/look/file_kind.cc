@@ -1,0 +1,51 @@
+#include "look/file_kind.h"
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+namespace weir {
+namespace {
+
+struct CloseGzip {
+  void operator()(gzFile file) const { gzclose_r(file); }
+};
+
+constexpr std::size_t kPeek = 16;
+
+// Of a trace each line is a letter and a space, or a comment.
+bool begins_trace(std::string_view text) {
+  if (text.front() == '#') return true;
+  return text.size() > 1 && text[1] == ' ' &&
+         std::string_view("arfuwm").find(text.front()) != std::string_view::npos;
+}
+
+}  // namespace
+
+Result<FileKind> kind_of_file(const std::string& path) {
+  errno = 0;
+  const std::unique_ptr<std::remove_pointer_t<gzFile>, CloseGzip> file(gzopen(path.c_str(), "rb"));
+  std::array<char, kPeek> bytes{};
+  const int read = file == nullptr ? -1 : gzread(file.get(), bytes.data(), kPeek);
+  if (read < 0) {
+    const char* why = errno != 0 ? std::strerror(errno) : "its compressed data is damaged";
+    return Error(ErrorCode::invalid_input, fmt::format("{}: can't be read: {}", path, why));
+  }
+  const std::string_view text(bytes.data(), static_cast<std::size_t>(read));
+  if (text.empty()) {
+    return Error(
+        ErrorCode::invalid_input,
+        fmt::format("{}: the file is empty; name a recording, a trace or a snapshot", path));
+  }
+  if (begins_trace(text)) return FileKind::trace;
+  if (text.size() > 1 && text[0] == '\x80' && text[1] >= 2 && text[1] <= 5) return FileKind::pickle;
+  if (text[text.find_first_not_of(" \t\r\n") % text.size()] == '{') return FileKind::json;
+  return FileKind::other;
+}
+
+}  // namespace weir

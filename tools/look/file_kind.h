@@ -1,0 +1,21 @@
+// What a file is, told by its first bytes.
+#pragma once
+
+#include <string>
+
+#include "weir/result.h"
+
+namespace weir {
+
+enum class FileKind {
+  trace,   // text: docs/trace.md
+  pickle,  // Python's, protocol 2 or later
+  json,    // a snapshot
+  other,   // a recording, if anything
+};
+
+// Of a compressed file it is what was compressed.
+// Errors: invalid_input: the file can't be read, or is empty; names it and why.
+Result<FileKind> kind_of_file(const std::string& path);
+
+}  // namespace weir

@@ -1,0 +1,388 @@
+// Source of the schema: torch.cuda.memory._snapshot() and _memory_viz.py, PyTorch 2.11.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <span>
+#include <tuple>
+#include <unordered_map>
+
+#include "look/exporters.h"
+#include "look/heaps.h"
+#include "look/shown.h"
+#include "look/streams.h"
+
+namespace weir {
+namespace {
+
+constexpr std::string_view kOurs = "weir";  // the file that frames of no program are in
+
+class MemoryViz {
+ public:
+  MemoryViz(const Recording& recording, const Lives& lives, PlainWriter& writer, OutputFile& file)
+      : recording_(recording),
+        lives_(lives),
+        heaps_(heaps_of(recording)),
+        writer_(writer),
+        file_(file) {}
+
+  void run();
+
+ private:
+  using Frames = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>;  // stack, stream, pool
+
+  void traces();
+  void trace_event(const Event& event);
+  void block_event(const Life& life, std::string_view action, Nanoseconds time);
+  void segment_event(const ShownChange& change, Nanoseconds time);
+  void other_event(std::string_view action, const Event& event, std::uint64_t address);
+  void event_rest(Bytes bytes, std::uint64_t stream, Nanoseconds time);
+  void segments();
+  void segment(std::span<const ShownRange> ranges);
+  void blocks(std::uint64_t begin, std::uint64_t end);
+  void block(std::uint64_t at, std::uint64_t bytes, const Life* life);
+  void annotations();
+  void settings();
+
+  void block_frames(const Life& life);
+  void shared_frames(std::uint32_t stack, std::uint64_t stream, std::uint64_t pool);
+  void fences(const Life& life);
+  void frames(std::uint32_t stack, std::uint64_t stream, std::uint64_t pool);
+  void frame(std::string_view function, std::string_view file, std::int64_t line);
+  void ours(std::string_view text) { frame(text, kOurs, 0); }
+
+  void member(std::string_view name, std::string_view text) {
+    writer_.key(name);
+    writer_.string(text);
+  }
+  void member(std::string_view name, std::uint64_t value) {
+    writer_.key(name);
+    writer_.unsigned_integer(value);
+  }
+  static std::string microseconds(Nanoseconds length) {
+    return fmt::format("{}.{:03} us", length.count / 1000, length.count % 1000);
+  }
+
+  const Recording& recording_;
+  const Lives& lives_;
+  const std::unordered_map<std::uint32_t, HeapServes> heaps_;
+  PlainWriter& writer_;
+  OutputFile& file_;
+  ShownMemory shown_;
+  std::vector<ShownChange> changes_;                     // scratch
+  std::unordered_map<std::uint64_t, std::uint32_t> at_;  // live blocks, by address
+  std::vector<std::uint32_t> live_;                      // at the end, by address
+  Bytes reserved_;
+  std::uint32_t next_ = 0;                  // the block that the next allocation is
+  std::map<Frames, std::uint32_t> frames_;  // -> shared id
+};
+
+void MemoryViz::run() {
+  writer_.begin_dict();
+  traces();
+  segments();
+  annotations();
+  settings();
+  writer_.end_dict();
+  writer_.finish();
+}
+
+void MemoryViz::traces() {
+  writer_.key("device_traces");
+  writer_.begin_list();
+  writer_.begin_list();
+  for (std::size_t i = 0; i < recording_.events.size(); ++i) {
+    const Event& event = recording_.events[i];
+    changes_.clear();
+    shown_.on_event(event, changes_);
+    if (i >= recording_.initial) {
+      for (const ShownChange& change : changes_) segment_event(change, event.time);
+    }
+    if (event.kind == EventKind::create) reserved_ += event.bytes;
+    if (event.kind == EventKind::release) reserved_ -= std::min(reserved_, event.bytes);
+    if (event.kind == EventKind::allocate) at_[event.address.value] = next_++;
+    if (i >= recording_.initial) trace_event(event);
+    if (event.kind == EventKind::deallocate) at_.erase(event.address.value);
+    file_.relieve();
+  }
+  Event end;
+  end.time = recording_.end();
+  other_event("snapshot", end, 0);
+  writer_.end_list();
+  writer_.end_list();
+}
+
+void MemoryViz::trace_event(const Event& event) {
+  switch (event.kind) {
+    case EventKind::allocate:
+      return block_event(lives_.blocks[next_ - 1], "alloc", event.time);
+    case EventKind::deallocate: {
+      const auto found = at_.find(event.address.value);
+      if (found == at_.end()) return;
+      block_event(lives_.blocks[found->second], "free_requested", event.time);
+      return block_event(lives_.blocks[found->second], "free_completed", event.time);
+    }
+    case EventKind::out_of_memory: {
+      const Bytes all = std::max(recording_.device_bytes, reserved_);
+      return other_event("oom", event, (all - reserved_).count);
+    }
+    default:
+      return;
+  }
+}
+
+void MemoryViz::block_event(const Life& life, std::string_view action, Nanoseconds time) {
+  writer_.begin_dict();
+  member("action", action);
+  member("addr", life.address.value);
+  event_rest(life.requested, life.stream, time);
+  writer_.key("frames");
+  block_frames(life);
+  writer_.end_dict();
+}
+
+void MemoryViz::segment_event(const ShownChange& change, Nanoseconds time) {
+  constexpr std::array<std::string_view, 3> kWhy = {
+      "mapped here", "unmapped", "shown elsewhere: no driver call, a block uses another address"};
+  const auto heap = heaps_.find(change.range.heap.value);
+  writer_.begin_dict();
+  member("action", change.shown ? "segment_map" : "segment_unmap");
+  member("addr", change.range.at.value);
+  event_rest(change.range.bytes, heap == heaps_.end() ? 0 : heap->second.stream, time);
+  writer_.key("frames");
+  writer_.begin_list();
+  const std::string_view why = change.shown && change.why != ShownChange::Why::mapped
+                                   ? "shown here now: mapped here already"
+                                   : kWhy[static_cast<std::size_t>(change.why)];
+  ours(fmt::format("page {}: {}", change.range.page.value, why));
+  writer_.end_list();
+  writer_.end_dict();
+}
+
+void MemoryViz::other_event(std::string_view action, const Event& event, std::uint64_t address) {
+  writer_.begin_dict();
+  member("action", action);
+  member(action == "oom" ? "device_free" : "addr", address);
+  event_rest(event.requested, event.stream, event.time);
+  writer_.key("frames");
+  shared_frames(0, event.stream, 0);
+  writer_.end_dict();
+}
+
+void MemoryViz::event_rest(Bytes bytes, std::uint64_t stream, Nanoseconds time) {
+  member("size", bytes.count);
+  member("stream", eager_stream(stream));
+  writer_.key("time_us");
+  writer_.integer(time.count / 1000);
+  member("compile_context", "N/A");
+  member("user_metadata", "");
+}
+
+void MemoryViz::segments() {
+  for (const auto& [address, block] : at_) live_.push_back(block);
+  std::sort(live_.begin(), live_.end(), [this](std::uint32_t a, std::uint32_t b) {
+    return lives_.blocks[a].address < lives_.blocks[b].address;
+  });
+  writer_.key("segments");
+  writer_.begin_list();
+  const std::vector<ShownRange> ranges = shown_.ranges();
+  for (std::size_t begin = 0; begin < ranges.size();) {
+    std::size_t end = begin + 1;
+    while (end < ranges.size() && ranges[end].heap == ranges[begin].heap &&
+           ranges[end].at == ranges[end - 1].at + ranges[end - 1].bytes) {
+      ++end;
+    }
+    segment(std::span(ranges).subspan(begin, end - begin));
+    file_.relieve();
+    begin = end;
+  }
+  writer_.end_list();
+}
+
+void MemoryViz::segment(std::span<const ShownRange> ranges) {
+  const std::uint64_t begin = ranges.front().at.value;
+  const std::uint64_t end = ranges.back().at.value + ranges.back().bytes.count;
+  Bytes live, requested;
+  const auto from_begin = [this, begin](std::uint32_t block, std::uint64_t) {
+    return lives_.blocks[block].address.value < begin;
+  };
+  for (auto i = std::lower_bound(live_.begin(), live_.end(), begin, from_begin);
+       i != live_.end() && lives_.blocks[*i].address.value < end; ++i) {
+    live += lives_.blocks[*i].bytes;
+    requested += lives_.blocks[*i].requested;
+  }
+  const auto heap = heaps_.find(ranges.front().heap.value);
+  const HeapServes serves = heap == heaps_.end() ? HeapServes{} : heap->second;
+  writer_.begin_dict();
+  member("device", std::uint64_t{0});
+  member("address", begin);
+  member("total_size", end - begin);
+  member("allocated_size", live.count);
+  member("active_size", live.count);
+  member("requested_size", requested.count);
+  member("stream", eager_stream(serves.stream));
+  member("segment_type", "large");
+  writer_.key("segment_pool_id");
+  writer_.begin_list();
+  writer_.unsigned_integer(serves.pool);
+  writer_.unsigned_integer(0);
+  writer_.end_list();
+  writer_.key("is_expandable");
+  writer_.boolean(true);
+  writer_.key("frames");
+  shared_frames(0, serves.stream, serves.pool);
+  writer_.key("blocks");
+  blocks(begin, end);
+  writer_.end_dict();
+}
+
+// The live blocks between the two addresses, and what lies between them.
+void MemoryViz::blocks(std::uint64_t begin, std::uint64_t end) {
+  const auto before = [this](std::uint32_t block, std::uint64_t address) {
+    return lives_.blocks[block].address.value < address;
+  };
+  writer_.begin_list();
+  std::uint64_t at = begin;
+  for (auto i = std::lower_bound(live_.begin(), live_.end(), begin, before);
+       i != live_.end() && lives_.blocks[*i].address.value < end; ++i) {
+    const Life& life = lives_.blocks[*i];
+    if (life.address.value < at) continue;  // over another: an event between them is missing
+    if (life.address.value > at) block(at, life.address.value - at, nullptr);
+    const std::uint64_t bytes = std::min(life.bytes.count, end - life.address.value);
+    block(life.address.value, bytes, &life);
+    at = life.address.value + bytes;
+  }
+  if (at < end) block(at, end - at, nullptr);
+  writer_.end_list();
+}
+
+// `life`: none of a free block.
+void MemoryViz::block(std::uint64_t at, std::uint64_t bytes, const Life* life) {
+  writer_.begin_dict();
+  member("address", at);
+  member("size", bytes);
+  member("requested_size", life == nullptr ? 0 : std::min(life->requested.count, bytes));
+  member("state", life == nullptr ? "inactive" : "active_allocated");
+  writer_.key("frames");
+  if (life != nullptr) {
+    block_frames(*life);
+  } else {
+    writer_.begin_list();
+    writer_.end_list();
+  }
+  writer_.end_dict();
+}
+
+void MemoryViz::annotations() {
+  writer_.key("external_annotations");
+  writer_.begin_list();
+  const auto annotation = [this](std::string_view name, std::string_view stage, Nanoseconds time) {
+    writer_.begin_dict();
+    member("name", name);
+    member("stage", stage);
+    member("device", std::uint64_t{0});
+    writer_.key("time_us");
+    writer_.integer(time.count / 1000);
+    writer_.end_dict();
+  };
+  for (std::size_t i = 0; i < recording_.marks.size(); ++i) {
+    const bool last = i + 1 == recording_.marks.size();
+    annotation(recording_.marks[i].text, "START", recording_.marks[i].time);
+    annotation(recording_.marks[i].text, "END",
+               last ? recording_.end() : recording_.marks[i + 1].time);
+    file_.relieve();
+  }
+  writer_.end_list();
+}
+
+void MemoryViz::settings() {
+  writer_.key("allocator_settings");
+  writer_.begin_dict();
+  member("PYTORCH_CUDA_ALLOC_CONF", "");
+  member("PYTORCH_ALLOC_CONF", "");
+  member("allocator", "weir");
+  member("program", recording_.program);
+  member("device", recording_.device);
+  writer_.key("max_split_size");
+  writer_.integer(-1);
+  writer_.key("garbage_collection_threshold");
+  writer_.real(0);
+  for (const auto& [name, value] : std::array<std::pair<std::string_view, bool>, 4>{
+           {{"expandable_segments", true},
+            {"release_lock_on_cudamalloc", false},
+            {"pinned_use_cuda_host_register", false},
+            {"graph_capture_record_stream_reuse", false}}}) {
+    writer_.key(name);
+    writer_.boolean(value);
+  }
+  member("pinned_num_register_threads", std::uint64_t{0});
+  writer_.key("roundup_power2_divisions");
+  writer_.begin_dict();
+  for (int power = 1; power <= 32768; power *= 2) member(std::to_string(power), std::uint64_t{0});
+  writer_.end_dict();
+  writer_.end_dict();
+}
+
+void MemoryViz::block_frames(const Life& life) {
+  if (life.fences == 0 && !life.waited_for) {
+    return shared_frames(life.stack, life.stream, life.pool);
+  }
+  writer_.begin_list();
+  fences(life);
+  frames(life.stack, life.stream, life.pool);
+  writer_.end_list();
+}
+
+void MemoryViz::fences(const Life& life) {
+  if (life.waited_for) {
+    const Life& next = lives_.blocks[life.reused_by];
+    ours(fmt::format("its memory went to block {} on stream {}, which waited for it",
+                     life.reused_by, stream_text(next.stream)));
+  }
+  constexpr std::uint32_t kMost = 16;
+  for (std::uint32_t i = 0; i < std::min(life.fences, kMost); ++i) {
+    const FenceTaken& fence = lives_.fences[life.first_fence + i];
+    ours(fmt::format("fence of stream {}, {} after its allocation", stream_text(fence.stream),
+                     microseconds(fence.time - life.begin)));
+  }
+  if (life.fences > kMost) ours(fmt::format("and {} more fences", life.fences - kMost));
+}
+
+void MemoryViz::shared_frames(std::uint32_t stack, std::uint64_t stream, std::uint64_t pool) {
+  const auto [id, added] =
+      frames_.try_emplace(Frames{stack, stream, pool}, static_cast<std::uint32_t>(frames_.size()));
+  writer_.shared(id->second, [&] {
+    writer_.begin_list();
+    frames(stack, stream, pool);
+    writer_.end_list();
+  });
+}
+
+void MemoryViz::frames(std::uint32_t stack, std::uint64_t stream, std::uint64_t pool) {
+  for (const std::uint32_t i : recording_.stacks[stack]) {
+    const RecordedFrame& each = recording_.frames[i];
+    frame(each.function, each.file, each.line);
+  }
+  if (pool != 0) ours(fmt::format("pool {}", pool));
+  ours("stream " + stream_text(stream));
+}
+
+void MemoryViz::frame(std::string_view function, std::string_view file, std::int64_t line) {
+  writer_.begin_dict();
+  member("filename", file.empty() ? "??" : file);
+  writer_.key("line");
+  writer_.integer(line);
+  member("name", function.empty() ? "??" : function);
+  writer_.end_dict();
+}
+
+}  // namespace
+
+void write_memory_viz(const Recording& recording, const Lives& lives, PlainWriter& writer,
+                      OutputFile& file) {
+  MemoryViz(recording, lives, writer, file).run();
+}
+
+}  // namespace weir

@@ -1,0 +1,146 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "look/exporters.h"
+#include "look/heaps.h"
+#include "look/streams.h"
+#include "look/svg_parts.h"
+#include "replay/units.h"
+
+namespace weir {
+namespace {
+
+constexpr double kWidth = 1600, kLeft = 20, kTop = 80, kRow = 26, kBar = 20, kGap = 2;
+constexpr double kPlotWidth = kWidth - 2 * kLeft;
+constexpr std::uint64_t kMostRows = 80;
+constexpr double kVisible = 0.1;  // of a pixel: what is narrower is drawn this wide
+
+struct Piece {
+  Bytes offset, bytes;
+  const Life* life;
+};
+
+// Pages side by side in rows, each a bar as long as it has bytes.
+class PagesPicture {
+ public:
+  PagesPicture(const Recording& recording, const Lives& lives, OutputFile& file)
+      : recording_(recording),
+        lives_(lives),
+        file_(file),
+        pages_(pages_at(recording, recording.end())),
+        heaps_(heaps_of(recording)) {}
+
+  void run();
+
+ private:
+  void find_pieces();
+  void place();
+  void draw(const PageAt& page, double x, double y);
+  double width(Bytes bytes) const {
+    return static_cast<double>(bytes.count) / static_cast<double>(row_bytes_) * kPlotWidth;
+  }
+
+  const Recording& recording_;
+  const Lives& lives_;
+  OutputFile& file_;
+  std::vector<PageAt> pages_;
+  const std::unordered_map<std::uint32_t, HeapServes> heaps_;
+  std::unordered_map<std::uint32_t, std::vector<Piece>> pieces_;  // by page
+  std::uint64_t row_bytes_ = 1;
+};
+
+void PagesPicture::find_pieces() {
+  std::map<std::uint64_t, const PageAt*> mapped;
+  for (const PageAt& page : pages_) {
+    for (const Address at : page.mappings) mapped[at.value] = &page;
+  }
+  for (const Life& life : lives_.blocks) {
+    if (!life.live_at_end) continue;
+    const std::uint64_t begin = life.address.value, end = begin + life.bytes.count;
+    auto at = mapped.upper_bound(begin);
+    if (at != mapped.begin()) --at;
+    for (; at != mapped.end() && at->first < end; ++at) {
+      const std::uint64_t from = std::max(begin, at->first);
+      const std::uint64_t to = std::min(end, at->first + at->second->bytes.count);
+      if (from >= to) continue;
+      pieces_[at->second->page.value].push_back({{from - at->first}, {to - from}, &life});
+    }
+  }
+}
+
+// Leased ones first, by heap.
+void PagesPicture::place() {
+  std::stable_sort(pages_.begin(), pages_.end(),
+                   [](const PageAt& a, const PageAt& b) { return a.lease < b.lease; });
+  Bytes all, largest;
+  for (const PageAt& page : pages_) {
+    all += page.bytes;
+    largest = std::max(largest, page.bytes);
+  }
+  row_bytes_ = std::max({all.count / kMostRows, 2 * largest.count, (128_MiB).count});
+}
+
+void PagesPicture::run() {
+  place();
+  find_pieces();
+  std::vector<std::pair<double, double>> places;
+  double x = kLeft, y = kTop;
+  for (const PageAt& page : pages_) {
+    if (x > kLeft && x + width(page.bytes) > kWidth - kLeft) x = kLeft, y += kRow;
+    places.emplace_back(x, y);
+    x += width(page.bytes) + kGap;
+  }
+  Bytes held;
+  for (const PageAt& page : pages_) held += page.bytes;
+  file_.text() +=
+      svg_begin(kWidth, y + kRow + 20,
+                fmt::format("{} at {}: {} live in {} of {} pages",
+                            recording_.program.empty() ? recording_.source : recording_.program,
+                            in_words(recording_.end()), in_words(lives_.memory.back().live),
+                            in_words(held), pages_.size()));
+  auto names = stream_names(lives_.streams);
+  names.emplace_back("leased, no block", "#bbb");
+  names.emplace_back("idle", "#eee");
+  file_.text() += legend(kLeft, 60, names);
+  for (std::size_t i = 0; i < pages_.size(); ++i) {
+    draw(pages_[i], places[i].first, places[i].second);
+    file_.relieve();
+  }
+  file_.text() += "</svg>\n";
+}
+
+void PagesPicture::draw(const PageAt& page, double x, double y) {
+  std::string lease = "idle";
+  if (page.lease != Life::kNone) {
+    const auto heap = heaps_.find(page.lease);
+    lease = fmt::format("leased by heap {}", page.lease);
+    if (heap != heaps_.end()) lease += " of stream " + stream_text(heap->second.stream);
+  }
+  file_.text() += fmt::format(
+      "<rect x=\"{:.2f}\" y=\"{:.0f}\" width=\"{:.2f}\" height=\"{:.0f}\" fill=\"{}\" "
+      "stroke=\"#888\" stroke-width=\"0.5\"><title>{}</title></rect>\n",
+      x, y, width(page.bytes), kBar, page.lease == Life::kNone ? "#eee" : "#bbb",
+      xml(fmt::format("page {}: {}, {}, mapped {} times", page.page.value, in_words(page.bytes),
+                      lease, page.mappings.size())));
+  for (const Piece& piece : pieces_[page.page.value]) {
+    const Life& life = *piece.life;
+    file_.text() += fmt::format(
+        "<rect x=\"{:.2f}\" y=\"{:.0f}\" width=\"{:.2f}\" height=\"{:.0f}\" fill=\"{}\" "
+        "stroke=\"#fff\" stroke-width=\"0.2\"><title>{}</title></rect>\n",
+        x + width(piece.offset), y + 3, std::max(width(piece.bytes), kVisible), kBar - 6,
+        kColours[colour_of(life.stream, lives_.streams)],
+        xml(fmt::format("block of {} on stream {} {}", in_words(life.bytes),
+                        stream_text(life.stream), innermost(recording_, life.stack))));
+  }
+}
+
+}  // namespace
+
+void write_pages_svg(const Recording& recording, const Lives& lives, OutputFile& file) {
+  PagesPicture(recording, lives, file).run();
+}
+
+}  // namespace weir

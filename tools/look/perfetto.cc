@@ -1,0 +1,386 @@
+// Source of the format: Perfetto's protos/perfetto/trace/, v59: trace_packet.proto,
+// track_event/track_event.proto, track_descriptor.proto, counter_descriptor.proto.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <queue>
+#include <tuple>
+
+#include "look/exporters.h"
+#include "look/protobuf_writer.h"
+#include "look/streams.h"
+
+namespace weir {
+namespace {
+
+// Field numbers.
+enum TraceField : std::uint32_t { kPacket = 1 };
+enum PacketField : std::uint32_t {
+  kTimestamp = 8,
+  kSequenceId = 10,
+  kTrackEvent = 11,
+  kInternedData = 12,
+  kSequenceFlags = 13,
+  kTrackDescriptor = 60,
+};
+enum DescriptorField : std::uint32_t {
+  kUuid = 1,
+  kTrackName = 2,
+  kProcess = 3,
+  kParent = 5,
+  kCounter = 8,
+  kChildOrdering = 11,
+  kRank = 12,
+};
+enum ProcessField : std::uint32_t { kPid = 1, kProcessName = 6 };
+enum CounterField : std::uint32_t { kUnit = 3 };
+enum EventField : std::uint32_t {
+  kAnnotation = 4,
+  kType = 9,
+  kNameId = 10,
+  kTrack = 11,
+  kCounterValue = 30,
+};
+enum AnnotationField : std::uint32_t { kAnnotationUint = 3, kAnnotationName = 10 };
+enum InternedField : std::uint32_t { kEventNames = 2 };
+enum InternedNameField : std::uint32_t { kId = 1, kName = 2 };
+enum EventType : std::uint64_t { kSliceBegin = 1, kSliceEnd = 2, kInstant = 3, kCounterType = 4 };
+
+constexpr std::uint64_t kSequence = 1, kExplicitOrder = 3, kSizeBytes = 3;
+constexpr std::uint64_t kStateCleared = 1, kNeedsState = 2;
+constexpr std::size_t kMostLanes = 32;
+
+class Perfetto {
+ public:
+  Perfetto(const Recording& recording, const Lives& lives, OutputFile& file)
+      : recording_(recording), lives_(lives), file_(file), out_(file.text()) {}
+
+  void run() {
+    process();
+    memory();
+    marks();
+    events();
+    used_bytes();
+    fences();
+  }
+
+ private:
+  using Annotations = std::vector<std::pair<std::string_view, std::uint64_t>>;
+  struct Slice {
+    Nanoseconds begin, end;
+    std::string name;
+    Annotations annotations;
+  };
+
+  void process();
+  void memory();
+  void marks();
+  void events();
+  void event(const Event& event);
+  void capture(const Event& event);
+  void used_bytes();
+  void fences();
+
+  std::uint64_t track(const std::string& name, std::uint64_t parent, bool bytes = false);
+  std::uint64_t stream_track(std::uint64_t stream);
+  void counter(std::uint64_t track, Nanoseconds time, Bytes value);
+  void instant(std::uint64_t track, Nanoseconds time, const std::string& name,
+               const Annotations& annotations);
+  void slice(std::uint64_t track, const Slice& slice);
+  void track_event(std::uint64_t track, Nanoseconds time, EventType type, std::string_view name,
+                   const Annotations& annotations);
+  std::uint64_t name_id(std::string_view name, std::string& interned);
+  template <class Fill>
+  void packet(std::optional<Nanoseconds> time, const Fill& fill);
+
+  const Recording& recording_;
+  const Lives& lives_;
+  OutputFile& file_;
+  std::string& out_;
+  std::string packet_;  // scratch
+  std::uint64_t next_track_ = 1, process_ = 0, rank_ = 0;
+  std::map<std::uint64_t, std::uint64_t> streams_;  // -> track
+  std::optional<std::uint64_t> captures_, host_, pages_, trouble_;
+  std::map<std::uint64_t, std::uint64_t> open_captures_;  // pool -> track
+  std::map<std::string, std::uint64_t, std::less<>> names_;
+  bool first_packet_ = true;
+};
+
+template <class Fill>
+void Perfetto::packet(std::optional<Nanoseconds> time, const Fill& fill) {
+  packet_.clear();
+  if (time)
+    put_varint(packet_, kTimestamp,
+               static_cast<std::uint64_t>(std::max<std::int64_t>(time->count, 0)));
+  put_varint(packet_, kSequenceId, kSequence);
+  put_varint(packet_, kSequenceFlags, first_packet_ ? kStateCleared | kNeedsState : kNeedsState);
+  first_packet_ = false;
+  fill(packet_);
+  put_bytes(out_, kPacket, packet_);
+  file_.relieve();
+}
+
+std::uint64_t Perfetto::track(const std::string& name, std::uint64_t parent, bool bytes) {
+  const std::uint64_t uuid = next_track_++;
+  packet(std::nullopt, [&](std::string& packet) {
+    put_message(packet, kTrackDescriptor, [&](std::string& descriptor) {
+      put_varint(descriptor, kUuid, uuid);
+      put_bytes(descriptor, kTrackName, valid_utf8(name));
+      put_varint(descriptor, kParent, parent);
+      put_varint(descriptor, kChildOrdering, kExplicitOrder);
+      put_varint(descriptor, kRank, rank_++);
+      if (!bytes) return;
+      put_message(descriptor, kCounter,
+                  [](std::string& counter) { put_varint(counter, kUnit, kSizeBytes); });
+    });
+  });
+  return uuid;
+}
+
+void Perfetto::process() {
+  process_ = next_track_++;
+  std::string name = recording_.program.empty() ? recording_.source : recording_.program;
+  if (!recording_.device.empty()) name += " on " + recording_.device;
+  packet(std::nullopt, [&](std::string& packet) {
+    put_message(packet, kTrackDescriptor, [&](std::string& descriptor) {
+      put_varint(descriptor, kUuid, process_);
+      put_message(descriptor, kProcess, [&](std::string& process) {
+        put_varint(process, kPid, 1);
+        put_bytes(process, kProcessName, valid_utf8(name));
+      });
+      put_varint(descriptor, kChildOrdering, kExplicitOrder);
+    });
+  });
+}
+
+std::uint64_t Perfetto::name_id(std::string_view name, std::string& interned) {
+  const auto found = names_.find(name);
+  if (found != names_.end()) return found->second;
+  const std::uint64_t id = names_.size() + 1;
+  names_.emplace(name, id);
+  put_message(interned, kEventNames, [&](std::string& entry) {
+    put_varint(entry, kId, id);
+    put_bytes(entry, kName, valid_utf8(name));
+  });
+  return id;
+}
+
+void Perfetto::track_event(std::uint64_t track, Nanoseconds time, EventType type,
+                           std::string_view name, const Annotations& annotations) {
+  packet(time, [&](std::string& packet) {
+    std::string interned;
+    const std::uint64_t id = name.empty() ? 0 : name_id(name, interned);
+    if (!interned.empty()) put_bytes(packet, kInternedData, interned);
+    put_message(packet, kTrackEvent, [&](std::string& event) {
+      put_varint(event, kType, type);
+      put_varint(event, kTrack, track);
+      if (id != 0) put_varint(event, kNameId, id);
+      for (const auto& [key, value] : annotations) {
+        put_message(event, kAnnotation, [&](std::string& annotation) {
+          put_bytes(annotation, kAnnotationName, key);
+          put_varint(annotation, kAnnotationUint, value);
+        });
+      }
+    });
+  });
+}
+
+void Perfetto::counter(std::uint64_t track, Nanoseconds time, Bytes value) {
+  packet(time, [&](std::string& packet) {
+    put_message(packet, kTrackEvent, [&](std::string& event) {
+      put_varint(event, kType, kCounterType);
+      put_varint(event, kTrack, track);
+      put_varint(event, kCounterValue, value.count);
+    });
+  });
+}
+
+void Perfetto::instant(std::uint64_t track, Nanoseconds time, const std::string& name,
+                       const Annotations& annotations) {
+  track_event(track, time, kInstant, name, annotations);
+}
+
+void Perfetto::slice(std::uint64_t track, const Slice& slice) {
+  track_event(track, slice.begin, kSliceBegin, slice.name, slice.annotations);
+  track_event(track, std::max(slice.begin, slice.end), kSliceEnd, {}, {});
+}
+
+// Only what changes: many changes of the one leave the other as it is.
+void Perfetto::memory() {
+  const std::uint64_t live = track("live", process_, true);
+  const std::uint64_t reserved = track("reserved", process_, true);
+  std::optional<MemoryPoint> last;
+  for (const MemoryPoint& point : lives_.memory) {
+    if (!last || last->live != point.live) counter(live, point.time, point.live);
+    if (!last || last->reserved != point.reserved) counter(reserved, point.time, point.reserved);
+    last = point;
+  }
+}
+
+void Perfetto::marks() {
+  const std::vector<RecordedMark>& marks = recording_.marks;
+  if (marks.empty()) return;
+  const std::uint64_t phases = track("marks", process_);
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    const Nanoseconds end = i + 1 == marks.size() ? recording_.end() : marks[i + 1].time;
+    slice(phases, {marks[i].time, end, marks[i].text, {}});
+  }
+}
+
+std::uint64_t Perfetto::stream_track(std::uint64_t stream) {
+  const auto [found, added] = streams_.try_emplace(stream, 0);
+  if (added) found->second = track("stream " + stream_text(stream), process_);
+  return found->second;
+}
+
+void Perfetto::events() {
+  for (const std::uint64_t stream : lives_.streams) stream_track(stream);
+  for (std::size_t i = recording_.initial; i < recording_.events.size(); ++i) {
+    event(recording_.events[i]);
+  }
+  for (const auto& [pool, track] : open_captures_) {
+    track_event(track, recording_.end(), kSliceEnd, {}, {});
+  }
+}
+
+void Perfetto::event(const Event& event) {
+  const auto row = [this](std::optional<std::uint64_t>& which, const char* name) {
+    if (!which) which = track(name, process_);
+    return *which;
+  };
+  switch (event.kind) {
+    case EventKind::stream_wait:
+      return instant(stream_track(event.stream), event.time,
+                     "waits for stream " + stream_text(event.other),
+                     {{"sequence", event.sequence.value}});
+    case EventKind::host_wait:
+      return slice(row(host_, "host waits"), {event.time - event.duration,
+                                              event.time,
+                                              "host waits for stream " + stream_text(event.other),
+                                              {{"sequence", event.sequence.value}}});
+    case EventKind::create:
+    case EventKind::release:
+    case EventKind::map:
+    case EventKind::unmap:
+    case EventKind::lease:
+    case EventKind::unlease:
+      return instant(row(pages_, "pages"), event.time, std::string(name_of(event.kind)),
+                     {{"page", event.page.value},
+                      {"bytes", event.bytes.count},
+                      {"heap", event.heap.value},
+                      {"address", event.address.value}});
+    case EventKind::out_of_memory:
+    case EventKind::trim:
+      return instant(row(trouble_, "out of memory, trim"), event.time,
+                     std::string(name_of(event.kind)),
+                     {{"bytes", event.bytes.count + event.requested.count}});
+    case EventKind::capture_begin:
+    case EventKind::capture_end:
+      return capture(event);
+    default:
+      return;
+  }
+}
+
+void Perfetto::capture(const Event& event) {
+  const auto open = open_captures_.find(event.pool);
+  if (event.kind == EventKind::capture_end) {
+    if (open == open_captures_.end()) return;
+    track_event(open->second, event.time, kSliceEnd, {}, {});
+    open_captures_.erase(open);
+    return;
+  }
+  if (open != open_captures_.end()) return;
+  if (!captures_) captures_ = track("captures", process_);
+  const std::uint64_t row = open_captures_.empty() ? *captures_ : track("captures", process_);
+  track_event(row, event.time, kSliceBegin, fmt::format("capture into pool {}", event.pool), {});
+  open_captures_.emplace(event.pool, row);
+}
+
+// What the blocks of each stream and of each pool add up to.
+void Perfetto::used_bytes() {
+  if (lives_.streams.size() < 2 && lives_.pools.empty()) return;
+  struct Sum {
+    std::uint64_t track;
+    Bytes bytes;
+  };
+  std::map<std::uint64_t, Sum> streams, pools;
+  for (const std::uint64_t stream : lives_.streams) {
+    streams[stream] = {track("live of stream " + stream_text(stream), process_, true), {}};
+  }
+  for (const std::uint64_t pool : lives_.pools) {
+    pools[pool] = {track(fmt::format("live of pool {}", pool), process_, true), {}};
+  }
+  std::vector<std::pair<std::uint32_t, const Life*>> changes;  // by event
+  changes.reserve(lives_.blocks.size() * 2);
+  for (const Life& life : lives_.blocks) {
+    changes.emplace_back(life.begin_event, &life);
+    if (life.end_event != Life::kNone) changes.emplace_back(life.end_event, &life);
+  }
+  std::sort(changes.begin(), changes.end());
+  for (const auto& [event, life] : changes) {
+    const bool begins = event == life->begin_event;
+    const Nanoseconds time = begins ? life->begin : life->end;
+    const auto change = [&](Sum& sum) {
+      begins ? sum.bytes += life->bytes : sum.bytes -= life->bytes;
+      counter(sum.track, time, sum.bytes);
+    };
+    change(streams.at(life->stream));
+    if (life->pool != 0) change(pools.at(life->pool));
+  }
+}
+
+// A fence that somebody waited for holds from when it was taken until its block's memory was used
+// again. Those of one stream overlap: each goes into the first lane that is free.
+void Perfetto::fences() {
+  struct Held {
+    Nanoseconds begin, end;
+    std::uint64_t stream;
+    std::uint32_t block;
+  };
+  std::vector<Held> held;
+  for (std::uint32_t i = 0; i < lives_.blocks.size(); ++i) {
+    const Life& life = lives_.blocks[i];
+    if (!life.waited_for) continue;
+    const Nanoseconds end = lives_.blocks[life.reused_by].begin;
+    for (std::uint32_t f = 0; f < life.fences; ++f) {
+      const FenceTaken& fence = lives_.fences[life.first_fence + f];
+      held.push_back({fence.time, end, fence.stream, i});
+    }
+    if (life.fences == 0) held.push_back({life.end, end, life.stream, i});
+  }
+  std::stable_sort(held.begin(), held.end(),
+                   [](const Held& a, const Held& b) { return a.begin < b.begin; });
+  struct Lane {
+    std::uint64_t track;
+    Nanoseconds end;
+  };
+  std::map<std::uint64_t, std::vector<Lane>> lanes;
+  for (const Held& each : held) {
+    std::vector<Lane>& of_stream = lanes[each.stream];
+    auto lane = std::find_if(of_stream.begin(), of_stream.end(),
+                             [&each](const Lane& free) { return free.end <= each.begin; });
+    if (lane == of_stream.end()) {
+      if (of_stream.size() == kMostLanes) continue;  // more than anybody can tell apart
+      of_stream.push_back({track("fences waited for", stream_track(each.stream)), {}});
+      lane = std::prev(of_stream.end());
+    }
+    lane->end = each.end;
+    const Life& life = lives_.blocks[each.block];
+    slice(lane->track,
+          {each.begin,
+           each.end,
+           fmt::format("until stream {} waited", stream_text(lives_.blocks[life.reused_by].stream)),
+           {{"block", each.block}, {"bytes", life.bytes.count}, {"reused_by", life.reused_by}}});
+  }
+}
+
+}  // namespace
+
+void write_perfetto(const Recording& recording, const Lives& lives, OutputFile& file) {
+  Perfetto(recording, lives, file).run();
+}
+
+}  // namespace weir

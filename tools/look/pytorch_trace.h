@@ -1,0 +1,28 @@
+// A memory snapshot that PyTorch pickled (torch.cuda.memory._dump_snapshot), as a trace.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "look/pickle_reader.h"
+#include "look/replayed.h"
+#include "weir/result.h"
+
+namespace weir {
+
+struct PytorchTrace {
+  std::string text;    // as docs/trace.md says
+  TraceStacks stacks;  // of its blocks
+  int device = 0;
+};
+
+// The history of one device. Blocks that were there before it begins are allocated at its first
+// moment, in order of address: those that it frees without having allocated them, and those of the
+// final segments that it says nothing of.
+// `device`: none: the one with the longest history.
+// Errors: invalid_input: no pickle, or none of a snapshot; no such device. Names the file.
+Result<PytorchTrace> read_pytorch_trace(const std::string& path, std::optional<int> device);
+Result<PytorchTrace> pytorch_trace(const Pickle& pickle, const std::string& name,
+                                   std::optional<int> device);
+
+}  // namespace weir

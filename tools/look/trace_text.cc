@@ -1,0 +1,166 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "look/exporters.h"
+#include "look/streams.h"
+
+namespace weir {
+namespace {
+
+constexpr std::string_view kCapture = "capture";  // begins the markers of captured phases
+
+// Turns events, in order, into lines.
+class TraceText {
+ public:
+  TraceText(const Recording& recording, OutputFile& file)
+      : recording_(recording), file_(file), out_(file.text()) {}
+
+  void run() {
+    header();
+    for (std::size_t i = 0; i < recording_.events.size(); ++i) {
+      const Event& event = recording_.events[i];
+      // An event is told after what it did, a mark before what it marks.
+      if (i >= recording_.initial) marks_before(event.time, event.kind);
+      time_us_ = std::max(time_us_, (event.time - recording_.begin()).count / 1000);
+      add(event);
+      file_.relieve();
+    }
+    marks_before({INT64_MAX}, EventKind::trim);
+    if (recording_.dropped != 0)
+      line("# {} events of the recording were dropped\n", recording_.dropped);
+    if (!recording_.damage.empty()) line("# missing: {}\n", one_line(recording_.damage));
+  }
+
+ private:
+  struct Block {
+    std::uint64_t id, bytes, stream;
+  };
+
+  template <class... Args>
+  void line(fmt::format_string<Args...> text, Args&&... args) {
+    fmt::format_to(std::back_inserter(out_), text, std::forward<Args>(args)...);
+  }
+
+  static std::string one_line(std::string text) {
+    std::replace_if(
+        text.begin(), text.end(), [](unsigned char c) { return c < 0x20; }, ' ');
+    return text;
+  }
+
+  void header();
+  void marks_before(Nanoseconds time, EventKind kind);
+  void marker(const std::string& text);
+  void add(const Event& event);
+  void allocate(const Event& event);
+  void deallocate(Address address);
+  void fence(const Event& event);
+  void capture_begin(const Event& event);
+  void capture_end();
+
+  const Recording& recording_;
+  OutputFile& file_;
+  std::string& out_;
+  std::unordered_map<std::uint64_t, Block> live_;  // by address
+  std::uint64_t next_id_ = 0;
+  std::int64_t time_us_ = 0;
+  std::size_t next_mark_ = 0;
+  // A captured phase lasts until the next marker: no other marker may come within it.
+  enum class Capture { none, by_mark, by_event } capture_ = Capture::none;
+};
+
+void TraceText::header() {
+  nlohmann::ordered_json header;
+  header["workload"] = recording_.program;
+  header["recorder"] = "weir";
+  if (!recording_.device.empty()) header["gpu"] = recording_.device;
+  header["columns"] =
+      "op id bytes stream time_us; m = phase marker; u = fence: id stream time_us; w = wait: "
+      "stream stream time_us";
+  out_ += "# " + header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+void TraceText::marks_before(Nanoseconds time, EventKind kind) {
+  const auto& marks = recording_.marks;
+  const auto is_due = [&](const RecordedMark& mark) {
+    return kind == EventKind::capture_begin ? mark.time <= time : mark.time < time;
+  };
+  for (; next_mark_ < marks.size() && is_due(marks[next_mark_]); ++next_mark_) {
+    const std::string text = one_line(marks[next_mark_].text);
+    if (capture_ == Capture::by_event) {
+      line("# {}\n", text);
+      continue;
+    }
+    marker(text);
+    capture_ = text.starts_with(kCapture) ? Capture::by_mark : Capture::none;
+  }
+}
+
+void TraceText::marker(const std::string& text) { line("m {}\n", text); }
+
+void TraceText::add(const Event& event) {
+  switch (event.kind) {
+    case EventKind::allocate:
+      return allocate(event);
+    case EventKind::deallocate:
+      return deallocate(event.address);
+    case EventKind::fence:
+      return fence(event);
+    case EventKind::stream_wait:
+      return line("w {} {} {}\n", eager_stream(event.stream), eager_stream(event.other), time_us_);
+    case EventKind::capture_begin:
+      return capture_begin(event);
+    case EventKind::capture_end:
+      return capture_end();
+    case EventKind::out_of_memory:
+      return line("{} out of memory: {} bytes on stream {}\n",
+                  capture_ == Capture::none ? 'm' : '#', event.requested.count,
+                  eager_stream(event.stream));
+    default:
+      return;
+  }
+}
+
+void TraceText::allocate(const Event& event) {
+  deallocate(event.address);  // does nothing, unless the event that freed it is missing
+  const Block block{next_id_++, event.requested.count, eager_stream(event.stream)};
+  live_.emplace(event.address.value, block);
+  line("a {} {} {} {}\n", block.id, block.bytes, block.stream, time_us_);
+}
+
+void TraceText::deallocate(Address address) {
+  const auto found = live_.find(address.value);
+  if (found == live_.end()) return;
+  const Block block = found->second;
+  live_.erase(found);
+  for (const char kind : {'r', 'f'}) {
+    line("{} {} {} {} {}\n", kind, block.id, block.bytes, block.stream, time_us_);
+  }
+}
+
+void TraceText::fence(const Event& event) {
+  const auto found = live_.find(event.address.value);
+  if (found == live_.end()) return;
+  line("u {} {} {}\n", found->second.id, eager_stream(event.other), time_us_);
+}
+
+void TraceText::capture_begin(const Event& event) {
+  if (capture_ != Capture::none) return;
+  marker(fmt::format("{} into pool {}", kCapture, event.pool));
+  capture_ = Capture::by_event;
+}
+
+void TraceText::capture_end() {
+  if (capture_ != Capture::by_event) return;
+  marker("after the capture");
+  capture_ = Capture::none;
+}
+
+}  // namespace
+
+void write_trace(const Recording& recording, OutputFile& file) { TraceText(recording, file).run(); }
+
+}  // namespace weir

@@ -1,0 +1,17 @@
+// What the commands that look at a file have in common.
+#pragma once
+
+#include <string>
+
+#include "replay/report.h"
+#include "weir/result.h"
+
+namespace weir {
+
+// Says on standard error what went wrong, if anything; what the command returns to its caller.
+ExitCode exit_code_of(const Status& status);
+
+// Says on standard error what the recording lacks, if anything.
+void warn_of_damage(const std::string& file, const std::string& damage);
+
+}  // namespace weir

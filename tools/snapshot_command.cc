@@ -1,0 +1,73 @@
+#include <CLI/CLI.hpp>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "command.h"
+#include "look/export.h"
+#include "look/load.h"
+#include "look_command.h"
+
+namespace weir {
+namespace {
+
+struct SnapshotCommand {
+  std::string file, output;
+  std::string at = "end";
+  LookFormat format = LookFormat::memory_viz;
+};
+
+Status run(const SnapshotCommand& command) {
+  const Result<Recording> recording = load(command.file);
+  if (!recording.ok()) return recording.error();
+  warn_of_damage(command.file, recording->damage);
+  const Result<Nanoseconds> time = parse_moment(command.at, *recording);
+  if (!time.ok()) return Error(time.error().code(), "--at: " + time.error().message());
+  return export_snapshot(*recording, *time, command.format, command.output);
+}
+
+constexpr const char* kFooter = R"(
+FILE is what `weir timeline` takes. A snapshot has its own moment: then --at is not needed.
+
+  memory_viz  for https://pytorch.org/memory_viz and torch/cuda/_memory_viz.py: OUT.pickle, or JSON
+  csv         a row for each live block
+  svg         each page and the blocks in it, as a picture
+
+Examples:
+  weir snapshot bench/traces/gnn.trace.gz --at peak-reserved --to svg -o gnn.svg
+  weir snapshot run.weir --at 1.5s --to memory_viz -o run.pickle
+
+Exit codes: 0 all is well; 1 this machine lacks something; 2 a bad file or command line.)";
+
+}  // namespace
+
+void add_snapshot_command(CLI::App& app, ExitCode& exit_code) {
+  auto command = std::make_shared<SnapshotCommand>();
+  CLI::App* snapshot = app.add_subcommand(
+      "snapshot", "Write what memory held at one moment for a viewer, a spreadsheet or a page");
+  snapshot->add_option("FILE", command->file, "What to look at")->required();
+  const std::map<std::string, LookFormat> formats = {
+      {"memory_viz", LookFormat::memory_viz}, {"csv", LookFormat::csv}, {"svg", LookFormat::svg}};
+  snapshot
+      ->add_option_function<std::string>(
+          "--to",
+          [command, formats](const std::string& name) { command->format = formats.at(name); },
+          "The format")
+      ->check(CLI::IsMember({"memory_viz", "csv", "svg"}))
+      ->type_name("memory_viz|csv|svg")
+      ->required();
+  snapshot
+      ->add_option("--at", command->at,
+                   "begin, end, peak-live, peak-reserved, or the time since the beginning (1.5s, "
+                   "20ms, 300us)")
+      ->type_name("TIME")
+      ->capture_default_str();
+  snapshot->add_option("-o,--output", command->output, "The file to write")
+      ->type_name("OUT")
+      ->required();
+  snapshot->footer(kFooter);
+  snapshot->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });
+}
+
+}  // namespace weir
