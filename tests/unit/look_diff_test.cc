@@ -85,7 +85,7 @@ TEST(Diff, LargestChangesComeFirstAndOnlySomeAreShown) {
 TEST(Diff, StacksAreMatchedWhateverTheirLines) {
   const auto made = [](std::uint32_t line, const char* function, Bytes bytes) {
     HandMade made = program(1, bytes);
-    made.recording.frames = {{function, "model.py", line}};
+    made.recording.frames = {{function, line == 0 ? "" : "model.py", line}};
     made.recording.stacks = {{}, {0}};
     made.recording.events[3].stack = 1;
     return whole_report(made.recording);
@@ -94,6 +94,9 @@ TEST(Diff, StacksAreMatchedWhateverTheirLines) {
               ElementsAre(change("f (model.py:10)", 1024, 2048)));
   EXPECT_EQ(group(diff_of(made(10, "f", 1_KiB), made(10, "g", 1_KiB)), "by_stack").changes.size(),
             2U);
+  EXPECT_EQ(
+      group(diff_of(made(0, "ns::f", 1_KiB), made(0, "ns::g", 1_KiB)), "by_stack").changes.size(),
+      2U);
 }
 
 TEST(Diff, PartsOfFragmentationAreCompared) {

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 
 #include "look/report.h"
@@ -86,6 +88,38 @@ TEST(Report, BlocksOnPagesThatTheRecordingLacksAreUnplaced) {
   const Moment moment = report_of(made.recording).end;
   EXPECT_EQ(moment.unplaced, 3_MiB + 512_KiB);
   EXPECT_EQ(moment.requested + sum_of_causes(moment), moment.reserved + moment.unplaced);
+}
+
+// Events may contradict each other where others are missing: the parts add up all the same.
+TEST(Report, PartsAddUpWhateverTheEvents) {
+  for (unsigned seed = 1; seed <= 200; ++seed) {
+    std::mt19937 random(seed);
+    const auto any = [&](std::uint64_t most) { return random() % (most + 1); };
+    HandMade made;
+    for (int i = 0; i < 300; ++i) {
+      constexpr std::array kKinds = {
+          EventKind::create,   EventKind::release,    EventKind::map,      EventKind::unmap,
+          EventKind::lease,    EventKind::unlease,    EventKind::allocate, EventKind::allocate,
+          EventKind::allocate, EventKind::deallocate, EventKind::heap_open};
+      Event event{.kind = kKinds[any(kKinds.size() - 1)]};
+      event.heap = {static_cast<std::uint32_t>(any(3))};
+      event.page = {static_cast<std::uint32_t>(any(5))};
+      event.stream = any(3);
+      event.pool = event.kind == EventKind::heap_open ? any(1) : 0;
+      const bool of_block =
+          event.kind == EventKind::allocate || event.kind == EventKind::deallocate;
+      event.address = {kAt + (of_block ? any(40) * kPage / 4 : any(9) * kPage)};
+      event.bytes = of_block ? Bytes{512 * (1 + any(8000))} : Bytes{kPage * (1 + any(1))};
+      event.requested = event.bytes - Bytes{any(511)};
+      made.add(event);
+    }
+    const Report report = report_of(made.recording, {.at = 150_us});
+    for (const Moment* moment :
+         {&report.peak_live, &report.peak_reserved, &report.end, &*report.at}) {
+      EXPECT_EQ(moment->requested + sum_of_causes(*moment), moment->reserved + moment->unplaced)
+          << "seed " << seed << ", after event " << moment->events;
+    }
+  }
 }
 
 TEST(Report, PeakOfReservedIsLookedAtWhereMostWasLive) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <utility>
 
@@ -55,15 +56,19 @@ class Matching {
 
 std::string stream_key(std::uint32_t nth) { return fmt::format("{:010}", nth); }
 
-// A stack without its lines: they move when a file is edited elsewhere.
+// "f (model.py:42)" as "f (model.py)": lines move when a file is edited elsewhere.
+std::string without_line(const std::string& frame) {
+  const std::size_t end = frame.size() - (frame.ends_with(')') ? 1 : 0);
+  std::size_t digits = end;
+  while (digits > 0 && std::isdigit(static_cast<unsigned char>(frame[digits - 1])) != 0) --digits;
+  if (digits == end || digits == 0 || frame[digits - 1] != ':') return frame;
+  return frame.substr(0, digits - 1) + frame.substr(end);
+}
+
 std::string stack_key(const Report& report, const Share& share) {
   if (share.id >= report.stacks.size()) return {};
   std::string key;
-  for (const std::string& frame : report.stacks[share.id]) {
-    const std::size_t colon = frame.find_last_of(':');
-    key += frame.substr(0, colon) +
-           (colon != std::string::npos && frame.ends_with(')') ? ")" : "") + "\n";
-  }
+  for (const std::string& frame : report.stacks[share.id]) key += without_line(frame) + "\n";
   return key;
 }
 

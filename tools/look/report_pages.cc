@@ -40,10 +40,12 @@ Bytes ReportPages::add_block(Address at, Bytes bytes) {
   auto mapping = mappings_.upper_bound(at);
   if (mapping != mappings_.begin()) --mapping;
   for (; mapping != mappings_.end() && mapping->first < end; ++mapping) {
-    const Address from = std::max(at, mapping->first);
-    const Address to = std::min(end, mapping->first + mapping->second.bytes);
     const auto page = pages_.find(mapping->second.page);
-    if (from >= to || page == pages_.end()) continue;
+    if (page == pages_.end()) continue;
+    const Bytes mapped = std::min(mapping->second.bytes, page->second.bytes);
+    const Address from = std::max(at, mapping->first);
+    const Address to = std::min(end, mapping->first + mapped);
+    if (from >= to) continue;
     page->second.used.emplace_back((from - mapping->first).count, (to - mapping->first).count);
     found += to - from;
   }
