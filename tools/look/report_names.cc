@@ -70,6 +70,8 @@ std::string place_text(const std::vector<std::string>& frames) {
   if (frames.empty()) return "unknown";
   std::string text = frames.front();
   for (std::size_t i = 1; i < std::min(frames.size(), kFramesInLine); ++i) {
+    // Who calls main() says nothing.
+    if (frames[i - 1] == "main" || frames[i - 1].starts_with("main (")) break;
     text += " < " + frames[i];
   }
   return text;

@@ -37,7 +37,7 @@ std::string size_class_name(Bytes largest);
 std::string frame_text(const RecordedFrame& frame);
 // Its frames, innermost first.
 std::vector<std::string> stack_text(const Recording& recording, std::uint32_t stack);
-// The innermost frames in one line; "unknown" for an empty stack.
+// The innermost frames in one line, as far as main(); "unknown" for an empty stack.
 std::string place_text(const std::vector<std::string>& frames);
 
 }  // namespace weir
