@@ -151,7 +151,7 @@ TEST(Report, PeakMayBeWhatWasThereAtTheBeginning) {
 TEST(Report, LiveMemoryIsTakenApartByStreamPoolSizeAndStack) {
   HandMade made;
   made.recording.frames = {
-      {"forward", "/home/me/model.py", 42}, {"main", "train.py", 7}, {"_start", "", 0}};
+      {"forward", "/src/model.py", 42}, {"main", "train.py", 7}, {"_start", "", 0}};
   made.recording.stacks = {{}, {0, 1, 2}};
   made.add({.kind = EventKind::heap_open, .heap = {1}, .stream = 9, .pool = 3});
   made.page(0).page(1).map(0, kAt).map(1, kAt + kPage, 1).lease(0, 0).lease(1, 1);

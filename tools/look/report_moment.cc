@@ -47,6 +47,7 @@ void add(Share& share, const Life& life) {
 
 std::vector<Share> sorted(std::unordered_map<std::uint64_t, Share>& shares) {
   std::vector<Share> list;
+  list.reserve(shares.size());
   for (auto& [id, share] : shares) list.push_back(std::move(share));
   std::sort(list.begin(), list.end(), [](const Share& a, const Share& b) {
     if (a.bytes != b.bytes) return a.bytes > b.bytes;

@@ -56,6 +56,7 @@ Result<std::vector<std::string>> open_recordings(const fs::path& process, const 
   }
   std::sort(found.begin(), found.end());
   std::vector<std::string> paths;
+  paths.reserve(found.size());
   for (auto& [number, path] : found) paths.push_back(std::move(path));
   return paths;
 }

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <utility>
 
@@ -36,7 +37,7 @@ class Rates {
  private:
   std::uint64_t each_second(std::uint64_t now, std::uint64_t before) const {
     const double more = static_cast<double>(now) - static_cast<double>(std::min(before, now));
-    return static_cast<std::uint64_t>(more / seconds_ + 0.5);
+    return static_cast<std::uint64_t>(std::llround(more / seconds_));
   }
 
   const TopNumbers* const before_;
