@@ -8,6 +8,7 @@
 #include <string>
 
 #include "look/report.h"
+#include "look/report_table.h"
 #include "tests/unit/look_recordings.h"
 
 namespace weir {
@@ -248,6 +249,19 @@ TEST(Report, JsonHasTheNumbersAndWithstandsAnyName) {
   EXPECT_EQ(json["peak_reserved"]["fragmentation"]["rounding_bytes"], 24);
   EXPECT_EQ(json["end"]["by_stream"][0]["stream"], 1);
   EXPECT_THAT(report_text(report), Not(HasSubstr("\x1b")));
+}
+
+TEST(Report, TableThatIsTooWideHasItsLongestTextCut) {
+  ReportTable table("rlr");
+  table.add({"blocks", "allocated in", "bytes"});
+  table.add({"12", std::string(300, 'f'), "1.00 GiB"});
+  table.add({"3", "na\xC3\xAFve\n", "512 B"});
+  const std::string text = table.text();
+  const std::string cut = "      12  " + std::string(77, 'f') + "...  1.00 GiB\n";
+  EXPECT_THAT(text, HasSubstr(cut));
+  EXPECT_EQ(cut.size(), kReportWidth + 1);
+  // A letter of two bytes is one column, and a line end no line end.
+  EXPECT_THAT(text, HasSubstr("       3  na\xC3\xAFve?" + std::string(74, ' ') + "     512 B\n"));
 }
 
 TEST(Report, SaysWhatIsMissing) {
