@@ -14,6 +14,10 @@ namespace weir {
 
 // Adds `weir replay`. When it is chosen it runs as `app` is parsed, and sets `exit_code`.
 void add_replay_command(CLI::App& app, ExitCode& exit_code);
+// `weir report`, `weir diff`, `weir top`: likewise.
+void add_report_command(CLI::App& app, ExitCode& exit_code);
+void add_diff_command(CLI::App& app, ExitCode& exit_code);
+void add_top_command(CLI::App& app, ExitCode& exit_code);
 
 // Add `weir timeline`, `weir snapshot` and `weir convert`, likewise.
 void add_timeline_command(CLI::App& app, ExitCode& exit_code);

@@ -1,0 +1,149 @@
+// `weir report`, `weir diff` and `weir top`: what they print where, and what they return.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "weir/event.h"
+#include "weir/recorder.h"
+
+namespace weir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+struct Finished {
+  int code = -1;
+  std::string out, err;
+};
+
+class LookCommands : public ::testing::Test {
+ protected:
+  LookCommands() {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  ~LookCommands() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string write(const std::string& name, std::string_view text) const {
+    std::ofstream(path(name), std::ios::binary) << text;
+    return path(name);
+  }
+  std::string read(const std::string& name) const {
+    std::ostringstream text;
+    text << std::ifstream(path(name), std::ios::binary).rdbuf();
+    return text.str();
+  }
+  Finished weir(const std::string& arguments) const {
+    const std::string command = std::string(WEIR_TOOL) + " " + arguments + " >" + path("out") +
+                                " 2>" + path("err") + " </dev/null";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("err")};
+  }
+
+ private:
+  const std::string folder_ = testing::TempDir() + "weir_look_commands_" +
+                              testing::UnitTest::GetInstance()->current_test_info()->name();
+};
+
+constexpr std::string_view kSmall =
+    "a 0 3145728 0 0\n"
+    "a 1 1000 1 10\n"
+    "r 0 3145728 0 500\n"
+    "f 0 3145728 0 500\n";
+constexpr std::string_view kLarger =
+    "a 0 6291456 0 0\n"
+    "a 1 1000 1 10\n"
+    "r 0 6291456 0 500\n"
+    "f 0 6291456 0 500\n";
+
+TEST_F(LookCommands, ReportPrintsTextOrJson) {
+  const std::string trace = write("small.trace", kSmall);
+  const Finished text = weir("report " + trace);
+  EXPECT_EQ(text.code, 0);
+  EXPECT_THAT(text.err, IsEmpty());
+  EXPECT_THAT(text.out, AllOf(HasSubstr("peak of live"), HasSubstr("3.00 MiB"),
+                              HasSubstr("page tails"), Not(HasSubstr("the moment asked for"))));
+  const Finished json = weir("report --json --at 400us " + trace);
+  EXPECT_EQ(json.code, 0);
+  const auto parsed = nlohmann::json::parse(json.out);
+  EXPECT_EQ(parsed["peak_live"]["live_bytes"], 3145728 + 1024);
+  EXPECT_EQ(parsed["at"]["live_bytes"], 3145728 + 1024);
+  EXPECT_EQ(parsed["end"]["live_bytes"], 1024);
+}
+
+TEST_F(LookCommands, DiffPrintsWhatChanged) {
+  const std::string small = write("small.trace", kSmall), larger = write("larger.trace", kLarger);
+  const Finished text = weir("diff " + small + " " + larger);
+  EXPECT_EQ(text.code, 0);
+  EXPECT_THAT(text.out, AllOf(HasSubstr("peak live"), HasSubstr("+3.00 MiB")));
+  const Finished json = weir("diff --json " + small + " " + larger);
+  EXPECT_EQ(nlohmann::json::parse(json.out)["peaks"][0]["change"], 3145728);
+  const Finished same = weir("diff " + small + " " + small);
+  EXPECT_EQ(same.code, 0);
+  EXPECT_THAT(same.out, HasSubstr("Nothing that a report counts has changed."));
+}
+
+TEST_F(LookCommands, TopLooksOnceAtARecording) {
+  auto recorder = Recorder::open(path("run.weir"), {.program = "train"});
+  ASSERT_TRUE(recorder.ok()) << recorder.error().message();
+  (*recorder)->on_start({});
+  (*recorder)->on_event({.kind = EventKind::create, .page = {0}, .bytes = 2_MiB});
+  ASSERT_TRUE((*recorder)->flush().ok());
+  const Finished once = weir("top --once " + path("run.weir"));
+  EXPECT_EQ(once.code, 0) << once.err;
+  EXPECT_THAT(once.out, AllOf(HasSubstr("train"), HasSubstr("2.00 MiB"), Not(HasSubstr("\x1b"))));
+  const Finished twice = weir("top --count 2 --interval 0.05 " + path("run.weir"));
+  EXPECT_THAT(twice.out, AllOf(HasSubstr("since the start"), HasSubstr("in the last 0.1 s")));
+  // It is this process that records.
+  const Finished process = weir("top --once " + std::to_string(::getpid()));
+  EXPECT_EQ(process.code, 0) << process.err;
+  EXPECT_THAT(process.out, HasSubstr("2.00 MiB"));
+  ASSERT_TRUE((*recorder)->close().ok());
+  EXPECT_EQ(weir("top --interval 0.05 " + path("run.weir")).code, 0);  // ends by itself
+}
+
+TEST_F(LookCommands, BadFilesAreNamedAndReturnTwo) {
+  const std::string bad = write("bad.trace", "a 0 1\n"), good = write("small.trace", kSmall);
+  for (const std::string& arguments :
+       {"report " + bad, "diff " + good + " " + bad, "diff " + bad + " " + good, "top " + bad}) {
+    const Finished run = weir(arguments);
+    EXPECT_EQ(run.code, 2) << arguments;
+    EXPECT_THAT(run.out, IsEmpty()) << arguments;
+    EXPECT_THAT(run.err, HasSubstr("bad.trace")) << arguments;
+  }
+}
+
+TEST_F(LookCommands, BadCommandLinesReturnTwo) {
+  const std::string good = write("small.trace", kSmall);
+  for (const std::string& arguments :
+       {std::string("report"), "diff " + good, std::string("top"), "report --at soon " + good,
+        "report --top 0 " + good, "top --interval 0 " + good, "top --count -1 " + good}) {
+    EXPECT_EQ(weir(arguments).code, 2) << arguments;
+  }
+}
+
+TEST_F(LookCommands, TopSaysThatThereIsNoSuchProcess) {
+  const Finished run = weir("top 999999999");
+  EXPECT_EQ(run.code, 1);
+  EXPECT_THAT(run.err, HasSubstr("there is no process 999999999"));
+}
+
+TEST_F(LookCommands, TopSaysHowAProcessIsMadeToRecord) {
+  const Finished run = weir("top " + std::to_string(::getpid()));
+  EXPECT_EQ(run.code, 2);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("is not recording"), HasSubstr("WEIR_RECORD")));
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,82 @@
+#include "look/report.h"
+
+#include <algorithm>
+
+#include "look/lives.h"
+#include "look/report_advice.h"
+#include "look/report_blocks.h"
+#include "look/report_moment.h"
+
+namespace weir {
+namespace {
+
+std::size_t events_until(const Recording& recording, Nanoseconds since_begin) {
+  const Nanoseconds time = recording.begin() + since_begin;
+  const auto after = std::upper_bound(recording.events.begin(), recording.events.end(), time,
+                                      [](Nanoseconds t, const Event& e) { return t < e.time; });
+  return std::max(recording.initial, static_cast<std::size_t>(after - recording.events.begin()));
+}
+
+template <class T>
+void shorten(std::vector<T>& list, std::size_t top) {
+  if (list.size() > top) list.erase(list.begin() + static_cast<std::ptrdiff_t>(top), list.end());
+}
+
+}  // namespace
+
+std::string_view name_of(Cause cause) {
+  switch (cause) {
+    case Cause::rounding:
+      return "rounding";
+    case Cause::page_tails:
+      return "page_tails";
+    case Cause::placement:
+      return "placement";
+    case Cause::stream_partition:
+      return "stream_partition";
+    case Cause::pool_partition:
+      return "pool_partition";
+    case Cause::idle_pages:
+      return "idle_pages";
+  }
+  return "unknown";
+}
+
+Report report_of(const Recording& recording, const ReportOptions& options) {
+  const Lives lives = lives_of(recording);
+  ReportNames names(recording, lives);
+  const Moments moments = find_moments(recording, lives);
+  const auto look = [&](std::size_t events) {
+    return moment_after(events, recording, lives, names, options.top);
+  };
+
+  Report report{.source = recording.source,
+                .program = recording.program,
+                .device = recording.device,
+                .damage = recording.damage,
+                .device_bytes = recording.device_bytes,
+                .length = recording.end() - recording.begin(),
+                .events = recording.events.size() - recording.initial,
+                .dropped = recording.dropped,
+                .streams = lives.streams.size(),
+                .pools = lives.pools.size(),
+                .totals = totals_of(recording)};
+  report.peak_live = look(moments.peak_live);
+  report.peak_reserved = look(moments.peak_reserved);
+  report.end = look(moments.end);
+  report.late_peak_live = moments.late_peak_live;
+  if (options.at) report.at = look(events_until(recording, *options.at));
+  report.waits = waits_of(recording, lives, names);
+  report.costly = costly_blocks(lives, names);
+  report.growth = growth_of(recording, lives, names);
+  report.churn = churn_of(lives);
+  report.advice = advice_on(report);
+  shorten(report.waits, options.top);
+  shorten(report.costly, options.top);
+  shorten(report.growth, options.top);
+  shorten(report.churn, options.top);
+  report.stacks = std::move(names.stacks);
+  return report;
+}
+
+}  // namespace weir

@@ -1,0 +1,156 @@
+// What a recording says about a program's memory: peaks and what made them, what was held for
+// nothing and why, who waited for whom, blocks that pile up, and what to do about it.
+//
+// docs/report.md defines every number. All of it comes from the recording alone, so the same
+// recording gives the same report, to the byte.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "weir/recording.h"
+
+namespace weir {
+
+struct ReportOptions {
+  std::size_t top = 8;            // most rows of a list
+  std::optional<Nanoseconds> at;  // a moment to look at too, since the recording's begin
+};
+
+// Why a byte was held that no program asked for. Every such byte has one cause.
+enum class Cause : std::uint8_t {
+  rounding,          // blocks are multiples of 512
+  page_tails,        // free, before the first or after the last block of a page in use
+  placement,         // free, between two blocks of a page in use
+  stream_partition,  // of pages that a stream holds, and has no block on
+  pool_partition,    // of idle pages in the hands of a graph pool
+  idle_pages,        // of pages that any stream could have had
+};
+inline constexpr int kCauses = static_cast<int>(Cause::idle_pages) + 1;
+std::string_view name_of(Cause cause);
+
+// Blocks that have something in common: a stream, a pool, a class of sizes, a stack.
+struct Share {
+  std::uint64_t id = 0;   // Stream::id, GraphPool::id(), largest size of the class, Event::stack
+  std::uint32_t nth = 0;  // of streams and pools: in order of first use, from 0
+  std::string name;
+  std::uint64_t blocks = 0;
+  Bytes bytes, requested;
+  bool rest = false;  // all that have no row of their own
+};
+
+// What a stream's heaps held, all of them together.
+struct StreamHold {
+  std::uint64_t stream = 0;
+  std::uint32_t nth = 0;
+  std::string name;
+  std::uint64_t pages = 0;
+  Bytes leased, live;
+  std::array<Bytes, kCauses> free{};  // page_tails, placement and stream_partition only
+};
+
+// Memory once the first `events` events of the recording had happened.
+struct Moment {
+  std::size_t events = 0;
+  Nanoseconds time;  // since the recording's begin
+  std::uint64_t blocks = 0, pages = 0;
+  Bytes live, requested, reserved, leased;
+  // reserved - requested = the sum of these - unplaced.
+  std::array<Bytes, kCauses> causes{};
+  // Bytes of live blocks on no page that the recording knows of, or on bytes that another block
+  // has: zero unless events are missing.
+  Bytes unplaced;
+  std::vector<Share> by_stream, by_pool, by_size, by_stack;  // the largest first
+  std::vector<StreamHold> holds;                             // likewise, by what is leased
+};
+
+struct WaitPair {
+  std::uint64_t waiter = 0, awaited = 0;  // Stream::id
+  std::uint32_t waiter_nth = 0, awaited_nth = 0;
+  std::string waiter_name, awaited_name;
+  std::uint64_t waits = 0;   // of the waiter, on the GPU
+  std::uint64_t fences = 0;  // that `awaited` took on blocks of `waiter`
+};
+
+struct HostWaits {
+  std::uint64_t count = 0;
+  Nanoseconds time, longest;
+};
+
+// Blocks of one size, stream and stack, whose memory another stream got, and had to wait for.
+struct CostlyBlocks {
+  std::uint32_t stack = 0;
+  Bytes requested;
+  std::string stream, place;
+  std::uint64_t waits = 0;
+};
+
+// Live blocks of one size, stream and stack that became more all through the recording.
+struct Growth {
+  std::uint32_t stack = 0;
+  std::uint64_t stream = 0;
+  std::string stream_name, place;
+  Bytes requested;  // of each
+  std::uint64_t blocks = 0;
+  Bytes bytes;        // of all, rounded
+  unsigned grew = 0;  // in so many of `parts` the number rose
+  unsigned parts = 0;
+  Nanoseconds first, last;  // when the oldest and the youngest were allocated, since the begin
+};
+
+// Blocks of one size and stream that come and go.
+struct Churn {
+  std::uint64_t stream = 0;
+  std::string stream_name;
+  Bytes requested;
+  std::uint64_t blocks = 0;   // allocated and freed
+  std::uint64_t at_once = 0;  // the most that lived at the same time
+  Nanoseconds mean_life;
+};
+
+struct Totals {
+  std::uint64_t allocations = 0, deallocations = 0, fences = 0, stream_waits = 0;
+  std::uint64_t pages_created = 0, pages_released = 0, maps = 0, unmaps = 0, out_of_memory = 0;
+  std::uint64_t captures = 0, mappings_peak = 0;
+  Bytes allocated, created, released, trimmed;
+  // Created once something had been released: memory that went and was asked for again.
+  Bytes created_again;
+  HostWaits host_waits;
+};
+
+// What to do, and why.
+struct Advice {
+  std::string evidence;  // the numbers
+  std::string remedy;    // the setting or the call to change
+};
+
+struct Report {
+  std::string source, program, device, damage;
+  Bytes device_bytes;
+  Nanoseconds length;
+  std::uint64_t events = 0, dropped = 0, streams = 0, pools = 0;
+  Totals totals;
+  Moment peak_live;      // the first of its kind
+  Moment peak_reserved;  // where reserved was highest, the first where live was highest
+  Moment end;
+  std::optional<Moment> at;
+  Bytes late_peak_live;         // the most that was live in the second half of the recording's time
+  std::vector<WaitPair> waits;  // the most waits first; at most `top` rows, like the next three
+  std::vector<CostlyBlocks> costly;
+  std::vector<Growth> growth;
+  std::vector<Churn> churn;
+  std::vector<Advice> advice;
+  std::vector<std::vector<std::string>> stacks;  // as text, by Event::stack, innermost first
+};
+
+Report report_of(const Recording& recording, const ReportOptions& options = {});
+
+// Tables of at most 100 columns. Ends with a line end.
+std::string report_text(const Report& report, const ReportOptions& options = {});
+// One object; docs/report.md defines the members. Ends with a line end.
+std::string report_json(const Report& report);
+
+}  // namespace weir

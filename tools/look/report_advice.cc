@@ -1,0 +1,207 @@
+#include "look/report_advice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "look/streams.h"
+#include "replay/units.h"
+
+namespace weir {
+namespace {
+
+// Advice is worth reading only where it is about much. docs/report.md lists these.
+constexpr double kMuchOfReserved = 0.03;  // of a cause of fragmentation
+constexpr Bytes kMuch = 64_MiB;
+constexpr double kMuchNeverUsed = 0.25;
+constexpr Nanoseconds kLongWait = 1_ms;
+constexpr std::uint64_t kManyWaits = 100;
+constexpr double kWaitsPerAllocation = 0.05;
+constexpr std::uint64_t kManyTurns = 10'000;
+constexpr std::uint64_t kManyMappings = 300'000;  // Weir keeps to 400,000
+constexpr std::size_t kMostGrowth = 3;
+
+double ratio(Bytes part, Bytes whole) {
+  return whole == 0_B ? 0 : static_cast<double>(part.count) / static_cast<double>(whole.count);
+}
+
+std::string share(Bytes part, Bytes whole) {
+  return fmt::format("{} ({:.1f} % of {})", in_words(part), 100 * ratio(part, whole),
+                     in_words(whole));
+}
+
+std::string remedy_for(Cause cause) {
+  switch (cause) {
+    case Cause::rounding:
+      return "Put small tensors that live equally long into one allocation: every block is a "
+             "multiple of 512 bytes.";
+    case Cause::page_tails:
+    case Cause::placement:
+      return "Allocate what lives long before what lives shortly, or on a stream of its own, so "
+             "that pages empty as a whole. If WEIR_REUSE is grow or balanced, WEIR_REUSE=wait "
+             "takes free memory sooner.";
+    case Cause::stream_partition:
+      return "Call retire() for streams that are no longer used, and use fewer streams for work "
+             "that allocates.";
+    case Cause::pool_partition:
+      return "Let graphs that are launched one after the other share one GraphPool, and destroy "
+             "the graphs that are launched no more.";
+    case Cause::idle_pages:
+      return "Nothing stopped a stream from taking these but the wish not to wait: WEIR_REUSE=wait "
+             "takes them at once. trim() gives them back to the driver.";
+  }
+  return {};
+}
+
+std::string what_is(Cause cause) {
+  switch (cause) {
+    case Cause::rounding:
+      return "is rounding of blocks";
+    case Cause::page_tails:
+      return "is free at the ends of pages in use";
+    case Cause::placement:
+      return "is free between blocks";
+    case Cause::stream_partition:
+      return "is held by streams that have nothing on it";
+    case Cause::pool_partition:
+      return "is kept by graph pools, unused";
+    case Cause::idle_pages:
+      return "is idle";
+  }
+  return {};
+}
+
+void advise_on_failures(const Report& report, std::vector<Advice>& advice) {
+  if (report.totals.out_of_memory == 0) return;
+  std::string holder;
+  const std::vector<Share>& stacks = report.peak_live.by_stack;
+  if (!stacks.empty() && stacks.front().id != 0) {
+    holder = fmt::format(" Most of it was asked for by {} ({}).", stacks.front().name,
+                         in_words(stacks.front().bytes));
+  }
+  advice.push_back(
+      {fmt::format("{} failed for want of memory; at its peak the program had {} "
+                   "live, and {} was held.",
+                   counted(report.totals.out_of_memory, "request"), in_words(report.peak_live.live),
+                   in_words(report.peak_reserved.reserved)),
+       "Raise WEIR_LIMIT if it is below what the device has; otherwise the program "
+       "must need less at its peak." +
+           holder});
+}
+
+void advise_on_fragmentation(const Report& report, std::vector<Advice>& advice) {
+  const Moment& moment = report.peak_reserved;
+  // What is idle at the peak of reserved may have been in use at the peak of live: then nothing was
+  // held for nothing.
+  const Bytes more = moment.reserved - std::min(moment.reserved, report.peak_live.requested);
+  if (more < kMuch || ratio(more, moment.reserved) < kMuchOfReserved) return;
+  std::vector<Cause> causes;
+  for (int i = 0; i < kCauses; ++i) {
+    const Bytes bytes = moment.causes[i];
+    if (bytes >= kMuch && ratio(bytes, moment.reserved) >= kMuchOfReserved) {
+      causes.push_back(static_cast<Cause>(i));
+    }
+  }
+  std::stable_sort(causes.begin(), causes.end(), [&](Cause a, Cause b) {
+    return moment.causes[static_cast<int>(a)] > moment.causes[static_cast<int>(b)];
+  });
+  for (const Cause cause : causes) {
+    advice.push_back({fmt::format("At the peak of reserved memory, {} {}.",
+                                  share(moment.causes[static_cast<int>(cause)], moment.reserved),
+                                  what_is(cause)),
+                      remedy_for(cause)});
+  }
+}
+
+void advise_on_driver(const Report& report, std::vector<Advice>& advice) {
+  const Totals& totals = report.totals;
+  const Bytes held = report.end.reserved;
+  const Bytes unneeded = held - std::min(held, report.late_peak_live);
+  if (unneeded >= kMuch * 4 && ratio(unneeded, held) >= kMuchNeverUsed) {
+    advice.push_back({fmt::format("At the end {} is held, but in the second half of the time at "
+                                  "most {} was live.",
+                                  in_words(held), in_words(report.late_peak_live)),
+                      "If others need the GPU's memory, call trim() once the peak is over."});
+  }
+  if (totals.trimmed >= kMuch && totals.created_again >= kMuch) {
+    advice.push_back({fmt::format("{} was given back to the driver, and {} asked for again.",
+                                  in_words(totals.released), in_words(totals.created_again)),
+                      "Call trim() less often, or with the bytes to keep: trim(keep). If a limit "
+                      "forced it, raise WEIR_LIMIT."});
+  }
+  if (totals.mappings_peak >= kManyMappings) {
+    advice.push_back({fmt::format("There were {} mappings at once; past 400,000 Weir gives up "
+                                  "addresses, and may have to wait.",
+                                  with_commas(totals.mappings_peak)),
+                      "Call trim() at a moment when the GPU is idle, or use fewer streams."});
+  }
+}
+
+void advise_on_waits(const Report& report, std::vector<Advice>& advice) {
+  const Totals& totals = report.totals;
+  if (totals.host_waits.time >= kLongWait) {
+    advice.push_back(
+        {fmt::format("The host waited {} for the GPU, {} in all, {} at the longest.",
+                     counted(totals.host_waits.count, "time"), in_words(totals.host_waits.time),
+                     in_words(totals.host_waits.longest)),
+         totals.captures > 0
+             ? "A capture waits for eager work on its pool's memory: begin captures when the GPU "
+               "has little to do, and warm up in the pool."
+             : "The host waits only where memory or mappings ran short: raise WEIR_LIMIT, or call "
+               "trim() at a moment when the GPU is idle."});
+  }
+  for (const WaitPair& pair : report.waits) {
+    const double each = static_cast<double>(pair.waits) /
+                        static_cast<double>(std::max<std::uint64_t>(totals.allocations, 1));
+    // In a graph a wait is an edge, which costs next to nothing.
+    if (is_captured_stream(pair.waiter)) continue;
+    if (pair.waits < kManyWaits || each < kWaitsPerAllocation) continue;
+    advice.push_back(
+        {fmt::format("Stream {} was made to wait for stream {} {}, for {} in all.",
+                     pair.waiter_name, pair.awaited_name, counted(pair.waits, "time"),
+                     counted(totals.allocations, "allocation")),
+         "Call fence() right after the last use is queued (record_stream() waits for all that was "
+         "queued before the block was freed). WEIR_REUSE=grow takes new memory rather than wait."});
+  }
+}
+
+void advise_on_blocks(const Report& report, std::vector<Advice>& advice) {
+  std::size_t said = 0;
+  for (const Growth& growth : report.growth) {
+    if (said == kMostGrowth || ratio(growth.bytes, report.end.live) < 0.01) break;
+    ++said;
+    const std::string from =
+        growth.stack == 0 ? "on stream " + growth.stream_name : "from " + growth.place;
+    advice.push_back(
+        {fmt::format("{} of {} {} ({} in all) are still live; there were more in {} of {} parts of "
+                     "the recording.",
+                     counted(growth.blocks, "block"), in_words(growth.requested), from,
+                     in_words(growth.bytes), growth.grew, growth.parts),
+         growth.stack == 0
+             ? "Look for what still refers to them: a list or a cache that only grows. Record with "
+               "WEIR_RECORD_STACKS=cpp to see who asked."
+             : "Look for what still refers to them: a list or a cache that only grows."});
+  }
+  for (const Churn& churn : report.churn) {
+    if (churn.blocks < kManyTurns || churn.blocks * 4 < report.totals.allocations) continue;
+    advice.push_back(
+        {fmt::format("{} of {} on stream {} came and went, never more than {} at once.",
+                     counted(churn.blocks, "block"), in_words(churn.requested), churn.stream_name,
+                     with_commas(churn.at_once)),
+         "If the host's time matters, allocate them once and keep them."});
+  }
+}
+
+}  // namespace
+
+std::vector<Advice> advice_on(const Report& report) {
+  std::vector<Advice> advice;
+  advise_on_failures(report, advice);
+  advise_on_fragmentation(report, advice);
+  advise_on_blocks(report, advice);
+  advise_on_waits(report, advice);
+  advise_on_driver(report, advice);
+  return advice;
+}
+
+}  // namespace weir

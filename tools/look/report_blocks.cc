@@ -1,0 +1,160 @@
+#include "look/report_blocks.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <functional>
+#include <map>
+#include <queue>
+#include <tuple>
+
+namespace weir {
+namespace {
+
+// Without marks that repeat, a recording has so many parts, with as many allocations each.
+constexpr std::size_t kParts = 8;
+constexpr std::size_t kFewestPhases = 4;
+// Blocks of a size that came and went fewer times than this are not worth a row; nor are those that
+// are a smaller part of all blocks.
+constexpr std::uint64_t kFewestChurned = 1000;
+constexpr std::uint64_t kLeastChurned = 100;
+constexpr std::uint64_t kFewestTurns = 20;
+
+// "iteration 3" and "iteration 4" are the same mark.
+std::string without_numbers(const std::string& text) {
+  std::string kept;
+  for (const char c : text) {
+    if (std::isdigit(static_cast<unsigned char>(c)) == 0) kept += c;
+  }
+  return kept;
+}
+
+// When the repeated phases of the program began, if its marks say so.
+std::vector<Nanoseconds> phases_of(const Recording& recording) {
+  std::map<std::string, std::vector<Nanoseconds>> times;
+  for (const RecordedMark& mark : recording.marks) {
+    times[without_numbers(mark.text)].push_back(mark.time);
+  }
+  std::vector<Nanoseconds> most;
+  for (const auto& [text, at] : times) {
+    if (at.size() > most.size()) most = at;
+  }
+  if (most.size() < kFewestPhases) most.clear();
+  return most;
+}
+
+// Tells which part of the recording a block was allocated in.
+class Parts {
+ public:
+  Parts(const Recording& recording, const Lives& lives)
+      : phases_(phases_of(recording)), blocks_(lives.blocks.size()) {}
+  bool are_marked() const { return !phases_.empty(); }
+  std::size_t count() const { return phases_.empty() ? kParts : phases_.size(); }
+  // Blocks from before the first phase are in none: count().
+  std::size_t of(std::size_t block, const Life& life) const {
+    if (life.live_at_begin) return count();
+    if (phases_.empty()) return block * kParts / blocks_;
+    const auto after = std::upper_bound(phases_.begin(), phases_.end(), life.begin);
+    return after == phases_.begin() ? count()
+                                    : static_cast<std::size_t>(after - phases_.begin()) - 1;
+  }
+
+ private:
+  const std::vector<Nanoseconds> phases_;
+  const std::size_t blocks_;
+};
+
+struct Survivors {
+  std::vector<std::uint64_t> by_part;
+  std::uint64_t blocks = 0;
+  Bytes bytes;
+  Nanoseconds first, last;
+};
+
+}  // namespace
+
+std::vector<Growth> growth_of(const Recording& recording, const Lives& lives,
+                              const ReportNames& names) {
+  const Parts parts(recording, lives);
+  std::uint64_t survivors = 0;
+  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>, Survivors> groups;
+  for (std::size_t i = 0; i < lives.blocks.size(); ++i) {
+    const Life& life = lives.blocks[i];
+    if (!life.live_at_end) continue;
+    const std::size_t part = parts.of(i, life);
+    if (part == parts.count()) continue;
+    Survivors& group = groups[{life.stack, life.stream, life.requested.count}];
+    group.by_part.resize(parts.count());
+    if (group.blocks == 0) group.first = life.begin - recording.begin();
+    group.last = life.begin - recording.begin();
+    ++survivors;
+    ++group.by_part[part];
+    ++group.blocks;
+    group.bytes += life.bytes;
+  }
+  std::vector<Growth> list;
+  // A program that mostly keeps what it allocates is being loaded.
+  if (survivors * 2 > lives.blocks.size()) return list;
+  // Where nothing says what the phases are, a short burst of allocations is none.
+  const Nanoseconds least =
+      parts.are_marked() ? 0_ns : Nanoseconds{(recording.end() - recording.begin()).count / 2};
+  for (const auto& [key, group] : groups) {
+    const auto& [stack, stream, requested] = key;
+    const auto grew = static_cast<std::size_t>(
+        std::count_if(group.by_part.begin(), group.by_part.end(), [](auto n) { return n > 0; }));
+    if (grew * 4 < parts.count() * 3 || group.last - group.first < least) continue;
+    list.push_back({.stack = stack,
+                    .stream = stream,
+                    .stream_name = stream_name(stream),
+                    .place = names.place(stack),
+                    .requested = Bytes{requested},
+                    .blocks = group.blocks,
+                    .bytes = group.bytes,
+                    .grew = static_cast<unsigned>(grew),
+                    .parts = static_cast<unsigned>(parts.count()),
+                    .first = group.first,
+                    .last = group.last});
+  }
+  std::stable_sort(list.begin(), list.end(),
+                   [](const Growth& a, const Growth& b) { return a.bytes > b.bytes; });
+  return list;
+}
+
+std::vector<Churn> churn_of(const Lives& lives) {
+  using Ends = std::priority_queue<Nanoseconds, std::vector<Nanoseconds>, std::greater<>>;
+  struct Group {
+    std::uint64_t freed = 0;
+    std::size_t at_once = 0;
+    Nanoseconds lived;
+    Ends ends;  // of those that live
+  };
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Group> groups;
+  for (const Life& life : lives.blocks) {
+    Group& group = groups[{life.stream, life.requested.count}];
+    while (!group.ends.empty() && group.ends.top() <= life.begin) group.ends.pop();
+    constexpr Nanoseconds kNever{INT64_MAX};
+    group.ends.push(life.live_at_end ? kNever : life.end);
+    group.at_once = std::max(group.at_once, group.ends.size());
+    if (life.live_at_end || life.live_at_begin) continue;
+    ++group.freed;
+    group.lived += life.end - life.begin;
+  }
+  std::vector<Churn> list;
+  for (const auto& [key, group] : groups) {
+    if (group.freed < kFewestChurned || group.freed * kLeastChurned < lives.blocks.size() ||
+        group.freed < kFewestTurns * group.at_once) {
+      continue;
+    }
+    list.push_back({.stream = key.first,
+                    .stream_name = stream_name(key.first),
+                    .requested = Bytes{key.second},
+                    .blocks = group.freed,
+                    .at_once = group.at_once,
+                    .mean_life = {group.lived.count / static_cast<std::int64_t>(group.freed)}});
+  }
+  std::stable_sort(list.begin(), list.end(),
+                   [](const Churn& a, const Churn& b) { return a.blocks > b.blocks; });
+  return list;
+}
+
+}  // namespace weir

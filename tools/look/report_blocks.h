@@ -1,0 +1,22 @@
+// What a report says about blocks over the whole recording, and about waits.
+#pragma once
+
+#include <vector>
+
+#include "look/lives.h"
+#include "look/report.h"
+#include "look/report_moment.h"
+
+namespace weir {
+
+// Of what happened in the recording: without what was there when it began.
+Totals totals_of(const Recording& recording);
+
+// All pairs, and all groups: the caller shortens them.
+std::vector<WaitPair> waits_of(const Recording& recording, const Lives& lives, ReportNames& names);
+std::vector<CostlyBlocks> costly_blocks(const Lives& lives, const ReportNames& names);
+std::vector<Growth> growth_of(const Recording& recording, const Lives& lives,
+                              const ReportNames& names);
+std::vector<Churn> churn_of(const Lives& lives);
+
+}  // namespace weir

@@ -1,0 +1,180 @@
+#include <nlohmann/json.hpp>
+
+#include "look/report.h"
+
+namespace weir {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double microseconds(Nanoseconds time) { return static_cast<double>(time.count) / 1000; }
+
+Json shares(const std::vector<Share>& shares, const char* id) {
+  Json list = Json::array();
+  for (const Share& share : shares) {
+    Json row;
+    if (share.rest)
+      row["others"] = true;
+    else
+      row[id] = share.id;
+    row["name"] = share.name;
+    row["blocks"] = share.blocks;
+    row["bytes"] = share.bytes.count;
+    row["requested_bytes"] = share.requested.count;
+    list.push_back(std::move(row));
+  }
+  return list;
+}
+
+Json causes(const std::array<Bytes, kCauses>& bytes, int from, int to) {
+  Json parts;
+  for (int i = from; i <= to; ++i) {
+    parts[std::string(name_of(static_cast<Cause>(i))) + "_bytes"] = bytes[i].count;
+  }
+  return parts;
+}
+
+Json holds(const Moment& moment) {
+  Json list = Json::array();
+  for (const StreamHold& hold : moment.holds) {
+    Json row = {{"stream", hold.stream},
+                {"name", hold.name},
+                {"pages", hold.pages},
+                {"leased_bytes", hold.leased.count},
+                {"live_bytes", hold.live.count}};
+    row.update(causes(hold.free, static_cast<int>(Cause::page_tails),
+                      static_cast<int>(Cause::stream_partition)));
+    list.push_back(std::move(row));
+  }
+  return list;
+}
+
+Json moment_json(const Moment& moment) {
+  Json fragmentation = causes(moment.causes, 0, kCauses - 1);
+  fragmentation["unplaced_bytes"] = moment.unplaced.count;
+  return {{"event", moment.events},
+          {"time_us", microseconds(moment.time)},
+          {"blocks", moment.blocks},
+          {"pages", moment.pages},
+          {"requested_bytes", moment.requested.count},
+          {"live_bytes", moment.live.count},
+          {"leased_bytes", moment.leased.count},
+          {"reserved_bytes", moment.reserved.count},
+          {"fragmentation", std::move(fragmentation)},
+          {"by_stream", shares(moment.by_stream, "stream")},
+          {"by_pool", shares(moment.by_pool, "pool")},
+          {"by_size", shares(moment.by_size, "largest_bytes")},
+          {"by_stack", shares(moment.by_stack, "stack")},
+          {"held_by_stream", holds(moment)}};
+}
+
+Json totals_json(const Totals& totals) {
+  return {{"allocations", totals.allocations},
+          {"deallocations", totals.deallocations},
+          {"allocated_bytes", totals.allocated.count},
+          {"fences", totals.fences},
+          {"stream_waits", totals.stream_waits},
+          {"host_waits", totals.host_waits.count},
+          {"host_wait_time_us", microseconds(totals.host_waits.time)},
+          {"longest_host_wait_us", microseconds(totals.host_waits.longest)},
+          {"pages_created", totals.pages_created},
+          {"created_bytes", totals.created.count},
+          {"created_again_bytes", totals.created_again.count},
+          {"pages_released", totals.pages_released},
+          {"released_bytes", totals.released.count},
+          {"trimmed_bytes", totals.trimmed.count},
+          {"maps", totals.maps},
+          {"unmaps", totals.unmaps},
+          {"peak_mappings", totals.mappings_peak},
+          {"captures", totals.captures},
+          {"out_of_memory", totals.out_of_memory}};
+}
+
+Json waits_json(const Report& report) {
+  Json list = Json::array();
+  for (const WaitPair& pair : report.waits) {
+    list.push_back({{"stream", pair.waiter},
+                    {"waits_for", pair.awaited},
+                    {"waits", pair.waits},
+                    {"fences", pair.fences}});
+  }
+  return list;
+}
+
+Json costly_json(const Report& report) {
+  Json list = Json::array();
+  for (const CostlyBlocks& costly : report.costly) {
+    list.push_back({{"requested_bytes", costly.requested.count},
+                    {"stream", costly.stream},
+                    {"stack", costly.stack},
+                    {"waits", costly.waits}});
+  }
+  return list;
+}
+
+Json growth_json(const Report& report) {
+  Json list = Json::array();
+  for (const Growth& growth : report.growth) {
+    list.push_back({{"blocks", growth.blocks},
+                    {"requested_bytes", growth.requested.count},
+                    {"bytes", growth.bytes.count},
+                    {"stream", growth.stream},
+                    {"stack", growth.stack},
+                    {"parts_that_grew", growth.grew},
+                    {"parts", growth.parts},
+                    {"first_us", microseconds(growth.first)},
+                    {"last_us", microseconds(growth.last)}});
+  }
+  return list;
+}
+
+Json churn_json(const Report& report) {
+  Json list = Json::array();
+  for (const Churn& churn : report.churn) {
+    list.push_back({{"requested_bytes", churn.requested.count},
+                    {"stream", churn.stream},
+                    {"blocks", churn.blocks},
+                    {"most_at_once", churn.at_once},
+                    {"mean_life_us", microseconds(churn.mean_life)}});
+  }
+  return list;
+}
+
+Json advice_json(const Report& report) {
+  Json list = Json::array();
+  for (const Advice& advice : report.advice) {
+    list.push_back({{"evidence", advice.evidence}, {"remedy", advice.remedy}});
+  }
+  return list;
+}
+
+}  // namespace
+
+std::string report_json(const Report& report) {
+  Json json = {{"source", report.source},
+               {"program", report.program},
+               {"device", report.device},
+               {"device_bytes", report.device_bytes.count},
+               {"length_us", microseconds(report.length)},
+               {"events", report.events},
+               {"dropped", report.dropped},
+               {"damage", report.damage},
+               {"streams", report.streams},
+               {"pools", report.pools},
+               {"totals", totals_json(report.totals)},
+               {"peak_live", moment_json(report.peak_live)},
+               {"peak_reserved", moment_json(report.peak_reserved)},
+               {"end", moment_json(report.end)},
+               {"late_peak_live_bytes", report.late_peak_live.count}};
+  if (report.at) json["at"] = moment_json(*report.at);
+  json["waits"] = waits_json(report);
+  json["waited_for"] = costly_json(report);
+  json["growth"] = growth_json(report);
+  json["churn"] = churn_json(report);
+  json["advice"] = advice_json(report);
+  json["stacks"] = report.stacks;
+  // Names come from files: what is not UTF-8 in them must not cost the report.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace weir

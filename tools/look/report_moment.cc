@@ -1,0 +1,224 @@
+#include "look/report_moment.h"
+
+#include <algorithm>
+
+#include "look/report_pages.h"
+
+namespace weir {
+namespace {
+
+constexpr std::uint32_t kNone = Life::kNone;
+
+// Where the end of a block is not an event of the recording, the first event after it.
+std::size_t end_of(const Life& life, const std::vector<Event>& events) {
+  if (life.end_event != kNone) return life.end_event;
+  const auto after = std::lower_bound(events.begin(), events.end(), life.end,
+                                      [](const Event& e, Nanoseconds t) { return e.time < t; });
+  return static_cast<std::size_t>(after - events.begin());
+}
+
+// By which live memory rises with each event.
+std::vector<std::int64_t> live_changes(const Recording& recording, const Lives& lives) {
+  std::vector<std::int64_t> changes(recording.events.size() + 1);
+  for (const Life& life : lives.blocks) {
+    const auto bytes = static_cast<std::int64_t>(life.bytes.count);
+    changes[life.begin_event == kNone ? 0 : life.begin_event] += bytes;
+    if (!life.live_at_end) changes[end_of(life, recording.events)] -= bytes;
+  }
+  return changes;
+}
+
+bool lives_after(const Life& life, std::size_t events, const std::vector<Event>& all) {
+  const bool begun = life.begin_event == kNone || life.begin_event < events;
+  return begun && (life.live_at_end || end_of(life, all) >= events);
+}
+
+Share& share_of(std::unordered_map<std::uint64_t, Share>& shares, std::uint64_t id) {
+  Share& share = shares[id];
+  share.id = id;
+  return share;
+}
+
+void add(Share& share, const Life& life) {
+  ++share.blocks;
+  share.bytes += life.bytes;
+  share.requested += life.requested;
+}
+
+std::vector<Share> sorted(std::unordered_map<std::uint64_t, Share>& shares) {
+  std::vector<Share> list;
+  list.reserve(shares.size());
+  for (auto& [id, share] : shares) list.push_back(std::move(share));
+  std::sort(list.begin(), list.end(), [](const Share& a, const Share& b) {
+    if (a.bytes != b.bytes) return a.bytes > b.bytes;
+    return a.nth != b.nth ? a.nth < b.nth : a.id < b.id;
+  });
+  return list;
+}
+
+// The rest of a long list in its last row.
+std::vector<Share> shortened(std::vector<Share> list, std::size_t top) {
+  top = std::max<std::size_t>(top, 1);
+  if (list.size() <= top) return list;
+  Share rest{.id = 0, .nth = kNone, .name = "others", .rest = true};
+  for (std::size_t i = top - 1; i < list.size(); ++i) {
+    rest.blocks += list[i].blocks;
+    rest.bytes += list[i].bytes;
+    rest.requested += list[i].requested;
+  }
+  list.resize(top - 1);
+  list.push_back(rest);
+  return list;
+}
+
+class MomentMaker {
+ public:
+  MomentMaker(ReportNames& names, Moment& moment) : names_(names), moment_(moment) {}
+
+  // A heap may serve one stream after another.
+  void see(const Event& event) {
+    if (event.kind == EventKind::heap_open) pool_of_heap_[event.heap.value] = event.pool;
+    if (event.kind == EventKind::heap_open || event.kind == EventKind::allocate) {
+      stream_of_heap_[event.heap.value] = event.stream;
+    }
+  }
+
+  void add_block(const Life& life, ReportPages& pages) {
+    ++moment_.blocks;
+    moment_.live += life.bytes;
+    moment_.requested += life.requested;
+    moment_.unplaced += life.bytes - pages.add_block(life.address, life.bytes);
+    add(share_of(streams_, life.stream), life);
+    add(share_of(pools_, life.pool), life);
+    add(share_of(sizes_, size_class(life.bytes).count), life);
+    add(share_of(stacks_, life.stack), life);
+  }
+
+  void add_page(ReportPages::Page& page) {
+    ++moment_.pages;
+    moment_.reserved += page.bytes;
+    const ReportPages::Free free = ReportPages::free_of(page);
+    moment_.unplaced += free.twice;
+    if (page.lease) moment_.leased += page.bytes;
+    if (page.used.empty() && !page.lease) {
+      const bool pools = page.last_heap && pool_of_heap_[page.last_heap->value] != 0;
+      cause(pools ? Cause::pool_partition : Cause::idle_pages) += page.bytes;
+      return;
+    }
+    // A page with blocks but no lease is one whose lease the recording missed.
+    const HeapId heap = page.lease ? *page.lease : page.last_heap.value_or(HeapId{});
+    StreamHold& hold = holds_[stream_of_heap_[heap.value]];
+    ++hold.pages;
+    hold.leased += page.bytes;
+    hold.live += free.used;
+    const auto both = [&](Cause why, Bytes bytes) {
+      cause(why) += bytes;
+      hold.free[static_cast<int>(why)] += bytes;
+    };
+    if (page.used.empty()) return both(Cause::stream_partition, page.bytes);
+    both(Cause::page_tails, free.edges);
+    both(Cause::placement, free.between);
+  }
+
+  void finish(std::size_t top) {
+    cause(Cause::rounding) = moment_.live - moment_.requested;
+    for (auto& [stream, share] : streams_) {
+      share.nth = names_.streams.of(stream);
+      share.name = stream_name(stream);
+    }
+    for (auto& [pool, share] : pools_) {
+      share.nth = pool == 0 ? kNone : names_.pools.of(pool);
+      share.name = pool_name(pool);
+    }
+    for (auto& [size, share] : sizes_) share.name = size_class_name(Bytes{size});
+    for (auto& [stack, share] : stacks_) {
+      share.name = names_.place(static_cast<std::uint32_t>(stack));
+    }
+    moment_.by_stream = shortened(sorted(streams_), top);
+    moment_.by_pool = shortened(sorted(pools_), top);
+    moment_.by_size = shortened(sorted(sizes_), top);
+    moment_.by_stack = shortened(sorted(stacks_), top);
+    for (auto& [stream, hold] : holds_) {
+      hold.stream = stream;
+      hold.nth = names_.streams.of(stream);
+      hold.name = stream_name(stream);
+      moment_.holds.push_back(hold);
+    }
+    std::sort(moment_.holds.begin(), moment_.holds.end(),
+              [](const StreamHold& a, const StreamHold& b) {
+                return a.leased != b.leased ? a.leased > b.leased : a.nth < b.nth;
+              });
+  }
+
+ private:
+  Bytes& cause(Cause why) { return moment_.causes[static_cast<int>(why)]; }
+
+  ReportNames& names_;
+  Moment& moment_;
+  std::unordered_map<std::uint64_t, Share> streams_, pools_, sizes_, stacks_;
+  std::unordered_map<std::uint64_t, StreamHold> holds_;  // by stream
+  std::unordered_map<std::uint32_t, std::uint64_t> pool_of_heap_, stream_of_heap_;
+};
+
+}  // namespace
+
+Moments find_moments(const Recording& recording, const Lives& lives) {
+  const std::vector<std::int64_t> changes = live_changes(recording, lives);
+  Moments moments{.peak_live = recording.initial,
+                  .peak_reserved = recording.initial,
+                  .end = recording.events.size()};
+  std::int64_t live = 0, peak_live = 0, live_then = 0;
+  // What is live when the second half begins is live in it.
+  std::int64_t late = 0;
+  const Nanoseconds middle{(recording.begin().count + recording.end().count) / 2};
+  Bytes reserved, peak_reserved;
+  for (std::size_t i = 0; i < recording.events.size(); ++i) {
+    const Event& event = recording.events[i];
+    if (event.time < middle) late = live + changes[i];
+    live += changes[i];
+    if (event.kind == EventKind::create) reserved += event.bytes;
+    if (event.kind == EventKind::release) reserved -= std::min(reserved, event.bytes);
+    if (i + 1 < recording.initial) continue;
+    if (event.time >= middle) late = std::max(late, live);
+    if (live > peak_live) peak_live = live, moments.peak_live = i + 1;
+    if (reserved > peak_reserved || (reserved == peak_reserved && live > live_then)) {
+      peak_reserved = reserved;
+      live_then = live;
+      moments.peak_reserved = i + 1;
+    }
+  }
+  moments.late_peak_live = Bytes{static_cast<std::uint64_t>(std::max<std::int64_t>(late, 0))};
+  return moments;
+}
+
+ReportNames::ReportNames(const Recording& recording, const Lives& lives)
+    : streams(lives.streams), pools(lives.pools) {
+  for (std::uint32_t stack = 0; stack < recording.stacks.size(); ++stack) {
+    stacks.push_back(stack_text(recording, stack));
+  }
+}
+
+std::string ReportNames::place(std::uint32_t stack) const {
+  return stack < stacks.size() ? place_text(stacks[stack]) : place_text({});
+}
+
+Moment moment_after(std::size_t events, const Recording& recording, const Lives& lives,
+                    ReportNames& names, std::size_t top) {
+  Moment moment;
+  moment.events = events;
+  ReportPages pages;
+  MomentMaker maker(names, moment);
+  for (std::size_t i = 0; i < events; ++i) {
+    pages.apply(recording.events[i]);
+    maker.see(recording.events[i]);
+  }
+  if (events > 0) moment.time = recording.events[events - 1].time - recording.begin();
+  for (const Life& life : lives.blocks) {
+    if (lives_after(life, events, recording.events)) maker.add_block(life, pages);
+  }
+  for (auto& [id, page] : pages.pages()) maker.add_page(page);
+  maker.finish(top);
+  return moment;
+}
+
+}  // namespace weir

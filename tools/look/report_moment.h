@@ -1,0 +1,35 @@
+// Memory at one moment of a recording: which, what made it, and what was held for nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "look/lives.h"
+#include "look/report.h"
+#include "look/report_names.h"
+
+namespace weir {
+
+// The moments that a report is about, as numbers of events that have happened.
+struct Moments {
+  std::size_t peak_live = 0, peak_reserved = 0, end = 0;
+  Bytes late_peak_live;  // the most that was live in the second half of the time
+};
+Moments find_moments(const Recording& recording, const Lives& lives);
+
+// Names that every part of the report shares.
+struct ReportNames {
+  ReportNames(const Recording& recording, const Lives& lives);
+  Ordinals streams, pools;
+  std::vector<std::vector<std::string>> stacks;  // as text, by Event::stack
+  std::string place(std::uint32_t stack) const;
+};
+
+// All of it, once the first `events` events have happened. Lists have `top` rows at most, except
+// for streams' holds, from which the other lists' sums can be told.
+Moment moment_after(std::size_t events, const Recording& recording, const Lives& lives,
+                    ReportNames& names, std::size_t top);
+
+}  // namespace weir

@@ -1,0 +1,105 @@
+#include "look/report_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+
+namespace weir {
+namespace {
+
+constexpr std::size_t kNarrowest = 16;  // a column is not cut below this
+
+bool continues(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+std::string cut(const std::string& text, std::size_t width) {
+  if (width_of(text) <= width) return text;
+  std::size_t end = 0;
+  for (std::size_t seen = 0; end < text.size(); ++end) {
+    if (!continues(text[end]) && ++seen + 3 > width) break;
+  }
+  return text.substr(0, end) + "...";
+}
+
+}  // namespace
+
+std::size_t width_of(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return !continues(c); }));
+}
+
+std::string printable(std::string_view text) {
+  std::string shown(text);
+  for (char& c : shown) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
+  }
+  return shown;
+}
+
+std::string wrapped(const std::string& text, std::size_t indent, std::size_t width) {
+  std::istringstream words(text);
+  std::string lines, word;
+  std::size_t column = 0;
+  while (words >> word) {
+    if (column > 0 && indent + column + 1 + width_of(word) > width) {
+      lines += '\n' + std::string(indent, ' ');
+      column = 0;
+    } else if (column > 0) {
+      lines += ' ';
+      ++column;
+    }
+    lines += word;
+    column += width_of(word);
+  }
+  return lines;
+}
+
+std::string percent(double part, double whole) {
+  if (part == 0 || whole == 0) return "-";
+  const double value = 100 * part / whole;
+  if (value < 0.005) return "<0.01 %";
+  return fmt::format("{:.{}f} %", value, value < 9.995 ? 2 : 1);
+}
+
+void ReportTable::add(std::vector<std::string> row) {
+  for (std::string& cell : row) cell = printable(cell);
+  row.resize(alignment_.size());
+  rows_.push_back(std::move(row));
+}
+
+std::vector<std::size_t> ReportTable::widths() const {
+  std::vector<std::size_t> widths(alignment_.size());
+  for (const auto& row : rows_) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
+  }
+  std::size_t all = 0, widest = alignment_.size();
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    all += 2 + widths[i];
+    if (alignment_[i] != 'l') continue;
+    if (widest == alignment_.size() || widths[i] > widths[widest]) widest = i;
+  }
+  if (all > kReportWidth && widest < alignment_.size()) {
+    const std::size_t over = all - kReportWidth;
+    std::size_t& width = widths[widest];
+    width = std::max(std::min(width, kNarrowest), width - std::min(width, over));
+  }
+  return widths;
+}
+
+std::string ReportTable::text() const {
+  const std::vector<std::size_t> widths = this->widths();
+  std::string text;
+  for (const auto& row : rows_) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const std::string cell = cut(row[i], widths[i]);
+      const std::string space(widths[i] - std::min(widths[i], width_of(cell)), ' ');
+      line += "  " + (alignment_[i] == 'l' ? cell + space : space + cell);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + '\n';
+  }
+  return text;
+}
+
+}  // namespace weir

@@ -1,0 +1,117 @@
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "look/report_blocks.h"
+
+namespace weir {
+namespace {
+
+void count_memory(const Event& event, Totals& totals) {
+  switch (event.kind) {
+    case EventKind::allocate:
+      ++totals.allocations;
+      totals.allocated += event.bytes;
+      break;
+    case EventKind::deallocate:
+      ++totals.deallocations;
+      break;
+    case EventKind::create:
+      ++totals.pages_created;
+      totals.created += event.bytes;
+      totals.created_again += std::min(event.bytes, totals.released - totals.created_again);
+      break;
+    case EventKind::release:
+      ++totals.pages_released;
+      totals.released += event.bytes;
+      break;
+    case EventKind::map:
+      ++totals.maps;
+      break;
+    case EventKind::unmap:
+      ++totals.unmaps;
+      break;
+    case EventKind::trim:
+      totals.trimmed += event.bytes;
+      break;
+    default:
+      break;
+  }
+}
+
+void count_time(const Event& event, Totals& totals) {
+  if (event.kind == EventKind::stream_wait) ++totals.stream_waits;
+  if (event.kind == EventKind::fence) ++totals.fences;
+  if (event.kind == EventKind::out_of_memory) ++totals.out_of_memory;
+  if (event.kind == EventKind::capture_begin) ++totals.captures;
+  if (event.kind != EventKind::host_wait) return;
+  ++totals.host_waits.count;
+  totals.host_waits.time += event.duration;
+  totals.host_waits.longest = std::max(totals.host_waits.longest, event.duration);
+}
+
+}  // namespace
+
+Totals totals_of(const Recording& recording) {
+  Totals totals;
+  std::uint64_t mappings = 0;
+  for (std::size_t i = 0; i < recording.events.size(); ++i) {
+    const Event& event = recording.events[i];
+    if (event.kind == EventKind::map) ++mappings;
+    if (event.kind == EventKind::unmap && mappings > 0) --mappings;
+    totals.mappings_peak = std::max(totals.mappings_peak, mappings);
+    if (i < recording.initial) continue;
+    count_memory(event, totals);
+    count_time(event, totals);
+  }
+  return totals;
+}
+
+std::vector<WaitPair> waits_of(const Recording& recording, const Lives& lives, ReportNames& names) {
+  std::map<std::pair<std::uint64_t, std::uint64_t>, WaitPair> pairs;
+  for (const Event& event : recording.events) {
+    if (event.kind == EventKind::stream_wait) ++pairs[{event.stream, event.other}].waits;
+  }
+  for (const Life& life : lives.blocks) {
+    for (std::uint32_t i = 0; i < life.fences; ++i) {
+      ++pairs[{life.stream, lives.fences[life.first_fence + i].stream}].fences;
+    }
+  }
+  std::vector<WaitPair> list;
+  for (auto& [streams, pair] : pairs) {
+    std::tie(pair.waiter, pair.awaited) = streams;
+    pair.waiter_nth = names.streams.of(pair.waiter);
+    pair.awaited_nth = names.streams.of(pair.awaited);
+    pair.waiter_name = stream_name(pair.waiter);
+    pair.awaited_name = stream_name(pair.awaited);
+    list.push_back(pair);
+  }
+  std::sort(list.begin(), list.end(), [](const WaitPair& a, const WaitPair& b) {
+    return std::tuple(b.waits, b.fences, a.waiter_nth, a.awaited_nth) <
+           std::tuple(a.waits, a.fences, b.waiter_nth, b.awaited_nth);
+  });
+  return list;
+}
+
+std::vector<CostlyBlocks> costly_blocks(const Lives& lives, const ReportNames& names) {
+  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>, std::uint64_t> groups;
+  for (const Life& life : lives.blocks) {
+    if (life.waited_for) ++groups[{life.stack, life.stream, life.requested.count}];
+  }
+  std::vector<CostlyBlocks> list;
+  for (const auto& [key, waits] : groups) {
+    const auto& [stack, stream, requested] = key;
+    list.push_back({.stack = stack,
+                    .requested = Bytes{requested},
+                    .stream = stream_name(stream),
+                    .place = names.place(stack),
+                    .waits = waits});
+  }
+  std::stable_sort(list.begin(), list.end(), [](const CostlyBlocks& a, const CostlyBlocks& b) {
+    return a.waits != b.waits ? a.waits > b.waits : a.requested > b.requested;
+  });
+  return list;
+}
+
+}  // namespace weir

@@ -1,0 +1,71 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "command.h"
+#include "look/export.h"
+#include "look/load.h"
+#include "look/report.h"
+
+namespace weir {
+namespace {
+
+struct ReportCommand {
+  std::string file, at;
+  bool json = false;
+  ReportOptions options;
+};
+
+ExitCode run(ReportCommand command) {
+  const Result<Recording> recording = load(command.file);
+  if (!recording) {
+    fmt::print(stderr, "weir: {}\n", recording.error().message());
+    return ExitCode::bad_input;
+  }
+  if (!command.at.empty()) {
+    const Result<Nanoseconds> at = parse_moment(command.at, *recording);
+    if (!at) {
+      fmt::print(stderr, "weir: --at: {}\n", at.error().message());
+      return ExitCode::bad_input;
+    }
+    command.options.at = *at - recording->begin();
+  }
+  const Report report = report_of(*recording, command.options);
+  fmt::print("{}", command.json ? report_json(report) : report_text(report, command.options));
+  return ExitCode::ok;
+}
+
+constexpr const char* kFooter = R"(
+Examples:
+  weir report bench/traces/gnn.trace.gz
+  weir report --at 1.5s --top 20 run.weir
+  weir report --json run.weir | jq .peak_reserved.fragmentation
+
+docs/report.md defines every number. Exit codes: 0 all is well; 2 a bad file or command line.)";
+
+}  // namespace
+
+void add_report_command(CLI::App& app, ExitCode& exit_code) {
+  auto command = std::make_shared<ReportCommand>();
+  CLI::App* report = app.add_subcommand(
+      "report", "Say what made a program's peak of memory, what was held for nothing, and why");
+  report->add_option("FILE", command->file, "A recording, a snapshot or a trace")->required();
+  report->add_flag("--json", command->json, "Print JSON instead of text");
+  report->add_option("--top", command->options.top, "Most rows of a list")
+      ->check(CLI::Range(1, 1000000))
+      ->type_name("N")
+      ->capture_default_str();
+  report
+      ->add_option(
+          "--at", command->at,
+          "Look at this moment too: a time since the beginning (1.5s, 200ms, 300us), begin, "
+          "end, peak-live or peak-reserved")
+      ->type_name("MOMENT");
+  report->footer(kFooter);
+  report->callback([command, &exit_code] { exit_code = run(*command); });
+}
+
+}  // namespace weir
