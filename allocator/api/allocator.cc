@@ -10,6 +10,7 @@
 #include "api/device_slot.h"
 #include "api/open_device.h"
 #include "weir/log.h"
+#include "weir/snapshot.h"
 
 namespace weir {
 namespace {
@@ -43,6 +44,7 @@ void fence_on(DeviceSlot& slot, std::span<void* const> blocks, void* stream) {
 class Allocator::Impl {
  public:
   explicit Impl(Config config) : config_(std::move(config)) {
+    raise_unless_ok(config_.check());
     raise_unless_ok(configure_log(config_.log, config_.log_file));
   }
 
@@ -107,6 +109,38 @@ class Allocator::Impl {
                     fmt::format("{}: {} is no live block of this allocator", call, block));
   }
 
+  // On all devices, or on none.
+  void record_start(const std::string& path) {
+    const std::scoped_lock lock(opening_);
+    Status status;
+    for_each_open([&](DeviceSlot& slot) {
+      if (status.ok()) status = slot.recordings().check_can_start();
+    });
+    raise_unless_ok(status);
+    std::vector<DeviceSlot*> started;
+    for_each_open([&](DeviceSlot& slot) {
+      if (!status.ok()) return;
+      status = slot.recordings().start(path);
+      if (status.ok()) started.push_back(&slot);
+    });
+    if (!status.ok()) {
+      for (DeviceSlot* slot : started) (void)slot->recordings().stop();
+    }
+    raise_unless_ok(status);
+    record_to_ = path;
+  }
+
+  void record_stop() {
+    const std::scoped_lock lock(opening_);
+    record_to_.clear();
+    Status status;
+    for_each_open([&](DeviceSlot& slot) {
+      Status stopped = slot.recordings().stop();
+      if (status.ok()) status = std::move(stopped);
+    });
+    raise_unless_ok(status);
+  }
+
   template <class Function>
   void for_each_open(Function function) {
     for (const std::atomic<DeviceSlot*>& slot : slots_) {
@@ -134,7 +168,10 @@ class Allocator::Impl {
   DeviceSlot& open_now(int device) {
     const std::scoped_lock lock(opening_);
     const auto number = static_cast<std::size_t>(device);
-    if (owned_[number] == nullptr) set(device, value_or_raise(DeviceSlot::open(config_, device)));
+    if (owned_[number] != nullptr) return *owned_[number];
+    std::unique_ptr<DeviceSlot> slot = value_or_raise(DeviceSlot::open(config_, device));
+    if (!record_to_.empty()) raise_unless_ok(slot->recordings().start(record_to_));
+    set(device, std::move(slot));
     return *owned_[number];
   }
 
@@ -142,6 +179,7 @@ class Allocator::Impl {
   bool asks_for_current_ = false;                // constant once constructed
   std::vector<std::atomic<DeviceSlot*>> slots_;  // null: not opened yet
   std::mutex opening_;
+  std::string record_to_;  // guarded by opening_; where devices opened later record to, if at all
   std::vector<std::unique_ptr<DeviceSlot>> owned_;  // guarded by opening_ once constructed
 };
 
@@ -178,6 +216,8 @@ void* Allocator::allocate(Bytes bytes, void* stream, int device) {
   const Stream user = value_or_raise(slot.device().stream(stream));
   Result<void*> block = slot.heap().allocate(bytes, user);
   slot.checked_after("allocate");
+  if (!block.ok()) [[unlikely]]
+    slot.recordings().after_failure(block.error());
   return value_or_raise(std::move(block));
 }
 
@@ -249,6 +289,21 @@ Statistics Allocator::statistics(int device) const {
 }
 
 HeapSnapshot Allocator::snapshot(int device) const { return impl_->slot(device).heap().snapshot(); }
+
+void Allocator::write_snapshot(const std::string& path, int device) const {
+  raise_unless_ok(weir::write_snapshot(snapshot(device), path));
+}
+
+void Allocator::record_start(const std::string& path) { impl_->record_start(path); }
+void Allocator::record_stop() { impl_->record_stop(); }
+
+void Allocator::record_write(const std::string& path) {
+  impl_->for_each_open([&](DeviceSlot& slot) { raise_unless_ok(slot.recordings().write(path)); });
+}
+
+void Allocator::mark(std::string_view text) {
+  impl_->for_each_open([&](DeviceSlot& slot) { slot.recordings().mark(text); });
+}
 
 std::vector<std::string> Allocator::validate() const {
   std::vector<std::string> broken;

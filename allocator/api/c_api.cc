@@ -178,6 +178,30 @@ weir_status_t weir_validate(weir_allocator_t* allocator, size_t* broken) {
   });
 }
 
+weir_status_t weir_record_start(weir_allocator_t* allocator, const char* path) {
+  if (path == nullptr) return fail(WEIR_INVALID_ARGUMENT, "path is null");
+  return guarded_on(allocator, [&](weir::Allocator& weir) { weir.record_start(path); });
+}
+
+weir_status_t weir_record_stop(weir_allocator_t* allocator) {
+  return guarded_on(allocator, [](weir::Allocator& weir) { weir.record_stop(); });
+}
+
+weir_status_t weir_record_write(weir_allocator_t* allocator, const char* path) {
+  if (path == nullptr) return fail(WEIR_INVALID_ARGUMENT, "path is null");
+  return guarded_on(allocator, [&](weir::Allocator& weir) { weir.record_write(path); });
+}
+
+weir_status_t weir_record_mark(weir_allocator_t* allocator, const char* text) {
+  if (text == nullptr) return fail(WEIR_INVALID_ARGUMENT, "text is null");
+  return guarded_on(allocator, [&](weir::Allocator& weir) { weir.mark(text); });
+}
+
+weir_status_t weir_write_snapshot(weir_allocator_t* allocator, int32_t device, const char* path) {
+  if (path == nullptr) return fail(WEIR_INVALID_ARGUMENT, "path is null");
+  return guarded_on(allocator, [&](weir::Allocator& weir) { weir.write_snapshot(path, device); });
+}
+
 weir_status_t weir_sim_new_stream(weir_allocator_t* allocator, int32_t device, void** stream) {
   if (stream == nullptr) return fail(WEIR_INVALID_ARGUMENT, "stream is null");
   return guarded_on(allocator, [&](weir::Allocator& weir) {

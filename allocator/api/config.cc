@@ -96,6 +96,27 @@ bool assign_record(Config& config, std::string_view value) {
   return true;
 }
 
+bool assign_record_ring(Config& config, std::string_view value) {
+  const Result<Bytes> bytes = parse_bytes(value);
+  if (bytes.ok()) config.record_ring = *bytes;
+  return bytes.ok();
+}
+
+bool assign_record_signal(Config& config, std::string_view value) {
+  return assign_choice(config.record_signal, value,
+                       std::array{RecordSignal::none, RecordSignal::usr1, RecordSignal::usr2});
+}
+
+bool assign_record_stacks(Config& config, std::string_view value) {
+  return assign_choice(config.record_stacks, value,
+                       std::array{RecordStacks::none, RecordStacks::cpp});
+}
+
+bool assign_snapshot_on_oom(Config& config, std::string_view value) {
+  config.snapshot_on_oom = value;
+  return true;
+}
+
 bool assign_validate(Config& config, std::string_view value) {
   if (value != "0" && value != "1") return false;
   config.validate = value == "1";
@@ -121,12 +142,28 @@ constexpr std::array kSettings = {
             "What is logged. `debug` writes a line for every event.", assign_log},
     Setting{"WEIR_LOG_FILE", "a path", "",
             "The file that the log is appended to; standard error when not set.", assign_log_file},
-    Setting{"WEIR_RECORD", "a path; compressed when it ends in `.gz`", "",
-            "The trace file to write: every allocation, fence and deallocation, for `weir replay`. "
-            "Each device after the first writes a file of its own, with its number before the "
-            "extension "
-            "(`run.1.trace`).",
+    Setting{"WEIR_RECORD", "a path", "",
+            "The recording to write: everything that the heap does, for `weir replay` and the "
+            "other tools. Each device after the first writes a file of its own, with its number "
+            "before the extension (`run.1.weir`).",
             assign_record},
+    Setting{"WEIR_RECORD_RING", "a size (`64MiB`)", "0",
+            "Not zero: keep the latest events in so much memory on each device, and write them to "
+            "`WEIR_RECORD` when memory runs out, on `WEIR_RECORD_SIGNAL`, and at the end.",
+            assign_record_ring},
+    Setting{"WEIR_RECORD_SIGNAL", "`none`, `USR1` or `USR2`", "none",
+            "The signal that starts the recording, which the next one stops; each further "
+            "recording has a number (`run-2.weir`). With `WEIR_RECORD_RING`, the signal writes "
+            "what is kept.",
+            assign_record_signal},
+    Setting{"WEIR_RECORD_STACKS", "`none` or `cpp`", "none",
+            "Whether a recording says who asked for each block: `cpp` has the C++ and C functions, "
+            "at some microseconds an allocation.",
+            assign_record_stacks},
+    Setting{"WEIR_SNAPSHOT_ON_OOM", "a path; compressed when it ends in `.gz`", "",
+            "Where to write a snapshot each time that memory ran out, with a number "
+            "(`oom-1.json`); the first 16 times.",
+            assign_snapshot_on_oom},
     Setting{"WEIR_VALIDATE", "`0` or `1`", "0",
             "Check the whole heap after every call, and abort with the latest events when an "
             "invariant is broken. Slow: for finding errors in Weir itself.",
@@ -174,6 +211,15 @@ std::string_view name_of(ReusePolicy policy) {
   return "unknown";
 }
 
+std::string_view name_of(RecordSignal signal) {
+  if (signal == RecordSignal::none) return "none";
+  return signal == RecordSignal::usr1 ? "USR1" : "USR2";
+}
+
+std::string_view name_of(RecordStacks stacks) {
+  return stacks == RecordStacks::none ? "none" : "cpp";
+}
+
 Bytes MemoryLimit::on_device_with(Bytes total) const {
   if (bytes > 0_B || share == 0) return bytes;
   // At least a byte: zero would say that there is no limit.
@@ -203,6 +249,19 @@ Result<Config> Config::from_pairs(std::span<const Pair> pairs) {
     if (Status status = config.set(name, value); !status.ok()) return std::move(status).error();
   }
   return config;
+}
+
+Status Config::check() const {
+  const auto needs_file = [](std::string_view name) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("{} is set, and WEIR_RECORD is not: set WEIR_RECORD to the file that "
+                             "is to be written",
+                             name)};
+  };
+  if (!record.empty()) return {};
+  if (record_ring > 0_B) return needs_file("WEIR_RECORD_RING");
+  if (record_signal != RecordSignal::none) return needs_file("WEIR_RECORD_SIGNAL");
+  return {};
 }
 
 Status Config::set(std::string_view name, std::string_view value) {

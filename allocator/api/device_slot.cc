@@ -34,40 +34,23 @@ Result<std::unique_ptr<DeviceSlot>> DeviceSlot::open(const Config& config, int n
   std::unique_ptr<DeviceSlot> slot(new DeviceSlot);
   slot->device_ = &device;
   slot->validates_ = config.validate;
-  if (Status status = slot->listen(config, number); !status.ok()) return std::move(status).error();
+  slot->listen(config);
   if (Status status = slot->make_heap(config); !status.ok()) return std::move(status).error();
+  slot->recordings_ = std::make_unique<Recordings>(device, *slot->heap_, config, number);
+  if (Status status = slot->recordings_->begin(); !status.ok()) return std::move(status).error();
   if (log_enabled(LogLevel::info)) {
     log(LogLevel::info, fmt::format("device {}: {}", number, device.name()));
   }
   return slot;
 }
 
-DeviceSlot::~DeviceSlot() {
-  heap_.reset();
-  if (recorder_ == nullptr) return;
-  if (const Status status = recorder_->close(); !status.ok()) {
-    log(LogLevel::error, status.error().message());
-  } else if (recorder_->dropped() > 0) {
-    log(LogLevel::warn, fmt::format("the recording lacks {} events, which came faster than they "
-                                    "could be written",
-                                    recorder_->dropped()));
-  }
-}
-
-Status DeviceSlot::listen(const Config& config, int number) {
+void DeviceSlot::listen(const Config& config) {
   if (log_enabled(LogLevel::warn)) sinks_.add(std::make_unique<LogSink>());
   if (config.validate) {
     auto story = std::make_unique<StorySink>(kStoryEvents);
     story_ = story.get();
     sinks_.add(std::move(story));
   }
-  if (!config.record.empty()) {
-    auto recorder = TraceRecorder::open(record_path(config.record, number));
-    if (!recorder.ok()) return std::move(recorder).error();
-    recorder_ = recorder.value().get();
-    sinks_.add(std::move(recorder).value());
-  }
-  return {};
 }
 
 Status DeviceSlot::make_heap(const Config& config) {
@@ -89,13 +72,6 @@ void DeviceSlot::abort_if_broken(std::string_view call) {
   text += "The latest events, oldest first:\n" + story_->tell();
   std::fputs(text.c_str(), stderr);
   std::abort();
-}
-
-std::string record_path(const std::string& path, int number) {
-  if (number == 0) return path;
-  const std::size_t name = path.find_last_of('/') + 1;  // npos + 1 is 0
-  const std::size_t dot = std::min(path.find('.', name + 1), path.size());
-  return fmt::format("{}.{}{}", path.substr(0, dot), number, path.substr(dot));
 }
 
 }  // namespace weir

@@ -45,6 +45,8 @@ struct Block {
   Block* before = nullptr;
   Block* after = nullptr;
   State state = State::free;
+  // When it was allocated, in ns of the device's clock; 0: it was not recorded. 28 months' worth.
+  std::uint64_t allocated_at : 56 = 0;
 
   Range range() const { return {begin, size}; }
   Address end() const { return begin + size; }

@@ -19,18 +19,15 @@
 namespace weir {
 namespace {
 
-// No device has more: what is asked where the driver does not say how much there is.
-constexpr Bytes kMostBytes = 1024_TiB;
-
 // The limit is the budget's, which pools share.
 HeapOptions of_pages(HeapOptions options) {
   options.limit = 0_B;
   return options;
 }
 
-Bytes total_memory(Device& device) {
+Bytes total_memory(Device& device, Bytes unknown) {
   const Result<MemoryInfo> info = device.memory_info();
-  return info ? info->total : kMostBytes;
+  return info ? info->total : unknown;
 }
 
 std::uint64_t next_number() {
@@ -67,7 +64,7 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
       timelines_(device, observer_, &routes_open_),
       pages_(device, timelines_, observer_, addresses_, budget_, of_pages(options),
              [this](Bytes wanted) { return spare_of_pools(wanted); }),
-      device_bytes_(total_memory(device)) {
+      device_bytes_(total_memory(device, kMostBytes)) {
   owners_.reset(static_cast<StreamHeap**>(std::calloc(kMostHeaps + 1, sizeof(void*))));
   if (owners_ == nullptr) throw std::bad_alloc();
 }
@@ -90,7 +87,9 @@ Result<StreamHeap*> DeviceHeap::Impl::heap_of(Stream stream) {
   }
   // A heap whose stream is gone serves the next one: its addresses and mappings are not lost.
   for (const std::unique_ptr<StreamHeap>& heap : heaps_) {
-    if (heap->pool() == nullptr && heap->adopt(stream)) return by_stream_[stream.id] = heap.get();
+    if (heap->pool() != nullptr || !heap->adopt(stream)) continue;
+    heap->announce(0);
+    return by_stream_[stream.id] = heap.get();
   }
   if (heaps_.size() >= kMostHeaps) {
     return Error(ErrorCode::out_of_memory,
@@ -103,6 +102,7 @@ Result<StreamHeap*> DeviceHeap::Impl::heap_of(Stream stream) {
       std::make_unique<StreamHeap>(id, stream, pages_, timelines_, observer_, hoards_));
   StreamHeap* const heap = heaps_.back().get();
   if (routed()) heap->allow_short_ways(false);
+  heap->announce(0);
   owners_[AddressMap::owner_of(id)] = heap;
   return by_stream_[stream.id] = heap;
 }
@@ -126,6 +126,7 @@ Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, Status& statu
 
 Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
   if (bytes == 0_B) return nullptr;
+  observer_.note_stack();
   // Refused before anything is rounded or reserved.
   if (bytes > device_bytes_) [[unlikely]]
     return out_of_memory(bytes, stream);
@@ -329,140 +330,6 @@ void DeviceHeap::Impl::on_out_of_memory(OutOfMemoryCallback callback) {
   callbacks_.push_back(std::move(callback));
 }
 
-// With every heap's lock held: as of one moment.
-template <class Function>
-void DeviceHeap::Impl::at_one_moment(Function&& function) const WEIR_NO_THREAD_ANALYSIS {
-  const std::shared_lock registry(heaps_mutex_);
-  const std::vector<StreamHeap*> heaps = heaps_in_order();
-  for (StreamHeap* heap : heaps) heap->lock();
-  function();
-  for (StreamHeap* heap : heaps) heap->unlock();
-}
-
-Statistics DeviceHeap::Impl::statistics() const {
-  Statistics all;
-  at_one_moment([&]() WEIR_NO_THREAD_ANALYSIS {
-    std::vector<HeapStatistics> heaps;
-    for (const auto& heap : heaps_) heaps.push_back(heap->statistics_locked());
-    all = observer_.fold().combine(std::move(heaps));
-  });
-  return all;
-}
-
-void DeviceHeap::Impl::reset_peaks() {
-  const std::shared_lock lock(heaps_mutex_);
-  for (const std::unique_ptr<StreamHeap>& heap : heaps_) heap->reset_peaks();
-  observer_.fold().reset_peaks();
-}
-
-HeapSnapshot DeviceHeap::Impl::snapshot() const {
-  HeapSnapshot snapshot;
-  const std::vector<std::shared_ptr<PoolHeap>> pools = this->pools();
-  at_one_moment([&]() WEIR_NO_THREAD_ANALYSIS {
-    for (const auto& heap : heaps_) {
-      heap->give_back_kept();
-      heap->list_blocks(snapshot.blocks);
-    }
-    snapshot.pages = pages_.pages();
-    for (const std::shared_ptr<PoolHeap>& pool : pools) {
-      const std::vector<PageInfo> more = pool->pages().pages();
-      snapshot.pages.insert(snapshot.pages.end(), more.begin(), more.end());
-    }
-  });
-  std::sort(snapshot.pages.begin(), snapshot.pages.end(),
-            [](const PageInfo& a, const PageInfo& b) { return a.page < b.page; });
-  std::sort(snapshot.blocks.begin(), snapshot.blocks.end(),
-            [](const BlockInfo& a, const BlockInfo& b) { return a.address < b.address; });
-  return snapshot;
-}
-
-namespace {
-
-// Calls look(totals, pages) of all of `heaps` together, while nothing can change them. Pools' come
-// last, as their locks are taken before the device heap's own: they are locked from the back.
-template <class Look>
-void hold_still(std::span<const PageHeap* const> heaps, PageHeap::Totals totals,
-                std::vector<PageInfo> pages, Look&& look) {
-  if (heaps.empty()) return look(totals, pages);
-  heaps.back()->hold_still([&](const PageHeap::Totals& more, const std::vector<PageInfo>& others) {
-    totals.total += more.total;
-    totals.leased += more.leased;
-    totals.used += more.used;
-    totals.mappings += more.mappings;
-    pages.insert(pages.end(), others.begin(), others.end());
-    hold_still(heaps.first(heaps.size() - 1), totals, std::move(pages), look);
-  });
-}
-
-}  // namespace
-
-std::vector<std::string> DeviceHeap::Impl::validate() const {
-  std::vector<std::string> broken;
-  const auto add = [&](const std::vector<std::string>& more) {
-    broken.insert(broken.end(), more.begin(), more.end());
-  };
-  const std::vector<std::shared_ptr<PoolHeap>> pools = this->pools();
-  for (const std::shared_ptr<PoolHeap>& pool : pools) add(pool->validate());
-  at_one_moment([&]() WEIR_NO_THREAD_ANALYSIS {
-    std::unordered_map<const PoolHeap*, std::vector<Range>> runs;  // null: the device heap's own
-    std::vector<HeapStatistics> heaps;
-    for (const auto& heap : heaps_) {
-      add(heap->validate(runs[heap->pool()]));
-      heaps.push_back(heap->statistics_locked());
-    }
-    add(pages_.validate(runs[nullptr]));
-    for (const std::shared_ptr<PoolHeap>& pool : pools)
-      add(pool->pages().validate(runs[pool.get()]));
-    add(timelines_.validate());
-    add(validate_registry());
-    std::vector<const PageHeap*> each{&pages_};
-    for (const std::shared_ptr<PoolHeap>& pool : pools) each.push_back(&pool->pages());
-    hold_still(
-        each, {}, {}, [&](const PageHeap::Totals& totals, const std::vector<PageInfo>& pages) {
-          add(validate_statistics(observer_.fold().combine(std::move(heaps)), totals, pages));
-        });
-  });
-  return broken;
-}
-
-std::vector<std::string> DeviceHeap::Impl::validate_registry() const {
-  std::vector<std::string> broken;
-  for (const auto& [stream, heap] : by_stream_) {
-    if (heap->pool() != nullptr || heap->id().value >= heaps_.size() ||
-        heaps_[heap->id().value].get() != heap || !heap->serves(stream)) {
-      broken.push_back("stream " + std::to_string(stream) + ": its heap serves another");
-    }
-  }
-  for (const auto& heap : heaps_) {
-    if (owners_[AddressMap::owner_of(heap->id())] != heap.get()) {
-      broken.push_back("heap " + std::to_string(heap->id().value) + ": found by another's number");
-    }
-  }
-  return broken;
-}
-
-std::vector<std::string> DeviceHeap::Impl::validate_statistics(const Statistics& all,
-                                                               const PageHeap::Totals& totals,
-                                                               const std::vector<PageInfo>& pages) {
-  std::vector<std::string> broken;
-  const auto same = [&](const char* name, std::uint64_t counted, std::uint64_t actual) {
-    if (counted == actual) return;
-    broken.push_back(std::string("statistics: ") + name + " is " + std::to_string(counted) +
-                     ", a recount gives " + std::to_string(actual));
-  };
-  same("reserved_bytes", all.reserved_bytes.current, totals.total.count);
-  same("leased_bytes", all.leased_bytes.current, totals.leased.count);
-  same("mappings", all.mappings.current, totals.mappings);
-  Bytes mapped;
-  for (const PageInfo& page : pages) mapped += page.bytes * page.mappings;
-  same("pages", all.pages.current, pages.size());
-  same("mapped_bytes", all.mapped_bytes.current, mapped.count);
-  Bytes leased;
-  for (const HeapStatistics& heap : all.heaps) leased += Bytes{heap.leased_bytes.current};
-  same("the sum of the heaps' leased_bytes", leased.count, totals.leased.count);
-  return broken;
-}
-
 DeviceHeap::DeviceHeap(Device& device, HeapOptions options, EventSink* sink)
     : impl_(std::make_unique<Impl>(device, options, sink)) {}
 DeviceHeap::~DeviceHeap() = default;
@@ -502,6 +369,8 @@ void DeviceHeap::on_out_of_memory(OutOfMemoryCallback callback) {
 Statistics DeviceHeap::statistics() const { return impl_->statistics(); }
 void DeviceHeap::reset_peaks() { impl_->reset_peaks(); }
 HeapSnapshot DeviceHeap::snapshot() const { return impl_->snapshot(); }
+void DeviceHeap::start_recording(EventSink& sink) { impl_->start_recording(sink); }
+bool DeviceHeap::stop_recording(EventSink& sink) { return impl_->stop_recording(sink); }
 std::vector<std::string> DeviceHeap::validate() const { return impl_->validate(); }
 
 }  // namespace weir

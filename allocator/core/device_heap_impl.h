@@ -46,6 +46,8 @@ class DeviceHeap::Impl {
   Statistics statistics() const;
   void reset_peaks();
   HeapSnapshot snapshot() const;
+  void start_recording(EventSink& sink);
+  bool stop_recording(EventSink& sink);
   std::vector<std::string> validate() const;
   Result<Bytes> trim(Bytes keep);
   void set_limit(Bytes limit);
@@ -67,6 +69,8 @@ class DeviceHeap::Impl {
 
  private:
   friend struct TestAccess;
+  // No device has more: what is asked where the driver does not say how much there is.
+  static constexpr Bytes kMostBytes = 1024_TiB;
   // As many as AddressMap can tell apart.
   static constexpr std::size_t kMostHeaps = 65'000;
 
@@ -111,6 +115,12 @@ class DeviceHeap::Impl {
   Error out_of_memory(Bytes bytes, Stream stream);
   template <class Function>
   void at_one_moment(Function&& function) const;
+  template <class Look>
+  void with_pages(const std::vector<std::shared_ptr<PoolHeap>>& pools, Look&& look) const;
+  template <class Function>
+  void with_all_held(Function&& function);
+  void list_heaps(HeapSnapshot& snapshot) const WEIR_NO_THREAD_ANALYSIS;  // at one moment
+  std::vector<Event> as_events(const HeapSnapshot& snapshot) const;
   std::vector<std::string> validate_registry() const WEIR_NO_THREAD_ANALYSIS;  // at one moment
   static std::vector<std::string> validate_statistics(const Statistics& all,
                                                       const PageHeap::Totals& totals,

@@ -65,6 +65,7 @@ Result<StreamHeap*> DeviceHeap::Impl::new_pool_heap(PoolHeap& pool, Stream strea
   heaps_.push_back(std::make_unique<StreamHeap>(id, stream, pool.pages(), pool.timelines(),
                                                 observer_, pool.hoards(), &pool));
   StreamHeap* const heap = heaps_.back().get();
+  heap->announce(pool.id());
   owners_[AddressMap::owner_of(id)] = heap;
   return heap;
 }

@@ -16,7 +16,9 @@ PoolHeap::PoolHeap(std::uint64_t id, Home home, const HeapOptions& options)
       device_(home_.device),
       timelines_(device_, home_.observer),
       pages_(device_, timelines_, home_.observer, home_.addresses, home_.budget, options,
-             home_.source) {}
+             home_.source) {
+  say(EventKind::pool_open);
+}
 
 Result<StreamHeap*> PoolHeap::heap_of(Stream stream) {
   if (const auto known = heaps_.find(stream.id); known != heaps_.end()) return known->second;
@@ -25,7 +27,10 @@ Result<StreamHeap*> PoolHeap::heap_of(Stream stream) {
   Result<StreamHeap*> heap =
       spare == retired_.end() ? home_.new_heap(*this, stream) : Result<StreamHeap*>(*spare);
   if (!heap) return heap;
-  if (spare != retired_.end()) retired_.erase(spare);
+  if (spare != retired_.end()) {
+    retired_.erase(spare);
+    (*heap)->announce(id());
+  }
   heaps_[stream.id] = *heap;
   streams_.push_back(stream);
   return heap;
@@ -110,6 +115,7 @@ Status PoolHeap::begin_capture() {
   // So that the capture can have them, however fast the device is.
   if (Status waited = home_.pages.wait_for_idle_pages(); !waited) return waited;
   capturing_ = true;
+  say(EventKind::capture_begin);
   device_.begin();
   pages_.keep_what_is_used(true);
   return {};
@@ -128,6 +134,7 @@ void PoolHeap::end_capture(bool keep) {
   if (!capturing_) return;
   forget_captured_time();
   capturing_ = false;
+  say(EventKind::capture_end);
   pages_.settle_kept(keep);
   graphs_ += keep ? 1 : 0;
   in_this_capture_.clear();
@@ -195,6 +202,7 @@ Status PoolHeap::retire(Stream stream) {
 void PoolHeap::close() {
   const MutexLock lock(mutex_);
   closed_ = true;
+  say(EventKind::pool_close);
   if (!capturing_) (void)give_back_pages_locked();
 }
 
@@ -242,7 +250,11 @@ void PoolHeap::reopen(std::uint64_t id, Bytes limit) {
   launches_.clear();
   users_.clear();
   pages_.set_limit(limit);
+  say(EventKind::pool_open);
+  for (const auto& [stream, heap] : heaps_) heap->announce(id);
 }
+
+void PoolHeap::say(EventKind kind) const { home_.observer.emit(Event{.kind = kind, .pool = id()}); }
 
 GraphPoolStatistics PoolHeap::statistics() const {
   const MutexLock lock(mutex_);

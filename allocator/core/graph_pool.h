@@ -84,12 +84,19 @@ class PoolHeap {
   GraphPoolStatistics statistics() const;
   std::vector<std::string> validate() const;
 
+  // For what is said of the whole as of one moment.
+  void lock() WEIR_ACQUIRE(mutex_) { mutex_.lock(); }
+  void unlock() WEIR_RELEASE(mutex_) { mutex_.unlock(); }
+  bool capturing_locked() const WEIR_REQUIRES(mutex_) { return capturing_; }
+  bool closed_locked() const WEIR_REQUIRES(mutex_) { return closed_; }
+
  private:
   Result<StreamHeap*> heap_of(Stream stream) WEIR_REQUIRES(mutex_);
   std::uint64_t live_blocks() const WEIR_REQUIRES(mutex_);
   void forget_captured_time() WEIR_REQUIRES(mutex_);
   void note_eager_work(const StreamHeap& heap, Address block) WEIR_REQUIRES(mutex_);
   void note_reserved() WEIR_REQUIRES(mutex_);
+  void say(EventKind kind) const;
   bool give_back_pages_locked() WEIR_REQUIRES(mutex_);
 
   std::atomic<std::uint64_t> id_;

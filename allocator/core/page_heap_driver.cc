@@ -371,8 +371,15 @@ std::vector<PageInfo> PageHeap::pages() const {
 std::vector<PageInfo> PageHeap::pages_locked() const {
   std::vector<PageInfo> pages;
   for (const auto& [id, page] : table_.pages()) {
-    pages.push_back({PageId{id}, page.size, page.used, page.lease,
-                     static_cast<std::uint32_t>(page.mappings.size())});
+    pages.push_back({PageId{id},
+                     page.size,
+                     page.used,
+                     page.lease,
+                     static_cast<std::uint32_t>(page.mappings.size()),
+                     {}});
+    for (const Mapping& mapping : page.mappings) {
+      pages.back().mapped_at.push_back({mapping.at, mapping.heap});
+    }
   }
   std::sort(pages.begin(), pages.end(),
             [](const PageInfo& a, const PageInfo& b) { return a.page < b.page; });

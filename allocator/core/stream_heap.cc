@@ -14,8 +14,8 @@ StreamHeap::StreamHeap(HeapId id, Stream stream, PageHeap& pages, Timelines& tim
       timelines_(timelines),
       observer_(observer),
       hoards_(hoards),
-      recording_(observer.recording()),
       graph_pool_(pool),
+      recording_(observer.recording()),
       fold_(observer.fold(), id, stream.id),
       slabs_(pool_),
       stream_(stream),
@@ -364,12 +364,13 @@ void StreamHeap::give_back_all(Hoards<StreamHeap>& hoards) WEIR_NO_THREAD_ANALYS
   }
 }
 
-void StreamHeap::record(EventKind kind, const Block& block) {
-  observer_.record(fold_, Event{.kind = kind,
-                                .stream = stream_.id,
-                                .address = block.begin,
-                                .bytes = block.size,
-                                .requested = block.requested});
+void StreamHeap::record(EventKind kind, Block& block) {
+  const Nanoseconds time = observer_.record(fold_, Event{.kind = kind,
+                                                         .stream = stream_.id,
+                                                         .address = block.begin,
+                                                         .bytes = block.size,
+                                                         .requested = block.requested});
+  if (kind == EventKind::allocate) block.allocated_at = static_cast<std::uint64_t>(time.count);
 }
 
 BlockInfo StreamHeap::info(const Block& block) const {
@@ -387,12 +388,6 @@ std::optional<Stream> StreamHeap::stream_of(Address block) const {
   const MutexLock lock(mutex_);
   if (live_at(block) == nullptr) return std::nullopt;
   return stream_;
-}
-
-void StreamHeap::list_blocks(std::vector<BlockInfo>& blocks) const {
-  for_each_block([&](const Block& block) WEIR_REQUIRES(mutex_) {
-    if (block.state == Block::State::live) blocks.push_back(info(block));
-  });
 }
 
 void StreamHeap::reset_peaks() {

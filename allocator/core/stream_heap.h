@@ -77,6 +77,8 @@ class StreamHeap {
   void close();
   // Serves another stream from now on, if it is closed and has no blocks.
   bool adopt(Stream stream);
+  // Says that it serves its stream from now on: for the pool of that id, or (0) for none.
+  void announce(std::uint64_t pool);
   // The same stream in another world (eager, or captured): serves requests that name `as`, whose
   // work is ordered by the timeline of `as`. Whoever might still use free memory is done.
   void move_to(Stream as);
@@ -95,6 +97,12 @@ class StreamHeap {
   HeapStatistics statistics_locked() const WEIR_REQUIRES(mutex_) { return fold_.statistics(); }
   bool serves(std::uint64_t stream) const WEIR_REQUIRES(mutex_) { return serves_ == stream; }
   void list_blocks(std::vector<BlockInfo>& blocks) const WEIR_REQUIRES(mutex_);
+  // The stream that it serves, or served last: whether it does.
+  std::pair<std::uint64_t, bool> stream_locked() const WEIR_REQUIRES(mutex_) {
+    return {stream_.id, serves_ != kNoStream};
+  }
+  // Whether every allocation and deallocation is passed on; then there is no short way.
+  void set_recording(bool recording) WEIR_REQUIRES(mutex_);
   bool give_back_kept() WEIR_REQUIRES(mutex_) {
     if (kept_ == 0) return false;
     while (kept_ > 0) give_back(at_hand_[--kept_]);
@@ -155,7 +163,7 @@ class StreamHeap {
   }
   PageHeap::Owner owner() WEIR_REQUIRES(mutex_);
   BlockInfo info(const Block& block) const WEIR_REQUIRES(mutex_);
-  void record(EventKind kind, const Block& block) WEIR_REQUIRES(mutex_);
+  void record(EventKind kind, Block& block) WEIR_REQUIRES(mutex_);
   void validate_block(const Block& block, std::vector<std::string>& broken) const
       WEIR_REQUIRES(mutex_);
 
@@ -164,7 +172,6 @@ class StreamHeap {
   Timelines& timelines_;
   Observer& observer_;
   Hoards<StreamHeap>& hoards_;
-  const bool recording_;
   PoolHeap* const graph_pool_;
 
   alignas(64) mutable Mutex mutex_;
@@ -173,6 +180,7 @@ class StreamHeap {
   std::uint64_t short_stream_ WEIR_GUARDED_BY(mutex_);
   std::uint32_t short_room_ WEIR_GUARDED_BY(mutex_);
   bool short_ways_ WEIR_GUARDED_BY(mutex_) = true;
+  bool recording_ WEIR_GUARDED_BY(mutex_);
   std::uint32_t kept_ WEIR_GUARDED_BY(mutex_) = 0;
   std::array<Block*, kMostAtHand> at_hand_
       WEIR_GUARDED_BY(mutex_);      // the first kept_, oldest first

@@ -240,6 +240,14 @@ void StatisticsFold::on_event(const Event& event) {
     case EventKind::out_of_memory:
       device_.on_event(event);
       return;
+    case EventKind::pool_open:
+    case EventKind::pool_close:
+    case EventKind::capture_begin:
+    case EventKind::capture_end:
+      return;
+    case EventKind::heap_open:
+      heaps_.try_emplace(event.heap, device_, event.heap, event.stream);
+      return;
     default:
       heaps_.try_emplace(event.heap, device_, event.heap, 0).first->second.on_event(event);
   }

@@ -22,6 +22,7 @@ void add_all(const Context& context) {
   add_fenced(context);
   add_find(context);
   add_batches(context);
+  add_recorded(context);
 }
 
 // Takes "--quick" out of the arguments.

@@ -36,6 +36,7 @@ void add_handoff(const Context& context);
 void add_fenced(const Context& context);
 void add_find(const Context& context);
 void add_batches(const Context& context);
+void add_recorded(const Context& context);
 
 using Body = std::function<void(benchmark::State&)>;
 void add(const Context& context, const std::string& name, Body body);

@@ -17,7 +17,7 @@
 
 namespace weir::bench {
 
-class NullDevice final : public Device {
+class NullDevice : public Device {
  public:
   // The handle of stream `number`, from 0.
   static void* stream_handle(int number);

@@ -249,29 +249,12 @@ TEST(AllocatorConfig, ALimitMayBeAShareOfTheDevice) {
   EXPECT_LE(device.physical_bytes(), 64_MiB);
 }
 
-TEST(AllocatorConfig, RecordsWhatItIsAskedToRecord) {
-  const std::string path =
-      ::testing::TempDir() + "weir_allocator_test." + std::to_string(getpid()) + ".trace";
-  {
-    SimDevice device;
-    Config config = quiet();
-    config.record = path;
-    Allocator allocator(device, config);
-    void* const stream = device.new_stream().handle;
-    allocator.deallocate(allocator.allocate(1000_B, stream));
-  }
-  std::ifstream file(path);
-  const std::string trace{std::istreambuf_iterator<char>(file), {}};
-  EXPECT_THAT(trace, AllOf(HasSubstr("# {"), HasSubstr("\na "), HasSubstr("\nr ")));
-  std::remove(path.c_str());
-}
-
 TEST(AllocatorConfig, ARecordingThatCannotBeWrittenIsAnErrorThatNamesIt) {
   SimDevice device;
   Config config = quiet();
-  config.record = "/proc/no such folder/a.trace";
+  config.record = "/proc/no such folder/a.weir";
   EXPECT_THAT(thrown_by<Exception>([&] { Allocator allocator(device, config); }),
-              HasSubstr("/proc/no such folder/a.trace"));
+              HasSubstr("/proc/no such folder/a.weir"));
 }
 
 TEST(AllocatorConfig, ValidatesAfterEveryCallWhenAsked) {

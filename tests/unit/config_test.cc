@@ -131,7 +131,7 @@ TEST(Config, TheDocumentedDefaultsAreTheDefaults) {
     EXPECT_EQ(*config, Config{}) << row;
     ++rows;
   }
-  EXPECT_EQ(rows, 7);
+  EXPECT_EQ(rows, 11);
 }
 
 TEST(Config, TheDocumentHasExactlyTheseRows) {

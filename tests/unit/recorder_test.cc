@@ -1,118 +1,137 @@
+#include "weir/recorder.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <fstream>
-#include <sstream>
+#include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "observe/event_ring.h"
-#include "replay/trace_reader.h"
-#include "weir/trace_recorder.h"
+#include "tests/unit/recording_fixture.h"
 
 namespace weir {
 namespace {
 
+using test::allocated;
+using test::event;
+using test::freed;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
-Event event(EventKind kind, std::uint64_t address, Nanoseconds time, std::uint64_t stream = 40) {
-  Event event;
-  event.kind = kind;
-  event.address = Address{address};
-  event.time = time;
-  event.stream = stream;
-  return event;
-}
+using RecorderFile = test::RecordingFiles;
 
-Event allocated(std::uint64_t address, Bytes requested, Nanoseconds time, std::uint64_t stream) {
-  Event allocate = event(EventKind::allocate, address, time, stream);
-  allocate.requested = requested;
-  allocate.bytes = round_up(requested, kGrain);
-  return allocate;
-}
-
-class Recorder : public ::testing::Test {
- protected:
-  std::string path_ = testing::TempDir() + "recorder_test." + std::to_string(getpid()) + ".trace";
-
-  std::unique_ptr<TraceRecorder> open(TraceRecorderOptions options = {}) {
-    Result<std::unique_ptr<TraceRecorder>> recorder = TraceRecorder::open(path_, options);
-    EXPECT_TRUE(recorder.ok());
-    return *std::move(recorder);
-  }
-  std::string text() const {
-    std::ostringstream all;
-    all << std::ifstream(path_).rdbuf();
-    return all.str();
-  }
-};
-
-TEST_F(Recorder, WritesTheTraceFormat) {
+TEST_F(RecorderFile, HoldsEveryFieldOfEveryKind) {
+  std::vector<Event> events;
+  events.push_back({.kind = EventKind::pool_open, .time = 1_ns, .pool = 3});
+  events.push_back({.kind = EventKind::heap_open, .heap = {7}, .time = 2_ns, .stream = 40});
+  events.push_back({.kind = EventKind::create, .page = {9}, .time = 3_ns, .bytes = 2_MiB});
+  events.push_back({.kind = EventKind::map,
+                    .heap = {7},
+                    .page = {9},
+                    .time = 4_ns,
+                    .address = {std::uint64_t{1} << 46},
+                    .bytes = 2_MiB});
+  events.push_back(
+      {.kind = EventKind::lease, .heap = {7}, .page = {9}, .time = 4_ns, .bytes = 2_MiB});
+  Event block = allocated(std::uint64_t{1} << 46, 700_B, 5_ns, 40);
+  block.heap = HeapId{7};
+  events.push_back(block);
+  events.push_back({.kind = EventKind::fence,
+                    .heap = {7},
+                    .time = 6_ns,
+                    .stream = 40,
+                    .other = 41,
+                    .address = block.address,
+                    .sequence = {~std::uint64_t{0}}});
+  events.push_back(freed(block, 1_ms));
+  events.push_back({.kind = EventKind::stream_wait,
+                    .heap = {7},
+                    .time = 1_ms,
+                    .stream = 40,
+                    .other = 41,
+                    .sequence = {12}});
+  events.push_back({.kind = EventKind::host_wait,
+                    .time = 2_ms,
+                    .other = 41,
+                    .sequence = {13},
+                    .duration = 5_us});
+  events.push_back({.kind = EventKind::capture_begin, .time = 2_ms, .pool = 3});
+  events.push_back({.kind = EventKind::capture_end, .time = 3_ms, .pool = 3});
+  events.push_back(
+      {.kind = EventKind::unlease, .heap = {7}, .page = {9}, .time = 3_ms, .bytes = 2_MiB});
+  events.push_back({.kind = EventKind::unmap,
+                    .page = {9},
+                    .time = 3_ms,
+                    .address = {std::uint64_t{1} << 46},
+                    .bytes = 2_MiB});
+  events.push_back({.kind = EventKind::release, .page = {9}, .time = 3_ms, .bytes = 2_MiB});
+  events.push_back({.kind = EventKind::trim, .time = 4_ms, .bytes = 2_MiB});
+  events.push_back(
+      {.kind = EventKind::out_of_memory, .time = 5_ms, .stream = 40, .requested = 1_TiB});
+  events.push_back({.kind = EventKind::pool_close, .time = 6_ms, .pool = 3});
+  ASSERT_EQ(events.size(), static_cast<std::size_t>(kEventKinds));
   {
-    const auto recorder = open({.workload = "a \"quoted\" name"});
-    recorder->on_event(allocated(0x1000, 700_B, 5_us, 40));
-    recorder->on_event(allocated(0x2000, 64_B, 6_us, 12));
-    Event fence = event(EventKind::fence, 0x1000, 7_us, 0);
-    fence.other = 12;
-    recorder->on_event(fence);
-    recorder->on_event(event(EventKind::create, 0, 8_us));  // not part of the format
-    recorder->on_event(event(EventKind::deallocate, 0x1000, 9_us, 40));
-    Event wait = event(EventKind::stream_wait, 0, 9_us, 40);
-    wait.other = 12;
-    recorder->on_event(wait);
-    recorder->on_event(allocated(0x1000, 800_B, 10_us, 40));  // the address again: a new block
-    Event out = event(EventKind::out_of_memory, 0, 11_us, 12);
-    out.requested = 1_GiB;
-    recorder->on_event(out);
+    const auto recorder =
+        open({.program = "a program", .device = "a device", .device_bytes = 80_GiB});
+    for (const Event& each : events) recorder->on_event(each);
+    recorder->mark(4_ms, "halfway");
   }
-  const std::string written = text();
-  EXPECT_THAT(written, HasSubstr("{\"workload\": \"a \\\"quoted\\\" name\""));
-  EXPECT_EQ(written.substr(written.find('\n') + 1),
-            "a 0 700 0 5\n"
-            "a 1 64 1 6\n"
-            "u 0 1 7\n"
-            "r 0 700 0 9\n"
-            "f 0 700 0 9\n"
-            "w 0 1 9\n"
-            "a 2 800 0 10\n"
-            "m out of memory: 1073741824 bytes on stream 1\n"
-            "# end: 7 events recorded, 0 dropped\n");
-  EXPECT_TRUE(parse_trace(written, "written").ok());
+  const Recording recording = read();
+  EXPECT_EQ(test::texts_of(recording.events), test::texts_of(events));
+  EXPECT_EQ(recording.source, path_);
+  EXPECT_EQ(recording.program, "a program");
+  EXPECT_EQ(recording.device, "a device");
+  EXPECT_EQ(recording.device_bytes, 80_GiB);
+  EXPECT_THAT(recording.marks, ElementsAre(RecordedMark{4_ms, "halfway"}));
+  EXPECT_EQ(recording.initial, 0u);
+  EXPECT_EQ(recording.dropped, 0u);
+  EXPECT_EQ(recording.damage, "");
 }
 
-TEST_F(Recorder, TimeInTheFileNeverGoesBack) {
+TEST_F(RecorderFile, NamesTheRunningProgram) {
+  open()->on_event(allocated(0x1000, 1_B, 1_us, 1));
+  EXPECT_THAT(read().program, HasSubstr("unit_recording"));
+}
+
+TEST_F(RecorderFile, TimeNeverGoesBack) {
   {
     const auto recorder = open();
     recorder->on_event(allocated(0x1000, 1_B, 9_us, 1));
     recorder->on_event(allocated(0x2000, 1_B, 8_us, 2));  // a thread that was slow to get here
   }
-  EXPECT_THAT(text(), HasSubstr("a 0 1 0 9\na 1 1 1 9\n"));
+  const Recording recording = read();
+  ASSERT_THAT(recording.events, SizeIs(2));
+  EXPECT_EQ(recording.events[1].time, 9_us);
 }
 
-TEST_F(Recorder, DropsAndCountsWhatComesWhileTheRingIsFull) {
-  constexpr std::uint64_t kBlocks = 200000;
-  std::uint64_t dropped = 0;
-  {
-    const auto recorder = open({.workload = "flood", .ring_events = 2});
-    for (std::uint64_t i = 0; i < kBlocks; ++i) {
-      recorder->on_event(allocated(0x1000 + 0x200 * (i % 64), 1_B, Nanoseconds{1}, 1));
-      recorder->on_event(event(EventKind::deallocate, 0x1000 + 0x200 * (i % 64), 1_ns, 1));
-    }
-    ASSERT_TRUE(recorder->close().ok());
-    dropped = recorder->dropped();
+TEST_F(RecorderFile, DropsAndCountsWhatComesWhileTheRingIsFull) {
+  constexpr std::uint64_t kBlocks = 200'000;
+  const auto recorder = open({.ring_events = 2});
+  for (std::uint64_t i = 0; i < kBlocks; ++i) {
+    const Event block = allocated(0x1000 + 0x200 * (i % 64), 1_B, Nanoseconds{1}, 1);
+    recorder->on_event(block);
+    recorder->on_event(freed(block, 1_ns));
   }
-  ASSERT_GT(dropped, 0u) << "the writer kept up with a ring of two events";
-  const std::string written = text();
-  EXPECT_THAT(written, HasSubstr("# end: " + std::to_string(2 * kBlocks - dropped) +
-                                 " events recorded, " + std::to_string(dropped) + " dropped\n"));
-  const Result<Trace> trace = parse_trace(written, "written");
-  EXPECT_TRUE(trace.ok()) << trace.error().message();
+  ASSERT_TRUE(recorder->close().ok());
+  ASSERT_GT(recorder->dropped(), 0u) << "the writer kept up with a ring of two events";
+  const Recording recording = read();
+  EXPECT_EQ(recording.dropped, recorder->dropped());
+  EXPECT_EQ(recording.damage, "");
+  bool live[64] = {};
+  for (const Event& each : recording.events) {
+    bool& block = live[(each.address.value - 0x1000) / 0x200];
+    EXPECT_NE(block, each.kind == EventKind::allocate) << "a block in the place of a live one";
+    block = each.kind == EventKind::allocate;
+  }
 }
 
-TEST_F(Recorder, KeepsEveryEventOfManyThreads) {
+TEST_F(RecorderFile, KeepsEveryEventOfManyThreadsInTheirOrder) {
   constexpr std::uint64_t kThreads = 4, kBlocks = 2000;
   {
     const auto recorder = open();
@@ -120,48 +139,158 @@ TEST_F(Recorder, KeepsEveryEventOfManyThreads) {
     for (std::uint64_t t = 0; t < kThreads; ++t) {
       threads.emplace_back([&recorder, t] {
         for (std::uint64_t i = 0; i < kBlocks; ++i) {
-          const std::uint64_t address = ((t + 1) << 32) + 0x200 * (i % 7);
-          recorder->on_event(allocated(address, Bytes{i + 1}, 1_us, t));
-          recorder->on_event(event(EventKind::deallocate, address, 1_us, t));
+          const Event block =
+              allocated(((t + 1) << 32) + 0x200 * (i % 7), Bytes{i % 500 + 1}, 1_us, t);
+          recorder->on_event(block);
+          recorder->on_event(freed(block, 1_us));
         }
       });
     }
     for (std::thread& thread : threads) thread.join();
   }
-  const Result<Trace> trace = parse_trace(text(), "written");
-  ASSERT_TRUE(trace.ok()) << trace.error().message();
-  EXPECT_EQ(trace->blocks.size(), kThreads * kBlocks);
-  EXPECT_EQ(trace->ops.size(), 2 * kThreads * kBlocks);
-  std::vector<std::uint64_t> next(kThreads, 1);  // each thread's blocks come in its own order
-  for (const TraceBlock& block : trace->blocks) {
-    EXPECT_EQ(block.bytes.count, next[block.stream]++);
+  const Recording recording = read();
+  EXPECT_EQ(recording.damage, "");
+  ASSERT_THAT(recording.events, SizeIs(2 * kThreads * kBlocks));
+  std::vector<std::uint64_t> seen(kThreads, 0);
+  for (const Event& each : recording.events) {
+    const std::uint64_t nth = seen[each.stream]++;
+    EXPECT_EQ(each.kind, nth % 2 == 0 ? EventKind::allocate : EventKind::deallocate);
+    EXPECT_EQ(each.requested.count, nth / 2 % 500 + 1);
   }
 }
 
-TEST_F(Recorder, CompressesWhenTheNameSaysSo) {
-  path_ += ".gz";
-  open()->on_event(allocated(0x1000, 1_B, 9_us, 1));
-  EXPECT_EQ(text().substr(0, 2), "\x1f\x8b");
-  const Result<Trace> trace = read_trace(path_);
-  ASSERT_TRUE(trace.ok()) << trace.error().message();
-  EXPECT_EQ(trace->blocks.size(), 1u);
+TEST_F(RecorderFile, IsThereSoonAndSoundWithoutAnEnd) {
+  const auto recorder = open();
+  recorder->on_event(allocated(0x1000, 1_B, 9_us, 1));
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (read().events.empty() && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  const Recording recording = read();
+  EXPECT_THAT(recording.events, SizeIs(1));
+  EXPECT_THAT(recording.damage, HasSubstr("the end is missing"));
 }
 
-TEST_F(Recorder, FileThatCannotBeOpenedIsNamed) {
-  const auto recorder = TraceRecorder::open("/nowhere/at/all.trace");
+TEST_F(RecorderFile, AKilledProcessLeavesWhatWasFlushed) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto recorder = Recorder::open(path_);
+    for (std::uint64_t i = 0; i < 1000; ++i) {
+      (*recorder)->on_event(allocated(0x1000 + i * 0x200, 1_B, 9_us, 1));
+    }
+    (void)(*recorder)->flush();
+    (void)raise(SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  const Recording recording = read();
+  EXPECT_THAT(recording.events, SizeIs(1000));
+  EXPECT_THAT(recording.damage, HasSubstr("the end is missing"));
+}
+
+TEST_F(RecorderFile, AChildOfForkDoesNotWriteIntoIt) {
+  {
+    auto recorder = open();
+    recorder->on_event(allocated(0x1000, 1_B, 1_us, 1));
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      for (std::uint64_t i = 0; i < 5000; ++i) {
+        recorder->on_event(allocated(0x9000 + i * 0x200, 1_B, 2_us, 2));
+      }
+      (void)recorder->flush();
+      (void)recorder->close();
+      recorder.reset();
+      _exit(7);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(WEXITSTATUS(status), 7) << "the child did not get to its end";
+    recorder->on_event(allocated(0x2000, 1_B, 3_us, 1));
+  }
+  const Recording recording = read();
+  EXPECT_THAT(recording.events, SizeIs(2));
+  EXPECT_EQ(recording.damage, "");
+}
+
+TEST_F(RecorderFile, ThatCannotBeOpenedIsNamed) {
+  const auto recorder = Recorder::open("/nowhere/at/all.weir");
   ASSERT_FALSE(recorder.ok());
   EXPECT_EQ(recorder.error().code(), ErrorCode::invalid_input);
-  EXPECT_THAT(recorder.error().message(), HasSubstr("/nowhere/at/all.trace"));
+  EXPECT_THAT(recorder.error().message(), HasSubstr("/nowhere/at/all.weir"));
 }
 
-TEST_F(Recorder, DiskThatIsFullIsAnErrorOfClose) {
-  const auto recorder = TraceRecorder::open("/dev/full");
+TEST_F(RecorderFile, OnAFullDiskIsAnErrorOfClose) {
+  const auto recorder = Recorder::open("/dev/full");
   if (!recorder.ok()) GTEST_SKIP() << "no /dev/full here";
   (*recorder)->on_event(allocated(0x1000, 1_B, 9_us, 1));
+  EXPECT_THAT((*recorder)->flush().error().message(), HasSubstr("No space left"));
   const Status closed = (*recorder)->close();
   ASSERT_FALSE(closed.ok());
   EXPECT_THAT(closed.error().message(), HasSubstr("No space left"));
   EXPECT_TRUE((*recorder)->close().ok()) << "a second close does nothing";
+}
+
+// Numbers that stand for stacks, with frames that can be told apart.
+class NumberedStacks final : public StackSource {
+ public:
+  std::uint32_t here() override { return next; }
+  std::vector<RecordedFrame> frames(std::uint32_t stack) override {
+    ++asked;
+    return {{"leaf", "a.cc", stack}, {"main", "main.cc", 1}};
+  }
+  std::uint32_t next = 0;
+  int asked = 0;
+};
+
+TEST_F(RecorderFile, SaysWhoAskedForEachBlock) {
+  NumberedStacks stacks;
+  SimDevice device;
+  DeviceHeap heap(device);
+  const Stream stream = device.new_stream();
+  const auto recorder = open({.stacks = &stacks});
+  heap.start_recording(*recorder);
+  for (const std::uint32_t asking : {500u, 20u, 500u, 0u}) {
+    stacks.next = asking;
+    ASSERT_TRUE(heap.allocate(1_MiB, stream).ok());
+  }
+  EXPECT_TRUE(heap.stop_recording(*recorder));
+  ASSERT_TRUE(recorder->close().ok());
+
+  const Recording recording = read();
+  std::vector<std::vector<RecordedFrame>> who;
+  for (const Event& each : recording.events) {
+    if (each.kind != EventKind::allocate) continue;
+    auto& frames = who.emplace_back();
+    for (const std::uint32_t frame : recording.stacks.at(each.stack)) {
+      frames.push_back(recording.frames.at(frame));
+    }
+  }
+  const RecordedFrame main{"main", "main.cc", 1};
+  EXPECT_THAT(who,
+              ElementsAre(ElementsAre(RecordedFrame{"leaf", "a.cc", 500}, main),
+                          ElementsAre(RecordedFrame{"leaf", "a.cc", 20}, main),
+                          ElementsAre(RecordedFrame{"leaf", "a.cc", 500}, main), ElementsAre()));
+  EXPECT_THAT(recording.frames, SizeIs(3)) << "a frame stands in the file once";
+  EXPECT_EQ(stacks.asked, 2) << "a stack is named once";
+}
+
+[[gnu::noinline]] std::uint32_t stack_of_one_caller() { return cpp_stacks().here(); }
+
+TEST(CppStacks, AreTheSameForTheSameCallsAndNameTheirPlaces) {
+  std::vector<std::uint32_t> seen;
+  for (int i = 0; i < 3; ++i) seen.push_back(stack_of_one_caller());
+  EXPECT_EQ(seen[0], seen[1]);
+  EXPECT_EQ(seen[0], seen[2]);
+  EXPECT_NE(seen[0], 0u);
+  EXPECT_NE(cpp_stacks().here(), seen[0]);
+  const std::vector<RecordedFrame> frames = cpp_stacks().frames(seen[0]);
+  ASSERT_FALSE(frames.empty());
+  for (const RecordedFrame& frame : frames) EXPECT_NE(frame.function, "");
+  EXPECT_THAT(frames.front().file, HasSubstr("unit_recording"));
+  EXPECT_THAT(cpp_stacks().frames(0), SizeIs(0));
 }
 
 TEST(EventRing, GivesBackWhatWasPutInInOrderAndRefusesMore) {

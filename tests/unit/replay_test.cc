@@ -5,15 +5,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "replay/report.h"
 #include "replay/trace_reader.h"
+#include "weir/recorder.h"
 #include "weir/sim_device.h"
-#include "weir/trace_recorder.h"
 
 namespace weir {
 namespace {
@@ -264,11 +266,38 @@ void run_program(DeviceHeap& heap, SimDevice& device, unsigned seed) {
   }
 }
 
+// The blocks and fences of a recording, as a trace.
+std::string as_trace(const Recording& recording) {
+  std::string text;
+  std::map<std::uint64_t, std::pair<std::size_t, Event>> live;  // number and allocation, by address
+  std::size_t blocks = 0;
+  const auto line = [&](char kind, const Event& event) {
+    const auto& [number, block] = live.at(event.address.value);
+    const std::string size = kind == 'u' ? "" : " " + std::to_string(block.requested.count);
+    const std::uint64_t stream = kind == 'u' ? event.other : block.stream;
+    text += kind + (" " + std::to_string(number)) + size + " " + std::to_string(stream) + " " +
+            std::to_string(event.time.count / 1000) + "\n";
+  };
+  for (const Event& event : recording.events) {
+    if (event.kind == EventKind::allocate) {
+      live[event.address.value] = {blocks++, event};
+      line('a', event);
+    } else if (event.kind == EventKind::fence) {
+      line('u', event);
+    } else if (event.kind == EventKind::deallocate) {
+      line('r', event);
+      line('f', event);
+      live.erase(event.address.value);
+    }
+  }
+  return text;
+}
+
 TEST(Replay, RecordingOfARunReplaysToTheSamePeaks) {
   const std::string path =
-      testing::TempDir() + "replay_test_recorded." + std::to_string(getpid()) + ".trace.gz";
+      testing::TempDir() + "replay_test_recorded." + std::to_string(getpid()) + ".weir";
   SimDevice device;
-  Result<std::unique_ptr<TraceRecorder>> recorder = TraceRecorder::open(path);
+  Result<std::unique_ptr<Recorder>> recorder = Recorder::open(path);
   ASSERT_TRUE(recorder.ok()) << recorder.error().message();
   Statistics statistics;
   {
@@ -279,9 +308,9 @@ TEST(Replay, RecordingOfARunReplaysToTheSamePeaks) {
   ASSERT_TRUE((*recorder)->close().ok());
   ASSERT_EQ((*recorder)->dropped(), 0u);
 
-  const Result<Trace> trace = read_trace(path);
-  ASSERT_TRUE(trace.ok()) << trace.error().message();
-  const ReplayReport report = replayed(*trace, {.validate = true});
+  const Result<Recording> recording = read_recording(path);
+  ASSERT_TRUE(recording.ok()) << recording.error().message();
+  const ReplayReport report = replayed(parsed(as_trace(*recording)), {.validate = true});
   EXPECT_EQ(failure(report), "");
   EXPECT_EQ(report.blocks, statistics.live_blocks.total);
   EXPECT_EQ(report.peak_live.count, statistics.live_bytes.peak);

@@ -22,6 +22,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "weir/config.h"
@@ -104,6 +105,20 @@ class Allocator {
 
   Statistics statistics(int device = kCurrentDevice) const;
   HeapSnapshot snapshot(int device = kCurrentDevice) const;
+
+  // Writes the snapshot of `device` to a file: JSON, gzipped when the name ends in ".gz".
+  void write_snapshot(const std::string& path, int device = kCurrentDevice) const;
+
+  // Records what every device does from now on (those not opened yet: from their first event) into
+  // `path`; each device after the first has a file of its own, with its number ("run.1.weir").
+  // Nothing may be recording into a file. Threads may be at work.
+  void record_start(const std::string& path);
+  // Ends it. An Exception says that a file could not be written whole.
+  void record_stop();
+  // With WEIR_RECORD_RING: writes what is kept to `path`, named like those of record_start().
+  void record_write(const std::string& path);
+  // A remark in whatever records, at this moment.
+  void mark(std::string_view text);
 
   // Every invariant that is broken, on any device; none: sound.
   std::vector<std::string> validate() const;

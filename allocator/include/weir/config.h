@@ -31,14 +31,28 @@ struct MemoryLimit {
   friend bool operator==(const MemoryLimit&, const MemoryLimit&) = default;
 };
 
+// The signal that starts and stops a recording.
+enum class RecordSignal { none, usr1, usr2 };
+std::string_view name_of(RecordSignal signal);
+// Whose stacks a recording has.
+enum class RecordStacks { none, cpp };
+std::string_view name_of(RecordStacks stacks);
+
 struct Config {
   DeviceKind device = DeviceKind::cuda;
   MemoryLimit limit;
   ReusePolicy reuse = ReusePolicy::balanced;
   LogLevel log = LogLevel::warn;
   std::string log_file;  // empty: stderr
-  std::string record;    // trace file to write; empty: none
+  std::string record;    // recording to write; empty: none
+  Bytes record_ring;     // keep the latest events in so much memory instead; zero: no
+  RecordSignal record_signal = RecordSignal::none;
+  RecordStacks record_stacks = RecordStacks::none;
+  std::string snapshot_on_oom;  // where to write a snapshot; empty: nowhere
   bool validate = false;
+
+  // Not from the environment. Stacks of the program's own kind; null: as record_stacks says.
+  StackSource* stacks = nullptr;
 
   using Pair = std::pair<std::string_view, std::string_view>;
 
@@ -49,6 +63,9 @@ struct Config {
   static Result<Config> from_environment();
   static Result<Config> from_environment(const char* const* block);
   static Result<Config> from_pairs(std::span<const Pair> pairs);
+
+  // Do the settings make sense together? Errors: invalid_argument.
+  Status check() const;
 
   // Changes one setting by its name ("WEIR_LIMIT"); on an error nothing is changed.
   Status set(std::string_view name, std::string_view value);

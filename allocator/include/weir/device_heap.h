@@ -48,6 +48,16 @@ struct BlockInfo {
   Bytes requested;  // as asked for
   HeapId heap;
   std::uint64_t stream = 0;  // Stream::id of the stream it was allocated for
+  // The rest in a snapshot only.
+  std::uint64_t pool = 0;                   // GraphPool::id(); 0: none's
+  std::vector<std::uint64_t> waits_for;     // Stream::id of those that use it beside its own
+  std::optional<Nanoseconds> allocated_at;  // where it was recorded
+};
+
+// Where a page is mapped: whole, from `address` on.
+struct MappingInfo {
+  Address address;
+  HeapId heap;  // whose addresses these are
 };
 
 struct PageInfo {
@@ -56,17 +66,30 @@ struct PageInfo {
   Bytes used;                   // by live blocks; a slab of small ones counts whole
   std::optional<HeapId> lease;  // the heap that uses it, if any
   std::uint32_t mappings = 0;
+  std::vector<MappingInfo> mapped_at;  // all of them
+};
+
+struct HeapInfo {
+  HeapId heap;
+  std::uint64_t stream = 0;  // Stream::id that it serves, or served last
+  std::uint64_t pool = 0;    // GraphPool::id(); 0: the device heap's own
+  bool open = true;          // false: its stream was retired
 };
 
 // Everything a device heap holds, at one moment.
 struct HeapSnapshot {
-  std::vector<BlockInfo> blocks;  // by address
+  std::string device;  // Device::name()
+  Bytes device_bytes;  // memory of the device in all; zero: unknown
+  Nanoseconds time;
+  std::vector<BlockInfo> blocks;  // live, by address
   std::vector<PageInfo> pages;    // by id
+  std::vector<HeapInfo> heaps;    // by id
+  Statistics statistics;
 };
 
 class DeviceHeap {
  public:
-  // `device` and `sink` must outlive the heap.
+  // `device` and `sink` must outlive the heap. `sink` gets every event from the first on.
   explicit DeviceHeap(Device& device, HeapOptions options = {}, EventSink* sink = nullptr);
   // Waits for no work: the caller has synchronised whatever still uses the memory.
   ~DeviceHeap();
@@ -113,6 +136,13 @@ class DeviceHeap {
   Statistics statistics() const;
   void reset_peaks();
   HeapSnapshot snapshot() const;
+
+  // From now on `sink` gets every event, after one call of its on_start() with what is there at
+  // this moment: pools, heaps, pages, leases, mappings, live blocks. Threads may be at work; those
+  // that want the heap meanwhile wait. Several sinks may record at once, each once.
+  void start_recording(EventSink& sink);
+  // Once this returns, `sink` is called no more. Returns whether it was recording.
+  bool stop_recording(EventSink& sink);
 
   // Checks every invariant of the whole heap. Each string names one that is broken; none: sound.
   std::vector<std::string> validate() const;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "weir/types.h"
@@ -49,12 +50,23 @@ struct Event {
   std::uint32_t stack = 0;  // of `allocate`: who asked, in a recording that has stacks; 0: unknown
 };
 
+class StackSource;  // weir/recorder.h
+
 // Takes events as they happen. Called from any thread, sometimes under a heap's lock: it must not
 // block and must not call back into Weir.
 class EventSink {
  public:
   virtual ~EventSink() = default;
   virtual void on_event(const Event& event) = 0;
+
+  // Called once, before the first event, when the sink is added to a heap that is at work
+  // (DeviceHeap::start_recording): what is there, as events of this moment. Unless a sink does
+  // otherwise, they are events like the others.
+  virtual void on_start(std::span<const Event> initial) {
+    for (const Event& event : initial) on_event(event);
+  }
+  // Whose stacks the `stack` of allocations names; null: it is of no interest. Outlives the heap.
+  virtual StackSource* stacks() { return nullptr; }
 };
 
 }  // namespace weir

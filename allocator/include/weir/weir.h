@@ -132,6 +132,18 @@ weir_status_t weir_statistics(weir_allocator_t* allocator, int32_t device,
  * it is not zero weir_last_error() lists them, one a line. */
 weir_status_t weir_validate(weir_allocator_t* allocator, size_t* broken);
 
+/* Recordings and snapshots (docs/recording.md, docs/snapshot.md). Files of devices after the first
+ * have the device's number before the extension.
+ *
+ * start: everything that each device does from now on goes into `path`; WEIR_INVALID_ARGUMENT where
+ * it is being recorded already. stop: nothing to stop is fine. write: what is kept with
+ * WEIR_RECORD_RING. mark: a remark in whatever records. Snapshots are of one device. */
+weir_status_t weir_record_start(weir_allocator_t* allocator, const char* path);
+weir_status_t weir_record_stop(weir_allocator_t* allocator);
+weir_status_t weir_record_write(weir_allocator_t* allocator, const char* path);
+weir_status_t weir_record_mark(weir_allocator_t* allocator, const char* text);
+weir_status_t weir_write_snapshot(weir_allocator_t* allocator, int32_t device, const char* path);
+
 /* Graph pools: weir/graph_pool.h says what they are and how graphs share them. Pools, routes,
  * captures and graphs must be gone before the allocator is. Null handles are fine where a function
  * returns nothing. */

@@ -1,0 +1,175 @@
+#include "api/recordings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "api/live_recordings.h"
+#include "observe/own_thread.h"
+#include "weir/log.h"
+#include "weir/snapshot.h"
+
+namespace weir {
+namespace {
+
+// Snapshots that are written because memory ran out.
+constexpr int kMostSnapshots = 16;
+// A program that fails again and again does not write the same ring again and again.
+constexpr std::chrono::seconds kBetweenRings{1};
+
+void log_failure(const Status& status) {
+  if (!status.ok()) log(LogLevel::error, status.error().message());
+}
+
+std::string before_extension(const std::string& path, const std::string& text) {
+  const std::size_t name = path.find_last_of('/') + 1;  // npos + 1 is 0
+  const std::size_t dot = std::min(path.find('.', name + 1), path.size());
+  return path.substr(0, dot) + text + path.substr(dot);
+}
+
+}  // namespace
+
+Recordings::Recordings(Device& device, DeviceHeap& heap, const Config& config, int number)
+    : device_(device),
+      heap_(heap),
+      config_(config),
+      number_(number),
+      generation_(fork_generation()) {}
+
+Recordings::~Recordings() {
+  live_recordings::remove(*this);
+  finish();
+}
+
+RecorderOptions Recordings::options() const {
+  RecorderOptions options{.device = device_.name()};
+  if (const Result<MemoryInfo> memory = device_.memory_info(); memory.ok()) {
+    options.device_bytes = memory->total;
+  }
+  options.stacks = config_.stacks;
+  if (options.stacks == nullptr && config_.record_stacks == RecordStacks::cpp) {
+    options.stacks = &cpp_stacks();
+  }
+  return options;
+}
+
+Status Recordings::begin() {
+  if (config_.record_ring > 0_B) {
+    ring_ = Recorder::keep(config_.record_ring, options());
+    heap_.start_recording(*ring_);
+  } else if (!config_.record.empty() && config_.record_signal == RecordSignal::none) {
+    if (Status status = start(config_.record); !status.ok()) return status;
+  }
+  live_recordings::add(*this);
+  return {};
+}
+
+Status Recordings::check_can_start() const {
+  const std::scoped_lock lock(mutex_);
+  return check_locked();
+}
+
+Status Recordings::check_locked() const {
+  if (file_ == nullptr) return {};
+  return Error(ErrorCode::invalid_argument,
+               fmt::format("device {} is being recorded into {}: stop that first", number_, path_));
+}
+
+Status Recordings::start(const std::string& path) {
+  const std::scoped_lock lock(mutex_);
+  if (Status status = check_locked(); !status.ok()) return status;
+  return start_locked(path);
+}
+
+Status Recordings::start_locked(const std::string& path) {
+  path_ = record_path(path, number_);
+  Result<std::unique_ptr<Recorder>> recorder = Recorder::open(path_, options());
+  if (!recorder.ok()) return std::move(recorder).error();
+  file_ = std::move(recorder).value();
+  heap_.start_recording(*file_);
+  return {};
+}
+
+Status Recordings::stop() {
+  const std::scoped_lock lock(mutex_);
+  return stop_locked();
+}
+
+Status Recordings::stop_locked() {
+  if (file_ == nullptr) return {};
+  (void)heap_.stop_recording(*file_);
+  const std::unique_ptr<Recorder> file = std::move(file_);
+  if (Status closed = file->close(); !closed.ok()) return closed;
+  if (file->dropped() > 0) {
+    log(LogLevel::warn, fmt::format("{} lacks {} events, which came faster than they could be "
+                                    "written",
+                                    path_, file->dropped()));
+  }
+  return {};
+}
+
+Status Recordings::write(const std::string& path) {
+  if (ring_ == nullptr) {
+    return Error(ErrorCode::invalid_argument,
+                 "nothing is kept that could be written: set WEIR_RECORD_RING to the memory to "
+                 "keep it in");
+  }
+  return ring_->write_to(record_path(path, number_));
+}
+
+void Recordings::mark(std::string_view text) {
+  const Nanoseconds now = device_.now();
+  if (ring_ != nullptr) ring_->mark(now, text);
+  const std::scoped_lock lock(mutex_);
+  if (file_ != nullptr) file_->mark(now, text);
+}
+
+void Recordings::after_failure(const Error& error) {
+  if (error.code() != ErrorCode::out_of_memory || generation_ != fork_generation()) return;
+  int snapshot = 0;
+  bool writes_ring = false;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!config_.snapshot_on_oom.empty() && snapshots_ < kMostSnapshots) snapshot = ++snapshots_;
+    const auto now = std::chrono::steady_clock::now();
+    writes_ring = ring_ != nullptr && (!ring_written_ || now - *ring_written_ >= kBetweenRings);
+    if (writes_ring) ring_written_ = now;
+  }
+  if (snapshot > 0) {
+    const std::string path = record_path(config_.snapshot_on_oom, number_);
+    log_failure(write_snapshot(heap_.snapshot(), numbered_path(path, snapshot)));
+  }
+  if (writes_ring) log_failure(write(config_.record));
+}
+
+void Recordings::on_signal() {
+  if (ring_ != nullptr) return log_failure(write(config_.record));
+  const std::scoped_lock lock(mutex_);
+  if (finished_) return;
+  if (file_ != nullptr) return log_failure(stop_locked());
+  const int nth = ++started_by_signal_;
+  log_failure(start_locked(nth == 1 ? config_.record : numbered_path(config_.record, nth)));
+}
+
+void Recordings::finish() {
+  if (generation_ != fork_generation()) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (std::exchange(finished_, true)) return;
+    log_failure(stop_locked());
+  }
+  if (ring_ == nullptr) return;
+  (void)heap_.stop_recording(*ring_);
+  log_failure(write(config_.record));
+}
+
+std::string record_path(const std::string& path, int number) {
+  return number == 0 ? path : before_extension(path, fmt::format(".{}", number));
+}
+
+std::string numbered_path(const std::string& path, int number) {
+  return before_extension(path, fmt::format("-{}", number));
+}
+
+}  // namespace weir

@@ -1,0 +1,83 @@
+// What is recorded of one device's heap, and written of it when memory runs out: as the settings
+// say, and as the program asks.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "weir/config.h"
+#include "weir/device.h"
+#include "weir/device_heap.h"
+#include "weir/recorder.h"
+#include "weir/result.h"
+
+namespace weir {
+
+// Threads: self-synchronised; no call may be made under a lock of the heap's. In a child of fork()
+// nothing is written.
+class Recordings {
+ public:
+  // All must outlive this. `number`: of the device in its allocator.
+  Recordings(Device& device, DeviceHeap& heap, const Config& config, int number);
+  // finish(), but for what can only be logged.
+  ~Recordings();
+  Recordings(const Recordings&) = delete;
+  Recordings& operator=(const Recordings&) = delete;
+
+  // As the settings say. Errors: invalid_input (the file can't be written).
+  Status begin();
+
+  // Into `path`, with the device's number. Errors: invalid_argument (something records already);
+  // invalid_input.
+  Status check_can_start() const;
+  Status start(const std::string& path);
+  // Nothing to stop is fine. Errors: invalid_input (the file could not be written whole).
+  Status stop();
+  // What the flight recorder keeps. Errors: invalid_argument (there is none); invalid_input.
+  Status write(const std::string& path);
+  void mark(std::string_view text);
+
+  // An allocation failed with `error`.
+  void after_failure(const Error& error);
+  // The signal of the settings has come. Takes its time: not in the handler.
+  void on_signal();
+  // The program ends: what records is brought to its end. Trouble is logged.
+  void finish();
+
+  RecordSignal signal() const { return config_.record_signal; }
+
+ private:
+  RecorderOptions options() const;
+  Status check_locked() const;
+  Status start_locked(const std::string& path);
+  Status stop_locked();
+
+  Device& device_;
+  DeviceHeap& heap_;
+  const Config config_;
+  const int number_;
+  const std::uint64_t generation_;  // of forks
+  std::unique_ptr<Recorder> ring_;  // constant from begin() on; null: none
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::unique_ptr<Recorder> file_;  // null: none
+  std::string path_;                // of file_
+  int started_by_signal_ = 0;
+  int snapshots_ = 0;
+  std::optional<std::chrono::steady_clock::time_point> ring_written_;  // when memory ran out last
+  bool finished_ = false;
+};
+
+// The file of device `number`: `path` itself for device 0, "run.1.weir" for device 1 of "run.weir".
+std::string record_path(const std::string& path, int number);
+
+// "run-2.weir" of "run.weir".
+std::string numbered_path(const std::string& path, int number);
+
+}  // namespace weir

@@ -1,0 +1,19 @@
+// A snapshot of a device heap as a file: JSON, described in docs/snapshot.md.
+#pragma once
+
+#include <string>
+
+#include "weir/device_heap.h"
+#include "weir/result.h"
+
+namespace weir {
+
+// As one line of JSON.
+std::string to_json(const HeapSnapshot& snapshot);
+
+// Into the file `path`, compressed with gzip when the name ends in ".gz". The file appears whole,
+// or not at all; one of that name is replaced. Errors: invalid_input (it can't be written; names
+// it).
+Status write_snapshot(const HeapSnapshot& snapshot, const std::string& path);
+
+}  // namespace weir

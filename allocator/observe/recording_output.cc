@@ -1,0 +1,146 @@
+#include "observe/recording_output.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <utility>
+
+namespace weir {
+
+using recording_format::BlockKind;
+
+SealedBlock seal(BlockKind kind, std::string_view plain, std::uint64_t events) {
+  return {kind, static_cast<std::uint32_t>(plain.size()), events,
+          recording_format::deflated(plain)};
+}
+
+Result<std::unique_ptr<FileOutput>> FileOutput::open(const std::string& path) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (file < 0) {
+    return Error(ErrorCode::invalid_input,
+                 fmt::format("{}: cannot be opened for writing: {}", path, std::strerror(errno)));
+  }
+  std::unique_ptr<FileOutput> output(new FileOutput(file, path));
+  output->write(recording_format::file_header());
+  return output;
+}
+
+FileOutput::~FileOutput() { close(); }
+
+// One write for the whole block: a process that is killed leaves whole blocks.
+void FileOutput::put(SealedBlock block) {
+  const auto size = static_cast<std::uint32_t>(block.stored.size());
+  std::string bytes =
+      recording_format::block_header({block.kind, size, block.plain, number_++, 0}, block.stored);
+  bytes += block.stored;
+  write(bytes);
+}
+
+void FileOutput::write(std::string_view bytes) {
+  while (!bytes.empty() && error_.empty()) {
+    const ssize_t written = ::write(file_, bytes.data(), bytes.size());
+    if (written >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(written));
+    } else if (errno != EINTR) {
+      error_ = std::strerror(errno);
+    }
+  }
+}
+
+void FileOutput::close() {
+  if (file_ < 0) return;
+  if (::close(std::exchange(file_, -1)) != 0 && error_.empty()) error_ = std::strerror(errno);
+}
+
+Status FileOutput::status() const {
+  if (error_.empty()) return {};
+  return Error(ErrorCode::invalid_input,
+               fmt::format("{}: the recording could not be written: {}", path_, error_));
+}
+
+void KeptOutput::put(SealedBlock block) {
+  const std::lock_guard lock(mutex_);
+  if (block.kind == BlockKind::header || block.kind == BlockKind::stacks) {
+    always_.push_back(std::move(block));
+    return;
+  }
+  if (block.kind == BlockKind::end) return;
+  if (block.kind == BlockKind::initial) return apply(block);
+  stored_ += block.stored.size();
+  latest_.push_back(std::move(block));
+  while (stored_ > most_ && !latest_.empty()) {
+    apply(latest_.front());
+    stored_ -= latest_.front().stored.size();
+    latest_.pop_front();
+  }
+}
+
+// The block's events have happened before the oldest that is kept.
+void KeptOutput::apply(const SealedBlock& block) {
+  if (block.kind == BlockKind::marks) return;
+  const auto plain = recording_format::inflated(block.stored, block.plain);
+  if (!plain) return;  // as it was made here, there is no such case
+  std::uint64_t dropped = 0;
+  (void)decode_events(*plain, dropped, [&](const Event& event) {
+    edge_time_ = event.time;
+    edge_.accept(event, [](const Event&) {});
+    return true;
+  });
+}
+
+std::vector<SealedBlock> KeptOutput::initial_blocks() const {
+  std::vector<SealedBlock> blocks;
+  std::string payload;
+  recording_format::EventCoder coder;
+  const auto finish = [&] {
+    if (payload.empty()) return;
+    blocks.push_back(seal(BlockKind::initial, payload));
+    payload.clear();
+    coder = {};
+  };
+  for (const Event& event : edge_.as_events(edge_time_)) {
+    if (payload.empty()) recording_format::put(payload, std::uint64_t{0});
+    coder.encode(event, payload);
+    if (payload.size() >= recording_format::kFullBlock) finish();
+  }
+  finish();
+  return blocks;
+}
+
+Status KeptOutput::write_blocks(FileOutput& file, std::uint64_t dropped) const {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t events = 0;
+  for (const SealedBlock& block : always_) file.put(block);
+  for (SealedBlock& block : initial_blocks()) file.put(std::move(block));
+  for (const SealedBlock& block : latest_) {
+    file.put(block);
+    events += block.events;
+  }
+  std::string end;
+  recording_format::put(end, events);
+  recording_format::put(end, dropped);
+  file.put(seal(BlockKind::end, end));
+  file.close();
+  return file.status();
+}
+
+Status KeptOutput::write_to(const std::string& path, std::uint64_t dropped) const {
+  const std::string unfinished = path + ".unfinished";
+  Result<std::unique_ptr<FileOutput>> file = FileOutput::open(unfinished);
+  if (!file) return std::move(file).error();
+  Status written = write_blocks(**file, dropped);
+  if (written && std::rename(unfinished.c_str(), path.c_str()) != 0) {
+    written = Error(ErrorCode::invalid_input,
+                    fmt::format("{}: cannot be replaced: {}", path, std::strerror(errno)));
+  }
+  if (!written) (void)std::remove(unfinished.c_str());
+  return written;
+}
+
+}  // namespace weir

@@ -1,0 +1,326 @@
+// What an allocator records and writes of itself: as the settings say, as the program asks, on a
+// signal, and when memory runs out.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "weir/allocator.h"
+#include "weir/recording.h"
+#include "weir/sim_device.h"
+#include "weir/weir.h"
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class AllocatorRecording : public ::testing::Test {
+ protected:
+  AllocatorRecording() {
+    const auto* const info = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = testing::TempDir() + "weir." + info->name() + "." + std::to_string(getpid());
+    fs::create_directories(folder_);
+  }
+  ~AllocatorRecording() override { fs::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  std::vector<std::string> files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      names.push_back(entry.path().filename());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  Config config(std::vector<std::pair<std::string, std::string>> settings) const {
+    Config config;
+    config.log = LogLevel::off;
+    for (const auto& [name, value] : settings) EXPECT_TRUE(config.set(name, value).ok());
+    return config;
+  }
+  Recording read(const std::string& name) const {
+    Result<Recording> recording = read_recording(path(name));
+    EXPECT_TRUE(recording.ok()) << recording.error().message();
+    return recording.ok() ? *std::move(recording) : Recording{};
+  }
+  static std::ptrdiff_t allocations(const Recording& recording) {
+    return std::count_if(recording.events.begin(), recording.events.end(),
+                         [](const Event& event) { return event.kind == EventKind::allocate; });
+  }
+  static void pairs(Allocator& allocator, void* stream, int count) {
+    for (int i = 0; i < count; ++i) allocator.deallocate(allocator.allocate(1000_B, stream));
+  }
+  static bool soon(const std::function<bool()>& holds) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!holds() && std::chrono::steady_clock::now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return holds();
+  }
+
+  std::string folder_;
+  SimDevice device_;
+  void* const stream_ = device_.new_stream().handle;
+};
+
+TEST_F(AllocatorRecording, RecordsWhatItIsAskedToRecord) {
+  {
+    Allocator allocator(device_, config({{"WEIR_RECORD", path("run.weir")}}));
+    pairs(allocator, stream_, 10);
+    allocator.mark("the end");
+  }
+  const Recording recording = read("run.weir");
+  EXPECT_EQ(recording.damage, "");
+  EXPECT_EQ(recording.initial, 0u);
+  EXPECT_EQ(recording.device, device_.name());
+  EXPECT_EQ(recording.device_bytes, device_.memory_info()->total);
+  EXPECT_EQ(allocations(recording), 10);
+  ASSERT_THAT(recording.marks, SizeIs(1));
+  EXPECT_EQ(recording.marks[0].text, "the end");
+}
+
+TEST_F(AllocatorRecording, EachDeviceHasAFileOfItsOwn) {
+  std::vector<std::unique_ptr<Device>> devices;
+  std::vector<void*> streams;
+  for (int i = 0; i < 3; ++i) {
+    auto device = std::make_unique<SimDevice>();
+    streams.push_back(device->new_stream().handle);
+    devices.push_back(std::move(device));
+  }
+  {
+    Allocator allocator(std::move(devices), config({{"WEIR_RECORD", path("run.weir")}}));
+    for (int i = 0; i < 3; ++i) {
+      const auto device = static_cast<std::size_t>(i);
+      for (int j = 0; j <= i; ++j) (void)allocator.allocate(1_KiB, streams[device], i);
+    }
+  }
+  EXPECT_THAT(files(), ElementsAre("run.1.weir", "run.2.weir", "run.weir"));
+  EXPECT_EQ(allocations(read("run.weir")), 1);
+  EXPECT_EQ(allocations(read("run.2.weir")), 3);
+}
+
+TEST_F(AllocatorRecording, StartsAndStopsAsTheProgramAsks) {
+  Allocator allocator(device_, config({}));
+  (void)allocator.allocate(1_MiB, stream_);
+  allocator.record_start(path("a.weir"));
+  EXPECT_THROW(allocator.record_start(path("b.weir")), Exception);
+  pairs(allocator, stream_, 5);
+  allocator.record_stop();
+  allocator.record_stop();  // nothing to stop is fine
+  pairs(allocator, stream_, 5);
+  const Recording recording = read("a.weir");
+  EXPECT_EQ(recording.damage, "");
+  EXPECT_GT(recording.initial, 0u);
+  EXPECT_EQ(allocations(recording), 6) << "the live one, and five";
+  EXPECT_THAT(files(), ElementsAre("a.weir"));
+  EXPECT_THROW(allocator.record_start("/nowhere/at/all.weir"), Exception);
+  EXPECT_THROW(allocator.record_write(path("c.weir")), Exception) << "nothing is kept";
+}
+
+TEST_F(AllocatorRecording, ADeviceThatIsOpenedLaterIsRecordedToo) {
+  Config settings = config({});
+  settings.device = DeviceKind::sim;
+  Allocator allocator(settings);
+  allocator.record_start(path("late.weir"));
+  auto& sim = dynamic_cast<SimDevice&>(allocator.device(0));
+  pairs(allocator, sim.new_stream().handle, 4);
+  allocator.record_stop();
+  EXPECT_EQ(allocations(read("late.weir")), 4);
+}
+
+TEST_F(AllocatorRecording, ARingIsWrittenWhenAskedAndAtTheEnd) {
+  {
+    Allocator allocator(device_,
+                        config({{"WEIR_RECORD", path("run.weir")}, {"WEIR_RECORD_RING", "1MiB"}}));
+    pairs(allocator, stream_, 5);
+    EXPECT_THAT(files(), IsEmpty());
+    allocator.record_write(path("asked.weir"));
+    EXPECT_EQ(allocations(read("asked.weir")), 5);
+    pairs(allocator, stream_, 5);
+    EXPECT_THAT(files(), ElementsAre("asked.weir"));
+  }
+  EXPECT_EQ(allocations(read("run.weir")), 10);
+}
+
+TEST_F(AllocatorRecording, ARingAndSnapshotsAreWrittenWhenMemoryRunsOut) {
+  Allocator allocator(device_, config({{"WEIR_RECORD", path("run.weir")},
+                                       {"WEIR_RECORD_RING", "1MiB"},
+                                       {"WEIR_LIMIT", "10MiB"},
+                                       {"WEIR_SNAPSHOT_ON_OOM", path("oom.json")}}));
+  pairs(allocator, stream_, 5);
+  (void)allocator.allocate(1_MiB, stream_);
+  EXPECT_THROW((void)allocator.allocate(20_MiB, stream_), OutOfMemory);
+  EXPECT_THAT(files(), ElementsAre("oom-1.json", "run.weir"));
+  const Recording recording = read("run.weir");
+  ASSERT_FALSE(recording.events.empty());
+  EXPECT_TRUE(std::any_of(recording.events.begin(), recording.events.end(), [](const Event& each) {
+    return each.kind == EventKind::out_of_memory && each.requested == 20_MiB;
+  }));
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_THROW((void)allocator.allocate(20_MiB, stream_), OutOfMemory);
+  }
+  EXPECT_THAT(files(), SizeIs(1 + 16)) << "the number of snapshots is bounded";
+}
+
+TEST_F(AllocatorRecording, ASignalStartsARecordingAndTheNextStopsIt) {
+  Allocator allocator(device_,
+                      config({{"WEIR_RECORD", path("run.weir")}, {"WEIR_RECORD_SIGNAL", "USR2"}}));
+  pairs(allocator, stream_, 3);
+  EXPECT_THAT(files(), IsEmpty());
+  const auto ended = [&](const std::string& name) {
+    const Result<Recording> recording = read_recording(path(name));
+    return recording.ok() && recording->damage.empty();
+  };
+  for (const std::string name : {"run.weir", "run-2.weir"}) {
+    ASSERT_EQ(raise(SIGUSR2), 0);
+    ASSERT_TRUE(soon([&] { return fs::exists(path(name)); }));
+    // It may take a moment until it has started.
+    ASSERT_TRUE(soon([&] {
+      pairs(allocator, stream_, 1);
+      const Result<Recording> recording = read_recording(path(name));
+      return recording.ok() && allocations(*recording) > 0;
+    }));
+    ASSERT_EQ(raise(SIGUSR2), 0);
+    EXPECT_TRUE(soon([&] { return ended(name); })) << name;
+  }
+}
+
+TEST_F(AllocatorRecording, ASignalWritesTheRing) {
+  Allocator allocator(device_, config({{"WEIR_RECORD", path("run.weir")},
+                                       {"WEIR_RECORD_RING", "1MiB"},
+                                       {"WEIR_RECORD_SIGNAL", "USR1"}}));
+  pairs(allocator, stream_, 3);
+  ASSERT_EQ(raise(SIGUSR1), 0);
+  ASSERT_TRUE(soon([&] { return fs::exists(path("run.weir")); }));
+  EXPECT_EQ(allocations(read("run.weir")), 3);
+}
+
+std::atomic<int> seen_by_program = 0;
+
+TEST_F(AllocatorRecording, TheProgramsOwnHandlerIsCalledTooAndIsBackAfterwards) {
+  struct sigaction own {};
+  struct sigaction before {};
+  own.sa_handler = [](int) { ++seen_by_program; };
+  ASSERT_EQ(sigaction(SIGUSR1, &own, &before), 0);
+  {
+    Allocator allocator(
+        device_, config({{"WEIR_RECORD", path("run.weir")}, {"WEIR_RECORD_SIGNAL", "USR1"}}));
+    ASSERT_EQ(raise(SIGUSR1), 0);
+    EXPECT_EQ(seen_by_program, 1);
+    EXPECT_TRUE(soon([&] { return fs::exists(path("run.weir")); }));
+  }
+  struct sigaction after {};
+  ASSERT_EQ(sigaction(SIGUSR1, &before, &after), 0);
+  EXPECT_EQ(after.sa_handler, own.sa_handler);
+}
+
+TEST_F(AllocatorRecording, StacksAreRecordedWhenAskedFor) {
+  {
+    Allocator allocator(device_,
+                        config({{"WEIR_RECORD", path("run.weir")}, {"WEIR_RECORD_STACKS", "cpp"}}));
+    pairs(allocator, stream_, 3);
+  }
+  const Recording recording = read("run.weir");
+  ASSERT_FALSE(recording.frames.empty());
+  for (const Event& event : recording.events) {
+    EXPECT_EQ(recording.stacks.at(event.stack).empty(), event.kind != EventKind::allocate);
+  }
+}
+
+TEST_F(AllocatorRecording, SettingsThatNeedAFileSaySo) {
+  for (const char* name : {"WEIR_RECORD_RING", "WEIR_RECORD_SIGNAL"}) {
+    const bool ring = std::string_view(name) == "WEIR_RECORD_RING";
+    const Config settings = config({{name, ring ? "1MiB" : "USR1"}});
+    try {
+      Allocator allocator(device_, settings);
+      ADD_FAILURE() << name;
+    } catch (const Exception& error) {
+      EXPECT_THAT(error.what(), HasSubstr(name));
+      EXPECT_THAT(error.what(), HasSubstr("set WEIR_RECORD"));
+    }
+  }
+}
+
+// A program that never destroys its allocator still ends its recording.
+TEST_F(AllocatorRecording, TheEndOfTheProgramEndsTheRecording) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    auto* const allocator = new Allocator(device_, config({{"WEIR_RECORD", path("run.weir")}}));
+    pairs(*allocator, stream_, 7);
+    std::exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  const Recording recording = read("run.weir");
+  EXPECT_EQ(recording.damage, "");
+  EXPECT_EQ(allocations(recording), 7);
+}
+
+TEST_F(AllocatorRecording, AChildOfForkLeavesTheParentsFilesAlone) {
+  {
+    Allocator allocator(
+        device_, config({{"WEIR_RECORD", path("run.weir")}, {"WEIR_RECORD_SIGNAL", "USR1"}}));
+    Allocator ring(device_,
+                   config({{"WEIR_RECORD", path("ring.weir")}, {"WEIR_RECORD_RING", "1MiB"}}));
+    allocator.record_start(path("file.weir"));
+    pairs(allocator, stream_, 2);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) std::exit(0);  // runs what is to be run at the end
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_EQ(status, 0);
+    EXPECT_THAT(files(), ElementsAre("file.weir"));
+    pairs(allocator, stream_, 2);
+  }
+  EXPECT_EQ(read("file.weir").damage, "");
+  EXPECT_EQ(allocations(read("file.weir")), 4);
+}
+
+TEST_F(AllocatorRecording, InC) {
+  const weir_setting_t settings[] = {{"WEIR_DEVICE", "sim"}, {"WEIR_LOG", "off"}};
+  weir_options_t options = WEIR_OPTIONS_INIT;
+  options.settings = settings;
+  options.settings_count = 2;
+  options.ignore_environment = 1;
+  weir_allocator_t* allocator = nullptr;
+  ASSERT_EQ(weir_create(&options, &allocator), WEIR_OK) << weir_last_error();
+  void *stream = nullptr, *block = nullptr;
+  ASSERT_EQ(weir_sim_new_stream(allocator, 0, &stream), WEIR_OK);
+  EXPECT_EQ(weir_record_start(allocator, path("c.weir").c_str()), WEIR_OK);
+  EXPECT_EQ(weir_record_start(allocator, path("d.weir").c_str()), WEIR_INVALID_ARGUMENT);
+  EXPECT_EQ(weir_allocate(allocator, 1000, stream, 0, &block), WEIR_OK);
+  EXPECT_EQ(weir_record_mark(allocator, "here"), WEIR_OK);
+  EXPECT_EQ(weir_write_snapshot(allocator, 0, path("c.json").c_str()), WEIR_OK);
+  EXPECT_EQ(weir_record_stop(allocator), WEIR_OK);
+  EXPECT_EQ(weir_record_write(allocator, path("e.weir").c_str()), WEIR_INVALID_ARGUMENT);
+  EXPECT_THAT(weir_last_error(), HasSubstr("WEIR_RECORD_RING"));
+  EXPECT_EQ(weir_record_start(allocator, nullptr), WEIR_INVALID_ARGUMENT);
+  EXPECT_EQ(weir_record_start(nullptr, "x"), WEIR_INVALID_ARGUMENT);
+  EXPECT_EQ(weir_record_start(allocator, "/nowhere/at/all"), WEIR_INVALID_INPUT);
+  weir_destroy(allocator);
+  EXPECT_EQ(allocations(read("c.weir")), 1);
+  EXPECT_THAT(read("c.weir").marks, SizeIs(1));
+  EXPECT_THAT(files(), ElementsAre("c.json", "c.weir"));
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,207 @@
+// A heap that is recorded from its beginning, from the middle, and while threads are at work.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "observe/recorded_state.h"
+#include "tests/unit/recording_fixture.h"
+#include "weir/graph_pool.h"
+
+namespace weir {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<std::string> kinds_of(const std::vector<Event>& events, EventKind kind) {
+  std::vector<std::string> texts;
+  for (const Event& event : events) {
+    if (event.kind != kind) continue;
+    texts.push_back("stream " + std::to_string(event.stream) + " pool " +
+                    std::to_string(event.pool));
+  }
+  return texts;
+}
+
+// What the events say must be what the heap says.
+void expect_agreement(const DeviceHeap& heap, const std::vector<Event>& events) {
+  const HeapSnapshot snapshot = heap.snapshot();  // gives back what is at hand: that is recorded
+  RecordedState state;
+  for (const Event& event : events) state.accept(event, [](const Event&) {});
+  EXPECT_EQ(state.repaired(), 0u);
+  std::map<std::uint64_t, BlockInfo> blocks;
+  for (const BlockInfo& block : snapshot.blocks) blocks[block.address.value] = block;
+  std::set<std::uint32_t> pages;
+  std::size_t live = 0, mappings = 0, leases = 0;
+  for (const Event& event : state.as_events({})) {
+    if (event.kind == EventKind::create) pages.insert(event.page.value);
+    if (event.kind == EventKind::map) ++mappings;
+    if (event.kind == EventKind::lease) ++leases;
+    if (event.kind != EventKind::allocate) continue;
+    ++live;
+    ASSERT_TRUE(blocks.contains(event.address.value));
+    const BlockInfo& block = blocks[event.address.value];
+    EXPECT_EQ(block.bytes, event.bytes);
+    EXPECT_EQ(block.requested, event.requested);
+    EXPECT_EQ(block.stream, event.stream);
+    EXPECT_EQ(block.heap, event.heap);
+  }
+  EXPECT_EQ(live, snapshot.blocks.size());
+  EXPECT_EQ(mappings, snapshot.statistics.mappings.current);
+  EXPECT_EQ(pages.size(), snapshot.pages.size());
+  std::size_t leased = 0;
+  for (const PageInfo& page : snapshot.pages) {
+    EXPECT_TRUE(pages.contains(page.page.value));
+    leased += page.lease ? 1 : 0;
+  }
+  EXPECT_EQ(leases, leased);
+}
+
+class HeapRecording : public test::RecordingFiles {
+ protected:
+  SimDevice device_;
+  Stream a_ = device_.new_stream(), b_ = device_.new_stream();
+};
+
+TEST_F(HeapRecording, FromTheBeginningSaysWhatThereIs) {
+  test::Collector events;
+  DeviceHeap heap(device_, {}, &events);
+  test::run_some(heap, a_, b_, 500);
+  (void)heap.trim();
+  expect_agreement(heap, events.events);
+}
+
+TEST_F(HeapRecording, StartedInTheMiddleBeginsWithWhatIsThere) {
+  DeviceHeap heap(device_);
+  test::run_some(heap, a_, b_, 300);
+  const std::size_t live = heap.snapshot().blocks.size();
+  const auto recorder = open();
+  heap.start_recording(*recorder);
+  test::run_some(heap, b_, a_, 300);
+  (void)heap.snapshot();  // gives back what is at hand, as that of expect_agreement() would later
+  EXPECT_TRUE(heap.stop_recording(*recorder));
+  ASSERT_TRUE(recorder->close().ok());
+  const Recording recording = read();
+  EXPECT_EQ(recording.damage, "");
+  expect_agreement(heap, recording.events);
+  std::size_t live_then = 0;
+  for (std::size_t i = 0; i < recording.initial; ++i) {
+    EXPECT_EQ(recording.events[i].time, recording.begin());
+    live_then += recording.events[i].kind == EventKind::allocate ? 1 : 0;
+  }
+  EXPECT_EQ(live_then, live);
+  EXPECT_GT(recording.events.size(), recording.initial + 300);
+}
+
+TEST_F(HeapRecording, OnceStoppedGetsNoMoreAndCanBeStartedByAnother) {
+  DeviceHeap heap(device_);
+  test::Collector first, second;
+  heap.start_recording(first);
+  test::run_some(heap, a_, b_, 20);
+  heap.start_recording(second);
+  EXPECT_TRUE(heap.stop_recording(first));
+  EXPECT_FALSE(heap.stop_recording(first));
+  const std::size_t had = first.events.size();
+  test::run_some(heap, a_, b_, 20);
+  EXPECT_EQ(first.events.size(), had);
+  expect_agreement(heap, second.events);
+  EXPECT_TRUE(heap.stop_recording(second));
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+TEST_F(HeapRecording, ChangesNothingInWhereBlocksLie) {
+  SimDevice other;
+  const Stream c = other.new_stream(), d = other.new_stream();
+  DeviceHeap plain(device_), recorded(other);
+  test::Collector events;
+  for (int part = 0; part < 6; ++part) {
+    test::run_some(plain, a_, b_, 200);
+    if (part % 2 == 0) recorded.start_recording(events);
+    test::run_some(recorded, c, d, 200);
+    if (part % 2 == 0) (void)recorded.stop_recording(events);
+  }
+  const HeapSnapshot one = plain.snapshot(), two = recorded.snapshot();
+  ASSERT_EQ(one.blocks.size(), two.blocks.size());
+  for (std::size_t i = 0; i < one.blocks.size(); ++i) {
+    EXPECT_EQ(one.blocks[i].address, two.blocks[i].address);
+  }
+}
+
+TEST_F(HeapRecording, SaysWhichStreamAHeapServes) {
+  test::Collector events;
+  DeviceHeap heap(device_, {}, &events);
+  void* const block = *heap.allocate(1_MiB, a_);
+  ASSERT_TRUE(heap.deallocate(block).ok());
+  ASSERT_TRUE(heap.retire(a_).ok());
+  ASSERT_TRUE(heap.allocate(1_MiB, b_).ok());  // by the same heap
+  EXPECT_EQ(kinds_of(events.events, EventKind::heap_open),
+            (std::vector<std::string>{"stream " + std::to_string(a_.id) + " pool 0",
+                                      "stream " + std::to_string(b_.id) + " pool 0"}));
+}
+
+TEST_F(HeapRecording, SaysWhenPoolsAndCapturesBeginAndEnd) {
+  test::Collector events;
+  DeviceHeap heap(device_, {}, &events);
+  test::Collector late;
+  {
+    GraphPool pool(heap);
+    Result<CaptureScope> capture = CaptureScope::begin(pool, a_);
+    ASSERT_TRUE(capture.ok()) << capture.error().message();
+    Result<void*> block = heap.allocate(3_MiB, a_);
+    ASSERT_TRUE(block.ok()) << block.error().message();
+    heap.start_recording(late);
+    ASSERT_TRUE(heap.deallocate(*block).ok());
+    ASSERT_TRUE(capture->end().ok());
+  }
+  for (const test::Collector* each : {&events, &late}) {
+    for (const EventKind kind : {EventKind::pool_open, EventKind::capture_begin,
+                                 EventKind::capture_end, EventKind::pool_close}) {
+      EXPECT_EQ(kinds_of(each->events, kind), std::vector<std::string>{"stream 0 pool 1"})
+          << name_of(kind);
+    }
+    EXPECT_THAT(kinds_of(each->events, EventKind::heap_open),
+                Contains("stream " + std::to_string(a_.id) + " pool 1"));
+    expect_agreement(heap, each->events);
+  }
+}
+
+// Threads allocate at full speed while recordings start and stop and snapshots are taken.
+TEST_F(HeapRecording, StartsAndStopsWhileThreadsAllocate) {
+  DeviceHeap heap(device_);
+  std::atomic<bool> done{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    const Stream own = device_.new_stream();
+    threads.emplace_back([&, own, t] {
+      while (!done)
+        test::run_some(heap, t == 0 ? a_ : own, t == 0 ? own : a_, 40, test::Kept::none);
+    });
+  }
+  for (int round = 0; round < 15; ++round) {
+    const auto recorder = open({.ring_events = std::size_t{1} << 18});
+    heap.start_recording(*recorder);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_TRUE(heap.stop_recording(*recorder));
+    ASSERT_TRUE(recorder->close().ok());
+    const Recording recording = read();
+    EXPECT_EQ(recording.damage, "");
+    EXPECT_EQ(recording.dropped, recorder->dropped());
+    RecordedState state;
+    for (const Event& event : recording.events) state.accept(event, [](const Event&) {});
+    EXPECT_EQ(state.repaired(), 0u);
+  }
+  done = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace weir

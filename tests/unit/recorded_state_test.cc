@@ -1,0 +1,123 @@
+// Events that are missing show in others: what comes out could have been.
+#include "observe/recorded_state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/unit/recording_fixture.h"
+
+namespace weir {
+namespace {
+
+using test::allocated;
+using test::freed;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class RecordedStateTest : public ::testing::Test {
+ protected:
+  // The kinds and addresses (or pages) of what comes out.
+  std::vector<std::string> accept(const Event& event) {
+    std::vector<std::string> out;
+    state_.accept(event, [&](const Event& each) {
+      EXPECT_EQ(each.time, event.time);
+      const std::uint64_t what = each.address == Address{} ? each.page.value : each.address.value;
+      out.push_back(std::string(name_of(each.kind)) + " " + std::to_string(what));
+    });
+    return out;
+  }
+  static Event page(EventKind kind, std::uint32_t id, std::uint32_t heap = 0) {
+    return {.kind = kind, .heap = {heap}, .page = {id}, .bytes = 2_MiB};
+  }
+  static Event mapping(EventKind kind, std::uint32_t id, std::uint64_t at) {
+    Event event = page(kind, id);
+    event.address = Address{at};
+    return event;
+  }
+  RecordedState state_;
+};
+
+TEST_F(RecordedStateTest, ABlockInThePlaceOfLiveOnesEndsThem) {
+  (void)accept(allocated(4096, 1024_B, 1_ns, 1));
+  (void)accept(allocated(8192, 1024_B, 1_ns, 1));
+  EXPECT_THAT(accept(allocated(4608, 8192_B, 2_ns, 1)),
+              ElementsAre("deallocate 4096", "deallocate 8192", "allocate 4608"));
+  EXPECT_EQ(state_.repaired(), 1u);
+}
+
+TEST_F(RecordedStateTest, BlocksSideBySideAreFine) {
+  EXPECT_THAT(accept(allocated(4096, 1024_B, 1_ns, 1)), ElementsAre("allocate 4096"));
+  EXPECT_THAT(accept(allocated(5120, 512_B, 1_ns, 1)), ElementsAre("allocate 5120"));
+  EXPECT_THAT(accept(allocated(3584, 512_B, 1_ns, 1)), ElementsAre("allocate 3584"));
+  EXPECT_EQ(state_.repaired(), 0u);
+}
+
+TEST_F(RecordedStateTest, WhatIsSaidOfNoLiveBlockIsLeftOut) {
+  const Event block = allocated(4096, 1024_B, 1_ns, 1);
+  EXPECT_THAT(accept(freed(block, 2_ns)), IsEmpty());
+  EXPECT_THAT(accept({.kind = EventKind::fence, .address = {4096}}), IsEmpty());
+  EXPECT_THAT(accept(allocated(~std::uint64_t{0} - 100, 1024_B, 1_ns, 1)), IsEmpty());
+  EXPECT_THAT(accept(allocated(4096, 0_B, 1_ns, 1)), IsEmpty());
+  EXPECT_EQ(state_.repaired(), 4u);
+}
+
+TEST_F(RecordedStateTest, APageThatIsMappedOrLeasedIsThere) {
+  EXPECT_THAT(accept(mapping(EventKind::map, 3, 1 << 21)), ElementsAre("create 3", "map 2097152"));
+  EXPECT_THAT(accept(page(EventKind::lease, 4)), ElementsAre("create 4", "lease 4"));
+  EXPECT_THAT(accept(page(EventKind::create, 4)), IsEmpty());
+}
+
+TEST_F(RecordedStateTest, APageThatGoesHasNoLeaseAndNoMapping) {
+  (void)accept(page(EventKind::create, 3));
+  (void)accept(mapping(EventKind::map, 3, 1 << 21));
+  (void)accept(page(EventKind::lease, 3));
+  EXPECT_THAT(accept(page(EventKind::release, 3)),
+              ElementsAre("unlease 3", "unmap 2097152", "release 3"));
+  EXPECT_THAT(accept(page(EventKind::release, 3)), IsEmpty());
+  EXPECT_THAT(accept(page(EventKind::unlease, 3)), IsEmpty());
+  EXPECT_THAT(accept(mapping(EventKind::unmap, 3, 1 << 21)), IsEmpty());
+}
+
+TEST_F(RecordedStateTest, TwoMappingsDoNotOverlapAndTwoHeapsDoNotLeaseOnePage) {
+  (void)accept(mapping(EventKind::map, 3, 1 << 21));
+  EXPECT_THAT(accept(mapping(EventKind::map, 4, (1 << 21) + 4096)),
+              ElementsAre("create 4", "unmap 2097152", "map 2101248"));
+  (void)accept(page(EventKind::lease, 4, 1));
+  EXPECT_THAT(accept(page(EventKind::lease, 4, 2)), ElementsAre("unlease 4", "lease 4"));
+}
+
+TEST_F(RecordedStateTest, PoolsOpenOnceAndCapturesDoNotNest) {
+  EXPECT_THAT(accept({.kind = EventKind::pool_close, .pool = 1}), IsEmpty());
+  EXPECT_THAT(accept({.kind = EventKind::pool_open, .pool = 1}), ElementsAre("pool_open 0"));
+  EXPECT_THAT(accept({.kind = EventKind::pool_open, .pool = 1}), IsEmpty());
+  EXPECT_THAT(accept({.kind = EventKind::capture_begin, .pool = 1}),
+              ElementsAre("capture_begin 0"));
+  EXPECT_THAT(accept({.kind = EventKind::capture_begin, .pool = 1}), IsEmpty());
+}
+
+TEST_F(RecordedStateTest, SaysWhatThereIsInAnOrderThatCanBeAccepted) {
+  (void)accept({.kind = EventKind::pool_open, .pool = 1});
+  (void)accept({.kind = EventKind::heap_open, .heap = {2}, .stream = 9, .pool = 1});
+  (void)accept(mapping(EventKind::map, 3, 1 << 21));
+  (void)accept(page(EventKind::lease, 3, 2));
+  (void)accept(allocated(1 << 21, 700_B, 5_ns, 9));
+  (void)accept(freed(allocated(1 << 21, 700_B, 5_ns, 9), 6_ns));
+  (void)accept(allocated((1 << 21) + 512, 900_B, 7_ns, 9));
+  const std::vector<Event> events = state_.as_events(8_ns);
+  RecordedState again;
+  std::vector<Event> accepted;
+  for (const Event& event : events) {
+    again.accept(event, [&](const Event& each) { accepted.push_back(each); });
+  }
+  EXPECT_EQ(again.repaired(), 0u);
+  EXPECT_EQ(test::texts_of(accepted), test::texts_of(events));
+  EXPECT_EQ(test::texts_of(again.as_events(8_ns)), test::texts_of(events));
+  ASSERT_EQ(events.size(), 6u);  // pool, heap, page, mapping, lease, block
+  EXPECT_EQ(events.back().requested, 900_B);
+}
+
+}  // namespace
+}  // namespace weir

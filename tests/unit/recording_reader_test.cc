@@ -1,0 +1,203 @@
+// Whatever has become of a file, what can be read of it is sound, or the error names it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "observe/recorded_state.h"
+#include "observe/recording_format.h"
+#include "tests/unit/recording_fixture.h"
+#include "weir/recording.h"
+
+namespace weir {
+namespace {
+
+using test::allocated;
+using test::freed;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+class RecordingReader : public test::RecordingFiles {
+ protected:
+  // A recording of some blocks' worth, with everything that can be in one. Returns its bytes.
+  std::string record(int rounds = 3, int blocks_each = 20) {
+    {
+      const auto recorder = open({.program = "p", .device = "d", .stacks = &cpp_stacks()});
+      recorder->on_start(
+          std::vector{Event{.kind = EventKind::heap_open, .time = 1_ns, .stream = 1}});
+      for (int round = 0; round < rounds; ++round) {
+        for (int i = 0; i < blocks_each; ++i) {
+          Event block = allocated(static_cast<std::uint64_t>((round + 1) << 20 | i << 12), 900_B,
+                                  Nanoseconds{1000 * round + i + 1}, 1);
+          block.stack = cpp_stacks().here();
+          recorder->on_event(block);
+          if (i % 2 == 0) recorder->on_event(freed(block, block.time));
+        }
+        EXPECT_TRUE(recorder->flush().ok());  // the end of a block
+        recorder->mark(Nanoseconds{1000 * round}, "round");
+      }
+    }
+    return bytes();
+  }
+
+  // What users of a recording rely on.
+  static void expect_sound(const Recording& recording) {
+    ASSERT_LE(recording.initial, recording.events.size());
+    ASSERT_FALSE(recording.stacks.empty());
+    ASSERT_TRUE(recording.stacks.front().empty());
+    for (const auto& stack : recording.stacks) {
+      for (const std::uint32_t frame : stack) ASSERT_LT(frame, recording.frames.size());
+    }
+    RecordedState state;
+    Nanoseconds time;
+    for (const Event& event : recording.events) {
+      ASSERT_LT(event.stack, recording.stacks.size());
+      ASSERT_GE(event.time, time);
+      time = event.time;
+      state.accept(event, [](const Event&) {});
+    }
+    ASSERT_EQ(state.repaired(), 0u);
+  }
+
+  std::string error() const {
+    const Result<Recording> recording = read_recording(path_);
+    return recording.ok() ? "" : recording.error().message();
+  }
+};
+
+TEST_F(RecordingReader, ReadsWhatWasWritten) {
+  record();
+  const Recording recording = read();
+  expect_sound(recording);
+  EXPECT_EQ(recording.damage, "");
+  EXPECT_EQ(recording.initial, 1u);
+  EXPECT_GE(recording.marks.size(), 3u);
+  EXPECT_EQ(recording.events.size(), 1u + 3 * 30);
+}
+
+TEST_F(RecordingReader, ReadsAsMuchAsThereIsOfAFileThatIsCutOffAnywhere) {
+  const std::string whole = record();
+  const std::size_t all = read().events.size();
+  std::size_t least = 0;
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    put_bytes(std::string_view(whole).substr(0, size));
+    const Result<Recording> recording = read_recording(path_);
+    if (size < recording_format::kFileHeader) {
+      ASSERT_FALSE(recording.ok());
+      ASSERT_THAT(recording.error().message(), HasSubstr(path_));
+      continue;
+    }
+    ASSERT_TRUE(recording.ok()) << size;
+    expect_sound(*recording);
+    ASSERT_THAT(recording->damage, HasSubstr("the end is missing")) << size;
+    ASSERT_GE(recording->events.size(), least) << "more of the file, and less was read";
+    least = recording->events.size();
+  }
+  EXPECT_EQ(least, all) << "all but the end";
+}
+
+TEST_F(RecordingReader, FindsEveryFlippedBitAndReadsTheRest) {
+  const std::string whole = record();
+  const std::size_t all = read().events.size();
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ (1 << at % 8));
+    put_bytes(damaged);
+    const Result<Recording> recording = read_recording(path_);
+    if (!recording.ok()) {
+      ASSERT_LT(at, recording_format::kFileHeader);
+      ASSERT_THAT(recording.error().message(), HasSubstr(path_));
+      continue;
+    }
+    expect_sound(*recording);
+    const bool counts = at < 12 || at >= recording_format::kFileHeader;
+    ASSERT_TRUE(!recording->damage.empty() || !counts) << "byte " << at;
+    ASSERT_GE(recording->events.size() + all / 2, all) << "byte " << at << ": one block at most";
+  }
+}
+
+TEST_F(RecordingReader, ReadsWhatComesAfterDamageInTheMiddle) {
+  std::string damaged = record(6);
+  const std::size_t all = read().events.size();
+  std::fill_n(damaged.begin() + static_cast<std::ptrdiff_t>(damaged.size() / 2), 30, '\0');
+  put_bytes(damaged);
+  const Recording recording = read();
+  expect_sound(recording);
+  EXPECT_THAT(recording.damage, AllOf(HasSubstr("damaged from byte"), HasSubstr("missing")));
+  EXPECT_GT(recording.events.size(), all / 2);
+  EXPECT_GE(recording.end(), Nanoseconds{5000});
+}
+
+TEST_F(RecordingReader, ABlockThatIsLeftOutIsMissed) {
+  const std::string whole = record();
+  const std::size_t first = whole.find(recording_format::kSync, 40);
+  const std::size_t second = whole.find(recording_format::kSync, first + 1);
+  put_bytes(whole.substr(0, first) + whole.substr(second));
+  const Recording recording = read();
+  expect_sound(recording);
+  EXPECT_THAT(recording.damage, HasSubstr("1 blocks are missing"));
+}
+
+TEST_F(RecordingReader, ReadsNoMoreEventsThanItIsAskedTo) {
+  record();
+  const Recording recording = read({.most_events = 17});
+  expect_sound(recording);
+  EXPECT_THAT(recording.events, SizeIs(17));
+  EXPECT_THAT(recording.damage, HasSubstr("more than 17 events"));
+}
+
+TEST_F(RecordingReader, WhatIsNoRecordingIsAnErrorThatNamesTheFileAndTheRemedy) {
+  EXPECT_THAT(error(), AllOf(HasSubstr(path_), HasSubstr("No such file")));
+  put_bytes("");
+  EXPECT_THAT(error(), AllOf(HasSubstr(path_), HasSubstr("is empty")));
+  put_bytes("# {\"workload\": \"a trace\"}\na 0 1 2 3\n");
+  EXPECT_THAT(error(), AllOf(HasSubstr(path_), HasSubstr("WEIR_RECORD")));
+  const Result<Recording> folder = read_recording(testing::TempDir());
+  ASSERT_FALSE(folder.ok());
+  EXPECT_THAT(folder.error().message(), HasSubstr("cannot be read"));
+}
+
+TEST_F(RecordingReader, ANewerVersionIsAnErrorThatSaysSo) {
+  std::string newer = record();
+  newer[8] = 2;
+  put_bytes(newer);
+  EXPECT_THAT(error(), AllOf(HasSubstr(path_), HasSubstr("format 2"), HasSubstr("format 1")));
+}
+
+// Sizes that are not true must not be believed.
+TEST_F(RecordingReader, AHugeSizeInABlockIsDamage) {
+  using namespace recording_format;  // NOLINT(google-build-using-namespace)
+  std::string file = file_header();
+  for (const std::uint32_t size : {0xffffffffu, 0x7fffffffu, 4u << 20}) {
+    file += block_header({BlockKind::events, size, size, 0, 0}, "");
+  }
+  put_bytes(file);
+  const Recording recording = read();
+  EXPECT_THAT(recording.events, SizeIs(0));
+  EXPECT_NE(recording.damage, "");
+}
+
+// Payloads that make no sense although their checksum is right: another program wrote them.
+TEST_F(RecordingReader, PayloadsThatMakeNoSenseAreReadAsFarAsTheyDo) {
+  using namespace recording_format;  // NOLINT(google-build-using-namespace)
+  const std::string junk =
+      "\x03\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x05" + std::string(40, 'x');
+  for (std::uint8_t kind = 1; kind <= kLastBlockKind; ++kind) {
+    for (std::size_t size = 0; size <= junk.size(); ++size) {
+      const std::string stored = deflated(std::string_view(junk).substr(0, size));
+      put_bytes(
+          file_header() +
+          block_header({static_cast<BlockKind>(kind), static_cast<std::uint32_t>(stored.size()),
+                        static_cast<std::uint32_t>(size), 0, 0},
+                       stored) +
+          stored);
+      expect_sound(read());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weir
