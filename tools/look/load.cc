@@ -1,7 +1,5 @@
 #include "look/load.h"
 
-#include <fmt/format.h>
-
 #include <utility>
 
 #include "look/file_kind.h"
@@ -12,15 +10,6 @@
 
 namespace weir {
 namespace {
-
-// --- ON MERGING THE RECORDER this goes, and load() calls read_recording(path). ------------------
-Result<Recording> read_recording_file(const std::string& path) {
-  return Error(ErrorCode::invalid_input,
-               fmt::format("{}: neither a trace nor a snapshot (recordings can't be read by this "
-                           "build)",
-                           path));
-}
-// -------------------------------------------------------------------------------------------------
 
 Result<Recording> load_trace(const std::string& path) {
   const Result<Trace> trace = read_trace(path);
@@ -51,7 +40,7 @@ Result<Recording> load(const std::string& path) {
     case FileKind::other:
       break;
   }
-  return read_recording_file(path);
+  return read_recording(path);
 }
 
 }  // namespace weir

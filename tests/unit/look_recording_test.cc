@@ -1,0 +1,133 @@
+// A program that is recorded while it runs, and looked at: its recording, its snapshot and the heap
+// itself agree.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "look/exporters.h"
+#include "look/lives.h"
+#include "look/load.h"
+#include "replay/trace_reader.h"
+#include "weir/device_heap.h"
+#include "weir/recorder.h"
+#include "weir/sim_device.h"
+#include "weir/snapshot.h"
+
+namespace weir {
+namespace {
+
+struct Recorded {
+  Recording recording, snapshot;
+  HeapSnapshot held;
+  Statistics statistics;
+};
+
+// A program of three streams, with fences, recorded from its middle on.
+Recorded run_and_load(const std::string& path) {
+  SimDevice device;
+  DeviceHeap heap(device);
+  std::mt19937_64 random(7);
+  std::vector<Stream> streams;
+  for (int i = 0; i < 3; ++i) streams.push_back(device.new_stream());
+  std::vector<void*> blocks;
+  const auto step = [&] {
+    device.advance_to(device.now() + 50_us);
+    if (blocks.size() < 40 || random() % 2 == 0) {
+      const Bytes bytes{random() % 4 == 0 ? random() % (20 << 20) + 1 : random() % 100000 + 1};
+      blocks.push_back(*heap.allocate(bytes, streams[random() % 3]));
+      return;
+    }
+    std::swap(blocks[random() % blocks.size()], blocks.back());
+    if (random() % 2 == 0) {
+      EXPECT_TRUE(heap.fence(blocks.back(), streams[random() % 3]).ok());
+    }
+    EXPECT_TRUE(heap.deallocate(blocks.back()).ok());
+    blocks.pop_back();
+  };
+  for (int i = 0; i < 500; ++i) step();
+  Recorded recorded;
+  {
+    const auto recorder = *Recorder::open(path + ".weir");
+    heap.start_recording(*recorder);
+    for (int i = 0; i < 2000; ++i) step();
+    recorded.held = heap.snapshot();
+    recorded.statistics = heap.statistics();
+    heap.stop_recording(*recorder);
+    EXPECT_TRUE(recorder->close().ok());
+  }
+  EXPECT_TRUE(write_snapshot(recorded.held, path + ".json.gz").ok());
+  for (void* block : blocks) EXPECT_TRUE(heap.deallocate(block).ok());
+  device.finish();
+  recorded.recording = *load(path + ".weir");
+  recorded.snapshot = *load(path + ".json.gz");
+  return recorded;
+}
+
+// Address, size, stream.
+using Live = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>;
+
+Live live_in(const Recording& recording) {
+  Live live;
+  for (const Life& life : lives_of(recording).blocks) {
+    if (!life.live_at_end) continue;
+    live.emplace_back(life.address.value, life.requested.count, life.stream);
+  }
+  std::sort(live.begin(), live.end());
+  return live;
+}
+
+TEST(LookAtARecording, AgreesWithTheHeapAndWithItsSnapshot) {
+  const Recorded recorded = run_and_load(testing::TempDir() + "/look_recorded");
+  EXPECT_EQ(recorded.recording.damage, "");
+  EXPECT_GT(recorded.recording.initial, 40U);
+  Live held;
+  for (const BlockInfo& block : recorded.held.blocks) {
+    held.emplace_back(block.address.value, block.requested.count, block.stream);
+  }
+  EXPECT_EQ(live_in(recorded.recording), held);
+  EXPECT_EQ(live_in(recorded.snapshot), held);
+
+  const Lives lives = lives_of(recorded.recording);
+  EXPECT_EQ(lives.memory.back().live.count, recorded.statistics.live_bytes.current);
+  EXPECT_EQ(lives.memory.back().reserved.count, recorded.statistics.reserved_bytes.current);
+  EXPECT_GT(lives.fences.size(), 100U);
+  const auto pages = pages_at(recorded.recording, recorded.recording.end());
+  const auto in_snapshot = pages_at(recorded.snapshot, recorded.snapshot.end());
+  ASSERT_EQ(pages.size(), recorded.held.pages.size());
+  ASSERT_EQ(pages.size(), in_snapshot.size());
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    const auto lease = recorded.held.pages[i].lease;
+    EXPECT_EQ(pages[i].page, recorded.held.pages[i].page);
+    EXPECT_EQ(pages[i].lease, lease ? lease->value : Life::kNone);
+    EXPECT_EQ(pages[i].lease, in_snapshot[i].lease);
+    auto mappings = pages[i].mappings, others = in_snapshot[i].mappings;
+    std::sort(mappings.begin(), mappings.end());
+    std::sort(others.begin(), others.end());
+    EXPECT_EQ(mappings, others);
+  }
+}
+
+TEST(LookAtARecording, AsATraceItReplaysToTheSamePeak) {
+  const std::string path = testing::TempDir() + "/look_recorded_trace";
+  const Recorded recorded = run_and_load(path);
+  Result<OutputFile> file = OutputFile::open(path, "");
+  ASSERT_TRUE(file.ok());
+  write_trace(recorded.recording, *file);
+  ASSERT_TRUE(file->commit().ok());
+  const Result<Trace> trace = read_trace(path);
+  ASSERT_TRUE(trace.ok()) << trace.error().message();
+  const Lives lives = lives_of(recorded.recording);
+  EXPECT_EQ(trace->peak_live, lives.peak_live.live);
+  EXPECT_EQ(trace->blocks.size(), lives.blocks.size());
+  EXPECT_EQ(std::count_if(trace->ops.begin(), trace->ops.end(),
+                          [](const TraceOp& op) { return op.kind == TraceOp::Kind::fence; }),
+            static_cast<std::ptrdiff_t>(lives.fences.size()));
+}
+
+}  // namespace
+}  // namespace weir
