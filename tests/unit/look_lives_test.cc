@@ -21,7 +21,7 @@ constexpr std::uint64_t kAt = 0x10000000;
 
 // A file of this content; its path.
 std::string written(const std::string& name, const std::string& content) {
-  const std::string path = testing::TempDir() + "/look_" + name;
+  std::string path = testing::TempDir() + "/look_" + name;
   std::ofstream(path, std::ios::binary) << content;
   return path;
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <random>
 #include <string>
 #include <tuple>
@@ -32,8 +33,8 @@ Recorded run_and_load(const std::string& path) {
   SimDevice device;
   DeviceHeap heap(device);
   std::mt19937_64 random(7);
-  std::vector<Stream> streams;
-  for (int i = 0; i < 3; ++i) streams.push_back(device.new_stream());
+  const std::array<Stream, 3> streams = {device.new_stream(), device.new_stream(),
+                                         device.new_stream()};
   std::vector<void*> blocks;
   const auto step = [&] {
     device.advance_to(device.now() + 50_us);
