@@ -26,12 +26,12 @@ ExitCode run(ReportCommand command) {
     return ExitCode::bad_input;
   }
   if (!command.at.empty()) {
-    const Result<Nanoseconds> at = parse_moment(command.at, *recording);
+    const Result<std::size_t> at = parse_moment(command.at, *recording);
     if (!at) {
       fmt::print(stderr, "weir: --at: {}\n", at.error().message());
       return ExitCode::bad_input;
     }
-    command.options.at = *at - recording->begin();
+    command.options.at = *at;
   }
   const Report report = report_of(*recording, command.options);
   fmt::print("{}", command.json ? report_json(report) : report_text(report, command.options));

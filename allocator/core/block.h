@@ -2,6 +2,7 @@
 // from a pool. Whoever owns the pool guards them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -44,10 +45,17 @@ struct Block {
   // By address, among the tiles of its slab or, of a run, among the runs; null at the ends.
   Block* before = nullptr;
   Block* after = nullptr;
-  std::uint32_t world = 0;  // live: in which it was allocated (StreamHeap::move_to)
   State state = State::free;
-  // When it was allocated, in ns of the device's clock; 0: it was not recorded. 28 months' worth.
-  std::uint64_t allocated_at : 56 = 0;
+  // The next two and the state are one word.
+  static constexpr std::uint32_t kWorlds = 1 << 24;
+  std::uint64_t world : 24 = 0;  // live: in which it was allocated (StreamHeap::move_to)
+  // When it was allocated, by the device's clock, in units of 2^20 ns; 0: it was not recorded.
+  std::uint64_t allocated_at : 32 = 0;
+
+  void note_time(Nanoseconds time) {
+    allocated_at = std::max<std::uint64_t>(static_cast<std::uint64_t>(time.count) >> 20, 1);
+  }
+  Nanoseconds time_allocated() const { return {static_cast<std::int64_t>(allocated_at << 20)}; }
 
   Range range() const { return {begin, size}; }
   Address end() const { return begin + size; }

@@ -137,7 +137,7 @@ Status PoolHeap::begin_capture() {
   // So that the capture can have them, however fast the device is.
   if (Status waited = home_.pages.wait_for_idle_pages(); !waited) return waited;
   capturing_ = true;
-  ++capture_;
+  capture_ = capture_ + 1 < Block::kWorlds ? capture_ + 1 : kEager + 1;
   say(EventKind::capture_begin);
   device_.begin();
   pages_.keep_what_is_used(true);

@@ -414,7 +414,7 @@ void StreamHeap::record(EventKind kind, Block& block) {
                                                          .address = block.begin,
                                                          .bytes = block.size,
                                                          .requested = block.requested});
-  if (kind == EventKind::allocate) block.allocated_at = static_cast<std::uint64_t>(time.count);
+  if (kind == EventKind::allocate) block.note_time(time);
 }
 
 BlockInfo StreamHeap::info(const Block& block) const {

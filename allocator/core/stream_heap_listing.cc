@@ -21,7 +21,7 @@ void StreamHeap::list_blocks(std::vector<BlockInfo>& blocks) const {
     if (block.state != Block::State::live) return;
     BlockInfo& listed = blocks.emplace_back(info(block));
     if (block.allocated_at != 0) {
-      listed.allocated_at = Nanoseconds{static_cast<std::int64_t>(block.allocated_at)};
+      listed.allocated_at = block.time_allocated();
     }
     if (block.uses == nullptr) return;
     for (const Fence fence : block.uses->fences) {

@@ -163,14 +163,8 @@ Recording loaded(const std::string& path) {
   std::exit(1);
 }
 
-// The heaps of a program with captures, as if all but the first were of graph pools.
-Recording pooled() {
-  Recording recording = loaded("bench/traces/graph_two_stream.trace.gz");
-  for (Event& event : recording.events) {
-    if (event.kind == EventKind::allocate) event.pool = std::uint64_t{7} * event.heap.value;
-  }
-  return recording;
-}
+// A program with captures.
+Recording pooled() { return loaded("bench/traces/graph_two_stream.trace.gz"); }
 
 int write(const std::string& name, const std::vector<Recording>& recordings) {
   std::vector<const Recording*> pointers;

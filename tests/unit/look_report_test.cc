@@ -7,6 +7,7 @@
 #include <random>
 #include <string>
 
+#include "look/lives.h"
 #include "look/report.h"
 #include "look/report_table.h"
 #include "tests/unit/look_recordings.h"
@@ -114,7 +115,8 @@ TEST(Report, PartsAddUpWhateverTheEvents) {
       event.requested = event.bytes - Bytes{any(511)};
       made.add(event);
     }
-    const Report report = report_of(made.recording, {.at = 150_us});
+    const Report report = report_of(
+        made.recording, {.at = events_until(made.recording, made.recording.begin() + 150_us)});
     for (const Moment* moment :
          {&report.peak_live, &report.peak_reserved, &report.end, &*report.at}) {
       EXPECT_EQ(moment->requested + sum_of_causes(*moment), moment->reserved + moment->unplaced)
@@ -189,7 +191,8 @@ TEST(Report, RowsBeyondTheTopAreSummedUp) {
 TEST(Report, CanLookAtAnyMoment) {
   HandMade made;
   made.page(0).map(0, kAt).lease(0, 0).allocate(kAt, 1_MiB).deallocate(kAt).allocate(kAt, 1_KiB);
-  const Report report = report_of(made.recording, {.at = 4_us});
+  const Report report = report_of(
+      made.recording, {.at = events_until(made.recording, made.recording.begin() + 4_us)});
   ASSERT_TRUE(report.at);
   EXPECT_EQ(report.at->live, 0_B);
   EXPECT_EQ(report.at->reserved, 2_MiB);

@@ -10,13 +10,6 @@
 namespace weir {
 namespace {
 
-std::size_t events_until(const Recording& recording, Nanoseconds since_begin) {
-  const Nanoseconds time = recording.begin() + since_begin;
-  const auto after = std::upper_bound(recording.events.begin(), recording.events.end(), time,
-                                      [](Nanoseconds t, const Event& e) { return t < e.time; });
-  return std::max(recording.initial, static_cast<std::size_t>(after - recording.events.begin()));
-}
-
 template <class T>
 void shorten(std::vector<T>& list, std::size_t top) {
   if (list.size() > top) list.erase(list.begin() + static_cast<std::ptrdiff_t>(top), list.end());
@@ -65,7 +58,7 @@ Report report_of(const Recording& recording, const ReportOptions& options) {
   report.peak_reserved = look(moments.peak_reserved);
   report.end = look(moments.end);
   report.late_peak_live = moments.late_peak_live;
-  if (options.at) report.at = look(events_until(recording, *options.at));
+  if (options.at) report.at = look(*options.at);
   report.waits = waits_of(recording, lives, names);
   report.costly = costly_blocks(lives, names);
   report.growth = growth_of(recording, lives, names);

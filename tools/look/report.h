@@ -17,7 +17,7 @@ namespace weir {
 
 struct ReportOptions {
   std::size_t top = 8;            // most rows of a list
-  std::optional<Nanoseconds> at;  // a moment to look at too, since the recording's begin
+  std::optional<std::size_t> at;  // a moment to look at too: once so many events have happened
 };
 
 // Why a byte was held that no program asked for. Every such byte has one cause.

@@ -53,7 +53,7 @@ struct BlockInfo {
   std::uint64_t pool = 0;    // GraphPool::id(); 0: none's
   // The rest in a snapshot only.
   std::vector<std::uint64_t> waits_for;     // Stream::id of those that use it beside its own
-  std::optional<Nanoseconds> allocated_at;  // where it was recorded
+  std::optional<Nanoseconds> allocated_at;  // to 1.05 ms, where it was recorded
 };
 
 // Where a page is mapped: whole, from `address` on.
