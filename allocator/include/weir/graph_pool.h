@@ -70,7 +70,8 @@ class PoolRoute {
   ~PoolRoute();
 
   // Ends it. `keep`, for a route of a capture: the capture made a graph, whose memory the pool
-  // keeps until its graphs are gone (GraphPool::release_graph()).
+  // keeps until its graphs are gone (GraphPool::release_graph()). A route that is destroyed was
+  // closed with keep: call close(false) where the capture failed.
   void close(bool keep = true);
 
  private:
@@ -103,7 +104,8 @@ class GraphPool {
   // pool's memory. A filter most often compares the id of the stream's capture.
   // Errors: invalid_argument (another capture is going on in the pool); device.
   Result<PoolRoute> capture(StreamFilter filter);
-  // A graph whose capture's route was closed with keep: it is gone. Graph does this by itself.
+  // A graph whose capture's route was closed with keep: it is gone. Graph does this by itself. Keep
+  // the GraphPool until the last such call: else the memory is kept until the device heap is gone.
   void release_graph();
 
   GraphPoolStatistics statistics() const;

@@ -158,7 +158,8 @@ weir_status_t weir_graph_pool_open(weir_allocator_t* allocator, uint64_t limit, 
 /* Live blocks and graphs stay; the memory goes back when the last is gone. */
 void weir_graph_pool_close(weir_graph_pool_t* pool);
 
-/* Requests on `stream` are served from the pool, eagerly, until the route is closed. */
+/* Requests on `stream` are served from the pool, eagerly, until the route is closed. (By a filter:
+ * in C++ only, as is the driver's own handle of a graph.) */
 weir_status_t weir_graph_pool_warm_up(weir_graph_pool_t* pool, void* stream, weir_route_t** route);
 
 /* For programs that begin and end captures themselves: requests on captured streams that the filter
@@ -189,7 +190,8 @@ typedef enum weir_capture_mode_t {
   WEIR_CAPTURE_RELAXED = 2,
 } weir_capture_mode_t;
 /* A capture of `stream` into the pool. The end makes a graph of it; whether or not that succeeds,
- * the capture's handle is gone. */
+ * the capture's handle is gone. It needs the pool that the capture began with, still open; once
+ * that is closed, the capture can only be abandoned. */
 weir_status_t weir_capture_begin(weir_graph_pool_t* pool, void* stream, weir_capture_mode_t mode,
                                  weir_capture_t** capture);
 weir_status_t weir_capture_end(weir_graph_pool_t* pool, weir_capture_t* capture,
