@@ -234,9 +234,8 @@ void Backend::createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
 void Backend::setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use) {
   memory(device).pools().set_use_on_oom(pool, use);
 }
-void Backend::setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) {
-  memory(device).pools().set_no_split(pool);
-}
+// Nothing of Weir's is split: a pool's memory is pages, and those with a source give whole blocks.
+void Backend::setNoSplit(c10::DeviceIndex, c10::MempoolId_t) {}
 
 bool Backend::checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t pool,
                                        const std::unordered_set<void*>& expected) {

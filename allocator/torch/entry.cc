@@ -1,0 +1,48 @@
+// What the Python package calls of the backend, by ctypes.
+#include <c10/cuda/CUDAStream.h>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "api/c_status.h"
+#include "torch/backend.h"
+
+namespace {
+
+// The one allocator, for as long as the process lives.
+weir_allocator_t* the_allocator = nullptr;
+
+}  // namespace
+
+extern "C" {
+
+// The PyTorch that this was built for ("2.11.0+cu130").
+const char* weir_torch_built_for() { return WEIR_TORCH_VERSION; }
+
+weir_allocator_t* weir_torch_allocator() { return the_allocator; }
+
+// Makes Weir the allocator of this process. Settings: WEIR_* of the environment.
+weir_status_t weir_torch_enable() {
+  return weir::c::guarded([] {
+    weir::Result<weir::Config> config = weir::Config::from_environment();
+    if (!config) throw weir::Exception(config.error().code(), config.error().message());
+    auto allocator = std::make_unique<weir_allocator_t>(*std::move(config));
+    weir::pytorch::install(allocator->allocator);
+    the_allocator = allocator.release();
+  });
+}
+
+weir_status_t weir_torch_fence(void* const* pointers, std::size_t count, int32_t device,
+                               void* stream) {
+  return weir::c::guarded([&] {
+    weir::pytorch::Backend* const backend = weir::pytorch::installed();
+    if (backend == nullptr) weir::c::invalid("weir.fence: Weir is not PyTorch's allocator");
+    backend->fence(std::span(pointers, count), static_cast<c10::DeviceIndex>(device),
+                   static_cast<cudaStream_t>(stream));
+  });
+}
+
+}  // extern "C"

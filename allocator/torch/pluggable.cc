@@ -1,0 +1,162 @@
+// Weir behind torch.cuda.memory.CUDAPluggableAllocator: C functions, and none of PyTorch's headers,
+// so that one build serves every PyTorch. Their types are those that its setters take, whose
+// arguments are passed by value: the pair in two registers, the filter by reference to a copy.
+//
+// Functions that can't report an error say it in Weir's log; weir_torch_malloc throws (Python sees
+// a RuntimeError).
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "api/c_status.h"
+#include "torch/pool_table.h"
+#include "weir/allocator.h"
+#include "weir/log.h"
+
+struct CUstream_st;
+
+namespace {
+
+using CudaStream = CUstream_st*;
+using weir::pytorch::PoolId;
+using weir::pytorch::PoolTable;
+
+// For as long as the process lives: blocks may be freed while it exits.
+class Pluggable {
+ public:
+  static Pluggable& get() {
+    static Pluggable* const the = new Pluggable;
+    return *the;
+  }
+  weir::Allocator& allocator() { return handle_->allocator; }
+  weir_allocator_t* handle() { return handle_.get(); }
+
+  PoolTable& pools(int device) {
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<PoolTable>& table = pools_[device];
+    if (table == nullptr) {
+      table = std::make_unique<PoolTable>(allocator().heap(device), allocator().device(device));
+    }
+    return *table;
+  }
+
+ private:
+  Pluggable() {
+    weir::Result<weir::Config> config = weir::Config::from_environment();
+    if (!config) throw weir::Exception(config.error().code(), config.error().message());
+    handle_ = std::make_unique<weir_allocator_t>(*std::move(config));
+  }
+  std::unique_ptr<weir_allocator_t> handle_;
+  std::mutex mutex_;
+  std::unordered_map<int, std::unique_ptr<PoolTable>> pools_;  // guarded by mutex_
+};
+
+// Runs `body`; what goes wrong is logged.
+template <class Body>
+void logged(const char* call, Body&& body) noexcept {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    weir::log(weir::LogLevel::error, std::string(call) + ": " + error.what());
+  }
+}
+
+void check(const weir::Status& status) {
+  if (!status) throw weir::Exception(status.error().code(), status.error().message());
+}
+
+}  // namespace
+
+extern "C" {
+
+// Of the settings, statistics and recordings: weir.h's functions take it. Null: weir_last_error().
+weir_allocator_t* weir_torch_allocator() {
+  weir_allocator_t* handle = nullptr;
+  (void)weir::c::guarded([&] { handle = Pluggable::get().handle(); });
+  return handle;
+}
+
+void* weir_torch_malloc(std::size_t bytes, int device, CudaStream stream) {
+  try {
+    return Pluggable::get().allocator().allocate({bytes}, stream, device);
+  } catch (const weir::OutOfMemory& error) {
+    throw std::runtime_error(std::string("CUDA out of memory. Weir: ") + error.what());
+  }
+}
+
+void weir_torch_free(void* block, std::size_t, int, CudaStream) {
+  logged("weir_torch_free", [&] { Pluggable::get().allocator().deallocate(block); });
+}
+
+void weir_torch_init(int) {
+  logged("weir_torch_init", [] { (void)Pluggable::get(); });
+}
+
+void weir_torch_reset() {
+  logged("weir_torch_reset", [] { (void)Pluggable::get().allocator().trim(); });
+}
+
+void weir_torch_memory_fraction(double fraction, int device) {
+  logged("weir_torch_memory_fraction", [&] {
+    weir::Allocator& allocator = Pluggable::get().allocator();
+    weir::Result<weir::MemoryInfo> memory = allocator.device(device).memory_info();
+    if (!memory) throw weir::Exception(memory.error().code(), memory.error().message());
+    const auto total = static_cast<double>(memory->total.count);
+    const auto bytes = static_cast<std::uint64_t>(total * fraction);
+    allocator.set_limit({fraction >= 1 ? 0 : std::max<std::uint64_t>(bytes, 1)}, device);
+  });
+}
+
+// The block that `pointer` points into; `pointer` itself, if there is none.
+void* weir_torch_base_allocation(void* pointer, std::size_t* bytes) {
+  void* base = pointer;
+  logged("weir_torch_base_allocation", [&] {
+    weir::Allocator& allocator = Pluggable::get().allocator();
+    for (int device = 0; device < allocator.device_count(); ++device) {
+      const std::optional<weir::BlockInfo> info = allocator.heap(device).find(pointer);
+      if (!info) continue;
+      base = info->address.pointer();
+      if (bytes != nullptr) *bytes = info->bytes.count;
+      return;
+    }
+  });
+  return base;
+}
+
+void weir_torch_record_stream(void* block, CudaStream stream) {
+  logged("weir_torch_record_stream",
+         [&] { Pluggable::get().allocator().record_stream(block, stream); });
+}
+
+void weir_torch_begin_allocate_to_pool(int device, PoolId pool,
+                                       std::function<bool(CudaStream)> filter) {
+  logged("weir_torch_begin_allocate_to_pool", [&] {
+    Pluggable& weir = Pluggable::get();
+    // Which stream is the caller's is not said: the default one stands for it, which no capture
+    // takes. A filter by thread takes any.
+    const weir::Result<weir::Stream> current = weir.allocator().device(device).stream(nullptr);
+    if (!current) throw weir::Exception(current.error().code(), current.error().message());
+    check(weir.pools(device).begin(
+        pool, [filter](void* stream) { return filter(static_cast<CudaStream>(stream)); },
+        *current));
+  });
+}
+
+void weir_torch_end_allocate_to_pool(int device, PoolId pool) {
+  logged("weir_torch_end_allocate_to_pool",
+         [&] { check(Pluggable::get().pools(device).end(pool)); });
+}
+
+void weir_torch_release_pool(int device, PoolId pool) {
+  logged("weir_torch_release_pool", [&] { check(Pluggable::get().pools(device).release(pool)); });
+}
+
+}  // extern "C"

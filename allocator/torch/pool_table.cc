@@ -1,0 +1,130 @@
+#include "torch/pool_table.h"
+
+#include <algorithm>
+#include <thread>
+
+namespace weir::pytorch {
+
+Error PoolTable::none(PoolId id, const char* call) {
+  return {ErrorCode::invalid_argument,
+          std::string(call) + ": there is no memory pool (" + std::to_string(id.first) + ", " +
+              std::to_string(id.second) + "): it was released, or never begun"};
+}
+
+PoolTable::Pool& PoolTable::open(PoolId id) {
+  Pool& pool = pools_[id];
+  if (pool.graphs == nullptr) {
+    pool.graphs = std::make_unique<GraphPool>(heap_);
+    ids_[pool.graphs->id()] = id;
+  }
+  return pool;
+}
+
+void PoolTable::retain(PoolId id) {
+  const std::lock_guard lock(mutex_);
+  ++open(id).uses;
+}
+
+Status PoolTable::release(PoolId id) {
+  const std::lock_guard lock(mutex_);
+  const auto known = pools_.find(id);
+  if (known == pools_.end()) return none(id, "releasePool");
+  Pool& pool = known->second;
+  if (--pool.uses > 0) return {};
+  for (; pool.captures > 0; --pool.captures) pool.graphs->release_graph();
+  pools_.erase(known);
+  return {};
+}
+
+int PoolTable::uses(PoolId id) const {
+  const std::lock_guard lock(mutex_);
+  const auto known = pools_.find(id);
+  return known == pools_.end() ? 0 : known->second.uses;
+}
+
+void PoolTable::set_use_on_oom(PoolId id, bool use) {
+  const std::lock_guard lock(mutex_);
+  open(id).use_on_oom = use;
+}
+
+Status PoolTable::begin(PoolId id, Filter filter, Stream current) {
+  Result<CaptureInfo> info = device_.capture_info(current);
+  if (!info) return std::move(info).error();
+  const bool captures = !filter(current.handle) || info->status != CaptureInfo::Status::none;
+  GraphPool* graphs = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    Pool& pool = open(id);
+    ++pool.uses;
+    graphs = pool.graphs.get();
+  }
+  const StreamFilter takes = [filter = std::move(filter)](Stream stream) {
+    return filter(stream.handle);
+  };
+  Result<PoolRoute> route = captures ? graphs->capture(takes) : graphs->warm_up(takes);
+  if (!route) {
+    (void)release(id);
+    return std::move(route).error();
+  }
+  const std::lock_guard lock(mutex_);
+  routes_.push_back({id, *std::move(route), captures});
+  return {};
+}
+
+Status PoolTable::end(PoolId id) {
+  PoolRoute ended;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto route = std::find_if(routes_.rbegin(), routes_.rend(),
+                                    [&](const Route& each) { return each.id == id; });
+    if (route == routes_.rend()) return none(id, "endAllocateToPool");
+    ended = std::move(route->route);
+    const auto pool = pools_.find(id);
+    if (route->captures && pool != pools_.end()) ++pool->second.captures;
+    routes_.erase(std::next(route).base());
+  }
+  // Whether the capture made a graph is PyTorch's to know: it releases the pool if not.
+  ended.close(/*keep=*/true);
+  return {};
+}
+
+void* PoolTable::allocate_from_reserve(Bytes bytes, Stream stream) {
+  const std::thread::id me = std::this_thread::get_id();
+  const std::lock_guard lock(mutex_);
+  for (auto& [id, pool] : pools_) {
+    if (!pool.use_on_oom) continue;
+    Result<PoolRoute> route =
+        pool.graphs->warm_up([me](Stream) { return std::this_thread::get_id() == me; });
+    if (!route) continue;
+    if (Result<void*> block = heap_.allocate(bytes, stream)) return *block;
+  }
+  return nullptr;
+}
+
+void PoolTable::empty(PoolId id) {
+  const std::lock_guard lock(mutex_);
+  const auto known = pools_.find(id);
+  if (known != pools_.end()) (void)known->second.graphs->give_back_pages();
+}
+
+PoolId PoolTable::id_of(std::uint64_t graph_pool) const {
+  const std::lock_guard lock(mutex_);
+  const auto known = ids_.find(graph_pool);
+  return known == ids_.end() ? PoolId{0, 0} : known->second;
+}
+
+Result<std::vector<PlacedBlock>> PoolTable::blocks(PoolId id) const {
+  const std::lock_guard lock(mutex_);
+  const auto known = pools_.find(id);
+  if (known == pools_.end()) return none(id, "getCheckpointState");
+  return known->second.graphs->blocks();
+}
+
+Status PoolTable::restore(PoolId id, std::span<const PlacedBlock> blocks) {
+  const std::lock_guard lock(mutex_);
+  const auto known = pools_.find(id);
+  if (known == pools_.end()) return none(id, "setCheckpointPoolState");
+  return known->second.graphs->restore(blocks);
+}
+
+}  // namespace weir::pytorch

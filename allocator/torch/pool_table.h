@@ -1,0 +1,86 @@
+// PyTorch's memory pools (of graphs, of MemPools, of warm-ups) as graph pools of one device heap.
+//
+// Knows nothing of PyTorch's headers: what a pool is called, and the filter that says which streams
+// it serves, are plain C++.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "weir/device_heap.h"
+#include "weir/graph_pool.h"
+
+namespace weir::pytorch {
+
+// c10::MempoolId_t.
+using PoolId = std::pair<unsigned long long, unsigned long long>;
+
+// Threads: self-synchronised. Errors name the pool: invalid_argument (there is none of that id);
+// and those of GraphPool.
+class PoolTable {
+ public:
+  // Called in the threads that allocate, with a stream's handle.
+  using Filter = std::function<bool(void*)>;
+
+  // Both must outlive this.
+  PoolTable(DeviceHeap& heap, Device& device) : heap_(heap), device_(device) {}
+
+  // One more user; the pool is opened for the first.
+  void retain(PoolId id);
+  // One fewer. After the last, the memory goes back once its blocks are gone.
+  Status release(PoolId id);
+  int uses(PoolId id) const;
+
+  // One more user; and requests on streams that the filter takes go to the pool, until end().
+  // `current`: the caller's stream. A capture that is to come takes no stream yet, whereas a
+  // warm-up takes the caller's own: that tells them apart.
+  Status begin(PoolId id, Filter filter, Stream current);
+  Status end(PoolId id);
+
+  // Blocks for requests that found no memory may come from this pool.
+  void set_use_on_oom(PoolId id, bool use);
+  // Null, if there is nothing.
+  void* allocate_from_reserve(Bytes bytes, Stream stream);
+
+  // Gives back what the pool need not keep.
+  void empty(PoolId id);
+
+  // Of the pool with that GraphPool::id(): {0, 0} if there is none.
+  PoolId id_of(std::uint64_t graph_pool) const;
+
+  Result<std::vector<PlacedBlock>> blocks(PoolId id) const;
+  Status restore(PoolId id, std::span<const PlacedBlock> blocks);
+
+ private:
+  struct Pool {
+    std::unique_ptr<GraphPool> graphs;
+    int uses = 0;
+    bool use_on_oom = false;
+    std::uint64_t captures = 0;  // that may have made graphs
+  };
+  struct Route {
+    PoolId id;
+    PoolRoute route;
+    bool captures = false;
+  };
+
+  Pool& open(PoolId id);
+  static Error none(PoolId id, const char* call);
+
+  DeviceHeap& heap_;
+  Device& device_;
+
+  mutable std::mutex mutex_;
+  std::map<PoolId, Pool> pools_;         // guarded by mutex_
+  std::vector<Route> routes_;            // guarded by mutex_; the last was opened last
+  std::map<std::uint64_t, PoolId> ids_;  // guarded by mutex_; by GraphPool::id()
+};
+
+}  // namespace weir::pytorch

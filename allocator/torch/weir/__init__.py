@@ -1,0 +1,17 @@
+"""Weir: a CUDA caching allocator for PyTorch, aware of streams and graphs.
+
+    import weir
+    weir.enable()              # before anything uses CUDA
+
+or, for an unchanged program, `python -m weir run train.py`. Importing this needs neither a GPU nor
+PyTorch. Settings are WEIR_* environment variables (docs/configuration.md), or enable()'s arguments.
+"""
+
+from __future__ import annotations
+
+from weir._enable import enable, enabled
+from weir._memory import fence, record, snapshot, stats, trim
+from weir._native import Problem, info
+
+__all__ = ["Problem", "enable", "enabled", "fence", "info", "record", "snapshot", "stats", "trim"]
+__version__ = "0.1.0"

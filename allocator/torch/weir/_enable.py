@@ -1,0 +1,146 @@
+"""Turns Weir on for a process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import warnings
+
+from weir import _native
+from weir._native import Problem
+
+# What is on: the library in use, and how.
+_state: dict[str, object] = {}
+
+# Entries of PYTORCH_CUDA_ALLOC_CONF that mean something to Weir, and what.
+_HONOURED = {"per_process_memory_fraction": "WEIR_LIMIT"}
+# Those that change nothing where memory is Weir's, and need no word.
+_HARMLESS = {"backend", "expandable_segments", "pinned_use_cuda_host_register",
+             "pinned_num_register_threads", "pinned_use_background_threads",
+             "pinned_reserve_segment_size_mb"}
+
+
+def enabled() -> str | None:
+    """"full" or "pluggable" once Weir is PyTorch's allocator; else None."""
+    return _state.get("kind")  # type: ignore[return-value]
+
+
+def library() -> ctypes.CDLL:
+    """The library in use. Raises Problem if Weir is off."""
+    found = _state.get("library")
+    if found is None:
+        raise Problem("Weir is not on: call weir.enable() before anything uses CUDA, or start the "
+                      "program with `python -m weir run`")
+    return found  # type: ignore[return-value]
+
+
+def settings_of(conf: str) -> tuple[dict[str, str], list[str]]:
+    """WEIR_* settings for a PYTORCH_CUDA_ALLOC_CONF, and the entries that mean nothing to Weir."""
+    settings: dict[str, str] = {}
+    others: list[str] = []
+    depth, entry, entries = 0, "", []
+    for letter in conf + ",":
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            entries.append(entry.strip())
+            entry = ""
+        else:
+            entry += letter
+    for entry in filter(None, entries):
+        name, _, value = entry.partition(":")
+        name, value = name.strip(), value.strip()
+        if name in _HONOURED:
+            settings[_HONOURED[name]] = f"{float(value) * 100:g}%"
+        elif name not in _HARMLESS:
+            others.append(name)
+    return settings, others
+
+
+def _apply_settings(settings: dict[str, object]) -> None:
+    conf = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
+    from_torch, others = settings_of(conf)
+    for name, value in from_torch.items():
+        os.environ.setdefault(name, value)
+    if others:
+        warnings.warn(f"Weir: of PYTORCH_CUDA_ALLOC_CONF these mean nothing to it and are passed "
+                      f"over: {', '.join(others)}", stacklevel=3)
+    for name, value in settings.items():
+        os.environ["WEIR_" + name.upper()] = str(value)
+
+
+def enable(kind: str = "auto", **settings: object) -> str:
+    """Makes Weir PyTorch's CUDA allocator; returns "full" or "pluggable".
+
+    kind: "full" is the whole backend, which must have been built for the PyTorch that is
+    installed; "pluggable" is what PyTorch's interface for plugged-in allocators offers (no
+    statistics or snapshots through torch.cuda); "auto" is the first that can be had.
+    settings: as WEIR_* variables, in lower case: enable(limit="60GiB", reuse="wait").
+    Raises Problem: CUDA was used already, there is no PyTorch, the backend is for another one.
+    """
+    if kind not in ("auto", "full", "pluggable"):
+        raise ValueError(f"kind is {kind!r}: 'auto', 'full' or 'pluggable'")
+    if _state:
+        raise Problem(f"Weir is on already ({enabled()})")
+    try:
+        import torch
+    except ImportError as error:
+        raise Problem(f"PyTorch can't be imported: {error}") from error
+    if torch.version.cuda is None:
+        raise Problem(f"this PyTorch ({torch.__version__}) has no CUDA: install one that has")
+    if torch.cuda.is_initialized():
+        raise Problem("PyTorch has used CUDA already, with its own allocator: call weir.enable() "
+                      "before anything uses CUDA, or start the program with `python -m weir run`")
+    _apply_settings(settings)
+    if kind != "pluggable":
+        try:
+            _enable_full(torch)
+            return "full"
+        except Problem as problem:
+            if kind == "full":
+                raise
+            warnings.warn(f"Weir: {problem} Falling back to the pluggable library.", stacklevel=2)
+    _enable_pluggable(torch)
+    return "pluggable"
+
+
+def _enable_full(torch) -> None:  # noqa: ANN001
+    backend = _native.backend()
+    built_for = backend.weir_torch_built_for().decode()
+    if built_for != torch.__version__:
+        raise Problem(f"Weir's backend was built for PyTorch {built_for}, and this is "
+                      f"{torch.__version__}. Install Weir again: `pip install "
+                      "--no-build-isolation --force-reinstall .`")
+    # Captured buffers that NCCL registers by itself must be of one physical handle each; blocks of
+    # Weir's may be of several. Registered pools are another matter, and go on.
+    if "NCCL_GRAPH_REGISTER" not in os.environ:
+        os.environ["NCCL_GRAPH_REGISTER"] = "0"
+    _native.check(backend, backend.weir_torch_enable())
+    _state.update(kind="full", library=backend)
+
+
+def _enable_pluggable(torch) -> None:  # noqa: ANN001
+    library = _native.pluggable()
+    path = os.fspath(_native.path_of("weir_pluggable"))
+    if not library.weir_torch_allocator():
+        _native.check(library, -1)
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "weir_torch_malloc",
+                                                         "weir_torch_free")
+    inner = allocator.allocator()
+
+    def address(name: str) -> int:
+        return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+
+    setters = {
+        "set_init_fn": "weir_torch_init",
+        "set_reset_fn": "weir_torch_reset",
+        "set_memory_fraction_fn": "weir_torch_memory_fraction",
+        "set_base_alloc_fn": "weir_torch_base_allocation",
+        "set_record_stream_fn": "weir_torch_record_stream",
+        "set_begin_allocate_to_pool": "weir_torch_begin_allocate_to_pool",
+        "set_end_allocate_to_pool_fn": "weir_torch_end_allocate_to_pool",
+        "set_release_pool": "weir_torch_release_pool",
+    }
+    for setter, function in setters.items():
+        getattr(inner, setter)(address(function))
+    torch.cuda.memory.change_current_allocator(allocator)
+    _state.update(kind="pluggable", library=library, allocator=allocator)

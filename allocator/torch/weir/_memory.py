@@ -1,0 +1,77 @@
+"""What Weir can be asked and told while it is on."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from typing import Iterable, Iterator
+
+from weir import _enable, _native
+
+
+def _device(device: int | None) -> int:
+    import torch
+
+    return torch.cuda.current_device() if device is None else int(device)
+
+
+def fence(tensors: object, stream: object) -> None:
+    """Work queued so far on `stream` uses these tensors: they may be dropped at once afterwards.
+
+    tensors: one, or several, of one device. stream: a torch.cuda.Stream of that device. Their
+    memory is used again only after that work, which the GPU waits for; the host never does.
+    Raises Problem if some memory is not Weir's.
+    """
+    import torch
+
+    several: Iterable = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+    pointers = [tensor.untyped_storage().data_ptr() for tensor in several]
+    library = _enable.library()
+    array = (ctypes.c_void_p * len(pointers))(*pointers)
+    handle = ctypes.c_void_p(stream.cuda_stream)
+    if _enable.enabled() == "full":
+        status = library.weir_torch_fence(array, len(pointers), stream.device.index, handle)
+    else:
+        status = library.weir_fence(library.weir_torch_allocator(), array, len(pointers), handle)
+    _native.check(library, status)
+
+
+def stats(device: int | None = None) -> dict[str, int]:
+    """The counters of one device (the current one): docs/statistics.md explains every number."""
+    library = _enable.library()
+    numbers = _native.Statistics(size=ctypes.sizeof(_native.Statistics))
+    _native.check(library, library.weir_statistics(library.weir_torch_allocator(),
+                                                   _device(device), ctypes.byref(numbers)))
+    return {name: getattr(numbers, name) for name, _ in numbers._fields_ if name != "size"}
+
+
+def trim(keep: int = 0) -> int:
+    """Gives idle memory back to the driver until each device holds at most `keep` bytes.
+
+    Returns the bytes given back. Waits for nothing: torch.cuda.empty_cache() does.
+    """
+    library = _enable.library()
+    gone = ctypes.c_uint64()
+    _native.check(library, library.weir_trim(library.weir_torch_allocator(), keep,
+                                             ctypes.byref(gone)))
+    return gone.value
+
+
+@contextlib.contextmanager
+def record(path: str | os.PathLike) -> Iterator[None]:
+    """Records into a file while the block runs: `weir timeline`, `weir report` read it."""
+    library = _enable.library()
+    handle = library.weir_torch_allocator()
+    _native.check(library, library.weir_record_start(handle, os.fsencode(path)))
+    try:
+        yield
+    finally:
+        _native.check(library, library.weir_record_stop(handle))
+
+
+def snapshot(path: str | os.PathLike, device: int | None = None) -> None:
+    """Writes everything that one device (the current one) holds to a file (docs/snapshot.md)."""
+    library = _enable.library()
+    _native.check(library, library.weir_write_snapshot(library.weir_torch_allocator(),
+                                                       _device(device), os.fsencode(path)))

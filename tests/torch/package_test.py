@@ -1,0 +1,159 @@
+"""The Python package where there is no GPU, and often no PyTorch: it imports, and says what is missing.
+
+usage: package_test.py LIBRARY    (of the build: libweir_pluggable.so)
+"""
+
+import ctypes
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(__file__).parents[2] / "allocator" / "torch" / "weir"
+LIBRARY = pathlib.Path()
+
+
+class Package(unittest.TestCase):
+    """As installed: the sources, and the library beside them."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        shutil.copytree(SOURCE, os.path.join(cls.folder.name, "weir"),
+                        ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(LIBRARY, os.path.join(cls.folder.name, "weir"))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def python(self, *arguments, **environment):
+        """Runs Python with the package, and a PyTorch only if the environment names one."""
+        return subprocess.run(
+            [sys.executable, *arguments], capture_output=True, text=True, timeout=60,
+            cwd=self.folder.name,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": self.folder.name, **environment})
+
+    def run_code(self, code, **environment):
+        result = self.python("-c", code, **environment)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout.strip()
+
+    def fake_torch(self, **attributes):
+        """A module named torch that is as far as the test needs."""
+        path = pathlib.Path(tempfile.mkdtemp(dir=self.folder.name))
+        lines = ["import types", "version = types.SimpleNamespace(cuda='13.0')",
+                 "__version__ = '9.9'", "cuda = types.SimpleNamespace(is_initialized=lambda: False)"]
+        lines += [f"{name} = {value}" for name, value in attributes.items()]
+        (path / "torch.py").write_text("\n".join(lines))
+        return f"{path}{os.pathsep}{self.folder.name}"
+
+    def test_imports_and_reports_with_neither_gpu_nor_torch(self):
+        printed = self.run_code("import weir; i = weir.info(); print(i['pluggable'], i['backend'])")
+        self.assertEqual(printed, "True False")
+
+    def test_the_library_has_the_c_interface_and_runs_on_the_simulated_device(self):
+        self.run_code(
+            "from weir import _native\n"
+            "import ctypes\n"
+            "library = _native.pluggable()\n"
+            "handle = library.weir_torch_allocator()\n"
+            "assert handle, library.weir_last_error()\n"
+            "numbers = _native.Statistics(size=ctypes.sizeof(_native.Statistics))\n"
+            "_native.check(library, library.weir_statistics(handle, 0, ctypes.byref(numbers)))\n"
+            "assert numbers.reserved_bytes == 0\n"
+            "library.weir_torch_malloc.restype = ctypes.c_void_p\n"
+            "stream = ctypes.c_void_p()\n"
+            "library.weir_sim_new_stream.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]\n"
+            "assert library.weir_sim_new_stream(handle, 0, ctypes.byref(stream)) == 0\n"
+            "block = library.weir_torch_malloc(ctypes.c_size_t(1 << 20), 0, stream)\n"
+            "_native.check(library, library.weir_statistics(handle, 0, ctypes.byref(numbers)))\n"
+            "assert numbers.live_bytes == 1 << 20, numbers.live_bytes\n"
+            "library.weir_torch_free(ctypes.c_void_p(block), ctypes.c_size_t(1 << 20), 0, stream)\n"
+            "_native.check(library, library.weir_statistics(handle, 0, ctypes.byref(numbers)))\n"
+            "assert numbers.live_bytes == 0\n", WEIR_DEVICE="sim")
+
+    def test_nothing_but_the_c_interface_is_seen_from_outside(self):
+        if shutil.which("nm") is None:
+            self.skipTest("nm is not installed")
+        symbols = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], capture_output=True,
+                                 text=True, check=True).stdout.split("\n")
+        others = [line for line in symbols if line and not line.split()[-1].startswith("weir_")]
+        self.assertEqual(others, [])
+
+    def test_enabling_without_torch_says_so(self):
+        result = self.python("-m", "weir", "run", "program.py")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("PyTorch can't be imported", result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
+
+    def test_a_torch_without_cuda_is_named(self):
+        path = self.fake_torch(version="types.SimpleNamespace(cuda=None)")
+        result = self.python("-m", "weir", "run", "program.py", PYTHONPATH=path)
+        self.assertIn("this PyTorch (9.9) has no CUDA", result.stderr)
+
+    def test_too_late_is_said_with_the_remedy(self):
+        path = self.fake_torch(cuda="types.SimpleNamespace(is_initialized=lambda: True)")
+        result = self.python("-m", "weir", "run", "program.py", PYTHONPATH=path)
+        self.assertIn("PyTorch has used CUDA already", result.stderr)
+        self.assertIn("python -m weir run", result.stderr)
+
+    def test_a_missing_backend_stops_or_falls_back_as_chosen(self):
+        path = self.fake_torch()
+        result = self.python("-m", "weir", "run", "--allocator", "full", "program.py",
+                             PYTHONPATH=path)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("no backend for PyTorch", result.stderr)
+        code = ("import weir, warnings\n"
+                "with warnings.catch_warnings(record=True) as caught:\n"
+                "    warnings.simplefilter('always')\n"
+                "    try:\n"
+                "        weir.enable()\n"
+                "    except AttributeError:\n"
+                "        pass  # this torch has no CUDAPluggableAllocator\n"
+                "print(caught[0].message)\n")
+        self.assertIn("Falling back to the pluggable library",
+                      self.run_code(code, PYTHONPATH=path, WEIR_DEVICE="sim"))
+
+    def test_a_bad_setting_is_named(self):
+        path = self.fake_torch()
+        result = self.python("-m", "weir", "run", "--allocator", "pluggable", "--limit", "much",
+                             "program.py", PYTHONPATH=path)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("WEIR_LIMIT", result.stderr)
+
+    def test_torchs_own_settings_are_honoured_or_named(self):
+        printed = self.run_code(
+            "from weir._enable import settings_of\n"
+            "print(settings_of('expandable_segments:True, per_process_memory_fraction:0.5,'\n"
+            "                  'roundup_power2_divisions:[256:1,512:2],max_split_size_mb:20'))")
+        self.assertEqual(printed,
+                         "({'WEIR_LIMIT': '50%'}, ['roundup_power2_divisions', 'max_split_size_mb'])")
+
+    def test_what_is_off_says_how_to_turn_it_on(self):
+        for call in ("weir.trim()", "weir.stats(0)", "weir.snapshot('x', 0)"):
+            result = self.python("-c", f"import weir; {call}")
+            self.assertIn("Weir is not on", result.stderr)
+
+    def test_run_passes_arguments_on_and_knows_modules(self):
+        import importlib.util
+        spec = importlib.util.spec_from_file_location("weir_main", SOURCE / "__main__.py")
+        sys.path.insert(0, self.folder.name)
+        main = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(main)
+        parse = lambda *arguments: main._parser().parse_args(main._split(list(arguments)))
+        options = parse("run", "--limit", "1GiB", "train.py", "--limit", "2")
+        self.assertEqual((options.limit, options.program), ("1GiB", ["train.py", "--limit", "2"]))
+        options = parse("run", "-m", "package.train", "--limit", "2", "-m", "x")
+        self.assertEqual(options.module, "package.train")
+        self.assertEqual([part for part in options.program if part != "--"],
+                         ["--limit", "2", "-m", "x"])
+        self.assertIsNone(options.limit)
+
+
+if __name__ == "__main__":
+    LIBRARY = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main(verbosity=2)
