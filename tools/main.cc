@@ -2,7 +2,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "command.h"
@@ -36,13 +38,25 @@ int main(int argc, char** argv) {
 
   std::vector<std::string> arguments(argv + 1, argv + argc);
   understand_help(arguments);
-  arguments = weir::with_json_file_joined(std::move(arguments));
+  if (!arguments.empty() && arguments.front() == "replay") {
+    arguments = weir::with_json_file_joined(std::move(arguments));
+  }
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   try {
     app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     // CLI11's own codes tell the kinds of mistake apart; here they are all the caller's.
     return app.exit(error) == 0 ? 0 : static_cast<int>(weir::ExitCode::bad_input);
+  } catch (const std::bad_alloc&) {
+    std::fputs(
+        "weir: this machine has not enough memory for that file: some 150 bytes are needed for "
+        "each "
+        "event of a recording. Record a shorter time, or less of it with WEIR_RECORD_RING\n",
+        stderr);
+    return static_cast<int>(weir::ExitCode::failed);
+  } catch (const std::system_error& error) {  // fmt, where nothing can be printed
+    std::fprintf(stderr, "weir: standard output could not be written: %s\n", error.what());
+    return static_cast<int>(weir::ExitCode::failed);
   }
   // What a report could not be written to (a full disk, a closed pipe) is only known now.
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {

@@ -111,6 +111,9 @@ void add_top_command(CLI::App& app, ExitCode& exit_code) {
   top->add_option("PID|FILE", command->what, "A process that records, or a recording")->required();
   top->add_option("--interval", command->interval, "Time between two looks")
       ->check(CLI::Range(0.05, 86400.0))
+      ->check([](const std::string& text) {  // which is in every range
+        return text.find_first_of("nN") == std::string::npos ? "" : "is no number of seconds";
+      })
       ->type_name("SECONDS")
       ->capture_default_str();
   top->add_option("--count", command->count,

@@ -11,10 +11,12 @@ namespace weir {
 Result<CaptureScope> CaptureScope::begin(GraphPool& pool, Stream stream, CaptureMode mode) {
   Device& device = pool.heap().impl_->device();
   // The route is open before the capture, so that no request of it goes astray; its id is not known
-  // before it has begun.
+  // before it has begun. Until then whatever captures `stream` is this capture.
   auto id = std::make_shared<std::atomic<std::uint64_t>>(0);
-  const auto takes = [id](Stream, const CaptureInfo& info) {
-    return info.status != CaptureInfo::Status::none && info.id == id->load();
+  const auto takes = [id, stream](Stream asking, const CaptureInfo& info) {
+    if (info.status == CaptureInfo::Status::none) return false;
+    const std::uint64_t known = id->load();
+    return known == 0 ? asking == stream : info.id == known;
   };
   Result<std::uint64_t> route = pool.heap().impl_->open_route(pool.pool_, takes, true);
   if (!route) return std::move(route).error();

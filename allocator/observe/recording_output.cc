@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,12 +22,20 @@ SealedBlock seal(BlockKind kind, std::string_view plain, std::uint64_t events) {
 }
 
 Result<std::unique_ptr<FileOutput>> FileOutput::open(const std::string& path) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (file < 0) {
+  const auto refused = [&](const char* why) {
     return Error(ErrorCode::invalid_input,
-                 fmt::format("{}: cannot be opened for writing: {}", path, std::strerror(errno)));
-  }
+                 fmt::format("{}: cannot be opened for writing: {}", path, why));
+  };
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (file < 0) return refused(std::strerror(errno));
   std::unique_ptr<FileOutput> output(new FileOutput(file, path));
+  // Before anything of it is lost. (Where there are no such locks, nobody is told.)
+  if (::flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return refused(
+        "another recorder, of this process or another, writes it: give each a name of "
+        "its own");
+  }
+  if (::ftruncate(file, 0) != 0 && errno != EINVAL) return refused(std::strerror(errno));
   output->write(recording_format::file_header());
   return output;
 }

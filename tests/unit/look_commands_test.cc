@@ -82,6 +82,30 @@ TEST_F(LookCommands, ReportPrintsTextOrJson) {
   EXPECT_EQ(parsed["end"]["live_bytes"], 1024);
 }
 
+TEST_F(LookCommands, AFileNamedJsonIsAFile) {
+  const Finished report = weir("report --json " + write("snap.json", "{\"weir_snapshot\":1}"));
+  EXPECT_EQ(report.code, 0) << report.err;
+  EXPECT_TRUE(nlohmann::json::accept(report.out));
+}
+
+TEST_F(LookCommands, WhatCannotBePrintedIsSaid) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  const std::string trace = write("small.trace", kSmall);
+  for (const std::string& command : {"report --json ", "report "}) {
+    const int status = std::system(
+        (std::string(WEIR_TOOL) + " " + command + trace + " >/dev/full 2>" + path("err")).c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 1) << command;
+    EXPECT_THAT(read("err"), HasSubstr("standard output could not be written")) << command;
+  }
+}
+
+TEST_F(LookCommands, AProgramLargerThanAnyDeviceCanBeLookedAt) {
+  const Finished report =
+      weir("report --json " + write("large.trace", "a 0 900000000000 0 0\nr 0 900000000000 0 9\n"));
+  EXPECT_EQ(report.code, 0) << report.err;
+  EXPECT_EQ(nlohmann::json::parse(report.out)["peak_live"]["live_bytes"], 900'000'000'000);
+}
+
 TEST_F(LookCommands, DiffPrintsWhatChanged) {
   const std::string small = write("small.trace", kSmall), larger = write("larger.trace", kLarger);
   const Finished text = weir("diff " + small + " " + larger);
@@ -128,7 +152,8 @@ TEST_F(LookCommands, BadCommandLinesReturnTwo) {
   const std::string good = write("small.trace", kSmall);
   for (const std::string& arguments :
        {std::string("report"), "diff " + good, std::string("top"), "report --at soon " + good,
-        "report --top 0 " + good, "top --interval 0 " + good, "top --count -1 " + good}) {
+        "report --top 0 " + good, "top --interval 0 " + good, "top --interval nan " + good,
+        "top --count -1 " + good, "timeline --to csv -o '' " + good}) {
     EXPECT_EQ(weir(arguments).code, 2) << arguments;
   }
 }

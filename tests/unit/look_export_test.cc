@@ -129,15 +129,45 @@ TEST(WriteTrace, HasFencesWaitsMarksAndWhatWasThereBefore) {
 TEST(WriteTrace, CapturesOfARecordingArePhases) {
   HandMade made;
   const std::uint64_t captured = std::uint64_t{1} << 63 | 4;
-  made.page(0).map(0, kAt).add({.kind = EventKind::capture_begin, .pool = 3});
+  made.page(0).map(0, kAt).add({.kind = EventKind::heap_open, .stream = 4, .pool = 3});
+  made.add({.kind = EventKind::capture_begin, .pool = 3});
   made.allocate(kAt, 512_B, captured).add({.kind = EventKind::capture_end, .pool = 3});
   made.allocate(kAt + 512, 512_B, 4);
-  made.recording.marks = {{{3500}, "within"}};
+  made.recording.marks = {{{4500}, "within"}};
   const std::string text = traced(made.recording);
   EXPECT_THAT(operations(text), ElementsAre("m capture into pool 3", "a 0 512 4",
                                             "m after the capture", "a 1 512 4"));
   EXPECT_THAT(text, HasSubstr("# within\n"));
   EXPECT_TRUE(parse_trace(text, "t").ok());
+}
+
+TEST(WriteTrace, ACaptureWithWorkOutsideItIsNoPhase) {
+  HandMade made;
+  made.page(0).map(0, kAt).add({.kind = EventKind::heap_open, .stream = 4, .pool = 3});
+  made.add({.kind = EventKind::heap_open, .heap = {1}, .stream = 5});
+  made.add({.kind = EventKind::allocate,
+            .heap = {1},
+            .stream = 5,
+            .address = kAt,
+            .bytes = 512_B,
+            .requested = 512_B});
+  made.add({.kind = EventKind::capture_begin, .pool = 3});
+  made.deallocate(kAt).add({.kind = EventKind::capture_end, .pool = 3});
+  const std::string text = traced(made.recording);
+  EXPECT_THAT(operations(text), ElementsAre("a 0 512 5", "r 0 512 5", "f 0 512 5"));
+  EXPECT_THAT(text, HasSubstr("# a capture into pool 3, with work outside it meanwhile"));
+  EXPECT_TRUE(parse_trace(text, "t").ok());
+}
+
+TEST(WriteTrace, AProgramsMarksAreNoCaptures) {
+  HandMade made;
+  made.page(0).map(0, kAt).allocate(kAt, 512_B, 4).deallocate(kAt);
+  made.recording.marks = {{{2500}, "capture the flag"}, {{3500}, ""}};
+  const std::string text = traced(made.recording);
+  EXPECT_THAT(operations(text), ElementsAre("m mark: capture the flag", "a 0 512 4",
+                                            "m mark: ", "r 0 512 4", "f 0 512 4"));
+  const Result<Trace> trace = parse_trace(text, "t");
+  ASSERT_TRUE(trace.ok()) << trace.error().message();
 }
 
 TEST(WriteCsv, HasARowForEachBlock) {

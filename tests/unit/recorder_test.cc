@@ -222,6 +222,19 @@ TEST_F(RecorderFile, ThatCannotBeOpenedIsNamed) {
   EXPECT_THAT(recorder.error().message(), HasSubstr("/nowhere/at/all.weir"));
 }
 
+TEST_F(RecorderFile, ThatAnotherRecorderWritesIsRefusedAndLeftAlone) {
+  const std::string path = testing::TempDir() + "weir_two_recorders.weir";
+  const auto first = Recorder::open(path);
+  ASSERT_TRUE(first.ok()) << first.error().message();
+  (*first)->on_event(allocated(0x1000, 1_B, 9_us, 1));
+  const auto second = Recorder::open(path);
+  ASSERT_FALSE(second.ok());
+  EXPECT_THAT(second.error().message(), HasSubstr("another recorder"));
+  ASSERT_TRUE((*first)->close().ok());
+  EXPECT_EQ(read_recording(path)->events.size(), 1u);
+  EXPECT_TRUE(Recorder::open(path).ok()) << "the first is closed";
+}
+
 TEST_F(RecorderFile, OnAFullDiskIsAnErrorOfClose) {
   const auto recorder = Recorder::open("/dev/full");
   if (!recorder.ok()) GTEST_SKIP() << "no /dev/full here";

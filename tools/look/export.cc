@@ -72,6 +72,12 @@ std::optional<double> parse_nanoseconds(std::string_view text) {
 }  // namespace
 
 Status export_timeline(const Recording& recording, LookFormat format, const std::string& path) {
+  const bool one_moment = recording.events.size() == recording.initial && recording.initial > 0;
+  if (one_moment && format == LookFormat::svg) {
+    return Error(
+        ErrorCode::invalid_argument,
+        recording.source + " is of one moment, in which nothing happens: use `weir snapshot`");
+  }
   return write(recording, format, false, path);
 }
 

@@ -216,7 +216,9 @@ void LivesFold::memory_changed(Nanoseconds time) {
   if (live_ > lives_.peak_live.live || lives_.memory.size() == 1) {
     lives_.peak_live = lives_.memory.back();
   }
-  if (reserved_ > lives_.peak_reserved.reserved || lives_.memory.size() == 1) {
+  const MemoryPoint& peak = lives_.peak_reserved;
+  if (reserved_ > peak.reserved || (reserved_ == peak.reserved && live_ > peak.live) ||
+      lives_.memory.size() == 1) {
     lives_.peak_reserved = lives_.memory.back();
   }
 }

@@ -45,7 +45,8 @@ struct Lives {
   std::vector<FenceTaken> fences;             // those of one block in a row
   std::vector<MemoryPoint> memory;            // at every change
   std::vector<std::uint64_t> streams, pools;  // in order of first use; pools without 0
-  MemoryPoint peak_live, peak_reserved;
+  MemoryPoint peak_live;
+  MemoryPoint peak_reserved;  // of those moments the first with the most live
 };
 
 Lives lives_of(const Recording& recording);

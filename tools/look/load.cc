@@ -1,5 +1,7 @@
 #include "look/load.h"
 
+#include <fstream>
+#include <string>
 #include <utility>
 
 #include "look/file_kind.h"
@@ -15,6 +17,12 @@ Result<Recording> load_trace(const std::string& path) {
   const Result<Trace> trace = read_trace(path);
   if (!trace.ok()) return trace.error();
   return replayed(*trace);
+}
+
+// The blocks of a recording are compressed already, and a reader must be able to go to each.
+bool is_gzip(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return file.get() == 0x1f && file.get() == 0x8b;
 }
 
 Result<Recording> load_pickle(const std::string& path) {
@@ -39,6 +47,12 @@ Result<Recording> load(const std::string& path) {
       return read_snapshot(path);
     case FileKind::other:
       break;
+  }
+  if (is_gzip(path)) {
+    return Error(ErrorCode::invalid_input,
+                 path +
+                     ": a recording is not read through gzip: unpack it first (it is compressed "
+                     "already, so that gzip gains little); nor is it another file that is known");
   }
   return read_recording(path);
 }

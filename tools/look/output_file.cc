@@ -149,6 +149,10 @@ class OutputFile::Impl {
 };
 
 Result<OutputFile> OutputFile::open(const std::string& path, const std::string& input) {
+  if (path.empty()) {
+    return Error(ErrorCode::invalid_argument,
+                 "the name of the file to write is empty: give -o OUT");
+  }
   const std::optional<struct stat> there = status_of(path);
   if (there && !input.empty()) {
     const std::optional<struct stat> read = status_of(input);

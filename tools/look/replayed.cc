@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
@@ -75,7 +76,9 @@ Result<Recording> replayed(const Trace& trace, TraceStacks stacks) {
   recording.frames = std::move(stacks.frames);
   recording.stacks = std::move(stacks.stacks);
 
-  const std::unique_ptr<ReplayDevice> device = make_sim_replay_device();
+  // Whatever device the program had: this one has room for it.
+  const Bytes memory = std::max(SimOptions{}.memory, round_up(trace.peak_live * 2, 1_GiB));
+  const std::unique_ptr<ReplayDevice> device = make_sim_replay_device(memory);
   recording.device = device->device().name();
   if (const Result<MemoryInfo> memory = device->memory(); memory.ok()) {
     recording.device_bytes = memory->total;

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "look/exporters.h"
 #include "look/streams.h"
@@ -13,17 +14,61 @@ namespace {
 
 constexpr std::string_view kCapture = "capture";  // begins the markers of captured phases
 
+// Captures during which all that is allocated and freed is of their pool, by the event that begins
+// them. A trace has no way to say of others which of the work is captured.
+std::unordered_set<std::size_t> whole_captures(const Recording& recording) {
+  std::unordered_set<std::size_t> whole;
+  std::unordered_map<std::uint32_t, std::uint64_t> pool_of_heap;
+  std::unordered_map<std::uint64_t, std::uint64_t> pool_of_block;  // by address
+  std::size_t begun = 0;
+  std::uint64_t pool = 0;
+  bool captures = false, mixed = false;
+  for (std::size_t i = 0; i < recording.events.size(); ++i) {
+    const Event& event = recording.events[i];
+    switch (event.kind) {
+      case EventKind::heap_open:
+        pool_of_heap[event.heap.value] = event.pool;
+        break;
+      case EventKind::capture_begin:
+        if (captures) break;
+        captures = true, mixed = false;
+        begun = i, pool = event.pool;
+        break;
+      case EventKind::capture_end:
+        if (captures && event.pool == pool) {
+          if (!mixed) whole.insert(begun);
+          captures = false;
+        }
+        break;
+      case EventKind::allocate:
+        pool_of_block[event.address.value] = pool_of_heap[event.heap.value];
+        mixed = mixed || pool_of_heap[event.heap.value] != pool;
+        break;
+      case EventKind::deallocate:
+        mixed = mixed || pool_of_block[event.address.value] != pool;
+        break;
+      default:
+        break;
+    }
+  }
+  return whole;
+}
+
 // Turns events, in order, into lines.
 class TraceText {
  public:
   TraceText(const Recording& recording, OutputFile& file)
-      : recording_(recording), file_(file), out_(file.text()) {}
+      : recording_(recording),
+        file_(file),
+        out_(file.text()),
+        whole_captures_(whole_captures(recording)) {}
 
   void run() {
     header();
     for (std::size_t i = 0; i < recording_.events.size(); ++i) {
       const Event& event = recording_.events[i];
       // An event is told after what it did, a mark before what it marks.
+      begins_capture_ = event.kind == EventKind::capture_begin && whole_captures_.contains(i);
       if (i >= recording_.initial) marks_before(event.time, event.kind);
       time_us_ = std::max(time_us_, (event.time - recording_.begin()).count / 1000);
       add(event);
@@ -68,6 +113,8 @@ class TraceText {
   std::uint64_t next_id_ = 0;
   std::int64_t time_us_ = 0;
   std::size_t next_mark_ = 0;
+  const std::unordered_set<std::size_t> whole_captures_;
+  bool begins_capture_ = false;  // the event at hand, one of those
   // A captured phase lasts until the next marker: no other marker may come within it.
   enum class Capture { none, by_mark, by_event } capture_ = Capture::none;
 };
@@ -89,13 +136,17 @@ void TraceText::marks_before(Nanoseconds time, EventKind kind) {
     return kind == EventKind::capture_begin ? mark.time <= time : mark.time < time;
   };
   for (; next_mark_ < marks.size() && is_due(marks[next_mark_]); ++next_mark_) {
-    const std::string text = one_line(marks[next_mark_].text);
+    std::string text = one_line(marks[next_mark_].text);
     if (capture_ == Capture::by_event) {
       line("# {}\n", text);
       continue;
     }
+    // Only of the last mark before a capture can this be the name.
+    const bool names_capture = text.starts_with(kCapture) && begins_capture_ &&
+                               (next_mark_ + 1 == marks.size() || !is_due(marks[next_mark_ + 1]));
+    if ((text.starts_with(kCapture) && !names_capture) || text.empty()) text = "mark: " + text;
     marker(text);
-    capture_ = text.starts_with(kCapture) ? Capture::by_mark : Capture::none;
+    capture_ = names_capture ? Capture::by_mark : Capture::none;
   }
 }
 
@@ -149,6 +200,10 @@ void TraceText::fence(const Event& event) {
 
 void TraceText::capture_begin(const Event& event) {
   if (capture_ != Capture::none) return;
+  if (!begins_capture_) {
+    return line("# a capture into pool {}, with work outside it meanwhile: replayed eagerly\n",
+                event.pool);
+  }
   marker(fmt::format("{} into pool {}", kCapture, event.pool));
   capture_ = Capture::by_event;
 }

@@ -12,6 +12,7 @@
 
 #include "weir/metered_device.h"
 #include "weir/result.h"
+#include "weir/sim_device.h"
 #include "weir/types.h"
 
 namespace weir {
@@ -55,7 +56,7 @@ class ReplayDevice {
 };
 
 // The simulated device. Its races are what the happens-before checker finds.
-std::unique_ptr<ReplayDevice> make_sim_replay_device();
+std::unique_ptr<ReplayDevice> make_sim_replay_device(Bytes memory = SimOptions{}.memory);
 
 // The first CUDA device. With `verify`, blocks are filled with patterns, and each byte found
 // changed counts as a race; without, the program does no work, and nobody looks for races. Errors:

@@ -8,6 +8,7 @@ namespace {
 
 class SimReplayDevice final : public ReplayDevice {
  public:
+  explicit SimReplayDevice(Bytes memory) : sim_(SimOptions{.memory = memory}) {}
   std::string_view name() const override { return "sim"; }
   MeteredDevice& device() override { return metered_; }
 
@@ -61,8 +62,8 @@ class SimReplayDevice final : public ReplayDevice {
 
 }  // namespace
 
-std::unique_ptr<ReplayDevice> make_sim_replay_device() {
-  return std::make_unique<SimReplayDevice>();
+std::unique_ptr<ReplayDevice> make_sim_replay_device(Bytes memory) {
+  return std::make_unique<SimReplayDevice>(memory);
 }
 
 }  // namespace weir
