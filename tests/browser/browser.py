@@ -32,7 +32,7 @@ except ImportError:
 FOLDER = pathlib.Path(".")
 
 
-def open_browser(width=1440, height=1000, dark=False):
+def open_browser(width=1440, height=1000, dark=False, more_arguments=()):
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     driver = shutil.which("chromedriver")
     if browser is None or driver is None:
@@ -40,7 +40,8 @@ def open_browser(width=1440, height=1000, dark=False):
     options = webdriver.ChromeOptions()
     options.binary_location = browser
     arguments = ["--headless=new", f"--window-size={width},{height}", "--hide-scrollbars",
-                 "--no-first-run", "--disable-background-networking", "--force-device-scale-factor=1"]
+                 "--no-first-run", "--disable-background-networking", "--force-device-scale-factor=1",
+                 *more_arguments]
     if dark:
         arguments.append("--force-dark-mode")
     if os.geteuid() == 0:

@@ -35,7 +35,7 @@ enum DescriptorField : std::uint32_t {
   kRank = 12,
 };
 enum ProcessField : std::uint32_t { kPid = 1, kProcessName = 6 };
-enum CounterField : std::uint32_t { kUnit = 3 };
+enum CounterField : std::uint32_t { kUnit = 3, kAxis = 7 };
 enum EventField : std::uint32_t {
   kAnnotation = 4,
   kType = 9,
@@ -100,8 +100,9 @@ class Perfetto {
   OutputFile& file_;
   std::string& out_;
   std::string packet_;  // scratch
-  std::uint64_t next_track_ = 1, process_ = 0, rank_ = 0;
+  std::uint64_t next_track_ = 1, process_ = 0, live_ = 0, rank_ = 0;
   std::map<std::uint64_t, std::uint64_t> streams_;  // -> track
+  std::map<std::uint64_t, Nanoseconds> free_from_;  // of a track with instants: the next one's time
   std::optional<std::uint64_t> captures_, host_, pages_, trouble_;
   std::map<std::uint64_t, std::uint64_t> open_captures_;  // pool -> track
   std::map<std::string, std::uint64_t, std::less<>> names_;
@@ -132,8 +133,10 @@ std::uint64_t Perfetto::track(const std::string& name, std::uint64_t parent, boo
       put_varint(descriptor, kChildOrdering, kExplicitOrder);
       put_varint(descriptor, kRank, rank_++);
       if (!bytes) return;
-      put_message(descriptor, kCounter,
-                  [](std::string& counter) { put_varint(counter, kUnit, kSizeBytes); });
+      put_message(descriptor, kCounter, [&](std::string& counter) {
+        put_varint(counter, kUnit, kSizeBytes);
+        if (parent == process_) put_bytes(counter, kAxis, "memory");  // one scale, to compare
+      });
     });
   });
   return uuid;
@@ -197,8 +200,13 @@ void Perfetto::counter(std::uint64_t track, Nanoseconds time, Bytes value) {
   });
 }
 
+// Perfetto stacks instants of the same time, each in a row of its own: on the simulated device,
+// where calls take no time, hundreds of rows. So each is at least 1 ns after the one before.
 void Perfetto::instant(std::uint64_t track, Nanoseconds time, const std::string& name,
                        const Annotations& annotations) {
+  Nanoseconds& free_from = free_from_[track];
+  time = std::max(time, free_from);
+  free_from = time + 1_ns;
   track_event(track, time, kInstant, name, annotations);
 }
 
@@ -209,11 +217,11 @@ void Perfetto::slice(std::uint64_t track, const Slice& slice) {
 
 // Only what changes: many changes of the one leave the other as it is.
 void Perfetto::memory() {
-  const std::uint64_t live = track("live", process_, true);
+  live_ = track("live", process_, true);
   const std::uint64_t reserved = track("reserved", process_, true);
   std::optional<MemoryPoint> last;
   for (const MemoryPoint& point : lives_.memory) {
-    if (!last || last->live != point.live) counter(live, point.time, point.live);
+    if (!last || last->live != point.live) counter(live_, point.time, point.live);
     if (!last || last->reserved != point.reserved) counter(reserved, point.time, point.reserved);
     last = point;
   }
@@ -299,7 +307,8 @@ void Perfetto::capture(const Event& event) {
   open_captures_.emplace(event.pool, row);
 }
 
-// What the blocks of each stream and of each pool add up to.
+// What the blocks of each stream and of each pool add up to. Below `live`: Perfetto orders the
+// tracks of a process by name, whatever their ranks, and these would part `live` and `reserved`.
 void Perfetto::used_bytes() {
   if (lives_.streams.size() < 2 && lives_.pools.empty()) return;
   struct Sum {
@@ -308,10 +317,10 @@ void Perfetto::used_bytes() {
   };
   std::map<std::uint64_t, Sum> streams, pools;
   for (const std::uint64_t stream : lives_.streams) {
-    streams[stream] = {track("live of stream " + stream_text(stream), process_, true), {}};
+    streams[stream] = {track("live of stream " + stream_text(stream), live_, true), {}};
   }
   for (const std::uint64_t pool : lives_.pools) {
-    pools[pool] = {track(fmt::format("live of pool {}", pool), process_, true), {}};
+    pools[pool] = {track(fmt::format("live of pool {}", pool), live_, true), {}};
   }
   std::vector<std::pair<std::uint32_t, const Life*>> changes;  // by event
   changes.reserve(lives_.blocks.size() * 2);
