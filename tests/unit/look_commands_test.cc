@@ -91,7 +91,7 @@ TEST_F(LookCommands, AFileNamedJsonIsAFile) {
 TEST_F(LookCommands, WhatCannotBePrintedIsSaid) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
   const std::string trace = write("small.trace", kSmall);
-  for (const std::string& command : {"report --json ", "report "}) {
+  for (const char* command : {"report --json ", "report "}) {
     const int status = std::system(
         (std::string(WEIR_TOOL) + " " + command + trace + " >/dev/full 2>" + path("err")).c_str());
     EXPECT_EQ(WEXITSTATUS(status), 1) << command;

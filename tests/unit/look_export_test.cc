@@ -162,7 +162,7 @@ TEST(WriteTrace, ACaptureWithWorkOutsideItIsNoPhase) {
 TEST(WriteTrace, AProgramsMarksAreNoCaptures) {
   HandMade made;
   made.page(0).map(0, kAt).allocate(kAt, 512_B, 4).deallocate(kAt);
-  made.recording.marks = {{{2500}, "capture the flag"}, {{3500}, ""}};
+  made.recording.marks = {{{1500}, "capture the flag"}, {{2500}, ""}};
   const std::string text = traced(made.recording);
   EXPECT_THAT(operations(text), ElementsAre("m mark: capture the flag", "a 0 512 4",
                                             "m mark: ", "r 0 512 4", "f 0 512 4"));
@@ -278,7 +278,7 @@ TEST(Moment, HoldsWhatIsThereThen) {
   EXPECT_EQ(blocks_at("4.5us")[0].fences, 1U);
   EXPECT_TRUE(blocks_at("4.5us")[0].live_at_end);
   EXPECT_EQ(blocks_at("peak-live").size(), 2U);
-  EXPECT_EQ(blocks_at("peak-reserved").size(), 0U);
+  EXPECT_EQ(blocks_at("peak-reserved").size(), 2U) << "of those moments the one with most live";
   ASSERT_EQ(blocks_at("end").size(), 1U);
   EXPECT_EQ(blocks_at("end")[0].address, Address{kAt + 512});
 }

@@ -68,7 +68,7 @@ class TraceText {
     for (std::size_t i = 0; i < recording_.events.size(); ++i) {
       const Event& event = recording_.events[i];
       // An event is told after what it did, a mark before what it marks.
-      begins_capture_ = event.kind == EventKind::capture_begin && whole_captures_.contains(i);
+      at_ = i;
       if (i >= recording_.initial) marks_before(event.time, event.kind);
       time_us_ = std::max(time_us_, (event.time - recording_.begin()).count / 1000);
       add(event);
@@ -99,6 +99,7 @@ class TraceText {
   void header();
   void marks_before(Nanoseconds time, EventKind kind);
   void marker(const std::string& text);
+  bool is_before_capture() const;
   void add(const Event& event);
   void allocate(const Event& event);
   void deallocate(Address address);
@@ -114,7 +115,7 @@ class TraceText {
   std::int64_t time_us_ = 0;
   std::size_t next_mark_ = 0;
   const std::unordered_set<std::size_t> whole_captures_;
-  bool begins_capture_ = false;  // the event at hand, one of those
+  std::size_t at_ = 0;  // the event at hand
   // A captured phase lasts until the next marker: no other marker may come within it.
   enum class Capture { none, by_mark, by_event } capture_ = Capture::none;
 };
@@ -142,12 +143,22 @@ void TraceText::marks_before(Nanoseconds time, EventKind kind) {
       continue;
     }
     // Only of the last mark before a capture can this be the name.
-    const bool names_capture = text.starts_with(kCapture) && begins_capture_ &&
+    const bool names_capture = text.starts_with(kCapture) && is_before_capture() &&
                                (next_mark_ + 1 == marks.size() || !is_due(marks[next_mark_ + 1]));
     if ((text.starts_with(kCapture) && !names_capture) || text.empty()) text = "mark: " + text;
     marker(text);
     capture_ = names_capture ? Capture::by_mark : Capture::none;
   }
+}
+
+// Does a captured phase begin before the next block is allocated or freed?
+bool TraceText::is_before_capture() const {
+  for (std::size_t i = at_; i < recording_.events.size(); ++i) {
+    const EventKind kind = recording_.events[i].kind;
+    if (kind == EventKind::capture_begin) return whole_captures_.contains(i);
+    if (kind == EventKind::allocate || kind == EventKind::deallocate) return false;
+  }
+  return false;
 }
 
 void TraceText::marker(const std::string& text) { line("m {}\n", text); }
@@ -200,7 +211,7 @@ void TraceText::fence(const Event& event) {
 
 void TraceText::capture_begin(const Event& event) {
   if (capture_ != Capture::none) return;
-  if (!begins_capture_) {
+  if (!whole_captures_.contains(at_)) {
     return line("# a capture into pool {}, with work outside it meanwhile: replayed eagerly\n",
                 event.pool);
   }
