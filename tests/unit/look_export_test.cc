@@ -148,7 +148,7 @@ TEST(WriteTrace, ACaptureWithWorkOutsideItIsNoPhase) {
   made.add({.kind = EventKind::allocate,
             .heap = {1},
             .stream = 5,
-            .address = kAt,
+            .address = {kAt},
             .bytes = 512_B,
             .requested = 512_B});
   made.add({.kind = EventKind::capture_begin, .pool = 3});
