@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What `weir timeline`, `weir snapshot` and `weir convert` write, read by others: Python's pickle and
 json; PyTorch's own script (torch/cuda/_memory_viz.py), where it is found: in an installed PyTorch, or
-where WEIR_MEMORY_VIZ says; Perfetto's own messages, where the package perfetto is installed.
+where PYTORCH_MEMORY_VIZ says; Perfetto's own messages, where the package perfetto is installed.
 
 usage: look_test.py WEIR TRACES_FOLDER
 """
@@ -31,7 +31,7 @@ def run(*arguments, expect=0):
 
 
 def memory_viz_script():
-    path = os.environ.get("WEIR_MEMORY_VIZ")
+    path = os.environ.get("PYTORCH_MEMORY_VIZ")
     if not path:
         found = importlib.util.find_spec("torch")  # finds it, and does not load it
         path = found and os.path.join(os.path.dirname(found.origin), "cuda", "_memory_viz.py")
@@ -197,7 +197,7 @@ class Look(unittest.TestCase):
     def test_pytorchs_own_script_reads_it(self):
         script = memory_viz_script()
         if script is None:
-            self.skipTest("no PyTorch is installed; WEIR_MEMORY_VIZ may name its _memory_viz.py")
+            self.skipTest("no PyTorch is installed; PYTORCH_MEMORY_VIZ may name its _memory_viz.py")
         for name, snapshot in self.snapshots.items():
             reserved = sum(s["total_size"] for s in snapshot["segments"])
             self.assertIn(f"total_reserved: {script.Bytes(reserved)}", script.segsum(snapshot))

