@@ -25,7 +25,7 @@ def enabled() -> str | None:
     return _state.get("kind")  # type: ignore[return-value]
 
 
-def library() -> ctypes.CDLL:
+def active() -> ctypes.CDLL:
     """The library in use. Raises Problem if Weir is off."""
     found = _state.get("library")
     if found is None:

@@ -27,7 +27,7 @@ def fence(tensors: object, stream: object) -> None:
 
     several: Iterable = [tensors] if isinstance(tensors, torch.Tensor) else tensors
     pointers = [tensor.untyped_storage().data_ptr() for tensor in several]
-    library = _enable.library()
+    library = _enable.active()
     array = (ctypes.c_void_p * len(pointers))(*pointers)
     handle = ctypes.c_void_p(stream.cuda_stream)
     if _enable.enabled() == "full":
@@ -39,7 +39,7 @@ def fence(tensors: object, stream: object) -> None:
 
 def stats(device: int | None = None) -> dict[str, int]:
     """The counters of one device (the current one): docs/statistics.md explains every number."""
-    library = _enable.library()
+    library = _enable.active()
     numbers = _native.Statistics(size=ctypes.sizeof(_native.Statistics))
     _native.check(library, library.weir_statistics(library.weir_torch_allocator(),
                                                    _device(device), ctypes.byref(numbers)))
@@ -51,7 +51,7 @@ def trim(keep: int = 0) -> int:
 
     Returns the bytes given back. Waits for nothing: torch.cuda.empty_cache() does.
     """
-    library = _enable.library()
+    library = _enable.active()
     gone = ctypes.c_uint64()
     _native.check(library, library.weir_trim(library.weir_torch_allocator(), keep,
                                              ctypes.byref(gone)))
@@ -61,7 +61,7 @@ def trim(keep: int = 0) -> int:
 @contextlib.contextmanager
 def record(path: str | os.PathLike) -> Iterator[None]:
     """Records into a file while the block runs: `weir timeline`, `weir report` read it."""
-    library = _enable.library()
+    library = _enable.active()
     handle = library.weir_torch_allocator()
     _native.check(library, library.weir_record_start(handle, os.fsencode(path)))
     try:
@@ -72,6 +72,6 @@ def record(path: str | os.PathLike) -> Iterator[None]:
 
 def snapshot(path: str | os.PathLike, device: int | None = None) -> None:
     """Writes everything that one device (the current one) holds to a file (docs/snapshot.md)."""
-    library = _enable.library()
+    library = _enable.active()
     _native.check(library, library.weir_write_snapshot(library.weir_torch_allocator(),
                                                        _device(device), os.fsencode(path)))
