@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string>
 
+#include "tests/unit/command_fixture.h"
 #include "weir/event.h"
 #include "weir/recorder.h"
 
@@ -21,46 +22,11 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-struct Finished {
-  int code = -1;
-  std::string out, err;
-};
+using test::Finished;
+using test::kSmallTrace;
 
-class LookCommands : public ::testing::Test {
- protected:
-  LookCommands() {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  ~LookCommands() override { std::filesystem::remove_all(folder_); }
+class LookCommands : public test::WeirCommand {};
 
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
-  std::string write(const std::string& name, std::string_view text) const {
-    std::ofstream(path(name), std::ios::binary) << text;
-    return path(name);
-  }
-  std::string read(const std::string& name) const {
-    std::ostringstream text;
-    text << std::ifstream(path(name), std::ios::binary).rdbuf();
-    return text.str();
-  }
-  Finished weir(const std::string& arguments) const {
-    const std::string command = std::string(WEIR_TOOL) + " " + arguments + " >" + path("out") +
-                                " 2>" + path("err") + " </dev/null";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("err")};
-  }
-
- private:
-  const std::string folder_ = testing::TempDir() + "weir_look_commands_" +
-                              testing::UnitTest::GetInstance()->current_test_info()->name();
-};
-
-constexpr std::string_view kSmall =
-    "a 0 3145728 0 0\n"
-    "a 1 1000 1 10\n"
-    "r 0 3145728 0 500\n"
-    "f 0 3145728 0 500\n";
 constexpr std::string_view kLarger =
     "a 0 6291456 0 0\n"
     "a 1 1000 1 10\n"
@@ -68,7 +34,7 @@ constexpr std::string_view kLarger =
     "f 0 6291456 0 500\n";
 
 TEST_F(LookCommands, ReportPrintsTextOrJson) {
-  const std::string trace = write("small.trace", kSmall);
+  const std::string trace = write("small.trace", kSmallTrace);
   const Finished text = weir("report " + trace);
   EXPECT_EQ(text.code, 0);
   EXPECT_THAT(text.err, IsEmpty());
@@ -90,7 +56,7 @@ TEST_F(LookCommands, AFileNamedJsonIsAFile) {
 
 TEST_F(LookCommands, WhatCannotBePrintedIsSaid) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
-  const std::string trace = write("small.trace", kSmall);
+  const std::string trace = write("small.trace", kSmallTrace);
   for (const char* command : {"report --json ", "report "}) {
     const int status = std::system(
         (std::string(WEIR_TOOL) + " " + command + trace + " >/dev/full 2>" + path("err")).c_str());
@@ -107,7 +73,8 @@ TEST_F(LookCommands, AProgramLargerThanAnyDeviceCanBeLookedAt) {
 }
 
 TEST_F(LookCommands, DiffPrintsWhatChanged) {
-  const std::string small = write("small.trace", kSmall), larger = write("larger.trace", kLarger);
+  const std::string small = write("small.trace", kSmallTrace),
+                    larger = write("larger.trace", kLarger);
   const Finished text = weir("diff " + small + " " + larger);
   EXPECT_EQ(text.code, 0);
   EXPECT_THAT(text.out, AllOf(HasSubstr("peak live"), HasSubstr("+3.00 MiB")));
@@ -138,7 +105,7 @@ TEST_F(LookCommands, TopLooksOnceAtARecording) {
 }
 
 TEST_F(LookCommands, BadFilesAreNamedAndReturnTwo) {
-  const std::string bad = write("bad.trace", "a 0 1\n"), good = write("small.trace", kSmall);
+  const std::string bad = write("bad.trace", "a 0 1\n"), good = write("small.trace", kSmallTrace);
   for (const std::string& arguments :
        {"report " + bad, "diff " + good + " " + bad, "diff " + bad + " " + good, "top " + bad}) {
     const Finished run = weir(arguments);
@@ -149,7 +116,7 @@ TEST_F(LookCommands, BadFilesAreNamedAndReturnTwo) {
 }
 
 TEST_F(LookCommands, BadCommandLinesReturnTwo) {
-  const std::string good = write("small.trace", kSmall);
+  const std::string good = write("small.trace", kSmallTrace);
   for (const std::string& arguments :
        {std::string("report"), "diff " + good, std::string("top"), "report --at soon " + good,
         "report --top 0 " + good, "top --interval 0 " + good, "top --interval nan " + good,

@@ -10,6 +10,8 @@
 #include <sstream>
 #include <string>
 
+#include "tests/unit/command_fixture.h"
+
 namespace weir {
 namespace {
 
@@ -18,47 +20,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-struct Finished {
-  int code = -1;
-  std::string out, err;
-};
-
-class WeirCommand : public ::testing::Test {
- protected:
-  WeirCommand() {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  ~WeirCommand() override { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
-  std::string write(const std::string& name, std::string_view text) const {
-    std::ofstream(path(name), std::ios::binary) << text;
-    return path(name);
-  }
-  std::string read(const std::string& name) const {
-    std::ostringstream text;
-    text << std::ifstream(path(name), std::ios::binary).rdbuf();
-    return text.str();
-  }
-
-  Finished weir(const std::string& arguments) const {
-    const std::string command = std::string(WEIR_TOOL) + " " + arguments + " >" + path("out") +
-                                " 2>" + path("err") + " </dev/null";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("err")};
-  }
-
- private:
-  const std::string folder_ = testing::TempDir() + "weir_command_" +
-                              testing::UnitTest::GetInstance()->current_test_info()->name();
-};
-
-constexpr std::string_view kSmall =
-    "a 0 3145728 0 0\n"
-    "a 1 1000 1 10\n"
-    "r 0 3145728 0 500\n"
-    "f 0 3145728 0 500\n";
+using test::Finished;
+using test::kSmallTrace;
+using test::WeirCommand;
 
 TEST_F(WeirCommand, SaysItsVersion) {
   const Finished run = weir("--version");
@@ -81,7 +45,7 @@ TEST_F(WeirCommand, HelpNamesTheCommandsAndTheirOptions) {
 }
 
 TEST_F(WeirCommand, PrintsAReport) {
-  const Finished run = weir("replay " + write("small.trace", kSmall));
+  const Finished run = weir("replay " + write("small.trace", kSmallTrace));
   EXPECT_EQ(run.code, 0);
   EXPECT_THAT(run.out, AllOf(HasSubstr("small.trace on the simulated device"),
                              HasSubstr("3.00 MiB"), HasSubstr("Weir held at most")));
@@ -89,13 +53,13 @@ TEST_F(WeirCommand, PrintsAReport) {
 }
 
 TEST_F(WeirCommand, QuietSaysNothingWhenAllIsWell) {
-  const Finished run = weir("replay --quiet " + write("small.trace", kSmall));
+  const Finished run = weir("replay --quiet " + write("small.trace", kSmallTrace));
   EXPECT_EQ(run.code, 0);
   EXPECT_EQ(run.out + run.err, "");
 }
 
 TEST_F(WeirCommand, JsonOfOneTraceIsAnObjectAndOfSeveralAList) {
-  const std::string trace = write("small.trace", kSmall);
+  const std::string trace = write("small.trace", kSmallTrace);
   // The option before the trace must not take the trace for a file to write.
   const Finished one = weir("replay --json " + trace + " --repeat 3");
   EXPECT_EQ(one.code, 0);
@@ -110,7 +74,7 @@ TEST_F(WeirCommand, JsonOfOneTraceIsAnObjectAndOfSeveralAList) {
 }
 
 TEST_F(WeirCommand, JsonGoesToAFileBesideTheReport) {
-  const std::string trace = write("small.trace", kSmall);
+  const std::string trace = write("small.trace", kSmallTrace);
   for (const std::string form : {"--json=", "--json "}) {
     const Finished run = weir("replay " + form + path("report.json") + " " + trace);
     EXPECT_EQ(run.code, 0) << run.err;
@@ -154,7 +118,7 @@ TEST_F(WeirCommand, BadTraceIsExitCode2WithFileAndLine) {
 
 TEST_F(WeirCommand, OneBadTraceDoesNotKeepTheOthersFromRunning) {
   const std::string bad = write("bad.trace", "a 0 1 0 0\nzzz\n");
-  const Finished run = weir("replay --json " + bad + " " + write("small.trace", kSmall));
+  const Finished run = weir("replay --json " + bad + " " + write("small.trace", kSmallTrace));
   EXPECT_EQ(run.code, 2);
   const auto list = nlohmann::json::parse(run.out);
   EXPECT_EQ(list[0]["exit_code"], 2);
@@ -163,7 +127,7 @@ TEST_F(WeirCommand, OneBadTraceDoesNotKeepTheOthersFromRunning) {
 }
 
 TEST_F(WeirCommand, BadCommandLineIsExitCode2) {
-  const std::string trace = write("small.trace", kSmall);
+  const std::string trace = write("small.trace", kSmallTrace);
   for (const std::string& arguments :
        {std::string("replay"), std::string("frobnicate"), "replay --frobnicate " + trace,
         "replay --device tpu " + trace, "replay --policy sometimes " + trace,
@@ -190,7 +154,7 @@ TEST_F(WeirCommand, OutOfMemoryIsExitCode3AndNamesWhatHeldIt) {
 
 TEST_F(WeirCommand, FileThatCannotBeWrittenIsExitCode1) {
   const Finished run =
-      weir("replay --timeline /nowhere/at/all.json " + write("small.trace", kSmall));
+      weir("replay --timeline /nowhere/at/all.json " + write("small.trace", kSmallTrace));
   EXPECT_EQ(run.code, 1);
   EXPECT_THAT(run.err, HasSubstr("/nowhere/at/all.json: can't be written"));
 }
