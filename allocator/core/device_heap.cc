@@ -51,10 +51,6 @@ inline KnownStream& DeviceHeap::Impl::known(Stream stream) {
 inline bool DeviceHeap::Impl::knows(const KnownStream& known, Stream stream) const {
   return known.stream == stream.id && known.device_heap == number_;
 }
-inline StreamHeap* DeviceHeap::Impl::owner_of(Address address) const {
-  return owners_[addresses_.owner(address)];
-}
-
 DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* sink)
     : number_(next_number()),
       device_(device),
@@ -308,23 +304,6 @@ Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
     if (Status waited = pages_.wait_for_idle_pages(); !waited) return std::move(waited).error();
   }
   return pages_.trim(keep);
-}
-
-Status DeviceHeap::Impl::renew_access() {
-  if (Status status = pages_.renew_access(); !status) return status;
-  for (const std::shared_ptr<PoolHeap>& pool : pools()) {
-    if (Status status = pool->pages().renew_access(); !status) return status;
-  }
-  return {};
-}
-
-std::vector<PagePart> DeviceHeap::Impl::parts(const void* block) const {
-  StreamHeap* const heap = owner_of(Address::of(block));
-  const std::optional<BlockInfo> info =
-      heap == nullptr ? std::nullopt : heap->find(Address::of(block));
-  if (!info || info->address != Address::of(block)) return {};
-  const PageHeap& pages = heap->pool() == nullptr ? pages_ : heap->pool()->pages();
-  return pages.parts({info->address, info->bytes});
 }
 
 void DeviceHeap::Impl::set_limit(Bytes limit) {

@@ -173,4 +173,8 @@ class DeviceHeap::Impl {
   std::unordered_map<std::uint64_t, std::uint64_t> captured_uses_;
 };
 
+inline StreamHeap* DeviceHeap::Impl::owner_of(Address address) const {
+  return owners_[addresses_.owner(address)];
+}
+
 }  // namespace weir

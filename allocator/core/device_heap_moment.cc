@@ -242,4 +242,21 @@ std::vector<std::string> DeviceHeap::Impl::validate_statistics(const Statistics&
   return broken;
 }
 
+Status DeviceHeap::Impl::renew_access() {
+  if (Status status = pages_.renew_access(); !status) return status;
+  for (const std::shared_ptr<PoolHeap>& pool : pools()) {
+    if (Status status = pool->pages().renew_access(); !status) return status;
+  }
+  return {};
+}
+
+std::vector<PagePart> DeviceHeap::Impl::parts(const void* block) const {
+  StreamHeap* const heap = owner_of(Address::of(block));
+  const std::optional<BlockInfo> info =
+      heap == nullptr ? std::nullopt : heap->find(Address::of(block));
+  if (!info || info->address != Address::of(block)) return {};
+  const PageHeap& pages = heap->pool() == nullptr ? pages_ : heap->pool()->pages();
+  return pages.parts({info->address, info->bytes});
+}
+
 }  // namespace weir

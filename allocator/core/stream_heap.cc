@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/mutation.h"
-#include "weir/graph_pool.h"
 
 namespace weir {
 
@@ -118,43 +117,6 @@ Block* StreamHeap::add_run(Range run, RequestHistory::Name name, bool for_slab) 
   return block;
 }
 
-Block* StreamHeap::claim_run(Range run, bool for_slab, Status& status) {
-  PageHeap::Owner owner = this->owner();
-  status = pages_.allocate_at(owner, run);
-  if (!status) return nullptr;
-  return add_run(run, history_.note(run.size), for_slab);
-}
-
-Status StreamHeap::allocate_at(const PlacedBlock& wanted) {
-  const MutexLock lock(mutex_);
-  give_back_kept();
-  Status status;
-  const Range range{wanted.address, wanted.bytes};
-  Block* block = nullptr;
-  if (wanted.bytes > Slabs::kLargest) {
-    block = claim_run(range, /*for_slab=*/false, status);
-  } else if (block = slabs_.allocate_at(range); block == nullptr) {
-    Block* const slab = claim_run({wanted.run, Slab::kSize}, /*for_slab=*/true, status);
-    if (slab == nullptr) return status;
-    slabs_.add(slab);
-    block = slabs_.allocate_at(range);
-  }
-  if (block == nullptr) return status;
-  block->world = world_;
-  if (give_out(*block, wanted.requested)) fold_.raise_peaks();
-  if (recording_) record(EventKind::allocate, *block);
-  return {};
-}
-
-void StreamHeap::list_placed(std::vector<PlacedBlock>& blocks) const {
-  const MutexLock lock(mutex_);
-  for_each_block([&](const Block& block) WEIR_REQUIRES(mutex_) {
-    if (block.state != Block::State::live) return;
-    blocks.push_back({block.begin, block.size, block.requested, stream_,
-                      block.slab == nullptr ? block.begin : block.slab->run->begin});
-  });
-}
-
 PageHeap::Served StreamHeap::served_since_asked() {
   const PageHeap::Served all{fold_.blocks_in_all(), Bytes{fold_.bytes_in_all()}, history_.noted()};
   const PageHeap::Served before = std::exchange(asked_, all);
@@ -211,13 +173,6 @@ Status StreamHeap::wait_for_at_hand(Block& block) {
   }
   pool_.drop_uses(block);
   return {};
-}
-
-Block* StreamHeap::block_around(Address address) const {
-  Block* block = runs_.at_or_before(address);
-  if (block == nullptr || address >= block->end()) return nullptr;
-  if (block->slab != nullptr) block = block->slab->tile_at(address);
-  return address < block->end() && block->state == Block::State::live ? block : nullptr;
 }
 
 bool StreamHeap::has(Address block) const {
@@ -415,29 +370,6 @@ void StreamHeap::record(EventKind kind, Block& block) {
                                                          .bytes = block.size,
                                                          .requested = block.requested});
   if (kind == EventKind::allocate) block.note_time(time);
-}
-
-BlockInfo StreamHeap::info(const Block& block) const {
-  return {block.begin, block.size, block.requested, id_, stream_.id};
-}
-
-std::optional<BlockInfo> StreamHeap::find(Address address) const {
-  const MutexLock lock(mutex_);
-  const Block* const block = block_around(address);
-  if (block == nullptr) return std::nullopt;
-  return info(*block);
-}
-
-std::optional<Stream> StreamHeap::stream_of(Address block) const {
-  const MutexLock lock(mutex_);
-  if (live_at(block) == nullptr) return std::nullopt;
-  return stream_;
-}
-
-std::optional<std::uint32_t> StreamHeap::world_of(Address block) const {
-  const MutexLock lock(mutex_);
-  const Block* const live = live_at(block);
-  return live == nullptr ? std::nullopt : std::optional(live->world);
 }
 
 void StreamHeap::reset_peaks() {

@@ -33,4 +33,34 @@ void StreamHeap::list_blocks(std::vector<BlockInfo>& blocks) const {
   });
 }
 
+Block* StreamHeap::block_around(Address address) const {
+  Block* block = runs_.at_or_before(address);
+  if (block == nullptr || address >= block->end()) return nullptr;
+  if (block->slab != nullptr) block = block->slab->tile_at(address);
+  return address < block->end() && block->state == Block::State::live ? block : nullptr;
+}
+
+std::optional<BlockInfo> StreamHeap::find(Address address) const {
+  const MutexLock lock(mutex_);
+  const Block* const block = block_around(address);
+  if (block == nullptr) return std::nullopt;
+  return info(*block);
+}
+
+std::optional<Stream> StreamHeap::stream_of(Address block) const {
+  const MutexLock lock(mutex_);
+  if (live_at(block) == nullptr) return std::nullopt;
+  return stream_;
+}
+
+std::optional<std::uint32_t> StreamHeap::world_of(Address block) const {
+  const MutexLock lock(mutex_);
+  const Block* const live = live_at(block);
+  return live == nullptr ? std::nullopt : std::optional(live->world);
+}
+
+BlockInfo StreamHeap::info(const Block& block) const {
+  return {block.begin, block.size, block.requested, id_, stream_.id};
+}
+
 }  // namespace weir

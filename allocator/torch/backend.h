@@ -109,7 +109,11 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   DeviceMemory& open(int device);
   // Calls visit(memory) for each that is open.
   template <class Visit>
-  void for_each(Visit&& visit);
+  void for_each(Visit&& visit) {
+    for (std::atomic<DeviceMemory*>& place : memories_) {
+      if (DeviceMemory* const memory = place.load()) visit(*memory);
+    }
+  }
   DeviceMemory& owner(const void* pointer, const char* call);
 
   weir::Allocator& allocator_;

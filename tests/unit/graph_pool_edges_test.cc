@@ -1,5 +1,6 @@
 // Graph pools where things happen in an order that no plan has: graphs, streams and pools that go
 // while a capture goes on, captures that overlap, and captures that Weir knows nothing of.
+#include "tests/unit/forwarding_device.h"
 #include "tests/unit/graph_pool_fixture.h"
 
 namespace weir {
@@ -278,6 +279,34 @@ TEST_F(GraphPoolPressure, WhatAGraphMayUseIsNotGivenAwayUnderPressure) {
   Graph graph = small_graph(pool, a_, 48_MiB);
   expect_error(heap_->allocate(48_MiB, b_), ErrorCode::out_of_memory, "out of memory");
   launch(graph, a_);
+}
+
+// As another thread would, at the moment at which a capture has begun and its id is not known yet.
+class AllocatesAsACaptureBegins final : public test::ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  Status begin_capture(Stream stream, CaptureMode mode) override {
+    Status begun = ForwardingDevice::begin_capture(stream, mode);
+    block = heap->allocate(1_MiB, stream);
+    return begun;
+  }
+  DeviceHeap* heap = nullptr;
+  Result<void*> block = nullptr;
+};
+
+TEST(GraphPoolBegin, ARequestAsTheCaptureBeginsIsTheCaptures) {
+  SimDevice sim;
+  AllocatesAsACaptureBegins device(sim);
+  const Stream stream = sim.new_stream();
+  DeviceHeap heap(device);
+  device.heap = &heap;
+  GraphPool pool(heap);
+  Result<CaptureScope> capture = CaptureScope::begin(pool, stream);
+  ASSERT_TRUE(capture.ok()) << capture.error().message();
+  ASSERT_TRUE(device.block.ok()) << device.block.error().message();
+  EXPECT_EQ(pool.statistics().live_blocks, 1u);
+  EXPECT_TRUE(heap.deallocate(*device.block).ok());
+  EXPECT_TRUE(capture->end().ok());
 }
 
 }  // namespace
