@@ -202,6 +202,29 @@ TEST(DeviceFold, APeakThatLastsIsSeenWhoeverIsAtWork) {
             (20_GiB).count);
 }
 
+// The rise of one heap passes, and then it is another heap that falls.
+TEST(DeviceFold, APeakThatPassedIsSeenWhicheverHeapFallsFirst) {
+  DeviceFold device;
+  HeapFold mine(device, HeapId{0}, 10), other(device, HeapId{1}, 11);
+  const auto free_one = [](HeapFold& heap) {
+    if (heap.owes()) heap.settle_peaks();
+    heap.deallocate(10_GiB, 10_GiB);
+  };
+  allocate(mine, 10_GiB, 10_GiB);
+  free_one(mine);
+  std::thread([&] {
+    allocate(other, 10_GiB, 10_GiB);  // adds up for nothing, after another thread: may pass now
+    free_one(other);
+    allocate(mine, 10_GiB, 10_GiB);
+    allocate(other, 10_GiB, 10_GiB);  // passes
+  }).join();
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  free_one(mine);
+  free_one(other);
+  EXPECT_EQ(device.combine({mine.statistics(), other.statistics()}).live_bytes.peak,
+            (20_GiB).count);
+}
+
 TEST(DeviceFold, APeakThatWasToldIsKept) {
   DeviceFold device;
   HeapFold mine(device, HeapId{0}, 10), other(device, HeapId{1}, 11);
