@@ -60,7 +60,12 @@ class CudaGpu final : public Gpu {
 
   Status synchronize(Stream stream) override {
     if (Status entered = enter(); !entered) return entered;
-    return status_of("cudaStreamSynchronize", cudaStreamSynchronize(handle_of(stream)));
+    // Another thread's capture in global mode permits no waiting, unless one says that it is meant.
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    const cudaError_t done = cudaStreamSynchronize(handle_of(stream));
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    return status_of("cudaStreamSynchronize", done);
   }
 
   Result<Findings> findings() override {
