@@ -31,7 +31,7 @@ void raise_unless_ok(const Status& status) {
 }
 
 void fence_on(DeviceSlot& slot, std::span<void* const> blocks, void* stream) {
-  const Stream user = value_or_raise(slot.device().stream(stream));
+  const Stream user = value_or_raise(slot.heap().stream(stream));
   const Status status = slot.heap().fence(blocks, user);
   slot.checked_after("fence");
   raise_unless_ok(status);
@@ -213,7 +213,7 @@ Allocator::~Allocator() = default;
 
 void* Allocator::allocate(Bytes bytes, void* stream, int device) {
   DeviceSlot& slot = impl_->slot(device);
-  const Stream user = value_or_raise(slot.device().stream(stream));
+  const Stream user = value_or_raise(slot.heap().stream(stream));
   Result<void*> block = slot.heap().allocate(bytes, user);
   slot.checked_after("allocate");
   if (!block.ok()) [[unlikely]]
@@ -243,7 +243,7 @@ void Allocator::fence(std::span<void* const> blocks, void* stream) {
 
 void Allocator::record_stream(void* block, void* stream) {
   DeviceSlot& slot = impl_->owner_or_raise(block, "record_stream");
-  const Stream user = value_or_raise(slot.device().stream(stream));
+  const Stream user = value_or_raise(slot.heap().stream(stream));
   const Status status = slot.heap().record_stream(block, user);
   slot.checked_after("record_stream");
   raise_unless_ok(status);
@@ -259,7 +259,7 @@ void Allocator::deallocate(void* block) {
 
 void Allocator::retire(void* stream, int device) {
   DeviceSlot& slot = impl_->slot(device);
-  const Status status = slot.heap().retire(value_or_raise(slot.device().stream(stream)));
+  const Status status = slot.heap().retire(value_or_raise(slot.heap().stream(stream)));
   slot.checked_after("retire");
   raise_unless_ok(status);
 }

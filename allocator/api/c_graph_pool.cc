@@ -41,7 +41,7 @@ T& given(T* pointer, const char* name) {
 }
 
 weir::Stream stream_of(weir::Allocator& allocator, int device, void* handle) {
-  return value_of(allocator.device(device).stream(handle));
+  return value_of(allocator.heap(device).stream(handle));
 }
 
 }  // namespace

@@ -370,6 +370,11 @@ std::optional<BlockInfo> DeviceHeap::find(const void* pointer) const {
 }
 Status DeviceHeap::retire(Stream stream) { return impl_->retire(stream); }
 Result<Bytes> DeviceHeap::trim(Bytes keep, Trim how) { return impl_->trim(keep, how); }
+Result<Stream> DeviceHeap::stream(void* handle) {
+  if (impl_->routed()) [[unlikely]]
+    return impl_->stream_in_a_capture(handle);
+  return impl_->device().stream(handle);
+}
 Status DeviceHeap::renew_access() { return impl_->renew_access(); }
 bool DeviceHeap::owns(const void* pointer) const {
   return impl_->owner_of(Address::of(pointer)) != nullptr;

@@ -37,6 +37,7 @@ class DeviceHeap::Impl {
  public:
   Impl(Device& device, const HeapOptions& options, EventSink* sink);
 
+  Result<Stream> stream_in_a_capture(void* handle);
   Result<void*> allocate_block(Bytes bytes, Stream stream);
   Status fence(std::span<void* const> blocks, Stream user);
   Status record_stream(void* block, Stream user);

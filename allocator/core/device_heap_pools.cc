@@ -135,9 +135,17 @@ void DeviceHeap::Impl::close_route(std::uint64_t id, bool keep) {
   free_deferred();
 }
 
+Result<Stream> DeviceHeap::Impl::stream_in_a_capture(void* handle) {
+  const Stream stream = Stream::of_captured(handle);
+  Result<CaptureInfo> info = device_.capture_info(stream);
+  if (!info) return std::move(info).error();
+  if (info->status == CaptureInfo::Status::none) return device_.stream(handle);
+  return timelines_.latest(handle).value_or(stream);
+}
+
 Result<bool> DeviceHeap::Impl::is_captured(Stream stream) {
   // The handle of a retired stream may be nobody's any more, or another's.
-  if (timelines_.retired(timelines_.of(stream))) return false;
+  if (!stream.is_of_captured() && timelines_.retired(timelines_.of(stream))) return false;
   Result<CaptureInfo> info = device_.capture_info(stream);
   if (!info) return std::move(info).error();
   return info->status != CaptureInfo::Status::none;

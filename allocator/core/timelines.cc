@@ -68,6 +68,15 @@ TimelineId Timelines::find_or_add(Stream stream) {
   return known->second;
 }
 
+std::optional<Stream> Timelines::latest(void* handle) const {
+  const MutexLock lock(mutex_);
+  for (std::size_t i = timelines_.size(); i-- > 0;) {
+    const Timeline& each = at({static_cast<std::uint32_t>(i)});
+    if (each.stream.handle == handle && !each.retired) return each.stream;
+  }
+  return std::nullopt;
+}
+
 Result<Fence> Timelines::record(TimelineId timeline) {
   const MutexLock lock(mutex_);
   // Nothing runs on a retired stream any more: its last event says all.

@@ -17,6 +17,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -46,6 +47,10 @@ class Timelines {
   // The timeline of `stream`, new if need be.
   TimelineId of(Stream stream);
   Stream stream(TimelineId timeline) const { return timelines_[timeline.value].stream; }
+
+  // The stream of this handle that was met last, unless it was retired. (It may be gone all the
+  // same, and another have its handle.)
+  std::optional<Stream> latest(void* handle) const;
 
   // All work queued on the stream so far. Free. (Work queued later, before somebody waits, may be
   // waited for as well.)

@@ -165,6 +165,12 @@ Error Captures::asked_of(DeviceCall call, const CapturedMark& mark) {
   return {ErrorCode::capture, why};
 }
 
+Error Captures::asked_for_id(Stream stream) {
+  const std::string why = "the id of " + name(stream) + " was asked for while it was captured";
+  if (std::string& broken = of(stream).broken; broken.empty()) broken = why;
+  return {ErrorCode::capture, "stream: " + why};
+}
+
 Result<std::vector<GraphNode>> Captures::tips(Stream stream) const {
   if (Status active = check_active("capture_tips", stream); !active) {
     return std::move(active).error();

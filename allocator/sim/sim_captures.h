@@ -45,6 +45,8 @@ class Captures {
   Status wait(Stream stream, const EventState& event);
   // The host asked about an event of a capture, which breaks it.
   Error asked_of(DeviceCall call, const CapturedMark& mark);
+  // Or for the id of a captured stream, which breaks its capture.
+  Error asked_for_id(Stream stream);
 
   Result<std::vector<GraphNode>> tips(Stream stream) const;
   Status add_dependencies(Stream stream, std::span<const GraphNode> nodes);

@@ -281,7 +281,11 @@ Nanoseconds SimDevice::now() const { return impl_->now(); }
 
 Result<Stream> SimDevice::stream(void* handle) {
   const std::scoped_lock lock(impl_->mutex_);
-  return std::as_const(impl_->streams_).of_handle(handle);
+  Result<Stream> stream = std::as_const(impl_->streams_).of_handle(handle);
+  if (stream.ok() && impl_->captures_.capturing(*stream)) {
+    return impl_->captures_.asked_for_id(*stream);
+  }
+  return stream;
 }
 
 Result<MemoryInfo> SimDevice::memory_info() {

@@ -43,7 +43,7 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap)
     : number_(number),
       device_(device),
       heap_(heap),
-      streams_(device),
+      streams_(heap),
       pools_(heap, device),
       history_(number, streams_),
       total_(total_of(device)) {

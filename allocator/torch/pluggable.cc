@@ -142,7 +142,7 @@ void weir_torch_begin_allocate_to_pool(int device, PoolId pool,
     Pluggable& weir = Pluggable::get();
     // Which stream is the caller's is not said: the default one stands for it, which no capture
     // takes. A filter by thread takes any.
-    const weir::Result<weir::Stream> current = weir.allocator().device(device).stream(nullptr);
+    const weir::Result<weir::Stream> current = weir.allocator().heap(device).stream(nullptr);
     if (!current) throw weir::Exception(current.error().code(), current.error().message());
     check(weir.pools(device).begin(
         pool, [filter](void* stream) { return filter(static_cast<CudaStream>(stream)); },

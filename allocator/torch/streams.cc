@@ -29,14 +29,14 @@ Result<Stream> Streams::of(cudaStream_t handle, bool lasts) {
   Known& known = the_known[(bits >> 4 ^ bits >> 9) % the_known.size()];
   if (known.of != this || known.stream.handle != handle) {
     Result<Stream> stream = ask(handle);
-    if (!stream) return stream;
+    if (!stream || stream->is_of_captured()) return stream;
     known = {this, *stream};
   }
   return known.stream;
 }
 
 Result<Stream> Streams::ask(cudaStream_t handle) {
-  Result<Stream> stream = device_.stream(handle);
+  Result<Stream> stream = heap_.stream(handle);
   if (!stream) return stream;
   const std::lock_guard lock(mutex_);
   handles_[stream->id] = handle;

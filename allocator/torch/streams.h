@@ -6,7 +6,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "weir/device.h"
+#include "weir/device_heap.h"
 
 namespace weir::pytorch {
 
@@ -15,10 +15,10 @@ namespace weir::pytorch {
 // Threads: self-synchronised.
 class Streams {
  public:
-  // `device` must outlive this.
-  explicit Streams(Device& device) : device_(device) {}
+  // `heap` must outlive this.
+  explicit Streams(DeviceHeap& heap) : heap_(heap) {}
 
-  // Errors: device (the handle is no stream's).
+  // Errors: device (the handle is no stream's); capture (DeviceHeap::stream()).
   Result<Stream> of(cudaStream_t handle, bool lasts);
   // The handle of a stream that of() was asked about; null: of the default stream, or unknown.
   cudaStream_t handle_of(std::uint64_t stream) const;
@@ -29,7 +29,7 @@ class Streams {
  private:
   Result<Stream> ask(cudaStream_t handle);
 
-  Device& device_;
+  DeviceHeap& heap_;
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, cudaStream_t> handles_;  // by Stream::id; guarded by mutex_
 };

@@ -66,6 +66,14 @@ void run_by_name(Session& session, const Options& options, const std::string& na
     throw std::runtime_error("needs a GPU");
   } else if (name == "driver-pool") {
     run_peer<DriverPool>(session, name);
+  } else if (name == "torch-raw") {
+    set_torch_context_hook();
+    if (!options.torch_backend.empty()) {
+      use_weir_in_torch(options.torch_backend);
+      run_peer<TorchRaw>(session, "torch-weir-raw");
+    } else {
+      run_peer<TorchRaw>(session, "torch-" + Torch::setting() + "-raw");
+    }
   } else {
     set_torch_context_hook();
     run_peer<Torch>(session, name + "-" + Torch::setting());
@@ -92,10 +100,13 @@ int parse_and_run(int argc, char** argv) {
   Options options;
   CLI::App app("Host time of one allocate + free: Weir and the allocators beside it.");
   app.add_flag("!--no-gpu", options.gpu, "Weir on a device that does nothing, and malloc");
-  app.add_option("--peers", options.peers, "weir, weir-heap, torch, driver-pool, malloc")
+  app.add_option("--peers", options.peers, "weir, weir-heap, torch, torch-raw, driver-pool, malloc")
       ->delimiter(',')
       ->required()
-      ->check(CLI::IsMember({"weir", "weir-heap", "torch", "driver-pool", "malloc"}));
+      ->check(CLI::IsMember({"weir", "weir-heap", "torch", "torch-raw", "driver-pool", "malloc"}));
+  app.add_option("--torch-backend", options.torch_backend,
+                 "torch-raw: with this libweir_torch.so as PyTorch's allocator")
+      ->check(CLI::ExistingFile);
   app.add_option("--loops", options.loops, "only those whose names begin so: hot, mix, own, ...")
       ->delimiter(',');
   app.add_option("--threads", options.threads, "counts of threads, at most 16 each")

@@ -16,7 +16,8 @@ struct Options {
   std::vector<std::string> peers;  // empty: every one
   std::vector<std::string> loops;  // beginnings of names; empty: every one
   std::vector<unsigned> threads = {1, 2, 4, 8, 16};
-  double seconds = 0.2;  // each loop, once it is warm
+  std::string torch_backend;  // a library; empty: PyTorch's own allocator
+  double seconds = 0.2;       // each loop, once it is warm
 };
 
 // A line of JSON on stdout: {"peer", "loop", "mean", "median", "low", "high", "pairs"}; for the mix

@@ -3,6 +3,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 
 #include <stdexcept>
 #include <string>
@@ -50,6 +51,17 @@ void set_torch_context_hook() {
   c10::cuda::_internal::setHasPrimaryContext(&has_primary_context);
   // Asked once here, where what is amiss can be reported.
   static_cast<void>(c10::cuda::hasPrimaryContext(0));
+}
+
+void use_weir_in_torch(const std::string& library) {
+  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) throw std::runtime_error(dlerror());
+  const auto enable = reinterpret_cast<int (*)()>(dlsym(handle, "weir_torch_enable"));
+  const auto error = reinterpret_cast<const char* (*)()>(dlsym(handle, "weir_last_error"));
+  if (enable == nullptr || error == nullptr) {
+    throw std::runtime_error(library + " is not Weir's library for PyTorch");
+  }
+  if (enable() != 0) throw std::runtime_error(library + ": " + error());
 }
 
 }  // namespace weir::peers

@@ -1,5 +1,8 @@
-// What PyTorch's CUDA library asks of the large one that is not linked here (libtorch_cuda).
+// What PyTorch's CUDA library asks of the large one that is not linked here (libtorch_cuda); and
+// which allocator it has.
 #pragma once
+
+#include <string>
 
 namespace weir::peers {
 
@@ -8,5 +11,9 @@ namespace weir::peers {
 // as in a program with all of PyTorch, so it costs the same. Call it before PyTorch's allocator is
 // used.
 void set_torch_context_hook();
+
+// Makes Weir PyTorch's allocator: `library` is libweir_torch.so, built for this PyTorch. Call it
+// before PyTorch's allocator is used. Throws std::runtime_error.
+void use_weir_in_torch(const std::string& library);
 
 }  // namespace weir::peers

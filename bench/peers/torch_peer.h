@@ -8,6 +8,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <unordered_map>
 
 #include "bench/peers/peer.h"
 
@@ -71,6 +72,35 @@ class Torch {
   c10::cuda::CUDACachingAllocator::CUDAAllocator* const allocator_ =
       c10::cuda::CUDACachingAllocator::get();
   c10::DeleterFnPtr deleter_ = nullptr;
+};
+
+// The same as PyTorch's own tensors call it: on the thread's current stream, which is one of
+// PyTorch's. Those are not the streams that fences are measured on.
+class TorchRaw {
+ public:
+  static constexpr bool kFences = false;
+  using Lane = c10::cuda::CUDAStream;
+
+  Lane lane(void* stream) {
+    return streams_.try_emplace(stream, c10::cuda::getStreamFromPool(false, 0)).first->second;
+  }
+  void* allocate(std::size_t bytes, Lane& lane) {
+    thread_local cudaStream_t current = nullptr;
+    if (current != lane.stream()) {
+      c10::cuda::setCurrentCUDAStream(lane);
+      current = lane.stream();
+    }
+    return allocator_->raw_alloc(bytes);
+  }
+  void fence(void*, Lane&, Lane&) {}
+  void free(void* block, Lane&) { allocator_->raw_delete(block); }
+  Reserved reserved() const { return torch_.reserved(); }
+
+ private:
+  Torch torch_;
+  c10::cuda::CUDACachingAllocator::CUDAAllocator* const allocator_ =
+      c10::cuda::CUDACachingAllocator::get();
+  std::unordered_map<void*, Lane> streams_;  // by the stream that each stands for
 };
 
 }  // namespace weir::peers

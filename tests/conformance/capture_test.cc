@@ -223,6 +223,39 @@ TEST_P(DeviceCaptures, AskingForAnEventOfTheCaptureBreaksIt) {
   expect_ok(device().destroy_event(event));
 }
 
+TEST_P(DeviceCaptures, AskingForTheIdOfACapturedStreamBreaksTheCapture) {
+  begin(a_);
+  fill(a_, 1);
+  const Result<Stream> asked = device().stream(a_.handle);
+  ASSERT_FALSE(asked.ok());
+  EXPECT_EQ(asked.error().code(), ErrorCode::capture) << asked.error().message();
+  expect_broken(a_);
+}
+
+TEST_P(DeviceCaptures, AskingForTheIdOfAnotherStreamBreaksNothing) {
+  begin(a_);
+  fill(a_, 5);
+  for (void* const handle : {b_.handle, static_cast<void*>(nullptr)}) {
+    const Result<Stream> asked = device().stream(handle);
+    ASSERT_TRUE(asked.ok()) << asked.error().message();
+  }
+  const ExecutableHandle executable = end(a_);
+  run(executable, a_);
+  expect_filled(5);
+  expect_ok(device().destroy_executable(executable));
+}
+
+TEST_P(DeviceCaptures, OfACapturedStreamTheHandleSays) {
+  begin(a_);
+  fill(a_, 6);
+  const Stream by_handle = Stream::of_captured(a_.handle);
+  EXPECT_EQ(info(by_handle).id, info(a_).id);
+  EXPECT_EQ(tips(by_handle), tips(a_));
+  expect_ok(device().add_capture_dependencies(by_handle, tips(by_handle)));
+  const ExecutableHandle executable = end(a_);
+  expect_ok(device().destroy_executable(executable));
+}
+
 TEST_P(DeviceCaptures, AskingForAnEagerEventBreaksNoCapture) {
   const EventHandle eager = record(b_);
   begin(a_);

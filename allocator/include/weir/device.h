@@ -107,7 +107,8 @@ class Device {
   virtual Result<MemoryInfo> memory_info() = 0;
 
   // The identity of a stream that the caller owns (CUDA: cuStreamGetId). Handles may be the
-  // driver's special ones (null: the legacy default stream).
+  // driver's special ones (null: the legacy default stream). Errors: device; capture (the stream is
+  // being captured, and asking has broken that: ask before, or use DeviceHeap::stream()).
   virtual Result<Stream> stream(void* handle) = 0;
 
   // Addresses. `size` and `alignment` are multiples of the granularity. Nothing is mapped yet.
@@ -135,7 +136,7 @@ class Device {
 
   // Capture: whether `stream` is being captured into a graph; the nodes that its next node would
   // depend on; more nodes for it to depend on; and the nodes that a node of a graph being captured
-  // depends on directly.
+  // depends on directly. Of a stream, its handle alone counts here.
   virtual Result<CaptureInfo> capture_info(Stream stream) = 0;
   virtual Result<std::vector<GraphNode>> capture_tips(Stream stream) = 0;
   virtual Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) = 0;

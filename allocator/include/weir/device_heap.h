@@ -106,6 +106,11 @@ class DeviceHeap {
   DeviceHeap(const DeviceHeap&) = delete;
   DeviceHeap& operator=(const DeviceHeap&) = delete;
 
+  // The identity of the caller's stream. While a graph pool is being captured into, the stream may
+  // be part of that, which Device::stream() would break. Errors: device; capture (the stream is
+  // being captured, and no pool serves that: it is broken now).
+  Result<Stream> stream(void* handle);
+
   // A block of at least `bytes`, aligned to kGrain, for work on `stream`. Zero bytes: null.
   // Errors: out_of_memory; device.
   Result<void*> allocate(Bytes bytes, Stream stream);

@@ -73,12 +73,22 @@ constexpr Nanoseconds operator""_ms(unsigned long long n) {
 
 // A device's stream. `handle` is what the driver's calls take (a CUstream); `id` is the driver's
 // unique id of the stream, never used again after the stream is destroyed, and is what identifies
-// it. Make one with Device::stream().
+// it. Make one with Device::stream(), or, where it may be captured, with DeviceHeap::stream().
 struct Stream {
   void* handle = nullptr;
   std::uint64_t id = 0;
 
+  // A stream that is met for the first time while it is captured: the driver tells no id then. One
+  // made from the handle serves until the capture ends.
+  static Stream of_captured(void* handle) {
+    return {handle, reinterpret_cast<std::uintptr_t>(handle) | kOfCaptured};
+  }
+  constexpr bool is_of_captured() const { return (id & kOfCaptured) != 0; }
+
   friend constexpr bool operator==(const Stream& a, const Stream& b) { return a.id == b.id; }
+
+ private:
+  static constexpr std::uint64_t kOfCaptured = std::uint64_t{1} << 62;
 };
 
 // A stream heap's number within its device heap, from 0, in order of first use; dense.

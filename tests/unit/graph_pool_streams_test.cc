@@ -1,0 +1,108 @@
+// Streams that are met by their handle while they are captured, when the driver tells no id.
+#include "tests/unit/graph_pool_fixture.h"
+#include "weir/allocator.h"
+
+namespace weir {
+namespace {
+
+class GraphPoolStreams : public test::GraphPools {
+ protected:
+  Stream stream(void* handle) {
+    const Result<Stream> stream = heap_->stream(handle);
+    EXPECT_TRUE(stream.ok()) << (stream.ok() ? "" : stream.error().message());
+    return stream.ok() ? *stream : Stream{};
+  }
+  // Forks to `side`, uses memory on both streams, one's on the other too, and joins.
+  Graph forked(GraphPool& pool, Stream side) {
+    CaptureScope capture = begin(pool, a_);
+    order(a_, side);
+    void* const block = allocate(8_MiB, stream(side.handle));
+    write(side, block);
+    order(side, a_);
+    read(a_, block);
+    EXPECT_TRUE(heap_->fence(block, stream(a_.handle)).ok());
+    free(block);
+    order(a_, side);
+    void* const other = allocate(8_MiB, stream(side.handle));
+    write(side, other);
+    free(other);
+    free(written(8_MiB, a_));
+    order(side, a_);
+    return end(capture);
+  }
+};
+
+TEST_F(GraphPoolStreams, OneMetFirstInACaptureIsServed) {
+  GraphPool pool(*heap_);
+  const Stream side = device_.new_stream();
+  Graph graph = forked(pool, side);
+  EXPECT_EQ(wrong_reads(graph), 0u);
+  launch(graph, a_);
+  EXPECT_LE(pool.statistics().reserved_bytes, 20_MiB);
+}
+
+TEST_F(GraphPoolStreams, ItsIdIsTheDriversOnceTheCaptureHasEnded) {
+  GraphPool pool(*heap_);
+  const Stream side = device_.new_stream();
+  CaptureScope capture = begin(pool, a_);
+  order(a_, side);
+  EXPECT_TRUE(stream(side.handle).is_of_captured());
+  EXPECT_EQ(stream(c_.handle), c_) << "not captured";
+  order(side, a_);
+  Graph graph = end(capture);
+  EXPECT_EQ(stream(side.handle), side);
+  free(written(1_MiB, stream(side.handle)));
+  // And in the next capture it is known.
+  CaptureScope next = begin(pool, a_);
+  order(a_, side);
+  EXPECT_EQ(stream(side.handle), side);
+  order(side, a_);
+  EXPECT_EQ(wrong_reads(end(next)), 0u);
+}
+
+TEST_F(GraphPoolStreams, ManyCapturesWithNewStreamsHoldNoMoreMemory) {
+  GraphPool pool(*heap_);
+  (void)forked(pool, device_.new_stream());
+  const Bytes one = pool.statistics().reserved_bytes;
+  for (int i = 0; i < 50; ++i) {
+    const Stream side = device_.new_stream();
+    EXPECT_EQ(wrong_reads(forked(pool, side), 5), 0u);
+    EXPECT_TRUE(device_.destroy_stream(side).ok());
+  }
+  EXPECT_EQ(pool.statistics().reserved_bytes, one);
+}
+
+TEST_F(GraphPoolStreams, WithoutAPoolTheCaptureIsBrokenAndTheErrorSaysIt) {
+  ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
+  expect_error(heap_->stream(a_.handle), ErrorCode::capture, "captured");
+  EXPECT_FALSE(device_.end_capture(a_).ok());
+}
+
+TEST(AllocatorInACapture, TakesStreamsByTheirHandles) {
+  SimDevice device;
+  const Stream main = device.new_stream(), side = device.new_stream();
+  Allocator weir(device);
+  GraphPool pool(weir.heap());
+  Result<CaptureScope> capture = CaptureScope::begin(pool, main);
+  ASSERT_TRUE(capture.ok());
+  const EventHandle event = *device.create_event();
+  const auto order = [&](Stream earlier, Stream later) {
+    EXPECT_TRUE(device.record(event, earlier).ok());
+    EXPECT_TRUE(device.wait(later, event).ok());
+  };
+  order(main, side);
+  void* const block = weir.allocate(1_MiB, side.handle);
+  EXPECT_TRUE(device.launch(side, Writes(block, 1_MiB), 1_us).ok());
+  weir.record_stream(block, main.handle);
+  weir.fence(block, main.handle);
+  weir.deallocate(block);
+  order(side, main);
+  Result<Graph> graph = capture->end();
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  EXPECT_TRUE(graph->launch(main).ok());
+  EXPECT_TRUE(device.destroy_event(event).ok());
+  device.finish();
+}
+
+}  // namespace
+}  // namespace weir
