@@ -24,7 +24,7 @@ class Ddp(Distributed):
     autocast = True
 
     def __init__(self, scale, device):
-        self.sizes(scale, 12, 128, 512, 1024)
+        self.sizes(scale, 8, 128, 512, 1024)
         model = gpt2_model(scale, device, 24, 1024, 16)
         self.vocabulary_size = model.config.vocab_size
         ids = [torch.device(device).index] if torch.device(device).type == "cuda" else None

@@ -51,7 +51,7 @@ class Gnn(Training):
 
     def loss(self, i):
         sizes = draw(i)
-        nodes = sizes.randint(15_000, 80_000) if self.full else sizes.randint(20, 80)
+        nodes = sizes.randint(15_000, 70_000) if self.full else sizes.randint(20, 80)
         edges = nodes * sizes.randint(6, 14)
         x = torch.randn(nodes, self.FEATURES, device=self.device)
         source, target = torch.randint(nodes, (2, edges), device=self.device)

@@ -47,7 +47,7 @@ class Gpt2(Language):
     autocast = True
 
     def __init__(self, scale, device):
-        self.sizes(scale, 16, 128, 512, 1024)
+        self.sizes(scale, 12, 128, 512, 1024)
         self.start(gpt2_model(scale, device, 24, 1024, 16), device)
 
 
