@@ -133,8 +133,6 @@ def timed_steps(torch, workload, steps, device):
 
 def measure(torch, build, names, turn, device):
     torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
     begin = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -187,6 +185,8 @@ def one_turn(names, place, say, device):
 
     module, _, attribute = place.partition(":")
     build = getattr(importlib.import_module("workloads." + module), attribute)
+    torch.use_deterministic_algorithms(True, warn_only=True)  # imports a good deal more
+    torch.utils.deterministic.fill_uninitialized_memory = False
     say({"ready": True})
     line = sys.stdin.readline()
     if not line:

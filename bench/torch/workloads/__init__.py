@@ -23,7 +23,7 @@ SMALL_STEPS = 6
 WORKLOADS = {
     "gpt2": Entry("language:Gpt2", "GPT-2 medium, training, lengths vary", 40),
     "llama": Entry("language:Llama", "Llama 1 B, training, lengths vary", 40),
-    "lora": Entry("language:Lora", "Llama 2.7 B, LoRA, checkpointing", 24),
+    "lora": Entry("adapters:Lora", "Llama 2.7 B, LoRA, checkpointing", 24),
     "generate": Entry("language:Generate", "Llama 1 B, generation", 10),
     "moe": Entry("experts:Moe", "mixture of 16 experts, training", 40),
     "cnn": Entry("vision:Cnn", "ConvNeXt, resolutions vary, training", 40),

@@ -1,4 +1,4 @@
-"""Language models of the library transformers: training, LoRA with checkpointing, generation."""
+"""Language models of the library transformers: training, and generation."""
 import torch
 from transformers import (DynamicCache, GPT2Config, GPT2LMHeadModel, LlamaConfig,
                           LlamaForCausalLM)
@@ -63,25 +63,6 @@ class Llama(Language):
     def __init__(self, scale, device):
         self.sizes(scale, 8, 128, 700, 1792)
         self.start(llama_model(scale, device, use_cache=False), device)
-
-
-class Lora(Language):
-    """Adapters on every linear layer; the model itself is frozen, its activations recomputed."""
-
-    def __init__(self, scale, device):
-        from peft import LoraConfig, get_peft_model
-
-        self.sizes(scale, 6, 256, 1000, 2560)
-        model = llama_model(scale, device, 12, 4096, 32, 11008, use_cache=False)
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-        model.enable_input_require_grads()
-        adapters = LoraConfig(r=16, lora_alpha=32, lora_dropout=0.05, task_type="CAUSAL_LM",
-                              target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj",
-                                              "up_proj", "down_proj"])
-        self.start(get_peft_model(model, adapters), device)
-
-    def vocabulary(self):
-        return self.model.get_base_model().config.vocab_size
 
 
 class Generate:

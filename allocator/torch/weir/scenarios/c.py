@@ -134,6 +134,8 @@ def sentences(rows: list[dict]) -> list[str]:
              "what is held after each step, and the data."]
     if rows and rows[0]["ranks"] == 1:
         lines.append("One GPU: a stand-in on the side stream takes an all-reduce's place.")
+    if len({row["data"] for row in rows if row["keep"] != "none"}) > 1:
+        lines.append("WRONG DATA: the cases with all-reduces do not agree")
     found = {(row["side"], row["keep"]): row for row in reversed(rows)}
     native, weir = found.get(("native", "record_stream")), found.get(("Weir", "fence"))
     if native and weir:
