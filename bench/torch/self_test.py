@@ -1,4 +1,4 @@
-"""Checks the runner without PyTorch or a GPU: turns with workers that only pretend, and the table."""
+"""Checks the runner without PyTorch or a GPU: turns of workers that only pretend, and the table."""
 import json
 import os
 import tempfile
@@ -110,7 +110,8 @@ def figures():
     return {
         "heads": (lines[0].split("  ")[-1], "cap / live"),
         "title": (lines[2], "gnn: graph neural net, graphs vary, training; 10.00 GiB live at most"),
-        "native": (lines[3].split(), "native 3.100 31.00 32.00 50.00 51.00 1.000 - > 2.500".split()),
+        "native": (lines[3].split(),
+                   "native 3.100 31.00 32.00 50.00 51.00 1.000 - > 2.500".split()),
         "failed": (lines[4].split()[:3], ["expandable", "segments", "failed"]),
         "async": (lines[5].split(), "cudaMallocAsync 1.200 12.00 13.00 59.00 60.00 1.176 "
                                     "differ, step 1 -".split()),

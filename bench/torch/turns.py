@@ -1,4 +1,4 @@
-"""Turns on the GPU: processes start early, so that imports overlap, and run one turn after the other.
+"""Turns on the GPU: processes start early, so that imports overlap, and run one after the other.
 
 A turn is one process, or one for each rank. Each says {"ready": true} once it has imported all, and
 waits; `go` is a line to its stdin, and is sent once every process of the turn before has ended, so

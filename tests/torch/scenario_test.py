@@ -1,4 +1,4 @@
-"""python -m weir scenario where there is no GPU, and often no PyTorch: arguments, errors, tables."""
+"""python -m weir scenario where there is no GPU, and often no PyTorch: errors, tables."""
 
 import json
 import os

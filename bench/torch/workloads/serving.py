@@ -1,8 +1,8 @@
 """Serving on six streams: a model in two halves, each request handed from one stream to the next.
 
-A step is a dozen requests of other sizes, two a stream. The first half runs on one stream, the second
-half on the next one, which waits for it on the GPU; what is handed over is dropped at once, and
-recorded with record_stream, as PyTorch's documentation asks. The latest replies are kept.
+A step is a dozen requests of other sizes, two a stream. The first half runs on one stream, the
+second half on the next one, which waits for it on the GPU; what is handed over is dropped at once,
+and recorded with record_stream, as PyTorch's documentation asks. The latest replies are kept.
 """
 import collections
 import contextlib

@@ -1,7 +1,7 @@
 """python -m weir scenario: what goes wrong in PyTorch, and the same with Weir, side by side.
 
-Each case is a process of its own (one for each GPU where it takes part in a group of NCCL's), so that
-no allocator sees another's memory. Importing this needs neither PyTorch nor a GPU.
+Each case is a process of its own (one for each GPU where it takes part in a group of NCCL's), so
+that no allocator sees another's memory. Importing this needs neither PyTorch nor a GPU.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ def main() -> None:
 
     torch.cuda.set_device(job["rank"])
     torch.manual_seed(0)
+    software = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name()}
     row = SCENARIOS[job["scenario"]].measure(case, job)
-    row.update(torch=torch.__version__, gpu=torch.cuda.get_device_name())
-    print(json.dumps(row), file=out, flush=True)
+    print(json.dumps({**row, **software}), file=out, flush=True)
     if job["world"] > 1 or job["scenario"] == "A":
         os._exit(0)  # a process group whose capture failed may wait for ever as it ends
 
