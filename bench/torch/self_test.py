@@ -1,7 +1,11 @@
 """Checks the runner without PyTorch or a GPU: turns of workers that only pretend, and the table."""
+import contextlib
+import io
 import json
 import os
+import sys
 import tempfile
+from unittest import mock
 
 import limits
 import report
@@ -132,9 +136,61 @@ def figures():
     }
 
 
-def self_test():
+# A worker that has figures at once: serving fails under Weir, and losses differ with a setting.
+QUICK = """\
+import json, sys
+print(json.dumps({"ready": True}), flush=True)
+name, allocator = sys.argv[1:3]
+turn = json.loads(sys.stdin.readline())
+if (name, allocator) == ("serve", "weir"):
+    sys.exit("no")
+row = dict.fromkeys(("reserved_peak", "requested_peak", "driver_peak"), 1 << 30)
+row["losses"] = [0.5] * turn["steps"] + [1.0 if turn.get("settings") else 0.5]
+print(json.dumps({**row, "wall_ms": 2.0, "median_ms": 1.0, "gpu": "a GPU",
+                  "versions": {"torch": "2.11"}}), flush=True)
+"""
+
+
+def command(main, folder, *arguments):
+    """(exit status, what was printed, the JSON) of a whole run with quick workers and one GPU."""
+    file = os.path.join(folder, "out.json")
+    out, argv = io.StringIO(), ["run", "--scale", "small", "--json", file, *arguments]
+    with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(out), \
+            contextlib.redirect_stderr(io.StringIO()):
+        status = main()
+    with open(file) as text:
+        return status, out.getvalue(), json.load(text)
+
+
+def whole(folder, main):
+    script = os.path.join(folder, "quick.py")
+    with open(script, "w") as file:
+        file.write(QUICK)
+    with mock.patch.object(turns, "WORKER", (script,)), \
+            mock.patch.dict(main.__globals__, {"count_gpus": lambda: 1}):
+        fine = command(main, folder, "--workloads", "gnn,ddp", "--rounds", "2",
+                       "--limit-search", "gnn", "--steps", "3")
+        fails = command(main, folder, "--workloads", "serve", "--allocators", "weir,async")
+        equal = command(main, folder, "--bitwise", "--steps", "3")
+        other = command(main, folder, "--bitwise", "--steps", "3", "--setting", "reuse=wait")
+    order = [row["allocator"] for row in fine[2]["samples"]]
+    return {
+        "exits": ([one[0] for one in (fine, fails, equal, other)], [0, 1, 0, 1]),
+        "rounds begin with another": (order, ["native", "expandable", "async", "weir",
+                                              "expandable", "async", "weir", "native"]),
+        "one GPU": ("left out, for want of two GPUs: ddp" in fine[1], True),
+        "limits in JSON": (sorted(fine[2]["limits"]["gnn"]), sorted(turns.ALLOCATORS)),
+        "every sample": ([len(row["losses"]) for row in fine[2]["samples"]], [4] * 8),
+        "Weir failed": ("FAILED serve, Weir, rank 0: ended with 1 and no result: no" in fails[1], True),
+        "bitwise": (equal[1].splitlines()[-1], "losses of 4 steps: bitwise equal"),
+        "not bitwise": (other[1].splitlines()[-1], "losses of 4 steps: they differ from step 3 on"),
+    }
+
+
+def self_test(main):
+    """`main`: of the runner."""
     with tempfile.TemporaryDirectory() as folder:
-        checks = {**pretended(folder), **figures()}
+        checks = {**pretended(folder), **figures(), **whole(folder, main)}
     wrong = {name: pair for name, pair in checks.items() if pair[0] != pair[1]}
     for name, (found, expected) in wrong.items():
         print(f"self-test: {name}: found {found!r}, expected {expected!r}")

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
+WORKER = (str(pathlib.Path(__file__).resolve().parent / "worker.py"),)
 SETTING = "PYTORCH_CUDA_ALLOC_CONF"  # PyTorch reads it when the process starts
 ALLOCATORS = {
     "native": "backend:native",
@@ -160,8 +160,8 @@ class Turn:
 class Line:
     """Turns in order. Those that come next are started before it is their turn."""
 
-    def __init__(self, ahead=AHEAD, worker=(str(HERE / "worker.py"),)):
-        self.ahead, self.worker = ahead, worker
+    def __init__(self, ahead=AHEAD, worker=None):
+        self.ahead, self.worker = ahead, worker or WORKER
 
     def run(self, turns, each=lambda turn, rows: None):
         """All rows. `each` is called after a turn."""
