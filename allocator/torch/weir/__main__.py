@@ -1,4 +1,5 @@
-"""python -m weir: runs a program with Weir as PyTorch's allocator, or says what is installed."""
+"""python -m weir: runs a program with Weir as PyTorch's allocator, shows scenarios, or says what is
+installed."""
 
 from __future__ import annotations
 
@@ -32,6 +33,12 @@ def _parser() -> argparse.ArgumentParser:
         run.add_argument("--" + name.replace("_", "-"), dest=name, help=text)
     run.add_argument("-m", dest="module", metavar="MODULE", help="a module, as python -m takes it")
     run.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    scenario = commands.add_parser(
+        "scenario", help="what goes wrong in PyTorch, and the same with Weir, side by side",
+        description="A: a first all-reduce inside a capture. B: a captured step after a warm-up in "
+                    "its pool. C: buffers of all-reduces, dropped at once. Needs a GPU.")
+    scenario.add_argument("name", type=str.upper, choices=("A", "B", "C"), metavar="A|B|C")
+    scenario.add_argument("--json", metavar="FILE", help="write the figures there")
     commands.add_parser("info", help="print what is installed, and what is missing, as JSON")
     return parser
 
@@ -65,10 +72,21 @@ def _run(options: argparse.Namespace) -> None:
         runpy.run_path(program[0], run_name="__main__")
 
 
+def _scenario(options: argparse.Namespace) -> None:
+    from weir import scenarios
+
+    try:
+        sys.exit(scenarios.run(options.name, options.json))
+    except weir.Problem as problem:
+        sys.exit(f"weir: {problem}")
+
+
 def main(arguments: list[str]) -> None:
     options = _parser().parse_args(_split(arguments))
     if options.command == "info":
         print(json.dumps(weir.info(), indent=2))
+    elif options.command == "scenario":
+        _scenario(options)
     else:
         _run(options)
 

@@ -1,0 +1,133 @@
+"""The figures of bench/torch/run, out of the processes' rows, and the table. Needs no PyTorch."""
+import statistics
+
+from turns import TITLES
+from workloads import WORKLOADS
+
+GIB = 1 << 30
+MEDIANS = ("reserved_peak", "allocated_peak", "requested_peak", "driver_peak", "driver_after",
+           "wall_ms", "median_ms", "build_s", "retries")
+
+
+def good(rows):
+    return [row for row in rows if "error" not in row]
+
+
+def gather(rows):
+    """{workload: {allocator: {figure: median over rounds, of the greater rank}}}"""
+    gathered = {}
+    for row in good(rows):
+        gathered.setdefault(row["workload"], {}).setdefault(row["allocator"], []).append(row)
+    return {workload: {allocator: medians(several) for allocator, several in allocators.items()}
+            for workload, allocators in gathered.items()}
+
+
+def medians(rows):
+    rounds = {}
+    for row in rows:
+        rounds.setdefault(row.get("round", 0), []).append(row)
+    figures = {name: statistics.median(max(row.get(name, 0) for row in one)
+                                       for one in rounds.values()) for name in MEDIANS}
+    figures["rounds"] = len(rounds)
+    # Every rank's, of every round: to be equal they must all be.
+    figures["losses"] = [[row["losses"] for row in sorted(one, key=lambda row: row["rank"])]
+                         for _, one in sorted(rounds.items())]
+    return figures
+
+
+def live_bytes(allocators):
+    """What ratios are over, the same for all: the peak of the bytes that the native run asked for.
+
+    cudaMallocAsync does not say what was asked for; where native did not finish, the least of the
+    others that do."""
+    native = allocators.get("native", {}).get("requested_peak", 0)
+    return native or min((one["requested_peak"] for one in allocators.values()
+                          if one["requested_peak"]), default=0)
+
+
+def same_losses(figures, reference):
+    """The step at which the losses differ first, bit by bit; None: nowhere."""
+    for ours, theirs in zip(figures["losses"], reference["losses"]):
+        for one, other in zip(ours, theirs):
+            # By text: it is exact, and NaN equals NaN.
+            pairs = list(zip(map(repr, one), map(repr, other)))
+            different = [step for step, (a, b) in enumerate(pairs) if a != b]
+            if different or len(one) != len(other):
+                return different[0] if different else len(pairs)
+    return None
+
+
+def losses_cell(figures, reference):
+    if reference is None or figures is reference:
+        return "-"
+    step = same_losses(figures, reference)
+    return "same" if step is None else f"differ, step {step}"
+
+
+def over(value, base):
+    return f"{value / base:.3f}" if base else "-"
+
+
+def limit_cell(limit, live):
+    if limit is None:
+        return "-"
+    if limit["cap"] is None:
+        return f"> {over(limit['failed'], live)}"
+    return over(limit["cap"], live)
+
+
+def cells(allocators, allocator, limits):
+    figures, native = allocators[allocator], allocators.get("native")
+    live = live_bytes(allocators)
+    return [TITLES[allocator], over(figures["reserved_peak"], live),
+            f"{figures['reserved_peak'] / GIB:.2f}", f"{figures['driver_peak'] / GIB:.2f}",
+            f"{figures['median_ms']:.2f}", f"{figures['wall_ms']:.2f}",
+            over(figures["wall_ms"], native and native["wall_ms"]), losses_cell(figures, native),
+            limit_cell(limits.get(allocator), live)]
+
+
+HEADS = ["", "reserved / live", "GiB reserved", "GiB, driver", "ms, median", "ms a step",
+         "of native", "losses", "cap / live"]
+
+
+def table(gathered, errors, order, limits=None):
+    """Lines: a row an allocator, below the name of its workload."""
+    limits = limits or {}
+    names = [name for name in WORKLOADS if name in gathered or any(
+        row["workload"] == name for row in errors)]
+    blocks = []
+    for name in names:
+        allocators = gathered.get(name, {})
+        live = live_bytes(allocators)
+        rows = []
+        for allocator in order:
+            if allocator in allocators:
+                rows.append(cells(allocators, allocator, limits.get(name, {})))
+            elif any((row["workload"], row["allocator"]) == (name, allocator) for row in errors):
+                rows.append([TITLES[allocator], "failed"] + ["-"] * (len(HEADS) - 2))
+        blocks.append((f"{name}: {WORKLOADS[name].title}; {live / GIB:.2f} GiB live at most", rows))
+    everything = [HEADS] + [row for _, rows in blocks for row in rows]
+    widths = [max(len(row[column]) for row in everything) for column in range(len(HEADS))]
+
+    def line(row):
+        return ("  " + row[0].ljust(widths[0]) + "".join(
+            "  " + text.rjust(width) for text, width in zip(row[1:], widths[1:]))).rstrip()
+
+    return [line(HEADS)] + [text for title, rows in blocks
+                            for text in ["", title, *map(line, rows)]]
+
+
+def failures(rows):
+    """A line for each row with an error."""
+    return [f"FAILED {row['workload']}, {TITLES[row['allocator']]}, rank {row['rank']}: "
+            + "; ".join(row["error"].splitlines()) for row in rows if "error" in row]
+
+
+def nondeterministic(rows):
+    """What PyTorch says has no deterministic algorithm, by workload."""
+    said = {}
+    for row in rows:
+        for text in row.get("nondeterministic", []):
+            said.setdefault(text, set()).add(row["workload"])
+    return [f"not deterministic in {', '.join(sorted(names))}: {text}"
+            for text, names in said.items()]

@@ -1,0 +1,211 @@
+"""Checks the runner without PyTorch or a GPU: turns of workers that only pretend, and the table."""
+import contextlib
+import io
+import json
+import os
+import sys
+import tempfile
+from unittest import mock
+
+import limits
+import report
+import turns
+from turns import Line, Turn
+from workloads import WORKLOADS, steps_of
+
+GIB = report.GIB
+
+# What a worker does, by the name of its workload. Each writes down when it begins and ends.
+WORKER = """\
+import json, os, sys, time
+name, allocator, scale, rank, store = sys.argv[1:6]
+def note(what):
+    with open({log!r}, "a") as log:
+        log.write(f"{{what}} {{name}} {{allocator}} {{rank}}\\n")
+if name == "import":
+    sys.exit("no module of that name")
+print(json.dumps({{"ready": True}}), flush=True)
+turn = json.loads(sys.stdin.readline())
+note("turn")
+if name == "crash":
+    sys.exit("first line\\nlast line")
+if name == "hang" or (name == "half" and rank == "0"):
+    time.sleep(100)
+if name == "half":
+    print(json.dumps({{"error": "failed"}}), flush=True)
+    sys.exit(1)
+if name == "need":
+    needs = 70
+    if turn["cap"] < needs:
+        print(json.dumps({{"error": "too little", "out_of_memory": True}}))
+        sys.exit(1)
+print(json.dumps({{"steps": turn.get("steps"), "cap": turn.get("cap"),
+                  "conf": os.environ.get("PYTORCH_CUDA_ALLOC_CONF")}}), flush=True)
+note("end")
+if name == "late":
+    sys.exit("fails as it ends")
+"""
+
+
+class Noted(Turn):
+    """A turn that writes down when it is started, and when it runs."""
+
+    notes = []
+
+    def start(self, worker):
+        self.notes.append("start " + self.workload)
+        super().start(worker)
+
+    def run(self, go=None):
+        self.notes.append("run " + self.workload)
+        return super().run(go)
+
+
+def pretended(folder):
+    """({check: (found, expected)}) of turns with real processes."""
+    log, script = os.path.join(folder, "log"), os.path.join(folder, "worker.py")
+    with open(script, "w") as file:
+        file.write(WORKER.format(log=log))
+    go = {"steps": 3}
+    several = [Turn("one", "native", "small", go=go), Turn("one", "weir", "small", go=go),
+               Turn("crash", "weir", "small"), Turn("import", "async", "small"),
+               Turn("late", "expandable", "small"), Turn("two", "weir", "small", world=2, go=go)]
+    rows = Line(ahead=2, worker=(script,)).run(several)
+    Line(ahead=1, worker=(script,)).run([Noted(name, "weir", "small") for name in "abc"])
+    with open(log) as file:
+        begun = file.read().splitlines()
+    found, tried = limits.search(lambda: Turn("need", "weir", "small", go=go), (script,), 50, 110)
+    stopped, _ = limits.search(lambda: Turn("crash", "weir", "small"), (script,), 50, 110)
+    turns.TURN_LIMIT, kept = 0.5, turns.TURN_LIMIT
+    slow = Line(ahead=0, worker=(script,)).run([Turn("hang", "weir", "small")])
+    turns.TURN_LIMIT, turns.GRACE, grace = kept, 0.2, turns.GRACE
+    half = Line(ahead=0, worker=(script,)).run([Turn("half", "weir", "small", world=2, go=go)])
+    turns.GRACE = grace
+    return {
+        "rows": ([(row["workload"], row["rank"], "error" in row) for row in rows],
+                 [("one", 0, False), ("one", 0, False), ("crash", 0, True), ("import", 0, True),
+                  ("late", 0, True), ("two", 0, False), ("two", 1, False)]),
+        "setting": ([row.get("conf") for row in rows[:2]], ["backend:native", None]),
+        "go": (rows[0]["steps"], 3),
+        "crash": (rows[2]["error"], "ended with 1 and no result: first line\nlast line"),
+        "no import": (rows[3]["error"],
+                      "ended with 1 and no result: no module of that name"),
+        "late": (rows[4]["error"], "ended with 1: fails as it ends"),
+        "one turn after the other": (begun[:5], ["turn one native 0", "end one native 0",
+                                                 "turn one weir 0", "end one weir 0",
+                                                 "turn crash weir 0"]),
+        "starts early": (Noted.notes, ["start a", "start b", "run a", "start c", "run b",
+                                       "run c"]),
+        "hangs": (slow[0]["error"].startswith("ended with stopped and no result"), True),
+        "a rank waits for one that failed": (["error" in row for row in half], [True, True]),
+        "limit": (found, {"cap": 70, "failed": 69}),
+        "limit, tries": ([row["cap"] for row in tried], [80, 65, 72, 68, 70, 69]),
+        "limit, another error": (stopped, {"cap": None, "failed": 50}),
+    }
+
+
+def row(allocator, reserved, wall, losses, **more):
+    return {"workload": "gnn", "allocator": allocator, "rank": 0, "round": 0, "wall_ms": wall,
+            "median_ms": wall - 1, "losses": losses, "reserved_peak": int(reserved * GIB),
+            "driver_peak": int(reserved * GIB) + GIB, "requested_peak": 10 * GIB, **more}
+
+
+def figures():
+    nan = float("nan")
+    rows = [row("native", 30.0, 50.0, [1.5, nan]), row("native", 32.0, 52.0, [1.5, nan], round=1),
+            row("native", 31.0, 51.0, [1.5, nan], round=2),
+            row("async", 12.0, 60.0, [1.5, 0.1], requested_peak=0,
+                nondeterministic=["x does not have a deterministic implementation"]),
+            row("weir", 10.1, 51.0, [1.5, nan]),
+            {"workload": "gnn", "allocator": "expandable", "rank": 0, "error": "a\nb"}]
+    gathered = report.gather(rows)
+    found = {"gnn": {"weir": {"cap": int(10.05 * GIB), "failed": 10 * GIB},
+                     "native": {"cap": None, "failed": 25 * GIB}}}
+    order = ["native", "expandable", "async", "weir"]
+    lines = report.table(gathered, rows, order, found)
+    two = report.gather([row("weir", 4.0, 1.0, [1.0]), row("weir", 6.0, 2.0, [2.0], rank=1)])
+    return {
+        "heads": (lines[0].split("  ")[-1], "cap / live"),
+        "title": (lines[2], "gnn: graph neural net, graphs vary, training; 10.00 GiB live at most"),
+        "native": (lines[3].split(),
+                   "native 3.100 31.00 32.00 50.00 51.00 1.000 - > 2.500".split()),
+        "failed": (lines[4].split()[:3], ["expandable", "segments", "failed"]),
+        "async": (lines[5].split(), "cudaMallocAsync 1.200 12.00 13.00 59.00 60.00 1.176 "
+                                    "differ, step 1 -".split()),
+        "Weir": (lines[6].split(), "Weir 1.010 10.10 11.10 50.00 51.00 1.000 same 1.005".split()),
+        "failures": (report.failures(rows), ["FAILED gnn, expandable segments, rank 0: a; b"]),
+        "not deterministic": (report.nondeterministic(rows),
+                              ["not deterministic in gnn: x does not have a deterministic "
+                               "implementation"]),
+        "live, without native": (report.live_bytes({"async": {"requested_peak": 0},
+                                                    "weir": {"requested_peak": 7}}), 7),
+        "greater rank": (two["gnn"]["weir"]["reserved_peak"], 6 * GIB),
+        "losses of all ranks": (two["gnn"]["weir"]["losses"], [[[1.0], [2.0]]]),
+        "fewer losses": (report.same_losses({"losses": [[[1.0]]]}, {"losses": [[[1.0, 2.0]]]}), 1),
+        "JSON keeps every bit": (json.loads(json.dumps(0.1 + 0.2)), 0.1 + 0.2),
+        "steps": ((steps_of("gnn", "full"), steps_of("gnn", "small")), (80, 6)),
+        "a GPU a process": (sorted(name for name, entry in WORKLOADS.items() if entry.world > 1),
+                            ["ddp", "fsdp2"]),
+    }
+
+
+# A worker that has figures at once: serving fails under Weir, and losses differ with a setting.
+QUICK = """\
+import json, sys
+print(json.dumps({"ready": True}), flush=True)
+name, allocator = sys.argv[1:3]
+turn = json.loads(sys.stdin.readline())
+if (name, allocator) == ("serve", "weir"):
+    sys.exit("no")
+row = dict.fromkeys(("reserved_peak", "requested_peak", "driver_peak"), 1 << 30)
+row["losses"] = [0.5] * turn["steps"] + [1.0 if turn.get("settings") else 0.5]
+print(json.dumps({**row, "wall_ms": 2.0, "median_ms": 1.0, "gpu": "a GPU",
+                  "versions": {"torch": "2.11"}}), flush=True)
+"""
+
+
+def command(main, folder, *arguments):
+    """(exit status, what was printed, the JSON) of a whole run with quick workers and one GPU."""
+    file = os.path.join(folder, "out.json")
+    out, argv = io.StringIO(), ["run", "--scale", "small", "--json", file, *arguments]
+    with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(out), \
+            contextlib.redirect_stderr(io.StringIO()):
+        status = main()
+    with open(file) as text:
+        return status, out.getvalue(), json.load(text)
+
+
+def whole(folder, main):
+    script = os.path.join(folder, "quick.py")
+    with open(script, "w") as file:
+        file.write(QUICK)
+    with mock.patch.object(turns, "WORKER", (script,)), \
+            mock.patch.dict(main.__globals__, {"count_gpus": lambda: 1}):
+        fine = command(main, folder, "--workloads", "gnn,ddp", "--rounds", "2",
+                       "--limit-search", "gnn", "--steps", "3")
+        fails = command(main, folder, "--workloads", "serve", "--allocators", "weir,async")
+        equal = command(main, folder, "--bitwise", "--steps", "3")
+        other = command(main, folder, "--bitwise", "--steps", "3", "--setting", "reuse=wait")
+    order = [row["allocator"] for row in fine[2]["samples"]]
+    return {
+        "exits": ([one[0] for one in (fine, fails, equal, other)], [0, 1, 0, 1]),
+        "rounds begin with another": (order, ["native", "expandable", "async", "weir",
+                                              "expandable", "async", "weir", "native"]),
+        "one GPU": ("left out, for want of two GPUs: ddp" in fine[1], True),
+        "limits in JSON": (sorted(fine[2]["limits"]["gnn"]), sorted(turns.ALLOCATORS)),
+        "every sample": ([len(row["losses"]) for row in fine[2]["samples"]], [4] * 8),
+        "Weir failed": ("FAILED serve, Weir, rank 0: ended with 1 and no result: no" in fails[1], True),
+        "bitwise": (equal[1].splitlines()[-1], "losses of 4 steps: bitwise equal"),
+        "not bitwise": (other[1].splitlines()[-1], "losses of 4 steps: they differ from step 3 on"),
+    }
+
+
+def self_test(main):
+    """`main`: of the runner."""
+    with tempfile.TemporaryDirectory() as folder:
+        checks = {**pretended(folder), **figures(), **whole(folder, main)}
+    wrong = {name: pair for name, pair in checks.items() if pair[0] != pair[1]}
+    for name, (found, expected) in wrong.items():
+        print(f"self-test: {name}: found {found!r}, expected {expected!r}")
+    print(f"torch: self-test, {len(checks) - len(wrong)} of {len(checks)} checks right")
+    return 1 if wrong else 0

@@ -1,0 +1,234 @@
+"""One process of bench/torch/run: one workload under one allocator. Started by the runner only.
+
+usage: worker.py WORKLOAD ALLOCATOR SCALE RANK STORE [DEVICE]
+
+Imports everything, prints {"ready": true}, and waits for a line of JSON on stdin, its turn on the
+GPU: {"steps", "cap", "settings"}. Prints one line of JSON with what it measured, or {"error"}. The
+allocator is set, and CUDA started, only then. What libraries print goes to stderr.
+"""
+import importlib
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+import traceback
+import warnings
+
+SLACK = 512 << 20   # for what CUDA loads by itself while a cap by ballast is on
+SAMPLE_EVERY = 0.05  # seconds
+OUT_OF_MEMORY = ("OutOfMemory", "out of memory", "ALLOC_FAILED")
+
+
+class DriverMemory:
+    """What the driver says is in use on the device beyond the beginning: now, and at most."""
+
+    def __init__(self, torch, device):
+        self.torch, self.device = torch, device
+        self.first = self.used()
+        self.most = self.first
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self.sample, daemon=True)
+        self.thread.start()
+
+    def used(self):
+        # By name: a new thread's current device is the first one.
+        free, total = self.torch.cuda.mem_get_info(self.device)
+        return total - free
+
+    def look(self):
+        self.most = max(self.most, self.used())
+
+    def sample(self):
+        while not self.done.wait(SAMPLE_EVERY):
+            self.look()
+
+    def report(self):
+        self.done.set()
+        self.thread.join()
+        self.look()
+        return {"driver_before": self.first, "driver_after": self.used() - self.first,
+                "driver_peak": self.most - self.first}
+
+
+def limit_memory(torch, allocator, cap):
+    """The allocator holds at most `cap` bytes.
+
+    cudaMallocAsync would hold its limit against what is live, not against what its pool has of the
+    driver's: there, all but the cap (and what CUDA loads by itself) is taken away beforehand.
+    """
+    free, total = torch.cuda.mem_get_info()
+    if allocator != "async":
+        torch.cuda.set_per_process_memory_fraction(min(1.0, cap / total))
+        return
+    import ctypes
+
+    ballast = free - cap - SLACK
+    if ballast <= 0:
+        raise RuntimeError(f"a cap of {cap} bytes is more than is free")
+    place = ctypes.c_uint64()
+    status = ctypes.CDLL("libcuda.so.1").cuMemAlloc_v2(ctypes.byref(place),
+                                                       ctypes.c_size_t(ballast))
+    if status != 0:
+        raise RuntimeError(f"cuMemAlloc of {ballast} bytes failed: {status}")
+
+
+def start_allocator(allocator, settings):
+    """Before CUDA starts. What PyTorch has built in is chosen by the environment."""
+    if allocator != "weir":
+        return
+    try:
+        import weir
+    except ImportError as error:
+        raise RuntimeError("the package weir isn't installed: pip install "
+                           "--no-build-isolation .") from error
+    weir.enable("full", **settings)
+
+
+def heeded(torch, allocator):
+    """Whether the allocator that was asked for is the one that served."""
+    backend = torch.cuda.get_allocator_backend()
+    if allocator == "weir":
+        import weir
+        return weir.enabled() == "full"
+    if allocator == "async":
+        return backend == "cudaMallocAsync"
+    expandable = any(one.get("is_expandable") for one in torch.cuda.memory_snapshot())
+    return backend == "native" and expandable == (allocator == "expandable")
+
+
+def memory_figures(torch):
+    stats = torch.cuda.memory_stats()
+    names = {"reserved": "reserved_bytes", "allocated": "allocated_bytes",
+             "requested": "requested_bytes"}
+    figures = {f"{ours}_peak": stats.get(f"{theirs}.all.peak", 0)
+               for ours, theirs in names.items()}
+    figures["retries"] = stats.get("num_alloc_retries", 0)
+    return figures
+
+
+def timed_steps(torch, workload, steps, device):
+    """All steps; the first fifth is not timed. Losses, milliseconds of each step, and of all."""
+    cuda = device.type == "cuda"
+    losses = torch.zeros(steps, device=device)
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)] if cuda else []
+    untimed, begin = steps // 5, 0.0
+    for i in range(steps):
+        if i == untimed:
+            if cuda:
+                torch.cuda.synchronize()
+            begin = time.perf_counter()
+        if cuda:
+            marks[i].record()
+        losses[i].copy_(workload.step(i))
+    if cuda:
+        marks[steps].record()
+        torch.cuda.synchronize()
+    wall = (time.perf_counter() - begin) * 1e3 / (steps - untimed)
+    each = [one.elapsed_time(other) for one, other in zip(marks, marks[1:])]
+    return {"losses": losses.tolist(), "wall_ms": wall, "event_ms": each, "untimed": untimed,
+            "median_ms": statistics.median(each[untimed:]) if each else wall}
+
+
+def measure(torch, build, names, turn, device):
+    torch.manual_seed(0)
+    begin = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        workload = build(names["scale"], device)
+        built = time.perf_counter()
+        row = timed_steps(torch, workload, turn["steps"], device)
+    said = {str(one.message).split("\n")[0] for one in caught}
+    row["nondeterministic"] = sorted(one[:200] for one in said if "deterministic" in one)
+    row["build_s"] = built - begin
+    return row
+
+
+def on_gpu(torch, build, names, turn):
+    start_allocator(names["allocator"], turn.get("settings") or {})
+    device = torch.device("cuda", names["rank"])
+    torch.cuda.init()
+    torch.cuda.set_device(device)
+    torch.cuda.synchronize()  # the context is there, so that it counts as the beginning
+    driver = DriverMemory(torch, device)
+    try:
+        if turn.get("cap"):
+            limit_memory(torch, names["allocator"], turn["cap"])
+        join(torch, names, device)
+        row = measure(torch, build, names, turn, device)
+        row.update(memory_figures(torch), **driver.report())
+    finally:
+        driver.done.set()
+    if not heeded(torch, names["allocator"]):
+        raise RuntimeError(f"{names['allocator']} was not heeded: it was not the allocator")
+    row["versions"] = {"torch": torch.__version__, "cuda": torch.version.cuda,
+                       **{name: sys.modules[name].__version__
+                          for name in ("transformers", "peft", "torchvision")
+                          if name in sys.modules}}
+    row["gpu"] = torch.cuda.get_device_name()
+    return row
+
+
+def join(torch, names, device):
+    """The process group of a workload of several processes."""
+    if names["world"] == 1:
+        return
+    torch.distributed.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo", rank=names["rank"],
+        world_size=names["world"], init_method="file://" + names["store"],
+        device_id=device if device.type == "cuda" else None)
+
+
+def one_turn(names, place, say, device):
+    import torch
+
+    module, _, attribute = place.partition(":")
+    build = getattr(importlib.import_module("workloads." + module), attribute)
+    torch.use_deterministic_algorithms(True, warn_only=True)  # imports a good deal more
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    say({"ready": True})
+    line = sys.stdin.readline()
+    if not line:
+        return  # the runner is gone
+    turn = json.loads(line)
+    if device == "cpu":
+        join(torch, names, torch.device("cpu"))
+        row = measure(torch, build, names, turn, torch.device("cpu"))
+    else:
+        row = on_gpu(torch, build, names, turn)
+    if names["world"] > 1:
+        torch.distributed.destroy_process_group()
+    say(row)
+
+
+def main():
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    from workloads import WORKLOADS
+
+    name, allocator, scale, rank, store, *device = sys.argv[1:]
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def say(row):
+        print(json.dumps(row), file=out, flush=True)
+
+    entry = WORKLOADS[name]
+    names = {"allocator": allocator, "scale": scale, "rank": int(rank), "store": store,
+             "world": entry.world}
+    try:
+        one_turn(names, entry.place, say, *device or ["cuda"])
+    except Exception as error:  # whatever it was: a row of the table
+        traceback.print_exc()
+        kind = type(error).__name__
+        say({"error": f"{kind}: {str(error).strip()[:600]}",
+             "out_of_memory": any(one in f"{kind} {error}" for one in OUT_OF_MEMORY)})
+        if entry.world > 1:
+            out.flush()
+            os._exit(1)  # the process group might wait for the other ranks
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

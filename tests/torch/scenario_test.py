@@ -1,0 +1,168 @@
+"""python -m weir scenario where there is no GPU, and often no PyTorch: errors, tables."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PACKAGE = pathlib.Path(__file__).parents[2] / "allocator" / "torch"
+sys.path.insert(0, os.fspath(PACKAGE))
+sys.dont_write_bytecode = True
+
+from weir import scenarios  # noqa: E402
+
+# As far as the tests need it: enough for weir.enable() to look for the backend.
+TORCH = """\
+import types
+version = types.SimpleNamespace(cuda="13.0")
+__version__ = "9.9"
+cuda = types.SimpleNamespace(is_initialized=lambda: False)
+"""
+
+
+def rows_of(name, **figures):
+    """A row for each case of a scenario, all with the same figures."""
+    return [{**case, **figures} for case in scenarios.SCENARIOS[name].CASES]
+
+
+class Command(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def with_torch(self):
+        (pathlib.Path(self.folder.name) / "torch.py").write_text(TORCH)
+
+    def python(self, *arguments):
+        """With the package, no GPU, and the PyTorch of the test's folder, if there is one."""
+        path = os.pathsep.join([self.folder.name, os.fspath(PACKAGE)])
+        return subprocess.run(
+            [sys.executable, "-S", *arguments], capture_output=True, text=True, timeout=60,
+            cwd=self.folder.name, env={"PATH": os.environ["PATH"], "PYTHONPATH": path,
+                                       "CUDA_VISIBLE_DEVICES": "-1",
+                                       "PYTHONDONTWRITEBYTECODE": "1"})
+
+    def test_without_torch_it_says_what_to_install(self):
+        result = self.python("-m", "weir", "scenario", "b")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("weir: scenario B compares PyTorch's allocator with Weir", result.stderr)
+        self.assertIn("pip install torch", result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
+
+    def test_without_a_gpu_it_says_so_with_the_remedy(self):
+        self.with_torch()
+        for name in scenarios.SCENARIOS:
+            result = self.python("-m", "weir", "scenario", name)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(f"scenario {name} needs a GPU", result.stderr)
+            self.assertIn("weir replay", result.stderr)
+            self.assertNotIn("Traceback", result.stderr)
+
+    def test_an_unknown_scenario_is_refused_with_those_there_are(self):
+        result = self.python("-m", "weir", "scenario", "D")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("'A', 'B', 'C'", result.stderr)
+
+    def test_a_case_that_fails_is_a_row_and_fails_the_command_if_it_is_weirs(self):
+        self.with_torch()
+        result = self.python("-c", "import sys\n"
+                             "from weir import scenarios\n"
+                             "scenarios.gpus = lambda: 1\n"
+                             "sys.exit(scenarios.run('B', 'rows.json'))\n")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("FAILED Weir, no warm-up: weir: this Weir has no backend for PyTorch",
+                      result.stdout)
+        self.assertIn("FAILED native, no warm-up: ", result.stdout)
+        report = json.loads((pathlib.Path(self.folder.name) / "rows.json").read_text())
+        self.assertEqual((report["scenario"], report["gpus"]), ("B", 1))
+        self.assertEqual([row["warm_up"] for row in report["rows"]],
+                         ["none", "none", "capture", "capture", "current", "current"])
+        self.assertTrue(all("error" in row for row in report["rows"]))
+
+
+class Report(unittest.TestCase):
+    def test_columns_stand_below_their_heads(self):
+        lines = scenarios.table([["", "held"], ["native", "1"], ["Weir, long", "20"]])
+        self.assertEqual(lines, ["            held", "native         1", "Weir, long    20"])
+
+    def test_the_end_of_what_a_process_said_is_kept(self):
+        self.assertEqual(scenarios.last_words("a\n\nb\n c \nd\ne\n"), "b; c; d; e")
+
+    def test_a_tells_what_failed_and_what_cured_it(self):
+        rows = rows_of("A", captured=True, right=True, ranks=2)
+        for row in rows:
+            if not row["eager"]:
+                row.update(captured=False, said="operation not permitted when stream is capturing")
+        lines = scenarios.report("A", rows)
+        self.assertEqual([line.split()[-2:] for line in lines[3:7]],
+                         [["fails", "-"]] * 2 + [["works", "yes"]] * 2)
+        said = [line for line in lines if line.startswith("What is said")]
+        self.assertEqual(said, ["What is said: operation not permitted when stream is capturing"])
+        self.assertTrue(any("device_id" in line for line in lines[8:]))
+
+    def test_a_claims_no_cure_where_it_failed_too(self):
+        rows = rows_of("A", captured=False, said="capturing", ranks=1)
+        self.assertFalse(any("with no warm-up" in line for line in scenarios.report("A", rows)))
+
+    def test_a_names_the_first_cause_of_a_broken_capture(self):
+        try:
+            try:
+                raise RuntimeError("CUDA error\noperation not permitted when stream is capturing\n")
+            except RuntimeError:
+                raise RuntimeError("the capture was invalidated")
+        except RuntimeError as error:
+            self.assertEqual(scenarios.a.first_cause(error),
+                             "operation not permitted when stream is capturing")
+
+    def test_b_gives_the_pool_over_the_steps_own_peak(self):
+        rows = rows_of("B", own_peak=2 << 30, pool_bytes=2 << 30, ratio=1.0, exact=5, replays=5)
+        rows[4].update(pool_bytes=4 << 30, ratio=2.0)
+        lines = scenarios.report("B", rows)
+        self.assertTrue(lines[7].endswith("2.00 GiB  4.00 GiB        2.000         5 of 5"))
+        self.assertIn("native: the pool holds 1.000 to 2.000 of the step's own peak",
+                      "\n".join(lines))
+        self.assertNotIn("WRONG DATA", "\n".join(lines))
+
+    def test_b_names_a_replay_that_was_not_exact(self):
+        rows = rows_of("B", own_peak=1, pool_bytes=1, ratio=1.0, exact=5, replays=5)
+        rows[1].update(exact=4)
+        self.assertIn("WRONG DATA: Weir, no warm-up", scenarios.report("B", rows))
+
+    def test_c_compares_the_fence_with_record_stream(self):
+        rows = rows_of("C", beyond_bytes=480 << 20, ms=7.0, pictures_alike=True, data_alike=True,
+                       ranks=2, data="abcd")
+        rows[1].update(beyond_bytes=2400 << 20, pictures_alike=False)
+        lines = scenarios.report("C", rows)
+        self.assertEqual(lines[4].split()[-6:], ["2,400", "MiB", "7.00", "memory", "differs",
+                                                 "abcd"])
+        self.assertIn("0.20 of the memory with record_stream, at 1.000 of its time", lines[-1])
+        self.assertFalse(any("stand-in" in line for line in lines))
+
+    def test_c_says_that_one_gpu_has_a_stand_in_and_that_data_differ(self):
+        rows = rows_of("C", beyond_bytes=1, ms=7.0, pictures_alike=True, data_alike=False, ranks=1,
+                       data="abcd")
+        text = "\n".join(scenarios.report("C", rows))
+        self.assertIn("a stand-in on the side stream", text)
+        self.assertIn("data differ", text)
+
+    def test_c_says_that_the_sides_have_different_data(self):
+        rows = rows_of("C", beyond_bytes=1, ms=7.0, pictures_alike=True, data_alike=True, ranks=2,
+                       data="abcd")
+        rows[0].update(data="no all-reduce")
+        self.assertFalse(any("WRONG" in line for line in scenarios.report("C", rows)))
+        rows[4].update(data="other")
+        self.assertIn("WRONG DATA: the cases with all-reduces do not agree",
+                      scenarios.report("C", rows))
+
+    def test_every_case_has_a_side_and_a_title_of_its_own(self):
+        for scenario in scenarios.SCENARIOS.values():
+            names = [(case["side"], case["title"]) for case in scenario.CASES]
+            self.assertEqual(len(set(names)), len(names))
+            self.assertEqual({side for side, _ in names}, {"native", "Weir"})
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
