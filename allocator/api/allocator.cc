@@ -221,6 +221,10 @@ void* Allocator::allocate(Bytes bytes, void* stream, int device) {
   return value_or_raise(std::move(block));
 }
 
+void Allocator::report_failure(const Error& error, int device) {
+  impl_->slot(device).recordings().after_failure(error);
+}
+
 Buffer Allocator::make_buffer(Bytes bytes, void* stream, int device) {
   return Buffer(*this, allocate(bytes, stream, device), bytes);
 }

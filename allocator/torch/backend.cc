@@ -55,6 +55,9 @@ DeviceMemory& Backend::open(int device) {
     raise({error.code(), error.what()});
   }
   DeviceMemory& memory = *owned_.back();
+  // The heap was asked directly, and so the allocator has not seen the failure.
+  memory.on_failure(
+      [this, device](const Error& error) { allocator_.report_failure(error, device); });
   for (const auto& observer : observers_) memory.on_out_of_memory(observer);
   for (const auto& tracker : trackers_) memory.track(tracker);
   if (history_.enabled) memory.set_history(history_, false);

@@ -129,6 +129,9 @@ class Allocator {
   // The parts below, for what is not here. They live as long as the allocator.
   Device& device(int device = kCurrentDevice);
   DeviceHeap& heap(int device = kCurrentDevice);
+  // For programs that ask heap() for memory: it failed with `error`. Logs running out of memory,
+  // and writes what WEIR_SNAPSHOT_ON_OOM and WEIR_RECORD_RING say, as allocate() does by itself.
+  void report_failure(const Error& error, int device = kCurrentDevice);
 
  private:
   class Impl;
