@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "torch/errors.h"
+#include "torch/process_end.h"
 
 namespace weir::pytorch {
 namespace {
@@ -45,6 +46,7 @@ void install(weir::Allocator& allocator) {
 }
 
 DeviceMemory& Backend::open(int device) {
+  note_use_of_memory();
   const std::lock_guard lock(mutex_);
   std::atomic<DeviceMemory*>& place = memories_.at(static_cast<std::size_t>(device));
   if (DeviceMemory* const known = place.load()) return *known;
@@ -126,7 +128,7 @@ void* Backend::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
 }
 
 void Backend::raw_delete(void* block) {
-  if (block == nullptr) return;
+  if (block == nullptr || memory_is_gone()) return;
   if (const auto* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
     (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(block));
   }
