@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -112,7 +113,8 @@ class Allocator {
   // Records what every device does from now on (those not opened yet: from their first event) into
   // `path`; each device after the first has a file of its own, with its number ("run.1.weir").
   // Nothing may be recording into a file. Threads may be at work.
-  void record_start(const std::string& path);
+  // `stacks`: who asked for each block; nothing: as WEIR_RECORD_STACKS, or Config::stacks, says.
+  void record_start(const std::string& path, std::optional<RecordStacks> stacks = {});
   // Ends it. An Exception says that a file could not be written whole.
   void record_stop();
   // With WEIR_RECORD_RING: writes what is kept to `path`, named like those of record_start().

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import os
@@ -46,7 +47,8 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "weir_torch_allocator": (handle, []),
         "weir_statistics": (status, [handle, ctypes.c_int32, ctypes.POINTER(Statistics)]),
         "weir_trim": (status, [handle, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)]),
-        "weir_record_start": (status, [handle, ctypes.c_char_p]),
+        "weir_record_start_with": (status, [handle, ctypes.c_char_p, ctypes.c_char_p]),
+        "weir_python_ends": (None, []),
         "weir_record_stop": (status, [handle]),
         "weir_write_snapshot": (status, [handle, ctypes.c_int32, ctypes.c_char_p]),
         "weir_fence": (status, [handle, ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t,
@@ -56,6 +58,8 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
         function = getattr(library, name)
         function.restype = result
         function.argtypes = arguments
+    # Threads that record Python's stacks wait for its lock; at the end nobody may.
+    atexit.register(library.weir_python_ends)
     return library
 
 
