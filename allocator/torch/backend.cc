@@ -160,6 +160,7 @@ std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> Backend::getExpa
     sizes[segment.stream] += segment.total_size;
   }
   std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> all;
+  all.reserve(sizes.size());
   for (const auto& [stream, size] : sizes) {
     all.emplace_back(static_cast<cudaStream_t>(stream), /*small=*/false, size);
   }
