@@ -110,7 +110,7 @@ class Allocator::Impl {
   }
 
   // On all devices, or on none.
-  void record_start(const std::string& path) {
+  void record_start(const std::string& path, std::optional<RecordStacks> stacks) {
     const std::scoped_lock lock(opening_);
     Status status;
     for_each_open([&](DeviceSlot& slot) {
@@ -120,7 +120,7 @@ class Allocator::Impl {
     std::vector<DeviceSlot*> started;
     for_each_open([&](DeviceSlot& slot) {
       if (!status.ok()) return;
-      status = slot.recordings().start(path);
+      status = slot.recordings().start(path, stacks);
       if (status.ok()) started.push_back(&slot);
     });
     if (!status.ok()) {
@@ -128,6 +128,7 @@ class Allocator::Impl {
     }
     raise_unless_ok(status);
     record_to_ = path;
+    stacks_of_record_ = stacks;
   }
 
   void record_stop() {
@@ -170,7 +171,9 @@ class Allocator::Impl {
     const auto number = static_cast<std::size_t>(device);
     if (owned_[number] != nullptr) return *owned_[number];
     std::unique_ptr<DeviceSlot> slot = value_or_raise(DeviceSlot::open(config_, device));
-    if (!record_to_.empty()) raise_unless_ok(slot->recordings().start(record_to_));
+    if (!record_to_.empty()) {
+      raise_unless_ok(slot->recordings().start(record_to_, stacks_of_record_));
+    }
     set(device, std::move(slot));
     return *owned_[number];
   }
@@ -180,6 +183,7 @@ class Allocator::Impl {
   std::vector<std::atomic<DeviceSlot*>> slots_;  // null: not opened yet
   std::mutex opening_;
   std::string record_to_;  // guarded by opening_; where devices opened later record to, if at all
+  std::optional<RecordStacks> stacks_of_record_;    // guarded by opening_; of those recordings
   std::vector<std::unique_ptr<DeviceSlot>> owned_;  // guarded by opening_ once constructed
 };
 
@@ -219,6 +223,10 @@ void* Allocator::allocate(Bytes bytes, void* stream, int device) {
   if (!block.ok()) [[unlikely]]
     slot.recordings().after_failure(block.error());
   return value_or_raise(std::move(block));
+}
+
+void Allocator::report_failure(const Error& error, int device) {
+  impl_->slot(device).recordings().after_failure(error);
 }
 
 Buffer Allocator::make_buffer(Bytes bytes, void* stream, int device) {
@@ -294,7 +302,9 @@ void Allocator::write_snapshot(const std::string& path, int device) const {
   raise_unless_ok(weir::write_snapshot(snapshot(device), path));
 }
 
-void Allocator::record_start(const std::string& path) { impl_->record_start(path); }
+void Allocator::record_start(const std::string& path, std::optional<RecordStacks> stacks) {
+  impl_->record_start(path, stacks);
+}
 void Allocator::record_stop() { impl_->record_stop(); }
 
 void Allocator::record_write(const std::string& path) {

@@ -6,6 +6,7 @@
 
 #include "api/c_status.h"
 #include "weir/allocator.h"
+#include "weir/recorder.h"
 #include "weir/sim_device.h"
 #include "weir/weir.h"
 
@@ -182,6 +183,17 @@ weir_status_t weir_record_start(weir_allocator_t* allocator, const char* path) {
   if (path == nullptr) return fail(WEIR_INVALID_ARGUMENT, "path is null");
   return guarded_on(allocator, [&](weir::Allocator& weir) { weir.record_start(path); });
 }
+
+weir_status_t weir_record_start_with(weir_allocator_t* allocator, const char* path,
+                                     const char* stacks) {
+  if (stacks == nullptr) return weir_record_start(allocator, path);
+  if (path == nullptr) return fail(WEIR_INVALID_ARGUMENT, "path is null");
+  const weir::Result<weir::RecordStacks> kind = weir::record_stacks_of(stacks);
+  if (!kind) return fail(WEIR_INVALID_ARGUMENT, kind.error().message().c_str());
+  return guarded_on(allocator, [&](weir::Allocator& weir) { weir.record_start(path, *kind); });
+}
+
+void weir_python_ends(void) { weir::python_ends(); }
 
 weir_status_t weir_record_stop(weir_allocator_t* allocator) {
   return guarded_on(allocator, [](weir::Allocator& weir) { weir.record_stop(); });

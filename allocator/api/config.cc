@@ -108,8 +108,9 @@ bool assign_record_signal(Config& config, std::string_view value) {
 }
 
 bool assign_record_stacks(Config& config, std::string_view value) {
-  return assign_choice(config.record_stacks, value,
-                       std::array{RecordStacks::none, RecordStacks::cpp});
+  const Result<RecordStacks> stacks = record_stacks_of(value);
+  if (stacks.ok()) config.record_stacks = *stacks;
+  return stacks.ok();
 }
 
 bool assign_snapshot_on_oom(Config& config, std::string_view value) {
@@ -156,9 +157,10 @@ constexpr std::array kSettings = {
             "recording has a number (`run-2.weir`). With `WEIR_RECORD_RING`, the signal writes "
             "what is kept.",
             assign_record_signal},
-    Setting{"WEIR_RECORD_STACKS", "`none` or `cpp`", "none",
+    Setting{"WEIR_RECORD_STACKS", "`none`, `cpp` or `python`", "none",
             "Whether a recording says who asked for each block: `cpp` has the C++ and C functions, "
-            "at some microseconds an allocation.",
+            "`python` those of Python (C++ where there are none), at some microseconds an "
+            "allocation.",
             assign_record_stacks},
     Setting{"WEIR_SNAPSHOT_ON_OOM", "a path; compressed when it ends in `.gz`", "",
             "Where to write a snapshot each time that memory ran out, with a number "
@@ -217,7 +219,16 @@ std::string_view name_of(RecordSignal signal) {
 }
 
 std::string_view name_of(RecordStacks stacks) {
-  return stacks == RecordStacks::none ? "none" : "cpp";
+  if (stacks == RecordStacks::none) return "none";
+  return stacks == RecordStacks::cpp ? "cpp" : "python";
+}
+
+Result<RecordStacks> record_stacks_of(std::string_view name) {
+  for (const RecordStacks stacks : {RecordStacks::none, RecordStacks::cpp, RecordStacks::python}) {
+    if (name_of(stacks) == name) return stacks;
+  }
+  return Error(ErrorCode::invalid_argument,
+               fmt::format("stacks are \"none\", \"cpp\" or \"python\", and not \"{}\"", name));
 }
 
 Bytes MemoryLimit::on_device_with(Bytes total) const {

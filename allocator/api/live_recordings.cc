@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <mutex>
 #include <thread>
@@ -34,6 +36,7 @@ struct Live {
     for (Signal& signal : signals) sem_init(&signal.came, 0, 0);
   }
 
+  const std::uint64_t generation = fork_generation();
   std::mutex mutex;
   std::vector<Recordings*> all;  // guarded by mutex
   std::array<Signal, 2> signals{{{SIGUSR1, RecordSignal::usr1, {}, {}, false, false},
@@ -41,8 +44,14 @@ struct Live {
 };
 
 Live& live() {
-  static Live& instance = *new Live;
-  return instance;
+  static std::atomic<Live*> current{new Live};
+  Live* known = current.load();
+  if (known->generation == fork_generation()) return *known;
+  // A child of fork() records nothing of its parent's, whose lock may be held for ever.
+  auto* const fresh = new Live;
+  if (current.compare_exchange_strong(known, fresh)) return *fresh;
+  delete fresh;
+  return *known;
 }
 
 // For the handler, which must not initialise anything.

@@ -42,21 +42,23 @@ Recordings::~Recordings() {
   finish();
 }
 
-RecorderOptions Recordings::options() const {
+RecorderOptions Recordings::options(std::optional<RecordStacks> stacks) const {
   RecorderOptions options{.device = device_.name()};
   if (const Result<MemoryInfo> memory = device_.memory_info(); memory.ok()) {
     options.device_bytes = memory->total;
   }
-  options.stacks = config_.stacks;
-  if (options.stacks == nullptr && config_.record_stacks == RecordStacks::cpp) {
-    options.stacks = &cpp_stacks();
+  if (!stacks && config_.stacks != nullptr) {
+    options.stacks = config_.stacks;
+  } else if (const RecordStacks kind = stacks.value_or(config_.record_stacks);
+             kind != RecordStacks::none) {
+    options.stacks = kind == RecordStacks::cpp ? &cpp_stacks() : &python_stacks();
   }
   return options;
 }
 
 Status Recordings::begin() {
   if (config_.record_ring > 0_B) {
-    ring_ = Recorder::keep(config_.record_ring, options());
+    ring_ = Recorder::keep(config_.record_ring, options({}));
     heap_.start_recording(*ring_);
   } else if (!config_.record.empty() && config_.record_signal == RecordSignal::none) {
     if (Status status = start(config_.record); !status.ok()) return status;
@@ -76,15 +78,15 @@ Status Recordings::check_locked() const {
                fmt::format("device {} is being recorded into {}: stop that first", number_, path_));
 }
 
-Status Recordings::start(const std::string& path) {
+Status Recordings::start(const std::string& path, std::optional<RecordStacks> stacks) {
   const std::scoped_lock lock(mutex_);
   if (Status status = check_locked(); !status.ok()) return status;
-  return start_locked(path);
+  return start_locked(path, stacks);
 }
 
-Status Recordings::start_locked(const std::string& path) {
+Status Recordings::start_locked(const std::string& path, std::optional<RecordStacks> stacks) {
   path_ = record_path(path, number_);
-  Result<std::unique_ptr<Recorder>> recorder = Recorder::open(path_, options());
+  Result<std::unique_ptr<Recorder>> recorder = Recorder::open(path_, options(stacks));
   if (!recorder.ok()) return std::move(recorder).error();
   file_ = std::move(recorder).value();
   heap_.start_recording(*file_);
@@ -151,7 +153,7 @@ void Recordings::on_signal() {
   if (finished_) return;
   if (file_ != nullptr) return log_failure(stop_locked());
   const int nth = ++started_by_signal_;
-  log_failure(start_locked(nth == 1 ? config_.record : numbered_path(config_.record, nth)));
+  log_failure(start_locked(nth == 1 ? config_.record : numbered_path(config_.record, nth), {}));
 }
 
 void Recordings::finish() {

@@ -32,10 +32,11 @@ class Recordings {
   // As the settings say. Errors: invalid_input (the file can't be written).
   Status begin();
 
-  // Into `path`, with the device's number. Errors: invalid_argument (something records already);
+  // Into `path`, with the device's number, and with those stacks; nothing: those of the settings.
+  // Errors: invalid_argument (something records already);
   // invalid_input.
   Status check_can_start() const;
-  Status start(const std::string& path);
+  Status start(const std::string& path, std::optional<RecordStacks> stacks = {});
   // Nothing to stop is fine. Errors: invalid_input (the file could not be written whole).
   Status stop();
   // What the flight recorder keeps. Errors: invalid_argument (there is none); invalid_input.
@@ -52,9 +53,9 @@ class Recordings {
   RecordSignal signal() const { return config_.record_signal; }
 
  private:
-  RecorderOptions options() const;
+  RecorderOptions options(std::optional<RecordStacks> stacks) const;
   Status check_locked() const;
-  Status start_locked(const std::string& path);
+  Status start_locked(const std::string& path, std::optional<RecordStacks> stacks);
   Status stop_locked();
 
   Device& device_;

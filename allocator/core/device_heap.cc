@@ -217,7 +217,9 @@ Error DeviceHeap::Impl::out_of_memory(Bytes bytes, Stream stream) {
                format(Bytes{heaps[i].live_bytes.current}) + " in " +
                std::to_string(heaps[i].live_blocks.current) + " blocks";
   }
-  return {ErrorCode::out_of_memory, message + ". Free blocks, raise the limit, or ask for less."};
+  message += limit > 0_B ? ". Free blocks, raise the limit, or ask for less."
+                         : ". Free blocks, or ask for less.";
+  return {ErrorCode::out_of_memory, message};
 }
 
 Error DeviceHeap::Impl::unknown(const void* block, const char* call) {
@@ -381,6 +383,8 @@ bool DeviceHeap::owns(const void* pointer) const {
 }
 std::vector<PagePart> DeviceHeap::parts(const void* block) const { return impl_->parts(block); }
 void DeviceHeap::set_limit(Bytes limit) { impl_->set_limit(limit); }
+Bytes DeviceHeap::limit() const { return impl_->limit(); }
+ReusePolicy DeviceHeap::reuse() const { return impl_->reuse(); }
 void DeviceHeap::on_out_of_memory(OutOfMemoryCallback callback) {
   if (callback) impl_->on_out_of_memory(std::move(callback));
 }

@@ -55,6 +55,8 @@ class DeviceHeap::Impl {
   Status renew_access();
   std::vector<PagePart> parts(const void* block) const;
   void set_limit(Bytes limit);
+  Bytes limit() const { return budget_.limit(); }
+  ReusePolicy reuse() const { return pages_.reuse(); }
 
   // Graph pools. The first three are called by GraphPool and PoolRoute.
   std::shared_ptr<PoolHeap> open_pool(Bytes limit);

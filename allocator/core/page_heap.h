@@ -113,6 +113,7 @@ class PageHeap : private PageTable::Listener {
   Bytes limit() const;
   // Is more held than the limit allows? Then nothing should be kept back. Takes no lock.
   bool over_limit() const { return over_limit_.load(std::memory_order_relaxed); }
+  ReusePolicy reuse() const { return reuse_; }
   // Does the policy take memory whose last use may still be running, however recent? Takes no lock.
   bool reuses_at_once() const { return reuse_ == ReusePolicy::wait; }
 

@@ -8,30 +8,18 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
-#include <mutex>
+#include <span>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
+#include "observe/own_thread.h"
+#include "observe/stack_table.h"
 #include "weir/recorder.h"
 
 namespace weir {
 namespace {
 
 constexpr std::size_t kMostFrames = 64;
-// Past this many different stacks, new ones are unknown.
-constexpr std::size_t kMostStacks = std::size_t{1} << 20;
-
-using Places = std::vector<void*>;
-
-std::uint64_t hash_of(void* const* places, std::size_t count) {
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, a word at a time, then mixed
-  for (std::size_t i = 0; i < count; ++i) {
-    hash = (hash ^ reinterpret_cast<std::uintptr_t>(places[i])) * 0x100000001b3;
-    hash ^= hash >> 29;
-  }
-  return hash == 0 ? 1 : hash;
-}
 
 std::string demangled(const char* name) {
   int status = 0;
@@ -41,9 +29,9 @@ std::string demangled(const char* name) {
   return text;
 }
 
-RecordedFrame frame_of(void* place) {
+RecordedFrame frame_of(std::uintptr_t place) {
   // A return address is after the call, perhaps in the next function.
-  const void* const call = static_cast<const char*>(place) - 1;
+  const void* const call = reinterpret_cast<const char*>(place - 1);
   Dl_info info{};
   if (dladdr(call, &info) == 0 || info.dli_fname == nullptr) {
     return {fmt::format("{:#x}", reinterpret_cast<std::uintptr_t>(call)), "", 0};
@@ -62,7 +50,8 @@ RecordedFrame frame_of(void* place) {
 
 // The way from the allocation to here, which is the same in all.
 bool is_own(const RecordedFrame& frame) {
-  constexpr std::array<std::string_view, 6> kOwn{"weir::(anonymous namespace)::CppStacks",
+  constexpr std::array<std::string_view, 7> kOwn{"weir::(anonymous namespace)::CppStacks",
+                                                 "weir::(anonymous namespace)::PythonStacks",
                                                  "weir::Observer::",
                                                  "weir::DeviceHeap::",
                                                  "weir::Allocator::",
@@ -80,21 +69,23 @@ class CppStacks final : public StackSource {
   }
 
   std::uint32_t here() override {
+    // In a child of fork() other threads' locks are held for ever, and nothing is recorded.
+    if (generation_ != fork_generation()) return 0;
     std::array<void*, kMostFrames> places;
     const int count = backtrace(places.data(), kMostFrames);
     if (count <= 1) return 0;
-    return number_of(places.data() + 1, static_cast<std::size_t>(count) - 1);
+    std::array<std::uintptr_t, kMostFrames> words;
+    const auto size = static_cast<std::size_t>(count) - 1;
+    for (std::size_t i = 0; i < size; ++i) {
+      words[i] = reinterpret_cast<std::uintptr_t>(places[i + 1]);
+    }
+    thread_local constinit StackTable::Memory memory{};
+    return stacks_.number_of(std::span(words).first(size), memory, [] {});
   }
 
   std::vector<RecordedFrame> frames(std::uint32_t stack) override {
-    Places places;
-    {
-      const std::lock_guard lock(mutex_);
-      if (stack == 0 || stack > stacks_.size()) return {};
-      places = stacks_[stack - 1];
-    }
     std::vector<RecordedFrame> frames;
-    for (void* const place : places) {
+    for (const std::uintptr_t place : stacks_.words_of(stack)) {
       RecordedFrame frame = frame_of(place);
       if (!frames.empty() || !is_own(frame)) frames.push_back(std::move(frame));
     }
@@ -102,34 +93,8 @@ class CppStacks final : public StackSource {
   }
 
  private:
-  struct Known {
-    std::uint64_t hash = 0;
-    std::uint32_t number = 0;
-  };
-
-  // A thread asks for few stacks, again and again: it remembers them without a lock.
-  std::uint32_t number_of(void* const* places, std::size_t count) {
-    thread_local constinit std::array<Known, 256> known_here{};
-    const std::uint64_t hash = hash_of(places, count);
-    Known& known = known_here[hash % known_here.size()];
-    if (known.hash == hash) return known.number;
-    const std::lock_guard lock(mutex_);
-    const auto found = numbers_.find(hash);
-    if (found != numbers_.end()) {
-      known = {hash, found->second};
-    } else if (stacks_.size() < kMostStacks) {
-      stacks_.emplace_back(places, places + count);
-      known = {hash, static_cast<std::uint32_t>(stacks_.size())};
-      numbers_[hash] = known.number;
-    } else {
-      known = {hash, 0};
-    }
-    return known.number;
-  }
-
-  std::mutex mutex_;
-  std::unordered_map<std::uint64_t, std::uint32_t> numbers_;  // by hash; guarded by mutex_
-  std::vector<Places> stacks_;                                // guarded by mutex_
+  const std::uint64_t generation_ = fork_generation();
+  StackTable stacks_;
 };
 
 }  // namespace

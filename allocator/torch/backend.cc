@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "torch/errors.h"
+#include "torch/process_end.h"
 
 namespace weir::pytorch {
 namespace {
@@ -45,6 +46,7 @@ void install(weir::Allocator& allocator) {
 }
 
 DeviceMemory& Backend::open(int device) {
+  note_use_of_memory();
   const std::lock_guard lock(mutex_);
   std::atomic<DeviceMemory*>& place = memories_.at(static_cast<std::size_t>(device));
   if (DeviceMemory* const known = place.load()) return *known;
@@ -55,6 +57,9 @@ DeviceMemory& Backend::open(int device) {
     raise({error.code(), error.what()});
   }
   DeviceMemory& memory = *owned_.back();
+  // The heap was asked directly, and so the allocator has not seen the failure.
+  memory.on_failure(
+      [this, device](const Error& error) { allocator_.report_failure(error, device); });
   for (const auto& observer : observers_) memory.on_out_of_memory(observer);
   for (const auto& tracker : trackers_) memory.track(tracker);
   if (history_.enabled) memory.set_history(history_, false);
@@ -123,7 +128,7 @@ void* Backend::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
 }
 
 void Backend::raw_delete(void* block) {
-  if (block == nullptr) return;
+  if (block == nullptr || memory_is_gone()) return;
   if (const auto* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
     (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(block));
   }
@@ -155,6 +160,7 @@ std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> Backend::getExpa
     sizes[segment.stream] += segment.total_size;
   }
   std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> all;
+  all.reserve(sizes.size());
   for (const auto& [stream, size] : sizes) {
     all.emplace_back(static_cast<cudaStream_t>(stream), /*small=*/false, size);
   }

@@ -1,12 +1,11 @@
 #include "torch/device_memory.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <string>
 
 #include "torch/errors.h"
 #include "torch/segments.h"
+#include "torch/shortage.h"
 
 namespace weir::pytorch {
 namespace {
@@ -14,15 +13,6 @@ namespace {
 Bytes total_of(Device& device) {
   const Result<MemoryInfo> memory = device.memory_info();
   return memory ? memory->total : 0_B;
-}
-
-// As PyTorch writes sizes in its own message, which programs look for.
-std::string size_text(Bytes bytes) {
-  const auto count = static_cast<double>(bytes.count);
-  if (bytes <= 1_KiB) return fmt::format("{} bytes", bytes.count);
-  if (bytes <= 1_MiB) return fmt::format("{:.2f} KiB", count / 1024);
-  if (bytes <= 1_GiB) return fmt::format("{:.2f} MiB", count / (1024 * 1024));
-  return fmt::format("{:.2f} GiB", count / (1024 * 1024 * 1024));
 }
 
 // Calls back those who registered with PyTorch to free memory when it runs short.
@@ -123,41 +113,35 @@ bool DeviceMemory::record_stream(void* block, Stream user) {
 
 void DeviceMemory::fail(Bytes bytes, Stream stream, const Error& error) {
   if (error.code() != ErrorCode::out_of_memory) raise(error);
+  TORCH_CHECK_WITH(OutOfMemoryError, bytes <= kMostAsked, kAskedForTooMuch);
   const Result<MemoryInfo> memory = device_.memory_info();
-  const Bytes free = memory ? memory->free : 0_B;
+  const MemoryInfo now = memory ? *memory : MemoryInfo{.free = 0_B, .total = total_};
   History::Context context = history_.enabled() ? history_.context_of_allocation() : nullptr;
-  history_.out_of_memory(bytes, free, stream, std::move(context));
+  history_.out_of_memory(bytes, now.free, stream, std::move(context));
+  const Bytes limit = heap_.limit();
   std::vector<c10::cuda::CUDACachingAllocator::OutOfMemoryObserver> observers;
-  Bytes limit;
+  FailureObserver failure_observer;
   {
     const std::lock_guard lock(mutex_);
     ++counts_.out_of_memory;
     observers = observers_;
-    limit = fraction_ < 1
-                ? Bytes{static_cast<std::uint64_t>(static_cast<double>(total_.count) * fraction_)}
-                : total_;
+    failure_observer = failure_observer_;
   }
   for (const auto& observe : observers) {
-    observe(number_, static_cast<std::int64_t>(bytes.count), limit.count, free.count);
+    observe(number_, static_cast<std::int64_t>(bytes.count), (limit > 0_B ? limit : total_).count,
+            now.free.count);
   }
-  TORCH_CHECK_WITH(OutOfMemoryError, false, what_holds_memory(bytes, free), error.message());
-}
-
-std::string DeviceMemory::what_holds_memory(Bytes bytes, Bytes free) const {
-  const Statistics now = heap_.statistics();
-  std::string limit;
-  if (const double share = fraction(); share < 1) {
-    limit = fmt::format(
-        "{} allowed; ",
-        size_text(Bytes{static_cast<std::uint64_t>(static_cast<double>(total_.count) * share)}));
-  }
-  return fmt::format(
-      "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is "
-      "free. {}Of the allocated memory {} is allocated by PyTorch, and {} is reserved by PyTorch "
-      "but unallocated. Weir: ",
-      size_text(bytes), number_, size_text(total_), size_text(free), limit,
-      size_text({now.live_bytes.current}),
-      size_text({now.reserved_bytes.current - now.live_bytes.current}));
+  if (failure_observer) failure_observer(error);
+  const Shortage shortage{.device = number_,
+                          .asked = bytes,
+                          .memory = now,
+                          .limit = limit,
+                          .reuse = heap_.reuse(),
+                          .held = heap_.snapshot(),
+                          .pool_of = [this](std::uint64_t id) { return pools_.id_of(id); },
+                          .of_other_sources = pools_.held_by_sources(),
+                          .error = error.message()};
+  TORCH_CHECK_WITH(OutOfMemoryError, false, message_of(shortage));
 }
 
 void DeviceMemory::set_fraction(double fraction) {
@@ -180,6 +164,11 @@ double DeviceMemory::fraction() const {
 void DeviceMemory::on_out_of_memory(c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) {
   const std::lock_guard lock(mutex_);
   observers_.push_back(std::move(observer));
+}
+
+void DeviceMemory::on_failure(FailureObserver observer) {
+  const std::lock_guard lock(mutex_);
+  failure_observer_ = std::move(observer);
 }
 
 void DeviceMemory::empty(c10::MempoolId_t pool) {

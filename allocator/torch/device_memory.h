@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <atomic>
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -45,6 +46,10 @@ class DeviceMemory {
   double fraction() const;
   void on_out_of_memory(c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer);
 
+  // Called after a request found no memory, with the heap's error.
+  using FailureObserver = std::function<void(const Error&)>;
+  void on_failure(FailureObserver observer);
+
   // What is free goes back to the driver, or what of it belongs to that pool. The host waits for
   // work that still uses it.
   void empty(c10::MempoolId_t pool);
@@ -63,7 +68,6 @@ class DeviceMemory {
   [[gnu::noinline]] void* allocate_told(Bytes bytes, Stream stream);
   [[gnu::noinline]] bool deallocate_told(void* block);
   [[noreturn]] void fail(Bytes bytes, Stream stream, const Error& error);
-  std::string what_holds_memory(Bytes bytes, Bytes free) const;
   void listen();
   void note_ways();
 
@@ -82,6 +86,7 @@ class DeviceMemory {
   Statistics before_;       // guarded by mutex_; at the last reset_accumulated()
   bool listening_ = false;  // guarded by mutex_; history_ is a sink of heap_
   std::vector<c10::cuda::CUDACachingAllocator::OutOfMemoryObserver> observers_;  // by mutex_
+  FailureObserver failure_observer_;  // guarded by mutex_
 };
 
 }  // namespace weir::pytorch

@@ -18,6 +18,7 @@
 
 #include "api/c_status.h"
 #include "torch/pool_table.h"
+#include "torch/process_end.h"
 #include "weir/allocator.h"
 #include "weir/log.h"
 
@@ -85,6 +86,7 @@ weir_allocator_t* weir_torch_allocator() {
 }
 
 void* weir_torch_malloc(std::size_t bytes, int device, CudaStream stream) {
+  weir::pytorch::note_use_of_memory();
   try {
     return Pluggable::get().allocator().allocate({bytes}, stream, device);
   } catch (const weir::OutOfMemory& error) {
@@ -93,6 +95,8 @@ void* weir_torch_malloc(std::size_t bytes, int device, CudaStream stream) {
 }
 
 void weir_torch_free(void* block, std::size_t, int, CudaStream) {
+  if (weir::pytorch::memory_is_gone()) [[unlikely]]
+    return;
   logged("weir_torch_free", [&] { Pluggable::get().allocator().deallocate(block); });
 }
 

@@ -130,6 +130,14 @@ std::vector<std::pair<Pools::Id, std::shared_ptr<const SourcePool>>> Pools::sour
   return all;
 }
 
+Bytes Pools::held_by_sources() const {
+  Bytes held;
+  for (const auto& [id, source] : sources()) {
+    for (const SourcePool::Block& block : source->blocks()) held += block.bytes;
+  }
+  return held;
+}
+
 std::vector<PlacedBlock> Pools::blocks(Id id) const {
   return is_sourced(id) ? std::vector<PlacedBlock>{} : check(table_.blocks(id));
 }

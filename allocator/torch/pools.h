@@ -54,6 +54,8 @@ class Pools {
   // Of the pool with that GraphPool::id(): {0, 0} if there is none.
   Id id_of(std::uint64_t graph_pool) const { return table_.id_of(graph_pool); }
   std::vector<std::pair<Id, std::shared_ptr<const SourcePool>>> sources() const;
+  // By pools with a source of their own, in use or not.
+  Bytes held_by_sources() const;
 
   std::vector<PlacedBlock> blocks(Id id) const;
   void restore(Id id, std::span<const PlacedBlock> blocks);

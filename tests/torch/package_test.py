@@ -4,6 +4,8 @@ usage: package_test.py LIBRARY    (of the build: libweir_pluggable.so)
 """
 
 import ctypes
+import importlib.util
+import json
 import os
 import pathlib
 import shutil
@@ -54,6 +56,76 @@ class Package(unittest.TestCase):
     def test_imports_and_reports_with_neither_gpu_nor_torch(self):
         printed = self.run_code("import weir; i = weir.info(); print(i['pluggable'], i['backend'])")
         self.assertEqual(printed, "True False")
+
+    def broken_torch(self, version, error):
+        """A package named torch that is installed and fails."""
+        path = pathlib.Path(tempfile.mkdtemp(dir=self.folder.name))
+        (path / "torch").mkdir()
+        (path / "torch" / "version.py").write_text(f"__all__ = []\n__version__ = '{version}'\n")
+        (path / "torch" / "__init__.py").write_text(error)
+        return f"{path}{os.pathsep}{self.folder.name}"
+
+    def info(self, **environment):
+        """What `python -m weir info` prints; it must not fail."""
+        result = self.python("-m", "weir", "info", **environment)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return json.loads(result.stdout)
+
+    @unittest.skipIf(importlib.util.find_spec("torch"), "this Python has PyTorch")
+    def test_info_says_that_torch_is_missing(self):
+        info = self.info()
+        self.assertIsNone(info["torch"])
+        self.assertIn("PyTorch is not installed.", info["problems"])
+
+    def test_info_says_why_torch_cant_be_imported(self):
+        for error, says in (("raise OSError('libcudart.so.13: cannot open shared object file')",
+                             "OSError: libcudart.so.13: cannot open"),
+                            ("import typing_extensions_that_are_missing", "ModuleNotFoundError: No"),
+                            ("import os; os.abort()", "Python ended with -6")):
+            with self.subTest(says):
+                info = self.info(PYTHONPATH=self.broken_torch("2.11.0+cu130", error))
+                self.assertEqual(info["torch"], "2.11.0+cu130")
+                [problem] = [each for each in info["problems"] if "can't be imported" in each]
+                self.assertIn("PyTorch 2.11.0+cu130 is installed", problem)
+                self.assertIn(says, problem)
+
+    def test_info_names_a_backend_for_another_torch(self):
+        folder = pathlib.Path(self.folder.name, "weir")
+        made = [folder / "libweir_torch.so", folder / "built_for.txt"]
+        made[0].write_bytes(b"")
+        made[1].write_text("2.10.0+cu130\n")
+        try:
+            path = self.broken_torch("2.11.0+cu130", "")
+            info = self.info(PYTHONPATH=path)
+            self.assertEqual((info["backend"], info["built_for"]), (True, "2.10.0+cu130"))
+            self.assertTrue(any("built for PyTorch 2.10.0+cu130, and this is 2.11.0+cu130" in each
+                                for each in info["problems"]), info)
+            made[1].write_text("2.11.0+cu130\n")
+            info = self.info(PYTHONPATH=path)
+            self.assertFalse(any("backend" in each for each in info["problems"]), info)
+        finally:
+            for path in made:
+                path.unlink()
+
+    def test_a_recording_may_have_stacks_of_a_kind_of_its_own(self):
+        printed = self.run_code(
+            "import ctypes, os, weir\n"
+            "from weir import _enable, _native\n"
+            "library = _native.pluggable()\n"
+            "handle = ctypes.c_void_p(library.weir_torch_allocator())\n"
+            "stream = ctypes.c_void_p()\n"  # which opens the device
+            "assert library.weir_sim_new_stream(handle, 0, ctypes.byref(stream)) == 0\n"
+            "_enable._state.update(kind='pluggable', library=library)\n"
+            "for stacks in ('python', 'cpp', 'none', None):\n"
+            "    with weir.record(f'{stacks}.weir', stacks=stacks):\n"
+            "        pass\n"
+            "    assert os.path.exists(f'{stacks}.weir')\n"
+            "try:\n"
+            "    with weir.record('x.weir', stacks='perl'):\n"
+            "        pass\n"
+            "except weir.Problem as problem:\n"
+            "    print(problem, os.path.exists('x.weir'))\n", WEIR_DEVICE="sim")
+        self.assertIn('not "perl" False', printed)
 
     def test_the_library_has_the_c_interface_and_runs_on_the_simulated_device(self):
         self.run_code(

@@ -180,6 +180,17 @@ TEST_F(AllocatorRecording, ARingAndSnapshotsAreWrittenWhenMemoryRunsOut) {
   EXPECT_THAT(files(), SizeIs(1 + 16)) << "the number of snapshots is bounded";
 }
 
+TEST_F(AllocatorRecording, AFailureOfTheHeapIsTreatedAsTheAllocatorsOnceItIsReported) {
+  Allocator allocator(device_, config({{"WEIR_SNAPSHOT_ON_OOM", path("oom.json")}}));
+  const Result<void*> block = allocator.heap().allocate(200_GiB, *device_.stream(stream_));
+  ASSERT_FALSE(block.ok());
+  EXPECT_THAT(files(), IsEmpty());
+  allocator.report_failure(block.error());
+  EXPECT_THAT(files(), ElementsAre("oom-1.json"));
+  allocator.report_failure(Error(ErrorCode::invalid_argument, "no matter of memory"));
+  EXPECT_THAT(files(), SizeIs(1));
+}
+
 TEST_F(AllocatorRecording, AFailureIsLoggedOnceAtEveryLevelFromWarnOn) {
   for (const LogLevel level : {LogLevel::warn, LogLevel::debug}) {
     const std::string file = path(std::string(name_of(level)) + ".log");

@@ -306,6 +306,18 @@ TEST(CppStacks, AreTheSameForTheSameCallsAndNameTheirPlaces) {
   EXPECT_THAT(cpp_stacks().frames(0), SizeIs(0));
 }
 
+[[gnu::noinline]] std::uint32_t python_stack_of_one_caller() { return python_stacks().here(); }
+
+TEST(PythonStacks, WhereThereIsNoPythonAreThoseOfCpp) {
+  const std::uint32_t stack = python_stack_of_one_caller();
+  ASSERT_NE(stack, 0u);
+  const std::vector<RecordedFrame> frames = python_stacks().frames(stack);
+  ASSERT_FALSE(frames.empty());
+  EXPECT_EQ(frames.back(), cpp_stacks().frames(cpp_stacks().here()).back());
+  EXPECT_THAT(python_stacks().frames(0), SizeIs(0));
+  python_ends();  // nothing to wait for
+}
+
 TEST(EventRing, GivesBackWhatWasPutInInOrderAndRefusesMore) {
   EventRing ring(4);
   for (int round = 0; round < 3; ++round) {

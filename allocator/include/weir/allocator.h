@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -112,7 +113,8 @@ class Allocator {
   // Records what every device does from now on (those not opened yet: from their first event) into
   // `path`; each device after the first has a file of its own, with its number ("run.1.weir").
   // Nothing may be recording into a file. Threads may be at work.
-  void record_start(const std::string& path);
+  // `stacks`: who asked for each block; nothing: as WEIR_RECORD_STACKS, or Config::stacks, says.
+  void record_start(const std::string& path, std::optional<RecordStacks> stacks = {});
   // Ends it. An Exception says that a file could not be written whole.
   void record_stop();
   // With WEIR_RECORD_RING: writes what is kept to `path`, named like those of record_start().
@@ -129,6 +131,9 @@ class Allocator {
   // The parts below, for what is not here. They live as long as the allocator.
   Device& device(int device = kCurrentDevice);
   DeviceHeap& heap(int device = kCurrentDevice);
+  // For programs that ask heap() for memory: it failed with `error`. Logs running out of memory,
+  // and writes what WEIR_SNAPSHOT_ON_OOM and WEIR_RECORD_RING say, as allocate() does by itself.
+  void report_failure(const Error& error, int device = kCurrentDevice);
 
  private:
   class Impl;

@@ -35,8 +35,10 @@ struct MemoryLimit {
 enum class RecordSignal { none, usr1, usr2 };
 std::string_view name_of(RecordSignal signal);
 // Whose stacks a recording has.
-enum class RecordStacks { none, cpp };
+enum class RecordStacks { none, cpp, python };
 std::string_view name_of(RecordStacks stacks);
+// By its name. Errors: invalid_argument.
+Result<RecordStacks> record_stacks_of(std::string_view name);
 
 struct Config {
   DeviceKind device = DeviceKind::cuda;

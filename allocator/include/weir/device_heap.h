@@ -149,6 +149,8 @@ class DeviceHeap {
 
   // Changes the limit; zero: none. Memory above a lower limit goes back as it becomes idle.
   void set_limit(Bytes limit);
+  Bytes limit() const;  // zero: none
+  ReusePolicy reuse() const;
 
   // Adds a callback; an empty one adds nothing. All are called, with no lock held, in the thread
   // whose request found no memory, before its one retry: to free what they can. What they use must

@@ -35,6 +35,16 @@ class StackSource {
 // symbol table has them; others by their place in the binary. There is one in the process.
 StackSource& cpp_stacks();
 
+// The stacks of Python code: function, file and line of each frame, and nothing of Weir's or of C
+// in between. Where a thread runs no Python function, or the process has no Python (CPython 3.9 or
+// later), its stacks are cpp_stacks()'. Runs no Python code, and takes Python's lock (the GIL)
+// where the thread has let go of it: so who holds that lock must not wait for a thread that
+// allocates while it is recorded. There is one in the process.
+StackSource& python_stacks();
+// Python is about to end: its lock is not taken any more, and nobody waits for it once this
+// returns. Call it without that lock.
+void python_ends();
+
 struct RecorderOptions {
   std::string program;  // what is recorded; empty: the name of the running program
   std::string device;   // Device::name()

@@ -139,6 +139,13 @@ weir_status_t weir_validate(weir_allocator_t* allocator, size_t* broken);
  * it is being recorded already. stop: nothing to stop is fine. write: what is kept with
  * WEIR_RECORD_RING. mark: a remark in whatever records. Snapshots are of one device. */
 weir_status_t weir_record_start(weir_allocator_t* allocator, const char* path);
+/* `stacks`, of who asked for each block: "none", "cpp", "python"; null: as WEIR_RECORD_STACKS says.
+ */
+weir_status_t weir_record_start_with(weir_allocator_t* allocator, const char* path,
+                                     const char* stacks);
+/* Python is about to end: nobody waits for its lock (the GIL) once this returns. Call it without.
+ */
+void weir_python_ends(void);
 weir_status_t weir_record_stop(weir_allocator_t* allocator);
 weir_status_t weir_record_write(weir_allocator_t* allocator, const char* path);
 weir_status_t weir_record_mark(weir_allocator_t* allocator, const char* text);

@@ -18,6 +18,7 @@ _SETTINGS = {
     "log": "debug, info, warn, error or off",
     "log_file": "where the log goes",
     "record": "record what memory does into this file",
+    "record_stacks": "who asked for memory, in the recording: none, cpp or python",
 }
 
 

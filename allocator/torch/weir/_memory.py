@@ -59,11 +59,16 @@ def trim(keep: int = 0) -> int:
 
 
 @contextlib.contextmanager
-def record(path: str | os.PathLike) -> Iterator[None]:
-    """Records into a file while the block runs: `weir timeline`, `weir report` read it."""
+def record(path: str | os.PathLike, stacks: str | None = None) -> Iterator[None]:
+    """Records into a file while the block runs: `weir timeline`, `weir report` read it.
+
+    stacks: who asked for each block. "python" has Python's functions (C++'s in threads that run
+    none), "cpp" those of C++, "none" nothing; None is what WEIR_RECORD_STACKS says.
+    """
     library = _enable.active()
     handle = library.weir_torch_allocator()
-    _native.check(library, library.weir_record_start(handle, os.fsencode(path)))
+    _native.check(library, library.weir_record_start_with(
+        handle, os.fsencode(path), None if stacks is None else stacks.encode()))
     try:
         yield
     finally:
