@@ -112,7 +112,7 @@ void* Backend::raw_alloc(std::size_t bytes) {
   const c10::DeviceIndex device = current_device();
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
   DeviceMemory& mine = memory(device);
-  Result<Stream> known = mine.streams().of(stream.stream(), Streams::lasts(stream));
+  Result<Stream> known = mine.streams().of(stream);
   if (!known.ok()) [[unlikely]]
     raise(known.error());
   return mine.allocate(Bytes{bytes}, *known);
@@ -121,10 +121,8 @@ void* Backend::raw_alloc(std::size_t bytes) {
 void* Backend::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
   if (bytes == 0) return nullptr;
   const c10::DeviceIndex device = current_device();
-  const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(device);
-  const bool lasts = stream == nullptr || (stream == current.stream() && Streams::lasts(current));
   DeviceMemory& mine = memory(device);
-  return mine.allocate(Bytes{bytes}, check(mine.streams().of(stream, lasts)));
+  return mine.allocate(Bytes{bytes}, check(mine.streams().of(stream)));
 }
 
 void Backend::raw_delete(void* block) {
@@ -190,7 +188,7 @@ void Backend::recordStream(const c10::DataPtr& block, c10::cuda::CUDAStream stre
   bool known = false;
   for_each([&](DeviceMemory& memory) {
     if (known || (!memory.heap().owns(block.get()) && !memory.pools().has_sources())) return;
-    const Stream user = check(memory.streams().of(stream.stream(), Streams::lasts(stream)));
+    const Stream user = check(memory.streams().of(stream));
     known = memory.record_stream(block.get(), user);
   });
   TORCH_CHECK(known, "recordStream: ", block.get(), " was freed already");
@@ -198,7 +196,7 @@ void Backend::recordStream(const c10::DataPtr& block, c10::cuda::CUDAStream stre
 
 void Backend::fence(std::span<void* const> pointers, c10::DeviceIndex device, cudaStream_t stream) {
   DeviceMemory& memory = this->memory(device);
-  const Stream user = check(memory.streams().of(stream, /*lasts=*/false));
+  const Stream user = check(memory.streams().of(stream));
   std::vector<void*> blocks;
   for (void* const pointer : pointers) {
     if (pointer == nullptr) continue;
@@ -214,8 +212,7 @@ void Backend::beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool
                                   std::function<bool(cudaStream_t)> filter) {
   DeviceMemory& mine = memory(device);
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
-  mine.pools().begin(pool, std::move(filter),
-                     check(mine.streams().of(stream.stream(), Streams::lasts(stream))));
+  mine.pools().begin(pool, std::move(filter), check(mine.streams().of(stream)));
 }
 void Backend::endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) {
   memory(device).pools().end(pool);

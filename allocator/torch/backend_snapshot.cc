@@ -13,9 +13,11 @@ Backend::SnapshotInfo Backend::snapshot(c10::MempoolId_t pool, bool include_trac
     for (native::SegmentInfo& segment : memory.segments(pool)) {
       all.segments.push_back(std::move(segment));
     }
+    // As in PyTorch, a snapshot's own entry is the next one's.
+    std::vector<native::TraceEntry> entries = memory.history().entries();
     memory.history().snapshot_taken();
     if (!include_traces) return;
-    all.device_traces.at(static_cast<std::size_t>(memory.number())) = memory.history().entries();
+    all.device_traces.at(static_cast<std::size_t>(memory.number())) = std::move(entries);
     for (native::AnnotationEntry& entry : memory.history().annotations()) {
       all.external_annotations.push_back(std::move(entry));
     }

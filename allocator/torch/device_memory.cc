@@ -47,7 +47,7 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap)
 DeviceMemory::~DeviceMemory() { heap_.stop_recording(history_); }
 
 void* DeviceMemory::allocate(Bytes bytes, Stream stream) {
-  if (history_.enabled() || pools_.has_sources()) [[unlikely]]
+  if (watched()) [[unlikely]]
     return allocate_told(bytes, stream);
   Result<void*> block = heap_.allocate(bytes, stream);
   if (!block.ok()) [[unlikely]]
@@ -67,18 +67,19 @@ void* DeviceMemory::allocate_told(Bytes bytes, Stream stream) {
     if (reserve == nullptr) fail(bytes, stream, block.error());
     block = reserve;
   }
+  const std::optional<BlockInfo> info = heap_.find(*block);
+  const Bytes size = info ? info->bytes : round_up(bytes, kGrain);
   if (history_.enabled()) {
-    const std::optional<BlockInfo> info = heap_.find(*block);
-    history_.allocated(*block, info ? info->bytes : round_up(bytes, kGrain), stream,
+    history_.allocated(*block, size, stream,
                        info ? pools_.id_of(info->pool) : c10::MempoolId_t{0, 0},
                        std::move(context));
   }
+  tell_profiler(*block, static_cast<std::int64_t>(size.count));
   return *block;
 }
 
 bool DeviceMemory::deallocate(void* block) {
-  if (history_.enabled() || pools_.has_sources() || !keeps_freed_.load(std::memory_order_relaxed))
-      [[unlikely]]
+  if (watched() || !keeps_freed_.load(std::memory_order_relaxed)) [[unlikely]]
     return deallocate_told(block);
   return heap_.deallocate(block).ok();
 }
@@ -92,8 +93,18 @@ bool DeviceMemory::deallocate_told(void* block) {
     history_.freeing(block, info->bytes, stream, pools_.id_of(info->pool));
   }
   check(heap_.deallocate(block));
+  tell_profiler(block, -static_cast<std::int64_t>(info->bytes.count));
   if (!keeps_freed_.load(std::memory_order_relaxed)) (void)heap_.trim();
   return true;
+}
+
+// torch.profiler with profile_memory.
+void DeviceMemory::tell_profiler(void* block, std::int64_t bytes) const {
+  if (!c10::memoryProfilingEnabled()) return;
+  const Statistics now = heap_.statistics();
+  c10::reportMemoryUsageToProfiler(
+      block, bytes, now.live_bytes.current, now.reserved_bytes.current,
+      c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(number_)));
 }
 
 bool DeviceMemory::record_stream(void* block, Stream user) {

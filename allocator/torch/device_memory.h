@@ -64,7 +64,11 @@ class DeviceMemory {
   Bytes largest() const;
 
  private:
-  // The common ways, where nobody wants to know.
+  // Does anybody want to know of a block? Else the common ways are taken.
+  bool watched() const {
+    return history_.enabled() || pools_.has_sources() || c10::memoryProfilingEnabled();
+  }
+  void tell_profiler(void* block, std::int64_t bytes) const;
   [[gnu::noinline]] void* allocate_told(Bytes bytes, Stream stream);
   [[gnu::noinline]] bool deallocate_told(void* block);
   [[noreturn]] void fail(Bytes bytes, Stream stream, const Error& error);

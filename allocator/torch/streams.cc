@@ -10,32 +10,33 @@ namespace {
 // What a thread knows: streams that last, of devices that last.
 struct Known {
   const Streams* of = nullptr;
+  c10::StreamId id = 0;
   Stream stream;
 };
 constinit thread_local std::array<Known, 16> the_known;
 
+// Will the stream live as long as the process? Of one that PyTorch was given, the id is the handle.
+bool lasts(c10::StreamId id, cudaStream_t handle) {
+  return handle == nullptr ||
+         id != static_cast<c10::StreamId>(reinterpret_cast<std::intptr_t>(handle));
+}
+
 }  // namespace
 
-bool Streams::lasts(c10::cuda::CUDAStream stream) {
+Result<Stream> Streams::of(c10::cuda::CUDAStream stream) {
+  const auto id = static_cast<std::uint64_t>(stream.id());
+  Known& known = the_known[(id ^ id >> 5) % the_known.size()];
+  if (known.of == this && known.id == stream.id()) [[likely]]
+    return known.stream;
   const cudaStream_t handle = stream.stream();
-  if (handle == nullptr) return true;
-  // Of a stream that PyTorch was given, the id is the handle.
-  return stream.id() != static_cast<c10::StreamId>(reinterpret_cast<std::intptr_t>(handle));
-}
-
-Result<Stream> Streams::of(cudaStream_t handle, bool lasts) {
-  if (!lasts) return ask(handle);
-  const auto bits = reinterpret_cast<std::uintptr_t>(handle);
-  Known& known = the_known[(bits >> 4 ^ bits >> 9) % the_known.size()];
-  if (known.of != this || known.stream.handle != handle) {
-    Result<Stream> stream = ask(handle);
-    if (!stream || stream->is_of_captured()) return stream;
-    known = {this, *stream};
+  Result<Stream> found = of(handle);
+  if (found.ok() && lasts(stream.id(), handle) && !found->is_of_captured()) {
+    known = {this, stream.id(), *found};
   }
-  return known.stream;
+  return found;
 }
 
-Result<Stream> Streams::ask(cudaStream_t handle) {
+Result<Stream> Streams::of(cudaStream_t handle) {
   Result<Stream> stream = heap_.stream(handle);
   if (!stream) return stream;
   const std::lock_guard lock(mutex_);

@@ -10,8 +10,9 @@
 
 namespace weir::pytorch {
 
-// Which stream a handle is, without a driver call where that is sure: PyTorch's own streams live as
-// long as the process, so that a handle of theirs never becomes another stream's.
+// Which of Weir's streams a stream of PyTorch's is, without a driver call where that is sure:
+// PyTorch's own streams live as long as the process, so that a handle of theirs never becomes
+// another stream's. (Even CUDAStream::stream(), which tells the handle, makes such calls.)
 // Threads: self-synchronised.
 class Streams {
  public:
@@ -19,16 +20,12 @@ class Streams {
   explicit Streams(DeviceHeap& heap) : heap_(heap) {}
 
   // Errors: device (the handle is no stream's); capture (DeviceHeap::stream()).
-  Result<Stream> of(cudaStream_t handle, bool lasts);
+  Result<Stream> of(c10::cuda::CUDAStream stream);
+  Result<Stream> of(cudaStream_t handle);
   // The handle of a stream that of() was asked about; null: of the default stream, or unknown.
   cudaStream_t handle_of(std::uint64_t stream) const;
 
-  // Will the stream live as long as the process?
-  static bool lasts(c10::cuda::CUDAStream stream);
-
  private:
-  Result<Stream> ask(cudaStream_t handle);
-
   DeviceHeap& heap_;
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, cudaStream_t> handles_;  // by Stream::id; guarded by mutex_

@@ -125,7 +125,7 @@ TEST_F(DeviceMemories, AFilterThatTakesNoStreamYetMeansACapture) {
   memory_.pools().begin(
       pool,
       [&](cudaStream_t asking) {
-        const CaptureInfo info = *device_.capture_info(*device_.stream(asking));
+        const CaptureInfo info = *device_.capture_info(Stream::of_captured(asking));
         return info.status == CaptureInfo::Status::active && info.id == capture;
       },
       a_);
