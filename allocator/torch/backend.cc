@@ -109,13 +109,14 @@ void Backend::resetPeakStats(c10::DeviceIndex device) { memory(device).reset_pea
 
 void* Backend::raw_alloc(std::size_t bytes) {
   if (bytes == 0) return nullptr;
-  const c10::DeviceIndex device = current_device();
+  // To ask for the current one costs as much as all the rest, and threads meet there.
+  const bool is_sole = devices_.load(std::memory_order_relaxed) == 1;
+  const c10::DeviceIndex device = is_sole ? c10::DeviceIndex{0} : current_device();
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
   DeviceMemory& mine = memory(device);
-  Result<Stream> known = mine.streams().of(stream);
-  if (!known.ok()) [[unlikely]]
-    raise(known.error());
-  return mine.allocate(Bytes{bytes}, *known);
+  if (const Stream* const known = mine.streams().known(stream)) [[likely]]
+    return mine.allocate(Bytes{bytes}, *known);
+  return mine.allocate(Bytes{bytes}, check(mine.streams().of(stream)));
 }
 
 void* Backend::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {

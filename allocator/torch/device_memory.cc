@@ -47,7 +47,7 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap)
 DeviceMemory::~DeviceMemory() { heap_.stop_recording(history_); }
 
 void* DeviceMemory::allocate(Bytes bytes, Stream stream) {
-  if (watched()) [[unlikely]]
+  if (allocation_watched()) [[unlikely]]
     return allocate_told(bytes, stream);
   Result<void*> block = heap_.allocate(bytes, stream);
   if (!block.ok()) [[unlikely]]
@@ -79,7 +79,7 @@ void* DeviceMemory::allocate_told(Bytes bytes, Stream stream) {
 }
 
 bool DeviceMemory::deallocate(void* block) {
-  if (watched() || !keeps_freed_.load(std::memory_order_relaxed)) [[unlikely]]
+  if (free_watched()) [[unlikely]]
     return deallocate_told(block);
   return heap_.deallocate(block).ok();
 }
@@ -99,8 +99,9 @@ bool DeviceMemory::deallocate_told(void* block) {
 }
 
 // torch.profiler with profile_memory.
-void DeviceMemory::tell_profiler(void* block, std::int64_t bytes) const {
+void DeviceMemory::tell_profiler(void* block, std::int64_t bytes) {
   if (!c10::memoryProfilingEnabled()) return;
+  was_profiled_.store(true, std::memory_order_relaxed);
   const Statistics now = heap_.statistics();
   c10::reportMemoryUsageToProfiler(
       block, bytes, now.live_bytes.current, now.reserved_bytes.current,

@@ -64,11 +64,17 @@ class DeviceMemory {
   Bytes largest() const;
 
  private:
-  // Does anybody want to know of a block? Else the common ways are taken.
-  bool watched() const {
+  // Does anybody want to know of a block? Else the common ways are taken. (Whether this thread is
+  // profiled, frees ask only once an allocation has been.)
+  bool allocation_watched() const {
     return history_.enabled() || pools_.has_sources() || c10::memoryProfilingEnabled();
   }
-  void tell_profiler(void* block, std::int64_t bytes) const;
+  bool free_watched() const {
+    return history_.enabled() || pools_.has_sources() ||
+           !keeps_freed_.load(std::memory_order_relaxed) ||
+           (was_profiled_.load(std::memory_order_relaxed) && c10::memoryProfilingEnabled());
+  }
+  void tell_profiler(void* block, std::int64_t bytes);
   [[gnu::noinline]] void* allocate_told(Bytes bytes, Stream stream);
   [[gnu::noinline]] bool deallocate_told(void* block);
   [[noreturn]] void fail(Bytes bytes, Stream stream, const Error& error);
@@ -83,6 +89,7 @@ class DeviceMemory {
   History history_;
   const Bytes total_;
   std::atomic<bool> keeps_freed_{true};
+  std::atomic<bool> was_profiled_{false};
 
   mutable std::mutex mutex_;
   double fraction_ = 1;     // guarded by mutex_

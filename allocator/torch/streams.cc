@@ -7,14 +7,6 @@
 namespace weir::pytorch {
 namespace {
 
-// What a thread knows: streams that last, of devices that last.
-struct Known {
-  const Streams* of = nullptr;
-  c10::StreamId id = 0;
-  Stream stream;
-};
-constinit thread_local std::array<Known, 16> the_known;
-
 // Will the stream live as long as the process? Of one that PyTorch was given, the id is the handle.
 bool lasts(c10::StreamId id, cudaStream_t handle) {
   return handle == nullptr ||
@@ -23,15 +15,18 @@ bool lasts(c10::StreamId id, cudaStream_t handle) {
 
 }  // namespace
 
+Streams::Known& Streams::known_of(c10::StreamId id) {
+  constinit static thread_local std::array<Known, 16> known;
+  const auto bits = static_cast<std::uint64_t>(id);
+  return known[(bits ^ bits >> 5) % known.size()];
+}
+
 Result<Stream> Streams::of(c10::cuda::CUDAStream stream) {
-  const auto id = static_cast<std::uint64_t>(stream.id());
-  Known& known = the_known[(id ^ id >> 5) % the_known.size()];
-  if (known.of == this && known.id == stream.id()) [[likely]]
-    return known.stream;
+  if (const Stream* const found = known(stream)) return *found;
   const cudaStream_t handle = stream.stream();
   Result<Stream> found = of(handle);
   if (found.ok() && lasts(stream.id(), handle) && !found->is_of_captured()) {
-    known = {this, stream.id(), *found};
+    known_of(stream.id()) = {this, stream.id(), *found};
   }
   return found;
 }

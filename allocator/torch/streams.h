@@ -22,10 +22,23 @@ class Streams {
   // Errors: device (the handle is no stream's); capture (DeviceHeap::stream()).
   Result<Stream> of(c10::cuda::CUDAStream stream);
   Result<Stream> of(cudaStream_t handle);
+  // Null: this thread has not asked of() about it, or it may not last.
+  const Stream* known(c10::cuda::CUDAStream stream) const {
+    const Known& known = known_of(stream.id());
+    return known.of == this && known.id == stream.id() ? &known.stream : nullptr;
+  }
   // The handle of a stream that of() was asked about; null: of the default stream, or unknown.
   cudaStream_t handle_of(std::uint64_t stream) const;
 
  private:
+  // What a thread knows: streams that last, of devices that last.
+  struct Known {
+    const Streams* of = nullptr;
+    c10::StreamId id = 0;
+    Stream stream;
+  };
+  static Known& known_of(c10::StreamId id);
+
   DeviceHeap& heap_;
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, cudaStream_t> handles_;  // by Stream::id; guarded by mutex_

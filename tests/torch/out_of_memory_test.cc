@@ -108,7 +108,7 @@ TEST(OutOfMemory, PoolsThatKeepWhatIsNotLiveCanBeDropped) {
   gpu.memory.pools().begin(
       pool,
       [&](cudaStream_t asking) {
-        const CaptureInfo info = *gpu.device.capture_info(*gpu.device.stream(asking));
+        const CaptureInfo info = *gpu.device.capture_info(Stream::of_captured(asking));
         return info.status == CaptureInfo::Status::active && info.id == capture;
       },
       gpu.stream);
