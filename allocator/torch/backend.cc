@@ -107,11 +107,14 @@ native::DeviceStats Backend::getDeviceStats(c10::DeviceIndex device) {
 void Backend::resetAccumulatedStats(c10::DeviceIndex device) { memory(device).reset_accumulated(); }
 void Backend::resetPeakStats(c10::DeviceIndex device) { memory(device).reset_peaks(); }
 
+// The current one. To ask for it costs as much as all the rest, and threads meet there.
+c10::DeviceIndex Backend::its_device() const {
+  return devices_.load(std::memory_order_relaxed) == 1 ? c10::DeviceIndex{0} : current_device();
+}
+
 void* Backend::raw_alloc(std::size_t bytes) {
   if (bytes == 0) return nullptr;
-  // To ask for the current one costs as much as all the rest, and threads meet there.
-  const bool is_sole = devices_.load(std::memory_order_relaxed) == 1;
-  const c10::DeviceIndex device = is_sole ? c10::DeviceIndex{0} : current_device();
+  const c10::DeviceIndex device = its_device();
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
   DeviceMemory& mine = memory(device);
   if (const Stream* const known = mine.streams().known(stream)) [[likely]]
@@ -121,9 +124,11 @@ void* Backend::raw_alloc(std::size_t bytes) {
 
 void* Backend::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
   if (bytes == 0) return nullptr;
-  const c10::DeviceIndex device = current_device();
+  const c10::DeviceIndex device = its_device();
   DeviceMemory& mine = memory(device);
-  return mine.allocate(Bytes{bytes}, check(mine.streams().of(stream)));
+  if (stream != nullptr) return mine.allocate(Bytes{bytes}, check(mine.streams().of(stream)));
+  const c10::cuda::CUDAStream lasting = c10::cuda::getDefaultCUDAStream(device);
+  return mine.allocate(Bytes{bytes}, check(mine.streams().of(lasting)));
 }
 
 void Backend::raw_delete(void* block) {
@@ -133,6 +138,11 @@ void Backend::raw_delete(void* block) {
   }
   if (shared_.any()) [[unlikely]]
     shared_.forget(block);
+  // With one device there is nothing to look for.
+  if (devices_.load(std::memory_order_relaxed) == 1) [[likely]] {
+    DeviceMemory* const sole = memories_.front().load(std::memory_order_acquire);
+    if (sole != nullptr && sole->deallocate(block)) return;
+  }
   for (std::atomic<DeviceMemory*>& place : memories_) {
     DeviceMemory* const memory = place.load(std::memory_order_acquire);
     if (memory != nullptr && (memory->heap().owns(block) || memory->pools().has_sources()) &&

@@ -106,6 +106,7 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
  private:
   static constexpr std::size_t kMostDevices = 64;
 
+  c10::DeviceIndex its_device() const;
   DeviceMemory& open(int device);
   // Calls visit(memory) for each that is open.
   template <class Visit>
