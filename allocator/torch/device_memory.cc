@@ -70,7 +70,7 @@ void* DeviceMemory::allocate_told(Bytes bytes, Stream stream) {
   const std::optional<BlockInfo> info = heap_.find(*block);
   const Bytes size = info ? info->bytes : round_up(bytes, kGrain);
   if (history_.enabled()) {
-    history_.allocated(*block, size, stream,
+    history_.allocated(*block, bytes, stream,
                        info ? pools_.id_of(info->pool) : c10::MempoolId_t{0, 0},
                        std::move(context));
   }
@@ -90,7 +90,7 @@ bool DeviceMemory::deallocate_told(void* block) {
   if (!info || info->address.pointer() != block) return false;
   if (history_.enabled()) {
     const Stream stream{.handle = streams_.handle_of(info->stream), .id = info->stream};
-    history_.freeing(block, info->bytes, stream, pools_.id_of(info->pool));
+    history_.freeing(block, info->requested, stream, pools_.id_of(info->pool));
   }
   check(heap_.deallocate(block));
   tell_profiler(block, -static_cast<std::int64_t>(info->bytes.count));

@@ -53,6 +53,7 @@ class History final : public EventSink {
 
   // Before an allocation: the caller's stack, if one is wanted for it.
   Context context_of_allocation() const;
+  // Sizes of blocks are as asked for, as in PyTorch's own history.
   void allocated(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool, Context context);
   void freeing(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool);
   void out_of_memory(Bytes wanted, Bytes free, Stream stream, Context context);
