@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import unittest
+import zlib
 
 try:
     import torch
@@ -34,8 +35,17 @@ def run(code, **environment):
     return done.returncode, done.stdout + done.stderr
 
 
+def payloads(recording):
+    """What the blocks of a recording hold (docs/recording.md)."""
+    at = recording.find(b"WBLK")
+    while at >= 0:
+        size = int.from_bytes(recording[at + 8:at + 12], "little")
+        yield zlib.decompress(recording[at + 24:at + 24 + size])
+        at = recording.find(b"WBLK", at + 24 + size)
+
+
 def write_in_child(tensor, done):
-    weir.enable("full")
+    assert weir.enabled() == "full"  # it came with the tensor
     tensor.add_(1)
     torch.cuda.synchronize()
     done.put(float(tensor.sum()))
@@ -185,6 +195,7 @@ class Graphs(OnAGpu):
                 torch.compiler.cudagraph_mark_step_begin()
                 given = torch.randn(32, 256, device="cuda")
                 self.assertTrue(torch.allclose(fast(given), model(given), atol=1e-3))
+        del given
         self.live = torch.cuda.memory_allocated()  # its graphs stay
 
 
@@ -211,6 +222,7 @@ class OutOfMemory(OnAGpu):
         for _ in range(3):
             model(torch.randn(64, 4096, device="cuda")).sum().backward()
         del model
+        self.live = torch.cuda.memory_allocated()  # cuBLAS has its workspace now
 
     def test_the_fraction_is_kept_and_named(self):
         torch.cuda.set_per_process_memory_fraction(0.01)
@@ -300,7 +312,9 @@ class Looking(OnAGpu):
             with weir.record(path, stacks="python"):
                 torch.empty(3 * MIB, device="cuda")
             with open(path, "rb") as file:
-                self.assertIn(b"test_recording_with_stacks_of_python", file.read())
+                data = file.read()
+        text = b"".join(payloads(data))
+        self.assertIn(b"test_recording_with_stacks_of_python", text)
 
 
 class Soak(OnAGpu):

@@ -205,6 +205,32 @@ class Package(unittest.TestCase):
         self.assertEqual(printed,
                          "({'WEIR_LIMIT': '50%'}, ['roundup_power2_divisions', 'max_split_size_mb'])")
 
+    def test_a_tensor_for_another_process_turns_weir_on_there(self):
+        path = pathlib.Path(tempfile.mkdtemp(dir=self.folder.name))
+        package = path / "torch" / "multiprocessing"
+        package.mkdir(parents=True)
+        (path / "torch" / "__init__.py").write_text(
+            "import types\nclass Tensor:\n    def __init__(self, cuda): self.cuda = cuda\n"
+            "_tensor_classes = ()\n"
+            "nn = types.SimpleNamespace(parameter=types.SimpleNamespace(Parameter=type('P', (), {})))\n")
+        (package / "__init__.py").write_text("")
+        (package / "reductions.py").write_text(
+            "def rebuild_cuda_tensor(*a): return ('cuda', *a)\n"
+            "def rebuild_tensor(*a): return ('cpu', *a)\n"
+            "def reduce_tensor(t):\n"
+            "    return (rebuild_cuda_tensor if t.cuda else rebuild_tensor), (1, 2)\n")
+        code = ("import pickle, torch, weir\n"
+                "from multiprocessing.reduction import ForkingPickler\n"
+                "from weir import _sharing\n"
+                "_sharing.bring_along(torch)\n"
+                "sent = [bytes(ForkingPickler.dumps(torch.Tensor(c))) for c in (True, False)]\n"
+                "weir.enable = lambda kind: print('enabled', kind)\n"
+                "print(pickle.loads(sent[1]))\n"
+                "print(pickle.loads(sent[0]))\n")
+        printed = self.run_code(code, PYTHONPATH=f"{path}{os.pathsep}{self.folder.name}")
+        self.assertEqual(printed.splitlines(),
+                         ["('cpu', 1, 2)", "enabled full", "('cuda', 1, 2)"])
+
     def test_what_is_off_says_how_to_turn_it_on(self):
         for call in ("weir.trim()", "weir.stats(0)", "weir.snapshot('x', 0)"):
             result = self.python("-c", f"import weir; {call}")

@@ -6,7 +6,7 @@ import ctypes
 import os
 import warnings
 
-from weir import _native
+from weir import _native, _sharing
 from weir._native import Problem
 
 # What is on: the library in use, and how.
@@ -115,6 +115,7 @@ def _enable_full(torch) -> None:  # noqa: ANN001
     if "NCCL_GRAPH_REGISTER" not in os.environ:
         os.environ["NCCL_GRAPH_REGISTER"] = "0"
     _native.check(backend, backend.weir_torch_enable())
+    _sharing.bring_along(torch)
     _state.update(kind="full", library=backend)
 
 
