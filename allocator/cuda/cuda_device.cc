@@ -28,10 +28,11 @@ Result<Stream> DriverDevice::stream(void* handle) {
     return driver_.cuStreamGetId(static_cast<CUstream>(handle), &id);
   });
   if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
-    return Error(ErrorCode::capture,
-                 "cuStreamGetId: the stream is being captured, which can't go on now: no graph pool "
-                 "serves the capture. Begin it with CaptureScope, or open a route with "
-                 "GraphPool::capture() before it begins");
+    return Error(
+        ErrorCode::capture,
+        "cuStreamGetId: the stream is being captured, which can't go on now: no graph pool "
+        "serves the capture. Begin it with CaptureScope, or open a route with "
+        "GraphPool::capture() before it begins");
   }
   if (result != CUDA_SUCCESS) return driver_.error("cuStreamGetId", result);
   return Stream{.handle = handle, .id = id};

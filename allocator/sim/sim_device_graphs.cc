@@ -148,8 +148,7 @@ Result<std::vector<GraphNode>> SimDevice::capture_tips(Stream stream) {
 
 Status SimDevice::add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) {
   return impl_->call(DeviceCall::add_capture_dependencies,
-                     impl_->options_.costs.add_capture_dependencies,
-                     [&]() -> Status {
+                     impl_->options_.costs.add_capture_dependencies, [&]() -> Status {
                        const Result<Stream> known = impl_->streams_.of_handle(stream.handle);
                        if (!known) return no_stream(DeviceCall::add_capture_dependencies, stream);
                        return impl_->captures_.add_dependencies(*known, nodes);
