@@ -323,9 +323,7 @@ std::optional<BlockInfo> DeviceHeap::Impl::find(Address address) const {
 }
 
 Status DeviceHeap::Impl::retire(Stream stream) {
-  for (const std::shared_ptr<PoolHeap>& pool : pools()) {
-    if (Status status = pool->retire(stream); !status) return status;
-  }
+  if (Status status = retire_in_pools(stream); !status) return status;
   if (Status status = timelines_.retire(timelines_.of(stream)); !status) return status;
   const std::unique_lock lock(heaps_mutex_);
   if (const auto known = by_stream_.find(stream.id); known != by_stream_.end()) {

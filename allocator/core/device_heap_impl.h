@@ -97,6 +97,7 @@ class DeviceHeap::Impl {
   void allow_short_ways(bool allowed) const;
   Result<void*> allocate_in_pool(Bytes bytes, Stream stream, const Routed& routed);
   Result<bool> is_captured(Stream stream);
+  Status retire_in_pools(Stream stream);
   Result<StreamHeap*> new_pool_heap(PoolHeap& pool, Stream stream);
   bool call_in_pools() const;
   Status wait_for_other_heaps();
@@ -168,6 +169,9 @@ class DeviceHeap::Impl {
 
   // Pools and routes; taken before every other lock, and never while a heap's is held.
   mutable std::shared_mutex routes_mutex_;
+  // By handle: streams that have no other name yet. Guarded by routes_mutex_, as is the counter.
+  std::unordered_map<void*, Stream> met_in_captures_;
+  std::uint64_t last_met_ = 0;
   std::vector<Route> routes_;                     // the last opened is asked first
   std::vector<std::shared_ptr<PoolHeap>> pools_;  // never fewer: one that is gone serves again
   std::uint64_t last_pool_ = 0, last_route_ = 0;

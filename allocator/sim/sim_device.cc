@@ -110,7 +110,8 @@ Status SimDevice::Impl::synchronize(EventHandle event) {
   return {};
 }
 
-Status SimDevice::Impl::record(EventHandle event, Stream stream) {
+Status SimDevice::Impl::record(EventHandle event, Stream asked) {
+  const Stream stream = streams_.named(asked);
   sim::EventState* event_state = streams_.find(event);
   if (event_state == nullptr) return no_event(DeviceCall::record, event);
   sim::StreamState* stream_state = streams_.find(stream);
@@ -125,7 +126,8 @@ Status SimDevice::Impl::record(EventHandle event, Stream stream) {
   return {};
 }
 
-Status SimDevice::Impl::wait(Stream stream, EventHandle event) {
+Status SimDevice::Impl::wait(Stream asked, EventHandle event) {
+  const Stream stream = streams_.named(asked);
   sim::StreamState* stream_state = streams_.find(stream);
   if (stream_state == nullptr) return no_stream(DeviceCall::wait, stream);
   const sim::EventState* event_state = streams_.find(event);

@@ -50,6 +50,12 @@ Result<Stream> Streams::of_handle(void* handle) const {
   return stream;
 }
 
+Stream Streams::named(Stream stream) const {
+  if (!stream.is_of_captured()) return stream;
+  const Result<Stream> known = of_handle(stream.handle);
+  return known.ok() ? *known : stream;
+}
+
 const StreamState* Streams::find(Stream stream) const {
   if (stream.id == 0 || stream.id > streams_.size()) return nullptr;
   const StreamState& state = streams_[stream.id - 1];

@@ -44,6 +44,8 @@ class Streams {
   Status destroy(Stream stream);
   // The stream of a driver's handle. Errors: device.
   Result<Stream> of_handle(void* handle) const;
+  // The same stream, by its own id: of one that Weir met in a capture, the handle says which it is.
+  Stream named(Stream stream) const;
   // Null if there is none (any more).
   StreamState* find(Stream stream);
   const StreamState* find(Stream stream) const;

@@ -78,10 +78,10 @@ struct Stream {
   void* handle = nullptr;
   std::uint64_t id = 0;
 
-  // A stream that is met for the first time while it is captured: the driver tells no id then. One
-  // made from the handle serves until the capture ends.
-  static Stream of_captured(void* handle) {
-    return {handle, reinterpret_cast<std::uintptr_t>(handle) | kOfCaptured};
+  // A stream that is met for the first time while it is captured: the driver tells no id then, and
+  // it goes by a number of Weir's own. Nothing but the handle says which it is.
+  static constexpr Stream of_captured(void* handle, std::uint64_t number = 0) {
+    return {handle, number | kOfCaptured};
   }
   constexpr bool is_of_captured() const { return (id & kOfCaptured) != 0; }
 
