@@ -80,7 +80,8 @@ TEST_F(CGraphPool, AnAbandonedCaptureLeavesThePoolUsable) {
   EXPECT_EQ(weir_deallocate(allocator_, block), WEIR_OK);
   EXPECT_EQ(statistics().graphs, 0u);
   EXPECT_EQ(statistics().kept_bytes, 0u);
-  ASSERT_EQ(weir_capture_begin(pool_, stream_, WEIR_CAPTURE_GLOBAL, &capture), WEIR_OK) << weir_last_error();
+  ASSERT_EQ(weir_capture_begin(pool_, stream_, WEIR_CAPTURE_GLOBAL, &capture), WEIR_OK)
+      << weir_last_error();
   weir_graph_t* graph = nullptr;
   EXPECT_EQ(weir_capture_end(pool_, capture, &graph), WEIR_OK) << weir_last_error();
   weir_graph_destroy(graph);
