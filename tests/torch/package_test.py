@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 SOURCE = pathlib.Path(__file__).parents[2] / "allocator" / "torch" / "weir"
 LIBRARY = pathlib.Path()
@@ -224,12 +225,14 @@ class Package(unittest.TestCase):
                 "from weir import _sharing\n"
                 "_sharing.bring_along(torch)\n"
                 "sent = [bytes(ForkingPickler.dumps(torch.Tensor(c))) for c in (True, False)]\n"
-                "weir.enable = lambda kind: print('enabled', kind)\n"
+                "import os; os.environ['WEIR_RECORD'] = 'run.weir'\n"
+                "weir.enable = lambda kind: print('enabled', kind, os.environ['WEIR_RECORD'])\n"
                 "print(pickle.loads(sent[1]))\n"
                 "print(pickle.loads(sent[0]))\n")
         printed = self.run_code(code, PYTHONPATH=f"{path}{os.pathsep}{self.folder.name}")
         self.assertEqual(printed.splitlines(),
-                         ["('cpu', 1, 2)", "enabled full", "('cuda', 1, 2)"])
+                         ["('cpu', 1, 2)", unittest.mock.ANY, "('cuda', 1, 2)"])
+        self.assertRegex(printed.splitlines()[1], r"enabled full run-\d+\.weir")
 
     def test_what_is_off_says_how_to_turn_it_on(self):
         for call in ("weir.trim()", "weir.stats(0)", "weir.snapshot('x', 0)"):

@@ -6,6 +6,7 @@ its parent, WEIR_* settings too, but not what the parent called: so the tensors 
 
 from __future__ import annotations
 
+import os
 from multiprocessing.reduction import ForkingPickler
 
 
@@ -14,6 +15,9 @@ def rebuild(arguments: tuple):  # noqa: ANN201
     import weir
 
     if weir.enabled() is None:
+        if record := os.environ.get("WEIR_RECORD"):  # that file is the parent's
+            root, extension = os.path.splitext(record)
+            os.environ["WEIR_RECORD"] = f"{root}-{os.getpid()}{extension}"
         weir.enable("full")
     from torch.multiprocessing import reductions
 
