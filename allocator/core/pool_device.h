@@ -14,16 +14,17 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/forwarding_device.h"
 #include "core/mutex.h"
 #include "core/node_set.h"
 #include "weir/device.h"
 
 namespace weir {
 
-class PoolDevice final : public Device {
+class PoolDevice final : public ForwardingDevice {
  public:
   // `inner` must outlive this.
-  explicit PoolDevice(Device& inner) : inner_(inner) {}
+  explicit PoolDevice(Device& inner) : ForwardingDevice(inner) {}
 
   // The identity of `stream` while it is captured into the pool.
   static Stream captured(Stream stream) { return {stream.handle, stream.id | kCaptured}; }
@@ -33,54 +34,12 @@ class PoolDevice final : public Device {
   void begin();
   void end();
 
-  std::string name() const override { return inner_.name(); }
-  Bytes granularity() const override { return inner_.granularity(); }
-  Result<MemoryInfo> memory_info() override { return inner_.memory_info(); }
-  Result<Stream> stream(void* handle) override { return inner_.stream(handle); }
-  Result<Address> reserve(Bytes size, Bytes alignment) override {
-    return inner_.reserve(size, alignment);
-  }
-  Status unreserve(Address at, Bytes size) override { return inner_.unreserve(at, size); }
-  Result<PhysicalHandle> create(Bytes size) override { return inner_.create(size); }
-  Status map(Address at, Bytes size, PhysicalHandle handle) override {
-    return inner_.map(at, size, handle);
-  }
-  Status set_access(Address at, Bytes size) override { return inner_.set_access(at, size); }
-  Status unmap(Address at, Bytes size) override { return inner_.unmap(at, size); }
-  Status release(PhysicalHandle handle) override { return inner_.release(handle); }
-
   Result<EventHandle> create_event() override;
   Status destroy_event(EventHandle event) override;
   Status record(EventHandle event, Stream stream) override;
   Status wait(Stream stream, EventHandle event) override;
   Result<bool> query(EventHandle event) override;
   Status synchronize(EventHandle event) override;
-
-  Result<CaptureInfo> capture_info(Stream stream) override { return inner_.capture_info(stream); }
-  Result<std::vector<GraphNode>> capture_tips(Stream stream) override {
-    return inner_.capture_tips(stream);
-  }
-  Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) override {
-    return inner_.add_capture_dependencies(stream, nodes);
-  }
-  Result<std::vector<GraphNode>> node_dependencies(GraphNode node) override {
-    return inner_.node_dependencies(node);
-  }
-  Status begin_capture(Stream stream, CaptureMode mode) override {
-    return inner_.begin_capture(stream, mode);
-  }
-  Result<GraphHandle> end_capture(Stream stream) override { return inner_.end_capture(stream); }
-  Result<ExecutableHandle> instantiate(GraphHandle graph) override {
-    return inner_.instantiate(graph);
-  }
-  Status launch_graph(ExecutableHandle executable, Stream stream) override {
-    return inner_.launch_graph(executable, stream);
-  }
-  Status destroy_executable(ExecutableHandle executable) override {
-    return inner_.destroy_executable(executable);
-  }
-  Status destroy_graph(GraphHandle graph) override { return inner_.destroy_graph(graph); }
-  Nanoseconds now() const override { return inner_.now(); }
 
  private:
   static constexpr std::uint64_t kCaptured = std::uint64_t{1} << 63;
@@ -103,7 +62,6 @@ class PoolDevice final : public Device {
       WEIR_REQUIRES(mutex_);
   Status walk_back(Past& past, std::vector<GraphNode> from) WEIR_REQUIRES(mutex_);
 
-  Device& inner_;
   Mutex mutex_;
   std::unordered_map<std::uint64_t, Event> events_ WEIR_GUARDED_BY(mutex_);
   std::uint64_t last_event_ WEIR_GUARDED_BY(mutex_) = 0;

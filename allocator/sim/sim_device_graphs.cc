@@ -131,28 +131,23 @@ std::uint64_t SimDevice::live_executables() const {
 Result<CaptureInfo> SimDevice::capture_info(Stream stream) {
   return impl_->call(DeviceCall::capture_info, impl_->options_.costs.capture_info,
                      [&]() -> Result<CaptureInfo> {
-                       const Result<Stream> known = impl_->streams_.of_handle(stream.handle);
-                       if (!known) return no_stream(DeviceCall::capture_info, stream);
-                       return impl_->captures_.info(*known);
+                       const Stream known = impl_->streams_.named(stream);
+                       if (impl_->streams_.find(known) == nullptr) {
+                         return no_stream(DeviceCall::capture_info, stream);
+                       }
+                       return impl_->captures_.info(known);
                      });
 }
 
 Result<std::vector<GraphNode>> SimDevice::capture_tips(Stream stream) {
   return impl_->call(DeviceCall::capture_tips, impl_->options_.costs.capture_tips,
-                     [&]() -> Result<std::vector<GraphNode>> {
-                       const Result<Stream> known = impl_->streams_.of_handle(stream.handle);
-                       if (!known) return no_stream(DeviceCall::capture_tips, stream);
-                       return impl_->captures_.tips(*known);
-                     });
+                     [&] { return impl_->captures_.tips(impl_->streams_.named(stream)); });
 }
 
 Status SimDevice::add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) {
-  return impl_->call(DeviceCall::add_capture_dependencies,
-                     impl_->options_.costs.add_capture_dependencies, [&]() -> Status {
-                       const Result<Stream> known = impl_->streams_.of_handle(stream.handle);
-                       if (!known) return no_stream(DeviceCall::add_capture_dependencies, stream);
-                       return impl_->captures_.add_dependencies(*known, nodes);
-                     });
+  return impl_->call(
+      DeviceCall::add_capture_dependencies, impl_->options_.costs.add_capture_dependencies,
+      [&] { return impl_->captures_.add_dependencies(impl_->streams_.named(stream), nodes); });
 }
 
 Result<std::vector<GraphNode>> SimDevice::node_dependencies(GraphNode node) {

@@ -183,14 +183,16 @@ TEST_F(DeviceMemories, APoolThatIsNotThereIsNamed) {
 
 TEST_F(DeviceMemories, HistoryHasWhatHappenedInOrderAndNoMoreThanItMay) {
   memory_.set_history({.enabled = true, .most_entries = 100}, false);
-  void* const block = memory_.allocate(3_MiB, a_);
+  constexpr Bytes kAsked = 3_MiB + 5_B;
+  void* const block = memory_.allocate(kAsked, a_);
   EXPECT_TRUE(memory_.deallocate(block));
   std::vector<native::TraceEntry::Action> actions;
   for (const auto& entry : memory_.history().entries()) {
     actions.push_back(entry.action_);
+    if (entry.action_ == native::TraceEntry::SEGMENT_MAP) continue;
+    EXPECT_EQ(entry.addr_, Address::of(block).value);
+    EXPECT_EQ(entry.size_, kAsked.count);
     if (entry.action_ == native::TraceEntry::ALLOC) {
-      EXPECT_EQ(entry.addr_, Address::of(block).value);
-      EXPECT_EQ(entry.size_, (3_MiB).count);
       EXPECT_EQ(entry.stream_, a_.handle);
     }
   }
@@ -205,6 +207,31 @@ TEST_F(DeviceMemories, HistoryHasWhatHappenedInOrderAndNoMoreThanItMay) {
   for (const auto& entry : memory_.history().entries()) EXPECT_NE(entry.action_, TraceEntry::ALLOC);
   memory_.set_history({}, true);
   EXPECT_THAT(memory_.history().entries(), testing::IsEmpty());
+}
+
+// As torch.profiler does, for the thread that it profiles.
+struct Profiler final : c10::MemoryReportingInfoBase {
+  void reportMemoryUsage(void* block, std::int64_t bytes, std::size_t live, std::size_t,
+                         c10::Device) override {
+    heard.emplace_back(block, bytes, live);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  std::vector<std::tuple<void*, std::int64_t, std::size_t>> heard;
+};
+
+TEST_F(DeviceMemories, TheProfilerHearsOfAllocationsAndFreesOfItsThread) {
+  void* const before = memory_.allocate(1_MiB, a_);
+  const auto profiler = std::make_shared<Profiler>();
+  void* during = nullptr;
+  {
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, profiler);
+    during = memory_.allocate(3_MiB, a_);
+    EXPECT_TRUE(memory_.deallocate(before));
+  }
+  EXPECT_TRUE(memory_.deallocate(during));
+  constexpr std::int64_t kOne = 1 << 20;
+  EXPECT_THAT(profiler->heard, testing::ElementsAre(std::tuple(during, 3 * kOne, 4 * kOne),
+                                                    std::tuple(before, -kOne, 3 * kOne)));
 }
 
 TEST_F(DeviceMemories, TrackersHearOfSegments) {

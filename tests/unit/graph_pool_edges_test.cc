@@ -1,6 +1,6 @@
 // Graph pools where things happen in an order that no plan has: graphs, streams and pools that go
 // while a capture goes on, captures that overlap, and captures that Weir knows nothing of.
-#include "tests/unit/forwarding_device.h"
+#include "core/forwarding_device.h"
 #include "tests/unit/graph_pool_fixture.h"
 
 namespace weir {
@@ -282,7 +282,7 @@ TEST_F(GraphPoolPressure, WhatAGraphMayUseIsNotGivenAwayUnderPressure) {
 }
 
 // As another thread would, at the moment at which a capture has begun and its id is not known yet.
-class AllocatesAsACaptureBegins final : public test::ForwardingDevice {
+class AllocatesAsACaptureBegins final : public ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
   Status begin_capture(Stream stream, CaptureMode mode) override {

@@ -20,6 +20,11 @@ void allocate(HeapFold& heap, Bytes bytes, Bytes requested) {
   if (heap.allocate(bytes, requested)) heap.raise_peaks();
 }
 
+void free_ten(HeapFold& heap) {
+  if (heap.owes()) heap.settle_peaks();
+  heap.deallocate(10_GiB, 10_GiB);
+}
+
 // What the statistics say, counted without folds: the device's gauges and each heap's.
 struct NaiveStatistics {
   Gauge live_blocks, live_bytes, requested_bytes;
@@ -185,10 +190,6 @@ TEST(DeviceFold, APeakThatLastsIsSeenWhoeverIsAtWork) {
       heap.deallocate(10_GiB, 10_GiB);
     }
   };
-  const auto free_one = [](HeapFold& heap) {
-    if (heap.owes()) heap.settle_peaks();
-    heap.deallocate(10_GiB, 10_GiB);
-  };
   for (int turn = 0; turn < 20; ++turn) {
     pairs(mine);
     std::thread([&] { pairs(other); }).join();
@@ -196,8 +197,8 @@ TEST(DeviceFold, APeakThatLastsIsSeenWhoeverIsAtWork) {
   allocate(mine, 10_GiB, 10_GiB);
   std::thread([&] { allocate(other, 10_GiB, 10_GiB); }).join();
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  free_one(mine);
-  free_one(other);
+  free_ten(mine);
+  free_ten(other);
   EXPECT_EQ(device.combine({mine.statistics(), other.statistics()}).live_bytes.peak,
             (20_GiB).count);
 }
@@ -206,21 +207,17 @@ TEST(DeviceFold, APeakThatLastsIsSeenWhoeverIsAtWork) {
 TEST(DeviceFold, APeakThatPassedIsSeenWhicheverHeapFallsFirst) {
   DeviceFold device;
   HeapFold mine(device, HeapId{0}, 10), other(device, HeapId{1}, 11);
-  const auto free_one = [](HeapFold& heap) {
-    if (heap.owes()) heap.settle_peaks();
-    heap.deallocate(10_GiB, 10_GiB);
-  };
   allocate(mine, 10_GiB, 10_GiB);
-  free_one(mine);
+  free_ten(mine);
   std::thread([&] {
     allocate(other, 10_GiB, 10_GiB);  // adds up for nothing, after another thread: may pass now
-    free_one(other);
+    free_ten(other);
     allocate(mine, 10_GiB, 10_GiB);
     allocate(other, 10_GiB, 10_GiB);  // passes
   }).join();
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  free_one(mine);
-  free_one(other);
+  free_ten(mine);
+  free_ten(other);
   EXPECT_EQ(device.combine({mine.statistics(), other.statistics()}).live_bytes.peak,
             (20_GiB).count);
 }
