@@ -3,7 +3,7 @@ include_guard(GLOBAL)
 include(CMakePackageConfigHelpers)
 
 set(weir_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/weir")
-set(weir_targets weir weir_core weir_sim)
+set(weir_targets weir weir_comm weir_core weir_sim)
 if(TARGET weir_cuda)
   list(APPEND weir_targets weir_cuda)
 endif()
@@ -11,6 +11,7 @@ endif()
 install(TARGETS ${weir_targets} EXPORT weirTargets
         ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/allocator/include/weir"
+                  "${PROJECT_SOURCE_DIR}/comm/include/weir"
         DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h")
 install(EXPORT weirTargets NAMESPACE weir:: DESTINATION "${weir_package_dir}")
 if(TARGET weir_tool)

@@ -1,0 +1,133 @@
+#include "weir/comm/operation.h"
+
+#include <array>
+#include <cassert>
+#include <string>
+
+#include "core/format.h"
+
+namespace weir {
+namespace {
+
+// For each OperationKind. Sizes are in units of `count` elements.
+enum class Units { none, one, each_rank };
+enum class Who { all, root };
+struct Shape {
+  std::string_view name;
+  Units sends;
+  Who senders;
+  Units receives;
+  Who receivers;
+  bool reduces;
+  bool rooted;
+};
+using enum Units;
+constexpr std::array<Shape, kOperationKinds> kShapes{{
+    {"all-reduce", one, Who::all, one, Who::all, true, false},
+    {"all-gather", one, Who::all, each_rank, Who::all, false, false},
+    {"reduce-scatter", each_rank, Who::all, one, Who::all, true, false},
+    {"broadcast", one, Who::root, one, Who::all, false, true},
+    {"reduce", one, Who::all, one, Who::root, true, true},
+    {"all-to-all", each_rank, Who::all, each_rank, Who::all, false, false},
+    {"gather", one, Who::all, each_rank, Who::root, false, true},
+    {"scatter", each_rank, Who::root, one, Who::all, false, true},
+    {"send", one, Who::all, none, Who::all, false, false},
+    {"receive", none, Who::all, one, Who::all, false, false},
+}};
+
+constexpr std::array<std::string_view, kDataTypes> kTypeNames{
+    "int8",    "uint8",   "int32",   "uint32",   "int64",       "uint64",
+    "float16", "float32", "float64", "bfloat16", "float8_e4m3", "float8_e5m2"};
+constexpr std::array<std::uint64_t, kDataTypes> kTypeSizes{1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+constexpr std::array<std::string_view, kReduceOps> kOpNames{"sum", "product", "max", "min",
+                                                            "average"};
+
+const Shape& shape_of(OperationKind kind) { return kShapes[static_cast<std::size_t>(kind)]; }
+
+bool is_floating(DataType type) {
+  return type == DataType::float16 || type == DataType::float32 || type == DataType::float64 ||
+         type == DataType::bfloat16 || type == DataType::float8_e4m3 ||
+         type == DataType::float8_e5m2;
+}
+
+// The largest that stands in 64 bits, for sizes that would not.
+constexpr std::uint64_t kMost = ~std::uint64_t{0};
+std::uint64_t times(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? kMost : product;
+}
+
+Bytes bytes_of(const Operation& operation, Units units, Who who, int ranks, int rank) {
+  if (units == none || (who == Who::root && rank != operation.peer)) return 0_B;
+  const std::uint64_t one_rank = times(operation.count, size_of(operation.type).count);
+  return {units == one ? one_rank : times(one_rank, static_cast<std::uint64_t>(ranks))};
+}
+
+Error bad(const Operation& operation, int ranks, const std::string& what) {
+  return {ErrorCode::invalid_argument, operation.describe(ranks) + ": " + what};
+}
+
+}  // namespace
+
+std::string_view name_of(DataType type) { return kTypeNames[static_cast<std::size_t>(type)]; }
+Bytes size_of(DataType type) { return {kTypeSizes[static_cast<std::size_t>(type)]}; }
+std::string_view name_of(ReduceOp op) { return kOpNames[static_cast<std::size_t>(op)]; }
+std::string_view name_of(OperationKind kind) { return shape_of(kind).name; }
+
+Bytes Operation::reads(int ranks, int rank) const {
+  return bytes_of(*this, shape_of(kind).sends, shape_of(kind).senders, ranks, rank);
+}
+
+Bytes Operation::writes(int ranks, int rank) const {
+  return bytes_of(*this, shape_of(kind).receives, shape_of(kind).receivers, ranks, rank);
+}
+
+bool Operation::is_point_to_point() const {
+  return kind == OperationKind::all_to_all || kind == OperationKind::gather ||
+         kind == OperationKind::scatter || kind == OperationKind::send ||
+         kind == OperationKind::receive;
+}
+
+std::string Operation::describe(int ranks) const {
+  const Shape& shape = shape_of(kind);
+  const bool whole = shape.sends == each_rank || shape.receives == each_rank;
+  const std::uint64_t bytes =
+      times(times(count, size_of(type).count), whole ? static_cast<std::uint64_t>(ranks) : 1);
+  std::string text =
+      std::string(shape.name) + " of " + format(Bytes{bytes}) + " of " + std::string(name_of(type));
+  if (shape.reduces) {
+    text += " (" + std::string(name_of(reduction.op));
+    if (reduction.factor) text += " times " + std::to_string(*reduction.factor);
+    text += ")";
+  }
+  if (shape.rooted) text += ", root " + std::to_string(peer);
+  if (kind == OperationKind::send) text += " to rank " + std::to_string(peer);
+  if (kind == OperationKind::receive) text += " from rank " + std::to_string(peer);
+  return text;
+}
+
+Status Operation::check(int ranks, int rank) const {
+  const Shape& shape = shape_of(kind);
+  const bool has_peer =
+      shape.rooted || kind == OperationKind::send || kind == OperationKind::receive;
+  if (has_peer && (peer < 0 || peer >= ranks)) {
+    return bad(*this, ranks,
+               "there is no rank " + std::to_string(peer) + " among " + std::to_string(ranks) +
+                   ": ranks count from 0");
+  }
+  if (reads(ranks, rank).count == kMost || writes(ranks, rank).count == kMost) {
+    return bad(*this, ranks, std::to_string(count) + " elements are more than 64 bits can count");
+  }
+  if (reads(ranks, rank) > 0_B && send == nullptr) {
+    return bad(*this, ranks, "the buffer to send from is null");
+  }
+  if (writes(ranks, rank) > 0_B && receive == nullptr) {
+    return bad(*this, ranks, "the buffer to receive into is null");
+  }
+  if (reduction.factor && !(shape.reduces && reduction.op == ReduceOp::sum && is_floating(type))) {
+    return bad(*this, ranks, "only a sum of floating-point elements can have a factor");
+  }
+  return {};
+}
+
+}  // namespace weir

@@ -1,0 +1,100 @@
+#include "weir/comm/operation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace weir {
+namespace {
+
+using ::testing::HasSubstr;
+
+Operation of(OperationKind kind, std::uint64_t count = 100, DataType type = DataType::float32,
+             int peer = 0) {
+  static std::byte memory[1];
+  return {
+      .kind = kind, .send = memory, .receive = memory, .count = count, .type = type, .peer = peer};
+}
+
+struct Sizes {
+  OperationKind kind;
+  std::uint64_t reads, writes;  // of rank 1 of 4, in elements; the root is rank 0
+  std::uint64_t root_reads, root_writes;
+};
+
+TEST(Operation, KnowsWhatEachRankReadsAndWrites) {
+  constexpr Sizes kSizes[] = {
+      {OperationKind::all_reduce, 100, 100, 100, 100},
+      {OperationKind::all_gather, 100, 400, 100, 400},
+      {OperationKind::reduce_scatter, 400, 100, 400, 100},
+      {OperationKind::broadcast, 0, 100, 100, 100},
+      {OperationKind::reduce, 100, 0, 100, 100},
+      {OperationKind::all_to_all, 400, 400, 400, 400},
+      {OperationKind::gather, 100, 0, 100, 400},
+      {OperationKind::scatter, 0, 100, 400, 100},
+      {OperationKind::send, 100, 0, 100, 0},
+      {OperationKind::receive, 0, 100, 0, 100},
+  };
+  static_assert(std::size(kSizes) == kOperationKinds);
+  for (const Sizes& sizes : kSizes) {
+    const Operation operation = of(sizes.kind);
+    EXPECT_EQ(operation.reads(4, 1), Bytes{4 * sizes.reads}) << name_of(sizes.kind);
+    EXPECT_EQ(operation.writes(4, 1), Bytes{4 * sizes.writes}) << name_of(sizes.kind);
+    EXPECT_EQ(operation.reads(4, 0), Bytes{4 * sizes.root_reads}) << name_of(sizes.kind);
+    EXPECT_EQ(operation.writes(4, 0), Bytes{4 * sizes.root_writes}) << name_of(sizes.kind);
+  }
+}
+
+TEST(Operation, IsDescribedAsPeopleSayIt) {
+  EXPECT_EQ(of(OperationKind::all_reduce, 16 << 20).describe(4),
+            "all-reduce of 64.00 MiB of float32 (sum)");
+  EXPECT_EQ(of(OperationKind::all_gather, 1024, DataType::bfloat16).describe(4),
+            "all-gather of 8.00 KiB of bfloat16");
+  EXPECT_EQ(of(OperationKind::broadcast, 128, DataType::int8, 3).describe(4),
+            "broadcast of 128 B of int8, root 3");
+  EXPECT_EQ(of(OperationKind::send, 128, DataType::int8, 2).describe(4),
+            "send of 128 B of int8 to rank 2");
+}
+
+TEST(Operation, WithARankThatIsNotThereIsRefused) {
+  for (const int peer : {-1, 4, 1000}) {
+    const Status status = of(OperationKind::broadcast, 1, DataType::int8, peer).check(4, 0);
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code(), ErrorCode::invalid_argument);
+    EXPECT_THAT(status.error().message(), HasSubstr("no rank " + std::to_string(peer)));
+  }
+  EXPECT_TRUE(of(OperationKind::broadcast, 1, DataType::int8, 3).check(4, 0));
+  EXPECT_TRUE(of(OperationKind::all_reduce, 1, DataType::int8, 1000).check(4, 0));  // has no root
+}
+
+TEST(Operation, WithoutABufferThatItNeedsIsRefused) {
+  Operation operation = of(OperationKind::broadcast);
+  operation.send = nullptr;
+  EXPECT_THAT(operation.check(2, 0).error().message(), HasSubstr("send from is null"));
+  EXPECT_TRUE(operation.check(2, 1));  // only the root sends
+  operation.receive = nullptr;
+  EXPECT_THAT(operation.check(2, 1).error().message(), HasSubstr("receive into is null"));
+  operation.count = 0;
+  EXPECT_TRUE(operation.check(2, 0));
+}
+
+TEST(Operation, TooLargeForSixtyFourBitsIsRefused) {
+  const Operation operation = of(OperationKind::all_gather, ~std::uint64_t{0} / 8);
+  EXPECT_THAT(operation.check(4, 0).error().message(), HasSubstr("more than 64 bits"));
+}
+
+TEST(Operation, TakesAFactorForSumsOfFloatingPointOnly) {
+  Operation operation = of(OperationKind::all_reduce);
+  operation.reduction = Reduction::scaled_sum(0.5);
+  EXPECT_TRUE(operation.check(2, 0));
+  EXPECT_THAT(operation.describe(2), HasSubstr("sum times 0.5"));
+  operation.type = DataType::int32;
+  EXPECT_FALSE(operation.check(2, 0));
+  operation = of(OperationKind::all_gather);
+  operation.reduction = Reduction::scaled_sum(0.5);
+  EXPECT_FALSE(operation.check(2, 0));
+}
+
+}  // namespace
+}  // namespace weir
