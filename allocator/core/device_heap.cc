@@ -235,48 +235,6 @@ Result<StreamHeap*> DeviceHeap::Impl::owner_of_block(const void* block, const ch
   return unknown(block, call);
 }
 
-Status DeviceHeap::Impl::fence_one(void* block, Stream user) {
-  StreamHeap* const heap = owner_of(Address::of(block));
-  if (heap == nullptr) return unknown(block, "fence");
-  Result<bool> fenced = fence_in_its_world(*heap, Address::of(block), user);
-  if (!fenced) return std::move(fenced).error();
-  if (!*fenced) return unknown(block, "fence");
-  return {};
-}
-
-Status DeviceHeap::Impl::fence(std::span<void* const> blocks, Stream user) {
-  if (blocks.size() == 1 && blocks[0] != nullptr) return fence_one(blocks[0], user);
-  if (routed() || std::any_of(blocks.begin(), blocks.end(), [&](const void* block) {
-        const StreamHeap* const heap = owner_of(Address::of(block));
-        return heap != nullptr && heap->pool() != nullptr;
-      })) {
-    return fence_each(blocks, user);
-  }
-  std::vector<StreamHeap*> owners;
-  std::vector<Address> used;
-  for (void* const block : blocks) {
-    if (block == nullptr) continue;  // what allocate() gives for zero bytes
-    used.push_back(Address::of(block));
-    Result<StreamHeap*> owner = owner_of_block(block, "fence");
-    if (!owner) return std::move(owner).error();
-    owners.push_back(*owner);
-  }
-  if (blocks.empty()) return {};
-  // On the blocks' own stream it is implied by deallocate().
-  const StreamHeap* const own = [&] {
-    const std::shared_lock lock(heaps_mutex_);
-    const auto known = by_stream_.find(user.id);
-    return known == by_stream_.end() ? nullptr : known->second;
-  }();
-  const bool implied = std::all_of(owners.begin(), owners.end(),
-                                   [&](const StreamHeap* owner) { return owner == own; });
-  const TimelineId timeline = timelines_.of(user);
-  Result<Fence> fence = implied ? timelines_.now(timeline) : timelines_.record(timeline);
-  if (!fence) return std::move(fence).error();
-  for (std::size_t i = 0; i < used.size(); ++i) (void)owners[i]->fence(used[i], *fence);
-  return {};
-}
-
 Status DeviceHeap::Impl::record_stream(void* block, Stream user) {
   StreamHeap* const heap = owner_of(Address::of(block));
   if (heap == nullptr) return unknown(block, "record_stream");
@@ -361,6 +319,13 @@ Status DeviceHeap::deallocate(void* block) {
 
 Status DeviceHeap::fence(std::span<void* const> blocks, Stream user) {
   return impl_->fence(blocks, user);
+}
+Result<Fence> DeviceHeap::take_fence(std::span<void* const> blocks, Stream user) {
+  return impl_->take_fence(blocks, user);
+}
+Status DeviceHeap::wait(Stream waiter, Fence fence) { return impl_->wait(waiter, fence); }
+Result<bool> DeviceHeap::attach(Stream captured, CaptureAttachment attachment) {
+  return impl_->attach(captured, std::move(attachment));
 }
 Status DeviceHeap::record_stream(void* block, Stream user) {
   return block == nullptr ? Status{} : impl_->record_stream(block, user);

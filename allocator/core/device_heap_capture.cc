@@ -18,7 +18,8 @@ Result<CaptureScope> CaptureScope::begin(GraphPool& pool, Stream stream, Capture
     const std::uint64_t known = id->load();
     return known == 0 ? asking == stream : info.id == known;
   };
-  Result<std::uint64_t> route = pool.heap().impl_->open_route(pool.pool_, takes, true);
+  Result<std::uint64_t> route =
+      pool.heap().impl_->open_route(pool.pool_, takes, DeviceHeap::Impl::RouteKind::scoped);
   if (!route) return std::move(route).error();
   PoolRoute open(&pool.heap(), *route);
   if (Status begun = device.begin_capture(stream, mode); !begun) {
@@ -32,6 +33,26 @@ Result<CaptureScope> CaptureScope::begin(GraphPool& pool, Stream stream, Capture
   id->store(info->id);
   scope.id_ = info->id;
   return scope;
+}
+
+Result<bool> DeviceHeap::Impl::attach(Stream captured, CaptureAttachment attachment) {
+  const Result<CaptureInfo> info = device_.capture_info(captured);
+  if (!info) return info.error();
+  const std::unique_lock lock(routes_mutex_);
+  for (Route& route : routes_) {
+    if (route.kind != RouteKind::scoped || !route.takes(captured, *info)) continue;
+    route.attached.push_back(std::move(attachment));
+    return true;
+  }
+  return false;
+}
+
+std::vector<CaptureAttachment> DeviceHeap::Impl::attached(std::uint64_t id) const {
+  const std::shared_lock lock(routes_mutex_);
+  for (const Route& route : routes_) {
+    if (route.id == id) return route.attached;
+  }
+  return {};
 }
 
 CaptureScope::CaptureScope(CaptureScope&& other) noexcept
@@ -63,10 +84,22 @@ void CaptureScope::abandon() {
   route_.close(/*keep=*/false);
 }
 
+// What can't be joined is named when the capture ends: it spoils it.
+void CaptureScope::join(Stream forked) {
+  const Result<CaptureInfo> info = device_->capture_info(forked);
+  if (!info || info->id != id_) return;
+  const Result<EventHandle> end = device_->create_event();
+  if (!end) return;
+  if (device_->record(*end, forked)) (void)device_->wait(stream_, *end);
+  (void)device_->destroy_event(*end);
+}
+
 Result<Graph> CaptureScope::end() {
   if (pool_ == nullptr) {
     return Error(ErrorCode::invalid_argument, "CaptureScope::end: the capture has ended already");
   }
+  const std::vector<CaptureAttachment> attached = route_.attached();
+  for (const CaptureAttachment& each : attached) join(each.forked);
   std::shared_ptr<PoolHeap> pool = std::exchange(pool_, nullptr);
   Result<GraphHandle> captured = device_->end_capture(stream_);
   if (!captured) {
@@ -81,6 +114,7 @@ Result<Graph> CaptureScope::end() {
   if (!executable) return std::move(executable).error();  // the graph's destructor has the rest
   graph.executable_ = *executable;
   graph.pool_ = std::move(pool);
+  for (const CaptureAttachment& each : attached) graph.kept_.push_back(each.kept);
   return graph;
 }
 
@@ -88,7 +122,8 @@ Graph::Graph(Graph&& other) noexcept
     : device_(std::exchange(other.device_, nullptr)),
       graph_(std::exchange(other.graph_, {})),
       executable_(std::exchange(other.executable_, {})),
-      pool_(std::move(other.pool_)) {}
+      pool_(std::move(other.pool_)),
+      kept_(std::move(other.kept_)) {}
 
 Graph& Graph::operator=(Graph&& other) noexcept {
   if (this != &other) {
@@ -97,6 +132,7 @@ Graph& Graph::operator=(Graph&& other) noexcept {
     graph_ = std::exchange(other.graph_, {});
     executable_ = std::exchange(other.executable_, {});
     pool_ = std::move(other.pool_);
+    kept_ = std::move(other.kept_);
   }
   return *this;
 }
@@ -110,6 +146,7 @@ void Graph::destroy() {
   (void)device->destroy_graph(graph_);
   if (pool_ != nullptr) pool_->release_graph();
   pool_.reset();
+  kept_.clear();
 }
 
 Status Graph::launch(Stream stream) {

@@ -40,6 +40,8 @@ class DeviceHeap::Impl {
   Result<Stream> stream_in_a_capture(void* handle);
   Result<void*> allocate_block(Bytes bytes, Stream stream);
   Status fence(std::span<void* const> blocks, Stream user);
+  Result<Fence> take_fence(std::span<void* const> blocks, Stream user);
+  Status wait(Stream waiter, Fence fence);
   Status record_stream(void* block, Stream user);
   Status deallocate(void* block);
   std::optional<BlockInfo> find(Address address) const;
@@ -62,7 +64,11 @@ class DeviceHeap::Impl {
   std::shared_ptr<PoolHeap> open_pool(Bytes limit);
   // Of a stream, and the capture that the driver says it is in.
   using Takes = std::function<bool(Stream, const CaptureInfo&)>;
-  Result<std::uint64_t> open_route(std::shared_ptr<PoolHeap> pool, Takes takes, bool captures);
+  // Whose requests a route serves: eager ones; or a capture's, which a CaptureScope may end.
+  enum class RouteKind { eager, captured, scoped };
+  Result<std::uint64_t> open_route(std::shared_ptr<PoolHeap> pool, Takes takes, RouteKind kind);
+  Result<bool> attach(Stream captured, CaptureAttachment attachment);
+  std::vector<CaptureAttachment> attached(std::uint64_t route) const;
   void close_route(std::uint64_t id, bool keep);
   Device& device() { return device_; }
   // Is any route open? Then no call takes a short way.
@@ -84,7 +90,10 @@ class DeviceHeap::Impl {
     std::uint64_t id = 0;
     std::shared_ptr<PoolHeap> pool;
     Takes takes;
-    bool captures = false;
+    RouteKind kind = RouteKind::eager;
+    std::vector<CaptureAttachment> attached;
+
+    bool captures() const { return kind != RouteKind::eager; }
   };
   struct Routed {
     std::shared_ptr<PoolHeap> pool;  // none: the device heap's own
@@ -124,6 +133,13 @@ class DeviceHeap::Impl {
   static Error unknown(const void* block, const char* call);
   Status fence_one(void* block, Stream user);
   Status fence_each(std::span<void* const> blocks, Stream user);
+  struct Used {
+    StreamHeap* heap;
+    Address block;
+  };
+  Result<std::vector<Used>> find_used(std::span<void* const> blocks, const char* call) const;
+  bool of_several_worlds(std::span<void* const> blocks) const;
+  Status refuse_captured(Stream stream, const char* call);
   Result<bool> deallocate_in_its_world(StreamHeap& heap, Address block);
   // Has every heap give back the blocks that it keeps at hand; were there any?
   bool give_back_at_hand() const;

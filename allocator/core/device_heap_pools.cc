@@ -71,8 +71,8 @@ Result<StreamHeap*> DeviceHeap::Impl::new_pool_heap(PoolHeap& pool, Stream strea
 }
 
 Result<std::uint64_t> DeviceHeap::Impl::open_route(std::shared_ptr<PoolHeap> pool, Takes takes,
-                                                   bool captures) {
-  if (captures) {
+                                                   RouteKind kind) {
+  if (kind != RouteKind::eager) {
     // Counts as open from here on, so that nothing below is recorded on a stream of a capture that
     // Weir knows nothing of: it would break that.
     count_route();
@@ -89,7 +89,7 @@ Result<std::uint64_t> DeviceHeap::Impl::open_route(std::shared_ptr<PoolHeap> poo
     count_route();
   }
   const std::unique_lock lock(routes_mutex_);
-  routes_.push_back({++last_route_, std::move(pool), std::move(takes), captures});
+  routes_.push_back({++last_route_, std::move(pool), std::move(takes), kind, {}});
   return last_route_;
 }
 
@@ -126,7 +126,7 @@ void DeviceHeap::Impl::close_route(std::uint64_t id, bool keep) {
     const auto route = std::find_if(routes_.begin(), routes_.end(),
                                     [&](const Route& each) { return each.id == id; });
     if (route == routes_.end()) return;
-    captures = route->captures;
+    captures = route->captures();
     pool = std::move(route->pool);
     routes_.erase(route);
     discount_route();
@@ -217,23 +217,6 @@ bool DeviceHeap::Impl::call_in_pools() const {
   return any;
 }
 
-Result<bool> DeviceHeap::Impl::fence_in_its_world(StreamHeap& heap, Address block, Stream user) {
-  PoolHeap* const pool = heap.pool();
-  if (!routed()) {
-    if (pool == nullptr) return heap.fence(block, timelines_.of(user));
-    return pool->fence(heap, block, user, false);
-  }
-  Result<bool> captured = is_captured(user);
-  if (!captured) return std::move(captured).error();
-  if (pool != nullptr) return pool->fence(heap, block, user, *captured);
-  if (!*captured) return heap.fence(block, timelines_.of(user));
-  // A graph may use it whenever it is launched: its free waits for the end of the capture at least.
-  if (!heap.has(block)) return false;
-  const std::unique_lock lock(routes_mutex_);
-  captured_uses_[block.value] = last_route_;
-  return true;
-}
-
 Result<bool> DeviceHeap::Impl::record_stream_in_its_world(StreamHeap& heap, Address block,
                                                           Stream user) {
   PoolHeap* const pool = heap.pool();
@@ -243,21 +226,6 @@ Result<bool> DeviceHeap::Impl::record_stream_in_its_world(StreamHeap& heap, Addr
   if (pool != nullptr) return pool->record_stream(heap, block, user, *captured);
   if (*captured) return fence_in_its_world(heap, block, user);
   return heap.record_stream(block, timelines_.of(user));
-}
-
-// One event each: the blocks may be of several worlds.
-Status DeviceHeap::Impl::fence_each(std::span<void* const> blocks, Stream user) {
-  for (const void* block : blocks) {
-    if (block == nullptr) continue;
-    if (Result<StreamHeap*> owner = owner_of_block(block, "fence"); !owner) {
-      return std::move(owner).error();
-    }
-  }
-  for (void* const block : blocks) {
-    if (block == nullptr) continue;
-    if (Status fenced = fence_one(block, user); !fenced) return fenced;
-  }
-  return {};
 }
 
 Result<bool> DeviceHeap::Impl::deallocate_in_its_world(StreamHeap& heap, Address block) {
@@ -294,7 +262,7 @@ std::vector<std::pair<Address, DeviceHeap::Impl::Deferred>> DeviceHeap::Impl::ta
   const std::unique_lock lock(routes_mutex_);
   std::uint64_t oldest = ~std::uint64_t{0};
   for (const Route& route : routes_) {
-    if (route.captures) oldest = std::min(oldest, route.id);
+    if (route.captures()) oldest = std::min(oldest, route.id);
   }
   std::erase_if(captured_uses_, [&](const auto& use) { return use.second < oldest; });
   std::vector<std::pair<Address, Deferred>> due;
@@ -342,7 +310,9 @@ Result<PoolRoute> GraphPool::open_route(StreamFilter filter, bool captures) {
   const auto takes = [filter = std::move(filter)](Stream stream, const CaptureInfo&) {
     return filter(stream);
   };
-  Result<std::uint64_t> id = heap_->impl_->open_route(pool_, takes, captures);
+  Result<std::uint64_t> id = heap_->impl_->open_route(
+      pool_, takes,
+      captures ? DeviceHeap::Impl::RouteKind::captured : DeviceHeap::Impl::RouteKind::eager);
   if (!id) return std::move(id).error();
   return PoolRoute(heap_, *id);
 }
@@ -364,6 +334,7 @@ PoolRoute& PoolRoute::operator=(PoolRoute&& other) noexcept {
   return *this;
 }
 PoolRoute::~PoolRoute() { close(); }
+std::vector<CaptureAttachment> PoolRoute::attached() const { return heap_->impl_->attached(id_); }
 void PoolRoute::close(bool keep) {
   if (heap_ != nullptr) std::exchange(heap_, nullptr)->impl_->close_route(id_, keep);
 }

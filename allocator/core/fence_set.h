@@ -1,4 +1,4 @@
-// Points on timelines, and sets of them: what somebody must wait for.
+// Sets of points on timelines: what somebody must wait for.
 #pragma once
 
 #include <algorithm>
@@ -12,20 +12,6 @@
 #include "weir/types.h"
 
 namespace weir {
-
-// A timeline's number, from 0, dense; never reused.
-struct TimelineId {
-  std::uint32_t value = 0;
-  constexpr auto operator<=>(const TimelineId&) const = default;
-};
-
-// A point on a timeline. Satisfied for another timeline once that one, or the host, is known to be
-// past it; a satisfied fence never becomes unsatisfied.
-struct Fence {
-  TimelineId timeline;
-  Sequence sequence;
-  friend bool operator==(const Fence&, const Fence&) = default;
-};
 
 // At most one fence a timeline, the latest: it implies the earlier ones. In the order in which the
 // timelines were first joined. A few fences need no memory beside the set. Not thread-safe.

@@ -97,6 +97,14 @@ struct HeapSnapshot {
   Statistics statistics;
 };
 
+// What a library adds to a capture that it queues work in.
+struct CaptureAttachment {
+  // A stream that it forked to: CaptureScope::end() joins it.
+  Stream forked;
+  // Held until the graph is destroyed, or the capture has failed.
+  std::shared_ptr<void> kept;
+};
+
 class DeviceHeap {
  public:
   // `device` and `sink` must outlive the heap. `sink` gets every event from the first on.
@@ -120,6 +128,13 @@ class DeviceHeap {
   // Null is passed over. Errors: unknown_pointer (none of the blocks is changed); device.
   Status fence(std::span<void* const> blocks, Stream user);
   Status fence(void* block, Stream user) { return fence(std::span<void* const>(&block, 1), user); }
+
+  // The same, and the point that it is, which wait() takes. With no blocks: the point alone.
+  // Errors: as fence(); capture (`user` is being captured: the order of its work is the graph's).
+  Result<Fence> take_fence(std::span<void* const> blocks, Stream user);
+  // Makes work queued on `waiter` from now on run after the point, on the GPU. What is known to be
+  // so costs nothing, and the heap knows it from now on. Errors: device; capture (as above).
+  Status wait(Stream waiter, Fence fence);
 
   // For code written for PyTorch's record_stream: "`user` may use the block until it is
   // deallocated". The fence is taken in deallocate(), and so covers more than it need.
@@ -146,6 +161,10 @@ class DeviceHeap {
 
   // The device gives access to what is mapped in another way now: all of it is asked for again.
   Status renew_access();
+
+  // Joins in the capture that `captured` is part of. Returns whether a CaptureScope of this heap
+  // will do as the attachment says; of other captures this heap does not see the end.
+  Result<bool> attach(Stream captured, CaptureAttachment attachment);
 
   // Changes the limit; zero: none. Memory above a lower limit goes back as it becomes idle.
   void set_limit(Bytes limit);

@@ -77,6 +77,7 @@ class PoolRoute {
  private:
   friend class GraphPool;
   friend class CaptureScope;
+  std::vector<CaptureAttachment> attached() const;
   PoolRoute(DeviceHeap* heap, std::uint64_t id) : heap_(heap), id_(id) {}
   DeviceHeap* heap_ = nullptr;
   std::uint64_t id_ = 0;
@@ -151,6 +152,7 @@ class Graph {
   GraphHandle graph_;
   ExecutableHandle executable_;
   std::shared_ptr<PoolHeap> pool_;
+  std::vector<std::shared_ptr<void>> kept_;  // by DeviceHeap::attach()
 };
 
 // A capture of `stream` with a pool attached. Move-only; destroyed without end(): the capture is
@@ -174,6 +176,7 @@ class CaptureScope {
   CaptureScope(std::shared_ptr<PoolHeap> pool, Device& device, Stream stream) noexcept
       : pool_(std::move(pool)), device_(&device), stream_(stream) {}
   void abandon();
+  void join(Stream forked);
 
   std::shared_ptr<PoolHeap> pool_;  // none: it has ended
   Device* device_ = nullptr;

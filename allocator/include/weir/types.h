@@ -109,6 +109,21 @@ struct Sequence {
   constexpr auto operator<=>(const Sequence&) const = default;
 };
 
+// A timeline's number, from 0, dense; never reused.
+struct TimelineId {
+  std::uint32_t value = 0;
+  constexpr auto operator<=>(const TimelineId&) const = default;
+};
+
+// A point on a stream's timeline: all work queued on it until the point was taken. Satisfied for
+// another timeline once that one, or the host, is known to be past it; a satisfied fence never
+// becomes unsatisfied. Of the device heap that gave it.
+struct Fence {
+  TimelineId timeline;
+  Sequence sequence;
+  friend bool operator==(const Fence&, const Fence&) = default;
+};
+
 // Every block is a multiple of this, and starts at one.
 inline constexpr Bytes kGrain = 512_B;
 

@@ -1,0 +1,188 @@
+// Fences as points that others can wait for: what a communication layer needs of a heap.
+#include <memory>
+
+#include "tests/unit/graph_pool_fixture.h"
+
+namespace weir {
+namespace {
+
+class FencePoints : public test::GraphPools {
+ protected:
+  Fence take(std::initializer_list<void*> blocks, Stream user) {
+    const Result<Fence> fence = heap_->take_fence({blocks.begin(), blocks.size()}, user);
+    EXPECT_TRUE(fence.ok()) << (fence.ok() ? "" : fence.error().message());
+    return fence.ok() ? *fence : Fence{};
+  }
+  void wait(Stream waiter, Fence fence) {
+    const Status waited = heap_->wait(waiter, fence);
+    EXPECT_TRUE(waited.ok()) << (waited.ok() ? "" : waited.error().message());
+  }
+};
+
+TEST_F(FencePoints, OneEventServesTheBlocksAndWhoeverWaits) {
+  void* const one = written(4_MiB, a_);
+  void* const two = written(4_MiB, a_);
+  wait(b_, take({}, a_));
+  const std::uint64_t records = device_.calls(DeviceCall::record);
+  read(b_, one);
+  read(b_, two);
+  const Fence done = take({one, two}, b_);
+  wait(c_, done);
+  EXPECT_EQ(device_.calls(DeviceCall::record), records + 1);
+  write(c_, one);
+  free(one);
+  free(two);
+}
+
+TEST_F(FencePoints, AKnownWaitIsNotMadeAgain) {
+  void* const block = written(4_MiB, a_);
+  const Fence written = take({}, a_);
+  wait(b_, written);
+  const std::uint64_t waits = device_.calls(DeviceCall::wait);
+  wait(b_, written);
+  wait(a_, written);  // its own
+  EXPECT_EQ(device_.calls(DeviceCall::wait), waits);
+  // Nor by the heap, when it gives the memory out again.
+  read(b_, block);
+  wait(a_, take({block}, b_));
+  free(block);
+  const std::uint64_t after = device_.calls(DeviceCall::wait);
+  free(this->written(4_MiB, a_));
+  EXPECT_EQ(device_.calls(DeviceCall::wait), after);
+}
+
+TEST_F(FencePoints, APointIsOfTheWorkBeforeItAlone) {
+  touch(a_, Reads(nullptr, 0_B), 1_ms);
+  const Fence early = take({}, a_);
+  touch(a_, Reads(nullptr, 0_B), 100_ms);
+  (void)take({}, a_);
+  wait(b_, early);
+  touch(b_, Reads(nullptr, 0_B), 1_us);
+  EXPECT_LT(device_.stream_waited(b_), 2_ms);
+}
+
+TEST_F(FencePoints, FencedBlocksMayGoAtOnceAndTheNextUserWaits) {
+  void* const block = written(64_MiB, a_);
+  wait(b_, take({}, a_));
+  read(b_, block, 5_ms);
+  (void)take({block}, b_);
+  free(block);
+  void* const next = written(64_MiB, a_);  // a race, were the fence left out
+  EXPECT_EQ(device_.host_waits(), 0u);
+  free(next);
+}
+
+TEST_F(FencePoints, BlocksOfGraphPoolsAreFencedToo) {
+  GraphPool pool(*heap_);
+  PoolRoute route = warm_up(pool, a_);
+  void* const pooled = written(4_MiB, a_);
+  void* const plain = written(4_MiB, c_);
+  wait(b_, take({}, a_));
+  wait(b_, take({}, c_));
+  read(b_, pooled, 5_ms);
+  read(b_, plain, 5_ms);
+  wait(c_, take({pooled, plain}, b_));
+  free(pooled);
+  free(plain);
+  void* const again = written(4_MiB, a_);
+  void* const plain_again = written(4_MiB, c_);
+  free(again);
+  free(plain_again);
+}
+
+TEST_F(FencePoints, WhatIsNoBlockIsNamedAndNothingIsFenced) {
+  int host = 0;
+  void* const block = written(4_MiB, a_);
+  void* const blocks[] = {block, &host};
+  expect_error(heap_->take_fence(blocks, b_), ErrorCode::unknown_pointer, "take_fence");
+  free(block);
+  const std::uint64_t waits = device_.calls(DeviceCall::wait);
+  free(written(4_MiB, a_));
+  EXPECT_EQ(device_.calls(DeviceCall::wait), waits);
+}
+
+TEST_F(FencePoints, MeanNothingInACaptureAndAreRefusedWithoutBreakingIt) {
+  touch(b_, Reads(nullptr, 0_B), 1_ms);
+  const Fence eager = take({}, b_);
+  GraphPool pool(*heap_);
+  CaptureScope capture = begin(pool, a_);
+  expect_error(heap_->take_fence({}, a_), ErrorCode::capture, "being captured");
+  expect_error(heap_->wait(a_, eager), ErrorCode::capture, "being captured");
+  wait(c_, eager);  // other streams' work goes on
+  free(written(1_MiB, a_));
+  Graph graph = end(capture);
+  launch(graph, a_);
+}
+
+TEST_F(FencePoints, TheEventThatCannotBeRecordedIsAnErrorAndTheBlockStays) {
+  void* const block = written(4_MiB, a_);
+  device_.fail(DeviceCall::record, 1);
+  void* const blocks[] = {block};
+  expect_error(heap_->take_fence(blocks, b_), ErrorCode::device, "record");
+  free(block);
+}
+
+using Attachments = FencePoints;
+
+TEST_F(Attachments, AForkedStreamIsJoinedWhenTheCaptureEnds) {
+  GraphPool pool(*heap_);
+  CaptureScope capture = begin(pool, a_);
+  void* const block = written(1_MiB, a_);
+  order(a_, b_);
+  read(b_, block);
+  const Result<bool> attached = heap_->attach(a_, {.forked = b_, .kept = nullptr});
+  ASSERT_TRUE(attached.ok());
+  EXPECT_TRUE(*attached);
+  free(block);
+  Graph graph = end(capture);  // an error, were b_ not joined
+  launch(graph, a_);
+}
+
+TEST_F(Attachments, AStreamThatNeverForkedChangesNothing) {
+  GraphPool pool(*heap_);
+  CaptureScope capture = begin(pool, a_);
+  EXPECT_TRUE(*heap_->attach(a_, {.forked = b_, .kept = nullptr}));
+  free(written(1_MiB, a_));
+  Graph graph = end(capture);
+  launch(graph, a_);
+}
+
+TEST_F(Attachments, WhatIsKeptGoesWithTheGraph) {
+  GraphPool pool(*heap_);
+  auto kept = std::make_shared<int>(1);
+  const std::weak_ptr<int> watched = kept;
+  CaptureScope capture = begin(pool, a_);
+  EXPECT_TRUE(*heap_->attach(a_, {.forked = a_, .kept = std::move(kept)}));
+  free(written(1_MiB, a_));
+  Graph graph = end(capture);
+  EXPECT_FALSE(watched.expired());
+  Graph moved = std::move(graph);
+  EXPECT_FALSE(watched.expired());
+  launch(moved, a_);
+  device_.finish();
+  moved = Graph();
+  EXPECT_TRUE(watched.expired());
+}
+
+TEST_F(Attachments, WhatIsKeptGoesWithACaptureThatFails) {
+  GraphPool pool(*heap_);
+  auto kept = std::make_shared<int>(1);
+  const std::weak_ptr<int> watched = kept;
+  {
+    CaptureScope capture = begin(pool, a_);
+    EXPECT_TRUE(*heap_->attach(a_, {.forked = a_, .kept = std::move(kept)}));
+  }
+  EXPECT_TRUE(watched.expired());
+}
+
+TEST_F(Attachments, OutsideACaptureScopeThereIsNoneToJoin) {
+  EXPECT_FALSE(*heap_->attach(a_, {}));
+  GraphPool pool(*heap_);
+  Result<PoolRoute> route = pool.capture([&](Stream stream) { return stream == a_; });
+  ASSERT_TRUE(route.ok());
+  EXPECT_FALSE(*heap_->attach(a_, {}));  // of a capture that the program ends by itself
+  route->close(/*keep=*/false);
+}
+
+}  // namespace
+}  // namespace weir
