@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "observe/replaced_file.h"
 #include "weir/snapshot.h"
 
 namespace weir {
@@ -121,12 +122,9 @@ std::string to_json(const HeapSnapshot& snapshot) {
 }
 
 Status write_snapshot(const HeapSnapshot& snapshot, const std::string& path) {
-  const std::string unfinished = path + ".unfinished";
-  Status written =
-      write_whole(to_json(snapshot), unfinished, std::string_view(path).ends_with(".gz"));
-  if (written && std::rename(unfinished.c_str(), path.c_str()) != 0) written = failed(path);
-  if (!written) (void)std::remove(unfinished.c_str());
-  return written;
+  return write_in_place_of(path, [&](const std::string& file) {
+    return write_whole(to_json(snapshot), file, std::string_view(path).ends_with(".gz"));
+  });
 }
 
 }  // namespace weir

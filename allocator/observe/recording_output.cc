@@ -12,6 +12,8 @@
 #include <span>
 #include <utility>
 
+#include "observe/replaced_file.h"
+
 namespace weir {
 
 using recording_format::BlockKind;
@@ -140,16 +142,11 @@ Status KeptOutput::write_blocks(FileOutput& file, std::uint64_t dropped) const {
 }
 
 Status KeptOutput::write_to(const std::string& path, std::uint64_t dropped) const {
-  const std::string unfinished = path + ".unfinished";
-  Result<std::unique_ptr<FileOutput>> file = FileOutput::open(unfinished);
-  if (!file) return std::move(file).error();
-  Status written = write_blocks(**file, dropped);
-  if (written && std::rename(unfinished.c_str(), path.c_str()) != 0) {
-    written = Error(ErrorCode::invalid_input,
-                    fmt::format("{}: cannot be replaced: {}", path, std::strerror(errno)));
-  }
-  if (!written) (void)std::remove(unfinished.c_str());
-  return written;
+  return write_in_place_of(path, [&](const std::string& file_path) -> Status {
+    Result<std::unique_ptr<FileOutput>> file = FileOutput::open(file_path);
+    if (!file) return std::move(file).error();
+    return write_blocks(**file, dropped);
+  });
 }
 
 }  // namespace weir

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -48,7 +49,8 @@ class WeirCommand : public ::testing::Test {
     const ::testing::TestInfo& test = *::testing::UnitTest::GetInstance()->current_test_info();
     return std::string(test.test_suite_name()) + "_" + test.name();
   }
-  const std::string folder_ = ::testing::TempDir() + "weir_command_" + name_of_test();
+  const std::string folder_ =
+      ::testing::TempDir() + "weir_command_" + name_of_test() + "." + std::to_string(getpid());
 };
 
 inline constexpr std::string_view kSmallTrace =

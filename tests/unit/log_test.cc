@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
@@ -30,7 +31,8 @@ class Log : public ::testing::Test {
   }
 
   const std::string path_ = ::testing::TempDir() + "weir_log_test." +
-                            ::testing::UnitTest::GetInstance()->current_test_info()->name();
+                            ::testing::UnitTest::GetInstance()->current_test_info()->name() +
+                            std::string(".") + std::to_string(getpid());
 };
 
 TEST_F(Log, IsQuietByDefaultAndSpeaksOfTroubleOnStderr) {

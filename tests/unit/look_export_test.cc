@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -31,7 +32,7 @@ constexpr std::uint64_t kAt = 0x10000000;
 std::string temporary(const std::string& name) {
   std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
   std::replace(test.begin(), test.end(), '/', '_');
-  return testing::TempDir() + "/" + test + "_" + name;
+  return testing::TempDir() + "/" + test + "." + std::to_string(getpid()) + "." + name;
 }
 
 std::string content(const std::string& path) {

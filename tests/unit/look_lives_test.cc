@@ -1,6 +1,7 @@
 // Blocks, pages and memory, as the events of a recording say.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <string>
@@ -21,7 +22,7 @@ constexpr std::uint64_t kAt = 0x10000000;
 
 // A file of this content; its path.
 std::string written(const std::string& name, const std::string& content) {
-  std::string path = testing::TempDir() + "/look_" + name;
+  std::string path = testing::TempDir() + "/look." + std::to_string(getpid()) + "." + name;
   std::ofstream(path, std::ios::binary) << content;
   return path;
 }

@@ -2,6 +2,7 @@
 // itself agree.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -83,7 +84,8 @@ Live live_in(const Recording& recording) {
 }
 
 TEST(LookAtARecording, AgreesWithTheHeapAndWithItsSnapshot) {
-  const Recorded recorded = run_and_load(testing::TempDir() + "/look_recorded");
+  const Recorded recorded =
+      run_and_load(testing::TempDir() + "/look_recorded." + std::to_string(getpid()));
   EXPECT_EQ(recorded.recording.damage, "");
   EXPECT_GT(recorded.recording.initial, 40U);
   Live held;
@@ -114,7 +116,7 @@ TEST(LookAtARecording, AgreesWithTheHeapAndWithItsSnapshot) {
 }
 
 TEST(LookAtARecording, AsATraceItReplaysToTheSamePeak) {
-  const std::string path = testing::TempDir() + "/look_recorded_trace";
+  const std::string path = testing::TempDir() + "/look_recorded_trace." + std::to_string(getpid());
   const Recorded recorded = run_and_load(path);
   Result<OutputFile> file = OutputFile::open(path, "");
   ASSERT_TRUE(file.ok());

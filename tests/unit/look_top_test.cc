@@ -67,7 +67,8 @@ class Top : public testing::Test {
   }
 
   const std::string folder_ = testing::TempDir() + "weir_top_" +
-                              testing::UnitTest::GetInstance()->current_test_info()->name();
+                              testing::UnitTest::GetInstance()->current_test_info()->name() +
+                              std::string(".") + std::to_string(getpid());
 };
 
 // Two streams, one of them with a graph pool's memory.

@@ -223,7 +223,8 @@ TEST_F(RecorderFile, ThatCannotBeOpenedIsNamed) {
 }
 
 TEST_F(RecorderFile, ThatAnotherRecorderWritesIsRefusedAndLeftAlone) {
-  const std::string path = testing::TempDir() + "weir_two_recorders.weir";
+  const std::string path =
+      testing::TempDir() + "weir_two_recorders." + std::to_string(getpid()) + ".weir";
   const auto first = Recorder::open(path);
   ASSERT_TRUE(first.ok()) << first.error().message();
   (*first)->on_event(allocated(0x1000, 1_B, 9_us, 1));

@@ -2,9 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -180,6 +184,28 @@ TEST_F(SnapshotTest, IsWrittenWholeAndCompressedWhereTheNameSaysSo) {
   EXPECT_EQ(text, to_json(snapshot));
   EXPECT_THAT(write_snapshot(snapshot, "/nowhere/at/all.json").error().message(),
               AllOf(HasSubstr("/nowhere/at/all.json"), HasSubstr("No such file")));
+}
+
+TEST_F(SnapshotTest, IsWrittenIntoAPipeAndWhereALinkLeads) {
+  const HeapSnapshot snapshot;
+  const std::string pipe = path_ + ".pipe", link = path_ + ".link";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::string text;
+  std::thread reader([&] {
+    std::ifstream file(pipe, std::ios::binary);
+    text.assign(std::istreambuf_iterator<char>(file), {});
+  });
+  EXPECT_TRUE(write_snapshot(snapshot, pipe).ok());
+  reader.join();
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  EXPECT_EQ(text, to_json(snapshot));
+
+  put_bytes("before");
+  std::filesystem::create_symlink(path_, link);
+  EXPECT_TRUE(write_snapshot(snapshot, link).ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(bytes(), to_json(snapshot));
+  for (const std::string& each : {pipe, link}) std::filesystem::remove(each);
 }
 
 }  // namespace

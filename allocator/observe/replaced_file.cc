@@ -1,0 +1,31 @@
+#include "observe/replaced_file.h"
+
+#include <filesystem>
+#include <system_error>
+
+namespace weir {
+
+namespace fs = std::filesystem;
+
+Status write_in_place_of(const std::string& path,
+                         const std::function<Status(const std::string& path)>& write) {
+  std::error_code error;
+  const fs::file_status there = fs::status(path, error);
+  if (fs::exists(there) && !fs::is_regular_file(there) && !fs::is_directory(there)) {
+    return write(path);
+  }
+  // Where it leads to, if it is a link: the link stays.
+  const fs::path target = fs::exists(there) ? fs::canonical(path, error) : fs::path(path);
+  const std::string unfinished = target.string() + ".unfinished";
+  Status written = write(unfinished);
+  if (written) {
+    fs::rename(unfinished, target, error);
+    if (error) {
+      written = Error(ErrorCode::invalid_input, path + ": cannot be replaced: " + error.message());
+    }
+  }
+  if (!written) fs::remove(unfinished, error);
+  return written;
+}
+
+}  // namespace weir

@@ -1,0 +1,101 @@
+#include "comm/sim/sim_world.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace weir {
+
+std::optional<std::vector<std::string>> SimWorld::State::meet(const std::string& key, int index,
+                                                              int count, std::string brought,
+                                                              std::chrono::nanoseconds patience) {
+  std::unique_lock lock(mutex);
+  Meeting& meeting = meetings[key];
+  meeting.brought.resize(static_cast<std::size_t>(count));
+  meeting.brought[static_cast<std::size_t>(index)] = std::move(brought);
+  ++meeting.here;
+  came.notify_all();
+  const bool all = came.wait_for(lock, patience,
+                                 [&] { return meeting.here == static_cast<std::size_t>(count); });
+  if (!all) return std::nullopt;
+  std::vector<std::string> values;
+  for (const std::optional<std::string>& each : meeting.brought) values.push_back(*each);
+  return values;
+}
+
+void SimWorld::State::ask(SimComm& comm, const std::string& list, int rank, std::size_t parties,
+                          const std::string& what) {
+  std::vector<std::vector<std::string>>& asked = comm.asked[list];
+  asked.resize(std::max(asked.size(), parties));
+  std::vector<std::string>& mine = asked[static_cast<std::size_t>(rank)];
+  mine.push_back(what);
+  const std::size_t number = mine.size() - 1;
+  for (std::size_t other = 0; other < asked.size(); ++other) {
+    if (asked[other].size() <= number || asked[other][number] == what) continue;
+    mismatches.push_back("operation " + std::to_string(number + 1) + " of " + list + ": rank " +
+                         std::to_string(rank) + " asks for " + what + ", rank " +
+                         std::to_string(other) + " for " + asked[other][number]);
+    return;
+  }
+}
+
+bool SimWorld::State::fails(int rank, NcclCall call) {
+  std::vector<std::uint64_t>& failing = ranks[static_cast<std::size_t>(rank)].failing[call];
+  bool now = false;
+  for (std::uint64_t& left : failing) now = --left == 0 || now;
+  std::erase(failing, 0u);
+  return now;
+}
+
+SimWorld::SimWorld(SimWorldOptions options) : state_(std::make_shared<State>(options)) {}
+SimWorld::~SimWorld() = default;
+
+std::unique_ptr<Nccl> SimWorld::rank(int rank, SimDevice& device) {
+  return make_sim_nccl(state_, rank, device);
+}
+
+void SimWorld::fail(int rank, NcclCall call, std::uint64_t nth) {
+  const std::lock_guard lock(state_->mutex);
+  state_->ranks[static_cast<std::size_t>(rank)].failing[call].push_back(nth);
+}
+void SimWorld::hang(int rank, std::uint64_t nth) {
+  const std::lock_guard lock(state_->mutex);
+  state_->ranks[static_cast<std::size_t>(rank)].hanging.push_back(nth);
+}
+void SimWorld::set_async_error(int rank, std::string error) {
+  const std::lock_guard lock(state_->mutex);
+  state_->ranks[static_cast<std::size_t>(rank)].async_error = std::move(error);
+}
+std::vector<std::string> SimWorld::mismatches() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->mismatches;
+}
+std::uint64_t SimWorld::lazy_connections() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->lazy_connections;
+}
+std::uint64_t SimWorld::refused_in_captures() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->refused_in_captures;
+}
+std::uint64_t SimWorld::operations(int rank) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->ranks[static_cast<std::size_t>(rank)].operations;
+}
+std::uint64_t SimWorld::live_communicators() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->live_communicators;
+}
+std::uint64_t SimWorld::live_segments() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->live_segments;
+}
+std::uint64_t SimWorld::live_registrations() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->live_registrations;
+}
+std::uint64_t SimWorld::live_streams() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->live_streams;
+}
+
+}  // namespace weir

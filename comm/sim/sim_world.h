@@ -1,0 +1,66 @@
+// What the simulated ranks of a process share.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "weir/comm/sim_nccl.h"
+
+namespace weir {
+
+// A communicator, as all its ranks have it.
+struct SimComm {
+  std::uint64_t id = 0;
+  int size = 0;
+  // What each rank asked for, in order: collectives; and by pair, "3>5", what 3 sends to 5 and what
+  // 5 receives. Captured operations in lists of their own.
+  std::map<std::string, std::vector<std::vector<std::string>>> asked;
+};
+
+// Of SimWorld and of every SimNccl. Its members are guarded by `mutex`.
+struct SimWorld::State {
+  explicit State(SimWorldOptions of) : options(of), ranks(static_cast<std::size_t>(of.ranks)) {}
+
+  // Waits until `count` parties with this key have come, and returns what each brought, by index;
+  // nothing: some did not come in time. A key is used once.
+  std::optional<std::vector<std::string>> meet(const std::string& key, int index, int count,
+                                               std::string brought,
+                                               std::chrono::nanoseconds patience);
+  // Notes that `rank` asked for `what`, and compares it with what others asked for.
+  void ask(SimComm& comm, const std::string& list, int rank, std::size_t parties,
+           const std::string& what);
+  bool fails(int rank, NcclCall call);
+
+  struct Meeting {
+    std::vector<std::optional<std::string>> brought;
+    std::size_t here = 0;
+  };
+  struct Rank {
+    std::map<NcclCall, std::vector<std::uint64_t>> failing;  // how many calls from now
+    std::vector<std::uint64_t> hanging;
+    std::string async_error;
+    std::uint64_t operations = 0;
+  };
+
+  const SimWorldOptions options;
+  mutable std::mutex mutex;
+  std::condition_variable came;
+  std::map<std::string, Meeting> meetings;
+  std::map<std::string, std::shared_ptr<SimComm>> comms;  // by what they were agreed under
+  std::vector<Rank> ranks;
+  std::vector<std::string> mismatches;
+  std::uint64_t last_id = 0;
+  std::uint64_t lazy_connections = 0, refused_in_captures = 0;
+  std::uint64_t live_communicators = 0, live_segments = 0, live_registrations = 0, live_streams = 0;
+};
+
+std::unique_ptr<Nccl> make_sim_nccl(std::shared_ptr<SimWorld::State> world, int rank,
+                                    SimDevice& device);
+
+}  // namespace weir
