@@ -38,13 +38,14 @@ Result<CaptureScope> CaptureScope::begin(GraphPool& pool, Stream stream, Capture
 Result<bool> DeviceHeap::Impl::attach(Stream captured, CaptureAttachment attachment) {
   const Result<CaptureInfo> info = device_.capture_info(captured);
   if (!info) return info.error();
+  if (info->status == CaptureInfo::Status::none) return false;
   const std::unique_lock lock(routes_mutex_);
   for (Route& route : routes_) {
-    if (route.kind != RouteKind::scoped || !route.takes(captured, *info)) continue;
-    route.attached.push_back(std::move(attachment));
-    return true;
+    if (!route.captures() || !route.takes(captured, *info)) continue;
+    if (route.kind == RouteKind::scoped) route.attached.push_back(std::move(attachment));
+    return route.kind == RouteKind::scoped;
   }
-  return false;
+  return not_served(captured);
 }
 
 std::vector<CaptureAttachment> DeviceHeap::Impl::attached(std::uint64_t id) const {

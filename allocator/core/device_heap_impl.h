@@ -100,6 +100,7 @@ class DeviceHeap::Impl {
     bool captured = false;
   };
   Result<Routed> route_of(Stream stream) const;
+  static Error not_served(Stream stream);
   Status begin_capture(PoolHeap& pool);
   void count_route();
   void discount_route();  // routes_mutex_ is held

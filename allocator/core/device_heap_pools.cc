@@ -135,6 +135,13 @@ void DeviceHeap::Impl::close_route(std::uint64_t id, bool keep) {
   free_deferred();
 }
 
+Error DeviceHeap::Impl::not_served(Stream stream) {
+  return {ErrorCode::capture,
+          "stream " + std::to_string(stream.id) +
+              " is being captured, and no graph pool serves its capture: begin it with "
+              "CaptureScope, or open a route with GraphPool::capture() before it begins"};
+}
+
 Result<DeviceHeap::Impl::Routed> DeviceHeap::Impl::route_of(Stream stream) const {
   Result<CaptureInfo> info = device_.capture_info(stream);
   if (!info) return std::move(info).error();
@@ -144,10 +151,7 @@ Result<DeviceHeap::Impl::Routed> DeviceHeap::Impl::route_of(Stream stream) const
                                   [&](const Route& each) { return each.takes(stream, *info); });
   if (route != routes_.rend()) return Routed{route->pool, captured};
   if (!captured) return Routed{};
-  return Error(ErrorCode::capture,
-               "stream " + std::to_string(stream.id) +
-                   " is being captured, and no graph pool serves its capture: begin it with "
-                   "CaptureScope, or open a route with GraphPool::capture() before it begins");
+  return not_served(stream);
 }
 
 Result<void*> DeviceHeap::Impl::allocate_in_pool(Bytes bytes, Stream stream, const Routed& routed) {

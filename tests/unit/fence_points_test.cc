@@ -184,5 +184,14 @@ TEST_F(Attachments, OutsideACaptureScopeThereIsNoneToJoin) {
   route->close(/*keep=*/false);
 }
 
+TEST_F(Attachments, ToACaptureThatNoPoolServesAreRefusedAndItGoesOn) {
+  ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
+  expect_error(heap_->attach(a_, {}), ErrorCode::capture, "no graph pool serves");
+  touch(a_, Reads(nullptr, 0_B), 1_us);
+  const Result<GraphHandle> graph = device_.end_capture(a_);
+  ASSERT_TRUE(graph.ok());
+  EXPECT_TRUE(device_.destroy_graph(*graph).ok());
+}
+
 }  // namespace
 }  // namespace weir

@@ -162,8 +162,9 @@ class DeviceHeap {
   // The device gives access to what is mapped in another way now: all of it is asked for again.
   Status renew_access();
 
-  // Joins in the capture that `captured` is part of. Returns whether a CaptureScope of this heap
-  // will do as the attachment says; of other captures this heap does not see the end.
+  // Joins in the capture that `captured` is part of. Returns whether a CaptureScope will do as the
+  // attachment says; of a capture that the program ends by itself the heap does not see the end.
+  // Errors: capture (no graph pool serves it); device. None of them breaks the capture.
   Result<bool> attach(Stream captured, CaptureAttachment attachment);
 
   // Changes the limit; zero: none. Memory above a lower limit goes back as it becomes idle.

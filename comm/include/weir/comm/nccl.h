@@ -60,6 +60,9 @@ class Nccl {
   virtual ~Nccl() = default;
 
   virtual std::string version() const = 0;  // "2.28.9"
+  // Are rings and trees connected when init() and split() return? Else the first operations of each
+  // size do that.
+  virtual bool connects_at_once() const = 0;
 
   // Communicators. init() and split() return once every rank has come; rank and size of what
   // split() and shrink() made follow from their arguments. split() with a negative color makes

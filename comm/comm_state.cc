@@ -1,0 +1,145 @@
+// A communicator's life: the watch, the end. What it runs is in run.cc, what connects it in
+// prepare.cc.
+#include "comm/comm_state.h"
+
+#include <chrono>
+#include <utility>
+
+#include "comm/bounded.h"
+#include "weir/log.h"
+
+namespace weir {
+
+CommState::CommState(CommPlace of, CommHandle its, int size, int number, CommunicatorOptions with)
+    : place(of),
+      handle(its),
+      ranks(size),
+      rank(number),
+      options(std::move(with)),
+      lanes_(of.nccl, of.device, of.heap),
+      watch_(of.device, options.timeout, size) {
+  if (options.watch_every > Nanoseconds{}) watcher_ = std::thread([this] { watch(); });
+}
+
+CommState::~CommState() { stop_watch(); }
+
+Error CommState::error(ErrorCode code, const std::string& what) const {
+  return {code, "communicator '" + options.name + "', rank " + std::to_string(rank) + " of " +
+                    std::to_string(ranks) + ": " + what};
+}
+
+void CommState::watch() {
+  std::unique_lock lock(state_mutex_);
+  while (!stop_ && !failure_) {
+    stopped_.wait_for(lock, std::chrono::nanoseconds(options.watch_every.count));
+    if (stop_) return;
+    lock.unlock();
+    (void)poll();
+    lock.lock();
+  }
+}
+
+void CommState::stop_watch() {
+  {
+    const std::lock_guard lock(state_mutex_);
+    stop_ = true;
+    stopped_.notify_all();
+  }
+  if (watcher_.joinable()) watcher_.join();
+}
+
+Status CommState::status() const {
+  const std::lock_guard lock(state_mutex_);
+  if (failure_) return *failure_;
+  if (closed_) return error(ErrorCode::invalid_argument, "it was closed");
+  return {};
+}
+
+Status CommState::poll() {
+  if (Status already = status(); !already) return already;
+  Status found = place.nccl.async_error(handle);
+  if (found) {
+    found = watch_.poll(has_lane_.load(std::memory_order_acquire) ? std::optional(eager_)
+                                                                  : std::nullopt);
+  }
+  if (!found) fail(found.error());
+  return status();
+}
+
+// The first failure is the one that is told.
+void CommState::fail(const Error& why) {
+  CommHandle control;
+  {
+    const std::lock_guard lock(state_mutex_);
+    if (failure_ || closed_) return;
+    failure_ = error(why.code(), why.message());
+    if (!options.aborts) return;
+    revoked_ = true;
+    control = control_;
+  }
+  log(LogLevel::error, status().error().message());
+  // Kernels that wait for other ranks end, and the streams go on.
+  (void)place.nccl.revoke(handle);
+  if (control.value != 0) (void)place.nccl.revoke(control);
+}
+
+// Host-waits for what the stream holds.
+Status CommState::finish(Stream stream) {
+  Result<EventHandle> event = place.device.create_event();
+  if (!event) return std::move(event).error();
+  Status recorded = place.device.record(*event, stream);
+  std::optional<Status> ended = std::move(recorded);
+  if (*ended) {
+    ended = bounded(options.patience, [device = &place.device, event = *event] {
+      return device->synchronize(event);
+    });
+  }
+  if (!ended) {  // the event is still waited for
+    return error(ErrorCode::device, "its operations have not ended in time");
+  }
+  (void)place.device.destroy_event(*event);
+  return *std::move(ended);
+}
+
+Status CommState::close() {
+  if (const int alive = graphs.load(); alive > 0) {
+    return error(ErrorCode::invalid_argument,
+                 std::to_string(alive) +
+                     " graphs that captured its operations are alive, and NCCL "
+                     "would wait for them for ever: destroy them first");
+  }
+  stop_watch();
+  const std::lock_guard calls(calls_);
+  bool failed = false;
+  {
+    const std::lock_guard lock(state_mutex_);
+    if (closed_) return {};
+    failed = failure_.has_value();
+  }
+  Status first;
+  const auto note = [&](Status status) {
+    if (first && !status) first = std::move(status);
+  };
+  if (has_lane_ && !failed) note(finish(eager_));
+  if (!first) fail(first.error());  // so that what goes on is ended
+  failed = failed || !first;
+  {
+    const std::lock_guard lock(state_mutex_);
+    closed_ = true;
+    if (failed && !revoked_) (void)place.nccl.revoke(handle);
+  }
+  for (const CommHandle each : {control_, handle}) {
+    if (each.value == 0) continue;
+    std::optional<Status> destroyed =
+        bounded(options.patience, [nccl = &place.nccl, each] { return nccl->destroy(each); });
+    note(destroyed ? *std::move(destroyed)
+                   : error(ErrorCode::device,
+                           "NCCL did not end it in time: graphs that captured its operations, or "
+                           "work of other ranks, hold it"));
+  }
+  note(lanes_.destroy());
+  has_lane_ = false;
+  return first;
+}
+
+}  // namespace weir

@@ -1,0 +1,82 @@
+// What a communicator, its collectives, their works and the graphs that hold them have in common.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/lanes.h"
+#include "comm/watch.h"
+#include "weir/comm/communicator.h"
+
+namespace weir {
+
+class CommState : public std::enable_shared_from_this<CommState> {
+ public:
+  CommState(CommPlace place, CommHandle handle, int ranks, int rank, CommunicatorOptions options);
+  // Nothing is given back that close() did not: NCCL may wait for ever for what is still alive.
+  ~CommState();
+
+  Status prepare();
+  Status status() const;
+  Status poll();
+  void fail(const Error& error);
+  Status close();
+
+  // An operation was queued, and where its end is.
+  struct Queued {
+    Fence fence;                // eager; else
+    std::uint64_t capture = 0;  // the id of the capture that it is in,
+    Stream lane;
+    EventHandle done;
+  };
+  Result<Queued> run(std::span<const Operation> group, Stream stream);
+
+  // What this rank has to say of a capture to the others, and whether all say the same.
+  Status agree(std::uint64_t capture, const Status& mine);
+  Status launched(Stream stream) { return watch_.launched(stream); }
+  // Every rank's bytes, by the communicator that ranks agree with.
+  Result<std::vector<std::vector<std::byte>>> exchange(std::span<const std::byte> mine);
+
+  const CommPlace place;
+  const CommHandle handle;
+  const int ranks, rank;
+  const CommunicatorOptions options;
+  std::atomic<bool> prepared = false;
+  std::atomic<int> graphs = 0;  // alive, that captured operations
+
+  Error error(ErrorCode code, const std::string& what) const;
+
+ private:
+  Result<Queued> run_eager(std::span<const Operation> group, Stream stream);
+  Result<Queued> run_captured(std::span<const Operation> group, Stream stream, std::uint64_t id);
+  Result<Lane*> join_capture(Stream stream, std::uint64_t id);
+  Status order(Stream earlier, Stream later, EventHandle event);
+  Status enqueue(std::span<const Operation> group, Stream lane);
+  std::vector<void*> blocks_of(std::span<const Operation> group) const;
+  Status connect(Lane& lane);
+  Status finish(Stream stream);
+  void watch();
+  void stop_watch();
+
+  std::mutex calls_;  // one call at a time; guards the lanes
+  Lanes lanes_;
+  Watch watch_;
+  std::atomic<bool> has_lane_ = false;
+  Stream eager_;  // once has_lane_
+  CommHandle control_;  // written under both locks
+
+  mutable std::mutex state_mutex_;  // of what follows
+  std::optional<Error> failure_;
+  bool revoked_ = false, closed_ = false, stop_ = false;
+  std::condition_variable stopped_;
+  std::thread watcher_;
+};
+
+}  // namespace weir

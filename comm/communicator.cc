@@ -1,0 +1,154 @@
+#include "weir/comm/communicator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/bounded.h"
+#include "comm/comm_state.h"
+#include "weir/log.h"
+
+namespace weir {
+namespace {
+
+Error refused(const CommunicatorOptions& options, ErrorCode code, const std::string& what) {
+  return {code, "communicator '" + options.name + "': " + what};
+}
+
+CommConfig config_of(const CommunicatorOptions& options) {
+  return {.name = options.name, .most_blocks = options.most_blocks};
+}
+
+// A communicator that `make` makes, within the time that was given. Where ranks come too late, what
+// they make is ended.
+Result<CommHandle> made_in_time(const CommunicatorOptions& options, Nccl& nccl,
+                                std::function<Result<CommHandle>()> make) {
+  struct Made {
+    std::mutex mutex;
+    CommHandle handle;
+    bool late = false;
+  };
+  const auto made = std::make_shared<Made>();
+  const std::optional<Status> status =
+      bounded(options.patience, [made, &nccl, make = std::move(make)]() -> Status {
+        Result<CommHandle> handle = make();
+        if (!handle) return std::move(handle).error();
+        const std::lock_guard lock(made->mutex);
+        made->handle = *handle;
+        if (made->late && handle->value != 0) return nccl.abort(*handle);
+        return {};
+      });
+  const std::lock_guard lock(made->mutex);
+  if (!status) {
+    made->late = true;
+    return refused(options, ErrorCode::device,
+                   "not all ranks came in time: see that all were started, with the same number of "
+                   "ranks and the same address of rank 0");
+  }
+  if (!*status) return refused(options, status->error().code(), status->error().message());
+  return made->handle;
+}
+
+}  // namespace
+
+Communicator::Communicator(std::shared_ptr<CommState> state) : state_(std::move(state)) {}
+Communicator::Communicator(Communicator&&) noexcept = default;
+
+Communicator& Communicator::operator=(Communicator&& other) noexcept {
+  if (this != &other) {
+    const Communicator old = std::move(*this);
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+
+Communicator::~Communicator() {
+  if (state_ == nullptr) return;
+  if (const Status closed = close(); !closed) log(LogLevel::error, closed.error().message());
+}
+
+Result<Communicator> Communicator::create(CommPlace place, const UniqueId& id, int ranks, int rank,
+                                          const CommunicatorOptions& options) {
+  if (ranks < 1 || rank < 0 || rank >= ranks) {
+    return refused(options, ErrorCode::invalid_argument,
+                   "there is no rank " + std::to_string(rank) + " of " + std::to_string(ranks) +
+                       ": ranks count from 0");
+  }
+  Result<CommHandle> handle =
+      made_in_time(options, place.nccl, [=, nccl = &place.nccl, config = config_of(options)] {
+        return nccl->init(id, ranks, rank, config);
+      });
+  if (!handle) return std::move(handle).error();
+  return Communicator(std::make_shared<CommState>(place, *handle, ranks, rank, options));
+}
+
+int Communicator::rank() const { return state_->rank; }
+int Communicator::ranks() const { return state_->ranks; }
+const std::string& Communicator::name() const { return state_->options.name; }
+Status Communicator::prepare() { return state_->prepare(); }
+bool Communicator::prepared() const { return state_->prepared; }
+Status Communicator::status() const { return state_->status(); }
+Status Communicator::poll() { return state_->poll(); }
+Status Communicator::close() { return state_->close(); }
+
+void Communicator::abort(const std::string& why) {
+  state_->fail({ErrorCode::device, "aborted: " + why});
+}
+
+Result<Graph> Communicator::end_capture(CaptureScope& capture) {
+  const std::uint64_t id = capture.id();
+  Result<Graph> graph = capture.end();
+  Status agreed = state_->agree(id, graph ? Status{} : Status(graph.error()));
+  if (!agreed) return std::move(agreed).error();
+  return graph;
+}
+
+Status Communicator::launch(Graph& graph, Stream stream) {
+  if (Status works = status(); !works) return works;
+  if (Status launched = graph.launch(stream); !launched) return launched;
+  return state_->launched(stream);
+}
+
+Result<std::optional<Communicator>> Communicator::split(int color, int key,
+                                                        CommunicatorOptions options) {
+  if (Status works = status(); !works) return std::move(works).error();
+  CommState& parent = *state_;
+  Nccl& nccl = parent.place.nccl;
+  Result<CommHandle> handle =
+      made_in_time(options, nccl, [=, &nccl, from = parent.handle, config = config_of(options)] {
+        return nccl.split(from, color, key, config);
+      });
+  if (!handle) return std::move(handle).error();
+  if (handle->value == 0) return std::optional<Communicator>();
+  const Result<int> size = nccl.size(*handle), rank = nccl.rank(*handle);
+  if (!size || !rank) return size ? rank.error() : size.error();
+  return std::optional(Communicator(
+      std::make_shared<CommState>(parent.place, *handle, *size, *rank, std::move(options))));
+}
+
+Result<Communicator> Communicator::shrink(std::span<const int> excluded,
+                                          CommunicatorOptions options) {
+  CommState& parent = *state_;
+  std::vector<int> gone(excluded.begin(), excluded.end());
+  std::sort(gone.begin(), gone.end());
+  gone.erase(std::unique(gone.begin(), gone.end()), gone.end());
+  for (const int each : gone) {
+    if (each >= 0 && each < parent.ranks && each != parent.rank) continue;
+    return parent.error(ErrorCode::invalid_argument,
+                        "shrink: rank " + std::to_string(each) +
+                            (each == parent.rank ? " calls, and so can't be excluded"
+                                                 : " can't be excluded: there is none"));
+  }
+  Nccl& nccl = parent.place.nccl;
+  const bool failed = !parent.status();
+  Result<CommHandle> handle =
+      made_in_time(options, nccl, [=, &nccl, from = parent.handle, config = config_of(options)] {
+        return nccl.shrink(from, gone, failed, config);
+      });
+  if (!handle) return std::move(handle).error();
+  const Result<int> size = nccl.size(*handle), rank = nccl.rank(*handle);
+  if (!size || !rank) return size ? rank.error() : size.error();
+  return Communicator(
+      std::make_shared<CommState>(parent.place, *handle, *size, *rank, std::move(options)));
+}
+
+}  // namespace weir

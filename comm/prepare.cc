@@ -1,0 +1,133 @@
+// What makes every operation capturable, and agreement between ranks.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "comm/comm_state.h"
+
+namespace weir {
+namespace {
+
+// Large enough for NCCL to choose rings and its simple protocol, for where size decides.
+constexpr std::uint64_t kLarge = std::uint64_t{32} << 20;
+
+// What a rank says of a capture.
+struct Said {
+  std::uint64_t good = 0;
+  std::uint64_t operations = 0;
+  std::uint64_t digest = 0;
+  char why[232] = {};
+};
+
+Said heard(const std::vector<std::byte>& bytes) {
+  Said said;
+  if (bytes.size() == sizeof said) std::memcpy(&said, bytes.data(), sizeof said);
+  said.why[sizeof said.why - 1] = '\0';
+  return said;
+}
+
+}  // namespace
+
+Status CommState::prepare() {
+  const std::lock_guard calls(calls_);
+  if (Status works = status(); !works) return works;
+  if (prepared) return {};
+  Result<Lane*> lane = lanes_.eager();
+  if (!lane) return std::move(lane).error();
+  eager_ = (*lane)->stream;
+  has_lane_.store(true, std::memory_order_release);
+  if (Status connected = connect(**lane); !connected) {
+    fail(connected.error());
+    return error(connected.error().code(), connected.error().message());
+  }
+  CommConfig config{.name = options.name + " control", .most_blocks = 1};
+  Result<CommHandle> control = place.nccl.split(handle, 0, rank, config);
+  if (!control) return std::move(control).error();
+  {
+    const std::lock_guard lock(state_mutex_);
+    control_ = *control;
+  }
+  const std::byte hello{1};
+  if (auto said = exchange({&hello, 1}); !said) return std::move(said).error();
+  prepared = true;
+  return {};
+}
+
+// One operation of each kind, eagerly.
+Status CommState::connect(Lane& lane) {
+  const std::uint64_t count = place.nccl.connects_at_once() ? 1 : kLarge / 4;
+  const Bytes bytes{4 * count * static_cast<std::uint64_t>(ranks)};
+  Result<void*> memory = place.heap.allocate(bytes * 2, lane.stream);
+  if (!memory) return std::move(memory).error();
+  auto* const from = static_cast<std::byte*>(*memory);
+  std::byte* const into = from + bytes.count;
+  Status first;
+  for (int kind = 0; kind < kOperationKinds && first; ++kind) {
+    Operation operation{.kind = static_cast<OperationKind>(kind),
+                        .send = from,
+                        .receive = into,
+                        .count = count,
+                        .type = DataType::int32};
+    if (operation.kind == OperationKind::send) break;
+    first = enqueue({&operation, 1}, lane.stream);
+  }
+  std::vector<Operation> pairs;
+  for (int peer = 0; peer < ranks; ++peer) {
+    pairs.push_back({.kind = OperationKind::send, .send = from, .count = 1, .peer = peer});
+    pairs.push_back({.kind = OperationKind::receive,
+                     .receive = into + 4 * static_cast<std::uint64_t>(peer),
+                     .count = 1,
+                     .peer = peer});
+  }
+  if (first) first = enqueue(pairs, lane.stream);
+  Status finished = finish(lane.stream);
+  if (first) first = std::move(finished);
+  Status freed = place.heap.deallocate(*memory);
+  return first ? std::move(freed) : std::move(first);
+}
+
+Result<std::vector<std::vector<std::byte>>> CommState::exchange(std::span<const std::byte> mine) {
+  auto said = place.nccl.exchange(control_, mine, options.patience);
+  if (!said) return error(said.error().code(), said.error().message());
+  return said;
+}
+
+Status CommState::agree(std::uint64_t capture, const Status& mine) {
+  const std::lock_guard calls(calls_);
+  if (Status works = status(); !works) return works;
+  if (!prepared) {
+    return error(
+        ErrorCode::invalid_argument,
+        "ranks agree on captures of a communicator that is prepared: call prepare() first");
+  }
+  Said said{.good = mine ? 1U : 0U};
+  if (const Lane* const lane = lanes_.find(capture)) {
+    said.operations = lane->operations;
+    said.digest = lane->digest;
+  }
+  if (!mine) {
+    const std::string& why = mine.error().message();
+    std::memcpy(said.why, why.data(), std::min(why.size(), sizeof said.why - 1));
+  }
+  const auto all = exchange({reinterpret_cast<const std::byte*>(&said), sizeof said});
+  if (!all) return all.error();
+  for (std::size_t other = 0; other < all->size(); ++other) {
+    const Said theirs = heard((*all)[other]);
+    if (theirs.good == 0) {
+      return error(ErrorCode::capture, "the capture failed on rank " + std::to_string(other) +
+                                           ", so no rank may launch its graph: " + theirs.why);
+    }
+    const Said first = heard(all->front());
+    if (theirs.operations != first.operations || theirs.digest != first.digest) {
+      return error(ErrorCode::capture,
+                   "rank " + std::to_string(other) + " captured other operations (" +
+                       std::to_string(theirs.operations) + ") than rank 0 (" +
+                       std::to_string(first.operations) +
+                       "), and the graphs would wait for each other for ever: capture the same on "
+                       "every rank");
+    }
+  }
+  return {};
+}
+
+}  // namespace weir

@@ -1,0 +1,160 @@
+// One way through: the caller's stream is waited for, NCCL is asked, the blocks are fenced.
+#include <algorithm>
+#include <utility>
+
+#include "comm/comm_state.h"
+
+namespace weir {
+namespace {
+
+// FNV-1a (Fowler, Noll, Vo) over what ranks must have in common.
+std::uint64_t digest(std::uint64_t before, const std::string& text) {
+  constexpr std::uint64_t kPrime = 1099511628211U;
+  std::uint64_t hash = before ^ 14695981039346656037U;
+  for (const char each : text) hash = (hash ^ static_cast<unsigned char>(each)) * kPrime;
+  return hash;
+}
+
+// Sends and receives differ from rank to rank, by their nature: of them ranks compare nothing.
+bool is_common(const Operation& operation) {
+  return operation.kind != OperationKind::send && operation.kind != OperationKind::receive;
+}
+
+}  // namespace
+
+Result<CommState::Queued> CommState::run(std::span<const Operation> group, Stream stream) {
+  for (const Operation& operation : group) {
+    if (Status good = operation.check(ranks, rank); !good) {
+      return error(good.error().code(), good.error().message());
+    }
+  }
+  const std::lock_guard calls(calls_);
+  if (Status works = status(); !works) return std::move(works).error();
+  const Result<CaptureInfo> info = place.device.capture_info(stream);
+  if (!info) return info.error();
+  if (info->status == CaptureInfo::Status::none) return run_eager(group, stream);
+  const std::string what = group.front().describe(ranks) + " on stream " +
+                           std::to_string(stream.id) + ", which is being captured";
+  if (info->status == CaptureInfo::Status::invalidated) {
+    return error(ErrorCode::capture, what + ": the capture was broken by an earlier call");
+  }
+  if (!prepared) {
+    return error(ErrorCode::capture,
+                 what +
+                     ": it is not prepared, and connecting now would break the capture, which "
+                     "is whole still: call prepare() on every rank before the capture begins");
+  }
+  return run_captured(group, stream, info->id);
+}
+
+Result<CommState::Queued> CommState::run_eager(std::span<const Operation> group, Stream stream) {
+  Result<Lane*> lane = lanes_.eager();
+  if (!lane) return std::move(lane).error();
+  if (!has_lane_) {
+    eager_ = (*lane)->stream;
+    has_lane_.store(true, std::memory_order_release);
+  }
+  const std::vector<void*> blocks = blocks_of(group);
+  const Result<Fence> ready = place.heap.take_fence({}, stream);
+  if (!ready) return ready.error();
+  if (Status waits = place.heap.wait(eager_, *ready); !waits) return std::move(waits).error();
+  const Status queued = enqueue(group, eager_);
+  for (const Operation& operation : group) watch_.queued(operation);
+  // Whatever came of it, a part of the group may run: the blocks are fenced.
+  const Result<Fence> done = place.heap.take_fence(blocks, eager_);
+  if (!queued || !done) {
+    const Error& why = queued ? done.error() : queued.error();
+    fail(why);
+    return error(why.code(), why.message());
+  }
+  return Queued{.fence = *done, .lane = eager_, .done = {}};
+}
+
+Result<CommState::Queued> CommState::run_captured(std::span<const Operation> group, Stream stream,
+                                                  std::uint64_t id) {
+  Result<Lane*> joined = join_capture(stream, id);
+  if (!joined) return std::move(joined).error();
+  Lane& lane = **joined;
+  Status queued = enqueue(group, lane.stream);
+  if (!queued) {
+    fail(queued.error());
+    return error(queued.error().code(), queued.error().message());
+  }
+  for (const Operation& operation : group) {
+    ++lane.operations;
+    if (is_common(operation)) lane.digest = digest(lane.digest, operation.describe(ranks));
+  }
+  if (Status fenced = place.heap.fence(blocks_of(group), lane.stream); !fenced) {
+    return error(fenced.error().code(), fenced.error().message());
+  }
+  Result<EventHandle> done = lanes_.event_of(lane);
+  if (!done) return std::move(done).error();
+  if (Status recorded = place.device.record(*done, lane.stream); !recorded) {
+    return std::move(recorded).error();
+  }
+  return Queued{.fence = {}, .capture = id, .lane = lane.stream, .done = *done};
+}
+
+// The lane is part of the capture then, behind what `stream` holds.
+Result<Lane*> CommState::join_capture(Stream stream, std::uint64_t id) {
+  const bool is_new = lanes_.find(id) == nullptr;
+  Result<Lane*> lane = lanes_.of_capture(id);
+  if (!lane) return lane;
+  if (is_new) {
+    // Held by the graph: NCCL waits for it when the communicator ends.
+    ++graphs;
+    const std::shared_ptr<void> kept(nullptr,
+                                     [state = shared_from_this()](void*) { --state->graphs; });
+    if (Result<bool> seen = place.heap.attach(stream, {(*lane)->stream, kept}); !seen) {
+      (*lane)->capture = 0;
+      return error(seen.error().code(), seen.error().message());
+    }
+  }
+  Result<EventHandle> ready = lanes_.event_of(**lane);
+  if (!ready) return std::move(ready).error();
+  if (Status ordered = order(stream, (*lane)->stream, *ready); !ordered) {
+    return std::move(ordered).error();
+  }
+  return lane;
+}
+
+Status CommState::order(Stream earlier, Stream later, EventHandle event) {
+  if (Status recorded = place.device.record(event, earlier); !recorded) return recorded;
+  return place.device.wait(later, event);
+}
+
+Status CommState::enqueue(std::span<const Operation> group, Stream lane) {
+  const bool grouped = group.size() > 1;
+  Status first;
+  if (grouped) {
+    if (Status started = place.nccl.group_start(); !started) return started;
+  }
+  for (const Operation& operation : group) {
+    first = place.nccl.enqueue(handle, operation, lane);
+    if (!first) break;
+  }
+  if (grouped) {  // a group that was begun is ended, whatever happened
+    Status ended = place.nccl.group_end();
+    if (first) first = std::move(ended);
+  }
+  return first;
+}
+
+// Those of the heap, each once. Pointers may be into the middle of blocks.
+std::vector<void*> CommState::blocks_of(std::span<const Operation> group) const {
+  std::vector<void*> blocks;
+  const auto add = [&](const void* pointer, Bytes bytes) {
+    if (bytes == 0_B) return;
+    const std::optional<BlockInfo> block = place.heap.find(pointer);
+    if (!block) return;
+    void* const start = block->address.pointer();
+    if (std::find(blocks.begin(), blocks.end(), start) == blocks.end()) blocks.push_back(start);
+  };
+  for (const Operation& operation : group) {
+    add(operation.send, operation.reads(ranks, rank));
+    add(operation.receive, operation.writes(ranks, rank));
+  }
+  return blocks;
+}
+
+}  // namespace weir

@@ -1,0 +1,97 @@
+#include "comm/watch.h"
+
+#include <utility>
+
+namespace weir {
+namespace {
+
+std::string seconds(Nanoseconds time) {
+  const std::int64_t tenths = time.count / 100'000'000;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+constexpr const char* kRemedy =
+    ". Another rank has not come to it, asks for something else, or is gone: look at their logs. "
+    "If "
+    "it is only slow, raise CommunicatorOptions::timeout";
+
+}  // namespace
+
+Watch::~Watch() {
+  for (const Mark* const mark : {&operations_, &first_launch_, &last_launch_}) {
+    if (mark->event.value != 0) (void)device_.destroy_event(mark->event);
+  }
+}
+
+void Watch::queued(const Operation& operation) {
+  const std::lock_guard lock(mutex_);
+  latest_[queued_++ % kNamed] = operation;
+}
+
+Status Watch::launched(Stream stream) {
+  const std::lock_guard lock(mutex_);
+  ++launches_;
+  return set(first_launch_.set ? last_launch_ : first_launch_, stream, launches_);
+}
+
+Status Watch::set(Mark& mark, Stream stream, std::uint64_t count) {
+  if (mark.event.value == 0) {
+    Result<EventHandle> event = device_.create_event();
+    if (!event) return std::move(event).error();
+    mark.event = *event;
+  }
+  if (Status recorded = device_.record(mark.event, stream); !recorded) return recorded;
+  mark.count = count;
+  mark.since = device_.now();
+  mark.set = true;
+  return {};
+}
+
+bool Watch::is_late(const Mark& mark) const {
+  return timeout_ > Nanoseconds{} && device_.now() - mark.since > timeout_;
+}
+
+Status Watch::poll(std::optional<Stream> eager) {
+  const std::lock_guard lock(mutex_);
+  if (eager) {
+    if (Status status = poll_operations(*eager); !status) return status;
+  }
+  return poll_launches();
+}
+
+Status Watch::poll_operations(Stream eager) {
+  if (operations_.set) {
+    const Result<bool> done = device_.query(operations_.event);
+    if (!done) return done.error();
+    if (!*done && is_late(operations_)) {
+      const std::uint64_t number = done_ + 1;  // the first that may be it
+      std::string what = "operation " + std::to_string(number);
+      if (queued_ - done_ <= kNamed) what += ", " + latest_[done_ % kNamed].describe(ranks_) + ",";
+      return Error(ErrorCode::device, what + " or one of the " +
+                                          std::to_string(operations_.count - number) +
+                                          " after it has not ended in " +
+                                          seconds(device_.now() - operations_.since) + kRemedy);
+    }
+    if (!*done) return {};
+    done_ = operations_.count;
+    operations_.set = false;
+  }
+  return queued_ == done_ ? Status{} : set(operations_, eager, queued_);
+}
+
+Status Watch::poll_launches() {
+  if (!first_launch_.set) return {};
+  const Result<bool> done = device_.query(first_launch_.event);
+  if (!done) return done.error();
+  if (!*done && is_late(first_launch_)) {
+    return Error(ErrorCode::device, "launch " + std::to_string(first_launch_.count) +
+                                        " of a graph has not ended in " +
+                                        seconds(device_.now() - first_launch_.since) + kRemedy);
+  }
+  if (!*done) return {};
+  first_launch_.set = false;
+  std::swap(first_launch_, last_launch_);  // none: not set
+  return {};
+}
+
+}  // namespace weir

@@ -1,0 +1,245 @@
+// Eager operations: order, fences, memory.
+#include "weir/comm/collectives.h"
+
+#include "tests/comm/ranks.h"
+
+namespace weir {
+namespace {
+
+using test::expect_error;
+using test::expect_ok;
+using test::Rank;
+using testing::IsEmpty;
+
+constexpr Bytes kSize = 64_MiB;
+constexpr std::uint64_t kCount = kSize.count / 4;
+
+class EagerCollectives : public test::CommRanks {
+ protected:
+  static Result<Work> sum(Rank& rank, void* block, Bytes bytes = kSize) {
+    return Collectives(*rank.comm)
+        .all_reduce(block, block, bytes.count / 4, DataType::float32, {}, rank.compute);
+  }
+};
+
+TEST_F(EagerCollectives, ComeAfterTheWorkBeforeThemAndBeforeWhoeverWaits) {
+  create();
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    rank.write(rank.compute, block, kSize);
+    const Result<Work> work = sum(rank, block);
+    expect_ok(work);
+    EXPECT_FALSE(work->captured());
+    expect_ok(work->wait(rank.side));
+    rank.read(rank.side, block, kSize);  // a race, were the wait left out
+    expect_ok(rank.heap->fence(block, rank.side));
+    rank.free(block);
+    EXPECT_EQ(rank.device.host_waits(), 0u);
+  });
+}
+
+TEST_F(EagerCollectives, BuffersMayGoAtOnce) {
+  create();
+  on_all([](Rank& rank) {
+    for (int step = 0; step < 10; ++step) {
+      void* const block = rank.allocate(kSize, rank.compute);
+      rank.write(rank.compute, block, kSize);
+      expect_ok(sum(rank, block));
+      rank.free(block);  // the next one's write is a race, were the fence left out
+    }
+    EXPECT_EQ(rank.device.host_waits(), 0u);
+    // Two at most: one that is summed, one that is written meanwhile.
+    EXPECT_LE(rank.device.physical_peak(), kSize * 2);
+  });
+}
+
+TEST_F(EagerCollectives, ThatNobodyWaitsForAreSeenByTheChecker) {
+  create();
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    rank.write(rank.compute, block, kSize);
+    expect_ok(sum(rank, block));
+    rank.read(rank.compute, block, kSize);  // without wait()
+    EXPECT_GT(rank.device.race_count(), 0u);
+    rank.free(block);
+    // The race was asked for: begin anew, with a device that saw none.
+  });
+  on_all([](Rank& rank) { rank.comm.reset(); });
+  for (auto& rank : ranks_) {
+    rank->device.finish();
+    rank->heap.reset();
+    const int number = rank->number;
+    rank = std::make_unique<Rank>();
+    rank->number = number;
+    rank->nccl = world_.rank(number, rank->device);
+  }
+}
+
+TEST_F(EagerCollectives, UseTheWholeOfWhatTheyReadAndWrite) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    Collectives all(*rank.comm);
+    const int other = 1 - rank.number;
+    void* const one = rank.allocate(kSize, rank.compute);
+    void* const each = rank.allocate(kSize * 2, rank.compute);
+    rank.write(rank.compute, one, kSize);
+    rank.write(rank.compute, each, kSize * 2);
+    const DataType type = DataType::float32;
+    expect_ok(all.all_gather(one, each, kCount, type, rank.compute));
+    expect_ok(all.reduce_scatter(each, one, kCount, type, {ReduceOp::max}, rank.compute));
+    expect_ok(all.broadcast(one, one, kCount, type, 1, rank.compute));
+    expect_ok(all.reduce(one, one, kCount, type, Reduction::scaled_sum(0.5), 0, rank.compute));
+    expect_ok(all.all_to_all(each, each, kCount, type, rank.compute));
+    const Operation pair[] = {
+        {.kind = OperationKind::send, .send = one, .count = kCount, .peer = other},
+        {.kind = OperationKind::receive, .receive = each, .count = kCount, .peer = other}};
+    const Result<Work> last = all.run(pair, rank.compute);
+    expect_ok(last);
+    expect_ok(last->wait(rank.compute));
+    rank.write(rank.compute, one, kSize);
+    rank.write(rank.compute, each, kSize * 2);
+    rank.free(one);
+    rank.free(each);
+  });
+}
+
+TEST_F(EagerCollectives, TakePointersIntoTheMiddleOfBlocks) {
+  create();
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize * 2, rank.compute);
+    rank.write(rank.compute, block, kSize * 2);
+    auto* const mine = static_cast<std::byte*>(block) + kSize.count * rank.number;
+    const Result<Work> work =
+        Collectives(*rank.comm).all_gather(mine, block, kCount, DataType::float32, rank.compute);
+    expect_ok(work);
+    rank.free(block);
+    void* const next = rank.allocate(kSize * 2, rank.compute);
+    rank.write(rank.compute, next, kSize * 2);
+    rank.free(next);
+  });
+}
+
+TEST_F(EagerCollectives, LeaveMemoryThatIsNotTheHeapsToTheCaller) {
+  create();
+  on_all([](Rank& rank) {
+    const Address outside = *rank.nccl->allocate_segment(2_MiB);
+    const Result<Work> work = Collectives(*rank.comm)
+                                  .all_reduce(outside.pointer(), outside.pointer(), 100,
+                                              DataType::int32, {}, rank.compute);
+    expect_ok(work);
+    rank.device.finish();
+    expect_ok(rank.nccl->free_segment(outside));
+  });
+}
+
+TEST_F(EagerCollectives, OfNothingAreFine) {
+  create();
+  on_all([](Rank& rank) {
+    Collectives all(*rank.comm);
+    expect_ok(all.all_reduce(nullptr, nullptr, 0, DataType::int8, {}, rank.compute));
+    const Result<Work> nothing = all.run(std::span<const Operation>(), rank.compute);
+    expect_ok(nothing);
+    expect_ok(nothing->wait(rank.side));
+  });
+}
+
+TEST_F(EagerCollectives, ThatCannotBeAreNamedAndNothingIsQueued) {
+  create();
+  Rank& rank = *ranks_[0];
+  Collectives all(*rank.comm);
+  expect_error(all.broadcast(&rank, &rank, 1, DataType::int8, 2, rank.compute),
+               ErrorCode::invalid_argument,
+               "communicator 'world', rank 0 of 2: broadcast of 1 B of int8, root 2: there is no "
+               "rank 2");
+  expect_error(all.all_reduce(nullptr, &rank, 1, DataType::int8, {}, rank.compute),
+               ErrorCode::invalid_argument, "send from is null");
+  EXPECT_EQ(world_.operations(0), 0u);
+  expect_ok(rank.comm->status());
+}
+
+TEST_F(EagerCollectives, ThatNcclRefusesEndTheCommunicatorAndMemoryIsWhole) {
+  create();
+  Rank& rank = *ranks_[0];
+  world_.fail(0, NcclCall::enqueue, 1);
+  void* const block = rank.allocate(kSize, rank.compute);
+  expect_error(sum(rank, block), ErrorCode::device, "made to fail");
+  expect_error(sum(rank, block), ErrorCode::device, "made to fail");  // what ended it
+  expect_error(rank.comm->status(), ErrorCode::device, "rank 0 of 2");
+  rank.free(block);
+  EXPECT_THAT(rank.heap->validate(), IsEmpty());
+}
+
+TEST_F(EagerCollectives, FailingInTheMiddleOfAGroupFenceItsBlocks) {
+  create();
+  prepare();
+  Rank& rank = *ranks_[0];
+  world_.fail(0, NcclCall::group_end, 1);
+  void* const block = rank.allocate(kSize, rank.compute);
+  const Operation pair[] = {
+      {.kind = OperationKind::send, .send = block, .count = kCount, .peer = 1},
+      {.kind = OperationKind::receive, .receive = block, .count = kCount, .peer = 1}};
+  expect_error(Collectives(*rank.comm).run(pair, rank.compute), ErrorCode::device, "made to fail");
+  rank.free(block);
+  const std::uint64_t waits = rank.device.calls(DeviceCall::wait);
+  void* const next = rank.allocate(kSize, rank.compute);
+  EXPECT_GT(rank.device.calls(DeviceCall::wait), waits) << "a part of the group might run";
+  rank.free(next);
+}
+
+TEST_F(EagerCollectives, CostTwoRecordsAndOneWait) {
+  create();
+  Rank& rank = *ranks_[0];
+  void* const block = rank.allocate(kSize, rank.compute);
+  expect_ok(sum(rank, block));
+  const std::uint64_t records = rank.device.calls(DeviceCall::record);
+  const std::uint64_t waits = rank.device.calls(DeviceCall::wait);
+  const std::uint64_t events = rank.device.calls(DeviceCall::create_event);
+  for (int i = 0; i < 100; ++i) expect_ok(sum(rank, block));
+  EXPECT_EQ(rank.device.calls(DeviceCall::record), records + 200);
+  EXPECT_EQ(rank.device.calls(DeviceCall::wait), waits + 100);
+  EXPECT_LE(rank.device.calls(DeviceCall::create_event), events + 200);
+  EXPECT_EQ(rank.device.calls(DeviceCall::query), 0u);
+  EXPECT_EQ(rank.device.host_waits(), 0u);
+  may_differ_ = true;
+  rank.free(block);
+}
+
+TEST_F(EagerCollectives, AreToldApartWhereRanksAskForDifferentOnes) {
+  create();
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    expect_ok(sum(rank, block, rank.number == 0 ? kSize : 1_MiB));
+    rank.free(block);
+  });
+  EXPECT_THAT(world_.mismatches(), testing::SizeIs(1));
+  may_differ_ = true;
+}
+
+class Threads : public EagerCollectives {};
+
+TEST_F(Threads, OfOneRankMayAllCallAndMemoryStaysWhole) {
+  create();
+  may_differ_ = true;  // in whatever order
+  on_all([](Rank& rank) {
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 4; ++thread) {
+      threads.emplace_back([&rank] {
+        const Stream mine = rank.device.new_stream();
+        for (int step = 0; step < 50; ++step) {
+          void* const block = rank.allocate(1_MiB, mine);
+          rank.write(mine, block, 1_MiB, 1_us);
+          const Result<Work> work =
+              Collectives(*rank.comm).all_reduce(block, block, 100, DataType::float32, {}, mine);
+          expect_ok(work);
+          if (step % 3 == 0) expect_ok(work->wait(mine));
+          rank.free(block);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,123 @@
+// Ranks of one process, each with a simulated device, a heap and a thread, for tests of the
+// communication layer. Every test ends with everything closed: heaps are sound, no race was seen,
+// ranks asked for the same, and nothing is left.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "weir/comm/collectives.h"
+#include "weir/comm/communicator.h"
+#include "weir/comm/sim_nccl.h"
+#include "weir/device_heap.h"
+#include "weir/graph_pool.h"
+#include "weir/sim_device.h"
+
+namespace weir::test {
+
+template <class Outcome>
+void expect_ok(const Outcome& outcome) {
+  EXPECT_TRUE(outcome.ok()) << (outcome.ok() ? "" : outcome.error().message());
+}
+template <class Outcome>
+void expect_error(const Outcome& outcome, ErrorCode code, const std::string& says) {
+  ASSERT_FALSE(outcome.ok());
+  EXPECT_EQ(outcome.error().code(), code) << outcome.error().message();
+  EXPECT_THAT(outcome.error().message(), testing::HasSubstr(says));
+}
+
+struct Rank {
+  int number = 0;
+  SimDevice device;
+  Stream compute = device.new_stream(), side = device.new_stream();
+  std::unique_ptr<DeviceHeap> heap = std::make_unique<DeviceHeap>(device);
+  std::unique_ptr<Nccl> nccl;
+  std::optional<Communicator> comm;
+
+  CommPlace place() { return {*nccl, device, *heap}; }
+  void* allocate(Bytes bytes, Stream stream) {
+    Result<void*> block = heap->allocate(bytes, stream);
+    expect_ok(block);
+    return block.ok() ? *block : nullptr;
+  }
+  void free(void* block) { expect_ok(heap->deallocate(block)); }
+  void write(Stream stream, void* block, Bytes bytes, Nanoseconds time = 100_us) {
+    expect_ok(device.launch(stream, Writes(block, bytes), time));
+  }
+  void read(Stream stream, void* block, Bytes bytes, Nanoseconds time = 100_us) {
+    expect_ok(device.launch(stream, Reads(block, bytes), time));
+  }
+};
+
+class CommRanks : public testing::Test {
+ protected:
+  explicit CommRanks(int ranks = 2, SimWorldOptions options = {})
+      : world_([&] {
+          options.ranks = ranks;
+          return options;
+        }()) {
+    for (int number = 0; number < ranks; ++number) {
+      ranks_.push_back(std::make_unique<Rank>());
+      ranks_.back()->number = number;
+      ranks_.back()->nccl = world_.rank(number, ranks_.back()->device);
+    }
+  }
+
+  // A communicator of all, that looks for errors when it is polled, and knows no patience to speak
+  // of.
+  void create(CommunicatorOptions options = {}) {
+    options.watch_every = {};
+    options.patience = Nanoseconds{2'000'000'000};
+    const UniqueId id = *ranks_.front()->nccl->unique_id();
+    on_all([&](Rank& rank) {
+      Result<Communicator> made = Communicator::create(
+          rank.place(), id, static_cast<int>(ranks_.size()), rank.number, options);
+      expect_ok(made);
+      if (made) rank.comm = *std::move(made);
+    });
+  }
+  void prepare() {
+    on_all([](Rank& rank) { expect_ok(rank.comm->prepare()); });
+  }
+  // In a thread for each rank.
+  void on_all(const std::function<void(Rank&)>& work) {
+    std::vector<std::thread> threads;
+    for (const auto& rank : ranks_) threads.emplace_back([&work, &rank] { work(*rank); });
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  void TearDown() override {
+    on_all([](Rank& rank) { rank.comm.reset(); });
+    for (const auto& rank : ranks_) {
+      EXPECT_THAT(rank->heap->validate(), testing::IsEmpty());
+      EXPECT_EQ(rank->heap->statistics().live_blocks.current, 0u);
+      EXPECT_EQ(rank->device.race_count(), 0u);
+      for (const Race& race : rank->device.races()) ADD_FAILURE() << race.describe();
+      rank->device.finish();
+      rank->heap.reset();
+      rank->nccl.reset();
+      EXPECT_EQ(rank->device.live_events(), 0u);
+      EXPECT_EQ(rank->device.live_graphs(), 0u);
+      EXPECT_EQ(rank->device.physical_bytes(), 0_B);
+    }
+    EXPECT_TRUE(may_differ_ || world_.mismatches().empty()) << world_.mismatches().front();
+    EXPECT_EQ(world_.live_communicators(), 0u);
+    EXPECT_EQ(world_.live_streams(), 0u);
+    EXPECT_EQ(world_.live_segments(), 0u);
+    EXPECT_EQ(world_.live_registrations(), 0u);
+  }
+
+  SimWorld world_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  bool may_differ_ = false;
+};
+
+}  // namespace weir::test
