@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <random>
 #include <string>
@@ -284,6 +285,27 @@ TEST_F(TimelinesTest, ThreadsMayDoEverythingAtOnce) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_THAT(timelines_.validate(), IsEmpty());
   EXPECT_THAT(TestAccess::retired(timelines_), IsEmpty());
+}
+
+// Once its work is complete, the clock of who waited for a fence may forget it.
+TEST_F(TimelinesTest, ASatisfiedFenceStaysSoWhileItIsForgotten) {
+  for (int round = 0; round < 100; ++round) {
+    work(sa_, 1_us);
+    const Fence fence = *timelines_.record(a_);
+    EXPECT_TRUE(timelines_.wait(b_, fence).ok());
+    std::atomic<bool> forgotten = false;
+    std::thread forgets([&] {
+      EXPECT_TRUE(timelines_.host_wait(set_of({fence})).ok());
+      const Stream brief = device_.new_stream();  // a clock forgets when it hears of another
+      const TimelineId own = timelines_.of(brief);
+      EXPECT_TRUE(device_.launch(brief, 1_us).ok());
+      EXPECT_TRUE(timelines_.wait(b_, *timelines_.record(own)).ok());
+      EXPECT_TRUE(timelines_.retire(own).ok());
+      forgotten = true;
+    });
+    while (!forgotten) ASSERT_TRUE(timelines_.satisfied(fence, b_)) << "round " << round;
+    forgets.join();
+  }
 }
 
 TEST_F(TimelinesTest, CompletionIsAskedForOnceAndThenKnown) {
