@@ -1,0 +1,354 @@
+// Operations inside captures: the first of their kind, forked and joined, in graphs that run.
+#include "tests/comm/ranks.h"
+
+namespace weir {
+namespace {
+
+using test::expect_error;
+using test::expect_ok;
+using test::Rank;
+using testing::HasSubstr;
+
+constexpr Bytes kSize = 4_MiB;
+constexpr std::uint64_t kCount = kSize.count / 4;
+
+class CapturedCollectives : public test::CommRanks {
+ protected:
+  CapturedCollectives() = default;
+  explicit CapturedCollectives(SimWorldOptions options) : CommRanks(2, options) {}
+
+  static CaptureScope begin(Rank& rank, GraphPool& pool, CaptureMode mode = CaptureMode::global) {
+    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute, mode);
+    expect_ok(capture);
+    return *std::move(capture);
+  }
+  static Result<Work> sum(Rank& rank, void* block, Stream stream) {
+    return Collectives(*rank.comm).all_reduce(block, block, kCount, DataType::float32, {}, stream);
+  }
+  static std::uint64_t wrong_reads(Rank& rank, const Graph& graph) {
+    std::uint64_t wrong = 0;
+    for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+      wrong += rank.device.replay_in_random_order(graph.graph(), seed);
+    }
+    return wrong;
+  }
+};
+
+class EveryMode : public CapturedCollectives, public testing::WithParamInterface<CaptureMode> {};
+
+TEST_P(EveryMode, TheFirstOperationEverIsCapturedAndRuns) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool, GetParam());
+    void* const block = rank.allocate(kSize, rank.compute);
+    rank.write(rank.compute, block, kSize);
+    const Result<Work> work = sum(rank, block, rank.compute);
+    expect_ok(work);
+    EXPECT_TRUE(work->captured());
+    expect_ok(work->wait(rank.compute));
+    rank.read(rank.compute, block, kSize);
+    rank.free(block);
+    Result<Graph> graph = rank.comm->end_capture(capture);
+    expect_ok(graph);
+    EXPECT_EQ(wrong_reads(rank, *graph), 0u);
+    for (int launch = 0; launch < 3; ++launch) expect_ok(rank.comm->launch(*graph, rank.compute));
+    rank.device.finish();
+  });
+  EXPECT_EQ(world_.refused_in_captures(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Captures, EveryMode,
+                         testing::Values(CaptureMode::global, CaptureMode::thread_local_,
+                                         CaptureMode::relaxed));
+
+TEST_F(CapturedCollectives, OfEveryKindNeedNoWarmUp) {
+  create();
+  prepare();
+  const std::uint64_t connected = world_.lazy_connections();
+  on_all([](Rank& rank) {
+    for (int kind = 0; kind < kOperationKinds; ++kind) {
+      GraphPool pool(*rank.heap);
+      CaptureScope capture = begin(rank, pool);
+      void* const block = rank.allocate(kSize * 2, rank.compute);
+      rank.write(rank.compute, block, kSize * 2);
+      Operation operation{.kind = static_cast<OperationKind>(kind),
+                          .send = block,
+                          .receive = block,
+                          .count = kCount};
+      // A send has a receive on the other side.
+      if (operation.kind == OperationKind::send || operation.kind == OperationKind::receive) {
+        const bool sends = (operation.kind == OperationKind::send) == (rank.number == 0);
+        operation.kind = sends ? OperationKind::send : OperationKind::receive;
+        operation.peer = 1 - rank.number;
+      }
+      expect_ok(Collectives(*rank.comm).run(operation, rank.compute));
+      rank.free(block);
+      Result<Graph> graph = rank.comm->end_capture(capture);  // joined, though nobody waited
+      expect_ok(graph);
+      expect_ok(rank.comm->launch(*graph, rank.compute));
+      rank.device.finish();
+    }
+  });
+  EXPECT_EQ(world_.lazy_connections(), connected);
+  EXPECT_EQ(world_.refused_in_captures(), 0u);
+}
+
+TEST_F(CapturedCollectives, OfACommunicatorThatIsNotPreparedAreRefusedAndTheCaptureGoesOn) {
+  create();
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    void* const block = rank.allocate(kSize, rank.compute);
+    expect_error(sum(rank, block, rank.compute), ErrorCode::capture,
+                 "call prepare() on every rank before the capture begins");
+    rank.write(rank.compute, block, kSize);
+    rank.free(block);
+    Result<Graph> graph = capture.end();
+    expect_ok(graph);
+    expect_ok(graph->launch(rank.compute));
+    rank.device.finish();
+    expect_ok(rank.comm->status());
+  });
+}
+
+class NotConnected : public CapturedCollectives {
+ protected:
+  NotConnected() : CapturedCollectives({.connects_at_once = false}) {}
+};
+
+TEST_F(NotConnected, PrepareConnectsWhatNcclWouldConnectAtFirstUse) {
+  create();
+  prepare();
+  EXPECT_GT(world_.lazy_connections(), 0u);
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    void* const block = rank.allocate(kSize, rank.compute);
+    expect_ok(sum(rank, block, rank.compute));
+    rank.free(block);
+    Result<Graph> graph = rank.comm->end_capture(capture);
+    expect_ok(graph);
+  });
+  EXPECT_EQ(world_.refused_in_captures(), 0u);
+}
+
+TEST_F(CapturedCollectives, OnForkedStreamsAreJoinedAndMemoryIsSharedInOrder) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    for (int step = 0; step < 8; ++step) {
+      void* const block = rank.allocate(kSize, rank.compute);
+      rank.write(rank.compute, block, kSize);
+      const Result<Work> work = sum(rank, block, rank.compute);
+      expect_ok(work);
+      // The side stream joins the capture by waiting.
+      expect_ok(work->wait(rank.side));
+      rank.read(rank.side, block, kSize);
+      expect_ok(rank.heap->fence(block, rank.side));
+      rank.free(block);
+    }
+    const EventHandle end = *rank.device.create_event();
+    expect_ok(rank.device.record(end, rank.side));
+    expect_ok(rank.device.wait(rank.compute, end));
+    Result<Graph> graph = rank.comm->end_capture(capture);
+    expect_ok(graph);
+    expect_ok(rank.device.destroy_event(end));
+    EXPECT_EQ(wrong_reads(rank, *graph), 0u);
+    EXPECT_LE(pool.statistics().reserved_bytes, kSize * 2);
+    expect_ok(rank.comm->launch(*graph, rank.compute));
+    rank.device.finish();
+  });
+}
+
+TEST_F(CapturedCollectives, AndEagerOnesAndSeveralGraphsMayAlternate) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    std::vector<Graph> graphs;
+    void* const eager = rank.allocate(kSize, rank.compute);
+    for (int number = 0; number < 3; ++number) {
+      CaptureScope capture = begin(rank, pool);
+      void* const block = rank.allocate(kSize, rank.compute);
+      expect_ok(sum(rank, block, rank.compute));
+      rank.free(block);
+      Result<Graph> graph = rank.comm->end_capture(capture);
+      expect_ok(graph);
+      graphs.push_back(*std::move(graph));
+      for (Graph& each : graphs) {
+        expect_ok(rank.comm->launch(each, rank.compute));
+        const Result<Work> work = sum(rank, eager, rank.compute);
+        expect_ok(work);
+        expect_ok(work->wait(rank.compute));
+      }
+    }
+    rank.free(eager);
+    rank.device.finish();
+  });
+}
+
+TEST_F(CapturedCollectives, TakeEagerBlocksWhoseFreeWaitsForTheEnd) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    void* const parameters = rank.allocate(kSize, rank.compute);
+    rank.write(rank.compute, parameters, kSize);
+    rank.device.finish();
+    CaptureScope capture = begin(rank, pool);
+    expect_ok(sum(rank, parameters, rank.compute));
+    Result<Graph> graph = rank.comm->end_capture(capture);
+    expect_ok(graph);
+    expect_ok(rank.comm->launch(*graph, rank.compute));
+    rank.device.finish();
+    rank.free(parameters);
+  });
+}
+
+TEST_F(CapturedCollectives, WorksMayNotBeWaitedForFromElsewhere) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap), other_pool(*rank.heap);
+    void* const eager = rank.allocate(kSize, rank.side);
+    const Result<Work> before = sum(rank, eager, rank.side);
+    expect_ok(before);
+    Work captured;
+    {
+      CaptureScope capture = begin(rank, pool);
+      expect_error(before->wait(rank.compute), ErrorCode::capture,
+                   "wait before the capture begins");
+      void* const block = rank.allocate(kSize, rank.compute);
+      captured = *sum(rank, block, rank.compute);
+      Result<CaptureScope> other = CaptureScope::begin(other_pool, rank.side);
+      expect_ok(other);
+      expect_error(captured.wait(rank.side), ErrorCode::capture, "another graph");
+      expect_ok(other->end());
+      rank.free(block);
+      Result<Graph> graph = rank.comm->end_capture(capture);  // neither is broken
+      expect_ok(graph);
+    }
+    expect_error(captured.wait(rank.side), ErrorCode::capture, "is over");
+    rank.free(eager);
+  });
+}
+
+TEST_F(CapturedCollectives, InACaptureThatNoPoolServesAreRefusedAndItGoesOn) {
+  create();
+  prepare();
+  Rank& rank = *ranks_[0];
+  void* const block = rank.allocate(kSize, rank.side);
+  ASSERT_TRUE(rank.device.begin_capture(rank.compute, CaptureMode::global).ok());
+  expect_error(sum(rank, block, rank.compute), ErrorCode::capture, "no graph pool serves");
+  rank.write(rank.compute, block, kSize);
+  const Result<GraphHandle> graph = rank.device.end_capture(rank.compute);
+  expect_ok(graph);
+  expect_ok(rank.device.destroy_graph(*graph));
+  rank.free(block);
+}
+
+TEST_F(CapturedCollectives, InACaptureThatIsBrokenSayThatItWasBrokenBefore) {
+  create();
+  prepare();
+  Rank& rank = *ranks_[0];
+  GraphPool pool(*rank.heap);
+  CaptureScope capture = begin(rank, pool);
+  void* const block = rank.allocate(kSize, rank.compute);
+  const EventHandle captured = *rank.device.create_event();
+  expect_ok(rank.device.record(captured, rank.compute));
+  EXPECT_FALSE(rank.device.query(captured).ok());  // breaks it
+  expect_error(sum(rank, block, rank.compute), ErrorCode::capture, "broken by an earlier call");
+  rank.free(block);
+  EXPECT_FALSE(capture.end().ok());
+  expect_ok(rank.comm->status());
+  expect_ok(rank.device.destroy_event(captured));
+}
+
+TEST_F(CapturedCollectives, ThatOneRankCouldNotCaptureAreLaunchedByNone) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    void* const block = rank.allocate(kSize, rank.compute);
+    expect_ok(sum(rank, block, rank.compute));
+    if (rank.number == 1) rank.device.fail(DeviceCall::instantiate, 1);
+    rank.free(block);
+    const Result<Graph> graph = rank.comm->end_capture(capture);
+    expect_error(graph, ErrorCode::capture, "the capture failed on rank 1");
+  });
+  on_all([](Rank& rank) {  // and all go on
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    void* const block = rank.allocate(kSize, rank.compute);
+    expect_ok(sum(rank, block, rank.compute));
+    rank.free(block);
+    expect_ok(rank.comm->end_capture(capture));
+  });
+}
+
+TEST_F(CapturedCollectives, ThatDifferBetweenRanksAreLaunchedByNone) {
+  create();
+  prepare();
+  may_differ_ = true;
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    void* const block = rank.allocate(kSize, rank.compute);
+    for (int i = 0; i <= rank.number; ++i) expect_ok(sum(rank, block, rank.compute));
+    rank.free(block);
+    expect_error(rank.comm->end_capture(capture), ErrorCode::capture,
+                 "rank 1 captured other operations (2) than rank 0 (1)");
+  });
+}
+
+TEST_F(CapturedCollectives, HoldTheCommunicatorUntilTheirGraphIsGone) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    void* const block = rank.allocate(kSize, rank.compute);
+    expect_ok(sum(rank, block, rank.compute));
+    rank.free(block);
+    Result<Graph> graph = rank.comm->end_capture(capture);
+    expect_ok(graph);
+    expect_error(rank.comm->close(), ErrorCode::invalid_argument, "1 graphs");
+    expect_ok(rank.comm->launch(*graph, rank.compute));  // it works as before
+    rank.device.finish();
+    *graph = Graph();
+    expect_ok(rank.comm->close());
+    expect_error(rank.comm->status(), ErrorCode::invalid_argument, "closed");
+  });
+}
+
+TEST_F(CapturedCollectives, InTenThousandCapturesLeaveNothingBehind) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    std::uint64_t events = 0;
+    Bytes memory;
+    for (int round = 0; round < 10'000; ++round) {
+      CaptureScope capture = begin(rank, pool);
+      void* const block = rank.allocate(kSize, rank.compute);
+      expect_ok(sum(rank, block, rank.compute));
+      rank.free(block);
+      expect_ok(capture.end());
+      if (round == 10) {
+        events = rank.device.live_events();
+        memory = rank.device.physical_bytes();
+      }
+    }
+    EXPECT_EQ(rank.device.live_events(), events);
+    EXPECT_EQ(rank.device.physical_bytes(), memory);
+  });
+  EXPECT_EQ(world_.live_streams(), 4u);  // an eager one and a captured one for each rank
+}
+
+}  // namespace
+}  // namespace weir

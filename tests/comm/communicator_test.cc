@@ -1,0 +1,303 @@
+// A communicator's life: how it begins, what ends it, and what is left then.
+#include "weir/comm/communicator.h"
+
+#include <chrono>
+
+#include "tests/comm/ranks.h"
+
+namespace weir {
+namespace {
+
+using test::expect_error;
+using test::expect_ok;
+using test::Rank;
+
+constexpr Bytes kSize = 4_MiB;
+constexpr std::uint64_t kCount = kSize.count / 4;
+constexpr Nanoseconds kSecond{1'000'000'000};
+
+class Communicators : public test::CommRanks {
+ protected:
+  Communicators() : CommRanks(2) {}
+  explicit Communicators(int ranks, SimWorldOptions options = {}) : CommRanks(ranks, options) {}
+
+  static Result<Work> sum(Rank& rank, void* block) {
+    return Collectives(*rank.comm)
+        .all_reduce(block, block, kCount, DataType::float32, {}, rank.compute);
+  }
+};
+
+TEST_F(Communicators, KnowTheirPlace) {
+  create({.name = "data"});
+  on_all([](Rank& rank) {
+    EXPECT_EQ(rank.comm->rank(), rank.number);
+    EXPECT_EQ(rank.comm->ranks(), 2);
+    EXPECT_EQ(rank.comm->name(), "data");
+    EXPECT_FALSE(rank.comm->prepared());
+    expect_ok(rank.comm->prepare());
+    EXPECT_TRUE(rank.comm->prepared());
+    expect_ok(rank.comm->prepare());
+    expect_ok(rank.comm->status());
+  });
+}
+
+TEST_F(Communicators, OfARankThatCannotBeAreRefused) {
+  Rank& rank = *ranks_[0];
+  for (const auto& [ranks, number] : {std::pair(0, 0), std::pair(2, 2), std::pair(2, -1)}) {
+    expect_error(Communicator::create(rank.place(), UniqueId{}, ranks, number),
+                 ErrorCode::invalid_argument, "there is no rank");
+  }
+}
+
+TEST_F(Communicators, WithoutARankAreAnErrorInTime) {
+  Rank& rank = *ranks_[0];
+  const auto begin = std::chrono::steady_clock::now();
+  expect_error(Communicator::create(rank.place(), *rank.nccl->unique_id(), 2, 0,
+                                    {.patience = Nanoseconds{200'000'000}}),
+               ErrorCode::device, "not all ranks came");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST_F(Communicators, ThatNcclCannotMakeSayWhy) {
+  Rank& rank = *ranks_[0];
+  world_.fail(0, NcclCall::init, 1);
+  expect_error(Communicator::create(rank.place(), *rank.nccl->unique_id(), 1, 0), ErrorCode::device,
+               "communicator 'world': init: made to fail");
+}
+
+TEST_F(Communicators, WhoseControlCannotBeMadeStayUnprepared) {
+  create();
+  for (int number = 0; number < 2; ++number) world_.fail(number, NcclCall::split, 1);
+  on_all([](Rank& rank) {
+    expect_error(rank.comm->prepare(), ErrorCode::device, "made to fail");
+    EXPECT_FALSE(rank.comm->prepared());
+    expect_ok(rank.comm->status());
+    expect_ok(rank.comm->prepare());
+  });
+}
+
+class FourRanks : public Communicators {
+ protected:
+  FourRanks() : Communicators(4) {}
+};
+
+TEST_F(FourRanks, SplitByColorInOrderOfKey) {
+  create();
+  on_all([](Rank& rank) {
+    // Even ranks, in reverse; odd ones; and rank 3 is in none.
+    const int color = rank.number == 3 ? -1 : rank.number % 2;
+    Result<std::optional<Communicator>> half =
+        rank.comm->split(color, -rank.number, {.name = "half", .watch_every = {}});
+    expect_ok(half);
+    EXPECT_EQ(half->has_value(), rank.number != 3);
+    if (!*half) return;
+    EXPECT_EQ((*half)->ranks(), rank.number == 1 ? 1 : 2);
+    EXPECT_EQ((*half)->rank(), rank.number == 0 ? 1 : 0);
+    expect_ok((*half)->prepare());
+    void* const block = rank.allocate(kSize, rank.compute);
+    expect_ok(
+        Collectives(**half).all_reduce(block, block, kCount, DataType::int32, {}, rank.compute));
+    rank.free(block);
+  });
+}
+
+TEST_F(FourRanks, GoOnWithoutTheOneThatIsGone) {
+  create({.timeout = kSecond});
+  world_.hang(0, 1);
+  world_.hang(1, 1);
+  world_.hang(3, 1);
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    rank.write(rank.compute, block, kSize);
+    if (rank.number != 2) {  // rank 2 is gone
+      expect_ok(sum(rank, block));
+      expect_ok(rank.comm->poll());
+      rank.device.advance(kSecond + 1_ms);
+      expect_error(rank.comm->poll(), ErrorCode::device,
+                   "operation 1, all-reduce of 4.00 MiB of float32 (sum), or one of the 0 after it "
+                   "has not ended in 1.0 s");
+      expect_error(sum(rank, block), ErrorCode::device, "has not ended");
+      const int gone[] = {2};
+      Result<Communicator> left = rank.comm->shrink(gone, {.name = "left", .watch_every = {}});
+      expect_ok(left);
+      EXPECT_EQ(left->ranks(), 3);
+      EXPECT_EQ(left->rank(), rank.number - (rank.number == 3 ? 1 : 0));
+      expect_ok(
+          Collectives(*left).all_reduce(block, block, kCount, DataType::int32, {}, rank.side));
+      const std::vector<std::string> broken = rank.heap->validate();
+      EXPECT_THAT(broken, testing::IsEmpty());
+    }
+    rank.free(block);
+  });
+}
+
+TEST_F(FourRanks, DoNotShrinkByWhoCallsOrIsNotThere) {
+  create();
+  Rank& rank = *ranks_[1];
+  for (const int gone : {1, -1, 4}) {
+    expect_error(rank.comm->shrink({&gone, 1}), ErrorCode::invalid_argument,
+                 "rank " + std::to_string(gone));
+  }
+}
+
+TEST_F(Communicators, SeeWhatNcclFoundInTheBackground) {
+  create();
+  Rank& rank = *ranks_[0];
+  expect_ok(rank.comm->poll());
+  world_.set_async_error(0, "remote process exited");
+  expect_error(rank.comm->poll(), ErrorCode::device, "remote process exited");
+  world_.set_async_error(0, "");
+  expect_error(rank.comm->status(), ErrorCode::device, "remote process exited");  // it stays ended
+}
+
+TEST_F(Communicators, AreWatchedByAThreadOfTheirOwn) {
+  const UniqueId id = *ranks_[0]->nccl->unique_id();
+  Rank& rank = *ranks_[0];
+  Result<Communicator> made =
+      Communicator::create(rank.place(), id, 1, 0, {.watch_every = Nanoseconds{1'000'000}});
+  ASSERT_TRUE(made.ok());
+  world_.set_async_error(0, "remote process exited");
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (made->status() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  expect_error(made->status(), ErrorCode::device, "remote process exited");
+}
+
+TEST_F(Communicators, WhoseOperationsEndAreNotLate) {
+  create({.timeout = kSecond});
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    for (int step = 0; step < 100; ++step) {
+      expect_ok(sum(rank, block));
+      expect_ok(rank.comm->poll());
+      rank.device.advance(Nanoseconds{kSecond.count / 2});
+    }
+    rank.free(block);
+    rank.device.advance(kSecond + kSecond);
+    expect_ok(rank.comm->poll());
+    expect_ok(rank.comm->poll());
+  });
+}
+
+TEST_F(Communicators, NameTheOperationThatHangsAmongMany) {
+  create({.timeout = kSecond});
+  world_.hang(0, 6);
+  Rank& rank = *ranks_[0];
+  may_differ_ = true;
+  void* const block = rank.allocate(kSize, rank.compute);
+  for (int i = 0; i < 5; ++i) expect_ok(sum(rank, block));
+  expect_ok(rank.comm->poll());
+  rank.device.advance(kSecond);
+  expect_ok(rank.comm->poll());  // those have ended
+  expect_ok(
+      Collectives(*rank.comm).broadcast(block, block, kCount, DataType::int8, 1, rank.compute));
+  expect_ok(sum(rank, block));
+  expect_ok(rank.comm->poll());
+  rank.device.advance(kSecond + 1_ms);
+  expect_error(rank.comm->poll(), ErrorCode::device,
+               "operation 6, broadcast of 1.00 MiB of int8, root 1, or one of the 1 after it");
+  rank.free(block);
+}
+
+TEST_F(Communicators, SeeALaunchThatHangs) {
+  create({.timeout = kSecond});
+  prepare();
+  world_.hang(0, 1);
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+    void* const block = rank.allocate(kSize, rank.compute);
+    expect_ok(sum(rank, block));
+    rank.free(block);
+    Result<Graph> graph = rank.comm->end_capture(*capture);
+    expect_ok(graph);
+    expect_ok(rank.comm->launch(*graph, rank.compute));
+    expect_ok(rank.comm->launch(*graph, rank.compute));
+    expect_ok(rank.comm->poll());
+    rank.device.advance(kSecond + 1_ms);
+    const Status found = rank.comm->poll();
+    if (rank.number == 0) {
+      expect_error(found, ErrorCode::device, "launch 1 of a graph has not ended in 1.0 s");
+      expect_error(rank.comm->launch(*graph, rank.compute), ErrorCode::device, "has not ended");
+    } else {
+      expect_ok(found);
+    }
+  });
+}
+
+TEST_F(Communicators, WatchWithoutAnyTraceInTheHeap) {
+  create();
+  Rank& rank = *ranks_[0];
+  void* const block = rank.allocate(kSize, rank.compute);
+  may_differ_ = true;
+  expect_ok(sum(rank, block));
+  expect_ok(rank.comm->poll());
+  rank.device.advance(kSecond);
+  expect_ok(rank.comm->poll());
+  rank.free(block);
+  // The watch knows that it has ended. The heap may not, or the memory that a program needs would
+  // depend on when somebody looked.
+  const std::uint64_t waits = rank.device.calls(DeviceCall::wait);
+  rank.free(rank.allocate(kSize, rank.compute));
+  EXPECT_EQ(rank.device.calls(DeviceCall::wait), waits + 1);
+}
+
+TEST_F(Communicators, MayBePolledWhileOthersCapture) {
+  create();
+  prepare();
+  Rank& rank = *ranks_[0];
+  may_differ_ = true;
+  void* const block = rank.allocate(kSize, rank.side);
+  expect_ok(
+      Collectives(*rank.comm).all_reduce(block, block, kCount, DataType::float32, {}, rank.side));
+  GraphPool pool(*rank.heap);
+  Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+  ASSERT_TRUE(capture.ok());
+  for (int i = 0; i < 100; ++i) expect_ok(rank.comm->poll());
+  expect_ok(capture->end());
+  rank.free(block);
+}
+
+TEST_F(Communicators, ThatAreAbortedSayWhyAndAreClosed) {
+  create();
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    expect_ok(sum(rank, block));
+    rank.comm->abort("the user pressed a key");
+    rank.comm->abort("again");
+    expect_error(sum(rank, block), ErrorCode::device, "aborted: the user pressed a key");
+    expect_error(rank.comm->prepare(), ErrorCode::device, "aborted");
+    expect_error(rank.comm->split(0, 0), ErrorCode::device, "aborted");
+    rank.free(block);
+    expect_ok(rank.comm->close());
+    expect_ok(rank.comm->close());
+    EXPECT_EQ(rank.heap->statistics().live_blocks.current, 0u);
+  });
+}
+
+TEST_F(Communicators, ThatNcclCannotDestroyAreSaidAndTheRestIsGone) {
+  create();
+  const std::uint64_t live = world_.live_communicators();
+  world_.fail(0, NcclCall::destroy, 1);
+  expect_error(ranks_[0]->comm->close(), ErrorCode::device, "destroy: made to fail");
+  expect_ok(ranks_[0]->comm->close());
+  EXPECT_EQ(world_.live_communicators(), live);
+  left_communicators_ = 1;
+}
+
+TEST_F(Communicators, MadeTenThousandTimesLeaveNothing) {
+  Rank& rank = *ranks_[0];
+  for (int round = 0; round < 10'000; ++round) {
+    Result<Communicator> made =
+        Communicator::create(rank.place(), *rank.nccl->unique_id(), 1, 0, {.watch_every = {}});
+    ASSERT_TRUE(made.ok());
+    void* const block = rank.allocate(kSize, rank.compute);
+    expect_ok(
+        Collectives(*made).all_reduce(block, block, kCount, DataType::int32, {}, rank.compute));
+    rank.free(block);
+  }
+  EXPECT_LT(rank.device.live_events(), 300u);
+  EXPECT_EQ(rank.device.physical_peak(), kSize);
+}
+
+}  // namespace
+}  // namespace weir
