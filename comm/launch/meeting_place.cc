@@ -82,12 +82,9 @@ Result<MeetingPlace> said_by_user(const std::string& value, std::optional<std::s
 }
 
 MeetingPlace default_file(const Environment& environment, std::string run) {
-  const auto folder = environment.get("TMPDIR");
-  return {
-      MeetBy::file,
-      fmt::format("{}/weir-meet-{}-{:016x}", folder.value_or("/tmp"), ::geteuid(), hash_of(run)),
-      fmt::format("all ranks on one host, {}", folder ? "TMPDIR" : "the temporary folder"),
-      std::move(run)};
+  const std::string folder = environment.get("TMPDIR").value_or("/tmp");
+  return {MeetBy::file, fmt::format("{}/weir-meet-{}-{:016x}", folder, ::geteuid(), hash_of(run)),
+          "all ranks are on one host", std::move(run)};
 }
 
 // Below the ports that the system hands out by itself; neighbouring jobs and steps differ.
