@@ -93,17 +93,24 @@ TEST(Meet, AtAnAddressKeepsTheUsersOwn) {
 TEST(Meet, AtAFileGivesEveryProcessTheSameId) {
   const Folder folder;
   constexpr int kRanks = 8;
+  int all_have_met[2];  // rank 0 goes on, as it would within NCCL, until the parent closes its end
+  ASSERT_EQ(::pipe(all_have_met), 0);
   std::vector<pid_t> children;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    children.push_back(start_process([&folder, rank] {
+  for (int rank = kRanks - 1; rank >= 0; --rank) {
+    children.push_back(start_process([&, rank] {
+      ::close(all_have_met[1]);
       const Launch launch = at_file(folder / "meet", rank, kRanks);
       if (rank != 0) return gets(launch, "of rank 0");
       const Result<UniqueId> id = meet_as(launch, "of rank 0", kLong);
-      std::this_thread::sleep_for(std::chrono::milliseconds(500));  // it must outlive the others
-      return id && *id == FakeNccl::id_of("of rank 0");
+      char none = 0;
+      return ::read(all_have_met[0], &none, 1) == 0 && id && *id == FakeNccl::id_of("of rank 0");
     }));
   }
-  for (const pid_t child : children) EXPECT_EQ(exit_status(child), 0);
+  for (int rank = kRanks - 1; rank >= 0; --rank) {
+    if (rank == 0) ::close(all_have_met[1]);
+    EXPECT_EQ(exit_status(children[static_cast<std::size_t>(kRanks - 1 - rank)]), 0) << rank;
+  }
+  ::close(all_have_met[0]);
   EXPECT_EQ(folder.entries(), 1U);  // no temporary file is left
 }
 
