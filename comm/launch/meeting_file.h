@@ -1,0 +1,45 @@
+// The file at which rank 0 leaves the id of a communicator for the other ranks: text, a field a
+// line, with a checksum of all of it at the end.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "weir/comm/nccl.h"
+#include "weir/result.h"
+
+namespace weir {
+
+struct MeetingFile {
+  std::string run;  // as in MeetingPlace, on_one_line()
+  int ranks = 0;
+  std::string domain;  // where the writer's process id means something; empty: not known
+  int process = 0;     // the writer's id,
+  std::uint64_t process_started = 0;  // and its start: the two are one process for good
+  std::int64_t written = 0;           // nanoseconds since 1970, by the writer's clock
+  UniqueId id;
+
+  friend bool operator==(const MeetingFile&, const MeetingFile&) = default;
+};
+
+// `text` with no control characters, so that it stands in a line.
+std::string on_one_line(std::string text);
+
+std::string encode(const MeetingFile& file);
+// Nothing: `text` is cut off, changed, of another version, or something else.
+std::optional<MeetingFile> decode(std::string_view text);
+
+// What stands at `path`; nothing: no file is there. Links are not followed.
+// Errors: invalid_argument (it can't be read, is no plain file, or is another user's).
+Result<std::optional<std::string>> read_own_file(const std::string& path);
+
+// Has `path` hold `text`, all at once, for this user alone. Errors: as of read_own_file(), or it
+// can't be written there.
+Status write_own_file(const std::string& path, const std::string& text);
+
+// Removes what is at `path`, if anything. Errors: as of read_own_file(), or it can't be removed.
+Status remove_own_file(const std::string& path);
+
+}  // namespace weir

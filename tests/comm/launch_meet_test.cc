@@ -1,0 +1,328 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <thread>
+
+#include "comm/launch/meeting_file.h"
+#include "comm/launch/processes.h"
+#include "tests/comm/launch_fixture.h"
+
+namespace weir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr Nanoseconds kLong = 20'000_ms;  // for what does happen
+constexpr Nanoseconds kShort = 50_ms;     // for what does not
+
+Launch at_file(const std::string& path, int rank, int ranks = 2, std::string run = "run 1") {
+  Launch launch{.rank = rank, .ranks = ranks, .local_rank = rank, .local_ranks = ranks};
+  launch.meeting = {MeetBy::file, path, "WEIR_MEET", std::move(run)};
+  return launch;
+}
+
+Result<UniqueId> meet_as(const Launch& launch, const std::string& id, Nanoseconds timeout) {
+  FakeEnvironment environment;
+  FakeNccl nccl(environment, id);
+  return meet(nccl, launch, environment, timeout);
+}
+
+bool gets(const Launch& launch, const std::string& id, Nanoseconds timeout = kLong) {
+  const Result<UniqueId> met = meet_as(launch, "an id of rank 0 alone", timeout);
+  return met && *met == FakeNccl::id_of(id);
+}
+
+std::string refusal(const Launch& launch, ErrorCode code) {
+  const Result<UniqueId> met = meet_as(launch, "id", kShort);
+  if (met) return "not refused";
+  EXPECT_EQ(met.error().code(), code);
+  return met.error().message();
+}
+
+void put(const std::string& path, std::string_view text) { std::ofstream(path) << text; }
+
+std::string text_of(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// As another host's rank 0, or one that has ended, would have written.
+MeetingFile foreign(std::int64_t age_ms = 0) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return {.run = "run 1",
+          .ranks = 2,
+          .domain = "another host",
+          .process = 1,
+          .process_started = 2,
+          .written = std::chrono::nanoseconds(now).count() - age_ms * 1'000'000,
+          .id = FakeNccl::id_of("foreign")};
+}
+
+TEST(Meet, OfOneRankAsksNcclAlone) {
+  EXPECT_EQ(*meet_as(Launch{}, "own", kShort), FakeNccl::id_of("own"));
+}
+
+TEST(Meet, AtAnAddressHasNcclParseItOnEveryRank) {
+  for (int rank = 0; rank < 2; ++rank) {
+    Launch launch{.rank = rank, .ranks = 2};
+    launch.meeting = {MeetBy::address, "10.0.0.1:29501", "MASTER_ADDR", ""};
+    FakeEnvironment environment;
+    FakeNccl nccl(environment);
+    EXPECT_EQ(*meet(nccl, launch, environment, kShort), FakeNccl::id_of("10.0.0.1:29501"));
+    EXPECT_EQ(environment.get("NCCL_COMM_ID"), "10.0.0.1:29501");
+  }
+}
+
+TEST(Meet, AtAnAddressKeepsTheUsersOwn) {
+  Launch launch{.rank = 0, .ranks = 2};
+  launch.meeting = {MeetBy::address, "10.0.0.1:29501", "MASTER_ADDR", ""};
+  FakeEnvironment environment;
+  environment.set("NCCL_COMM_ID", "10.2.2.2:7");
+  FakeNccl nccl(environment);
+  EXPECT_EQ(*meet(nccl, launch, environment, kShort), FakeNccl::id_of("10.2.2.2:7"));
+}
+
+TEST(Meet, AtAFileGivesEveryProcessTheSameId) {
+  const Folder folder;
+  constexpr int kRanks = 8;
+  int all_have_met[2];  // rank 0 goes on, as it would within NCCL, until the parent closes its end
+  ASSERT_EQ(::pipe(all_have_met), 0);
+  std::vector<pid_t> children;
+  for (int rank = kRanks - 1; rank >= 0; --rank) {
+    children.push_back(start_process([&, rank] {
+      ::close(all_have_met[1]);
+      const Launch launch = at_file(folder / "meet", rank, kRanks);
+      if (rank != 0) return gets(launch, "of rank 0");
+      const Result<UniqueId> id = meet_as(launch, "of rank 0", kLong);
+      char none = 0;
+      return ::read(all_have_met[0], &none, 1) == 0 && id && *id == FakeNccl::id_of("of rank 0");
+    }));
+  }
+  for (int rank = kRanks - 1; rank >= 0; --rank) {
+    if (rank == 0) ::close(all_have_met[1]);
+    EXPECT_EQ(exit_status(children[static_cast<std::size_t>(kRanks - 1 - rank)]), 0) << rank;
+  }
+  ::close(all_have_met[0]);
+  EXPECT_EQ(folder.entries(), 1U);  // no temporary file is left
+}
+
+TEST(Meet, AtAFileGivesEveryThreadTheSameId) {
+  const Folder folder;
+  std::vector<std::thread> threads;
+  std::atomic<int> met{0};
+  for (int rank = 3; rank >= 0; --rank) {
+    threads.emplace_back([&, rank] {
+      const Launch launch = at_file(folder / "meet", rank, 4);
+      met += rank == 0 ? meet_as(launch, "id", kLong).ok() : gets(launch, "id");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(met, 4);
+}
+
+TEST(Meet, WaitsForALateRankZero) {
+  const Folder folder;
+  std::thread late([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    EXPECT_TRUE(meet_as(at_file(folder / "meet", 0), "late", kLong));
+  });
+  EXPECT_TRUE(gets(at_file(folder / "meet", 1), "late"));
+  late.join();
+}
+
+TEST(Meet, WithoutRankZeroEndsAtTheTimeoutAndNamesFileAndRank) {
+  const Folder folder;
+  EXPECT_THAT(refusal(at_file(folder / "meet", 1, 4), ErrorCode::unavailable),
+              AllOf(HasSubstr("rank 1 of 4 waited 0.05 s for rank 0"), HasSubstr(folder / "meet"),
+                    HasSubstr("is not there")));
+}
+
+TEST(Meet, LeavesAFileThatOnlyItsUserCanRead) {
+  const Folder folder;
+  const mode_t before = ::umask(0);
+  ASSERT_TRUE(meet_as(at_file(folder / "meet", 0), "id", kShort));
+  ::umask(before);
+  struct stat status {};
+  ASSERT_EQ(::stat((folder / "meet").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777U, 0600U);
+}
+
+TEST(Meet, IsFinishedByRankZeroWhoRemovesItsFile) {
+  const Folder folder;
+  ASSERT_TRUE(meet_as(at_file(folder / "meet", 0), "id", kShort));
+  finish_meeting(at_file(folder / "meet", 1));
+  EXPECT_EQ(folder.entries(), 1U);
+  finish_meeting(at_file(folder / "meet", 0));
+  EXPECT_EQ(folder.entries(), 0U);
+  finish_meeting(at_file(folder / "meet", 0));  // once more does nothing
+}
+
+TEST(Meet, IsNotFinishedWithAFileOfAnotherProcess) {
+  const Folder folder;
+  put(folder / "meet", encode(foreign()));
+  finish_meeting(at_file(folder / "meet", 0));
+  EXPECT_EQ(folder.entries(), 1U);
+  put(folder / "meet", "somebody's notes");
+  finish_meeting(at_file(folder / "meet", 0));
+  EXPECT_EQ(folder.entries(), 1U);
+}
+
+TEST(Meet, TakesTheFileOfAnotherHost) {
+  const Folder folder;
+  put(folder / "meet", encode(foreign()));
+  EXPECT_TRUE(gets(at_file(folder / "meet", 1), "foreign"));
+}
+
+TEST(Meet, DoesNotTakeWhatAnotherRunLeft) {
+  const Folder folder;
+  put(folder / "meet", encode(foreign()));
+  EXPECT_THAT(refusal(at_file(folder / "meet", 1, 2, "run 2"), ErrorCode::unavailable),
+              HasSubstr("is of another run (run 1)"));
+  EXPECT_THAT(refusal(at_file(folder / "meet", 1, 3), ErrorCode::unavailable),
+              HasSubstr("is of a run of 2 ranks"));
+  put(folder / "meet", encode(foreign(/*age_ms=*/60'000)));
+  EXPECT_THAT(refusal(at_file(folder / "meet", 1), ErrorCode::unavailable),
+              HasSubstr("was left by an earlier run"));
+}
+
+TEST(Meet, DoesNotTakeWhatAnEndedProcessOfTheSameRunLeft) {
+  const Folder folder;
+  ASSERT_EQ(
+      exit_status_of([&] { return meet_as(at_file(folder / "meet", 0), "stale", kLong).ok(); }), 0);
+  EXPECT_THAT(refusal(at_file(folder / "meet", 1), ErrorCode::unavailable),
+              AllOf(HasSubstr("was left by process"), HasSubstr("which has ended")));
+}
+
+TEST(Meet, DoesNotTakeWhatAnEarlierProcessOfTheSameIdLeft) {
+  const Folder folder;
+  MeetingFile file = foreign();
+  file.domain = process_domain();
+  file.process = ::getpid();
+  file.process_started = running_process(::getpid())->started;
+  put(folder / "meet", encode(file));
+  EXPECT_TRUE(gets(at_file(folder / "meet", 1), "foreign"));
+  --file.process_started;
+  put(folder / "meet", encode(file));
+  EXPECT_THAT(refusal(at_file(folder / "meet", 1), ErrorCode::unavailable), HasSubstr("has ended"));
+}
+
+TEST(Meet, TakesTheNewFileOverAStaleOneThatTheRankSawFirst) {
+  const Folder folder;
+  ASSERT_EQ(
+      exit_status_of([&] { return meet_as(at_file(folder / "meet", 0), "stale", kLong).ok(); }), 0);
+  std::thread rank1([&] { EXPECT_TRUE(gets(at_file(folder / "meet", 1), "new")); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(meet_as(at_file(folder / "meet", 0), "new", kLong));
+  rank1.join();
+}
+
+TEST(Meet, RemovesAStaleFileBeforeItAsksNccl) {
+  const Folder folder;
+  put(folder / "meet", encode(foreign()));
+  FakeEnvironment environment;
+  FakeNccl nccl(environment);
+  nccl.fails = true;
+  EXPECT_THAT(meet(nccl, at_file(folder / "meet", 0), environment, kShort).error().message(),
+              HasSubstr("ncclGetUniqueId"));
+  EXPECT_EQ(nccl.ids_made, 1);
+  EXPECT_EQ(folder.entries(), 0U);
+}
+
+TEST(Meet, DoesNotTakeAFileThatIsCutOffOrChanged) {
+  const Folder folder;
+  const MeetingFile file = foreign();
+  const std::string whole = encode(file);
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    EXPECT_FALSE(decode(whole.substr(0, length))) << length;
+  }
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    std::string changed = whole;
+    changed[i] = static_cast<char>(changed[i] ^ 1);
+    EXPECT_FALSE(decode(changed)) << i;
+  }
+  EXPECT_FALSE(decode(whole + "x"));
+  EXPECT_EQ(decode(whole), file);
+  put(folder / "meet", whole.substr(0, whole.size() / 2));
+  EXPECT_THAT(refusal(at_file(folder / "meet", 1), ErrorCode::unavailable), HasSubstr("cut off"));
+}
+
+TEST(Meet, KeepsARunsNameOnOneLine) {
+  const Folder folder;
+  const std::string name = "run\nranks 9\tx";
+  EXPECT_TRUE(meet_as(at_file(folder / "meet", 0, 2, name), "id", kShort));
+  EXPECT_TRUE(gets(at_file(folder / "meet", 1, 2, name), "id"));
+}
+
+TEST(Meet, RefusesAFolderThatIsNotThere) {
+  const Folder folder;
+  EXPECT_THAT(refusal(at_file(folder / "none/meet", 0), ErrorCode::invalid_argument),
+              AllOf(HasSubstr(folder / "none/meet"), HasSubstr("WEIR_MEET")));
+  put(folder / "file", "");
+  EXPECT_THAT(refusal(at_file(folder / "file/meet", 0), ErrorCode::invalid_argument),
+              HasSubstr("Not a directory"));
+}
+
+// Root may write anywhere, so a process of nobody's tries.
+constexpr uid_t kNobody = 65534;
+int exit_status_as_nobody(const std::function<bool()>& holds) {
+  return exit_status_of([&] {
+    if (::geteuid() == 0 && ::seteuid(kNobody) != 0) return false;
+    return holds();
+  });
+}
+
+TEST(Meet, RefusesAFolderThatItMayNotWriteTo) {
+  const Folder folder;
+  ASSERT_EQ(::chmod(folder.path().c_str(), 0555), 0);
+  EXPECT_EQ(exit_status_as_nobody([&] {
+              const auto met = meet_as(at_file(folder / "meet", 0), "id", kShort);
+              return !met && met.error().code() == ErrorCode::invalid_argument &&
+                     met.error().message().find("Permission denied") != std::string::npos;
+            }),
+            0);
+  ASSERT_EQ(::chmod(folder.path().c_str(), 0755), 0);
+}
+
+TEST(Meet, RefusesAFileOfAnotherUser) {
+  // Root's, for whoever runs this; and for root, nobody's.
+  const Folder folder;
+  std::string path = "/etc/passwd";
+  if (::geteuid() == 0) {
+    path = folder / "meet";
+    put(path, encode(foreign()));
+    ASSERT_EQ(::chown(path.c_str(), kNobody, kNobody), 0);
+  }
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(refusal(at_file(path, rank), ErrorCode::invalid_argument),
+                AllOf(HasSubstr(path), HasSubstr("belongs to user")));
+  }
+  EXPECT_FALSE(text_of(path).empty());
+}
+
+TEST(Meet, RefusesWhatIsNoPlainFile) {
+  const Folder folder;
+  std::filesystem::create_directory(folder / "folder");
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  put(folder / "target", encode(foreign()));
+  std::filesystem::create_symlink(folder / "target", folder / "link");
+  for (const int rank : {0, 1}) {
+    for (const char* name : {"folder", "pipe"}) {
+      EXPECT_THAT(refusal(at_file(folder / name, rank), ErrorCode::invalid_argument),
+                  AllOf(HasSubstr(folder / name), HasSubstr("no plain file")));
+    }
+    EXPECT_THAT(refusal(at_file(folder / "link", rank), ErrorCode::invalid_argument),
+                HasSubstr("is a link"));
+  }
+  EXPECT_EQ(folder.entries(), 4U);  // nothing was removed, and no temporary file is left
+}
+
+}  // namespace
+}  // namespace weir
