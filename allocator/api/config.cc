@@ -17,6 +17,11 @@ namespace {
 
 constexpr std::string_view kPrefix = "WEIR_";
 
+// What the communication layer reads for itself (docs/multi-node.md), in the same environment.
+constexpr std::array<std::string_view, 6> kNotSettings = {
+    "WEIR_RANK", "WEIR_WORLD_SIZE",  "WEIR_LOCAL_RANK", "WEIR_LOCAL_WORLD_SIZE",
+    "WEIR_MEET", "WEIR_NCCL_LIBRARY"};
+
 // One row of the table. `assign` returns false when `value` is malformed; `values` says what is
 // allowed, in the table and in the error.
 struct Setting {
@@ -247,7 +252,9 @@ Result<Config> Config::from_environment(const char* const* block) {
     if (!entry.starts_with(kPrefix)) continue;
     const std::size_t equals = std::min(entry.find('='), entry.size());
     const std::string_view value = entry.substr(std::min(equals + 1, entry.size()));
-    if (Status status = config.set(entry.substr(0, equals), value); !status.ok()) {
+    const std::string_view name = entry.substr(0, equals);
+    if (std::find(kNotSettings.begin(), kNotSettings.end(), name) != kNotSettings.end()) continue;
+    if (Status status = config.set(name, value); !status.ok()) {
       return std::move(status).error();
     }
   }

@@ -55,6 +55,16 @@ TEST(Config, AVariableThatIsSetToNothingKeepsItsDefault) {
   EXPECT_EQ(*config, Config{});
 }
 
+TEST(Config, VariablesOfTheCommunicationLayerAreLetPass) {
+  const char* const block[] = {"WEIR_RANK=1", "WEIR_MEET=node0:29501", "WEIR_LOG=debug", nullptr};
+  const Result<Config> config = Config::from_environment(block);
+  ASSERT_TRUE(config.ok()) << config.error().message();
+  EXPECT_EQ(config->log, LogLevel::debug);
+  const char* const misspelt[] = {"WEIR_RANKS=1", nullptr};
+  EXPECT_FALSE(Config::from_environment(misspelt).ok());
+  EXPECT_FALSE(with("WEIR_RANK", "1").ok());  // asked for by name, it is no setting
+}
+
 TEST(Config, ALimitIsBytesOrAShareOfTheDevice) {
   EXPECT_EQ(with("WEIR_LIMIT", "1000000").value().limit.bytes, 1000000_B);
   EXPECT_EQ(with("WEIR_LIMIT", "512 MiB").value().limit.bytes, 512_MiB);
