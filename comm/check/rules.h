@@ -49,7 +49,8 @@ class DeviceList {
   /* rules_values.cc: the settings, each alone */                                                  \
   RULE(unknown_variable)                                                                           \
   RULE(wrong_value)                                                                                \
-  RULE(configuration_file) RULE(rendezvous) RULE(topology_file)                                    \
+  RULE(configuration_file)                                                                         \
+  RULE(rendezvous) RULE(topology_file)                                                             \
       RULE(debug_without_effect) /* rules_network.cc: settings of networks, and the networks that  \
                                     there are */                                                   \
       RULE(ib_disabled_and_set) RULE(network_without_rdma) RULE(socket_interface)                  \
