@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "comm/check/rules.h"
 #include "tests/comm/check_machines.h"
 
 namespace weir {
@@ -112,6 +114,41 @@ TEST(CheckReport, PairsThatAreApartAreListed) {
   EXPECT_THAT(check_text(check), HasSubstr("26 of 28 pairs"));
   const auto json = nlohmann::json::parse(check_json(check));
   EXPECT_EQ(json["machine"]["nvml"]["no_peer_access"], (nlohmann::json::array({{0, 3}, {1, 2}})));
+}
+
+// A machine with a port down, and settings with an error of each kind.
+TEST(CheckReport, TheDocumentShowsWhatIsPrinted) {
+  const test::MachineTree tree;
+  tree.make_eight_gpus();
+  tree.write("/sys/class/infiniband/mlx5_3/ports/1/state", "1: DOWN\n");
+  tree.write("/proc/self/limits", "Max open files  1048576\nMax locked memory  8388608\n");
+  tree.write("/etc/nccl.conf", "NCCL_GRAPH_REGISTER=1\n");
+  Check check{.machine = read_machine(tree.root(), {})};
+  const Machine whole = test::eight_gpus();  // what no file says
+  check.machine.root = "/";
+  check.machine.nvml = whole.nvml;
+  check.machine.nccl = whole.nccl;
+  check.machine.shm = whole.shm;
+  check.settings = read_settings(
+      tree.root(), {{"NCCL_DBUG", "INFO"}, {"NCCL_IB_HCA", "=mlx5"}, {"NCCL_SOCKET_IFNAME", "eth"}},
+      "");
+  check.findings = examine(check.machine, check.settings);
+  std::ostringstream document;
+  document << std::ifstream("docs/comm-check.md").rdbuf();
+  EXPECT_THAT(document.str(), HasSubstr("```\n$ weir comm check\n" + check_text(check) + "```"));
+}
+
+// Every finding has a line in the document, and no line is of a finding that is no more.
+TEST(CheckReport, TheDocumentListsEveryFinding) {
+  std::ifstream document("docs/comm-check.md");
+  std::vector<std::string> listed, expected;
+  for (std::string line; std::getline(document, line);) {
+    if (line.starts_with("| `") && line.find("` | ") != std::string::npos) {
+      listed.push_back(line.substr(3, line.find('`', 3) - 3));
+    }
+  }
+  for (const check::Rule& rule : check::rules()) expected.emplace_back(rule.id);
+  EXPECT_THAT(listed, ::testing::UnorderedElementsAreArray(expected));
 }
 
 }  // namespace
