@@ -38,6 +38,10 @@ ExitCode run(const CheckCommand& command) {
     fmt::print(stderr, "weir: --root: {}: there is no such folder\n", command.root);
     return ExitCode::bad_input;
   }
+  if (::access(command.root.c_str(), R_OK | X_OK) != 0) {
+    fmt::print(stderr, "weir: --root: {}: you may not read that folder\n", command.root);
+    return ExitCode::bad_input;
+  }
   const Environment environment = environment_of(environ);
   const auto named = environment.find("WEIR_NCCL_LIBRARY");
   const bool is_named = named != environment.end() && !named->second.empty();

@@ -51,8 +51,9 @@ class DeviceList {
   RULE(wrong_value)                                                                                \
   RULE(configuration_file)                                                                         \
   RULE(rendezvous)                                                                                 \
-  RULE(topology_file) RULE(debug_without_effect) /* rules_network.cc: settings of networks, and    \
-                                                    the networks that there are */                                                                                      \
+  RULE(topology_file)                                                                              \
+  RULE(debug_without_effect) /* rules_network.cc: settings of networks, and                        \
+                                the networks that there are */                                     \
       RULE(ib_disabled_and_set) RULE(network_without_rdma) RULE(socket_interface)                  \
           RULE(rdma_device) RULE(rdma_gid) RULE(rdma_port_down) RULE(gpu_direct_missing)           \
               RULE(gpu_direct_refused) RULE(locked_memory) RULE(mtu_differs)                       \

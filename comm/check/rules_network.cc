@@ -233,7 +233,8 @@ void mtu_differs(const Machine& machine, const Settings& settings, Findings& fin
 }
 
 void no_network(const Machine& machine, const Settings& settings, Findings& findings) {
-  if (settings.find("NCCL_SOCKET_IFNAME") != nullptr) return;
+  // No interface at all: they are not shown here.
+  if (machine.interfaces.empty() || settings.find("NCCL_SOCKET_IFNAME") != nullptr) return;
   for (const NetworkInterface& interface : machine.interfaces) {
     if (interface.up && interface.name != "lo") return;
   }

@@ -1,6 +1,7 @@
 // `weir comm check` as a user runs it, on a machine that was made up and in an empty environment.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -76,6 +77,15 @@ TEST_F(CheckCommand, BadCommandLinesAreTwo) {
   EXPECT_EQ(run("", "--no-such-option").code, 2);
   EXPECT_EQ(run("", "--root " + tree_.root() + " --json " + path("none/x.json")).code, 2);
   EXPECT_EQ(weir("comm").code, 2);
+}
+
+TEST_F(CheckCommand, ARootThatMayNotBeReadIsTold) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may read everything";
+  std::filesystem::permissions(tree_.root(), std::filesystem::perms::none);
+  const test::Finished finished = run("", "--root " + tree_.root());
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_THAT(finished.err, HasSubstr("may not read"));
+  std::filesystem::permissions(tree_.root(), std::filesystem::perms::owner_all);
 }
 
 }  // namespace

@@ -237,6 +237,7 @@ const std::vector<Silent>& silent() {
        {{"NCCL_SOCKET_IFNAME", "eth0"}},
        [](Machine& m) { second_interface(m, true, 100000, 1500); }},
       {"no_network", {}, nothing},
+      {"no_network", {}, [](Machine& m) { m.interfaces.clear(); }},
       {"driver_missing", {}, nothing},
       {"driver_missing", {}, [](Machine& m) { m.driver.clear(), no_gpus(m); }},
       {"p2p_disabled_and_set", {{"NCCL_P2P_LEVEL", "NVL"}}, nothing},
