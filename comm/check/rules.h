@@ -54,10 +54,10 @@ class DeviceList {
   RULE(topology_file)                                                                              \
   RULE(debug_without_effect) /* rules_network.cc: settings of networks, and                        \
                                 the networks that there are */                                     \
-      RULE(ib_disabled_and_set) RULE(network_without_rdma) RULE(socket_interface)                  \
-          RULE(rdma_device) RULE(rdma_gid) RULE(rdma_port_down) RULE(gpu_direct_missing)           \
-              RULE(gpu_direct_refused) RULE(locked_memory) RULE(mtu_differs)                       \
-                  RULE(no_network) /* rules_gpus.cc: GPUs and the ways between them */             \
+  RULE(ib_disabled_and_set)                                                                        \
+  RULE(network_without_rdma) RULE(socket_interface) RULE(rdma_device) RULE(rdma_gid)               \
+      RULE(rdma_port_down) RULE(gpu_direct_missing) RULE(gpu_direct_refused) RULE(locked_memory)   \
+          RULE(mtu_differs) RULE(no_network) /* rules_gpus.cc: GPUs and the ways between them */   \
       RULE(driver_missing) RULE(p2p_disabled_and_set) RULE(no_direct_way) RULE(peer_access)        \
           RULE(nvlink_down) RULE(pcie_link_narrow) RULE(nvls_without_nvswitch) RULE(nvls_disabled) \
               RULE(iommu) RULE(shared_memory)                                                      \
