@@ -8,7 +8,7 @@ namespace weir {
 namespace check {
 namespace {
 
-#define WEIR_CHECK_ROW(name) {#name, &name},
+#define WEIR_CHECK_ROW(name) {#name, &(name)},
 constexpr Rule kRules[] = {WEIR_CHECK_RULES(WEIR_CHECK_ROW)};
 #undef WEIR_CHECK_ROW
 

@@ -45,25 +45,23 @@ class DeviceList {
   std::vector<Entry> entries_;
 };
 
-#define WEIR_CHECK_RULES(RULE)                                                                     \
-  /* rules_values.cc: the settings, each alone */                                                  \
-  RULE(unknown_variable)                                                                           \
-  RULE(wrong_value)                                                                                \
-  RULE(configuration_file)                                                                         \
-  RULE(rendezvous)                                                                                 \
-  RULE(topology_file)                                                                              \
-  RULE(debug_without_effect) /* rules_network.cc: settings of networks, and                        \
-                                the networks that there are */                                     \
-  RULE(ib_disabled_and_set)                                                                        \
-  RULE(network_without_rdma) RULE(socket_interface) RULE(rdma_device) RULE(rdma_gid)               \
-      RULE(rdma_port_down) RULE(gpu_direct_missing) RULE(gpu_direct_refused) RULE(locked_memory)   \
-          RULE(mtu_differs) RULE(no_network) /* rules_gpus.cc: GPUs and the ways between them */   \
-      RULE(driver_missing) RULE(p2p_disabled_and_set) RULE(no_direct_way) RULE(peer_access)        \
-          RULE(nvlink_down) RULE(pcie_link_narrow) RULE(nvls_without_nvswitch) RULE(nvls_disabled) \
-              RULE(iommu) RULE(shared_memory)                                                      \
-                  RULE(open_files) /* rules_captures.cc: what captures and Weir's pools need */    \
-      RULE(cumem_disabled) RULE(graph_register) RULE(runtime_connect) RULE(launch_order)           \
-          RULE(graph_mixing) RULE(launch_blocking) RULE(device_connections) RULE(channels)
+// clang-format off
+#define WEIR_CHECK_RULES(RULE)                                                                    \
+  /* rules_values.cc: the settings, each alone */                                                \
+  RULE(unknown_variable) RULE(wrong_value) RULE(configuration_file) RULE(rendezvous)             \
+  RULE(topology_file) RULE(debug_without_effect)                                                 \
+  /* rules_network.cc: settings of networks, and the networks that there are */                  \
+  RULE(ib_disabled_and_set) RULE(network_without_rdma) RULE(socket_interface)                    \
+  RULE(rdma_device) RULE(rdma_gid) RULE(rdma_port_down) RULE(gpu_direct_missing)                 \
+  RULE(gpu_direct_refused) RULE(locked_memory) RULE(mtu_differs) RULE(no_network)                \
+  /* rules_gpus.cc: GPUs and the ways between them */                                            \
+  RULE(driver_missing) RULE(p2p_disabled_and_set) RULE(no_direct_way) RULE(peer_access)          \
+  RULE(nvlink_down) RULE(pcie_link_narrow) RULE(nvls_without_nvswitch) RULE(nvls_disabled)       \
+  RULE(iommu) RULE(shared_memory) RULE(open_files)                                               \
+  /* rules_captures.cc: what captures and Weir's pools need */                                   \
+  RULE(cumem_disabled) RULE(graph_register) RULE(runtime_connect) RULE(launch_order)             \
+  RULE(graph_mixing) RULE(launch_blocking) RULE(device_connections) RULE(channels)
+// clang-format on
 
 #define WEIR_CHECK_DECLARE(name) void name(const Machine&, const Settings&, Findings&);
 WEIR_CHECK_RULES(WEIR_CHECK_DECLARE)
