@@ -24,6 +24,9 @@ void add_timeline_command(CLI::App& app, ExitCode& exit_code);
 void add_snapshot_command(CLI::App& app, ExitCode& exit_code);
 void add_convert_command(CLI::App& app, ExitCode& exit_code);
 
+// Adds `weir comm`, which has sub-commands of its own: `check`.
+void add_comm_command(CLI::App& app, ExitCode& exit_code);
+
 // `--json FILE.json` as `--json=FILE.json`: the option's value may be left out, and a trace that
 // follows it must not be taken for the value.
 std::vector<std::string> with_json_file_joined(std::vector<std::string> arguments);

@@ -1,0 +1,109 @@
+#include "comm/check/rules.h"
+#include "comm/check/tree.h"
+
+namespace weir::check {
+namespace {
+
+// Of CUDA 12.9, from which order between communicators holds in captures without serialising them.
+constexpr int kDriverOfOrder = 575;
+
+}  // namespace
+
+void cumem_disabled(const Machine&, const Settings& settings, Findings& findings) {
+  if (settings.number("NCCL_CUMEM_ENABLE") != 0) return;
+  say(findings, Severity::warning, "NCCL_CUMEM_ENABLE=0: memory is shared by cudaIpc calls",
+      "They are not legal in a capture, and segments of Weir's can't be registered.",
+      "Leave it out.");
+}
+
+void graph_register(const Machine&, const Settings& settings, Findings& findings) {
+  if (settings.number("NCCL_GRAPH_REGISTER").value_or(0) == 0) return;
+  say(findings, Severity::warning,
+      shown(settings, "NCCL_GRAPH_REGISTER") + ": NCCL registers the buffers of captures itself",
+      "It takes the whole physical handle under a buffer, on some ranks and not on others where "
+      "buffers straddle handles; peers keep that memory until the graph is gone. Weir's pools move "
+      "memory between addresses meanwhile.",
+      "Set NCCL_GRAPH_REGISTER=0, and register segments explicitly.");
+}
+
+void runtime_connect(const Machine&, const Settings& settings, Findings& findings) {
+  if (settings.number("NCCL_RUNTIME_CONNECT").value_or(0) == 0) return;
+  say(findings, Severity::warning,
+      shown(settings, "NCCL_RUNTIME_CONNECT") + ": ranks connect at the first collective",
+      "If that one is captured, connecting makes calls that are not legal in a capture: "
+      "\"operation "
+      "not permitted when stream is capturing\".",
+      "Set NCCL_RUNTIME_CONNECT=0.");
+}
+
+void launch_order(const Machine& machine, const Settings& settings, Findings& findings) {
+  const std::optional<std::int64_t> order = settings.number("NCCL_LAUNCH_ORDER_IMPLICIT");
+  if (!order) return;
+  if (*order == 0) {
+    say(findings, Severity::note,
+        "NCCL_LAUNCH_ORDER_IMPLICIT=0: nothing orders several communicators of a GPU",
+        "Two that run at once may wait for each other on different ranks, for ever.",
+        "Set it to 1 (driver for CUDA 12.3 or later), or use one communicator at a time.");
+    return;
+  }
+  const std::optional<std::int64_t> driver =
+      number_in(std::string_view(machine.driver).substr(0, machine.driver.find('.')));
+  if (!driver || *driver >= kDriverOfOrder) return;
+  say(findings, Severity::note,
+      shown(settings, "NCCL_LAUNCH_ORDER_IMPLICIT") + " with driver " + machine.driver,
+      "Captured collectives of several communicators run one after the other, without overlap.",
+      "A driver for CUDA 12.9 or later (575) lets them overlap.");
+}
+
+void graph_mixing(const Machine&, const Settings& settings, Findings& findings) {
+  if (settings.number("NCCL_GRAPH_MIXING_SUPPORT") != 0) return;
+  say(findings, Severity::warning, "NCCL_GRAPH_MIXING_SUPPORT=0: graphs must not overlap",
+      "Two graphs of one communicator at once, or an eager call beside a graph, hang or corrupt "
+      "data. It saves a few nodes of each graph.",
+      "Leave it out, unless graphs are launched one after another, with no eager call between.");
+}
+
+void launch_blocking(const Machine&, const Settings& settings, Findings& findings) {
+  if (settings.number("CUDA_LAUNCH_BLOCKING").value_or(0) == 0) return;
+  say(findings, Severity::warning,
+      shown(settings, "CUDA_LAUNCH_BLOCKING") + ": the host waits for each kernel",
+      "A collective waits for its peers: where one thread drives several GPUs or communicators, "
+      "that is a deadlock (nccl#750). Nothing overlaps either.",
+      "Leave it out; to find a fault use compute-sanitizer.");
+}
+
+void device_connections(const Machine&, const Settings& settings, Findings& findings) {
+  const std::string* value = settings.find("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (value == nullptr) return;
+  const std::optional<std::int64_t> count = number_in(*value);
+  if (!count || *count < 1 || *count > 32) {
+    say(findings, Severity::warning,
+        shown(settings, "CUDA_DEVICE_MAX_CONNECTIONS") + ": not a number from 1 to 32",
+        "CUDA takes another number then, and does not say which.", "Correct it, or leave it out.");
+  } else if (*count == 1) {
+    say(findings, Severity::note,
+        "CUDA_DEVICE_MAX_CONNECTIONS=1: streams share one queue to the GPU",
+        "Kernels start in the order of their launches: a collective that is launched late starts "
+        "late, even on a stream that is idle.",
+        "Wanted where the order of launches is the plan, as in tensor parallelism; else leave it "
+        "out.");
+  }
+}
+
+void channels(const Machine&, const Settings& settings, Findings& findings) {
+  constexpr std::string_view kPairs[][2] = {
+      {"NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"},
+      {"NCCL_MIN_CTAS", "NCCL_MAX_CTAS"},
+      {"NCCL_MIN_P2P_NCHANNELS", "NCCL_MAX_P2P_NCHANNELS"},
+  };
+  for (const auto& [least, most] : kPairs) {
+    const std::optional<std::int64_t> low = settings.number(least), high = settings.number(most);
+    if (!low || !high || *low <= *high) continue;
+    say(findings, Severity::warning,
+        shown(settings, least) + " is more than " + shown(settings, most),
+        "Both can't hold; which one NCCL keeps differs from version to version.",
+        "Make the first the smaller one.");
+  }
+}
+
+}  // namespace weir::check

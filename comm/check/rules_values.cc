@@ -1,0 +1,103 @@
+#include <algorithm>
+
+#include "comm/check/rules.h"
+#include "comm/check/tree.h"
+#include "comm/check/variables.h"
+
+namespace weir::check {
+
+void unknown_variable(const Machine&, const Settings& settings, Findings& findings) {
+  for (const Setting& setting : settings.list) {
+    if (!setting.name.starts_with("NCCL_") || is_known(setting.name)) continue;
+    const std::string_view meant = near_to(setting.name);
+    if (!meant.empty()) {
+      say(findings, Severity::warning, setting.name + ": NCCL knows no such variable",
+          "It is close to " + std::string(meant) + ", and is passed over in silence.",
+          "Write " + std::string(meant) + ", if that was meant.");
+    } else {
+      say(findings, Severity::note, setting.name + ": NCCL 2.28 knows no such variable",
+          "It may be a plugin's, of another version, or a typing error; NCCL passes over what it "
+          "doesn't know.",
+          "Compare it with the documents of what it is for.");
+    }
+  }
+}
+
+void wrong_value(const Machine&, const Settings& settings, Findings& findings) {
+  for (const Setting& setting : settings.list) {
+    const Variable* variable = variable_named(setting.name);
+    const std::string wrong =
+        variable == nullptr ? std::string() : wrong_with(*variable, setting.value);
+    if (wrong.empty()) continue;
+    // NCCL 2.24 and later refuse to make communicators for a bad list of algorithms.
+    const bool fails = variable->kind == ValueKind::algorithms;
+    say(findings, fails ? Severity::error : Severity::warning,
+        shown(settings, setting.name) + ": not a value that it can have",
+        "The value: " + wrong + ". It comes from: " + setting.source + ".",
+        "Correct it or leave it out (" + std::string(variable->meaning) +
+            "; default: " + std::string(variable->fallback) + ").");
+  }
+}
+
+void configuration_file(const Machine&, const Settings& settings, Findings& findings) {
+  for (const Unread& unread : settings.unread) {
+    say(findings, Severity::warning, unread.path + ": a configuration file that can't be read",
+        unread.why + "; NCCL goes on without it, and says nothing.",
+        "Make it readable, or correct NCCL_CONF_FILE.");
+  }
+  for (const OddLine& line : settings.odd_lines) {
+    say(findings, Severity::warning,
+        line.file + ", line " + std::to_string(line.line) + ": not as NCCL reads such files",
+        "In the line: " + line.why + ".",
+        "Write NAME=value, with no white space and no quotes, or begin a comment with #.");
+  }
+}
+
+void rendezvous(const Machine&, const Settings& settings, Findings& findings) {
+  const std::string* id = settings.find("NCCL_COMM_ID");
+  if (id == nullptr) return;
+  const std::size_t colon = id->rfind(':');
+  const std::optional<std::int64_t> port = colon == std::string::npos
+                                               ? std::nullopt
+                                               : number_in(std::string_view(*id).substr(colon + 1));
+  if (colon == 0 || !port || *port < 1 || *port > 65535) {
+    say(findings, Severity::error, shown(settings, "NCCL_COMM_ID") + ": not HOST:PORT",
+        "NCCL refuses to start with it.",
+        "Write <ipv4>:<port>, [<ipv6>]:<port> or <host name>:<port>, the address of rank 0.");
+    return;
+  }
+  say(findings, Severity::note,
+      shown(settings, "NCCL_COMM_ID") + ": every communicator meets at one fixed place",
+      "Rank 0 must own the address, and all ranks must share its subnet (nccl#730). Two jobs with "
+      "one port mix without an error.",
+      "Give each job a port of its own.");
+}
+
+void topology_file(const Machine& machine, const Settings& settings, Findings& findings) {
+  for (const std::string_view name : {"NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"}) {
+    const std::string* path = settings.find(name);
+    if (path == nullptr || path->front() != '/') continue;
+    const std::string root = machine.root == "/" ? "" : machine.root;
+    if (Tree(root).exists(*path)) continue;
+    say(findings, Severity::warning, shown(settings, name) + ": there is no such file",
+        "NCCL goes on with what it finds out itself.", "Correct the path, or leave it out.");
+  }
+}
+
+void debug_without_effect(const Machine&, const Settings& settings, Findings& findings) {
+  const std::string* level = settings.find("NCCL_DEBUG");
+  std::string upper = level != nullptr ? *level : "";
+  std::transform(upper.begin(), upper.end(), upper.begin(),
+                 [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; });
+  const auto useless = [&](std::string_view name, const char* needed) {
+    if (settings.find(name) == nullptr) return;
+    say(findings, Severity::note, shown(settings, name) + ": has no effect",
+        level == nullptr ? "NCCL_DEBUG is not set, so nothing is logged."
+                         : shown(settings, "NCCL_DEBUG") + " logs no such lines.",
+        std::string("Set NCCL_DEBUG=") + needed + ", or leave it out.");
+  };
+  if (upper != "INFO" && upper != "TRACE") useless("NCCL_DEBUG_SUBSYS", "INFO");
+  if (upper.empty() || upper == "NONE") useless("NCCL_DEBUG_FILE", "WARN");
+}
+
+}  // namespace weir::check

@@ -1,0 +1,114 @@
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+
+#include "comm/check/tree.h"
+#include "weir/comm/check.h"
+
+namespace weir {
+namespace check {
+namespace {
+
+constexpr std::size_t kMostValue = 1023;  // bytes that NCCL takes from a file for one value
+
+bool is_told(const std::string& name) {
+  constexpr std::string_view kOthers[] = {"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING",
+                                          "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES",
+                                          "WEIR_NCCL_LIBRARY"};
+  return name.starts_with("NCCL_") ||
+         std::find(std::begin(kOthers), std::end(kOthers), name) != std::end(kOthers);
+}
+
+// What NCCL would make of a line that sets nothing that it knows; empty: it is in order.
+std::string odd_in(const std::string& line) {
+  const std::size_t equals = line.find('=');
+  if (equals == std::string::npos) return "it has no '=': NCCL passes over it";
+  const std::string_view name = std::string_view(line).substr(0, equals);
+  if (name.empty()) return "no name stands before its '='";
+  if (trimmed(name) != name) {
+    return "white space around the name counts as part of it: NCCL does not know the variable";
+  }
+  if (!name.starts_with("NCCL_")) return "the name does not begin with NCCL_";
+  const std::string_view value = std::string_view(line).substr(equals + 1);
+  if (trimmed(value) != value) return "white space around the value counts as part of it";
+  if (value.size() > kMostValue) return "the value is longer than 1023 bytes: NCCL cuts it";
+  return {};
+}
+
+// As NCCL: no white space is dropped, nothing is quoted, and what is set stays as it is.
+void read_file(Tree& tree, const std::string& path, Settings& settings,
+               std::map<std::string, Setting>& in_force) {
+  if (!tree.exists(path)) return;
+  const std::optional<std::string> text = tree.text(path);
+  if (!text) return;
+  settings.files.push_back(path);
+  int number = 0;
+  for (std::string& line : split(*text, '\n')) {
+    ++number;
+    if (line.empty() || line.front() == '#') continue;
+    const std::string why = odd_in(line);
+    if (!why.empty()) settings.odd_lines.push_back({path, number, why});
+    const std::size_t equals = line.find('=');
+    if (equals == std::string::npos || equals == 0) continue;
+    const std::string name = line.substr(0, equals);
+    if (!is_told(name) || trimmed(name) != name) continue;
+    const std::string value = line.substr(equals + 1, kMostValue);
+    in_force.emplace(name, Setting{name, value, path});
+  }
+}
+
+}  // namespace
+}  // namespace check
+
+const std::string* Settings::find(std::string_view name) const {
+  for (const Setting& setting : list) {
+    if (setting.name == name) return setting.value.empty() ? nullptr : &setting.value;
+  }
+  return nullptr;
+}
+
+std::optional<std::int64_t> Settings::number(std::string_view name) const {
+  const std::string* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  return std::strtoll(value->c_str(), nullptr, 0);
+}
+
+Environment environment_of(const char* const* entries) {
+  Environment environment;
+  for (; entries != nullptr && *entries != nullptr; ++entries) {
+    const std::string entry = *entries;
+    const std::size_t equals = entry.find('=');
+    if (equals != std::string::npos) {
+      environment.emplace(entry.substr(0, equals), entry.substr(equals + 1));
+    }
+  }
+  return environment;
+}
+
+Settings read_settings(const std::string& root, const Environment& environment,
+                       const std::string& home) {
+  Settings settings;
+  std::map<std::string, Setting> in_force;
+  for (const auto& [name, value] : environment) {
+    if (check::is_told(name)) in_force.emplace(name, Setting{name, value, "environment"});
+  }
+  check::Tree tree(root.substr(0, root.find_last_not_of('/') + 1));
+  const auto named = environment.find("NCCL_CONF_FILE");
+  if (named != environment.end() && !named->second.empty()) {
+    const std::string& path = named->second;
+    // Below another root a relative path leads nowhere.
+    if ((path.front() != '/' && !tree.at("").empty()) || !tree.exists(path)) {
+      settings.unread.push_back({path, "there is no such file"});
+    } else {
+      check::read_file(tree, path, settings, in_force);
+    }
+  } else if (!home.empty()) {
+    check::read_file(tree, home + "/.nccl.conf", settings, in_force);
+  }
+  check::read_file(tree, "/etc/nccl.conf", settings, in_force);
+  for (const Unread& unread : tree.unread()) settings.unread.push_back(unread);
+  for (auto& [name, setting] : in_force) settings.list.push_back(std::move(setting));
+  return settings;
+}
+
+}  // namespace weir

@@ -1,0 +1,92 @@
+// `weir comm check` as a user runs it, on a machine that was made up and in an empty environment.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/comm/check_machines.h"
+#include "tests/unit/command_fixture.h"
+
+namespace weir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class CheckCommand : public test::WeirCommand {
+ protected:
+  test::Finished run(const std::string& variables, const std::string& arguments) const {
+    const std::string command = "env -i " + variables + " " WEIR_TOOL " comm check " + arguments +
+                                " >" + path("out") + " 2>" + path("err") + " </dev/null";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("err")};
+  }
+  const test::MachineTree tree_;
+};
+
+TEST_F(CheckCommand, ASoundMachineIsZero) {
+  tree_.make_eight_gpus();
+  const test::Finished finished = run("", "--root " + tree_.root());
+  EXPECT_EQ(finished.code, 0);
+  EXPECT_THAT(finished.err, IsEmpty());
+  EXPECT_THAT(finished.out, AllOf(HasSubstr("GPUs            8"), HasSubstr("NVIDIA H200"),
+                                  HasSubstr("Findings: 0 errors, 0 warnings, 0 notes")));
+}
+
+TEST_F(CheckCommand, WarningsAreZeroAndErrorsAreOne) {
+  tree_.make_eight_gpus();
+  const std::string root = "--root " + tree_.root();
+  EXPECT_EQ(run("NCCL_DBUG=INFO", root).code, 0);
+  const test::Finished finished = run("NCCL_SOCKET_IFNAME=eth9", root);
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_THAT(finished.out, HasSubstr("leaves no interface of this machine"));
+}
+
+TEST_F(CheckCommand, JsonGoesToAFileOrToStandardOutput) {
+  tree_.make_eight_gpus();
+  const std::string root = "--root " + tree_.root();
+  const test::Finished printed = run("", root + " --json -");
+  EXPECT_EQ(printed.code, 0);
+  EXPECT_EQ(nlohmann::json::parse(printed.out)["machine"]["gpus"].size(), 8u);
+  const test::Finished written = run("", root + " --json " + path("check.json"));
+  EXPECT_EQ(written.code, 0);
+  EXPECT_THAT(written.out, HasSubstr("Findings"));
+  EXPECT_EQ(read("check.json"), printed.out);
+}
+
+TEST_F(CheckCommand, FilesOfTheRootAreRead) {
+  tree_.make_eight_gpus();
+  tree_.write("/etc/nccl.conf", "NCCL_NET=Socket\nNCCL_IB_TC=3\n");
+  const test::Finished finished = run("", "--root " + tree_.root());
+  EXPECT_EQ(finished.code, 0);
+  EXPECT_THAT(finished.out,
+              AllOf(HasSubstr("read /etc/nccl.conf"), HasSubstr("[ib_disabled_and_set]")));
+}
+
+TEST_F(CheckCommand, ThisMachineCanBeLookedAt) {
+  const test::Finished finished = run("WEIR_NCCL_LIBRARY=" WEIR_FAKE_LIBRARIES, "");
+  EXPECT_THAT(finished.code, ::testing::AnyOf(0, 1)) << finished.err;  // whatever it has
+  EXPECT_THAT(finished.out, AllOf(HasSubstr("Machine /\n"), HasSubstr("NCCL            2.28.9")));
+}
+
+TEST_F(CheckCommand, BadCommandLinesAreTwo) {
+  EXPECT_EQ(run("", "--root " + path("none")).code, 2);
+  EXPECT_EQ(run("", "--root " + write("file", "x")).code, 2);
+  EXPECT_EQ(run("", "--no-such-option").code, 2);
+  EXPECT_EQ(run("", "--root " + tree_.root() + " --json " + path("none/x.json")).code, 2);
+  EXPECT_EQ(weir("comm").code, 2);
+}
+
+TEST_F(CheckCommand, ARootThatMayNotBeReadIsTold) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may read everything";
+  std::filesystem::permissions(tree_.root(), std::filesystem::perms::none);
+  const test::Finished finished = run("", "--root " + tree_.root());
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_THAT(finished.err, HasSubstr("may not read"));
+  std::filesystem::permissions(tree_.root(), std::filesystem::perms::owner_all);
+}
+
+}  // namespace
+}  // namespace weir

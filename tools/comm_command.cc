@@ -1,0 +1,94 @@
+#include <fmt/format.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "command.h"
+#include "look/output_file.h"
+#include "look_command.h"
+#include "weir/comm/check.h"
+
+namespace weir {
+namespace {
+
+struct CheckCommand {
+  std::string root = "/", json;
+};
+
+// As NCCL finds it: HOME is not looked at.
+std::string home_of_user() {
+  const passwd* user = ::getpwuid(::getuid());
+  return user != nullptr && user->pw_dir != nullptr ? user->pw_dir : "";
+}
+
+Status write(const std::string& path, const std::string& text) {
+  Result<OutputFile> file = OutputFile::open(path, "");
+  if (!file) return file.error();
+  file->text() = text;
+  return file->commit();
+}
+
+ExitCode run(const CheckCommand& command) {
+  struct stat status {};
+  if (::stat(command.root.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
+    fmt::print(stderr, "weir: --root: {}: there is no such folder\n", command.root);
+    return ExitCode::bad_input;
+  }
+  if (::access(command.root.c_str(), R_OK | X_OK) != 0) {
+    fmt::print(stderr, "weir: --root: {}: you may not read that folder\n", command.root);
+    return ExitCode::bad_input;
+  }
+  const Environment environment = environment_of(environ);
+  const auto named = environment.find("WEIR_NCCL_LIBRARY");
+  const bool is_named = named != environment.end() && !named->second.empty();
+  const std::string nccl = is_named ? named->second : "libnccl.so.2";
+  // The libraries of this machine say nothing of another.
+  const bool here = command.root == "/";
+  Check check;
+  check.machine = read_machine(command.root, here ? probes_of_this_machine(nccl) : MachineProbes{});
+  check.settings = read_settings(command.root, environment, home_of_user());
+  check.findings = examine(check.machine, check.settings);
+  if (command.json == "-") {
+    fmt::print("{}", check_json(check));
+  } else {
+    fmt::print("{}", check_text(check));
+    if (!command.json.empty()) {
+      const ExitCode written = exit_code_of(write(command.json, check_json(check)));
+      if (written != ExitCode::ok) return written;
+    }
+  }
+  return has_error(check.findings) ? ExitCode::failed : ExitCode::ok;
+}
+
+constexpr const char* kFooter = R"(
+Examples:
+  weir comm check
+  weir comm check --json - | jq '.findings[] | select(.severity == "error")'
+  NCCL_DEBUG=INFO NCCL_SOCKET_IFNAME=eth weir comm check
+
+docs/comm-check.md explains each line and each finding. Exit codes: 0 all is well, or warnings and
+notes only; 1 an error was found; 2 a bad command line.)";
+
+}  // namespace
+
+void add_comm_command(CLI::App& app, ExitCode& exit_code) {
+  CLI::App* comm = app.add_subcommand("comm", "Communication between GPUs: NCCL and its settings");
+  comm->require_subcommand(1);
+
+  auto command = std::make_shared<CheckCommand>();
+  CLI::App* check = comm->add_subcommand(
+      "check", "Say what this machine and the environment offer to NCCL, and what is wrong");
+  check->add_option("--json", command->json, "Write JSON to this file too; -: print JSON instead")
+      ->type_name("FILE|-");
+  check->add_option("--root", command->root, "Look at a machine's files below this folder")
+      ->type_name("FOLDER")
+      ->capture_default_str();
+  check->footer(kFooter);
+  check->callback([command, &exit_code] { exit_code = run(*command); });
+}
+
+}  // namespace weir
