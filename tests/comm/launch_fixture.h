@@ -61,6 +61,7 @@ class FakeNccl final : public Nccl {
   }
 
   std::string version() const override { return "0"; }
+  bool connects_at_once() const override { return true; }
   Result<CommHandle> init(const UniqueId&, int, int, const CommConfig&) override { return none(); }
   Result<CommHandle> split(CommHandle, int, int, const CommConfig&) override { return none(); }
   Result<CommHandle> shrink(CommHandle, std::span<const int>, bool, const CommConfig&) override {
