@@ -4,6 +4,7 @@ installed."""
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import runpy
@@ -26,14 +27,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m weir", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser(
-        "run", help="run a program, unchanged",
+        "run", help="run a program, unchanged", allow_abbrev=False,
         usage="python -m weir run [options] [-m MODULE | FILE] [arguments...]")
     run.add_argument("--allocator", choices=("auto", "full", "pluggable"), default="auto",
                      help="which of Weir's (weir.enable's `kind`)")
     for name, text in _SETTINGS.items():
         run.add_argument("--" + name.replace("_", "-"), dest=name, help=text)
     run.add_argument("-m", dest="module", metavar="MODULE", help="a module, as python -m takes it")
-    run.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     scenario = commands.add_parser(
         "scenario", help="what goes wrong in PyTorch, and the same with Weir, side by side",
         description="A: a first all-reduce inside a capture. B: a captured step after a warm-up in "
@@ -44,32 +44,71 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _split(arguments: list[str]) -> list[str]:
-    """What follows `-m MODULE` is the module's, options that look like ours too."""
-    if "-m" in arguments:
-        at = arguments.index("-m")
-        if at + 2 < len(arguments):
-            return arguments[: at + 2] + ["--"] + arguments[at + 2:]
-    return arguments
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """What is ours, and for `run` the program's: all that follows FILE, `-m MODULE` or `--`, also
+    what looks like ours."""
+    if arguments[:1] != ["run"]:
+        return arguments, []
+    at = 1
+    while at < len(arguments):
+        argument = arguments[at]
+        if argument == "--":
+            return arguments[:at], arguments[at + 1:]
+        if not argument.startswith("-") or argument == "-":
+            break
+        if argument.startswith("-m"):
+            at += 2 if argument == "-m" else 1
+            break
+        at += 2 if argument.startswith("--") and "=" not in argument and argument != "--help" else 1
+    return arguments[:at], arguments[at:]
 
 
-def _run(options: argparse.Namespace) -> None:
-    program = [part for part in options.program[:1] if part != "--"] + options.program[1:]
+def _missing_file(path: str) -> str | None:
+    if not os.path.exists(path):
+        return f"there is no file {path}"
+    if os.path.isdir(path) and not os.path.exists(os.path.join(path, "__main__.py")):
+        return f"the folder {path} has no __main__.py"
+    return None
+
+
+def _missing_module(name: str) -> str | None:
+    """Why `-m name` can't be run; its parents are imported for that, as Python does."""
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is None:
+            return f"no module named {name}"
+        if spec.submodule_search_locations is not None and \
+                importlib.util.find_spec(name + ".__main__") is None:
+            return f"{name} is a package without a __main__, and can't be run"
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name + ".").startswith(error.name + "."):
+            raise  # a parent's own trouble
+        return str(error)
+    return None
+
+
+def _run(options: argparse.Namespace, program: list[str]) -> None:
     if options.module is None and not program:
         sys.exit("python -m weir run: which program? python -m weir run train.py")
-    settings = {name: getattr(options, name) for name in _SETTINGS
-                if getattr(options, name) is not None}
+    if options.module is None and (why := _missing_file(program[0])):
+        sys.exit(f"python -m weir run: {why}")
+    settings = {name: getattr(options, name) for name in _SETTINGS}
     try:
         weir.enable(options.allocator, **settings)
     except weir.Problem as problem:
         sys.exit(f"weir: {problem}")
+    on_path = not getattr(sys.flags, "safe_path", False)  # python -P: no folder of the program's
     if options.module is not None:
         sys.argv = [options.module, *program]
-        sys.path[0] = os.getcwd()
+        if on_path:
+            sys.path[0] = os.getcwd()
+        if why := _missing_module(options.module):
+            sys.exit(f"python -m weir run: {why}")
         runpy.run_module(options.module, run_name="__main__", alter_sys=True)
     else:
         sys.argv = program
-        sys.path[0] = os.path.dirname(os.path.abspath(program[0]))
+        if on_path:
+            sys.path[0] = os.path.dirname(os.path.abspath(program[0]))
         runpy.run_path(program[0], run_name="__main__")
 
 
@@ -83,13 +122,14 @@ def _scenario(options: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    options = _parser().parse_args(_split(arguments))
+    ours, program = _split(arguments)
+    options = _parser().parse_args(ours)
     if options.command == "info":
         print(json.dumps(weir.info(), indent=2))
     elif options.command == "scenario":
         _scenario(options)
     else:
-        _run(options)
+        _run(options, program)
 
 
 if __name__ == "__main__":
