@@ -195,7 +195,7 @@ def _problems(found: dict[str, object]) -> list[str]:
     if not found["pluggable"]:
         problems.append("Weir's libraries are missing: it was not installed by pip. Run "
                         "`pip install .` in Weir's folder.")
-    fits = found["backend"] and found["built_for"] == found["torch"]
+    fits = found["backend"] and found["built_for"] in (None, found["torch"])
     if found["torch"] is None:
         problems.append("PyTorch is not installed.")
     else:
