@@ -40,6 +40,48 @@ class Run(installed.Installed):
         result = self.run_weir("-m", "broken")
         self.assertIn("No module named 'what_it_needs'", result.stderr.splitlines()[-1])
 
+    def test_the_program_is_main_from_beginning_to_end_as_without_weir(self):
+        folder = pathlib.Path(self.folder.name)
+        (folder / "packed").mkdir(exist_ok=True)
+        (folder / "packed" / "__init__.py").write_text("")
+        (folder / "packed" / "__main__.py").write_text(
+            "import atexit, os, pickle, sys, threading, time\n"
+            "class Thing: pass\n"
+            "def ends(): print(type(pickle.loads(pickle.dumps(Thing()))))\n"
+            "def late(): time.sleep(0.3); ends()\n"
+            "atexit.register(ends)\n"
+            "threading.Thread(target=late).start()\n"
+            "print(__name__, os.path.basename(__file__), __package__, __spec__ and __spec__.name,\n"
+            "      [os.path.basename(sys.argv[0]), *sys.argv[1:]], sys.path[0])\n")
+        (folder / "alone.py").write_text((folder / "packed" / "__main__.py").read_text())
+        for how in (["alone.py", "a"], ["-m", "alone", "a"], ["-m", "packed"], ["packed"]):
+            with self.subTest(how):
+                without = self.python(*how, PYTHONPATH=self.folder.name)
+                self.assertEqual((without.returncode, without.stderr), (0, ""))
+                result = self.run_weir(*how)
+                self.assertEqual((result.stdout, result.stderr), (without.stdout, ""))
+
+    def test_exit_statuses_input_and_tracebacks_are_the_programs(self):
+        folder = pathlib.Path(self.folder.name)
+        for code, status in (("import sys; sys.exit(3)", 3), ("raise KeyError('mine')", 1),
+                             ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -15)):
+            with self.subTest(code):
+                (folder / "ends.py").write_text(code + "\n")
+                for how in (["ends.py"], ["-m", "ends"]):
+                    result = self.run_weir(*how)
+                    self.assertEqual(result.returncode, status)
+                    self.assertEqual("KeyError: 'mine'" in result.stderr, status == 1)
+
+    def test_each_rank_of_a_job_records_into_a_file_of_its_own(self):
+        folder = pathlib.Path(self.folder.name)
+        (folder / "recorded.py").write_text("import os; print(os.environ['WEIR_RECORD'])\n")
+        for world, given, record in (("2", "run.weir", "run-rank1.weir"), ("1", "a.weir", "a.weir"),
+                                     ("2", "a.b/run", "a.b/run-rank1")):
+            environment = {"RANK": "1", "WORLD_SIZE": world}
+            for result in (self.run_weir("--record", given, "recorded.py", **environment),
+                           self.run_weir("recorded.py", WEIR_RECORD=given, **environment)):
+                self.assertEqual(result.stdout.strip(), record, result.stderr)
+
     def test_what_fails_to_be_turned_on_leaves_no_setting_behind(self):
         printed = self.run_code(
             "import os, weir\n"

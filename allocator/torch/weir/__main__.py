@@ -4,11 +4,16 @@ installed."""
 from __future__ import annotations
 
 import argparse
+import builtins
+import importlib.machinery
 import importlib.util
+import io
 import json
 import os
 import runpy
 import sys
+import types
+import zipfile
 
 import weir
 
@@ -63,53 +68,86 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:at], arguments[at:]
 
 
-def _missing_file(path: str) -> str | None:
-    if not os.path.exists(path):
-        return f"there is no file {path}"
-    if os.path.isdir(path) and not os.path.exists(os.path.join(path, "__main__.py")):
-        return f"the folder {path} has no __main__.py"
-    return None
-
-
-def _missing_module(name: str) -> str | None:
-    """Why `-m name` can't be run; its parents are imported for that, as Python does."""
+def _module(name: str) -> importlib.machinery.ModuleSpec:
+    """Of the code that `-m name` runs. Its parents are imported for that, as Python does."""
     try:
         spec = importlib.util.find_spec(name)
-        if spec is None:
-            return f"no module named {name}"
-        if spec.submodule_search_locations is not None and \
-                importlib.util.find_spec(name + ".__main__") is None:
-            return f"{name} is a package without a __main__, and can't be run"
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(name + ".__main__")
+            if spec is None:
+                sys.exit(f"python -m weir run: {name} is a package without a __main__")
     except ModuleNotFoundError as error:
         if error.name is None or not (name + ".").startswith(error.name + "."):
             raise  # a parent's own trouble
-        return str(error)
-    return None
+        sys.exit(f"python -m weir run: {error}")
+    if spec is None:
+        sys.exit(f"python -m weir run: no module named {name}")
+    return spec
+
+
+def _as_main(code: types.CodeType, **names: object) -> None:
+    """Runs it as the process's __main__, which it stays (with runpy it would not): exit handlers, and
+    threads that outlive it, pickle what is defined there."""
+    main = types.ModuleType("__main__")
+    main.__dict__.update(names, __builtins__=builtins)
+    sys.modules["__main__"] = main
+    exec(code, main.__dict__)
+
+
+def _run_spec(spec: importlib.machinery.ModuleSpec) -> None:
+    _as_main(spec.loader.get_code(spec.name), __file__=spec.origin, __cached__=spec.cached,
+             __spec__=spec, __loader__=spec.loader, __package__=spec.parent)
+
+
+def _run_file(path: str) -> None:
+    if path.endswith(".pyc"):
+        runpy.run_path(path, run_name="__main__")
+        return
+    with io.open_code(os.path.abspath(path)) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    _as_main(code, __file__=path, __cached__=None,
+             __loader__=importlib.machinery.SourceFileLoader("__main__", path))
+
+
+def _of_rank(record: str | None) -> str | None:
+    """The processes of a job have one command line, and each needs a file of its own."""
+    record = record or os.environ.get("WEIR_RECORD")
+    if not record or int(os.environ.get("WORLD_SIZE") or 1) < 2:
+        return record
+    root, extension = os.path.splitext(record)
+    return f"{root}-rank{os.environ.get('RANK', '0')}{extension}"
 
 
 def _run(options: argparse.Namespace, program: list[str]) -> None:
     if options.module is None and not program:
         sys.exit("python -m weir run: which program? python -m weir run train.py")
-    if options.module is None and (why := _missing_file(program[0])):
-        sys.exit(f"python -m weir run: {why}")
+    folder = None  # or an archive, whose __main__.py is the program
+    if options.module is None:
+        if not os.path.exists(program[0]):
+            sys.exit(f"python -m weir run: there is no file {program[0]}")
+        if os.path.isdir(program[0]) or zipfile.is_zipfile(program[0]):
+            folder = os.path.abspath(program[0])
     settings = {name: getattr(options, name) for name in _SETTINGS}
+    settings["record"] = _of_rank(options.record)
     try:
         weir.enable(options.allocator, **settings)
     except weir.Problem as problem:
         sys.exit(f"weir: {problem}")
-    on_path = not getattr(sys.flags, "safe_path", False)  # python -P: no folder of the program's
+    sys.argv = program if options.module is None else [options.module, *program]
+    if folder is not None or not getattr(sys.flags, "safe_path", False):  # python -P
+        sys.path[0] = (os.getcwd() if options.module is not None else
+                       folder or os.path.dirname(os.path.abspath(program[0])))
     if options.module is not None:
-        sys.argv = [options.module, *program]
-        if on_path:
-            sys.path[0] = os.getcwd()
-        if why := _missing_module(options.module):
-            sys.exit(f"python -m weir run: {why}")
-        runpy.run_module(options.module, run_name="__main__", alter_sys=True)
+        spec = _module(options.module)
+        sys.argv[0] = spec.origin or options.module
+        _run_spec(spec)
+    elif folder is not None:
+        spec = importlib.machinery.PathFinder.find_spec("__main__", [folder])
+        if spec is None:
+            sys.exit(f"python -m weir run: {program[0]} has no __main__.py")
+        _run_spec(spec)
     else:
-        sys.argv = program
-        if on_path:
-            sys.path[0] = os.path.dirname(os.path.abspath(program[0]))
-        runpy.run_path(program[0], run_name="__main__")
+        _run_file(program[0])
 
 
 def _scenario(options: argparse.Namespace) -> None:
