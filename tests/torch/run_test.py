@@ -51,7 +51,7 @@ class Run(installed.Installed):
             "def late(): time.sleep(0.3); ends()\n"
             "atexit.register(ends)\n"
             "threading.Thread(target=late).start()\n"
-            "print(__name__, os.path.basename(__file__), __package__, __spec__ and __spec__.name,\n"
+            "print(__name__, __file__, __package__, __spec__ and __spec__.name,\n"
             "      [os.path.basename(sys.argv[0]), *sys.argv[1:]], sys.path[0])\n")
         (folder / "alone.py").write_text((folder / "packed" / "__main__.py").read_text())
         for how in (["alone.py", "a"], ["-m", "alone", "a"], ["-m", "packed"], ["packed"]):

@@ -103,7 +103,8 @@ def _run_file(path: str) -> None:
     if path.endswith(".pyc"):
         runpy.run_path(path, run_name="__main__")
         return
-    with io.open_code(os.path.abspath(path)) as file:
+    path = os.path.abspath(path)  # as Python does from 3.9 on
+    with io.open_code(path) as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)
     _as_main(code, __file__=path, __cached__=None,
              __loader__=importlib.machinery.SourceFileLoader("__main__", path))
