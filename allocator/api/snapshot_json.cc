@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "observe/whole_file.h"
 #include "weir/snapshot.h"
 
 namespace weir {
@@ -121,11 +122,11 @@ std::string to_json(const HeapSnapshot& snapshot) {
 }
 
 Status write_snapshot(const HeapSnapshot& snapshot, const std::string& path) {
-  const std::string unfinished = path + ".unfinished";
-  Status written =
-      write_whole(to_json(snapshot), unfinished, std::string_view(path).ends_with(".gz"));
-  if (written && std::rename(unfinished.c_str(), path.c_str()) != 0) written = failed(path);
-  if (!written) (void)std::remove(unfinished.c_str());
+  const std::string place = place_to_write(path);
+  Status written = write_whole(to_json(snapshot), place, std::string_view(path).ends_with(".gz"));
+  if (place == path) return written;
+  if (written && std::rename(place.c_str(), path.c_str()) != 0) written = failed(path);
+  if (!written) (void)std::remove(place.c_str());
   return written;
 }
 

@@ -12,6 +12,8 @@
 #include <span>
 #include <utility>
 
+#include "observe/whole_file.h"
+
 namespace weir {
 
 using recording_format::BlockKind;
@@ -140,15 +142,16 @@ Status KeptOutput::write_blocks(FileOutput& file, std::uint64_t dropped) const {
 }
 
 Status KeptOutput::write_to(const std::string& path, std::uint64_t dropped) const {
-  const std::string unfinished = path + ".unfinished";
-  Result<std::unique_ptr<FileOutput>> file = FileOutput::open(unfinished);
+  const std::string place = place_to_write(path);
+  Result<std::unique_ptr<FileOutput>> file = FileOutput::open(place);
   if (!file) return std::move(file).error();
   Status written = write_blocks(**file, dropped);
-  if (written && std::rename(unfinished.c_str(), path.c_str()) != 0) {
+  if (place == path) return written;
+  if (written && std::rename(place.c_str(), path.c_str()) != 0) {
     written = Error(ErrorCode::invalid_input,
                     fmt::format("{}: cannot be replaced: {}", path, std::strerror(errno)));
   }
-  if (!written) (void)std::remove(unfinished.c_str());
+  if (!written) (void)std::remove(place.c_str());
   return written;
 }
 

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <atomic>
@@ -180,6 +181,20 @@ TEST_F(SnapshotTest, IsWrittenWholeAndCompressedWhereTheNameSaysSo) {
   EXPECT_EQ(text, to_json(snapshot));
   EXPECT_THAT(write_snapshot(snapshot, "/nowhere/at/all.json").error().message(),
               AllOf(HasSubstr("/nowhere/at/all.json"), HasSubstr("No such file")));
+}
+
+TEST_F(SnapshotTest, WhatIsNoPlainFileIsWrittenToAndStays) {
+  DeviceHeap heap(device_);
+  const HeapSnapshot snapshot = heap.snapshot();
+  const std::string link = path_ + ".link";
+  ASSERT_EQ(::symlink(path_.c_str(), link.c_str()), 0);
+  EXPECT_TRUE(write_snapshot(snapshot, link).ok());
+  EXPECT_EQ(bytes(), to_json(snapshot));
+  EXPECT_EQ(std::remove(path_.c_str()), 0);  // it was no other file that was written
+  ASSERT_EQ(::unlink(link.c_str()), 0);
+  ASSERT_EQ(::symlink("/dev/full", link.c_str()), 0);
+  EXPECT_THAT(write_snapshot(snapshot, link).error().message(), HasSubstr("No space left"));
+  EXPECT_EQ(::unlink(link.c_str()), 0);
 }
 
 }  // namespace
