@@ -62,6 +62,15 @@ class Package(installed.Installed):
             for path in made:
                 path.unlink()
 
+    def test_info_of_sources_that_were_not_installed_names_one_trouble_and_no_other(self):
+        library = pathlib.Path(self.folder.name, "weir", installed.LIBRARY.name)
+        library.rename(library.with_suffix(".away"))
+        self.addCleanup(library.with_suffix(".away").rename, library)
+        problems = self.info(PYTHONPATH=self.broken_torch("2.11.0", ""))["problems"]
+        self.assertIn("it was not installed by pip", problems[0])
+        self.assertFalse(any("backend" in each or "only the pluggable" in each
+                             for each in problems), problems)
+
     def test_a_recording_may_have_stacks_of_a_kind_of_its_own(self):
         printed = self.run_code(
             "import ctypes, os, weir\n"

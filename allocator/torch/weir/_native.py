@@ -206,7 +206,7 @@ def _problems(found: dict[str, object]) -> list[str]:
         if backend_why:
             problems.append(f"The full backend can't be loaded: {backend_why}. Install Weir again: "
                             f"{REINSTALL}.")
-    if found["torch"] is not None and not found["backend"]:
+    if found["torch"] is not None and found["pluggable"] and not found["backend"]:
         problems.append("There is no full backend, only the pluggable library: Weir was installed "
                         "where there was no PyTorch with CUDA, or no CUDA toolkit.")
     elif found["built_for"] and found["torch"] and not fits:
