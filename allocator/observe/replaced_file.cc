@@ -11,9 +11,9 @@ Status write_in_place_of(const std::string& path,
                          const std::function<Status(const std::string& path)>& write) {
   std::error_code error;
   const fs::file_status there = fs::status(path, error);
-  if (fs::exists(there) && !fs::is_regular_file(there) && !fs::is_directory(there)) {
-    return write(path);
-  }
+  const bool is_plain = fs::is_regular_file(there) || fs::is_directory(there);
+  // (A link that leads nowhere yet makes what it leads to.)
+  if (!is_plain && fs::exists(fs::symlink_status(path, error))) return write(path);
   // Where it leads to, if it is a link: the link stays.
   const fs::path target = fs::exists(there) ? fs::canonical(path, error) : fs::path(path);
   const std::string unfinished = target.string() + ".unfinished";

@@ -63,7 +63,7 @@ DeviceMemory& Backend::open(int device) {
   for (const auto& observer : observers_) memory.on_out_of_memory(observer);
   for (const auto& tracker : trackers_) memory.track(tracker);
   if (history_.enabled) memory.set_history(history_, false);
-  memory.keep_freed(enabled_.load());
+  memory.set_caching(enabled_.load());
   place.store(&memory);
   return memory;
 }
@@ -71,7 +71,7 @@ DeviceMemory& Backend::open(int device) {
 DeviceMemory& Backend::owner(const void* pointer, const char* call) {
   for (std::atomic<DeviceMemory*>& place : memories_) {
     DeviceMemory* const memory = place.load();
-    if (memory != nullptr && memory->heap().find(pointer)) return *memory;
+    if (memory != nullptr && memory->heap_of(pointer).find(pointer)) return *memory;
   }
   TORCH_CHECK(false, call, ": ", pointer,
               " is no memory that Weir gave out: it was freed already, "
@@ -145,10 +145,7 @@ void Backend::raw_delete(void* block) {
   }
   for (std::atomic<DeviceMemory*>& place : memories_) {
     DeviceMemory* const memory = place.load(std::memory_order_acquire);
-    if (memory != nullptr && (memory->heap().owns(block) || memory->pools().has_sources()) &&
-        memory->deallocate(block)) {
-      return;
-    }
+    if (memory != nullptr && memory->may_own(block) && memory->deallocate(block)) return;
   }
   TORCH_CHECK(false, "invalid device pointer: ", block,
               " is not the beginning of memory that Weir gave out: it was freed already, or is "
@@ -178,7 +175,7 @@ std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> Backend::getExpa
 
 void Backend::enable(bool value) {
   enabled_.store(value);
-  for_each([&](DeviceMemory& memory) { memory.keep_freed(value); });
+  for_each([&](DeviceMemory& memory) { memory.set_caching(value); });
 }
 
 void Backend::cacheInfo(c10::DeviceIndex device, std::size_t* largest) {
@@ -187,7 +184,8 @@ void Backend::cacheInfo(c10::DeviceIndex device, std::size_t* largest) {
 
 // A block is what is contiguous and stays: its pages may be others' beyond it.
 void* Backend::getBaseAllocation(void* pointer, std::size_t* size) {
-  const std::optional<BlockInfo> info = owner(pointer, "getBaseAllocation").heap().find(pointer);
+  const std::optional<BlockInfo> info =
+      owner(pointer, "getBaseAllocation").heap_of(pointer).find(pointer);
   TORCH_CHECK(info.has_value(), "getBaseAllocation: ", pointer, " was freed meanwhile");
   if (size != nullptr) *size = info->bytes.count;
   return info->address.pointer();
@@ -198,7 +196,7 @@ void Backend::recordStream(const c10::DataPtr& block, c10::cuda::CUDAStream stre
   if (block.get() == nullptr || block.get_deleter() != &delete_block) return;
   bool known = false;
   for_each([&](DeviceMemory& memory) {
-    if (known || (!memory.heap().owns(block.get()) && !memory.pools().has_sources())) return;
+    if (known || !memory.may_own(block.get())) return;
     const Stream user = check(memory.streams().of(stream));
     known = memory.record_stream(block.get(), user);
   });
@@ -211,12 +209,12 @@ void Backend::fence(std::span<void* const> pointers, c10::DeviceIndex device, cu
   std::vector<void*> blocks;
   for (void* const pointer : pointers) {
     if (pointer == nullptr) continue;
-    const std::optional<BlockInfo> info = memory.heap().find(pointer);
+    const std::optional<BlockInfo> info = memory.heap_of(pointer).find(pointer);
     TORCH_CHECK(info.has_value(), "weir.fence: ", pointer, " is no memory of device ",
                 static_cast<int>(device), " that Weir gave out");
     blocks.push_back(info->address.pointer());
   }
-  check(memory.heap().fence(blocks, user));
+  check(memory.fence(blocks, user));
 }
 
 void Backend::beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,
@@ -255,7 +253,7 @@ bool Backend::checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t
 
 Backend::ShareableHandle Backend::shareIpcHandle(void* pointer) {
   DeviceMemory& mine = owner(pointer, "shareIpcHandle");
-  return check(shared_.share(mine.heap(), mine.device(), pointer));
+  return check(shared_.share(mine.heap_of(pointer), mine.device(), pointer));
 }
 
 std::shared_ptr<void> Backend::getIpcDevPtr(std::string handle) {
@@ -332,7 +330,7 @@ void Backend::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex reaches
   auto* const cuda = dynamic_cast<CudaDevice*>(&other.device());
   if (cuda == nullptr) return;
   cuda->add_peer(device);
-  check(other.heap().renew_access());
+  check(other.renew_access());
 }
 
 cudaError_t Backend::memcpyAsync(void* to, int to_device, const void* from, int from_device,

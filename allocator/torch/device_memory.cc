@@ -58,6 +58,9 @@ void* DeviceMemory::allocate(Bytes bytes, Stream stream) {
 void* DeviceMemory::allocate_told(Bytes bytes, Stream stream) {
   const auto handle = static_cast<cudaStream_t>(stream.handle);
   if (SourcePool* const source = pools_.source_for(handle)) return source->allocate(bytes, handle);
+  if (!caching_.load(std::memory_order_relaxed) && !is_captured(stream)) {
+    return allocate_uncached(bytes, stream);
+  }
   History::Context context = history_.enabled() ? history_.context_of_allocation() : nullptr;
   Result<void*> block = heap_.allocate(bytes, stream);
   if (!block.ok()) {
@@ -78,6 +81,21 @@ void* DeviceMemory::allocate_told(Bytes bytes, Stream stream) {
   return *block;
 }
 
+bool DeviceMemory::is_captured(Stream stream) const {
+  const Result<CaptureInfo> info = device_.capture_info(stream);
+  return info && info->status != CaptureInfo::Status::none;
+}
+
+void* DeviceMemory::allocate_uncached(Bytes bytes, Stream stream) {
+  Result<void*> block = uncached_.allocate(bytes, stream);
+  if (!block.ok() && block.error().code() == ErrorCode::out_of_memory) {
+    (void)heap_.trim();  // idle memory of the cache is in its way
+    block = uncached_.allocate(bytes, stream);
+  }
+  if (!block.ok()) fail(bytes, stream, block.error());
+  return *block;
+}
+
 bool DeviceMemory::deallocate(void* block) {
   if (free_watched()) [[unlikely]]
     return deallocate_told(block);
@@ -86,6 +104,7 @@ bool DeviceMemory::deallocate(void* block) {
 
 bool DeviceMemory::deallocate_told(void* block) {
   if (SourcePool* const source = pools_.source_of(block)) return source->deallocate(block), true;
+  if (uncached_.owns(block)) return uncached_.deallocate(block).ok();
   const std::optional<BlockInfo> info = heap_.find(block);
   if (!info || info->address.pointer() != block) return false;
   if (history_.enabled()) {
@@ -94,7 +113,6 @@ bool DeviceMemory::deallocate_told(void* block) {
   }
   check(heap_.deallocate(block));
   tell_profiler(block, -static_cast<std::int64_t>(info->bytes.count));
-  if (!keeps_freed_.load(std::memory_order_relaxed)) (void)heap_.trim();
   return true;
 }
 
@@ -117,10 +135,25 @@ bool DeviceMemory::record_stream(void* block, Stream user) {
                                          static_cast<c10::DeviceIndex>(number_)));
     return true;
   }
-  const Status recorded = heap_.record_stream(block, user);
+  const Status recorded = heap_of(block).record_stream(block, user);
   if (recorded.ok()) return true;
   if (recorded.error().code() == ErrorCode::unknown_pointer) return false;
   raise(recorded.error());
+}
+
+Status DeviceMemory::fence(std::span<void* const> blocks, Stream user) {
+  std::vector<void*> cached, others;
+  for (void* const block : blocks) (uncached_.owns(block) ? others : cached).push_back(block);
+  Status fenced = heap_.fence(cached, user);
+  if (fenced && !others.empty()) fenced = uncached_.heap()->fence(others, user);
+  return fenced;
+}
+
+Status DeviceMemory::renew_access() {
+  Status renewed = heap_.renew_access();
+  DeviceHeap* const uncached = uncached_.heap();
+  if (renewed && uncached != nullptr) renewed = uncached->renew_access();
+  return renewed;
 }
 
 void DeviceMemory::fail(Bytes bytes, Stream stream, const Error& error) {
@@ -187,6 +220,7 @@ void DeviceMemory::empty(c10::MempoolId_t pool) {
   if (pool != c10::MempoolId_t{0, 0}) return pools_.empty(pool);
   pools_.empty_all_sources();
   check(heap_.trim(0_B, Trim::waits));
+  check(uncached_.empty());
 }
 
 c10::CachingDeviceAllocator::DeviceStats DeviceMemory::stats() const {

@@ -8,12 +8,14 @@
 #include <atomic>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "torch/history.h"
 #include "torch/pools.h"
 #include "torch/statistics.h"
 #include "torch/streams.h"
+#include "torch/uncached.h"
 #include "weir/device_heap.h"
 
 namespace weir::pytorch {
@@ -30,6 +32,14 @@ class DeviceMemory {
   int number() const { return number_; }
   Device& device() { return device_; }
   DeviceHeap& heap() { return heap_; }
+  // The heap whose addresses `pointer` is among; heap(), if there is none.
+  DeviceHeap& heap_of(const void* pointer) {
+    return uncached_.owns(pointer) ? *uncached_.heap() : heap_;
+  }
+  // Would deallocate() and record_stream() look for it here?
+  bool may_own(const void* pointer) {
+    return heap_of(pointer).owns(pointer) || pools_.has_sources();
+  }
   Pools& pools() { return pools_; }
   History& history() { return history_; }
   Streams& streams() { return streams_; }
@@ -38,8 +48,13 @@ class DeviceMemory {
   // False: it is none of this device's.
   bool deallocate(void* block);
   bool record_stream(void* block, Stream user);
-  // While it is off, freed memory goes back to the driver at once.
-  void keep_freed(bool keep) { keeps_freed_.store(keep, std::memory_order_relaxed); }
+  // While it is off, what is allocated has memory of its own (uncached.h), whenever it is freed;
+  // but for work that is captured, whose memory is its graph's.
+  void set_caching(bool on) { caching_.store(on, std::memory_order_relaxed); }
+  // "Work queued so far on `user` uses these blocks." Errors: unknown_pointer; device.
+  Status fence(std::span<void* const> blocks, Stream user);
+  // The device gives access to what is mapped in another way now.
+  Status renew_access();
 
   // Of all memory, in (0, 1].
   void set_fraction(double fraction);
@@ -67,16 +82,18 @@ class DeviceMemory {
   // Does anybody want to know of a block? Else the common ways are taken. (Whether this thread is
   // profiled, frees ask only once an allocation has been.)
   bool allocation_watched() const {
-    return history_.enabled() || pools_.has_sources() || c10::memoryProfilingEnabled();
+    return history_.enabled() || pools_.has_sources() || c10::memoryProfilingEnabled() ||
+           !caching_.load(std::memory_order_relaxed);
   }
   bool free_watched() const {
-    return history_.enabled() || pools_.has_sources() ||
-           !keeps_freed_.load(std::memory_order_relaxed) ||
+    return history_.enabled() || pools_.has_sources() || uncached_.heap() != nullptr ||
            (was_profiled_.load(std::memory_order_relaxed) && c10::memoryProfilingEnabled());
   }
   void tell_profiler(void* block, std::int64_t bytes);
   [[gnu::noinline]] void* allocate_told(Bytes bytes, Stream stream);
   [[gnu::noinline]] bool deallocate_told(void* block);
+  [[gnu::noinline]] void* allocate_uncached(Bytes bytes, Stream stream);
+  bool is_captured(Stream stream) const;
   [[noreturn]] void fail(Bytes bytes, Stream stream, const Error& error);
   void listen();
   void note_ways();
@@ -88,7 +105,8 @@ class DeviceMemory {
   Pools pools_;
   History history_;
   const Bytes total_;
-  std::atomic<bool> keeps_freed_{true};
+  Uncached uncached_{device_};
+  std::atomic<bool> caching_{true};
   std::atomic<bool> was_profiled_{false};
 
   mutable std::mutex mutex_;

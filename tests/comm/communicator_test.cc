@@ -49,13 +49,22 @@ TEST_F(Communicators, OfARankThatCannotBeAreRefused) {
   }
 }
 
-TEST_F(Communicators, WithoutARankAreAnErrorInTime) {
+TEST_F(Communicators, WithoutARankAreAnErrorInTimeAndEndWhenItComesLate) {
   Rank& rank = *ranks_[0];
+  const UniqueId id = *rank.nccl->unique_id();
   const auto begin = std::chrono::steady_clock::now();
-  expect_error(Communicator::create(rank.place(), *rank.nccl->unique_id(), 2, 0,
-                                    {.patience = Nanoseconds{200'000'000}}),
+  expect_error(Communicator::create(rank.place(), id, 2, 0, {.patience = Nanoseconds{200'000'000}}),
                ErrorCode::device, "not all ranks came");
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  {
+    Result<Communicator> late =
+        Communicator::create(ranks_[1]->place(), id, 2, 1, {.watch_every = {}});
+    expect_ok(late);
+  }
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (world_.live_communicators() > 0 && std::chrono::steady_clock::now() < until) {
+    std::this_thread::yield();
+  }
 }
 
 TEST_F(Communicators, ThatNcclCannotMakeSayWhy) {
@@ -122,8 +131,10 @@ TEST_F(FourRanks, GoOnWithoutTheOneThatIsGone) {
       expect_ok(left);
       EXPECT_EQ(left->ranks(), 3);
       EXPECT_EQ(left->rank(), rank.number - (rank.number == 3 ? 1 : 0));
+      void* const other = rank.allocate(kSize, rank.side);  // not what hangs
       expect_ok(
-          Collectives(*left).all_reduce(block, block, kCount, DataType::int32, {}, rank.side));
+          Collectives(*left).all_reduce(other, other, kCount, DataType::int32, {}, rank.side));
+      rank.free(other);
       const std::vector<std::string> broken = rank.heap->validate();
       EXPECT_THAT(broken, testing::IsEmpty());
     }
@@ -284,9 +295,9 @@ TEST_F(Communicators, ThatNcclCannotDestroyAreSaidAndTheRestIsGone) {
   left_communicators_ = 1;
 }
 
-TEST_F(Communicators, MadeTenThousandTimesLeaveNothing) {
+TEST_F(Communicators, MadeAThousandTimesLeaveNothing) {
   Rank& rank = *ranks_[0];
-  for (int round = 0; round < 10'000; ++round) {
+  for (int round = 0; round < 1000; ++round) {
     Result<Communicator> made =
         Communicator::create(rank.place(), *rank.nccl->unique_id(), 1, 0, {.watch_every = {}});
     ASSERT_TRUE(made.ok());

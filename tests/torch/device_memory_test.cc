@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "weir/graph_pool.h"
 #include "weir/sim_device.h"
 
@@ -286,10 +288,73 @@ TEST_F(DeviceMemories, AFractionLimitsAndIsNamed) {
   EXPECT_THROW(memory_.set_fraction(-1), c10::Error);
 }
 
-TEST_F(DeviceMemories, WhatIsSwitchedOffKeepsNothing) {
-  memory_.keep_freed(false);
-  EXPECT_TRUE(memory_.deallocate(memory_.allocate(4_MiB, a_)));
-  EXPECT_EQ(memory_.stats().reserved_bytes[0].current, 0);
+TEST_F(DeviceMemories, WithCachingOffMemoryIsTheDriversAndCountedNowhere) {
+  EXPECT_TRUE(memory_.deallocate(memory_.allocate(4_MiB, a_)));  // the cache keeps this
+  memory_.reset_accumulated();
+  const Bytes free = device_.memory_info()->free;
+  memory_.set_history({.enabled = true, .most_entries = 100}, true);
+  memory_.set_caching(false);
+  void* const block = memory_.allocate(8_MiB, a_);
+  memory_.set_caching(true);
+  EXPECT_LE(device_.memory_info()->free, free - 8_MiB);
+  const auto stats = memory_.stats();
+  EXPECT_EQ(stats.requested_bytes[0].allocated, 0);
+  EXPECT_EQ(stats.allocated_bytes[0].current, 0);
+  EXPECT_EQ(stats.reserved_bytes[0].current, 4 << 20);
+  expect_consistent();
+  EXPECT_TRUE(memory_.deallocate(block));  // though caching is on again
+  EXPECT_FALSE(memory_.deallocate(block));
+  EXPECT_EQ(device_.memory_info()->free, free);
+  for (const auto& entry : memory_.history().entries()) {
+    EXPECT_NE(entry.addr_, Address::of(block).value);
+  }
+}
+
+TEST_F(DeviceMemories, WithCachingOffWhatIsCachedStays) {
+  void* const cached = memory_.allocate(4_MiB, a_);
+  memory_.set_caching(false);
+  EXPECT_TRUE(memory_.deallocate(cached));
+  EXPECT_TRUE(memory_.deallocate(memory_.allocate(1_MiB, a_)));
+  EXPECT_EQ(memory_.stats().reserved_bytes[0].current, 4 << 20);
+  memory_.set_caching(true);
+  EXPECT_EQ(memory_.allocate(4_MiB, a_), cached);
+  EXPECT_TRUE(memory_.deallocate(cached));
+}
+
+TEST_F(DeviceMemories, WithCachingOffTheHostWaitsForWorkOfEveryStreamThatUsesABlock) {
+  memory_.set_caching(false);
+  void* const recorded = memory_.allocate(8_MiB, a_);
+  void* const fenced = memory_.allocate(8_MiB, a_);
+  ASSERT_TRUE(device_.launch(b_, Writes(recorded, 8_MiB), 5_ms).ok());
+  EXPECT_TRUE(memory_.record_stream(recorded, b_));
+  ASSERT_TRUE(device_.launch(b_, Writes(fenced, 8_MiB), 5_ms).ok());
+  EXPECT_TRUE(memory_.fence(std::array{fenced}, b_).ok());
+  const Nanoseconds before = device_.now();
+  EXPECT_TRUE(memory_.deallocate(fenced));
+  EXPECT_TRUE(memory_.deallocate(recorded));
+  EXPECT_GE(device_.now() - before, 10_ms);
+}
+
+TEST_F(DeviceMemories, WithCachingOffACaptureIsServedFromItsPoolAllTheSame) {
+  const c10::MempoolId_t pool{1, 0};
+  memory_.set_caching(false);
+  std::uint64_t capture = 0;
+  memory_.pools().begin(
+      pool,
+      [&](cudaStream_t asking) {
+        return capture != 0 && device_.capture_info(Stream::of_captured(asking))->id == capture;
+      },
+      a_);
+  ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
+  capture = device_.capture_info(a_)->id;
+  void* const output = memory_.allocate(2_MiB, a_);
+  ASSERT_TRUE(device_.launch(a_, Writes(output, 2_MiB), 10_us).ok());
+  const GraphHandle graph = *device_.end_capture(a_);
+  memory_.pools().end(pool);
+  EXPECT_EQ(memory_.pools().blocks(pool).size(), 1u);
+  ASSERT_TRUE(device_.destroy_graph(graph).ok());
+  EXPECT_TRUE(memory_.deallocate(output));
+  memory_.pools().release(pool);
 }
 
 TEST_F(DeviceMemories, RecordedStreamsHoldMemoryBackFromOthersOnly) {

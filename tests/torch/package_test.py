@@ -5,7 +5,6 @@ usage: package_test.py LIBRARY    (of the build: libweir_pluggable.so)
 
 import ctypes
 import importlib.util
-import json
 import os
 import pathlib
 import shutil
@@ -15,62 +14,13 @@ import tempfile
 import unittest
 import unittest.mock
 
-SOURCE = pathlib.Path(__file__).parents[2] / "allocator" / "torch" / "weir"
-LIBRARY = pathlib.Path()
+import installed
 
 
-class Package(unittest.TestCase):
-    """As installed: the sources, and the library beside them."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        shutil.copytree(SOURCE, os.path.join(cls.folder.name, "weir"),
-                        ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(LIBRARY, os.path.join(cls.folder.name, "weir"))
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
-
-    def python(self, *arguments, **environment):
-        """Runs Python with the package, and a PyTorch only if the environment names one."""
-        return subprocess.run(
-            [sys.executable, *arguments], capture_output=True, text=True, timeout=60,
-            cwd=self.folder.name,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": self.folder.name, **environment})
-
-    def run_code(self, code, **environment):
-        result = self.python("-c", code, **environment)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return result.stdout.strip()
-
-    def fake_torch(self, **attributes):
-        """A module named torch that is as far as the test needs."""
-        path = pathlib.Path(tempfile.mkdtemp(dir=self.folder.name))
-        lines = ["import types", "version = types.SimpleNamespace(cuda='13.0')",
-                 "__version__ = '9.9'", "cuda = types.SimpleNamespace(is_initialized=lambda: False)"]
-        lines += [f"{name} = {value}" for name, value in attributes.items()]
-        (path / "torch.py").write_text("\n".join(lines))
-        return f"{path}{os.pathsep}{self.folder.name}"
-
+class Package(installed.Installed):
     def test_imports_and_reports_with_neither_gpu_nor_torch(self):
         printed = self.run_code("import weir; i = weir.info(); print(i['pluggable'], i['backend'])")
         self.assertEqual(printed, "True False")
-
-    def broken_torch(self, version, error):
-        """A package named torch that is installed and fails."""
-        path = pathlib.Path(tempfile.mkdtemp(dir=self.folder.name))
-        (path / "torch").mkdir()
-        (path / "torch" / "version.py").write_text(f"__all__ = []\n__version__ = '{version}'\n")
-        (path / "torch" / "__init__.py").write_text(error)
-        return f"{path}{os.pathsep}{self.folder.name}"
-
-    def info(self, **environment):
-        """What `python -m weir info` prints; it must not fail."""
-        result = self.python("-m", "weir", "info", **environment)
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
-        return json.loads(result.stdout)
 
     @unittest.skipIf(importlib.util.find_spec("torch"), "this Python has PyTorch")
     def test_info_says_that_torch_is_missing(self):
@@ -103,10 +53,23 @@ class Package(unittest.TestCase):
                                 for each in info["problems"]), info)
             made[1].write_text("2.11.0+cu130\n")
             info = self.info(PYTHONPATH=path)
+            self.assertTrue(any("backend can't be loaded" in each and "file too short" in each
+                                for each in info["problems"]), info)
+            shutil.copy(installed.LIBRARY, made[0])  # not the backend, but loads
+            info = self.info(PYTHONPATH=path)
             self.assertFalse(any("backend" in each for each in info["problems"]), info)
         finally:
             for path in made:
                 path.unlink()
+
+    def test_info_of_sources_that_were_not_installed_names_one_trouble_and_no_other(self):
+        library = pathlib.Path(self.folder.name, "weir", installed.LIBRARY.name)
+        library.rename(library.with_suffix(".away"))
+        self.addCleanup(library.with_suffix(".away").rename, library)
+        problems = self.info(PYTHONPATH=self.broken_torch("2.11.0", ""))["problems"]
+        self.assertIn("it was not installed by pip", problems[0])
+        self.assertFalse(any("backend" in each or "only the pluggable" in each
+                             for each in problems), problems)
 
     def test_a_recording_may_have_stacks_of_a_kind_of_its_own(self):
         printed = self.run_code(
@@ -152,8 +115,8 @@ class Package(unittest.TestCase):
     def test_nothing_but_the_c_interface_is_seen_from_outside(self):
         if shutil.which("nm") is None:
             self.skipTest("nm is not installed")
-        symbols = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], capture_output=True,
-                                 text=True, check=True).stdout.split("\n")
+        symbols = subprocess.run(["nm", "-D", "--defined-only", installed.LIBRARY], check=True,
+                                 capture_output=True, text=True).stdout.split("\n")
         others = [line for line in symbols if line and not line.split()[-1].startswith("weir_")]
         self.assertEqual(others, [])
 
@@ -191,6 +154,25 @@ class Package(unittest.TestCase):
         self.assertIn("Falling back to the pluggable library",
                       self.run_code(code, PYTHONPATH=path, WEIR_DEVICE="sim"))
 
+    def test_a_backend_that_is_damaged_or_for_another_torch_is_named_and_not_used(self):
+        folder = pathlib.Path(self.folder.name, "weir")
+        library, version = folder / "libweir_torch.so", folder / "built_for.txt"
+        path = self.fake_torch()
+        for bytes_of, built_for, says in ((b"", "9.9", "file too short"),
+                                          (installed.LIBRARY.read_bytes(), "9.9", "can't be used"),
+                                          (b"", "9.8", "built for PyTorch 9.8, and this is 9.9")):
+            with self.subTest(says):
+                library.write_bytes(bytes_of)
+                version.write_text(built_for + "\n")
+                self.addCleanup(library.unlink, missing_ok=True)
+                self.addCleanup(version.unlink, missing_ok=True)
+                result = self.python("-m", "weir", "run", "--allocator", "full", "program.py",
+                                     PYTHONPATH=path)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(says, result.stderr)
+                self.assertIn("--force-reinstall", result.stderr)
+                self.assertNotIn("Traceback", result.stderr)
+
     def test_a_bad_setting_is_named(self):
         path = self.fake_torch()
         result = self.python("-m", "weir", "run", "--allocator", "pluggable", "--limit", "much",
@@ -205,6 +187,20 @@ class Package(unittest.TestCase):
             "                  'roundup_power2_divisions:[256:1,512:2],max_split_size_mb:20'))")
         self.assertEqual(printed,
                          "({'WEIR_LIMIT': '50%'}, ['roundup_power2_divisions', 'max_split_size_mb'])")
+
+    def test_odd_values_of_torchs_settings_are_named_or_passed_over(self):
+        printed = self.run_code(
+            "from weir._enable import settings_of\n"
+            "from weir import Problem\n"
+            "for conf in ('per_process_memory_fraction:0.00000001', 'a:[1,2', 'b:1],c:2', ',,:,'):\n"
+            "    print(settings_of(conf))\n"
+            "for value in ('', 'abc', '0', '-1', '2', 'nan', 'inf'):\n"
+            "    try:\n"
+            "        print(settings_of('per_process_memory_fraction:' + value))\n"
+            "    except Problem as problem:\n"
+            "        assert 'per_process_memory_fraction:' + value in str(problem), problem\n")
+        self.assertEqual(printed.splitlines(), [
+            "({'WEIR_LIMIT': '0.000001%'}, [])", "({}, ['a'])", "({}, ['b'])", "({}, [''])"])
 
     def test_a_tensor_for_another_process_turns_weir_on_there(self):
         path = pathlib.Path(tempfile.mkdtemp(dir=self.folder.name))
@@ -239,22 +235,7 @@ class Package(unittest.TestCase):
             result = self.python("-c", f"import weir; {call}")
             self.assertIn("Weir is not on", result.stderr)
 
-    def test_run_passes_arguments_on_and_knows_modules(self):
-        import importlib.util
-        spec = importlib.util.spec_from_file_location("weir_main", SOURCE / "__main__.py")
-        sys.path.insert(0, self.folder.name)
-        main = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(main)
-        parse = lambda *arguments: main._parser().parse_args(main._split(list(arguments)))
-        options = parse("run", "--limit", "1GiB", "train.py", "--limit", "2")
-        self.assertEqual((options.limit, options.program), ("1GiB", ["train.py", "--limit", "2"]))
-        options = parse("run", "-m", "package.train", "--limit", "2", "-m", "x")
-        self.assertEqual(options.module, "package.train")
-        self.assertEqual([part for part in options.program if part != "--"],
-                         ["--limit", "2", "-m", "x"])
-        self.assertIsNone(options.limit)
-
 
 if __name__ == "__main__":
-    LIBRARY = pathlib.Path(sys.argv.pop(1)).resolve()
+    installed.LIBRARY = pathlib.Path(sys.argv.pop(1)).resolve()
     unittest.main(verbosity=2)

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <atomic>
@@ -206,6 +207,20 @@ TEST_F(SnapshotTest, IsWrittenIntoAPipeAndWhereALinkLeads) {
   EXPECT_TRUE(std::filesystem::is_symlink(link));
   EXPECT_EQ(bytes(), to_json(snapshot));
   for (const std::string& each : {pipe, link}) std::filesystem::remove(each);
+}
+
+TEST_F(SnapshotTest, WhatIsNoPlainFileIsWrittenToAndStays) {
+  DeviceHeap heap(device_);
+  const HeapSnapshot snapshot = heap.snapshot();
+  const std::string link = path_ + ".link";
+  ASSERT_EQ(::symlink(path_.c_str(), link.c_str()), 0);
+  EXPECT_TRUE(write_snapshot(snapshot, link).ok());
+  EXPECT_EQ(bytes(), to_json(snapshot));
+  EXPECT_EQ(std::remove(path_.c_str()), 0);  // it was no other file that was written
+  ASSERT_EQ(::unlink(link.c_str()), 0);
+  ASSERT_EQ(::symlink("/dev/full", link.c_str()), 0);
+  EXPECT_THAT(write_snapshot(snapshot, link).error().message(), HasSubstr("No space left"));
+  EXPECT_EQ(::unlink(link.c_str()), 0);
 }
 
 }  // namespace

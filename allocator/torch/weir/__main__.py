@@ -4,10 +4,16 @@ installed."""
 from __future__ import annotations
 
 import argparse
+import builtins
+import importlib.machinery
+import importlib.util
+import io
 import json
 import os
 import runpy
 import sys
+import types
+import zipfile
 
 import weir
 
@@ -26,14 +32,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m weir", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser(
-        "run", help="run a program, unchanged",
+        "run", help="run a program, unchanged", allow_abbrev=False,
         usage="python -m weir run [options] [-m MODULE | FILE] [arguments...]")
     run.add_argument("--allocator", choices=("auto", "full", "pluggable"), default="auto",
                      help="which of Weir's (weir.enable's `kind`)")
     for name, text in _SETTINGS.items():
         run.add_argument("--" + name.replace("_", "-"), dest=name, help=text)
     run.add_argument("-m", dest="module", metavar="MODULE", help="a module, as python -m takes it")
-    run.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     scenario = commands.add_parser(
         "scenario", help="what goes wrong in PyTorch, and the same with Weir, side by side",
         description="A: a first all-reduce inside a capture. B: a captured step after a warm-up in "
@@ -44,33 +49,106 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _split(arguments: list[str]) -> list[str]:
-    """What follows `-m MODULE` is the module's, options that look like ours too."""
-    if "-m" in arguments:
-        at = arguments.index("-m")
-        if at + 2 < len(arguments):
-            return arguments[: at + 2] + ["--"] + arguments[at + 2:]
-    return arguments
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """What is ours, and for `run` the program's: all that follows FILE, `-m MODULE` or `--`, also
+    what looks like ours."""
+    if arguments[:1] != ["run"]:
+        return arguments, []
+    at = 1
+    while at < len(arguments):
+        argument = arguments[at]
+        if argument == "--":
+            return arguments[:at], arguments[at + 1:]
+        if not argument.startswith("-") or argument == "-":
+            break
+        if argument.startswith("-m"):
+            at += 2 if argument == "-m" else 1
+            break
+        at += 2 if argument.startswith("--") and "=" not in argument and argument != "--help" else 1
+    return arguments[:at], arguments[at:]
 
 
-def _run(options: argparse.Namespace) -> None:
-    program = [part for part in options.program[:1] if part != "--"] + options.program[1:]
+def _module(name: str) -> importlib.machinery.ModuleSpec:
+    """Of the code that `-m name` runs. Its parents are imported for that, as Python does."""
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(name + ".__main__")
+            if spec is None:
+                sys.exit(f"python -m weir run: {name} is a package without a __main__")
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name + ".").startswith(error.name + "."):
+            raise  # a parent's own trouble
+        sys.exit(f"python -m weir run: {error}")
+    if spec is None:
+        sys.exit(f"python -m weir run: no module named {name}")
+    return spec
+
+
+def _as_main(code: types.CodeType, **names: object) -> None:
+    """Runs it as the process's __main__, which it stays (with runpy it would not): exit handlers, and
+    threads that outlive it, pickle what is defined there."""
+    main = types.ModuleType("__main__")
+    main.__dict__.update(names, __builtins__=builtins)
+    sys.modules["__main__"] = main
+    exec(code, main.__dict__)
+
+
+def _run_spec(spec: importlib.machinery.ModuleSpec) -> None:
+    _as_main(spec.loader.get_code(spec.name), __file__=spec.origin, __cached__=spec.cached,
+             __spec__=spec, __loader__=spec.loader, __package__=spec.parent)
+
+
+def _run_file(path: str) -> None:
+    if path.endswith(".pyc"):
+        runpy.run_path(path, run_name="__main__")
+        return
+    path = os.path.abspath(path)  # as Python does from 3.9 on
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    _as_main(code, __file__=path, __cached__=None,
+             __loader__=importlib.machinery.SourceFileLoader("__main__", path))
+
+
+def _of_rank(record: str | None) -> str | None:
+    """The processes of a job have one command line, and each needs a file of its own."""
+    record = record or os.environ.get("WEIR_RECORD")
+    if not record or int(os.environ.get("WORLD_SIZE") or 1) < 2:
+        return record
+    root, extension = os.path.splitext(record)
+    return f"{root}-rank{os.environ.get('RANK', '0')}{extension}"
+
+
+def _run(options: argparse.Namespace, program: list[str]) -> None:
     if options.module is None and not program:
         sys.exit("python -m weir run: which program? python -m weir run train.py")
-    settings = {name: getattr(options, name) for name in _SETTINGS
-                if getattr(options, name) is not None}
+    folder = None  # or an archive, whose __main__.py is the program
+    if options.module is None:
+        if not os.path.exists(program[0]):
+            sys.exit(f"python -m weir run: there is no file {program[0]}")
+        if os.path.isdir(program[0]) or zipfile.is_zipfile(program[0]):
+            folder = os.path.abspath(program[0])
+    settings = {name: getattr(options, name) for name in _SETTINGS}
+    settings["record"] = _of_rank(options.record)
     try:
         weir.enable(options.allocator, **settings)
     except weir.Problem as problem:
         sys.exit(f"weir: {problem}")
+    sys.argv = program if options.module is None else [options.module, *program]
+    if folder is not None or not getattr(sys.flags, "safe_path", False):  # python -P
+        sys.path[0] = (os.getcwd() if options.module is not None else
+                       folder or os.path.dirname(os.path.abspath(program[0])))
     if options.module is not None:
-        sys.argv = [options.module, *program]
-        sys.path[0] = os.getcwd()
-        runpy.run_module(options.module, run_name="__main__", alter_sys=True)
+        spec = _module(options.module)
+        sys.argv[0] = spec.origin or options.module
+        _run_spec(spec)
+    elif folder is not None:
+        spec = importlib.machinery.PathFinder.find_spec("__main__", [folder])
+        if spec is None:
+            sys.exit(f"python -m weir run: {program[0]} has no __main__.py")
+        _run_spec(spec)
     else:
-        sys.argv = program
-        sys.path[0] = os.path.dirname(os.path.abspath(program[0]))
-        runpy.run_path(program[0], run_name="__main__")
+        _run_file(program[0])
 
 
 def _scenario(options: argparse.Namespace) -> None:
@@ -83,13 +161,14 @@ def _scenario(options: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    options = _parser().parse_args(_split(arguments))
+    ours, program = _split(arguments)
+    options = _parser().parse_args(ours)
     if options.command == "info":
         print(json.dumps(weir.info(), indent=2))
     elif options.command == "scenario":
         _scenario(options)
     else:
-        _run(options)
+        _run(options, program)
 
 
 if __name__ == "__main__":

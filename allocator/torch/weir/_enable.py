@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import threading
 import warnings
+from typing import Iterator
 
 from weir import _native, _sharing
-from weir._native import Problem
+from weir._native import Problem, Unsuitable
 
 # What is on: the library in use, and how.
 _state: dict[str, object] = {}
+_turning_on = threading.Lock()
+
+_CONFS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # as PyTorch does, the first that is set
 
 # Entries of PYTORCH_CUDA_ALLOC_CONF that mean something to Weir, and what.
 _HONOURED = {"per_process_memory_fraction": "WEIR_LIMIT"}
@@ -35,7 +41,10 @@ def active() -> ctypes.CDLL:
 
 
 def settings_of(conf: str) -> tuple[dict[str, str], list[str]]:
-    """WEIR_* settings for a PYTORCH_CUDA_ALLOC_CONF, and the entries that mean nothing to Weir."""
+    """WEIR_* settings for a PYTORCH_CUDA_ALLOC_CONF, and the entries that mean nothing to Weir.
+
+    Raises Problem: a value that is honoured is none.
+    """
     settings: dict[str, str] = {}
     others: list[str] = []
     depth, entry, entries = 0, "", []
@@ -46,26 +55,58 @@ def settings_of(conf: str) -> tuple[dict[str, str], list[str]]:
             entry = ""
         else:
             entry += letter
+    entries.append(entry.rstrip(",").strip())  # a bracket that is never closed
     for entry in filter(None, entries):
         name, _, value = entry.partition(":")
         name, value = name.strip(), value.strip()
         if name in _HONOURED:
-            settings[_HONOURED[name]] = f"{float(value) * 100:g}%"
+            settings[_HONOURED[name]] = _percent(name, value)
         elif name not in _HARMLESS:
             others.append(name)
     return settings, others
 
 
+def _percent(name: str, value: str) -> str:
+    try:
+        share = float(value)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise Problem(f"PyTorch's setting {name}:{value} is not a number above 0, up to 1")
+    return f"{share * 100:.9f}".rstrip("0").rstrip(".") + "%"
+
+
+def _as_text(value: object) -> str:
+    """As the environment has it."""
+    if isinstance(value, bool):
+        return str(int(value))
+    return os.fsdecode(value) if isinstance(value, (bytes, os.PathLike)) else str(value)
+
+
 def _apply_settings(settings: dict[str, object]) -> None:
-    conf = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
-    from_torch, others = settings_of(conf)
+    conf = next(filter(os.environ.get, _CONFS), None)
+    from_torch, others = settings_of(os.environ[conf] if conf else "")
     for name, value in from_torch.items():
         os.environ.setdefault(name, value)
     if others:
-        warnings.warn(f"Weir: of PYTORCH_CUDA_ALLOC_CONF these mean nothing to it and are passed "
-                      f"over: {', '.join(others)}", stacklevel=3)
+        warnings.warn(f"Weir: of {conf} these mean nothing to it and are passed over: "
+                      f"{', '.join(others)}", stacklevel=4)
     for name, value in settings.items():
-        os.environ["WEIR_" + name.upper()] = str(value)
+        if value is not None:
+            os.environ["WEIR_" + name.upper()] = _as_text(value)
+
+
+@contextlib.contextmanager
+def _environment_kept() -> Iterator[None]:
+    """What fails leaves no setting behind, which the next call and child processes would find."""
+    before = dict(os.environ)
+    try:
+        yield
+    except BaseException:
+        for name in set(os.environ) - set(before):
+            del os.environ[name]
+        os.environ.update(before)
+        raise
 
 
 def enable(kind: str = "auto", **settings: object) -> str:
@@ -74,11 +115,18 @@ def enable(kind: str = "auto", **settings: object) -> str:
     kind: "full" is the whole backend, which must have been built for the PyTorch that is
     installed; "pluggable" is what PyTorch's interface for plugged-in allocators offers (no
     statistics or snapshots through torch.cuda); "auto" is the first that can be had.
-    settings: as WEIR_* variables, in lower case: enable(limit="60GiB", reuse="wait").
-    Raises Problem: CUDA was used already, there is no PyTorch, the backend is for another one.
+    settings: as WEIR_* variables, in lower case: enable(limit="60GiB", reuse="wait"). None: as the
+    environment has it.
+    Raises Problem: CUDA was used already, there is no PyTorch, the backend is for another one, a
+    setting is not allowed. Then nothing has changed.
     """
     if kind not in ("auto", "full", "pluggable"):
         raise ValueError(f"kind is {kind!r}: 'auto', 'full' or 'pluggable'")
+    with _turning_on, _environment_kept():
+        return _enable(kind, settings)
+
+
+def _enable(kind: str, settings: dict[str, object]) -> str:
     if _state:
         raise Problem(f"Weir is on already ({enabled()})")
     try:
@@ -95,21 +143,16 @@ def enable(kind: str = "auto", **settings: object) -> str:
         try:
             _enable_full(torch)
             return "full"
-        except Problem as problem:
+        except Unsuitable as problem:  # of others the pluggable library has no less
             if kind == "full":
                 raise
-            warnings.warn(f"Weir: {problem} Falling back to the pluggable library.", stacklevel=2)
+            warnings.warn(f"Weir: {problem} Falling back to the pluggable library.", stacklevel=3)
     _enable_pluggable(torch)
     return "pluggable"
 
 
 def _enable_full(torch) -> None:  # noqa: ANN001
-    backend = _native.backend()
-    built_for = backend.weir_torch_built_for().decode()
-    if built_for != torch.__version__:
-        raise Problem(f"Weir's backend was built for PyTorch {built_for}, and this is "
-                      f"{torch.__version__}. Install Weir again: `pip install "
-                      "--no-build-isolation --force-reinstall .`")
+    backend = _native.backend(str(torch.__version__))
     # Captured buffers that NCCL registers by itself must be of one physical handle each; blocks of
     # Weir's may be of several. Registered pools are another matter, and go on.
     if "NCCL_GRAPH_REGISTER" not in os.environ:

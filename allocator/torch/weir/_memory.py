@@ -10,10 +10,23 @@ from typing import Iterable, Iterator
 from weir import _enable, _native
 
 
-def _device(device: int | None) -> int:
+def _device(device: object) -> int:
+    """Of a number, a torch.device or its name, as torch.cuda takes them; None: the current one."""
     import torch
 
+    if isinstance(device, str):
+        device = torch.device(device)
+    if isinstance(device, torch.device):
+        if device.type != "cuda":
+            raise ValueError(f"{device} is no CUDA device")
+        device = device.index
     return torch.cuda.current_device() if device is None else int(device)
+
+
+def _path(path: str | bytes | os.PathLike) -> bytes:
+    if b"\0" in (name := os.fsencode(path)):  # C would read half of it
+        raise ValueError(f"{path!r} is no name of a file: it has a null byte")
+    return name
 
 
 def fence(tensors: object, stream: object) -> None:
@@ -25,9 +38,9 @@ def fence(tensors: object, stream: object) -> None:
     """
     import torch
 
+    library = _enable.active()
     several: Iterable = [tensors] if isinstance(tensors, torch.Tensor) else tensors
     pointers = [tensor.untyped_storage().data_ptr() for tensor in several]
-    library = _enable.active()
     array = (ctypes.c_void_p * len(pointers))(*pointers)
     handle = ctypes.c_void_p(stream.cuda_stream)
     if _enable.enabled() == "full":
@@ -37,7 +50,7 @@ def fence(tensors: object, stream: object) -> None:
     _native.check(library, status)
 
 
-def stats(device: int | None = None) -> dict[str, int]:
+def stats(device: object = None) -> dict[str, int]:
     """The counters of one device (the current one): docs/statistics.md explains every number."""
     library = _enable.active()
     numbers = _native.Statistics(size=ctypes.sizeof(_native.Statistics))
@@ -52,6 +65,8 @@ def trim(keep: int = 0) -> int:
     Returns the bytes given back. Waits for nothing: torch.cuda.empty_cache() does.
     """
     library = _enable.active()
+    if keep < 0:
+        raise ValueError(f"keep is {keep}: a number of bytes, 0 or more")
     gone = ctypes.c_uint64()
     _native.check(library, library.weir_trim(library.weir_torch_allocator(), keep,
                                              ctypes.byref(gone)))
@@ -68,15 +83,15 @@ def record(path: str | os.PathLike, stacks: str | None = None) -> Iterator[None]
     library = _enable.active()
     handle = library.weir_torch_allocator()
     _native.check(library, library.weir_record_start_with(
-        handle, os.fsencode(path), None if stacks is None else stacks.encode()))
+        handle, _path(path), None if stacks is None else stacks.encode()))
     try:
         yield
     finally:
         _native.check(library, library.weir_record_stop(handle))
 
 
-def snapshot(path: str | os.PathLike, device: int | None = None) -> None:
+def snapshot(path: str | os.PathLike, device: object = None) -> None:
     """Writes everything that one device (the current one) holds to a file (docs/snapshot.md)."""
     library = _enable.active()
     _native.check(library, library.weir_write_snapshot(library.weir_torch_allocator(),
-                                                       _device(device), os.fsencode(path)))
+                                                       _device(device), _path(path)))

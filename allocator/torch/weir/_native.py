@@ -14,10 +14,15 @@ import subprocess
 import sys
 
 _HERE = pathlib.Path(__file__).parent
+REINSTALL = "`pip install --no-build-isolation --force-reinstall --no-deps .` in Weir's folder"
 
 
 class Problem(RuntimeError):
     """What Weir can't do, and the remedy."""
+
+
+class Unsuitable(Problem):
+    """A library that is missing, damaged, or for another PyTorch."""
 
 
 class Statistics(ctypes.Structure):
@@ -44,25 +49,38 @@ def path_of(library: str) -> pathlib.Path:
     return _HERE / f"{prefix}{library}.so"
 
 
-def declare(library: ctypes.CDLL) -> ctypes.CDLL:
-    """Says what the functions of weir.h that this package calls take and give."""
-    handle, status = ctypes.c_void_p, ctypes.c_int32
-    functions = {
-        "weir_last_error": (ctypes.c_char_p, []),
-        "weir_torch_allocator": (handle, []),
-        "weir_statistics": (status, [handle, ctypes.c_int32, ctypes.POINTER(Statistics)]),
-        "weir_trim": (status, [handle, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)]),
-        "weir_record_start_with": (status, [handle, ctypes.c_char_p, ctypes.c_char_p]),
-        "weir_python_ends": (None, []),
-        "weir_record_stop": (status, [handle]),
-        "weir_write_snapshot": (status, [handle, ctypes.c_int32, ctypes.c_char_p]),
-        "weir_fence": (status, [handle, ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t,
-                                ctypes.c_void_p]),
-    }
-    for name, (result, arguments) in functions.items():
-        function = getattr(library, name)
-        function.restype = result
-        function.argtypes = arguments
+_HANDLE, _STATUS = ctypes.c_void_p, ctypes.c_int32
+# What the functions of weir.h that this package calls give and take, and those of the backend alone.
+_FUNCTIONS = {
+    "weir_last_error": (ctypes.c_char_p, []),
+    "weir_torch_allocator": (_HANDLE, []),
+    "weir_statistics": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.POINTER(Statistics)]),
+    "weir_trim": (_STATUS, [_HANDLE, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)]),
+    "weir_record_start_with": (_STATUS, [_HANDLE, ctypes.c_char_p, ctypes.c_char_p]),
+    "weir_python_ends": (None, []),
+    "weir_record_stop": (_STATUS, [_HANDLE]),
+    "weir_write_snapshot": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.c_char_p]),
+    "weir_fence": (_STATUS, [_HANDLE, ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t,
+                             ctypes.c_void_p]),
+}
+_BACKEND_FUNCTIONS = {
+    "weir_torch_built_for": (ctypes.c_char_p, []),
+    "weir_torch_enable": (_STATUS, []),
+    "weir_torch_fence": (_STATUS, [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_int32,
+                                   ctypes.c_void_p]),
+}
+
+
+def _load(path: pathlib.Path, functions: dict[str, tuple]) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(os.fspath(path))
+        for name, (result, arguments) in functions.items():
+            function = getattr(library, name)
+            function.restype = result
+            function.argtypes = arguments
+    except (OSError, AttributeError) as error:  # AttributeError: it lacks a function
+        raise Unsuitable(f"{path} can't be used: {error}. Install Weir again: {REINSTALL}.") \
+            from error
     # Threads that record Python's stacks wait for its lock; at the end nobody may.
     atexit.register(library.weir_python_ends)
     return library
@@ -72,25 +90,28 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
 def pluggable() -> ctypes.CDLL:
     path = path_of("weir_pluggable")
     if not path.exists():
-        raise Problem(f"{path} is missing: Weir was not installed by pip, or not whole. "
-                      "Run `pip install .` in Weir's folder.")
-    return declare(ctypes.CDLL(os.fspath(path)))
+        raise Unsuitable(f"{path} is missing: Weir was not installed by pip, or not whole. "
+                         "Run `pip install .` in Weir's folder.")
+    return _load(path, _FUNCTIONS)
+
+
+def _require_built_for(version: str | None, torch: str) -> None:
+    if version not in (None, torch):
+        raise Unsuitable(f"Weir's backend was built for PyTorch {version}, and this is {torch}. "
+                         f"Install Weir again: {REINSTALL}.")
 
 
 @functools.cache
-def backend() -> ctypes.CDLL:
-    """The full backend. PyTorch must be imported."""
+def backend(torch: str) -> ctypes.CDLL:
+    """The full backend. PyTorch must be imported; `torch` is its version. Raises Unsuitable."""
     path = path_of("weir_torch")
     if not path.exists():
-        raise Problem("this Weir has no backend for PyTorch: there was no PyTorch with CUDA, or no "
-                      "CUDA toolkit, when it was installed. Install again with both there: "
-                      "`pip install --no-build-isolation .`")
-    library = declare(ctypes.CDLL(os.fspath(path)))
-    library.weir_torch_built_for.restype = ctypes.c_char_p
-    library.weir_torch_enable.restype = ctypes.c_int32
-    library.weir_torch_fence.restype = ctypes.c_int32
-    library.weir_torch_fence.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t,
-                                         ctypes.c_int32, ctypes.c_void_p]
+        raise Unsuitable("this Weir has no backend for PyTorch: there was no PyTorch with CUDA, or "
+                         "no CUDA toolkit, when it was installed. Install again with both there: "
+                         f"{REINSTALL}.")
+    _require_built_for(built_for(), torch)  # first: one for another PyTorch may not load
+    library = _load(path, {**_FUNCTIONS, **_BACKEND_FUNCTIONS})
+    _require_built_for(library.weir_torch_built_for().decode(), torch)
     return library
 
 
@@ -123,22 +144,38 @@ def torch_version() -> str | None:
         return "of unknown version"
 
 
-def torch_problem() -> str | None:
-    """Why PyTorch can't be imported, if it is there and can't: tried in a process of its own."""
-    code = ("import sys\n"
-            "try:\n"
-            "    import torch\n"
-            "except BaseException as error:\n"
-            "    sys.exit(f'{type(error).__name__}: {error}')\n")
+_TRY = """
+import ctypes, sys
+try:
+    import torch
+except BaseException as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+for path in sys.argv[1:]:
     try:
-        tried = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                               errors="replace", timeout=120, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    if tried.returncode == 0:
-        return None
-    said = tried.stderr.strip().splitlines()
-    return said[-1] if said else f"Python ended with {tried.returncode}"
+        ctypes.CDLL(path)
+    except OSError as error:
+        print(error)
+"""
+_TRY_SECONDS = 120
+
+
+def tried(*libraries: pathlib.Path) -> tuple[str | None, str | None]:
+    """Why PyTorch can't be imported, and why these can't be loaded beside it; None: they can.
+
+    In a process of its own.
+    """
+    try:
+        done = subprocess.run([sys.executable, "-c", _TRY, *map(os.fspath, libraries)],
+                              capture_output=True, text=True, errors="replace",
+                              timeout=_TRY_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"it takes more than {_TRY_SECONDS} s", None
+    except OSError as error:
+        return str(error), None
+    if done.returncode == 0:
+        return None, done.stdout.strip() or None
+    said = done.stderr.strip().splitlines()
+    return said[-1] if said else f"Python ended with {done.returncode}", None
 
 
 def info() -> dict[str, object]:
@@ -158,17 +195,23 @@ def _problems(found: dict[str, object]) -> list[str]:
     if not found["pluggable"]:
         problems.append("Weir's libraries are missing: it was not installed by pip. Run "
                         "`pip install .` in Weir's folder.")
+    fits = found["backend"] and found["built_for"] in (None, found["torch"])
     if found["torch"] is None:
         problems.append("PyTorch is not installed.")
-    elif why := torch_problem():
-        problems.append(f"PyTorch {found['torch']} is installed and can't be imported: {why}")
-    if found["torch"] is not None and not found["backend"]:
+    else:
+        torch_why, backend_why = tried(*[path_of("weir_torch")] if fits else [])
+        if torch_why:
+            problems.append(f"PyTorch {found['torch']} is installed and can't be imported: "
+                            f"{torch_why}")
+        if backend_why:
+            problems.append(f"The full backend can't be loaded: {backend_why}. Install Weir again: "
+                            f"{REINSTALL}.")
+    if found["torch"] is not None and found["pluggable"] and not found["backend"]:
         problems.append("There is no full backend, only the pluggable library: Weir was installed "
                         "where there was no PyTorch with CUDA, or no CUDA toolkit.")
-    elif found["built_for"] and found["torch"] and found["built_for"] != found["torch"]:
+    elif found["built_for"] and found["torch"] and not fits:
         problems.append(f"The full backend was built for PyTorch {found['built_for']}, and this is "
-                        f"{found['torch']}: install Weir again, with `pip install "
-                        "--no-build-isolation --force-reinstall .`")
+                        f"{found['torch']}: install Weir again, with {REINSTALL}.")
     if not found["driver"]:
         problems.append("There is no NVIDIA driver here (libcuda.so.1).")
     return problems

@@ -6,6 +6,7 @@ its parent, WEIR_* settings too, but not what the parent called: so the tensors 
 
 from __future__ import annotations
 
+import importlib
 import os
 from multiprocessing.reduction import ForkingPickler
 
@@ -35,7 +36,7 @@ def _reduce(tensor):  # noqa: ANN001, ANN202
 
 def bring_along(torch) -> None:  # noqa: ANN001
     """From now on, what pickles a CUDA tensor for another process says that it is Weir's."""
-    import torch.multiprocessing  # noqa: F401  registers PyTorch's own ways, which these replace
+    importlib.import_module("torch.multiprocessing")  # has PyTorch's own ways, which these replace
 
     for kind in (*torch._tensor_classes, torch.Tensor, torch.nn.parameter.Parameter):
         ForkingPickler.register(kind, _reduce)

@@ -1,0 +1,25 @@
+#include "torch/uncached.h"
+
+namespace weir::pytorch {
+
+Result<void*> Uncached::allocate(Bytes bytes, Stream stream) {
+  std::call_once(made_, [this] {
+    owned_ = std::make_unique<DeviceHeap>(device_);
+    heap_.store(owned_.get(), std::memory_order_release);
+  });
+  return owned_->allocate(bytes, stream);
+}
+
+Status Uncached::deallocate(void* block) {
+  Status freed = owned_->deallocate(block);
+  if (freed) (void)empty();
+  return freed;
+}
+
+Status Uncached::empty() {
+  if (heap() == nullptr) return {};
+  const Result<Bytes> gone = owned_->trim(0_B, Trim::waits);
+  return gone ? Status{} : Status(gone.error());
+}
+
+}  // namespace weir::pytorch

@@ -1,0 +1,145 @@
+"""`python -m weir run` and weir.enable() where there is no GPU: options, programs, settings, failures.
+
+usage: run_test.py LIBRARY    (of the build: libweir_pluggable.so)
+"""
+
+import pathlib
+import sys
+import unittest
+
+import installed
+
+
+class Run(installed.Installed):
+    def test_the_programs_own_arguments_are_left_as_they_are(self):
+        theirs = ["-m", "x", "--limit", "3", "--", "--help", "-h", "--record=y"]
+        for how in (["program.py"], ["--", "program.py"], ["-m", "program"], ["-mprogram"],
+                    ["--limit", "1GiB", "program.py"], ["--limit=1GiB", "-mprogram"]):
+            with self.subTest(how):
+                result = self.run_weir(*how, *theirs)
+                self.assertEqual((result.returncode, result.stderr), (0, ""))
+                self.assertEqual(result.stdout.strip(), str(theirs))
+
+    def test_a_program_that_is_not_there_is_named(self):
+        folder = pathlib.Path(self.folder.name)
+        (folder / "without_main").mkdir(exist_ok=True)
+        (folder / "without_main" / "__init__.py").write_text("")
+        for how in (["gone.py"], ["-m", "gone"], ["-m", "gone.sub"], ["-m", "program.sub"],
+                    ["-m", "without_main"], ["without_main"]):
+            with self.subTest(how):
+                result = self.run_weir(*how)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(how[-1].split(".")[0], result.stderr)
+                self.assertNotIn("Traceback", result.stderr)
+
+    def test_a_module_whose_own_imports_fail_says_which(self):
+        folder = pathlib.Path(self.folder.name, "broken")
+        folder.mkdir(exist_ok=True)
+        (folder / "__init__.py").write_text("import what_it_needs\n")
+        (folder / "__main__.py").write_text("")
+        result = self.run_weir("-m", "broken")
+        self.assertIn("No module named 'what_it_needs'", result.stderr.splitlines()[-1])
+
+    def test_the_program_is_main_from_beginning_to_end_as_without_weir(self):
+        folder = pathlib.Path(self.folder.name)
+        (folder / "packed").mkdir(exist_ok=True)
+        (folder / "packed" / "__init__.py").write_text("")
+        (folder / "packed" / "__main__.py").write_text(
+            "import atexit, os, pickle, sys, threading, time\n"
+            "class Thing: pass\n"
+            "def ends(): print(type(pickle.loads(pickle.dumps(Thing()))))\n"
+            "def late(): time.sleep(0.3); ends()\n"
+            "atexit.register(ends)\n"
+            "threading.Thread(target=late).start()\n"
+            "print(__name__, __file__, __package__, __spec__ and __spec__.name,\n"
+            "      [os.path.basename(sys.argv[0]), *sys.argv[1:]], sys.path[0])\n")
+        (folder / "alone.py").write_text((folder / "packed" / "__main__.py").read_text())
+        for how in (["alone.py", "a"], ["-m", "alone", "a"], ["-m", "packed"], ["packed"]):
+            with self.subTest(how):
+                without = self.python(*how, PYTHONPATH=self.folder.name)
+                self.assertEqual((without.returncode, without.stderr), (0, ""))
+                result = self.run_weir(*how)
+                self.assertEqual((result.stdout, result.stderr), (without.stdout, ""))
+
+    def test_exit_statuses_input_and_tracebacks_are_the_programs(self):
+        folder = pathlib.Path(self.folder.name)
+        for code, status in (("import sys; sys.exit(3)", 3), ("raise KeyError('mine')", 1),
+                             ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -15)):
+            with self.subTest(code):
+                (folder / "ends.py").write_text(code + "\n")
+                for how in (["ends.py"], ["-m", "ends"]):
+                    result = self.run_weir(*how)
+                    self.assertEqual(result.returncode, status)
+                    self.assertEqual("KeyError: 'mine'" in result.stderr, status == 1)
+
+    def test_each_rank_of_a_job_records_into_a_file_of_its_own(self):
+        folder = pathlib.Path(self.folder.name)
+        (folder / "recorded.py").write_text("import os; print(os.environ['WEIR_RECORD'])\n")
+        for world, given, record in (("2", "run.weir", "run-rank1.weir"), ("1", "a.weir", "a.weir"),
+                                     ("2", "a.b/run", "a.b/run-rank1")):
+            environment = {"RANK": "1", "WORLD_SIZE": world}
+            for result in (self.run_weir("--record", given, "recorded.py", **environment),
+                           self.run_weir("recorded.py", WEIR_RECORD=given, **environment)):
+                self.assertEqual(result.stdout.strip(), record, result.stderr)
+
+    def test_what_fails_to_be_turned_on_leaves_no_setting_behind(self):
+        printed = self.run_code(
+            "import os, weir\n"
+            "before = dict(os.environ)\n"
+            "for bad in (dict(limit='much'), dict(limti='1GiB')):\n"
+            "    try:\n"
+            "        weir.enable('pluggable', **bad)\n"
+            "    except weir.Problem as problem:\n"
+            "        print(problem)\n"
+            "    assert dict(os.environ) == before, os.environ\n"
+            "print(weir.enable('pluggable', limit=None, validate=False, log_file=None))\n"
+            "assert os.environ.get('WEIR_VALIDATE') == '0' and 'WEIR_LIMIT' not in os.environ\n",
+            PYTHONPATH=self.fake_torch(**self.PLUGGABLE), WEIR_DEVICE="sim")
+        self.assertRegex(printed, "(?s)WEIR_LIMIT.*WEIR_LIMTI.*WEIR_LIMIT.*pluggable")
+
+    def test_where_the_backend_loads_and_cant_be_turned_on_nothing_else_is_tried(self):
+        result = self.python("-W", "error", "-c",
+                             "import types, weir\n"
+                             "from weir import _native\n"
+                             "_native.backend = lambda torch: types.SimpleNamespace(\n"
+                             "    weir_torch_enable=lambda: 1, weir_last_error=lambda: b'no driver')\n"
+                             "weir.enable()\n",
+                             PYTHONPATH=self.fake_torch(**self.PLUGGABLE), WEIR_DEVICE="sim")
+        self.assertEqual(result.stderr.splitlines()[-1], "weir._native.Problem: no driver")
+
+    def test_threads_that_turn_it_on_at_once_are_told_that_one_did(self):
+        printed = self.run_code(
+            "import threading, weir\n"
+            "begin, said = threading.Barrier(8), []\n"
+            "def turn_on():\n"
+            "    begin.wait()\n"
+            "    try:\n"
+            "        said.append(weir.enable('pluggable'))\n"
+            "    except weir.Problem as problem:\n"
+            "        said.append(str(problem))\n"
+            "threads = [threading.Thread(target=turn_on) for i in range(8)]\n"
+            "for thread in threads: thread.start()\n"
+            "for thread in threads: thread.join()\n"
+            "print(said.count('pluggable'), said.count('Weir is on already (pluggable)'))\n",
+            PYTHONPATH=self.fake_torch(**self.PLUGGABLE), WEIR_DEVICE="sim")
+        self.assertEqual(printed, "1 7")
+
+    def test_arguments_that_mean_nothing_are_refused(self):
+        printed = self.run_code(
+            "import torch, weir\n"
+            "weir.enable('pluggable')\n"
+            "def record(path):\n"
+            "    with weir.record(path): pass\n"
+            "for call in (lambda: weir.trim(-1), lambda: weir.snapshot('a\\0b'),\n"
+            "             lambda: record('a\\0b')):\n"
+            "    try:\n"
+            "        print(call())\n"
+            "    except ValueError:\n"
+            "        print('refused')\n",
+            PYTHONPATH=self.fake_torch(**self.PLUGGABLE), WEIR_DEVICE="sim")
+        self.assertEqual(printed.split(), ["refused"] * 3)
+
+
+if __name__ == "__main__":
+    installed.LIBRARY = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main(verbosity=2)
