@@ -241,8 +241,9 @@ class SimNccl final : public Nccl {
     return world_->fails(rank_, call);
   }
   void count(std::uint64_t SimWorld::State::*counter, int by) {
-    const std::lock_guard lock(world_->mutex);
-    (*world_).*counter += static_cast<std::uint64_t>(by);
+    const std::shared_ptr<SimWorld::State> world = world_;  // which may be all that is left
+    const std::lock_guard lock(world->mutex);
+    (*world).*counter += static_cast<std::uint64_t>(by);
   }
   Mine& at(CommHandle comm) {
     const std::lock_guard lock(mutex_);
@@ -268,6 +269,7 @@ class SimNccl final : public Nccl {
       if (comm == nullptr) comm = std::make_shared<SimComm>(SimComm{++world_->last_id, size, {}});
       mine->comm = comm;
       handle.value = ++world_->last_id;
+      ++world_->made_communicators;
       ++world_->live_communicators;
     }
     const std::lock_guard lock(mutex_);

@@ -81,6 +81,10 @@ std::uint64_t SimWorld::operations(int rank) const {
   const std::lock_guard lock(state_->mutex);
   return state_->ranks[static_cast<std::size_t>(rank)].operations;
 }
+std::uint64_t SimWorld::made_communicators() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->made_communicators;
+}
 std::uint64_t SimWorld::live_communicators() const {
   const std::lock_guard lock(state_->mutex);
   return state_->live_communicators;

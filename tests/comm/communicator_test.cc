@@ -62,7 +62,10 @@ TEST_F(Communicators, WithoutARankAreAnErrorInTimeAndEndWhenItComesLate) {
     expect_ok(late);
   }
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (world_.live_communicators() > 0 && std::chrono::steady_clock::now() < until) {
+  const auto ended = [&] {
+    return world_.made_communicators() == 2 && world_.live_communicators() == 0;
+  };
+  while (!ended() && std::chrono::steady_clock::now() < until) {
     std::this_thread::yield();
   }
 }
