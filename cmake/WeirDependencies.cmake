@@ -97,19 +97,19 @@ if(WEIR_BENCHMARKS)
   endif()
 endif()
 
-# Both optional: without the toolkit's headers everything but CudaDevice builds.
+# Both optional: without the toolkit's headers everything but CudaDevice builds. Of NCCL its header
+# is all that a build needs.
 if(WEIR_CUDA)
   find_package(CUDAToolkit QUIET)
   find_path(WEIR_NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-  find_library(WEIR_NCCL_LIBRARY NAMES nccl)
-  mark_as_advanced(WEIR_NCCL_INCLUDE_DIR WEIR_NCCL_LIBRARY)
+  mark_as_advanced(WEIR_NCCL_INCLUDE_DIR)
 endif()
 set(WEIR_HAVE_CUDA OFF)
 if(WEIR_CUDA AND CUDAToolkit_FOUND)
   set(WEIR_HAVE_CUDA ON)
 endif()
 set(WEIR_HAVE_NCCL OFF)
-if(WEIR_HAVE_CUDA AND WEIR_NCCL_INCLUDE_DIR AND WEIR_NCCL_LIBRARY)
+if(WEIR_HAVE_CUDA AND WEIR_NCCL_INCLUDE_DIR)
   set(WEIR_HAVE_NCCL ON)
 endif()
 message(STATUS "weir: CUDA ${WEIR_HAVE_CUDA} ${CUDAToolkit_VERSION}, NCCL ${WEIR_HAVE_NCCL}")

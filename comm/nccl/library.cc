@@ -1,0 +1,97 @@
+#include "comm/nccl/library.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <cstdlib>
+#include <utility>
+
+#include "weir/log.h"
+
+namespace weir {
+namespace {
+
+// The first that has ncclCommRevoke: without it what hangs could not be ended while graphs live.
+constexpr int kOldest = 22807;
+
+constexpr const char* kRemedy =
+    "; install NCCL 2.28.7 or later, or name its library in WEIR_NCCL_LIBRARY";
+
+Error unavailable(const std::string& why) {
+  return {ErrorCode::unavailable, "NCCL is not available: " + why + kRemedy};
+}
+
+struct Setting {
+  const char* name;
+  const char* value;
+  const char* why;
+};
+// What NCCL reads once, when it is first used. The user's own are kept.
+constexpr std::array<Setting, 3> kSettings{{
+    {"NCCL_RUNTIME_CONNECT", "0", "rings and trees are connected with the communicator"},
+    {"NCCL_GRAPH_REGISTER", "0",
+     "it registers whole physical handles of captured buffers, which are shared by several here"},
+    {"NCCL_LAUNCH_ORDER_IMPLICIT", "1", "communicators of a process keep the host's order"},
+}};
+
+void make_settings() {
+  for (const Setting& setting : kSettings) {
+    if (std::getenv(setting.name) != nullptr) continue;
+    setenv(setting.name, setting.value, 0);
+    log(LogLevel::info,
+        std::string(setting.name) + "=" + setting.value + " was set: " + setting.why);
+  }
+}
+
+Result<NcclLibrary> load() {
+  make_settings();
+  const char* const named = std::getenv("WEIR_NCCL_LIBRARY");
+  const char* const path = named != nullptr && *named != '\0' ? named : "libnccl.so.2";
+  // Never closed: its threads run as long as the process.
+  void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* const why = dlerror();
+    return unavailable(why != nullptr ? why : std::string(path) + " can't be loaded");
+  }
+  NcclLibrary nccl;
+  nccl.ncclGetVersion =
+      reinterpret_cast<decltype(nccl.ncclGetVersion)>(dlsym(library, "ncclGetVersion"));
+  if (nccl.ncclGetVersion == nullptr || nccl.ncclGetVersion(&nccl.version) != ncclSuccess) {
+    return unavailable(std::string(path) + " tells no version");
+  }
+  if (nccl.version < kOldest) {
+    return unavailable(std::string(path) + " is version " + version_text(nccl.version) +
+                       ", which is too old");
+  }
+#define WEIR_NCCL_LOAD(name)                                                \
+  nccl.name = reinterpret_cast<decltype(nccl.name)>(dlsym(library, #name)); \
+  if (nccl.name == nullptr) return unavailable(std::string(path) + " lacks " #name);
+  WEIR_NCCL_CALLS(WEIR_NCCL_LOAD)
+#undef WEIR_NCCL_LOAD
+  return nccl;
+}
+
+}  // namespace
+
+std::string version_text(int version) {
+  return std::to_string(version / 10'000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+Result<const NcclLibrary*> NcclLibrary::get() {
+  static const Result<NcclLibrary> library = load();
+  if (!library) return library.error();
+  return &*library;
+}
+
+Status NcclLibrary::check(std::string_view call, ncclResult_t result, ncclComm_t comm) const {
+  if (result == ncclSuccess || result == ncclInProgress) return {};
+  std::string message(call);
+  message.append(": ").append(ncclGetErrorString(result));
+  if (const char* const last = ncclGetLastError(comm); last != nullptr && *last != '\0') {
+    message.append(" (").append(last).append(")");
+  }
+  return Error(ErrorCode::device, std::move(message));
+}
+
+}  // namespace weir

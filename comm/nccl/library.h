@@ -1,0 +1,43 @@
+// NCCL's entry points, loaded at run time: a program starts on a machine without it, and shares the
+// one that the process has already (PyTorch's).
+#pragma once
+
+#include <nccl.h>
+
+#include <string>
+#include <string_view>
+
+#include "weir/result.h"
+
+namespace weir {
+
+// clang-format off
+#define WEIR_NCCL_CALLS(X)                                                               \
+  X(ncclGetVersion) X(ncclGetErrorString) X(ncclGetLastError) X(ncclGetUniqueId)         \
+  X(ncclCommInitRankConfig) X(ncclCommSplit) X(ncclCommShrink) X(ncclCommDestroy)        \
+  X(ncclCommAbort) X(ncclCommRevoke) X(ncclCommGetAsyncError) X(ncclCommCount)           \
+  X(ncclCommUserRank) X(ncclCommRegister) X(ncclCommDeregister) X(ncclMemAlloc)          \
+  X(ncclMemFree) X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllReduce) X(ncclAllGather)     \
+  X(ncclReduceScatter) X(ncclBroadcast) X(ncclReduce) X(ncclAlltoAll) X(ncclGather)      \
+  X(ncclScatter) X(ncclSend) X(ncclRecv) X(ncclRedOpCreatePreMulSum) X(ncclRedOpDestroy)
+// clang-format on
+
+// Calls read nccl.ncclAllReduce(...).
+struct NcclLibrary {
+#define WEIR_NCCL_MEMBER(name) decltype(&::name) name = nullptr;
+  WEIR_NCCL_CALLS(WEIR_NCCL_MEMBER)
+#undef WEIR_NCCL_MEMBER
+  int version = 0;  // 22809
+
+  // Loads it, at the first call, after the settings that captures need were made. Errors:
+  // unavailable.
+  static Result<const NcclLibrary*> get();
+
+  // `comm` may be null: the last words are then the process's.
+  Status check(std::string_view call, ncclResult_t result, ncclComm_t comm = nullptr) const;
+};
+
+// "2.28.9"
+std::string version_text(int version);
+
+}  // namespace weir

@@ -1,0 +1,249 @@
+#include "comm/nccl/loaded_nccl.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "comm/nccl/scalar.h"
+
+namespace weir {
+namespace {
+
+static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId));
+static_assert(static_cast<int>(ncclFloat8e5m2) == static_cast<int>(DataType::float8_e5m2));
+static_assert(static_cast<int>(ncclAvg) == static_cast<int>(ReduceOp::average));
+
+ncclComm_t comm_of(CommHandle comm) {
+  return static_cast<ncclComm_t>(Address{comm.value}.pointer());
+}
+CommHandle handle_of(ncclComm_t comm) { return {Address::of(comm).value}; }
+
+ncclConfig_t config_of(const CommConfig& config) {
+  ncclConfig_t made = NCCL_CONFIG_INITIALIZER;
+  made.blocking = 1;
+  made.commName = config.name.c_str();
+  if (config.most_blocks) made.maxCTAs = *config.most_blocks;
+  return made;
+}
+
+}  // namespace
+
+template <class Call>
+auto LoadedNccl::with_context(Call&& call) const {
+  driver_.cuCtxPushCurrent(context_);
+  const auto result = [&] {
+    const cuda::RelaxedCaptureScope relaxed(driver_);
+    return call();
+  }();
+  CUcontext gone = nullptr;
+  driver_.cuCtxPopCurrent(&gone);
+  return result;
+}
+
+LoadedNccl::~LoadedNccl() {
+  if (staging_ != Address{}) (void)free_segment(staging_);
+  if (exchange_stream_.handle != nullptr) (void)destroy_stream(exchange_stream_);
+  driver_.cuDevicePrimaryCtxRelease(device_);
+}
+
+bool LoadedNccl::connects_at_once() const {
+  const char* const set = std::getenv("NCCL_RUNTIME_CONNECT");
+  return set != nullptr && std::strcmp(set, "0") == 0;
+}
+
+Result<UniqueId> LoadedNccl::unique_id() {
+  ncclUniqueId made;
+  const ncclResult_t result = with_context([&] { return nccl_.ncclGetUniqueId(&made); });
+  if (Status status = nccl_.check("ncclGetUniqueId", result); !status) {
+    return std::move(status).error();
+  }
+  UniqueId id;
+  std::memcpy(id.bytes.data(), &made, sizeof made);
+  return id;
+}
+
+Result<CommHandle> LoadedNccl::init(const UniqueId& id, int ranks, int rank,
+                                    const CommConfig& config) {
+  ncclUniqueId same;
+  std::memcpy(&same, id.bytes.data(), sizeof same);
+  ncclConfig_t with = config_of(config);
+  ncclComm_t comm = nullptr;
+  const ncclResult_t result =
+      with_context([&] { return nccl_.ncclCommInitRankConfig(&comm, ranks, same, rank, &with); });
+  if (Status status = nccl_.check("ncclCommInitRankConfig", result); !status) {
+    return std::move(status).error();
+  }
+  return handle_of(comm);
+}
+
+Result<CommHandle> LoadedNccl::split(CommHandle comm, int color, int key,
+                                     const CommConfig& config) {
+  ncclConfig_t with = config_of(config);
+  ncclComm_t made = nullptr;
+  const ncclResult_t result = with_context([&] {
+    return nccl_.ncclCommSplit(comm_of(comm), color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &made,
+                               &with);
+  });
+  if (Status status = nccl_.check("ncclCommSplit", result, comm_of(comm)); !status) {
+    return std::move(status).error();
+  }
+  return handle_of(made);
+}
+
+Result<CommHandle> LoadedNccl::shrink(CommHandle comm, std::span<const int> excluded, bool abort,
+                                      const CommConfig& config) {
+  ncclConfig_t with = config_of(config);
+  std::vector<int> gone(excluded.begin(), excluded.end());
+  ncclComm_t made = nullptr;
+  const ncclResult_t result = with_context([&] {
+    return nccl_.ncclCommShrink(comm_of(comm), gone.data(), static_cast<int>(gone.size()), &made,
+                                &with, abort ? NCCL_SHRINK_ABORT : NCCL_SHRINK_DEFAULT);
+  });
+  if (Status status = nccl_.check("ncclCommShrink", result, comm_of(comm)); !status) {
+    return std::move(status).error();
+  }
+  return handle_of(made);
+}
+
+Status LoadedNccl::destroy(CommHandle comm) {
+  return nccl_.check("ncclCommDestroy",
+                     with_context([&] { return nccl_.ncclCommDestroy(comm_of(comm)); }));
+}
+Status LoadedNccl::abort(CommHandle comm) {
+  return nccl_.check("ncclCommAbort",
+                     with_context([&] { return nccl_.ncclCommAbort(comm_of(comm)); }));
+}
+Status LoadedNccl::revoke(CommHandle comm) {
+  return nccl_.check("ncclCommRevoke", with_context([&] {
+                       return nccl_.ncclCommRevoke(comm_of(comm), NCCL_REVOKE_DEFAULT);
+                     }),
+                     comm_of(comm));
+}
+
+// Reads memory only: no context is needed, and no capture knows of it.
+Status LoadedNccl::async_error(CommHandle comm) {
+  ncclResult_t found = ncclSuccess;
+  const ncclResult_t result = nccl_.ncclCommGetAsyncError(comm_of(comm), &found);
+  if (Status status = nccl_.check("ncclCommGetAsyncError", result, comm_of(comm)); !status) {
+    return status;
+  }
+  return nccl_.check("in the background", found, comm_of(comm));
+}
+
+Result<int> LoadedNccl::size(CommHandle comm) {
+  int size = 0;
+  const ncclResult_t result = nccl_.ncclCommCount(comm_of(comm), &size);
+  if (Status status = nccl_.check("ncclCommCount", result); !status) {
+    return std::move(status).error();
+  }
+  return size;
+}
+
+Result<int> LoadedNccl::rank(CommHandle comm) {
+  int rank = 0;
+  const ncclResult_t result = nccl_.ncclCommUserRank(comm_of(comm), &rank);
+  if (Status status = nccl_.check("ncclCommUserRank", result); !status) {
+    return std::move(status).error();
+  }
+  return rank;
+}
+
+Status LoadedNccl::enqueue(CommHandle comm, const Operation& operation, Stream stream) {
+  const cuda::ContextScope context(driver_, context_);
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  auto op = static_cast<ncclRedOp_t>(operation.reduction.op);
+  const auto type = static_cast<ncclDataType_t>(operation.type);
+  if (operation.reduction.factor) {
+    std::array<std::byte, 8> factor = scalar_of(*operation.reduction.factor, operation.type);
+    Status made = nccl_.check("ncclRedOpCreatePreMulSum",
+                              nccl_.ncclRedOpCreatePreMulSum(
+                                  &op, factor.data(), type, ncclScalarHostImmediate, comm_of(comm)),
+                              comm_of(comm));
+    if (!made) return made;
+  }
+  Status called = call(comm, operation, op, static_cast<CUstream>(stream.handle));
+  if (operation.reduction.factor) (void)nccl_.ncclRedOpDestroy(op, comm_of(comm));
+  return called;
+}
+
+Status LoadedNccl::call(CommHandle handle, const Operation& operation, ncclRedOp_t op,
+                        CUstream stream) const {
+  const ncclComm_t comm = comm_of(handle);
+  const auto type = static_cast<ncclDataType_t>(operation.type);
+  const auto& [kind, send, receive, count, data_type, reduction, peer] = operation;
+  switch (kind) {
+    case OperationKind::all_reduce:
+      return nccl_.check("ncclAllReduce",
+                         nccl_.ncclAllReduce(send, receive, count, type, op, comm, stream), comm);
+    case OperationKind::all_gather:
+      return nccl_.check("ncclAllGather",
+                         nccl_.ncclAllGather(send, receive, count, type, comm, stream), comm);
+    case OperationKind::reduce_scatter:
+      return nccl_.check("ncclReduceScatter",
+                         nccl_.ncclReduceScatter(send, receive, count, type, op, comm, stream),
+                         comm);
+    case OperationKind::broadcast:
+      return nccl_.check("ncclBroadcast",
+                         nccl_.ncclBroadcast(send, receive, count, type, peer, comm, stream), comm);
+    case OperationKind::reduce:
+      return nccl_.check(
+          "ncclReduce", nccl_.ncclReduce(send, receive, count, type, op, peer, comm, stream), comm);
+    case OperationKind::all_to_all:
+      return nccl_.check("ncclAlltoAll",
+                         nccl_.ncclAlltoAll(send, receive, count, type, comm, stream), comm);
+    case OperationKind::gather:
+      return nccl_.check("ncclGather",
+                         nccl_.ncclGather(send, receive, count, type, peer, comm, stream), comm);
+    case OperationKind::scatter:
+      return nccl_.check("ncclScatter",
+                         nccl_.ncclScatter(send, receive, count, type, peer, comm, stream), comm);
+    case OperationKind::send:
+      return nccl_.check("ncclSend", nccl_.ncclSend(send, count, type, peer, comm, stream), comm);
+    case OperationKind::receive:
+      return nccl_.check("ncclRecv", nccl_.ncclRecv(receive, count, type, peer, comm, stream),
+                         comm);
+  }
+  return Error(ErrorCode::invalid_argument, "there is no such operation");
+}
+
+Status LoadedNccl::group_start() { return nccl_.check("ncclGroupStart", nccl_.ncclGroupStart()); }
+Status LoadedNccl::group_end() {
+  return nccl_.check("ncclGroupEnd", with_context([&] { return nccl_.ncclGroupEnd(); }));
+}
+
+Result<Address> LoadedNccl::allocate_segment(Bytes bytes) {
+  void* segment = nullptr;
+  const ncclResult_t result =
+      with_context([&] { return nccl_.ncclMemAlloc(&segment, bytes.count); });
+  if (Status status = nccl_.check("ncclMemAlloc", result); !status) {
+    return std::move(status).error();
+  }
+  return Address::of(segment);
+}
+
+Status LoadedNccl::free_segment(Address segment) {
+  return nccl_.check("ncclMemFree",
+                     with_context([&] { return nccl_.ncclMemFree(segment.pointer()); }));
+}
+
+Result<RegistrationHandle> LoadedNccl::register_range(CommHandle comm, Address address,
+                                                      Bytes bytes) {
+  void* handle = nullptr;
+  const ncclResult_t result = with_context([&] {
+    return nccl_.ncclCommRegister(comm_of(comm), address.pointer(), bytes.count, &handle);
+  });
+  if (Status status = nccl_.check("ncclCommRegister", result, comm_of(comm)); !status) {
+    return std::move(status).error();
+  }
+  return RegistrationHandle{Address::of(handle).value};
+}
+
+Status LoadedNccl::deregister(CommHandle comm, RegistrationHandle registration) {
+  const ncclResult_t result = with_context([&] {
+    return nccl_.ncclCommDeregister(comm_of(comm), Address{registration.value}.pointer());
+  });
+  return nccl_.check("ncclCommDeregister", result, comm_of(comm));
+}
+
+}  // namespace weir

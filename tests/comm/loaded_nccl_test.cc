@@ -1,0 +1,51 @@
+// What of the real NCCL's side can be seen without a GPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "comm/nccl/scalar.h"
+#include "weir/comm/nccl.h"
+
+namespace weir {
+namespace {
+
+std::uint64_t bits(double value, DataType type) {
+  const std::array<std::byte, 8> bytes = scalar_of(value, type);
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, bytes.data(), size_of(type).count);
+  for (std::size_t i = size_of(type).count; i < bytes.size(); ++i) {
+    EXPECT_EQ(bytes[i], std::byte{0}) << "beyond the element";
+  }
+  return bits;
+}
+
+TEST(ScalarOf, IsTheElementOfItsType) {
+  EXPECT_EQ(bits(0.5, DataType::float64), 0x3fe0000000000000u);
+  EXPECT_EQ(bits(0.5, DataType::float32), 0x3f000000u);
+  EXPECT_EQ(bits(0.5, DataType::float16), 0x3800u);
+  EXPECT_EQ(bits(0.5, DataType::bfloat16), 0x3f00u);
+  EXPECT_EQ(bits(0.5, DataType::float8_e4m3), 0x30u);
+  EXPECT_EQ(bits(0.5, DataType::float8_e5m2), 0x38u);
+}
+
+TEST(ScalarOf, IsRoundedToTheNearest) {
+  EXPECT_EQ(bits(1.0 / 3, DataType::float32), 0x3eaaaaabu);
+  EXPECT_EQ(bits(1.0 / 3, DataType::bfloat16), 0x3eabu);
+  EXPECT_EQ(bits(1e9, DataType::float8_e4m3), 0x7eu);  // the largest: 448
+}
+
+TEST(LoadNccl, SaysWhatIsMissingAndWhatToDoOrHasAVersion) {
+  const Result<std::unique_ptr<Nccl>> nccl = load_nccl(0);
+  if (nccl) {
+    EXPECT_THAT((*nccl)->version(), testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
+    return;
+  }
+  EXPECT_EQ(nccl.error().code(), ErrorCode::unavailable);
+  EXPECT_THAT(nccl.error().message(), testing::HasSubstr("install"));
+}
+
+TEST(LoadNccl, OfAGpuThatIsNotThereIsAnError) { EXPECT_FALSE(load_nccl(1000)); }
+
+}  // namespace
+}  // namespace weir
