@@ -69,7 +69,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Lanes lanes_;
   Watch watch_;
   std::atomic<bool> has_lane_ = false;
-  Stream eager_;  // once has_lane_
+  Stream eager_;        // once has_lane_
   CommHandle control_;  // written under both locks
 
   mutable std::mutex state_mutex_;  // of what follows
