@@ -104,6 +104,7 @@ Result<Address> PageHeap::place_with_source(Owner& owner, Bytes size) {
 
 Result<Address> PageHeap::place(Owner& owner, Bytes size) {
   const Placement placement = this->placement(owner);
+  in_flight_ = false;
   std::optional<Placement::Found> found =
       placement.find(size, [&](Range range) WEIR_NO_THREAD_ANALYSIS {
         return avoids_anything() && avoid(owner, range);
@@ -119,25 +120,48 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
 
   const Bytes missing = round_up(size - std::min(size, free_at_frontier(owner)), granularity_);
   const bool may_grow =
-      reuse_ == ReusePolicy::grow ? missing <= room() : placement.may_grow(missing);
+      reuse_ == ReusePolicy::grow ? missing <= room() : placement.may_grow(missing, in_flight_);
   if (create_ != Create::rather_not && may_grow && missing > 0_B) {
     if (create_ == Create::not_yet) return may_not_create();
     Result<Address> at = grow(owner, size);
     if (at || at.error().code() != ErrorCode::out_of_memory) return at;
   }
   if (avoids_anything()) {
-    if ((found = placement.find(size))) return found->address;
+    if ((found = find_oldest(placement, size))) return found->address;
   }
   return stitch(owner, size);
+}
+
+// Of places that must be waited for: one whose last use is the longest past, and so most likely
+// over.
+std::optional<Placement::Found> PageHeap::find_oldest(const Placement& placement, Bytes size) {
+  std::uint64_t oldest = ~std::uint64_t{0};
+  (void)placement.find(size, [&](Range range) WEIR_NO_THREAD_ANALYSIS {
+    oldest = std::min(oldest, freed_at(range));
+    return true;
+  });
+  return placement.find(
+      size, [&](Range range) WEIR_NO_THREAD_ANALYSIS { return freed_at(range) > oldest; });
+}
+
+// The latest time, in requests, at which bytes of these pages were freed.
+std::uint64_t PageHeap::freed_at(Range range) const {
+  std::uint64_t latest = 0;
+  table_.walk(range, [&](const Page& page, Bytes, Bytes) WEIR_REQUIRES(mutex_) {
+    latest = std::max(latest, use_of(page).freed_at);
+  });
+  return latest;
 }
 
 std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, std::uint64_t key) {
   const RangeSet& usable = arena(owner.id).usable();
   return memory_.recall(key, [&](Address at) WEIR_NO_THREAD_ANALYSIS {
-    // Of the policies, only `grow` looks at fences here. What a repeating program waited for the
-    // last time it may wait for again: else all that follows would have to be placed anew.
-    return usable.contains({at, size}) &&
-           !(reuse_ == ReusePolicy::grow && avoid(owner, {at, size}));
+    // What a repeating program waited for the last time it may wait for again: else all that
+    // follows would have to be placed anew. But not for what was lent to other streams just now.
+    if (!usable.contains({at, size})) return false;
+    in_flight_ = false;
+    const bool avoided = avoids_anything() && avoid(owner, {at, size});
+    return !avoided || (reuse_ == ReusePolicy::balanced && !in_flight_);
   });
 }
 
@@ -284,9 +308,23 @@ bool PageHeap::avoid(const Owner& owner, Range range) {
   if (!young) return false;
   const FenceSet fences = fences_on(owner, range);
   if (timelines_.satisfied(fences, owner.timeline)) return false;
-  if (reuse_ == ReusePolicy::balanced) return true;
+  if (reuse_ == ReusePolicy::balanced) {
+    in_flight_ = in_flight_ || is_in_flight(owner, range);
+    return true;
+  }
   const Result<bool> complete = timelines_.complete(fences);
   return !complete || !*complete;
+}
+
+// Do other streams use it that it was lent to, and not just streams that had it before?
+bool PageHeap::is_in_flight(const Owner& owner, Range range) const {
+  bool own = true;
+  FenceSet fences;
+  table_.walk(range, [&](const Page& page, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_) {
+    own = own && is_owners(owner, page);
+    use_of(page).fenced.collect(offset.count, (offset + size).count, fences);
+  });
+  return own && !timelines_.satisfied(fences, owner.timeline);
 }
 
 Status PageHeap::wait_for(Owner& owner, Range run) {

@@ -176,6 +176,10 @@ class PageHeap : private PageTable::Listener {
   Placement placement(const Owner& owner) const WEIR_REQUIRES(mutex_);
   // Should the reuse policy rather not use these bytes yet?
   bool avoid(const Owner& owner, Range range) WEIR_REQUIRES(mutex_);
+  std::optional<Placement::Found> find_oldest(const Placement& placement, Bytes size)
+      WEIR_REQUIRES(mutex_);
+  std::uint64_t freed_at(Range range) const WEIR_REQUIRES(mutex_);
+  bool is_in_flight(const Owner& owner, Range range) const WEIR_REQUIRES(mutex_);
   bool avoids_anything() const { return reuse_ != ReusePolicy::wait; }
   Bytes room() const WEIR_REQUIRES(mutex_);
 
@@ -241,6 +245,7 @@ class PageHeap : private PageTable::Listener {
   // What the device has left, once creating a page failed in this request.
   std::optional<Bytes> device_room_ WEIR_GUARDED_BY(mutex_);
   bool short_of_mappings_ WEIR_GUARDED_BY(mutex_) = false;
+  bool in_flight_ WEIR_GUARDED_BY(mutex_) = false;  // an avoided place is fenced by other streams
   Create create_ WEIR_GUARDED_BY(mutex_) = Create::may;  // in this request
   bool keeps_used_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint64_t requests_ WEIR_GUARDED_BY(mutex_) = 0;

@@ -101,7 +101,8 @@ class Placement {
   Plan plan(Bytes size) const;
 
   // Is holding `more` bytes still within a hair of the most that was ever in use, and the limits?
-  bool may_grow(Bytes more) const;
+  // `in_flight`: other streams still use the free memory that would serve the request.
+  bool may_grow(Bytes more, bool in_flight = false) const;
 
   // Sizes of new pages for at least `size` bytes in all.
   std::vector<Bytes> page_sizes(Bytes size) const;

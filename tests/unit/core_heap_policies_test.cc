@@ -89,6 +89,79 @@ TEST_F(HeapPolicies, BalancedGrowsWhereThatCostsNothingAndTheFenceIsRecent) {
   EXPECT_EQ(old.waits, 1u);
 }
 
+// Eight buffers, one after the other, each lent to another stream that is a while behind.
+class HeapLends : public CoreHeap {
+ protected:
+  struct Step {
+    Bytes held;               // beyond what was there before
+    Nanoseconds stood_still;  // of the stream that lends
+  };
+  Step step(DeviceHeap& heap, Bytes weights) {
+    const Nanoseconds before = device_.stream_waited(a_);
+    for (int i = 0; i < 8; ++i) {
+      void* const buffer = allocate(heap, 64_MiB, a_);
+      write(a_, buffer, 64_MiB, 900_us);
+      write_after(b_, a_, buffer, 64_MiB, 300_us);
+      EXPECT_TRUE(heap.fence(buffer, b_).ok());
+      free(heap, buffer);
+    }
+    return {Bytes{heap.statistics().reserved_bytes.current} - weights,
+            device_.stream_waited(a_) - before};
+  }
+};
+
+TEST_F(HeapLends, AndBalancedHoldsTwoInTurnRatherThanWait) {
+  DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
+  void* const weights = allocate(heap, 2_GiB, c_);
+  for (int i = 0; i < 5; ++i) {
+    const Step step = this->step(heap, 2_GiB);
+    EXPECT_EQ(step.held, 128_MiB) << "step " << i;
+    EXPECT_LT(step.stood_still, 10_us) << "step " << i;
+  }
+  EXPECT_THAT(device_.races(), IsEmpty());
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  free(heap, weights);
+}
+
+TEST_F(HeapLends, AndBalancedWaitsForTheOldestWhereTwoAreNotEnough) {
+  DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
+  void* const weights = allocate(heap, 1_GiB + 512_MiB, c_);
+  void *const held = allocate(heap, 64_MiB, a_), *const more = allocate(heap, 64_MiB, a_);
+  free(heap, held);
+  free(heap, more);
+  device_.finish();
+  const Nanoseconds begin = device_.now();
+  for (int i = 0; i < 8; ++i) {  // the other stream is slower than this one
+    void* const buffer = allocate(heap, 64_MiB, a_);
+    write(a_, buffer, 64_MiB, 100_us);
+    write_after(b_, a_, buffer, 64_MiB, 300_us);
+    EXPECT_TRUE(heap.fence(buffer, b_).ok());
+    free(heap, buffer);
+  }
+  // Each waits for the one before the last: the other stream is never idle.
+  device_.finish();
+  EXPECT_LT(device_.now() - begin, 2600_us);
+  EXPECT_LE(heap.statistics().reserved_bytes.current, (1_GiB + 768_MiB).count);
+  EXPECT_THAT(device_.races(), IsEmpty());
+  free(heap, weights);
+}
+
+TEST_F(HeapLends, AndWaitHoldsOneAndStandsStill) {
+  DeviceHeap heap(device_, {.reuse = ReusePolicy::wait});
+  void* const weights = allocate(heap, 2_GiB, c_);
+  const Step step = this->step(heap, 2_GiB);
+  EXPECT_EQ(step.held, 64_MiB);
+  EXPECT_GT(step.stood_still, 2_ms);
+  free(heap, weights);
+}
+
+TEST_F(HeapLends, AndBalancedStaysWithinTheLimit) {
+  DeviceHeap heap(device_, {.limit = 2_GiB + 64_MiB, .reuse = ReusePolicy::balanced});
+  void* const weights = allocate(heap, 2_GiB, c_);
+  EXPECT_EQ(step(heap, 2_GiB).held, 64_MiB);
+  free(heap, weights);
+}
+
 TEST_F(HeapPolicies, AFencedBlockAtTheEndOfTheRowIsNotContinued) {
   for (const ReusePolicy policy : {ReusePolicy::grow, ReusePolicy::balanced}) {
     DeviceHeap heap(device_, {.reuse = policy});
