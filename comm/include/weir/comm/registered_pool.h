@@ -92,6 +92,7 @@ class RegisteredPool {
   RegisteredPoolStatistics statistics() const;
 
  private:
+  friend class Bucketer;
   explicit RegisteredPool(std::shared_ptr<CommState> communicator);
   std::shared_ptr<CommState> communicator_;
   std::shared_ptr<RegisteredMemory> memory_;  // none: closed
