@@ -1,105 +1,17 @@
 #include "weir/comm/bucketer.h"
 
-#include <algorithm>
-#include <numeric>
-#include <random>
-
-#include "tests/comm/ranks.h"
+#include "tests/comm/buckets.h"
 
 namespace weir {
 namespace {
 
+using test::Buckets;
 using test::expect_error;
 using test::expect_ok;
 using test::Rank;
+using test::shuffled;
+using test::sizes;
 using testing::IsEmpty;
-
-std::vector<TensorSize> sizes(const std::vector<std::uint64_t>& counts) {
-  std::vector<TensorSize> tensors;
-  for (const std::uint64_t count : counts) tensors.push_back({count});
-  return tensors;
-}
-
-std::vector<std::size_t> shuffled(std::size_t count, std::uint32_t seed) {
-  std::vector<std::size_t> order(count);
-  std::iota(order.rbegin(), order.rend(), 0);
-  std::mt19937 random(seed);
-  if (seed != 0) std::shuffle(order.begin(), order.end(), random);
-  return order;
-}
-
-class Buckets : public test::CommRanks {
- protected:
-  // 25 MiB are all-reduced in 1 ms.
-  Buckets() : CommRanks(2, {.bytes_per_nanosecond = 26.2144}) {
-    create();
-    prepare();
-    start();
-  }
-  void start() {
-    before_.clear();
-    for (const auto& rank : ranks_) {
-      before_.push_back({world_.operations(rank->number), rank->device.host_waits()});
-    }
-  }
-  // Since the communicator was prepared.
-  std::uint64_t operations(const Rank& rank) const {
-    return world_.operations(rank.number) - before_[static_cast<std::size_t>(rank.number)].first;
-  }
-  std::uint64_t host_waits(const Rank& rank) const {
-    return rank.device.host_waits() - before_[static_cast<std::size_t>(rank.number)].second;
-  }
-
-  static Bucketer make(Rank& rank, const std::vector<std::uint64_t>& counts,
-                       const BucketerOptions& options = {}) {
-    Result<Bucketer> made =
-        Bucketer::create(*rank.comm, sizes(counts), DataType::float32, rank.compute, options);
-    EXPECT_TRUE(made.ok()) << made.error().message();
-    return *std::move(made);
-  }
-  static void write(Rank& rank, Bucketer& buckets, std::size_t tensor, std::uint64_t count,
-                    Stream stream, Nanoseconds time = 10_us) {
-    if (count > 0) rank.write(stream, buckets.place(tensor), Bytes{4 * count}, time);
-  }
-  static void read_all(Rank& rank, Bucketer& buckets, const std::vector<std::uint64_t>& counts,
-                       Stream stream) {
-    for (std::size_t i = 0; i < counts.size(); ++i) {
-      if (counts[i] > 0) rank.read(stream, buckets.place(i), Bytes{4 * counts[i]}, 1_us);
-    }
-  }
-  // A step on the compute stream, gradients in this order.
-  static void step(Rank& rank, Bucketer& buckets, const std::vector<std::uint64_t>& counts,
-                   const std::vector<std::size_t>& order) {
-    for (const std::size_t tensor : order) {
-      write(rank, buckets, tensor, counts[tensor], rank.compute);
-      expect_ok(buckets.ready(tensor, rank.compute));
-    }
-    expect_ok(buckets.finish(rank.compute));
-    read_all(rank, buckets, counts, rank.compute);
-  }
-  // Host time until the stream is done.
-  static Nanoseconds end_of(Rank& rank, Stream stream) {
-    const EventHandle event = *rank.device.create_event();
-    expect_ok(rank.device.record(event, stream));
-    expect_ok(rank.device.synchronize(event));
-    expect_ok(rank.device.destroy_event(event));
-    return rank.device.now();
-  }
-  // For tests that ask for a race: with devices that saw none.
-  void begin_anew() {
-    on_all([](Rank& rank) { rank.comm.reset(); });
-    for (auto& rank : ranks_) {
-      rank->device.finish();
-      rank->heap.reset();
-      const int number = rank->number;
-      rank = std::make_unique<Rank>();
-      rank->number = number;
-      rank->nccl = world_.rank(number, rank->device);
-    }
-  }
-
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> before_;
-};
 
 TEST_F(Buckets, AreFilledFromTheLastParameterToTheFirst) {
   Rank& rank = *ranks_[0];
@@ -368,119 +280,6 @@ TEST_F(Buckets, OfACommunicatorThatWasAbortedAreRefused) {
     expect_error(buckets.ready(0, rank.compute), ErrorCode::device, "aborted: a test");
     expect_error(buckets.finish(rank.compute), ErrorCode::device, "aborted: a test");
   });
-}
-
-class CapturedBuckets : public Buckets {
- protected:
-  // Forks from the compute stream, writes on both, and joins.
-  static void captured_step(Rank& rank, Bucketer& buckets, const std::vector<std::uint64_t>& counts,
-                            std::uint32_t seed) {
-    expect_ok(buckets.begin(rank.side));
-    for (const std::size_t tensor : shuffled(counts.size(), seed)) {
-      const Stream stream = tensor % 2 == 0 ? rank.compute : rank.side;
-      if (tensor % 3 != 0 || counts[tensor] == 0) {
-        write(rank, buckets, tensor, counts[tensor], stream);
-        expect_ok(buckets.ready(tensor, stream));
-        continue;
-      }
-      const Bytes bytes{4 * counts[tensor]};
-      void* const source = rank.allocate(bytes, stream);
-      rank.write(stream, source, bytes);
-      expect_ok(buckets.ready_from(tensor, source, stream));
-      rank.free(source);
-    }
-    expect_ok(buckets.finish(rank.compute));
-    read_all(rank, buckets, counts, rank.compute);
-  }
-};
-
-TEST_F(CapturedBuckets, AreRightInEveryOrderOfReplay) {
-  const std::vector<std::uint64_t> counts{5'000, 70'000, 20, 9'000, 30'000, 0, 4'000, 1};
-  on_all([&](Rank& rank) {
-    Bucketer buckets = make(rank, counts, {.bucket = 256_KiB, .first_bucket = 16_KiB});
-    GraphPool pool(*rank.heap);
-    step(rank, buckets, counts, shuffled(counts.size(), 3));  // an eager one first
-    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
-    expect_ok(capture);
-    captured_step(rank, buckets, counts, 5);
-    captured_step(rank, buckets, counts, 6);
-    Result<Graph> graph = rank.comm->end_capture(*capture);
-    expect_ok(graph);
-    if (!graph.ok()) return;
-    for (std::uint64_t seed = 0; seed < 200; ++seed) {
-      EXPECT_EQ(rank.device.replay_in_random_order(graph->graph(), seed), 0u) << "seed " << seed;
-    }
-    for (int launch = 0; launch < 3; ++launch) {
-      expect_ok(rank.comm->launch(*graph, rank.compute));
-    }
-    step(rank, buckets, counts, shuffled(counts.size(), 4));  // and one after
-    EXPECT_EQ(operations(rank), 4 * buckets.buckets());
-    EXPECT_EQ(host_waits(rank), 0u);
-  });
-  EXPECT_THAT(world_.mismatches(), IsEmpty());
-}
-
-TEST_F(CapturedBuckets, OfAStepThatIsNotWholeAreToldApart) {
-  on_all([&](Rank& rank) {
-    Bucketer buckets = make(rank, {1000, 1000}, {.bucket = 4_KiB, .first_bucket = 4_KiB});
-    GraphPool pool(*rank.heap);
-    {
-      Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
-      expect_ok(capture);
-      write(rank, buckets, 1, 1000, rank.compute);
-      expect_ok(buckets.ready(1, rank.compute));
-      expect_error(buckets.ready(0, rank.side), ErrorCode::capture,
-                   "captured whole, or not at all");
-      write(rank, buckets, 0, 1000, rank.compute);
-      expect_ok(buckets.ready(0, rank.compute));
-      expect_ok(rank.comm->end_capture(*capture));
-    }
-    expect_error(buckets.finish(rank.compute), ErrorCode::capture,
-                 "the step's capture is over, and the step is not");
-    buckets.reset();
-    step(rank, buckets, {1000, 1000}, {1, 0});
-  });
-}
-
-TEST_F(CapturedBuckets, BeginAnewAfterACaptureThatWasThrownAway) {
-  on_all([&](Rank& rank) {
-    Bucketer buckets = make(rank, {1000, 1000}, {.bucket = 4_KiB, .first_bucket = 4_KiB});
-    GraphPool pool(*rank.heap);
-    {
-      Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
-      expect_ok(capture);
-      write(rank, buckets, 0, 1000, rank.compute);
-      expect_ok(buckets.ready(0, rank.compute));
-    }
-    expect_error(buckets.ready(1, rank.compute), ErrorCode::capture, "reset()");
-    buckets.reset();
-    step(rank, buckets, {1000, 1000}, {1, 0});
-  });
-}
-
-TEST_F(CapturedBuckets, AreMadeBeforeTheCapture) {
-  Rank& rank = *ranks_[0];
-  GraphPool pool(*rank.heap);
-  Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
-  expect_ok(capture);
-  const std::vector<TensorSize> some{{10}};
-  expect_error(Bucketer::create(*rank.comm, some, DataType::float32, rank.compute),
-               ErrorCode::capture, "create it before the capture begins");
-  expect_ok(capture->end());
-}
-
-TEST_F(CapturedBuckets, EndACaptureWhoseNcclFailed) {
-  Rank& rank = *ranks_[0];
-  Bucketer buckets = make(rank, {1000, 1000}, {.bucket = 4_KiB, .first_bucket = 4_KiB});
-  GraphPool pool(*rank.heap);
-  world_.fail(0, NcclCall::enqueue, 2);
-  {
-    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
-    expect_ok(capture);
-    expect_ok(buckets.ready(1, rank.compute));
-    expect_error(buckets.ready(0, rank.compute), ErrorCode::device, "made to fail");
-  }
-  ranks_[1]->comm->abort("rank 0 failed");
 }
 
 }  // namespace
