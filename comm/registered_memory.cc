@@ -110,25 +110,23 @@ Status RegisteredMemory::deallocate(void* block) {
   return {};
 }
 
+// A block begins where free bytes begin: nothing that was freed reaches into it from before.
 FenceSet RegisteredMemory::fences_in(Bytes begin, Bytes end) const {
   FenceSet fences;
-  auto at = freed_.upper_bound(begin);
-  if (at != freed_.begin() && std::prev(at)->second.end > begin) --at;
-  for (; at != freed_.end() && at->first < end; ++at) fences.join(at->second.fences);
+  for (auto at = freed_.lower_bound(begin); at != freed_.end() && at->first < end; ++at) {
+    fences.join(at->second.fences);
+  }
   return fences;
 }
 
-// What reaches beyond on either side stays there.
+// What reaches beyond the end stays there.
 void RegisteredMemory::forget_fences(Bytes begin, Bytes end) {
-  auto at = freed_.upper_bound(begin);
-  if (at != freed_.begin() && std::prev(at)->second.end > begin) --at;
+  auto at = freed_.lower_bound(begin);
   while (at != freed_.end() && at->first < end) {
-    const Bytes first = at->first;
     Freed freed = std::move(at->second);
     at = freed_.erase(at);
-    if (first < begin) freed_.emplace(first, Freed{begin, freed.fences});
     if (freed.end > end) {
-      freed_.emplace(end, Freed{freed.end, std::move(freed.fences)});
+      freed_.emplace(end, std::move(freed));
       return;
     }
   }
