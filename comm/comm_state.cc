@@ -83,7 +83,22 @@ void CommState::fail(const Error& why) {
   if (control.value != 0) (void)place.nccl.revoke(control);
 }
 
-// Host-waits for what the stream holds.
+std::shared_ptr<RegisteredMemory> CommState::add_memory(Bytes segment) {
+  const std::lock_guard lock(memories_mutex_);
+  memories_.push_back(std::make_shared<RegisteredMemory>(*this, ++last_memory_, segment));
+  return memories_.back();
+}
+
+void CommState::remove_memory(const RegisteredMemory* memory) {
+  const std::lock_guard lock(memories_mutex_);
+  std::erase_if(memories_, [&](const auto& each) { return each.get() == memory; });
+}
+
+std::vector<std::shared_ptr<RegisteredMemory>> CommState::memories() const {
+  const std::lock_guard lock(memories_mutex_);
+  return memories_;
+}
+
 Status CommState::finish(Stream stream) {
   Result<EventHandle> event = place.device.create_event();
   if (!event) return std::move(event).error();
@@ -128,6 +143,8 @@ Status CommState::close() {
     closed_ = true;
     if (failed && !revoked_) (void)place.nccl.revoke(handle);
   }
+  // Before NCCL's part, which they belong to.
+  for (const std::shared_ptr<RegisteredMemory>& memory : memories()) note(memory->leave());
   for (const CommHandle each : {control_, handle}) {
     if (each.value == 0) continue;
     std::optional<Status> destroyed =

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/lanes.h"
+#include "comm/registered_memory.h"
 #include "comm/watch.h"
 #include "weir/comm/communicator.h"
 
@@ -36,13 +37,37 @@ class CommState : public std::enable_shared_from_this<CommState> {
     Stream lane;
     EventHandle done;
   };
-  Result<Queued> run(std::span<const Operation> group, Stream stream);
+  // The work that a stream holds so far, eager or in a capture. Of this communicator.
+  struct Point {
+    Fence fence;                // eager; else
+    std::uint64_t capture = 0;  // the id of the capture that it is in, and
+    EventHandle event;
+  };
+  // After what `stream` holds and after the points, which are of its world: all eager, or all of
+  // its capture.
+  Result<Queued> run(std::span<const Operation> group, Stream stream,
+                     std::span<const Point> after = {});
+  // In a capture the communicator becomes part of it, as run() makes it.
+  Result<Point> take_point(Stream stream);
+  // Makes work queued on `stream` from now on run after the point, which is of its world; a stream
+  // in no capture joins that of a captured point.
+  Status wait(Stream stream, const Point& point);
 
   // What this rank has to say of a capture to the others, and whether all say the same.
   Status agree(std::uint64_t capture, const Status& mine);
   Status launched(Stream stream) { return watch_.launched(stream); }
   // Every rank's bytes, by the communicator that ranks agree with.
   Result<std::vector<std::vector<std::byte>>> exchange(std::span<const std::byte> mine);
+  // The same as a call of its own. `call` is named where it can't be. Where a rank does not come,
+  // ranks are out of step: the communicator ends. Errors: invalid_argument (not prepared); device.
+  Result<std::vector<std::vector<std::byte>>> ask_all(const std::string& call,
+                                                      std::span<const std::byte> mine);
+  // Host-waits for what the stream holds, at most `patience`.
+  Status finish(Stream stream);
+
+  // Memory that NCCL was told of for this communicator, in order of the calls.
+  std::shared_ptr<RegisteredMemory> add_memory(Bytes segment);
+  void remove_memory(const RegisteredMemory* memory);
 
   const CommPlace place;
   const CommHandle handle;
@@ -54,14 +79,20 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Error error(ErrorCode code, const std::string& what) const;
 
  private:
-  Result<Queued> run_eager(std::span<const Operation> group, Stream stream);
-  Result<Queued> run_captured(std::span<const Operation> group, Stream stream, std::uint64_t id);
+  Result<Queued> run_eager(std::span<const Operation> group, Stream stream,
+                           std::span<const Point> after);
+  Result<Queued> run_captured(std::span<const Operation> group, Stream stream, std::uint64_t id,
+                              std::span<const Point> after);
+  Status check_world(Stream stream, std::uint64_t id, std::span<const Point> after) const;
   Result<Lane*> join_capture(Stream stream, std::uint64_t id);
   Status order(Stream earlier, Stream later, EventHandle event);
   Status enqueue(std::span<const Operation> group, Stream lane);
   std::vector<void*> blocks_of(std::span<const Operation> group) const;
+  std::vector<std::shared_ptr<RegisteredMemory>> memories() const;
+  // Blocks of registered memory are in use until the fence; by the lane's graph.
+  void fence_registered(std::span<const Operation> group, Fence done) const;
+  void keep_registered(std::span<const Operation> group, const Lane& lane) const;
   Status connect(Lane& lane);
-  Status finish(Stream stream);
   void watch();
   void stop_watch();
 
@@ -77,6 +108,10 @@ class CommState : public std::enable_shared_from_this<CommState> {
   bool revoked_ = false, closed_ = false, stop_ = false;
   std::condition_variable stopped_;
   std::thread watcher_;
+
+  mutable std::mutex memories_mutex_;  // of what follows
+  std::uint64_t last_memory_ = 0;
+  std::vector<std::shared_ptr<RegisteredMemory>> memories_;
 };
 
 }  // namespace weir

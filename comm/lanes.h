@@ -19,6 +19,7 @@ struct Lane {
   // What was captured, for ranks to compare.
   std::uint64_t operations = 0;
   std::uint64_t digest = 0;
+  std::weak_ptr<void> graph;  // gone once the capture has failed, or its graph is destroyed
   // Events recorded in the capture; those after `used` are free.
   std::vector<EventHandle> events;
   std::size_t used = 0;

@@ -92,6 +92,24 @@ Result<std::vector<std::vector<std::byte>>> CommState::exchange(std::span<const 
   return said;
 }
 
+Result<std::vector<std::vector<std::byte>>> CommState::ask_all(const std::string& call,
+                                                               std::span<const std::byte> mine) {
+  const std::lock_guard calls(calls_);
+  if (Status works = status(); !works) return std::move(works).error();
+  if (!prepared) {
+    return error(ErrorCode::invalid_argument,
+                 call +
+                     ": ranks agree on it, by a communicator that is prepared: call prepare() "
+                     "first");
+  }
+  auto said = place.nccl.exchange(control_, mine, options.patience);
+  if (said) return said;
+  const Error why(ErrorCode::device,
+                  call + ": a rank did not take part: " + said.error().message());
+  fail(why);
+  return error(why.code(), why.message());
+}
+
 Status CommState::agree(std::uint64_t capture, const Status& mine) {
   const std::lock_guard calls(calls_);
   if (Status works = status(); !works) return works;

@@ -22,7 +22,8 @@ bool is_common(const Operation& operation) {
 
 }  // namespace
 
-Result<CommState::Queued> CommState::run(std::span<const Operation> group, Stream stream) {
+Result<CommState::Queued> CommState::run(std::span<const Operation> group, Stream stream,
+                                         std::span<const Point> after) {
   for (const Operation& operation : group) {
     if (Status good = operation.check(ranks, rank); !good) {
       return error(good.error().code(), good.error().message());
@@ -32,7 +33,8 @@ Result<CommState::Queued> CommState::run(std::span<const Operation> group, Strea
   if (Status works = status(); !works) return std::move(works).error();
   const Result<CaptureInfo> info = place.device.capture_info(stream);
   if (!info) return info.error();
-  if (info->status == CaptureInfo::Status::none) return run_eager(group, stream);
+  if (Status same = check_world(stream, info->id, after); !same) return std::move(same).error();
+  if (info->status == CaptureInfo::Status::none) return run_eager(group, stream, after);
   const std::string what = group.front().describe(ranks) + " on stream " +
                            std::to_string(stream.id) + ", which is being captured";
   if (info->status == CaptureInfo::Status::invalidated) {
@@ -44,10 +46,65 @@ Result<CommState::Queued> CommState::run(std::span<const Operation> group, Strea
                      ": it is not prepared, and connecting now would break the capture, which "
                      "is whole still: call prepare() on every rank before the capture begins");
   }
-  return run_captured(group, stream, info->id);
+  return run_captured(group, stream, info->id, after);
 }
 
-Result<CommState::Queued> CommState::run_eager(std::span<const Operation> group, Stream stream) {
+// `id`: of the capture that the stream is in; 0: none.
+Status CommState::check_world(Stream stream, std::uint64_t id, std::span<const Point> after) const {
+  for (const Point& point : after) {
+    if (point.capture == id) continue;
+    const auto say = [](std::uint64_t capture) {
+      return capture == 0 ? std::string("in no capture") : "in capture " + std::to_string(capture);
+    };
+    return error(ErrorCode::capture, "stream " + std::to_string(stream.id) + " is " + say(id) +
+                                         ", and may not wait for work that was queued " +
+                                         say(point.capture));
+  }
+  return {};
+}
+
+Result<CommState::Point> CommState::take_point(Stream stream) {
+  const std::lock_guard calls(calls_);
+  const Result<CaptureInfo> info = place.device.capture_info(stream);
+  if (!info) return info.error();
+  if (info->status == CaptureInfo::Status::none) {
+    const Result<Fence> fence = place.heap.take_fence({}, stream);
+    if (!fence) return fence.error();
+    return Point{.fence = *fence, .capture = 0, .event = {}};
+  }
+  if (info->status == CaptureInfo::Status::invalidated || !prepared) {
+    return error(ErrorCode::capture,
+                 "stream " + std::to_string(stream.id) + " is being captured, and " +
+                     (prepared ? "the capture was broken by an earlier call"
+                               : "it is not prepared: call prepare() on every rank before the "
+                                 "capture begins"));
+  }
+  Lane* lane = lanes_.find(info->id);
+  if (lane == nullptr) {
+    Result<Lane*> joined = join_capture(stream, info->id);
+    if (!joined) return std::move(joined).error();
+    lane = *joined;
+  }
+  Result<EventHandle> event = lanes_.event_of(*lane);
+  if (!event) return std::move(event).error();
+  if (Status recorded = place.device.record(*event, stream); !recorded) {
+    return std::move(recorded).error();
+  }
+  return Point{.fence = {}, .capture = info->id, .event = *event};
+}
+
+Status CommState::wait(Stream stream, const Point& point) {
+  const Result<CaptureInfo> info = place.device.capture_info(stream);
+  if (!info) return info.error();
+  if (info->status != CaptureInfo::Status::none || point.capture == 0) {
+    if (Status same = check_world(stream, info->id, {&point, 1}); !same) return same;
+  }
+  if (point.capture == 0) return place.heap.wait(stream, point.fence);
+  return place.device.wait(stream, point.event);
+}
+
+Result<CommState::Queued> CommState::run_eager(std::span<const Operation> group, Stream stream,
+                                               std::span<const Point> after) {
   Result<Lane*> lane = lanes_.eager();
   if (!lane) return std::move(lane).error();
   if (!has_lane_) {
@@ -58,6 +115,10 @@ Result<CommState::Queued> CommState::run_eager(std::span<const Operation> group,
   const Result<Fence> ready = place.heap.take_fence({}, stream);
   if (!ready) return ready.error();
   if (Status waits = place.heap.wait(eager_, *ready); !waits) return std::move(waits).error();
+  for (const Point& point : after) {
+    if (Status waits = place.heap.wait(eager_, point.fence); !waits)
+      return std::move(waits).error();
+  }
   const Status queued = enqueue(group, eager_);
   for (const Operation& operation : group) watch_.queued(operation);
   // Whatever came of it, a part of the group may run: the blocks are fenced.
@@ -65,16 +126,24 @@ Result<CommState::Queued> CommState::run_eager(std::span<const Operation> group,
   if (!queued || !done) {
     const Error& why = queued ? done.error() : queued.error();
     fail(why);
+    if (done) fence_registered(group, *done);
     return error(why.code(), why.message());
   }
+  fence_registered(group, *done);
   return Queued{.fence = *done, .lane = eager_, .done = {}};
 }
 
 Result<CommState::Queued> CommState::run_captured(std::span<const Operation> group, Stream stream,
-                                                  std::uint64_t id) {
+                                                  std::uint64_t id, std::span<const Point> after) {
   Result<Lane*> joined = join_capture(stream, id);
   if (!joined) return std::move(joined).error();
   Lane& lane = **joined;
+  for (const Point& point : after) {
+    if (Status waits = place.device.wait(lane.stream, point.event); !waits) {
+      return std::move(waits).error();
+    }
+  }
+  keep_registered(group, lane);
   Status queued = enqueue(group, lane.stream);
   if (!queued) {
     fail(queued.error());
@@ -109,6 +178,7 @@ Result<Lane*> CommState::join_capture(Stream stream, std::uint64_t id) {
       (*lane)->capture = 0;
       return error(seen.error().code(), seen.error().message());
     }
+    (*lane)->graph = kept;
   }
   Result<EventHandle> ready = lanes_.event_of(**lane);
   if (!ready) return std::move(ready).error();
@@ -155,6 +225,24 @@ std::vector<void*> CommState::blocks_of(std::span<const Operation> group) const 
     add(operation.receive, operation.writes(ranks, rank));
   }
   return blocks;
+}
+
+void CommState::fence_registered(std::span<const Operation> group, Fence done) const {
+  for (const std::shared_ptr<RegisteredMemory>& memory : memories()) {
+    for (const Operation& operation : group) {
+      memory->fence_use(operation.send, done);
+      memory->fence_use(operation.receive, done);
+    }
+  }
+}
+
+void CommState::keep_registered(std::span<const Operation> group, const Lane& lane) const {
+  for (const std::shared_ptr<RegisteredMemory>& memory : memories()) {
+    for (const Operation& operation : group) {
+      memory->keep_for(operation.send, lane.graph);
+      memory->keep_for(operation.receive, lane.graph);
+    }
+  }
 }
 
 }  // namespace weir

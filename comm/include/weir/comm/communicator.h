@@ -99,6 +99,7 @@ class Communicator {
   Status close();
 
  private:
+  friend class Bucketer;
   friend class Collectives;
   friend class RegisteredPool;
   explicit Communicator(std::shared_ptr<CommState> state);

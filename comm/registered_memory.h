@@ -1,0 +1,100 @@
+// What a registered pool holds: segments, what is free in them, and who still uses it.
+//
+// Bytes are told by offsets in one row of all segments, with a gap between two, so that no free
+// range reaches from one into the next. Offsets are the same on all ranks; addresses are not.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/fence_set.h"
+#include "core/range_set.h"
+#include "weir/comm/nccl.h"
+#include "weir/comm/registered_pool.h"
+
+namespace weir {
+
+class CommState;
+
+// Self-synchronised. The communicator's state outlives it.
+// Locks: agreeing_, then those of the communicator, then mutex_.
+class RegisteredMemory {
+ public:
+  RegisteredMemory(CommState& comm, std::uint64_t number, Bytes segment);
+
+  // As RegisteredPool's.
+  Status add_segment();
+  Result<void*> allocate(Bytes bytes, Stream stream);
+  Status fence(void* block, Stream user);
+  Status deallocate(void* block);
+  Status verify();
+  Status close();
+  RegisteredPoolStatistics statistics() const;
+
+  // The pool is gone, and blocks are live or close() failed: what is here goes with leave().
+  // Returns whether the communicator has left already.
+  bool abandon();
+  // The communicator ends, and its work is done: takes back the registrations, and gives back the
+  // memory of a pool that is gone. Takes no lock of the communicator's.
+  Status leave();
+
+  // The block that the pointer lies in, if any, is used until the fence; by a graph.
+  void fence_use(const void* pointer, Fence done);
+  void keep_for(const void* pointer, const std::weak_ptr<void>& graph);
+
+ private:
+  struct Segment {
+    Address address;
+    Bytes bytes;
+    Bytes begin;                      // in the row
+    RegistrationHandle registration;  // 0: the communicator has left
+  };
+  struct Block {
+    Bytes begin, bytes;  // in the row
+    Stream stream;
+    FenceSet fences;
+    std::vector<std::weak_ptr<void>> graphs;
+  };
+  struct Freed {
+    Bytes end;
+    FenceSet fences;
+  };
+  struct Said;
+  using Blocks = std::map<Address, Block>;
+
+  Status grow(Bytes bytes);
+  Result<Segment> make_segment(Bytes bytes);
+  Status undo(const Segment& segment);
+  Result<std::vector<Said>> ask(const Said& mine);
+  Result<void*> take(Range room, Bytes bytes, Stream stream);
+  FenceSet fences_in(Bytes begin, Bytes end) const;
+  void forget_fences(Bytes begin, Bytes end);
+  Address address_of(Bytes offset) const;
+  Blocks::iterator containing(const void* pointer);
+  Status compare(const std::vector<std::uint64_t>& mine, std::size_t longest);
+  std::vector<std::uint64_t> layout() const;
+  std::string describe(const std::vector<std::uint64_t>& layout, std::size_t at) const;
+  Status wait_for(const FenceSet& fences);
+  Status end_segments(std::vector<Segment> segments, bool free);
+  Error error(ErrorCode code, const std::string& what) const;
+
+  CommState& comm_;
+  const std::uint64_t number_;  // of the communicator's pools, from 1
+  const Bytes segment_;
+
+  std::mutex agreeing_;  // one call that ranks may have to agree on at a time
+
+  mutable std::mutex mutex_;  // of what follows
+  std::vector<Segment> segments_;
+  RangeSet free_;
+  std::map<Bytes, Freed> freed_;  // by begin; disjoint; parts of blocks that went, all free
+  Blocks blocks_;
+  bool left_ = false, abandoned_ = false;
+};
+
+}  // namespace weir

@@ -1,0 +1,103 @@
+#include "weir/comm/registered_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/comm_state.h"
+#include "core/format.h"
+#include "weir/log.h"
+
+namespace weir {
+
+RegisteredPool::RegisteredPool(std::shared_ptr<CommState> communicator)
+    : communicator_(std::move(communicator)) {}
+RegisteredPool::RegisteredPool(RegisteredPool&&) noexcept = default;
+
+RegisteredPool& RegisteredPool::operator=(RegisteredPool&& other) noexcept {
+  if (this != &other) {
+    const RegisteredPool old = std::move(*this);
+    communicator_ = std::move(other.communicator_);
+    memory_ = std::move(other.memory_);
+  }
+  return *this;
+}
+
+RegisteredPool::~RegisteredPool() {
+  if (memory_ == nullptr) return;
+  const std::shared_ptr<RegisteredMemory> memory = memory_;
+  const Status closed = close();
+  if (closed) return;
+  log(LogLevel::error, closed.error().message());
+  if (!memory->abandon()) return;  // the communicator has it
+  if (const Status gone = memory->leave(); !gone) log(LogLevel::error, gone.error().message());
+  communicator_->remove_memory(memory.get());
+}
+
+Result<RegisteredPool> RegisteredPool::create(Communicator& communicator,
+                                              const RegisteredPoolOptions& options) {
+  RegisteredPool pool(communicator.state_);
+  CommState& state = *communicator.state_;
+  if (options.segment == 0_B) {
+    return state.error(ErrorCode::invalid_argument,
+                       "a registered pool needs segments of at least one byte");
+  }
+  pool.memory_ = state.add_memory(round_up(options.segment, state.place.device.granularity()));
+  if (Status added = pool.memory_->add_segment(); !added) return std::move(added).error();
+  return pool;
+}
+
+Result<void*> RegisteredPool::allocate(Bytes bytes, Stream stream) {
+  return memory_->allocate(bytes, stream);
+}
+Status RegisteredPool::fence(void* block, Stream user) { return memory_->fence(block, user); }
+Status RegisteredPool::deallocate(void* block) { return memory_->deallocate(block); }
+Status RegisteredPool::verify() { return memory_->verify(); }
+RegisteredPoolStatistics RegisteredPool::statistics() const { return memory_->statistics(); }
+
+Status RegisteredPool::close() {
+  if (memory_ == nullptr) return {};
+  if (Status closed = memory_->close(); !closed) return closed;
+  communicator_->remove_memory(memory_.get());
+  memory_ = nullptr;
+  return {};
+}
+
+Status check_registrable(const DeviceHeap& heap, const void* pointer, Bytes bytes) {
+  const Address begin = Address::of(pointer);
+  const std::string what = format(bytes) + " at " + format(begin) + " can't be registered: ";
+  const auto refused = [&](const std::string& why) {
+    return Error(ErrorCode::invalid_argument, what + why);
+  };
+  constexpr const char* kRemedy = ": take it from a RegisteredPool";
+  if (pointer == nullptr || bytes == 0_B) return refused("there is nothing there");
+  if (begin.value + bytes.count < begin.value) return refused("it ends beyond all addresses");
+  if (const std::optional<BlockInfo> block = heap.find(pointer)) {
+    Bytes at = begin - block->address;
+    const Bytes end = at + bytes;
+    std::size_t straddled = 0;
+    Bytes passed;
+    for (const PagePart& part : heap.parts(block->address.pointer())) {
+      if (passed < end && at < passed + part.bytes) ++straddled;
+      passed += part.bytes;
+    }
+    if (straddled > 1) {
+      return refused("it straddles " + std::to_string(straddled) +
+                     " physical handles of the device heap, and peers would read past the first" +
+                     kRemedy);
+    }
+  }
+  if (heap.owns(pointer) || heap.owns((begin + bytes - 1_B).pointer())) {
+    return refused(std::string("it is the device heap's, whose pages go elsewhere when they are "
+                               "freed, while NCCL and other ranks keep the old ones") +
+                   kRemedy);
+  }
+  if (begin.value % RegisteredPool::kAlignment.count != 0 ||
+      bytes % RegisteredPool::kAlignment != 0_B) {
+    return refused(
+        "its address and its size must be multiples of " + format(RegisteredPool::kAlignment) +
+        ", since NCCL registers whole pages of that size, of which others may use a part");
+  }
+  return {};
+}
+
+}  // namespace weir

@@ -1,0 +1,286 @@
+#include "weir/comm/bucketer.h"
+
+#include "tests/comm/buckets.h"
+
+namespace weir {
+namespace {
+
+using test::Buckets;
+using test::expect_error;
+using test::expect_ok;
+using test::Rank;
+using test::shuffled;
+using test::sizes;
+using testing::IsEmpty;
+
+TEST_F(Buckets, AreFilledFromTheLastParameterToTheFirst) {
+  Rank& rank = *ranks_[0];
+  // 4 KiB each, buckets of two, the first of one.
+  Bucketer buckets =
+      make(rank, {1024, 1024, 1000, 1024, 1024}, {.bucket = 8_KiB, .first_bucket = 4_KiB});
+  EXPECT_EQ(buckets.buckets(), 3u);
+  EXPECT_EQ(buckets.tensors(), 5u);
+  EXPECT_EQ(buckets.bucket_of(4), 0u);
+  EXPECT_EQ(buckets.bucket_of(3), 1u);
+  EXPECT_EQ(buckets.bucket_of(2), 1u);
+  EXPECT_EQ(buckets.bucket_of(1), 2u);
+  EXPECT_EQ(buckets.bucket_of(0), 2u);
+  EXPECT_EQ(Address::of(buckets.place(2)) - Address::of(buckets.place(3)), 4_KiB);
+  EXPECT_EQ(Address::of(buckets.place(2)).value % kGrain.count, 0u);
+}
+
+TEST_F(Buckets, OfALargeTensorHoldNoOther) {
+  Rank& rank = *ranks_[0];
+  Bucketer buckets =
+      make(rank, {1, 100'000, 1, 1, 300'000}, {.bucket = 8_KiB, .first_bucket = 4_KiB});
+  EXPECT_EQ(buckets.buckets(), 4u);
+  EXPECT_EQ(buckets.bucket_of(4), 0u);
+  EXPECT_EQ(buckets.bucket_of(3), 1u);
+  EXPECT_EQ(buckets.bucket_of(2), 1u);
+  EXPECT_EQ(buckets.bucket_of(1), 2u);
+  EXPECT_EQ(buckets.bucket_of(0), 3u);
+}
+
+TEST_F(Buckets, AreAllReducedOnceAStepWithoutTheHost) {
+  const std::vector<std::uint64_t> counts{70'000, 1, 127, 300'000, 0, 5'000, 64, 999'999};
+  on_all([&](Rank& rank) {
+    Bucketer buckets = make(rank, counts, {.bucket = 1_MiB, .first_bucket = 64_KiB});
+    for (int i = 0; i < 10; ++i) step(rank, buckets, counts, shuffled(counts.size(), 0));
+    EXPECT_EQ(operations(rank), 10 * buckets.buckets());
+    EXPECT_EQ(host_waits(rank), 0u);
+  });
+}
+
+// Buckets differ in size, so that the simulated NCCL tells orders apart.
+TEST_F(Buckets, AreLaunchedInOneOrderWhateverOrderGradientsComeIn) {
+  std::vector<std::uint64_t> counts;
+  for (std::uint64_t i = 0; i < 40; ++i) counts.push_back(1000 + 517 * i);
+  on_all([&](Rank& rank) {
+    Bucketer buckets = make(rank, counts, {.bucket = 128_KiB, .first_bucket = 32_KiB});
+    EXPECT_GT(buckets.buckets(), 10u);
+    for (std::uint32_t i = 0; i < 20; ++i) {
+      const auto seed = 1000 * static_cast<std::uint32_t>(rank.number) + i;
+      step(rank, buckets, counts, shuffled(counts.size(), seed));
+    }
+    EXPECT_EQ(operations(rank), 20 * buckets.buckets());
+  });
+  EXPECT_THAT(world_.mismatches(), IsEmpty());
+}
+
+TEST_F(Buckets, AreReducedWhileTheRestIsComputed) {
+  const std::vector<std::uint64_t> counts(20, (25_MiB).count / 4);  // each 1 ms, both ways
+  const auto time_of = [&](Rank& rank, bool at_once) {
+    Bucketer buckets = make(rank, counts);
+    const Nanoseconds begin = end_of(rank, rank.compute);
+    for (std::size_t i = counts.size(); i-- > 0;) {
+      write(rank, buckets, i, counts[i], rank.compute, 1_ms);
+      if (at_once) expect_ok(buckets.ready(i, rank.compute));
+    }
+    for (std::size_t i = counts.size(); !at_once && i-- > 0;) {
+      expect_ok(buckets.ready(i, rank.compute));
+    }
+    expect_ok(buckets.finish(rank.compute));
+    return end_of(rank, rank.compute) - begin;
+  };
+  on_all([&](Rank& rank) {
+    const Nanoseconds together = time_of(rank, true);
+    const Nanoseconds apart = time_of(rank, false);
+    EXPECT_GE(apart, 40_ms);
+    EXPECT_GE(together, 21_ms);  // what is computed, and the last bucket
+    EXPECT_LE(together, 22_ms);
+  });
+}
+
+// A stream that has much else to do does not delay what it reported before.
+TEST_F(Buckets, WaitForWhatAStreamHeldWhenItReported) {
+  const std::vector<std::uint64_t> counts(2, 1000);
+  on_all([&](Rank& rank) {
+    Bucketer buckets = make(rank, counts);
+    const Nanoseconds begin = end_of(rank, rank.compute);
+    expect_ok(buckets.begin(rank.side));
+    write(rank, buckets, 1, 1000, rank.compute, 1_ms);
+    expect_ok(buckets.ready(1, rank.compute));
+    expect_ok(rank.device.launch(rank.compute, 100_ms));
+    write(rank, buckets, 0, 1000, rank.side, 1_ms);
+    expect_ok(buckets.ready(0, rank.side));
+    expect_ok(buckets.finish(rank.side));
+    EXPECT_LE(end_of(rank, rank.side) - begin, 3_ms);
+  });
+}
+
+TEST_F(Buckets, TakeGradientsFromSeveralStreams) {
+  const std::vector<std::uint64_t> counts{5'000, 70'000, 20, 9'000, 30'000, 1, 4'000};
+  on_all([&](Rank& rank) {
+    Bucketer buckets = make(rank, counts, {.bucket = 256_KiB, .first_bucket = 16_KiB});
+    const Stream streams[] = {rank.compute, rank.side, rank.device.new_stream()};
+    for (std::uint32_t i = 0; i < 20; ++i) {
+      expect_ok(buckets.begin(streams[1]));
+      for (const std::size_t tensor : shuffled(counts.size(), i + 1)) {
+        const Stream stream = streams[(tensor + i) % 3];
+        if (stream != streams[2]) {
+          write(rank, buckets, tensor, counts[tensor], stream);
+          expect_ok(buckets.ready(tensor, stream));
+          continue;
+        }
+        const Bytes bytes{4 * counts[tensor]};
+        void* const source = rank.allocate(bytes, stream);
+        rank.write(stream, source, bytes);
+        expect_ok(buckets.ready_from(tensor, source, stream));
+        rank.free(source);
+      }
+      expect_ok(buckets.finish(rank.compute));
+      read_all(rank, buckets, counts, rank.compute);
+    }
+    EXPECT_EQ(host_waits(rank), 0u);
+  });
+}
+
+TEST_F(Buckets, WrittenOnAnotherStreamWithoutBeginAreARace) {
+  on_all([&](Rank& rank) {
+    Bucketer buckets = make(rank, {1000});
+    step(rank, buckets, {1000}, {0});
+    write(rank, buckets, 0, 1000, rank.side);
+    EXPECT_GT(rank.device.race_count(), 0u);
+  });
+  begin_anew();
+}
+
+TEST_F(Buckets, MissingTensorsAreNamedAndTheStepGoesOn) {
+  const std::vector<std::uint64_t> counts(20, 1000);
+  on_all([&](Rank& rank) {
+    Bucketer buckets = make(rank, counts, {.bucket = 8_KiB, .first_bucket = 4_KiB});
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      if (i % 2 == 0) continue;
+      write(rank, buckets, i, counts[i], rank.compute);
+      expect_ok(buckets.ready(i, rank.compute));
+    }
+    expect_error(buckets.finish(rank.compute), ErrorCode::invalid_argument,
+                 "10 of 20 tensors are not ready: 0, 2, 4, 6, 8, 10, 12, 14, ...");
+    for (std::size_t i = 0; i < counts.size(); i += 2) {
+      write(rank, buckets, i, counts[i], rank.compute);  // zeros: the step does not use it
+      expect_ok(buckets.ready(i, rank.compute));
+    }
+    expect_ok(buckets.finish(rank.compute));
+    expect_error(buckets.finish(rank.compute), ErrorCode::invalid_argument, "20 of 20");
+    EXPECT_EQ(operations(rank), buckets.buckets());
+  });
+}
+
+TEST_F(Buckets, MisusedSayHow) {
+  Rank& rank = *ranks_[0];
+  Bucketer buckets = make(rank, {10, 20, 30});
+  expect_ok(buckets.ready(1, rank.compute));
+  expect_error(buckets.ready(1, rank.compute), ErrorCode::invalid_argument,
+               "rank 0 of 2: bucketer: tensor 1 of 3 was ready in this step already");
+  expect_error(buckets.ready(3, rank.compute), ErrorCode::invalid_argument,
+               "tensor 3: there are 3, from 0");
+  expect_error(buckets.ready_from(0, nullptr, rank.compute), ErrorCode::invalid_argument,
+               "tensor 0 is to be copied from null");
+  buckets.reset();
+  expect_ok(buckets.ready(1, rank.compute));
+  EXPECT_EQ(operations(rank), 0u);
+  const std::vector<TensorSize> some{{10}};
+  expect_error(Bucketer::create(*rank.comm, some, DataType::int32, rank.compute,
+                                {.reduction = Reduction::scaled_sum(0.5)}),
+               ErrorCode::invalid_argument, "floating-point");
+  const std::vector<TensorSize> huge{{~std::uint64_t{0}}};
+  expect_error(Bucketer::create(*rank.comm, huge, DataType::int32, rank.compute),
+               ErrorCode::invalid_argument, "tensor 0 has 18446744073709551615 elements");
+}
+
+TEST_F(Buckets, MayBeOfOneTensorOrNoneOrTenThousand) {
+  on_all([&](Rank& rank) {
+    Bucketer one = make(rank, {1});
+    step(rank, one, {1}, {0});
+    Bucketer none = make(rank, {});
+    EXPECT_EQ(none.buckets(), 0u);
+    expect_ok(none.finish(rank.compute));
+    Bucketer empty = make(rank, {0, 0});
+    EXPECT_EQ(empty.place(0), nullptr);
+    step(rank, empty, {0, 0}, {1, 0});
+    EXPECT_EQ(operations(rank), 1u);
+    std::vector<std::uint64_t> counts;
+    for (std::uint64_t i = 0; i < 10'000; ++i) counts.push_back(i * 37 % 3001);
+    Bucketer many = make(rank, counts);
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      for (const std::size_t tensor : shuffled(counts.size(), i)) {
+        expect_ok(many.ready(tensor, rank.compute));
+      }
+      expect_ok(many.finish(rank.compute));
+    }
+    EXPECT_EQ(operations(rank), 1 + 3 * many.buckets());
+  });
+}
+
+TEST_F(Buckets, LiveInARegisteredPoolToo) {
+  const std::vector<std::uint64_t> counts{70'000, 1, 127, 300'000};
+  on_all([&](Rank& rank) {
+    Result<RegisteredPool> pool = RegisteredPool::create(*rank.comm, {.segment = 2_MiB});
+    expect_ok(pool);
+    {
+      Bucketer buckets = make(rank, counts, {.first_bucket = 64_KiB, .pool = &*pool});
+      EXPECT_EQ(pool->statistics().live_blocks, buckets.buckets());
+      expect_ok(pool->verify());
+      for (int i = 0; i < 3; ++i) step(rank, buckets, counts, shuffled(counts.size(), 0));
+    }
+    // What was read last is waited for.
+    Result<void*> next = pool->allocate(2_MiB, rank.side);
+    expect_ok(next);
+    rank.write(rank.side, *next, 2_MiB);
+    expect_ok(pool->deallocate(*next));
+    EXPECT_EQ(pool->statistics().segments, 1u);
+    Result<std::optional<Communicator>> other =
+        rank.comm->split(0, rank.number, {.name = "other", .watch_every = {}});
+    expect_ok(other);
+    expect_error(
+        Bucketer::create(**other, sizes(counts), DataType::float32, rank.compute, {.pool = &*pool}),
+        ErrorCode::invalid_argument, "its pool is of another communicator");
+    expect_ok(pool->close());
+  });
+}
+
+TEST_F(Buckets, GoBackInTheMiddleOfAStep) {
+  on_all([&](Rank& rank) {
+    {
+      Bucketer buckets = make(rank, {1000, 1000});
+      expect_ok(buckets.begin(rank.side));
+      write(rank, buckets, 1, 1000, rank.side, 5_ms);
+      expect_ok(buckets.ready(1, rank.side));
+    }
+    void* const next = rank.allocate(8_KiB, rank.compute);
+    rank.write(rank.compute, next, 8_KiB);
+    rank.free(next);
+  });
+}
+
+TEST_F(Buckets, WhoseNcclFailsInTheMiddleSayWhyAndMemoryIsWhole) {
+  const std::vector<std::uint64_t> counts(6, 1000);
+  Rank& rank = *ranks_[0];
+  {
+    Bucketer buckets = make(rank, counts, {.bucket = 4_KiB, .first_bucket = 4_KiB});
+    world_.fail(0, NcclCall::enqueue, 3);
+    for (const std::size_t tensor : {5, 4}) {
+      write(rank, buckets, tensor, counts[tensor], rank.compute);
+      expect_ok(buckets.ready(tensor, rank.compute));
+    }
+    expect_error(buckets.ready(3, rank.compute), ErrorCode::device, "made to fail");
+    expect_error(buckets.ready(2, rank.compute), ErrorCode::device, "made to fail");
+    expect_error(buckets.finish(rank.compute), ErrorCode::device, "made to fail");
+  }
+  EXPECT_THAT(rank.heap->validate(), IsEmpty());
+  ranks_[1]->comm->abort("rank 0 failed");
+}
+
+TEST_F(Buckets, OfACommunicatorThatWasAbortedAreRefused) {
+  on_all([&](Rank& rank) {
+    Bucketer buckets = make(rank, {1000, 1000});
+    write(rank, buckets, 1, 1000, rank.compute);
+    expect_ok(buckets.ready(1, rank.compute));
+    rank.comm->abort("a test");
+    expect_error(buckets.ready(0, rank.compute), ErrorCode::device, "aborted: a test");
+    expect_error(buckets.finish(rank.compute), ErrorCode::device, "aborted: a test");
+  });
+}
+
+}  // namespace
+}  // namespace weir
