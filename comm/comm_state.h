@@ -56,10 +56,9 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // What this rank has to say of a capture to the others, and whether all say the same.
   Status agree(std::uint64_t capture, const Status& mine);
   Status launched(Stream stream) { return watch_.launched(stream); }
-  // Every rank's bytes, by the communicator that ranks agree with.
-  Result<std::vector<std::vector<std::byte>>> exchange(std::span<const std::byte> mine);
-  // The same as a call of its own. `call` is named where it can't be. Where a rank does not come,
-  // ranks are out of step: the communicator ends. Errors: invalid_argument (not prepared); device.
+  // Every rank's bytes, by the communicator that ranks agree with. `call` is named where it can't
+  // be. Where a rank does not come, ranks are out of step: the communicator ends. Errors:
+  // invalid_argument (not prepared); device.
   Result<std::vector<std::vector<std::byte>>> ask_all(const std::string& call,
                                                       std::span<const std::byte> mine);
   // Host-waits for what the stream holds, at most `patience`.

@@ -48,7 +48,10 @@ Status CommState::prepare() {
     control_ = *control;
   }
   const std::byte hello{1};
-  if (auto said = exchange({&hello, 1}); !said) return std::move(said).error();
+  if (auto said = place.nccl.exchange(control_, {&hello, 1}, options.patience); !said) {
+    fail(said.error());
+    return error(said.error().code(), said.error().message());
+  }
   prepared = true;
   return {};
 }
@@ -86,12 +89,6 @@ Status CommState::connect(Lane& lane) {
   return first ? std::move(freed) : std::move(first);
 }
 
-Result<std::vector<std::vector<std::byte>>> CommState::exchange(std::span<const std::byte> mine) {
-  auto said = place.nccl.exchange(control_, mine, options.patience);
-  if (!said) return error(said.error().code(), said.error().message());
-  return said;
-}
-
 Result<std::vector<std::vector<std::byte>>> CommState::ask_all(const std::string& call,
                                                                std::span<const std::byte> mine) {
   const std::lock_guard calls(calls_);
@@ -111,23 +108,19 @@ Result<std::vector<std::vector<std::byte>>> CommState::ask_all(const std::string
 }
 
 Status CommState::agree(std::uint64_t capture, const Status& mine) {
-  const std::lock_guard calls(calls_);
-  if (Status works = status(); !works) return works;
-  if (!prepared) {
-    return error(
-        ErrorCode::invalid_argument,
-        "ranks agree on captures of a communicator that is prepared: call prepare() first");
-  }
   Said said{.good = mine ? 1U : 0U};
-  if (const Lane* const lane = lanes_.find(capture)) {
-    said.operations = lane->operations;
-    said.digest = lane->digest;
+  {
+    const std::lock_guard calls(calls_);
+    if (const Lane* const lane = lanes_.find(capture)) {
+      said.operations = lane->operations;
+      said.digest = lane->digest;
+    }
   }
   if (!mine) {
     const std::string& why = mine.error().message();
     std::memcpy(said.why, why.data(), std::min(why.size(), sizeof said.why - 1));
   }
-  const auto all = exchange({reinterpret_cast<const std::byte*>(&said), sizeof said});
+  const auto all = ask_all("end_capture", {reinterpret_cast<const std::byte*>(&said), sizeof said});
   if (!all) return all.error();
   for (std::size_t other = 0; other < all->size(); ++other) {
     const Said theirs = heard((*all)[other]);

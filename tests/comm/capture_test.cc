@@ -306,6 +306,19 @@ TEST_F(CapturedCollectives, ThatDifferBetweenRanksAreLaunchedByNone) {
   });
 }
 
+TEST_F(CapturedCollectives, ThatARankDoesNotAgreeOnEndTheCommunicatorInTime) {
+  create();
+  prepare();
+  Rank& rank = *ranks_[0];
+  GraphPool pool(*rank.heap);
+  CaptureScope capture = begin(rank, pool);
+  void* const block = rank.allocate(kSize, rank.compute);
+  expect_ok(sum(rank, block, rank.compute));
+  rank.free(block);
+  expect_error(rank.comm->end_capture(capture), ErrorCode::device, "a rank did not take part");
+  expect_error(rank.comm->status(), ErrorCode::device, "a rank did not take part");
+}
+
 TEST_F(CapturedCollectives, HoldTheCommunicatorUntilTheirGraphIsGone) {
   create();
   prepare();
