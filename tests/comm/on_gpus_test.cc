@@ -1,0 +1,430 @@
+// The communication layer on two to four GPUs, or on simulated ones: data is what it should be, in
+// eager mode and in captures, the first operation or not.
+#include <atomic>
+
+#include "tests/comm/gpu_ranks.h"
+#include "weir/comm/bucketer.h"
+#include "weir/comm/registered_pool.h"
+
+namespace weir {
+namespace {
+
+using test::expect_fine;
+using test::GpuRank;
+using test::On;
+using test::OnGpus;
+using testing::HasSubstr;
+
+constexpr Bytes kPart = 1_MiB;  // what a rank gives, or gets
+constexpr Reduction kLargest{ReduceOp::max};
+constexpr DataType kBytes = DataType::uint8;
+
+std::byte* part(void* block, int number) {
+  return static_cast<std::byte*>(block) + kPart.count * static_cast<std::uint64_t>(number);
+}
+std::byte* at(void* block) { return static_cast<std::byte*>(block); }
+
+CaptureScope begin(const GpuRank& rank, GraphPool& pool, CaptureMode mode = CaptureMode::global) {
+  Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute, mode);
+  expect_fine(capture);
+  return *std::move(capture);
+}
+
+Result<Work> largest(GpuRank& rank, void* block, Bytes bytes, Stream stream) {
+  return Collectives(*rank.comm).all_reduce(block, block, bytes.count, kBytes, kLargest, stream);
+}
+
+// One operation of a kind, with what it reads written before and what it wrote checked after it.
+// The pattern of a part: of who sends it and who gets it, or of the part alone where ranks reduce.
+class Exchange {
+ public:
+  Exchange(GpuRank& rank, OperationKind kind) : rank_(rank), kind_(kind) {}
+
+  void run() {
+    const Stream stream = rank_.compute;
+    const Bytes all = kPart * static_cast<std::uint64_t>(rank_.ranks);
+    void* const from = rank_.allocate(all, stream);
+    void* const into = rank_.allocate(all, stream);
+    for (int other = 0; other < rank_.ranks; ++other) {
+      rank_.write(stream, part(from, other), kPart, sent(rank_.number, other));
+    }
+    rank_.write(stream, at(into), all, 7);
+    const Result<Work> work = Collectives(*rank_.comm).run(operations(from, into), stream);
+    expect_fine(work);
+    if (work) expect_fine(work->wait(stream));
+    for (int other = 0; other < rank_.ranks; ++other) check_part(into, other);
+    rank_.free(from);
+    rank_.free(into);
+  }
+
+ private:
+  bool reduces() const {
+    return kind_ == OperationKind::all_reduce || kind_ == OperationKind::reduce ||
+           kind_ == OperationKind::reduce_scatter;
+  }
+  // What `who` has in its part `number` before.
+  std::uint64_t sent(int who, int number) const {
+    return 1000 + static_cast<std::uint64_t>(reduces() ? number : 100 * who + number);
+  }
+  std::vector<Operation> operations(void* from, void* into) const {
+    if (kind_ != OperationKind::send) {
+      return {{.kind = kind_,
+               .send = from,
+               .receive = into,
+               .count = kPart.count,
+               .type = kBytes,
+               .reduction = kLargest}};
+    }
+    std::vector<Operation> group;  // part `other` goes to rank `other`
+    for (int other = 0; other < rank_.ranks; ++other) {
+      group.push_back({.kind = OperationKind::send,
+                       .send = part(from, other),
+                       .count = kPart.count,
+                       .type = kBytes,
+                       .peer = other});
+      group.push_back({.kind = OperationKind::receive,
+                       .receive = part(into, other),
+                       .count = kPart.count,
+                       .type = kBytes,
+                       .peer = other});
+    }
+    return group;
+  }
+  // What this rank must find in its part `number`; nothing: what was there.
+  std::optional<std::uint64_t> expected(int number) const {
+    const bool root = rank_.number == 0;
+    switch (kind_) {
+      case OperationKind::all_reduce:
+      case OperationKind::broadcast:
+        return number == 0 ? std::optional(sent(0, 0)) : std::nullopt;
+      case OperationKind::reduce:
+        return number == 0 && root ? std::optional(sent(0, 0)) : std::nullopt;
+      case OperationKind::reduce_scatter:
+        return number == 0 ? std::optional(sent(0, rank_.number)) : std::nullopt;
+      case OperationKind::all_gather:
+        return sent(number, 0);
+      case OperationKind::gather:
+        return root ? std::optional(sent(number, 0)) : std::nullopt;
+      case OperationKind::scatter:
+        return number == 0 ? std::optional(sent(0, rank_.number)) : std::nullopt;
+      case OperationKind::all_to_all:
+      case OperationKind::send:
+      case OperationKind::receive:
+        return sent(number, rank_.number);
+    }
+    return std::nullopt;
+  }
+  void check_part(void* into, int number) const {
+    const std::optional<std::uint64_t> pattern = expected(number);
+    if (pattern) rank_.check(rank_.compute, part(into, number), kPart, *pattern);
+  }
+
+  GpuRank& rank_;
+  const OperationKind kind_;
+};
+
+class Operations : public OnGpus {};
+
+TEST_P(Operations, OfEveryKindMoveWhatTheyShouldEagerly) {
+  create();
+  on_all([](GpuRank& rank) {
+    for (int kind = 0; kind <= static_cast<int>(OperationKind::send); ++kind) {
+      for (int round = 0; round < 3; ++round) {
+        Exchange(rank, static_cast<OperationKind>(kind)).run();
+      }
+    }
+  });
+}
+
+// Every kind, in every mode, as the first operation of its communicator after prepare().
+TEST_P(Operations, OfEveryKindMayBeTheFirstAndCaptured) {
+  for (const CaptureMode mode :
+       {CaptureMode::global, CaptureMode::thread_local_, CaptureMode::relaxed}) {
+    for (int kind = 0; kind <= static_cast<int>(OperationKind::send); ++kind) {
+      create_prepared();
+      // In global mode a capture forbids what other threads do unguarded; ranks capture one after
+      // the other's preparations, but all at once.
+      on_all([&](GpuRank& rank) {
+        GraphPool pool(*rank.heap);
+        CaptureScope capture = begin(rank, pool, mode);
+        Exchange(rank, static_cast<OperationKind>(kind)).run();
+        Result<Graph> graph = rank.comm->end_capture(capture);
+        expect_fine(graph);
+        if (!graph) return;
+        for (int launch = 0; launch < 10; ++launch) {
+          expect_fine(rank.comm->launch(*graph, rank.compute));
+        }
+        rank.finish();
+      });
+      on_all([](GpuRank& rank) { rank.comm.reset(); });
+    }
+  }
+}
+
+TEST_P(Operations, OfACommunicatorThatIsNotPreparedAreRefusedInACaptureThatGoesOn) {
+  create();
+  on_all([](GpuRank& rank) {
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    void* const block = rank.allocate(kPart, rank.compute);
+    const Result<Work> work = largest(rank, block, kPart, rank.compute);
+    ASSERT_FALSE(work.ok());
+    EXPECT_THAT(work.error().message(), HasSubstr("call prepare()"));
+    rank.write(rank.compute, block, kPart, 1);
+    rank.check(rank.compute, block, kPart, 1);
+    rank.free(block);
+    Result<Graph> graph = capture.end();
+    expect_fine(graph);
+    if (graph) expect_fine(graph->launch(rank.compute));
+    rank.finish();
+  });
+}
+
+class Memory : public OnGpus {};
+
+TEST_P(Memory, OfBuffersThatGoAtOnceIsExactAndDoesNotGrow) {
+  create();
+  on_all([](GpuRank& rank) {
+    constexpr Bytes kSize = 16_MiB;
+    std::uint64_t held = 0;
+    for (int round = 0; round < 100; ++round) {
+      for (std::uint64_t layer = 0; layer < 8; ++layer) {
+        const std::uint64_t pattern = 8 * static_cast<std::uint64_t>(round) + layer;
+        void* const block = rank.allocate(kSize, rank.compute);
+        rank.write(rank.compute, block, kSize, pattern);
+        const Result<Work> work = largest(rank, block, kSize, rank.compute);
+        expect_fine(work);
+        // Another stream looks at the result, late; this one goes on.
+        if (work) expect_fine(work->wait(rank.side));
+        rank.check(rank.side, block, kSize, pattern, 20_us);
+        expect_fine(rank.heap->fence(block, rank.side));
+        rank.free(block);
+      }
+      const std::uint64_t now = rank.heap->statistics().reserved_bytes.peak;
+      if (round == 10) held = now;
+      EXPECT_TRUE(round <= 10 || now == held) << "round " << round << ": " << now;
+    }
+  });
+}
+
+TEST_P(Memory, OfACapturedStepIsExactBesideEagerOperations) {
+  create_prepared();
+  on_all([](GpuRank& rank) {
+    GraphPool pool(*rank.heap);
+    std::vector<Graph> graphs;
+    for (std::uint64_t number = 0; number < 2; ++number) {
+      CaptureScope capture = begin(rank, pool);
+      for (std::uint64_t layer = 0; layer < 8; ++layer) {
+        void* const block = rank.allocate(kPart, rank.compute);
+        rank.write(rank.compute, block, kPart, 10 * number + layer);
+        const Result<Work> work = largest(rank, block, kPart, rank.compute);
+        expect_fine(work);
+        if (work) expect_fine(work->wait(rank.compute));
+        rank.check(rank.compute, block, kPart, 10 * number + layer);
+        rank.free(block);
+      }
+      Result<Graph> graph = rank.comm->end_capture(capture);
+      expect_fine(graph);
+      if (graph) graphs.push_back(*std::move(graph));
+    }
+    for (std::uint64_t round = 0; round < 500; ++round) {
+      void* const eager = rank.allocate(kPart, rank.side);
+      rank.write(rank.side, eager, kPart, round);
+      const Result<Work> work = largest(rank, eager, kPart, rank.side);
+      expect_fine(work);
+      for (Graph& graph : graphs) expect_fine(rank.comm->launch(graph, rank.compute));
+      if (work) expect_fine(work->wait(rank.side));
+      rank.check(rank.side, eager, kPart, round);
+      rank.free(eager);
+    }
+    rank.finish();
+    expect_fine(rank.comm->status());
+    EXPECT_FALSE(rank.comm->close().ok()) << "graphs are alive";
+  });
+}
+
+TEST_P(Memory, OfRegisteredPoolsComesBack) {
+  create_prepared();
+  on_all([](GpuRank& rank) {
+    std::uint64_t before = 0;
+    for (int round = 0; round < 50; ++round) {
+      Result<RegisteredPool> pool = RegisteredPool::create(*rank.comm, {.segment = 16_MiB});
+      expect_fine(pool);
+      if (!pool) return;
+      const Result<void*> block = pool->allocate(kPart, rank.compute);
+      expect_fine(block);
+      rank.write(rank.compute, *block, kPart, 3);
+      const Result<Work> work = largest(rank, *block, kPart, rank.compute);
+      expect_fine(work);
+      if (work) expect_fine(work->wait(rank.compute));
+      rank.check(rank.compute, *block, kPart, 3);
+      expect_fine(pool->verify());
+      expect_fine(pool->deallocate(*block));
+      expect_fine(pool->close());
+      const Result<MemoryInfo> info = rank.device().memory_info();
+      expect_fine(info);
+      if (round == 5) before = info->free.count;
+      EXPECT_TRUE(round <= 5 || info->free.count + (2 << 20) >= before) << "round " << round;
+    }
+  });
+}
+
+TEST_P(Memory, OfBucketsIsReducedEagerlyAndCaptured) {
+  create_prepared();
+  on_all([](GpuRank& rank) {
+    const std::vector<TensorSize> tensors(20, TensorSize{kPart.count});
+    Result<Bucketer> bucketer =
+        Bucketer::create(*rank.comm, tensors, kBytes, rank.compute,
+                         {.bucket = kPart * 4, .first_bucket = kPart, .reduction = kLargest});
+    expect_fine(bucketer);
+    if (!bucketer) return;
+    const auto step = [&](std::uint64_t pattern) {
+      for (std::size_t i = tensors.size(); i-- > 0;) {
+        rank.write(rank.compute, bucketer->place(i), kPart, pattern + i);
+        expect_fine(bucketer->ready(i, rank.compute));
+      }
+      expect_fine(bucketer->finish(rank.compute));
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        rank.check(rank.compute, bucketer->place(i), kPart, pattern + i);
+      }
+    };
+    for (std::uint64_t round = 0; round < 10; ++round) step(100 * round);
+    rank.finish();
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    step(5000);
+    Result<Graph> graph = rank.comm->end_capture(capture);
+    expect_fine(graph);
+    if (!graph) return;
+    for (int launch = 0; launch < 100; ++launch) {
+      expect_fine(rank.comm->launch(*graph, rank.compute));
+    }
+    rank.finish();
+    *graph = Graph();
+  });
+}
+
+class Trouble : public OnGpus {};
+
+TEST_P(Trouble, TheWatchDisturbsNoCapture) {
+  create_prepared({.watch_every = 100_us});
+  on_all([](GpuRank& rank) {
+    void* const eager = rank.allocate(kPart, rank.side);
+    for (int round = 0; round < 100; ++round) {
+      expect_fine(largest(rank, eager, kPart, rank.side));
+      GraphPool pool(*rank.heap);
+      CaptureScope capture = begin(rank, pool);
+      void* const block = rank.allocate(kPart, rank.compute);
+      expect_fine(largest(rank, block, kPart, rank.compute));
+      rank.free(block);
+      expect_fine(rank.comm->end_capture(capture));
+    }
+    rank.free(eager);
+  });
+}
+
+TEST_P(Trouble, ACaptureThatFailsOnOneRankIsLaunchedByNoneAndAllGoOn) {
+  create_prepared();
+  on_all([](GpuRank& rank) {
+    {
+      GraphPool pool(*rank.heap);
+      CaptureScope capture = begin(rank, pool);
+      void* const block = rank.allocate(kPart, rank.compute);
+      expect_fine(largest(rank, block, kPart, rank.compute));
+      rank.free(block);
+      const EventHandle captured = *rank.device().create_event();
+      if (rank.number == 1) {  // breaks its capture
+        expect_fine(rank.device().record(captured, rank.compute));
+        EXPECT_FALSE(rank.device().query(captured).ok());
+      }
+      const Result<Graph> graph = rank.comm->end_capture(capture);
+      ASSERT_FALSE(graph.ok());
+      EXPECT_THAT(graph.error().message(), HasSubstr("failed on rank 1"));
+      expect_fine(rank.device().destroy_event(captured));
+    }
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    Exchange(rank, OperationKind::all_reduce).run();
+    Result<Graph> graph = rank.comm->end_capture(capture);
+    expect_fine(graph);
+    if (graph) expect_fine(rank.comm->launch(*graph, rank.compute));
+    rank.finish();
+  });
+}
+
+TEST_P(Trouble, ARankThatDoesNotComeIsAnErrorInTimeAndMemoryIsWhole) {
+  constexpr Nanoseconds kTimeout{2'000'000'000};
+  create({.timeout = kTimeout, .watch_every = {}});
+  on_all([&](GpuRank& rank) {
+    void* const block = rank.allocate(kPart, rank.compute);
+    if (rank.number == 0) {
+      // On simulated ranks nothing waits for others: what hangs is made to.
+      const bool simulated = GetParam() == On::simulated;
+      const Nanoseconds delay = simulated ? Nanoseconds{3600 * kTimeout.count} : Nanoseconds{};
+      rank.write(rank.compute, block, kPart, 1, delay);
+      expect_fine(largest(rank, block, kPart, rank.compute));
+      Nanoseconds waited{};
+      while (rank.comm->poll() && waited < Nanoseconds{5 * kTimeout.count}) {
+        rank.pass(50_ms);
+        waited += 50_ms;
+      }
+      EXPECT_GE(waited, kTimeout);
+      EXPECT_LT(waited, Nanoseconds{2 * kTimeout.count});
+      EXPECT_THAT(rank.comm->status().error().message(), HasSubstr("has not ended in 2.0 s"));
+      EXPECT_FALSE(largest(rank, block, kPart, rank.compute).ok());
+      rank.finish();  // what hung was ended
+    }
+    rank.free(block);
+    EXPECT_THAT(rank.heap->validate(), testing::IsEmpty());
+    if (rank.number != 0) rank.comm->abort("the test ends");
+  });
+}
+
+TEST_P(Trouble, OfThreeCommunicatorsWithGraphsAndEagerOperationsInOneOrderIsNone) {
+  create_prepared();
+  on_all([](GpuRank& rank) {
+    std::vector<Communicator> all;
+    for (int i = 0; i < 2; ++i) {
+      Result<std::optional<Communicator>> made = rank.comm->split(0, rank.number);
+      expect_fine(made);
+      if (!made) return;
+      all.push_back(*std::move(*made));
+      expect_fine(all.back().prepare());
+    }
+    GraphPool pool(*rank.heap);
+    std::vector<Graph> graphs;
+    for (Communicator& comm : all) {
+      CaptureScope capture = begin(rank, pool);
+      void* const block = rank.allocate(kPart, rank.compute);
+      rank.write(rank.compute, block, kPart, 9);
+      const Result<Work> work =
+          Collectives(comm).all_reduce(block, block, kPart.count, kBytes, kLargest, rank.compute);
+      expect_fine(work);
+      if (work) expect_fine(work->wait(rank.compute));
+      rank.check(rank.compute, block, kPart, 9);
+      rank.free(block);
+      Result<Graph> graph = comm.end_capture(capture);
+      expect_fine(graph);
+      if (graph) graphs.push_back(*std::move(graph));
+    }
+    void* const eager = rank.allocate(kPart, rank.compute);
+    for (int round = 0; round < 200; ++round) {
+      const auto which = static_cast<std::size_t>(round * 7 % 3);
+      if (which < graphs.size()) expect_fine(all[which].launch(graphs[which], rank.compute));
+      const Result<Work> work = largest(rank, eager, kPart, rank.compute);
+      expect_fine(work);
+      if (work) expect_fine(work->wait(rank.compute));
+    }
+    rank.finish();
+    rank.free(eager);
+    graphs.clear();
+  });
+}
+
+std::string name(const testing::TestParamInfo<On>& info) { return test::name_of(info.param); }
+INSTANTIATE_TEST_SUITE_P(Ranks, Operations, testing::Values(On::simulated, On::gpus), name);
+INSTANTIATE_TEST_SUITE_P(Ranks, Memory, testing::Values(On::simulated, On::gpus), name);
+INSTANTIATE_TEST_SUITE_P(Ranks, Trouble, testing::Values(On::simulated, On::gpus), name);
+
+}  // namespace
+}  // namespace weir
