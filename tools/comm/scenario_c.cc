@@ -23,7 +23,8 @@ struct Variant {
   std::string name;
   Way way;
   bool captured = false;
-  std::size_t aims = 0;  // it is Weir's, and has aims
+  bool aims = false;  // it is Weir's, as it comes
+  ReusePolicy reuse = ReusePolicy::balanced;
 };
 
 struct Outcome {
@@ -54,9 +55,7 @@ class OverlapOfRank {
       if (!event) return std::move(event).error();
       event_ = *event;
     }
-    if (Status finished = rank_.kernels.finish(rank_.compute); !finished) return finished;
-    // The first operation of a communicator connects, which is not what is measured.
-    return {};
+    return rank_.kernels.finish(rank_.compute);
   }
 
   // The host does not wait from layer to layer, nor from step to step.
@@ -215,6 +214,7 @@ Result<Outcome> run_once(const OpenRanks& open, const OverlapOptions& options,
   RanksOptions wanted;
   wanted.raw = variant.way == Way::record_stream || variant.way == Way::host_sees;
   wanted.launch = 3_us;
+  wanted.heap.reuse = variant.reuse;
   Result<std::unique_ptr<Ranks>> ranks = open(wanted);
   if (!ranks) return std::move(ranks).error();
   report.device = (*ranks)->describe();
@@ -254,11 +254,13 @@ Result<Outcome> run_variant(const OpenRanks& open, const OverlapOptions& options
 const std::vector<Variant>& variants() {
   static const std::vector<Variant> all{
       {"no all-reduce", Way::alone},
-      {"Weir", Way::weir, false, 1},
+      {"Weir", Way::weir, false, true},
+      {"Weir, ReusePolicy::grow", Way::weir, false, false, ReusePolicy::grow},
       {"DeviceHeap::record_stream", Way::record_stream},
       {"freed when the host sees the end", Way::host_sees},
       {"no all-reduce, captured", Way::alone, true},
-      {"Weir, captured", Way::weir, true, 1},
+      {"Weir, captured", Way::weir, true, true},
+      {"Weir, ReusePolicy::grow, captured", Way::weir, true, false, ReusePolicy::grow},
   };
   return all;
 }
@@ -277,7 +279,7 @@ Status run_table(const OpenRanks& open, const OverlapOptions& options, const std
     if (!outcome) return std::move(outcome).error();
     if (variant.way == Way::alone && !variant.captured) alone = *outcome;
     if (variant.way == Way::host_sees) kept = *outcome;
-    if (variant.aims > 0) cured.push_back({&variant, {*outcome, alike}});
+    if (variant.aims) cured.push_back({&variant, {*outcome, alike}});
   }
   report.tables.push_back(std::move(table));
   for (const auto& [variant, result] : cured) {
