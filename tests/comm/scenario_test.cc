@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 namespace weir {
@@ -135,6 +136,32 @@ TEST(ScenarioE, SeesAnOperationThatFailsOrNeverEnds) {
   expect_fails(run_scenario_e(sim([](SimWorld& world) { world.fail(0, NcclCall::enqueue, 2); }),
                               small_models()));
   expect_fails(run_scenario_e(sim([](SimWorld& world) { world.hang(0, 2); }), small_models()));
+}
+
+class Variables final : public Environment {
+ public:
+  explicit Variables(std::map<std::string, std::string> values) : values_(std::move(values)) {}
+  std::optional<std::string> get(const std::string& name) const override {
+    const auto found = values_.find(name);
+    return found == values_.end() ? std::nullopt : std::optional(found->second);
+  }
+  void set(const std::string& name, const std::string& value) override { values_[name] = value; }
+  std::optional<std::string> ancestor(std::string_view) const override { return std::nullopt; }
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+TEST(CudaRanks, AreOfALaunchAndSayThatTheyAreNotThereYet) {
+  Variables alone({}), broken({{"WEIR_RANK", "8"}, {"WEIR_WORLD_SIZE", "8"}});
+  const auto none = open_cuda_ranks(alone, {});
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().code(), ErrorCode::unavailable);
+  EXPECT_THAT(none.error().message(), HasSubstr("use --device sim"));
+  const auto wrong = open_cuda_ranks(broken, {});
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_EQ(wrong.error().code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(wrong.error().message(), HasSubstr("WEIR_RANK"));
 }
 
 TEST(ScenarioJson, HasAimsAndTables) {
