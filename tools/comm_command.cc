@@ -89,6 +89,8 @@ void add_comm_command(CLI::App& app, ExitCode& exit_code) {
       ->capture_default_str();
   check->footer(kFooter);
   check->callback([command, &exit_code] { exit_code = run(*command); });
+  add_comm_bench_command(*comm, exit_code);
+  add_comm_scenario_command(*comm, exit_code);
 }
 
 }  // namespace weir

@@ -24,8 +24,10 @@ void add_timeline_command(CLI::App& app, ExitCode& exit_code);
 void add_snapshot_command(CLI::App& app, ExitCode& exit_code);
 void add_convert_command(CLI::App& app, ExitCode& exit_code);
 
-// Adds `weir comm`, which has sub-commands of its own: `check`.
+// Adds `weir comm`, which has sub-commands of its own: `check`, and those below.
 void add_comm_command(CLI::App& app, ExitCode& exit_code);
+void add_comm_bench_command(CLI::App& comm, ExitCode& exit_code);
+void add_comm_scenario_command(CLI::App& comm, ExitCode& exit_code);
 
 // `--json FILE.json` as `--json=FILE.json`: the option's value may be left out, and a trace that
 // follows it must not be taken for the value.

@@ -1,0 +1,79 @@
+// `weir comm bench` and `weir comm scenario` as a user runs them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/unit/command_fixture.h"
+
+namespace weir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class CommBench : public test::WeirCommand {};
+
+TEST_F(CommBench, PrintsATableAndWritesJson) {
+  const test::Finished finished =
+      weir("comm bench -b 64K -e 256K -f 2 -n 5 --ranks 3 --json " + path("bench.json"));
+  EXPECT_EQ(finished.code, 0);
+  EXPECT_THAT(finished.err, IsEmpty());
+  EXPECT_THAT(finished.out, AllOf(HasSubstr("3 ranks"), HasSubstr("average bus bandwidth")));
+  EXPECT_EQ(nlohmann::json::parse(read("bench.json"))["rows"].size(), 3u);
+}
+
+TEST_F(CommBench, TakesNcclTestsShortOptions) {
+  const test::Finished finished = weir(
+      "comm bench --operation reduce -b 8 -e 1K -i 504 -n 2 -w 2 -c 0 -o max -d half -r 1 -G 2 -m "
+      "2 -a 3 -t 2 --json -");
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  const auto json = nlohmann::json::parse(finished.out);
+  EXPECT_EQ(json["rows"].size(), 3u);
+  EXPECT_EQ(json["rows"][0]["redop"], "max");
+  EXPECT_EQ(json["rows"][0]["type"], "float16");
+  EXPECT_EQ(json["rows"][0]["root"], 1);
+  EXPECT_EQ(json["cudagraph"], 2);
+  EXPECT_EQ(json["average"], "most");
+}
+
+TEST_F(CommBench, BadCommandLinesAreTwoAndSayWhatIsTaken) {
+  const std::pair<const char*, const char*> bad[] = {{"-b 8X", "--minbytes '8X'"},
+                                                     {"-b 2M -e 1M", "--maxbytes"},
+                                                     {"--operation none", "--operation 'none'"},
+                                                     {"-r 7", "ranks are 0 to 1"},
+                                                     {"-a 4", "--average"},
+                                                     {"--ranks 0", "--ranks 0"},
+                                                     {"--raw --compare", "--raw"}};
+  for (const auto& [arguments, says] : bad) {
+    const test::Finished finished = weir(std::string("comm bench ") + arguments);
+    EXPECT_EQ(finished.code, 2) << arguments;
+    EXPECT_THAT(finished.err, HasSubstr(says)) << arguments;
+  }
+}
+
+TEST_F(CommBench, AFileThatCannotBeWrittenIsAnError) {
+  EXPECT_NE(weir("comm bench -b 8 -e 8 --json " + path("none/x.json")).code, 0);
+}
+
+TEST_F(CommBench, ScenariosSayWhetherTheCureHolds) {
+  for (const char* const name : {"A", "D", "E"}) {
+    const test::Finished finished =
+        weir(std::string("comm scenario ") + name + " --json " + path("scenario.json"));
+    EXPECT_EQ(finished.code, 0) << finished.out;
+    EXPECT_THAT(finished.out, HasSubstr(std::string("Scenario ") + name + ": the cure holds"));
+    EXPECT_EQ(nlohmann::json::parse(read("scenario.json"))["holds"], true);
+  }
+  EXPECT_EQ(weir("comm scenario B").code, 2);
+  EXPECT_EQ(weir("comm scenario").code, 2);
+}
+
+// Whichever it is: the exit status and the verdict say the same.
+TEST_F(CommBench, TheExitStatusIsTheVerdict) {
+  const test::Finished finished = weir("comm scenario C --json -");
+  EXPECT_EQ(finished.code, nlohmann::json::parse(finished.out)["holds"] == true ? 0 : 1);
+}
+
+}  // namespace
+}  // namespace weir

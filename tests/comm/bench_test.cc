@@ -1,0 +1,296 @@
+// `weir comm bench`: sizes and options, definitions, and runs on simulated ranks.
+#include "comm/bench.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace weir {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using enum BenchOperation;
+
+OpenRanks sim(int ranks = 2, std::function<void(SimWorld&)> opened = {}) {
+  return [ranks, opened = std::move(opened)](const RanksOptions& options) {
+    SimRanksOptions of;
+    of.ranks = ranks;
+    of.patience = Nanoseconds{1'000'000'000};
+    of.opened = opened;
+    return open_sim_ranks(of, options);
+  };
+}
+BenchOptions small() {
+  BenchOptions options;
+  options.least = 64_KiB;
+  options.most = 256_KiB;
+  options.factor = 4;
+  options.iterations = 4;
+  return options;
+}
+BenchReport run(const BenchOptions& options, const OpenRanks& open = sim()) {
+  Result<BenchReport> report = run_bench(open, options);
+  EXPECT_TRUE(report.ok()) << (report.ok() ? "" : report.error().message());
+  return report.ok() ? *std::move(report) : BenchReport{};
+}
+template <class Parsed>
+void expect_bad(const Parsed& parsed, const std::string& says, const std::string& remedy) {
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_EQ(parsed.error().code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(parsed.error().message(), AllOf(HasSubstr(says), HasSubstr(remedy)));
+}
+
+TEST(BenchSizes, AreBytesOrHaveAUnit) {
+  const std::pair<const char*, Bytes> sizes[] = {
+      {"0", 0_B},      {"8", 8_B},         {"64K", 64_KiB}, {"64k", 64_KiB},
+      {"32M", 32_MiB}, {"1.5M", 1536_KiB}, {"4G", 4_GiB},   {"0.5G", 512_MiB}};
+  for (const auto& [text, bytes] : sizes) {
+    const Result<Bytes> size = parse_size("--minbytes", text);
+    ASSERT_TRUE(size.ok()) << text;
+    EXPECT_EQ(*size, bytes) << text;
+  }
+}
+
+TEST(BenchSizes, ThatAreNoneAreNamedWithWhatIsTaken) {
+  for (const char* const text : {"", "M", "-8", "8X", "8MiB", "1e30", "nan", "inf", "8 M"}) {
+    expect_bad(parse_size("--maxbytes", text), "--maxbytes '" + std::string(text) + "'",
+               "such as 8, 64K, 32M or 4G");
+  }
+}
+
+TEST(BenchSizes, GrowByAFactorOrAStepUpToTheLast) {
+  BenchOptions options;
+  options.least = 8_B;
+  options.most = 100_B;
+  options.factor = 2;
+  EXPECT_THAT(sizes_of(options), ElementsAre(8_B, 16_B, 32_B, 64_B));
+  options.factor = 1;
+  options.step = 46_B;
+  EXPECT_THAT(sizes_of(options), ElementsAre(8_B, 54_B, 100_B));
+  options.factor = ~std::uint64_t{0};  // does not overflow
+  EXPECT_THAT(sizes_of(options), ElementsAre(8_B));
+}
+
+TEST(BenchOptionsTyped, AreNamedWithARemedyWhereTheyAreWrong) {
+  expect_bad(parse_operations("allreduce"), "--operation 'allreduce'", "all_reduce, all_gather");
+  expect_bad(parse_types("float31"), "--datatype 'float31'", "bfloat16");
+  expect_bad(parse_reductions("mean"), "--op 'mean'", "avg");
+  expect_bad(parse_root("-1"), "--root '-1'", "from 0, or all");
+  expect_bad(parse_root("1x"), "--root '1x'", "from 0, or all");
+  const auto with = [](auto change) {
+    BenchOptions options = small();
+    change(options);
+    return check(options, 2);
+  };
+  expect_bad(with([](auto& o) { o.root = 2; }), "--root 2", "ranks are 0 to 1");
+  expect_bad(with([](auto& o) { o.iterations = 0; }), "--iters 0", "at least 1");
+  expect_bad(with([](auto& o) { o.aggregated = -1; }), "--agg_iters -1", "at least 1");
+  expect_bad(with([](auto& o) { o.graph_launches = -1; }), "--cudagraph -1", "0 (none), or more");
+  expect_bad(with([](auto& o) { o.least = 1_GiB; }), "--minbytes", "--maxbytes");
+  expect_bad(with([](auto& o) { o.factor = 1, o.step = 0_B; }), "--stepbytes 0", "--stepfactor 2");
+  expect_bad(with([](auto& o) { o.least = 0_B; }), "--minbytes 0", "--stepbytes");
+  expect_bad(with([](auto& o) {
+               o.types = {DataType::int32};
+               o.reductions = {Reduction::scaled_sum(2)};
+             }),
+             "--op mulsum", "not of int32");
+  EXPECT_TRUE(with([](auto&) {}).ok());
+}
+
+TEST(BenchOptionsTyped, TakeNcclTestsNamesAndAll) {
+  EXPECT_THAT(*parse_types("half"), ElementsAre(DataType::float16));
+  EXPECT_THAT(*parse_types("float"), ElementsAre(DataType::float32));
+  EXPECT_THAT(*parse_types("all"), SizeIs(kDataTypes));
+  EXPECT_THAT(*parse_operations("all"), SizeIs(kBenchOperations));
+  EXPECT_THAT(*parse_operations("sendrecv"), ElementsAre(send_receive));
+  EXPECT_EQ(parse_reductions("avg")->front(), Reduction{ReduceOp::average});
+  EXPECT_THAT(*parse_reductions("all"), SizeIs(kReduceOps));
+  EXPECT_EQ(*parse_root("all"), -1);
+}
+
+// By hand, from nccl-tests' doc/PERFORMANCE.md: 1 GB in 10 ms is 100 GB/s; of 4 ranks.
+TEST(BenchBandwidth, IsWhatNcclTestsDefine) {
+  constexpr std::uint64_t kWhole = 250'000'000;  // of float32: 10^9 bytes
+  const auto bus = [](BenchOperation operation, std::uint64_t count) {
+    const Bandwidth bandwidth = bandwidth_of(operation, count, DataType::float32, 0.01, 4);
+    EXPECT_DOUBLE_EQ(bandwidth.algorithm, 100) << name_of(operation);
+    return bandwidth.bus;
+  };
+  EXPECT_DOUBLE_EQ(bus(all_reduce, kWhole), 150);  // 2 * 3 / 4
+  for (const BenchOperation operation : {all_gather, reduce_scatter, all_to_all, gather, scatter}) {
+    EXPECT_DOUBLE_EQ(bus(operation, kWhole / 4), 75) << name_of(operation);  // count is a rank's
+  }
+  for (const BenchOperation operation : {broadcast, reduce, send_receive}) {
+    EXPECT_DOUBLE_EQ(bus(operation, kWhole), 100) << name_of(operation);
+  }
+}
+
+TEST(BenchShapes, CutTheArrayInPartsOfWholeSixteenBytes) {
+  const BenchShape gathered = shape_of(all_gather, 1000_B, DataType::float32, 3);
+  EXPECT_EQ(gathered.count, 80u);  // 250 / 3 = 83, down to a multiple of 4
+  EXPECT_EQ(gathered.send, 320_B);
+  EXPECT_EQ(gathered.receive, 960_B);
+  EXPECT_EQ(gathered.size(), 960_B);
+  EXPECT_EQ(gathered.send_offset, 320_B);
+  EXPECT_EQ(gathered.receive_offset, 0_B);
+  const BenchShape scattered = shape_of(reduce_scatter, 1000_B, DataType::int8, 3);
+  EXPECT_EQ(scattered.count, 320u);  // 333, down to a multiple of 16
+  EXPECT_EQ(scattered.receive_offset, 320_B);
+  EXPECT_EQ(shape_of(all_reduce, 1001_B, DataType::float64, 3).count, 125u);
+  EXPECT_EQ(shape_of(all_gather, 8_B, DataType::float32, 2).count, 0u);  // as nccl-tests
+}
+
+TEST(BenchShapes, InPlaceUseTheRanksPartOfWhatIsReceived) {
+  std::byte send[64], receive[64];
+  const BenchShape shape = shape_of(all_gather, 64_B, DataType::int8, 4);
+  const auto in_place = operations_of({.operation = all_gather, .type = DataType::int8}, shape,
+                                      true, 2, 4, send, receive);
+  ASSERT_THAT(in_place, SizeIs(1));
+  EXPECT_EQ(in_place[0].send, receive + 32);
+  EXPECT_EQ(in_place[0].receive, receive);
+  const auto out = operations_of({.operation = all_gather}, shape, false, 2, 4, send, receive);
+  EXPECT_EQ(out[0].send, send);
+}
+
+TEST(BenchShapes, SendToTheNextRankAndReceiveFromTheOneBefore) {
+  std::byte memory[64];
+  const BenchShape shape = shape_of(send_receive, 64_B, DataType::int8, 4);
+  const auto pair = operations_of({.operation = send_receive}, shape, false, 0, 4, memory, memory);
+  ASSERT_THAT(pair, SizeIs(2));
+  EXPECT_EQ(pair[0].kind, OperationKind::send);
+  EXPECT_EQ(pair[0].peer, 1);
+  EXPECT_EQ(pair[1].kind, OperationKind::receive);
+  EXPECT_EQ(pair[1].peer, 3);
+}
+
+TEST(BenchShapes, MoveThroughTheMemoryAndStayInIt) {
+  const BenchShape shape = shape_of(all_reduce, 1_MiB, DataType::float32, 2);
+  EXPECT_EQ(shift_of(shape, 3_MiB, 0), 0_B);
+  EXPECT_EQ(shift_of(shape, 3_MiB, 2), 2_MiB);
+  EXPECT_EQ(shift_of(shape, 3_MiB, 3), 0_B);
+  EXPECT_EQ(shift_of(shape, 1_MiB, 7), 0_B);
+  EXPECT_EQ(shift_of(BenchShape{}, 1_MiB, 7), 0_B);
+}
+
+TEST(BenchRuns, MeasureEveryOperationEagerlyAndInGraphs) {
+  for (const int launches : {0, 3}) {
+    BenchOptions options = small();
+    options.operations = *parse_operations("all");
+    options.graph_launches = launches;
+    options.aggregated = 2;
+    const BenchReport report = run(options, sim(3));
+    EXPECT_THAT(report.problems, IsEmpty());
+    EXPECT_THAT(report.rows, SizeIs(2 * kBenchOperations));
+    EXPECT_TRUE(report.sound());
+    for (const BenchRow& row : report.rows) {
+      EXPECT_GT(row.out_of_place.timed.bandwidth.bus, 0) << name_of(row.of.operation);
+      EXPECT_GT(row.in_place.timed.seconds, 15e-6);      // the simulated NCCL's latency
+      EXPECT_FALSE(row.out_of_place.wrong.has_value());  // nothing moves: nobody looked
+    }
+  }
+}
+
+// 15 us and 300 bytes a nanosecond: 64 MiB take 238.7 us.
+TEST(BenchRuns, TimeWhatTheSimulatedNcclTakes) {
+  BenchOptions options;
+  options.least = options.most = 64_MiB;
+  const BenchReport report = run(options);
+  ASSERT_THAT(report.rows, SizeIs(1));
+  EXPECT_NEAR(report.rows[0].out_of_place.timed.seconds, 238.7e-6, 1e-6);
+  EXPECT_NEAR(report.average_bus_bandwidth(all_reduce), 281, 2);
+}
+
+TEST(BenchRuns, ThroughNcclAloneCostTheHostLess) {
+  BenchOptions options = small();
+  options.path = BenchPath::both;
+  for (const int launches : {0, 2}) {
+    options.graph_launches = launches;
+    for (const BenchRow& row : run(options).rows) {
+      ASSERT_TRUE(row.in_place.raw.has_value());
+      EXPECT_GT(row.in_place.timed.host_seconds, row.in_place.raw->host_seconds);
+    }
+  }
+  options.path = BenchPath::raw;
+  options.operations = *parse_operations("all");
+  EXPECT_THAT(run(options).rows, SizeIs(2 * kBenchOperations));
+}
+
+TEST(BenchRuns, GoOverTypesReductionsAndRoots) {
+  BenchOptions options = small();
+  options.factor = 8;  // one size
+  options.types = {DataType::float32, DataType::int8};
+  options.reductions = *parse_reductions("all");
+  options.operations = {reduce, broadcast};
+  options.root = -1;
+  const BenchReport report = run(options, sim(3));
+  EXPECT_THAT(report.rows, SizeIs(2 * 5 * 3 + 2 * 3));  // a broadcast has no reduction
+}
+
+TEST(BenchRuns, ThatNcclFailsAreErrorsOfThatRank) {
+  const auto opened = [](SimWorld& world) { world.fail(1, NcclCall::enqueue, 3); };
+  const Result<BenchReport> report = run_bench(sim(2, opened), small());
+  ASSERT_FALSE(report.ok());
+  EXPECT_THAT(report.error().message(), AllOf(HasSubstr("rank 1"), HasSubstr("made to fail")));
+}
+
+TEST(BenchRuns, ThatHangAreErrors) {
+  const auto opened = [](SimWorld& world) { world.hang(0, 3); };
+  const Result<BenchReport> report = run_bench(sim(2, opened), small());
+  ASSERT_FALSE(report.ok());
+  EXPECT_THAT(report.error().message(), AllOf(HasSubstr("rank 0"), HasSubstr("has not ended")));
+}
+
+TEST(BenchRuns, OfRanksThatCannotBeAreRefused) {
+  EXPECT_FALSE(open_sim_ranks({.ranks = 0}, {}).ok());
+  EXPECT_FALSE(open_sim_ranks({.ranks = 65}, {}).ok());
+  BenchOptions options = small();
+  options.root = 5;
+  expect_bad(run_bench(sim(), options), "--root 5", "ranks are 0 to 1");
+}
+
+TEST(BenchText, HasNcclTestsColumnsAndTheAverage) {
+  BenchOptions options = small();
+  options.operations = {all_reduce, broadcast};
+  options.path = BenchPath::both;
+  const std::string text = bench_text(run(options));
+  EXPECT_THAT(text, AllOf(HasSubstr("out-of-place"), HasSubstr("in-place"), HasSubstr("algbw"),
+                          HasSubstr("busbw"), HasSubstr("#wrong"), HasSubstr("redop"),
+                          HasSubstr("N/A"), HasSubstr("added")));
+  EXPECT_THAT(text, HasSubstr("65536         16384     float32     sum     -1"));
+  EXPECT_THAT(text, HasSubstr("65536         16384     float32    none      0"));
+  EXPECT_THAT(text, HasSubstr("# broadcast: average bus bandwidth "));
+}
+
+TEST(BenchJson, HasEveryRow) {
+  BenchOptions options = small();
+  options.path = BenchPath::both;
+  const auto json = nlohmann::json::parse(bench_json(run(options)));
+  EXPECT_EQ(json["ranks"], 2);
+  EXPECT_EQ(json["through"], "both");
+  EXPECT_EQ(json["average"], "mean");
+  ASSERT_EQ(json["rows"].size(), 2u);
+  const auto& row = json["rows"][1];
+  EXPECT_EQ(row["operation"], "all_reduce");
+  EXPECT_EQ(row["size"], 262144);
+  EXPECT_EQ(row["count"], 65536);
+  EXPECT_EQ(row["redop"], "sum");
+  EXPECT_EQ(row["root"], -1);
+  for (const char* const place : {"out_of_place", "in_place"}) {
+    EXPECT_TRUE(row[place]["wrong"].is_null());
+    for (const char* const figure : {"time_us", "host_ns", "algbw_gbs", "busbw_gbs"}) {
+      EXPECT_TRUE(row[place][figure].is_number()) << figure;
+      EXPECT_TRUE(row[place]["raw"][figure].is_number()) << figure;
+    }
+    EXPECT_GT(row[place]["added_host_ns"], 0);
+  }
+  EXPECT_GT(json["average_busbw_gbs"]["all_reduce"], 0);
+  EXPECT_TRUE(json["problems"].empty());
+}
+
+}  // namespace
+}  // namespace weir

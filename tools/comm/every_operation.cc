@@ -1,0 +1,59 @@
+#include "comm/every_operation.h"
+
+namespace weir {
+namespace {
+
+// Room to send from and to receive into, at most what all ranks have together.
+Bytes room(int ranks, std::uint64_t count) {
+  return Bytes{4 * count * static_cast<std::uint64_t>(ranks)};
+}
+
+}  // namespace
+
+std::vector<Asked> every_operation() {
+  std::vector<Asked> all;
+  for (int kind = 0; kind < kOperationKinds; ++kind) {
+    const auto each = static_cast<OperationKind>(kind);
+    if (each == OperationKind::send || each == OperationKind::receive) continue;
+    all.push_back({std::string(name_of(each)), {each}});
+  }
+  all.push_back({"send and receive", {OperationKind::send, OperationKind::receive}});
+  all.push_back({"group of two", {OperationKind::all_reduce, OperationKind::all_gather}});
+  return all;
+}
+
+std::vector<Operation> operations_for(const Asked& asked, const BenchRank& rank, void* memory,
+                                      std::uint64_t count) {
+  std::vector<Operation> operations;
+  auto* at = static_cast<std::byte*>(memory);
+  const std::uint64_t step = room(rank.ranks, count).count;
+  for (const OperationKind kind : asked.kinds) {
+    Operation operation{
+        .kind = kind, .send = at, .receive = at + step, .count = count, .type = DataType::float32};
+    if (kind == OperationKind::send) operation.peer = (rank.rank + 1) % rank.ranks;
+    if (kind == OperationKind::receive) {
+      operation.peer = (rank.rank + rank.ranks - 1) % rank.ranks;
+    }
+    operations.push_back(operation);
+    at += 2 * step;
+  }
+  return operations;
+}
+
+Bytes memory_for(const Asked& asked, int ranks, std::uint64_t count) {
+  return room(ranks, count) * 2 * asked.kinds.size();
+}
+
+std::string_view name_of(CaptureMode mode) {
+  switch (mode) {
+    case CaptureMode::global:
+      return "global";
+    case CaptureMode::thread_local_:
+      return "thread-local";
+    case CaptureMode::relaxed:
+      break;
+  }
+  return "relaxed";
+}
+
+}  // namespace weir

@@ -1,0 +1,115 @@
+// What `weir comm bench` and `weir comm scenario` run on: the ranks of this process, each with a
+// device, a heap, a communicator, and what a program does on a GPU besides communication.
+//
+// One implementation ships: threads of this process on simulated devices.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "weir/comm/collectives.h"
+#include "weir/comm/communicator.h"
+#include "weir/comm/launch.h"
+#include "weir/comm/sim_nccl.h"
+#include "weir/graph_pool.h"
+#include "weir/result.h"
+#include "weir/sim_device.h"
+
+namespace weir {
+
+// Memory that work uses.
+struct Range {
+  void* pointer = nullptr;
+  Bytes bytes;
+};
+
+// What needs a GPU's kernels. Of one rank; its thread alone calls.
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+
+  // A stream for the program's own work; it lives as long as the ranks.
+  virtual Result<Stream> new_stream() = 0;
+  // Queues work that reads and writes these and takes `duration`. In a capture: a node.
+  virtual Status work(Stream stream, std::span<const Range> reads, std::span<const Range> writes,
+                      Nanoseconds duration) = 0;
+  // Queues work that fills what `operations` read with data that `seed` and the rank decide, and
+  // what they write with something else.
+  virtual Status fill(Stream stream, std::span<const Operation> operations, std::uint64_t seed) = 0;
+  // How many elements that `operations` wrote are not what they should be after fill() with that
+  // seed; the host waits. Nothing: this device moves no data, and nobody looked.
+  virtual Result<std::optional<std::uint64_t>> count_wrong(Stream stream,
+                                                           std::span<const Operation> operations,
+                                                           std::uint64_t seed) = 0;
+  // A digest of the bytes; the host waits. Nothing: as above.
+  virtual Result<std::optional<std::uint64_t>> digest(Stream stream, Range range) = 0;
+  // Runs the graph in `orders` random orders that its edges allow, and counts the reads that saw
+  // another write than in the order of capture. Nothing: the device runs it as it likes.
+  virtual std::optional<std::uint64_t> wrong_reads(const Graph& graph, std::uint64_t orders) = 0;
+  // The host waits for the stream. Errors: device (it took longer than an operation may).
+  virtual Status finish(Stream stream) = 0;
+  // The host's clock.
+  virtual Nanoseconds now() const = 0;
+};
+
+struct BenchRank {
+  int rank = 0, ranks = 1;
+  Nccl& nccl;
+  Device& device;
+  DeviceHeap& heap;
+  Communicator& comm;
+  CommHandle raw;  // another communicator of the same ranks, for NCCL alone
+  Kernels& kernels;
+  Stream compute;
+  // Every rank's `mine`, in order of rank; the host waits for them, so it is a barrier as well.
+  // Errors: device (a rank failed, or did not come in time).
+  std::function<Result<std::vector<double>>(double mine)> gather;
+};
+
+// What is asked of the ranks.
+struct RanksOptions {
+  bool prepare = true;  // Communicator::prepare() on each, before anything else
+  bool raw = false;     // BenchRank::raw is wanted
+  Nanoseconds launch;   // host time of a kernel launch, where that can be chosen
+  HeapOptions heap;
+};
+
+class Ranks {
+ public:
+  virtual ~Ranks() = default;
+
+  virtual int ranks() const = 0;             // in all, those of other processes too
+  virtual bool has_rank_0() const = 0;       // this process prints
+  virtual std::string describe() const = 0;  // "2 ranks: threads of this process on ..."
+  // For each rank of this process, in a thread of its own. The first error, with its rank.
+  virtual Status on_all(const std::function<Status(BenchRank&)>& work) = 0;
+  // Ends everything. What was wrong with what ran, in words (races, ranks that disagreed, memory
+  // that is left); none: nothing was found. Call it once, last.
+  virtual std::vector<std::string> close() = 0;
+};
+
+// New ranks, with new communicators and heaps: scenarios ask for them once a case.
+using OpenRanks = std::function<Result<std::unique_ptr<Ranks>>(const RanksOptions&)>;
+
+struct SimRanksOptions {
+  int ranks = 2;
+  SimWorldOptions world;
+  Nanoseconds patience{std::int64_t{10} * 1'000'000'000};  // with ranks that don't come
+  Nanoseconds timeout{std::int64_t{600} * 1'000'000'000};  // of an operation
+  // Called when the ranks are open, before they do anything: to make them fail.
+  std::function<void(SimWorld&)> opened;
+};
+// Errors: invalid_argument; those of Communicator::create() and prepare().
+Result<std::unique_ptr<Ranks>> open_sim_ranks(const SimRanksOptions& sim,
+                                              const RanksOptions& options);
+
+// This process is one rank of a launch, on a real GPU. Errors: those of find_launch(); unavailable.
+Result<std::unique_ptr<Ranks>> open_cuda_ranks(Environment& environment,
+                                               const RanksOptions& options);
+
+}  // namespace weir

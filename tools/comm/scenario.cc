@@ -1,0 +1,98 @@
+#include "comm/scenario.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace weir {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string_view name_of(Bound bound) {
+  switch (bound) {
+    case Bound::at_most:
+      return "at most";
+    case Bound::at_least:
+      return "at least";
+    case Bound::exactly:
+      break;
+  }
+  return "exactly";
+}
+
+std::string table_text(const ScenarioTable& table) {
+  std::vector<std::size_t> widths;
+  for (const std::string& column : table.columns) widths.push_back(column.size());
+  for (const auto& row : table.rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  const auto line = [&](const std::vector<std::string>& cells) {
+    std::string text = " ";
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      text += fmt::format(" {:<{}}", cells[i], i + 1 == cells.size() ? 0 : widths[i] + 1);
+    }
+    return text + "\n";
+  };
+  std::string text = "\n" + table.title + "\n" + line(table.columns);
+  for (const auto& row : table.rows) text += line(row);
+  return text;
+}
+
+}  // namespace
+
+bool Aim::held() const {
+  switch (bound) {
+    case Bound::at_most:
+      return reached <= aim;
+    case Bound::at_least:
+      return reached >= aim;
+    case Bound::exactly:
+      break;
+  }
+  return reached == aim;
+}
+
+bool ScenarioReport::holds() const {
+  return problems.empty() && !aims.empty() &&
+         std::all_of(aims.begin(), aims.end(), [](const Aim& aim) { return aim.held(); });
+}
+
+std::string scenario_text(const ScenarioReport& report) {
+  std::string text = fmt::format("Scenario {}: {}\n{}\n", report.name, report.title, report.device);
+  for (const ScenarioTable& table : report.tables) text += table_text(table);
+  ScenarioTable aims{.title = "Aims", .columns = {"", "aim", "", "reached", "", ""}, .rows = {}};
+  for (const Aim& aim : report.aims) {
+    aims.rows.push_back({aim.what, std::string(name_of(aim.bound)), fmt::format("{:.5g}", aim.aim),
+                         fmt::format("{:.5g}", aim.reached), aim.unit,
+                         aim.held() ? "holds" : "DOES NOT HOLD"});
+  }
+  text += table_text(aims);
+  if (!report.notes.empty()) text += "\n";
+  for (const std::string& note : report.notes) text += "Note: " + note + "\n";
+  for (const std::string& problem : report.problems) text += "WRONG: " + problem + "\n";
+  return text + fmt::format("\nScenario {}: the cure {}\n", report.name,
+                            report.holds() ? "holds" : "DOES NOT HOLD");
+}
+
+std::string scenario_json(const ScenarioReport& report) {
+  Json json{{"scenario", report.name}, {"title", report.title},      {"device", report.device},
+            {"holds", report.holds()}, {"aims", Json::array()},      {"tables", Json::array()},
+            {"notes", report.notes},   {"problems", report.problems}};
+  for (const Aim& aim : report.aims) {
+    json["aims"].push_back({{"what", aim.what},
+                            {"bound", name_of(aim.bound)},
+                            {"aim", aim.aim},
+                            {"reached", aim.reached},
+                            {"unit", aim.unit},
+                            {"holds", aim.held()}});
+  }
+  for (const ScenarioTable& table : report.tables) {
+    json["tables"].push_back(
+        {{"title", table.title}, {"columns", table.columns}, {"rows", table.rows}});
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace weir

@@ -1,0 +1,80 @@
+// `weir comm scenario`: faults that programs meet with collectives, and what Weir makes of them, as
+// programs that say so in numbers. docs/comm-scenarios.md says what each runs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/ranks.h"
+
+namespace weir {
+
+enum class Bound { at_most, at_least, exactly };
+
+// What a scenario is to reach, and what it did.
+struct Aim {
+  std::string what;
+  std::string unit;
+  Bound bound = Bound::exactly;
+  double aim = 0;
+  double reached = 0;
+
+  bool held() const;
+};
+
+struct ScenarioTable {
+  std::string title;
+  std::vector<std::string> columns;
+  std::vector<std::vector<std::string>> rows;
+};
+
+struct ScenarioReport {
+  std::string name;   // "A"
+  std::string title;  // in a line
+  std::string device;
+  std::vector<ScenarioTable> tables;
+  std::vector<Aim> aims;
+  std::vector<std::string> notes;     // how it was measured, what it can't show
+  std::vector<std::string> problems;  // what Ranks::close() found, and what failed
+
+  bool holds() const;
+};
+
+// C. Sizes are of one rank.
+struct OverlapOptions {
+  int layers = 8;
+  std::uint64_t width = 8192;    // of a layer; its weights are width * width of bfloat16
+  Bytes output = 64_MiB;         // of a layer
+  Nanoseconds compute = 850_us;  // of a layer
+  int steps = 10;
+  int runs = 5;
+  Bytes aim = 480_MiB;
+};
+
+// E.
+struct BucketsOptions {
+  struct Model {
+    std::uint64_t hidden = 0;
+    int layers = 0;
+  };
+  std::vector<Model> models{{256, 8}, {512, 12}, {1024, 16}, {2048, 16}};
+  int kernels_forward = 20, kernels_backward = 40;  // of a layer
+  std::uint64_t tokens = 4096;                      // in a step, on each rank
+  double flops_per_nanosecond = 400'000;
+  Nanoseconds shortest_kernel = 1500_ns;
+  Nanoseconds launch = 3_us;  // of a kernel, on the host
+  Bytes bucket = 25_MiB;
+  int steps = 5;
+};
+
+// Errors: those of `open`; what fails in a case is a cell of its table, and a problem.
+Result<ScenarioReport> run_scenario_a(const OpenRanks& open);
+Result<ScenarioReport> run_scenario_c(const OpenRanks& open, const OverlapOptions& options);
+Result<ScenarioReport> run_scenario_d(const OpenRanks& open);
+Result<ScenarioReport> run_scenario_e(const OpenRanks& open, const BucketsOptions& options);
+
+std::string scenario_text(const ScenarioReport& report);
+std::string scenario_json(const ScenarioReport& report);
+
+}  // namespace weir

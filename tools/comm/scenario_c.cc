@@ -1,0 +1,326 @@
+// C: outputs of layers that are all-reduced on the communicator's stream, and dropped at once.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "comm/block.h"
+#include "comm/scenario.h"
+#include "replay/units.h"
+#include "weir/snapshot.h"
+
+namespace weir {
+namespace {
+
+enum class Way {
+  alone,          // no all-reduce
+  weir,           // Collectives: the block carries its fence
+  record_stream,  // NCCL alone, on a stream of the program's, and DeviceHeap::record_stream()
+  host_sees,      // NCCL alone; freed when the host sees the end, as PyTorch's record_stream does
+};
+struct Variant {
+  std::string name;
+  Way way;
+  bool captured = false;
+  bool aims = false;  // it is Weir's, as it comes
+  ReusePolicy reuse = ReusePolicy::balanced;
+};
+
+struct Outcome {
+  Bytes beyond;  // physical memory, most, beyond what was held before the first step
+  Bytes live;    // blocks, most, likewise
+  Nanoseconds step;
+  std::string picture;  // after each layer, and the heap at the end
+};
+
+class OverlapOfRank {
+ public:
+  OverlapOfRank(BenchRank& rank, const OverlapOptions& options, Way way)
+      : rank_(rank), options_(options), way_(way), collectives_(rank.comm) {}
+
+  Status begin() {
+    const Bytes bytes{2 * options_.width * options_.width};
+    for (int layer = 0; layer < options_.layers; ++layer) {
+      if (Status had = allocate(weights_, bytes); !had) return had;
+    }
+    before_ = rank_.heap.statistics();
+    rank_.heap.reset_peaks();
+    if (Status had = allocate(input_, options_.output); !had) return had;
+    if (way_ == Way::record_stream || way_ == Way::host_sees) {
+      Result<Stream> stream = rank_.kernels.new_stream();
+      if (!stream) return std::move(stream).error();
+      comm_ = *stream;
+      Result<EventHandle> event = rank_.device.create_event();
+      if (!event) return std::move(event).error();
+      event_ = *event;
+    }
+    return rank_.kernels.finish(rank_.compute);
+  }
+
+  // The host does not wait from layer to layer, nor from step to step.
+  Result<Outcome> run_eager() {
+    const Nanoseconds begin = rank_.kernels.now();
+    for (int number = 0; number < options_.steps; ++number) {
+      if (Status ran = step(); !ran) return std::move(ran).error();
+    }
+    return end(begin);
+  }
+
+  Result<Outcome> run_captured() {
+    GraphPool pool(rank_.heap);
+    Result<CaptureScope> capture = CaptureScope::begin(pool, rank_.compute, CaptureMode::global);
+    if (!capture) return std::move(capture).error();
+    if (Status ran = step(); !ran) return std::move(ran).error();
+    Result<Graph> graph = rank_.comm.end_capture(*capture);
+    if (!graph) return std::move(graph).error();
+    const Nanoseconds begin = rank_.kernels.now();
+    for (int number = 0; number < options_.steps; ++number) {
+      if (Status launched = rank_.comm.launch(*graph, rank_.compute); !launched) {
+        return std::move(launched).error();
+      }
+    }
+    return end(begin);
+  }
+
+  Status finish() {
+    if (Status seen = free_seen(true); !seen) return seen;
+    weights_.clear();
+    input_.clear();
+    if (event_.value == 0) return {};
+    return rank_.device.destroy_event(event_);
+  }
+
+ private:
+  struct Kept {
+    EventHandle done;
+    Block block;
+  };
+
+  Status allocate(std::vector<Block>& into, Bytes bytes) {
+    Result<Block> block = Block::allocate(rank_.heap, bytes, rank_.compute);
+    if (!block) return std::move(block).error();
+    const Range all{block->get(), bytes};
+    into.push_back(*std::move(block));
+    return rank_.kernels.work(rank_.compute, {}, {&all, 1}, 1_us);
+  }
+
+  Status step() {
+    Work last;
+    for (int layer = 0; layer < options_.layers; ++layer) {
+      if (Status ran = run_layer(static_cast<std::size_t>(layer), last); !ran) return ran;
+      const Statistics now = rank_.heap.statistics();
+      picture_ +=
+          fmt::format("{} {} {}\n", layer, now.reserved_bytes.current, now.live_bytes.current);
+    }
+    // The optimizer would need them all.
+    if (way_ == Way::alone) return {};
+    if (way_ == Way::weir) return last.wait(rank_.compute);
+    return order(comm_, rank_.compute);
+  }
+
+  Status run_layer(std::size_t layer, Work& last) {
+    if (Status seen = free_seen(false); !seen) return seen;
+    Result<Block> output = Block::allocate(rank_.heap, options_.output, rank_.compute);
+    if (!output) return std::move(output).error();
+    const Range reads[] = {{input_.front().get(), options_.output},
+                           {weights_[layer].get(), weights_[layer].bytes()}};
+    const Range writes{output->get(), options_.output};
+    if (Status ran = rank_.kernels.work(rank_.compute, reads, {&writes, 1}, options_.compute);
+        !ran) {
+      return ran;
+    }
+    const Operation sum{.kind = OperationKind::all_reduce,
+                        .send = output->get(),
+                        .receive = output->get(),
+                        .count = options_.output.count / 2,
+                        .type = DataType::bfloat16};
+    switch (way_) {
+      case Way::alone:
+        break;
+      case Way::weir: {
+        Result<Work> work = collectives_.run(sum, rank_.compute);
+        if (!work) return std::move(work).error();
+        last = *std::move(work);
+        break;
+      }
+      case Way::record_stream:
+        if (Status queued = run_raw(sum); !queued) return queued;
+        if (Status said = rank_.heap.record_stream(output->get(), comm_); !said) return said;
+        break;
+      case Way::host_sees:
+        return keep(sum, *std::move(output));
+    }
+    return output->free();
+  }
+
+  Status order(Stream earlier, Stream later) {
+    if (Status recorded = rank_.device.record(event_, earlier); !recorded) return recorded;
+    return rank_.device.wait(later, event_);
+  }
+  Status run_raw(const Operation& operation) {
+    if (Status ordered = order(rank_.compute, comm_); !ordered) return ordered;
+    return rank_.nccl.enqueue(rank_.raw, operation, comm_);
+  }
+  Status keep(const Operation& operation, Block block) {
+    if (Status queued = run_raw(operation); !queued) return queued;
+    Result<EventHandle> done = rank_.device.create_event();
+    if (!done) return std::move(done).error();
+    if (Status recorded = rank_.device.record(*done, comm_); !recorded) return recorded;
+    if (Status fenced = rank_.heap.fence(block.get(), comm_); !fenced) return fenced;
+    kept_.push_back({*done, std::move(block)});
+    return {};
+  }
+  // Those whose end the host sees now.
+  Status free_seen(bool all) {
+    while (!kept_.empty()) {
+      const Result<bool> done = rank_.device.query(kept_.front().done);
+      if (!done) return done.error();
+      if (!*done && !all) return {};
+      if (Status freed = kept_.front().block.free(); !freed) return freed;
+      (void)rank_.device.destroy_event(kept_.front().done);
+      kept_.pop_front();
+    }
+    return {};
+  }
+
+  Result<Outcome> end(Nanoseconds begin) {
+    if (Status finished = rank_.kernels.finish(rank_.compute); !finished) {
+      return std::move(finished).error();
+    }
+    const Nanoseconds took = rank_.kernels.now() - begin;
+    const Statistics after = rank_.heap.statistics();
+    const Bytes beyond{after.reserved_bytes.peak - before_.reserved_bytes.current};
+    const Bytes live{after.live_bytes.peak - before_.live_bytes.current};
+    picture_ += to_json(rank_.heap.snapshot());
+    return Outcome{beyond, live, {took.count / options_.steps}, std::move(picture_)};
+  }
+
+  BenchRank& rank_;
+  const OverlapOptions& options_;
+  const Way way_;
+  Collectives collectives_;
+  std::vector<Block> weights_, input_;
+  Statistics before_;
+  Stream comm_;
+  EventHandle event_;
+  std::deque<Kept> kept_;
+  std::string picture_;
+};
+
+// Of rank 0, in new ranks.
+Result<Outcome> run_once(const OpenRanks& open, const OverlapOptions& options,
+                         const Variant& variant, ScenarioReport& report) {
+  RanksOptions wanted;
+  wanted.raw = variant.way == Way::record_stream || variant.way == Way::host_sees;
+  wanted.launch = 3_us;
+  wanted.heap.reuse = variant.reuse;
+  Result<std::unique_ptr<Ranks>> ranks = open(wanted);
+  if (!ranks) return std::move(ranks).error();
+  report.device = (*ranks)->describe();
+  Outcome first;
+  Status ran = (*ranks)->on_all([&](BenchRank& rank) -> Status {
+    OverlapOfRank overlap(rank, options, variant.way);
+    if (Status begun = overlap.begin(); !begun) return begun;
+    Result<Outcome> outcome = variant.captured ? overlap.run_captured() : overlap.run_eager();
+    if (!outcome) return std::move(outcome).error();
+    if (rank.rank == 0) first = *std::move(outcome);
+    return overlap.finish();
+  });
+  if (!ran) return std::move(ran).error();
+  for (std::string& problem : (*ranks)->close()) report.problems.push_back(std::move(problem));
+  return first;
+}
+
+double mebibytes(Bytes bytes) { return static_cast<double>(bytes.count) / (1 << 20); }
+
+// Runs it, adds its row, and says how many of the runs gave the very bytes of the first.
+Result<Outcome> run_variant(const OpenRanks& open, const OverlapOptions& options,
+                            const Variant& variant, ScenarioTable& table, int& alike,
+                            ScenarioReport& report) {
+  Outcome first;
+  alike = 0;
+  for (int run = 0; run < options.runs; ++run) {
+    Result<Outcome> outcome = run_once(open, options, variant, report);
+    if (!outcome) return outcome;
+    if (run == 0) first = *outcome;
+    alike += outcome->picture == first.picture ? 1 : 0;
+  }
+  table.rows.push_back({variant.name, in_words(first.beyond), in_words(first.live),
+                        in_words(first.step), fmt::format("{} of {}", alike, options.runs)});
+  return first;
+}
+
+const std::vector<Variant>& variants() {
+  static const std::vector<Variant> all{
+      {"no all-reduce", Way::alone},
+      {"Weir", Way::weir, false, true},
+      {"Weir, ReusePolicy::grow", Way::weir, false, false, ReusePolicy::grow},
+      {"DeviceHeap::record_stream", Way::record_stream},
+      {"freed when the host sees the end", Way::host_sees},
+      {"no all-reduce, captured", Way::alone, true},
+      {"Weir, captured", Way::weir, true, true},
+      {"Weir, ReusePolicy::grow, captured", Way::weir, true, false, ReusePolicy::grow},
+  };
+  return all;
+}
+
+Status run_table(const OpenRanks& open, const OverlapOptions& options, const std::string& title,
+                 bool aims, ScenarioReport& report) {
+  ScenarioTable table{
+      .title = title,
+      .columns = {"", "beyond the weights", "of it blocks", "step", "runs of the same bytes"},
+      .rows = {}};
+  Outcome alone, kept;
+  std::vector<std::pair<const Variant*, std::pair<Outcome, int>>> cured;
+  for (const Variant& variant : variants()) {
+    int alike = 0;
+    Result<Outcome> outcome = run_variant(open, options, variant, table, alike, report);
+    if (!outcome) return std::move(outcome).error();
+    if (variant.way == Way::alone && !variant.captured) alone = *outcome;
+    if (variant.way == Way::host_sees) kept = *outcome;
+    if (variant.aims) cured.push_back({&variant, {*outcome, alike}});
+  }
+  report.tables.push_back(std::move(table));
+  for (const auto& [variant, result] : cured) {
+    if (!aims) break;
+    const auto& [outcome, alike] = result;
+    report.aims.push_back({variant->name + ": memory beyond the weights", "MiB", Bound::at_most,
+                           mebibytes(options.aim), mebibytes(outcome.beyond)});
+    report.aims.push_back({variant->name + ": step, against one that keeps every buffer", "times",
+                           Bound::at_most, 1.02,
+                           static_cast<double>(outcome.step.count) /
+                               static_cast<double>(std::max<std::int64_t>(kept.step.count, 1))});
+    report.aims.push_back({variant->name + ": runs of the same bytes", "runs", Bound::exactly,
+                           static_cast<double>(options.runs), static_cast<double>(alike)});
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ScenarioReport> run_scenario_c(const OpenRanks& open, const OverlapOptions& options) {
+  ScenarioReport report{.name = "C", .title = "all-reduce inputs that live too long"};
+  const std::string shape = fmt::format(
+      "{} layers {} wide, each with an output of {}, all-reduced, dropped at once; {} steps, and "
+      "the host waits for none",
+      options.layers, options.width, in_words(options.output), options.steps);
+  if (Status ran = run_table(open, options, shape, true, report); !ran) {
+    return std::move(ran).error();
+  }
+  OverlapOptions slow = options;
+  slow.compute = {options.compute.count / 8};
+  if (Status ran =
+          run_table(open, slow,
+                    fmt::format("The same where a layer takes {}, less than its all-reduce",
+                                in_words(slow.compute)),
+                    false, report);
+      !ran) {
+    return std::move(ran).error();
+  }
+  report.notes.emplace_back(
+      "a picture is the memory held and live after each layer, and the heap's snapshot as JSON");
+  return report;
+}
+
+}  // namespace weir

@@ -1,0 +1,131 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "comm/bench.h"
+#include "comm_ranks_options.h"
+#include "command.h"
+
+namespace weir {
+namespace {
+
+struct BenchCommand {
+  RanksCommand ranks;
+  std::string operation = "all_reduce", type = "float", reduction = "sum", root = "0";
+  std::string least = "32M", most = "32M", step = "1M", json;
+  int average = 1;
+  bool raw = false, compare = false;
+  BenchOptions options;
+};
+
+Result<BenchOptions> options_of(const BenchCommand& command) {
+  BenchOptions options = command.options;
+  auto operations = parse_operations(command.operation);
+  if (!operations) return operations.error();
+  auto types = parse_types(command.type);
+  if (!types) return types.error();
+  auto reductions = parse_reductions(command.reduction);
+  if (!reductions) return reductions.error();
+  const Result<int> root = parse_root(command.root);
+  if (!root) return root.error();
+  const Result<Bytes> least = parse_size("--minbytes", command.least);
+  const Result<Bytes> most = parse_size("--maxbytes", command.most);
+  const Result<Bytes> step = parse_size("--stepbytes", command.step);
+  for (const Result<Bytes>* const size : {&least, &most, &step}) {
+    if (!*size) return size->error();
+  }
+  options.operations = *std::move(operations);
+  options.types = *std::move(types);
+  options.reductions = *std::move(reductions);
+  options.root = *root;
+  options.least = *least;
+  options.most = *most;
+  options.step = *step;
+  options.average = static_cast<Average>(command.average);
+  if (command.raw) options.path = BenchPath::raw;
+  if (command.compare) options.path = BenchPath::both;
+  return options;
+}
+
+ExitCode run(const BenchCommand& command) {
+  const Result<BenchOptions> options = options_of(command);
+  if (!options) return complain("comm bench", options.error());
+  const Result<BenchReport> report = run_bench(open_as(command.ranks), *options);
+  if (!report) return complain("comm bench", report.error());
+  const ExitCode written =
+      tell(bench_text(*report), bench_json(*report), command.json, "comm bench");
+  if (written != ExitCode::ok) return written;
+  return report->sound() ? ExitCode::ok : ExitCode::failed;
+}
+
+void add_sizes(CLI::App& bench, BenchCommand& command) {
+  bench.add_option("-b,--minbytes", command.least, "The first size")->capture_default_str();
+  bench.add_option("-e,--maxbytes", command.most, "The last size")->capture_default_str();
+  bench.add_option("-i,--stepbytes", command.step, "Added from size to size")
+      ->capture_default_str();
+  bench.add_option("-f,--stepfactor", command.options.factor,
+                   "Multiplies from size to size instead, where it is more than 1");
+}
+
+void add_counts(CLI::App& bench, BenchOptions& options) {
+  bench.add_option("-n,--iters", options.iterations, "Groups of operations that are timed")
+      ->capture_default_str();
+  bench.add_option("-w,--warmup_iters", options.warm_ups, "Operations before, of each size")
+      ->capture_default_str();
+  bench.add_option("-m,--agg_iters", options.aggregated, "Operations in a group")
+      ->capture_default_str();
+  bench.add_option("-c,--check", options.checks, "Times that results are checked")
+      ->capture_default_str();
+  bench
+      .add_option("-G,--cudagraph", options.graph_launches,
+                  "Capture all of them into one graph, and launch it so many times; 0: eager")
+      ->capture_default_str();
+}
+
+constexpr const char* kFooter = R"(
+Sizes are bytes, or with K, M or G (1024 each). Examples:
+  weir comm bench --ranks 4 -b 8 -e 1G -f 2
+  weir comm bench --operation all --ranks 2 -b 1M -e 64M -f 4 -G 10
+  weir comm bench --compare -b 8 -e 8
+
+docs/comm-bench.md defines every option and column. Exit codes: 0 all is well; 1 wrong results, or a
+failure; 2 a bad command line.)";
+
+}  // namespace
+
+void add_comm_bench_command(CLI::App& comm, ExitCode& exit_code) {
+  auto command = std::make_shared<BenchCommand>();
+  CLI::App* bench = comm.add_subcommand(
+      "bench", "Time collectives, as nccl-tests does: through Weir, through NCCL, or both");
+  add_ranks_options(*bench, command->ranks);
+  bench
+      ->add_option("--operation", command->operation,
+                   "all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, "
+                   "sendrecv, gather, scatter or all")
+      ->capture_default_str();
+  add_sizes(*bench, *command);
+  add_counts(*bench, command->options);
+  bench->add_option("-o,--op", command->reduction, "sum, prod, max, min, avg, mulsum or all")
+      ->capture_default_str();
+  bench->add_option("-d,--datatype", command->type, "An element: float, int8, bfloat16, ..., all")
+      ->capture_default_str();
+  bench->add_option("-r,--root", command->root, "The root's rank, or all")->capture_default_str();
+  bench
+      ->add_option("-a,--average", command->average,
+                   "Times over ranks: 0 rank 0's, 1 mean, 2 least, 3 most")
+      ->check(CLI::Range(0, 3))
+      ->capture_default_str();
+  CLI::Option* raw = bench->add_flag("--raw", command->raw, "Ask NCCL itself, without Weir");
+  bench
+      ->add_flag("--compare", command->compare,
+                 "Through Weir and NCCL itself in turn, and the host time that Weir adds")
+      ->excludes(raw);
+  bench->add_option("--json", command->json, "Write JSON to this file too; -: print JSON instead")
+      ->type_name("FILE|-");
+  bench->footer(kFooter);
+  bench->callback([command, &exit_code] { exit_code = run(*command); });
+}
+
+}  // namespace weir
