@@ -14,6 +14,10 @@ namespace {
 // policy rather grows, as far as growing costs nothing.
 constexpr std::uint64_t kYoung = 64;
 
+// Memory that was lent to other streams is in use indeed, while they use it: rather than wait for
+// it a heap may grow by one in so many bytes of what the device's heaps hold.
+constexpr std::uint64_t kLentShare = 10;
+
 // How often a request is planned anew because the device had less room than was thought.
 constexpr int kAttempts = 4;
 
@@ -120,7 +124,7 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
 
   const Bytes missing = round_up(size - std::min(size, free_at_frontier(owner)), granularity_);
   const bool may_grow =
-      reuse_ == ReusePolicy::grow ? missing <= room() : placement.may_grow(missing, in_flight_);
+      reuse_ == ReusePolicy::grow ? missing <= room() : placement.may_grow(missing, lent());
   if (create_ != Create::rather_not && may_grow && missing > 0_B) {
     if (create_ == Create::not_yet) return may_not_create();
     Result<Address> at = grow(owner, size);
@@ -130,6 +134,11 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
     if ((found = find_oldest(placement, size))) return found->address;
   }
   return stitch(owner, size);
+}
+
+// What may be held beside the most in use, where memory that is free is lent to other streams.
+Bytes PageHeap::lent() const {
+  return in_flight_ ? std::max(peak_used_, budget_.held()) / kLentShare : 0_B;
 }
 
 // Of places that must be waited for: one whose last use is the longest past, and so most likely

@@ -180,6 +180,7 @@ class PageHeap : private PageTable::Listener {
       WEIR_REQUIRES(mutex_);
   std::uint64_t freed_at(Range range) const WEIR_REQUIRES(mutex_);
   bool is_in_flight(const Owner& owner, Range range) const WEIR_REQUIRES(mutex_);
+  Bytes lent() const WEIR_REQUIRES(mutex_);
   bool avoids_anything() const { return reuse_ != ReusePolicy::wait; }
   Bytes room() const WEIR_REQUIRES(mutex_);
 

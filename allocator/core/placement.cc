@@ -10,9 +10,6 @@ namespace {
 // Pages are created while no more is held than this times the most ever in use.
 constexpr double kSlack = 1.005;
 constexpr double kSlackWhenSaving = 1.01;
-// Memory that was lent to other streams is in use indeed, while they use it: rather than wait for
-// it a heap may grow by so much more.
-constexpr double kInFlightShare = 0.05;
 // With more than this held, in spite of moving beyond its budget, moving is given up ...
 constexpr double kLost = 1.03;
 // ... and pages are created up to here. (Where blocks of 512 B to 16 MiB are replaced at random,
@@ -82,13 +79,12 @@ Placement::Places Placement::light_places(Bytes size, int runs) const {
   return places;
 }
 
-bool Placement::may_grow(Bytes more, bool in_flight) const {
+bool Placement::may_grow(Bytes more, Bytes beside) const {
   if (more > room_) return false;
-  const double slack = (effort_.gave_up()     ? kSlackWhenGivenUp
-                        : effort_.must_save() ? kSlackWhenSaving
-                                              : kSlack) +
-                       (in_flight ? kInFlightShare : 0);
-  return as_double(table_.total() + more) <= slack * as_double(peak_);
+  const double slack = effort_.gave_up()     ? kSlackWhenGivenUp
+                       : effort_.must_save() ? kSlackWhenSaving
+                                             : kSlack;
+  return as_double(table_.total() + more) <= slack * as_double(peak_) + as_double(beside);
 }
 
 bool Placement::worth_improving(Bytes size, Bytes activated) const {

@@ -101,8 +101,8 @@ class Placement {
   Plan plan(Bytes size) const;
 
   // Is holding `more` bytes still within a hair of the most that was ever in use, and the limits?
-  // `in_flight`: other streams still use the free memory that would serve the request.
-  bool may_grow(Bytes more, bool in_flight = false) const;
+  // `beside`: so much more is fine.
+  bool may_grow(Bytes more, Bytes beside = 0_B) const;
 
   // Sizes of new pages for at least `size` bytes in all.
   std::vector<Bytes> page_sizes(Bytes size) const;

@@ -110,12 +110,13 @@ class HeapLends : public CoreHeap {
   }
 };
 
-TEST_F(HeapLends, AndBalancedHoldsTwoInTurnRatherThanWait) {
+TEST_F(HeapLends, AndBalancedHoldsAFewInTurnRatherThanWait) {
   DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
   void* const weights = allocate(heap, 2_GiB, c_);
   for (int i = 0; i < 5; ++i) {
     const Step step = this->step(heap, 2_GiB);
-    EXPECT_EQ(step.held, 128_MiB) << "step " << i;
+    EXPECT_GE(step.held, 128_MiB) << "step " << i;
+    EXPECT_LE(step.held, 64_MiB + 2_GiB / 8) << "step " << i;  // a tenth of what is held
     EXPECT_LT(step.stood_still, 10_us) << "step " << i;
   }
   EXPECT_THAT(device_.races(), IsEmpty());
@@ -141,7 +142,7 @@ TEST_F(HeapLends, AndBalancedWaitsForTheOldestWhereTwoAreNotEnough) {
   // Each waits for the one before the last: the other stream is never idle.
   device_.finish();
   EXPECT_LT(device_.now() - begin, 2600_us);
-  EXPECT_LE(heap.statistics().reserved_bytes.current, (1_GiB + 768_MiB).count);
+  EXPECT_LE(heap.statistics().reserved_bytes.current, (1_GiB + 896_MiB).count);
   EXPECT_THAT(device_.races(), IsEmpty());
   free(heap, weights);
 }
