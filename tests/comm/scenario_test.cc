@@ -32,6 +32,9 @@ OpenRanks sim(std::function<void(SimWorld&)> opened = {}, int ranks = 2,
 OpenRanks failing(int rank, std::uint64_t nth) {
   return sim([=](SimWorld& world) { world.fail(rank, NcclCall::enqueue, nth); }, 2, true, kShort);
 }
+OpenRanks hanging(int rank, std::uint64_t nth) {
+  return sim([=](SimWorld& world) { world.hang(rank, nth); }, 2, true, kShort);
+}
 void expect_holds(const Result<ScenarioReport>& report) {
   ASSERT_TRUE(report.ok()) << report.error().message();
   EXPECT_TRUE(report->holds()) << scenario_text(*report);
@@ -113,7 +116,7 @@ TEST(ScenarioC, MeasuresTheStepAgainstOneThatKeepsEveryBuffer) {
 
 TEST(ScenarioC, SeesAnOperationThatFailsOrNeverEnds) {
   expect_fails(run_scenario_c(failing(0, 5), {.runs = 1}));
-  expect_fails(run_scenario_c(sim([](SimWorld& world) { world.hang(0, 5); }), {.runs = 1}));
+  expect_fails(run_scenario_c(hanging(0, 5), {.runs = 1}));
 }
 
 TEST(ScenarioD, HoldsOnTwoAndThreeRanks) {
@@ -123,7 +126,7 @@ TEST(ScenarioD, HoldsOnTwoAndThreeRanks) {
 
 TEST(ScenarioD, SeesAnOperationThatFailsOrNeverEnds) {
   expect_fails(run_scenario_d(failing(0, 2)));
-  expect_fails(run_scenario_d(sim([](SimWorld& world) { world.hang(1, 2); })));
+  expect_fails(run_scenario_d(hanging(1, 2)));
 }
 
 TEST(ScenarioE, HoldsWhereLaunchesDominateAndWhereTheyDoNot) {
@@ -141,7 +144,7 @@ TEST(ScenarioE, DoesNotHoldWhereALaunchCostsNothing) {
 
 TEST(ScenarioE, SeesAnOperationThatFailsOrNeverEnds) {
   expect_fails(run_scenario_e(failing(0, 2), small_models()));
-  expect_fails(run_scenario_e(sim([](SimWorld& world) { world.hang(0, 2); }), small_models()));
+  expect_fails(run_scenario_e(hanging(0, 2), small_models()));
 }
 
 class Variables final : public Environment {
