@@ -20,7 +20,7 @@ OpenRanks sim(int ranks = 2, std::function<void(SimWorld&)> opened = {}) {
   return [ranks, opened = std::move(opened)](const RanksOptions& options) {
     SimRanksOptions of;
     of.ranks = ranks;
-    of.patience = Nanoseconds{1'000'000'000};
+    of.patience = Nanoseconds{std::int64_t{60} * 1'000'000'000};
     of.opened = opened;
     return open_sim_ranks(of, options);
   };

@@ -13,16 +13,27 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
+// Ranks wait for each other as long as a busy machine may need; where one fails, the others wait in
+// vain, and shortly.
+constexpr Nanoseconds kLong{std::int64_t{60} * 1'000'000'000};
+constexpr Nanoseconds kShort{200'000'000};
+
 OpenRanks sim(std::function<void(SimWorld&)> opened = {}, int ranks = 2,
-              bool connects_at_once = true) {
+              bool connects_at_once = true, Nanoseconds patience = kLong) {
   return [=](const RanksOptions& options) {
     SimRanksOptions of;
     of.ranks = ranks;
-    of.patience = Nanoseconds{200'000'000};
+    of.patience = patience;
     of.world.connects_at_once = connects_at_once;
     of.opened = opened;
     return open_sim_ranks(of, options);
   };
+}
+OpenRanks failing(int rank, std::uint64_t nth) {
+  return sim([=](SimWorld& world) { world.fail(rank, NcclCall::enqueue, nth); }, 2, true, kShort);
+}
+OpenRanks hanging(int rank, std::uint64_t nth) {
+  return sim([=](SimWorld& world) { world.hang(rank, nth); }, 2, true, kShort);
 }
 void expect_holds(const Result<ScenarioReport>& report) {
   ASSERT_TRUE(report.ok()) << report.error().message();
@@ -69,7 +80,7 @@ TEST(ScenarioA, HoldsHoweverNcclConnects) {
 }
 
 TEST(ScenarioA, SeesAnOperationThatFailsOrNeverEnds) {
-  expect_fails(run_scenario_a(sim([](SimWorld& world) { world.fail(1, NcclCall::enqueue, 1); })));
+  expect_fails(run_scenario_a(failing(1, 1)));
   const auto hung = run_scenario_a(sim([](SimWorld& world) { world.hang(0, 1); }));
   ASSERT_TRUE(hung.ok());
   EXPECT_FALSE(hung->holds());
@@ -104,9 +115,8 @@ TEST(ScenarioC, MeasuresTheStepAgainstOneThatKeepsEveryBuffer) {
 }
 
 TEST(ScenarioC, SeesAnOperationThatFailsOrNeverEnds) {
-  expect_fails(run_scenario_c(sim([](SimWorld& world) { world.fail(0, NcclCall::enqueue, 5); }),
-                              {.runs = 1}));
-  expect_fails(run_scenario_c(sim([](SimWorld& world) { world.hang(0, 5); }), {.runs = 1}));
+  expect_fails(run_scenario_c(failing(0, 5), {.runs = 1}));
+  expect_fails(run_scenario_c(hanging(0, 5), {.runs = 1}));
 }
 
 TEST(ScenarioD, HoldsOnTwoAndThreeRanks) {
@@ -115,8 +125,8 @@ TEST(ScenarioD, HoldsOnTwoAndThreeRanks) {
 }
 
 TEST(ScenarioD, SeesAnOperationThatFailsOrNeverEnds) {
-  expect_fails(run_scenario_d(sim([](SimWorld& world) { world.fail(0, NcclCall::enqueue, 2); })));
-  expect_fails(run_scenario_d(sim([](SimWorld& world) { world.hang(1, 2); })));
+  expect_fails(run_scenario_d(failing(0, 2)));
+  expect_fails(run_scenario_d(hanging(1, 2)));
 }
 
 TEST(ScenarioE, HoldsWhereLaunchesDominateAndWhereTheyDoNot) {
@@ -133,9 +143,8 @@ TEST(ScenarioE, DoesNotHoldWhereALaunchCostsNothing) {
 }
 
 TEST(ScenarioE, SeesAnOperationThatFailsOrNeverEnds) {
-  expect_fails(run_scenario_e(sim([](SimWorld& world) { world.fail(0, NcclCall::enqueue, 2); }),
-                              small_models()));
-  expect_fails(run_scenario_e(sim([](SimWorld& world) { world.hang(0, 2); }), small_models()));
+  expect_fails(run_scenario_e(failing(0, 2), small_models()));
+  expect_fails(run_scenario_e(hanging(0, 2), small_models()));
 }
 
 class Variables final : public Environment {
