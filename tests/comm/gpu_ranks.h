@@ -76,7 +76,7 @@ class OnGpus : public testing::TestWithParam<On> {
  protected:
   void SetUp() override {
     if (GetParam() == On::simulated) {
-      world_.emplace(SimWorldOptions{.ranks = 2});
+      world_.emplace(SimWorldOptions{.ranks = 2, .patience = std::chrono::seconds(60)});
       for (int number = 0; number < 2; ++number) add(stress::open_sim_gpu());
     } else {
       for (int number = 0; number < 4; ++number) {

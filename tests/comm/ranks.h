@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -62,6 +63,7 @@ class CommRanks : public testing::Test {
   explicit CommRanks(int ranks = 2, SimWorldOptions options = {})
       : world_([&] {
           options.ranks = ranks;
+          options.patience = std::chrono::seconds(60);  // as long as a busy machine may need
           return options;
         }()) {
     for (int number = 0; number < ranks; ++number) {
@@ -71,11 +73,11 @@ class CommRanks : public testing::Test {
     }
   }
 
-  // A communicator of all, that looks for errors when it is polled, and knows no patience to speak
-  // of.
+  // A communicator of all, that looks for errors when it is polled. A test whose ranks don't come
+  // waits for its patience.
   void create(CommunicatorOptions options = {}) {
     options.watch_every = {};
-    options.patience = Nanoseconds{2'000'000'000};
+    options.patience = Nanoseconds{10'000'000'000};
     const UniqueId id = *ranks_.front()->nccl->unique_id();
     on_all([&](Rank& rank) {
       Result<Communicator> made = Communicator::create(
