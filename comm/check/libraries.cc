@@ -21,7 +21,7 @@ Result<void*> open_library(const std::string& name) {
   return unavailable(why != nullptr ? why : name + " can't be loaded");
 }
 
-using Device = struct NvmlDevice*;
+using Device = void*;  // nvmlDevice_t
 // nvmlPciInfo_t.
 struct PciInfo {
   char legacy_bus_id[16];
@@ -39,7 +39,7 @@ struct Functions {
   int (*count)(unsigned*) = nullptr;
   int (*handle)(unsigned, Device*) = nullptr;
   int (*name)(Device, char*, unsigned) = nullptr;
-  int (*pci)(Device, PciInfo*) = nullptr;
+  int (*pci)(Device, void* pci_info) = nullptr;
   int (*link_state)(Device, unsigned, int*) = nullptr;
   int (*link_version)(Device, unsigned, unsigned*) = nullptr;
   int (*peer_status)(Device, Device, int, int*) = nullptr;
