@@ -164,6 +164,26 @@ TEST_F(CapturedCollectives, OnForkedStreamsAreJoinedAndMemoryIsSharedInOrder) {
   });
 }
 
+TEST_F(CapturedCollectives, LetTheirBuffersGoAtOnce) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    for (int layer = 0; layer < 8; ++layer) {
+      void* const block = rank.allocate(kSize, rank.compute);
+      rank.write(rank.compute, block, kSize);  // a race, were the one before not fenced
+      expect_ok(sum(rank, block, rank.compute));
+      rank.free(block);
+    }
+    Result<Graph> graph = rank.comm->end_capture(capture);
+    expect_ok(graph);
+    EXPECT_EQ(wrong_reads(rank, *graph), 0u);
+    EXPECT_EQ(rank.device.race_count(), 0u);
+    EXPECT_LT(pool.statistics().reserved_bytes, kSize * 8);
+  });
+}
+
 TEST_F(CapturedCollectives, AndEagerOnesAndSeveralGraphsMayAlternate) {
   create();
   prepare();
