@@ -52,11 +52,15 @@ Result<BenchOptions> options_of(const BenchCommand& command) {
 ExitCode run(const BenchCommand& command) {
   const Result<BenchOptions> options = options_of(command);
   if (!options) return complain("comm bench", options.error());
-  const Result<BenchReport> report = run_bench(open_as(command.ranks), *options);
+  const Result<OpenRanks> open = open_as(command.ranks);
+  if (!open) return complain("comm bench", open.error());
+  const Result<BenchReport> report = run_bench(*open, *options);
   if (!report) return complain("comm bench", report.error());
-  const ExitCode written =
-      tell(bench_text(*report), bench_json(*report), command.json, "comm bench");
-  if (written != ExitCode::ok) return written;
+  if (report->is_rank_0) {
+    const ExitCode written =
+        tell(bench_text(*report), bench_json(*report), command.json, "comm bench");
+    if (written != ExitCode::ok) return written;
+  }
   return report->sound() ? ExitCode::ok : ExitCode::failed;
 }
 

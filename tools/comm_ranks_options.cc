@@ -5,29 +5,38 @@
 #include <CLI/CLI.hpp>
 
 #include "replay/text_file.h"
+#include "weir/cuda_device.h"
 
 namespace weir {
 
 void add_ranks_options(CLI::App& command, RanksCommand& ranks) {
   command
-      .add_option("--device", ranks.device,
-                  "sim: ranks are threads on simulated GPUs; cuda: this is one rank of a launch")
-      ->check(CLI::IsMember({"sim", "cuda"}))
+      .add_option(
+          "--device", ranks.device,
+          "cuda: ranks are threads of this process, each on a GPU, or, started by a "
+          "launcher, it is one rank; sim: threads on simulated GPUs; auto: cuda where there "
+          "is a GPU, else sim")
+      ->check(CLI::IsMember({"auto", "sim", "cuda"}))
       ->capture_default_str();
-  command.add_option("-t,--nthreads,--ranks", ranks.ranks, "Ranks, where they are simulated")
-      ->capture_default_str();
+  command.add_option("-t,--nthreads,--ranks", ranks.ranks,
+                     "Ranks that are threads; by default one for each GPU, or 2 simulated ones");
 }
 
-OpenRanks open_as(const RanksCommand& ranks) {
-  if (ranks.device == "cuda") {
-    return
-        [](const RanksOptions& options) { return open_cuda_ranks(process_environment(), options); };
+Result<OpenRanks> open_as(const RanksCommand& command) {
+  if (command.ranks && *command.ranks < 1) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("--ranks {}: at least 1", *command.ranks));
   }
-  return [count = ranks.ranks](const RanksOptions& options) {
+  const bool automatic = command.device == "auto";
+  if (command.device == "cuda" ||
+      (automatic && CudaDevice::count().ok() && CudaDevice::count().value() > 0)) {
+    return cuda_ranks(process_environment(), command.ranks.value_or(0));
+  }
+  return OpenRanks([count = command.ranks.value_or(2)](const RanksOptions& options) {
     SimRanksOptions sim;
     sim.ranks = count;
     return open_sim_ranks(sim, options);
-  };
+  });
 }
 
 ExitCode tell(const std::string& text, const std::string& json_text, const std::string& json,

@@ -15,18 +15,21 @@ struct ScenarioCommand {
 };
 
 ExitCode run(const ScenarioCommand& command) {
-  const OpenRanks open = open_as(command.ranks);
   const auto run_named = [&]() -> Result<ScenarioReport> {
-    if (command.name == "A") return run_scenario_a(open);
-    if (command.name == "C") return run_scenario_c(open, {});
-    if (command.name == "D") return run_scenario_d(open);
-    return run_scenario_e(open, {});
+    const Result<OpenRanks> open = open_as(command.ranks);
+    if (!open) return open.error();
+    if (command.name == "A") return run_scenario_a(*open);
+    if (command.name == "C") return run_scenario_c(*open, {});
+    if (command.name == "D") return run_scenario_d(*open);
+    return run_scenario_e(*open, {});
   };
   const Result<ScenarioReport> report = run_named();
   if (!report) return complain("comm scenario " + command.name, report.error());
-  const ExitCode written = tell(scenario_text(*report), scenario_json(*report), command.json,
-                                "comm scenario " + command.name);
-  if (written != ExitCode::ok) return written;
+  if (report->is_rank_0) {
+    const ExitCode written = tell(scenario_text(*report), scenario_json(*report), command.json,
+                                  "comm scenario " + command.name);
+    if (written != ExitCode::ok) return written;
+  }
   return report->holds() ? ExitCode::ok : ExitCode::failed;
 }
 

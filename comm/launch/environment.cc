@@ -21,6 +21,8 @@ class ProcessEnvironment final : public Environment {
     ::setenv(name.c_str(), value.c_str(), 1);
   }
 
+  void unset(const std::string& name) override { ::unsetenv(name.c_str()); }
+
   std::optional<std::string> ancestor(std::string_view command) const override {
     for (std::optional<RunningProcess> process = running_process(::getppid()); process;
          process = running_process(process->parent)) {

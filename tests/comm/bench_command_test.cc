@@ -17,7 +17,7 @@ class CommBench : public test::WeirCommand {};
 
 TEST_F(CommBench, PrintsATableAndWritesJson) {
   const test::Finished finished =
-      weir("comm bench -b 64K -e 256K -f 2 -n 5 --ranks 3 --json " + path("bench.json"));
+      weir("comm bench --device sim -b 64K -e 256K -f 2 -n 5 --ranks 3 --json " + path("bench.json"));
   EXPECT_EQ(finished.code, 0);
   EXPECT_THAT(finished.err, IsEmpty());
   EXPECT_THAT(finished.out, AllOf(HasSubstr("3 ranks"), HasSubstr("average bus bandwidth")));
@@ -26,7 +26,7 @@ TEST_F(CommBench, PrintsATableAndWritesJson) {
 
 TEST_F(CommBench, TakesNcclTestsShortOptions) {
   const test::Finished finished = weir(
-      "comm bench --operation reduce -b 8 -e 1K -i 504 -n 2 -w 2 -c 0 -o max -d half -r 1 -G 2 -m "
+      "comm bench --device sim --operation reduce -b 8 -e 1K -i 504 -n 2 -w 2 -c 0 -o max -d half -r 1 -G 2 -m "
       "2 -a 3 -t 2 --json -");
   EXPECT_EQ(finished.code, 0) << finished.err;
   const auto json = nlohmann::json::parse(finished.out);
@@ -47,20 +47,20 @@ TEST_F(CommBench, BadCommandLinesAreTwoAndSayWhatIsTaken) {
                                                      {"--ranks 0", "--ranks 0"},
                                                      {"--raw --compare", "--raw"}};
   for (const auto& [arguments, says] : bad) {
-    const test::Finished finished = weir(std::string("comm bench ") + arguments);
+    const test::Finished finished = weir(std::string("comm bench --device sim ") + arguments);
     EXPECT_EQ(finished.code, 2) << arguments;
     EXPECT_THAT(finished.err, HasSubstr(says)) << arguments;
   }
 }
 
 TEST_F(CommBench, AFileThatCannotBeWrittenIsAnError) {
-  EXPECT_NE(weir("comm bench -b 8 -e 8 --json " + path("none/x.json")).code, 0);
+  EXPECT_NE(weir("comm bench --device sim -b 8 -e 8 --json " + path("none/x.json")).code, 0);
 }
 
 TEST_F(CommBench, ScenariosSayWhetherTheCureHolds) {
   for (const char* const name : {"A", "D", "E"}) {
     const test::Finished finished =
-        weir(std::string("comm scenario ") + name + " --json " + path("scenario.json"));
+        weir(std::string("comm scenario --device sim ") + name + " --json " + path("scenario.json"));
     EXPECT_EQ(finished.code, 0) << finished.out;
     EXPECT_THAT(finished.out, HasSubstr(std::string("Scenario ") + name + ": the cure holds"));
     EXPECT_EQ(nlohmann::json::parse(read("scenario.json"))["holds"], true);
@@ -71,7 +71,7 @@ TEST_F(CommBench, ScenariosSayWhetherTheCureHolds) {
 
 // Whichever it is: the exit status and the verdict say the same.
 TEST_F(CommBench, TheExitStatusIsTheVerdict) {
-  const test::Finished finished = weir("comm scenario C --json -");
+  const test::Finished finished = weir("comm scenario C --device sim --json -");
   EXPECT_EQ(finished.code, nlohmann::json::parse(finished.out)["holds"] == true ? 0 : 1);
 }
 

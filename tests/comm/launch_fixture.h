@@ -26,6 +26,7 @@ class FakeEnvironment final : public Environment {
     return found->second;
   }
   void set(const std::string& name, const std::string& value) override { variables_[name] = value; }
+  void unset(const std::string& name) override { variables_.erase(name); }
   std::optional<std::string> ancestor(std::string_view command) const override {
     const auto found = ancestors.find(std::string(command));
     if (found == ancestors.end()) return {};

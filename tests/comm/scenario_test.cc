@@ -153,22 +153,29 @@ class Variables final : public Environment {
     return found == values_.end() ? std::nullopt : std::optional(found->second);
   }
   void set(const std::string& name, const std::string& value) override { values_[name] = value; }
+  void unset(const std::string& name) override { values_.erase(name); }
   std::optional<std::string> ancestor(std::string_view) const override { return std::nullopt; }
 
  private:
   std::map<std::string, std::string> values_;
 };
 
-TEST(CudaRanks, AreOfALaunchAndSayThatTheyAreNotThereYet) {
-  Variables alone({}), broken({{"WEIR_RANK", "8"}, {"WEIR_WORLD_SIZE", "8"}});
-  const auto none = open_cuda_ranks(alone, {});
-  ASSERT_FALSE(none.ok());
-  EXPECT_EQ(none.error().code(), ErrorCode::unavailable);
-  EXPECT_THAT(none.error().message(), HasSubstr("use --device sim"));
-  const auto wrong = open_cuda_ranks(broken, {});
+// There is no telling which GPUs the machine has; but no launch is taken that is broken.
+TEST(CudaRanks, AreOfALaunchThatIsWhole) {
+  Variables broken({{"WEIR_RANK", "8"}, {"WEIR_WORLD_SIZE", "8"}});
+  const auto wrong = cuda_ranks(broken, 0);
   ASSERT_FALSE(wrong.ok());
   EXPECT_EQ(wrong.error().code(), ErrorCode::invalid_argument);
   EXPECT_THAT(wrong.error().message(), HasSubstr("WEIR_RANK"));
+}
+
+TEST(CudaRanks, AreNoMoreThanTheGpus) {
+  Variables alone({});
+  const auto none = cuda_ranks(alone, 1000);
+  ASSERT_FALSE(none.ok());
+  EXPECT_THAT(none.error().message(),
+              testing::AnyOf(HasSubstr("--ranks 1000"), HasSubstr("libcuda"),
+                             HasSubstr("no kernels for GPUs")));
 }
 
 TEST(ScenarioJson, HasAimsAndTables) {

@@ -337,7 +337,8 @@ Result<BenchReport> run_bench(const OpenRanks& open, const BenchOptions& options
                      .ranks = (*ranks)->ranks(),
                      .device = (*ranks)->describe(),
                      .rows = {},
-                     .problems = {}};
+                     .problems = {},
+                     .is_rank_0 = (*ranks)->has_rank_0()};
   Status ran = (*ranks)->on_all([&](BenchRank& rank) { return run_rank(rank, report); });
   if (!ran) return std::move(ran).error();
   report.problems = (*ranks)->close();

@@ -66,6 +66,7 @@ struct BenchReport {
   std::string device;  // Ranks::describe()
   std::vector<BenchRow> rows;
   std::vector<std::string> problems;  // what Ranks::close() found
+  bool is_rank_0 = true;              // the process has rank 0, which alone has rows
 
   // Mean of the bus bandwidth of `operation`'s rows, in place and out.
   double average_bus_bandwidth(BenchOperation operation) const;

@@ -1,14 +1,245 @@
-// Ranks on real GPUs are not written yet: what says so, and where they will be opened.
-#include "comm/ranks.h"
+// Ranks on real GPUs: threads of this process, or this process as one rank of a launch.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "comm/cuda_kernels.h"
+#include "comm/local_ranks.h"
 
 namespace weir {
+namespace {
 
-Result<std::unique_ptr<Ranks>> open_cuda_ranks(Environment& environment,
-                                               const RanksOptions& /*options*/) {
-  const Result<Launch> launch = find_launch(environment);
-  if (!launch) return launch.error();
-  return Error(ErrorCode::unavailable, "this weir has no ranks on real GPUs yet (" +
-                                           launch->describe() + "): use --device sim");
+constexpr Nanoseconds kTimeout{std::int64_t{600} * 1'000'000'000};
+constexpr Nanoseconds kPatience{std::int64_t{120} * 1'000'000'000};
+
+// What stays from one opening to the next.
+class CudaJob {
+ public:
+  static Result<std::shared_ptr<CudaJob>> start(Environment& environment, int wanted) {
+    const Result<Launch> launch = find_launch(environment);
+    if (!launch) return launch.error();
+    const Result<int> gpus = CudaDevice::count();
+    if (!gpus) return gpus.error();
+    auto job = std::make_shared<CudaJob>();
+    job->launch_ = *launch;
+    Status placed = launch->launcher.empty() ? job->take_threads(wanted, *gpus)
+                                             : job->take_process(wanted, *gpus);
+    for (std::size_t i = 0; placed && i < job->ordinals_.size(); ++i) {
+      const Result<KernelRates> rates = measure_kernels(job->ordinals_[i]);
+      if (!rates) return rates.error();
+      job->rates_.push_back(*rates);
+    }
+    if (placed) placed = job->meet_others(environment);
+    if (!placed) return std::move(placed).error();
+    return job;
+  }
+  CudaJob() = default;
+  ~CudaJob() {
+    if (world_.value != 0) (void)nccl_->destroy(world_);
+  }
+  CudaJob(const CudaJob&) = delete;
+  CudaJob& operator=(const CudaJob&) = delete;
+
+  int ranks() const { return ranks_; }
+  bool is_launched() const { return !launch_.launcher.empty(); }
+
+  std::string describe() const {
+    std::string where;
+    for (const int ordinal : ordinals_)
+      where += fmt::format("{}{}", where.empty() ? "" : ", ", ordinal);
+    if (is_launched()) return fmt::format("{}; on GPU {}", launch_.describe(), where);
+    return fmt::format("{} ranks: threads of this process on GPU {}", ranks_, where);
+  }
+
+  // One of this process's ranks, without communicators.
+  Result<LocalRank> open_rank(std::size_t which, const HeapOptions& options) const {
+    LocalRank local;
+    local.rank = is_launched() ? launch_.rank : static_cast<int>(which);
+    Result<std::unique_ptr<CudaDevice>> device = CudaDevice::open(ordinals_[which]);
+    if (!device) return std::move(device).error();
+    Result<std::unique_ptr<CudaKernels>> kernels =
+        CudaKernels::open(**device, rates_[which], local.rank, ranks_, kTimeout);
+    if (!kernels) return std::move(kernels).error();
+    Result<Stream> compute = (*kernels)->new_stream();
+    if (!compute) return std::move(compute).error();
+    Result<std::unique_ptr<Nccl>> nccl = load_nccl(ordinals_[which]);
+    if (!nccl) return std::move(nccl).error();
+    local.heap = std::make_unique<DeviceHeap>(**device, options);
+    local.device = *std::move(device);
+    local.kernels = *std::move(kernels);
+    local.compute = *compute;
+    local.nccl = *std::move(nccl);
+    return local;
+  }
+  std::size_t local_ranks() const { return ordinals_.size(); }
+
+  // Ids of new communicators, the same on every rank.
+  Result<std::array<UniqueId, 2>> new_ids(Nccl& nccl) {
+    std::array<UniqueId, 2> ids;
+    if (!is_launched() || launch_.rank == 0) {
+      for (UniqueId& id : ids) {
+        const Result<UniqueId> made = nccl.unique_id();
+        if (!made) return made.error();
+        id = *made;
+      }
+    }
+    if (!is_launched()) return ids;
+    const auto all = nccl_->exchange(world_, std::as_bytes(std::span(ids)), kTimeout);
+    if (!all) return all.error();
+    std::memcpy(ids.data(), all->front().data(), sizeof ids);
+    return ids;
+  }
+
+  // Every rank's `mine`. A rank that failed says so instead: then it is an error on all.
+  Result<std::vector<double>> gather(double mine, bool failed) {
+    const Said said{mine, failed ? 1.0 : 0.0};
+    const auto all = nccl_->exchange(world_, std::as_bytes(std::span(&said, 1)), kTimeout);
+    if (!all) return all.error();
+    std::vector<double> values;
+    for (const std::vector<std::byte>& bytes : *all) {
+      Said other{};
+      std::memcpy(&other, bytes.data(), sizeof other);
+      if (other.failed != 0) return Error(ErrorCode::device, "another rank has failed");
+      values.push_back(other.value);
+    }
+    return values;
+  }
+
+ private:
+  struct Said {
+    double value, failed;
+  };
+
+  Status take_threads(int wanted, int gpus) {
+    if (wanted > gpus || gpus == 0) {
+      return Error(ErrorCode::invalid_argument,
+                   fmt::format("--ranks {}: there {} {} here, and each rank needs one; give fewer "
+                               "ranks, use --device sim, or start one process a rank "
+                               "(docs/multi-node.md)",
+                               wanted, gpus == 1 ? "is" : "are",
+                               gpus == 1 ? "one GPU" : fmt::format("{} GPUs", gpus)));
+    }
+    ranks_ = wanted > 0 ? wanted : gpus;
+    for (int ordinal = 0; ordinal < ranks_; ++ordinal) ordinals_.push_back(ordinal);
+    return {};
+  }
+
+  // A launcher may show each process its own GPU alone.
+  Status take_process(int wanted, int gpus) {
+    if (wanted > 0 && wanted != launch_.ranks) {
+      return Error(
+          ErrorCode::invalid_argument,
+          fmt::format("--ranks {}: this is {}; leave the option out", wanted, launch_.describe()));
+    }
+    if (gpus != 1 && launch_.local_rank >= gpus) {
+      return Error(ErrorCode::unavailable,
+                   fmt::format("local rank {} has no GPU: there are {} here; start as many ranks a "
+                               "host as it has GPUs",
+                               launch_.local_rank, gpus));
+    }
+    ranks_ = launch_.ranks;
+    ordinals_.push_back(gpus == 1 ? 0 : launch_.local_rank);
+    return {};
+  }
+
+  // One communicator for the job, by which ranks tell each other of all others.
+  Status meet_others(Environment& environment) {
+    if (!is_launched()) return {};
+    Result<std::unique_ptr<Nccl>> nccl = load_nccl(ordinals_.front());
+    if (!nccl) return std::move(nccl).error();
+    nccl_ = *std::move(nccl);
+    const Result<UniqueId> id = meet(*nccl_, launch_, environment, kPatience);
+    if (!id) return id.error();
+    const Result<CommHandle> world = nccl_->init(*id, ranks_, launch_.rank, {.name = "meeting"});
+    finish_meeting(launch_);
+    if (!world) return world.error();
+    world_ = *world;
+    environment.unset("NCCL_COMM_ID");  // it would be the id of every communicator to come
+    return {};
+  }
+
+  Launch launch_;
+  int ranks_ = 0;
+  std::vector<int> ordinals_;  // of this process's ranks
+  std::vector<KernelRates> rates_;
+  // Of one rank of a launch alone:
+  std::unique_ptr<Nccl> nccl_;
+  CommHandle world_;
+};
+
+class CudaRanks final : public LocalRanks {
+ public:
+  explicit CudaRanks(std::shared_ptr<CudaJob> job)
+      : LocalRanks(job->ranks(), kPatience), job_(std::move(job)) {}
+  ~CudaRanks() override { (void)CudaRanks::close(); }
+
+  Status open(const RanksOptions& options) {
+    std::optional<std::array<UniqueId, 2>> ids;
+    for (std::size_t i = 0; i < job_->local_ranks(); ++i) {
+      Result<LocalRank> local = job_->open_rank(i, options.heap);
+      if (!local) return std::move(local).error();
+      if (version_.empty()) version_ = local->nccl->version();
+      if (!ids) {
+        Result<std::array<UniqueId, 2>> made = job_->new_ids(*local->nccl);
+        if (!made) return std::move(made).error();
+        ids = *made;
+      }
+      add(*std::move(local));
+    }
+    const auto& [id, raw] = *ids;
+    return connect(id, options.raw ? std::optional(raw) : std::nullopt, {}, options.prepare);
+  }
+
+  std::string describe() const override { return job_->describe() + ", NCCL " + version_; }
+
+  // In a launch what fails on one rank fails on all.
+  Status on_all(const std::function<Status(BenchRank&)>& work) override {
+    heard_failure_ = false;
+    Status ended = LocalRanks::on_all(work);
+    if (!job_->is_launched() || heard_failure_) return ended;
+    const auto all = job_->gather(0, !ended);
+    if (!ended || all) return ended;
+    return all.error();
+  }
+  std::vector<std::string> close() override {
+    if (closed_) return {};
+    closed_ = true;
+    std::vector<std::string> wrong = LocalRanks::close();
+    if (!job_->is_launched()) return wrong;
+    if (!job_->gather(0, !wrong.empty()) && wrong.empty()) {
+      wrong.emplace_back("another rank found what is wrong, and says so");
+    }
+    return wrong;
+  }
+
+ private:
+  Result<std::vector<double>> gather(LocalRank& rank, double mine) override {
+    if (!job_->is_launched()) return LocalRanks::gather(rank, mine);
+    auto all = job_->gather(mine, false);
+    if (!all) heard_failure_ = true;
+    return all;
+  }
+
+  const std::shared_ptr<CudaJob> job_;
+  std::string version_;
+  bool heard_failure_ = false;  // in gather()
+  bool closed_ = false;
+};
+
+}  // namespace
+
+Result<OpenRanks> cuda_ranks(Environment& environment, int ranks) {
+  Result<std::shared_ptr<CudaJob>> job = CudaJob::start(environment, ranks);
+  if (!job) return std::move(job).error();
+  return OpenRanks(
+      [job = *std::move(job)](const RanksOptions& options) -> Result<std::unique_ptr<Ranks>> {
+        auto opened = std::make_unique<CudaRanks>(job);
+        if (Status connected = opened->open(options); !connected)
+          return std::move(connected).error();
+        return std::unique_ptr<Ranks>(std::move(opened));
+      });
 }
 
 }  // namespace weir

@@ -1,7 +1,8 @@
 // What `weir comm bench` and `weir comm scenario` run on: the ranks of this process, each with a
 // device, a heap, a communicator, and what a program does on a GPU besides communication.
 //
-// One implementation ships: threads of this process on simulated devices.
+// Two implementations ship: threads of this process on simulated devices, and on GPUs threads or
+// the processes of a launch.
 #pragma once
 
 #include <cstdint>
@@ -108,8 +109,10 @@ struct SimRanksOptions {
 Result<std::unique_ptr<Ranks>> open_sim_ranks(const SimRanksOptions& sim,
                                               const RanksOptions& options);
 
-// This process is one rank of a launch, on a real GPU. Errors: those of find_launch(); unavailable.
-Result<std::unique_ptr<Ranks>> open_cuda_ranks(Environment& environment,
-                                               const RanksOptions& options);
+// Ranks on real GPUs. Started by a launcher (find_launch()), this process is one of them; alone, it
+// has `ranks` threads, each with a GPU (0: one for each). What it opens may be opened again.
+// Errors: those of find_launch() and meet(); invalid_argument (more ranks than GPUs); unavailable
+// (no driver, no NCCL); device.
+Result<OpenRanks> cuda_ranks(Environment& environment, int ranks);
 
 }  // namespace weir

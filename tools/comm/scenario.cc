@@ -54,7 +54,13 @@ bool Aim::held() const {
   return reached == aim;
 }
 
+void ScenarioReport::note(const Ranks& ranks) {
+  device = ranks.describe();
+  is_rank_0 = ranks.has_rank_0();
+}
+
 bool ScenarioReport::holds() const {
+  if (!is_rank_0) return problems.empty();
   return problems.empty() && !aims.empty() &&
          std::all_of(aims.begin(), aims.end(), [](const Aim& aim) { return aim.held(); });
 }

@@ -37,7 +37,10 @@ struct ScenarioReport {
   std::vector<Aim> aims;
   std::vector<std::string> notes;     // how it was measured, what it can't show
   std::vector<std::string> problems;  // what Ranks::close() found, and what failed
+  // The process has rank 0, which alone has figures: of the others the problems count, no more.
+  bool is_rank_0 = true;
 
+  void note(const Ranks& ranks);
   bool holds() const;
 };
 

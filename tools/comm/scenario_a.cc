@@ -54,7 +54,7 @@ Status run_matrix(const OpenRanks& open, bool prepared, ScenarioReport& report, 
       wanted.prepare = prepared;
       Result<std::unique_ptr<Ranks>> ranks = open(wanted);
       if (!ranks) return std::move(ranks).error();
-      report.device = (*ranks)->describe();
+      report.note(**ranks);
       const Status ended = (*ranks)->on_all([&](BenchRank& rank) {
         return capture_first(rank, {asked, mode}, !prepared);
       });

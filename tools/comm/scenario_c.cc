@@ -217,7 +217,7 @@ Result<Outcome> run_once(const OpenRanks& open, const OverlapOptions& options,
   wanted.heap.reuse = variant.reuse;
   Result<std::unique_ptr<Ranks>> ranks = open(wanted);
   if (!ranks) return std::move(ranks).error();
-  report.device = (*ranks)->describe();
+  report.note(**ranks);
   Outcome first;
   Status ran = (*ranks)->on_all([&](BenchRank& rank) -> Status {
     OverlapOfRank overlap(rank, options, variant.way);

@@ -102,7 +102,7 @@ Result<ScenarioReport> run_scenario_d(const OpenRanks& open) {
       for (const bool first : {true, false}) {
         Result<std::unique_ptr<Ranks>> ranks = open({});
         if (!ranks) return std::move(ranks).error();
-        report.device = (*ranks)->describe();
+        report.note(**ranks);
         const Status ended = (*ranks)->on_all([&](BenchRank& rank) {
           return compare(rank, {asked, mode, first});
         });

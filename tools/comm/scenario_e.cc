@@ -161,7 +161,7 @@ Result<Times> time_model(const OpenRanks& open, const BucketsOptions& options, c
   wanted.launch = options.launch;
   Result<std::unique_ptr<Ranks>> ranks = open(wanted);
   if (!ranks) return std::move(ranks).error();
-  report.device = (*ranks)->describe();
+  report.note(**ranks);
   Times times;
   Status ran = (*ranks)->on_all([&](BenchRank& rank) -> Status {
     StepOfRank step(rank, options, model);

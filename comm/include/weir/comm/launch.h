@@ -29,12 +29,14 @@ class Environment {
 
   virtual std::optional<std::string> get(const std::string& name) const = 0;
   virtual void set(const std::string& name, const std::string& value) = 0;
+  virtual void unset(const std::string& name) = 0;
   // The nearest process above this one that runs `command`: a text that no other process of this
   // machine has. (Of a command's name the kernel keeps 15 characters.)
   virtual std::optional<std::string> ancestor(std::string_view command) const = 0;
 };
 
-// The process's own. Threads: set() beside any thread that reads the environment is a race.
+// The process's own. Threads: set() or unset() beside any thread that reads the environment is a
+// race.
 Environment& process_environment();
 
 enum class MeetBy {

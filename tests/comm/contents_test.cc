@@ -1,0 +1,235 @@
+// What buffers are filled with, and what must be in them after an operation, against collectives
+// done by hand in the host's memory.
+#include "comm/contents.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace weir {
+namespace {
+
+constexpr std::uint64_t kCount = 257;
+
+// Ranks' buffers of float64, to send from and to receive into.
+class Ranks {
+ public:
+  Ranks(int ranks, OperationKind kind, Reduction reduction = {}, int root = 0)
+      : ranks_(ranks), send_(size()), receive_(size()) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      send_[of(rank)].resize(kCount * size());
+      receive_[of(rank)].assign(kCount * size(), -7);
+      groups_.push_back({{.kind = kind,
+                          .send = send_[of(rank)].data(),
+                          .receive = receive_[of(rank)].data(),
+                          .count = kCount,
+                          .type = DataType::float64,
+                          .reduction = reduction,
+                          .peer = root}});
+    }
+  }
+
+  void fill(std::uint64_t seed) {
+    for (int rank = 0; rank < ranks_; ++rank) {
+      for (const Piece& piece : sent_pieces(groups_[of(rank)], rank, ranks_, seed)) {
+        for (std::uint64_t i = 0; i < piece.count; ++i) {
+          place(piece)[i] = element_of(piece.contents, i);
+        }
+      }
+    }
+  }
+  std::uint64_t count_wrong(std::uint64_t seed) const {
+    std::uint64_t wrong = 0;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      for (const Piece& piece : received_pieces(groups_[of(rank)], rank, ranks_, seed)) {
+        for (std::uint64_t i = 0; i < piece.count; ++i) {
+          wrong += place(piece)[i] == element_of(piece.contents, i) ? 0 : 1;
+        }
+      }
+    }
+    return wrong;
+  }
+
+  // By the definition of the operation.
+  void collect() {
+    const Operation& operation = groups_.front().front();
+    const int root = operation.peer;
+    for (int to = 0; to < ranks_; ++to) {
+      const bool takes = to == root || (operation.kind != OperationKind::reduce &&
+                                        operation.kind != OperationKind::gather);
+      if (!takes) continue;
+      for (std::uint64_t i = 0; i < kCount; ++i) collect(operation, to, i);
+    }
+  }
+
+  std::vector<double>& received(int rank) { return receive_[of(rank)]; }
+
+ private:
+  static std::size_t of(int rank) { return static_cast<std::size_t>(rank); }
+  std::size_t size() const { return of(ranks_); }
+  static double* place(const Piece& piece) { return reinterpret_cast<double*>(piece.at); }
+
+  double reduced(std::uint64_t i) const {
+    const Reduction& reduction = groups_.front().front().reduction;
+    std::vector<double> all;
+    for (const auto& sent : send_) all.push_back(sent[i] * reduction.factor.value_or(1));
+    double value = all.front();
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+      if (reduction.op == ReduceOp::product) value *= all[rank];
+      if (reduction.op == ReduceOp::max) value = std::max(value, all[rank]);
+      if (reduction.op == ReduceOp::min) value = std::min(value, all[rank]);
+      if (reduction.op == ReduceOp::sum || reduction.op == ReduceOp::average) value += all[rank];
+    }
+    return reduction.op == ReduceOp::average ? value / ranks_ : value;
+  }
+  void collect(const Operation& operation, int to, std::uint64_t i) {
+    auto& into = receive_[of(to)];
+    const std::uint64_t mine = kCount * of(to);
+    switch (operation.kind) {
+      case OperationKind::all_reduce:
+      case OperationKind::reduce:
+        into[i] = reduced(i);
+        return;
+      case OperationKind::reduce_scatter:
+        into[i] = reduced(mine + i);
+        return;
+      case OperationKind::broadcast:
+        into[i] = send_[of(operation.peer)][i];
+        return;
+      case OperationKind::scatter:
+        into[i] = send_[of(operation.peer)][mine + i];
+        return;
+      case OperationKind::all_gather:
+      case OperationKind::gather:
+        for (std::size_t from = 0; from < size(); ++from) into[kCount * from + i] = send_[from][i];
+        return;
+      case OperationKind::all_to_all:
+        for (std::size_t from = 0; from < size(); ++from) {
+          into[kCount * from + i] = send_[from][mine + i];
+        }
+        return;
+      default:
+        FAIL() << "not of two ranks alone";
+    }
+  }
+
+  const int ranks_;
+  std::vector<std::vector<double>> send_, receive_;
+  std::vector<std::vector<Operation>> groups_;  // by rank
+};
+
+class ContentsOf : public testing::TestWithParam<OperationKind> {};
+
+TEST_P(ContentsOf, AreWhatTheOperationIsDefinedToGive) {
+  for (const int ranks : {1, 2, 3, 5, 8}) {
+    for (int root = 0; root < ranks; ++root) {
+      Ranks all(ranks, GetParam(), {}, root);
+      all.fill(11);
+      EXPECT_NE(all.count_wrong(11), 0u);
+      all.collect();
+      EXPECT_EQ(all.count_wrong(11), 0u) << ranks << " ranks, root " << root;
+      EXPECT_NE(all.count_wrong(12), 0u) << "of another seed";
+    }
+  }
+}
+
+TEST_P(ContentsOf, TellWhenAnElementIsWrong) {
+  Ranks all(3, GetParam());
+  all.fill(1);
+  all.collect();
+  for (const std::uint64_t place : {std::uint64_t{0}, kCount / 2, kCount - 1}) {
+    all.received(0)[place] += 1;
+    EXPECT_EQ(all.count_wrong(1), 1u);
+    all.received(0)[place] -= 1;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, ContentsOf,
+                         testing::Values(OperationKind::all_reduce, OperationKind::all_gather,
+                                         OperationKind::reduce_scatter, OperationKind::broadcast,
+                                         OperationKind::reduce, OperationKind::all_to_all,
+                                         OperationKind::gather, OperationKind::scatter),
+                         [](const auto& info) {
+                           std::string name(name_of(info.param));
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+TEST(Contents, OfReductionsAreWhatTheyAreDefinedToGive) {
+  for (int op = 0; op < kReduceOps; ++op) {
+    for (const int ranks : {2, 4, 7}) {
+      Ranks all(ranks, OperationKind::all_reduce, {static_cast<ReduceOp>(op)});
+      all.fill(5);
+      all.collect();
+      EXPECT_EQ(all.count_wrong(5), 0u) << name_of(static_cast<ReduceOp>(op)) << ", " << ranks;
+    }
+  }
+  Ranks scaled(4, OperationKind::reduce_scatter, Reduction::scaled_sum(2));
+  scaled.fill(5);
+  scaled.collect();
+  EXPECT_EQ(scaled.count_wrong(5), 0u);
+}
+
+// The nth that one rank sends another is the nth that this receives from it.
+TEST(Contents, OfSendsGoWithTheirReceives) {
+  std::vector<double> from(8), into(8);
+  const auto send = [&](int peer, int at) {
+    return Operation{.kind = OperationKind::send,
+                     .send = &from[static_cast<std::size_t>(at)],
+                     .count = 2,
+                     .type = DataType::float64,
+                     .peer = peer};
+  };
+  const auto receive = [&](int peer, int at) {
+    return Operation{.kind = OperationKind::receive,
+                     .receive = &into[static_cast<std::size_t>(at)],
+                     .count = 2,
+                     .type = DataType::float64,
+                     .peer = peer};
+  };
+  const std::vector<Operation> of_0{receive(1, 0), send(1, 0), send(2, 2), send(1, 4)};
+  const std::vector<Operation> of_1{receive(2, 6), receive(0, 0), send(0, 0), receive(0, 2)};
+  const std::vector<Piece> sent = sent_pieces(of_0, 0, 3, 9);
+  const std::vector<Piece> received = received_pieces(of_1, 1, 3, 9);
+  ASSERT_EQ(sent.size(), 3u);
+  ASSERT_EQ(received.size(), 3u);
+  const auto elements = [](const Piece& piece) {
+    return std::pair(element_of(piece.contents, 0), element_of(piece.contents, 1));
+  };
+  EXPECT_EQ(elements(received[1]), elements(sent[0]));
+  EXPECT_EQ(elements(received[2]), elements(sent[2]));
+  EXPECT_NE(elements(received[1]), elements(received[2]));
+  EXPECT_NE(elements(sent[0]), elements(sent[1]));
+}
+
+// Whatever order ranks are added in, the sum is one that the type has.
+TEST(Contents, OfSumsAreExactInSmallTypes) {
+  const std::pair<DataType, double> exact_up_to[] = {{DataType::float8_e5m2, 8},
+                                                     {DataType::float8_e4m3, 16},
+                                                     {DataType::bfloat16, 256},
+                                                     {DataType::float16, 2048}};
+  for (const auto& [type, limit] : exact_up_to) {
+    for (const int ranks : {2, 4, 8}) {
+      double memory[64] = {};
+      const Operation sum{.kind = OperationKind::all_reduce,
+                          .send = memory,
+                          .receive = memory,
+                          .count = 64,
+                          .type = type};
+      const Piece piece = received_pieces({&sum, 1}, 0, ranks, 3).front();
+      EXPECT_EQ(piece.contents.tolerance, 0);
+      double most = 0;
+      for (std::uint64_t i = 0; i < 64; ++i) most = std::max(most, element_of(piece.contents, i));
+      EXPECT_LE(most, limit) << name_of(type) << ", " << ranks;
+      EXPECT_GT(most, 0);
+    }
+    const Operation sum{.kind = OperationKind::all_reduce, .count = 64, .type = type};
+    EXPECT_GT(received_pieces({&sum, 1}, 0, 4000, 3).front().contents.tolerance, 0);
+  }
+}
+
+}  // namespace
+}  // namespace weir

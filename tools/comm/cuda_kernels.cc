@@ -1,0 +1,250 @@
+#include "comm/cuda_kernels.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "comm/rank_kernels.h"
+
+namespace weir {
+namespace {
+
+// The least that a kernel takes, whatever it does.
+constexpr double kShortestNs = 1500;
+// So many waves of blocks, so that a multiprocessor that others use gets fewer of them.
+constexpr unsigned kWaves = 4;
+constexpr double kWavesFromNs = 50'000;
+
+cudaStream_t handle_of(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
+
+Status status_of(const char* call, cudaError_t result) {
+  if (result == cudaSuccess) return {};
+  return Error(ErrorCode::device, std::string(call) + ": " + cudaGetErrorName(result) + " (" +
+                                      cudaGetErrorString(result) + ")");
+}
+
+// Another thread's capture in global mode permits what it forbids only if one says that it is
+// meant.
+class Relaxed {
+ public:
+  Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  Relaxed(const Relaxed&) = delete;
+  Relaxed& operator=(const Relaxed&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+// A stream, two events, and memory, for measuring.
+class Stopwatch {
+ public:
+  explicit Stopwatch(Bytes bytes) {
+    said_ = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+    if (said_ == cudaSuccess) said_ = cudaEventCreate(&begin_);
+    if (said_ == cudaSuccess) said_ = cudaEventCreate(&end_);
+    if (said_ == cudaSuccess) said_ = cudaMalloc(&memory_, bytes.count);
+  }
+  ~Stopwatch() {
+    if (memory_ != nullptr) cudaFree(memory_);
+    if (end_ != nullptr) cudaEventDestroy(end_);
+    if (begin_ != nullptr) cudaEventDestroy(begin_);
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+  void* memory() const { return memory_; }
+
+  // The least of five, in nanoseconds.
+  Result<double> time(std::span<const rank_kernels::Touched> touched, std::uint64_t rounds,
+                      unsigned blocks) {
+    const Stream stream{.handle = stream_};
+    double least = 0;
+    for (int i = 0; i < 5 && said_ == cudaSuccess; ++i) {
+      said_ = cudaEventRecord(begin_, stream_);
+      if (Status ran = rank_kernels::work(stream, touched, rounds, blocks); !ran) {
+        return std::move(ran).error();
+      }
+      if (said_ == cudaSuccess) said_ = cudaEventRecord(end_, stream_);
+      if (said_ == cudaSuccess) said_ = cudaEventSynchronize(end_);
+      float milliseconds = 0;
+      if (said_ == cudaSuccess) said_ = cudaEventElapsedTime(&milliseconds, begin_, end_);
+      const double now = 1e6 * static_cast<double>(milliseconds);
+      if (i == 0 || now < least) least = now;
+    }
+    if (Status good = status_of("measuring the GPU's speed", said_); !good) {
+      return std::move(good).error();
+    }
+    return least;
+  }
+
+ private:
+  cudaError_t said_ = cudaSuccess;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  void* memory_ = nullptr;
+};
+
+}  // namespace
+
+Result<KernelRates> measure_kernels(int ordinal) {
+  KernelRates rates;
+  int processors = 0, threads = 0;
+  cudaError_t said = cudaSetDevice(ordinal);
+  if (said == cudaSuccess) {
+    said = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, ordinal);
+  }
+  if (said == cudaSuccess) {
+    said = cudaDeviceGetAttribute(&threads, cudaDevAttrMaxThreadsPerMultiProcessor, ordinal);
+  }
+  if (Status found = status_of("looking at the GPU", said); !found) return std::move(found).error();
+  if (Status loaded = rank_kernels::load(); !loaded) return std::move(loaded).error();
+  rates.multiprocessors = static_cast<unsigned>(processors);
+  rates.blocks = rates.multiprocessors * static_cast<unsigned>(threads) / rank_kernels::kThreads;
+
+  constexpr Bytes kMemory = 512_MiB;
+  constexpr std::uint64_t kRounds = 100'000;
+  Stopwatch watch(kMemory);
+  if (Result<double> woken = watch.time({}, 10 * kRounds, rates.blocks); !woken)
+    return woken.error();
+  const Result<double> once = watch.time({}, kRounds, rates.blocks);
+  const Result<double> twice = watch.time({}, 2 * kRounds, rates.blocks);
+  const rank_kernels::Touched all{watch.memory(), kMemory.count, true};
+  const Result<double> touched = watch.time({&all, 1}, 0, rates.blocks);
+  for (const Result<double>* const time : {&once, &twice, &touched}) {
+    if (!*time) return time->error();
+  }
+  rates.ns_per_round = (*twice - *once) / static_cast<double>(kRounds);
+  rates.ns_per_byte = *touched / static_cast<double>(kMemory.count);
+  return rates;
+}
+
+Result<std::unique_ptr<CudaKernels>> CudaKernels::open(CudaDevice& device, const KernelRates& rates,
+                                                       int rank, int ranks, Nanoseconds timeout) {
+  std::unique_ptr<CudaKernels> kernels(new CudaKernels(device, rates, rank, ranks, timeout));
+  if (Status entered = kernels->enter(); !entered) return std::move(entered).error();
+  void* number = nullptr;
+  const cudaError_t had = cudaMalloc(&number, sizeof(unsigned long long));
+  if (Status good = status_of("cudaMalloc", had); !good) return std::move(good).error();
+  kernels->number_ = static_cast<unsigned long long*>(number);
+  return kernels;
+}
+
+CudaKernels::~CudaKernels() {
+  if (!enter()) return;
+  if (number_ != nullptr) cudaFree(number_);
+  for (void* const stream : streams_) cudaStreamDestroy(static_cast<cudaStream_t>(stream));
+}
+
+Status CudaKernels::enter() const {
+  return status_of("cudaSetDevice", cudaSetDevice(device_.ordinal()));
+}
+
+Result<Stream> CudaKernels::new_stream() {
+  if (Status entered = enter(); !entered) return std::move(entered).error();
+  cudaStream_t stream = nullptr;
+  const cudaError_t made = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  if (Status good = status_of("cudaStreamCreateWithFlags", made); !good) {
+    return std::move(good).error();
+  }
+  streams_.push_back(stream);
+  return device_.stream(stream);
+}
+
+Status CudaKernels::work(Stream stream, std::span<const Range> reads, std::span<const Range> writes,
+                         Nanoseconds duration) {
+  if (Status entered = enter(); !entered) return entered;
+  std::vector<rank_kernels::Touched> touched;
+  std::uint64_t bytes = 0;
+  for (const auto& [ranges, written] : {std::pair(reads, false), std::pair(writes, true)}) {
+    for (const Range& range : ranges) {
+      touched.push_back({range.pointer, range.bytes.count, written});
+      bytes += range.bytes.count;
+    }
+  }
+  const double left = static_cast<double>(duration.count) - kShortestNs -
+                      static_cast<double>(bytes) * rates_.ns_per_byte;
+  unsigned waves = left > kWavesFromNs ? kWaves : 1;
+  const double rounds = std::max(0.0, left / rates_.ns_per_round) / waves;
+  const bool brief = rounds < 1 && bytes < (1u << 20);
+  return rank_kernels::work(stream, touched, static_cast<std::uint64_t>(rounds),
+                            brief ? rates_.multiprocessors : rates_.blocks * waves);
+}
+
+Status CudaKernels::fill(Stream stream, std::span<const Operation> operations, std::uint64_t seed) {
+  if (Status entered = enter(); !entered) return entered;
+  for (const Operation& operation : operations) {
+    const Bytes bytes = operation.writes(ranks_, rank_);
+    if (bytes == 0_B) continue;
+    if (Status done = rank_kernels::spoil(stream, operation.receive, bytes); !done) return done;
+  }
+  for (const Piece& piece : sent_pieces(operations, rank_, ranks_, seed)) {
+    if (Status done = rank_kernels::fill(stream, piece); !done) return done;
+  }
+  return {};
+}
+
+template <class Add>
+Result<std::uint64_t> CudaKernels::counted(Stream stream, Add&& add) {
+  if (Status entered = enter(); !entered) return std::move(entered).error();
+  std::uint64_t number = 0;
+  const cudaError_t cleared = cudaMemsetAsync(number_, 0, sizeof number, handle_of(stream));
+  if (Status good = status_of("cudaMemsetAsync", cleared); !good) return std::move(good).error();
+  if (Status added = add(); !added) return std::move(added).error();
+  if (Status done = finish(stream); !done) return std::move(done).error();
+  const Relaxed relaxed;
+  cudaError_t read =
+      cudaMemcpyAsync(&number, number_, sizeof number, cudaMemcpyDeviceToHost, handle_of(stream));
+  if (read == cudaSuccess) read = cudaStreamSynchronize(handle_of(stream));
+  if (Status good = status_of("cudaMemcpyAsync", read); !good) return std::move(good).error();
+  return number;
+}
+
+Result<std::optional<std::uint64_t>> CudaKernels::count_wrong(Stream stream,
+                                                              std::span<const Operation> operations,
+                                                              std::uint64_t seed) {
+  const Result<std::uint64_t> wrong = counted(stream, [&]() -> Status {
+    for (const Piece& piece : received_pieces(operations, rank_, ranks_, seed)) {
+      if (Status done = rank_kernels::check(stream, piece, number_); !done) return done;
+    }
+    return {};
+  });
+  if (!wrong) return wrong.error();
+  return std::optional(*wrong);
+}
+
+Result<std::optional<std::uint64_t>> CudaKernels::digest(Stream stream, Range range) {
+  const Result<std::uint64_t> digest = counted(
+      stream, [&] { return rank_kernels::digest(stream, range.pointer, range.bytes, number_); });
+  if (!digest) return digest.error();
+  return std::optional(*digest);
+}
+
+// Looks again and again, as nccl-tests does: sleeping would be in every time that is measured.
+Status CudaKernels::finish(Stream stream) {
+  if (Status entered = enter(); !entered) return entered;
+  const Relaxed relaxed;
+  const Nanoseconds begin = now();
+  while (true) {
+    const cudaError_t said = cudaStreamQuery(handle_of(stream));
+    if (said == cudaSuccess) return {};
+    if (said != cudaErrorNotReady) return status_of("cudaStreamQuery", said);
+    if (now() - begin > timeout_) {
+      return Error(ErrorCode::device, "work on stream " + std::to_string(stream.id) +
+                                          " has not ended in " +
+                                          std::to_string(timeout_.count / 1'000'000) + " ms");
+    }
+    std::this_thread::yield();
+  }
+}
+
+Nanoseconds CudaKernels::now() const {
+  return {std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)};
+}
+
+}  // namespace weir

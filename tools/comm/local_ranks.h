@@ -1,0 +1,74 @@
+// Ranks as threads of this process: what simulated ranks and those on GPUs have in common.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/ranks.h"
+
+namespace weir {
+
+// Where the threads meet. A rank that failed releases the others.
+class Meeting {
+ public:
+  Meeting(int ranks, Nanoseconds patience);
+
+  // Every rank's `mine`, in order of rank. Errors: device.
+  Result<std::vector<double>> gather(int rank, double mine);
+  void leave();
+
+ private:
+  const std::size_t ranks_;
+  const Nanoseconds patience_;
+  std::mutex mutex_;
+  std::condition_variable met_;
+  std::vector<double> said_, heard_;
+  std::size_t here_ = 0;
+  std::uint64_t round_ = 0;
+  bool left_ = false;
+};
+
+// A rank of this process, with all that it owns; what comes later uses what comes before.
+struct LocalRank {
+  int rank = 0;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Kernels> kernels;
+  Stream compute;
+  std::unique_ptr<Nccl> nccl;
+  std::unique_ptr<DeviceHeap> heap;
+  std::optional<Communicator> comm;
+  CommHandle raw;
+};
+
+class LocalRanks : public Ranks {
+ public:
+  int ranks() const override { return all_; }
+  bool has_rank_0() const override { return !locals_.empty() && locals_.front().rank == 0; }
+  Status on_all(const std::function<Status(BenchRank&)>& work) override;
+  std::vector<std::string> close() override;
+
+ protected:
+  // Of `all` ranks; threads that wait for one another do so for `patience`.
+  LocalRanks(int all, Nanoseconds patience) : all_(all), meeting_(all, patience) {}
+
+  void add(LocalRank rank) { locals_.push_back(std::move(rank)); }
+  // Makes the communicators. `raw`: of those for NCCL alone, if they are wanted.
+  Status connect(const UniqueId& id, const std::optional<UniqueId>& raw,
+                 const CommunicatorOptions& settings, bool prepare);
+  // BenchRank::gather.
+  virtual Result<std::vector<double>> gather(LocalRank& rank, double mine);
+  // What is wrong with a rank whose communicators are closed.
+  virtual std::vector<std::string> inspect(const LocalRank& rank) const;
+
+ private:
+  Status in_threads(const std::function<Status(LocalRank&)>& work);
+
+  const int all_;
+  Meeting meeting_;
+  std::vector<LocalRank> locals_;
+};
+
+}  // namespace weir

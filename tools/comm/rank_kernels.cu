@@ -1,0 +1,233 @@
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <algorithm>
+#include <string>
+
+#include "comm/rank_kernels.h"
+
+namespace weir::rank_kernels {
+namespace {
+
+using Word = unsigned long long;
+
+constexpr unsigned kMostBlocks = 1024;
+
+// What a kernel takes as its argument, of which there are 4 KiB.
+struct Ranges {
+  Touched all[kMostTouched];
+  int count = 0;
+};
+static_assert(sizeof(Ranges) < 4096);
+
+// Never stored to: so that the compiler leaves the work in.
+__device__ float unused;
+
+__device__ Word first_index() { return Word{blockIdx.x} * blockDim.x + threadIdx.x; }
+__device__ Word all_threads() { return Word{gridDim.x} * blockDim.x; }
+
+__device__ Word touch(const Touched& range, Word value) {
+  auto* const pairs = static_cast<ulonglong2*>(range.at);
+  for (Word i = first_index(); i < range.bytes / 16; i += all_threads()) {
+    if (range.written) {
+      pairs[i] = make_ulonglong2(value, i);
+    } else {
+      const ulonglong2 pair = pairs[i];
+      value += pair.x ^ pair.y;
+    }
+  }
+  return value;
+}
+
+__global__ void work_kernel(const __grid_constant__ Ranges ranges, Word rounds) {
+  Word value = threadIdx.x;
+  for (int i = 0; i < ranges.count; ++i) value = touch(ranges.all[i], value);
+  // Four chains, which keep the units for arithmetic busy: others on the same multiprocessor slow
+  // them down, as they would real work.
+  float a = static_cast<float>(value % 97), b = a + 1, c = a + 2, d = a + 3;
+  for (Word round = 0; round < rounds; ++round) {
+    a = fmaf(a, 0.999f, 0.5f);
+    b = fmaf(b, 0.998f, 0.5f);
+    c = fmaf(c, 0.997f, 0.5f);
+    d = fmaf(d, 0.996f, 0.5f);
+  }
+  if (a + b + c + d < 0) unused = a;  // all are positive
+}
+
+template <class T>
+__device__ T converted(double value) {
+  return static_cast<T>(static_cast<long long>(value));
+}
+template <>
+__device__ double converted<double>(double value) {
+  return value;
+}
+template <>
+__device__ float converted<float>(double value) {
+  return static_cast<float>(value);
+}
+template <>
+__device__ __half converted<__half>(double value) {
+  return __double2half(value);
+}
+template <>
+__device__ __nv_bfloat16 converted<__nv_bfloat16>(double value) {
+  return __double2bfloat16(value);
+}
+template <>
+__device__ __nv_fp8_e4m3 converted<__nv_fp8_e4m3>(double value) {
+  return __nv_fp8_e4m3(value);
+}
+template <>
+__device__ __nv_fp8_e5m2 converted<__nv_fp8_e5m2>(double value) {
+  return __nv_fp8_e5m2(value);
+}
+
+template <class T>
+__device__ double number(T value) {
+  if constexpr (sizeof(T) < 4 && !std::is_integral_v<T>) {
+    return static_cast<double>(static_cast<float>(value));
+  } else {
+    return static_cast<double>(value);
+  }
+}
+
+template <class T>
+__global__ void fill_kernel(T* at, Word count, Contents contents) {
+  for (Word i = first_index(); i < count; i += all_threads()) {
+    at[i] = converted<T>(element_of(contents, i));
+  }
+}
+
+template <class T>
+__global__ void check_kernel(const T* at, Word count, Contents contents, Word* wrong) {
+  Word found = 0;
+  for (Word i = first_index(); i < count; i += all_threads()) {
+    const double expected = number(converted<T>(element_of(contents, i)));
+    const double off = fabs(number(at[i]) - expected);
+    // A NaN is wrong, too.
+    if (!(off <= contents.tolerance * fabs(expected))) ++found;
+  }
+  if (found > 0) atomicAdd(wrong, found);
+}
+
+__device__ Word mixed(Word value, Word place) {
+  Word z = (value + place * 0x9E3779B97F4A7C15ull) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 29)) * 0x94D049BB133111EBull;
+  return z ^ (z >> 32);
+}
+
+__global__ void digest_kernel(const unsigned char* at, Word bytes, Word* digest) {
+  Word sum = 0;
+  for (Word i = first_index(); i < bytes; i += all_threads()) sum += mixed(at[i], i + 1);
+  atomicAdd(digest, sum);
+}
+
+unsigned blocks_for(Word elements) {
+  return static_cast<unsigned>(
+      std::clamp<Word>((elements + kThreads - 1) / kThreads, 1, kMostBlocks));
+}
+cudaStream_t handle_of(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
+
+Status status_of(const char* what, cudaError_t result) {
+  if (result == cudaSuccess) return {};
+  return Error(ErrorCode::device, std::string(what) + ": " + cudaGetErrorName(result) + " (" +
+                                      cudaGetErrorString(result) + ")");
+}
+
+// Calls `use` with a null pointer to the element type.
+template <class Use>
+Status with_type(DataType type, Use&& use) {
+  switch (type) {
+    case DataType::int8:
+      return use(static_cast<signed char*>(nullptr));
+    case DataType::uint8:
+      return use(static_cast<unsigned char*>(nullptr));
+    case DataType::int32:
+      return use(static_cast<int*>(nullptr));
+    case DataType::uint32:
+      return use(static_cast<unsigned*>(nullptr));
+    case DataType::int64:
+      return use(static_cast<long long*>(nullptr));
+    case DataType::uint64:
+      return use(static_cast<unsigned long long*>(nullptr));
+    case DataType::float16:
+      return use(static_cast<__half*>(nullptr));
+    case DataType::float32:
+      return use(static_cast<float*>(nullptr));
+    case DataType::float64:
+      return use(static_cast<double*>(nullptr));
+    case DataType::bfloat16:
+      return use(static_cast<__nv_bfloat16*>(nullptr));
+    case DataType::float8_e4m3:
+      return use(static_cast<__nv_fp8_e4m3*>(nullptr));
+    case DataType::float8_e5m2:
+      return use(static_cast<__nv_fp8_e5m2*>(nullptr));
+  }
+  return Error(ErrorCode::invalid_argument, "there is no such type");
+}
+
+template <class Kernel>
+Status load_one(Kernel* kernel) {
+  cudaFuncAttributes attributes;
+  return status_of("loading a kernel", cudaFuncGetAttributes(&attributes, kernel));
+}
+
+}  // namespace
+
+Status load() {
+  if (Status loaded = load_one(work_kernel); !loaded) return loaded;
+  if (Status loaded = load_one(digest_kernel); !loaded) return loaded;
+  for (int type = 0; type < kDataTypes; ++type) {
+    Status loaded = with_type(static_cast<DataType>(type), []<class T>(T*) -> Status {
+      if (Status fills = load_one(fill_kernel<T>); !fills) return fills;
+      return load_one(check_kernel<T>);
+    });
+    if (!loaded) return loaded;
+  }
+  return {};
+}
+
+Status work(Stream stream, std::span<const Touched> touched, std::uint64_t rounds,
+            unsigned blocks) {
+  if (touched.size() > kMostTouched) {
+    return Error(ErrorCode::invalid_argument,
+                 "one kernel touches at most " + std::to_string(kMostTouched) + " ranges");
+  }
+  Ranges ranges;
+  ranges.count = static_cast<int>(touched.size());
+  std::copy(touched.begin(), touched.end(), ranges.all);
+  work_kernel<<<blocks, kThreads, 0, handle_of(stream)>>>(ranges, rounds);
+  return status_of("launching a kernel that works", cudaGetLastError());
+}
+
+Status fill(Stream stream, const Piece& piece) {
+  if (piece.count == 0) return {};
+  return with_type(piece.type, [&]<class T>(T*) -> Status {
+    fill_kernel<<<blocks_for(piece.count), kThreads, 0, handle_of(stream)>>>(
+        reinterpret_cast<T*>(piece.at), piece.count, piece.contents);
+    return status_of("launching a kernel that fills", cudaGetLastError());
+  });
+}
+
+Status spoil(Stream stream, void* at, Bytes bytes) {
+  return status_of("cudaMemsetAsync", cudaMemsetAsync(at, 0xA5, bytes.count, handle_of(stream)));
+}
+
+Status check(Stream stream, const Piece& piece, unsigned long long* wrong) {
+  if (piece.count == 0) return {};
+  return with_type(piece.type, [&]<class T>(T*) -> Status {
+    check_kernel<<<blocks_for(piece.count), kThreads, 0, handle_of(stream)>>>(
+        reinterpret_cast<const T*>(piece.at), piece.count, piece.contents, wrong);
+    return status_of("launching a kernel that checks", cudaGetLastError());
+  });
+}
+
+Status digest(Stream stream, const void* at, Bytes bytes, unsigned long long* digest) {
+  digest_kernel<<<blocks_for(bytes.count), kThreads, 0, handle_of(stream)>>>(
+      static_cast<const unsigned char*>(at), bytes.count, digest);
+  return status_of("launching a kernel that digests", cudaGetLastError());
+}
+
+}  // namespace weir::rank_kernels
