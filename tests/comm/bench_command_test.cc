@@ -16,8 +16,8 @@ using ::testing::IsEmpty;
 class CommBench : public test::WeirCommand {};
 
 TEST_F(CommBench, PrintsATableAndWritesJson) {
-  const test::Finished finished =
-      weir("comm bench --device sim -b 64K -e 256K -f 2 -n 5 --ranks 3 --json " + path("bench.json"));
+  const test::Finished finished = weir(
+      "comm bench --device sim -b 64K -e 256K -f 2 -n 5 --ranks 3 --json " + path("bench.json"));
   EXPECT_EQ(finished.code, 0);
   EXPECT_THAT(finished.err, IsEmpty());
   EXPECT_THAT(finished.out, AllOf(HasSubstr("3 ranks"), HasSubstr("average bus bandwidth")));
@@ -26,7 +26,8 @@ TEST_F(CommBench, PrintsATableAndWritesJson) {
 
 TEST_F(CommBench, TakesNcclTestsShortOptions) {
   const test::Finished finished = weir(
-      "comm bench --device sim --operation reduce -b 8 -e 1K -i 504 -n 2 -w 2 -c 0 -o max -d half -r 1 -G 2 -m "
+      "comm bench --device sim --operation reduce -b 8 -e 1K -i 504 -n 2 -w 2 -c 0 -o max -d half "
+      "-r 1 -G 2 -m "
       "2 -a 3 -t 2 --json -");
   EXPECT_EQ(finished.code, 0) << finished.err;
   const auto json = nlohmann::json::parse(finished.out);
@@ -59,8 +60,8 @@ TEST_F(CommBench, AFileThatCannotBeWrittenIsAnError) {
 
 TEST_F(CommBench, ScenariosSayWhetherTheCureHolds) {
   for (const char* const name : {"A", "D", "E"}) {
-    const test::Finished finished =
-        weir(std::string("comm scenario --device sim ") + name + " --json " + path("scenario.json"));
+    const test::Finished finished = weir(std::string("comm scenario --device sim ") + name +
+                                         " --json " + path("scenario.json"));
     EXPECT_EQ(finished.code, 0) << finished.out;
     EXPECT_THAT(finished.out, HasSubstr(std::string("Scenario ") + name + ": the cure holds"));
     EXPECT_EQ(nlohmann::json::parse(read("scenario.json"))["holds"], true);

@@ -1,15 +1,12 @@
 // E: gradients all-reduced in buckets while the backward pass goes on, eagerly and in one graph.
-//
-// The buckets are a plain loop here. weir::Bucketer (weir/comm/bucketer.h) takes its place, in
-// StepOfRank::backward(), once it is there.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "comm/block.h"
 #include "comm/scenario.h"
 #include "replay/units.h"
+#include "weir/comm/bucketer.h"
 
 namespace weir {
 namespace {
@@ -22,43 +19,25 @@ constexpr std::uint64_t kTensors = 12;  // of a layer, each hidden * hidden of f
 // a little, however many steps follow.
 constexpr double kNotLonger = 0.5;  // per cent
 
-struct Bucket {
-  Bytes bytes;
-  int complete_after = 0;  // the layer whose backward pass writes the last of it
-};
-// In the order that gradients come: the last layer's first.
-std::vector<Bucket> buckets_of(const Model& model, Bytes most) {
-  std::vector<Bucket> buckets;
-  Bytes filled;
-  for (int layer = model.layers - 1; layer >= 0; --layer) {
-    for (std::uint64_t tensor = 0; tensor < kTensors; ++tensor) {
-      filled += Bytes{4 * model.hidden * model.hidden};
-      const bool last = layer == 0 && tensor + 1 == kTensors;
-      if (filled < most && !last) continue;
-      buckets.push_back({filled, layer});
-      filled = {};
-    }
-  }
-  return buckets;
+std::vector<TensorSize> tensors_of(const Model& model) {
+  const auto layers = static_cast<std::uint64_t>(model.layers);
+  return std::vector<TensorSize>(kTensors * layers, {model.hidden * model.hidden});
 }
+Bytes bytes_of_tensor(const Model& model) { return {4 * model.hidden * model.hidden}; }
 
 class StepOfRank {
  public:
   StepOfRank(BenchRank& rank, const BucketsOptions& options, const Model& model)
-      : rank_(rank),
-        options_(options),
-        model_(model),
-        buckets_(buckets_of(model, options.bucket)),
-        collectives_(rank.comm) {}
+      : rank_(rank), options_(options), model_(model) {}
 
   Status begin() {
-    for (const Bucket& bucket : buckets_) {
-      Result<Block> block = Block::allocate(rank_.heap, bucket.bytes, rank_.compute);
-      if (!block) return std::move(block).error();
-      memory_.push_back(*std::move(block));
-    }
+    Result<Bucketer> buckets = Bucketer::create(rank_.comm, tensors_of(model_), DataType::float32,
+                                                rank_.compute, {.bucket = options_.bucket});
+    if (!buckets) return std::move(buckets).error();
+    buckets_.emplace(*std::move(buckets));
     return step();  // one warm-up: what connects, and what is allocated once
   }
+  std::size_t buckets() const { return buckets_->buckets(); }
 
   Result<Nanoseconds> time_eager() {
     return time([&] { return step(); });
@@ -98,57 +77,52 @@ class StepOfRank {
     for (int kernel = 0; kernel < model_.layers * options_.kernels_forward; ++kernel) {
       if (Status ran = rank_.kernels.work(rank_.compute, {}, {}, forward); !ran) return ran;
     }
-    Work last;
-    if (Status ran = backward(last); !ran) return ran;
-    // All of them ran on one stream: the last is the end of all.
-    if (Status waits = last.wait(rank_.compute); !waits) return waits;
-    for (const Block& bucket : memory_) {  // the optimizer
-      const Range range{bucket.get(), bucket.bytes()};
-      const Nanoseconds time{static_cast<std::int64_t>(bucket.bytes().count / 1000)};
-      if (Status ran = rank_.kernels.work(rank_.compute, {&range, 1}, {},
-                                          std::max(options_.shortest_kernel, time));
-          !ran) {
-        return ran;
-      }
+    for (int layer = model_.layers - 1; layer >= 0; --layer) {
+      if (Status ran = backward(static_cast<std::uint64_t>(layer)); !ran) return ran;
+    }
+    if (Status reduced = buckets_->finish(rank_.compute); !reduced) return reduced;
+    for (int layer = 0; layer < model_.layers; ++layer) {  // the optimizer
+      const std::vector<Range> gradients = gradients_of(static_cast<std::uint64_t>(layer));
+      const auto bytes = static_cast<double>((bytes_of_tensor(model_) * kTensors).count);
+      const Nanoseconds time{static_cast<std::int64_t>(bytes / 1000)};
+      Status ran = rank_.kernels.work(rank_.compute, gradients, {},
+                                      std::max(options_.shortest_kernel, time));
+      if (!ran) return ran;
     }
     return {};
   }
 
-  Status backward(Work& last) {
+  // The last kernel writes the layer's gradients.
+  Status backward(std::uint64_t layer) {
     const Nanoseconds time = kernel_time(2, options_.kernels_backward);
-    std::size_t next = 0;
-    for (int layer = model_.layers - 1; layer >= 0; --layer) {
-      for (int kernel = 1; kernel < options_.kernels_backward; ++kernel) {
-        if (Status ran = rank_.kernels.work(rank_.compute, {}, {}, time); !ran) return ran;
-      }
-      std::vector<Range> gradients;
-      const std::size_t first = next;
-      for (; next < buckets_.size() && buckets_[next].complete_after == layer; ++next) {
-        gradients.push_back({memory_[next].get(), memory_[next].bytes()});
-      }
-      if (Status ran = rank_.kernels.work(rank_.compute, {}, gradients, time); !ran) return ran;
-      for (std::size_t bucket = first; bucket < next; ++bucket) {
-        const Block& block = memory_[bucket];
-        Result<Work> work =
-            collectives_.all_reduce(block.get(), block.get(), block.bytes().count / 4,
-                                    DataType::float32, {ReduceOp::average}, rank_.compute);
-        if (!work) return std::move(work).error();
-        last = *std::move(work);
-      }
+    for (int kernel = 1; kernel < options_.kernels_backward; ++kernel) {
+      if (Status ran = rank_.kernels.work(rank_.compute, {}, {}, time); !ran) return ran;
+    }
+    const std::vector<Range> gradients = gradients_of(layer);
+    if (Status ran = rank_.kernels.work(rank_.compute, {}, gradients, time); !ran) return ran;
+    for (std::size_t tensor = (layer + 1) * kTensors; tensor-- > layer * kTensors;) {
+      if (Status told = buckets_->ready(tensor, rank_.compute); !told) return told;
     }
     return {};
+  }
+
+  std::vector<Range> gradients_of(std::uint64_t layer) const {
+    std::vector<Range> ranges;
+    for (std::size_t tensor = layer * kTensors; tensor < (layer + 1) * kTensors; ++tensor) {
+      ranges.push_back({buckets_->place(tensor), bytes_of_tensor(model_)});
+    }
+    return ranges;
   }
 
   BenchRank& rank_;
   const BucketsOptions& options_;
   const Model model_;
-  const std::vector<Bucket> buckets_;
-  std::vector<Block> memory_;
-  Collectives collectives_;
+  std::optional<Bucketer> buckets_;
 };
 
 struct Times {
   Nanoseconds eager, captured;
+  std::size_t buckets = 0;
   double shorter() const {  // per cent
     const double whole = static_cast<double>(std::max<std::int64_t>(eager.count, 1));
     return 100 * (1 - static_cast<double>(captured.count) / whole);
@@ -170,7 +144,7 @@ Result<Times> time_model(const OpenRanks& open, const BucketsOptions& options, c
     if (!eager) return eager.error();
     const Result<Nanoseconds> captured = step.time_captured();
     if (!captured) return captured.error();
-    if (rank.rank == 0) times = {*eager, *captured};
+    if (rank.rank == 0) times = {*eager, *captured, step.buckets()};
     return {};
   });
   if (!ran) return std::move(ran).error();
@@ -193,10 +167,10 @@ Result<ScenarioReport> run_scenario_e(const OpenRanks& open, const BucketsOption
     if (!times) return times.error();
     const auto layers = static_cast<std::uint64_t>(model.layers);
     const Bytes gradients{4 * kTensors * model.hidden * model.hidden * layers};
-    table.rows.push_back(
-        {std::to_string(model.hidden), std::to_string(model.layers), in_words(gradients),
-         std::to_string(buckets_of(model, options.bucket).size()), in_words(times->eager),
-         in_words(times->captured), fmt::format("{:.1f} %", times->shorter())});
+    table.rows.push_back({std::to_string(model.hidden), std::to_string(model.layers),
+                          in_words(gradients), std::to_string(times->buckets),
+                          in_words(times->eager), in_words(times->captured),
+                          fmt::format("{:.1f} %", times->shorter())});
     if (table.rows.size() == 1) first = times->shorter();
     least = std::min(least, times->shorter());
   }
