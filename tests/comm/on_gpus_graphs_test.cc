@@ -1,0 +1,266 @@
+// Captures and graphs beside one another, on two to four GPUs or simulated ones: several of one
+// communicator, several communicators, other threads, and ranks that are missing.
+#include <dirent.h>
+
+#include <atomic>
+#include <random>
+
+#include "tests/comm/gpu_ranks.h"
+#include "weir/comm/registered_pool.h"
+
+namespace weir {
+namespace {
+
+using test::expect_fine;
+using test::GpuRank;
+using test::On;
+using test::OnGpus;
+using testing::HasSubstr;
+
+constexpr Bytes kSize = 1_MiB;
+constexpr DataType kBytes = DataType::uint8;
+
+Result<Work> largest(Communicator& comm, void* block, Stream stream) {
+  return Collectives(comm).all_reduce(block, block, kSize.count, kBytes, {ReduceOp::max}, stream);
+}
+
+// A buffer that is written, all-reduced, checked and given back.
+void use_once(GpuRank& rank, Communicator& comm, Stream stream, std::uint64_t pattern) {
+  void* const block = rank.allocate(kSize, stream);
+  rank.write(stream, block, kSize, pattern);
+  const Result<Work> work = largest(comm, block, stream);
+  expect_fine(work);
+  if (work) expect_fine(work->wait(stream));
+  rank.check(stream, block, kSize, pattern);
+  rank.free(block);
+}
+
+std::optional<Graph> capture_once(GpuRank& rank, GraphPool& pool, Stream stream,
+                                  std::uint64_t pattern, CaptureMode mode = CaptureMode::global) {
+  Result<CaptureScope> capture = CaptureScope::begin(pool, stream, mode);
+  expect_fine(capture);
+  if (!capture) return std::nullopt;
+  use_once(rank, *rank.comm, stream, pattern);
+  Result<Graph> graph = rank.comm->end_capture(*capture);
+  expect_fine(graph);
+  return graph ? std::optional(*std::move(graph)) : std::nullopt;
+}
+
+std::optional<Communicator> split_all(GpuRank& rank, const CommunicatorOptions& options = {}) {
+  Result<std::optional<Communicator>> made = rank.comm->split(0, rank.number, options);
+  expect_fine(made);
+  if (!made || !*made) return std::nullopt;
+  expect_fine((*made)->prepare());
+  return std::move(**made);
+}
+
+std::size_t open_files() {
+  std::size_t count = 0;
+  DIR* const folder = opendir("/proc/self/fd");
+  while (folder != nullptr && readdir(folder) != nullptr) ++count;
+  if (folder != nullptr) closedir(folder);
+  return count;
+}
+
+class Graphs : public OnGpus {};
+
+TEST_P(Graphs, TwoOfOneCommunicatorOnTwoStreamsAreExactForTenThousandLaunches) {
+  create_prepared();
+  on_all([](GpuRank& rank) {
+    GraphPool first_pool(*rank.heap), second_pool(*rank.heap);
+    std::optional<Graph> first = capture_once(rank, first_pool, rank.compute, 11);
+    std::optional<Graph> second = capture_once(rank, second_pool, rank.side, 22);
+    ASSERT_TRUE(first && second);
+    const int launches = GetParam() == On::gpus ? 10'000 : 500;
+    for (int i = 0; i < launches; ++i) {
+      expect_fine(rank.comm->launch(*first, rank.compute));
+      expect_fine(rank.comm->launch(*second, rank.side));
+      if (i % 1000 == 0) rank.finish();
+    }
+    rank.finish();
+    expect_fine(rank.comm->status());
+  });
+}
+
+TEST_P(Graphs, MayHoldTwoCommunicators) {
+  create_prepared();
+  on_all([](GpuRank& rank) {
+    std::optional<Communicator> other = split_all(rank);
+    ASSERT_TRUE(other);
+    GraphPool pool(*rank.heap);
+    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+    expect_fine(capture);
+    for (std::uint64_t round = 0; round < 4; ++round) {
+      use_once(rank, *rank.comm, rank.compute, round);
+      use_once(rank, *other, rank.compute, 100 + round);
+    }
+    Result<Graph> graph = rank.comm->end_capture(*capture);
+    expect_fine(graph);
+    if (!graph) return;
+    for (int i = 0; i < 200; ++i) expect_fine(rank.comm->launch(*graph, rank.compute));
+    rank.finish();
+    *graph = Graph();
+    expect_fine(other->close());
+  });
+}
+
+// Ranks ask for the same eager operations, one thread each, whatever the other thread captures.
+TEST_P(Graphs, AreCapturedWhileAnotherThreadWorksEagerly) {
+  create_prepared();
+  on_all([](GpuRank& rank) {
+    std::optional<Communicator> other = split_all(rank);
+    ASSERT_TRUE(other);
+    GraphPool kept_pool(*rank.heap);
+    std::optional<Graph> kept = capture_once(rank, kept_pool, rank.compute, 5);
+    ASSERT_TRUE(kept);
+    std::thread eager([&] {
+      for (std::uint64_t i = 0; i < 200; ++i) use_once(rank, *other, rank.side, i);
+    });
+    for (std::uint64_t i = 0; i < 50; ++i) {
+      GraphPool pool(*rank.heap);
+      std::optional<Graph> graph = capture_once(rank, pool, rank.compute, 1000 + i);
+      if (graph) expect_fine(rank.comm->launch(*graph, rank.compute));
+      expect_fine(rank.comm->launch(*kept, rank.compute));
+      expect_fine(rank.gpu->synchronize(rank.compute));
+    }
+    eager.join();
+    rank.finish();
+    expect_fine(other->close());
+  });
+}
+
+TEST_P(Graphs, OfTwoCapturesAtOnceInOneThreadAreApart) {
+  create_prepared();
+  on_all([](GpuRank& rank) {
+    GraphPool outer_pool(*rank.heap), inner_pool(*rank.heap);
+    Result<CaptureScope> outer = CaptureScope::begin(outer_pool, rank.compute);
+    expect_fine(outer);
+    use_once(rank, *rank.comm, rank.compute, 1);
+    std::optional<Graph> inner = capture_once(rank, inner_pool, rank.side, 2);
+    use_once(rank, *rank.comm, rank.compute, 3);
+    Result<Graph> graph = rank.comm->end_capture(*outer);
+    expect_fine(graph);
+    if (!graph || !inner) return;
+    for (int i = 0; i < 100; ++i) {
+      expect_fine(rank.comm->launch(*graph, rank.compute));
+      expect_fine(rank.comm->launch(*inner, rank.side));
+    }
+    rank.finish();
+  });
+}
+
+// What waits for the capture's end does not wait for ever, and other captures go on.
+TEST_P(Graphs, WithAForkThatIsNotJoinedAreRefusedAndSoIsNothingElse) {
+  create_prepared();
+  on_all([](GpuRank& rank) {
+    {
+      GraphPool pool(*rank.heap);
+      Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+      expect_fine(capture);
+      use_once(rank, *rank.comm, rank.compute, 1);
+      const EventHandle fork = *rank.device().create_event();
+      expect_fine(rank.device().record(fork, rank.compute));
+      expect_fine(rank.device().wait(rank.side, fork));
+      void* const block = rank.allocate(kSize, rank.compute);
+      rank.write(rank.side, block, kSize, 4);  // nobody waits for it
+      rank.free(block);
+      const Result<Graph> graph = rank.comm->end_capture(*capture);
+      EXPECT_FALSE(graph.ok());
+      expect_fine(rank.device().destroy_event(fork));
+    }
+    GraphPool pool(*rank.heap);
+    std::optional<Graph> graph = capture_once(rank, pool, rank.compute, 6);
+    if (graph) expect_fine(rank.comm->launch(*graph, rank.compute));
+    rank.finish();
+  });
+}
+
+TEST_P(Graphs, LiveOnWhileTheirCommunicatorIsSplit) {
+  create_prepared();
+  on_all([](GpuRank& rank) {
+    GraphPool pool(*rank.heap);
+    std::optional<Graph> graph = capture_once(rank, pool, rank.compute, 7);
+    ASSERT_TRUE(graph);
+    for (int round = 0; round < 3; ++round) {
+      expect_fine(rank.comm->launch(*graph, rank.compute));
+      rank.finish();
+      std::optional<Communicator> other = split_all(rank);
+      ASSERT_TRUE(other);
+      use_once(rank, *other, rank.side, 8);
+      expect_fine(rank.comm->launch(*graph, rank.compute));
+      rank.finish();
+      expect_fine(other->close());
+    }
+  });
+}
+
+TEST_P(Graphs, EndWithTheirCommunicatorWhereARankDoesNotLaunch) {
+  static constexpr Nanoseconds kTimeout{2'000'000'000};
+  if (GetParam() == On::simulated) GTEST_SKIP() << "simulated ranks wait for no other";
+  create_prepared({.timeout = kTimeout, .watch_every = 50_ms});
+  on_all([](GpuRank& rank) {
+    GraphPool pool(*rank.heap);
+    std::optional<Graph> graph = capture_once(rank, pool, rank.compute, 9);
+    ASSERT_TRUE(graph);
+    expect_fine(rank.comm->launch(*graph, rank.compute));
+    rank.finish();
+    if (rank.number == 0) {
+      expect_fine(rank.comm->launch(*graph, rank.compute));  // the others do not
+      const auto begin = std::chrono::steady_clock::now();
+      rank.finish();  // ended by the watch
+      const auto waited = std::chrono::steady_clock::now() - begin;
+      EXPECT_LT(waited, std::chrono::nanoseconds(5 * kTimeout.count));
+      const Status status = rank.comm->status();
+      ASSERT_FALSE(status.ok());
+      EXPECT_THAT(status.error().message(), HasSubstr("has not ended in 2.0 s"));
+      EXPECT_FALSE(rank.comm->launch(*graph, rank.compute).ok());
+    } else {
+      std::this_thread::sleep_for(std::chrono::nanoseconds(2 * kTimeout.count));
+      rank.comm->abort("the test ends");
+    }
+    graph.reset();
+    EXPECT_THAT(rank.heap->validate(), testing::IsEmpty());
+    void* const block = rank.allocate(kSize, rank.compute);  // and memory is good
+    rank.write(rank.compute, block, kSize, 10);
+    rank.check(rank.compute, block, kSize, 10);
+    rank.free(block);
+    rank.finish();
+  });
+}
+
+class Registered : public OnGpus {};
+
+TEST_P(Registered, PoolsThatComeAndGoLeaveNoFileAndNoMemory) {
+  create_prepared();
+  std::atomic<std::size_t> files = 0;
+  on_all([&](GpuRank& rank) {
+    const int rounds = GetParam() == On::gpus ? 2000 : 200;
+    std::uint64_t free_before = 0;
+    for (int round = 0; round < rounds; ++round) {
+      Result<RegisteredPool> pool = RegisteredPool::create(*rank.comm, {.segment = 2_MiB});
+      expect_fine(pool);
+      if (!pool) return;
+      const Result<void*> block = pool->allocate(4096_B, rank.compute);
+      expect_fine(block);
+      expect_fine(pool->deallocate(*block));
+      expect_fine(pool->close());
+      if (round != 50 && round + 1 != rounds) continue;
+      const Result<MemoryInfo> info = rank.device().memory_info();
+      expect_fine(info);
+      if (round == 50) {
+        free_before = info->free.count;
+        if (rank.number == 0) files = open_files();
+      } else {
+        EXPECT_GE(info->free.count + (8 << 20), free_before);
+      }
+    }
+  });
+  EXPECT_LE(open_files(), files + 8);
+}
+
+std::string name(const testing::TestParamInfo<On>& info) { return test::name_of(info.param); }
+INSTANTIATE_TEST_SUITE_P(Ranks, Graphs, testing::Values(On::simulated, On::gpus), name);
+INSTANTIATE_TEST_SUITE_P(Ranks, Registered, testing::Values(On::simulated, On::gpus), name);
+
+}  // namespace
+}  // namespace weir
