@@ -170,11 +170,14 @@ Result<GraphHandle> DriverDevice::end_capture(Stream stream) {
 // Making, launching and destroying an executable may take or give back memory of the device's,
 // which another capture that is going on must not mind.
 
+// Nodes keep the priority of the stream that they were captured on. Without that, a collective
+// beside a kernel that fills the GPU would begin when the kernel's last blocks do.
 Result<ExecutableHandle> DriverDevice::instantiate(GraphHandle graph) {
   const ContextScope scope = current();
   const RelaxedCaptureScope relaxed(driver_);
   CUgraphExec executable = nullptr;
-  const CUresult result = driver_.cuGraphInstantiateWithFlags(&executable, driver_graph(graph), 0);
+  const CUresult result = driver_.cuGraphInstantiateWithFlags(
+      &executable, driver_graph(graph), CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
   if (result == CUDA_SUCCESS) return ExecutableHandle{Address::of(executable).value};
   Error error = driver_.error("cuGraphInstantiateWithFlags", result);
   if (result != CUDA_ERROR_OUT_OF_MEMORY) return error;
