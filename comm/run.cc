@@ -111,7 +111,6 @@ Result<CommState::Queued> CommState::run_eager(std::span<const Operation> group,
     eager_ = (*lane)->stream;
     has_lane_.store(true, std::memory_order_release);
   }
-  const std::vector<void*> blocks = blocks_of(group);
   const Result<Fence> ready = place.heap.take_fence({}, stream);
   if (!ready) return ready.error();
   if (Status waits = place.heap.wait(eager_, *ready); !waits) return std::move(waits).error();
@@ -122,7 +121,12 @@ Result<CommState::Queued> CommState::run_eager(std::span<const Operation> group,
   const Status queued = enqueue(group, eager_);
   for (const Operation& operation : group) watch_.queued(operation);
   // Whatever came of it, a part of the group may run: the blocks are fenced.
-  const Result<Fence> done = place.heap.take_fence(blocks, eager_);
+  used_.clear();
+  for (const Operation& operation : group) {
+    if (operation.reads(ranks, rank) > 0_B) used_.push_back(operation.send);
+    if (operation.writes(ranks, rank) > 0_B) used_.push_back(operation.receive);
+  }
+  const Result<Fence> done = place.heap.take_fence_around(used_, eager_);
   if (!queued || !done) {
     const Error& why = queued ? done.error() : queued.error();
     fail(why);
@@ -228,6 +232,7 @@ std::vector<void*> CommState::blocks_of(std::span<const Operation> group) const 
 }
 
 void CommState::fence_registered(std::span<const Operation> group, Fence done) const {
+  if (!has_memories_.load(std::memory_order_acquire)) return;
   for (const std::shared_ptr<RegisteredMemory>& memory : memories()) {
     for (const Operation& operation : group) {
       memory->fence_use(operation.send, done);

@@ -323,6 +323,9 @@ Status DeviceHeap::fence(std::span<void* const> blocks, Stream user) {
 Result<Fence> DeviceHeap::take_fence(std::span<void* const> blocks, Stream user) {
   return impl_->take_fence(blocks, user);
 }
+Result<Fence> DeviceHeap::take_fence_around(std::span<const void* const> pointers, Stream user) {
+  return impl_->take_fence_around(pointers, user);
+}
 Status DeviceHeap::wait(Stream waiter, Fence fence) { return impl_->wait(waiter, fence); }
 Result<bool> DeviceHeap::attach(Stream captured, CaptureAttachment attachment) {
   return impl_->attach(captured, std::move(attachment));

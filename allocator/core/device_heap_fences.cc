@@ -108,6 +108,37 @@ Result<Fence> DeviceHeap::Impl::take_fence(std::span<void* const> blocks, Stream
   return fence;
 }
 
+// Once for each block, where pointers into it come one after the other.
+Result<Fence> DeviceHeap::Impl::take_fence_around(std::span<const void* const> pointers,
+                                                  Stream user) {
+  const bool of_several_worlds =
+      routed() || std::any_of(pointers.begin(), pointers.end(), [&](const void* pointer) {
+        const StreamHeap* const heap = owner_of(Address::of(pointer));
+        return heap != nullptr && heap->pool() != nullptr;
+      });
+  if (of_several_worlds) return take_fence(blocks_around(pointers), user);
+  Result<Fence> fence = timelines_.record(timelines_.of(user));
+  if (!fence) return fence;
+  Address last;
+  for (const void* const pointer : pointers) {
+    StreamHeap* const heap = owner_of(Address::of(pointer));
+    if (heap != nullptr) last = heap->fence_around(Address::of(pointer), *fence, last);
+  }
+  return fence;
+}
+
+// Each once.
+std::vector<void*> DeviceHeap::Impl::blocks_around(std::span<const void* const> pointers) const {
+  std::vector<void*> starts;
+  for (const void* const pointer : pointers) {
+    const std::optional<BlockInfo> block = find(Address::of(pointer));
+    if (block) starts.push_back(block->address.pointer());
+  }
+  std::sort(starts.begin(), starts.end());
+  starts.erase(std::unique(starts.begin(), starts.end()), starts.end());
+  return starts;
+}
+
 Status DeviceHeap::Impl::wait(Stream waiter, Fence fence) {
   if (Status eager = refuse_captured(waiter, "wait"); !eager) return eager;
   Result<bool> waited = timelines_.wait(timelines_.of(waiter), fence);

@@ -41,6 +41,7 @@ class DeviceHeap::Impl {
   Result<void*> allocate_block(Bytes bytes, Stream stream);
   Status fence(std::span<void* const> blocks, Stream user);
   Result<Fence> take_fence(std::span<void* const> blocks, Stream user);
+  Result<Fence> take_fence_around(std::span<const void* const> pointers, Stream user);
   Status wait(Stream waiter, Fence fence);
   Status record_stream(void* block, Stream user);
   Status deallocate(void* block);
@@ -140,6 +141,7 @@ class DeviceHeap::Impl {
   };
   Result<std::vector<Used>> find_used(std::span<void* const> blocks, const char* call) const;
   bool of_several_worlds(std::span<void* const> blocks) const;
+  std::vector<void*> blocks_around(std::span<const void* const> pointers) const;
   Status refuse_captured(Stream stream, const char* call);
   Result<bool> deallocate_in_its_world(StreamHeap& heap, Address block);
   // Has every heap give back the blocks that it keeps at hand; were there any?

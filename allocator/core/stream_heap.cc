@@ -197,6 +197,14 @@ bool StreamHeap::fence(Address address, Fence fence) {
   return true;
 }
 
+Address StreamHeap::fence_around(Address address, Fence fence, Address fenced) {
+  const MutexLock lock(mutex_);
+  Block* const block = block_around(address);
+  if (block == nullptr) return {};
+  if (block->begin != fenced) add_fence(*block, fence);
+  return block->begin;
+}
+
 Result<bool> StreamHeap::fence(Address address, TimelineId user) {
   const MutexLock lock(mutex_);
   Block* const block = live_at(address);

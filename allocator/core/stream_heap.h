@@ -62,6 +62,9 @@ class StreamHeap {
   // Is `block` live? The next four change nothing, and say so, if not.
   bool has(Address block) const;
   bool fence(Address block, Fence fence);
+  // Fences the live block that lies around the address, unless that is `fenced` already. Its start;
+  // null if there is none.
+  Address fence_around(Address address, Fence fence, Address fenced);
   // A fence on the work queued so far on `user`'s stream; none is taken on the block's own.
   // Errors: device.
   Result<bool> fence(Address block, TimelineId user);

@@ -132,6 +132,8 @@ class DeviceHeap {
   // The same, and the point that it is, which wait() takes. With no blocks: the point alone.
   // Errors: as fence(); capture (`user` is being captured: the order of its work is the graph's).
   Result<Fence> take_fence(std::span<void* const> blocks, Stream user);
+  // The same for the blocks that these point into, anywhere; what is not the heap's is passed over.
+  Result<Fence> take_fence_around(std::span<const void* const> pointers, Stream user);
   // Makes work queued on `waiter` from now on run after the point, on the GPU. What is known to be
   // so costs nothing, and the heap knows it from now on. Errors: device; capture (as above).
   Status wait(Stream waiter, Fence fence);
