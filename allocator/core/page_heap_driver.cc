@@ -160,6 +160,8 @@ Status PageHeap::release(PageId id) {
   if (!loose) return std::move(loose).error();
   Status released = device_.release(loose->handle);
   if (!released) (void)add(*loose);  // it is still there
+  // What was once in use in it is no reason to grow again: only the next requests are.
+  peak_used_ = std::min(peak_used_, table_.total());
   return released;
 }
 
