@@ -187,6 +187,57 @@ TEST_F(HeapLends, AndMemoryGivenBackIsNoReasonToGrowAgain) {
   EXPECT_THAT(device_.races(), IsEmpty());
 }
 
+// A step of random lengths on one stream, whose activations live until the end, or one that lends
+// its input to another stream. The host queues far ahead.
+class HeapSoaks : public CoreHeap {
+ protected:
+  void train(DeviceHeap& heap, Bytes unit) {
+    std::vector<void*> kept;
+    for (const std::uint64_t units : {1, 3, 1, 1, 4, 4, 1, 1}) {
+      void* const temporary = allocate(heap, unit * units, a_);
+      kept.push_back(allocate(heap, unit * units, a_));
+      write(a_, kept.back(), unit * units);
+      free(heap, temporary);
+    }
+    for (auto block = kept.rbegin(); block != kept.rend(); ++block) {
+      free(heap, allocate(heap, unit, a_));
+      free(heap, *block);
+    }
+  }
+  void serve(DeviceHeap& heap, Bytes unit, Stream side) {
+    void* const given = allocate(heap, unit, a_);
+    write(a_, given, unit);
+    write_after(side, a_, given, unit, 1_ms);
+    for (const std::uint64_t units : {3, 1, 4, 4, 1}) {
+      void* const block = allocate(heap, unit * units, side);
+      write(side, block, unit * units);
+      free(heap, block);
+    }
+    EXPECT_TRUE(heap.fence(given, side).ok());
+    free(heap, given);
+  }
+};
+
+TEST_F(HeapSoaks, AndBalancedHoldsNoMoreThanATenthBesideWhatMovingLeaves) {
+  DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
+  std::mt19937_64 random(8);
+  for (int i = 0; i < 2000; ++i) {
+    const Bytes unit = round_up(256_KiB + Bytes{random() % (16_MiB).count}, 512_B);
+    if (random() % 2 == 0) {
+      train(heap, unit);
+    } else {
+      serve(heap, unit, random() % 2 == 0 ? b_ : c_);
+    }
+  }
+  const Statistics statistics = heap.statistics();
+  EXPECT_LE(static_cast<double>(statistics.reserved_bytes.peak),
+            1.13 * static_cast<double>(statistics.live_bytes.peak));
+  EXPECT_EQ(statistics.host_waits, 0u);
+  EXPECT_THAT(device_.races(), IsEmpty());
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  device_.finish();
+}
+
 TEST_F(HeapPolicies, AFencedBlockAtTheEndOfTheRowIsNotContinued) {
   for (const ReusePolicy policy : {ReusePolicy::grow, ReusePolicy::balanced}) {
     DeviceHeap heap(device_, {.reuse = policy});
