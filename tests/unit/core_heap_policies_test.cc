@@ -216,26 +216,46 @@ class HeapSoaks : public CoreHeap {
     EXPECT_TRUE(heap.fence(given, side).ok());
     free(heap, given);
   }
+  void soak(DeviceHeap& heap, int steps, Bytes largest) {
+    std::mt19937_64 random(8);
+    for (int i = 0; i < steps; ++i) {
+      const Bytes unit = round_up(256_KiB + Bytes{random() % largest.count}, 512_B);
+      if (random() % 2 == 0) {
+        train(heap, unit);
+      } else {
+        serve(heap, unit, random() % 2 == 0 ? b_ : c_);
+      }
+    }
+    EXPECT_EQ(heap.statistics().host_waits, 0u);
+    EXPECT_THAT(device_.races(), IsEmpty());
+    EXPECT_THAT(heap.validate(), IsEmpty());
+    device_.finish();
+  }
+  static double ratio(const DeviceHeap& heap) {
+    const Statistics statistics = heap.statistics();
+    return static_cast<double>(statistics.reserved_bytes.peak) /
+           static_cast<double>(statistics.live_bytes.peak);
+  }
 };
 
-TEST_F(HeapSoaks, AndBalancedHoldsNoMoreThanATenthBesideWhatMovingLeaves) {
+TEST_F(HeapSoaks, AndBalancedHoldsATenthBesideWhatMovingLeaves) {
   DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
-  std::mt19937_64 random(8);
-  for (int i = 0; i < 2000; ++i) {
-    const Bytes unit = round_up(256_KiB + Bytes{random() % (16_MiB).count}, 512_B);
-    if (random() % 2 == 0) {
-      train(heap, unit);
-    } else {
-      serve(heap, unit, random() % 2 == 0 ? b_ : c_);
+  soak(heap, 2000, 16_MiB);
+  EXPECT_LE(ratio(heap), 1.13);
+}
+
+// Blocks that stay keep pages from other streams, so that moving does not save what it is to save.
+TEST_F(HeapSoaks, AndBalancedHoldsNoTenthBesideTheSlackWhereMovingWasGivenUp) {
+  DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
+  for (int i = 0; i < 6; ++i) {
+    for (const Stream stream : {a_, b_, c_}) {
+      void* const between = allocate(heap, 6_MiB, stream);
+      (void)allocate(heap, 512_KiB, stream);
+      free(heap, between);
     }
   }
-  const Statistics statistics = heap.statistics();
-  EXPECT_LE(static_cast<double>(statistics.reserved_bytes.peak),
-            1.13 * static_cast<double>(statistics.live_bytes.peak));
-  EXPECT_EQ(statistics.host_waits, 0u);
-  EXPECT_THAT(device_.races(), IsEmpty());
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  device_.finish();
+  soak(heap, 2000, 8_MiB);
+  EXPECT_LE(ratio(heap), 1.16);
 }
 
 TEST_F(HeapPolicies, AFencedBlockAtTheEndOfTheRowIsNotContinued) {
