@@ -21,8 +21,7 @@ constexpr std::uint64_t kLentShare = 10;
 PageHeap::Growth PageHeap::growth(const Placement& placement, Bytes missing) const {
   if (reuse_ == ReusePolicy::grow) return missing <= room() ? Growth::yes : Growth::no;
   if (placement.may_grow(missing)) return Growth::yes;
-  // (The slack where moving was given up is more than that already, whatever it goes for.)
-  if (!in_flight_ || effort_.gave_up()) return Growth::no;
+  if (!in_flight_) return Growth::no;
   const Bytes lent = std::max(peak_used_, budget_.held()) / kLentShare;
   return placement.may_grow(missing, lent) ? Growth::for_lent : Growth::no;
 }
