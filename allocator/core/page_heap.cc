@@ -10,14 +10,6 @@
 namespace weir {
 namespace {
 
-// A page whose bytes were freed this many requests ago or fewer may still be in use: the balanced
-// policy rather grows, as far as growing costs nothing.
-constexpr std::uint64_t kYoung = 64;
-
-// Memory that was lent to other streams is in use indeed, while they use it: rather than wait for
-// it a heap may grow by one in so many bytes of what the device's heaps hold.
-constexpr std::uint64_t kLentShare = 10;
-
 // How often a request is planned anew because the device had less room than was thought.
 constexpr int kAttempts = 4;
 
@@ -123,43 +115,18 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
   if (found) return found->address;
 
   const Bytes missing = round_up(size - std::min(size, free_at_frontier(owner)), granularity_);
-  const bool may_grow =
-      reuse_ == ReusePolicy::grow ? missing <= room() : placement.may_grow(missing, lent());
-  if (create_ != Create::rather_not && may_grow && missing > 0_B) {
+  const Growth growth = this->growth(placement, missing);
+  if (create_ != Create::rather_not && growth != Growth::no && missing > 0_B) {
     if (create_ == Create::not_yet) return may_not_create();
+    const Bytes before = table_.total();
     Result<Address> at = grow(owner, size);
+    if (growth == Growth::for_lent) note_grown_for_lent(table_.total() - before);
     if (at || at.error().code() != ErrorCode::out_of_memory) return at;
   }
   if (avoids_anything()) {
     if ((found = find_oldest(placement, size))) return found->address;
   }
   return stitch(owner, size);
-}
-
-// What may be held beside the most in use, where memory that is free is lent to other streams.
-Bytes PageHeap::lent() const {
-  return in_flight_ ? std::max(peak_used_, budget_.held()) / kLentShare : 0_B;
-}
-
-// Of places that must be waited for: one whose last use is the longest past, and so most likely
-// over.
-std::optional<Placement::Found> PageHeap::find_oldest(const Placement& placement, Bytes size) {
-  std::uint64_t oldest = ~std::uint64_t{0};
-  (void)placement.find(size, [&](Range range) WEIR_NO_THREAD_ANALYSIS {
-    oldest = std::min(oldest, freed_at(range));
-    return true;
-  });
-  return placement.find(
-      size, [&](Range range) WEIR_NO_THREAD_ANALYSIS { return freed_at(range) > oldest; });
-}
-
-// The latest time, in requests, at which bytes of these pages were freed.
-std::uint64_t PageHeap::freed_at(Range range) const {
-  std::uint64_t latest = 0;
-  table_.walk(range, [&](const Page& page, Bytes, Bytes) WEIR_REQUIRES(mutex_) {
-    latest = std::max(latest, use_of(page).freed_at);
-  });
-  return latest;
 }
 
 std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, std::uint64_t key) {
@@ -306,34 +273,6 @@ FenceSet PageHeap::fences_on(const Owner& owner, Range run) const {
     }
   });
   return fences;
-}
-
-bool PageHeap::avoid(const Owner& owner, Range range) {
-  if (is_quiet(owner, range)) return false;
-  bool young = reuse_ == ReusePolicy::grow;
-  table_.walk(range, [&](const Page& page, Bytes, Bytes) WEIR_REQUIRES(mutex_) {
-    young = young || requests_ - use_of(page).freed_at <= kYoung;
-  });
-  if (!young) return false;
-  const FenceSet fences = fences_on(owner, range);
-  if (timelines_.satisfied(fences, owner.timeline)) return false;
-  if (reuse_ == ReusePolicy::balanced) {
-    in_flight_ = in_flight_ || is_in_flight(owner, range);
-    return true;
-  }
-  const Result<bool> complete = timelines_.complete(fences);
-  return !complete || !*complete;
-}
-
-// Do other streams use it that it was lent to, and not just streams that had it before?
-bool PageHeap::is_in_flight(const Owner& owner, Range range) const {
-  bool own = true;
-  FenceSet fences;
-  table_.walk(range, [&](const Page& page, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_) {
-    own = own && is_owners(owner, page);
-    use_of(page).fenced.collect(offset.count, (offset + size).count, fences);
-  });
-  return own && !timelines_.satisfied(fences, owner.timeline);
 }
 
 Status PageHeap::wait_for(Owner& owner, Range run) {

@@ -180,7 +180,11 @@ class PageHeap : private PageTable::Listener {
       WEIR_REQUIRES(mutex_);
   std::uint64_t freed_at(Range range) const WEIR_REQUIRES(mutex_);
   bool is_in_flight(const Owner& owner, Range range) const WEIR_REQUIRES(mutex_);
-  Bytes lent() const WEIR_REQUIRES(mutex_);
+  // May new pages be had rather than a place that is avoided, or stitched?
+  enum class Growth { no, yes, for_lent };
+  Growth growth(const Placement& placement, Bytes missing) const WEIR_REQUIRES(mutex_);
+  void note_grown_for_lent(Bytes bytes) WEIR_REQUIRES(mutex_);
+  void judge_effort() WEIR_REQUIRES(mutex_);
   bool avoids_anything() const { return reuse_ != ReusePolicy::wait; }
   Bytes room() const WEIR_REQUIRES(mutex_);
 
@@ -242,7 +246,9 @@ class PageHeap : private PageTable::Listener {
   Effort effort_ WEIR_GUARDED_BY(mutex_);
   Bytes limit_ WEIR_GUARDED_BY(mutex_);
   std::atomic<bool> over_limit_{false};  // written under mutex_
+  // The most in use, as far as that memory was not given back since.
   Bytes peak_used_ WEIR_GUARDED_BY(mutex_);
+  Bytes grown_for_lent_ WEIR_GUARDED_BY(mutex_);  // of what is held beyond that
   // What the device has left, once creating a page failed in this request.
   std::optional<Bytes> device_room_ WEIR_GUARDED_BY(mutex_);
   bool short_of_mappings_ WEIR_GUARDED_BY(mutex_) = false;

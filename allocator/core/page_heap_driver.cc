@@ -103,7 +103,7 @@ Status PageHeap::append(Owner& owner, PageId id) {
   (void)arena.take(page.size);
   table_.add_mapping(id, owner.id, at, *rows_[owner.id.value]);
   if (alias) effort_.count_alias();
-  effort_.judge(table_.total(), peak_used_);
+  judge_effort();
   observer_.emit(owner.fold,
                  Event{.kind = EventKind::map, .page = id, .address = at, .bytes = page.size});
   return {};
@@ -150,7 +150,7 @@ Result<PageHeap::LoosePage> PageHeap::take_out(PageId id) {
   use_of(table_.page(id)) = PageUse{};
   table_.remove(id);
   budget_.give_back(loose.size);
-  effort_.judge(table_.total(), peak_used_);
+  judge_effort();
   observer_.emit(Event{.kind = EventKind::release, .page = id, .bytes = loose.size});
   return loose;
 }
@@ -160,6 +160,8 @@ Status PageHeap::release(PageId id) {
   if (!loose) return std::move(loose).error();
   Status released = device_.release(loose->handle);
   if (!released) (void)add(*loose);  // it is still there
+  // What was once in use in it is no reason to grow again: only the next requests are.
+  peak_used_ = std::min(peak_used_, table_.total());
   return released;
 }
 

@@ -81,10 +81,10 @@ Placement::Places Placement::light_places(Bytes size, int runs) const {
 
 bool Placement::may_grow(Bytes more, Bytes beside) const {
   if (more > room_) return false;
-  const double slack = effort_.gave_up()     ? kSlackWhenGivenUp
-                       : effort_.must_save() ? kSlackWhenSaving
-                                             : kSlack;
-  return as_double(table_.total() + more) <= slack * as_double(peak_) + as_double(beside);
+  const double slack = effort_.must_save() ? kSlackWhenSaving : kSlack;
+  double most = slack * as_double(peak_) + as_double(beside);
+  if (effort_.gave_up()) most = std::max(most, kSlackWhenGivenUp * as_double(peak_));
+  return as_double(table_.total() + more) <= most;
 }
 
 bool Placement::worth_improving(Bytes size, Bytes activated) const {

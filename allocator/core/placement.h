@@ -101,7 +101,7 @@ class Placement {
   Plan plan(Bytes size) const;
 
   // Is holding `more` bytes still within a hair of the most that was ever in use, and the limits?
-  // `beside`: so much more is fine.
+  // `beside`: so much more is fine; but not beside the larger slack where moving was given up.
   bool may_grow(Bytes more, Bytes beside = 0_B) const;
 
   // Sizes of new pages for at least `size` bytes in all.

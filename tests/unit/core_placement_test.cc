@@ -316,6 +316,9 @@ TEST_F(PlacementTest, MovingIsGivenUpWhereItOverspentAndMemoryGrewAllTheSame) {
   EXPECT_TRUE(placement(1000_MiB).may_grow(50_MiB));
   EXPECT_FALSE(placement(1000_MiB).may_grow(60_MiB));
   EXPECT_FALSE(placement(1000_MiB, 4_MiB).may_grow(6_MiB));
+  // One slack or the other.
+  EXPECT_FALSE(placement(1000_MiB).may_grow(60_MiB, 100_MiB));
+  EXPECT_TRUE(placement(1000_MiB).may_grow(250_MiB, 400_MiB));
   // For good, though the budget recovers: it would only be spent again.
   effort_.count_requests(1'000'000, 10_TiB);
   effort_.judge(1100_MiB, 1000_MiB);

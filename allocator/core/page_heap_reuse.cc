@@ -1,0 +1,90 @@
+// The reuse policy: which free memory a request had rather not have, and how far new memory is
+// preferred to it.
+#include <algorithm>
+
+#include "core/page_heap.h"
+
+namespace weir {
+namespace {
+
+// A page whose bytes were freed this many requests ago or fewer may still be in use: the balanced
+// policy rather grows, as far as growing costs nothing.
+constexpr std::uint64_t kYoung = 64;
+
+// Memory that was lent to other streams is in use indeed, while they use it: rather than wait for
+// it a heap may grow by one in so many bytes of what the device's heaps hold.
+constexpr std::uint64_t kLentShare = 10;
+
+}  // namespace
+
+// Beside the most in use, more may be held where memory that is free is lent to other streams.
+PageHeap::Growth PageHeap::growth(const Placement& placement, Bytes missing) const {
+  if (reuse_ == ReusePolicy::grow) return missing <= room() ? Growth::yes : Growth::no;
+  if (placement.may_grow(missing)) return Growth::yes;
+  if (!in_flight_) return Growth::no;
+  const Bytes lent = std::max(peak_used_, budget_.held()) / kLentShare;
+  return placement.may_grow(missing, lent) ? Growth::for_lent : Growth::no;
+}
+
+void PageHeap::note_grown_for_lent(Bytes bytes) {
+  grown_for_lent_ += bytes;
+  judge_effort();
+}
+
+// What is held in the place of memory that was lent says nothing of what moving pages is worth.
+void PageHeap::judge_effort() {
+  const Bytes beyond = table_.total() - std::min(table_.total(), peak_used_);
+  grown_for_lent_ = std::min(grown_for_lent_, beyond);
+  effort_.judge(table_.total() - grown_for_lent_, peak_used_);
+}
+
+// Of places that must be waited for: one whose last use is the longest past, and so most likely
+// over.
+std::optional<Placement::Found> PageHeap::find_oldest(const Placement& placement, Bytes size) {
+  std::uint64_t oldest = ~std::uint64_t{0};
+  (void)placement.find(size, [&](Range range) WEIR_NO_THREAD_ANALYSIS {
+    oldest = std::min(oldest, freed_at(range));
+    return true;
+  });
+  return placement.find(
+      size, [&](Range range) WEIR_NO_THREAD_ANALYSIS { return freed_at(range) > oldest; });
+}
+
+// The latest time, in requests, at which bytes of these pages were freed.
+std::uint64_t PageHeap::freed_at(Range range) const {
+  std::uint64_t latest = 0;
+  table_.walk(range, [&](const Page& page, Bytes, Bytes) WEIR_REQUIRES(mutex_) {
+    latest = std::max(latest, use_of(page).freed_at);
+  });
+  return latest;
+}
+
+bool PageHeap::avoid(const Owner& owner, Range range) {
+  if (is_quiet(owner, range)) return false;
+  bool young = reuse_ == ReusePolicy::grow;
+  table_.walk(range, [&](const Page& page, Bytes, Bytes) WEIR_REQUIRES(mutex_) {
+    young = young || requests_ - use_of(page).freed_at <= kYoung;
+  });
+  if (!young) return false;
+  const FenceSet fences = fences_on(owner, range);
+  if (timelines_.satisfied(fences, owner.timeline)) return false;
+  if (reuse_ == ReusePolicy::balanced) {
+    in_flight_ = in_flight_ || is_in_flight(owner, range);
+    return true;
+  }
+  const Result<bool> complete = timelines_.complete(fences);
+  return !complete || !*complete;
+}
+
+// Do other streams use it that it was lent to, and not just streams that had it before?
+bool PageHeap::is_in_flight(const Owner& owner, Range range) const {
+  bool own = true;
+  FenceSet fences;
+  table_.walk(range, [&](const Page& page, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_) {
+    own = own && is_owners(owner, page);
+    use_of(page).fenced.collect(offset.count, (offset + size).count, fences);
+  });
+  return own && !timelines_.satisfied(fences, owner.timeline);
+}
+
+}  // namespace weir
