@@ -46,7 +46,9 @@ int parse(int argc, char** argv, Options& options) {
                  "hang: --bad-rank stops taking part; mismatch: it asks for another size")
       ->check(CLI::IsMember({"once", "eager", "replay", "hang", "mismatch"}))
       ->capture_default_str();
-  app.add_option("--steps", options.steps, "0: until something fails")->capture_default_str();
+  app.add_option("--steps", options.steps, "0: until something fails")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--sound-steps", options.sound_steps, "Before a rank misbehaves")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
