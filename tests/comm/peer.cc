@@ -41,10 +41,12 @@ int probe() {
 
 int parse(int argc, char** argv, Options& options) {
   CLI::App app("One rank of a launch: docs/testing.md.");
-  app.add_option("work", options.work,
-                 "once: some steps, eager and captured; eager, replay: as many as --steps says; "
-                 "hang: --bad-rank stops taking part; mismatch: it asks for another size")
-      ->check(CLI::IsMember({"once", "eager", "replay", "hang", "mismatch"}))
+  app.add_option(
+         "work", options.work,
+         "once: some steps, eager and captured; eager, replay: as many as --steps says; "
+         "hang: --bad-rank stops taking part; absent: it never prepares; mismatch: it asks for "
+         "another size")
+      ->check(CLI::IsMember({"once", "eager", "replay", "hang", "absent", "mismatch"}))
       ->capture_default_str();
   app.add_option("--steps", options.steps, "0: until something fails")
       ->check(CLI::NonNegativeNumber)

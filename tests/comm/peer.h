@@ -12,7 +12,7 @@ namespace weir::peer {
 constexpr int kWrongOptions = 2;  // exit code
 
 struct Options {
-  std::string work = "once";  // or eager, replay, hang, mismatch
+  std::string work = "once";  // or eager, replay, hang, absent, mismatch
   std::uint64_t steps = 100;  // 0: until something fails
   std::uint64_t sound_steps = 16;
   int bad_rank = 1;

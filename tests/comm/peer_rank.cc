@@ -48,6 +48,7 @@ class Peer {
  private:
   Status open();
   Status connect();
+  void hang() const;
   Status work();
   Status mismatch();
   Status capture(Bytes reduced);
@@ -118,9 +119,18 @@ Status Peer::connect() {
   finish_meeting(launch_);
   if (!made) return std::move(made).error();
   comm_ = *std::move(made);
-  Status ready = comm_->prepare();
   last_good_ = Clock::now();
+  if (options_.work == "absent" && is_bad()) hang();
+  say({{"event", "prepares"}});
+  Status ready = comm_->prepare();
+  if (ready) last_good_ = Clock::now();
   return ready;
+}
+
+// Takes no part any more, and does not end.
+void Peer::hang() const {
+  say({{"event", "hangs"}});
+  std::this_thread::sleep_for(std::chrono::duration<double>(options_.limit));
 }
 
 Status Peer::work() {
@@ -133,8 +143,7 @@ Status Peer::work() {
   if (went) went = repeat(steps, replays || options_.work == "once");
   if (!went || options_.work != "hang") return went;
   if (!is_bad()) return repeat(0, replays);
-  say({{"event", "hangs"}});
-  std::this_thread::sleep_for(std::chrono::duration<double>(options_.limit));
+  hang();
   return {};
 }
 
@@ -308,7 +317,8 @@ int Peer::run() {
     return kWrongOptions;
   }
   launch_ = *std::move(launch);
-  const bool misbehaves = options_.work == "hang" || options_.work == "mismatch";
+  const bool misbehaves =
+      options_.work == "hang" || options_.work == "absent" || options_.work == "mismatch";
   if ((misbehaves || options_.then == "shrink") && options_.bad_rank >= launch_.ranks) {
     std::fprintf(stderr, "comm_peer: --bad-rank %d: this is %s\n", options_.bad_rank,
                  launch_.describe().c_str());

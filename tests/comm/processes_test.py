@@ -78,7 +78,7 @@ class Options(unittest.TestCase):
             self.assertIn(name, self.refused("eager", name, value), (name, value))
 
     def test_a_rank_that_is_not_there_can_not_misbehave(self):
-        for work in (["hang"], ["mismatch"], ["eager", "--then", "shrink"]):
+        for work in (["hang"], ["absent"], ["mismatch"], ["eager", "--then", "shrink"]):
             said = self.refused(*work, "--bad-rank", "2", WEIR_RANK="0", WEIR_WORLD_SIZE="2",
                                 WEIR_LOCAL_RANK="0", WEIR_MEET="127.0.0.1:1")
             self.assertIn("--bad-rank 2: this is rank 0 of 2", said)
@@ -186,6 +186,16 @@ class Processes(unittest.TestCase):
                 report = self.expect_recovered(run, each)
                 self.assertIn("has not ended in", report["error"])
             self.assertTrue(peers[1].is_running(), "it was to hang")
+
+    def test_a_peer_that_does_not_prepare_is_an_error_within_the_patience(self):
+        with processes.Run(self, self.folder) as run:
+            peers = self.start_all(run, "absent", "--bad-rank", "1", "--expect-error")
+            others = [peer for peer in peers if peer is not peers[1]]
+            run.wait_for_event("hangs", [peers[1]], START)
+            run.wait_for_event("prepares", others, START)
+            run.wait_for_end(others, PATIENCE + MARGIN + PATIENCE)
+            for each in others:
+                self.expect_recovered(run, each, most=PATIENCE + MARGIN)
 
     def test_without_a_killed_peer_the_others_shrink(self):
         victim = self.ranks - 1
