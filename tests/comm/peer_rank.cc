@@ -112,6 +112,7 @@ Status Peer::open() {
 }
 
 Status Peer::connect() {
+  last_good_ = Clock::now();
   const Result<UniqueId> id = meet(*nccl_, launch_, environment_, nanoseconds(options_.patience));
   if (!id) return id.error();
   Result<Communicator> made =

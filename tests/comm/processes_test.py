@@ -26,7 +26,8 @@ SKIPPED = 77
 START = 90  # seconds until ranks work: contexts, kernels, connections
 TIMEOUT = 5  # of an operation, seconds
 MARGIN = 5  # what noticing and ending may take on top
-PATIENCE = 15
+PATIENCE = 20  # with other ranks, seconds
+SHORT_PATIENCE = 10  # where it is what is tested
 END = 60  # from an error to the end of a process that goes on
 LAUNCH = 120  # a whole run by a launcher
 CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\] .*?via (\w+)/(\w+)")
@@ -124,13 +125,13 @@ class Processes(unittest.TestCase):
             self.library, WEIR_RANK=str(rank), WEIR_WORLD_SIZE=str(self.ranks),
             WEIR_LOCAL_RANK=str(rank), WEIR_MEET=meet, **more)
 
-    def start_rank(self, run, rank, options, meet=None, **more):
-        limits = ["--timeout", str(TIMEOUT), "--patience", str(PATIENCE)]
+    def start_rank(self, run, rank, options, meet=None, patience=PATIENCE, **more):
+        limits = ["--timeout", str(TIMEOUT), "--patience", str(patience)]
         return run.start(f"rank {rank}", [PEER, *limits, *options],
                          self.variables(rank, meet or f"file:{self.folder}/meet", **more))
 
-    def start_all(self, run, *options):
-        return [self.start_rank(run, rank, options) for rank in range(self.ranks)]
+    def start_all(self, run, *options, **more):
+        return [self.start_rank(run, rank, options, **more) for rank in range(self.ranks)]
 
     def expect_exact(self, run, peers):
         for peer in peers:
@@ -189,13 +190,14 @@ class Processes(unittest.TestCase):
 
     def test_a_peer_that_does_not_prepare_is_an_error_within_the_patience(self):
         with processes.Run(self, self.folder) as run:
-            peers = self.start_all(run, "absent", "--bad-rank", "1", "--expect-error")
+            peers = self.start_all(run, "absent", "--bad-rank", "1", "--expect-error",
+                                   patience=SHORT_PATIENCE)
             others = [peer for peer in peers if peer is not peers[1]]
             run.wait_for_event("hangs", [peers[1]], START)
             run.wait_for_event("prepares", others, START)
-            run.wait_for_end(others, PATIENCE + MARGIN + PATIENCE)
+            run.wait_for_end(others, SHORT_PATIENCE + MARGIN + PATIENCE)
             for each in others:
-                self.expect_recovered(run, each, most=PATIENCE + MARGIN)
+                self.expect_recovered(run, each, most=SHORT_PATIENCE + MARGIN)
 
     def test_without_a_killed_peer_the_others_shrink(self):
         victim = self.ranks - 1
@@ -214,7 +216,7 @@ class Processes(unittest.TestCase):
                 if peer is not peers[1]:
                     self.assertTrue(report["error"] or report["wrong"], "silent")
                     self.assertLessEqual(report["error_after"], TIMEOUT + MARGIN)
-                self.assertEqual(peer.process.returncode, 0)
+                    self.assertEqual(peer.process.returncode, 0)
 
     def test_sizes_that_differ_in_a_capture_are_told_at_its_end(self):
         with processes.Run(self, self.folder) as run:
@@ -289,14 +291,14 @@ class Processes(unittest.TestCase):
             other.bind(("127.0.0.1", 0))
             other.listen(64)  # and never says a word
             place = f"127.0.0.1:{other.getsockname()[1]}"
-            peers = [self.start_rank(run, rank, ["once", "--expect-error"], place)
-                     for rank in range(self.ranks)]
-            run.wait_for_end(peers, PATIENCE + MARGIN + START / 3)
+            peers = self.start_all(run, "once", "--expect-error", meet=place,
+                                   patience=SHORT_PATIENCE)
+            run.wait_for_end(peers, SHORT_PATIENCE + MARGIN + START / 3)
             for peer in peers:
                 report = run.report_of(peer)
                 self.note(f"{peer.name}: after {report['error_after']:.1f} s: {report['error']}")
                 self.assertIn("communicator 'world'", report["error"])
-                self.assertLessEqual(report["error_after"], PATIENCE + MARGIN)
+                self.assertLessEqual(report["error_after"], SHORT_PATIENCE + MARGIN)
                 self.assertEqual(peer.process.returncode, 0)
 
     def launched(self, command, launcher, **variables):
