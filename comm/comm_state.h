@@ -92,6 +92,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void fence_registered(std::span<const Operation> group, Fence done) const;
   void keep_registered(std::span<const Operation> group, const Lane& lane) const;
   Status connect(Lane& lane);
+  Result<CommHandle> split_control();
+  Status greet(CommHandle control);
   void watch();
   void stop_watch();
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "comm/bounded.h"
 #include "comm/comm_state.h"
 
 namespace weir {
@@ -36,24 +37,43 @@ Status CommState::prepare() {
   if (!lane) return std::move(lane).error();
   eager_ = (*lane)->stream;
   has_lane_.store(true, std::memory_order_release);
-  if (Status connected = connect(**lane); !connected) {
-    fail(connected.error());
-    return error(connected.error().code(), connected.error().message());
+  // What connects waits for the other ranks inside NCCL. Of three steps the second may be tried
+  // again: a communicator that can't be split works still.
+  const auto refused = std::make_shared<std::optional<Error>>();
+  const std::optional<Status> connected =
+      bounded(options.patience, [state = shared_from_this(), lane = *lane, refused]() -> Status {
+        if (Status pairs = state->connect(*lane); !pairs) return pairs;
+        const Result<CommHandle> control = state->split_control();
+        if (control) return state->greet(*control);
+        *refused = control.error();
+        return {};
+      });
+  if (connected && *connected) {
+    prepared = !*refused;
+    return *refused ? Status(**refused) : Status();
   }
-  CommConfig config{.name = options.name + " control", .most_blocks = 1};
+  const Error why = connected ? connected->error()
+                              : Error(ErrorCode::device,
+                                      "prepare: not all ranks came in time: all of them call it");
+  fail(why);
+  return error(why.code(), why.message());
+}
+
+// The communicator that ranks agree with.
+Result<CommHandle> CommState::split_control() {
+  const CommConfig config{.name = options.name + " control", .most_blocks = 1};
   Result<CommHandle> control = place.nccl.split(handle, 0, rank, config);
-  if (!control) return std::move(control).error();
-  {
-    const std::lock_guard lock(state_mutex_);
-    control_ = *control;
-  }
+  if (!control) return control;
+  const std::lock_guard lock(state_mutex_);
+  control_ = *control;
+  return control;
+}
+
+// Its first operation, which connects it.
+Status CommState::greet(CommHandle control) {
   const std::byte hello{1};
-  if (auto said = place.nccl.exchange(control_, {&hello, 1}, options.patience); !said) {
-    fail(said.error());
-    return error(said.error().code(), said.error().message());
-  }
-  prepared = true;
-  return {};
+  const auto said = place.nccl.exchange(control, {&hello, 1}, options.patience);
+  return said ? Status() : Status(said.error());
 }
 
 // One operation of each kind, eagerly.

@@ -83,6 +83,11 @@ void add_counts(CLI::App& bench, BenchOptions& options) {
   bench.add_option("-c,--check", options.checks, "Times that results are checked")
       ->capture_default_str();
   bench
+      .add_option("-R,--local_register", options.registered,
+                  "1: buffers are of a pool that NCCL is told of (weir::RegisteredPool); 0: of the "
+                  "heap")
+      ->capture_default_str();
+  bench
       .add_option("-G,--cudagraph", options.graph_launches,
                   "Capture all of them into one graph, and launch it so many times; 0: eager")
       ->capture_default_str();

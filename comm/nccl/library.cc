@@ -27,11 +27,10 @@ struct Setting {
   const char* why;
 };
 // What NCCL reads once, when it is first used. The user's own are kept.
-constexpr std::array<Setting, 3> kSettings{{
+constexpr std::array<Setting, 2> kSettings{{
     {"NCCL_RUNTIME_CONNECT", "0", "rings and trees are connected with the communicator"},
     {"NCCL_GRAPH_REGISTER", "0",
      "it registers whole physical handles of captured buffers, which are shared by several here"},
-    {"NCCL_LAUNCH_ORDER_IMPLICIT", "1", "communicators of a process keep the host's order"},
 }};
 
 void make_settings() {

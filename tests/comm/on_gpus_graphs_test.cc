@@ -25,22 +25,23 @@ Result<Work> largest(Communicator& comm, void* block, Stream stream) {
 }
 
 // A buffer that is written, all-reduced, checked and given back.
-void use_once(GpuRank& rank, Communicator& comm, Stream stream, std::uint64_t pattern) {
+void use_once(GpuRank& rank, Communicator& comm, Stream stream, std::uint64_t pattern,
+              bool checks = true) {
   void* const block = rank.allocate(kSize, stream);
   rank.write(stream, block, kSize, pattern);
   const Result<Work> work = largest(comm, block, stream);
   expect_fine(work);
   if (work) expect_fine(work->wait(stream));
-  rank.check(stream, block, kSize, pattern);
+  if (checks) rank.check(stream, block, kSize, pattern);
   rank.free(block);
 }
 
 std::optional<Graph> capture_once(GpuRank& rank, GraphPool& pool, Stream stream,
-                                  std::uint64_t pattern, CaptureMode mode = CaptureMode::global) {
-  Result<CaptureScope> capture = CaptureScope::begin(pool, stream, mode);
+                                  std::uint64_t pattern, bool checks = true) {
+  Result<CaptureScope> capture = CaptureScope::begin(pool, stream);
   expect_fine(capture);
   if (!capture) return std::nullopt;
-  use_once(rank, *rank.comm, stream, pattern);
+  use_once(rank, *rank.comm, stream, pattern, checks);
   Result<Graph> graph = rank.comm->end_capture(*capture);
   expect_fine(graph);
   return graph ? std::optional(*std::move(graph)) : std::nullopt;
@@ -200,7 +201,8 @@ TEST_P(Graphs, EndWithTheirCommunicatorWhereARankDoesNotLaunch) {
   create_prepared({.timeout = kTimeout, .watch_every = 50_ms});
   on_all([](GpuRank& rank) {
     GraphPool pool(*rank.heap);
-    std::optional<Graph> graph = capture_once(rank, pool, rank.compute, 9);
+    // What an operation that is ended leaves in its buffer is not defined: nobody looks.
+    std::optional<Graph> graph = capture_once(rank, pool, rank.compute, 9, false);
     ASSERT_TRUE(graph);
     expect_fine(rank.comm->launch(*graph, rank.compute));
     rank.finish();

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "comm/block.h"
+#include "comm/bench_memory.h"
 
 namespace weir {
 namespace {
@@ -36,8 +36,8 @@ struct Point {
 // One rank's measurements, in its thread.
 class BenchOfRank {
  public:
-  BenchOfRank(BenchRank& rank, const BenchOptions& options, Block& send, Block& receive)
-      : rank_(rank), options_(options), send_(send), receive_(receive), collectives_(rank.comm) {}
+  BenchOfRank(BenchRank& rank, const BenchOptions& options, const BenchMemory& memory)
+      : rank_(rank), options_(options), memory_(memory), collectives_(rank.comm) {}
 
   Status warm_up(const BenchCase& of) {
     BenchOptions doubling = options_;
@@ -106,8 +106,7 @@ class BenchOfRank {
   std::vector<Operation> once(const Point& point, std::uint64_t number) const {
     const Bytes shift = shift_of(point.shape, options_.most, number);
     return operations_of(point.of, point.shape, point.in_place, rank_.rank, rank_.ranks,
-                         static_cast<std::byte*>(send_.get()) + shift.count,
-                         static_cast<std::byte*>(receive_.get()) + shift.count);
+                         memory_.send() + shift.count, memory_.receive() + shift.count);
   }
 
   Status queue(const Point& point, const std::vector<Operation>& operations) {
@@ -259,8 +258,7 @@ class BenchOfRank {
 
   BenchRank& rank_;
   const BenchOptions& options_;
-  Block& send_;
-  Block& receive_;
+  const BenchMemory& memory_;
   Collectives collectives_;
   Work last_;
 };
@@ -287,11 +285,9 @@ std::vector<BenchCase> cases_of(BenchOperation operation, const BenchOptions& op
 Status run_rank(BenchRank& rank, BenchReport& report) {
   const BenchOptions& options = report.options;
   const Bytes most = std::max(options.most, 1_B);
-  Result<Block> send = Block::allocate(rank.heap, most, rank.compute);
-  if (!send) return std::move(send).error();
-  Result<Block> receive = Block::allocate(rank.heap, most, rank.compute);
-  if (!receive) return std::move(receive).error();
-  BenchOfRank bench(rank, options, *send, *receive);
+  Result<BenchMemory> memory = BenchMemory::allocate(rank, most, options.registered);
+  if (!memory) return std::move(memory).error();
+  BenchOfRank bench(rank, options, *memory);
   for (const BenchOperation operation : options.operations) {
     for (const BenchCase& each : cases_of(operation, options, rank.ranks)) {
       if (Status warm = bench.warm_up(each); !warm) return warm;
@@ -302,8 +298,7 @@ Status run_rank(BenchRank& rank, BenchReport& report) {
       }
     }
   }
-  if (Status freed = send->free(); !freed) return freed;
-  return receive->free();
+  return memory->free();
 }
 
 }  // namespace

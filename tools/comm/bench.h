@@ -27,8 +27,9 @@ struct BenchOptions {
   int iterations = 20;
   int warm_ups = 1;
   int checks = 1;
-  int aggregated = 1;      // operations in one group
-  int graph_launches = 0;  // 0: eager
+  int aggregated = 1;       // operations in one group
+  int graph_launches = 0;   // 0: eager
+  bool registered = false;  // buffers of a RegisteredPool
   Average average = Average::mean;
   BenchPath path = BenchPath::weir;
 };

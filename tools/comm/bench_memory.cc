@@ -1,0 +1,52 @@
+#include "comm/bench_memory.h"
+
+#include <utility>
+
+namespace weir {
+
+Result<BenchMemory> BenchMemory::allocate(BenchRank& rank, Bytes most, bool registered) {
+  BenchMemory memory(rank);
+  Status taken = registered ? memory.take_registered(most) : memory.take_blocks(most);
+  if (!taken) return std::move(taken).error();
+  return memory;
+}
+
+Status BenchMemory::take_blocks(Bytes most) {
+  for (void*& place : places_) {
+    const Result<void*> block = rank_->heap.allocate(most, rank_->compute);
+    if (!block) return block.error();
+    place = *block;
+  }
+  return {};
+}
+
+// Each a segment of its own.
+Status BenchMemory::take_registered(Bytes most) {
+  Result<RegisteredPool> pool = RegisteredPool::create(rank_->comm, {.segment = most});
+  if (!pool) return std::move(pool).error();
+  pool_.emplace(*std::move(pool));
+  for (void*& place : places_) {
+    const Result<void*> block = pool_->allocate(most, rank_->compute);
+    if (!block) return block.error();
+    place = *block;
+    if (rank_->raw.value == 0) continue;
+    const auto record = rank_->nccl.register_range(rank_->raw, Address::of(place), most);
+    if (!record) return record.error();
+    raw_.push_back(*record);
+  }
+  return {};
+}
+
+Status BenchMemory::free() {
+  for (const RegistrationHandle record : std::exchange(raw_, {})) {
+    if (Status gone = rank_->nccl.deregister(rank_->raw, record); !gone) return gone;
+  }
+  for (void*& place : places_) {
+    void* const block = std::exchange(place, nullptr);
+    Status freed = pool_ ? pool_->deallocate(block) : rank_->heap.deallocate(block);
+    if (!freed) return freed;
+  }
+  return pool_ ? pool_->close() : Status();
+}
+
+}  // namespace weir
