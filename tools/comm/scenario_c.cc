@@ -375,6 +375,7 @@ Result<ScenarioReport> run_scenario_c(const OpenRanks& open, const OverlapOption
   }
   OverlapOptions slow = options;
   slow.compute = {options.compute.count / 8};
+  slow.runs = 1;
   if (Status ran =
           run_table(open, slow,
                     fmt::format("The same where a layer takes {}, less than its all-reduce",
