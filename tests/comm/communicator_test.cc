@@ -88,6 +88,24 @@ TEST_F(Communicators, WhoseControlCannotBeMadeStayUnprepared) {
   });
 }
 
+TEST_F(Communicators, PreparedByOneRankAloneAreAnErrorInTime) {
+  const UniqueId id = *ranks_[0]->nccl->unique_id();
+  on_all([&](Rank& rank) {
+    // Half a second for the one that is alone.
+    const Nanoseconds patience{rank.number == 0 ? 500'000'000 : 10'000'000'000};
+    Result<Communicator> made = Communicator::create(rank.place(), id, 2, rank.number,
+                                                     {.patience = patience, .watch_every = {}});
+    expect_ok(made);
+    rank.comm = *std::move(made);
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  expect_error(ranks_[0]->comm->prepare(), ErrorCode::device, "not all ranks came");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_FALSE(ranks_[0]->comm->status().ok());
+  // It comes late, so that what waited for it ends.
+  (void)ranks_[1]->comm->prepare();
+}
+
 class FourRanks : public Communicators {
  protected:
   FourRanks() : Communicators(4) {}

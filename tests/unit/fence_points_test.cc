@@ -90,6 +90,42 @@ TEST_F(FencePoints, BlocksOfGraphPoolsAreFencedToo) {
   free(plain_again);
 }
 
+TEST_F(FencePoints, AroundPointersAreOfTheBlocksThatTheyPointInto) {
+  int host = 0;
+  auto* const block = static_cast<std::byte*>(written(64_MiB, a_));
+  void* const other = written(4_MiB, c_);
+  wait(b_, take({}, a_));
+  read(b_, block, 5_ms);
+  const std::uint64_t records = device_.calls(DeviceCall::record);
+  const void* const inside[] = {block + 5, &host, block + (64 << 20) - 1, nullptr};
+  const Result<Fence> fence = heap_->take_fence_around(inside, b_);
+  ASSERT_TRUE(fence.ok()) << fence.error().message();
+  EXPECT_EQ(device_.calls(DeviceCall::record), records + 1);
+  free(block);
+  free(written(64_MiB, a_));  // a race, were the fence left out
+  // What was not pointed into is nobody's but its stream's.
+  const std::uint64_t waits = device_.calls(DeviceCall::wait);
+  free(other);
+  free(written(4_MiB, c_));
+  EXPECT_EQ(device_.calls(DeviceCall::wait), waits);
+}
+
+TEST_F(FencePoints, AroundPointersAreOfPoolsToo) {
+  GraphPool pool(*heap_);
+  PoolRoute route = warm_up(pool, a_);
+  auto* const pooled = static_cast<std::byte*>(written(4_MiB, a_));
+  wait(b_, take({}, a_));
+  read(b_, pooled, 5_ms);
+  const void* const inside[] = {pooled + 1, pooled + 2};
+  const Result<Fence> fence = heap_->take_fence_around(inside, b_);
+  ASSERT_TRUE(fence.ok()) << fence.error().message();
+  free(pooled);
+  free(written(4_MiB, a_));
+  CaptureScope capture = begin(pool, a_);
+  expect_error(heap_->take_fence_around({}, a_), ErrorCode::capture, "being captured");
+  (void)end(capture);
+}
+
 TEST_F(FencePoints, WhatIsNoBlockIsNamedAndNothingIsFenced) {
   int host = 0;
   void* const block = written(4_MiB, a_);
