@@ -3,7 +3,7 @@
 #include <dirent.h>
 
 #include <atomic>
-#include <random>
+#include <barrier>
 
 #include "tests/comm/gpu_ranks.h"
 #include "weir/comm/registered_pool.h"
@@ -176,9 +176,12 @@ TEST_P(Graphs, WithAForkThatIsNotJoinedAreRefusedAndSoIsNothingElse) {
   });
 }
 
+// A communicator's end frees host memory, which waits for all GPUs of the process: no rank may wait
+// for another meanwhile, so they meet before they go on.
 TEST_P(Graphs, LiveOnWhileTheirCommunicatorIsSplit) {
   create_prepared();
-  on_all([](GpuRank& rank) {
+  std::barrier all(static_cast<std::ptrdiff_t>(ranks_.size()));
+  on_all([&](GpuRank& rank) {
     GraphPool pool(*rank.heap);
     std::optional<Graph> graph = capture_once(rank, pool, rank.compute, 7);
     ASSERT_TRUE(graph);
@@ -191,6 +194,7 @@ TEST_P(Graphs, LiveOnWhileTheirCommunicatorIsSplit) {
       expect_fine(rank.comm->launch(*graph, rank.compute));
       rank.finish();
       expect_fine(other->close());
+      all.arrive_and_wait();
     }
   });
 }

@@ -44,12 +44,14 @@ def payloads(recording):
         at = recording.find(b"WBLK", at + 24 + size)
 
 
-def write_in_child(tensor, done):
+def write_in_child(box, done):
+    tensor = box.pop()  # or the process's arguments would hold it to the end
     assert weir.enabled() == "full"  # it came with the tensor
     tensor.add_(1)
     torch.cuda.synchronize()
     done.put(float(tensor.sum()))
     del tensor
+    gc.collect()
 
 
 class OnAGpu(unittest.TestCase):
@@ -62,7 +64,8 @@ class OnAGpu(unittest.TestCase):
     def tearDown(self):
         gc.collect()
         torch.cuda.synchronize()
-        self.assertEqual(torch.cuda.memory_allocated(), self.live)
+        # Less is what a library kept from an earlier test, and dropped.
+        self.assertLessEqual(torch.cuda.memory_allocated(), self.live)
 
 
 class Streams(OnAGpu):
@@ -253,13 +256,14 @@ class Processes(OnAGpu):
     def test_a_tensor_is_shared_with_a_spawned_process(self):
         spawn = torch.multiprocessing.get_context("spawn")
         tensor, done = torch.ones(3 * MIB, device="cuda"), spawn.Queue()
-        child = spawn.Process(target=write_in_child, args=(tensor, done))
+        child = spawn.Process(target=write_in_child, args=([tensor], done))
         child.start()
         self.assertEqual(done.get(timeout=100), 2.0 * 3 * MIB)
         child.join(60)
         self.assertEqual(child.exitcode, 0)
         self.assertTrue(bool((tensor == 2).all()))
         del tensor
+        torch.cuda.ipc_collect()
 
     def test_a_forked_child_that_leaves_cuda_alone_ends_well(self):
         tensor = torch.ones(MIB, device="cuda")

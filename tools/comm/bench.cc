@@ -39,21 +39,16 @@ class BenchOfRank {
   BenchOfRank(BenchRank& rank, const BenchOptions& options, const BenchMemory& memory)
       : rank_(rank), options_(options), memory_(memory), collectives_(rank.comm) {}
 
+  // Again and again, until the GPU has left its idle clocks.
   Status warm_up(const BenchCase& of) {
-    BenchOptions doubling = options_;
-    doubling.factor = 2;
-    doubling.least = std::max(doubling.least, 1_B);
-    for (const Bytes size : sizes_of(doubling)) {
-      for (const bool raw : {false, true}) {
-        if (raw ? options_.path == BenchPath::weir : options_.path == BenchPath::raw) continue;
-        const Point point{of, shape_of(of.operation, size, of.type, rank_.ranks), false, raw};
-        for (int i = 0; i < options_.warm_ups; ++i) {
-          if (Status queued = queue(point, once(point, 0)); !queued) return queued;
-        }
-        if (Status done = complete(point); !done) return done;
-      }
+    const Nanoseconds begin = rank_.kernels.now();
+    while (true) {
+      if (Status warm = warm_up_once(of); !warm) return warm;
+      const auto all = rank_.gather(seconds(rank_.kernels.now() - begin));
+      if (!all) return all.error();
+      if (options_.warm_ups == 0 || all->front() >= seconds(rank_.kernels.warm_up_time()))
+        return {};
     }
-    return {};
   }
 
   Result<BenchRow> row(const BenchCase& of, Bytes size) {
@@ -70,6 +65,23 @@ class BenchOfRank {
   }
 
  private:
+  Status warm_up_once(const BenchCase& of) {
+    BenchOptions doubling = options_;
+    doubling.factor = 2;
+    doubling.least = std::max(doubling.least, 1_B);
+    for (const Bytes size : sizes_of(doubling)) {
+      for (const bool raw : {false, true}) {
+        if (raw ? options_.path == BenchPath::weir : options_.path == BenchPath::raw) continue;
+        const Point point{of, shape_of(of.operation, size, of.type, rank_.ranks), false, raw};
+        for (int i = 0; i < options_.warm_ups; ++i) {
+          if (Status queued = queue(point, once(point, 0)); !queued) return queued;
+        }
+        if (Status done = complete(point); !done) return done;
+      }
+    }
+    return {};
+  }
+
   Result<Place> place(Point point) {
     Place measured;
     point.raw = options_.path == BenchPath::raw;

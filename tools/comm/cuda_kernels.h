@@ -38,6 +38,7 @@ class CudaKernels final : public Kernels {
   Result<std::optional<std::uint64_t>> digest(Stream stream, Range range) override;
   std::optional<std::uint64_t> wrong_reads(const Graph&, std::uint64_t) override { return {}; }
   Status finish(Stream stream) override;
+  Nanoseconds warm_up_time() const override { return 100_ms; }
   Nanoseconds now() const override;
 
  private:

@@ -54,6 +54,8 @@ class Kernels {
   virtual std::optional<std::uint64_t> wrong_reads(const Graph& graph, std::uint64_t orders) = 0;
   // The host waits for the stream. Errors: device (it took longer than an operation may).
   virtual Status finish(Stream stream) = 0;
+  // How long operations have to run before they are as fast as they get.
+  virtual Nanoseconds warm_up_time() const { return {}; }
   // The host's clock.
   virtual Nanoseconds now() const = 0;
 };
