@@ -93,7 +93,8 @@ class Communicator {
   // Ends what goes on, here; other ranks find out by their own watch.
   void abort(const std::string& why);
   // Waits for its operations, and gives back what NCCL and Weir hold for it. Bounded by `patience`;
-  // no other call may go on.
+  // no other call may go on. Ranks that are threads of one process: let them meet after it, since
+  // NCCL then waits for all GPUs of the process, and so for whoever waits for this rank.
   // Errors: invalid_argument (graphs that captured its operations are alive: it stays as it is);
   // device (it did not end: NCCL's part is left as it is, the rest is gone).
   Status close();
