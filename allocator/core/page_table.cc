@@ -114,8 +114,7 @@ void PageTable::add_mapping(PageId id, HeapId heap, Address at, RowId row) {
   page.mappings.push_back({at, id, heap, row});
   granules_.set({at, page.size}, page);
   ++mappings_;
-  if (!may_use(page, heap)) return;
-  visit_free(page, [&](Bytes offset, Bytes size) { listener_.usable(heap, {at + offset, size}); });
+  show_free(page, page.mappings.back(), true);
 }
 
 const Mapping& PageTable::mapping(Address at) const {
@@ -128,11 +127,32 @@ const Mapping& PageTable::mapping(Address at) const {
 
 void PageTable::remove_mapping(Address at) {
   Page& page = *granules_.at(at).page;
-  assert(!page.lease);
-  listener_.unusable(mapping(at).heap, {at, page.size});
+  assert(!page.lease || is_retired(at));
+  if (!is_retired(at)) listener_.unusable(mapping(at).heap, {at, page.size});
   std::erase_if(page.mappings, [&](const Mapping& mine) { return mine.at == at; });
   granules_.clear({at, page.size});
   --mappings_;
+}
+
+Mapping& PageTable::mapping_at(Address at) { return const_cast<Mapping&>(mapping(at)); }
+
+void PageTable::retire(Address at) {
+  Mapping& mapping = mapping_at(at);
+  assert(!mapping.retired && mapping.used == 0_B);
+  show_free(pages_.at(mapping.page.value), mapping, false);
+  mapping.retired = true;
+}
+
+void PageTable::restore(Address at) {
+  Mapping& mapping = mapping_at(at);
+  mapping.retired = false;
+  mapping.used_at = uses_;
+  show_free(pages_.at(mapping.page.value), mapping, true);
+}
+
+bool PageTable::is_retired(Address at) const {
+  const GranuleMap::Entry* const entry = granules_.find(at);
+  return entry != nullptr && entry->offset == 0_B && mapping(at).retired;
 }
 
 void PageTable::use(PageId id, Bytes offset, Bytes size, HeapId heap) {
@@ -143,10 +163,19 @@ void PageTable::free(PageId id, Bytes offset, Bytes size) {
   free_part(pages_.at(id.value), offset, size, Address{});
 }
 
+// What is free of the page, at one of its mappings.
+void PageTable::show_free(const Page& page, const Mapping& mapping, bool usable) {
+  if (!may_use(page, mapping.heap)) return;
+  visit_free(page, [&](Bytes offset, Bytes size) {
+    const Range free{mapping.at + offset, size};
+    usable ? listener_.usable(mapping.heap, free) : listener_.unusable(mapping.heap, free);
+  });
+}
+
 // The whole page, for heaps other than `except`.
 void PageTable::show(const Page& page, HeapId except, bool usable) {
   for (const Mapping& mapping : page.mappings) {
-    if (mapping.heap == except) continue;
+    if (mapping.heap == except || mapping.retired) continue;
     if (usable) {
       listener_.usable(mapping.heap, {mapping.at, page.size});
     } else {
@@ -162,8 +191,13 @@ void PageTable::use_part(Page& page, Bytes offset, Bytes size, HeapId heap, Addr
     leased_ += page.size;
     show(page, heap, false);
   }
-  for (const Mapping& mapping : page.mappings) {
-    if (mapping.at == told || mapping.heap != heap) continue;
+  for (Mapping& mapping : page.mappings) {
+    if (mapping.at == told) {
+      mapping.used += size;
+      mapping.used_at = uses_;
+      continue;
+    }
+    if (mapping.heap != heap || mapping.retired) continue;
     listener_.unusable(heap, {mapping.at + offset, size});
   }
   page.used += size;
@@ -179,8 +213,13 @@ void PageTable::free_part(Page& page, Bytes offset, Bytes size, Address told) {
   used_ -= size;
   flip(page.edges, offset, offset + size);
   outdate(page);
-  for (const Mapping& mapping : page.mappings) {
-    if (mapping.at == told || mapping.heap != heap) continue;
+  for (Mapping& mapping : page.mappings) {
+    if (mapping.at == told) {
+      mapping.used -= size;
+      mapping.used_at = uses_;
+      continue;
+    }
+    if (mapping.heap != heap || mapping.retired) continue;
     listener_.usable(heap, {mapping.at + offset, size});
   }
   if (page.used > 0_B) return;
