@@ -26,13 +26,13 @@ constexpr int kUnmapsAtATime = 2;
 }  // namespace
 
 void PageHeap::shed_aliases(const Owner& owner) {
-  if (requests_ < shed_next_) return;
+  if (requests_ < shed_next_ || keeps_used_) return;  // nothing while a capture goes on
   if (!retired_.at.empty()) {
     unmap_retired();
     return;
   }
   const std::size_t most = std::max(kMappingsLeast, kMappingsAPage * table_.pages().size());
-  if (table_.mappings() <= most || keeps_used_) return;
+  if (table_.mappings() <= most) return;
   retire_aliases(owner, table_.mappings() - most + most / kShareRetired);
   shed_next_ = requests_ + kRequestsRetired;
 }

@@ -46,6 +46,15 @@ void flip(std::vector<Bytes>& edges, Bytes begin, Bytes end) {
   }
 }
 
+// The one that begins at `at`.
+template <class Mappings>
+auto& find_mapping(Mappings& mappings, Address at) {
+  const auto found = std::find_if(mappings.begin(), mappings.end(),
+                                  [&](const Mapping& mapping) { return mapping.at == at; });
+  assert(found != mappings.end());
+  return *found;
+}
+
 }  // namespace
 
 const PageTable::Ends& PageTable::ends(HeapId heap) const {
@@ -118,11 +127,7 @@ void PageTable::add_mapping(PageId id, HeapId heap, Address at, RowId row) {
 }
 
 const Mapping& PageTable::mapping(Address at) const {
-  const std::vector<Mapping>& mappings = granules_.at(at).page->mappings;
-  const auto found = std::find_if(mappings.begin(), mappings.end(),
-                                  [&](const Mapping& mapping) { return mapping.at == at; });
-  assert(found != mappings.end());
-  return *found;
+  return find_mapping(granules_.at(at).page->mappings, at);
 }
 
 void PageTable::remove_mapping(Address at) {
@@ -134,20 +139,20 @@ void PageTable::remove_mapping(Address at) {
   --mappings_;
 }
 
-Mapping& PageTable::mapping_at(Address at) { return const_cast<Mapping&>(mapping(at)); }
-
 void PageTable::retire(Address at) {
-  Mapping& mapping = mapping_at(at);
+  Page& page = *granules_.at(at).page;
+  Mapping& mapping = find_mapping(page.mappings, at);
   assert(!mapping.retired && mapping.used == 0_B);
-  show_free(pages_.at(mapping.page.value), mapping, false);
+  show_free(page, mapping, false);
   mapping.retired = true;
 }
 
 void PageTable::restore(Address at) {
-  Mapping& mapping = mapping_at(at);
+  Page& page = *granules_.at(at).page;
+  Mapping& mapping = find_mapping(page.mappings, at);
   mapping.retired = false;
   mapping.used_at = uses_;
-  show_free(pages_.at(mapping.page.value), mapping, true);
+  show_free(page, mapping, true);
 }
 
 bool PageTable::is_retired(Address at) const {
@@ -168,7 +173,11 @@ void PageTable::show_free(const Page& page, const Mapping& mapping, bool usable)
   if (!may_use(page, mapping.heap)) return;
   visit_free(page, [&](Bytes offset, Bytes size) {
     const Range free{mapping.at + offset, size};
-    usable ? listener_.usable(mapping.heap, free) : listener_.unusable(mapping.heap, free);
+    if (usable) {
+      listener_.usable(mapping.heap, free);
+    } else {
+      listener_.unusable(mapping.heap, free);
+    }
   });
 }
 

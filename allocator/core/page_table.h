@@ -195,7 +195,6 @@ class PageTable {
   void free_part(Page& page, Bytes offset, Bytes size, Address told);
   void show(const Page& page, HeapId except, bool usable);
   void show_free(const Page& page, const Mapping& mapping, bool usable);
-  Mapping& mapping_at(Address at);
 
   // The indexes by size are only needed where a request fits nowhere, so they are brought up to
   // date when somebody looks.
