@@ -16,7 +16,7 @@ constexpr std::size_t kMappingsLeast = 256;
 constexpr std::size_t kShareRetired = 8;
 // Only what was not used while so many runs were placed: else a program whose rounds need more
 // would lose in each round what it needs in the next.
-constexpr std::uint64_t kLongUnused = 16384;
+constexpr std::uint64_t kLongUnused = 8192;
 // Retired aliases are unmapped so many requests later. By then their work is done, on a slow
 // machine as on a fast one: what is known complete then makes no difference to placement.
 constexpr std::uint64_t kRequestsRetired = 1024;

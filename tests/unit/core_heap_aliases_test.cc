@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <random>
 #include <utility>
 #include <vector>
@@ -17,14 +19,15 @@ using testing::IsEmpty;
 
 class HeapAliases : public CoreHeap {
  protected:
-  // Of a step's mappings a page, as many as are kept in any case, and some more that wait.
-  static constexpr std::uint64_t kMostAPage = 20;
+  // Of mappings a page: 16 that are kept in any case, and those that were used not long ago.
+  static constexpr std::uint64_t kMostAPage = 40;
 
   // Steps of a model whose input's length is drawn at random: what a layer makes is kept until the
-  // way back, and what it needs meanwhile goes at once. Every fourth step another stream's.
+  // way back, and what it needs meanwhile goes at once. Every fourth step is another stream's, and
+  // a third stream has one now and then. Now and then, too, a block comes that stays for long.
   void run(DeviceHeap& heap, int steps, Nanoseconds kernel) {
     for (int step = 0; step < steps; ++step) {
-      const Stream stream = random_() % 4 == 0 ? b_ : a_;
+      const Stream stream = step % 200 == 0 ? c_ : random_() % 4 == 0 ? b_ : a_;
       const Bytes unit = 16_KiB * (1 + random_() % 512);
       std::vector<void*> kept;
       for (const std::uint64_t share : {1, 3, 1, 2, 1, 4, 4, 1, 2}) {
@@ -33,6 +36,7 @@ class HeapAliases : public CoreHeap {
         free(heap, workspace);
         kept.push_back(output);
       }
+      if (step % 200 == 100) replace_oldest(heap, 64_KiB * (5 + random_() % 64), stream, kernel);
       for (; !kept.empty(); kept.pop_back()) {
         void* const gradient = allocate_and_write(heap, unit * 3, stream, kernel);
         free(heap, kept.back());
@@ -40,6 +44,17 @@ class HeapAliases : public CoreHeap {
       }
       device_.advance(1_ms);
     }
+    EXPECT_THAT(heap.validate(), IsEmpty());
+  }
+  void replace_oldest(DeviceHeap& heap, Bytes size, Stream stream, Nanoseconds kernel) {
+    old_.push_back({allocate_and_write(heap, size, stream, kernel), size, stream});
+    if (old_.size() <= kOld) return;
+    write(old_.front().stream, old_.front().block, old_.front().size, kernel);
+    free(heap, old_.front().block);
+    old_.pop_front();
+  }
+  void free_old(DeviceHeap& heap) {
+    for (; !old_.empty(); old_.pop_front()) free(heap, old_.front().block);
   }
   void* allocate_and_write(DeviceHeap& heap, Bytes size, Stream stream, Nanoseconds kernel) {
     void* const block = allocate(heap, size, stream);
@@ -67,7 +82,15 @@ class HeapAliases : public CoreHeap {
     return kMostAPage * heap.statistics().pages.current;
   }
 
+  struct Old {
+    void* block;
+    Bytes size;
+    Stream stream;
+  };
+  static constexpr std::size_t kOld = 8;
+
   std::mt19937_64 random_{7};
+  std::deque<Old> old_;
 };
 
 TEST_F(HeapAliases, AProgramOfEverNewSizesKeepsThemInProportionToItsPages) {
@@ -75,7 +98,6 @@ TEST_F(HeapAliases, AProgramOfEverNewSizesKeepsThemInProportionToItsPages) {
   for (int part = 0; part < 8; ++part) {
     run(heap, 1000, 1_us);
     EXPECT_LE(heap.statistics().mappings.current, most(heap));
-    EXPECT_THAT(heap.validate(), IsEmpty());
   }
   EXPECT_GT(heap.statistics().mappings.total, 2 * most(heap)) << "the program makes too few";
   EXPECT_THAT(device_.races(), IsEmpty());
@@ -101,6 +123,7 @@ TEST_F(HeapAliases, NoneGoesWhoseUsersAreNotDone) {
 TEST_F(HeapAliases, TheyGoWithTheirPages) {
   DeviceHeap heap(device_, {});
   run(heap, 3000, 1_ms);
+  free_old(heap);
   device_.finish();
   ASSERT_TRUE(heap.trim(0_B).ok());
   EXPECT_EQ(heap.statistics().mappings.current, 0u);
@@ -114,14 +137,14 @@ TEST_F(HeapAliases, TheyGoWithTheirPages) {
 TEST_F(HeapAliases, AStreamThatIsNoMoreHoldsNone) {
   DeviceHeap heap(device_, {});
   run(heap, 1000, 1_us);
-  void* const block = allocate_and_write(heap, 16_MiB, c_, 1_us);
+  const Stream gone = device_.new_stream();
+  void* const block = allocate_and_write(heap, 16_MiB, gone, 1_us);
   free(heap, block);
-  ASSERT_TRUE(heap.retire(c_).ok());
+  ASSERT_TRUE(heap.retire(gone).ok());
   device_.finish();
-  ASSERT_TRUE(device_.destroy_stream(c_).ok());
+  ASSERT_TRUE(device_.destroy_stream(gone).ok());
   run(heap, 7000, 1_us);
   EXPECT_LE(heap.statistics().mappings.current, most(heap));
-  EXPECT_THAT(heap.validate(), IsEmpty());
   EXPECT_THAT(device_.races(), IsEmpty());
 }
 
@@ -135,7 +158,8 @@ TEST_F(HeapAliases, AProgramThatRepeatsItselfLosesNone) {
     if (round == 5) calls = memory_calls();
   }
   EXPECT_EQ(memory_calls(), calls);
-  EXPECT_GT(heap.statistics().mappings.current, most(heap)) << "the program makes too few";
+  EXPECT_GT(heap.statistics().mappings.current, 20 * heap.statistics().pages.current)
+      << "the program makes too few";
   EXPECT_EQ(device_.calls(DeviceCall::unmap), 0u);
 }
 
