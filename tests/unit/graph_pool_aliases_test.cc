@@ -52,7 +52,7 @@ TEST_F(PoolAliases, PagesThatGraphsUseLoseNone) {
     captured.insert(captured.end(), last_.begin(), last_.end());
   }
   // All its pages are used by graphs by now: none loses any, though there are more than elsewhere.
-  const HeapStatistics before = heap_->statistics();
+  const Statistics before = heap_->statistics();
   warm_up_with_steps(pool, 3000);
   EXPECT_GE(heap_->statistics().mappings.current, before.mappings.current);
   EXPECT_GT(before.mappings.current, 16 * before.pages.current) << "the program makes too few";
