@@ -101,8 +101,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Lanes lanes_;
   Watch watch_;
   std::atomic<bool> has_lane_ = false;
-  Stream eager_;        // once has_lane_
-  CommHandle control_;  // written under both locks
+  Stream eager_;                   // once has_lane_
+  CommHandle control_;             // written under both locks
   std::vector<const void*> used_;  // by the group that is queued; kept for its capacity
 
   mutable std::mutex state_mutex_;  // of what follows
@@ -111,7 +111,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::condition_variable stopped_;
   std::thread watcher_;
 
-  mutable std::mutex memories_mutex_;  // of what follows
+  mutable std::mutex memories_mutex_;       // of what follows
   std::atomic<bool> has_memories_ = false;  // or had
   std::uint64_t last_memory_ = 0;
   std::vector<std::shared_ptr<RegisteredMemory>> memories_;
