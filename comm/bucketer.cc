@@ -347,8 +347,12 @@ Result<Bucketer> Bucketer::create(Communicator& communicator, std::span<const Te
 
 std::size_t Bucketer::tensors() const { return impl_->tensors(); }
 std::size_t Bucketer::buckets() const { return impl_->buckets(); }
-std::size_t Bucketer::bucket_of(std::size_t tensor) const { return impl_->bucket_of(tensor); }
-void* Bucketer::place(std::size_t tensor) const { return impl_->place(tensor); }
+std::size_t Bucketer::bucket_of(std::size_t tensor) const {
+  return tensor < impl_->tensors() ? impl_->bucket_of(tensor) : impl_->buckets();
+}
+void* Bucketer::place(std::size_t tensor) const {
+  return tensor < impl_->tensors() ? impl_->place(tensor) : nullptr;
+}
 Status Bucketer::begin(Stream writer) { return impl_->begin(writer); }
 Status Bucketer::ready(std::size_t tensor, Stream stream) {
   return impl_->ready(tensor, std::nullopt, stream);

@@ -2,6 +2,7 @@
 // prepare.cc.
 #include "comm/comm_state.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -29,9 +30,12 @@ Error CommState::error(ErrorCode code, const std::string& what) const {
 }
 
 void CommState::watch() {
+  // The clock would overflow beyond.
+  constexpr std::chrono::nanoseconds kYear = std::chrono::hours(365 * 24);
+  const auto every = std::min(std::chrono::nanoseconds(options.watch_every.count), kYear);
   std::unique_lock lock(state_mutex_);
   while (!stop_ && !failure_) {
-    stopped_.wait_for(lock, std::chrono::nanoseconds(options.watch_every.count));
+    stopped_.wait_for(lock, every);
     if (stop_) return;
     lock.unlock();
     (void)poll();
@@ -53,6 +57,11 @@ Status CommState::status() const {
   if (failure_) return *failure_;
   if (closed_) return error(ErrorCode::invalid_argument, "it was closed");
   return {};
+}
+
+bool CommState::closed() const {
+  const std::lock_guard lock(state_mutex_);
+  return closed_;
 }
 
 Status CommState::poll() {

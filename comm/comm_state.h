@@ -26,6 +26,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
 
   Status prepare();
   Status status() const;
+  bool closed() const;
   Status poll();
   void fail(const Error& error);
   Status close();

@@ -14,6 +14,22 @@ Error refused(const CommunicatorOptions& options, ErrorCode code, const std::str
   return {code, "communicator '" + options.name + "': " + what};
 }
 
+Status check_options(const CommunicatorOptions& options) {
+  const std::pair<const char*, Nanoseconds> times[] = {{"timeout", options.timeout},
+                                                       {"patience", options.patience},
+                                                       {"watch_every", options.watch_every}};
+  for (const auto& [name, time] : times) {
+    if (time >= Nanoseconds{}) continue;
+    return refused(
+        options, ErrorCode::invalid_argument,
+        std::string(name) + " is " + std::to_string(time.count) + " ns: a time is zero or more");
+  }
+  if (options.most_blocks.value_or(1) >= 1) return {};
+  return refused(options, ErrorCode::invalid_argument,
+                 "most_blocks is " + std::to_string(*options.most_blocks) +
+                     ": an operation takes one at least");
+}
+
 CommConfig config_of(const CommunicatorOptions& options) {
   return {.name = options.name, .most_blocks = options.most_blocks};
 }
@@ -73,6 +89,7 @@ Result<Communicator> Communicator::create(CommPlace place, const UniqueId& id, i
                    "there is no rank " + std::to_string(rank) + " of " + std::to_string(ranks) +
                        ": ranks count from 0");
   }
+  if (Status good = check_options(options); !good) return std::move(good).error();
   Result<CommHandle> handle =
       made_in_time(options, place.nccl, [=, nccl = &place.nccl, config = config_of(options)] {
         return nccl->init(id, ranks, rank, config);
@@ -111,6 +128,7 @@ Status Communicator::launch(Graph& graph, Stream stream) {
 Result<std::optional<Communicator>> Communicator::split(int color, int key,
                                                         CommunicatorOptions options) {
   if (Status works = status(); !works) return std::move(works).error();
+  if (Status good = check_options(options); !good) return std::move(good).error();
   CommState& parent = *state_;
   Nccl& nccl = parent.place.nccl;
   Result<CommHandle> handle =
@@ -127,7 +145,9 @@ Result<std::optional<Communicator>> Communicator::split(int color, int key,
 
 Result<Communicator> Communicator::shrink(std::span<const int> excluded,
                                           CommunicatorOptions options) {
+  if (Status good = check_options(options); !good) return std::move(good).error();
   CommState& parent = *state_;
+  if (parent.closed()) return parent.error(ErrorCode::invalid_argument, "shrink: it was closed");
   std::vector<int> gone(excluded.begin(), excluded.end());
   std::sort(gone.begin(), gone.end());
   gone.erase(std::unique(gone.begin(), gone.end()), gone.end());

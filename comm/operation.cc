@@ -3,6 +3,7 @@
 #include <array>
 #include <cassert>
 #include <string>
+#include <tuple>
 
 #include "core/format.h"
 
@@ -107,6 +108,17 @@ std::string Operation::describe(int ranks) const {
 }
 
 Status Operation::check(int ranks, int rank) const {
+  // From another language, anything may come.
+  const std::tuple<const char*, int, int> enums[] = {
+      {"kind", static_cast<int>(kind), kOperationKinds},
+      {"type", static_cast<int>(type), kDataTypes},
+      {"reduction", static_cast<int>(reduction.op), kReduceOps}};
+  for (const auto& [name, value, values] : enums) {
+    if (value >= 0 && value < values) continue;
+    return Error(ErrorCode::invalid_argument, std::string("an operation's ") + name + " is " +
+                                                  std::to_string(value) + ": they are 0 to " +
+                                                  std::to_string(values - 1));
+  }
   const Shape& shape = shape_of(kind);
   const bool has_peer =
       shape.rooted || kind == OperationKind::send || kind == OperationKind::receive;

@@ -47,12 +47,23 @@ Result<RegisteredPool> RegisteredPool::create(Communicator& communicator,
 }
 
 Result<void*> RegisteredPool::allocate(Bytes bytes, Stream stream) {
+  if (memory_ == nullptr) return closed().error();
   return memory_->allocate(bytes, stream);
 }
-Status RegisteredPool::fence(void* block, Stream user) { return memory_->fence(block, user); }
-Status RegisteredPool::deallocate(void* block) { return memory_->deallocate(block); }
-Status RegisteredPool::verify() { return memory_->verify(); }
-RegisteredPoolStatistics RegisteredPool::statistics() const { return memory_->statistics(); }
+Status RegisteredPool::fence(void* block, Stream user) {
+  return memory_ == nullptr ? closed() : memory_->fence(block, user);
+}
+Status RegisteredPool::deallocate(void* block) {
+  return memory_ == nullptr ? closed() : memory_->deallocate(block);
+}
+Status RegisteredPool::verify() { return memory_ == nullptr ? closed() : memory_->verify(); }
+RegisteredPoolStatistics RegisteredPool::statistics() const {
+  return memory_ == nullptr ? RegisteredPoolStatistics{} : memory_->statistics();
+}
+
+Status RegisteredPool::closed() const {
+  return communicator_->error(ErrorCode::invalid_argument, "the registered pool was closed");
+}
 
 Status RegisteredPool::close() {
   if (memory_ == nullptr) return {};

@@ -27,9 +27,15 @@ Result<OpenRanks> open_as(const RanksCommand& command) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("--ranks {}: at least 1", *command.ranks));
   }
-  const bool automatic = command.device == "auto";
-  if (command.device == "cuda" ||
-      (automatic && CudaDevice::count().ok() && CudaDevice::count().value() > 0)) {
+  bool cuda = command.device == "cuda";
+  if (command.device == "auto") {
+    // A launcher starts ranks that have GPUs: one without is told so.
+    const Result<Launch> launch = find_launch(process_environment());
+    if (!launch) return launch.error();
+    const Result<int> gpus = CudaDevice::count();
+    cuda = !launch->launcher.empty() || (gpus && *gpus > 0);
+  }
+  if (cuda) {
     return cuda_ranks(process_environment(), command.ranks.value_or(0));
   }
   return OpenRanks([count = command.ranks.value_or(2)](const RanksOptions& options) {

@@ -1,4 +1,5 @@
 // Streams, copies, and what ranks tell each other; and how all this is opened.
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -82,7 +83,10 @@ Status LoadedNccl::wait_for(CUstream stream, CommHandle comm, Nanoseconds timeou
                                                                             driver_.cuEventDestroy);
   result = driver_.cuEventRecord(event, stream);
   if (result != CUDA_SUCCESS) return driver_.error("cuEventRecord", result);
-  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout.count);
+  // The clock would overflow where somebody says "for ever".
+  constexpr std::chrono::nanoseconds kYear = std::chrono::hours(365 * 24);
+  const auto until =
+      std::chrono::steady_clock::now() + std::min(std::chrono::nanoseconds(timeout.count), kYear);
   while (true) {
     result = driver_.cuEventQuery(event);
     if (result == CUDA_SUCCESS) return {};

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "tests/unit/command_fixture.h"
@@ -52,6 +53,23 @@ TEST_F(CommBench, BadCommandLinesAreTwoAndSayWhatIsTaken) {
     EXPECT_EQ(finished.code, 2) << arguments;
     EXPECT_THAT(finished.err, HasSubstr(says)) << arguments;
   }
+}
+
+TEST_F(CommBench, RegisteredBuffersAreSaidAndServeBothPaths) {
+  const test::Finished finished =
+      weir("comm bench --device sim -b 8 -e 8 -R 1 --compare --json " + path("bench.json"));
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr("buffers of a registered pool"));
+  EXPECT_EQ(nlohmann::json::parse(read("bench.json"))["local_register"], true);
+}
+
+// Else each process of a job would make a world of its own, and say that all is well.
+TEST_F(CommBench, OneRankOfALaunchDoesNotSimulateInSilence) {
+  ::setenv("WEIR_RANK", "1", 1);
+  const test::Finished finished = weir("comm bench -b 8 -e 8");
+  ::unsetenv("WEIR_RANK");
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_THAT(finished.err, HasSubstr("WEIR_WORLD_SIZE"));
 }
 
 TEST_F(CommBench, AFileThatCannotBeWrittenIsAnError) {

@@ -2,6 +2,7 @@
 #include "weir/comm/communicator.h"
 
 #include <chrono>
+#include <limits>
 
 #include "tests/comm/ranks.h"
 
@@ -47,6 +48,35 @@ TEST_F(Communicators, OfARankThatCannotBeAreRefused) {
     expect_error(Communicator::create(rank.place(), UniqueId{}, ranks, number),
                  ErrorCode::invalid_argument, "there is no rank");
   }
+}
+
+TEST_F(Communicators, TakeNoTimesThatCannotBe) {
+  Rank& rank = *ranks_[0];
+  const UniqueId id = *rank.nccl->unique_id();
+  const std::pair<CommunicatorOptions, const char*> bad[] = {
+      {{.timeout = Nanoseconds{-1}}, "timeout is -1 ns"},
+      {{.patience = Nanoseconds{-5}}, "patience is -5 ns"},
+      {{.watch_every = Nanoseconds{-7}}, "watch_every is -7 ns"},
+      {{.most_blocks = 0}, "most_blocks is 0"}};
+  for (const auto& [options, says] : bad) {
+    expect_error(Communicator::create(rank.place(), id, 1, 0, options), ErrorCode::invalid_argument,
+                 says);
+  }
+  // For ever, as people write it.
+  const Nanoseconds ever{std::numeric_limits<std::int64_t>::max()};
+  Result<Communicator> made =
+      Communicator::create(rank.place(), id, 1, 0, {.patience = ever, .watch_every = ever});
+  expect_ok(made);
+  if (made) expect_ok(made->prepare());
+}
+
+TEST_F(Communicators, ThatAreClosedShrinkNoMore) {
+  create();
+  on_all([](Rank& rank) {
+    expect_ok(rank.comm->close());
+    const int other[] = {1 - rank.number};
+    expect_error(rank.comm->shrink(other), ErrorCode::invalid_argument, "it was closed");
+  });
 }
 
 TEST_F(Communicators, WithoutARankAreAnErrorInTimeAndEndWhenItComesLate) {

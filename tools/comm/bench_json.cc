@@ -41,6 +41,7 @@ std::string bench_json(const BenchReport& report) {
             {"warmup_iters", options.warm_ups},
             {"check", options.checks},
             {"cudagraph", options.graph_launches},
+            {"local_register", options.registered},
             {"average", kAverages[static_cast<int>(options.average)]},
             {"rows", Json::array()},
             {"average_busbw_gbs", Json::object()},

@@ -22,15 +22,16 @@ Status BenchMemory::take_blocks(Bytes most) {
 
 // Each a segment of its own.
 Status BenchMemory::take_registered(Bytes most) {
-  Result<RegisteredPool> pool = RegisteredPool::create(rank_->comm, {.segment = most});
+  const Bytes segment = round_up(most, rank_->device.granularity());
+  Result<RegisteredPool> pool = RegisteredPool::create(rank_->comm, {.segment = segment});
   if (!pool) return std::move(pool).error();
   pool_.emplace(*std::move(pool));
   for (void*& place : places_) {
-    const Result<void*> block = pool_->allocate(most, rank_->compute);
+    const Result<void*> block = pool_->allocate(segment, rank_->compute);
     if (!block) return block.error();
     place = *block;
     if (rank_->raw.value == 0) continue;
-    const auto record = rank_->nccl.register_range(rank_->raw, Address::of(place), most);
+    const auto record = rank_->nccl.register_range(rank_->raw, Address::of(place), segment);
     if (!record) return record.error();
     raw_.push_back(*record);
   }

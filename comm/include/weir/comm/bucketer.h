@@ -67,9 +67,9 @@ class Bucketer {
 
   std::size_t tensors() const;
   std::size_t buckets() const;
-  // Of a tensor, by its number among the parameters.
+  // Of a tensor, by its number among the parameters; buckets() where there is no such tensor.
   std::size_t bucket_of(std::size_t tensor) const;
-  // Where its gradient is written and read. Null: it has no elements.
+  // Where its gradient is written and read. Null: it has no elements, or there is no such tensor.
   void* place(std::size_t tensor) const;
 
   // Work queued on `writer` from now on comes after the last step's all-reduces, and after what the

@@ -2,8 +2,9 @@
 // is no store of Weir's own: ranks meet at an address, through NCCL itself, or at a file.
 // docs/multi-node.md has the commands, and every variable that is read.
 //
-//   Result<Launch> launch = find_launch(process_environment());      // one line:
-//   launch->describe() Result<UniqueId> id = meet(nccl, *launch, process_environment(), timeout);
+//   Result<Launch> launch = find_launch(process_environment());
+//   // launch->describe(): one line
+//   Result<UniqueId> id = meet(nccl, *launch, process_environment(), timeout);
 //   ... nccl.init(*id, launch->ranks, launch->rank, ...) ...
 //   finish_meeting(*launch);
 #pragma once

@@ -83,9 +83,9 @@ class RegisteredPool {
   Status verify();
 
   // Waits for work on the pool's memory, deregisters it and gives it back, in at most the
-  // communicator's patience for each of the two. Only destruction may follow. Errors:
-  // invalid_argument (blocks are live: the pool stays as it is); device (something did not end:
-  // what NCCL may still use is kept). A communicator that is closed first takes back the
+  // communicator's patience for each of the two. Calls after it are errors (invalid_argument).
+  // Errors: invalid_argument (blocks are live: the pool stays as it is); device (something did not
+  // end: what NCCL may still use is kept). A communicator that is closed first takes back the
   // registrations; the memory stays until the pool goes, but nothing can be allocated any more.
   Status close();
 
@@ -94,6 +94,7 @@ class RegisteredPool {
  private:
   friend class Bucketer;
   explicit RegisteredPool(std::shared_ptr<CommState> communicator);
+  Status closed() const;
   std::shared_ptr<CommState> communicator_;
   std::shared_ptr<RegisteredMemory> memory_;  // none: closed
 };
