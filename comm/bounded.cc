@@ -1,6 +1,5 @@
 #include "comm/bounded.h"
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -20,9 +19,6 @@ struct Call {
 }  // namespace
 
 std::optional<Status> bounded(Nanoseconds patience, std::function<Status()> call) {
-  // The clock would overflow where somebody says "for ever".
-  constexpr std::chrono::nanoseconds kYear = std::chrono::hours(365 * 24);
-  const auto most = std::min(std::chrono::nanoseconds(patience.count), kYear);
   const auto shared = std::make_shared<Call>();
   std::thread([shared, call = std::move(call)]() mutable {
     Status status = call();
@@ -32,7 +28,7 @@ std::optional<Status> bounded(Nanoseconds patience, std::function<Status()> call
     shared->ended.notify_one();
   }).detach();
   std::unique_lock lock(shared->mutex);
-  shared->ended.wait_for(lock, most, [&] { return shared->status.has_value(); });
+  shared->ended.wait_for(lock, waitable(patience), [&] { return shared->status.has_value(); });
   return std::move(shared->status);
 }
 

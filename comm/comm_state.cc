@@ -2,7 +2,6 @@
 // prepare.cc.
 #include "comm/comm_state.h"
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -30,12 +29,9 @@ Error CommState::error(ErrorCode code, const std::string& what) const {
 }
 
 void CommState::watch() {
-  // The clock would overflow beyond.
-  constexpr std::chrono::nanoseconds kYear = std::chrono::hours(365 * 24);
-  const auto every = std::min(std::chrono::nanoseconds(options.watch_every.count), kYear);
   std::unique_lock lock(state_mutex_);
   while (!stop_ && !failure_) {
-    stopped_.wait_for(lock, every);
+    stopped_.wait_for(lock, waitable(options.watch_every));
     if (stop_) return;
     lock.unlock();
     (void)poll();

@@ -41,9 +41,8 @@ void launch_order(const Machine& machine, const Settings& settings, Findings& fi
   if (order.value_or(0) == 0) return;
   say(findings, Severity::note,
       shown(settings, "NCCL_LAUNCH_ORDER_IMPLICIT") + ": captured collectives are slower",
-      "Each waits for the one before in nodes of its own: 5 to 8 us more for each in a graph. "
-      "Threads "
-      "that use different communicators of a GPU at once are an error then, too.",
+      "Each waits for the one before in nodes of its own: 5 to 8 us more for each in a graph. And "
+      "threads that use different communicators of a GPU at once are an error.",
       "Leave it at 0, unless communicators whose ranks use them in different orders wait for each "
       "other for ever.");
   const std::optional<std::int64_t> driver =

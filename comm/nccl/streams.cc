@@ -1,11 +1,11 @@
 // Streams, copies, and what ranks tell each other; and how all this is opened.
-#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <memory>
 #include <thread>
 #include <utility>
 
+#include "comm/bounded.h"
 #include "comm/nccl/loaded_nccl.h"
 
 namespace weir {
@@ -83,10 +83,7 @@ Status LoadedNccl::wait_for(CUstream stream, CommHandle comm, Nanoseconds timeou
                                                                             driver_.cuEventDestroy);
   result = driver_.cuEventRecord(event, stream);
   if (result != CUDA_SUCCESS) return driver_.error("cuEventRecord", result);
-  // The clock would overflow where somebody says "for ever".
-  constexpr std::chrono::nanoseconds kYear = std::chrono::hours(365 * 24);
-  const auto until =
-      std::chrono::steady_clock::now() + std::min(std::chrono::nanoseconds(timeout.count), kYear);
+  const auto until = std::chrono::steady_clock::now() + waitable(timeout);
   while (true) {
     result = driver_.cuEventQuery(event);
     if (result == CUDA_SUCCESS) return {};

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <random>
@@ -117,10 +119,13 @@ class GraphPoolsUnderLoad : public testing::TestWithParam<On> {
 
   // Captures, and launches what it captured, `times` times; each graph's output lives on until the
   // next capture, which frees it.
-  void capture_many(Capturing own, CaptureMode mode, int times) {
+  // As often as that, and then as long as there is a reason to go on.
+  void capture_many(
+      Capturing own, CaptureMode mode, int times,
+      const std::function<bool()>& goes_on = [] { return false; }) {
     GraphPool pool(*heap_);
     Contents output;
-    for (int i = 0; i < times; ++i) {
+    for (int i = 0; i < times || goes_on(); ++i) {
       CaptureScope capture = need(CaptureScope::begin(pool, own.main, mode));
       if (output.pointer != nullptr) need(heap_->deallocate(output.pointer));
       output = run_program(own, 40);
@@ -161,9 +166,17 @@ class GraphPoolsUnderLoad : public testing::TestWithParam<On> {
     std::atomic<bool> stop{false};
     std::array<std::atomic<std::uint64_t>, kEach> eager{};
     std::vector<std::thread> capturing, allocating;
+    // A busy machine may not have let the others begin yet.
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const auto others_are_early = [&eager, until] {
+      return std::chrono::steady_clock::now() < until &&
+             std::any_of(eager.begin(), eager.end(), [](const auto& each) { return each <= 100; });
+    };
     for (std::size_t i = 0; i < kEach; ++i) {
       const Capturing own{new_stream(), new_stream(), new_stream(), std::mt19937_64(i + 1)};
-      capturing.push_back(thread_of([this, own, mode, times] { capture_many(own, mode, times); }));
+      capturing.push_back(thread_of([this, own, mode, times, others_are_early] {
+        capture_many(own, mode, times, others_are_early);
+      }));
     }
     for (std::size_t i = 0; i < kEach; ++i) {
       allocating.push_back(thread_of([this, &stop, &eager, i, stream = new_stream()] {
