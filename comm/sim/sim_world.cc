@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/bounded.h"
+
 namespace weir {
 
 std::optional<std::vector<std::string>> SimWorld::State::meet(const std::string& key, int index,
@@ -14,7 +16,7 @@ std::optional<std::vector<std::string>> SimWorld::State::meet(const std::string&
   meeting.brought[static_cast<std::size_t>(index)] = std::move(brought);
   ++meeting.here;
   came.notify_all();
-  const bool all = came.wait_for(lock, patience,
+  const bool all = came.wait_for(lock, waitable({patience.count()}),
                                  [&] { return meeting.here == static_cast<std::size_t>(count); });
   if (!all) return std::nullopt;
   std::vector<std::string> values;
