@@ -102,8 +102,8 @@ class Processes(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.library = nccl_library()
-        probe = probed(cls.library)
+        cls.nccl = nccl_library()
+        probe = probed(cls.nccl)
         if probe.returncode == SKIPPED:
             raise unittest.SkipTest(probe.stderr.strip())
         if probe.returncode != 0:
@@ -122,7 +122,7 @@ class Processes(unittest.TestCase):
 
     def variables(self, rank, meet, **more):
         return processes.environment(
-            self.library, WEIR_RANK=str(rank), WEIR_WORLD_SIZE=str(self.ranks),
+            self.nccl, WEIR_RANK=str(rank), WEIR_WORLD_SIZE=str(self.ranks),
             WEIR_LOCAL_RANK=str(rank), WEIR_MEET=meet, **more)
 
     def start_rank(self, run, rank, options, meet=None, patience=PATIENCE, **more):
@@ -304,7 +304,7 @@ class Processes(unittest.TestCase):
     def launched(self, command, launcher, **variables):
         with processes.Run(self, self.folder) as run:
             whole = run.start(command[0], [*command, PEER, "once"],
-                              processes.environment(self.library, **variables))
+                              processes.environment(self.nccl, **variables))
             run.wait_for_end([whole], LAUNCH)
             reports = whole.reports()
             self.assertEqual(sorted(each["rank"] for each in reports), list(range(self.ranks)))
