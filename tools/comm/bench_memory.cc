@@ -11,6 +11,11 @@ Result<BenchMemory> BenchMemory::allocate(BenchRank& rank, Bytes most, bool regi
   return memory;
 }
 
+BenchMemory::BenchMemory(BenchMemory&& other) noexcept
+    : rank_(other.rank_), pool_(std::move(other.pool_)), raw_(std::move(other.raw_)) {
+  std::swap(places_, other.places_);
+}
+
 Status BenchMemory::take_blocks(Bytes most) {
   for (void*& place : places_) {
     const Result<void*> block = rank_->heap.allocate(most, rank_->compute);
@@ -44,6 +49,7 @@ Status BenchMemory::free() {
   }
   for (void*& place : places_) {
     void* const block = std::exchange(place, nullptr);
+    if (block == nullptr) continue;
     Status freed = pool_ ? pool_->deallocate(block) : rank_->heap.deallocate(block);
     if (!freed) return freed;
   }

@@ -13,12 +13,12 @@ class BenchMemory {
  public:
   // Twice `most`. Registered: with both communicators. Errors: those of the allocations.
   static Result<BenchMemory> allocate(BenchRank& rank, Bytes most, bool registered);
-  BenchMemory(BenchMemory&&) noexcept = default;
-  ~BenchMemory() = default;
+  BenchMemory(BenchMemory&& other) noexcept;
+  ~BenchMemory() { (void)free(); }
 
   std::byte* send() const { return static_cast<std::byte*>(places_[0]); }
   std::byte* receive() const { return static_cast<std::byte*>(places_[1]); }
-  // Nothing uses it any more.
+  // Nothing uses it any more. Its error, which the end of the scope would not tell.
   Status free();
 
  private:
