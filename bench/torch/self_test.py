@@ -56,6 +56,10 @@ class Noted(Turn):
         self.notes.append("start " + self.workload)
         super().start(worker)
 
+    def await_ready(self):
+        super().await_ready()
+        self.notes.append("ready " + self.workload)
+
     def run(self, go=None):
         self.notes.append("run " + self.workload)
         return super().run(go)
@@ -70,16 +74,16 @@ def pretended(folder):
     several = [Turn("one", "native", "small", go=go), Turn("one", "weir", "small", go=go),
                Turn("crash", "weir", "small"), Turn("import", "async", "small"),
                Turn("late", "expandable", "small"), Turn("two", "weir", "small", world=2, go=go)]
-    rows = Line(ahead=2, worker=(script,)).run(several)
-    Line(ahead=1, worker=(script,)).run([Noted(name, "weir", "small") for name in "abc"])
+    rows = Line(batch=3, worker=(script,)).run(several)
+    Line(batch=2, worker=(script,)).run([Noted(name, "weir", "small") for name in "abc"])
     with open(log) as file:
         begun = file.read().splitlines()
     found, tried = limits.search(lambda: Turn("need", "weir", "small", go=go), (script,), 50, 110)
     stopped, _ = limits.search(lambda: Turn("crash", "weir", "small"), (script,), 50, 110)
     turns.TURN_LIMIT, kept = 0.5, turns.TURN_LIMIT
-    slow = Line(ahead=0, worker=(script,)).run([Turn("hang", "weir", "small")])
+    slow = Line(batch=1, worker=(script,)).run([Turn("hang", "weir", "small")])
     turns.TURN_LIMIT, turns.GRACE, grace = kept, 0.2, turns.GRACE
-    half = Line(ahead=0, worker=(script,)).run([Turn("half", "weir", "small", world=2, go=go)])
+    half = Line(batch=1, worker=(script,)).run([Turn("half", "weir", "small", world=2, go=go)])
     turns.GRACE = grace
     return {
         "rows": ([(row["workload"], row["rank"], "error" in row) for row in rows],
@@ -94,8 +98,9 @@ def pretended(folder):
         "one turn after the other": (begun[:5], ["turn one native 0", "end one native 0",
                                                  "turn one weir 0", "end one weir 0",
                                                  "turn crash weir 0"]),
-        "starts early": (Noted.notes, ["start a", "start b", "run a", "start c", "run b",
-                                       "run c"]),
+        "all are ready before one runs": (
+            " ".join(Noted.notes), "start a start b ready a ready b run a ready a run b ready b "
+                                   "start c ready c run c ready c"),
         "hangs": (slow[0]["error"].startswith("ended with stopped and no result"), True),
         "a rank waits for one that failed": (["error" in row for row in half], [True, True]),
         "limit": (found, {"cap": 70, "failed": 69}),

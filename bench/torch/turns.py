@@ -1,8 +1,9 @@
-"""Turns on the GPU: processes start early, so that imports overlap, and run one after the other.
+"""Turns on the GPU: a batch of processes import at the same time, then run one after the other.
 
 A turn is one process, or one for each rank. Each says {"ready": true} once it has imported all, and
-waits; `go` is a line to its stdin, and is sent once every process of the turn before has ended, so
-that the GPU's memory is all there. No lock of the GPU is needed, and the order is the caller's.
+waits. Nothing runs before the whole batch is ready, so that no import disturbs a measurement. `go`
+is a line to its stdin, and is sent once every process of the turn before has ended, so that the
+GPU's memory is all there. No lock of the GPU is needed, and the order is the caller's.
 """
 import json
 import os
@@ -29,7 +30,7 @@ END_LIMIT = 60      # seconds from the result to the end of the process
 GRACE = 10          # seconds for the other ranks, once one has failed
 ERROR_LINES = 6     # of stderr that are kept
 LATE, READY = "late", {"ready": True}
-AHEAD = 5           # turns that import while one runs
+BATCH = 12          # turns that import together
 
 
 def environment(allocator):
@@ -120,7 +121,7 @@ class Turn:
         self.workload, self.allocator, self.scale = workload, allocator, scale
         self.world, self.go, self.device = world, go or {}, device
         self.label = label or {}
-        self.processes, self.folder = [], None
+        self.processes, self.folder, self.first_lines = [], None, None
 
     def start(self, worker):
         self.folder = tempfile.TemporaryDirectory()
@@ -130,9 +131,15 @@ class Turn:
                        str(rank), store, *([self.device] if self.device else [])]
             self.processes.append(Process(command, environment(self.allocator)))
 
+    def await_ready(self):
+        """Until every process has imported all, or has failed."""
+        if self.first_lines is None:
+            self.first_lines = lines(self.processes, IMPORT_LIMIT)
+
     def run(self, go=None):
         """One row for each process: what it printed, or {"error"}."""
-        rows = lines(self.processes, IMPORT_LIMIT)
+        self.await_ready()
+        rows = self.first_lines
         if all(one == READY for one in rows):
             for one in self.processes:
                 one.go(go or self.go)
@@ -158,24 +165,27 @@ class Turn:
 
 
 class Line:
-    """Turns in order. Those that come next are started before it is their turn."""
+    """Turns in order, in batches that are started together."""
 
-    def __init__(self, ahead=AHEAD, worker=None):
-        self.ahead, self.worker = ahead, worker or WORKER
+    def __init__(self, batch=BATCH, worker=None):
+        self.batch, self.worker = batch, worker or WORKER
 
     def run(self, turns, each=lambda turn, rows: None):
         """All rows. `each` is called after a turn."""
-        started, done, all_rows = 0, 0, []
-        try:
-            for turn in turns:
-                while started < min(len(turns), done + 1 + self.ahead):
-                    turns[started].start(self.worker)
-                    started += 1
-                rows = turn.run()
-                done += 1
-                each(turn, rows)
-                all_rows += rows
-        finally:
-            for turn in turns[done:started]:
-                turn.stop()
+        all_rows = []
+        for first in range(0, len(turns), self.batch):
+            waiting = turns[first:first + self.batch]
+            try:
+                for turn in waiting:
+                    turn.start(self.worker)
+                for turn in waiting:
+                    turn.await_ready()
+                while waiting:
+                    rows = waiting[0].run()
+                    turn = waiting.pop(0)
+                    each(turn, rows)
+                    all_rows += rows
+            finally:
+                for turn in waiting:
+                    turn.stop()
         return all_rows

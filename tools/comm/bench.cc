@@ -1,6 +1,7 @@
 #include "comm/bench.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <utility>
 
@@ -24,6 +25,9 @@ double over_ranks(Average average, const std::vector<double>& values) {
   }
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
+
+// --compare: turns of each, and iterations in one.
+constexpr int kHostTurns = 31, kHostTurn = 50;
 
 // What is being measured.
 struct Point {
@@ -99,8 +103,39 @@ class BenchOfRank {
       timed = time(point);
       if (!timed) return std::move(timed).error();
       measured.raw = *timed;
+      if (options_.graph_launches == 0) {
+        if (Status compared = compare_hosts(point, measured); !compared)
+          return std::move(compared).error();
+      }
     }
     return measured;
+  }
+
+  // The host's time through each, in turns of a few operations: so few that the host never waits
+  // for room in the GPU's queue. Medians.
+  Status compare_hosts(Point point, Place& place) {
+    std::array<std::vector<double>, 2> turns;
+    for (int turn = 0; turn < kHostTurns; ++turn) {
+      for (const bool raw : {false, true}) {
+        point.raw = raw;
+        if (auto all = rank_.gather(0); !all) return all.error();
+        const Nanoseconds begin = rank_.kernels.now();
+        for (int i = 0; i < kHostTurn; ++i) {
+          if (Status queued = queue(point, group(point, i)); !queued) return queued;
+        }
+        const Nanoseconds queued = rank_.kernels.now();
+        if (Status done = complete(point); !done) return done;
+        turns.at(raw ? 1 : 0).push_back(seconds(queued - begin) / kHostTurn / options_.aggregated);
+      }
+    }
+    for (const bool raw : {false, true}) {
+      std::vector<double>& all = turns.at(raw ? 1 : 0);
+      std::nth_element(all.begin(), all.begin() + kHostTurns / 2, all.end());
+      auto ranks = rank_.gather(all[kHostTurns / 2]);
+      if (!ranks) return ranks.error();
+      (raw ? *place.raw : place.timed).host_seconds = over_ranks(options_.average, *ranks);
+    }
+    return {};
   }
 
   // The operations of one group: those of iteration `iteration`.
