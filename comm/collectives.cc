@@ -1,22 +1,68 @@
 #include "weir/comm/collectives.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "comm/comm_state.h"
 
 namespace weir {
 
+namespace {
+
+// Of which no two may be in one group.
+Status check_parts(std::span<CommState* const> states) {
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const CommPlace &here = states[i]->place, &first = states.front()->place;
+    if (&here.nccl != &first.nccl || &here.device != &first.device || &here.heap != &first.heap) {
+      return states[i]->error(ErrorCode::invalid_argument,
+                              "run_together: communicator '" + states.front()->options.name +
+                                  "' is of another place: group those of one Nccl, device and "
+                                  "heap");
+    }
+    if (std::find(states.begin(), states.begin() + static_cast<std::ptrdiff_t>(i), states[i]) !=
+        states.begin() + static_cast<std::ptrdiff_t>(i)) {
+      return states[i]->error(ErrorCode::invalid_argument,
+                              "run_together: it is in two parts: put its operations into one");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Work::Work(std::shared_ptr<CommState> state, Fence fence, std::uint64_t capture, Stream lane,
+           EventHandle done)
+    : state_(std::move(state)), fence_(fence), capture_(capture), lane_(lane), done_(done) {}
+
 Result<Work> Collectives::run(std::span<const Operation> group, Stream stream) {
   if (group.empty()) return Work();
   Result<CommState::Queued> queued = state_->run(group, stream);
   if (!queued) return std::move(queued).error();
-  Work work;
-  work.state_ = state_;
-  work.fence_ = queued->fence;
-  work.capture_ = queued->capture;
-  work.lane_ = queued->lane;
-  work.done_ = queued->done;
-  return work;
+  return Work(state_, queued->fence, queued->capture, queued->lane, queued->done);
+}
+
+Result<std::vector<Work>> Collectives::run_together(std::span<const Part> parts, Stream stream) {
+  std::vector<CommState*> states;
+  for (const Part& part : parts) states.push_back(part.communicator.state_.get());
+  if (Status good = check_parts(states); !good) return std::move(good).error();
+  std::vector<CommState::Part> asked;
+  for (const Part& part : parts) {
+    if (!part.operations.empty()) {
+      asked.push_back({part.communicator.state_.get(), part.operations});
+    }
+  }
+  std::vector<Work> works(parts.size());
+  if (asked.empty()) return works;
+  Result<std::vector<CommState::Queued>> all = CommState::run_together(asked, stream);
+  if (!all) return std::move(all).error();
+  auto queued = all->begin();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].operations.empty()) continue;
+    works[i] = Work(parts[i].communicator.state_, queued->fence, queued->capture, queued->lane,
+                    queued->done);
+    ++queued;
+  }
+  return works;
 }
 
 Status Work::wait(Stream stream) const {

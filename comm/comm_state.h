@@ -48,6 +48,12 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // its capture.
   Result<Queued> run(std::span<const Operation> group, Stream stream,
                      std::span<const Point> after = {});
+  // Groups of several communicators of one place, each once, as one group of NCCL's.
+  struct Part {
+    CommState* state;
+    std::span<const Operation> group;
+  };
+  static Result<std::vector<Queued>> run_together(std::span<const Part> parts, Stream stream);
   // In a capture the communicator becomes part of it, as run() makes it.
   Result<Point> take_point(Stream stream);
   // Makes work queued on `stream` from now on run after the point, which is of its world; a stream
@@ -79,14 +85,26 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Error error(ErrorCode code, const std::string& what) const;
 
  private:
-  Result<Queued> run_eager(std::span<const Operation> group, Stream stream,
-                           std::span<const Point> after);
-  Result<Queued> run_captured(std::span<const Operation> group, Stream stream, std::uint64_t id,
-                              std::span<const Point> after);
+  // On the way in the lane waits for what is before, on the way out what was used is fenced; NCCL
+  // is asked in between.
+  struct Entered {
+    Lane* lane;
+    std::uint64_t capture;  // 0: eager
+  };
+  Status check(std::span<const Operation> group) const;
+  Result<Entered> enter(const Operation& first, Stream stream, std::span<const Point> after);
+  Result<Entered> enter_eager(Stream stream, std::span<const Point> after);
+  Result<Entered> enter_captured(Stream stream, std::uint64_t id, std::span<const Point> after);
+  Status enqueue(std::span<const Operation> group, Stream lane);
+  Status note(std::span<const Operation> group, Stream lane);  // in a group of NCCL's
+  // `queued`: what NCCL said.
+  Result<Queued> leave(std::span<const Operation> group, const Entered& entered,
+                       const Status& queued);
+  Result<Queued> leave_eager(std::span<const Operation> group, const Status& queued);
+  Result<Queued> leave_captured(std::span<const Operation> group, Lane& lane, const Status& queued);
   Status check_world(Stream stream, std::uint64_t id, std::span<const Point> after) const;
   Result<Lane*> join_capture(Stream stream, std::uint64_t id);
   Status order(Stream earlier, Stream later, EventHandle event);
-  Status enqueue(std::span<const Operation> group, Stream lane);
   std::vector<void*> blocks_of(std::span<const Operation> group) const;
   std::vector<std::shared_ptr<RegisteredMemory>> memories() const;
   // Blocks of registered memory are in use until the fence; by the lane's graph.

@@ -24,19 +24,31 @@ bool is_common(const Operation& operation) {
 
 Result<CommState::Queued> CommState::run(std::span<const Operation> group, Stream stream,
                                          std::span<const Point> after) {
+  if (Status good = check(group); !good) return std::move(good).error();
+  const std::lock_guard calls(calls_);
+  Result<Entered> entered = enter(group.front(), stream, after);
+  if (!entered) return std::move(entered).error();
+  return leave(group, *entered, enqueue(group, entered->lane->stream));
+}
+
+Status CommState::check(std::span<const Operation> group) const {
   for (const Operation& operation : group) {
     if (Status good = operation.check(ranks, rank); !good) {
       return error(good.error().code(), good.error().message());
     }
   }
-  const std::lock_guard calls(calls_);
+  return {};
+}
+
+Result<CommState::Entered> CommState::enter(const Operation& first, Stream stream,
+                                            std::span<const Point> after) {
   if (Status works = status(); !works) return std::move(works).error();
   const Result<CaptureInfo> info = place.device.capture_info(stream);
   if (!info) return info.error();
   if (Status same = check_world(stream, info->id, after); !same) return std::move(same).error();
-  if (info->status == CaptureInfo::Status::none) return run_eager(group, stream, after);
-  const std::string what = group.front().describe(ranks) + " on stream " +
-                           std::to_string(stream.id) + ", which is being captured";
+  if (info->status == CaptureInfo::Status::none) return enter_eager(stream, after);
+  const std::string what = first.describe(ranks) + " on stream " + std::to_string(stream.id) +
+                           ", which is being captured";
   if (info->status == CaptureInfo::Status::invalidated) {
     return error(ErrorCode::capture, what + ": the capture was broken by an earlier call");
   }
@@ -46,7 +58,13 @@ Result<CommState::Queued> CommState::run(std::span<const Operation> group, Strea
                      ": it is not prepared, and connecting now would break the capture, which "
                      "is whole still: call prepare() on every rank before the capture begins");
   }
-  return run_captured(group, stream, info->id, after);
+  return enter_captured(stream, info->id, after);
+}
+
+Result<CommState::Queued> CommState::leave(std::span<const Operation> group, const Entered& entered,
+                                           const Status& queued) {
+  return entered.capture == 0 ? leave_eager(group, queued)
+                              : leave_captured(group, *entered.lane, queued);
 }
 
 // `id`: of the capture that the stream is in; 0: none.
@@ -103,8 +121,7 @@ Status CommState::wait(Stream stream, const Point& point) {
   return place.device.wait(stream, point.event);
 }
 
-Result<CommState::Queued> CommState::run_eager(std::span<const Operation> group, Stream stream,
-                                               std::span<const Point> after) {
+Result<CommState::Entered> CommState::enter_eager(Stream stream, std::span<const Point> after) {
   Result<Lane*> lane = lanes_.eager();
   if (!lane) return std::move(lane).error();
   if (!has_lane_) {
@@ -118,7 +135,11 @@ Result<CommState::Queued> CommState::run_eager(std::span<const Operation> group,
     if (Status waits = place.heap.wait(eager_, point.fence); !waits)
       return std::move(waits).error();
   }
-  const Status queued = enqueue(group, eager_);
+  return Entered{.lane = *lane, .capture = 0};
+}
+
+Result<CommState::Queued> CommState::leave_eager(std::span<const Operation> group,
+                                                 const Status& queued) {
   for (const Operation& operation : group) watch_.queued(operation);
   // Whatever came of it, a part of the group may run: the blocks are fenced.
   used_.clear();
@@ -137,18 +158,21 @@ Result<CommState::Queued> CommState::run_eager(std::span<const Operation> group,
   return Queued{.fence = *done, .lane = eager_, .done = {}};
 }
 
-Result<CommState::Queued> CommState::run_captured(std::span<const Operation> group, Stream stream,
-                                                  std::uint64_t id, std::span<const Point> after) {
+Result<CommState::Entered> CommState::enter_captured(Stream stream, std::uint64_t id,
+                                                     std::span<const Point> after) {
   Result<Lane*> joined = join_capture(stream, id);
   if (!joined) return std::move(joined).error();
-  Lane& lane = **joined;
   for (const Point& point : after) {
-    if (Status waits = place.device.wait(lane.stream, point.event); !waits) {
+    if (Status waits = place.device.wait((*joined)->stream, point.event); !waits) {
       return std::move(waits).error();
     }
   }
+  return Entered{.lane = *joined, .capture = id};
+}
+
+Result<CommState::Queued> CommState::leave_captured(std::span<const Operation> group, Lane& lane,
+                                                    const Status& queued) {
   keep_registered(group, lane);
-  Status queued = enqueue(group, lane.stream);
   if (!queued) {
     fail(queued.error());
     return error(queued.error().code(), queued.error().message());
@@ -165,7 +189,7 @@ Result<CommState::Queued> CommState::run_captured(std::span<const Operation> gro
   if (Status recorded = place.device.record(*done, lane.stream); !recorded) {
     return std::move(recorded).error();
   }
-  return Queued{.fence = {}, .capture = id, .lane = lane.stream, .done = *done};
+  return Queued{.fence = {}, .capture = lane.capture, .lane = lane.stream, .done = *done};
 }
 
 // The lane is part of the capture then, behind what `stream` holds.
@@ -198,20 +222,18 @@ Status CommState::order(Stream earlier, Stream later, EventHandle event) {
 }
 
 Status CommState::enqueue(std::span<const Operation> group, Stream lane) {
-  const bool grouped = group.size() > 1;
-  Status first;
-  if (grouped) {
-    if (Status started = place.nccl.group_start(); !started) return started;
-  }
+  if (group.size() == 1) return place.nccl.enqueue(handle, group.front(), lane);
+  if (Status started = place.nccl.group_start(); !started) return started;
+  Status first = note(group, lane);
+  Status ended = place.nccl.group_end();  // a group that was begun is ended, whatever happened
+  return first ? std::move(ended) : std::move(first);
+}
+
+Status CommState::note(std::span<const Operation> group, Stream lane) {
   for (const Operation& operation : group) {
-    first = place.nccl.enqueue(handle, operation, lane);
-    if (!first) break;
+    if (Status noted = place.nccl.enqueue(handle, operation, lane); !noted) return noted;
   }
-  if (grouped) {  // a group that was begun is ended, whatever happened
-    Status ended = place.nccl.group_end();
-    if (first) first = std::move(ended);
-  }
-  return first;
+  return {};
 }
 
 // Those of the heap, each once. Pointers may be into the middle of blocks.

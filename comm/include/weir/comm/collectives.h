@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "weir/comm/communicator.h"
 #include "weir/comm/operation.h"
@@ -44,6 +45,8 @@ class Work {
 
  private:
   friend class Collectives;
+  Work(std::shared_ptr<CommState> state, Fence fence, std::uint64_t capture, Stream lane,
+       EventHandle done);
   std::shared_ptr<CommState> state_;
   Fence fence_;                // eager
   std::uint64_t capture_ = 0;  // else its id,
@@ -80,6 +83,16 @@ class Collectives {
     return run(std::span<const Operation>(&operation, 1), stream);
   }
   Result<Work> run(std::span<const Operation> group, Stream stream);
+
+  // Operations of several communicators of this rank as one group, so that none has to end before
+  // another begins. A Work for each part, in order. All have the same CommPlace, and none comes
+  // twice; on all ranks the parts that a communicator is in are in the same order. Errors: those
+  // above; what NCCL refuses ends all of them.
+  struct Part {
+    const Communicator& communicator;
+    std::span<const Operation> operations;
+  };
+  static Result<std::vector<Work>> run_together(std::span<const Part> parts, Stream stream);
 
  private:
   std::shared_ptr<CommState> state_;

@@ -1,0 +1,51 @@
+// Several communicators in one group of NCCL's.
+#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <utility>
+
+#include "comm/comm_state.h"
+
+namespace weir {
+
+Result<std::vector<CommState::Queued>> CommState::run_together(std::span<const Part> parts,
+                                                               Stream stream) {
+  for (const Part& part : parts) {
+    if (Status good = part.state->check(part.group); !good) return std::move(good).error();
+  }
+  std::vector<CommState*> states;
+  for (const Part& part : parts) states.push_back(part.state);
+  std::sort(states.begin(), states.end(), std::less<>());  // one order for all threads
+  std::vector<std::unique_lock<std::mutex>> calls;
+  for (CommState* const state : states) calls.emplace_back(state->calls_);
+
+  std::vector<Entered> entered;
+  for (const Part& part : parts) {
+    Result<Entered> one = part.state->enter(part.group.front(), stream, {});
+    if (!one) return std::move(one).error();
+    entered.push_back(*one);
+  }
+  Nccl& nccl = parts.front().state->place.nccl;
+  Status queued = nccl.group_start();
+  if (queued) {
+    for (std::size_t i = 0; i < parts.size() && queued; ++i) {
+      queued = parts[i].state->note(parts[i].group, entered[i].lane->stream);
+    }
+    Status ended = nccl.group_end();
+    if (queued) queued = std::move(ended);
+  }
+  std::vector<Queued> all;
+  Status first;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    Result<Queued> left = parts[i].state->leave(parts[i].group, entered[i], queued);
+    if (left) {
+      all.push_back(*std::move(left));
+    } else if (first) {
+      first = std::move(left).error();
+    }
+  }
+  if (!first) return std::move(first).error();
+  return all;
+}
+
+}  // namespace weir
