@@ -49,6 +49,7 @@ void CommState::stop_watch() {
 }
 
 Status CommState::status() const {
+  if (!ended_.load(std::memory_order_acquire)) return {};
   const std::lock_guard lock(state_mutex_);
   if (failure_) return *failure_;
   if (closed_) return error(ErrorCode::invalid_argument, "it was closed");
@@ -78,6 +79,7 @@ void CommState::fail(const Error& why) {
     const std::lock_guard lock(state_mutex_);
     if (failure_ || closed_) return;
     failure_ = error(why.code(), why.message());
+    ended_.store(true, std::memory_order_release);
     if (!options.aborts) return;
     revoked_ = true;
     control = control_;
@@ -147,6 +149,7 @@ Status CommState::close() {
   {
     const std::lock_guard lock(state_mutex_);
     closed_ = true;
+    ended_.store(true, std::memory_order_release);
     if (failed && !revoked_) (void)place.nccl.revoke(handle);
   }
   // Before NCCL's part, which they belong to.

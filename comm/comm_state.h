@@ -124,7 +124,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   CommHandle control_;             // written under both locks
   std::vector<const void*> used_;  // by the group that is queued; kept for its capacity
 
-  mutable std::mutex state_mutex_;  // of what follows
+  std::atomic<bool> ended_ = false;  // it failed, or was closed
+  mutable std::mutex state_mutex_;   // of what follows
   std::optional<Error> failure_;
   bool revoked_ = false, closed_ = false, stop_ = false;
   std::condition_variable stopped_;

@@ -128,9 +128,7 @@ Result<CommState::Entered> CommState::enter_eager(Stream stream, std::span<const
     eager_ = (*lane)->stream;
     has_lane_.store(true, std::memory_order_release);
   }
-  const Result<Fence> ready = place.heap.take_fence({}, stream);
-  if (!ready) return ready.error();
-  if (Status waits = place.heap.wait(eager_, *ready); !waits) return std::move(waits).error();
+  if (Status waits = place.heap.order(stream, eager_); !waits) return std::move(waits).error();
   for (const Point& point : after) {
     if (Status waits = place.heap.wait(eager_, point.fence); !waits)
       return std::move(waits).error();

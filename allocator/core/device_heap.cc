@@ -327,6 +327,7 @@ Result<Fence> DeviceHeap::take_fence_around(std::span<const void* const> pointer
   return impl_->take_fence_around(pointers, user);
 }
 Status DeviceHeap::wait(Stream waiter, Fence fence) { return impl_->wait(waiter, fence); }
+Status DeviceHeap::order(Stream earlier, Stream later) { return impl_->order(earlier, later); }
 Result<bool> DeviceHeap::attach(Stream captured, CaptureAttachment attachment) {
   return impl_->attach(captured, std::move(attachment));
 }

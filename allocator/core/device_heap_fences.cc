@@ -146,6 +146,13 @@ Status DeviceHeap::Impl::wait(Stream waiter, Fence fence) {
   return {};
 }
 
+Status DeviceHeap::Impl::order(Stream earlier, Stream later) {
+  for (const Stream stream : {earlier, later}) {
+    if (Status eager = refuse_captured(stream, "order"); !eager) return eager;
+  }
+  return timelines_.order(timelines_.of(earlier), timelines_.of(later));
+}
+
 Status DeviceHeap::Impl::refuse_captured(Stream stream, const char* call) {
   if (!routed()) return {};
   Result<bool> captured = is_captured(stream);

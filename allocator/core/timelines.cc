@@ -89,6 +89,23 @@ Result<Fence> Timelines::record(TimelineId timeline) {
   return Fence{timeline, recorded->sequence};
 }
 
+Status Timelines::order(TimelineId earlier, TimelineId later) {
+  if (earlier == later) return {};
+  const MutexLock lock(mutex_);
+  Timeline& first = at(earlier);
+  Fence fence = now(earlier);
+  if (!first.retired) {
+    if (mutation::left_out(mutation::Site::fence_records)) return {};
+    Status status;
+    const Recorded* const recorded = record_event(first, status);
+    if (recorded == nullptr) return status;
+    fence.sequence = recorded->sequence;
+  }
+  Result<bool> waited = wait(at(later), first, fence);
+  if (!waited) return std::move(waited).error();
+  return {};
+}
+
 Status Timelines::retire(TimelineId timeline) {
   const MutexLock lock(mutex_);
   Timeline& mine = at(timeline);

@@ -59,6 +59,8 @@ class Timelines {
   }
   // The same, exactly, and for a stream that may be destroyed before anybody waits: one event.
   Result<Fence> record(TimelineId timeline);
+  // record(earlier), and `later` waits for it: at once.
+  Status order(TimelineId earlier, TimelineId later);
   // Takes the last fence of a stream that is about to be destroyed. Nothing is recorded on it
   // again. Its event is kept until it is seen complete: by complete() or host_wait(); or, once
   // kRetiredKept more streams were retired, in retire(), which asks the device about a few.

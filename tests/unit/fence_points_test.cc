@@ -72,6 +72,40 @@ TEST_F(FencePoints, FencedBlocksMayGoAtOnceAndTheNextUserWaits) {
   free(next);
 }
 
+TEST_F(FencePoints, OrderIsAPointAndItsWaitAtOnce) {
+  void* const block = written(4_MiB, a_);
+  const std::uint64_t records = device_.calls(DeviceCall::record);
+  const std::uint64_t waits = device_.calls(DeviceCall::wait);
+  EXPECT_TRUE(heap_->order(a_, b_).ok());
+  EXPECT_TRUE(heap_->order(b_, b_).ok());  // implied
+  EXPECT_EQ(device_.calls(DeviceCall::record), records + 1);
+  EXPECT_EQ(device_.calls(DeviceCall::wait), waits + 1);
+  read(b_, block);  // a race, were they not in order
+  free(block);
+  // What a_ does later is another matter.
+  touch(a_, Reads(nullptr, 0_B), 1_ms);
+  EXPECT_TRUE(heap_->order(a_, b_).ok());
+  EXPECT_EQ(device_.calls(DeviceCall::wait), waits + 2);
+}
+
+TEST_F(FencePoints, OrderAfterARetiredStreamIsAfterItsLastWork) {
+  void* const block = written(4_MiB, a_);
+  EXPECT_TRUE(heap_->retire(a_).ok());
+  EXPECT_TRUE(heap_->order(a_, b_).ok());
+  read(b_, block);
+  EXPECT_TRUE(heap_->fence(block, b_).ok());
+  free(block);
+}
+
+TEST_F(FencePoints, OrderThatCannotBeIsAnError) {
+  touch(a_, Reads(nullptr, 0_B), 1_ms);
+  for (const DeviceCall call : {DeviceCall::record, DeviceCall::wait}) {
+    device_.fail(call, 1);
+    expect_error(heap_->order(a_, b_), ErrorCode::device, "");
+  }
+  EXPECT_TRUE(heap_->order(a_, b_).ok());
+}
+
 TEST_F(FencePoints, BlocksOfGraphPoolsAreFencedToo) {
   GraphPool pool(*heap_);
   PoolRoute route = warm_up(pool, a_);
@@ -144,6 +178,8 @@ TEST_F(FencePoints, MeanNothingInACaptureAndAreRefusedWithoutBreakingIt) {
   CaptureScope capture = begin(pool, a_);
   expect_error(heap_->take_fence({}, a_), ErrorCode::capture, "being captured");
   expect_error(heap_->wait(a_, eager), ErrorCode::capture, "being captured");
+  expect_error(heap_->order(a_, b_), ErrorCode::capture, "being captured");
+  expect_error(heap_->order(b_, a_), ErrorCode::capture, "being captured");
   wait(c_, eager);  // other streams' work goes on
   free(written(1_MiB, a_));
   Graph graph = end(capture);

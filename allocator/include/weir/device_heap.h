@@ -138,6 +138,10 @@ class DeviceHeap {
   // so costs nothing, and the heap knows it from now on. Errors: device; capture (as above).
   Status wait(Stream waiter, Fence fence);
 
+  // Makes work queued on `later` from now on run after all that `earlier` holds so far, on the GPU:
+  // take_fence() of no blocks, and wait(). Errors: device; capture (as above, either of them).
+  Status order(Stream earlier, Stream later);
+
   // For code written for PyTorch's record_stream: "`user` may use the block until it is
   // deallocated". The fence is taken in deallocate(), and so covers more than it need.
   Status record_stream(void* block, Stream user);
