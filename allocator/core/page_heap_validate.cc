@@ -100,19 +100,29 @@ void PageHeap::validate_runs(const std::vector<Range>& in_use,
                              std::vector<std::string>& broken) const {
   using Parts = std::multimap<Bytes, Bytes>;  // offset to size
   std::map<PageId, Parts> used;
+  std::map<Address, Bytes> used_at;  // mappings
   for (const Range run : in_use) {
     const std::optional<HeapId> heap = addresses_.find(run.begin);
     if (!heap || !table_.is_mapped(run)) {
       broken.push_back("page heap: a run given out is not mapped");
       continue;
     }
+    Address at = run.begin;
     table_.walk(run, [&](const Page& page, Bytes offset, Bytes size) {
       used[page.id].emplace(offset, size);
+      used_at[at - offset] += size;
+      at = at + size;
       if (page.lease != heap) {
         broken.push_back("page " + std::to_string(page.id.value) +
                          ": in use by a heap that has no lease on it");
       }
     });
+  }
+  for (const Mapping& mapping : table_.list_mappings()) {
+    if (mapping.used != used_at[mapping.at]) {
+      broken.push_back("page " + std::to_string(mapping.page.value) +
+                       ": a mapping's bytes in use are counted wrong");
+    }
   }
   for (const auto& [id, page] : table_.pages()) {
     std::vector<std::pair<Bytes, Bytes>> merged;

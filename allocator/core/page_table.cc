@@ -46,6 +46,15 @@ void flip(std::vector<Bytes>& edges, Bytes begin, Bytes end) {
   }
 }
 
+// The one that begins at `at`.
+template <class Mappings>
+auto& find_mapping(Mappings& mappings, Address at) {
+  const auto found = std::find_if(mappings.begin(), mappings.end(),
+                                  [&](const Mapping& mapping) { return mapping.at == at; });
+  assert(found != mappings.end());
+  return *found;
+}
+
 }  // namespace
 
 const PageTable::Ends& PageTable::ends(HeapId heap) const {
@@ -114,25 +123,41 @@ void PageTable::add_mapping(PageId id, HeapId heap, Address at, RowId row) {
   page.mappings.push_back({at, id, heap, row});
   granules_.set({at, page.size}, page);
   ++mappings_;
-  if (!may_use(page, heap)) return;
-  visit_free(page, [&](Bytes offset, Bytes size) { listener_.usable(heap, {at + offset, size}); });
+  show_free(page, page.mappings.back(), true);
 }
 
 const Mapping& PageTable::mapping(Address at) const {
-  const std::vector<Mapping>& mappings = granules_.at(at).page->mappings;
-  const auto found = std::find_if(mappings.begin(), mappings.end(),
-                                  [&](const Mapping& mapping) { return mapping.at == at; });
-  assert(found != mappings.end());
-  return *found;
+  return find_mapping(granules_.at(at).page->mappings, at);
 }
 
 void PageTable::remove_mapping(Address at) {
   Page& page = *granules_.at(at).page;
-  assert(!page.lease);
-  listener_.unusable(mapping(at).heap, {at, page.size});
+  assert(!page.lease || is_retired(at));
+  if (!is_retired(at)) listener_.unusable(mapping(at).heap, {at, page.size});
   std::erase_if(page.mappings, [&](const Mapping& mine) { return mine.at == at; });
   granules_.clear({at, page.size});
   --mappings_;
+}
+
+void PageTable::retire(Address at) {
+  Page& page = *granules_.at(at).page;
+  Mapping& mapping = find_mapping(page.mappings, at);
+  assert(!mapping.retired && mapping.used == 0_B);
+  show_free(page, mapping, false);
+  mapping.retired = true;
+}
+
+void PageTable::restore(Address at) {
+  Page& page = *granules_.at(at).page;
+  Mapping& mapping = find_mapping(page.mappings, at);
+  mapping.retired = false;
+  mapping.used_at = uses_;
+  show_free(page, mapping, true);
+}
+
+bool PageTable::is_retired(Address at) const {
+  const GranuleMap::Entry* const entry = granules_.find(at);
+  return entry != nullptr && entry->offset == 0_B && mapping(at).retired;
 }
 
 void PageTable::use(PageId id, Bytes offset, Bytes size, HeapId heap) {
@@ -143,10 +168,23 @@ void PageTable::free(PageId id, Bytes offset, Bytes size) {
   free_part(pages_.at(id.value), offset, size, Address{});
 }
 
+// What is free of the page, at one of its mappings.
+void PageTable::show_free(const Page& page, const Mapping& mapping, bool usable) {
+  if (!may_use(page, mapping.heap)) return;
+  visit_free(page, [&](Bytes offset, Bytes size) {
+    const Range free{mapping.at + offset, size};
+    if (usable) {
+      listener_.usable(mapping.heap, free);
+    } else {
+      listener_.unusable(mapping.heap, free);
+    }
+  });
+}
+
 // The whole page, for heaps other than `except`.
 void PageTable::show(const Page& page, HeapId except, bool usable) {
   for (const Mapping& mapping : page.mappings) {
-    if (mapping.heap == except) continue;
+    if (mapping.heap == except || mapping.retired) continue;
     if (usable) {
       listener_.usable(mapping.heap, {mapping.at, page.size});
     } else {
@@ -162,8 +200,13 @@ void PageTable::use_part(Page& page, Bytes offset, Bytes size, HeapId heap, Addr
     leased_ += page.size;
     show(page, heap, false);
   }
-  for (const Mapping& mapping : page.mappings) {
-    if (mapping.at == told || mapping.heap != heap) continue;
+  for (Mapping& mapping : page.mappings) {
+    if (mapping.at == told) {
+      mapping.used += size;
+      mapping.used_at = uses_;
+      continue;
+    }
+    if (mapping.heap != heap || mapping.retired) continue;
     listener_.unusable(heap, {mapping.at + offset, size});
   }
   page.used += size;
@@ -179,8 +222,13 @@ void PageTable::free_part(Page& page, Bytes offset, Bytes size, Address told) {
   used_ -= size;
   flip(page.edges, offset, offset + size);
   outdate(page);
-  for (const Mapping& mapping : page.mappings) {
-    if (mapping.at == told || mapping.heap != heap) continue;
+  for (Mapping& mapping : page.mappings) {
+    if (mapping.at == told) {
+      mapping.used -= size;
+      mapping.used_at = uses_;
+      continue;
+    }
+    if (mapping.heap != heap || mapping.retired) continue;
     listener_.usable(heap, {mapping.at + offset, size});
   }
   if (page.used > 0_B) return;

@@ -41,6 +41,9 @@ struct Mapping {
   PageId page;
   HeapId heap;  // whose addresses these are
   RowId row;
+  Bytes used;                 // in use, that were given out at these addresses
+  std::uint64_t used_at = 0;  // PageTable::uses() when the last of them were given out or came back
+  bool retired = false;       // mapped, but nothing is given out here any more
 };
 
 struct Page {
@@ -90,8 +93,12 @@ class PageTable {
   void remove(PageId page);
   // `at` overlaps no other mapping.
   void add_mapping(PageId page, HeapId heap, Address at, RowId row);
-  // The page is idle.
+  // The page is idle, or the mapping is retired.
   void remove_mapping(Address at);
+  // Nothing is in use at a mapping's addresses; nothing will be, from now on, until restore().
+  void retire(Address at);
+  void restore(Address at);
+  bool is_retired(Address at) const;
 
   // A part of a page. It is free and the page idle or leased to `heap`: it is in use by it now.
   void use(PageId page, Bytes offset, Bytes size, HeapId heap);
@@ -103,6 +110,7 @@ class PageTable {
   template <class Visitor>
   void use(Range run, HeapId heap, Visitor&& visit) WEIR_NO_THREAD_ANALYSIS {
     listener_.unusable(heap, run);
+    ++uses_;
     walk_pages(run, [&](Page& page, Bytes offset, Bytes size, Address at) WEIR_NO_THREAD_ANALYSIS {
       const bool leases = !page.lease;
       use_part(page, offset, size, heap, at);
@@ -134,6 +142,8 @@ class PageTable {
 
   const std::unordered_map<std::uint32_t, Page>& pages() const { return pages_; }
   std::size_t mappings() const { return mappings_; }
+  // How many runs were ever taken into use.
+  std::uint64_t uses() const { return uses_; }
   // By address.
   std::vector<Mapping> list_mappings() const;
   // Slots of pages are below this.
@@ -179,10 +189,12 @@ class PageTable {
     }
   }
 
-  // `told`: a mapping that the listener knows of already; none where it is Address{}.
+  // `told`: the mapping that it is given out through, which the listener knows of already; none
+  // where it is Address{}.
   void use_part(Page& page, Bytes offset, Bytes size, HeapId heap, Address told);
   void free_part(Page& page, Bytes offset, Bytes size, Address told);
   void show(const Page& page, HeapId except, bool usable);
+  void show_free(const Page& page, const Mapping& mapping, bool usable);
 
   // The indexes by size are only needed where a request fits nowhere, so they are brought up to
   // date when somebody looks.
@@ -203,6 +215,7 @@ class PageTable {
   std::unordered_map<std::uint32_t, Page> pages_;  // by PageId; a page stays where it is
   GranuleMap granules_;
   std::size_t mappings_ = 0;
+  std::uint64_t uses_ = 0;
   std::vector<std::uint32_t> free_slots_;
   std::uint32_t slots_ = 0;
   Bytes total_, leased_, used_;

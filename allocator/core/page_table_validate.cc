@@ -57,6 +57,7 @@ std::vector<std::string> PageTable::validate_mappings() const {
     for (const Mapping& mine : page.mappings) {
       if (!listed.insert(mine.at).second) say(page.id, "lists a mapping twice");
       if (mine.page.value != id) say(page.id, "lists a mapping that is not its own");
+      if (mine.retired && mine.used > 0_B) say(page.id, "in use at a mapping that is retired");
     }
   }
   std::map<Address, std::pair<const Page*, Bytes>> granules;
@@ -129,7 +130,7 @@ std::map<HeapId, RangeSet> PageTable::usable_by_recount() const {
     const auto known = pages_.find(mapping.page.value);
     if (known == pages_.end()) continue;
     const Page& page = known->second;
-    if (page.lease && *page.lease != mapping.heap) continue;
+    if (mapping.retired || (page.lease && *page.lease != mapping.heap)) continue;
     Bytes at;
     const auto add = [&](Bytes end) {
       if (at < end && !heap.overlaps({mapping.at + at, end - at})) {
