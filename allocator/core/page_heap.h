@@ -220,9 +220,10 @@ class PageHeap : private PageTable::Listener {
   bool has_room_for_mappings(std::size_t more) const WEIR_REQUIRES(mutex_);
   Status make_room_for_mappings(std::size_t more) WEIR_REQUIRES(mutex_);
   // Keeps the number of aliases in proportion to that of pages: those that were not used for long
-  // are given out no more, and unmapped when their work is done. A few driver calls at most.
+  // are given out no more, and unmapped when their work is done. A few driver calls at most. Says
+  // by shed_next_ when it is to be called again.
   void shed_aliases(const Owner& owner) WEIR_REQUIRES(mutex_);
-  std::vector<Mapping> long_unused(HeapId heap) const WEIR_REQUIRES(mutex_);
+  std::vector<PageMapping> long_unused(HeapId heap) const WEIR_REQUIRES(mutex_);
   void retire_aliases(const Owner& owner, std::size_t most) WEIR_REQUIRES(mutex_);
   void unmap_retired() WEIR_REQUIRES(mutex_);
   // Fences that hold an idle page.

@@ -16,39 +16,44 @@ constexpr std::size_t kMappingsLeast = 256;
 constexpr std::size_t kShareRetired = 8;
 // Only what was not used while so many runs were placed: else a program whose rounds need more
 // would lose in each round what it needs in the next.
-constexpr std::uint64_t kLongUnused = 8192;
+constexpr std::uint32_t kLongUnused = 8192;
 // Retired aliases are unmapped so many requests later. By then their work is done, on a slow
 // machine as on a fast one: what is known complete then makes no difference to placement.
 constexpr std::uint64_t kRequestsRetired = 1024;
+// So often it is looked whether there are too many: each look costs a little.
+constexpr std::uint64_t kRequestsBetween = 64;
 // Driver calls in one request.
 constexpr int kUnmapsAtATime = 2;
 
 }  // namespace
 
 void PageHeap::shed_aliases(const Owner& owner) {
-  if (requests_ < shed_next_ || keeps_used_) return;  // nothing while a capture goes on
+  if (keeps_used_) return;  // nothing while a capture goes on
   if (!retired_.at.empty()) {
     unmap_retired();
     return;
   }
   const std::size_t most = std::max(kMappingsLeast, kMappingsAPage * table_.pages().size());
-  if (table_.mappings() <= most) return;
+  if (table_.mappings() <= most) {
+    shed_next_ = requests_ + kRequestsBetween;
+    return;
+  }
   retire_aliases(owner, table_.mappings() - most + most / kShareRetired);
   shed_next_ = requests_ + kRequestsRetired;
 }
 
 // The longest unused first. Each page keeps the first of its mappings.
-std::vector<Mapping> PageHeap::long_unused(HeapId heap) const {
-  std::vector<Mapping> unused;
+std::vector<PageMapping> PageHeap::long_unused(HeapId heap) const {
+  std::vector<PageMapping> unused;
   for (const auto& [id, page] : table_.pages()) {
     if (use_of(page).kept != PageUse::Kept::no || (page.lease && *page.lease != heap)) continue;
     for (std::size_t i = 1; i < page.mappings.size(); ++i) {
       const Mapping& mapping = page.mappings[i];
-      if (mapping.used > 0_B || mapping.retired) continue;
-      if (table_.uses() - mapping.used_at > kLongUnused) unused.push_back(mapping);
+      if (mapping.used_grains > 0) continue;  // nor what is retired
+      if (table_.uses() - mapping.used_at > kLongUnused) unused.push_back({mapping, page.id});
     }
   }
-  std::sort(unused.begin(), unused.end(), [](const Mapping& a, const Mapping& b) {
+  std::sort(unused.begin(), unused.end(), [](const PageMapping& a, const PageMapping& b) {
     return std::pair(a.used_at, a.at) < std::pair(b.used_at, b.at);
   });
   return unused;
@@ -66,7 +71,7 @@ void PageHeap::retire_aliases(const Owner& owner, std::size_t most) {
     (event ? recorded : refused).join(event ? *event : user);
     return event.ok();
   };
-  for (const Mapping& alias : long_unused(owner.id)) {
+  for (const PageMapping& alias : long_unused(owner.id)) {
     if (retired_.at.size() == most) break;
     // Whoever used the page before its holder was waited for, or is still on the page's list.
     FenceSet users = held_by(alias.page);

@@ -29,21 +29,34 @@ void visit_free(const Page& page, Visitor&& visit) {
 
 bool may_use(const Page& page, HeapId heap) { return !page.lease || *page.lease == heap; }
 
+using Edges = std::vector<Bytes>;
+
+// Apart from flip(), which then needs no stack in the usual case.
+[[gnu::noinline]] void insert_both(Edges& edges, Edges::iterator at, Bytes begin, Bytes end) {
+  edges.insert(at, {begin, end});
+}
+[[gnu::noinline]] void erase_both(Edges& edges, Edges::iterator at) { edges.erase(at, at + 2); }
+
 // A stretch that is all free, or all in use, becomes the other: an edge at either end comes, or
 // goes where another stretch touches.
-void flip(std::vector<Bytes>& edges, Bytes begin, Bytes end) {
+void flip(Edges& edges, Bytes begin, Bytes end) {
   const auto at = std::lower_bound(edges.begin(), edges.end(), begin);
   assert(at == edges.end() || *at == begin || end <= *at);
   if (at == edges.end() || end < *at) {
-    edges.insert(at, {begin, end});
+    insert_both(edges, at, begin, end);
   } else if (*at == end) {
     *at = begin;
   } else if (const auto next = at + 1; next != edges.end() && *next == end) {
-    edges.erase(at, at + 2);
+    erase_both(edges, at);
   } else {
     assert(next == edges.end() || end < *next);
     *at = end;
   }
+}
+
+std::uint32_t grains(Bytes size) {
+  assert(size % kGrain == 0_B);
+  return static_cast<std::uint32_t>(size / kGrain);
 }
 
 // The one that begins at `at`.
@@ -120,14 +133,15 @@ void PageTable::remove(PageId id) {
 
 void PageTable::add_mapping(PageId id, HeapId heap, Address at, RowId row) {
   Page& page = pages_.at(id.value);
-  page.mappings.push_back({at, id, heap, row});
+  page.mappings.push_back({.at = at, .heap = heap, .row = row});
   granules_.set({at, page.size}, page);
   ++mappings_;
   show_free(page, page.mappings.back(), true);
 }
 
-const Mapping& PageTable::mapping(Address at) const {
-  return find_mapping(granules_.at(at).page->mappings, at);
+PageMapping PageTable::mapping(Address at) const {
+  const Page& page = *granules_.at(at).page;
+  return {find_mapping(page.mappings, at), page.id};
 }
 
 void PageTable::remove_mapping(Address at) {
@@ -142,22 +156,32 @@ void PageTable::remove_mapping(Address at) {
 void PageTable::retire(Address at) {
   Page& page = *granules_.at(at).page;
   Mapping& mapping = find_mapping(page.mappings, at);
-  assert(!mapping.retired && mapping.used == 0_B);
+  assert(mapping.used_grains == 0);
   show_free(page, mapping, false);
-  mapping.retired = true;
+  mapping.used_grains = Mapping::kRetired;
 }
 
 void PageTable::restore(Address at) {
   Page& page = *granules_.at(at).page;
   Mapping& mapping = find_mapping(page.mappings, at);
-  mapping.retired = false;
+  assert(mapping.retired());
+  mapping.used_grains = 0;
   mapping.used_at = uses_;
   show_free(page, mapping, true);
 }
 
 bool PageTable::is_retired(Address at) const {
   const GranuleMap::Entry* const entry = granules_.find(at);
-  return entry != nullptr && entry->offset == 0_B && mapping(at).retired;
+  return entry != nullptr && entry->offset == 0_B && mapping(at).retired();
+}
+
+// Those used so long ago that their numbers would be below zero are as old as any.
+void PageTable::lower_uses() {
+  constexpr std::uint32_t kBy = kUsesEnd / 2;
+  for (auto& [id, page] : pages_) {
+    for (Mapping& mapping : page.mappings) mapping.used_at -= std::min(mapping.used_at, kBy);
+  }
+  uses_ -= kBy;
 }
 
 void PageTable::use(PageId id, Bytes offset, Bytes size, HeapId heap) {
@@ -184,7 +208,7 @@ void PageTable::show_free(const Page& page, const Mapping& mapping, bool usable)
 // The whole page, for heaps other than `except`.
 void PageTable::show(const Page& page, HeapId except, bool usable) {
   for (const Mapping& mapping : page.mappings) {
-    if (mapping.heap == except || mapping.retired) continue;
+    if (mapping.heap == except || mapping.retired()) continue;
     if (usable) {
       listener_.usable(mapping.heap, {mapping.at, page.size});
     } else {
@@ -202,11 +226,11 @@ void PageTable::use_part(Page& page, Bytes offset, Bytes size, HeapId heap, Addr
   }
   for (Mapping& mapping : page.mappings) {
     if (mapping.at == told) {
-      mapping.used += size;
+      mapping.used_grains += grains(size);
       mapping.used_at = uses_;
       continue;
     }
-    if (mapping.heap != heap || mapping.retired) continue;
+    if (mapping.heap != heap || mapping.retired()) continue;
     listener_.unusable(heap, {mapping.at + offset, size});
   }
   page.used += size;
@@ -224,11 +248,11 @@ void PageTable::free_part(Page& page, Bytes offset, Bytes size, Address told) {
   outdate(page);
   for (Mapping& mapping : page.mappings) {
     if (mapping.at == told) {
-      mapping.used -= size;
+      mapping.used_grains -= grains(size);
       mapping.used_at = uses_;
       continue;
     }
-    if (mapping.heap != heap || mapping.retired) continue;
+    if (mapping.heap != heap || mapping.retired()) continue;
     listener_.usable(heap, {mapping.at + offset, size});
   }
   if (page.used > 0_B) return;
@@ -243,10 +267,10 @@ bool PageTable::row_has(RowId row, PageId id) const {
                      [&](const Mapping& mapping) { return mapping.row == row; });
 }
 
-std::vector<Mapping> PageTable::list_mappings() const {
-  std::vector<Mapping> all;
+std::vector<PageMapping> PageTable::list_mappings() const {
+  std::vector<PageMapping> all;
   for (const auto& [id, page] : pages_) {
-    all.insert(all.end(), page.mappings.begin(), page.mappings.end());
+    for (const Mapping& mapping : page.mappings) all.push_back({mapping, PageId{id}});
   }
   std::sort(all.begin(), all.end(), [](const Mapping& a, const Mapping& b) { return a.at < b.at; });
   return all;

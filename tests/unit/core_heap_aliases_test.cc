@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core_heap_fixture.h"
+#include "tests/unit/core_test_access.h"
 
 namespace weir::test {
 namespace {
@@ -78,6 +79,22 @@ class HeapAliases : public CoreHeap {
     }
     for (const auto& [block, size] : live) free(heap, block);
   }
+  // What a program's mappings come to when its runs are numbered from there on.
+  std::vector<std::uint64_t> figures(std::uint32_t first_use) {
+    DeviceHeap heap(device_, {});
+    TestAccess::last_use(TestAccess::table(heap)) = first_use;
+    random_.seed(7);
+    const std::uint64_t unmapped = device_.calls(DeviceCall::unmap);
+    for (int part = 0; part < 3; ++part) run(heap, 1000, 1_us);
+    EXPECT_LE(heap.statistics().mappings.current, most(heap));
+    EXPECT_GT(device_.calls(DeviceCall::unmap), unmapped);
+    last_use_ = TestAccess::last_use(TestAccess::table(heap));
+    const Statistics& now = heap.statistics();
+    std::vector<std::uint64_t> figures{now.mappings.current, now.mappings.total, now.pages.total,
+                                       device_.calls(DeviceCall::unmap) - unmapped};
+    free_old(heap);
+    return figures;
+  }
   std::uint64_t most(const DeviceHeap& heap) const {
     return kMostAPage * heap.statistics().pages.current;
   }
@@ -91,6 +108,7 @@ class HeapAliases : public CoreHeap {
 
   std::mt19937_64 random_{7};
   std::deque<Old> old_;
+  std::uint32_t last_use_ = 0;  // after figures()
 };
 
 TEST_F(HeapAliases, AProgramOfEverNewSizesKeepsThemInProportionToItsPages) {
@@ -117,6 +135,16 @@ TEST_F(HeapAliases, NoneGoesWhoseUsersAreNotDone) {
   EXPECT_LE(heap.statistics().mappings.current, most(heap));
   EXPECT_THAT(heap.validate(), IsEmpty());
   EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+// Runs are numbered in 32 bits: what is old stays old where these run out, and young what is young.
+TEST_F(HeapAliases, ItMakesNoDifferenceThatNumbersOfRunsRunOut) {
+  constexpr std::uint32_t kLowered = TestAccess::kUsesEnd / 2, kBefore = 40'000;
+  const std::vector<std::uint64_t> expected = figures(kLowered - kBefore);
+  const std::uint32_t end = last_use_;
+  ASSERT_GT(end, kLowered + 1) << "the program takes too few runs";
+  EXPECT_EQ(figures(TestAccess::kUsesEnd - 1 - kBefore), expected);
+  EXPECT_EQ(last_use_, end) << "they did not run out";
 }
 
 // Retired ones are unmapped with their page, and nothing is left behind.
