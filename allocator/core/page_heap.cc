@@ -69,6 +69,7 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, std::uint64_t key, 
     return std::move(claimed).error();
   }
   if (!recalled) memory_.remember(key, *at);
+  if (requests_ >= shed_next_) shed_aliases(owner);
   return at;
 }
 
@@ -199,7 +200,8 @@ bool PageHeap::extends_row(Owner& owner, const Plan& plan, Bytes more) const {
   const Page& tail = table_.page(*plan.tail);
   const bool at_frontier =
       std::any_of(tail.mappings.begin(), tail.mappings.end(), [&](const Mapping& mapping) {
-        return mapping.heap == owner.id && mapping.at + tail.size == arena.frontier();
+        return mapping.heap == owner.id && mapping.at + tail.size == arena.frontier() &&
+               !mapping.retired();
       });
   if (!at_frontier) return false;
   const RowId row = *rows_[owner.id.value];

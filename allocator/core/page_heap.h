@@ -154,6 +154,12 @@ class PageHeap : private PageTable::Listener {
     HeapId heap;
     Range range;
   };
+  // Aliases to unmap once nobody uses their addresses any more. (Those whose page went went with
+  // it.)
+  struct Retired {
+    std::vector<Address> at;
+    FenceSet users;
+  };
 
   Arena& arena(HeapId heap) WEIR_REQUIRES(mutex_) { return arenas_[heap.value]; }
   const Arena& arena(HeapId heap) const WEIR_REQUIRES(mutex_) { return arenas_[heap.value]; }
@@ -213,6 +219,13 @@ class PageHeap : private PageTable::Listener {
   void note_whether_over_limit() WEIR_REQUIRES(mutex_);
   bool has_room_for_mappings(std::size_t more) const WEIR_REQUIRES(mutex_);
   Status make_room_for_mappings(std::size_t more) WEIR_REQUIRES(mutex_);
+  // Keeps the number of aliases in proportion to that of pages: those that were not used for long
+  // are given out no more, and unmapped when their work is done. A few driver calls at most. Says
+  // by shed_next_ when it is to be called again.
+  void shed_aliases(const Owner& owner) WEIR_REQUIRES(mutex_);
+  std::vector<PageMapping> long_unused(HeapId heap) const WEIR_REQUIRES(mutex_);
+  void retire_aliases(const Owner& owner, std::size_t most) WEIR_REQUIRES(mutex_);
+  void unmap_retired() WEIR_REQUIRES(mutex_);
   // Fences that hold an idle page.
   FenceSet held_by(PageId page) const WEIR_REQUIRES(mutex_);
 
@@ -242,6 +255,8 @@ class PageHeap : private PageTable::Listener {
   std::optional<TimelineId> first_ WEIR_GUARDED_BY(mutex_);
   bool alone_ WEIR_GUARDED_BY(mutex_) = true;
   std::vector<Region> regions_ WEIR_GUARDED_BY(mutex_);
+  Retired retired_ WEIR_GUARDED_BY(mutex_);
+  std::uint64_t shed_next_ WEIR_GUARDED_BY(mutex_) = 0;  // requests_ when that is looked at again
   PlacementMemory memory_ WEIR_GUARDED_BY(mutex_);
   Effort effort_ WEIR_GUARDED_BY(mutex_);
   Bytes limit_ WEIR_GUARDED_BY(mutex_);

@@ -28,7 +28,7 @@ constexpr std::size_t kManyPages = 8;
 PageHeap::~PageHeap() {
   const MutexLock lock(mutex_);
   // What the driver refuses here is lost: nobody is left to tell.
-  for (const Mapping& mapping : table_.list_mappings()) {
+  for (const PageMapping& mapping : table_.list_mappings()) {
     (void)device_.unmap(mapping.at, table_.page(mapping.page).size);
   }
   for (const auto& [id, page] : table_.pages()) (void)device_.release(page.handle);
@@ -129,7 +129,7 @@ Status PageHeap::create_and_append(Owner& owner, const std::vector<Bytes>& sizes
 }
 
 Status PageHeap::unmap(Address at) {
-  const Mapping mapping = table_.mapping(at);
+  const PageMapping mapping = table_.mapping(at);
   const Bytes size = table_.page(mapping.page).size;
   if (Status status = device_.unmap(at, size); !status) return status;
   table_.remove_mapping(at);

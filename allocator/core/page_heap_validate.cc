@@ -80,15 +80,14 @@ void PageHeap::validate_arenas(std::vector<std::string>& broken) const {
       });
     }
   }
-  for (const Mapping& mapping : table_.list_mappings()) {
+  for (const PageMapping& mapping : table_.list_mappings()) {
     const std::string name = "heap " + std::to_string(mapping.heap.value) + ": ";
-    const auto page = table_.pages().find(mapping.page.value);
-    if (page == table_.pages().end() || mapping.heap.value >= arenas_.size()) {
-      broken.push_back(name + "a mapping of a page or a heap that is not there");
+    if (mapping.heap.value >= arenas_.size()) {
+      broken.push_back(name + "a mapping of a heap that is not there");
       continue;
     }
     if (mapping.row.value >= next_row_) broken.push_back(name + "a row that is yet to be begun");
-    const Range mapped{mapping.at, page->second.size};
+    const Range mapped{mapping.at, table_.page(mapping.page).size};
     if (arena(mapping.heap).vacant().overlaps(mapped))
       broken.push_back(name + "vacant, but mapped");
     if (!is_reserved(mapping.heap, mapped)) broken.push_back(name + "mapped, but not reserved");
@@ -100,19 +99,35 @@ void PageHeap::validate_runs(const std::vector<Range>& in_use,
                              std::vector<std::string>& broken) const {
   using Parts = std::multimap<Bytes, Bytes>;  // offset to size
   std::map<PageId, Parts> used;
+  std::map<Address, Bytes> used_at;  // mappings
   for (const Range run : in_use) {
     const std::optional<HeapId> heap = addresses_.find(run.begin);
     if (!heap || !table_.is_mapped(run)) {
       broken.push_back("page heap: a run given out is not mapped");
       continue;
     }
+    Address at = run.begin;
     table_.walk(run, [&](const Page& page, Bytes offset, Bytes size) {
       used[page.id].emplace(offset, size);
+      used_at[at - offset] += size;
+      at = at + size;
       if (page.lease != heap) {
         broken.push_back("page " + std::to_string(page.id.value) +
                          ": in use by a heap that has no lease on it");
       }
     });
+  }
+  for (const PageMapping& mapping : table_.list_mappings()) {
+    const std::uint64_t grains = mapping.retired() ? 0 : mapping.used_grains;
+    if (kGrain * grains != used_at[mapping.at]) {
+      broken.push_back("page " + std::to_string(mapping.page.value) +
+                       ": a mapping's bytes in use are counted wrong");
+    }
+    if (mapping.retired() &&
+        std::find(retired_.at.begin(), retired_.at.end(), mapping.at) == retired_.at.end()) {
+      broken.push_back("page " + std::to_string(mapping.page.value) +
+                       ": a mapping is retired, and nobody is going to unmap it");
+    }
   }
   for (const auto& [id, page] : table_.pages()) {
     std::vector<std::pair<Bytes, Bytes>> merged;

@@ -29,21 +29,43 @@ void visit_free(const Page& page, Visitor&& visit) {
 
 bool may_use(const Page& page, HeapId heap) { return !page.lease || *page.lease == heap; }
 
+using Edges = std::vector<Bytes>;
+
+// Apart from flip(), which then needs no stack in the usual case.
+[[gnu::noinline]] void insert_both(Edges& edges, Edges::iterator at, Bytes begin, Bytes end) {
+  edges.insert(at, {begin, end});
+}
+[[gnu::noinline]] void erase_both(Edges& edges, Edges::iterator at) { edges.erase(at, at + 2); }
+
 // A stretch that is all free, or all in use, becomes the other: an edge at either end comes, or
 // goes where another stretch touches.
-void flip(std::vector<Bytes>& edges, Bytes begin, Bytes end) {
+void flip(Edges& edges, Bytes begin, Bytes end) {
   const auto at = std::lower_bound(edges.begin(), edges.end(), begin);
   assert(at == edges.end() || *at == begin || end <= *at);
   if (at == edges.end() || end < *at) {
-    edges.insert(at, {begin, end});
+    insert_both(edges, at, begin, end);
   } else if (*at == end) {
     *at = begin;
   } else if (const auto next = at + 1; next != edges.end() && *next == end) {
-    edges.erase(at, at + 2);
+    erase_both(edges, at);
   } else {
     assert(next == edges.end() || end < *next);
     *at = end;
   }
+}
+
+std::uint32_t grains(Bytes size) {
+  assert(size % kGrain == 0_B);
+  return static_cast<std::uint32_t>(size / kGrain);
+}
+
+// The one that begins at `at`.
+template <class Mappings>
+auto& find_mapping(Mappings& mappings, Address at) {
+  const auto found = std::find_if(mappings.begin(), mappings.end(),
+                                  [&](const Mapping& mapping) { return mapping.at == at; });
+  assert(found != mappings.end());
+  return *found;
 }
 
 }  // namespace
@@ -111,28 +133,55 @@ void PageTable::remove(PageId id) {
 
 void PageTable::add_mapping(PageId id, HeapId heap, Address at, RowId row) {
   Page& page = pages_.at(id.value);
-  page.mappings.push_back({at, id, heap, row});
+  page.mappings.push_back({.at = at, .heap = heap, .row = row});
   granules_.set({at, page.size}, page);
   ++mappings_;
-  if (!may_use(page, heap)) return;
-  visit_free(page, [&](Bytes offset, Bytes size) { listener_.usable(heap, {at + offset, size}); });
+  show_free(page, page.mappings.back(), true);
 }
 
-const Mapping& PageTable::mapping(Address at) const {
-  const std::vector<Mapping>& mappings = granules_.at(at).page->mappings;
-  const auto found = std::find_if(mappings.begin(), mappings.end(),
-                                  [&](const Mapping& mapping) { return mapping.at == at; });
-  assert(found != mappings.end());
-  return *found;
+PageMapping PageTable::mapping(Address at) const {
+  const Page& page = *granules_.at(at).page;
+  return {find_mapping(page.mappings, at), page.id};
 }
 
 void PageTable::remove_mapping(Address at) {
   Page& page = *granules_.at(at).page;
-  assert(!page.lease);
-  listener_.unusable(mapping(at).heap, {at, page.size});
+  assert(!page.lease || is_retired(at));
+  if (!is_retired(at)) listener_.unusable(mapping(at).heap, {at, page.size});
   std::erase_if(page.mappings, [&](const Mapping& mine) { return mine.at == at; });
   granules_.clear({at, page.size});
   --mappings_;
+}
+
+void PageTable::retire(Address at) {
+  Page& page = *granules_.at(at).page;
+  Mapping& mapping = find_mapping(page.mappings, at);
+  assert(mapping.used_grains == 0);
+  show_free(page, mapping, false);
+  mapping.used_grains = Mapping::kRetired;
+}
+
+void PageTable::restore(Address at) {
+  Page& page = *granules_.at(at).page;
+  Mapping& mapping = find_mapping(page.mappings, at);
+  assert(mapping.retired());
+  mapping.used_grains = 0;
+  mapping.used_at = uses_;
+  show_free(page, mapping, true);
+}
+
+bool PageTable::is_retired(Address at) const {
+  const GranuleMap::Entry* const entry = granules_.find(at);
+  return entry != nullptr && entry->offset == 0_B && mapping(at).retired();
+}
+
+// Those used so long ago that their numbers would be below zero are as old as any.
+void PageTable::lower_uses() {
+  constexpr std::uint32_t kBy = kUsesEnd / 2;
+  for (auto& [id, page] : pages_) {
+    for (Mapping& mapping : page.mappings) mapping.used_at -= std::min(mapping.used_at, kBy);
+  }
+  uses_ -= kBy;
 }
 
 void PageTable::use(PageId id, Bytes offset, Bytes size, HeapId heap) {
@@ -143,10 +192,23 @@ void PageTable::free(PageId id, Bytes offset, Bytes size) {
   free_part(pages_.at(id.value), offset, size, Address{});
 }
 
+// What is free of the page, at one of its mappings.
+void PageTable::show_free(const Page& page, const Mapping& mapping, bool usable) {
+  if (!may_use(page, mapping.heap)) return;
+  visit_free(page, [&](Bytes offset, Bytes size) {
+    const Range free{mapping.at + offset, size};
+    if (usable) {
+      listener_.usable(mapping.heap, free);
+    } else {
+      listener_.unusable(mapping.heap, free);
+    }
+  });
+}
+
 // The whole page, for heaps other than `except`.
 void PageTable::show(const Page& page, HeapId except, bool usable) {
   for (const Mapping& mapping : page.mappings) {
-    if (mapping.heap == except) continue;
+    if (mapping.heap == except || mapping.retired()) continue;
     if (usable) {
       listener_.usable(mapping.heap, {mapping.at, page.size});
     } else {
@@ -162,8 +224,13 @@ void PageTable::use_part(Page& page, Bytes offset, Bytes size, HeapId heap, Addr
     leased_ += page.size;
     show(page, heap, false);
   }
-  for (const Mapping& mapping : page.mappings) {
-    if (mapping.at == told || mapping.heap != heap) continue;
+  for (Mapping& mapping : page.mappings) {
+    if (mapping.at == told) {
+      mapping.used_grains += grains(size);
+      mapping.used_at = uses_;
+      continue;
+    }
+    if (mapping.heap != heap || mapping.retired()) continue;
     listener_.unusable(heap, {mapping.at + offset, size});
   }
   page.used += size;
@@ -179,8 +246,13 @@ void PageTable::free_part(Page& page, Bytes offset, Bytes size, Address told) {
   used_ -= size;
   flip(page.edges, offset, offset + size);
   outdate(page);
-  for (const Mapping& mapping : page.mappings) {
-    if (mapping.at == told || mapping.heap != heap) continue;
+  for (Mapping& mapping : page.mappings) {
+    if (mapping.at == told) {
+      mapping.used_grains -= grains(size);
+      mapping.used_at = uses_;
+      continue;
+    }
+    if (mapping.heap != heap || mapping.retired()) continue;
     listener_.usable(heap, {mapping.at + offset, size});
   }
   if (page.used > 0_B) return;
@@ -195,10 +267,10 @@ bool PageTable::row_has(RowId row, PageId id) const {
                      [&](const Mapping& mapping) { return mapping.row == row; });
 }
 
-std::vector<Mapping> PageTable::list_mappings() const {
-  std::vector<Mapping> all;
+std::vector<PageMapping> PageTable::list_mappings() const {
+  std::vector<PageMapping> all;
   for (const auto& [id, page] : pages_) {
-    all.insert(all.end(), page.mappings.begin(), page.mappings.end());
+    for (const Mapping& mapping : page.mappings) all.push_back({mapping, PageId{id}});
   }
   std::sort(all.begin(), all.end(), [](const Mapping& a, const Mapping& b) { return a.at < b.at; });
   return all;

@@ -36,11 +36,23 @@ struct RowId {
   constexpr auto operator<=>(const RowId&) const = default;
 };
 
+// In a list of its page's.
 struct Mapping {
+  // `used_grains` of one that is retired: mapped, but nothing is given out here any more.
+  static constexpr std::uint32_t kRetired = ~std::uint32_t{0};
+
   Address at;
-  PageId page;
-  HeapId heap;  // whose addresses these are
+  HeapId heap;                // whose addresses these are
+  std::uint32_t used_at = 0;  // PageTable::uses() when bytes here last were given out or came back
   RowId row;
+  std::uint32_t used_grains = 0;  // of kGrain: in use, that were given out here
+
+  bool retired() const { return used_grains == kRetired; }
+};
+static_assert(sizeof(Mapping) == 24);  // there are several for each page
+
+struct PageMapping : Mapping {
+  PageId page;
 };
 
 struct Page {
@@ -90,19 +102,25 @@ class PageTable {
   void remove(PageId page);
   // `at` overlaps no other mapping.
   void add_mapping(PageId page, HeapId heap, Address at, RowId row);
-  // The page is idle.
+  // The page is idle, or the mapping is retired.
   void remove_mapping(Address at);
+  // Nothing is in use at a mapping's addresses; nothing will be, from now on, until restore().
+  void retire(Address at);
+  void restore(Address at);
+  bool is_retired(Address at) const;
 
   // A part of a page. It is free and the page idle or leased to `heap`: it is in use by it now.
   void use(PageId page, Bytes offset, Bytes size, HeapId heap);
   // It is in use; now it is free. When it was the last, the lease ends.
   void free(PageId page, Bytes offset, Bytes size);
 
-  // The same for each part of `run`, addresses of `heap`'s. Calls visit(page, offset, size,
-  // changed) for each afterwards; `changed`: the lease began (ended).
+  // The same for each part of `run`, addresses of `heap`'s and whole grains (kGrain). Calls
+  // visit(page, offset, size, changed) for each afterwards; `changed`: the lease began (ended).
   template <class Visitor>
   void use(Range run, HeapId heap, Visitor&& visit) WEIR_NO_THREAD_ANALYSIS {
     listener_.unusable(heap, run);
+    if (++uses_ == kUsesEnd) [[unlikely]]
+      lower_uses();
     walk_pages(run, [&](Page& page, Bytes offset, Bytes size, Address at) WEIR_NO_THREAD_ANALYSIS {
       const bool leases = !page.lease;
       use_part(page, offset, size, heap, at);
@@ -120,7 +138,7 @@ class PageTable {
 
   const Page& page(PageId page) const { return pages_.at(page.value); }
   // The one that begins at `at`.
-  const Mapping& mapping(Address at) const;
+  PageMapping mapping(Address at) const;
   bool row_has(RowId row, PageId page) const;
 
   // Calls visit(page, offset, size) for each part of `range`, which is wholly mapped.
@@ -134,8 +152,11 @@ class PageTable {
 
   const std::unordered_map<std::uint32_t, Page>& pages() const { return pages_; }
   std::size_t mappings() const { return mappings_; }
+  // Numbers the runs that were taken into use: the last one has this. (Before 32 bits run out, it
+  // and all of Mapping::used_at are lowered by as much.)
+  std::uint32_t uses() const { return uses_; }
   // By address.
-  std::vector<Mapping> list_mappings() const;
+  std::vector<PageMapping> list_mappings() const;
   // Slots of pages are below this.
   std::uint32_t slots() const { return slots_; }
   // Idle pages by size; a heap's pages by the free bytes at their end or start (not zero).
@@ -179,10 +200,14 @@ class PageTable {
     }
   }
 
-  // `told`: a mapping that the listener knows of already; none where it is Address{}.
+  static constexpr std::uint32_t kUsesEnd = ~std::uint32_t{0};
+  void lower_uses();
+  // `told`: the mapping that it is given out through, which the listener knows of already; none
+  // where it is Address{}.
   void use_part(Page& page, Bytes offset, Bytes size, HeapId heap, Address told);
   void free_part(Page& page, Bytes offset, Bytes size, Address told);
   void show(const Page& page, HeapId except, bool usable);
+  void show_free(const Page& page, const Mapping& mapping, bool usable);
 
   // The indexes by size are only needed where a request fits nowhere, so they are brought up to
   // date when somebody looks.
@@ -203,6 +228,7 @@ class PageTable {
   std::unordered_map<std::uint32_t, Page> pages_;  // by PageId; a page stays where it is
   GranuleMap granules_;
   std::size_t mappings_ = 0;
+  std::uint32_t uses_ = 0;
   std::vector<std::uint32_t> free_slots_;
   std::uint32_t slots_ = 0;
   Bytes total_, leased_, used_;

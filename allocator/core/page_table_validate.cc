@@ -48,7 +48,7 @@ std::vector<std::string> PageTable::validate_mappings() const {
   const auto say = [&](PageId id, const std::string& what) {
     broken.push_back("page " + std::to_string(id.value) + ": " + what);
   };
-  const std::vector<Mapping> mappings = list_mappings();
+  const std::vector<PageMapping> mappings = list_mappings();
   if (mappings.size() != mappings_) {
     broken.push_back("page table: the number of mappings is wrong");
   }
@@ -56,18 +56,18 @@ std::vector<std::string> PageTable::validate_mappings() const {
     std::set<Address> listed;
     for (const Mapping& mine : page.mappings) {
       if (!listed.insert(mine.at).second) say(page.id, "lists a mapping twice");
-      if (mine.page.value != id) say(page.id, "lists a mapping that is not its own");
+      const GranuleMap::Entry* const there = granules_.find(mine.at);
+      if (there != nullptr && there->page != &page) {
+        say(page.id, "lists a mapping that is not its own");
+      }
+      if (mine.used_at > uses_) say(page.id, "a mapping was used by a run yet to come");
     }
   }
   std::map<Address, std::pair<const Page*, Bytes>> granules;
-  const Mapping* before = nullptr;
+  const PageMapping* before = nullptr;
   Address end;
-  for (const Mapping& mapping : mappings) {
-    const auto known = pages_.find(mapping.page.value);
-    if (known == pages_.end()) {
-      broken.push_back("page table: a mapping is of no page");
-      continue;
-    }
+  for (const PageMapping& mapping : mappings) {
+    const Page& page = pages_.at(mapping.page.value);
     if (mapping.at.value % GranuleMap::kGranule.count != 0) {
       broken.push_back("page table: a mapping is not where it can be");
     }
@@ -78,9 +78,9 @@ std::vector<std::string> PageTable::validate_mappings() const {
       broken.push_back("page table: two rows touch");
     }
     before = &mapping;
-    end = mapping.at + known->second.size;
-    for (Bytes offset; offset < known->second.size; offset += GranuleMap::kGranule) {
-      granules[mapping.at + offset] = {&known->second, offset};
+    end = mapping.at + page.size;
+    for (Bytes offset; offset < page.size; offset += GranuleMap::kGranule) {
+      granules[mapping.at + offset] = {&page, offset};
     }
   }
   granules_.visit([&](Address at, const GranuleMap::Entry& entry) {
@@ -124,12 +124,10 @@ std::vector<std::string> PageTable::validate_indexes() const {
 
 std::map<HeapId, RangeSet> PageTable::usable_by_recount() const {
   std::map<HeapId, RangeSet> usable;
-  for (const Mapping& mapping : list_mappings()) {
+  for (const PageMapping& mapping : list_mappings()) {
     RangeSet& heap = usable[mapping.heap];
-    const auto known = pages_.find(mapping.page.value);
-    if (known == pages_.end()) continue;
-    const Page& page = known->second;
-    if (page.lease && *page.lease != mapping.heap) continue;
+    const Page& page = pages_.at(mapping.page.value);
+    if (mapping.retired() || (page.lease && *page.lease != mapping.heap)) continue;
     Bytes at;
     const auto add = [&](Bytes end) {
       if (at < end && !heap.overlaps({mapping.at + at, end - at})) {

@@ -68,7 +68,7 @@ class Corruption : public CoreHeap {
   Block& block(void* at) { return TestAccess::block(stream_heap(0), Address::of(at)); }
   StreamHeap& stream_heap(std::size_t id) { return TestAccess::stream_heap(heap_, id); }
   // As its page lists it.
-  Mapping& listed(const Mapping& mapping) {
+  Mapping& listed(const PageMapping& mapping) {
     for (Mapping& mine : TestAccess::pages(table()).at(mapping.page.value).mappings) {
       if (mine.at == mapping.at) return mine;
     }

@@ -116,10 +116,11 @@ TEST_F(Corruption, TheCurrentRowOfAnArenaIsNumbered) {
 }
 
 TEST_F(Corruption, RowsDoNotTouch) {
-  const std::vector<Mapping> mappings = table().list_mappings();
-  const auto touching = std::adjacent_find(
-      mappings.begin(), mappings.end(),
-      [&](const Mapping& a, const Mapping& b) { return a.at + table().page(a.page).size == b.at; });
+  const std::vector<PageMapping> mappings = table().list_mappings();
+  const auto touching = std::adjacent_find(mappings.begin(), mappings.end(),
+                                           [&](const PageMapping& a, const PageMapping& b) {
+                                             return a.at + table().page(a.page).size == b.at;
+                                           });
   ASSERT_NE(touching, mappings.end());
   expect_caught(
       listed(*touching), [](Mapping& mapping) { mapping.row.value += 100; },
@@ -245,18 +246,52 @@ TEST_F(Corruption, ThePagesMappingsAreWhatIsMapped) {
   expect_caught(
       mine, [](Mapping& m) { m.heap = HeapId{1}; }, "heap 1: mapped, but not reserved");
   expect_caught(
-      mine, [](Mapping& m) { m.heap = HeapId{99}; },
-      "a mapping of a page or a heap that is not there");
+      mine, [](Mapping& m) { m.heap = HeapId{99}; }, "a mapping of a heap that is not there");
   expect_caught(
       mine, [](Mapping& m) { m.at = m.at + 1_GiB; }, name + "lists a mapping that is not there");
   expect_caught(
       mine, [](Mapping& m) { m.at = m.at + kGrain; },
       "page table: a mapping is not where it can be");
-  expect_caught(
-      mine, [](Mapping& m) { m.page = PageId{9999}; }, "page table: a mapping is of no page");
   std::size_t& number = TestAccess::mappings(table());
   expect_caught(
       number, [](auto& n) { ++n; }, "page table: the number of mappings is wrong");
+}
+
+TEST_F(Corruption, WhatIsGivenOutAtAMappingIsCounted) {
+  Page& page = page_that([](const Page& p) { return p.used > 0_B && p.mappings.size() > 1; });
+  const std::string name = last_page_;
+  for (Mapping& mine : page.mappings) {
+    expect_caught(
+        mine, [](Mapping& m) { ++m.used_grains; },
+        name + "a mapping's bytes in use are counted wrong");
+    expect_caught(
+        mine, [&](Mapping& m) { m.used_at = table().uses() + 1; },
+        name + "a mapping was used by a run yet to come");
+  }
+}
+
+TEST_F(Corruption, NothingIsGivenOutAtARetiredMappingWhichIsGoingToBeUnmapped) {
+  const auto is_used = [](const Mapping& mapping) { return mapping.used_grains > 0; };
+  Page& page = page_that([&](const Page& p) {
+    return p.used > 0_B && p.used < p.size && p.mappings.size() > 1 &&
+           !std::all_of(p.mappings.begin(), p.mappings.end(), is_used);
+  });
+  const std::string name = last_page_;
+  const auto retire = [](Mapping& mapping) { mapping.used_grains = Mapping::kRetired; };
+  Mapping& unused = *std::find_if_not(page.mappings.begin(), page.mappings.end(), is_used);
+  ASSERT_EQ(unused.heap, page.lease);
+  const std::string usable = "heap " + std::to_string(unused.heap.value) +
+                             ": its usable addresses differ from what its pages say";
+  expect_caught(unused, retire, name + "a mapping is retired, and nobody is going to unmap it");
+  expect_caught(unused, retire, usable);
+  Mapping& used = *std::find_if(page.mappings.begin(), page.mappings.end(), is_used);
+  expect_caught(used, retire, name + "a mapping's bytes in use are counted wrong");
+  // And one that is going to be.
+  table().retire(unused.at);
+  TestAccess::aliases_retired(heap_) = {unused.at};
+  EXPECT_THAT(heap_.validate(), IsEmpty());
+  expect_caught(
+      unused, [](Mapping& mapping) { mapping.used_grains = 0; }, usable);
 }
 
 TEST_F(Corruption, WhatIsFoundAtAnAddressIsItsPage) {
@@ -281,8 +316,8 @@ TEST_F(Corruption, WhatIsFoundAtAnAddressIsItsPage) {
 }
 
 TEST_F(Corruption, ARunOfUsableAddressesHasNoPageTwice) {
-  const std::vector<Mapping> mappings = table().list_mappings();
-  const auto runs_on = [&](const Mapping& a, const Mapping& b) {
+  const std::vector<PageMapping> mappings = table().list_mappings();
+  const auto runs_on = [&](const PageMapping& a, const PageMapping& b) {
     const Bytes size = table().page(a.page).size;
     return a.at + size == b.at && arena(0).usable().contains({a.at, size + kGrain});
   };

@@ -19,6 +19,9 @@ struct TestAccess {
   static PageHeap& pages(DeviceHeap& heap) { return impl(heap).pages_; }
   static PageTable& table(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).table_; }
   static auto& uses(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).uses_; }
+  static auto& aliases_retired(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
+    return pages(heap).retired_.at;
+  }
   static auto& regions(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).regions_; }
   static auto& rows(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).rows_; }
   static auto& next_row(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).next_row_; }
@@ -61,6 +64,8 @@ struct TestAccess {
   static auto& heads(PageTable& table, HeapId heap) {
     return table.refresh(), table.ends_.at(heap).heads;
   }
+  static auto& last_use(PageTable& table) { return table.uses_; }
+  static constexpr std::uint32_t kUsesEnd = PageTable::kUsesEnd;
   static auto& slots(PageTable& table) { return table.slots_; }
   static Bytes& total(PageTable& table) { return table.total_; }
   static Bytes& leased(PageTable& table) { return table.leased_; }
