@@ -100,6 +100,7 @@ Result<Address> PageHeap::place_with_source(Owner& owner, Bytes size) {
 }
 
 Result<Address> PageHeap::place(Owner& owner, Bytes size) {
+  effort_.serve(size, peak_used_);
   const Placement placement = this->placement(owner);
   in_flight_ = false;
   std::optional<Placement::Found> found =

@@ -16,7 +16,7 @@ constexpr double kLost = 1.03;
 // that much is free in pieces.)
 constexpr double kSlackWhenGivenUp = 1.15;
 // A new page is at most this share of the most ever in use, and between these.
-constexpr double kPageShare = 0.008;
+constexpr double kPageShare = 0.007;
 constexpr Bytes kPageLeast = 8_MiB;
 constexpr Bytes kPageMost = 80_MiB;
 // An idle page larger than the rest is taken if it is at most so much larger; else the exact rest
@@ -46,11 +46,22 @@ void Effort::count_requests(std::uint64_t requests, Bytes bytes) {
 }
 
 void Effort::judge(Bytes held, Bytes peak) {
+  if (static_cast<double>(peak.count) > kRise * risen_peak_) {
+    risen_peak_ = static_cast<double>(peak.count);
+    worked_at_rise_ns_ = worked_ns();
+    small_aliases_ = 0;
+  }
   if (static_cast<double>(held.count) <= kLost * static_cast<double>(peak.count)) {
     gave_up_ = false;
-  } else if (must_save()) {
+  } else if (has_overspent()) {
     gave_up_ = true;
   }
+}
+
+bool Effort::has_overspent() const {
+  const double small_ns = static_cast<double>(small_aliases_) * kAliasNs;
+  return small_ns > kFreeNs + (worked_ns() - worked_at_rise_ns_) * kSaveShare ||
+         moved_ns() > kLargeFreeNs + worked_ns() * kSaveShare;
 }
 
 Placement::Places Placement::light_places(Bytes size, int runs) const {

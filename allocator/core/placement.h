@@ -22,7 +22,12 @@ namespace weir {
 class Effort {
  public:
   void count_requests(std::uint64_t requests, Bytes bytes);
-  void count_alias() { ++aliases_; }
+  // Aliases from now on are for a request of `size`; `peak`: the most bytes ever in use.
+  void serve(Bytes size, Bytes peak) { small_ = size.count < peak.count / kLargePart; }
+  void count_alias() {
+    ++aliases_;
+    if (small_) ++small_aliases_;
+  }
 
   // `held` bytes are held, `peak` the most ever in use: whenever a page came, went, or was moved.
   void judge(Bytes held, Bytes peak);
@@ -39,6 +44,12 @@ class Effort {
 
  private:
   static constexpr double kFreeNs = 1e6;
+  // Moving is given up where it overspends on small requests, which more memory serves as well: of
+  // less than a part in so many of the peak. While the peak still rises (by so much) they count
+  // anew. Large requests find no room in pieces, however much is free: for them so much is free.
+  static constexpr std::uint64_t kLargePart = 100;
+  static constexpr double kRise = 1.25;
+  static constexpr double kLargeFreeNs = 50e6;
   static constexpr double kImproveShare = 0.005, kSaveShare = 0.008;
   // Work that moved nothing earns no more than this. (A loop that asks for one size a million times
   // a second has not worked for a minute each time.)
@@ -50,11 +61,15 @@ class Effort {
   static constexpr double kRequestNs = 60'000;
   static constexpr double kNsPerGiB = 3e6;
 
+  bool has_overspent() const;
   double moved_ns() const { return static_cast<double>(aliases_) * kAliasNs; }
   double worked_ns() const { return worked_ns_; }
 
   std::uint64_t aliases_ = 0;
-  double worked_ns_ = 0;
+  std::uint64_t small_aliases_ = 0;  // since the peak rose
+  double worked_ns_ = 0, worked_at_rise_ns_ = 0;
+  double risen_peak_ = 0;
+  bool small_ = false;
   bool gave_up_ = false;
 };
 

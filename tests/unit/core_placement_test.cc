@@ -249,7 +249,8 @@ TEST_F(PlacementTest, NewPagesShareOutARequestEvenly) {
   EXPECT_THAT(placement(0_B).page_sizes(10_MiB), ElementsAre(6_MiB, 4_MiB));
   EXPECT_THAT(placement(0_B).page_sizes(0_B), IsEmpty());
   // The more the program has used, the larger they are, within bounds.
-  EXPECT_THAT(placement(2_GiB).page_sizes(18_MiB), ElementsAre(18_MiB));
+  EXPECT_THAT(placement(2_GiB).page_sizes(18_MiB), ElementsAre(10_MiB, 8_MiB));
+  EXPECT_THAT(placement(4_GiB).page_sizes(18_MiB), ElementsAre(18_MiB));
   EXPECT_THAT(placement(1_TiB).page_sizes(160_MiB), ElementsAre(80_MiB, 80_MiB));
 }
 
@@ -306,6 +307,7 @@ TEST_F(PlacementTest, MovingIsGivenUpWhereItOverspentAndMemoryGrewAllTheSame) {
   page(1100_MiB);
   effort_.judge(1100_MiB, 1000_MiB);
   EXPECT_FALSE(effort_.gave_up());  // much is held, but little was moved
+  effort_.serve(1_MiB, 1000_MiB);
   for (int i = 0; i < 1000; ++i) effort_.count_alias();
   effort_.judge(1020_MiB, 1000_MiB);
   EXPECT_FALSE(effort_.gave_up());  // moving is dear, but does what it is for
@@ -330,11 +332,40 @@ TEST_F(PlacementTest, MovingIsGivenUpWhereItOverspentAndMemoryGrewAllTheSame) {
   EXPECT_TRUE(effort_.may_improve());
 }
 
+TEST_F(PlacementTest, MovingForLargeRequestsIsGivenUpLater) {
+  effort_.judge(1000_MiB, 1000_MiB);
+  effort_.serve(11_MiB, 1000_MiB);
+  for (int i = 0; i < 2400; ++i) effort_.count_alias();  // 49 ms
+  effort_.judge(1100_MiB, 1000_MiB);
+  EXPECT_TRUE(effort_.must_save());
+  EXPECT_FALSE(effort_.gave_up());
+  for (int i = 0; i < 100; ++i) effort_.count_alias();
+  effort_.judge(1100_MiB, 1000_MiB);
+  EXPECT_TRUE(effort_.gave_up());
+}
+
+TEST_F(PlacementTest, MovingIsNotGivenUpWhileTheProgramStillGrows) {
+  effort_.serve(1_MiB, 1000_MiB);
+  for (const Bytes peak : {1000_MiB, 1300_MiB, 1700_MiB, 2200_MiB}) {
+    effort_.judge(peak, peak);
+    for (int i = 0; i < 40; ++i) effort_.count_alias();
+    effort_.judge(peak + peak / 10, peak);
+    EXPECT_FALSE(effort_.gave_up()) << peak.count;
+  }
+  EXPECT_TRUE(effort_.must_save());
+  effort_.judge(2500_MiB, 2300_MiB);  // no rise to speak of
+  for (int i = 0; i < 40; ++i) effort_.count_alias();
+  effort_.judge(2600_MiB, 2300_MiB);
+  EXPECT_TRUE(effort_.gave_up());
+}
+
 TEST_F(PlacementTest, WhereMovingIsGivenUpTheSmallestRunIsTakenUnlessItIsAvoided) {
   const PageId busy = page(64_MiB);
   const Address idle_row = row(kMine, {page(4_MiB)}), busy_row = row(kMine, {busy});
   table_.use(busy, 0_B, 1_MiB, kMine);
   EXPECT_EQ(find(3_MiB)->address, busy_row + 1_MiB);  // makes no idle page busy
+  effort_.judge(1000_MiB, 1000_MiB);
+  effort_.serve(1_MiB, 1000_MiB);
   for (int i = 0; i < 1000; ++i) effort_.count_alias();
   effort_.judge(1100_MiB, 1000_MiB);
   EXPECT_EQ(find(3_MiB)->address, idle_row);
