@@ -62,7 +62,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // invalid_argument (not prepared); device.
   Result<std::vector<std::vector<std::byte>>> ask_all(const std::string& call,
                                                       std::span<const std::byte> mine);
-  // Host-waits for what the stream holds, at most `patience`.
+  // Host-waits for what the stream holds, at most `patience`. Errors: device; they do not name the
+  // communicator.
   Status finish(Stream stream);
 
   // Memory that NCCL was told of for this communicator, in order of the calls.
@@ -92,6 +93,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // Blocks of registered memory are in use until the fence; by the lane's graph.
   void fence_registered(std::span<const Operation> group, Fence done) const;
   void keep_registered(std::span<const Operation> group, const Lane& lane) const;
+  Status finish_whenever(Stream stream);  // without bounds
   Status connect(Lane& lane);
   Result<CommHandle> split_control();
   Status greet(CommHandle control);

@@ -103,7 +103,7 @@ Status CommState::connect(Lane& lane) {
                      .peer = peer});
   }
   if (first) first = enqueue(pairs, lane.stream);
-  Status finished = finish(lane.stream);
+  Status finished = finish_whenever(lane.stream);  // prepare() has the patience
   if (first) first = std::move(finished);
   Status freed = place.heap.deallocate(*memory);
   return first ? std::move(freed) : std::move(first);

@@ -5,17 +5,17 @@
 namespace weir {
 namespace {
 
-std::string seconds(Nanoseconds time) {
-  const std::int64_t tenths = time.count / 100'000'000;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
-}
-
 constexpr const char* kRemedy =
     ". Another rank has not come to it, asks for something else, or is gone: look at their logs. "
     "If "
     "it is only slow, raise CommunicatorOptions::timeout";
 
 }  // namespace
+
+std::string seconds(Nanoseconds time) {
+  const std::int64_t tenths = time.count / 100'000'000;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
 
 Watch::~Watch() {
   for (const Mark* const mark : {&operations_, &first_launch_, &last_launch_}) {
@@ -59,17 +59,28 @@ Status Watch::poll(std::optional<Stream> eager) {
   return poll_launches();
 }
 
+std::string Watch::first_open() {
+  const std::lock_guard lock(mutex_);
+  return queued_ == done_ ? "" : first_open_locked();
+}
+
+std::string Watch::first_open_locked() const {
+  std::string what = "operation " + std::to_string(done_ + 1);
+  if (queued_ - done_ <= kNamed) what += ", " + latest_[done_ % kNamed].describe(ranks_);
+  return what;
+}
+
 Status Watch::poll_operations(Stream eager) {
   if (operations_.set) {
     const Result<bool> done = device_.query(operations_.event);
     if (!done) return done.error();
     if (!*done && is_late(operations_)) {
-      const std::uint64_t number = done_ + 1;  // the first that may be it
-      std::string what = "operation " + std::to_string(number);
-      if (queued_ - done_ <= kNamed) what += ", " + latest_[done_ % kNamed].describe(ranks_) + ",";
-      return Error(ErrorCode::device, what + " or one of the " +
-                                          std::to_string(operations_.count - number) +
-                                          " after it has not ended in " +
+      // It, or one of those that were queued before the mark.
+      const std::uint64_t after = operations_.count - done_ - 1;
+      std::string what = first_open_locked() + ",";
+      if (after == 1) what += " or the one after it";
+      if (after > 1) what += " or one of the " + std::to_string(after) + " after it";
+      return Error(ErrorCode::device, what + " has not ended in " +
                                           seconds(device_.now() - operations_.since) + kRemedy);
     }
     if (!*done) return {};

@@ -7,18 +7,29 @@
 
 namespace weir {
 
-std::optional<std::vector<std::string>> SimWorld::State::meet(const std::string& key, int index,
-                                                              int count, std::string brought,
-                                                              std::chrono::nanoseconds patience) {
+Result<std::vector<std::string>> SimWorld::State::meet(const std::string& key, int index, int count,
+                                                       std::string brought,
+                                                       std::chrono::nanoseconds patience) {
+  const auto refused = [](const std::string& why) { return Error(ErrorCode::device, why); };
+  const auto all = static_cast<std::size_t>(count);
   std::unique_lock lock(mutex);
   Meeting& meeting = meetings[key];
-  meeting.brought.resize(static_cast<std::size_t>(count));
-  meeting.brought[static_cast<std::size_t>(index)] = std::move(brought);
-  ++meeting.here;
+  if (meeting.over) return refused("all ranks have met under this id already: take a new one");
+  if (meeting.brought.empty()) meeting.brought.resize(all);
+  if (meeting.brought.size() != all) {
+    return refused("this rank says that there are " + std::to_string(count) + ", another " +
+                   std::to_string(meeting.brought.size()));
+  }
+  std::optional<std::string>& mine = meeting.brought[static_cast<std::size_t>(index)];
+  if (mine) return refused("another came as rank " + std::to_string(index) + " already");
+  mine = std::move(brought);
+  meeting.over = ++meeting.here == all;
   came.notify_all();
-  const bool all = came.wait_for(lock, waitable({patience.count()}),
-                                 [&] { return meeting.here == static_cast<std::size_t>(count); });
-  if (!all) return std::nullopt;
+  if (!came.wait_for(lock, waitable({patience.count()}), [&] { return meeting.over; })) {
+    mine.reset();
+    --meeting.here;
+    return refused("not all " + std::to_string(count) + " ranks came");
+  }
   std::vector<std::string> values;
   for (const std::optional<std::string>& each : meeting.brought) values.push_back(*each);
   return values;
@@ -52,7 +63,8 @@ SimWorld::SimWorld(SimWorldOptions options) : state_(std::make_shared<State>(opt
 SimWorld::~SimWorld() = default;
 
 std::unique_ptr<Nccl> SimWorld::rank(int rank, SimDevice& device) {
-  return make_sim_nccl(state_, rank, device);
+  const bool is_one = rank >= 0 && rank < state_->options.ranks;
+  return is_one ? make_sim_nccl(state_, rank, device) : nullptr;
 }
 
 void SimWorld::fail(int rank, NcclCall call, std::uint64_t nth) {
