@@ -106,9 +106,9 @@ std::vector<std::shared_ptr<RegisteredMemory>> CommState::memories() const {
 }
 
 Status CommState::finish(Stream stream) {
-  std::optional<Status> ended =
-      bounded(options.patience,
-              [state = shared_from_this(), stream] { return state->finish_whenever(stream); });
+  std::optional<Status> ended = bounded(options.patience, [state = shared_from_this(), stream] {
+    return state->finish_whenever(stream);
+  });
   if (ended) return *std::move(ended);
   const std::string open = watch_.first_open();
   return Error(ErrorCode::device,
