@@ -141,6 +141,13 @@ Result<MeetingPlace> at_first_host(const Environment& environment, std::uint64_t
 
 }  // namespace
 
+Status check_nccls_address(const Environment& environment) {
+  const auto address = environment.get("NCCL_COMM_ID");
+  if (!address || is_address(*address)) return {};
+  return wrong(shown("NCCL_COMM_ID", *address) +
+               " is not host:port, of rank 0, and NCCL fails with it: correct or unset it");
+}
+
 Result<MeetingPlace> find_meeting_place(const Environment& environment, const Launcher& launcher,
                                         const Launch& launch) {
   if (launch.ranks == 1) return MeetingPlace{};

@@ -144,9 +144,9 @@ MachineProbes probes_of_this_machine(const std::string& nccl_library);
 
 Machine read_machine(const std::string& root, const MachineProbes& probes);
 
-using Environment = std::map<std::string, std::string>;
+using EnvironmentVariables = std::map<std::string, std::string>;
 // Of "NAME=value", as in environ; null-terminated.
-Environment environment_of(const char* const* entries);
+EnvironmentVariables environment_of(const char* const* entries);
 
 struct Setting {
   std::string name, value;
@@ -176,7 +176,7 @@ struct Settings {
 };
 
 // `home`: the user's folder, as the system's list of users has it; empty: none.
-Settings read_settings(const std::string& root, const Environment& environment,
+Settings read_settings(const std::string& root, const EnvironmentVariables& environment,
                        const std::string& home);
 
 enum class Severity { error, warning, note };
