@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -20,8 +21,12 @@ struct SimComm {
   int size = 0;
   std::string name;  // as one of its ranks has it
   // What each rank asked for, in order: collectives; and by pair, "3>5", what 3 sends to 5 and what
-  // 5 receives. Captured operations in lists of their own.
-  std::map<std::string, std::vector<std::vector<std::string>>> asked;
+  // 5 receives. Captured operations in lists of their own. What all have asked for is dropped.
+  struct Asked {
+    std::uint64_t dropped = 0;
+    std::vector<std::deque<std::string>> by;
+  };
+  std::map<std::string, Asked> asked;
   // What each has launched, graphs included: how many; and what those were that not all have. By
   // pair, "3>5"; collectives: "".
   struct Launched {
@@ -46,7 +51,7 @@ struct SimWorld::State {
 
   struct Meeting {
     std::vector<std::optional<std::string>> brought;
-    std::size_t here = 0;
+    std::size_t here = 0, left = 0;
     bool over = false;  // all came
   };
   struct Rank {

@@ -253,6 +253,32 @@ TEST(BenchRuns, OfRanksThatCannotBeAreRefused) {
   expect_bad(run_bench(sim(), options), "--root 5", "ranks are 0 to 1");
 }
 
+TEST(BenchRuns, ShowEachRowOnceItIsMeasuredAndKeepNone) {
+  BenchOptions options = small();
+  options.operations = {all_reduce, broadcast};
+  options.keep_rows = false;
+  BenchTable table;
+  std::string text;
+  std::vector<std::string> seen;
+  const BenchWatcher watcher{
+      .begin = [&](const BenchReport& report) { text += table.begin(report); },
+      .row =
+          [&](const BenchReport& report, const BenchRow& row) {
+            EXPECT_THAT(report.rows, IsEmpty());
+            seen.push_back(std::string(name_of(row.of.operation)) + " " +
+                           std::to_string(row.shape.count));
+            text += table.row(report, row);
+          }};
+  const Result<BenchReport> report = run_bench(sim(), options, watcher);
+  ASSERT_TRUE(report.ok());
+  EXPECT_THAT(report->rows, IsEmpty());
+  EXPECT_GT(report->average_bus_bandwidth(broadcast), 0);
+  EXPECT_THAT(seen, ElementsAre("all_reduce 16384", "all_reduce 65536", "broadcast 16384",
+                                "broadcast 65536"));
+  options.keep_rows = true;  // the same text at once
+  EXPECT_EQ(text + table.end(*report), bench_text(run(options)));
+}
+
 TEST(BenchText, HasNcclTestsColumnsAndTheAverage) {
   BenchOptions options = small();
   options.operations = {all_reduce, broadcast};
