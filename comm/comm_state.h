@@ -43,6 +43,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
     Fence fence;                // eager; else
     std::uint64_t capture = 0;  // the id of the capture that it is in, and
     EventHandle event;
+    Stream lane =
+        {};  // of the communicator, in that capture; none: nobody asks whether that is over
   };
   // After what `stream` holds and after the points, which are of its world: all eager, or all of
   // its capture.
@@ -51,7 +53,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // In a capture the communicator becomes part of it, as run() makes it.
   Result<Point> take_point(Stream stream);
   // Makes work queued on `stream` from now on run after the point, which is of its world; a stream
-  // in no capture joins that of a captured point.
+  // in no capture joins that of a captured point. Errors: capture (it is of another world, or its
+  // capture is over); device.
   Status wait(Stream stream, const Point& point);
 
   // What this rank has to say of a capture to the others, and whether all say the same.

@@ -50,7 +50,11 @@ Status CommState::prepare() {
       });
   if (connected && *connected) {
     prepared = !*refused;
-    return *refused ? Status(**refused) : Status();
+    if (prepared) return {};
+    return error((*refused)->code(),
+                 "prepare: the communicator that ranks agree with was not "
+                 "made: " +
+                     (*refused)->message());
   }
   const Error why = connected ? connected->error()
                               : Error(ErrorCode::device,

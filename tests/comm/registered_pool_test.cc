@@ -370,5 +370,13 @@ TEST_F(RegisteredPools, MayBeUsedByManyThreads) {
   EXPECT_EQ(pools_[0]->statistics().live_blocks, 0u);
 }
 
+TEST_F(RegisteredPools, OfSegmentsThatNoDeviceHasAreRefusedByTheirSize) {
+  const Bytes sizes[] = {Bytes{~std::uint64_t{0}}, 1_TiB * 1025};
+  for (const Bytes size : sizes) {
+    expect_error(RegisteredPool::create(*ranks_[0]->comm, {.segment = size}),
+                 ErrorCode::out_of_memory, "no device has segments of 1");
+  }
+}
+
 }  // namespace
 }  // namespace weir
