@@ -52,7 +52,7 @@ bool Watch::is_late(const Mark& mark) const {
 }
 
 Status Watch::poll(std::optional<Stream> eager) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard polling(polling_);
   if (eager) {
     if (Status status = poll_operations(*eager); !status) return status;
   }
@@ -71,8 +71,11 @@ std::string Watch::first_open_locked() const {
 }
 
 Status Watch::poll_operations(Stream eager) {
+  std::unique_lock lock(mutex_);
   if (operations_.set) {
+    lock.unlock();  // only this sets it
     const Result<bool> done = device_.query(operations_.event);
+    lock.lock();
     if (!done) return done.error();
     if (!*done && is_late(operations_)) {
       // It, or one of those that were queued before the mark.
@@ -91,8 +94,11 @@ Status Watch::poll_operations(Stream eager) {
 }
 
 Status Watch::poll_launches() {
+  std::unique_lock lock(mutex_);
   if (!first_launch_.set) return {};
+  lock.unlock();  // while it is set, launched() leaves it alone
   const Result<bool> done = device_.query(first_launch_.event);
+  lock.lock();
   if (!done) return done.error();
   if (!*done && is_late(first_launch_)) {
     return Error(ErrorCode::device, "launch " + std::to_string(first_launch_.count) +

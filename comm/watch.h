@@ -64,7 +64,8 @@ class Watch {
   const Nanoseconds timeout_;
   const int ranks_;
 
-  std::mutex mutex_;  // of what follows
+  std::mutex polling_;  // one at a time; before mutex_
+  std::mutex mutex_;    // of what follows; not held while an event is asked about
   std::array<Operation, kNamed> latest_{};
   std::uint64_t queued_ = 0, done_ = 0;
   Mark operations_;

@@ -74,8 +74,8 @@ Status SimLine::await(std::uint64_t number) {
     (void)world_->came.wait_for(
         lock, waitable({std::chrono::nanoseconds(world_->options.patience).count()}), known);
   }
-  given_up_ = !known();
-  if (part_->ended || (number < hangs_from_ && !given_up_)) return {};
+  given_up_ = given_up_ || !known();
+  if (part_->ended || (number < hangs_from_ && came(number))) return {};
   return missing(number);
 }
 

@@ -53,7 +53,7 @@ class SimLine final : public SimPeers {
   // Under the world's mutex.
   SimComm::Launched& launched_;
   std::uint64_t hangs_from_ = ~std::uint64_t{0};
-  bool given_up_ = false;  // somebody waited in vain: nobody waits again before they come
+  bool given_up_ = false;  // somebody waited in vain: nobody waits again
 };
 
 // An operation of a line that was made to hang.

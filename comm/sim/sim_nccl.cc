@@ -84,10 +84,9 @@ class SimNccl final : public Nccl {
 
   Status destroy(CommHandle comm) override {
     if (fails(NcclCall::destroy)) return refused("destroy", "made to fail");
-    for (const std::shared_ptr<SimLine>& line : lines(at(comm))) {
-      if (Status ended = line->await_all(); !ended) {
-        return refused("destroy", "it would wait for ever: " + ended.error().message());
-      }
+    for (const std::shared_ptr<SimLine>& line : lines(comm)) {
+      const Status ended = line->await_all();
+      if (!ended) return refused("destroy", "it would wait for ever: " + ended.error().message());
     }
     return forget(comm);
   }
@@ -225,8 +224,7 @@ class SimNccl final : public Nccl {
   // This rank's part of a communicator.
   struct Mine {
     std::shared_ptr<SimPart> part = std::make_shared<SimPart>();
-    std::map<std::pair<std::string, std::size_t>, std::shared_ptr<SimLine>> lines =
-        {};  // by list and party; under mutex_
+    std::map<std::pair<std::string, std::size_t>, std::shared_ptr<SimLine>> lines;  // under mutex_
     std::uint64_t meetings = 0;
     bool connected = false;    // rings and trees
     std::set<int> peers = {};  // connected by a send or a receive
@@ -264,10 +262,12 @@ class SimNccl final : public Nccl {
   }
 
   bool has_ended(const Mine& of) const { return of.part->has_ended(*world_); }
-  std::vector<std::shared_ptr<SimLine>> lines(Mine& of) {
+  std::vector<std::shared_ptr<SimLine>> lines(CommHandle comm) {
     const std::lock_guard lock(mutex_);
     std::vector<std::shared_ptr<SimLine>> all;
-    for (const auto& [key, line] : of.lines) all.push_back(line);
+    const auto found = comms_.find(comm.value);
+    if (found == comms_.end()) return all;
+    for (const auto& [key, line] : found->second->lines) all.push_back(line);
     return all;
   }
   std::shared_ptr<SimLine> line(Mine& of, const Operation& operation) {

@@ -8,14 +8,15 @@
 //
 // An operation, or the launch of a graph that holds one, ends once all ranks that take part have
 // launched it, as on a GPU. Devices' clocks know nothing of each other, so who asks whether it has
-// ended (query(), synchronize()) waits for the other ranks by the real clock, `patience` at most:
-// after that query() says no, and synchronize() and destroy(), which would wait for ever, are
-// errors that name the operation and who is missing. Time that a Communicator's watch measures
-// (CommunicatorOptions::timeout) is that of its device, and so simulated: it is over once advance()
-// or other calls have moved that clock. CommunicatorOptions::patience is real time.
+// ended (query(), synchronize()) waits for the other ranks by the real clock, `patience` at most,
+// and does not wait again for ranks that it once waited for in vain: query() says no then, and
+// synchronize() and destroy(), which would wait for ever, are errors that name the operation and
+// who is missing. Time that a Communicator's watch measures (CommunicatorOptions::timeout) is that
+// of its device, and so simulated: it is over once advance() or other calls have moved that clock.
+// CommunicatorOptions::patience is real time.
 //
-// init(), split(), shrink() and exchange() wait for the other ranks in the same way: have a thread
-// for each rank. An id serves one init() of each rank; one that comes twice is refused.
+// init(), split(), shrink() and exchange() wait for the other ranks as long, each time: have a
+// thread for each rank. An id serves one init() of each rank; one that comes twice is refused.
 #pragma once
 
 #include <chrono>
