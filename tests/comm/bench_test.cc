@@ -16,11 +16,11 @@ using testing::IsEmpty;
 using testing::SizeIs;
 using enum BenchOperation;
 
-OpenRanks sim(int ranks = 2, std::function<void(SimWorld&)> opened = {}) {
-  return [ranks, opened = std::move(opened)](const RanksOptions& options) {
+OpenRanks sim(int ranks = 2, std::function<void(SimWorld&)> opened = {}, int patience = 60) {
+  return [ranks, patience, opened = std::move(opened)](const RanksOptions& options) {
     SimRanksOptions of;
     of.ranks = ranks;
-    of.patience = Nanoseconds{std::int64_t{60} * 1'000'000'000};
+    of.patience = Nanoseconds{std::int64_t{patience} * 1'000'000'000};
     of.opened = opened;
     return open_sim_ranks(of, options);
   };
@@ -233,7 +233,8 @@ TEST(BenchRuns, GoOverTypesReductionsAndRoots) {
 
 TEST(BenchRuns, ThatNcclFailsAreErrorsOfThatRank) {
   const auto opened = [](SimWorld& world) { world.fail(1, NcclCall::enqueue, 3); };
-  const Result<BenchReport> report = run_bench(sim(2, opened), small());
+  // The other waits for it, in vain.
+  const Result<BenchReport> report = run_bench(sim(2, opened, 2), small());
   ASSERT_FALSE(report.ok());
   EXPECT_THAT(report.error().message(), AllOf(HasSubstr("rank 1"), HasSubstr("made to fail")));
 }
