@@ -57,6 +57,7 @@ bool is_half_set(const Environment& environment, const Launcher& launcher) {
 Error half_set(const Environment& environment, const Launcher& launcher) {
   const std::vector<std::string_view> names = all_set(environment, launcher);
   std::vector<std::string> set;
+  set.reserve(names.size());
   for (const std::string_view name : names) {
     set.push_back(shown(name, *environment.get(std::string(name))));
   }
