@@ -328,6 +328,7 @@ Bucketer::~Bucketer() = default;
 
 Result<Bucketer> Bucketer::create(Communicator& communicator, std::span<const TensorSize> tensors,
                                   DataType type, Stream stream, const BucketerOptions& options) {
+  if (communicator.state_ == nullptr) return communicator.status().error();
   auto impl = std::make_unique<Impl>(communicator.state_, type, stream, options);
   const CommState& state = *communicator.state_;
   if (Status works = state.status(); !works) return std::move(works).error();

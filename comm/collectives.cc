@@ -67,31 +67,8 @@ Result<std::vector<Work>> Collectives::run_together(std::span<const Part> parts,
 
 Status Work::wait(Stream stream) const {
   if (state_ == nullptr) return {};
-  Device& device = state_->place.device;
-  const Result<CaptureInfo> info = device.capture_info(stream);
-  if (!info) return info.error();
-  const bool capturing = info->status != CaptureInfo::Status::none;
-  if (capture_ == 0) {
-    if (!capturing) return state_->place.heap.wait(stream, fence_);
-    return state_->error(ErrorCode::capture,
-                         "Work::wait: the operation was eager, and stream " +
-                             std::to_string(stream.id) +
-                             " is being captured, which may not wait for it: wait before the "
-                             "capture begins");
-  }
-  const Result<CaptureInfo> of_lane = device.capture_info(lane_);
-  if (!of_lane) return of_lane.error();
-  if (of_lane->id != capture_) {
-    return state_->error(ErrorCode::capture,
-                         "Work::wait: the capture that the operation is part of is over: order "
-                         "other work after the launch of its graph");
-  }
-  if (capturing && info->id != capture_) {
-    return state_->error(ErrorCode::capture, "Work::wait: stream " + std::to_string(stream.id) +
-                                                 " is being captured into another graph than the "
-                                                 "operation");
-  }
-  return device.wait(stream, done_);
+  return state_->wait(stream,
+                      {.fence = fence_, .capture = capture_, .event = done_, .lane = lane_});
 }
 
 Result<Work> Collectives::all_reduce(const void* send, void* receive, std::uint64_t count,

@@ -108,20 +108,23 @@ std::vector<std::shared_ptr<RegisteredMemory>> CommState::memories() const {
 }
 
 Status CommState::finish(Stream stream) {
+  std::optional<Status> ended = bounded(options.patience, [state = shared_from_this(), stream] {
+    return state->finish_whenever(stream);
+  });
+  if (ended) return *std::move(ended);
+  const std::string open = watch_.first_open();
+  return Error(ErrorCode::device,
+               "its operations have not ended in " + seconds(options.patience) +
+                   (open.empty() ? "" : ": the first that may not have is " + open));
+}
+
+Status CommState::finish_whenever(Stream stream) {
   Result<EventHandle> event = place.device.create_event();
   if (!event) return std::move(event).error();
-  Status recorded = place.device.record(*event, stream);
-  std::optional<Status> ended = std::move(recorded);
-  if (*ended) {
-    ended = bounded(options.patience, [device = &place.device, event = *event] {
-      return device->synchronize(event);
-    });
-  }
-  if (!ended) {  // the event is still waited for
-    return error(ErrorCode::device, "its operations have not ended in time");
-  }
+  Status ended = place.device.record(*event, stream);
+  if (ended) ended = place.device.synchronize(*event);
   (void)place.device.destroy_event(*event);
-  return *std::move(ended);
+  return ended;
 }
 
 Status CommState::close() {
@@ -143,9 +146,13 @@ Status CommState::close() {
   const auto note = [&](Status status) {
     if (first && !status) first = std::move(status);
   };
-  if (has_lane_ && !failed) note(finish(eager_));
-  if (!first) fail(first.error());  // so that what goes on is ended
-  failed = failed || !first;
+  if (has_lane_ && !failed) {
+    if (const Status ended = finish(eager_); !ended) {
+      fail(ended.error());  // so that what goes on is ended
+      failed = true;
+      note(error(ended.error().code(), ended.error().message()));
+    }
+  }
   {
     const std::lock_guard lock(state_mutex_);
     closed_ = true;
@@ -158,6 +165,9 @@ Status CommState::close() {
     if (each.value == 0) continue;
     std::optional<Status> destroyed =
         bounded(options.patience, [nccl = &place.nccl, each] { return nccl->destroy(each); });
+    if (destroyed && !*destroyed) {
+      destroyed = error(destroyed->error().code(), destroyed->error().message());
+    }
     note(destroyed ? *std::move(destroyed)
                    : error(ErrorCode::device,
                            "NCCL did not end it in time: graphs that captured its operations, or "

@@ -43,6 +43,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
     Fence fence;                // eager; else
     std::uint64_t capture = 0;  // the id of the capture that it is in, and
     EventHandle event;
+    Stream lane =
+        {};  // of the communicator, in that capture; none: nobody asks whether that is over
   };
   // After what `stream` holds and after the points, which are of its world: all eager, or all of
   // its capture.
@@ -57,7 +59,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // In a capture the communicator becomes part of it, as run() makes it.
   Result<Point> take_point(Stream stream);
   // Makes work queued on `stream` from now on run after the point, which is of its world; a stream
-  // in no capture joins that of a captured point.
+  // in no capture joins that of a captured point. Errors: capture (it is of another world, or its
+  // capture is over); device.
   Status wait(Stream stream, const Point& point);
 
   // What this rank has to say of a capture to the others, and whether all say the same.
@@ -68,7 +71,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // invalid_argument (not prepared); device.
   Result<std::vector<std::vector<std::byte>>> ask_all(const std::string& call,
                                                       std::span<const std::byte> mine);
-  // Host-waits for what the stream holds, at most `patience`.
+  // Host-waits for what the stream holds, at most `patience`. Errors: device; they do not name the
+  // communicator.
   Status finish(Stream stream);
 
   // Memory that NCCL was told of for this communicator, in order of the calls.
@@ -110,6 +114,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // Blocks of registered memory are in use until the fence; by the lane's graph.
   void fence_registered(std::span<const Operation> group, Fence done) const;
   void keep_registered(std::span<const Operation> group, const Lane& lane) const;
+  Status finish_whenever(Stream stream);  // without bounds
   Status connect(Lane& lane);
   Result<CommHandle> split_control();
   Status greet(CommHandle control);

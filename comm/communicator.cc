@@ -14,6 +14,12 @@ Error refused(const CommunicatorOptions& options, ErrorCode code, const std::str
   return {code, "communicator '" + options.name + "': " + what};
 }
 
+// Of a communicator that was moved from.
+Error moved_away() {
+  return {ErrorCode::invalid_argument,
+          "this communicator was moved away, and can't be used: use the one that it became"};
+}
+
 Status check_options(const CommunicatorOptions& options) {
   const std::pair<const char*, Nanoseconds> times[] = {{"timeout", options.timeout},
                                                        {"patience", options.patience},
@@ -98,20 +104,25 @@ Result<Communicator> Communicator::create(CommPlace place, const UniqueId& id, i
   return Communicator(std::make_shared<CommState>(place, *handle, ranks, rank, options));
 }
 
-int Communicator::rank() const { return state_->rank; }
-int Communicator::ranks() const { return state_->ranks; }
-const std::string& Communicator::name() const { return state_->options.name; }
-Status Communicator::prepare() { return state_->prepare(); }
-bool Communicator::prepared() const { return state_->prepared; }
-Status Communicator::status() const { return state_->status(); }
-Status Communicator::poll() { return state_->poll(); }
-Status Communicator::close() { return state_->close(); }
+int Communicator::rank() const { return state_ != nullptr ? state_->rank : -1; }
+int Communicator::ranks() const { return state_ != nullptr ? state_->ranks : 0; }
+const std::string& Communicator::name() const {
+  static const std::string none;
+  return state_ != nullptr ? state_->options.name : none;
+}
+bool Communicator::prepared() const { return state_ != nullptr && state_->prepared; }
+Status Communicator::prepare() { return state_ != nullptr ? state_->prepare() : moved_away(); }
+Status Communicator::status() const { return state_ != nullptr ? state_->status() : moved_away(); }
+Status Communicator::poll() { return state_ != nullptr ? state_->poll() : moved_away(); }
+Status Communicator::close() { return state_ != nullptr ? state_->close() : moved_away(); }
 
 void Communicator::abort(const std::string& why) {
+  if (state_ == nullptr) return;
   state_->fail({ErrorCode::device, "aborted: " + why});
 }
 
 Result<Graph> Communicator::end_capture(CaptureScope& capture) {
+  if (state_ == nullptr) return moved_away();
   const std::uint64_t id = capture.id();
   Result<Graph> graph = capture.end();
   Status agreed = state_->agree(id, graph ? Status{} : Status(graph.error()));
@@ -145,6 +156,7 @@ Result<std::optional<Communicator>> Communicator::split(int color, int key,
 
 Result<Communicator> Communicator::shrink(std::span<const int> excluded,
                                           CommunicatorOptions options) {
+  if (state_ == nullptr) return moved_away();
   if (Status good = check_options(options); !good) return std::move(good).error();
   CommState& parent = *state_;
   if (parent.closed()) return parent.error(ErrorCode::invalid_argument, "shrink: it was closed");

@@ -28,7 +28,8 @@ Result<Lane*> Lanes::of_capture(std::uint64_t id) {
     if (!info) return info.error();
     if (info->status != CaptureInfo::Status::none) continue;
     lane->capture = id;
-    lane->operations = lane->digest = 0;
+    lane->operations = 0;
+    lane->digest = kDigestStart;
     lane->used = 0;
     return lane.get();
   }

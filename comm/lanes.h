@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "comm/digest.h"
 #include "weir/comm/nccl.h"
 #include "weir/device.h"
 #include "weir/device_heap.h"
@@ -18,7 +19,7 @@ struct Lane {
   std::uint64_t capture = 0;  // its id; 0: eager
   // What was captured, for ranks to compare.
   std::uint64_t operations = 0;
-  std::uint64_t digest = 0;
+  std::uint64_t digest = kDigestStart;
   std::weak_ptr<void> graph;  // gone once the capture has failed, or its graph is destroyed
   // Events recorded in the capture; those after `used` are free.
   std::vector<EventHandle> events;

@@ -50,7 +50,11 @@ Status CommState::prepare() {
       });
   if (connected && *connected) {
     prepared = !*refused;
-    return *refused ? Status(**refused) : Status();
+    if (prepared) return {};
+    return error((*refused)->code(),
+                 "prepare: the communicator that ranks agree with was not "
+                 "made: " +
+                     (*refused)->message());
   }
   const Error why = connected ? connected->error()
                               : Error(ErrorCode::device,
@@ -103,7 +107,7 @@ Status CommState::connect(Lane& lane) {
                      .peer = peer});
   }
   if (first) first = enqueue(pairs, lane.stream);
-  Status finished = finish(lane.stream);
+  Status finished = finish_whenever(lane.stream);  // prepare() has the patience
   if (first) first = std::move(finished);
   Status freed = place.heap.deallocate(*memory);
   return first ? std::move(freed) : std::move(first);

@@ -32,7 +32,7 @@ Result<void*> RegisteredMemory::allocate(Bytes bytes, Stream stream) {
                      " is being captured, and what a pool gives is not the graph's: allocate "
                      "before the capture begins");
   }
-  if (bytes > 1_TiB * 1024) {
+  if (bytes > kMost) {
     return error(ErrorCode::out_of_memory, "no device has " + format(bytes));
   }
   const Bytes size = round_up(bytes, kAlignment);

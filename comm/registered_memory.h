@@ -25,6 +25,8 @@ class CommState;
 // Locks: agreeing_, then those of the communicator, then mutex_.
 class RegisteredMemory {
  public:
+  static constexpr Bytes kMost = 1_TiB * 1024;  // more than any device has
+
   RegisteredMemory(CommState& comm, std::uint64_t number, Bytes segment);
 
   // As RegisteredPool's.

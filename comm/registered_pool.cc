@@ -35,11 +35,16 @@ RegisteredPool::~RegisteredPool() {
 
 Result<RegisteredPool> RegisteredPool::create(Communicator& communicator,
                                               const RegisteredPoolOptions& options) {
+  if (communicator.state_ == nullptr) return communicator.status().error();
   RegisteredPool pool(communicator.state_);
   CommState& state = *communicator.state_;
   if (options.segment == 0_B) {
     return state.error(ErrorCode::invalid_argument,
                        "a registered pool needs segments of at least one byte");
+  }
+  if (options.segment > RegisteredMemory::kMost) {
+    return state.error(ErrorCode::out_of_memory,
+                       "a registered pool: no device has segments of " + format(options.segment));
   }
   pool.memory_ = state.add_memory(round_up(options.segment, state.place.device.granularity()));
   if (Status added = pool.memory_->add_segment(); !added) return std::move(added).error();
@@ -62,10 +67,16 @@ RegisteredPoolStatistics RegisteredPool::statistics() const {
 }
 
 Status RegisteredPool::closed() const {
+  if (communicator_ == nullptr) {
+    return Error(ErrorCode::invalid_argument,
+                 "this registered pool was moved away, and can't be used: use the one that it "
+                 "became");
+  }
   return communicator_->error(ErrorCode::invalid_argument, "the registered pool was closed");
 }
 
 Status RegisteredPool::close() {
+  if (communicator_ == nullptr) return closed();
   if (memory_ == nullptr) return {};
   if (Status closed = memory_->close(); !closed) return closed;
   communicator_->remove_memory(memory_.get());

@@ -5,6 +5,7 @@
 
 #include "comm/bounded.h"
 #include "comm/comm_state.h"
+#include "comm/digest.h"
 #include "comm/registered_memory.h"
 #include "core/format.h"
 #include "weir/log.h"
@@ -27,13 +28,6 @@ std::string name_of(Call call, std::uint64_t pool) {
       break;
   }
   return "agrees on something else";
-}
-
-// FNV-1a (Fowler, Noll, Vo), by words.
-std::uint64_t digest(const std::vector<std::uint64_t>& words) {
-  std::uint64_t hash = 14695981039346656037U;
-  for (const std::uint64_t word : words) hash = (hash ^ word) * 1099511628211U;
-  return hash;
 }
 
 }  // namespace

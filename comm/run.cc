@@ -3,17 +3,10 @@
 #include <utility>
 
 #include "comm/comm_state.h"
+#include "comm/digest.h"
 
 namespace weir {
 namespace {
-
-// FNV-1a (Fowler, Noll, Vo) over what ranks must have in common.
-std::uint64_t digest(std::uint64_t before, const std::string& text) {
-  constexpr std::uint64_t kPrime = 1099511628211U;
-  std::uint64_t hash = before ^ 14695981039346656037U;
-  for (const char each : text) hash = (hash ^ static_cast<unsigned char>(each)) * kPrime;
-  return hash;
-}
 
 // Sends and receives differ from rank to rank, by their nature: of them ranks compare nothing.
 bool is_common(const Operation& operation) {
@@ -114,10 +107,29 @@ Result<CommState::Point> CommState::take_point(Stream stream) {
 Status CommState::wait(Stream stream, const Point& point) {
   const Result<CaptureInfo> info = place.device.capture_info(stream);
   if (!info) return info.error();
-  if (info->status != CaptureInfo::Status::none || point.capture == 0) {
-    if (Status same = check_world(stream, info->id, {&point, 1}); !same) return same;
+  const bool capturing = info->status != CaptureInfo::Status::none;
+  const auto refused = [&](const std::string& why) {
+    return error(ErrorCode::capture,
+                 "stream " + std::to_string(stream.id) + " may not wait: " + why);
+  };
+  if (point.capture == 0) {
+    if (!capturing) return place.heap.wait(stream, point.fence);
+    return refused(
+        "the work was eager, and the stream is being captured: wait before the capture "
+        "begins");
   }
-  if (point.capture == 0) return place.heap.wait(stream, point.fence);
+  if (point.lane.id != 0) {
+    const Result<CaptureInfo> of_lane = place.device.capture_info(point.lane);
+    if (!of_lane) return of_lane.error();
+    if (of_lane->id != point.capture) {
+      return refused(
+          "the capture that the work is part of is over: order other work after the "
+          "launch of its graph");
+    }
+  }
+  if (capturing && info->id != point.capture) {
+    return refused("it is being captured into another graph than the work");
+  }
   return place.device.wait(stream, point.event);
 }
 
@@ -177,7 +189,7 @@ Result<CommState::Queued> CommState::leave_captured(std::span<const Operation> g
   }
   for (const Operation& operation : group) {
     ++lane.operations;
-    if (is_common(operation)) lane.digest = digest(lane.digest, operation.describe(ranks));
+    if (is_common(operation)) lane.digest = digest(operation.describe(ranks), lane.digest);
   }
   if (Status fenced = place.heap.fence(blocks_of(group), lane.stream); !fenced) {
     return error(fenced.error().code(), fenced.error().message());

@@ -5,17 +5,17 @@
 namespace weir {
 namespace {
 
-std::string seconds(Nanoseconds time) {
-  const std::int64_t tenths = time.count / 100'000'000;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
-}
-
 constexpr const char* kRemedy =
     ". Another rank has not come to it, asks for something else, or is gone: look at their logs. "
     "If "
     "it is only slow, raise CommunicatorOptions::timeout";
 
 }  // namespace
+
+std::string seconds(Nanoseconds time) {
+  const std::int64_t tenths = time.count / 100'000'000;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
 
 Watch::~Watch() {
   for (const Mark* const mark : {&operations_, &first_launch_, &last_launch_}) {
@@ -52,24 +52,38 @@ bool Watch::is_late(const Mark& mark) const {
 }
 
 Status Watch::poll(std::optional<Stream> eager) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard polling(polling_);
   if (eager) {
     if (Status status = poll_operations(*eager); !status) return status;
   }
   return poll_launches();
 }
 
+std::string Watch::first_open() {
+  const std::lock_guard lock(mutex_);
+  return queued_ == done_ ? "" : first_open_locked();
+}
+
+std::string Watch::first_open_locked() const {
+  std::string what = "operation " + std::to_string(done_ + 1);
+  if (queued_ - done_ <= kNamed) what += ", " + latest_[done_ % kNamed].describe(ranks_);
+  return what;
+}
+
 Status Watch::poll_operations(Stream eager) {
+  std::unique_lock lock(mutex_);
   if (operations_.set) {
+    lock.unlock();  // only this sets it
     const Result<bool> done = device_.query(operations_.event);
+    lock.lock();
     if (!done) return done.error();
     if (!*done && is_late(operations_)) {
-      const std::uint64_t number = done_ + 1;  // the first that may be it
-      std::string what = "operation " + std::to_string(number);
-      if (queued_ - done_ <= kNamed) what += ", " + latest_[done_ % kNamed].describe(ranks_) + ",";
-      return Error(ErrorCode::device, what + " or one of the " +
-                                          std::to_string(operations_.count - number) +
-                                          " after it has not ended in " +
+      // It, or one of those that were queued before the mark.
+      const std::uint64_t after = operations_.count - done_ - 1;
+      std::string what = first_open_locked() + ",";
+      if (after == 1) what += " or the one after it";
+      if (after > 1) what += " or one of the " + std::to_string(after) + " after it";
+      return Error(ErrorCode::device, what + " has not ended in " +
                                           seconds(device_.now() - operations_.since) + kRemedy);
     }
     if (!*done) return {};
@@ -80,8 +94,11 @@ Status Watch::poll_operations(Stream eager) {
 }
 
 Status Watch::poll_launches() {
+  std::unique_lock lock(mutex_);
   if (!first_launch_.set) return {};
+  lock.unlock();  // while it is set, launched() leaves it alone
   const Result<bool> done = device_.query(first_launch_.event);
+  lock.lock();
   if (!done) return done.error();
   if (!*done && is_late(first_launch_)) {
     return Error(ErrorCode::device, "launch " + std::to_string(first_launch_.count) +

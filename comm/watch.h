@@ -21,6 +21,8 @@
 
 namespace weir {
 
+std::string seconds(Nanoseconds time);  // "1.0 s"
+
 // Self-synchronised. Only events that were recorded outside of captures are asked about.
 class Watch {
  public:
@@ -38,6 +40,8 @@ class Watch {
   // Looks. `eager`: the communicator's eager stream, if it has one. Errors: device (something does
   // not end, which is named; or the device itself is in error).
   Status poll(std::optional<Stream> eager);
+  // The first eager operation that was not seen to end, by number and kind; empty: there is none.
+  std::string first_open();
 
  private:
   // An event behind the first `count` operations.
@@ -52,6 +56,7 @@ class Watch {
 
   Status poll_operations(Stream eager);
   Status poll_launches();
+  std::string first_open_locked() const;
   Status set(Mark& mark, Stream stream, std::uint64_t count);
   bool is_late(const Mark& mark) const;
 
@@ -59,7 +64,8 @@ class Watch {
   const Nanoseconds timeout_;
   const int ranks_;
 
-  std::mutex mutex_;  // of what follows
+  std::mutex polling_;  // one at a time; before mutex_
+  std::mutex mutex_;    // of what follows; not held while an event is asked about
   std::array<Operation, kNamed> latest_{};
   std::uint64_t queued_ = 0, done_ = 0;
   Mark operations_;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -46,6 +47,7 @@ Result<BenchOptions> options_of(const BenchCommand& command) {
   options.average = static_cast<Average>(command.average);
   if (command.raw) options.path = BenchPath::raw;
   if (command.compare) options.path = BenchPath::both;
+  options.keep_rows = !command.json.empty();
   return options;
 }
 
@@ -54,11 +56,26 @@ ExitCode run(const BenchCommand& command) {
   if (!options) return complain("comm bench", options.error());
   const Result<OpenRanks> open = open_as(command.ranks);
   if (!open) return complain("comm bench", open.error());
-  const Result<BenchReport> report = run_bench(*open, *options);
+  const bool prints = command.json != "-";
+  BenchTable table;
+  // Each at once: what runs for long shows how far it is, and keeps what it has shown.
+  const auto print = [](const std::string& text) {
+    fmt::print("{}", text);
+    std::fflush(stdout);
+  };
+  BenchWatcher watcher;
+  if (prints) {
+    watcher.begin = [&](const BenchReport& begun) { print(table.begin(begun)); };
+    watcher.row = [&](const BenchReport& so_far, const BenchRow& row) {
+      print(table.row(so_far, row));
+    };
+  }
+  const Result<BenchReport> report = run_bench(*open, *options, watcher);
   if (!report) return complain("comm bench", report.error());
   if (report->is_rank_0) {
+    const std::string json = command.json.empty() ? "" : bench_json(*report);
     const ExitCode written =
-        tell(bench_text(*report), bench_json(*report), command.json, "comm bench");
+        tell(prints ? table.end(*report) : "", json, command.json, "comm bench");
     if (written != ExitCode::ok) return written;
   }
   return report->sound() ? ExitCode::ok : ExitCode::failed;

@@ -42,7 +42,7 @@ ExitCode run(const CheckCommand& command) {
     fmt::print(stderr, "weir: --root: {}: you may not read that folder\n", command.root);
     return ExitCode::bad_input;
   }
-  const Environment environment = environment_of(environ);
+  const EnvironmentVariables environment = environment_of(environ);
   const auto named = environment.find("WEIR_NCCL_LIBRARY");
   const bool is_named = named != environment.end() && !named->second.empty();
   const std::string nccl = is_named ? named->second : "libnccl.so.2";

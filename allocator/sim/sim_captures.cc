@@ -99,7 +99,7 @@ Status Captures::check_active(std::string_view call, Stream stream) const {
 }
 
 void Captures::launch(Stream stream, std::span<const Access> accesses, Nanoseconds duration,
-                      Nanoseconds time) {
+                      Nanoseconds time, const SimRendezvous& rendezvous) {
   Capture& capture = of(stream);
   Line& line = capture.lines.at(stream.id);
   const NodeIndex node = capture.graph->add({.chain = line.chain,
@@ -108,7 +108,8 @@ void Captures::launch(Stream stream, std::span<const Access> accesses, Nanosecon
                                              .dependencies = std::move(line.tips),
                                              .accesses = {accesses.begin(), accesses.end()},
                                              .duration = duration,
-                                             .time = time});
+                                             .time = time,
+                                             .rendezvous = rendezvous});
   line.tips = {node};
 }
 

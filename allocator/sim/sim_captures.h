@@ -33,7 +33,7 @@ class Captures {
   // Of streams that are being captured.
   Status check_active(std::string_view call, Stream stream) const;
   void launch(Stream stream, std::span<const Access> accesses, Nanoseconds duration,
-              Nanoseconds time);
+              Nanoseconds time, const SimRendezvous& rendezvous);
   Result<CapturedMark> mark(Stream stream) const;
 
   // Must this wait be decided here? Only one by or for a capture.

@@ -65,7 +65,7 @@ void SimDevice::Impl::stamp(const sim::StreamState& stream, const Access& access
 }
 
 Status SimDevice::Impl::launch(Stream stream, std::span<const Access> accesses,
-                               Nanoseconds duration) {
+                               Nanoseconds duration, const SimRendezvous& rendezvous) {
   sim::StreamState* state = streams_.find(stream);
   if (state == nullptr) {
     return Error(ErrorCode::invalid_argument, "launch: no stream " + std::to_string(stream.id));
@@ -79,25 +79,26 @@ Status SimDevice::Impl::launch(Stream stream, std::span<const Access> accesses,
   }
   advance(options_.costs.launch);
   if (captured) {
-    captures_.launch(stream, accesses, duration, now());
+    captures_.launch(stream, accesses, duration, now(), rendezvous);
     return {};
   }
   sim::Streams::launch(*state, duration, now());
+  state->meet(rendezvous);
   if (!options_.check_races) return {};
   for (const Access& access : accesses) stamp(*state, access);
   return {};
 }
 
-Result<bool> SimDevice::Impl::query(EventHandle event) {
+Result<bool> SimDevice::Impl::query(EventHandle event, sim::EventState& seen) {
   const sim::EventState* state = streams_.find(event);
   if (state == nullptr) return no_event(DeviceCall::query, event);
   if (state->captured.capture != 0) return captures_.asked_of(DeviceCall::query, state->captured);
   if (state->done_at > now()) return false;
-  host_saw(*state);
+  note_seen(*state, seen);
   return true;
 }
 
-Status SimDevice::Impl::synchronize(EventHandle event) {
+Status SimDevice::Impl::synchronize(EventHandle event, sim::EventState& seen) {
   const sim::EventState* state = streams_.find(event);
   if (state == nullptr) return no_event(DeviceCall::synchronize, event);
   if (state->captured.capture != 0)
@@ -106,7 +107,16 @@ Status SimDevice::Impl::synchronize(EventHandle event) {
     ++host_waits_;
     charge(DeviceCall::synchronize, state->done_at - now());
   }
-  host_saw(*state);
+  note_seen(*state, seen);
+  return {};
+}
+
+// Without the lock: peers may take a while to come.
+Status SimDevice::Impl::meet_peers(const sim::EventState& seen) {
+  if (seen.peers.empty()) return {};
+  if (Status there = seen.peers.await(); !there) return there;
+  const std::scoped_lock lock(mutex_);
+  host_saw(seen);
   return {};
 }
 
@@ -174,9 +184,10 @@ Status SimDevice::destroy_stream(Stream stream) {
   return impl_->destroy_stream(stream);
 }
 
-Status SimDevice::launch(Stream stream, std::span<const Access> accesses, Nanoseconds duration) {
+Status SimDevice::launch(Stream stream, std::span<const Access> accesses, Nanoseconds duration,
+                         const SimRendezvous& rendezvous) {
   const std::scoped_lock lock(impl_->mutex_);
-  return impl_->launch(stream, accesses, duration);
+  return impl_->launch(stream, accesses, duration, rendezvous);
 }
 
 void SimDevice::advance(Nanoseconds duration) {
@@ -196,9 +207,15 @@ void SimDevice::finish() {
 }
 
 bool SimDevice::finished(EventHandle event) const {
-  const std::scoped_lock lock(impl_->mutex_);
-  const sim::EventState* state = std::as_const(impl_->streams_).find(event);
-  return state != nullptr && state->captured.capture == 0 && state->done_at <= impl_->now();
+  sim::PeerSet peers;
+  {
+    const std::scoped_lock lock(impl_->mutex_);
+    const sim::EventState* state = std::as_const(impl_->streams_).find(event);
+    if (state == nullptr || state->captured.capture != 0) return false;
+    if (state->done_at > impl_->now()) return false;
+    peers = state->peers;
+  }
+  return peers.await().ok();
 }
 
 void SimDevice::fail(DeviceCall call, std::uint64_t nth, ErrorCode code) {
@@ -357,13 +374,21 @@ Status SimDevice::wait(Stream stream, EventHandle event) {
 }
 
 Result<bool> SimDevice::query(EventHandle event) {
-  return impl_->call(DeviceCall::query, impl_->options_.costs.query,
-                     [&] { return impl_->query(event); });
+  sim::EventState seen;
+  Result<bool> done = impl_->call(DeviceCall::query, impl_->options_.costs.query,
+                                  [&] { return impl_->query(event, seen); });
+  if (!done || !*done) return done;
+  return impl_->meet_peers(seen).ok();
 }
 
 Status SimDevice::synchronize(EventHandle event) {
-  return impl_->call(DeviceCall::synchronize, impl_->options_.costs.synchronize,
-                     [&] { return impl_->synchronize(event); });
+  sim::EventState seen;
+  Status waited = impl_->call(DeviceCall::synchronize, impl_->options_.costs.synchronize,
+                              [&] { return impl_->synchronize(event, seen); });
+  if (!waited) return waited;
+  const Status there = impl_->meet_peers(seen);
+  if (there) return {};
+  return refused(DeviceCall::synchronize, "it would wait for ever: " + there.error().message());
 }
 
 }  // namespace weir

@@ -76,11 +76,23 @@ class SimDevice::Impl {
     if (options_.check_races) checker_.host_saw(event.mark);
   }
 
-  Status launch(Stream stream, std::span<const Access> accesses, Nanoseconds duration);
+  void note_seen(const sim::EventState& event, sim::EventState& seen) {
+    if (event.peers.empty()) {
+      host_saw(event);
+    } else {
+      seen = event;
+    }
+  }
+
+  Status launch(Stream stream, std::span<const Access> accesses, Nanoseconds duration,
+                const SimRendezvous& rendezvous);
   Status record(EventHandle event, Stream stream);
   Status wait(Stream stream, EventHandle event);
-  Result<bool> query(EventHandle event);
-  Status synchronize(EventHandle event);
+  // Of an event that is done by the clock and has peers, `seen` is what it stood for: they are to
+  // be met.
+  Result<bool> query(EventHandle event, sim::EventState& seen);
+  Status synchronize(EventHandle event, sim::EventState& seen);
+  Status meet_peers(const sim::EventState& seen);
   Status set_access(Address address, Bytes size);
   Status unmap(Address address, Bytes size);
   Status release(PhysicalHandle handle);

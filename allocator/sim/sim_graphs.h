@@ -29,6 +29,7 @@ struct KernelNode {
   std::vector<Access> accesses;
   Nanoseconds duration;
   Nanoseconds time;  // of the capture, on the host's clock
+  SimRendezvous rendezvous = {};
 };
 
 // What is known of a graph's memory as it is mapped now.

@@ -20,6 +20,30 @@ void* handle_of(std::uint64_t id) {
 
 }  // namespace
 
+void PeerSet::add(const std::shared_ptr<SimPeers>& peers, std::uint64_t number) {
+  for (Wait& wait : waits_) {
+    if (wait.peers != peers) continue;
+    wait.number = std::max(wait.number, number);
+    return;
+  }
+  waits_.push_back({peers, number});
+}
+
+void PeerSet::join(const PeerSet& other) {
+  for (const Wait& wait : other.waits_) add(wait.peers, wait.number);
+}
+
+void PeerSet::forget_those_there() {
+  std::erase_if(waits_, [](const Wait& wait) { return wait.peers->are_there(wait.number); });
+}
+
+Status PeerSet::await() const {
+  for (const Wait& wait : waits_) {
+    if (Status there = wait.peers->await(wait.number); !there) return there;
+  }
+  return {};
+}
+
 Stream Streams::add() {
   const std::uint64_t id = streams_.size() + 1;
   StreamState state;
@@ -90,11 +114,14 @@ void Streams::record(EventState& event, StreamState& stream, Nanoseconds now) {
   event.captured = {};
   event.done_at = std::max(stream.tail, now);
   event.mark = checker_.mark(stream.index);
+  stream.peers.forget_those_there();
+  event.peers = stream.peers;
 }
 
 void Streams::wait(StreamState& stream, const EventState& event, Nanoseconds now) {
   if (!event.recorded) return;
   checker_.wait(stream.index, event.mark);
+  stream.peers.join(event.peers);
   const Nanoseconds idle_from = std::max(stream.tail, now);
   if (event.done_at <= idle_from) return;
   stream.waited += event.done_at - idle_from;

@@ -4,21 +4,47 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
 #include "sim/race_checker.h"
 #include "weir/device.h"
+#include "weir/sim_device.h"
 
 namespace weir::sim {
 
 constexpr std::uint64_t kDefaultStreamId = 1;  // the legacy default stream's
+
+// The peers that work waits for: of each the latest number, which implies those before it.
+class PeerSet {
+ public:
+  void add(const std::shared_ptr<SimPeers>& peers, std::uint64_t number);
+  void join(const PeerSet& other);
+  void forget_those_there();
+  bool empty() const { return waits_.empty(); }
+  // As SimPeers::await(), for each: not within a call of the device.
+  Status await() const;
+
+ private:
+  struct Wait {
+    std::shared_ptr<SimPeers> peers;
+    std::uint64_t number = 0;
+  };
+  std::vector<Wait> waits_;
+};
 
 struct StreamState {
   bool alive = true;
   StreamIndex index = 0;  // in the checker
   Nanoseconds tail;       // when the work queued so far will be done
   Nanoseconds waited;     // time that it stood still for events
+  PeerSet peers;          // of the work queued so far
+
+  void meet(const SimRendezvous& rendezvous) {
+    if (rendezvous.peers == nullptr) return;
+    peers.add(rendezvous.peers, rendezvous.peers->arrive(rendezvous.what));
+  }
 };
 
 // What an event stands for that was recorded in a capture: the nodes that were the stream's tips.
@@ -32,6 +58,7 @@ struct EventState {
   CapturedMark captured;
   Nanoseconds done_at;
   VectorClock mark;
+  PeerSet peers;
 };
 
 class Streams {

@@ -3,8 +3,21 @@
 #include "comm/check/rules.h"
 #include "comm/check/tree.h"
 #include "comm/check/variables.h"
+#include "comm/launch/launchers.h"
 
 namespace weir::check {
+namespace {
+
+// A path of this machine may be relative; below another root such a one leads nowhere.
+std::string wrong_with_file(const Machine& machine, const std::string& path) {
+  const bool here = machine.root == "/";
+  if (!here && path.front() != '/') return {};
+  const Tree tree(here ? "" : machine.root);
+  if (!tree.exists(path)) return "there is no such file";
+  return tree.is_folder(path) ? "it is a folder, not a file" : "";
+}
+
+}  // namespace
 
 void unknown_variable(const Machine&, const Settings& settings, Findings& findings) {
   for (const Setting& setting : settings.list) {
@@ -76,12 +89,53 @@ void rendezvous(const Machine&, const Settings& settings, Findings& findings) {
 void topology_file(const Machine& machine, const Settings& settings, Findings& findings) {
   for (const std::string_view name : {"NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"}) {
     const std::string* path = settings.find(name);
-    if (path == nullptr || path->front() != '/') continue;
-    const std::string root = machine.root == "/" ? "" : machine.root;
-    if (Tree(root).exists(*path)) continue;
-    say(findings, Severity::warning, shown(settings, name) + ": there is no such file",
+    if (path == nullptr) continue;
+    const std::string wrong = wrong_with_file(machine, *path);
+    if (wrong.empty()) continue;
+    say(findings, Severity::warning, shown(settings, name) + ": " + wrong,
         "NCCL goes on with what it finds out itself.", "Correct the path, or leave it out.");
   }
+}
+
+// What load_nccl() takes: a path, or a name that the loader looks for.
+void nccl_library(const Machine& machine, const Settings& settings, Findings& findings) {
+  const std::string* library = settings.find("WEIR_NCCL_LIBRARY");
+  if (library == nullptr) return;
+  const bool is_path = library->find('/') != std::string::npos;
+  std::string wrong = is_path ? wrong_with_file(machine, *library) : std::string();
+  const bool asked = machine.root == "/" && machine.nccl.empty() && !machine.no_nccl.empty();
+  if (wrong.empty() && asked) wrong = machine.no_nccl;
+  if (wrong.empty()) return;
+  say(findings, Severity::error, shown(settings, "WEIR_NCCL_LIBRARY") + ": " + wrong,
+      "Weir takes no other library then, and has no NCCL.",
+      "Correct the path, or leave it out: libnccl.so.2 is looked for then.");
+}
+
+void launch_variables(const Machine&, const Settings& settings, Findings& findings) {
+  const auto set = [&](std::string_view name) { return settings.find(name) != nullptr; };
+  bool known = false;
+  for (const Launcher& launcher : kLaunchers) {
+    const bool is_weirs = launcher.kind == LauncherKind::weir;
+    const int named = set(launcher.rank) + set(launcher.ranks) + set(launcher.local_rank);
+    known |= named == 3;
+    const bool counted = set(launcher.local_ranks);
+    if (named == 3 || (named == 0 && !counted)) continue;
+    if (is_weirs) {
+      say(findings, Severity::error, "Half of Weir's own launch variables are set",
+          "WEIR_RANK, WEIR_WORLD_SIZE and WEIR_LOCAL_RANK go together (WEIR_LOCAL_WORLD_SIZE may "
+          "join them): find_launch() refuses some of them alone.",
+          "Set all three, or unset those that are set.");
+    } else if (named == 0) {  // others may have more to say than a part of it
+      say(findings, Severity::note, shown(settings, launcher.local_ranks) + " stands alone",
+          "It says how many ranks this host has; nothing of " + std::string(launcher.name) +
+              " says which of them this is, so Weir does not follow it.",
+          "Leave it, if another program wants it; for Weir: " + std::string(launcher.start) + ".");
+    }
+  }
+  if (known || !set("WEIR_MEET")) return;
+  say(findings, Severity::error, shown(settings, "WEIR_MEET") + ": nothing says which rank this is",
+      "It is where ranks meet, and find_launch() refuses it alone.",
+      "Start with a launcher, or set WEIR_RANK, WEIR_WORLD_SIZE and WEIR_LOCAL_RANK; or unset it.");
 }
 
 void debug_without_effect(const Machine&, const Settings& settings, Findings& findings) {

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "comm/check/tree.h"
+#include "comm/launch/launchers.h"
 #include "weir/comm/check.h"
 
 namespace weir {
@@ -12,10 +13,23 @@ namespace {
 constexpr std::size_t kMostValue = 1023;  // bytes that NCCL takes from a file for one value
 
 bool is_told(const std::string& name) {
-  constexpr std::string_view kOthers[] = {"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING",
-                                          "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES",
+  constexpr std::string_view kOthers[] = {"CUDA_DEVICE_MAX_CONNECTIONS",
+                                          "CUDA_LAUNCH_BLOCKING",
+                                          "CUDA_MODULE_LOADING",
+                                          "CUDA_VISIBLE_DEVICES",
+                                          "MASTER_ADDR",
+                                          "MASTER_PORT",
+                                          "SLURM_NODEID",
+                                          "WEIR_MEET",
                                           "WEIR_NCCL_LIBRARY"};
-  return name.starts_with("NCCL_") ||
+  if (name.starts_with("NCCL_")) return true;
+  for (const Launcher& launcher : kLaunchers) {
+    for (const std::string_view each :
+         {launcher.rank, launcher.ranks, launcher.local_rank, launcher.local_ranks}) {
+      if (name == each) return true;
+    }
+  }
+  return name == "SLURM_STEP_TASKS_PER_NODE" ||
          std::find(std::begin(kOthers), std::end(kOthers), name) != std::end(kOthers);
 }
 
@@ -73,8 +87,8 @@ std::optional<std::int64_t> Settings::number(std::string_view name) const {
   return std::strtoll(value->c_str(), nullptr, 0);
 }
 
-Environment environment_of(const char* const* entries) {
-  Environment environment;
+EnvironmentVariables environment_of(const char* const* entries) {
+  EnvironmentVariables environment;
   for (; entries != nullptr && *entries != nullptr; ++entries) {
     const std::string entry = *entries;
     const std::size_t equals = entry.find('=');
@@ -85,7 +99,7 @@ Environment environment_of(const char* const* entries) {
   return environment;
 }
 
-Settings read_settings(const std::string& root, const Environment& environment,
+Settings read_settings(const std::string& root, const EnvironmentVariables& environment,
                        const std::string& home) {
   Settings settings;
   std::map<std::string, Setting> in_force;

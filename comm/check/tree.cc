@@ -77,6 +77,11 @@ std::vector<std::string> Tree::list(const std::string& path) {
 
 bool Tree::exists(const std::string& path) const { return ::access(at(path).c_str(), F_OK) == 0; }
 
+bool Tree::is_folder(const std::string& path) const {
+  std::error_code error;
+  return std::filesystem::is_directory(at(path), error);
+}
+
 std::string Tree::target_name(const std::string& path) const {
   std::error_code error;
   const std::filesystem::path target = std::filesystem::read_symlink(at(path), error);

@@ -26,6 +26,7 @@ class Tree {
   // The names in a folder, in order of the alphabet; empty: none, or no such folder.
   std::vector<std::string> list(const std::string& path);
   bool exists(const std::string& path) const;
+  bool is_folder(const std::string& path) const;
   // The last part of where a link leads; empty: no link.
   std::string target_name(const std::string& path) const;
   std::string at(const std::string& path) const { return root_ + path; }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <limits>
 #include <vector>
 
 #include "comm/check/tree.h"
@@ -91,6 +92,48 @@ std::string wrong_number(const std::string& value, bool flag) {
   return {};
 }
 
+// Numbers that the guide limits ("Values accepted"). Source: NCCL 2.28 user guide.
+struct Limits {
+  std::string_view name;
+  std::int64_t least = 0, most = std::numeric_limits<std::int64_t>::max();
+  std::string_view others{};  // words with spaces between them: allowed too, or alone
+};
+constexpr Limits kLimits[] = {
+    {"NCCL_CROSS_NIC", 0, 2},
+    {"NCCL_CUMEM_ENABLE", 0, 1, "-2"},
+    {"NCCL_CUMEM_HOST_ENABLE", 0, 1, "-1"},
+    {"NCCL_IB_PCI_RELAXED_ORDERING", 0, 2},
+    {"NCCL_IB_QPS_PER_CONNECTION", 1, 128},
+    {"NCCL_IB_RETRY_CNT", 0, 7},
+    {"NCCL_IB_TIMEOUT", 0, 31},
+    {"NCCL_MAX_CTAS", 1},
+    {"NCCL_MAX_NCHANNELS", 1},
+    {"NCCL_MAX_P2P_NCHANNELS", 1},
+    {"NCCL_MEM_SYNC_DOMAIN", 0, 1},
+    {"NCCL_MIN_CTAS", 1},
+    {"NCCL_MIN_NCHANNELS", 1},
+    {"NCCL_MIN_P2P_NCHANNELS", 1},
+    {"NCCL_MNNVL_ENABLE", 0, 2},
+    {"NCCL_NTHREADS", 1, 0, "64 128 256 512"},
+    {"NCCL_NVLS_ENABLE", 0, 2},
+    {"NCCL_P2P_PXN_LEVEL", 0, 2},
+    {"NCCL_SOCKET_NTHREADS", 1, 16},
+};
+
+// Of a whole number.
+std::string out_of_limits(std::string_view name, const std::string& value) {
+  const auto* const limits = std::find_if(std::begin(kLimits), std::end(kLimits),
+                                          [&](const Limits& each) { return each.name == name; });
+  if (limits == std::end(kLimits)) return {};
+  const std::int64_t number = std::strtoll(value.c_str(), nullptr, 0);
+  if (limits->least <= number && number <= limits->most) return {};
+  if (is_one_of(std::to_string(number), limits->others)) return {};
+  const std::string least = std::to_string(limits->least);
+  if (limits->most < limits->least) return "it is none of " + std::string(limits->others);
+  if (limits->most == std::numeric_limits<std::int64_t>::max()) return "it is less than " + least;
+  return "it is not from " + least + " to " + std::to_string(limits->most);
+}
+
 std::string wrong_level(const std::string& value) {
   constexpr std::string_view kLevels = "LOC NVL NVB C2C PIX PXB P2C PXN PHB SYS";
   if (value.size() == 1 && value[0] >= '0' && value[0] <= '9') return {};
@@ -132,8 +175,10 @@ std::string wrong_with(const Variable& variable, const std::string& value) {
   if (value.empty()) return {};
   switch (variable.kind) {
     case ValueKind::flag:
-    case ValueKind::number:
-      return wrong_number(value, variable.kind == ValueKind::flag);
+    case ValueKind::number: {
+      std::string why = wrong_number(value, variable.kind == ValueKind::flag);
+      return why.empty() ? out_of_limits(variable.name, value) : why;
+    }
     case ValueKind::level:
       return wrong_level(value);
     case ValueKind::choice:

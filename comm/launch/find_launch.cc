@@ -16,11 +16,11 @@ Error wrong(std::string message) { return {ErrorCode::invalid_argument, std::mov
 Result<int> read_number(const Environment& environment, std::string_view name) {
   const std::string value = environment.get(std::string(name)).value_or("");
   const auto number = whole_number(value, kMostRanks);
-  if (!number) {
-    return wrong(shown(name, value) + " is not a number: it must be a whole one from 0 to " +
-                 std::to_string(kMostRanks));
-  }
-  return static_cast<int>(*number);
+  if (number) return static_cast<int>(*number);
+  const bool negative = value.size() > 1 && value.starts_with('-');
+  const bool digits = value.find_first_not_of("0123456789", negative ? 1 : 0) == std::string::npos;
+  return wrong(shown(name, value) + (digits ? " is out of range" : " is not a whole number") +
+               ": it must be one from 0 to " + std::to_string(kMostRanks));
 }
 
 std::vector<std::string_view> names_of(const Environment& environment, const Launcher& launcher,
@@ -36,22 +36,34 @@ bool is_set(const Environment& environment, const Launcher& launcher) {
   return names_of(environment, launcher, false).empty();
 }
 
+// Of Weir's own variables, which nobody else sets, the count of this host's ranks is one too.
+std::vector<std::string_view> all_set(const Environment& environment, const Launcher& launcher) {
+  std::vector<std::string_view> names = names_of(environment, launcher, true);
+  const bool is_weirs = launcher.kind == LauncherKind::weir;
+  if (is_weirs && environment.get(std::string(launcher.local_ranks))) {
+    names.push_back(launcher.local_ranks);
+  }
+  return names;
+}
+
 // What else Slurm sets outside a step says nothing of ranks.
 bool is_half_set(const Environment& environment, const Launcher& launcher) {
   if (launcher.kind == LauncherKind::srun && !environment.get(std::string(launcher.ranks))) {
     return false;
   }
-  return !is_set(environment, launcher) && !names_of(environment, launcher, true).empty();
+  return !is_set(environment, launcher) && !all_set(environment, launcher).empty();
 }
 
 Error half_set(const Environment& environment, const Launcher& launcher) {
+  const std::vector<std::string_view> names = all_set(environment, launcher);
   std::vector<std::string> set;
-  for (const std::string_view name : names_of(environment, launcher, true)) {
+  set.reserve(names.size());
+  for (const std::string_view name : names) {
     set.push_back(shown(name, *environment.get(std::string(name))));
   }
   return wrong(fmt::format("{} of {} set, and {} not: {}, or unset {}", fmt::join(set, ", "),
                            launcher.name, fmt::join(names_of(environment, launcher, false), ", "),
-                           launcher.start, fmt::join(names_of(environment, launcher, true), ", ")));
+                           launcher.start, fmt::join(names, ", ")));
 }
 
 // Weir's own are meant for it, so half of them is a mistake. Half of another's may be left over
@@ -67,17 +79,29 @@ Result<const Launcher*> choose(const Environment& environment) {
   return nullptr;
 }
 
+Status read_slurms_tasks(const Environment& environment, Launch& launch) {
+  constexpr const char* kList = "SLURM_STEP_TASKS_PER_NODE";
+  constexpr const char* kNode = "SLURM_NODEID";
+  const auto list = environment.get(kList);
+  if (!list || !environment.get(kNode)) return {};
+  const Result<int> node = read_number(environment, kNode);
+  if (!node) return node.error();
+  const auto tasks = tasks_on_node(*list, *node);
+  if (!tasks) {
+    return wrong(
+        shown(kList, *list) +
+        fmt::format(" does not say how many tasks node {} ({}) has, as 2(x3),1 does: start "
+                    "with srun, which sets both, or unset it",
+                    *node, kNode));
+  }
+  launch.local_ranks = *tasks;
+  launch.variables += fmt::format(", {}", kList);
+  return {};
+}
+
 Status read_local_ranks(const Environment& environment, const Launcher& launcher, Launch& launch) {
   launch.local_ranks = 0;
-  if (launcher.kind == LauncherKind::srun) {
-    const auto node = whole_number(environment.get("SLURM_NODEID").value_or(""), kMostRanks);
-    const auto list = environment.get("SLURM_STEP_TASKS_PER_NODE");
-    if (node && list) {
-      launch.local_ranks = tasks_on_node(*list, static_cast<int>(*node)).value_or(0);
-      launch.variables += ", SLURM_STEP_TASKS_PER_NODE";
-    }
-    return {};
-  }
+  if (launcher.kind == LauncherKind::srun) return read_slurms_tasks(environment, launch);
   if (!environment.get(std::string(launcher.local_ranks))) return {};
   const Result<int> local_ranks = read_number(environment, launcher.local_ranks);
   if (!local_ranks) return local_ranks.error();
@@ -132,8 +156,19 @@ void note_others(const Environment& environment, const Launcher& chosen, Launch&
   }
 }
 
-Launch alone(const Environment& environment) {
+Result<Launch> alone(const Environment& environment) {
+  if (const auto place = environment.get("WEIR_MEET")) {
+    return wrong(shown("WEIR_MEET", *place) +
+                 " is set, and nothing says which rank this is: start with a launcher, or set "
+                 "WEIR_RANK, WEIR_WORLD_SIZE and WEIR_LOCAL_RANK too, or unset it");
+  }
   Launch launch;
+  for (const Launcher& launcher : kLaunchers) {
+    const std::string count(launcher.local_ranks);
+    if (count.empty() || !environment.get(count)) continue;
+    launch.notes.push_back(fmt::format("{}={} alone of {} not followed", count,
+                                       *environment.get(count), launcher.name));
+  }
   if (const auto job = environment.get("SLURM_JOB_ID")) {
     launch.notes.push_back(fmt::format("in Slurm's job {}, but not started by srun", *job));
   }
@@ -147,6 +182,7 @@ std::string shown(std::string_view name, std::string_view value) {
 }
 
 Result<Launch> find_launch(const Environment& environment) {
+  if (Status good = check_nccls_address(environment); !good) return good.error();
   const Result<const Launcher*> chosen = choose(environment);
   if (!chosen) return chosen.error();
   if (*chosen == nullptr) return alone(environment);

@@ -42,6 +42,10 @@ inline constexpr std::array<Launcher, 5> kLaunchers{{
 // "NAME=\"value\"", as messages have it.
 std::string shown(std::string_view name, std::string_view value);
 
+// NCCL follows NCCL_COMM_ID whatever else is said, and fails where it is no address. Errors:
+// invalid_argument.
+Status check_nccls_address(const Environment& environment);
+
 // Where the ranks of `launch`, which `launcher` started, are to meet. Errors: invalid_argument.
 Result<MeetingPlace> find_meeting_place(const Environment& environment, const Launcher& launcher,
                                         const Launch& launch);

@@ -11,6 +11,7 @@
 #include <limits>
 #include <system_error>
 
+#include "comm/digest.h"
 #include "comm/launch/host_list.h"
 
 namespace weir {
@@ -48,12 +49,6 @@ Status check_own(const std::string& path, const struct stat& status) {
   if (status.st_uid == ::geteuid()) return {};
   return trouble(path, fmt::format("belongs to user {}, and this process is user {}'s",
                                    status.st_uid, ::geteuid()));
-}
-
-std::uint64_t checksum_of(std::string_view text) {
-  std::uint64_t sum = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return sum;
 }
 
 std::string hex_of(const UniqueId& id) {
@@ -127,13 +122,13 @@ std::string encode(const MeetingFile& file) {
       fmt::format("{}\nrun {}\nranks {}\ndomain {}\nprocess {}\nstarted {}\nwritten {}\nid {}\n",
                   kHead, on_one_line(file.run), file.ranks, on_one_line(file.domain), file.process,
                   file.process_started, file.written, hex_of(file.id));
-  return text + fmt::format("sum {:016x}\n", checksum_of(text));
+  return text + fmt::format("sum {:016x}\n", digest(text));
 }
 
 std::optional<MeetingFile> decode(std::string_view text) {
   const std::size_t sum = text.rfind("sum ");
   if (sum == std::string_view::npos ||
-      text.substr(sum) != fmt::format("sum {:016x}\n", checksum_of(text.substr(0, sum)))) {
+      text.substr(sum) != fmt::format("sum {:016x}\n", digest(text.substr(0, sum)))) {
     return {};
   }
   Lines lines(text);

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "comm/digest.h"
 #include "comm/launch/host_list.h"
 #include "comm/launch/launchers.h"
 
@@ -10,13 +11,6 @@ namespace {
 constexpr std::uint64_t kLastPort = 65535;
 
 Error wrong(std::string message) { return {ErrorCode::invalid_argument, std::move(message)}; }
-
-// A short name that differs where `text` does (FNV-1a).
-std::uint64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
 
 std::string with_port(const std::string& host, std::uint64_t port) {
   const bool bare_v6 = host.find(':') != std::string::npos && !host.starts_with('[');
@@ -83,7 +77,7 @@ Result<MeetingPlace> said_by_user(const std::string& value, std::optional<std::s
 
 MeetingPlace default_file(const Environment& environment, std::string run) {
   const std::string folder = environment.get("TMPDIR").value_or("/tmp");
-  return {MeetBy::file, fmt::format("{}/weir-meet-{}-{:016x}", folder, ::geteuid(), hash_of(run)),
+  return {MeetBy::file, fmt::format("{}/weir-meet-{}-{:016x}", folder, ::geteuid(), digest(run)),
           "all ranks are on one host", std::move(run)};
 }
 
@@ -140,6 +134,13 @@ Result<MeetingPlace> at_first_host(const Environment& environment, std::uint64_t
 }
 
 }  // namespace
+
+Status check_nccls_address(const Environment& environment) {
+  const auto address = environment.get("NCCL_COMM_ID");
+  if (!address || is_address(*address)) return {};
+  return wrong(shown("NCCL_COMM_ID", *address) +
+               " is not host:port, of rank 0, and NCCL fails with it: correct or unset it");
+}
 
 Result<MeetingPlace> find_meeting_place(const Environment& environment, const Launcher& launcher,
                                         const Launch& launch) {

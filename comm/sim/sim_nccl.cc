@@ -1,19 +1,17 @@
 // One simulated rank.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
+#include <map>
 #include <set>
 #include <unordered_map>
 #include <utility>
 
+#include "comm/sim/sim_line.h"
 #include "comm/sim/sim_world.h"
 #include "core/format.h"
 
 namespace weir {
 namespace {
-
-// Longer than anybody waits; short enough for a few one after the other to stand in 64 bits.
-constexpr Nanoseconds kForEver{std::int64_t{30} * 24 * 3600 * 1'000'000'000};
 
 Error refused(const std::string& call, const std::string& why) {
   return {ErrorCode::device, call + ": " + why};
@@ -39,56 +37,62 @@ class SimNccl final : public Nccl {
                           const CommConfig& config) override {
     if (fails(NcclCall::init)) return refused("init", "made to fail");
     const std::string key = std::string(id.bytes.data()) + " init";
-    if (!world_->meet(key, rank, ranks, "", world_->options.patience)) {
+    if (ranks < 1 || rank < 0 || rank >= ranks) {
       return refused("init",
-                     "not all " + std::to_string(ranks) + " ranks of '" + config.name + "' came");
+                     "there is no rank " + std::to_string(rank) + " of " + std::to_string(ranks));
     }
-    return join(key, ranks, rank);
+    const auto all = world_->meet(key, rank, ranks, "", world_->options.patience);
+    if (!all) return refused("init", "'" + config.name + "': " + all.error().message());
+    return join(key, ranks, rank, config.name);
   }
 
-  Result<CommHandle> split(CommHandle comm, int color, int key, const CommConfig&) override {
+  Result<CommHandle> split(CommHandle comm, int color, int key, const CommConfig& config) override {
     if (fails(NcclCall::split)) return refused("split", "made to fail");
     Mine& parent = at(comm);
     const std::string where = next_meeting(parent, "split");
     const auto all =
-        world_->meet(where, parent.rank, parent.comm->size,
+        world_->meet(where, parent.part->rank, parent.part->comm->size,
                      std::to_string(color) + " " + std::to_string(key), world_->options.patience);
-    if (!all) return refused("split", "not all ranks came");
+    if (!all) return refused("split", all.error().message());
     if (color < 0) return CommHandle{};
     std::vector<std::pair<int, int>> members;  // key, rank
-    for (int rank = 0; rank < parent.comm->size; ++rank) {
+    for (int rank = 0; rank < parent.part->comm->size; ++rank) {
       const std::string& said = (*all)[static_cast<std::size_t>(rank)];
       if (std::stoi(said) != color) continue;
       members.emplace_back(std::stoi(said.substr(said.find(' '))), rank);
     }
     std::sort(members.begin(), members.end());
-    const auto mine = std::find(members.begin(), members.end(), std::pair(key, parent.rank));
+    const auto mine = std::find(members.begin(), members.end(), std::pair(key, parent.part->rank));
     return join(where + " color " + std::to_string(color), static_cast<int>(members.size()),
-                static_cast<int>(mine - members.begin()));
+                static_cast<int>(mine - members.begin()), config.name);
   }
 
   Result<CommHandle> shrink(CommHandle comm, std::span<const int> excluded, bool abort,
-                            const CommConfig&) override {
+                            const CommConfig& config) override {
     Mine& parent = at(comm);
-    if (parent.ended && !abort) return refused("shrink", "the communicator was aborted");
+    if (has_ended(parent) && !abort) return refused("shrink", "the communicator was aborted");
+    if (abort) parent.part->end(*world_);
     const std::set<int> gone(excluded.begin(), excluded.end());
-    const int left = parent.comm->size - static_cast<int>(gone.size());
+    const int left = parent.part->comm->size - static_cast<int>(gone.size());
     int rank = 0;
-    for (int each = 0; each < parent.rank; ++each) rank += gone.contains(each) ? 0 : 1;
+    for (int each = 0; each < parent.part->rank; ++each) rank += gone.contains(each) ? 0 : 1;
     const std::string where = next_meeting(parent, "shrink");
-    if (!world_->meet(where, rank, left, "", world_->options.patience)) {
-      return refused("shrink", "not all ranks that are left came");
-    }
-    return join(where, left, rank);
+    const auto all = world_->meet(where, rank, left, "", world_->options.patience);
+    if (!all) return refused("shrink", all.error().message());
+    return join(where, left, rank, config.name);
   }
 
   Status destroy(CommHandle comm) override {
     if (fails(NcclCall::destroy)) return refused("destroy", "made to fail");
+    for (const std::shared_ptr<SimLine>& line : lines(comm)) {
+      const Status ended = line->await_all();
+      if (!ended) return refused("destroy", "it would wait for ever: " + ended.error().message());
+    }
     return forget(comm);
   }
   Status abort(CommHandle comm) override { return forget(comm); }
   Status revoke(CommHandle comm) override {
-    at(comm).ended = true;
+    at(comm).part->end(*world_);
     return {};
   }
 
@@ -99,13 +103,13 @@ class SimNccl final : public Nccl {
     return refused("ncclCommGetAsyncError", error);
   }
 
-  Result<int> size(CommHandle comm) override { return at(comm).comm->size; }
-  Result<int> rank(CommHandle comm) override { return at(comm).rank; }
+  Result<int> size(CommHandle comm) override { return at(comm).part->comm->size; }
+  Result<int> rank(CommHandle comm) override { return at(comm).part->rank; }
 
   Status enqueue(CommHandle comm, const Operation& operation, Stream stream) override {
     if (fails(NcclCall::enqueue)) return refused("enqueue", "made to fail");
     Mine& mine = at(comm);
-    if (mine.ended) return refused("enqueue", "the communicator was aborted");
+    if (has_ended(mine)) return refused("enqueue", "the communicator was aborted");
     if (groups_ != 0) {
       grouped_.push_back({comm, operation, stream});
       return {};
@@ -202,12 +206,12 @@ class SimNccl final : public Nccl {
                                                        std::span<const std::byte> mine,
                                                        Nanoseconds timeout) override {
     Mine& of = at(comm);
-    if (of.ended) return refused("exchange", "the communicator was aborted");
+    if (has_ended(of)) return refused("exchange", "the communicator was aborted");
     const auto all =
-        world_->meet(next_meeting(of, "exchange"), of.rank, of.comm->size,
+        world_->meet(next_meeting(of, "exchange"), of.part->rank, of.part->comm->size,
                      std::string(reinterpret_cast<const char*>(mine.data()), mine.size()),
                      std::chrono::nanoseconds(timeout.count));
-    if (!all) return refused("exchange", "not all ranks came in time");
+    if (!all) return refused("exchange", all.error().message());
     std::vector<std::vector<std::byte>> bytes;
     for (const std::string& each : *all) {
       const auto* const begin = reinterpret_cast<const std::byte*>(each.data());
@@ -219,9 +223,8 @@ class SimNccl final : public Nccl {
  private:
   // This rank's part of a communicator.
   struct Mine {
-    std::shared_ptr<SimComm> comm;
-    int rank = 0;
-    std::atomic<bool> ended = false;
+    std::shared_ptr<SimPart> part = std::make_shared<SimPart>();
+    std::map<std::pair<std::string, std::size_t>, std::shared_ptr<SimLine>> lines;  // under mutex_
     std::uint64_t meetings = 0;
     bool connected = false;    // rings and trees
     std::set<int> peers = {};  // connected by a send or a receive
@@ -250,7 +253,7 @@ class SimNccl final : public Nccl {
     return *comms_.at(comm.value);
   }
   static std::string next_meeting(Mine& of, const std::string& what) {
-    return "communicator " + std::to_string(of.comm->id) + " " + what + " " +
+    return "communicator " + std::to_string(of.part->comm->id) + " " + what + " " +
            std::to_string(++of.meetings);
   }
   Nanoseconds kernel_time(Bytes bytes) const {
@@ -258,16 +261,35 @@ class SimNccl final : public Nccl {
     return world_->options.latency + Nanoseconds{static_cast<std::int64_t>(moved)};
   }
 
-  CommHandle join(const std::string& agreed, int size, int rank) {
+  bool has_ended(const Mine& of) const { return of.part->has_ended(*world_); }
+  std::vector<std::shared_ptr<SimLine>> lines(CommHandle comm) {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::shared_ptr<SimLine>> all;
+    const auto found = comms_.find(comm.value);
+    if (found == comms_.end()) return all;
+    for (const auto& [key, line] : found->second->lines) all.push_back(line);
+    return all;
+  }
+  std::shared_ptr<SimLine> line(Mine& of, const Operation& operation) {
+    SimParty party = SimParty::of(operation, of.part->rank, of.part->comm->size);
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<SimLine>& line = of.lines[{party.list, party.number}];
+    if (line == nullptr) line = std::make_shared<SimLine>(world_, of.part, std::move(party));
+    return line;
+  }
+
+  CommHandle join(const std::string& agreed, int size, int rank, const std::string& name) {
     auto mine = std::make_unique<Mine>();
-    mine->rank = rank;
+    mine->part->rank = rank;
     mine->connected = world_->options.connects_at_once;
     CommHandle handle;
     {
       const std::lock_guard lock(world_->mutex);
       std::shared_ptr<SimComm>& comm = world_->comms[agreed];
-      if (comm == nullptr) comm = std::make_shared<SimComm>(SimComm{++world_->last_id, size, {}});
-      mine->comm = comm;
+      if (comm == nullptr) {
+        comm = std::make_shared<SimComm>(SimComm{++world_->last_id, size, name, {}, {}});
+      }
+      mine->part->comm = comm;
       handle.value = ++world_->last_id;
       ++world_->made_communicators;
       ++world_->live_communicators;
@@ -278,10 +300,15 @@ class SimNccl final : public Nccl {
   }
 
   Status forget(CommHandle comm) {
+    std::unique_ptr<Mine> gone;
     {
       const std::lock_guard lock(mutex_);
-      if (comms_.erase(comm.value) == 0) return refused("destroy", "there is no such communicator");
+      const auto found = comms_.find(comm.value);
+      if (found == comms_.end()) return refused("destroy", "there is no such communicator");
+      gone = std::move(found->second);
+      comms_.erase(found);
     }
+    gone->part->end(*world_);
     count(&SimWorld::State::live_communicators, -1);
     return {};
   }
@@ -291,7 +318,7 @@ class SimNccl final : public Nccl {
     std::set<int> missing;
     const bool pair =
         operation.kind == OperationKind::send || operation.kind == OperationKind::receive;
-    for (int peer = 0; operation.is_point_to_point() && peer < mine.comm->size; ++peer) {
+    for (int peer = 0; operation.is_point_to_point() && peer < mine.part->comm->size; ++peer) {
       if (pair && peer != operation.peer) continue;
       if (!mine.peers.contains(peer)) missing.insert(peer);
     }
@@ -310,24 +337,14 @@ class SimNccl final : public Nccl {
   }
 
   void note(Mine& mine, const Operation& operation, bool captured) {
-    const int size = mine.comm->size;
-    const std::string prefix =
-        "communicator " + std::to_string(mine.comm->id) + (captured ? ", captured" : "");
-    if (operation.kind == OperationKind::send) {
-      const std::string list =
-          prefix + ", " + std::to_string(mine.rank) + ">" + std::to_string(operation.peer);
-      world_->ask(*mine.comm, list, 0, 2, bytes_text(operation));
-    } else if (operation.kind == OperationKind::receive) {
-      const std::string list =
-          prefix + ", " + std::to_string(operation.peer) + ">" + std::to_string(mine.rank);
-      world_->ask(*mine.comm, list, 1, 2, bytes_text(operation));
-    } else {
-      world_->ask(*mine.comm, prefix, mine.rank, static_cast<std::size_t>(size),
-                  operation.describe(size));
-    }
-  }
-  static std::string bytes_text(const Operation& operation) {
-    return std::to_string(operation.count) + " of " + std::string(name_of(operation.type));
+    const SimParty party = SimParty::of(operation, mine.part->rank, mine.part->comm->size);
+    const std::string list = "communicator " + std::to_string(mine.part->comm->id) +
+                             (captured ? ", captured" : "") +
+                             (party.list.empty() ? "" : ", " + party.list);
+    const std::string what = party.list.empty() ? operation.describe(mine.part->comm->size)
+                                                : std::to_string(operation.count) + " of " +
+                                                      std::string(name_of(operation.type));
+    world_->ask(*mine.part->comm, list, static_cast<int>(party.number), party.all, what);
   }
 
   Status run(Mine& mine, const Operation& operation, Stream stream) {
@@ -344,14 +361,17 @@ class SimNccl final : public Nccl {
       std::erase(rank.hanging, 0u);
       note(mine, operation, captured);
     }
-    const Bytes reads = operation.reads(mine.comm->size, mine.rank);
-    const Bytes writes = operation.writes(mine.comm->size, mine.rank);
+    const Bytes reads = operation.reads(mine.part->comm->size, mine.part->rank);
+    const Bytes writes = operation.writes(mine.part->comm->size, mine.part->rank);
     std::vector<Access> accesses;
     if (reads > 0_B) accesses.push_back(Reads(operation.send, reads));
     if (writes > 0_B) accesses.push_back(Writes(operation.receive, writes));
+    SimRendezvous others{line(mine, operation), operation.describe(mine.part->comm->size)};
+    if (hangs) {
+      others.peers = std::make_shared<SimHanging>(std::static_pointer_cast<SimLine>(others.peers));
+    }
     device_.advance(world_->options.host_time);
-    return device_.launch(stream, accesses,
-                          hangs ? kForEver : kernel_time(std::max(reads, writes)));
+    return device_.launch(stream, accesses, kernel_time(std::max(reads, writes)), others);
   }
 
   const std::shared_ptr<SimWorld::State> world_;

@@ -7,36 +7,54 @@
 
 namespace weir {
 
-std::optional<std::vector<std::string>> SimWorld::State::meet(const std::string& key, int index,
-                                                              int count, std::string brought,
-                                                              std::chrono::nanoseconds patience) {
+Result<std::vector<std::string>> SimWorld::State::meet(const std::string& key, int index, int count,
+                                                       std::string brought,
+                                                       std::chrono::nanoseconds patience) {
+  const auto refused = [](const std::string& why) { return Error(ErrorCode::device, why); };
+  const auto all = static_cast<std::size_t>(count);
   std::unique_lock lock(mutex);
   Meeting& meeting = meetings[key];
-  meeting.brought.resize(static_cast<std::size_t>(count));
-  meeting.brought[static_cast<std::size_t>(index)] = std::move(brought);
-  ++meeting.here;
+  if (meeting.over) return refused("all ranks have met under this id already: take a new one");
+  if (meeting.brought.empty()) meeting.brought.resize(all);
+  if (meeting.brought.size() != all) {
+    return refused("this rank says that there are " + std::to_string(count) + ", another " +
+                   std::to_string(meeting.brought.size()));
+  }
+  std::optional<std::string>& mine = meeting.brought[static_cast<std::size_t>(index)];
+  if (mine) return refused("another came as rank " + std::to_string(index) + " already");
+  mine = std::move(brought);
+  meeting.over = ++meeting.here == all;
   came.notify_all();
-  const bool all = came.wait_for(lock, waitable({patience.count()}),
-                                 [&] { return meeting.here == static_cast<std::size_t>(count); });
-  if (!all) return std::nullopt;
+  if (!came.wait_for(lock, waitable({patience.count()}), [&] { return meeting.over; })) {
+    mine.reset();
+    --meeting.here;
+    return refused("not all " + std::to_string(count) + " ranks came");
+  }
   std::vector<std::string> values;
   for (const std::optional<std::string>& each : meeting.brought) values.push_back(*each);
+  if (++meeting.left == all) meeting.brought.clear();
   return values;
 }
 
 void SimWorld::State::ask(SimComm& comm, const std::string& list, int rank, std::size_t parties,
                           const std::string& what) {
-  std::vector<std::vector<std::string>>& asked = comm.asked[list];
-  asked.resize(std::max(asked.size(), parties));
-  std::vector<std::string>& mine = asked[static_cast<std::size_t>(rank)];
+  SimComm::Asked& asked = comm.asked[list];
+  asked.by.resize(std::max(asked.by.size(), parties));
+  std::deque<std::string>& mine = asked.by[static_cast<std::size_t>(rank)];
   mine.push_back(what);
   const std::size_t number = mine.size() - 1;
-  for (std::size_t other = 0; other < asked.size(); ++other) {
-    if (asked[other].size() <= number || asked[other][number] == what) continue;
-    mismatches.push_back("operation " + std::to_string(number + 1) + " of " + list + ": rank " +
-                         std::to_string(rank) + " asks for " + what + ", rank " +
-                         std::to_string(other) + " for " + asked[other][number]);
-    return;
+  for (std::size_t other = 0; other < asked.by.size(); ++other) {
+    const std::deque<std::string>& theirs = asked.by[other];
+    if (theirs.size() <= number || theirs[number] == what) continue;
+    mismatches.push_back("operation " + std::to_string(asked.dropped + number + 1) + " of " + list +
+                         ": rank " + std::to_string(rank) + " asks for " + what + ", rank " +
+                         std::to_string(other) + " for " + theirs[number]);
+    break;
+  }
+  while (std::none_of(asked.by.begin(), asked.by.end(),
+                      [](const std::deque<std::string>& each) { return each.empty(); })) {
+    for (std::deque<std::string>& each : asked.by) each.pop_front();
+    ++asked.dropped;
   }
 }
 
@@ -52,7 +70,8 @@ SimWorld::SimWorld(SimWorldOptions options) : state_(std::make_shared<State>(opt
 SimWorld::~SimWorld() = default;
 
 std::unique_ptr<Nccl> SimWorld::rank(int rank, SimDevice& device) {
-  return make_sim_nccl(state_, rank, device);
+  const bool is_one = rank >= 0 && rank < state_->options.ranks;
+  return is_one ? make_sim_nccl(state_, rank, device) : nullptr;
 }
 
 void SimWorld::fail(int rank, NcclCall call, std::uint64_t nth) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -18,20 +19,31 @@ namespace weir {
 struct SimComm {
   std::uint64_t id = 0;
   int size = 0;
+  std::string name;  // as one of its ranks has it
   // What each rank asked for, in order: collectives; and by pair, "3>5", what 3 sends to 5 and what
-  // 5 receives. Captured operations in lists of their own.
-  std::map<std::string, std::vector<std::vector<std::string>>> asked;
+  // 5 receives. Captured operations in lists of their own. What all have asked for is dropped.
+  struct Asked {
+    std::uint64_t dropped = 0;
+    std::vector<std::deque<std::string>> by;
+  };
+  std::map<std::string, Asked> asked;
+  // What each has launched, graphs included: how many; and what those were that not all have. By
+  // pair, "3>5"; collectives: "".
+  struct Launched {
+    std::vector<std::uint64_t> by;
+    std::map<std::uint64_t, std::string> what;
+  };
+  std::map<std::string, Launched> launched;
 };
 
 // Of SimWorld and of every SimNccl. Its members are guarded by `mutex`.
 struct SimWorld::State {
   explicit State(SimWorldOptions of) : options(of), ranks(static_cast<std::size_t>(of.ranks)) {}
 
-  // Waits until `count` parties with this key have come, and returns what each brought, by index;
-  // nothing: some did not come in time. A key is used once.
-  std::optional<std::vector<std::string>> meet(const std::string& key, int index, int count,
-                                               std::string brought,
-                                               std::chrono::nanoseconds patience);
+  // Waits until `count` parties with this key have come, and returns what each brought, by index.
+  // A key is used once. Errors: device (some did not come in time, or one came twice).
+  Result<std::vector<std::string>> meet(const std::string& key, int index, int count,
+                                        std::string brought, std::chrono::nanoseconds patience);
   // Notes that `rank` asked for `what`, and compares it with what others asked for.
   void ask(SimComm& comm, const std::string& list, int rank, std::size_t parties,
            const std::string& what);
@@ -39,7 +51,8 @@ struct SimWorld::State {
 
   struct Meeting {
     std::vector<std::optional<std::string>> brought;
-    std::size_t here = 0;
+    std::size_t here = 0, left = 0;
+    bool over = false;  // all came
   };
   struct Rank {
     std::map<NcclCall, std::vector<std::uint64_t>> failing;  // how many calls from now

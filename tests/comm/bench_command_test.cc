@@ -25,6 +25,15 @@ TEST_F(CommBench, PrintsATableAndWritesJson) {
   EXPECT_EQ(nlohmann::json::parse(read("bench.json"))["rows"].size(), 3u);
 }
 
+TEST_F(CommBench, PrintsRowsBeforeItsEnd) {
+  // A million rows take minutes. Its reader goes after the first, and it ends with that.
+  const std::string command =
+      std::string(WEIR_TOOL) +
+      " comm bench --device sim -b 4 -e 4M -i 4 -n 1 -w 0 -c 0 | head -n 9 >" + path("rows");
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  EXPECT_THAT(read("rows"), HasSubstr("           4             1     float32     sum     -1"));
+}
+
 TEST_F(CommBench, TakesNcclTestsShortOptions) {
   const test::Finished finished = weir(
       "comm bench --device sim --operation reduce -b 8 -e 1K -i 504 -n 2 -w 2 -c 0 -o max -d half "

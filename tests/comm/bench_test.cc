@@ -16,11 +16,11 @@ using testing::IsEmpty;
 using testing::SizeIs;
 using enum BenchOperation;
 
-OpenRanks sim(int ranks = 2, std::function<void(SimWorld&)> opened = {}) {
-  return [ranks, opened = std::move(opened)](const RanksOptions& options) {
+OpenRanks sim(int ranks = 2, std::function<void(SimWorld&)> opened = {}, int patience = 60) {
+  return [ranks, patience, opened = std::move(opened)](const RanksOptions& options) {
     SimRanksOptions of;
     of.ranks = ranks;
-    of.patience = Nanoseconds{std::int64_t{60} * 1'000'000'000};
+    of.patience = Nanoseconds{std::int64_t{patience} * 1'000'000'000};
     of.opened = opened;
     return open_sim_ranks(of, options);
   };
@@ -233,7 +233,8 @@ TEST(BenchRuns, GoOverTypesReductionsAndRoots) {
 
 TEST(BenchRuns, ThatNcclFailsAreErrorsOfThatRank) {
   const auto opened = [](SimWorld& world) { world.fail(1, NcclCall::enqueue, 3); };
-  const Result<BenchReport> report = run_bench(sim(2, opened), small());
+  // The other waits for it, in vain.
+  const Result<BenchReport> report = run_bench(sim(2, opened, 2), small());
   ASSERT_FALSE(report.ok());
   EXPECT_THAT(report.error().message(), AllOf(HasSubstr("rank 1"), HasSubstr("made to fail")));
 }
@@ -251,6 +252,32 @@ TEST(BenchRuns, OfRanksThatCannotBeAreRefused) {
   BenchOptions options = small();
   options.root = 5;
   expect_bad(run_bench(sim(), options), "--root 5", "ranks are 0 to 1");
+}
+
+TEST(BenchRuns, ShowEachRowOnceItIsMeasuredAndKeepNone) {
+  BenchOptions options = small();
+  options.operations = {all_reduce, broadcast};
+  options.keep_rows = false;
+  BenchTable table;
+  std::string text;
+  std::vector<std::string> seen;
+  const BenchWatcher watcher{
+      .begin = [&](const BenchReport& report) { text += table.begin(report); },
+      .row =
+          [&](const BenchReport& report, const BenchRow& row) {
+            EXPECT_THAT(report.rows, IsEmpty());
+            seen.push_back(std::string(name_of(row.of.operation)) + " " +
+                           std::to_string(row.shape.count));
+            text += table.row(report, row);
+          }};
+  const Result<BenchReport> report = run_bench(sim(), options, watcher);
+  ASSERT_TRUE(report.ok());
+  EXPECT_THAT(report->rows, IsEmpty());
+  EXPECT_GT(report->average_bus_bandwidth(broadcast), 0);
+  EXPECT_THAT(seen, ElementsAre("all_reduce 16384", "all_reduce 65536", "broadcast 16384",
+                                "broadcast 65536"));
+  options.keep_rows = true;  // the same text at once
+  EXPECT_EQ(text + table.end(*report), bench_text(run(options)));
 }
 
 TEST(BenchText, HasNcclTestsColumnsAndTheAverage) {

@@ -115,7 +115,7 @@ Machine eight_gpus() {
   return machine;
 }
 
-Settings settings_of(const Environment& environment) {
+Settings settings_of(const EnvironmentVariables& environment) {
   return read_settings("/nowhere", environment, "");
 }
 

@@ -57,6 +57,6 @@ class MachineTree {
 // The same machine as a value, with what NVML says of it.
 Machine eight_gpus();
 // Settings as the environment would give them.
-Settings settings_of(const Environment& environment);
+Settings settings_of(const EnvironmentVariables& environment);
 
 }  // namespace weir::test

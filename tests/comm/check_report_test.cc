@@ -16,7 +16,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-Check check_of(const Environment& environment) {
+Check check_of(const EnvironmentVariables& environment) {
   Check check{.machine = test::eight_gpus(), .settings = test::settings_of(environment)};
   check.findings = examine(check.machine, check.settings);
   return check;

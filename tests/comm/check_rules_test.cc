@@ -41,14 +41,14 @@ void second_interface(Machine& m, bool up, int speed, int mtu) {
 // On the machine with eight GPUs, changed. `says`: a part of what is found.
 struct Spoken {
   const char* id;
-  Environment environment;
+  EnvironmentVariables environment;
   Change change;
   Severity severity;
   const char* says;
 };
 struct Silent {
   const char* id;
-  Environment environment;
+  EnvironmentVariables environment;
   Change change;
 };
 
@@ -65,6 +65,27 @@ const std::vector<Spoken> kSpoken{
     {"rendezvous", {{"NCCL_COMM_ID", "a:99999"}}, nothing, error, "HOST:PORT"},
     {"rendezvous", {{"NCCL_COMM_ID", "[::1]:29500"}}, nothing, note, "nccl#730"},
     {"topology_file", {{"NCCL_TOPO_FILE", "/none.xml"}}, nothing, warning, "no such file"},
+    {"topology_file", {{"NCCL_TOPO_FILE", "/"}}, nothing, warning, "it is a folder"},
+    {"topology_file", {{"NCCL_TOPO_FILE", "none.xml"}}, nothing, warning, "no such file"},
+    {"nccl_library", {{"WEIR_NCCL_LIBRARY", "/none.so"}}, nothing, error, "no such file"},
+    {"nccl_library", {{"WEIR_NCCL_LIBRARY", "/"}}, nothing, error, "it is a folder"},
+    {"nccl_library",
+     {{"WEIR_NCCL_LIBRARY", "libnone.so"}},
+     [](Machine& m) { m.nccl.clear(), m.no_nccl = "libnone.so: cannot open"; },
+     error,
+     "libnone.so: cannot open"},
+    {"launch_variables", {{"WEIR_RANK", "0"}}, nothing, error, "WEIR_LOCAL_RANK"},
+    {"launch_variables", {{"WEIR_LOCAL_WORLD_SIZE", "2"}}, nothing, error, "WEIR_WORLD_SIZE"},
+    {"launch_variables", {{"WEIR_MEET", "a:29500"}}, nothing, error, "which rank this is"},
+    {"launch_variables", {{"LOCAL_WORLD_SIZE", "4"}}, nothing, note, "LOCAL_WORLD_SIZE=4"},
+    {"wrong_value", {{"NCCL_NTHREADS", "7"}}, nothing, warning, "none of 64 128 256 512"},
+    {"wrong_value", {{"NCCL_CUMEM_ENABLE", "9"}}, nothing, warning, "not from 0 to 1"},
+    {"wrong_value", {{"NCCL_CROSS_NIC", "7"}}, nothing, warning, "not from 0 to 2"},
+    {"wrong_value", {{"NCCL_IB_TIMEOUT", "99"}}, nothing, warning, "not from 0 to 31"},
+    {"wrong_value", {{"NCCL_MIN_NCHANNELS", "0"}}, nothing, warning, "less than 1"},
+    {"wrong_value", {{"NCCL_MAX_NCHANNELS", "-4"}}, nothing, warning, "less than 1"},
+    {"wrong_value", {{"NCCL_MIN_CTAS", "0"}}, nothing, warning, "less than 1"},
+    {"wrong_value", {{"NCCL_MAX_CTAS", "-1"}}, nothing, warning, "less than 1"},
     {"debug_without_effect", {{"NCCL_DEBUG_SUBSYS", "NET"}}, nothing, note, "NCCL_DEBUG=INFO"},
     {"debug_without_effect", {{"NCCL_DEBUG_FILE", "x"}}, nothing, note, "NCCL_DEBUG=WARN"},
     {"debug_without_effect",
@@ -199,8 +220,18 @@ const std::vector<Silent> kSilent{
     {"wrong_value", {{"NCCL_P2P_DISABLE", ""}, {"NCCL_SOMETHING_ELSE", "x"}}, nothing},
     {"configuration_file", {{"NCCL_DEBUG", "INFO"}}, nothing},
     {"rendezvous", {}, nothing},
-    {"topology_file", {{"NCCL_TOPO_FILE", "/"}}, nothing},
-    {"topology_file", {{"NCCL_TOPO_FILE", "relative.xml"}}, nothing},
+    {"topology_file", {{"NCCL_TOPO_FILE", "/proc/self/stat"}}, nothing},
+    {"topology_file",
+     {{"NCCL_TOPO_FILE", "relative.xml"}},
+     [](Machine& m) { m.root = "/another"; }},
+    {"nccl_library", {{"WEIR_NCCL_LIBRARY", "/proc/self/stat"}}, nothing},
+    {"nccl_library", {{"WEIR_NCCL_LIBRARY", "libnccl.so.2"}}, nothing},
+    {"launch_variables",
+     {{"WEIR_RANK", "0"}, {"WEIR_WORLD_SIZE", "2"}, {"WEIR_LOCAL_RANK", "0"}, {"WEIR_MEET", "a:1"}},
+     nothing},
+    {"launch_variables",
+     {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}},
+     nothing},
     {"debug_without_effect",
      {{"NCCL_DEBUG", "info"}, {"NCCL_DEBUG_SUBSYS", "NET"}, {"NCCL_DEBUG_FILE", "x"}},
      nothing},
@@ -271,7 +302,7 @@ const std::vector<Silent> kSilent{
     {"channels", {{"NCCL_MIN_NCHANNELS", "16"}}, nothing},
 };
 
-Findings found(const char* id, const Environment& environment, const Change& change) {
+Findings found(const char* id, const EnvironmentVariables& environment, const Change& change) {
   Machine machine = test::eight_gpus();
   change(machine);
   Findings findings;

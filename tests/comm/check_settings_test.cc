@@ -42,6 +42,16 @@ TEST(CheckSettings, TheEnvironmentWinsThenTheUsersFileThenTheSystems) {
   EXPECT_THAT(settings.odd_lines, IsEmpty());
 }
 
+TEST(CheckSettings, WhatSaysWhichRankThisIsIsToldToo) {
+  const MachineTree tree;
+  const Settings settings = read_settings(
+      tree.root(), {{"WEIR_RANK", "0"}, {"WEIR_MEET", "a:29500"}, {"WORLD_SIZE", "2"}}, "");
+  ASSERT_THAT(settings.list, SizeIs(3));
+  EXPECT_EQ(*settings.find("WEIR_RANK"), "0");
+  EXPECT_EQ(*settings.find("WEIR_MEET"), "a:29500");
+  EXPECT_EQ(*settings.find("WORLD_SIZE"), "2");
+}
+
 TEST(CheckSettings, AFileThatIsNamedStandsForTheUsers) {
   const MachineTree tree;
   tree.write("/job.conf", "NCCL_DEBUG=WARN");

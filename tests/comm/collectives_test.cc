@@ -189,20 +189,20 @@ TEST_F(EagerCollectives, FailingInTheMiddleOfAGroupFenceItsBlocks) {
 
 TEST_F(EagerCollectives, CostTwoRecordsAndOneWait) {
   create();
-  Rank& rank = *ranks_[0];
-  void* const block = rank.allocate(kSize, rank.compute);
-  expect_ok(sum(rank, block));
-  const std::uint64_t records = rank.device.calls(DeviceCall::record);
-  const std::uint64_t waits = rank.device.calls(DeviceCall::wait);
-  const std::uint64_t events = rank.device.calls(DeviceCall::create_event);
-  for (int i = 0; i < 100; ++i) expect_ok(sum(rank, block));
-  EXPECT_EQ(rank.device.calls(DeviceCall::record), records + 200);
-  EXPECT_EQ(rank.device.calls(DeviceCall::wait), waits + 100);
-  EXPECT_LE(rank.device.calls(DeviceCall::create_event), events + 200);
-  EXPECT_EQ(rank.device.calls(DeviceCall::query), 0u);
-  EXPECT_EQ(rank.device.host_waits(), 0u);
-  may_differ_ = true;
-  rank.free(block);
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    expect_ok(sum(rank, block));
+    const std::uint64_t records = rank.device.calls(DeviceCall::record);
+    const std::uint64_t waits = rank.device.calls(DeviceCall::wait);
+    const std::uint64_t events = rank.device.calls(DeviceCall::create_event);
+    for (int i = 0; i < 100; ++i) expect_ok(sum(rank, block));
+    EXPECT_EQ(rank.device.calls(DeviceCall::record), records + 200);
+    EXPECT_EQ(rank.device.calls(DeviceCall::wait), waits + 100);
+    EXPECT_LE(rank.device.calls(DeviceCall::create_event), events + 200);
+    EXPECT_EQ(rank.device.calls(DeviceCall::query), 0u);
+    EXPECT_EQ(rank.device.host_waits(), 0u);
+    rank.free(block);
+  });
 }
 
 TEST_F(EagerCollectives, AreToldApartWhereRanksAskForDifferentOnes) {

@@ -253,10 +253,17 @@ struct Refused {
 TEST(Launch, WithAMalformedVariableIsRefusedByItsNameAndValue) {
   const Refused cases[] = {
       {kTorchrun + Variables{{"RANK", "8"}}, {"RANK=8 of WORLD_SIZE=8", "7 is the highest"}},
-      {kTorchrun + Variables{{"RANK", "x"}}, {"RANK=\"x\"", "not a number"}},
-      {kTorchrun + Variables{{"RANK", "-1"}}, {"RANK=\"-1\"", "not a number"}},
-      {kTorchrun + Variables{{"RANK", "1 "}}, {"RANK=\"1 \"", "not a number"}},
-      {kTorchrun + Variables{{"WORLD_SIZE", "99999999999"}}, {"WORLD_SIZE=\"99999999999\""}},
+      {kTorchrun + Variables{{"RANK", "x"}}, {"RANK=\"x\"", "not a whole number"}},
+      {kTorchrun + Variables{{"RANK", "-"}}, {"RANK=\"-\"", "not a whole number"}},
+      {kTorchrun + Variables{{"RANK", "-1"}},
+       {"RANK=\"-1\" is out of range", "from 0 to 16777216"}},
+      {kTorchrun + Variables{{"RANK", "1 "}}, {"RANK=\"1 \"", "not a whole number"}},
+      {kTorchrun + Variables{{"WORLD_SIZE", "99999999999"}},
+       {"WORLD_SIZE=\"99999999999\" is out of range"}},
+      {kSrun + Variables{{"SLURM_STEP_TASKS_PER_NODE", "garbage"}},
+       {"SLURM_STEP_TASKS_PER_NODE=\"garbage\"", "node 1 (SLURM_NODEID)", "srun"}},
+      {kSrun + Variables{{"SLURM_STEP_TASKS_PER_NODE", "2"}}, {"SLURM_STEP_TASKS_PER_NODE=\"2\""}},
+      {kSrun + Variables{{"SLURM_NODEID", "x"}}, {"SLURM_NODEID=\"x\""}},
       {kTorchrun + Variables{{"WORLD_SIZE", "0"}}, {"WORLD_SIZE=0"}},
       {kTorchrun + Variables{{"LOCAL_RANK", "4"}}, {"LOCAL_RANK=4 of LOCAL_WORLD_SIZE=4"}},
       {kTorchrun + Variables{{"LOCAL_WORLD_SIZE", "0"}}, {"LOCAL_WORLD_SIZE=0"}},
@@ -284,6 +291,26 @@ TEST(Launch, WithAMalformedPlaceToMeetIsRefused) {
   }
 }
 
+TEST(Launch, WithNcclsAddressThatIsNoneIsRefusedWhoeverStartedIt) {
+  const auto names_it =
+      AllOf(HasSubstr("NCCL_COMM_ID=\"junk\" is not host:port"), HasSubstr("correct or unset it"));
+  const Variables junk{{"NCCL_COMM_ID", "junk"}};
+  EXPECT_THAT(refusal(junk), names_it);
+  EXPECT_THAT(refusal(kTorchrun + junk), names_it);
+  EXPECT_THAT(refusal(kSrun + junk), names_it);
+}
+
+TEST(Launch, WithAPlaceToMeetAndNoRankIsRefused) {
+  EXPECT_THAT(refusal({{"WEIR_MEET", "node0:29501"}}),
+              AllOf(HasSubstr("WEIR_MEET=\"node0:29501\""), HasSubstr("WEIR_RANK")));
+}
+
+TEST(Launch, NotesACountOfRanksThatStandsAlone) {
+  const Launch launch = found({{"LOCAL_WORLD_SIZE", "4"}});
+  expect_ranks(launch, 0, 1, 0, 1);
+  EXPECT_THAT(launch.describe(), HasSubstr("LOCAL_WORLD_SIZE=4 alone of torchrun not followed"));
+}
+
 TEST(Launch, WithHalfOfALaunchersVariablesIsRefused) {
   EXPECT_THAT(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}}),
               AllOf(HasSubstr("RANK=\"0\", WORLD_SIZE=\"2\" of torchrun set, and LOCAL_RANK not"),
@@ -292,6 +319,11 @@ TEST(Launch, WithHalfOfALaunchersVariablesIsRefused) {
   EXPECT_THAT(refusal({{"PMI_SIZE", "2"}}), HasSubstr("mpiexec.hydra"));
   EXPECT_THAT(refusal({{"SLURM_STEP_NUM_TASKS", "2"}}), HasSubstr("SLURM_PROCID"));
   // Half of Weir's own is a mistake, even beside a launcher.
+  for (const Variables& launcher : {Variables{}, kTorchrun}) {
+    EXPECT_THAT(refusal(launcher + Variables{{"WEIR_LOCAL_WORLD_SIZE", "4"}}),
+                AllOf(HasSubstr("WEIR_LOCAL_WORLD_SIZE=\"4\" of Weir's variables set"),
+                      HasSubstr("WEIR_RANK"), HasSubstr("unset WEIR_LOCAL_WORLD_SIZE")));
+  }
   EXPECT_THAT(refusal(kTorchrun + Variables{{"WEIR_RANK", "0"}}), HasSubstr("WEIR_WORLD_SIZE"));
 }
 

@@ -250,7 +250,7 @@ TEST_P(Graphs, LiveOnWhileTheirCommunicatorIsSplit) {
 
 TEST_P(Graphs, EndWithTheirCommunicatorWhereARankDoesNotLaunch) {
   static constexpr Nanoseconds kTimeout{2'000'000'000};
-  if (GetParam() == On::simulated) GTEST_SKIP() << "simulated ranks wait for no other";
+  if (GetParam() == On::simulated) GTEST_SKIP() << "see AbsentRanks, whose time is simulated";
   create_prepared({.timeout = kTimeout, .watch_every = 50_ms});
   on_all([](GpuRank& rank) {
     GraphPool pool(*rank.heap);

@@ -349,25 +349,33 @@ TEST_F(RegisteredPools, ComeAndGoTenThousandTimesWithoutATrace) {
 
 TEST_F(RegisteredPools, MayBeUsedByManyThreads) {
   create_pools();
-  Rank& rank = *ranks_[0];
-  may_differ_ = true;
-  std::vector<std::thread> threads;
-  for (int thread = 0; thread < 4; ++thread) {
-    threads.emplace_back([&] {
-      const Stream mine = rank.device.new_stream();
-      for (int step = 0; step < 200; ++step) {
-        void* const block = take(rank, 1_MiB, mine);
-        rank.write(mine, block, 1_MiB, 1_us);
-        if (step % 4 == 0) {
-          expect_ok(
-              Collectives(*rank.comm).all_reduce(block, block, 100, DataType::float32, {}, mine));
+  on_all([&](Rank& rank) {
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 4; ++thread) {
+      threads.emplace_back([&] {
+        const Stream mine = rank.device.new_stream();
+        for (int step = 0; step < 200; ++step) {
+          void* const block = take(rank, 1_MiB, mine);
+          rank.write(mine, block, 1_MiB, 1_us);
+          if (step % 4 == 0) {
+            expect_ok(
+                Collectives(*rank.comm).all_reduce(block, block, 100, DataType::float32, {}, mine));
+          }
+          give(rank, block);
         }
-        give(rank, block);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
   EXPECT_EQ(pools_[0]->statistics().live_blocks, 0u);
+}
+
+TEST_F(RegisteredPools, OfSegmentsThatNoDeviceHasAreRefusedByTheirSize) {
+  const Bytes sizes[] = {Bytes{~std::uint64_t{0}}, 1_TiB * 1025};
+  for (const Bytes size : sizes) {
+    expect_error(RegisteredPool::create(*ranks_[0]->comm, {.segment = size}),
+                 ErrorCode::out_of_memory, "no device has segments of 1");
+  }
 }
 
 }  // namespace

@@ -192,5 +192,12 @@ TEST(ScenarioJson, HasAimsAndTables) {
   EXPECT_EQ(json["tables"][0]["rows"][0].size(), json["tables"][0]["columns"].size());
 }
 
+TEST(ScenarioText, HasNoSignWhereNothingIsLeft) {
+  EXPECT_EQ(percent(-0.04), "0.0 %");
+  EXPECT_EQ(percent(0.04), "0.0 %");
+  EXPECT_EQ(percent(-0.06), "-0.1 %");
+  EXPECT_EQ(percent(30), "30.0 %");
+}
+
 }  // namespace
 }  // namespace weir

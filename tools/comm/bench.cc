@@ -329,7 +329,7 @@ std::vector<BenchCase> cases_of(BenchOperation operation, const BenchOptions& op
   return cases;
 }
 
-Status run_rank(BenchRank& rank, BenchReport& report) {
+Status run_rank(BenchRank& rank, BenchReport& report, const BenchWatcher& watcher) {
   const BenchOptions& options = report.options;
   const Bytes most = std::max(options.most, 1_B);
   Result<BenchMemory> memory = BenchMemory::allocate(rank, most, options.registered);
@@ -341,7 +341,9 @@ Status run_rank(BenchRank& rank, BenchReport& report) {
       for (const Bytes size : sizes_of(options)) {
         Result<BenchRow> row = bench.row(each, size);
         if (!row) return std::move(row).error();
-        if (rank.rank == 0) report.rows.push_back(*std::move(row));
+        if (rank.rank != 0) continue;
+        report.add(*row);
+        if (watcher.row) watcher.row(report, *row);
       }
     }
   }
@@ -350,38 +352,35 @@ Status run_rank(BenchRank& rank, BenchReport& report) {
 
 }  // namespace
 
+void BenchReport::add(const BenchRow& row) {
+  Sum& sum = sums_[row.of.operation];
+  for (const Place* const place : {&row.out_of_place, &row.in_place}) {
+    sum.bus += place->timed.bandwidth.bus;
+    ++sum.places;
+    wrong_ += place->wrong.value_or(0);
+  }
+  if (options.keep_rows) rows.push_back(row);
+}
+
 double BenchReport::average_bus_bandwidth(BenchOperation operation) const {
-  double sum = 0;
-  int count = 0;
-  for (const BenchRow& row : rows) {
-    if (row.of.operation != operation) continue;
-    sum += row.out_of_place.timed.bandwidth.bus + row.in_place.timed.bandwidth.bus;
-    count += 2;
-  }
-  return count == 0 ? 0 : sum / count;
+  const auto sum = sums_.find(operation);
+  return sum == sums_.end() ? 0 : sum->second.bus / static_cast<double>(sum->second.places);
 }
 
-std::uint64_t BenchReport::wrong() const {
-  std::uint64_t all = 0;
-  for (const BenchRow& row : rows) {
-    all += row.out_of_place.wrong.value_or(0) + row.in_place.wrong.value_or(0);
-  }
-  return all;
-}
-
-Result<BenchReport> run_bench(const OpenRanks& open, const BenchOptions& options) {
+Result<BenchReport> run_bench(const OpenRanks& open, const BenchOptions& options,
+                              const BenchWatcher& watcher) {
   RanksOptions wanted;
   wanted.raw = options.path != BenchPath::weir;
   Result<std::unique_ptr<Ranks>> ranks = open(wanted);
   if (!ranks) return std::move(ranks).error();
   if (Status good = check(options, (*ranks)->ranks()); !good) return std::move(good).error();
-  BenchReport report{.options = options,
-                     .ranks = (*ranks)->ranks(),
-                     .device = (*ranks)->describe(),
-                     .rows = {},
-                     .problems = {},
-                     .is_rank_0 = (*ranks)->has_rank_0()};
-  Status ran = (*ranks)->on_all([&](BenchRank& rank) { return run_rank(rank, report); });
+  BenchReport report;
+  report.options = options;
+  report.ranks = (*ranks)->ranks();
+  report.device = (*ranks)->describe();
+  report.is_rank_0 = (*ranks)->has_rank_0();
+  if (report.is_rank_0 && watcher.begin) watcher.begin(report);
+  Status ran = (*ranks)->on_all([&](BenchRank& rank) { return run_rank(rank, report, watcher); });
   if (!ran) return std::move(ran).error();
   report.problems = (*ranks)->close();
   return report;

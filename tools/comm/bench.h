@@ -2,6 +2,9 @@
 // both in turn. docs/comm-bench.md defines every option and column.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,6 +35,7 @@ struct BenchOptions {
   bool registered = false;  // buffers of a RegisteredPool
   Average average = Average::mean;
   BenchPath path = BenchPath::weir;
+  bool keep_rows = true;  // in the report; else only who watches sees them
 };
 
 // As typed. Errors: invalid_argument (the name of the option, what was typed, and what it takes).
@@ -69,17 +73,47 @@ struct BenchReport {
   std::vector<std::string> problems;  // what Ranks::close() found
   bool is_rank_0 = true;              // the process has rank 0, which alone has rows
 
+  void add(const BenchRow& row);
   // Mean of the bus bandwidth of `operation`'s rows, in place and out.
   double average_bus_bandwidth(BenchOperation operation) const;
-  std::uint64_t wrong() const;
+  std::uint64_t wrong() const { return wrong_; }
   bool sound() const { return wrong() == 0 && problems.empty(); }
+
+ private:
+  struct Sum {
+    double bus = 0;
+    std::uint64_t places = 0;
+  };
+  std::map<BenchOperation, Sum> sums_;
+  std::uint64_t wrong_ = 0;
+};
+
+// Called while it runs, where the process has rank 0, in that rank's thread: once before the first
+// row, and for each as soon as it is measured.
+struct BenchWatcher {
+  std::function<void(const BenchReport&)> begin = {};
+  std::function<void(const BenchReport&, const BenchRow&)> row = {};
 };
 
 // Errors: those of check(), `open`, and what fails while it runs.
-Result<BenchReport> run_bench(const OpenRanks& open, const BenchOptions& options);
+Result<BenchReport> run_bench(const OpenRanks& open, const BenchOptions& options,
+                              const BenchWatcher& watcher = {});
 
-std::string name_of(const Reduction& reduction);  // "sum", "mulsum"
-std::string bench_text(const BenchReport& report);
+// The table that people read, piece by piece: row by row, in the order of their measuring.
+class BenchTable {
+ public:
+  std::string begin(const BenchReport& report) const;
+  // With the head of its operation, where it is the first, after the end of the one before.
+  std::string row(const BenchReport& report, const BenchRow& row);
+  std::string end(const BenchReport& report);
+
+ private:
+  std::string end_operation(const BenchReport& report);
+  std::optional<BenchOperation> operation_;
+};
+
+std::string name_of(const Reduction& reduction);    // "sum", "mulsum"
+std::string bench_text(const BenchReport& report);  // of a report that kept its rows
 std::string bench_json(const BenchReport& report);
 
 }  // namespace weir

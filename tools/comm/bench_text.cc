@@ -24,7 +24,7 @@ std::string head_text(const BenchRow& row) {
                      has_root(of.operation) ? of.root : -1);
 }
 
-std::string table(const BenchReport& report, BenchOperation operation) {
+std::string columns_text() {
   std::string text =
       fmt::format("#\n#{:>53}{:^31}{:^31}\n#{:>11} {:>13} {:>11} {:>7} {:>6}", "", "out-of-place",
                   "in-place", "size", "count", "type", "redop", "root");
@@ -36,35 +36,20 @@ std::string table(const BenchReport& report, BenchOperation operation) {
     text += fmt::format("{}{:>8} {:>7} {:>7} {:>6}", place == 0 ? "" : " ", "(us)", "(GB/s)",
                         "(GB/s)", "");
   }
-  text += "\n";
-  for (const BenchRow& row : report.rows) {
-    if (row.of.operation != operation) continue;
-    text += head_text(row) + place_text(row.out_of_place) + place_text(row.in_place) + "\n";
-  }
-  return text;
+  return text + "\n";
 }
 
-std::string comparison(const BenchReport& report, BenchOperation operation) {
-  std::string text = fmt::format(
-      "# Host time of one operation (ns), and time (us), through Weir and through NCCL alone\n"
-      "#{:>53}{:^46}{:^46}\n#{:>11} {:>13} {:>11} {:>7} {:>6}",
-      "", "out-of-place", "in-place", "size", "count", "type", "redop", "root");
-  for (int place = 0; place < 2; ++place) {
+// Host time of one operation, and its time, through Weir and through NCCL alone.
+std::string comparison(const BenchRow& row) {
+  std::string text = "#";
+  for (const Place* const place : {&row.out_of_place, &row.in_place}) {
+    const double weir = place->timed.host_seconds * 1e9, raw = place->raw->host_seconds * 1e9;
     text +=
-        fmt::format(" {:>8} {:>8} {:>8} {:>9} {:>8}", "Weir", "NCCL", "added", "Weir (us)", "NCCL");
+        fmt::format("{} host ns: Weir {:.0f}, NCCL {:.0f}, added {:.0f}; us: Weir {}, NCCL {}",
+                    place == &row.in_place ? "; in-place" : " out-of-place", weir, raw, weir - raw,
+                    fixed(place->timed.seconds * 1e6), fixed(place->raw->seconds * 1e6));
   }
-  text += "\n";
-  for (const BenchRow& row : report.rows) {
-    if (row.of.operation != operation) continue;
-    text += head_text(row);
-    for (const Place* const place : {&row.out_of_place, &row.in_place}) {
-      const double weir = place->timed.host_seconds * 1e9, raw = place->raw->host_seconds * 1e9;
-      text += fmt::format(" {:>8.0f} {:>8.0f} {:>8.0f} {:>9} {:>8}", weir, raw, weir - raw,
-                          fixed(place->timed.seconds * 1e6), fixed(place->raw->seconds * 1e6));
-    }
-    text += "\n";
-  }
-  return text;
+  return text + "\n";
 }
 
 std::string through(const BenchOptions& options) {
@@ -77,23 +62,46 @@ std::string through(const BenchOptions& options) {
 
 }  // namespace
 
-std::string bench_text(const BenchReport& report) {
+std::string BenchTable::begin(const BenchReport& report) const {
   const BenchOptions& options = report.options;
-  std::string text = fmt::format(
+  return fmt::format(
       "# {}\n# through {}; minbytes {} maxbytes {} step {} warm-ups {} iterations {} in a group {} "
       "checks {}\n",
       report.device, through(options), options.least.count, options.most.count,
       options.factor > 1 ? fmt::format("x{}", options.factor)
                          : fmt::format("+{}", options.step.count),
       options.warm_ups, options.iterations, options.aggregated, options.checks);
-  for (const BenchOperation operation : options.operations) {
-    text += fmt::format("#\n# {}\n", name_of(operation)) + table(report, operation);
-    if (options.path == BenchPath::both) text += comparison(report, operation);
-    text += fmt::format("# {}: average bus bandwidth {} GB/s\n", name_of(operation),
-                        fixed(report.average_bus_bandwidth(operation)));
+}
+
+std::string BenchTable::row(const BenchReport& report, const BenchRow& row) {
+  std::string text;
+  if (operation_ != row.of.operation) {
+    text = end_operation(report);
+    operation_ = row.of.operation;
+    text += fmt::format("#\n# {}\n", name_of(*operation_)) + columns_text();
   }
+  text += head_text(row) + place_text(row.out_of_place) + place_text(row.in_place) + "\n";
+  if (report.options.path == BenchPath::both) text += comparison(row);
+  return text;
+}
+
+std::string BenchTable::end(const BenchReport& report) {
+  std::string text = end_operation(report);
   for (const std::string& problem : report.problems) text += "# WRONG: " + problem + "\n";
   return text;
+}
+
+std::string BenchTable::end_operation(const BenchReport& report) {
+  if (!operation_) return "";
+  return fmt::format("# {}: average bus bandwidth {} GB/s\n", name_of(*operation_),
+                     fixed(report.average_bus_bandwidth(*operation_)));
+}
+
+std::string bench_text(const BenchReport& report) {
+  BenchTable table;
+  std::string text = table.begin(report);
+  for (const BenchRow& row : report.rows) text += table.row(report, row);
+  return text + table.end(report);
 }
 
 }  // namespace weir

@@ -1,17 +1,18 @@
 #include "comm/local_ranks.h"
 
 #include <chrono>
+#include <mutex>
 #include <thread>
 #include <utility>
 
 namespace weir {
 namespace {
 
-// Of ranks that failed because another had, nothing new is learnt.
-Status first_error(const std::vector<LocalRank>& ranks, const std::vector<Status>& ended) {
+// The first by time. Of ranks that failed because another had, nothing new is learnt.
+Status first_error(const std::vector<LocalRank>& ranks, const std::vector<Status>& ended,
+                   const std::vector<std::size_t>& failed) {
   std::optional<Error> first;
-  for (std::size_t i = 0; i < ended.size(); ++i) {
-    if (ended[i]) continue;
+  for (const std::size_t i : failed) {
     const Error& why = ended[i].error();
     const bool follows = why.message().starts_with("another rank");
     if (first && (follows || !first->message().ends_with("another rank has failed"))) continue;
@@ -114,15 +115,22 @@ std::vector<std::string> LocalRanks::inspect(const LocalRank& rank) const {
 
 Status LocalRanks::in_threads(const std::function<Status(LocalRank&)>& work) {
   std::vector<Status> ended(locals_.size());
+  std::mutex mutex;
+  std::vector<std::size_t> failed;  // in order of time
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < locals_.size(); ++i) {
-    threads.emplace_back([this, &work, &ended, i] {
+    threads.emplace_back([this, &work, &ended, &mutex, &failed, i] {
       ended[i] = work(locals_[i]);
-      if (!ended[i]) meeting_.leave();
+      if (ended[i]) return;
+      {
+        const std::lock_guard lock(mutex);
+        failed.push_back(i);
+      }
+      meeting_.leave();
     });
   }
   for (std::thread& thread : threads) thread.join();
-  return first_error(locals_, ended);
+  return first_error(locals_, ended, failed);
 }
 
 }  // namespace weir

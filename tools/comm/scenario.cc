@@ -42,6 +42,11 @@ std::string table_text(const ScenarioTable& table) {
 
 }  // namespace
 
+std::string percent(double value) {
+  const std::string text = fmt::format("{:.1f} %", value);
+  return text == "-0.0 %" ? "0.0 %" : text;
+}
+
 bool Aim::held() const {
   switch (bound) {
     case Bound::at_most:

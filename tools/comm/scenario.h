@@ -23,6 +23,8 @@ struct Aim {
   bool held() const;
 };
 
+std::string percent(double value);  // "12.3 %"; what rounds to nothing has no sign
+
 struct ScenarioTable {
   std::string title;
   std::vector<std::string> columns;

@@ -17,6 +17,9 @@
 // What the host knows to be complete: what a query() said true for, what a synchronize() or
 // finish() returned for, and all that was ordered before those. That the clock is past it is not
 // enough.
+//
+// Of work whose peers do not come (SimPeers) query() says that it is not done, and synchronize()
+// is an error (device), where a GPU would wait for ever.
 #pragma once
 
 #include <cstdint>
@@ -82,6 +85,28 @@ inline Access Writes(const void* pointer, Bytes bytes) {
   return {Access::Kind::write, Address::of(pointer), bytes};
 }
 
+// Work elsewhere that kernels of this device wait for: that of other ranks, say. A kernel that has
+// such peers takes its time as any other; but whatever is ordered after its begin is not done
+// before they are there. Its kernels are numbered from 1, in the order of their launches.
+// Self-synchronised: called from any thread.
+class SimPeers {
+ public:
+  virtual ~SimPeers() = default;
+  // The next kernel is launched, and takes a number. `what`: for messages. Called within calls of
+  // the device, and must make none.
+  virtual std::uint64_t arrive(const std::string& what) = 0;
+  // Are the peers of that kernel there? Waits for them, by the real clock, for as long as it deems
+  // right, since the clocks of devices know nothing of each other. An error says who is missing.
+  virtual Status await(std::uint64_t number) = 0;
+  virtual bool are_there(std::uint64_t number) const = 0;  // without waiting; within calls, too
+};
+
+// Of one kernel.
+struct SimRendezvous {
+  std::shared_ptr<SimPeers> peers = nullptr;  // null: it waits for nobody
+  std::string what = {};
+};
+
 // Two accesses that conflict and that nothing orders; or an access, and the unmapping of its memory
 // by the host (`second` is then the mapping, `second_stream` is 0).
 struct Race {
@@ -119,7 +144,9 @@ class SimDevice final : public Device {
 
   // Queues a kernel, or adds it to the graph if the stream is being captured. Errors:
   // invalid_argument for an access that is not wholly mapped (launch_graph() says so too); capture.
-  Status launch(Stream stream, std::span<const Access> accesses, Nanoseconds duration);
+  // A kernel in a graph meets its peers anew at each launch of that.
+  Status launch(Stream stream, std::span<const Access> accesses, Nanoseconds duration,
+                const SimRendezvous& rendezvous = {});
   Status launch(Stream stream, Access access, Nanoseconds duration) {
     return launch(stream, std::span<const Access>(&access, 1), duration);
   }

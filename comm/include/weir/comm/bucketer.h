@@ -8,7 +8,8 @@
 //
 // Buckets are filled in reverse order of the parameters, since gradients come in reverse. A bucket
 // is launched once all its tensors are ready and all earlier buckets were launched: the order is
-// the same on all ranks, in whatever order gradients come. All ranks must make equal bucketers, and
+// the same on all ranks, in whatever order gradients come. All ranks must make equal bucketers (in
+// a capture end_capture() sees that they differ; eagerly nobody does, before something hangs), and
 // report every tensor once a step; one that a step does not use is set to zero and reported.
 //
 // Order of the GPU's work: a bucket's all-reduce comes after the work that each reporting stream

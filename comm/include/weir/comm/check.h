@@ -5,9 +5,9 @@
 // an environment, a home folder, and NVML behind an interface; so a test passes a machine that it
 // made up.
 //
-// Errors: none. What is absent is absent in the value; what is there and can't be read is listed in
-// Machine::unread. Threads: all functions may be called at once.
-// docs/comm-check.md explains each line, each finding, and the members of the JSON.
+// Errors: none, but of the two that load a library. What is absent is absent in the value; what is
+// there and can't be read is listed in Machine::unread. Threads: all functions may be called at
+// once. docs/comm-check.md explains each line, each finding, and the members of the JSON.
 #pragma once
 
 #include <cstdint>
@@ -144,9 +144,9 @@ MachineProbes probes_of_this_machine(const std::string& nccl_library);
 
 Machine read_machine(const std::string& root, const MachineProbes& probes);
 
-using Environment = std::map<std::string, std::string>;
+using EnvironmentVariables = std::map<std::string, std::string>;
 // Of "NAME=value", as in environ; null-terminated.
-Environment environment_of(const char* const* entries);
+EnvironmentVariables environment_of(const char* const* entries);
 
 struct Setting {
   std::string name, value;
@@ -160,9 +160,9 @@ struct OddLine {
   std::string why;
 };
 
-// The variables that are in force: NCCL's, and those of CUDA and Weir that matter to it. As NCCL
-// reads them: the environment first, then the user's file, then the system's; an empty value of a
-// known number is as none.
+// The variables that are in force: NCCL's, those of CUDA and Weir that matter to it, and those that
+// say which rank a process is (weir/comm/launch.h). As NCCL reads them: the environment first, then
+// the user's file, then the system's; an empty value of a known number is as none.
 struct Settings {
   std::vector<Setting> list;  // in order of names, one for each
   std::vector<OddLine> odd_lines;
@@ -176,7 +176,7 @@ struct Settings {
 };
 
 // `home`: the user's folder, as the system's list of users has it; empty: none.
-Settings read_settings(const std::string& root, const Environment& environment,
+Settings read_settings(const std::string& root, const EnvironmentVariables& environment,
                        const std::string& home);
 
 enum class Severity { error, warning, note };

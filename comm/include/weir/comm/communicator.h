@@ -32,9 +32,11 @@ class CommState;
 
 struct CommunicatorOptions {
   std::string name = "world";  // in messages and in NCCL's logs
-  // Longest that an operation may take; zero: none is watched.
+  // Longest that an operation may take, by the device's clock (which is simulated where the device
+  // is); zero: none is watched.
   Nanoseconds timeout{std::int64_t{600} * 1'000'000'000};
   // Longest that the host waits for other ranks, where it has to: to create, split, agree, close.
+  // Real time, always.
   Nanoseconds patience{std::int64_t{120} * 1'000'000'000};
   // Has the watch end the communicator when it found an error? Else streams may wait for ever.
   bool aborts = true;
@@ -50,6 +52,8 @@ struct CommPlace {
   DeviceHeap& heap;
 };
 
+// One that was moved from has no rank (-1 of 0) and no name; calls about it are errors
+// (invalid_argument). Collectives must not be made of it.
 class Communicator {
  public:
   // Returns once all ranks have come. Errors: invalid_argument; device (a rank did not come within
@@ -92,11 +96,12 @@ class Communicator {
   Status poll();
   // Ends what goes on, here; other ranks find out by their own watch.
   void abort(const std::string& why);
-  // Waits for its operations, and gives back what NCCL and Weir hold for it. Bounded by `patience`;
-  // no other call may go on. Ranks that are threads of one process: let them meet after it, since
-  // NCCL then waits for all GPUs of the process, and so for whoever waits for this rank.
-  // Errors: invalid_argument (graphs that captured its operations are alive: it stays as it is);
-  // device (it did not end: NCCL's part is left as it is, the rest is gone).
+  // Waits for its operations, and gives back what NCCL and Weir hold for it. Each of the two is
+  // bounded by `patience`; no other call may go on. Ranks that are threads of one process: let them
+  // meet after it, since NCCL then waits for all GPUs of the process, and so for whoever waits for
+  // this rank. Errors: invalid_argument (graphs that captured its operations are alive: it stays as
+  // it is); device (an operation did not end: it is named, and was ended; or NCCL's part did not:
+  // that is left as it is, the rest is gone).
   Status close();
 
  private:

@@ -73,7 +73,8 @@ struct Launch {
 
 // What the environment says. The first of these whose variables are set is followed: Weir's own
 // (WEIR_RANK, WEIR_WORLD_SIZE, WEIR_LOCAL_RANK), torchrun, Open MPI, MPICH and its kin (Hydra),
-// srun. With none of them the process is rank 0 of 1. Errors: invalid_argument (a variable that is
+// srun. With none of them the process is rank 0 of 1; what is set of Weir's own without the rest of
+// it, WEIR_MEET without a rank too, is an error. Errors: invalid_argument (a variable that is
 // malformed, missing, or contradicts another, or no way to meet; the message has its name, its
 // value and the remedy).
 Result<Launch> find_launch(const Environment& environment);

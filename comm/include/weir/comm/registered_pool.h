@@ -83,10 +83,11 @@ class RegisteredPool {
   Status verify();
 
   // Waits for work on the pool's memory, deregisters it and gives it back, in at most the
-  // communicator's patience for each of the two. Calls after it are errors (invalid_argument).
-  // Errors: invalid_argument (blocks are live: the pool stays as it is); device (something did not
-  // end: what NCCL may still use is kept). A communicator that is closed first takes back the
-  // registrations; the memory stays until the pool goes, but nothing can be allocated any more.
+  // communicator's patience for each of the two. Calls after it are errors (invalid_argument), but
+  // for close(). Errors: invalid_argument (blocks are live: the pool stays as it is); device
+  // (something did not end: what NCCL may still use is kept). A communicator that is closed first
+  // takes back the registrations; the memory stays until the pool goes, but nothing can be
+  // allocated any more.
   Status close();
 
   RegisteredPoolStatistics statistics() const;

@@ -6,8 +6,17 @@
 // same order; what connects lazily cannot do so in a capture; nothing is asked of a communicator
 // that was aborted, or of memory that is not registered whole.
 //
-// init(), split(), shrink() and exchange() wait for the other ranks, by the real clock: call them
-// from a thread a rank.
+// An operation, or the launch of a graph that holds one, ends once all ranks that take part have
+// launched it, as on a GPU. Devices' clocks know nothing of each other, so who asks whether it has
+// ended (query(), synchronize()) waits for the other ranks by the real clock, `patience` at most,
+// and does not wait again for ranks that it once waited for in vain: query() says no then, and
+// synchronize() and destroy(), which would wait for ever, are errors that name the operation and
+// who is missing. Time that a Communicator's watch measures (CommunicatorOptions::timeout) is that
+// of its device, and so simulated: it is over once advance() or other calls have moved that clock.
+// CommunicatorOptions::patience is real time.
+//
+// init(), split(), shrink() and exchange() wait for the other ranks as long, each time: have a
+// thread for each rank. An id serves one init() of each rank; one that comes twice is refused.
 #pragma once
 
 #include <chrono>
@@ -29,7 +38,7 @@ struct SimWorldOptions {
   Nanoseconds host_time = 3_us;                // of the caller, for each operation
   Nanoseconds latency = 15_us;                 // of an operation's kernel, and
   double bytes_per_nanosecond = 300;           // on top
-  std::chrono::milliseconds patience{10'000};  // with ranks that don't come
+  std::chrono::milliseconds patience{10'000};  // real time, with ranks that don't come
 };
 
 // Calls that can be made to fail.
@@ -43,12 +52,13 @@ class SimWorld {
   SimWorld(const SimWorld&) = delete;
   SimWorld& operator=(const SimWorld&) = delete;
 
-  // The device must outlive it.
+  // The device must outlive it. Null: there is no such rank.
   std::unique_ptr<Nccl> rank(int rank, SimDevice& device);
 
   // Makes the `nth` call of this kind of `rank` from now on (1: the next) fail once.
   void fail(int rank, NcclCall call, std::uint64_t nth);
-  // Makes the `nth` operation of `rank` from now on never end.
+  // Makes the `nth` operation of `rank` from now on never end there, nor those after it; the other
+  // ranks' parts do.
   void hang(int rank, std::uint64_t nth);
   // From now on every communicator of `rank` reports this error; empty: none.
   void set_async_error(int rank, std::string error);

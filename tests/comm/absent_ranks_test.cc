@@ -1,0 +1,217 @@
+// Ranks that do not come, in the simulated world: what only some ask for ends for nobody, as on a
+// GPU.
+#include <chrono>
+#include <thread>
+
+#include "tests/comm/ranks.h"
+
+namespace weir {
+namespace {
+
+using test::expect_error;
+using test::expect_ok;
+using test::Rank;
+
+constexpr Bytes kSize = 4_MiB;
+constexpr std::uint64_t kCount = kSize.count / 4;
+constexpr Nanoseconds kSecond{1'000'000'000};
+
+class AbsentRanks : public test::CommRanks {
+ protected:
+  AbsentRanks() : CommRanks(2, {.patience = std::chrono::milliseconds(300)}) {}
+
+  static Result<Work> sum(Rank& rank, void* block) {
+    return Collectives(*rank.comm)
+        .all_reduce(block, block, kCount, DataType::float32, {}, rank.compute);
+  }
+  static Graph captured_sum(Rank& rank, GraphPool& pool) {
+    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+    void* const block = rank.allocate(kSize, rank.compute);
+    expect_ok(sum(rank, block));
+    rank.free(block);
+    Result<Graph> graph = rank.comm->end_capture(*capture);
+    expect_ok(graph);
+    return *std::move(graph);
+  }
+};
+
+TEST_F(AbsentRanks, AreFoundByTheWatchWithinTheTimeout) {
+  create({.timeout = kSecond});
+  Rank& rank = *ranks_[0];
+  void* const block = rank.allocate(kSize, rank.compute);
+  expect_ok(sum(rank, block));
+  expect_ok(rank.comm->poll());
+  rank.device.advance(kSecond + 1_ms);
+  expect_error(rank.comm->poll(), ErrorCode::device,
+               "rank 0 of 2: operation 1, all-reduce of 4.00 MiB of float32 (sum), has not ended "
+               "in 1.0 s");
+  rank.free(block);
+  expect_ok(rank.comm->close());  // what went on was ended
+}
+
+TEST_F(AbsentRanks, MakeCloseAnErrorInTimeThatNamesTheOperation) {
+  create();
+  Rank& rank = *ranks_[0];
+  void* const block = rank.allocate(kSize, rank.compute);
+  expect_ok(sum(rank, block));
+  rank.free(block);
+  const auto begin = std::chrono::steady_clock::now();
+  expect_error(rank.comm->close(), ErrorCode::device,
+               "operation 1 of communicator 'world', all-reduce of 4.00 MiB of float32 (sum), has "
+               "not ended on rank 0 of 2: rank 1 has not come to it");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  expect_ok(ranks_[1]->comm->close());
+}
+
+TEST_F(AbsentRanks, MakeCloseAnErrorWithinThePatienceOfTheCommunicatorToo) {
+  const UniqueId id = *ranks_[0]->nccl->unique_id();
+  on_all([&](Rank& rank) {
+    Result<Communicator> made =
+        Communicator::create(rank.place(), id, 2, rank.number,
+                             {.patience = Nanoseconds{100'000'000}, .watch_every = {}});
+    expect_ok(made);
+    rank.comm = *std::move(made);
+  });
+  Rank& rank = *ranks_[0];
+  void* const block = rank.allocate(kSize, rank.compute);
+  expect_ok(sum(rank, block));
+  rank.free(block);
+  expect_error(rank.comm->close(), ErrorCode::device,
+               "its operations have not ended in 0.1 s: the first that may not have is operation "
+               "1, all-reduce of 4.00 MiB of float32 (sum)");
+}
+
+TEST_F(AbsentRanks, MakeAnOperationThatHangsAnErrorOfClose) {
+  create();
+  world_.hang(0, 2);
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    for (int i = 0; i < 3; ++i) expect_ok(sum(rank, block));
+    rank.free(block);
+    const Status closed = rank.comm->close();
+    if (rank.number == 0) {
+      expect_error(closed, ErrorCode::device, "operation 2 of communicator 'world'");
+    } else {
+      expect_ok(closed);
+    }
+  });
+}
+
+TEST_F(AbsentRanks, MayComeLate) {
+  create({.timeout = kSecond});
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    if (rank.number == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    for (int step = 0; step < 10; ++step) {
+      expect_ok(sum(rank, block));
+      expect_ok(rank.comm->poll());
+      rank.device.advance(kSecond + kSecond);
+      expect_ok(rank.comm->poll());
+    }
+    rank.free(block);
+  });
+}
+
+TEST_F(AbsentRanks, HoldUpWhateverWaitsForTheOperation) {
+  create();
+  Rank& rank = *ranks_[0];
+  void* const block = rank.allocate(kSize, rank.compute);
+  const Result<Work> work = sum(rank, block);
+  expect_ok(work);
+  expect_ok(work->wait(rank.side));
+  const EventHandle before = *rank.device.create_event(), after = *rank.device.create_event();
+  expect_ok(rank.device.record(before, rank.compute));
+  expect_ok(rank.device.record(after, rank.side));
+  rank.device.advance(kSecond);
+  EXPECT_TRUE(*rank.device.query(before));
+  EXPECT_FALSE(*rank.device.query(after));
+  EXPECT_FALSE(rank.device.finished(after));
+  expect_error(rank.device.synchronize(after), ErrorCode::device, "rank 1 has not come to it");
+  void* const other = ranks_[1]->allocate(kSize, ranks_[1]->compute);
+  expect_ok(sum(*ranks_[1], other));
+  EXPECT_TRUE(*rank.device.query(after));
+  expect_ok(rank.device.synchronize(after));
+  for (const EventHandle event : {before, after}) expect_ok(rank.device.destroy_event(event));
+  rank.free(block);
+  ranks_[1]->free(other);
+}
+
+TEST_F(AbsentRanks, OfALaunchAreFoundByTheWatch) {
+  create({.timeout = kSecond});
+  prepare();
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    Graph graph = captured_sum(rank, pool);
+    expect_ok(rank.comm->launch(graph, rank.compute));
+    expect_ok(rank.comm->poll());
+    rank.device.advance(kSecond + 1_ms);
+    expect_ok(rank.comm->poll());
+    if (rank.number == 1) return;
+    expect_ok(rank.comm->launch(graph, rank.compute));  // alone
+    expect_ok(rank.comm->poll());
+    rank.device.advance(kSecond + 1_ms);
+    expect_error(rank.comm->poll(), ErrorCode::device, "launch 2 of a graph has not ended");
+  });
+}
+
+TEST_F(AbsentRanks, OfASendAreNamed) {
+  create();
+  Rank& rank = *ranks_[0];
+  void* const block = rank.allocate(kSize, rank.compute);
+  expect_ok(Collectives(*rank.comm).send(block, 100, DataType::int8, 1, rank.compute));
+  rank.free(block);
+  expect_error(rank.comm->close(), ErrorCode::device,
+               "operation 1 of communicator 'world' between ranks 0>1, send of 100 B of int8 to "
+               "rank 1, has not ended on rank 0 of 2: rank 1 has not come to it");
+}
+
+TEST_F(AbsentRanks, MakeDestroyOfTheStandInAnError) {
+  const UniqueId id = *ranks_[0]->nccl->unique_id();
+  CommHandle handles[2];
+  on_all([&](Rank& rank) {
+    const Result<CommHandle> made = rank.nccl->init(id, 2, rank.number, {.name = "raw"});
+    expect_ok(made);
+    handles[rank.number] = *made;
+  });
+  Rank& rank = *ranks_[0];
+  void* const block = rank.allocate(kSize, rank.compute);
+  const Operation sum{.send = block, .receive = block, .count = kCount};
+  expect_ok(rank.nccl->enqueue(handles[0], sum, rank.compute));
+  expect_error(rank.nccl->destroy(handles[0]), ErrorCode::device,
+               "destroy: it would wait for ever: operation 1 of communicator 'raw'");
+  expect_ok(rank.nccl->revoke(handles[0]));
+  expect_ok(rank.nccl->destroy(handles[0]));
+  expect_ok(ranks_[1]->nccl->destroy(handles[1]));
+  rank.free(block);
+}
+
+TEST_F(AbsentRanks, AreNotStoodInForByOneThatComesTwice) {
+  const UniqueId id = *ranks_[0]->nccl->unique_id();
+  std::thread first([&] {
+    expect_error(ranks_[0]->nccl->init(id, 2, 0, {.name = "twice"}), ErrorCode::device,
+                 "'twice': not all 2 ranks came");
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  expect_error(ranks_[1]->nccl->init(id, 2, 0, {.name = "twice"}), ErrorCode::device,
+               "'twice': another came as rank 0 already");
+  expect_error(ranks_[1]->nccl->init(id, 3, 1, {.name = "twice"}), ErrorCode::device,
+               "this rank says that there are 3, another 2");
+  first.join();
+}
+
+TEST_F(AbsentRanks, CannotComeUnderAnIdThatServedAlready) {
+  const UniqueId id = *ranks_[0]->nccl->unique_id();
+  const Result<CommHandle> made = ranks_[0]->nccl->init(id, 1, 0, {.name = "one"});
+  expect_ok(made);
+  expect_error(ranks_[1]->nccl->init(id, 1, 0, {.name = "two"}), ErrorCode::device,
+               "under this id already");
+  expect_ok(ranks_[0]->nccl->destroy(*made));
+}
+
+TEST_F(AbsentRanks, ThatTheWorldDoesNotHaveAreNone) {
+  EXPECT_EQ(world_.rank(2, ranks_[0]->device), nullptr);
+  EXPECT_EQ(world_.rank(-1, ranks_[0]->device), nullptr);
+}
+
+}  // namespace
+}  // namespace weir
