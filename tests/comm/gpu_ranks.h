@@ -157,4 +157,17 @@ class OnGpus : public testing::TestWithParam<On> {
   std::optional<SimWorld> world_;
 };
 
+inline CaptureScope begin(const GpuRank& rank, GraphPool& pool,
+                          CaptureMode mode = CaptureMode::global) {
+  Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute, mode);
+  expect_fine(capture);
+  return *std::move(capture);
+}
+
+constexpr Reduction kLargest{ReduceOp::max};
+constexpr DataType kBytes = DataType::uint8;
+inline Result<Work> largest(GpuRank& rank, void* block, Bytes bytes, Stream stream) {
+  return Collectives(*rank.comm).all_reduce(block, block, bytes.count, kBytes, kLargest, stream);
+}
+
 }  // namespace weir::test
