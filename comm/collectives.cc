@@ -35,6 +35,7 @@ Work::Work(std::shared_ptr<CommState> state, Fence fence, std::uint64_t capture,
     : state_(std::move(state)), fence_(fence), capture_(capture), lane_(lane), done_(done) {}
 
 Result<Work> Collectives::run(std::span<const Operation> group, Stream stream) {
+  if (state_ == nullptr) return moved_away();
   if (group.empty()) return Work();
   Result<CommState::Queued> queued = state_->run(group, stream);
   if (!queued) return std::move(queued).error();
@@ -43,7 +44,10 @@ Result<Work> Collectives::run(std::span<const Operation> group, Stream stream) {
 
 Result<std::vector<Work>> Collectives::run_together(std::span<const Part> parts, Stream stream) {
   std::vector<CommState*> states;
-  for (const Part& part : parts) states.push_back(part.communicator.state_.get());
+  for (const Part& part : parts) {
+    if (part.communicator.state_ == nullptr) return moved_away();
+    states.push_back(part.communicator.state_.get());
+  }
   if (Status good = check_parts(states); !good) return std::move(good).error();
   std::vector<CommState::Part> asked;
   for (const Part& part : parts) {

@@ -18,6 +18,9 @@
 
 namespace weir {
 
+// Of a communicator that was moved from.
+Error moved_away();
+
 class CommState : public std::enable_shared_from_this<CommState> {
  public:
   CommState(CommPlace place, CommHandle handle, int ranks, int rank, CommunicatorOptions options);

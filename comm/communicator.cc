@@ -14,12 +14,6 @@ Error refused(const CommunicatorOptions& options, ErrorCode code, const std::str
   return {code, "communicator '" + options.name + "': " + what};
 }
 
-// Of a communicator that was moved from.
-Error moved_away() {
-  return {ErrorCode::invalid_argument,
-          "this communicator was moved away, and can't be used: use the one that it became"};
-}
-
 Status check_options(const CommunicatorOptions& options) {
   const std::pair<const char*, Nanoseconds> times[] = {{"timeout", options.timeout},
                                                        {"patience", options.patience},
@@ -71,6 +65,11 @@ Result<CommHandle> made_in_time(const CommunicatorOptions& options, Nccl& nccl,
 }
 
 }  // namespace
+
+Error moved_away() {
+  return {ErrorCode::invalid_argument,
+          "this communicator was moved away, and can't be used: use the one that it became"};
+}
 
 Communicator::Communicator(std::shared_ptr<CommState> state) : state_(std::move(state)) {}
 Communicator::Communicator(Communicator&&) noexcept = default;

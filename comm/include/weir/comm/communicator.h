@@ -52,8 +52,8 @@ struct CommPlace {
   DeviceHeap& heap;
 };
 
-// One that was moved from has no rank (-1 of 0) and no name; calls about it are errors
-// (invalid_argument). Collectives must not be made of it.
+// One that was moved from has no rank (-1 of 0) and no name; calls about it, and those of
+// collectives made of it, are errors (invalid_argument).
 class Communicator {
  public:
   // Returns once all ranks have come. Errors: invalid_argument; device (a rank did not come within
