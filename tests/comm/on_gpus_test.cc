@@ -235,6 +235,51 @@ TEST_P(Memory, OfACapturedStepIsExactBesideEagerOperations) {
   });
 }
 
+constexpr Bytes kLayer = 16_MiB;  // once to three times
+
+// Activations of eight layers, each all-reduced, kept for the way back and given back there.
+void run_step(GpuRank& rank, Stream stream, std::uint64_t pattern) {
+  std::vector<void*> kept;
+  for (std::uint64_t layer = 0; layer < 8; ++layer) {
+    const Bytes bytes = kLayer * (1 + layer % 3);
+    void* const block = rank.allocate(bytes, stream);
+    rank.write(stream, block, bytes, pattern + layer);
+    const Result<Work> work = largest(rank, block, bytes, stream);
+    expect_fine(work);
+    if (work) expect_fine(work->wait(stream));
+    kept.push_back(block);
+  }
+  for (std::uint64_t layer = 8; layer-- > 0;) {
+    rank.check(stream, kept[layer], kLayer * (1 + layer % 3), pattern + layer);
+    rank.free(kept[layer]);
+  }
+}
+
+// Scenario B on every rank. (A warm-up may hold more in the place of what it lent to the
+// communicator's stream. That goes back.)
+TEST_P(Memory, OfACapturedStepIsWhatItNeedsWhereverItWasWarmedUp) {
+  create_prepared();
+  on_all([](GpuRank& rank) {
+    for (const std::optional<Stream>& warm_up :
+         {std::optional<Stream>(), std::optional(rank.compute), std::optional(rank.side)}) {
+      GraphPool pool(*rank.heap);
+      if (warm_up) {
+        Result<PoolRoute> route = pool.warm_up(*warm_up);
+        expect_fine(route);
+        for (std::uint64_t i = 0; i < 3; ++i) run_step(rank, *warm_up, 1000 + 100 * i);
+      }
+      CaptureScope capture = begin(rank, pool);
+      run_step(rank, rank.compute, 50);
+      Result<Graph> graph = rank.comm->end_capture(capture);
+      expect_fine(graph);
+      if (!graph) return;
+      for (int i = 0; i < 100; ++i) expect_fine(rank.comm->launch(*graph, rank.compute));
+      rank.finish();
+      EXPECT_EQ(pool.statistics().reserved_bytes, kLayer * 15);
+    }
+  });
+}
+
 TEST_P(Memory, OfRegisteredPoolsComesBack) {
   create_prepared();
   on_all([](GpuRank& rank) {

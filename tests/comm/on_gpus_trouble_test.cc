@@ -1,0 +1,146 @@
+// What may go wrong between captures, watches and ranks, on two to four GPUs or on simulated ones.
+#include "tests/comm/gpu_ranks.h"
+
+namespace weir {
+namespace {
+
+using test::begin;
+using test::expect_fine;
+using test::GpuRank;
+using test::kBytes;
+using test::kLargest;
+using test::largest;
+using test::On;
+using test::OnGpus;
+using testing::HasSubstr;
+
+constexpr Bytes kPart = 1_MiB;
+
+class Trouble : public OnGpus {};
+
+TEST_P(Trouble, TheWatchDisturbsNoCapture) {
+  create_prepared({.watch_every = 100_us});
+  on_all([](GpuRank& rank) {
+    void* const eager = rank.allocate(kPart, rank.side);
+    for (int round = 0; round < 100; ++round) {
+      expect_fine(largest(rank, eager, kPart, rank.side));
+      GraphPool pool(*rank.heap);
+      CaptureScope capture = begin(rank, pool);
+      void* const block = rank.allocate(kPart, rank.compute);
+      expect_fine(largest(rank, block, kPart, rank.compute));
+      rank.free(block);
+      expect_fine(rank.comm->end_capture(capture));
+    }
+    rank.free(eager);
+  });
+}
+
+TEST_P(Trouble, ACaptureThatFailsOnOneRankIsLaunchedByNoneAndAllGoOn) {
+  create_prepared();
+  on_all([](GpuRank& rank) {
+    {
+      GraphPool pool(*rank.heap);
+      CaptureScope capture = begin(rank, pool);
+      void* const block = rank.allocate(kPart, rank.compute);
+      expect_fine(largest(rank, block, kPart, rank.compute));
+      rank.free(block);
+      const EventHandle captured = *rank.device().create_event();
+      if (rank.number == 1) {  // breaks its capture
+        expect_fine(rank.device().record(captured, rank.compute));
+        EXPECT_FALSE(rank.device().query(captured).ok());
+      }
+      const Result<Graph> graph = rank.comm->end_capture(capture);
+      ASSERT_FALSE(graph.ok());
+      EXPECT_THAT(graph.error().message(), HasSubstr("failed on rank 1"));
+      expect_fine(rank.device().destroy_event(captured));
+    }
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    void* const block = rank.allocate(kPart, rank.compute);
+    rank.write(rank.compute, block, kPart, 5);
+    const Result<Work> work = largest(rank, block, kPart, rank.compute);
+    expect_fine(work);
+    if (work) expect_fine(work->wait(rank.compute));
+    rank.check(rank.compute, block, kPart, 5);
+    rank.free(block);
+    Result<Graph> graph = rank.comm->end_capture(capture);
+    expect_fine(graph);
+    if (graph) expect_fine(rank.comm->launch(*graph, rank.compute));
+    rank.finish();
+  });
+}
+
+TEST_P(Trouble, ARankThatDoesNotComeIsAnErrorInTimeAndMemoryIsWhole) {
+  constexpr Nanoseconds kTimeout{2'000'000'000};
+  create({.timeout = kTimeout, .watch_every = {}});
+  on_all([&](GpuRank& rank) {
+    void* const block = rank.allocate(kPart, rank.compute);
+    if (rank.number == 0) {
+      // On simulated ranks nothing waits for others: what hangs is made to.
+      const bool simulated = GetParam() == On::simulated;
+      const Nanoseconds delay = simulated ? Nanoseconds{3600 * kTimeout.count} : Nanoseconds{};
+      rank.write(rank.compute, block, kPart, 1, delay);
+      expect_fine(largest(rank, block, kPart, rank.compute));
+      Nanoseconds waited{};
+      while (rank.comm->poll() && waited < Nanoseconds{5 * kTimeout.count}) {
+        rank.pass(50_ms);
+        waited += 50_ms;
+      }
+      EXPECT_GE(waited, kTimeout);
+      EXPECT_LT(waited, Nanoseconds{2 * kTimeout.count});
+      EXPECT_THAT(rank.comm->status().error().message(), HasSubstr("has not ended in 2.0 s"));
+      EXPECT_FALSE(largest(rank, block, kPart, rank.compute).ok());
+      rank.finish();  // what hung was ended
+    }
+    rank.free(block);
+    EXPECT_THAT(rank.heap->validate(), testing::IsEmpty());
+    if (rank.number != 0) rank.comm->abort("the test ends");
+  });
+}
+
+TEST_P(Trouble, OfThreeCommunicatorsWithGraphsAndEagerOperationsInOneOrderIsNone) {
+  create_prepared();
+  on_all([](GpuRank& rank) {
+    std::vector<Communicator> all;
+    for (int i = 0; i < 2; ++i) {
+      Result<std::optional<Communicator>> made = rank.comm->split(0, rank.number);
+      expect_fine(made);
+      if (!made) return;
+      all.push_back(*std::move(*made));
+      expect_fine(all.back().prepare());
+    }
+    GraphPool pool(*rank.heap);
+    std::vector<Graph> graphs;
+    for (Communicator& comm : all) {
+      CaptureScope capture = begin(rank, pool);
+      void* const block = rank.allocate(kPart, rank.compute);
+      rank.write(rank.compute, block, kPart, 9);
+      const Result<Work> work =
+          Collectives(comm).all_reduce(block, block, kPart.count, kBytes, kLargest, rank.compute);
+      expect_fine(work);
+      if (work) expect_fine(work->wait(rank.compute));
+      rank.check(rank.compute, block, kPart, 9);
+      rank.free(block);
+      Result<Graph> graph = comm.end_capture(capture);
+      expect_fine(graph);
+      if (graph) graphs.push_back(*std::move(graph));
+    }
+    void* const eager = rank.allocate(kPart, rank.compute);
+    for (int round = 0; round < 200; ++round) {
+      const auto which = static_cast<std::size_t>(round * 7 % 3);
+      if (which < graphs.size()) expect_fine(all[which].launch(graphs[which], rank.compute));
+      const Result<Work> work = largest(rank, eager, kPart, rank.compute);
+      expect_fine(work);
+      if (work) expect_fine(work->wait(rank.compute));
+    }
+    rank.finish();
+    rank.free(eager);
+    graphs.clear();
+  });
+}
+
+std::string name(const testing::TestParamInfo<On>& info) { return test::name_of(info.param); }
+INSTANTIATE_TEST_SUITE_P(Ranks, Trouble, testing::Values(On::simulated, On::gpus), name);
+
+}  // namespace
+}  // namespace weir
