@@ -29,10 +29,23 @@ def medians(rows):
     figures = {name: statistics.median(max(row.get(name, 0) for row in one)
                                        for one in rounds.values()) for name in MEDIANS}
     figures["rounds"] = len(rounds)
+    figures["least_ms"] = least_ms(rounds.values())
     # Every rank's, of every round: to be equal they must all be.
     figures["losses"] = [[row["losses"] for row in sorted(one, key=lambda row: row["rank"])]
                          for _, one in sorted(rounds.items())]
     return figures
+
+
+def least_ms(rounds):
+    """Mean over timed steps of the least that each took in any round, by the slower rank: what a
+    busy host adds to some rounds is left out. None where no steps were timed."""
+    def timed(row):
+        return row["event_ms"][row.get("untimed", 0):]
+
+    slower = [[max(times) for times in zip(*map(timed, one))]
+              for one in rounds if all(row.get("event_ms") for row in one)]
+    least = [min(times) for times in zip(*slower)]
+    return statistics.fmean(least) if least else None
 
 
 def live_bytes(allocators):
@@ -61,7 +74,11 @@ def losses_cell(figures, reference):
     if reference is None or figures is reference:
         return "-"
     step = same_losses(figures, reference)
-    return "same" if step is None else f"differ, step {step}"
+    if step is None:
+        return "same"
+    first = {"losses": reference["losses"][:1] * len(reference["losses"])}
+    alike = same_losses(reference, first) is None
+    return f"differ, step {step}" if alike else f"differ, step {step}, as native's do"
 
 
 def over(value, base):
@@ -76,18 +93,25 @@ def limit_cell(limit, live):
     return over(limit["cap"], live)
 
 
+def least_cell(figures, native):
+    if not figures["least_ms"] or not native or not native["least_ms"]:
+        return "-"
+    return over(figures["least_ms"], native["least_ms"])
+
+
 def cells(allocators, allocator, limits):
     figures, native = allocators[allocator], allocators.get("native")
     live = live_bytes(allocators)
     return [TITLES[allocator], over(figures["reserved_peak"], live),
             f"{figures['reserved_peak'] / GIB:.2f}", f"{figures['driver_peak'] / GIB:.2f}",
             f"{figures['median_ms']:.2f}", f"{figures['wall_ms']:.2f}",
-            over(figures["wall_ms"], native and native["wall_ms"]), losses_cell(figures, native),
+            over(figures["wall_ms"], native and native["wall_ms"]),
+            least_cell(figures, native), losses_cell(figures, native),
             limit_cell(limits.get(allocator), live)]
 
 
 HEADS = ["", "reserved / live", "GiB reserved", "GiB, driver", "ms, median", "ms a step",
-         "of native", "losses", "cap / live"]
+         "of native", "least, of native", "losses", "cap / live"]
 
 
 def table(gathered, errors, order, limits=None):

@@ -111,7 +111,7 @@ def pretended(folder):
 
 def row(allocator, reserved, wall, losses, **more):
     return {"workload": "gnn", "allocator": allocator, "rank": 0, "round": 0, "wall_ms": wall,
-            "median_ms": wall - 1, "losses": losses, "reserved_peak": int(reserved * GIB),
+            "median_ms": wall - 1, "losses": losses, "event_ms": [wall, 2 * wall], "reserved_peak": int(reserved * GIB),
             "driver_peak": int(reserved * GIB) + GIB, "requested_peak": 10 * GIB, **more}
 
 
@@ -133,11 +133,11 @@ def figures():
         "heads": (lines[0].split("  ")[-1], "cap / live"),
         "title": (lines[2], "gnn: graph neural net, graphs vary, training; 10.00 GiB live at most"),
         "native": (lines[3].split(),
-                   "native 3.100 31.00 32.00 50.00 51.00 1.000 - > 2.500".split()),
+                   "native 3.100 31.00 32.00 50.00 51.00 1.000 1.000 - > 2.500".split()),
         "failed": (lines[4].split()[:3], ["expandable", "segments", "failed"]),
         "async": (lines[5].split(), "cudaMallocAsync 1.200 12.00 13.00 59.00 60.00 1.176 "
-                                    "differ, step 1 -".split()),
-        "Weir": (lines[6].split(), "Weir 1.010 10.10 11.10 50.00 51.00 1.000 same 1.005".split()),
+                                    "1.200 differ, step 1 -".split()),
+        "Weir": (lines[6].split(), "Weir 1.010 10.10 11.10 50.00 51.00 1.000 1.020 same 1.005".split()),
         "failures": (report.failures(rows), ["FAILED gnn, expandable segments, rank 0: a; b"]),
         "not deterministic": (report.nondeterministic(rows),
                               ["not deterministic in gnn: x does not have a deterministic "
@@ -146,6 +146,12 @@ def figures():
                                                     "weir": {"requested_peak": 7}}), 7),
         "greater rank": (two["gnn"]["weir"]["reserved_peak"], 6 * GIB),
         "losses of all ranks": (two["gnn"]["weir"]["losses"], [[[1.0], [2.0]]]),
+        "least of each step": (report.least_ms([[{"event_ms": [1.0, 9.0]}, {"event_ms": [2.0, 3.0]}],
+                                                [{"event_ms": [5.0, 4.0]}]]), 3.0),
+        "no steps timed": (report.least_ms([[{}]]), None),
+        "native's own differ": (report.losses_cell({"losses": [[[1.0]], [[1.0]]]},
+                                                   {"losses": [[[2.0]], [[3.0]]]}),
+                                "differ, step 0, as native's do"),
         "fewer losses": (report.same_losses({"losses": [[[1.0]]]}, {"losses": [[[1.0, 2.0]]]}), 1),
         "JSON keeps every bit": (json.loads(json.dumps(0.1 + 0.2)), 0.1 + 0.2),
         "steps": ((steps_of("gnn", "full"), steps_of("gnn", "small")), (80, 6)),
