@@ -99,6 +99,9 @@ class CommState : public std::enable_shared_from_this<CommState> {
     std::uint64_t capture;  // 0: eager
   };
   Status check(std::span<const Operation> group) const;
+  // Changes nothing.
+  Result<CaptureInfo> may_enter(const Operation& first, Stream stream,
+                                std::span<const Point> after) const;
   Result<Entered> enter(const Operation& first, Stream stream, std::span<const Point> after);
   Result<Entered> enter_eager(Stream stream, std::span<const Point> after);
   Result<Entered> enter_captured(Stream stream, std::uint64_t id, std::span<const Point> after);

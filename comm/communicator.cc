@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "comm/bounded.h"
+#include "comm/captured_together.h"
 #include "comm/comm_state.h"
 #include "weir/log.h"
 
@@ -123,16 +124,43 @@ void Communicator::abort(const std::string& why) {
 Result<Graph> Communicator::end_capture(CaptureScope& capture) {
   if (state_ == nullptr) return moved_away();
   const std::uint64_t id = capture.id();
+  const DeviceHeap& heap = state_->place.heap;
+  const auto together = CapturedTogether::find_capture(heap, id);
   Result<Graph> graph = capture.end();
-  Status agreed = state_->agree(id, graph ? Status{} : Status(graph.error()));
-  if (!agreed) return std::move(agreed).error();
+  // All whose operations it has agree among their own ranks, in the order in which they joined;
+  // last this one, which tells of the others too.
+  Status agreed = graph ? Status{} : Status(graph.error());
+  for (const std::shared_ptr<CommState>& other : others_in(together)) {
+    Status of_other = other->agree(id, graph ? Status{} : Status(graph.error()));
+    if (agreed) agreed = std::move(of_other);
+  }
+  if (Status all = state_->agree(id, agreed); !all) return std::move(all).error();
+  if (together != nullptr) CapturedTogether::becomes(together, heap, graph->graph());
   return graph;
+}
+
+// Those that `together` has besides this one.
+std::vector<std::shared_ptr<CommState>> Communicator::others_in(
+    const std::shared_ptr<CapturedTogether>& together) const {
+  if (together == nullptr) return {};
+  std::vector<std::shared_ptr<CommState>> others = together->members();
+  std::erase(others, state_);
+  return others;
 }
 
 Status Communicator::launch(Graph& graph, Stream stream) {
   if (Status works = status(); !works) return works;
+  const auto others = others_in(CapturedTogether::find_graph(state_->place.heap, graph.graph()));
+  for (const std::shared_ptr<CommState>& other : others) {
+    if (Status works = other->status(); !works) return works;
+  }
   if (Status launched = graph.launch(stream); !launched) return launched;
-  return state_->launched(stream);
+  Status watched = state_->launched(stream);
+  for (const std::shared_ptr<CommState>& other : others) {
+    Status of_other = other->launched(stream);
+    if (watched) watched = std::move(of_other);
+  }
+  return watched;
 }
 
 Result<std::optional<Communicator>> Communicator::split(int color, int key,

@@ -128,7 +128,8 @@ Status Operation::check(int ranks, int rank) const {
                    ": ranks count from 0");
   }
   if (reads(ranks, rank).count == kMost || writes(ranks, rank).count == kMost) {
-    return bad(*this, ranks, std::to_string(count) + " elements are more than 64 bits can count");
+    return bad(*this, ranks,
+               std::to_string(count) + " elements are more bytes than 64 bits can count");
   }
   if (reads(ranks, rank) > 0_B && send == nullptr) {
     return bad(*this, ranks, "the buffer to send from is null");

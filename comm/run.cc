@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/captured_together.h"
 #include "comm/comm_state.h"
 #include "comm/digest.h"
 
@@ -33,13 +34,13 @@ Status CommState::check(std::span<const Operation> group) const {
   return {};
 }
 
-Result<CommState::Entered> CommState::enter(const Operation& first, Stream stream,
-                                            std::span<const Point> after) {
+Result<CaptureInfo> CommState::may_enter(const Operation& first, Stream stream,
+                                         std::span<const Point> after) const {
   if (Status works = status(); !works) return std::move(works).error();
   const Result<CaptureInfo> info = place.device.capture_info(stream);
   if (!info) return info.error();
   if (Status same = check_world(stream, info->id, after); !same) return std::move(same).error();
-  if (info->status == CaptureInfo::Status::none) return enter_eager(stream, after);
+  if (info->status == CaptureInfo::Status::none) return info;
   const std::string what = first.describe(ranks) + " on stream " + std::to_string(stream.id) +
                            ", which is being captured";
   if (info->status == CaptureInfo::Status::invalidated) {
@@ -51,7 +52,15 @@ Result<CommState::Entered> CommState::enter(const Operation& first, Stream strea
                      ": it is not prepared, and connecting now would break the capture, which "
                      "is whole still: call prepare() on every rank before the capture begins");
   }
-  return enter_captured(stream, info->id, after);
+  return info;
+}
+
+Result<CommState::Entered> CommState::enter(const Operation& first, Stream stream,
+                                            std::span<const Point> after) {
+  const Result<CaptureInfo> info = may_enter(first, stream, after);
+  if (!info) return info.error();
+  return info->status == CaptureInfo::Status::none ? enter_eager(stream, after)
+                                                   : enter_captured(stream, info->id, after);
 }
 
 Result<CommState::Queued> CommState::leave(std::span<const Operation> group, const Entered& entered,
@@ -189,7 +198,9 @@ Result<CommState::Queued> CommState::leave_captured(std::span<const Operation> g
   }
   for (const Operation& operation : group) {
     ++lane.operations;
-    if (is_common(operation)) lane.digest = digest(operation.describe(ranks), lane.digest);
+    if (!is_common(operation)) continue;
+    // Its size to the byte, which a description rounds.
+    lane.digest = digest(operation.describe(ranks) + std::to_string(operation.count), lane.digest);
   }
   if (Status fenced = place.heap.fence(blocks_of(group), lane.stream); !fenced) {
     return error(fenced.error().code(), fenced.error().message());
@@ -208,10 +219,8 @@ Result<Lane*> CommState::join_capture(Stream stream, std::uint64_t id) {
   Result<Lane*> lane = lanes_.of_capture(id);
   if (!lane) return lane;
   if (is_new) {
-    // Held by the graph: NCCL waits for it when the communicator ends.
-    ++graphs;
-    const std::shared_ptr<void> kept(nullptr,
-                                     [state = shared_from_this()](void*) { --state->graphs; });
+    const auto kept = std::make_shared<CapturedPart>(shared_from_this(),
+                                                     CapturedTogether::of_capture(place.heap, id));
     if (Result<bool> seen = place.heap.attach(stream, {(*lane)->stream, kept}); !seen) {
       (*lane)->capture = 0;
       return error(seen.error().code(), seen.error().message());

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "comm/comm_state.h"
@@ -17,8 +18,14 @@ Result<std::vector<CommState::Queued>> CommState::run_together(std::span<const P
   for (const Part& part : parts) states.push_back(part.state);
   std::sort(states.begin(), states.end(), std::less<>());  // one order for all threads
   std::vector<std::unique_lock<std::mutex>> calls;
+  calls.reserve(states.size());
   for (CommState* const state : states) calls.emplace_back(state->calls_);
 
+  // All are asked before the first has joined a capture.
+  for (const Part& part : parts) {
+    Result<CaptureInfo> may = part.state->may_enter(part.group.front(), stream, {});
+    if (!may) return std::move(may).error();
+  }
   std::vector<Entered> entered;
   for (const Part& part : parts) {
     Result<Entered> one = part.state->enter(part.group.front(), stream, {});
@@ -27,24 +34,26 @@ Result<std::vector<CommState::Queued>> CommState::run_together(std::span<const P
   }
   Nccl& nccl = parts.front().state->place.nccl;
   Status queued = nccl.group_start();
+  std::size_t blamed = 0;
   if (queued) {
     for (std::size_t i = 0; i < parts.size() && queued; ++i) {
       queued = parts[i].state->note(parts[i].group, entered[i].lane->stream);
+      blamed = queued ? 0 : i;
     }
     Status ended = nccl.group_end();
     if (queued) queued = std::move(ended);
   }
   std::vector<Queued> all;
-  Status first;
+  std::optional<Error> why;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     Result<Queued> left = parts[i].state->leave(parts[i].group, entered[i], queued);
     if (left) {
       all.push_back(*std::move(left));
-    } else if (first) {
-      first = std::move(left).error();
+    } else if (!why || i == blamed) {
+      why = std::move(left).error();
     }
   }
-  if (!first) return std::move(first).error();
+  if (why) return *std::move(why);
   return all;
 }
 

@@ -86,8 +86,10 @@ void add_sizes(CLI::App& bench, BenchCommand& command) {
   bench.add_option("-e,--maxbytes", command.most, "The last size")->capture_default_str();
   bench.add_option("-i,--stepbytes", command.step, "Added from size to size")
       ->capture_default_str();
-  bench.add_option("-f,--stepfactor", command.options.factor,
-                   "Multiplies from size to size instead, where it is more than 1");
+  bench
+      .add_option("-f,--stepfactor", command.options.factor,
+                  "Multiplies from size to size instead, where it is more than 1")
+      ->check(CLI::Range(0, 1'000'000'000));
 }
 
 void add_counts(CLI::App& bench, BenchOptions& options) {
@@ -103,6 +105,7 @@ void add_counts(CLI::App& bench, BenchOptions& options) {
       .add_option("-R,--local_register", options.registered,
                   "1: buffers are of a pool that NCCL is told of (weir::RegisteredPool); 0: of the "
                   "heap")
+      ->check(CLI::IsMember({"0", "1"}))
       ->capture_default_str();
   bench
       .add_option("-G,--cudagraph", options.graph_launches,

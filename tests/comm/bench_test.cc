@@ -94,6 +94,8 @@ TEST(BenchOptionsTyped, AreNamedWithARemedyWhereTheyAreWrong) {
   expect_bad(with([](auto& o) { o.least = 1_GiB; }), "--minbytes", "--maxbytes");
   expect_bad(with([](auto& o) { o.factor = 1, o.step = 0_B; }), "--stepbytes 0", "--stepfactor 2");
   expect_bad(with([](auto& o) { o.least = 0_B; }), "--minbytes 0", "--stepbytes");
+  expect_bad(with([](auto& o) { o.factor = 1, o.step = 1_B, o.most = 4_GiB; }), "--stepbytes 1",
+             "more than 1000000 sizes");
   expect_bad(with([](auto& o) {
                o.types = {DataType::int32};
                o.reductions = {Reduction::scaled_sum(2)};

@@ -81,7 +81,7 @@ TEST(Operation, WithoutABufferThatItNeedsIsRefused) {
 
 TEST(Operation, TooLargeForSixtyFourBitsIsRefused) {
   const Operation operation = of(OperationKind::all_gather, ~std::uint64_t{0} / 8);
-  EXPECT_THAT(operation.check(4, 0).error().message(), HasSubstr("more than 64 bits"));
+  EXPECT_THAT(operation.check(4, 0).error().message(), HasSubstr("more bytes than 64 bits"));
 }
 
 TEST(Operation, OfAKindTypeOrReductionThatIsNoneIsRefused) {

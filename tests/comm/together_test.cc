@@ -167,6 +167,83 @@ TEST_F(Together, ThatNcclRefusesEndBothAndTheirBlocksAreFenced) {
   rank.free(next);
 }
 
+TEST_F(Together, ThatNcclRefusesNameTheOneThatItWas) {
+  create_two();
+  Rank& rank = *ranks_[0];
+  may_differ_ = true;
+  world_.fail(0, NcclCall::enqueue, 2);
+  void* const block = rank.allocate(kSize, rank.compute);
+  const Operation sum = sum_of(block);
+  expect_error(Collectives::run_together(std::vector<Collectives::Part>{{*rank.comm, {&sum, 1}},
+                                                                        {other(rank), {&sum, 1}}},
+                                         rank.compute),
+               ErrorCode::device, "communicator 'other'");
+  rank.free(block);
+}
+
+TEST_F(Together, WhereOneIsNotPreparedNoneJoinsTheCapture) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    Result<std::optional<Communicator>> made = rank.comm->split(0, rank.number, {.name = "raw"});
+    expect_ok(made);
+    GraphPool pool(*rank.heap);
+    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+    expect_ok(capture);
+    void* const block = rank.allocate(kSize, rank.compute);
+    const Operation sum = sum_of(block);
+    expect_error(Collectives::run_together(
+                     std::vector<Collectives::Part>{{*rank.comm, {&sum, 1}}, {**made, {&sum, 1}}},
+                     rank.compute),
+                 ErrorCode::capture, "communicator 'raw'");
+    rank.write(rank.compute, block, kSize);
+    rank.free(block);
+    Result<Graph> graph = capture->end();
+    expect_ok(graph);
+    expect_ok(rank.comm->close());  // the graph has nothing of it
+  });
+}
+
+// Whoever ends the capture.
+TEST_F(Together, AreComparedEachWithTheirOwnOnOtherRanks) {
+  create_two();
+  may_differ_ = true;
+  on_all([this](Rank& rank) {
+    for (const bool other_ends : {false, true}) {
+      GraphPool pool(*rank.heap);
+      Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+      expect_ok(capture);
+      void* const block = rank.allocate(kSize, rank.compute);
+      void* const next = rank.allocate(kSize, rank.compute);
+      const auto one_less = kCount - static_cast<std::uint64_t>(rank.number);
+      const Operation same = sum_of(block), differs = sum_of(next, one_less);
+      expect_ok(Collectives(*rank.comm).run(other_ends ? differs : same, rank.compute));
+      if (!other_ends) expect_ok(Collectives(other(rank)).run(differs, rank.compute));
+      rank.free(block);
+      rank.free(next);
+      expect_error((other_ends ? other(rank) : *rank.comm).end_capture(*capture),
+                   ErrorCode::capture, "captured other operations");
+    }
+  });
+}
+
+TEST_F(Together, AreAllWatchedAndAskedBeforeALaunch) {
+  create_two();
+  on_all([this](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+    expect_ok(capture);
+    use_both(rank);
+    Result<Graph> graph = rank.comm->end_capture(*capture);
+    expect_ok(graph);
+    for (int launch = 0; launch < 3; ++launch) expect_ok(rank.comm->launch(*graph, rank.compute));
+    rank.device.finish();
+    other(rank).abort("for a test");
+    expect_error(rank.comm->launch(*graph, rank.compute), ErrorCode::device, "for a test");
+    expect_ok(rank.comm->status());
+  });
+}
+
 // Locks are taken in one order, whatever the order of the parts. Operations are all alike, so that
 // ranks whose threads interleave otherwise still ask for the same.
 TEST_F(Together, MayBeAskedForByThreadsInAnyOrderOfParts) {

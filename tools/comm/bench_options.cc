@@ -145,6 +145,9 @@ Result<int> parse_root(const std::string& text) {
   return root;
 }
 
+// What is left to measure is listed beforehand.
+constexpr std::uint64_t kMostSizes = 1'000'000;
+
 Status check(const BenchOptions& options, int ranks) {
   if (Status counts = check_counts(options); !counts) return counts;
   if (options.least > options.most) {
@@ -154,6 +157,11 @@ Status check(const BenchOptions& options, int ranks) {
   }
   if (options.factor <= 1 && options.step == 0_B) {
     return bad("--stepbytes", "0", "sizes would never grow: give bytes to add, or --stepfactor 2");
+  }
+  if (options.factor <= 1 && (options.most - options.least) / options.step >= kMostSizes) {
+    return bad("--stepbytes", std::to_string(options.step.count),
+               fmt::format("that is more than {} sizes: add more at a time, or use --stepfactor",
+                           kMostSizes));
   }
   if (options.factor > 1 && options.least == 0_B) {
     return bad("--minbytes", "0", "no factor makes it grow: begin with 8, or use --stepbytes");

@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "weir/comm/nccl.h"
 #include "weir/device.h"
@@ -28,6 +29,7 @@
 
 namespace weir {
 
+class CapturedTogether;
 class CommState;
 
 struct CommunicatorOptions {
@@ -78,10 +80,13 @@ class Communicator {
 
   // Ends the capture, and agrees with the other ranks that all have captured the same operations of
   // this communicator: a graph whose ranks differ would wait for ever. All ranks call it; the host
-  // waits. Errors: capture (names a rank whose capture failed or differs: no rank has a graph
-  // then); device (a rank did not come).
+  // waits. Where other communicators of this rank have operations in the capture, their ranks agree
+  // too, in the order in which they joined it: one communicator ends the capture, the same on all
+  // of its ranks. Errors: capture (names a rank whose capture failed or differs: no rank has a
+  // graph then); device (a rank did not come).
   Result<Graph> end_capture(CaptureScope& capture);
-  // Launches it, and watches that it ends.
+  // Launches it, and watches that it ends: so do the others whose operations end_capture() found in
+  // it. Errors: whatever ended one of them; those of Graph::launch.
   Status launch(Graph& graph, Stream stream);
 
   // The ranks of one color, in order of `key`, become a communicator; a negative color: of none.
@@ -109,6 +114,8 @@ class Communicator {
   friend class Collectives;
   friend class RegisteredPool;
   explicit Communicator(std::shared_ptr<CommState> state);
+  std::vector<std::shared_ptr<CommState>> others_in(
+      const std::shared_ptr<CapturedTogether>& together) const;
   std::shared_ptr<CommState> state_;
 };
 
