@@ -17,6 +17,22 @@ std::string wrong_with_file(const Machine& machine, const std::string& path) {
   return tree.is_folder(path) ? "it is a folder, not a file" : "";
 }
 
+// The settings as a program would read them, but for the processes above it.
+class ReadSettings : public Environment {
+ public:
+  explicit ReadSettings(const Settings& settings) : settings_(settings) {}
+  std::optional<std::string> get(const std::string& name) const override {
+    const std::string* const value = settings_.find(name);
+    return value == nullptr ? std::nullopt : std::optional(*value);
+  }
+  void set(const std::string&, const std::string&) override {}
+  void unset(const std::string&) override {}
+  std::optional<std::string> ancestor(std::string_view) const override { return std::nullopt; }
+
+ private:
+  const Settings& settings_;
+};
+
 }  // namespace
 
 void unknown_variable(const Machine&, const Settings& settings, Findings& findings) {
@@ -69,11 +85,7 @@ void configuration_file(const Machine&, const Settings& settings, Findings& find
 void rendezvous(const Machine&, const Settings& settings, Findings& findings) {
   const std::string* id = settings.find("NCCL_COMM_ID");
   if (id == nullptr) return;
-  const std::size_t colon = id->rfind(':');
-  const std::optional<std::int64_t> port = colon == std::string::npos
-                                               ? std::nullopt
-                                               : number_in(std::string_view(*id).substr(colon + 1));
-  if (colon == 0 || !port || *port < 1 || *port > 65535) {
+  if (!check_nccls_address(ReadSettings(settings))) {
     say(findings, Severity::error, shown(settings, "NCCL_COMM_ID") + ": not HOST:PORT",
         "NCCL refuses to start with it.",
         "Write <ipv4>:<port>, [<ipv6>]:<port> or <host name>:<port>, the address of rank 0.");

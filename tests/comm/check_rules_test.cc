@@ -78,6 +78,8 @@ const std::vector<Spoken> kSpoken{
     {"launch_variables", {{"WEIR_LOCAL_WORLD_SIZE", "2"}}, nothing, error, "WEIR_WORLD_SIZE"},
     {"launch_variables", {{"WEIR_MEET", "a:29500"}}, nothing, error, "which rank this is"},
     {"launch_variables", {{"LOCAL_WORLD_SIZE", "4"}}, nothing, note, "LOCAL_WORLD_SIZE=4"},
+    {"rendezvous", {{"NCCL_COMM_ID", "a:b:1"}}, nothing, error, "HOST:PORT"},
+    {"rendezvous", {{"NCCL_COMM_ID", "::1:500"}}, nothing, error, "HOST:PORT"},
     {"wrong_value", {{"NCCL_NTHREADS", "7"}}, nothing, warning, "none of 64 128 256 512"},
     {"wrong_value", {{"NCCL_CUMEM_ENABLE", "9"}}, nothing, warning, "not from 0 to 1"},
     {"wrong_value", {{"NCCL_CROSS_NIC", "7"}}, nothing, warning, "not from 0 to 2"},
