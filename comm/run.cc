@@ -37,7 +37,7 @@ Status CommState::check(std::span<const Operation> group) const {
 Result<CaptureInfo> CommState::may_enter(const Operation& first, Stream stream,
                                          std::span<const Point> after) const {
   if (Status works = status(); !works) return std::move(works).error();
-  const Result<CaptureInfo> info = place.device.capture_info(stream);
+  Result<CaptureInfo> info = place.device.capture_info(stream);
   if (!info) return info.error();
   if (Status same = check_world(stream, info->id, after); !same) return std::move(same).error();
   if (info->status == CaptureInfo::Status::none) return info;
