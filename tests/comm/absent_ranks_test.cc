@@ -1,5 +1,6 @@
 // Ranks that do not come, in the simulated world: what only some ask for ends for nobody, as on a
 // GPU.
+#include <barrier>
 #include <chrono>
 #include <thread>
 
@@ -84,10 +85,12 @@ TEST_F(AbsentRanks, MakeCloseAnErrorWithinThePatienceOfTheCommunicatorToo) {
 TEST_F(AbsentRanks, MakeAnOperationThatHangsAnErrorOfClose) {
   create();
   world_.hang(0, 2);
-  on_all([](Rank& rank) {
+  std::barrier all_asked(2);  // else the first may be what has not ended
+  on_all([&](Rank& rank) {
     void* const block = rank.allocate(kSize, rank.compute);
     for (int i = 0; i < 3; ++i) expect_ok(sum(rank, block));
     rank.free(block);
+    all_asked.arrive_and_wait();
     const Status closed = rank.comm->close();
     if (rank.number == 0) {
       expect_error(closed, ErrorCode::device, "operation 2 of communicator 'world'");
