@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <string>
 
@@ -47,36 +49,40 @@ Result<BenchOptions> options_of(const BenchCommand& command) {
   options.average = static_cast<Average>(command.average);
   if (command.raw) options.path = BenchPath::raw;
   if (command.compare) options.path = BenchPath::both;
-  options.keep_rows = !command.json.empty();
   return options;
 }
 
+// Each piece at once: what runs for long shows how far it is, keeps what it has shown, and ends
+// where nobody can be shown.
+Status print(const std::string& text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (written && std::fflush(stdout) == 0) return {};
+  return Error(ErrorCode::device,
+               fmt::format("standard output could not be written: {}", std::strerror(errno)));
+}
+
 ExitCode run(const BenchCommand& command) {
-  const Result<BenchOptions> options = options_of(command);
+  Result<BenchOptions> options = options_of(command);
   if (!options) return complain("comm bench", options.error());
   const Result<OpenRanks> open = open_as(command.ranks);
   if (!open) return complain("comm bench", open.error());
-  const bool prints = command.json != "-";
+  Result<JsonTarget> json = JsonTarget::open(command.json);
+  if (!json) return complain("comm bench", json.error());
+  options->keep_rows = json->is_wanted();
   BenchTable table;
-  // Each at once: what runs for long shows how far it is, and keeps what it has shown.
-  const auto print = [](const std::string& text) {
-    fmt::print("{}", text);
-    std::fflush(stdout);
-  };
   BenchWatcher watcher;
-  if (prints) {
-    watcher.begin = [&](const BenchReport& begun) { print(table.begin(begun)); };
+  if (!json->is_standard_output()) {
+    watcher.begin = [&](const BenchReport& begun) { return print(table.begin(begun)); };
     watcher.row = [&](const BenchReport& so_far, const BenchRow& row) {
-      print(table.row(so_far, row));
+      return print(table.row(so_far, row));
     };
   }
   const Result<BenchReport> report = run_bench(*open, *options, watcher);
   if (!report) return complain("comm bench", report.error());
   if (report->is_rank_0) {
-    const std::string json = command.json.empty() ? "" : bench_json(*report);
-    const ExitCode written =
-        tell(prints ? table.end(*report) : "", json, command.json, "comm bench");
-    if (written != ExitCode::ok) return written;
+    const Status told = json->tell(json->is_standard_output() ? "" : table.end(*report),
+                                   json->is_wanted() ? bench_json(*report) : "");
+    if (!told) return complain("comm bench", told.error());
   }
   return report->sound() ? ExitCode::ok : ExitCode::failed;
 }

@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include "replay/text_file.h"
 #include "weir/cuda_device.h"
 
 namespace weir {
@@ -45,12 +44,23 @@ Result<OpenRanks> open_as(const RanksCommand& command) {
   });
 }
 
-ExitCode tell(const std::string& text, const std::string& json_text, const std::string& json,
-              const std::string& command) {
-  fmt::print("{}", json == "-" ? json_text : text);
-  if (json.empty() || json == "-") return ExitCode::ok;
-  const Status written = write_text_file(json, json_text);
-  return written ? ExitCode::ok : complain(command, written.error());
+Result<JsonTarget> JsonTarget::open(const std::string& json) {
+  JsonTarget target;
+  target.standard_output_ = json == "-";
+  if (json.empty() || target.standard_output_) return target;
+  const Result<Launch> launch = find_launch(process_environment());
+  if (launch && launch->rank != 0) return target;
+  Result<OutputFile> file = OutputFile::open(json, "");
+  if (!file) return std::move(file).error();
+  target.file_ = *std::move(file);
+  return target;
+}
+
+Status JsonTarget::tell(const std::string& text, const std::string& json) {
+  fmt::print("{}", standard_output_ ? json : text);
+  if (!file_) return {};
+  file_->text() = json;
+  return file_->commit();
 }
 
 ExitCode complain(const std::string& command, const Error& error) {

@@ -6,6 +6,7 @@
 
 #include "comm/ranks.h"
 #include "command.h"
+#include "look/output_file.h"
 
 namespace weir {
 
@@ -17,9 +18,23 @@ void add_ranks_options(CLI::App& command, RanksCommand& ranks);
 // Errors: invalid_argument; those of cuda_ranks().
 Result<OpenRanks> open_as(const RanksCommand& command);
 
-// Prints the text, or the JSON where `json` is "-"; else writes that to the file it names, if any.
-ExitCode tell(const std::string& text, const std::string& json_text, const std::string& json,
-              const std::string& command);
+// Where `--json` goes: a file, standard output ("-"), or nowhere (empty).
+class JsonTarget {
+ public:
+  // Call it before anything is measured: a file that can't be written is known then. Where a
+  // launcher made several processes, rank 0's alone has one. Errors: those of OutputFile::open().
+  static Result<JsonTarget> open(const std::string& json);
+
+  bool is_standard_output() const { return standard_output_; }
+  bool is_wanted() const { return standard_output_ || file_.has_value(); }
+  // Prints the text, or the JSON in its stead; else writes that to the file, if there is one.
+  // Errors: those of OutputFile::commit().
+  Status tell(const std::string& text, const std::string& json);
+
+ private:
+  bool standard_output_ = false;
+  std::optional<OutputFile> file_;
+};
 // To standard error.
 ExitCode complain(const std::string& command, const Error& error);
 

@@ -15,6 +15,8 @@ struct ScenarioCommand {
 };
 
 ExitCode run(const ScenarioCommand& command) {
+  Result<JsonTarget> json = JsonTarget::open(command.json);
+  if (!json) return complain("comm scenario " + command.name, json.error());
   const auto run_named = [&]() -> Result<ScenarioReport> {
     const Result<OpenRanks> open = open_as(command.ranks);
     if (!open) return open.error();
@@ -26,9 +28,8 @@ ExitCode run(const ScenarioCommand& command) {
   const Result<ScenarioReport> report = run_named();
   if (!report) return complain("comm scenario " + command.name, report.error());
   if (report->is_rank_0) {
-    const ExitCode written = tell(scenario_text(*report), scenario_json(*report), command.json,
-                                  "comm scenario " + command.name);
-    if (written != ExitCode::ok) return written;
+    const Status told = json->tell(scenario_text(*report), scenario_json(*report));
+    if (!told) return complain("comm scenario " + command.name, told.error());
   }
   return report->holds() ? ExitCode::ok : ExitCode::failed;
 }

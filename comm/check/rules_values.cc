@@ -124,30 +124,23 @@ void nccl_library(const Machine& machine, const Settings& settings, Findings& fi
 }
 
 void launch_variables(const Machine&, const Settings& settings, Findings& findings) {
-  const auto set = [&](std::string_view name) { return settings.find(name) != nullptr; };
-  bool known = false;
-  for (const Launcher& launcher : kLaunchers) {
-    const bool is_weirs = launcher.kind == LauncherKind::weir;
-    const int named = set(launcher.rank) + set(launcher.ranks) + set(launcher.local_rank);
-    known |= named == 3;
-    const bool counted = set(launcher.local_ranks);
-    if (named == 3 || (named == 0 && !counted)) continue;
-    if (is_weirs) {
-      say(findings, Severity::error, "Half of Weir's own launch variables are set",
-          "WEIR_RANK, WEIR_WORLD_SIZE and WEIR_LOCAL_RANK go together (WEIR_LOCAL_WORLD_SIZE may "
-          "join them): find_launch() refuses some of them alone.",
-          "Set all three, or unset those that are set.");
-    } else if (named == 0) {  // others may have more to say than a part of it
-      say(findings, Severity::note, shown(settings, launcher.local_ranks) + " stands alone",
-          "It says how many ranks this host has; nothing of " + std::string(launcher.name) +
-              " says which of them this is, so Weir does not follow it.",
-          "Leave it, if another program wants it; for Weir: " + std::string(launcher.start) + ".");
-    }
+  // (What is wrong with NCCL's own address is rendezvous' to say.)
+  if (!settings.no_launch.empty() && check_nccls_address(ReadSettings(settings))) {
+    say(findings, Severity::error,
+        "No program that asks Weir for its rank starts with these variables",
+        "find_launch() says: " + settings.no_launch + ".",
+        "Do as it says, in what starts the program; docs/multi-node.md has every launcher's "
+        "variables.");
   }
-  if (known || !set("WEIR_MEET")) return;
-  say(findings, Severity::error, shown(settings, "WEIR_MEET") + ": nothing says which rank this is",
-      "It is where ranks meet, and find_launch() refuses it alone.",
-      "Start with a launcher, or set WEIR_RANK, WEIR_WORLD_SIZE and WEIR_LOCAL_RANK; or unset it.");
+  for (const Launcher& launcher : kLaunchers) {
+    const auto set = [&](std::string_view name) { return settings.find(name) != nullptr; };
+    const bool named = set(launcher.rank) || set(launcher.ranks) || set(launcher.local_rank);
+    if (launcher.kind == LauncherKind::weir || named || !set(launcher.local_ranks)) continue;
+    say(findings, Severity::note, shown(settings, launcher.local_ranks) + " stands alone",
+        "It says how many ranks this host has; nothing of " + std::string(launcher.name) +
+            " says which of them this is, so Weir does not follow it.",
+        "Leave it, if another program wants it; for Weir: " + std::string(launcher.start) + ".");
+  }
 }
 
 void debug_without_effect(const Machine&, const Settings& settings, Findings& findings) {

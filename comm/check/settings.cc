@@ -5,6 +5,7 @@
 #include "comm/check/tree.h"
 #include "comm/launch/launchers.h"
 #include "weir/comm/check.h"
+#include "weir/comm/launch.h"
 
 namespace weir {
 namespace check {
@@ -71,6 +72,25 @@ void read_file(Tree& tree, const std::string& path, Settings& settings,
   }
 }
 
+// What a program is told that starts in this environment.
+class GivenEnvironment final : public Environment {
+ public:
+  explicit GivenEnvironment(const EnvironmentVariables& variables) : variables_(variables) {}
+  std::optional<std::string> get(const std::string& name) const override {
+    const auto found = variables_.find(name);
+    if (found == variables_.end() || found->second.empty()) return std::nullopt;
+    return found->second;
+  }
+  void set(const std::string&, const std::string&) override {}
+  void unset(const std::string&) override {}
+  std::optional<std::string> ancestor(std::string_view command) const override {
+    return process_environment().ancestor(command);
+  }
+
+ private:
+  const EnvironmentVariables& variables_;
+};
+
 }  // namespace
 }  // namespace check
 
@@ -105,6 +125,9 @@ Settings read_settings(const std::string& root, const EnvironmentVariables& envi
   std::map<std::string, Setting> in_force;
   for (const auto& [name, value] : environment) {
     if (check::is_told(name)) in_force.emplace(name, Setting{name, value, "environment"});
+  }
+  if (const Result<Launch> launch = find_launch(check::GivenEnvironment(environment)); !launch) {
+    settings.no_launch = launch.error().message();
   }
   check::Tree tree(root.substr(0, root.find_last_not_of('/') + 1));
   const auto named = environment.find("NCCL_CONF_FILE");

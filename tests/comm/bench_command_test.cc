@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tests/unit/command_fixture.h"
@@ -32,6 +33,25 @@ TEST_F(CommBench, PrintsRowsBeforeItsEnd) {
       " comm bench --device sim -b 4 -e 3M -i 4 -n 1 -w 0 -c 0 | head -n 9 >" + path("rows");
   EXPECT_EQ(std::system(command.c_str()), 0);
   EXPECT_THAT(read("rows"), HasSubstr("           4             1     float32     sum     -1"));
+}
+
+TEST_F(CommBench, EndsWhereNothingCanBePrinted) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  const std::string command =
+      std::string(WEIR_TOOL) +
+      " comm bench --device sim -b 4 -e 3M -i 4 -n 1 -w 0 -c 0 >/dev/full 2>" + path("err");
+  const int status = std::system(command.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_THAT(read("err"), HasSubstr("standard output could not be written: No space left"));
+}
+
+TEST_F(CommBench, AFileThatCannotBeWrittenIsSaidBeforeAnythingIsMeasured) {
+  // So many rows take minutes.
+  const test::Finished finished =
+      weir("comm bench --device sim -b 4 -e 3M -i 4 -n 1 -w 0 -c 0 --json " + path("none/x.json"));
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_THAT(finished.err, AllOf(HasSubstr("none/x.json"), HasSubstr("can't be written")));
+  EXPECT_THAT(finished.out, IsEmpty());
 }
 
 TEST_F(CommBench, TakesNcclTestsShortOptions) {

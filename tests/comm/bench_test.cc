@@ -263,15 +263,19 @@ TEST(BenchRuns, ShowEachRowOnceItIsMeasuredAndKeepNone) {
   BenchTable table;
   std::string text;
   std::vector<std::string> seen;
-  const BenchWatcher watcher{
-      .begin = [&](const BenchReport& report) { text += table.begin(report); },
-      .row =
-          [&](const BenchReport& report, const BenchRow& row) {
-            EXPECT_THAT(report.rows, IsEmpty());
-            seen.push_back(std::string(name_of(row.of.operation)) + " " +
-                           std::to_string(row.shape.count));
-            text += table.row(report, row);
-          }};
+  const BenchWatcher watcher{.begin =
+                                 [&](const BenchReport& report) {
+                                   text += table.begin(report);
+                                   return Status();
+                                 },
+                             .row =
+                                 [&](const BenchReport& report, const BenchRow& row) {
+                                   EXPECT_THAT(report.rows, IsEmpty());
+                                   seen.push_back(std::string(name_of(row.of.operation)) + " " +
+                                                  std::to_string(row.shape.count));
+                                   text += table.row(report, row);
+                                   return Status();
+                                 }};
   const Result<BenchReport> report = run_bench(sim(), options, watcher);
   ASSERT_TRUE(report.ok());
   EXPECT_THAT(report->rows, IsEmpty());
@@ -280,6 +284,18 @@ TEST(BenchRuns, ShowEachRowOnceItIsMeasuredAndKeepNone) {
                                 "broadcast 65536"));
   options.keep_rows = true;  // the same text at once
   EXPECT_EQ(text + table.end(*report), bench_text(run(options)));
+}
+
+TEST(BenchRuns, EndWithTheFirstRowThatCannotBeShown) {
+  int shown = 0;
+  const BenchWatcher watcher{.row = [&](const BenchReport&, const BenchRow&) -> Status {
+    ++shown;
+    return Error(ErrorCode::device, "nobody looks");
+  }};
+  const Result<BenchReport> report = run_bench(sim(), small(), watcher);
+  ASSERT_FALSE(report.ok());
+  EXPECT_THAT(report.error().message(), HasSubstr("nobody looks"));
+  EXPECT_EQ(shown, 1);
 }
 
 TEST(BenchText, HasNcclTestsColumnsAndTheAverage) {

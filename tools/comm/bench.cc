@@ -343,7 +343,8 @@ Status run_rank(BenchRank& rank, BenchReport& report, const BenchWatcher& watche
         if (!row) return std::move(row).error();
         if (rank.rank != 0) continue;
         report.add(*row);
-        if (watcher.row) watcher.row(report, *row);
+        if (!watcher.row) continue;
+        if (Status seen = watcher.row(report, *row); !seen) return seen;
       }
     }
   }
@@ -379,7 +380,9 @@ Result<BenchReport> run_bench(const OpenRanks& open, const BenchOptions& options
   report.ranks = (*ranks)->ranks();
   report.device = (*ranks)->describe();
   report.is_rank_0 = (*ranks)->has_rank_0();
-  if (report.is_rank_0 && watcher.begin) watcher.begin(report);
+  if (report.is_rank_0 && watcher.begin) {
+    if (Status seen = watcher.begin(report); !seen) return std::move(seen).error();
+  }
   Status ran = (*ranks)->on_all([&](BenchRank& rank) { return run_rank(rank, report, watcher); });
   if (!ran) return std::move(ran).error();
   report.problems = (*ranks)->close();

@@ -89,13 +89,13 @@ struct BenchReport {
 };
 
 // Called while it runs, where the process has rank 0, in that rank's thread: once before the first
-// row, and for each as soon as it is measured.
+// row, and for each as soon as it is measured. An error ends the run.
 struct BenchWatcher {
-  std::function<void(const BenchReport&)> begin = {};
-  std::function<void(const BenchReport&, const BenchRow&)> row = {};
+  std::function<Status(const BenchReport&)> begin = {};
+  std::function<Status(const BenchReport&, const BenchRow&)> row = {};
 };
 
-// Errors: those of check(), `open`, and what fails while it runs.
+// Errors: those of check(), `open`, `watcher`, and what fails while it runs.
 Result<BenchReport> run_bench(const OpenRanks& open, const BenchOptions& options,
                               const BenchWatcher& watcher = {});
 

@@ -168,6 +168,7 @@ struct Settings {
   std::vector<OddLine> odd_lines;
   std::vector<Unread> unread;      // configuration files
   std::vector<std::string> files;  // configuration files that were read
+  std::string no_launch;           // why find_launch() refuses the environment; empty: it does not
 
   // Null: not set, or empty.
   const std::string* find(std::string_view name) const;
