@@ -179,10 +179,10 @@ Result<ScenarioReport> run_scenario_e(const OpenRanks& open, const BucketsOption
       {"captured step shorter, at the smallest model", "%", Bound::at_least, 30, first},
       {"captured step longer, at the worst model", "%", Bound::at_most, kNotLonger, 0 - least}};
   report.notes.push_back(fmt::format(
-      "on simulated devices kernels are lengths of time: {} of host time a launch, at least {} a "
-      "kernel, {} kernels forward and {} backward in a layer. The figures follow from these",
-      in_words(options.launch), in_words(options.shortest_kernel), options.kernels_forward,
-      options.kernels_backward));
+      "kernels are lengths of time, at least {}, {} forward and {} backward in a layer. On "
+      "simulated devices a launch takes {} of the host, on GPUs what it takes there",
+      in_words(options.shortest_kernel), options.kernels_forward, options.kernels_backward,
+      in_words(options.launch)));
   return report;
 }
 
