@@ -1,4 +1,4 @@
-// Placement, PlacementMemory and RequestHistory: which free addresses a request gets, without a
+// Placement, and the effort that it is worth: which free addresses a request gets, without a
 // device.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,19 +6,16 @@
 #include <algorithm>
 #include <map>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "core/placement.h"
-#include "core/placement_memory.h"
 
 namespace weir {
 namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
-using testing::SizeIs;
 
 constexpr HeapId kMine{0}, kOther{1};
 
@@ -372,177 +369,6 @@ TEST_F(PlacementTest, WhereMovingIsGivenUpTheSmallestRunIsTakenUnlessItIsAvoided
   EXPECT_EQ(find(3_MiB, [&](Range range) { return range.begin < idle_row + 4_MiB; })->address,
             busy_row + 1_MiB);
   EXPECT_FALSE(find(64_MiB).has_value());
-}
-
-constexpr auto kAny = [](Address) { return true; };
-
-TEST(PlacementMemory, RecallsPlacesInTheOrderTheyWereRemembered) {
-  PlacementMemory memory;
-  EXPECT_FALSE(memory.recall(7, kAny).has_value());
-  memory.remember(7, Address{100});
-  memory.remember(7, Address{200});
-  EXPECT_EQ(memory.recall(7, kAny), Address{100});
-  EXPECT_EQ(memory.recall(7, [](Address at) { return at != Address{100}; }), Address{200});
-  EXPECT_FALSE(memory.recall(7, [](Address) { return false; }).has_value());
-}
-
-TEST(PlacementMemory, KeepsEightPlacesForAKeyAndReplacesTheLast) {
-  PlacementMemory memory;
-  for (std::uint64_t i = 1; i <= 12; ++i) memory.remember(7, Address{i});
-  std::vector<std::uint64_t> seen;
-  (void)memory.recall(7, [&](Address at) {
-    seen.push_back(at.value);
-    return false;
-  });
-  EXPECT_THAT(seen, ElementsAre(1, 2, 3, 4, 5, 6, 7, 12));
-}
-
-TEST(PlacementMemory, GrowingKeepsWhatIsRemembered) {
-  PlacementMemory memory;
-  std::mt19937_64 random(3);
-  std::map<std::uint64_t, Address> expected;
-  for (std::uint64_t i = 1; i <= 20'000; ++i) expected[random()] = Address{i};
-  for (const auto& [key, at] : expected) memory.remember(key, at);
-  for (const auto& [key, at] : expected) ASSERT_EQ(memory.recall(key, kAny), at);
-}
-
-TEST(PlacementMemory, IsBoundedAndForgetsTheOlder) {
-  PlacementMemory memory;
-  std::mt19937_64 random(4);
-  std::vector<std::uint64_t> keys;
-  for (std::uint64_t i = 1; i <= 1'000'000; ++i) {
-    keys.push_back(random());
-    memory.remember(keys.back(), Address{i});
-  }
-  std::size_t recalled = 0;
-  for (const std::uint64_t key : keys) recalled += memory.recall(key, kAny).has_value();
-  EXPECT_LE(recalled, std::size_t{1} << 18);
-  EXPECT_GE(recalled, std::size_t{1} << 16);
-  EXPECT_EQ(memory.recall(keys.back(), kAny), Address{1'000'000});
-}
-
-TEST(PlacementMemory, APlaceRememberedAfterOthersWereRecalledIsItsKeys) {
-  PlacementMemory memory;
-  std::mt19937_64 random(5);
-  std::map<std::uint64_t, std::vector<std::uint64_t>> expected;
-  for (std::uint64_t i = 1; i <= 5'000; ++i) {
-    const std::uint64_t key = 1 + random() % 2'000, other = 1 + random() % 2'000;
-    if (random() % 2 == 0) (void)memory.recall(key, [](Address) { return false; });
-    if (random() % 2 == 0) (void)memory.recall(other, [](Address) { return false; });
-    memory.remember(key, Address{i});
-    std::vector<std::uint64_t>& mine = expected[key];
-    if (mine.size() == 8) mine.pop_back();
-    mine.push_back(i);
-  }
-  for (const auto& [key, mine] : expected) {
-    std::vector<std::uint64_t> recalled;
-    (void)memory.recall(key, [&](Address at) {
-      recalled.push_back(at.value);
-      return false;
-    });
-    ASSERT_EQ(recalled, mine);
-  }
-}
-
-std::vector<std::uint64_t> keys_of(RequestHistory& history, const std::vector<Bytes>& sizes) {
-  std::vector<std::uint64_t> keys;
-  for (const Bytes size : sizes) keys.push_back(RequestHistory::key(history.note(size)));
-  return keys;
-}
-
-// The key that a request would have; `history` is a copy.
-std::uint64_t key_of(RequestHistory history, Bytes size) { return keys_of(history, {size})[0]; }
-
-void subtract(RequestHistory& history, const std::vector<Bytes>& sizes) {
-  for (const Bytes size : sizes) history.subtract(size);
-}
-
-TEST(RequestHistory, ARoundThatStartsFromNothingHasTheSameKeysAgain) {
-  RequestHistory history;
-  const std::vector<Bytes> sizes{1_MiB, 2_MiB, 1_MiB, 1_MiB, 3_MiB}, others{7_MiB, 9_MiB};
-  const std::vector<std::uint64_t> first = keys_of(history, sizes);
-  (void)keys_of(history, others);
-  subtract(history, sizes);
-  EXPECT_NE(key_of(history, sizes[0]), first[0]);  // the others are held still
-  subtract(history, others);
-  EXPECT_EQ(keys_of(history, sizes), first);
-  EXPECT_THAT(std::set<std::uint64_t>(first.begin(), first.end()), SizeIs(5));
-}
-
-TEST(RequestHistory, ARoundLongerThanWhatIsRememberedHasTheSameKeysAgain) {
-  RequestHistory history;
-  std::vector<Bytes> sizes;
-  std::mt19937_64 random(5);
-  for (int i = 0; i < 100; ++i) sizes.push_back(kGrain * (1 + random() % 1000));
-  const std::vector<std::uint64_t> first = keys_of(history, sizes);
-  subtract(history, sizes);
-  EXPECT_EQ(keys_of(history, sizes), first);
-  EXPECT_THAT(std::set<std::uint64_t>(first.begin(), first.end()), SizeIs(100));
-}
-
-TEST(RequestHistory, ARequestIsNotedOnlyIfItHasTheNameThatIsExpected) {
-  RequestHistory history, same;
-  for (RequestHistory* const each : {&history, &same}) (void)each->note(4_MiB);
-  const RequestHistory::Name name = RequestHistory(history).note(1_MiB);
-  EXPECT_FALSE(history.note_if(1_MiB, name + 1));
-  EXPECT_FALSE(history.note_if(2_MiB, name));
-  EXPECT_EQ(key_of(history, 1_MiB), key_of(same, 1_MiB));
-  EXPECT_TRUE(history.note_if(1_MiB, name));
-  EXPECT_EQ(same.note(1_MiB), name);
-  EXPECT_EQ(key_of(history, 3_MiB), key_of(same, 3_MiB));
-  EXPECT_FALSE(history.note_if(1_MiB, name));
-}
-
-// Sizes of programs are multiples of each other, and orders of few sizes repeat.
-TEST(RequestHistory, KeysOfAProgramThatDoesNotRepeatAreAllDifferent) {
-  std::mt19937_64 random(6);
-  RequestHistory history;
-  std::set<std::uint64_t> keys;
-  std::vector<Bytes> held;
-  for (int i = 0; i < 20'000; ++i) {
-    held.push_back(2_MiB * (1 + random() % 8));
-    keys.insert(RequestHistory::key(history.note(held.back())));
-    while (held.size() > 20) {
-      std::swap(held[1 + random() % (held.size() - 1)], held.back());
-      history.subtract(held.back());
-      held.pop_back();
-    }
-  }
-  EXPECT_THAT(keys, SizeIs(20'000));
-}
-
-TEST(RequestHistory, WhatIsHeldTellsTwoRequestsApart) {
-  RequestHistory less, more;
-  (void)keys_of(less, {1_MiB, 4_MiB});
-  (void)keys_of(more, {1_MiB, 4_MiB});
-  less.subtract(1_MiB);
-  EXPECT_NE(key_of(less, 2_MiB), key_of(more, 2_MiB));
-  more.subtract(1_MiB);
-  EXPECT_EQ(key_of(less, 2_MiB), key_of(more, 2_MiB));
-}
-
-TEST(RequestHistory, TheOrderOfRequestsCounts) {
-  RequestHistory ab, ba;
-  (void)keys_of(ab, {1_MiB, 2_MiB});
-  (void)keys_of(ba, {2_MiB, 1_MiB});
-  EXPECT_NE(ab.note(3_MiB), ba.note(3_MiB));
-}
-
-TEST(RequestHistory, WhatIsLongPastCountsNoMore) {
-  RequestHistory one, two;
-  (void)one.note(1_MiB);
-  (void)two.note(2_MiB);
-  std::uint64_t key_one = 0, key_two = 0;
-  int until_equal = 0;
-  do {
-    key_one = one.note(512_B * static_cast<std::uint64_t>(until_equal + 1));
-    key_two = two.note(512_B * static_cast<std::uint64_t>(until_equal + 1));
-    if (until_equal++ == 0) {  // from now on they hold the same
-      one.subtract(1_MiB);
-      two.subtract(2_MiB);
-    }
-  } while (key_one != key_two && until_equal < 1000);
-  EXPECT_EQ(until_equal, 32);
 }
 
 }  // namespace
