@@ -188,6 +188,9 @@ def one_turn(names, place, say, device):
     # Only to warn would leave attention, which could be deterministic, as it is.
     torch.use_deterministic_algorithms(True, warn_only=not getattr(build, "strict", False))
     torch.utils.deterministic.fill_uninitialized_memory = False
+    # It plans each new shape on the host for longer than a whole step takes, at another length each
+    # time, and is not deterministic: sizes vary here, and nothing else could be seen for it.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     say({"ready": True})
     line = sys.stdin.readline()
     if not line:
