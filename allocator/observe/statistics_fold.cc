@@ -119,9 +119,11 @@ void DeviceFold::add_up(HeapFold& heap, bool whatever_passed) {
                            std::memory_order_relaxed);
 }
 
-// To the levels as they are; returns their sum.
+// To the levels as they are; returns their sum. They are read one after the other, while others
+// rise and fall: what a heap gives back once it was read, and another has by the time that it is,
+// would count twice. So all are read again, and each counts for the lesser: what lasts is the same
+// both times.
 std::uint64_t DeviceFold::lower_ceilings(std::size_t i) {
-  std::uint64_t sum = 0;
   for (HeapFold* heap : heaps_) {
     HeapFold::Level& level = heap->levels_[i];
     const std::uint64_t current = level.current.load(std::memory_order_relaxed);
@@ -130,7 +132,14 @@ std::uint64_t DeviceFold::lower_ceilings(std::size_t i) {
       level.peak.store(current, std::memory_order_relaxed);
     }
     level.ceiling.store(current, std::memory_order_relaxed);
-    sum += current;
+  }
+  std::uint64_t sum = 0;
+  for (HeapFold* heap : heaps_) {
+    HeapFold::Level& level = heap->levels_[i];
+    const std::uint64_t lesser = std::min(level.current.load(std::memory_order_relaxed),
+                                          level.ceiling.load(std::memory_order_relaxed));
+    level.ceiling.store(lesser, std::memory_order_relaxed);
+    sum += lesser;
   }
   return sum;
 }

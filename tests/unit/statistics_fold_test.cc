@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <deque>
 #include <thread>
 #include <utility>
@@ -159,6 +160,32 @@ TEST(DeviceFold, HeapsOfManyThreadsAddUpExactly) {
   EXPECT_GE(all.live_bytes.peak, 4096u + 512u);
   EXPECT_LE(all.live_bytes.peak, 4096u + 4 * 512u);
   EXPECT_EQ(all.requested_bytes.current, 4000u);
+}
+
+// Heaps are read one after the other: what goes from one to the next meanwhile must not count
+// twice.
+TEST(DeviceFold, ABlockThatGoesFromHeapToHeapIsOne) {
+  DeviceFold device;
+  constexpr Bytes kBlock = 1_GiB;
+  std::deque<HeapFold> heaps;
+  for (std::uint32_t i = 0; i < 8; ++i) heaps.emplace_back(device, HeapId{i}, i);
+  HeapFold looks(device, HeapId{8}, 8);
+  std::atomic<bool> done{false};
+  std::thread moves([&] {
+    for (std::size_t i = 0; !done; i = (i + 1) % heaps.size()) {
+      if (heaps[i].allocate(kBlock, kBlock)) heaps[i].raise_peaks();
+      if (heaps[i].owes()) heaps[i].settle_peaks();
+      heaps[i].deallocate(kBlock, kBlock);
+    }
+  });
+  // Each rises above all before, and so everything is added up.
+  constexpr int kLooks = 200'000;
+  for (int i = 0; i < kLooks; ++i) {
+    if (looks.allocate(1_B, 1_B)) looks.raise_peaks();
+  }
+  done = true;
+  moves.join();
+  EXPECT_LE(device.combine({}).live_bytes.peak, kBlock.count + kLooks);
 }
 
 TEST(StatisticsFold, EventsOfAHeapFoldIntoItsOwnStatistics) {
