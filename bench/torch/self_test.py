@@ -142,6 +142,8 @@ def figures():
         "not deterministic": (report.nondeterministic(rows),
                               ["not deterministic in gnn: x does not have a deterministic "
                                "implementation"]),
+        "live is the least": (report.live_bytes({"native": {"requested_peak": 9},
+                                                 "weir": {"requested_peak": 7}}), 7),
         "live, without native": (report.live_bytes({"async": {"requested_peak": 0},
                                                     "weir": {"requested_peak": 7}}), 7),
         "greater rank": (two["gnn"]["weir"]["reserved_peak"], 6 * GIB),
