@@ -8,7 +8,7 @@ namespace weir {
 namespace {
 
 // Pages are created while no more is held than this times the most ever in use.
-constexpr double kSlack = 1.005;
+constexpr double kSlack = 1.003;
 constexpr double kSlackWhenSaving = 1.01;
 // With more than this held, in spite of moving beyond its budget, moving is given up ...
 constexpr double kLost = 1.03;
