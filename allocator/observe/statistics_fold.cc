@@ -68,7 +68,11 @@ void DeviceFold::on_event(const Event& event) {
 
 void DeviceFold::reset_peaks() {
   const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < kLevels; ++i) peaks_[i] = lower_ceilings(i);
+  for (std::size_t i = 0; i < kLevels; ++i) {
+    // The heaps' own with it: one above the device's would let rises pass.
+    for (HeapFold* heap : heaps_) heap->levels_[i].peak.store(0, std::memory_order_relaxed);
+    peaks_[i] = lower_ceilings(i);
+  }
   for (Gauge* gauge : {&rare_.leased_bytes, &rare_.reserved_bytes, &rare_.mapped_bytes,
                        &rare_.pages, &rare_.mappings}) {
     gauge->peak = gauge->current;

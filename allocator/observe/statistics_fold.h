@@ -39,7 +39,8 @@ inline std::uint64_t ticks() {
 class DeviceFold {
  public:
   void on_event(const Event& event);
-  // Other threads' changes meanwhile count for the new peaks or not at all.
+  // Its heaps' too, but for what is rare there. Other threads' changes meanwhile count for the new
+  // peaks or not at all.
   void reset_peaks();
 
   // The device's statistics. `heaps`: of all its heaps, by HeapId; sums over them are taken here.

@@ -166,13 +166,15 @@ class Checker {
       if (reset->end < call.begin) since_certain = std::max(since_certain, reset->begin);
     }
     const auto peak = static_cast<std::int64_t>(gauge.peak);
-    const auto missed = [&](const Bounds* level) {
-      return peak < level->surely_peaked.most(since_any, call.begin);
-    };
-    const bool too_low =
-        since_any <= call.begin && std::any_of(reached.begin(), reached.end(), missed);
-    if (gauge.peak < gauge.current || too_low || peak > bounds.possible.most(since_certain, last)) {
-      complain(call, what, "peak", gauge.peak);
+    auto least = static_cast<std::int64_t>(gauge.current);
+    for (const Bounds* const level : reached) {
+      if (since_any > call.begin) break;
+      least = std::max(least, level->surely_peaked.most(since_any, call.begin));
+    }
+    const std::int64_t most = bounds.possible.most(since_certain, last);
+    if (peak < least || peak > most) {
+      complain(call, what + " (" + std::to_string(least) + " to " + std::to_string(most) + ")",
+               "peak", gauge.peak);
     }
   }
 

@@ -188,6 +188,19 @@ TEST(DeviceFold, ABlockThatGoesFromHeapToHeapIsOne) {
   EXPECT_LE(device.combine({}).live_bytes.peak, kBlock.count + kLooks);
 }
 
+// Else a level that the heap has had since would not be looked at again, and be missed.
+TEST(DeviceFold, AHeapsRiseWhilePeaksAreResetIsInBothPeaksOrInNone) {
+  DeviceFold device;
+  HeapFold heap(device, HeapId{0}, 10);
+  heap.reset_peaks();
+  heap.on_event(block(EventKind::allocate, HeapId{0}, 4096_B, 4096_B));
+  heap.on_event(block(EventKind::deallocate, HeapId{0}, 4096_B, 4096_B));
+  device.reset_peaks();
+
+  const Statistics all = device.combine({heap.statistics()});
+  EXPECT_LE(all.heaps[0].live_bytes.peak, all.live_bytes.peak);
+}
+
 TEST(StatisticsFold, EventsOfAHeapFoldIntoItsOwnStatistics) {
   SimDevice device;
   StatisticsFold fold;
