@@ -60,7 +60,8 @@ class DeviceList {
   RULE(iommu) RULE(shared_memory) RULE(open_files)                                               \
   /* rules_captures.cc: what captures and Weir's pools need */                                   \
   RULE(cumem_disabled) RULE(graph_register) RULE(runtime_connect) RULE(launch_order)             \
-  RULE(graph_mixing) RULE(launch_blocking) RULE(device_connections) RULE(channels)
+  RULE(graph_mixing) RULE(comm_blocking) RULE(launch_blocking) RULE(device_connections)          \
+  RULE(channels)
 // clang-format on
 
 #define WEIR_CHECK_DECLARE(name) void name(const Machine&, const Settings&, Findings&);

@@ -62,6 +62,15 @@ void graph_mixing(const Machine&, const Settings& settings, Findings& findings) 
       "Leave it out, unless graphs are launched one after another, with no eager call between.");
 }
 
+void comm_blocking(const Machine&, const Settings& settings, Findings& findings) {
+  if (settings.number("NCCL_COMM_BLOCKING").value_or(1) != 0) return;
+  say(findings, Severity::error,
+      shown(settings, "NCCL_COMM_BLOCKING") + ": NCCL's calls return before they are done",
+      "It wins over what a program asks for. Weir refuses to work with it: a capture would end "
+      "without what NCCL launches later.",
+      "Leave it out.");
+}
+
 void launch_blocking(const Machine&, const Settings& settings, Findings& findings) {
   if (settings.number("CUDA_LAUNCH_BLOCKING").value_or(0) == 0) return;
   say(findings, Severity::warning,

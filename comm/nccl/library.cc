@@ -72,6 +72,21 @@ Result<NcclLibrary> load() {
 
 }  // namespace
 
+Error calls_that_do_not_wait() {
+  return {ErrorCode::invalid_argument,
+          "NCCL_COMM_BLOCKING=0 is set, in the environment or a configuration file of NCCL's: its "
+          "calls return before they are done, and a capture would end without what they launch. "
+          "Unset it, or set it to 1"};
+}
+
+Status check_settings() {
+  const char* const blocking = std::getenv("NCCL_COMM_BLOCKING");
+  if (blocking == nullptr) return {};
+  char* end = nullptr;
+  const bool is_zero = std::strtoll(blocking, &end, 0) == 0 && end != blocking;
+  return is_zero ? Status(calls_that_do_not_wait()) : Status();
+}
+
 std::string version_text(int version) {
   return std::to_string(version / 10'000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);

@@ -37,6 +37,10 @@ struct NcclLibrary {
   Status check(std::string_view call, ncclResult_t result, ncclComm_t comm = nullptr) const;
 };
 
+// Errors: invalid_argument (a setting with which captures can't work).
+Status check_settings();
+Error calls_that_do_not_wait();
+
 // "2.28.9"
 std::string version_text(int version);
 

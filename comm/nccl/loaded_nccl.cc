@@ -71,6 +71,10 @@ Result<CommHandle> LoadedNccl::init(const UniqueId& id, int ranks, int rank,
   ncclComm_t comm = nullptr;
   const ncclResult_t result =
       with_context([&] { return nccl_.ncclCommInitRankConfig(&comm, ranks, same, rank, &with); });
+  if (result == ncclInProgress) {
+    with_context([&] { return nccl_.ncclCommAbort(comm); });
+    return calls_that_do_not_wait();
+  }
   if (Status status = nccl_.check("ncclCommInitRankConfig", result); !status) {
     return std::move(status).error();
   }

@@ -137,6 +137,7 @@ Result<std::vector<std::vector<std::byte>>> LoadedNccl::exchange(CommHandle comm
 }
 
 Result<std::unique_ptr<Nccl>> load_nccl(int number) {
+  if (Status good = check_settings(); !good) return std::move(good).error();
   const Result<const cuda::Driver*> driver = cuda::Driver::get();
   if (!driver) return driver.error();
   const Result<const NcclLibrary*> nccl = NcclLibrary::get();

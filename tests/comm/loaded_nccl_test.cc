@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "comm/nccl/scalar.h"
@@ -43,6 +44,15 @@ TEST(LoadNccl, SaysWhatIsMissingAndWhatToDoOrHasAVersion) {
   }
   EXPECT_EQ(nccl.error().code(), ErrorCode::unavailable);
   EXPECT_THAT(nccl.error().message(), testing::HasSubstr("install"));
+}
+
+TEST(LoadNccl, RefusesCallsThatDoNotWait) {
+  ::setenv("NCCL_COMM_BLOCKING", "0", 1);
+  const Result<std::unique_ptr<Nccl>> nccl = load_nccl(0);
+  ::unsetenv("NCCL_COMM_BLOCKING");
+  ASSERT_FALSE(nccl);
+  EXPECT_EQ(nccl.error().code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(nccl.error().message(), testing::HasSubstr("NCCL_COMM_BLOCKING=0"));
 }
 
 TEST(LoadNccl, OfAGpuThatIsNotThereIsAnError) { EXPECT_FALSE(load_nccl(1000)); }
