@@ -17,6 +17,7 @@
 #include "bench/peers/torch_peer.h"
 #include "bench/peers/weir_peers.h"
 #include "bench/support/null_device.h"
+#include "replay/trace_reader.h"
 #include "weir/cuda_device.h"
 
 namespace weir::peers {
@@ -112,12 +113,21 @@ int parse_and_run(int argc, char** argv) {
   app.add_option("--threads", options.threads, "counts of threads, at most 16 each")
       ->delimiter(',')
       ->check(CLI::Range(1, 16));
+  std::vector<std::string> traces;
+  app.add_option("--traces", traces, "recorded programs: files as `weir replay` reads them")
+      ->delimiter(',')
+      ->check(CLI::ExistingFile);
   app.add_option("--seconds", options.seconds, "for each loop, once it is warm")
       ->check(CLI::Range(0.001, 60.0));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
+  }
+  for (const std::string& path : traces) {
+    Result<Trace> trace = read_trace(path);
+    if (!trace.ok()) throw std::runtime_error(trace.error().message());
+    options.traces.push_back(*std::move(trace));
   }
   return run(options);
 }

@@ -26,10 +26,10 @@ void print_result(const std::string& peer, const std::string& loop, const Sample
   print(line_of(peer, loop, sample));
 }
 
-void print_mix(const std::string& peer, const MixSample& mix) {
-  nlohmann::ordered_json line = line_of(peer, "mix", mix.sample);
-  line["peak_live_bytes"] = mix.peak_live_bytes;
-  if (mix.reserved) line["reserved_bytes"] = *mix.reserved;
+void print_held(const std::string& peer, const std::string& loop, const MixSample& sample) {
+  nlohmann::ordered_json line = line_of(peer, loop, sample.sample);
+  line["peak_live_bytes"] = sample.peak_live_bytes;
+  if (sample.reserved) line["reserved_bytes"] = *sample.reserved;
   print(line);
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bench/peers/loops.h"
+#include "bench/peers/recorded.h"
 #include "weir/device_heap.h"
 
 namespace weir::peers {
@@ -18,12 +19,13 @@ struct Options {
   std::vector<unsigned> threads = {1, 2, 4, 8, 16};
   std::string torch_backend;  // a library; empty: PyTorch's own allocator
   double seconds = 0.2;       // each loop, once it is warm
+  std::vector<Trace> traces;  // recorded programs: a loop for each
 };
 
 // A line of JSON on stdout: {"peer", "loop", "mean", "median", "low", "high", "pairs"}; for the mix
-// also "peak_live_bytes" and, where it is known, "reserved_bytes".
+// and for traces also "peak_live_bytes" and, where it is known, "reserved_bytes".
 void print_result(const std::string& peer, const std::string& loop, const Sample& sample);
-void print_mix(const std::string& peer, const MixSample& mix);
+void print_held(const std::string& peer, const std::string& loop, const MixSample& sample);
 // {"peer", "loop", "error"}.
 void print_error(const std::string& peer, const std::string& loop, const std::string& message);
 
@@ -37,7 +39,12 @@ class Session {
   void run(const std::string& name, Make make) {
     run_hot(name, make);
     attempt(name, "mix", make,
-            [&](auto& peer) { print_mix(name, random_mix(peer, gpu_, mix(), length())); });
+            [&](auto& peer) { print_held(name, "mix", random_mix(peer, gpu_, mix(), length())); });
+    for (const Trace& trace : options_.traces) {
+      const std::string loop = loop_of(trace);
+      attempt(name, loop, make,
+              [&](auto& peer) { print_held(name, loop, recorded(peer, gpu_, trace)); });
+    }
     for (const bool own : {true, false}) {
       for (const unsigned threads : options_.threads) run_crowd(name, make, threads, own);
     }

@@ -1,0 +1,96 @@
+// A loop over a recorded program (docs/trace.md): the host time of its allocations and frees, in
+// their order and on its streams, without the program's work between them.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "bench/peers/gpu.h"
+#include "bench/peers/peer.h"
+#include "bench/peers/sample.h"
+#include "replay/trace.h"
+
+namespace weir::peers {
+
+// "trace.gpt2_train" of ".../gpt2_train.trace.gz".
+inline std::string loop_of(const Trace& trace) {
+  const std::string file = std::filesystem::path(trace.name).filename();
+  return "trace." + file.substr(0, file.find('.'));
+}
+
+// The program's blocks, one allocator's. Those that it never freed go with it.
+template <Peer P>
+class Blocks {
+ public:
+  // A stream of the trace beyond the last that there is shares one with another.
+  Blocks(P& peer, const Gpu& gpu, const Trace& trace)
+      : peer_(peer), trace_(trace), pointers_(trace.blocks.size(), nullptr) {
+    for (std::size_t i = 0; i < trace.streams.size(); ++i) {
+      lanes_.push_back(peer.lane(gpu.stream(i % Gpu::kStreams)));
+    }
+  }
+  Blocks(const Blocks&) = delete;
+  Blocks& operator=(const Blocks&) = delete;
+  ~Blocks() {
+    for (std::size_t i = 0; i < pointers_.size(); ++i) {
+      if (pointers_[i] != nullptr) peer_.free(pointers_[i], lanes_[trace_.blocks[i].stream]);
+    }
+  }
+
+  void run(const TraceOp& op) {
+    switch (op.kind) {
+      case TraceOp::Kind::allocate:
+        pointers_[op.target] =
+            peer_.allocate(trace_.blocks[op.target].bytes.count, lanes_[op.stream]);
+        return;
+      case TraceOp::Kind::free:
+        peer_.free(std::exchange(pointers_[op.target], nullptr),
+                   lanes_[trace_.blocks[op.target].stream]);
+        return;
+      case TraceOp::Kind::fence:
+        if constexpr (P::kFences) {
+          peer_.fence(pointers_[op.target], lanes_[trace_.blocks[op.target].stream],
+                      lanes_[op.stream]);
+        }
+        return;
+      case TraceOp::Kind::wait:  // the recorded allocator's own
+      case TraceOp::Kind::marker:
+        return;
+    }
+  }
+
+ private:
+  P& peer_;
+  const Trace& trace_;
+  std::vector<typename P::Lane> lanes_;  // by stream of the trace
+  std::vector<void*> pointers_;          // by block; null: not live
+};
+
+// Once, from nothing: what is taken from the driver on the way is in it.
+template <Peer P>
+MixSample recorded(P& peer, const Gpu& gpu, const Trace& trace) {
+  constexpr std::size_t kBatch = 100;  // allocations and frees
+  Blocks<P> blocks(peer, gpu, trace);
+  std::vector<double> batches;
+  for (std::size_t next = 0; next < trace.ops.size();) {
+    std::size_t calls = 0;
+    const Clock::time_point start = Clock::now();
+    for (; next < trace.ops.size() && calls < kBatch; ++next) {
+      const TraceOp& op = trace.ops[next];
+      blocks.run(op);
+      calls += op.kind == TraceOp::Kind::allocate || op.kind == TraceOp::Kind::free;
+    }
+    const Clock::time_point stop = Clock::now();
+    if (calls == kBatch) batches.push_back(nanoseconds(stop - start) * 2 / kBatch);
+    gpu.synchronize();
+  }
+  MixSample result;
+  if (batches.empty()) throw std::runtime_error("the trace is too short: 100 allocations and frees at least");
+  result.sample = summary(std::move(batches), kBatch / 2);
+  result.peak_live_bytes = trace.peak_live.count;
+  result.reserved = peer.reserved();
+  return result;
+}
+
+}  // namespace weir::peers
