@@ -2,11 +2,22 @@
 # the CUDA runtime that it uses. Not through find_package(Torch): that wants the whole toolkit to
 # look as it did where the wheel was built, and all that is needed is in two libraries.
 #
-# Sets WEIR_TORCH_VERSION. Fails, saying what is missing.
+# Sets WEIR_TORCH_VERSION and WEIR_TORCH_FITS. Fails, saying what is missing; where
+# WEIR_TORCH_MAY_LACK is on, warns, and leaves WEIR_TORCH_FITS off.
 include_guard(GLOBAL)
+set(WEIR_TORCH_FITS OFF)
+macro(weir_torch_fails)
+  if(WEIR_TORCH_MAY_LACK)
+    message(WARNING ${ARGN} ". Weir is built without the backend for PyTorch, with the pluggable library only")
+  else()
+    message(FATAL_ERROR ${ARGN})
+  endif()
+  return()
+endmacro()
+
 find_program(WEIR_TORCH_PYTHON NAMES python3 python DOC "The Python that has PyTorch")
 if(NOT WEIR_TORCH_PYTHON)
-  message(FATAL_ERROR "WEIR_TORCH and WEIR_PEERS need a Python that has PyTorch: set WEIR_TORCH_PYTHON")
+  weir_torch_fails("WEIR_TORCH and WEIR_PEERS need a Python that has PyTorch: set WEIR_TORCH_PYTHON")
 endif()
 
 # Found, not imported: that takes seconds, and all of its dependencies.
@@ -16,14 +27,14 @@ execute_process(
   OUTPUT_VARIABLE torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE
   RESULT_VARIABLE result)
 if(NOT result EQUAL 0 OR NOT torch_dir)
-  message(FATAL_ERROR "WEIR_TORCH, WEIR_PEERS: ${WEIR_TORCH_PYTHON} has no PyTorch: install it "
-                      "(pip install torch), or set WEIR_TORCH_PYTHON to a Python that has it")
+  weir_torch_fails("WEIR_TORCH, WEIR_PEERS: ${WEIR_TORCH_PYTHON} has no PyTorch: install it "
+                   "(pip install torch), or set WEIR_TORCH_PYTHON to a Python that has it")
 endif()
 
 foreach(file version.py include/c10/cuda/CUDACachingAllocator.h lib/libc10.so lib/libc10_cuda.so)
   if(NOT EXISTS "${torch_dir}/${file}")
-    message(FATAL_ERROR "WEIR_TORCH, WEIR_PEERS: the PyTorch in ${torch_dir} has no ${file}: "
-                        "it must be a build with CUDA")
+    weir_torch_fails("WEIR_TORCH, WEIR_PEERS: the PyTorch in ${torch_dir} has no ${file}: "
+                     "it must be a build with CUDA")
   endif()
 endforeach()
 file(STRINGS "${torch_dir}/version.py" version REGEX "^__version__ *=")
@@ -38,8 +49,8 @@ if(runtimes)
 elseif(TARGET CUDA::cudart)
   set(runtime CUDA::cudart)
 else()
-  message(FATAL_ERROR "WEIR_TORCH, WEIR_PEERS: there is no libcudart.so.${CUDAToolkit_VERSION_MAJOR}, neither "
-                      "beside PyTorch (in ${torch_dir}/../nvidia) nor in the CUDA toolkit")
+  weir_torch_fails("WEIR_TORCH, WEIR_PEERS: there is no libcudart.so.${CUDAToolkit_VERSION_MAJOR}, neither "
+                   "beside PyTorch (in ${torch_dir}/../nvidia) nor in the CUDA toolkit")
 endif()
 
 # Imported, so that the check below may link with it.
@@ -54,6 +65,7 @@ include(CheckCXXSourceCompiles)
 set(CMAKE_REQUIRED_LIBRARIES weir_dependency::torch)
 set(CMAKE_REQUIRED_QUIET ON)
 unset(WEIR_TORCH_FITS CACHE)  # another PyTorch may have come since
+unset(WEIR_TORCH_FITS)
 check_cxx_source_compiles(
   "#include <c10/cuda/CUDACachingAllocator.h>
   #include <c10/util/Backtrace.h>
@@ -72,10 +84,9 @@ check_cxx_source_compiles(
 unset(CMAKE_REQUIRED_LIBRARIES)
 unset(CMAKE_REQUIRED_QUIET)
 if(NOT WEIR_TORCH_FITS)
-  message(FATAL_ERROR
-          "WEIR_TORCH, WEIR_PEERS: a program with PyTorch ${WEIR_TORCH_VERSION} (${torch_dir}), the CUDA "
-          "toolkit ${CUDAToolkit_VERSION} and ${runtime} does not build. CMake's log of errors in "
-          "${CMAKE_BINARY_DIR}/CMakeFiles has the compiler's words. Known causes: a PyTorch before "
-          "2.9; one built for another major version of CUDA, or for the old ABI of std::string")
+  weir_torch_fails("WEIR_TORCH, WEIR_PEERS: a program with PyTorch ${WEIR_TORCH_VERSION} (${torch_dir}), the CUDA "
+                   "toolkit ${CUDAToolkit_VERSION} and ${runtime} does not build. CMake's log of errors in "
+                   "${CMAKE_BINARY_DIR}/CMakeFiles has the compiler's words. Known causes: a PyTorch before "
+                   "2.9; one built for another major version of CUDA, or for the old ABI of std::string")
 endif()
 message(STATUS "weir: PyTorch ${WEIR_TORCH_VERSION}, CUDA runtime ${runtime}")

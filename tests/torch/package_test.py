@@ -32,7 +32,7 @@ class Package(installed.Installed):
         for error, says in (("raise OSError('libcudart.so.13: cannot open shared object file')",
                              "OSError: libcudart.so.13: cannot open"),
                             ("import typing_extensions_that_are_missing", "ModuleNotFoundError: No"),
-                            ("import os; os.abort()", "Python ended with -6")):
+                            ("import os; os.abort()", "Python ended with signal 6")):
             with self.subTest(says):
                 info = self.info(PYTHONPATH=self.broken_torch("2.11.0+cu130", error))
                 self.assertEqual(info["torch"], "2.11.0+cu130")
@@ -55,19 +55,49 @@ class Package(installed.Installed):
             info = self.info(PYTHONPATH=path)
             self.assertTrue(any("backend can't be loaded" in each and "file too short" in each
                                 for each in info["problems"]), info)
-            shutil.copy(installed.LIBRARY, made[0])  # not the backend, but loads
+            shutil.copy(installed.LIBRARY, made[0])  # loads, and is not the backend
             info = self.info(PYTHONPATH=path)
-            self.assertFalse(any("backend" in each for each in info["problems"]), info)
+            self.assertTrue(any("undefined symbol: weir_torch_built_for" in each
+                                for each in info["problems"]), info)
+            for odd in (b"", b"\xff\xfe"):  # the library says itself what it was built for
+                made[1].write_bytes(odd)
+                self.assertIsNone(self.info(PYTHONPATH=path)["built_for"])
         finally:
             for path in made:
                 path.unlink()
+
+    def test_info_tells_a_damaged_library_from_a_missing_one(self):
+        library = pathlib.Path(self.folder.name, "weir", installed.LIBRARY.name)
+        whole = library.read_bytes()
+        self.addCleanup(library.write_bytes, whole)
+        library.write_bytes(b"junk")
+        [problem] = [each for each in self.info()["problems"] if "pluggable" in each]
+        self.assertIn("The pluggable library can't be loaded: ", problem)
+        self.assertIn("--no-build-isolation", problem)
+
+    def test_the_folder_of_the_sources_is_told_from_an_installation(self):
+        code = f"import sys; sys.path.insert(0, {str(installed.SOURCE.parent)!r}); import weir; "
+        self.assertIn("this is Weir's source folder", self.run_code(code + "print(weir.info())"))
+
+    def test_a_torch_that_the_backend_cannot_be_built_for_leaves_the_pluggable_library(self):
+        sources, build = installed.SOURCE.parents[2], tempfile.mkdtemp(dir=self.folder.name)
+        parts = [f"-DWEIR_{part}=OFF" for part in ("TESTS", "BENCHMARKS", "TOOLS", "INSTALL")]
+        result = subprocess.run(
+            ["cmake", "-S", sources, "-B", build, "-DWEIR_PYTHON=ON",
+             f"-DPython3_EXECUTABLE={sys.executable}", *parts,
+             *(["-G", "Ninja"] if shutil.which("ninja") else [])],
+            capture_output=True, text=True, timeout=120,
+            env={**os.environ, "PYTHONPATH": self.broken_torch("2.11.0", "")})
+        self.assertEqual(result.returncode, 0, result.stderr)
+        if "weir: CUDA ON" in result.stdout:  # without a toolkit no backend is wanted
+            self.assertIn("without the backend", " ".join(result.stderr.split()))
 
     def test_info_of_sources_that_were_not_installed_names_one_trouble_and_no_other(self):
         library = pathlib.Path(self.folder.name, "weir", installed.LIBRARY.name)
         library.rename(library.with_suffix(".away"))
         self.addCleanup(library.with_suffix(".away").rename, library)
         problems = self.info(PYTHONPATH=self.broken_torch("2.11.0", ""))["problems"]
-        self.assertIn("it was not installed by pip", problems[0])
+        self.assertIn("Weir was not installed by pip", problems[0])
         self.assertFalse(any("backend" in each or "only the pluggable" in each
                              for each in problems), problems)
 
@@ -194,13 +224,13 @@ class Package(installed.Installed):
             "from weir import Problem\n"
             "for conf in ('per_process_memory_fraction:0.00000001', 'a:[1,2', 'b:1],c:2', ',,:,'):\n"
             "    print(settings_of(conf))\n"
-            "for value in ('', 'abc', '0', '-1', '2', 'nan', 'inf'):\n"
+            "for value in ('', 'abc', '0', '-1', '2', 'nan', 'inf', '1e-12'):\n"
             "    try:\n"
             "        print(settings_of('per_process_memory_fraction:' + value))\n"
             "    except Problem as problem:\n"
             "        assert 'per_process_memory_fraction:' + value in str(problem), problem\n")
         self.assertEqual(printed.splitlines(), [
-            "({'WEIR_LIMIT': '0.000001%'}, [])", "({}, ['a'])", "({}, ['b'])", "({}, [''])"])
+            "({'WEIR_LIMIT': '0.000001%'}, [])", "({}, ['a'])", "({}, ['b'])", "({}, [\"':'\"])"])
 
     def test_a_tensor_for_another_process_turns_weir_on_there(self):
         path = pathlib.Path(tempfile.mkdtemp(dir=self.folder.name))

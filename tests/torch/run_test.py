@@ -75,12 +75,49 @@ class Run(installed.Installed):
     def test_each_rank_of_a_job_records_into_a_file_of_its_own(self):
         folder = pathlib.Path(self.folder.name)
         (folder / "recorded.py").write_text("import os; print(os.environ['WEIR_RECORD'])\n")
+        (folder / "a.b").mkdir(exist_ok=True)
         for world, given, record in (("2", "run.weir", "run-rank1.weir"), ("1", "a.weir", "a.weir"),
-                                     ("2", "a.b/run", "a.b/run-rank1")):
+                                     ("2", "a.b/run", "a.b/run-rank1"), ("abc", "a.weir", "a.weir")):
             environment = {"RANK": "1", "WORLD_SIZE": world}
             for result in (self.run_weir("--record", given, "recorded.py", **environment),
                            self.run_weir("recorded.py", WEIR_RECORD=given, **environment)):
                 self.assertEqual(result.stdout.strip(), record, result.stderr)
+
+    def test_ranks_of_other_launchers_too(self):
+        folder = pathlib.Path(self.folder.name)
+        (folder / "recorded.py").write_text("import os; print(os.environ['WEIR_RECORD'])\n")
+        for rank, ranks in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
+                            ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), ("WEIR_RANK", "WEIR_WORLD_SIZE")):
+            result = self.run_weir("--record", "run.weir", "recorded.py", **{rank: "3", ranks: "4"})
+            self.assertEqual(result.stdout.strip(), "run-rank3.weir", result.stderr)
+
+    def test_a_file_that_cannot_be_written_is_said_before_the_program_starts(self):
+        for name, value in (("WEIR_RECORD", "none/run.weir"), ("WEIR_SNAPSHOT_ON_OOM", "none/oom.json"),
+                            ("WEIR_RECORD", self.folder.name)):
+            result = self.run_weir("program.py", **{name: value})
+            self.assertEqual((result.returncode, result.stdout), (1, ""))
+            self.assertIn(f"weir: {name}={value}: ", result.stderr)
+            self.assertNotIn("Traceback", result.stderr)
+
+    def test_what_is_no_module_is_said(self):
+        for module, says in (("program.py", "leave out .py (program)"), (".program", "is relative")):
+            result = self.run_weir("-m", module)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(says, result.stderr)
+            self.assertNotIn("Traceback", result.stderr)
+
+    def test_a_torch_that_fails_in_any_way_is_said(self):
+        for error in ("raise OSError('libcublas.so.13: cannot open')", "raise ValueError('libcufile')",
+                      "raise ImportError('typing_extensions')"):
+            result = self.python("-m", "weir", "run", "program.py",
+                                 PYTHONPATH=self.broken_torch("2.11.0", error))
+            self.assertEqual((result.returncode, result.stdout), (1, ""))
+            self.assertIn("weir: PyTorch can't be imported: ", result.stderr)
+            self.assertNotIn("Traceback", result.stderr)
+        result = self.python("-m", "weir", "run", "program.py",
+                             PYTHONPATH=self.broken_torch("2.11.0", "cuda = None"))
+        self.assertIn("has no CUDA: install one that has", result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
 
     def test_what_fails_to_be_turned_on_leaves_no_setting_behind(self):
         printed = self.run_code(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 PACKAGE = pathlib.Path(__file__).parents[2] / "allocator" / "torch"
 sys.path.insert(0, os.fspath(PACKAGE))
@@ -84,6 +85,13 @@ class Command(unittest.TestCase):
 
 
 class Report(unittest.TestCase):
+    def test_a_file_that_cannot_be_written_is_said_before_anything_runs(self):
+        with unittest.mock.patch.object(scenarios, "require", lambda name: 1), \
+                unittest.mock.patch.object(scenarios, "run_case") as run_case:
+            with self.assertRaisesRegex(scenarios.Problem, "--json=/none/x: there is no folder /none"):
+                scenarios.run("B", "/none/x")
+        run_case.assert_not_called()
+
     def test_columns_stand_below_their_heads(self):
         lines = scenarios.table([["", "held"], ["native", "1"], ["Weir, long", "20"]])
         self.assertEqual(lines, ["            held", "native         1", "Weir, long    20"])

@@ -28,6 +28,13 @@ _SETTINGS = {
 }
 
 
+# How launchers tell a process its rank and how many there are: Weir's own, torchrun, Open MPI, Hydra,
+# Slurm.
+_RANKS = (("WEIR_RANK", "WEIR_WORLD_SIZE"), ("RANK", "WORLD_SIZE"),
+          ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
+          ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m weir", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -70,6 +77,10 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def _module(name: str) -> importlib.machinery.ModuleSpec:
     """Of the code that `-m name` runs. Its parents are imported for that, as Python does."""
+    if name.endswith(".py"):
+        sys.exit(f"python -m weir run: -m takes a module: leave out .py ({name[:-3]}), or -m")
+    if name.startswith("."):
+        sys.exit(f"python -m weir run: -m takes a module's whole name, and {name} is relative")
     try:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
@@ -113,10 +124,13 @@ def _run_file(path: str) -> None:
 def _of_rank(record: str | None) -> str | None:
     """The processes of a job have one command line, and each needs a file of its own."""
     record = record or os.environ.get("WEIR_RECORD")
-    if not record or int(os.environ.get("WORLD_SIZE") or 1) < 2:
+    ranks = (os.environ.get(rank, "0") for rank, ranks in _RANKS
+             if os.environ.get(ranks, "").isdecimal() and int(os.environ[ranks]) > 1)
+    rank = next(ranks, None)
+    if not record or rank is None:
         return record
     root, extension = os.path.splitext(record)
-    return f"{root}-rank{os.environ.get('RANK', '0')}{extension}"
+    return f"{root}-rank{rank}{extension}"
 
 
 def _run(options: argparse.Namespace, program: list[str]) -> None:
@@ -125,7 +139,7 @@ def _run(options: argparse.Namespace, program: list[str]) -> None:
     folder = None  # or an archive, whose __main__.py is the program
     if options.module is None:
         if not os.path.exists(program[0]):
-            sys.exit(f"python -m weir run: there is no file {program[0]}")
+            sys.exit(f"python -m weir run: there is no file '{program[0]}'")
         if os.path.isdir(program[0]) or zipfile.is_zipfile(program[0]):
             folder = os.path.abspath(program[0])
     settings = {name: getattr(options, name) for name in _SETTINGS}

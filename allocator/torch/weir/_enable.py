@@ -62,7 +62,7 @@ def settings_of(conf: str) -> tuple[dict[str, str], list[str]]:
         if name in _HONOURED:
             settings[_HONOURED[name]] = _percent(name, value)
         elif name not in _HARMLESS:
-            others.append(name)
+            others.append(name if name.isprintable() and name else repr(entry))
     return settings, others
 
 
@@ -71,9 +71,10 @@ def _percent(name: str, value: str) -> str:
         share = float(value)
     except ValueError:
         share = 0.0
-    if not 0 < share <= 1:
-        raise Problem(f"PyTorch's setting {name}:{value} is not a number above 0, up to 1")
-    return f"{share * 100:.9f}".rstrip("0").rstrip(".") + "%"
+    text = f"{share * 100:.9f}".rstrip("0").rstrip(".") + "%"
+    if not 0 < share <= 1 or text == "0%":
+        raise Problem(f"PyTorch's setting {name}:{value} is not a number above 1e-11, up to 1")
+    return text
 
 
 def _as_text(value: object) -> str:
@@ -131,14 +132,18 @@ def _enable(kind: str, settings: dict[str, object]) -> str:
         raise Problem(f"Weir is on already ({enabled()})")
     try:
         import torch
-    except ImportError as error:
-        raise Problem(f"PyTorch can't be imported: {error}") from error
-    if torch.version.cuda is None:
-        raise Problem(f"this PyTorch ({torch.__version__}) has no CUDA: install one that has")
+    except Exception as error:  # OSError, ValueError: of a library that it lacks
+        raise Problem(f"PyTorch can't be imported: {type(error).__name__}: {error}") from error
+    if getattr(getattr(torch, "version", None), "cuda", None) is None:
+        raise Problem(f"this PyTorch ({getattr(torch, '__version__', 'of no version')}) has no "
+                      "CUDA: install one that has")
     if torch.cuda.is_initialized():
         raise Problem("PyTorch has used CUDA already, with its own allocator: call weir.enable() "
                       "before anything uses CUDA, or start the program with `python -m weir run`")
     _apply_settings(settings)
+    for name in ("WEIR_RECORD", "WEIR_SNAPSHOT_ON_OOM"):
+        if file := os.environ.get(name):
+            _native.require_place(file, name)
     if kind != "pluggable":
         try:
             _enable_full(torch)

@@ -17,6 +17,11 @@ _HERE = pathlib.Path(__file__).parent
 REINSTALL = "`pip install --no-build-isolation --force-reinstall --no-deps .` in Weir's folder"
 
 
+_NO_BACKEND = ("Its build saw no PyTorch with CUDA (which pip hides from it without "
+               "--no-build-isolation), or no CUDA toolkit. Install again with both there: "
+               f"{REINSTALL}.")
+
+
 class Problem(RuntimeError):
     """What Weir can't do, and the remedy."""
 
@@ -86,12 +91,17 @@ def _load(path: pathlib.Path, functions: dict[str, tuple]) -> ctypes.CDLL:
     return library
 
 
+def _why_missing() -> str:
+    if (_HERE.parent / "CMakeLists.txt").exists():  # the sources hide what is installed
+        return "this is Weir's source folder, not what pip installed. Start Python in another folder."
+    return f"Weir was not installed by pip, or not whole. Install it: {REINSTALL}."
+
+
 @functools.cache
 def pluggable() -> ctypes.CDLL:
     path = path_of("weir_pluggable")
     if not path.exists():
-        raise Unsuitable(f"{path} is missing: Weir was not installed by pip, or not whole. "
-                         "Run `pip install .` in Weir's folder.")
+        raise Unsuitable(f"{path} is missing: {_why_missing()}")
     return _load(path, _FUNCTIONS)
 
 
@@ -106,13 +116,22 @@ def backend(torch: str) -> ctypes.CDLL:
     """The full backend. PyTorch must be imported; `torch` is its version. Raises Unsuitable."""
     path = path_of("weir_torch")
     if not path.exists():
-        raise Unsuitable("this Weir has no backend for PyTorch: there was no PyTorch with CUDA, or "
-                         "no CUDA toolkit, when it was installed. Install again with both there: "
-                         f"{REINSTALL}.")
+        raise Unsuitable(f"this Weir has no backend for PyTorch. {_NO_BACKEND}")
     _require_built_for(built_for(), torch)  # first: one for another PyTorch may not load
     library = _load(path, {**_FUNCTIONS, **_BACKEND_FUNCTIONS})
     _require_built_for(library.weir_torch_built_for().decode(), torch)
     return library
+
+
+def require_place(file: str, what: str) -> None:
+    """Raises Problem if `file` can't be written for lack of a folder, or of leave."""
+    folder = os.path.dirname(file) or "."
+    if os.path.isdir(file):
+        raise Problem(f"{what}={file}: it is a folder; name a file in it")
+    if not os.path.isdir(folder):
+        raise Problem(f"{what}={file}: there is no folder {folder}; make it, or name another file")
+    if not os.access(file if os.path.exists(file) else folder, os.W_OK):
+        raise Problem(f"{what}={file}: you may not write there; name another file")
 
 
 def check(library: ctypes.CDLL, status: int) -> None:
@@ -123,8 +142,12 @@ def check(library: ctypes.CDLL, status: int) -> None:
 
 def built_for() -> str | None:
     """The PyTorch that the backend was built for, without loading it."""
-    path = _HERE / "built_for.txt"
-    return path.read_text().strip() if path.exists() and path_of("weir_torch").exists() else None
+    if not path_of("weir_torch").exists():
+        return None
+    try:
+        return (_HERE / "built_for.txt").read_text().strip() or None
+    except (OSError, UnicodeDecodeError):  # the library itself says it too
+        return None
 
 
 def torch_version() -> str | None:
@@ -144,17 +167,26 @@ def torch_version() -> str | None:
         return "of unknown version"
 
 
-_TRY = """
+_IMPORTED = "imported"
+_TRY = f"""
 import ctypes, sys
 try:
     import torch
 except BaseException as error:
-    sys.exit(f"{type(error).__name__}: {error}")
+    sys.exit(f"{{type(error).__name__}}: {{error}}")
+print("{_IMPORTED}", flush=True)
 for path in sys.argv[1:]:
     try:
-        ctypes.CDLL(path)
-    except OSError as error:
+        ctypes.CDLL(path).weir_torch_built_for
+    except (OSError, AttributeError) as error:
         print(error)
+"""
+_LOAD = """
+import ctypes, sys
+try:
+    ctypes.CDLL(sys.argv[1]).weir_torch_malloc
+except (OSError, AttributeError) as error:
+    sys.exit(str(error))
 """
 _TRY_SECONDS = 120
 
@@ -164,18 +196,28 @@ def tried(*libraries: pathlib.Path) -> tuple[str | None, str | None]:
 
     In a process of its own.
     """
+    status, out, said = _in_a_process(_TRY, *libraries)
+    lines = out.strip().splitlines()
+    if _IMPORTED not in lines:
+        return said or "it says no word", None
+    of_library = "; ".join(lines[lines.index(_IMPORTED) + 1:])
+    return None, of_library or (said or f"Python ended with {status}" if status else None)
+
+
+def _in_a_process(code: str, *arguments: pathlib.Path) -> tuple[int | None, str, str]:
+    """Its status, what it printed, and its last words; of one that crashed, how it ended."""
     try:
-        done = subprocess.run([sys.executable, "-c", _TRY, *map(os.fspath, libraries)],
+        done = subprocess.run([sys.executable, "-c", code, *map(os.fspath, arguments)],
                               capture_output=True, text=True, errors="replace",
                               timeout=_TRY_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return f"it takes more than {_TRY_SECONDS} s", None
+        return None, "", f"it takes more than {_TRY_SECONDS} s"
     except OSError as error:
-        return str(error), None
-    if done.returncode == 0:
-        return None, done.stdout.strip() or None
+        return None, "", str(error)
     said = done.stderr.strip().splitlines()
-    return said[-1] if said else f"Python ended with {done.returncode}", None
+    if done.returncode < 0:
+        return done.returncode, done.stdout, f"Python ended with signal {-done.returncode}"
+    return done.returncode, done.stdout, said[-1] if said else ""
 
 
 def info() -> dict[str, object]:
@@ -193,8 +235,13 @@ def info() -> dict[str, object]:
 def _problems(found: dict[str, object]) -> list[str]:
     problems = []
     if not found["pluggable"]:
-        problems.append("Weir's libraries are missing: it was not installed by pip. Run "
-                        "`pip install .` in Weir's folder.")
+        which = "The pluggable library is" if found["backend"] else "Weir's libraries are"
+        problems.append(f"{which} missing: {_why_missing()}")
+    else:
+        status, _, said = _in_a_process(_LOAD, path_of("weir_pluggable"))
+        if status != 0:
+            problems.append(f"The pluggable library can't be loaded: {said}. Install Weir again: "
+                            f"{REINSTALL}.")
     fits = found["backend"] and found["built_for"] in (None, found["torch"])
     if found["torch"] is None:
         problems.append("PyTorch is not installed.")
@@ -207,8 +254,7 @@ def _problems(found: dict[str, object]) -> list[str]:
             problems.append(f"The full backend can't be loaded: {backend_why}. Install Weir again: "
                             f"{REINSTALL}.")
     if found["torch"] is not None and found["pluggable"] and not found["backend"]:
-        problems.append("There is no full backend, only the pluggable library: Weir was installed "
-                        "where there was no PyTorch with CUDA, or no CUDA toolkit.")
+        problems.append(f"There is no full backend, only the pluggable library. {_NO_BACKEND}")
     elif found["built_for"] and found["torch"] and not fits:
         problems.append(f"The full backend was built for PyTorch {found['built_for']}, and this is "
                         f"{found['torch']}: install Weir again, with {REINSTALL}.")

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-from weir._native import Problem
+from weir._native import Problem, require_place
 from weir.scenarios import a, b, c
 
 SCENARIOS = {"A": a, "B": b, "C": c}
@@ -129,6 +129,8 @@ def report(name: str, rows: list[dict]) -> list[str]:
 def run(name: str, json_file: str | None = None) -> int:
     """Runs one scenario and prints it. 1 if a case of Weir's failed."""
     world = require(name)
+    if json_file:
+        require_place(json_file, "--json")
     rows = []
     for case in SCENARIOS[name].CASES:
         print(f"{case['side']}, {case['title']} ...", file=sys.stderr, flush=True)
