@@ -126,10 +126,10 @@ class Checker {
   }
 
  private:
-  void complain(const Call& call, const std::string& what, const char* number,
-                std::uint64_t value) {
+  void complain(const Call& call, const std::string& what, const char* number, std::uint64_t value,
+                const std::string& but = {}) {
     complaints_.push_back("statistics: " + what + ", " + number + " = " + std::to_string(value) +
-                          " can't be: " + describe(call));
+                          " can't be" + but + ": " + describe(call));
   }
 
   bool device_allows(std::size_t gauge, std::int64_t level, const Call& call) const {
@@ -173,8 +173,8 @@ class Checker {
     }
     const std::int64_t most = bounds.possible.most(since_certain, last);
     if (peak < least || peak > most) {
-      complain(call, what + " (" + std::to_string(least) + " to " + std::to_string(most) + ")",
-               "peak", gauge.peak);
+      complain(call, what, "peak", gauge.peak,
+               ", but " + std::to_string(least) + " to " + std::to_string(most));
     }
   }
 
