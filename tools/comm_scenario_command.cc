@@ -55,9 +55,7 @@ void add_comm_scenario_command(CLI::App& comm, ExitCode& exit_code) {
       ->required()
       ->check(CLI::IsMember({"A", "C", "D", "E"}));
   add_ranks_options(*scenario, command->ranks);
-  scenario
-      ->add_option("--json", command->json, "Write JSON to this file too; -: print JSON instead")
-      ->type_name("FILE|-");
+  add_json_option(*scenario, command->json);
   scenario->footer(kFooter);
   scenario->callback([command, &exit_code] { exit_code = run(*command); });
 }

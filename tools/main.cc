@@ -42,6 +42,9 @@ int main(int argc, char** argv) {
   if (!arguments.empty() && arguments.front() == "replay") {
     arguments = weir::with_json_file_joined(std::move(arguments));
   }
+  if (!arguments.empty() && arguments.front() == "comm") {
+    arguments = weir::with_empty_json_apart(std::move(arguments));
+  }
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   try {
     app.parse(std::move(arguments));

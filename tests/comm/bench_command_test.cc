@@ -76,6 +76,7 @@ TEST_F(CommBench, BadCommandLinesAreTwoAndSayWhatIsTaken) {
                                                      {"-r 7", "ranks are 0 to 1"},
                                                      {"-a 4", "--average"},
                                                      {"--ranks 0", "--ranks 0"},
+                                                     {"--json ''", "--json: the name of the file"},
                                                      {"--raw --compare", "--raw"}};
   for (const auto& [arguments, says] : bad) {
     const test::Finished finished = weir(std::string("comm bench --device sim ") + arguments);
@@ -113,6 +114,7 @@ TEST_F(CommBench, ScenariosSayWhetherTheCureHolds) {
     EXPECT_THAT(finished.out, HasSubstr(std::string("Scenario ") + name + ": the cure holds"));
     EXPECT_EQ(nlohmann::json::parse(read("scenario.json"))["holds"], true);
   }
+  EXPECT_EQ(weir("comm scenario --device sim A --json ''").code, 2);
   EXPECT_EQ(weir("comm scenario B").code, 2);
   EXPECT_EQ(weir("comm scenario").code, 2);
 }

@@ -79,6 +79,15 @@ TEST_F(CheckCommand, BadCommandLinesAreTwo) {
   EXPECT_EQ(weir("comm").code, 2);
 }
 
+TEST_F(CheckCommand, AnEmptyNameForJsonIsRefused) {
+  for (const std::string json : {"--json '' --root ", "--json= --root "}) {
+    const test::Finished finished = run("", json + tree_.root());
+    EXPECT_EQ(finished.code, 2);
+    EXPECT_THAT(finished.err, HasSubstr("--json: the name of the file is empty"));
+    EXPECT_THAT(finished.out, IsEmpty());
+  }
+}
+
 TEST_F(CheckCommand, ARootThatMayNotBeReadIsTold) {
   if (::geteuid() == 0) GTEST_SKIP() << "root may read everything";
   std::filesystem::permissions(tree_.root(), std::filesystem::perms::none);
