@@ -53,7 +53,7 @@ void add_comm_scenario_command(CLI::App& comm, ExitCode& exit_code) {
       "scenario", "Run a fault that programs meet with collectives, and what Weir makes of it");
   scenario->add_option("SCENARIO", command->name, "A, C, D or E")
       ->required()
-      ->check(CLI::IsMember({"A", "C", "D", "E"}));
+      ->transform(CLI::IsMember({"A", "C", "D", "E"}, CLI::ignore_case));
   add_ranks_options(*scenario, command->ranks);
   add_json_option(*scenario, command->json);
   scenario->footer(kFooter);
