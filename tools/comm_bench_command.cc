@@ -157,8 +157,7 @@ void add_comm_bench_command(CLI::App& comm, ExitCode& exit_code) {
       ->add_flag("--compare", command->compare,
                  "Through Weir and NCCL itself in turn, and the host time that Weir adds")
       ->excludes(raw);
-  bench->add_option("--json", command->json, "Write JSON to this file too; -: print JSON instead")
-      ->type_name("FILE|-");
+  add_json_option(*bench, command->json);
   bench->footer(kFooter);
   bench->callback([command, &exit_code] { exit_code = run(*command); });
 }

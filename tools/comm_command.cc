@@ -4,9 +4,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "comm_ranks_options.h"
 #include "command.h"
 #include "look/output_file.h"
 #include "look_command.h"
@@ -82,8 +85,7 @@ void add_comm_command(CLI::App& app, ExitCode& exit_code) {
   auto command = std::make_shared<CheckCommand>();
   CLI::App* check = comm->add_subcommand(
       "check", "Say what this machine and the environment offer to NCCL, and what is wrong");
-  check->add_option("--json", command->json, "Write JSON to this file too; -: print JSON instead")
-      ->type_name("FILE|-");
+  add_json_option(*check, command->json);
   check->add_option("--root", command->root, "Look at a machine's files below this folder")
       ->type_name("FOLDER")
       ->capture_default_str();
@@ -91,6 +93,15 @@ void add_comm_command(CLI::App& app, ExitCode& exit_code) {
   check->callback([command, &exit_code] { exit_code = run(*command); });
   add_comm_bench_command(*comm, exit_code);
   add_comm_scenario_command(*comm, exit_code);
+}
+
+std::vector<std::string> with_empty_json_apart(std::vector<std::string> arguments) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] != "--json=") continue;
+    arguments[i] = "--json";
+    arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1, "");
+  }
+  return arguments;
 }
 
 }  // namespace weir

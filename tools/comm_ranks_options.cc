@@ -44,6 +44,19 @@ Result<OpenRanks> open_as(const RanksCommand& command) {
   });
 }
 
+void add_json_option(CLI::App& command, std::string& json) {
+  const CLI::Validator is_named(
+      [](const std::string& name) -> std::string {
+        if (!name.empty()) return {};
+        return "the name of the file is empty: give one, or - for standard output, or leave the "
+               "option out";
+      },
+      "");
+  command.add_option("--json", json, "Write JSON to this file too; -: print JSON instead")
+      ->type_name("FILE|-")
+      ->check(is_named);
+}
+
 Result<JsonTarget> JsonTarget::open(const std::string& json) {
   JsonTarget target;
   target.standard_output_ = json == "-";

@@ -1,4 +1,4 @@
-// What `weir comm bench` and `weir comm scenario` have in common.
+// What the commands of `weir comm` have in common; ranks: `bench` and `scenario`.
 #pragma once
 
 #include <optional>
@@ -17,6 +17,10 @@ struct RanksCommand {
 void add_ranks_options(CLI::App& command, RanksCommand& ranks);
 // Errors: invalid_argument; those of cuda_ranks().
 Result<OpenRanks> open_as(const RanksCommand& command);
+
+// `--json`; without it `json` stays empty. It takes no empty name: such is a variable of the shell
+// that was not set, and a script would find no file.
+void add_json_option(CLI::App& command, std::string& json);
 
 // Where `--json` goes: a file, standard output ("-"), or nowhere (empty).
 class JsonTarget {

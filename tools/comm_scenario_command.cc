@@ -53,11 +53,9 @@ void add_comm_scenario_command(CLI::App& comm, ExitCode& exit_code) {
       "scenario", "Run a fault that programs meet with collectives, and what Weir makes of it");
   scenario->add_option("SCENARIO", command->name, "A, C, D or E")
       ->required()
-      ->check(CLI::IsMember({"A", "C", "D", "E"}));
+      ->transform(CLI::IsMember({"A", "C", "D", "E"}, CLI::ignore_case));
   add_ranks_options(*scenario, command->ranks);
-  scenario
-      ->add_option("--json", command->json, "Write JSON to this file too; -: print JSON instead")
-      ->type_name("FILE|-");
+  add_json_option(*scenario, command->json);
   scenario->footer(kFooter);
   scenario->callback([command, &exit_code] { exit_code = run(*command); });
 }

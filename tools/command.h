@@ -33,4 +33,7 @@ void add_comm_scenario_command(CLI::App& comm, ExitCode& exit_code);
 // follows it must not be taken for the value.
 std::vector<std::string> with_json_file_joined(std::vector<std::string> arguments);
 
+// `--json=` as `--json ''`: CLI11 takes what follows it for the file otherwise, be it an option.
+std::vector<std::string> with_empty_json_apart(std::vector<std::string> arguments);
+
 }  // namespace weir

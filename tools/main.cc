@@ -19,6 +19,30 @@ void understand_help(std::vector<std::string>& arguments) {
   arguments.emplace_back("--help");
 }
 
+// CLI11 says neither what was taken for no sub-command, nor which there are.
+std::string failure(const CLI::App* app, const CLI::Error& error) {
+  const CLI::App* asked = app;
+  std::string path = app->get_name();
+  while (!asked->get_subcommands().empty()) {
+    asked = asked->get_subcommands().front();
+    path += " " + asked->get_name();
+  }
+  const bool is_missing =
+      error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError) &&
+      asked->get_require_subcommand_min() > 0;
+  if (!is_missing) return CLI::FailureMessage::simple(app, error);
+  const std::vector<std::string> unknown = app->remaining(true);
+  std::string text = path + (unknown.empty() ? ": a command is missing"
+                                             : ": '" + unknown.front() + "' is no command of it");
+  const char* before = "; there are ";
+  for (const CLI::App* const command :
+       asked->get_subcommands([](const CLI::App*) { return true; })) {
+    text += before + command->get_name();
+    before = ", ";
+  }
+  return text + "\nRun with --help for more information.\n";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -27,6 +51,7 @@ int main(int argc, char** argv) {
                "weir");
   app.set_version_flag("--version", "weir " WEIR_VERSION, "Print the version and exit");
   app.require_subcommand(1);
+  app.failure_message(failure);
   app.footer("`weir help COMMAND` describes a command.");
   weir::add_replay_command(app, exit_code);
   weir::add_report_command(app, exit_code);
@@ -41,6 +66,9 @@ int main(int argc, char** argv) {
   understand_help(arguments);
   if (!arguments.empty() && arguments.front() == "replay") {
     arguments = weir::with_json_file_joined(std::move(arguments));
+  }
+  if (!arguments.empty() && arguments.front() == "comm") {
+    arguments = weir::with_empty_json_apart(std::move(arguments));
   }
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   try {

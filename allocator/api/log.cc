@@ -6,8 +6,10 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 
 #include <atomic>
+#include <filesystem>
 #include <memory>
 #include <mutex>
+#include <system_error>
 
 namespace weir {
 namespace {
@@ -90,6 +92,15 @@ std::string_view name_of(LogLevel level) {
 }
 
 Status configure_log(LogLevel level, const std::string& file) {
+  const std::string folder = std::filesystem::path(file).parent_path();
+  std::error_code unknown;
+  if (!folder.empty() && !std::filesystem::exists(folder, unknown) && !unknown) {
+    // (spdlog would make the folder: a typing error would log where nobody looks.)
+    return Error{ErrorCode::invalid_input,
+                 fmt::format("log file {}: there is no folder {}: make it, or name a file in one "
+                             "that there is",
+                             file, folder)};
+  }
   spdlog::sink_ptr sink;
   try {
     sink = file.empty() ? stderr_sink() : std::make_shared<spdlog::sinks::basic_file_sink_mt>(file);

@@ -50,6 +50,7 @@ class DeviceList {
   /* rules_values.cc: the settings, each alone */                                                \
   RULE(unknown_variable) RULE(wrong_value) RULE(configuration_file) RULE(rendezvous)             \
   RULE(topology_file) RULE(debug_without_effect) RULE(nccl_library) RULE(launch_variables)       \
+  RULE(weir_setting)                                                                             \
   /* rules_network.cc: settings of networks, and the networks that there are */                  \
   RULE(ib_disabled_and_set) RULE(network_without_rdma) RULE(socket_interface)                    \
   RULE(rdma_device) RULE(rdma_gid) RULE(rdma_port_down) RULE(gpu_direct_missing)                 \

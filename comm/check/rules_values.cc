@@ -143,6 +143,14 @@ void launch_variables(const Machine&, const Settings& settings, Findings& findin
   }
 }
 
+void weir_setting(const Machine&, const Settings& settings, Findings& findings) {
+  for (const std::string& why : settings.refused) {
+    say(findings, Severity::error, "No program that uses Weir's allocator starts with its settings",
+        "Config says: " + why + ".",
+        "Correct it, or leave it out; docs/configuration.md has every setting.");
+  }
+}
+
 void debug_without_effect(const Machine&, const Settings& settings, Findings& findings) {
   const std::string* level = settings.find("NCCL_DEBUG");
   std::string upper = level != nullptr ? *level : "";

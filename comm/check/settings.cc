@@ -6,6 +6,7 @@
 #include "comm/launch/launchers.h"
 #include "weir/comm/check.h"
 #include "weir/comm/launch.h"
+#include "weir/config.h"
 
 namespace weir {
 namespace check {
@@ -91,6 +92,30 @@ class GivenEnvironment final : public Environment {
   const EnvironmentVariables& variables_;
 };
 
+// One at a time, so that each is told; then what is amiss in all of them together.
+std::vector<std::string> refused_by_config(const EnvironmentVariables& environment) {
+  std::vector<std::string> refused;
+  std::vector<std::string> accepted;
+  for (const auto& [name, value] : environment) {
+    std::string entry = name + "=" + value;
+    const char* const block[] = {entry.c_str(), nullptr};
+    if (const Result<Config> config = Config::from_environment(block); !config) {
+      refused.push_back(config.error().message());
+    } else {
+      accepted.push_back(std::move(entry));
+    }
+  }
+  std::vector<const char*> block;
+  for (const std::string& entry : accepted) block.push_back(entry.c_str());
+  block.push_back(nullptr);
+  const Result<Config> config = Config::from_environment(block.data());
+  if (!config) return refused;
+  if (const Status together = config->check(); !together) {
+    refused.push_back(together.error().message());
+  }
+  return refused;
+}
+
 }  // namespace
 }  // namespace check
 
@@ -129,6 +154,7 @@ Settings read_settings(const std::string& root, const EnvironmentVariables& envi
   if (const Result<Launch> launch = find_launch(check::GivenEnvironment(environment)); !launch) {
     settings.no_launch = launch.error().message();
   }
+  settings.refused = check::refused_by_config(environment);
   check::Tree tree(root.substr(0, root.find_last_not_of('/') + 1));
   const auto named = environment.find("NCCL_CONF_FILE");
   if (named != environment.end() && !named->second.empty()) {

@@ -76,6 +76,8 @@ TEST_F(CommBench, BadCommandLinesAreTwoAndSayWhatIsTaken) {
                                                      {"-r 7", "ranks are 0 to 1"},
                                                      {"-a 4", "--average"},
                                                      {"--ranks 0", "--ranks 0"},
+                                                     {"-m 100000000", "1 to 100000"},
+                                                     {"--json ''", "--json: the name of the file"},
                                                      {"--raw --compare", "--raw"}};
   for (const auto& [arguments, says] : bad) {
     const test::Finished finished = weir(std::string("comm bench --device sim ") + arguments);
@@ -113,8 +115,20 @@ TEST_F(CommBench, ScenariosSayWhetherTheCureHolds) {
     EXPECT_THAT(finished.out, HasSubstr(std::string("Scenario ") + name + ": the cure holds"));
     EXPECT_EQ(nlohmann::json::parse(read("scenario.json"))["holds"], true);
   }
+  EXPECT_EQ(weir("comm scenario --device sim A --json ''").code, 2);
   EXPECT_EQ(weir("comm scenario B").code, 2);
   EXPECT_EQ(weir("comm scenario").code, 2);
+}
+
+TEST_F(CommBench, OneRankIsOne) {
+  EXPECT_THAT(weir("comm bench --device sim --ranks 1 -b 8 -e 8 -n 1").out,
+              HasSubstr("# 1 rank: "));
+}
+
+TEST_F(CommBench, AScenarioMayBeNamedInSmallLetters) {
+  const test::Finished finished = weir("comm scenario --device sim a");
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr("Scenario A: the cure holds"));
 }
 
 // Whichever it is: the exit status and the verdict say the same.

@@ -88,9 +88,10 @@ TEST(BenchOptionsTyped, AreNamedWithARemedyWhereTheyAreWrong) {
     return check(options, 2);
   };
   expect_bad(with([](auto& o) { o.root = 2; }), "--root 2", "ranks are 0 to 1");
-  expect_bad(with([](auto& o) { o.iterations = 0; }), "--iters 0", "at least 1");
-  expect_bad(with([](auto& o) { o.aggregated = -1; }), "--agg_iters -1", "at least 1");
-  expect_bad(with([](auto& o) { o.graph_launches = -1; }), "--cudagraph -1", "0 (none), or more");
+  expect_bad(with([](auto& o) { o.iterations = 0; }), "--iters 0", "1 to 100000000");
+  expect_bad(with([](auto& o) { o.aggregated = -1; }), "--agg_iters -1", "1 to 100000");
+  expect_bad(with([](auto& o) { o.graph_launches = -1; }), "--cudagraph -1",
+             "0 (none) to 100000000");
   expect_bad(with([](auto& o) { o.least = 1_GiB; }), "--minbytes", "--maxbytes");
   expect_bad(with([](auto& o) { o.factor = 1, o.step = 0_B; }), "--stepbytes 0", "--stepfactor 2");
   expect_bad(with([](auto& o) { o.least = 0_B; }), "--minbytes 0", "--stepbytes");
@@ -102,6 +103,32 @@ TEST(BenchOptionsTyped, AreNamedWithARemedyWhereTheyAreWrong) {
              }),
              "--op mulsum", "not of int32");
   EXPECT_TRUE(with([](auto&) {}).ok());
+}
+
+// A group and a graph are held in memory as a whole: a number that has a few digits too many would
+// take all there is.
+TEST(BenchOptionsTyped, CountsEndWhereMemoryWould) {
+  const auto with = [](auto change) {
+    BenchOptions options = small();
+    change(options);
+    return check(options, 2);
+  };
+  constexpr int kTimes = 100'000'000, kGroup = 100'000;
+  expect_bad(with([](auto& o) { o.aggregated = kGroup + 1; }), "--agg_iters 100001", "1 to 100000");
+  expect_bad(with([](auto& o) { o.iterations = kTimes + 1; }), "--iters 100000001",
+             "1 to 100000000");
+  expect_bad(with([](auto& o) { o.warm_ups = kTimes + 1; }), "--warmup_iters 100000001",
+             "0 (none) to 100000000");
+  expect_bad(with([](auto& o) { o.checks = kTimes + 1; }), "--check 100000001",
+             "0 (none) to 100000000");
+  expect_bad(with([](auto& o) { o.graph_launches = kTimes + 1; }), "--cudagraph 100000001",
+             "0 (none) to 100000000");
+  const auto graph = [](auto& o) { o.iterations = 50'000, o.aggregated = 3; };
+  expect_bad(with([&](auto& o) { graph(o), o.graph_launches = 1; }), "--cudagraph 1",
+             "--iters 50000 times --agg_iters 3 operations: at most 100000");
+  EXPECT_TRUE(with(graph).ok());  // eager: no graph
+  EXPECT_TRUE(with([](auto& o) { o.iterations = kTimes, o.aggregated = kGroup; }).ok());
+  EXPECT_TRUE(with([](auto& o) { o.iterations = kGroup, o.graph_launches = kTimes; }).ok());
 }
 
 TEST(BenchOptionsTyped, TakeNcclTestsNamesAndAll) {

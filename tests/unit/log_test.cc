@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -72,6 +73,18 @@ TEST_F(Log, AFileThatCannotBeOpenedIsAnErrorThatNamesItAndChangesNothing) {
   EXPECT_THAT(status.error().message(), HasSubstr("/proc/no such folder/log"));
   EXPECT_TRUE(log_enabled(LogLevel::error));
   EXPECT_FALSE(log_enabled(LogLevel::warn));
+}
+
+// A typing error in a path: the log would be where nobody looks for it.
+TEST_F(Log, AFolderThatIsNotThereIsAnErrorAndIsNotMade) {
+  const std::string folder = path_ + ".folder";
+  const Status status = configure_log(LogLevel::debug, folder + "/log");
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code(), ErrorCode::invalid_input);
+  EXPECT_THAT(status.error().message(),
+              AllOf(HasSubstr(folder + "/log"), HasSubstr("there is no folder " + folder + ":")));
+  EXPECT_FALSE(std::filesystem::exists(folder));
+  EXPECT_FALSE(log_enabled(LogLevel::debug));
 }
 
 TEST_F(Log, EventsAreWrittenAtDebugLevelOnly) {

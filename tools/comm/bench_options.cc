@@ -58,18 +58,33 @@ bool has_factor(const BenchOptions& options) {
   return false;
 }
 
+// Beyond these nobody measures, and memory gives out: a group, and a graph, are held as a whole.
+constexpr int kMostTimes = 100'000'000;
+constexpr int kMostInGroup = 100'000;
+constexpr std::int64_t kMostInGraph = 100'000;
+
+struct Count {
+  const char* option;
+  int value, least, most;
+};
+
 Status check_counts(const BenchOptions& options) {
-  const auto positive = [](const char* option, int value) -> Status {
-    if (value >= 1) return {};
-    return bad(option, std::to_string(value), "at least 1");
-  };
-  if (Status good = positive("--iters", options.iterations); !good) return good;
-  if (Status good = positive("--agg_iters", options.aggregated); !good) return good;
-  const std::pair<const char*, int> counts[] = {{"--warmup_iters", options.warm_ups},
-                                                {"--check", options.checks},
-                                                {"--cudagraph", options.graph_launches}};
-  for (const auto& [option, value] : counts) {
-    if (value < 0) return bad(option, std::to_string(value), "0 (none), or more");
+  const Count counts[] = {{"--iters", options.iterations, 1, kMostTimes},
+                          {"--agg_iters", options.aggregated, 1, kMostInGroup},
+                          {"--warmup_iters", options.warm_ups, 0, kMostTimes},
+                          {"--check", options.checks, 0, kMostTimes},
+                          {"--cudagraph", options.graph_launches, 0, kMostTimes}};
+  for (const Count& count : counts) {
+    if (count.value >= count.least && count.value <= count.most) continue;
+    return bad(count.option, std::to_string(count.value),
+               fmt::format("{} to {}", count.least == 0 ? "0 (none)" : "1", count.most));
+  }
+  const std::int64_t in_graph = std::int64_t{options.iterations} * options.aggregated;
+  if (options.graph_launches > 0 && in_graph > kMostInGraph) {
+    return bad("--cudagraph", std::to_string(options.graph_launches),
+               fmt::format("a graph would hold --iters {} times --agg_iters {} operations: at most "
+                           "{}; lower these, and launch it more often",
+                           options.iterations, options.aggregated, kMostInGraph));
   }
   return {};
 }

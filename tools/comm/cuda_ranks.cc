@@ -50,6 +50,7 @@ class CudaJob {
     for (const int ordinal : ordinals_)
       where += fmt::format("{}{}", where.empty() ? "" : ", ", ordinal);
     if (is_launched()) return fmt::format("{}; on GPU {}", launch_.describe(), where);
+    if (ranks_ == 1) return "1 rank: a thread of this process on GPU " + where;
     return fmt::format("{} ranks: threads of this process on GPU {}", ranks_, where);
   }
 

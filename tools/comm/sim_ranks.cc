@@ -124,6 +124,7 @@ class SimRanks final : public LocalRanks {
   }
 
   std::string describe() const override {
+    if (sim_.ranks == 1) return "1 rank: a thread of this process on a simulated device";
     return std::to_string(sim_.ranks) + " ranks: threads of this process on simulated devices";
   }
 

@@ -16,7 +16,8 @@ enum class LogLevel { off, error, warn, info, debug };
 std::string_view name_of(LogLevel level);
 
 // Sets what is logged, and where: `file` is appended to; empty means stderr. Replaces the setting
-// before. Errors: invalid_input if the file can't be opened (the setting before stays).
+// before. Errors: invalid_input if the file can't be opened, or its folder is not there: none is
+// made (the setting before stays).
 Status configure_log(LogLevel level, const std::string& file = "");
 
 // Whether a message at `level` would be written: for callers to whom making one is work.

@@ -169,6 +169,7 @@ struct Settings {
   std::vector<Unread> unread;      // configuration files
   std::vector<std::string> files;  // configuration files that were read
   std::string no_launch;           // why find_launch() refuses the environment; empty: it does not
+  std::vector<std::string> refused;  // why Config refuses what is set for Weir's allocator
 
   // Null: not set, or empty.
   const std::string* find(std::string_view name) const;
