@@ -106,6 +106,7 @@ std::vector<std::string> refused_by_config(const EnvironmentVariables& environme
     }
   }
   std::vector<const char*> block;
+  block.reserve(accepted.size() + 1);
   for (const std::string& entry : accepted) block.push_back(entry.c_str());
   block.push_back(nullptr);
   const Result<Config> config = Config::from_environment(block.data());
