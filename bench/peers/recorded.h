@@ -3,7 +3,9 @@
 #pragma once
 
 #include <filesystem>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/peers/gpu.h"
@@ -86,8 +88,9 @@ MixSample recorded(P& peer, const Gpu& gpu, const Trace& trace) {
     gpu.synchronize();
   }
   MixSample result;
-  if (batches.empty())
+  if (batches.empty()) {
     throw std::runtime_error("the trace is too short: 100 allocations and frees at least");
+  }
   result.sample = summary(std::move(batches), kBatch / 2);
   result.peak_live_bytes = trace.peak_live.count;
   result.reserved = peer.reserved();
