@@ -10,6 +10,7 @@ from unittest import mock
 import limits
 import report
 import turns
+import worker
 from turns import Line, Turn
 from workloads import WORKLOADS, steps_of
 
@@ -173,7 +174,7 @@ if (name, allocator) == ("serve", "weir"):
 row = dict.fromkeys(("reserved_peak", "requested_peak", "driver_peak"), 1 << 30)
 row["losses"] = [0.5] * turn["steps"] + [1.0 if turn.get("settings") else 0.5]
 print(json.dumps({**row, "wall_ms": 2.0, "median_ms": 1.0, "gpu": "a GPU",
-                  "versions": {"torch": "2.11"}}), flush=True)
+                  "settings": turn.get("settings"), "versions": {"torch": "2.11"}}), flush=True)
 """
 
 
@@ -199,8 +200,15 @@ def whole(folder, main):
         fails = command(main, folder, "--workloads", "serve", "--allocators", "weir,async")
         equal = command(main, folder, "--bitwise", "--steps", "3")
         other = command(main, folder, "--bitwise", "--steps", "3", "--setting", "reuse=wait")
+        kept = command(main, folder, "--workloads", "gnn", "--allocators", "native,weir",
+                       "--record", folder)
     order = [row["allocator"] for row in fine[2]["samples"]]
     return {
+        "recordings": ([one["settings"] for one in kept[2]["samples"]],
+                       [None, {"record": os.path.join(folder, "gnn.weir")}]),
+        "a recording of each rank": (
+            worker.settings_of({"world": 2, "rank": 1}, {"settings": {"record": "a.b/ddp.weir"}}),
+            {"record": "a.b/ddp-rank1.weir"}),
         "exits": ([one[0] for one in (fine, fails, equal, other)], [0, 1, 0, 1]),
         "rounds begin with another": (order, ["native", "expandable", "async", "weir",
                                               "expandable", "async", "weir", "native"]),

@@ -74,6 +74,15 @@ def limit_memory(torch, allocator, cap):
         raise RuntimeError(f"cuMemAlloc of {ballast} bytes failed: {status}")
 
 
+def settings_of(names, turn):
+    """Weir's. A recording of several ranks is a file for each."""
+    settings = dict(turn.get("settings") or {})
+    if names["world"] > 1 and "record" in settings:
+        root, extension = os.path.splitext(settings["record"])
+        settings["record"] = f"{root}-rank{names['rank']}{extension}"
+    return settings
+
+
 def start_allocator(allocator, settings):
     """Before CUDA starts. What PyTorch has built in is chosen by the environment."""
     if allocator != "weir":
@@ -146,7 +155,7 @@ def measure(torch, build, names, turn, device):
 
 
 def on_gpu(torch, build, names, turn):
-    start_allocator(names["allocator"], turn.get("settings") or {})
+    start_allocator(names["allocator"], settings_of(names, turn))
     device = torch.device("cuda", names["rank"])
     torch.cuda.init()
     torch.cuda.set_device(device)
