@@ -41,7 +41,7 @@ void PageHeap::count(Served served) {
   effort_.count_requests(served.requests, served.bytes);
 }
 
-Result<Address> PageHeap::allocate(Owner& owner, Bytes size, std::uint64_t key, Served served,
+Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, Served served,
                                    Create create) {
   const MutexLock lock(mutex_);
   if (owner.id.value >= arenas_.size()) {
@@ -58,7 +58,7 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, std::uint64_t key, 
 
   // What is about to be in use counts: growing up to it is no waste.
   const Bytes peak_before = std::exchange(peak_used_, std::max(peak_used_, table_.used() + size));
-  const std::optional<Address> recalled = recall(owner, size, key);
+  const std::optional<Address> recalled = recall(owner, size, keys);
   const bool has_source = budget_.shared() && source_ && create == Create::may;
   Result<Address> at = recalled     ? Result<Address>(*recalled)
                        : has_source ? place_with_source(owner, size)
@@ -68,14 +68,14 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, std::uint64_t key, 
     peak_used_ = peak_before;
     return std::move(claimed).error();
   }
-  if (!recalled) memory_.remember(key, *at);
+  if (!recalled) memory_.remember(keys, *at);
   if (requests_ >= shed_next_) shed_aliases(owner);
   return at;
 }
 
 Status PageHeap::allocate_at(Owner& owner, Range run) {
   const MutexLock lock(mutex_);
-  if (owner.id.value >= arenas_.size() || !arena(owner.id).usable().contains(run)) {
+  if (owner.id.value >= arenas_.size() || !table_.is_usable(run, owner.id)) {
     return Error(ErrorCode::invalid_argument,
                  "the memory there is in use, or is not the heap's any more");
   }
@@ -101,6 +101,7 @@ Result<Address> PageHeap::place_with_source(Owner& owner, Bytes size) {
 
 Result<Address> PageHeap::place(Owner& owner, Bytes size) {
   effort_.serve(size, peak_used_);
+  table_.tell(owner.id);
   const Placement placement = this->placement(owner);
   in_flight_ = false;
   std::optional<Placement::Found> found =
@@ -131,12 +132,11 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
   return stitch(owner, size);
 }
 
-std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, std::uint64_t key) {
-  const RangeSet& usable = arena(owner.id).usable();
-  return memory_.recall(key, [&](Address at) WEIR_NO_THREAD_ANALYSIS {
+std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, RequestKeys keys) {
+  return memory_.recall(keys, [&](Address at) WEIR_NO_THREAD_ANALYSIS {
     // What a repeating program waited for the last time it may wait for again: else all that
     // follows would have to be placed anew. But not for what was lent to other streams just now.
-    if (!usable.contains({at, size})) return false;
+    if (!table_.is_usable({at, size}, owner.id)) return false;
     in_flight_ = false;
     const bool avoided = avoids_anything() && avoid(owner, {at, size});
     return !avoided || (reuse_ == ReusePolicy::balanced && !in_flight_);

@@ -68,12 +68,12 @@ class PageHeap : private PageTable::Listener {
   // The run, if its bytes are free and the owner's to use.
   // Errors: invalid_argument (they are not); device.
   Status allocate_at(Owner& owner, Range run);
-  // A run of `size` bytes, a multiple of kGrain. `key` names the request: a program that repeats
-  // itself asks with the same one again.
+  // A run of `size` bytes, a multiple of kGrain. `keys` name the request: a program that repeats
+  // itself asks with the same again.
   // Errors: out_of_memory, also where only new memory from the device would do and that may not
   // be had yet; device. rather_not: only where pages at hand don't suffice.
   enum class Create { may, not_yet, rather_not };
-  Result<Address> allocate(Owner& owner, Bytes size, std::uint64_t key, Served served,
+  Result<Address> allocate(Owner& owner, Bytes size, RequestKeys keys, Served served,
                            Create create = Create::may);
 
   // Counts what a heap served that has nothing to ask.
@@ -170,7 +170,7 @@ class PageHeap : private PageTable::Listener {
   void unusable(HeapId heap, Range addresses) override WEIR_REQUIRES(mutex_);
 
   // The ways to serve a request, in order; each gives a place that is not yet claimed.
-  std::optional<Address> recall(Owner& owner, Bytes size, std::uint64_t key) WEIR_REQUIRES(mutex_);
+  std::optional<Address> recall(Owner& owner, Bytes size, RequestKeys keys) WEIR_REQUIRES(mutex_);
   Result<Address> place_with_source(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
   Result<Address> place(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
   Bytes free_at_frontier(Owner& owner) WEIR_REQUIRES(mutex_);

@@ -49,7 +49,7 @@ std::vector<PageMapping> PageHeap::long_unused(HeapId heap) const {
     if (use_of(page).kept != PageUse::Kept::no || (page.lease && *page.lease != heap)) continue;
     for (std::size_t i = 1; i < page.mappings.size(); ++i) {
       const Mapping& mapping = page.mappings[i];
-      if (mapping.used_grains > 0) continue;  // nor what is retired
+      if (mapping.used_grains > 0 || mapping.retired()) continue;
       if (table_.uses() - mapping.used_at > kLongUnused) unused.push_back({mapping, page.id});
     }
   }

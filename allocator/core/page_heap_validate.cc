@@ -118,8 +118,7 @@ void PageHeap::validate_runs(const std::vector<Range>& in_use,
     });
   }
   for (const PageMapping& mapping : table_.list_mappings()) {
-    const std::uint64_t grains = mapping.retired() ? 0 : mapping.used_grains;
-    if (kGrain * grains != used_at[mapping.at]) {
+    if (kGrain * std::uint64_t{mapping.used_grains} != used_at[mapping.at]) {
       broken.push_back("page " + std::to_string(mapping.page.value) +
                        ": a mapping's bytes in use are counted wrong");
     }

@@ -16,19 +16,6 @@ std::vector<std::pair<Bytes, Bytes>> Page::used_ranges() const {
 
 namespace {
 
-// Calls visit(offset, size) for each free stretch of the page.
-template <class Visitor>
-void visit_free(const Page& page, Visitor&& visit) {
-  Bytes at = 0_B;
-  for (std::size_t i = 0; i + 1 < page.edges.size(); i += 2) {
-    if (at < page.edges[i]) visit(at, page.edges[i] - at);
-    at = page.edges[i + 1];
-  }
-  if (at < page.size) visit(at, page.size - at);
-}
-
-bool may_use(const Page& page, HeapId heap) { return !page.lease || *page.lease == heap; }
-
 using Edges = std::vector<Bytes>;
 
 // Apart from flip(), which then needs no stack in the usual case.
@@ -133,10 +120,11 @@ void PageTable::remove(PageId id) {
 
 void PageTable::add_mapping(PageId id, HeapId heap, Address at, RowId row) {
   Page& page = pages_.at(id.value);
-  page.mappings.push_back({.at = at, .heap = heap, .row = row});
+  withdraw_long_unused(page, heap, kMostOffered - 1);
+  page.mappings.push_back(Mapping{.at = at, .heap = heap, .row = row});
   granules_.set({at, page.size}, page);
   ++mappings_;
-  show_free(page, page.mappings.back(), true);
+  offer(page, page.mappings.back());
 }
 
 PageMapping PageTable::mapping(Address at) const {
@@ -147,7 +135,7 @@ PageMapping PageTable::mapping(Address at) const {
 void PageTable::remove_mapping(Address at) {
   Page& page = *granules_.at(at).page;
   assert(!page.lease || is_retired(at));
-  if (!is_retired(at)) listener_.unusable(mapping(at).heap, {at, page.size});
+  withdraw(page, find_mapping(page.mappings, at), Mapping::Gives::nothing);
   std::erase_if(page.mappings, [&](const Mapping& mine) { return mine.at == at; });
   granules_.clear({at, page.size});
   --mappings_;
@@ -157,17 +145,15 @@ void PageTable::retire(Address at) {
   Page& page = *granules_.at(at).page;
   Mapping& mapping = find_mapping(page.mappings, at);
   assert(mapping.used_grains == 0);
-  show_free(page, mapping, false);
-  mapping.used_grains = Mapping::kRetired;
+  withdraw(page, mapping, Mapping::Gives::nothing);
 }
 
 void PageTable::restore(Address at) {
   Page& page = *granules_.at(at).page;
   Mapping& mapping = find_mapping(page.mappings, at);
   assert(mapping.retired());
-  mapping.used_grains = 0;
   mapping.used_at = uses_;
-  show_free(page, mapping, true);
+  offer(page, mapping);
 }
 
 bool PageTable::is_retired(Address at) const {
@@ -192,73 +178,57 @@ void PageTable::free(PageId id, Bytes offset, Bytes size) {
   free_part(pages_.at(id.value), offset, size, Address{});
 }
 
-// What is free of the page, at one of its mappings.
-void PageTable::show_free(const Page& page, const Mapping& mapping, bool usable) {
-  if (!may_use(page, mapping.heap)) return;
-  visit_free(page, [&](Bytes offset, Bytes size) {
-    const Range free{mapping.at + offset, size};
-    if (usable) {
-      listener_.usable(mapping.heap, free);
-    } else {
-      listener_.unusable(mapping.heap, free);
-    }
-  });
-}
-
-// The whole page, for heaps other than `except`.
-void PageTable::show(const Page& page, HeapId except, bool usable) {
-  for (const Mapping& mapping : page.mappings) {
-    if (mapping.heap == except || mapping.retired()) continue;
-    if (usable) {
-      listener_.usable(mapping.heap, {mapping.at, page.size});
-    } else {
-      listener_.unusable(mapping.heap, {mapping.at, page.size});
-    }
-  }
-}
-
-void PageTable::use_part(Page& page, Bytes offset, Bytes size, HeapId heap, Address told) {
-  assert(may_use(page, heap));
-  if (!page.lease) {
+void PageTable::use_part(Page& page, Bytes offset, Bytes size, HeapId heap, Address through) {
+  assert(!page.lease || *page.lease == heap);
+  const bool leases = !page.lease;
+  bool offers = false;
+  if (leases) {
     page.lease = heap;
     leased_ += page.size;
-    show(page, heap, false);
   }
   for (Mapping& mapping : page.mappings) {
-    if (mapping.at == told) {
-      mapping.used_grains += grains(size);
-      mapping.used_at = uses_;
+    if (mapping.heap != heap) {
+      if (leases && mapping.told) list(mapping);
       continue;
     }
-    if (mapping.heap != heap || mapping.retired()) continue;
-    listener_.unusable(heap, {mapping.at + offset, size});
+    if (mapping.at == through) {
+      offers = !mapping.offered();
+      offer(page, mapping);
+      mapping.used_grains += grains(size);
+      mapping.used_at = uses_;
+    } else if (mapping.offered()) {
+      offer(page, mapping);
+      listener_.unusable(heap, {mapping.at + offset, size});
+    }
   }
   page.used += size;
   used_ += size;
   flip(page.edges, offset, offset + size);
   outdate(page);
+  if (offers) withdraw_long_unused(page, heap, kMostOffered);
 }
 
-void PageTable::free_part(Page& page, Bytes offset, Bytes size, Address told) {
+void PageTable::free_part(Page& page, Bytes offset, Bytes size, Address through) {
   assert(page.lease);
   const HeapId heap = *page.lease;
   page.used -= size;
   used_ -= size;
   flip(page.edges, offset, offset + size);
   outdate(page);
+  if (page.used == 0_B) {
+    page.lease.reset();
+    leased_ -= page.size;
+  }
   for (Mapping& mapping : page.mappings) {
-    if (mapping.at == told) {
+    if (mapping.heap != heap) {
+      if (!page.lease && mapping.offered() && !mapping.told) list(mapping);
+    } else if (mapping.at == through) {
       mapping.used_grains -= grains(size);
       mapping.used_at = uses_;
-      continue;
+    } else if (mapping.offered()) {
+      listener_.usable(heap, {mapping.at + offset, size});
     }
-    if (mapping.heap != heap || mapping.retired()) continue;
-    listener_.usable(heap, {mapping.at + offset, size});
   }
-  if (page.used > 0_B) return;
-  page.lease.reset();
-  leased_ -= page.size;
-  show(page, heap, true);
 }
 
 bool PageTable::row_has(RowId row, PageId id) const {

@@ -4,10 +4,13 @@
 // Rules that hold between calls (validate() checks them):
 //   used(page) == sum of its used ranges; they are disjoint, sorted, and do not touch
 //   a mapping begins at a multiple of GranuleMap::kGranule and is as long as its page, which is
-//   made of granules used(page) > 0  <=>  the page is leased; a page that is not, is idle: any heap
-//   may take it a byte of a mapping is usable by the mapping's heap  <=>  it is not in use, and its
-//   page is idle
-//                                                            or leased to that heap
+//   made of granules
+//   used(page) > 0  <=>  the page is leased; a page that is not, is idle: any heap may take it
+//   a byte of a mapping is usable by the mapping's heap  <=>  it is not in use, and its page is
+//   idle
+//                                                             or leased to that heap
+//
+// Which bytes are usable a listener is told, for those that look for a place: see tell().
 //
 // Threads: guarded by the lock of whoever owns it.
 #pragma once
@@ -38,16 +41,22 @@ struct RowId {
 
 // In a list of its page's.
 struct Mapping {
-  // `used_grains` of one that is retired: mapped, but nothing is given out here any more.
-  static constexpr std::uint32_t kRetired = ~std::uint32_t{0};
+  // What may be given out here: anything that fits; only what was given out here before, and is
+  // asked for by its address; nothing, as the mapping is about to go.
+  enum class Gives : std::uint32_t { anything, known, nothing };
 
   Address at;
   HeapId heap;                // whose addresses these are
   std::uint32_t used_at = 0;  // PageTable::uses() when bytes here last were given out or came back
   RowId row;
-  std::uint32_t used_grains = 0;  // of kGrain: in use, that were given out here
+  std::uint32_t used_grains : 28 = 0;  // of kGrain: in use, that were given out here
+  Gives gives : 2 = Gives::anything;
+  // Does the listener hold what is free here usable? (All of a page that was taken since.)
+  std::uint32_t told : 1 = 0;
+  std::uint32_t listed : 1 = 0;  // is it on the list of those that its heap may have to be told of?
 
-  bool retired() const { return used_grains == kRetired; }
+  bool offered() const { return gives == Gives::anything; }
+  bool retired() const { return gives == Gives::nothing; }
 };
 static_assert(sizeof(Mapping) == 24);  // there are several for each page
 
@@ -59,9 +68,9 @@ struct Page {
   PageId id;
   std::uint32_t slot = 0;  // dense: another page's once this one is gone
   Bytes size;
-  PhysicalHandle handle;
-  Bytes used;
   std::optional<HeapId> lease;
+  Bytes used;
+  PhysicalHandle handle;
   // Where stretches in use begin and end, in turn, rising.
   std::vector<Bytes> edges;
   std::vector<Mapping> mappings;
@@ -84,7 +93,8 @@ struct Page {
 
 class PageTable {
  public:
-  // Told of every stretch of addresses that its heap may hand out from now on, or no longer.
+  // Told of every stretch of addresses that its heap may hand out from now on, or no longer: at no
+  // more than kMostOffered or so of the heap's aliases of a page, those that were used last.
   class Listener {
    public:
     virtual ~Listener() = default;
@@ -93,6 +103,10 @@ class PageTable {
   };
   // Pages ordered by a size: that of the page, of its free tail, or of its free head.
   using BySize = std::set<std::pair<Bytes, PageId>>;
+
+  // Each alias that is offered costs a little whenever bytes of its page come or go, and a request
+  // that nothing is remembered of finds the same bytes at any.
+  static constexpr int kMostOffered = 4;
 
   explicit PageTable(Listener& listener) : listener_(listener) {}
 
@@ -118,7 +132,6 @@ class PageTable {
   // visit(page, offset, size, changed) for each afterwards; `changed`: the lease began (ended).
   template <class Visitor>
   void use(Range run, HeapId heap, Visitor&& visit) WEIR_NO_THREAD_ANALYSIS {
-    listener_.unusable(heap, run);
     if (++uses_ == kUsesEnd) [[unlikely]]
       lower_uses();
     walk_pages(run, [&](Page& page, Bytes offset, Bytes size, Address at) WEIR_NO_THREAD_ANALYSIS {
@@ -126,15 +139,22 @@ class PageTable {
       use_part(page, offset, size, heap, at);
       visit(std::as_const(page), offset, size, leases);
     });
+    listener_.unusable(heap, run);
   }
   template <class Visitor>
   void free(Range run, HeapId heap, Visitor&& visit) WEIR_NO_THREAD_ANALYSIS {
-    listener_.usable(heap, run);
     walk_pages(run, [&](Page& page, Bytes offset, Bytes size, Address at) WEIR_NO_THREAD_ANALYSIS {
       free_part(page, offset, size, at);
       visit(std::as_const(page), offset, size, !page.lease);
     });
+    listener_.usable(heap, run);
   }
+
+  // The listener learns of pages that other heaps took, or gave back, only here: what comes and
+  // goes between two looks of a heap costs it nothing.
+  void tell(HeapId heap);
+  // May `heap` hand out all of `run`, whatever the listener holds?
+  bool is_usable(Range run, HeapId heap) const;
 
   const Page& page(PageId page) const { return pages_.at(page.value); }
   // The one that begins at `at`.
@@ -146,6 +166,16 @@ class PageTable {
   void walk(Range range, Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
     walk_pages(range, [&](const Page& page, Bytes offset, Bytes size, Address)
                           WEIR_NO_THREAD_ANALYSIS { visit(page, offset, size); });
+  }
+  // Calls visit(page, where it begins) for each page under `range`, until it returns false.
+  template <class Visitor>
+  void walk_while(Range range, Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
+    for (Address at = range.begin; at < range.end();) {
+      const GranuleMap::Entry& entry = granules_.at(at);
+      const Address begin = at - entry.offset - Bytes{at.value % GranuleMap::kGranule.count};
+      if (!visit(std::as_const(*entry.page), begin)) return;
+      at = begin + entry.page->size;
+    }
   }
   // Is every address of `range` mapped?
   bool is_mapped(Range range) const;
@@ -169,7 +199,8 @@ class PageTable {
   Bytes leased() const { return leased_; }  // of pages that are not idle
   Bytes used() const { return used_; }      // bytes in use
 
-  // Broken rules, named; `usable(heap)` gives the addresses that the listener holds usable.
+  // Broken rules, named; `usable(heap)` gives the addresses that the listener holds usable, as it
+  // was told last.
   template <class Usable>
   std::vector<std::string> validate(Usable&& usable) const WEIR_NO_THREAD_ANALYSIS {
     std::vector<std::string> broken = validate_pages();
@@ -202,12 +233,16 @@ class PageTable {
 
   static constexpr std::uint32_t kUsesEnd = ~std::uint32_t{0};
   void lower_uses();
-  // `told`: the mapping that it is given out through, which the listener knows of already; none
+  // `through`: the mapping that it is given out at, of which the caller tells the listener; none
   // where it is Address{}.
-  void use_part(Page& page, Bytes offset, Bytes size, HeapId heap, Address told);
-  void free_part(Page& page, Bytes offset, Bytes size, Address told);
-  void show(const Page& page, HeapId except, bool usable);
-  void show_free(const Page& page, const Mapping& mapping, bool usable);
+  void use_part(Page& page, Bytes offset, Bytes size, HeapId heap, Address through);
+  void free_part(Page& page, Bytes offset, Bytes size, Address through);
+
+  void offer(const Page& page, Mapping& mapping);
+  void withdraw(const Page& page, Mapping& mapping, Mapping::Gives gives);
+  void withdraw_long_unused(Page& page, HeapId heap, int most);
+  void list(Mapping& mapping);
+  bool is_listed(const Mapping& mapping) const;
 
   // The indexes by size are only needed where a request fits nowhere, so they are brought up to
   // date when somebody looks.
@@ -232,6 +267,8 @@ class PageTable {
   std::vector<std::uint32_t> free_slots_;
   std::uint32_t slots_ = 0;
   Bytes total_, leased_, used_;
+
+  std::vector<std::vector<Address>> untold_;  // by heap: mappings that are `listed`, and some gone
 
   mutable BySize idle_;
   mutable std::map<HeapId, Ends> ends_;

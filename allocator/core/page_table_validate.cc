@@ -42,6 +42,12 @@ std::vector<std::string> PageTable::validate_pages() const {
   return broken;
 }
 
+bool PageTable::is_listed(const Mapping& mapping) const {
+  if (mapping.heap.value >= untold_.size()) return false;
+  const std::vector<Address>& list = untold_[mapping.heap.value];
+  return std::find(list.begin(), list.end(), mapping.at) != list.end();
+}
+
 // The granules are exactly those of the mappings that pages list.
 std::vector<std::string> PageTable::validate_mappings() const {
   std::vector<std::string> broken;
@@ -61,6 +67,13 @@ std::vector<std::string> PageTable::validate_mappings() const {
         say(page.id, "lists a mapping that is not its own");
       }
       if (mine.used_at > uses_) say(page.id, "a mapping was used by a run yet to come");
+      const bool usable = mine.offered() && (!page.lease || *page.lease == mine.heap);
+      if (!mine.offered() && mine.told) say(page.id, "a mapping is told of that is not offered");
+      if (mine.offered() && mine.told != usable && !mine.listed) {
+        say(page.id, "nobody is going to tell of a change");
+      }
+      if (mine.listed && !is_listed(mine)) say(page.id, "a mapping is not on the list it names");
+      if (mine.retired() && mine.used_grains > 0) say(page.id, "a retired mapping is in use");
     }
   }
   std::map<Address, std::pair<const Page*, Bytes>> granules;
@@ -127,16 +140,18 @@ std::map<HeapId, RangeSet> PageTable::usable_by_recount() const {
   for (const PageMapping& mapping : list_mappings()) {
     RangeSet& heap = usable[mapping.heap];
     const Page& page = pages_.at(mapping.page.value);
-    if (mapping.retired() || (page.lease && *page.lease != mapping.heap)) continue;
+    if (!mapping.told) continue;
     Bytes at;
     const auto add = [&](Bytes end) {
       if (at < end && !heap.overlaps({mapping.at + at, end - at})) {
         heap.insert({mapping.at + at, end - at});  // what overlaps is reported elsewhere
       }
     };
-    for (const auto& [offset, size] : page.used_ranges()) {
-      add(offset);
-      at = offset + size;
+    if (!page.lease || *page.lease == mapping.heap) {
+      for (const auto& [offset, size] : page.used_ranges()) {
+        add(offset);
+        at = offset + size;
+      }
     }
     add(page.size);
   }

@@ -11,7 +11,7 @@ namespace {
 constexpr double kSlack = 1.003;
 constexpr double kSlackWhenSaving = 1.01;
 // With more than this held, in spite of moving beyond its budget, moving is given up ...
-constexpr double kLost = 1.03;
+constexpr double kLost = 1.04;
 // ... and pages are created up to here. (Where blocks of 512 B to 16 MiB are replaced at random,
 // that much is free in pieces.)
 constexpr double kSlackWhenGivenUp = 1.15;

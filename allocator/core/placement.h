@@ -164,16 +164,14 @@ class Placement {
     Bytes activated;
     double weight = 0;
   };
-  Cost cost(Range range) const {
+  // Of the first pages alone, if these and `light` weigh more than `least` already.
+  Cost cost(Range range, double light, double least) const {
     Cost cost;
-    Address at = range.begin;
-    table_.walk(range, [&](const Page& page, Bytes offset, Bytes size) {
-      if (!page.lease) {
-        const bool home = page.mappings.front().at == at - offset;
-        cost.activated += page.size;
-        cost.weight += as_double(page.size) * (home ? 1 : kAwayFromHome);
-      }
-      at = at + size;
+    table_.walk_while(range, [&](const Page& page, Address begin) {
+      if (page.lease) return true;
+      cost.activated += page.size;
+      cost.weight += as_double(page.size) * (page.mappings.front().at == begin ? 1 : kAwayFromHome);
+      return cost.weight + light <= least;
     });
     return cost;
   }
@@ -209,7 +207,7 @@ std::optional<Placement::Found> Placement::lightest(const Places& places, Bytes 
   // leaves a chance. Of equal places the first counts.
   const auto weigh = [&](const Place& place) {
     if (place.light > least) return;
-    const Cost here = cost({place.address(), size});
+    const Cost here = cost({place.address(), size}, place.light, least);
     const double weight = here.weight + place.light;
     if (weight > least || (weight == least && best_place < &place)) return;
     if (avoid(Range{place.address(), size})) return;

@@ -4,20 +4,20 @@
 
 namespace weir {
 
-void PlacementMemory::remember(std::uint64_t key, Address at) {
+void PlacementMemory::remember(RequestKeys keys, Address at) {
   if (filled_ * 2 >= entries_.size() && entries_.size() < kMostEntries) grow();
-  if (noted_ && noted_->key == key) {
-    put(noted_->place, {key, at});
+  if (noted_ && noted_->keys == keys) {
+    put(noted_->place, {keys, at});
     return;
   }
-  Probe probe(*this, key);
+  Probe probe(*this, keys.brief);
   while (!probe.done()) probe.next();
   if (probe.full() && entries_.size() < kMostEntries) {
     grow();
-    remember(key, at);
+    remember(keys, at);
     return;
   }
-  put(probe.place(), {key, at});
+  put(probe.place(), {keys, at});
 }
 
 void PlacementMemory::put(std::size_t place, Entry entry) {
@@ -37,7 +37,7 @@ void PlacementMemory::grow() {
   for (std::size_t i = 0; i < old.size(); ++i) {
     const Entry& entry = old[(first + i) % old.size()];
     if (entry.at == Address{}) continue;
-    Probe probe(*this, entry.key);
+    Probe probe(*this, entry.keys.brief);
     while (!probe.done()) probe.next();
     put(probe.place(), entry);
   }

@@ -1,8 +1,9 @@
 // Remembers where each request of a repeating program was put, so that the next round of the same
 // requests goes to the same places: then nothing moves, and nothing is mapped.
 //
-// A request is known by what its heap holds and by the sizes that the heap was last asked for. What
-// is recalled is a hint: the place may be taken, or gone. Bounded: newer requests overwrite older.
+// A request is known by what its heap holds and by the sizes that the heap was last asked for: by
+// many of them, and where nothing is remembered of these, by few. What is recalled is a hint: the
+// place may be taken, or gone. Bounded: newer requests overwrite older.
 #pragma once
 
 #include <array>
@@ -13,6 +14,14 @@
 #include "weir/types.h"
 
 namespace weir {
+
+// What a request is remembered by.
+struct RequestKeys {
+  std::uint32_t whole;  // of its name, which is of the last 32 sizes and of what is held
+  // Of the last two, and of what is held: what a program comes to from elsewhere.
+  std::uint32_t brief;
+  friend bool operator==(RequestKeys, RequestKeys) = default;
+};
 
 // The last sizes that a heap was asked for, and what it holds. A heap that holds nothing has no
 // past: a program that starts anew is recognised from its first request. Not thread-safe.
@@ -25,6 +34,14 @@ class RequestHistory {
     name = (name ^ name >> 30) * 0xbf58476d1ce4e5b9;
     name = (name ^ name >> 27) * 0x94d049bb133111eb;
     return name ^ name >> 31;
+  }
+
+  // Of the last request, to which note() gave that name.
+  RequestKeys keys(Name name) const {
+    const std::uint64_t last = last_[(noted_ - 1) % kDepth];
+    const std::uint64_t before = noted_ - past_ < kBrief ? 0 : last_[(noted_ - kBrief) % kDepth];
+    return {static_cast<std::uint32_t>(key(name)),
+            static_cast<std::uint32_t>(key(name_of(before * kMultiplier + last)))};
   }
 
   // Notes a request; its block is held from now on.
@@ -46,7 +63,7 @@ class RequestHistory {
   void subtract(Bytes size) { held_ -= size; }
 
  private:
-  static constexpr std::uint64_t kDepth = 32;
+  static constexpr std::uint64_t kDepth = 32, kBrief = 2;
   static constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15;
   static constexpr std::uint64_t kOldestFactor = [] {
     std::uint64_t factor = 1;
@@ -80,43 +97,56 @@ class RequestHistory {
   std::array<std::uint64_t, kDepth> last_{};
 };
 
-// The places that each key was given, the first first: in the same state the same one is free.
+// The places that requests were given, the first first: in the same state the same one is free.
 // Self-contained; not thread-safe.
 class PlacementMemory {
  public:
-  // The first remembered place for `key` of which `usable(place)` holds.
+  // The first remembered place of which `usable(place)` holds: of those for the whole key, or else
+  // for the brief one.
   template <class Usable>
-  std::optional<Address> recall(std::uint64_t key, Usable&& usable) {
+  std::optional<Address> recall(RequestKeys keys, Usable&& usable) {
     if (entries_.empty()) grow();
-    Probe probe(*this, key);
+    std::array<std::uint64_t, kWays> others;  // the first `count`: the brief key's alone
+    std::size_t count = 0;
+    Probe probe(*this, keys.brief);
     for (; !probe.done(); probe.next()) {
-      if (probe.is_keys() && usable(probe.entry().at)) return probe.entry().at;
+      if (!probe.is_keys()) continue;
+      const Entry& entry = probe.entry();
+      if (entry.keys.whole != keys.whole) {
+        others[count++] = entry.at.value;
+      } else if (usable(entry.at)) {
+        return entry.at;
+      }
     }
-    if (!probe.full()) noted_ = Noted{key, probe.place()};
+    for (std::size_t i = 0; i < count; ++i) {
+      if (usable(Address{others[i]})) return Address{others[i]};
+    }
+    if (!probe.full()) noted_ = Noted{keys, probe.place()};
     return std::nullopt;
   }
-  // A place for `key` behind those that it has; the last one goes if it has them all.
-  void remember(std::uint64_t key, Address at);
+  // A place for these behind those that the brief key has; its last one goes if it has them all.
+  void remember(RequestKeys keys, Address at);
 
  private:
   struct Entry {
-    std::uint64_t key = 0;
+    RequestKeys keys{};
     Address at;
   };
+  static_assert(sizeof(Entry) == 16);
   static constexpr std::size_t kFirstEntries = 1 << 10;
   static constexpr std::size_t kMostEntries = 1 << 18;  // 4 MiB
 
-  static constexpr int kWays = 8;
+  static constexpr int kWays = 8;  // of a brief key
   static constexpr int kProbes = 32;
 
   // Goes through the entries where those of a key are: up to an empty one.
   class Probe {
    public:
-    Probe(const PlacementMemory& memory, std::uint64_t key)
+    Probe(const PlacementMemory& memory, std::uint32_t brief)
         : entries_(memory.entries_.data()),
           mask_(memory.entries_.size() - 1),
-          key_(key),
-          at_(first(key) & mask_),
+          brief_(brief),
+          at_(first(brief) & mask_),
           place_(at_) {}
     // Nothing of the key's follows.
     bool done() const { return left_ == 0 || ways_ == kWays || entry().at == Address{}; }
@@ -128,17 +158,17 @@ class PlacementMemory {
     // Are all taken, once done, and not by the key?
     bool full() const { return left_ == 0 && ways_ < kWays; }
     const Entry& entry() const { return entries_[at_]; }
-    bool is_keys() const { return entry().key == key_; }
+    bool is_keys() const { return entry().keys.brief == brief_; }
     // Where one more goes, once done: on an empty one, the key's last, or, where all are taken, the
     // first.
     std::size_t place() const { return left_ > 0 && ways_ < kWays ? at_ : place_; }
 
    private:
-    static std::uint64_t first(std::uint64_t key) { return key * 0x9e3779b97f4a7c15 >> 32; }
+    static std::uint64_t first(std::uint32_t brief) { return brief * 0x9e3779b97f4a7c15 >> 32; }
 
     const Entry* entries_;
     std::size_t mask_;
-    std::uint64_t key_;
+    std::uint32_t brief_;
     std::size_t at_, place_;
     int left_ = kProbes, ways_ = 0;
   };
@@ -149,7 +179,7 @@ class PlacementMemory {
   std::size_t filled_ = 0;
   // Where the last recall(), which found nothing, would have one more.
   struct Noted {
-    std::uint64_t key;
+    RequestKeys keys;
     std::size_t place;
   };
   std::optional<Noted> noted_;

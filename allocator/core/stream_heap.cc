@@ -79,16 +79,16 @@ Status StreamHeap::wait_and_take(Block& block) {
 // moment, until there is need of new memory: threads that took each other's blocks would all miss
 // for ever.
 Result<Address> StreamHeap::find_run(Bytes bytes, RequestHistory::Name name) {
-  const std::uint64_t key = RequestHistory::key(name);
+  const RequestKeys keys = history_.keys(name);
   const auto create =
       have_others_give_back(Others::at_rest) ? PageHeap::Create::may : PageHeap::Create::not_yet;
   PageHeap::Owner owner = this->owner();
-  Result<Address> at = pages_.allocate(owner, bytes, key, served_since_asked(), create);
+  Result<Address> at = pages_.allocate(owner, bytes, keys, served_since_asked(), create);
   if (at || create == PageHeap::Create::may || at.error().code() != ErrorCode::out_of_memory) {
     return at;
   }
   have_others_give_back(Others::all);
-  return pages_.allocate(owner, bytes, key, {});
+  return pages_.allocate(owner, bytes, keys, {});
 }
 
 Block* StreamHeap::allocate_run(Bytes bytes, bool for_slab, Status& status) {

@@ -277,7 +277,10 @@ TEST_F(Corruption, NothingIsGivenOutAtARetiredMappingWhichIsGoingToBeUnmapped) {
            !std::all_of(p.mappings.begin(), p.mappings.end(), is_used);
   });
   const std::string name = last_page_;
-  const auto retire = [](Mapping& mapping) { mapping.used_grains = Mapping::kRetired; };
+  const auto retire = [](Mapping& mapping) {
+    mapping.gives = Mapping::Gives::nothing;
+    mapping.told = 0;
+  };
   Mapping& unused = *std::find_if_not(page.mappings.begin(), page.mappings.end(), is_used);
   ASSERT_EQ(unused.heap, page.lease);
   const std::string usable = "heap " + std::to_string(unused.heap.value) +
@@ -285,13 +288,29 @@ TEST_F(Corruption, NothingIsGivenOutAtARetiredMappingWhichIsGoingToBeUnmapped) {
   expect_caught(unused, retire, name + "a mapping is retired, and nobody is going to unmap it");
   expect_caught(unused, retire, usable);
   Mapping& used = *std::find_if(page.mappings.begin(), page.mappings.end(), is_used);
-  expect_caught(used, retire, name + "a mapping's bytes in use are counted wrong");
+  expect_caught(used, retire, name + "a retired mapping is in use");
   // And one that is going to be.
   table().retire(unused.at);
   TestAccess::aliases_retired(heap_) = {unused.at};
   EXPECT_THAT(heap_.validate(), IsEmpty());
   expect_caught(
-      unused, [](Mapping& mapping) { mapping.used_grains = 0; }, usable);
+      unused, [](Mapping& mapping) { mapping.told = 1; }, usable);
+}
+
+TEST_F(Corruption, WhatTheListenerHoldsUsableIsSoOrIsListedToBeTold) {
+  Page& page = page_that([&](const Page& p) { return p.used > 0_B && p.used < p.size; });
+  const std::string name = last_page_;
+  Mapping& mine = page.mappings.front();
+  ASSERT_EQ(mine.heap, page.lease);
+  ASSERT_TRUE(mine.offered());
+  expect_caught(
+      mine, [](Mapping& m) { m.told = 0; }, name + "nobody is going to tell of a change");
+  expect_caught(
+      mine, [](Mapping& m) { m.gives = Mapping::Gives::known; },
+      name + "a mapping is told of that is not offered");
+  expect_caught(
+      mine, [](Mapping& m) { m.listed = !m.listed; },
+      name + "a mapping is not on the list it names");
 }
 
 TEST_F(Corruption, WhatIsFoundAtAnAddressIsItsPage) {

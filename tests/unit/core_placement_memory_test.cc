@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "core/placement_memory.h"
@@ -18,21 +19,28 @@ using testing::SizeIs;
 
 constexpr auto kAny = [](Address) { return true; };
 
+// Whose brief key is of its own.
+RequestKeys keys_for(std::uint64_t key) {
+  return {static_cast<std::uint32_t>(key),
+          static_cast<std::uint32_t>(key >> 32 ^ key * 0x9e3779b9)};
+}
+
 TEST(PlacementMemory, RecallsPlacesInTheOrderTheyWereRemembered) {
   PlacementMemory memory;
-  EXPECT_FALSE(memory.recall(7, kAny).has_value());
-  memory.remember(7, Address{100});
-  memory.remember(7, Address{200});
-  EXPECT_EQ(memory.recall(7, kAny), Address{100});
-  EXPECT_EQ(memory.recall(7, [](Address at) { return at != Address{100}; }), Address{200});
-  EXPECT_FALSE(memory.recall(7, [](Address) { return false; }).has_value());
+  EXPECT_FALSE(memory.recall(keys_for(7), kAny).has_value());
+  memory.remember(keys_for(7), Address{100});
+  memory.remember(keys_for(7), Address{200});
+  EXPECT_EQ(memory.recall(keys_for(7), kAny), Address{100});
+  EXPECT_EQ(memory.recall(keys_for(7), [](Address at) { return at != Address{100}; }),
+            Address{200});
+  EXPECT_FALSE(memory.recall(keys_for(7), [](Address) { return false; }).has_value());
 }
 
 TEST(PlacementMemory, KeepsEightPlacesForAKeyAndReplacesTheLast) {
   PlacementMemory memory;
-  for (std::uint64_t i = 1; i <= 12; ++i) memory.remember(7, Address{i});
+  for (std::uint64_t i = 1; i <= 12; ++i) memory.remember(keys_for(7), Address{i});
   std::vector<std::uint64_t> seen;
-  (void)memory.recall(7, [&](Address at) {
+  (void)memory.recall(keys_for(7), [&](Address at) {
     seen.push_back(at.value);
     return false;
   });
@@ -44,8 +52,8 @@ TEST(PlacementMemory, GrowingKeepsWhatIsRemembered) {
   std::mt19937_64 random(3);
   std::map<std::uint64_t, Address> expected;
   for (std::uint64_t i = 1; i <= 20'000; ++i) expected[random()] = Address{i};
-  for (const auto& [key, at] : expected) memory.remember(key, at);
-  for (const auto& [key, at] : expected) ASSERT_EQ(memory.recall(key, kAny), at);
+  for (const auto& [key, at] : expected) memory.remember(keys_for(key), at);
+  for (const auto& [key, at] : expected) ASSERT_EQ(memory.recall(keys_for(key), kAny), at);
 }
 
 TEST(PlacementMemory, IsBoundedAndForgetsTheOlder) {
@@ -54,13 +62,42 @@ TEST(PlacementMemory, IsBoundedAndForgetsTheOlder) {
   std::vector<std::uint64_t> keys;
   for (std::uint64_t i = 1; i <= 1'000'000; ++i) {
     keys.push_back(random());
-    memory.remember(keys.back(), Address{i});
+    memory.remember(keys_for(keys.back()), Address{i});
   }
   std::size_t recalled = 0;
-  for (const std::uint64_t key : keys) recalled += memory.recall(key, kAny).has_value();
+  for (std::uint64_t i = 1; i <= keys.size(); ++i) {
+    recalled += memory.recall(keys_for(keys[i - 1]), kAny) == Address{i};
+  }
   EXPECT_LE(recalled, std::size_t{1} << 18);
   EXPECT_GE(recalled, std::size_t{1} << 16);
-  EXPECT_EQ(memory.recall(keys.back(), kAny), Address{1'000'000});
+  EXPECT_EQ(memory.recall(keys_for(keys.back()), kAny), Address{1'000'000});
+}
+
+// The brief key's places, those for the whole key before all others.
+TEST(PlacementMemory, WhatTheWholeKeyHasComesBeforeWhatTheBriefOneHas) {
+  PlacementMemory memory;
+  constexpr std::uint32_t kBrief = 5;
+  memory.remember({1, kBrief}, Address{100});
+  memory.remember({2, kBrief}, Address{200});
+  memory.remember({1, kBrief}, Address{300});
+  memory.remember({2, kBrief + 1}, Address{400});
+  const auto all_of = [&](RequestKeys keys) {
+    std::vector<std::uint64_t> seen;
+    EXPECT_FALSE(memory
+                     .recall(keys,
+                             [&](Address at) {
+                               seen.push_back(at.value);
+                               return false;
+                             })
+                     .has_value());
+    return seen;
+  };
+  EXPECT_THAT(all_of({1, kBrief}), ElementsAre(100, 300, 200));
+  EXPECT_THAT(all_of({2, kBrief}), ElementsAre(200, 100, 300));
+  EXPECT_THAT(all_of({3, kBrief}), ElementsAre(100, 200, 300));
+  EXPECT_THAT(all_of({2, kBrief + 1}), ElementsAre(400));
+  EXPECT_EQ(memory.recall({2, kBrief}, kAny), Address{200});
+  EXPECT_EQ(memory.recall({3, kBrief}, kAny), Address{100});
 }
 
 TEST(PlacementMemory, APlaceRememberedAfterOthersWereRecalledIsItsKeys) {
@@ -69,16 +106,16 @@ TEST(PlacementMemory, APlaceRememberedAfterOthersWereRecalledIsItsKeys) {
   std::map<std::uint64_t, std::vector<std::uint64_t>> expected;
   for (std::uint64_t i = 1; i <= 5'000; ++i) {
     const std::uint64_t key = 1 + random() % 2'000, other = 1 + random() % 2'000;
-    if (random() % 2 == 0) (void)memory.recall(key, [](Address) { return false; });
-    if (random() % 2 == 0) (void)memory.recall(other, [](Address) { return false; });
-    memory.remember(key, Address{i});
+    if (random() % 2 == 0) (void)memory.recall(keys_for(key), [](Address) { return false; });
+    if (random() % 2 == 0) (void)memory.recall(keys_for(other), [](Address) { return false; });
+    memory.remember(keys_for(key), Address{i});
     std::vector<std::uint64_t>& mine = expected[key];
     if (mine.size() == 8) mine.pop_back();
     mine.push_back(i);
   }
   for (const auto& [key, mine] : expected) {
     std::vector<std::uint64_t> recalled;
-    (void)memory.recall(key, [&](Address at) {
+    (void)memory.recall(keys_for(key), [&](Address at) {
       recalled.push_back(at.value);
       return false;
     });
@@ -185,6 +222,36 @@ TEST(RequestHistory, WhatIsLongPastCountsNoMore) {
     }
   } while (key_one != key_two && until_equal < 1000);
   EXPECT_EQ(until_equal, 32);
+}
+
+// Both hold 4 MiB when they ask for 2 MiB and 3 MiB; before, they asked for other sizes.
+TEST(RequestHistory, TheBriefKeyIsOfWhatIsHeldAndTheLastTwoSizes) {
+  RequestHistory one, two;
+  (void)keys_of(one, {4_MiB, 1_MiB});
+  (void)keys_of(two, {4_MiB, 6_MiB, 7_MiB});
+  one.subtract(1_MiB);
+  two.subtract(13_MiB);
+  const auto next = [&](Bytes size) {
+    const RequestHistory::Name a = one.note(size), b = two.note(size);
+    return std::pair(one.keys(a), two.keys(b));
+  };
+  const auto [first, second] = next(2_MiB);
+  EXPECT_NE(first.brief, second.brief);
+  const auto [third, fourth] = next(3_MiB);
+  EXPECT_EQ(third.brief, fourth.brief);
+  EXPECT_NE(third.whole, fourth.whole);
+  EXPECT_NE(third.brief, third.whole);
+  EXPECT_NE(third.brief, first.brief);
+  one.subtract(4_MiB);
+  const auto [fifth, sixth] = next(3_MiB);
+  EXPECT_NE(fifth.brief, sixth.brief) << "they hold other amounts";
+}
+
+TEST(RequestHistory, TheBriefKeyLooksNoFurtherBackThanWhenNothingWasHeld) {
+  RequestHistory fresh, used;
+  (void)used.note(5_MiB);
+  used.subtract(5_MiB);
+  EXPECT_EQ(fresh.keys(fresh.note(2_MiB)).brief, used.keys(used.note(2_MiB)).brief);
 }
 
 }  // namespace

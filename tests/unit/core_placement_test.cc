@@ -48,6 +48,7 @@ class PlacementTest : public testing::Test, protected PageTable::Listener {
     return begin;
   }
   Placement placement(Bytes peak = 1_GiB, Bytes room = 1_TiB) {
+    table_.tell(kMine);
     return {table_, arena(kMine), kMine, effort_, peak, room, 2_MiB};
   }
   std::optional<Placement::Found> find(Bytes size) { return placement().find(size); }
