@@ -136,7 +136,7 @@ class PlacementMemory {
   static constexpr std::size_t kFirstEntries = 1 << 10;
   static constexpr std::size_t kMostEntries = 1 << 18;  // 4 MiB
 
-  static constexpr int kWays = 8;  // of a brief key
+  static constexpr int kWays = 16;  // of a brief key
   static constexpr int kProbes = 32;
 
   // Goes through the entries where those of a key are: up to an empty one.

@@ -36,15 +36,15 @@ TEST(PlacementMemory, RecallsPlacesInTheOrderTheyWereRemembered) {
   EXPECT_FALSE(memory.recall(keys_for(7), [](Address) { return false; }).has_value());
 }
 
-TEST(PlacementMemory, KeepsEightPlacesForAKeyAndReplacesTheLast) {
+TEST(PlacementMemory, KeepsSixteenPlacesForAKeyAndReplacesTheLast) {
   PlacementMemory memory;
-  for (std::uint64_t i = 1; i <= 12; ++i) memory.remember(keys_for(7), Address{i});
+  for (std::uint64_t i = 1; i <= 20; ++i) memory.remember(keys_for(7), Address{i});
   std::vector<std::uint64_t> seen;
   (void)memory.recall(keys_for(7), [&](Address at) {
     seen.push_back(at.value);
     return false;
   });
-  EXPECT_THAT(seen, ElementsAre(1, 2, 3, 4, 5, 6, 7, 12));
+  EXPECT_THAT(seen, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 20));
 }
 
 TEST(PlacementMemory, GrowingKeepsWhatIsRemembered) {
@@ -110,7 +110,7 @@ TEST(PlacementMemory, APlaceRememberedAfterOthersWereRecalledIsItsKeys) {
     if (random() % 2 == 0) (void)memory.recall(keys_for(other), [](Address) { return false; });
     memory.remember(keys_for(key), Address{i});
     std::vector<std::uint64_t>& mine = expected[key];
-    if (mine.size() == 8) mine.pop_back();
+    if (mine.size() == 16) mine.pop_back();
     mine.push_back(i);
   }
   for (const auto& [key, mine] : expected) {
