@@ -94,7 +94,8 @@ struct Page {
 class PageTable {
  public:
   // Told of every stretch of addresses that its heap may hand out from now on, or no longer: at no
-  // more than kMostOffered or so of the heap's aliases of a page, those that were used last.
+  // more than kMostOffered or so of the heap's aliases of a page: the first, those that have bytes
+  // in use, and those that were used last.
   class Listener {
    public:
     virtual ~Listener() = default;
