@@ -38,6 +38,8 @@ std::string_view name_of(DeviceCall call) {
       return "add_capture_dependencies";
     case DeviceCall::node_dependencies:
       return "node_dependencies";
+    case DeviceCall::retain:
+      return "retain";
     case DeviceCall::begin_capture:
       return "begin_capture";
     case DeviceCall::end_capture:

@@ -261,6 +261,7 @@ Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
   give_back_at_hand();
   (void)call_in_pools();
   if (how == Trim::waits) {
+    wait_for_lingering_pools();
     if (Status waited = pages_.wait_for_idle_pages(); !waited) return std::move(waited).error();
   }
   return pages_.trim(keep);

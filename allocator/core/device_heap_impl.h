@@ -103,7 +103,7 @@ class DeviceHeap::Impl {
   };
   Result<Routed> route_of(Stream stream) const;
   static Error not_served(Stream stream);
-  Status begin_capture(PoolHeap& pool);
+  Status begin_capture(PoolHeap& pool, bool watches);
   void count_route();
   void discount_route();  // routes_mutex_ is held
   void allow_short_ways(bool allowed) const;
@@ -113,6 +113,7 @@ class DeviceHeap::Impl {
   Result<StreamHeap*> new_pool_heap(PoolHeap& pool, Stream stream);
   bool call_in_pools() const;
   Status wait_for_other_heaps();
+  void wait_for_lingering_pools();
   std::vector<PageHeap::LoosePage> spare_of_pools(Bytes wanted) const;
   Result<bool> fence_in_its_world(StreamHeap& heap, Address block, Stream user);
   Result<bool> record_stream_in_its_world(StreamHeap& heap, Address block, Stream user);

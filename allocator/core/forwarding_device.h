@@ -1,8 +1,10 @@
 // A device that passes every call on to another, for those that change some of them.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "weir/device.h"
@@ -44,6 +46,9 @@ class ForwardingDevice : public Device {
   }
   Result<std::vector<GraphNode>> node_dependencies(GraphNode node) override {
     return inner_.node_dependencies(node);
+  }
+  Status retain(Stream stream, std::shared_ptr<void> object) override {
+    return inner_.retain(stream, std::move(object));
   }
   Status begin_capture(Stream stream, CaptureMode mode) override {
     return inner_.begin_capture(stream, mode);

@@ -76,9 +76,31 @@ Address PoolHeap::allocate(Bytes bytes, Stream stream, bool captured, Status& st
     member->world = world;
     member->heap->move_to(as, world);
   }
+  if (captured && to_watch_ && !(status = watch(stream))) return {};
   const Address at = member->heap->allocate(bytes, as.id, status);
   note_reserved();
   return at;
+}
+
+// A graph that uses no memory of its capture's needs no watch.
+Status PoolHeap::watch(Stream captured) {
+  const auto held = std::make_shared<char>();
+  if (Status retained = home_.device.retain(captured, held); !retained) return retained;
+  to_watch_ = false;
+  std::erase_if(watched_, [](const auto& graph) { return graph.expired(); });
+  watched_.push_back(held);
+  return {};
+}
+
+// The last graph is gone, and what was launched of it done: its pages may go.
+bool PoolHeap::is_done_lingering() {
+  std::erase_if(watched_, [](const auto& graph) { return graph.expired(); });
+  return lingers_ && watched_.empty();
+}
+
+bool PoolHeap::lingers() const {
+  const MutexLock lock(mutex_);
+  return lingers_;
 }
 
 Result<bool> PoolHeap::fence(StreamHeap& heap, Address block, Stream user, bool captured) {
@@ -119,7 +141,7 @@ Result<bool> PoolHeap::deallocate(StreamHeap& heap, Address block) {
   return done;
 }
 
-Status PoolHeap::begin_capture() {
+Status PoolHeap::begin_capture(bool watches) {
   const MutexLock lock(mutex_);
   if (capturing_) {
     return Error(ErrorCode::invalid_argument,
@@ -137,6 +159,7 @@ Status PoolHeap::begin_capture() {
   // So that the capture can have them, however fast the device is.
   if (Status waited = home_.pages.wait_for_idle_pages(); !waited) return waited;
   capturing_ = true;
+  to_watch_ = watches;
   capture_ = capture_ + 1 < Block::kWorlds ? capture_ + 1 : kEager + 1;
   say(EventKind::capture_begin);
   device_.begin();
@@ -165,8 +188,7 @@ void PoolHeap::end_capture(bool keep) {
   pages_.settle_kept(keep);
   graphs_ += keep ? 1 : 0;
   free_deferred_locked();
-  // The last graph may have gone meanwhile.
-  if (graphs_ == 0) pages_.let_go(launches_);
+  lingers_ = graphs_ == 0;  // the last graph may have gone meanwhile
   (void)give_back_pages_locked();
 }
 
@@ -225,7 +247,7 @@ void PoolHeap::release_graph() {
   const MutexLock lock(mutex_);
   if (graphs_ > 0) --graphs_;
   if (graphs_ > 0 || capturing_) return;
-  pages_.let_go(launches_);
+  lingers_ = true;
   (void)give_back_pages_locked();
 }
 
@@ -255,12 +277,19 @@ bool PoolHeap::give_back_pages() {
 std::vector<PageHeap::LoosePage> PoolHeap::try_spare(Bytes wanted) {
   if (!mutex_.try_lock()) return {};
   std::vector<PageHeap::LoosePage> pages;
-  if (!capturing_) pages = pages_.try_give_up(wanted);
+  if (!capturing_) {
+    if (is_done_lingering() && pages_.try_let_go(launches_)) lingers_ = false;
+    pages = pages_.try_give_up(wanted);
+  }
   mutex_.unlock();
   return pages;
 }
 
 bool PoolHeap::give_back_pages_locked() {
+  if (is_done_lingering()) {
+    pages_.let_go(launches_);
+    lingers_ = false;
+  }
   for (const auto& [stream, member] : heaps_) (void)member.heap->give_back_at_hand();
   const std::vector<PageHeap::LoosePage> pages = pages_.give_up(kEverything);
   home_.pages.take_in(pages);

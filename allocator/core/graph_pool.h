@@ -59,7 +59,8 @@ class PoolHeap {
   bool record_stream(StreamHeap& heap, Address block, Stream user, bool captured);
   Result<bool> deallocate(StreamHeap& heap, Address block);
 
-  Status begin_capture();
+  // `watches`: nobody tells when the graph is launched; it is watched until it is gone.
+  Status begin_capture(bool watches);
   // `keep`: it made a graph.
   void end_capture(bool keep);
   // Tries again what could not be freed when the capture ended.
@@ -72,6 +73,9 @@ class PoolHeap {
   // Before a capture, into whatever pool, begins.
   void settle();
   void release_graph();
+  // Does it keep pages only because launches of graphs that are gone may be running? They go with
+  // give_back_pages() once those are done.
+  bool lingers() const;
   // The stream is about to be destroyed.
   Status retire(Stream stream);
   // Nobody will open routes any more.
@@ -110,6 +114,8 @@ class PoolHeap {
   void note_eager_work(const StreamHeap& heap, Address block) WEIR_REQUIRES(mutex_);
   void free_deferred_locked() WEIR_REQUIRES(mutex_);
   void note_reserved() WEIR_REQUIRES(mutex_);
+  Status watch(Stream captured) WEIR_REQUIRES(mutex_);
+  bool is_done_lingering() WEIR_REQUIRES(mutex_);
   void say(EventKind kind) const;
   bool give_back_pages_locked() WEIR_REQUIRES(mutex_);
 
@@ -128,6 +134,11 @@ class PoolHeap {
       kEager;  // its world: number of the latest capture
   bool closed_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint64_t graphs_ WEIR_GUARDED_BY(mutex_) = 0;
+  // The last graph went; what it was the last to keep is kept still.
+  bool lingers_ WEIR_GUARDED_BY(mutex_) = false;
+  // Of graphs that are watched, what each holds until it and its launches are gone.
+  std::vector<std::weak_ptr<void>> watched_ WEIR_GUARDED_BY(mutex_);
+  bool to_watch_ WEIR_GUARDED_BY(mutex_) = false;  // the capture that goes on
   FenceSet launches_ WEIR_GUARDED_BY(mutex_);  // of graphs, the last on each stream
   FenceSet eager_ WEIR_GUARDED_BY(mutex_);     // eager work on memory that is free again
   std::vector<TimelineId> users_ WEIR_GUARDED_BY(mutex_);  // eager, that record_stream named

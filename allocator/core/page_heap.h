@@ -99,6 +99,8 @@ class PageHeap : private PageTable::Listener {
   void settle_kept(bool keep);
   // What may be using them still is `launches`.
   void let_go(const FenceSet& launches);
+  // The same; false, if another thread is at work here.
+  bool try_let_go(const FenceSet& launches);
   Bytes kept() const;
 
   // Waits (the host does) for the work that idle pages are held by, but not where its stream is
@@ -208,6 +210,7 @@ class PageHeap : private PageTable::Listener {
   Status create_and_append(Owner& owner, const std::vector<Bytes>& sizes) WEIR_REQUIRES(mutex_);
   PageId add(LoosePage loose) WEIR_REQUIRES(mutex_);
   std::vector<LoosePage> give_up_locked(Bytes wanted) WEIR_REQUIRES(mutex_);
+  void let_go_locked(const FenceSet& launches) WEIR_REQUIRES(mutex_);
   void take_in_locked(const std::vector<LoosePage>& pages) WEIR_REQUIRES(mutex_);
   Result<LoosePage> take_out(PageId page) WEIR_REQUIRES(mutex_);
   Bytes most_to_keep() const WEIR_REQUIRES(mutex_);

@@ -68,6 +68,17 @@ void PageHeap::settle_kept(bool keep) {
 
 void PageHeap::let_go(const FenceSet& launches) {
   const MutexLock lock(mutex_);
+  let_go_locked(launches);
+}
+
+bool PageHeap::try_let_go(const FenceSet& launches) {
+  if (!mutex_.try_lock()) return false;
+  let_go_locked(launches);
+  mutex_.unlock();
+  return true;
+}
+
+void PageHeap::let_go_locked(const FenceSet& launches) {
   alone_ = alone_ && launches.empty();
   for (const auto& [id, page] : table_.pages()) {
     PageUse& use = use_of(page);

@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cuda/driver_device.h"
@@ -46,6 +48,11 @@ Error capture_error(const Driver& driver, std::string_view call, CUresult result
   Error error = driver.error(call, result);
   if (result != CUDA_ERROR_ILLEGAL_STATE) return error;
   return {ErrorCode::capture, error.message()};
+}
+
+Error not_captured(Stream stream) {
+  return {ErrorCode::capture, "cuStreamGetCaptureInfo: stream " + std::to_string(stream.id) +
+                                  " is not being captured"};
 }
 
 // What to do about a capture that ended in `result`; empty where the driver's words say it.
@@ -104,10 +111,7 @@ Result<std::vector<GraphNode>> DriverDevice::capture_tips(Stream stream) {
   const CUresult result = driver_.cuStreamGetCaptureInfo(driver_stream(stream), &status, nullptr,
                                                          nullptr, &nodes, &edges, &count);
   if (result != CUDA_SUCCESS) return driver_.error("cuStreamGetCaptureInfo", result);
-  if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
-    return Error(ErrorCode::capture, "cuStreamGetCaptureInfo: stream " + std::to_string(stream.id) +
-                                         " is not being captured");
-  }
+  if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return not_captured(stream);
   // The driver's list lasts only until the next call on the stream.
   return graph_nodes({nodes, count});
 }
@@ -144,6 +148,28 @@ Result<std::vector<GraphNode>> DriverDevice::node_dependencies(GraphNode node) {
   }
   if (result != CUDA_SUCCESS) return driver_.error("cuGraphNodeGetDependencies", result);
   return graph_nodes({nodes.data(), count});
+}
+
+Status DriverDevice::retain(Stream stream, std::shared_ptr<void> object) {
+  const ContextScope scope = current();
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUgraph graph = nullptr;
+  CUresult result = driver_.cuStreamGetCaptureInfo(driver_stream(stream), &status, nullptr, &graph,
+                                                   nullptr, nullptr, nullptr);
+  if (result != CUDA_SUCCESS) return driver_.error("cuStreamGetCaptureInfo", result);
+  if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return not_captured(stream);
+  using Object = std::shared_ptr<void>;
+  auto held = std::make_unique<Object>(std::move(object));
+  CUuserObject user_object = nullptr;
+  result = driver_.cuUserObjectCreate(
+      &user_object, held.get(), [](void* last) { delete static_cast<Object*>(last); }, 1,
+      CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+  if (result != CUDA_SUCCESS) return driver_.error("cuUserObjectCreate", result);
+  (void)held.release();  // the driver's
+  result = driver_.cuGraphRetainUserObject(graph, user_object, 1, CU_GRAPH_USER_OBJECT_MOVE);
+  if (result == CUDA_SUCCESS) return {};
+  driver_.cuUserObjectRelease(user_object, 1);
+  return driver_.error("cuGraphRetainUserObject", result);
 }
 
 Status DriverDevice::begin_capture(Stream stream, CaptureMode mode) {

@@ -53,6 +53,9 @@ namespace weir::cuda {
   X(cuStreamBeginCapture, 10010)              \
   X(cuStreamEndCapture, 10000)                \
   X(cuGraphNodeGetDependencies, 12030)        \
+  X(cuUserObjectCreate, 11030)                \
+  X(cuUserObjectRelease, 11030)               \
+  X(cuGraphRetainUserObject, 11030)           \
   X(cuGraphInstantiateWithFlags, 11040)       \
   X(cuGraphLaunch, 10000)                     \
   X(cuGraphExecDestroy, 10000)                \

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -60,6 +61,7 @@ class DriverDevice final : public CudaDevice {
   Result<std::vector<GraphNode>> capture_tips(Stream stream) override;
   Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) override;
   Result<std::vector<GraphNode>> node_dependencies(GraphNode node) override;
+  Status retain(Stream stream, std::shared_ptr<void> object) override;
   Status begin_capture(Stream stream, CaptureMode mode) override;
   Result<GraphHandle> end_capture(Stream stream) override;
   Result<ExecutableHandle> instantiate(GraphHandle graph) override;

@@ -153,6 +153,11 @@ Result<std::vector<GraphNode>> MeteredDevice::node_dependencies(GraphNode node) 
   return inner_.node_dependencies(node);
 }
 
+Status MeteredDevice::retain(Stream stream, std::shared_ptr<void> object) {
+  const Timed timed(*this, DeviceCall::retain);
+  return inner_.retain(stream, std::move(object));
+}
+
 Status MeteredDevice::begin_capture(Stream stream, CaptureMode mode) {
   const Timed timed(*this, DeviceCall::begin_capture);
   return inner_.begin_capture(stream, mode);

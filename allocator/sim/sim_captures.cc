@@ -172,6 +172,12 @@ Error Captures::asked_for_id(Stream stream) {
   return {ErrorCode::capture, "stream: " + why};
 }
 
+Status Captures::retain(Stream stream, std::shared_ptr<void> object) {
+  if (Status active = check_active("retain", stream); !active) return active;
+  of(stream).graph->retain(std::move(object));
+  return {};
+}
+
 Result<std::vector<GraphNode>> Captures::tips(Stream stream) const {
   if (Status active = check_active("capture_tips", stream); !active) {
     return std::move(active).error();

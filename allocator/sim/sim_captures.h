@@ -48,6 +48,8 @@ class Captures {
   // Or for the id of a captured stream, which breaks its capture.
   Error asked_for_id(Stream stream);
 
+  // The graph holds the object.
+  Status retain(Stream stream, std::shared_ptr<void> object);
   Result<std::vector<GraphNode>> tips(Stream stream) const;
   Status add_dependencies(Stream stream, std::span<const GraphNode> nodes);
   const Graph* find(GraphNode node) const;  // the graph, while it is being captured

@@ -156,6 +156,12 @@ Result<std::vector<GraphNode>> SimDevice::node_dependencies(GraphNode node) {
                      [&] { return impl_->node_dependencies(node); });
 }
 
+Status SimDevice::retain(Stream stream, std::shared_ptr<void> object) {
+  return impl_->call(DeviceCall::retain, impl_->options_.costs.retain, [&] {
+    return impl_->captures_.retain(impl_->streams_.named(stream), std::move(object));
+  });
+}
+
 Status SimDevice::begin_capture(Stream stream, CaptureMode mode) {
   return impl_->call(DeviceCall::begin_capture, impl_->options_.costs.begin_capture,
                      [&] { return impl_->begin_capture(stream, mode); });
@@ -179,7 +185,7 @@ Status SimDevice::launch_graph(ExecutableHandle executable, Stream stream) {
 Status SimDevice::destroy_executable(ExecutableHandle executable) {
   return impl_->call(DeviceCall::destroy_executable, impl_->options_.costs.destroy_executable,
                      [&]() -> Status {
-                       if (impl_->graphs_.destroy(executable)) return {};
+                       if (impl_->graphs_.destroy(executable)) return impl_->set_now(impl_->now()), Status();
                        return no_executable(DeviceCall::destroy_executable, executable);
                      });
 }

@@ -70,7 +70,11 @@ class SimDevice::Impl {
 
   Nanoseconds now() const { return {now_.load(std::memory_order_relaxed)}; }
   void advance(Nanoseconds duration) { set_now(now() + duration); }
-  void set_now(Nanoseconds time) { now_.store(time.count, std::memory_order_relaxed); }
+  void set_now(Nanoseconds time) {
+    now_.store(time.count, std::memory_order_relaxed);
+    // Whoever holds a part of what is let go knows by that.
+    graphs_.forget_finished(time, [&](const sim::EventState& launch) { host_saw(launch); });
+  }
 
   void host_saw(const sim::EventState& event) {
     if (options_.check_races) checker_.host_saw(event.mark);

@@ -130,6 +130,14 @@ Executable* Graphs::find(ExecutableHandle executable) {
   return it == executables_.end() ? nullptr : &it->second;
 }
 
+bool Graphs::destroy(ExecutableHandle executable) {
+  const auto it = executables_.find(executable.value);
+  if (it == executables_.end()) return false;
+  if (it->second.graph->retains()) running_.push_back(std::move(it->second));
+  executables_.erase(it);
+  return true;
+}
+
 std::uint64_t graph_id(GraphNode node) { return node.value >> kGraphShift; }
 
 std::vector<GraphNode> handles(const Graph& graph, std::span<const NodeIndex> nodes) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "sim/race_checker.h"
@@ -62,6 +63,10 @@ class Graph {
   // Nothing if it is a node of another graph, or none.
   std::optional<NodeIndex> find(GraphNode node) const;
 
+  // For as long as it lives.
+  void retain(std::shared_ptr<void> object) { retained_.push_back(std::move(object)); }
+  bool retains() const { return !retained_.empty(); }
+
   // How long it takes on a device that runs all at once that may be.
   Nanoseconds longest_path() const;
 
@@ -79,6 +84,7 @@ class Graph {
   std::vector<KernelNode> nodes_;
   GraphMemory memory_;
   std::unique_ptr<RandomOrders> random_orders_;  // made when first asked for
+  std::vector<std::shared_ptr<void>> retained_;
 };
 
 // A graph made ready to launch. It keeps what it needs of the graph.
@@ -97,7 +103,18 @@ class Graphs {
 
   ExecutableHandle instantiate(std::shared_ptr<Graph> graph);
   Executable* find(ExecutableHandle executable);  // null if there is none
-  bool destroy(ExecutableHandle executable) { return executables_.erase(executable.value) != 0; }
+  // One that runs still, and whose graph holds objects, is gone when forget_finished() finds it so.
+  bool destroy(ExecutableHandle executable);
+  // Calls seen(last launch) for each whose objects are let go.
+  template <class Seen>
+  void forget_finished(Nanoseconds now, Seen&& seen) {
+    std::erase_if(running_, [&](Executable& one) {
+      one.last_launch.peers.forget_those_there();
+      if (one.last_launch.done_at > now || !one.last_launch.peers.empty()) return false;
+      seen(one.last_launch);
+      return true;
+    });
+  }
 
   std::uint64_t graphs() const { return graphs_.size(); }
   std::uint64_t executables() const { return executables_.size(); }
@@ -105,6 +122,7 @@ class Graphs {
  private:
   std::map<std::uint64_t, std::shared_ptr<Graph>> graphs_;
   std::map<std::uint64_t, Executable> executables_;
+  std::vector<Executable> running_;  // destroyed meanwhile
   std::uint64_t next_executable_ = 1;
 };
 

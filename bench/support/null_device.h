@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -48,6 +49,7 @@ class NullDevice : public Device {
 
   // There are no captures, and so no graphs.
   Result<std::vector<GraphNode>> node_dependencies(GraphNode) override { return no_capture(); }
+  Status retain(Stream, std::shared_ptr<void>) override { return no_capture(); }
   Status begin_capture(Stream, CaptureMode) override { return no_capture(); }
   Result<GraphHandle> end_capture(Stream) override { return no_capture(); }
   Result<ExecutableHandle> instantiate(GraphHandle) override { return no_capture(); }

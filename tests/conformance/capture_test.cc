@@ -1,7 +1,11 @@
 // Captures and graphs: what every device does.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <memory>
 #include <set>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/conformance/rig.h"
@@ -72,6 +76,14 @@ class DeviceCaptures : public Conformance {
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.error().code(), ErrorCode::capture) << result.error().message();
     EXPECT_FALSE(result.error().message().empty());
+  }
+  // At once, or when the driver's own thread comes to it.
+  static void expect_gone(const std::weak_ptr<int>& held) {
+    const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    while (!held.expired() && std::chrono::steady_clock::now() < patience) {
+      std::this_thread::yield();
+    }
+    EXPECT_TRUE(held.expired());
   }
   // The capture of `stream` is broken, and once it ended the stream is as it was.
   void expect_broken(Stream stream) {
@@ -291,6 +303,45 @@ TEST_P(DeviceCaptures, MemoryMappedDuringACaptureIsUsedByItsGraph) {
   expect_ok(device().destroy_executable(executable));
   expect_ok(device().unmap(alias, page_size()));
   expect_ok(device().unreserve(alias, page_size()));
+}
+
+TEST_P(DeviceCaptures, WhatAGraphRetainsIsHeldUntilItAndItsLaunchesAreGone) {
+  auto object = std::make_shared<int>(7);
+  const std::weak_ptr<int> held = object;
+  begin(a_);
+  fill(a_, 4);
+  expect_ok(device().retain(a_, std::move(object)));
+  const ExecutableHandle executable = end(a_);
+  EXPECT_FALSE(held.expired()) << "the executable has it, when the graph is destroyed";
+  rig().hold(b_);
+  expect_ok(device().launch_graph(executable, b_));
+  expect_ok(device().destroy_executable(executable));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(held.expired()) << "the launch has it";
+  rig().let_go();
+  finish(b_);
+  expect_gone(held);
+  expect_filled(4);
+}
+
+TEST_P(DeviceCaptures, WhatAGraphRetainsGoesWithItWhereItIsNeverLaunched) {
+  auto object = std::make_shared<int>(7);
+  const std::weak_ptr<int> held = object;
+  begin(a_);
+  fill(a_, 4);
+  expect_ok(device().retain(a_, std::move(object)));
+  const Result<GraphHandle> graph = device().end_capture(a_);
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  EXPECT_FALSE(held.expired());
+  expect_ok(device().destroy_graph(*graph));
+  expect_gone(held);
+}
+
+TEST_P(DeviceCaptures, OnlyACaptureRetains) {
+  auto object = std::make_shared<int>(7);
+  const std::weak_ptr<int> held = object;
+  expect_not_legal(device().retain(a_, std::move(object)));
+  expect_gone(held);
 }
 
 TEST_P(DeviceCaptures, CapturesThatCantBeAreRefused) {

@@ -190,6 +190,27 @@ class Graphs(OnAGpu):
             with self.subTest(warm_up):
                 self.assertLess(self.pool_over_peak(warm_up), 1.03)
 
+    def test_a_graph_that_is_dropped_while_it_runs_keeps_its_memory(self):
+        side, words = torch.cuda.Stream(), 4 << 20
+        for _ in range(20):
+            start = torch.ones(words, device="cuda")
+            result = torch.empty_like(start)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                value = start
+                for _ in range(300):
+                    value = value + 1  # in the pool's memory, again and again
+                result.copy_(value)
+                del value
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                graph.replay()
+            del graph
+            others = [torch.full((words,), 7.0, device="cuda") for _ in range(8)]
+            torch.cuda.synchronize()
+            self.assertTrue(all(bool((other == 7).all()) for other in others))
+            self.assertTrue(bool((result == 301).all()))
+
     def test_reduce_overhead(self):
         model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU()).cuda()
         fast = torch.compile(model, mode="reduce-overhead")

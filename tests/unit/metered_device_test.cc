@@ -26,6 +26,7 @@ TEST(MeteredDevice, ReportsWhatTheSimulatedDeviceCounts) {
   const std::vector<GraphNode> tips = *metered.capture_tips(stream);
   ASSERT_TRUE(metered.node_dependencies(tips.at(0)).ok());
   ASSERT_TRUE(metered.add_capture_dependencies(stream, tips).ok());
+  ASSERT_TRUE(metered.retain(stream, nullptr).ok());
   const GraphHandle graph = *metered.end_capture(stream);
   const ExecutableHandle executable = *metered.instantiate(graph);
   ASSERT_TRUE(metered.launch_graph(executable, stream).ok());

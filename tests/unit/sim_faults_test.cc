@@ -82,6 +82,8 @@ class SimFaults : public testing::TestWithParam<int> {
         return device_.add_capture_dependencies(captured(), {});
       case DeviceCall::node_dependencies:
         return status_of(device_.node_dependencies(device_.capture_tips(captured())->at(0)));
+      case DeviceCall::retain:
+        return device_.retain(captured(), nullptr);
       case DeviceCall::begin_capture:
         return device_.begin_capture(device_.new_stream(), CaptureMode::global);
       case DeviceCall::end_capture:

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -82,6 +83,7 @@ enum class DeviceCall {
   capture_tips,
   add_capture_dependencies,
   node_dependencies,
+  retain,
   begin_capture,
   end_capture,
   instantiate,
@@ -141,6 +143,12 @@ class Device {
   virtual Result<std::vector<GraphNode>> capture_tips(Stream stream) = 0;
   virtual Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) = 0;
   virtual Result<std::vector<GraphNode>> node_dependencies(GraphNode node) = 0;
+
+  // The graph that the stream's capture is building holds `object`, and with it what is instantiated
+  // of it, and every launch of that, until it is done. (CUDA: a user object.) Once the last of them
+  // is gone the object is let go, at once or some tenths of a millisecond later, in any thread: its
+  // destructor may call nothing of the device's. Errors: capture (the stream is not being captured).
+  virtual Status retain(Stream stream, std::shared_ptr<void> object) = 0;
 
   // Begins and ends the capture of `stream`, by the same thread (unless relaxed). end_capture gives
   // no graph, and an error of ErrorCode::capture, where something broke the capture or a stream

@@ -105,8 +105,9 @@ class GraphPool {
   // pool's memory. A filter most often compares the id of the stream's capture.
   // Errors: invalid_argument (another capture is going on in the pool); device.
   Result<PoolRoute> capture(StreamFilter filter);
-  // A graph whose capture's route was closed with keep: it is gone. Graph does this by itself. Keep
-  // the GraphPool until the last such call: else the memory is kept until the device heap is gone.
+  // A graph whose capture's route was closed with keep will not be launched again: the pool lets its
+  // memory go once it is destroyed, and its launches are done. Graph does this by itself. Keep the
+  // GraphPool until the last such call: else the memory is kept until the device heap is gone.
   void release_graph();
 
   GraphPoolStatistics statistics() const;

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,6 +53,7 @@ class MeteredDevice final : public Device {
   Result<std::vector<GraphNode>> capture_tips(Stream stream) override;
   Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) override;
   Result<std::vector<GraphNode>> node_dependencies(GraphNode node) override;
+  Status retain(Stream stream, std::shared_ptr<void> object) override;
   Status begin_capture(Stream stream, CaptureMode mode) override;
   Result<GraphHandle> end_capture(Stream stream) override;
   Result<ExecutableHandle> instantiate(GraphHandle graph) override;

@@ -59,6 +59,7 @@ struct CostModel {
   Nanoseconds launch_graph = 5_us;
   Nanoseconds destroy_executable = 1_us;
   Nanoseconds destroy_graph = 1_us;
+  Nanoseconds retain = 1_us;
   Nanoseconds memory_info = 1_us;
   Nanoseconds launch = 0_ns;  // what launch() moves the host's clock by
 };
@@ -218,6 +219,7 @@ class SimDevice final : public Device {
   Result<std::vector<GraphNode>> capture_tips(Stream stream) override;
   Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) override;
   Result<std::vector<GraphNode>> node_dependencies(GraphNode node) override;
+  Status retain(Stream stream, std::shared_ptr<void> object) override;
   Status begin_capture(Stream stream, CaptureMode mode) override;
   Result<GraphHandle> end_capture(Stream stream) override;
   Result<ExecutableHandle> instantiate(GraphHandle graph) override;
