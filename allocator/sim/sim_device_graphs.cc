@@ -185,8 +185,11 @@ Status SimDevice::launch_graph(ExecutableHandle executable, Stream stream) {
 Status SimDevice::destroy_executable(ExecutableHandle executable) {
   return impl_->call(DeviceCall::destroy_executable, impl_->options_.costs.destroy_executable,
                      [&]() -> Status {
-                       if (impl_->graphs_.destroy(executable)) return impl_->set_now(impl_->now()), Status();
-                       return no_executable(DeviceCall::destroy_executable, executable);
+                       if (!impl_->graphs_.destroy(executable)) {
+                         return no_executable(DeviceCall::destroy_executable, executable);
+                       }
+                       impl_->let_go_of_finished();
+                       return {};
                      });
 }
 

@@ -72,8 +72,11 @@ class SimDevice::Impl {
   void advance(Nanoseconds duration) { set_now(now() + duration); }
   void set_now(Nanoseconds time) {
     now_.store(time.count, std::memory_order_relaxed);
-    // Whoever holds a part of what is let go knows by that.
-    graphs_.forget_finished(time, [&](const sim::EventState& launch) { host_saw(launch); });
+    let_go_of_finished();
+  }
+  // What destroyed executables retained. Whoever looks whether it is gone knows the work to be done.
+  void let_go_of_finished() {
+    graphs_.forget_finished(now(), [&](const sim::EventState& launch) { host_saw(launch); });
   }
 
   void host_saw(const sim::EventState& event) {
