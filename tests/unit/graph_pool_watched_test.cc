@@ -50,7 +50,8 @@ TEST_F(GraphPoolWatched, ARunningLaunchKeepsTheMemoryOfAGraphThatIsGone) {
   EXPECT_TRUE(pool.give_back_pages());
   EXPECT_EQ(pool.statistics().kept_bytes, 0_B);
   free(written(kBlock * 2, b_));
-  EXPECT_LE(reserved(), kBlock * 2 + device_.granularity()) << "what was the launch's serves others";
+  EXPECT_LE(reserved(), kBlock * 2 + device_.granularity())
+      << "what was the launch's serves others";
 }
 
 TEST_F(GraphPoolWatched, WhoNeedsMemoryTakesItOnceTheLaunchIsDone) {
