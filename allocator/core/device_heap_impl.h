@@ -55,6 +55,7 @@ class DeviceHeap::Impl {
   void start_recording(EventSink& sink);
   bool stop_recording(EventSink& sink);
   std::vector<std::string> validate() const;
+  void assume_graphs_leak() { graphs_leak_ = true; }
   Result<Bytes> trim(Bytes keep, Trim how);
   Status renew_access();
   std::vector<PagePart> parts(const void* block) const;
@@ -171,6 +172,7 @@ class DeviceHeap::Impl {
   Budget budget_;
   Observer observer_;
   std::atomic<std::uint64_t> routes_open_{0};
+  std::atomic<bool> graphs_leak_{false};
   Timelines timelines_;
   PageHeap pages_;
   const Bytes device_bytes_;  // in all, whoever has them

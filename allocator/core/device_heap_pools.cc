@@ -226,6 +226,11 @@ void DeviceHeap::Impl::wait_for_lingering_pools() {
     one.join(fence);
     (void)timelines_.host_wait(one);
   }
+  if (graphs_leak_) {
+    for (const std::shared_ptr<PoolHeap>& pool : pools()) pool->stop_lingering();
+    (void)call_in_pools();
+    return;
+  }
   // The driver says that a graph is gone in a thread of its own.
   const auto patience = std::chrono::steady_clock::now() + kUntilTheDriverSaysSo;
   while (lingering() && std::chrono::steady_clock::now() < patience) {

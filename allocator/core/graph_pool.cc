@@ -82,27 +82,6 @@ Address PoolHeap::allocate(Bytes bytes, Stream stream, bool captured, Status& st
   return at;
 }
 
-// A graph that uses no memory of its capture's needs no watch.
-Status PoolHeap::watch(Stream captured) {
-  const auto held = std::make_shared<char>();
-  if (Status retained = home_.device.retain(captured, held); !retained) return retained;
-  to_watch_ = false;
-  std::erase_if(watched_, [](const auto& graph) { return graph.expired(); });
-  watched_.push_back(held);
-  return {};
-}
-
-// The last graph is gone, and what was launched of it done: its pages may go.
-bool PoolHeap::is_done_lingering() {
-  std::erase_if(watched_, [](const auto& graph) { return graph.expired(); });
-  return lingers_ && watched_.empty();
-}
-
-bool PoolHeap::lingers() const {
-  const MutexLock lock(mutex_);
-  return lingers_;
-}
-
 Result<bool> PoolHeap::fence(StreamHeap& heap, Address block, Stream user, bool captured) {
   const TimelineId by = timelines_.of(captured ? PoolDevice::captured(user) : user);
   Result<bool> fenced = heap.fence(block, by);
@@ -222,13 +201,6 @@ void PoolHeap::note_eager_work(const StreamHeap& heap, Address block) {
   for (const TimelineId user : users_) eager_.join(timelines_.now(user));
 }
 
-Status PoolHeap::wait_for_eager_work(Stream stream) {
-  const MutexLock lock(mutex_);
-  Result<std::uint32_t> waited = timelines_.wait(timelines_.of(stream), eager_);
-  if (!waited) return std::move(waited).error();
-  return {};
-}
-
 void PoolHeap::settle() {
   const MutexLock lock(mutex_);
   if (capturing_) return;  // it did so itself
@@ -236,19 +208,6 @@ void PoolHeap::settle() {
   // What just went back is as of now; and what is recorded below covers it.
   for (const Fence fence : FenceSet(eager_)) eager_.join(timelines_.now(fence.timeline));
   timelines_.settle();
-}
-
-void PoolHeap::note_launch(Stream stream) {
-  const MutexLock lock(mutex_);
-  launches_.join(timelines_.now(timelines_.of(stream)));
-}
-
-void PoolHeap::release_graph() {
-  const MutexLock lock(mutex_);
-  if (graphs_ > 0) --graphs_;
-  if (graphs_ > 0 || capturing_) return;
-  lingers_ = true;
-  (void)give_back_pages_locked();
 }
 
 Status PoolHeap::retire(Stream stream) {

@@ -76,6 +76,8 @@ class PoolHeap {
   // Does it keep pages only because launches of graphs that are gone may be running? They go with
   // give_back_pages() once those are done.
   bool lingers() const;
+  // What was launched of the graphs that are gone is known to be done.
+  void stop_lingering();
   // The stream is about to be destroyed.
   Status retire(Stream stream);
   // Nobody will open routes any more.

@@ -74,7 +74,8 @@ class SimDevice::Impl {
     now_.store(time.count, std::memory_order_relaxed);
     let_go_of_finished();
   }
-  // What destroyed executables retained. Whoever looks whether it is gone knows the work to be done.
+  // What destroyed executables retained. Whoever looks whether it is gone knows the work to be
+  // done.
   void let_go_of_finished() {
     graphs_.forget_finished(now(), [&](const sim::EventState& launch) { host_saw(launch); });
   }

@@ -9,6 +9,7 @@
 
 #include "api/c_status.h"
 #include "torch/backend.h"
+#include "torch/pool_table.h"
 
 namespace {
 
@@ -34,6 +35,9 @@ weir_status_t weir_torch_enable() {
     the_allocator = allocator.release();
   });
 }
+
+// PyTorch's graphs are in their debug mode, which never destroys what it captured.
+void weir_torch_assume_graphs_leak() { weir::pytorch::PoolTable::assume_graphs_leak(); }
 
 weir_status_t weir_torch_fence(void* const* pointers, std::size_t count, int32_t device,
                                void* stream) {

@@ -159,6 +159,9 @@ void weir_torch_end_allocate_to_pool(int device, PoolId pool) {
          [&] { check(Pluggable::get().pools(device).end(pool)); });
 }
 
+// PyTorch's graphs are in their debug mode, which never destroys what it captured.
+void weir_torch_assume_graphs_leak() { weir::pytorch::PoolTable::assume_graphs_leak(); }
+
 void weir_torch_release_pool(int device, PoolId pool) {
   logged("weir_torch_release_pool", [&] { check(Pluggable::get().pools(device).release(pool)); });
 }

@@ -50,6 +50,7 @@ void PoolTable::set_use_on_oom(PoolId id, bool use) {
 Status PoolTable::begin(PoolId id, Filter filter, Stream current) {
   Result<CaptureInfo> info = device_.capture_info(current);
   if (!info) return std::move(info).error();
+  if (graphs_leak_) heap_.assume_graphs_leak();
   const bool captures = !filter(current.handle) || info->status != CaptureInfo::Status::none;
   GraphPool* graphs = nullptr;
   {

@@ -4,6 +4,7 @@
 // it serves, are plain C++.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -31,6 +32,9 @@ class PoolTable {
 
   // Both must outlive this.
   PoolTable(DeviceHeap& heap, Device& device) : heap_(heap), device_(device) {}
+
+  // In this process captured graphs are never destroyed, from now on.
+  static void assume_graphs_leak() { graphs_leak_ = true; }
 
   // One more user; the pool is opened for the first.
   void retain(PoolId id);
@@ -73,6 +77,8 @@ class PoolTable {
 
   Pool& open(PoolId id);
   static Error none(PoolId id, const char* call);
+
+  inline static std::atomic<bool> graphs_leak_ = false;
 
   DeviceHeap& heap_;
   Device& device_;

@@ -112,6 +112,36 @@ TEST_F(GraphPoolWatched, TrimWaitsForLaunchesWhereItIsToWait) {
   EXPECT_EQ(reserved(), 0_B);
 }
 
+TEST_F(GraphPoolWatched, OfGraphsThatLeakTheMemoryComesBackWhereTheHostWaits) {
+  GraphPool pool(*heap_);
+  free(allocate(1_MiB, b_));
+  Result<PoolRoute> route = pool.capture([this](Stream asking) { return asking == a_; });
+  ASSERT_TRUE(route.ok());
+  ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
+  free(written(kBlock, a_, kLong));
+  const GraphHandle leaked = *device_.end_capture(a_);
+  route->close();
+  const ExecutableHandle executable = *device_.instantiate(leaked);
+  run(executable, b_);
+  destroy(executable);
+  pool.release_graph();
+  EXPECT_TRUE(heap_->trim(0_B, Trim::waits).ok());
+  EXPECT_GE(reserved(), kBlock) << "the graph is there, and might be launched";
+  EXPECT_GE(device_.now(), kLong);
+
+  const ExecutableHandle again = *device_.instantiate(leaked);
+  run(again, b_);
+  destroy(again);
+  heap_->assume_graphs_leak();
+  EXPECT_TRUE(heap_->trim(0_B, Trim::at_once).ok());
+  EXPECT_GE(reserved(), kBlock) << "it runs";
+  const Nanoseconds before = device_.now();
+  EXPECT_TRUE(heap_->trim(0_B, Trim::waits).ok());
+  EXPECT_GE(device_.now(), before + 25_ms);
+  EXPECT_EQ(reserved(), 0_B);
+  ASSERT_TRUE(device_.destroy_graph(leaked).ok());
+}
+
 TEST_F(GraphPoolWatched, ACaptureThatIsThrownAwayKeepsNothing) {
   GraphPool pool(*heap_);
   Result<PoolRoute> route = pool.capture([this](Stream asking) { return asking == a_; });

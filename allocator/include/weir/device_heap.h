@@ -160,8 +160,15 @@ class DeviceHeap {
   // it may still be deallocated; nothing may be allocated for it again.
   Status retire(Stream stream);
 
+  // From now on graphs captured by a route (GraphPool::capture) may never be destroyed, as in the
+  // debug mode of PyTorch's graphs, which leaks them. Where the host waits for memory
+  // (Trim::waits, or rather than be out of it), one that was released counts as done with the work
+  // so far of all streams that the heap knows.
+  void assume_graphs_leak();
+
   // Gives idle pages back to the driver until at most `keep` bytes are held, or nothing more can
-  // go; as it is, or once the host has waited for the work that still uses them.
+  // go; as it is, or once the host has waited for the work that still uses them (and up to 0.1 s for
+  // the driver to say that released graphs are gone).
   // Returns the bytes given back. Errors: device; capture (waits, and a stream is being captured).
   Result<Bytes> trim(Bytes keep = 0_B, Trim how = Trim::at_once);
 

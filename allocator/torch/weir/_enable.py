@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import threading
 import warnings
@@ -156,6 +157,18 @@ def _enable(kind: str, settings: dict[str, object]) -> str:
     return "pluggable"
 
 
+def _tell_of_leaks(torch, library: ctypes.CDLL) -> None:  # noqa: ANN001
+    """Once a graph is in debug mode, PyTorch destroys no graph that it captures from then on."""
+    inner = torch.cuda.CUDAGraph.enable_debug_mode
+
+    @functools.wraps(inner)
+    def enable_debug_mode(self) -> None:  # noqa: ANN001
+        inner(self)
+        library.weir_torch_assume_graphs_leak()
+
+    torch.cuda.CUDAGraph.enable_debug_mode = enable_debug_mode
+
+
 def _enable_full(torch) -> None:  # noqa: ANN001
     backend = _native.backend(str(torch.__version__))
     # Captured buffers that NCCL registers by itself must be of one physical handle each; blocks of
@@ -164,6 +177,7 @@ def _enable_full(torch) -> None:  # noqa: ANN001
         os.environ["NCCL_GRAPH_REGISTER"] = "0"
     _native.check(backend, backend.weir_torch_enable())
     _sharing.bring_along(torch)
+    _tell_of_leaks(torch, backend)
     _state.update(kind="full", library=backend)
 
 
@@ -192,4 +206,5 @@ def _enable_pluggable(torch) -> None:  # noqa: ANN001
     for setter, function in setters.items():
         getattr(inner, setter)(address(function))
     torch.cuda.memory.change_current_allocator(allocator)
+    _tell_of_leaks(torch, library)
     _state.update(kind="pluggable", library=library, allocator=allocator)

@@ -59,6 +59,7 @@ _HANDLE, _STATUS = ctypes.c_void_p, ctypes.c_int32
 _FUNCTIONS = {
     "weir_last_error": (ctypes.c_char_p, []),
     "weir_torch_allocator": (_HANDLE, []),
+    "weir_torch_assume_graphs_leak": (None, []),
     "weir_statistics": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.POINTER(Statistics)]),
     "weir_trim": (_STATUS, [_HANDLE, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)]),
     "weir_record_start_with": (_STATUS, [_HANDLE, ctypes.c_char_p, ctypes.c_char_p]),
