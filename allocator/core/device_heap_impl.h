@@ -100,7 +100,7 @@ class DeviceHeap::Impl {
   };
   struct Routed {
     std::shared_ptr<PoolHeap> pool;  // none: the device heap's own
-    bool captured = false;
+    std::uint64_t capture = 0;       // its id; 0: the stream is not being captured
   };
   Result<Routed> route_of(Stream stream) const;
   static Error not_served(Stream stream);
@@ -115,6 +115,7 @@ class DeviceHeap::Impl {
   bool call_in_pools() const;
   Status wait_for_other_heaps();
   void wait_for_lingering_pools();
+  static void wait_for_streams(Timelines& timelines);
   std::vector<PageHeap::LoosePage> spare_of_pools(Bytes wanted) const;
   Result<bool> fence_in_its_world(StreamHeap& heap, Address block, Stream user);
   Result<bool> record_stream_in_its_world(StreamHeap& heap, Address block, Stream user);

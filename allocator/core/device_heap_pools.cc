@@ -42,7 +42,8 @@ std::shared_ptr<PoolHeap> DeviceHeap::Impl::open_pool(Bytes limit) {
   options.limit = limit;
   pools_.push_back(std::make_shared<PoolHeap>(
       ++last_pool_,
-      PoolHeap::Home{device_, observer_, addresses_, budget_, pages_, source, new_heap}, options));
+      PoolHeap::Home{device_, observer_, addresses_, budget_, timelines_, pages_, source, new_heap},
+      options));
   return pools_.back();
 }
 
@@ -154,10 +155,11 @@ Result<DeviceHeap::Impl::Routed> DeviceHeap::Impl::route_of(Stream stream) const
   Result<CaptureInfo> info = device_.capture_info(stream);
   if (!info) return std::move(info).error();
   const bool captured = info->status != CaptureInfo::Status::none;
+  const std::uint64_t capture = captured ? info->id : 0;
   const std::shared_lock lock(routes_mutex_);
   const auto route = std::find_if(routes_.rbegin(), routes_.rend(),
                                   [&](const Route& each) { return each.takes(stream, *info); });
-  if (route != routes_.rend()) return Routed{route->pool, captured};
+  if (route != routes_.rend()) return Routed{route->pool, capture};
   if (!captured) return Routed{};
   return not_served(stream);
 }
@@ -167,7 +169,7 @@ Result<void*> DeviceHeap::Impl::allocate_in_pool(Bytes bytes, Stream stream, con
   Address at;
   const auto try_again = [&] {
     status = {};
-    at = routed.pool->allocate(bytes, stream, routed.captured, status);
+    at = routed.pool->allocate(bytes, stream, routed.capture, status);
   };
   const auto settled = [&] {
     return at != Address{} || status.error().code() != ErrorCode::out_of_memory;
@@ -213,29 +215,33 @@ std::vector<PageHeap::LoosePage> DeviceHeap::Impl::spare_of_pools(Bytes wanted) 
 }
 
 // Graphs are gone, and their launches run on streams that nobody named: all work so far is waited
-// for. What can't be waited for stays as it is.
+// for, of all streams that are known. What can't be waited for stays as it is.
 void DeviceHeap::Impl::wait_for_lingering_pools() {
-  const auto lingering = [&] {
-    const std::vector<std::shared_ptr<PoolHeap>> all = pools();
-    return std::any_of(all.begin(), all.end(), [](const auto& pool) { return pool->lingers(); });
-  };
   (void)call_in_pools();
-  if (!lingering()) return;
-  for (const Fence fence : timelines_.all([](Stream) { return true; })) {
-    FenceSet one;
-    one.join(fence);
-    (void)timelines_.host_wait(one);
-  }
-  if (graphs_leak_) {
-    for (const std::shared_ptr<PoolHeap>& pool : pools()) pool->stop_lingering();
-    (void)call_in_pools();
-    return;
-  }
-  // The driver says that a graph is gone in a thread of its own.
+  const std::vector<std::shared_ptr<PoolHeap>> all = pools();
+  const auto any = [&](auto&& of) { return std::any_of(all.begin(), all.end(), of); };
+  if (!any([](const auto& pool) { return pool->lingers(); })) return;
+  wait_for_streams(timelines_);
+  for (const std::shared_ptr<PoolHeap>& pool : all) wait_for_streams(pool->timelines());
+  // The driver says that a graph is gone in a thread of its own. One that is there still after so
+  // long was not destroyed, or leaks.
   const auto patience = std::chrono::steady_clock::now() + kUntilTheDriverSaysSo;
-  while (lingering() && std::chrono::steady_clock::now() < patience) {
+  (void)call_in_pools();
+  while (!graphs_leak_ && any([](const auto& pool) { return pool->may_end_lingering(); }) &&
+         std::chrono::steady_clock::now() < patience) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     (void)call_in_pools();
+  }
+  for (const std::shared_ptr<PoolHeap>& pool : all) pool->note_lingers_on(graphs_leak_);
+  if (graphs_leak_) (void)call_in_pools();
+}
+
+void DeviceHeap::Impl::wait_for_streams(Timelines& timelines) {
+  const auto eager = [](Stream stream) { return !PoolDevice::is_captured(stream); };
+  for (const Fence fence : timelines.all(eager)) {
+    FenceSet one;
+    one.join(fence);
+    (void)timelines.host_wait(one);
   }
 }
 

@@ -54,8 +54,9 @@ PoolHeap::Member* PoolHeap::member_of(Stream stream, Status& status) {
   return &(heaps_[stream.id] = {.stream = stream, .heap = *heap});
 }
 
-Address PoolHeap::allocate(Bytes bytes, Stream stream, bool captured, Status& status) {
+Address PoolHeap::allocate(Bytes bytes, Stream stream, std::uint64_t capture, Status& status) {
   const MutexLock lock(mutex_);
+  const bool captured = capture != 0;
   if (captured != capturing_) {
     status = Error(ErrorCode::invalid_argument,
                    "graph pool " + std::to_string(id()) + ": stream " + std::to_string(stream.id) +
@@ -76,7 +77,9 @@ Address PoolHeap::allocate(Bytes bytes, Stream stream, bool captured, Status& st
     member->world = world;
     member->heap->move_to(as, world);
   }
-  if (captured && to_watch_ && !(status = watch(stream))) return {};
+  if (captured && watches_ && capture != watched_capture_) {
+    if (status = watch(stream, capture); !status) return {};
+  }
   const Address at = member->heap->allocate(bytes, as.id, status);
   note_reserved();
   return at;
@@ -138,7 +141,8 @@ Status PoolHeap::begin_capture(bool watches) {
   // So that the capture can have them, however fast the device is.
   if (Status waited = home_.pages.wait_for_idle_pages(); !waited) return waited;
   capturing_ = true;
-  to_watch_ = watches;
+  watches_ = watches;
+  watched_capture_ = 0;
   capture_ = capture_ + 1 < Block::kWorlds ? capture_ + 1 : kEager + 1;
   say(EventKind::capture_begin);
   device_.begin();
@@ -166,8 +170,10 @@ void PoolHeap::end_capture(bool keep) {
   say(EventKind::capture_end);
   pages_.settle_kept(keep);
   graphs_ += keep ? 1 : 0;
+  has_unwatched_ = has_unwatched_ || (keep && watches_ && watched_capture_ == 0);
   free_deferred_locked();
-  lingers_ = graphs_ == 0;  // the last graph may have gone meanwhile
+  lingers_ = false;
+  if (graphs_ == 0) begin_to_linger();  // the last graph may have gone meanwhile
   (void)give_back_pages_locked();
 }
 
@@ -314,7 +320,7 @@ std::uint64_t PoolHeap::live_blocks() const {
 
 bool PoolHeap::is_gone() const {
   const MutexLock lock(mutex_);
-  return closed_ && !capturing_ && graphs_ == 0 && live_blocks() == 0 &&
+  return closed_ && !capturing_ && graphs_ == 0 && live_blocks() == 0 && !is_watched() &&
          pages_.totals().total == 0_B;
 }
 
@@ -327,6 +333,9 @@ void PoolHeap::reopen(std::uint64_t id, Bytes limit) {
   peak_reserved_ = 0_B;
   eager_.clear();
   launches_.clear();
+  watched_.clear();
+  has_unwatched_ = false;
+  lingers_ = false;
   users_.clear();
   pages_.set_limit(limit);
   say(EventKind::pool_open);

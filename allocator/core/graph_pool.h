@@ -40,6 +40,7 @@ class PoolHeap {
     Observer& observer;
     AddressMap& addresses;
     Budget& budget;
+    const Timelines& timelines;
     PageHeap& pages;
     PageHeap::Source source;
     // A heap of this pool's, registered; for one more stream.
@@ -52,9 +53,9 @@ class PoolHeap {
   Timelines& timelines() { return timelines_; }
   Hoards<StreamHeap>& hoards() { return hoards_; }
 
-  // `captured`: the stream is being captured into this pool.
+  // `capture`: the id of the capture, into this pool, of the stream; 0: it is not being captured.
   // No address: `status` says why.
-  Address allocate(Bytes bytes, Stream stream, bool captured, Status& status);
+  Address allocate(Bytes bytes, Stream stream, std::uint64_t capture, Status& status);
   Result<bool> fence(StreamHeap& heap, Address block, Stream user, bool captured);
   bool record_stream(StreamHeap& heap, Address block, Stream user, bool captured);
   Result<bool> deallocate(StreamHeap& heap, Address block);
@@ -76,8 +77,10 @@ class PoolHeap {
   // Does it keep pages only because launches of graphs that are gone may be running? They go with
   // give_back_pages() once those are done.
   bool lingers() const;
-  // What was launched of the graphs that are gone is known to be done.
-  void stop_lingering();
+  // The same, and the host has not waited in vain yet for the driver to say that they are done.
+  bool may_end_lingering() const;
+  // It did, for as long as it would; `leaked`: the graphs are never destroyed, so they are done.
+  void note_lingers_on(bool leaked);
   // The stream is about to be destroyed.
   Status retire(Stream stream);
   // Nobody will open routes any more.
@@ -116,7 +119,9 @@ class PoolHeap {
   void note_eager_work(const StreamHeap& heap, Address block) WEIR_REQUIRES(mutex_);
   void free_deferred_locked() WEIR_REQUIRES(mutex_);
   void note_reserved() WEIR_REQUIRES(mutex_);
-  Status watch(Stream captured) WEIR_REQUIRES(mutex_);
+  Status watch(Stream stream, std::uint64_t capture) WEIR_REQUIRES(mutex_);
+  bool is_watched() const WEIR_REQUIRES(mutex_);
+  void begin_to_linger() WEIR_REQUIRES(mutex_);
   bool is_done_lingering() WEIR_REQUIRES(mutex_);
   void say(EventKind kind) const;
   bool give_back_pages_locked() WEIR_REQUIRES(mutex_);
@@ -138,9 +143,13 @@ class PoolHeap {
   std::uint64_t graphs_ WEIR_GUARDED_BY(mutex_) = 0;
   // The last graph went; what it was the last to keep is kept still.
   bool lingers_ WEIR_GUARDED_BY(mutex_) = false;
+  bool waited_in_vain_ WEIR_GUARDED_BY(mutex_) = false;  // for the driver, since it lingers
   // Of graphs that are watched, what each holds until it and its launches are gone.
   std::vector<std::weak_ptr<void>> watched_ WEIR_GUARDED_BY(mutex_);
-  bool to_watch_ WEIR_GUARDED_BY(mutex_) = false;  // the capture that goes on
+  bool watches_ WEIR_GUARDED_BY(mutex_) = false;  // the capture that goes on
+  std::uint64_t watched_capture_ WEIR_GUARDED_BY(mutex_) = 0;  // the last one that is; 0: none yet
+  // There is a graph that should be, and is not: its capture asked for no memory.
+  bool has_unwatched_ WEIR_GUARDED_BY(mutex_) = false;
   FenceSet launches_ WEIR_GUARDED_BY(mutex_);  // of graphs, the last on each stream
   FenceSet eager_ WEIR_GUARDED_BY(mutex_);     // eager work on memory that is free again
   std::vector<TimelineId> users_ WEIR_GUARDED_BY(mutex_);  // eager, that record_stream named

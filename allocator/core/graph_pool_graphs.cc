@@ -8,30 +8,52 @@
 
 namespace weir {
 
-// A graph that uses no memory of its capture's needs no watch.
-Status PoolHeap::watch(Stream captured) {
+// The graph holds an object of the pool's: while that is there, so is the graph, or a launch of it.
+Status PoolHeap::watch(Stream stream, std::uint64_t capture) {
   const auto held = std::make_shared<char>();
-  if (Status retained = home_.device.retain(captured, held); !retained) return retained;
-  to_watch_ = false;
+  if (Status retained = home_.device.retain(stream, held); !retained) return retained;
+  watched_capture_ = capture;
   std::erase_if(watched_, [](const auto& graph) { return graph.expired(); });
   watched_.push_back(held);
   return {};
 }
 
-// The last graph is gone, and what was launched of it done: its pages may go.
-bool PoolHeap::is_done_lingering() {
-  std::erase_if(watched_, [](const auto& graph) { return graph.expired(); });
-  return lingers_ && watched_.empty();
+bool PoolHeap::is_watched() const {
+  return !std::all_of(watched_.begin(), watched_.end(),
+                      [](const auto& graph) { return graph.expired(); });
 }
 
-void PoolHeap::stop_lingering() {
-  const MutexLock lock(mutex_);
-  if (lingers_ && !capturing_) watched_.clear();
+// The last graph went. One that nobody told of, and that is not watched, may run on any stream.
+void PoolHeap::begin_to_linger() {
+  lingers_ = true;
+  waited_in_vain_ = false;
+  if (!std::exchange(has_unwatched_, false)) return;
+  for (const Stream stream : home_.timelines.streams()) {
+    launches_.join(timelines_.now(timelines_.of(stream)));
+  }
+  for (const auto& [id, member] : heaps_) {
+    launches_.join(timelines_.now(timelines_.of(member.stream)));
+  }
 }
+
+// The last graph is gone, and what was launched of it done: its pages may go.
+bool PoolHeap::is_done_lingering() { return lingers_ && !is_watched(); }
 
 bool PoolHeap::lingers() const {
   const MutexLock lock(mutex_);
   return lingers_;
+}
+
+bool PoolHeap::may_end_lingering() const {
+  const MutexLock lock(mutex_);
+  return lingers_ && !waited_in_vain_;
+}
+
+void PoolHeap::note_lingers_on(bool leaked) {
+  const MutexLock lock(mutex_);
+  if (!lingers_ || capturing_) return;
+  waited_in_vain_ = true;
+  if (leaked) watched_.clear();
 }
 
 Status PoolHeap::wait_for_eager_work(Stream stream) {
@@ -50,7 +72,7 @@ void PoolHeap::release_graph() {
   const MutexLock lock(mutex_);
   if (graphs_ > 0) --graphs_;
   if (graphs_ > 0 || capturing_) return;
-  lingers_ = true;
+  begin_to_linger();
   (void)give_back_pages_locked();
 }
 

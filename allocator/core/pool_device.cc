@@ -42,26 +42,31 @@ Status PoolDevice::destroy_event(EventHandle event) {
   return {};
 }
 
+// An event would be the capture's, whichever that is, and to ask about it would break that.
+Status PoolDevice::not_captured(Stream stream) {
+  Result<CaptureInfo> info = inner_.capture_info(stream);
+  if (!info) return std::move(info).error();
+  if (info->status == CaptureInfo::Status::none) return {};
+  return Error(ErrorCode::capture, "stream " + std::to_string(stream.id) +
+                                       " is being captured: what was queued on it before can't be "
+                                       "waited for meanwhile");
+}
+
 Status PoolDevice::record(EventHandle event, Stream stream) {
   const MutexLock lock(mutex_);
   const auto known = events_.find(event.value);
   if (known == events_.end()) return no_event(event);
   Event& mine = known->second;
   if (!is_captured(stream)) {
-    // It would be the capture's, whichever that is.
-    Result<CaptureInfo> info = inner_.capture_info(stream);
-    if (!info) return std::move(info).error();
-    if (info->status != CaptureInfo::Status::none) {
-      return Error(ErrorCode::capture, "stream " + std::to_string(stream.id) +
-                                           " is being captured: what was queued on it before can't "
-                                           "be waited for meanwhile");
-    }
+    if (Status free = not_captured(stream); !free) return free;
     if (mine.eager.value == 0) {
       Result<EventHandle> eager = inner_.create_event();
       if (!eager) return std::move(eager).error();
       mine.eager = *eager;
     }
     if (Status recorded = inner_.record(mine.eager, stream); !recorded) return recorded;
+    // A program may begin to capture the stream at any moment.
+    if (Status free = not_captured(stream); !free) return free;
     mine.is_captured = false;
     mine.nodes.clear();
     return {};

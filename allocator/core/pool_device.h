@@ -57,6 +57,7 @@ class PoolDevice final : public ForwardingDevice {
   bool is_past(const Event& event) const WEIR_REQUIRES(mutex_) {
     return !capturing_ || event.capture != capture_;
   }
+  Status not_captured(Stream stream);
   Status wait_in_capture(Stream stream, const Event& event) WEIR_REQUIRES(mutex_);
   Result<std::vector<GraphNode>> not_reached(Stream stream, const std::vector<GraphNode>& nodes)
       WEIR_REQUIRES(mutex_);

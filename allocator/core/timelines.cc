@@ -76,6 +76,15 @@ std::optional<Stream> Timelines::latest(void* handle) const {
   return std::nullopt;
 }
 
+std::vector<Stream> Timelines::streams() const {
+  const MutexLock lock(mutex_);
+  std::vector<Stream> streams;
+  for (std::uint32_t i = 0; i < timelines_.size(); ++i) {
+    if (!at({i}).retired) streams.push_back(at({i}).stream);
+  }
+  return streams;
+}
+
 Result<Fence> Timelines::record(TimelineId timeline) {
   const MutexLock lock(mutex_);
   // Nothing runs on a retired stream any more: its last event says all.
@@ -271,17 +280,22 @@ inline const Recorded* Timelines::record_event(Timeline& timeline, Status& statu
 // to be covered by a later event: so the sequence is used up first, come what may.
 [[gnu::always_inline]] inline Status Timelines::record_on(Timeline& timeline, EventHandle event) {
   timeline.point.store({timeline.point.load().value + 1});
-  Status status;
-  if (captures_ != nullptr && captures_->load(std::memory_order_acquire) != 0) [[unlikely]] {
-    if (status = not_captured(timeline.stream); !status) {
-      spare_events_.push_back(event);
-      return status;
-    }
-  }
-  status = device_.record(event, timeline.stream);
-  if (status) return status;
+  const bool beside_captures =
+      captures_ != nullptr && captures_->load(std::memory_order_acquire) != 0;
+  Status status = beside_captures ? record_beside_captures(timeline.stream, event)
+                                  : device_.record(event, timeline.stream);
+  if (status) [[likely]]
+    return status;
   spare_events_.push_back(event);
   return not_recorded(timeline.stream, std::move(status).error());
+}
+
+// A program may begin to capture the stream at any moment. Then what was recorded may be the
+// capture's, and to ask about it would break that.
+Status Timelines::record_beside_captures(Stream stream, EventHandle event) {
+  if (Status free = not_captured(stream); !free) return free;
+  if (Status recorded = device_.record(event, stream); !recorded) return recorded;
+  return not_captured(stream);
 }
 
 Status Timelines::not_captured(Stream stream) {

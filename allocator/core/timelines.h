@@ -80,6 +80,8 @@ class Timelines {
   // many waits were made.
   Result<std::uint32_t> wait(TimelineId waiter, const FenceSet& fences);
 
+  // Those that were not retired.
+  std::vector<Stream> streams() const;
   // All work so far on all streams that `of(Stream)` is true of.
   template <class Of>
   FenceSet all(Of&& of) const {
@@ -160,6 +162,7 @@ class Timelines {
       WEIR_REQUIRES(mutex_);
   const Recorded* record_event(Timeline& timeline, Status& status) WEIR_REQUIRES(mutex_);
   Status record_on(Timeline& timeline, EventHandle event) WEIR_REQUIRES(mutex_);
+  Status record_beside_captures(Stream stream, EventHandle event) WEIR_REQUIRES(mutex_);
   Status not_captured(Stream stream) WEIR_REQUIRES(mutex_);
   Status have_spare_event() WEIR_REQUIRES(mutex_);
   EventHandle take_spare_event() WEIR_REQUIRES(mutex_);

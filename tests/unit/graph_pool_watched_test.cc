@@ -1,5 +1,9 @@
 // Graphs that a program captures by a route, and launches and destroys itself: nobody says which
 // streams they run on, or when they are done. What they use stays theirs until they are.
+#include <chrono>
+#include <optional>
+
+#include "core/forwarding_device.h"
 #include "tests/unit/graph_pool_fixture.h"
 
 namespace weir {
@@ -12,17 +16,26 @@ class GraphPoolWatched : public test::GraphPools {
  protected:
   explicit GraphPoolWatched(HeapOptions options = {}) : GraphPools(options) {}
 
-  // A graph that writes a block of the pool's for `duration`.
-  ExecutableHandle captured(GraphPool& pool, Nanoseconds duration = kLong) {
+  // A route for captures of a_.
+  PoolRoute route_of(GraphPool& pool) {
     Result<PoolRoute> route = pool.capture([this](Stream asking) { return asking == a_; });
     EXPECT_TRUE(route.ok()) << (route.ok() ? "" : route.error().message());
-    EXPECT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
-    void* const block = written(kBlock, a_, duration);
-    if (block != nullptr) free(block);
+    return *std::move(route);
+  }
+  void begin() { EXPECT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok()); }
+  ExecutableHandle end() {
     const GraphHandle graph = *device_.end_capture(a_);
     const ExecutableHandle executable = *device_.instantiate(graph);
     EXPECT_TRUE(device_.destroy_graph(graph).ok());
-    route->close();
+    return executable;
+  }
+  // A graph that writes a block of the pool's for `duration`.
+  ExecutableHandle captured(GraphPool& pool, Nanoseconds duration = kLong) {
+    PoolRoute route = route_of(pool);
+    begin();
+    free(written(kBlock, a_, duration));
+    const ExecutableHandle executable = end();
+    route.close();
     return executable;
   }
   void run(ExecutableHandle executable, Stream stream) {
@@ -115,12 +128,11 @@ TEST_F(GraphPoolWatched, TrimWaitsForLaunchesWhereItIsToWait) {
 TEST_F(GraphPoolWatched, OfGraphsThatLeakTheMemoryComesBackWhereTheHostWaits) {
   GraphPool pool(*heap_);
   free(allocate(1_MiB, b_));
-  Result<PoolRoute> route = pool.capture([this](Stream asking) { return asking == a_; });
-  ASSERT_TRUE(route.ok());
-  ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
+  PoolRoute route = route_of(pool);
+  begin();
   free(written(kBlock, a_, kLong));
   const GraphHandle leaked = *device_.end_capture(a_);
-  route->close();
+  route.close();
   const ExecutableHandle executable = *device_.instantiate(leaked);
   run(executable, b_);
   destroy(executable);
@@ -142,14 +154,56 @@ TEST_F(GraphPoolWatched, OfGraphsThatLeakTheMemoryComesBackWhereTheHostWaits) {
   ASSERT_TRUE(device_.destroy_graph(leaked).ok());
 }
 
+TEST_F(GraphPoolWatched, EachCaptureOfARouteIsWatched) {
+  GraphPool pool(*heap_);
+  PoolRoute route = route_of(pool);
+  begin();
+  free(written(kBlock, a_, 1_us));
+  ASSERT_TRUE(device_.destroy_graph(*device_.end_capture(a_)).ok()) << "thrown away";
+  begin();
+  free(written(kBlock, a_, kLong));
+  const ExecutableHandle executable = end();
+  route.close();
+  run(executable, c_);
+  destroy(executable);
+  pool.release_graph();
+  free(written(kBlock, b_));
+  expect_no_race();
+}
+
+TEST_F(GraphPoolWatched, OfAGraphThatAllocatedNothingTheKnownStreamsAreWaitedFor) {
+  for (const Stream launched_on : {a_, b_}) {
+    GraphPool pool(*heap_);
+    PoolRoute warm_up = GraphPools::warm_up(pool, a_);
+    void* const block = written(kBlock, a_, 1_us);
+    warm_up.close();
+    device_.finish();
+    free(allocate(1_MiB, b_));
+    PoolRoute route = route_of(pool);
+    begin();
+    write(a_, block, kLong);
+    const ExecutableHandle executable = end();
+    route.close();
+    EXPECT_EQ(device_.calls(DeviceCall::retain), 0u);
+    run(executable, launched_on);
+    destroy(executable);
+    free(block);
+    pool.release_graph();
+    free(written(kBlock, c_));
+    expect_no_race();
+    device_.finish();
+    EXPECT_TRUE(heap_->trim().ok());
+    EXPECT_EQ(reserved(), 0_B);
+  }
+}
+
 TEST_F(GraphPoolWatched, ACaptureThatIsThrownAwayKeepsNothing) {
   GraphPool pool(*heap_);
-  Result<PoolRoute> route = pool.capture([this](Stream asking) { return asking == a_; });
-  ASSERT_TRUE(route.ok());
-  ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
+  PoolRoute route = route_of(pool);
+  begin();
   free(written(kBlock, a_));
   ASSERT_TRUE(device_.destroy_graph(*device_.end_capture(a_)).ok());
-  route->close(/*keep=*/false);
+  route.close(/*keep=*/false);
   EXPECT_EQ(pool.statistics().kept_bytes, 0_B);
   EXPECT_EQ(pool.statistics().reserved_bytes, 0_B) << "it went to the device heap";
 }
@@ -175,13 +229,12 @@ TEST_F(GraphPoolWatched, GraphsThatComeAndGoWhileTheyRunDoNotAddUp) {
 TEST_F(GraphPoolWatched, OneThatCanNotBeWatchedIsRefusedAndNothingIsLost) {
   GraphPool pool(*heap_);
   device_.fail(DeviceCall::retain, 1);
-  Result<PoolRoute> route = pool.capture([this](Stream asking) { return asking == a_; });
-  ASSERT_TRUE(route.ok());
-  ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
+  PoolRoute route = route_of(pool);
+  begin();
   expect_error(heap_->allocate(kBlock, a_), ErrorCode::device, "retain");
   free(written(kBlock, a_));
   ASSERT_TRUE(device_.destroy_graph(*device_.end_capture(a_)).ok());
-  route->close(/*keep=*/false);
+  route.close(/*keep=*/false);
   const ExecutableHandle executable = captured(pool);
   destroy(executable);
   pool.release_graph();
@@ -211,6 +264,103 @@ TEST_F(GraphPoolWatchedUnderALimit, RatherThanRunOutOfMemoryTheHostWaitsForTheLa
   ASSERT_NE(block, nullptr);
   free(block);
   EXPECT_GE(device_.now(), kLong);
+}
+
+TEST_F(GraphPoolWatchedUnderALimit, ItWaitsForStreamsThatOnlyThePoolKnows) {
+  GraphPool pool(*heap_);
+  PoolRoute warm_up = GraphPools::warm_up(pool, c_);
+  free(written(1_MiB, c_));
+  warm_up.close();
+  for (const Stream stream : {a_, c_}) {
+    const ExecutableHandle executable = captured(pool);
+    run(executable, stream);
+    destroy(executable);
+    pool.release_graph();
+    free(written(kBlock, b_));
+  }
+}
+
+TEST_F(GraphPoolWatchedUnderALimit, ItWaitsForADriverThatNeverSpeaksOnce) {
+  GraphPool pool(*heap_);
+  const ExecutableHandle executable = captured(pool);
+  pool.release_graph();
+  expect_error(heap_->allocate(kBlock, b_), ErrorCode::out_of_memory, "out of memory");
+  const auto begun = std::chrono::steady_clock::now();
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(heap_->allocate(kBlock, b_).ok());
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(1));
+  destroy(executable);
+  free(written(kBlock, b_));
+}
+
+// A device on which a program begins to capture a stream the moment after it was asked about it.
+class CapturesOnceAskedAbout final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  Result<CaptureInfo> capture_info(Stream stream) override {
+    Result<CaptureInfo> info = ForwardingDevice::capture_info(stream);
+    if (stream == to_capture) {
+      to_capture.reset();
+      EXPECT_TRUE(begin_capture(stream, CaptureMode::thread_local_).ok());
+    }
+    return info;
+  }
+  std::optional<Stream> to_capture;
+};
+
+TEST(GraphPoolLingers, WhoWaitsForItBreaksNoCaptureThatBeginsMeanwhile) {
+  for (const bool pool_knows : {false, true}) {
+    SimDevice sim;
+    CapturesOnceAskedAbout device(sim);
+    DeviceHeap heap(device);
+    const Stream a = sim.new_stream(), b = sim.new_stream();
+    GraphPool pool(heap), other(heap);
+    if (pool_knows) {
+      Result<PoolRoute> warm_up = pool.warm_up(b);
+      ASSERT_TRUE(heap.deallocate(*heap.allocate(1_MiB, b)).ok());
+    } else {
+      ASSERT_TRUE(heap.deallocate(*heap.allocate(1_MiB, b)).ok());
+    }
+    Result<PoolRoute> route = pool.capture([a](Stream asking) { return asking == a; });
+    ASSERT_TRUE(sim.begin_capture(a, CaptureMode::global).ok());
+    ASSERT_TRUE(heap.deallocate(*heap.allocate(kBlock, a)).ok());
+    const GraphHandle graph = *sim.end_capture(a);
+    route->close();
+    pool.release_graph();  // it lingers, as the graph is there
+    Result<PoolRoute> others = other.capture([b](Stream asking) { return asking == b; });
+    ASSERT_TRUE(others.ok());
+    device.to_capture = b;
+    EXPECT_TRUE(heap.trim(0_B, Trim::waits).ok());
+    EXPECT_FALSE(device.to_capture.has_value()) << "nobody asked about the stream";
+    const Result<GraphHandle> captured = sim.end_capture(b);
+    EXPECT_TRUE(captured.ok()) << captured.error().message();
+    others->close(/*keep=*/false);
+    EXPECT_TRUE(sim.destroy_graph(graph).ok());
+    EXPECT_EQ(sim.race_count(), 0u);
+  }
+}
+
+class GraphPoolWatchedSmall : public GraphPoolWatched {
+ protected:
+  GraphPoolWatchedSmall() : GraphPoolWatched({.limit = 64_MiB}) {}
+};
+
+TEST_F(GraphPoolWatchedSmall, APoolIsNotAnothersWhileAGraphOfItLives) {
+  ExecutableHandle old;
+  {
+    GraphPool pool(*heap_);
+    PoolRoute route = route_of(pool);
+    begin();
+    expect_error(heap_->allocate(100_MiB, a_), ErrorCode::out_of_memory, "out of memory");
+    ASSERT_TRUE(device_.launch(a_, 1_ms).ok());
+    old = end();
+    route.close();
+    pool.release_graph();
+  }
+  GraphPool pool(*heap_);
+  destroy(captured(pool, 1_ms));
+  pool.release_graph();
+  EXPECT_EQ(pool.statistics().kept_bytes, 0_B) << "the other's graph is none of its";
+  destroy(old);
 }
 
 }  // namespace
