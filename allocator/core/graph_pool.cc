@@ -320,7 +320,7 @@ std::uint64_t PoolHeap::live_blocks() const {
 
 bool PoolHeap::is_gone() const {
   const MutexLock lock(mutex_);
-  return closed_ && !capturing_ && graphs_ == 0 && live_blocks() == 0 && !is_watched() &&
+  return closed_ && !capturing_ && graphs_ == 0 && live_blocks() == 0 &&
          pages_.totals().total == 0_B;
 }
 
