@@ -12,7 +12,7 @@
 namespace weir {
 namespace {
 
-// After a launch is done: on an H200 0.03 to 0.2 ms, and more than 2 where processes share the GPU.
+// After a launch is done: on an H200 0.03 to 0.2 ms.
 constexpr std::chrono::milliseconds kUntilTheDriverSaysSo{100};
 
 }  // namespace

@@ -146,7 +146,7 @@ class PoolHeap {
   bool waited_in_vain_ WEIR_GUARDED_BY(mutex_) = false;  // for the driver, since it lingers
   // Of graphs that are watched, what each holds until it and its launches are gone.
   std::vector<std::weak_ptr<void>> watched_ WEIR_GUARDED_BY(mutex_);
-  bool watches_ WEIR_GUARDED_BY(mutex_) = false;  // the capture that goes on
+  bool watches_ WEIR_GUARDED_BY(mutex_) = false;               // the capture that goes on
   std::uint64_t watched_capture_ WEIR_GUARDED_BY(mutex_) = 0;  // the last one that is; 0: none yet
   // There is a graph that should be, and is not: its capture asked for no memory.
   bool has_unwatched_ WEIR_GUARDED_BY(mutex_) = false;

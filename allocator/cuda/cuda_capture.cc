@@ -51,8 +51,8 @@ Error capture_error(const Driver& driver, std::string_view call, CUresult result
 }
 
 Error not_captured(Stream stream) {
-  return {ErrorCode::capture, "cuStreamGetCaptureInfo: stream " + std::to_string(stream.id) +
-                                  " is not being captured"};
+  return {ErrorCode::capture,
+          "cuStreamGetCaptureInfo: stream " + std::to_string(stream.id) + " is not being captured"};
 }
 
 // What to do about a capture that ended in `result`; empty where the driver's words say it.

@@ -203,6 +203,16 @@ class Package(installed.Installed):
                 self.assertIn("--force-reinstall", result.stderr)
                 self.assertNotIn("Traceback", result.stderr)
 
+    def test_the_debug_mode_of_graphs_is_told_to_the_library(self):
+        printed = self.run_code(
+            "import torch, weir\n"
+            "weir.enable('pluggable')\n"
+            "tell = weir._enable.active().weir_torch_assume_graphs_leak\n"
+            "weir._enable.active().weir_torch_assume_graphs_leak = lambda: (tell(), print('Weir'))\n"
+            "torch.cuda.CUDAGraph().enable_debug_mode()\n",
+            PYTHONPATH=self.fake_torch(**self.PLUGGABLE), WEIR_DEVICE="sim")
+        self.assertEqual(printed.splitlines(), ["PyTorch", "Weir"])
+
     def test_a_bad_setting_is_named(self):
         path = self.fake_torch()
         result = self.python("-m", "weir", "run", "--allocator", "pluggable", "--limit", "much",

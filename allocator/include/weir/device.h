@@ -144,10 +144,11 @@ class Device {
   virtual Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) = 0;
   virtual Result<std::vector<GraphNode>> node_dependencies(GraphNode node) = 0;
 
-  // The graph that the stream's capture is building holds `object`, and with it what is instantiated
-  // of it, and every launch of that, until it is done. (CUDA: a user object.) Once the last of them
-  // is gone the object is let go, at once or some tenths of a millisecond later, in any thread: its
-  // destructor may call nothing of the device's. Errors: capture (the stream is not being captured).
+  // The graph that the stream's capture is building holds `object`, and with it what is
+  // instantiated of it, and every launch of that, until it is done. (CUDA: a user object.) Once the
+  // last of them is gone the object is let go, at once or some tenths of a millisecond later, in
+  // any thread: its destructor may call nothing of the device's. Errors: capture (the stream is not
+  // being captured).
   virtual Status retain(Stream stream, std::shared_ptr<void> object) = 0;
 
   // Begins and ends the capture of `stream`, by the same thread (unless relaxed). end_capture gives

@@ -167,9 +167,9 @@ class DeviceHeap {
   void assume_graphs_leak();
 
   // Gives idle pages back to the driver until at most `keep` bytes are held, or nothing more can
-  // go; as it is, or once the host has waited for the work that still uses them (and up to 0.1 s for
-  // the driver to say that released graphs are gone).
-  // Returns the bytes given back. Errors: device; capture (waits, and a stream is being captured).
+  // go; as it is, or once the host has waited for the work that still uses them (and up to 0.1 s
+  // for the driver to say that released graphs are gone). Returns the bytes given back. Errors:
+  // device; capture (waits, and a stream is being captured).
   Result<Bytes> trim(Bytes keep = 0_B, Trim how = Trim::at_once);
 
   // The device gives access to what is mapped in another way now: all of it is asked for again.

@@ -105,8 +105,8 @@ class GraphPool {
   // pool's memory. A filter most often compares the id of the stream's capture.
   // Errors: invalid_argument (another capture is going on in the pool); device.
   Result<PoolRoute> capture(StreamFilter filter);
-  // A graph whose capture's route was closed with keep will not be launched again: the pool lets its
-  // memory go once it is destroyed, and its launches are done. (Of a capture that asked for no
+  // A graph whose capture's route was closed with keep will not be launched again: the pool lets
+  // its memory go once it is destroyed, and its launches are done. (Of a capture that asked for no
   // memory: once the work so far is done of all streams that the heap knows.) Graph does this by
   // itself. Once a capture, after its route was closed, and before the GraphPool goes: else the
   // memory is kept until the device heap is gone.

@@ -172,7 +172,8 @@ weir_status_t weir_graph_pool_warm_up(weir_graph_pool_t* pool, void* stream, wei
 /* For programs that begin and end captures themselves: requests on captured streams that the filter
  * takes (it returns not 0) are served from the pool, from before the capture begins until after it
  * has ended. `keep`: it made a graph, for which weir_graph_pool_release_graph() is called once the
- * graph will not be launched again: its memory goes when it is destroyed and its launches are done. */
+ * graph will not be launched again: its memory goes when it is destroyed and its launches are done.
+ */
 typedef int32_t (*weir_stream_filter_t)(void* stream, void* context);
 weir_status_t weir_graph_pool_capture(weir_graph_pool_t* pool, weir_stream_filter_t filter,
                                       void* context, weir_route_t** route);
