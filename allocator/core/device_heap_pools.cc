@@ -2,6 +2,7 @@
 // for captures to end.
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -219,20 +220,23 @@ std::vector<PageHeap::LoosePage> DeviceHeap::Impl::spare_of_pools(Bytes wanted) 
 void DeviceHeap::Impl::wait_for_lingering_pools() {
   (void)call_in_pools();
   const std::vector<std::shared_ptr<PoolHeap>> all = pools();
-  const auto any = [&](auto&& of) { return std::any_of(all.begin(), all.end(), of); };
-  if (!any([](const auto& pool) { return pool->lingers(); })) return;
+  std::vector<std::shared_ptr<PoolHeap>> lingering;  // that are, before anything is waited for
+  std::copy_if(all.begin(), all.end(), std::back_inserter(lingering),
+               [](const auto& pool) { return pool->lingers(); });
+  if (lingering.empty()) return;
   wait_for_streams(timelines_);
   for (const std::shared_ptr<PoolHeap>& pool : all) wait_for_streams(pool->timelines());
+  (void)call_in_pools();
   // The driver says that a graph is gone in a thread of its own. One that is there still after so
   // long was not destroyed, or leaks.
   const auto patience = std::chrono::steady_clock::now() + kUntilTheDriverSaysSo;
-  (void)call_in_pools();
-  while (!graphs_leak_ && any([](const auto& pool) { return pool->may_end_lingering(); }) &&
+  const auto hopes = [](const auto& pool) { return pool->may_end_lingering(); };
+  while (!graphs_leak_ && std::any_of(lingering.begin(), lingering.end(), hopes) &&
          std::chrono::steady_clock::now() < patience) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     (void)call_in_pools();
   }
-  for (const std::shared_ptr<PoolHeap>& pool : all) pool->note_lingers_on(graphs_leak_);
+  for (const std::shared_ptr<PoolHeap>& pool : lingering) pool->note_lingers_on(graphs_leak_);
   if (graphs_leak_) (void)call_in_pools();
 }
 

@@ -11,7 +11,9 @@ namespace weir {
 // The graph holds an object of the pool's: while that is there, so is the graph, or a launch of it.
 Status PoolHeap::watch(Stream stream, std::uint64_t capture) {
   const auto held = std::make_shared<char>();
-  if (Status retained = home_.device.retain(stream, held); !retained) return retained;
+  Status retained = home_.device.retain(stream, held);
+  // A capture that is broken makes no graph.
+  if (!retained && retained.error().code() != ErrorCode::capture) return retained;
   watched_capture_ = capture;
   std::erase_if(watched_, [](const auto& graph) { return graph.expired(); });
   watched_.push_back(held);

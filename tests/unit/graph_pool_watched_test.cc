@@ -241,6 +241,17 @@ TEST_F(GraphPoolWatched, OneThatCanNotBeWatchedIsRefusedAndNothingIsLost) {
   EXPECT_EQ(pool.statistics().reserved_bytes, 0_B);
 }
 
+TEST_F(GraphPoolWatched, InACaptureThatIsBrokenRequestsAreServedAsEver) {
+  GraphPool pool(*heap_);
+  PoolRoute route = route_of(pool);
+  begin();
+  EXPECT_FALSE(device_.stream(a_.handle).ok()) << "asking breaks it";
+  free(allocate(kBlock, a_));
+  EXPECT_FALSE(device_.end_capture(a_).ok());
+  route.close(/*keep=*/false);
+  EXPECT_EQ(pool.statistics().reserved_bytes, 0_B);
+}
+
 TEST_F(GraphPoolWatched, GraphsThatWeirLaunchesAreNotWatched) {
   GraphPool pool(*heap_);
   Graph graph = small_graph(pool, a_);
