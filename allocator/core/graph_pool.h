@@ -122,7 +122,7 @@ class PoolHeap {
   Status watch(Stream stream, std::uint64_t capture) WEIR_REQUIRES(mutex_);
   bool is_watched() const WEIR_REQUIRES(mutex_);
   void begin_to_linger() WEIR_REQUIRES(mutex_);
-  bool is_done_lingering() WEIR_REQUIRES(mutex_);
+  bool is_done_lingering() const WEIR_REQUIRES(mutex_);
   void say(EventKind kind) const;
   bool give_back_pages_locked() WEIR_REQUIRES(mutex_);
 

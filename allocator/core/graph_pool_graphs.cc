@@ -21,8 +21,8 @@ Status PoolHeap::watch(Stream stream, std::uint64_t capture) {
 }
 
 bool PoolHeap::is_watched() const {
-  return !std::all_of(watched_.begin(), watched_.end(),
-                      [](const auto& graph) { return graph.expired(); });
+  return std::any_of(watched_.begin(), watched_.end(),
+                     [](const auto& graph) { return !graph.expired(); });
 }
 
 // The last graph went. One that nobody told of, and that is not watched, may run on any stream.
@@ -39,7 +39,7 @@ void PoolHeap::begin_to_linger() {
 }
 
 // The last graph is gone, and what was launched of it done: its pages may go.
-bool PoolHeap::is_done_lingering() { return lingers_ && !is_watched(); }
+bool PoolHeap::is_done_lingering() const { return lingers_ && !is_watched(); }
 
 bool PoolHeap::lingers() const {
   const MutexLock lock(mutex_);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "torch/device_memory.h"
+#include "torch/pool_table.h"
 #include "weir/sim_device.h"
 
 namespace weir::pytorch {
@@ -30,6 +31,26 @@ class Gpu {
     } catch (const c10::OutOfMemoryError& error) {
       return error.what_without_backtrace();
     }
+  }
+
+  // A graph of the pool's that writes so many bytes of it.
+  GraphHandle captured(c10::MempoolId_t pool, Bytes bytes) {
+    std::uint64_t capture = 0;
+    memory.pools().begin(
+        pool,
+        [&](cudaStream_t asking) {
+          const CaptureInfo info = *device.capture_info(Stream::of_captured(asking));
+          return info.status == CaptureInfo::Status::active && info.id == capture;
+        },
+        stream);
+    EXPECT_TRUE(device.begin_capture(stream, CaptureMode::global).ok());
+    capture = device.capture_info(stream)->id;
+    void* const scratch = memory.allocate(bytes, stream);
+    EXPECT_TRUE(device.launch(stream, Writes(scratch, bytes), 10_us).ok());
+    EXPECT_TRUE(memory.deallocate(scratch));
+    const GraphHandle graph = *device.end_capture(stream);
+    memory.pools().end(pool);
+    return graph;
   }
 
   SimDevice device;
@@ -104,21 +125,7 @@ TEST(OutOfMemory, PoolsAreNamedAsPyTorchNamesThem) {
 TEST(OutOfMemory, PoolsThatKeepWhatIsNotLiveCanBeDropped) {
   Gpu gpu(64_MiB);
   const c10::MempoolId_t pool{1, 0};
-  std::uint64_t capture = 0;
-  gpu.memory.pools().begin(
-      pool,
-      [&](cudaStream_t asking) {
-        const CaptureInfo info = *gpu.device.capture_info(Stream::of_captured(asking));
-        return info.status == CaptureInfo::Status::active && info.id == capture;
-      },
-      gpu.stream);
-  ASSERT_TRUE(gpu.device.begin_capture(gpu.stream, CaptureMode::global).ok());
-  capture = gpu.device.capture_info(gpu.stream)->id;
-  void* const scratch = gpu.memory.allocate(32_MiB, gpu.stream);
-  ASSERT_TRUE(gpu.device.launch(gpu.stream, Writes(scratch, 32_MiB), 10_us).ok());
-  EXPECT_TRUE(gpu.memory.deallocate(scratch));
-  const GraphHandle graph = *gpu.device.end_capture(gpu.stream);
-  gpu.memory.pools().end(pool);
+  const GraphHandle graph = gpu.captured(pool, 32_MiB);
   EXPECT_THAT(gpu.message(60_MiB), Not(HasSubstr("memory pools keep")));
   EXPECT_THAT(gpu.message(40_MiB), HasSubstr("(1, 0) holds 32.00 MiB, 0 bytes of it live."));
   void* const block = gpu.memory.allocate(24_MiB, gpu.stream);
@@ -127,6 +134,23 @@ TEST(OutOfMemory, PoolsThatKeepWhatIsNotLiveCanBeDropped) {
   EXPECT_TRUE(gpu.memory.deallocate(block));
   ASSERT_TRUE(gpu.device.destroy_graph(graph).ok());
   gpu.memory.pools().release(pool);
+}
+
+// As in the debug mode of PyTorch's graphs.
+TEST(OutOfMemory, GraphsThatAreNeverDestroyedKeepNoMemoryOnceTheyAreReleased) {
+  PoolTable::assume_graphs_leak();
+  Gpu gpu(64_MiB);
+  const c10::MempoolId_t pool{1, 0};
+  const GraphHandle leaked = gpu.captured(pool, 32_MiB);
+  const ExecutableHandle executable = *gpu.device.instantiate(leaked);
+  ASSERT_TRUE(gpu.device.launch_graph(executable, gpu.stream).ok());
+  ASSERT_TRUE(gpu.device.destroy_executable(executable).ok());
+  gpu.memory.pools().release(pool);
+  EXPECT_EQ(gpu.message(60_MiB), "");
+  gpu.memory.empty({0, 0});
+  EXPECT_EQ(gpu.heap.statistics().reserved_bytes.current, 0u);
+  EXPECT_EQ(gpu.device.race_count(), 0u);
+  ASSERT_TRUE(gpu.device.destroy_graph(leaked).ok());
 }
 
 // Blocks that leave much of their pages free, which no other stream may use.

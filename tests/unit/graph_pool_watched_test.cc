@@ -44,6 +44,12 @@ class GraphPoolWatched : public test::GraphPools {
   void destroy(ExecutableHandle executable) {
     EXPECT_TRUE(device_.destroy_executable(executable).ok());
   }
+  // As PyTorch does where the last reference goes while the graph runs.
+  void run_and_drop(GraphPool& pool, ExecutableHandle executable, Stream stream) {
+    run(executable, stream);
+    destroy(executable);
+    pool.release_graph();
+  }
   Bytes reserved() { return Bytes{heap_->statistics().reserved_bytes.current}; }
 };
 
@@ -70,9 +76,7 @@ TEST_F(GraphPoolWatched, ARunningLaunchKeepsTheMemoryOfAGraphThatIsGone) {
 TEST_F(GraphPoolWatched, WhoNeedsMemoryTakesItOnceTheLaunchIsDone) {
   GraphPool pool(*heap_);
   const ExecutableHandle executable = captured(pool);
-  run(executable, c_);
-  destroy(executable);
-  pool.release_graph();
+  run_and_drop(pool, executable, c_);
   device_.finish();
   free(written(kBlock, b_));
   EXPECT_LE(reserved(), kBlock + device_.granularity());
@@ -116,9 +120,7 @@ TEST_F(GraphPoolWatched, TrimWaitsForLaunchesWhereItIsToWait) {
   GraphPool pool(*heap_);
   free(allocate(1_MiB, c_));
   const ExecutableHandle executable = captured(pool);
-  run(executable, c_);
-  destroy(executable);
-  pool.release_graph();
+  run_and_drop(pool, executable, c_);
   EXPECT_TRUE(heap_->trim(0_B, Trim::at_once).ok());
   EXPECT_GE(reserved(), kBlock);
   EXPECT_TRUE(heap_->trim(0_B, Trim::waits).ok());
@@ -134,9 +136,7 @@ TEST_F(GraphPoolWatched, OfGraphsThatLeakTheMemoryComesBackWhereTheHostWaits) {
   const GraphHandle leaked = *device_.end_capture(a_);
   route.close();
   const ExecutableHandle executable = *device_.instantiate(leaked);
-  run(executable, b_);
-  destroy(executable);
-  pool.release_graph();
+  run_and_drop(pool, executable, b_);
   EXPECT_TRUE(heap_->trim(0_B, Trim::waits).ok());
   EXPECT_GE(reserved(), kBlock) << "the graph is there, and might be launched";
   EXPECT_GE(device_.now(), kLong);
@@ -164,9 +164,7 @@ TEST_F(GraphPoolWatched, EachCaptureOfARouteIsWatched) {
   free(written(kBlock, a_, kLong));
   const ExecutableHandle executable = end();
   route.close();
-  run(executable, c_);
-  destroy(executable);
-  pool.release_graph();
+  run_and_drop(pool, executable, c_);
   free(written(kBlock, b_));
   expect_no_race();
 }
@@ -268,9 +266,7 @@ TEST_F(GraphPoolWatchedUnderALimit, RatherThanRunOutOfMemoryTheHostWaitsForTheLa
   GraphPool pool(*heap_);
   free(allocate(1_MiB, c_));
   const ExecutableHandle executable = captured(pool);
-  run(executable, c_);
-  destroy(executable);
-  pool.release_graph();
+  run_and_drop(pool, executable, c_);
   void* const block = written(kBlock, b_);
   ASSERT_NE(block, nullptr);
   free(block);
@@ -284,9 +280,7 @@ TEST_F(GraphPoolWatchedUnderALimit, ItWaitsForStreamsThatOnlyThePoolKnows) {
   warm_up.close();
   for (const Stream stream : {a_, c_}) {
     const ExecutableHandle executable = captured(pool);
-    run(executable, stream);
-    destroy(executable);
-    pool.release_graph();
+    run_and_drop(pool, executable, stream);
     free(written(kBlock, b_));
   }
 }
