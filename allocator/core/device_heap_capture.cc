@@ -101,12 +101,19 @@ Result<Graph> CaptureScope::end() {
   }
   const std::vector<CaptureAttachment> attached = route_.attached();
   for (const CaptureAttachment& each : attached) join(each.forked);
-  std::shared_ptr<PoolHeap> pool = std::exchange(pool_, nullptr);
   Result<GraphHandle> captured = device_->end_capture(stream_);
   if (!captured) {
+    const Result<CaptureInfo> info = device_->capture_info(stream_);
+    if (info && info->status == CaptureInfo::Status::active && info->id == id_) {
+      return Error(
+          captured.error().code(),
+          captured.error().message() + ". The capture goes on: end it in the thread that began it");
+    }
+    pool_.reset();
     route_.close(/*keep=*/false);
     return std::move(captured).error();
   }
+  std::shared_ptr<PoolHeap> pool = std::exchange(pool_, nullptr);
   Graph graph;
   graph.device_ = device_;
   graph.graph_ = *captured;

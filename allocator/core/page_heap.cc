@@ -103,10 +103,13 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
   effort_.serve(size, peak_used_);
   table_.tell(owner.id);
   const Placement placement = this->placement(owner);
-  in_flight_ = false;
+  lent_pages_.clear();
+  lent_ = 0_B;
   std::optional<Placement::Found> found =
       placement.find(size, [&](Range range) WEIR_NO_THREAD_ANALYSIS {
-        return avoids_anything() && avoid(owner, range);
+        const Avoid avoided = avoid(owner, range);
+        if (avoided == Avoid::lent && !enough_is_lent(size)) note_lent(range);
+        return avoided != Avoid::no;
       });
   if (found && reuse_ != ReusePolicy::grow && placement.worth_improving(size, found->activated)) {
     const Plan plan = placement.plan(size);
@@ -117,9 +120,15 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
   }
   if (found) return found->address;
 
-  const Bytes missing = round_up(size - std::min(size, free_at_frontier(owner)), granularity_);
-  const Growth growth = this->growth(placement, missing);
-  if (create_ != Create::rather_not && growth != Growth::no && missing > 0_B) {
+  const Bytes at_frontier = free_at_frontier(owner);
+  if (at_frontier >= size) return arena(owner.id).frontier() - size;  // too large to be weighed
+  const Bytes missing = round_up(size - at_frontier, granularity_);
+  const Growth growth = this->growth(placement, size, missing);
+  if (growth != Growth::yes && lent_ > 0_B) {
+    const Bytes most_created = growth == Growth::for_lent ? missing - 1_B : 0_B;
+    if (const std::optional<Address> at = place_beside_lent(owner, size, most_created)) return *at;
+  }
+  if (create_ != Create::rather_not && growth != Growth::no) {
     if (create_ == Create::not_yet) return may_not_create();
     const Bytes before = table_.total();
     Result<Address> at = grow(owner, size);
@@ -137,9 +146,8 @@ std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, RequestKeys ke
     // What a repeating program waited for the last time it may wait for again: else all that
     // follows would have to be placed anew. But not for what was lent to other streams just now.
     if (!table_.is_usable({at, size}, owner.id)) return false;
-    in_flight_ = false;
-    const bool avoided = avoids_anything() && avoid(owner, {at, size});
-    return !avoided || (reuse_ == ReusePolicy::balanced && !in_flight_);
+    const Avoid avoided = avoid(owner, {at, size});
+    return avoided == Avoid::no || (reuse_ == ReusePolicy::balanced && avoided == Avoid::yes);
   });
 }
 
@@ -158,8 +166,10 @@ Bytes PageHeap::room() const {
 Bytes PageHeap::free_at_frontier(Owner& owner) {
   const Arena& arena = this->arena(owner.id);
   const std::optional<Range> run = arena.usable().ending_at(arena.frontier());
-  if (!run || (avoids_anything() && avoid(owner, *run))) return 0_B;
-  return run->size;
+  if (!run) return 0_B;
+  const Avoid avoided = avoid(owner, *run);
+  if (avoided == Avoid::lent) note_lent(*run);
+  return avoided == Avoid::no ? run->size : 0_B;
 }
 
 // New pages at the end of the arena, behind what is free there.

@@ -1,5 +1,5 @@
 // The pages of one device and the addresses that its stream heaps see them at: gives out runs of
-// addresses whose bytes are nobody else's, in the order of docs/design.md ("A block's life").
+// addresses whose bytes are nobody else's, in the order of docs/design.md ("Placement").
 //
 // Joins the three resources: arenas (addresses), the page table (memory), timelines (time). A run's
 // bytes are the caller's for work on its stream: where they were another's, the stream has been
@@ -182,15 +182,28 @@ class PageHeap : private PageTable::Listener {
   bool extends_row(Owner& owner, const Plan& plan, Bytes more) const WEIR_REQUIRES(mutex_);
 
   Placement placement(const Owner& owner) const WEIR_REQUIRES(mutex_);
-  // Should the reuse policy rather not use these bytes yet?
-  bool avoid(const Owner& owner, Range range) WEIR_REQUIRES(mutex_);
+  // With so many times a request lent already it waits for the oldest: the other stream has one to
+  // work on and one to go on with, and one is to spare.
+  static constexpr std::uint64_t kLentBuffers = 3;
+  // Should the reuse policy rather not use these bytes yet? Lent: other streams use them that they
+  // were lent to, and not just streams that had them before.
+  enum class Avoid { no, yes, lent };
+  Avoid avoid(const Owner& owner, Range range) WEIR_REQUIRES(mutex_);
   std::optional<Placement::Found> find_oldest(const Placement& placement, Bytes size)
       WEIR_REQUIRES(mutex_);
   std::uint64_t freed_at(Range range) const WEIR_REQUIRES(mutex_);
-  bool is_in_flight(const Owner& owner, Range range) const WEIR_REQUIRES(mutex_);
+  bool is_lent(const Owner& owner, Range range) const WEIR_REQUIRES(mutex_);
+  std::optional<Address> place_beside_lent(Owner& owner, Bytes size, Bytes most_created)
+      WEIR_REQUIRES(mutex_);
+  bool is_used(const Owner& owner, PageId page, Bytes offset, Bytes size) const
+      WEIR_REQUIRES(mutex_);
+  void note_lent(Range range) WEIR_REQUIRES(mutex_);
+  bool enough_is_lent(Bytes size) const WEIR_REQUIRES(mutex_) {
+    return lent_ >= size * kLentBuffers;
+  }
   // May new pages be had rather than a place that is avoided, or stitched?
   enum class Growth { no, yes, for_lent };
-  Growth growth(const Placement& placement, Bytes missing) const WEIR_REQUIRES(mutex_);
+  Growth growth(const Placement& placement, Bytes size, Bytes missing) const WEIR_REQUIRES(mutex_);
   void note_grown_for_lent(Bytes bytes) WEIR_REQUIRES(mutex_);
   void judge_effort() WEIR_REQUIRES(mutex_);
   bool avoids_anything() const { return reuse_ != ReusePolicy::wait; }
@@ -270,7 +283,10 @@ class PageHeap : private PageTable::Listener {
   // What the device has left, once creating a page failed in this request.
   std::optional<Bytes> device_room_ WEIR_GUARDED_BY(mutex_);
   bool short_of_mappings_ WEIR_GUARDED_BY(mutex_) = false;
-  bool in_flight_ WEIR_GUARDED_BY(mutex_) = false;  // an avoided place is fenced by other streams
+  // Pages of places that were avoided since other streams still use what they were lent; and how
+  // many bytes those places have.
+  std::vector<PageId> lent_pages_ WEIR_GUARDED_BY(mutex_);
+  Bytes lent_ WEIR_GUARDED_BY(mutex_);
   Create create_ WEIR_GUARDED_BY(mutex_) = Create::may;  // in this request
   bool keeps_used_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint64_t requests_ WEIR_GUARDED_BY(mutex_) = 0;

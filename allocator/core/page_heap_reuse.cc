@@ -18,12 +18,34 @@ constexpr std::uint64_t kLentShare = 10;
 }  // namespace
 
 // Beside the most in use, more may be held where memory that is free is lent to other streams.
-PageHeap::Growth PageHeap::growth(const Placement& placement, Bytes missing) const {
+PageHeap::Growth PageHeap::growth(const Placement& placement, Bytes size, Bytes missing) const {
   if (reuse_ == ReusePolicy::grow) return missing <= room() ? Growth::yes : Growth::no;
   if (placement.may_grow(missing)) return Growth::yes;
-  if (!in_flight_) return Growth::no;
+  if (lent_ == 0_B || enough_is_lent(size)) return Growth::no;
   const Bytes lent = std::max(peak_used_, budget_.held()) / kLentShare;
   return placement.may_grow(missing, lent) ? Growth::for_lent : Growth::no;
+}
+
+// In the place of what is lent: memory that nobody uses, and new pages only for what that leaves.
+std::optional<Address> PageHeap::place_beside_lent(Owner& owner, Bytes size, Bytes most_created) {
+  const Plan plan = placement(owner).plan(
+      size, [&](PageId page, Bytes offset, Bytes bytes)
+                WEIR_REQUIRES(mutex_) { return is_used(owner, page, offset, bytes); });
+  if (plan.create > most_created) return std::nullopt;
+  if (plan.create > 0_B && create_ != Create::may) return std::nullopt;
+  if (!has_room_for_mappings(plan.middle.size() + 2)) return std::nullopt;
+  const Result<Address> at = build(owner, plan);
+  if (!at) return std::nullopt;
+  note_grown_for_lent(plan.create);
+  return *at;
+}
+
+// Would the owner have to wait for this free part of a page?
+bool PageHeap::is_used(const Owner& owner, PageId page, Bytes offset, Bytes size) const {
+  if (!table_.page(page).lease) return !timelines_.satisfied(held_by(page), owner.timeline);
+  FenceSet fences;
+  use_of(table_.page(page)).fenced.collect(offset.count, (offset + size).count, fences);
+  return !timelines_.satisfied(fences, owner.timeline);
 }
 
 void PageHeap::note_grown_for_lent(Bytes bytes) {
@@ -59,25 +81,30 @@ std::uint64_t PageHeap::freed_at(Range range) const {
   return latest;
 }
 
-bool PageHeap::avoid(const Owner& owner, Range range) {
-  if (is_quiet(owner, range)) return false;
+PageHeap::Avoid PageHeap::avoid(const Owner& owner, Range range) {
+  if (reuse_ == ReusePolicy::wait || is_quiet(owner, range)) return Avoid::no;
   bool young = reuse_ == ReusePolicy::grow;
   table_.walk(range, [&](const Page& page, Bytes, Bytes) WEIR_REQUIRES(mutex_) {
     young = young || requests_ - use_of(page).freed_at <= kYoung;
   });
-  if (!young) return false;
+  if (!young) return Avoid::no;
   const FenceSet fences = fences_on(owner, range);
-  if (timelines_.satisfied(fences, owner.timeline)) return false;
-  if (reuse_ == ReusePolicy::balanced) {
-    in_flight_ = in_flight_ || is_in_flight(owner, range);
-    return true;
-  }
+  if (timelines_.satisfied(fences, owner.timeline)) return Avoid::no;
+  if (reuse_ == ReusePolicy::balanced) return is_lent(owner, range) ? Avoid::lent : Avoid::yes;
   const Result<bool> complete = timelines_.complete(fences);
-  return !complete || !*complete;
+  return complete && *complete ? Avoid::no : Avoid::yes;
 }
 
-// Do other streams use it that it was lent to, and not just streams that had it before?
-bool PageHeap::is_in_flight(const Owner& owner, Range range) const {
+// A page counts once: places overlap, and aliases are of the same bytes.
+void PageHeap::note_lent(Range range) {
+  table_.walk(range, [&](const Page& page, Bytes, Bytes size) WEIR_REQUIRES(mutex_) {
+    if (std::find(lent_pages_.begin(), lent_pages_.end(), page.id) != lent_pages_.end()) return;
+    lent_pages_.push_back(page.id);
+    lent_ += size;
+  });
+}
+
+bool PageHeap::is_lent(const Owner& owner, Range range) const {
   bool own = true;
   FenceSet fences;
   table_.walk(range, [&](const Page& page, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_) {

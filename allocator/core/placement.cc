@@ -110,11 +110,13 @@ bool Placement::has_most_aliases(PageId page) const {
   return table_.page(page).mappings.size() >= kMostAliases;
 }
 
-Plan Placement::plan(Bytes size) const {
+Plan Placement::plan(Bytes size, const Skip& skip) const {
   Plan plan;
   const PageTable::BySize& tails = table_.tails(heap_);
   for (auto tail = tails.rbegin(); tail != tails.rend(); ++tail) {
     if (has_most_aliases(tail->second)) continue;
+    const Bytes begin = table_.page(tail->second).size - tail->first;
+    if (skip && skip(tail->second, begin, tail->first)) continue;
     plan.tail = tail->second;
     plan.tail_bytes = tail->first;
     break;
@@ -129,6 +131,7 @@ Plan Placement::plan(Bytes size) const {
   while (head != heads.begin()) {
     --head;
     if (head->second == plan.tail || has_most_aliases(head->second)) continue;
+    if (skip && skip(head->second, 0_B, head->first)) continue;
     plan.head = head->second;
     head_bytes = head->first;
     break;
@@ -138,12 +141,12 @@ Plan Placement::plan(Bytes size) const {
     plan.head.reset();
     middle = round_up(rest, granularity_);
   }
-  fill_middle(rest, middle, plan);
+  fill_middle(rest, middle, plan, skip);
   return plan;
 }
 
 // `middle`: what is needed where the head follows; `rest`: where it does not.
-void Placement::fill_middle(Bytes rest, Bytes middle, Plan& plan) const {
+void Placement::fill_middle(Bytes rest, Bytes middle, Plan& plan, const Skip& skip) const {
   const PageTable::BySize& idle = table_.idle();
   const auto take = [&](PageTable::BySize::const_iterator page) {
     plan.middle.push_back(page->second);
@@ -156,15 +159,19 @@ void Placement::fill_middle(Bytes rest, Bytes middle, Plan& plan) const {
   auto page = idle.upper_bound({middle, kLastPage});
   while (middle > 0_B && page != idle.begin()) {
     --page;
+    if (skip && skip(page->second, 0_B, page->first)) continue;
     taken.insert(page->second.value);
     take(page);
     if (page->first > middle) page = idle.upper_bound({middle, kLastPage});
   }
   if (middle == 0_B) return;
 
-  // What is left is smaller than every page that was not taken.
+  // What is left is smaller than every page that was not taken, nor skipped.
   auto larger = idle.lower_bound({middle, PageId{}});
-  while (larger != idle.end() && taken.contains(larger->second.value)) ++larger;
+  const auto is_out = [&](Bytes size, PageId id) {
+    return taken.contains(id.value) || (skip && skip(id, 0_B, size));
+  };
+  while (larger != idle.end() && is_out(larger->first, larger->second)) ++larger;
   const double oversize = effort_.must_save() ? kOversizeWhenSaving : kOversize;
   if (larger != idle.end() &&
       (as_double(larger->first) <= oversize * as_double(middle) || !may_grow(middle))) {

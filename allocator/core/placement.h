@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -113,7 +114,9 @@ class Placement {
   // Would `found` make so many idle pages busy, with memory short, that it is worth trying plan()?
   bool worth_improving(Bytes size, Bytes activated) const;
 
-  Plan plan(Bytes size) const;
+  // Without the free parts of pages that `skip` is true of.
+  using Skip = std::function<bool(PageId, Bytes offset, Bytes size)>;
+  Plan plan(Bytes size, const Skip& skip = {}) const;
 
   // Is holding `more` bytes still within a hair of the most that was ever in use, and the limits?
   // `beside`: so much more is fine; but not beside the larger slack where moving was given up.
@@ -176,7 +179,7 @@ class Placement {
     return cost;
   }
   bool has_most_aliases(PageId page) const;
-  void fill_middle(Bytes rest, Bytes middle, Plan& plan) const;
+  void fill_middle(Bytes rest, Bytes middle, Plan& plan, const Skip& skip) const;
 
   const PageTable& table_;
   const Arena& arena_;

@@ -5,7 +5,8 @@
 #include <functional>
 #include <random>
 
-#include "bench/graph_pool/memory.h"
+#include "bench/graph_pool/fixed_memory.h"
+#include "bench/graph_pool/gpu_queue.h"
 #include "bench/graph_pool/scenarios.h"
 #include "bench/peers/cuda_check.h"
 
@@ -218,7 +219,8 @@ std::vector<Row> replay_speed(Gpu& gpu, const Options& options) {
   const StepStreams streams{gpu.new_stream(), gpu.new_streams(shape.side_streams)};
   void* const input = inputs.allocate(shape.activation, streams.main);
   transform(handle_of(streams.main), input, shape.activation.count / sizeof(Word), 0);
-  Step step(gpu, shape, input, sum.at(0));
+  GpuQueue queue(gpu, sum.at(0));
+  Step step(queue, shape, input);
   (void)step.run(streams, fixed);  // its memory is there from here on
   gpu.synchronize();
   fixed.rewind();

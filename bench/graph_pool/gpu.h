@@ -11,19 +11,11 @@
 #include <vector>
 
 #include "bench/graph_pool/kernels.h"
+#include "bench/graph_pool/need.h"
 #include "weir/cuda_device.h"
 #include "weir/graph_pool.h"
 
 namespace weir::graph_pool {
-
-inline void need(const std::string& what, const Status& status) {
-  if (!status) throw std::runtime_error(what + ": " + status.error().message());
-}
-template <class T>
-T need(const std::string& what, Result<T> result) {
-  if (!result) throw std::runtime_error(what + ": " + result.error().message());
-  return *std::move(result);
-}
 
 inline cudaStream_t handle_of(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 

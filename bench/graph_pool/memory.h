@@ -1,12 +1,10 @@
-// Where the benchmark's programs get their memory: Weir's heap, or blocks that were there before.
+// Where the benchmark's programs get their memory.
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <unordered_map>
-#include <vector>
 
-#include "bench/graph_pool/gpu.h"
+#include "bench/graph_pool/need.h"
 #include "weir/device_heap.h"
 
 namespace weir::graph_pool {
@@ -34,22 +32,6 @@ class HeapMemory final : public Memory {
 
  private:
   DeviceHeap& heap_;
-};
-
-// A cudaMalloc of its own for each allocation, never used again: nothing can go wrong, and nothing
-// waits. After rewind() the same blocks are handed out in the same order, also in a capture.
-class FixedMemory final : public Memory {
- public:
-  FixedMemory() = default;
-  ~FixedMemory() override;
-  void* allocate(Bytes bytes, Stream stream) override;
-  void fence(void*, Stream) override {}
-  void deallocate(void*) override {}
-  void rewind() { next_ = 0; }
-
- private:
-  std::vector<void*> blocks_;
-  std::size_t next_ = 0;
 };
 
 // A memory, and how much of it is live: the program's own need, counted from what it asks for.

@@ -1,7 +1,8 @@
 #include <optional>
 
 #include "bench/graph_pool/eager_thread.h"
-#include "bench/graph_pool/memory.h"
+#include "bench/graph_pool/fixed_memory.h"
+#include "bench/graph_pool/gpu_queue.h"
 #include "bench/graph_pool/scenarios.h"
 #include "bench/peers/cuda_check.h"
 
@@ -23,7 +24,8 @@ Reference run_reference(Gpu& gpu, const StepShape& shape) {
   void* const input = memory.allocate(shape.activation, streams.main);
   transform(handle_of(streams.main), input, shape.activation.count / sizeof(Word), 0);
   Reference reference;
-  reference.peak = Step(gpu, shape, input, sum.at(0)).run(streams, memory);
+  GpuQueue queue(gpu, sum.at(0));
+  reference.peak = Step(queue, shape, input).run(streams, memory);
   reference.checksum = sum.read(0);
   return reference;
 }
@@ -36,6 +38,7 @@ struct Run {
   std::vector<Stream> sides;
   void* input = nullptr;
   void* sum = nullptr;
+  std::optional<GpuQueue> queue;
   std::optional<Step> step;
 
   Run(Gpu& with, const StepShape& shape)
@@ -48,7 +51,8 @@ struct Run {
     sum = need("allocate", heap.allocate(kGrain, current));
     transform(handle_of(current), input, shape.activation.count / sizeof(Word), 0);
     gpu.synchronize();
-    step.emplace(gpu, shape, input, static_cast<Word*>(sum));
+    queue.emplace(gpu, static_cast<Word*>(sum));
+    step.emplace(*queue, shape, input);
   }
 };
 

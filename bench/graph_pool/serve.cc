@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <array>
 
-#include "bench/graph_pool/memory.h"
+#include "bench/graph_pool/fixed_memory.h"
 #include "bench/graph_pool/scenarios.h"
 
 namespace weir::graph_pool {

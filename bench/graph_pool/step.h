@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "bench/graph_pool/gpu.h"
 #include "bench/graph_pool/memory.h"
+#include "bench/graph_pool/queue.h"
 
 namespace weir::graph_pool {
 
@@ -25,27 +25,21 @@ struct StepStreams {
 
 class Step {
  public:
-  // `input` is of shape.activation bytes, and lives longer than the step's work. The checksum of
-  // all gradients is written to *sum.
-  Step(Gpu& gpu, const StepShape& shape, const void* input, Word* sum);
+  // `input` is of shape.activation bytes, and lives longer than the step's work, as does `queue`,
+  // whose sum is of all gradients.
+  Step(Queue& queue, const StepShape& shape, const void* input);
 
   // Queues the whole step; frees all it allocates. Returns its peak of live bytes.
   Bytes run(const StepStreams& streams, Memory& memory);
 
  private:
-  struct Block {
-    void* pointer = nullptr;
-    Bytes bytes;
-    operator Source() const { return {pointer, bytes.count / sizeof(Word)}; }  // NOLINT
-  };
   struct Pass;
-  void forward(Pass& pass, unsigned layer, Block& x);
-  void backward(Pass& pass, unsigned layer, Block& gradient);
+  void forward(Pass& pass, unsigned layer, Piece& x);
+  void backward(Pass& pass, unsigned layer, Piece& gradient);
 
-  Gpu& gpu_;
+  Queue& queue_;
   const StepShape shape_;
-  const Block input_;
-  Word* const sum_;
+  const Piece input_;
 };
 
 }  // namespace weir::graph_pool

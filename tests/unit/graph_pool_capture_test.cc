@@ -223,6 +223,24 @@ TEST_F(GraphPoolCapture, ThePoolsLimitIsNamedAndTheCaptureGoesOn) {
   launch(graph, a_);
 }
 
+TEST_F(GraphPoolCapture, ACaptureThatTheDriverDoesNotEndGoesOnAndMayBeEndedAgain) {
+  GraphPool pool(*heap_);
+  Result<CaptureScope> capture = CaptureScope::begin(pool, a_);
+  ASSERT_TRUE(capture.ok());
+  device_.fail(DeviceCall::end_capture, 1);
+  const Result<Graph> refused = capture->end();
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message(), HasSubstr("goes on"));
+  void* const block = allocate(1_MiB, a_);  // the pool's still
+  write(a_, block);
+  EXPECT_EQ(heap_->find(block)->pool, pool.id());
+  free(block);
+  Result<Graph> graph = capture->end();
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  EXPECT_TRUE(graph->launch(a_).ok());
+  EXPECT_FALSE(capture->end().ok());
+}
+
 class GraphPoolHeapLimit : public GraphPoolCapture {
  protected:
   GraphPoolHeapLimit() : GraphPoolCapture({.limit = 128_MiB}) {}

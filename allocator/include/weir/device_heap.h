@@ -146,7 +146,8 @@ class DeviceHeap {
   // deallocated". The fence is taken in deallocate(), and so covers more than it need.
   Status record_stream(void* block, Stream user);
 
-  // Gives the block back. Null is fine. Errors: unknown_pointer (nothing is changed).
+  // Gives the block back. Null is fine. Errors: unknown_pointer; where graph pools are in use,
+  // device. Nothing is changed then.
   Status deallocate(void* block);
 
   // The live block that `pointer` points into.

@@ -171,7 +171,9 @@ class CaptureScope {
 
   std::uint64_t id() const { return id_; }  // of the capture, as the driver has it
   // Ends the capture and makes a graph of it. On an error there is no graph, and the pool is as if
-  // the capture had not been, but for the blocks that are still live.
+  // the capture had not been, but for the blocks that are still live. Where the driver refuses and
+  // the capture goes on (in global and thread-local mode another thread can't end it), so does the
+  // scope.
   // Errors: capture (the message says what broke it, where that is known); device.
   Result<Graph> end();
 

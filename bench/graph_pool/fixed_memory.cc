@@ -1,4 +1,6 @@
-#include "bench/graph_pool/memory.h"
+#include "bench/graph_pool/fixed_memory.h"
+
+#include <cuda_runtime_api.h>
 
 #include "bench/peers/cuda_check.h"
 

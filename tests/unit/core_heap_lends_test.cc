@@ -1,0 +1,199 @@
+// DeviceHeap: memory that a stream lends to another one, and frees at once.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <random>
+#include <vector>
+
+#include "tests/unit/core_heap_fixture.h"
+
+namespace weir::test {
+namespace {
+
+using testing::IsEmpty;
+
+// Eight buffers, one after the other, each lent to another stream that is a while behind.
+class HeapLends : public CoreHeap {
+ protected:
+  struct Step {
+    Bytes held;               // beyond what was there before
+    Nanoseconds stood_still;  // of the stream that lends
+  };
+  Step step(DeviceHeap& heap, Bytes weights, Bytes bytes = 64_MiB) {
+    const Nanoseconds before = device_.stream_waited(a_);
+    for (int i = 0; i < 8; ++i) {
+      void* const buffer = allocate(heap, bytes, a_);
+      write(a_, buffer, bytes, 900_us);
+      write_after(b_, a_, buffer, bytes, 300_us);
+      EXPECT_TRUE(heap.fence(buffer, b_).ok());
+      free(heap, buffer);
+    }
+    return {Bytes{heap.statistics().reserved_bytes.current} - weights,
+            device_.stream_waited(a_) - before};
+  }
+};
+
+TEST_F(HeapLends, AndBalancedHoldsAFewInTurnRatherThanWait) {
+  DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
+  void* const weights = allocate(heap, 2_GiB, c_);
+  for (int i = 0; i < 5; ++i) {
+    const Step step = this->step(heap, 2_GiB);
+    EXPECT_EQ(step.held, 192_MiB) << "step " << i;  // three of eight
+    EXPECT_LT(step.stood_still, 10_us) << "step " << i;
+  }
+  EXPECT_THAT(device_.races(), IsEmpty());
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  free(heap, weights);
+}
+
+TEST_F(HeapLends, AndBalancedTakesIdlePagesThatNobodyUsesBeforeNewOnes) {
+  DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
+  void* const weights = allocate(heap, 2_GiB - 192_MiB, c_);
+  std::array<void*, 24> idle;
+  for (void*& block : idle) block = allocate(heap, 8_MiB, c_);
+  for (void* const block : idle) free(heap, block);
+  const Step step = this->step(heap, 2_GiB - 192_MiB);
+  EXPECT_EQ(step.held, 192_MiB);
+  EXPECT_LT(step.stood_still, 10_us);
+  EXPECT_THAT(device_.races(), IsEmpty());
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  free(heap, weights);
+}
+
+TEST_F(HeapLends, AndBalancedWaitsForTheOldestWhereTwoAreNotEnough) {
+  DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
+  void* const weights = allocate(heap, 1_GiB + 512_MiB, c_);
+  void *const held = allocate(heap, 64_MiB, a_), *const more = allocate(heap, 64_MiB, a_);
+  free(heap, held);
+  free(heap, more);
+  device_.finish();
+  const Nanoseconds begin = device_.now();
+  for (int i = 0; i < 8; ++i) {  // the other stream is slower than this one
+    void* const buffer = allocate(heap, 64_MiB, a_);
+    write(a_, buffer, 64_MiB, 100_us);
+    write_after(b_, a_, buffer, 64_MiB, 300_us);
+    EXPECT_TRUE(heap.fence(buffer, b_).ok());
+    free(heap, buffer);
+  }
+  // Each waits for the one before the last: the other stream is never idle.
+  device_.finish();
+  EXPECT_LT(device_.now() - begin, 2600_us);
+  EXPECT_LE(heap.statistics().reserved_bytes.current, (1_GiB + 896_MiB).count);
+  EXPECT_THAT(device_.races(), IsEmpty());
+  free(heap, weights);
+}
+
+TEST_F(HeapLends, AndWaitHoldsOneAndStandsStill) {
+  DeviceHeap heap(device_, {.reuse = ReusePolicy::wait});
+  void* const weights = allocate(heap, 2_GiB, c_);
+  const Step step = this->step(heap, 2_GiB);
+  EXPECT_EQ(step.held, 64_MiB);
+  EXPECT_GT(step.stood_still, 2_ms);
+  free(heap, weights);
+}
+
+TEST_F(HeapLends, AndBalancedStaysWithinTheLimit) {
+  DeviceHeap heap(device_, {.limit = 2_GiB + 64_MiB, .reuse = ReusePolicy::balanced});
+  void* const weights = allocate(heap, 2_GiB, c_);
+  EXPECT_EQ(step(heap, 2_GiB).held, 64_MiB);
+  free(heap, weights);
+}
+
+// The free end, or beginning, of a page in use is lent as whole pages are.
+TEST_F(HeapLends, AndBalancedDoesNotTakeTheLentPartOfAPageInUse) {
+  for (const bool live_first : {true, false}) {
+    DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
+    void* const weights = allocate(heap, 2_GiB, c_);
+    free(heap, allocate(heap, 14_MiB, a_));
+    void* const first = allocate(heap, live_first ? 4_MiB : 10_MiB, a_);
+    void* const second = allocate(heap, live_first ? 10_MiB : 4_MiB, a_);
+    free(heap, live_first ? second : first);
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_LT(step(heap, 2_GiB, 10_MiB).stood_still, 10_us) << live_first << " " << i;
+    }
+    EXPECT_LE(heap.statistics().reserved_bytes.current, (2_GiB + 48_MiB).count);
+    EXPECT_THAT(heap.validate(), IsEmpty());
+    free(heap, live_first ? first : second);
+    free(heap, weights);
+    device_.finish();
+  }
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+// However much is lent: here each of many buffers, and what is idle lies between the first two.
+TEST_F(HeapLends, AndBalancedTakesIdleMemoryRatherThanWait) {
+  DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
+  void* const weights = allocate(heap, 1_GiB, c_);
+  void* const all = allocate(heap, 512_MiB, a_);
+  write(a_, all, 512_MiB);
+  free(heap, all);
+  device_.finish();
+  for (int i = 0; i < 14; ++i) {
+    void* const buffer = allocate(heap, 32_MiB, a_);
+    write(a_, buffer, 32_MiB, 1_us);
+    write_after(b_, a_, buffer, 32_MiB, 10_ms);
+    ASSERT_TRUE(heap.fence(buffer, b_).ok());
+    free(heap, buffer);
+  }
+  EXPECT_EQ(heap.statistics().stream_waits, 0u);
+  EXPECT_LE(heap.statistics().reserved_bytes.current, (1_GiB + 514_MiB).count);
+  device_.finish();
+  free(heap, weights);
+}
+
+// The smallest places are weighed; what is free at the end of the row may be larger than all of
+// them.
+TEST_F(HeapLends, AndTheFreeEndOfTheRowIsTakenWhereAllThatIsWeighedIsLent) {
+  for (const ReusePolicy policy : {ReusePolicy::grow, ReusePolicy::balanced}) {
+    DeviceHeap heap(device_, {.reuse = policy});
+    void* const weights = allocate(heap, 1_GiB, c_);
+    std::vector<void*> lent, between;
+    for (int i = 0; i < 30; ++i) {
+      lent.push_back(allocate(heap, 4_MiB, a_));
+      between.push_back(allocate(heap, 2_MiB, a_));
+    }
+    free(heap, allocate(heap, 64_MiB, a_));
+    for (void* const block : lent) {
+      write(a_, block, 4_MiB, 1_us);
+      write_after(b_, a_, block, 4_MiB, 50_ms);
+      ASSERT_TRUE(heap.fence(block, b_).ok());
+      free(heap, block);
+    }
+    const std::uint64_t held = heap.statistics().reserved_bytes.current;
+    void* const last = allocate(heap, 4_MiB, a_);
+    EXPECT_EQ(heap.statistics().stream_waits, 0u);
+    EXPECT_EQ(heap.statistics().reserved_bytes.current, held);
+    device_.finish();
+    free(heap, last);
+    for (void* const block : between) free(heap, block);
+    free(heap, weights);
+  }
+}
+
+// What a program needed before it gave its memory back says nothing of what it needs now.
+TEST_F(HeapLends, AndMemoryGivenBackIsNoReasonToGrowAgain) {
+  for (const ReusePolicy policy : {ReusePolicy::wait, ReusePolicy::balanced}) {
+    DeviceHeap heap(device_, {.reuse = policy});
+    free(heap, allocate(heap, 100_GiB, c_));
+    EXPECT_EQ(*heap.trim(), 100_GiB);
+    void* const weights = allocate(heap, 2_GiB, c_);
+    std::mt19937_64 random(7);
+    for (int i = 0; i < 500; ++i) {  // the stream that lends knows nothing of the other's progress
+      const Bytes bytes = 1_MiB * (1 + random() % 63);
+      void* const buffer = allocate(heap, bytes, a_);
+      write(a_, buffer, bytes);
+      write_after(b_, a_, buffer, bytes, 300_us);
+      ASSERT_TRUE(heap.fence(buffer, b_).ok());
+      free(heap, buffer);
+    }
+    EXPECT_LE(heap.statistics().reserved_bytes.current, (2_GiB + 2_GiB / 8 + 64_MiB).count);
+    EXPECT_THAT(heap.validate(), IsEmpty());
+    free(heap, weights);
+    device_.finish();
+  }
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace weir::test
