@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "weir/result.h"
 #include "weir/types.h"
@@ -17,8 +19,21 @@ inline std::chrono::nanoseconds waitable(Nanoseconds time) {
   return std::min(std::chrono::nanoseconds(time.count), kYear);
 }
 
-// What `call` returns, made in a thread of its own; nothing: it has not returned after `patience`
-// (by the real clock). Then it goes on, and what it uses must stay.
-std::optional<Status> bounded(Nanoseconds patience, std::function<Status()> call);
+// A call that is made in a thread of its own, at once.
+class BoundedCall {
+ public:
+  explicit BoundedCall(std::function<Status()> call);
+  // What it returned, once; nothing: it has not returned after `patience` (by the real clock). Then
+  // it goes on, and what it uses must stay, until another wait() says that it has.
+  std::optional<Status> wait(Nanoseconds patience);
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
+};
+
+inline std::optional<Status> bounded(Nanoseconds patience, std::function<Status()> call) {
+  return BoundedCall(std::move(call)).wait(patience);
+}
 
 }  // namespace weir

@@ -107,10 +107,18 @@ std::vector<std::shared_ptr<RegisteredMemory>> CommState::memories() const {
   return memories_;
 }
 
+// Nothing: it did not return. Then close() waits for it once more.
+std::optional<Status> CommState::in_time(std::function<Status()> call) {
+  BoundedCall made([state = shared_from_this(), call = std::move(call)] { return call(); });
+  std::optional<Status> ended = made.wait(options.patience);
+  if (ended) return ended;
+  const std::lock_guard lock(state_mutex_);
+  late_.push_back(std::move(made));
+  return {};
+}
+
 Status CommState::finish(Stream stream) {
-  std::optional<Status> ended = bounded(options.patience, [state = shared_from_this(), stream] {
-    return state->finish_whenever(stream);
-  });
+  std::optional<Status> ended = in_time([this, stream] { return finish_whenever(stream); });
   if (ended) return *std::move(ended);
   const std::string open = watch_.first_open();
   return Error(ErrorCode::device,
@@ -125,6 +133,17 @@ Status CommState::finish_whenever(Stream stream) {
   if (ended) ended = place.device.synchronize(*event);
   (void)place.device.destroy_event(*event);
   return ended;
+}
+
+// What was waited for in vain has been ended by now, so that those calls return; they use the
+// device, which may go when the communicator is closed.
+void CommState::await_late() {
+  std::vector<BoundedCall> late;
+  {
+    const std::lock_guard lock(state_mutex_);
+    late.swap(late_);
+  }
+  for (BoundedCall& call : late) (void)call.wait(options.patience);
 }
 
 Status CommState::close() {
@@ -159,6 +178,7 @@ Status CommState::close() {
     ended_.store(true, std::memory_order_release);
     if (failed && !revoked_) (void)place.nccl.revoke(handle);
   }
+  await_late();  // they use what goes next
   // Before NCCL's part, which they belong to.
   for (const std::shared_ptr<RegisteredMemory>& memory : memories()) note(memory->leave());
   for (const CommHandle each : {control_, handle}) {
@@ -173,6 +193,7 @@ Status CommState::close() {
                            "NCCL did not end it in time: graphs that captured its operations, or "
                            "work of other ranks, hold it"));
   }
+  await_late();
   note(lanes_.destroy());
   has_lane_ = false;
   return first;

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/bounded.h"
 #include "comm/lanes.h"
 #include "comm/registered_memory.h"
 #include "comm/watch.h"
@@ -120,7 +122,9 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // Blocks of registered memory are in use until the fence; by the lane's graph.
   void fence_registered(std::span<const Operation> group, Fence done) const;
   void keep_registered(std::span<const Operation> group, const Lane& lane) const;
-  Status finish_whenever(Stream stream);  // without bounds
+  Status finish_whenever(Stream stream);                        // without bounds
+  std::optional<Status> in_time(std::function<Status()> call);  // within options.patience
+  void await_late();
   Status connect(Lane& lane);
   Result<CommHandle> split_control();
   Status greet(CommHandle control);
@@ -141,6 +145,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   bool revoked_ = false, closed_ = false, stop_ = false;
   std::condition_variable stopped_;
   std::thread watcher_;
+  std::vector<BoundedCall> late_;  // that were waited for in vain
 
   mutable std::mutex memories_mutex_;       // of what follows
   std::atomic<bool> has_memories_ = false;  // or had

@@ -40,14 +40,13 @@ Status CommState::prepare() {
   // What connects waits for the other ranks inside NCCL. Of three steps the second may be tried
   // again: a communicator that can't be split works still.
   const auto refused = std::make_shared<std::optional<Error>>();
-  const std::optional<Status> connected =
-      bounded(options.patience, [state = shared_from_this(), lane = *lane, refused]() -> Status {
-        if (Status pairs = state->connect(*lane); !pairs) return pairs;
-        const Result<CommHandle> control = state->split_control();
-        if (control) return state->greet(*control);
-        *refused = control.error();
-        return {};
-      });
+  const std::optional<Status> connected = in_time([this, lane = *lane, refused]() -> Status {
+    if (Status pairs = connect(*lane); !pairs) return pairs;
+    const Result<CommHandle> control = split_control();
+    if (control) return greet(*control);
+    *refused = control.error();
+    return {};
+  });
   if (connected && *connected) {
     prepared = !*refused;
     if (prepared) return {};
