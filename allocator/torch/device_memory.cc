@@ -62,7 +62,10 @@ void* DeviceMemory::allocate_told(Bytes bytes, Stream stream) {
     return allocate_uncached(bytes, stream);
   }
   History::Context context = history_.enabled() ? history_.context_of_allocation() : nullptr;
-  Result<void*> block = heap_.allocate(bytes, stream);
+  Result<void*> block = [&] {
+    const History::Cause cause(context);
+    return heap_.allocate(bytes, stream);
+  }();
   if (!block.ok()) {
     void* const reserve = block.error().code() == ErrorCode::out_of_memory
                               ? pools_.allocate_from_reserve(bytes, stream)
@@ -218,6 +221,8 @@ void DeviceMemory::on_failure(FailureObserver observer) {
 
 void DeviceMemory::empty(c10::MempoolId_t pool) {
   if (pool != c10::MempoolId_t{0, 0}) return pools_.empty(pool);
+  const History::Context context = history_.enabled() ? history_.context_of_release() : nullptr;
+  const History::Cause cause(context);
   pools_.empty_all_sources();
   check(heap_.trim(0_B, Trim::waits));
   check(uncached_.empty());

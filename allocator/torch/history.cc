@@ -15,6 +15,15 @@ ThreadNotes& thread_notes() {
   return notes;
 }
 
+namespace {
+
+thread_local const History::Context* the_cause = nullptr;
+
+}  // namespace
+
+History::Cause::Cause(const Context& context) : before_(std::exchange(the_cause, &context)) {}
+History::Cause::~Cause() { the_cause = before_; }
+
 void History::set(const Options& options, bool clear) {
   TORCH_CHECK(options.when == RecordContext::NEVER || options.context != nullptr,
               "recordHistory: stacks are wanted, and there is nothing to gather them with");
@@ -44,15 +53,18 @@ void History::track(native::AllocatorTraceTracker tracker) {
   trackers_.push_back(std::move(tracker));
 }
 
-// Gathered before any lock: it may need Python's.
-History::Context History::context_of_allocation() const {
+// Before any other lock is taken: it may need Python's.
+History::Context History::gather(RecordContext least) const {
   native::CreateContextFn gather = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    if (options_.when >= RecordContext::STATE) gather = options_.context;
+    if (options_.when >= least) gather = options_.context;
   }
   return gather == nullptr ? nullptr : gather();
 }
+
+History::Context History::context_of_allocation() const { return gather(RecordContext::STATE); }
+History::Context History::context_of_release() const { return gather(RecordContext::ALL); }
 
 void History::allocated(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool,
                         Context context) {
@@ -66,13 +78,8 @@ void History::allocated(void* block, Bytes bytes, Stream stream, c10::MempoolId_
 }
 
 void History::freeing(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool) {
-  native::CreateContextFn gather = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!options_.enabled) return;
-    if (options_.when >= RecordContext::ALL) gather = options_.context;
-  }
-  const Context context = gather == nullptr ? nullptr : gather();
+  if (!enabled()) return;
+  const Context context = context_of_release();
   const std::lock_guard lock(mutex_);
   contexts_.erase(block);
   for (const Action action : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED}) {
@@ -110,8 +117,10 @@ void History::on_event(const Event& event) {
   const Action action =
       event.kind == EventKind::map ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_UNMAP;
   void* const stream = streams_.handle_of(streams_of_heaps_[event.heap.value]);
+  const bool wanted = the_cause != nullptr && options_.when >= RecordContext::ALLOC;
   add(TraceEntry(action, static_cast<c10::DeviceIndex>(device_), event.address.value,
-                 event.bytes.count, stream, {0, 0}, c10::getApproximateTime()));
+                 event.bytes.count, stream, {0, 0}, c10::getApproximateTime(),
+                 wanted ? *the_cause : nullptr));
 }
 
 // With mutex_ held.

@@ -53,6 +53,20 @@ class History final : public EventSink {
 
   // Before an allocation: the caller's stack, if one is wanted for it.
   Context context_of_allocation() const;
+  // Before memory is freed, or goes back to the driver.
+  Context context_of_release() const;
+  // While it lives, mappings that this thread makes and removes are said to come of `context`,
+  // which must outlive it.
+  class Cause {
+   public:
+    explicit Cause(const Context& context);
+    ~Cause();
+    Cause(const Cause&) = delete;
+    Cause& operator=(const Cause&) = delete;
+
+   private:
+    const Context* const before_;
+  };
   // Sizes of blocks are as asked for, as in PyTorch's own history.
   void allocated(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool, Context context);
   void freeing(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool);
@@ -67,6 +81,7 @@ class History final : public EventSink {
   std::vector<native::AnnotationEntry> annotations() const;
 
  private:
+  Context gather(native::RecordContext least) const;
   void add(native::TraceEntry entry);
 
   const int device_;

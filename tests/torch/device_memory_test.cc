@@ -288,6 +288,34 @@ TEST_F(DeviceMemories, AFractionLimitsAndIsNamed) {
   EXPECT_THROW(memory_.set_fraction(-1), c10::Error);
 }
 
+struct Gathered : c10::GatheredContext {};
+
+TEST_F(DeviceMemories, SegmentsInTheHistoryHaveTheStacksThatTheyComeOf) {
+  using native::RecordContext;
+  using native::TraceEntry;
+  const auto gather = +[]() -> History::Context { return std::make_shared<Gathered>(); };
+  for (const RecordContext when :
+       {RecordContext::STATE, RecordContext::ALLOC, RecordContext::ALL}) {
+    memory_.set_history({.enabled = true, .context = gather, .most_entries = 100, .when = when},
+                        true);
+    EXPECT_TRUE(memory_.deallocate(memory_.allocate(1_MiB, a_)));
+    memory_.empty({0, 0});
+    int maps = 0, unmaps = 0;
+    for (const TraceEntry& entry : memory_.history().entries()) {
+      if (entry.action_ == TraceEntry::SEGMENT_MAP) {
+        ++maps;
+        EXPECT_EQ(entry.context_ != nullptr, when >= RecordContext::ALLOC);
+      } else if (entry.action_ == TraceEntry::SEGMENT_UNMAP) {
+        ++unmaps;
+        EXPECT_EQ(entry.context_ != nullptr, when == RecordContext::ALL);
+      }
+    }
+    EXPECT_EQ(maps, 1);
+    EXPECT_EQ(unmaps, 1);
+  }
+  memory_.set_history({}, true);
+}
+
 TEST_F(DeviceMemories, WithCachingOffMemoryIsTheDriversAndCountedNowhere) {
   EXPECT_TRUE(memory_.deallocate(memory_.allocate(4_MiB, a_)));  // the cache keeps this
   memory_.reset_accumulated();
