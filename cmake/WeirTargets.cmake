@@ -17,6 +17,9 @@ mark_as_advanced(WEIR_CCACHE)
 if(WEIR_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${WEIR_CCACHE}")
 endif()
+if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
+  set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)
+endif()
 
 if(WEIR_SANITIZE)
   # For C++ alone: the compilers of other languages may not know these sanitizers.

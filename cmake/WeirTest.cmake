@@ -12,6 +12,42 @@ set(WEIR_TEST_ENVIRONMENT
     "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1"
     "UBSAN_OPTIONS=print_stacktrace=1" "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
 
+# A test's own code is compiled as quickly as can be, and what it tests as the preset says: most of
+# the time of a build goes into tests, and little of the time of a test into its own code.
+if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
+  set(WEIR_TEST_OPTIONS -O0)
+endif()
+# libFuzzer's counters are for what it is to explore, the library.
+if(WEIR_SANITIZE MATCHES "fuzzer-no-link")
+  list(APPEND WEIR_TEST_OPTIONS -fno-sanitize=fuzzer-no-link)
+endif()
+
+function(weir_test_compiled target)
+  weir_warnings(${target})
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${WEIR_TEST_OPTIONS}>")
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${target} PRIVATE weir::weir GTest::gtest_main GTest::gmock)
+endfunction()
+
+# A machine that can't use GCC's precompiled headers is slower, and no more.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND WEIR_TEST_OPTIONS -Wno-error=invalid-pch)
+endif()
+
+# What nearly every test includes is compiled once. (Each names what it includes all the same: with
+# ccache, which can't keep what came of a precompiled header, there is none.)
+add_library(weir_test_headers OBJECT "${PROJECT_SOURCE_DIR}/tests/headers.cc")
+weir_test_compiled(weir_test_headers)
+target_precompile_headers(
+  weir_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <algorithm> <array> <atomic> <chrono>
+                            <functional> <map> <memory> <optional> <random> <set> <sstream> <string>
+                            <thread> <vector>)
+
+# weir_test_optimised(source...): the exceptions.
+function(weir_test_optimised)
+  set_source_files_properties(${ARGV} PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS -O1)
+endfunction()
+
 function(weir_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "LIBS;LABELS")
   if(NOT arg_TIMEOUT)
@@ -21,9 +57,9 @@ function(weir_test name)
     math(EXPR arg_TIMEOUT "5 * ${arg_TIMEOUT}")
   endif()
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
-  weir_warnings(${name})
-  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${name} PRIVATE weir::weir ${arg_LIBS} GTest::gtest_main GTest::gmock)
+  weir_test_compiled(${name})
+  target_precompile_headers(${name} REUSE_FROM weir_test_headers)
+  target_link_libraries(${name} PRIVATE ${arg_LIBS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   set(properties TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${WEIR_TEST_ENVIRONMENT}")
   if(arg_LABELS)

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 namespace weir {
@@ -319,10 +320,13 @@ TEST(BenchRuns, EndWithTheFirstRowThatCannotBeShown) {
     ++shown;
     return Error(ErrorCode::device, "nobody looks");
   }};
+  const auto begin = std::chrono::steady_clock::now();
   const Result<BenchReport> report = run_bench(sim(), small(), watcher);
   ASSERT_FALSE(report.ok());
   EXPECT_THAT(report.error().message(), HasSubstr("nobody looks"));
   EXPECT_EQ(shown, 1);
+  // At once: not when the other rank has lost its patience with rank 0, after a minute.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
 TEST(BenchText, HasNcclTestsColumnsAndTheAverage) {

@@ -341,10 +341,13 @@ Status run_rank(BenchRank& rank, BenchReport& report, const BenchWatcher& watche
       for (const Bytes size : sizes_of(options)) {
         Result<BenchRow> row = bench.row(each, size);
         if (!row) return std::move(row).error();
-        if (rank.rank != 0) continue;
-        report.add(*row);
-        if (!watcher.row) continue;
-        if (Status seen = watcher.row(report, *row); !seen) return seen;
+        if (rank.rank == 0) {
+          report.add(*row);
+          Status seen = watcher.row ? watcher.row(report, *row) : Status();
+          if (!seen) return seen;
+        }
+        // Where rank 0 can't show it, the others learn so here, and don't wait for it in the next.
+        if (auto all = rank.gather(0); !all) return all.error();
       }
     }
   }

@@ -1,0 +1,1 @@
+// Nothing but a source for the headers that tests share compiled: cmake/WeirTest.cmake names them.
