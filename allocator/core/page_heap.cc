@@ -105,9 +105,11 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
   const Placement placement = this->placement(owner);
   lent_pages_.clear();
   lent_ = 0_B;
+  bool passed_over = false;
   std::optional<Placement::Found> found =
       placement.find(size, [&](Range range) WEIR_NO_THREAD_ANALYSIS {
         const Avoid avoided = avoid(owner, range);
+        passed_over = passed_over || avoided == Avoid::yes;
         if (avoided == Avoid::lent && !enough_is_lent(size)) note_lent(range);
         return avoided != Avoid::no;
       });
@@ -123,7 +125,7 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
   const Bytes at_frontier = free_at_frontier(owner);
   if (at_frontier >= size) return arena(owner.id).frontier() - size;  // too large to be weighed
   const Bytes missing = round_up(size - at_frontier, granularity_);
-  const Growth growth = this->growth(placement, size, missing);
+  const Growth growth = this->growth(placement, size, missing, passed_over);
   if (growth != Growth::yes && lent_ > 0_B) {
     const Bytes most_created = growth == Growth::for_lent ? missing - 1_B : 0_B;
     if (const std::optional<Address> at = place_beside_lent(owner, size, most_created)) return *at;
@@ -141,14 +143,19 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
   return stitch(owner, size);
 }
 
+// Of the places that it remembers, the first that need not be waited for. Where there is none a
+// repeating program waits for what it waited for the last time: else all that follows would have to
+// be placed anew. But not for what was lent to other streams just now.
 std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, RequestKeys keys) {
-  return memory_.recall(keys, [&](Address at) WEIR_NO_THREAD_ANALYSIS {
-    // What a repeating program waited for the last time it may wait for again: else all that
-    // follows would have to be placed anew. But not for what was lent to other streams just now.
-    if (!table_.is_usable({at, size}, owner.id)) return false;
-    const Avoid avoided = avoid(owner, {at, size});
-    return avoided == Avoid::no || (reuse_ == ReusePolicy::balanced && avoided == Avoid::yes);
+  std::optional<Address> waits;
+  const auto at = memory_.recall(keys, [&](Address place) WEIR_NO_THREAD_ANALYSIS {
+    if (!table_.is_usable({place, size}, owner.id)) return false;
+    const Avoid avoided = avoid(owner, {place, size});
+    if (avoided == Avoid::yes && !waits) waits = place;
+    return avoided == Avoid::no;
   });
+  if (at && waits) memory_.prefer(keys, *at, *waits);
+  return at || reuse_ != ReusePolicy::balanced ? at : waits;
 }
 
 Placement PageHeap::placement(const Owner& owner) const {

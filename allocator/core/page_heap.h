@@ -201,9 +201,11 @@ class PageHeap : private PageTable::Listener {
   bool enough_is_lent(Bytes size) const WEIR_REQUIRES(mutex_) {
     return lent_ >= size * kLentBuffers;
   }
-  // May new pages be had rather than a place that is avoided, or stitched?
+  // May new pages be had rather than a place that is avoided, or stitched? `passed_over`: a place
+  // was, though nobody was lent it.
   enum class Growth { no, yes, for_lent };
-  Growth growth(const Placement& placement, Bytes size, Bytes missing) const WEIR_REQUIRES(mutex_);
+  Growth growth(const Placement& placement, Bytes size, Bytes missing, bool passed_over) const
+      WEIR_REQUIRES(mutex_);
   void note_grown_for_lent(Bytes bytes) WEIR_REQUIRES(mutex_);
   void judge_effort() WEIR_REQUIRES(mutex_);
   bool avoids_anything() const { return reuse_ != ReusePolicy::wait; }

@@ -11,19 +11,28 @@ namespace {
 // policy rather grows, as far as growing costs nothing.
 constexpr std::uint64_t kYoung = 64;
 
+// ... or as it costs little: one in so many bytes of what the device's heaps hold. Streams that
+// communicate, or copy, have a few buffers each that they use again and again; with so much more
+// held other streams can leave them theirs. But only with nearly all in use, all but one in so many
+// of the most ever in use: before, there is other memory, or will be soon.
+constexpr std::uint64_t kYoungShare = 128, kNearlyAllShare = 10;
+
 // Memory that was lent to other streams is in use indeed, while they use it: rather than wait for
 // it a heap may grow by one in so many bytes of what the device's heaps hold.
 constexpr std::uint64_t kLentShare = 10;
 
 }  // namespace
 
-// Beside the most in use, more may be held where memory that is free is lent to other streams.
-PageHeap::Growth PageHeap::growth(const Placement& placement, Bytes size, Bytes missing) const {
+// Beside the most in use, more may be held where other streams may still use memory that is free.
+PageHeap::Growth PageHeap::growth(const Placement& placement, Bytes size, Bytes missing,
+                                  bool passed_over) const {
   if (reuse_ == ReusePolicy::grow) return missing <= room() ? Growth::yes : Growth::no;
-  if (placement.may_grow(missing)) return Growth::yes;
+  const Bytes held = std::max(peak_used_, budget_.held());
+  const bool full = table_.used() + size >= peak_used_ - peak_used_ / kNearlyAllShare;
+  const Bytes for_young = passed_over && full ? held / kYoungShare : 0_B;
+  if (placement.may_grow(missing, for_young)) return Growth::yes;
   if (lent_ == 0_B || enough_is_lent(size)) return Growth::no;
-  const Bytes lent = std::max(peak_used_, budget_.held()) / kLentShare;
-  return placement.may_grow(missing, lent) ? Growth::for_lent : Growth::no;
+  return placement.may_grow(missing, held / kLentShare) ? Growth::for_lent : Growth::no;
 }
 
 // In the place of what is lent: memory that nobody uses, and new pages only for what that leaves.

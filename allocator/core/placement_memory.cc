@@ -20,6 +20,18 @@ void PlacementMemory::remember(RequestKeys keys, Address at) {
   put(probe.place(), {keys, at});
 }
 
+void PlacementMemory::prefer(RequestKeys keys, Address at, Address other) {
+  for (Probe probe(*this, keys.brief); !probe.done(); probe.next()) {
+    Entry& entry = entries_[probe.at()];
+    if (!(entry.keys == keys)) continue;
+    if (entry.at == other) {
+      entry.at = at;
+    } else if (entry.at == at) {
+      entry.at = other;
+    }
+  }
+}
+
 void PlacementMemory::put(std::size_t place, Entry entry) {
   if (entries_[place].at == Address{}) ++filled_;
   entries_[place] = entry;

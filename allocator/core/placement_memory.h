@@ -126,6 +126,8 @@ class PlacementMemory {
   }
   // A place for these behind those that the brief key has; its last one goes if it has them all.
   void remember(RequestKeys keys, Address at);
+  // From now on `at` comes where `other` came, for the whole key; and the reverse, if it had both.
+  void prefer(RequestKeys keys, Address at, Address other);
 
  private:
   struct Entry {
@@ -157,6 +159,7 @@ class PlacementMemory {
     }
     // Are all taken, once done, and not by the key?
     bool full() const { return left_ == 0 && ways_ < kWays; }
+    std::size_t at() const { return at_; }
     const Entry& entry() const { return entries_[at_]; }
     bool is_keys() const { return entry().keys.brief == brief_; }
     // Where one more goes, once done: on an empty one, the key's last, or, where all are taken, the
