@@ -191,6 +191,22 @@ bool DeviceHeap::Impl::call_back(Bytes bytes) {
   return !callbacks.empty();
 }
 
+namespace {
+
+// `most`: that could ever be had; zero: unknown. Where the request alone is more, nothing that is
+// freed will help.
+const char* remedy(Bytes bytes, Bytes limit, Bytes most) {
+  const bool may_raise = limit > 0_B && most == limit;
+  if (most > 0_B && bytes > most) {
+    return may_raise ? "Raise the limit, or ask for less."
+                     : "The device has less than that in all: ask for less.";
+  }
+  return may_raise ? "Free blocks, raise the limit, or ask for less."
+                   : "Free blocks, or ask for less.";
+}
+
+}  // namespace
+
 Error DeviceHeap::Impl::out_of_memory(Bytes bytes, Stream stream) {
   give_back_at_hand();  // it is free memory, and not to be named as in use
   observer_.emit(Event{.kind = EventKind::out_of_memory, .stream = stream.id, .requested = bytes});
@@ -199,7 +215,9 @@ Error DeviceHeap::Impl::out_of_memory(Bytes bytes, Stream stream) {
   std::string message = "out of memory: " + format(bytes) + " asked for on stream " +
                         std::to_string(stream.id) + "; held " + format(totals.total) +
                         (limit > 0_B ? " of a limit of " + format(limit) : " with no limit set");
+  Bytes most = limit;
   if (const Result<MemoryInfo> info = device_.memory_info()) {
+    if (limit == 0_B || info->total < limit) most = info->total;
     message += ", the device has " + format(info->free) + " free of " + format(info->total);
   }
   message += "; in use " + format(totals.used) + ", idle " + format(totals.total - totals.leased) +
@@ -217,9 +235,7 @@ Error DeviceHeap::Impl::out_of_memory(Bytes bytes, Stream stream) {
                format(Bytes{heaps[i].live_bytes.current}) + " in " +
                std::to_string(heaps[i].live_blocks.current) + " blocks";
   }
-  message += limit > 0_B ? ". Free blocks, raise the limit, or ask for less."
-                         : ". Free blocks, or ask for less.";
-  return {ErrorCode::out_of_memory, message};
+  return {ErrorCode::out_of_memory, message + ". " + remedy(bytes, limit, most)};
 }
 
 Error DeviceHeap::Impl::unknown(const void* block, const char* call) {

@@ -17,6 +17,7 @@ namespace {
 
 using test::CoreHeap;
 using testing::AllOf;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -73,6 +74,8 @@ TEST_F(HeapSizes, MoreThanTheDeviceHasIsRefusedAndTakesNothing) {
     const Result<void*> refused = heap.allocate(size, a_);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code(), ErrorCode::out_of_memory);
+    EXPECT_THAT(refused.error().message(),
+                EndsWith(". The device has less than that in all: ask for less."));
   }
   EXPECT_EQ(device_.physical_bytes(), held);
   EXPECT_EQ(device_.host_waits(), 0u);
@@ -257,6 +260,23 @@ TEST_F(HeapOutOfMemory, TheMessageSaysWhatHoldsTheMemory) {
                     HasSubstr("141.00 GiB")));
   EXPECT_EQ(heap.statistics().out_of_memory, 1u);
   free(heap, large);
+}
+
+TEST_F(HeapOutOfMemory, TheMessageSaysWhatWouldHelp) {
+  const auto remedy = [&](Bytes limit, Bytes held, Bytes bytes) {
+    DeviceHeap heap(device_, {.limit = limit});
+    void* const kept = allocate(heap, held, a_);
+    const Result<void*> refused = heap.allocate(bytes, a_);
+    EXPECT_FALSE(refused.ok());
+    free(heap, kept);
+    const std::string message = refused.ok() ? "" : refused.error().message();
+    return message.substr(message.rfind(". ") + 2);
+  };
+  EXPECT_EQ(remedy(64_MiB, 40_MiB, 32_MiB), "Free blocks, raise the limit, or ask for less.");
+  EXPECT_EQ(remedy(64_MiB, 40_MiB, 80_MiB), "Raise the limit, or ask for less.");
+  EXPECT_EQ(remedy(0_B, 140_GiB, 2_GiB), "Free blocks, or ask for less.");
+  EXPECT_EQ(remedy(300_GiB, 140_GiB, 2_GiB), "Free blocks, or ask for less.");
+  EXPECT_EQ(remedy(300_GiB, 1_GiB, 200_GiB), "The device has less than that in all: ask for less.");
 }
 
 TEST_F(HeapOutOfMemory, ACallbackFreesAndTheRequestIsTriedOnceMore) {
