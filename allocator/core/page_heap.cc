@@ -154,8 +154,9 @@ std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, RequestKeys ke
     if (avoided == Avoid::yes && !waits) waits = place;
     return avoided == Avoid::no;
   });
-  if (at && waits) memory_.prefer(keys, *at, *waits);
-  return at || reuse_ != ReusePolicy::balanced ? at : waits;
+  if (reuse_ != ReusePolicy::balanced || !waits) return at;
+  if (at) memory_.prefer(keys, *at, *waits);
+  return at ? at : waits;
 }
 
 Placement PageHeap::placement(const Owner& owner) const {

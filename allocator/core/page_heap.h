@@ -201,8 +201,8 @@ class PageHeap : private PageTable::Listener {
   bool enough_is_lent(Bytes size) const WEIR_REQUIRES(mutex_) {
     return lent_ >= size * kLentBuffers;
   }
-  // May new pages be had rather than a place that is avoided, or stitched? `passed_over`: a place
-  // was, though nobody was lent it.
+  // May new pages be had rather than a place that is avoided, or stitched? `passed_over`: a free
+  // place was avoided that is not lent memory.
   enum class Growth { no, yes, for_lent };
   Growth growth(const Placement& placement, Bytes size, Bytes missing, bool passed_over) const
       WEIR_REQUIRES(mutex_);

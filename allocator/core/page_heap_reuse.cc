@@ -11,10 +11,10 @@ namespace {
 // policy rather grows, as far as growing costs nothing.
 constexpr std::uint64_t kYoung = 64;
 
-// ... or as it costs little: one in so many bytes of what the device's heaps hold. Streams that
+// ... or as it costs little: one in so many bytes of the most ever in use. Streams that
 // communicate, or copy, have a few buffers each that they use again and again; with so much more
-// held other streams can leave them theirs. But only with nearly all in use, all but one in so many
-// of the most ever in use: before, there is other memory, or will be soon.
+// held other streams can leave them theirs. But only with nearly all of that in use, all but one in
+// so many bytes: before, there is other memory, or will be soon.
 constexpr std::uint64_t kYoungShare = 128, kNearlyAllShare = 10;
 
 // Memory that was lent to other streams is in use indeed, while they use it: rather than wait for
@@ -27,12 +27,12 @@ constexpr std::uint64_t kLentShare = 10;
 PageHeap::Growth PageHeap::growth(const Placement& placement, Bytes size, Bytes missing,
                                   bool passed_over) const {
   if (reuse_ == ReusePolicy::grow) return missing <= room() ? Growth::yes : Growth::no;
-  const Bytes held = std::max(peak_used_, budget_.held());
   const bool full = table_.used() + size >= peak_used_ - peak_used_ / kNearlyAllShare;
-  const Bytes for_young = passed_over && full ? held / kYoungShare : 0_B;
+  const Bytes for_young = passed_over && full ? peak_used_ / kYoungShare : 0_B;
   if (placement.may_grow(missing, for_young)) return Growth::yes;
   if (lent_ == 0_B || enough_is_lent(size)) return Growth::no;
-  return placement.may_grow(missing, held / kLentShare) ? Growth::for_lent : Growth::no;
+  const Bytes lent = std::max(peak_used_, budget_.held()) / kLentShare;
+  return placement.may_grow(missing, lent) ? Growth::for_lent : Growth::no;
 }
 
 // In the place of what is lent: memory that nobody uses, and new pages only for what that leaves.

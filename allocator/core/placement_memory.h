@@ -126,7 +126,8 @@ class PlacementMemory {
   }
   // A place for these behind those that the brief key has; its last one goes if it has them all.
   void remember(RequestKeys keys, Address at);
-  // From now on `at` comes where `other` came, for the whole key; and the reverse, if it had both.
+  // From now on `at` comes where `other` came, for the whole key; where that had both, they change
+  // places, else it has forgotten `other`.
   void prefer(RequestKeys keys, Address at, Address other);
 
  private:

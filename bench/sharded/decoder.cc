@@ -92,22 +92,24 @@ Tensor Trainer::layer(Tensor x, Tensors& saved) {
   return feed(between, saved);
 }
 
-// Logits, in float for the loss, and their gradients.
-Tensor Trainer::head(Tensor x, Tensors& gradients) {
+// Logits, in float for the loss, of which their logarithms stay.
+Tensor Trainer::loss(const Tensor& x) {
   const double logits = tokens_.count * model_.vocabulary;
-  const double projection = product(model_.width, model_.vocabulary);
-  Tensor gradient = allocate(streams_.compute, tokens_.row);
-  Tensor narrow = compute(logits * kBf16, projection, {&x});
+  Tensor narrow = compute(logits * kBf16, product(model_.width, model_.vocabulary), {&x});
   Tensor wide = compute(logits * kFloat, moving(logits * 6), {&narrow});
   narrow.free();
-  Tensor log_softmax = compute(logits * kFloat, moving(logits * 8), {&wide});
+  return compute(logits * kFloat, moving(logits * 8), {&wide});
+}
+
+Tensor Trainer::loss_backward(Tensor loss, const Tensor& x, Tensors& gradients) {
+  const double logits = tokens_.count * model_.vocabulary;
+  Tensor wide = compute(logits * kFloat, moving(logits * 8), {&loss});
+  loss.free();
+  const Tensor narrow = compute(logits * kBf16, moving(logits * 6), {&wide});
   wide.free();
-  wide = compute(logits * kFloat, moving(logits * 8), {&log_softmax});
-  log_softmax.free();
-  narrow = compute(logits * kBf16, moving(logits * 6), {&wide});
-  wide.free();
-  kernel(streams_.compute, projection, {&gradient}, {&narrow});
+  Tensor gradient = compute(tokens_.row, product(model_.width, model_.vocabulary), {&narrow});
   weight_gradient(gradients, model_.vocabulary, model_.width, narrow);
+  kernel(streams_.compute, 0, {&gradients.back()}, {&narrow, &x});
   return gradient;
 }
 

@@ -55,7 +55,9 @@ Outcome train(const std::vector<double>& lengths, Heaps heaps, CheckRaces check)
     EXPECT_EQ(statistics.live_blocks.current, 0);
     EXPECT_THAT(heap->validate(), testing::IsEmpty());
   }
-  EXPECT_EQ(device.race_count(), 0u);
+  EXPECT_EQ(device.race_count(), 0u);  // of those that were looked for
+  all.clear();
+  EXPECT_EQ(device.live_events(), 0u);
   return outcome;
 }
 

@@ -54,13 +54,17 @@ Trainer::Trainer(SimDevice& device, HeapOf heap_of, const Streams& streams, cons
   const double vocabulary = model.vocabulary * model.width;
   groups_.push_back({vocabulary, vocabulary, model.width});
   unsharded_.resize(groups_.size());
-  for (const Group& group : groups_) {
-    for (const double count : group) {
-      for (Tensors* const of : {&shards_, &states_, &states_}) {
+  shards_.resize(groups_.size());
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    for (const double count : groups_[i]) {
+      for (Tensors* const of : {&shards_[i], &states_, &states_}) {
         of->push_back(allocate(streams_.compute, count * kFloat / kGpus));
       }
     }
   }
+  kernel(streams_.compute, 0, all_of(states_), {});
+  for (const Tensors& shards : shards_) kernel(streams_.compute, 0, all_of(shards), {});
+  device_.finish();
 }
 
 Trainer::~Trainer() {
@@ -69,8 +73,7 @@ Trainer::~Trainer() {
 }
 
 // The launch of a kernel, and the host's time for it.
-void Trainer::kernel(Stream stream, double ns, std::initializer_list<const Tensor*> writes,
-                     std::initializer_list<const Tensor*> reads) {
+void Trainer::kernel(Stream stream, double ns, const Pointers& writes, const Pointers& reads) {
   std::vector<Access> accesses;
   for (const Tensor* const tensor : writes) {
     accesses.push_back(Writes(tensor->get(), tensor->bytes()));
@@ -82,10 +85,18 @@ void Trainer::kernel(Stream stream, double ns, std::initializer_list<const Tenso
   device_.advance(model_.launch);
 }
 
-// A tensor of so many bytes that a kernel has written.
-Tensor Trainer::compute(double bytes, double ns, std::initializer_list<const Tensor*> reads) {
+Trainer::Pointers Trainer::all_of(const Tensors& tensors) {
+  Pointers all;
+  for (const Tensor& tensor : tensors) all.push_back(&tensor);
+  return all;
+}
+
+// A tensor of so many bytes that a kernel has written, which may have read the parameters too.
+Tensor Trainer::compute(double bytes, double ns, const Pointers& reads) {
   Tensor made = allocate(streams_.compute, bytes);
-  kernel(streams_.compute, ns, {&made}, reads);
+  Pointers all = all_of(unsharded_[running_]);
+  all.insert(all.end(), reads.begin(), reads.end());
+  kernel(streams_.compute, ns, {&made}, all);
   return made;
 }
 
@@ -111,10 +122,11 @@ void Trainer::drop(EventHandle& event) {
 
 void Trainer::unshard(std::size_t group) {
   if (gathering_ == group || !unsharded_[group].empty()) return;
+  if (gathering_) throw std::logic_error("one group is gathered at a time");
   device_.advance(rounded(static_cast<double>(model_.hooks.count) / 2));
   const double bytes = elements(groups_[group]) * kBf16;
   Tensor input = allocate(streams_.copy_in, bytes / kGpus);
-  kernel(streams_.copy_in, moving(bytes * 1.5), {&input}, {});
+  kernel(streams_.copy_in, moving(bytes * 1.5), {&input}, all_of(shards_[group]));
   Tensor output = allocate(streams_.copy_in, bytes);
   kernel(streams_.copy_in, moving(bytes), {&output}, {&input});
   input.free();
@@ -142,8 +154,8 @@ void Trainer::copy_out(std::size_t group) {
   for (const double count : groups_[group]) {
     unsharded_[group].push_back(allocate(streams_.compute, count * kBf16));
   }
-  kernel(streams_.compute, moving(elements(groups_[group]) * kBf16 * 2),
-         {&unsharded_[group].front()}, {&gathered_.output});
+  kernel(streams_.compute, moving(elements(groups_[group]) * kBf16 * 2), all_of(unsharded_[group]),
+         {&gathered_.output});
   device_.advance(rounded(static_cast<double>(model_.hooks.count) / 2));
 }
 
@@ -164,7 +176,7 @@ void Trainer::reduce(std::size_t group, Tensors gradients) {
   }
   reduced_.free();
   const double count = elements(groups_[group]);
-  reduced_ = compute(count * kFloat, moving(count * (kBf16 + kFloat)), {&gradients.front()});
+  reduced_ = compute(count * kFloat, moving(count * (kBf16 + kFloat)), all_of(gradients));
   gradients.clear();
   order(streams_.compute, streams_.reduce);
   Tensor output = allocate(streams_.reduce, count * kFloat / kGpus);
@@ -179,16 +191,19 @@ void Trainer::update() {
   drop(reduced_at_);
   order(streams_.reduce, streams_.compute);
   reduced_.free();
-  Tensors roots;
-  double bytes = 0;
-  for (const Tensor& shard : shards_) {
-    roots.push_back(allocate(streams_.compute, static_cast<double>(shard.bytes().count)));
-    bytes += static_cast<double>(shard.bytes().count);
+  std::vector<Tensors> roots(shards_.size());
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    for (const Tensor& shard : shards_[i]) {
+      roots[i].push_back(allocate(streams_.compute, static_cast<double>(shard.bytes().count)));
+    }
   }
   device_.advance(model_.optimizer);
-  for (const Tensor& gradient : sharded_gradients_) {
-    kernel(streams_.compute, moving(bytes * 12) / static_cast<double>(sharded_gradients_.size()),
-           {&roots.front()}, {&gradient});
+  // The gradients came in the other order; the root's is the last in both.
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    const double bytes = elements(groups_[i]) * kFloat / kGpus * 12;
+    const std::size_t gradient = i == root() ? i : root() - 1 - i;
+    kernel(streams_.compute, moving(bytes), all_of(roots[i]), {&sharded_gradients_[gradient]});
+    kernel(streams_.compute, 0, all_of(shards_[i]), all_of(roots[i]));
   }
   sharded_gradients_.clear();
 }
@@ -201,25 +216,33 @@ Nanoseconds Trainer::step(double length) {
   std::vector<Tensors> saved(layers);
   unshard(root());
   wait_for_unshard(root(), true);
+  running_ = root();
   Tensor x = compute(tokens_.row, moving(2 * tokens_.row), {});
   for (std::size_t i = 0; i < layers; ++i) {
     unshard(i);
     wait_for_unshard(i, true);
+    running_ = i;
     x = layer(std::move(x), saved[i]);
     device_.advance(rounded(static_cast<double>(model_.hooks.count) / 2));
     reshard(i);
   }
+  running_ = root();
+  Tensor lost = loss(x);
   free_last_gathered();
+  unshard(layers - 1);
   Tensors of_root;
-  Tensor gradient = head(std::move(x), of_root);
+  Tensor gradient = loss_backward(std::move(lost), x, of_root);
+  x.free();
   for (std::size_t i = layers; i-- > 0;) {
     unshard(i);
     wait_for_unshard(i, false);
+    running_ = i;
     if (i > 0) unshard(i - 1);
     Tensors gradients;
     gradient = layer_backward(std::move(gradient), saved[i], gradients);
     reduce(i, std::move(gradients));
   }
+  running_ = root();
   weight_gradient(of_root, model_.vocabulary, model_.width, gradient);
   gradient.free();
   reduce(root(), std::move(of_root));

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <initializer_list>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -75,11 +74,12 @@ class Trainer {
     double hidden;  // ... of the hidden width
   };
   using Tensors = std::vector<Tensor>;
+  using Pointers = std::vector<const Tensor*>;
 
   Tensor allocate(Stream stream, double bytes) { return {heap_of_(stream), stream, bytes}; }
-  Tensor compute(double bytes, double ns, std::initializer_list<const Tensor*> reads);
-  void kernel(Stream stream, double ns, std::initializer_list<const Tensor*> writes,
-              std::initializer_list<const Tensor*> reads);
+  Tensor compute(double bytes, double ns, const Pointers& reads);
+  void kernel(Stream stream, double ns, const Pointers& writes, const Pointers& reads);
+  static Pointers all_of(const Tensors& tensors);
   EventHandle record(Stream stream);
   void wait(Stream stream, EventHandle event);
   void order(Stream earlier, Stream later);
@@ -103,7 +103,8 @@ class Trainer {
   Tensor attention(const Tensor& x, Tensors& saved);
   Tensor feed(const Tensor& x, Tensors& saved);
   Tensor layer(Tensor x, Tensors& saved);
-  Tensor head(Tensor x, Tensors& gradients);
+  Tensor loss(const Tensor& x);
+  Tensor loss_backward(Tensor loss, const Tensor& x, Tensors& gradients);
   Tensor feed_backward(const Tensor& gradient, Tensors& saved, Tensors& gradients);
   Tensor attention_backward(const Tensor& gradient, Tensors& saved, Tensors& gradients);
   Tensor layer_backward(Tensor gradient, Tensors& saved, Tensors& gradients);
@@ -114,9 +115,10 @@ class Trainer {
   const Streams streams_;
   const Model model_;
   Tokens tokens_{};
-  std::vector<Group> groups_;  // of the layers; the last is the root's
-  Tensors shards_, states_;
-  std::vector<Tensors> unsharded_;  // by group
+  std::vector<Group> groups_;                // of the layers; the last is the root's
+  std::vector<Tensors> shards_, unsharded_;  // by group
+  Tensors states_;
+  std::size_t running_ = 0;  // the group whose parameters kernels of the compute stream read
   std::optional<std::size_t> gathering_;
   Gathered gathered_;  // that group's
   Gathered last_;      // forward: whose copy-out the next gathering need not wait for

@@ -49,6 +49,24 @@ TEST_F(HeapNeighbours, AreLeftTheirBuffersWhereThatCostsOneIn128) {
   expect_sound(heap);
 }
 
+// With less than nine tenths of the most ever in use.
+TEST_F(HeapNeighbours, AreWaitedForWhereMuchIsFree) {
+  DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
+  void* const weights = allocate(heap, 800_MiB, c_);
+  void* const passing = allocate(heap, 224_MiB, c_);
+  use_buffer(heap, 6_MiB);
+  void* block = nullptr;
+  EXPECT_EQ(waits_for(heap, 6_MiB, block), 1u);
+  free(heap, block);
+  use_buffer(heap, 6_MiB);
+  write(c_, passing, 224_MiB, 5_ms);
+  free(heap, passing);
+  EXPECT_EQ(waits_for(heap, 4_MiB, block), 1u);
+  EXPECT_EQ(heap.statistics().reserved_bytes.peak, (1_GiB + 6_MiB).count);
+  for (void* const each : {weights, block}) free(heap, each);
+  expect_sound(heap);
+}
+
 TEST_F(HeapNeighbours, AreWaitedForWhereThatCostsMore) {
   DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
   void* const weights = allocate(heap, 1_GiB, c_);
