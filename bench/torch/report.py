@@ -28,6 +28,8 @@ def medians(rows):
         rounds.setdefault(row.get("round", 0), []).append(row)
     figures = {name: statistics.median(max(row.get(name, 0) for row in one)
                                        for one in rounds.values()) for name in MEDIANS}
+    figures["ahead_ms"] = statistics.median(min(row.get("ahead_ms", 0.0) for row in one)
+                                            for one in rounds.values())
     figures["rounds"] = len(rounds)
     figures["least_ms"] = least_ms(rounds.values())
     # Every rank's, of every round: to be equal they must all be.
@@ -104,13 +106,13 @@ def cells(allocators, allocator, limits):
     live = live_bytes(allocators)
     return [TITLES[allocator], over(figures["reserved_peak"], live),
             f"{figures['reserved_peak'] / GIB:.2f}", f"{figures['driver_peak'] / GIB:.2f}",
-            f"{figures['median_ms']:.2f}", f"{figures['wall_ms']:.2f}",
+            f"{figures['median_ms']:.2f}", f"{figures['wall_ms']:.2f}", f"{figures['ahead_ms']:.1f}",
             over(figures["wall_ms"], native and native["wall_ms"]),
             least_cell(figures, native), losses_cell(figures, native),
             limit_cell(limits.get(allocator), live)]
 
 
-HEADS = ["", "reserved / live", "GiB reserved", "GiB, driver", "ms, median", "ms a step",
+HEADS = ["", "reserved / live", "GiB reserved", "GiB, driver", "ms, median", "ms a step", "ahead, ms",
          "of native", "least, of native", "losses", "cap / live"]
 
 

@@ -112,7 +112,8 @@ def pretended(folder):
 
 def row(allocator, reserved, wall, losses, **more):
     return {"workload": "gnn", "allocator": allocator, "rank": 0, "round": 0, "wall_ms": wall,
-            "median_ms": wall - 1, "losses": losses, "event_ms": [wall, 2 * wall], "reserved_peak": int(reserved * GIB),
+            "median_ms": wall - 1, "ahead_ms": wall - 48, "losses": losses,
+            "event_ms": [wall, 2 * wall], "reserved_peak": int(reserved * GIB),
             "driver_peak": int(reserved * GIB) + GIB, "requested_peak": 10 * GIB, **more}
 
 
@@ -134,11 +135,12 @@ def figures():
         "heads": (lines[0].split("  ")[-1], "cap / live"),
         "title": (lines[2], "gnn: graph neural net, graphs vary, training; 10.00 GiB live at most"),
         "native": (lines[3].split(),
-                   "native 3.100 31.00 32.00 50.00 51.00 1.000 1.000 - > 2.500".split()),
+                   "native 3.100 31.00 32.00 50.00 51.00 3.0 1.000 1.000 - > 2.500".split()),
         "failed": (lines[4].split()[:3], ["expandable", "segments", "failed"]),
-        "async": (lines[5].split(), "cudaMallocAsync 1.200 12.00 13.00 59.00 60.00 1.176 "
+        "async": (lines[5].split(), "cudaMallocAsync 1.200 12.00 13.00 59.00 60.00 12.0 1.176 "
                                     "1.200 differ, step 1 -".split()),
-        "Weir": (lines[6].split(), "Weir 1.010 10.10 11.10 50.00 51.00 1.000 1.020 same 1.005".split()),
+        "Weir": (lines[6].split(),
+                 "Weir 1.010 10.10 11.10 50.00 51.00 3.0 1.000 1.020 same 1.005".split()),
         "failures": (report.failures(rows), ["FAILED gnn, expandable segments, rank 0: a; b"]),
         "not deterministic": (report.nondeterministic(rows),
                               ["not deterministic in gnn: x does not have a deterministic "
@@ -147,6 +149,9 @@ def figures():
                                                  "weir": {"requested_peak": 7}}), 7),
         "live, without native": (report.live_bytes({"async": {"requested_peak": 0},
                                                     "weir": {"requested_peak": 7}}), 7),
+        "the rank that is less ahead": (
+            report.gather([row("weir", 1.0, 50.0, [1.0]), row("weir", 1.0, 60.0, [1.0], rank=1)])
+            ["gnn"]["weir"]["ahead_ms"], 2.0),
         "greater rank": (two["gnn"]["weir"]["reserved_peak"], 6 * GIB),
         "losses of all ranks": (two["gnn"]["weir"]["losses"], [[[1.0], [2.0]]]),
         "least of each step": (report.least_ms([[{"event_ms": [1.0, 9.0]}, {"event_ms": [2.0, 3.0]}],
@@ -159,7 +164,7 @@ def figures():
         "JSON keeps every bit": (json.loads(json.dumps(0.1 + 0.2)), 0.1 + 0.2),
         "steps": ((steps_of("gnn", "full"), steps_of("gnn", "small")), (80, 6)),
         "a GPU a process": (sorted(name for name, entry in WORKLOADS.items() if entry.world > 1),
-                            ["ddp", "fsdp2"]),
+                            ["ddp", "ddp_large", "fsdp2", "fsdp2_large"]),
     }
 
 

@@ -118,11 +118,12 @@ def memory_figures(torch):
 
 
 def timed_steps(torch, workload, steps, device):
-    """All steps; the first fifth is not timed. Losses, milliseconds of each step, and of all."""
+    """All steps; the first fifth is not timed. Losses, milliseconds of each step, and of all;
+    and how far ahead of the GPU the host was in the end."""
     cuda = device.type == "cuda"
     losses = torch.zeros(steps, device=device)
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)] if cuda else []
-    untimed, begin = steps // 5, 0.0
+    untimed, begin, ahead = steps // 5, 0.0, 0.0
     for i in range(steps):
         if i == untimed:
             if cuda:
@@ -133,11 +134,13 @@ def timed_steps(torch, workload, steps, device):
         losses[i].copy_(workload.step(i))
     if cuda:
         marks[steps].record()
+        queued = time.perf_counter()
         torch.cuda.synchronize()
+        ahead = (time.perf_counter() - queued) * 1e3
     wall = (time.perf_counter() - begin) * 1e3 / (steps - untimed)
     each = [one.elapsed_time(other) for one, other in zip(marks, marks[1:])]
     return {"losses": losses.tolist(), "wall_ms": wall, "event_ms": each, "untimed": untimed,
-            "median_ms": statistics.median(each[untimed:]) if each else wall}
+            "median_ms": statistics.median(each[untimed:]) if each else wall, "ahead_ms": ahead}
 
 
 def measure(torch, build, names, turn, device):

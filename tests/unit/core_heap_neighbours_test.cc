@@ -27,21 +27,25 @@ class HeapNeighbours : public CoreHeap {
     write(a_, block, bytes);
     return heap.statistics().stream_waits - before;
   }
+  // Stream a has had the other's page before, and knows a place there; b has it again.
+  void take_turns(DeviceHeap& heap, Bytes bytes) {
+    use_buffer(heap, bytes);
+    void* block = nullptr;
+    EXPECT_EQ(waits_for(heap, bytes, block), 1u);
+    free(heap, block);
+    use_buffer(heap, bytes);
+  }
   void expect_sound(const DeviceHeap& heap) {
     EXPECT_THAT(device_.races(), IsEmpty());
     EXPECT_THAT(heap.validate(), IsEmpty());
   }
 };
 
-// Stream a has had the other's page before, and knows a place there.
 TEST_F(HeapNeighbours, AreLeftTheirBuffersWhereThatCostsOneIn128) {
   DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
   void* const weights = allocate(heap, 1_GiB, c_);
-  use_buffer(heap, 6_MiB);
+  take_turns(heap, 6_MiB);
   void* block = nullptr;
-  EXPECT_EQ(waits_for(heap, 6_MiB, block), 1u);
-  free(heap, block);
-  use_buffer(heap, 6_MiB);
   EXPECT_EQ(heap.statistics().reserved_bytes.current, (1_GiB + 6_MiB).count);
   EXPECT_EQ(waits_for(heap, 4_MiB, block), 0u);
   EXPECT_EQ(heap.statistics().reserved_bytes.current, (1_GiB + 10_MiB).count);
@@ -54,11 +58,8 @@ TEST_F(HeapNeighbours, AreWaitedForWhereMuchIsFree) {
   DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
   void* const weights = allocate(heap, 800_MiB, c_);
   void* const passing = allocate(heap, 224_MiB, c_);
-  use_buffer(heap, 6_MiB);
+  take_turns(heap, 6_MiB);
   void* block = nullptr;
-  EXPECT_EQ(waits_for(heap, 6_MiB, block), 1u);
-  free(heap, block);
-  use_buffer(heap, 6_MiB);
   write(c_, passing, 224_MiB, 5_ms);
   free(heap, passing);
   EXPECT_EQ(waits_for(heap, 4_MiB, block), 1u);
@@ -70,11 +71,8 @@ TEST_F(HeapNeighbours, AreWaitedForWhereMuchIsFree) {
 TEST_F(HeapNeighbours, AreWaitedForWhereThatCostsMore) {
   DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
   void* const weights = allocate(heap, 1_GiB, c_);
-  use_buffer(heap, 32_MiB);
+  take_turns(heap, 32_MiB);
   void* block = nullptr;
-  EXPECT_EQ(waits_for(heap, 32_MiB, block), 1u);
-  free(heap, block);
-  use_buffer(heap, 32_MiB);
   EXPECT_EQ(waits_for(heap, 16_MiB, block), 1u);
   EXPECT_EQ(heap.statistics().reserved_bytes.peak, (1_GiB + 32_MiB).count);
   for (void* const each : {weights, block}) free(heap, each);

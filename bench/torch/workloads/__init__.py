@@ -31,6 +31,10 @@ WORKLOADS = {
     "serve": Entry("serving:Serve", "serving on six streams", 40),
     "ddp": Entry("distributed:Ddp", "GPT-2 medium, DDP, two GPUs", 30, world=2),
     "fsdp2": Entry("distributed:Fsdp2", "Llama 1 B, FSDP2, two GPUs", 30, world=2),
+    "ddp_large": Entry("distributed:DdpLarge", "GPT-2 medium, DDP, two GPUs, batch of 24", 30,
+                       world=2, listed=False),
+    "fsdp2_large": Entry("distributed:Fsdp2Large", "Llama 1 B, FSDP2, two GPUs, batch of 24", 30,
+                         world=2, listed=False),
     "gpt2_small": Entry("language:Gpt2Small", "GPT-2 small, training (--bitwise)", 200,
                         listed=False),
 }

@@ -1,6 +1,8 @@
 """The same training over two GPUs: DDP, which keeps the model on each, and FSDP2, which shards it.
 
-The process group is there when these are built; each process draws lengths of its own.
+The process group is there when these are built; each process draws lengths of its own. The hosts
+that this was run on take as long to queue a step of the small batches as a GPU to run it: the large
+ones show the GPU's time.
 """
 import torch
 from torch import distributed
@@ -22,18 +24,25 @@ class Distributed(Language):
 
 class Ddp(Distributed):
     autocast = True
+    batch = 8
 
     def __init__(self, scale, device):
-        self.sizes(scale, 8, 128, 512, 1024)
+        self.sizes(scale, self.batch, 128, 512, 1024)
         model = gpt2_model(scale, device, 24, 1024, 16)
         self.vocabulary_size = model.config.vocab_size
         ids = [torch.device(device).index] if torch.device(device).type == "cuda" else None
         self.start(DistributedDataParallel(model, device_ids=ids), device)
 
 
+class DdpLarge(Ddp):
+    batch = 24
+
+
 class Fsdp2(Distributed):
+    batch = 6
+
     def __init__(self, scale, device):
-        self.sizes(scale, 6, 128, 700, 1792)
+        self.sizes(scale, self.batch, 128, 700, 1792)
         kind = torch.device(device).type
         mesh = init_device_mesh(kind, (distributed.get_world_size(),))
         model = llama_model(scale, device, dtype=torch.float32, use_cache=False)
@@ -43,3 +52,7 @@ class Fsdp2(Distributed):
             fully_shard(layer, mesh=mesh, mp_policy=policy)
         fully_shard(model, mesh=mesh, mp_policy=policy)
         self.start(model, device)
+
+
+class Fsdp2Large(Fsdp2):
+    batch = 24
