@@ -1,12 +1,13 @@
-// DeviceHeap: sizes at the edges, limits, trim, and what happens when memory runs out.
+// DeviceHeap: sizes at the edges, limits of bytes and of mappings, and trim.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <limits>
+#include <optional>
 #include <random>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,7 +17,6 @@ namespace weir {
 namespace {
 
 using test::CoreHeap;
-using testing::AllOf;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -240,158 +240,6 @@ TEST_F(HeapTrim, MemoryThatWasGivenBackIsHadAgain) {
     EXPECT_EQ(device_.live_handles(), 0u);
   }
   EXPECT_THAT(device_.races(), IsEmpty());
-}
-
-class HeapOutOfMemory : public CoreHeap {};
-
-TEST_F(HeapOutOfMemory, TheMessageSaysWhatHoldsTheMemory) {
-  DeviceHeap heap(device_, {.limit = 64_MiB});
-  void* const large = allocate(heap, 40_MiB, a_);
-  void* const idle = allocate(heap, 8_MiB, b_);
-  free(heap, idle);
-  const Result<void*> refused = heap.allocate(100_MiB, c_);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code(), ErrorCode::out_of_memory);
-  EXPECT_THAT(refused.error().message(),
-              AllOf(HasSubstr("100.00 MiB asked for on stream " + std::to_string(c_.id)),
-                    HasSubstr("held 48.00 MiB of a limit of 64.00 MiB"),
-                    HasSubstr("in use 40.00 MiB, idle 8.00 MiB"),
-                    HasSubstr("stream " + std::to_string(a_.id) + " holds 40.00 MiB in 1 blocks"),
-                    HasSubstr("141.00 GiB")));
-  EXPECT_EQ(heap.statistics().out_of_memory, 1u);
-  free(heap, large);
-}
-
-TEST_F(HeapOutOfMemory, TheMessageSaysWhatWouldHelp) {
-  const auto remedy = [&](Bytes limit, Bytes held, Bytes bytes) {
-    DeviceHeap heap(device_, {.limit = limit});
-    void* const kept = allocate(heap, held, a_);
-    const Result<void*> refused = heap.allocate(bytes, a_);
-    EXPECT_FALSE(refused.ok());
-    free(heap, kept);
-    const std::string message = refused.ok() ? "" : refused.error().message();
-    return message.substr(message.rfind(". ") + 2);
-  };
-  EXPECT_EQ(remedy(64_MiB, 40_MiB, 32_MiB), "Free blocks, raise the limit, or ask for less.");
-  EXPECT_EQ(remedy(64_MiB, 40_MiB, 80_MiB), "Raise the limit, or ask for less.");
-  EXPECT_EQ(remedy(0_B, 140_GiB, 2_GiB), "Free blocks, or ask for less.");
-  EXPECT_EQ(remedy(300_GiB, 140_GiB, 2_GiB), "Free blocks, or ask for less.");
-  EXPECT_EQ(remedy(300_GiB, 1_GiB, 200_GiB), "The device has less than that in all: ask for less.");
-}
-
-TEST_F(HeapOutOfMemory, ACallbackFreesAndTheRequestIsTriedOnceMore) {
-  DeviceHeap heap(device_, {.limit = 64_MiB});
-  void* cache = allocate(heap, 48_MiB, a_);
-  std::vector<Bytes> asked;
-  heap.on_out_of_memory([&](Bytes requested) {
-    asked.push_back(requested);
-    EXPECT_THAT(heap.validate(), IsEmpty());  // no lock is held
-    free(heap, std::exchange(cache, nullptr));
-  });
-  EXPECT_NE(allocate(heap, 32_MiB, b_), nullptr);
-  EXPECT_EQ(asked, std::vector<Bytes>{32_MiB});
-  EXPECT_EQ(heap.statistics().out_of_memory, 0u);
-  EXPECT_LE(device_.physical_peak(), 64_MiB);
-}
-
-TEST_F(HeapOutOfMemory, CallbacksThatFreeNothingAreCalledOnceEach) {
-  DeviceHeap heap(device_, {.limit = 16_MiB});
-  int first = 0, second = 0;
-  heap.on_out_of_memory([&](Bytes) { ++first; });
-  heap.on_out_of_memory([&](Bytes) { ++second; });
-  EXPECT_FALSE(heap.allocate(32_MiB, a_).ok());
-  EXPECT_EQ(first, 1);
-  EXPECT_EQ(second, 1);
-  EXPECT_EQ(heap.statistics().out_of_memory, 1u);
-}
-
-TEST_F(HeapOutOfMemory, AFailureLeavesTheRestUsable) {
-  DeviceHeap heap(device_, {.limit = 32_MiB});
-  void* const block = allocate(heap, 20_MiB, a_);
-  for (int i = 0; i < 10; ++i) EXPECT_FALSE(heap.allocate(20_MiB, b_).ok());
-  EXPECT_NE(allocate(heap, 12_MiB, b_), nullptr);
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  free(heap, block);
-  EXPECT_NE(allocate(heap, 20_MiB, c_), nullptr);
-  EXPECT_THAT(heap.validate(), IsEmpty());
-}
-
-// Other programs use the device too.
-class HeapOnASharedDevice : public CoreHeap {
- protected:
-  HeapOnASharedDevice() : CoreHeap(SimOptions{.memory = 64_MiB}) {}
-};
-
-TEST_F(HeapOnASharedDevice, TakesWhatIsLeftAndMoreWhenThereIsMore) {
-  const PhysicalHandle others = *device_.create(32_MiB);
-  DeviceHeap heap(device_);
-  const Result<void*> refused = heap.allocate(40_MiB, a_);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().message(), HasSubstr("with no limit set"));
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  void* const most = allocate(heap, 32_MiB, a_);
-  EXPECT_FALSE(heap.allocate(1_B, b_).ok());
-  ASSERT_TRUE(device_.release(others).ok());
-  EXPECT_NE(allocate(heap, 30_MiB, b_), nullptr);
-  free(heap, most);
-  EXPECT_THAT(heap.validate(), IsEmpty());
-}
-
-TEST_F(HeapOnASharedDevice, UsesIdlePagesOfOtherStreamsBesideTheLittleThatIsLeft) {
-  const PhysicalHandle others = *device_.create(32_MiB);
-  DeviceHeap heap(device_);
-  void* const first = allocate(heap, 24_MiB, a_);
-  write(a_, first, 24_MiB, 5_ms);
-  free(heap, first);
-  void* const second = allocate(heap, 32_MiB, b_);  // 24 idle and 8 new
-  write(b_, second, 32_MiB);
-  EXPECT_EQ(device_.physical_bytes(), 64_MiB);
-  EXPECT_EQ(device_.host_waits(), 0u);
-  EXPECT_THAT(device_.races(), IsEmpty());
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  ASSERT_TRUE(device_.release(others).ok());
-}
-
-TEST_F(HeapOnASharedDevice, SurvivesOthersTakingAndGivingBackAllTheTime) {
-  DeviceHeap heap(device_);
-  std::mt19937_64 random(12);
-  const std::array streams{a_, b_, c_};
-  std::vector<PhysicalHandle> others;
-  std::vector<void*> live;
-  std::uint64_t served = 0, refused = 0;
-  for (int i = 0; i < 2000; ++i) {
-    const std::uint64_t kind = random() % 8;
-    if (kind == 0) {
-      if (const Result<PhysicalHandle> page = device_.create(4_MiB)) others.push_back(*page);
-    } else if (kind == 1 && !others.empty()) {
-      ASSERT_TRUE(device_.release(others.back()).ok());
-      others.pop_back();
-    } else if (kind == 2 && random() % 8 == 0) {
-      ASSERT_TRUE(heap.trim().ok());
-    } else if (kind < 5 && !live.empty()) {
-      std::swap(live[random() % live.size()], live.back());
-      free(heap, live.back());
-      live.pop_back();
-    } else {
-      const Stream stream = streams[random() % 3];
-      const Bytes size = 512_KiB * (1 + random() % 16);
-      const Result<void*> block = heap.allocate(size, stream);
-      ++(block.ok() ? served : refused);
-      if (!block.ok()) {
-        ASSERT_EQ(block.error().code(), ErrorCode::out_of_memory);
-        continue;
-      }
-      write(stream, *block, size, 10_us);
-      live.push_back(*block);
-    }
-    if (i % 50 == 0) {
-      ASSERT_THAT(heap.validate(), IsEmpty());
-    }
-  }
-  EXPECT_GT(served, 500u);
-  EXPECT_GT(refused, 10u);
-  EXPECT_THAT(device_.races(), IsEmpty());
-  EXPECT_THAT(heap.validate(), IsEmpty());
 }
 
 class HeapMappings : public CoreHeap {

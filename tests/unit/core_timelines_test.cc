@@ -2,58 +2,25 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "core/observer.h"
-#include "core/timelines.h"
 #include "tests/unit/core_test_access.h"
+#include "tests/unit/core_timelines_fixture.h"
 #include "tests/unit/sim_memory_helpers.h"
-#include "weir/sim_device.h"
 
 namespace weir {
 namespace {
 
-using testing::HasSubstr;
+using test::set_of;
+using test::TimelinesTest;
 using testing::IsEmpty;
-
-FenceSet set_of(std::initializer_list<Fence> fences) {
-  FenceSet set;
-  for (const Fence fence : fences) set.join(fence);
-  return set;
-}
-
-class TimelinesTest : public testing::Test, private EventSink {
- protected:
-  void on_event(const Event& event) override { events_.push_back(event); }
-
-  void work(Stream stream, Nanoseconds duration = 1_ms) {
-    ASSERT_TRUE(device_.launch(stream, duration).ok());
-  }
-  std::uint32_t wait(TimelineId waiter, const FenceSet& fences) {
-    const Result<std::uint32_t> waits = timelines_.wait(waiter, fences);
-    EXPECT_TRUE(waits.ok());
-    return waits.ok() ? *waits : 0;
-  }
-  std::uint32_t wait(TimelineId waiter, Fence fence) { return wait(waiter, set_of({fence})); }
-  bool complete(Fence fence) {
-    const Result<bool> done = timelines_.complete(set_of({fence}));
-    EXPECT_TRUE(done.ok());
-    return done.ok() && *done;
-  }
-  std::uint64_t calls(DeviceCall call) const { return device_.calls(call); }
-
-  SimDevice device_;
-  std::vector<Event> events_;
-  Observer observer_{device_, this};
-  Timelines timelines_{device_, observer_};
-  const Stream sa_ = device_.new_stream(), sb_ = device_.new_stream(), sc_ = device_.new_stream();
-  const TimelineId a_ = timelines_.of(sa_), b_ = timelines_.of(sb_), c_ = timelines_.of(sc_);
-};
 
 TEST_F(TimelinesTest, AStreamHasOneTimeline) {
   EXPECT_EQ(timelines_.of(sa_), a_);
@@ -134,106 +101,6 @@ TEST_F(TimelinesTest, ManyOldPointsAreWaitedForThroughALaterEvent) {
   EXPECT_THAT(timelines_.validate(), IsEmpty());
 }
 
-TEST_F(TimelinesTest, EventsSeenCompleteAreUsedAgain) {
-  for (int i = 0; i < 200; ++i) {
-    work(sa_, 1_us);
-    const Fence point = *timelines_.record(a_);
-    device_.advance(10_us);
-    EXPECT_TRUE(complete(point));
-  }
-  EXPECT_LE(calls(DeviceCall::create_event), 3u);
-}
-
-TEST_F(TimelinesTest, ARetiredStreamIsWaitedForThroughItsLastEvent) {
-  work(sa_);
-  const Fence early = timelines_.now(a_);
-  work(sa_);
-  ASSERT_TRUE(timelines_.retire(a_).ok());
-  EXPECT_TRUE(timelines_.retired(a_));
-  EXPECT_FALSE(timelines_.retired(b_));
-  ASSERT_TRUE(device_.destroy_stream(sa_).ok());
-
-  const std::uint64_t records = calls(DeviceCall::record);
-  ASSERT_TRUE(timelines_.retire(a_).ok());
-  const Fence last = *timelines_.record(a_);
-  EXPECT_EQ(timelines_.now(a_), last);
-  EXPECT_EQ(wait(b_, early), 1u);
-  EXPECT_EQ(wait(b_, last), 0u);
-  EXPECT_FALSE(complete(last));
-  device_.advance(1000_ms);
-  EXPECT_TRUE(complete(last));
-  EXPECT_TRUE(timelines_.host_wait(set_of({early, last})).ok());
-  EXPECT_EQ(calls(DeviceCall::record), records);
-  EXPECT_THAT(timelines_.validate(), IsEmpty());
-}
-
-TEST_F(TimelinesTest, ARetiredStreamsEventGoesBackOnceItIsSeenComplete) {
-  work(sa_);
-  ASSERT_TRUE(timelines_.retire(a_).ok());
-  const Fence last = timelines_.now(a_);
-  EXPECT_EQ(device_.live_events(), 1u);
-  EXPECT_FALSE(complete(last));
-  device_.advance(10_ms);
-  EXPECT_TRUE(complete(last));
-  EXPECT_TRUE(TestAccess::all(timelines_)[a_.value].events.empty());
-  EXPECT_THAT(TestAccess::retired(timelines_), IsEmpty());
-  EXPECT_TRUE(timelines_.record(b_).ok());  // with the same event
-  EXPECT_EQ(device_.live_events(), 1u);
-
-  EXPECT_EQ(wait(b_, last), 0u);
-  EXPECT_TRUE(timelines_.satisfied(last, c_));
-  EXPECT_TRUE(complete(*timelines_.record(a_)));
-  EXPECT_THAT(timelines_.validate(), IsEmpty());
-}
-
-TEST_F(TimelinesTest, ManyRetiredStreamsKeepABoundedNumberOfEvents) {
-  std::vector<Fence> lasts;
-  for (int i = 0; i < 1'000; ++i) {
-    const Stream stream = device_.new_stream();
-    const TimelineId mine = timelines_.of(stream);
-    work(stream, 10_us);
-    ASSERT_EQ(wait(a_, timelines_.now(mine)), 1u);
-    ASSERT_TRUE(timelines_.retire(mine).ok());
-    ASSERT_TRUE(device_.destroy_stream(stream).ok());
-    lasts.push_back(timelines_.now(mine));
-    device_.advance(20_us);
-  }
-  EXPECT_LE(device_.live_events(), 2 * 65u);  // of each, the one waited for and the last
-  EXPECT_LE(TestAccess::all(timelines_)[a_.value].clock.size(), 130u);
-  for (const Fence last : lasts) EXPECT_TRUE(complete(last));
-  EXPECT_THAT(timelines_.validate(), IsEmpty());
-}
-
-TEST_F(TimelinesTest, ARetiredStreamThatStillRunsKeepsItsEvent) {
-  std::vector<TimelineId> timelines;
-  for (int i = 0; i < 100; ++i) {
-    const Stream stream = device_.new_stream();
-    timelines.push_back(timelines_.of(stream));
-    work(stream, 1000_ms);
-    ASSERT_TRUE(timelines_.retire(timelines.back()).ok());
-  }
-  EXPECT_EQ(device_.live_events(), 100u);
-  EXPECT_FALSE(timelines_.satisfied(timelines_.now(timelines[0]), a_));
-  EXPECT_EQ(wait(a_, timelines_.now(timelines[0])), 1u);
-  EXPECT_THAT(timelines_.validate(), IsEmpty());
-}
-
-// Its event could not be recorded: nobody knows when its work ends.
-TEST_F(TimelinesTest, AStreamDestroyedWithoutRetireIsNamedAndTheRemedySaid) {
-  work(sa_);
-  const Fence point = timelines_.now(a_);
-  ASSERT_TRUE(device_.destroy_stream(sa_).ok());
-  for (int i = 0; i < 2; ++i) {
-    const Result<bool> waited = timelines_.wait(b_, point);
-    ASSERT_FALSE(waited.ok());
-    EXPECT_EQ(waited.error().code(), ErrorCode::device);
-    EXPECT_THAT(waited.error().message(), HasSubstr("on stream " + std::to_string(sa_.id)));
-    EXPECT_THAT(waited.error().message(), HasSubstr("call retire() before"));
-    EXPECT_FALSE(timelines_.satisfied(point, b_));
-  }
-  EXPECT_THAT(timelines_.validate(), IsEmpty());
-}
-
 TEST_F(TimelinesTest, AThreadsLookUpsAreItsTimelinesOwn) {
   for (int i = 0; i < 40; ++i) {
     const Stream stream = device_.new_stream();
@@ -285,72 +152,6 @@ TEST_F(TimelinesTest, ThreadsMayDoEverythingAtOnce) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_THAT(timelines_.validate(), IsEmpty());
   EXPECT_THAT(TestAccess::retired(timelines_), IsEmpty());
-}
-
-// Once its work is complete, the clock of who waited for a fence may forget it.
-TEST_F(TimelinesTest, ASatisfiedFenceStaysSoWhileItIsForgotten) {
-  for (int round = 0; round < 100; ++round) {
-    work(sa_, 1_us);
-    const Fence fence = *timelines_.record(a_);
-    EXPECT_TRUE(timelines_.wait(b_, fence).ok());
-    std::atomic<bool> forgotten = false;
-    std::thread forgets([&] {
-      EXPECT_TRUE(timelines_.host_wait(set_of({fence})).ok());
-      const Stream brief = device_.new_stream();  // a clock forgets when it hears of another
-      const TimelineId own = timelines_.of(brief);
-      EXPECT_TRUE(device_.launch(brief, 1_us).ok());
-      EXPECT_TRUE(timelines_.wait(b_, *timelines_.record(own)).ok());
-      EXPECT_TRUE(timelines_.retire(own).ok());
-      forgotten = true;
-    });
-    while (!forgotten) ASSERT_TRUE(timelines_.satisfied(fence, b_)) << "round " << round;
-    forgets.join();
-  }
-}
-
-TEST_F(TimelinesTest, CompletionIsAskedForOnceAndThenKnown) {
-  EXPECT_TRUE(*timelines_.complete({}));
-  work(sa_);
-  const Fence early = timelines_.now(a_), point = *timelines_.record(a_);
-  EXPECT_FALSE(complete(point));
-  EXPECT_FALSE(timelines_.satisfied(point, b_));
-  device_.advance(10_ms);
-  EXPECT_TRUE(complete(point));
-  EXPECT_EQ(calls(DeviceCall::query), 2u);
-
-  EXPECT_TRUE(complete(point));
-  EXPECT_TRUE(complete(early));
-  EXPECT_TRUE(timelines_.satisfied(point, c_));
-  EXPECT_EQ(wait(b_, point), 0u);
-  EXPECT_EQ(calls(DeviceCall::query), 2u);
-  EXPECT_EQ(calls(DeviceCall::wait), 0u);
-}
-
-TEST_F(TimelinesTest, TheHostWaitsUntilTheWorkIsDoneAndThenKnowsIt) {
-  work(sa_, 5_ms);
-  const Fence point = timelines_.now(a_);
-  ASSERT_TRUE(timelines_.host_wait(set_of({point})).ok());
-  EXPECT_GE(device_.now(), 5_ms);
-  EXPECT_EQ(device_.host_waits(), 1u);
-  EXPECT_TRUE(timelines_.satisfied(point, b_));
-  EXPECT_TRUE(timelines_.satisfied(point, c_));
-  ASSERT_EQ(events_.size(), 1u);
-  EXPECT_EQ(events_[0].kind, EventKind::host_wait);
-  EXPECT_EQ(events_[0].other, sa_.id);
-  EXPECT_GE(events_[0].duration, 4_ms);
-
-  ASSERT_TRUE(timelines_.host_wait(set_of({point})).ok());
-  EXPECT_EQ(calls(DeviceCall::synchronize), 1u);
-  EXPECT_EQ(events_.size(), 1u);
-  EXPECT_THAT(timelines_.validate(), IsEmpty());
-}
-
-TEST_F(TimelinesTest, WorkQueuedAfterAHostWaitIsNotTakenForDone) {
-  ASSERT_TRUE(timelines_.host_wait(set_of({timelines_.now(a_)})).ok());
-  work(sa_);
-  const Fence later = timelines_.now(a_);
-  EXPECT_FALSE(timelines_.satisfied(later, b_));
-  EXPECT_FALSE(complete(later));
 }
 
 TEST_F(TimelinesTest, AWaitThatFailsHalfwayRemembersTheFirstHalf) {
@@ -428,18 +229,6 @@ INSTANTIATE_TEST_SUITE_P(
                                     timelines.retired(point.timeline);
                            }}),
     [](const testing::TestParamInfo<Faulty>& info) { return std::string(info.param.name); });
-
-TEST_F(TimelinesTest, EveryEventIsGivenBackAtTheEnd) {
-  {
-    Timelines timelines(device_, observer_);
-    const TimelineId a = timelines.of(sa_), b = timelines.of(sb_);
-    for (int i = 0; i < 100; ++i) (void)timelines.record(a);
-    ASSERT_TRUE(timelines.wait(b, set_of({timelines.now(a)})).ok());
-    ASSERT_TRUE(timelines.host_wait(set_of({timelines.now(b)})).ok());
-    EXPECT_GT(device_.live_events(), 0u);
-  }
-  EXPECT_EQ(device_.live_events(), 0u);
-}
 
 // Each point is taken after a write to bytes of its own; who is said to be past it reads them. The
 // device's checker knows whether the order is real.
