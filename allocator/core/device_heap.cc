@@ -286,7 +286,9 @@ Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
 void DeviceHeap::Impl::set_limit(Bytes limit) {
   budget_.set_limit(limit);
   pages_.set_limit(0_B);
-  if (pages_.over_limit() && (give_back_at_hand() || call_in_pools())) pages_.set_limit(0_B);
+  if (!pages_.over_limit()) return;
+  const bool at_hand = give_back_at_hand();
+  if (call_in_pools() || at_hand) pages_.set_limit(0_B);
 }
 
 std::optional<BlockInfo> DeviceHeap::Impl::find(Address address) const {

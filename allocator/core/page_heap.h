@@ -91,7 +91,7 @@ class PageHeap : private PageTable::Listener {
   // The same; nothing, if another thread is at work here. For who holds a lock that may not be held
   // while this one is waited for.
   std::vector<LoosePage> try_give_up(Bytes wanted);
-  // Takes pages in, as idle ones.
+  // Takes pages in, as idle ones. Over a lowered limit they are the driver's.
   void take_in(const std::vector<LoosePage>& pages);
   // From now on whatever page is used is kept: never unmapped, nor given up. settle_kept() ends
   // that: those pages stay kept, or not (unless they were before). let_go(): none is any more.

@@ -38,6 +38,9 @@ std::vector<PageHeap::LoosePage> PageHeap::give_up_locked(Bytes wanted) {
 void PageHeap::take_in(const std::vector<LoosePage>& pages) {
   const MutexLock lock(mutex_);
   take_in_locked(pages);
+  // A lowered limit, as where a block is freed.
+  note_whether_over_limit();
+  if (over_limit()) (void)trim_locked(most_to_keep());
 }
 
 void PageHeap::take_in_locked(const std::vector<LoosePage>& pages) {
