@@ -1,7 +1,9 @@
 // A loop over a recorded program (docs/trace.md): the host time of its allocations and frees, in
-// their order and on its streams, without the program's work between them.
+// their order and on its streams, without the program's work between them; or with work that leaves
+// little of the allocator's memory in the caches, as a program's own does.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
@@ -15,11 +17,27 @@
 
 namespace weir::peers {
 
-// "trace.gpt2_train" of ".../gpt2_train.trace.gz".
-inline std::string loop_of(const Trace& trace) {
+enum class Caches { hot, cold };
+
+// "trace.gpt2_train", or "cold.gpt2_train", of ".../gpt2_train.trace.gz".
+inline std::string loop_of(const Trace& trace, Caches caches) {
   const std::string file = std::filesystem::path(trace.name).filename();
-  return "trace." + file.substr(0, file.find('.'));
+  return (caches == Caches::hot ? "trace." : "cold.") + file.substr(0, file.find('.'));
 }
+
+// Writes to 512 KiB of 64 MiB, the next ones each time.
+class OtherWork {
+ public:
+  void run() {
+    for (std::size_t i = 0; i < kStretch; i += kLine) ++memory_[at_ + i];
+    at_ = (at_ + kStretch) % memory_.size();
+  }
+
+ private:
+  static constexpr std::size_t kLine = 64, kStretch = std::size_t{512} << 10;
+  std::vector<unsigned char> memory_ = std::vector<unsigned char>(std::size_t{64} << 20);
+  std::size_t at_ = 0;
+};
 
 // The program's blocks, one allocator's. Those that it never freed go with it.
 template <Peer P>
@@ -71,20 +89,29 @@ class Blocks {
 
 // Once, from nothing: what is taken from the driver on the way is in it.
 template <Peer P>
-MixSample recorded(P& peer, const Gpu& gpu, const Trace& trace) {
-  constexpr std::size_t kBatch = 100;  // allocations and frees
+MixSample recorded(P& peer, const Gpu& gpu, const Trace& trace, Caches caches) {
+  constexpr std::size_t kBatch = 100;            // allocations and frees
+  constexpr std::size_t kMostBatchesCold = 500;  // the other work takes ten times as long
   Blocks<P> blocks(peer, gpu, trace);
+  OtherWork other;
   std::vector<double> batches;
   for (std::size_t next = 0; next < trace.ops.size();) {
+    if (caches == Caches::cold && batches.size() == kMostBatchesCold) break;
     std::size_t calls = 0;
+    Clock::duration not_timed{};
     const Clock::time_point start = Clock::now();
     for (; next < trace.ops.size() && calls < kBatch; ++next) {
       const TraceOp& op = trace.ops[next];
+      if (caches == Caches::cold) {
+        const Clock::time_point left = Clock::now();
+        other.run();
+        not_timed += Clock::now() - left;
+      }
       blocks.run(op);
       calls += op.kind == TraceOp::Kind::allocate || op.kind == TraceOp::Kind::free;
     }
-    const Clock::time_point stop = Clock::now();
-    if (calls == kBatch) batches.push_back(nanoseconds(stop - start) * 2 / kBatch);
+    const Clock::duration took = Clock::now() - start - not_timed;
+    if (calls == kBatch) batches.push_back(nanoseconds(took) * 2 / kBatch);
     gpu.synchronize();
   }
   MixSample result;

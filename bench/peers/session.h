@@ -19,7 +19,7 @@ struct Options {
   std::vector<unsigned> threads = {1, 2, 4, 8, 16};
   std::string torch_backend;  // a library; empty: PyTorch's own allocator
   double seconds = 0.2;       // each loop, once it is warm
-  std::vector<Trace> traces;  // recorded programs: a loop for each
+  std::vector<Trace> traces;  // recorded programs: two loops for each
 };
 
 // A line of JSON on stdout: {"peer", "loop", "mean", "median", "low", "high", "pairs"}; for the mix
@@ -41,9 +41,11 @@ class Session {
     attempt(name, "mix", make,
             [&](auto& peer) { print_held(name, "mix", random_mix(peer, gpu_, mix(), length())); });
     for (const Trace& trace : options_.traces) {
-      const std::string loop = loop_of(trace);
-      attempt(name, loop, make,
-              [&](auto& peer) { print_held(name, loop, recorded(peer, gpu_, trace)); });
+      for (const Caches caches : {Caches::hot, Caches::cold}) {
+        const std::string loop = loop_of(trace, caches);
+        attempt(name, loop, make,
+                [&](auto& peer) { print_held(name, loop, recorded(peer, gpu_, trace, caches)); });
+      }
     }
     for (const bool own : {true, false}) {
       for (const unsigned threads : options_.threads) run_crowd(name, make, threads, own);
