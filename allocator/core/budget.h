@@ -28,7 +28,13 @@ class Budget {
     const Bytes limit = this->limit();
     return limit == 0_B ? Bytes{~std::uint64_t{0}} : limit - std::min(limit, held());
   }
-  bool exceeded() const { return limit() > 0_B && held() > limit(); }
+  // Held beyond a limit that was lowered.
+  Bytes excess() const {
+    const Bytes limit = this->limit();
+    if (limit == 0_B) return 0_B;
+    const Bytes held = this->held();
+    return held - std::min(held, limit);
+  }
 
   // Is there more than one page heap, or was there ever?
   bool shared() const { return shared_.load(std::memory_order_relaxed); }

@@ -269,7 +269,16 @@ Status DeviceHeap::Impl::deallocate(void* block) {
     return std::move(done).error();
   if (!*done) [[unlikely]]
     return unknown(block, "deallocate");
+  if (pages_.over_limit()) [[unlikely]]
+    keep_to_limit();
   return {};
+}
+
+// Wherever what is idle lies: work may have ended that used it when the limit was lowered.
+void DeviceHeap::Impl::keep_to_limit() {
+  give_back_at_hand();
+  (void)call_in_pools();
+  pages_.keep_to_limit();
 }
 
 Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
@@ -285,10 +294,7 @@ Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
 
 void DeviceHeap::Impl::set_limit(Bytes limit) {
   budget_.set_limit(limit);
-  pages_.set_limit(0_B);
-  if (!pages_.over_limit()) return;
-  const bool at_hand = give_back_at_hand();
-  if (call_in_pools() || at_hand) pages_.set_limit(0_B);
+  if (pages_.over_limit()) keep_to_limit();
 }
 
 std::optional<BlockInfo> DeviceHeap::Impl::find(Address address) const {

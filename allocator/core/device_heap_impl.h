@@ -60,6 +60,7 @@ class DeviceHeap::Impl {
   Status renew_access();
   std::vector<PagePart> parts(const void* block) const;
   void set_limit(Bytes limit);
+  void keep_to_limit();
   Bytes limit() const { return budget_.limit(); }
   ReusePolicy reuse() const { return pages_.reuse(); }
 

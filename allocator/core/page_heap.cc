@@ -350,8 +350,7 @@ void PageHeap::free(Owner& owner, Range run, const FenceSet& fences) {
                     owner.fold,
                     Event{.kind = EventKind::unlease, .page = page.id, .bytes = page.size});
               });
-  // A lowered limit: what became idle goes, if its work is done. An error leaves it for next time.
-  if (over_limit()) (void)trim_locked(most_to_keep());
+  keep_to_limit_locked();
 }
 
 }  // namespace weir

@@ -9,7 +9,6 @@
 // call under it waits for the device's work.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -111,10 +110,13 @@ class PageHeap : private PageTable::Listener {
   // The pages under `run`, in order.
   std::vector<PagePart> parts(Range run) const;
 
+  // Of these pages alone, of which none may be there.
   void set_limit(Bytes limit);
-  Bytes limit() const;
-  // Is more held than the limit allows? Then nothing should be kept back. Takes no lock.
-  bool over_limit() const { return over_limit_.load(std::memory_order_relaxed); }
+  // Do all page heaps of the device hold more than its limit allows? Then nothing should be kept
+  // back. Takes no lock.
+  bool over_limit() const { return budget_.excess() > 0_B; }
+  // If so, idle pages go whose work is done. An error leaves them for the next time.
+  void keep_to_limit();
   ReusePolicy reuse() const { return reuse_; }
   // Does the policy take memory whose last use may still be running, however recent? Takes no lock.
   bool reuses_at_once() const { return reuse_ == ReusePolicy::wait; }
@@ -228,13 +230,12 @@ class PageHeap : private PageTable::Listener {
   void let_go_locked(const FenceSet& launches) WEIR_REQUIRES(mutex_);
   void take_in_locked(const std::vector<LoosePage>& pages) WEIR_REQUIRES(mutex_);
   Result<LoosePage> take_out(PageId page) WEIR_REQUIRES(mutex_);
-  Bytes most_to_keep() const WEIR_REQUIRES(mutex_);
   // Idle pages that may go, the largest first.
   std::vector<PageId> idle_pages() const WEIR_REQUIRES(mutex_);
   Status unmap(Address at) WEIR_REQUIRES(mutex_);
   Status release(PageId page) WEIR_REQUIRES(mutex_);
   Result<Bytes> trim_locked(Bytes keep) WEIR_REQUIRES(mutex_);
-  void note_whether_over_limit() WEIR_REQUIRES(mutex_);
+  void keep_to_limit_locked() WEIR_REQUIRES(mutex_);
   bool has_room_for_mappings(std::size_t more) const WEIR_REQUIRES(mutex_);
   Status make_room_for_mappings(std::size_t more) WEIR_REQUIRES(mutex_);
   // Keeps the number of aliases in proportion to that of pages: those that were not used for long
@@ -278,7 +279,6 @@ class PageHeap : private PageTable::Listener {
   PlacementMemory memory_ WEIR_GUARDED_BY(mutex_);
   Effort effort_ WEIR_GUARDED_BY(mutex_);
   Bytes limit_ WEIR_GUARDED_BY(mutex_);
-  std::atomic<bool> over_limit_{false};  // written under mutex_
   // The most in use, as far as that memory was not given back since.
   Bytes peak_used_ WEIR_GUARDED_BY(mutex_);
   Bytes grown_for_lent_ WEIR_GUARDED_BY(mutex_);  // of what is held beyond that

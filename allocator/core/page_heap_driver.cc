@@ -1,5 +1,6 @@
 // The driver calls of PageHeap, each with its bookkeeping: what fails leaves both as they were.
 #include <algorithm>
+#include <cassert>
 #include <string>
 #include <utility>
 
@@ -188,17 +189,14 @@ Result<Bytes> PageHeap::trim(Bytes keep) {
   return trim_locked(keep);
 }
 
-void PageHeap::note_whether_over_limit() {
-  const bool alone = limit_ > 0_B && table_.total() > limit_;
-  over_limit_.store(alone || budget_.exceeded(), std::memory_order_relaxed);
+void PageHeap::keep_to_limit() {
+  const MutexLock lock(mutex_);
+  keep_to_limit_locked();
 }
 
-// Of these pages, by both limits.
-Bytes PageHeap::most_to_keep() const {
-  const Bytes others = budget_.held() - table_.total();
-  const Bytes by_all =
-      budget_.limit() == 0_B ? table_.total() : budget_.limit() - std::min(budget_.limit(), others);
-  return limit_ == 0_B ? by_all : std::min(by_all, limit_);
+void PageHeap::keep_to_limit_locked() {
+  const Bytes excess = budget_.excess();
+  if (excess > 0_B) (void)trim_locked(table_.total() - std::min(table_.total(), excess));
 }
 
 Result<Bytes> PageHeap::trim_locked(Bytes keep) {
@@ -217,7 +215,6 @@ Result<Bytes> PageHeap::trim_locked(Bytes keep) {
     if (Status status = release(id); !status) return std::move(status).error();
     gone += size;
   }
-  note_whether_over_limit();
   if (gone > 0_B) observer_.emit(Event{.kind = EventKind::trim, .bytes = gone});
   if (gone == 0_B && refused) return *std::move(refused);
   return gone;
@@ -292,15 +289,8 @@ std::vector<PagePart> PageHeap::parts(Range run) const {
 
 void PageHeap::set_limit(Bytes limit) {
   const MutexLock lock(mutex_);
+  assert(table_.total() == 0_B);
   limit_ = limit;
-  note_whether_over_limit();
-  // What may still be in use goes when it is idle; an error leaves it for the next free.
-  if (over_limit()) (void)trim_locked(most_to_keep());
-}
-
-Bytes PageHeap::limit() const {
-  const MutexLock lock(mutex_);
-  return limit_;
 }
 
 PageHeap::Totals PageHeap::totals() const {

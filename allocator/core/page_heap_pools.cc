@@ -31,16 +31,13 @@ std::vector<PageHeap::LoosePage> PageHeap::give_up_locked(Bytes wanted) {
   }
   // What was once in use in them is no reason to grow here now.
   peak_used_ = std::max(table_.used(), peak_used_ - std::min(peak_used_, size));
-  note_whether_over_limit();
   return given;
 }
 
 void PageHeap::take_in(const std::vector<LoosePage>& pages) {
   const MutexLock lock(mutex_);
   take_in_locked(pages);
-  // A lowered limit, as where a block is freed.
-  note_whether_over_limit();
-  if (over_limit()) (void)trim_locked(most_to_keep());
+  keep_to_limit_locked();
 }
 
 void PageHeap::take_in_locked(const std::vector<LoosePage>& pages) {

@@ -98,7 +98,9 @@ class Allocator {
   // can go without waiting. Returns the bytes given back.
   Bytes trim(Bytes keep = {});
 
-  // Most physical memory that `device` may hold; zero: no limit.
+  // Most physical memory that `device` may hold, graph pools with it; zero: no limit. What is held
+  // beyond a lower one goes back at once if it is idle, or with the next deallocate() after the
+  // device is done with it.
   void set_limit(Bytes limit, int device = kCurrentDevice);
 
   // Called, with no lock held, when `device` ran out of memory, before the one retry.

@@ -181,7 +181,9 @@ class DeviceHeap {
   // Errors: capture (no graph pool serves it); device. None of them breaks the capture.
   Result<bool> attach(Stream captured, CaptureAttachment attachment);
 
-  // Changes the limit; zero: none. Memory above a lower limit goes back as it becomes idle.
+  // Changes the limit, which graph pools count against too; zero: none. What is held beyond a lower
+  // one goes back at once if it is idle, or with the next deallocate() after the device is done
+  // with it. What a graph may use stays until the graph is gone.
   void set_limit(Bytes limit);
   Bytes limit() const;  // zero: none
   ReusePolicy reuse() const;
