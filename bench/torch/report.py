@@ -28,8 +28,9 @@ def medians(rows):
         rounds.setdefault(row.get("round", 0), []).append(row)
     figures = {name: statistics.median(max(row.get(name, 0) for row in one)
                                        for one in rounds.values()) for name in MEDIANS}
-    figures["ahead_ms"] = statistics.median(min(row.get("ahead_ms", 0.0) for row in one)
-                                            for one in rounds.values())
+    ahead = [min(row["ahead_ms"] for row in one) for one in rounds.values()
+             if all(row.get("ahead_ms") is not None for row in one)]
+    figures["ahead_ms"] = statistics.median(ahead) if ahead else None
     figures["rounds"] = len(rounds)
     figures["least_ms"] = least_ms(rounds.values())
     # Every rank's, of every round: to be equal they must all be.
@@ -106,7 +107,8 @@ def cells(allocators, allocator, limits):
     live = live_bytes(allocators)
     return [TITLES[allocator], over(figures["reserved_peak"], live),
             f"{figures['reserved_peak'] / GIB:.2f}", f"{figures['driver_peak'] / GIB:.2f}",
-            f"{figures['median_ms']:.2f}", f"{figures['wall_ms']:.2f}", f"{figures['ahead_ms']:.1f}",
+            f"{figures['median_ms']:.2f}", f"{figures['wall_ms']:.2f}",
+            "-" if figures["ahead_ms"] is None else f"{figures['ahead_ms']:.1f}",
             over(figures["wall_ms"], native and native["wall_ms"]),
             least_cell(figures, native), losses_cell(figures, native),
             limit_cell(limits.get(allocator), live)]

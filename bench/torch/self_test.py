@@ -130,7 +130,8 @@ def figures():
                      "native": {"cap": None, "failed": 25 * GIB}}}
     order = ["native", "expandable", "async", "weir"]
     lines = report.table(gathered, rows, order, found)
-    two = report.gather([row("weir", 4.0, 1.0, [1.0]), row("weir", 6.0, 2.0, [2.0], rank=1)])
+    two = report.gather([row("weir", 4.0, 1.0, [1.0]),
+                         row("weir", 6.0, 2.0, [2.0], rank=1, ahead_ms=None)])
     return {
         "heads": (lines[0].split("  ")[-1], "cap / live"),
         "title": (lines[2], "gnn: graph neural net, graphs vary, training; 10.00 GiB live at most"),
@@ -152,6 +153,9 @@ def figures():
         "the rank that is less ahead": (
             report.gather([row("weir", 1.0, 50.0, [1.0]), row("weir", 1.0, 60.0, [1.0], rank=1)])
             ["gnn"]["weir"]["ahead_ms"], 2.0),
+        "ahead, of the median step": (worker.ahead_ms([5.0, 5.0, 5.0], [0.004, 0.005, 0.006]), 5.0),
+        "ahead, without a GPU": (worker.ahead_ms([], []), None),
+        "ahead, of rows without": (two["gnn"]["weir"]["ahead_ms"], None),
         "greater rank": (two["gnn"]["weir"]["reserved_peak"], 6 * GIB),
         "losses of all ranks": (two["gnn"]["weir"]["losses"], [[[1.0], [2.0]]]),
         "least of each step": (report.least_ms([[{"event_ms": [1.0, 9.0]}, {"event_ms": [2.0, 3.0]}],
@@ -194,6 +198,16 @@ def command(main, folder, *arguments):
         return status, out.getvalue(), json.load(text)
 
 
+def refused(main, *arguments):
+    """The exit status, and the last line of what was said."""
+    said = io.StringIO()
+    with mock.patch.object(sys, "argv", ["run", *arguments]), contextlib.redirect_stderr(said):
+        try:
+            return main(), ""
+        except SystemExit as exit_:
+            return exit_.code, said.getvalue().splitlines()[-1]
+
+
 def whole(folder, main):
     script = os.path.join(folder, "quick.py")
     with open(script, "w") as file:
@@ -214,6 +228,9 @@ def whole(folder, main):
         "a recording of each rank": (
             worker.settings_of({"world": 2, "rank": 1}, {"settings": {"record": "a.b/ddp.weir"}}),
             {"record": "a.b/ddp-rank1.weir"}),
+        "an empty name": (refused(main, "--workloads", "gnn,")[0], 2),
+        "what is wrong with it": ("--workloads: no ''; there are gpt2, "
+                                  in refused(main, "--workloads", "gnn,")[1], True),
         "exits": ([one[0] for one in (fine, fails, equal, other)], [0, 1, 0, 1]),
         "rounds begin with another": (order, ["native", "expandable", "async", "weir",
                                               "expandable", "async", "weir", "native"]),

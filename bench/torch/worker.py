@@ -7,6 +7,7 @@ GPU: {"steps", "cap", "settings"}. Prints one line of JSON with what it measured
 allocator is set, and CUDA started, only then. What libraries print goes to stderr.
 """
 import importlib
+import itertools
 import json
 import os
 import statistics
@@ -119,11 +120,11 @@ def memory_figures(torch):
 
 def timed_steps(torch, workload, steps, device):
     """All steps; the first fifth is not timed. Losses, milliseconds of each step, and of all;
-    and how far ahead of the GPU the host was in the end."""
+    and how far ahead of the GPU the host was."""
     cuda = device.type == "cuda"
     losses = torch.zeros(steps, device=device)
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)] if cuda else []
-    untimed, begin, ahead = steps // 5, 0.0, 0.0
+    untimed, begin, queued = steps // 5, 0.0, []
     for i in range(steps):
         if i == untimed:
             if cuda:
@@ -132,15 +133,23 @@ def timed_steps(torch, workload, steps, device):
         if cuda:
             marks[i].record()
         losses[i].copy_(workload.step(i))
+        queued.append(time.perf_counter())
     if cuda:
         marks[steps].record()
-        queued = time.perf_counter()
         torch.cuda.synchronize()
-        ahead = (time.perf_counter() - queued) * 1e3
     wall = (time.perf_counter() - begin) * 1e3 / (steps - untimed)
     each = [one.elapsed_time(other) for one, other in zip(marks, marks[1:])]
     return {"losses": losses.tolist(), "wall_ms": wall, "event_ms": each, "untimed": untimed,
-            "median_ms": statistics.median(each[untimed:]) if each else wall, "ahead_ms": ahead}
+            "median_ms": statistics.median(each[untimed:]) if each else wall,
+            "ahead_ms": ahead_ms(each[untimed:], [one - begin for one in queued[untimed:]])}
+
+
+def ahead_ms(each, queued):
+    """How long before the GPU has run a step the host has queued it, of the median step. From the
+    moment at which both began: milliseconds that each step took the GPU; seconds after which each
+    was queued. None without a GPU."""
+    done = itertools.accumulate(each)
+    return statistics.median(end - at * 1e3 for end, at in zip(done, queued)) if each else None
 
 
 def measure(torch, build, names, turn, device):

@@ -32,7 +32,8 @@ class Language(Training):
     """Training on random tokens: a batch of `batch` sequences of one length, another each step."""
 
     def sizes(self, scale, batch, shortest, typical, longest):
-        self.shape = ((batch, shortest, typical, longest) if scale == "full" else (2, 4, 12, 32))
+        self.shape = ((batch, shortest, typical, longest) if scale == "full"
+                      else (max(2, batch // 6), 4, 12, 32))
 
     def loss(self, i):
         batch, *range_ = self.shape
