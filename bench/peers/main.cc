@@ -3,6 +3,8 @@
 //
 // Prints one line of JSON a result. Exit: 0; 1 if a loop failed (its line says why); 2 for wrong
 // arguments, or where nothing could be run.
+#include <dlfcn.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -29,6 +31,9 @@ std::unique_ptr<Device> open_device(bool gpu) {
   if (!device.ok()) throw std::runtime_error(device.error().message());
   return *std::move(device);
 }
+
+// Is libweir_no_cuda.so loaded?
+bool has_no_cuda() { return dlsym(RTLD_DEFAULT, "weir_no_cuda") != nullptr; }
 
 // What the program ran with, as the first line: {"peers", "device", "cuda", "torch", "setting"}.
 void print_setting(const Options& options, const Gpu& gpu) {
@@ -63,12 +68,14 @@ void run_by_name(Session& session, const Options& options, const std::string& na
     run_weir_heap(session, name, *open_device(options.gpu));
   } else if (name == "malloc") {
     run_peer<Malloc>(session, name);
-  } else if (!options.gpu) {
-    throw std::runtime_error("needs a GPU");
+  } else if (!options.gpu && !(name == "torch" && has_no_cuda())) {
+    throw std::runtime_error(
+        "needs a GPU; of the allocators that do, torch can do with "
+        "LD_PRELOAD=libweir_no_cuda.so, as bench/peers/run --no-gpu runs it");
   } else if (name == "driver-pool") {
     run_peer<DriverPool>(session, name);
   } else if (name == "torch-raw") {
-    set_torch_context_hook();
+    set_torch_context_hook(options.gpu);
     if (!options.torch_backend.empty()) {
       use_weir_in_torch(options.torch_backend);
       run_peer<TorchRaw>(session, "torch-weir-raw");
@@ -76,7 +83,7 @@ void run_by_name(Session& session, const Options& options, const std::string& na
       run_peer<TorchRaw>(session, "torch-" + Torch::setting() + "-raw");
     }
   } else {
-    set_torch_context_hook();
+    set_torch_context_hook(options.gpu);
     run_peer<Torch>(session, name + "-" + Torch::setting());
   }
 }
@@ -100,7 +107,8 @@ int run(const Options& options) {
 int parse_and_run(int argc, char** argv) {
   Options options;
   CLI::App app("Host time of one allocate + free: Weir and the allocators beside it.");
-  app.add_flag("!--no-gpu", options.gpu, "Weir on a device that does nothing, and malloc");
+  app.add_flag("!--no-gpu", options.gpu,
+               "Weir on a device that does nothing, PyTorch's with no CUDA, and malloc");
   app.add_option("--peers", options.peers, "weir, weir-heap, torch, torch-raw, driver-pool, malloc")
       ->delimiter(',')
       ->required()

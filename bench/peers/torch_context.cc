@@ -47,8 +47,9 @@ bool has_primary_context(c10::DeviceIndex device) {
 
 }  // namespace
 
-void set_torch_context_hook() {
-  c10::cuda::_internal::setHasPrimaryContext(&has_primary_context);
+void set_torch_context_hook(bool gpu) {
+  const auto always = +[](c10::DeviceIndex) { return true; };
+  c10::cuda::_internal::setHasPrimaryContext(gpu ? &has_primary_context : always);
   // Asked once here, where what is amiss can be reported.
   static_cast<void>(c10::cuda::hasPrimaryContext(0));
 }

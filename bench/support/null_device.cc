@@ -5,6 +5,7 @@ namespace {
 
 constexpr Address kFirst{std::uint64_t{1} << 40};
 constexpr Bytes kAddresses = 64_TiB;  // as many as a GPU gives
+constexpr std::uintptr_t kHandleAlignment = 16;
 
 }  // namespace
 
@@ -12,12 +13,13 @@ Error NullDevice::no_capture() {
   return {ErrorCode::unavailable, "the null device has no captures"};
 }
 
+// Aligned as a pointer is: PyTorch tells its own streams by the lowest bits.
 void* NullDevice::stream_handle(int number) {
-  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(number) + 1);
+  return reinterpret_cast<void*>((static_cast<std::uintptr_t>(number) + 1) * kHandleAlignment);
 }
 
 Result<Stream> NullDevice::stream(void* handle) {
-  return Stream{handle, static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(handle))};
+  return Stream{handle, reinterpret_cast<std::uintptr_t>(handle) / kHandleAlignment};
 }
 
 Result<Address> NullDevice::reserve(Bytes size, Bytes alignment) {
