@@ -78,7 +78,9 @@ class GranuleIndex {
   };
 
   static Node* last_from(Node* at, Address address) {
-    while (at->after != nullptr && begin_of(*at->after) <= address) at = at->after;
+    while (begin_of(*at) != address && at->after != nullptr && begin_of(*at->after) <= address) {
+      at = at->after;
+    }
     return at;
   }
   Node* search_last_at(Address address) const;

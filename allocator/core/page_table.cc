@@ -66,12 +66,12 @@ const PageTable::Ends& PageTable::ends(HeapId heap) const {
 
 void PageTable::unindex(const Page& page) const {
   const Page::Indexed indexed = std::exchange(page.indexed, {});
-  if (!indexed.anywhere) return;
-  if (!indexed.lease) {
+  if (indexed.where == Page::Indexed::Where::nowhere) return;
+  if (indexed.where == Page::Indexed::Where::idle) {
     idle_.erase({page.size, page.id});
     return;
   }
-  Ends& ends = ends_[*indexed.lease];
+  Ends& ends = ends_[indexed.heap];
   ends.tails.erase({indexed.tail, page.id});
   ends.heads.erase({indexed.head, page.id});
 }
@@ -82,11 +82,12 @@ void PageTable::refresh() const {
     if (known == pages_.end()) continue;
     const Page& page = known->second;
     unindex(page);
-    page.indexed = {true, true, page.lease, page.tail(), page.head()};
     if (!page.lease) {
+      page.indexed = {.current = true, .where = Page::Indexed::Where::idle};
       idle_.emplace(page.size, id);
       continue;
     }
+    page.indexed = {true, Page::Indexed::Where::ends, *page.lease, page.tail(), page.head()};
     Ends& ends = ends_[*page.lease];
     if (page.tail() > 0_B) ends.tails.emplace(page.tail(), id);
     if (page.head() > 0_B) ends.heads.emplace(page.head(), id);
@@ -122,6 +123,7 @@ void PageTable::add_mapping(PageId id, HeapId heap, Address at, RowId row) {
   Page& page = pages_.at(id.value);
   withdraw_long_unused(page, heap, kMostOffered - 1);
   page.mappings.push_back(Mapping{.at = at, .heap = heap, .row = row});
+  page.home = page.mappings.front().at;
   granules_.set({at, page.size}, page);
   ++mappings_;
   offer(page, page.mappings.back());
@@ -137,6 +139,7 @@ void PageTable::remove_mapping(Address at) {
   assert(!page.lease || is_retired(at));
   withdraw(page, find_mapping(page.mappings, at), Mapping::Gives::nothing);
   std::erase_if(page.mappings, [&](const Mapping& mine) { return mine.at == at; });
+  page.home = page.mappings.empty() ? Address{} : page.mappings.front().at;
   granules_.clear({at, page.size});
   --mappings_;
 }

@@ -69,6 +69,7 @@ struct Page {
   std::uint32_t slot = 0;  // dense: another page's once this one is gone
   Bytes size;
   std::optional<HeapId> lease;
+  Address home;  // its first mapping's; none: Address{}
   Bytes used;
   PhysicalHandle handle;
   // Where stretches in use begin and end, in turn, rising.
@@ -83,9 +84,11 @@ struct Page {
 
   // What the page table's indexes say of the page, while they are behind.
   struct Indexed {
+    enum class Where : std::uint8_t { nowhere, idle, ends };
+
     bool current = false;  // else the page is on the list of those to be indexed again
-    bool anywhere = false;
-    std::optional<HeapId> lease;
+    Where where = Where::nowhere;
+    HeapId heap;  // whose ends
     Bytes tail, head;
   };
   mutable Indexed indexed;
@@ -178,6 +181,9 @@ class PageTable {
       at = begin + entry.page->size;
     }
   }
+  // Hints to the processor: the page at `at` will be looked up soon; and then looked at.
+  void expect(Address at) const { __builtin_prefetch(&granules_.at(at)); }
+  void expect_page(Address at) const { __builtin_prefetch(granules_.at(at).page); }
   // Is every address of `range` mapped?
   bool is_mapped(Range range) const;
 

@@ -59,6 +59,9 @@ std::vector<std::string> PageTable::validate_mappings() const {
     broken.push_back("page table: the number of mappings is wrong");
   }
   for (const auto& [id, page] : pages_) {
+    if (page.home != (page.mappings.empty() ? Address{} : page.mappings.front().at)) {
+      say(page.id, "its home is not its first mapping");
+    }
     std::set<Address> listed;
     for (const Mapping& mine : page.mappings) {
       if (!listed.insert(mine.at).second) say(page.id, "lists a mapping twice");

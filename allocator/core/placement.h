@@ -173,7 +173,7 @@ class Placement {
     table_.walk_while(range, [&](const Page& page, Address begin) {
       if (page.lease) return true;
       cost.activated += page.size;
-      cost.weight += as_double(page.size) * (page.mappings.front().at == begin ? 1 : kAwayFromHome);
+      cost.weight += as_double(page.size) * (page.home == begin ? 1 : kAwayFromHome);
       return cost.weight + light <= least;
     });
     return cost;
@@ -222,6 +222,8 @@ std::optional<Placement::Found> Placement::lightest(const Places& places, Bytes 
   const Place& lightest = places.all[places.lightest];
   weigh(lightest);
   if (least == lightest.light) return best;  // it makes no page busy, so the others are heavier
+  // The pages are far apart in memory: they are fetched side by side rather than one by one.
+  for (std::size_t i = 0; i < places.count; ++i) table_.expect_page(places.all[i].address());
   for (std::size_t i = 0; i < places.count; ++i) {
     if (i != places.lightest) weigh(places.all[i]);
   }

@@ -21,7 +21,10 @@ class RunIndex {
     Block* const first = runs_.first_near(address);
     if (first == nullptr) return nullptr;
     Block* at = first->begin <= address ? first : first->before;
-    while (at != nullptr && at->after != nullptr && at->after->begin <= address) at = at->after;
+    while (at != nullptr && at->begin != address && at->after != nullptr &&
+           at->after->begin <= address) {
+      at = at->after;
+    }
     return at;
   }
 

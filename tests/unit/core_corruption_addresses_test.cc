@@ -160,6 +160,9 @@ TEST_F(Corruption, ThePagesMappingsAreWhatIsMapped) {
   expect_caught(
       page.mappings, [](auto& mappings) { mappings.push_back(mappings.back()); },
       "page table: two mappings overlap");
+  expect_caught(
+      page.home, [](Address& home) { home = home + kGrain; },
+      name + "its home is not its first mapping");
   Page& other = page_that([](const Page& p) { return p.lease == HeapId{1}; });
   expect_caught(
       page.mappings, [&](auto& mappings) { mappings.push_back(other.mappings[0]); },
