@@ -28,7 +28,7 @@ class Budget {
     const Bytes limit = this->limit();
     return limit == 0_B ? Bytes{~std::uint64_t{0}} : limit - std::min(limit, held());
   }
-  // Held beyond a limit that was lowered.
+  // Held beyond the limit: it was lowered, or two asked at once.
   Bytes excess() const {
     const Bytes limit = this->limit();
     if (limit == 0_B) return 0_B;

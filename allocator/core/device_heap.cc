@@ -274,11 +274,13 @@ Status DeviceHeap::Impl::deallocate(void* block) {
   return {};
 }
 
-// Wherever what is idle lies: work may have ended that used it when the limit was lowered.
+// Wherever what is idle lies: work may have ended that used it when the limit was lowered. Waits
+// for no lock that others hold while they wait for the device: who is at work is asked the next
+// time.
 void DeviceHeap::Impl::keep_to_limit() {
-  give_back_at_hand();
-  (void)call_in_pools();
+  StreamHeap::give_back_all(hoards_);
   pages_.keep_to_limit();
+  if (const Bytes excess = budget_.excess(); excess > 0_B) pages_.take_in(spare_of_pools(excess));
 }
 
 Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
@@ -294,7 +296,10 @@ Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
 
 void DeviceHeap::Impl::set_limit(Bytes limit) {
   budget_.set_limit(limit);
-  if (pages_.over_limit()) keep_to_limit();
+  if (!pages_.over_limit()) return;
+  give_back_at_hand();
+  pages_.keep_to_limit();
+  if (pages_.over_limit()) (void)call_in_pools();
 }
 
 std::optional<BlockInfo> DeviceHeap::Impl::find(Address address) const {

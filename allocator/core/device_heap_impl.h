@@ -60,7 +60,6 @@ class DeviceHeap::Impl {
   Status renew_access();
   std::vector<PagePart> parts(const void* block) const;
   void set_limit(Bytes limit);
-  void keep_to_limit();
   Bytes limit() const { return budget_.limit(); }
   ReusePolicy reuse() const { return pages_.reuse(); }
 
@@ -149,6 +148,7 @@ class DeviceHeap::Impl {
   std::vector<void*> blocks_around(std::span<const void* const> pointers) const;
   Status refuse_captured(Stream stream, const char* call);
   Result<bool> deallocate_in_its_world(StreamHeap& heap, Address block);
+  void keep_to_limit();
   // Has every heap give back the blocks that it keeps at hand; were there any?
   bool give_back_at_hand() const;
   // Asks the callbacks for memory; false if there are none.

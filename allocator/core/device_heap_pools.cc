@@ -199,7 +199,7 @@ Result<void*> DeviceHeap::Impl::allocate_in_pool(Bytes bytes, Stream stream, con
   return std::move(status).error();
 }
 
-// The device heap's page lock is held, so no lock is waited for: pools take theirs before it.
+// The device heap's page lock may be held, so no lock is waited for: pools take theirs before it.
 std::vector<PageHeap::LoosePage> DeviceHeap::Impl::spare_of_pools(Bytes wanted) const {
   const std::shared_lock lock(routes_mutex_, std::try_to_lock);
   std::vector<PageHeap::LoosePage> pages;

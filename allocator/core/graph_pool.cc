@@ -258,8 +258,9 @@ bool PoolHeap::give_back_pages_locked() {
   }
   for (const auto& [stream, member] : heaps_) (void)member.heap->give_back_at_hand();
   const std::vector<PageHeap::LoosePage> pages = pages_.give_up(kEverything);
+  if (pages.empty()) return false;
   home_.pages.take_in(pages);
-  return !pages.empty();
+  return true;
 }
 
 std::vector<PlacedBlock> PoolHeap::blocks() const {

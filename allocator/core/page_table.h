@@ -65,11 +65,11 @@ struct PageMapping : Mapping {
 };
 
 struct Page {
-  PageId id;
-  std::uint32_t slot = 0;  // dense: another page's once this one is gone
-  Bytes size;
   std::optional<HeapId> lease;
   Address home;  // its first mapping's; none: Address{}
+  Bytes size;
+  PageId id;
+  std::uint32_t slot = 0;  // dense: another page's once this one is gone
   Bytes used;
   PhysicalHandle handle;
   // Where stretches in use begin and end, in turn, rising.
@@ -181,7 +181,7 @@ class PageTable {
       at = begin + entry.page->size;
     }
   }
-  // Hints to the processor: the page at `at` will be looked up soon; and then looked at.
+  // `at` is mapped. Its page will be looked up soon, and looked at: the processor fetches both.
   void expect(Address at) const { __builtin_prefetch(&granules_.at(at)); }
   void expect_page(Address at) const { __builtin_prefetch(granules_.at(at).page); }
   // Is every address of `range` mapped?

@@ -222,7 +222,7 @@ std::optional<Placement::Found> Placement::lightest(const Places& places, Bytes 
   const Place& lightest = places.all[places.lightest];
   weigh(lightest);
   if (least == lightest.light) return best;  // it makes no page busy, so the others are heavier
-  // The pages are far apart in memory: they are fetched side by side rather than one by one.
+  // Pages are far apart in memory: each place's first is fetched beside the others, not after them.
   for (std::size_t i = 0; i < places.count; ++i) table_.expect_page(places.all[i].address());
   for (std::size_t i = 0; i < places.count; ++i) {
     if (i != places.lightest) weigh(places.all[i]);

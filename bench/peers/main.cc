@@ -75,7 +75,7 @@ void run_by_name(Session& session, const Options& options, const std::string& na
   } else if (name == "driver-pool") {
     run_peer<DriverPool>(session, name);
   } else if (name == "torch-raw") {
-    set_torch_context_hook(options.gpu);
+    set_torch_context_hook(true);
     if (!options.torch_backend.empty()) {
       use_weir_in_torch(options.torch_backend);
       run_peer<TorchRaw>(session, "torch-weir-raw");

@@ -2,7 +2,7 @@
 // cost: so that its host time can be compared where there is no GPU. bench/peers/run --no-gpu has
 // it loaded before the runtime, which it stands before.
 //
-// Memory are addresses that nothing lies at, each once; events are done at once; no stream is ever
+// Memory is addresses that nothing lies at, each once; events are done at once; no stream is ever
 // captured. Calls that are missing here are the runtime's own, and fail without a GPU.
 //
 // Threads: any, as with the runtime.
@@ -81,10 +81,16 @@ WEIR_STANDS_FOR cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsig
 WEIR_STANDS_FOR cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
   return *status = cudaStreamCaptureStatusNone, cudaSuccess;
 }
+// With CUDA 12 the name is a macro for another version's, without the edges.
+#if CUDART_VERSION >= 13000
+#define WEIR_EDGES const cudaGraphEdgeData**,
+#else
+#define WEIR_EDGES
+#endif
 WEIR_STANDS_FOR cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status,
                                                      unsigned long long* id, cudaGraph_t*,
                                                      const cudaGraphNode_t**,
-                                                     const cudaGraphEdgeData**, std::size_t*) {
+                                                     WEIR_EDGES std::size_t*) {
   if (id != nullptr) *id = 0;
   return *status = cudaStreamCaptureStatusNone, cudaSuccess;
 }

@@ -9,7 +9,7 @@ namespace weir::peers {
 // Lets libc10_cuda know whether a device's primary context exists; it asks whenever a device is
 // made current again, and ends the process without an answer. The same call of the driver answers
 // as in a program with all of PyTorch, so it costs the same. Call it before PyTorch's allocator is
-// used. Without a GPU it always does.
+// used. Without a GPU the answer is always yes.
 void set_torch_context_hook(bool gpu);
 
 // Makes Weir PyTorch's allocator: `library` is libweir_torch.so, built for this PyTorch. Call it

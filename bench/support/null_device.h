@@ -1,9 +1,9 @@
 // A device that answers every call at once, and does nothing: what is left is the cost of the host.
 //
-// It has 1 TiB of memory that never runs out, and a stream of any number as a handle. Nothing ever
-// waits on it, and every event counts as finished.
-// Threads: as Device. Addresses begin anew once nothing is reserved, so that a heap made after
-// another one was destroyed sees the same device.
+// It has 1 TiB of memory that never runs out, and a stream for each multiple of 16 as a handle.
+// Nothing ever waits on it, and every event counts as finished. Threads: as Device. Addresses begin
+// anew once nothing is reserved, so that a heap made after another one was destroyed sees the same
+// device.
 #pragma once
 
 #include <atomic>

@@ -155,6 +155,8 @@ def figures():
             ["gnn"]["weir"]["ahead_ms"], 2.0),
         "ahead, of the median step": (worker.ahead_ms([5.0, 5.0, 5.0], [0.004, 0.005, 0.006]), 5.0),
         "ahead, without a GPU": (worker.ahead_ms([], []), None),
+        "ahead, the host behind": (worker.ahead_ms([5.0], [0.006]), 0.0),
+        "ahead, unknown": (report.cells({"weir": two["gnn"]["weir"]}, "weir", {})[6], "-"),
         "ahead, of rows without": (two["gnn"]["weir"]["ahead_ms"], None),
         "greater rank": (two["gnn"]["weir"]["reserved_peak"], 6 * GIB),
         "losses of all ranks": (two["gnn"]["weir"]["losses"], [[[1.0], [2.0]]]),
@@ -214,6 +216,7 @@ def whole(folder, main):
         file.write(QUICK)
     with mock.patch.object(turns, "WORKER", (script,)), \
             mock.patch.dict(main.__globals__, {"count_gpus": lambda: 1}):
+        empty = refused(main, "--workloads", "gnn,")
         fine = command(main, folder, "--workloads", "gnn,ddp", "--rounds", "2",
                        "--limit-search", "gnn", "--steps", "3")
         fails = command(main, folder, "--workloads", "serve", "--allocators", "weir,async")
@@ -228,9 +231,8 @@ def whole(folder, main):
         "a recording of each rank": (
             worker.settings_of({"world": 2, "rank": 1}, {"settings": {"record": "a.b/ddp.weir"}}),
             {"record": "a.b/ddp-rank1.weir"}),
-        "an empty name": (refused(main, "--workloads", "gnn,")[0], 2),
-        "what is wrong with it": ("--workloads: no ''; there are gpt2, "
-                                  in refused(main, "--workloads", "gnn,")[1], True),
+        "an empty name": (empty[0], 2),
+        "what is wrong with it": ("--workloads: no ''; there are gpt2, " in empty[1], True),
         "exits": ([one[0] for one in (fine, fails, equal, other)], [0, 1, 0, 1]),
         "rounds begin with another": (order, ["native", "expandable", "async", "weir",
                                               "expandable", "async", "weir", "native"]),

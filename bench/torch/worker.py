@@ -149,7 +149,8 @@ def ahead_ms(each, queued):
     moment at which both began: milliseconds that each step took the GPU; seconds after which each
     was queued. None without a GPU."""
     done = itertools.accumulate(each)
-    return statistics.median(end - at * 1e3 for end, at in zip(done, queued)) if each else None
+    ahead = [max(0.0, end - at * 1e3) for end, at in zip(done, queued)]
+    return statistics.median(ahead) if ahead else None
 
 
 def measure(torch, build, names, turn, device):

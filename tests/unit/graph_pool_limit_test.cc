@@ -4,6 +4,7 @@
 #include <functional>
 #include <future>
 
+#include "core/forwarding_device.h"
 #include "tests/unit/graph_pool_fixture.h"
 #include "weir/event.h"
 
@@ -111,16 +112,34 @@ TEST_F(GraphPoolLimit, APoolOpenedUnderALowerOneKeepsNothingOverIt) {
   EXPECT_LE(reserved(), (16_MiB).count);
 }
 
-// Calls back, once, in the midst of a request that creates pages.
-struct AtTheFirstPage : EventSink {
-  std::function<void()> call;
-  void on_event(const Event& event) override {
-    if (event.kind == EventKind::create && call) std::exchange(call, {})();
+TEST_F(GraphPoolLimit, PoolsKeepWhatTheyHaveWhereTheHeapsOwnIdleMemoryIsEnough) {
+  void* const block = written(64_MiB, b_);
+  GraphPool pool(*heap_);
+  {
+    const PoolRoute route = warm_up(pool, a_);
+    free(written(16_MiB, a_));
   }
+  free(block);
+  device_.finish();
+  const Bytes in_pool = pool.statistics().reserved_bytes;
+  heap_->set_limit(32_MiB);
+  EXPECT_LE(reserved(), (32_MiB).count);
+  EXPECT_GE(in_pool, 16_MiB);
+  EXPECT_EQ(pool.statistics().reserved_bytes, in_pool);
+}
+
+// Calls back at the first such event, in the thread and under the locks that it comes with.
+struct AtTheFirst : EventSink {
+  explicit AtTheFirst(EventKind kind) : kind(kind) {}
+  void on_event(const Event& event) override {
+    if (event.kind == kind && call) std::exchange(call, {})();
+  }
+  const EventKind kind;
+  std::function<void()> call;
 };
 
 TEST_F(GraphPoolLimit, OneLoweredWhileAPoolsRequestCreatesPagesIsKeptToOnceTheBlockIsFree) {
-  AtTheFirstPage sink;
+  AtTheFirst sink(EventKind::create);
   heap_->start_recording(sink);
   GraphPool pool(*heap_);
   std::future<void> lowered;
@@ -138,6 +157,54 @@ TEST_F(GraphPoolLimit, OneLoweredWhileAPoolsRequestCreatesPagesIsKeptToOnceTheBl
     free(written(16_MiB, a_));  // the pool serves on
   }
   heap_->stop_recording(sink);
+}
+
+// Calls back, once, when the host waits for its work.
+class CallsAsTheHostWaits final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  Status synchronize(EventHandle event) override {
+    if (call) std::exchange(call, {})();
+    return ForwardingDevice::synchronize(event);
+  }
+  std::function<void()> call;
+};
+
+// A capture that begins may wait for the device, under the pool's lock; for work, perhaps, that the
+// thread that frees has still to queue.
+TEST(GraphPoolLimits, AFreeOverALowerOneDoesNotWaitForAPoolWhoseCaptureBegins) {
+  SimDevice sim;
+  CallsAsTheHostWaits device(sim);
+  const Stream a = sim.new_stream(), b = sim.new_stream();
+  DeviceHeap heap(device);
+  void* const held = *heap.allocate(64_MiB, b);
+  void* const other = *heap.allocate(1_KiB, b);
+  GraphPool pool(heap);
+  {
+    const Result<PoolRoute> route = pool.warm_up(a);
+    void* const block = *heap.allocate(1_MiB, a);
+    ASSERT_TRUE(sim.launch(a, Writes(block, 1_MiB), 100_us).ok());
+    ASSERT_TRUE(heap.deallocate(block).ok());
+  }
+  heap.set_limit(16_MiB);
+  std::promise<void> waits, freed;
+  bool was_freed = false;
+  device.call = [&] {
+    waits.set_value();
+    was_freed = freed.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+  };
+  std::future<bool> captured = std::async(std::launch::async, [&] {
+    Result<CaptureScope> capture = CaptureScope::begin(pool, a);
+    return capture.ok() && capture->end().ok();
+  });
+  waits.get_future().wait();
+  EXPECT_TRUE(heap.deallocate(other).ok());
+  freed.set_value();
+  EXPECT_TRUE(captured.get());
+  EXPECT_TRUE(was_freed) << "while the capture waited for the device";
+  EXPECT_TRUE(heap.deallocate(held).ok());
+  EXPECT_LE(heap.statistics().reserved_bytes.current, (16_MiB).count);
+  EXPECT_THAT(heap.validate(), testing::IsEmpty());
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ class Allocator {
 
   // Most physical memory that `device` may hold, graph pools with it; zero: no limit. What is held
   // beyond a lower one goes back at once if it is idle, or with the next deallocate() after the
-  // device is done with it.
+  // device is done with it; what a graph may use, once the graph is gone.
   void set_limit(Bytes limit, int device = kCurrentDevice);
 
   // Called, with no lock held, when `device` ran out of memory, before the one retry.

@@ -106,8 +106,8 @@ weir_status_t weir_retire(weir_allocator_t* allocator, void* stream, int32_t dev
 weir_status_t weir_trim(weir_allocator_t* allocator, uint64_t keep, uint64_t* given_back);
 
 /* Most physical memory that `device` may hold, graph pools with it; zero: no limit. What is held
-   beyond a lower one goes back at once if it is idle, or with the next weir_deallocate() after the
-   device is done with it. */
+ * beyond a lower one goes back at once if it is idle, or with the next weir_deallocate() after the
+ * device is done with it; what a graph may use, once the graph is gone. */
 weir_status_t weir_set_limit(weir_allocator_t* allocator, uint64_t bytes, int32_t device);
 
 /* Of one device; docs/statistics.md explains every number. */
