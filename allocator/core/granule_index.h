@@ -29,18 +29,14 @@ class GranuleIndex {
 
   // The last that begins at `address` or before; null: none does.
   Node* last_at(Address address) const {
-    Node* const at = first_near(address);
-    if (at == nullptr) return search_last_at(address);
-    return begin_of(*at) > address ? at->before : last_from(at, address);
+    Node* const first = first_near(address);
+    return first == nullptr ? search_last_at(address) : last_near(first, address);
   }
 
-  // The first that begins in the address's own granule; null: none does.
-  Node* first_near(Address address) const {
-    const std::uint64_t granule = address.value / kGranule;
-    const std::uint64_t table = granule / kGranules - first_table_;
-    if (table >= count_ || tables_[table] == nullptr) [[unlikely]]
-      return nullptr;
-    return tables_[table]->first[granule % kGranules];
+  // The same; null also where nothing begins in the address's own granule: that takes a search.
+  Node* last_at_near(Address address) const {
+    Node* const first = first_near(address);
+    return first == nullptr ? nullptr : last_near(first, address);
   }
 
   // `before`: what last_at() says of its address.
@@ -77,8 +73,22 @@ class GranuleIndex {
     std::array<Node*, kGranules> first{};
   };
 
+  // The first that begins in the address's own granule; null: none does.
+  Node* first_near(Address address) const {
+    const std::uint64_t granule = address.value / kGranule;
+    const std::uint64_t table = granule / kGranules - first_table_;
+    if (table >= count_ || tables_[table] == nullptr) [[unlikely]]
+      return nullptr;
+    return tables_[table]->first[granule % kGranules];
+  }
+  // `first`: of the address's own granule.
+  static Node* last_near(Node* first, Address address) {
+    return last_from(begin_of(*first) > address ? first->before : first, address);
+  }
+  // What comes after one that begins at `address` is not looked at: it may be far away.
   static Node* last_from(Node* at, Address address) {
-    while (begin_of(*at) != address && at->after != nullptr && begin_of(*at->after) <= address) {
+    while (at != nullptr && begin_of(*at) != address && at->after != nullptr &&
+           begin_of(*at->after) <= address) {
       at = at->after;
     }
     return at;

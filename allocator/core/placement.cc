@@ -78,7 +78,6 @@ Placement::Places Placement::light_places(Bytes size, int runs) const {
       places.lightest = places.count;
     }
     places.all[places.count++] = {light, at.value};
-    table_.expect(at);
   };
   // Bytes in use lie only at the ends of a free run, so either of its ends makes the most of them.
   arena_.usable().visit_fitting(size, [&](Range run) {

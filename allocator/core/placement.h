@@ -178,6 +178,11 @@ class Placement {
     });
     return cost;
   }
+  // Pages are far apart in memory: each place's first is fetched beside the others, not after them.
+  void fetch(const Places& places) const {
+    for (std::size_t i = 0; i < places.count; ++i) table_.expect(places.all[i].address());
+    for (std::size_t i = 0; i < places.count; ++i) table_.expect_page(places.all[i].address());
+  }
   bool has_most_aliases(PageId page) const;
   void fill_middle(Bytes rest, Bytes middle, Plan& plan, const Skip& skip) const;
 
@@ -222,8 +227,7 @@ std::optional<Placement::Found> Placement::lightest(const Places& places, Bytes 
   const Place& lightest = places.all[places.lightest];
   weigh(lightest);
   if (least == lightest.light) return best;  // it makes no page busy, so the others are heavier
-  // Pages are far apart in memory: each place's first is fetched beside the others, not after them.
-  for (std::size_t i = 0; i < places.count; ++i) table_.expect_page(places.all[i].address());
+  if (places.count > std::size_t{2} * kFewPlacesWeighed) fetch(places);
   for (std::size_t i = 0; i < places.count; ++i) {
     if (i != places.lightest) weigh(places.all[i]);
   }

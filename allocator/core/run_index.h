@@ -17,16 +17,7 @@ class RunIndex {
   Block* at_or_before(Address address) const { return runs_.last_at(address); }
 
   // The same; null also where that takes a search.
-  Block* at_or_before_near(Address address) const {
-    Block* const first = runs_.first_near(address);
-    if (first == nullptr) return nullptr;
-    Block* at = first->begin <= address ? first : first->before;
-    while (at != nullptr && at->begin != address && at->after != nullptr &&
-           at->after->begin <= address) {
-      at = at->after;
-    }
-    return at;
-  }
+  Block* at_or_before_near(Address address) const { return runs_.last_at_near(address); }
 
   // Calls visit(Block*) for every run, by address.
   template <class Visitor>

@@ -197,7 +197,7 @@ TEST(GraphPoolLimits, AFreeOverALowerOneDoesNotWaitForAPoolWhoseCaptureBegins) {
     Result<CaptureScope> capture = CaptureScope::begin(pool, a);
     return capture.ok() && capture->end().ok();
   });
-  waits.get_future().wait();
+  ASSERT_EQ(waits.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
   EXPECT_TRUE(heap.deallocate(other).ok());
   freed.set_value();
   EXPECT_TRUE(captured.get());
