@@ -82,7 +82,21 @@ bool assign_limit(Config& config, std::string_view value) {
 
 bool assign_reuse(Config& config, std::string_view value) {
   return assign_choice(config.reuse, value,
-                       std::array{ReusePolicy::wait, ReusePolicy::grow, ReusePolicy::balanced});
+                       std::array{ReusePolicy::wait, ReusePolicy::grow, ReusePolicy::balanced,
+                                  ReusePolicy::no_wait});
+}
+
+bool assign_trust(Config& config, std::string_view value) {
+  Trust trust{};
+  if (!assign_choice(trust, value, std::array{Trust::told, Trust::context})) return false;
+  config.trust = trust;
+  return true;
+}
+
+bool assign_context_events(Config& config, std::string_view value) {
+  if (value != "0" && value != "1") return false;
+  config.context_events = value == "1";
+  return true;
 }
 
 bool assign_log(Config& config, std::string_view value) {
@@ -139,11 +153,23 @@ constexpr std::array kSettings = {
             "Most physical memory to hold on each device: bytes, or a share of all that the device "
             "has.",
             assign_limit},
-    Setting{"WEIR_REUSE", "`wait`, `grow` or `balanced`", "balanced",
+    Setting{"WEIR_REUSE", "`wait`, `grow`, `balanced` or `no_wait`", "balanced",
             "Whether a request takes free memory whose last use may still be running (`wait`: "
             "least memory), new memory from the driver (`grow`: fewest waits), or decides by how "
-            "recent the last use is (`balanced`).",
+            "recent the last use is (`balanced`). With `no_wait` no request makes a stream wait for "
+            "another: for kernels that wait for flags of the host or of other GPUs.",
             assign_reuse},
+    Setting{"WEIR_TRUST", "`told` or `context`", "`context` in PyTorch, else `told`",
+            "What Weir relies on to know who uses a block: uses on other streams are `told`, and "
+            "streams retired; or they need not be, as with PyTorch's own allocator, and memory "
+            "changes its stream, its pool or its owner only behind an event of the whole `context` "
+            "(guarantees.md).",
+            assign_trust},
+    Setting{"WEIR_CONTEXT_EVENTS", "`0` or `1`", "1",
+            "Whether such events may be recorded. They break a capture that is going on and that "
+            "Weir can't know of: `0` is for programs with captures of other libraries' streams. "
+            "Memory then changes its stream only where the host waits.",
+            assign_context_events},
     Setting{"WEIR_LOG", "`off`, `error`, `warn`, `info` or `debug`", "warn",
             "What is logged. `debug` writes a line for every event.", assign_log},
     Setting{"WEIR_LOG_FILE", "a path", "",
@@ -214,9 +240,13 @@ std::string_view name_of(ReusePolicy policy) {
       return "grow";
     case ReusePolicy::balanced:
       return "balanced";
+    case ReusePolicy::no_wait:
+      return "no_wait";
   }
   return "unknown";
 }
+
+std::string_view name_of(Trust trust) { return trust == Trust::told ? "told" : "context"; }
 
 std::string_view name_of(RecordSignal signal) {
   if (signal == RecordSignal::none) return "none";

@@ -56,7 +56,10 @@ void DeviceSlot::listen(const Config& config) {
 }
 
 Status DeviceSlot::make_heap(const Config& config) {
-  HeapOptions options{.limit = config.limit.bytes, .reuse = config.reuse};
+  HeapOptions options{.limit = config.limit.bytes,
+                      .reuse = config.reuse,
+                      .trust = config.trust.value_or(Trust::told),
+                      .context_events = config.context_events};
   if (config.limit.share > 0) {
     const Result<MemoryInfo> memory = device_->memory_info();
     if (!memory.ok()) return memory.error();

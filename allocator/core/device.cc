@@ -30,6 +30,10 @@ std::string_view name_of(DeviceCall call) {
       return "query";
     case DeviceCall::synchronize:
       return "synchronize";
+    case DeviceCall::record_context:
+      return "record_context";
+    case DeviceCall::synchronize_context:
+      return "synchronize_context";
     case DeviceCall::capture_info:
       return "capture_info";
     case DeviceCall::capture_tips:

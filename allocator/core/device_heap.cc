@@ -40,6 +40,8 @@ std::uint64_t next_number() {
 namespace {
 
 constexpr std::size_t kKnownStreams = 16;
+// CUDA's CU_STREAM_PER_THREAD.
+constexpr Address kPerThreadHandle{2};
 thread_local constinit std::array<KnownStream, kKnownStreams> known_streams;
 
 }  // namespace
@@ -57,7 +59,8 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
       options_(options),
       budget_(options.limit),
       observer_(device, sink),
-      timelines_(device, observer_, &routes_open_),
+      captures_(device, options.context_events),
+      timelines_(device, observer_, captures_, options.trust),
       pages_(device, timelines_, observer_, addresses_, budget_, of_pages(options),
              [this](Bytes wanted) { return spare_of_pools(wanted); }),
       device_bytes_(total_memory(device, kMostBytes)) {
@@ -127,6 +130,7 @@ Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
   if (bytes > device_bytes_) [[unlikely]]
     return out_of_memory(bytes, stream);
   if (routed()) [[unlikely]] {
+    if (tries_deferred_.load(std::memory_order_relaxed)) free_deferred();
     Result<Routed> to = route_of(stream);
     if (!to) return std::move(to).error();
     if (to->pool != nullptr) return allocate_in_pool(bytes, stream, *to);
@@ -155,7 +159,8 @@ Result<void*> DeviceHeap::Impl::allocate_under_pressure(Bytes bytes, Stream stre
     try_again();
   }
   if (!settled() && call_in_pools()) try_again();
-  if (!settled() && budget_.shared()) {
+  if (!settled() && (budget_.shared() || options_.trust == Trust::context ||
+                     options_.reuse == ReusePolicy::no_wait)) {
     if (Status waited = wait_for_other_heaps(); !waited) return std::move(waited).error();
     try_again();
   }
@@ -288,6 +293,7 @@ Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
   give_back_at_hand();
   (void)call_in_pools();
   if (how == Trim::waits) {
+    if (Status freed = free_deferred_after_all_work(); !freed) return std::move(freed).error();
     wait_for_lingering_pools();
     if (Status waited = pages_.wait_for_idle_pages(); !waited) return std::move(waited).error();
   }
@@ -371,6 +377,7 @@ Status DeviceHeap::retire(Stream stream) { return impl_->retire(stream); }
 void DeviceHeap::assume_graphs_leak() { impl_->assume_graphs_leak(); }
 Result<Bytes> DeviceHeap::trim(Bytes keep, Trim how) { return impl_->trim(keep, how); }
 Result<Stream> DeviceHeap::stream(void* handle) {
+  if (Address::of(handle) == kPerThreadHandle) [[unlikely]] return impl_->per_thread_stream(handle);
   if (impl_->routed()) [[unlikely]]
     return impl_->stream_in_a_capture(handle);
   return impl_->device().stream(handle);

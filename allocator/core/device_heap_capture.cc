@@ -19,7 +19,7 @@ Result<CaptureScope> CaptureScope::begin(GraphPool& pool, Stream stream, Capture
     return known == 0 ? asking == stream : info.id == known;
   };
   Result<std::uint64_t> route =
-      pool.heap().impl_->open_route(pool.pool_, takes, DeviceHeap::Impl::RouteKind::scoped);
+      pool.heap().impl_->open_route(pool.pool_, takes, DeviceHeap::Impl::RouteKind::scoped, stream);
   if (!route) return std::move(route).error();
   PoolRoute open(&pool.heap(), *route);
   if (Status begun = device.begin_capture(stream, mode); !begun) {

@@ -37,6 +37,7 @@ class DeviceHeap::Impl {
  public:
   Impl(Device& device, const HeapOptions& options, EventSink* sink);
 
+  Result<Stream> per_thread_stream(void* handle);
   Result<Stream> stream_in_a_capture(void* handle);
   Result<void*> allocate_block(Bytes bytes, Stream stream);
   Status fence(std::span<void* const> blocks, Stream user);
@@ -69,7 +70,9 @@ class DeviceHeap::Impl {
   using Takes = std::function<bool(Stream, const CaptureInfo&)>;
   // Whose requests a route serves: eager ones; or a capture's, which a CaptureScope may end.
   enum class RouteKind { eager, captured, scoped };
-  Result<std::uint64_t> open_route(std::shared_ptr<PoolHeap> pool, Takes takes, RouteKind kind);
+  // `origin`: the stream that the capture begins on, where it is known.
+  Result<std::uint64_t> open_route(std::shared_ptr<PoolHeap> pool, Takes takes, RouteKind kind,
+                                   std::optional<Stream> origin = std::nullopt);
   Result<bool> attach(Stream captured, CaptureAttachment attachment);
   std::vector<CaptureAttachment> attached(std::uint64_t route) const;
   void close_route(std::uint64_t id, bool keep);
@@ -95,6 +98,7 @@ class DeviceHeap::Impl {
     Takes takes;
     RouteKind kind = RouteKind::eager;
     std::vector<CaptureAttachment> attached;
+    std::uint64_t announced = 0;  // OpenCaptures' number of its capture
 
     bool captures() const { return kind != RouteKind::eager; }
   };
@@ -102,7 +106,7 @@ class DeviceHeap::Impl {
     std::shared_ptr<PoolHeap> pool;  // none: the device heap's own
     std::uint64_t capture = 0;       // its id; 0: the stream is not being captured
   };
-  Result<Routed> route_of(Stream stream) const;
+  Result<Routed> route_of(Stream stream);
   static Error not_served(Stream stream);
   Status begin_capture(PoolHeap& pool, bool watches);
   void count_route();
@@ -123,11 +127,16 @@ class DeviceHeap::Impl {
   Result<bool> defer(StreamHeap& heap, Address block);
   struct Deferred {
     StreamHeap* heap = nullptr;
-    std::uint64_t last_route = 0;  // that was open, or was before
+    std::uint64_t last_route = 0;  // that was open, or was before; 0: it is tried again and again
   };
   void defer_locked(Address block, Deferred deferred);  // routes_mutex_ is held
+  // Its free failed for a while: as a stream that uses it is captured, or (Trust::context) as the
+  // device refused to record what uses it.
+  bool may_be_freed_later(const Error& error) const;
+  Result<bool> deallocate_now(StreamHeap& heap, Address block, StreamHeap::Gone gone);
   std::vector<std::pair<Address, Deferred>> take_due();
-  void free_deferred();
+  void free_deferred(StreamHeap::Gone gone = StreamHeap::Gone::behind_all);
+  Status free_deferred_after_all_work();
   std::vector<std::shared_ptr<PoolHeap>> pools() const;
   // The heaps' locks in the order in which they are taken: pools' first.
   std::vector<StreamHeap*> heaps_in_order() const;
@@ -173,7 +182,9 @@ class DeviceHeap::Impl {
   AddressMap addresses_;
   Budget budget_;
   Observer observer_;
+  OpenCaptures captures_;
   std::atomic<std::uint64_t> routes_open_{0};
+  std::atomic<bool> tries_deferred_{false};  // are there blocks to be tried again and again?
   std::atomic<bool> graphs_leak_{false};
   Timelines timelines_;
   PageHeap pages_;

@@ -43,7 +43,8 @@ std::shared_ptr<PoolHeap> DeviceHeap::Impl::open_pool(Bytes limit) {
   options.limit = limit;
   pools_.push_back(std::make_shared<PoolHeap>(
       ++last_pool_,
-      PoolHeap::Home{device_, observer_, addresses_, budget_, timelines_, pages_, source, new_heap},
+      PoolHeap::Home{device_, observer_, addresses_, budget_, captures_, timelines_, pages_, source,
+                     new_heap},
       options));
   return pools_.back();
 }
@@ -81,16 +82,16 @@ Result<StreamHeap*> DeviceHeap::Impl::new_pool_heap(PoolHeap& pool, Stream strea
 }
 
 Result<std::uint64_t> DeviceHeap::Impl::open_route(std::shared_ptr<PoolHeap> pool, Takes takes,
-                                                   RouteKind kind) {
+                                                   RouteKind kind, std::optional<Stream> origin) {
+  std::uint64_t announced = 0;
   if (kind != RouteKind::eager) {
-    // Counts as open from here on, so that nothing below is recorded on a stream of a capture that
-    // Weir knows nothing of: it would break that.
     count_route();
     if (Status begun = begin_capture(*pool, kind == RouteKind::captured); !begun) {
       const std::unique_lock lock(routes_mutex_);
       discount_route();
       return std::move(begun).error();
     }
+    announced = captures_.announce(origin);
   } else if (pool->capturing()) {
     return Error(ErrorCode::invalid_argument,
                  "graph pool " + std::to_string(pool->id()) +
@@ -99,7 +100,7 @@ Result<std::uint64_t> DeviceHeap::Impl::open_route(std::shared_ptr<PoolHeap> poo
     count_route();
   }
   const std::unique_lock lock(routes_mutex_);
-  routes_.push_back({++last_route_, std::move(pool), std::move(takes), kind, {}});
+  routes_.push_back({++last_route_, std::move(pool), std::move(takes), kind, {}, announced});
   return last_route_;
 }
 
@@ -137,6 +138,7 @@ void DeviceHeap::Impl::close_route(std::uint64_t id, bool keep) {
                                     [&](const Route& each) { return each.id == id; });
     if (route == routes_.end()) return;
     captures = route->captures();
+    if (captures) captures_.ended(route->announced);
     pool = std::move(route->pool);
     routes_.erase(route);
     discount_route();
@@ -152,7 +154,7 @@ Error DeviceHeap::Impl::not_served(Stream stream) {
               "CaptureScope, or open a route with GraphPool::capture() before it begins"};
 }
 
-Result<DeviceHeap::Impl::Routed> DeviceHeap::Impl::route_of(Stream stream) const {
+Result<DeviceHeap::Impl::Routed> DeviceHeap::Impl::route_of(Stream stream) {
   Result<CaptureInfo> info = device_.capture_info(stream);
   if (!info) return std::move(info).error();
   const bool captured = info->status != CaptureInfo::Status::none;
@@ -160,7 +162,10 @@ Result<DeviceHeap::Impl::Routed> DeviceHeap::Impl::route_of(Stream stream) const
   const std::shared_lock lock(routes_mutex_);
   const auto route = std::find_if(routes_.rbegin(), routes_.rend(),
                                   [&](const Route& each) { return each.takes(stream, *info); });
-  if (route != routes_.rend()) return Routed{route->pool, capture};
+  if (route != routes_.rend()) {
+    if (captured && route->captures()) captures_.note_begun(route->announced);
+    return Routed{route->pool, capture};
+  }
   if (!captured) return Routed{};
   return not_served(stream);
 }
@@ -241,7 +246,13 @@ void DeviceHeap::Impl::wait_for_lingering_pools() {
 }
 
 void DeviceHeap::Impl::wait_for_streams(Timelines& timelines) {
-  const auto eager = [](Stream stream) { return !PoolDevice::is_captured(stream); };
+  if (timelines.trust() == Trust::context) {
+    FenceSet all;
+    all.join(timelines.release_point(TimelineId{}));
+    (void)timelines.host_wait(all);
+    return;
+  }
+  const auto eager = [](Stream stream) { return !stream.is_in_capture() && !stream.is_all(); };
   for (const Fence fence : timelines.all(eager)) {
     FenceSet one;
     one.join(fence);
@@ -252,6 +263,7 @@ void DeviceHeap::Impl::wait_for_streams(Timelines& timelines) {
 // Pages change heap only when the host knows their work to be done: rather than be out of memory,
 // it waits.
 Status DeviceHeap::Impl::wait_for_other_heaps() {
+  if (Status freed = free_deferred_after_all_work(); !freed) return freed;
   wait_for_lingering_pools();
   if (Status waited = pages_.wait_for_idle_pages(); !waited) return waited;
   for (const std::shared_ptr<PoolHeap>& pool : pools()) {
@@ -279,21 +291,45 @@ Result<bool> DeviceHeap::Impl::record_stream_in_its_world(StreamHeap& heap, Addr
 }
 
 Result<bool> DeviceHeap::Impl::deallocate_in_its_world(StreamHeap& heap, Address block) {
-  if (PoolHeap* const pool = heap.pool(); pool != nullptr) return pool->deallocate(heap, block);
-  if (!routed()) return heap.deallocate(block);
-  Result<bool> deferred = defer(heap, block);
-  if (!deferred) return std::move(deferred).error();
-  return *deferred ? true : heap.deallocate(block);
+  if (routed()) {
+    Result<bool> deferred = defer(heap, block);
+    if (!deferred) return std::move(deferred).error();
+    if (*deferred) return true;
+  }
+  const bool is_told = options_.trust == Trust::told;
+  Result<bool> done =
+      deallocate_now(heap, block, is_told ? StreamHeap::Gone::error : StreamHeap::Gone::behind_all);
+  if (done || !may_be_freed_later(done.error())) return done;
+  const std::unique_lock lock(routes_mutex_);
+  defer_locked(block, {&heap, 0});
+  return true;
+}
+
+Result<bool> DeviceHeap::Impl::deallocate_now(StreamHeap& heap, Address block,
+                                              StreamHeap::Gone gone) {
+  PoolHeap* const pool = heap.pool();
+  return pool == nullptr ? heap.deallocate(block, gone) : pool->deallocate(heap, block, gone);
+}
+
+bool DeviceHeap::Impl::may_be_freed_later(const Error& error) const {
+  return error.code() == ErrorCode::capture ||
+         (error.code() == ErrorCode::device && options_.trust == Trust::context);
 }
 
 // An error: the block is not live, or waits to be freed already.
 Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
+  {
+    const std::shared_lock lock(routes_mutex_);
+    if (deferred_.contains(block.value)) return unknown(block.pointer(), "deallocate");
+  }
+  if (heap.pool() != nullptr) return false;  // the pool has rules of its own
   const std::optional<Stream> stream = heap.stream_of(block);
   if (!stream) return false;  // the heap will say so
-  Result<bool> captured = is_captured(*stream);
+  // A stream that may be gone is not asked; nor does PyTorch's own allocator care whether the
+  // stream of a block is captured when it is freed.
+  Result<bool> captured = stream->may_end ? Result<bool>(false) : is_captured(*stream);
   if (!captured) return std::move(captured).error();
   const std::unique_lock lock(routes_mutex_);
-  if (deferred_.contains(block.value)) return unknown(block.pointer(), "deallocate");
   if (!*captured && !captured_uses_.contains(block.value)) return false;
   defer_locked(block, {&heap, last_route_});
   return true;
@@ -305,6 +341,7 @@ void DeviceHeap::Impl::defer_locked(Address block, Deferred deferred) {
     allow_short_ways(false);
   }
   deferred_[block.value] = deferred;
+  if (deferred.last_route == 0) tries_deferred_.store(true, std::memory_order_relaxed);
 }
 
 // Those whose captures have ended: captures may overlap without an end.
@@ -321,19 +358,30 @@ std::vector<std::pair<Address, DeviceHeap::Impl::Deferred>> DeviceHeap::Impl::ta
     due.emplace_back(Address{waiting.first}, waiting.second);
     return true;
   });
+  tries_deferred_.store(false, std::memory_order_relaxed);
   if (!due.empty() && deferred_.empty()) discount_route();
   return due;
 }
 
-void DeviceHeap::Impl::free_deferred() {
+void DeviceHeap::Impl::free_deferred(StreamHeap::Gone gone) {
   for (const auto& [block, deferred] : take_due()) {
-    if (deferred.heap->deallocate(block)) continue;
+    if (deallocate_now(*deferred.heap, block, gone)) continue;
     // A fence that record_stream asked for could not be taken now; the program has no block to
     // free again.
     const std::unique_lock lock(routes_mutex_);
-    defer_locked(block, deferred);
+    defer_locked(block, {deferred.heap, 0});
   }
   for (const std::shared_ptr<PoolHeap>& pool : pools()) pool->free_deferred();
+}
+
+// The last resort for those whose users are gone, where no event can stand for them.
+Status DeviceHeap::Impl::free_deferred_after_all_work() {
+  if (!tries_deferred_.load(std::memory_order_relaxed)) return {};
+  free_deferred();
+  if (!tries_deferred_.load(std::memory_order_relaxed)) return {};
+  if (Status waited = device_.synchronize_context(); !waited) return waited;
+  free_deferred(StreamHeap::Gone::after_all);
+  return {};
 }
 
 GraphPool::GraphPool(DeviceHeap& heap, GraphPoolOptions options)
@@ -351,18 +399,19 @@ Result<PoolRoute> GraphPool::warm_up(StreamFilter filter) {
   return open_route(std::move(filter), false);
 }
 
-Result<PoolRoute> GraphPool::capture(StreamFilter filter) {
-  return open_route(std::move(filter), true);
+Result<PoolRoute> GraphPool::capture(StreamFilter filter, std::optional<Stream> origin) {
+  return open_route(std::move(filter), true, origin);
 }
 
-Result<PoolRoute> GraphPool::open_route(StreamFilter filter, bool captures) {
+Result<PoolRoute> GraphPool::open_route(StreamFilter filter, bool captures,
+                                        std::optional<Stream> origin) {
   if (!filter) return Error(ErrorCode::invalid_argument, "GraphPool: an empty filter");
   const auto takes = [filter = std::move(filter)](Stream stream, const CaptureInfo&) {
     return filter(stream);
   };
   Result<std::uint64_t> id = heap_->impl_->open_route(
       pool_, takes,
-      captures ? DeviceHeap::Impl::RouteKind::captured : DeviceHeap::Impl::RouteKind::eager);
+      captures ? DeviceHeap::Impl::RouteKind::captured : DeviceHeap::Impl::RouteKind::eager, origin);
   if (!id) return std::move(id).error();
   return PoolRoute(heap_, *id);
 }

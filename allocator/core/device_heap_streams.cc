@@ -7,6 +7,17 @@
 
 namespace weir {
 
+Result<Stream> DeviceHeap::Impl::per_thread_stream(void* handle) {
+  if (options_.trust == Trust::told) {
+    return Error(ErrorCode::invalid_argument,
+                 "the per-thread default stream can't be used: its handle names another stream in "
+                 "each thread, and memory is waited for by any; make a stream of your own");
+  }
+  Result<Stream> stream = device_.stream(handle);
+  if (stream) stream->may_end = true;  // with its thread, which alone may name it
+  return stream;
+}
+
 Result<Stream> DeviceHeap::Impl::stream_in_a_capture(void* handle) {
   const Stream stream = Stream::of_captured(handle);
   Result<CaptureInfo> info = device_.capture_info(stream);

@@ -37,6 +37,8 @@ class ForwardingDevice : public Device {
   Status wait(Stream stream, EventHandle event) override { return inner_.wait(stream, event); }
   Result<bool> query(EventHandle event) override { return inner_.query(event); }
   Status synchronize(EventHandle event) override { return inner_.synchronize(event); }
+  Status record_context(EventHandle event) override { return inner_.record_context(event); }
+  Status synchronize_context() override { return inner_.synchronize_context(); }
   Result<CaptureInfo> capture_info(Stream stream) override { return inner_.capture_info(stream); }
   Result<std::vector<GraphNode>> capture_tips(Stream stream) override {
     return inner_.capture_tips(stream);

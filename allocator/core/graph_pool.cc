@@ -27,7 +27,7 @@ PoolHeap::PoolHeap(std::uint64_t id, Home home, const HeapOptions& options)
     : id_(id),
       home_(std::move(home)),
       device_(home_.device),
-      timelines_(device_, home_.observer),
+      timelines_(device_, home_.observer, home_.captures, options.trust),
       pages_(device_, timelines_, home_.observer, home_.addresses, home_.budget, options,
              home_.source) {
   say(EventKind::pool_open);
@@ -68,8 +68,8 @@ Address PoolHeap::allocate(Bytes bytes, Stream stream, std::uint64_t capture, St
   }
   Member* const member = member_of(stream, status);
   if (member == nullptr) return {};
-  const Stream as = captured ? PoolDevice::captured(stream) : stream;
-  if (!captured) {
+  const Stream as = captured ? stream.in_capture() : stream;
+  if (!captured && is_told()) {
     // Graphs use memory that counts as free here.
     Result<std::uint32_t> waited = timelines_.wait(timelines_.of(stream), launches_);
     if (!waited) return status = std::move(waited).error(), Address{};
@@ -87,7 +87,7 @@ Address PoolHeap::allocate(Bytes bytes, Stream stream, std::uint64_t capture, St
 }
 
 Result<bool> PoolHeap::fence(StreamHeap& heap, Address block, Stream user, bool captured) {
-  const TimelineId by = timelines_.of(captured ? PoolDevice::captured(user) : user);
+  const TimelineId by = timelines_.of(captured ? user.in_capture() : user);
   Result<bool> fenced = heap.fence(block, by);
   if (captured || !fenced || !*fenced) return fenced;
   const MutexLock lock(mutex_);
@@ -97,7 +97,7 @@ Result<bool> PoolHeap::fence(StreamHeap& heap, Address block, Stream user, bool 
 }
 
 bool PoolHeap::record_stream(StreamHeap& heap, Address block, Stream user, bool captured) {
-  const TimelineId by = timelines_.of(captured ? PoolDevice::captured(user) : user);
+  const TimelineId by = timelines_.of(captured ? user.in_capture() : user);
   if (!heap.record_stream(block, by)) return false;
   if (captured) return true;
   const MutexLock lock(mutex_);
@@ -106,7 +106,7 @@ bool PoolHeap::record_stream(StreamHeap& heap, Address block, Stream user, bool 
   return true;
 }
 
-Result<bool> PoolHeap::deallocate(StreamHeap& heap, Address block) {
+Result<bool> PoolHeap::deallocate(StreamHeap& heap, Address block, StreamHeap::Gone gone) {
   const MutexLock lock(mutex_);
   if (deferred_.contains(block.value)) return false;
   if (capturing_) {
@@ -119,36 +119,57 @@ Result<bool> PoolHeap::deallocate(StreamHeap& heap, Address block) {
   } else {
     note_eager_work(heap, block);
   }
-  Result<bool> done = heap.deallocate(block);
+  Result<bool> done = heap.deallocate(block, gone);
   if (closed_ && !capturing_) (void)give_back_pages_locked();
   return done;
 }
 
-Status PoolHeap::begin_capture(bool watches) {
-  const MutexLock lock(mutex_);
-  if (capturing_) {
-    return Error(ErrorCode::invalid_argument,
-                 "graph pool " + std::to_string(id()) +
-                     ": a capture into it is going on; end that first, or use another pool");
+Error PoolHeap::capture_goes_on() const {
+  return {ErrorCode::invalid_argument,
+          "graph pool " + std::to_string(id()) +
+              ": a capture into it is going on; end that first, or use another pool"};
+}
+
+// So that the capture can have the memory, however fast the device is.
+Status PoolHeap::wait_for_eager_work() {
+  FenceSet before;
+  {
+    const MutexLock lock(mutex_);
+    if (capturing_) return capture_goes_on();
+    // What is waited for below is all work up to now: nothing that was freed before may go back
+    // later.
+    for (const auto& [stream, member] : heaps_) (void)member.heap->give_back_at_hand();
+    before = eager_;
+    before.join(launches_);
   }
-  // What is waited for below is all work up to now: nothing that was freed before may go back
-  // later.
-  for (const auto& [stream, member] : heaps_) (void)member.heap->give_back_at_hand();
-  FenceSet before = eager_;
-  before.join(launches_);
   // What is seen to be done need not be waited for, on a stream that is captured just now.
   if (Result<bool> done = timelines_.complete(before); !done) return std::move(done).error();
   if (Status waited = timelines_.host_wait(before); !waited) return waited;
-  // So that the capture can have them, however fast the device is.
-  if (Status waited = home_.pages.wait_for_idle_pages(); !waited) return waited;
-  capturing_ = true;
-  watches_ = watches;
-  watched_capture_ = 0;
-  capture_ = capture_ + 1 < Block::kWorlds ? capture_ + 1 : kEager + 1;
-  say(EventKind::capture_begin);
-  device_.begin();
-  pages_.keep_what_is_used(true);
-  return {};
+  return home_.pages.wait_for_idle_pages();
+}
+
+Status PoolHeap::begin_capture(bool watches) {
+  while (true) {
+    if (is_told()) {
+      if (Status waited = wait_for_eager_work(); !waited) return waited;
+    }
+    const MutexLock lock(mutex_);
+    if (capturing_) return capture_goes_on();
+    for (const auto& [stream, member] : heaps_) (void)member.heap->give_back_at_hand();
+    if (Result<bool> done = timelines_.complete(eager_); !done) {
+      return std::move(done).error();
+    } else if (!*done) {
+      continue;  // another thread used the pool meanwhile
+    }
+    capturing_ = true;
+    watches_ = watches && is_told();
+    watched_capture_ = 0;
+    capture_ = capture_ + 1 < Block::kWorlds ? capture_ + 1 : kEager + 1;
+    say(EventKind::capture_begin);
+    device_.begin();
+    pages_.keep_what_is_used(true);
+    return {};
+  }
 }
 
 // All that was captured is past.
@@ -158,7 +179,7 @@ void PoolHeap::forget_captured_time() {
     member.world = kEager;
     member.heap->move_to(member.stream, kEager);
   }
-  const FenceSet captured = timelines_.all(PoolDevice::is_captured);
+  const FenceSet captured = timelines_.all([](Stream stream) { return stream.is_in_capture(); });
   (void)timelines_.complete(captured);
 }
 
@@ -184,7 +205,7 @@ void PoolHeap::free_deferred_locked() {
   std::erase_if(deferred_, [&](const auto& waiting) WEIR_REQUIRES(mutex_) {
     const auto& [block, heap] = waiting;
     note_eager_work(*heap, Address{block});
-    return heap->deallocate(Address{block}).ok();
+    return heap->deallocate(Address{block}, StreamHeap::Gone::behind_all).ok();
   });
 }
 
@@ -202,6 +223,7 @@ bool PoolHeap::capturing() const {
 
 // The block is about to be free: who may use it still?
 void PoolHeap::note_eager_work(const StreamHeap& heap, Address block) {
+  if (!is_told()) return;  // the program orders graphs and eager work
   const std::optional<Stream> stream = heap.stream_of(block);
   if (!stream) return;
   eager_.join(timelines_.now(timelines_.of(*stream)));

@@ -40,6 +40,7 @@ class PoolHeap {
     Observer& observer;
     AddressMap& addresses;
     Budget& budget;
+    OpenCaptures& captures;
     const Timelines& timelines;
     PageHeap& pages;
     PageHeap::Source source;
@@ -58,9 +59,12 @@ class PoolHeap {
   Address allocate(Bytes bytes, Stream stream, std::uint64_t capture, Status& status);
   Result<bool> fence(StreamHeap& heap, Address block, Stream user, bool captured);
   bool record_stream(StreamHeap& heap, Address block, Stream user, bool captured);
-  Result<bool> deallocate(StreamHeap& heap, Address block);
+  Result<bool> deallocate(StreamHeap& heap, Address block, StreamHeap::Gone gone);
 
-  // `watches`: nobody tells when the graph is launched; it is watched until it is gone.
+  // `watches`: nobody tells when the graph is launched; it is watched until it is gone. Under
+  // Trust::told the host waits for eager work on the pool's memory, with no lock held; under
+  // Trust::context it waits for nothing, and memory whose work is not seen to be over by then
+  // serves the stream alone that used it.
   Status begin_capture(bool watches);
   // `keep`: it made a graph.
   void end_capture(bool keep);
@@ -107,6 +111,7 @@ class PoolHeap {
 
  private:
   static constexpr std::uint32_t kEager = 0;
+  bool is_told() const { return timelines_.trust() == Trust::told; }
   struct Member {
     Stream stream;
     StreamHeap* heap = nullptr;
@@ -121,6 +126,8 @@ class PoolHeap {
   void note_reserved() WEIR_REQUIRES(mutex_);
   Status watch(Stream stream, std::uint64_t capture) WEIR_REQUIRES(mutex_);
   bool is_watched() const WEIR_REQUIRES(mutex_);
+  Status wait_for_eager_work() WEIR_EXCLUDES(mutex_);
+  Error capture_goes_on() const;
   void begin_to_linger() WEIR_REQUIRES(mutex_);
   bool is_done_lingering() const WEIR_REQUIRES(mutex_);
   void say(EventKind kind) const;

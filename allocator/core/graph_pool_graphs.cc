@@ -25,10 +25,15 @@ bool PoolHeap::is_watched() const {
                      [](const auto& graph) { return !graph.expired(); });
 }
 
-// The last graph went. One that nobody told of, and that is not watched, may run on any stream.
+// The last graph went. One that nobody told of, and that is not watched, may run on any stream; and
+// so may those that read what it wrote, where uses need not be told.
 void PoolHeap::begin_to_linger() {
   lingers_ = true;
   waited_in_vain_ = false;
+  if (!is_told()) {
+    launches_.join(timelines_.release_point(TimelineId{}));
+    return;
+  }
   if (!std::exchange(has_unwatched_, false)) return;
   for (const Stream stream : home_.timelines.streams()) {
     launches_.join(timelines_.now(timelines_.of(stream)));
@@ -66,6 +71,7 @@ Status PoolHeap::wait_for_eager_work(Stream stream) {
 }
 
 void PoolHeap::note_launch(Stream stream) {
+  if (!is_told()) return;  // begin_to_linger() covers it
   const MutexLock lock(mutex_);
   launches_.join(timelines_.now(timelines_.of(stream)));
 }

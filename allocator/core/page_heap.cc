@@ -58,18 +58,33 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, S
 
   // What is about to be in use counts: growing up to it is no waste.
   const Bytes peak_before = std::exchange(peak_used_, std::max(peak_used_, table_.used() + size));
-  const std::optional<Address> recalled = recall(owner, size, keys);
-  const bool has_source = budget_.shared() && source_ && create == Create::may;
-  Result<Address> at = recalled     ? Result<Address>(*recalled)
-                       : has_source ? place_with_source(owner, size)
-                                    : place(owner, size);
-  Status claimed = at ? claim(owner, {*at, size}) : Status(at.error());
-  if (!claimed) {
+  settled_only_ = !makes_waits();
+  bool recalled = false;
+  Result<Address> at = serve(owner, size, keys, recalled);
+  // A stream that is being captured can neither wait nor be waited for.
+  if (!at && at.error().code() == ErrorCode::capture && !settled_only_) {
+    settled_only_ = true;
+    create_ = create;
+    at = serve(owner, size, keys, recalled);
+  }
+  if (!at) {
     peak_used_ = peak_before;
-    return std::move(claimed).error();
+    return at;
   }
   if (!recalled) memory_.remember(keys, *at);
   if (requests_ >= shed_next_) shed_aliases(owner);
+  return at;
+}
+
+Result<Address> PageHeap::serve(Owner& owner, Bytes size, RequestKeys keys, bool& recalled) {
+  const std::optional<Address> known = recall(owner, size, keys);
+  recalled = known.has_value();
+  const bool has_source = budget_.shared() && source_ && create_ == Create::may;
+  Result<Address> at = known        ? Result<Address>(*known)
+                       : has_source ? place_with_source(owner, size)
+                                    : place(owner, size);
+  if (!at) return at;
+  if (Status claimed = claim(owner, {*at, size}); !claimed) return std::move(claimed).error();
   return at;
 }
 
@@ -84,7 +99,11 @@ Status PageHeap::allocate_at(Owner& owner, Range run) {
   ++requests_;
   effort_.count_requests(1, run.size);
   peak_used_ = std::max(peak_used_, table_.used() + run.size);
-  return claim(owner, run);
+  // What lies there is not written by whoever has it again, and where uses need not be told it is
+  // the program that orders them.
+  if (timelines_.trust() == Trust::told) return claim(owner, run);
+  take(owner, run);
+  return {};
 }
 
 // Before the device is asked for new pages, the source is.
@@ -113,7 +132,8 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
         if (avoided == Avoid::lent && !enough_is_lent(size)) note_lent(range);
         return avoided != Avoid::no;
       });
-  if (found && reuse_ != ReusePolicy::grow && placement.worth_improving(size, found->activated)) {
+  if (found && may_wait() && reuse_ != ReusePolicy::grow &&
+      placement.worth_improving(size, found->activated)) {
     const Plan plan = placement.plan(size);
     if (plan.create == 0_B && plan.activated < found->activated &&
         has_room_for_mappings(plan.middle.size() + 2)) {
@@ -137,7 +157,7 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
     if (growth == Growth::for_lent) note_grown_for_lent(table_.total() - before);
     if (at || at.error().code() != ErrorCode::out_of_memory) return at;
   }
-  if (avoids_anything()) {
+  if (avoids_anything() && may_wait()) {
     if ((found = find_oldest(placement, size))) return found->address;
   }
   return stitch(owner, size);
@@ -154,7 +174,7 @@ std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, RequestKeys ke
     if (avoided == Avoid::yes && !waits) waits = place;
     return avoided == Avoid::no;
   });
-  if (reuse_ != ReusePolicy::balanced || !waits) return at;
+  if (reuse_ != ReusePolicy::balanced || !waits || !may_wait()) return at;
   if (at) memory_.prefer(keys, *at, *waits);
   return at ? at : waits;
 }
@@ -202,8 +222,13 @@ Result<Address> PageHeap::grow(Owner& owner, Bytes size) {
 
 Result<Address> PageHeap::stitch(Owner& owner, Bytes size) {
   // When the device turns out to be full, what it has left is known, and the next plan keeps to it.
+  Placement::Skip skip;
+  if (!may_wait()) {
+    skip = [&](PageId page, Bytes offset, Bytes bytes)
+               WEIR_REQUIRES(mutex_) { return !is_settled(owner, page, offset, bytes); };
+  }
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    const Plan plan = placement(owner).plan(size);
+    const Plan plan = placement(owner).plan(size, skip);
     if (plan.create > room()) break;
     if (plan.create > 0_B && create_ == Create::not_yet) return may_not_create();
     Result<Address> at = build(owner, plan);
@@ -263,8 +288,8 @@ Result<Address> PageHeap::build(Owner& owner, const Plan& plan) {
 
 bool PageHeap::is_owners(const Owner& owner, const Page& page) const {
   if (page.lease) return true;  // an other heap's pages are not usable
-  const std::optional<Fence>& donor = use_of(page).donor;
-  return !donor || donor->timeline == owner.timeline;
+  const std::optional<PageUse::Donor>& donor = use_of(page).donor;
+  return !donor || donor->holder == owner.timeline;
 }
 
 // Is there nobody to wait for?
@@ -280,20 +305,25 @@ bool PageHeap::is_quiet(const Owner& owner, Range run) const {
 FenceSet PageHeap::fences_on(const Owner& owner, Range run) const {
   FenceSet fences;
   table_.walk(run, [&](const Page& page, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_) {
-    const PageUse& use = use_of(page);
-    if (is_owners(owner, page)) {
-      if (mutation::left_out(mutation::Site::wait_for_bytes_of_same_heap)) return;
-      use.fenced.collect(offset.count, (offset + size).count, fences);
-      return;
-    }
-    // A page that changes heap is waited for whole: from then on, to be past the new holder is to
-    // be past everybody before.
-    if (!mutation::left_out(mutation::Site::wait_for_donor)) fences.join(*use.donor);
-    if (!mutation::left_out(mutation::Site::wait_for_fences_of_donated)) {
-      use.fenced.collect(0, page.size.count, fences);
-    }
+    collect_fences(owner, page, offset, size, fences);
   });
   return fences;
+}
+
+void PageHeap::collect_fences(const Owner& owner, const Page& page, Bytes offset, Bytes size,
+                              FenceSet& fences) const {
+  const PageUse& use = use_of(page);
+  if (is_owners(owner, page)) {
+    if (mutation::left_out(mutation::Site::wait_for_bytes_of_same_heap)) return;
+    use.fenced.collect(offset.count, (offset + size).count, fences);
+    return;
+  }
+  // A page that changes heap is waited for whole: from then on, to be past the new holder is to be
+  // past everybody before.
+  if (!mutation::left_out(mutation::Site::wait_for_donor)) fences.join(use.donor->fence);
+  if (!mutation::left_out(mutation::Site::wait_for_fences_of_donated)) {
+    use.fenced.collect(0, page.size.count, fences);
+  }
 }
 
 Status PageHeap::wait_for(Owner& owner, Range run) {
@@ -324,6 +354,11 @@ Status PageHeap::claim(Owner& owner, Range run) {
   if (!is_quiet(owner, run)) {
     if (Status status = wait_for(owner, run); !status) return status;
   }
+  take(owner, run);
+  return {};
+}
+
+void PageHeap::take(Owner& owner, Range run) {
   table_.use(run, owner.id, [&](const Page& page, Bytes, Bytes, bool leases) WEIR_REQUIRES(mutex_) {
     if (keeps_used_ && use_of(page).kept == PageUse::Kept::no) {
       use_of(page).kept = PageUse::Kept::for_now;
@@ -333,7 +368,6 @@ Status PageHeap::claim(Owner& owner, Range run) {
     observer_.emit(owner.fold,
                    Event{.kind = EventKind::lease, .page = page.id, .bytes = page.size});
   });
-  return {};
 }
 
 void PageHeap::free(Owner& owner, Range run, const FenceSet& fences) {
@@ -345,7 +379,7 @@ void PageHeap::free(Owner& owner, Range run, const FenceSet& fences) {
                 use.freed_at = requests_;
                 if (!fences.empty()) use.fenced.add(offset.count, (offset + size).count, fences);
                 if (!idle) return;
-                use.donor = timelines_.now(owner.timeline);
+                use.donor = {owner.timeline, timelines_.release_point(owner.timeline)};
                 observer_.emit(
                     owner.fold,
                     Event{.kind = EventKind::unlease, .page = page.id, .bytes = page.size});

@@ -118,6 +118,8 @@ class PageHeap : private PageTable::Listener {
   // If so, idle pages go whose work is done. An error leaves them for the next time.
   void keep_to_limit();
   ReusePolicy reuse() const { return reuse_; }
+  // May a request make its stream wait at all? Takes no lock.
+  bool makes_waits() const { return reuse_ != ReusePolicy::no_wait; }
   // Does the policy take memory whose last use may still be running, however recent? Takes no lock.
   bool reuses_at_once() const { return reuse_ == ReusePolicy::wait; }
 
@@ -147,7 +149,13 @@ class PageHeap : private PageTable::Listener {
   struct PageUse {
     std::optional<PageId> page;       // whose this is; none: nobody's now
     FencedRanges fenced;              // other streams than the holder's, by offset
-    std::optional<Fence> donor;       // while idle: the last holder's own work
+    // While idle: whose work used it last, and what anybody else waits for
+    // (Timelines::release_point).
+    struct Donor {
+      TimelineId holder;
+      Fence fence;
+    };
+    std::optional<Donor> donor;
     std::uint64_t freed_at : 62 = 0;  // requests_ when bytes were last freed
     // Its addresses may be used by work that nobody will announce; or would be, by what is being
     // captured.
@@ -173,6 +181,9 @@ class PageHeap : private PageTable::Listener {
   void usable(HeapId heap, Range addresses) override WEIR_REQUIRES(mutex_);
   void unusable(HeapId heap, Range addresses) override WEIR_REQUIRES(mutex_);
 
+  // Places the request and claims the place.
+  Result<Address> serve(Owner& owner, Bytes size, RequestKeys keys, bool& recalled)
+      WEIR_REQUIRES(mutex_);
   // The ways to serve a request, in order; each gives a place that is not yet claimed.
   std::optional<Address> recall(Owner& owner, Bytes size, RequestKeys keys) WEIR_REQUIRES(mutex_);
   Result<Address> place_with_source(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
@@ -191,6 +202,11 @@ class PageHeap : private PageTable::Listener {
   // were lent to, and not just streams that had them before.
   enum class Avoid { no, yes, lent };
   Avoid avoid(const Owner& owner, Range range) WEIR_REQUIRES(mutex_);
+  // Is nobody to be waited for, as far as is known or can be seen now?
+  bool is_settled(const Owner& owner, Range range) WEIR_REQUIRES(mutex_);
+  bool is_settled(const Owner& owner, PageId page, Bytes offset, Bytes size)
+      WEIR_REQUIRES(mutex_);
+  bool may_wait() const WEIR_REQUIRES(mutex_) { return !settled_only_; }
   std::optional<Placement::Found> find_oldest(const Placement& placement, Bytes size)
       WEIR_REQUIRES(mutex_);
   std::uint64_t freed_at(Range range) const WEIR_REQUIRES(mutex_);
@@ -215,8 +231,12 @@ class PageHeap : private PageTable::Listener {
 
   // Makes the run the owner's: waits for whom it must, and marks the bytes in use.
   Status claim(Owner& owner, Range run) WEIR_REQUIRES(mutex_);
+  void take(Owner& owner, Range run) WEIR_REQUIRES(mutex_);
   Status wait_for(Owner& owner, Range run) WEIR_REQUIRES(mutex_);
   FenceSet fences_on(const Owner& owner, Range run) const WEIR_REQUIRES(mutex_);
+  // On a part of a page.
+  void collect_fences(const Owner& owner, const Page& page, Bytes offset, Bytes size,
+                      FenceSet& fences) const WEIR_REQUIRES(mutex_);
   bool is_owners(const Owner& owner, const Page& page) const WEIR_REQUIRES(mutex_);
   bool is_quiet(const Owner& owner, Range run) const WEIR_REQUIRES(mutex_);
 
@@ -290,6 +310,8 @@ class PageHeap : private PageTable::Listener {
   std::vector<PageId> lent_pages_ WEIR_GUARDED_BY(mutex_);
   Bytes lent_ WEIR_GUARDED_BY(mutex_);
   Create create_ WEIR_GUARDED_BY(mutex_) = Create::may;  // in this request
+  // This request takes only memory that nobody need be waited for.
+  bool settled_only_ WEIR_GUARDED_BY(mutex_) = false;
   bool keeps_used_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint64_t requests_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint32_t next_row_ WEIR_GUARDED_BY(mutex_) = 0;

@@ -60,7 +60,7 @@ std::vector<PageMapping> PageHeap::long_unused(HeapId heap) const {
 }
 
 void PageHeap::retire_aliases(const Owner& owner, std::size_t most) {
-  const Fence own = timelines_.now(owner.timeline);
+  const Fence own = timelines_.release_point(owner.timeline);
   FenceSet recorded, refused;
   // One event a stream, now: who asks later asks about the work until now, and no more.
   const auto record = [&](Fence user) {

@@ -179,7 +179,7 @@ FenceSet PageHeap::held_by(PageId id) const {
   const PageUse& use = use_of(table_.page(id));
   FenceSet fences;
   if (mutation::left_out(mutation::Site::trim_checks_completion)) return fences;
-  if (use.donor) fences.join(*use.donor);
+  if (use.donor) fences.join(use.donor->fence);
   use.fenced.collect(0, table_.page(id).size.count, fences);
   return fences;
 }

@@ -51,9 +51,8 @@ std::optional<Address> PageHeap::place_beside_lent(Owner& owner, Bytes size, Byt
 
 // Would the owner have to wait for this free part of a page?
 bool PageHeap::is_used(const Owner& owner, PageId page, Bytes offset, Bytes size) const {
-  if (!table_.page(page).lease) return !timelines_.satisfied(held_by(page), owner.timeline);
   FenceSet fences;
-  use_of(table_.page(page)).fenced.collect(offset.count, (offset + size).count, fences);
+  collect_fences(owner, table_.page(page), offset, size, fences);
   return !timelines_.satisfied(fences, owner.timeline);
 }
 
@@ -90,11 +89,29 @@ std::uint64_t PageHeap::freed_at(Range range) const {
   return latest;
 }
 
+bool PageHeap::is_settled(const Owner& owner, Range range) {
+  if (is_quiet(owner, range)) return true;
+  const FenceSet fences = fences_on(owner, range);
+  if (timelines_.satisfied(fences, owner.timeline)) return true;
+  const Result<bool> complete = timelines_.complete(fences);
+  return complete && *complete;
+}
+
+bool PageHeap::is_settled(const Owner& owner, PageId page, Bytes offset, Bytes size) {
+  FenceSet fences;
+  collect_fences(owner, table_.page(page), offset, size, fences);
+  if (timelines_.satisfied(fences, owner.timeline)) return true;
+  const Result<bool> complete = timelines_.complete(fences);
+  return complete && *complete;
+}
+
 PageHeap::Avoid PageHeap::avoid(const Owner& owner, Range range) {
+  if (!may_wait()) return is_settled(owner, range) ? Avoid::no : Avoid::yes;
   if (reuse_ == ReusePolicy::wait || is_quiet(owner, range)) return Avoid::no;
   bool young = reuse_ == ReusePolicy::grow;
   table_.walk(range, [&](const Page& page, Bytes, Bytes) WEIR_REQUIRES(mutex_) {
-    young = young || requests_ - use_of(page).freed_at <= kYoung;
+    young = young || requests_ - use_of(page).freed_at <= kYoung ||
+            (timelines_.trust() == Trust::context && !is_owners(owner, page));
   });
   if (!young) return Avoid::no;
   const FenceSet fences = fences_on(owner, range);

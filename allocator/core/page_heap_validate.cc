@@ -34,7 +34,7 @@ std::vector<std::string> PageHeap::validate(const std::vector<Range>& in_use) co
     } else if (!page.lease && use.freed_at > 0 && !use.donor) {
       broken.push_back(name + "idle after use, yet it has no donor");
     }
-    if (alone_ && (!use.fenced.empty() || (use.donor && use.donor->timeline != first_))) {
+    if (alone_ && (!use.fenced.empty() || (use.donor && use.donor->holder != first_))) {
       broken.push_back(name + "somebody must be waited for, yet it is said that nobody need be");
     }
     if (const auto wrong = use.fenced.validate(page.size.count)) broken.push_back(name + *wrong);

@@ -42,44 +42,46 @@ Status PoolDevice::destroy_event(EventHandle event) {
   return {};
 }
 
-// An event would be the capture's, whichever that is, and to ask about it would break that.
-Status PoolDevice::not_captured(Stream stream) {
-  Result<CaptureInfo> info = inner_.capture_info(stream);
-  if (!info) return std::move(info).error();
-  if (info->status == CaptureInfo::Status::none) return {};
-  return Error(ErrorCode::capture, "stream " + std::to_string(stream.id) +
-                                       " is being captured: what was queued on it before can't be "
-                                       "waited for meanwhile");
-}
-
 Status PoolDevice::record(EventHandle event, Stream stream) {
   const MutexLock lock(mutex_);
   const auto known = events_.find(event.value);
   if (known == events_.end()) return no_event(event);
   Event& mine = known->second;
-  if (!is_captured(stream)) {
-    if (Status free = not_captured(stream); !free) return free;
-    if (mine.eager.value == 0) {
-      Result<EventHandle> eager = inner_.create_event();
-      if (!eager) return std::move(eager).error();
-      mine.eager = *eager;
-    }
+  if (!stream.is_in_capture()) {
+    if (Status made = have_eager(mine); !made) return made;
     if (Status recorded = inner_.record(mine.eager, stream); !recorded) return recorded;
-    // A program may begin to capture the stream at any moment.
-    if (Status free = not_captured(stream); !free) return free;
     mine.is_captured = false;
     mine.nodes.clear();
     return {};
   }
   std::vector<GraphNode> nodes;
   if (capturing_) {
-    Result<std::vector<GraphNode>> tips = inner_.capture_tips(real(stream));
+    Result<std::vector<GraphNode>> tips = inner_.capture_tips(stream.outside_capture());
     if (!tips) return std::move(tips).error();
     nodes = *std::move(tips);
   }
   mine.is_captured = true;
   mine.capture = capture_;
   mine.nodes = std::move(nodes);
+  return {};
+}
+
+Status PoolDevice::record_context(EventHandle event) {
+  const MutexLock lock(mutex_);
+  const auto known = events_.find(event.value);
+  if (known == events_.end()) return no_event(event);
+  if (Status made = have_eager(known->second); !made) return made;
+  if (Status recorded = inner_.record_context(known->second.eager); !recorded) return recorded;
+  known->second.is_captured = false;
+  known->second.nodes.clear();
+  return {};
+}
+
+Status PoolDevice::have_eager(Event& event) {
+  if (event.eager.value != 0) return {};
+  Result<EventHandle> eager = inner_.create_event();
+  if (!eager) return std::move(eager).error();
+  event.eager = *eager;
   return {};
 }
 
@@ -90,15 +92,15 @@ Status PoolDevice::wait(Stream stream, EventHandle event) {
   const Event& other = known->second;
   if (other.is_captured) {
     if (is_past(other)) return {};
-    if (is_captured(stream)) return wait_in_capture(real(stream), other);
+    if (stream.is_in_capture()) return wait_in_capture(stream.outside_capture(), other);
     return Error(ErrorCode::capture, "stream " + std::to_string(stream.id) +
                                          " is not being captured, and can't wait for work that is: "
                                          "free the block after the capture has ended");
   }
   if (other.eager.value == 0) return {};  // never recorded
-  if (!is_captured(stream)) return inner_.wait(stream, other.eager);
+  if (!stream.is_in_capture()) return inner_.wait(stream, other.eager);
   return Error(ErrorCode::capture,
-               "stream " + std::to_string(real(stream).id) +
+               "stream " + std::to_string(stream.outside_capture().id) +
                    " is being captured, and can't wait for work that is not: fence before the "
                    "capture begins");
 }

@@ -1,7 +1,7 @@
 // A device as a graph pool sees it: the same memory, and two kinds of time.
 //
-// A stream that is being captured into the pool goes by an identity of its own (captured()), beside
-// its eager one: what was captured on it runs whenever the graph is launched, in no order with what
+// A stream that is being captured into the pool goes by an identity of its own
+// (Stream::in_capture()), beside its eager one: what was captured on it runs whenever the graph is launched, in no order with what
 // was queued on it eagerly. An event recorded on such a stream is the set of graph nodes that its
 // next node would have depended on; waiting for it makes those nodes dependencies of the waiter's
 // next node, unless the graph gives that order already. When the capture ends, all of this is past.
@@ -26,10 +26,6 @@ class PoolDevice final : public ForwardingDevice {
   // `inner` must outlive this.
   explicit PoolDevice(Device& inner) : ForwardingDevice(inner) {}
 
-  // The identity of `stream` while it is captured into the pool.
-  static Stream captured(Stream stream) { return {stream.handle, stream.id | kCaptured}; }
-  static bool is_captured(Stream stream) { return (stream.id & kCaptured) != 0; }
-
   // One capture at a time. Whatever was recorded in the one that ends is past.
   void begin();
   void end();
@@ -40,10 +36,9 @@ class PoolDevice final : public ForwardingDevice {
   Status wait(Stream stream, EventHandle event) override;
   Result<bool> query(EventHandle event) override;
   Status synchronize(EventHandle event) override;
+  Status record_context(EventHandle event) override;
 
  private:
-  static constexpr std::uint64_t kCaptured = std::uint64_t{1} << 63;
-  static Stream real(Stream stream) { return {stream.handle, stream.id & ~kCaptured}; }
 
   struct Event {
     EventHandle eager;  // the device's; none (0) until the first record on an eager stream
@@ -57,7 +52,7 @@ class PoolDevice final : public ForwardingDevice {
   bool is_past(const Event& event) const WEIR_REQUIRES(mutex_) {
     return !capturing_ || event.capture != capture_;
   }
-  Status not_captured(Stream stream);
+  Status have_eager(Event& event) WEIR_REQUIRES(mutex_);
   Status wait_in_capture(Stream stream, const Event& event) WEIR_REQUIRES(mutex_);
   Result<std::vector<GraphNode>> not_reached(Stream stream, const std::vector<GraphNode>& nodes)
       WEIR_REQUIRES(mutex_);

@@ -58,6 +58,9 @@ class Slabs {
 
   // A block of `size` (a multiple of kGrain, at most kLargest), live; null: add a slab.
   Block* allocate(Bytes size);
+  // The same, of bytes that `suits(Range)` is true of.
+  template <class Suits>
+  Block* allocate_if(Bytes size, Suits&& suits);
   // The same, at `at`; null: no slab of this heap's is free there.
   Block* allocate_at(Range block);
   // `run` is Slab::kSize long; it stays the caller's.
@@ -88,6 +91,8 @@ class Slabs {
   static constexpr int kLookedAt = 8;  // free stretches of a list that are compared
 
   static std::uint64_t list_of(Bytes size);
+  // The first list that is filled, from `list` on; kLists: none.
+  std::uint64_t next_filled(std::uint64_t list) const;
   Block* best_of(std::uint64_t list, Bytes size) const;
   Block* take(Block* stretch, Bytes size);
   void link(Block* stretch);
@@ -102,5 +107,18 @@ class Slabs {
   FencedRanges fenced_;                                  // by address
   std::vector<std::unique_ptr<Slab>> slabs_;
 };
+
+template <class Suits>
+Block* Slabs::allocate_if(Bytes size, Suits&& suits) {
+  for (std::uint64_t list = next_filled(list_of(size)); list < kLists;
+       list = next_filled(list + 1)) {
+    for (Block* at = lists_[list]; at != nullptr; at = at->next) {
+      if (at->size < size || !suits(Range{at->begin, size})) continue;
+      unlink(at);
+      return take(at, size);
+    }
+  }
+  return nullptr;
+}
 
 }  // namespace weir

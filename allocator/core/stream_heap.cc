@@ -47,6 +47,11 @@ Address StreamHeap::allocate(Bytes requested, std::uint64_t stream, Status& stat
     status = wait_and_take(*block);
     if (!status) block = nullptr;
   } else {
+    block = nullptr;
+  }
+  // Where a capture is in the way of the wait there is other memory.
+  if (block == nullptr && (status || is_in_the_way(status))) {
+    status = {};
     give_back_kept();
     block = bytes <= Slabs::kLargest ? allocate_small(bytes, status)
                                      : allocate_run(bytes, /*for_slab=*/false, status);
@@ -63,7 +68,7 @@ Address StreamHeap::allocate(Bytes requested, std::uint64_t stream, Status& stat
 Status StreamHeap::wait_and_take(Block& block) {
   if (block.uses != nullptr) {
     if (Status status = wait_for_at_hand(block); !status) {
-      // It is held no more; that it was asked for stays noted, which only matters as a hint.
+      // (It stays at hand.) It is held no more; that it was asked for stays noted, which only matters as a hint.
       if (block.slab == nullptr || block.slab->live == 0_B) {
         history_.subtract(block.slab == nullptr ? block.size : Slab::kSize);
       }
@@ -126,19 +131,43 @@ PageHeap::Served StreamHeap::served_since_asked() {
 Block* StreamHeap::allocate_small(Bytes bytes, Status& status) {
   Block* block = slabs_.allocate(bytes);
   if (block == nullptr) [[unlikely]] {
-    Block* const slab = allocate_run(Slab::kSize, /*for_slab=*/true, status);
-    if (slab == nullptr) return nullptr;
-    slabs_.add(slab);
+    if (!add_slab(status)) return nullptr;
     block = slabs_.allocate(bytes);
   }
-  if (slabs_.has_fences()) [[unlikely]] {
+  if (!slabs_.has_fences()) [[likely]]
+    return block;
+  if (pages_.makes_waits()) {
     status = wait_for_slab_bytes(*block);
-    if (!status) {
-      give_back(block);
-      return nullptr;
-    }
+    if (status) return block;
   }
-  return block;
+  give_back(block);
+  if (!status && !is_in_the_way(status)) return nullptr;
+  status = {};
+  return allocate_settled(bytes, status);
+}
+
+bool StreamHeap::add_slab(Status& status) {
+  Block* const slab = allocate_run(Slab::kSize, /*for_slab=*/true, status);
+  if (slab != nullptr) slabs_.add(slab);
+  return slab != nullptr;
+}
+
+// Of bytes that nobody need be waited for.
+Block* StreamHeap::allocate_settled(Bytes bytes, Status& status) {
+  const auto settled = [&](Range range) WEIR_REQUIRES(mutex_) {
+    FenceSet fences;
+    slabs_.collect(range, fences);
+    return is_settled(fences);
+  };
+  Block* const block = slabs_.allocate_if(bytes, settled);
+  if (block != nullptr) return block;
+  return add_slab(status) ? slabs_.allocate_if(bytes, settled) : nullptr;
+}
+
+bool StreamHeap::is_settled(const FenceSet& fences) {
+  if (timelines_.satisfied(fences, timeline_)) return true;
+  const Result<bool> complete = timelines_.complete(fences);
+  return complete && *complete;
 }
 
 Status StreamHeap::wait(const FenceSet& fences) {
@@ -168,7 +197,10 @@ Status StreamHeap::wait_for_at_hand(Block& block) {
   const bool left_out =
       mutation::left_out(is_small(block) ? mutation::Site::wait_for_small_bytes
                                          : mutation::Site::wait_for_bytes_of_same_heap);
-  if (!left_out) {
+  if (!left_out && !pages_.makes_waits() && !is_settled(block.uses->fences)) {
+    return Error(ErrorCode::capture, "no request waits");
+  }
+  if (!left_out && pages_.makes_waits()) {
     if (Status status = wait(block.uses->fences); !status) return status;
   }
   pool_.drop_uses(block);
@@ -226,10 +258,15 @@ bool StreamHeap::record_stream(Address address, TimelineId user) {
 }
 
 // Takes the fences that record_stream asked for.
-Status StreamHeap::fence_users(Block& block) {
+Status StreamHeap::fence_users(Block& block, Gone gone) {
   for (const TimelineId user : block.uses->users) {
     if (mutation::left_out(mutation::Site::record_stream_fences)) break;
     Result<Fence> fence = timelines_.record(user);
+    const bool may_be_gone = !fence && fence.error().code() == ErrorCode::device;
+    if (may_be_gone && gone == Gone::behind_all) {
+      if (Result<Fence> all = timelines_.record_all()) fence = all;
+    }
+    if (may_be_gone && gone == Gone::after_all) continue;
     if (!fence) return std::move(fence).error();
     add_fence(block, *fence);
   }
@@ -241,12 +278,12 @@ Status StreamHeap::fence_users(Block& block) {
   return {};
 }
 
-Result<bool> StreamHeap::deallocate(Address address) {
+Result<bool> StreamHeap::deallocate(Address address, Gone gone) {
   const MutexLock lock(mutex_);
   Block* const block = live_at(address);
   if (block == nullptr) return false;
   if (block->uses != nullptr) {
-    if (Status status = fence_users(*block); !status) return std::move(status).error();
+    if (Status status = fence_users(*block, gone); !status) return std::move(status).error();
   }
   if (fold_.owes()) fold_.settle_peaks();
   if (recording_) record(EventKind::deallocate, *block);

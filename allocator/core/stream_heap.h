@@ -69,9 +69,11 @@ class StreamHeap {
   // Errors: device.
   Result<bool> fence(Address block, TimelineId user);
   bool record_stream(Address block, TimelineId user);
-  // Errors: device (a fence that record_stream asked for could not be taken: the block is still
-  // live then).
-  Result<bool> deallocate(Address block);
+  // Where a fence that record_stream asked for can't be taken, since its stream is gone: an error;
+  // or the work of all streams is waited for instead; or it is over.
+  enum class Gone { error, behind_all, after_all };
+  // Errors: capture, device (such a fence could not be taken: the block is still live then).
+  Result<bool> deallocate(Address block, Gone gone = Gone::error);
 
   std::optional<BlockInfo> find(Address address) const;
   // The stream that the live block which begins there was allocated for.
@@ -150,9 +152,17 @@ class StreamHeap {
   }
   Block* block_around(Address address) const WEIR_REQUIRES(mutex_);
   void add_fence(Block& block, Fence fence) WEIR_REQUIRES(mutex_);
-  Status fence_users(Block& block) WEIR_REQUIRES(mutex_);
+  Status fence_users(Block& block, Gone gone) WEIR_REQUIRES(mutex_);
   // Makes the stream wait for `fences`.
   Status wait(const FenceSet& fences) WEIR_REQUIRES(mutex_);
+  // Is it only that this memory can't be waited for?
+  static bool is_in_the_way(const Status& status) {
+    return !status && status.error().code() == ErrorCode::capture;
+  }
+  bool add_slab(Status& status) WEIR_REQUIRES(mutex_);
+  Block* allocate_settled(Bytes bytes, Status& status) WEIR_REQUIRES(mutex_);
+  // Is nobody to be waited for, as far as is known or can be seen now?
+  bool is_settled(const FenceSet& fences) WEIR_REQUIRES(mutex_);
   Status wait_for_slab_bytes(const Block& block) WEIR_REQUIRES(mutex_);
   Status wait_for_at_hand(Block& block) WEIR_REQUIRES(mutex_);
 

@@ -35,11 +35,14 @@ constinit thread_local std::array<Known, 8> the_known;
 
 }  // namespace
 
-Timelines::Timelines(Device& device, Observer& observer, const std::atomic<std::uint64_t>* captures)
+Timelines::Timelines(Device& device, Observer& observer, OpenCaptures& captures, Trust trust)
     : device_(device),
       observer_(observer),
       captures_(captures),
-      serial_(the_next_serial.fetch_add(1)) {}
+      trust_(trust),
+      serial_(the_next_serial.fetch_add(1)) {
+  if (trust == Trust::context) context_ = find_or_add(Stream::all());
+}
 
 Timelines::~Timelines() {
   const MutexLock lock(mutex_);
@@ -63,7 +66,10 @@ TimelineId Timelines::find_or_add(Stream stream) {
   const MutexLock lock(mutex_);
   const TimelineId next{static_cast<std::uint32_t>(timelines_.size())};
   const auto [known, is_new] = by_stream_.try_emplace(stream.id, next);
-  if (is_new) timelines_.push_back(Timeline{.stream = stream, .clock = {}, .events = {}});
+  if (is_new) {
+    timelines_.push_back(Timeline{.stream = stream, .clock = {}, .events = {}});
+    if (!stream.is_in_capture()) captures_.meet(stream);
+  }
   return known->second;
 }
 
@@ -80,7 +86,8 @@ std::vector<Stream> Timelines::streams() const {
   const MutexLock lock(mutex_);
   std::vector<Stream> streams;
   for (std::uint32_t i = 0; i < timelines_.size(); ++i) {
-    if (!at({i}).retired) streams.push_back(at({i}).stream);
+    const Timeline& each = at({i});
+    if (!each.retired && !each.stream.is_all()) streams.push_back(each.stream);
   }
   return streams;
 }
@@ -128,6 +135,7 @@ Status Timelines::retire(TimelineId timeline) {
     return status;
   }
   mine.retired = true;
+  captures_.forget(mine.stream);
   ask_about_retired();
   return {};
 }
@@ -178,7 +186,8 @@ Result<std::uint32_t> Timelines::wait(TimelineId waiter, const FenceSet& fences)
   const Recorded* const found = covering(other, fence.sequence, status);
   if (found == nullptr) return std::move(status).error();
   const Recorded& recorded = *found;
-  status = device_.wait(waiter.stream, recorded.event);
+  status = not_captured(waiter.stream);
+  if (status) status = device_.wait(waiter.stream, recorded.event);
   if (!status) return std::move(status).error();
   waiter.clock_moved = true;
   if (known != nullptr && known->moment == recorded.moment) {
@@ -197,8 +206,12 @@ Result<bool> Timelines::complete(const FenceSet& fences) {
     const MutexLock lock(mutex_);
     if (is_complete(fence)) continue;  // another thread saw it
     Status status;
-    const Recorded* const recorded = covering(at(fence.timeline), fence.sequence, status);
-    if (recorded == nullptr) return std::move(status).error();
+    Timeline& mine = at(fence.timeline);
+    const Recorded* const recorded = covering(mine, fence.sequence, status);
+    if (recorded == nullptr) {
+      if (mine.stream.is_all() && status.error().code() == ErrorCode::capture) return false;
+      return std::move(status).error();
+    }
     const Sequence sequence = recorded->sequence;
     Result<bool> done = device_.query(recorded->event);
     if (!done) return std::move(done).error();
@@ -211,7 +224,14 @@ Result<bool> Timelines::complete(const FenceSet& fences) {
 Status Timelines::host_wait(const FenceSet& fences) {
   for (const Fence fence : fences) {
     Result<Borrowed> borrowed = borrow_event(fence);
-    if (!borrowed) return std::move(borrowed).error();
+    if (!borrowed) {
+      const bool of_context = stream(fence.timeline).is_all();
+      if (!of_context || borrowed.error().code() != ErrorCode::capture) {
+        return std::move(borrowed).error();
+      }
+      if (Status waited = host_wait_for_context(fence); !waited) return waited;
+      continue;
+    }
     if (!borrowed->needed) continue;
     const Nanoseconds start = device_.now();
     Status status = device_.synchronize(borrowed->event);
@@ -219,12 +239,29 @@ Status Timelines::host_wait(const FenceSet& fences) {
     give_back(fence.timeline, *borrowed);
     if (!status) return status;
     mark_complete(fence.timeline, borrowed->sequence);
-    observer_.emit(Event{.kind = EventKind::host_wait,
-                         .other = stream(fence.timeline).id,
-                         .sequence = borrowed->sequence,
-                         .duration = device_.now() - start});
+    note_host_wait({fence.timeline, borrowed->sequence}, start);
   }
   return {};
+}
+
+// Where no event may be recorded.
+Status Timelines::host_wait_for_context(Fence fence) {
+  const Nanoseconds start = device_.now();
+  if (Status waited = device_.synchronize_context(); !waited) return waited;
+  const MutexLock lock(mutex_);
+  // The point is used up: what is queued from now on is another's.
+  Timeline& context = at(fence.timeline);
+  if (context.point.load() == fence.sequence) context.point.store({fence.sequence.value + 1});
+  mark_complete(fence.timeline, fence.sequence);
+  note_host_wait(fence, start);
+  return {};
+}
+
+void Timelines::note_host_wait(Fence fence, Nanoseconds start) {
+  observer_.emit(Event{.kind = EventKind::host_wait,
+                       .other = stream(fence.timeline).id,
+                       .sequence = fence.sequence,
+                       .duration = device_.now() - start});
 }
 
 // The events of a timeline may be recorded again while nobody holds the lock, so the host waits for
@@ -280,10 +317,8 @@ inline const Recorded* Timelines::record_event(Timeline& timeline, Status& statu
 // to be covered by a later event: so the sequence is used up first, come what may.
 [[gnu::always_inline]] inline Status Timelines::record_on(Timeline& timeline, EventHandle event) {
   timeline.point.store({timeline.point.load().value + 1});
-  const bool beside_captures =
-      captures_ != nullptr && captures_->load(std::memory_order_acquire) != 0;
-  Status status = beside_captures ? record_beside_captures(timeline.stream, event)
-                                  : device_.record(event, timeline.stream);
+  Status status = timeline.stream.is_all() ? record_context(timeline, event)
+                                           : record_beside_captures(timeline.stream, event);
   if (status) [[likely]]
     return status;
   spare_events_.push_back(event);
@@ -298,22 +333,45 @@ Status Timelines::record_beside_captures(Stream stream, EventHandle event) {
   return not_captured(stream);
 }
 
+// What a pool's own capture orders is the pool device's to judge.
 Status Timelines::not_captured(Stream stream) {
-  Result<CaptureInfo> info = device_.capture_info(stream);
-  if (!info) return std::move(info).error();
-  if (info->status == CaptureInfo::Status::none) return {};
-  return Error(ErrorCode::capture,
-               "stream " + std::to_string(stream.id) +
-                   " is being captured, and its earlier work can't be waited for meanwhile: free "
-                   "its blocks before the capture begins, or after its end");
+  return stream.is_in_capture() ? Status{} : captures_.not_captured(stream);
+}
+
+// Whoever waits for the event is past every event that was recorded before it.
+Status Timelines::record_context(Timeline& context, EventHandle event) {
+  Status status = captures_.may_record_context();
+  if (status) {
+    status = device_.record_context(event);
+    if (!status && status.error().code() != ErrorCode::device) captures_.forgo_context_events();
+  }
+  if (!status) {
+    if (status.error().code() != ErrorCode::unavailable) return status;
+    // Which of the two it is makes no difference to who can't wait.
+    return Error(ErrorCode::capture, status.error().message());
+  }
+  const auto is_done = [this](Fence old) { return is_complete(old); };
+  for (std::uint32_t i = 0; i < timelines_.size(); ++i) {
+    const Timeline& each = timelines_[i];
+    if (each.events.empty() || each.stream.is_all()) continue;
+    const Sequence last = each.events.back().sequence;
+    if (!each.is_complete(last)) context.clock.raise({{i}, 0, last}, is_done);
+    context.clock_moved = true;
+  }
+  return {};
 }
 
 void Timelines::settle() {
   const MutexLock lock(mutex_);
+  if (trust_ == Trust::context) {
+    Status status;
+    (void)record_event(at(context_), status);
+    return;
+  }
   for (std::uint32_t i = 0; i < timelines_.size(); ++i) {
     Timeline& timeline = at({i});
     Status status;  // of a stream that is no more, or captured: what it was to say is said later
-    if (!timeline.retired) (void)record_event(timeline, status);
+    if (!timeline.retired && !timeline.stream.is_all()) (void)record_event(timeline, status);
   }
 }
 

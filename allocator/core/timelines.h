@@ -10,6 +10,12 @@
 // stream's (or, worse, a new stream's that was given the same handle). Where it refuses, the error
 // names the stream and the remedy; the memory is not given out, and not unmapped.
 //
+// Beside the streams' there is a timeline of the whole context (Stream::all()): a point on it is all
+// work queued so far on every stream of the process, known here or not. Its events are recorded by
+// Device::record_context(), which would break a capture, so OpenCaptures is asked before. Where no
+// such event may be recorded, wait() is an error (capture), complete() says no, and host_wait()
+// waits by Device::synchronize_context().
+//
 // Threads: self-synchronised, by a lock that is taken after every other of Weir's. Points, streams,
 // and what the host knows to be complete are read without it; so are streams that this thread
 // looked up before. Record, wait and query are driver calls made under it.
@@ -25,10 +31,12 @@
 #include "core/fence_set.h"
 #include "core/mutex.h"
 #include "core/observer.h"
+#include "core/open_captures.h"
 #include "core/recorded_events.h"
 #include "core/stable_vector.h"
 #include "core/vector_clock.h"
 #include "weir/device.h"
+#include "weir/device_heap.h"
 #include "weir/result.h"
 #include "weir/types.h"
 
@@ -36,10 +44,9 @@ namespace weir {
 
 class Timelines {
  public:
-  // `captures` (may be null): not zero while a stream may be in a capture. Then it is asked first:
-  // a record on a captured stream would be the capture's.
-  Timelines(Device& device, Observer& observer,
-            const std::atomic<std::uint64_t>* captures = nullptr);
+  // `captures` must outlive this.
+  Timelines(Device& device, Observer& observer, OpenCaptures& captures,
+            Trust trust = Trust::told);
   ~Timelines();
   Timelines(const Timelines&) = delete;
   Timelines& operator=(const Timelines&) = delete;
@@ -57,8 +64,16 @@ class Timelines {
   Fence now(TimelineId timeline) const {
     return {timeline, timelines_[timeline.value].point.load()};
   }
+  // What must be waited for before free memory of the stream's serves anybody else: its own work so
+  // far, where every other use was told; all work so far of all streams, where it need not be.
+  Fence release_point(TimelineId timeline) const {
+    return now(trust_ == Trust::context ? context_ : timeline);
+  }
+  Trust trust() const { return trust_; }
   // The same, exactly, and for a stream that may be destroyed before anybody waits: one event.
   Result<Fence> record(TimelineId timeline);
+  // The same of the whole context. Errors: capture (that can't be had now); device.
+  Result<Fence> record_all() { return record(of(Stream::all())); }
   // record(earlier), and `later` waits for it: at once.
   Status order(TimelineId earlier, TimelineId later);
   // Takes the last fence of a stream that is about to be destroyed. Nothing is recorded on it
@@ -67,8 +82,8 @@ class Timelines {
   Status retire(TimelineId timeline);
   bool retired(TimelineId timeline) const;
 
-  // Records what was not recorded yet, on every stream where that can be done: somebody may have to
-  // wait for it when it no longer can.
+  // Records what was not recorded yet, wherever that can be done: on every stream, or, where uses
+  // need not be told, of the whole context. Somebody may have to wait for it when it no longer can.
   void settle();
 
   // Is `waiter` known to run after `fence`? Its own fences always are.
@@ -80,9 +95,10 @@ class Timelines {
   // many waits were made.
   Result<std::uint32_t> wait(TimelineId waiter, const FenceSet& fences);
 
-  // Those that were not retired.
+  // Those that were not retired; without the whole context.
   std::vector<Stream> streams() const;
-  // All work so far on all streams that `of(Stream)` is true of.
+  // All work so far on all streams that `of(Stream)` is true of; that of the whole context is asked
+  // about too.
   template <class Of>
   FenceSet all(Of&& of) const {
     FenceSet fences;
@@ -92,7 +108,8 @@ class Timelines {
     return fences;
   }
 
-  // Is all of it known, or now seen, to be complete? Asks the device at most once a fence.
+  // Is all of it known, or now seen, to be complete? Asks the device at most once a fence. What
+  // can't be asked about now, of the whole context, is not.
   Result<bool> complete(const FenceSet& fences);
   // Blocks the calling thread until all of it is. No lock of Weir's is held while it blocks.
   Status host_wait(const FenceSet& fences);
@@ -163,7 +180,10 @@ class Timelines {
   const Recorded* record_event(Timeline& timeline, Status& status) WEIR_REQUIRES(mutex_);
   Status record_on(Timeline& timeline, EventHandle event) WEIR_REQUIRES(mutex_);
   Status record_beside_captures(Stream stream, EventHandle event) WEIR_REQUIRES(mutex_);
+  Status record_context(Timeline& context, EventHandle event) WEIR_REQUIRES(mutex_);
   Status not_captured(Stream stream) WEIR_REQUIRES(mutex_);
+  Status host_wait_for_context(Fence fence) WEIR_EXCLUDES(mutex_);
+  void note_host_wait(Fence fence, Nanoseconds start);
   Status have_spare_event() WEIR_REQUIRES(mutex_);
   EventHandle take_spare_event() WEIR_REQUIRES(mutex_);
   void mark_complete(TimelineId timeline, Sequence sequence) WEIR_REQUIRES(mutex_);
@@ -172,7 +192,9 @@ class Timelines {
 
   Device& device_;
   Observer& observer_;
-  const std::atomic<std::uint64_t>* const captures_;
+  OpenCaptures& captures_;
+  const Trust trust_;
+  TimelineId context_;  // under Trust::context
   const std::uint64_t serial_;  // of this object, in the process
 
   mutable Mutex mutex_;

@@ -167,6 +167,48 @@ Status DriverDevice::synchronize(EventHandle event) {
   return driver_.check("cuEventSynchronize", driver_.cuEventSynchronize(driver_event(event)));
 }
 
+Status DriverDevice::record_context(EventHandle event) {
+  if (record_context_ == nullptr) {
+    return Error(ErrorCode::unavailable,
+                 "cuCtxRecordEvent: the driver has no such call; it came with CUDA 12.5");
+  }
+  const ContextScope scope = current();
+  // The captures of blocking streams show on the legacy default stream, and the question breaks
+  // none. Source: the CUDA runtime API, cudaStreamIsCapturing.
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult implicit = driver_.cuStreamGetCaptureInfo(CU_STREAM_LEGACY, &status, nullptr,
+                                                           nullptr, nullptr, nullptr, nullptr);
+  if (implicit == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
+    return driver_.error("cuCtxRecordEvent, not called: cuStreamGetCaptureInfo", implicit);
+  }
+  return driver_.check("cuCtxRecordEvent", record_context_(opened_.context, driver_event(event)));
+}
+
+// cuMemFree waits for all work of the context. Nothing else does that breaks no capture.
+Status DriverDevice::synchronize_context() {
+  const std::lock_guard lock(spare_mutex_);
+  const ContextScope scope = current();
+  const RelaxedCaptureScope relaxed(driver_);
+  if (Status made = driver_.check("cuMemAlloc", have_spare()); !made) return made;
+  const CUresult freed = driver_.cuMemFree(spare_);
+  if (freed != CUDA_SUCCESS) return driver_.error("cuMemFree", freed);
+  spare_ = 0;
+  (void)have_spare();  // while there is surely room for it
+  return {};
+}
+
+CUresult DriverDevice::have_spare() {
+  constexpr std::size_t kSpareBytes = 256;
+  return spare_ != 0 ? CUDA_SUCCESS : driver_.cuMemAlloc(&spare_, kSpareBytes);
+}
+
+void DriverDevice::free_spare() {
+  const std::lock_guard lock(spare_mutex_);
+  if (spare_ == 0) return;
+  const ContextScope scope = current();
+  (void)driver_.cuMemFree(spare_);
+}
+
 Nanoseconds DriverDevice::now() const {
   const auto since = std::chrono::steady_clock::now() - opened_at_;
   return {std::chrono::duration_cast<std::chrono::nanoseconds>(since).count()};

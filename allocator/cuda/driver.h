@@ -30,6 +30,8 @@ namespace weir::cuda {
   X(cuCtxPushCurrent, 4000)                   \
   X(cuCtxPopCurrent, 4000)                    \
   X(cuMemGetInfo, 3020)                       \
+  X(cuMemAlloc, 3020)                         \
+  X(cuMemFree, 3020)                          \
   X(cuMemGetAllocationGranularity, 10020)     \
   X(cuMemAddressReserve, 10020)               \
   X(cuMemAddressFree, 10020)                  \

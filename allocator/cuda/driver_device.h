@@ -34,7 +34,10 @@ class DriverDevice final : public CudaDevice {
   DriverDevice(const Driver& driver, OpenedContext opened)
       : driver_(driver), opened_(std::move(opened)) {}
   // At the end of the process the driver may be gone already; then so is the context.
-  ~DriverDevice() override { driver_.cuDevicePrimaryCtxRelease(opened_.device); }
+  ~DriverDevice() override {
+    free_spare();
+    driver_.cuDevicePrimaryCtxRelease(opened_.device);
+  }
 
   int ordinal() const override { return opened_.ordinal; }
   Result<int> export_page(PhysicalHandle page) override;
@@ -57,6 +60,8 @@ class DriverDevice final : public CudaDevice {
   Status wait(Stream stream, EventHandle event) override;
   Result<bool> query(EventHandle event) override;
   Status synchronize(EventHandle event) override;
+  Status record_context(EventHandle event) override;
+  Status synchronize_context() override;
   Result<CaptureInfo> capture_info(Stream stream) override;
   Result<std::vector<GraphNode>> capture_tips(Stream stream) override;
   Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) override;
@@ -87,8 +92,17 @@ class DriverDevice final : public CudaDevice {
     return call();
   }
 
+  CUresult have_spare();
+  void free_spare();
+
   const Driver& driver_;
   const OpenedContext opened_;
+  // cuCtxRecordEvent; null: the driver is older than CUDA 12.5.
+  using RecordContext = CUresult(CUDAAPI*)(CUcontext, CUevent);
+  const RecordContext record_context_ =
+      reinterpret_cast<RecordContext>(driver_.find("cuCtxRecordEvent", 12050));
+  std::mutex spare_mutex_;
+  CUdeviceptr spare_ = 0;  // guarded by spare_mutex_; a small block, to be freed; 0: none
   const std::chrono::steady_clock::time_point opened_at_ = std::chrono::steady_clock::now();
   std::mutex peers_mutex_;
   std::vector<int> peers_;  // guarded by peers_mutex_

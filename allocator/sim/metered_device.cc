@@ -133,6 +133,18 @@ Result<bool> MeteredDevice::query(EventHandle event) {
   return inner_.query(event);
 }
 
+Status MeteredDevice::record_context(EventHandle event) {
+  const Timed timed(*this, DeviceCall::record_context);
+  return inner_.record_context(event);
+}
+
+Status MeteredDevice::synchronize_context() {
+  const Timed timed(*this, DeviceCall::synchronize_context);
+  Status done = inner_.synchronize_context();
+  if (done.ok()) host_waits_.fetch_add(1, std::memory_order_relaxed);
+  return done;
+}
+
 Result<CaptureInfo> MeteredDevice::capture_info(Stream stream) {
   const Timed timed(*this, DeviceCall::capture_info);
   return inner_.capture_info(stream);

@@ -79,6 +79,12 @@ VectorClock RaceChecker::mark(StreamIndex stream) {
   return mark;
 }
 
+VectorClock RaceChecker::mark_all() {
+  VectorClock all;
+  for (StreamIndex stream = 0; stream < streams_.size(); ++stream) all.join(mark(stream));
+  return all;
+}
+
 void RaceChecker::wait(StreamIndex stream, const VectorClock& mark) {
   streams_[stream].clock.join(mark);
 }
@@ -88,7 +94,7 @@ void RaceChecker::host_saw(const VectorClock& mark) {
 }
 
 void RaceChecker::host_saw_everything() {
-  for (StreamIndex stream = 0; stream < streams_.size(); ++stream) host_saw(mark(stream));
+  host_saw(mark_all());
 }
 
 Stamp RaceChecker::begin(StreamIndex stream, const Access& access, Nanoseconds time) {

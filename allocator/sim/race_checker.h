@@ -72,6 +72,8 @@ class RaceChecker {
 
   // A mark on `stream`: all work queued on it so far, and all that is ordered before that.
   VectorClock mark(StreamIndex stream);
+  // A mark on all streams at once.
+  VectorClock mark_all();
   // Work queued on `stream` from now on is ordered after `mark`.
   void wait(StreamIndex stream, const VectorClock& mark);
   // The host has seen `mark` complete: whatever is queued anywhere from now on is ordered after it.

@@ -91,6 +91,12 @@ CaptureInfo Captures::info(Stream stream) const {
           .id = captured_.at(stream.id)};
 }
 
+void Captures::break_all(const std::string& why) {
+  for (auto& [id, capture] : captures_) {
+    if (capture.broken.empty()) capture.broken = why;
+  }
+}
+
 Status Captures::check_active(std::string_view call, Stream stream) const {
   if (!capturing(stream)) return not_captured(call, stream);
   const std::string& why = of(stream).broken;

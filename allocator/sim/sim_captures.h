@@ -29,6 +29,9 @@ class Captures {
 
   bool capturing(Stream stream) const { return captured_.contains(stream.id); }
   CaptureInfo info(Stream stream) const;
+  bool any() const { return !captures_.empty(); }
+  // Every capture is broken, if it is not already.
+  void break_all(const std::string& why);
 
   // Of streams that are being captured.
   Status check_active(std::string_view call, Stream stream) const;

@@ -120,7 +120,32 @@ Status SimDevice::Impl::meet_peers(const sim::EventState& seen) {
   return {};
 }
 
+Status SimDevice::Impl::record_context(EventHandle event) {
+  sim::EventState* state = streams_.find(event);
+  if (state == nullptr) return no_event(DeviceCall::record_context, event);
+  if (captures_.any()) {
+    const std::string why = "an event of the whole context was recorded while a stream is captured";
+    captures_.break_all(why);
+    return Error(ErrorCode::capture, "record_context: " + why);
+  }
+  streams_.record_all(*state, now());
+  return {};
+}
+
+sim::EventState SimDevice::Impl::synchronize_context() {
+  sim::EventState all;
+  streams_.record_all(all, now());
+  if (all.done_at > now()) {
+    ++host_waits_;
+    charge(DeviceCall::synchronize_context, all.done_at - now());
+  }
+  sim::EventState seen;
+  note_seen(all, seen);
+  return seen;
+}
+
 Status SimDevice::Impl::record(EventHandle event, Stream asked) {
+  note_use(asked);
   const Stream stream = streams_.named(asked);
   sim::EventState* event_state = streams_.find(event);
   if (event_state == nullptr) return no_event(DeviceCall::record, event);
@@ -137,6 +162,7 @@ Status SimDevice::Impl::record(EventHandle event, Stream asked) {
 }
 
 Status SimDevice::Impl::wait(Stream asked, EventHandle event) {
+  note_use(asked);
   const Stream stream = streams_.named(asked);
   sim::StreamState* stream_state = streams_.find(stream);
   if (stream_state == nullptr) return no_stream(DeviceCall::wait, stream);
@@ -236,6 +262,11 @@ std::uint64_t SimDevice::race_count() const {
 std::uint64_t SimDevice::host_waits() const {
   const std::scoped_lock lock(impl_->mutex_);
   return impl_->host_waits_;
+}
+
+std::uint64_t SimDevice::uses_of_destroyed_streams() const {
+  const std::scoped_lock lock(impl_->mutex_);
+  return impl_->uses_of_destroyed_;
 }
 
 std::uint64_t SimDevice::calls(DeviceCall call) const {
@@ -389,6 +420,25 @@ Status SimDevice::synchronize(EventHandle event) {
   const Status there = impl_->meet_peers(seen);
   if (there) return {};
   return refused(DeviceCall::synchronize, "it would wait for ever: " + there.error().message());
+}
+
+Status SimDevice::record_context(EventHandle event) {
+  return impl_->call(DeviceCall::record_context, impl_->options_.costs.record_context,
+                     [&] { return impl_->record_context(event); });
+}
+
+Status SimDevice::synchronize_context() {
+  sim::EventState seen;
+  Status waited = impl_->call(DeviceCall::synchronize_context,
+                              impl_->options_.costs.synchronize_context, [&]() -> Status {
+                                seen = impl_->synchronize_context();
+                                return {};
+                              });
+  if (!waited) return waited;
+  const Status there = impl_->meet_peers(seen);
+  if (there) return {};
+  return refused(DeviceCall::synchronize_context,
+                 "it would wait for ever: " + there.error().message());
 }
 
 }  // namespace weir

@@ -132,6 +132,7 @@ std::uint64_t SimDevice::live_executables() const {
 Result<CaptureInfo> SimDevice::capture_info(Stream stream) {
   return impl_->call(DeviceCall::capture_info, impl_->options_.costs.capture_info,
                      [&]() -> Result<CaptureInfo> {
+                       impl_->note_use(stream);
                        const Stream known = impl_->streams_.named(stream);
                        if (impl_->streams_.find(known) == nullptr) {
                          return no_stream(DeviceCall::capture_info, stream);

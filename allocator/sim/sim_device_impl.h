@@ -100,7 +100,11 @@ class SimDevice::Impl {
   // be met.
   Result<bool> query(EventHandle event, sim::EventState& seen);
   Status synchronize(EventHandle event, sim::EventState& seen);
+  Status record_context(EventHandle event);
+  sim::EventState synchronize_context();
   Status meet_peers(const sim::EventState& seen);
+  // A driver may crash where a call names a stream that was destroyed.
+  void note_use(Stream stream) { uses_of_destroyed_ += streams_.is_destroyed(stream) ? 1 : 0; }
   Status set_access(Address address, Bytes size);
   Status unmap(Address address, Bytes size);
   Status release(PhysicalHandle handle);
@@ -136,6 +140,7 @@ class SimDevice::Impl {
   sim::Graphs graphs_;
   std::array<Tally, kDeviceCalls> tallies_;
   std::uint64_t host_waits_ = 0;
+  std::uint64_t uses_of_destroyed_ = 0;
 
  private:
   Status check_mapped(std::string_view call, const Access& access);

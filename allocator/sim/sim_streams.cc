@@ -86,6 +86,12 @@ const StreamState* Streams::find(Stream stream) const {
   return state.alive ? &state : nullptr;
 }
 
+bool Streams::is_destroyed(Stream asked) const {
+  const std::uint64_t id =
+      asked.is_of_captured() ? value_of(asked.handle) >> kHandleShift : asked.id;
+  return id != 0 && id <= streams_.size() && !streams_[id - 1].alive;
+}
+
 StreamState* Streams::find(Stream stream) {
   return const_cast<StreamState*>(std::as_const(*this).find(stream));
 }
@@ -116,6 +122,18 @@ void Streams::record(EventState& event, StreamState& stream, Nanoseconds now) {
   event.mark = checker_.mark(stream.index);
   stream.peers.forget_those_there();
   event.peers = stream.peers;
+}
+
+void Streams::record_all(EventState& event, Nanoseconds now) {
+  event.recorded = true;
+  event.captured = {};
+  event.done_at = std::max(all_done_at(), now);
+  event.mark = checker_.mark_all();
+  event.peers = {};
+  for (StreamState& stream : streams_) {
+    stream.peers.forget_those_there();
+    event.peers.join(stream.peers);
+  }
 }
 
 void Streams::wait(StreamState& stream, const EventState& event, Nanoseconds now) {

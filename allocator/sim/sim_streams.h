@@ -73,6 +73,7 @@ class Streams {
   Result<Stream> of_handle(void* handle) const;
   // The same stream, by its own id: of one that Weir met in a capture, the handle says which it is.
   Stream named(Stream stream) const;
+  bool is_destroyed(Stream stream) const;
   // Null if there is none (any more).
   StreamState* find(Stream stream);
   const StreamState* find(Stream stream) const;
@@ -85,6 +86,8 @@ class Streams {
 
   static void launch(StreamState& stream, Nanoseconds duration, Nanoseconds now);
   void record(EventState& event, StreamState& stream, Nanoseconds now);
+  // The same for the work of all streams, destroyed ones included.
+  void record_all(EventState& event, Nanoseconds now);
   void wait(StreamState& stream, const EventState& event, Nanoseconds now);
   Nanoseconds all_done_at() const;
 

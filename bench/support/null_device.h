@@ -42,6 +42,8 @@ class NullDevice : public Device {
   Status wait(Stream, EventHandle) override { return {}; }
   Result<bool> query(EventHandle) override { return true; }
   Status synchronize(EventHandle) override { return {}; }
+  Status record_context(EventHandle) override { return {}; }
+  Status synchronize_context() override { return {}; }
 
   Result<CaptureInfo> capture_info(Stream) override { return CaptureInfo{}; }
   Result<std::vector<GraphNode>> capture_tips(Stream) override { return std::vector<GraphNode>{}; }

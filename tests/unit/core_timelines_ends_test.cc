@@ -187,7 +187,7 @@ TEST_F(TimelinesTest, WorkQueuedAfterAHostWaitIsNotTakenForDone) {
 
 TEST_F(TimelinesTest, EveryEventIsGivenBackAtTheEnd) {
   {
-    Timelines timelines(device_, observer_);
+    Timelines timelines(device_, observer_, captures_);
     const TimelineId a = timelines.of(sa_), b = timelines.of(sb_);
     for (int i = 0; i < 100; ++i) (void)timelines.record(a);
     ASSERT_TRUE(timelines.wait(b, set_of({timelines.now(a)})).ok());

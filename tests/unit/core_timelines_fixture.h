@@ -43,7 +43,8 @@ class TimelinesTest : public testing::Test, private EventSink {
   SimDevice device_;
   std::vector<Event> events_;
   Observer observer_{device_, this};
-  Timelines timelines_{device_, observer_};
+  OpenCaptures captures_{device_, /*context_events=*/true};
+  Timelines timelines_{device_, observer_, captures_};
   const Stream sa_ = device_.new_stream(), sb_ = device_.new_stream(), sc_ = device_.new_stream();
   const TimelineId a_ = timelines_.of(sa_), b_ = timelines_.of(sb_), c_ = timelines_.of(sc_);
 };

@@ -180,7 +180,7 @@ class TimelinesFaults : public TimelinesTest, public testing::WithParamInterface
 TEST_P(TimelinesFaults, AFailedCallChangesNothingAndMayBeRepeated) {
   for (const DeviceCall call : GetParam().calls) {
     SCOPED_TRACE(std::string(name_of(call)));
-    Timelines timelines(device_, observer_);
+    Timelines timelines(device_, observer_, captures_);
     const TimelineId user = timelines.of(sa_), waiter = timelines.of(sb_);
     work(sa_, 1_us);
     const Fence point = timelines.now(user);

@@ -28,6 +28,8 @@ TEST(MeteredDevice, ReportsWhatTheSimulatedDeviceCounts) {
   ASSERT_TRUE(metered.add_capture_dependencies(stream, tips).ok());
   ASSERT_TRUE(metered.retain(stream, nullptr).ok());
   const GraphHandle graph = *metered.end_capture(stream);
+  ASSERT_TRUE(metered.record_context(event).ok());
+  ASSERT_TRUE(metered.synchronize_context().ok());
   const ExecutableHandle executable = *metered.instantiate(graph);
   ASSERT_TRUE(metered.launch_graph(executable, stream).ok());
   ASSERT_TRUE(metered.destroy_executable(executable).ok());

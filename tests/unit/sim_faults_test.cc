@@ -66,6 +66,10 @@ class SimFaults : public testing::TestWithParam<int> {
         return status_of(device_.query(event_));
       case DeviceCall::synchronize:
         return device_.synchronize(event_);
+      case DeviceCall::record_context:
+        return device_.record_context(event_);
+      case DeviceCall::synchronize_context:
+        return device_.synchronize_context();
       case DeviceCall::memory_info:
         return status_of(device_.memory_info());
       default:

@@ -23,7 +23,8 @@ Json calls_json(const ReplayFigures& figures) {
           {"record", figures.calls(DeviceCall::record)},
           {"wait", figures.calls(DeviceCall::wait)},
           {"query", figures.calls(DeviceCall::query)},
-          {"sync", figures.calls(DeviceCall::synchronize)}};
+          {"sync", figures.calls(DeviceCall::synchronize)},
+          {"record_context", figures.calls(DeviceCall::record_context)}};
 }
 
 // Adds `figures` to `into`, under the names that the whole and each pass share.
@@ -79,6 +80,7 @@ Json outcome_json(const ReplayOutcome& outcome) {
   const ReplayOptions& options = report.options;
   json["device"] = report.device;
   json["policy"] = name_of(options.policy);
+  json["trust"] = name_of(options.trust);
   json["limit_bytes"] = options.limit == 0_B ? Json(nullptr) : Json(options.limit.count);
   json["repeat"] = options.passes;
   json["blocks"] = report.blocks;

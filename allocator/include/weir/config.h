@@ -4,6 +4,7 @@
 // docs/configuration.md and the error messages all come from it.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@ namespace weir {
 enum class DeviceKind { cuda, sim };
 std::string_view name_of(DeviceKind kind);
 std::string_view name_of(ReusePolicy policy);
+std::string_view name_of(Trust trust);
 
 // Most physical memory to hold: a number of bytes, or a share of what the device has in all.
 // Neither (zero): no limit.
@@ -44,6 +46,8 @@ struct Config {
   DeviceKind device = DeviceKind::cuda;
   MemoryLimit limit;
   ReusePolicy reuse = ReusePolicy::balanced;
+  std::optional<Trust> trust;  // none: context in PyTorch, else told
+  bool context_events = true;
   LogLevel log = LogLevel::warn;
   std::string log_file;  // empty: stderr
   std::string record;    // recording to write; empty: none

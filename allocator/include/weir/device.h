@@ -79,6 +79,8 @@ enum class DeviceCall {
   wait,
   query,
   synchronize,
+  record_context,
+  synchronize_context,
   capture_info,
   capture_tips,
   add_capture_dependencies,
@@ -135,6 +137,16 @@ class Device {
   virtual Status wait(Stream stream, EventHandle event) = 0;
   virtual Result<bool> query(EventHandle event) = 0;
   virtual Status synchronize(EventHandle event) = 0;
+
+  // Time of the whole context: of every stream of the process on this device, whoever made it and
+  // whether or not Weir was told of it, streams and graphs that were destroyed included.
+  // `record_context` marks all work queued so far; the event is then as one that was recorded on a
+  // stream. Errors: capture (a stream is being captured. Where the device can't tell before it
+  // records, every capture of the process is broken now: ask about the streams first); unavailable
+  // (the driver has no such call: CUDA 12.5). `synchronize_context` blocks the calling thread until
+  // all of it has finished, and breaks no capture.
+  virtual Status record_context(EventHandle event) = 0;
+  virtual Status synchronize_context() = 0;
 
   // Capture: whether `stream` is being captured into a graph; the nodes that its next node would
   // depend on; more nodes for it to depend on; and the nodes that a node of a graph being captured

@@ -32,6 +32,20 @@ enum class ReusePolicy {
   wait,      // free memory first: least memory
   grow,      // new memory first, while the limit has room: fewest waits
   balanced,  // free memory, unless its last use is recent and a little growth avoids the wait
+  no_wait,   // free memory whose last use is seen to be over, else new memory: no request makes a
+             // stream wait for another. What is placed where depends on how fast the GPU is.
+};
+
+// What the heap may rely on to know who uses a block.
+enum class Trust {
+  // Uses on other streams are told, by fence() or record_stream(), and streams are retired before
+  // they are destroyed: the contract of this interface.
+  told,
+  // Only what PyTorch's own allocator relies on: a use on another stream is queued before the block
+  // goes back, and may be told or not; streams may be destroyed at any time. Memory goes to another
+  // stream or pool, or back to the driver, only behind an event of the whole context
+  // (docs/guarantees.md).
+  context,
 };
 
 struct HeapOptions {
@@ -40,6 +54,11 @@ struct HeapOptions {
   ReusePolicy reuse = ReusePolicy::balanced;
   // Most mappings to hold. A context has room for some 524,000, and past that unrelated calls fail.
   std::uint64_t most_mappings = 400'000;
+  Trust trust = Trust::told;
+  // Under Trust::context: may events of the whole context be recorded? They break a capture that
+  // the heap can't know of. Without them memory changes its stream only where the host waits:
+  // trim(), and rather than be out of memory.
+  bool context_events = true;
 };
 
 enum class Trim { at_once, waits };
@@ -116,7 +135,9 @@ class DeviceHeap {
 
   // The identity of the caller's stream. While a graph pool is being captured into, the stream may
   // be part of that, which Device::stream() would break. Errors: device; capture (the stream is
-  // being captured, and no pool serves that: it is broken now).
+  // being captured, and no pool serves that: it is broken now); invalid_argument (the per-thread
+  // default stream, whose handle names another stream in each thread: under Trust::told any thread
+  // may have to name it to the device).
   Result<Stream> stream(void* handle);
 
   // A block of at least `bytes`, aligned to kGrain, for work on `stream`. Zero bytes: null.

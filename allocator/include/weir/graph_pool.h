@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -104,7 +105,9 @@ class GraphPool {
   // from before the capture begins until after it has ended. The host waits for eager work on the
   // pool's memory. A filter most often compares the id of the stream's capture.
   // Errors: invalid_argument (another capture is going on in the pool); device.
-  Result<PoolRoute> capture(StreamFilter filter);
+  // `origin`: the stream that the capture begins on, if that is known: whether the capture goes on
+  // is then seen, even where its route is not closed. Under Trust::context the host does not wait.
+  Result<PoolRoute> capture(StreamFilter filter, std::optional<Stream> origin = std::nullopt);
   // A graph whose capture's route was closed with keep will not be launched again: the pool lets
   // its memory go once it is destroyed, and its launches are done. (Of a capture that asked for no
   // memory: once the work so far is done of all streams that the heap knows.) Graph does this by
@@ -126,7 +129,8 @@ class GraphPool {
 
  private:
   friend class CaptureScope;
-  Result<PoolRoute> open_route(StreamFilter filter, bool captures);
+  Result<PoolRoute> open_route(StreamFilter filter, bool captures,
+                               std::optional<Stream> origin = std::nullopt);
   DeviceHeap* heap_;
   std::shared_ptr<PoolHeap> pool_;
 };

@@ -27,7 +27,8 @@ class MeteredDevice final : public Device {
   std::uint64_t calls(DeviceCall call) const;  // that failed, included
   Nanoseconds time_in(DeviceCall call) const;  // host time spent in those calls
   Nanoseconds total_time() const;              // ... in all calls
-  // Successful synchronize() calls whose event had not finished when they were made. On a real
+  // Successful synchronize() calls whose event had not finished when they were made, and successful
+  // synchronize_context() calls. On a real
   // device that takes one more query of the event, which is neither counted nor timed.
   std::uint64_t host_waits() const;
   void reset();
@@ -49,6 +50,8 @@ class MeteredDevice final : public Device {
   Status wait(Stream stream, EventHandle event) override;
   Result<bool> query(EventHandle event) override;
   Status synchronize(EventHandle event) override;
+  Status record_context(EventHandle event) override;
+  Status synchronize_context() override;
   Result<CaptureInfo> capture_info(Stream stream) override;
   Result<std::vector<GraphNode>> capture_tips(Stream stream) override;
   Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) override;

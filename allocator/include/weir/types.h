@@ -77,6 +77,9 @@ constexpr Nanoseconds operator""_ms(unsigned long long n) {
 struct Stream {
   void* handle = nullptr;
   std::uint64_t id = 0;
+  // The stream may be destroyed without retire(). Then it is named to the device only within calls
+  // that name it, and never afterwards.
+  bool may_end = false;
 
   // A stream that is met for the first time while it is captured: the driver tells no id then, and
   // it goes by a number of Weir's own. Nothing but the handle says which it is.
@@ -85,10 +88,22 @@ struct Stream {
   }
   constexpr bool is_of_captured() const { return (id & kOfCaptured) != 0; }
 
+  // The same stream in a capture that a graph pool serves: what is captured on it is ordered by the
+  // graph alone.
+  constexpr Stream in_capture() const { return {handle, id | kInCapture, may_end}; }
+  constexpr bool is_in_capture() const { return (id & kInCapture) != 0; }
+  constexpr Stream outside_capture() const { return {handle, id & ~kInCapture, may_end}; }
+
+  // Stands for all streams of the device's context, where an event names whom somebody waited for.
+  static constexpr Stream all() { return {.id = kAll}; }
+  constexpr bool is_all() const { return id == kAll; }
+
   friend constexpr bool operator==(const Stream& a, const Stream& b) { return a.id == b.id; }
 
  private:
   static constexpr std::uint64_t kOfCaptured = std::uint64_t{1} << 62;
+  static constexpr std::uint64_t kAll = std::uint64_t{1} << 61;
+  static constexpr std::uint64_t kInCapture = std::uint64_t{1} << 63;
 };
 
 // A stream heap's number within its device heap, from 0, in order of first use; dense.

@@ -1,0 +1,117 @@
+// Events and waits of the whole context: they cover the work of every stream of the process.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/conformance/rig.h"
+
+namespace weir::conformance {
+namespace {
+
+class DeviceContext : public Conformance {
+ protected:
+  bool done(EventHandle event) {
+    const Result<bool> answer = device().query(event);
+    EXPECT_TRUE(answer.ok()) << answer.error().message();
+    return answer.ok() && *answer;
+  }
+  // Whether the device has such events; without them the rest is skipped.
+  bool has_events() {
+    const EventHandle event = new_event();
+    const Status recorded = device().record_context(event);
+    expect_ok(device().destroy_event(event));
+    return recorded.ok() || recorded.error().code() != ErrorCode::unavailable;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceContext, each_kind_of_device(), kind_name);
+
+TEST_P(DeviceContext, AnEventCoversTheWorkOfEveryStream) {
+  if (!has_events()) GTEST_SKIP() << "the driver has no events of the whole context";
+  const Stream a = rig().new_stream(), b = rig().new_stream(), later = rig().new_stream();
+  const PhysicalHandle page = create(page_size());
+  const Address address = reserve(page_size());
+  map(address, page_size(), page);
+  rig().hold(a);
+  rig().fill(a, address, page_size() / 2, 1);
+  rig().fill(b, address + page_size() / 2, page_size() / 4, 2);
+  const EventHandle event = new_event();
+  expect_ok(device().record_context(event));
+  EXPECT_FALSE(done(event));
+  // A stream that waits for it is behind all of them.
+  expect_ok(device().wait(later, event));
+  rig().fill(later, address, page_size(), 3);
+  rig().let_go_soon();
+  expect_ok(device().synchronize(event));
+  EXPECT_TRUE(done(event));
+  finish(later);
+  rig().expect_filled(address, page_size(), 3);
+  expect_ok(device().destroy_event(event));
+  expect_ok(device().unmap(address, page_size()));
+  expect_ok(device().unreserve(address, page_size()));
+  expect_ok(device().release(page));
+}
+
+TEST_P(DeviceContext, AnEventCoversTheWorkOfAStreamThatWasDestroyed) {
+  if (!has_events()) GTEST_SKIP() << "the driver has no events of the whole context";
+  const Stream gone = rig().new_stream();
+  rig().hold(gone);
+  rig().destroy_stream(gone);
+  const EventHandle event = new_event();
+  expect_ok(device().record_context(event));
+  EXPECT_FALSE(done(event));
+  rig().let_go_soon();
+  expect_ok(device().synchronize(event));
+  EXPECT_TRUE(done(event));
+  expect_ok(device().destroy_event(event));
+}
+
+TEST_P(DeviceContext, TheHostWaitsForTheWorkOfEveryStream) {
+  const Stream a = rig().new_stream(), b = rig().new_stream();
+  rig().hold(a);
+  const EventHandle of_a = record(a), of_b = record(b);
+  EXPECT_FALSE(done(of_a));
+  rig().let_go_soon();
+  expect_ok(device().synchronize_context());
+  EXPECT_TRUE(done(of_a));
+  EXPECT_TRUE(done(of_b));
+  expect_ok(device().destroy_event(of_a));
+  expect_ok(device().destroy_event(of_b));
+}
+
+TEST_P(DeviceContext, TheHostsWaitBreaksNoCapture) {
+  for (const CaptureMode mode :
+       {CaptureMode::global, CaptureMode::thread_local_, CaptureMode::relaxed}) {
+    const Stream captured = rig().new_stream(), other = rig().new_stream();
+    expect_ok(device().begin_capture(captured, mode));
+    rig().hold(other);
+    const EventHandle event = record(other);
+    rig().let_go_soon();
+    expect_ok(device().synchronize_context());
+    EXPECT_TRUE(done(event));
+    std::thread([&] { expect_ok(device().synchronize_context()); }).join();
+    const Result<GraphHandle> graph = device().end_capture(captured);
+    ASSERT_TRUE(graph.ok()) << graph.error().message();
+    expect_ok(device().destroy_graph(*graph));
+    expect_ok(device().destroy_event(event));
+  }
+}
+
+TEST_P(DeviceContext, AnEventIsRefusedWhileAStreamIsCaptured) {
+  if (!has_events()) GTEST_SKIP() << "the driver has no events of the whole context";
+  const Stream captured = rig().new_stream();
+  expect_ok(device().begin_capture(captured, CaptureMode::relaxed));
+  const EventHandle event = new_event();
+  const Status recorded = device().record_context(event);
+  ASSERT_FALSE(recorded.ok());
+  EXPECT_EQ(recorded.error().code(), ErrorCode::capture) << recorded.error().message();
+  // It has broken the capture, of a stream that no other waits for by itself.
+  const Result<GraphHandle> graph = device().end_capture(captured);
+  EXPECT_FALSE(graph.ok());
+  expect_ok(device().record_context(event));
+  expect_ok(device().synchronize(event));
+  expect_ok(device().destroy_event(event));
+}
+
+}  // namespace
+}  // namespace weir::conformance

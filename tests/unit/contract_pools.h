@@ -1,0 +1,64 @@
+// Pools and captures as PyTorch has them: it announces a capture by a route, begins and ends it
+// itself, launches the graph without a word, and says when it drops the graph.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/contract_fixture.h"
+
+namespace weir::test {
+
+class ContractPools : public Contract {
+ protected:
+  using Contract::Contract;
+
+  struct Captured {
+    ExecutableHandle executable;
+    void* output = nullptr;
+  };
+
+  GraphPool* open_pool() {
+    pools_.push_back(std::make_unique<GraphPool>(heap_));
+    return pools_.back().get();
+  }
+  // Nobody uses it any more.
+  void close(GraphPool* pool) {
+    std::erase_if(pools_, [&](const auto& each) { return each.get() == pool; });
+  }
+  PoolRoute warm_up(GraphPool& pool, Stream stream) {
+    Result<PoolRoute> route = pool.warm_up(stream);
+    EXPECT_TRUE(route.ok()) << (route.ok() ? "" : route.error().message());
+    return *std::move(route);
+  }
+  // `work` is captured, and gives the output.
+  template <class Work>
+  Captured capture(GraphPool& pool, Stream stream, Work&& work) {
+    Result<PoolRoute> route =
+        pool.capture([stream](Stream asking) { return asking == stream; }, stream);
+    EXPECT_TRUE(route.ok()) << (route.ok() ? "" : route.error().message());
+    EXPECT_TRUE(device_.begin_capture(stream, CaptureMode::global).ok());
+    Captured captured;
+    captured.output = work();
+    const Result<GraphHandle> graph = device_.end_capture(stream);
+    EXPECT_TRUE(graph.ok()) << (graph.ok() ? "" : graph.error().message());
+    route->close();
+    captured.executable = *device_.instantiate(*graph);
+    EXPECT_TRUE(device_.destroy_graph(*graph).ok());
+    return captured;
+  }
+  void launch(const Captured& captured, Stream stream) {
+    EXPECT_TRUE(device_.launch_graph(captured.executable, stream).ok());
+  }
+  // As torch.cuda.CUDAGraph does: the pool first.
+  void drop(const Captured& captured, GraphPool& pool) {
+    pool.release_graph();
+    EXPECT_TRUE(device_.destroy_executable(captured.executable).ok());
+  }
+
+ private:
+  std::vector<std::unique_ptr<GraphPool>> pools_;
+};
+
+}  // namespace weir::test
