@@ -10,6 +10,7 @@
 #include "comm/bench.h"
 #include "comm_ranks_options.h"
 #include "command.h"
+#include "option_checks.h"
 
 namespace weir {
 namespace {
@@ -95,17 +96,26 @@ void add_sizes(CLI::App& bench, BenchCommand& command) {
   bench
       .add_option("-f,--stepfactor", command.options.factor,
                   "Multiplies from size to size instead, where it is more than 1")
-      ->check(CLI::Range(0, 1'000'000'000));
+      ->transform(whole_number(1, 1'000'000'000))
+      ->type_name("N");
 }
 
 void add_counts(CLI::App& bench, BenchOptions& options) {
   bench.add_option("-n,--iters", options.iterations, "Groups of operations that are timed")
+      ->transform(whole_number(1, kMostTimes))
+      ->type_name("N")
       ->capture_default_str();
   bench.add_option("-w,--warmup_iters", options.warm_ups, "Operations before, of each size")
+      ->transform(whole_number(0, kMostTimes))
+      ->type_name("N")
       ->capture_default_str();
   bench.add_option("-m,--agg_iters", options.aggregated, "Operations in a group")
+      ->transform(whole_number(1, kMostInGroup))
+      ->type_name("N")
       ->capture_default_str();
   bench.add_option("-c,--check", options.checks, "Times that results are checked")
+      ->transform(whole_number(0, kMostTimes))
+      ->type_name("N")
       ->capture_default_str();
   bench
       .add_option("-R,--local_register", options.registered,
@@ -116,6 +126,8 @@ void add_counts(CLI::App& bench, BenchOptions& options) {
   bench
       .add_option("-G,--cudagraph", options.graph_launches,
                   "Capture all of them into one graph, and launch it so many times; 0: eager")
+      ->transform(whole_number(0, kMostTimes))
+      ->type_name("N")
       ->capture_default_str();
 }
 
@@ -150,7 +162,8 @@ void add_comm_bench_command(CLI::App& comm, ExitCode& exit_code) {
   bench
       ->add_option("-a,--average", command->average,
                    "Times over ranks: 0 rank 0's, 1 mean, 2 least, 3 most")
-      ->check(CLI::Range(0, 3))
+      ->transform(whole_number(0, 3))
+      ->type_name("N")
       ->capture_default_str();
   CLI::Option* raw = bench->add_flag("--raw", command->raw, "Ask NCCL itself, without Weir");
   bench

@@ -28,6 +28,17 @@ std::string home_of_user() {
   return user != nullptr && user->pw_dir != nullptr ? user->pw_dir : "";
 }
 
+// The JSON may not replace what the check has read.
+Status check_files_of(const CheckCommand& command, const Check& check) {
+  if (command.json.empty() || command.json == "-") return {};
+  std::vector<NamedFile> inputs = named_nccl_library();
+  for (const std::string& file : check.settings.files) {
+    const std::string path = command.root == "/" ? file : command.root + "/" + file;
+    inputs.push_back({"the configuration file", path});
+  }
+  return check_files(inputs, {{"--json", command.json}});
+}
+
 Status write(const std::string& path, const std::string& text) {
   Result<OutputFile> file = OutputFile::open(path, "");
   if (!file) return file.error();
@@ -55,6 +66,8 @@ ExitCode run(const CheckCommand& command) {
   check.machine = read_machine(command.root, here ? probes_of_this_machine(nccl) : MachineProbes{});
   check.settings = read_settings(command.root, environment, home_of_user());
   check.findings = examine(check.machine, check.settings);
+  const ExitCode allowed = exit_code_of(check_files_of(command, check));
+  if (allowed != ExitCode::ok) return allowed;
   if (command.json == "-") {
     fmt::print("{}", check_json(check));
   } else {

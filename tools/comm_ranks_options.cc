@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
+#include <utility>
 
+#include "option_checks.h"
 #include "weir/cuda_device.h"
 
 namespace weir {
@@ -17,15 +20,14 @@ void add_ranks_options(CLI::App& command, RanksCommand& ranks) {
           "is a GPU, else sim")
       ->check(CLI::IsMember({"auto", "sim", "cuda"}))
       ->capture_default_str();
-  command.add_option("-t,--nthreads,--ranks", ranks.ranks,
-                     "Ranks that are threads; by default one for each GPU, or 2 simulated ones");
+  command
+      .add_option("-t,--ranks,--nthreads", ranks.ranks,
+                  "Ranks that are threads; by default one for each GPU, or 2 simulated ones")
+      ->transform(whole_number(1, 1024))
+      ->type_name("N");
 }
 
 Result<OpenRanks> open_as(const RanksCommand& command) {
-  if (command.ranks && *command.ranks < 1) {
-    return Error(ErrorCode::invalid_argument,
-                 fmt::format("--ranks {}: at least 1", *command.ranks));
-  }
   bool cuda = command.device == "cuda";
   if (command.device == "auto") {
     // A launcher starts ranks that have GPUs: one without is told so.
@@ -57,10 +59,20 @@ void add_json_option(CLI::App& command, std::string& json) {
       ->check(is_named);
 }
 
+std::vector<NamedFile> named_nccl_library() {
+  const std::optional<std::string> path = process_environment().get("WEIR_NCCL_LIBRARY");
+  // A name without a folder is looked for where the system keeps its libraries.
+  if (!path || path->find('/') == std::string::npos) return {};
+  return {{"WEIR_NCCL_LIBRARY", *path}};
+}
+
 Result<JsonTarget> JsonTarget::open(const std::string& json) {
   JsonTarget target;
   target.standard_output_ = json == "-";
   if (json.empty() || target.standard_output_) return target;
+  if (Status allowed = check_files(named_nccl_library(), {{"--json", json}}); !allowed) {
+    return std::move(allowed).error();
+  }
   const Result<Launch> launch = find_launch(process_environment());
   if (launch && launch->rank != 0) return target;
   Result<OutputFile> file = OutputFile::open(json, "");
@@ -72,6 +84,7 @@ Result<JsonTarget> JsonTarget::open(const std::string& json) {
 Status JsonTarget::tell(const std::string& text, const std::string& json) {
   fmt::print("{}", standard_output_ ? json : text);
   if (!file_) return {};
+  std::fflush(stdout);  // the file may be standard output by another name
   file_->text() = json;
   return file_->commit();
 }

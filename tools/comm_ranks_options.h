@@ -3,10 +3,12 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "comm/ranks.h"
 #include "command.h"
 #include "look/output_file.h"
+#include "replay/named_files.h"
 
 namespace weir {
 
@@ -22,11 +24,15 @@ Result<OpenRanks> open_as(const RanksCommand& command);
 // that was not set, and a script would find no file.
 void add_json_option(CLI::App& command, std::string& json);
 
+// The NCCL that WEIR_NCCL_LIBRARY names, which no output may replace; empty: it names none.
+std::vector<NamedFile> named_nccl_library();
+
 // Where `--json` goes: a file, standard output ("-"), or nowhere (empty).
 class JsonTarget {
  public:
   // Call it before anything is measured: a file that can't be written is known then. Where a
-  // launcher made several processes, rank 0's alone has one. Errors: those of OutputFile::open().
+  // launcher made several processes, rank 0's alone has one. Errors: those of check_files()
+  // and OutputFile::open().
   static Result<JsonTarget> open(const std::string& json);
 
   bool is_standard_output() const { return standard_output_; }

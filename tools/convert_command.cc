@@ -6,6 +6,8 @@
 #include "command.h"
 #include "look/export.h"
 #include "look_command.h"
+#include "option_checks.h"
+#include "replay/named_files.h"
 
 namespace weir {
 namespace {
@@ -14,6 +16,13 @@ struct ConvertCommand {
   std::string file, output;
   std::optional<int> device;
 };
+
+Status run(const ConvertCommand& command) {
+  if (Status allowed = check_files({{"FILE", command.file}}, {{"-o", command.output}}); !allowed) {
+    return allowed;
+  }
+  return convert_to_trace(command.file, command.output, command.device);
+}
 
 constexpr const char* kFooter = R"(
 FILE is a recording, or a memory snapshot that PyTorch pickled with its history
@@ -39,11 +48,10 @@ void add_convert_command(CLI::App& app, ExitCode& exit_code) {
   convert
       ->add_option("--device", command->device,
                    "Of a PyTorch snapshot: the device; default: the one with the longest history")
+      ->transform(whole_number(0, 1023))
       ->type_name("N");
   convert->footer(kFooter);
-  convert->callback([command, &exit_code] {
-    exit_code = exit_code_of(convert_to_trace(command->file, command->output, command->device));
-  });
+  convert->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });
 }
 
 }  // namespace weir

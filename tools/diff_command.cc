@@ -9,6 +9,8 @@
 #include "look/diff.h"
 #include "look/load.h"
 #include "look/report.h"
+#include "option_checks.h"
+#include "replay/named_files.h"
 
 namespace weir {
 namespace {
@@ -26,6 +28,11 @@ Result<Report> report_on(const std::string& file) {
 }
 
 ExitCode run(const DiffCommand& command) {
+  const Status allowed = check_files({{"BEFORE", command.before}, {"AFTER", command.after}}, {});
+  if (!allowed) {
+    fmt::print(stderr, "weir: {}\n", allowed.error().message());
+    return ExitCode::bad_input;
+  }
   const Result<Report> before = report_on(command.before);
   const Result<Report> after = before ? report_on(command.after) : before;
   if (!after) {
@@ -55,7 +62,7 @@ void add_diff_command(CLI::App& app, ExitCode& exit_code) {
   diff->add_option("AFTER", command->after, "Another")->required();
   diff->add_flag("--json", command->json, "Print JSON instead of text");
   diff->add_option("--top", command->top, "Most rows of a list")
-      ->check(CLI::Range(1, 1000000))
+      ->transform(whole_number(1, 1'000'000))
       ->type_name("N")
       ->capture_default_str();
   diff->footer(kFooter);

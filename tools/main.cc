@@ -19,6 +19,18 @@ void understand_help(std::vector<std::string>& arguments) {
   arguments.emplace_back("--help");
 }
 
+// CLI11 takes what follows "--timeline=" for its value, even where that is a file to be read.
+std::string empty_option(const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    if (argument == "--") break;
+    const std::size_t equals = argument.find('=');
+    if (argument.starts_with("--") && equals + 1 == argument.size()) {
+      return argument.substr(0, equals);
+    }
+  }
+  return {};
+}
+
 // CLI11 says neither what was taken for no sub-command, nor which there are.
 std::string failure(const CLI::App* app, const CLI::Error& error) {
   const CLI::App* asked = app;
@@ -69,6 +81,11 @@ int main(int argc, char** argv) {
   }
   if (!arguments.empty() && arguments.front() == "comm") {
     arguments = weir::with_empty_json_apart(std::move(arguments));
+  }
+  if (const std::string option = empty_option(arguments); !option.empty()) {
+    std::fprintf(stderr, "%s: the value is empty: give one, or leave the option out\n",
+                 option.c_str());
+    return static_cast<int>(weir::ExitCode::bad_input);
   }
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   try {

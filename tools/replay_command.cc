@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "command.h"
+#include "option_checks.h"
 #include "progress.h"
 #include "replay/limit.h"
+#include "replay/named_files.h"
 #include "replay/replay.h"
 #include "replay/report.h"
 #include "replay/text_file.h"
@@ -53,6 +55,16 @@ Result<ReplayReport> replay_file(const std::string& path, const ReplayCommand& c
   return replay(*trace, **device, options);
 }
 
+Status check_files_of(const ReplayCommand& command) {
+  std::vector<NamedFile> inputs, outputs;
+  for (const std::string& path : command.traces) inputs.push_back({"TRACE", path});
+  if (!command.json.empty() && command.json != kStandardOutput) {
+    outputs.push_back({"--json", command.json});
+  }
+  if (!command.timeline.empty()) outputs.push_back({"--timeline", command.timeline});
+  return check_files(inputs, outputs);
+}
+
 // Runs every trace, also after one that failed: each stands for itself. The first failure is what
 // the command returns.
 ExitCode run(const ReplayCommand& command) {
@@ -61,6 +73,9 @@ ExitCode run(const ReplayCommand& command) {
     const Result<ReplayLimit> parsed = parse_replay_limit(command.limit);
     if (!parsed.ok()) return complain("--limit: " + parsed.error().message()), ExitCode::bad_input;
     limit = *parsed;
+  }
+  if (const Status allowed = check_files_of(command); !allowed) {
+    return complain(allowed.error().message()), ExitCode::bad_input;
   }
   Timeline timeline;
   std::vector<ReplayOutcome> outcomes;
@@ -120,9 +135,10 @@ void add_replay_command(CLI::App& app, ExitCode& exit_code) {
       ->add_option("--limit", command->limit,
                    "Most memory to hold: a size (40GiB, 512MiB), or a multiple of the trace's own "
                    "peak (1.03x); default: none")
+      ->transform(not_empty())
       ->type_name("SIZE|RATIOx");
   replay->add_option("--repeat", command->options.passes, "Run the whole trace so many times")
-      ->check(CLI::Range(1, 1000000))
+      ->transform(whole_number(1, 1'000'000))
       ->type_name("N")
       ->capture_default_str();
   const std::map<std::string, ReusePolicy> policies = {{"wait", ReusePolicy::wait},
@@ -155,6 +171,7 @@ void add_replay_command(CLI::App& app, ExitCode& exit_code) {
   replay
       ->add_option("--timeline", command->timeline,
                    "Write a timeline for Perfetto or chrome://tracing (.json or .json.gz)")
+      ->transform(not_empty())
       ->type_name("FILE");
   replay->add_flag("--validate", command->options.validate,
                    "Check the whole heap after every line of the trace (slow)");
@@ -164,9 +181,13 @@ void add_replay_command(CLI::App& app, ExitCode& exit_code) {
   replay
       ->add_option("--graph-orders", command->options.graph_orders,
                    "Run each captured graph in so many random orders that its edges allow (on the "
-                   "simulated device)")
+                   "simulated device); 0: none")
+      ->transform(whole_number(0, 1'000'000))
       ->type_name("N");
-  replay->add_option("--seed", command->options.seed, "Of the patterns")->capture_default_str();
+  replay->add_option("--seed", command->options.seed, "Of the patterns")
+      ->transform(any_whole_number())
+      ->type_name("N")
+      ->capture_default_str();
   replay->add_flag("--quiet", command->quiet, "No report and no progress bar");
   replay->footer(kFooter);
   replay->callback([command, &exit_code] { exit_code = run(*command); });

@@ -9,6 +9,8 @@
 #include "look/export.h"
 #include "look/load.h"
 #include "look/report.h"
+#include "option_checks.h"
+#include "replay/named_files.h"
 
 namespace weir {
 namespace {
@@ -20,6 +22,10 @@ struct ReportCommand {
 };
 
 ExitCode run(ReportCommand command) {
+  if (const Status allowed = check_files({{"FILE", command.file}}, {}); !allowed) {
+    fmt::print(stderr, "weir: {}\n", allowed.error().message());
+    return ExitCode::bad_input;
+  }
   const Result<Recording> recording = load(command.file);
   if (!recording) {
     fmt::print(stderr, "weir: {}\n", recording.error().message());
@@ -55,7 +61,7 @@ void add_report_command(CLI::App& app, ExitCode& exit_code) {
   report->add_option("FILE", command->file, "A recording, a snapshot or a trace")->required();
   report->add_flag("--json", command->json, "Print JSON instead of text");
   report->add_option("--top", command->options.top, "Most rows of a list")
-      ->check(CLI::Range(1, 1000000))
+      ->transform(whole_number(1, 1'000'000))
       ->type_name("N")
       ->capture_default_str();
   report
@@ -63,6 +69,7 @@ void add_report_command(CLI::App& app, ExitCode& exit_code) {
           "--at", command->at,
           "Look at this moment too: a time since the beginning (1.5s, 200ms, 300us), begin, "
           "end, peak-live or peak-reserved")
+      ->transform(not_empty())
       ->type_name("MOMENT");
   report->footer(kFooter);
   report->callback([command, &exit_code] { exit_code = run(*command); });

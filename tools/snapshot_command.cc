@@ -8,6 +8,7 @@
 #include "look/export.h"
 #include "look/load.h"
 #include "look_command.h"
+#include "replay/named_files.h"
 
 namespace weir {
 namespace {
@@ -19,6 +20,9 @@ struct SnapshotCommand {
 };
 
 Status run(const SnapshotCommand& command) {
+  if (Status allowed = check_files({{"FILE", command.file}}, {{"-o", command.output}}); !allowed) {
+    return allowed;
+  }
   const Result<Recording> recording = load(command.file);
   if (!recording.ok()) return recording.error();
   warn_of_damage(command.file, recording->damage);

@@ -11,6 +11,7 @@
 #include "look/html.h"
 #include "look/load.h"
 #include "look_command.h"
+#include "replay/named_files.h"
 
 namespace weir {
 namespace {
@@ -26,6 +27,9 @@ Status run(const TimelineCommand& command) {
     return Error(ErrorCode::invalid_argument,
                  "two files are shown side by side by --to html only: name one");
   }
+  std::vector<NamedFile> inputs;
+  for (const std::string& file : command.files) inputs.push_back({"FILE", file});
+  if (Status allowed = check_files(inputs, {{"-o", command.output}}); !allowed) return allowed;
   std::vector<Recording> recordings;
   recordings.reserve(command.files.size());
   for (const std::string& file : command.files) {

@@ -14,6 +14,8 @@
 
 #include "command.h"
 #include "look/top.h"
+#include "option_checks.h"
+#include "replay/named_files.h"
 
 namespace weir {
 namespace {
@@ -42,7 +44,10 @@ ExitCode complain(const Error& error) {
 }
 
 Result<TopFollower> open(const std::string& what) {
-  if (!is_number(what)) return TopFollower::open(what);
+  if (!is_number(what)) {
+    if (Status allowed = check_files({{"PID|FILE", what}}, {}); !allowed) return allowed.error();
+    return TopFollower::open(what);
+  }
   const Result<std::vector<std::string>> files = recordings_of_process(what);
   if (!files.ok()) return files.error();
   if (files->size() > 1) {
@@ -110,19 +115,16 @@ void add_top_command(CLI::App& app, ExitCode& exit_code) {
       "top", "Show a running program's memory, from the recording that it writes");
   top->add_option("PID|FILE", command->what, "A process that records, or a recording")->required();
   top->add_option("--interval", command->interval, "Time between two looks")
-      ->check(CLI::Range(0.05, 86400.0))
-      ->check([](const std::string& text) {  // which is in every range
-        return text.find_first_of("nN") == std::string::npos ? "" : "is no number of seconds";
-      })
+      ->transform(real_number(0.05, 86400))
       ->type_name("SECONDS")
       ->capture_default_str();
   top->add_option("--count", command->count,
                   "Stop after so many looks; default: when the recording ends")
-      ->check(CLI::Range(1, 1000000000))
+      ->transform(whole_number(1, 1'000'000'000))
       ->type_name("N");
   top->add_flag("--once", command->once, "Look once");
   top->add_option("--top", command->top, "Most rows of a list")
-      ->check(CLI::Range(1, 1000000))
+      ->transform(whole_number(1, 1'000'000))
       ->type_name("N")
       ->capture_default_str();
   top->footer(kFooter);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bench/graph_pool/scenarios.h"
+#include "tools/option_checks.h"
 
 namespace weir::graph_pool {
 namespace {
@@ -109,12 +110,14 @@ void add_step_options(CLI::App& app, Options& options, std::uint64_t& mib) {
       ->check(CLI::IsMember({"none", "capture", "current", "all"}));
   app.add_option("--mode", options.mode, "of its capture: global, thread_local, relaxed, all")
       ->check(CLI::IsMember({"global", "thread_local", "relaxed", "all"}));
-  app.add_option("--layers", options.step.layers)->check(CLI::Range(1, 1000));
-  app.add_option("--mib", mib, "an activation of a layer")->check(CLI::Range(1, 4096));
-  app.add_option("--side-streams", options.step.side_streams)->check(CLI::Range(0, 16));
-  app.add_option("--replays", options.replays)->check(CLI::PositiveNumber);
-  app.add_option("--delay-us", options.step.most_delay_us, "most, before side streams' kernels");
-  app.add_option("--seed", options.seed, "of the eager work beside the replays");
+  app.add_option("--layers", options.step.layers)->transform(whole_number(1, 1000));
+  app.add_option("--mib", mib, "an activation of a layer")->transform(whole_number(1, 4096));
+  app.add_option("--side-streams", options.step.side_streams)->transform(whole_number(0, 16));
+  app.add_option("--replays", options.replays)->transform(whole_number(1, 100'000'000));
+  app.add_option("--delay-us", options.step.most_delay_us, "most, before side streams' kernels")
+      ->transform(whole_number(0, 1'000'000));
+  app.add_option("--seed", options.seed, "of the eager work beside the replays")
+      ->transform(any_whole_number());
 }
 
 int parse_and_run(int argc, char** argv) {

@@ -10,9 +10,13 @@ and freed in the same order as in step.cc and serve.cc; a fence is a record_stre
 """
 import argparse
 import json
+import pathlib
 import sys
 
 import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from arguments import whole_number  # noqa: E402
 
 MIB = 1 << 20
 GRAIN = 512
@@ -229,9 +233,9 @@ def main():
     parser.add_argument("--warm-up", choices=("none", "capture", "current"), default="none")
     parser.add_argument("--order", choices=("largest first", "smallest first"),
                         default="largest first")
-    parser.add_argument("--layers", type=int, default=24)
-    parser.add_argument("--mib", type=int, default=128)
-    parser.add_argument("--side-streams", type=int, default=2)
+    parser.add_argument("--layers", type=whole_number(1, 1000), default=24)
+    parser.add_argument("--mib", type=whole_number(1, 4096), default=128)
+    parser.add_argument("--side-streams", type=whole_number(0, 16), default=2)
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("torch_side: PyTorch finds no GPU", file=sys.stderr)

@@ -2,12 +2,16 @@
 //
 // usage: weir_instructions SCENARIO PAIRS
 //
+// Exit: 0; 1 if a call failed; 2 for wrong arguments.
+//
 // The count for PAIRS less that for fewer is the cost of the difference: start-up, warm-up and the
 // end are the same for both. bench/instructions/check does that.
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "bench/support/mix.h"
@@ -99,5 +103,13 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: weir_instructions SCENARIO PAIRS\n");
     return 2;
   }
-  return weir::bench::run(argv[1], std::strtoull(argv[2], nullptr, 10));
+  const std::string_view text = argv[2];
+  const char* const end = text.data() + text.size();
+  std::size_t pairs = 0;
+  const auto [rest, error] = std::from_chars(text.data(), end, pairs);
+  if (error != std::errc{} || rest != end || pairs == 0) {
+    std::fprintf(stderr, "weir_instructions: PAIRS: '%s' is not a whole number from 1\n", argv[2]);
+    return 2;
+  }
+  return weir::bench::run(argv[1], pairs);
 }

@@ -20,6 +20,7 @@
 #include "bench/peers/weir_peers.h"
 #include "bench/support/null_device.h"
 #include "replay/trace_reader.h"
+#include "tools/option_checks.h"
 #include "weir/cuda_device.h"
 
 namespace weir::peers {
@@ -120,13 +121,13 @@ int parse_and_run(int argc, char** argv) {
       ->delimiter(',');
   app.add_option("--threads", options.threads, "counts of threads, at most 16 each")
       ->delimiter(',')
-      ->check(CLI::Range(1, 16));
+      ->transform(whole_number(1, 16));
   std::vector<std::string> traces;
   app.add_option("--traces", traces, "recorded programs: files as `weir replay` reads them")
       ->delimiter(',')
       ->check(CLI::ExistingFile);
   app.add_option("--seconds", options.seconds, "for each loop, once it is warm")
-      ->check(CLI::Range(0.001, 60.0));
+      ->transform(real_number(0.001, 60));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -75,7 +75,7 @@ TEST_F(CommBench, BadCommandLinesAreTwoAndSayWhatIsTaken) {
                                                      {"--operation none", "--operation 'none'"},
                                                      {"-r 7", "ranks are 0 to 1"},
                                                      {"-a 4", "--average"},
-                                                     {"--ranks 0", "--ranks 0"},
+                                                     {"--ranks 0", "--ranks: '0'"},
                                                      {"-m 100000000", "1 to 100000"},
                                                      {"--json ''", "--json: the name of the file"},
                                                      {"--raw --compare", "--raw"}};

@@ -13,6 +13,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "tools/option_checks.h"
 #include "weir/comm/nccl.h"
 #include "weir/cuda_device.h"
 
@@ -49,23 +50,23 @@ int parse(int argc, char** argv, Options& options) {
       ->check(CLI::IsMember({"once", "eager", "replay", "hang", "absent", "mismatch"}))
       ->capture_default_str();
   app.add_option("--steps", options.steps, "0: until something fails")
-      ->check(CLI::NonNegativeNumber)
+      ->transform(whole_number(0, 1'000'000'000))
       ->capture_default_str();
   app.add_option("--sound-steps", options.sound_steps, "Before a rank misbehaves")
-      ->check(CLI::PositiveNumber)
+      ->transform(whole_number(1, 1'000'000'000))
       ->capture_default_str();
   app.add_option("--bad-rank", options.bad_rank, "Misbehaves; is left out by --then shrink")
-      ->check(CLI::NonNegativeNumber)
+      ->transform(whole_number(0, 1023))
       ->capture_default_str();
-  const CLI::Range seconds(0.1, 3600.0);
+  const CLI::Validator seconds = real_number(0.1, 3600);
   app.add_option("--timeout", options.timeout, "Seconds that an operation may take")
-      ->check(seconds)
+      ->transform(seconds)
       ->capture_default_str();
   app.add_option("--patience", options.patience, "Seconds that the host waits for other ranks")
-      ->check(seconds)
+      ->transform(seconds)
       ->capture_default_str();
   app.add_option("--limit", options.limit, "Seconds in which what is expected must fail")
-      ->check(seconds)
+      ->transform(seconds)
       ->capture_default_str();
   app.add_option("--then", options.then, "After an error: with the ranks that are left, or alone")
       ->check(CLI::IsMember({"alone", "shrink"}))

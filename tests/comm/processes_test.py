@@ -75,6 +75,8 @@ class Options(unittest.TestCase):
         self.assertIn("--no-such-option", self.refused("once", "--no-such-option"))
         for name, value in (("--steps", "-1"), ("--steps", "many"), ("--sound-steps", "0"),
                             ("--bad-rank", "-1"), ("--timeout", "0"), ("--patience", "x"),
+                            ("--timeout", "nan"), ("--steps", "99999999999999999999999"),
+                            ("--sound-steps", "-3"), ("--steps", "0x10"),
                             ("--limit", "1e9"), ("--then", "panic")):
             self.assertIn(name, self.refused("eager", name, value), (name, value))
 

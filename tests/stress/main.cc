@@ -1,4 +1,5 @@
-// The stress test of the device heap. Exit: 0 all bytes right, 1 not, 77 no such device.
+// The stress test of the device heap. Exit: 0 all bytes right, 1 not, 2 for wrong arguments, 77 no
+// such device.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -9,11 +10,14 @@
 #include <vector>
 
 #include "tests/stress/program.h"
+#include "tools/option_checks.h"
+#include "weir/config.h"
 #include "weir/metered_device.h"
 
 namespace weir::stress {
 namespace {
 
+constexpr int kWrongArguments = 2;
 constexpr int kNoDevice = 77;  // what ctest is told to take for "skipped"
 
 struct Session {
@@ -182,30 +186,58 @@ int run(const Options& options) {
   return sound && findings.wrong == 0 ? 0 : 1;
 }
 
+// Allows a size such as 64KiB, of `least` to 1 PiB, and gives CLI11 the number of bytes.
+CLI::Validator size(Bytes least) {
+  const auto check = [least](std::string& text) -> std::string {
+    const Result<Bytes> bytes = parse_bytes(text);
+    if (!bytes || *bytes < least || *bytes > 1024_TiB) {
+      return "'" + text + "' is not a size from " + std::to_string(least.count) + " B to 1 PiB";
+    }
+    text = std::to_string(bytes->count);
+    return {};
+  };
+  return {check, "SIZE"};
+}
+
+int parse_and_run(int argc, char** argv) {
+  Options options;
+  CLI::App app("Random programs over the device heap, every byte checked.");
+  app.add_option("--seed", options.seed, "Of the first round; each round adds one")
+      ->transform(any_whole_number())
+      ->capture_default_str();
+  app.add_option("--seconds", options.seconds, "Rounds begin until then")
+      ->transform(real_number(0, 1e6))
+      ->capture_default_str();
+  app.add_option("--streams", options.streams)
+      ->transform(whole_number(1, 64))
+      ->capture_default_str();
+  app.add_option("--threads", options.threads)
+      ->transform(whole_number(1, 64))
+      ->capture_default_str();
+  app.add_option("--steps", options.steps, "Of each thread in a round")
+      ->transform(whole_number(1, 1'000'000'000))
+      ->capture_default_str();
+  app.add_option("--limit", options.limit.count, "Of the heap; suffixes as in 4GiB; 0: none")
+      ->transform(size(0_B));
+  app.add_option("--max-bytes", options.max_bytes.count, "Of one block")->transform(size(1_B));
+  app.add_option("--max-delay-ns", options.max_delay.count, "Of one kernel")
+      ->transform(whole_number(0, 1'000'000'000))
+      ->capture_default_str();
+  app.add_flag("--simulated", options.simulated, "On the simulated device");
+  app.add_option("--ordinal", options.ordinal, "Of the CUDA device")
+      ->transform(whole_number(0, 1023))
+      ->capture_default_str();
+  app.add_flag("--omit-fences", options.omit_fences,
+               "Take no fences; succeeds only if the wrong bytes that follow are found");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kWrongArguments;
+  }
+  return run(options);
+}
+
 }  // namespace
 }  // namespace weir::stress
 
-int main(int argc, char** argv) {
-  weir::stress::Options options;
-  CLI::App app("Random programs over the device heap, every byte checked.");
-  app.add_option("--seed", options.seed, "Of the first round; each round adds one")
-      ->capture_default_str();
-  app.add_option("--seconds", options.seconds, "Rounds begin until then")->capture_default_str();
-  app.add_option("--streams", options.streams)->check(CLI::Range(1, 64))->capture_default_str();
-  app.add_option("--threads", options.threads)->check(CLI::Range(1, 64))->capture_default_str();
-  app.add_option("--steps", options.steps, "Of each thread in a round")->capture_default_str();
-  app.add_option("--limit", options.limit.count, "Of the heap; suffixes as in 4GiB")
-      ->transform(CLI::AsSizeValue(false));
-  app.add_option("--max-bytes", options.max_bytes.count, "Of one block")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::PositiveNumber);
-  app.add_option("--max-delay-ns", options.max_delay.count, "Of one kernel")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_flag("--simulated", options.simulated, "On the simulated device");
-  app.add_option("--ordinal", options.ordinal, "Of the CUDA device")->capture_default_str();
-  app.add_flag("--omit-fences", options.omit_fences,
-               "Take no fences; succeeds only if the wrong bytes that follow are found");
-  CLI11_PARSE(app, argc, argv);
-  return weir::stress::run(options);
-}
+int main(int argc, char** argv) { return weir::stress::parse_and_run(argc, argv); }

@@ -19,6 +19,10 @@ enum class Average { rank_0, mean, least, most };  // over ranks; as nccl-tests'
 // What a row is measured through. `both`: Weir's, and NCCL's after it.
 enum class BenchPath { weir, raw, both };
 
+// Most operations of each kind, and most in one group, which memory holds as a whole.
+inline constexpr int kMostTimes = 100'000'000;
+inline constexpr int kMostInGroup = 100'000;
+
 struct BenchOptions {
   std::vector<BenchOperation> operations{BenchOperation::all_reduce};
   std::vector<DataType> types{DataType::float32};

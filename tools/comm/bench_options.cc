@@ -58,10 +58,7 @@ bool has_factor(const BenchOptions& options) {
   return false;
 }
 
-// Beyond these nobody measures, and memory gives out: a group, and a graph, are held as a whole.
-constexpr int kMostTimes = 100'000'000;
-constexpr int kMostInGroup = 100'000;
-constexpr std::int64_t kMostInGraph = 100'000;
+constexpr std::int64_t kMostInGraph = 100'000;  // of which memory holds all
 
 struct Count {
   const char* option;

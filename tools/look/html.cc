@@ -2,14 +2,13 @@
 
 #include <zlib.h>
 
-#include <filesystem>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "look/html_data.h"
 #include "look/output_file.h"
 #include "look/page_sources.h"
+#include "replay/named_files.h"
 
 namespace weir {
 namespace {
@@ -84,8 +83,7 @@ Result<std::string> html_page(std::span<const Recording* const> recordings) {
 Status write_html(const std::string& path, std::span<const Recording* const> recordings) {
   for (const Recording* recording : recordings) {
     // Two files are read; OutputFile knows of one.
-    std::error_code unknown;
-    if (std::filesystem::equivalent(path, recording->source, unknown)) {
+    if (is_same_file(path, recording->source)) {
       return Error(ErrorCode::invalid_argument,
                    path + ": is the file that is read; name another one to write");
     }

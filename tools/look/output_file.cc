@@ -7,11 +7,14 @@
 #include <zlib.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <optional>
 #include <system_error>
 #include <utility>
+
+#include "replay/named_files.h"
 
 namespace weir {
 namespace {
@@ -50,6 +53,13 @@ class OutputFile::Impl {
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
+
+  // Opened again, a file behind it would be written from its beginning.
+  Status open_descriptor(int number) {
+    std::fflush(stdout);  // what was printed before comes before
+    file_ = ::fcntl(number, F_DUPFD_CLOEXEC, 0);
+    return start();
+  }
 
   Status open_directly() {
     file_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
@@ -154,16 +164,15 @@ Result<OutputFile> OutputFile::open(const std::string& path, const std::string& 
                  "the name of the file to write is empty: give -o OUT");
   }
   const std::optional<struct stat> there = status_of(path);
-  if (there && !input.empty()) {
-    const std::optional<struct stat> read = status_of(input);
-    if (read && read->st_dev == there->st_dev && read->st_ino == there->st_ino) {
-      return failed(path, "it is the file that is read; name another with -o");
-    }
+  if (!input.empty() && is_same_file(path, input)) {
+    return failed(path, "it is the file that is read; name another with -o");
   }
   if (there && S_ISDIR(there->st_mode)) return failed(path, "it is a folder; name a file in it");
   auto impl = std::make_unique<Impl>(path, path.ends_with(".gz"));
-  const Status opened =
-      there && !S_ISREG(there->st_mode) ? impl->open_directly() : impl->open_beside();
+  const std::optional<int> descriptor = descriptor_named(path);
+  const Status opened = descriptor                          ? impl->open_descriptor(*descriptor)
+                        : there && !S_ISREG(there->st_mode) ? impl->open_directly()
+                                                            : impl->open_beside();
   if (!opened.ok()) return opened.error();
   return OutputFile(std::move(impl));
 }

@@ -10,7 +10,9 @@ namespace weir {
 
 // Collects text and writes it in pieces; the file gets its name when all of it is written, so that
 // a killed run leaves what was there before. Compressed with gzip when the name ends with ".gz".
-// What exists and is no regular file (a pipe, /dev/null) is written directly. Not thread-safe.
+// What exists and is no regular file (a pipe, /dev/null) is written directly, and /dev/stdout,
+// /dev/stderr and /dev/fd/N through the open descriptor, after what was printed before. Not
+// thread-safe.
 class OutputFile {
  public:
   // `input`: the file that is read meanwhile; empty: none.

@@ -8,7 +8,8 @@
 
 namespace weir {
 
-// Replaces the file `path`, compressed with gzip when its name ends with ".gz".
+// Replaces the file `path`, compressed with gzip when its name ends with ".gz"; /dev/stdout,
+// /dev/stderr and /dev/fd/N are written through the open descriptor, after what was printed before.
 // Errors: invalid_argument, naming the file and why.
 Status write_text_file(const std::string& path, std::string_view text);
 

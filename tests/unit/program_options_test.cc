@@ -1,0 +1,176 @@
+// What the programs beside `weir` refuse: numbers that make no sense, which several of them would
+// take for 2^64 less something and go on for ever. None of this needs a GPU.
+//
+// kPrograms lists every option of the programs that read them with CLI11; an option that it lacks
+// fails TheTableListsEveryOption. Scripts show no such list, and are tested with what is named
+// here.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/unit/command_help.h"
+
+namespace weir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct Number {
+  std::string option, range;
+  std::vector<std::string> bad;  // besides kNoNumbers
+};
+
+struct Program {
+  std::string path;
+  std::string needs;  // what the program can't do without
+  std::vector<Number> numbers;
+  std::vector<std::string> others = {};
+  bool lists_options = true;
+};
+
+const std::vector<std::string> kNoNumbers = {"-3",   "3junk", "junk", "nan",
+                                             "0x10", "''",    "-1e9", "99999999999999999999999999"};
+const std::string kAny = "from 0 to 18446744073709551615";
+
+std::vector<Program> programs() {
+  std::vector<Program> all;
+#ifdef WEIR_STRESS
+  all.push_back({.path = WEIR_STRESS,
+                 .needs = "--simulated",
+                 .numbers = {{"--seed", kAny, {"1.5"}},
+                             {"--seconds", "from 0 to 1000000", {"inf", "1000001"}},
+                             {"--streams", "from 1 to 64", {"0", "65", "1.5"}},
+                             {"--threads", "from 1 to 64", {"0", "65", "1.5"}},
+                             {"--steps", "from 1 to 1000000000", {"0", "1000000001", "1.5"}},
+                             {"--limit", "is not a size from 0 B to 1 PiB", {"2000TiB"}},
+                             {"--max-bytes", "is not a size from 1 B to 1 PiB", {"0", "2000TiB"}},
+                             {"--max-delay-ns", "from 0 to 1000000000", {"1000000001", "1.5"}},
+                             {"--ordinal", "from 0 to 1023", {"1024", "1.5"}}},
+                 .others = {"--simulated", "--omit-fences"}});
+#endif
+#ifdef WEIR_GRAPH_POOL
+  all.push_back({.path = WEIR_GRAPH_POOL,
+                 .needs = "serve",
+                 .numbers = {{"--layers", "from 1 to 1000", {"0", "1001", "1.5"}},
+                             {"--mib", "from 1 to 4096", {"0", "4097", "1.5"}},
+                             {"--side-streams", "from 0 to 16", {"17", "1.5"}},
+                             {"--replays", "from 1 to 100000000", {"0", "100000001", "1.5"}},
+                             {"--delay-us", "from 0 to 1000000", {"1000001", "1.5"}},
+                             {"--seed", kAny, {"1.5"}}},
+                 .others = {"parts", "--warm-up", "--mode", "--json"}});
+#endif
+#ifdef WEIR_PEERS
+  all.push_back({.path = WEIR_PEERS,
+                 .needs = "--no-gpu --peers malloc",
+                 .numbers = {{"--threads", "from 1 to 16", {"0", "17", "1,0", "1,-3", "1.5"}},
+                             {"--seconds", "from 0.001 to 60", {"0", "61", "inf"}}},
+                 .others = {"--no-gpu", "--peers", "--torch-backend", "--loops", "--traces"}});
+#endif
+#ifdef WEIR_SCRIPTS
+  const std::string scripts = WEIR_SCRIPTS;
+  const auto script = [&](const std::string& name, std::vector<Number> numbers) {
+    all.push_back({.path = scripts + name, .numbers = std::move(numbers), .lists_options = false});
+  };
+  script("graph_pool/bounds", {{"--orders", "from 1 to 1000000", {"0", "1000001"}}});
+  script("graph_pool/run", {{"--layers", "from 1 to 1000", {"0", "1001"}},
+                            {"--mib", "from 1 to 4096", {"0", "4097"}},
+                            {"--replays", "from 1 to 100000000", {"0", "100000001"}}});
+  script("fragmentation/run", {{"--passes", "from 1 to 1000000", {"0", "1000001"}}});
+  script("peers/run", {{"--rounds", "from 1 to 1000000", {"0", "1000001"}},
+                       {"--seconds", "from 0.001 to 60", {"0", "61", "inf"}}});
+  script("torch/run", {{"--rounds", "from 1 to 1000000", {"0", "1000001"}},
+                       {"--steps", "from 1 to 1000000", {"0", "1000001"}}});
+#endif
+  return all;
+}
+
+struct Finished {
+  int code = -1;
+  std::string text;  // of both outputs
+};
+
+// Ends what would go on for ever: its code is 124.
+Finished run(const std::string& command) {
+  FILE* const pipe = ::popen(("timeout 60 " + command + " 2>&1 </dev/null").c_str(), "r");
+  Finished finished;
+  if (pipe == nullptr) return finished;
+  std::array<char, 4096> piece{};
+  while (const std::size_t size = std::fread(piece.data(), 1, piece.size(), pipe)) {
+    finished.text.append(piece.data(), size);
+  }
+  const int status = ::pclose(pipe);
+  if (WIFEXITED(status)) finished.code = WEXITSTATUS(status);
+  return finished;
+}
+
+TEST(ProgramOptions, TheTableListsEveryOption) {
+  for (const Program& program : programs()) {
+    if (!program.lists_options) continue;
+    const std::string help = run(program.path + " --help").text;
+    std::set<std::string> shown;
+    for (const char* const section : {"Positionals", "Options"}) {
+      for (const std::string& name : test::names_in_help(help, section)) shown.insert(name);
+    }
+    std::set<std::string> known(program.others.begin(), program.others.end());
+    for (const Number& number : program.numbers) known.insert(number.option);
+    EXPECT_EQ(shown, known) << "add the option of " << program.path << " to programs()";
+  }
+}
+
+TEST(ProgramOptions, NumbersThatMakeNoSenseAreRefused) {
+  for (const Program& program : programs()) {
+    for (const Number& number : program.numbers) {
+      // A script takes a tenth of a second to begin.
+      std::vector<std::string> bad =
+          program.lists_options ? kNoNumbers : std::vector<std::string>{"-3", "3junk", "nan"};
+      bad.insert(bad.end(), number.bad.begin(), number.bad.end());
+      for (const std::string& value : bad) {
+        const std::string command = program.path + " " + program.needs + " " + number.option +
+                                    (value == "''" ? " " : "=") +
+                                    value;  // an empty value counts as none after "="
+        const Finished finished = run(command);
+        EXPECT_EQ(finished.code, 2) << command << "\n" << finished.text;
+        EXPECT_THAT(finished.text, AllOf(HasSubstr(number.option), HasSubstr(number.range)))
+            << command;
+      }
+    }
+  }
+}
+
+TEST(ProgramOptions, InstructionsCountsPairsOnlyOfANumberOfThem) {
+  for (const char* const pairs : {"-3", "0", "3junk", "junk", "''", "99999999999999999999999999"}) {
+    const Finished finished = run(std::string(WEIR_INSTRUCTIONS " hot_pair/512B ") + pairs);
+    EXPECT_EQ(finished.code, 2) << pairs;
+    EXPECT_THAT(finished.text, HasSubstr("PAIRS")) << pairs;
+  }
+  EXPECT_EQ(run(WEIR_INSTRUCTIONS " hot_pair/512B 1").code, 0);
+}
+
+#ifdef WEIR_SCRIPTS
+TEST(ProgramOptions, TheJsonOfAScriptReplacesNoTrace) {
+  const std::string trace = ::testing::TempDir() + "options_test.trace";
+  for (const char* const script : {"fragmentation/run ", "peers/run --traces "}) {
+    std::ofstream(trace) << "a 0 1 0 0\n";
+    const Finished finished = run(std::string(WEIR_SCRIPTS) + script + trace + " --json " + trace);
+    EXPECT_EQ(finished.code, 2) << finished.text;
+    EXPECT_THAT(finished.text, AllOf(HasSubstr("--json"), HasSubstr("are the same file")));
+    std::ostringstream kept;
+    kept << std::ifstream(trace).rdbuf();
+    EXPECT_EQ(kept.str(), "a 0 1 0 0\n");
+  }
+  std::filesystem::remove(trace);
+}
+#endif
+
+}  // namespace
+}  // namespace weir
