@@ -206,6 +206,8 @@ def _make_use_drop(build, creator, user, use, dropper, size):
     build.add("drop", tensor=x)
     if dropper == "tensor_first":
         build.add("graph_drop", graph=graph)
+    if creator == "uncached":
+        build.add("caching", on=True)
     if creator == "external" and dropper != "waited":
         build.add("host_sync", stream="e0")
         build.add("stream_destroy", stream="e0")
@@ -379,6 +381,10 @@ class _Draw:
 
     def capture(self):
         build, model = self.build, self.build.model
+        if model.limit:
+            build.add("limit", bytes=0)
+        if not model.caching:
+            build.add("caching", on=True)
         shared = [f"graph:{g.name}" for g in model.graphs.values() if g.alive and g.captured]
         shared += [f"pool:{pool}" for pool, graphs in model.pools.items() if graphs]
         pool = self.random.choice(shared) if shared and self.chance(0.5) else None

@@ -458,14 +458,16 @@ class Model:
             raise Illegal(f"{stream} is recorded on a tensor")
         if self.level == "L0" and self.live(stream=stream):
             raise Illegal(f"{stream} has tensors")
+        if self.level == "L2" and any(each.stream == stream for each in self.tensors.values()):
+            raise Illegal(f"{stream} has memory, and is waited for when that is unmapped")
         self.streams.remove(stream)
         self.destroyed.add(stream)
 
     def _capture_begin(self, step):
         stream, name, pool = self._stream(step), step["graph"], step.get("pool")
         self._no_capture()
-        if name in self.graphs or stream not in SIDE or not self.caching:
-            raise Illegal("no capture can begin so")
+        if name in self.graphs or stream not in SIDE or not self.caching or self.limit:
+            raise Illegal("no capture can begin so")  # under a limit PyTorch can free nothing for it
         memory, of = GraphMemory(stream), None
         if pool is not None:
             kind, _, of = pool.partition(":")
@@ -480,8 +482,6 @@ class Model:
             join(self.host, self.queued)
         elif not self.seeds.graphs:
             self._reusable(stream, None)
-            if self.limit:
-                self._may_unmap()
         else:
             needed = dict(self.seeds.born)
             join(needed, self.seeds.dropout_uses)

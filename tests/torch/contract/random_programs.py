@@ -267,9 +267,10 @@ class Search:
                 each.result()
         self.save()
         self.say(f"{self.options.way}: {sum(self.counts.values())} programs: {self.counts}")
-        if self.unusable and not self.counts:
-            print(self.unusable)
-            return 2
+        if self.unusable:
+            print(f"a child could not start: {self.unusable}")
+            if not self.counts:
+                return 2
         for kind, count in sorted(self.failed_of.items()):
             print(f"  {count:4} failed: {' / '.join(kind)}")
         if self.passed_over:
@@ -306,15 +307,6 @@ def run_these(programs, options):
     return worst
 
 
-def has_gpu():
-    code = "import sys, torch; sys.exit(0 if torch.cuda.device_count() else 1)"
-    try:
-        return subprocess.run([sys.executable, "-c", code], capture_output=True,
-                              timeout=120).returncode == 0
-    except subprocess.TimeoutExpired:
-        return False
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=60)
@@ -339,8 +331,8 @@ def main():
         for program in itertools.islice(all_programs(options), options.plan):
             print(f"{format_program(program)}\n  needs level {needed_level(program['steps'])}\n")
         return 0
-    if not has_gpu():
-        print("no PyTorch with a GPU here")
+    if not ways.gpu_count():
+        print("no GPU here")
         return NO_GPU
     try:
         if options.seed is not None:

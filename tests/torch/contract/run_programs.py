@@ -62,6 +62,9 @@ def outcome_of(status, said, timed_out):
 
 
 def run(name, way, options, extra):
+    if 0 < ways.gpu_count() < programs.PROGRAMS[name].gpus:
+        return {"outcome": "skip", "message": f"needs {programs.PROGRAMS[name].gpus} GPUs",
+                "seconds": 0, "tail": ""}
     arguments = [PROGRAM, name] + (["--trials", str(options.trials)] if options.trials else [])
     seconds = options.timeout * (5 if options.sanitizer else 1)
     settings = {**extra.get(None, {}), **extra.get(name, {})}

@@ -359,7 +359,7 @@ class Rules(unittest.TestCase):
             {wait}
             alloc tensor=y stream=e1 bytes=4096 value=2"""
         self.assertIsNone(self.level(text.format(wait="")))
-        self.assertEqual(self.level(text.format(wait="wait stream=e1 other=main")), "L2")
+        self.assertEqual(self.level(text.format(wait="wait stream=e1 other=main")), "L1")
 
     def test_replays_that_share_a_pool_come_one_after_another(self):
         text = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -13,6 +14,17 @@ _WEIR = {"weir": "full", "weir-pluggable": "pluggable"}
 # Settings of an allocator, which must not leak from the caller's environment into another way.
 _ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
                        "PYTORCH_NO_CUDA_MEMORY_CACHING")
+
+
+def gpu_count():
+    """As the driver says, without the time that PyTorch takes to load."""
+    count = ctypes.c_int()
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    except (OSError, AttributeError):
+        return 0
+    return count.value if status == 0 else 0
 
 
 def is_weir(way):
