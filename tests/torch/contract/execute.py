@@ -13,8 +13,10 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
+import glob
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -114,7 +116,9 @@ class Cuda:
     def _with_nvrtc(cls):
         version = torch.version.cuda.split(".")[0]
         library = None
-        for name in (f"libnvrtc.so.{version}", "libnvrtc.so"):
+        wheels = [path for folder in sys.path
+                  for path in glob.glob(f"{folder}/nvidia/*/lib/libnvrtc.so.{version}")]
+        for name in (f"libnvrtc.so.{version}", "libnvrtc.so", *wheels):
             try:
                 library = ctypes.CDLL(name)
                 break
@@ -143,7 +147,8 @@ class Cuda:
             source, path = os.path.join(folder, "k.cu"), os.path.join(folder, "k.cubin")
             with open(source, "w") as file:
                 file.write(KERNELS)
-            subprocess.run(["nvcc", f"-arch={cls._architecture()}", "-cubin", "-o", path, source],
+            nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+            subprocess.run([nvcc, f"-arch={cls._architecture()}", "-cubin", "-o", path, source],
                            check=True, capture_output=True, timeout=60)
             with open(path, "rb") as file:
                 image = file.read()

@@ -9,8 +9,8 @@ usage: random_programs.py --seconds N [--what both|short|random] [--way weir] [-
 First come the short programs (generate.py: every maker, use, drop and disturber), in an order that mixes
 them, then random ones. Children run them in batches, so that a crash loses the program that it was in.
 The first failures of each kind are run again alone, with PyTorch's own allocator too; random programs
-are then made shorter. --seconds is for all of it. Exit: 1 if a program that is right with PyTorch's own allocator failed, 77 if
-there is no GPU, 2 if nothing could be run.
+are then made shorter. --seconds is for all of it. Exit: 1 if a program that is right with PyTorch's own
+allocator failed, 77 if there is no GPU, 2 if nothing could be run.
 """
 
 from __future__ import annotations
