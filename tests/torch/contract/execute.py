@@ -1,0 +1,511 @@
+"""Runs programs (program.py) with PyTorch on a GPU, and checks what their reads find.
+
+usage: execute.py FILE [--repeat N] [--programs-seconds S]     FILE: a program as JSON on each line
+
+Fills and reads are kernels of its own, which allocate nothing: an element holds a number made of the
+tensor's value and of its index; a read counts what differs, in a tensor that is there from beginning to
+end. Prints BEGIN and END with JSON for each program; a program that loses CUDA's context ends the
+process with status 3, one that can't be run at all with status 4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+
+import torch
+
+from program import MAIN, SIDE, THREAD
+
+LOST, UNUSABLE = 3, 4
+THREAD_STEP = 10000  # the number of a thread's first step
+
+KERNELS = r"""
+#define EXPECTED(value, i) ((unsigned)(value) * 2654435761u + (unsigned)(i) * 2246822519u)
+
+__device__ void differs(int* errors, int step, int i, unsigned found, unsigned expected) {
+  atomicAdd(errors, 1);
+  if (atomicCAS(errors + 1, 0, 1) == 0) {
+    errors[2] = step; errors[3] = i; errors[4] = (int)found; errors[5] = (int)expected;
+  }
+}
+
+extern "C" __global__ void fill(unsigned* data, int count, int value) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
+    data[i] = EXPECTED(value, i);
+}
+
+extern "C" __global__ void check(const unsigned* data, int count, int value, int step, int* errors) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
+    if (data[i] != EXPECTED(value, i)) differs(errors, step, i, data[i], EXPECTED(value, i));
+}
+
+extern "C" __global__ void compare(const unsigned* data, const unsigned* other, int count, int step,
+                                   int* errors) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
+    if (data[i] != other[i]) differs(errors, step, i, data[i], other[i]);
+}
+
+extern "C" __global__ void spin(int microseconds) {
+  unsigned long long start, now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+  do {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  } while (now - start < 1000ull * microseconds);
+}
+"""
+NAMES = ("fill", "check", "compare", "spin")
+
+
+class Cuda:
+    """The driver's calls that PyTorch does not offer, and the kernels."""
+
+    NON_BLOCKING = 1
+
+    def __init__(self):
+        self._library = ctypes.CDLL("libcuda.so.1")
+        torch.cuda.init()
+        torch.empty(1, device="cuda")  # makes the context
+        self._context = ctypes.c_void_p()
+        self.call("cuCtxGetCurrent", ctypes.byref(self._context))
+        self._functions = self._load()
+
+    def call(self, name, *arguments):
+        status = getattr(self._library, name)(*arguments)
+        if status != 0:
+            said = ctypes.c_char_p()
+            self._library.cuGetErrorName(ctypes.c_int(status), ctypes.byref(said))
+            raise RuntimeError(f"CUDA error: {name}: {(said.value or b'?').decode()} ({status})")
+
+    def use_context(self):
+        """A thread that is new to CUDA calls this first."""
+        self.call("cuCtxSetCurrent", self._context)
+
+    def _load(self):
+        try:
+            image, names = self._with_nvrtc()
+        except Exception as first:
+            try:
+                image, names = self._with_nvcc(), NAMES
+            except Exception as second:
+                raise RuntimeError(f"no way to compile kernels: {first}; {second}") from second
+        module, found = ctypes.c_void_p(), {}
+        self.call("cuModuleLoadData", ctypes.byref(module), image)
+        for name, symbol in zip(NAMES, names):
+            function = ctypes.c_void_p()
+            self.call("cuModuleGetFunction", ctypes.byref(function), module, symbol.encode())
+            found[name] = function
+        return found
+
+    @staticmethod
+    def _architecture():
+        return "sm_%d%d" % torch.cuda.get_device_capability()
+
+    @classmethod
+    def _with_nvrtc(cls):
+        version = torch.version.cuda.split(".")[0]
+        library = None
+        wheels = [path for folder in sys.path
+                  for path in glob.glob(f"{folder}/nvidia/*/lib/libnvrtc.so.{version}")]
+        for name in (f"libnvrtc.so.{version}", "libnvrtc.so", *wheels):
+            try:
+                library = ctypes.CDLL(name)
+                break
+            except OSError:
+                continue
+        if library is None:
+            raise RuntimeError("there is no NVRTC")
+
+        def check(status, what):
+            if status != 0:
+                raise RuntimeError(f"{what} returned {status}")
+
+        program, size = ctypes.c_void_p(), ctypes.c_size_t()
+        check(library.nvrtcCreateProgram(ctypes.byref(program), KERNELS.encode(), b"kernels.cu", 0,
+                                         None, None), "nvrtcCreateProgram")
+        options = (ctypes.c_char_p * 1)(f"--gpu-architecture={cls._architecture()}".encode())
+        check(library.nvrtcCompileProgram(program, 1, options), "nvrtcCompileProgram")
+        check(library.nvrtcGetCUBINSize(program, ctypes.byref(size)), "nvrtcGetCUBINSize")
+        image = ctypes.create_string_buffer(size.value)
+        check(library.nvrtcGetCUBIN(program, image), "nvrtcGetCUBIN")
+        return image, NAMES
+
+    @classmethod
+    def _with_nvcc(cls):
+        with tempfile.TemporaryDirectory() as folder:
+            source, path = os.path.join(folder, "k.cu"), os.path.join(folder, "k.cubin")
+            with open(source, "w") as file:
+                file.write(KERNELS)
+            nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+            subprocess.run([nvcc, f"-arch={cls._architecture()}", "-cubin", "-o", path, source],
+                           check=True, capture_output=True, timeout=60)
+            with open(path, "rb") as file:
+                image = file.read()
+        return ctypes.create_string_buffer(image, len(image))
+
+    def launch(self, name, stream, count, *arguments):
+        """Addresses are given as c_void_p, numbers as c_int."""
+        pointers = (ctypes.c_void_p * len(arguments))(
+            *[ctypes.cast(ctypes.pointer(each), ctypes.c_void_p).value for each in arguments])
+        blocks = max(1, min(1056, (count + 255) // 256)) if count > 1 else 1
+        self.call("cuLaunchKernel", self._functions[name], blocks, 1, 1, 256 if count > 1 else 1, 1,
+                  1, 0, ctypes.c_void_p(stream.cuda_stream), pointers, None)
+
+    def stream_new(self):
+        handle = ctypes.c_void_p()
+        self.call("cuStreamCreate", ctypes.byref(handle), ctypes.c_uint(self.NON_BLOCKING))
+        return torch.cuda.ExternalStream(handle.value)
+
+    def stream_destroy(self, stream):
+        self.call("cuStreamDestroy_v2", ctypes.c_void_p(stream.cuda_stream))
+
+
+class Machine:
+    """What all programs of the process share."""
+
+    ROWS, WIDTH = 32, 8
+
+    def __init__(self):
+        self.cuda = Cuda()
+        self.total = torch.cuda.get_device_properties(0).total_memory
+        self.streams = {MAIN: torch.cuda.default_stream()}
+        self.streams |= {name: torch.cuda.Stream() for name in (*SIDE, *THREAD)}
+        self.errors = torch.zeros(self.ROWS * self.WIDTH, dtype=torch.int32, device="cuda")
+        self._load_kernels()
+
+    def _load_kernels(self):
+        """All of them: a kernel's first launch may wait for the device, and hide a race."""
+        with torch.cuda.stream(self.streams["s0"]):
+            torch.nn.functional.dropout(torch.ones(16, device="cuda"), 0.5, True)
+            graph = torch.cuda.CUDAGraph()
+            torch.cuda.synchronize()
+            graph.capture_begin(capture_error_mode="relaxed")
+            output = torch.nn.functional.dropout(torch.ones(16, device="cuda"), 0.5, True)
+            graph.capture_end()
+            torch.cuda.manual_seed(20)
+            graph.replay()
+            torch.cuda.synchronize()
+            output.clone()
+        torch.cuda.synchronize()
+        del graph, output
+        data = torch.empty(16, dtype=torch.int32, device="cuda")
+        for stream in self.streams.values():
+            where = ctypes.c_void_p(data.data_ptr())
+            self.cuda.launch("fill", stream, 16, where, ctypes.c_int(16), ctypes.c_int(1))
+            torch.cuda.synchronize()
+        self.cuda.launch("check", self.streams[MAIN], 16, ctypes.c_void_p(data.data_ptr()),
+                         ctypes.c_int(16), ctypes.c_int(1), ctypes.c_int(0), self.row(0))
+        self.cuda.launch("compare", self.streams[MAIN], 16, ctypes.c_void_p(data.data_ptr()),
+                         ctypes.c_void_p(data.data_ptr()), ctypes.c_int(16), ctypes.c_int(0),
+                         self.row(0))
+        self.cuda.launch("spin", self.streams[MAIN], 1, ctypes.c_int(10))
+        torch.cuda.synchronize()
+        if int(self.errors.sum()):
+            raise RuntimeError("the kernels for checks do not work")
+
+    def row(self, number):
+        """The address of a stream's row of errors."""
+        return ctypes.c_void_p(self.errors.data_ptr() + number % self.ROWS * self.WIDTH * 4)
+
+
+class Execution:
+    """One program, or the part of it that a thread runs."""
+
+    def __init__(self, machine, first_step=0):
+        self.machine, self.cuda = machine, machine.cuda
+        self.first_step = first_step
+        self.streams = dict(machine.streams)
+        self.external = {}
+        self.tensors, self.values, self.expected = {}, {}, {}
+        self.graphs, self.outputs, self.pools = {}, {}, {}
+        self.capture = None  # the name of the graph whose capture is open
+        self.capture_stream = None
+        self.workers = []
+        self.problems = []
+        self.step = 0
+
+    def run(self, steps):
+        for number, step in enumerate(steps):
+            self.step = self.first_step + number
+            getattr(self, "do_" + step["op"])(step)
+
+    def end(self):
+        """Whatever the program left open."""
+        if self.capture is not None:
+            with torch.cuda.stream(self.capture_stream):
+                self.graphs[self.capture].capture_end()
+            self.capture = None
+        for worker in self.workers:
+            worker.join(30)
+            if worker.is_alive():
+                self.problems.append("the thread does not end")
+        torch.cuda.synchronize()
+
+    def forget(self):
+        self.tensors.clear()
+        self.outputs.clear()
+        self.expected.clear()
+        self.graphs.clear()
+        self.pools.clear()
+        for stream in self.external.values():
+            self.cuda.stream_destroy(stream)
+        self.external.clear()
+
+    def _row(self, name):
+        kinds = {MAIN: 0, "s": 1, "u": 8, "e": 16}
+        number = 0 if name == MAIN else kinds[name[0]] + int(name[1:])
+        return self.machine.row(number)
+
+    @staticmethod
+    def _where(tensor):
+        return ctypes.c_void_p(tensor.data_ptr())
+
+    def _new(self, step, dtype=torch.int32):
+        stream, pool = self.streams[step["stream"]], step.get("pool")
+        with torch.cuda.stream(stream):
+            if pool is None:
+                return torch.empty(step["bytes"] // 4, dtype=dtype, device="cuda")
+            with torch.cuda.use_mem_pool(self.pools[pool]):
+                return torch.empty(step["bytes"] // 4, dtype=dtype, device="cuda")
+
+    def _fill(self, tensor, stream, value):
+        count = tensor.numel()
+        self.cuda.launch("fill", stream, count, self._where(tensor), ctypes.c_int(count),
+                         ctypes.c_int(value))
+
+    def do_alloc(self, step):
+        name = step["tensor"]
+        self.tensors[name] = self._new(step)
+        self._fill(self.tensors[name], self.streams[step["stream"]], step["value"])
+        self.values[name] = step["value"]
+
+    def do_dropout(self, step):
+        with torch.cuda.stream(self.streams[step["stream"]]):
+            base = torch.ones(step["bytes"] // 4, device="cuda")
+            self.tensors[step["tensor"]] = torch.nn.functional.dropout(base, 0.5, True)
+            del base
+        self.outputs.setdefault(self.capture, []).append(step["tensor"])
+
+    def do_read(self, step):
+        name, stream = step["tensor"], self.streams[step["stream"]]
+        tensor, number, row = self.tensors[name], ctypes.c_int(self.step), self._row(step["stream"])
+        count = tensor.numel()
+        if name in self.expected:
+            self.cuda.launch("compare", stream, count, self._where(tensor),
+                             self._where(self.expected[name]), ctypes.c_int(count), number, row)
+        else:
+            self.cuda.launch("check", stream, count, self._where(tensor), ctypes.c_int(count),
+                             ctypes.c_int(self.values[name]), number, row)
+
+    def do_write(self, step):
+        self._fill(self.tensors[step["tensor"]], self.streams[step["stream"]], step["value"])
+        self.values[step["tensor"]] = step["value"]
+
+    def do_spin(self, step):
+        self.cuda.launch("spin", self.streams[step["stream"]], 1,
+                         ctypes.c_int(int(step["ms"] * 1000)))
+
+    def do_wait(self, step):
+        self.streams[step["stream"]].wait_stream(self.streams[step["other"]])
+
+    def do_record_stream(self, step):
+        self.tensors[step["tensor"]].record_stream(self.streams[step["stream"]])
+
+    def do_drop(self, step):
+        del self.tensors[step["tensor"]]
+
+    def do_host_sync(self, step):
+        self.streams[step["stream"]].synchronize()
+
+    def do_device_sync(self, _):
+        torch.cuda.synchronize()
+
+    def do_empty_cache(self, _):
+        torch.cuda.empty_cache()
+
+    def do_limit(self, step):
+        total = self.machine.total
+        share = min(1.0, step["bytes"] / total) if step["bytes"] else 1.0
+        torch.cuda.set_per_process_memory_fraction(share)
+
+    def do_caching(self, step):
+        torch.cuda.caching_allocator_enable(step["on"])
+
+    def do_pool_new(self, step):
+        self.pools[step["pool"]] = torch.cuda.MemPool()
+
+    def do_pool_drop(self, step):
+        del self.pools[step["pool"]]
+
+    def do_stream_new(self, step):
+        self.external[step["stream"]] = self.streams[step["stream"]] = self.cuda.stream_new()
+
+    def do_stream_destroy(self, step):
+        del self.streams[step["stream"]]
+        self.cuda.stream_destroy(self.external.pop(step["stream"]))
+
+    def do_capture_begin(self, step):
+        name, pool = step["graph"], step.get("pool")
+        options = {}
+        if pool is not None:
+            kind, _, of = pool.partition(":")
+            options["pool"] = self.graphs[of].pool() if kind == "graph" else self.pools[of].id
+        if step["synchronize"]:  # what torch.cuda.graph does
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self.streams[step["stream"]]):
+            graph.capture_begin(capture_error_mode="relaxed", **options)
+        self.graphs[name] = graph
+        self.capture, self.capture_stream = name, self.streams[step["stream"]]
+
+    def do_capture_end(self, step):
+        with torch.cuda.stream(self.capture_stream):
+            self.capture = None
+            self.graphs[step["graph"]].capture_end()
+
+    def _replay(self, graph, stream):
+        if graph in self.outputs:  # with dropout
+            torch.cuda.manual_seed(20)
+        with torch.cuda.stream(self.streams[stream]):
+            self.graphs[graph].replay()
+
+    def do_reference(self, step):
+        torch.cuda.synchronize()
+        self._replay(step["graph"], MAIN)
+        for name in self.outputs[step["graph"]]:
+            if name in self.tensors:
+                self.expected[name] = self.tensors[name].clone()
+        torch.cuda.synchronize()
+
+    def do_replay(self, step):
+        self._replay(step["graph"], step["stream"])
+
+    def do_graph_drop(self, step):
+        del self.graphs[step["graph"]]
+
+    def do_thread(self, step):
+        inner = Execution(self.machine, THREAD_STEP)
+
+        def work():
+            try:
+                self.cuda.use_context()
+                inner.run(step["steps"])
+                for name in THREAD:
+                    inner.streams[name].synchronize()
+            except Exception as error:
+                self.problems.append(f"in the thread, step {inner.step}: "
+                                     f"{type(error).__name__}: {error}")
+            inner.forget()
+
+        worker = threading.Thread(target=work, daemon=True)
+        self.workers.append(worker)
+        worker.start()
+
+
+# A read of a graph's tensor checks the value that the graph's replays write; several graphs never write
+# one tensor, so that the last value that was queued for it, in a capture or not, is the one.
+
+
+def lost(text):
+    """Whether CUDA's context is of no use after the error."""
+    return "CUDA error" in text or "CUDA driver error" in text or "illegal memory access" in text
+
+
+def one_line(text):
+    return " ".join(str(text).split())[:400]
+
+
+def run(machine, program):
+    """{"outcome": right, wrong, memory or error, "message": ...}"""
+    execution = Execution(machine)
+    machine.errors.zero_()
+    torch.cuda.synchronize()
+    outcome, message = "right", ""
+    try:
+        execution.run(program["steps"])
+        execution.end()
+    except torch.OutOfMemoryError as error:
+        outcome, message = "memory", f"step {execution.step}: {one_line(error)}"
+    except Exception as error:
+        traceback.print_exc()
+        outcome = "error"
+        message = f"step {execution.step}: {type(error).__name__}: {one_line(error)}"
+    if execution.problems and outcome == "right":
+        outcome, message = "error", one_line("; ".join(execution.problems))
+    if lost(message):
+        return {"outcome": "crash", "message": message}
+    try:
+        if outcome != "right":
+            execution.end()
+        rows = machine.errors.view(machine.ROWS, machine.WIDTH).tolist()
+        found = [(row, number) for number, row in enumerate(rows) if row[0]]
+        if found and outcome == "right":
+            count, _, step, index, value, expected = found[0][0][:6]
+            outcome = "wrong"
+            message = (f"step {step} read {value & 0xffffffff:#010x} and not "
+                       f"{expected & 0xffffffff:#010x} at element {index} ({count} elements are "
+                       f"wrong, on {len(found)} streams)")
+        execution.forget()
+        gc.collect()
+        torch.cuda.caching_allocator_enable(True)
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    except Exception as error:
+        traceback.print_exc()
+        return {"outcome": "crash", "message": f"after the program: {message} "
+                                               f"{type(error).__name__}: {one_line(error)}"}
+    return {"outcome": outcome, "message": message}
+
+
+def say(word, **what):
+    print(word + " " + json.dumps(what), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("file")
+    parser.add_argument("--repeat", type=int, default=1, help="until one is not right")
+    parser.add_argument("--programs-seconds", type=float, default=1e9,
+                        help="no program begins later")
+    options = parser.parse_args()
+    with open(options.file) as file:
+        programs = [json.loads(line) for line in file if line.strip()]
+    try:
+        machine = Machine()
+    except Exception as error:
+        traceback.print_exc()
+        say("UNUSABLE", message=one_line(error))
+        os._exit(UNUSABLE)
+    say("READY")
+    start = time.monotonic()
+    for program in programs:
+        if time.monotonic() - start > options.programs_seconds:
+            break
+        for attempt in range(options.repeat):
+            say("BEGIN", name=program["name"])
+            result = run(machine, program)
+            say("END", name=program["name"], attempt=attempt, **result)
+            if result["outcome"] == "crash":
+                os._exit(LOST)
+            if result["outcome"] != "right":
+                break
+    say("DONE")
+    sys.stdout.flush()
+    os._exit(0)  # not what is tested here
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,616 @@
+"""Programs as lists of plain steps, and which of them PyTorch's rules allow.
+
+A program is {"name": ..., "steps": [...]}; a step is a dictionary of strings, numbers and booleans:
+
+  alloc          tensor stream bytes value [pool]   made and filled on the stream
+  dropout        tensor stream bytes                in a capture: the output of dropout
+  read, write    tensor stream [value]              on the stream; a read checks the tensor's value
+  spin           stream ms                          a kernel that runs for that long
+  wait           stream other                       stream waits for the work queued on other so far
+  record_stream  tensor stream
+  drop           tensor
+  host_sync      stream                             the host waits for the stream
+  device_sync, empty_cache
+  limit          bytes                              of memory in all; 0: none
+  caching        on                                 torch.cuda.caching_allocator_enable
+  pool_new       pool [graphs]                      a MemPool, for tensors or for graphs only
+  pool_drop      pool
+  stream_new, stream_destroy   stream               an external stream, by the driver
+  capture_begin  graph stream synchronize [pool]    pool: "graph:g0" or "pool:p0", else its own
+  capture_end    graph                              between them work on the stream is captured
+  reference      graph                              replays it alone, and keeps what dropout chose
+  replay         graph stream
+  graph_drop     graph
+  thread         steps                              another thread runs these on streams u0, u1, u2
+
+Streams: main (the default stream), s0 to s3 (PyTorch's), e0 and on (external), u0 to u2 (a thread's).
+
+Legality is a matter of the program alone; no allocator is asked. Each stream, and the host, has a vector
+clock: how much of every stream's work is known to come first. Levels:
+
+  L0  what PyTorch documents: another stream's uses of a tensor are waited for by the stream that the
+      tensor was made on, or recorded with record_stream, before the tensor is dropped
+  L2  what is safe with expandable segments too, which wait for the stream that memory was made on, and
+      not for the device, before they unmap it
+  L1  what is safe with PyTorch's own allocator: another stream's uses are queued before the drop, and the
+      stream that the tensor was made on waits for them before it next writes to memory that it
+      allocates afterwards in the same pool. cudaFree waits for everything
+"""
+
+from __future__ import annotations
+
+LEVELS = ("L0", "L2", "L1")  # what a program needs: the first that allows it
+
+MAIN = "main"
+SIDE = ("s0", "s1", "s2", "s3")
+THREAD = ("u0", "u1", "u2")
+MAX_BYTES = 64 << 20
+MAX_LIVE_BYTES = 1 << 30
+LIMIT_SPARE = 512 << 20  # what a limit must leave, beyond four times what is live
+
+_THREAD_STEPS = ("alloc", "read", "write", "spin", "wait", "record_stream", "drop", "host_sync")
+
+
+class Illegal(Exception):
+    """The step is not allowed here. `remedy` has steps that make it so, where there are any."""
+
+    def __init__(self, reason, remedy=()):
+        super().__init__(reason)
+        self.remedy = list(remedy)
+
+
+def join(clock, other):
+    for stream, count in other.items():
+        if count > clock.get(stream, 0):
+            clock[stream] = count
+
+
+def missing(clock, needed):
+    """The streams whose work in `needed` is not before `clock`."""
+    return sorted(stream for stream, count in needed.items() if count > clock.get(stream, 0))
+
+
+class Tensor:
+    def __init__(self, name, stream, size, value):
+        self.name, self.stream, self.size, self.value = name, stream, size, value
+        self.pool = None  # a MemPool's name
+        self.cached = True
+        self.graph = None  # of whose memory it is
+        self.live = True
+        self.written = {}  # clock of the last write
+        self.uses = {}  # by stream: the last use, as that stream counts
+        self.recorded = set()
+
+
+class Graph:
+    def __init__(self, name, stream, memory, began):
+        self.name, self.stream, self.memory = name, stream, memory
+        self.began = began  # what came before the capture
+        self.captured = False
+        self.alive = True
+        self.dropout = False
+        self.referenced = False
+        self.steps = 0
+        self.inputs = {}  # tensors that it reads, and what they must hold
+        self.outputs = {}  # its own tensors, and what they hold after a replay
+        self.last_stream = stream
+
+
+class GraphMemory:
+    """What the graphs of one pool share."""
+
+    def __init__(self, stream):
+        self.stream = stream
+        self.pool = None  # the MemPool's name, where the graphs use one
+        self.graphs = []  # in the order of their captures
+        self.accesses = {}  # of replays, and of reads of outputs
+
+
+class Seeds:
+    """Where PyTorch keeps the seed and offset that graphs read: two small tensors, made by the first
+    capture on its stream, filled by each replay, dropped with the last graph."""
+
+    def __init__(self):
+        self.graphs = set()
+        self.stream = None
+        self.born = {}  # what came before the capture that made them
+        self.uses = {}
+        self.dropout_uses = {}
+
+
+class Model:
+    """A program as far as it has been checked: apply() takes its steps in turn."""
+
+    def __init__(self, level="L1", thread=False):
+        self.level = level
+        self.streams = set(THREAD if thread else (MAIN, *SIDE))
+        self.thread = thread
+        self.queued = {}
+        self.clocks = {}
+        self.host = {}
+        self.tensors = {}
+        self.pools = {}  # name: is for graphs
+        self.dropped_pools = set()
+        self.graphs = {}
+        self.capture = None  # the Graph whose capture is open
+        self.seeds = Seeds()
+        self.caching = True
+        self.limit = 0
+        self.destroyed = set()
+        self.deferred = set()  # streams recorded on tensors that were dropped during a capture
+        # By (stream, pool), of dropped tensors: uses on other streams that nothing but the program
+        # itself puts before the stream's next allocation.
+        self.pending = {}
+        self.threads = 0
+        self.has_capture = False
+        self.thread_records = False
+
+    # What generators ask.
+
+    def live(self, **conditions):
+        return [tensor for tensor in self.tensors.values() if tensor.live and all(
+            getattr(tensor, name) == value for name, value in conditions.items())]
+
+    def live_bytes(self):
+        return sum(tensor.size for tensor in self.live())
+
+    def least_limit(self, more=0):
+        """A limit under which no allocator that fragments memory in reason is out of memory."""
+        graphs = sum(tensor.size for tensor in self.tensors.values()
+                     if tensor.graph is not None and not tensor.live)
+        return LIMIT_SPARE + 4 * (self.live_bytes() + graphs + more)
+
+    def capturing(self, stream):
+        return self.capture is not None and self.capture.stream == stream
+
+    # Clocks.
+
+    def clock(self, stream):
+        """What comes before the next work on `stream`."""
+        found = dict(self.clocks.get(stream, {}))
+        join(found, self.host)
+        return found
+
+    def _queue(self, stream):
+        clock = self.clock(stream)
+        self.queued[stream] = self.queued.get(stream, 0) + 1
+        clock[stream] = self.queued[stream]
+        self.clocks[stream] = clock
+        return dict(clock)
+
+    def _need(self, stream, needed, why):
+        others = missing(self.clock(stream), needed)
+        if others:
+            remedy = [{"op": "wait", "stream": stream, "other": other} for other in others]
+            if self.capture is not None and (self.capture.stream in others or
+                                             self.capture.stream == stream):
+                remedy = []
+            raise Illegal(f"{stream} must wait for {', '.join(others)}: {why}", remedy)
+
+    # Checks.
+
+    def _stream(self, step, name="stream"):
+        stream = step[name]
+        if stream not in self.streams:
+            raise Illegal(f"there is no stream {stream}")
+        return stream
+
+    def _eager_stream(self, step, name="stream"):
+        stream = self._stream(step, name)
+        if self.capturing(stream):
+            raise Illegal(f"{stream} is captured")
+        return stream
+
+    def _no_capture(self):
+        if self.capture is not None:
+            raise Illegal("a capture is open")
+
+    def _tensor(self, step):
+        tensor = self.tensors.get(step["tensor"])
+        if tensor is None or not tensor.live:
+            raise Illegal(f"there is no tensor {step['tensor']}")
+        return tensor
+
+    def _graph(self, step):
+        graph = self.graphs.get(step["graph"])
+        if graph is None or not graph.alive or not graph.captured:
+            raise Illegal(f"there is no graph {step['graph']}")
+        return graph
+
+    @staticmethod
+    def _owner(stream):
+        """Whose memory a stream's is. The driver may give a new external stream the handle of one that
+        was destroyed, and so its memory."""
+        return "external" if stream.startswith("e") else stream
+
+    def _pending_of(self, stream, pool):
+        return self.pending.setdefault((self._owner(stream), pool), {})
+
+    def _reusable(self, stream, pool):
+        self._need(stream, self._pending_of(stream, pool), "its next allocation may reuse memory")
+
+    def _may_unmap(self):
+        """L2: memory that may go is not in use behind the back of the stream that it was made on."""
+        if self.level != "L2":
+            return
+        for (owner, _), needed in self.pending.items():
+            streams = [owner] if owner != "external" else sorted(
+                stream for stream in self.streams if stream.startswith("e"))
+            for stream in streams:
+                self._need(stream, needed, "its memory may be unmapped")
+        for memory in {id(graph.memory): graph.memory for graph in self.graphs.values()}.values():
+            if not any(graph.alive for graph in memory.graphs):
+                self._need(memory.stream, memory.accesses, "its memory may be unmapped")
+
+    def _use(self, tensor, stream, clock):
+        tensor.uses[stream] = clock[stream]
+        if tensor.graph is not None:
+            join(tensor.graph.memory.accesses, {stream: clock[stream]})
+
+    # Steps.
+
+    def apply(self, step):
+        """Raises Illegal, and then nothing has changed."""
+        op = step["op"]
+        if self.thread and op not in _THREAD_STEPS:
+            raise Illegal(f"a thread takes no step {op}")
+        method = getattr(self, "_" + op, None) if op in OPS else None
+        if method is None:
+            raise Illegal(f"there is no step {op}")
+        try:
+            method(step)
+        except KeyError as absent:
+            raise Illegal(f"{op} needs {absent}") from absent
+
+    def _new_tensor(self, step):
+        if step["tensor"] in self.tensors:
+            raise Illegal(f"tensor {step['tensor']} exists, or existed")
+        if not 4 <= step["bytes"] <= MAX_BYTES or step["bytes"] % 4:
+            raise Illegal(f"{step['bytes']} bytes are not a tensor")
+        if self.live_bytes() + step["bytes"] > MAX_LIVE_BYTES:
+            raise Illegal("too much memory would be live")
+        if self.limit and self.limit < self.least_limit(step["bytes"]):
+            raise Illegal("the limit might be reached")
+
+    def _alloc(self, step):
+        stream, pool = self._stream(step), step.get("pool")
+        self._new_tensor(step)
+        tensor = Tensor(step["tensor"], stream, step["bytes"], step["value"])
+        if self.capturing(stream):
+            if pool is not None:
+                raise Illegal("a captured tensor is the graph's")
+            tensor.graph = self.capture
+            self.capture.outputs[tensor.name] = step["value"]
+            self.capture.steps += 1
+            tensor.value = None
+            self.tensors[tensor.name] = tensor
+            return
+        if pool is not None and (self.thread or self.pools.get(pool) is not False):
+            raise Illegal(f"there is no pool {pool} for tensors")
+        if not self.caching:
+            if pool is not None or self.thread or self.capture is not None:
+                raise Illegal("caching is off")
+            tensor.cached = False
+        else:
+            self._reusable(stream, pool)
+            if self.limit:
+                self._may_unmap()
+        tensor.pool = pool
+        clock = self._queue(stream)
+        tensor.written = clock
+        self._use(tensor, stream, clock)
+        self.tensors[tensor.name] = tensor
+
+    def _dropout(self, step):
+        stream = self._stream(step)
+        self._new_tensor(step)
+        if not self.capturing(stream):
+            raise Illegal("dropout is for captures")
+        tensor = Tensor(step["tensor"], stream, step["bytes"], None)
+        tensor.graph = self.capture
+        self.capture.outputs[tensor.name] = "dropout"
+        self.capture.dropout = True
+        self.capture.steps += 1
+        self.tensors[tensor.name] = tensor
+
+    def _captured_use(self, tensor, value):
+        graph = self.capture
+        if tensor.graph is graph:
+            if graph.outputs[tensor.name] == "dropout":
+                raise Illegal("what dropout chose is not known in the capture")
+            if value is not None:
+                graph.outputs[tensor.name] = value
+        elif tensor.graph is not None or value is not None or tensor.value is None:
+            raise Illegal("a capture only reads tensors made outside, of known value")
+        else:
+            graph.inputs[tensor.name] = tensor.value
+        graph.steps += 1
+
+    def _read(self, step):
+        tensor, stream = self._tensor(step), self._stream(step)
+        if self.capturing(stream):
+            self._captured_use(tensor, None)
+            return
+        if tensor.value is None:
+            raise Illegal(f"what {tensor.name} holds is not known")
+        self._need(stream, tensor.written, f"{tensor.name} is written there")
+        self._use(tensor, stream, self._queue(stream))
+
+    def _write(self, step):
+        tensor, stream = self._tensor(step), self._stream(step)
+        if self.capturing(stream):
+            self._captured_use(tensor, step["value"])
+            return
+        if tensor.graph is not None:
+            raise Illegal("outputs of graphs are only read")
+        needed = dict(tensor.written)
+        join(needed, tensor.uses)
+        self._need(stream, needed, f"{tensor.name} is used there")
+        clock = self._queue(stream)
+        tensor.written, tensor.value = clock, step["value"]
+        self._use(tensor, stream, clock)
+
+    def _spin(self, step):
+        stream = self._stream(step)
+        if not 0 < step["ms"] <= 100:
+            raise Illegal("a spin takes up to 100 ms")
+        if self.capturing(stream):
+            self.capture.steps += 1
+        else:
+            self._queue(stream)
+
+    def _wait(self, step):
+        stream, other = self._eager_stream(step), self._eager_stream(step, "other")
+        if stream == other:
+            raise Illegal("a stream does not wait for itself")
+        clock = self.clock(stream)
+        join(clock, self.clock(other))
+        self.clocks[stream] = clock
+
+    def _record_stream(self, step):
+        tensor, stream = self._tensor(step), self._eager_stream(step)
+        self._no_capture()  # PyTorch counts it as a captured use
+        if tensor.graph is not None or stream == tensor.stream or tensor.stream in self.destroyed:
+            raise Illegal("record_stream is for another stream's use of an eager tensor")
+        tensor.recorded.add(stream)
+        self.thread_records |= self.thread
+
+    def _drop(self, step):
+        tensor = self._tensor(step)
+        external = self._owner(tensor.stream) == "external"
+        foreign = {stream: count for stream, count in tensor.uses.items()
+                   if (external or stream != tensor.stream)
+                   and not (stream in tensor.recorded and tensor.cached)}
+        home = tensor.stream if tensor.graph is None else tensor.graph.last_stream
+        if self.level == "L0":
+            seen = self.clock(home)
+            others = missing(seen, {stream: count for stream, count in foreign.items()
+                                    if stream != home})
+            if others:
+                raise Illegal(f"{home} must wait for {', '.join(others)} before the drop",
+                              [{"op": "wait", "stream": home, "other": other} for other in others]
+                              if self.capture is None and home not in self.destroyed else [])
+        tensor.live = False
+        if tensor.graph is None:
+            if tensor.cached:
+                join(self._pending_of(tensor.stream, tensor.pool), foreign)
+            if self.capture is not None:
+                self.deferred |= tensor.recorded
+
+    def _host_sync(self, step):
+        join(self.host, self.clock(self._eager_stream(step)))
+
+    def _device_sync(self, _):
+        self._no_capture()
+        join(self.host, self.queued)
+
+    def _empty_cache(self, _):
+        self._no_capture()
+        self._may_unmap()
+
+    def _limit(self, step):
+        self._no_capture()
+        if step["bytes"] and (step["bytes"] < self.least_limit() or self.threads):
+            raise Illegal("the limit might be reached")
+        self._may_unmap()
+        self.limit = step["bytes"]
+
+    def _caching(self, step):
+        self._no_capture()
+        self.caching = bool(step["on"])
+
+    def _pool_new(self, step):
+        self._no_capture()
+        if step["pool"] in self.pools or step["pool"] in self.dropped_pools:
+            raise Illegal(f"pool {step['pool']} exists, or existed")
+        self.pools[step["pool"]] = bool(step.get("graphs"))
+
+    def _pool_drop(self, step):
+        self._no_capture()
+        if step["pool"] not in self.pools:
+            raise Illegal(f"there is no pool {step['pool']}")
+        for graph in self.graphs.values():
+            if graph.alive and graph.memory is self._pool_memory(step["pool"]):
+                raise Illegal("a graph uses the pool")
+        self._may_unmap()
+        del self.pools[step["pool"]]
+        self.dropped_pools.add(step["pool"])
+
+    def _pool_memory(self, pool):
+        return next((graph.memory for graph in self.graphs.values()
+                     if graph.memory.pool == pool), None)
+
+    def _stream_new(self, step):
+        stream = step["stream"]
+        if not stream.startswith("e") or stream in self.streams or stream in self.destroyed:
+            raise Illegal(f"{stream} is no name for a new external stream")
+        self._no_capture()
+        self.streams.add(stream)
+
+    def _stream_destroy(self, step):
+        stream = self._stream(step)
+        self._no_capture()
+        if not stream.startswith("e"):
+            raise Illegal("PyTorch's streams stay")
+        if missing(self.host, self.clock(stream)):
+            raise Illegal(f"the host must wait for {stream}", [{"op": "host_sync", "stream": stream}])
+        if stream in self.deferred or any(stream in tensor.recorded for tensor in self.live()):
+            raise Illegal(f"{stream} is recorded on a tensor")
+        if self.level == "L0" and self.live(stream=stream):
+            raise Illegal(f"{stream} has tensors")
+        if self.level == "L2" and any(each.stream == stream for each in self.tensors.values()):
+            raise Illegal(f"{stream} has memory, and is waited for when that is unmapped")
+        self.streams.remove(stream)
+        self.destroyed.add(stream)
+
+    def _capture_begin(self, step):
+        stream, name, pool = self._stream(step), step["graph"], step.get("pool")
+        self._no_capture()
+        if name in self.graphs or stream not in SIDE or not self.caching or self.limit:
+            raise Illegal("no capture can begin so")  # under a limit PyTorch can free nothing for it
+        memory, of = GraphMemory(stream), None
+        if pool is not None:
+            kind, _, of = pool.partition(":")
+            if kind == "graph":
+                memory, of = self._graph({"graph": of}).memory, None
+            elif kind == "pool" and self.pools.get(of):
+                memory = self._pool_memory(of) or memory
+            else:
+                raise Illegal(f"there is no pool {pool} for graphs")
+        if step["synchronize"]:  # then nothing is left to wait for
+            self._may_unmap()
+            join(self.host, self.queued)
+        elif not self.seeds.graphs:
+            self._reusable(stream, None)
+        else:
+            needed = dict(self.seeds.born)
+            join(needed, self.seeds.dropout_uses)
+            self._need(stream, needed, "the seed that graphs read is used there")
+        if of is not None:
+            memory.pool = of
+        began = self.clock(stream)
+        clock = self._queue(stream)  # a capture fills the seed, and before that comes what began it
+        seeds = self.seeds
+        if not seeds.graphs:
+            seeds.stream, seeds.born, seeds.uses, seeds.dropout_uses = stream, began, {}, {}
+        join(seeds.uses, {stream: clock[stream]})
+        seeds.graphs.add(name)
+        self.capture = self.graphs[name] = Graph(name, stream, memory, began)
+        memory.graphs.append(self.capture)
+        self.has_capture = True
+
+    def _capture_end(self, step):
+        if self.capture is None or self.capture.name != step["graph"]:
+            raise Illegal(f"{step['graph']} is not captured")
+        if not self.capture.steps:
+            raise Illegal("the capture is empty")
+        self.capture.captured = True
+        self.capture = None
+
+    def _reference(self, step):
+        self._no_capture()
+        graph = self._graph(step)
+        if not graph.dropout or graph.referenced:
+            raise Illegal("a reference is for graphs with dropout")
+        self._inputs_hold(graph)
+        join(self.host, self.queued)
+        self._reusable(MAIN, None)
+        graph.referenced = True
+        self._replay({"op": "replay", "graph": graph.name, "stream": MAIN})
+        join(self.host, self.queued)
+
+    def _inputs_hold(self, graph):
+        for name, value in graph.inputs.items():
+            if not self.tensors[name].live or self.tensors[name].value != value:
+                raise Illegal(f"{graph.name} reads {name}, which is gone or has changed")
+
+    def _replay(self, step):
+        graph, stream = self._graph(step), self._eager_stream(step)
+        self._no_capture()
+        if graph.dropout and not graph.referenced:
+            raise Illegal("what dropout chooses is not known yet")
+        self._inputs_hold(graph)
+        needed = dict(graph.began)
+        join(needed, self.seeds.born)
+        join(needed, graph.memory.accesses)
+        join(needed, self.seeds.uses if graph.dropout else self.seeds.dropout_uses)
+        for name in graph.inputs:
+            join(needed, self.tensors[name].written)
+        self._need(stream, needed, f"a replay of {graph.name} comes after what uses its memory")
+        clock = self._queue(stream)
+        here = {stream: clock[stream]}
+        join(graph.memory.accesses, here)
+        join(self.seeds.uses, here)
+        if graph.dropout:
+            join(self.seeds.dropout_uses, here)
+        for name in graph.inputs:
+            self._use(self.tensors[name], stream, clock)
+        later = graph.memory.graphs[graph.memory.graphs.index(graph) + 1:]
+        for other in later:  # they may use what this one had as temporaries
+            for name in other.outputs:
+                self.tensors[name].value = None
+        for name, value in graph.outputs.items():
+            self.tensors[name].value, self.tensors[name].written = value, clock
+        graph.last_stream = stream
+
+    def _graph_drop(self, step):
+        self._no_capture()
+        graph = self._graph(step)
+        graph.alive = False
+        self.seeds.graphs.discard(graph.name)
+        if not self.seeds.graphs:
+            uses = {stream: count for stream, count in self.seeds.uses.items()
+                    if stream != self.seeds.stream}
+            join(self._pending_of(self.seeds.stream, None), uses)
+
+    def _thread(self, step):
+        self._no_capture()
+        if self.threads or self.limit:
+            raise Illegal("one thread is enough, and none while there is a limit")
+        inner = Model(self.level, thread=True)
+        for each in step["steps"]:
+            inner.apply(each)
+        self.threads += 1
+        self.thread_records = inner.thread_records
+
+    def finish(self):
+        """Raises Illegal if the program can't end here."""
+        self._no_capture()
+        if self.thread_records and self.has_capture:
+            raise Illegal("PyTorch counts a thread's record_stream during a capture as captured")
+
+
+OPS = ("alloc", "dropout", "read", "write", "spin", "wait", "record_stream", "drop", "host_sync",
+       "device_sync", "empty_cache", "limit", "caching", "pool_new", "pool_drop", "stream_new",
+       "stream_destroy", "capture_begin", "capture_end", "reference", "replay", "graph_drop",
+       "thread")
+
+
+def check(steps, level="L1"):
+    """Why the program is not allowed at that level; None if it is."""
+    model, at = Model(level), 0
+    try:
+        for at, step in enumerate(steps):
+            model.apply(step)
+        model.finish()
+    except Illegal as reason:
+        return f"step {at} ({format_step(steps[at]) if steps else 'none'}): {reason}"
+    return None
+
+
+def needed_level(steps):
+    """The first of LEVELS at which the program is allowed; None if it is at none."""
+    return next((level for level in LEVELS if check(steps, level) is None), None)
+
+
+def format_step(step):
+    rest = " ".join(f"{name}={value}" for name, value in step.items()
+                    if name not in ("op", "steps"))
+    inner = "".join(f"\n      {format_step(each)}" for each in step.get("steps", ()))
+    return f"{step['op']} {rest}".rstrip() + inner
+
+
+def format_program(program):
+    lines = [f"{program['name']}:"]
+    lines += [f"  {at:3} {format_step(step)}" for at, step in enumerate(program["steps"])]
+    return "\n".join(lines)
