@@ -1,0 +1,277 @@
+#include "tests/torch/contract/native_model.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace weir::contract {
+namespace {
+
+constexpr Bytes kSmall = 1_MiB;
+constexpr Bytes kSmallSegment = 2_MiB;
+constexpr Bytes kLargeSegment = 20_MiB;
+constexpr Bytes kAsIs = 10_MiB;  // requests from here on have a segment of their own size
+
+Bytes segment_size(Bytes bytes) {
+  if (bytes <= kSmall) return kSmallSegment;
+  return bytes < kAsIs ? kLargeSegment : round_up(bytes, 2_MiB);
+}
+
+Error unknown(const char* call) {
+  return {ErrorCode::unknown_pointer, std::string(call) + ": invalid device pointer"};
+}
+
+}  // namespace
+
+bool NativeModel::ByFit::operator()(const Block* a, const Block* b) const {
+  return std::tie(a->stream, a->bytes, a->address) < std::tie(b->stream, b->bytes, b->address);
+}
+
+NativeModel::~NativeModel() = default;
+
+Result<Address> NativeModel::cuda_malloc(Bytes bytes) {
+  const Bytes size = round_up(bytes, device_.granularity());
+  Result<PhysicalHandle> handle = device_.create(size);
+  if (!handle) return std::move(handle).error();
+  Result<Address> address = device_.reserve(size, device_.granularity());
+  if (!address) return std::move(address).error();
+  if (Status mapped = device_.map(*address, size, *handle); !mapped) return mapped.error();
+  if (Status usable = device_.set_access(*address, size); !usable) return usable.error();
+  segments_[*address] = {*handle, size};
+  return address;
+}
+
+void NativeModel::cuda_free(Address address) {
+  const Segment segment = segments_.at(address);
+  device_.finish();
+  (void)device_.unmap(address, segment.bytes);
+  (void)device_.release(segment.handle);
+  (void)device_.unreserve(address, segment.bytes);
+  segments_.erase(address);
+  ++segments_freed_;
+}
+
+NativeModel::Pool& NativeModel::pool_for(Stream stream) {
+  for (auto route = routes_.rbegin(); route != routes_.rend(); ++route) {
+    if (route->takes(stream.handle)) return *pools_.at(route->pool);
+  }
+  return default_pool_;
+}
+
+NativeModel::Block* NativeModel::find_free(Pool& pool, bool small, std::uint64_t stream,
+                                           Bytes bytes) {
+  std::set<Block*, ByFit>& free = small ? pool.small : pool.large;
+  Block key;
+  key.stream = stream;
+  key.bytes = bytes;
+  const auto best = free.lower_bound(&key);
+  if (best == free.end() || (*best)->stream != stream) return nullptr;
+  Block* const found = *best;
+  free.erase(best);
+  return found;
+}
+
+void NativeModel::split(Block& block, Bytes bytes) {
+  const Bytes rest = block.bytes - bytes;
+  if (block.small ? rest < kGrain : rest <= kSmall) return;
+  auto made = std::make_unique<Block>();
+  made->address = block.address + bytes;
+  made->bytes = rest;
+  made->stream = block.stream;
+  made->pool = block.pool;
+  made->small = block.small;
+  made->before = &block;
+  made->after = block.after;
+  if (made->after != nullptr) made->after->before = made.get();
+  block.after = made.get();
+  block.bytes = bytes;
+  (block.small ? block.pool->small : block.pool->large).insert(made.get());
+  blocks_[made->address.pointer()] = std::move(made);
+}
+
+Result<void*> NativeModel::allocate(Bytes asked, StreamName name) {
+  if (!caching_) {
+    Result<Address> address = cuda_malloc(asked);
+    if (!address) return std::move(address).error();
+    uncached_.insert(address->pointer());
+    return address->pointer();
+  }
+  if (routes_.empty()) process_events();
+  const Bytes bytes = round_up(asked, kGrain);
+  const bool small = bytes <= kSmall;
+  const std::uint64_t stream = name.stream.id;
+  Pool& pool = pool_for(name.stream);
+  Block* block = find_free(pool, small, stream, bytes);
+  if (block == nullptr) {
+    const Bytes size = segment_size(bytes);
+    const auto has_room = [&] { return limit_ == 0_B || reserved_ + size <= limit_; };
+    Result<Address> address{Address{}};
+    if (has_room()) address = cuda_malloc(size);
+    if (!has_room() || !address) {
+      release_cached();
+      if (!has_room()) return Error(ErrorCode::out_of_memory, "CUDA out of memory");
+      address = cuda_malloc(size);
+    }
+    if (!address) return std::move(address).error();
+    reserved_ += size;
+    auto made = std::make_unique<Block>();
+    made->address = *address;
+    made->bytes = size;
+    made->stream = stream;
+    made->pool = &pool;
+    made->small = small;
+    block = made.get();
+    blocks_[made->address.pointer()] = std::move(made);
+  }
+  split(*block, bytes);
+  block->live = true;
+  return block->address.pointer();
+}
+
+Status NativeModel::deallocate(void* pointer) {
+  if (uncached_.erase(pointer) != 0) {
+    cuda_free(Address::of(pointer));
+    return {};
+  }
+  const auto known = blocks_.find(pointer);
+  if (known == blocks_.end() || !known->second->live) return unknown("free");
+  Block& block = *known->second;
+  block.live = false;
+  if (block.recorded.empty()) {
+    free_block(block);
+  } else if (!routes_.empty()) {
+    deferred_.push_back(&block);
+  } else {
+    insert_events(block);
+  }
+  return {};
+}
+
+bool NativeModel::take_free(Block* block) {
+  if (block == nullptr || block->live || block->events > 0 || !block->recorded.empty()) {
+    return false;
+  }
+  (block->small ? block->pool->small : block->pool->large).erase(block);
+  return true;
+}
+
+// The upper one is its neighbour, and is gone then.
+void NativeModel::absorb(Block& lower, Block& upper) {
+  lower.bytes += upper.bytes;
+  lower.after = upper.after;
+  if (lower.after != nullptr) lower.after->before = &lower;
+  blocks_.erase(upper.address.pointer());
+}
+
+void NativeModel::free_block(Block& block) {
+  Block* merged = &block;
+  if (take_free(block.before)) {
+    merged = block.before;
+    absorb(*merged, block);
+  }
+  if (take_free(merged->after)) absorb(*merged, *merged->after);
+  (merged->small ? merged->pool->small : merged->pool->large).insert(merged);
+}
+
+Status NativeModel::record_stream(void* pointer, StreamName user) {
+  const auto known = blocks_.find(pointer);
+  if (known == blocks_.end() || !known->second->live) return unknown("recordStream");
+  Block& block = *known->second;
+  if (user.stream.id == block.stream) return {};
+  if (std::find(block.recorded.begin(), block.recorded.end(), user.stream) ==
+      block.recorded.end()) {
+    block.recorded.push_back(user.stream);
+  }
+  return {};
+}
+
+void NativeModel::insert_events(Block& block) {
+  for (const Stream stream : std::exchange(block.recorded, {})) {
+    const EventHandle event = device_.create_event().value();
+    (void)device_.record(event, stream);
+    ++block.events;
+    events_.emplace_back(event, &block);
+  }
+}
+
+void NativeModel::process_events() {
+  for (Block* const block : std::exchange(deferred_, {})) insert_events(*block);
+  for (auto each = events_.begin(); each != events_.end();) {
+    const Result<bool> done = device_.query(each->first);
+    if (!done || !*done) {
+      ++each;
+      continue;
+    }
+    (void)device_.destroy_event(each->first);
+    Block& block = *each->second;
+    each = events_.erase(each);
+    if (--block.events == 0) free_block(block);
+  }
+}
+
+void NativeModel::wait_for_events() {
+  for (Block* const block : std::exchange(deferred_, {})) insert_events(*block);
+  for (const auto& [event, block] : std::exchange(events_, {})) {
+    (void)device_.synchronize(event);
+    (void)device_.destroy_event(event);
+    if (--block->events == 0) free_block(*block);
+  }
+}
+
+void NativeModel::release_blocks(std::set<Block*, ByFit>& blocks) {
+  for (auto each = blocks.begin(); each != blocks.end();) {
+    Block* const block = *each++;
+    if (block->before != nullptr || block->after != nullptr) continue;
+    blocks.erase(block);
+    reserved_ -= block->bytes;
+    cuda_free(block->address);
+    blocks_.erase(block->address.pointer());
+  }
+}
+
+void NativeModel::release_cached() {
+  if (routes_.empty()) {
+    wait_for_events();
+    release_blocks(default_pool_.large);
+    release_blocks(default_pool_.small);
+  }
+  for (const auto& [id, pool] : pools_) {
+    if (pool->uses > 0) continue;
+    release_blocks(pool->large);
+    release_blocks(pool->small);
+  }
+}
+
+Status NativeModel::empty_cache() {
+  release_cached();
+  return {};
+}
+
+Status NativeModel::set_limit(Bytes limit) {
+  limit_ = limit;
+  return {};
+}
+
+Status NativeModel::retain_pool(PoolId id) {
+  std::unique_ptr<Pool>& pool = pools_[id];
+  if (pool == nullptr) pool = std::make_unique<Pool>();
+  ++pool->uses;
+  return {};
+}
+
+Status NativeModel::release_pool(PoolId id) {
+  --pools_.at(id)->uses;
+  return {};
+}
+
+Status NativeModel::begin_pool(PoolId id, PoolFilter filter, StreamName) {
+  (void)retain_pool(id);
+  routes_.push_back({id, std::move(filter)});
+  return {};
+}
+
+Status NativeModel::end_pool(PoolId id) {
+  std::erase_if(routes_, [&](const Route& route) { return route.pool == id; });
+  return {};
+}
+
+}  // namespace weir::contract
