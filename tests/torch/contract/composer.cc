@@ -45,8 +45,8 @@ bool Composer::destroy_stream(std::uint32_t stream) {
 }
 
 std::uint32_t Composer::allocate(std::uint32_t stream, Bytes bytes) {
-  const bool made = make(
-      {.kind = Kind::allocate, .stream = stream, .tensor = tensors_ + 1, .bytes = bytes});
+  const bool made =
+      make({.kind = Kind::allocate, .stream = stream, .tensor = tensors_ + 1, .bytes = bytes});
   return made ? ++tensors_ : 0;
 }
 
@@ -71,9 +71,7 @@ bool Composer::record_stream(std::uint32_t tensor, std::uint32_t stream) {
   return make({.kind = Kind::record_stream, .stream = stream, .tensor = tensor});
 }
 
-bool Composer::drop(std::uint32_t tensor) {
-  return make({.kind = Kind::drop, .tensor = tensor});
-}
+bool Composer::drop(std::uint32_t tensor) { return make({.kind = Kind::drop, .tensor = tensor}); }
 
 bool Composer::empty_cache() { return make({.kind = Kind::empty_cache}); }
 bool Composer::set_limit(Bytes limit) { return make({.kind = Kind::set_limit, .bytes = limit}); }
@@ -104,8 +102,7 @@ std::uint32_t Composer::begin_capture(std::uint32_t stream, std::uint32_t pool) 
 }
 
 std::uint32_t Composer::begin_raw_capture(std::uint32_t stream) {
-  const bool made =
-      make({.kind = Kind::begin_raw_capture, .stream = stream, .graph = graphs_ + 1});
+  const bool made = make({.kind = Kind::begin_raw_capture, .stream = stream, .graph = graphs_ + 1});
   return made ? ++graphs_ : 0;
 }
 
@@ -120,8 +117,7 @@ bool Composer::end_capture(std::uint32_t graph) {
     if (stream != origin) forked.push_back(stream);
   }
   for (const std::uint32_t stream : forked) (void)order(origin, stream);
-  const bool made =
-      make({.kind = raw ? Kind::end_raw_capture : Kind::end_capture, .graph = graph});
+  const bool made = make({.kind = raw ? Kind::end_raw_capture : Kind::end_capture, .graph = graph});
   thread_ = mine;
   return made;
 }
@@ -134,9 +130,7 @@ bool Composer::drop_graph(std::uint32_t graph) {
   return make({.kind = Kind::drop_graph, .graph = graph});
 }
 
-bool Composer::set_flag(std::uint32_t flag) {
-  return make({.kind = Kind::set_flag, .flag = flag});
-}
+bool Composer::set_flag(std::uint32_t flag) { return make({.kind = Kind::set_flag, .flag = flag}); }
 
 void Composer::finish() {
   std::vector<std::uint32_t> captured;

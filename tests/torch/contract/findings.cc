@@ -20,8 +20,8 @@ Legality before(const Program& program, std::size_t step) {
 }
 
 std::string row_of_memory(const Legality& legality, const Failure& failure, const Step* step) {
-  const auto victim = failure.victim ? legality.tensors().find(*failure.victim)
-                                     : legality.tensors().end();
+  const auto victim =
+      failure.victim ? legality.tensors().find(*failure.victim) : legality.tensors().end();
   if (victim == legality.tensors().end()) return "?";
   const Legality::Tensor& tensor = victim->second;
   if (tensor.uncached) return "1f caching off";
@@ -35,11 +35,10 @@ std::string row_of_memory(const Legality& legality, const Failure& failure, cons
   }
   if (legality.limit() > 0_B) return "1c empty_cache or a lower limit";
   for (const auto& [number, graph] : legality.graphs()) {
-    const auto use = graph.uses.find(*failure.victim);
-    if (use != graph.uses.end() && !graph.raw) return "1h eager input of a graph";
+    const bool replayed = !graph.raw && !graph.replays.empty();
+    if (replayed && graph.uses.contains(*failure.victim)) return "1h eager input of a graph";
   }
-  if (step != nullptr &&
-      (step->kind == Kind::begin_capture || step->kind == Kind::enter_pool)) {
+  if (step != nullptr && (step->kind == Kind::begin_capture || step->kind == Kind::enter_pool)) {
     return "1d eager memory in a pool";
   }
   const auto other =
@@ -74,7 +73,7 @@ std::string row_of(const Program& program, const Failure& failure) {
     case Failure::Kind::hang:
       return "2 dependencies between streams";
     case Failure::Kind::host_wait:
-      return "15 host wait";
+      return std::string("15 host wait: ") + (step == nullptr ? "at the end" : name_of(step->kind));
     case Failure::Kind::broken_books:
       return "broken books";
     case Failure::Kind::capture_lost:
@@ -98,10 +97,14 @@ std::string row_of(const Program& program, const Failure& failure) {
 
 void Findings::add(const Program& program, const Failure& failure, const RunOptions& options) {
   ++count_;
-  Finding& finding = found_[{row_of(program, failure), failure.kind}];
+  const std::string row = row_of(program, failure);
+  Finding& finding = found_[{row, failure.kind}];
   finding.least = std::min(finding.least, level_of(program));
   if (finding.times++ == 0) {
-    finding.shortest = shrink(program, failure.kind, options);
+    const auto same = [&](const Program& shorter, const Failure& fails) {
+      return fails.kind == failure.kind && row_of(shorter, fails) == row;
+    };
+    finding.shortest = shrink(program, same, options);
     finding.failure = run_on_weir(finding.shortest, options).failure.value_or(failure);
   }
 }
@@ -114,7 +117,8 @@ std::string Findings::table() const {
          << name_of(finding.least) << "\n";
   }
   for (const auto& [key, finding] : found_) {
-    text << "\n" << key.first << ", " << name_of(key.second) << "\n"
+    text << "\n"
+         << key.first << ", " << name_of(key.second) << "\n"
          << finding.failure.what << "\nafter step " << finding.failure.step << " of "
          << describe(finding.shortest);
   }
@@ -122,7 +126,9 @@ std::string Findings::table() const {
 }
 
 std::string report(const Program& program, const Failure& failure, const RunOptions& options) {
-  const Program shortest = shrink(program, failure.kind, options);
+  const Program shortest = shrink(
+      program, [&](const Program&, const Failure& fails) { return fails.kind == failure.kind; },
+      options);
   const Failure again = run_on_weir(shortest, options).failure.value_or(failure);
   std::ostringstream text;
   text << (program.seed != 0 ? "seed " + std::to_string(program.seed) : program.name) << ": "

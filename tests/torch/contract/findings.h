@@ -1,12 +1,19 @@
 // What the failures of many programs have in common: a table of distinct ones.
 //
-// The rows are those of docs/pytorch.md's list of the native allocator's guarantees, as far as the
-// failure tells.
+// A failure is named after the guarantee of the native allocator that is broken, as far as the
+// failure tells: 1a memory of a dead pool goes by cudaFree; 1b memory of a pool stays in it; 1c
+// empty_cache and a lower limit go by cudaFree; 1d eager memory reaches a pool by cudaFree alone;
+// 1e memory is used again by its creation stream alone; 1f uncached memory goes by cudaFree; 1h the
+// same as 1e, of small tensors that a graph's kernels read; 2 the allocator adds no order between
+// streams; 3b a block that is freed while a recorded stream is captured is held back; 4 a stream is
+// not touched after a free; 5 captures by other libraries stay whole; 15 the host waits in
+// cudaMalloc, cudaFree and empty_cache alone.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "tests/torch/contract/legality.h"
 #include "tests/torch/contract/program.h"

@@ -98,9 +98,8 @@ bool Legality::capturing() const {
 }
 
 bool Legality::any_capture() const {
-  return std::any_of(graphs_.begin(), graphs_.end(), [](const auto& each) {
-    return each.second.state == Graph::State::capturing;
-  });
+  return std::any_of(graphs_.begin(), graphs_.end(),
+                     [](const auto& each) { return each.second.state == Graph::State::capturing; });
 }
 
 std::vector<std::uint32_t> Legality::flags_awaited() const {
@@ -116,8 +115,8 @@ bool Legality::flag_awaited() const { return !flags_awaited().empty(); }
 std::uint32_t Legality::route(std::uint32_t thread, std::uint32_t stream) const {
   for (auto pool = routes_.rbegin(); pool != routes_.rend(); ++pool) {
     const Pool& each = pools_.at(*pool);
-    const bool takes = each.by ? *each.by == thread
-                               : each.graph != 0 && capture_of(stream) == each.graph;
+    const bool takes =
+        each.by ? *each.by == thread : each.graph != 0 && capture_of(stream) == each.graph;
     if (takes) return *pool;
   }
   return 0;
@@ -412,9 +411,9 @@ void Legality::drop(const Step& step) {
   for (const std::uint32_t stream : dropped.recorded) {
     if (!routes_.empty()) streams_.at(stream).deferred = true;
   }
-  if (dropped.uncached) return;
-  std::vector<Point>& drops = drops_[{dropped.pool, dropped.stream}];
   const std::uint32_t own = eager_actor_.at(dropped.stream);
+  std::vector<Point> uncached;
+  std::vector<Point>& drops = dropped.uncached ? uncached : drops_[{dropped.pool, dropped.stream}];
   for (const TensorUse& use : dropped.uses) {
     const std::uint32_t stream = stream_of_[use.point.actor];
     if (stream != dropped.stream && dropped.recorded.contains(stream)) continue;

@@ -3,13 +3,15 @@
 // Program order is what streams, events and host waits that the program itself makes put in order,
 // as vector clocks (Mattern 1989). No allocator is asked. A program is legal if
 //   - two kernels that touch the same tensor, one of them writing, are in order;
-//   - a tensor is used after its allocation in the order of streams (work on another stream than the
+//   - a tensor is used after its allocation in the order of streams (work on another stream than
+//   the
 //     allocation's waits for that one first), and not after it was dropped;
 //   - before memory that was allocated after a tensor was dropped is used, in the same pool and for
-//     the same stream, the dropped tensor's uses are over, unless record_stream() told of them. (The
-//     native allocator gives memory out again within its pool and stream alone; elsewhere memory
-//     goes by cudaFree, which waits for the device.)
-//   - graphs of one pool, and tensors allocated in it after a graph was captured, are used in order:
+//     the same stream, the dropped tensor's uses are over, unless record_stream() told of them.
+//     (The native allocator gives memory out again within its pool and stream alone; elsewhere
+//     memory goes by cudaFree, which waits for the device.)
+//   - graphs of one pool, and tensors allocated in it after a graph was captured, are used in
+//   order:
 //     a replay may write all memory that its capture used;
 //   - captures, streams and pools are used as CUDA and PyTorch document, and the host waits for no
 //     kernel that waits for a flag which the host sets later.
@@ -98,8 +100,8 @@ class Legality {
   struct Stream {
     bool live = false;
     bool external = false;
-    bool recorded = false;  // ever, by record_stream()
-    bool deferred = false;  // the native allocator may have yet to record an event on it
+    bool recorded = false;      // ever, by record_stream()
+    bool deferred = false;      // the native allocator may have yet to record an event on it
     std::uint32_t capture = 0;  // the graph that it is being captured into
   };
   struct Pool {
@@ -124,9 +126,9 @@ class Legality {
   const std::map<std::uint32_t, Graph>& graphs() const { return graphs_; }
   const std::map<std::uint32_t, Stream>& streams() const { return streams_; }
   const std::map<std::uint32_t, Pool>& pools() const { return pools_; }
-  bool capturing() const;            // a capture of PyTorch's goes on
-  bool any_capture() const;          // or one of somebody else's
-  bool flag_awaited() const;         // a kernel waits for a flag that is not set
+  bool capturing() const;     // a capture of PyTorch's goes on
+  bool any_capture() const;   // or one of somebody else's
+  bool flag_awaited() const;  // a kernel waits for a flag that is not set
   std::vector<std::uint32_t> flags_awaited() const;
   bool caching() const { return caching_; }
   Bytes limit() const { return limit_; }
@@ -172,10 +174,10 @@ class Legality {
   void note_cuda_free();
   void rely_on(Level level) { level_ = std::max(level_, level); }
 
-  std::vector<std::uint32_t> stream_of_;  // by actor
-  std::vector<std::uint32_t> world_of_;   // by actor
-  std::vector<Clock> clocks_;             // by actor
-  Clock host_;                            // what the host has waited for
+  std::vector<std::uint32_t> stream_of_;                // by actor
+  std::vector<std::uint32_t> world_of_;                 // by actor
+  std::vector<Clock> clocks_;                           // by actor
+  Clock host_;                                          // what the host has waited for
   std::map<std::uint32_t, std::uint32_t> eager_actor_;  // by stream
 
   std::map<std::uint32_t, Tensor> tensors_;

@@ -6,7 +6,8 @@
 //   weir_contract --replay SEED           one random program
 //   weir_contract ... --find              goes on after failures, and prints a table of them
 //
-// Exit status: 0 all programs ran well; 1 one failed; 2 one was not legal, a defect of the generator.
+// Exit status: 0 all programs ran well; 1 one failed; 2 one was not legal, a defect of the
+// generator.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>

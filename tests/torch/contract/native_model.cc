@@ -42,15 +42,15 @@ Result<Address> NativeModel::cuda_malloc(Bytes bytes) {
 
 void NativeModel::cuda_free(Address address) {
   const Segment segment = segments_.at(address);
-  device_.finish();
+  if (defect_ != NativeDefect::frees_at_once) device_.finish();
   (void)device_.unmap(address, segment.bytes);
   (void)device_.release(segment.handle);
   (void)device_.unreserve(address, segment.bytes);
   segments_.erase(address);
-  ++segments_freed_;
 }
 
 NativeModel::Pool& NativeModel::pool_for(Stream stream) {
+  if (defect_ == NativeDefect::serves_other_pools) return default_pool_;
   for (auto route = routes_.rbegin(); route != routes_.rend(); ++route) {
     if (route->takes(stream.handle)) return *pools_.at(route->pool);
   }
@@ -95,10 +95,10 @@ Result<void*> NativeModel::allocate(Bytes asked, StreamName name) {
     uncached_.insert(address->pointer());
     return address->pointer();
   }
-  if (routes_.empty()) process_events();
+  if (!defers()) process_events();
   const Bytes bytes = round_up(asked, kGrain);
   const bool small = bytes <= kSmall;
-  const std::uint64_t stream = name.stream.id;
+  const std::uint64_t stream = owner(name.stream);
   Pool& pool = pool_for(name.stream);
   Block* block = find_free(pool, small, stream, bytes);
   if (block == nullptr) {
@@ -138,7 +138,7 @@ Status NativeModel::deallocate(void* pointer) {
   block.live = false;
   if (block.recorded.empty()) {
     free_block(block);
-  } else if (!routes_.empty()) {
+  } else if (defers()) {
     deferred_.push_back(&block);
   } else {
     insert_events(block);
@@ -176,7 +176,7 @@ Status NativeModel::record_stream(void* pointer, StreamName user) {
   const auto known = blocks_.find(pointer);
   if (known == blocks_.end() || !known->second->live) return unknown("recordStream");
   Block& block = *known->second;
-  if (user.stream.id == block.stream) return {};
+  if (owner(user.stream) == block.stream || defect_ == NativeDefect::forgets_records) return {};
   if (std::find(block.recorded.begin(), block.recorded.end(), user.stream) ==
       block.recorded.end()) {
     block.recorded.push_back(user.stream);

@@ -8,6 +8,7 @@
 // Source: c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.11, without expandable segments.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
@@ -22,11 +23,22 @@
 
 namespace weir::contract {
 
+// What is wrong with a model on purpose, for tests of the programs: they have to find it.
+enum class NativeDefect : std::uint8_t {
+  none,
+  frees_at_once,         // cudaFree waits for nothing
+  serves_other_streams,  // a free block serves every stream
+  serves_other_pools,    // what a pool frees is everybody's
+  forgets_records,       // record_stream() does nothing
+  asks_in_captures,      // events are recorded and asked about while captures go on
+};
+
 // Not thread-safe.
 class NativeModel final : public TorchAllocator {
  public:
   // `device` must outlive this.
-  explicit NativeModel(SimDevice& device) : device_(device) {}
+  explicit NativeModel(SimDevice& device, NativeDefect defect = NativeDefect::none)
+      : device_(device), defect_(defect) {}
   ~NativeModel() override;
 
   Result<void*> allocate(Bytes bytes, StreamName stream) override;
@@ -40,8 +52,6 @@ class NativeModel final : public TorchAllocator {
   Status begin_pool(PoolId pool, PoolFilter filter, StreamName current) override;
   Status end_pool(PoolId pool) override;
   std::vector<std::string> validate() const override { return {}; }
-
-  std::uint64_t segments_freed() const { return segments_freed_; }
 
  private:
   struct Pool;
@@ -76,6 +86,11 @@ class NativeModel final : public TorchAllocator {
   Result<Address> cuda_malloc(Bytes bytes);
   void cuda_free(Address address);
   Pool& pool_for(Stream stream);
+  // Whose free blocks a request may have.
+  std::uint64_t owner(Stream stream) const {
+    return defect_ == NativeDefect::serves_other_streams ? 0 : stream.id;
+  }
+  bool defers() const { return !routes_.empty() && defect_ != NativeDefect::asks_in_captures; }
   Block* find_free(Pool& pool, bool small, std::uint64_t stream, Bytes bytes);
   void split(Block& block, Bytes bytes);
   void free_block(Block& block);
@@ -88,6 +103,7 @@ class NativeModel final : public TorchAllocator {
   void release_blocks(std::set<Block*, ByFit>& blocks);
 
   SimDevice& device_;
+  const NativeDefect defect_;
   bool caching_ = true;
   Bytes limit_;
   Bytes reserved_;
@@ -99,7 +115,6 @@ class NativeModel final : public TorchAllocator {
   std::map<Address, Segment> segments_;
   std::vector<Block*> deferred_;  // until nothing is captured
   std::deque<std::pair<EventHandle, Block*>> events_;
-  std::uint64_t segments_freed_ = 0;
 };
 
 }  // namespace weir::contract

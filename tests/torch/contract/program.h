@@ -72,10 +72,10 @@ struct Step {
 };
 
 struct Program {
-  std::uint64_t seed = 0;    // 0: not from a seed
-  std::string name;          // of an enumerated program
+  std::uint64_t seed = 0;     // 0: not from a seed
+  std::string name;           // of an enumerated program
   std::uint32_t streams = 4;  // that exist from the start and for ever: 0 is the default stream
-  Bytes memory = 4_GiB;      // of the device
+  Bytes memory = 4_GiB;       // of the device
   // Kernels may wait for flags of the host, so no stream may be made to wait for another one.
   bool has_flags = false;
   std::vector<Step> steps;

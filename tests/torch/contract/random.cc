@@ -65,8 +65,8 @@ class Generator {
   const Legality& known() const { return make_.legality(); }
 
   Bytes size() {
-    return random_.one_of({64_MiB, 64_MiB, 64_MiB, 64_MiB, 24_MiB, 128_MiB, 3_MiB, 700_KiB,
-                           64_KiB, 4_KiB, 512_B});
+    return random_.one_of(
+        {64_MiB, 64_MiB, 64_MiB, 64_MiB, 24_MiB, 128_MiB, 3_MiB, 700_KiB, 64_KiB, 4_KiB, 512_B});
   }
   Nanoseconds duration() { return random_.chance(60) ? kSpin : kShort; }
 
@@ -90,6 +90,12 @@ class Generator {
     }
     if (all.empty()) return std::nullopt;
     return random_.pick(all);
+  }
+  std::optional<std::uint32_t> tensor_recorded_on(std::uint32_t stream) const {
+    for (const auto& [number, each] : known().tensors()) {
+      if (each.live && each.recorded.contains(stream)) return number;
+    }
+    return std::nullopt;
   }
   std::optional<std::uint32_t> graph(Legality::Graph::State state) {
     std::vector<std::uint32_t> all;
@@ -132,16 +138,31 @@ class Generator {
 };
 
 Generator::Gesture Generator::choose() {
-  static constexpr Weight kWeights[] = {
-      {Gesture::create, 220},      {Gesture::use, 120},         {Gesture::read_and_drop, 170},
-      {Gesture::drop, 60},         {Gesture::order, 40},        {Gesture::event, 20},
-      {Gesture::host_wait, 20},    {Gesture::record, 30},       {Gesture::empty, 25},
-      {Gesture::limit, 12},        {Gesture::caching, 30},      {Gesture::make_pool, 25},
-      {Gesture::enter_pool, 45},   {Gesture::leave_pool, 35},   {Gesture::drop_pool, 20},
-      {Gesture::begin_capture, 60}, {Gesture::end_capture, 60}, {Gesture::replay, 50},
-      {Gesture::replay_and_reset, 40}, {Gesture::reset, 15},    {Gesture::raw_capture, 25},
-      {Gesture::make_stream, 15},  {Gesture::destroy_stream, 30}, {Gesture::flag, 40},
-      {Gesture::busy, 20}};
+  static constexpr Weight kWeights[] = {{Gesture::create, 220},
+                                        {Gesture::use, 120},
+                                        {Gesture::read_and_drop, 170},
+                                        {Gesture::drop, 60},
+                                        {Gesture::order, 40},
+                                        {Gesture::event, 20},
+                                        {Gesture::host_wait, 20},
+                                        {Gesture::record, 30},
+                                        {Gesture::empty, 25},
+                                        {Gesture::limit, 12},
+                                        {Gesture::caching, 30},
+                                        {Gesture::make_pool, 25},
+                                        {Gesture::enter_pool, 45},
+                                        {Gesture::leave_pool, 35},
+                                        {Gesture::drop_pool, 20},
+                                        {Gesture::begin_capture, 60},
+                                        {Gesture::end_capture, 60},
+                                        {Gesture::replay, 50},
+                                        {Gesture::replay_and_reset, 40},
+                                        {Gesture::reset, 15},
+                                        {Gesture::raw_capture, 25},
+                                        {Gesture::make_stream, 15},
+                                        {Gesture::destroy_stream, 30},
+                                        {Gesture::flag, 40},
+                                        {Gesture::busy, 20}};
   std::uint32_t sum = 0;
   for (const Weight& each : kWeights) sum += each.weight;
   std::uint32_t at = random_.below(sum);
@@ -207,7 +228,8 @@ void Generator::disturb() {
 void Generator::events() {
   switch (random_.below(3)) {
     case 0:
-      if (make_.make({.kind = Step::Kind::record_event, .stream = stream(), .event = events_ + 1})) {
+      if (make_.make(
+              {.kind = Step::Kind::record_event, .stream = stream(), .event = events_ + 1})) {
         ++events_;
       }
       break;
@@ -228,13 +250,14 @@ void Generator::begin_capture() {
   const std::uint32_t on = stream();
   const auto shared = pool();
   if (random_.chance(30)) (void)make_.synchronize(on);
-  const std::uint32_t made =
-      make_.begin_capture(on, shared && random_.chance(40) ? *shared : 0);
+  if (const auto used = tensor(); used && random_.chance(30)) (void)make_.record_stream(*used, on);
+  const std::uint32_t made = make_.begin_capture(on, shared && random_.chance(40) ? *shared : 0);
   if (made != 0) body_of_capture(on);
 }
 
 void Generator::body_of_capture(std::uint32_t on) {
   if (random_.chance(30)) (void)make_.order(other_stream(on), on);
+  if (const auto recorded = tensor_recorded_on(on)) (void)make_.drop(*recorded);
   for (std::uint32_t i = 1 + random_.below(3); i > 0; --i) {
     const std::uint32_t made = make_.allocate(on, size());
     if (made == 0) continue;
@@ -243,7 +266,7 @@ void Generator::body_of_capture(std::uint32_t on) {
   }
   const auto input = tensor();
   if (input && random_.chance(60)) (void)make_.read(on, *input, duration());
-  if (input && random_.chance(15)) (void)make_.drop(*input);
+  if (const auto other = tensor(); other && random_.chance(25)) (void)make_.drop(*other);
   if (random_.chance(70)) {
     const auto open = graph(Legality::Graph::State::capturing);
     if (open) (void)make_.end_capture(*open);

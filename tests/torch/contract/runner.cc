@@ -4,7 +4,6 @@
 #include <map>
 #include <utility>
 
-#include "tests/torch/contract/native_model.h"
 #include "tests/torch/contract/subject.h"
 
 namespace weir::contract {
@@ -248,9 +247,9 @@ void Runner::begin_capture(const Step& step) {
     };
     expect_granted(allocator_->begin_pool(graph.pool, takes, streams_.at(step.stream)));
   }
-  expect(device_.begin_capture(graph.origin,
-                               graph.raw ? CaptureMode::relaxed : CaptureMode::global),
-         Failure::Kind::capture_lost);
+  expect(
+      device_.begin_capture(graph.origin, graph.raw ? CaptureMode::relaxed : CaptureMode::global),
+      Failure::Kind::capture_lost);
   const Result<CaptureInfo> info = device_.capture_info(graph.origin);
   if (info) *graph.capture = info->id;
 }
@@ -323,8 +322,8 @@ void Runner::make(const Step& step) {
     case Kind::record_stream: {
       const auto tensor = tensors_.find(step.tensor);
       if (tensor == tensors_.end()) break;
-      expect_granted(allocator_->record_stream(tensor->second.address.pointer(),
-                                               streams_.at(step.stream)));
+      expect_granted(
+          allocator_->record_stream(tensor->second.address.pointer(), streams_.at(step.stream)));
       break;
     }
     case Kind::drop:
@@ -410,15 +409,16 @@ Outcome run(const Program& program, const MakeAllocator& make, const RunOptions&
   return Runner(program, make, options).run();
 }
 
-Outcome run_on_native(const Program& program) {
-  return run(program, [](SimDevice& device) { return std::make_unique<NativeModel>(device); });
+Outcome run_on_native(const Program& program, NativeDefect defect) {
+  return run(program,
+             [&](SimDevice& device) { return std::make_unique<NativeModel>(device, defect); });
 }
 
 Outcome run_on_weir(const Program& program, const RunOptions& options) {
   const SubjectOptions subject{.never_waits = program.has_flags};
   return run(
-      program,
-      [&](SimDevice& device) { return std::make_unique<Subject>(device, subject); }, options);
+      program, [&](SimDevice& device) { return std::make_unique<Subject>(device, subject); },
+      options);
 }
 
 }  // namespace weir::contract

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/torch/contract/native_model.h"
 #include "tests/torch/contract/program.h"
 #include "tests/torch/contract/torch_allocator.h"
 #include "weir/sim_device.h"
@@ -53,7 +54,7 @@ using MakeAllocator = std::function<std::unique_ptr<TorchAllocator>(SimDevice&)>
 
 Outcome run(const Program& program, const MakeAllocator& make, const RunOptions& options = {});
 // On the model of the native allocator: a failure is one of the program.
-Outcome run_on_native(const Program& program);
+Outcome run_on_native(const Program& program, NativeDefect defect = NativeDefect::none);
 // On Weir.
 Outcome run_on_weir(const Program& program, const RunOptions& options = {});
 

@@ -8,16 +8,16 @@
 namespace weir::contract {
 namespace {
 
-bool still_fails(const Program& program, Failure::Kind kind, const RunOptions& options) {
+bool still_fails(const Program& program, const IsSameFailure& same, const RunOptions& options) {
   if (first_illegal_step(program)) return false;
   const Outcome weir = run_on_weir(program, options);
-  return weir.failure && weir.failure->kind == kind && !run_on_native(program).failure;
+  return weir.failure && same(program, *weir.failure) && !run_on_native(program).failure;
 }
 
 }  // namespace
 
 // Ever smaller runs of steps (Zeller's ddmin, greedy), until no single step can go.
-Program shrink(Program program, Failure::Kind kind, const RunOptions& options) {
+Program shrink(Program program, const IsSameFailure& same, const RunOptions& options) {
   bool shorter_yet = true;
   while (shorter_yet) {
     shorter_yet = false;
@@ -28,7 +28,7 @@ Program shrink(Program program, Failure::Kind kind, const RunOptions& options) {
         const auto begin = shorter.steps.begin() + static_cast<std::ptrdiff_t>(at);
         const std::size_t count = std::min(width, program.steps.size() - at);
         shorter.steps.erase(begin, begin + static_cast<std::ptrdiff_t>(count));
-        if (still_fails(shorter, kind, options)) {
+        if (still_fails(shorter, same, options)) {
           program = std::move(shorter);
           shorter_yet = true;
         } else {

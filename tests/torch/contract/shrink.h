@@ -2,15 +2,16 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 
 #include "tests/torch/contract/program.h"
 #include "tests/torch/contract/runner.h"
 
 namespace weir::contract {
 
+using IsSameFailure = std::function<bool(const Program&, const Failure&)>;
+
 // Leaves out steps while the program stays legal, runs cleanly on the model of the native
-// allocator, and fails in the same way.
-Program shrink(Program program, Failure::Kind kind, const RunOptions& options = {});
+// allocator, and fails in the same way on Weir.
+Program shrink(Program program, const IsSameFailure& same, const RunOptions& options = {});
 
 }  // namespace weir::contract

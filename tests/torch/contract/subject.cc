@@ -7,7 +7,9 @@ namespace {
 
 // The policy's name may not exist in this Weir.
 template <class Policy>
-constexpr bool kHasNever = requires { Policy::never_waits; };
+constexpr bool kHasNever = requires {
+  Policy::never_waits;
+};
 
 template <class Policy>
 void set_never_waits(Policy& policy) {
