@@ -90,6 +90,14 @@ bool Composer::leave_pool(std::uint32_t pool) {
   return make({.kind = Kind::leave_pool, .pool = pool});
 }
 
+bool Composer::save_pool(std::uint32_t pool) {
+  return make({.kind = Kind::save_pool, .pool = pool});
+}
+
+bool Composer::restore_pool(std::uint32_t pool) {
+  return make({.kind = Kind::restore_pool, .pool = pool});
+}
+
 bool Composer::drop_pool(std::uint32_t pool) {
   return make({.kind = Kind::drop_pool, .pool = pool});
 }

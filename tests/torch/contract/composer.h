@@ -47,6 +47,8 @@ class Composer {
   std::uint32_t make_pool();
   bool enter_pool(std::uint32_t pool, std::uint32_t stream);
   bool leave_pool(std::uint32_t pool);
+  bool save_pool(std::uint32_t pool);
+  bool restore_pool(std::uint32_t pool);
   bool drop_pool(std::uint32_t pool);
   // Pool 0: one of its own.
   std::uint32_t begin_capture(std::uint32_t stream, std::uint32_t pool = 0);

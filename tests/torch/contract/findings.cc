@@ -74,6 +74,8 @@ std::string row_of(const Program& program, const Failure& failure) {
       return "2 dependencies between streams";
     case Failure::Kind::host_wait:
       return std::string("15 host wait: ") + (step == nullptr ? "at the end" : name_of(step->kind));
+    case Failure::Kind::wrong_pool:
+      return "6 the newest pool serves a request";
     case Failure::Kind::broken_books:
       return "broken books";
     case Failure::Kind::capture_lost:
@@ -98,15 +100,16 @@ std::string row_of(const Program& program, const Failure& failure) {
 void Findings::add(const Program& program, const Failure& failure, const RunOptions& options) {
   ++count_;
   const std::string row = row_of(program, failure);
+  const Level level = level_of(program);
   Finding& finding = found_[{row, failure.kind}];
-  finding.least = std::min(finding.least, level_of(program));
-  if (finding.times++ == 0) {
-    const auto same = [&](const Program& shorter, const Failure& fails) {
-      return fails.kind == failure.kind && row_of(shorter, fails) == row;
-    };
-    finding.shortest = shrink(program, same, options);
-    finding.failure = run_on_weir(finding.shortest, options).failure.value_or(failure);
-  }
+  if (finding.times++ > 0 && level >= finding.least) return;
+  const auto same = [&](const Program& shorter, const Failure& fails) {
+    return fails.kind == failure.kind && row_of(shorter, fails) == row &&
+           level_of(shorter) <= level;
+  };
+  finding.shortest = shrink(program, same, options);
+  finding.least = level_of(finding.shortest);
+  finding.failure = run_on_weir(finding.shortest, options).failure.value_or(failure);
 }
 
 std::string Findings::table() const {

@@ -26,7 +26,7 @@ std::string row_of(const Program& program, const Failure& failure);
 
 class Findings {
  public:
-  // Shrinks the program if it is the first of its row and kind.
+  // Shrinks the program if it is the first of its row and kind, or relies on less than the others.
   void add(const Program& program, const Failure& failure, const RunOptions& options);
   std::uint64_t count() const { return count_; }
   std::string table() const;

@@ -276,6 +276,15 @@ std::optional<Violation> Legality::check_replay(const Step& step) const {
   return std::nullopt;
 }
 
+std::optional<Violation> Legality::check_pool_state(const Step& step) const {
+  const auto pool = pools_.find(step.pool);
+  if (pool == pools_.end() || pool->second.uses == 0) return illegal("no such pool");
+  if (any_capture() || pool->second.by) return illegal("the pool is allocated from");
+  if (pool->second.recorded) return illegal("blocks of the pool may wait for events");
+  if (step.kind == Kind::restore_pool && !pool->second.saved) return illegal("no state was saved");
+  return std::nullopt;
+}
+
 std::optional<Violation> Legality::check(const Step& step) const {
   switch (step.kind) {
     case Kind::make_stream:
@@ -380,6 +389,9 @@ std::optional<Violation> Legality::check(const Step& step) const {
       }
       return std::nullopt;
     }
+    case Kind::save_pool:
+    case Kind::restore_pool:
+      return check_pool_state(step);
     case Kind::set_flag:
     case Kind::busy:
       return std::nullopt;
@@ -405,8 +417,8 @@ void Legality::use(std::uint32_t number, bool write, Point point, std::uint32_t 
   tensors_.at(number).uses.push_back({point, write, world});
 }
 
-void Legality::drop(const Step& step) {
-  Tensor& dropped = tensors_.at(step.tensor);
+void Legality::drop(std::uint32_t number) {
+  Tensor& dropped = tensors_.at(number);
   dropped.live = false;
   for (const std::uint32_t stream : dropped.recorded) {
     if (!routes_.empty()) streams_.at(stream).deferred = true;
@@ -437,6 +449,21 @@ void Legality::replay(const Step& step) {
   }
   replayed.replays.push_back(point);
   replayed.last_replay = clocks_[actor];
+}
+
+// What is live and was not is dropped; what was live and is not any more lies where it lay.
+void Legality::restore(const Step& step) {
+  const std::set<std::uint32_t> saved = *pools_.at(step.pool).saved;
+  for (const auto& [number, each] : tensors_) {
+    if (each.pool == step.pool && each.live && !saved.contains(number)) drop(number);
+  }
+  for (const std::uint32_t number : saved) {
+    Tensor& again = tensors_.at(number);
+    if (again.live) continue;
+    again.live = true;
+    again.allocated_at = steps_;
+    again.older_drops = drops_[{again.pool, again.stream}].size();
+  }
 }
 
 // Native segments then wait for the device; expandable ones for the stream of the memory alone.
@@ -502,9 +529,12 @@ void Legality::apply(const Step& step) {
     case Kind::record_stream:
       tensors_.at(step.tensor).recorded.insert(step.stream);
       streams_.at(step.stream).recorded = true;
+      if (const std::uint32_t pool = tensors_.at(step.tensor).pool; pool != 0) {
+        pools_.at(pool).recorded = true;
+      }
       break;
     case Kind::drop:
-      drop(step);
+      drop(step.tensor);
       break;
     case Kind::empty_cache:
       note_cuda_free();
@@ -568,6 +598,16 @@ void Legality::apply(const Step& step) {
       if (!dropped.raw) --pools_.at(dropped.pool).uses;
       break;
     }
+    case Kind::save_pool: {
+      std::set<std::uint32_t>& saved = pools_.at(step.pool).saved.emplace();
+      for (const auto& [number, each] : tensors_) {
+        if (each.pool == step.pool && each.live) saved.insert(number);
+      }
+      break;
+    }
+    case Kind::restore_pool:
+      restore(step);
+      break;
     case Kind::set_flag:
       flags_[step.flag].set = true;
       break;

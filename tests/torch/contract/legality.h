@@ -106,9 +106,11 @@ class Legality {
   };
   struct Pool {
     std::uint32_t uses = 0;
-    bool object = false;              // the MemPool object lives
-    std::uint32_t graph = 0;          // that is being captured with it
-    std::optional<std::uint32_t> by;  // the thread that allocates from it
+    bool object = false;                           // the MemPool object lives
+    std::uint32_t graph = 0;                       // that is being captured with it
+    std::optional<std::uint32_t> by;               // the thread that allocates from it
+    bool recorded = false;                         // record_stream() was called on a tensor of it
+    std::optional<std::set<std::uint32_t>> saved;  // the tensors that were live
   };
 
   explicit Legality(const Program& program);
@@ -166,11 +168,13 @@ class Legality {
   std::optional<Violation> check_begin_capture(const Step& step) const;
   std::optional<Violation> check_end_capture(const Step& step) const;
   std::optional<Violation> check_replay(const Step& step) const;
+  std::optional<Violation> check_pool_state(const Step& step) const;
 
   void allocate(const Step& step);
   void use(std::uint32_t number, bool write, Point point, std::uint32_t world);
-  void drop(const Step& step);
+  void drop(std::uint32_t tensor);
   void replay(const Step& step);
+  void restore(const Step& step);
   void note_cuda_free();
   void rely_on(Level level) { level_ = std::max(level_, level); }
 

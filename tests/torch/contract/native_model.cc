@@ -72,10 +72,13 @@ NativeModel::Block* NativeModel::find_free(Pool& pool, bool small, std::uint64_t
 
 void NativeModel::split(Block& block, Bytes bytes) {
   const Bytes rest = block.bytes - bytes;
-  if (block.small ? rest < kGrain : rest <= kSmall) return;
+  if (block.small ? rest >= kGrain : rest > kSmall) (void)cut(block, bytes);
+}
+
+NativeModel::Block& NativeModel::cut(Block& block, Bytes bytes) {
   auto made = std::make_unique<Block>();
   made->address = block.address + bytes;
-  made->bytes = rest;
+  made->bytes = block.bytes - bytes;
   made->stream = block.stream;
   made->pool = block.pool;
   made->small = block.small;
@@ -85,7 +88,9 @@ void NativeModel::split(Block& block, Bytes bytes) {
   block.after = made.get();
   block.bytes = bytes;
   (block.small ? block.pool->small : block.pool->large).insert(made.get());
+  Block& rest = *made;
   blocks_[made->address.pointer()] = std::move(made);
+  return rest;
 }
 
 Result<void*> NativeModel::allocate(Bytes asked, StreamName name) {
@@ -254,6 +259,7 @@ Status NativeModel::set_limit(Bytes limit) {
 Status NativeModel::retain_pool(PoolId id) {
   std::unique_ptr<Pool>& pool = pools_[id];
   if (pool == nullptr) pool = std::make_unique<Pool>();
+  pool->id = id;
   ++pool->uses;
   return {};
 }
@@ -272,6 +278,56 @@ Status NativeModel::begin_pool(PoolId id, PoolFilter filter, StreamName) {
 Status NativeModel::end_pool(PoolId id) {
   std::erase_if(routes_, [&](const Route& route) { return route.pool == id; });
   return {};
+}
+
+Status NativeModel::save_pool(PoolId id) {
+  Pool& pool = *pools_.at(id);
+  pool.saved.clear();
+  for (const auto& [pointer, block] : blocks_) {
+    if (block->pool == &pool && block->live) {
+      pool.saved.push_back({block->address, block->bytes, block->small});
+    }
+  }
+  return {};
+}
+
+Status NativeModel::restore_pool(PoolId id) {
+  Pool& pool = *pools_.at(id);
+  std::vector<Block*> live;
+  for (const auto& [pointer, block] : blocks_) {
+    if (block->pool == &pool && block->live) live.push_back(block.get());
+  }
+  for (Block* const block : live) {
+    block->live = false;
+    free_block(*block);
+  }
+  for (const Saved& saved : pool.saved) {
+    std::set<Block*, ByFit>& free = saved.small ? pool.small : pool.large;
+    const auto holds = [&](const Block* block) {
+      return block->address <= saved.address &&
+             saved.address + saved.bytes <= block->address + block->bytes;
+    };
+    const auto found = std::find_if(free.begin(), free.end(), holds);
+    if (found == free.end()) {
+      return Error(ErrorCode::invalid_argument, "the saved block's memory is not there");
+    }
+    Block* block = *found;
+    free.erase(found);
+    if (const Bytes ahead = saved.address - block->address; ahead > 0_B) {
+      Block& rest = cut(*block, ahead);
+      free.insert(block);
+      free.erase(&rest);
+      block = &rest;
+    }
+    if (block->bytes > saved.bytes) (void)cut(*block, saved.bytes);
+    block->live = true;
+  }
+  return {};
+}
+
+PoolId NativeModel::pool_of(void* pointer) const {
+  const auto known = blocks_.find(pointer);
+  return known == blocks_.end() ? PoolId{0, 0} : known->second->pool->id;
 }
 
 }  // namespace weir::contract

@@ -51,6 +51,9 @@ class NativeModel final : public TorchAllocator {
   Status release_pool(PoolId pool) override;
   Status begin_pool(PoolId pool, PoolFilter filter, StreamName current) override;
   Status end_pool(PoolId pool) override;
+  Status save_pool(PoolId pool) override;
+  Status restore_pool(PoolId pool) override;
+  PoolId pool_of(void* block) const override;
   std::vector<std::string> validate() const override { return {}; }
 
  private:
@@ -70,8 +73,15 @@ class NativeModel final : public TorchAllocator {
   struct ByFit {
     bool operator()(const Block* a, const Block* b) const;
   };
+  struct Saved {
+    Address address;
+    Bytes bytes;
+    bool small = false;
+  };
   struct Pool {
+    PoolId id;
     std::set<Block*, ByFit> small, large;  // free blocks
+    std::vector<Saved> saved;
     int uses = 0;
   };
   struct Route {
@@ -93,6 +103,7 @@ class NativeModel final : public TorchAllocator {
   bool defers() const { return !routes_.empty() && defect_ != NativeDefect::asks_in_captures; }
   Block* find_free(Pool& pool, bool small, std::uint64_t stream, Bytes bytes);
   void split(Block& block, Bytes bytes);
+  Block& cut(Block& block, Bytes bytes);  // returns the rest, which is free
   void free_block(Block& block);
   static bool take_free(Block* block);  // out of its pool's free blocks, if it is one
   void absorb(Block& lower, Block& upper);

@@ -62,6 +62,8 @@ const char* name_of(Kind kind) {
                                                                    "drop_graph",
                                                                    "begin_raw_capture",
                                                                    "end_raw_capture",
+                                                                   "save_pool",
+                                                                   "restore_pool",
                                                                    "set_flag",
                                                                    "busy"};
   return kNames[static_cast<std::size_t>(kind)];
@@ -125,6 +127,10 @@ std::string describe(const Step& step) {
       return "another library begins to capture " + graph + " on " + on;
     case Kind::end_raw_capture:
       return "the other library ends the capture of " + graph;
+    case Kind::save_pool:
+      return "save the state of " + pool;
+    case Kind::restore_pool:
+      return "restore the state of " + pool;
     case Kind::set_flag:
       return "the host sets " + named("flag", step.flag);
     case Kind::busy:

@@ -49,6 +49,8 @@ struct Step {
     drop_graph,          // CUDAGraph.reset()
     begin_raw_capture,   // `graph` on `stream`, by a library that PyTorch knows nothing of
     end_raw_capture,     // of `graph`
+    save_pool,           // the live tensors of `pool` are noted, as cudagraph trees do
+    restore_pool,        // just these are live again, where they were
     set_flag,            // the host sets `flag`
     busy,                // the host does something else for `duration`
   };

@@ -41,6 +41,8 @@ class Generator {
     enter_pool,
     leave_pool,
     drop_pool,
+    save_pool,
+    restore_pool,
     begin_capture,
     end_capture,
     replay,
@@ -138,31 +140,16 @@ class Generator {
 };
 
 Generator::Gesture Generator::choose() {
-  static constexpr Weight kWeights[] = {{Gesture::create, 220},
-                                        {Gesture::use, 120},
-                                        {Gesture::read_and_drop, 170},
-                                        {Gesture::drop, 60},
-                                        {Gesture::order, 40},
-                                        {Gesture::event, 20},
-                                        {Gesture::host_wait, 20},
-                                        {Gesture::record, 30},
-                                        {Gesture::empty, 25},
-                                        {Gesture::limit, 12},
-                                        {Gesture::caching, 30},
-                                        {Gesture::make_pool, 25},
-                                        {Gesture::enter_pool, 45},
-                                        {Gesture::leave_pool, 35},
-                                        {Gesture::drop_pool, 20},
-                                        {Gesture::begin_capture, 60},
-                                        {Gesture::end_capture, 60},
-                                        {Gesture::replay, 50},
-                                        {Gesture::replay_and_reset, 40},
-                                        {Gesture::reset, 15},
-                                        {Gesture::raw_capture, 25},
-                                        {Gesture::make_stream, 15},
-                                        {Gesture::destroy_stream, 30},
-                                        {Gesture::flag, 40},
-                                        {Gesture::busy, 20}};
+  static constexpr Weight kWeights[] = {
+      {Gesture::create, 220},        {Gesture::use, 120},         {Gesture::read_and_drop, 170},
+      {Gesture::drop, 60},           {Gesture::order, 40},        {Gesture::event, 20},
+      {Gesture::host_wait, 20},      {Gesture::record, 30},       {Gesture::empty, 25},
+      {Gesture::limit, 12},          {Gesture::caching, 30},      {Gesture::make_pool, 25},
+      {Gesture::enter_pool, 45},     {Gesture::leave_pool, 35},   {Gesture::drop_pool, 20},
+      {Gesture::save_pool, 25},      {Gesture::restore_pool, 30}, {Gesture::begin_capture, 60},
+      {Gesture::end_capture, 60},    {Gesture::replay, 50},       {Gesture::replay_and_reset, 40},
+      {Gesture::reset, 15},          {Gesture::raw_capture, 25},  {Gesture::make_stream, 15},
+      {Gesture::destroy_stream, 30}, {Gesture::flag, 40},         {Gesture::busy, 20}};
   std::uint32_t sum = 0;
   for (const Weight& each : kWeights) sum += each.weight;
   std::uint32_t at = random_.below(sum);
@@ -377,6 +364,14 @@ void Generator::gesture() {
       break;
     case Gesture::drop_pool:
       if (const auto any = pool()) (void)make_.drop_pool(*any);
+      break;
+    case Gesture::save_pool:
+      if (const auto any = pool()) (void)make_.save_pool(*any);
+      break;
+    case Gesture::restore_pool:
+      for (const auto& [number, each] : known().pools()) {
+        if (each.saved && make_.restore_pool(number)) break;
+      }
       break;
     case Gesture::begin_capture:
       begin_capture();

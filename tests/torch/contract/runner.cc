@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "tests/torch/contract/legality.h"
 #include "tests/torch/contract/subject.h"
 
 namespace weir::contract {
@@ -30,7 +31,10 @@ class HostFlag final : public SimPeers {
 class Runner {
  public:
   Runner(const Program& program, const MakeAllocator& make, const RunOptions& options)
-      : program_(program), options_(options), device_({.memory = program.memory}) {
+      : program_(program),
+        options_(options),
+        legality_(program),
+        device_({.memory = program.memory}) {
     allocator_ = make(device_);
     streams_[0].stream = device_.stream(nullptr).value();
     for (std::uint32_t i = 1; i < program.streams; ++i) streams_[i].stream = device_.new_stream();
@@ -41,6 +45,9 @@ class Runner {
       const Step& step = program_.steps[at_];
       const std::uint64_t waits = device_.host_waits();
       make(step);
+      legality_.apply(step);
+      check_pool(step);
+      if (step.kind == Kind::restore_pool) note_restored();
       if (!may_wait(step)) note_host_waits(device_.host_waits() - waits);
       look_for_races();
       if (options_.validate_every != 0 && at_ % options_.validate_every == 0) validate();
@@ -130,6 +137,20 @@ class Runner {
     }
   }
 
+  void check_pool(const Step& step) {
+    const auto made = tensors_.find(step.tensor);
+    if (step.kind != Kind::allocate || made == tensors_.end()) return;
+    const PoolId pool = allocator_->pool_of(made->second.address.pointer());
+    if (pool.second == legality_.tensors().at(step.tensor).pool) return;
+    fail(Failure::Kind::wrong_pool, "the memory is of pool " + std::to_string(pool.second),
+         step.tensor);
+  }
+  void note_restored() {
+    for (auto& [number, tensor] : tensors_) {
+      tensor.live = legality_.tensors().at(number).live;
+    }
+  }
+
   void validate() {
     const std::vector<std::string> broken = allocator_->validate();
     if (!broken.empty()) fail(Failure::Kind::broken_books, broken.front());
@@ -163,6 +184,7 @@ class Runner {
 
   const Program& program_;
   const RunOptions options_;
+  Legality legality_;
   SimDevice device_;
   std::unique_ptr<TorchAllocator> allocator_;
   std::map<std::uint32_t, StreamName> streams_;
@@ -369,6 +391,12 @@ void Runner::make(const Step& step) {
     case Kind::drop_graph:
       drop(graphs_.at(step.graph));
       break;
+    case Kind::save_pool:
+      expect_granted(allocator_->save_pool({0, step.pool}));
+      break;
+    case Kind::restore_pool:
+      expect_granted(allocator_->restore_pool({0, step.pool}));
+      break;
     case Kind::set_flag: {
       std::shared_ptr<HostFlag>& flag = flags_[step.flag];
       if (flag == nullptr) flag = std::make_shared<HostFlag>();
@@ -395,6 +423,8 @@ const char* name_of(Failure::Kind kind) {
       return "capture lost";
     case Failure::Kind::refused:
       return "error where the native allocator has none";
+    case Failure::Kind::wrong_pool:
+      return "wrong pool";
     case Failure::Kind::hang:
       return "hang";
     case Failure::Kind::host_wait:

@@ -26,6 +26,7 @@ struct Failure {
     illegal_access,  // a kernel was launched on memory that is not mapped
     capture_lost,    // a capture did not end well
     refused,         // the allocator raised an error where the native one raises none
+    wrong_pool,      // memory came from another pool than the newest that takes the request
     hang,            // the host waits for a kernel that waits for the host
     host_wait,       // the host waited where the native allocator never does
     broken_books,    // the allocator's own books are wrong

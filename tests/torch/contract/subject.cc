@@ -1,5 +1,6 @@
 #include "tests/torch/contract/subject.h"
 
+#include <optional>
 #include <utility>
 
 namespace weir::contract {
@@ -104,5 +105,19 @@ Status Subject::begin_pool(PoolId pool, PoolFilter filter, StreamName current) {
 }
 
 Status Subject::end_pool(PoolId pool) { return pools_.end(pool); }
+
+Status Subject::save_pool(PoolId pool) {
+  Result<std::vector<PlacedBlock>> blocks = pools_.blocks(pool);
+  if (!blocks) return std::move(blocks).error();
+  saved_[pool] = *std::move(blocks);
+  return {};
+}
+
+Status Subject::restore_pool(PoolId pool) { return pools_.restore(pool, saved_[pool]); }
+
+PoolId Subject::pool_of(void* block) const {
+  const std::optional<BlockInfo> info = heap_.find(block);
+  return info ? pools_.id_of(info->pool) : PoolId{0, 0};
+}
 
 }  // namespace weir::contract

@@ -4,7 +4,7 @@
 // and at no other time: readers run on streams that Weir has never met.
 #pragma once
 
-#include <memory>
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -40,6 +40,9 @@ class Subject final : public TorchAllocator {
   Status release_pool(PoolId pool) override;
   Status begin_pool(PoolId pool, PoolFilter filter, StreamName current) override;
   Status end_pool(PoolId pool) override;
+  Status save_pool(PoolId pool) override;
+  Status restore_pool(PoolId pool) override;
+  PoolId pool_of(void* block) const override;
   std::vector<std::string> validate() const override { return heap_.validate(); }
 
  private:
@@ -51,6 +54,7 @@ class Subject final : public TorchAllocator {
   pytorch::PoolTable pools_{heap_, device_};
   pytorch::Uncached uncached_{device_};
   std::unordered_map<void*, Stream> lasting_;  // by handle
+  std::map<PoolId, std::vector<PlacedBlock>> saved_;
   bool caching_ = true;
 };
 

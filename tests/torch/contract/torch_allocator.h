@@ -49,6 +49,13 @@ class TorchAllocator {
   virtual Status begin_pool(PoolId pool, PoolFilter filter, StreamName current) = 0;
   virtual Status end_pool(PoolId pool) = 0;
 
+  // The pool's live blocks are noted; and just these are live again, at their addresses: others are
+  // freed.
+  virtual Status save_pool(PoolId pool) = 0;
+  virtual Status restore_pool(PoolId pool) = 0;
+
+  // The pool that the block came from; {0, 0}: none.
+  virtual PoolId pool_of(void* block) const = 0;
   // What is wrong with the allocator's own books.
   virtual std::vector<std::string> validate() const = 0;
 };
