@@ -177,6 +177,9 @@ std::optional<Violation> Legality::check_kernel(const Step& step) const {
   for (const Use& use : step.uses) {
     const Tensor* const used = tensor(use.tensor);
     if (used == nullptr || !used->live) return illegal("the tensor is not live");
+    if (captured_elsewhere(*used, capture_of(step.stream))) {
+      return illegal("the tensor is of a capture that goes on");
+    }
     check_use(*used, use.write, capture_of(step.stream), clock, missing);
   }
   if (!missing.missing.empty()) return missing;
@@ -260,6 +263,7 @@ std::optional<Violation> Legality::check_replay(const Step& step) const {
     const Tensor& used = tensors_.at(number);
     const bool pools_own = !replayed->raw && used.world == step.graph && used.pool != 0;
     if (!used.live && !pools_own) return illegal("an input of the graph was dropped");
+    if (captured_elsewhere(used, 0)) return illegal("the tensor is of a capture that goes on");
     check_use(used, write, 0, clock, missing);
   }
   if (!replayed->raw) {
@@ -430,8 +434,9 @@ void Legality::drop(std::uint32_t number) {
     const std::uint32_t stream = stream_of_[use.point.actor];
     if (stream != dropped.stream && dropped.recorded.contains(stream)) continue;
     drops.push_back(use.point);
-    // Of what was allocated in a capture, no document asks that its uses be synchronised back.
-    if (use.world == 0 && dropped.world == 0 && !covers(clock_of(own), use.point)) {
+    // No document asks that uses of a graph's outputs be synchronised back.
+    const bool of_a_graph = dropped.world != 0 && !graphs_.at(dropped.world).raw;
+    if (use.world == 0 && !of_a_graph && !covers(clock_of(own), use.point)) {
       rely_on(Level::expandable);
     }
   }

@@ -160,6 +160,11 @@ class Legality {
   void need(Point point, std::uint32_t world, const Clock& clock, Violation& missing) const;
   void check_use(const Tensor& tensor, bool write, std::uint32_t world, const Clock& clock,
                  Violation& missing) const;
+  // What is allocated in a capture is used elsewhere once the capture has ended.
+  bool captured_elsewhere(const Tensor& tensor, std::uint32_t world) const {
+    return tensor.world != world && tensor.world != 0 &&
+           graphs_.at(tensor.world).state == Graph::State::capturing;
+  }
   std::optional<Violation> check_host_wait(const Clock& clock) const;
   std::optional<Violation> check_allocate(const Step& step) const;
   std::optional<Violation> check_kernel(const Step& step) const;

@@ -112,16 +112,13 @@ class Runner {
     }
   }
 
-  // The tensor that last had these bytes before the step `before`.
-  std::optional<std::uint32_t> tensor_at(const Access& access, bool newest) const {
+  // The first, or the last, tensor that lay exactly there.
+  std::optional<std::uint32_t> tensor_at(const Access& access, bool last) const {
     std::optional<std::uint32_t> found;
     for (const auto& [number, tensor] : tensors_) {
-      if (access.address < tensor.address || tensor.address + tensor.bytes <= access.address) {
-        continue;
-      }
-      if (!found || newest == (tensors_.at(*found).allocated_at < tensor.allocated_at)) {
-        found = number;
-      }
+      if (access.address != tensor.address || access.bytes != tensor.bytes) continue;
+      const bool later = found && tensors_.at(*found).allocated_at < tensor.allocated_at;
+      if (!found || later == last) found = number;
     }
     return found;
   }
