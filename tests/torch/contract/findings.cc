@@ -134,8 +134,8 @@ std::string report(const Program& program, const Failure& failure, const RunOpti
       options);
   const Failure again = run_on_weir(shortest, options).failure.value_or(failure);
   std::ostringstream text;
-  text << (program.seed != 0 ? "seed " + std::to_string(program.seed) : program.name) << ": "
-       << name_of(failure.kind) << " after step " << failure.step << "\n"
+  text << name_of(program) << ": " << name_of(failure.kind) << " after step " << failure.step
+       << "\n"
        << failure.what << "\nguarantee: " << row_of(shortest, again)
        << "\nlevel: " << name_of(level_of(shortest))
        << "\nThe shortest program found that fails, after its step " << again.step << ", "

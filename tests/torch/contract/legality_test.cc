@@ -194,6 +194,16 @@ TEST(RandomPrograms, FindEachDefectOfAnAllocator) {
   EXPECT_GT(found(NativeDefect::asks_in_captures), 3);
 }
 
+TEST(RandomPrograms, WithFlagsFindAnOrderBetweenStreams) {
+  int hung = 0;
+  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+    const Program program = random_program(seed, {.flags = true});
+    const auto failure = run_on_native(program, NativeDefect::orders_streams).failure;
+    hung += failure && failure->kind == Failure::Kind::hang ? 1 : 0;
+  }
+  EXPECT_GT(hung, 10);
+}
+
 TEST(RandomPrograms, WithoutTheirOrdersAreFoundOut) {
   int illegal = 0, racing = 0;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {

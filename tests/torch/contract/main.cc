@@ -35,6 +35,7 @@ struct Options {
   std::uint64_t replay = 0;
   bool find = false;
   bool flags = false;
+  bool any_policy = false;
   bool native_only = false;
   RunOptions run;
 };
@@ -129,11 +130,13 @@ int run_command(int argc, char** argv) {
   app.add_flag("--find", options.find, "Go on after failures, and print a table of them");
   app.add_flag("--flags", options.flags,
                "Kernels may wait for flags of the host (needs a policy without stream waits)");
+  app.add_flag("--any-policy", options.any_policy,
+               "Run programs with flags though streams may be made to wait for others");
   app.add_flag("--host-waits-fail", options.run.host_waits_fail,
                "The host may not wait where the native allocator never does");
   app.add_flag("--native-only", options.native_only, "Run on the model of the native allocator");
   CLI11_PARSE(app, argc, argv);
-  if (options.flags && !options.native_only && !has_policy_without_waits()) {
+  if (options.flags && !options.any_policy && !options.native_only && !has_policy_without_waits()) {
     std::cout << "skipped: this Weir has no policy under which no stream waits for another one\n";
     return kSkipped;
   }

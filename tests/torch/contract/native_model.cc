@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 namespace weir::contract {
 namespace {
@@ -100,6 +101,7 @@ Result<void*> NativeModel::allocate(Bytes asked, StreamName name) {
     uncached_.insert(address->pointer());
     return address->pointer();
   }
+  if (defect_ == NativeDefect::orders_streams) wait_for_the_last(name.stream);
   if (!defers()) process_events();
   const Bytes bytes = round_up(asked, kGrain);
   const bool small = bytes <= kSmall;
@@ -187,6 +189,15 @@ Status NativeModel::record_stream(void* pointer, StreamName user) {
     block.recorded.push_back(user.stream);
   }
   return {};
+}
+
+void NativeModel::wait_for_the_last(Stream stream) {
+  const Stream last = std::exchange(asked_last_, stream);
+  const auto captured = [&](Stream each) { return device_.capture_info(each)->id != 0; };
+  if (last.id == 0 || last == stream || captured(last) || captured(stream)) return;
+  const EventHandle event = device_.create_event().value();
+  if (device_.record(event, last)) (void)device_.wait(stream, event);
+  (void)device_.destroy_event(event);
 }
 
 void NativeModel::insert_events(Block& block) {

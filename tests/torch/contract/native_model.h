@@ -31,6 +31,7 @@ enum class NativeDefect : std::uint8_t {
   serves_other_pools,    // what a pool frees is everybody's
   forgets_records,       // record_stream() does nothing
   asks_in_captures,      // events are recorded and asked about while captures go on
+  orders_streams,        // a request's stream waits for the one that asked before
 };
 
 // Not thread-safe.
@@ -107,6 +108,7 @@ class NativeModel final : public TorchAllocator {
   void free_block(Block& block);
   static bool take_free(Block* block);  // out of its pool's free blocks, if it is one
   void absorb(Block& lower, Block& upper);
+  void wait_for_the_last(Stream stream);
   void insert_events(Block& block);
   void process_events();
   void wait_for_events();
@@ -121,6 +123,7 @@ class NativeModel final : public TorchAllocator {
   Pool default_pool_;
   std::map<PoolId, std::unique_ptr<Pool>> pools_;
   std::vector<Route> routes_;  // the newest last
+  Stream asked_last_;          // with NativeDefect::orders_streams
   std::unordered_map<void*, std::unique_ptr<Block>> blocks_;
   std::set<void*> uncached_;
   std::map<Address, Segment> segments_;

@@ -139,10 +139,14 @@ std::string describe(const Step& step) {
   return "";
 }
 
+std::string name_of(const Program& program) {
+  if (program.seed == 0) return program.name;
+  return "seed " + std::to_string(program.seed) + (program.has_flags ? " with --flags" : "");
+}
+
 std::string describe(const Program& program) {
   std::ostringstream lines;
-  lines << (program.seed != 0 ? "seed " + std::to_string(program.seed) : program.name) << ": "
-        << program.steps.size() << " steps\n";
+  lines << name_of(program) << ": " << program.steps.size() << " steps\n";
   for (std::size_t i = 0; i < program.steps.size(); ++i) {
     lines << "  " << i << ". " << describe(program.steps[i]) << "\n";
   }

@@ -86,6 +86,8 @@ struct Program {
 };
 
 const char* name_of(Step::Kind kind);
+// Its seed, as weir_contract --replay takes it, or its name.
+std::string name_of(const Program& program);
 // One line of plain words.
 std::string describe(const Step& step);
 std::string describe(const Program& program);
