@@ -1,0 +1,81 @@
+// Puts legal programs together: a step that needs earlier work to be done gets the stream order, or
+// the host wait, that makes it legal.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tests/torch/contract/legality.h"
+#include "tests/torch/contract/program.h"
+#include "tests/torch/contract/splitmix.h"
+
+namespace weir::contract {
+
+constexpr Nanoseconds kShort = 10_us;
+constexpr Nanoseconds kSpin = 50_ms;  // outlasts everything that the host does
+
+class Composer {
+ public:
+  // `program` has its header, and no steps yet; it must outlive this. `random`, if any, chooses
+  // between orders and host waits. `omit_orders`: leave them out, for tests of the checks.
+  Composer(Program& program, SplitMix* random, bool omit_orders = false)
+      : program_(program), legality_(program), random_(random), omit_orders_(omit_orders) {}
+
+  // The same for all that is made until it is called again.
+  void set_thread(std::uint32_t thread) { thread_ = thread; }
+
+  // Each returns false, or 0, where the step would not be legal: the program has no such step then.
+  bool make(Step step);
+  std::uint32_t make_stream();
+  bool destroy_stream(std::uint32_t stream);
+  std::uint32_t allocate(std::uint32_t stream, Bytes bytes);
+  bool kernel(std::uint32_t stream, std::vector<Use> uses, Nanoseconds duration,
+              std::uint32_t flag = 0);
+  bool read(std::uint32_t stream, std::uint32_t tensor, Nanoseconds duration = kShort) {
+    return kernel(stream, {{tensor, false}}, duration);
+  }
+  bool write(std::uint32_t stream, std::uint32_t tensor, Nanoseconds duration = kShort) {
+    return kernel(stream, {{tensor, true}}, duration);
+  }
+  bool order(std::uint32_t later, std::uint32_t earlier);
+  bool synchronize(std::uint32_t stream);
+  bool record_stream(std::uint32_t tensor, std::uint32_t stream);
+  bool drop(std::uint32_t tensor);
+  bool empty_cache();
+  bool set_limit(Bytes limit);
+  bool set_caching(bool on);
+  std::uint32_t make_pool();
+  bool enter_pool(std::uint32_t pool, std::uint32_t stream);
+  bool leave_pool(std::uint32_t pool);
+  bool save_pool(std::uint32_t pool);
+  bool restore_pool(std::uint32_t pool);
+  bool drop_pool(std::uint32_t pool);
+  // Pool 0: one of its own.
+  std::uint32_t begin_capture(std::uint32_t stream, std::uint32_t pool = 0);
+  std::uint32_t begin_raw_capture(std::uint32_t stream);
+  // Joins the streams that the capture forked first.
+  bool end_capture(std::uint32_t graph);
+  bool replay(std::uint32_t graph, std::uint32_t stream);
+  bool drop_graph(std::uint32_t graph);
+  bool set_flag(std::uint32_t flag);
+  std::uint32_t new_flag() { return ++flags_; }
+  std::uint32_t new_pool() { return ++made_pools_; }
+
+  // Ends what is left open.
+  void finish();
+
+  const Legality& legality() const { return legality_; }
+  std::size_t size() const { return program_.steps.size(); }
+
+ private:
+  bool put_in_order(std::uint32_t later, std::uint32_t earlier);
+
+  Program& program_;
+  Legality legality_;
+  SplitMix* random_;
+  bool omit_orders_;
+  std::uint32_t thread_ = 0;
+  std::uint32_t tensors_ = 0, graphs_ = 0, made_pools_ = 0, flags_ = 0;
+};
+
+}  // namespace weir::contract

@@ -1,0 +1,222 @@
+// The rules for programs, the generators that keep to them, and whether their programs find
+// defects.
+#include "tests/torch/contract/legality.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <set>
+#include <string>
+
+#include "tests/torch/contract/composer.h"
+#include "tests/torch/contract/enumerate.h"
+#include "tests/torch/contract/random.h"
+#include "tests/torch/contract/runner.h"
+
+namespace weir::contract {
+namespace {
+
+using Kind = Step::Kind;
+
+constexpr std::uint32_t kMain = 0, kSide = 1, kThird = 2;
+
+Step allocate(std::uint32_t tensor, std::uint32_t stream) {
+  return {.kind = Kind::allocate, .stream = stream, .tensor = tensor, .bytes = 64_MiB};
+}
+Step write(std::uint32_t tensor, std::uint32_t stream) {
+  return {.kind = Kind::kernel, .stream = stream, .duration = kSpin, .uses = {{tensor, true}}};
+}
+Step read(std::uint32_t tensor, std::uint32_t stream) {
+  return {.kind = Kind::kernel, .stream = stream, .duration = kSpin, .uses = {{tensor, false}}};
+}
+Step order(std::uint32_t later, std::uint32_t earlier) {
+  return {.kind = Kind::order, .stream = later, .other = earlier};
+}
+Step record(std::uint32_t tensor, std::uint32_t stream) {
+  return {.kind = Kind::record_stream, .stream = stream, .tensor = tensor};
+}
+Step drop(std::uint32_t tensor) { return {.kind = Kind::drop, .tensor = tensor}; }
+Step begin_capture(std::uint32_t graph, std::uint32_t stream, std::uint32_t pool) {
+  return {.kind = Kind::begin_capture, .stream = stream, .graph = graph, .pool = pool};
+}
+Step end_capture(std::uint32_t graph) { return {.kind = Kind::end_capture, .graph = graph}; }
+Step replay(std::uint32_t graph, std::uint32_t stream) {
+  return {.kind = Kind::replay, .stream = stream, .graph = graph};
+}
+
+// A tensor of the side stream that the main stream reads, in order.
+const std::vector<Step> kReadByMain = {allocate(1, kSide), write(1, kSide), order(kMain, kSide),
+                                       read(1, kMain)};
+
+Program program_of(std::vector<Step> first, const std::vector<Step>& then = {}) {
+  Program program;
+  program.steps = std::move(first);
+  program.steps.insert(program.steps.end(), then.begin(), then.end());
+  return program;
+}
+bool legal(const std::vector<Step>& first, const std::vector<Step>& then = {}) {
+  return !first_illegal_step(program_of(first, then));
+}
+Level level(const std::vector<Step>& first, const std::vector<Step>& then) {
+  return level_of(program_of(first, then));
+}
+
+TEST(Legality, KernelsThatShareATensorAreInOrder) {
+  EXPECT_TRUE(legal(kReadByMain));
+  EXPECT_FALSE(legal({allocate(1, kSide), write(1, kSide), read(1, kMain)}));
+  EXPECT_FALSE(legal({allocate(1, kSide), read(1, kMain)}));  // the allocation is work, too
+  EXPECT_FALSE(legal(kReadByMain, {write(1, kSide)}));
+  EXPECT_TRUE(legal(kReadByMain, {read(1, kSide)}));
+}
+
+TEST(Legality, ATensorIsNotUsedAfterItWasDropped) {
+  EXPECT_FALSE(legal(kReadByMain, {drop(1), read(1, kMain)}));
+  EXPECT_FALSE(legal(kReadByMain, {drop(1), drop(1)}));
+}
+
+TEST(Legality, MemoryIsUsedAgainByItsStreamOnlyAfterOthersUsesOfIt) {
+  EXPECT_FALSE(legal(kReadByMain, {drop(1), allocate(2, kSide), write(2, kSide)}));
+  EXPECT_TRUE(
+      legal(kReadByMain, {drop(1), allocate(2, kSide), order(kSide, kMain), write(2, kSide)}));
+  EXPECT_TRUE(
+      legal(kReadByMain, {order(kSide, kMain), drop(1), allocate(2, kSide), write(2, kSide)}));
+  EXPECT_TRUE(legal(kReadByMain, {record(1, kMain), drop(1), allocate(2, kSide), write(2, kSide)}));
+  EXPECT_TRUE(legal(kReadByMain, {drop(1), allocate(2, kThird), write(2, kThird)}));
+}
+
+TEST(Legality, ReplaysAreInOrderWithUsesOfTheirPool) {
+  const std::vector<Step> graph = {begin_capture(1, kSide, 1), allocate(1, kSide), write(1, kSide),
+                                   end_capture(1), replay(1, kMain)};
+  EXPECT_TRUE(legal(graph, {read(1, kMain), replay(1, kMain)}));
+  EXPECT_FALSE(legal(graph, {read(1, kThird)}));
+  EXPECT_FALSE(legal(graph, {order(kThird, kMain), read(1, kThird), replay(1, kMain)}));
+  EXPECT_TRUE(legal(graph, {drop(1), replay(1, kMain)}));  // its own memory stays its own
+}
+
+TEST(Legality, AnInputOfAGraphLivesAsLongAsTheGraphIsReplayed) {
+  const std::vector<Step> graph = {allocate(1, kMain), begin_capture(1, kSide, 1), read(1, kSide),
+                                   end_capture(1), replay(1, kMain)};
+  EXPECT_TRUE(legal(graph, {drop(1)}));
+  EXPECT_FALSE(legal(graph, {drop(1), replay(1, kMain)}));
+}
+
+TEST(Legality, NothingWaitsWhileACaptureGoesOn) {
+  const std::vector<Step> capture = {begin_capture(1, kSide, 1)};
+  const Step wait{.kind = Kind::synchronize_stream, .stream = kMain};
+  const Step empty{.kind = Kind::empty_cache};
+  EXPECT_TRUE(legal(capture, {end_capture(1), wait, empty}));
+  EXPECT_FALSE(legal(capture, {wait, end_capture(1)}));
+  EXPECT_FALSE(legal(capture, {empty, end_capture(1)}));
+  EXPECT_FALSE(legal(capture));  // nor does a program end then
+  EXPECT_FALSE(legal(capture, {order(kMain, kSide)}));
+  EXPECT_FALSE(legal(capture, {order(kSide, kMain)}));
+  EXPECT_FALSE(legal(capture, {order(kThird, kSide), allocate(1, kThird), end_capture(1)}));
+  EXPECT_TRUE(legal(
+      capture, {order(kThird, kSide), allocate(1, kThird), order(kSide, kThird), end_capture(1)}));
+}
+
+TEST(Legality, TheHostWaitsForNoKernelThatWaitsForTheHost) {
+  Step waits = {.kind = Kind::kernel, .stream = kSide, .flag = 1, .duration = kShort};
+  const Step set{.kind = Kind::set_flag, .flag = 1};
+  const Step wait{.kind = Kind::synchronize_stream, .stream = kMain};
+  EXPECT_TRUE(legal({waits, wait, set}));
+  EXPECT_FALSE(legal({waits, order(kMain, kSide), wait, set}));
+  EXPECT_TRUE(legal({waits, order(kMain, kSide), set, wait}));
+  EXPECT_FALSE(legal({waits, {.kind = Kind::empty_cache}, set}));
+  EXPECT_FALSE(legal({waits}));
+}
+
+TEST(Legality, AStreamIsDestroyedWhenItsWorkIsDone) {
+  const Step made{.kind = Kind::make_stream, .stream = 7};
+  const Step gone{.kind = Kind::destroy_stream, .stream = 7};
+  const Step wait{.kind = Kind::synchronize_stream, .stream = 7};
+  EXPECT_TRUE(legal({made, allocate(1, 7), wait, gone, drop(1)}));
+  EXPECT_FALSE(legal({made, allocate(1, 7), gone, drop(1)}));
+  EXPECT_FALSE(legal({made, allocate(1, kMain), record(1, 7), wait, gone, drop(1)}));
+}
+
+TEST(Legality, TellsWhatAProgramReliesOn) {
+  EXPECT_EQ(level(kReadByMain, {order(kSide, kMain), drop(1)}), Level::documented);
+  EXPECT_EQ(level(kReadByMain, {record(1, kMain), drop(1)}), Level::documented);
+  EXPECT_EQ(level(kReadByMain, {drop(1), order(kSide, kMain)}), Level::expandable);
+  EXPECT_EQ(level(kReadByMain, {drop(1), {.kind = Kind::empty_cache}}), Level::native);
+}
+
+TEST(RandomPrograms, TheSameSeedGivesTheSameProgram) {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    EXPECT_EQ(random_program(seed), random_program(seed)) << "seed " << seed;
+  }
+  EXPECT_NE(random_program(1).steps, random_program(2).steps);
+}
+
+void expect_clean(const Program& program) {
+  const auto illegal = first_illegal_step(program);
+  ASSERT_FALSE(illegal) << illegal->what << "\n" << describe(program);
+  const Outcome native = run_on_native(program);
+  ASSERT_FALSE(native.failure) << native.failure->what << "\n" << describe(program);
+}
+
+TEST(RandomPrograms, RunCleanlyOnTheModelOfTheNativeAllocator) {
+  std::set<Kind> kinds;
+  for (std::uint64_t seed = 1; seed <= 2000; ++seed) {
+    const Program program = random_program(seed, {.flags = seed % 4 == 0});
+    ASSERT_NO_FATAL_FAILURE(expect_clean(program));
+    for (const Step& step : program.steps) kinds.insert(step.kind);
+  }
+  EXPECT_EQ(kinds.size(), static_cast<std::size_t>(Step::kKinds));
+}
+
+TEST(EnumeratedPrograms, RunCleanlyOnTheModelOfTheNativeAllocator) {
+  std::set<std::string> names;
+  for (const Program& program : enumerated_programs()) {
+    ASSERT_NO_FATAL_FAILURE(expect_clean(program));
+    names.insert(program.name);
+  }
+  EXPECT_GT(names.size(), 1000u);
+}
+
+// How many of the first random programs fail where the model has this defect.
+int found(NativeDefect defect) {
+  int failed = 0;
+  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+    failed += run_on_native(random_program(seed), defect).failure ? 1 : 0;
+  }
+  return failed;
+}
+
+TEST(RandomPrograms, FindEachDefectOfAnAllocator) {
+  EXPECT_EQ(found(NativeDefect::none), 0);
+  EXPECT_GT(found(NativeDefect::frees_at_once), 50);
+  EXPECT_GT(found(NativeDefect::serves_other_streams), 50);
+  EXPECT_GT(found(NativeDefect::serves_other_pools), 3);
+  EXPECT_GT(found(NativeDefect::forgets_records), 3);
+  EXPECT_GT(found(NativeDefect::asks_in_captures), 3);
+}
+
+TEST(RandomPrograms, WithFlagsFindAnOrderBetweenStreams) {
+  int hung = 0;
+  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+    const Program program = random_program(seed, {.flags = true});
+    const auto failure = run_on_native(program, NativeDefect::orders_streams).failure;
+    hung += failure && failure->kind == Failure::Kind::hang ? 1 : 0;
+  }
+  EXPECT_GT(hung, 10);
+}
+
+TEST(RandomPrograms, WithoutTheirOrdersAreFoundOut) {
+  int illegal = 0, racing = 0;
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    const Program program = random_program(seed, {.omit_orders = true});
+    const bool is_illegal = first_illegal_step(program).has_value();
+    illegal += is_illegal ? 1 : 0;
+    if (!run_on_native(program).failure) continue;
+    ++racing;
+    EXPECT_TRUE(is_illegal) << describe(program);
+  }
+  EXPECT_GT(illegal, 200);
+  EXPECT_GT(racing, 100);
+}
+
+}  // namespace
+}  // namespace weir::contract

@@ -1,0 +1,428 @@
+#include "tests/torch/contract/random.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tests/torch/contract/composer.h"
+
+namespace weir::contract {
+namespace {
+
+class Generator {
+ public:
+  Generator(Program& program, const RandomOptions& options)
+      : random_(program.seed),
+        options_(options),
+        program_(header(program)),
+        make_(program_, &random_, options.omit_orders),
+        threads_(random_.chance(40) ? 2 : 1) {}
+
+  void run() {
+    const std::size_t steps = 10 + random_.below(28);
+    for (int tries = 0; make_.size() < steps && tries < 400; ++tries) gesture();
+    make_.finish();
+  }
+
+ private:
+  enum class Gesture : std::uint8_t {
+    create,
+    use,
+    read_and_drop,
+    drop,
+    order,
+    event,
+    host_wait,
+    record,
+    empty,
+    limit,
+    caching,
+    make_pool,
+    enter_pool,
+    leave_pool,
+    drop_pool,
+    save_pool,
+    restore_pool,
+    begin_capture,
+    end_capture,
+    replay,
+    replay_and_reset,
+    reset,
+    raw_capture,
+    make_stream,
+    destroy_stream,
+    flag,
+    busy,
+  };
+  struct Weight {
+    Gesture gesture;
+    std::uint32_t weight;
+  };
+
+  Program& header(Program& program) {
+    program.streams = 2 + random_.below(4);
+    program.has_flags = options_.flags;
+    return program;
+  }
+  const Legality& known() const { return make_.legality(); }
+
+  Bytes size() {
+    return random_.one_of(
+        {64_MiB, 64_MiB, 64_MiB, 64_MiB, 24_MiB, 128_MiB, 3_MiB, 700_KiB, 64_KiB, 4_KiB, 512_B});
+  }
+  Nanoseconds duration() { return random_.chance(60) ? kSpin : kShort; }
+
+  std::uint32_t stream() {
+    std::vector<std::uint32_t> all;
+    for (const auto& [number, each] : known().streams()) {
+      if (each.live) all.push_back(number);
+    }
+    return random_.pick(all);
+  }
+  // Another than `not_this`, where there is one.
+  std::uint32_t other_stream(std::uint32_t not_this) {
+    std::uint32_t found = not_this;
+    for (int tries = 0; tries < 6 && found == not_this; ++tries) found = stream();
+    return found;
+  }
+  std::optional<std::uint32_t> tensor() {
+    std::vector<std::uint32_t> all;
+    for (const auto& [number, each] : known().tensors()) {
+      if (each.live) all.push_back(number);
+    }
+    if (all.empty()) return std::nullopt;
+    return random_.pick(all);
+  }
+  std::optional<std::uint32_t> tensor_recorded_on(std::uint32_t stream) const {
+    for (const auto& [number, each] : known().tensors()) {
+      if (each.live && each.recorded.contains(stream)) return number;
+    }
+    return std::nullopt;
+  }
+  std::optional<std::uint32_t> graph(Legality::Graph::State state) {
+    std::vector<std::uint32_t> all;
+    for (const auto& [number, each] : known().graphs()) {
+      if (each.state == state) all.push_back(number);
+    }
+    if (all.empty()) return std::nullopt;
+    return random_.pick(all);
+  }
+  std::optional<std::uint32_t> pool() {
+    std::vector<std::uint32_t> all;
+    for (const auto& [number, each] : known().pools()) {
+      if (each.uses > 0) all.push_back(number);
+    }
+    if (all.empty()) return std::nullopt;
+    return random_.pick(all);
+  }
+  void any_thread() { make_.set_thread(random_.below(threads_)); }
+
+  void gesture();
+  Gesture choose();
+  std::uint32_t create();
+  void use();
+  void read_and_drop();
+  void disturb();
+  void events();
+  void begin_capture();
+  void body_of_capture(std::uint32_t stream);
+  void replay(bool reset);
+  void reset(std::uint32_t graph, bool outputs_first);
+  void raw_capture();
+  void flags();
+
+  SplitMix random_;
+  const RandomOptions options_;
+  Program& program_;
+  Composer make_;
+  std::uint32_t threads_;
+  std::uint32_t events_ = 0;
+};
+
+Generator::Gesture Generator::choose() {
+  static constexpr Weight kWeights[] = {
+      {Gesture::create, 220},        {Gesture::use, 120},         {Gesture::read_and_drop, 170},
+      {Gesture::drop, 60},           {Gesture::order, 40},        {Gesture::event, 20},
+      {Gesture::host_wait, 20},      {Gesture::record, 30},       {Gesture::empty, 25},
+      {Gesture::limit, 12},          {Gesture::caching, 30},      {Gesture::make_pool, 25},
+      {Gesture::enter_pool, 45},     {Gesture::leave_pool, 35},   {Gesture::drop_pool, 20},
+      {Gesture::save_pool, 25},      {Gesture::restore_pool, 30}, {Gesture::begin_capture, 60},
+      {Gesture::end_capture, 60},    {Gesture::replay, 50},       {Gesture::replay_and_reset, 40},
+      {Gesture::reset, 15},          {Gesture::raw_capture, 25},  {Gesture::make_stream, 15},
+      {Gesture::destroy_stream, 30}, {Gesture::flag, 40},         {Gesture::busy, 20}};
+  std::uint32_t sum = 0;
+  for (const Weight& each : kWeights) sum += each.weight;
+  std::uint32_t at = random_.below(sum);
+  for (const Weight& each : kWeights) {
+    if (at < each.weight) return each.gesture;
+    at -= each.weight;
+  }
+  return Gesture::busy;
+}
+
+std::uint32_t Generator::create() {
+  const std::uint32_t on = stream();
+  const std::uint32_t made = make_.allocate(on, size());
+  if (made != 0 && random_.chance(80)) (void)make_.write(on, made, duration());
+  return made;
+}
+
+void Generator::use() {
+  const auto first = tensor(), second = tensor();
+  if (!first) return;
+  std::vector<Use> uses{{*first, random_.chance(40)}};
+  if (second != first && random_.chance(40)) uses.push_back({*second, random_.chance(40)});
+  (void)make_.kernel(stream(), uses, duration());
+}
+
+void Generator::read_and_drop() {
+  const auto victim = tensor();
+  if (!victim) return;
+  const std::uint32_t home = known().tensors().at(*victim).stream;
+  const std::uint32_t reader = random_.chance(85) ? other_stream(home) : home;
+  if (random_.chance(20)) (void)make_.synchronize(home);
+  if (!make_.kernel(reader, {{*victim, random_.chance(15)}}, kSpin)) return;
+  if (random_.chance(20)) (void)make_.record_stream(*victim, reader);
+  if (random_.chance(20)) (void)make_.order(home, reader);
+  if (!make_.drop(*victim)) return;
+  if (random_.chance(15)) (void)make_.order(home, reader);
+  if (random_.chance(80)) disturb();
+}
+
+// Somebody may be given memory that was dropped.
+void Generator::disturb() {
+  switch (random_.below(8)) {
+    case 0:
+      (void)make_.empty_cache();
+      break;
+    case 1:
+      if (const std::uint32_t made = make_.make_pool(); made != 0 && random_.chance(80)) {
+        (void)make_.enter_pool(made, stream());
+      }
+      break;
+    case 2:
+      begin_capture();
+      break;
+    case 3:
+      if (random_.chance(40)) (void)make_.set_limit(256_MiB);
+      break;
+    default:
+      break;
+  }
+  (void)create();
+}
+
+void Generator::events() {
+  switch (random_.below(3)) {
+    case 0:
+      if (make_.make(
+              {.kind = Step::Kind::record_event, .stream = stream(), .event = events_ + 1})) {
+        ++events_;
+      }
+      break;
+    case 1:
+      if (events_ == 0) break;
+      (void)make_.make({.kind = Step::Kind::wait_event,
+                        .stream = stream(),
+                        .event = 1 + random_.below(events_)});
+      break;
+    default:
+      if (events_ == 0) break;
+      (void)make_.make(
+          {.kind = Step::Kind::synchronize_event, .event = 1 + random_.below(events_)});
+  }
+}
+
+void Generator::begin_capture() {
+  const std::uint32_t on = stream();
+  const auto shared = pool();
+  if (random_.chance(30)) (void)make_.synchronize(on);
+  if (const auto used = tensor(); used && random_.chance(30)) (void)make_.record_stream(*used, on);
+  const std::uint32_t made = make_.begin_capture(on, shared && random_.chance(40) ? *shared : 0);
+  if (made != 0) body_of_capture(on);
+}
+
+void Generator::body_of_capture(std::uint32_t on) {
+  if (random_.chance(30)) (void)make_.order(other_stream(on), on);
+  if (const auto recorded = tensor_recorded_on(on)) (void)make_.drop(*recorded);
+  for (std::uint32_t i = 1 + random_.below(3); i > 0; --i) {
+    const std::uint32_t made = make_.allocate(on, size());
+    if (made == 0) continue;
+    (void)make_.write(on, made, duration());
+    if (random_.chance(40)) (void)make_.drop(made);
+  }
+  const auto input = tensor();
+  if (input && random_.chance(60)) (void)make_.read(on, *input, duration());
+  if (const auto other = tensor(); other && random_.chance(25)) (void)make_.drop(*other);
+  if (random_.chance(70)) {
+    const auto open = graph(Legality::Graph::State::capturing);
+    if (open) (void)make_.end_capture(*open);
+  }
+}
+
+// The outputs of the graph, and the small inputs that it alone uses, go before it or after it.
+void Generator::reset(std::uint32_t number, bool outputs_first) {
+  std::vector<std::uint32_t> drops;
+  for (const auto& [each, write] : known().graphs().at(number).uses) {
+    if (known().tensors().at(each).live && random_.chance(80)) drops.push_back(each);
+  }
+  if (!outputs_first) (void)make_.drop_graph(number);
+  for (const std::uint32_t each : drops) (void)make_.drop(each);
+  if (outputs_first) (void)make_.drop_graph(number);
+}
+
+void Generator::replay(bool and_reset) {
+  const auto ready = graph(Legality::Graph::State::ready);
+  if (!ready) return;
+  const std::uint32_t on = stream();
+  if (!make_.replay(*ready, on) || !and_reset) return;
+  if (random_.chance(60)) {
+    for (const auto& [each, write] : known().graphs().at(*ready).uses) {
+      if (!known().tensors().at(each).live || !random_.chance(60)) continue;
+      (void)make_.read(random_.chance(50) ? on : other_stream(on), each, kSpin);
+      break;
+    }
+  }
+  reset(*ready, random_.chance(50));
+  if (random_.chance(80)) disturb();
+}
+
+void Generator::raw_capture() {
+  const std::uint32_t on = stream();
+  const std::uint32_t made = make_.begin_raw_capture(on);
+  if (made == 0) return;
+  const auto input = tensor();
+  if (input && random_.chance(60)) (void)make_.read(on, *input, duration());
+  for (std::uint32_t i = random_.below(3); i > 0; --i) (void)create();
+  if (random_.chance(60)) use();
+  if (random_.chance(70)) (void)make_.end_capture(made);
+}
+
+void Generator::flags() {
+  if (!options_.flags) return;
+  const std::vector<std::uint32_t> awaited = known().flags_awaited();
+  if (!awaited.empty() && random_.chance(60)) {
+    (void)make_.set_flag(random_.pick(awaited));
+    return;
+  }
+  const auto used = tensor();
+  std::vector<Use> uses;
+  if (used) uses.push_back({*used, random_.chance(50)});
+  (void)make_.kernel(stream(), uses, kShort, make_.new_flag());
+}
+
+void Generator::gesture() {
+  any_thread();
+  switch (choose()) {
+    case Gesture::create:
+      (void)create();
+      break;
+    case Gesture::use:
+      use();
+      break;
+    case Gesture::read_and_drop:
+      read_and_drop();
+      break;
+    case Gesture::drop:
+      if (const auto victim = tensor()) (void)make_.drop(*victim);
+      break;
+    case Gesture::order: {
+      const std::uint32_t later = stream();
+      (void)make_.order(later, other_stream(later));
+      break;
+    }
+    case Gesture::event:
+      events();
+      break;
+    case Gesture::host_wait:
+      if (random_.chance(20)) {
+        (void)make_.make({.kind = Step::Kind::synchronize_device});
+      } else {
+        (void)make_.synchronize(stream());
+      }
+      break;
+    case Gesture::record:
+      if (const auto used = tensor()) (void)make_.record_stream(*used, stream());
+      break;
+    case Gesture::empty:
+      (void)make_.empty_cache();
+      break;
+    case Gesture::limit:
+      (void)make_.set_limit(known().limit() > 0_B ? 0_B : 256_MiB);
+      break;
+    case Gesture::caching:
+      (void)make_.set_caching(!known().caching() ? true : random_.chance(40) ? false : true);
+      break;
+    case Gesture::make_pool:
+      (void)make_.make_pool();
+      break;
+    case Gesture::enter_pool:
+      if (const auto any = pool()) (void)make_.enter_pool(*any, stream());
+      break;
+    case Gesture::leave_pool:
+      if (const auto any = pool()) (void)make_.leave_pool(*any);
+      break;
+    case Gesture::drop_pool:
+      if (const auto any = pool()) (void)make_.drop_pool(*any);
+      break;
+    case Gesture::save_pool:
+      if (const auto any = pool()) (void)make_.save_pool(*any);
+      break;
+    case Gesture::restore_pool:
+      for (const auto& [number, each] : known().pools()) {
+        if (each.saved && make_.restore_pool(number)) break;
+      }
+      break;
+    case Gesture::begin_capture:
+      begin_capture();
+      break;
+    case Gesture::end_capture:
+      if (const auto open = graph(Legality::Graph::State::capturing)) {
+        (void)make_.end_capture(*open);
+      }
+      break;
+    case Gesture::replay:
+      replay(false);
+      break;
+    case Gesture::replay_and_reset:
+      replay(true);
+      break;
+    case Gesture::reset:
+      if (const auto ready = graph(Legality::Graph::State::ready)) {
+        reset(*ready, random_.chance(50));
+      }
+      break;
+    case Gesture::raw_capture:
+      raw_capture();
+      break;
+    case Gesture::make_stream:
+      (void)make_.make_stream();
+      break;
+    case Gesture::destroy_stream:
+      for (const auto& [number, each] : known().streams()) {
+        if (!each.live || !each.external) continue;
+        (void)make_.synchronize(number);
+        (void)make_.destroy_stream(number);
+        break;
+      }
+      break;
+    case Gesture::flag:
+      flags();
+      break;
+    case Gesture::busy:
+      (void)make_.make({.kind = Step::Kind::busy,
+                        .duration = random_.chance(50) ? kSpin : Nanoseconds{5 * kShort.count}});
+      break;
+  }
+}
+
+}  // namespace
+
+Program random_program(std::uint64_t seed, const RandomOptions& options) {
+  Program program;
+  program.seed = seed;
+  Generator(program, options).run();
+  return program;
+}
+
+}  // namespace weir::contract

@@ -1,0 +1,451 @@
+#include "tests/torch/contract/runner.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "tests/torch/contract/legality.h"
+#include "tests/torch/contract/subject.h"
+
+namespace weir::contract {
+namespace {
+
+using Kind = Step::Kind;
+
+// A flag in the host's memory that kernels wait for.
+class HostFlag final : public SimPeers {
+ public:
+  std::uint64_t arrive(const std::string&) override { return ++kernels_; }
+  Status await(std::uint64_t) override {
+    if (set_) return {};
+    return Error(ErrorCode::device, "the host has yet to set the flag");
+  }
+  bool are_there(std::uint64_t) const override { return set_; }
+  void set() { set_ = true; }
+
+ private:
+  bool set_ = false;
+  std::uint64_t kernels_ = 0;
+};
+
+class Runner {
+ public:
+  Runner(const Program& program, const MakeAllocator& make, const RunOptions& options)
+      : program_(program),
+        options_(options),
+        legality_(program),
+        device_({.memory = program.memory}) {
+    allocator_ = make(device_);
+    streams_[0].stream = device_.stream(nullptr).value();
+    for (std::uint32_t i = 1; i < program.streams; ++i) streams_[i].stream = device_.new_stream();
+  }
+
+  Outcome run() {
+    for (; at_ < program_.steps.size() && !failed(); ++at_) {
+      const Step& step = program_.steps[at_];
+      const std::uint64_t waits = device_.host_waits();
+      make(step);
+      legality_.apply(step);
+      check_pool(step);
+      if (step.kind == Kind::restore_pool) note_restored();
+      if (!may_wait(step)) note_host_waits(device_.host_waits() - waits);
+      look_for_races();
+      if (options_.validate_every != 0 && at_ % options_.validate_every == 0) validate();
+    }
+    if (!failed()) finish();
+    return std::move(outcome_);
+  }
+
+ private:
+  struct Tensor {
+    Address address;
+    Bytes bytes;
+    bool live = false;
+    std::size_t allocated_at = 0;
+  };
+  struct Graph {
+    Stream origin;
+    PoolId pool;
+    bool raw = false;
+    std::shared_ptr<std::uint64_t> capture = std::make_shared<std::uint64_t>(0);
+    ExecutableHandle executable;
+  };
+
+  bool failed() const { return outcome_.failure.has_value(); }
+  void fail(Failure::Kind kind, std::string what, std::optional<std::uint32_t> victim = {},
+            std::optional<std::uint32_t> other = {}) {
+    if (failed()) return;
+    outcome_.failure = Failure{kind, at_, std::move(what), victim, other};
+  }
+  // Of a call that the program itself makes to the device, and that CUDA would allow.
+  void expect(const Status& status, Failure::Kind kind) {
+    if (!status) fail(kind, status.error().message());
+  }
+  // Of a call of the allocator.
+  void expect_granted(const Status& status) {
+    if (status) return;
+    const bool hangs = status.error().message().find("wait for ever") != std::string::npos;
+    fail(hangs ? Failure::Kind::hang : Failure::Kind::refused, status.error().message());
+  }
+  Stream stream(std::uint32_t number) const { return streams_.at(number).stream; }
+
+  bool may_wait(const Step& step) const {
+    switch (step.kind) {
+      case Kind::synchronize_event:
+      case Kind::synchronize_stream:
+      case Kind::synchronize_device:
+      case Kind::empty_cache:
+      case Kind::set_limit:
+        return true;
+      case Kind::allocate:
+        return limited_;
+      case Kind::drop:
+        return uncached_.contains(step.tensor);
+      default:
+        return false;
+    }
+  }
+  void note_host_waits(std::uint64_t waits) {
+    outcome_.host_waits += waits;
+    if (waits > 0 && options_.host_waits_fail) {
+      fail(Failure::Kind::host_wait, "the host waited where the native allocator never does");
+    }
+  }
+
+  // The first, or the last, tensor that lay exactly there.
+  std::optional<std::uint32_t> tensor_at(const Access& access, bool last) const {
+    std::optional<std::uint32_t> found;
+    for (const auto& [number, tensor] : tensors_) {
+      if (access.address != tensor.address || access.bytes != tensor.bytes) continue;
+      const bool later = found && tensors_.at(*found).allocated_at < tensor.allocated_at;
+      if (!found || later == last) found = number;
+    }
+    return found;
+  }
+
+  void look_for_races() {
+    if (device_.race_count() == 0 || failed()) return;
+    const Race race = device_.races().front();
+    if (race.kind == Race::Kind::unmapped_in_use) {
+      fail(Failure::Kind::unmapped, race.describe(), tensor_at(race.first, true));
+    } else {
+      fail(Failure::Kind::overwritten, race.describe(), tensor_at(race.first, false),
+           tensor_at(race.second, true));
+    }
+  }
+
+  void check_pool(const Step& step) {
+    const auto made = tensors_.find(step.tensor);
+    if (step.kind != Kind::allocate || made == tensors_.end()) return;
+    const PoolId pool = allocator_->pool_of(made->second.address.pointer());
+    if (pool.second == legality_.tensors().at(step.tensor).pool) return;
+    fail(Failure::Kind::wrong_pool, "the memory is of pool " + std::to_string(pool.second),
+         step.tensor);
+  }
+  void note_restored() {
+    for (auto& [number, tensor] : tensors_) {
+      tensor.live = legality_.tensors().at(number).live;
+    }
+  }
+
+  void validate() {
+    const std::vector<std::string> broken = allocator_->validate();
+    if (!broken.empty()) fail(Failure::Kind::broken_books, broken.front());
+  }
+
+  void finish() {
+    for (auto& [number, flag] : flags_) flag->set();
+    device_.finish();
+    for (auto& [number, graph] : graphs_) {
+      if (graph.executable.value != 0) drop(graph);
+    }
+    for (auto& [number, tensor] : tensors_) {
+      if (tensor.live) expect_granted(allocator_->deallocate(tensor.address.pointer()));
+    }
+    expect_granted(allocator_->set_limit(0_B));
+    expect_granted(allocator_->empty_cache());
+    look_for_races();
+    validate();
+  }
+
+  void make(const Step& step);
+  void allocate(const Step& step);
+  void launch(const Step& step);
+  void order(Stream later, Stream earlier);
+  void synchronize(EventHandle event);
+  void drop(const Step& step);
+  void begin_capture(const Step& step);
+  void end_capture(const Step& step);
+  void replay(const Step& step);
+  void drop(Graph& graph);
+
+  const Program& program_;
+  const RunOptions options_;
+  Legality legality_;
+  SimDevice device_;
+  std::unique_ptr<TorchAllocator> allocator_;
+  std::map<std::uint32_t, StreamName> streams_;
+  std::map<std::uint32_t, Tensor> tensors_;
+  std::map<std::uint32_t, bool> uncached_;
+  std::map<std::uint32_t, Graph> graphs_;
+  std::map<std::uint32_t, EventHandle> events_;
+  std::map<std::uint32_t, std::shared_ptr<HostFlag>> flags_;
+  std::uint32_t thread_ = 0;  // that makes the step
+  bool caching_ = true;
+  bool limited_ = false;
+  std::size_t at_ = 0;
+  Outcome outcome_;
+};
+
+void Runner::allocate(const Step& step) {
+  Result<void*> block = allocator_->allocate(step.bytes, streams_.at(step.stream));
+  if (!block) {
+    if (block.error().code() == ErrorCode::out_of_memory) {
+      ++outcome_.out_of_memory;
+    } else {
+      expect_granted(block.error());
+    }
+    return;
+  }
+  tensors_[step.tensor] = {Address::of(*block), step.bytes, true, at_};
+  if (!caching_) uncached_[step.tensor] = true;
+}
+
+void Runner::launch(const Step& step) {
+  std::vector<Access> accesses;
+  for (const Use& use : step.uses) {
+    const auto tensor = tensors_.find(use.tensor);
+    if (tensor == tensors_.end()) continue;
+    accesses.push_back({use.write ? Access::Kind::write : Access::Kind::read,
+                        tensor->second.address, tensor->second.bytes});
+  }
+  SimRendezvous rendezvous;
+  if (step.flag != 0) {
+    std::shared_ptr<HostFlag>& flag = flags_[step.flag];
+    if (flag == nullptr) flag = std::make_shared<HostFlag>();
+    rendezvous.peers = flag;
+  }
+  const Status launched = device_.launch(stream(step.stream), accesses, step.duration, rendezvous);
+  if (launched) return;
+  const bool lost = launched.error().code() == ErrorCode::capture;
+  expect(launched, lost ? Failure::Kind::capture_lost : Failure::Kind::illegal_access);
+  if (failed() && !step.uses.empty()) outcome_.failure->victim = step.uses.front().tensor;
+}
+
+void Runner::order(Stream later, Stream earlier) {
+  const EventHandle event = device_.create_event().value();
+  expect(device_.record(event, earlier), Failure::Kind::capture_lost);
+  expect(device_.wait(later, event), Failure::Kind::capture_lost);
+  (void)device_.destroy_event(event);
+}
+
+void Runner::synchronize(EventHandle event) {
+  const Status done = device_.synchronize(event);
+  if (done) return;
+  const bool lost = done.error().code() == ErrorCode::capture;
+  fail(lost ? Failure::Kind::capture_lost : Failure::Kind::hang, done.error().message());
+}
+
+void Runner::drop(const Step& step) {
+  const auto tensor = tensors_.find(step.tensor);
+  if (tensor == tensors_.end()) return;
+  tensor->second.live = false;
+  expect_granted(allocator_->deallocate(tensor->second.address.pointer()));
+}
+
+void Runner::begin_capture(const Step& step) {
+  Graph& graph = graphs_[step.graph];
+  graph.origin = stream(step.stream);
+  graph.raw = step.kind == Kind::begin_raw_capture;
+  if (!graph.raw) {
+    graph.pool = {0, step.pool};
+    // As CUDAGraph's own: until the capture has begun it takes no stream.
+    const PoolFilter takes = [this, capture = graph.capture](void* handle) {
+      const Result<CaptureInfo> info = device_.capture_info(Stream::of_captured(handle));
+      return info && info->status == CaptureInfo::Status::active && info->id == *capture;
+    };
+    expect_granted(allocator_->begin_pool(graph.pool, takes, streams_.at(step.stream)));
+  }
+  expect(
+      device_.begin_capture(graph.origin, graph.raw ? CaptureMode::relaxed : CaptureMode::global),
+      Failure::Kind::capture_lost);
+  const Result<CaptureInfo> info = device_.capture_info(graph.origin);
+  if (info) *graph.capture = info->id;
+}
+
+void Runner::end_capture(const Step& step) {
+  Graph& graph = graphs_.at(step.graph);
+  Result<GraphHandle> captured = device_.end_capture(graph.origin);
+  if (!captured) return fail(Failure::Kind::capture_lost, captured.error().message());
+  if (!graph.raw) expect_granted(allocator_->end_pool(graph.pool));
+  if (device_.race_count() > 0) look_for_races();
+  Result<ExecutableHandle> executable = device_.instantiate(*captured);
+  if (!executable) return fail(Failure::Kind::capture_lost, executable.error().message());
+  graph.executable = *executable;
+  (void)device_.destroy_graph(*captured);
+}
+
+void Runner::replay(const Step& step) {
+  const Status launched =
+      device_.launch_graph(graphs_.at(step.graph).executable, stream(step.stream));
+  const bool lost = !launched && launched.error().code() == ErrorCode::capture;
+  expect(launched, lost ? Failure::Kind::capture_lost : Failure::Kind::illegal_access);
+}
+
+void Runner::drop(Graph& graph) {
+  if (!graph.raw) expect_granted(allocator_->release_pool(graph.pool));
+  expect(device_.destroy_executable(std::exchange(graph.executable, {})), Failure::Kind::refused);
+}
+
+void Runner::make(const Step& step) {
+  thread_ = step.thread;
+  switch (step.kind) {
+    case Kind::make_stream:
+      streams_[step.stream] = {device_.new_stream(), false};
+      break;
+    case Kind::destroy_stream:
+      expect(device_.destroy_stream(stream(step.stream)), Failure::Kind::capture_lost);
+      break;
+    case Kind::allocate:
+      allocate(step);
+      break;
+    case Kind::kernel:
+      launch(step);
+      break;
+    case Kind::order:
+      order(stream(step.stream), stream(step.other));
+      break;
+    case Kind::record_event: {
+      EventHandle& event = events_[step.event];
+      if (event.value == 0) event = device_.create_event().value();
+      expect(device_.record(event, stream(step.stream)), Failure::Kind::capture_lost);
+      break;
+    }
+    case Kind::wait_event:
+      expect(device_.wait(stream(step.stream), events_.at(step.event)),
+             Failure::Kind::capture_lost);
+      break;
+    case Kind::synchronize_event:
+      synchronize(events_.at(step.event));
+      break;
+    case Kind::synchronize_stream: {
+      const EventHandle event = device_.create_event().value();
+      expect(device_.record(event, stream(step.stream)), Failure::Kind::capture_lost);
+      synchronize(event);
+      (void)device_.destroy_event(event);
+      break;
+    }
+    case Kind::synchronize_device:
+      device_.finish();
+      break;
+    case Kind::record_stream: {
+      const auto tensor = tensors_.find(step.tensor);
+      if (tensor == tensors_.end()) break;
+      expect_granted(
+          allocator_->record_stream(tensor->second.address.pointer(), streams_.at(step.stream)));
+      break;
+    }
+    case Kind::drop:
+      drop(step);
+      break;
+    case Kind::empty_cache:
+      expect_granted(allocator_->empty_cache());
+      break;
+    case Kind::set_limit:
+      limited_ = step.bytes > 0_B;
+      expect_granted(allocator_->set_limit(step.bytes));
+      break;
+    case Kind::set_caching:
+      caching_ = step.on;
+      allocator_->set_caching(step.on);
+      break;
+    case Kind::make_pool:
+      expect_granted(allocator_->retain_pool({0, step.pool}));
+      break;
+    case Kind::enter_pool:
+      expect_granted(allocator_->begin_pool(
+          {0, step.pool}, [this, mine = step.thread](void*) { return thread_ == mine; },
+          streams_.at(step.stream)));
+      break;
+    case Kind::leave_pool:
+      expect_granted(allocator_->end_pool({0, step.pool}));
+      expect_granted(allocator_->release_pool({0, step.pool}));
+      break;
+    case Kind::drop_pool:
+      expect_granted(allocator_->release_pool({0, step.pool}));
+      break;
+    case Kind::begin_capture:
+    case Kind::begin_raw_capture:
+      begin_capture(step);
+      break;
+    case Kind::end_capture:
+    case Kind::end_raw_capture:
+      end_capture(step);
+      break;
+    case Kind::replay:
+      replay(step);
+      break;
+    case Kind::drop_graph:
+      drop(graphs_.at(step.graph));
+      break;
+    case Kind::save_pool:
+      expect_granted(allocator_->save_pool({0, step.pool}));
+      break;
+    case Kind::restore_pool:
+      expect_granted(allocator_->restore_pool({0, step.pool}));
+      break;
+    case Kind::set_flag: {
+      std::shared_ptr<HostFlag>& flag = flags_[step.flag];
+      if (flag == nullptr) flag = std::make_shared<HostFlag>();
+      flag->set();
+      break;
+    }
+    case Kind::busy:
+      device_.advance(step.duration);
+      break;
+  }
+}
+
+}  // namespace
+
+const char* name_of(Failure::Kind kind) {
+  switch (kind) {
+    case Failure::Kind::overwritten:
+      return "overwritten while in use";
+    case Failure::Kind::unmapped:
+      return "unmapped while in use";
+    case Failure::Kind::illegal_access:
+      return "illegal access";
+    case Failure::Kind::capture_lost:
+      return "capture lost";
+    case Failure::Kind::refused:
+      return "error where the native allocator has none";
+    case Failure::Kind::wrong_pool:
+      return "wrong pool";
+    case Failure::Kind::hang:
+      return "hang";
+    case Failure::Kind::host_wait:
+      return "host wait";
+    case Failure::Kind::broken_books:
+      return "broken books";
+  }
+  return "";
+}
+
+Outcome run(const Program& program, const MakeAllocator& make, const RunOptions& options) {
+  return Runner(program, make, options).run();
+}
+
+Outcome run_on_native(const Program& program, NativeDefect defect) {
+  return run(program,
+             [&](SimDevice& device) { return std::make_unique<NativeModel>(device, defect); });
+}
+
+Outcome run_on_weir(const Program& program, const RunOptions& options) {
+  const SubjectOptions subject{.never_waits = program.has_flags};
+  return run(
+      program, [&](SimDevice& device) { return std::make_unique<Subject>(device, subject); },
+      options);
+}
+
+}  // namespace weir::contract

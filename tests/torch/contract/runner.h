@@ -1,0 +1,62 @@
+// Runs a program on an allocator over the simulated device, and tells what went wrong first.
+//
+// What a program's steps mean follows PyTorch: a capture begins with its pool's route and ends
+// before it, a graph that is reset releases its pool first. A tensor whose allocation was refused
+// for want of memory is left out of the steps after.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/torch/contract/native_model.h"
+#include "tests/torch/contract/program.h"
+#include "tests/torch/contract/torch_allocator.h"
+#include "weir/sim_device.h"
+
+namespace weir::contract {
+
+struct Failure {
+  enum class Kind : std::uint8_t {
+    overwritten,     // two uses of the same bytes that nothing orders
+    unmapped,        // memory was unmapped while a kernel may still use it
+    illegal_access,  // a kernel was launched on memory that is not mapped
+    capture_lost,    // a capture did not end well
+    refused,         // the allocator raised an error where the native one raises none
+    wrong_pool,      // memory came from another pool than the newest that takes the request
+    hang,            // the host waits for a kernel that waits for the host
+    host_wait,       // the host waited where the native allocator never does
+    broken_books,    // the allocator's own books are wrong
+  };
+  Kind kind = Kind::refused;
+  std::size_t step = 0;  // steps.size(): at the end
+  std::string what;
+  std::optional<std::uint32_t> victim;  // the tensor whose memory it is
+  std::optional<std::uint32_t> other;   // the tensor that has that memory now
+};
+const char* name_of(Failure::Kind kind);
+
+struct RunOptions {
+  bool host_waits_fail = false;
+  // Ask the allocator to check its books after every so many steps; 0: at the end only.
+  std::uint32_t validate_every = 16;
+};
+
+struct Outcome {
+  std::optional<Failure> failure;
+  std::uint64_t host_waits = 0;  // where the native allocator never waits
+  std::uint64_t out_of_memory = 0;
+};
+
+using MakeAllocator = std::function<std::unique_ptr<TorchAllocator>(SimDevice&)>;
+
+Outcome run(const Program& program, const MakeAllocator& make, const RunOptions& options = {});
+// On the model of the native allocator: a failure is one of the program.
+Outcome run_on_native(const Program& program, NativeDefect defect = NativeDefect::none);
+// On Weir.
+Outcome run_on_weir(const Program& program, const RunOptions& options = {});
+
+}  // namespace weir::contract

@@ -1,0 +1,123 @@
+#include "tests/torch/contract/subject.h"
+
+#include <optional>
+#include <utility>
+
+namespace weir::contract {
+namespace {
+
+// The policy's name may not exist in this Weir.
+template <class Policy>
+constexpr bool kHasNever = requires {
+  Policy::no_wait;
+};
+
+template <class Policy>
+void set_never_waits(Policy& policy) {
+  if constexpr (kHasNever<Policy>) policy = Policy::no_wait;
+}
+
+// PyTorch's programs tell of few of their uses: memory moves elsewhere only behind all of the
+// context's work.
+template <class Options>
+void trust_the_context_alone(Options& options) {
+  if constexpr (requires { options.trust; }) options.trust = decltype(options.trust)::context;
+}
+
+HeapOptions heap_options(SubjectOptions options) {
+  HeapOptions heap;
+  trust_the_context_alone(heap);
+  if (options.never_waits) set_never_waits(heap.reuse);
+  return heap;
+}
+
+}  // namespace
+
+bool has_policy_without_waits() { return kHasNever<ReusePolicy>; }
+
+Subject::Subject(Device& device, SubjectOptions options)
+    : device_(device), heap_(device, heap_options(options)) {}
+
+Result<Stream> Subject::known(StreamName name) {
+  if (name.lasts) {
+    const auto found = lasting_.find(name.stream.handle);
+    if (found != lasting_.end()) return found->second;
+  }
+  Result<Stream> stream = heap_.stream(name.stream.handle);
+  if (stream.ok() && name.lasts && !stream->is_of_captured()) {
+    lasting_[name.stream.handle] = *stream;
+  }
+  return stream;
+}
+
+bool Subject::is_captured(Stream stream) {
+  const Result<CaptureInfo> info = device_.capture_info(stream);
+  return info && info->status != CaptureInfo::Status::none;
+}
+
+Result<void*> Subject::allocate(Bytes bytes, StreamName name) {
+  Result<Stream> stream = known(name);
+  if (!stream) return std::move(stream).error();
+  if (caching_ || is_captured(*stream)) {
+    Result<void*> block = heap_.allocate(bytes, *stream);
+    if (block || block.error().code() != ErrorCode::out_of_memory) return block;
+    if (void* const reserve = pools_.allocate_from_reserve(bytes, *stream)) return reserve;
+    return block;
+  }
+  Result<void*> block = uncached_.allocate(bytes, *stream);
+  if (block || block.error().code() != ErrorCode::out_of_memory) return block;
+  (void)heap_.trim();
+  return uncached_.allocate(bytes, *stream);
+}
+
+Status Subject::deallocate(void* block) {
+  return uncached_.owns(block) ? uncached_.deallocate(block) : heap_.deallocate(block);
+}
+
+Status Subject::record_stream(void* block, StreamName user) {
+  Result<Stream> stream = known(user);
+  if (!stream) return std::move(stream).error();
+  DeviceHeap& heap = uncached_.owns(block) ? *uncached_.heap() : heap_;
+  return heap.record_stream(block, *stream);
+}
+
+Status Subject::empty_cache() {
+  if (const Result<Bytes> trimmed = heap_.trim(0_B, Trim::waits); !trimmed) return trimmed.error();
+  return uncached_.empty();
+}
+
+Status Subject::set_limit(Bytes limit) {
+  heap_.set_limit(limit);
+  return {};
+}
+
+Status Subject::retain_pool(PoolId pool) {
+  pools_.retain(pool);
+  return {};
+}
+
+Status Subject::release_pool(PoolId pool) { return pools_.release(pool); }
+
+Status Subject::begin_pool(PoolId pool, PoolFilter filter, StreamName current) {
+  Result<Stream> stream = known(current);
+  if (!stream) return std::move(stream).error();
+  return pools_.begin(pool, std::move(filter), *stream);
+}
+
+Status Subject::end_pool(PoolId pool) { return pools_.end(pool); }
+
+Status Subject::save_pool(PoolId pool) {
+  Result<std::vector<PlacedBlock>> blocks = pools_.blocks(pool);
+  if (!blocks) return std::move(blocks).error();
+  saved_[pool] = *std::move(blocks);
+  return {};
+}
+
+Status Subject::restore_pool(PoolId pool) { return pools_.restore(pool, saved_[pool]); }
+
+PoolId Subject::pool_of(void* block) const {
+  const std::optional<BlockInfo> info = heap_.find(block);
+  return info ? pools_.id_of(info->pool) : PoolId{0, 0};
+}
+
+}  // namespace weir::contract
