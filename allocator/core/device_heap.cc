@@ -378,8 +378,7 @@ void DeviceHeap::assume_graphs_leak() { impl_->assume_graphs_leak(); }
 Result<Bytes> DeviceHeap::trim(Bytes keep, Trim how) { return impl_->trim(keep, how); }
 Result<Stream> DeviceHeap::stream(void* handle) {
   if (Address::of(handle) == kPerThreadHandle) [[unlikely]] return impl_->per_thread_stream(handle);
-  if (impl_->routed()) [[unlikely]]
-    return impl_->stream_in_a_capture(handle);
+  if (impl_->routed() || impl_->is_untold()) return impl_->stream_in_a_capture(handle);
   return impl_->device().stream(handle);
 }
 Status DeviceHeap::renew_access() { return impl_->renew_access(); }

@@ -77,6 +77,8 @@ class DeviceHeap::Impl {
   std::vector<CaptureAttachment> attached(std::uint64_t route) const;
   void close_route(std::uint64_t id, bool keep);
   Device& device() { return device_; }
+  // May streams be captured, or destroyed, with nobody saying so?
+  bool is_untold() const { return options_.trust == Trust::context; }
   // Is any route open? Then no call takes a short way.
   bool routed() const { return routes_open_.load(std::memory_order_acquire) != 0; }
 

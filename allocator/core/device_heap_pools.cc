@@ -160,8 +160,11 @@ Result<DeviceHeap::Impl::Routed> DeviceHeap::Impl::route_of(Stream stream) {
   const bool captured = info->status != CaptureInfo::Status::none;
   const std::uint64_t capture = captured ? info->id : 0;
   const std::shared_lock lock(routes_mutex_);
-  const auto route = std::find_if(routes_.rbegin(), routes_.rend(),
-                                  [&](const Route& each) { return each.takes(stream, *info); });
+  // PyTorch's filter may take whatever a thread asks for, on streams beside the captured ones too.
+  const auto takes = [&](const Route& each) {
+    return (captured || !each.captures() || !is_untold()) && each.takes(stream, *info);
+  };
+  const auto route = std::find_if(routes_.rbegin(), routes_.rend(), takes);
   if (route != routes_.rend()) {
     if (captured && route->captures()) captures_.note_begun(route->announced);
     return Routed{route->pool, capture};
@@ -286,7 +289,11 @@ Result<bool> DeviceHeap::Impl::record_stream_in_its_world(StreamHeap& heap, Addr
   Result<bool> captured = routed() ? is_captured(user) : Result<bool>(false);
   if (!captured) return std::move(captured).error();
   if (pool != nullptr) return pool->record_stream(heap, block, user, *captured);
-  if (*captured) return fence_in_its_world(heap, block, user);
+  if (*captured) {
+    // It may be used there after the capture too.
+    Result<bool> fenced = fence_in_its_world(heap, block, user);
+    if (!fenced || !*fenced) return fenced;
+  }
   return heap.record_stream(block, timelines_.of(user));
 }
 
@@ -296,9 +303,8 @@ Result<bool> DeviceHeap::Impl::deallocate_in_its_world(StreamHeap& heap, Address
     if (!deferred) return std::move(deferred).error();
     if (*deferred) return true;
   }
-  const bool is_told = options_.trust == Trust::told;
-  Result<bool> done =
-      deallocate_now(heap, block, is_told ? StreamHeap::Gone::error : StreamHeap::Gone::behind_all);
+  Result<bool> done = deallocate_now(
+      heap, block, is_untold() ? StreamHeap::Gone::behind_all : StreamHeap::Gone::error);
   if (done || !may_be_freed_later(done.error())) return done;
   const std::unique_lock lock(routes_mutex_);
   defer_locked(block, {&heap, 0});
@@ -313,7 +319,7 @@ Result<bool> DeviceHeap::Impl::deallocate_now(StreamHeap& heap, Address block,
 
 bool DeviceHeap::Impl::may_be_freed_later(const Error& error) const {
   return error.code() == ErrorCode::capture ||
-         (error.code() == ErrorCode::device && options_.trust == Trust::context);
+         (error.code() == ErrorCode::device && is_untold());
 }
 
 // An error: the block is not live, or waits to be freed already.

@@ -62,7 +62,7 @@ Status PoolTable::begin(PoolId id, Filter filter, Stream current) {
   const StreamFilter takes = [filter = std::move(filter)](Stream stream) {
     return filter(stream.handle);
   };
-  Result<PoolRoute> route = captures ? graphs->capture(takes) : graphs->warm_up(takes);
+  Result<PoolRoute> route = captures ? graphs->capture(takes, current) : graphs->warm_up(takes);
   if (!route) {
     (void)release(id);
     return std::move(route).error();

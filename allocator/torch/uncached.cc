@@ -4,7 +4,7 @@ namespace weir::pytorch {
 
 Result<void*> Uncached::allocate(Bytes bytes, Stream stream) {
   std::call_once(made_, [this] {
-    owned_ = std::make_unique<DeviceHeap>(device_);
+    owned_ = std::make_unique<DeviceHeap>(device_, HeapOptions{.trust = Trust::context});
     heap_.store(owned_.get(), std::memory_order_release);
   });
   return owned_->allocate(bytes, stream);

@@ -31,6 +31,11 @@ HeapOptions heap_options(SubjectOptions options) {
   return heap;
 }
 
+template <class Name>
+void note_life(Name& stream, bool lasts) {
+  if constexpr (requires { stream.may_end; }) stream.may_end = !lasts;
+}
+
 }  // namespace
 
 bool has_policy_without_waits() { return kHasNever<ReusePolicy>; }
@@ -44,6 +49,7 @@ Result<Stream> Subject::known(StreamName name) {
     if (found != lasting_.end()) return found->second;
   }
   Result<Stream> stream = heap_.stream(name.stream.handle);
+  if (stream) note_life(*stream, name.lasts);
   if (stream.ok() && name.lasts && !stream->is_of_captured()) {
     lasting_[name.stream.handle] = *stream;
   }
