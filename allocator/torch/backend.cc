@@ -194,11 +194,12 @@ void* Backend::getBaseAllocation(void* pointer, std::size_t* size) {
 void Backend::recordStream(const c10::DataPtr& block, c10::cuda::CUDAStream stream) {
   // Empty tensors have no memory; that of other allocators is not Weir's to keep.
   if (block.get() == nullptr || block.get_deleter() != &delete_block) return;
+  DeviceMemory& of = memory(stream.device_index());
+  const Stream user = check(of.streams().of(stream));
   bool known = false;
   for_each([&](DeviceMemory& memory) {
     if (known || !memory.may_own(block.get())) return;
-    const Stream user = check(memory.streams().of(stream));
-    known = memory.record_stream(block.get(), user);
+    known = memory.record_stream(block.get(), user, of);
   });
   TORCH_CHECK(known, "recordStream: ", block.get(), " was freed already");
 }
@@ -239,8 +240,9 @@ void Backend::createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
 void Backend::setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use) {
   memory(device).pools().set_use_on_oom(pool, use);
 }
-// Nothing of Weir's is split: a pool's memory is pages, and those with a source give whole blocks.
-void Backend::setNoSplit(c10::DeviceIndex, c10::MempoolId_t) {}
+void Backend::setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) {
+  memory(device).pools().set_no_split(pool);
+}
 
 bool Backend::checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t pool,
                                        const std::unordered_set<void*>& expected) {

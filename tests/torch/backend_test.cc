@@ -1,0 +1,182 @@
+// The backend itself, on two simulated devices: what goes from one device to the other, and errors
+// of frees.
+#include "torch/backend.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "weir/sim_device.h"
+
+namespace weir::pytorch {
+namespace {
+
+using testing::HasSubstr;
+
+class Backends : public testing::Test {
+ protected:
+  void SetUp() override { backend_.init(2); }
+  void TearDown() override {
+    EXPECT_THAT(allocator_.validate(), testing::IsEmpty());
+    for (const int device : {0, 1}) EXPECT_EQ(sim(device).race_count(), 0u);
+  }
+
+  SimDevice& sim(int device) { return dynamic_cast<SimDevice&>(allocator_.device(device)); }
+  // PyTorch takes a handle with its last bit set for a number of its own streams.
+  Stream new_stream(int device) {
+    Stream stream = sim(device).new_stream();
+    if ((reinterpret_cast<std::uintptr_t>(stream.handle) & 1) != 0) {
+      stream = sim(device).new_stream();
+    }
+    return stream;
+  }
+  static c10::cuda::CUDAStream of_pytorch(Stream stream, int device) {
+    return c10::cuda::CUDAStream(
+        c10::cuda::CUDAStream::UNCHECKED,
+        c10::Stream(c10::Stream::UNSAFE,
+                    c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device)),
+                    static_cast<c10::StreamId>(reinterpret_cast<std::intptr_t>(stream.handle))));
+  }
+  // As tensor.record_stream(stream) does.
+  void record_stream(void* block, Stream user, int device) {
+    const c10::DataPtr pointer(block, block, backend_.raw_deleter(), c10::Device(c10::kCUDA, 0));
+    backend_.recordStream(pointer, of_pytorch(user, device));
+    (void)const_cast<c10::DataPtr&>(pointer).release_context();
+  }
+
+  static std::vector<std::unique_ptr<Device>> two_devices() {
+    std::vector<std::unique_ptr<Device>> devices;
+    for (int i = 0; i < 2; ++i) devices.push_back(std::make_unique<SimDevice>());
+    return devices;
+  }
+  weir::Allocator allocator_{two_devices()};
+  Backend backend_{allocator_};
+};
+
+// Keeps the one device's memory from being given out again while `user`, of the other, is at work.
+TEST_F(Backends, ARecordedStreamOfAnotherDeviceHoldsABlockBack) {
+  const Stream own = new_stream(0), user = new_stream(1);
+  void* const block = backend_.memory(0).allocate(8_MiB, own);
+  ASSERT_TRUE(sim(1).launch(user, 5_ms).ok());
+  record_stream(block, user, 1);
+  EXPECT_EQ(sim(1).calls(DeviceCall::record), 0u);  // at the free
+  backend_.raw_delete(block);
+  EXPECT_EQ(sim(1).calls(DeviceCall::record), 1u);
+  EXPECT_THROW(backend_.raw_delete(block), c10::Error);  // freed twice
+  void* const meanwhile = backend_.memory(0).allocate(8_MiB, own);
+  EXPECT_NE(meanwhile, block);
+  sim(1).advance(10_ms);
+  void* const then = backend_.memory(0).allocate(8_MiB, own);
+  EXPECT_EQ(then, block);
+  EXPECT_EQ(sim(0).host_waits() + sim(1).host_waits(), 0u);
+  EXPECT_EQ(sim(1).live_events(), 0u);
+  backend_.raw_delete(meanwhile);
+  backend_.raw_delete(then);
+}
+
+TEST_F(Backends, AStreamOfAnotherDeviceThatIsCapturedHoldsABlockBackUntilItsCaptureHasEnded) {
+  const Stream own = new_stream(0), user = new_stream(1);
+  void* const block = backend_.memory(0).allocate(8_MiB, own);
+  record_stream(block, user, 1);
+  ASSERT_TRUE(sim(1).begin_capture(user, CaptureMode::global).ok());
+  backend_.raw_delete(block);
+  void* const meanwhile = backend_.memory(0).allocate(8_MiB, own);
+  EXPECT_NE(meanwhile, block);
+  const Result<GraphHandle> graph = sim(1).end_capture(user);
+  ASSERT_TRUE(graph.ok());                                       // nobody broke it
+  backend_.raw_delete(backend_.memory(0).allocate(8_MiB, own));  // recorded now
+  sim(1).advance(1_ms);
+  void* const then = backend_.memory(0).allocate(8_MiB, own);
+  void* const more = backend_.memory(0).allocate(8_MiB, own);
+  EXPECT_TRUE(then == block || more == block);
+  for (void* const each : {meanwhile, then, more}) backend_.raw_delete(each);
+  ASSERT_TRUE(sim(1).destroy_graph(*graph).ok());
+}
+
+// Several streams, of both devices.
+TEST_F(Backends, ABlockWaitsForAllStreamsThatWereRecorded) {
+  const Stream own = new_stream(0), near = new_stream(0), first = new_stream(1),
+               second = new_stream(1);
+  void* const block = backend_.memory(0).allocate(8_MiB, own);
+  ASSERT_TRUE(sim(0).launch(near, Writes(block, 8_MiB), 20_ms).ok());
+  ASSERT_TRUE(sim(1).launch(first, 5_ms).ok());
+  ASSERT_TRUE(sim(1).launch(second, 10_ms).ok());
+  record_stream(block, near, 0);
+  record_stream(block, first, 1);
+  record_stream(block, second, 1);
+  backend_.raw_delete(block);
+  sim(0).advance(30_ms);
+  sim(1).advance(7_ms);  // `first` is done
+  void* const meanwhile = backend_.memory(0).allocate(8_MiB, own);
+  EXPECT_NE(meanwhile, block);
+  sim(1).advance(7_ms);
+  void* const then = backend_.memory(0).allocate(8_MiB, own);
+  EXPECT_EQ(then, block);
+  ASSERT_TRUE(sim(0).launch(own, Writes(then, 8_MiB), 1_ms).ok());
+  backend_.raw_delete(meanwhile);
+  backend_.raw_delete(then);
+}
+
+TEST_F(Backends, EmptyingTheCacheWaitsForStreamsOfOtherDevices) {
+  const Stream own = new_stream(0), user = new_stream(1);
+  void* const block = backend_.memory(0).allocate(8_MiB, own);
+  ASSERT_TRUE(sim(1).launch(user, 5_ms).ok());
+  record_stream(block, user, 1);
+  backend_.raw_delete(block);
+  backend_.emptyCache({0, 0});
+  EXPECT_EQ(sim(0).physical_bytes(), 0_B);
+  EXPECT_EQ(sim(1).host_waits(), 1u);
+}
+
+// A free happens in destructors, where nothing may throw.
+TEST_F(Backends, AFreeThatTheDeviceRefusesIsToldAtTheNextAllocation) {
+  const Stream own = new_stream(0), user = new_stream(1);
+  void* const block = backend_.memory(0).allocate(8_MiB, own);
+  record_stream(block, user, 1);
+  sim(1).fail(DeviceCall::record, 1);
+  EXPECT_NO_THROW(backend_.raw_delete(block));
+  try {
+    (void)backend_.memory(0).allocate(4_MiB, own);
+    ADD_FAILURE() << "the error was not told";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("record"));
+    char address[32];
+    std::snprintf(address, sizeof address, "%p", block);
+    EXPECT_THAT(error.what(), HasSubstr(address));
+    EXPECT_THAT(error.what(), testing::Not(HasSubstr("invalid device pointer")));
+  }
+  backend_.raw_delete(backend_.memory(0).allocate(4_MiB, own));  // once
+  backend_.raw_delete(backend_.memory(1).allocate(4_MiB, user));
+}
+
+TEST_F(Backends, WhatIsNoBlockIsAnErrorAtOnceAsInPyTorchsOwn) {
+  int none = 0;
+  EXPECT_THROW(backend_.raw_delete(&none), c10::Error);
+  const Stream own = new_stream(0);
+  backend_.raw_delete(backend_.memory(0).allocate(4_MiB, own));
+}
+
+// An error of the device, of whatever call in a free, is never an "invalid device pointer".
+TEST_F(Backends, AFreeInWhichACallOfTheDeviceFailsThrowsNothing) {
+  const Stream own = new_stream(0);
+  void* const block = backend_.memory(0).allocate(8_MiB, own);
+  backend_.memory(0).pools().begin(
+      {0, 3}, [](cudaStream_t) { return false; }, own);
+  sim(0).fail(DeviceCall::capture_info, 1);
+  EXPECT_NO_THROW(backend_.raw_delete(block));
+  sim(0).fail(DeviceCall::capture_info, 1'000'000);
+  try {
+    backend_.raw_delete(backend_.memory(0).allocate(8_MiB, own));
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("an earlier free of the block at"));
+  }
+  backend_.memory(0).pools().end({0, 3});
+  backend_.memory(0).pools().release({0, 3});
+}
+
+}  // namespace
+}  // namespace weir::pytorch
