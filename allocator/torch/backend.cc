@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "torch/errors.h"
-#include "torch/process_end.h"
 
 namespace weir::pytorch {
 namespace {
@@ -18,6 +17,7 @@ std::atomic<Backend*> the_backend{nullptr};
 void delete_block(void* block) { the_backend.load()->raw_delete(block); }
 
 c10::DeviceIndex current_device() {
+  TORCH_CHECK(!is_forked_child(), kUsedAfterFork);  // rather than the driver's words for it
   c10::DeviceIndex device = 0;
   C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
   return device;
@@ -47,7 +47,7 @@ void install(weir::Allocator& allocator) {
 
 DeviceMemory& Backend::open(int device) {
   note_use_of_memory();
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock guard = lock();
   std::atomic<DeviceMemory*>& place = memories_.at(static_cast<std::size_t>(device));
   if (DeviceMemory* const known = place.load()) return *known;
   try {
@@ -69,6 +69,7 @@ DeviceMemory& Backend::open(int device) {
 }
 
 DeviceMemory& Backend::owner(const void* pointer, const char* call) {
+  refuse_after_fork();
   for (std::atomic<DeviceMemory*>& place : memories_) {
     DeviceMemory* const memory = place.load();
     if (memory != nullptr && memory->heap_of(pointer).find(pointer)) return *memory;
@@ -98,6 +99,7 @@ void Backend::copy_data(void* to, const void* from, std::size_t bytes) const {
 }
 
 void Backend::emptyCache(c10::MempoolId_t pool) {
+  if (memory_is_gone()) return;
   for_each([&](DeviceMemory& memory) { memory.empty(pool); });
 }
 
@@ -225,9 +227,11 @@ void Backend::beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool
   mine.pools().begin(pool, std::move(filter), check(mine.streams().of(stream)));
 }
 void Backend::endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) {
+  if (memory_is_gone()) return;
   memory(device).pools().end(pool);
 }
 void Backend::releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) {
+  if (memory_is_gone()) return;
   memory(device).pools().release(pool);
 }
 int Backend::getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) {
@@ -259,7 +263,8 @@ Backend::ShareableHandle Backend::shareIpcHandle(void* pointer) {
 }
 
 std::shared_ptr<void> Backend::getIpcDevPtr(std::string handle) {
-  const std::lock_guard lock(mutex_);
+  note_use_of_memory();
+  const std::unique_lock guard = lock();
   std::weak_ptr<void>& known = opened_[handle];
   if (std::shared_ptr<void> open = known.lock()) return open;
   auto* const device = dynamic_cast<CudaDevice*>(&allocator_.device(current_device()));
@@ -271,7 +276,7 @@ std::shared_ptr<void> Backend::getIpcDevPtr(std::string handle) {
 }
 
 bool Backend::isHistoryEnabled() {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock guard = lock();
   return history_.enabled;
 }
 
@@ -280,7 +285,7 @@ void Backend::recordHistory(bool enabled, native::CreateContextFn context, std::
                             const std::vector<std::string>& skip_actions) {
   const History::Options options{enabled, context, most_entries, when, skip_actions};
   {
-    const std::lock_guard lock(mutex_);
+    const std::unique_lock guard = lock();
     history_ = options;
   }
   for_each([&](DeviceMemory& memory) { memory.set_history(options, clear); });
@@ -305,7 +310,7 @@ std::string Backend::getUserMetadata() { return thread_notes().user_metadata; }
 void Backend::attachOutOfMemoryObserver(
     c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) {
   {
-    const std::lock_guard lock(mutex_);
+    const std::unique_lock guard = lock();
     observers_.push_back(observer);
   }
   for_each([&](DeviceMemory& memory) { memory.on_out_of_memory(observer); });
@@ -313,7 +318,7 @@ void Backend::attachOutOfMemoryObserver(
 
 void Backend::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) {
   {
-    const std::lock_guard lock(mutex_);
+    const std::unique_lock guard = lock();
     trackers_.push_back(tracker);
   }
   for_each([&](DeviceMemory& memory) { memory.track(tracker); });

@@ -4,12 +4,21 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <condition_variable>
 #include <cstdio>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "tests/torch/fake_source.h"
 #include "weir/sim_device.h"
 
 namespace weir::pytorch {
@@ -176,6 +185,122 @@ TEST_F(Backends, AFreeInWhichACallOfTheDeviceFailsThrowsNothing) {
   }
   backend_.memory(0).pools().end({0, 3});
   backend_.memory(0).pools().release({0, 3});
+}
+
+// Runs `body` in a child of fork(); returns its exit status, or -1 if it hangs or dies.
+int in_a_child(const std::function<int()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(5);
+    ::_exit(body());
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+// A thread that holds a lock of the backend's, that of the pools, while the process forks.
+class Holder {
+ public:
+  Holder(Backend& backend, SimDevice& device, Stream stream) : backend_(backend) {
+    backend.createOrIncrefPool(0, {0, 9}, std::make_shared<FakeSource>(device));
+    backend.memory(0).pools().begin(
+        {0, 9},
+        [this](cudaStream_t) {
+          std::unique_lock lock(mutex_);
+          if (std::this_thread::get_id() != thread_.get_id() || over_) return false;
+          inside_ = true;
+          changed_.notify_all();
+          changed_.wait(lock, [this] { return over_; });
+          return false;
+        },
+        stream);
+    const std::lock_guard lock(mutex_);
+    thread_ = std::thread(
+        [this, stream] { backend_.raw_delete(backend_.memory(0).allocate(1_MiB, stream)); });
+  }
+  void wait_until_it_holds() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return inside_; });
+  }
+  ~Holder() {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+      changed_.notify_all();
+    }
+    thread_.join();
+    backend_.endAllocateToPool(0, {0, 9});
+    for (int use = 0; use < 2; ++use) backend_.releasePool(0, {0, 9});
+  }
+
+ private:
+  Backend& backend_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool inside_ = false, over_ = false;
+  std::thread thread_;
+};
+
+TEST_F(Backends, AChildOfForkIsToldThatItHasNoMemoryWhateverThreadsHeldAtTheFork) {
+  const Stream own = new_stream(0);
+  void* const block = backend_.memory(0).allocate(4_MiB, own);
+  {
+    Holder holder(backend_, sim(0), own);
+    holder.wait_until_it_holds();
+    const std::vector<std::pair<const char*, std::function<void()>>> refused = {
+        {"recordStream", [&] { record_stream(block, own, 0); }},
+        {"allocate", [&] { (void)backend_.raw_alloc_with_stream(512, nullptr); }},
+        {"memory", [&] { (void)backend_.memory(0); }},
+        {"statistics", [&] { (void)backend_.getDeviceStats(0); }},
+        {"snapshot",
+         [&] {
+           (void)backend_.snapshot({0, 0}, true);
+         }},
+        {"history", [&] { (void)backend_.isHistoryEnabled(); }},
+        {"recordHistory", [&] { backend_.recordHistory(false, nullptr, 1, {}, true, {}); }},
+        {"begin",
+         [&] {
+           backend_.beginAllocateToPool(0, {0, 9}, {});
+         }},
+        {"create",
+         [&] {
+           backend_.createOrIncrefPool(0, {0, 9}, nullptr);
+         }},
+        {"uses",
+         [&] {
+           (void)backend_.getPoolUseCount(0, {0, 9});
+         }},
+        {"base", [&] { (void)backend_.getBaseAllocation(block, nullptr); }},
+        {"share", [&] { (void)backend_.shareIpcHandle(block); }},
+        {"open", [&] { (void)backend_.getIpcDevPtr("x"); }},
+        {"tracker", [&] { backend_.attachAllocatorTraceTracker({}); }},
+        {"observer", [&] { backend_.attachOutOfMemoryObserver({}); }},
+        {"enable", [&] { backend_.enable(true); }},
+        {"fence", [&] { backend_.fence({}, 0, nullptr); }},
+    };
+    for (const auto& [name, call] : refused) {
+      SCOPED_TRACE(name);
+      EXPECT_EQ(0, in_a_child([&] {
+                  try {
+                    call();
+                  } catch (const c10::Error& error) {
+                    const std::string message = error.what();
+                    return message.find("after fork") == std::string::npos ? 2 : 0;
+                  }
+                  return 1;
+                }));
+    }
+    // What destructors call does nothing.
+    EXPECT_EQ(0, in_a_child([&] {
+                backend_.raw_delete(block);
+                backend_.endAllocateToPool(0, {0, 9});
+                backend_.releasePool(0, {0, 9});
+                backend_.emptyCache({0, 0});
+                return 0;
+              }));
+  }
+  backend_.raw_delete(block);
 }
 
 }  // namespace
