@@ -264,15 +264,10 @@ Backend::ShareableHandle Backend::shareIpcHandle(void* pointer) {
 
 std::shared_ptr<void> Backend::getIpcDevPtr(std::string handle) {
   note_use_of_memory();
-  const std::unique_lock guard = lock();
-  std::weak_ptr<void>& known = opened_[handle];
-  if (std::shared_ptr<void> open = known.lock()) return open;
   auto* const device = dynamic_cast<CudaDevice*>(&allocator_.device(current_device()));
   TORCH_CHECK(device != nullptr, "getIpcDevPtr: a simulated device can't open shared memory");
-  std::shared_ptr<void> open = check(open_shared(*device, handle));
-  known = open;
-  std::erase_if(opened_, [](const auto& each) { return each.second.expired(); });
-  return open;
+  const PageImporter import = [device](int page) { return device->import_page(page); };
+  return check(opened_.open(*device, import, handle));
 }
 
 bool Backend::isHistoryEnabled() {
@@ -338,6 +333,7 @@ void Backend::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex reaches
   if (cuda == nullptr) return;
   cuda->add_peer(device);
   check(other.renew_access());
+  check(opened_.renew_access(other.device()));
 }
 
 cudaError_t Backend::memcpyAsync(void* to, int to_device, const void* from, int from_device,

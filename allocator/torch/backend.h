@@ -133,6 +133,7 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   std::atomic<bool> enabled_{true};
   std::array<std::atomic<DeviceMemory*>, kMostDevices> memories_{};
   SharedBlocks shared_;
+  OpenedBlocks opened_;
   c10::ApproximateClockToUnixTimeConverter clock_;
 
   std::mutex mutex_;
@@ -140,7 +141,6 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   History::Options history_;                          // guarded by mutex_; for devices opened later
   std::vector<c10::cuda::CUDACachingAllocator::OutOfMemoryObserver> observers_;  // by mutex_
   std::vector<native::AllocatorTraceTracker> trackers_;                          // by mutex_
-  std::unordered_map<std::string, std::weak_ptr<void>> opened_;                  // by mutex_
 };
 
 // The one that is in use, once install() was called.

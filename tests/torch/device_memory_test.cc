@@ -448,6 +448,21 @@ TEST_F(DeviceMemories, WithCachingOffTheHostWaitsForWorkOfEveryStreamThatUsesABl
   EXPECT_GE(device_.now() - before, 10_ms);
 }
 
+template <class AnyDevice>
+constexpr bool kWaitsForTheContext = requires(AnyDevice& device) {
+  device.synchronize_context();
+};
+
+// As with cudaFree(): nobody need have named them.
+TEST_F(DeviceMemories, WithCachingOffTheHostWaitsForWorkOfAllStreams) {
+  if (!kWaitsForTheContext<Device>) GTEST_SKIP() << "the device can't wait for its context";
+  memory_.set_caching(false);
+  void* const block = memory_.allocate(8_MiB, a_);
+  ASSERT_TRUE(device_.launch(b_, Reads(block, 8_MiB), 5_ms).ok());
+  EXPECT_TRUE(memory_.deallocate(block));
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+}
+
 TEST_F(DeviceMemories, WithCachingOffACaptureIsServedFromItsPoolAllTheSame) {
   const c10::MempoolId_t pool{1, 0};
   memory_.set_caching(false);
