@@ -358,12 +358,12 @@ Backend::CheckpointDelta Backend::setCheckpointPoolState(c10::DeviceIndex device
                                                          std::shared_ptr<AllocatorState> state) {
   const auto* const wanted = dynamic_cast<const PoolState*>(state.get());
   TORCH_CHECK(wanted != nullptr, "setCheckpointPoolState: the state is another allocator's");
-  Pools& pools = memory(device).pools();
+  DeviceMemory& mine = memory(device);
   CheckpointDelta delta;
-  for (const PlacedBlock& block : pools.blocks(wanted->pool)) {
+  for (const PlacedBlock& block : mine.pools().blocks(wanted->pool)) {
     delta.ptrs_freed.push_back(block.address.pointer());
   }
-  pools.restore(wanted->pool, wanted->blocks);
+  mine.restore(wanted->pool, wanted->blocks);
   for (const PlacedBlock& block : wanted->blocks) {
     void* const address = block.address.pointer();
     delta.dataptrs_allocd.emplace_back(address, address, &delete_block,

@@ -73,6 +73,13 @@ bool DeferredFrees::is_waiting(const void* block) const {
   return waiting_.contains(const_cast<void*>(block));
 }
 
+void DeferredFrees::forget(const void* block) {
+  const std::lock_guard lock(mutex_);
+  users_.erase(block);
+  waiting_.erase(const_cast<void*>(block));
+  count();
+}
+
 std::vector<DeferredFrees::Done> DeferredFrees::take_done() {
   const std::lock_guard lock(mutex_);
   std::vector<Done> all;

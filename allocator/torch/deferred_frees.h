@@ -28,6 +28,8 @@ class DeferredFrees {
   // True: take_done() will return it. Errors: those of the device; the block is then forgotten.
   Result<bool> defer(void* block);
   bool is_waiting(const void* block) const;
+  // The block has another owner now, or none: its users and its free mean nothing any more.
+  void forget(const void* block);
 
   // Does any block have users, or wait? Cheap, and takes no lock.
   bool any() const { return blocks_.load(std::memory_order_relaxed) != 0; }

@@ -328,6 +328,16 @@ void DeviceMemory::empty(c10::MempoolId_t pool) {
   check(uncached_.empty());
 }
 
+void DeviceMemory::restore(c10::MempoolId_t pool, std::span<const PlacedBlock> blocks) {
+  if (deferred_frees_.any()) {
+    finish_frees(deferred_frees_.wait_and_take_done());
+    for (const PlacedBlock& block : pools_.blocks(pool)) {
+      deferred_frees_.forget(block.address.pointer());
+    }
+  }
+  pools_.restore(pool, blocks);
+}
+
 c10::CachingDeviceAllocator::DeviceStats DeviceMemory::stats() const {
   const Statistics now = heap_.statistics();
   const std::lock_guard lock(mutex_);

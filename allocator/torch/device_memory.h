@@ -79,6 +79,10 @@ class DeviceMemory {
   // work that still uses it.
   void empty(c10::MempoolId_t pool);
 
+  // Makes just these blocks of the pool live (GraphPool::restore()). The host waits for frees that
+  // wait.
+  void restore(c10::MempoolId_t pool, std::span<const PlacedBlock> blocks);
+
   c10::CachingDeviceAllocator::DeviceStats stats() const;
   void reset_accumulated();
   void reset_peaks();

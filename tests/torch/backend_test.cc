@@ -106,6 +106,33 @@ TEST_F(Backends, AStreamOfAnotherDeviceThatIsCapturedHoldsABlockBackUntilItsCapt
   ASSERT_TRUE(sim(1).destroy_graph(*graph).ok());
 }
 
+// The pool's state says who is live; a free from before must not free the block's next owner.
+TEST_F(Backends, AFreeThatWaitsIsForgottenWhenItsPoolGoesBackToAnEarlierState) {
+  const Stream own = new_stream(0), user = new_stream(1);
+  const c10::MempoolId_t pool{0, 3};
+  backend_.memory(0).pools().begin(
+      pool, [own](cudaStream_t asking) { return asking == own.handle; }, own);
+  void* const block = backend_.memory(0).allocate(8_MiB, own);
+  const auto state = backend_.getCheckpointState(0, pool);
+  record_stream(block, user, 1);
+  ASSERT_TRUE(sim(1).begin_capture(user, CaptureMode::global).ok());
+  backend_.raw_delete(block);  // waits for the end of the capture
+  auto delta = backend_.setCheckpointPoolState(0, state);
+  ASSERT_EQ(delta.dataptrs_allocd.size(), 1u);
+  (void)delta.dataptrs_allocd[0].release_context();  // the test frees it itself
+  const Result<GraphHandle> graph = sim(1).end_capture(user);
+  ASSERT_TRUE(graph.ok());
+  for (int i = 0; i < 3; ++i) {
+    backend_.raw_delete(backend_.memory(0).allocate(1_MiB, own));
+    sim(1).advance(1_ms);
+  }
+  ASSERT_EQ(backend_.memory(0).pools().blocks(pool).size(), 1u);
+  backend_.raw_delete(block);
+  backend_.memory(0).pools().end(pool);
+  backend_.releasePool(0, pool);
+  ASSERT_TRUE(sim(1).destroy_graph(*graph).ok());
+}
+
 // Several streams, of both devices.
 TEST_F(Backends, ABlockWaitsForAllStreamsThatWereRecorded) {
   const Stream own = new_stream(0), near = new_stream(0), first = new_stream(1),
