@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "torch/errors.h"
-#include "torch/process_end.h"
 
 namespace weir::pytorch {
 namespace {
@@ -18,6 +17,7 @@ std::atomic<Backend*> the_backend{nullptr};
 void delete_block(void* block) { the_backend.load()->raw_delete(block); }
 
 c10::DeviceIndex current_device() {
+  TORCH_CHECK(!is_forked_child(), kUsedAfterFork);  // rather than the driver's words for it
   c10::DeviceIndex device = 0;
   C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
   return device;
@@ -47,7 +47,7 @@ void install(weir::Allocator& allocator) {
 
 DeviceMemory& Backend::open(int device) {
   note_use_of_memory();
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock guard = lock();
   std::atomic<DeviceMemory*>& place = memories_.at(static_cast<std::size_t>(device));
   if (DeviceMemory* const known = place.load()) return *known;
   try {
@@ -69,6 +69,7 @@ DeviceMemory& Backend::open(int device) {
 }
 
 DeviceMemory& Backend::owner(const void* pointer, const char* call) {
+  refuse_after_fork();
   for (std::atomic<DeviceMemory*>& place : memories_) {
     DeviceMemory* const memory = place.load();
     if (memory != nullptr && memory->heap_of(pointer).find(pointer)) return *memory;
@@ -98,6 +99,7 @@ void Backend::copy_data(void* to, const void* from, std::size_t bytes) const {
 }
 
 void Backend::emptyCache(c10::MempoolId_t pool) {
+  if (memory_is_gone()) return;
   for_each([&](DeviceMemory& memory) { memory.empty(pool); });
 }
 
@@ -194,11 +196,12 @@ void* Backend::getBaseAllocation(void* pointer, std::size_t* size) {
 void Backend::recordStream(const c10::DataPtr& block, c10::cuda::CUDAStream stream) {
   // Empty tensors have no memory; that of other allocators is not Weir's to keep.
   if (block.get() == nullptr || block.get_deleter() != &delete_block) return;
+  DeviceMemory& of = memory(stream.device_index());
+  const Stream user = check(of.streams().of(stream));
   bool known = false;
   for_each([&](DeviceMemory& memory) {
     if (known || !memory.may_own(block.get())) return;
-    const Stream user = check(memory.streams().of(stream));
-    known = memory.record_stream(block.get(), user);
+    known = memory.record_stream(block.get(), user, of);
   });
   TORCH_CHECK(known, "recordStream: ", block.get(), " was freed already");
 }
@@ -224,9 +227,11 @@ void Backend::beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool
   mine.pools().begin(pool, std::move(filter), check(mine.streams().of(stream)));
 }
 void Backend::endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) {
+  if (memory_is_gone()) return;
   memory(device).pools().end(pool);
 }
 void Backend::releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) {
+  if (memory_is_gone()) return;
   memory(device).pools().release(pool);
 }
 int Backend::getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) {
@@ -239,8 +244,9 @@ void Backend::createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
 void Backend::setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use) {
   memory(device).pools().set_use_on_oom(pool, use);
 }
-// Nothing of Weir's is split: a pool's memory is pages, and those with a source give whole blocks.
-void Backend::setNoSplit(c10::DeviceIndex, c10::MempoolId_t) {}
+void Backend::setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) {
+  memory(device).pools().set_no_split(pool);
+}
 
 bool Backend::checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t pool,
                                        const std::unordered_set<void*>& expected) {
@@ -257,19 +263,15 @@ Backend::ShareableHandle Backend::shareIpcHandle(void* pointer) {
 }
 
 std::shared_ptr<void> Backend::getIpcDevPtr(std::string handle) {
-  const std::lock_guard lock(mutex_);
-  std::weak_ptr<void>& known = opened_[handle];
-  if (std::shared_ptr<void> open = known.lock()) return open;
+  note_use_of_memory();
   auto* const device = dynamic_cast<CudaDevice*>(&allocator_.device(current_device()));
   TORCH_CHECK(device != nullptr, "getIpcDevPtr: a simulated device can't open shared memory");
-  std::shared_ptr<void> open = check(open_shared(*device, handle));
-  known = open;
-  std::erase_if(opened_, [](const auto& each) { return each.second.expired(); });
-  return open;
+  const PageImporter import = [device](int page) { return device->import_page(page); };
+  return check(opened_.open(*device, import, handle));
 }
 
 bool Backend::isHistoryEnabled() {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock guard = lock();
   return history_.enabled;
 }
 
@@ -278,7 +280,7 @@ void Backend::recordHistory(bool enabled, native::CreateContextFn context, std::
                             const std::vector<std::string>& skip_actions) {
   const History::Options options{enabled, context, most_entries, when, skip_actions};
   {
-    const std::lock_guard lock(mutex_);
+    const std::unique_lock guard = lock();
     history_ = options;
   }
   for_each([&](DeviceMemory& memory) { memory.set_history(options, clear); });
@@ -303,7 +305,7 @@ std::string Backend::getUserMetadata() { return thread_notes().user_metadata; }
 void Backend::attachOutOfMemoryObserver(
     c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) {
   {
-    const std::lock_guard lock(mutex_);
+    const std::unique_lock guard = lock();
     observers_.push_back(observer);
   }
   for_each([&](DeviceMemory& memory) { memory.on_out_of_memory(observer); });
@@ -311,7 +313,7 @@ void Backend::attachOutOfMemoryObserver(
 
 void Backend::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) {
   {
-    const std::lock_guard lock(mutex_);
+    const std::unique_lock guard = lock();
     trackers_.push_back(tracker);
   }
   for_each([&](DeviceMemory& memory) { memory.track(tracker); });
@@ -331,6 +333,7 @@ void Backend::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex reaches
   if (cuda == nullptr) return;
   cuda->add_peer(device);
   check(other.renew_access());
+  check(opened_.renew_access(other.device()));
 }
 
 cudaError_t Backend::memcpyAsync(void* to, int to_device, const void* from, int from_device,
@@ -355,12 +358,12 @@ Backend::CheckpointDelta Backend::setCheckpointPoolState(c10::DeviceIndex device
                                                          std::shared_ptr<AllocatorState> state) {
   const auto* const wanted = dynamic_cast<const PoolState*>(state.get());
   TORCH_CHECK(wanted != nullptr, "setCheckpointPoolState: the state is another allocator's");
-  Pools& pools = memory(device).pools();
+  DeviceMemory& mine = memory(device);
   CheckpointDelta delta;
-  for (const PlacedBlock& block : pools.blocks(wanted->pool)) {
+  for (const PlacedBlock& block : mine.pools().blocks(wanted->pool)) {
     delta.ptrs_freed.push_back(block.address.pointer());
   }
-  pools.restore(wanted->pool, wanted->blocks);
+  mine.restore(wanted->pool, wanted->blocks);
   for (const PlacedBlock& block : wanted->blocks) {
     void* const address = block.address.pointer();
     delta.dataptrs_allocd.emplace_back(address, address, &delete_block,

@@ -1,6 +1,8 @@
 // Weir as PyTorch's CUDA allocator: every virtual function of CUDAAllocator, for all devices.
 //
-// One for the process, which outlives everything else: tensors may be freed while it exits.
+// One for the process, which outlives everything else: tensors may be freed while it exits. In a
+// child of fork() its calls throw c10::Error, but for those that destructors make: these do
+// nothing.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -16,6 +18,7 @@
 
 #include "torch/device_memory.h"
 #include "torch/ipc.h"
+#include "torch/process_end.h"
 #include "weir/allocator.h"
 
 namespace weir::pytorch {
@@ -33,6 +36,7 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
 
   // The memory of one device; opened when it is first asked for.
   DeviceMemory& memory(int device) {
+    refuse_after_fork();
     DeviceMemory* const known = memories_.at(static_cast<std::size_t>(device)).load();
     return known != nullptr ? *known : open(device);
   }
@@ -106,11 +110,18 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
  private:
   static constexpr std::size_t kMostDevices = 64;
 
+  // Before any lock is taken.
+  static void refuse_after_fork() { TORCH_CHECK(!is_forked_child(), kUsedAfterFork); }
+  std::unique_lock<std::mutex> lock() {
+    refuse_after_fork();
+    return std::unique_lock(mutex_);
+  }
   c10::DeviceIndex its_device() const;
   DeviceMemory& open(int device);
   // Calls visit(memory) for each that is open.
   template <class Visit>
   void for_each(Visit&& visit) {
+    refuse_after_fork();
     for (std::atomic<DeviceMemory*>& place : memories_) {
       if (DeviceMemory* const memory = place.load()) visit(*memory);
     }
@@ -122,6 +133,7 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   std::atomic<bool> enabled_{true};
   std::array<std::atomic<DeviceMemory*>, kMostDevices> memories_{};
   SharedBlocks shared_;
+  OpenedBlocks opened_;
   c10::ApproximateClockToUnixTimeConverter clock_;
 
   std::mutex mutex_;
@@ -129,7 +141,6 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   History::Options history_;                          // guarded by mutex_; for devices opened later
   std::vector<c10::cuda::CUDACachingAllocator::OutOfMemoryObserver> observers_;  // by mutex_
   std::vector<native::AllocatorTraceTracker> trackers_;                          // by mutex_
-  std::unordered_map<std::string, std::weak_ptr<void>> opened_;                  // by mutex_
 };
 
 // The one that is in use, once install() was called.

@@ -1,5 +1,7 @@
 #include "torch/device_memory.h"
 
+#include <c10/util/env.h>
+
 #include <algorithm>
 #include <string>
 
@@ -25,6 +27,22 @@ bool call_free_memory_callbacks() {
   return freed;
 }
 
+// As PyTorch's own allocator reads it.
+bool environment_allows_caching() {
+  return c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") != true;
+}
+
+// Has `callback` called before the heap takes new memory of the device. False: the heap can't tell.
+// (A template, so that a heap without on_miss() compiles.)
+template <class Heap>
+bool call_at_each_miss(Heap& heap, std::function<bool()> callback) {
+  if constexpr (requires { heap.on_miss(callback); }) {
+    heap.on_miss(std::move(callback));
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 void raise(const Error& error) { TORCH_CHECK(false, "weir: ", error.message()); }
@@ -34,11 +52,20 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap)
       device_(device),
       heap_(heap),
       streams_(heap),
-      pools_(heap, device),
+      pools_(heap, device,
+             [this](Pools::Id id, const SegmentPool::Segment& segment, SegmentPool::Change change) {
+               if (!history_.wants_entries()) return;
+               history_.segment(segment.address, segment.bytes, segment.stream, id,
+                                change == SegmentPool::Change::gives_back);
+             }),
       history_(number, streams_),
-      total_(total_of(device)) {
-  heap_.on_out_of_memory([this](Bytes) {
-    (void)call_free_memory_callbacks();
+      total_(total_of(device)),
+      caching_allowed_(environment_allows_caching()),
+      caching_(caching_allowed_) {
+  const bool at_each_miss = call_at_each_miss(heap_, &call_free_memory_callbacks);
+  heap_.on_out_of_memory([this, at_each_miss](Bytes) {
+    if (!at_each_miss) (void)call_free_memory_callbacks();
+    finish_frees(deferred_frees_.wait_and_take_done());
     const std::lock_guard lock(mutex_);
     ++counts_.retries;
   });
@@ -56,32 +83,56 @@ void* DeviceMemory::allocate(Bytes bytes, Stream stream) {
 }
 
 void* DeviceMemory::allocate_told(Bytes bytes, Stream stream) {
-  const auto handle = static_cast<cudaStream_t>(stream.handle);
-  if (SourcePool* const source = pools_.source_for(handle)) return source->allocate(bytes, handle);
-  if (!caching_.load(std::memory_order_relaxed) && !is_captured(stream)) {
+  if (failed_frees_.any()) {
+    if (const std::optional<Error> error = failed_frees_.take()) raise(*error);
+  }
+  if (deferred_frees_.any()) finish_frees(deferred_frees_.take_done());
+  const std::shared_ptr<SegmentPool> source =
+      pools_.source_for(static_cast<cudaStream_t>(stream.handle));
+  if (source == nullptr && !caching_.load(std::memory_order_relaxed) && !is_captured(stream)) {
     return allocate_uncached(bytes, stream);
   }
-  History::Context context = history_.enabled() ? history_.context_of_allocation() : nullptr;
-  Result<void*> block = [&] {
+  History::Context context = history_.wants_entries() ? history_.context_of_allocation() : nullptr;
+  void* const block = [&] {
     const History::Cause cause(context);
-    return heap_.allocate(bytes, stream);
+    return source != nullptr ? allocate_from(*source, bytes, stream)
+                             : allocate_from_heap(bytes, stream);
   }();
-  if (!block.ok()) {
-    void* const reserve = block.error().code() == ErrorCode::out_of_memory
-                              ? pools_.allocate_from_reserve(bytes, stream)
-                              : nullptr;
-    if (reserve == nullptr) fail(bytes, stream, block.error());
-    block = reserve;
-  }
-  const std::optional<BlockInfo> info = heap_.find(*block);
-  const Bytes size = info ? info->bytes : round_up(bytes, kGrain);
-  if (history_.enabled()) {
-    history_.allocated(*block, bytes, stream,
-                       info ? pools_.id_of(info->pool) : c10::MempoolId_t{0, 0},
+  const std::optional<Found> found = find(block);
+  if (history_.wants_entries()) {
+    history_.allocated(block, bytes, stream, found ? found->pool : c10::MempoolId_t{0, 0},
                        std::move(context));
   }
-  tell_profiler(*block, static_cast<std::int64_t>(size.count));
-  return *block;
+  const Bytes size = found ? found->bytes : round_up(bytes, kGrain);
+  tell_profiler(block, static_cast<std::int64_t>(size.count));
+  return block;
+}
+
+void* DeviceMemory::allocate_from_heap(Bytes bytes, Stream stream) {
+  Result<void*> block = heap_.allocate(bytes, stream);
+  if (block.ok()) return *block;
+  void* const reserve = block.error().code() == ErrorCode::out_of_memory
+                            ? pools_.allocate_from_reserve(bytes, stream)
+                            : nullptr;
+  if (reserve == nullptr) fail(bytes, stream, block.error());
+  return reserve;
+}
+
+// As PyTorch's own: its callbacks may free something before the source is asked, and what is idle
+// elsewhere goes back to the driver before the source is asked again.
+void* DeviceMemory::allocate_from(SegmentPool& source, Bytes bytes, Stream stream) {
+  if (void* const block = source.take_free(bytes, stream)) return block;
+  (void)call_free_memory_callbacks();
+  try {
+    if (void* const block = source.allocate(bytes, stream)) return block;
+  } catch (const c10::OutOfMemoryError&) {
+    // The second try reports it.
+  }
+  finish_frees(deferred_frees_.wait_and_take_done());
+  (void)heap_.trim(0_B, Trim::waits);
+  if (void* const block = source.allocate(bytes, stream)) return block;
+  fail(bytes, stream,
+       {ErrorCode::out_of_memory, "the allocator of the memory pool in use has no more"});
 }
 
 bool DeviceMemory::is_captured(Stream stream) const {
@@ -102,21 +153,71 @@ void* DeviceMemory::allocate_uncached(Bytes bytes, Stream stream) {
 bool DeviceMemory::deallocate(void* block) {
   if (free_watched()) [[unlikely]]
     return deallocate_told(block);
-  return heap_.deallocate(block).ok();
+  const Status freed = heap_.deallocate(block);
+  return freed.ok() || note_freed(block, freed);
+}
+
+// Is the block one of this device's? Errors of the device are the next allocation's to report.
+bool DeviceMemory::note_freed(const void* block, const Status& freed) {
+  if (freed.ok()) return true;
+  if (freed.error().code() == ErrorCode::unknown_pointer) return false;
+  failed_frees_.note(block, freed.error());
+  return true;
+}
+
+std::optional<DeviceMemory::Found> DeviceMemory::find(void* block) {
+  if (const Pools::Sourced of = pools_.source_of(block); of.memory != nullptr) {
+    const std::optional<SegmentPool::Found> found = of.memory->find(block);
+    if (!found) return std::nullopt;
+    return Found{found->block.bytes, found->block.requested, found->stream, of.id, of.memory};
+  }
+  const bool is_uncached = uncached_.owns(block);
+  const std::optional<BlockInfo> info = heap_of(block).find(block);
+  if (!info || info->address.pointer() != block) return std::nullopt;
+  return Found{.bytes = info->bytes,
+               .requested = info->requested,
+               .stream = {.handle = streams_.handle_of(info->stream), .id = info->stream},
+               .pool = is_uncached ? c10::MempoolId_t{0, 0} : pools_.id_of(info->pool),
+               .is_uncached = is_uncached};
 }
 
 bool DeviceMemory::deallocate_told(void* block) {
-  if (SourcePool* const source = pools_.source_of(block)) return source->deallocate(block), true;
-  if (uncached_.owns(block)) return uncached_.deallocate(block).ok();
-  const std::optional<BlockInfo> info = heap_.find(block);
-  if (!info || info->address.pointer() != block) return false;
-  if (history_.enabled()) {
-    const Stream stream{.handle = streams_.handle_of(info->stream), .id = info->stream};
-    history_.freeing(block, info->requested, stream, pools_.id_of(info->pool));
+  if (deferred_frees_.any()) finish_frees(deferred_frees_.take_done());
+  const std::optional<Found> found = find(block);
+  if (!found || deferred_frees_.is_waiting(block)) return false;
+  History::Context context;
+  if (history_.wants_entries() && !found->is_uncached) {
+    context = history_.free_requested(block, found->requested, found->stream, found->pool);
   }
-  check(heap_.deallocate(block));
-  tell_profiler(block, -static_cast<std::int64_t>(info->bytes.count));
+  const Result<bool> deferred = deferred_frees_.defer(block);
+  if (!deferred) return note_freed(block, Status(deferred.error()));
+  return *deferred || give_back(block, *found, std::move(context));
+}
+
+// No stream uses the block any more, but those that its heap knows of.
+bool DeviceMemory::give_back(void* block, const Found& found, History::Context context) {
+  if (found.is_uncached) return note_freed(block, uncached_.deallocate(block));
+  if (history_.wants_entries()) {
+    history_.free_completed(block, found.requested, found.stream, found.pool, std::move(context));
+  }
+  if (found.source != nullptr) {
+    found.source->deallocate(block);
+  } else if (const Status freed = heap_.deallocate(block); !freed) {
+    return note_freed(block, freed);
+  }
+  tell_profiler(block, -static_cast<std::int64_t>(found.bytes.count));
   return true;
+}
+
+void DeviceMemory::finish_frees(std::vector<DeferredFrees::Done> done) {
+  for (const auto& [block, status] : done) {
+    const std::optional<Found> found = find(block);
+    if (!status) {
+      failed_frees_.note(block, status.error());
+    } else if (found) {
+      (void)give_back(block, *found, nullptr);
+    }
+  }
 }
 
 // torch.profiler with profile_memory.
@@ -129,19 +230,17 @@ void DeviceMemory::tell_profiler(void* block, std::int64_t bytes) {
       c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(number_)));
 }
 
-bool DeviceMemory::record_stream(void* block, Stream user) {
-  if (SourcePool* const source = pools_.source_of(block)) {
-    source->source().recordStream(
-        at::DataPtr(block,
-                    c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(number_))),
-        c10::cuda::getStreamFromExternal(static_cast<cudaStream_t>(user.handle),
-                                         static_cast<c10::DeviceIndex>(number_)));
-    return true;
+bool DeviceMemory::record_stream(void* block, Stream user, DeviceMemory& of) {
+  if (&of == this && pools_.source_of(block).memory == nullptr) {
+    const Status recorded = heap_of(block).record_stream(block, user);
+    if (recorded.ok()) return true;
+    if (recorded.error().code() == ErrorCode::unknown_pointer) return false;
+    raise(recorded.error());
   }
-  const Status recorded = heap_of(block).record_stream(block, user);
-  if (recorded.ok()) return true;
-  if (recorded.error().code() == ErrorCode::unknown_pointer) return false;
-  raise(recorded.error());
+  const std::optional<Found> found = find(block);
+  if (!found || deferred_frees_.is_waiting(block)) return false;
+  if (&of != this || found->stream != user) deferred_frees_.add_user(block, of.device_, user);
+  return true;
 }
 
 Status DeviceMemory::fence(std::span<void* const> blocks, Stream user) {
@@ -164,7 +263,7 @@ void DeviceMemory::fail(Bytes bytes, Stream stream, const Error& error) {
   TORCH_CHECK_WITH(OutOfMemoryError, bytes <= kMostAsked, kAskedForTooMuch);
   const Result<MemoryInfo> memory = device_.memory_info();
   const MemoryInfo now = memory ? *memory : MemoryInfo{.free = 0_B, .total = total_};
-  History::Context context = history_.enabled() ? history_.context_of_allocation() : nullptr;
+  History::Context context = history_.context_of_allocation();
   history_.out_of_memory(bytes, now.free, stream, std::move(context));
   const Bytes limit = heap_.limit();
   std::vector<c10::cuda::CUDACachingAllocator::OutOfMemoryObserver> observers;
@@ -220,12 +319,23 @@ void DeviceMemory::on_failure(FailureObserver observer) {
 }
 
 void DeviceMemory::empty(c10::MempoolId_t pool) {
-  if (pool != c10::MempoolId_t{0, 0}) return pools_.empty(pool);
-  const History::Context context = history_.enabled() ? history_.context_of_release() : nullptr;
+  const History::Context context = history_.context_of_release();
   const History::Cause cause(context);
-  pools_.empty_all_sources();
+  finish_frees(deferred_frees_.wait_and_take_done());
+  if (pool != c10::MempoolId_t{0, 0}) return pools_.empty(pool);
+  pools_.empty_unused_sources();
   check(heap_.trim(0_B, Trim::waits));
   check(uncached_.empty());
+}
+
+void DeviceMemory::restore(c10::MempoolId_t pool, std::span<const PlacedBlock> blocks) {
+  if (deferred_frees_.any()) {
+    finish_frees(deferred_frees_.wait_and_take_done());
+    for (const PlacedBlock& block : pools_.blocks(pool)) {
+      deferred_frees_.forget(block.address.pointer());
+    }
+  }
+  pools_.restore(pool, blocks);
 }
 
 c10::CachingDeviceAllocator::DeviceStats DeviceMemory::stats() const {
@@ -252,8 +362,8 @@ std::vector<c10::CachingDeviceAllocator::SegmentInfo> DeviceMemory::segments(
   names.context = [this](const void* block) { return history_.context_of(block); };
   std::vector<c10::CachingDeviceAllocator::SegmentInfo> segments =
       segments_of(heap_.snapshot(), names);
-  for (const auto& [id, source] : pools_.sources()) {
-    add_segments_of(*source, id, names, segments);
+  for (const Pools::Sourced& each : pools_.sources()) {
+    add_segments_of(*each.memory, each.id, names, segments);
   }
   if (pool != c10::MempoolId_t{0, 0}) {
     std::erase_if(segments, [&](const auto& each) { return each.owner_private_pool_id != pool; });
@@ -274,7 +384,7 @@ void DeviceMemory::track(native::AllocatorTraceTracker tracker) {
 // Events of mappings are had from the heap only while somebody wants them: they cost time.
 void DeviceMemory::listen() {
   const std::lock_guard lock(mutex_);
-  const bool wanted = history_.wants_events();
+  const bool wanted = history_.wants_entries();
   if (wanted == listening_) return;
   listening_ = wanted;
   if (wanted) {

@@ -7,10 +7,14 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "torch/deferred_frees.h"
+#include "torch/failed_frees.h"
 #include "torch/history.h"
 #include "torch/pools.h"
 #include "torch/statistics.h"
@@ -44,13 +48,19 @@ class DeviceMemory {
   History& history() { return history_; }
   Streams& streams() { return streams_; }
 
+  // Reports an earlier free that failed, instead of allocating.
   void* allocate(Bytes bytes, Stream stream);
-  // False: it is none of this device's.
+  // False: it is none of this device's. Throws nothing: the next allocate() reports other errors.
   bool deallocate(void* block);
-  bool record_stream(void* block, Stream user);
+  // "`user` may use the block until it is freed." False: it is none of this device's. `user` is a
+  // stream of `of`; of another device, the host looks for the end of its work, and the block serves
+  // nobody before that.
+  bool record_stream(void* block, Stream user, DeviceMemory& of);
+  bool record_stream(void* block, Stream user) { return record_stream(block, user, *this); }
   // While it is off, what is allocated has memory of its own (uncached.h), whenever it is freed;
-  // but for work that is captured, whose memory is its graph's.
-  void set_caching(bool on) { caching_.store(on, std::memory_order_relaxed); }
+  // but for work that is captured, whose memory is its graph's. With
+  // PYTORCH_NO_CUDA_MEMORY_CACHING=1 it is always off.
+  void set_caching(bool on) { caching_.store(on && caching_allowed_, std::memory_order_relaxed); }
   // "Work queued so far on `user` uses these blocks." Errors: unknown_pointer; device.
   Status fence(std::span<void* const> blocks, Stream user);
   // The device gives access to what is mapped in another way now.
@@ -69,6 +79,10 @@ class DeviceMemory {
   // work that still uses it.
   void empty(c10::MempoolId_t pool);
 
+  // Makes just these blocks of the pool live (GraphPool::restore()). The host waits for frees that
+  // wait.
+  void restore(c10::MempoolId_t pool, std::span<const PlacedBlock> blocks);
+
   c10::CachingDeviceAllocator::DeviceStats stats() const;
   void reset_accumulated();
   void reset_peaks();
@@ -79,24 +93,40 @@ class DeviceMemory {
   Bytes largest() const;
 
  private:
+  // A live block, wherever its memory is from.
+  struct Found {
+    Bytes bytes, requested;
+    Stream stream;
+    c10::MempoolId_t pool{0, 0};
+    std::shared_ptr<SegmentPool> source;  // null: the heap, or
+    bool is_uncached = false;             // the driver
+  };
+
   // Does anybody want to know of a block? Else the common ways are taken. (Whether this thread is
   // profiled, frees ask only once an allocation has been.)
   bool allocation_watched() const {
-    return history_.enabled() || pools_.has_sources() || c10::memoryProfilingEnabled() ||
-           !caching_.load(std::memory_order_relaxed);
+    return history_.wants_entries() || pools_.has_sources() || c10::memoryProfilingEnabled() ||
+           !caching_.load(std::memory_order_relaxed) || deferred_frees_.any() ||
+           failed_frees_.any();
   }
   bool free_watched() const {
-    return history_.enabled() || pools_.has_sources() || uncached_.heap() != nullptr ||
+    return history_.wants_entries() || pools_.has_sources() || uncached_.heap() != nullptr ||
+           deferred_frees_.any() ||
            (was_profiled_.load(std::memory_order_relaxed) && c10::memoryProfilingEnabled());
   }
   void tell_profiler(void* block, std::int64_t bytes);
   [[gnu::noinline]] void* allocate_told(Bytes bytes, Stream stream);
   [[gnu::noinline]] bool deallocate_told(void* block);
   [[gnu::noinline]] void* allocate_uncached(Bytes bytes, Stream stream);
+  void* allocate_from(SegmentPool& source, Bytes bytes, Stream stream);
+  void* allocate_from_heap(Bytes bytes, Stream stream);
   bool is_captured(Stream stream) const;
+  std::optional<Found> find(void* block);
+  bool give_back(void* block, const Found& found, History::Context context);
+  bool note_freed(const void* block, const Status& freed);
+  void finish_frees(std::vector<DeferredFrees::Done> done);
   [[noreturn]] void fail(Bytes bytes, Stream stream, const Error& error);
   void listen();
-  void note_ways();
 
   const int number_;
   Device& device_;
@@ -106,7 +136,10 @@ class DeviceMemory {
   History history_;
   const Bytes total_;
   Uncached uncached_{device_};
-  std::atomic<bool> caching_{true};
+  DeferredFrees deferred_frees_;
+  FailedFrees failed_frees_;
+  const bool caching_allowed_;
+  std::atomic<bool> caching_;
   std::atomic<bool> was_profiled_{false};
 
   mutable std::mutex mutex_;

@@ -40,17 +40,18 @@ void History::set(const Options& options, bool clear) {
     annotations_.clear();
   }
   if (!options.enabled) contexts_.clear();
-  enabled_.store(options.enabled, std::memory_order_relaxed);
+  note_wishes();
 }
 
-bool History::wants_events() const {
-  const std::lock_guard lock(mutex_);
-  return options_.enabled || !trackers_.empty();
+// With mutex_ held.
+void History::note_wishes() {
+  wants_entries_.store(options_.enabled || !trackers_.empty(), std::memory_order_relaxed);
 }
 
 void History::track(native::AllocatorTraceTracker tracker) {
   const std::lock_guard lock(mutex_);
   trackers_.push_back(std::move(tracker));
+  note_wishes();
 }
 
 // Before any other lock is taken: it may need Python's.
@@ -58,7 +59,7 @@ History::Context History::gather(RecordContext least) const {
   native::CreateContextFn gather = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    if (options_.when >= least) gather = options_.context;
+    if (options_.enabled && options_.when >= least) gather = options_.context;
   }
   return gather == nullptr ? nullptr : gather();
 }
@@ -69,23 +70,38 @@ History::Context History::context_of_release() const { return gather(RecordConte
 void History::allocated(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool,
                         Context context) {
   const std::lock_guard lock(mutex_);
-  if (!options_.enabled) return;
-  contexts_[block] = context;
+  if (options_.enabled) contexts_[block] = context;
   add(TraceEntry(TraceEntry::ALLOC, static_cast<c10::DeviceIndex>(device_),
                  Address::of(block).value, bytes.count, stream.handle, pool,
                  c10::getApproximateTime(),
                  options_.when >= RecordContext::ALLOC ? std::move(context) : nullptr));
 }
 
-void History::freeing(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool) {
-  if (!enabled()) return;
-  const Context context = context_of_release();
+History::Context History::free_requested(void* block, Bytes bytes, Stream stream,
+                                         c10::MempoolId_t pool) {
+  Context context = context_of_release();
   const std::lock_guard lock(mutex_);
   contexts_.erase(block);
-  for (const Action action : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED}) {
-    add(TraceEntry(action, static_cast<c10::DeviceIndex>(device_), Address::of(block).value,
-                   bytes.count, stream.handle, pool, c10::getApproximateTime(), context));
-  }
+  add(TraceEntry(TraceEntry::FREE_REQUESTED, static_cast<c10::DeviceIndex>(device_),
+                 Address::of(block).value, bytes.count, stream.handle, pool,
+                 c10::getApproximateTime(), context));
+  return context;
+}
+
+void History::free_completed(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool,
+                             Context context) {
+  const std::lock_guard lock(mutex_);
+  add(TraceEntry(TraceEntry::FREE_COMPLETED, static_cast<c10::DeviceIndex>(device_),
+                 Address::of(block).value, bytes.count, stream.handle, pool,
+                 c10::getApproximateTime(), std::move(context)));
+}
+
+void History::segment(Address address, Bytes bytes, Stream stream, c10::MempoolId_t pool,
+                      bool gone) {
+  const std::lock_guard lock(mutex_);
+  add(TraceEntry(gone ? TraceEntry::SEGMENT_FREE : TraceEntry::SEGMENT_ALLOC,
+                 static_cast<c10::DeviceIndex>(device_), address.value, bytes.count, stream.handle,
+                 pool, c10::getApproximateTime(), cause()));
 }
 
 void History::out_of_memory(Bytes wanted, Bytes free, Stream stream, Context context) {
@@ -117,10 +133,14 @@ void History::on_event(const Event& event) {
   const Action action =
       event.kind == EventKind::map ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_UNMAP;
   void* const stream = streams_.handle_of(streams_of_heaps_[event.heap.value]);
-  const bool wanted = the_cause != nullptr && options_.when >= RecordContext::ALLOC;
   add(TraceEntry(action, static_cast<c10::DeviceIndex>(device_), event.address.value,
-                 event.bytes.count, stream, {0, 0}, c10::getApproximateTime(),
-                 wanted ? *the_cause : nullptr));
+                 event.bytes.count, stream, {0, 0}, c10::getApproximateTime(), cause()));
+}
+
+// Of what the calling thread is doing. With mutex_ held.
+History::Context History::cause() const {
+  const bool wanted = the_cause != nullptr && options_.when >= RecordContext::ALLOC;
+  return wanted ? *the_cause : nullptr;
 }
 
 // With mutex_ held.

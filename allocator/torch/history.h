@@ -45,10 +45,9 @@ class History final : public EventSink {
 
   // Throws c10::Error for an action to skip that PyTorch does not know.
   void set(const Options& options, bool clear);
-  // Do allocations and frees have to be told?
-  bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
-  // Does anybody want the events of mappings?
-  bool wants_events() const;
+  // Does anybody want entries: the history itself, or a tracker? Else nothing need be told.
+  bool wants_entries() const { return wants_entries_.load(std::memory_order_relaxed); }
+  // Trackers get every entry, whether there is a history or not.
   void track(native::AllocatorTraceTracker tracker);
 
   // Before an allocation: the caller's stack, if one is wanted for it.
@@ -69,7 +68,13 @@ class History final : public EventSink {
   };
   // Sizes of blocks are as asked for, as in PyTorch's own history.
   void allocated(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool, Context context);
-  void freeing(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool);
+  // Before the free. Returns the caller's stack, for free_completed().
+  Context free_requested(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool);
+  // Before the memory may serve others.
+  void free_completed(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool,
+                      Context context);
+  // A segment came from an allocator that is not Weir's, or (`gone`) goes back to it.
+  void segment(Address address, Bytes bytes, Stream stream, c10::MempoolId_t pool, bool gone);
   void out_of_memory(Bytes wanted, Bytes free, Stream stream, Context context);
   void snapshot_taken();
   void annotate(const std::vector<std::pair<std::string, std::string>>& metadata);
@@ -82,11 +87,13 @@ class History final : public EventSink {
 
  private:
   Context gather(native::RecordContext least) const;
+  Context cause() const;
+  void note_wishes();
   void add(native::TraceEntry entry);
 
   const int device_;
   const Streams& streams_;
-  std::atomic<bool> enabled_{false};
+  std::atomic<bool> wants_entries_{false};
 
   mutable std::mutex mutex_;
   Options options_;                                    // guarded by mutex_

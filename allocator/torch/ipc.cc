@@ -10,6 +10,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "torch/device_wait.h"
+#include "torch/process_end.h"
+
 namespace weir::pytorch {
 namespace {
 
@@ -57,13 +60,18 @@ Result<Descriptor> take_over(int process_descriptor, int process, int descriptor
   return Descriptor(static_cast<int>(mine));
 }
 
+}  // namespace
+
 // The pages of a handle, one behind the other, until destroyed.
 class MappedPages {
  public:
-  explicit MappedPages(CudaDevice& device) : device_(device) {}
+  explicit MappedPages(Device& device) : device_(device) {}
   MappedPages(const MappedPages&) = delete;
   MappedPages& operator=(const MappedPages&) = delete;
+  // Whoever dropped the memory may have work queued that uses it, on streams that nobody named.
+  // (Where the host can't wait, the memory stays mapped: an access would be illegal.)
   ~MappedPages() {
+    if (memory_is_gone() || !wait_for_all_work(device_)) return;
     Bytes at;
     for (const Mapped& page : pages_) {
       if (page.is_mapped) (void)device_.unmap(base_ + at, page.bytes);
@@ -73,8 +81,9 @@ class MappedPages {
     if (base_ != Address{}) (void)device_.unreserve(base_, size_);
   }
 
-  Status map(const SharedBlock& block, int process_descriptor) {
+  Status map(const SharedBlock& block, int process_descriptor, const PageImporter& import) {
     for (const SharedBlock::Page& page : block.pages) size_ += page.bytes;
+    skipped_ = block.skipped;
     Result<Address> base = device_.reserve(size_, device_.granularity());
     if (!base) return std::move(base).error();
     base_ = *base;
@@ -82,16 +91,18 @@ class MappedPages {
     for (const SharedBlock::Page& page : block.pages) {
       Result<Descriptor> mine = take_over(process_descriptor, block.process, page.descriptor);
       if (!mine) return std::move(mine).error();
-      Result<PhysicalHandle> handle = device_.import_page(mine->number());
+      Result<PhysicalHandle> handle = import(mine->number());
       if (!handle) return std::move(handle).error();
       pages_.push_back({*handle, page.bytes, false});
       if (Status mapped = device_.map(base_ + at, page.bytes, *handle); !mapped) return mapped;
       pages_.back().is_mapped = true;
       at += page.bytes;
     }
-    return device_.set_access(base_, size_);
+    return renew_access();
   }
-  Address base() const { return base_; }
+  Status renew_access() { return device_.set_access(base_, size_); }
+  const Device& device() const { return device_; }
+  void* begin() const { return (base_ + skipped_).pointer(); }
 
  private:
   struct Mapped {
@@ -99,13 +110,11 @@ class MappedPages {
     Bytes bytes;
     bool is_mapped;
   };
-  CudaDevice& device_;
+  Device& device_;
   Address base_;
-  Bytes size_;
+  Bytes size_, skipped_;
   std::vector<Mapped> pages_;
 };
-
-}  // namespace
 
 std::string SharedBlock::encode() const {
   nlohmann::json pages_json = nlohmann::json::array();
@@ -190,17 +199,35 @@ void SharedBlocks::forget(const void* block) {
   any_.store(!blocks_.empty(), std::memory_order_relaxed);
 }
 
-Result<std::shared_ptr<void>> open_shared(CudaDevice& device, const std::string& handle) {
-  Result<SharedBlock> block = SharedBlock::decode(handle);
-  if (!block) return std::move(block).error();
-  const Descriptor process(static_cast<int>(::syscall(kPidfdOpen, block->process, 0)));
-  if (process.number() < 0) return cant_reach(block->process, "pidfd_open");
-  auto pages = std::make_shared<MappedPages>(device);
-  if (Status mapped = pages->map(*block, process.number()); !mapped) {
-    return std::move(mapped).error();
+Result<std::shared_ptr<void>> OpenedBlocks::open(Device& device, const PageImporter& import,
+                                                 const std::string& handle) {
+  const std::lock_guard lock(mutex_);
+  const auto known = by_handle_.find(handle);
+  std::shared_ptr<MappedPages> pages = known == by_handle_.end() ? nullptr : known->second.lock();
+  if (pages == nullptr) {
+    Result<SharedBlock> block = SharedBlock::decode(handle);
+    if (!block) return std::move(block).error();
+    const Descriptor process(static_cast<int>(::syscall(kPidfdOpen, block->process, 0)));
+    if (process.number() < 0) return cant_reach(block->process, "pidfd_open");
+    pages = std::make_shared<MappedPages>(device);
+    if (Status mapped = pages->map(*block, process.number(), import); !mapped) {
+      return std::move(mapped).error();
+    }
+    std::erase_if(by_handle_, [](const auto& each) { return each.second.expired(); });
+    by_handle_[handle] = pages;
   }
-  void* const begin = (pages->base() + block->skipped).pointer();
+  void* const begin = pages->begin();
   return std::shared_ptr<void>(std::move(pages), begin);
+}
+
+Status OpenedBlocks::renew_access(const Device& device) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [handle, opened] : by_handle_) {
+    const std::shared_ptr<MappedPages> pages = opened.lock();
+    if (pages == nullptr || &pages->device() != &device) continue;
+    if (Status renewed = pages->renew_access(); !renewed) return renewed;
+  }
+  return {};
 }
 
 }  // namespace weir::pytorch

@@ -7,6 +7,8 @@
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -54,8 +56,25 @@ class SharedBlocks {
   std::map<const void*, Descriptors> blocks_;  // guarded by mutex_
 };
 
-// The memory of a handle, mapped here while somebody holds it.
-// Errors: invalid_input; device; unavailable (the other process is gone, or can't be reached).
-Result<std::shared_ptr<void>> open_shared(CudaDevice& device, const std::string& handle);
+// A page from a file descriptor, which stays the caller's: CudaDevice::import_page().
+using PageImporter = std::function<Result<PhysicalHandle>(int descriptor)>;
+
+class MappedPages;
+
+// The memory of other processes that is mapped here. Threads: self-synchronised.
+class OpenedBlocks {
+ public:
+  // The memory of a handle, mapped on `device` while somebody holds it, and once for all who do.
+  // When the last one lets it go, the host waits for the work of the device, and it is unmapped.
+  // Errors: invalid_input; device; unavailable (the other process is gone, or can't be reached).
+  Result<std::shared_ptr<void>> open(Device& device, const PageImporter& import,
+                                     const std::string& handle);
+  // The device gives access to what is mapped in another way now.
+  Status renew_access(const Device& device);
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::weak_ptr<MappedPages>> by_handle_;  // guarded by mutex_
+};
 
 }  // namespace weir::pytorch

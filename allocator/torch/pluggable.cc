@@ -3,8 +3,10 @@
 // arguments are passed by value: the pair in two registers, the filter by reference to a copy.
 //
 // Functions that can't report an error say it in Weir's log; weir_torch_malloc throws (Python sees
-// a RuntimeError).
+// a RuntimeError), and also reports an earlier free that failed. In a child of fork() they do
+// nothing, and weir_torch_malloc throws.
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -17,6 +19,7 @@
 #include <utility>
 
 #include "api/c_status.h"
+#include "torch/failed_frees.h"
 #include "torch/pool_table.h"
 #include "torch/process_end.h"
 #include "weir/allocator.h"
@@ -27,6 +30,7 @@ struct CUstream_st;
 namespace {
 
 using CudaStream = CUstream_st*;
+using weir::pytorch::FailedFrees;
 using weir::pytorch::PoolId;
 using weir::pytorch::PoolTable;
 
@@ -49,20 +53,29 @@ class Pluggable {
     return *table;
   }
 
+  FailedFrees& failed_frees(int device) {
+    return failed_frees_.at(static_cast<std::size_t>(device));
+  }
+
  private:
   Pluggable() {
     weir::Result<weir::Config> config = weir::Config::from_environment();
     if (!config) throw weir::Exception(config.error().code(), config.error().message());
     handle_ = std::make_unique<weir_allocator_t>(*std::move(config));
   }
+  static constexpr std::size_t kMostDevices = 64;
+
   std::unique_ptr<weir_allocator_t> handle_;
+  std::array<FailedFrees, kMostDevices> failed_frees_;
   std::mutex mutex_;
   std::unordered_map<int, std::unique_ptr<PoolTable>> pools_;  // guarded by mutex_
 };
 
-// Runs `body`; what goes wrong is logged.
+// Runs `body`; what goes wrong is logged. Does nothing in a child of fork(), where a lock may be
+// held for ever, and once the process exits.
 template <class Body>
 void logged(const char* call, Body&& body) noexcept {
+  if (weir::pytorch::memory_is_gone()) return;
   try {
     body();
   } catch (const std::exception& error) {
@@ -86,18 +99,33 @@ weir_allocator_t* weir_torch_allocator() {
 }
 
 void* weir_torch_malloc(std::size_t bytes, int device, CudaStream stream) {
+  if (weir::pytorch::is_forked_child()) throw std::runtime_error(weir::pytorch::kUsedAfterFork);
   weir::pytorch::note_use_of_memory();
+  Pluggable& weir = Pluggable::get();
+  if (FailedFrees& failed = weir.failed_frees(device); failed.any()) {
+    if (const std::optional<weir::Error> error = failed.take()) {
+      throw std::runtime_error("weir: " + error->message());
+    }
+  }
   try {
-    return Pluggable::get().allocator().allocate({bytes}, stream, device);
+    return weir.allocator().allocate({bytes}, stream, device);
   } catch (const weir::OutOfMemory& error) {
     throw std::runtime_error(std::string("CUDA out of memory. Weir: ") + error.what());
   }
 }
 
-void weir_torch_free(void* block, std::size_t, int, CudaStream) {
-  if (weir::pytorch::memory_is_gone()) [[unlikely]]
-    return;
-  logged("weir_torch_free", [&] { Pluggable::get().allocator().deallocate(block); });
+void weir_torch_free(void* block, std::size_t, int device, CudaStream) {
+  logged("weir_torch_free", [&] {
+    Pluggable& weir = Pluggable::get();
+    try {
+      weir.allocator().deallocate(block);
+    } catch (const weir::Exception& error) {
+      if (error.code() != weir::ErrorCode::unknown_pointer) {
+        weir.failed_frees(device).note(block, {error.code(), error.what()});
+      }
+      throw;
+    }
+  });
 }
 
 void weir_torch_init(int) {

@@ -14,7 +14,7 @@ Error PoolTable::none(PoolId id, const char* call) {
 PoolTable::Pool& PoolTable::open(PoolId id) {
   Pool& pool = pools_[id];
   if (pool.graphs == nullptr) {
-    pool.graphs = std::make_unique<GraphPool>(heap_);
+    pool.graphs = std::make_shared<GraphPool>(heap_);
     ids_[pool.graphs->id()] = id;
   }
   return pool;
@@ -25,14 +25,23 @@ void PoolTable::retain(PoolId id) {
   ++open(id).uses;
 }
 
-Status PoolTable::release(PoolId id) {
+std::shared_ptr<GraphPool> PoolTable::find(PoolId id) const {
   const std::lock_guard lock(mutex_);
   const auto known = pools_.find(id);
-  if (known == pools_.end()) return none(id, "releasePool");
-  Pool& pool = known->second;
-  if (--pool.uses > 0) return {};
-  for (; pool.captures > 0; --pool.captures) pool.graphs->release_graph();
-  pools_.erase(known);
+  return known == pools_.end() ? nullptr : known->second.graphs;
+}
+
+Status PoolTable::release(PoolId id) {
+  Pool gone;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto known = pools_.find(id);
+    if (known == pools_.end()) return none(id, "releasePool");
+    if (--known->second.uses > 0) return {};
+    gone = std::move(known->second);
+    pools_.erase(known);
+  }
+  for (; gone.captures > 0; --gone.captures) gone.graphs->release_graph();
   return {};
 }
 
@@ -52,12 +61,12 @@ Status PoolTable::begin(PoolId id, Filter filter, Stream current) {
   if (!info) return std::move(info).error();
   if (graphs_leak_) heap_.assume_graphs_leak();
   const bool captures = !filter(current.handle) || info->status != CaptureInfo::Status::none;
-  GraphPool* graphs = nullptr;
+  std::shared_ptr<GraphPool> graphs;
   {
     const std::lock_guard lock(mutex_);
     Pool& pool = open(id);
     ++pool.uses;
-    graphs = pool.graphs.get();
+    graphs = pool.graphs;
   }
   const StreamFilter takes = [filter = std::move(filter)](Stream stream) {
     return filter(stream.handle);
@@ -90,12 +99,17 @@ Status PoolTable::end(PoolId id) {
 }
 
 void* PoolTable::allocate_from_reserve(Bytes bytes, Stream stream) {
+  std::vector<std::shared_ptr<GraphPool>> reserves;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, pool] : pools_) {
+      if (pool.use_on_oom) reserves.push_back(pool.graphs);
+    }
+  }
   const std::thread::id me = std::this_thread::get_id();
-  const std::lock_guard lock(mutex_);
-  for (auto& [id, pool] : pools_) {
-    if (!pool.use_on_oom) continue;
+  for (const std::shared_ptr<GraphPool>& reserve : reserves) {
     Result<PoolRoute> route =
-        pool.graphs->warm_up([me](Stream) { return std::this_thread::get_id() == me; });
+        reserve->warm_up([me](Stream) { return std::this_thread::get_id() == me; });
     if (!route) continue;
     if (Result<void*> block = heap_.allocate(bytes, stream)) return *block;
   }
@@ -103,9 +117,7 @@ void* PoolTable::allocate_from_reserve(Bytes bytes, Stream stream) {
 }
 
 void PoolTable::empty(PoolId id) {
-  const std::lock_guard lock(mutex_);
-  const auto known = pools_.find(id);
-  if (known != pools_.end()) (void)known->second.graphs->give_back_pages();
+  if (const std::shared_ptr<GraphPool> pool = find(id)) (void)pool->give_back_pages();
 }
 
 PoolId PoolTable::id_of(std::uint64_t graph_pool) const {
@@ -115,17 +127,15 @@ PoolId PoolTable::id_of(std::uint64_t graph_pool) const {
 }
 
 Result<std::vector<PlacedBlock>> PoolTable::blocks(PoolId id) const {
-  const std::lock_guard lock(mutex_);
-  const auto known = pools_.find(id);
-  if (known == pools_.end()) return none(id, "getCheckpointState");
-  return known->second.graphs->blocks();
+  const std::shared_ptr<GraphPool> pool = find(id);
+  if (pool == nullptr) return none(id, "getCheckpointState");
+  return pool->blocks();
 }
 
 Status PoolTable::restore(PoolId id, std::span<const PlacedBlock> blocks) {
-  const std::lock_guard lock(mutex_);
-  const auto known = pools_.find(id);
-  if (known == pools_.end()) return none(id, "setCheckpointPoolState");
-  return known->second.graphs->restore(blocks);
+  const std::shared_ptr<GraphPool> pool = find(id);
+  if (pool == nullptr) return none(id, "setCheckpointPoolState");
+  return pool->restore(blocks);
 }
 
 }  // namespace weir::pytorch

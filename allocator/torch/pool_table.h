@@ -23,8 +23,9 @@ namespace weir::pytorch {
 // c10::MempoolId_t.
 using PoolId = std::pair<unsigned long long, unsigned long long>;
 
-// Threads: self-synchronised. Errors name the pool: invalid_argument (there is none of that id);
-// and those of GraphPool.
+// Threads: self-synchronised. The heap is called with no lock held: a request may call back
+// programs that free memory, and so come here again. Errors name the pool: invalid_argument (there
+// is none of that id); and those of GraphPool.
 class PoolTable {
  public:
   // Called in the threads that allocate, with a stream's handle.
@@ -64,7 +65,7 @@ class PoolTable {
 
  private:
   struct Pool {
-    std::unique_ptr<GraphPool> graphs;
+    std::shared_ptr<GraphPool> graphs;
     int uses = 0;
     bool use_on_oom = false;
     std::uint64_t captures = 0;  // that may have made graphs
@@ -76,6 +77,8 @@ class PoolTable {
   };
 
   Pool& open(PoolId id);
+  // Null: there is none.
+  std::shared_ptr<GraphPool> find(PoolId id) const;
   static Error none(PoolId id, const char* call);
 
   inline static std::atomic<bool> graphs_leak_ = false;

@@ -14,31 +14,26 @@ bool Pools::is_sourced(Id id) const {
 void Pools::retain(Id id, std::shared_ptr<CudaAllocator> source) {
   if (source == nullptr && !is_sourced(id)) return table_.retain(id);
   const std::lock_guard lock(mutex_);
-  Sourced& pool = sourced_[id];
+  Pool& pool = sourced_[id];
   if (pool.memory == nullptr) {
-    pool.memory = std::make_shared<SourcePool>(std::move(source));
-    ++open_sources_;
+    pool.memory = std::make_shared<SegmentPool>(
+        std::move(source), device_,
+        [this, id](const SegmentPool::Segment& segment, SegmentPool::Change change) {
+          listener_(id, segment, change);
+        });
+    open_sources_.store(sourced_.size(), std::memory_order_relaxed);
   }
   ++pool.uses;
 }
 
 void Pools::release(Id id) {
   if (!is_sourced(id)) return check(table_.release(id));
-  const std::lock_guard lock(mutex_);
-  Sourced& pool = sourced_.at(id);
-  if (--pool.uses > 0) return;
-  old_sources_.push_back(std::move(pool.memory));
-  sourced_.erase(id);
-  forget_old_sources();
-}
-
-// Those whose last block is gone. With mutex_ held.
-void Pools::forget_old_sources() {
-  std::erase_if(old_sources_, [&](const std::shared_ptr<SourcePool>& source) {
-    if (source->live() > 0) return false;
-    --open_sources_;
-    return true;
-  });
+  {
+    const std::lock_guard lock(mutex_);
+    Pool& pool = sourced_.at(id);
+    if (pool.uses == 0 || --pool.uses > 0) return;
+  }
+  empty(id);
 }
 
 int Pools::uses(Id id) const {
@@ -53,87 +48,102 @@ void Pools::set_use_on_oom(Id id, bool use) {
   sourced_.at(id).use_on_oom = use;
 }
 
+void Pools::set_no_split(Id id) {
+  const std::lock_guard lock(mutex_);
+  const auto known = sourced_.find(id);
+  if (known != sourced_.end()) known->second.memory->set_no_split();
+}
+
 void Pools::begin(Id id, Filter filter, Stream current) {
   if (!is_sourced(id)) {
-    return check(table_.begin(
-        id,
-        [filter = std::move(filter)](void* stream) {
-          return filter(static_cast<cudaStream_t>(stream));
-        },
-        current));
+    check(table_.begin(
+        id, [filter](void* stream) { return filter(static_cast<cudaStream_t>(stream)); }, current));
   }
   const std::lock_guard lock(mutex_);
-  ++sourced_.at(id).uses;
-  filters_.emplace_back(id, std::move(filter));
+  const auto known = sourced_.find(id);
+  if (known != sourced_.end()) ++known->second.uses;
+  routes_.push_back({id, std::move(filter)});
 }
 
 void Pools::end(Id id) {
-  if (!is_sourced(id)) return check(table_.end(id));
-  const std::lock_guard lock(mutex_);
-  const auto last = std::find_if(filters_.rbegin(), filters_.rend(),
-                                 [&](const auto& each) { return each.first == id; });
-  if (last != filters_.rend()) filters_.erase(std::next(last).base());
+  {
+    const std::lock_guard lock(mutex_);
+    const auto last = std::find_if(routes_.rbegin(), routes_.rend(),
+                                   [&](const Route& each) { return each.id == id; });
+    if (last != routes_.rend()) routes_.erase(std::next(last).base());
+  }
+  if (!is_sourced(id)) check(table_.end(id));
 }
 
-SourcePool* Pools::source_for(cudaStream_t stream) const {
+std::shared_ptr<SegmentPool> Pools::source_for(cudaStream_t stream) const {
   if (!has_sources()) return nullptr;
   const std::lock_guard lock(mutex_);
-  const auto takes = std::find_if(filters_.rbegin(), filters_.rend(),
-                                  [&](const auto& each) { return each.second(stream); });
-  if (takes == filters_.rend()) return nullptr;
-  const auto pool = sourced_.find(takes->first);
-  return pool == sourced_.end() ? nullptr : pool->second.memory.get();
+  const auto takes = std::find_if(routes_.rbegin(), routes_.rend(),
+                                  [&](const Route& each) { return each.filter(stream); });
+  if (takes == routes_.rend()) return nullptr;
+  const auto pool = sourced_.find(takes->id);
+  return pool == sourced_.end() ? nullptr : pool->second.memory;
 }
 
-SourcePool* Pools::source_of(const void* block) const {
-  if (!has_sources()) return nullptr;
+Pools::Sourced Pools::source_of(const void* block) const {
+  if (!has_sources()) return {};
   const std::lock_guard lock(mutex_);
   for (const auto& [id, pool] : sourced_) {
-    if (pool.memory->holds(block)) return pool.memory.get();
+    if (pool.memory->find(block)) return {id, pool.memory};
   }
-  for (const std::shared_ptr<SourcePool>& source : old_sources_) {
-    if (source->holds(block)) return source.get();
-  }
-  return nullptr;
+  return {};
 }
 
 void* Pools::allocate_from_reserve(Bytes bytes, Stream stream) {
   if (void* const block = table_.allocate_from_reserve(bytes, stream)) return block;
-  std::shared_ptr<SourcePool> reserve;
+  std::vector<std::shared_ptr<SegmentPool>> reserves;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, pool] : sourced_) {
-      if (pool.use_on_oom) reserve = pool.memory;
+      if (pool.use_on_oom) reserves.push_back(pool.memory);
     }
   }
-  return reserve == nullptr ? nullptr
-                            : reserve->allocate(bytes, static_cast<cudaStream_t>(stream.handle));
+  for (const std::shared_ptr<SegmentPool>& reserve : reserves) {
+    if (void* const block = reserve->allocate(bytes, stream)) return block;
+  }
+  return nullptr;
 }
 
 void Pools::empty(Id id) {
-  if (!is_sourced(id)) return table_.empty(id);
+  std::shared_ptr<SegmentPool> memory;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto known = sourced_.find(id);
+    if (known != sourced_.end()) {
+      if (known->second.uses > 0) return;
+      memory = known->second.memory;
+    }
+  }
+  if (memory == nullptr) return table_.empty(id);
+  memory->empty();
+  if (memory->has_segments()) return;
   const std::lock_guard lock(mutex_);
-  sourced_.at(id).memory->empty();
+  const auto known = sourced_.find(id);
+  if (known == sourced_.end() || known->second.uses > 0 || memory->has_segments()) return;
+  sourced_.erase(known);
+  open_sources_.store(sourced_.size(), std::memory_order_relaxed);
 }
 
-void Pools::empty_all_sources() {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [id, pool] : sourced_) pool.memory->empty();
-  forget_old_sources();
+void Pools::empty_unused_sources() {
+  for (const Sourced& each : sources()) empty(each.id);
 }
 
-std::vector<std::pair<Pools::Id, std::shared_ptr<const SourcePool>>> Pools::sources() const {
+std::vector<Pools::Sourced> Pools::sources() const {
   const std::lock_guard lock(mutex_);
-  std::vector<std::pair<Id, std::shared_ptr<const SourcePool>>> all;
-  for (const auto& [id, pool] : sourced_) all.emplace_back(id, pool.memory);
-  for (const std::shared_ptr<SourcePool>& source : old_sources_) all.emplace_back(Id{0, 0}, source);
+  std::vector<Sourced> all;
+  for (const auto& [id, pool] : sourced_) all.push_back({id, pool.memory});
   return all;
 }
 
 Bytes Pools::held_by_sources() const {
   Bytes held;
-  for (const auto& [id, source] : sources()) {
-    for (const SourcePool::Block& block : source->blocks()) held += block.bytes;
+  for (const Sourced& each : sources()) {
+    for (const SegmentPool::Segment& segment : each.memory->segments()) held += segment.bytes;
   }
   return held;
 }

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "torch/pool_table.h"
-#include "torch/source_pool.h"
+#include "torch/segment_pool.h"
 
 namespace weir::pytorch {
 
@@ -24,14 +24,20 @@ class Pools {
   using Filter = std::function<bool(cudaStream_t)>;
   using CudaAllocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
 
-  // Both must outlive this.
-  Pools(DeviceHeap& heap, Device& device) : table_(heap, device) {}
+  // Hears of the segments of pools with a source of their own, as they come and go.
+  using Listener = std::function<void(Id, const SegmentPool::Segment&, SegmentPool::Change)>;
+
+  // `heap` and `device` must outlive this.
+  Pools(DeviceHeap& heap, Device& device, Listener listener)
+      : device_(device), listener_(std::move(listener)), table_(heap, device) {}
 
   // One more user. `source`, of a new pool: where its memory comes from; null: from the heap.
   void retain(Id id, std::shared_ptr<CudaAllocator> source);
   void release(Id id);
   int uses(Id id) const;
   void set_use_on_oom(Id id, bool use);
+  // Changes nothing for pools of the heap's memory, which share no page with others.
+  void set_no_split(Id id);
 
   // As PoolTable's.
   void begin(Id id, Filter filter, Stream current);
@@ -39,21 +45,27 @@ class Pools {
 
   // Do requests, or blocks, have to be looked up among pools with a source of their own?
   bool has_sources() const { return open_sources_.load(std::memory_order_relaxed) != 0; }
-  // Where a request goes whose pool has a source of its own, if it does.
-  SourcePool* source_for(cudaStream_t stream) const;
-  // The pool that holds `block`, if it has a source of its own. (Pools with a source that are gone
-  // hold on to it while blocks live.)
-  SourcePool* source_of(const void* block) const;
+  // Of all routes that take the stream the one that was begun last decides: its pool, if that has a
+  // source of its own; null: the heap serves the request, from whichever pool.
+  std::shared_ptr<SegmentPool> source_for(cudaStream_t stream) const;
+  // A pool with a source of its own, and its id.
+  struct Sourced {
+    Id id;
+    std::shared_ptr<SegmentPool> memory;
+  };
+  // The one whose live block begins there; `memory` is null if there is none.
+  Sourced source_of(const void* block) const;
   // What a request that found no memory may use: null, if there is nothing.
   void* allocate_from_reserve(Bytes bytes, Stream stream);
 
-  // Gives back what the pool need not keep.
+  // Gives back what the pool need not keep. A pool with a source keeps its memory while it is in
+  // use, since graphs that were captured into it may use all of that.
   void empty(Id id);
-  void empty_all_sources();
+  void empty_unused_sources();
 
   // Of the pool with that GraphPool::id(): {0, 0} if there is none.
   Id id_of(std::uint64_t graph_pool) const { return table_.id_of(graph_pool); }
-  std::vector<std::pair<Id, std::shared_ptr<const SourcePool>>> sources() const;
+  std::vector<Sourced> sources() const;
   // By pools with a source of their own, in use or not.
   Bytes held_by_sources() const;
 
@@ -61,19 +73,23 @@ class Pools {
   void restore(Id id, std::span<const PlacedBlock> blocks);
 
  private:
-  struct Sourced {
-    std::shared_ptr<SourcePool> memory;
-    int uses = 0;
+  struct Pool {
+    std::shared_ptr<SegmentPool> memory;
+    int uses = 0;  // 0: it was released, and blocks of it are live
     bool use_on_oom = false;
   };
+  struct Route {
+    Id id;
+    Filter filter;
+  };
   bool is_sourced(Id id) const;
-  void forget_old_sources();
 
+  Device& device_;
+  const Listener listener_;
   PoolTable table_;
   mutable std::mutex mutex_;
-  std::map<Id, Sourced> sourced_;                         // guarded by mutex_
-  std::vector<std::pair<Id, Filter>> filters_;            // guarded by mutex_; of sourced_
-  std::vector<std::shared_ptr<SourcePool>> old_sources_;  // guarded by mutex_
+  std::map<Id, Pool> sourced_;  // guarded by mutex_
+  std::vector<Route> routes_;   // guarded by mutex_; of all pools, the last was begun last
   std::atomic<std::size_t> open_sources_{0};
 };
 

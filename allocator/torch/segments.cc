@@ -97,22 +97,27 @@ std::vector<SegmentInfo> segments_of(const HeapSnapshot& snapshot, const Segment
   return segments;
 }
 
-void add_segments_of(const SourcePool& pool, c10::MempoolId_t id, const SegmentNames& names,
+void add_segments_of(const SegmentPool& pool, c10::MempoolId_t id, const SegmentNames& names,
                      std::vector<SegmentInfo>& segments) {
-  for (const SourcePool::Block& block : pool.blocks()) {
+  for (const SegmentPool::Segment& from : pool.segments()) {
     SegmentInfo& segment = segments.emplace_back();
     segment.device = static_cast<c10::DeviceIndex>(names.device);
-    segment.address = Address::of(block.address).value;
-    segment.is_large = true;
-    segment.stream = block.stream;
+    segment.address = from.address.value;
+    segment.is_large = !from.is_small;
+    segment.stream = static_cast<cudaStream_t>(from.stream.handle);
     segment.owner_private_pool_id = id;
-    segment.total_size = block.bytes.count;
-    c10::CachingDeviceAllocator::BlockInfo& only = segment.blocks.emplace_back();
-    only.size = block.bytes.count;
-    only.allocated = only.active = block.live;
-    if (!block.live) continue;
-    only.requested_size = segment.requested_size = block.requested.count;
-    segment.allocated_size = segment.active_size = block.bytes.count;
+    segment.total_size = from.bytes.count;
+    for (const auto& [address, each] : from.blocks) {
+      c10::CachingDeviceAllocator::BlockInfo& block = segment.blocks.emplace_back();
+      block.size = each.bytes.count;
+      block.allocated = block.active = each.live;
+      if (!each.live) continue;
+      block.requested_size = each.requested.count;
+      block.context_when_allocated = names.context(address.pointer());
+      segment.requested_size += each.requested.count;
+      segment.allocated_size += each.bytes.count;
+      segment.active_size += each.bytes.count;
+    }
   }
 }
 

@@ -11,7 +11,7 @@
 #include <functional>
 #include <vector>
 
-#include "torch/source_pool.h"
+#include "torch/segment_pool.h"
 #include "weir/device_heap.h"
 
 namespace weir::pytorch {
@@ -35,8 +35,8 @@ struct SegmentNames {
 std::vector<c10::CachingDeviceAllocator::SegmentInfo> segments_of(const HeapSnapshot& snapshot,
                                                                   const SegmentNames& names);
 
-// Those of a pool with a source of its own: a block each.
-void add_segments_of(const SourcePool& pool, c10::MempoolId_t id, const SegmentNames& names,
+// Those of a pool with a source of its own, as the source gave them.
+void add_segments_of(const SegmentPool& pool, c10::MempoolId_t id, const SegmentNames& names,
                      std::vector<c10::CachingDeviceAllocator::SegmentInfo>& segments);
 
 }  // namespace weir::pytorch

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <unordered_set>
 
 #include "weir/device_heap.h"
 
@@ -19,11 +20,11 @@ class Uncached {
   explicit Uncached(Device& device) : device_(device) {}
 
   Result<void*> allocate(Bytes bytes, Stream stream);
-  // The block is one that heap() owns. Its memory goes back to the driver, and the host waits for
-  // the work that uses it; during a capture, where nothing may wait, it goes with the next block.
-  // Errors: unknown_pointer.
+  // The block is one that heap() owns. The host waits for all work of the device, as with
+  // cudaFree(), and its memory goes back to the driver. Where nothing may wait, as during a
+  // capture, it goes with the next block. Errors: unknown_pointer.
   Status deallocate(void* block);
-  // Gives back what a capture kept from going.
+  // Gives back the blocks that could not go when they were freed.
   Status empty();
 
   // Null until something was allocated.
@@ -38,6 +39,8 @@ class Uncached {
   std::once_flag made_;
   std::unique_ptr<DeviceHeap> owned_;  // by made_
   std::atomic<DeviceHeap*> heap_{nullptr};
+  std::mutex mutex_;
+  std::unordered_set<void*> freed_;  // guarded by mutex_; blocks that wait for the host
 };
 
 }  // namespace weir::pytorch

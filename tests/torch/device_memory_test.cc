@@ -6,12 +6,28 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdlib>
+#include <functional>
 
 #include "weir/graph_pool.h"
 #include "weir/sim_device.h"
 
+namespace c10 {
+namespace {
+
+int callbacks_called = 0;
+struct CountsCalls final : FreeMemoryCallback {
+  bool Execute() override { return ++callbacks_called, false; }
+};
+REGISTER_FREE_MEMORY_CALLBACK(counts_calls, CountsCalls);
+
+}  // namespace
+}  // namespace c10
+
 namespace weir::pytorch {
 namespace {
+
+using c10::callbacks_called;
 
 constexpr c10::MempoolId_t kHeap{0, 0};
 
@@ -244,10 +260,23 @@ TEST_F(DeviceMemories, TrackersHearOfSegments) {
   memory_.empty(kHeap);
   std::size_t mapped = 0, unmapped = 0;
   for (const auto& [action, size] : heard) {
-    (action == native::TraceEntry::SEGMENT_MAP ? mapped : unmapped) += size;
+    if (action == native::TraceEntry::SEGMENT_MAP) mapped += size;
+    if (action == native::TraceEntry::SEGMENT_UNMAP) unmapped += size;
   }
   EXPECT_EQ(mapped, (4_MiB).count);
   EXPECT_EQ(unmapped, (4_MiB).count);
+}
+
+TEST_F(DeviceMemories, TrackersHearOfEveryEntryWhileThereIsNoHistory) {
+  using native::TraceEntry;
+  std::vector<TraceEntry::Action> heard;
+  memory_.track([&](const TraceEntry& entry) { heard.push_back(entry.action_); });
+  void* const block = memory_.allocate(4_MiB, a_);
+  EXPECT_TRUE(memory_.deallocate(block));
+  EXPECT_THAT(heard, testing::ElementsAre(TraceEntry::SEGMENT_MAP, TraceEntry::ALLOC,
+                                          TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED));
+  EXPECT_THAT(memory_.history().entries(), testing::IsEmpty());
+  EXPECT_EQ(memory_.history().context_of(block), nullptr);
 }
 
 class SmallDeviceMemories : public DeviceMemories {
@@ -274,6 +303,62 @@ TEST_F(SmallDeviceMemories, OutOfMemoryIsPyTorchsOwnAndObserved) {
   EXPECT_GE(memory_.stats().num_alloc_retries, 1);
   EXPECT_TRUE(memory_.deallocate(block));
   EXPECT_TRUE(memory_.deallocate(memory_.allocate(10_MiB, a_)));
+}
+
+TEST_F(SmallDeviceMemories, ACallbackMayFreeWhileTheReserveIsAsked) {
+  const c10::MempoolId_t pool{0, 5};
+  memory_.pools().set_use_on_oom(pool, true);
+  memory_.set_history({.enabled = true, .most_entries = 100}, false);  // a free asks for its pool
+  void* const block = memory_.allocate(60_MiB, a_);
+  int shortages = 0;  // the request's own, then that of the reserve
+  heap_.on_out_of_memory([&](Bytes) {
+    if (++shortages == 2) {
+      EXPECT_TRUE(memory_.deallocate(block));
+    }
+  });
+  void* const reserve = memory_.allocate(30_MiB, a_);
+  EXPECT_EQ(shortages, 2);
+  EXPECT_EQ(sums(pool).allocated, (30_MiB).count);
+  EXPECT_TRUE(memory_.deallocate(reserve));
+  memory_.set_history({}, true);
+}
+
+TEST_F(SmallDeviceMemories, FreeMemoryCallbacksAreCalledBeforeOutOfMemory) {
+  callbacks_called = 0;
+  EXPECT_THROW((void)memory_.allocate(70_MiB, a_), c10::OutOfMemoryError);
+  EXPECT_GE(callbacks_called, 1);
+}
+
+template <class Heap>
+constexpr bool kTellsOfMisses = requires(Heap& heap) {
+  heap.on_miss(std::function<bool()>([] { return false; }));
+};
+
+TEST_F(DeviceMemories, FreeMemoryCallbacksAreCalledBeforeNewMemoryIsTaken) {
+  if (!kTellsOfMisses<DeviceHeap>) GTEST_SKIP() << "the heap does not tell";
+  callbacks_called = 0;
+  void* const block = memory_.allocate(4_MiB, a_);
+  EXPECT_GE(callbacks_called, 1);
+  callbacks_called = 0;
+  EXPECT_TRUE(memory_.deallocate(block));
+  EXPECT_TRUE(memory_.deallocate(memory_.allocate(4_MiB, a_)));
+  EXPECT_EQ(callbacks_called, 0);  // the cache had it
+}
+
+TEST(Environment, WithPyTorchsVariableNothingIsCached) {
+  for (const auto& [value, caches] : {std::pair("1", false), std::pair("0", true)}) {
+    ASSERT_EQ(::setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", value, 1), 0);
+    SimDevice device;
+    const Stream stream = device.new_stream();
+    DeviceHeap heap(device);
+    DeviceMemory memory(0, device, heap);
+    ASSERT_EQ(::unsetenv("PYTORCH_NO_CUDA_MEMORY_CACHING"), 0);
+    EXPECT_TRUE(memory.deallocate(memory.allocate(4_MiB, stream)));
+    EXPECT_EQ(device.physical_bytes() > 0_B, caches);
+    memory.set_caching(true);  // as Backend::enable(true), which changes nothing
+    EXPECT_TRUE(memory.deallocate(memory.allocate(8_MiB, stream)));
+    EXPECT_EQ(device.physical_bytes() > 0_B, caches);
+  }
 }
 
 TEST_F(DeviceMemories, AFractionLimitsAndIsNamed) {
@@ -361,6 +446,21 @@ TEST_F(DeviceMemories, WithCachingOffTheHostWaitsForWorkOfEveryStreamThatUsesABl
   EXPECT_TRUE(memory_.deallocate(fenced));
   EXPECT_TRUE(memory_.deallocate(recorded));
   EXPECT_GE(device_.now() - before, 10_ms);
+}
+
+template <class AnyDevice>
+constexpr bool kWaitsForTheContext = requires(AnyDevice& device) {
+  device.synchronize_context();
+};
+
+// As with cudaFree(): nobody need have named them.
+TEST_F(DeviceMemories, WithCachingOffTheHostWaitsForWorkOfAllStreams) {
+  if (!kWaitsForTheContext<Device>) GTEST_SKIP() << "the device can't wait for its context";
+  memory_.set_caching(false);
+  void* const block = memory_.allocate(8_MiB, a_);
+  ASSERT_TRUE(device_.launch(b_, Reads(block, 8_MiB), 5_ms).ok());
+  EXPECT_TRUE(memory_.deallocate(block));
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
 }
 
 TEST_F(DeviceMemories, WithCachingOffACaptureIsServedFromItsPoolAllTheSame) {

@@ -280,7 +280,7 @@ class PythonStacks(Programs):
                     begun.wait()
                     """)
 
-    def test_a_child_of_fork_allocates_and_ends_while_the_parent_records(self):
+    def test_a_child_of_fork_ends_while_the_parent_records(self):
         self.run_program("""
             def worker():
                 while not over:
@@ -300,7 +300,6 @@ class PythonStacks(Programs):
             for thread in threads: thread.join()
             child = os.fork()
             if child == 0:
-                free(allocate())
                 sys.exit(0)  # as a child that knows nothing of Weir ends
             children.append(os.waitpid(child, 0)[1])
             assert children == [0] * 11, children
@@ -356,6 +355,51 @@ class Ends(Programs):
             over.append(True)
             for thread in threads: thread.join()
             assert ended == [0] * 100, ended
+            """)
+
+    def test_children_do_nothing_else_either_and_are_refused_new_memory(self):
+        self.run_program("""
+            import signal, warnings
+            warnings.simplefilter("ignore")
+            class PoolId(ctypes.Structure):
+                _fields_ = [("first", ctypes.c_ulonglong), ("second", ctypes.c_ulonglong)]
+            pool = PoolId(0, 7)
+            library.weir_torch_base_allocation.restype = ctypes.c_void_p
+            library.weir_torch_memory_fraction.argtypes = [ctypes.c_double, ctypes.c_int]
+            over = []
+            def worker():
+                while not over:
+                    block = allocate(5 << 20)
+                    library.weir_torch_record_stream(ctypes.c_void_p(block), None)
+                    free(block, 5 << 20)
+            block = ctypes.c_void_p(allocate())
+            threads = [threading.Thread(target=worker) for i in range(3)]
+            for thread in threads: thread.start()
+            ended = []
+            for i in range(60):
+                child = os.fork()
+                if child == 0:
+                    signal.alarm(20)
+                    library.weir_torch_record_stream(block, stream)
+                    library.weir_torch_base_allocation(block, None)
+                    library.weir_torch_end_allocate_to_pool(0, pool)
+                    library.weir_torch_release_pool(0, pool)
+                    library.weir_torch_memory_fraction(0.5, 0)
+                    library.weir_torch_reset()
+                    library.weir_torch_init(1)
+                    os._exit(0)
+                ended.append(os.waitpid(child, 0)[1])
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+                allocate()  # throws what ctypes can't pass on
+                os._exit(0)
+            refused = os.waitpid(child, 0)[1]
+            over.append(True)
+            for thread in threads: thread.join()
+            assert ended == [0] * 60, ended
+            assert os.WIFSIGNALED(refused) and os.WTERMSIG(refused) == signal.SIGABRT, refused
             """)
 
     def test_a_child_ends_though_its_parent_was_opening_a_recording(self):

@@ -1,0 +1,177 @@
+#include "torch/segment_pool.h"
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <utility>
+
+#include "torch/device_wait.h"
+
+namespace weir::pytorch {
+namespace {
+
+// The constants of PyTorch's own allocator: what such sources expect to be asked for.
+constexpr Bytes kMostSmall = 1_MiB;
+constexpr Bytes kSmallSegment = 2_MiB;
+constexpr Bytes kLargeSegment = 20_MiB;
+constexpr Bytes kLeastOfItsOwn = 10_MiB;  // has a segment to itself
+constexpr Bytes kSegmentUnit = 2_MiB;
+
+Bytes block_bytes(Bytes requested) { return std::max(round_up(requested, kGrain), kGrain); }
+bool is_small(Bytes block) { return block <= kMostSmall; }
+Bytes segment_bytes(Bytes block) {
+  if (is_small(block)) return kSmallSegment;
+  return block < kLeastOfItsOwn ? kLargeSegment : round_up(block, kSegmentUnit);
+}
+
+}  // namespace
+
+SegmentPool::SegmentPool(std::shared_ptr<Source> source, Device& device, Listener listener)
+    : source_(std::move(source)), device_(device), listener_(std::move(listener)) {}
+
+SegmentPool::~SegmentPool() {
+  try {
+    empty();
+  } catch (const std::exception&) {
+    // The source refused memory of its own; it keeps that.
+  }
+}
+
+SegmentPool::Free SegmentPool::key(const Segment& segment, Blocks::const_iterator block) {
+  return {segment.is_small, segment.stream.id, block->second.bytes, block->first};
+}
+
+// With mutex_ held; the address lies in one of them.
+SegmentPool::Segment& SegmentPool::segment_of(Address address) {
+  return std::prev(segments_.upper_bound(address))->second;
+}
+
+void* SegmentPool::take_free(Bytes requested, Stream stream) {
+  const Bytes bytes = block_bytes(requested);
+  const std::lock_guard lock(mutex_);
+  const auto best = free_.lower_bound({is_small(bytes), stream.id, bytes, {}});
+  if (best == free_.end() || best->is_small != is_small(bytes) || best->stream != stream.id) {
+    return nullptr;
+  }
+  Segment& segment = segment_of(best->address);
+  return take(segment, segment.blocks.find(best->address), requested);
+}
+
+// Makes the free block live, and free what is left of it. With mutex_ held.
+void* SegmentPool::take(Segment& segment, Blocks::iterator at, Bytes requested) {
+  const auto& [address, block] = *at;
+  free_.erase(key(segment, at));
+  const Bytes bytes = block_bytes(requested), rest = block.bytes - bytes;
+  const bool splits = segment.is_small ? rest >= kGrain : rest > kMostSmall;
+  if (splits && !no_split_.load(std::memory_order_relaxed)) {
+    const auto remainder = segment.blocks.emplace(address + bytes, Block{.bytes = rest}).first;
+    free_.insert(key(segment, remainder));
+    at->second.bytes = bytes;
+  }
+  at->second.requested = requested;
+  at->second.live = true;
+  return address.pointer();
+}
+
+void* SegmentPool::allocate(Bytes requested, Stream stream) {
+  if (void* const block = take_free(requested, stream)) return block;
+  const Bytes bytes = block_bytes(requested), size = segment_bytes(bytes);
+  void* const memory =
+      source_->raw_alloc_with_stream(size.count, static_cast<cudaStream_t>(stream.handle));
+  if (memory == nullptr) return nullptr;
+  const Address begin = Address::of(memory);
+  Segment segment{begin, size, stream, is_small(bytes), {{begin, Block{.bytes = size}}}};
+  listener_(segment, Change::gained);
+  const std::lock_guard lock(mutex_);
+  Segment& kept = segments_[begin] = std::move(segment);
+  return take(kept, kept.blocks.begin(), requested);
+}
+
+void SegmentPool::deallocate(const void* pointer) {
+  const std::lock_guard lock(mutex_);
+  Segment& segment = segment_of(Address::of(pointer));
+  auto block = segment.blocks.find(Address::of(pointer));
+  block->second.live = false;
+  block->second.requested = {};
+  const auto merge_with_next = [&](Blocks::iterator first) {
+    const auto next = std::next(first);
+    if (next == segment.blocks.end() || next->second.live) return;
+    free_.erase(key(segment, next));
+    first->second.bytes += next->second.bytes;
+    segment.blocks.erase(next);
+  };
+  merge_with_next(block);
+  if (block != segment.blocks.begin() && !std::prev(block)->second.live) {
+    --block;
+    free_.erase(key(segment, block));
+    block->second.bytes += std::next(block)->second.bytes;
+    segment.blocks.erase(std::next(block));
+  }
+  free_.insert(key(segment, block));
+}
+
+std::optional<SegmentPool::Found> SegmentPool::find(const void* pointer) const {
+  const Address address = Address::of(pointer);
+  const std::lock_guard lock(mutex_);
+  const auto after = segments_.upper_bound(address);
+  if (after == segments_.begin()) return std::nullopt;
+  const Segment& segment = std::prev(after)->second;
+  const auto block = segment.blocks.find(address);
+  if (block == segment.blocks.end() || !block->second.live) return std::nullopt;
+  return Found{block->second, segment.stream};
+}
+
+void SegmentPool::empty() {
+  std::vector<Segment> idle;  // taken out before the wait, so that nothing new uses them
+  std::vector<Stream> streams;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto each = segments_.begin(); each != segments_.end();) {
+      Segment& segment = each->second;
+      const auto first = segment.blocks.begin();
+      if (first->second.live || first->second.bytes < segment.bytes) {
+        ++each;
+        continue;
+      }
+      free_.erase(key(segment, first));
+      streams.push_back(segment.stream);
+      idle.push_back(std::move(segment));
+      each = segments_.erase(each);
+    }
+  }
+  if (idle.empty()) return;
+  if (!wait_for_all_work(device_, streams)) return put_back(std::move(idle));
+  while (!idle.empty()) {
+    const Segment segment = std::move(idle.back());
+    idle.pop_back();
+    try {
+      listener_(segment, Change::gives_back);
+      source_->raw_delete(segment.address.pointer());
+    } catch (...) {
+      put_back(std::move(idle));
+      throw;
+    }
+  }
+}
+
+void SegmentPool::put_back(std::vector<Segment> segments) {
+  const std::lock_guard lock(mutex_);
+  for (Segment& segment : segments) {
+    free_.insert(key(segment, segment.blocks.begin()));
+    segments_[segment.address] = std::move(segment);
+  }
+}
+
+bool SegmentPool::has_segments() const {
+  const std::lock_guard lock(mutex_);
+  return !segments_.empty();
+}
+
+std::vector<SegmentPool::Segment> SegmentPool::segments() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Segment> all;
+  for (const auto& [address, segment] : segments_) all.push_back(segment);
+  return all;
+}
+
+}  // namespace weir::pytorch

@@ -1,0 +1,102 @@
+// A pool whose memory another allocator gives (torch.cuda.MemPool(allocator)): a small caching
+// allocator over segments, which the other one is asked for in the sizes that PyTorch's own
+// allocator asks for.
+//
+// A request of at most 1 MiB is served from a segment of 2 MiB, one of less than 10 MiB from a
+// segment of 20 MiB, and a larger one has a segment of its own, rounded up to 2 MiB. The smallest
+// free block of the stream that is large enough is taken, and split; a freed block is merged with
+// free neighbours. Blocks never change stream. Who frees a block has made sure that other streams
+// are done with it.
+#pragma once
+
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "weir/device.h"
+
+namespace weir::pytorch {
+
+// Threads: self-synchronised. The source and the listener are called with no lock held.
+class SegmentPool {
+ public:
+  using Source = c10::cuda::CUDACachingAllocator::CUDAAllocator;
+  struct Block {
+    Bytes bytes, requested;
+    bool live = false;
+  };
+  struct Segment {
+    Address address;
+    Bytes bytes;
+    Stream stream;
+    bool is_small = false;            // has blocks of at most 1 MiB only
+    std::map<Address, Block> blocks;  // from end to end
+  };
+  // Called after a segment came from the source, and before it goes back.
+  enum class Change { gained, gives_back };
+  using Listener = std::function<void(const Segment&, Change)>;
+
+  // `device`, whose memory the source gives, must outlive this.
+  SegmentPool(std::shared_ptr<Source> source, Device& device, Listener listener);
+  // Gives back what is free, after a wait; blocks that are still live stay the source's.
+  ~SegmentPool();
+  SegmentPool(const SegmentPool&) = delete;
+  SegmentPool& operator=(const SegmentPool&) = delete;
+
+  // From now on no block is split: each has a segment of its own.
+  void set_no_split() { no_split_.store(true, std::memory_order_relaxed); }
+
+  // A free block of the stream's; null: there is none that is large enough.
+  void* take_free(Bytes bytes, Stream stream);
+  // The same, or of a new segment; null: the source has none. Errors: what the source throws.
+  void* allocate(Bytes bytes, Stream stream);
+  // The block must be live.
+  void deallocate(const void* block);
+
+  struct Found {
+    Block block;
+    Stream stream;
+  };
+  // The live block that begins there.
+  std::optional<Found> find(const void* block) const;
+
+  // Gives back the segments that are wholly free, after the host has waited for all work of the
+  // device, as with cudaFree(). Where it can't wait, they stay.
+  void empty();
+
+  bool has_segments() const;
+  std::vector<Segment> segments() const;
+
+ private:
+  // In order of preference: of one kind and one stream, the smallest first.
+  struct Free {
+    bool is_small;
+    std::uint64_t stream;  // Stream::id
+    Bytes bytes;
+    Address address;
+    auto operator<=>(const Free&) const = default;
+  };
+  using Blocks = std::map<Address, Block>;
+  Segment& segment_of(Address address);
+  static Free key(const Segment& segment, Blocks::const_iterator block);
+  void* take(Segment& segment, Blocks::iterator block, Bytes requested);
+  void put_back(std::vector<Segment> segments);
+
+  const std::shared_ptr<Source> source_;
+  Device& device_;
+  const Listener listener_;
+  std::atomic<bool> no_split_{false};
+
+  mutable std::mutex mutex_;
+  std::map<Address, Segment> segments_;  // guarded by mutex_
+  std::set<Free> free_;                  // guarded by mutex_; the free blocks of segments_
+};
+
+}  // namespace weir::pytorch

@@ -1,0 +1,334 @@
+// The backend itself, on two simulated devices: what goes from one device to the other, and errors
+// of frees.
+#include "torch/backend.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/torch/fake_source.h"
+#include "weir/sim_device.h"
+
+namespace weir::pytorch {
+namespace {
+
+using testing::HasSubstr;
+
+class Backends : public testing::Test {
+ protected:
+  void SetUp() override { backend_.init(2); }
+  void TearDown() override {
+    EXPECT_THAT(allocator_.validate(), testing::IsEmpty());
+    for (const int device : {0, 1}) EXPECT_EQ(sim(device).race_count(), 0u);
+  }
+
+  SimDevice& sim(int device) { return dynamic_cast<SimDevice&>(allocator_.device(device)); }
+  // PyTorch takes a handle with its last bit set for a number of its own streams.
+  Stream new_stream(int device) {
+    Stream stream = sim(device).new_stream();
+    if ((reinterpret_cast<std::uintptr_t>(stream.handle) & 1) != 0) {
+      stream = sim(device).new_stream();
+    }
+    return stream;
+  }
+  static c10::cuda::CUDAStream of_pytorch(Stream stream, int device) {
+    return c10::cuda::CUDAStream(
+        c10::cuda::CUDAStream::UNCHECKED,
+        c10::Stream(c10::Stream::UNSAFE,
+                    c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device)),
+                    static_cast<c10::StreamId>(reinterpret_cast<std::intptr_t>(stream.handle))));
+  }
+  // As tensor.record_stream(stream) does.
+  void record_stream(void* block, Stream user, int device) {
+    const c10::DataPtr pointer(block, block, backend_.raw_deleter(), c10::Device(c10::kCUDA, 0));
+    backend_.recordStream(pointer, of_pytorch(user, device));
+    (void)const_cast<c10::DataPtr&>(pointer).release_context();
+  }
+
+  static std::vector<std::unique_ptr<Device>> two_devices() {
+    std::vector<std::unique_ptr<Device>> devices;
+    for (int i = 0; i < 2; ++i) devices.push_back(std::make_unique<SimDevice>());
+    return devices;
+  }
+  weir::Allocator allocator_{two_devices()};
+  Backend backend_{allocator_};
+};
+
+// Keeps the one device's memory from being given out again while `user`, of the other, is at work.
+TEST_F(Backends, ARecordedStreamOfAnotherDeviceHoldsABlockBack) {
+  const Stream own = new_stream(0), user = new_stream(1);
+  void* const block = backend_.memory(0).allocate(8_MiB, own);
+  ASSERT_TRUE(sim(1).launch(user, 5_ms).ok());
+  record_stream(block, user, 1);
+  EXPECT_EQ(sim(1).calls(DeviceCall::record), 0u);  // at the free
+  backend_.raw_delete(block);
+  EXPECT_EQ(sim(1).calls(DeviceCall::record), 1u);
+  EXPECT_THROW(backend_.raw_delete(block), c10::Error);  // freed twice
+  void* const meanwhile = backend_.memory(0).allocate(8_MiB, own);
+  EXPECT_NE(meanwhile, block);
+  sim(1).advance(10_ms);
+  void* const then = backend_.memory(0).allocate(8_MiB, own);
+  EXPECT_EQ(then, block);
+  EXPECT_EQ(sim(0).host_waits() + sim(1).host_waits(), 0u);
+  EXPECT_EQ(sim(1).live_events(), 0u);
+  backend_.raw_delete(meanwhile);
+  backend_.raw_delete(then);
+}
+
+TEST_F(Backends, AStreamOfAnotherDeviceThatIsCapturedHoldsABlockBackUntilItsCaptureHasEnded) {
+  const Stream own = new_stream(0), user = new_stream(1);
+  void* const block = backend_.memory(0).allocate(8_MiB, own);
+  record_stream(block, user, 1);
+  ASSERT_TRUE(sim(1).begin_capture(user, CaptureMode::global).ok());
+  backend_.raw_delete(block);
+  void* const meanwhile = backend_.memory(0).allocate(8_MiB, own);
+  EXPECT_NE(meanwhile, block);
+  const Result<GraphHandle> graph = sim(1).end_capture(user);
+  ASSERT_TRUE(graph.ok());                                       // nobody broke it
+  backend_.raw_delete(backend_.memory(0).allocate(8_MiB, own));  // recorded now
+  sim(1).advance(1_ms);
+  void* const then = backend_.memory(0).allocate(8_MiB, own);
+  void* const more = backend_.memory(0).allocate(8_MiB, own);
+  EXPECT_TRUE(then == block || more == block);
+  for (void* const each : {meanwhile, then, more}) backend_.raw_delete(each);
+  ASSERT_TRUE(sim(1).destroy_graph(*graph).ok());
+}
+
+// The pool's state says who is live; a free from before must not free the block's next owner.
+TEST_F(Backends, AFreeThatWaitsIsForgottenWhenItsPoolGoesBackToAnEarlierState) {
+  const Stream own = new_stream(0), user = new_stream(1);
+  const c10::MempoolId_t pool{0, 3};
+  backend_.memory(0).pools().begin(
+      pool, [own](cudaStream_t asking) { return asking == own.handle; }, own);
+  void* const block = backend_.memory(0).allocate(8_MiB, own);
+  const auto state = backend_.getCheckpointState(0, pool);
+  record_stream(block, user, 1);
+  ASSERT_TRUE(sim(1).begin_capture(user, CaptureMode::global).ok());
+  backend_.raw_delete(block);  // waits for the end of the capture
+  auto delta = backend_.setCheckpointPoolState(0, state);
+  ASSERT_EQ(delta.dataptrs_allocd.size(), 1u);
+  (void)delta.dataptrs_allocd[0].release_context();  // the test frees it itself
+  const Result<GraphHandle> graph = sim(1).end_capture(user);
+  ASSERT_TRUE(graph.ok());
+  for (int i = 0; i < 3; ++i) {
+    backend_.raw_delete(backend_.memory(0).allocate(1_MiB, own));
+    sim(1).advance(1_ms);
+  }
+  ASSERT_EQ(backend_.memory(0).pools().blocks(pool).size(), 1u);
+  backend_.raw_delete(block);
+  backend_.memory(0).pools().end(pool);
+  backend_.releasePool(0, pool);
+  ASSERT_TRUE(sim(1).destroy_graph(*graph).ok());
+}
+
+// Several streams, of both devices.
+TEST_F(Backends, ABlockWaitsForAllStreamsThatWereRecorded) {
+  const Stream own = new_stream(0), near = new_stream(0), first = new_stream(1),
+               second = new_stream(1);
+  void* const block = backend_.memory(0).allocate(8_MiB, own);
+  ASSERT_TRUE(sim(0).launch(near, Writes(block, 8_MiB), 20_ms).ok());
+  ASSERT_TRUE(sim(1).launch(first, 5_ms).ok());
+  ASSERT_TRUE(sim(1).launch(second, 10_ms).ok());
+  record_stream(block, near, 0);
+  record_stream(block, first, 1);
+  record_stream(block, second, 1);
+  backend_.raw_delete(block);
+  sim(0).advance(30_ms);
+  sim(1).advance(7_ms);  // `first` is done
+  void* const meanwhile = backend_.memory(0).allocate(8_MiB, own);
+  EXPECT_NE(meanwhile, block);
+  sim(1).advance(7_ms);
+  void* const then = backend_.memory(0).allocate(8_MiB, own);
+  EXPECT_EQ(then, block);
+  ASSERT_TRUE(sim(0).launch(own, Writes(then, 8_MiB), 1_ms).ok());
+  backend_.raw_delete(meanwhile);
+  backend_.raw_delete(then);
+}
+
+TEST_F(Backends, EmptyingTheCacheWaitsForStreamsOfOtherDevices) {
+  const Stream own = new_stream(0), user = new_stream(1);
+  void* const block = backend_.memory(0).allocate(8_MiB, own);
+  ASSERT_TRUE(sim(1).launch(user, 5_ms).ok());
+  record_stream(block, user, 1);
+  backend_.raw_delete(block);
+  backend_.emptyCache({0, 0});
+  EXPECT_EQ(sim(0).physical_bytes(), 0_B);
+  EXPECT_EQ(sim(1).host_waits(), 1u);
+}
+
+// A free happens in destructors, where nothing may throw.
+TEST_F(Backends, AFreeThatTheDeviceRefusesIsToldAtTheNextAllocation) {
+  const Stream own = new_stream(0), user = new_stream(1);
+  void* const block = backend_.memory(0).allocate(8_MiB, own);
+  record_stream(block, user, 1);
+  sim(1).fail(DeviceCall::record, 1);
+  EXPECT_NO_THROW(backend_.raw_delete(block));
+  try {
+    (void)backend_.memory(0).allocate(4_MiB, own);
+    ADD_FAILURE() << "the error was not told";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("record"));
+    char address[32];
+    std::snprintf(address, sizeof address, "%p", block);
+    EXPECT_THAT(error.what(), HasSubstr(address));
+    EXPECT_THAT(error.what(), testing::Not(HasSubstr("invalid device pointer")));
+  }
+  backend_.raw_delete(backend_.memory(0).allocate(4_MiB, own));  // once
+  backend_.raw_delete(backend_.memory(1).allocate(4_MiB, user));
+}
+
+TEST_F(Backends, WhatIsNoBlockIsAnErrorAtOnceAsInPyTorchsOwn) {
+  int none = 0;
+  EXPECT_THROW(backend_.raw_delete(&none), c10::Error);
+  const Stream own = new_stream(0);
+  backend_.raw_delete(backend_.memory(0).allocate(4_MiB, own));
+}
+
+// An error of the device, of whatever call in a free, is never an "invalid device pointer".
+TEST_F(Backends, AFreeInWhichACallOfTheDeviceFailsThrowsNothing) {
+  const Stream own = new_stream(0);
+  void* const block = backend_.memory(0).allocate(8_MiB, own);
+  backend_.memory(0).pools().begin(
+      {0, 3}, [](cudaStream_t) { return false; }, own);
+  sim(0).fail(DeviceCall::capture_info, 1);
+  EXPECT_NO_THROW(backend_.raw_delete(block));
+  sim(0).fail(DeviceCall::capture_info, 1'000'000);
+  try {
+    backend_.raw_delete(backend_.memory(0).allocate(8_MiB, own));
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("an earlier free of the block at"));
+  }
+  backend_.memory(0).pools().end({0, 3});
+  backend_.memory(0).pools().release({0, 3});
+}
+
+// Runs `body` in a child of fork(); returns its exit status, or -1 if it hangs or dies.
+int in_a_child(const std::function<int()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(5);
+    ::_exit(body());
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+// A thread that holds a lock of the backend's, that of the pools, while the process forks.
+class Holder {
+ public:
+  Holder(Backend& backend, SimDevice& device, Stream stream) : backend_(backend) {
+    backend.createOrIncrefPool(0, {0, 9}, std::make_shared<FakeSource>(device));
+    backend.memory(0).pools().begin(
+        {0, 9},
+        [this](cudaStream_t) {
+          std::unique_lock lock(mutex_);
+          if (std::this_thread::get_id() != thread_.get_id() || over_) return false;
+          inside_ = true;
+          changed_.notify_all();
+          changed_.wait(lock, [this] { return over_; });
+          return false;
+        },
+        stream);
+    const std::lock_guard lock(mutex_);
+    thread_ = std::thread(
+        [this, stream] { backend_.raw_delete(backend_.memory(0).allocate(1_MiB, stream)); });
+  }
+  void wait_until_it_holds() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return inside_; });
+  }
+  ~Holder() {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+      changed_.notify_all();
+    }
+    thread_.join();
+    backend_.endAllocateToPool(0, {0, 9});
+    for (int use = 0; use < 2; ++use) backend_.releasePool(0, {0, 9});
+  }
+
+ private:
+  Backend& backend_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool inside_ = false, over_ = false;
+  std::thread thread_;
+};
+
+TEST_F(Backends, AChildOfForkIsToldThatItHasNoMemoryWhateverThreadsHeldAtTheFork) {
+  const Stream own = new_stream(0);
+  void* const block = backend_.memory(0).allocate(4_MiB, own);
+  {
+    Holder holder(backend_, sim(0), own);
+    holder.wait_until_it_holds();
+    const std::vector<std::pair<const char*, std::function<void()>>> refused = {
+        {"recordStream", [&] { record_stream(block, own, 0); }},
+        {"allocate", [&] { (void)backend_.raw_alloc_with_stream(512, nullptr); }},
+        {"memory", [&] { (void)backend_.memory(0); }},
+        {"statistics", [&] { (void)backend_.getDeviceStats(0); }},
+        {"snapshot",
+         [&] {
+           (void)backend_.snapshot({0, 0}, true);
+         }},
+        {"history", [&] { (void)backend_.isHistoryEnabled(); }},
+        {"recordHistory", [&] { backend_.recordHistory(false, nullptr, 1, {}, true, {}); }},
+        {"begin",
+         [&] {
+           backend_.beginAllocateToPool(0, {0, 9}, {});
+         }},
+        {"create",
+         [&] {
+           backend_.createOrIncrefPool(0, {0, 9}, nullptr);
+         }},
+        {"uses",
+         [&] {
+           (void)backend_.getPoolUseCount(0, {0, 9});
+         }},
+        {"base", [&] { (void)backend_.getBaseAllocation(block, nullptr); }},
+        {"share", [&] { (void)backend_.shareIpcHandle(block); }},
+        {"open", [&] { (void)backend_.getIpcDevPtr("x"); }},
+        {"tracker", [&] { backend_.attachAllocatorTraceTracker({}); }},
+        {"observer", [&] { backend_.attachOutOfMemoryObserver({}); }},
+        {"enable", [&] { backend_.enable(true); }},
+        {"fence", [&] { backend_.fence({}, 0, nullptr); }},
+    };
+    for (const auto& [name, call] : refused) {
+      SCOPED_TRACE(name);
+      EXPECT_EQ(0, in_a_child([&] {
+                  try {
+                    call();
+                  } catch (const c10::Error& error) {
+                    const std::string message = error.what();
+                    return message.find("after fork") == std::string::npos ? 2 : 0;
+                  }
+                  return 1;
+                }));
+    }
+    // What destructors call does nothing.
+    EXPECT_EQ(0, in_a_child([&] {
+                backend_.raw_delete(block);
+                backend_.endAllocateToPool(0, {0, 9});
+                backend_.releasePool(0, {0, 9});
+                backend_.emptyCache({0, 0});
+                return 0;
+              }));
+  }
+  backend_.raw_delete(block);
+}
+
+}  // namespace
+}  // namespace weir::pytorch

@@ -1,0 +1,168 @@
+// SegmentPool and DeferredFrees by themselves: random programs, and threads.
+#include "torch/segment_pool.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "tests/torch/fake_source.h"
+#include "torch/deferred_frees.h"
+#include "weir/sim_device.h"
+
+namespace weir::pytorch {
+namespace {
+
+void ignore(const SegmentPool::Segment&, SegmentPool::Change) {}
+
+// Blocks tile each segment, are of the segment's kind, and no two neighbours are free.
+void expect_sound(const SegmentPool& pool) {
+  for (const SegmentPool::Segment& segment : pool.segments()) {
+    Address at = segment.address;
+    bool free_before = false;
+    for (const auto& [address, block] : segment.blocks) {
+      EXPECT_EQ(address, at);
+      EXPECT_EQ(block.bytes % kGrain, 0_B);
+      EXPECT_FALSE(free_before && !block.live);
+      if (block.live) {
+        EXPECT_EQ(block.requested <= 1_MiB, segment.is_small);
+      }
+      free_before = !block.live;
+      at = address + block.bytes;
+    }
+    EXPECT_EQ(at, segment.address + segment.bytes);
+  }
+}
+
+TEST(SegmentPool, BlocksOfRandomProgramsNeverOverlapAndStayOnTheirStream) {
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    SCOPED_TRACE(seed);
+    SimDevice device({.check_races = false});
+    std::array<Stream, 3> streams;
+    for (Stream& stream : streams) stream = device.new_stream();
+    const auto source = std::make_shared<FakeSource>(device);
+    SegmentPool pool(source, device, &ignore);
+    std::mt19937_64 random(seed);
+    const auto upto = [&](std::uint64_t most) { return random() % (most + 1); };
+    struct Live {
+      Bytes bytes;
+      Stream stream;
+    };
+    std::map<Address, Live> live;
+    for (int step = 0; step < 4000; ++step) {
+      if (live.empty() || upto(99) < 52) {
+        const Bytes bytes{1 + upto(std::uint64_t{1} << (9 + upto(16)))};
+        const Stream stream = streams[upto(2)];
+        const Address at = Address::of(pool.allocate(bytes, stream));
+        const auto next = live.lower_bound(at);
+        if (next != live.end()) {
+          EXPECT_GE(next->first, at + bytes);
+        }
+        if (next != live.begin()) {
+          EXPECT_GE(at, std::prev(next)->first + std::prev(next)->second.bytes);
+        }
+        live[at] = {bytes, stream};
+      } else {
+        auto victim = live.begin();
+        std::advance(victim, static_cast<std::ptrdiff_t>(upto(live.size() - 1)));
+        const auto found = pool.find(victim->first.pointer());
+        ASSERT_TRUE(found.has_value());
+        EXPECT_EQ(found->stream, victim->second.stream);
+        EXPECT_EQ(found->block.requested, victim->second.bytes);
+        pool.deallocate(victim->first.pointer());
+        EXPECT_FALSE(pool.find(victim->first.pointer()).has_value());
+        live.erase(victim);
+      }
+      if (step % 500 == 0) expect_sound(pool);
+      if (step % 1000 == 999) pool.empty();
+    }
+    for (const auto& [at, block] : live) pool.deallocate(at.pointer());
+    expect_sound(pool);
+    pool.empty();
+    EXPECT_EQ(source->held, 0u);
+    EXPECT_FALSE(pool.has_segments());
+  }
+}
+
+// `source` is not meant for threads: each of them has a segment beforehand.
+TEST(SegmentPool, ThreadsUseTheirStreamsAtOnce) {
+  SimDevice device;
+  const auto source = std::make_shared<FakeSource>(device);
+  SegmentPool pool(source, device, &ignore);
+  std::array<Stream, 4> streams;
+  for (Stream& stream : streams) {
+    stream = device.new_stream();
+    pool.deallocate(pool.allocate(1_MiB, stream));
+  }
+  std::vector<std::thread> threads;
+  for (const Stream stream : streams) {
+    threads.emplace_back([&pool, stream] {
+      for (int i = 0; i < 2000; ++i) {
+        std::array<void*, 3> blocks;
+        for (void*& block : blocks) block = pool.allocate(100_KiB, stream);
+        for (void* const block : blocks) pool.deallocate(block);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  expect_sound(pool);
+  EXPECT_EQ(source->asked.size(), streams.size());
+}
+
+TEST(DeferredFrees, EachBlockIsReturnedToOneThreadOnce) {
+  SimDevice device;
+  const Stream user = device.new_stream();
+  DeferredFrees frees;
+  std::vector<int> blocks(4000);
+  std::atomic<int> returned{0};
+  std::vector<std::thread> threads;
+  for (std::size_t first : {0, 1, 2, 3}) {
+    threads.emplace_back([&, first] {
+      for (std::size_t i = first; i < blocks.size(); i += 4) {
+        frees.add_user(&blocks[i], device, user);
+        EXPECT_TRUE(frees.defer(&blocks[i]).value());
+        for (const auto& done : frees.take_done()) {
+          ++*static_cast<int*>(done.block);
+          ++returned;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& done : frees.wait_and_take_done()) {
+    ++*static_cast<int*>(done.block);
+    ++returned;
+  }
+  EXPECT_EQ(returned, 4000);
+  EXPECT_THAT(blocks, testing::Each(1));
+  EXPECT_FALSE(frees.any());
+  EXPECT_EQ(device.live_events(), 0u);
+}
+
+TEST(DeferredFrees, ABlockWithoutUsersNeedNotWaitAndAnErrorIsReportedOnce) {
+  SimDevice device;
+  const Stream user = device.new_stream();
+  DeferredFrees frees;
+  int block = 0;
+  EXPECT_FALSE(frees.defer(&block).value());
+  frees.add_user(&block, device, user);
+  ASSERT_TRUE(device.launch(user, 5_ms).ok());
+  EXPECT_TRUE(frees.defer(&block).value());
+  EXPECT_TRUE(frees.is_waiting(&block));
+  EXPECT_THAT(frees.take_done(), testing::IsEmpty());
+  device.fail(DeviceCall::query, 1);
+  const std::vector<DeferredFrees::Done> done = frees.take_done();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_FALSE(done[0].status.ok());
+  EXPECT_FALSE(frees.any());
+}
+
+}  // namespace
+}  // namespace weir::pytorch

@@ -1,0 +1,293 @@
+// Pools whose memory another allocator gives (torch.cuda.MemPool(allocator)), as PyTorch asks.
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "tests/torch/fake_source.h"
+#include "torch/device_memory.h"
+#include "weir/sim_device.h"
+
+namespace weir::pytorch {
+namespace {
+
+using native::TraceEntry;
+
+constexpr c10::MempoolId_t kCustom{0, 1}, kGraph{1, 0};
+
+class SourcePools : public testing::Test {
+ protected:
+  void SetUp() override { memory_.pools().retain(kCustom, source_); }
+  void TearDown() override {
+    EXPECT_EQ(device_.race_count(), 0u);
+    EXPECT_THAT(heap_.validate(), testing::IsEmpty());
+  }
+  // As `with torch.cuda.use_mem_pool(pool)` begins and ends.
+  void use() {
+    memory_.pools().begin(
+        kCustom, [](cudaStream_t) { return true; }, a_);
+  }
+  void leave() {
+    memory_.pools().end(kCustom);
+    memory_.pools().release(kCustom);
+  }
+  void* allocate(Bytes bytes) { return allocate(bytes, a_); }
+  void* allocate(Bytes bytes, Stream stream) {
+    use();
+    void* const block = memory_.allocate(bytes, stream);
+    leave();
+    return block;
+  }
+  void free(void* block) { EXPECT_TRUE(memory_.deallocate(block)); }
+  // The MemPool goes: its last use, then its memory.
+  void drop_pool() {
+    memory_.pools().release(kCustom);
+    memory_.empty(kCustom);
+  }
+  Pools::Filter takes_captured() {
+    return [this](cudaStream_t asking) {
+      return device_.capture_info(Stream::of_captured(asking))->status != CaptureInfo::Status::none;
+    };
+  }
+
+  SimDevice device_;
+  const Stream a_ = device_.new_stream(), b_ = device_.new_stream();
+  DeviceHeap heap_{device_};
+  const std::shared_ptr<FakeSource> source_ = std::make_shared<FakeSource>(device_);
+  DeviceMemory memory_{0, device_, heap_};
+};
+
+TEST_F(SourcePools, SmallBlocksShareASegment) {
+  std::vector<void*> blocks;
+  for (int i = 0; i < 1000; ++i) blocks.push_back(allocate(1_KiB));
+  EXPECT_THAT(source_->asked, testing::ElementsAre((2_MiB).count));
+  for (void* const block : blocks) free(block);
+  drop_pool();
+  EXPECT_EQ(source_->held, 0u);
+}
+
+TEST_F(SourcePools, TheSourceIsAskedForWhatPyTorchsOwnAsksFor) {
+  std::vector<void*> blocks;
+  for (const Bytes bytes : {1_MiB, 1_MiB + 1_B, 9_MiB, 10_MiB, 11_MiB + 1_B, 1_B}) {
+    blocks.push_back(allocate(bytes));
+  }
+  EXPECT_THAT(source_->asked,
+              testing::ElementsAre((2_MiB).count, (20_MiB).count, (10_MiB).count, (12_MiB).count));
+  for (void* const block : blocks) free(block);
+  drop_pool();
+}
+
+TEST_F(SourcePools, FreeNeighboursMergeAndTheBestFitIsTaken) {
+  void* const first = allocate(4_MiB);
+  void* const second = allocate(6_MiB);
+  void* const third = allocate(9_MiB);  // 20 MiB with them, but for 1 MiB
+  EXPECT_EQ(source_->asked.size(), 1u);
+  free(first);
+  free(third);
+  EXPECT_EQ(allocate(8_MiB), third);  // the first is too small
+  EXPECT_EQ(allocate(3_MiB), first);
+  free(first);
+  free(second);
+  EXPECT_EQ(allocate(9_MiB), first);  // the two are one
+  EXPECT_EQ(source_->asked.size(), 1u);
+  free(first);
+  free(third);
+  void* const all = allocate(20_MiB);
+  EXPECT_EQ(all, first);
+  EXPECT_EQ(source_->asked.size(), 1u);
+  free(all);
+  drop_pool();
+  EXPECT_THAT(source_->given_back, testing::ElementsAre(first));
+}
+
+TEST_F(SourcePools, AFreeBlockServesItsOwnStreamOnly) {
+  void* const block = allocate(10_MiB, a_);
+  free(block);
+  void* const other = allocate(10_MiB, b_);
+  EXPECT_NE(other, block);
+  EXPECT_EQ(allocate(10_MiB, a_), block);
+  free(block);
+  free(other);
+  drop_pool();
+}
+
+TEST_F(SourcePools, ARecordedStreamHoldsABlockBackUntilItsWorkIsDone) {
+  void* const block = allocate(8_MiB);
+  ASSERT_TRUE(device_.launch(b_, Writes(block, 8_MiB), 5_ms).ok());
+  EXPECT_TRUE(memory_.record_stream(block, b_));
+  free(block);
+  EXPECT_FALSE(memory_.deallocate(block));  // freed twice
+  void* const meanwhile = allocate(8_MiB);
+  EXPECT_NE(meanwhile, block);
+  ASSERT_TRUE(device_.launch(a_, Writes(meanwhile, 8_MiB), 1_ms).ok());
+  device_.advance(10_ms);
+  void* const then = allocate(8_MiB);
+  EXPECT_EQ(then, block);
+  ASSERT_TRUE(device_.launch(a_, Writes(then, 8_MiB), 1_ms).ok());
+  EXPECT_EQ(device_.host_waits(), 0u);
+  free(meanwhile);
+  free(then);
+  drop_pool();
+  EXPECT_EQ(source_->held, 0u);
+}
+
+TEST_F(SourcePools, ABlockFreedWhileARecordedStreamIsCapturedWaitsForTheCapturesEnd) {
+  void* const block = allocate(8_MiB);
+  EXPECT_TRUE(memory_.record_stream(block, b_));
+  ASSERT_TRUE(device_.begin_capture(b_, CaptureMode::global).ok());
+  free(block);
+  void* const meanwhile = allocate(8_MiB);
+  EXPECT_NE(meanwhile, block);
+  const Result<GraphHandle> graph = device_.end_capture(b_);
+  ASSERT_TRUE(graph.ok());
+  free(meanwhile);  // after which it is looked whether others are done
+  device_.advance(1_ms);
+  const std::vector<void*> both = {allocate(8_MiB), allocate(8_MiB)};
+  EXPECT_THAT(both, testing::UnorderedElementsAre(block, meanwhile));
+  for (void* const each : both) free(each);
+  drop_pool();
+  ASSERT_TRUE(device_.destroy_graph(*graph).ok());
+}
+
+TEST_F(SourcePools, MemoryGoesBackOnceTheHostHasWaitedForTheDevice) {
+  void* const block = allocate(8_MiB);
+  ASSERT_TRUE(device_.launch(a_, Writes(block, 8_MiB), 5_ms).ok());
+  free(block);
+  drop_pool();
+  EXPECT_THAT(source_->given_back, testing::ElementsAre(block));
+  EXPECT_GE(device_.now(), 5_ms);
+}
+
+template <class AnyDevice>
+constexpr bool kWaitsForTheContext = requires(AnyDevice& device) {
+  device.synchronize_context();
+};
+
+// As with cudaFree(): nobody need have named them.
+TEST_F(SourcePools, MemoryGoesBackOnceTheHostHasWaitedForAllStreams) {
+  if (!kWaitsForTheContext<Device>) GTEST_SKIP() << "the device can't wait for its context";
+  void* const block = allocate(8_MiB);
+  ASSERT_TRUE(device_.launch(b_, Reads(block, 8_MiB), 5_ms).ok());
+  free(block);
+  drop_pool();  // which unmaps it, and the device would see the race
+  EXPECT_EQ(source_->held, 0u);
+}
+
+// A graph that was captured into it would find its memory gone.
+TEST_F(SourcePools, APoolThatIsInUseKeepsItsMemoryAsInPyTorchsOwn) {
+  free(allocate(8_MiB));
+  memory_.empty({0, 0});
+  memory_.empty(kCustom);
+  EXPECT_THAT(source_->given_back, testing::IsEmpty());
+  drop_pool();
+  EXPECT_EQ(source_->held, 0u);
+}
+
+TEST_F(SourcePools, ADroppedPoolGivesBackWhatIsFreeAndTheRestLater) {
+  void* const kept = allocate(8_MiB);
+  void* const gone = allocate(30_MiB);
+  free(gone);
+  drop_pool();
+  EXPECT_THAT(source_->given_back, testing::ElementsAre(gone));
+  free(kept);
+  memory_.empty({0, 0});
+  EXPECT_EQ(source_->held, 0u);
+}
+
+TEST_F(SourcePools, WhatFindsNoMemoryIsToldAndLeavesThePoolAsItWas) {
+  source_->most = (20_MiB).count;
+  void* const block = allocate(8_MiB);
+  use();
+  EXPECT_THROW((void)memory_.allocate(20_MiB, a_), c10::OutOfMemoryError);
+  leave();
+  void* const more = allocate(8_MiB);
+  free(block);
+  free(more);
+  drop_pool();
+}
+
+TEST_F(SourcePools, APoolThatDoesNotSplitGivesEachBlockASegment) {
+  memory_.pools().set_no_split(kCustom);
+  void* const first = allocate(8_MiB);
+  void* const second = allocate(8_MiB);
+  EXPECT_THAT(source_->asked, testing::ElementsAre((20_MiB).count, (20_MiB).count));
+  free(first);
+  EXPECT_EQ(allocate(2_MiB), first);
+  free(first);
+  free(second);
+  drop_pool();
+}
+
+TEST_F(SourcePools, SnapshotsShowSegmentsWithTheirBlocks) {
+  void* const small = allocate(1_KiB);
+  void* const first = allocate(4_MiB);
+  void* const second = allocate(6_MiB);
+  free(first);
+  const auto segments = memory_.segments(kCustom);
+  ASSERT_EQ(segments.size(), 2u);
+  for (const auto& segment : segments) {
+    const bool is_small = segment.address == Address::of(small).value;
+    EXPECT_EQ(segment.is_large, !is_small);
+    EXPECT_EQ(segment.owner_private_pool_id, kCustom);
+    EXPECT_EQ(segment.total_size, is_small ? (2_MiB).count : (20_MiB).count);
+    EXPECT_EQ(segment.allocated_size, is_small ? (1_KiB).count : (6_MiB).count);
+    EXPECT_EQ(segment.blocks.size(), is_small ? 2u : 3u);
+    std::size_t tiled = 0;
+    for (const auto& block : segment.blocks) tiled += block.size;
+    EXPECT_EQ(tiled, segment.total_size);
+  }
+  free(small);
+  free(second);
+  drop_pool();
+}
+
+TEST_F(SourcePools, TrackersHearOfSegmentsWithTheirPool) {
+  std::vector<std::pair<TraceEntry::Action, c10::MempoolId_t>> heard;
+  memory_.track(
+      [&](const TraceEntry& entry) { heard.emplace_back(entry.action_, entry.mempool_); });
+  free(allocate(1_KiB));
+  drop_pool();
+  EXPECT_THAT(heard, testing::ElementsAre(std::pair(TraceEntry::SEGMENT_ALLOC, kCustom),
+                                          std::pair(TraceEntry::ALLOC, kCustom),
+                                          std::pair(TraceEntry::FREE_REQUESTED, kCustom),
+                                          std::pair(TraceEntry::FREE_COMPLETED, kCustom),
+                                          std::pair(TraceEntry::SEGMENT_FREE, kCustom)));
+}
+
+TEST_F(SourcePools, ACaptureInsideACustomPoolTakesTheGraphsPool) {
+  use();
+  void* const before = memory_.allocate(8_MiB, a_);
+  memory_.pools().begin(kGraph, takes_captured(), a_);
+  ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
+  void* const captured = memory_.allocate(8_MiB, a_);
+  const GraphHandle graph = *device_.end_capture(a_);
+  memory_.pools().end(kGraph);
+  void* const after = memory_.allocate(8_MiB, a_);
+  leave();
+  EXPECT_EQ(source_->asked.size(), 1u);  // 20 MiB, for the two
+  EXPECT_EQ(memory_.pools().blocks(kGraph).size(), 1u);
+  for (void* const block : {before, captured, after}) free(block);
+  ASSERT_TRUE(device_.destroy_graph(graph).ok());
+  memory_.pools().release(kGraph);
+  drop_pool();
+}
+
+TEST_F(SourcePools, ACustomPoolInsideACaptureIsTaken) {
+  memory_.pools().begin(kGraph, takes_captured(), a_);
+  ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
+  void* const custom = allocate(8_MiB);
+  void* const captured = memory_.allocate(8_MiB, a_);
+  const GraphHandle graph = *device_.end_capture(a_);
+  memory_.pools().end(kGraph);
+  EXPECT_EQ(source_->asked.size(), 1u);
+  EXPECT_EQ(memory_.pools().blocks(kGraph).size(), 1u);
+  for (void* const block : {custom, captured}) free(block);
+  ASSERT_TRUE(device_.destroy_graph(graph).ok());
+  memory_.pools().release(kGraph);
+  drop_pool();
+}
+
+}  // namespace
+}  // namespace weir::pytorch
