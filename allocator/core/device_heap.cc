@@ -107,10 +107,21 @@ Result<StreamHeap*> DeviceHeap::Impl::heap_of(Stream stream) {
 }
 
 Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, Status& status) {
+  if (has_miss_callbacks_.load(std::memory_order_relaxed)) {
+    const Address at = try_allocate(bytes, stream, PageHeap::Create::not_yet, status);
+    if (at != Address{} || status.error().code() != ErrorCode::out_of_memory) return at;
+    status = {};
+    call_at_miss();  // what it freed comes before new memory in any case
+  }
+  return try_allocate(bytes, stream, PageHeap::Create::may, status);
+}
+
+Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Create create,
+                                       Status& status) {
   KnownStream& known = this->known(stream);
   while (true) {
     if (knows(known, stream)) [[likely]] {
-      const Address at = known.heap->allocate(bytes, stream.id, status);
+      const Address at = known.heap->allocate(bytes, stream.id, status, create);
       if (at != Address{} || !status) [[likely]]
         return at;
     }
@@ -184,6 +195,15 @@ bool DeviceHeap::Impl::give_back_at_hand() const {
   bool any = false;
   for (const std::unique_ptr<StreamHeap>& heap : heaps_) any = heap->give_back_at_hand() || any;
   return any;
+}
+
+void DeviceHeap::Impl::call_at_miss() {
+  std::vector<MissCallback> callbacks;
+  {
+    const std::shared_lock lock(heaps_mutex_);
+    callbacks = miss_callbacks_;
+  }
+  for (const MissCallback& callback : callbacks) callback();
 }
 
 bool DeviceHeap::Impl::call_back(Bytes bytes) {
@@ -332,6 +352,12 @@ void DeviceHeap::Impl::on_out_of_memory(OutOfMemoryCallback callback) {
   callbacks_.push_back(std::move(callback));
 }
 
+void DeviceHeap::Impl::on_miss(MissCallback callback) {
+  const std::unique_lock lock(heaps_mutex_);
+  miss_callbacks_.push_back(std::move(callback));
+  has_miss_callbacks_.store(true, std::memory_order_relaxed);
+}
+
 DeviceHeap::DeviceHeap(Device& device, HeapOptions options, EventSink* sink)
     : impl_(std::make_unique<Impl>(device, options, sink)) {}
 DeviceHeap::~DeviceHeap() = default;
@@ -374,6 +400,7 @@ std::optional<BlockInfo> DeviceHeap::find(const void* pointer) const {
   return impl_->find(Address::of(pointer));
 }
 Status DeviceHeap::retire(Stream stream) { return impl_->retire(stream); }
+void DeviceHeap::forgo_context_events() { impl_->forgo_context_events(); }
 void DeviceHeap::assume_graphs_leak() { impl_->assume_graphs_leak(); }
 Result<Bytes> DeviceHeap::trim(Bytes keep, Trim how) { return impl_->trim(keep, how); }
 Result<Stream> DeviceHeap::stream(void* handle) {
@@ -391,6 +418,9 @@ Bytes DeviceHeap::limit() const { return impl_->limit(); }
 ReusePolicy DeviceHeap::reuse() const { return impl_->reuse(); }
 void DeviceHeap::on_out_of_memory(OutOfMemoryCallback callback) {
   if (callback) impl_->on_out_of_memory(std::move(callback));
+}
+void DeviceHeap::on_miss(MissCallback callback) {
+  if (callback) impl_->on_miss(std::move(callback));
 }
 Statistics DeviceHeap::statistics() const { return impl_->statistics(); }
 void DeviceHeap::reset_peaks() { impl_->reset_peaks(); }

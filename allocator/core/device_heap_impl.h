@@ -50,12 +50,14 @@ class DeviceHeap::Impl {
   std::optional<BlockInfo> find(Address address) const;
   Status retire(Stream stream);
   void on_out_of_memory(OutOfMemoryCallback callback);
+  void on_miss(MissCallback callback);
   Statistics statistics() const;
   void reset_peaks();
   HeapSnapshot snapshot() const;
   void start_recording(EventSink& sink);
   bool stop_recording(EventSink& sink);
   std::vector<std::string> validate() const;
+  void forgo_context_events() { captures_.forgo_context_events(); }
   void assume_graphs_leak() { graphs_leak_ = true; }
   Result<Bytes> trim(Bytes keep, Trim how);
   Status renew_access();
@@ -145,6 +147,7 @@ class DeviceHeap::Impl {
 
   Result<StreamHeap*> heap_of(Stream stream);
   Address try_allocate(Bytes bytes, Stream stream, Status& status);
+  Address try_allocate(Bytes bytes, Stream stream, PageHeap::Create create, Status& status);
   Result<void*> allocate_under_pressure(Bytes bytes, Stream stream, Status status);
   Result<StreamHeap*> owner_of_block(const void* block, const char* call) const;
   static Error unknown(const void* block, const char* call);
@@ -162,6 +165,7 @@ class DeviceHeap::Impl {
   void keep_to_limit();
   // Has every heap give back the blocks that it keeps at hand; were there any?
   bool give_back_at_hand() const;
+  void call_at_miss();
   // Asks the callbacks for memory; false if there are none.
   bool call_back(Bytes bytes);
   Error out_of_memory(Bytes bytes, Stream stream);
@@ -204,6 +208,8 @@ class DeviceHeap::Impl {
   std::vector<std::unique_ptr<StreamHeap>> heaps_;            // by HeapId
   std::unordered_map<std::uint64_t, StreamHeap*> by_stream_;  // by Stream::id; not the retired
   std::vector<OutOfMemoryCallback> callbacks_;
+  std::vector<MissCallback> miss_callbacks_;
+  std::atomic<bool> has_miss_callbacks_{false};
 
   // Pools and routes; taken before every other lock, and never while a heap's is held.
   mutable std::shared_mutex routes_mutex_;

@@ -18,15 +18,23 @@ Result<Stream> DeviceHeap::Impl::per_thread_stream(void* handle) {
   return stream;
 }
 
+// Whether a stream lasts its owner knows best; of the default one it is sure.
 Result<Stream> DeviceHeap::Impl::stream_in_a_capture(void* handle) {
-  const Stream stream = Stream::of_captured(handle);
-  Result<CaptureInfo> info = device_.capture_info(stream);
+  const bool may_end = is_untold() && handle != nullptr;
+  Result<CaptureInfo> info = device_.capture_info(Stream::of_captured(handle));
   if (!info) return std::move(info).error();
-  if (info->status == CaptureInfo::Status::none) return device_.stream(handle);
+  if (info->status == CaptureInfo::Status::none) {
+    Result<Stream> found = device_.stream(handle);
+    if (found) found->may_end = may_end;
+    return found;
+  }
   if (const std::optional<Stream> known = timelines_.latest(handle)) return *known;
   const std::unique_lock lock(routes_mutex_);
   const auto [met, is_new] = met_in_captures_.try_emplace(handle);
-  if (is_new) met->second = Stream::of_captured(handle, ++last_met_);
+  if (is_new) {
+    met->second = Stream::of_captured(handle, ++last_met_);
+    met->second.may_end = may_end;
+  }
   return met->second;
 }
 

@@ -38,10 +38,12 @@ void StreamHeap::allow_short_ways(bool allowed) {
 
 PageHeap::Owner StreamHeap::owner() { return {id_, timeline_, fold_}; }
 
-Address StreamHeap::allocate(Bytes requested, std::uint64_t stream, Status& status) {
+Address StreamHeap::allocate(Bytes requested, std::uint64_t stream, Status& status,
+                             PageHeap::Create create) {
   const Bytes bytes = round_up(requested, kGrain);
   const MutexLock lock(mutex_);
   if (stream != serves_) return {};
+  create_ = create;
   Block* block = kept_ > 0 ? find_at_hand(bytes) : nullptr;
   if (block != nullptr && suits(*block)) {
     status = wait_and_take(*block);
@@ -86,14 +88,14 @@ Status StreamHeap::wait_and_take(Block& block) {
 Result<Address> StreamHeap::find_run(Bytes bytes, RequestHistory::Name name) {
   const RequestKeys keys = history_.keys(name);
   const auto create =
-      have_others_give_back(Others::at_rest) ? PageHeap::Create::may : PageHeap::Create::not_yet;
+      have_others_give_back(Others::at_rest) ? create_ : PageHeap::Create::not_yet;
   PageHeap::Owner owner = this->owner();
   Result<Address> at = pages_.allocate(owner, bytes, keys, served_since_asked(), create);
-  if (at || create == PageHeap::Create::may || at.error().code() != ErrorCode::out_of_memory) {
+  if (at || create == create_ || at.error().code() != ErrorCode::out_of_memory) {
     return at;
   }
   have_others_give_back(Others::all);
-  return pages_.allocate(owner, bytes, keys, {});
+  return pages_.allocate(owner, bytes, keys, {}, create_);
 }
 
 Block* StreamHeap::allocate_run(Bytes bytes, bool for_slab, Status& status) {

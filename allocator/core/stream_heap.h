@@ -51,8 +51,9 @@ class StreamHeap {
   // A block of at least `requested` bytes, not zero, for work on the stream of id `stream`. No
   // address: `status`, which was ok, says why; or, still ok, the heap does not serve that stream,
   // or no longer. Errors: out_of_memory; device. (A Result around a pointer costs more than it
-  // says.)
-  Address allocate(Bytes requested, std::uint64_t stream, Status& status);
+  // says.) `create`: whether new memory of the device may be had for it.
+  Address allocate(Bytes requested, std::uint64_t stream, Status& status,
+                   PageHeap::Create create = PageHeap::Create::may);
 
   // The block at its place, for work on the stream that the heap serves.
   // Errors: invalid_argument (the place is not free); device.
@@ -216,6 +217,7 @@ class StreamHeap {
   Stream stream_ WEIR_GUARDED_BY(mutex_);
   TimelineId timeline_ WEIR_GUARDED_BY(mutex_);
   std::uint32_t world_ WEIR_GUARDED_BY(mutex_) = 0;
+  PageHeap::Create create_ WEIR_GUARDED_BY(mutex_) = PageHeap::Create::may;  // in this request
   RequestHistory history_ WEIR_GUARDED_BY(mutex_);  // of runs
   PageHeap::Served asked_ WEIR_GUARDED_BY(mutex_);  // in all, when the page heap was last asked
 };

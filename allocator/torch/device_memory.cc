@@ -32,17 +32,6 @@ bool environment_allows_caching() {
   return c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") != true;
 }
 
-// Has `callback` called before the heap takes new memory of the device. False: the heap can't tell.
-// (A template, so that a heap without on_miss() compiles.)
-template <class Heap>
-bool call_at_each_miss(Heap& heap, std::function<bool()> callback) {
-  if constexpr (requires { heap.on_miss(callback); }) {
-    heap.on_miss(std::move(callback));
-    return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 void raise(const Error& error) { TORCH_CHECK(false, "weir: ", error.message()); }
@@ -51,7 +40,7 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap)
     : number_(number),
       device_(device),
       heap_(heap),
-      streams_(heap),
+      streams_(heap, dynamic_cast<CudaDevice*>(&device) != nullptr),
       pools_(heap, device,
              [this](Pools::Id id, const SegmentPool::Segment& segment, SegmentPool::Change change) {
                if (!history_.wants_entries()) return;
@@ -62,9 +51,8 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap)
       total_(total_of(device)),
       caching_allowed_(environment_allows_caching()),
       caching_(caching_allowed_) {
-  const bool at_each_miss = call_at_each_miss(heap_, &call_free_memory_callbacks);
-  heap_.on_out_of_memory([this, at_each_miss](Bytes) {
-    if (!at_each_miss) (void)call_free_memory_callbacks();
+  heap_.on_miss([] { (void)call_free_memory_callbacks(); });
+  heap_.on_out_of_memory([this](Bytes) {
     finish_frees(deferred_frees_.wait_and_take_done());
     const std::lock_guard lock(mutex_);
     ++counts_.retries;

@@ -30,6 +30,7 @@ weir_status_t weir_torch_enable() {
   return weir::c::guarded([] {
     weir::Result<weir::Config> config = weir::Config::from_environment();
     if (!config) throw weir::Exception(config.error().code(), config.error().message());
+    if (!config->trust) config->trust = weir::Trust::context;
     auto allocator = std::make_unique<weir_allocator_t>(*std::move(config));
     weir::pytorch::install(allocator->allocator);
     the_allocator = allocator.release();

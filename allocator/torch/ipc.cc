@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "torch/device_wait.h"
 #include "torch/process_end.h"
 
 namespace weir::pytorch {
@@ -71,7 +70,7 @@ class MappedPages {
   // Whoever dropped the memory may have work queued that uses it, on streams that nobody named.
   // (Where the host can't wait, the memory stays mapped: an access would be illegal.)
   ~MappedPages() {
-    if (memory_is_gone() || !wait_for_all_work(device_)) return;
+    if (memory_is_gone() || !device_.synchronize_context()) return;
     Bytes at;
     for (const Mapped& page : pages_) {
       if (page.is_mapped) (void)device_.unmap(base_ + at, page.bytes);

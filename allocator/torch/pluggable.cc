@@ -61,6 +61,7 @@ class Pluggable {
   Pluggable() {
     weir::Result<weir::Config> config = weir::Config::from_environment();
     if (!config) throw weir::Exception(config.error().code(), config.error().message());
+    if (!config->trust) config->trust = weir::Trust::context;
     handle_ = std::make_unique<weir_allocator_t>(*std::move(config));
   }
   static constexpr std::size_t kMostDevices = 64;

@@ -5,7 +5,6 @@
 #include <iterator>
 #include <utility>
 
-#include "torch/device_wait.h"
 
 namespace weir::pytorch {
 namespace {
@@ -123,7 +122,6 @@ std::optional<SegmentPool::Found> SegmentPool::find(const void* pointer) const {
 
 void SegmentPool::empty() {
   std::vector<Segment> idle;  // taken out before the wait, so that nothing new uses them
-  std::vector<Stream> streams;
   {
     const std::lock_guard lock(mutex_);
     for (auto each = segments_.begin(); each != segments_.end();) {
@@ -134,13 +132,12 @@ void SegmentPool::empty() {
         continue;
       }
       free_.erase(key(segment, first));
-      streams.push_back(segment.stream);
       idle.push_back(std::move(segment));
       each = segments_.erase(each);
     }
   }
   if (idle.empty()) return;
-  if (!wait_for_all_work(device_, streams)) return put_back(std::move(idle));
+  if (!device_.synchronize_context()) return put_back(std::move(idle));
   while (!idle.empty()) {
     const Segment segment = std::move(idle.back());
     idle.pop_back();

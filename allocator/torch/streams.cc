@@ -1,5 +1,7 @@
 #include "torch/streams.h"
 
+#include <cuda_runtime_api.h>
+
 #include <array>
 #include <functional>
 #include <utility>
@@ -25,10 +27,23 @@ Result<Stream> Streams::of(c10::cuda::CUDAStream stream) {
   if (const Stream* const found = known(stream)) return *found;
   const cudaStream_t handle = stream.stream();
   Result<Stream> found = of(handle);
-  if (found.ok() && lasts(stream.id(), handle) && !found->is_of_captured()) {
-    known_of(stream.id()) = {this, stream.id(), *found};
+  if (!found.ok()) return found;
+  if (!lasts(stream.id(), handle)) {
+    note_end(handle);
+    return found;
   }
+  found->may_end = false;
+  if (!found->is_of_captured()) known_of(stream.id()) = {this, stream.id(), *found};
   return found;
+}
+
+// A stream that may be destroyed at any time can't be asked later whether it is captured. If it is a
+// blocking one, its capture shows on the legacy default stream; if not, an event of the whole
+// context could break it unseen.
+void Streams::note_end(cudaStream_t handle) {
+  unsigned int flags = 0;
+  if (!on_gpu_ || cudaStreamGetFlags(handle, &flags) != cudaSuccess) return;
+  if ((flags & cudaStreamNonBlocking) != 0) heap_.forgo_context_events();
 }
 
 Result<Stream> Streams::of(cudaStream_t handle) {

@@ -17,7 +17,7 @@ namespace weir::pytorch {
 class Streams {
  public:
   // `heap` must outlive this.
-  explicit Streams(DeviceHeap& heap) : heap_(heap) {}
+  Streams(DeviceHeap& heap, bool on_gpu) : heap_(heap), on_gpu_(on_gpu) {}
 
   // Errors: device (the handle is no stream's); capture (DeviceHeap::stream()).
   Result<Stream> of(c10::cuda::CUDAStream stream);
@@ -38,8 +38,10 @@ class Streams {
     Stream stream;
   };
   static Known& known_of(c10::StreamId id);
+  void note_end(cudaStream_t handle);
 
   DeviceHeap& heap_;
+  const bool on_gpu_;
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, cudaStream_t> handles_;  // by Stream::id; guarded by mutex_
 };

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
-#include <unordered_set>
 
 #include "weir/device_heap.h"
 
@@ -20,11 +19,11 @@ class Uncached {
   explicit Uncached(Device& device) : device_(device) {}
 
   Result<void*> allocate(Bytes bytes, Stream stream);
-  // The block is one that heap() owns. The host waits for all work of the device, as with
-  // cudaFree(), and its memory goes back to the driver. Where nothing may wait, as during a
-  // capture, it goes with the next block. Errors: unknown_pointer.
+  // The block is one that heap() owns. Its memory goes back to the driver once the host has waited
+  // for all work of the device, as with cudaFree(); what can't go now goes with the next block.
+  // Errors: unknown_pointer.
   Status deallocate(void* block);
-  // Gives back the blocks that could not go when they were freed.
+  // Gives back what a capture kept from going.
   Status empty();
 
   // Null until something was allocated.
@@ -39,8 +38,6 @@ class Uncached {
   std::once_flag made_;
   std::unique_ptr<DeviceHeap> owned_;  // by made_
   std::atomic<DeviceHeap*> heap_{nullptr};
-  std::mutex mutex_;
-  std::unordered_set<void*> freed_;  // guarded by mutex_; blocks that wait for the host
 };
 
 }  // namespace weir::pytorch

@@ -329,13 +329,7 @@ TEST_F(SmallDeviceMemories, FreeMemoryCallbacksAreCalledBeforeOutOfMemory) {
   EXPECT_GE(callbacks_called, 1);
 }
 
-template <class Heap>
-constexpr bool kTellsOfMisses = requires(Heap& heap) {
-  heap.on_miss(std::function<bool()>([] { return false; }));
-};
-
 TEST_F(DeviceMemories, FreeMemoryCallbacksAreCalledBeforeNewMemoryIsTaken) {
-  if (!kTellsOfMisses<DeviceHeap>) GTEST_SKIP() << "the heap does not tell";
   callbacks_called = 0;
   void* const block = memory_.allocate(4_MiB, a_);
   EXPECT_GE(callbacks_called, 1);
@@ -448,14 +442,8 @@ TEST_F(DeviceMemories, WithCachingOffTheHostWaitsForWorkOfEveryStreamThatUsesABl
   EXPECT_GE(device_.now() - before, 10_ms);
 }
 
-template <class AnyDevice>
-constexpr bool kWaitsForTheContext = requires(AnyDevice& device) {
-  device.synchronize_context();
-};
-
 // As with cudaFree(): nobody need have named them.
 TEST_F(DeviceMemories, WithCachingOffTheHostWaitsForWorkOfAllStreams) {
-  if (!kWaitsForTheContext<Device>) GTEST_SKIP() << "the device can't wait for its context";
   memory_.set_caching(false);
   void* const block = memory_.allocate(8_MiB, a_);
   ASSERT_TRUE(device_.launch(b_, Reads(block, 8_MiB), 5_ms).ok());

@@ -65,13 +65,7 @@ TEST_F(OpenedMemory, WhatIsNoHandleIsRefused) {
   EXPECT_EQ(opened.error().code(), ErrorCode::invalid_input);
 }
 
-template <class AnyDevice>
-constexpr bool kWaitsForTheContext = requires(AnyDevice& device) {
-  device.synchronize_context();
-};
-
 TEST_F(OpenedMemory, IsUnmappedOnceTheWorkOfAllStreamsIsDone) {
-  if (!kWaitsForTheContext<Device>) GTEST_SKIP() << "the device can't wait for its context";
   const Stream stream = device_.new_stream();
   std::shared_ptr<void> memory = open().value();
   ASSERT_TRUE(device_.launch(stream, Reads(memory.get(), 3_MiB), 5_ms).ok());

@@ -270,6 +270,7 @@ TEST_F(UntoldNeverWaits, MemoryWhoseUseIsSeenToBeOverIsTaken) {
 }
 
 TEST_F(UntoldNeverWaits, SmallBlocksWhoseUseIsSeenToBeOverAreTaken) {
+  void* const beside = written(1_KiB, s_);
   void* const y = written(1_KiB, s_);
   EXPECT_TRUE(heap_.record_stream(y, m_).ok());
   order(s_, m_);
@@ -280,6 +281,8 @@ TEST_F(UntoldNeverWaits, SmallBlocksWhoseUseIsSeenToBeOverAreTaken) {
   device_.finish();
   EXPECT_EQ(written(1_KiB, s_), y);
   EXPECT_EQ(heap_.statistics().stream_waits, 0u);
+  free(beside);
+  free(z);
 }
 
 // A recorded stream that is gone must not keep a block for ever.

@@ -182,6 +182,10 @@ class DeviceHeap {
   // it may still be deallocated; nothing may be allocated for it again.
   Status retire(Stream stream);
 
+  // From now on no event of the whole context is recorded, as one might break a capture that can't be
+  // known of: HeapOptions::context_events.
+  void forgo_context_events();
+
   // From now on graphs captured by a route (GraphPool::capture) may never be destroyed, as in the
   // debug mode of PyTorch's graphs, which leaks them. Where the host waits for memory
   // (Trim::waits, or rather than be out of it), one that was released counts as done with the work
@@ -214,6 +218,11 @@ class DeviceHeap {
   // live as long as this; they must not allocate without a bound, since they would be called again.
   using OutOfMemoryCallback = std::function<void(Bytes requested)>;
   void on_out_of_memory(OutOfMemoryCallback callback);
+
+  // The same for a request of the device heap's own that only new memory of the device would serve,
+  // before that is asked for: what is freed then is taken first.
+  using MissCallback = std::function<void()>;
+  void on_miss(MissCallback callback);
 
   Statistics statistics() const;
   void reset_peaks();

@@ -441,8 +441,20 @@ Outcome run_on_native(const Program& program, NativeDefect defect) {
              [&](SimDevice& device) { return std::make_unique<NativeModel>(device, defect); });
 }
 
+// Are there captures of streams that nothing was allocated for, and no tensor recorded on, before?
+bool has_unseen_captures(const Program& program) {
+  std::set<std::uint32_t> seen;
+  for (const Step& step : program.steps) {
+    const bool names = step.kind == Step::Kind::allocate || step.kind == Step::Kind::record_stream;
+    if (names) seen.insert(step.stream);
+    if (step.kind == Step::Kind::begin_raw_capture && !seen.contains(step.stream)) return true;
+  }
+  return false;
+}
+
 Outcome run_on_weir(const Program& program, const RunOptions& options) {
-  const SubjectOptions subject{.never_waits = program.has_flags};
+  const SubjectOptions subject{.never_waits = program.has_flags,
+                               .captures_unseen = has_unseen_captures(program)};
   return run(
       program, [&](SimDevice& device) { return std::make_unique<Subject>(device, subject); },
       options);

@@ -24,10 +24,16 @@ void trust_the_context_alone(Options& options) {
   if constexpr (requires { options.trust; }) options.trust = decltype(options.trust)::context;
 }
 
+template <class Options>
+void forgo_context_events(Options& options) {
+  if constexpr (requires { options.context_events; }) options.context_events = false;
+}
+
 HeapOptions heap_options(SubjectOptions options) {
   HeapOptions heap;
   trust_the_context_alone(heap);
   if (options.never_waits) set_never_waits(heap.reuse);
+  if (options.captures_unseen) forgo_context_events(heap);
   return heap;
 }
 

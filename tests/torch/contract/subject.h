@@ -19,6 +19,8 @@ namespace weir::contract {
 struct SubjectOptions {
   // No stream may be made to wait for another one, since its kernels may wait for the host.
   bool never_waits = false;
+  // Another library captures a stream that the allocator can't know of: WEIR_CONTEXT_EVENTS=0.
+  bool captures_unseen = false;
 };
 
 // Does this Weir have a policy under which no stream waits for another one?
