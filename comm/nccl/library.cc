@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include "weir/log.h"
@@ -33,10 +34,17 @@ constexpr std::array<Setting, 2> kSettings{{
      "it registers whole physical handles of captured buffers, which are shared by several here"},
 }};
 
+// As NCCL reads a number: what is none is 0. Nothing: not set, or empty.
+std::optional<long long> number_in_environment(const char* name) {
+  const char* const value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return {};
+  return std::strtoll(value, nullptr, 0);
+}
+
 void make_settings() {
   for (const Setting& setting : kSettings) {
-    if (std::getenv(setting.name) != nullptr) continue;
-    setenv(setting.name, setting.value, 0);
+    if (number_in_environment(setting.name)) continue;
+    setenv(setting.name, setting.value, 1);
     log(LogLevel::info,
         std::string(setting.name) + "=" + setting.value + " was set: " + setting.why);
   }
@@ -80,11 +88,14 @@ Error calls_that_do_not_wait() {
 }
 
 Status check_settings() {
-  const char* const blocking = std::getenv("NCCL_COMM_BLOCKING");
-  if (blocking == nullptr) return {};
-  char* end = nullptr;
-  const bool is_zero = std::strtoll(blocking, &end, 0) == 0 && end != blocking;
-  return is_zero ? Status(calls_that_do_not_wait()) : Status();
+  if (number_in_environment("NCCL_COMM_BLOCKING") == 0) return calls_that_do_not_wait();
+  if (number_in_environment("NCCL_GRAPH_REGISTER").value_or(0) == 0) return {};
+  return Error(ErrorCode::invalid_argument,
+               "NCCL_GRAPH_REGISTER=" + std::string(std::getenv("NCCL_GRAPH_REGISTER")) +
+                   " is set in the environment: NCCL would register the physical memory under the "
+                   "buffers of captured operations, whole, which Weir shares between buffers and "
+                   "maps elsewhere while the graph lives. Unset it, or set it to 0, and take "
+                   "buffers to register from a RegisteredPool");
 }
 
 std::string version_text(int version) {

@@ -115,7 +115,8 @@ class Nccl {
 // NCCL itself, for device number `device`: the library `libnccl.so.2`, or what WEIR_NCCL_LIBRARY
 // names. The settings that captures need (docs/comm.md) are made in the environment where the user
 // made none. Errors: unavailable (no such library, too old, a build without NCCL); invalid_argument
-// (NCCL_COMM_BLOCKING=0, with which NCCL's calls don't wait); device.
+// (in the environment NCCL_COMM_BLOCKING=0, with which NCCL's calls don't wait, or
+// NCCL_GRAPH_REGISTER=1, with which NCCL registers memory that Weir's pools move); device.
 Result<std::unique_ptr<Nccl>> load_nccl(int device);
 
 }  // namespace weir
