@@ -4,7 +4,9 @@
 
 #include <array>
 #include <cstdlib>
+#include <fstream>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "weir/log.h"
@@ -51,9 +53,10 @@ void make_settings() {
 }
 
 Result<NcclLibrary> load() {
-  make_settings();
   const char* const named = std::getenv("WEIR_NCCL_LIBRARY");
   const char* const path = named != nullptr && *named != '\0' ? named : "libnccl.so.2";
+  const bool was_loaded = dlopen(path, RTLD_NOW | RTLD_NOLOAD) != nullptr;
+  make_settings();
   // Never closed: its threads run as long as the process.
   void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -61,6 +64,7 @@ Result<NcclLibrary> load() {
     return unavailable(why != nullptr ? why : std::string(path) + " can't be loaded");
   }
   NcclLibrary nccl;
+  nccl.connects_at_once = connects_at_once(was_loaded);
   nccl.ncclGetVersion =
       reinterpret_cast<decltype(nccl.ncclGetVersion)>(dlsym(library, "ncclGetVersion"));
   if (nccl.ncclGetVersion == nullptr || nccl.ncclGetVersion(&nccl.version) != ncclSuccess) {
@@ -96,6 +100,19 @@ Status check_settings() {
                    "buffers of captured operations, whole, which Weir shares between buffers and "
                    "maps elsewhere while the graph lives. Unset it, or set it to 0, and take "
                    "buffers to register from a RegisteredPool");
+}
+
+bool connects_at_once(bool was_loaded) {
+  if (number_in_environment("NCCL_RUNTIME_CONNECT") != 0) return false;
+  return !was_loaded || started_with("NCCL_RUNTIME_CONNECT", "0");
+}
+
+bool started_with(const std::string& name, const std::string& value) {
+  std::ifstream environment("/proc/self/environ");
+  for (std::string variable; std::getline(environment, variable, '\0');) {
+    if (variable == name + "=" + value) return true;
+  }
+  return false;
 }
 
 std::string version_text(int version) {
