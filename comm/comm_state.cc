@@ -147,10 +147,10 @@ void CommState::await_late() {
 }
 
 Status CommState::close() {
-  if (const int alive = graphs.load(); alive > 0) {
+  if (!soon([this] { return graphs->load() == 0; })) {
     return error(ErrorCode::invalid_argument,
-                 std::to_string(alive) +
-                     " graphs that captured its operations are alive, and NCCL "
+                 std::to_string(graphs->load()) +
+                     " graphs that captured its operations, or their launches, are alive, and NCCL "
                      "would wait for them for ever: destroy them first");
   }
   stop_watch();

@@ -89,7 +89,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   const int ranks, rank;
   const CommunicatorOptions options;
   std::atomic<bool> prepared = false;
-  std::atomic<int> graphs = 0;  // alive, that captured operations
+  // Alive, that captured operations. The driver may count down after the state is gone.
+  const std::shared_ptr<std::atomic<int>> graphs = std::make_shared<std::atomic<int>>(0);
 
   Error error(ErrorCode code, const std::string& what) const;
 
@@ -116,6 +117,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Result<Queued> leave_captured(std::span<const Operation> group, Lane& lane, const Status& queued);
   Status check_world(Stream stream, std::uint64_t id, std::span<const Point> after) const;
   Result<Lane*> join_capture(Stream stream, std::uint64_t id);
+  Status hold_until_graph_is_gone(Stream stream, Lane& lane);
   Status order(Stream earlier, Stream later, EventHandle event);
   std::vector<void*> blocks_of(std::span<const Operation> group) const;
   std::vector<std::shared_ptr<RegisteredMemory>> memories() const;

@@ -219,13 +219,10 @@ Result<Lane*> CommState::join_capture(Stream stream, std::uint64_t id) {
   Result<Lane*> lane = lanes_.of_capture(id);
   if (!lane) return lane;
   if (is_new) {
-    const auto kept = std::make_shared<CapturedPart>(shared_from_this(),
-                                                     CapturedTogether::of_capture(place.heap, id));
-    if (Result<bool> seen = place.heap.attach(stream, {(*lane)->stream, kept}); !seen) {
+    if (Status held = hold_until_graph_is_gone(stream, **lane); !held) {
       (*lane)->capture = 0;
-      return error(seen.error().code(), seen.error().message());
+      return error(held.error().code(), held.error().message());
     }
-    (*lane)->graph = kept;
   }
   Result<EventHandle> ready = lanes_.event_of(**lane);
   if (!ready) return std::move(ready).error();
@@ -233,6 +230,25 @@ Result<Lane*> CommState::join_capture(Stream stream, std::uint64_t id) {
     return std::move(ordered).error();
   }
   return lane;
+}
+
+// The lane's capture makes the graph: the Graph of a CaptureScope, or, where the program ends the
+// capture by itself, one of the driver's.
+Status CommState::hold_until_graph_is_gone(Stream stream, Lane& lane) {
+  struct OfGraph {
+    std::shared_ptr<CommState> state;
+    std::shared_ptr<CapturedPart> part;
+  };
+  const auto part = std::make_shared<CapturedPart>(
+      shared_from_this(), CapturedTogether::of_capture(place.heap, lane.capture));
+  const auto kept = std::make_shared<OfGraph>(OfGraph{shared_from_this(), part});
+  const Result<bool> scoped = place.heap.attach(stream, {lane.stream, kept});
+  if (!scoped) return scoped.error();
+  if (!*scoped) {
+    if (Status retained = place.device.retain(stream, part); !retained) return retained;
+  }
+  lane.graph = part;
+  return {};
 }
 
 Status CommState::order(Stream earlier, Stream later, EventHandle event) {
