@@ -64,10 +64,7 @@ bool CommState::closed() const {
 Status CommState::poll() {
   if (Status already = status(); !already) return already;
   Status found = place.nccl.async_error(handle);
-  if (found) {
-    found = watch_.poll(has_lane_.load(std::memory_order_acquire) ? std::optional(eager_)
-                                                                  : std::nullopt);
-  }
+  if (found) found = watch_.poll();
   if (!found) fail(found.error());
   return status();
 }

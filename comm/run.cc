@@ -159,7 +159,7 @@ Result<CommState::Entered> CommState::enter_eager(Stream stream, std::span<const
 
 Result<CommState::Queued> CommState::leave_eager(std::span<const Operation> group,
                                                  const Status& queued) {
-  for (const Operation& operation : group) watch_.queued(operation);
+  const Status watched = watch_.queued(group, eager_);
   // Whatever came of it, a part of the group may run: the blocks are fenced.
   used_.clear();
   for (const Operation& operation : group) {
@@ -167,8 +167,8 @@ Result<CommState::Queued> CommState::leave_eager(std::span<const Operation> grou
     if (operation.writes(ranks, rank) > 0_B) used_.push_back(operation.receive);
   }
   const Result<Fence> done = place.heap.take_fence_around(used_, eager_);
-  if (!queued || !done) {
-    const Error& why = queued ? done.error() : queued.error();
+  if (!queued || !watched || !done) {
+    const Error& why = !queued ? queued.error() : !watched ? watched.error() : done.error();
     fail(why);
     if (done) fence_registered(group, *done);
     return error(why.code(), why.message());

@@ -34,8 +34,10 @@ class CommState;
 
 struct CommunicatorOptions {
   std::string name = "world";  // in messages and in NCCL's logs
-  // Longest that an operation may take, by the device's clock (which is simulated where the device
-  // is); zero: none is watched.
+  // Longest that an operation, or the launch of a graph, may take, by the device's clock (which is
+  // simulated where the device is); zero: none is watched. Each is timed from when it was queued, or
+  // from when the one before it was seen to have ended; so it counts where an operation waits for
+  // work of the caller's stream.
   Nanoseconds timeout{std::int64_t{600} * 1'000'000'000};
   // Longest that the host waits for other ranks, where it has to: to create, split, agree, close.
   // Real time, always.
