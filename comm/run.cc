@@ -171,7 +171,7 @@ Result<CommState::Queued> CommState::leave_eager(std::span<const Operation> grou
     const Error& why = !queued ? queued.error() : !watched ? watched.error() : done.error();
     fail(why);
     if (done) fence_registered(group, *done);
-    return error(why.code(), why.message());
+    return status().error();
   }
   fence_registered(group, *done);
   return Queued{.fence = *done, .lane = eager_, .done = {}};
@@ -194,7 +194,7 @@ Result<CommState::Queued> CommState::leave_captured(std::span<const Operation> g
   keep_registered(group, lane);
   if (!queued) {
     fail(queued.error());
-    return error(queued.error().code(), queued.error().message());
+    return status().error();
   }
   for (const Operation& operation : group) {
     ++lane.operations;
@@ -257,6 +257,8 @@ Status CommState::order(Stream earlier, Stream later, EventHandle event) {
 }
 
 Status CommState::enqueue(std::span<const Operation> group, Stream lane) {
+  const auto nccl_call = lock_nccl();
+  if (Status works = status(); !works) return works;  // it may have ended since the caller asked
   if (group.size() == 1) return place.nccl.enqueue(handle, group.front(), lane);
   if (Status started = place.nccl.group_start(); !started) return started;
   Status first = note(group, lane);

@@ -27,7 +27,7 @@ struct NcclLibrary {
 #define WEIR_NCCL_MEMBER(name) decltype(&::name) name = nullptr;
   WEIR_NCCL_CALLS(WEIR_NCCL_MEMBER)
 #undef WEIR_NCCL_MEMBER
-  int version = 0;  // 22809
+  int version = 0;                // 22809
   bool connects_at_once = false;  // see connects_at_once()
 
   // Loads it, at the first call, after the settings that captures need were made. Errors:

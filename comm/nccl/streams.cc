@@ -127,9 +127,11 @@ Result<std::vector<std::vector<std::byte>>> LoadedNccl::exchange(CommHandle comm
   return said;
 }
 
-Result<std::vector<std::vector<std::byte>>> LoadedNccl::exchange_by(
-    const Staging& staging, CommHandle comm, std::span<const std::byte> mine, std::size_t ranks,
-    Nanoseconds timeout) {
+Result<std::vector<std::vector<std::byte>>> LoadedNccl::exchange_by(const Staging& staging,
+                                                                    CommHandle comm,
+                                                                    std::span<const std::byte> mine,
+                                                                    std::size_t ranks,
+                                                                    Nanoseconds timeout) {
   auto* const stream = static_cast<CUstream>(staging.stream.handle);
   const Address into = staging.memory + Bytes{mine.size()};
   CUresult copied =

@@ -147,8 +147,8 @@ class FakeNccl : public testing::Test {
 
   const cuda::Driver driver_ = fake_driver();
   const NcclLibrary library_ = fake_library();
-  std::unique_ptr<LoadedNccl> nccl_ = std::make_unique<LoadedNccl>(
-      library_, driver_, fake_stream_calls(), CUdevice{}, CUcontext{});
+  std::unique_ptr<LoadedNccl> nccl_ =
+      std::make_unique<LoadedNccl>(library_, driver_, fake_stream_calls(), CUdevice{}, CUcontext{});
 };
 
 TEST_F(FakeNccl, AnExchangeWaitsForNoOtherCommunicators) {

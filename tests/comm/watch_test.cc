@@ -1,4 +1,5 @@
-// The watch: each operation, and each launch of a graph, is timed by itself, however many are queued.
+// The watch: each operation, and each launch of a graph, is timed by itself, however many are
+// queued.
 #include "tests/comm/ranks.h"
 
 namespace weir {

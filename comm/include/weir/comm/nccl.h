@@ -4,8 +4,9 @@
 // Two implementations ship: LoadedNccl (the library, loaded at run time) and SimNccl (ranks of one
 // process on simulated devices, with the happens-before checker).
 //
-// Threads: calls about one communicator are made one at a time, except async_error(), abort() and
-// revoke(), which may be made beside any other. A group is a thread's.
+// Threads: calls about one communicator are made one at a time. Exceptions: async_error() may be
+// made beside any other call; revoke() and abort() beside one that waits for other ranks, to end
+// it. Calls about different communicators may be made side by side. A group is a thread's.
 // Captures: no call breaks a capture that is going on, whatever its mode: each is made with the
 // thread's capture mode exchanged to relaxed. What is queued on a captured stream becomes part of
 // its graph.

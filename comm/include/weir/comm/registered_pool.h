@@ -76,7 +76,8 @@ class RegisteredPool {
   // "Work queued so far on `user` uses the block." Errors: unknown_pointer; capture; device.
   Status fence(void* block, Stream user);
   // Null is fine. Errors: unknown_pointer; invalid_argument (graphs that captured operations on it
-  // are alive, 0.1 s after the call still); capture (its stream is being captured). The block stays live then.
+  // are alive, 0.1 s after the call still); capture (its stream is being captured). The block stays
+  // live then.
   Status deallocate(void* block);
 
   // Have all ranks equal segments, and live blocks at equal offsets? All ranks call it; the host
