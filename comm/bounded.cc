@@ -30,4 +30,13 @@ std::optional<Status> BoundedCall::wait(Nanoseconds patience) {
   return std::exchange(shared_->status, std::nullopt);
 }
 
+bool soon(const std::function<bool()>& holds) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  return true;
+}
+
 }  // namespace weir

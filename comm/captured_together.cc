@@ -93,13 +93,14 @@ void CapturedTogether::becomes(const std::shared_ptr<CapturedTogether>& together
   Registry::of_process().set(graph_key(heap, graph), together);
 }
 
-CapturedPart::CapturedPart(std::shared_ptr<CommState> its, std::shared_ptr<CapturedTogether> all)
-    : state(std::move(its)), together(std::move(all)) {
-  // Held by the graph: NCCL waits for it when the communicator ends.
-  ++state->graphs;
+CapturedPart::CapturedPart(const std::shared_ptr<CommState>& state,
+                           std::shared_ptr<CapturedTogether> all)
+    : graphs(state->graphs), together(std::move(all)) {
+  // NCCL waits for the graph when the communicator ends.
+  ++*graphs;
   together->add(state);
 }
 
-CapturedPart::~CapturedPart() { --state->graphs; }
+CapturedPart::~CapturedPart() { --*graphs; }
 
 }  // namespace weir

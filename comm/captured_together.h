@@ -4,6 +4,7 @@
 // Threads: self-synchronised.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -43,11 +44,12 @@ class CapturedTogether {
   std::vector<std::weak_ptr<CommState>> members_;
 };
 
-// One communicator's part of a capture. The graph holds it.
+// One communicator's part of a capture, held as long as the graph lives. The driver may be the last
+// to let it go: its destructor calls nothing of the device's.
 struct CapturedPart {
-  std::shared_ptr<CommState> state;
-  std::shared_ptr<CapturedTogether> together;
-  CapturedPart(std::shared_ptr<CommState> its, std::shared_ptr<CapturedTogether> all);
+  const std::shared_ptr<std::atomic<int>> graphs;  // the communicator's count
+  const std::shared_ptr<CapturedTogether> together;
+  CapturedPart(const std::shared_ptr<CommState>& state, std::shared_ptr<CapturedTogether> all);
   ~CapturedPart();
   CapturedPart(const CapturedPart&) = delete;
   CapturedPart& operator=(const CapturedPart&) = delete;

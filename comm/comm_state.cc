@@ -9,6 +9,11 @@
 #include "weir/log.h"
 
 namespace weir {
+namespace {
+
+constexpr std::chrono::seconds kLongestCall{1};  // that waits for nobody
+
+}  // namespace
 
 CommState::CommState(CommPlace of, CommHandle its, int size, int number, CommunicatorOptions with)
     : place(of),
@@ -64,16 +69,18 @@ bool CommState::closed() const {
 Status CommState::poll() {
   if (Status already = status(); !already) return already;
   Status found = place.nccl.async_error(handle);
-  if (found) {
-    found = watch_.poll(has_lane_.load(std::memory_order_acquire) ? std::optional(eager_)
-                                                                  : std::nullopt);
-  }
+  if (found) found = watch_.poll();
   if (!found) fail(found.error());
   return status();
 }
 
-// The first failure is the one that is told.
+// The first failure is the one that is told. A call of NCCL's that takes longer than kLongestCall
+// waits for other ranks, and nothing but the revoke ends it.
 void CommState::fail(const Error& why) {
+  if (!status()) return;
+  std::unique_lock nccl_call(nccl_calls_, std::defer_lock);
+  // (By the system's clock: ThreadSanitizer does not see locks that are taken by the steady one.)
+  (void)nccl_call.try_lock_until(std::chrono::system_clock::now() + kLongestCall);
   CommHandle control;
   {
     const std::lock_guard lock(state_mutex_);
@@ -107,10 +114,9 @@ std::vector<std::shared_ptr<RegisteredMemory>> CommState::memories() const {
   return memories_;
 }
 
-// Nothing: it did not return. Then close() waits for it once more.
-std::optional<Status> CommState::in_time(std::function<Status()> call) {
+std::optional<Status> CommState::in_time(Nanoseconds patience, std::function<Status()> call) {
   BoundedCall made([state = shared_from_this(), call = std::move(call)] { return call(); });
-  std::optional<Status> ended = made.wait(options.patience);
+  std::optional<Status> ended = made.wait(patience);
   if (ended) return ended;
   const std::lock_guard lock(state_mutex_);
   late_.push_back(std::move(made));
@@ -118,7 +124,8 @@ std::optional<Status> CommState::in_time(std::function<Status()> call) {
 }
 
 Status CommState::finish(Stream stream) {
-  std::optional<Status> ended = in_time([this, stream] { return finish_whenever(stream); });
+  std::optional<Status> ended =
+      in_time(options.patience, [this, stream] { return finish_whenever(stream); });
   if (ended) return *std::move(ended);
   const std::string open = watch_.first_open();
   return Error(ErrorCode::device,
@@ -147,10 +154,10 @@ void CommState::await_late() {
 }
 
 Status CommState::close() {
-  if (const int alive = graphs.load(); alive > 0) {
+  if (!soon([this] { return graphs->load() == 0; })) {
     return error(ErrorCode::invalid_argument,
-                 std::to_string(alive) +
-                     " graphs that captured its operations are alive, and NCCL "
+                 std::to_string(graphs->load()) +
+                     " graphs that captured its operations, or their launches, are alive, and NCCL "
                      "would wait for them for ever: destroy them first");
   }
   stop_watch();

@@ -30,6 +30,17 @@ class CommState : public std::enable_shared_from_this<CommState> {
   ~CommState();
 
   Status prepare();
+  // Held for a whole call about the communicator. The call may wait for the communicator's other
+  // ranks, and may fail().
+  [[nodiscard]] std::unique_lock<std::mutex> lock_calls() { return std::unique_lock(calls_); }
+  // Held for one call of NCCL's about the communicator. fail() waits for it, up to 1 s, before it
+  // revokes NCCL's communicator. Whoever calls fail() must not hold it.
+  [[nodiscard]] std::unique_lock<std::timed_mutex> lock_nccl() {
+    return std::unique_lock(nccl_calls_);
+  }
+  // Makes the call in a thread of its own, and waits for it for `patience`. Nothing: it did not
+  // return; close() waits for it once more.
+  std::optional<Status> in_time(Nanoseconds patience, std::function<Status()> call);
   Status status() const;
   bool closed() const;
   Status poll();
@@ -89,7 +100,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   const int ranks, rank;
   const CommunicatorOptions options;
   std::atomic<bool> prepared = false;
-  std::atomic<int> graphs = 0;  // alive, that captured operations
+  // Alive, that captured operations. The driver may count down after the state is gone.
+  const std::shared_ptr<std::atomic<int>> graphs = std::make_shared<std::atomic<int>>(0);
 
   Error error(ErrorCode code, const std::string& what) const;
 
@@ -109,6 +121,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Result<Entered> enter_captured(Stream stream, std::uint64_t id, std::span<const Point> after);
   Status enqueue(std::span<const Operation> group, Stream lane);
   Status note(std::span<const Operation> group, Stream lane);  // in a group of NCCL's
+  static Status enqueue_together(std::span<const Part> parts, std::span<const Entered> entered,
+                                 std::span<CommState* const> in_order, std::size_t& blamed);
   // `queued`: what NCCL said.
   Result<Queued> leave(std::span<const Operation> group, const Entered& entered,
                        const Status& queued);
@@ -116,14 +130,14 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Result<Queued> leave_captured(std::span<const Operation> group, Lane& lane, const Status& queued);
   Status check_world(Stream stream, std::uint64_t id, std::span<const Point> after) const;
   Result<Lane*> join_capture(Stream stream, std::uint64_t id);
+  Status hold_until_graph_is_gone(Stream stream, Lane& lane);
   Status order(Stream earlier, Stream later, EventHandle event);
   std::vector<void*> blocks_of(std::span<const Operation> group) const;
   std::vector<std::shared_ptr<RegisteredMemory>> memories() const;
   // Blocks of registered memory are in use until the fence; by the lane's graph.
   void fence_registered(std::span<const Operation> group, Fence done) const;
   void keep_registered(std::span<const Operation> group, const Lane& lane) const;
-  Status finish_whenever(Stream stream);                        // without bounds
-  std::optional<Status> in_time(std::function<Status()> call);  // within options.patience
+  Status finish_whenever(Stream stream);  // without bounds
   void await_late();
   Status connect(Lane& lane);
   Result<CommHandle> split_control();
@@ -131,7 +145,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void watch();
   void stop_watch();
 
-  std::mutex calls_;  // one call at a time; guards the lanes
+  std::mutex calls_;             // one call at a time; guards the lanes
+  std::timed_mutex nccl_calls_;  // after calls_; see lock_nccl()
   Lanes lanes_;
   Watch watch_;
   std::atomic<bool> has_lane_ = false;

@@ -1,6 +1,7 @@
 #include "weir/comm/communicator.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "comm/bounded.h"
@@ -35,34 +36,54 @@ CommConfig config_of(const CommunicatorOptions& options) {
   return {.name = options.name, .most_blocks = options.most_blocks};
 }
 
-// A communicator that `make` makes, within the time that was given. Where ranks come too late, what
-// they make is ended.
+// What a call returns, within the time that was given; nothing: it did not return.
+using InTime = std::function<std::optional<Status>(std::function<Status()>)>;
+
+// A communicator that `make` makes. Where ranks come too late, what they make is ended.
 Result<CommHandle> made_in_time(const CommunicatorOptions& options, Nccl& nccl,
-                                std::function<Result<CommHandle>()> make) {
+                                const InTime& in_time, std::function<Result<CommHandle>()> make) {
   struct Made {
     std::mutex mutex;
     CommHandle handle;
     bool late = false;
   };
   const auto made = std::make_shared<Made>();
-  const std::optional<Status> status =
-      bounded(options.patience, [made, &nccl, make = std::move(make)]() -> Status {
-        Result<CommHandle> handle = make();
-        if (!handle) return std::move(handle).error();
-        const std::lock_guard lock(made->mutex);
-        made->handle = *handle;
-        if (made->late && handle->value != 0) return nccl.abort(*handle);
-        return {};
-      });
+  const std::optional<Status> status = in_time([made, &nccl, make = std::move(make)]() -> Status {
+    Result<CommHandle> handle = make();
+    if (!handle) return std::move(handle).error();
+    const std::lock_guard lock(made->mutex);
+    made->handle = *handle;
+    if (made->late && handle->value != 0) return nccl.abort(*handle);
+    return {};
+  });
   const std::lock_guard lock(made->mutex);
   if (!status) {
     made->late = true;
+    if (made->handle.value != 0) (void)nccl.abort(made->handle);  // it came meanwhile
     return refused(options, ErrorCode::device,
                    "not all ranks came in time: see that all were started, with the same number of "
                    "ranks and the same address of rank 0");
   }
   if (!*status) return refused(options, status->error().code(), status->error().message());
   return made->handle;
+}
+
+// The same of some of `parent`'s ranks, by `call`. Where not all come in time they are out of step,
+// and NCCL may still be at it: the parent ends.
+Result<CommHandle> derived_in_time(CommState& parent, const std::string& call,
+                                   const CommunicatorOptions& options,
+                                   std::function<Result<CommHandle>()> make) {
+  const auto in_time = [&](std::function<Status()> made) {
+    std::optional<Status> ended = parent.in_time(options.patience, std::move(made));
+    if (!ended) {
+      parent.fail({ErrorCode::device, call + ": not all ranks came in time: all of them call it"});
+    }
+    return ended;
+  };
+  return made_in_time(options, parent.place.nccl, in_time, [&parent, make = std::move(make)] {
+    const auto nccl_call = parent.lock_nccl();
+    return make();
+  });
 }
 
 }  // namespace
@@ -96,10 +117,13 @@ Result<Communicator> Communicator::create(CommPlace place, const UniqueId& id, i
                        ": ranks count from 0");
   }
   if (Status good = check_options(options); !good) return std::move(good).error();
-  Result<CommHandle> handle =
-      made_in_time(options, place.nccl, [=, nccl = &place.nccl, config = config_of(options)] {
-        return nccl->init(id, ranks, rank, config);
-      });
+  const auto in_time = [&](std::function<Status()> made) {
+    return bounded(options.patience, std::move(made));
+  };
+  Result<CommHandle> handle = made_in_time(options, place.nccl, in_time,
+                                           [=, nccl = &place.nccl, config = config_of(options)] {
+                                             return nccl->init(id, ranks, rank, config);
+                                           });
   if (!handle) return std::move(handle).error();
   return Communicator(std::make_shared<CommState>(place, *handle, ranks, rank, options));
 }
@@ -165,12 +189,14 @@ Status Communicator::launch(Graph& graph, Stream stream) {
 
 Result<std::optional<Communicator>> Communicator::split(int color, int key,
                                                         CommunicatorOptions options) {
-  if (Status works = status(); !works) return std::move(works).error();
+  if (state_ == nullptr) return moved_away();
   if (Status good = check_options(options); !good) return std::move(good).error();
   CommState& parent = *state_;
+  const auto calls = parent.lock_calls();
+  if (Status works = status(); !works) return std::move(works).error();
   Nccl& nccl = parent.place.nccl;
-  Result<CommHandle> handle =
-      made_in_time(options, nccl, [=, &nccl, from = parent.handle, config = config_of(options)] {
+  Result<CommHandle> handle = derived_in_time(
+      parent, "split", options, [=, &nccl, from = parent.handle, config = config_of(options)] {
         return nccl.split(from, color, key, config);
       });
   if (!handle) return std::move(handle).error();
@@ -186,6 +212,7 @@ Result<Communicator> Communicator::shrink(std::span<const int> excluded,
   if (state_ == nullptr) return moved_away();
   if (Status good = check_options(options); !good) return std::move(good).error();
   CommState& parent = *state_;
+  const auto calls = parent.lock_calls();
   if (parent.closed()) return parent.error(ErrorCode::invalid_argument, "shrink: it was closed");
   std::vector<int> gone(excluded.begin(), excluded.end());
   std::sort(gone.begin(), gone.end());
@@ -198,10 +225,10 @@ Result<Communicator> Communicator::shrink(std::span<const int> excluded,
                                                  : " can't be excluded: there is none"));
   }
   Nccl& nccl = parent.place.nccl;
-  const bool failed = !parent.status();
   Result<CommHandle> handle =
-      made_in_time(options, nccl, [=, &nccl, from = parent.handle, config = config_of(options)] {
-        return nccl.shrink(from, gone, failed, config);
+      derived_in_time(parent, "shrink", options, [=, &nccl, &parent, config = config_of(options)] {
+        const bool failed = !parent.status();
+        return nccl.shrink(parent.handle, gone, failed, config);
       });
   if (!handle) return std::move(handle).error();
   const Result<int> size = nccl.size(*handle), rank = nccl.rank(*handle);

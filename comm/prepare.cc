@@ -40,13 +40,14 @@ Status CommState::prepare() {
   // What connects waits for the other ranks inside NCCL. Of three steps the second may be tried
   // again: a communicator that can't be split works still.
   const auto refused = std::make_shared<std::optional<Error>>();
-  const std::optional<Status> connected = in_time([this, lane = *lane, refused]() -> Status {
-    if (Status pairs = connect(*lane); !pairs) return pairs;
-    const Result<CommHandle> control = split_control();
-    if (control) return greet(*control);
-    *refused = control.error();
-    return {};
-  });
+  const std::optional<Status> connected =
+      in_time(options.patience, [this, lane = *lane, refused]() -> Status {
+        if (Status pairs = connect(*lane); !pairs) return pairs;
+        const Result<CommHandle> control = split_control();
+        if (control) return greet(*control);
+        *refused = control.error();
+        return {};
+      });
   if (connected && *connected) {
     prepared = !*refused;
     if (prepared) return {};
@@ -59,12 +60,13 @@ Status CommState::prepare() {
                               : Error(ErrorCode::device,
                                       "prepare: not all ranks came in time: all of them call it");
   fail(why);
-  return error(why.code(), why.message());
+  return status().error();
 }
 
 // The communicator that ranks agree with.
 Result<CommHandle> CommState::split_control() {
   const CommConfig config{.name = options.name + " control", .most_blocks = 1};
+  const auto nccl_call = lock_nccl();
   Result<CommHandle> control = place.nccl.split(handle, 0, rank, config);
   if (!control) return control;
   const std::lock_guard lock(state_mutex_);
@@ -75,6 +77,7 @@ Result<CommHandle> CommState::split_control() {
 // Its first operation, which connects it.
 Status CommState::greet(CommHandle control) {
   const std::byte hello{1};
+  const auto nccl_call = lock_nccl();
   const auto said = place.nccl.exchange(control, {&hello, 1}, options.patience);
   return said ? Status() : Status(said.error());
 }
@@ -122,7 +125,10 @@ Result<std::vector<std::vector<std::byte>>> CommState::ask_all(const std::string
                      ": ranks agree on it, by a communicator that is prepared: call prepare() "
                      "first");
   }
-  auto said = place.nccl.exchange(control_, mine, options.patience);
+  auto said = [&] {
+    const auto nccl_call = lock_nccl();
+    return place.nccl.exchange(control_, mine, options.patience);
+  }();
   if (said) return said;
   const Error why(ErrorCode::device,
                   call + ": a rank did not take part: " + said.error().message());

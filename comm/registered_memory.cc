@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "comm/bounded.h"
 #include "comm/comm_state.h"
 #include "core/format.h"
 
@@ -12,6 +13,11 @@ namespace weir {
 namespace {
 
 constexpr Bytes kAlignment = RegisteredPool::kAlignment;
+
+std::size_t alive_of(const std::vector<std::weak_ptr<void>>& graphs) {
+  return static_cast<std::size_t>(std::count_if(
+      graphs.begin(), graphs.end(), [](const auto& graph) { return !graph.expired(); }));
+}
 
 }  // namespace
 
@@ -82,6 +88,7 @@ Status RegisteredMemory::fence(void* block, Stream user) {
 
 Status RegisteredMemory::deallocate(void* block) {
   if (block == nullptr) return {};
+  (void)soon([&] { return graphs_of(block) == 0; });
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(Address::of(block));
   if (found == blocks_.end()) {
@@ -89,10 +96,9 @@ Status RegisteredMemory::deallocate(void* block) {
                  "deallocate: no live block begins at " + format(Address::of(block)));
   }
   Block& gone = found->second;
-  std::erase_if(gone.graphs, [](const std::weak_ptr<void>& graph) { return graph.expired(); });
-  if (!gone.graphs.empty()) {
+  if (const std::size_t alive = alive_of(gone.graphs); alive > 0) {
     return error(ErrorCode::invalid_argument,
-                 "deallocate: " + std::to_string(gone.graphs.size()) +
+                 "deallocate: " + std::to_string(alive) +
                      " graphs that captured operations on the block at " + format(found->first) +
                      " are alive, and use it when they are launched: destroy them first");
   }
@@ -153,6 +159,12 @@ void RegisteredMemory::fence_use(const void* pointer, Fence done) {
   if (const auto block = containing(pointer); block != blocks_.end()) {
     block->second.fences.join(done);
   }
+}
+
+std::size_t RegisteredMemory::graphs_of(const void* block) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = blocks_.find(Address::of(block));
+  return found == blocks_.end() ? 0 : alive_of(found->second.graphs);
 }
 
 void RegisteredMemory::keep_for(const void* pointer, const std::weak_ptr<void>& graph) {

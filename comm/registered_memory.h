@@ -78,6 +78,7 @@ class RegisteredMemory {
   void forget_fences(Bytes begin, Bytes end);
   Address address_of(Bytes offset) const;
   Blocks::iterator containing(const void* pointer);
+  std::size_t graphs_of(const void* block) const;  // alive
   Status compare(const std::vector<std::uint64_t>& mine, std::size_t longest);
   std::vector<std::uint64_t> layout() const;
   std::string describe(const std::vector<std::uint64_t>& layout, std::size_t at) const;

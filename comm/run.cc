@@ -159,7 +159,7 @@ Result<CommState::Entered> CommState::enter_eager(Stream stream, std::span<const
 
 Result<CommState::Queued> CommState::leave_eager(std::span<const Operation> group,
                                                  const Status& queued) {
-  for (const Operation& operation : group) watch_.queued(operation);
+  const Status watched = watch_.queued(group, eager_);
   // Whatever came of it, a part of the group may run: the blocks are fenced.
   used_.clear();
   for (const Operation& operation : group) {
@@ -167,11 +167,11 @@ Result<CommState::Queued> CommState::leave_eager(std::span<const Operation> grou
     if (operation.writes(ranks, rank) > 0_B) used_.push_back(operation.receive);
   }
   const Result<Fence> done = place.heap.take_fence_around(used_, eager_);
-  if (!queued || !done) {
-    const Error& why = queued ? done.error() : queued.error();
+  if (!queued || !watched || !done) {
+    const Error& why = !queued ? queued.error() : !watched ? watched.error() : done.error();
     fail(why);
     if (done) fence_registered(group, *done);
-    return error(why.code(), why.message());
+    return status().error();
   }
   fence_registered(group, *done);
   return Queued{.fence = *done, .lane = eager_, .done = {}};
@@ -194,7 +194,7 @@ Result<CommState::Queued> CommState::leave_captured(std::span<const Operation> g
   keep_registered(group, lane);
   if (!queued) {
     fail(queued.error());
-    return error(queued.error().code(), queued.error().message());
+    return status().error();
   }
   for (const Operation& operation : group) {
     ++lane.operations;
@@ -219,13 +219,10 @@ Result<Lane*> CommState::join_capture(Stream stream, std::uint64_t id) {
   Result<Lane*> lane = lanes_.of_capture(id);
   if (!lane) return lane;
   if (is_new) {
-    const auto kept = std::make_shared<CapturedPart>(shared_from_this(),
-                                                     CapturedTogether::of_capture(place.heap, id));
-    if (Result<bool> seen = place.heap.attach(stream, {(*lane)->stream, kept}); !seen) {
+    if (Status held = hold_until_graph_is_gone(stream, **lane); !held) {
       (*lane)->capture = 0;
-      return error(seen.error().code(), seen.error().message());
+      return error(held.error().code(), held.error().message());
     }
-    (*lane)->graph = kept;
   }
   Result<EventHandle> ready = lanes_.event_of(**lane);
   if (!ready) return std::move(ready).error();
@@ -235,12 +232,33 @@ Result<Lane*> CommState::join_capture(Stream stream, std::uint64_t id) {
   return lane;
 }
 
+// The lane's capture makes the graph: the Graph of a CaptureScope, or, where the program ends the
+// capture by itself, one of the driver's.
+Status CommState::hold_until_graph_is_gone(Stream stream, Lane& lane) {
+  struct OfGraph {
+    std::shared_ptr<CommState> state;
+    std::shared_ptr<CapturedPart> part;
+  };
+  const auto part = std::make_shared<CapturedPart>(
+      shared_from_this(), CapturedTogether::of_capture(place.heap, lane.capture));
+  const auto kept = std::make_shared<OfGraph>(OfGraph{shared_from_this(), part});
+  const Result<bool> scoped = place.heap.attach(stream, {lane.stream, kept});
+  if (!scoped) return scoped.error();
+  if (!*scoped) {
+    if (Status retained = place.device.retain(stream, part); !retained) return retained;
+  }
+  lane.graph = part;
+  return {};
+}
+
 Status CommState::order(Stream earlier, Stream later, EventHandle event) {
   if (Status recorded = place.device.record(event, earlier); !recorded) return recorded;
   return place.device.wait(later, event);
 }
 
 Status CommState::enqueue(std::span<const Operation> group, Stream lane) {
+  const auto nccl_call = lock_nccl();
+  if (Status works = status(); !works) return works;  // it may have ended since the caller asked
   if (group.size() == 1) return place.nccl.enqueue(handle, group.front(), lane);
   if (Status started = place.nccl.group_start(); !started) return started;
   Status first = note(group, lane);

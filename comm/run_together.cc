@@ -9,6 +9,28 @@
 
 namespace weir {
 
+// `in_order`: the parts' communicators, in the order in which all threads lock them. `blamed`: the
+// part that was refused.
+Status CommState::enqueue_together(std::span<const Part> parts, std::span<const Entered> entered,
+                                   std::span<CommState* const> in_order, std::size_t& blamed) {
+  std::vector<std::unique_lock<std::timed_mutex>> nccl_calls;
+  nccl_calls.reserve(in_order.size());
+  for (CommState* const state : in_order) nccl_calls.push_back(state->lock_nccl());
+  for (blamed = 0; blamed < parts.size(); ++blamed) {
+    if (Status works = parts[blamed].state->status(); !works) return works;
+  }
+  blamed = 0;
+  Nccl& nccl = parts.front().state->place.nccl;
+  Status queued = nccl.group_start();
+  if (!queued) return queued;
+  for (std::size_t i = 0; i < parts.size() && queued; ++i) {
+    queued = parts[i].state->note(parts[i].group, entered[i].lane->stream);
+    blamed = queued ? 0 : i;
+  }
+  Status ended = nccl.group_end();
+  return queued ? std::move(ended) : std::move(queued);
+}
+
 Result<std::vector<CommState::Queued>> CommState::run_together(std::span<const Part> parts,
                                                                Stream stream) {
   for (const Part& part : parts) {
@@ -32,17 +54,8 @@ Result<std::vector<CommState::Queued>> CommState::run_together(std::span<const P
     if (!one) return std::move(one).error();
     entered.push_back(*one);
   }
-  Nccl& nccl = parts.front().state->place.nccl;
-  Status queued = nccl.group_start();
   std::size_t blamed = 0;
-  if (queued) {
-    for (std::size_t i = 0; i < parts.size() && queued; ++i) {
-      queued = parts[i].state->note(parts[i].group, entered[i].lane->stream);
-      blamed = queued ? 0 : i;
-    }
-    Status ended = nccl.group_end();
-    if (queued) queued = std::move(ended);
-  }
+  const Status queued = enqueue_together(parts, entered, states, blamed);
   std::vector<Queued> all;
   std::optional<Error> why;
   for (std::size_t i = 0; i < parts.size(); ++i) {

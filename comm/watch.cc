@@ -18,97 +18,118 @@ std::string seconds(Nanoseconds time) {
 }
 
 Watch::~Watch() {
-  for (const Mark* const mark : {&operations_, &first_launch_, &last_launch_}) {
-    if (mark->event.value != 0) (void)device_.destroy_event(mark->event);
+  for (Line* const line : {&operations_, &launches_}) {
+    for (const Mark& mark : line->marks) line->idle.push_back(mark.event);
+    for (const EventHandle event : line->idle) (void)device_.destroy_event(event);
   }
 }
 
-void Watch::queued(const Operation& operation) {
+Status Watch::queued(std::span<const Operation> group, Stream eager) {
   const std::lock_guard lock(mutex_);
-  latest_[queued_++ % kNamed] = operation;
+  for (const Operation& operation : group) latest_[operations_.queued++ % kNamed] = operation;
+  return mark(operations_, eager);
 }
 
 Status Watch::launched(Stream stream) {
   const std::lock_guard lock(mutex_);
-  ++launches_;
-  return set(first_launch_.set ? last_launch_ : first_launch_, stream, launches_);
+  ++launches_.queued;
+  return mark(launches_, stream);
 }
 
-Status Watch::set(Mark& mark, Stream stream, std::uint64_t count) {
-  if (mark.event.value == 0) {
+Status Watch::mark(Line& line, Stream stream) {
+  if (line.marks.empty()) line.stride = 1;
+  const auto last_is_whole = [&] {
+    return line.marks.size() < 2 || line.marks.back().pieces >= line.stride;
+  };
+  if (line.marks.size() == kMost && last_is_whole()) thin(line);
+  const bool is_new = last_is_whole();
+  if (is_new && line.idle.empty()) {
     Result<EventHandle> event = device_.create_event();
     if (!event) return std::move(event).error();
-    mark.event = *event;
+    line.idle.push_back(*event);
   }
-  if (Status recorded = device_.record(mark.event, stream); !recorded) return recorded;
-  mark.count = count;
-  mark.since = device_.now();
-  mark.set = true;
+  const EventHandle event = is_new ? line.idle.back() : line.marks.back().event;
+  if (Status recorded = device_.record(event, stream); !recorded) return recorded;
+  if (line.marks.empty()) line.since = device_.now();
+  if (is_new) {
+    line.idle.pop_back();
+    line.marks.push_back({.event = event, .count = line.queued});
+  } else {
+    line.marks.back().count = line.queued;
+    ++line.marks.back().pieces;
+  }
   return {};
 }
 
-bool Watch::is_late(const Mark& mark) const {
-  return timeout_ > Nanoseconds{} && device_.now() - mark.since > timeout_;
+// Every second mark goes, and the one behind it stands for both.
+void Watch::thin(Line& line) {
+  const std::deque<Mark> all = std::exchange(line.marks, {});
+  line.marks.push_back(all.front());
+  for (std::size_t i = 1; i < all.size(); i += 2) {
+    line.marks.push_back(all[i]);
+    if (i + 1 == all.size()) break;
+    line.idle.push_back(all[i].event);
+    line.marks.back() = all[i + 1];
+    line.marks.back().pieces += all[i].pieces;
+  }
+  line.stride *= 2;
 }
 
-Status Watch::poll(std::optional<Stream> eager) {
+Status Watch::poll() {
   const std::lock_guard polling(polling_);
-  if (eager) {
-    if (Status status = poll_operations(*eager); !status) return status;
+  Result<std::optional<Mark>> late = first_late(operations_);
+  if (!late) return std::move(late).error();
+  if (*late) {
+    const std::lock_guard lock(mutex_);
+    // It, or one of those that the mark stands for.
+    const std::uint64_t after = (*late)->count - operations_.done - 1;
+    std::string what = first_open_locked() + ",";
+    if (after == 1) what += " or the one after it";
+    if (after > 1) what += " or one of the " + std::to_string(after) + " after it";
+    return Error(ErrorCode::device, what + " has not ended in " +
+                                        seconds(device_.now() - operations_.since) + kRemedy);
   }
-  return poll_launches();
+  late = first_late(launches_);
+  if (!late) return std::move(late).error();
+  if (!*late) return {};
+  const std::lock_guard lock(mutex_);
+  return Error(ErrorCode::device, "launch " + std::to_string(launches_.done + 1) +
+                                      " of a graph has not ended in " +
+                                      seconds(device_.now() - launches_.since) + kRemedy);
+}
+
+// Passes over what has ended.
+Result<std::optional<Watch::Mark>> Watch::first_late(Line& line) {
+  std::unique_lock lock(mutex_);
+  while (!line.marks.empty()) {
+    const Mark first = line.marks.front();  // only polls take it away
+    lock.unlock();
+    const Result<bool> ended = device_.query(first.event);
+    lock.lock();
+    if (!ended) return ended.error();
+    if (!*ended) {
+      const bool late = timeout_ > Nanoseconds{} &&
+                        (device_.now() - line.since).count / first.pieces > timeout_.count;
+      return late ? std::optional(first) : std::nullopt;
+    }
+    line.done = first.count;
+    line.since = device_.now();
+    line.idle.push_back(first.event);
+    line.marks.pop_front();
+  }
+  return std::optional<Mark>();
 }
 
 std::string Watch::first_open() {
   const std::lock_guard lock(mutex_);
-  return queued_ == done_ ? "" : first_open_locked();
+  return operations_.queued == operations_.done ? "" : first_open_locked();
 }
 
 std::string Watch::first_open_locked() const {
-  std::string what = "operation " + std::to_string(done_ + 1);
-  if (queued_ - done_ <= kNamed) what += ", " + latest_[done_ % kNamed].describe(ranks_);
+  const std::uint64_t done = operations_.done;
+  std::string what = "operation " + std::to_string(done + 1);
+  if (operations_.queued - done <= kNamed) what += ", " + latest_[done % kNamed].describe(ranks_);
   return what;
-}
-
-Status Watch::poll_operations(Stream eager) {
-  std::unique_lock lock(mutex_);
-  if (operations_.set) {
-    lock.unlock();  // only this sets it
-    const Result<bool> done = device_.query(operations_.event);
-    lock.lock();
-    if (!done) return done.error();
-    if (!*done && is_late(operations_)) {
-      // It, or one of those that were queued before the mark.
-      const std::uint64_t after = operations_.count - done_ - 1;
-      std::string what = first_open_locked() + ",";
-      if (after == 1) what += " or the one after it";
-      if (after > 1) what += " or one of the " + std::to_string(after) + " after it";
-      return Error(ErrorCode::device, what + " has not ended in " +
-                                          seconds(device_.now() - operations_.since) + kRemedy);
-    }
-    if (!*done) return {};
-    done_ = operations_.count;
-    operations_.set = false;
-  }
-  return queued_ == done_ ? Status{} : set(operations_, eager, queued_);
-}
-
-Status Watch::poll_launches() {
-  std::unique_lock lock(mutex_);
-  if (!first_launch_.set) return {};
-  lock.unlock();  // while it is set, launched() leaves it alone
-  const Result<bool> done = device_.query(first_launch_.event);
-  lock.lock();
-  if (!done) return done.error();
-  if (!*done && is_late(first_launch_)) {
-    return Error(ErrorCode::device, "launch " + std::to_string(first_launch_.count) +
-                                        " of a graph has not ended in " +
-                                        seconds(device_.now() - first_launch_.since) + kRemedy);
-  }
-  if (!*done) return {};
-  first_launch_.set = false;
-  std::swap(first_launch_, last_launch_);  // none: not set
-  return {};
 }
 
 }  // namespace weir

@@ -1,16 +1,20 @@
-// Finds out that operations do not end. NCCL waits for a rank that does not come for ever, so the
-// host looks at events now and then. It takes no part in the heap's time: what is seen here must
+// Finds out that operations do not end. NCCL waits forever for a rank that does not come, so the
+// host looks at events now and then. The watch takes no part in the heap's time: what it sees must
 // not change where memory is placed.
 //
-// The operations of the communicator's own stream are counted as they are queued, and an event is
-// recorded behind them when somebody looks: queueing costs a count. Graphs are launched on streams
-// that may be gone when somebody looks, so their event is recorded at once.
+// An event is recorded behind each operation of the communicator's own stream, and behind each
+// launch of a graph. The first that has not ended is timed: from when it was queued, or from when
+// the one before it was seen to have ended, whichever is later. Each may take the timeout, however
+// many are queued. At most kMost events are kept of each kind: where more work is queued, one event
+// stands for several operations in a row, which may take as many times as long together.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,33 +36,42 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  // Queued on the communicator's eager stream.
-  void queued(const Operation& operation);
+  // Operations that NCCL runs as one were queued on the communicator's eager stream.
+  Status queued(std::span<const Operation> group, Stream eager);
   // A graph was launched there.
   Status launched(Stream stream);
 
-  // Looks. `eager`: the communicator's eager stream, if it has one. Errors: device (something does
-  // not end, which is named; or the device itself is in error).
-  Status poll(std::optional<Stream> eager);
+  // Looks. Errors: device (something does not end, which is named; or the device itself is in
+  // error).
+  Status poll();
   // The first eager operation that was not seen to end, by number and kind; empty: there is none.
   std::string first_open();
 
  private:
-  // An event behind the first `count` operations.
+  // An event behind what is counted up to `count`: the last `pieces` groups, or launches, since the
+  // mark before it.
   struct Mark {
     EventHandle event;
     std::uint64_t count = 0;
-    Nanoseconds since;
-    bool set = false;
+    std::int64_t pieces = 1;
   };
+  // Work that ends in the order in which it was queued.
+  struct Line {
+    std::uint64_t queued = 0, done = 0;
+    // The first stays as it is while poll() may be asking about it.
+    std::deque<Mark> marks;
+    std::int64_t stride = 1;  // pieces that a mark stands for
+    std::vector<EventHandle> idle;
+    Nanoseconds since;  // from when the first mark is timed
+  };
+  static constexpr std::size_t kMost = 1024;
   // As many operations are named by what they were.
   static constexpr std::size_t kNamed = 256;
 
-  Status poll_operations(Stream eager);
-  Status poll_launches();
   std::string first_open_locked() const;
-  Status set(Mark& mark, Stream stream, std::uint64_t count);
-  bool is_late(const Mark& mark) const;
+  Status mark(Line& line, Stream stream);
+  static void thin(Line& line);
+  Result<std::optional<Mark>> first_late(Line& line);
 
   Device& device_;
   const Nanoseconds timeout_;
@@ -67,10 +80,7 @@ class Watch {
   std::mutex polling_;  // one at a time; before mutex_
   std::mutex mutex_;    // of what follows; not held while an event is asked about
   std::array<Operation, kNamed> latest_{};
-  std::uint64_t queued_ = 0, done_ = 0;
-  Mark operations_;
-  std::uint64_t launches_ = 0;
-  Mark first_launch_, last_launch_;  // the oldest that is watched; the latest
+  Line operations_, launches_;
 };
 
 }  // namespace weir

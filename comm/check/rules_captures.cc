@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "comm/check/rules.h"
 #include "comm/check/tree.h"
 
@@ -16,9 +18,15 @@ void cumem_disabled(const Machine&, const Settings& settings, Findings& findings
       "Leave it out.");
 }
 
+// Weir refuses it in the environment. Where it stands in a file, Weir sets 0 in the environment,
+// which wins.
 void graph_register(const Machine&, const Settings& settings, Findings& findings) {
   if (settings.number("NCCL_GRAPH_REGISTER").value_or(0) == 0) return;
-  say(findings, Severity::warning,
+  const auto setting =
+      std::find_if(settings.list.begin(), settings.list.end(),
+                   [](const Setting& each) { return each.name == "NCCL_GRAPH_REGISTER"; });
+  const bool refused = setting->source == "environment";
+  say(findings, refused ? Severity::error : Severity::warning,
       shown(settings, "NCCL_GRAPH_REGISTER") + ": NCCL registers the buffers of captures itself",
       "It takes the whole physical handle under a buffer, on some ranks and not on others where "
       "buffers straddle handles; peers keep that memory until the graph is gone. Weir's pools move "

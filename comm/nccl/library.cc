@@ -4,6 +4,9 @@
 
 #include <array>
 #include <cstdlib>
+#include <fstream>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "weir/log.h"
@@ -33,19 +36,27 @@ constexpr std::array<Setting, 2> kSettings{{
      "it registers whole physical handles of captured buffers, which are shared by several here"},
 }};
 
+// As NCCL reads a number: what is none is 0. Nothing: not set, or empty.
+std::optional<long long> number_in_environment(const char* name) {
+  const char* const value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return {};
+  return std::strtoll(value, nullptr, 0);
+}
+
 void make_settings() {
   for (const Setting& setting : kSettings) {
-    if (std::getenv(setting.name) != nullptr) continue;
-    setenv(setting.name, setting.value, 0);
+    if (number_in_environment(setting.name)) continue;
+    setenv(setting.name, setting.value, 1);
     log(LogLevel::info,
         std::string(setting.name) + "=" + setting.value + " was set: " + setting.why);
   }
 }
 
 Result<NcclLibrary> load() {
-  make_settings();
   const char* const named = std::getenv("WEIR_NCCL_LIBRARY");
   const char* const path = named != nullptr && *named != '\0' ? named : "libnccl.so.2";
+  const bool was_loaded = dlopen(path, RTLD_NOW | RTLD_NOLOAD) != nullptr;
+  make_settings();
   // Never closed: its threads run as long as the process.
   void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -53,6 +64,7 @@ Result<NcclLibrary> load() {
     return unavailable(why != nullptr ? why : std::string(path) + " can't be loaded");
   }
   NcclLibrary nccl;
+  nccl.connects_at_once = connects_at_once(was_loaded);
   nccl.ncclGetVersion =
       reinterpret_cast<decltype(nccl.ncclGetVersion)>(dlsym(library, "ncclGetVersion"));
   if (nccl.ncclGetVersion == nullptr || nccl.ncclGetVersion(&nccl.version) != ncclSuccess) {
@@ -80,11 +92,27 @@ Error calls_that_do_not_wait() {
 }
 
 Status check_settings() {
-  const char* const blocking = std::getenv("NCCL_COMM_BLOCKING");
-  if (blocking == nullptr) return {};
-  char* end = nullptr;
-  const bool is_zero = std::strtoll(blocking, &end, 0) == 0 && end != blocking;
-  return is_zero ? Status(calls_that_do_not_wait()) : Status();
+  if (number_in_environment("NCCL_COMM_BLOCKING") == 0) return calls_that_do_not_wait();
+  if (number_in_environment("NCCL_GRAPH_REGISTER").value_or(0) == 0) return {};
+  return Error(ErrorCode::invalid_argument,
+               "NCCL_GRAPH_REGISTER=" + std::string(std::getenv("NCCL_GRAPH_REGISTER")) +
+                   " is set in the environment: NCCL would register the physical memory under the "
+                   "buffers of captured operations, whole, which Weir shares between buffers and "
+                   "maps elsewhere while the graph lives. Unset it, or set it to 0, and take "
+                   "buffers to register from a RegisteredPool");
+}
+
+bool connects_at_once(bool was_loaded) {
+  if (number_in_environment("NCCL_RUNTIME_CONNECT") != 0) return false;
+  return !was_loaded || started_with("NCCL_RUNTIME_CONNECT", "0");
+}
+
+bool started_with(const std::string& name, const std::string& value) {
+  std::ifstream environment("/proc/self/environ");
+  for (std::string variable; std::getline(environment, variable, '\0');) {
+    if (variable == name + "=" + value) return true;
+  }
+  return false;
 }
 
 std::string version_text(int version) {

@@ -1,6 +1,5 @@
 #include "comm/nccl/loaded_nccl.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -42,14 +41,13 @@ auto LoadedNccl::with_context(Call&& call) const {
 }
 
 LoadedNccl::~LoadedNccl() {
-  if (staging_ != Address{}) (void)free_segment(staging_);
-  if (exchange_stream_.handle != nullptr) (void)destroy_stream(exchange_stream_);
+  for (const std::vector<Staging>* const all : {&idle_, &given_up_}) {
+    for (const Staging& staging : *all) {
+      (void)free_segment(staging.memory);
+      (void)destroy_stream(staging.stream);
+    }
+  }
   driver_.cuDevicePrimaryCtxRelease(device_);
-}
-
-bool LoadedNccl::connects_at_once() const {
-  const char* const set = std::getenv("NCCL_RUNTIME_CONNECT");
-  return set != nullptr && std::strcmp(set, "0") == 0;
 }
 
 Result<UniqueId> LoadedNccl::unique_id() {

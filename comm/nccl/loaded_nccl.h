@@ -32,7 +32,7 @@ class LoadedNccl final : public Nccl {
   ~LoadedNccl() override;
 
   std::string version() const override { return version_text(nccl_.version); }
-  bool connects_at_once() const override;
+  bool connects_at_once() const override { return nccl_.connects_at_once; }
   Result<UniqueId> unique_id() override;
   Result<CommHandle> init(const UniqueId& id, int ranks, int rank,
                           const CommConfig& config) override;
@@ -66,7 +66,17 @@ class LoadedNccl final : public Nccl {
   auto with_context(Call&& call) const;
   Status call(CommHandle comm, const Operation& operation, ncclRedOp_t op, CUstream stream) const;
   Status wait_for(CUstream stream, CommHandle comm, Nanoseconds timeout);
-  Status have_staging();
+  // A stream and memory for one exchange. Whoever has it gives it back once its work is done; what
+  // was not done in time is given up, and freed with the LoadedNccl.
+  struct Staging {
+    Stream stream;
+    Address memory;
+  };
+  Result<Staging> take_staging();
+  void give_back(const Staging& staging, bool is_idle);
+  Result<std::vector<std::vector<std::byte>>> exchange_by(const Staging& staging, CommHandle comm,
+                                                          std::span<const std::byte> mine,
+                                                          std::size_t ranks, Nanoseconds timeout);
 
   const NcclLibrary& nccl_;
   const cuda::Driver& driver_;
@@ -74,10 +84,8 @@ class LoadedNccl final : public Nccl {
   const CUdevice device_;
   const CUcontext context_;
 
-  // For exchange(), of one thread at a time.
-  std::mutex exchange_mutex_;
-  Address staging_;
-  Stream exchange_stream_;
+  std::mutex staging_mutex_;  // of what follows; not held while NCCL or another rank is waited for
+  std::vector<Staging> idle_, given_up_;
 };
 
 }  // namespace weir

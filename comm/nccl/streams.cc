@@ -61,17 +61,28 @@ Status LoadedNccl::copy(void* to, const void* from, Bytes bytes, Stream stream) 
                                                 bytes.count, static_cast<CUstream>(stream.handle)));
 }
 
-Status LoadedNccl::have_staging() {
-  if (exchange_stream_.handle == nullptr) {
-    Result<Stream> stream = create_stream();
-    if (!stream) return std::move(stream).error();
-    exchange_stream_ = *stream;
+Result<LoadedNccl::Staging> LoadedNccl::take_staging() {
+  {
+    const std::lock_guard lock(staging_mutex_);
+    if (!idle_.empty()) {
+      const Staging staging = idle_.back();
+      idle_.pop_back();
+      return staging;
+    }
   }
-  if (staging_ != Address{}) return {};
-  Result<Address> segment = allocate_segment(kStaging);
-  if (!segment) return std::move(segment).error();
-  staging_ = *segment;
-  return {};
+  Result<Stream> stream = create_stream();
+  if (!stream) return std::move(stream).error();
+  Result<Address> memory = allocate_segment(kStaging);
+  if (!memory) {
+    (void)destroy_stream(*stream);
+    return std::move(memory).error();
+  }
+  return Staging{*stream, *memory};
+}
+
+void LoadedNccl::give_back(const Staging& staging, bool is_idle) {
+  const std::lock_guard lock(staging_mutex_);
+  (is_idle ? idle_ : given_up_).push_back(staging);
 }
 
 // Looks at an event, so that a rank that never comes is found out.
@@ -107,29 +118,40 @@ Result<std::vector<std::vector<std::byte>>> LoadedNccl::exchange(CommHandle comm
                                                   " bytes of each of " + std::to_string(*ranks) +
                                                   " ranks are more than 2 MiB");
   }
-  const std::lock_guard lock(exchange_mutex_);
   const cuda::ContextScope context(driver_, context_);
   const cuda::RelaxedCaptureScope relaxed(driver_);
-  if (Status have = have_staging(); !have) return std::move(have).error();
-  auto* const stream = static_cast<CUstream>(exchange_stream_.handle);
-  const Address into = staging_ + Bytes{mine.size()};
-  CUresult copied = streams_.cuMemcpyHtoDAsync(staging_.value, mine.data(), mine.size(), stream);
+  const Result<Staging> staging = take_staging();
+  if (!staging) return staging.error();
+  auto said = exchange_by(*staging, comm, mine, static_cast<std::size_t>(*ranks), timeout);
+  give_back(*staging, said.ok());
+  return said;
+}
+
+Result<std::vector<std::vector<std::byte>>> LoadedNccl::exchange_by(const Staging& staging,
+                                                                    CommHandle comm,
+                                                                    std::span<const std::byte> mine,
+                                                                    std::size_t ranks,
+                                                                    Nanoseconds timeout) {
+  auto* const stream = static_cast<CUstream>(staging.stream.handle);
+  const Address into = staging.memory + Bytes{mine.size()};
+  CUresult copied =
+      streams_.cuMemcpyHtoDAsync(staging.memory.value, mine.data(), mine.size(), stream);
   if (copied != CUDA_SUCCESS) return driver_.error("cuMemcpyHtoDAsync", copied);
   const Operation gather{.kind = OperationKind::all_gather,
-                         .send = staging_.pointer(),
+                         .send = staging.memory.pointer(),
                          .receive = into.pointer(),
                          .count = mine.size(),
                          .type = DataType::int8};
-  if (Status queued = enqueue(comm, gather, exchange_stream_); !queued) {
+  if (Status queued = enqueue(comm, gather, staging.stream); !queued) {
     return std::move(queued).error();
   }
   if (Status done = wait_for(stream, comm, timeout); !done) return std::move(done).error();
-  std::vector<std::byte> bytes(all);
-  copied = streams_.cuMemcpyDtoHAsync(bytes.data(), into.value, all, stream);
+  std::vector<std::byte> bytes(mine.size() * ranks);
+  copied = streams_.cuMemcpyDtoHAsync(bytes.data(), into.value, bytes.size(), stream);
   if (copied != CUDA_SUCCESS) return driver_.error("cuMemcpyDtoHAsync", copied);
   if (Status done = wait_for(stream, comm, timeout); !done) return std::move(done).error();
   std::vector<std::vector<std::byte>> said;
-  for (std::size_t at = 0; at < all; at += mine.size()) {
+  for (std::size_t at = 0; at < bytes.size(); at += mine.size()) {
     const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(at);
     said.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(mine.size()));
   }

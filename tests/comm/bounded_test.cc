@@ -24,6 +24,17 @@ TEST(Bounded, GivesWhatTheCallReturns) {
   EXPECT_FALSE(failed->ok());
 }
 
+TEST(Soon, WaitsForWhatAnotherThreadIsAboutToDoAndNotForEver) {
+  std::atomic<bool> done = false;
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    done = true;
+  });
+  EXPECT_TRUE(soon([&] { return done.load(); }));
+  other.join();
+  EXPECT_FALSE(soon([] { return false; }));
+}
+
 TEST(Bounded, ALateCallIsWaitedForAgainAndHoldsNothingThen) {
   std::promise<void> go;
   const auto held = std::make_shared<int>(1);

@@ -190,7 +190,7 @@ const std::vector<Spoken> kSpoken{
     {"open_files", {}, [](Machine& m) { m.open_files = 1024; }, note, "1024"},
 
     {"cumem_disabled", {{"NCCL_CUMEM_ENABLE", "0"}}, nothing, warning, "cudaIpc"},
-    {"graph_register", {{"NCCL_GRAPH_REGISTER", "1"}}, nothing, warning, "NCCL_GRAPH_REGISTER=0"},
+    {"graph_register", {{"NCCL_GRAPH_REGISTER", "1"}}, nothing, error, "NCCL_GRAPH_REGISTER=0"},
     {"runtime_connect",
      {{"NCCL_RUNTIME_CONNECT", "1"}},
      nothing,

@@ -246,6 +246,64 @@ TEST_F(RegisteredPools, StayAllocatedForGraphsThatUseThem) {
   });
 }
 
+// The heap does not see the end of such a capture: the driver lets go of what its graph held.
+TEST_F(RegisteredPools, StayAllocatedForGraphsOfCapturesThatTheProgramEnds) {
+  create_pools();
+  on_all([&](Rank& rank) {
+    void* const block = take(rank, 8_MiB, rank.compute);
+    GraphPool graphs(*rank.heap);
+    Result<PoolRoute> route = graphs.capture([&](Stream stream) {
+      return rank.device.capture_info(stream)->status != CaptureInfo::Status::none;
+    });
+    expect_ok(route);
+    expect_ok(rank.device.begin_capture(rank.compute, CaptureMode::global));
+    const Result<Work> work = sum(rank, block, 8_MiB);
+    expect_ok(work);
+    expect_ok(work->wait(rank.compute));
+    const Result<GraphHandle> graph = rank.device.end_capture(rank.compute);
+    expect_ok(graph);
+    route->close();
+    const Result<ExecutableHandle> executable = rank.device.instantiate(*graph);
+    expect_ok(executable);
+    expect_ok(rank.device.destroy_graph(*graph));
+    const auto launch = [&] {
+      expect_ok(rank.device.launch_graph(*executable, rank.compute));
+      const EventHandle done = *rank.device.create_event();
+      expect_ok(rank.device.record(done, rank.compute));
+      expect_ok(rank.device.synchronize(done));  // the other rank may launch later
+      expect_ok(rank.device.destroy_event(done));
+    };
+    launch();
+    expect_error(pool(rank)->deallocate(block), ErrorCode::invalid_argument, "1 graphs");
+    expect_error(rank.comm->close(), ErrorCode::invalid_argument, "1 graphs");
+    launch();  // it works as before
+    expect_ok(rank.device.destroy_executable(*executable));
+    graphs.release_graph();
+    give(rank, block);
+    void* const next = take(rank, 8_MiB, rank.side);
+    rank.write(rank.side, next, 8_MiB);
+    give(rank, next);
+  });
+}
+
+TEST_F(RegisteredPools, AreFreeAgainWhereACaptureOfTheProgramsFails) {
+  create_pools();
+  on_all([&](Rank& rank) {
+    void* const block = take(rank, 8_MiB, rank.compute);
+    GraphPool graphs(*rank.heap);
+    Result<PoolRoute> route = graphs.capture([&](Stream stream) {
+      return rank.device.capture_info(stream)->status != CaptureInfo::Status::none;
+    });
+    expect_ok(route);
+    expect_ok(rank.device.begin_capture(rank.compute, CaptureMode::global));
+    expect_ok(sum(rank, block, 8_MiB));  // nobody waits for it: the capture can't end well
+    EXPECT_FALSE(rank.device.end_capture(rank.compute).ok());
+    route->close(false);
+    give(rank, block);
+    expect_ok(rank.comm->status());
+  });
+}
+
 TEST_F(RegisteredPools, TakeNothingBackFromAStreamThatIsCaptured) {
   create_pools();
   on_all([&](Rank& rank) {

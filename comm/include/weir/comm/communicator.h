@@ -34,8 +34,10 @@ class CommState;
 
 struct CommunicatorOptions {
   std::string name = "world";  // in messages and in NCCL's logs
-  // Longest that an operation may take, by the device's clock (which is simulated where the device
-  // is); zero: none is watched.
+  // Longest that an operation, or the launch of a graph, may take, by the device's clock (which is
+  // simulated where the device is); zero: none is watched. Each is timed from when it was queued,
+  // or from when the one before it was seen to have ended; so it counts where an operation waits
+  // for work of the caller's stream.
   Nanoseconds timeout{std::int64_t{600} * 1'000'000'000};
   // Longest that the host waits for other ranks, where it has to: to create, split, agree, close.
   // Real time, always.
@@ -90,7 +92,8 @@ class Communicator {
   Status launch(Graph& graph, Stream stream);
 
   // The ranks of one color, in order of `key`, become a communicator; a negative color: of none.
-  // All ranks call it, in no capture.
+  // All ranks call it, in no capture. Where not all come within the patience of `options`, this
+  // communicator ends, as it does with shrink().
   Result<std::optional<Communicator>> split(int color, int key, CommunicatorOptions options = {});
   // The ranks that are left become one; those excluded do not call. Of a communicator that failed,
   // what goes on is ended first.
@@ -99,7 +102,8 @@ class Communicator {
   // What ended it; success: it works. poll() looks for errors first, as the watch does.
   Status status() const;
   Status poll();
-  // Ends what goes on, here; other ranks find out by their own watch.
+  // Ends what goes on, here; other ranks find out by their own watch. Waits for a call of another
+  // thread that is at NCCL, up to 1 s: one that takes longer waits for other ranks, and is ended.
   void abort(const std::string& why);
   // Waits for its operations, and gives back what NCCL and Weir hold for it. Each of the two is
   // bounded by `patience`; no other call may go on. Ranks that are threads of one process: let them

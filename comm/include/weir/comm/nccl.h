@@ -4,8 +4,9 @@
 // Two implementations ship: LoadedNccl (the library, loaded at run time) and SimNccl (ranks of one
 // process on simulated devices, with the happens-before checker).
 //
-// Threads: calls about one communicator are made one at a time, except async_error(), abort() and
-// revoke(), which may be made beside any other. A group is a thread's.
+// Threads: calls about one communicator are made one at a time. Exceptions: async_error() may be
+// made beside any other call; revoke() and abort() beside one that waits for other ranks, to end
+// it. Calls about different communicators may be made side by side. A group is a thread's.
 // Captures: no call breaks a capture that is going on, whatever its mode: each is made with the
 // thread's capture mode exchanged to relaxed. What is queued on a captured stream becomes part of
 // its graph.
@@ -115,7 +116,8 @@ class Nccl {
 // NCCL itself, for device number `device`: the library `libnccl.so.2`, or what WEIR_NCCL_LIBRARY
 // names. The settings that captures need (docs/comm.md) are made in the environment where the user
 // made none. Errors: unavailable (no such library, too old, a build without NCCL); invalid_argument
-// (NCCL_COMM_BLOCKING=0, with which NCCL's calls don't wait); device.
+// (in the environment NCCL_COMM_BLOCKING=0, with which NCCL's calls don't wait, or
+// NCCL_GRAPH_REGISTER=1, with which NCCL registers memory that Weir's pools move); device.
 Result<std::unique_ptr<Nccl>> load_nccl(int device);
 
 }  // namespace weir

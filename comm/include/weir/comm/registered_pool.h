@@ -19,8 +19,9 @@
 // host.
 //
 // Captures: allocate before the capture begins. A block that captured operations used stays
-// allocated until their graph is destroyed; work of a stream that the graph was launched on is
-// fence()d as any other.
+// allocated until their graph is destroyed; of a capture that the program ends by itself, until the
+// graph's launches are done too. Work of a stream that a graph was launched on is fence()d as any
+// other.
 //
 // Threads: any thread may call; where ranks must agree, in the same order on all of them.
 #pragma once
@@ -75,7 +76,8 @@ class RegisteredPool {
   // "Work queued so far on `user` uses the block." Errors: unknown_pointer; capture; device.
   Status fence(void* block, Stream user);
   // Null is fine. Errors: unknown_pointer; invalid_argument (graphs that captured operations on it
-  // are alive); capture (its stream is being captured). The block stays live then.
+  // are alive, 0.1 s after the call still); capture (its stream is being captured). The block stays
+  // live then.
   Status deallocate(void* block);
 
   // Have all ranks equal segments, and live blocks at equal offsets? All ranks call it; the host

@@ -1,0 +1,213 @@
+// LoadedNccl over a driver and an NCCL that are functions of this file: a GPU whose work is done at
+// once, but for all-gathers, which end when the test says that the other ranks came.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "comm/nccl/loaded_nccl.h"
+
+namespace weir {
+namespace {
+
+constexpr int kRanks = 2;
+constexpr Nanoseconds kSecond{1'000'000'000};
+
+struct FakeComm {
+  bool all_came = false;
+  int gathers = 0;
+};
+struct FakeStream {
+  std::vector<const FakeComm*> gathers;  // queued so far
+};
+using FakeEvent = FakeStream;  // as its stream was when it was recorded
+
+// What the functions below share, since NCCL's calls and the driver's know no object.
+struct FakeGpu {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int streams = 0, segments = 0;  // alive
+};
+FakeGpu gpu;
+
+FakeStream* fake(CUstream stream) { return reinterpret_cast<FakeStream*>(stream); }
+FakeEvent* fake(CUevent event) { return reinterpret_cast<FakeEvent*>(event); }
+FakeComm* fake(ncclComm_t comm) { return reinterpret_cast<FakeComm*>(comm); }
+
+cuda::Driver fake_driver() {
+  cuda::Driver driver;
+  driver.cuCtxGetCurrent = [](CUcontext* context) { return *context = nullptr, CUDA_SUCCESS; };
+  driver.cuCtxPushCurrent = [](CUcontext) { return CUDA_SUCCESS; };
+  driver.cuCtxPopCurrent = [](CUcontext*) { return CUDA_SUCCESS; };
+  driver.cuThreadExchangeStreamCaptureMode = [](CUstreamCaptureMode*) { return CUDA_SUCCESS; };
+  driver.cuDevicePrimaryCtxRelease = [](CUdevice) { return CUDA_SUCCESS; };
+  driver.cuStreamGetId = [](CUstream stream, unsigned long long* id) {
+    return *id = reinterpret_cast<std::uintptr_t>(stream), CUDA_SUCCESS;
+  };
+  driver.cuEventCreate = [](CUevent* event, unsigned) {
+    return *event = reinterpret_cast<CUevent>(new FakeEvent), CUDA_SUCCESS;
+  };
+  driver.cuEventDestroy = [](CUevent event) { return delete fake(event), CUDA_SUCCESS; };
+  driver.cuEventRecord = [](CUevent event, CUstream stream) {
+    const std::lock_guard lock(gpu.mutex);
+    return *fake(event) = *fake(stream), CUDA_SUCCESS;
+  };
+  driver.cuEventQuery = [](CUevent event) {
+    const std::lock_guard lock(gpu.mutex);
+    const auto& gathers = fake(event)->gathers;
+    const bool done = std::all_of(gathers.begin(), gathers.end(),
+                                  [](const FakeComm* comm) { return comm->all_came; });
+    return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  };
+  return driver;
+}
+
+StreamCalls fake_stream_calls() {
+  StreamCalls calls;
+  calls.cuCtxGetStreamPriorityRange = [](int*, int*) { return CUDA_SUCCESS; };
+  calls.cuStreamCreateWithPriority = [](CUstream* stream, unsigned, int) {
+    const std::lock_guard lock(gpu.mutex);
+    ++gpu.streams;
+    return *stream = reinterpret_cast<CUstream>(new FakeStream), CUDA_SUCCESS;
+  };
+  calls.cuStreamDestroy = [](CUstream stream) {
+    const std::lock_guard lock(gpu.mutex);
+    --gpu.streams;
+    return delete fake(stream), CUDA_SUCCESS;
+  };
+  calls.cuMemcpyHtoDAsync = [](CUdeviceptr to, const void* from, std::size_t bytes, CUstream) {
+    return std::memcpy(Address{to}.pointer(), from, bytes), CUDA_SUCCESS;
+  };
+  calls.cuMemcpyDtoHAsync = [](void* to, CUdeviceptr from, std::size_t bytes, CUstream) {
+    return std::memcpy(to, Address{from}.pointer(), bytes), CUDA_SUCCESS;
+  };
+  return calls;
+}
+
+NcclLibrary fake_library() {
+  NcclLibrary nccl;
+  nccl.ncclGetErrorString = [](ncclResult_t) { return "fake"; };
+  nccl.ncclGetLastError = [](ncclComm_t) { return ""; };
+  nccl.ncclCommCount = [](ncclComm_t, int* ranks) { return *ranks = kRanks, ncclSuccess; };
+  nccl.ncclCommGetAsyncError = [](ncclComm_t, ncclResult_t* error) {
+    return *error = ncclSuccess, ncclSuccess;
+  };
+  nccl.ncclMemAlloc = [](void** segment, std::size_t bytes) {
+    const std::lock_guard lock(gpu.mutex);
+    ++gpu.segments;
+    return *segment = std::malloc(bytes), ncclSuccess;
+  };
+  nccl.ncclMemFree = [](void* segment) {
+    const std::lock_guard lock(gpu.mutex);
+    --gpu.segments;
+    return std::free(segment), ncclSuccess;
+  };
+  nccl.ncclAllGather = [](const void* send, void* receive, std::size_t count, ncclDataType_t,
+                          ncclComm_t comm, cudaStream_t stream) {
+    for (std::size_t rank = 0; rank < kRanks; ++rank) {  // all say the same
+      std::memcpy(static_cast<std::byte*>(receive) + rank * count, send, count);
+    }
+    const std::lock_guard lock(gpu.mutex);
+    fake(stream)->gathers.push_back(fake(comm));
+    ++fake(comm)->gathers;
+    gpu.changed.notify_all();
+    return ncclSuccess;
+  };
+  return nccl;
+}
+
+class FakeNccl : public testing::Test {
+ protected:
+  static CommHandle handle(FakeComm& comm) { return {Address::of(&comm).value}; }
+  auto exchange(FakeComm& comm, char word, Nanoseconds timeout) {
+    const std::byte mine{static_cast<unsigned char>(word)};
+    return nccl_->exchange(handle(comm), {&mine, 1}, timeout);
+  }
+  static void let_come(FakeComm& comm) {
+    const std::lock_guard lock(gpu.mutex);
+    comm.all_came = true;
+  }
+  static void await_gather(FakeComm& comm) {
+    std::unique_lock lock(gpu.mutex);
+    gpu.changed.wait(lock, [&] { return comm.gathers > 0; });
+  }
+  void TearDown() override {
+    nccl_.reset();
+    EXPECT_EQ(gpu.streams, 0);
+    EXPECT_EQ(gpu.segments, 0);
+  }
+
+  const cuda::Driver driver_ = fake_driver();
+  const NcclLibrary library_ = fake_library();
+  std::unique_ptr<LoadedNccl> nccl_ =
+      std::make_unique<LoadedNccl>(library_, driver_, fake_stream_calls(), CUdevice{}, CUcontext{});
+};
+
+TEST_F(FakeNccl, AnExchangeWaitsForNoOtherCommunicators) {
+  FakeComm late, here;
+  std::thread waits([&] {
+    const auto said = exchange(late, 'l', Nanoseconds{3 * kSecond.count});
+    ASSERT_TRUE(said.ok()) << said.error().message();
+    EXPECT_EQ((*said)[1], std::vector{std::byte{'l'}});
+  });
+  await_gather(late);
+  let_come(here);
+  const auto said = exchange(here, 'h', kSecond);
+  let_come(late);  // who comes there may have waited for the exchange here
+  waits.join();
+  ASSERT_TRUE(said.ok()) << said.error().message();
+  EXPECT_EQ((*said)[0], std::vector{std::byte{'h'}});
+}
+
+TEST_F(FakeNccl, ExchangesOneAfterTheOtherShareAStreamAndMemory) {
+  FakeComm here;
+  let_come(here);
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(exchange(here, 'h', kSecond).ok());
+  EXPECT_EQ(gpu.streams, 1);
+  EXPECT_EQ(gpu.segments, 1);
+}
+
+TEST_F(FakeNccl, AnExchangeDoesNotWaitBehindOneThatRanksDidNotComeTo) {
+  FakeComm late, here;
+  let_come(here);
+  EXPECT_FALSE(exchange(late, 'l', Nanoseconds{1'000'000}).ok());
+  const auto said = exchange(here, 'h', Nanoseconds{1'000'000});
+  EXPECT_TRUE(said.ok()) << said.error().message();
+}
+
+TEST_F(FakeNccl, DoesNotBelieveASettingThatWasMadeAfterNcclReadIt) {
+  ASSERT_FALSE(nccl_->connects_at_once());
+  ::setenv("NCCL_RUNTIME_CONNECT", "0", 1);
+  EXPECT_FALSE(nccl_->connects_at_once());
+  ::unsetenv("NCCL_RUNTIME_CONNECT");
+}
+
+TEST_F(FakeNccl, BelievesASettingThatWasMadeBeforeTheLibraryWasLoaded) {
+  ::setenv("NCCL_RUNTIME_CONNECT", "0", 1);
+  EXPECT_TRUE(connects_at_once(/*was_loaded=*/false));
+  EXPECT_FALSE(connects_at_once(/*was_loaded=*/true)) << "NCCL may have read it before";
+  ::setenv("NCCL_RUNTIME_CONNECT", "1", 1);
+  EXPECT_FALSE(connects_at_once(/*was_loaded=*/false));
+  ::unsetenv("NCCL_RUNTIME_CONNECT");
+  EXPECT_FALSE(connects_at_once(/*was_loaded=*/false));
+}
+
+// A variable of the test's own process, which nobody sets for it.
+TEST_F(FakeNccl, KnowsWhatTheProcessStartedWith) {
+  const char* const path = std::getenv("PATH");
+  if (path == nullptr) GTEST_SKIP() << "the test was started without PATH";
+  EXPECT_TRUE(started_with("PATH", path));
+  EXPECT_FALSE(started_with("PATH", std::string(path) + "/x"));
+  EXPECT_FALSE(started_with("WEIR_NO_SUCH_VARIABLE", ""));
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,140 @@
+// The watch: each operation, and each launch of a graph, is timed by itself, however many are
+// queued.
+#include "tests/comm/ranks.h"
+
+namespace weir {
+namespace {
+
+using test::expect_error;
+using test::expect_ok;
+using test::Rank;
+
+constexpr Bytes kSize = 4_KiB;
+constexpr std::uint64_t kCount = kSize.count / 4;
+constexpr Nanoseconds kSecond{1'000'000'000};
+constexpr Nanoseconds kStep{400'000'000};  // that an operation lasts
+
+class Watched : public test::CommRanks {
+ protected:
+  Watched() : CommRanks(2, {.latency = kStep}) {}
+
+  static void sum(Rank& rank, void* block) {
+    expect_ok(Collectives(*rank.comm)
+                  .all_reduce(block, block, kCount, DataType::float32, {}, rank.compute));
+  }
+  static void queue(Rank& rank, int operations) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    for (int i = 0; i < operations; ++i) sum(rank, block);
+    rank.free(block);
+  }
+  // Polls every 0.1 s of the device's time, as the watch does. How many seconds until an error.
+  static std::optional<double> late_after(Rank& rank, double seconds) {
+    const Nanoseconds begin = rank.device.now();
+    const auto passed = [&] {
+      return static_cast<double>((rank.device.now() - begin).count) / 1e9;
+    };
+    while (passed() < seconds) {
+      if (!rank.comm->poll()) return passed();
+      rank.device.advance(Nanoseconds{100'000'000});
+    }
+    return {};
+  }
+};
+
+TEST_F(Watched, FiveStepsQueuedTogetherMayEachTakeAlmostTheTimeout) {
+  create({.timeout = kSecond});
+  on_all([](Rank& rank) {
+    queue(rank, 5);
+    EXPECT_EQ(late_after(rank, 3), std::nullopt);
+    expect_ok(rank.comm->status());
+  });
+}
+
+TEST_F(Watched, FiveLaunchesQueuedTogetherMayEachTakeAlmostTheTimeout) {
+  create({.timeout = kSecond});
+  prepare();
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+    expect_ok(capture);
+    queue(rank, 1);
+    Result<Graph> graph = rank.comm->end_capture(*capture);
+    expect_ok(graph);
+    for (int launch = 0; launch < 5; ++launch) {
+      expect_ok(rank.comm->launch(*graph, rank.compute));
+    }
+    EXPECT_EQ(late_after(rank, 3), std::nullopt);
+    expect_ok(rank.comm->status());
+  });
+}
+
+TEST_F(Watched, AnOperationIsTimedFromWhenItWasQueuedNotFromTheFirstPoll) {
+  create({.timeout = kSecond});
+  world_.hang(0, 1);
+  on_all([](Rank& rank) {
+    queue(rank, 1);
+    rank.device.advance(kSecond + 1_ms);
+    if (rank.number == 0) {
+      expect_error(rank.comm->poll(), ErrorCode::device, "operation 1, all-reduce");
+    } else {
+      expect_ok(rank.comm->poll());
+    }
+  });
+}
+
+TEST_F(Watched, TheOneThatHangsIsNamedAloneAmongThoseQueuedWithIt) {
+  create({.timeout = kSecond});
+  world_.hang(0, 3);
+  on_all([](Rank& rank) {
+    queue(rank, 5);
+    const std::optional<double> late = late_after(rank, 4);
+    if (rank.number == 1) return;
+    ASSERT_TRUE(late.has_value());
+    EXPECT_LT(*late, 2.2);  // two of 0.4 s, and the timeout
+    expect_error(rank.comm->status(), ErrorCode::device,
+                 "operation 3, all-reduce of 4.00 KiB of float32 (sum), has not ended in 1.");
+  });
+}
+
+// More than there are marks for: each stands for some operations, which may take as many times as
+// long.
+TEST_F(Watched, ManyThousandsQueuedTogetherAreNotLateAndTakeABoundedNumberOfEvents) {
+  create({.timeout = kSecond});
+  on_all([](Rank& rank) {
+    queue(rank, 5000);
+    EXPECT_LT(rank.device.live_events(), 1200u);
+    EXPECT_EQ(late_after(rank, 2100), std::nullopt);
+    expect_ok(rank.comm->status());
+  });
+}
+
+TEST_F(Watched, TheOneThatHangsAmongManyThousandsIsFound) {
+  create({.timeout = kSecond});
+  world_.hang(0, 2500);
+  on_all([](Rank& rank) {
+    queue(rank, 5000);
+    const std::optional<double> late = late_after(rank, 1100);
+    if (rank.number == 1) return;
+    ASSERT_TRUE(late.has_value());
+    EXPECT_LT(*late, 2500 * 0.4 + 10);  // those before it, and eight timeouts
+    expect_error(rank.comm->status(), ErrorCode::device, "has not ended in");
+  });
+}
+
+TEST_F(Watched, MarksAreFineAgainOnceTheQueueWasEmpty) {
+  create({.timeout = kSecond});
+  world_.hang(0, 3000 + 2);
+  on_all([](Rank& rank) {
+    queue(rank, 3000);
+    EXPECT_EQ(late_after(rank, 1210), std::nullopt);
+    queue(rank, 3);
+    const std::optional<double> late = late_after(rank, 4);
+    if (rank.number == 1) return;
+    ASSERT_TRUE(late.has_value());
+    expect_error(rank.comm->status(), ErrorCode::device,
+                 "operation 3002, all-reduce of 4.00 KiB of float32 (sum), has not ended in 1.");
+  });
+}
+
+}  // namespace
+}  // namespace weir
