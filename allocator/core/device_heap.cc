@@ -400,6 +400,7 @@ std::optional<BlockInfo> DeviceHeap::find(const void* pointer) const {
   return impl_->find(Address::of(pointer));
 }
 Status DeviceHeap::retire(Stream stream) { return impl_->retire(stream); }
+void DeviceHeap::meet(Stream stream) { impl_->meet(stream); }
 void DeviceHeap::forgo_context_events() { impl_->forgo_context_events(); }
 void DeviceHeap::assume_graphs_leak() { impl_->assume_graphs_leak(); }
 Result<Bytes> DeviceHeap::trim(Bytes keep, Trim how) { return impl_->trim(keep, how); }

@@ -57,6 +57,7 @@ class DeviceHeap::Impl {
   void start_recording(EventSink& sink);
   bool stop_recording(EventSink& sink);
   std::vector<std::string> validate() const;
+  void meet(Stream stream) { captures_.meet(stream); }
   void forgo_context_events() { captures_.forgo_context_events(); }
   void assume_graphs_leak() { graphs_leak_ = true; }
   Result<Bytes> trim(Bytes keep, Trim how);

@@ -86,6 +86,7 @@ Result<std::uint64_t> DeviceHeap::Impl::open_route(std::shared_ptr<PoolHeap> poo
   std::uint64_t announced = 0;
   if (kind != RouteKind::eager) {
     count_route();
+    if (origin) captures_.meet(*origin);
     if (Status begun = begin_capture(*pool, kind == RouteKind::captured); !begun) {
       const std::unique_lock lock(routes_mutex_);
       discount_route();
@@ -160,16 +161,13 @@ Result<DeviceHeap::Impl::Routed> DeviceHeap::Impl::route_of(Stream stream) {
   const bool captured = info->status != CaptureInfo::Status::none;
   const std::uint64_t capture = captured ? info->id : 0;
   const std::shared_lock lock(routes_mutex_);
-  // PyTorch's filter may take whatever a thread asks for, on streams beside the captured ones too.
-  const auto takes = [&](const Route& each) {
-    return (captured || !each.captures() || !is_untold()) && each.takes(stream, *info);
-  };
-  const auto route = std::find_if(routes_.rbegin(), routes_.rend(), takes);
+  const auto route = std::find_if(routes_.rbegin(), routes_.rend(),
+                                  [&](const Route& each) { return each.takes(stream, *info); });
   if (route != routes_.rend()) {
     if (captured && route->captures()) captures_.note_begun(route->announced);
     return Routed{route->pool, capture};
   }
-  if (!captured) return Routed{};
+  if (!captured || is_untold()) return Routed{};
   return not_served(stream);
 }
 

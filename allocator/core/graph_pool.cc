@@ -56,8 +56,10 @@ PoolHeap::Member* PoolHeap::member_of(Stream stream, Status& status) {
 
 Address PoolHeap::allocate(Bytes bytes, Stream stream, std::uint64_t capture, Status& status) {
   const MutexLock lock(mutex_);
-  const bool captured = capture != 0;
-  if (captured != capturing_) {
+  // A capture that is not into the pool, and takes memory of it: it is the graph's as well.
+  const bool is_guest = !is_told() && capture != 0 && !capturing_;
+  const bool captured = capture != 0 && !is_guest;
+  if (is_told() && captured != capturing_) {
     status = Error(ErrorCode::invalid_argument,
                    "graph pool " + std::to_string(id()) + ": stream " + std::to_string(stream.id) +
                        (captured ? " is being captured, but not into this pool's capture: open the "
@@ -81,7 +83,12 @@ Address PoolHeap::allocate(Bytes bytes, Stream stream, std::uint64_t capture, St
   if (captured && watches_ && capture != watched_capture_) {
     if (status = watch(stream, capture); !status) return {};
   }
+  if (is_guest) pages_.keep_what_is_used(true);
   const Address at = member->heap->allocate(bytes, as.id, status);
+  if (is_guest) {
+    pages_.settle_kept(true);
+    has_guests_ = true;
+  }
   note_reserved();
   return at;
 }
@@ -254,6 +261,7 @@ void PoolHeap::close() {
   const MutexLock lock(mutex_);
   closed_ = true;
   say(EventKind::pool_close);
+  if (std::exchange(has_guests_, false) && graphs_ == 0) begin_to_linger();
   if (!capturing_) (void)give_back_pages_locked();
 }
 

@@ -157,6 +157,8 @@ class PoolHeap {
   std::uint64_t watched_capture_ WEIR_GUARDED_BY(mutex_) = 0;  // the last one that is; 0: none yet
   // There is a graph that should be, and is not: its capture asked for no memory.
   bool has_unwatched_ WEIR_GUARDED_BY(mutex_) = false;
+  // Captures that are not the pool's took memory of it.
+  bool has_guests_ WEIR_GUARDED_BY(mutex_) = false;
   FenceSet launches_ WEIR_GUARDED_BY(mutex_);  // of graphs, the last on each stream
   FenceSet eager_ WEIR_GUARDED_BY(mutex_);     // eager work on memory that is free again
   std::vector<TimelineId> users_ WEIR_GUARDED_BY(mutex_);  // eager, that record_stream named

@@ -58,12 +58,15 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, S
 
   // What is about to be in use counts: growing up to it is no waste.
   const Bytes peak_before = std::exchange(peak_used_, std::max(peak_used_, table_.used() + size));
-  settled_only_ = !makes_waits();
+  idle_only_ = is_in_foreign_capture(owner);
+  over_only_ = idle_only_;
+  settled_only_ = idle_only_ || !makes_waits();
   bool recalled = false;
   Result<Address> at = serve(owner, size, keys, recalled);
   // A stream that is being captured can neither wait nor be waited for.
   if (!at && at.error().code() == ErrorCode::capture && !settled_only_) {
     settled_only_ = true;
+    over_only_ = timelines_.trust() == Trust::context;
     create_ = create;
     at = serve(owner, size, keys, recalled);
   }
@@ -134,7 +137,7 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
       });
   if (found && may_wait() && reuse_ != ReusePolicy::grow &&
       placement.worth_improving(size, found->activated)) {
-    const Plan plan = placement.plan(size);
+    const Plan plan = placement.plan(size, skip_for(owner));
     if (plan.create == 0_B && plan.activated < found->activated &&
         has_room_for_mappings(plan.middle.size() + 2)) {
       if (Result<Address> at = build(owner, plan)) return at;
@@ -158,7 +161,7 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
     if (at || at.error().code() != ErrorCode::out_of_memory) return at;
   }
   if (avoids_anything() && may_wait()) {
-    if ((found = find_oldest(placement, size))) return found->address;
+    if ((found = find_oldest(owner, placement, size))) return found->address;
   }
   return stitch(owner, size);
 }
@@ -169,7 +172,7 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
 std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, RequestKeys keys) {
   std::optional<Address> waits;
   const auto at = memory_.recall(keys, [&](Address place) WEIR_NO_THREAD_ANALYSIS {
-    if (!table_.is_usable({place, size}, owner.id)) return false;
+    if (!table_.is_usable({place, size}, owner.id) || is_barred(owner, {place, size})) return false;
     const Avoid avoided = avoid(owner, {place, size});
     if (avoided == Avoid::yes && !waits) waits = place;
     return avoided == Avoid::no;
@@ -220,13 +223,19 @@ Result<Address> PageHeap::grow(Owner& owner, Bytes size) {
   return at;
 }
 
-Result<Address> PageHeap::stitch(Owner& owner, Bytes size) {
-  // When the device turns out to be full, what it has left is known, and the next plan keeps to it.
-  Placement::Skip skip;
+Placement::Skip PageHeap::skip_for(const Owner& owner) {
   if (!may_wait()) {
-    skip = [&](PageId page, Bytes offset, Bytes bytes)
+    return [&](PageId page, Bytes offset, Bytes bytes)
                WEIR_REQUIRES(mutex_) { return !is_settled(owner, page, offset, bytes); };
   }
+  if (timelines_.trust() == Trust::told) return {};
+  return [&](PageId page, Bytes, Bytes)
+             WEIR_REQUIRES(mutex_) { return is_barred(owner, table_.page(page)); };
+}
+
+Result<Address> PageHeap::stitch(Owner& owner, Bytes size) {
+  // When the device turns out to be full, what it has left is known, and the next plan keeps to it.
+  const Placement::Skip skip = skip_for(owner);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const Plan plan = placement(owner).plan(size, skip);
     if (plan.create > room()) break;
@@ -352,6 +361,10 @@ Status PageHeap::wait_for(Owner& owner, Range run) {
 
 Status PageHeap::claim(Owner& owner, Range run) {
   if (!is_quiet(owner, run)) {
+    // What a stream has waited for says nothing of what is captured on it.
+    if (timelines_.trust() == Trust::context && may_wait()) {
+      if (Status free = timelines_.not_captured(owner.timeline); !free) return free;
+    }
     if (Status status = wait_for(owner, run); !status) return status;
   }
   take(owner, run);

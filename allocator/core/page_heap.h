@@ -202,13 +202,21 @@ class PageHeap : private PageTable::Listener {
   // were lent to, and not just streams that had them before.
   enum class Avoid { no, yes, lent };
   Avoid avoid(const Owner& owner, Range range) WEIR_REQUIRES(mutex_);
+  // Where uses need not be told, what a graph may use serves no stream but the one that it was
+  // captured on: whoever has it meanwhile can't know when the graph is launched.
+  bool is_barred(const Owner& owner, const Page& page) const WEIR_REQUIRES(mutex_);
+  bool is_barred(const Owner& owner, Range range) const WEIR_REQUIRES(mutex_);
   // Is nobody to be waited for, as far as is known or can be seen now?
   bool is_settled(const Owner& owner, Range range) WEIR_REQUIRES(mutex_);
+  bool is_over(const Page& page) WEIR_REQUIRES(mutex_);
+  bool is_in_foreign_capture(const Owner& owner) WEIR_REQUIRES(mutex_);
   bool is_settled(const Owner& owner, PageId page, Bytes offset, Bytes size)
       WEIR_REQUIRES(mutex_);
   bool may_wait() const WEIR_REQUIRES(mutex_) { return !settled_only_; }
-  std::optional<Placement::Found> find_oldest(const Placement& placement, Bytes size)
-      WEIR_REQUIRES(mutex_);
+  // What a plan for the owner leaves out.
+  Placement::Skip skip_for(const Owner& owner) WEIR_REQUIRES(mutex_);
+  std::optional<Placement::Found> find_oldest(const Owner& owner, const Placement& placement,
+                                              Bytes size) WEIR_REQUIRES(mutex_);
   std::uint64_t freed_at(Range range) const WEIR_REQUIRES(mutex_);
   bool is_lent(const Owner& owner, Range range) const WEIR_REQUIRES(mutex_);
   std::optional<Address> place_beside_lent(Owner& owner, Bytes size, Bytes most_created)
@@ -312,6 +320,11 @@ class PageHeap : private PageTable::Listener {
   Create create_ WEIR_GUARDED_BY(mutex_) = Create::may;  // in this request
   // This request takes only memory that nobody need be waited for.
   bool settled_only_ WEIR_GUARDED_BY(mutex_) = false;
+  // ... and whose work the host knows to be over: what the stream has waited for does not count.
+  bool over_only_ WEIR_GUARDED_BY(mutex_) = false;
+  // ... its own included: the stream is in a capture that nobody announced, and what it has waited
+  // for before it took memory of others is not ordered before the graph.
+  bool idle_only_ WEIR_GUARDED_BY(mutex_) = false;
   bool keeps_used_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint64_t requests_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint32_t next_row_ WEIR_GUARDED_BY(mutex_) = 0;

@@ -51,6 +51,7 @@ std::optional<Address> PageHeap::place_beside_lent(Owner& owner, Bytes size, Byt
 
 // Would the owner have to wait for this free part of a page?
 bool PageHeap::is_used(const Owner& owner, PageId page, Bytes offset, Bytes size) const {
+  if (timelines_.trust() == Trust::context && is_barred(owner, table_.page(page))) return true;
   FenceSet fences;
   collect_fences(owner, table_.page(page), offset, size, fences);
   return !timelines_.satisfied(fences, owner.timeline);
@@ -70,14 +71,16 @@ void PageHeap::judge_effort() {
 
 // Of places that must be waited for: one whose last use is the longest past, and so most likely
 // over.
-std::optional<Placement::Found> PageHeap::find_oldest(const Placement& placement, Bytes size) {
+std::optional<Placement::Found> PageHeap::find_oldest(const Owner& owner,
+                                                      const Placement& placement, Bytes size) {
   std::uint64_t oldest = ~std::uint64_t{0};
   (void)placement.find(size, [&](Range range) WEIR_NO_THREAD_ANALYSIS {
-    oldest = std::min(oldest, freed_at(range));
+    if (!is_barred(owner, range)) oldest = std::min(oldest, freed_at(range));
     return true;
   });
-  return placement.find(
-      size, [&](Range range) WEIR_NO_THREAD_ANALYSIS { return freed_at(range) > oldest; });
+  return placement.find(size, [&](Range range) WEIR_NO_THREAD_ANALYSIS {
+    return freed_at(range) > oldest || is_barred(owner, range);
+  });
 }
 
 // The latest time, in requests, at which bytes of these pages were freed.
@@ -89,23 +92,61 @@ std::uint64_t PageHeap::freed_at(Range range) const {
   return latest;
 }
 
+bool PageHeap::is_barred(const Owner& owner, const Page& page) const {
+  const PageUse& use = use_of(page);
+  if (use.kept == PageUse::Kept::no || !use.donor) return false;
+  const auto stream = [&](TimelineId timeline) {
+    return timelines_.stream(timeline).outside_capture().id;
+  };
+  return stream(use.donor->holder) != stream(owner.timeline);
+}
+
+bool PageHeap::is_barred(const Owner& owner, Range range) const {
+  if (timelines_.trust() == Trust::told) return false;
+  bool barred = false;
+  table_.walk(range, [&](const Page& page, Bytes, Bytes) WEIR_REQUIRES(mutex_) {
+    barred = barred || is_barred(owner, page);
+  });
+  return barred;
+}
+
+bool PageHeap::is_in_foreign_capture(const Owner& owner) {
+  return timelines_.trust() == Trust::context && !alone_ &&
+         !timelines_.not_captured(owner.timeline);
+}
+
+bool PageHeap::is_over(const Page& page) {
+  if (page.lease) return false;
+  const Result<bool> complete = timelines_.complete(held_by(page.id));
+  return complete && *complete;
+}
+
 bool PageHeap::is_settled(const Owner& owner, Range range) {
+  if (idle_only_) {
+    bool over = true;
+    table_.walk(range, [&](const Page& page, Bytes, Bytes)
+                           WEIR_REQUIRES(mutex_) { over = over && is_over(page); });
+    return over;
+  }
   if (is_quiet(owner, range)) return true;
   const FenceSet fences = fences_on(owner, range);
-  if (timelines_.satisfied(fences, owner.timeline)) return true;
+  if (!over_only_ && timelines_.satisfied(fences, owner.timeline)) return true;
   const Result<bool> complete = timelines_.complete(fences);
   return complete && *complete;
 }
 
 bool PageHeap::is_settled(const Owner& owner, PageId page, Bytes offset, Bytes size) {
+  if (timelines_.trust() == Trust::context && is_barred(owner, table_.page(page))) return false;
+  if (idle_only_) return is_over(table_.page(page));
   FenceSet fences;
   collect_fences(owner, table_.page(page), offset, size, fences);
-  if (timelines_.satisfied(fences, owner.timeline)) return true;
+  if (!over_only_ && timelines_.satisfied(fences, owner.timeline)) return true;
   const Result<bool> complete = timelines_.complete(fences);
   return complete && *complete;
 }
 
 PageHeap::Avoid PageHeap::avoid(const Owner& owner, Range range) {
+  if (is_barred(owner, range)) return Avoid::yes;
   if (!may_wait()) return is_settled(owner, range) ? Avoid::no : Avoid::yes;
   if (reuse_ == ReusePolicy::wait || is_quiet(owner, range)) return Avoid::no;
   bool young = reuse_ == ReusePolicy::grow;

@@ -225,10 +225,7 @@ Status Timelines::host_wait(const FenceSet& fences) {
   for (const Fence fence : fences) {
     Result<Borrowed> borrowed = borrow_event(fence);
     if (!borrowed) {
-      const bool of_context = stream(fence.timeline).is_all();
-      if (!of_context || borrowed.error().code() != ErrorCode::capture) {
-        return std::move(borrowed).error();
-      }
+      if (!waits_by_context(fence, borrowed.error())) return std::move(borrowed).error();
       if (Status waited = host_wait_for_context(fence); !waited) return waited;
       continue;
     }
@@ -244,7 +241,12 @@ Status Timelines::host_wait(const FenceSet& fences) {
   return {};
 }
 
-// Where no event may be recorded.
+// Where no event may be recorded, the host waits for all there is.
+bool Timelines::waits_by_context(Fence fence, const Error& error) const {
+  const Stream of = stream(fence.timeline);
+  return (of.is_all() && error.code() == ErrorCode::capture) || of.may_end;
+}
+
 Status Timelines::host_wait_for_context(Fence fence) {
   const Nanoseconds start = device_.now();
   if (Status waited = device_.synchronize_context(); !waited) return waited;
@@ -265,7 +267,8 @@ void Timelines::note_host_wait(Fence fence, Nanoseconds start) {
 }
 
 // The events of a timeline may be recorded again while nobody holds the lock, so the host waits for
-// one of its own; but for a retired timeline's last event, which stays as long as somebody does.
+// one of its own; but for a retired timeline's last event, which stays as long as somebody does; and
+// for those of a stream that may be gone, where it may have to wait longer.
 Result<Timelines::Borrowed> Timelines::borrow_event(Fence fence) {
   const MutexLock lock(mutex_);
   Timeline& mine = at(fence.timeline);
@@ -273,6 +276,12 @@ Result<Timelines::Borrowed> Timelines::borrow_event(Fence fence) {
   if (mine.retired) {
     ++mine.host_waits;
     return Borrowed{.event = mine.events.back().event, .sequence = mine.events.back().sequence};
+  }
+  if (mine.stream.may_end) {
+    const Recorded* const recorded = mine.events.covering(fence.sequence);
+    if (recorded == nullptr) return Error(ErrorCode::capture, "no event was recorded in time");
+    ++mine.host_waits;
+    return Borrowed{.event = recorded->event, .sequence = recorded->sequence};
   }
   if (Status status = have_spare_event(); !status) return std::move(status).error();
   const Sequence sequence = mine.point.load();

@@ -86,6 +86,9 @@ class Timelines {
   // need not be told, of the whole context. Somebody may have to wait for it when it no longer can.
   void settle();
 
+  // Errors: capture (somebody captures the stream, which is not a pool's own capture); device.
+  Status not_captured(TimelineId timeline) { return not_captured(stream(timeline)); }
+
   // Is `waiter` known to run after `fence`? Its own fences always are.
   bool satisfied(Fence fence, TimelineId waiter) const;
   bool satisfied(const FenceSet& fences, TimelineId waiter) const;
@@ -181,7 +184,8 @@ class Timelines {
   Status record_on(Timeline& timeline, EventHandle event) WEIR_REQUIRES(mutex_);
   Status record_beside_captures(Stream stream, EventHandle event) WEIR_REQUIRES(mutex_);
   Status record_context(Timeline& context, EventHandle event) WEIR_REQUIRES(mutex_);
-  Status not_captured(Stream stream) WEIR_REQUIRES(mutex_);
+  Status not_captured(Stream stream);
+  bool waits_by_context(Fence fence, const Error& error) const;
   Status host_wait_for_context(Fence fence) WEIR_EXCLUDES(mutex_);
   void note_host_wait(Fence fence, Nanoseconds start);
   Status have_spare_event() WEIR_REQUIRES(mutex_);

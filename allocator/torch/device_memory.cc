@@ -129,6 +129,7 @@ bool DeviceMemory::is_captured(Stream stream) const {
 }
 
 void* DeviceMemory::allocate_uncached(Bytes bytes, Stream stream) {
+  heap_.meet(stream);
   Result<void*> block = uncached_.allocate(bytes, stream);
   if (!block.ok() && block.error().code() == ErrorCode::out_of_memory) {
     (void)heap_.trim();  // idle memory of the cache is in its way

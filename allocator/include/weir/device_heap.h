@@ -140,6 +140,10 @@ class DeviceHeap {
   // may have to name it to the device).
   Result<Stream> stream(void* handle);
 
+  // Whether the stream is captured is asked from now on, before an event of the whole context is
+  // recorded; of streams that something was allocated for, it is in any case.
+  void meet(Stream stream);
+
   // A block of at least `bytes`, aligned to kGrain, for work on `stream`. Zero bytes: null.
   // Errors: out_of_memory; device.
   Result<void*> allocate(Bytes bytes, Stream stream);

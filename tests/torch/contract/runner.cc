@@ -441,13 +441,16 @@ Outcome run_on_native(const Program& program, NativeDefect defect) {
              [&](SimDevice& device) { return std::make_unique<NativeModel>(device, defect); });
 }
 
-// Are there captures of streams that nothing was allocated for, and no tensor recorded on, before?
+// Are there captures of streams that nothing was allocated for before, and no tensor recorded on; or
+// that may be destroyed at any time, and so can't be asked?
 bool has_unseen_captures(const Program& program) {
-  std::set<std::uint32_t> seen;
+  std::set<std::uint32_t> seen, external;
   for (const Step& step : program.steps) {
     const bool names = step.kind == Step::Kind::allocate || step.kind == Step::Kind::record_stream;
     if (names) seen.insert(step.stream);
-    if (step.kind == Step::Kind::begin_raw_capture && !seen.contains(step.stream)) return true;
+    if (step.kind == Step::Kind::make_stream) external.insert(step.stream);
+    if (step.kind != Step::Kind::begin_raw_capture) continue;
+    if (!seen.contains(step.stream) || external.contains(step.stream)) return true;
   }
   return false;
 }

@@ -37,6 +37,12 @@ HeapOptions heap_options(SubjectOptions options) {
   return heap;
 }
 
+// The heap is told of streams that others serve.
+template <class Heap>
+void meet(Heap& heap, Stream stream) {
+  if constexpr (requires { heap.meet(stream); }) heap.meet(stream);
+}
+
 template <class Name>
 void note_life(Name& stream, bool lasts) {
   if constexpr (requires { stream.may_end; }) stream.may_end = !lasts;
@@ -76,6 +82,7 @@ Result<void*> Subject::allocate(Bytes bytes, StreamName name) {
     if (void* const reserve = pools_.allocate_from_reserve(bytes, *stream)) return reserve;
     return block;
   }
+  meet(heap_, *stream);
   Result<void*> block = uncached_.allocate(bytes, *stream);
   if (block || block.error().code() != ErrorCode::out_of_memory) return block;
   (void)heap_.trim();
