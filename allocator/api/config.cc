@@ -159,11 +159,11 @@ constexpr std::array kSettings = {
             "recent the last use is (`balanced`). With `no_wait` no request makes a stream wait for "
             "another: for kernels that wait for flags of the host or of other GPUs.",
             assign_reuse},
-    Setting{"WEIR_TRUST", "`told` or `context`", "`context` in PyTorch, else `told`",
-            "What Weir relies on to know who uses a block: uses on other streams are `told`, and "
-            "streams retired; or they need not be, as with PyTorch's own allocator, and memory "
-            "changes its stream, its pool or its owner only behind an event of the whole `context` "
-            "(guarantees.md).",
+    Setting{"WEIR_TRUST", "`told` or `context`", "",
+            "What Weir relies on to know who uses a block. `told`: uses on other streams are told, "
+            "and streams retired. `context`: they need not be, as with PyTorch's own allocator; "
+            "memory changes its stream, its pool or its owner only behind an event of the whole "
+            "context (guarantees.md). When not set: `context` in PyTorch, `told` elsewhere.",
             assign_trust},
     Setting{"WEIR_CONTEXT_EVENTS", "`0` or `1`", "1",
             "Whether such events may be recorded. They break a capture that is going on and that "

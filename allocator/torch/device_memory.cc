@@ -8,6 +8,7 @@
 #include "torch/errors.h"
 #include "torch/segments.h"
 #include "torch/shortage.h"
+#include "weir/cuda_device.h"
 
 namespace weir::pytorch {
 namespace {

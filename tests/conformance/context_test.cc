@@ -89,6 +89,7 @@ TEST_P(DeviceContext, TheHostsWaitBreaksNoCapture) {
     rig().let_go_soon();
     expect_ok(device().synchronize_context());
     EXPECT_TRUE(done(event));
+    rig().let_go();
     std::thread([&] { expect_ok(device().synchronize_context()); }).join();
     const Result<GraphHandle> graph = device().end_capture(captured);
     ASSERT_TRUE(graph.ok()) << graph.error().message();

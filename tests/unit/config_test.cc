@@ -141,7 +141,7 @@ TEST(Config, TheDocumentedDefaultsAreTheDefaults) {
     EXPECT_EQ(*config, Config{}) << row;
     ++rows;
   }
-  EXPECT_EQ(rows, 11);
+  EXPECT_EQ(rows, 13);
 }
 
 TEST(Config, TheDocumentHasExactlyTheseRows) {

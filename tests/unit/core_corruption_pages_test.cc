@@ -141,7 +141,7 @@ TEST_F(Corruption, UsersOfPagesAreKnown) {
       uses, [](auto& u) { u.emplace_back().page = PageId{9999}; },
       "page heap: pages and their users differ in number");
   expect_caught(
-      use(), [](auto& u) { u.donor = Fence{}; }, leased + "leased, yet it has a donor");
+      use(), [](auto& u) { u.donor.emplace(); }, leased + "leased, yet it has a donor");
   (void)idle_page();
   expect_caught(
       use(), [](auto& u) { u.donor.reset(); }, last_page_ + "idle after use, yet it has no donor");

@@ -104,7 +104,7 @@ TEST_F(TimelinesTest, ManyOldPointsAreWaitedForThroughALaterEvent) {
 TEST_F(TimelinesTest, AThreadsLookUpsAreItsTimelinesOwn) {
   for (int i = 0; i < 40; ++i) {
     const Stream stream = device_.new_stream();
-    Timelines others(device_, observer_);
+    Timelines others(device_, observer_, captures_);
     EXPECT_EQ(others.of(sb_), TimelineId{0});
     EXPECT_EQ(others.of(stream), TimelineId{1});
     EXPECT_EQ(timelines_.of(sb_), b_);

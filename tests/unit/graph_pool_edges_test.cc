@@ -169,6 +169,22 @@ TEST_F(GraphPoolEdges, AFreeThatTheDriverRefusedAtTheEndOfACaptureIsMadeUpFor) {
     free(block);
     device_.fail(DeviceCall::record, 1);
   }
+  // It went back behind the work of all streams: what its own user does can't be told apart.
+  EXPECT_EQ(heap_->statistics().live_blocks.current, 0u);
+  EXPECT_EQ(device_.calls(DeviceCall::record_context), 1u);
+  expect_error(heap_->deallocate(block), ErrorCode::unknown_pointer, "deallocate");
+}
+
+TEST_F(GraphPoolEdges, AFreeThatTheDriverRefusesAltogetherIsTriedAgain) {
+  GraphPool pool(*heap_);
+  void* const block = written(4_MiB, a_);
+  ASSERT_TRUE(heap_->record_stream(block, b_).ok());
+  {
+    const CaptureScope capture = begin(pool, a_);
+    free(block);
+    device_.fail(DeviceCall::record, 1);
+    device_.fail(DeviceCall::record_context, 1);
+  }
   EXPECT_EQ(heap_->statistics().live_blocks.current, 1u);
   expect_error(heap_->deallocate(block), ErrorCode::unknown_pointer, "deallocate");
   EXPECT_TRUE(heap_->trim(0_B).ok());
