@@ -87,6 +87,8 @@ bool assign_reuse(Config& config, std::string_view value) {
 }
 
 bool assign_trust(Config& config, std::string_view value) {
+  config.trust.reset();
+  if (value.empty()) return true;
   Trust trust{};
   if (!assign_choice(trust, value, std::array{Trust::told, Trust::context})) return false;
   config.trust = trust;

@@ -141,9 +141,9 @@ std::vector<void*> DeviceHeap::Impl::blocks_around(std::span<const void* const> 
 
 Status DeviceHeap::Impl::wait(Stream waiter, Fence fence) {
   if (Status eager = refuse_captured(waiter, "wait"); !eager) return eager;
-  Result<bool> waited = timelines_.wait(timelines_.of(waiter), fence);
-  if (!waited) return std::move(waited).error();
-  return {};
+  FenceSet one;
+  one.join(fence);
+  return timelines_.wait_for(timelines_.of(waiter), one);
 }
 
 Status DeviceHeap::Impl::order(Stream earlier, Stream later) {

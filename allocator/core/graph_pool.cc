@@ -73,8 +73,8 @@ Address PoolHeap::allocate(Bytes bytes, Stream stream, std::uint64_t capture, St
   const Stream as = captured ? stream.in_capture() : stream;
   if (!captured && is_told()) {
     // Graphs use memory that counts as free here.
-    Result<std::uint32_t> waited = timelines_.wait(timelines_.of(stream), launches_);
-    if (!waited) return status = std::move(waited).error(), Address{};
+    status = timelines_.wait_for(timelines_.of(stream), launches_);
+    if (!status) return {};
   }
   if (const std::uint32_t world = captured ? capture_ : kEager; member->world != world) {
     member->world = world;
@@ -318,27 +318,48 @@ Status PoolHeap::restore(std::span<const PlacedBlock> wanted) {
   const SizesByAddress sizes_live = sizes_of(live), sizes_wanted = sizes_of(wanted);
   const MutexLock lock(mutex_);
   if (capturing_) return refuse("a capture into it is going on");
-  for (const auto& [stream, member] : heaps_) {
-    for (const PlacedBlock& block : live) {
-      if (is_in(sizes_wanted, block) || !member.heap->has(block.address)) continue;
-      note_eager_work(*member.heap, block.address);
-      if (Result<bool> done = member.heap->deallocate(block.address); !done) {
-        return std::move(done).error();
-      }
+  std::vector<PlacedBlock> freed, made;
+  Status status;
+  for (const PlacedBlock& block : live) {
+    if (is_in(sizes_wanted, block)) continue;
+    status = free_placed(block);
+    if (!status) break;
+    freed.push_back(block);
+  }
+  for (const PlacedBlock& block : wanted) {
+    if (!status) break;
+    if (is_in(sizes_live, block)) continue;
+    status = place(block);
+    if (status) {
+      made.push_back(block);
+    } else if (status.error().code() == ErrorCode::invalid_argument) {
+      status = refuse("the block of " + std::to_string(block.bytes.count) + " bytes at " +
+                      std::to_string(block.address.value) + ": " + status.error().message());
     }
   }
-  for (const auto& [stream, member] : heaps_) (void)member.heap->give_back_at_hand();
-  for (const PlacedBlock& block : wanted) {
-    if (is_in(sizes_live, block)) continue;
-    Status status;
-    Member* const member = member_of(block.stream, status);
-    if (member != nullptr) status = member->heap->allocate_at(block);
-    if (status) continue;
-    if (status.error().code() != ErrorCode::invalid_argument) return status;
-    return refuse("the block of " + std::to_string(block.bytes.count) + " bytes at " +
-                  std::to_string(block.address.value) + ": " + status.error().message());
+  if (status) return {};
+  // As it was: what was free then is free now, and nobody else has been here.
+  for (const PlacedBlock& block : made) (void)free_placed(block);
+  for (const PlacedBlock& block : freed) (void)place(block);
+  return status;
+}
+
+Status PoolHeap::free_placed(const PlacedBlock& block) {
+  std::vector<StreamHeap*> heaps(retired_.begin(), retired_.end());
+  for (const auto& [stream, member] : heaps_) heaps.push_back(member.heap);
+  for (StreamHeap* const heap : heaps) {
+    if (!heap->has(block.address)) continue;
+    note_eager_work(*heap, block.address);
+    if (Result<bool> done = heap->deallocate(block.address); !done) return std::move(done).error();
+    (void)heap->give_back_at_hand();
   }
   return {};
+}
+
+Status PoolHeap::place(const PlacedBlock& block) {
+  Status status;
+  Member* const member = member_of(block.stream, status);
+  return member == nullptr ? std::move(status) : member->heap->allocate_at(block);
 }
 
 std::uint64_t PoolHeap::live_blocks() const {

@@ -117,6 +117,8 @@ class PoolHeap {
     StreamHeap* heap = nullptr;
     std::uint32_t world = kEager;  // that it serves
   };
+  Status free_placed(const PlacedBlock& block) WEIR_REQUIRES(mutex_);
+  Status place(const PlacedBlock& block) WEIR_REQUIRES(mutex_);
   // Null: `status` says why.
   Member* member_of(Stream stream, Status& status) WEIR_REQUIRES(mutex_);
   std::uint64_t live_blocks() const WEIR_REQUIRES(mutex_);

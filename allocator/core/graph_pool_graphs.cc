@@ -65,9 +65,7 @@ void PoolHeap::note_lingers_on(bool leaked) {
 
 Status PoolHeap::wait_for_eager_work(Stream stream) {
   const MutexLock lock(mutex_);
-  Result<std::uint32_t> waited = timelines_.wait(timelines_.of(stream), eager_);
-  if (!waited) return std::move(waited).error();
-  return {};
+  return timelines_.wait_for(timelines_.of(stream), eager_);
 }
 
 void PoolHeap::note_launch(Stream stream) {

@@ -329,7 +329,7 @@ void PageHeap::collect_fences(const Owner& owner, const Page& page, Bytes offset
   }
   // A page that changes heap is waited for whole: from then on, to be past the new holder is to be
   // past everybody before.
-  if (!mutation::left_out(mutation::Site::wait_for_donor)) fences.join(use.donor->fence);
+  if (!mutation::left_out(mutation::Site::wait_for_donor)) fences.join(timelines_.release_point(use.donor->holder, use.donor->released));
   if (!mutation::left_out(mutation::Site::wait_for_fences_of_donated)) {
     use.fenced.collect(0, page.size.count, fences);
   }
@@ -392,7 +392,7 @@ void PageHeap::free(Owner& owner, Range run, const FenceSet& fences) {
                 use.freed_at = requests_;
                 if (!fences.empty()) use.fenced.add(offset.count, (offset + size).count, fences);
                 if (!idle) return;
-                use.donor = {owner.timeline, timelines_.release_point(owner.timeline)};
+                use.donor = {owner.timeline, timelines_.release_point(owner.timeline).sequence};
                 observer_.emit(
                     owner.fold,
                     Event{.kind = EventKind::unlease, .page = page.id, .bytes = page.size});

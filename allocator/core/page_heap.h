@@ -153,7 +153,7 @@ class PageHeap : private PageTable::Listener {
     // (Timelines::release_point).
     struct Donor {
       TimelineId holder;
-      Fence fence;
+      Sequence released;
     };
     std::optional<Donor> donor;
     std::uint64_t freed_at : 62 = 0;  // requests_ when bytes were last freed
@@ -252,6 +252,7 @@ class PageHeap : private PageTable::Listener {
   Status begin_row(const Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
   Result<PageId> create(Bytes size) WEIR_REQUIRES(mutex_);
   Status append(Owner& owner, PageId page) WEIR_REQUIRES(mutex_);
+  void unmap_strays() WEIR_REQUIRES(mutex_);
   Status create_and_append(Owner& owner, const std::vector<Bytes>& sizes) WEIR_REQUIRES(mutex_);
   PageId add(LoosePage loose) WEIR_REQUIRES(mutex_);
   std::vector<LoosePage> give_up_locked(Bytes wanted) WEIR_REQUIRES(mutex_);
@@ -302,6 +303,8 @@ class PageHeap : private PageTable::Listener {
   std::optional<TimelineId> first_ WEIR_GUARDED_BY(mutex_);
   bool alone_ WEIR_GUARDED_BY(mutex_) = true;
   std::vector<Region> regions_ WEIR_GUARDED_BY(mutex_);
+  // Mappings without access, which the driver would not take back yet: nobody uses them.
+  std::vector<Region> strays_ WEIR_GUARDED_BY(mutex_);
   Retired retired_ WEIR_GUARDED_BY(mutex_);
   std::uint64_t shed_next_ WEIR_GUARDED_BY(mutex_) = 0;  // requests_ when that is looked at again
   PlacementMemory memory_ WEIR_GUARDED_BY(mutex_);

@@ -32,6 +32,7 @@ PageHeap::~PageHeap() {
   for (const PageMapping& mapping : table_.list_mappings()) {
     (void)device_.unmap(mapping.at, table_.page(mapping.page).size);
   }
+  unmap_strays();
   for (const auto& [id, page] : table_.pages()) (void)device_.release(page.handle);
   for (const Region& region : regions_) {
     (void)device_.unreserve(region.range.begin, region.range.size);
@@ -97,8 +98,8 @@ Status PageHeap::append(Owner& owner, PageId id) {
   const Address at = arena.frontier();
   if (Status status = device_.map(at, page.size, page.handle); !status) return status;
   if (Status status = device_.set_access(at, page.size); !status) {
-    // Should the driver not even take it back, its addresses are never used again.
-    if (!device_.unmap(at, page.size)) (void)arena.take(page.size);
+    // Should the driver not even take it back, it is tried again later.
+    if (!device_.unmap(at, page.size)) strays_.push_back({owner.id, {arena.take(page.size), page.size}});
     return status;
   }
   (void)arena.take(page.size);
@@ -108,6 +109,14 @@ Status PageHeap::append(Owner& owner, PageId id) {
   observer_.emit(owner.fold,
                  Event{.kind = EventKind::map, .page = id, .address = at, .bytes = page.size});
   return {};
+}
+
+void PageHeap::unmap_strays() {
+  std::erase_if(strays_, [&](const Region& stray) WEIR_REQUIRES(mutex_) {
+    if (!device_.unmap(stray.range.begin, stray.range.size)) return false;
+    arena(stray.heap).give_back(stray.range);
+    return true;
+  });
 }
 
 Status PageHeap::create_and_append(Owner& owner, const std::vector<Bytes>& sizes) {
@@ -179,7 +188,7 @@ FenceSet PageHeap::held_by(PageId id) const {
   const PageUse& use = use_of(table_.page(id));
   FenceSet fences;
   if (mutation::left_out(mutation::Site::trim_checks_completion)) return fences;
-  if (use.donor) fences.join(use.donor->fence);
+  if (use.donor) fences.join(timelines_.release_point(use.donor->holder, use.donor->released));
   use.fenced.collect(0, table_.page(id).size.count, fences);
   return fences;
 }
@@ -200,6 +209,7 @@ void PageHeap::keep_to_limit_locked() {
 }
 
 Result<Bytes> PageHeap::trim_locked(Bytes keep) {
+  unmap_strays();
   Bytes gone;
   std::optional<Error> refused;
   for (const PageId id : idle_pages()) {

@@ -118,6 +118,7 @@ Status Timelines::order(TimelineId earlier, TimelineId later) {
   }
   Result<bool> waited = wait(at(later), first, fence);
   if (!waited) return std::move(waited).error();
+  if (*waited) note_stream_wait(later, fence);
   return {};
 }
 
@@ -173,6 +174,23 @@ Result<std::uint32_t> Timelines::wait(TimelineId waiter, const FenceSet& fences)
     waits += *made ? 1 : 0;
   }
   return waits;
+}
+
+Status Timelines::wait_for(TimelineId waiter, const FenceSet& fences) {
+  for (const Fence fence : fences) {
+    Result<bool> made = wait(waiter, fence);
+    if (!made) return std::move(made).error();
+    if (*made) note_stream_wait(waiter, fence);
+  }
+  return {};
+}
+
+void Timelines::note_stream_wait(TimelineId waiter, Fence fence) {
+  observer_.emit(Event{.kind = EventKind::stream_wait,
+                       .heap = kNoHeap,
+                       .stream = stream(waiter).id,
+                       .other = stream(fence.timeline).id,
+                       .sequence = fence.sequence});
 }
 
 // (Inline, like those below that it calls: in a library that may be a shared one, the compiler has

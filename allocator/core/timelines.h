@@ -69,6 +69,10 @@ class Timelines {
   Fence release_point(TimelineId timeline) const {
     return now(trust_ == Trust::context ? context_ : timeline);
   }
+  // The one of that sequence.
+  Fence release_point(TimelineId timeline, Sequence sequence) const {
+    return {trust_ == Trust::context ? context_ : timeline, sequence};
+  }
   Trust trust() const { return trust_; }
   // The same, exactly, and for a stream that may be destroyed before anybody waits: one event.
   Result<Fence> record(TimelineId timeline);
@@ -97,6 +101,9 @@ class Timelines {
   // The same for several. On an error those waited for so far are remembered as such. Returns how
   // many waits were made.
   Result<std::uint32_t> wait(TimelineId waiter, const FenceSet& fences);
+
+  // The same, where no heap counts the waits: each is an event (kNoHeap).
+  Status wait_for(TimelineId waiter, const FenceSet& fences);
 
   // Those that were not retired; without the whole context.
   std::vector<Stream> streams() const;
@@ -188,6 +195,7 @@ class Timelines {
   bool waits_by_context(Fence fence, const Error& error) const;
   Status host_wait_for_context(Fence fence) WEIR_EXCLUDES(mutex_);
   void note_host_wait(Fence fence, Nanoseconds start);
+  void note_stream_wait(TimelineId waiter, Fence fence);
   Status have_spare_event() WEIR_REQUIRES(mutex_);
   EventHandle take_spare_event() WEIR_REQUIRES(mutex_);
   void mark_complete(TimelineId timeline, Sequence sequence) WEIR_REQUIRES(mutex_);

@@ -55,6 +55,10 @@ void DeviceFold::on_event(const Event& event) {
     case EventKind::host_wait:
       ++rare_.host_waits;
       break;
+    case EventKind::stream_wait:  // of no heap's request
+      ++rare_.stream_waits;
+      rare_.context_waits += Stream{.id = event.other}.is_all() ? 1 : 0;
+      break;
     case EventKind::trim:
       rare_.trimmed_bytes += event.bytes.count;
       break;
@@ -177,6 +181,7 @@ Statistics DeviceFold::combine(std::vector<HeapStatistics> heaps) const {
     }
     all.fences += heap.fences;
     all.stream_waits += heap.stream_waits;
+    all.context_waits += heap.context_waits;
   }
   std::size_t i = 0;
   for (Gauge* gauge : {&all.live_blocks, &all.live_bytes, &all.requested_bytes}) {
@@ -230,6 +235,7 @@ void HeapFold::on_event(const Event& event) {
       return;
     case EventKind::stream_wait:
       ++rare_.stream_waits;
+      rare_.context_waits += Stream{.id = event.other}.is_all() ? 1 : 0;
       return;
     case EventKind::lease:
       rare_.leased_bytes.add(event.bytes.count);
@@ -284,6 +290,7 @@ void StatisticsFold::on_event(const Event& event) {
       heaps_.try_emplace(event.heap, device_, event.heap, event.stream);
       return;
     default:
+      if (event.heap == kNoHeap) return device_.on_event(event);
       heaps_.try_emplace(event.heap, device_, event.heap, 0).first->second.on_event(event);
   }
 }

@@ -65,7 +65,7 @@ const std::vector<Command> kCommands = {
                     {"--repeat", "from 1 to 1000000", {"0", "1000001", "1.5"}},
                     {"--graph-orders", "from 0 to 1000000", {"1000001", "1.5"}},
                     {"--seed", kAny, {"18446744073709551616", "1.5"}}},
-     .others = {"--device", "--policy", "--validate", "--verify", "--quiet"}},
+     .others = {"--device", "--policy", "--trust", "--validate", "--verify", "--quiet"}},
     {.name = "report",
      .inputs = {"FILE"},
      .quantities = {kTop, {"--at", kMoment, {"-1s", "1", "nans", "1e999s"}}},

@@ -74,6 +74,7 @@ Json totals_json(const Totals& totals) {
           {"allocated_bytes", totals.allocated.count},
           {"fences", totals.fences},
           {"stream_waits", totals.stream_waits},
+          {"context_waits", totals.context_waits},
           {"host_waits", totals.host_waits.count},
           {"host_wait_time_us", microseconds(totals.host_waits.time)},
           {"longest_host_wait_us", microseconds(totals.host_waits.longest)},

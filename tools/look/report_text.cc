@@ -156,6 +156,12 @@ std::string waits(const Report& report) {
                   counted(totals.host_waits.count, "time"));
   if (totals.host_waits.count > 0) text += ", " + in_words(totals.host_waits.time) + " in all";
   text += '\n';
+  if (totals.context_waits > 0) {
+    text += fmt::format(
+        "{} of them for the work of all streams: uses of other streams need not be told. What "
+        "depends on time: {} left their heap when their work was seen to be over.\n",
+        with_commas(totals.context_waits), counted(totals.pages_released, "page"));
+  }
   if (report.waits.empty()) return text;
   ReportTable table("llrr");
   table.add({"stream", "waits for", "waits", "its fences"});

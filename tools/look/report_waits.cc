@@ -41,7 +41,10 @@ void count_memory(const Event& event, Totals& totals) {
 }
 
 void count_time(const Event& event, Totals& totals) {
-  if (event.kind == EventKind::stream_wait) ++totals.stream_waits;
+  if (event.kind == EventKind::stream_wait) {
+    ++totals.stream_waits;
+    totals.context_waits += Stream{.id = event.other}.is_all() ? 1 : 0;
+  }
   if (event.kind == EventKind::fence) ++totals.fences;
   if (event.kind == EventKind::out_of_memory) ++totals.out_of_memory;
   if (event.kind == EventKind::capture_begin) ++totals.captures;

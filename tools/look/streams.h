@@ -1,9 +1,12 @@
 // Streams as events name them: a stream that is captured into a graph pool goes by an identity of
-// its own, which is its id with the highest bit set (core/pool_device.h).
+// its own, which is its id with the highest bit set (Stream::in_capture()); waits for the whole
+// context name all streams at once.
 #pragma once
 
 #include <cstdint>
 #include <string>
+
+#include "weir/types.h"
 
 namespace weir {
 
@@ -13,8 +16,9 @@ constexpr bool is_captured_stream(std::uint64_t id) { return (id & kCapturedStre
 constexpr std::uint64_t captured_stream(std::uint64_t id) { return id | kCapturedStream; }
 constexpr std::uint64_t eager_stream(std::uint64_t id) { return id & ~kCapturedStream; }
 
-// "3"; "3, captured".
+// "3"; "3, captured"; "all".
 inline std::string stream_text(std::uint64_t id) {
+  if (Stream{.id = id}.is_all()) return "all";
   std::string text = std::to_string(eager_stream(id));
   if (is_captured_stream(id)) text += ", captured";
   return text;

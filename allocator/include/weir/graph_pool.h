@@ -121,8 +121,8 @@ class GraphPool {
   std::vector<PlacedBlock> blocks() const;  // live, by address
   // Makes just these blocks live: what else is live is deallocated, and what of them is not is
   // allocated again, at its place, with the bytes that lie there.
-  // Errors: invalid_argument (a capture is going on; or a place is not free any more, and then only
-  // the blocks before it are live: it names the block); device.
+  // Errors: invalid_argument (a capture is going on; or a place is not free any more: it names the
+  // block); device. Nothing has changed then.
   Status restore(std::span<const PlacedBlock> blocks);
   // Gives back what the pool need not keep, to the device heap. Returns whether there was any.
   bool give_back_pages();

@@ -29,6 +29,7 @@ struct HeapStatistics {
   Gauge leased_bytes;              // sizes of the pages in use by this heap
   std::uint64_t fences = 0;        // explicit fences taken on this heap's blocks
   std::uint64_t stream_waits = 0;  // waits that this heap's stream was made to do
+  std::uint64_t context_waits = 0;  // of them, for the work of all streams
   friend bool operator==(const HeapStatistics&, const HeapStatistics&) = default;
 };
 
@@ -39,6 +40,7 @@ struct Statistics {
   Gauge mapped_bytes;    // sum over mappings: more than reserved where pages have aliases
   Gauge pages, mappings;
   std::uint64_t fences = 0, stream_waits = 0, host_waits = 0, out_of_memory = 0;
+  std::uint64_t context_waits = 0;  // of stream_waits, those for the work of all streams
   std::uint64_t trimmed_bytes = 0;
   std::vector<HeapStatistics> heaps;  // by HeapId
   friend bool operator==(const Statistics&, const Statistics&) = default;

@@ -111,6 +111,8 @@ struct HeapId {
   std::uint32_t value = 0;
   constexpr auto operator<=>(const HeapId&) const = default;
 };
+// Of events that no heap's request caused.
+inline constexpr HeapId kNoHeap{~std::uint32_t{0}};
 
 // A page's number within its device heap, from 0; never reused.
 struct PageId {
