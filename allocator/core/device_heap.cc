@@ -405,7 +405,8 @@ void DeviceHeap::forgo_context_events() { impl_->forgo_context_events(); }
 void DeviceHeap::assume_graphs_leak() { impl_->assume_graphs_leak(); }
 Result<Bytes> DeviceHeap::trim(Bytes keep, Trim how) { return impl_->trim(keep, how); }
 Result<Stream> DeviceHeap::stream(void* handle) {
-  if (Address::of(handle) == kPerThreadHandle) [[unlikely]] return impl_->per_thread_stream(handle);
+  if (Address::of(handle) == kPerThreadHandle) [[unlikely]]
+    return impl_->per_thread_stream(handle);
   if (impl_->routed() || impl_->is_untold()) return impl_->stream_in_a_capture(handle);
   return impl_->device().stream(handle);
 }

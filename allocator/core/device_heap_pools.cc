@@ -41,11 +41,11 @@ std::shared_ptr<PoolHeap> DeviceHeap::Impl::open_pool(Bytes limit) {
   };
   HeapOptions options = options_;
   options.limit = limit;
-  pools_.push_back(std::make_shared<PoolHeap>(
-      ++last_pool_,
-      PoolHeap::Home{device_, observer_, addresses_, budget_, captures_, timelines_, pages_, source,
-                     new_heap},
-      options));
+  pools_.push_back(
+      std::make_shared<PoolHeap>(++last_pool_,
+                                 PoolHeap::Home{device_, observer_, addresses_, budget_, captures_,
+                                                timelines_, pages_, source, new_heap},
+                                 options));
   return pools_.back();
 }
 
@@ -316,8 +316,7 @@ Result<bool> DeviceHeap::Impl::deallocate_now(StreamHeap& heap, Address block,
 }
 
 bool DeviceHeap::Impl::may_be_freed_later(const Error& error) const {
-  return error.code() == ErrorCode::capture ||
-         (error.code() == ErrorCode::device && is_untold());
+  return error.code() == ErrorCode::capture || (error.code() == ErrorCode::device && is_untold());
 }
 
 // An error: the block is not live, or waits to be freed already.
@@ -415,7 +414,8 @@ Result<PoolRoute> GraphPool::open_route(StreamFilter filter, bool captures,
   };
   Result<std::uint64_t> id = heap_->impl_->open_route(
       pool_, takes,
-      captures ? DeviceHeap::Impl::RouteKind::captured : DeviceHeap::Impl::RouteKind::eager, origin);
+      captures ? DeviceHeap::Impl::RouteKind::captured : DeviceHeap::Impl::RouteKind::eager,
+      origin);
   if (!id) return std::move(id).error();
   return PoolRoute(heap_, *id);
 }

@@ -26,7 +26,8 @@ class OpenCaptures {
   OpenCaptures(Device& device, bool context_events)
       : device_(device), context_events_(context_events) {}
 
-  // A capture is about to begin, on `origin` where that is known: until ended(). Returns its number.
+  // A capture is about to begin, on `origin` where that is known: until ended(). Returns its
+  // number.
   std::uint64_t announce(std::optional<Stream> origin);
   void ended(std::uint64_t announced);
   // It has begun.

@@ -329,7 +329,8 @@ void PageHeap::collect_fences(const Owner& owner, const Page& page, Bytes offset
   }
   // A page that changes heap is waited for whole: from then on, to be past the new holder is to be
   // past everybody before.
-  if (!mutation::left_out(mutation::Site::wait_for_donor)) fences.join(timelines_.release_point(use.donor->holder, use.donor->released));
+  if (!mutation::left_out(mutation::Site::wait_for_donor))
+    fences.join(timelines_.release_point(use.donor->holder, use.donor->released));
   if (!mutation::left_out(mutation::Site::wait_for_fences_of_donated)) {
     use.fenced.collect(0, page.size.count, fences);
   }

@@ -147,8 +147,8 @@ class PageHeap : private PageTable::Listener {
 
   // Who may still be using a page's bytes.
   struct PageUse {
-    std::optional<PageId> page;       // whose this is; none: nobody's now
-    FencedRanges fenced;              // other streams than the holder's, by offset
+    std::optional<PageId> page;  // whose this is; none: nobody's now
+    FencedRanges fenced;         // other streams than the holder's, by offset
     // While idle: whose work used it last, and what anybody else waits for
     // (Timelines::release_point).
     struct Donor {
@@ -210,8 +210,7 @@ class PageHeap : private PageTable::Listener {
   bool is_settled(const Owner& owner, Range range) WEIR_REQUIRES(mutex_);
   bool is_over(const Page& page) WEIR_REQUIRES(mutex_);
   bool is_in_foreign_capture(const Owner& owner) WEIR_REQUIRES(mutex_);
-  bool is_settled(const Owner& owner, PageId page, Bytes offset, Bytes size)
-      WEIR_REQUIRES(mutex_);
+  bool is_settled(const Owner& owner, PageId page, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_);
   bool may_wait() const WEIR_REQUIRES(mutex_) { return !settled_only_; }
   // What a plan for the owner leaves out.
   Placement::Skip skip_for(const Owner& owner) WEIR_REQUIRES(mutex_);

@@ -99,7 +99,8 @@ Status PageHeap::append(Owner& owner, PageId id) {
   if (Status status = device_.map(at, page.size, page.handle); !status) return status;
   if (Status status = device_.set_access(at, page.size); !status) {
     // Should the driver not even take it back, it is tried again later.
-    if (!device_.unmap(at, page.size)) strays_.push_back({owner.id, {arena.take(page.size), page.size}});
+    if (!device_.unmap(at, page.size))
+      strays_.push_back({owner.id, {arena.take(page.size), page.size}});
     return status;
   }
   (void)arena.take(page.size);

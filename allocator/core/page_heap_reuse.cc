@@ -104,9 +104,8 @@ bool PageHeap::is_barred(const Owner& owner, const Page& page) const {
 bool PageHeap::is_barred(const Owner& owner, Range range) const {
   if (timelines_.trust() == Trust::told) return false;
   bool barred = false;
-  table_.walk(range, [&](const Page& page, Bytes, Bytes) WEIR_REQUIRES(mutex_) {
-    barred = barred || is_barred(owner, page);
-  });
+  table_.walk(range, [&](const Page& page, Bytes, Bytes)
+                         WEIR_REQUIRES(mutex_) { barred = barred || is_barred(owner, page); });
   return barred;
 }
 

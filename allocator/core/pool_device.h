@@ -1,10 +1,11 @@
 // A device as a graph pool sees it: the same memory, and two kinds of time.
 //
 // A stream that is being captured into the pool goes by an identity of its own
-// (Stream::in_capture()), beside its eager one: what was captured on it runs whenever the graph is launched, in no order with what
-// was queued on it eagerly. An event recorded on such a stream is the set of graph nodes that its
-// next node would have depended on; waiting for it makes those nodes dependencies of the waiter's
-// next node, unless the graph gives that order already. When the capture ends, all of this is past.
+// (Stream::in_capture()), beside its eager one: what was captured on it runs whenever the graph is
+// launched, in no order with what was queued on it eagerly. An event recorded on such a stream is
+// the set of graph nodes that its next node would have depended on; waiting for it makes those
+// nodes dependencies of the waiter's next node, unless the graph gives that order already. When the
+// capture ends, all of this is past.
 //
 // Threads: self-synchronised, by a lock that is taken after Timelines'; the device is called under
 // it.
@@ -39,7 +40,6 @@ class PoolDevice final : public ForwardingDevice {
   Status record_context(EventHandle event) override;
 
  private:
-
   struct Event {
     EventHandle eager;  // the device's; none (0) until the first record on an eager stream
     bool is_captured = false;

@@ -70,7 +70,8 @@ Address StreamHeap::allocate(Bytes requested, std::uint64_t stream, Status& stat
 Status StreamHeap::wait_and_take(Block& block) {
   if (block.uses != nullptr) {
     if (Status status = wait_for_at_hand(block); !status) {
-      // (It stays at hand.) It is held no more; that it was asked for stays noted, which only matters as a hint.
+      // (It stays at hand.) It is held no more; that it was asked for stays noted, which only
+      // matters as a hint.
       if (block.slab == nullptr || block.slab->live == 0_B) {
         history_.subtract(block.slab == nullptr ? block.size : Slab::kSize);
       }
@@ -87,8 +88,7 @@ Status StreamHeap::wait_and_take(Block& block) {
 // for ever.
 Result<Address> StreamHeap::find_run(Bytes bytes, RequestHistory::Name name) {
   const RequestKeys keys = history_.keys(name);
-  const auto create =
-      have_others_give_back(Others::at_rest) ? create_ : PageHeap::Create::not_yet;
+  const auto create = have_others_give_back(Others::at_rest) ? create_ : PageHeap::Create::not_yet;
   PageHeap::Owner owner = this->owner();
   Result<Address> at = pages_.allocate(owner, bytes, keys, served_since_asked(), create);
   if (at || create == create_ || at.error().code() != ErrorCode::out_of_memory) {

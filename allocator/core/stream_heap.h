@@ -218,7 +218,7 @@ class StreamHeap {
   TimelineId timeline_ WEIR_GUARDED_BY(mutex_);
   std::uint32_t world_ WEIR_GUARDED_BY(mutex_) = 0;
   PageHeap::Create create_ WEIR_GUARDED_BY(mutex_) = PageHeap::Create::may;  // in this request
-  RequestHistory history_ WEIR_GUARDED_BY(mutex_);  // of runs
+  RequestHistory history_ WEIR_GUARDED_BY(mutex_);                           // of runs
   PageHeap::Served asked_ WEIR_GUARDED_BY(mutex_);  // in all, when the page heap was last asked
 };
 

@@ -285,8 +285,8 @@ void Timelines::note_host_wait(Fence fence, Nanoseconds start) {
 }
 
 // The events of a timeline may be recorded again while nobody holds the lock, so the host waits for
-// one of its own; but for a retired timeline's last event, which stays as long as somebody does; and
-// for those of a stream that may be gone, where it may have to wait longer.
+// one of its own; but for a retired timeline's last event, which stays as long as somebody does;
+// and for those of a stream that may be gone, where it may have to wait longer.
 Result<Timelines::Borrowed> Timelines::borrow_event(Fence fence) {
   const MutexLock lock(mutex_);
   Timeline& mine = at(fence.timeline);

@@ -10,10 +10,10 @@
 // stream's (or, worse, a new stream's that was given the same handle). Where it refuses, the error
 // names the stream and the remedy; the memory is not given out, and not unmapped.
 //
-// Beside the streams' there is a timeline of the whole context (Stream::all()): a point on it is all
-// work queued so far on every stream of the process, known here or not. Its events are recorded by
-// Device::record_context(), which would break a capture, so OpenCaptures is asked before. Where no
-// such event may be recorded, wait() is an error (capture), complete() says no, and host_wait()
+// Beside the streams' there is a timeline of the whole context (Stream::all()): a point on it is
+// all work queued so far on every stream of the process, known here or not. Its events are recorded
+// by Device::record_context(), which would break a capture, so OpenCaptures is asked before. Where
+// no such event may be recorded, wait() is an error (capture), complete() says no, and host_wait()
 // waits by Device::synchronize_context().
 //
 // Threads: self-synchronised, by a lock that is taken after every other of Weir's. Points, streams,
@@ -45,8 +45,7 @@ namespace weir {
 class Timelines {
  public:
   // `captures` must outlive this.
-  Timelines(Device& device, Observer& observer, OpenCaptures& captures,
-            Trust trust = Trust::told);
+  Timelines(Device& device, Observer& observer, OpenCaptures& captures, Trust trust = Trust::told);
   ~Timelines();
   Timelines(const Timelines&) = delete;
   Timelines& operator=(const Timelines&) = delete;
@@ -206,7 +205,7 @@ class Timelines {
   Observer& observer_;
   OpenCaptures& captures_;
   const Trust trust_;
-  TimelineId context_;  // under Trust::context
+  TimelineId context_;          // under Trust::context
   const std::uint64_t serial_;  // of this object, in the process
 
   mutable Mutex mutex_;

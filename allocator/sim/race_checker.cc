@@ -93,9 +93,7 @@ void RaceChecker::host_saw(const VectorClock& mark) {
   if (host_.join(mark)) ++host_version_;
 }
 
-void RaceChecker::host_saw_everything() {
-  host_saw(mark_all());
-}
+void RaceChecker::host_saw_everything() { host_saw(mark_all()); }
 
 Stamp RaceChecker::begin(StreamIndex stream, const Access& access, Nanoseconds time) {
   StreamState& state = streams_[stream];

@@ -5,7 +5,6 @@
 #include <iterator>
 #include <utility>
 
-
 namespace weir::pytorch {
 namespace {
 

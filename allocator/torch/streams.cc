@@ -37,8 +37,8 @@ Result<Stream> Streams::of(c10::cuda::CUDAStream stream) {
   return found;
 }
 
-// A stream that may be destroyed at any time can't be asked later whether it is captured. If it is a
-// blocking one, its capture shows on the legacy default stream; if not, an event of the whole
+// A stream that may be destroyed at any time can't be asked later whether it is captured. If it is
+// a blocking one, its capture shows on the legacy default stream; if not, an event of the whole
 // context could break it unseen.
 void Streams::note_end(cudaStream_t handle) {
   unsigned int flags = 0;

@@ -4,14 +4,15 @@ namespace weir::pytorch {
 
 Result<void*> Uncached::allocate(Bytes bytes, Stream stream) {
   std::call_once(made_, [this] {
-    owned_ = std::make_unique<DeviceHeap>(device_, HeapOptions{.trust = Trust::context, .context_events = false});
+    owned_ = std::make_unique<DeviceHeap>(
+        device_, HeapOptions{.trust = Trust::context, .context_events = false});
     heap_.store(owned_.get(), std::memory_order_release);
   });
   return owned_->allocate(bytes, stream);
 }
 
-// What is not unmapped, as its page is in use still, may serve the next request at once: so all work
-// is over by then.
+// What is not unmapped, as its page is in use still, may serve the next request at once: so all
+// work is over by then.
 Status Uncached::deallocate(void* block) {
   if (Status waited = device_.synchronize_context(); !waited) return waited;
   Status freed = owned_->deallocate(block);

@@ -1,5 +1,6 @@
-// Faults that a review of the core demonstrated, each as a test: captures that the heap was not told
-// of, frees beside captures, streams that are others in each thread, waits that were not counted.
+// Faults that a review of the core demonstrated, each as a test: captures that the heap was not
+// told of, frees beside captures, streams that are others in each thread, waits that were not
+// counted.
 #include <gtest/gtest.h>
 
 #include "tests/unit/core_heap_fixture.h"
@@ -120,7 +121,7 @@ TEST_F(CoreFaults, AStateThatCantBeRestoredChangesNothing) {
   void* const other = allocate(heap_, 1_MiB, a_);
   const std::vector<PlacedBlock> before = pool.blocks();
   std::vector<PlacedBlock> impossible = wanted;
-  impossible.push_back({Address{1_TiB .count}, kBlock, kBlock, a_, Address{1_TiB .count}});
+  impossible.push_back({Address{1_TiB.count}, kBlock, kBlock, a_, Address{1_TiB.count}});
   EXPECT_FALSE(pool.restore(impossible).ok());
   const std::vector<PlacedBlock> after = pool.blocks();
   ASSERT_EQ(after.size(), before.size());

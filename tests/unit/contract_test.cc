@@ -1,10 +1,9 @@
 // What PyTorch's own allocator promises without saying so, kept under Trust::context
 // (docs/guarantees.md): the rows that the core holds.
-#include "tests/unit/contract_fixture.h"
-
 #include <optional>
 #include <thread>
 
+#include "tests/unit/contract_fixture.h"
 #include "tests/unit/contract_pools.h"
 
 namespace weir {

@@ -71,8 +71,8 @@ TEST(ReplayReport, JsonHasEveryFigureOfTheWholeAndOfEachPass) {
     EXPECT_EQ(level["races"], 0);
     const nlohmann::json& calls = level["driver_calls"];
     EXPECT_EQ(calls.size(), 10u);
-    for (const char* call : {"map", "set_access", "unmap", "release", "record", "wait", "query",
-                             "record_context"}) {
+    for (const char* call :
+         {"map", "set_access", "unmap", "release", "record", "wait", "query", "record_context"}) {
       EXPECT_EQ(calls[call], 0) << call;
     }
     EXPECT_EQ(calls["create"], 3) << "of pages; events are not counted here";

@@ -33,7 +33,8 @@ class Replay {
       : trace_(trace),
         device_(device),
         options_(options),
-        heap_(device.device(), {.limit = options.limit, .reuse = options.policy, .trust = options.trust},
+        heap_(device.device(),
+              {.limit = options.limit, .reuse = options.policy, .trust = options.trust},
               sink(options)),
         captures_(device, heap_, options.graph_orders),
         pointers_(trace.blocks.size()) {}

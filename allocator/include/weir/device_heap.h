@@ -186,8 +186,8 @@ class DeviceHeap {
   // it may still be deallocated; nothing may be allocated for it again.
   Status retire(Stream stream);
 
-  // From now on no event of the whole context is recorded, as one might break a capture that can't be
-  // known of: HeapOptions::context_events.
+  // From now on no event of the whole context is recorded, as one might break a capture that can't
+  // be known of: HeapOptions::context_events.
   void forgo_context_events();
 
   // From now on graphs captured by a route (GraphPool::capture) may never be destroyed, as in the

@@ -48,9 +48,10 @@ struct CostModel {
   Nanoseconds record = 141_ns;
   Nanoseconds query = 134_ns;
   Nanoseconds wait = 128_ns;
-  Nanoseconds synchronize = 134_ns;  // and the wait itself
-  Nanoseconds record_context = 1_us;          // 0.3 us where streams are idle, 3 us with 256 at work
-  Nanoseconds synchronize_context = 60_us;    // and the wait itself: a small block is freed and had again
+  Nanoseconds synchronize = 134_ns;   // and the wait itself
+  Nanoseconds record_context = 1_us;  // 0.3 us where streams are idle, 3 us with 256 at work
+  Nanoseconds synchronize_context =
+      60_us;  // and the wait itself: a small block is freed and had again
   Nanoseconds capture_info = 46_ns;
   Nanoseconds capture_tips = 46_ns;
   Nanoseconds add_capture_dependencies = 46_ns;

@@ -22,13 +22,13 @@ struct Gauge {
 // Of one stream heap.
 struct HeapStatistics {
   HeapId heap;
-  std::uint64_t stream = 0;        // Stream::id
-  Gauge live_blocks;               // blocks between allocate and deallocate
-  Gauge live_bytes;                // their sizes, rounded up to kGrain
-  Gauge requested_bytes;           // their sizes as asked for
-  Gauge leased_bytes;              // sizes of the pages in use by this heap
-  std::uint64_t fences = 0;        // explicit fences taken on this heap's blocks
-  std::uint64_t stream_waits = 0;  // waits that this heap's stream was made to do
+  std::uint64_t stream = 0;         // Stream::id
+  Gauge live_blocks;                // blocks between allocate and deallocate
+  Gauge live_bytes;                 // their sizes, rounded up to kGrain
+  Gauge requested_bytes;            // their sizes as asked for
+  Gauge leased_bytes;               // sizes of the pages in use by this heap
+  std::uint64_t fences = 0;         // explicit fences taken on this heap's blocks
+  std::uint64_t stream_waits = 0;   // waits that this heap's stream was made to do
   std::uint64_t context_waits = 0;  // of them, for the work of all streams
   friend bool operator==(const HeapStatistics&, const HeapStatistics&) = default;
 };

@@ -441,8 +441,8 @@ Outcome run_on_native(const Program& program, NativeDefect defect) {
              [&](SimDevice& device) { return std::make_unique<NativeModel>(device, defect); });
 }
 
-// Are there captures of streams that nothing was allocated for before, and no tensor recorded on; or
-// that may be destroyed at any time, and so can't be asked?
+// Are there captures of streams that nothing was allocated for before, and no tensor recorded on;
+// or that may be destroyed at any time, and so can't be asked?
 bool has_unseen_captures(const Program& program) {
   std::set<std::uint32_t> seen, external;
   for (const Step& step : program.steps) {
