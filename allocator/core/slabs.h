@@ -18,6 +18,7 @@
 
 #include "core/block.h"
 #include "core/fenced_ranges.h"
+#include "core/thread_annotations.h"
 #include "weir/types.h"
 
 namespace weir {
@@ -60,7 +61,7 @@ class Slabs {
   Block* allocate(Bytes size);
   // The same, of bytes that `suits(Range)` is true of.
   template <class Suits>
-  Block* allocate_if(Bytes size, Suits&& suits);
+  Block* allocate_if(Bytes size, Suits&& suits) WEIR_NO_THREAD_ANALYSIS;
   // The same, at `at`; null: no slab of this heap's is free there.
   Block* allocate_at(Range block);
   // `run` is Slab::kSize long; it stays the caller's.
