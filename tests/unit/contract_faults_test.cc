@@ -121,7 +121,8 @@ TEST_F(CoreFaults, AStateThatCantBeRestoredChangesNothing) {
   void* const other = allocate(heap_, 1_MiB, a_);
   const std::vector<PlacedBlock> before = pool.blocks();
   std::vector<PlacedBlock> impossible = wanted;
-  impossible.push_back({Address{1_TiB.count}, kBlock, kBlock, a_, Address{1_TiB.count}});
+  const Address elsewhere{std::uint64_t{1} << 40};
+  impossible.push_back({elsewhere, kBlock, kBlock, a_, elsewhere});
   EXPECT_FALSE(pool.restore(impossible).ok());
   const std::vector<PlacedBlock> after = pool.blocks();
   ASSERT_EQ(after.size(), before.size());
