@@ -106,16 +106,6 @@ Result<StreamHeap*> DeviceHeap::Impl::heap_of(Stream stream) {
   return by_stream_[stream.id] = heap;
 }
 
-Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, Status& status) {
-  if (has_miss_callbacks_.load(std::memory_order_relaxed)) {
-    const Address at = try_allocate(bytes, stream, PageHeap::Create::not_yet, status);
-    if (at != Address{} || status.error().code() != ErrorCode::out_of_memory) return at;
-    status = {};
-    call_at_miss();  // what it freed comes before new memory in any case
-  }
-  return try_allocate(bytes, stream, PageHeap::Create::may, status);
-}
-
 Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Create create,
                                        Status& status) {
   KnownStream& known = this->known(stream);
@@ -132,6 +122,22 @@ Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Cre
     }
     known = {number_, stream.id, *heap};
   }
+}
+
+// What is freed at a miss comes before new memory.
+[[gnu::cold]] Address DeviceHeap::Impl::try_allocate_asking(Bytes bytes, Stream stream,
+                                                            Status& status) {
+  const Address at = try_allocate(bytes, stream, PageHeap::Create::not_yet, status);
+  if (at != Address{} || status.error().code() != ErrorCode::out_of_memory) return at;
+  status = {};
+  call_at_miss();
+  return try_allocate(bytes, stream, PageHeap::Create::may, status);
+}
+
+inline Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, Status& status) {
+  if (has_miss_callbacks_.load(std::memory_order_relaxed)) [[unlikely]]
+    return try_allocate_asking(bytes, stream, status);
+  return try_allocate(bytes, stream, PageHeap::Create::may, status);
 }
 
 Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {

@@ -149,6 +149,7 @@ class DeviceHeap::Impl {
   Result<StreamHeap*> heap_of(Stream stream);
   Address try_allocate(Bytes bytes, Stream stream, Status& status);
   Address try_allocate(Bytes bytes, Stream stream, PageHeap::Create create, Status& status);
+  Address try_allocate_asking(Bytes bytes, Stream stream, Status& status);
   Result<void*> allocate_under_pressure(Bytes bytes, Stream stream, Status status);
   Result<StreamHeap*> owner_of_block(const void* block, const char* call) const;
   static Error unknown(const void* block, const char* call);

@@ -28,6 +28,7 @@ PageHeap::PageHeap(Device& device, Timelines& timelines, Observer& observer, Add
       granularity_(std::max(device.granularity(), Arena::kGap)),
       reuse_(options.reuse),
       most_mappings_(options.most_mappings),
+      is_untold_(timelines.trust() == Trust::context),
       table_(*this),
       limit_(options.limit) {}
 
@@ -39,6 +40,41 @@ void PageHeap::count(Served served) {
   const MutexLock lock(mutex_);
   requests_ += served.runs;
   effort_.count_requests(served.requests, served.bytes);
+}
+
+Status PageHeap::claim(Owner& owner, Range run, bool waits) {
+  if (waits && !is_quiet(owner, run)) {
+    // What a stream has waited for says nothing of what is captured on it.
+    if (is_untold_ && may_wait()) {
+      if (Status free = timelines_.not_captured(owner.timeline); !free) return free;
+    }
+    if (Status status = wait_for(owner, run); !status) return status;
+  }
+  table_.use(run, owner.id, [&](const Page& page, Bytes, Bytes, bool leases) WEIR_REQUIRES(mutex_) {
+    if (keeps_used_ && use_of(page).kept == PageUse::Kept::no) {
+      use_of(page).kept = PageUse::Kept::for_now;
+    }
+    if (!leases) return;
+    use_of(page).donor.reset();
+    observer_.emit(owner.fold,
+                   Event{.kind = EventKind::lease, .page = page.id, .bytes = page.size});
+  });
+  return {};
+}
+
+[[gnu::always_inline]] inline Status PageHeap::serve(Owner& owner, Bytes size, RequestKeys keys,
+                                                     Address& at, bool& recalled) {
+  const std::optional<Address> known = recall(owner, size, keys);
+  recalled = known.has_value();
+  if (known) {
+    at = *known;
+  } else {
+    const bool has_source = budget_.shared() && source_ && create_ == Create::may;
+    Result<Address> placed = has_source ? place_with_source(owner, size) : place(owner, size);
+    if (!placed) return std::move(placed).error();
+    at = *placed;
+  }
+  return claim(owner, {at, size});
 }
 
 Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, Served served,
@@ -58,36 +94,26 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, S
 
   // What is about to be in use counts: growing up to it is no waste.
   const Bytes peak_before = std::exchange(peak_used_, std::max(peak_used_, table_.used() + size));
-  idle_only_ = is_in_foreign_capture(owner);
+  idle_only_ = is_untold_ && is_in_foreign_capture(owner);
   over_only_ = idle_only_;
   settled_only_ = idle_only_ || !makes_waits();
+  careful_ = is_untold_ || settled_only_;
+  Address at;
   bool recalled = false;
-  Result<Address> at = serve(owner, size, keys, recalled);
+  Status done = serve(owner, size, keys, at, recalled);
   // A stream that is being captured can neither wait nor be waited for.
-  if (!at && at.error().code() == ErrorCode::capture && !settled_only_) {
-    settled_only_ = true;
-    over_only_ = timelines_.trust() == Trust::context;
+  if (!done && done.error().code() == ErrorCode::capture && !settled_only_) {
+    settled_only_ = careful_ = true;
+    over_only_ = is_untold_;
     create_ = create;
-    at = serve(owner, size, keys, recalled);
+    done = serve(owner, size, keys, at, recalled);
   }
-  if (!at) {
+  if (!done) {
     peak_used_ = peak_before;
-    return at;
+    return std::move(done).error();
   }
-  if (!recalled) memory_.remember(keys, *at);
+  if (!recalled) memory_.remember(keys, at);
   if (requests_ >= shed_next_) shed_aliases(owner);
-  return at;
-}
-
-Result<Address> PageHeap::serve(Owner& owner, Bytes size, RequestKeys keys, bool& recalled) {
-  const std::optional<Address> known = recall(owner, size, keys);
-  recalled = known.has_value();
-  const bool has_source = budget_.shared() && source_ && create_ == Create::may;
-  Result<Address> at = known        ? Result<Address>(*known)
-                       : has_source ? place_with_source(owner, size)
-                                    : place(owner, size);
-  if (!at) return at;
-  if (Status claimed = claim(owner, {*at, size}); !claimed) return std::move(claimed).error();
   return at;
 }
 
@@ -104,9 +130,7 @@ Status PageHeap::allocate_at(Owner& owner, Range run) {
   peak_used_ = std::max(peak_used_, table_.used() + run.size);
   // What lies there is not written by whoever has it again, and where uses need not be told it is
   // the program that orders them.
-  if (timelines_.trust() == Trust::told) return claim(owner, run);
-  take(owner, run);
-  return {};
+  return claim(owner, run, /*waits=*/!is_untold_);
 }
 
 // Before the device is asked for new pages, the source is.
@@ -172,7 +196,8 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
 std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, RequestKeys keys) {
   std::optional<Address> waits;
   const auto at = memory_.recall(keys, [&](Address place) WEIR_NO_THREAD_ANALYSIS {
-    if (!table_.is_usable({place, size}, owner.id) || is_barred(owner, {place, size})) return false;
+    if (!table_.is_usable({place, size}, owner.id)) return false;
+    if (is_careful() && is_barred(owner, {place, size})) return false;
     const Avoid avoided = avoid(owner, {place, size});
     if (avoided == Avoid::yes && !waits) waits = place;
     return avoided == Avoid::no;
@@ -228,7 +253,7 @@ Placement::Skip PageHeap::skip_for(const Owner& owner) {
     return [&](PageId page, Bytes offset, Bytes bytes)
                WEIR_REQUIRES(mutex_) { return !is_settled(owner, page, offset, bytes); };
   }
-  if (timelines_.trust() == Trust::told) return {};
+  if (!is_untold_) return {};
   return [&](PageId page, Bytes, Bytes)
              WEIR_REQUIRES(mutex_) { return is_barred(owner, table_.page(page)); };
 }
@@ -358,30 +383,6 @@ Status PageHeap::wait_for(Owner& owner, Range run) {
     }
   });
   return {};
-}
-
-Status PageHeap::claim(Owner& owner, Range run) {
-  if (!is_quiet(owner, run)) {
-    // What a stream has waited for says nothing of what is captured on it.
-    if (timelines_.trust() == Trust::context && may_wait()) {
-      if (Status free = timelines_.not_captured(owner.timeline); !free) return free;
-    }
-    if (Status status = wait_for(owner, run); !status) return status;
-  }
-  take(owner, run);
-  return {};
-}
-
-void PageHeap::take(Owner& owner, Range run) {
-  table_.use(run, owner.id, [&](const Page& page, Bytes, Bytes, bool leases) WEIR_REQUIRES(mutex_) {
-    if (keeps_used_ && use_of(page).kept == PageUse::Kept::no) {
-      use_of(page).kept = PageUse::Kept::for_now;
-    }
-    if (!leases) return;
-    use_of(page).donor.reset();
-    observer_.emit(owner.fold,
-                   Event{.kind = EventKind::lease, .page = page.id, .bytes = page.size});
-  });
 }
 
 void PageHeap::free(Owner& owner, Range run, const FenceSet& fences) {

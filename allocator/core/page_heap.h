@@ -182,7 +182,7 @@ class PageHeap : private PageTable::Listener {
   void unusable(HeapId heap, Range addresses) override WEIR_REQUIRES(mutex_);
 
   // Places the request and claims the place.
-  Result<Address> serve(Owner& owner, Bytes size, RequestKeys keys, bool& recalled)
+  Status serve(Owner& owner, Bytes size, RequestKeys keys, Address& at, bool& recalled)
       WEIR_REQUIRES(mutex_);
   // The ways to serve a request, in order; each gives a place that is not yet claimed.
   std::optional<Address> recall(Owner& owner, Bytes size, RequestKeys keys) WEIR_REQUIRES(mutex_);
@@ -212,6 +212,8 @@ class PageHeap : private PageTable::Listener {
   bool is_in_foreign_capture(const Owner& owner) WEIR_REQUIRES(mutex_);
   bool is_settled(const Owner& owner, PageId page, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_);
   bool may_wait() const WEIR_REQUIRES(mutex_) { return !settled_only_; }
+  // Is there more to ask of free memory than whom its taker waits for?
+  bool is_careful() const WEIR_REQUIRES(mutex_) { return careful_; }
   // What a plan for the owner leaves out.
   Placement::Skip skip_for(const Owner& owner) WEIR_REQUIRES(mutex_);
   std::optional<Placement::Found> find_oldest(const Owner& owner, const Placement& placement,
@@ -237,8 +239,7 @@ class PageHeap : private PageTable::Listener {
   Bytes room() const WEIR_REQUIRES(mutex_);
 
   // Makes the run the owner's: waits for whom it must, and marks the bytes in use.
-  Status claim(Owner& owner, Range run) WEIR_REQUIRES(mutex_);
-  void take(Owner& owner, Range run) WEIR_REQUIRES(mutex_);
+  Status claim(Owner& owner, Range run, bool waits = true) WEIR_REQUIRES(mutex_);
   Status wait_for(Owner& owner, Range run) WEIR_REQUIRES(mutex_);
   FenceSet fences_on(const Owner& owner, Range run) const WEIR_REQUIRES(mutex_);
   // On a part of a page.
@@ -291,6 +292,7 @@ class PageHeap : private PageTable::Listener {
   const Bytes granularity_;
   const ReusePolicy reuse_;
   const std::uint64_t most_mappings_;
+  const bool is_untold_;  // Trust::context
 
   mutable Mutex mutex_;
   PageTable table_ WEIR_GUARDED_BY(mutex_);
@@ -322,6 +324,7 @@ class PageHeap : private PageTable::Listener {
   Create create_ WEIR_GUARDED_BY(mutex_) = Create::may;  // in this request
   // This request takes only memory that nobody need be waited for.
   bool settled_only_ WEIR_GUARDED_BY(mutex_) = false;
+  bool careful_ WEIR_GUARDED_BY(mutex_) = false;  // that, or Trust::context
   // ... and whose work the host knows to be over: what the stream has waited for does not count.
   bool over_only_ WEIR_GUARDED_BY(mutex_) = false;
   // ... its own included: the stream is in a capture that nobody announced, and what it has waited

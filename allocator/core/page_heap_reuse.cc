@@ -51,7 +51,7 @@ std::optional<Address> PageHeap::place_beside_lent(Owner& owner, Bytes size, Byt
 
 // Would the owner have to wait for this free part of a page?
 bool PageHeap::is_used(const Owner& owner, PageId page, Bytes offset, Bytes size) const {
-  if (timelines_.trust() == Trust::context && is_barred(owner, table_.page(page))) return true;
+  if (is_untold_ && is_barred(owner, table_.page(page))) return true;
   FenceSet fences;
   collect_fences(owner, table_.page(page), offset, size, fences);
   return !timelines_.satisfied(fences, owner.timeline);
@@ -102,7 +102,7 @@ bool PageHeap::is_barred(const Owner& owner, const Page& page) const {
 }
 
 bool PageHeap::is_barred(const Owner& owner, Range range) const {
-  if (timelines_.trust() == Trust::told) return false;
+  if (!is_untold_) return false;
   bool barred = false;
   table_.walk(range, [&](const Page& page, Bytes, Bytes)
                          WEIR_REQUIRES(mutex_) { barred = barred || is_barred(owner, page); });
@@ -110,8 +110,7 @@ bool PageHeap::is_barred(const Owner& owner, Range range) const {
 }
 
 bool PageHeap::is_in_foreign_capture(const Owner& owner) {
-  return timelines_.trust() == Trust::context && !alone_ &&
-         !timelines_.not_captured(owner.timeline);
+  return !alone_ && !timelines_.not_captured(owner.timeline);
 }
 
 bool PageHeap::is_over(const Page& page) {
@@ -135,7 +134,7 @@ bool PageHeap::is_settled(const Owner& owner, Range range) {
 }
 
 bool PageHeap::is_settled(const Owner& owner, PageId page, Bytes offset, Bytes size) {
-  if (timelines_.trust() == Trust::context && is_barred(owner, table_.page(page))) return false;
+  if (is_untold_ && is_barred(owner, table_.page(page))) return false;
   if (idle_only_) return is_over(table_.page(page));
   FenceSet fences;
   collect_fences(owner, table_.page(page), offset, size, fences);
@@ -145,13 +144,15 @@ bool PageHeap::is_settled(const Owner& owner, PageId page, Bytes offset, Bytes s
 }
 
 PageHeap::Avoid PageHeap::avoid(const Owner& owner, Range range) {
-  if (is_barred(owner, range)) return Avoid::yes;
-  if (!may_wait()) return is_settled(owner, range) ? Avoid::no : Avoid::yes;
+  if (is_careful()) [[unlikely]] {
+    if (is_barred(owner, range)) return Avoid::yes;
+    if (!may_wait()) return is_settled(owner, range) ? Avoid::no : Avoid::yes;
+  }
   if (reuse_ == ReusePolicy::wait || is_quiet(owner, range)) return Avoid::no;
   bool young = reuse_ == ReusePolicy::grow;
   table_.walk(range, [&](const Page& page, Bytes, Bytes) WEIR_REQUIRES(mutex_) {
     young = young || requests_ - use_of(page).freed_at <= kYoung ||
-            (timelines_.trust() == Trust::context && !is_owners(owner, page));
+            (is_untold_ && !is_owners(owner, page));
   });
   if (!young) return Avoid::no;
   const FenceSet fences = fences_on(owner, range);

@@ -41,10 +41,14 @@ std::uint64_t Slabs::next_filled(std::uint64_t list) const {
 }
 
 Block* Slabs::allocate(Bytes size) {
+  std::uint64_t list = list_of(size);
   Block* block = nullptr;
-  for (std::uint64_t list = next_filled(list_of(size)); list < kLists && block == nullptr;
-       list = next_filled(list + 1)) {
-    block = best_of(list, size);
+  for (std::uint64_t word = list / 64; word < filled_.size(); ++word, list = word * 64) {
+    std::uint64_t filled = filled_[word] & ~std::uint64_t{0} << list % 64;
+    for (; filled != 0 && block == nullptr; filled &= filled - 1) {
+      block = best_of(word * 64 + static_cast<std::uint64_t>(std::countr_zero(filled)), size);
+    }
+    if (block != nullptr) break;
   }
   if (block == nullptr) return nullptr;
   unlink(block);
