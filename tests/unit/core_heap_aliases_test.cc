@@ -138,6 +138,21 @@ TEST_F(HeapAliases, NoneGoesWhoseUsersAreNotDone) {
 }
 
 // Runs are numbered in 32 bits: what is old stays old where these run out, and young what is young.
+// Where uses need not be told, they may be of any stream.
+TEST_F(HeapAliases, NoneGoesWhoseUsersNobodyKnows) {
+  DeviceHeap heap(device_, {.trust = Trust::context});
+  const Stream unknown = device_.new_stream();
+  void* const x = allocate(heap, 1_MiB, a_);
+  ASSERT_TRUE(device_.launch(unknown, Reads(x, 1_MiB), 1'000'000_ms).ok());
+  run(heap, 3000, 1_us);
+  EXPECT_GT(heap.statistics().mappings.current, most(heap));
+  EXPECT_EQ(device_.calls(DeviceCall::unmap), 0u);
+  device_.finish();
+  run(heap, 3000, 1_us);
+  EXPECT_GT(device_.calls(DeviceCall::unmap), 0u);
+  free_old(heap);
+}
+
 TEST_F(HeapAliases, ItMakesNoDifferenceThatNumbersOfRunsRunOut) {
   constexpr std::uint32_t kLowered = TestAccess::kUsesEnd / 2, kBefore = 40'000;
   const std::vector<std::uint64_t> expected = figures(kLowered - kBefore);

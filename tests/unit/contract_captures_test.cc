@@ -1,0 +1,361 @@
+// Captures under Trust::context (docs/guarantees.md): which of them stop events of the whole
+// context, for how long, and what a captured stream's requests may take.
+#include <optional>
+#include <utility>
+
+#include "tests/unit/contract_pools.h"
+
+namespace weir {
+namespace {
+
+class UntoldCaptures : public test::ContractPools {
+ protected:
+  using ContractPools::ContractPools;
+
+  std::uint64_t context_events() { return device_.calls(DeviceCall::record_context); }
+  void begin_unannounced(Stream stream) {
+    ASSERT_TRUE(device_.begin_capture(stream, CaptureMode::global).ok());
+  }
+  // The capture is whole.
+  GraphHandle end_unannounced(Stream stream) {
+    const Result<GraphHandle> graph = device_.end_capture(stream);
+    EXPECT_TRUE(graph.ok()) << (graph.ok() ? "" : graph.error().message());
+    return graph.ok() ? *graph : GraphHandle{};
+  }
+  void end_and_destroy(Stream stream) {
+    EXPECT_TRUE(device_.destroy_graph(end_unannounced(stream)).ok());
+  }
+  PoolRoute announce(GraphPool& pool, Stream stream) {
+    Result<PoolRoute> route =
+        pool.capture([stream](Stream asking) { return asking == stream; }, stream);
+    EXPECT_TRUE(route.ok()) << (route.ok() ? "" : route.error().message());
+    return *std::move(route);
+  }
+  // s_'s memory, with no other to be had, goes to t_ behind an event of the context.
+  void expect_memory_moves_behind_an_event() {
+    const std::uint64_t events = context_events(), waits = device_.host_waits();
+    void* const x = written(kBlock, s_, kLong);
+    heap_.set_limit(reserved());
+    free(x);
+    void* const y = written(kBlock, t_);
+    EXPECT_GT(context_events(), events);
+    EXPECT_EQ(device_.host_waits(), waits);
+    free(y);
+    heap_.set_limit(0_B);
+  }
+};
+
+TEST_F(UntoldCaptures, NothingIsRecordedOnACapturedStream) {
+  void* const x = written(kBlock, t_);
+  EXPECT_TRUE(heap_.record_stream(x, s_).ok());
+  begin_unannounced(s_);
+  const std::uint64_t records = device_.calls(DeviceCall::record);
+  free(x);
+  EXPECT_EQ(device_.calls(DeviceCall::record), records);
+  end_and_destroy(s_);
+}
+
+TEST_F(UntoldCaptures, BetweenTheAnnouncementAndTheBeginningNoEventIsRecorded) {
+  free(written(kBlock, s_, kLong));
+  GraphPool* pool = open_pool();
+  PoolRoute route = announce(*pool, m_);
+  const std::uint64_t events = context_events();
+  free(written(kBlock * 2, s_, kLong));
+  free(written(kBlock * 2, t_));
+  EXPECT_TRUE(heap_.trim().ok());
+  EXPECT_EQ(context_events(), events);
+  route.close(false);
+}
+
+// After the device refused an event because of a capture that could not be known of.
+TEST_F(UntoldCaptures, ARefusedEventOfTheContextIsTheLast) {
+  device_.fail(DeviceCall::record_context, 1, ErrorCode::capture);
+  free(written(kBlock, s_, kLong));
+  free(written(kBlock, t_));
+  EXPECT_TRUE(heap_.trim().ok());
+  const std::uint64_t events = context_events();
+  EXPECT_EQ(events, 1u);
+  free(written(kBlock * 2, m_));
+  EXPECT_TRUE(heap_.trim().ok());
+  EXPECT_EQ(context_events(), events);
+}
+
+TEST_F(UntoldCaptures, AnUnannouncedCaptureThatIsFoundByAskingEndsTheEvents) {
+  free(written(1_KiB, m_));  // m_ is met, and asks for nothing while it is captured
+  free(written(kBlock, s_, kLong));
+  const std::uint64_t events = context_events();
+  begin_unannounced(m_);
+  free(written(kBlock, t_));
+  EXPECT_TRUE(heap_.trim().ok());
+  end_and_destroy(m_);
+  free(written(kBlock * 2, s_));
+  free(written(kBlock * 2, t_));
+  EXPECT_TRUE(heap_.trim().ok());
+  EXPECT_EQ(context_events(), events);
+}
+
+TEST_F(UntoldCaptures, AnUnannouncedCaptureThatIsFoundByARequestEndsTheEvents) {
+  Stream other = device_.new_stream();
+  other.may_end = true;  // so it is not asked
+  free(written(kBlock, s_));
+  free(written(kBlock, t_));
+  begin_unannounced(other);
+  void* const x = written(kBlock * 2, other);
+  const std::uint64_t events = context_events();
+  EXPECT_TRUE(heap_.trim().ok());
+  end_and_destroy(other);
+  free(written(kBlock * 3, t_));
+  EXPECT_TRUE(heap_.trim().ok());
+  EXPECT_EQ(context_events(), events);
+  free(x);
+}
+
+TEST_F(UntoldCaptures, AnAnnouncedCaptureEndsTheEventsForItsDurationOnly) {
+  void* const x = written(kBlock, t_);
+  EXPECT_TRUE(heap_.record_stream(x, s_).ok());
+  GraphPool* pool = open_pool();
+  Captured captured = capture(*pool, s_, [&] {
+    void* const y = written(1_MiB, s_);
+    free(x);  // meets the capture
+    return y;
+  });
+  free(captured.output);
+  drop(captured, *pool);
+  close(pool);
+  expect_memory_moves_behind_an_event();
+}
+
+// The program ends the capture, and says so never. Whether it began is seen by what it asked for,
+// or by asking.
+TEST_F(UntoldCaptures, AnAnnouncedCaptureThatAskedForMemoryIsSeenToHaveEnded) {
+  GraphPool* pool = open_pool();
+  PoolRoute route = announce(*pool, m_);
+  begin_unannounced(m_);
+  void* const x = written(1_MiB, m_);
+  end_and_destroy(m_);
+  expect_memory_moves_behind_an_event();
+  route.close(false);
+  free(x);
+}
+
+TEST_F(UntoldCaptures, AnAnnouncedCaptureThatWasAskedAboutIsSeenToHaveEnded) {
+  free(written(kBlock, s_, kLong));
+  GraphPool* pool = open_pool();
+  PoolRoute route = announce(*pool, m_);
+  begin_unannounced(m_);
+  const std::uint64_t events = context_events();
+  free(written(kBlock, t_));
+  EXPECT_TRUE(heap_.trim().ok());
+  EXPECT_EQ(context_events(), events);
+  end_and_destroy(m_);
+  expect_memory_moves_behind_an_event();
+  route.close(false);
+}
+
+TEST_F(UntoldCaptures, TheOriginOfAnAnnouncedCaptureMayEndWithIt) {
+  Stream origin = device_.new_stream();
+  origin.may_end = true;
+  GraphPool* pool = open_pool();
+  PoolRoute route = announce(*pool, origin);
+  begin_unannounced(origin);
+  end_and_destroy(origin);
+  EXPECT_TRUE(device_.destroy_stream(origin).ok());
+  free(written(kBlock, s_, kLong));
+  free(written(kBlock, t_));
+  EXPECT_TRUE(heap_.trim().ok());
+  route.close(false);
+}
+
+TEST_F(UntoldCaptures, AStreamThatWasCapturedOnceIsAskedEverAfter) {
+  GraphPool* pool = open_pool();
+  Captured captured = capture(*pool, m_, [] { return nullptr; });  // asks for no memory
+  drop(captured, *pool);
+  close(pool);
+  free(written(kBlock, s_, kLong));
+  begin_unannounced(m_);
+  free(written(kBlock, t_));
+  EXPECT_TRUE(heap_.trim().ok());
+  end_and_destroy(m_);
+}
+
+TEST_F(UntoldCaptures, ARetiredStreamIsNotAsked) {
+  const Stream retired = device_.new_stream();
+  free(written(1_KiB, retired));
+  EXPECT_TRUE(heap_.retire(retired).ok());
+  EXPECT_TRUE(device_.destroy_stream(retired).ok());
+  expect_memory_moves_behind_an_event();
+}
+
+// What one stream took from another it took behind a wait; a graph that it captures may be launched
+// on a stream that waited for nothing.
+TEST_F(UntoldCaptures, AnUnannouncedCaptureGetsNoMemoryThatItsStreamWaitedFor) {
+  for (const Bytes size : {kBlock, 1_MiB}) {
+    for (const bool in_parts : {false, true}) {
+      DeviceHeap heap(device_, untold());
+      void* const x = *heap.allocate(size, t_);
+      write(x, size, t_, kLong);
+      EXPECT_TRUE(heap.deallocate(x).ok());
+      heap.set_limit(Bytes{heap.statistics().reserved_bytes.current});
+      const Bytes part = in_parts ? size / 2 : size;
+      void* const y = *heap.allocate(part, s_);
+      void* const beside = in_parts ? *heap.allocate(part, s_) : nullptr;
+      EXPECT_TRUE(heap.deallocate(y).ok());
+      EXPECT_TRUE(heap.trim().ok());
+      heap.set_limit(0_B);
+      begin_unannounced(s_);
+      void* const z = *heap.allocate(part, s_);
+      write(z, part, s_);
+      const GraphHandle graph = end_unannounced(s_);
+      const ExecutableHandle executable = *device_.instantiate(graph);
+      EXPECT_TRUE(device_.launch_graph(executable, m_).ok());
+      device_.finish();
+      EXPECT_TRUE(device_.destroy_graph(graph).ok());
+      EXPECT_TRUE(device_.destroy_executable(executable).ok());
+      EXPECT_TRUE(heap.deallocate(z).ok());
+      EXPECT_TRUE(heap.deallocate(beside).ok());
+    }
+  }
+}
+
+TEST_F(UntoldCaptures, AloneAnUnannouncedCaptureGetsItsStreamsMemoryAtOnce) {
+  free(written(kBlock, s_, kLong));
+  EXPECT_TRUE(heap_.trim().ok());
+  const Bytes before = reserved();
+  begin_unannounced(s_);
+  void* const x = written(kBlock, s_);
+  EXPECT_EQ(reserved(), before);
+  end_and_destroy(s_);
+  free(x);
+}
+
+// What a graph may use serves the stream that it was captured on, and no other.
+TEST_F(UntoldCaptures, MemoryOfAGraphServesNoOtherStreamOfItsPool) {
+  for (const Bytes size : {kBlock, kBlock * 2, 1_MiB}) {
+    for (const bool limited : {false, true}) {
+      GraphPool* pool = open_pool();
+      Captured captured = capture(*pool, s_, [&] {
+        void* const first = written(kBlock, s_);
+        void* const second = written(kBlock, s_);
+        free(first);
+        free(second);
+        return nullptr;
+      });
+      device_.finish();
+      EXPECT_TRUE(heap_.trim().ok());
+      if (limited) heap_.set_limit(reserved());
+      PoolRoute route = warm_up(*pool, t_);
+      const Result<void*> eager = heap_.allocate(size, t_);
+      EXPECT_EQ(eager.ok(), !limited);
+      if (eager) write(*eager, size, t_, kLong);
+      launch(captured, m_);
+      if (eager) free(*eager);
+      route.close();
+      // The same for another capture.
+      if (!limited) {
+        Captured other = capture(*pool, t_, [&] {
+          void* const x = written(size, t_);
+          free(x);
+          return nullptr;
+        });
+        launch(other, t_);
+        launch(captured, m_);
+        device_.finish();
+        drop(other, *pool);
+      }
+      device_.finish();
+      drop(captured, *pool);
+      close(pool);
+      heap_.set_limit(0_B);
+      EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
+    }
+  }
+}
+
+TEST_F(UntoldCaptures, MemoryOfAGraphServesItsOwnStreamsNextCapture) {
+  GraphPool* pool = open_pool();
+  Captured first = capture(*pool, s_, [&] {
+    free(written(kBlock, s_));
+    return nullptr;
+  });
+  const Bytes before = reserved();
+  Captured second = capture(*pool, s_, [&] {
+    free(written(kBlock, s_));
+    return nullptr;
+  });
+  EXPECT_EQ(reserved(), before);
+  drop(first, *pool);
+  drop(second, *pool);
+  close(pool);
+}
+
+// A capture that is not the pool's, and whose requests the pool serves.
+TEST_F(UntoldCaptures, MemoryThatAnotherCaptureTookOfAPoolStaysUntilThePoolGoes) {
+  GraphPool* pool = open_pool();
+  PoolRoute route = warm_up(*pool, s_);
+  begin_unannounced(s_);
+  void* const x = written(kBlock, s_);
+  free(x);
+  const GraphHandle graph = end_unannounced(s_);
+  const ExecutableHandle executable = *device_.instantiate(graph);
+  route.close();
+  EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
+  EXPECT_GE(reserved(), kBlock);
+  EXPECT_TRUE(device_.launch_graph(executable, m_).ok());
+  device_.finish();
+  EXPECT_TRUE(device_.destroy_graph(graph).ok());
+  EXPECT_TRUE(device_.destroy_executable(executable).ok());
+  close(pool);
+  EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
+  EXPECT_EQ(reserved(), 0_B);
+}
+
+// ... though the executable is there still.
+TEST_F(UntoldCaptures, MemoryOfAGraphGoesWhenThePoolIsTold) {
+  GraphPool* pool = open_pool();
+  Captured captured = capture(*pool, s_, [&] { return written(kBlock, s_); });
+  free(captured.output);
+  pool->release_graph();
+  close(pool);
+  EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
+  EXPECT_EQ(reserved(), 0_B);
+  EXPECT_TRUE(device_.destroy_executable(captured.executable).ok());
+}
+
+// Weir's own captures too: where a graph was launched is not remembered by the stream.
+TEST_F(UntoldCaptures, AGraphsStreamEndsBeforeTheGraph) {
+  Stream gone = device_.new_stream();
+  gone.may_end = true;
+  GraphPool* pool = open_pool();
+  Result<CaptureScope> scope = CaptureScope::begin(*pool, s_);
+  ASSERT_TRUE(scope.ok());
+  free(written(kBlock, s_));
+  Result<Graph> graph = scope->end();
+  ASSERT_TRUE(graph.ok());
+  EXPECT_TRUE(graph->launch(gone).ok());
+  host_wait(gone);
+  EXPECT_TRUE(device_.destroy_stream(gone).ok());
+  { const Graph dropped = *std::move(graph); }
+  close(pool);
+  EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
+  EXPECT_EQ(reserved(), 0_B);
+}
+
+// What the program says of the state it goes back to, it orders itself.
+TEST_F(UntoldCaptures, GoingBackToAStateMakesNoStreamWait) {
+  GraphPool* pool = open_pool();
+  PoolRoute route = warm_up(*pool, s_);
+  void* const x = written(kBlock, s_);
+  const std::vector<PlacedBlock> state = pool->blocks();
+  EXPECT_TRUE(heap_.record_stream(x, m_).ok());
+  order(s_, m_);
+  read(x, kBlock, m_, kLong);
+  free(x);
+  EXPECT_TRUE(pool->restore(state).ok());
+  EXPECT_EQ(heap_.statistics().stream_waits, 0u);
+  device_.finish();
+  free(x);
+  route.close();
+}
+
+}  // namespace
+}  // namespace weir
