@@ -267,11 +267,14 @@ bool Timelines::waits_by_context(Fence fence, const Error& error) const {
 
 Status Timelines::host_wait_for_context(Fence fence) {
   const Nanoseconds start = device_.now();
+  {
+    // The point is used up: what is queued from now on is another's.
+    const MutexLock lock(mutex_);
+    Timeline& mine = at(fence.timeline);
+    if (mine.point.load() == fence.sequence) mine.point.store({fence.sequence.value + 1});
+  }
   if (Status waited = device_.synchronize_context(); !waited) return waited;
   const MutexLock lock(mutex_);
-  // The point is used up: what is queued from now on is another's.
-  Timeline& context = at(fence.timeline);
-  if (context.point.load() == fence.sequence) context.point.store({fence.sequence.value + 1});
   mark_complete(fence.timeline, fence.sequence);
   note_host_wait(fence, start);
   return {};
