@@ -379,6 +379,12 @@ class _Draw:
         elif len(found) < 3:
             self.build.add("stream_new", stream=f"e{next(self.externals)}")
 
+    def is_spent(self, pool):
+        """Are all graphs of the pool gone, which had some? Of such a pool PyTorch's allocator of
+        pinned memory has lost count: a capture into it fails, whoever gives the device memory."""
+        graphs = [graph for graph in self.build.model.graphs.values() if graph.memory.pool == pool]
+        return bool(graphs) and not any(graph.alive for graph in graphs)
+
     def capture(self):
         build, model = self.build, self.build.model
         if model.limit:
@@ -386,7 +392,8 @@ class _Draw:
         if not model.caching:
             build.add("caching", on=True)
         shared = [f"graph:{g.name}" for g in model.graphs.values() if g.alive and g.captured]
-        shared += [f"pool:{pool}" for pool, graphs in model.pools.items() if graphs]
+        shared += [f"pool:{pool}" for pool, graphs in model.pools.items()
+                   if graphs and not self.is_spent(pool)]
         pool = self.random.choice(shared) if shared and self.chance(0.5) else None
         stream = self.random.choice(SIDE)
         if pool is not None and pool.startswith("graph:") and self.chance(0.7):
