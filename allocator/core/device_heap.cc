@@ -321,6 +321,13 @@ Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
   if (how == Trim::waits) {
     if (Status freed = free_deferred_after_all_work(); !freed) return std::move(freed).error();
     wait_for_lingering_pools();
+    for (const std::shared_ptr<PoolHeap>& pool : pools()) {
+      if (pool->capturing()) continue;
+      if (Status waited = pool->pages().wait_for_idle_pages(); !waited) {
+        return std::move(waited).error();
+      }
+    }
+    (void)call_in_pools();
     if (Status waited = pages_.wait_for_idle_pages(); !waited) return std::move(waited).error();
   }
   return pages_.trim(keep);
@@ -343,6 +350,10 @@ std::optional<BlockInfo> DeviceHeap::Impl::find(Address address) const {
 }
 
 Status DeviceHeap::Impl::retire(Stream stream) {
+  if (stream.is_all()) {
+    return Error(ErrorCode::invalid_argument,
+                 "retire: Stream::all() is no stream of the program's");
+  }
   if (Status status = retire_in_pools(stream); !status) return status;
   if (Status status = timelines_.retire(timelines_.of(stream)); !status) return status;
   const std::unique_lock lock(heaps_mutex_);

@@ -79,6 +79,9 @@ class DeviceHeap::Impl {
   Result<bool> attach(Stream captured, CaptureAttachment attachment);
   std::vector<CaptureAttachment> attached(std::uint64_t route) const;
   void close_route(std::uint64_t id, bool keep);
+  void free_deferred();
+  // These blocks are live again, whatever waits to be freed.
+  void forget_deferred(std::span<const PlacedBlock> live);
   Device& device() { return device_; }
   // May streams be captured, or destroyed, with nobody saying so?
   bool is_untold() const { return options_.trust == Trust::context; }
@@ -140,7 +143,7 @@ class DeviceHeap::Impl {
   bool may_be_freed_later(const Error& error) const;
   Result<bool> deallocate_now(StreamHeap& heap, Address block, StreamHeap::Gone gone);
   std::vector<std::pair<Address, Deferred>> take_due();
-  void free_deferred(StreamHeap::Gone gone = StreamHeap::Gone::behind_all);
+  void free_due(const std::vector<std::pair<Address, Deferred>>& due, StreamHeap::Gone gone);
   Status free_deferred_after_all_work();
   std::vector<std::shared_ptr<PoolHeap>> pools() const;
   // The heaps' locks in the order in which they are taken: pools' first.

@@ -366,8 +366,11 @@ std::vector<std::pair<Address, DeviceHeap::Impl::Deferred>> DeviceHeap::Impl::ta
   return due;
 }
 
-void DeviceHeap::Impl::free_deferred(StreamHeap::Gone gone) {
-  for (const auto& [block, deferred] : take_due()) {
+void DeviceHeap::Impl::free_deferred() { free_due(take_due(), StreamHeap::Gone::behind_all); }
+
+void DeviceHeap::Impl::free_due(const std::vector<std::pair<Address, Deferred>>& due,
+                                StreamHeap::Gone gone) {
+  for (const auto& [block, deferred] : due) {
     if (deallocate_now(*deferred.heap, block, gone)) continue;
     // A fence that record_stream asked for could not be taken now; the program has no block to
     // free again.
@@ -382,9 +385,18 @@ Status DeviceHeap::Impl::free_deferred_after_all_work() {
   if (!tries_deferred_.load(std::memory_order_relaxed)) return {};
   free_deferred();
   if (!tries_deferred_.load(std::memory_order_relaxed)) return {};
-  if (Status waited = device_.synchronize_context(); !waited) return waited;
-  free_deferred(StreamHeap::Gone::after_all);
-  return {};
+  // Those that are freed while the host waits are not waited for.
+  const std::vector<std::pair<Address, Deferred>> due = take_due();
+  Status waited = device_.synchronize_context();
+  free_due(due, waited ? StreamHeap::Gone::after_all : StreamHeap::Gone::behind_all);
+  return waited;
+}
+
+void DeviceHeap::Impl::forget_deferred(std::span<const PlacedBlock> live) {
+  const std::unique_lock lock(routes_mutex_);
+  if (deferred_.empty()) return;
+  for (const PlacedBlock& block : live) deferred_.erase(block.address.value);
+  if (deferred_.empty()) discount_route();
 }
 
 GraphPool::GraphPool(DeviceHeap& heap, GraphPoolOptions options)
@@ -423,7 +435,13 @@ Result<PoolRoute> GraphPool::open_route(StreamFilter filter, bool captures,
 void GraphPool::release_graph() { pool_->release_graph(); }
 GraphPoolStatistics GraphPool::statistics() const { return pool_->statistics(); }
 std::vector<PlacedBlock> GraphPool::blocks() const { return pool_->blocks(); }
-Status GraphPool::restore(std::span<const PlacedBlock> blocks) { return pool_->restore(blocks); }
+Status GraphPool::restore(std::span<const PlacedBlock> blocks) {
+  heap_->impl_->free_deferred();
+  Status restored = pool_->restore(blocks);
+  // What still waited to be freed, and is live again, is freed no more.
+  if (restored) heap_->impl_->forget_deferred(blocks);
+  return restored;
+}
 bool GraphPool::give_back_pages() { return pool_->give_back_pages(); }
 
 PoolRoute::PoolRoute(PoolRoute&& other) noexcept

@@ -98,7 +98,7 @@ Result<bool> PoolHeap::fence(StreamHeap& heap, Address block, Stream user, bool 
   Result<bool> fenced = heap.fence(block, by);
   if (captured || !fenced || !*fenced) return fenced;
   const MutexLock lock(mutex_);
-  eager_.join(timelines_.now(by));
+  if (is_told()) eager_.join(timelines_.now(by));
   if (capturing_) eager_uses_.insert(block.value);
   return fenced;
 }
@@ -309,9 +309,8 @@ Status PoolHeap::restore(std::span<const PlacedBlock> wanted) {
                  "graph pool " + std::to_string(id()) + " can't go back to that state: " + why);
   };
   for (const PlacedBlock& block : wanted) {
-    if (block.requested == 0_B || round_up(block.requested, kGrain) != block.bytes ||
-        block.run > block.address) {
-      return refuse("what lies at " + std::to_string(block.address.value) + " is no block");
+    if (!is_block(block)) {
+      return refuse("what lies at " + std::to_string(block.address.value) + " is no block of it");
     }
   }
   const std::vector<PlacedBlock> live = blocks();
@@ -342,6 +341,22 @@ Status PoolHeap::restore(std::span<const PlacedBlock> wanted) {
   for (const PlacedBlock& block : made) (void)free_placed(block);
   for (const PlacedBlock& block : freed) (void)place(block);
   return status;
+}
+
+// Could it ever have been one? Its addresses are those of the stream's heap here.
+bool PoolHeap::is_block(const PlacedBlock& block) const {
+  const MutexLock lock(mutex_);
+  const bool sizes = block.requested > 0_B && block.requested <= block.bytes &&
+                     round_up(block.requested, kGrain) == block.bytes &&
+                     Bytes{block.address.value} % kGrain == 0_B && block.run <= block.address;
+  if (!sizes) return false;
+  const auto known = heaps_.find(block.stream.id);
+  if (known == heaps_.end()) return false;
+  const HeapId heap = known->second.heap->id();
+  const Address last{block.address.value + block.bytes.count - 1};
+  if (last < block.address) return false;
+  return home_.addresses.find(block.run) == heap && home_.addresses.find(block.address) == heap &&
+         home_.addresses.find(last) == heap;
 }
 
 Status PoolHeap::free_placed(const PlacedBlock& block) {

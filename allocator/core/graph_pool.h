@@ -117,6 +117,7 @@ class PoolHeap {
     StreamHeap* heap = nullptr;
     std::uint32_t world = kEager;  // that it serves
   };
+  bool is_block(const PlacedBlock& block) const;
   Status free_placed(const PlacedBlock& block) WEIR_REQUIRES(mutex_);
   Status place(const PlacedBlock& block) WEIR_REQUIRES(mutex_);
   // Null: `status` says why.

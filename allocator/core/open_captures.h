@@ -39,9 +39,15 @@ class OpenCaptures {
 
   // Errors: capture (the stream is being captured); device.
   Status not_captured(Stream stream);
-  // May an event of the whole context be recorded now? Errors: capture; unavailable (no longer, or
-  // never in this process).
-  Status may_record_context();
+  // Calls record(), which records an event of the whole context, if no stream is captured: nobody
+  // announces a capture meanwhile. Errors: its own; capture; unavailable (there may be no such
+  // event in this process, or no longer).
+  template <class Record>
+  Status record_context(Record&& record) {
+    const MutexLock lock(mutex_);
+    if (Status may = may_record_context(); !may) return may;
+    return record();
+  }
   // The device refused to record one: there was a capture that nobody could know of, or there is no
   // such call.
   void forgo_context_events() { context_events_.store(false, std::memory_order_relaxed); }
@@ -52,6 +58,7 @@ class OpenCaptures {
     std::optional<Stream> origin;
     bool begun = false;
   };
+  Status may_record_context() WEIR_REQUIRES(mutex_);
   Result<bool> goes_on(Announced& announced) WEIR_REQUIRES(mutex_);
 
   Device& device_;

@@ -370,11 +370,11 @@ Status Timelines::not_captured(Stream stream) {
 
 // Whoever waits for the event is past every event that was recorded before it.
 Status Timelines::record_context(Timeline& context, EventHandle event) {
-  Status status = captures_.may_record_context();
-  if (status) {
-    status = device_.record_context(event);
-    if (!status && status.error().code() != ErrorCode::device) captures_.forgo_context_events();
-  }
+  Status status = captures_.record_context([&] {
+    Status recorded = device_.record_context(event);
+    if (!recorded && recorded.error().code() != ErrorCode::device) captures_.forgo_context_events();
+    return recorded;
+  });
   if (!status) {
     if (status.error().code() != ErrorCode::unavailable) return status;
     // Which of the two it is makes no difference to who can't wait.

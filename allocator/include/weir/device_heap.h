@@ -27,13 +27,14 @@ namespace weir {
 
 // Whether a request takes free memory whose last use may still be running (its stream then waits
 // on the GPU), or new memory from the driver. (Small blocks, of at most 256 KiB, take free memory
-// under every policy: the driver has nothing that small to give.)
+// under every policy but no_wait: the driver has nothing that small to give.)
 enum class ReusePolicy {
   wait,      // free memory first: least memory
   grow,      // new memory first, while the limit has room: fewest waits
   balanced,  // free memory, unless its last use is recent and a little growth avoids the wait
   no_wait,   // free memory whose last use is seen to be over, else new memory: no request makes a
-             // stream wait for another. What is placed where depends on how fast the GPU is.
+             // stream wait for another (but a warm-up of a graph pool, for graphs that
+             // Graph::launch() launched). What is placed where depends on how fast the GPU is.
 };
 
 // What the heap may rely on to know who uses a block.
@@ -224,7 +225,8 @@ class DeviceHeap {
   void on_out_of_memory(OutOfMemoryCallback callback);
 
   // The same for a request of the device heap's own that only new memory of the device would serve,
-  // before that is asked for: what is freed then is taken first.
+  // before that is asked for: what is freed then is taken first. It may be called several times for
+  // one request, and a request made in it that misses calls it again.
   using MissCallback = std::function<void()>;
   void on_miss(MissCallback callback);
 
