@@ -75,6 +75,7 @@ Result<StreamHeap*> DeviceHeap::Impl::heap_of(Stream stream) {
       return known->second;
     }
   }
+  if (Status one = refuse_all(stream, "allocate"); !one) return std::move(one).error();
   const std::unique_lock lock(heaps_mutex_);
   if (const auto known = by_stream_.find(stream.id); known != by_stream_.end()) {
     return known->second;
@@ -147,6 +148,7 @@ Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
   if (bytes > device_bytes_) [[unlikely]]
     return out_of_memory(bytes, stream);
   if (routed()) [[unlikely]] {
+    if (Status one = refuse_all(stream, "allocate"); !one) return std::move(one).error();
     if (tries_deferred_.load(std::memory_order_relaxed)) free_deferred();
     Result<Routed> to = route_of(stream);
     if (!to) return std::move(to).error();
@@ -283,6 +285,7 @@ Result<StreamHeap*> DeviceHeap::Impl::owner_of_block(const void* block, const ch
 }
 
 Status DeviceHeap::Impl::record_stream(void* block, Stream user) {
+  if (Status one = refuse_all(user, "record_stream"); !one) return one;
   StreamHeap* const heap = owner_of(Address::of(block));
   if (heap == nullptr) return unknown(block, "record_stream");
   Result<bool> recorded = record_stream_in_its_world(*heap, Address::of(block), user);
@@ -350,10 +353,7 @@ std::optional<BlockInfo> DeviceHeap::Impl::find(Address address) const {
 }
 
 Status DeviceHeap::Impl::retire(Stream stream) {
-  if (stream.is_all()) {
-    return Error(ErrorCode::invalid_argument,
-                 "retire: Stream::all() is no stream of the program's");
-  }
+  if (Status one = refuse_all(stream, "retire"); !one) return one;
   if (Status status = retire_in_pools(stream); !status) return status;
   if (Status status = timelines_.retire(timelines_.of(stream)); !status) return status;
   const std::unique_lock lock(heaps_mutex_);

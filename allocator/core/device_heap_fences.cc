@@ -8,6 +8,14 @@
 
 namespace weir {
 
+Status DeviceHeap::Impl::refuse_all(Stream stream, const char* call) {
+  if (!stream.is_all()) [[likely]]
+    return {};
+  return Error(
+      ErrorCode::invalid_argument,
+      std::string(call) + ": Stream::all() is no stream of the program's: name each stream");
+}
+
 Result<bool> DeviceHeap::Impl::fence_in_its_world(StreamHeap& heap, Address block, Stream user) {
   PoolHeap* const pool = heap.pool();
   if (!routed()) {
@@ -71,6 +79,7 @@ Result<std::vector<DeviceHeap::Impl::Used>> DeviceHeap::Impl::find_used(
 }
 
 Status DeviceHeap::Impl::fence(std::span<void* const> blocks, Stream user) {
+  if (Status one = refuse_all(user, "fence"); !one) return one;
   if (blocks.size() == 1 && blocks[0] != nullptr) return fence_one(blocks[0], user);
   if (of_several_worlds(blocks)) return fence_each(blocks, user);
   Result<std::vector<Used>> used = find_used(blocks, "fence");
@@ -92,6 +101,7 @@ Status DeviceHeap::Impl::fence(std::span<void* const> blocks, Stream user) {
 }
 
 Result<Fence> DeviceHeap::Impl::take_fence(std::span<void* const> blocks, Stream user) {
+  if (Status one = refuse_all(user, "take_fence"); !one) return std::move(one).error();
   if (Status eager = refuse_captured(user, "take_fence"); !eager) return std::move(eager).error();
   const bool one_by_one = of_several_worlds(blocks);
   std::vector<Used> used;
@@ -111,6 +121,7 @@ Result<Fence> DeviceHeap::Impl::take_fence(std::span<void* const> blocks, Stream
 // Once for each block, where pointers into it come one after the other.
 Result<Fence> DeviceHeap::Impl::take_fence_around(std::span<const void* const> pointers,
                                                   Stream user) {
+  if (Status one = refuse_all(user, "take_fence_around"); !one) return std::move(one).error();
   const bool of_several_worlds =
       routed() || std::any_of(pointers.begin(), pointers.end(), [&](const void* pointer) {
         const StreamHeap* const heap = owner_of(Address::of(pointer));
@@ -140,6 +151,7 @@ std::vector<void*> DeviceHeap::Impl::blocks_around(std::span<const void* const> 
 }
 
 Status DeviceHeap::Impl::wait(Stream waiter, Fence fence) {
+  if (Status one = refuse_all(waiter, "wait"); !one) return one;
   if (Status eager = refuse_captured(waiter, "wait"); !eager) return eager;
   FenceSet one;
   one.join(fence);
@@ -148,6 +160,7 @@ Status DeviceHeap::Impl::wait(Stream waiter, Fence fence) {
 
 Status DeviceHeap::Impl::order(Stream earlier, Stream later) {
   for (const Stream stream : {earlier, later}) {
+    if (Status one = refuse_all(stream, "order"); !one) return one;
     if (Status eager = refuse_captured(stream, "order"); !eager) return eager;
   }
   return timelines_.order(timelines_.of(earlier), timelines_.of(later));

@@ -166,6 +166,7 @@ class DeviceHeap::Impl {
   bool of_several_worlds(std::span<void* const> blocks) const;
   std::vector<void*> blocks_around(std::span<const void* const> pointers) const;
   Status refuse_captured(Stream stream, const char* call);
+  static Status refuse_all(Stream stream, const char* call);
   Result<bool> deallocate_in_its_world(StreamHeap& heap, Address block);
   void keep_to_limit();
   // Has every heap give back the blocks that it keeps at hand; were there any?

@@ -317,13 +317,17 @@ Status PoolHeap::restore(std::span<const PlacedBlock> wanted) {
   const SizesByAddress sizes_live = sizes_of(live), sizes_wanted = sizes_of(wanted);
   const MutexLock lock(mutex_);
   if (capturing_) return refuse("a capture into it is going on");
-  std::vector<PlacedBlock> freed, made;
+  std::vector<PlacedBlock> made;
+  std::vector<std::pair<PlacedBlock, std::vector<TimelineId>>> freed;
   Status status;
   for (const PlacedBlock& block : live) {
     if (is_in(sizes_wanted, block)) continue;
+    const StreamHeap* const heap = heap_with(block.address);
+    std::vector<TimelineId> users;
+    if (heap != nullptr) users = heap->users_of(block.address);
     status = free_placed(block);
     if (!status) break;
-    freed.push_back(block);
+    freed.emplace_back(block, std::move(users));
   }
   for (const PlacedBlock& block : wanted) {
     if (!status) break;
@@ -339,7 +343,13 @@ Status PoolHeap::restore(std::span<const PlacedBlock> wanted) {
   if (status) return {};
   // As it was: what was free then is free now, and nobody else has been here.
   for (const PlacedBlock& block : made) (void)free_placed(block);
-  for (const PlacedBlock& block : freed) (void)place(block);
+  // Its stream now waits for what has used it; who uses it on is told again.
+  for (const auto& [block, users] : freed) {
+    (void)place(block);
+    StreamHeap* const heap = heap_with(block.address);
+    if (heap == nullptr) continue;
+    for (const TimelineId user : users) (void)heap->record_stream(block.address, user);
+  }
   return status;
 }
 
@@ -359,15 +369,21 @@ bool PoolHeap::is_block(const PlacedBlock& block) const {
          home_.addresses.find(last) == heap;
 }
 
-Status PoolHeap::free_placed(const PlacedBlock& block) {
-  std::vector<StreamHeap*> heaps(retired_.begin(), retired_.end());
-  for (const auto& [stream, member] : heaps_) heaps.push_back(member.heap);
-  for (StreamHeap* const heap : heaps) {
-    if (!heap->has(block.address)) continue;
-    note_eager_work(*heap, block.address);
-    if (Result<bool> done = heap->deallocate(block.address); !done) return std::move(done).error();
-    (void)heap->give_back_at_hand();
+StreamHeap* PoolHeap::heap_with(Address block) const {
+  for (const auto& [stream, member] : heaps_) {
+    if (member.heap->has(block)) return member.heap;
   }
+  const auto retired = std::find_if(retired_.begin(), retired_.end(),
+                                    [&](const StreamHeap* heap) { return heap->has(block); });
+  return retired == retired_.end() ? nullptr : *retired;
+}
+
+Status PoolHeap::free_placed(const PlacedBlock& block) {
+  StreamHeap* const heap = heap_with(block.address);
+  if (heap == nullptr) return {};
+  note_eager_work(*heap, block.address);
+  if (Result<bool> done = heap->deallocate(block.address); !done) return std::move(done).error();
+  (void)heap->give_back_at_hand();
   return {};
 }
 

@@ -118,6 +118,8 @@ class PoolHeap {
     std::uint32_t world = kEager;  // that it serves
   };
   bool is_block(const PlacedBlock& block) const;
+  // The heap that has this live block; null: none.
+  StreamHeap* heap_with(Address block) const WEIR_REQUIRES(mutex_);
   Status free_placed(const PlacedBlock& block) WEIR_REQUIRES(mutex_);
   Status place(const PlacedBlock& block) WEIR_REQUIRES(mutex_);
   // Null: `status` says why.

@@ -259,6 +259,13 @@ bool StreamHeap::record_stream(Address address, TimelineId user) {
   return true;
 }
 
+std::vector<TimelineId> StreamHeap::users_of(Address address) const {
+  const MutexLock lock(mutex_);
+  const Block* const block = live_at(address);
+  return block == nullptr || block->uses == nullptr ? std::vector<TimelineId>{}
+                                                    : block->uses->users;
+}
+
 // Takes the fences that record_stream asked for.
 Status StreamHeap::fence_users(Block& block, Gone gone) {
   for (const TimelineId user : block.uses->users) {

@@ -70,6 +70,8 @@ class StreamHeap {
   // Errors: device.
   Result<bool> fence(Address block, TimelineId user);
   bool record_stream(Address block, TimelineId user);
+  // The streams that record_stream named for the live block that begins there.
+  std::vector<TimelineId> users_of(Address block) const;
   // Where a fence that record_stream asked for can't be taken, since its stream is gone: an error;
   // or the work of all streams is waited for instead; or it is over.
   enum class Gone { error, behind_all, after_all };
