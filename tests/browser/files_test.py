@@ -32,6 +32,13 @@ class Files(PageTest):
         self.assertIn("Attention::forward", self.text("#story"))
         self.screenshot("moment")
 
+    def test_all_streams_are_named_in_words_and_are_no_choice(self):
+        self.open("context")
+        self.js("weirPage.follow(weirPage.charts[0], 3)")
+        self.assertIn("by all streams at", self.text("#story"))
+        self.assertEqual([option.text for option in self.find_all("#stream option")],
+                         ["all", "0", "1", "2"])
+
     def test_texts_of_a_recording_stay_texts(self):
         self.open("hostile")
         self.fill("#find", "</script>")

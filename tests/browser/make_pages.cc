@@ -107,6 +107,17 @@ Recording cut() {
   return recording;
 }
 
+// The first block's fence is one of all streams.
+Recording context() {
+  Recording recording = small();
+  recording.source = "context";
+  const auto fence =
+      std::find_if(recording.events.begin(), recording.events.end(),
+                   [](const Event& event) { return event.kind == EventKind::fence; });
+  fence->other = Stream::all().id;
+  return recording;
+}
+
 // All at its beginning: what a snapshot is.
 Recording moment() {
   Recording recording = small();
@@ -198,6 +209,7 @@ int main(int argc, char** argv) {
       {"small", [] { return std::vector{weir::small()}; }},
       {"hostile", [] { return std::vector{weir::hostile()}; }},
       {"cut", [] { return std::vector{weir::cut()}; }},
+      {"context", [] { return std::vector{weir::context()}; }},
       {"moment", [] { return std::vector{weir::moment()}; }},
       {"empty", [] { return std::vector<weir::Recording>(1); }},
       {"two",

@@ -68,6 +68,27 @@ TEST(Diff, WaitsOfAPairAreCompared) {
   EXPECT_THAT(group(diff, "by_stream").changes, IsEmpty());
 }
 
+// The second stream that is named is all streams before, and stream 6 afterwards.
+TEST(Diff, WaitsForAllStreamsAreComparedWithEachOtherOnly) {
+  const auto made = [](std::uint64_t awaited, int waits) {
+    HandMade made;
+    made.page(0).map(0, kAt).lease(0, 0).allocate(kAt, 64_KiB, 5);
+    for (int i = 0; i < waits; ++i) made.wait(5, awaited);
+    made.allocate(kAt + (1 << 20), 1_KiB, 6);
+    return whole_report(made.recording);
+  };
+  const std::uint64_t all = Stream::all().id;
+  EXPECT_THAT(group(diff_of(made(all, 2), made(all, 7)), "waits").changes,
+              ElementsAre(change("5 for all", 2, 7)));
+  const Diff diff = diff_of(made(all, 2), made(6, 3));
+  const auto only_before = AllOf(Field(&Change::name, "5 for all"), Field(&Change::before, 2),
+                                 Field(&Change::after, std::nullopt));
+  const auto only_after = AllOf(Field(&Change::name, "5 for 6"),
+                                Field(&Change::before, std::nullopt), Field(&Change::after, 3));
+  EXPECT_THAT(group(diff, "waits").changes, ElementsAre(only_after, only_before));
+  EXPECT_THAT(group(diff, "by_stream").changes, IsEmpty());
+}
+
 TEST(Diff, LargestChangesComeFirstAndOnlySomeAreShown) {
   HandMade before = program(1, 1_KiB), after = program(1, 1_KiB);
   after.allocate(kAt + 4096, 4_KiB).allocate(kAt + 65536, 64_KiB).allocate(kAt + 8192, 8_KiB);

@@ -25,6 +25,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::StartsWith;
 
 constexpr std::uint64_t kAt = 0x10000000;
@@ -251,6 +252,24 @@ TEST(WriteMemoryViz, TextThatIsNoUtf8OrFullOfQuotesStaysText) {
   const nlohmann::json frame = memory_viz(made.recording)["device_traces"][0][1]["frames"][0];
   EXPECT_EQ(frame["name"], "a\"\\\n\x01<script>\xEF\xBF\xBD\xc3\xa9");
   EXPECT_EQ(frame["filename"], "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
+}
+
+TEST(EveryFormat, NamesAllStreamsInWords) {
+  const std::uint64_t all = Stream::all().id;
+  HandMade made;
+  made.page(0).map(0, kAt).allocate(kAt, 512_B, 1).fence(kAt, all).deallocate(kAt).wait(2, all);
+  made.allocate(kAt, 512_B, 2);
+  made.add({.kind = EventKind::host_wait, .other = all, .duration = 10_us});
+  const std::string perfetto = exported(made.recording, LookFormat::perfetto, "perfetto");
+  EXPECT_THAT(perfetto, HasSubstr("waits for all streams"));
+  EXPECT_THAT(perfetto, HasSubstr("host waits for all streams"));
+  EXPECT_THAT(exported(made.recording, LookFormat::memory_viz, "memory_viz"),
+              HasSubstr("fence of all streams"));
+  // Nothing is drawn in a colour of theirs.
+  const std::string svg = exported(made.recording, LookFormat::svg, "svg");
+  EXPECT_THAT(svg, HasSubstr(">stream 2<"));
+  EXPECT_THAT(svg, Not(HasSubstr("all streams")));
+  for (const std::string& text : {perfetto, svg}) EXPECT_THAT(text, Not(HasSubstr("stream all")));
 }
 
 TEST(EveryFormat, TakesAnEmptyRecording) {

@@ -76,6 +76,16 @@ TEST(Lives, FencesOfABlockStandInARow) {
   EXPECT_THAT(lives.streams, ElementsAre(1, 2, 3, 4));
 }
 
+TEST(Lives, AllStreamsTogetherAreNoStream) {
+  HandMade made;
+  made.page(0).map(0, kAt).allocate(kAt, 512_B, 1).fence(kAt, Stream::all().id);
+  made.wait(1, Stream::all().id).wait(1, 2);
+  const Lives lives = lives_of(made.recording);
+  EXPECT_THAT(lives.streams, ElementsAre(1, 2));
+  ASSERT_EQ(lives.fences.size(), 1U);
+  EXPECT_EQ(lives.fences[0].stream, Stream::all().id);
+}
+
 TEST(Lives, BlockIsReusedByTheFirstThatGetsSomeOfItsBytes) {
   HandMade made;
   made.page(0).map(0, kAt).allocate(kAt, 2048_B).deallocate(kAt);
@@ -130,6 +140,17 @@ TEST(Lives, ReuseOnAnotherStreamSaysWhetherItWaited) {
   too_early.allocate(kAt, 512_B, 2);
   EXPECT_TRUE(lives_of(waits.recording).blocks[0].waited_for);
   EXPECT_FALSE(lives_of(does_not.recording).blocks[0].waited_for);
+  EXPECT_FALSE(lives_of(too_early.recording).blocks[0].waited_for);
+}
+
+TEST(Lives, ReuseAfterAWaitForAllStreamsSaysThatItWaited) {
+  const std::uint64_t all = Stream::all().id;
+  HandMade waits, too_early;
+  waits.page(0).map(0, kAt).allocate(kAt, 512_B, 1).deallocate(kAt).wait(2, all);
+  waits.allocate(kAt, 512_B, 2);
+  too_early.page(0).map(0, kAt).allocate(kAt, 512_B, 1).wait(2, all).deallocate(kAt);
+  too_early.allocate(kAt, 512_B, 2);
+  EXPECT_TRUE(lives_of(waits.recording).blocks[0].waited_for);
   EXPECT_FALSE(lives_of(too_early.recording).blocks[0].waited_for);
 }
 

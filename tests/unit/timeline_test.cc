@@ -80,6 +80,23 @@ TEST(Timeline, ShowsCountersPassesPhasesAndMarksInMicroseconds) {
       << "both on stream 1's row";
 }
 
+TEST(Timeline, AWaitForAllStreamsSaysSo) {
+  Timeline timeline;
+  timeline.begin_trace("small.trace", "sim", 0_us);
+  timeline.name_stream(71, "stream 1");
+  timeline.begin_pass(1, 0_us);
+  Event wait = event(EventKind::stream_wait, 1_us, 0_B);
+  wait.stream = 71;
+  wait.other = Stream::all().id;
+  timeline.on_event(wait);
+  timeline.end_pass(2_us);
+  const Events events(timeline);
+  EXPECT_THAT(events.with("i", "waits for all streams"), SizeIs(1));
+  for (const nlohmann::json& row : events.with("M", "thread_name")) {
+    EXPECT_NE(row["args"]["name"], "another stream");
+  }
+}
+
 TEST(Timeline, HostWaitIsAsLongAsItTook) {
   Timeline timeline;
   timeline.begin_trace("t", "sim", 0_us);

@@ -10,6 +10,7 @@ namespace weir {
 namespace {
 
 constexpr std::uint32_t kNone = Life::kNone;
+constexpr std::uint32_t kAllStreams = ~std::uint32_t{0};
 
 // Numbers of anything, in order of first use.
 class Numbering {
@@ -48,6 +49,7 @@ class LivesFold {
   void reuse(std::uint32_t before, std::uint32_t block);
   bool has_waited(std::uint64_t stream, std::uint64_t other, std::uint32_t since);
   void end(std::uint32_t block, Nanoseconds time, std::uint32_t event);
+  std::uint32_t number_of(std::uint64_t stream);
   void memory_changed(Nanoseconds time);
   void sort_fences();
 
@@ -63,7 +65,7 @@ class LivesFold {
   std::unordered_map<std::uint64_t, std::uint32_t> live_at_;  // address -> block
   std::unordered_map<std::uint32_t, Bytes> pages_;
   std::unordered_map<std::uint32_t, std::uint64_t> pool_of_heap_;
-  // (waiter, other), by number -> the last event in which the one waited for the other.
+  // (waiter, other), by number_of() -> the last event in which the one waited for the other.
   std::unordered_map<std::uint64_t, std::uint32_t> waits_;
   std::vector<std::uint32_t> before_;  // scratch
 };
@@ -98,8 +100,8 @@ void LivesFold::on_event(const Event& event) {
     case EventKind::fence:
       return fence(event);
     case EventKind::stream_wait: {
-      const std::uint64_t waiter = streams_.of(event.stream);
-      waits_[waiter << 32 | streams_.of(event.other)] = now_;
+      const std::uint64_t waiter = number_of(event.stream);
+      waits_[waiter << 32 | number_of(event.other)] = now_;
       return;
     }
     case EventKind::create:
@@ -175,12 +177,15 @@ void LivesFold::reuse(std::uint32_t before, std::uint32_t block) {
   }
 }
 
-// Whether `stream` was made to wait for `other` after event `since`.
+// Whether `stream` was made to wait for `other`, alone or with all streams, after event `since`.
 bool LivesFold::has_waited(std::uint64_t stream, std::uint64_t other, std::uint32_t since) {
   if (stream == other || waits_.empty()) return false;
-  const std::uint64_t waiter = streams_.of(stream);
-  const auto wait = waits_.find(waiter << 32 | streams_.of(other));
-  return wait != waits_.end() && wait->second > since;
+  const std::uint64_t waiter = number_of(stream);
+  const auto waited_for = [&](std::uint32_t number) {
+    const auto wait = waits_.find(waiter << 32 | number);
+    return wait != waits_.end() && wait->second > since;
+  };
+  return waited_for(number_of(other)) || waited_for(kAllStreams);
 }
 
 void LivesFold::deallocate(const Event& event) {
@@ -203,10 +208,15 @@ void LivesFold::fence(const Event& event) {
   const auto found = live_at_.find(event.address.value);
   if (found == live_at_.end()) return;
   const std::uint32_t block = found->second;
-  streams_.of(event.other);
+  (void)number_of(event.other);
   fences_.push_back({block, now_, last_fence_[block], {event.time, event.other}});
   last_fence_[block] = static_cast<std::uint32_t>(fences_.size() - 1);
   ++lives_.blocks[block].fences;
+}
+
+// All streams together are none of the recording's streams.
+std::uint32_t LivesFold::number_of(std::uint64_t stream) {
+  return Stream{.id = stream}.is_all() ? kAllStreams : streams_.of(stream);
 }
 
 void LivesFold::memory_changed(Nanoseconds time) {

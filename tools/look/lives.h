@@ -41,10 +41,11 @@ struct MemoryPoint {
 };
 
 struct Lives {
-  std::vector<Life> blocks;                   // in order of allocation
-  std::vector<FenceTaken> fences;             // those of one block in a row
-  std::vector<MemoryPoint> memory;            // at every change
-  std::vector<std::uint64_t> streams, pools;  // in order of first use; pools without 0
+  std::vector<Life> blocks;         // in order of allocation
+  std::vector<FenceTaken> fences;   // those of one block in a row
+  std::vector<MemoryPoint> memory;  // at every change
+  // In order of first use; streams without Stream::all(), which has no blocks, and pools without 0.
+  std::vector<std::uint64_t> streams, pools;
   MemoryPoint peak_live;
   MemoryPoint peak_reserved;  // of those moments the first with the most live
 };

@@ -344,7 +344,7 @@ void MemoryViz::fences(const Life& life) {
   constexpr std::uint32_t kMost = 16;
   for (std::uint32_t i = 0; i < std::min(life.fences, kMost); ++i) {
     const FenceTaken& fence = lives_.fences[life.first_fence + i];
-    ours(fmt::format("fence of stream {}, {} after its allocation", stream_text(fence.stream),
+    ours(fmt::format("fence of {}, {} after its allocation", stream_title(fence.stream),
                      microseconds(fence.time - life.begin)));
   }
   if (life.fences > kMost) ours(fmt::format("and {} more fences", life.fences - kMost));
@@ -366,7 +366,7 @@ void MemoryViz::frames(std::uint32_t stack, std::uint64_t stream, std::uint64_t 
     frame(each.function, each.file, each.line);
   }
   if (pool != 0) ours(fmt::format("pool {}", pool));
-  ours("stream " + stream_text(stream));
+  ours(stream_title(stream));
 }
 
 void MemoryViz::frame(std::string_view function, std::string_view file, std::int64_t line) {

@@ -239,7 +239,7 @@ void Perfetto::marks() {
 
 std::uint64_t Perfetto::stream_track(std::uint64_t stream) {
   const auto [found, added] = streams_.try_emplace(stream, 0);
-  if (added) found->second = track("stream " + stream_text(stream), process_);
+  if (added) found->second = track(stream_title(stream), process_);
   return found->second;
 }
 
@@ -261,12 +261,12 @@ void Perfetto::event(const Event& event) {
   switch (event.kind) {
     case EventKind::stream_wait:
       return instant(stream_track(event.stream), event.time,
-                     "waits for stream " + stream_text(event.other),
+                     "waits for " + stream_title(event.other),
                      {{"sequence", event.sequence.value}});
     case EventKind::host_wait:
       return slice(row(host_, "host waits"), {event.time - event.duration,
                                               event.time,
-                                              "host waits for stream " + stream_text(event.other),
+                                              "host waits for " + stream_title(event.other),
                                               {{"sequence", event.sequence.value}}});
     case EventKind::create:
     case EventKind::release:
@@ -317,7 +317,7 @@ void Perfetto::used_bytes() {
   };
   std::map<std::uint64_t, Sum> streams, pools;
   for (const std::uint64_t stream : lives_.streams) {
-    streams[stream] = {track("live of stream " + stream_text(stream), live_, true), {}};
+    streams[stream] = {track("live of " + stream_title(stream), live_, true), {}};
   }
   for (const std::uint64_t pool : lives_.pools) {
     pools[pool] = {track(fmt::format("live of pool {}", pool), live_, true), {}};

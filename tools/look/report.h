@@ -68,6 +68,9 @@ struct Moment {
 };
 
 struct WaitPair {
+  // The `awaited_nth` of Stream::all(), whose number is the same in every recording.
+  static constexpr std::uint32_t kAllStreams = ~std::uint32_t{0};
+
   std::uint64_t waiter = 0, awaited = 0;  // Stream::id
   std::uint32_t waiter_nth = 0, awaited_nth = 0;
   std::string waiter_name, awaited_name;

@@ -157,8 +157,8 @@ void advise_on_waits(const Report& report, std::vector<Advice>& advice) {
     if (is_captured_stream(pair.waiter)) continue;
     if (pair.waits < kManyWaits || each < kWaitsPerAllocation) continue;
     advice.push_back(
-        {fmt::format("Stream {} was made to wait for stream {} {}, for {} in all.",
-                     pair.waiter_name, pair.awaited_name, counted(pair.waits, "time"),
+        {fmt::format("Stream {} was made to wait for {} {}, for {} in all.", pair.waiter_name,
+                     stream_title(pair.awaited), counted(pair.waits, "time"),
                      counted(totals.allocations, "allocation")),
          "Call fence() right after the last use is queued (record_stream() waits for all that was "
          "queued before the block was freed). WEIR_REUSE=grow takes new memory rather than wait."});

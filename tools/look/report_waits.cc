@@ -54,6 +54,10 @@ void count_time(const Event& event, Totals& totals) {
   totals.host_waits.longest = std::max(totals.host_waits.longest, event.duration);
 }
 
+std::uint32_t awaited_nth(std::uint64_t stream, ReportNames& names) {
+  return Stream{.id = stream}.is_all() ? WaitPair::kAllStreams : names.streams.of(stream);
+}
+
 }  // namespace
 
 Totals totals_of(const Recording& recording) {
@@ -85,7 +89,7 @@ std::vector<WaitPair> waits_of(const Recording& recording, const Lives& lives, R
   for (auto& [streams, pair] : pairs) {
     std::tie(pair.waiter, pair.awaited) = streams;
     pair.waiter_nth = names.streams.of(pair.waiter);
-    pair.awaited_nth = names.streams.of(pair.awaited);
+    pair.awaited_nth = awaited_nth(pair.awaited, names);
     pair.waiter_name = stream_name(pair.waiter);
     pair.awaited_name = stream_name(pair.awaited);
     list.push_back(pair);

@@ -16,12 +16,17 @@ constexpr bool is_captured_stream(std::uint64_t id) { return (id & kCapturedStre
 constexpr std::uint64_t captured_stream(std::uint64_t id) { return id | kCapturedStream; }
 constexpr std::uint64_t eager_stream(std::uint64_t id) { return id & ~kCapturedStream; }
 
-// "3"; "3, captured"; "all".
+// "3"; "3, captured"; "all" (the work of all streams, which a stream waited for).
 inline std::string stream_text(std::uint64_t id) {
   if (Stream{.id = id}.is_all()) return "all";
   std::string text = std::to_string(eager_stream(id));
   if (is_captured_stream(id)) text += ", captured";
   return text;
+}
+
+// "stream 3"; "stream 3, captured"; "all streams".
+inline std::string stream_title(std::uint64_t id) {
+  return Stream{.id = id}.is_all() ? "all streams" : "stream " + stream_text(id);
 }
 
 }  // namespace weir

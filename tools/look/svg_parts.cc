@@ -84,7 +84,7 @@ std::vector<std::pair<std::string, std::string>> stream_names(
     const std::vector<std::uint64_t>& streams) {
   std::vector<std::pair<std::string, std::string>> names;
   for (std::size_t i = 0; i < std::min(streams.size(), kColours.size()); ++i) {
-    names.emplace_back("stream " + stream_text(streams[i]), kColours[i]);
+    names.emplace_back(stream_title(streams[i]), kColours[i]);
   }
   if (streams.size() > kColours.size()) names.back().first += ", ...";
   return names;

@@ -122,6 +122,11 @@ Timeline::StreamTrack& Timeline::stream(std::uint64_t id) {
   return process.streams[found->second];
 }
 
+// By value: looking up another stream may move this one.
+std::string Timeline::awaited(std::uint64_t id) {
+  return Stream{.id = id}.is_all() ? "all streams" : stream(id).name;
+}
+
 void Timeline::use(std::uint64_t id, const TraceBlock& block, Nanoseconds start,
                    Nanoseconds duration) {
   StreamTrack& track = stream(id);
@@ -153,15 +158,14 @@ void Timeline::on_event(const Event& event) {
   }
   switch (event.kind) {
     case EventKind::stream_wait: {
-      // By value: looking up a second stream may move the first.
-      const std::string what = "waits for " + stream(event.other).name;
+      const std::string what = "waits for " + awaited(event.other);
       stream(event.stream).marks[what].add(event.time, 0_B);
       break;
     }
     case EventKind::host_wait:
       if (process.host_waits.size() < kMostSlices) {
-        process.host_waits.push_back({"host waits for " + stream(event.other).name,
-                                      event.time - event.duration, event.time});
+        process.host_waits.push_back(
+            {"host waits for " + awaited(event.other), event.time - event.duration, event.time});
       }
       break;
     case EventKind::create:

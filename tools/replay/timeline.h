@@ -101,6 +101,7 @@ class Timeline final : public EventSink {
   };
 
   StreamTrack& stream(std::uint64_t id);
+  std::string awaited(std::uint64_t id);
   void end_phase(Nanoseconds time);
   static void write(std::string& out, std::size_t pid, const Process& process);
 

@@ -88,7 +88,8 @@ class Allocator {
   // For code written for PyTorch: "`stream` may use the block until it is deallocated".
   void record_stream(void* block, void* stream);
 
-  // Null is fine.
+  // Null is fine. A block that a capture still needs goes back in a later call, and counts as live
+  // in statistics until then (DeviceHeap::deallocate()).
   void deallocate(void* block);
 
   // Says that `stream` is about to be destroyed.
@@ -103,7 +104,8 @@ class Allocator {
   // device is done with it; what a graph may use, once the graph is gone.
   void set_limit(Bytes limit, int device = kCurrentDevice);
 
-  // Called, with no lock held, when `device` ran out of memory, before the one retry.
+  // Called, with no lock held, when `device` ran out of memory, before the one retry. An exception
+  // that the callback throws passes through allocate().
   void on_out_of_memory(std::function<void(Bytes requested)> callback, int device = kCurrentDevice);
 
   Statistics statistics(int device = kCurrentDevice) const;

@@ -172,8 +172,17 @@ class DeviceHeap {
   // deallocated". The fence is taken in deallocate(), and so covers more than it need.
   Status record_stream(void* block, Stream user);
 
-  // Gives the block back. Null is fine. Errors: unknown_pointer; where graph pools are in use,
-  // device. Nothing is changed then.
+  // Gives the block back. Null is fine.
+  //
+  // A block that can't go back yet is deferred, and goes back in a later call: while a capture that
+  // may use the block is going on, while a stream that record_stream() named is being captured,
+  // and, under Trust::context, while the device refuses to record an event for such a stream. The
+  // program must not use a deferred block, nor deallocate it again (unknown_pointer), but until the
+  // block goes back it counts as live in statistics, snapshots and find().
+  //
+  // Errors: unknown_pointer; device (under Trust::told, no event could be recorded for a stream
+  // that record_stream() named; or, where graph pools are in use, whether a stream is captured
+  // could not be asked). The block is still live then, and may be deallocated again.
   Status deallocate(void* block);
 
   // The live block that `pointer` points into.
@@ -221,12 +230,20 @@ class DeviceHeap {
   // Adds a callback; an empty one adds nothing. All are called, with no lock held, in the thread
   // whose request found no memory, before its one retry: to free what they can. What they use must
   // live as long as this; they must not allocate without a bound, since they would be called again.
+  // An exception that a callback throws passes through allocate(), which then gives out no block.
   using OutOfMemoryCallback = std::function<void(Bytes requested)>;
   void on_out_of_memory(OutOfMemoryCallback callback);
 
-  // The same for a request of the device heap's own that only new memory of the device would serve,
-  // before that is asked for: what is freed then is taken first. It may be called several times for
-  // one request, and a request made in it that misses calls it again.
+  // Adds a callback; an empty one adds nothing. All are called when a request to the device heap
+  // itself (not to a graph pool) misses: no free memory of the device heap serves the request, or
+  // the reuse policy prefers new memory to what is free. They are called before pages of graph
+  // pools are taken and before the device is asked for new memory, in the requesting thread and
+  // with no lock held; then the heap looks for free memory again. A request that fails at first and
+  // is tried again calls them each time, also where the limit allows no new memory.
+  //
+  // A callback may free blocks. It may allocate too, but a request of its own that misses calls all
+  // callbacks again, so the callback must bound that recursion. What it uses must live as long as
+  // this. An exception that it throws passes through allocate(), which then gives out no block.
   using MissCallback = std::function<void()>;
   void on_miss(MissCallback callback);
 

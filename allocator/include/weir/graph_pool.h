@@ -59,10 +59,13 @@ struct GraphPoolStatistics {
 };
 
 // Which streams' requests a pool serves. Called for each request, in the thread that makes it,
-// while the route is open; must not call back into Weir.
+// while the route is open; must not call back into Weir. An exception that the filter throws passes
+// through the call that asked it (DeviceHeap::allocate(), DeviceHeap::attach()): the caller then
+// has no block, and nothing is attached.
 using StreamFilter = std::function<bool(Stream)>;
 
-// While it lives, requests go to the pool. Move-only.
+// While it lives, requests go to the pool. Move-only. A route must be closed or destroyed before
+// the device heap is destroyed; a route may outlive its GraphPool.
 class PoolRoute {
  public:
   PoolRoute() = default;
@@ -86,7 +89,7 @@ class PoolRoute {
 
 class GraphPool {
  public:
-  // `heap` must outlive the pool, its graphs and its blocks.
+  // `heap` must outlive the pool, its routes and captures, its graphs and its blocks.
   explicit GraphPool(DeviceHeap& heap, GraphPoolOptions options = {});
   // Blocks that are live stay so, graphs and captures too: the memory goes back when the last is
   // gone.
@@ -99,6 +102,11 @@ class GraphPool {
 
   // Requests on `stream`, or those that the filter takes, are served from the pool, eagerly.
   // Errors: invalid_argument (a capture is going on in the pool).
+  //
+  // While a capture into the pool is going on, eager requests may still come by a warm-up's route
+  // that was opened before, or by the capture's own route if its filter takes their stream. Under
+  // Trust::told such a request fails (invalid_argument). Under Trust::context the pool serves it,
+  // and keeps the pages it used for as long as those of the capture.
   Result<PoolRoute> warm_up(Stream stream);
   Result<PoolRoute> warm_up(StreamFilter filter);
   // The same for streams that are captured, for programs that begin and end captures themselves:

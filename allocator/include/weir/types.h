@@ -78,7 +78,9 @@ struct Stream {
   void* handle = nullptr;
   std::uint64_t id = 0;
   // The stream may be destroyed without retire(). Then it is named to the device only within calls
-  // that name it, and never afterwards.
+  // that name it, and never afterwards, with one exception: when a block is freed for which
+  // record_stream() named the stream (DeviceHeap::deallocate(), or the later call that frees the
+  // block if it was deferred), an event is recorded on it.
   bool may_end = false;
 
   // A stream that is met for the first time while it is captured: the driver tells no id then, and

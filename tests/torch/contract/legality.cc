@@ -9,6 +9,11 @@ using Kind = Step::Kind;
 
 Violation illegal(std::string what) { return {.what = std::move(what), .missing = {}}; }
 
+bool share_a_pool(const Legality::Graph& a, const Legality::Graph& b) {
+  return std::any_of(a.memory_of.begin(), a.memory_of.end(),
+                     [&](std::uint32_t pool) { return b.memory_of.contains(pool); });
+}
+
 void add(std::vector<std::uint32_t>& streams, std::uint32_t stream) {
   if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
 }
@@ -142,7 +147,7 @@ void Legality::check_use(const Tensor& tensor, bool write, std::uint32_t world, 
   }
   if (tensor.pool == 0 || world != 0) return;
   for (const auto& [number, graph] : graphs_) {
-    if (graph.pool != tensor.pool || graph.begun_at > tensor.allocated_at) continue;
+    if (!graph.memory_of.contains(tensor.pool) || graph.begun_at > tensor.allocated_at) continue;
     for (const Point replay : graph.replays) need(replay, world, clock, missing);
   }
 }
@@ -263,18 +268,18 @@ std::optional<Violation> Legality::check_replay(const Step& step) const {
     const Tensor& used = tensors_.at(number);
     const bool pools_own = !replayed->raw && used.world == step.graph && used.pool != 0;
     if (!used.live && !pools_own) return illegal("an input of the graph was dropped");
+    if (!used.live && pools_.at(used.pool).uses == 0) return illegal("the memory's pool is gone");
     if (captured_elsewhere(used, 0)) return illegal("the tensor is of a capture that goes on");
     check_use(used, write, 0, clock, missing);
   }
-  if (!replayed->raw) {
-    for (const auto& [number, other] : tensors_) {
-      if (other.pool != replayed->pool || other.allocated_at < replayed->begun_at) continue;
-      for (const TensorUse& use : other.uses) need(use.point, 0, clock, missing);
-    }
-    for (const auto& [number, other] : graphs_) {
-      if (other.pool != replayed->pool || other.raw) continue;
-      for (const Point replay : other.replays) need(replay, 0, clock, missing);
-    }
+  for (const auto& [number, other] : tensors_) {
+    if (!replayed->memory_of.contains(other.pool)) continue;
+    if (other.allocated_at < replayed->begun_at) continue;
+    for (const TensorUse& use : other.uses) need(use.point, 0, clock, missing);
+  }
+  for (const auto& [number, other] : graphs_) {
+    if (!share_a_pool(*replayed, other)) continue;
+    for (const Point replay : other.replays) need(replay, 0, clock, missing);
   }
   if (!missing.missing.empty()) return missing;
   return std::nullopt;
@@ -414,6 +419,9 @@ void Legality::allocate(const Step& step) {
   made.allocated_at = steps_;
   made.allocation = work(actor_of(step.stream));
   if (!made.uncached) made.older_drops = drops_[{made.pool, made.stream}].size();
+  if (made.world != 0 && made.pool != 0 && !graphs_.at(made.world).raw) {
+    graphs_.at(made.world).memory_of.insert(made.pool);
+  }
   if (limit_ > 0_B) note_cuda_free();
 }
 
@@ -579,6 +587,7 @@ void Legality::apply(const Step& step) {
       made.streams[step.stream] = new_actor(step.stream, step.graph);
       streams_.at(step.stream).capture = step.graph;
       if (made.raw) break;
+      made.memory_of = {step.pool};
       ++pools_[step.pool].uses;
       pools_[step.pool].graph = step.graph;
       routes_.push_back(step.pool);

@@ -10,9 +10,12 @@
 //     the same stream, the dropped tensor's uses are over, unless record_stream() told of them.
 //     (The native allocator gives memory out again within its pool and stream alone; elsewhere
 //     memory goes by cudaFree, which waits for the device.)
-//   - graphs of one pool, and tensors allocated in it after a graph was captured, are used in
-//   order:
-//     a replay may write all memory that its capture used;
+//   - graphs that use memory of one pool, and tensors allocated in it after such a graph's capture
+//     began, are used in order: a replay may write all memory that its capture got, and what of it
+//     has been dropped may be given out again. Beside the graph's own pool, that is every pool (a
+//     MemPool that a thread allocates from) that served a request of the capture;
+//   - memory that was dropped is replayed on only while its pool is in use: then it goes by
+//     cudaFree;
 //   - captures, streams and pools are used as CUDA and PyTorch document, and the host waits for no
 //     kernel that waits for a flag which the host sets later.
 // The rules are slightly stricter than the native allocator where that makes them simpler.
@@ -89,6 +92,7 @@ class Legality {
     State state = State::capturing;
     bool raw = false;
     std::uint32_t pool = 0;
+    std::set<std::uint32_t> memory_of;  // pools that it may use memory of, its own among them
     std::uint32_t thread = 0;
     std::uint32_t origin = 0;
     std::uint32_t begun_at = 0;

@@ -94,6 +94,41 @@ TEST(Legality, ReplaysAreInOrderWithUsesOfTheirPool) {
   EXPECT_TRUE(legal(graph, {drop(1), replay(1, kMain)}));  // its own memory stays its own
 }
 
+// A capture with a pool of its own, in a thread that allocates from a MemPool: the capture's memory
+// is the MemPool's, which gives it out again once the tensor was dropped.
+TEST(Legality, ReplaysAreInOrderWithUsesOfAMemPoolThatServedTheCapture) {
+  const Step enter{.kind = Kind::enter_pool, .pool = 2}, leave{.kind = Kind::leave_pool, .pool = 2};
+  const std::vector<Step> graph = {begin_capture(1, kSide, 1),
+                                   {.kind = Kind::make_pool, .pool = 2},
+                                   enter,
+                                   allocate(1, kSide),
+                                   write(1, kSide),
+                                   end_capture(1),
+                                   drop(1)};
+  const auto then = [&](std::vector<Step> steps) { return legal(graph, std::move(steps)); };
+  EXPECT_TRUE(then({leave, replay(1, kMain)}));
+  // A tensor that the MemPool gave out afterwards.
+  EXPECT_FALSE(then({allocate(2, kSide), write(2, kSide), leave, replay(1, kMain)}));
+  EXPECT_FALSE(then({allocate(2, kSide), leave, replay(1, kMain), write(2, kSide)}));
+  EXPECT_TRUE(
+      then({allocate(2, kSide), write(2, kSide), order(kMain, kSide), leave, replay(1, kMain)}));
+  EXPECT_TRUE(
+      then({allocate(2, kSide), leave, replay(1, kMain), order(kSide, kMain), write(2, kSide)}));
+  EXPECT_TRUE(then({leave, allocate(2, kSide), write(2, kSide), replay(1, kMain)}));
+  // Another graph that was captured with the MemPool.
+  const std::vector<Step> second = {leave, begin_capture(2, kSide, 2), allocate(2, kSide),
+                                    write(2, kSide), end_capture(2)};
+  const auto and_second = [&](const std::vector<Step>& steps) {
+    std::vector<Step> all = second;
+    all.insert(all.end(), steps.begin(), steps.end());
+    return then(all);
+  };
+  EXPECT_FALSE(and_second({replay(1, kMain), replay(2, kSide)}));
+  EXPECT_TRUE(and_second({replay(1, kMain), order(kSide, kMain), replay(2, kSide)}));
+  // Once nobody has the MemPool, cudaFree may take what was dropped.
+  EXPECT_FALSE(then({leave, {.kind = Kind::drop_pool, .pool = 2}, replay(1, kMain)}));
+}
+
 TEST(Legality, AnInputOfAGraphLivesAsLongAsTheGraphIsReplayed) {
   const std::vector<Step> graph = {allocate(1, kMain), begin_capture(1, kSide, 1), read(1, kSide),
                                    end_capture(1), replay(1, kMain)};

@@ -46,8 +46,9 @@ function formatTime(ns, step = 1e3, like = ns) {
   return `${formatCount(ns / size, Math.min(digits, 9))} ${unit}`;
 }
 
-// A captured stream has its own id with the highest of 64 bits set.
+// A captured stream has its own id with the highest of 64 bits set. Bit 61 alone names all streams.
 function formatStream(id) {
+  if (BigInt(id) === 1n << 61n) return 'all streams';
   const captured = BigInt(id) >> 63n === 1n;
   return captured ? `stream ${BigInt(id) - (1n << 63n)}, captured` : `stream ${id}`;
 }
