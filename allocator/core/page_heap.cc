@@ -369,6 +369,7 @@ Status PageHeap::wait_for(Owner& owner, Range run) {
     Result<std::uint32_t> waits = timelines_.wait(owner.timeline, one);
     if (!waits) return std::move(waits).error();
     if (*waits == 0) continue;
+    owner.waited.join(fence);
     observer_.emit(owner.fold, Event{.kind = EventKind::stream_wait,
                                      .stream = timelines_.stream(owner.timeline).id,
                                      .other = timelines_.stream(fence.timeline).id,

@@ -39,6 +39,7 @@ class PageHeap : private PageTable::Listener {
     HeapId id;
     TimelineId timeline;
     HeapFold& fold;
+    FenceSet waited{};  // what the request made the stream wait for
   };
 
   // A page that no heap has and nothing is mapped to; nobody uses its bytes any more.

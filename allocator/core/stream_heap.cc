@@ -6,6 +6,12 @@
 #include "core/mutation.h"
 
 namespace weir {
+namespace {
+
+// While a stream was made to wait, so many requests ask only whether it is captured.
+constexpr std::uint32_t kAskedBetween = 64;
+
+}  // namespace
 
 StreamHeap::StreamHeap(HeapId id, Stream stream, PageHeap& pages, Timelines& timelines,
                        Observer& observer, Hoards<StreamHeap>& hoards, PoolHeap* pool)
@@ -25,7 +31,8 @@ StreamHeap::StreamHeap(HeapId id, Stream stream, PageHeap& pages, Timelines& tim
 
 void StreamHeap::serve(Stream stream) {
   serves_ = stream.id;
-  const bool short_ways = short_ways_ && !recording_ && graph_pool_ == nullptr;
+  const bool short_ways =
+      short_ways_ && !recording_ && graph_pool_ == nullptr && waited_for_.empty();
   short_stream_ = short_ways ? serves_ : kNoStream;
   short_room_ = short_ways && serves_ != kNoStream ? kMostAtHand : 0;
 }
@@ -44,7 +51,8 @@ Address StreamHeap::allocate(Bytes requested, std::uint64_t stream, Status& stat
   const MutexLock lock(mutex_);
   if (stream != serves_) return {};
   create_ = create;
-  Block* block = kept_ > 0 ? find_at_hand(bytes) : nullptr;
+  const bool captured = !waited_for_.empty() && is_captured_after_a_wait();
+  Block* block = kept_ > 0 && !captured ? find_at_hand(bytes) : nullptr;
   if (block != nullptr && suits(*block)) {
     status = wait_and_take(*block);
     if (!status) block = nullptr;
@@ -55,8 +63,14 @@ Address StreamHeap::allocate(Bytes requested, std::uint64_t stream, Status& stat
   if (block == nullptr && (status || is_in_the_way(status))) {
     status = {};
     give_back_kept();
-    block = bytes <= Slabs::kLargest ? allocate_small(bytes, status)
-                                     : allocate_run(bytes, /*for_slab=*/false, status);
+    if (captured) {
+      // The page heap knows what such a capture may have; slabs do not.
+      const Bytes alone = std::max(bytes, Slabs::kLargest + kGrain);
+      block = allocate_run(alone, /*for_slab=*/false, status);
+    } else {
+      block = bytes <= Slabs::kLargest ? allocate_small(bytes, status)
+                                       : allocate_run(bytes, /*for_slab=*/false, status);
+    }
   }
   if (block == nullptr) [[unlikely]]
     return {};
@@ -65,6 +79,25 @@ Address StreamHeap::allocate(Bytes requested, std::uint64_t stream, Status& stat
   if (give_out(*block, requested)) fold_.raise_peaks();
   if (recording_) record(EventKind::allocate, *block);
   return block->begin;
+}
+
+void StreamHeap::note_waited(const FenceSet& fences) {
+  if (fences.empty() || timelines_.trust() == Trust::told) return;
+  waited_for_.join(fences);
+  short_stream_ = kNoStream;
+  short_room_ = 0;
+}
+
+// It is seldom asked whether the waits are over: that costs more than the question itself.
+bool StreamHeap::is_captured_after_a_wait() {
+  if (!timelines_.not_captured(timeline_)) return true;
+  if (++asked_meanwhile_ % kAskedBetween != 0) return false;
+  const Result<bool> over = timelines_.complete(waited_for_);
+  if (over && *over) {
+    waited_for_.clear();
+    serve(Stream{.id = serves_});
+  }
+  return false;
 }
 
 Status StreamHeap::wait_and_take(Block& block) {
@@ -91,11 +124,12 @@ Result<Address> StreamHeap::find_run(Bytes bytes, RequestHistory::Name name) {
   const auto create = have_others_give_back(Others::at_rest) ? create_ : PageHeap::Create::not_yet;
   PageHeap::Owner owner = this->owner();
   Result<Address> at = pages_.allocate(owner, bytes, keys, served_since_asked(), create);
-  if (at || create == create_ || at.error().code() != ErrorCode::out_of_memory) {
-    return at;
+  if (!at && create != create_ && at.error().code() == ErrorCode::out_of_memory) {
+    have_others_give_back(Others::all);
+    at = pages_.allocate(owner, bytes, keys, {}, create_);
   }
-  have_others_give_back(Others::all);
-  return pages_.allocate(owner, bytes, keys, {}, create_);
+  note_waited(owner.waited);
+  return at;
 }
 
 Block* StreamHeap::allocate_run(Bytes bytes, bool for_slab, Status& status) {
@@ -177,6 +211,9 @@ Status StreamHeap::wait(const FenceSet& fences) {
     Result<bool> waits = timelines_.wait(timeline_, fence);
     if (!waits) return std::move(waits).error();
     if (!*waits) continue;
+    FenceSet waited;
+    waited.join(fence);
+    note_waited(waited);
     observer_.emit(fold_, Event{.kind = EventKind::stream_wait,
                                 .stream = stream_.id,
                                 .other = timelines_.stream(fence.timeline).id,

@@ -164,6 +164,9 @@ class StreamHeap {
   }
   bool add_slab(Status& status) WEIR_REQUIRES(mutex_);
   Block* allocate_settled(Bytes bytes, Status& status) WEIR_REQUIRES(mutex_);
+  // The stream was made to wait for this.
+  void note_waited(const FenceSet& fences) WEIR_REQUIRES(mutex_);
+  bool is_captured_after_a_wait() WEIR_REQUIRES(mutex_);
   // Is nobody to be waited for, as far as is known or can be seen now?
   bool is_settled(const FenceSet& fences) WEIR_REQUIRES(mutex_);
   Status wait_for_slab_bytes(const Block& block) WEIR_REQUIRES(mutex_);
@@ -208,6 +211,11 @@ class StreamHeap {
   std::uint32_t short_room_ WEIR_GUARDED_BY(mutex_);
   bool short_ways_ WEIR_GUARDED_BY(mutex_) = true;
   bool recording_ WEIR_GUARDED_BY(mutex_);
+  // Where uses need not be told: what the stream was made to wait for, until that is seen to be
+  // over. A graph is not ordered behind it, though the stream is; so every request asks meanwhile
+  // whether the stream is in a capture that nobody announced.
+  FenceSet waited_for_ WEIR_GUARDED_BY(mutex_);
+  std::uint32_t asked_meanwhile_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint32_t kept_ WEIR_GUARDED_BY(mutex_) = 0;
   std::array<Block*, kMostAtHand> at_hand_
       WEIR_GUARDED_BY(mutex_);      // the first kept_, oldest first

@@ -357,5 +357,47 @@ TEST_F(UntoldCaptures, GoingBackToAStateMakesNoStreamWait) {
   route.close();
 }
 
+// The stream waits for t_'s long work, the graph does not: it is launched on another stream.
+TEST_F(UntoldCaptures, WhatAStreamWaitedForIsNotBehindItsGraph) {
+  for (const Bytes size : {100_KiB, kBlock}) {
+    void* const first = allocate(size, s_);  // so that there is a slab, or a block, of its own
+    free(first);
+    EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
+    void* const x = written(kBlock, t_, kLong);
+    heap_.set_limit(reserved());
+    free(x);
+    void* const small = allocate(size, s_);  // t_'s memory, behind a wait
+    free(small);
+    begin_unannounced(s_);
+    heap_.set_limit(0_B);
+    void* const y = allocate(size, s_);
+    write(y, size, s_);
+    const GraphHandle graph = end_unannounced(s_);
+    const ExecutableHandle executable = *device_.instantiate(graph);
+    EXPECT_TRUE(device_.destroy_graph(graph).ok());
+    EXPECT_TRUE(device_.launch_graph(executable, m_).ok());
+    EXPECT_EQ(device_.race_count(), 0u) << size.count;
+    device_.finish();
+    EXPECT_TRUE(device_.destroy_executable(executable).ok());
+    free(y);
+  }
+}
+
+// Once the work that it waited for is over, a stream's requests are served as before.
+TEST_F(UntoldCaptures, AStreamAsksUntilWhatItWaitedForIsOver) {
+  void* const x = written(kBlock, t_);
+  heap_.set_limit(reserved());
+  free(x);
+  free(allocate(100_KiB, s_));
+  const auto questions = [&] {
+    const std::uint64_t before = device_.calls(DeviceCall::capture_info);
+    for (int i = 0; i < 200; ++i) free(allocate(100_KiB, s_));
+    return device_.calls(DeviceCall::capture_info) - before;
+  };
+  host_wait(s_);
+  EXPECT_GT(questions(), 0u);
+  EXPECT_EQ(questions(), 0u);
+}
+
 }  // namespace
 }  // namespace weir
