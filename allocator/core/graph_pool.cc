@@ -317,17 +317,23 @@ Status PoolHeap::restore(std::span<const PlacedBlock> wanted) {
   const SizesByAddress sizes_live = sizes_of(live), sizes_wanted = sizes_of(wanted);
   const MutexLock lock(mutex_);
   if (capturing_) return refuse("a capture into it is going on");
+  struct Freed {
+    PlacedBlock block;
+    std::vector<TimelineId> users;
+    bool deferred = false;
+  };
   std::vector<PlacedBlock> made;
-  std::vector<std::pair<PlacedBlock, std::vector<TimelineId>>> freed;
+  std::vector<Freed> freed;
   Status status;
   for (const PlacedBlock& block : live) {
     if (is_in(sizes_wanted, block)) continue;
+    Freed each{.block = block};
     const StreamHeap* const heap = heap_with(block.address);
-    std::vector<TimelineId> users;
-    if (heap != nullptr) users = heap->users_of(block.address);
+    if (heap != nullptr) each.users = heap->users_of(block.address);
     status = free_placed(block);
     if (!status) break;
-    freed.emplace_back(block, std::move(users));
+    each.deferred = deferred_.erase(block.address.value) > 0;
+    freed.push_back(std::move(each));
   }
   for (const PlacedBlock& block : wanted) {
     if (!status) break;
@@ -340,33 +346,44 @@ Status PoolHeap::restore(std::span<const PlacedBlock> wanted) {
                       std::to_string(block.address.value) + ": " + status.error().message());
     }
   }
-  if (status) return {};
+  if (status) {
+    for (const PlacedBlock& block : wanted) deferred_.erase(block.address.value);
+    return {};
+  }
   // As it was: what was free then is free now, and nobody else has been here.
   for (const PlacedBlock& block : made) (void)free_placed(block);
   // Its stream now waits for what has used it; who uses it on is told again.
-  for (const auto& [block, users] : freed) {
+  for (const auto& [block, users, deferred] : freed) {
     (void)place(block);
     StreamHeap* const heap = heap_with(block.address);
     if (heap == nullptr) continue;
+    if (deferred) deferred_[block.address.value] = heap;
     for (const TimelineId user : users) (void)heap->record_stream(block.address, user);
   }
   return status;
 }
 
-// Could it ever have been one? Its addresses are those of the stream's heap here.
+// Could it ever have been one? Its addresses are those of the stream's heap here, or of one whose
+// stream was retired.
 bool PoolHeap::is_block(const PlacedBlock& block) const {
   const MutexLock lock(mutex_);
-  const bool sizes = block.requested > 0_B && block.requested <= block.bytes &&
-                     round_up(block.requested, kGrain) == block.bytes &&
-                     Bytes{block.address.value} % kGrain == 0_B && block.run <= block.address;
-  if (!sizes) return false;
-  const auto known = heaps_.find(block.stream.id);
-  if (known == heaps_.end()) return false;
-  const HeapId heap = known->second.heap->id();
   const Address last{block.address.value + block.bytes.count - 1};
-  if (last < block.address) return false;
-  return home_.addresses.find(block.run) == heap && home_.addresses.find(block.address) == heap &&
-         home_.addresses.find(last) == heap;
+  const bool small = block.bytes <= Slabs::kLargest;
+  const bool fits = block.requested > 0_B && block.requested <= block.bytes &&
+                    Bytes{block.address.value} % kGrain == 0_B &&
+                    Bytes{block.run.value} % kGrain == 0_B && block.run <= block.address &&
+                    last >= block.address &&
+                    (small ? last < block.run + Slab::kSize : block.run == block.address);
+  if (!fits || !StreamHeap::is_size_for(block.requested, block.bytes)) return false;
+  const std::optional<HeapId> owner = home_.addresses.find(block.run);
+  const auto known = heaps_.find(block.stream.id);
+  const bool has_heap =
+      known != heaps_.end()
+          ? owner == known->second.heap->id()
+          : std::any_of(retired_.begin(), retired_.end(),
+                        [&](const StreamHeap* heap) { return owner == heap->id(); });
+  return has_heap && home_.addresses.find(block.address) == owner &&
+         home_.addresses.find(last) == owner;
 }
 
 StreamHeap* PoolHeap::heap_with(Address block) const {

@@ -65,8 +65,7 @@ Address StreamHeap::allocate(Bytes requested, std::uint64_t stream, Status& stat
     give_back_kept();
     if (captured) {
       // The page heap knows what such a capture may have; slabs do not.
-      const Bytes alone = std::max(bytes, Slabs::kLargest + kGrain);
-      block = allocate_run(alone, /*for_slab=*/false, status);
+      block = allocate_run(std::max(bytes, kAlone), /*for_slab=*/false, status);
     } else {
       block = bytes <= Slabs::kLargest ? allocate_small(bytes, status)
                                        : allocate_run(bytes, /*for_slab=*/false, status);

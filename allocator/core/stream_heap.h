@@ -59,6 +59,10 @@ class StreamHeap {
   // Errors: invalid_argument (the place is not free); device.
   Status allocate_at(const PlacedBlock& block);
   void list_placed(std::vector<PlacedBlock>& blocks) const;
+  // Does a request for so many bytes get a block of that size?
+  static bool is_size_for(Bytes requested, Bytes size) {
+    return size == round_up(requested, kGrain) || (size == kAlone && requested < kAlone);
+  }
 
   // Is `block` live? The next four change nothing, and say so, if not.
   bool has(Address block) const;
@@ -131,6 +135,8 @@ class StreamHeap {
   static constexpr std::uint64_t kNoStream = ~std::uint64_t{0};
   // Blocks kept at hand, at most.
   static constexpr std::size_t kMostAtHand = 8;
+  // The least run that is no slab: what a small block has that lies in no slab.
+  static constexpr Bytes kAlone = Slabs::kLargest + kGrain;
 
   static bool is_small(const Block& block) { return block.size <= Slabs::kLargest; }
 

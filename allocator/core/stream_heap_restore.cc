@@ -25,7 +25,9 @@ Status StreamHeap::allocate_at(const PlacedBlock& wanted) {
     slabs_.add(slab);
     block = slabs_.allocate_at(range);
   }
-  if (block == nullptr) return status;
+  if (block == nullptr) {
+    return Error(ErrorCode::invalid_argument, "the memory there is in use");
+  }
   block->world = world_;
   if (give_out(*block, wanted.requested)) fold_.raise_peaks();
   if (recording_) record(EventKind::allocate, *block);

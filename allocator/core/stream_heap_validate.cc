@@ -12,7 +12,7 @@ void StreamHeap::validate_block(const Block& block, std::vector<std::string>& br
   if (block.size % kGrain != 0_B || small != is_small(block)) {
     broken.push_back("a block's size does not suit its place");
   }
-  if (block.state == Block::State::live && block.size != round_up(block.requested, kGrain)) {
+  if (block.state == Block::State::live && !is_size_for(block.requested, block.size)) {
     broken.push_back("a block's size is not what was asked for, rounded up");
   }
   const auto kept = std::count(at_hand_.begin(), at_hand_.begin() + kept_, &block);

@@ -62,8 +62,10 @@ class HeapAliases : public CoreHeap {
     write(stream, block, size, kernel);
     return block;
   }
-  // Blocks of 64 KiB to 16 MiB, of which always about as many bytes are in use.
-  void replace_at_random(DeviceHeap& heap) {
+  // Blocks of 64 KiB to 16 MiB, of which always about as many bytes are in use. They are a's;
+  // `user` may be another stream, and reads them then.
+  void replace_at_random(DeviceHeap& heap) { replace_at_random(heap, a_, 1_us); }
+  void replace_at_random(DeviceHeap& heap, Stream user, Nanoseconds kernel) {
     std::vector<std::pair<void*, Bytes>> live;
     Bytes in_use;
     for (int i = 0; i < 6000; ++i) {
@@ -73,11 +75,33 @@ class HeapAliases : public CoreHeap {
         in_use -= live.back().second;
         free(heap, live.back().first);
       }
-      live.emplace_back(allocate_and_write(heap, size, a_, 1_us), size);
+      void* const block = allocate(heap, size, a_);
+      live.emplace_back(block, size);
+      const Access access = user == a_ ? Writes(block, size) : Reads(block, size);
+      ASSERT_TRUE(device_.launch(user, access, kernel).ok());
       in_use += size;
       device_.advance(100_us);
     }
     for (const auto& [block, size] : live) free(heap, block);
+  }
+  // Blocks in all pages.
+  std::vector<void*> lease_all(DeviceHeap& heap) {
+    std::vector<void*> live;
+    const auto has_idle_pages = [&] {
+      const Statistics now = heap.statistics();
+      return now.leased_bytes.current < now.reserved_bytes.current;
+    };
+    while (has_idle_pages() && live.size() < 1000) live.push_back(allocate(heap, 1_MiB, a_));
+    EXPECT_LT(live.size(), 1000u);
+    return live;
+  }
+  // More requests than blocks are kept at hand, so that each asks for pages.
+  void ask(DeviceHeap& heap, int requests) {
+    for (int i = 0; i < requests; i += 12) {
+      std::vector<void*> blocks;
+      for (int k = 0; k < 12; ++k) blocks.push_back(allocate(heap, 3_MiB, a_));
+      for (void* const block : blocks) free(heap, block);
+    }
   }
   // What a program's mappings come to when its runs are numbered from there on.
   std::vector<std::uint64_t> figures(std::uint32_t first_use) {
@@ -105,6 +129,7 @@ class HeapAliases : public CoreHeap {
     Stream stream;
   };
   static constexpr std::size_t kOld = 8;
+  static constexpr std::uint32_t kLong = 10'000;  // runs: what was not used meanwhile may go
 
   std::mt19937_64 random_{7};
   std::deque<Old> old_;
@@ -137,7 +162,6 @@ TEST_F(HeapAliases, NoneGoesWhoseUsersAreNotDone) {
   EXPECT_THAT(device_.races(), IsEmpty());
 }
 
-// Runs are numbered in 32 bits: what is old stays old where these run out, and young what is young.
 // Where uses need not be told, they may be of any stream.
 TEST_F(HeapAliases, NoneGoesWhoseUsersNobodyKnows) {
   DeviceHeap heap(device_, {.trust = Trust::context});
@@ -153,6 +177,35 @@ TEST_F(HeapAliases, NoneGoesWhoseUsersNobodyKnows) {
   free_old(heap);
 }
 
+// The holder of a page is waited for, though nobody else ever used the page and it is not idle.
+TEST_F(HeapAliases, NoneGoesThatTheHolderOfItsPageUsesStill) {
+  for (const Trust trust : {Trust::told, Trust::context}) {
+    DeviceHeap heap(device_, {.trust = trust});
+    // Told of nothing, a's work may be followed by any stream's.
+    const Stream reader = trust == Trust::told ? a_ : device_.new_stream();
+    random_.seed(7);
+    for (int round = 0; round < 8; ++round) {
+      replace_at_random(heap);
+      random_.seed(7);
+    }
+    device_.finish();
+    replace_at_random(heap, reader, 1'000_ms);
+    std::vector<void*> live = lease_all(heap);
+    TestAccess::last_use(TestAccess::table(heap)) += kLong;
+    const std::uint64_t unmapped = device_.calls(DeviceCall::unmap);
+    ask(heap, 3000);
+    EXPECT_GT(TestAccess::aliases_retired(heap).size(), 0u) << "the program makes too few";
+    EXPECT_EQ(device_.calls(DeviceCall::unmap), unmapped);
+    device_.finish();
+    ask(heap, 3000);
+    EXPECT_GT(device_.calls(DeviceCall::unmap), unmapped);
+    EXPECT_THAT(heap.validate(), IsEmpty());
+    EXPECT_THAT(device_.races(), IsEmpty());
+    for (void* const block : live) free(heap, block);
+  }
+}
+
+// Runs are numbered in 32 bits: what is old stays old where these run out, and young what is young.
 TEST_F(HeapAliases, ItMakesNoDifferenceThatNumbersOfRunsRunOut) {
   constexpr std::uint32_t kLowered = TestAccess::kUsesEnd / 2, kBefore = 40'000;
   const std::vector<std::uint64_t> expected = figures(kLowered - kBefore);

@@ -1,4 +1,9 @@
 // Going back to an earlier state of a pool, as PyTorch's trees of graphs do.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "tests/unit/graph_pool_fixture.h"
 
 namespace weir::test {
@@ -146,6 +151,114 @@ TEST_F(GraphPoolRestore, ABlockThatNoPoolCanHaveGivenOutIsRefusedBeforeAnythingC
   expect_error(pool().restore(std::span(&odd, 1)), ErrorCode::invalid_argument, "is no block");
   EXPECT_EQ(pool().blocks().size(), 1u);
   free(output);
+}
+
+// Nothing is changed before it is known that every block could be one of the pool's.
+TEST_F(GraphPoolRestore, PlacesThatNoBlockOfThePoolCanHaveAreRefusedBeforeAnythingIsFreed) {
+  PoolRoute route = warm_up(pool(), a_);
+  void* const x = allocate(4_MiB, a_);
+  void* const small = allocate(1000_B, a_);
+  route.close();
+  const Stream other = device_.new_stream();  // the pool knows nothing of it
+  void* const elsewhere = heap_->allocate(4_MiB, b_).value();
+  const std::vector<PlacedBlock> live = pool().blocks();
+  const auto block_at = [&](void* at) {
+    return *std::find_if(live.begin(), live.end(),
+                         [&](const PlacedBlock& each) { return each.address.pointer() == at; });
+  };
+  const PlacedBlock large = block_at(x), tile = block_at(small);
+  const auto changed = [](PlacedBlock block, auto&& change) { return change(block), block; };
+  const auto moved = [&](PlacedBlock block, Address to) {
+    return changed(block, [&](PlacedBlock& each) { each.address = each.run = to; });
+  };
+  const PlacedBlock inside = moved(large, large.address + 1_MiB);
+  const Bytes all{~std::uint64_t{0}};
+  const std::pair<const char*, PlacedBlock> impossible[] = {
+      {"no address", moved(large, Address{})},
+      {"not the pool's", moved(large, Address::of(elsewhere))},
+      {"nobody's", moved(large, Address{std::uint64_t{1} << 45})},
+      {"no device's", moved(large, Address{std::uint64_t{1} << 60})},
+      {"not at a grain", moved(large, large.address + 256_B)},
+      {"not at a grain, small",
+       changed(tile, [](PlacedBlock& each) { each.address = each.address + 8_B; })},
+      {"of a run behind it",
+       changed(tile, [](PlacedBlock& each) { each.run = each.address + 512_B; })},
+      {"of a run elsewhere", changed(tile, [](PlacedBlock& each) { each.run = Address{4096}; })},
+      {"not asked for", changed(large, [](PlacedBlock& each) { each.requested = 0_B; })},
+      {"more asked for", changed(large, [](PlacedBlock& each) { each.requested = 5_MiB; })},
+      {"too large for what was asked for",
+       changed(large, [](PlacedBlock& each) { each.bytes = 5_MiB; })},
+      {"nothing", changed(inside, [](PlacedBlock& each) { each.requested = each.bytes = 0_B; })},
+      {"more than there is",
+       changed(inside, [&](PlacedBlock& each) { each.requested = all, each.bytes = 0_B; })},
+      {"beyond the last address",
+       changed(large, [&](PlacedBlock& each) { each.requested = each.bytes = all - 511_B; })},
+      {"beyond the heap's addresses", changed(large,
+                                              [](PlacedBlock& each) {
+                                                each.requested = each.bytes =
+                                                    Bytes{std::uint64_t{1} << 46};
+                                              })},
+      {"of another stream", changed(large, [&](PlacedBlock& each) { each.stream = other; })},
+  };
+  const Gauge before = heap_->statistics().live_blocks;
+  const std::vector<std::uint64_t> pages = {device_.live_mappings(), device_.live_reservations()};
+  for (const auto& [what, block] : impossible) {
+    SCOPED_TRACE(what);
+    // x would have to go, and the small block to stay.
+    const PlacedBlock wanted[] = {tile, block};
+    expect_error(pool().restore(wanted), ErrorCode::invalid_argument,
+                 (std::to_string(block.address.value) + " is no block").c_str());
+    EXPECT_EQ(heap_->statistics().live_blocks, before) << "none was freed, nor allocated anew";
+    EXPECT_THAT(heap_->validate(), testing::IsEmpty());
+  }
+  EXPECT_EQ(device_.live_mappings(), pages[0]);
+  EXPECT_EQ(device_.live_reservations(), pages[1]);
+  write(a_, x);
+  write(a_, small);
+  free(x);
+  free(small);
+  EXPECT_TRUE(heap_->deallocate(elsewhere).ok());
+}
+
+TEST_F(GraphPoolRestore, PlacesThatOverlapAreRefusedAndTheBlocksLiveOn) {
+  PoolRoute route = warm_up(pool(), a_);
+  void* const x = allocate(8_MiB, a_);
+  void* const small = allocate(2000_B, a_);
+  route.close();
+  const std::vector<PlacedBlock> live = pool().blocks();
+  const bool small_first = live[0].address == Address::of(small);
+  const PlacedBlock large = live[small_first ? 1 : 0], tile = live[small_first ? 0 : 1];
+  const auto part = [](PlacedBlock of, Bytes from, Bytes bytes) {
+    if (of.run == of.address) of.run = of.run + from;
+    of.address = of.address + from;
+    of.bytes = of.requested = bytes;
+    return of;
+  };
+  const std::vector<PlacedBlock> overlapping[] = {
+      {large, part(large, 4_MiB, 4_MiB)},
+      {part(large, 4_MiB, 4_MiB), large},
+      {part(large, 0_B, 4_MiB), part(large, 2_MiB, 4_MiB)},
+      {part(large, 0_B, 4_MiB), part(large, 0_B, 6_MiB)},
+      {large, tile, part(tile, 512_B, 512_B)},
+      {part(tile, 0_B, 1_KiB), part(tile, 512_B, 1_KiB)},
+  };
+  for (const std::vector<PlacedBlock>& wanted : overlapping) {
+    SCOPED_TRACE(&wanted - overlapping);
+    expect_error(pool().restore(wanted), ErrorCode::invalid_argument,
+                 "can't go back to that state");
+    EXPECT_THAT(heap_->validate(), testing::IsEmpty());
+    const std::vector<PlacedBlock> now = pool().blocks();
+    ASSERT_EQ(now.size(), live.size());
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      EXPECT_EQ(now[i].address, live[i].address);
+      EXPECT_EQ(now[i].bytes, live[i].bytes);
+      EXPECT_EQ(now[i].requested, live[i].requested);
+    }
+  }
+  write(a_, x);
+  write(a_, small);
+  free(x);
+  free(small);
 }
 
 TEST_F(GraphPoolRestore, IsRefusedDuringACapture) {

@@ -1,0 +1,105 @@
+// Going back to a state of a pool (GraphPool::restore()): which states are refused, and what
+// becomes of frees that were deferred.
+#include <utility>
+#include <vector>
+
+#include "tests/unit/contract_pools.h"
+
+namespace weir {
+namespace {
+
+class PoolRestore : public test::ContractPools {
+ protected:
+  // No event can be recorded, neither of a stream nor of the context, so often.
+  void refuse_records(std::uint64_t times) {
+    for (std::uint64_t i = 1; i <= times; ++i) {
+      device_.fail(DeviceCall::record, i);
+      device_.fail(DeviceCall::record_context, i);
+    }
+  }
+};
+
+TEST_F(PoolRestore, AStateWithALiveBlockOfARetiredStreamIsGoneBackTo) {
+  GraphPool* pool = open_pool();
+  PoolRoute route = warm_up(*pool, t_);
+  void* const x = written(kBlock, t_);
+  route.close();
+  EXPECT_TRUE(heap_.retire(t_).ok());
+  const Status restored = pool->restore(pool->blocks());
+  EXPECT_TRUE(restored.ok()) << restored.error().message();
+  free(x);
+}
+
+TEST_F(PoolRestore, ASmallBlockThatLiesOutsideItsRunIsRefused) {
+  GraphPool* pool = open_pool();
+  PoolRoute route = warm_up(*pool, t_);
+  void* const x = written(1000_B, t_);
+  PlacedBlock wanted = pool->blocks().front();
+  free(x);
+  EXPECT_TRUE(heap_.trim().ok());
+  wanted.address = wanted.run + 40_MiB;
+  EXPECT_FALSE(pool->restore(std::span(&wanted, 1)).ok());
+}
+
+TEST_F(PoolRestore, ARunThatBeginsAtNoGrainIsRefused) {
+  GraphPool* pool = open_pool();
+  PoolRoute route = warm_up(*pool, t_);
+  void* const large = written(kBlock, t_);
+  void* const small = written(1000_B, t_);
+  PlacedBlock wanted = pool->blocks().front();
+  if (wanted.bytes == kBlock) wanted = pool->blocks().back();
+  free(large);
+  wanted.address = Address::of(large) + 2_MiB;
+  wanted.run = Address::of(large) + 2_MiB - 8_B;
+  EXPECT_FALSE(pool->restore(std::span(&wanted, 1)).ok());
+  (void)small;
+}
+
+// The free was made in a capture into the pool, so it is the pool that remembers it.
+TEST_F(PoolRestore, ABlockThatIsLiveAgainIsNotFreedByTheFreeThatItsPoolDeferred) {
+  GraphPool* pool = open_pool();
+  PoolRoute route = warm_up(*pool, s_);
+  void* const x = written(kBlock, s_);
+  route.close();
+  const std::vector<PlacedBlock> state = pool->blocks();
+  EXPECT_TRUE(heap_.record_stream(x, m_).ok());
+  Captured captured = capture(*pool, s_, [&] {
+    free(x);
+    EXPECT_TRUE(device_.begin_capture(m_, CaptureMode::relaxed).ok());
+    return nullptr;
+  });
+  EXPECT_TRUE(heap_.find(x).has_value()) << "deferred";
+  EXPECT_TRUE(pool->restore(state).ok());
+  const Result<GraphHandle> graph = device_.end_capture(m_);
+  EXPECT_TRUE(device_.destroy_graph(*graph).ok());
+  Captured next = capture(*pool, s_, [] { return nullptr; });
+  EXPECT_TRUE(heap_.find(x).has_value());
+  drop(next, *pool);
+  drop(captured, *pool);
+}
+
+// The deferred free fails when restore() begins, and the same block's free succeeds later in it: it
+// must not be made once more, of the next block at that address.
+TEST_F(PoolRestore, AFreeThatThePoolDeferredIsForgottenOnceTheBlockIsGone) {
+  GraphPool* pool = open_pool();
+  PoolRoute route = warm_up(*pool, s_);
+  void* const x = written(kBlock, s_);
+  route.close();
+  EXPECT_TRUE(heap_.record_stream(x, m_).ok());
+  Captured captured = capture(*pool, s_, [&] {
+    free(x);
+    refuse_records(3);
+    return nullptr;
+  });
+  EXPECT_TRUE(heap_.find(x).has_value()) << "deferred";
+  EXPECT_TRUE(pool->restore({}).ok());
+  for (const std::string& broken : heap_.validate()) ADD_FAILURE() << broken;
+  PoolRoute again = warm_up(*pool, s_);
+  void* const y = written(kBlock, s_);
+  again.close();
+  EXPECT_TRUE(heap_.find(y).has_value());
+  drop(captured, *pool);
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,107 @@
+// OpenCaptures: no capture is announced between the question whether there is one and the record of
+// an event that would break it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "core/forwarding_device.h"
+#include "core/observer.h"
+#include "core/open_captures.h"
+#include "core/timelines.h"
+#include "weir/sim_device.h"
+
+namespace weir {
+namespace {
+
+// Another thread announces a capture.
+class Announcer {
+ public:
+  explicit Announcer(OpenCaptures& captures) : captures_(captures) {}
+  ~Announcer() { join(); }
+
+  // Starts the thread. Returns whether it gets through, for as long as this takes to be sure.
+  bool gets_through() {
+    thread_ = std::thread([this] {
+      captures_.announce(std::nullopt);
+      done_ = true;
+    });
+    const auto patience = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+    while (!done_ && std::chrono::steady_clock::now() < patience) std::this_thread::yield();
+    return done_;
+  }
+  bool joined() {
+    join();
+    return done_;
+  }
+
+ private:
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  OpenCaptures& captures_;
+  std::atomic<bool> done_{false};
+  std::thread thread_;
+};
+
+TEST(OpenCaptures, ACaptureIsNotAnnouncedBeforeTheRecordHasReturned) {
+  SimDevice device;
+  OpenCaptures captures(device, /*context_events=*/true);
+  Announcer announcer(captures);
+  int records = 0;
+  const auto record = [&]() -> Status { return ++records, Status{}; };
+  const Status recorded = captures.record_context([&]() -> Status {
+    EXPECT_FALSE(announcer.gets_through());
+    return record();
+  });
+  EXPECT_TRUE(recorded.ok());
+  EXPECT_TRUE(announcer.joined()) << "the capture that waited";
+  const Status refused = captures.record_context(record);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::capture);
+  EXPECT_EQ(records, 1);
+}
+
+class CallsWhileItRecords : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  Status record_context(EventHandle event) override {
+    if (meanwhile) meanwhile();
+    return inner_.record_context(event);
+  }
+
+  std::function<void()> meanwhile;
+};
+
+TEST(OpenCaptures, ACaptureIsNotAnnouncedWhileTheDeviceRecordsAnEventOfTheContext) {
+  SimDevice sim;
+  CallsWhileItRecords device(sim);
+  OpenCaptures captures(device, /*context_events=*/true);
+  Observer observer(device, nullptr);
+  Timelines timelines(device, observer, captures, Trust::context);
+  Announcer announcer(captures);
+  device.meanwhile = [&] { EXPECT_FALSE(announcer.gets_through()); };
+  EXPECT_TRUE(timelines.record_all().ok());
+  EXPECT_TRUE(announcer.joined());
+  device.meanwhile = nullptr;
+  EXPECT_FALSE(timelines.record_all().ok());
+  EXPECT_EQ(sim.calls(DeviceCall::record_context), 1u);
+}
+
+TEST(OpenCaptures, WhatTheRecordSaysIsWhatTheCallerHears) {
+  SimDevice device;
+  OpenCaptures captures(device, /*context_events=*/true);
+  const Status failed = captures.record_context(
+      []() -> Status { return Error(ErrorCode::device, "the driver's own words"); });
+  ASSERT_FALSE(failed.ok());
+  EXPECT_EQ(failed.error().code(), ErrorCode::device);
+  EXPECT_THAT(failed.error().message(), testing::HasSubstr("the driver's own words"));
+}
+
+}  // namespace
+}  // namespace weir
