@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "bench/micro/micro.h"
-#include "bench/micro/together.h"
+#include "bench/support/together.h"
 
 namespace weir::bench {
 namespace {

@@ -30,6 +30,10 @@ void add_timed_by_itself(const Context& context, const std::string& name, Body b
   add_untimed(context, name, std::move(body))->UseManualTime();
 }
 
+void add_once(const Context& context, const std::string& name, Body body) {
+  add_untimed(context, name, std::move(body))->Iterations(1)->UseManualTime();
+}
+
 std::string name_of(Bytes bytes) {
   if (bytes < 1_MiB) return std::to_string(bytes.count) + "B";
   return std::to_string(bytes / 1_MiB) + "MiB";

@@ -14,6 +14,7 @@
 #include <functional>
 #include <string>
 
+#include "bench/irregular/families.h"
 #include "bench/micro/target.h"
 #include "weir/allocator.h"
 #include "weir/device_heap.h"
@@ -24,7 +25,9 @@ namespace weir::bench {
 struct Context {
   const char* name;  // of the device, in the benchmarks' names
   Target* target;
-  bool quick;  // few rounds: to see that all works, not for the figures
+  bool quick = false;                   // few rounds: to see that all works, not for the figures
+  HistoryLength history = {};           // of irregular programs
+  std::uint64_t seed = kIrregularSeed;  // of the same
 
   std::size_t warm_up(std::size_t rounds) const { return quick ? rounds / 100 : rounds; }
 };
@@ -37,11 +40,14 @@ void add_fenced(const Context& context);
 void add_find(const Context& context);
 void add_batches(const Context& context);
 void add_recorded(const Context& context);
+void add_irregular(const Context& context);
 
 using Body = std::function<void(benchmark::State&)>;
 void add(const Context& context, const std::string& name, Body body);
 // For a body with threads of its own, which sets the time.
 void add_timed_by_itself(const Context& context, const std::string& name, Body body);
+// For a body that runs once, with a time and a length of its own.
+void add_once(const Context& context, const std::string& name, Body body);
 
 // "512B", "1MiB".
 std::string name_of(Bytes bytes);

@@ -1,6 +1,6 @@
 // Hot pairs in several threads: each on a stream of its own, or all on one.
 #include "bench/micro/micro.h"
-#include "bench/micro/together.h"
+#include "bench/support/together.h"
 
 namespace weir::bench {
 namespace {

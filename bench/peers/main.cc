@@ -54,8 +54,8 @@ void run_peer(Session& session, const std::string& name) {
 }
 
 // The device stays from loop to loop: with a new heap on it, nothing is left of the loop before.
-void run_weir_heap(Session& session, const std::string& name, Device& device) {
-  const auto make = [&](ReusePolicy policy) { return WeirHeap(device, policy); };
+void run_weir_heap(Session& session, const std::string& name, Device& device, Trust trust) {
+  const auto make = [&](ReusePolicy policy) { return WeirHeap(device, policy, trust); };
   session.run(name, make);
   session.run_fenced(name, "fenced.balanced", 1 << 20, ReusePolicy::balanced, make);
 }
@@ -66,7 +66,9 @@ void run_by_name(Session& session, const Options& options, const std::string& na
     const std::unique_ptr<Device> device = open_device(options.gpu);
     session.run(name, [&](ReusePolicy policy) { return WeirAllocator(*device, policy); });
   } else if (name == "weir-heap") {
-    run_weir_heap(session, name, *open_device(options.gpu));
+    run_weir_heap(session, name, *open_device(options.gpu), Trust::told);
+  } else if (name == "weir-context") {
+    run_weir_heap(session, name, *open_device(options.gpu), Trust::context);
   } else if (name == "malloc") {
     run_peer<Malloc>(session, name);
   } else if (!options.gpu && !(name == "torch" && has_no_cuda())) {
@@ -110,10 +112,12 @@ int parse_and_run(int argc, char** argv) {
   CLI::App app("Host time of one allocate + free: Weir and the allocators beside it.");
   app.add_flag("!--no-gpu", options.gpu,
                "Weir on a device that does nothing, PyTorch's with no CUDA, and malloc");
-  app.add_option("--peers", options.peers, "weir, weir-heap, torch, torch-raw, driver-pool, malloc")
+  app.add_option("--peers", options.peers,
+                 "weir, weir-heap, weir-context, torch, torch-raw, driver-pool, malloc")
       ->delimiter(',')
       ->required()
-      ->check(CLI::IsMember({"weir", "weir-heap", "torch", "torch-raw", "driver-pool", "malloc"}));
+      ->check(CLI::IsMember(
+          {"weir", "weir-heap", "weir-context", "torch", "torch-raw", "driver-pool", "malloc"}));
   app.add_option("--torch-backend", options.torch_backend,
                  "torch-raw: with this libweir_torch.so as PyTorch's allocator")
       ->check(CLI::ExistingFile);
@@ -128,6 +132,11 @@ int parse_and_run(int argc, char** argv) {
       ->check(CLI::ExistingFile);
   app.add_option("--seconds", options.seconds, "for each loop, once it is warm")
       ->transform(real_number(0.001, 60));
+  app.add_option("--phases", options.history.phases, "of programs that never repeat")
+      ->transform(whole_number(2, 10'000));
+  app.add_option("--pairs", options.history.pairs, "of a phase of these")
+      ->transform(whole_number(1, 1'000'000));
+  app.add_option("--seed", options.seed, "of these")->transform(any_whole_number());
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -33,6 +33,22 @@ void print_held(const std::string& peer, const std::string& loop, const MixSampl
   print(line);
 }
 
+void print_history(const std::string& peer, const bench::Family& family,
+                   const HistorySample& sample) {
+  const bench::CallTimes later = sample.times.later_calls();
+  nlohmann::ordered_json line = line_of(peer, loop_of(family), sample_of(sample));
+  line["title"] = family.title;
+  line["first_ns"] = sample.times.first_ns();
+  line["last_ns"] = sample.times.last_ns();
+  line["over_10us"] = later.slow_share();
+  line["slowest_us"] = later.slowest_ns / 1000;
+  line["first_slowest_us"] = sample.times.phases.front().calls.slowest_ns / 1000;
+  line["preempted"] = later.preempted;
+  line["peak_live_bytes"] = sample.peak_live_bytes;
+  if (sample.reserved) line["reserved_bytes"] = *sample.reserved;
+  print(line);
+}
+
 void print_error(const std::string& peer, const std::string& loop, const std::string& message) {
   // The message may hold bytes that are no UTF-8, of which JSON is made.
   const nlohmann::ordered_json line = {{"peer", peer}, {"loop", loop}, {"error", message}};

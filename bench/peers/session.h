@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/peers/irregular.h"
 #include "bench/peers/loops.h"
 #include "bench/peers/recorded.h"
 #include "weir/device_heap.h"
@@ -17,15 +18,23 @@ struct Options {
   std::vector<std::string> peers;  // empty: every one
   std::vector<std::string> loops;  // beginnings of names; empty: every one
   std::vector<unsigned> threads = {1, 2, 4, 8, 16};
-  std::string torch_backend;  // a library; empty: PyTorch's own allocator
-  double seconds = 0.2;       // each loop, once it is warm
-  std::vector<Trace> traces;  // recorded programs: two loops for each
+  std::string torch_backend;     // a library; empty: PyTorch's own allocator
+  double seconds = 0.2;          // each loop, once it is warm
+  std::vector<Trace> traces;     // recorded programs: two loops for each
+  bench::HistoryLength history;  // of programs that never repeat
+  std::uint64_t seed = bench::kIrregularSeed;
 };
 
 // A line of JSON on stdout: {"peer", "loop", "mean", "median", "low", "high", "pairs"}; for the mix
 // and for traces also "peak_live_bytes" and, where it is known, "reserved_bytes".
 void print_result(const std::string& peer, const std::string& loop, const Sample& sample);
 void print_held(const std::string& peer, const std::string& loop, const MixSample& sample);
+// Of programs that never repeat, whose batches are the phases after the first: the same, "title",
+// "first_ns" and "last_ns" a pair in the first phase and the last, "over_10us" (share of calls that
+// took longer) and "slowest_us" in the phases after the first, "first_slowest_us", and "preempted"
+// calls, which neither counts.
+void print_history(const std::string& peer, const bench::Family& family,
+                   const HistorySample& sample);
 // {"peer", "loop", "error"}.
 void print_error(const std::string& peer, const std::string& loop, const std::string& message);
 
@@ -47,6 +56,7 @@ class Session {
                 [&](auto& peer) { print_held(name, loop, recorded(peer, gpu_, trace, caches)); });
       }
     }
+    run_irregular(name, make);
     for (const bool own : {true, false}) {
       for (const unsigned threads : options_.threads) run_crowd(name, make, threads, own);
     }
@@ -98,6 +108,17 @@ class Session {
     attempt(name, loop, make, [&](auto& peer) {
       print_result(name, loop, crowd(peer, gpu_, threads, own, std::size_t{1} << 20, length()));
     });
+  }
+
+  template <class Make>
+  void run_irregular(const std::string& name, Make make) {
+    using P = decltype(make(ReusePolicy::wait));
+    for (const bench::Family& family : bench::families()) {
+      if (!P::kFences && needs_fences(family)) continue;
+      attempt(name, loop_of(family), make, [&](auto& peer) {
+        print_history(name, family, irregular(peer, gpu_, family, options_.seed, options_.history));
+      });
+    }
   }
 
   // Weir's default policy, but in the fenced loops.

@@ -17,8 +17,8 @@ class WeirHeap {
   using Lane = Stream;
 
   // `device` must outlive it.
-  WeirHeap(Device& device, ReusePolicy policy)
-      : device_(device), heap_(device, {.reuse = policy}) {}
+  WeirHeap(Device& device, ReusePolicy policy, Trust trust)
+      : device_(device), heap_(device, {.reuse = policy, .trust = trust}) {}
 
   Lane lane(void* stream) { return value_of(device_.stream(stream)); }
   void* allocate(std::size_t bytes, Lane& lane) {

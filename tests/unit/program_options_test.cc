@@ -69,11 +69,22 @@ std::vector<Program> programs() {
                              {"--seed", kAny, {"1.5"}}},
                  .others = {"parts", "--warm-up", "--mode", "--json"}});
 #endif
+#ifdef WEIR_IRREGULAR
+  all.push_back({.path = WEIR_IRREGULAR,
+                 .needs = "--families 1K-200K",
+                 .numbers = {{"--phases", "from 2 to 10000", {"1", "10001", "1.5"}},
+                             {"--pairs", "from 1 to 1000000", {"0", "1000001", "1.5"}},
+                             {"--seed", kAny, {"1.5"}}},
+                 .others = {"--families", "--trust"}});
+#endif
 #ifdef WEIR_PEERS
   all.push_back({.path = WEIR_PEERS,
                  .needs = "--no-gpu --peers malloc",
                  .numbers = {{"--threads", "from 1 to 16", {"0", "17", "1,0", "1,-3", "1.5"}},
-                             {"--seconds", "from 0.001 to 60", {"0", "61", "inf"}}},
+                             {"--seconds", "from 0.001 to 60", {"0", "61", "inf"}},
+                             {"--phases", "from 2 to 10000", {"1", "10001", "1.5"}},
+                             {"--pairs", "from 1 to 1000000", {"0", "1000001", "1.5"}},
+                             {"--seed", kAny, {"1.5"}}},
                  .others = {"--no-gpu", "--peers", "--torch-backend", "--loops", "--traces"}});
 #endif
 #ifdef WEIR_SCRIPTS
@@ -85,9 +96,15 @@ std::vector<Program> programs() {
   script("graph_pool/run", {{"--layers", "from 1 to 1000", {"0", "1001"}},
                             {"--mib", "from 1 to 4096", {"0", "4097"}},
                             {"--replays", "from 1 to 100000000", {"0", "100000001"}}});
-  script("fragmentation/run", {{"--passes", "from 1 to 1000000", {"0", "1000001"}}});
+  script("fragmentation/run", {{"--passes", "from 1 to 1000000", {"0", "1000001"}},
+                               {"--phases", "from 2 to 10000", {"1", "10001"}},
+                               {"--pairs", "from 1 to 1000000", {"0", "1000001"}},
+                               {"--seed", kAny, {"1.5"}}});
   script("peers/run", {{"--rounds", "from 1 to 1000000", {"0", "1000001"}},
-                       {"--seconds", "from 0.001 to 60", {"0", "61", "inf"}}});
+                       {"--seconds", "from 0.001 to 60", {"0", "61", "inf"}},
+                       {"--phases", "from 2 to 10000", {"1", "10001"}},
+                       {"--pairs", "from 1 to 1000000", {"0", "1000001"}},
+                       {"--seed", kAny, {"1.5"}}});
   script("torch/run", {{"--rounds", "from 1 to 1000000", {"0", "1000001"}},
                        {"--steps", "from 1 to 1000000", {"0", "1000001"}}});
 #endif

@@ -1,4 +1,4 @@
-#include "bench/micro/together.h"
+#include "bench/support/together.h"
 
 #include <algorithm>
 #include <atomic>
