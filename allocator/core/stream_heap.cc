@@ -91,7 +91,7 @@ void StreamHeap::note_waited(const FenceSet& fences) {
 bool StreamHeap::is_captured_after_a_wait() {
   if (!timelines_.not_captured(timeline_)) return true;
   if (++asked_meanwhile_ % kAskedBetween != 0) return false;
-  const Result<bool> over = timelines_.complete(waited_for_);
+  const Result<bool> over = timelines_.looks_complete(waited_for_);
   if (over && *over) {
     waited_for_.clear();
     serve(Stream{.id = serves_});

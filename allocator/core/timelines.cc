@@ -218,7 +218,13 @@ void Timelines::note_stream_wait(TimelineId waiter, Fence fence) {
   return true;
 }
 
-Result<bool> Timelines::complete(const FenceSet& fences) {
+Result<bool> Timelines::complete(const FenceSet& fences) { return ask(fences, /*remember=*/true); }
+
+Result<bool> Timelines::looks_complete(const FenceSet& fences) {
+  return ask(fences, /*remember=*/false);
+}
+
+Result<bool> Timelines::ask(const FenceSet& fences, bool remember) {
   for (const Fence fence : fences) {
     if (is_complete(fence)) continue;
     const MutexLock lock(mutex_);
@@ -234,7 +240,7 @@ Result<bool> Timelines::complete(const FenceSet& fences) {
     Result<bool> done = device_.query(recorded->event);
     if (!done) return std::move(done).error();
     if (!*done) return false;
-    mark_complete(fence.timeline, sequence);
+    if (remember) mark_complete(fence.timeline, sequence);
   }
   return true;
 }

@@ -120,6 +120,9 @@ class Timelines {
   // Is all of it known, or now seen, to be complete? Asks the device at most once a fence. What
   // can't be asked about now, of the whole context, is not.
   Result<bool> complete(const FenceSet& fences);
+  // The same, and nothing is remembered of it: for questions whose answer must not change where
+  // memory is placed later, which is a function of the program, and not of the device's speed.
+  Result<bool> looks_complete(const FenceSet& fences);
   // Blocks the calling thread until all of it is. No lock of Weir's is held while it blocks.
   Status host_wait(const FenceSet& fences);
 
@@ -182,6 +185,7 @@ class Timelines {
     return timelines_[fence.timeline.value].is_complete(fence.sequence);
   }
   Result<bool> wait(Timeline& waiter, Timeline& other, Fence fence) WEIR_REQUIRES(mutex_);
+  Result<bool> ask(const FenceSet& fences, bool remember) WEIR_EXCLUDES(mutex_);
   // The earliest event that covers `sequence`, recorded now if there is none; null where `status`
   // then says why not. (A Result around a pointer would cost more than the rest of the work.)
   const Recorded* covering(Timeline& timeline, Sequence sequence, Status& status)

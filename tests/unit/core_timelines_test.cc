@@ -53,6 +53,18 @@ TEST_F(TimelinesTest, AKnownWaitIsNeverRepeated) {
   EXPECT_EQ(calls(DeviceCall::wait), 1u);
 }
 
+// Whether a place must be waited for is then the same on a fast device as on a slow one.
+TEST_F(TimelinesTest, LookingWhetherWorkIsOverTeachesNothing) {
+  work(sa_);
+  const Fence fence = timelines_.record(a_).value();
+  EXPECT_FALSE(*timelines_.looks_complete(set_of({fence})));
+  device_.finish();
+  EXPECT_TRUE(*timelines_.looks_complete(set_of({fence})));
+  EXPECT_FALSE(timelines_.satisfied(fence, b_));
+  EXPECT_TRUE(complete(fence));
+  EXPECT_TRUE(timelines_.satisfied(fence, b_));
+}
+
 TEST_F(TimelinesTest, AnEventServesEveryEarlierPointAndEveryWaiter) {
   const Fence first = timelines_.now(a_);
   work(sa_);
