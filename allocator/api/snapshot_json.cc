@@ -28,7 +28,6 @@ Json json_of(const HeapStatistics& heap) {
           {"live_blocks", json_of(heap.live_blocks)},
           {"live_bytes", json_of(heap.live_bytes)},
           {"requested_bytes", json_of(heap.requested_bytes)},
-          {"leased_bytes", json_of(heap.leased_bytes)},
           {"fences", heap.fences},
           {"stream_waits", heap.stream_waits}};
 }

@@ -1,16 +1,24 @@
-// Which stream heap an address belongs to, without a lock. Self-synchronised.
+// Which stream heap has the run that an address lies in, without a lock.
 //
-// Heaps reserve addresses in regions of whole slots; a slot belongs to one heap until it is
-// cleared.
+// For each step of 256 KiB there is what begins in it: at most one run, since runs are longer than
+// a step. Where none does, the first steps of a run say the same, so that the small blocks of a
+// slab are found at once; further inside, the look-up goes back step by step. Whether the address
+// is still within the run its heap knows.
+//
+// Threads: owner() and find() from any; a run's begin and end under the lock of its page heap,
+// regions under any lock that orders them before their runs.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <optional>
+#include <vector>
 
 #include "core/range_set.h"
 #include "weir/types.h"
@@ -19,8 +27,15 @@ namespace weir {
 
 class AddressMap {
  public:
-  static constexpr Bytes kSlot = 4_GiB;
-  static constexpr std::uint64_t kSlots = 1 << 17;  // 49 bits of address
+  static constexpr Bytes kStep = 256_KiB;
+  // Regions are made of whole slots.
+  static constexpr Bytes kSlot = 256_MiB;
+  static constexpr std::uint64_t kSlots = 1 << 21;  // 49 bits of address
+
+  AddressMap() = default;
+  AddressMap(const AddressMap&) = delete;
+  AddressMap& operator=(const AddressMap&) = delete;
+  ~AddressMap();
 
   static bool covers(Range region) { return region.end().value / kSlot.count <= kSlots; }
 
@@ -28,12 +43,22 @@ class AddressMap {
   static std::uint16_t owner_of(HeapId heap) { return static_cast<std::uint16_t>(heap.value + 1); }
 
   // `region` is made of whole slots, and covered.
-  void set(Range region, HeapId heap) { fill(region, owner_of(heap)); }
-  void clear(Range region) { fill(region, 0); }
+  void add_region(Range region);
+  void remove_region(Range region);
 
+  // `run` lies in a region, is longer than kStep, and begins at a multiple of kGrain.
+  void add_run(Range run, HeapId heap);
+  void remove_run(Range run);
+
+  // The heap of the last run that begins at `address` or before, in the same region; 0: none does.
   std::uint16_t owner(Address address) const {
     const std::uint64_t slot = address.value / kSlot.count;
-    return slot < kSlots ? (*slots_)[slot].load(std::memory_order_acquire) : std::uint16_t{0};
+    if (slot >= kSlots) return 0;
+    const Steps* const steps = (*slots_)[slot].load(std::memory_order_acquire);
+    if (steps == nullptr) return 0;
+    const std::uint32_t entry = (*steps)[step_of(address)].load(std::memory_order_acquire);
+    if (entry != 0 && offset_of(entry) <= grain_of(address)) return heap_of(entry);
+    return search(address);
   }
   std::optional<HeapId> find(Address address) const {
     const std::uint16_t owner = this->owner(address);
@@ -42,13 +67,30 @@ class AddressMap {
   }
 
  private:
-  using Slots = std::array<std::atomic<std::uint16_t>, kSlots>;
+  friend struct TestAccess;
+  static constexpr std::uint64_t kStepsInSlot = kSlot.count / kStep.count;
+  // The first so many steps of a run say whose it is: all of a slab.
+  static constexpr std::uint64_t kStepsMarked = 8;
+  using Steps = std::array<std::atomic<std::uint32_t>, kStepsInSlot>;
+  using Slots = std::array<std::atomic<Steps*>, kSlots>;
 
-  void fill(Range region, std::uint16_t owner) {
-    for (Address at = region.begin; at < region.end(); at = at + kSlot) {
-      (*slots_)[at.value / kSlot.count].store(owner, std::memory_order_release);
-    }
+  // An entry: the heap, above the grain in the step from which on it holds, and whether a run
+  // begins there.
+  static constexpr std::uint32_t kBegins = 1 << 9;
+  static std::uint32_t offset_of(std::uint32_t entry) { return entry & (kBegins - 1); }
+  static std::uint16_t heap_of(std::uint32_t entry) {
+    return static_cast<std::uint16_t>(entry >> 16);
   }
+  static std::uint32_t grain_of(Address address) {
+    return static_cast<std::uint32_t>(address.value % kStep.count / kGrain.count);
+  }
+  static std::uint64_t step_of(Address address) {
+    return address.value / kStep.count % kStepsInSlot;
+  }
+  static_assert(kStep.count / kGrain.count == kBegins);
+
+  std::uint16_t search(Address address) const;
+  std::atomic<std::uint32_t>& entry_at(Address address);
 
   struct Free {
     void operator()(void* slots) const { std::free(slots); }
@@ -60,7 +102,11 @@ class AddressMap {
     return static_cast<Slots*>(zeroed);
   }
 
+  inline static Steps no_runs_{};  // of a slot of a region in which none began yet
   std::unique_ptr<Slots, Free> slots_{make()};
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Steps>> tables_;  // guarded by mutex_
+  std::vector<Steps*> spare_;                   // of regions that are gone; guarded by mutex_
 };
 
 }  // namespace weir

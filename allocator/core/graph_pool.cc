@@ -375,15 +375,8 @@ bool PoolHeap::is_block(const PlacedBlock& block) const {
                     last >= block.address &&
                     (small ? last < block.run + Slab::kSize : block.run == block.address);
   if (!fits || !StreamHeap::is_size_for(block.requested, block.bytes)) return false;
-  const std::optional<HeapId> owner = home_.addresses.find(block.run);
-  const auto known = heaps_.find(block.stream.id);
-  const bool has_heap =
-      known != heaps_.end()
-          ? owner == known->second.heap->id()
-          : std::any_of(retired_.begin(), retired_.end(),
-                        [&](const StreamHeap* heap) { return owner == heap->id(); });
-  return has_heap && home_.addresses.find(block.address) == owner &&
-         home_.addresses.find(last) == owner;
+  const bool has_heap = heaps_.contains(block.stream.id) || !retired_.empty();
+  return has_heap && pages_.has_addresses({block.run, small ? Slab::kSize : block.bytes});
 }
 
 StreamHeap* PoolHeap::heap_with(Address block) const {

@@ -1,9 +1,10 @@
-// The pages of one device and the addresses that its stream heaps see them at: gives out runs of
-// addresses whose bytes are nobody else's, in the order of docs/design.md ("Placement").
+// The pages of one device, or of one graph pool, and the addresses at which its stream heaps see
+// them: gives out runs of addresses whose bytes are nobody else's, in the order of docs/design.md
+// ("Placement").
 //
-// Joins the three resources: arenas (addresses), the page table (memory), timelines (time). A run's
-// bytes are the caller's for work on its stream: where they were another's, the stream has been
-// made to wait, on the GPU.
+// Joins the three resources: addresses and memory (chunks of the home row, pages, stitched rows)
+// and time (freed ranges, timelines). A run's bytes are the caller's for work on its stream: where
+// they were another's, the stream has been made to wait, on the GPU.
 //
 // Threads: self-synchronised by one lock, taken after a stream heap's and before the timelines'. No
 // call under it waits for the device's work.
@@ -11,20 +12,21 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/address_map.h"
-#include "core/arena.h"
 #include "core/budget.h"
-#include "core/fenced_ranges.h"
+#include "core/chunks.h"
+#include "core/home_pages.h"
 #include "core/mutex.h"
 #include "core/observer.h"
-#include "core/page_table.h"
-#include "core/placement.h"
 #include "core/placement_memory.h"
+#include "core/remap_budget.h"
+#include "core/stitch_plan.h"
+#include "core/stitched_rows.h"
 #include "core/timelines.h"
 #include "weir/device.h"
 #include "weir/device_heap.h"
@@ -32,7 +34,7 @@
 
 namespace weir {
 
-class PageHeap : private PageTable::Listener {
+class PageHeap {
  public:
   // The stream heap that asks; the caller holds its lock.
   struct Owner {
@@ -55,7 +57,7 @@ class PageHeap : private PageTable::Listener {
   PageHeap(Device& device, Timelines& timelines, Observer& observer, AddressMap& addresses,
            Budget& budget, const HeapOptions& options, Source source = {});
   // Waits for no work. Everything is unmapped and given back, in use or not.
-  ~PageHeap() override;
+  ~PageHeap();
   PageHeap(const PageHeap&) = delete;
   PageHeap& operator=(const PageHeap&) = delete;
 
@@ -110,6 +112,8 @@ class PageHeap : private PageTable::Listener {
   Status renew_access();
   // The pages under `run`, in order.
   std::vector<PagePart> parts(Range run) const;
+  // Could `run` be one: is it mapped, in the home row or in a stitched one?
+  bool has_addresses(Range run) const;
 
   // Of these pages alone, of which none may be there.
   void set_limit(Bytes limit);
@@ -146,41 +150,24 @@ class PageHeap : private PageTable::Listener {
  private:
   friend struct TestAccess;
 
-  // Who may still be using a page's bytes.
-  struct PageUse {
-    std::optional<PageId> page;  // whose this is; none: nobody's now
-    FencedRanges fenced;         // other streams than the holder's, by offset
-    // While idle: whose work used it last, and what anybody else waits for
-    // (Timelines::release_point).
-    struct Donor {
-      TimelineId holder;
-      Sequence released;
-    };
-    std::optional<Donor> donor;
-    std::uint64_t freed_at : 62 = 0;  // requests_ when bytes were last freed
-    // Its addresses may be used by work that nobody will announce; or would be, by what is being
-    // captured.
-    enum class Kept : std::uint64_t { no, for_now, yes };
-    Kept kept : 2 = Kept::no;
-  };
-  struct Region {
-    HeapId heap;
-    Range range;
-  };
-  // Aliases to unmap once nobody uses their addresses any more. (Those whose page went went with
-  // it.)
-  struct Retired {
-    std::vector<Address> at;
-    FenceSet users;
+  // A page that is held, and not mapped: its memory comes first when the row grows.
+  struct HeldPage {
+    PageId id;
+    LoosePage page;
   };
 
-  Arena& arena(HeapId heap) WEIR_REQUIRES(mutex_) { return arenas_[heap.value]; }
-  const Arena& arena(HeapId heap) const WEIR_REQUIRES(mutex_) { return arenas_[heap.value]; }
-  PageUse& use_of(const Page& page) WEIR_REQUIRES(mutex_) { return uses_[page.slot]; }
-  const PageUse& use_of(const Page& page) const WEIR_REQUIRES(mutex_) { return uses_[page.slot]; }
+  // --- A run as bytes of the home row.
 
-  void usable(HeapId heap, Range addresses) override WEIR_REQUIRES(mutex_);
-  void unusable(HeapId heap, Range addresses) override WEIR_REQUIRES(mutex_);
+  // Calls visit(home range) for each part of `run`, until it returns false.
+  template <class Visitor>
+  bool visit_parts(Range run, Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
+    if (chunks_.at(run.begin) != nullptr) return visit(run);
+    const StitchedRow* const row = rows_.at(run.begin);
+    return row != nullptr && row->visit_parts(run.size, visit);
+  }
+  bool is_free(Range run) const WEIR_REQUIRES(mutex_);
+
+  // --- Serving a request (page_heap.cc, page_heap_place.cc, page_heap_stitch.cc).
 
   // Places the request and claims the place.
   Status serve(Owner& owner, Bytes size, RequestKeys keys, Address& at, bool& recalled)
@@ -189,98 +176,141 @@ class PageHeap : private PageTable::Listener {
   std::optional<Address> recall(Owner& owner, Bytes size, RequestKeys keys) WEIR_REQUIRES(mutex_);
   Result<Address> place_with_source(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
   Result<Address> place(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
-  Bytes free_at_frontier(Owner& owner) WEIR_REQUIRES(mutex_);
-  Result<Address> grow(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
-  Result<Address> stitch(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
-  Result<Address> build(Owner& owner, const Plan& plan) WEIR_REQUIRES(mutex_);
-  bool extends_row(Owner& owner, const Plan& plan, Bytes more) const WEIR_REQUIRES(mutex_);
 
-  Placement placement(const Owner& owner) const WEIR_REQUIRES(mutex_);
-  // With so many times a request lent already it waits for the oldest: the other stream has one to
-  // work on and one to go on with, and one is to spare.
-  static constexpr std::uint64_t kLentBuffers = 3;
-  // Should the reuse policy rather not use these bytes yet? Lent: other streams use them that they
-  // were lent to, and not just streams that had them before.
-  enum class Avoid { no, yes, lent };
-  Avoid avoid(const Owner& owner, Range range) WEIR_REQUIRES(mutex_);
-  // Where uses need not be told, what a graph may use serves no stream but the one that it was
-  // captured on: whoever has it meanwhile can't know when the graph is launched.
-  bool is_barred(const Owner& owner, const Page& page) const WEIR_REQUIRES(mutex_);
-  bool is_barred(const Owner& owner, Range range) const WEIR_REQUIRES(mutex_);
-  // Is nobody to be waited for, as far as is known or can be seen now?
-  bool is_settled(const Owner& owner, Range range) WEIR_REQUIRES(mutex_);
-  bool is_over(const Page& page) WEIR_REQUIRES(mutex_);
-  bool is_in_foreign_capture(const Owner& owner) WEIR_REQUIRES(mutex_);
-  bool is_settled(const Owner& owner, PageId page, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_);
-  bool may_wait() const WEIR_REQUIRES(mutex_) { return !settled_only_; }
-  // Is there more to ask of free memory than whom its taker waits for?
-  bool is_careful() const WEIR_REQUIRES(mutex_) { return careful_; }
-  // What a plan for the owner leaves out.
-  Placement::Skip skip_for(const Owner& owner) WEIR_REQUIRES(mutex_);
-  std::optional<Placement::Found> find_oldest(const Owner& owner, const Placement& placement,
-                                              Bytes size) WEIR_REQUIRES(mutex_);
-  std::uint64_t freed_at(Range range) const WEIR_REQUIRES(mutex_);
-  bool is_lent(const Owner& owner, Range range) const WEIR_REQUIRES(mutex_);
-  std::optional<Address> place_beside_lent(Owner& owner, Bytes size, Bytes most_created)
+  // Should the reuse policy rather not use these bytes yet? in_use_elsewhere: they are the asking
+  // stream's own, and other streams still use them that were told to.
+  enum class Avoid { no, yes, in_use_elsewhere };
+  Avoid avoid(const Owner& owner, Range home) WEIR_REQUIRES(mutex_);
+  Avoid avoid_run(const Owner& owner, Range run) WEIR_REQUIRES(mutex_);
+  // A place in the home row that need not be avoided: of the first that fit, the lightest.
+  std::optional<Address> find(const Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
+  // Of those that fit, the one whose last use is the longest past.
+  std::optional<Address> find_oldest(const Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
+  // A stitched row whose bytes are free.
+  std::optional<Address> find_row(const Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
+  // Bytes of idle pages that `size` bytes at the chunk's start, or at its end, would make busy.
+  struct Ends {
+    Bytes low, high;
+  };
+  Ends activated(const Chunk& chunk, Bytes size) const WEIR_REQUIRES(mutex_);
+
+  // Where the home row would grow for a request: there are `have` free bytes before, that count.
+  struct Frontier {
+    Address begin;
+    Bytes have;
+    Bytes missing;
+  };
+  std::optional<Frontier> frontier(const Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
+  enum class Growth { no, yes, for_in_use_elsewhere };
+  Growth growth(Bytes size, Bytes missing) const WEIR_REQUIRES(mutex_);
+  bool may_hold(Bytes more, Bytes beside) const WEIR_REQUIRES(mutex_);
+  Result<Address> grow(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
+  // Memory that nobody uses, and new pages for what that leaves, in the place of what is in use
+  // elsewhere.
+  std::optional<Address> place_beside_used(Owner& owner, Bytes size, Bytes most_created)
       WEIR_REQUIRES(mutex_);
-  bool is_used(const Owner& owner, PageId page, Bytes offset, Bytes size) const
-      WEIR_REQUIRES(mutex_);
-  void note_lent(Range range) WEIR_REQUIRES(mutex_);
-  bool enough_is_lent(Bytes size) const WEIR_REQUIRES(mutex_) {
-    return lent_ >= size * kLentBuffers;
+  // Beyond so many times the request in use elsewhere, it waits for the oldest: the other stream
+  // has one to work on and one to go on with, and one is to spare.
+  static constexpr std::uint64_t kBuffersElsewhere = 3;
+  bool enough_in_use_elsewhere(Bytes size) const WEIR_REQUIRES(mutex_) {
+    return in_use_elsewhere_ >= size * kBuffersElsewhere;
   }
-  // May new pages be had rather than a place that is avoided, or stitched? `passed_over`: a free
-  // place was avoided that is not lent memory.
-  enum class Growth { no, yes, for_lent };
-  Growth growth(const Placement& placement, Bytes size, Bytes missing, bool passed_over) const
+
+  Result<Address> stitch(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
+  // The largest free stretches that the owner may have, and of which `skip(range)` is not true.
+  template <class Skip>
+  std::vector<Range> stretches(Skip&& skip) const WEIR_NO_THREAD_ANALYSIS;
+  StitchPlan plan(const Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
+  Result<Address> build(Owner& owner, const StitchPlan& plan) WEIR_REQUIRES(mutex_);
+  Status map_row(Owner& owner, StitchedRow& row, const std::vector<Page*>& pages)
       WEIR_REQUIRES(mutex_);
-  void note_grown_for_lent(Bytes bytes) WEIR_REQUIRES(mutex_);
-  void judge_effort() WEIR_REQUIRES(mutex_);
-  bool avoids_anything() const { return reuse_ != ReusePolicy::wait; }
+
+  // Sizes of new pages for at least `size` bytes in all.
+  std::vector<Bytes> page_sizes(Bytes size) const WEIR_REQUIRES(mutex_);
+  Bytes total() const WEIR_REQUIRES(mutex_) { return pages_.total() + held_bytes_; }
   Bytes room() const WEIR_REQUIRES(mutex_);
+
+  // --- Whom memory may serve, and behind what (page_heap_waits.cc).
 
   // Makes the run the owner's: waits for whom it must, and marks the bytes in use.
   Status claim(Owner& owner, Range run, bool waits = true) WEIR_REQUIRES(mutex_);
   Status wait_for(Owner& owner, Range run) WEIR_REQUIRES(mutex_);
+  // What the owner has to wait for before it has these bytes.
+  void collect(const Owner& owner, Range home, FenceSet& fences) const WEIR_REQUIRES(mutex_);
   FenceSet fences_on(const Owner& owner, Range run) const WEIR_REQUIRES(mutex_);
-  // On a part of a page.
-  void collect_fences(const Owner& owner, const Page& page, Bytes offset, Bytes size,
-                      FenceSet& fences) const WEIR_REQUIRES(mutex_);
-  bool is_owners(const Owner& owner, const Page& page) const WEIR_REQUIRES(mutex_);
-  bool is_quiet(const Owner& owner, Range run) const WEIR_REQUIRES(mutex_);
+  // All uses of these bytes.
+  FenceSet held_by(Range home) const WEIR_REQUIRES(mutex_);
+  // Where uses need not be told, what a graph may use serves no stream but the one that it was
+  // captured on: whoever has it meanwhile can't know when the graph is launched.
+  bool is_barred(const Owner& owner, Range home) const WEIR_REQUIRES(mutex_);
+  // Is nobody to be waited for, as far as is known or can be seen now?
+  bool is_settled(const Owner& owner, Range home) WEIR_REQUIRES(mutex_);
+  // Would the owner have to wait for these bytes?
+  bool is_in_use(const Owner& owner, Range home) const WEIR_REQUIRES(mutex_);
+  // May this request not have them at all?
+  bool is_refused(const Owner& owner, Range home) WEIR_REQUIRES(mutex_);
+  bool is_in_foreign_capture(const Owner& owner) WEIR_REQUIRES(mutex_);
+  std::uint64_t freed_at(Range home) const WEIR_REQUIRES(mutex_);
+  bool may_wait() const WEIR_REQUIRES(mutex_) { return !settled_only_; }
+  bool avoids_anything() const { return reuse_ != ReusePolicy::wait; }
 
-  // Driver calls, each with its bookkeeping.
-  Status begin_row(const Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
-  Result<PageId> create(Bytes size) WEIR_REQUIRES(mutex_);
-  Status append(Owner& owner, PageId page) WEIR_REQUIRES(mutex_);
+  // --- Driver calls, each with its bookkeeping (page_heap_driver.cc).
+
+  // Addresses, told to whoever looks addresses up.
+  Result<Range> reserve(Bytes least) WEIR_REQUIRES(mutex_);
+  // More of them for the home row.
+  Status begin_region(Bytes least) WEIR_REQUIRES(mutex_);
+  // Where the home row has room for so much.
+  Result<Address> vacancy(Bytes room) WEIR_REQUIRES(mutex_);
+  Result<HeldPage> create(Bytes size) WEIR_REQUIRES(mutex_);
+  HeldPage add(LoosePage loose) WEIR_REQUIRES(mutex_);
+  // Pages of at least `size` together, held: those that there are already, and new ones.
+  Result<std::vector<HeldPage>> obtain(Bytes size) WEIR_REQUIRES(mutex_);
+  // Pages of at least `size` together, mapped side by side from `at` on, which is vacant: free.
+  Result<std::vector<Page*>> extend(Owner& owner, Address at, Bytes size) WEIR_REQUIRES(mutex_);
+  // All that is held is mapped.
+  Status map_held(Owner& owner) WEIR_REQUIRES(mutex_);
+  Result<std::vector<Page*>> map_home(const Owner& owner, Address at,
+                                      const std::vector<HeldPage>& pages) WEIR_REQUIRES(mutex_);
+  Status map_page(const Owner& owner, PageId page, PhysicalHandle handle, Range at)
+      WEIR_REQUIRES(mutex_);
+  void hold(HeldPage page) WEIR_REQUIRES(mutex_);
   void unmap_strays() WEIR_REQUIRES(mutex_);
-  Status create_and_append(Owner& owner, const std::vector<Bytes>& sizes) WEIR_REQUIRES(mutex_);
-  PageId add(LoosePage loose) WEIR_REQUIRES(mutex_);
   std::vector<LoosePage> give_up_locked(Bytes wanted) WEIR_REQUIRES(mutex_);
   void let_go_locked(const FenceSet& launches) WEIR_REQUIRES(mutex_);
   void take_in_locked(const std::vector<LoosePage>& pages) WEIR_REQUIRES(mutex_);
-  Result<LoosePage> take_out(PageId page) WEIR_REQUIRES(mutex_);
+  // The page is idle. An error leaves it here, without some of its mappings.
+  Result<LoosePage> take_out(Page& page) WEIR_REQUIRES(mutex_);
+  LoosePage take_out(HeldPage page) WEIR_REQUIRES(mutex_);
+  Status release(LoosePage page) WEIR_REQUIRES(mutex_);
   // Idle pages that may go, the largest first.
-  std::vector<PageId> idle_pages() const WEIR_REQUIRES(mutex_);
-  Status unmap(Address at) WEIR_REQUIRES(mutex_);
-  Status release(PageId page) WEIR_REQUIRES(mutex_);
+  std::vector<Page*> idle_pages() WEIR_REQUIRES(mutex_);
+  bool is_over(const Page& page) WEIR_REQUIRES(mutex_);
+  Status unmap_last(StitchedRow& row) WEIR_REQUIRES(mutex_);
+  Status unmap_row(StitchedRow& row) WEIR_REQUIRES(mutex_);
   Result<Bytes> trim_locked(Bytes keep) WEIR_REQUIRES(mutex_);
   void keep_to_limit_locked() WEIR_REQUIRES(mutex_);
-  bool has_room_for_mappings(std::size_t more) const WEIR_REQUIRES(mutex_);
+  std::size_t mappings() const WEIR_REQUIRES(mutex_) {
+    return pages_.all().size() + rows_.mappings();
+  }
+  bool has_room_for_mappings(std::size_t more) const WEIR_REQUIRES(mutex_) {
+    return mappings() + more <= most_mappings_;
+  }
   Status make_room_for_mappings(std::size_t more) WEIR_REQUIRES(mutex_);
-  // Keeps the number of aliases in proportion to that of pages: those that were not used for long
-  // are given out no more, and unmapped when their work is done. A few driver calls at most. Says
-  // by shed_next_ when it is to be called again.
-  void shed_aliases(const Owner& owner) WEIR_REQUIRES(mutex_);
-  std::vector<PageMapping> long_unused(HeapId heap) const WEIR_REQUIRES(mutex_);
-  void retire_aliases(const Owner& owner, std::size_t most) WEIR_REQUIRES(mutex_);
+
+  // --- Stitched rows that a program has no more use for (page_heap_rows.cc).
+
+  // Keeps the number of their mappings in proportion to that of pages: rows that were not used for
+  // long are given out no more, and unmapped when their work is done. A few driver calls at most.
+  // Says by retire_next_ when it is to be called again.
+  void retire_rows() WEIR_REQUIRES(mutex_);
+  void retire_long_unused(std::size_t most) WEIR_REQUIRES(mutex_);
   void unmap_retired() WEIR_REQUIRES(mutex_);
-  // Fences that hold an idle page.
-  FenceSet held_by(PageId page) const WEIR_REQUIRES(mutex_);
 
   Totals totals_locked() const WEIR_REQUIRES(mutex_);
   std::vector<PageInfo> pages_locked() const WEIR_REQUIRES(mutex_);
-  void validate_arenas(std::vector<std::string>& broken) const WEIR_REQUIRES(mutex_);
+  void validate_addresses(std::vector<std::string>& broken) const WEIR_REQUIRES(mutex_);
+  void validate_users(std::vector<std::string>& broken) const WEIR_REQUIRES(mutex_);
   void validate_runs(const std::vector<Range>& in_use, std::vector<std::string>& broken) const
       WEIR_REQUIRES(mutex_);
 
@@ -296,44 +326,46 @@ class PageHeap : private PageTable::Listener {
   const bool is_untold_;  // Trust::context
 
   mutable Mutex mutex_;
-  PageTable table_ WEIR_GUARDED_BY(mutex_);
-  std::vector<Arena> arenas_ WEIR_GUARDED_BY(mutex_);               // by HeapId
-  std::vector<std::optional<RowId>> rows_ WEIR_GUARDED_BY(mutex_);  // at each arena's frontier
-  std::vector<PageUse> uses_ WEIR_GUARDED_BY(mutex_);               // by Page::slot
+  HomePages pages_ WEIR_GUARDED_BY(mutex_);
+  Chunks chunks_ WEIR_GUARDED_BY(mutex_);
+  StitchedRows rows_ WEIR_GUARDED_BY(mutex_);
+  std::vector<Range> regions_ WEIR_GUARDED_BY(mutex_);  // reserved
+  Address row_begin_ WEIR_GUARDED_BY(mutex_);           // where the home row's first region does
+  std::vector<HeldPage> held_ WEIR_GUARDED_BY(mutex_);
+  Bytes held_bytes_ WEIR_GUARDED_BY(mutex_);
+  // Mappings without access, which the driver would not take back yet: nobody uses them.
+  std::vector<Range> strays_ WEIR_GUARDED_BY(mutex_);
   // While one timeline alone has used the pages, and no fence was left on them, nobody need be
   // waited for; never so again once it is not.
   std::optional<TimelineId> first_ WEIR_GUARDED_BY(mutex_);
   bool alone_ WEIR_GUARDED_BY(mutex_) = true;
-  std::vector<Region> regions_ WEIR_GUARDED_BY(mutex_);
-  // Mappings without access, which the driver would not take back yet: nobody uses them.
-  std::vector<Region> strays_ WEIR_GUARDED_BY(mutex_);
-  Retired retired_ WEIR_GUARDED_BY(mutex_);
-  std::uint64_t shed_next_ WEIR_GUARDED_BY(mutex_) = 0;  // requests_ when that is looked at again
+  std::vector<StitchedRow*> retired_ WEIR_GUARDED_BY(mutex_);
+  FenceSet retired_users_ WEIR_GUARDED_BY(mutex_);
+  std::uint64_t retire_next_ WEIR_GUARDED_BY(mutex_) = 0;  // requests_ when that is looked at again
   PlacementMemory memory_ WEIR_GUARDED_BY(mutex_);
-  Effort effort_ WEIR_GUARDED_BY(mutex_);
+  RemapBudget remap_budget_ WEIR_GUARDED_BY(mutex_);
   Bytes limit_ WEIR_GUARDED_BY(mutex_);
   // The most in use, as far as that memory was not given back since.
   Bytes peak_used_ WEIR_GUARDED_BY(mutex_);
-  Bytes grown_for_lent_ WEIR_GUARDED_BY(mutex_);  // of what is held beyond that
-  // What the device has left, once creating a page failed in this request.
-  std::optional<Bytes> device_room_ WEIR_GUARDED_BY(mutex_);
-  bool short_of_mappings_ WEIR_GUARDED_BY(mutex_) = false;
-  // Pages of places that were avoided since other streams still use what they were lent; and how
-  // many bytes those places have.
-  std::vector<PageId> lent_pages_ WEIR_GUARDED_BY(mutex_);
-  Bytes lent_ WEIR_GUARDED_BY(mutex_);
-  Create create_ WEIR_GUARDED_BY(mutex_) = Create::may;  // in this request
-  // This request takes only memory that nobody need be waited for.
-  bool settled_only_ WEIR_GUARDED_BY(mutex_) = false;
-  bool careful_ WEIR_GUARDED_BY(mutex_) = false;  // that, or Trust::context
-  // ... and whose work the host knows to be over: what the stream has waited for does not count.
-  bool over_only_ WEIR_GUARDED_BY(mutex_) = false;
-  // ... its own included: the stream is in a capture that nobody announced, and what it has waited
-  // for before it took memory of others is not ordered before the graph.
-  bool idle_only_ WEIR_GUARDED_BY(mutex_) = false;
   bool keeps_used_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint64_t requests_ WEIR_GUARDED_BY(mutex_) = 0;
-  std::uint32_t next_row_ WEIR_GUARDED_BY(mutex_) = 0;
+
+  // --- Of the request that is being served.
+  Create create_ WEIR_GUARDED_BY(mutex_) = Create::may;
+  // What the device has left, once creating a page failed.
+  std::optional<Bytes> device_room_ WEIR_GUARDED_BY(mutex_);
+  bool short_of_mappings_ WEIR_GUARDED_BY(mutex_) = false;
+  // A free place was avoided: one that is not in use elsewhere; bytes of those that are.
+  bool passed_over_ WEIR_GUARDED_BY(mutex_) = false;
+  Bytes in_use_elsewhere_ WEIR_GUARDED_BY(mutex_);
+  // It takes only memory that nobody need be waited for,
+  bool settled_only_ WEIR_GUARDED_BY(mutex_) = false;
+  bool careful_ WEIR_GUARDED_BY(mutex_) = false;  // that, or Trust::context;
+  // and whose work the host knows to be over: what the stream has waited for does not count,
+  bool over_only_ WEIR_GUARDED_BY(mutex_) = false;
+  // its own included: the stream is in a capture that nobody announced, and what it has waited for
+  // before it took memory of others is not ordered before the graph.
+  bool idle_only_ WEIR_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace weir

@@ -20,17 +20,24 @@ std::vector<PageHeap::LoosePage> PageHeap::try_give_up(Bytes wanted) {
 std::vector<PageHeap::LoosePage> PageHeap::give_up_locked(Bytes wanted) {
   std::vector<LoosePage> given;
   Bytes size;
-  for (const PageId id : idle_pages()) {
+  while (!held_.empty() && size < wanted) {
+    const HeldPage held = held_.back();
+    held_.pop_back();
+    held_bytes_ -= held.page.size;
+    size += held.page.size;
+    given.push_back(take_out(held));
+  }
+  for (Page* const idle : idle_pages()) {
     if (size >= wanted) break;
-    const Result<bool> complete = timelines_.complete(held_by(id));
+    const Result<bool> complete = timelines_.complete(held_by(idle->range()));
     if (!complete || !*complete) continue;
-    Result<LoosePage> page = take_out(id);
+    Result<LoosePage> page = take_out(*idle);
     if (!page) continue;
     size += page->size;
     given.push_back(*page);
   }
   // What was once in use in them is no reason to grow here now.
-  peak_used_ = std::max(table_.used(), peak_used_ - std::min(peak_used_, size));
+  peak_used_ = std::max(pages_.used(), peak_used_ - std::min(peak_used_, size));
   return given;
 }
 
@@ -42,7 +49,7 @@ void PageHeap::take_in(const std::vector<LoosePage>& pages) {
 
 void PageHeap::take_in_locked(const std::vector<LoosePage>& pages) {
   for (const LoosePage page : pages) {
-    (void)add(page);
+    hold(add(page));
     peak_used_ += page.size;
   }
 }
@@ -51,18 +58,16 @@ void PageHeap::keep_what_is_used(bool keep) {
   const MutexLock lock(mutex_);
   keeps_used_ = keep;
   // What is in use now may be what the graph reads.
-  for (const auto& [id, page] : table_.pages()) {
-    PageUse& use = use_of(page);
-    if (keep && page.lease && use.kept == PageUse::Kept::no) use.kept = PageUse::Kept::for_now;
+  for (auto& [id, page] : pages_.all()) {
+    if (keep && page.lease && page.kept == Page::Kept::no) page.kept = Page::Kept::for_now;
   }
 }
 
 void PageHeap::settle_kept(bool keep) {
   const MutexLock lock(mutex_);
   keeps_used_ = false;
-  for (PageUse& use : uses_) {
-    if (use.kept == PageUse::Kept::for_now)
-      use.kept = keep ? PageUse::Kept::yes : PageUse::Kept::no;
+  for (auto& [id, page] : pages_.all()) {
+    if (page.kept == Page::Kept::for_now) page.kept = keep ? Page::Kept::yes : Page::Kept::no;
   }
 }
 
@@ -80,20 +85,19 @@ bool PageHeap::try_let_go(const FenceSet& launches) {
 
 void PageHeap::let_go_locked(const FenceSet& launches) {
   alone_ = alone_ && launches.empty();
-  for (const auto& [id, page] : table_.pages()) {
-    PageUse& use = use_of(page);
-    const bool was_kept = use.kept == PageUse::Kept::yes;
-    use.kept = PageUse::Kept::no;
-    if (!was_kept) continue;
-    if (!launches.empty()) use.fenced.add(0, page.size.count, launches);
+  for (auto& [id, page] : pages_.all()) {
+    const bool was_kept = page.kept == Page::Kept::yes;
+    page.kept = Page::Kept::no;
+    if (was_kept && !launches.empty()) chunks_.add_fences(page.range(), launches);
   }
 }
 
 Bytes PageHeap::kept() const {
   const MutexLock lock(mutex_);
   Bytes kept;
-  for (const auto& [id, page] : table_.pages())
-    kept += use_of(page).kept != PageUse::Kept::no ? page.size : 0_B;
+  for (const auto& [id, page] : pages_.all()) {
+    kept += page.kept != Page::Kept::no ? page.size : 0_B;
+  }
   return kept;
 }
 

@@ -237,20 +237,12 @@ void HeapFold::on_event(const Event& event) {
       ++rare_.stream_waits;
       rare_.context_waits += Stream{.id = event.other}.is_all() ? 1 : 0;
       return;
-    case EventKind::lease:
-      rare_.leased_bytes.add(event.bytes.count);
-      break;
-    case EventKind::unlease:
-      rare_.leased_bytes.subtract(event.bytes.count);
-      break;
     default:
-      break;
+      device_.on_event(event);
   }
-  device_.on_event(event);
 }
 
 void HeapFold::reset_peaks() {
-  rare_.leased_bytes.peak = rare_.leased_bytes.current;
   const std::lock_guard lock(device_.mutex_);
   for (Level& level : levels_) {
     const std::uint64_t current = level.current.load(std::memory_order_relaxed);

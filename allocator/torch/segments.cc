@@ -57,11 +57,15 @@ std::vector<Piece> pieces_of(const HeapSnapshot& snapshot) {
 std::vector<SegmentInfo> segments_of(const HeapSnapshot& snapshot, const SegmentNames& names) {
   std::unordered_map<std::uint32_t, const HeapInfo*> heaps;
   for (const HeapInfo& heap : snapshot.heaps) heaps[heap.heap.value] = &heap;
+  const auto pool_of = [&](HeapId id) {
+    const auto heap = heaps.find(id.value);
+    return heap == heaps.end() ? 0 : heap->second->pool;
+  };
   std::vector<SegmentInfo> segments;
   const Piece* before = nullptr;
   const std::vector<Piece> pieces = pieces_of(snapshot);
   for (const Piece& piece : pieces) {
-    const bool goes_on = before != nullptr && before->heap == piece.heap &&
+    const bool goes_on = before != nullptr && pool_of(before->heap) == pool_of(piece.heap) &&
                          before->address + before->bytes == piece.address;
     if (!goes_on) {
       SegmentInfo& segment = segments.emplace_back();

@@ -26,7 +26,6 @@ struct HeapStatistics {
   Gauge live_blocks;                // blocks between allocate and deallocate
   Gauge live_bytes;                 // their sizes, rounded up to kGrain
   Gauge requested_bytes;            // their sizes as asked for
-  Gauge leased_bytes;               // sizes of the pages in use by this heap
   std::uint64_t fences = 0;         // explicit fences taken on this heap's blocks
   std::uint64_t stream_waits = 0;   // waits that this heap's stream was made to do
   std::uint64_t context_waits = 0;  // of them, for the work of all streams
@@ -35,7 +34,8 @@ struct HeapStatistics {
 
 // Of one device heap; the gauges of the same name are over all its heaps.
 struct Statistics {
-  Gauge live_blocks, live_bytes, requested_bytes, leased_bytes;
+  Gauge live_blocks, live_bytes, requested_bytes;
+  Gauge leased_bytes;    // sizes of the pages of which bytes are in use
   Gauge reserved_bytes;  // physical memory held: sum of page sizes
   Gauge mapped_bytes;    // sum over mappings: more than reserved where pages have aliases
   Gauge pages, mappings;

@@ -22,13 +22,12 @@ class GranuleMap {
 
   struct Entry {
     Page* page = nullptr;  // null: nothing is mapped
-    Bytes offset;          // of the granule in the page
   };
 
   // `mapped` is made of whole granules, of which none is set (are all set, for clear()).
   void set(Range mapped, Page& page) {
     for (Bytes offset; offset < mapped.size; offset += kGranule) {
-      slot(mapped.begin + offset) = {&page, offset};
+      slot(mapped.begin + offset) = {&page};
     }
   }
   void clear(Range mapped) {
@@ -70,7 +69,7 @@ class GranuleMap {
 
  private:
   friend struct TestAccess;
-  static constexpr std::uint64_t kLeaves = 1 << 11, kMiddles = 1 << 10, kTops = 1 << 7;
+  static constexpr std::uint64_t kLeaves = 1 << 9, kMiddles = 1 << 10, kTops = 1 << 9;
   static constexpr Bytes kLeafSpan = kGranule * kLeaves;
   static_assert(kLeafSpan.count * kMiddles * kTops == kEnd.value);
   using Leaf = std::array<Entry, kLeaves>;

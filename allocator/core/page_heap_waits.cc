@@ -1,0 +1,142 @@
+// Whom free memory may serve, and behind what: the one place where that is decided.
+#include <algorithm>
+
+#include "core/mutation.h"
+#include "core/page_heap.h"
+
+namespace weir {
+
+// Bytes that the owner's own stream freed are ordered behind that stream's work already; whoever
+// had them before was waited for when the stream took them. Other streams that were named as users
+// are waited for in any case.
+void PageHeap::collect(const Owner& owner, Range home, FenceSet& fences) const {
+  (void)chunks_.visit_freed(home, [&](const FreedRange& freed) {
+    const bool own = freed.use.by == owner.timeline;
+    if (!own && !mutation::left_out(mutation::Site::wait_for_donor)) {
+      fences.join(freed.use.released);
+    }
+    if (!mutation::left_out(own ? mutation::Site::wait_for_bytes_of_same_heap
+                                : mutation::Site::wait_for_fences_of_donated)) {
+      fences.join(freed.use.fences);
+    }
+    return true;
+  });
+}
+
+FenceSet PageHeap::fences_on(const Owner& owner, Range run) const {
+  FenceSet fences;
+  (void)visit_parts(run, [&](Range home) WEIR_REQUIRES(mutex_) {
+    collect(owner, home, fences);
+    return true;
+  });
+  return fences;
+}
+
+FenceSet PageHeap::held_by(Range home) const {
+  FenceSet fences;
+  if (mutation::left_out(mutation::Site::trim_checks_completion)) return fences;
+  (void)chunks_.visit_freed(home, [&](const FreedRange& freed) {
+    fences.join(freed.use.released);
+    fences.join(freed.use.fences);
+    return true;
+  });
+  return fences;
+}
+
+Status PageHeap::claim(Owner& owner, Range run, bool waits) {
+  if (waits && !alone_) {
+    if (Status status = wait_for(owner, run); !status) return status;
+  }
+  (void)visit_parts(run, [&](Range home) WEIR_REQUIRES(mutex_) {
+    chunks_.use(home);
+    pages_.use(home, owner.id, [&](Page& page, bool leases) WEIR_REQUIRES(mutex_) {
+      if (keeps_used_ && page.kept == Page::Kept::no) page.kept = Page::Kept::for_now;
+      if (!leases) return;
+      observer_.emit(owner.fold,
+                     Event{.kind = EventKind::lease, .page = page.id, .bytes = page.size});
+    });
+    return true;
+  });
+  if (chunks_.at(run.begin) == nullptr) rows_.use(*rows_.at(run.begin), requests_);
+  addresses_.add_run(run, owner.id);
+  return {};
+}
+
+Status PageHeap::wait_for(Owner& owner, Range run) {
+  const FenceSet fences = fences_on(owner, run);
+  if (fences.empty()) return {};
+  // What a stream has waited for says nothing of what is captured on it.
+  if (is_untold_ && may_wait()) {
+    if (Status free = timelines_.not_captured(owner.timeline); !free) return free;
+  }
+  for (const Fence fence : fences) {
+    FenceSet one;
+    one.join(fence);
+    Result<std::uint32_t> waits = timelines_.wait(owner.timeline, one);
+    if (!waits) return std::move(waits).error();
+    if (*waits == 0) continue;
+    owner.waited.join(fence);
+    observer_.emit(owner.fold, Event{.kind = EventKind::stream_wait,
+                                     .stream = timelines_.stream(owner.timeline).id,
+                                     .other = timelines_.stream(fence.timeline).id,
+                                     .sequence = fence.sequence});
+  }
+  return {};
+}
+
+bool PageHeap::is_barred(const Owner& owner, Range home) const {
+  if (!is_untold_) return false;
+  const auto stream = [&](TimelineId timeline) {
+    return timelines_.stream(timeline).outside_capture().id;
+  };
+  const std::uint64_t mine = stream(owner.timeline);
+  bool barred = false;
+  pages_.walk(home, [&](const Page& page, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_) {
+    if (barred || page.kept == Page::Kept::no) return;
+    barred = !chunks_.visit_freed({page.home + offset, size}, [&](const FreedRange& freed) {
+      return stream(freed.use.by) == mine;
+    });
+  });
+  return barred;
+}
+
+bool PageHeap::is_in_foreign_capture(const Owner& owner) {
+  return !alone_ && !timelines_.not_captured(owner.timeline);
+}
+
+bool PageHeap::is_in_use(const Owner& owner, Range home) const {
+  if (is_barred(owner, home)) return true;
+  FenceSet fences;
+  collect(owner, home, fences);
+  return !timelines_.satisfied(fences, owner.timeline);
+}
+
+bool PageHeap::is_settled(const Owner& owner, Range home) {
+  if (idle_only_) {
+    const Result<bool> over = timelines_.complete(held_by(home));
+    return over && *over;
+  }
+  FenceSet fences;
+  collect(owner, home, fences);
+  if (fences.empty()) return true;
+  if (!over_only_ && timelines_.satisfied(fences, owner.timeline)) return true;
+  const Result<bool> complete = timelines_.complete(fences);
+  return complete && *complete;
+}
+
+bool PageHeap::is_refused(const Owner& owner, Range home) {
+  if (!careful_) return false;
+  return is_barred(owner, home) || (!may_wait() && !is_settled(owner, home));
+}
+
+// The latest time, in requests, at which bytes of it were freed.
+std::uint64_t PageHeap::freed_at(Range home) const {
+  std::uint64_t latest = 0;
+  (void)chunks_.visit_freed(home, [&](const FreedRange& freed) {
+    latest = std::max(latest, freed.use.freed_at);
+    return true;
+  });
+  return latest;
+}
+
+}  // namespace weir
