@@ -184,6 +184,8 @@ class DeviceHeap::Impl {
   void list_heaps(HeapSnapshot& snapshot) const WEIR_NO_THREAD_ANALYSIS;  // at one moment
   std::vector<Event> as_events(const HeapSnapshot& snapshot) const;
   std::vector<std::string> validate_registry() const WEIR_NO_THREAD_ANALYSIS;  // at one moment
+  std::vector<std::string> validate_owner(const StreamHeap& heap,
+                                          std::span<const Range> runs) const;
   static std::vector<std::string> validate_statistics(const Statistics& all,
                                                       const PageHeap::Totals& totals,
                                                       const std::vector<PageInfo>& pages);

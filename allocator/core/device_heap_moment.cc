@@ -189,7 +189,10 @@ std::vector<std::string> DeviceHeap::Impl::validate() const {
     std::unordered_map<const PoolHeap*, std::vector<Range>> runs;  // null: the device heap's own
     std::vector<HeapStatistics> heaps;
     for (const auto& heap : heaps_) {
-      add(heap->validate(runs[heap->pool()]));
+      std::vector<Range>& of_pool = runs[heap->pool()];
+      const std::size_t before = of_pool.size();
+      add(heap->validate(of_pool));
+      add(validate_owner(*heap, std::span(of_pool).subspan(before)));
       heaps.push_back(heap->statistics_locked());
     }
     add(pages_.validate(runs[nullptr]));
@@ -199,6 +202,7 @@ std::vector<std::string> DeviceHeap::Impl::validate() const {
     add(validate_registry());
     with_pages(pools_, [&](const PageHeap::Totals& totals, const std::vector<PageInfo>& pages) {
       add(validate_statistics(observer_.fold().combine(std::move(heaps)), totals, pages));
+      if (budget_.held() != totals.total) broken.emplace_back("budget: not what the page heaps hold");
     });
   });
   return broken;
@@ -216,6 +220,25 @@ std::vector<std::string> DeviceHeap::Impl::validate_registry() const {
     if (owners_[AddressMap::owner_of(heap->id())] != heap.get()) {
       broken.push_back("heap " + std::to_string(heap->id().value) + ": found by another's number");
     }
+  }
+  return broken;
+}
+
+// Whichever of a run's addresses is looked up, the heap that has the run is found. (Far inside a
+// run all look-ups go the same way.)
+std::vector<std::string> DeviceHeap::Impl::validate_owner(const StreamHeap& heap,
+                                                          std::span<const Range> runs) const {
+  constexpr Bytes kLookedUp = 8_MiB;
+  std::vector<std::string> broken;
+  for (const Range run : runs) {
+    bool found = owner_of(run.end() - kGrain) == &heap;
+    for (Bytes offset; offset < std::min(run.size, kLookedUp); offset += AddressMap::kStep) {
+      found = found && owner_of(run.begin + offset) == &heap;
+    }
+    if (found) continue;
+    broken.push_back("heap " + std::to_string(heap.id().value) + ": run at " +
+                     std::to_string(run.begin.value) +
+                     ": its addresses are another heap's, or nobody's");
   }
   return broken;
 }

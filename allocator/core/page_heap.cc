@@ -124,9 +124,9 @@ std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, RequestKeys ke
         })) {
       return false;
     }
-    const Avoid avoided = avoid_run(owner, run);
-    if (avoided == Avoid::yes && !waits) waits = place;
-    return avoided == Avoid::no;
+    const Wait wait = wait_on_run(owner, run);
+    if (wait == Wait::recent && !waits) waits = place;
+    return wait == Wait::none || wait == Wait::likely_over;
   });
   if (reuse_ != ReusePolicy::balanced || !waits || !may_wait()) return at;
   if (at) memory_.prefer(keys, *at, *waits);

@@ -177,13 +177,19 @@ class PageHeap {
   Result<Address> place_with_source(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
   Result<Address> place(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
 
-  // Should the reuse policy rather not use these bytes yet? in_use_elsewhere: they are the asking
-  // stream's own, and other streams still use them that were told to.
-  enum class Avoid { no, yes, in_use_elsewhere };
-  Avoid avoid(const Owner& owner, Range home) WEIR_REQUIRES(mutex_);
-  Avoid avoid_run(const Owner& owner, Range run) WEIR_REQUIRES(mutex_);
-  // A place in the home row that need not be avoided: of the first that fit, the lightest.
+  // What a stream that takes these bytes has to wait for, as the reuse policy sees it.
+  enum class Wait {
+    none,
+    likely_over,       // for a use that is long past
+    recent,            // for a recent one; or the request may not have them
+    in_use_elsewhere,  // the bytes are its own, and other streams that were named still use them
+  };
+  Wait wait_on(const Owner& owner, Range home) WEIR_REQUIRES(mutex_);
+  Wait wait_on_run(const Owner& owner, Range run) WEIR_REQUIRES(mutex_);
+  // A place in the home row without a recent use: of the first that fit, the lightest.
   std::optional<Address> find(const Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
+  Bytes bytes_in_use_elsewhere(const Owner& owner, const Chunk& chunk) const
+      WEIR_REQUIRES(mutex_);
   // Of those that fit, the one whose last use is the longest past.
   std::optional<Address> find_oldest(const Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
   // A stitched row whose bytes are free.
@@ -225,6 +231,8 @@ class PageHeap {
   Status map_row(Owner& owner, StitchedRow& row, const std::vector<Page*>& pages)
       WEIR_REQUIRES(mutex_);
 
+  // Can a stitched row for a request be afforded?
+  bool affords_row(Bytes size) const WEIR_REQUIRES(mutex_);
   // Sizes of new pages for at least `size` bytes in all.
   std::vector<Bytes> page_sizes(Bytes size) const WEIR_REQUIRES(mutex_);
   Bytes total() const WEIR_REQUIRES(mutex_) { return pages_.total() + held_bytes_; }
@@ -309,6 +317,8 @@ class PageHeap {
 
   Totals totals_locked() const WEIR_REQUIRES(mutex_);
   std::vector<PageInfo> pages_locked() const WEIR_REQUIRES(mutex_);
+  void validate_held(std::vector<std::string>& broken) const WEIR_REQUIRES(mutex_);
+  void validate_regions(std::vector<std::string>& broken) const WEIR_REQUIRES(mutex_);
   void validate_addresses(std::vector<std::string>& broken) const WEIR_REQUIRES(mutex_);
   void validate_users(std::vector<std::string>& broken) const WEIR_REQUIRES(mutex_);
   void validate_runs(const std::vector<Range>& in_use, std::vector<std::string>& broken) const
@@ -355,7 +365,7 @@ class PageHeap {
   // What the device has left, once creating a page failed.
   std::optional<Bytes> device_room_ WEIR_GUARDED_BY(mutex_);
   bool short_of_mappings_ WEIR_GUARDED_BY(mutex_) = false;
-  // A free place was avoided: one that is not in use elsewhere; bytes of those that are.
+  // A free place was passed over, as its use is recent; bytes that are in use elsewhere.
   bool passed_over_ WEIR_GUARDED_BY(mutex_) = false;
   Bytes in_use_elsewhere_ WEIR_GUARDED_BY(mutex_);
   // It takes only memory that nobody need be waited for,

@@ -195,6 +195,7 @@ Result<std::vector<Page*>> PageHeap::extend(Owner& owner, Address at, Bytes size
 }
 
 Status PageHeap::map_held(Owner& owner) {
+  unmap_strays();
   if (Status status = make_room_for_mappings(held_.size()); !status) return status;
   Result<Address> at = vacancy(held_bytes_);
   if (!at) return std::move(at).error();
@@ -426,7 +427,10 @@ std::vector<PageInfo> PageHeap::pages_locked() const {
     PageInfo info{page.id, page.size, page.used, page.lease, 1, {{page.home, page.heap}}};
     for (const StitchedRow* const row : page.rows) {
       Address at = row->begin;
-      for (auto each = row->pages.begin(); *each != &page; ++each) at = at + (*each)->size;
+      for (const Page* const each : row->pages) {
+        if (each == &page) break;
+        at = at + each->size;
+      }
       info.mapped_at.push_back({at, row->heap});
     }
     info.mappings = static_cast<std::uint32_t>(info.mapped_at.size());

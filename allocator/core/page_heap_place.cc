@@ -8,13 +8,15 @@
 namespace weir {
 namespace {
 
-// How many chunks that fit are weighed.
-constexpr int kWeighed = 16;
+// How many chunks that fit are weighed; and looked at, where some are avoided.
+constexpr int kWeighed = 4, kLookedAt = 24;
 // What is left over of a chunk counts so much a byte, up to this share of the request: much left
 // over is as good as any.
 constexpr double kLeftoverWeight = 0.3, kLeftoverShare = 0.3;
 // Low addresses first, so that a repeating program settles.
 constexpr double kAddressWeight = 0.3;
+// Bytes that the stream would have to wait for, though their last use is most likely over.
+constexpr double kWaitWeight = 0.3;
 
 // Bytes that were freed this many requests ago or fewer may still be in use: the balanced policy
 // rather grows, as far as growing costs little.
@@ -30,8 +32,10 @@ constexpr std::uint64_t kRecentShare = 128, kNearlyAllShare = 10;
 // Memory that other streams still use is in use indeed: rather than wait for it a heap may grow by
 // one in so many bytes of what the device's heaps hold.
 constexpr std::uint64_t kElsewhereShare = 10;
-// Where mapping is not affordable any more, by this share.
-constexpr double kSlackWithoutRemaps = 0.03;
+// Where mappings are not affordable any more, by this share; but not for requests of more than one
+// in so many bytes of the most ever in use, which find no room in pieces, however much is free.
+constexpr double kSlackWithoutRemaps = 0.08;
+constexpr std::uint64_t kLargeShare = 32;
 
 // Stitched rows that are looked at, and how much larger than the request they may be.
 constexpr int kRowsLookedAt = 16;
@@ -39,7 +43,7 @@ constexpr std::uint64_t kRowOversize = 4;  // one in so many bytes
 
 // A new page is this share of the most ever in use, and between these.
 constexpr double kPageShare = 0.007;
-constexpr Bytes kPageLeast = 6_MiB, kPageMost = 80_MiB;
+constexpr Bytes kPageLeast = 4_MiB, kPageMost = 80_MiB;
 
 double as_double(Bytes bytes) {
   return static_cast<double>(static_cast<std::int64_t>(bytes.count));
@@ -49,12 +53,12 @@ Error may_not_create() { return {ErrorCode::out_of_memory, "new memory may not b
 
 }  // namespace
 
-PageHeap::Avoid PageHeap::avoid(const Owner& owner, Range home) {
+PageHeap::Wait PageHeap::wait_on(const Owner& owner, Range home) {
   if (careful_) [[unlikely]] {
-    if (is_barred(owner, home)) return Avoid::yes;
-    if (!may_wait()) return is_settled(owner, home) ? Avoid::no : Avoid::yes;
+    if (is_barred(owner, home)) return Wait::recent;
+    if (!may_wait()) return is_settled(owner, home) ? Wait::none : Wait::recent;
   }
-  if (reuse_ == ReusePolicy::wait || alone_) return Avoid::no;
+  if (alone_ || reuse_ == ReusePolicy::wait) return Wait::none;
   bool recent = reuse_ == ReusePolicy::grow, own = true;
   FenceSet fences;
   (void)chunks_.visit_freed(home, [&](const FreedRange& freed) WEIR_REQUIRES(mutex_) {
@@ -65,18 +69,19 @@ PageHeap::Avoid PageHeap::avoid(const Owner& owner, Range home) {
     freed.collect(owner.timeline, fences);
     return true;
   });
-  if (!recent || fences.empty() || timelines_.satisfied(fences, owner.timeline)) return Avoid::no;
-  if (reuse_ == ReusePolicy::balanced) return own ? Avoid::in_use_elsewhere : Avoid::yes;
+  if (fences.empty() || timelines_.satisfied(fences, owner.timeline)) return Wait::none;
+  if (!recent) return Wait::likely_over;
+  if (reuse_ == ReusePolicy::balanced) return own ? Wait::in_use_elsewhere : Wait::recent;
   const Result<bool> complete = timelines_.complete(fences);
-  return complete && *complete ? Avoid::no : Avoid::yes;
+  return complete && *complete ? Wait::none : Wait::recent;
 }
 
-PageHeap::Avoid PageHeap::avoid_run(const Owner& owner, Range run) {
-  Avoid all = Avoid::no;
+PageHeap::Wait PageHeap::wait_on_run(const Owner& owner, Range run) {
+  Wait all = Wait::none;
   (void)visit_parts(run, [&](Range home) WEIR_REQUIRES(mutex_) {
-    const Avoid one = avoid(owner, home);
-    if (all == Avoid::no || one == Avoid::yes) all = one;
-    return all != Avoid::yes;
+    const Wait one = wait_on(owner, home);
+    if (all == Wait::none || all == Wait::likely_over || one == Wait::recent) all = one;
+    return all != Wait::recent;
   });
   return all;
 }
@@ -96,27 +101,48 @@ PageHeap::Ends PageHeap::activated(const Chunk& chunk, Bytes size) const {
   return ends;
 }
 
+// Bytes of the owner's own in a free chunk that other streams still use.
+Bytes PageHeap::bytes_in_use_elsewhere(const Owner& owner, const Chunk& chunk) const {
+  Bytes bytes;
+  (void)chunk.freed.visit(chunk.range(), [&](const FreedRange& freed) WEIR_REQUIRES(mutex_) {
+    const bool own = freed.use.by == owner.timeline;
+    if (own && !timelines_.satisfied(freed.use.fences, owner.timeline)) {
+      bytes += freed.range().size;
+    }
+    return true;
+  });
+  return bytes;
+}
+
 std::optional<Address> PageHeap::find(const Owner& owner, Bytes size) {
   std::optional<Address> best;
   double least = std::numeric_limits<double>::infinity();
-  int left = kWeighed;
+  int weighed = 0, looked_at = 0;
   const double mapped = std::max(as_double(pages_.total()), 1.0);
-  const auto weigh = [&](Address at, Bytes activated, double leftover) WEIR_REQUIRES(mutex_) {
+  const auto weigh = [&](const Chunk& chunk, Address at, Bytes activated, double leftover)
+                         WEIR_REQUIRES(mutex_) {
     const Bytes position = at < row_begin_ ? row_begin_ - at : at - row_begin_;
-    const double weight = as_double(activated) + leftover +
+    double weight = as_double(activated) + leftover +
                           kAddressWeight * as_double(size) *
                               std::min(as_double(position) / mapped, 1.0);
-    if (weight >= least) return;
-    switch (avoid(owner, {at, size})) {
-      case Avoid::no:
+    const Wait wait = weight < least ? wait_on(owner, {at, size}) : Wait::none;
+    if (wait != Wait::none) weight += kWaitWeight * as_double(size);
+    if (weight >= least) {
+      ++weighed;
+      return;
+    }
+    switch (wait) {
+      case Wait::none:
+      case Wait::likely_over:
+        ++weighed;
         least = weight;
         best = at;
         break;
-      case Avoid::yes:
+      case Wait::recent:
         passed_over_ = true;
         break;
-      case Avoid::in_use_elsewhere:
-        if (!enough_in_use_elsewhere(size)) in_use_elsewhere_ += size;
+      case Wait::in_use_elsewhere:
+        in_use_elsewhere_ += bytes_in_use_elsewhere(owner, chunk);
         break;
     }
   };
@@ -126,13 +152,13 @@ std::optional<Address> PageHeap::find(const Owner& owner, Bytes size) {
     const Ends ends = activated(chunk, size);
     const Address high = chunk.end() - size;
     if (chunk.size == size) {
-      weigh(chunk.begin, ends.low, leftover);
+      weigh(chunk, chunk.begin, ends.low, leftover);
     } else if (ends.low <= ends.high) {
-      weigh(chunk.begin, ends.low, leftover);
+      weigh(chunk, chunk.begin, ends.low, leftover);
     } else {
-      weigh(high, ends.high, leftover);
+      weigh(chunk, high, ends.high, leftover);
     }
-    return --left > 0;
+    return weighed < kWeighed && ++looked_at < kLookedAt;
   });
   return best;
 }
@@ -140,7 +166,7 @@ std::optional<Address> PageHeap::find(const Owner& owner, Bytes size) {
 std::optional<Address> PageHeap::find_oldest(const Owner& owner, Bytes size) {
   std::optional<Address> best;
   std::uint64_t oldest = ~std::uint64_t{0};
-  int left = kWeighed;
+  int left = kLookedAt;
   chunks_.free().visit_fitting(size, [&](const Chunk& chunk) WEIR_REQUIRES(mutex_) {
     for (const Address at : {chunk.begin, chunk.end() - size}) {
       const Range home{at, size};
@@ -187,7 +213,10 @@ PageHeap::Growth PageHeap::growth(Bytes size, Bytes missing) const {
   if (may_hold(missing, passed_over_ && full ? peak_used_ / kRecentShare : 0_B)) {
     return Growth::yes;
   }
-  if (in_use_elsewhere_ == 0_B || enough_in_use_elsewhere(size)) return Growth::no;
+  // (A program that never repeats comes to this again and again.)
+  if (in_use_elsewhere_ == 0_B || enough_in_use_elsewhere(size) || !affords_row(size)) {
+    return Growth::no;
+  }
   return may_hold(missing, std::max(peak_used_, budget_.held()) / kElsewhereShare)
              ? Growth::for_in_use_elsewhere
              : Growth::no;
@@ -202,16 +231,9 @@ std::optional<PageHeap::Frontier> PageHeap::frontier(const Owner& owner, Bytes s
     const Chunk* const before = hole->before;
     if (before != nullptr && before->state == Chunk::State::free && before->end() == hole->begin) {
       const Bytes usable = std::min(before->size, size);
-      switch (avoid(owner, {hole->begin - usable, usable})) {
-        case Avoid::no:
-          have = usable;
-          break;
-        case Avoid::yes:
-          break;
-        case Avoid::in_use_elsewhere:
-          if (!enough_in_use_elsewhere(size)) in_use_elsewhere_ += usable;
-          break;
-      }
+      const Wait wait = wait_on(owner, {hole->begin - usable, usable});
+      if (wait == Wait::none || wait == Wait::likely_over) have = usable;
+      if (wait == Wait::in_use_elsewhere) in_use_elsewhere_ += usable;
     }
     const Bytes missing = round_up(size - have, granularity_);
     if (hole->size < missing + held_bytes_) continue;
@@ -221,6 +243,10 @@ std::optional<PageHeap::Frontier> PageHeap::frontier(const Owner& owner, Bytes s
     }
   }
   return best;
+}
+
+bool PageHeap::affords_row(Bytes size) const {
+  return remap_budget_.affords(page_sizes(size).size() + 2);
 }
 
 std::vector<Bytes> PageHeap::page_sizes(Bytes size) const {
@@ -260,7 +286,7 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
   const Bytes to_create = missing - std::min(missing, held_bytes_);
   if (to_create == 0_B) return grow(owner, size);
   const Growth growth = this->growth(size, to_create);
-  if (growth != Growth::yes && in_use_elsewhere_ > 0_B) {
+  if (growth != Growth::yes && in_use_elsewhere_ > 0_B && affords_row(size)) {
     const Bytes most = growth == Growth::for_in_use_elsewhere ? to_create - 1_B : 0_B;
     if (const std::optional<Address> at = place_beside_used(owner, size, most)) return *at;
   }
@@ -278,7 +304,7 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
   }
   if (const std::optional<Address> at = find_row(owner, size)) return *at;
   const Bytes beside{static_cast<std::uint64_t>(kSlackWithoutRemaps * as_double(peak_used_))};
-  if (!remap_budget_.affords(page_sizes(size).size() + 2) && may_hold(to_create, beside) &&
+  if (!affords_row(size) && size <= peak_used_ / kLargeShare && may_hold(to_create, beside) &&
       create_ != Create::rather_not) {
     if (create_ == Create::not_yet) return may_not_create();
     Result<Address> at = grow(owner, size);

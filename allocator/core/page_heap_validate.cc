@@ -18,13 +18,51 @@ std::vector<std::string> PageHeap::validate(const std::vector<Range>& in_use) co
   // What follows walks them: it needs what they say of themselves to hold.
   if (!broken.empty()) return broken;
   if (pages_.used() > peak_used_) broken.emplace_back("page heap: more in use than the peak");
-  Bytes held;
-  for (const HeldPage& page : held_) held += page.page.size;
-  if (held != held_bytes_) broken.emplace_back("page heap: what is held unmapped is summed wrong");
+  validate_held(broken);
+  validate_regions(broken);
   validate_addresses(broken);
   validate_users(broken);
   validate_runs(in_use, broken);
   return broken;
+}
+
+// Pages that are not mapped, and what is mapped and no page's.
+void PageHeap::validate_held(std::vector<std::string>& broken) const {
+  Bytes held;
+  std::set<std::uint64_t> handles;
+  for (const auto& [id, page] : pages_.all()) handles.insert(page.handle.value);
+  for (const HeldPage& page : held_) {
+    held += page.page.size;
+    if (!handles.insert(page.page.handle.value).second) {
+      broken.emplace_back("page heap: a page is held unmapped that is mapped, or held twice");
+    }
+  }
+  if (held != held_bytes_) broken.emplace_back("page heap: what is held unmapped is summed wrong");
+  for (const Range stray : strays_) {
+    const Chunk* const chunk = chunks_.at(stray.begin);
+    const StitchedRow* const row = rows_.around(stray.begin);
+    const bool vacant = chunk != nullptr
+                            ? chunk->state == Chunk::State::vacant && chunk->range().contains(stray)
+                            : row != nullptr && stray.begin >= row->begin + row->mapped();
+    if (!vacant) broken.emplace_back("page heap: a stray mapping lies where a page is mapped");
+  }
+}
+
+// Each region belongs to the home row, or to stitched rows, as far as it is ever mapped.
+void PageHeap::validate_regions(std::vector<std::string>& broken) const {
+  for (const Range region : regions_) {
+    Bytes home;
+    for (const Chunk* chunk = chunks_.at(region.begin);
+         chunk != nullptr && chunk->begin < region.end(); chunk = chunk->after) {
+      home += chunk->size;
+    }
+    const Bytes stitched = rows_.addresses_in(region);
+    if ((home == 0_B || stitched > 0_B || home + granularity_ != region.size) &&
+        (home > 0_B || stitched != StitchedRows::usable(region).size)) {
+      broken.push_back("region at " + std::to_string(region.begin.value) +
+                       ": its addresses are not those of the rows in it");
+    }
+  }
 }
 
 // Chunks have memory where pages are mapped, and nowhere else; all of it lies in regions.
@@ -48,6 +86,9 @@ void PageHeap::validate_addresses(std::vector<std::string>& broken) const {
       if (chunk->state == Chunk::State::vacant) broken.push_back(name + "mapped, yet vacant");
       if (chunk->state != Chunk::State::used) continue;
       used += std::min(chunk->end(), page.range().end()) - std::max(chunk->begin, page.home);
+    }
+    if (page.kept == Page::Kept::for_now && !keeps_used_) {
+      broken.push_back(name + "kept for a capture, and none goes on");
     }
     if (used != page.used) broken.push_back(name + "its bytes in use are counted wrong");
     for (const StitchedRow* const row : page.rows) {
@@ -85,14 +126,13 @@ void PageHeap::validate_users(std::vector<std::string>& broken) const {
   }
 }
 
-// The runs given out are exactly the chunks in use, and are found by their addresses.
+// The runs given out are exactly the chunks in use.
 void PageHeap::validate_runs(const std::vector<Range>& in_use,
                              std::vector<std::string>& broken) const {
   std::set<const Chunk*> given;
   std::set<const StitchedRow*> rows;
   for (const Range run : in_use) {
     const std::string name = "run at " + std::to_string(run.begin.value) + ": ";
-    if (!addresses_.find(run.begin)) broken.push_back(name + "nobody's, by its address");
     const bool stitched = chunks_.at(run.begin) == nullptr;
     const StitchedRow* const row = stitched ? rows_.at(run.begin) : nullptr;
     if (stitched && (row == nullptr || row->state != StitchedRow::State::used ||

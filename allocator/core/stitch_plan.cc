@@ -60,9 +60,13 @@ StitchPlan plan_stitch(Bytes size, const std::vector<Range>& stretches, const Ho
   std::sort(tails.begin(), tails.end(), by(&Stretch::tail, true));
   std::sort(heads.begin(), heads.end(), by(&Stretch::head, true));
   std::sort(wholes.begin(), wholes.end(), by(&Stretch::whole, false));
-  // A page must not be in a row twice: its end in one piece, and its start in another.
-  const auto meet = [&](const Stretch* tail, const Stretch* head) {
-    return tail == head || pages.at(tail->tail.begin).home == head->head.begin;
+  // A page must not be in a row twice: its end in the first piece, and its start, or what is free
+  // before that end, in the last.
+  const auto meet = [&](const Stretch* tail, const Stretch* head, Bytes need) {
+    if (tail == head) return true;
+    const Address first = pages.at(tail->tail.begin).home;
+    const Bytes used = std::min(need, head->head.size);
+    return first == head->head.begin || first == pages.at(head->head.begin + used - kGrain).home;
   };
 
   StitchPlan plan;
@@ -85,7 +89,7 @@ StitchPlan plan_stitch(Bytes size, const std::vector<Range>& stretches, const Ho
   for (const Stretch* tail : tails) {
     while (end > 0 && heads[end - 1]->head.size + tail->tail.size >= size) --end;
     std::size_t at = end;
-    while (at < heads.size() && meet(tail, heads[at])) ++at;
+    while (at < heads.size() && meet(tail, heads[at], size - tail->tail.size)) ++at;
     if (at == heads.size()) continue;
     const Bytes sum = tail->tail.size + heads[at]->head.size;
     if (best_tail == nullptr || sum < best_tail->tail.size + best_head->head.size) {
@@ -107,7 +111,7 @@ StitchPlan plan_stitch(Bytes size, const std::vector<Range>& stretches, const Ho
     tail->taken = true;
   }
   const auto usable = [&](const Stretch* head) {
-    return !head->taken && !(tail != nullptr && meet(tail, head));
+    return !head->taken && !(tail != nullptr && meet(tail, head, need));
   };
   for (Stretch* whole : wholes) {
     const auto fits = std::find_if(heads.begin(), heads.end(), [&](const Stretch* head) {
@@ -117,7 +121,7 @@ StitchPlan plan_stitch(Bytes size, const std::vector<Range>& stretches, const Ho
       plan.head = Range{(*fits)->head.begin, need};
       return plan;
     }
-    if (!usable(whole)) continue;
+    if (whole->taken) continue;
     plan.front.push_back(whole->whole);
     need -= whole->whole.size;
     whole->taken = true;

@@ -103,6 +103,14 @@ StitchedRow* StitchedRows::at(Address run) const {
   return row != nullptr && row->run() == run && !row->pages.empty() ? row : nullptr;
 }
 
+Bytes StitchedRows::addresses_in(Range region) const {
+  Bytes found;
+  const auto is_there = [&](Address at) { return region.begin <= at && at < region.end(); };
+  for (const auto& [begin, row] : rows_) found += is_there(begin) ? row->reserved : 0_B;
+  for (const auto& [begin, size] : vacant_) found += is_there(begin) ? size : 0_B;
+  return found;
+}
+
 std::vector<std::string> StitchedRows::validate() const {
   std::vector<std::string> broken;
   std::size_t mappings = 0, idle = 0;

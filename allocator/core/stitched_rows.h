@@ -42,6 +42,12 @@ struct StitchedRow {
   std::uint64_t used_at = 0;  // in requests, when a run last came or went
 
   Address run() const { return begin + lead; }  // where every run begins
+  // Sizes of its pages; the next is mapped behind them.
+  Bytes mapped() const {
+    Bytes sum;
+    for (const Page* const page : pages) sum += page->size;
+    return sum;
+  }
   // Does a run of `bytes` fit, and use bytes of every page? (So a page is idle only if the row is.)
   bool fits(Bytes bytes) const { return bytes <= size && bytes + pages.back()->size > size; }
   // Calls visit(home range) for the parts of a run of `bytes`, in order, until it returns false.
@@ -65,10 +71,15 @@ class StitchedRows {
   // Between two rows stays so much unmapped: no run goes from one into the next.
   static constexpr Bytes kGap = 2_MiB;
 
-  // Addresses that were just reserved.
-  void add_region(Range region) { vacant_[region.begin] = region.size; }
+  // Addresses that were just reserved. The end is never mapped: no row goes from one region into
+  // another that lies beside it by chance, which no mapping may.
+  void add_region(Range region) {
+    const auto [begin, size] = usable(region);
+    vacant_[begin] = size;
+  }
+  static Range usable(Range region) { return {region.begin, region.size - kGap}; }
   // What add_region() has to give for a row of `bytes`.
-  static Bytes region_for(Bytes bytes) { return bytes + kGap; }
+  static Bytes region_for(Bytes bytes) { return bytes + kGap * 2; }
   bool has_room(Bytes bytes) const { return find_vacant(bytes) != vacant_.end(); }
 
   // An empty row with room for pages of `bytes` together: there is room. It may stay empty, and be
@@ -104,6 +115,8 @@ class StitchedRows {
   void visit_all(Visitor&& visit) const {
     for (const auto& [begin, row] : rows_) visit(*row);
   }
+  // How many addresses of the region are a row's, or vacant.
+  Bytes addresses_in(Range region) const;
   std::size_t mappings() const { return mappings_; }
   std::size_t count() const { return rows_.size(); }
 

@@ -48,18 +48,18 @@ class Oracle {
     Bytes used;
     std::uint64_t mappings = 0;
     std::map<std::uint64_t, std::uint64_t> ranges;  // of live blocks: offset to end
-    std::vector<std::uint64_t> streams;             // whose they are, without repeats
   };
   using Pages = std::map<PhysicalHandle, Page>;
   using Complaints = std::vector<std::string>;
 
   Pages place_blocks(const SimDevice& device, Complaints& complaints) const;
   void check_addresses(Complaints& complaints) const;
-  void check_snapshot(const DeviceHeap& heap, const Pages& pages, Complaints& complaints) const;
+  // Returns the sizes of pages that the snapshot shows in use.
+  Bytes check_snapshot(const DeviceHeap& heap, const Pages& pages, Complaints& complaints) const;
   void check_pages(const std::vector<PageInfo>& infos, const Pages& pages,
                    Complaints& complaints) const;
   void check_statistics(const DeviceHeap& heap, const SimDevice& device, const Pages& pages,
-                        Complaints& complaints) const;
+                        Bytes leased, Complaints& complaints) const;
 
   std::map<std::uint64_t, Block> blocks_;
   Gauges all_;

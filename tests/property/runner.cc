@@ -99,7 +99,7 @@ class Run {
     // A heap to which nothing ever happened has no events.
     const auto without_unused = [](Statistics statistics) {
       std::erase_if(statistics.heaps, [](const HeapStatistics& of) {
-        return of.live_blocks.total == 0 && of.leased_bytes.total == 0 && of.stream_waits == 0;
+        return of.live_blocks.total == 0 && of.stream_waits == 0;
       });
       return statistics;
     };

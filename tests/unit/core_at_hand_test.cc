@@ -321,3 +321,13 @@ TEST_F(BlocksAtHand, ChangeNothingInWhereLargeBlocksLie) {
 
 }  // namespace
 }  // namespace weir
+#include <cstdlib>
+namespace weir { namespace {
+TEST_F(BlocksAtHand, Tmp) {
+  const auto policy = static_cast<ReusePolicy>(atoi(getenv("POL")));
+  const std::uint64_t seed = static_cast<std::uint64_t>(atoi(getenv("SEED")));
+      TwoHeaps heaps(seed, policy);
+      int round = 0;
+      for (; round < 25 && !HasFatalFailure(); ++round) heaps.round();
+      printf("ROUND %d from hand %zu\n", round, heaps.from_hand());
+}}}

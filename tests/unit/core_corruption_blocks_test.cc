@@ -73,7 +73,7 @@ TEST_F(BlockCorruption, BlocksHaveTheBytesThatWereAskedFor) {
   }
   expect_removed_run_caught(large(), recount);
   expect_removed_run_caught(*slab().run, recount);
-  expect_removed_run_caught(large(), "its bytes in use are not those that were given out");
+  expect_removed_run_caught(large(), "chunks: bytes are in use that were not given out");
 }
 
 TEST_F(BlockCorruption, SizesSuitTheirPlaces) {
@@ -108,11 +108,14 @@ TEST_F(BlockCorruption, TheIndexOfRunsIsChecked) {
 }
 
 TEST_F(BlockCorruption, NoByteIsGivenOutTwice) {
-  const std::string twice = "a byte was given out twice";
-  expect_run_caught(large().begin + 1_MiB, 1_MiB, twice);
-  expect_run_caught(slab().run->begin + 1_MiB, 1_MiB, twice);
-  expect_run_caught(Address::of(theirs_), 3_MiB, twice);
-  expect_run_caught(Address{1 << 20}, 1_MiB, "page heap: a run given out is not mapped");
+  const std::string shared = "its bytes are not in use, or not by it alone";
+  expect_run_caught(large().begin + 1_MiB, 1_MiB, shared);
+  expect_run_caught(slab().run->begin + 1_MiB, 1_MiB, shared);
+  expect_run_caught(Address::of(theirs_), 3_MiB, "a byte was given out twice");
+  expect_run_caught(Address::of(theirs_), 2_MiB, shared);
+  const std::string no_row = "its stitched row is not there, or not its own";
+  expect_run_caught(Address::of(stitched_) + 1_MiB, 1_MiB, no_row);
+  expect_run_caught(Address{1 << 20}, 1_MiB, no_row);
 }
 
 TEST_F(BlockCorruption, WhatIsAtHandIsKeptOnce) {

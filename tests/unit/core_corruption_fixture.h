@@ -12,24 +12,25 @@
 
 namespace weir::test {
 
-// Two streams' heaps: large blocks with free page ends before and behind them, slabs, aliases, idle
-// pages that others used, fences, and timelines that waited for each other.
+// Two streams' heaps: large blocks with free bytes between them that several streams freed, slabs,
+// stitched rows, idle pages that others used, fences, and timelines that waited for each other.
 class Corruption : public CoreHeap {
  protected:
   void SetUp() override {
     for (int i = 0; i < 14; ++i) large_.push_back(allocate(heap_, 4_MiB, a_));
     for (std::size_t i = 0; i < 14; i += 2) free(heap_, large_[i]);
     theirs_ = allocate(heap_, 3_MiB, b_);
-    idle_ = allocate(heap_, 4_MiB, b_);
-    void* const split = allocate(heap_, 5_MiB, a_);  // two pages side by side: they have aliases
-    middle_ = allocate(heap_, 3_MiB, a_);            // the rest of the second
-    free(heap_, split);
+    void* const idle = allocate(heap_, 4_MiB, b_);
+    stitched_ = allocate(heap_, 7_MiB, a_);  // two pages that lie apart
+    void* const unstitched = allocate(heap_, 6_MiB, a_);
+    void* const middle = allocate(heap_, 1_MiB, a_);
+    free(heap_, unstitched);
     for (int i = 0; i < 3; ++i) small_.push_back(allocate(heap_, 9_KiB, a_));
     free(heap_, small_[1]);
     ASSERT_TRUE(device_.launch(b_, 1_ms).ok());
-    ASSERT_TRUE(heap_.fence(idle_, c_).ok());
-    ASSERT_TRUE(heap_.fence(middle_, b_).ok());
-    free(heap_, idle_);
+    ASSERT_TRUE(heap_.fence(idle, c_).ok());
+    ASSERT_TRUE(heap_.fence(middle, b_).ok());
+    free(heap_, idle);
     // Timelines: c waits for a, and then has an event.
     Timelines& timelines = TestAccess::timelines(heap_);
     FenceSet point;
@@ -62,46 +63,67 @@ class Corruption : public CoreHeap {
         member, [](Bytes& bytes) { bytes += kGrain; }, text);
   }
 
-  PageTable& table() { return TestAccess::table(heap_); }
-  Arena& arena(std::uint32_t heap) { return TestAccess::arena(heap_, HeapId{heap}); }
+  PageHeap& page_heap() { return TestAccess::pages(heap_); }
+  HomePages& pages() { return TestAccess::home(heap_); }
+  Chunks& chunks() { return TestAccess::chunks(heap_); }
+  StitchedRows& rows() { return TestAccess::rows(heap_); }
   // The record of a block of the first stream's, or of one that is at hand there.
   Block& block(void* at) { return TestAccess::block(stream_heap(0), Address::of(at)); }
   StreamHeap& stream_heap(std::size_t id) { return TestAccess::stream_heap(heap_, id); }
-  // As its page lists it.
-  Mapping& listed(const PageMapping& mapping) {
-    for (Mapping& mine : TestAccess::pages(table()).at(mapping.page.value).mappings) {
-      if (mine.at == mapping.at) return mine;
+
+  // The first of them that is wanted.
+  template <class Wanted>
+  Chunk& chunk_that(Wanted&& wanted) {
+    for (Chunk* chunk = chunks().first(); chunk != nullptr; chunk = chunk->after) {
+      if (wanted(*chunk)) return *chunk;
     }
-    ADD_FAILURE() << "the page lists no such mapping";
-    return TestAccess::pages(table()).at(mapping.page.value).mappings.front();
+    ADD_FAILURE() << "the heap has no such chunk";
+    return *chunks().first();
+  }
+  Chunk& chunk_of(Chunk::State state) {
+    return chunk_that([&](const Chunk& chunk) { return chunk.state == state; });
+  }
+  // One with freed ranges.
+  Chunk& freed_chunk() {
+    return chunk_that([](const Chunk& chunk) {
+      return chunk.state == Chunk::State::free && !chunk.freed.empty();
+    });
   }
   template <class Wanted>
   Page& page_that(Wanted&& wanted) {
-    for (auto& [id, page] : TestAccess::pages(table())) {
-      if (wanted(page)) {
-        last_page_ = "page " + std::to_string(id) + ": ";
-        last_id_ = PageId{id};
-        return page;
-      }
+    for (auto& [id, page] : TestAccess::all(pages())) {
+      if (!wanted(page)) continue;
+      last_page_ = "page " + std::to_string(id) + ": ";
+      return page;
     }
     ADD_FAILURE() << "the heap has no such page";
-    return TestAccess::pages(table()).begin()->second;
+    return TestAccess::all(pages()).begin()->second;
   }
-  Page& leased_page() {
-    return page_that([](const Page& page) { return page.lease == HeapId{0}; });
+  Page& used_page() {
+    return page_that([](const Page& page) { return !page.idle(); });
   }
   Page& part_used_page() {
-    return page_that([](const Page& page) { return page.lease && page.used < page.size; });
+    return page_that([](const Page& page) { return !page.idle() && page.used < page.size; });
   }
   Page& idle_page() {
-    return page_that([](const Page& page) { return !page.lease; });
+    return page_that([](const Page& page) { return page.idle(); });
   }
+  StitchedRow& row_of(StitchedRow::State state) {
+    for (const auto& [begin, row] : TestAccess::all(rows())) {
+      if (row->state != state) continue;
+      last_row_ = "stitched row at " + std::to_string(begin.value) + ": ";
+      return *row;
+    }
+    ADD_FAILURE() << "the heap has no such row";
+    return *TestAccess::all(rows()).begin()->second;
+  }
+  StitchedRow& used_row() { return row_of(StitchedRow::State::used); }
+  StitchedRow& idle_row() { return row_of(StitchedRow::State::idle); }
 
   DeviceHeap heap_{device_, {.limit = 64_MiB}};
   std::vector<void*> large_, small_;
-  void *middle_ = nullptr, *theirs_ = nullptr, *idle_ = nullptr;
-  std::string last_page_;
-  PageId last_id_;
+  void *theirs_ = nullptr, *stitched_ = nullptr;
+  std::string last_page_, last_row_;  // how validate() names what was last asked for
 };
 
 }  // namespace weir::test

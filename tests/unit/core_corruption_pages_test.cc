@@ -12,141 +12,135 @@ namespace {
 
 using test::Corruption;
 using testing::Contains;
+using testing::HasSubstr;
 using testing::IsEmpty;
 
-TEST_F(Corruption, UsedRangesOfAPageAreSortedApartAndWithinIt) {
-  Page& page = part_used_page();
-  auto& edges = page.edges;
-  const std::string overlap = last_page_ + "its used ranges overlap or touch";
-  ASSERT_GE(edges.size(), 2u);
-  const Bytes begin = edges[0], end = edges[1];
-  ASSERT_GT(end - begin, kGrain * 2);
-  expect_caught(
-      edges,
-      [&](auto& e) {
-        e.insert(e.begin() + 2, {begin + kGrain, end + kGrain});
-      },
-      overlap);
-  expect_caught(
-      edges,
-      [&](auto& e) {
-        e.insert(e.begin() + 1, {begin + kGrain, begin + kGrain});
-      },
-      overlap);
-  expect_caught(
-      edges,
-      [&page](auto& e) {
-        e.insert(e.end(), {page.size + kGrain, page.size + kGrain * 2});
-      },
-      last_page_ + "a used range ends behind the page");
-  expect_caught(
-      edges, [](auto& e) { e[1] += kGrain; },
-      last_page_ + "its used bytes differ from its used ranges");
-  expect_caught(
-      edges, [](auto& e) { e.pop_back(); }, last_page_ + "a used range has no end");
-}
-
-TEST_F(Corruption, UsedBytesOfAPageAreThoseGivenOut) {
-  Page& page = part_used_page();
-  // Count and ranges agree, yet nobody has these bytes.
-  const std::vector<Bytes> kept = page.edges;
-  page.edges.back() -= kGrain;
-  page.used -= kGrain;
-  TestAccess::used(table()) -= kGrain;
-  EXPECT_THAT(heap_.validate(),
-              Contains(last_page_ + "its bytes in use are not those that were given out"));
-  page.edges = kept;
-  page.used += kGrain;
-  TestAccess::used(table()) += kGrain;
-  EXPECT_THAT(heap_.validate(), IsEmpty());
-
-  Page& other = part_used_page();
-  expect_caught(other.used, last_page_ + "its used bytes differ from its used ranges");
-}
-
 TEST_F(Corruption, APageIsLeasedExactlyWhileItIsUsed) {
-  Page& used = leased_page();
+  Page& used = used_page();
   expect_caught(
-      used.lease, [](auto& lease) { lease.reset(); }, last_page_ + "leased, but idle");
-  expect_caught(
-      used.lease, [](auto& lease) { lease = HeapId{1}; },
-      last_page_ + "in use by a heap that has no lease on it");
-  expect_caught(
-      used.lease, [](auto& lease) { lease = HeapId{99}; },
-      last_page_ + "in use by a heap that has no lease on it");
+      used.lease, [](auto& lease) { lease.reset(); }, last_page_ + "in use, yet not leased");
   Page& idle = idle_page();
   expect_caught(
-      idle.lease, [](auto& lease) { lease = HeapId{0}; }, last_page_ + "leased, but idle");
+      idle.lease, [](auto& lease) { lease = HeapId{0}; }, last_page_ + "idle, yet leased");
 }
 
 TEST_F(Corruption, SizesAndNumbersOfPagesAreChecked) {
-  Page& page = leased_page();
+  Page& page = used_page();
   expect_caught(
-      page.size, [](Bytes& size) { size += 2_MiB; }, "the sums of total, leased or used bytes");
+      page.id, [](PageId& id) { id = PageId{9999}; }, last_page_ + "found by another's number");
   expect_caught(
-      page.id, [](PageId& id) { id = PageId{9999}; },
-      last_page_ + "is listed under another number");
+      page.used, [&](Bytes& used) { used = page.size + kGrain; },
+      last_page_ + "more in use than it has");
+  const std::string granules = last_page_ + "not made of granules";
+  expect_caught(page.size, granules);
+  expect_caught(
+      page.size, [](Bytes& size) { size = 0_B; }, granules);
+  expect_caught(
+      page.home, [](Address& home) { home = home + kGrain; }, granules);
+}
+
+TEST_F(Corruption, WhatIsFoundAtAnAddressIsItsPage) {
+  Page& page = used_page();
+  const std::string text = last_page_ + "a granule of another place is its";
+  expect_caught(
+      page.home, [](Address& home) { home = home + 2_MiB; }, text);
   Page& other = idle_page();
+  GranuleMap::Entry& others = TestAccess::granule(pages(), other.home);
   expect_caught(
-      page.slot, [&](auto& slot) { slot = other.slot; }, "its slot is not its own");
+      others, [&](auto& granule) { granule.page = &page; }, text);
+  const std::string differ = "pages: the granules are not those of the pages";
   expect_caught(
-      page.slot, [](auto& slot) { slot = 9999; }, "its slot is not its own");
+      others, [](auto& granule) { granule.page = nullptr; }, differ);
   expect_caught(
-      TestAccess::slots(table()), [](auto& slots) { ++slots; }, "page table: slots of no page");
+      TestAccess::granule(pages(), page.home + 1_GiB), [&](auto& granule) { granule.page = &page; },
+      differ);
 }
 
-TEST_F(Corruption, IndexesOfPagesAreChecked) {
-  const Bytes size = idle_page().size;
-  auto& idle = TestAccess::idle(table());
-  const std::string text = "page table: the index of idle pages is wrong";
+TEST_F(Corruption, SumsOfPagesAreChecked) {
+  expect_caught(TestAccess::total(pages()), "pages: their sizes are summed wrong");
+  expect_caught(TestAccess::leased(pages()), "pages: those in use are summed wrong");
+  expect_caught(TestAccess::used(pages()), "pages: the bytes in use are summed wrong");
+  Budget& budget = TestAccess::budget(heap_);
+  expect_caught_until([&] { budget.take(2_MiB); }, [&] { budget.give_back(2_MiB); },
+                      "budget: not what the page heaps hold");
+}
+
+TEST_F(Corruption, UsedBytesOfAPageAreThoseOfItsChunks) {
+  Page& page = part_used_page();
+  const std::string name = last_page_;
+  Page& other = page_that([&](const Page& p) { return p.used >= 1_MiB && &p != &page; });
+  // The sum agrees.
+  const auto move = [&](Page& from, Page& to) {
+    return [&] {
+      from.used -= kGrain;
+      to.used += kGrain;
+    };
+  };
+  expect_caught_until(move(other, page), move(page, other),
+                      name + "its bytes in use are counted wrong");
+}
+
+TEST_F(Corruption, BytesInUseAreThoseThatWereGivenOut) {
+  Chunk& used = *chunks().at(Address::of(large_[1]));
+  const Range range = used.range();
+  expect_caught_until([&] { chunks().release(range, {}); }, [&] { chunks().use(range); },
+                      "run at " + std::to_string(range.begin.value) +
+                          ": its bytes are not in use, or not by it alone");
+  Chunk& free = freed_chunk();
+  const Range more{free.begin, kGrain};
+  const FreedRange first = *TestAccess::first(free.freed);
+  expect_caught_until([&] { chunks().use(more); }, [&] { chunks().release(more, first.use); },
+                      "chunks: bytes are in use that were not given out");
+}
+
+TEST_F(Corruption, APageIsKeptForACaptureOnlyWhileOneGoesOn) {
   expect_caught(
-      idle,
-      [&](auto& index) {
-        index.erase({size, last_id_});
+      used_page().kept, [](Page::Kept& kept) { kept = Page::Kept::for_now; },
+      last_page_ + "kept for a capture, and none goes on");
+}
+
+TEST_F(Corruption, WhatIsHeldUnmappedIsNobodysPage) {
+  auto& held = TestAccess::held(heap_);
+  Bytes& held_bytes = TestAccess::held_bytes(heap_);
+  expect_caught(held_bytes, "page heap: what is held unmapped is summed wrong");
+  const std::string twice = "page heap: a page is held unmapped that is mapped, or held twice";
+  const auto hold = [&](PhysicalHandle handle) {
+    held.push_back(TestAccess::held_page(PageId{9999}, handle, 2_MiB));
+    held_bytes += 2_MiB;
+  };
+  const auto undo = [&] {
+    held.clear();
+    held_bytes = 0_B;
+  };
+  expect_caught_until([&] { hold(used_page().handle); }, undo, twice);
+  expect_caught_until(
+      [&] {
+        hold(PhysicalHandle{9999});
+        hold(PhysicalHandle{9999});
       },
-      text);
-  expect_caught(
-      idle, [&](auto& index) { index.emplace(size + 2_MiB, last_id_); }, text);
-  (void)leased_page();
-  expect_caught(
-      idle, [&](auto& index) { index.emplace(2_MiB, last_id_); }, text);
-
-  const std::string ends = "page table: the index of heap 0's free page ends is wrong";
-  auto& tails = TestAccess::tails(table(), HeapId{0});
-  auto& heads = TestAccess::heads(table(), HeapId{0});
-  for (auto* const index : {&tails, &heads}) {
-    ASSERT_FALSE(index->empty());
-    expect_caught(
-        *index, [](auto& i) { i.erase(i.begin()); }, ends);
-    expect_caught(
-        *index, [](auto& i) { i.emplace(77_B, PageId{9999}); }, ends);
-  }
+      undo, twice);
 }
 
-TEST_F(Corruption, SumsOfThePageTableAreChecked) {
-  const std::string text = "page table: the sums of total, leased or used bytes are wrong";
-  expect_caught(TestAccess::total(table()), text);
-  expect_caught(TestAccess::leased(table()), text);
-  expect_caught(TestAccess::used(table()), text);
+TEST_F(Corruption, StrayMappingsLieWhereNothingElseIs) {
+  const std::string text = "page heap: a stray mapping lies where a page is mapped";
+  auto& strays = TestAccess::strays(heap_);
+  const StitchedRow& row = used_row();
+  const auto add = [](Address at) {
+    return [at](std::vector<Range>& all) { all.push_back({at, 2_MiB}); };
+  };
+  expect_caught(strays, add(used_page().home), text);
+  expect_caught(strays, add(row.begin), text);
+  expect_caught(strays, add(Address{2 << 20}), text);
+  strays = {{chunk_of(Chunk::State::vacant).begin, 2_MiB}, {row.begin + row.mapped(), 2_MiB}};
+  EXPECT_THAT(heap_.validate(), IsEmpty());
+  strays.clear();
 }
 
-TEST_F(Corruption, UsersOfPagesAreKnown) {
-  auto& uses = TestAccess::uses(heap_);
-  (void)leased_page();
-  const std::string leased = last_page_;
-  const auto use = [&]() -> auto& { return uses[table().page(last_id_).slot]; };
+TEST_F(Corruption, UsersOfBytesAreOfThePast) {
+  FreedRange& freed = *TestAccess::first(freed_chunk().freed);
   expect_caught(
-      use(), [](auto& u) { u.page.reset(); }, leased + "nothing is known of its users");
-  expect_caught(
-      uses, [](auto& u) { u.emplace_back().page = PageId{9999}; },
-      "page heap: pages and their users differ in number");
-  expect_caught(
-      use(), [](auto& u) { u.donor.emplace(); }, leased + "leased, yet it has a donor");
-  (void)idle_page();
-  expect_caught(
-      use(), [](auto& u) { u.donor.reset(); }, last_page_ + "idle after use, yet it has no donor");
-  expect_caught(
-      use(), [](auto& u) { u.freed_at += 1000; }, last_page_ + "freed by a request yet to come");
+      freed.use.freed_at, [](std::uint64_t& at) { at += 1000; },
+      "chunks: bytes freed by a request yet to come");
 }
 
 TEST_F(Corruption, OneTimelineIsAloneOnlyWhileNobodyElseIsThere) {

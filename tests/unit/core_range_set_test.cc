@@ -1,14 +1,12 @@
-// RangeSet and Arena: which addresses are there, and where the next mapping goes.
+// RangeSet: which addresses are there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <random>
 #include <vector>
 
-#include "core/arena.h"
 #include "core/range_set.h"
 
 namespace weir {
@@ -148,114 +146,6 @@ TEST(RangeSet, AgreesWithABitmapOverRandomPrograms) {
         bitmap.set(first, count, false);
       }
       expect_same(set, bitmap);
-      if (HasFatalFailure()) return;
-    }
-  }
-}
-
-TEST(Arena, HasNoRoomBeforeItHasARegion) {
-  Arena arena;
-  EXPECT_FALSE(arena.has_room(2_MiB));
-  EXPECT_FALSE(arena.begin_row(2_MiB));
-  EXPECT_EQ(arena.frontier(), Address{});
-}
-
-TEST(Arena, ARowGrowsByWhatIsTakenAndKeepsAGapBehindIt) {
-  Arena arena;
-  const Range region{Address{(1_GiB).count}, 16_MiB};
-  arena.add_region(region);
-  ASSERT_TRUE(arena.begin_row(4_MiB));
-  EXPECT_EQ(arena.frontier(), region.begin + Arena::kGap);
-  EXPECT_EQ(arena.take(4_MiB), region.begin + 2_MiB);
-  EXPECT_EQ(arena.frontier(), region.begin + 6_MiB);
-  // The gap that ends the region, and the one behind the row, are never mapped.
-  EXPECT_TRUE(arena.has_room(6_MiB));
-  EXPECT_FALSE(arena.has_room(8_MiB));
-}
-
-TEST(Arena, BeginsARowOnlyWhereARegionHasRoomForItAndTwoGaps) {
-  Arena arena;
-  arena.add_region({Address{(1_GiB).count}, 10_MiB});
-  EXPECT_FALSE(arena.begin_row(6_MiB));  // 8 MiB are left beside the region's own gap
-  EXPECT_EQ(arena.frontier(), Address{});
-  EXPECT_TRUE(arena.begin_row(4_MiB));
-}
-
-TEST(Arena, GivenBackAddressesAreMappedAgain) {
-  Arena arena;
-  arena.add_region({Address{(1_GiB).count}, 12_MiB});
-  ASSERT_TRUE(arena.begin_row(6_MiB));
-  const Range mapped{arena.take(6_MiB), 6_MiB};
-  EXPECT_FALSE(arena.begin_row(4_MiB));
-  arena.give_back(mapped);
-  ASSERT_TRUE(arena.begin_row(6_MiB));
-  EXPECT_EQ(arena.take(6_MiB), mapped.begin);
-}
-
-TEST(Arena, PositionIsTheDistanceFromTheFirstRegion) {
-  Arena arena;
-  arena.add_region({Address{(8_GiB).count}, 64_MiB});
-  arena.add_region({Address{(4_GiB).count}, 64_MiB});
-  EXPECT_EQ(arena.position(Address{(8_GiB).count} + 2_MiB), 2_MiB);
-  EXPECT_EQ(arena.position(Address{(4_GiB).count}), 4_GiB);
-}
-
-// What is mapped, by address, and in which row.
-struct Mapped {
-  Bytes size;
-  int row = 0;
-};
-
-void expect_rows_apart(const std::map<Address, Mapped>& mapped, const std::vector<Range>& regions) {
-  const auto region_of = [&](Range range) {
-    return std::find_if(regions.begin(), regions.end(),
-                        [&](Range region) { return region.contains(range); });
-  };
-  for (auto it = mapped.begin(); it != mapped.end(); ++it) {
-    const Range range{it->first, it->second.size};
-    const auto region = region_of(range);
-    ASSERT_NE(region, regions.end());
-    ASSERT_GE(range.begin - region->begin, Arena::kGap);
-    ASSERT_GE(region->end() - range.end(), Arena::kGap);
-    const auto next = std::next(it);
-    if (next == mapped.end()) continue;
-    const Bytes least = next->second.row == it->second.row ? 0_B : Arena::kGap;
-    ASSERT_GE(next->first.value, (range.end() + least).value);
-  }
-}
-
-TEST(Arena, RowsNeverTouchInRandomPrograms) {
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    std::mt19937_64 random(seed);
-    Arena arena;
-    std::vector<Range> regions;
-    std::map<Address, Mapped> mapped;
-    int row = 0;
-    for (int step = 0; step < 500; ++step) {
-      const Bytes size = 2_MiB * (1 + random() % 8);
-      if (random() % 3 == 0 && !mapped.empty()) {
-        const auto gone = std::next(mapped.begin(), static_cast<long>(random() % mapped.size()));
-        arena.give_back({gone->first, gone->second.size});
-        mapped.erase(gone);
-      } else {
-        if (!arena.has_room(size) || random() % 8 == 0) {
-          if (!arena.begin_row(size)) {
-            // Side by side with the one before: still not one region.
-            const Address at = regions.empty() ? Address{(1_GiB).count} : regions.back().end();
-            regions.push_back({at, 64_MiB});
-            arena.add_region(regions.back());
-            ASSERT_TRUE(arena.begin_row(size));
-          }
-          ++row;
-        }
-        ASSERT_TRUE(arena.has_room(size));
-        mapped[arena.take(size)] = {size, row};
-      }
-      for (const auto& [at, what] : mapped) {
-        ASSERT_FALSE(arena.vacant().overlaps({at, what.size})) << "a mapped address is vacant";
-      }
-      expect_rows_apart(mapped, regions);
       if (HasFatalFailure()) return;
     }
   }

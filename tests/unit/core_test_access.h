@@ -17,59 +17,54 @@ struct TestAccess {
   }
 
   static PageHeap& pages(DeviceHeap& heap) { return impl(heap).pages_; }
-  static PageTable& table(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).table_; }
-  static auto& uses(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).uses_; }
-  static auto& aliases_retired(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
-    return pages(heap).retired_.at;
+  static HomePages& home(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).pages_; }
+  static Chunks& chunks(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).chunks_; }
+  static StitchedRows& rows(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).rows_; }
+  static auto& rows_retired(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
+    return pages(heap).retired_;
   }
   static auto& regions(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).regions_; }
-  static auto& rows(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).rows_; }
-  static auto& next_row(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).next_row_; }
+  static auto& held(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).held_; }
+  static Bytes& held_bytes(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
+    return pages(heap).held_bytes_;
+  }
+  static auto& strays(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).strays_; }
   static bool& alone(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).alone_; }
-  static std::uint64_t requests(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
+  static std::uint64_t& requests(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
     return pages(heap).requests_;
   }
   static auto& peak_used(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
     return pages(heap).peak_used_;
   }
-  static Arena& arena(DeviceHeap& heap, HeapId id) WEIR_NO_THREAD_ANALYSIS {
-    return pages(heap).arenas_.at(id.value);
+  static Budget& budget(DeviceHeap& heap) { return impl(heap).budget_; }
+  static PageHeap::HeldPage held_page(PageId id, PhysicalHandle handle, Bytes size) {
+    return {id, {handle, size}};
   }
-  static auto& arenas(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).arenas_; }
 
-  static RangeSet& usable(Arena& arena) { return arena.usable_; }
-  static RangeSet& vacant(Arena& arena) { return arena.vacant_; }
-  static Address& frontier(Arena& arena) { return arena.frontier_; }
-  static auto& lists(RangeSet& set) { return set.lists_; }
-  static auto& listed(RangeSet& set) { return set.listed_; }
-  static auto& tables(RangeSet& set) { return set.members_.tables_; }
-  // A member that is not merged with those it touches.
-  static void add(RangeSet& set, Range range) {
-    set.add_after(set.members_.last_at(range.begin), range);
-  }
-  // The first member's size is another one, of which no index knows.
-  static void resize_first(RangeSet& set, Bytes size) { set.members_.first()->range.size = size; }
-
-  static auto& pages(PageTable& table) { return table.pages_; }
-  static std::size_t& mappings(PageTable& table) { return table.mappings_; }
+  static auto& all(HomePages& pages) { return pages.pages_; }
   // Where something is mapped.
-  static GranuleMap::Entry& granule(PageTable& table, Address at) {
-    return table.granules_.slot(at);
+  static GranuleMap::Entry& granule(HomePages& pages, Address at) {
+    return pages.granules_.slot(at);
   }
-  // Up to date: what is changed in them stays until the table changes.
-  static auto& idle(PageTable& table) { return table.refresh(), table.idle_; }
-  static auto& tails(PageTable& table, HeapId heap) {
-    return table.refresh(), table.ends_.at(heap).tails;
-  }
-  static auto& heads(PageTable& table, HeapId heap) {
-    return table.refresh(), table.ends_.at(heap).heads;
-  }
-  static auto& last_use(PageTable& table) { return table.uses_; }
-  static constexpr std::uint32_t kUsesEnd = PageTable::kUsesEnd;
-  static auto& slots(PageTable& table) { return table.slots_; }
-  static Bytes& total(PageTable& table) { return table.total_; }
-  static Bytes& leased(PageTable& table) { return table.leased_; }
-  static Bytes& used(PageTable& table) { return table.used_; }
+  static Bytes& total(HomePages& pages) { return pages.total_; }
+  static Bytes& leased(HomePages& pages) { return pages.leased_; }
+  static Bytes& used(HomePages& pages) { return pages.used_; }
+
+  static ChunkBins& bins(Chunks& chunks) { return chunks.free_; }
+  static auto& tables(Chunks& chunks) { return chunks.index_.tables_; }
+  static Chunk*& vacant(Chunks& chunks) { return chunks.vacant_; }
+  static std::size_t& count(ChunkBins& bins) { return bins.count_; }
+  static auto& filled(ChunkBins& bins) { return bins.filled_; }
+  static auto& first(ChunkBins& bins) { return bins.first_; }
+  static std::uint64_t bin_of(Bytes size) { return ChunkBins::bin_of(size); }
+  static FreedRange*& first(FreedRanges& ranges) { return ranges.first_; }
+  static FreedRange*& last(FreedRanges& ranges) { return ranges.last_; }
+  static std::uint32_t& size(FreedRanges& ranges) { return ranges.size_; }
+
+  static std::size_t& mappings(StitchedRows& rows) { return rows.mappings_; }
+  static auto& idle(StitchedRows& rows) { return rows.idle_; }
+  static auto& vacant(StitchedRows& rows) { return rows.vacant_; }
+  static auto& all(StitchedRows& rows) { return rows.rows_; }
 
   static RunIndex& runs(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.runs_; }
   // The record that `address` lies in, live or not.
