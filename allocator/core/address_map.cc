@@ -2,11 +2,15 @@
 
 namespace weir {
 
-AddressMap::~AddressMap() = default;
-
 void AddressMap::add_region(Range region) {
+  const std::lock_guard lock(mutex_);
   for (Address at = region.begin; at < region.end(); at = at + kSlot) {
-    (*slots_)[at.value / kSlot.count].store(&no_runs_, std::memory_order_release);
+    std::atomic<Group*>& group = groups_[at.value / kSlot.count / kSlotsInGroup];
+    if (group.load(std::memory_order_relaxed) == nullptr) {
+      all_groups_.push_back(std::make_unique<Group>());
+      group.store(all_groups_.back().get(), std::memory_order_release);
+    }
+    slot_around(at).store(&no_runs_, std::memory_order_release);
   }
 }
 
@@ -15,8 +19,7 @@ void AddressMap::add_region(Range region) {
 void AddressMap::remove_region(Range region) {
   const std::lock_guard lock(mutex_);
   for (Address at = region.begin; at < region.end(); at = at + kSlot) {
-    std::atomic<Steps*>& slot = (*slots_)[at.value / kSlot.count];
-    Steps* const steps = slot.exchange(nullptr, std::memory_order_acq_rel);
+    Steps* const steps = slot_around(at).exchange(nullptr, std::memory_order_acq_rel);
     if (steps == nullptr || steps == &no_runs_) continue;
     for (std::atomic<std::uint32_t>& entry : *steps) entry.store(0, std::memory_order_relaxed);
     spare_.push_back(steps);
@@ -24,7 +27,7 @@ void AddressMap::remove_region(Range region) {
 }
 
 std::atomic<std::uint32_t>& AddressMap::entry_at(Address address) {
-  std::atomic<Steps*>& slot = (*slots_)[address.value / kSlot.count];
+  std::atomic<Steps*>& slot = slot_around(address);
   Steps* steps = slot.load(std::memory_order_acquire);
   if (steps == &no_runs_) {
     const std::lock_guard lock(mutex_);
@@ -70,7 +73,7 @@ std::uint16_t AddressMap::search(Address address) const {
   Address at = address - Bytes{address.value % kStep.count};
   while (at.value >= kStep.count) {
     at = at - kStep;
-    const Steps* const steps = (*slots_)[at.value / kSlot.count].load(std::memory_order_acquire);
+    const Steps* const steps = steps_around(at);
     if (steps == nullptr) return 0;
     if (steps == &no_runs_) {
       at = at - Bytes{at.value % kSlot.count};  // nothing begins in this slot

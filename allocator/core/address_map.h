@@ -13,10 +13,8 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <vector>
 
@@ -30,14 +28,13 @@ class AddressMap {
   static constexpr Bytes kStep = 256_KiB;
   // Regions are made of whole slots.
   static constexpr Bytes kSlot = 256_MiB;
-  static constexpr std::uint64_t kSlots = 1 << 21;  // 49 bits of address
+  static constexpr Address kEnd{std::uint64_t{1} << 49};
 
   AddressMap() = default;
   AddressMap(const AddressMap&) = delete;
   AddressMap& operator=(const AddressMap&) = delete;
-  ~AddressMap();
 
-  static bool covers(Range region) { return region.end().value / kSlot.count <= kSlots; }
+  static bool covers(Range region) { return region.end() <= kEnd; }
 
   // Heaps as they are in the map: a number from 1; 0 stands for none.
   static std::uint16_t owner_of(HeapId heap) { return static_cast<std::uint16_t>(heap.value + 1); }
@@ -52,9 +49,7 @@ class AddressMap {
 
   // The heap of the last run that begins at `address` or before, in the same region; 0: none does.
   std::uint16_t owner(Address address) const {
-    const std::uint64_t slot = address.value / kSlot.count;
-    if (slot >= kSlots) return 0;
-    const Steps* const steps = (*slots_)[slot].load(std::memory_order_acquire);
+    const Steps* const steps = steps_around(address);
     if (steps == nullptr) return 0;
     const std::uint32_t entry = (*steps)[step_of(address)].load(std::memory_order_acquire);
     if (entry != 0 && offset_of(entry) <= grain_of(address)) return heap_of(entry);
@@ -69,10 +64,12 @@ class AddressMap {
  private:
   friend struct TestAccess;
   static constexpr std::uint64_t kStepsInSlot = kSlot.count / kStep.count;
+  static constexpr std::uint64_t kSlotsInGroup = 1 << 12;  // 1 TiB
+  static constexpr std::uint64_t kGroups = kEnd.value / kSlot.count / kSlotsInGroup;
   // The first so many steps of a run say whose it is: all of a slab.
   static constexpr std::uint64_t kStepsMarked = 8;
   using Steps = std::array<std::atomic<std::uint32_t>, kStepsInSlot>;
-  using Slots = std::array<std::atomic<Steps*>, kSlots>;
+  using Group = std::array<std::atomic<Steps*>, kSlotsInGroup>;
 
   // An entry: the heap, above the grain in the step from which on it holds, and whether a run
   // begins there.
@@ -89,22 +86,27 @@ class AddressMap {
   }
   static_assert(kStep.count / kGrain.count == kBegins);
 
+  // Null: in no region.
+  const Steps* steps_around(Address address) const {
+    if (address >= kEnd) return nullptr;
+    const std::uint64_t slot = address.value / kSlot.count;
+    const Group* const group = groups_[slot / kSlotsInGroup].load(std::memory_order_acquire);
+    return group == nullptr ? nullptr
+                            : (*group)[slot % kSlotsInGroup].load(std::memory_order_acquire);
+  }
+  // The slot around an address of a region.
+  std::atomic<Steps*>& slot_around(Address address) {
+    const std::uint64_t slot = address.value / kSlot.count;
+    Group* const group = groups_[slot / kSlotsInGroup].load(std::memory_order_acquire);
+    return (*group)[slot % kSlotsInGroup];
+  }
   std::uint16_t search(Address address) const;
   std::atomic<std::uint32_t>& entry_at(Address address);
 
-  struct Free {
-    void operator()(void* slots) const { std::free(slots); }
-  };
-  // Zeroed by the system, page by page as it is touched.
-  static Slots* make() {
-    void* const zeroed = std::calloc(1, sizeof(Slots));
-    if (zeroed == nullptr) throw std::bad_alloc();
-    return static_cast<Slots*>(zeroed);
-  }
-
   inline static Steps no_runs_{};  // of a slot of a region in which none began yet
-  std::unique_ptr<Slots, Free> slots_{make()};
+  std::array<std::atomic<Group*>, kGroups> groups_{};
   std::mutex mutex_;
+  std::vector<std::unique_ptr<Group>> all_groups_;  // guarded by mutex_
   std::vector<std::unique_ptr<Steps>> tables_;  // guarded by mutex_
   std::vector<Steps*> spare_;                   // of regions that are gone; guarded by mutex_
 };

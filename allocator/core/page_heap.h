@@ -293,7 +293,8 @@ class PageHeap {
   Status release(LoosePage page) WEIR_REQUIRES(mutex_);
   // Idle pages that may go, the largest first.
   std::vector<Page*> idle_pages() WEIR_REQUIRES(mutex_);
-  bool is_over(const Page& page) WEIR_REQUIRES(mutex_);
+  // Is all work on an idle page done? `pending`: what was found not to be, of the pages before.
+  Result<bool> is_over(const Page& page, FenceSet& pending) WEIR_REQUIRES(mutex_);
   Status unmap_last(StitchedRow& row) WEIR_REQUIRES(mutex_);
   Status unmap_row(StitchedRow& row) WEIR_REQUIRES(mutex_);
   Result<Bytes> trim_locked(Bytes keep) WEIR_REQUIRES(mutex_);

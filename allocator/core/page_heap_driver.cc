@@ -297,6 +297,16 @@ void PageHeap::keep_to_limit_locked() {
   if (excess > 0_B) (void)trim_locked(total() - std::min(total(), excess));
 }
 
+// Pages that lie side by side often wait for the same: the device is asked once.
+Result<bool> PageHeap::is_over(const Page& page, FenceSet& pending) {
+  FenceSet users = held_by(page.range());
+  if (users.empty()) return true;
+  if (users == pending) return false;
+  Result<bool> complete = timelines_.complete(users);
+  if (complete && !*complete) pending = std::move(users);
+  return complete;
+}
+
 Result<Bytes> PageHeap::trim_locked(Bytes keep) {
   unmap_strays();
   Bytes gone;
@@ -308,9 +318,10 @@ Result<Bytes> PageHeap::trim_locked(Bytes keep) {
     if (Status status = release(take_out(held)); !status) return std::move(status).error();
     gone += held.page.size;
   }
+  FenceSet pending;
   for (Page* const page : idle_pages()) {
     if (total() <= keep) break;
-    Result<bool> complete = timelines_.complete(held_by(page->range()));
+    Result<bool> complete = is_over(*page, pending);
     // A page whose stream is no more (destroyed, and never retired) must not keep the others.
     if (!complete) {
       refused = std::move(complete).error();

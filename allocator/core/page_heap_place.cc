@@ -233,7 +233,8 @@ std::optional<PageHeap::Frontier> PageHeap::frontier(const Owner& owner, Bytes s
       const Bytes usable = std::min(before->size, size);
       const Wait wait = wait_on(owner, {hole->begin - usable, usable});
       if (wait == Wait::none || wait == Wait::likely_over) have = usable;
-      if (wait == Wait::in_use_elsewhere) in_use_elsewhere_ += usable;
+      // (A chunk that fits was counted in find().)
+      if (wait == Wait::in_use_elsewhere && before->size < size) in_use_elsewhere_ += usable;
     }
     const Bytes missing = round_up(size - have, granularity_);
     if (hole->size < missing + held_bytes_) continue;

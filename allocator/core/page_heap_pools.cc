@@ -27,9 +27,10 @@ std::vector<PageHeap::LoosePage> PageHeap::give_up_locked(Bytes wanted) {
     size += held.page.size;
     given.push_back(take_out(held));
   }
+  FenceSet pending;
   for (Page* const idle : idle_pages()) {
     if (size >= wanted) break;
-    const Result<bool> complete = timelines_.complete(held_by(idle->range()));
+    const Result<bool> complete = is_over(*idle, pending);
     if (!complete || !*complete) continue;
     Result<LoosePage> page = take_out(*idle);
     if (!page) continue;

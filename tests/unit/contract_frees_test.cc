@@ -290,6 +290,7 @@ TEST_F(ToldFrees, ARequestForACapturedStreamWaitsForNothing) {
   ASSERT_TRUE(graph.ok()) << graph.error().message();
   EXPECT_TRUE(device_.destroy_graph(*graph).ok());
   free(heap, y);
+  device_.finish();
 }
 
 TEST_F(ToldFrees, ASmallRequestForACapturedStreamWaitsForNothing) {

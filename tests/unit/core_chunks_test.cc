@@ -137,15 +137,15 @@ TEST_F(ChunksTest, MemoryFilledBesideUsedMemoryStaysApart) {
 TEST_F(ChunksTest, UsedBytesAreCutOutOfAFreeChunk) {
   chunks_.fill(mib(0, 12));
   chunks_.use(mib(4, 8));
-  EXPECT_THAT(seen(), ElementsAre(Seen{mib(0, 4), kFree}, Seen{mib(4, 8), kUsed},
-                                  Seen{mib(8, 12), kFree}));
+  EXPECT_THAT(seen(),
+              ElementsAre(Seen{mib(0, 4), kFree}, Seen{mib(4, 8), kUsed}, Seen{mib(8, 12), kFree}));
   chunks_.use(mib(0, 2));    // the begin of a chunk
   chunks_.use(mib(10, 12));  // the end of one
   chunks_.use(mib(2, 4));    // all of one
   EXPECT_THAT(free_listed(), ElementsAre(mib(8, 10)));
-  EXPECT_THAT(seen(), ElementsAre(Seen{mib(0, 2), kUsed}, Seen{mib(2, 4), kUsed},
-                                  Seen{mib(4, 8), kUsed}, Seen{mib(8, 10), kFree},
-                                  Seen{mib(10, 12), kUsed}));
+  EXPECT_THAT(seen(),
+              ElementsAre(Seen{mib(0, 2), kUsed}, Seen{mib(2, 4), kUsed}, Seen{mib(4, 8), kUsed},
+                          Seen{mib(8, 10), kFree}, Seen{mib(10, 12), kUsed}));
 }
 
 TEST_F(ChunksTest, OnlyBytesOfOneFreeChunkAreFree) {
@@ -268,8 +268,7 @@ TEST_F(ChunksTest, AVisitOfFreedRangesEndsWhereTheVisitorSaysSo) {
   for (std::uint64_t i = 0; i < 4; ++i) chunks_.use(mib(i, i + 1));
   for (std::uint64_t i = 0; i < 4; ++i) chunks_.release(mib(i, i + 1), use(kA, i + 1));
   int visited = 0;
-  EXPECT_FALSE(
-      chunks_.visit_freed(mib(0, 4), [&](const FreedRange&) { return ++visited < 3; }));
+  EXPECT_FALSE(chunks_.visit_freed(mib(0, 4), [&](const FreedRange&) { return ++visited < 3; }));
   EXPECT_EQ(visited, 3);
   EXPECT_TRUE(chunks_.visit_freed(mib(0, 4), [](const FreedRange&) { return true; }));
   // Where nothing is reserved nothing was used.

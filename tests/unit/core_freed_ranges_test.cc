@@ -105,8 +105,7 @@ TEST_F(FreedRangesTest, AVisitEndsWhereTheVisitorSaysSo) {
 TEST_F(FreedRangesTest, TheStreamThatFreedBytesNeedNotWaitForItself) {
   list_.append(pool_, bytes(0, 10), use(kA, 7, {{kB, {3}}}));
   EXPECT_THAT(waits(list_, bytes(0, 1), kA), ElementsAre(Fence{kB, {3}}));
-  EXPECT_THAT(waits(list_, bytes(0, 1), kC),
-              UnorderedElementsAre(Fence{kA, {7}}, Fence{kB, {3}}));
+  EXPECT_THAT(waits(list_, bytes(0, 1), kC), UnorderedElementsAre(Fence{kA, {7}}, Fence{kB, {3}}));
 }
 
 TEST_F(FreedRangesTest, NeighboursWithTheSameUsersAreOneRangeFreedWhenTheLaterWas) {

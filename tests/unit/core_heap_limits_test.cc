@@ -209,10 +209,10 @@ TEST_F(HeapTrim, WaitsForTheFencesOfOtherStreamsToo) {
 TEST_F(HeapTrim, KeepsWhatItIsToldToKeep) {
   DeviceHeap heap(device_);
   std::vector<void*> blocks;
-  for (int i = 0; i < 4; ++i) blocks.push_back(allocate(heap, 8_MiB, a_));
+  for (int i = 0; i < 8; ++i) blocks.push_back(allocate(heap, 4_MiB, a_));  // a page each
   for (void* const block : blocks) free(heap, block);
   EXPECT_EQ(*heap.trim(64_MiB), 0_B);
-  EXPECT_EQ(*heap.trim(20_MiB), 16_MiB);
+  EXPECT_EQ(*heap.trim(18_MiB), 16_MiB);
   EXPECT_EQ(device_.physical_bytes(), 16_MiB);
   EXPECT_EQ(*heap.trim(16_MiB), 0_B);
   EXPECT_EQ(*heap.trim(0_B), 16_MiB);
@@ -221,12 +221,12 @@ TEST_F(HeapTrim, KeepsWhatItIsToldToKeep) {
 
 TEST_F(HeapTrim, GivesTheLargestPagesBackFirst) {
   DeviceHeap heap(device_);
-  void* const small = allocate(heap, 4_MiB, a_);
-  void* const large = allocate(heap, 8_MiB, a_);
+  void* const small = allocate(heap, 2_MiB, a_);
+  void* const large = allocate(heap, 4_MiB, a_);
   free(heap, small);
   free(heap, large);
-  EXPECT_EQ(*heap.trim(8_MiB), 8_MiB);
-  EXPECT_EQ(device_.physical_bytes(), 4_MiB);
+  EXPECT_EQ(*heap.trim(4_MiB), 4_MiB);
+  EXPECT_EQ(device_.physical_bytes(), 2_MiB);
 }
 
 TEST_F(HeapTrim, MemoryThatWasGivenBackIsHadAgain) {

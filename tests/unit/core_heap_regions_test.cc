@@ -1,1 +1,265 @@
-// placeholder
+// The addresses of a page heap: several regions, of whatever size and wherever the device has them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "core/forwarding_device.h"
+#include "tests/unit/core_heap_fixture.h"
+#include "tests/unit/core_test_access.h"
+
+namespace weir::test {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr Bytes kRegion = 4_GiB;  // the smallest that are asked for
+
+// Has no more than `most` addresses in one piece.
+class SmallRegions : public ForwardingDevice {
+ public:
+  SmallRegions(Device& inner, Bytes most) : ForwardingDevice(inner), most_(most) {}
+
+  Result<Address> reserve(Bytes size, Bytes alignment) override {
+    if (size > most_) return Error(ErrorCode::device, "reserve: no addresses in one piece");
+    Result<Address> at = inner_.reserve(size, alignment);
+    if (at) sizes.push_back(size);
+    return at;
+  }
+
+  std::vector<Bytes> sizes;  // of what was reserved
+
+ private:
+  Bytes most_;
+};
+
+class HeapRegions : public CoreHeap {
+ protected:
+  static const std::vector<Range>& regions(DeviceHeap& heap) { return TestAccess::regions(heap); }
+  static std::size_t region_of(DeviceHeap& heap, void* block) {
+    const auto& all = regions(heap);
+    const auto found = std::find_if(all.begin(), all.end(), [&](Range region) {
+      return region.contains({Address::of(block), kGrain});
+    });
+    return static_cast<std::size_t>(found - all.begin());
+  }
+  // Blocks of random sizes, a few of them large, by two streams. Returns what is live.
+  std::vector<void*> churn(DeviceHeap& heap, int requests, Bytes most_in_use) {
+    std::mt19937_64 random(3);
+    std::vector<std::pair<void*, Bytes>> live;
+    Bytes in_use;
+    for (int i = 0; i < requests; ++i) {
+      const Bytes size = 1_MiB * (1 + random() % (random() % 8 == 0 ? 1500 : 100));
+      for (; in_use + size > most_in_use; live.pop_back()) {
+        std::swap(live[random() % live.size()], live.back());
+        in_use -= live.back().second;
+        free(heap, live.back().first);
+      }
+      const Stream stream = random() % 3 == 0 ? b_ : a_;
+      live.emplace_back(allocate(heap, size, stream), size);
+      in_use += size;
+      write(stream, live.back().first, size, 1_us);
+      device_.advance(1_ms);
+    }
+    std::vector<void*> blocks;
+    for (const auto& [block, size] : live) blocks.push_back(block);
+    return blocks;
+  }
+};
+
+TEST_F(HeapRegions, TheFirstHasRoomForAnyDevice) {
+  DeviceHeap heap(device_);
+  for (int i = 0; i < 5; ++i) (void)allocate(heap, 28_GiB, a_);
+  EXPECT_THAT(regions(heap), SizeIs(1));
+  EXPECT_EQ(regions(heap)[0].size, 256_GiB);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+TEST_F(HeapRegions, WhereOneIsFullTheRowGoesOnInAnother) {
+  SmallRegions device(device_, kRegion);
+  DeviceHeap heap(device);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 6; ++i) blocks.push_back(allocate(heap, 1500_MiB, a_));
+  // Two fit in each; what is left of a region serves smaller ones.
+  std::vector<std::size_t> where;
+  for (void* const block : blocks) where.push_back(region_of(heap, block));
+  EXPECT_THAT(where, ElementsAre(0, 0, 1, 1, 2, 2));
+  void* const smaller = allocate(heap, 1000_MiB, b_);
+  EXPECT_EQ(region_of(heap, smaller), 0u);
+  EXPECT_THAT(device.sizes, Each(kRegion));
+  EXPECT_EQ(device_.physical_bytes(), 10'000_MiB);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  for (void* const block : blocks) free(heap, block);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+// Bytes of two regions are side by side for nobody, though their addresses may be.
+TEST_F(HeapRegions, ThoseThatLieSideBySideAreNotOne) {
+  SmallRegions device(device_, kRegion);
+  DeviceHeap heap(device, {.limit = 8000_MiB});
+  std::vector<void*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(allocate(heap, 1000_MiB, a_));
+  ASSERT_THAT(regions(heap), SizeIs(2));
+  ASSERT_EQ(regions(heap)[0].end(), regions(heap)[1].begin);
+  for (void* const block : blocks) free(heap, block);
+  (void)heap.snapshot();  // gives back what is at hand
+  std::vector<Range> free_chunks;
+  for (const Chunk* at = TestAccess::chunks(heap).first(); at != nullptr; at = at->after) {
+    if (at->state == Chunk::State::free) free_chunks.push_back(at->range());
+  }
+  EXPECT_THAT(free_chunks, SizeIs(2));
+  // What needs bytes of both is stitched, in a region of its own.
+  void* const large = allocate(heap, 4001_MiB, a_);
+  EXPECT_NE(large, nullptr);
+  EXPECT_EQ(TestAccess::chunks(heap).at(Address::of(large)), nullptr);
+  write(a_, large, 4001_MiB);
+  EXPECT_EQ(device_.physical_bytes(), 8000_MiB);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+// Rows come and go, and their addresses with them: none ever lies in two regions.
+TEST_F(HeapRegions, NoStitchedRowLiesInTwo) {
+  SmallRegions device(device_, kRegion);
+  DeviceHeap heap(device, {.limit = 6_GiB});
+  for (int round = 0; round < 6; ++round) {
+    for (void* const block : churn(heap, 300, 5500_MiB)) free(heap, block);
+    EXPECT_THAT(heap.validate(), IsEmpty());
+    device_.finish();
+    ASSERT_TRUE(heap.trim(1_GiB).ok());
+    EXPECT_THAT(heap.validate(), IsEmpty());
+  }
+  EXPECT_GT(regions(heap).size(), 3u);
+  EXPECT_GT(device_.calls(DeviceCall::unmap), 100u);
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+// A place's address is weighed by how far it is from the row's begin, wherever that is.
+TEST_F(HeapRegions, OneBelowTheFirstServesAsWell) {
+  SmallRegions device(device_, kRegion);
+  const Result<Address> below = device_.reserve(kRegion, kRegion);
+  ASSERT_TRUE(below.ok());
+  DeviceHeap heap(device);
+  void* const first = allocate(heap, 3_GiB, a_);
+  ASSERT_TRUE(device_.unreserve(*below, kRegion).ok());
+  void* const second = allocate(heap, 3_GiB, a_);
+  EXPECT_EQ(regions(heap)[1].begin, *below);
+  EXPECT_EQ(region_of(heap, second), 1u);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  free(heap, second);
+  void* const third = allocate(heap, 2_GiB, b_);
+  EXPECT_EQ(region_of(heap, third), 1u);
+  EXPECT_EQ(heap.find(static_cast<char*>(third))->bytes, 2_GiB);
+  EXPECT_EQ(heap.find(first)->bytes, 3_GiB);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  for (void* const block : churn(heap, 200, 8_GiB)) free(heap, block);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+TEST_F(HeapRegions, AreLessEachWhereThereAreMany) {
+  SmallRegions device(device_, 1024_TiB);
+  DeviceHeap heap(device);
+  Budget& budget = TestAccess::budget(heap);
+  for (const std::uint64_t regions : {0, 63, 64, 511, 512}) {
+    while (budget.regions() < regions) budget.count_region();
+    // Each request has no room in the last region.
+    const std::size_t before = device.sizes.size();
+    TestAccess::fill_row(heap);
+    (void)allocate(heap, 16_MiB, a_);
+    ASSERT_EQ(device.sizes.size(), before + 1);
+  }
+  EXPECT_THAT(device.sizes, ElementsAre(256_GiB, 256_GiB, 32_GiB, 32_GiB, 4_GiB));
+}
+
+TEST_F(HeapRegions, ADeviceWithFewAddressesIsAskedForLess) {
+  for (const Bytes most : {100_GiB, 64_GiB, 20_GiB, 4_GiB}) {
+    SmallRegions device(device_, most);
+    DeviceHeap heap(device);
+    void* const block = allocate(heap, 64_MiB, a_);
+    ASSERT_THAT(regions(heap), SizeIs(1));
+    EXPECT_LE(regions(heap)[0].size, most);
+    EXPECT_GE(regions(heap)[0].size * 4, most);
+    free(heap, block);
+    EXPECT_THAT(heap.validate(), IsEmpty());
+  }
+}
+
+TEST_F(HeapRegions, WithNoAddressesARequestFailsAndNothingIsLost) {
+  SmallRegions device(device_, kRegion);
+  DeviceHeap heap(device);
+  void* const block = allocate(heap, 3_GiB, a_);
+  const Result<void*> refused = heap.allocate(5_GiB, a_);  // in no region
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::device);
+  EXPECT_EQ(device_.physical_bytes(), 3_GiB);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  EXPECT_NE(allocate(heap, 512_MiB, a_), nullptr);
+  free(heap, block);
+}
+
+// A scripted fault at each reservation of a program, one at a time.
+TEST_F(HeapRegions, AReservationThatFailsLeavesTheHeapAsItWas) {
+  for (std::uint64_t nth = 1; nth <= 6; ++nth) {
+    SimDevice sim;
+    const Stream stream = sim.new_stream();
+    SmallRegions device(sim, kRegion);
+    {
+      DeviceHeap heap(device, {.limit = 8000_MiB});
+      sim.fail(DeviceCall::reserve, nth);
+      std::vector<void*> blocks;
+      int refused = 0;
+      const auto get = [&](Bytes size) {
+        Result<void*> block = heap.allocate(size, stream);
+        if (!block.ok()) {
+          ++refused;
+          EXPECT_EQ(block.error().code(), ErrorCode::device);
+          EXPECT_THAT(heap.validate(), IsEmpty());
+          block = heap.allocate(size, stream);
+        }
+        EXPECT_TRUE(block.ok());
+        return *block;
+      };
+      for (int i = 0; i < 8; ++i) blocks.push_back(get(1000_MiB));
+      for (void* const block : blocks) free(heap, block);
+      void* const large = get(4001_MiB);  // stitched
+      EXPECT_LE(refused, 1);
+      EXPECT_THAT(heap.validate(), IsEmpty());
+      free(heap, large);
+    }
+    EXPECT_EQ(sim.live_reservations(), 0u);
+    EXPECT_EQ(sim.live_handles(), 0u);
+  }
+}
+
+// The addresses of a run are found wherever it lies, and those between runs are nobody's.
+TEST_F(HeapRegions, BlocksAreFoundInEach) {
+  SmallRegions device(device_, kRegion);
+  DeviceHeap heap(device);
+  std::vector<std::pair<void*, Bytes>> blocks;
+  for (int i = 0; i < 12; ++i) {
+    const Bytes size = 700_MiB + 1_MiB * i;
+    blocks.emplace_back(allocate(heap, size, i % 2 == 0 ? a_ : b_), size);
+  }
+  EXPECT_GT(regions(heap).size(), 2u);
+  for (const auto& [block, size] : blocks) {
+    for (const Bytes offset : {0_B, 300_KiB, 5_MiB, size - 1_B}) {
+      const auto found = heap.find(static_cast<char*>(block) + offset.count);
+      ASSERT_TRUE(found.has_value());
+      EXPECT_EQ(found->address, Address::of(block));
+    }
+  }
+  for (const Range region : regions(heap)) {
+    EXPECT_FALSE(heap.find((region.end() - 1_B).pointer()).has_value());
+  }
+}
+
+}  // namespace
+}  // namespace weir::test

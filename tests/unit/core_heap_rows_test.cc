@@ -3,14 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <random>
 #include <utility>
 #include <vector>
 
-#include "core_heap_fixture.h"
+#include "tests/unit/core_heap_fixture.h"
 #include "tests/unit/core_test_access.h"
 
 namespace weir::test {
@@ -20,19 +20,29 @@ using testing::IsEmpty;
 
 class HeapRows : public CoreHeap {
  protected:
-  // Of mappings a page: 16 that are kept in any case, and those that were used not long ago.
-  static constexpr std::uint64_t kMostAPage = 40;
+  // What was not used for so many requests is long unused, when it was looked at, too.
+  static constexpr std::uint64_t kLong = 12'000;
 
+  // Of stitched rows.
   static std::size_t mappings(DeviceHeap& heap) { return TestAccess::rows(heap).mappings(); }
   static std::size_t retired(DeviceHeap& heap) { return TestAccess::rows_retired(heap).size(); }
   std::uint64_t unmaps() const { return device_.calls(DeviceCall::unmap); }
+  // Kept in any case.
+  static std::size_t most_kept(DeviceHeap& heap) {
+    return std::max<std::size_t>(256, 16 * TestAccess::home(heap).all().size());
+  }
+  static std::size_t long_unused(DeviceHeap& heap) {
+    std::size_t found = 0;
+    TestAccess::rows(heap).visit_all([&](const StitchedRow& row) {
+      if (TestAccess::requests(heap) - row.used_at > kLong) found += row.pages.size();
+    });
+    return found;
+  }
 
   // Blocks of 64 KiB to 16 MiB, of which always about as many bytes are in use. They are a's;
-  // `user` may be another stream, and reads them then.
-  void replace_at_random(DeviceHeap& heap, int requests = 6000) {
-    replace_at_random(heap, requests, a_, 1_us);
-  }
-  void replace_at_random(DeviceHeap& heap, int requests, Stream user, Nanoseconds kernel) {
+  // `user` may be another stream, and is named as such.
+  void replace_at_random(DeviceHeap& heap, int requests) { replace_at_random(heap, requests, a_); }
+  void replace_at_random(DeviceHeap& heap, int requests, Stream user) {
     std::vector<std::pair<void*, Bytes>> live;
     Bytes in_use;
     for (int i = 0; i < requests; ++i) {
@@ -44,24 +54,213 @@ class HeapRows : public CoreHeap {
       }
       void* const block = allocate(heap, size, a_);
       live.emplace_back(block, size);
-      const Access access = user == a_ ? Writes(block, size) : Reads(block, size);
-      ASSERT_TRUE(device_.launch(user, access, kernel).ok());
+      write(a_, block, size, 1_us);
+      if (!(user == a_)) {
+        write_after(user, a_, block, size, 1_us);
+        ASSERT_TRUE(heap.fence(block, user).ok());
+      }
       in_use += size;
       device_.advance(100_us);
     }
     for (const auto& [block, size] : live) free(heap, block);
   }
+  // More requests than blocks are kept at hand, so that each asks for pages; they fit in one piece.
+  void ask(DeviceHeap& heap, int requests) {
+    for (int i = 0; i < requests; i += 12) {
+      std::vector<void*> blocks;
+      for (int k = 0; k < 12; ++k) blocks.push_back(allocate(heap, 300_KiB, a_));
+      for (void* const block : blocks) free(heap, block);
+    }
+  }
+  // All rows are long unused, and nobody is at work.
+  void age(DeviceHeap& heap) {
+    TestAccess::requests(heap) += kLong;
+    device_.finish();
+  }
+
   std::mt19937_64 random_{7};
 };
 
-TEST_F(HeapRows, Measure) {
+TEST_F(HeapRows, AProgramOfEverNewSizesKeepsThemInProportionToItsPages) {
   DeviceHeap heap(device_, {});
-  for (int i = 0; i < 20; ++i) {
-    replace_at_random(heap);
-    printf("%d: pages %zu row mappings %zu rows %zu retired %zu unmaps %zu requests %zu held %.1f\n", i, TestAccess::home(heap).all().size(), mappings(heap),
-           TestAccess::rows(heap).count(), retired(heap), unmaps(), TestAccess::requests(heap), device_.physical_bytes().count/1048576.);
+  for (int part = 0; part < 8; ++part) {
+    replace_at_random(heap, 6000);
+    EXPECT_LE(long_unused(heap), most_kept(heap));
+    EXPECT_THAT(heap.validate(), IsEmpty());
   }
+  EXPECT_GT(heap.statistics().mappings.total, 3 * mappings(heap)) << "the program makes too few";
+  EXPECT_THAT(device_.races(), IsEmpty());
+  EXPECT_EQ(heap.statistics().host_waits, 0u);
+  EXPECT_EQ(device_.live_mappings(), heap.statistics().mappings.current);
+}
+
+TEST_F(HeapRows, OnlyAFewDriverCallsAreMadeInOneRequest) {
+  DeviceHeap heap(device_, {});
+  replace_at_random(heap, 6000);
+  age(heap);
+  ASSERT_GT(mappings(heap), most_kept(heap)) << "the program makes too few";
+  std::uint64_t most = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const std::uint64_t before = unmaps();
+    ask(heap, 12);
+    most = std::max(most, unmaps() - before);
+  }
+  EXPECT_GT(most, 0u);
+  EXPECT_LE(most, 12u * 2);
+  EXPECT_LE(mappings(heap), most_kept(heap));
+  EXPECT_EQ(retired(heap), 0u);
+}
+
+TEST_F(HeapRows, ARetiredOneIsUnmappedOnlyAfterItsUsersWork) {
+  for (const Stream user : {a_, b_}) {
+    DeviceHeap heap(device_, {});
+    replace_at_random(heap, 6000, user);
+    device_.finish();
+    void* const x = allocate(heap, 1_MiB, a_);
+    write(user, x, 1_MiB, 1'000'000_ms);
+    ASSERT_TRUE(heap.fence(x, user).ok());
+    TestAccess::requests(heap) += kLong;
+    const std::uint64_t before = unmaps();
+    ask(heap, 6000);
+    EXPECT_GT(retired(heap), 0u);
+    EXPECT_EQ(unmaps(), before);
+    EXPECT_THAT(heap.validate(), IsEmpty());
+    device_.finish();
+    ask(heap, 6000);
+    EXPECT_GT(unmaps(), before);
+    EXPECT_THAT(heap.validate(), IsEmpty());
+    EXPECT_THAT(device_.races(), IsEmpty());
+    free(heap, x);
+  }
+}
+
+// Where uses need not be told, they may be of any stream.
+TEST_F(HeapRows, NoneGoesWhoseUsersNobodyKnows) {
+  DeviceHeap heap(device_, {.trust = Trust::context});
+  replace_at_random(heap, 6000);
+  const Stream unknown = device_.new_stream();
+  void* const x = allocate(heap, 1_MiB, a_);
+  ASSERT_TRUE(device_.launch(unknown, Reads(x, 1_MiB), 1'000'000_ms).ok());
+  TestAccess::requests(heap) += kLong;
+  const std::uint64_t before = unmaps();
+  ask(heap, 6000);
+  EXPECT_GT(retired(heap), 0u);
+  EXPECT_EQ(unmaps(), before);
+  device_.finish();
+  ask(heap, 6000);
+  EXPECT_GT(unmaps(), before);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  free(heap, x);
+}
+
+// Nor while a graph is captured, or of pages that a graph uses whenever it is launched.
+TEST_F(HeapRows, ThoseThatGraphsKeepAreNotRetired) {
+  DeviceHeap heap(device_, {});
+  replace_at_random(heap, 6000);
+  PageHeap& pages = TestAccess::pages(heap);
+  pages.keep_what_is_used(true);
+  void* const graphs = allocate(heap, 8_MiB, a_);
+  const std::size_t all = mappings(heap);
+  age(heap);
+  const std::uint64_t before = unmaps();
+  ask(heap, 6000);
+  EXPECT_EQ(retired(heap), 0u);
+  pages.settle_kept(true);
+  free(heap, graphs);
+
+  const auto is_kept = [](const StitchedRow& row) {
+    return std::any_of(row.pages.begin(), row.pages.end(),
+                       [](const Page* page) { return page->kept == Page::Kept::yes; });
+  };
+  const auto count_kept = [&] {
+    std::size_t kept = 0;
+    TestAccess::rows(heap).visit_all(
+        [&](const StitchedRow& row) { kept += is_kept(row) ? 1 : 0; });
+    return kept;
+  };
+  const std::size_t kept = count_kept();
+  EXPECT_GT(kept, 0u);
+  age(heap);
+  ask(heap, 24'000);
+  EXPECT_GT(unmaps(), before) << "those that no graph keeps";
+  EXPECT_LT(mappings(heap), all);
+  EXPECT_EQ(count_kept(), kept);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+
+  pages.let_go({});
+  age(heap);
+  ask(heap, 24'000);
+  EXPECT_LE(mappings(heap), most_kept(heap));
   EXPECT_THAT(heap.validate(), IsEmpty());
 }
+
+TEST_F(HeapRows, ADriverThatRefusesToUnmapIsAskedAgain) {
+  DeviceHeap heap(device_, {});
+  replace_at_random(heap, 6000);
+  age(heap);
+  for (std::uint64_t nth = 1; nth < 400; nth += 37) {
+    device_.fail(DeviceCall::unmap, nth);
+    ask(heap, 2400);
+    EXPECT_THAT(heap.validate(), IsEmpty());
+    EXPECT_EQ(device_.live_mappings(), heap.statistics().mappings.current);
+  }
+  ask(heap, 24'000);
+  EXPECT_LE(mappings(heap), most_kept(heap));
+  EXPECT_EQ(retired(heap), 0u);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+// Whatever state they are in; and nothing is left behind.
+TEST_F(HeapRows, TheyGoWithTheirPages) {
+  DeviceHeap heap(device_, {});
+  replace_at_random(heap, 6000);
+  age(heap);
+  ask(heap, 1200);
+  EXPECT_GT(retired(heap), 0u);
+  device_.finish();
+  ASSERT_TRUE(heap.trim(0_B).ok());
+  EXPECT_EQ(mappings(heap), 0u);
+  EXPECT_EQ(TestAccess::rows(heap).count(), 0u);
+  EXPECT_EQ(retired(heap), 0u);
+  EXPECT_EQ(heap.statistics().mappings.current, 0u);
+  EXPECT_EQ(device_.live_mappings(), 0u);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  replace_at_random(heap, 500);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+// Rows that it used last stay until their pages go; the others go as ever.
+TEST_F(HeapRows, AStreamThatIsNoMoreHoldsNoOthers) {
+  DeviceHeap heap(device_, {});
+  replace_at_random(heap, 6000);
+  const Stream gone = device_.new_stream();
+  void* const block = allocate(heap, 16_MiB, gone);
+  write(gone, block, 16_MiB, 1_us);
+  free(heap, block);
+  ASSERT_TRUE(heap.retire(gone).ok());
+  device_.finish();
+  ASSERT_TRUE(device_.destroy_stream(gone).ok());
+  age(heap);
+  ask(heap, 24'000);
+  EXPECT_LE(mappings(heap), most_kept(heap));
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+// A program that repeats itself pays in its first rounds, however many rows that takes.
+TEST_F(HeapRows, AProgramThatRepeatsItselfLosesNone) {
+  DeviceHeap heap(device_, {});
+  std::vector<std::uint64_t> calls;
+  for (int round = 0; round < 12; ++round) {
+    random_.seed(7);
+    replace_at_random(heap, 6000);
+    if (round == 5) calls = memory_calls();
+  }
+  EXPECT_EQ(memory_calls(), calls);
+  EXPECT_GT(mappings(heap), 2 * most_kept(heap)) << "the program makes too few";
+  EXPECT_EQ(unmaps(), 0u);
+}
+
 }  // namespace
 }  // namespace weir::test

@@ -81,10 +81,10 @@ TEST(GranuleMap, PagesAreVisitedByAddressAcrossTables) {
       expected.emplace_back(at, page);
     }
   }
-  for (const std::size_t index : {2u, 0u, 3u, 1u}) map.set(pages[index].first, *pages[index].second);
-  map.visit([&](Address at, const GranuleMap::Entry& entry) {
-    visited.emplace_back(at, entry.page);
-  });
+  for (const std::size_t index : {2u, 0u, 3u, 1u})
+    map.set(pages[index].first, *pages[index].second);
+  map.visit(
+      [&](Address at, const GranuleMap::Entry& entry) { visited.emplace_back(at, entry.page); });
   EXPECT_EQ(visited, expected);
 }
 
@@ -167,7 +167,8 @@ TEST_F(HomePagesTest, ARangeIsUsedAndFreedInAllItsPages) {
   // Freed in other parts than it was used.
   EXPECT_THAT(free({kRow + 1_MiB, 3_MiB}),
               ElementsAre(Pair(first.id, false), Pair(second.id, false)));
-  EXPECT_THAT(free({kRow + 4_MiB, 3_MiB}), ElementsAre(Pair(second.id, true), Pair(third.id, true)));
+  EXPECT_THAT(free({kRow + 4_MiB, 3_MiB}),
+              ElementsAre(Pair(second.id, true), Pair(third.id, true)));
   EXPECT_EQ(pages_.leased(), 2_MiB);
   EXPECT_EQ(pages_.used(), 512_KiB);
 }

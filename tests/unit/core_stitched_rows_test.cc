@@ -102,16 +102,17 @@ TEST_F(StitchedRowsTest, ARunBeginsBehindWhatIsNotTheRowsOfItsFirstPage) {
   EXPECT_EQ(stitched.state, State::idle);
   EXPECT_EQ(rows_.mappings(), 3u);
   EXPECT_THAT(first.rows, ElementsAre(&stitched));
+  EXPECT_EQ(stitched.mapped(), 12_MiB);
 }
 
 TEST_F(StitchedRowsTest, ARunOfTheRowsBytesHasAPartOfEachPage) {
   Page &first = page(4_MiB), &second = page(2_MiB), &third = page(6_MiB);
   const StitchedRow& stitched = row({&first, &second, &third}, 3_MiB);
-  EXPECT_THAT(parts(stitched, 9_MiB), ElementsAre(Range{first.home + 3_MiB, 1_MiB}, second.range(),
-                                                  third.range()));
-  EXPECT_THAT(parts(stitched, 3_MiB + kGrain),
-              ElementsAre(Range{first.home + 3_MiB, 1_MiB}, second.range(),
-                          Range{third.home, kGrain}));
+  EXPECT_THAT(parts(stitched, 9_MiB),
+              ElementsAre(Range{first.home + 3_MiB, 1_MiB}, second.range(), third.range()));
+  EXPECT_THAT(
+      parts(stitched, 3_MiB + kGrain),
+      ElementsAre(Range{first.home + 3_MiB, 1_MiB}, second.range(), Range{third.home, kGrain}));
   EXPECT_THAT(parts(stitched, 3_MiB),
               ElementsAre(Range{first.home + 3_MiB, 1_MiB}, second.range()));
   EXPECT_THAT(parts(stitched, 512_KiB), ElementsAre(Range{first.home + 3_MiB, 512_KiB}));
@@ -148,7 +149,8 @@ TEST_F(StitchedRowsTest, RowsThatARunFitsAreFoundTheSmallestFirst) {
 }
 
 TEST_F(StitchedRowsTest, ARowInUseIsNotGivenOutAgainUntilItIsFree) {
-  StitchedRow &first = row({&page(2_MiB), &page(2_MiB)}), &second = row({&page(2_MiB), &page(2_MiB)});
+  StitchedRow &first = row({&page(2_MiB), &page(2_MiB)}),
+              &second = row({&page(2_MiB), &page(2_MiB)});
   rows_.use(first, 7);
   EXPECT_EQ(first.state, State::used);
   EXPECT_EQ(first.used_at, 7u);
@@ -259,6 +261,25 @@ TEST_F(StitchedRowsTest, TheSmallestHoleThatHasRoomIsTaken) {
   EXPECT_EQ(row({&page(6_MiB)}).begin, wide);
 }
 
+TEST_F(StitchedRowsTest, EachUsableAddressOfARegionIsARowsOrVacant) {
+  const std::vector<Range> regions = {add_region(64_MiB), add_region(128_MiB)};
+  std::vector<StitchedRow*> all;
+  const auto expect_all = [&] {
+    for (const Range region : regions) {
+      EXPECT_EQ(rows_.addresses_in(region), StitchedRows::usable(region).size);
+    }
+  };
+  for (int i = 0; i < 12; ++i) {
+    all.push_back(&row({&page(8_MiB), &page(2_MiB)}));
+    expect_all();
+  }
+  for (StitchedRow* const each : all) {
+    take_apart(*each);
+    expect_all();
+  }
+  EXPECT_EQ(rows_.addresses_in({kRegion - 1_GiB, 1_GiB}), 0_B);
+}
+
 // The driver maps no page across the end of what was reserved at once.
 TEST_F(StitchedRowsTest, NoRowLiesAcrossTwoRegionsSideBySide) {
   const Range first = add_region(StitchedRows::region_for(10_MiB));
@@ -357,9 +378,8 @@ TEST_F(StitchedRowsTest, AgreesWithAListOfAllRowsOverRandomPrograms) {
         ASSERT_THAT(found, fits ? testing::Matcher<std::vector<StitchedRow*>>(Contains(each))
                                 : Not(Contains(each)));
       }
-      ASSERT_TRUE(std::is_sorted(found.begin(), found.end(), [](auto* a, auto* b) {
-        return a->size < b->size;
-      }));
+      ASSERT_TRUE(std::is_sorted(found.begin(), found.end(),
+                                 [](auto* a, auto* b) { return a->size < b->size; }));
       for (StitchedRow* const each : found) {
         std::size_t pages_used = 0;
         Bytes sum;

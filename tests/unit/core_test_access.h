@@ -36,6 +36,10 @@ struct TestAccess {
   static auto& peak_used(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
     return pages(heap).peak_used_;
   }
+  // No vacant chunk has room for much any more.
+  static void fill_row(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
+    while (const Chunk* const vacant = chunks(heap).vacant()) chunks(heap).use(vacant->range());
+  }
   static Budget& budget(DeviceHeap& heap) { return impl(heap).budget_; }
   static PageHeap::HeldPage held_page(PageId id, PhysicalHandle handle, Bytes size) {
     return {id, {handle, size}};
