@@ -45,11 +45,14 @@ std::atomic<std::uint32_t>& AddressMap::entry_at(Address address) {
 void AddressMap::add_run(Range run, HeapId heap) {
   const std::uint32_t whose = std::uint32_t{owner_of(heap)} << 16;
   entry_at(run.begin).store(whose | kBegins | grain_of(run.begin), std::memory_order_release);
-  const Address next = run.begin - Bytes{run.begin.value % kStep.count} + kStep;
-  const Address end = std::min(run.end(), next + kStep * (kStepsMarked - 1));
-  for (Address at = next; at < end; at = at + kStep) {
+  if (run.size <= kShort) mark(run, whose);
+}
+
+// The steps behind the one in which the run begins. (The next run may begin in the last of them.)
+void AddressMap::mark(Range run, std::uint32_t whose) {
+  for (Address at = run.begin - Bytes{run.begin.value % kStep.count} + kStep; at < run.end();
+       at = at + kStep) {
     std::atomic<std::uint32_t>& entry = entry_at(at);
-    // (The next run may begin in the step where this one ends.)
     if ((entry.load(std::memory_order_relaxed) & kBegins) == 0) {
       entry.store(whose, std::memory_order_release);
     }
@@ -58,14 +61,7 @@ void AddressMap::add_run(Range run, HeapId heap) {
 
 void AddressMap::remove_run(Range run) {
   entry_at(run.begin).store(0, std::memory_order_release);
-  const Address next = run.begin - Bytes{run.begin.value % kStep.count} + kStep;
-  const Address end = std::min(run.end(), next + kStep * (kStepsMarked - 1));
-  for (Address at = next; at < end; at = at + kStep) {
-    std::atomic<std::uint32_t>& entry = entry_at(at);
-    if ((entry.load(std::memory_order_relaxed) & kBegins) == 0) {
-      entry.store(0, std::memory_order_release);
-    }
-  }
+  if (run.size <= kShort) mark(run, 0);
 }
 
 // Nothing in the address's own step begins before it.

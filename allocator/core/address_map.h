@@ -1,9 +1,9 @@
 // Which stream heap has the run that an address lies in, without a lock.
 //
 // For each step of 256 KiB there is what begins in it: at most one run, since runs are longer than
-// a step. Where none does, the first steps of a run say the same, so that the small blocks of a
-// slab are found at once; further inside, the look-up goes back step by step. Whether the address
-// is still within the run its heap knows.
+// a step. Of a short run all steps say so, so that the small blocks of a slab are found at once;
+// inside a long one the look-up goes back step by step. Whether the address is still within the run
+// its heap knows.
 //
 // Threads: owner() and find() from any; a run's begin and end under the lock of its page heap,
 // regions under any lock that orders them before their runs.
@@ -66,8 +66,8 @@ class AddressMap {
   static constexpr std::uint64_t kStepsInSlot = kSlot.count / kStep.count;
   static constexpr std::uint64_t kSlotsInGroup = 1 << 12;  // 1 TiB
   static constexpr std::uint64_t kGroups = kEnd.value / kSlot.count / kSlotsInGroup;
-  // The first so many steps of a run say whose it is: all of a slab.
-  static constexpr std::uint64_t kStepsMarked = 8;
+  // A slab is no longer than this.
+  static constexpr Bytes kShort = 2_MiB;
   using Steps = std::array<std::atomic<std::uint32_t>, kStepsInSlot>;
   using Group = std::array<std::atomic<Steps*>, kSlotsInGroup>;
 
@@ -102,6 +102,7 @@ class AddressMap {
   }
   std::uint16_t search(Address address) const;
   std::atomic<std::uint32_t>& entry_at(Address address);
+  void mark(Range run, std::uint32_t whose);
 
   inline static Steps no_runs_{};  // of a slot of a region in which none began yet
   std::array<std::atomic<Group*>, kGroups> groups_{};

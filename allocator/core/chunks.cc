@@ -158,13 +158,17 @@ void Chunks::use(Range range) {
 
 void Chunks::release(Range range, const LastUse& use) {
   Chunk* const chunk = at(range.begin);
-  LastUse all = use;
-  chunk->freed.visit(range, [&](const FreedRange& added) {
-    all.fences.join(added.use.fences);
-    return true;
-  });
-  chunk->freed.clear(pool_);
-  chunk->freed.append(pool_, range, all);
+  if (chunk->freed.empty()) {
+    chunk->freed.append(pool_, range, use);
+  } else {
+    LastUse all = use;
+    (void)chunk->freed.visit(range, [&](const FreedRange& added) {
+      all.fences.join(added.use.fences);
+      return true;
+    });
+    chunk->freed.clear(pool_);
+    chunk->freed.append(pool_, range, all);
+  }
   chunk->state = State::free;
   merge_and_list(chunk);
 }

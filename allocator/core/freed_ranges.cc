@@ -70,6 +70,11 @@ void FreedRanges::append(FreedRangePool& pool, Range range, const LastUse& use) 
   added->begin = range.begin;
   added->end = range.end();
   added->use = use;
+  if (empty()) {
+    first_ = last_ = added;
+    size_ = 1;
+    return;
+  }
   FreedRanges one;
   one.first_ = one.last_ = added;
   one.size_ = 1;

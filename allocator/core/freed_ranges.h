@@ -35,11 +35,6 @@ struct FreedRange {
   FreedRange* next = nullptr;  // in its list, by address; or of the spare ones
 
   Range range() const { return {begin, end - begin}; }
-  // Adds what a request of `taker`'s, for these bytes, has to wait for.
-  void collect(TimelineId taker, FenceSet& into) const {
-    if (use.by != taker) into.join(use.released);
-    into.join(use.fences);
-  }
 };
 
 // Records for the lists below. They stay where they are; what was taken from the system is kept.

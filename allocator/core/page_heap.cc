@@ -46,6 +46,7 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, S
   alone_ = alone_ && *first_ == owner.timeline;
   requests_ += served.runs;
   remap_budget_.earn(served.requests + 1, served.bytes + size);
+  past_count_ = 0;
   device_room_.reset();
   short_of_mappings_ = false;
   create_ = create;
@@ -84,6 +85,7 @@ Status PageHeap::allocate_at(Owner& owner, Range run) {
   if (!first_) first_ = owner.timeline;
   alone_ = alone_ && *first_ == owner.timeline;
   ++requests_;
+  past_count_ = 0;
   remap_budget_.earn(1, run.size);
   peak_used_ = std::max(peak_used_, pages_.used() + run.size);
   // What lies there is not written by whoever has it again, and where uses need not be told it is

@@ -10,6 +10,8 @@
 // call under it waits for the device's work.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -188,8 +190,7 @@ class PageHeap {
   Wait wait_on_run(const Owner& owner, Range run) WEIR_REQUIRES(mutex_);
   // A place in the home row without a recent use: of the first that fit, the lightest.
   std::optional<Address> find(const Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
-  Bytes bytes_in_use_elsewhere(const Owner& owner, const Chunk& chunk) const
-      WEIR_REQUIRES(mutex_);
+  Bytes bytes_in_use_elsewhere(const Owner& owner, const Chunk& chunk) WEIR_REQUIRES(mutex_);
   // Of those that fit, the one whose last use is the longest past.
   std::optional<Address> find_oldest(const Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
   // A stitched row whose bytes are free.
@@ -243,6 +244,10 @@ class PageHeap {
   // Makes the run the owner's: waits for whom it must, and marks the bytes in use.
   Status claim(Owner& owner, Range run, bool waits = true) WEIR_REQUIRES(mutex_);
   Status wait_for(Owner& owner, Range run) WEIR_REQUIRES(mutex_);
+  // Need the owner not wait for this? Within a request each stream is looked up once.
+  bool is_past(const Owner& owner, Fence fence) WEIR_REQUIRES(mutex_);
+  bool is_past(const Owner& owner, const FenceSet& fences) WEIR_REQUIRES(mutex_);
+  bool is_past(const Owner& owner, const FreedRange& freed) WEIR_REQUIRES(mutex_);
   // What the owner has to wait for before it has these bytes.
   void collect(const Owner& owner, Range home, FenceSet& fences) const WEIR_REQUIRES(mutex_);
   FenceSet fences_on(const Owner& owner, Range run) const WEIR_REQUIRES(mutex_);
@@ -254,7 +259,7 @@ class PageHeap {
   // Is nobody to be waited for, as far as is known or can be seen now?
   bool is_settled(const Owner& owner, Range home) WEIR_REQUIRES(mutex_);
   // Would the owner have to wait for these bytes?
-  bool is_in_use(const Owner& owner, Range home) const WEIR_REQUIRES(mutex_);
+  bool is_in_use(const Owner& owner, Range home) WEIR_REQUIRES(mutex_);
   // May this request not have them at all?
   bool is_refused(const Owner& owner, Range home) WEIR_REQUIRES(mutex_);
   bool is_in_foreign_capture(const Owner& owner) WEIR_REQUIRES(mutex_);
@@ -362,6 +367,9 @@ class PageHeap {
   std::uint64_t requests_ WEIR_GUARDED_BY(mutex_) = 0;
 
   // --- Of the request that is being served.
+  // Up to where its stream is known to run after others: the first `past_count_`.
+  std::array<Fence, 8> past_ WEIR_GUARDED_BY(mutex_);
+  std::size_t past_count_ WEIR_GUARDED_BY(mutex_) = 0;
   Create create_ WEIR_GUARDED_BY(mutex_) = Create::may;
   // What the device has left, once creating a page failed.
   std::optional<Bytes> device_room_ WEIR_GUARDED_BY(mutex_);

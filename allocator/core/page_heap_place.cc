@@ -60,18 +60,20 @@ PageHeap::Wait PageHeap::wait_on(const Owner& owner, Range home) {
   }
   if (alone_ || reuse_ == ReusePolicy::wait) return Wait::none;
   bool recent = reuse_ == ReusePolicy::grow, own = true;
-  FenceSet fences;
+  bool past = true;
   (void)chunks_.visit_freed(home, [&](const FreedRange& freed) WEIR_REQUIRES(mutex_) {
     const bool is_own = freed.use.by == owner.timeline;
     if (is_own && freed.use.fences.empty()) return true;
+    past = past && is_past(owner, freed);
     own = own && is_own;
     recent = recent || requests_ - freed.use.freed_at <= kRecent || (is_untold_ && !is_own);
-    freed.collect(owner.timeline, fences);
     return true;
   });
-  if (fences.empty() || timelines_.satisfied(fences, owner.timeline)) return Wait::none;
+  if (past) return Wait::none;
   if (!recent) return Wait::likely_over;
   if (reuse_ == ReusePolicy::balanced) return own ? Wait::in_use_elsewhere : Wait::recent;
+  FenceSet fences;
+  collect(owner, home, fences);
   const Result<bool> complete = timelines_.complete(fences);
   return complete && *complete ? Wait::none : Wait::recent;
 }
@@ -102,11 +104,11 @@ PageHeap::Ends PageHeap::activated(const Chunk& chunk, Bytes size) const {
 }
 
 // Bytes of the owner's own in a free chunk that other streams still use.
-Bytes PageHeap::bytes_in_use_elsewhere(const Owner& owner, const Chunk& chunk) const {
+Bytes PageHeap::bytes_in_use_elsewhere(const Owner& owner, const Chunk& chunk) {
   Bytes bytes;
   (void)chunk.freed.visit(chunk.range(), [&](const FreedRange& freed) WEIR_REQUIRES(mutex_) {
     const bool own = freed.use.by == owner.timeline;
-    if (own && !timelines_.satisfied(freed.use.fences, owner.timeline)) {
+    if (own && !is_past(owner, freed.use.fences)) {
       bytes += freed.range().size;
     }
     return true;

@@ -6,6 +6,27 @@
 
 namespace weir {
 
+bool PageHeap::is_past(const Owner& owner, Fence fence) {
+  if (fence.timeline == owner.timeline) return true;
+  for (std::size_t i = 0; i < past_count_; ++i) {
+    if (past_[i].timeline == fence.timeline) return fence.sequence <= past_[i].sequence;
+  }
+  const Sequence past = timelines_.past(owner.timeline, fence.timeline);
+  if (past_count_ < past_.size()) past_[past_count_++] = {fence.timeline, past};
+  return fence.sequence <= past;
+}
+
+bool PageHeap::is_past(const Owner& owner, const FenceSet& fences) {
+  return std::all_of(fences.begin(), fences.end(), [&](Fence fence) WEIR_REQUIRES(mutex_) {
+    return is_past(owner, fence);
+  });
+}
+
+bool PageHeap::is_past(const Owner& owner, const FreedRange& freed) {
+  return (freed.use.by == owner.timeline || is_past(owner, freed.use.released)) &&
+         is_past(owner, freed.use.fences);
+}
+
 // Bytes that the owner's own stream freed are ordered behind that stream's work already; whoever
 // had them before was waited for when the stream took them. Other streams that were named as users
 // are waited for in any case.
@@ -44,7 +65,13 @@ FenceSet PageHeap::held_by(Range home) const {
 }
 
 Status PageHeap::claim(Owner& owner, Range run, bool waits) {
-  if (waits && !alone_) {
+  const auto is_past_all = [&](Range home) WEIR_REQUIRES(mutex_) {
+    return chunks_.visit_freed(home, [&](const FreedRange& freed) WEIR_REQUIRES(mutex_) {
+      return is_past(owner, freed);
+    });
+  };
+  // (Where uses need not be told, more than the wait depends on whose the bytes were.)
+  if (waits && !alone_ && (is_untold_ || !visit_parts(run, is_past_all))) {
     if (Status status = wait_for(owner, run); !status) return status;
   }
   (void)visit_parts(run, [&](Range home) WEIR_REQUIRES(mutex_) {
@@ -104,11 +131,11 @@ bool PageHeap::is_in_foreign_capture(const Owner& owner) {
   return !alone_ && !timelines_.not_captured(owner.timeline);
 }
 
-bool PageHeap::is_in_use(const Owner& owner, Range home) const {
-  if (is_barred(owner, home)) return true;
-  FenceSet fences;
-  collect(owner, home, fences);
-  return !timelines_.satisfied(fences, owner.timeline);
+bool PageHeap::is_in_use(const Owner& owner, Range home) {
+  return is_barred(owner, home) ||
+         !chunks_.visit_freed(home, [&](const FreedRange& freed) WEIR_REQUIRES(mutex_) {
+           return is_past(owner, freed);
+         });
 }
 
 bool PageHeap::is_settled(const Owner& owner, Range home) {

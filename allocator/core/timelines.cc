@@ -153,6 +153,11 @@ bool Timelines::satisfied(Fence fence, TimelineId waiter) const {
   return is_complete(fence) || fence.sequence <= at(waiter).clock.at(fence.timeline);
 }
 
+Sequence Timelines::past(TimelineId waiter, TimelineId of) const {
+  const MutexLock lock(mutex_);
+  return std::max(at(of).complete.load(), at(waiter).clock.at(of));
+}
+
 bool Timelines::satisfied(const FenceSet& fences, TimelineId waiter) const {
   return std::all_of(fences.begin(), fences.end(),
                      [&](Fence fence) { return satisfied(fence, waiter); });

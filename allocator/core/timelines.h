@@ -95,6 +95,8 @@ class Timelines {
   // Is `waiter` known to run after `fence`? Its own fences always are.
   bool satisfied(Fence fence, TimelineId waiter) const;
   bool satisfied(const FenceSet& fences, TimelineId waiter) const;
+  // Up to which point of `of` is `waiter` known to run after it?
+  Sequence past(TimelineId waiter, TimelineId of) const;
   // Makes work queued on `waiter` from now on run after the fence, on the GPU. Was there need to?
   Result<bool> wait(TimelineId waiter, Fence fence);
   // The same for several. On an error those waited for so far are remembered as such. Returns how

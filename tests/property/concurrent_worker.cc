@@ -201,12 +201,6 @@ void Worker::give_back(Held held) {
   fence_what_is_owed(held);
   heap_.deallocate(held.pointer);
   if (scenario_.launches) expect(world_.sim.destroy_event(held.used), "destroy_event");
-  // Nobody else allocates for a stream of this thread's, and addresses are never another heap's:
-  // so this is a block given back twice, and no other thread's new one.
-  const auto own = streams_.begin() + static_cast<std::ptrdiff_t>(first_own_);
-  if (below(16) == 0 && std::find(own, streams_.end(), held.owner) != streams_.end()) {
-    heap_.deallocate(held.pointer);
-  }
 }
 
 void Worker::hand_over() {
