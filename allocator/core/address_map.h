@@ -47,7 +47,8 @@ class AddressMap {
   void add_run(Range run, HeapId heap);
   void remove_run(Range run);
 
-  // The heap of the last run that begins at `address` or before, in the same region; 0: none does.
+  // The heap of the last run that begins at `address` or before, in its region or in regions side
+  // by side with it; 0: none does.
   std::uint16_t owner(Address address) const {
     const Steps* const steps = steps_around(address);
     if (steps == nullptr) return 0;
@@ -55,6 +56,8 @@ class AddressMap {
     if (entry != 0 && offset_of(entry) <= grain_of(address)) return heap_of(entry);
     return search(address);
   }
+  // Does it lie in a region?
+  bool contains(Address address) const { return steps_around(address) != nullptr; }
   std::optional<HeapId> find(Address address) const {
     const std::uint16_t owner = this->owner(address);
     if (owner == 0) return std::nullopt;
@@ -108,8 +111,8 @@ class AddressMap {
   std::array<std::atomic<Group*>, kGroups> groups_{};
   std::mutex mutex_;
   std::vector<std::unique_ptr<Group>> all_groups_;  // guarded by mutex_
-  std::vector<std::unique_ptr<Steps>> tables_;  // guarded by mutex_
-  std::vector<Steps*> spare_;                   // of regions that are gone; guarded by mutex_
+  std::vector<std::unique_ptr<Steps>> tables_;      // guarded by mutex_
+  std::vector<Steps*> spare_;                       // of regions that are gone; guarded by mutex_
 };
 
 }  // namespace weir

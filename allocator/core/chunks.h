@@ -33,8 +33,8 @@ struct Chunk {
   Address begin;
   Bytes size;
   State state = State::vacant;
-  FreedRanges freed;         // free: who used it last; used: fences that it had when it was taken
-  Chunk* before = nullptr;   // by address
+  FreedRanges freed;        // free: who used it last; used: fences that it had when it was taken
+  Chunk* before = nullptr;  // by address
   Chunk* after = nullptr;
   Chunk* previous = nullptr;  // in its list; `next` also of spare ones
   Chunk* next = nullptr;
@@ -141,8 +141,7 @@ class Chunks {
   }
   bool is_free(Range range) const {
     const Chunk* const chunk = at(range.begin);
-    return chunk != nullptr && chunk->state == Chunk::State::free &&
-           range.end() <= chunk->end();
+    return chunk != nullptr && chunk->state == Chunk::State::free && range.end() <= chunk->end();
   }
   const ChunkBins& free() const { return free_; }
   // The vacant chunks, in no order, linked by `next`.

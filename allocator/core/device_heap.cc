@@ -85,7 +85,7 @@ Result<StreamHeap*> DeviceHeap::Impl::heap_of(Stream stream) {
                  "stream " + std::to_string(stream.id) +
                      " was retired: allocate for it before retire(), or for another stream");
   }
-  // A heap whose stream is gone serves the next one: its addresses and mappings are not lost.
+  // A heap whose stream is gone serves the next one: programs make streams without end.
   for (const std::unique_ptr<StreamHeap>& heap : heaps_) {
     if (heap->pool() != nullptr || !heap->adopt(stream)) continue;
     heap->announce(0);
@@ -254,7 +254,7 @@ Error DeviceHeap::Impl::out_of_memory(Bytes bytes, Stream stream) {
     message += ", the device has " + format(info->free) + " free of " + format(info->total);
   }
   message += "; in use " + format(totals.used) + ", idle " + format(totals.total - totals.leased) +
-             ", free ends of pages in use " + format(totals.leased - totals.used);
+             ", free within pages in use " + format(totals.leased - totals.used);
   if (totals.short_of_mappings) {
     message += "; " + std::to_string(totals.mappings) +
                " mappings are held, and HeapOptions::most_mappings allows too few more";
@@ -429,7 +429,7 @@ Result<Stream> DeviceHeap::stream(void* handle) {
 }
 Status DeviceHeap::renew_access() { return impl_->renew_access(); }
 bool DeviceHeap::owns(const void* pointer) const {
-  return impl_->owner_of(Address::of(pointer)) != nullptr;
+  return impl_->has_region_around(Address::of(pointer));
 }
 std::vector<PagePart> DeviceHeap::parts(const void* block) const { return impl_->parts(block); }
 void DeviceHeap::set_limit(Bytes limit) { impl_->set_limit(limit); }

@@ -90,8 +90,10 @@ class DeviceHeap::Impl {
 
   static KnownStream& known(Stream stream);
   bool knows(const KnownStream& known, Stream stream) const;
-  // The heap whose addresses hold `address`; null: none of this device heap's.
+  // The heap of the last run that begins at `address` or before; null: none does. Whether the
+  // address lies in that run, the heap knows.
   StreamHeap* owner_of(Address address) const;
+  bool has_region_around(Address address) const { return addresses_.contains(address); }
 
  private:
   friend struct TestAccess;

@@ -202,7 +202,8 @@ std::vector<std::string> DeviceHeap::Impl::validate() const {
     add(validate_registry());
     with_pages(pools_, [&](const PageHeap::Totals& totals, const std::vector<PageInfo>& pages) {
       add(validate_statistics(observer_.fold().combine(std::move(heaps)), totals, pages));
-      if (budget_.held() != totals.total) broken.emplace_back("budget: not what the page heaps hold");
+      if (budget_.held() != totals.total)
+        broken.emplace_back("budget: not what the page heaps hold");
     });
   });
   return broken;

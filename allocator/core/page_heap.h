@@ -75,7 +75,7 @@ class PageHeap {
   // A run of `size` bytes, a multiple of kGrain. `keys` name the request: a program that repeats
   // itself asks with the same again.
   // Errors: out_of_memory, also where only new memory from the device would do and that may not
-  // be had yet; device. rather_not: only where pages at hand don't suffice.
+  // be had yet; device. `rather_not`: create pages only if existing pages cannot serve the request.
   enum class Create { may, not_yet, rather_not };
   Result<Address> allocate(Owner& owner, Bytes size, RequestKeys keys, Served served,
                            Create create = Create::may);
@@ -89,8 +89,8 @@ class PageHeap {
   // Gives idle pages back to the driver, the largest first, while more than `keep` bytes are held;
   // passes over those whose work may still run. Returns how much went.
   Result<Bytes> trim(Bytes keep);
-  // Gives up idle pages, the largest first, until `wanted` bytes are given or no more can be. Those
-  // that it has to keep it keeps, and those whose work may still run.
+  // Gives up idle pages, the largest first, until `wanted` bytes are given or no more can be. Skips
+  // pages that graphs may use, and pages with pending work.
   std::vector<LoosePage> give_up(Bytes wanted);
   // The same; nothing, if another thread is at work here. For who holds a lock that may not be held
   // while this one is waited for.

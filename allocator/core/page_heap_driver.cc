@@ -161,8 +161,9 @@ Status PageHeap::map_page(const Owner& owner, PageId page, PhysicalHandle handle
     if (!device_.unmap(at.begin, at.size)) strays_.push_back(at);
     return status;
   }
-  observer_.emit(owner.fold,
-                 Event{.kind = EventKind::map, .page = page, .address = at.begin, .bytes = at.size});
+  observer_.emit(
+      owner.fold,
+      Event{.kind = EventKind::map, .page = page, .address = at.begin, .bytes = at.size});
   return {};
 }
 
@@ -344,9 +345,8 @@ Status PageHeap::make_room_for_mappings(std::size_t more) {
   if (has_room_for_mappings(more)) return {};
   std::vector<StitchedRow*> idle;
   rows_.visit_all([&](StitchedRow& row) {
-    const bool kept = std::any_of(row.pages.begin(), row.pages.end(), [](const Page* page) {
-      return page->kept != Page::Kept::no;
-    });
+    const bool kept = std::any_of(row.pages.begin(), row.pages.end(),
+                                  [](const Page* page) { return page->kept != Page::Kept::no; });
     if (!kept && row.state == StitchedRow::State::idle) idle.push_back(&row);
   });
   std::size_t shed = 0;

@@ -26,8 +26,8 @@ constexpr std::uint64_t kRecent = 64;
 constexpr double kSlack = 0.003;
 // or by so much where recently freed memory is passed over. Streams that communicate, or copy, have
 // a few buffers each that they use again and again; with so much more held other streams can leave
-// them theirs. But only with nearly all of the most ever in use in use again, all but one in so many
-// bytes: before, there is other memory, or will be soon.
+// them theirs. But only with nearly all of the most ever in use in use again, all but one in so
+// many bytes: before, there is other memory, or will be soon.
 constexpr std::uint64_t kRecentShare = 128, kNearlyAllShare = 10;
 // Memory that other streams still use is in use indeed: rather than wait for it a heap may grow by
 // one in so many bytes of what the device's heaps hold.
@@ -121,12 +121,11 @@ std::optional<Address> PageHeap::find(const Owner& owner, Bytes size) {
   double least = std::numeric_limits<double>::infinity();
   int weighed = 0, looked_at = 0;
   const double mapped = std::max(as_double(pages_.total()), 1.0);
-  const auto weigh = [&](const Chunk& chunk, Address at, Bytes activated, double leftover)
-                         WEIR_REQUIRES(mutex_) {
+  const auto weigh = [&](const Chunk& chunk, Address at, Bytes activated,
+                         double leftover) WEIR_REQUIRES(mutex_) {
     const Bytes position = at < row_begin_ ? row_begin_ - at : at - row_begin_;
     double weight = as_double(activated) + leftover +
-                          kAddressWeight * as_double(size) *
-                              std::min(as_double(position) / mapped, 1.0);
+                    kAddressWeight * as_double(size) * std::min(as_double(position) / mapped, 1.0);
     const Wait wait = weight < least ? wait_on(owner, {at, size}) : Wait::none;
     if (wait != Wait::none) weight += kWaitWeight * as_double(size);
     if (weight >= least) {

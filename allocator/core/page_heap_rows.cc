@@ -45,9 +45,8 @@ void PageHeap::retire_rows() {
 void PageHeap::retire_long_unused(std::size_t most) {
   std::vector<StitchedRow*> unused;
   rows_.visit_all([&](StitchedRow& row) WEIR_REQUIRES(mutex_) {
-    const bool kept = std::any_of(row.pages.begin(), row.pages.end(), [](const Page* page) {
-      return page->kept != Page::Kept::no;
-    });
+    const bool kept = std::any_of(row.pages.begin(), row.pages.end(),
+                                  [](const Page* page) { return page->kept != Page::Kept::no; });
     if (row.state == StitchedRow::State::idle && !kept && requests_ - row.used_at > kLongUnused) {
       unused.push_back(&row);
     }

@@ -84,6 +84,7 @@ Result<Address> PageHeap::build(Owner& owner, const StitchPlan& plan) {
       plan.mappings(pages_) + (plan.create > 0_B ? page_sizes(plan.create).size() * 2 : 0);
   if (Status status = make_room_for_mappings(mappings); !status) return std::move(status).error();
 
+  Bytes head_size = plan.head ? plan.head->size : 0_B;
   std::vector<Page*> pages;
   Bytes all;
   const auto add = [&](Page& page, Bytes = {}, Bytes = {}) {
@@ -96,9 +97,16 @@ Result<Address> PageHeap::build(Owner& owner, const StitchPlan& plan) {
     if (!at) return at.error();
     const Result<std::vector<Page*>> created = extend(owner, *at, plan.create);
     if (!created) return created.error();
-    for (Page* const page : *created) add(*page);
+    Bytes have;
+    for (Page* const page : *created) {
+      add(*page);
+      have += page->size;
+    }
+    // What was held may be larger than what was to be created: then less of the head is needed.
+    const Bytes more = have - plan.create;
+    head_size -= std::min(head_size, more);
   }
-  if (plan.head) pages_.walk(*plan.head, add);
+  if (head_size > 0_B) pages_.walk({plan.head->begin, head_size}, add);
 
   if (!rows_.has_room(all)) {
     const Result<Range> region = reserve(StitchedRows::region_for(all));

@@ -17,9 +17,8 @@ bool PageHeap::is_past(const Owner& owner, Fence fence) {
 }
 
 bool PageHeap::is_past(const Owner& owner, const FenceSet& fences) {
-  return std::all_of(fences.begin(), fences.end(), [&](Fence fence) WEIR_REQUIRES(mutex_) {
-    return is_past(owner, fence);
-  });
+  return std::all_of(fences.begin(), fences.end(),
+                     [&](Fence fence) WEIR_REQUIRES(mutex_) { return is_past(owner, fence); });
 }
 
 bool PageHeap::is_past(const Owner& owner, const FreedRange& freed) {
@@ -66,9 +65,8 @@ FenceSet PageHeap::held_by(Range home) const {
 
 Status PageHeap::claim(Owner& owner, Range run, bool waits) {
   const auto is_past_all = [&](Range home) WEIR_REQUIRES(mutex_) {
-    return chunks_.visit_freed(home, [&](const FreedRange& freed) WEIR_REQUIRES(mutex_) {
-      return is_past(owner, freed);
-    });
+    return chunks_.visit_freed(
+        home, [&](const FreedRange& freed) WEIR_REQUIRES(mutex_) { return is_past(owner, freed); });
   };
   // (Where uses need not be told, more than the wait depends on whose the bytes were.)
   if (waits && !alone_ && (is_untold_ || !visit_parts(run, is_past_all))) {
@@ -133,9 +131,8 @@ bool PageHeap::is_in_foreign_capture(const Owner& owner) {
 
 bool PageHeap::is_in_use(const Owner& owner, Range home) {
   return is_barred(owner, home) ||
-         !chunks_.visit_freed(home, [&](const FreedRange& freed) WEIR_REQUIRES(mutex_) {
-           return is_past(owner, freed);
-         });
+         !chunks_.visit_freed(home, [&](const FreedRange& freed)
+                                        WEIR_REQUIRES(mutex_) { return is_past(owner, freed); });
 }
 
 bool PageHeap::is_settled(const Owner& owner, Range home) {

@@ -16,9 +16,9 @@ class RemapBudget {
  public:
   // Requests were served. (One that is passed over here for long earns no more than kMost.)
   void earn(std::uint64_t requests, Bytes bytes) {
-    const double work_ns = static_cast<double>(requests) * kRequestNs +
-                           static_cast<double>(bytes.count) / static_cast<double>((1_GiB).count) *
-                               kNsPerGiB;
+    const double work_ns =
+        static_cast<double>(requests) * kRequestNs +
+        static_cast<double>(bytes.count) / static_cast<double>((1_GiB).count) * kNsPerGiB;
     mappings_ = std::min(mappings_ + work_ns * kShare / kMappingNs, kMost);
   }
   void spend(std::uint64_t mappings) { mappings_ -= static_cast<double>(mappings); }

@@ -82,6 +82,13 @@ StitchPlan plan_stitch(Bytes size, const std::vector<Range>& stretches, const Ho
     return plan;
   }
 
+  // (Within a page in use at both ends.)
+  for (const Range free : stretches) {
+    if (free.size < size) continue;
+    plan.front.push_back({free.begin, size});
+    return plan;
+  }
+
   // Tails rise, so the heads that suffice fall.
   const Stretch* best_tail = nullptr;
   const Stretch* best_head = nullptr;

@@ -20,9 +20,7 @@ struct StitchPlan {
   std::optional<Range> head;  // and bytes from the start of a page on
 
   // It fits in one piece after all: no row is needed.
-  bool is_one_piece() const {
-    return create == 0_B && front.size() + (head ? 1 : 0) == 1;
-  }
+  bool is_one_piece() const { return create == 0_B && front.size() + (head ? 1 : 0) == 1; }
   std::size_t mappings(const HomePages& pages) const;
 };
 

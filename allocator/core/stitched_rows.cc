@@ -137,7 +137,8 @@ std::vector<std::string> StitchedRows::validate() const {
       broken.push_back(name + "its size is not that of its pages");
     }
     const auto [first, last] = idle_.equal_range(row->size);
-    const bool listed = std::any_of(first, last, [&](const auto& e) { return e.second == row.get(); });
+    const bool listed =
+        std::any_of(first, last, [&](const auto& e) { return e.second == row.get(); });
     idle += listed ? 1 : 0;
     if (listed != (row->state == StitchedRow::State::idle)) {
       broken.push_back(name + (listed ? "listed as idle, and is not" : "idle, and not listed"));
@@ -147,7 +148,8 @@ std::vector<std::string> StitchedRows::validate() const {
   if (idle != idle_.size()) broken.emplace_back("stitched rows: the index of idle ones is wrong");
   Address before;
   for (const auto& [begin, size] : vacant_) {
-    if (begin < before || size == 0_B) broken.emplace_back("stitched rows: vacant addresses overlap");
+    if (begin < before || size == 0_B)
+      broken.emplace_back("stitched rows: vacant addresses overlap");
     if (const StitchedRow* const row = around(begin); row != nullptr) {
       broken.emplace_back("stitched rows: a row's addresses are vacant");
     }

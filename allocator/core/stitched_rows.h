@@ -31,14 +31,14 @@ struct StitchedRow {
     retired,  // it is about to be unmapped, as far as it still is mapped
   };
 
-  Address begin;             // where the first page is mapped
-  Bytes lead;                // of the first page, that is not the row's
-  Bytes size;                // that it can give out: of all pages, but for the lead
-  Bytes reserved;            // addresses from `begin` on
-  HeapId heap;               // whose request it was mapped for
+  Address begin;   // where the first page is mapped
+  Bytes lead;      // of the first page, that is not the row's
+  Bytes size;      // that it can give out: of all pages, but for the lead
+  Bytes reserved;  // addresses from `begin` on
+  HeapId heap;     // whose request it was mapped for
   State state = State::idle;
-  std::vector<Page*> pages;  // mapped, side by side
-  FenceSet users;            // of the last run there
+  std::vector<Page*> pages;   // mapped, side by side
+  FenceSet users;             // of the last run there
   std::uint64_t used_at = 0;  // in requests, when a run last came or went
 
   Address run() const { return begin + lead; }  // where every run begins

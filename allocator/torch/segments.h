@@ -3,7 +3,9 @@
 // Weir maps a page at several addresses. Here each byte of physical memory is shown once: where a
 // live block has it, at that block's address; else at the first address of its page. So the sizes
 // of the segments add up to the memory that is held, and the blocks of a segment tile it. A segment
-// is what lies side by side in the addresses of one stream.
+// is what lies side by side and belongs to one pool (the device heap's own memory is one). It may
+// have blocks of several streams; its stream is that of the request that its first page was mapped
+// for.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -19,7 +21,7 @@ namespace weir::pytorch {
 struct Piece {
   Address address;
   Bytes bytes;
-  HeapId heap;
+  HeapId heap;                       // whose request the page was mapped for
   const BlockInfo* block = nullptr;  // into the snapshot; null: free
 };
 

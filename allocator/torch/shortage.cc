@@ -12,7 +12,7 @@
 namespace weir::pytorch {
 namespace {
 
-// Of streams and of pools, as many are named.
+// Of pools, as many are named.
 constexpr std::size_t kMostNamed = 4;
 
 // As PyTorch writes sizes in its own message.
@@ -32,10 +32,9 @@ struct PoolShare {
 
 // The snapshot, summed up.
 struct Sums {
-  Bytes idle;       // pages that no stream has, outside pools
-  Bytes free_ends;  // bytes that only the stream may use that has their page, outside pools
-  std::map<std::uint64_t, Bytes> free_ends_of;  // by Stream::id
-  std::map<std::uint64_t, PoolShare> pools;     // by GraphPool::id()
+  Bytes idle;                                // pages without bytes in use, outside pools
+  Bytes in_between;                          // free bytes of pages in use, outside pools
+  std::map<std::uint64_t, PoolShare> pools;  // by GraphPool::id()
   Bytes held_by_pools, live_in_pools;
 };
 
@@ -56,9 +55,8 @@ Sums sums_of(const HeapSnapshot& held) {
       sums.held_by_pools += page.bytes;
     } else if (!page.lease) {
       sums.idle += page.bytes;
-    } else if (heap != nullptr && page.used < page.bytes) {
-      sums.free_ends += page.bytes - page.used;
-      sums.free_ends_of[heap->stream] += page.bytes - page.used;
+    } else {
+      sums.in_between += difference(page.bytes, page.used);
     }
   }
   for (const BlockInfo& block : held.blocks) {
@@ -80,14 +78,10 @@ std::string largest_of(std::vector<std::pair<Bytes, std::string>> all) {
   return text;
 }
 
-std::string streams_text(const Sums& sums) {
-  if (sums.free_ends_of.empty()) return "";
-  std::vector<std::pair<Bytes, std::string>> all;
-  for (const auto& [stream, bytes] : sums.free_ends_of) {
-    all.emplace_back(bytes, fmt::format("{} for stream {}", size_text(bytes), stream));
-  }
-  return fmt::format(" Only one stream each may use the free ends of pages in use: {}.",
-                     largest_of(std::move(all)));
+std::string pieces_text(const Sums& sums) {
+  if (sums.in_between == 0_B) return "";
+  return fmt::format(" {} is free within pages in use, in pieces that this request cannot use.",
+                     size_text(sums.in_between));
 }
 
 std::string pools_text(const Shortage& shortage, const Sums& sums) {
@@ -139,8 +133,8 @@ std::vector<std::string> remedies(const Shortage& shortage, const Sums& sums) {
         "memory pools keep {} that is not live: drop CUDA graphs and pools that are needed no more",
         size_text(idle_in_pools)));
   }
-  if (shortage.reuse != ReusePolicy::wait && sums.free_ends > 0_B && sums.free_ends >= missing) {
-    all.emplace_back("WEIR_REUSE=wait, which fills pages in use before it takes more");
+  if (shortage.reuse != ReusePolicy::wait && sums.in_between > 0_B && sums.in_between >= missing) {
+    all.emplace_back("WEIR_REUSE=wait, which takes free memory before it takes new memory");
   }
   return all;
 }
@@ -165,7 +159,7 @@ std::string message_of(const Shortage& shortage) {
       size_text(shortage.asked), shortage.device, size_text(shortage.memory.total),
       size_text(shortage.memory.free), allowed, size_text(live), in_pools,
       size_text(difference({now.reserved_bytes.current}, live)), shortage.error);
-  text += streams_text(sums) + pools_text(shortage, sums);
+  text += pieces_text(sums) + pools_text(shortage, sums);
   const std::vector<std::string> helps = remedies(shortage, sums);
   if (!helps.empty()) text += fmt::format(" What else helps: {}.", fmt::join(helps, "; "));
   return text;

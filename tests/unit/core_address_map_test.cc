@@ -230,6 +230,14 @@ TEST_F(AddressMapTest, ARegionThatIsGoneHasNoRunsEvenIfItComesAgain) {
   expect_found(theirs, kC);
 }
 
+TEST_F(AddressMapTest, ARegionThatNeverHadARunLeavesNothingBehind) {
+  map_.remove_region(add_region(kFirst, 2));
+  const Range with_run = add_region(kFirst + 1_TiB, 1), without = add_region(kFirst + 2_TiB, 1);
+  expect_found(add(with_run.begin + 1_MiB, 1_MiB, kB), kB);
+  EXPECT_EQ(map_.find(without.begin + 1_MiB), std::nullopt);
+  EXPECT_EQ(map_.find(without.end() - 1_B), std::nullopt);
+}
+
 // Runs by where they begin, as in a std::map.
 TEST_F(AddressMapTest, AgreesWithAMapOverRandomPrograms) {
   for (std::uint64_t seed = 0; seed < 6; ++seed) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/chunks.h"
+#include "tests/unit/core_last_use.h"
 
 namespace weir {
 namespace {
@@ -239,7 +240,7 @@ class ChunksModel : public testing::TestWithParam<Terrain> {
     ASSERT_GE(found[0]->use.freed_at, grain.freed_at);
     for (std::uint32_t taker = 0; taker <= kStreams; ++taker) {
       FenceSet all;
-      found[0]->collect({taker}, all);
+      collect(found[0]->use, {taker}, all);
       Fences waits = fences_of(all);
       const Fences least = grain.waits(taker);
       if (terrain_.exact) {

@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <initializer_list>
 #include <set>
 #include <tuple>
 #include <vector>
 
 #include "core/chunks.h"
+#include "tests/unit/core_last_use.h"
 
 namespace weir {
 namespace {
@@ -24,16 +24,6 @@ constexpr auto kVacant = Chunk::State::vacant, kFree = Chunk::State::free,
                kUsed = Chunk::State::used;
 constexpr Address kRow{(1_TiB).count};
 constexpr Bytes kRegion = 1_GiB;
-
-FenceSet set_of(std::initializer_list<Fence> fences) {
-  FenceSet set;
-  for (const Fence fence : fences) set.join(fence);
-  return set;
-}
-
-LastUse use(TimelineId by, std::uint64_t at, std::initializer_list<Fence> fences = {}) {
-  return {by, {by, {at}}, set_of(fences), /*freed_at=*/at};
-}
 
 Range mib(std::uint64_t begin, std::uint64_t end) {
   return {kRow + 1_MiB * begin, 1_MiB * (end - begin)};
@@ -75,7 +65,7 @@ class ChunksTest : public testing::Test {
   std::vector<Fence> waits(Range range, TimelineId taker) const {
     FenceSet all;
     chunks_.visit_freed(range, [&](const FreedRange& freed) {
-      freed.collect(taker, all);
+      collect(freed.use, taker, all);
       return true;
     });
     return {all.begin(), all.end()};
@@ -165,10 +155,10 @@ TEST_F(ChunksTest, OnlyBytesOfOneFreeChunkAreFree) {
 TEST_F(ChunksTest, ReleasedBytesAreOneChunkWithFreeNeighboursOnBothSides) {
   chunks_.fill(mib(0, 12));
   for (const Range run : {mib(0, 4), mib(4, 8), mib(8, 12)}) chunks_.use(run);
-  chunks_.release(mib(0, 4), use(kA, 1));
-  chunks_.release(mib(8, 12), use(kB, 2));
+  chunks_.release(mib(0, 4), last_use(kA, 1));
+  chunks_.release(mib(8, 12), last_use(kB, 2));
   EXPECT_THAT(free_listed(), UnorderedElementsAre(mib(0, 4), mib(8, 12)));
-  chunks_.release(mib(4, 8), use(kC, 3));
+  chunks_.release(mib(4, 8), last_use(kC, 3));
   EXPECT_THAT(free_listed(), ElementsAre(mib(0, 12)));
   // Each byte's own last user is still known.
   EXPECT_THAT(waits(mib(0, 4), kB), ElementsAre(Fence{kA, {1}}));
@@ -180,13 +170,13 @@ TEST_F(ChunksTest, ReleasedBytesAreOneChunkWithFreeNeighboursOnBothSides) {
 TEST_F(ChunksTest, WhatIsLeftOfAChunkKeepsItsUsersAndTheRestForgetsThem) {
   chunks_.fill(mib(0, 12));
   chunks_.use(mib(0, 12));
-  chunks_.release(mib(0, 12), use(kA, 5, {{kB, {2}}}));
+  chunks_.release(mib(0, 12), last_use(kA, 5, {{kB, {2}}}));
   chunks_.use(mib(4, 8));
   for (const Range left : {mib(0, 4), mib(8, 12)}) {
     EXPECT_THAT(waits(left, kC), UnorderedElementsAre(Fence{kA, {5}}, Fence{kB, {2}}));
   }
   // The taker has waited: only its own use counts from now on.
-  chunks_.release(mib(4, 8), use(kC, 1));
+  chunks_.release(mib(4, 8), last_use(kC, 1));
   EXPECT_THAT(waits(mib(4, 8), kA), ElementsAre(Fence{kC, {1}}));
   EXPECT_THAT(waits(mib(4, 8), kC), IsEmpty());
 }
@@ -194,7 +184,7 @@ TEST_F(ChunksTest, WhatIsLeftOfAChunkKeepsItsUsersAndTheRestForgetsThem) {
 TEST_F(ChunksTest, MemoryThatIsNewAgainHasNoUsers) {
   chunks_.fill(mib(0, 12));
   chunks_.use(mib(0, 12));
-  chunks_.release(mib(0, 12), use(kA, 5));
+  chunks_.release(mib(0, 12), last_use(kA, 5));
   chunks_.vacate(mib(4, 8));
   EXPECT_THAT(seen(), ElementsAre(Seen{mib(0, 4), kFree}, Seen{mib(4, 8), kVacant},
                                   Seen{mib(8, 12), kFree}));
@@ -223,12 +213,12 @@ TEST_F(ChunksTest, FencesAddedToUsedBytesAreWaitedForOnceTheyAreFree) {
   chunks_.use(mib(2, 4));
   chunks_.add_fences(mib(2, 4), set_of({{kB, {3}}}));
   chunks_.add_fences(mib(2, 4), set_of({{kB, {4}}, {kC, {1}}}));
-  chunks_.release(mib(2, 4), use(kA, 5, {{kC, {2}}}));
+  chunks_.release(mib(2, 4), last_use(kA, 5, {{kC, {2}}}));
   EXPECT_THAT(waits(mib(2, 4), kA), UnorderedElementsAre(Fence{kB, {4}}, Fence{kC, {2}}));
   EXPECT_THAT(waits(mib(0, 2), kA), IsEmpty());
   // Not by whoever has the bytes after the next one.
   chunks_.use(mib(2, 4));
-  chunks_.release(mib(2, 4), use(kA, 6));
+  chunks_.release(mib(2, 4), last_use(kA, 6));
   EXPECT_THAT(waits(mib(2, 4), kA), IsEmpty());
 }
 
@@ -236,14 +226,14 @@ TEST_F(ChunksTest, FencesAddedToAPartOfAUsedChunkHoldForAllOfIt) {
   chunks_.fill(mib(0, 8));
   chunks_.use(mib(0, 8));
   chunks_.add_fences(mib(7, 8), set_of({{kB, {3}}}));
-  chunks_.release(mib(0, 8), use(kA, 5));
+  chunks_.release(mib(0, 8), last_use(kA, 5));
   EXPECT_THAT(waits(mib(0, 1), kA), ElementsAre(Fence{kB, {3}}));
 }
 
 TEST_F(ChunksTest, FencesAddedToFreeBytesLeaveOutWhatWasNeverUsed) {
   chunks_.fill(mib(0, 12));
   chunks_.use(mib(4, 6));
-  chunks_.release(mib(4, 6), use(kA, 1));
+  chunks_.release(mib(4, 6), last_use(kA, 1));
   chunks_.add_fences(mib(0, 12), set_of({{kB, {3}}}));
   EXPECT_THAT(waits(mib(0, 4), kA), IsEmpty());
   EXPECT_THAT(waits(mib(4, 6), kA), ElementsAre(Fence{kB, {3}}));
@@ -253,10 +243,11 @@ TEST_F(ChunksTest, FencesAddedToFreeBytesLeaveOutWhatWasNeverUsed) {
 TEST_F(ChunksTest, FencesAreAddedToAllChunksOfARangeAndToNoOthers) {
   chunks_.fill(mib(0, 16));
   for (const Range run : {mib(0, 4), mib(4, 8), mib(8, 12), mib(12, 16)}) chunks_.use(run);
-  chunks_.release(mib(4, 8), use(kA, 1));
+  chunks_.release(mib(4, 8), last_use(kA, 1));
   chunks_.vacate(mib(6, 8));  // a hole is passed over
   chunks_.add_fences(mib(5, 12), set_of({{kB, {3}}}));
-  for (const Range run : {mib(0, 4), mib(8, 12), mib(12, 16)}) chunks_.release(run, use(kA, 2));
+  for (const Range run : {mib(0, 4), mib(8, 12), mib(12, 16)})
+    chunks_.release(run, last_use(kA, 2));
   EXPECT_THAT(waits(mib(0, 4), kA), IsEmpty());
   EXPECT_THAT(waits(mib(4, 6), kA), ElementsAre(Fence{kB, {3}}));
   EXPECT_THAT(waits(mib(8, 12), kA), ElementsAre(Fence{kB, {3}}));
@@ -266,7 +257,7 @@ TEST_F(ChunksTest, FencesAreAddedToAllChunksOfARangeAndToNoOthers) {
 TEST_F(ChunksTest, AVisitOfFreedRangesEndsWhereTheVisitorSaysSo) {
   chunks_.fill(mib(0, 4));
   for (std::uint64_t i = 0; i < 4; ++i) chunks_.use(mib(i, i + 1));
-  for (std::uint64_t i = 0; i < 4; ++i) chunks_.release(mib(i, i + 1), use(kA, i + 1));
+  for (std::uint64_t i = 0; i < 4; ++i) chunks_.release(mib(i, i + 1), last_use(kA, i + 1));
   int visited = 0;
   EXPECT_FALSE(chunks_.visit_freed(mib(0, 4), [&](const FreedRange&) { return ++visited < 3; }));
   EXPECT_EQ(visited, 3);
@@ -305,7 +296,7 @@ TEST_F(ChunksTest, AProgramThatRepeatsTakesNoNewRecords) {
     for (std::uint64_t i = 0; i < 8; ++i) chunks_.use(mib(i * 8, i * 8 + 4));
     for (const Chunk* at = chunks_.first(); at != nullptr; at = at->after) records.insert(at);
     for (std::uint64_t i = 0; i < 8; ++i) {
-      chunks_.release(mib(i * 8, i * 8 + 4), use(kA, round));
+      chunks_.release(mib(i * 8, i * 8 + 4), last_use(kA, round));
     }
     ASSERT_THAT(free_listed(), ElementsAre(mib(0, 64)));
   }
@@ -340,10 +331,10 @@ TEST_F(ChunksTest, ValidateNamesBrokenRules) {
   used->size = 4_MiB;
 
   FreedRangePool pool;
-  vacant->freed.append(pool, mib(12, 13), use(kA, 1));
+  vacant->freed.append(pool, mib(12, 13), last_use(kA, 1));
   EXPECT_THAT(chunks_.validate(), Contains("chunks: what has no memory has users"));
   vacant->freed.clear(pool);
-  used->freed.append(pool, mib(12, 13), use(kA, 1));
+  used->freed.append(pool, mib(12, 13), last_use(kA, 1));
   EXPECT_THAT(chunks_.validate(), Contains("chunks: a freed range lies beyond its chunk"));
   used->freed.clear(pool);
 

@@ -147,10 +147,9 @@ TEST_F(Corruption, WhoUsedAChunkIsKnownByRanges) {
                       [&] { chunk_of(Chunk::State::vacant).freed = {}; },
                       "chunks: what has no memory has users");
 
-  Chunk& several =
-      chunk_that([](const Chunk& chunk) {
-        return chunk.state == Chunk::State::free && chunk.freed.size() > 1;
-      });
+  Chunk& several = chunk_that([](const Chunk& chunk) {
+    return chunk.state == Chunk::State::free && chunk.freed.size() > 1;
+  });
   FreedRange& before = *TestAccess::first(several.freed);
   ASSERT_NE(before.next, nullptr);
   expect_caught(
@@ -208,9 +207,8 @@ TEST_F(Corruption, AddressesAreThoseOfTheRegions) {
   }
   auto& vacant = TestAccess::vacant(rows());
   ASSERT_FALSE(vacant.empty());
-  expect_caught(vacant.begin()->second,
-                "region at " + std::to_string(regions[1].begin.value) +
-                    ": its addresses are not those of the rows in it");
+  expect_caught(vacant.begin()->second, "region at " + std::to_string(regions[1].begin.value) +
+                                            ": its addresses are not those of the rows in it");
 }
 
 TEST_F(Corruption, RowsHavePagesThatKnowThem) {
@@ -276,8 +274,7 @@ TEST_F(Corruption, VacantAddressesOfRowsAreNobodys) {
 
 TEST_F(Corruption, ARetiredRowIsGoingToBeUnmapped) {
   StitchedRow& row = idle_row();
-  const std::string text =
-      last_row_ + "retired, and nobody is going to unmap it; or the reverse";
+  const std::string text = last_row_ + "retired, and nobody is going to unmap it; or the reverse";
   auto& retired = TestAccess::rows_retired(heap_);
   expect_caught(
       retired, [&](auto& going) { going.push_back(&row); }, text);
@@ -292,9 +289,8 @@ TEST_F(Corruption, ARetiredRowIsGoingToBeUnmapped) {
 
 TEST_F(Corruption, ARowIsUsedExactlyWhileARunIsThere) {
   StitchedRow& idle = idle_row();
-  Page& page = page_that([&](const Page& p) {
-    return p.idle() && p.rows == std::vector<StitchedRow*>{&idle};
-  });
+  Page& page = page_that(
+      [&](const Page& p) { return p.idle() && p.rows == std::vector<StitchedRow*>{&idle}; });
   ASSERT_TRUE(page.idle());
   const std::string in_used_row = last_page_ + "idle, in a row that is used";
   const auto use = [&] { rows().use(idle, 1); };

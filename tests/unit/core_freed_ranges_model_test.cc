@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/freed_ranges.h"
+#include "tests/unit/core_last_use.h"
 
 namespace weir {
 namespace {
@@ -178,7 +179,7 @@ class FreedRangesModel : public testing::TestWithParam<Program> {
     ASSERT_GE(known.freed_at, expected.freed_at);
     for (std::uint32_t taker = 0; taker <= kStreams; ++taker) {
       FenceSet all;
-      FreedRange{kFirst, kFirst + kGrain, known}.collect({taker}, all);
+      collect(known, {taker}, all);
       Fences waits = fences_of(all);
       const Fences least = expected.waits(taker);
       if (program_.exact) {

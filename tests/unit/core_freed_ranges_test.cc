@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <initializer_list>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "core/freed_ranges.h"
+#include "tests/unit/core_last_use.h"
 
 namespace weir {
 namespace {
@@ -22,18 +22,7 @@ using testing::UnorderedElementsAre;
 constexpr TimelineId kA{0}, kB{1}, kC{2}, kD{3};
 constexpr Address kFirst{1 << 30};
 
-FenceSet set_of(std::initializer_list<Fence> fences) {
-  FenceSet set;
-  for (const Fence fence : fences) set.join(fence);
-  return set;
-}
-
 std::vector<Fence> listed(const FenceSet& set) { return {set.begin(), set.end()}; }
-
-// `by` freed the bytes at this point of its own timeline.
-LastUse use(TimelineId by, std::uint64_t at, std::initializer_list<Fence> fences = {}) {
-  return {by, {by, {at}}, set_of(fences), /*freed_at=*/at};
-}
 
 // The bytes from `begin` to `end` behind kFirst.
 Range bytes(std::uint64_t begin, std::uint64_t end) {
@@ -54,7 +43,7 @@ class FreedRangesTest : public testing::Test {
   std::vector<Fence> waits(const FreedRanges& list, Range within, TimelineId taker) const {
     FenceSet all;
     list.visit(within, [&](const FreedRange& range) {
-      range.collect(taker, all);
+      collect(range.use, taker, all);
       return true;
     });
     return listed(all);
@@ -83,8 +72,8 @@ TEST_F(FreedRangesTest, BytesThatWereNeverUsedHaveNoRange) {
 }
 
 TEST_F(FreedRangesTest, OnlyRangesThatShareAByteAreVisited) {
-  list_.append(pool_, bytes(10, 20), use(kA, 1));
-  list_.append(pool_, bytes(30, 40), use(kA, 2));
+  list_.append(pool_, bytes(10, 20), last_use(kA, 1));
+  list_.append(pool_, bytes(30, 40), last_use(kA, 2));
   EXPECT_THAT(ranges(list_, bytes(0, 10)), IsEmpty());
   EXPECT_THAT(ranges(list_, bytes(0, 11)), ElementsAre(bytes(10, 20)));
   EXPECT_THAT(ranges(list_, bytes(19, 30)), ElementsAre(bytes(10, 20)));
@@ -95,7 +84,7 @@ TEST_F(FreedRangesTest, OnlyRangesThatShareAByteAreVisited) {
 }
 
 TEST_F(FreedRangesTest, AVisitEndsWhereTheVisitorSaysSo) {
-  for (std::uint64_t i = 0; i < 3; ++i) list_.append(pool_, bytes(i, i + 1), use(kA, i));
+  for (std::uint64_t i = 0; i < 3; ++i) list_.append(pool_, bytes(i, i + 1), last_use(kA, i));
   int visited = 0;
   EXPECT_FALSE(list_.visit(bytes(0, 3), [&](const FreedRange&) { return ++visited < 2; }));
   EXPECT_EQ(visited, 2);
@@ -103,7 +92,7 @@ TEST_F(FreedRangesTest, AVisitEndsWhereTheVisitorSaysSo) {
 }
 
 TEST_F(FreedRangesTest, TheStreamThatFreedBytesNeedNotWaitForItself) {
-  list_.append(pool_, bytes(0, 10), use(kA, 7, {{kB, {3}}}));
+  list_.append(pool_, bytes(0, 10), last_use(kA, 7, {{kB, {3}}}));
   EXPECT_THAT(waits(list_, bytes(0, 1), kA), ElementsAre(Fence{kB, {3}}));
   EXPECT_THAT(waits(list_, bytes(0, 1), kC), UnorderedElementsAre(Fence{kA, {7}}, Fence{kB, {3}}));
 }
@@ -115,16 +104,16 @@ TEST_F(FreedRangesTest, NeighboursWithTheSameUsersAreOneRangeFreedWhenTheLaterWa
   EXPECT_EQ(use_at(list_, 0).freed_at, 102u);
   EXPECT_EQ(list_.size(), 1u);
   // The list goes on behind it.
-  list_.append(pool_, bytes(15, 20), use(kC, 1));
+  list_.append(pool_, bytes(15, 20), last_use(kC, 1));
   EXPECT_THAT(ranges(list_), ElementsAre(bytes(0, 15), bytes(15, 20)));
 }
 
 TEST_F(FreedRangesTest, RangesWithOtherUsersOrWithAGapBetweenStayApart) {
-  list_.append(pool_, bytes(0, 10), use(kA, 5));
-  list_.append(pool_, bytes(10, 20), use(kB, 5));               // another stream
-  list_.append(pool_, bytes(20, 30), use(kB, 6));               // a later point
-  list_.append(pool_, bytes(30, 40), use(kB, 6, {{kC, {1}}}));  // another user
-  list_.append(pool_, bytes(41, 50), use(kB, 6, {{kC, {1}}}));  // not side by side
+  list_.append(pool_, bytes(0, 10), last_use(kA, 5));
+  list_.append(pool_, bytes(10, 20), last_use(kB, 5));               // another stream
+  list_.append(pool_, bytes(20, 30), last_use(kB, 6));               // a later point
+  list_.append(pool_, bytes(30, 40), last_use(kB, 6, {{kC, {1}}}));  // another user
+  list_.append(pool_, bytes(41, 50), last_use(kB, 6, {{kC, {1}}}));  // not side by side
   EXPECT_THAT(ranges(list_), ElementsAre(bytes(0, 10), bytes(10, 20), bytes(20, 30), bytes(30, 40),
                                          bytes(41, 50)));
   EXPECT_THAT(waits(list_, bytes(20, 30), kA), ElementsAre(Fence{kB, {6}}));
@@ -132,9 +121,9 @@ TEST_F(FreedRangesTest, RangesWithOtherUsersOrWithAGapBetweenStayApart) {
 
 TEST_F(FreedRangesTest, AListTakesOverTheRangesOfALaterOne) {
   FreedRanges later;
-  list_.append(pool_, bytes(0, 10), use(kA, 1));
-  later.append(pool_, bytes(20, 30), use(kB, 1));
-  later.append(pool_, bytes(30, 40), use(kC, 1));
+  list_.append(pool_, bytes(0, 10), last_use(kA, 1));
+  later.append(pool_, bytes(20, 30), last_use(kB, 1));
+  later.append(pool_, bytes(30, 40), last_use(kC, 1));
   list_.append(pool_, std::move(later));
   EXPECT_THAT(ranges(list_), ElementsAre(bytes(0, 10), bytes(20, 30), bytes(30, 40)));
   EXPECT_TRUE(later.empty());  // NOLINT(bugprone-use-after-move): it says that it is
@@ -146,7 +135,7 @@ TEST_F(FreedRangesTest, AListTakesOverTheRangesOfALaterOne) {
   FreedRanges taker;
   taker.append(pool_, std::move(list_));
   EXPECT_THAT(ranges(taker), ElementsAre(bytes(0, 10), bytes(20, 30), bytes(30, 40)));
-  taker.append(pool_, bytes(40, 50), use(kD, 1));
+  taker.append(pool_, bytes(40, 50), last_use(kD, 1));
   EXPECT_EQ(taker.size(), 4u);
   EXPECT_EQ(taker.validate(bytes(0, 50)), std::nullopt);
   list_ = FreedRanges{};
@@ -154,19 +143,19 @@ TEST_F(FreedRangesTest, AListTakesOverTheRangesOfALaterOne) {
 
 TEST_F(FreedRangesTest, WhereTwoListsMeetTheSameUsersAreOneRange) {
   FreedRanges later;
-  list_.append(pool_, bytes(0, 10), use(kA, 1));
-  later.append(pool_, bytes(10, 20), use(kA, 1));
+  list_.append(pool_, bytes(0, 10), last_use(kA, 1));
+  later.append(pool_, bytes(10, 20), last_use(kA, 1));
   list_.append(pool_, std::move(later));
   EXPECT_THAT(ranges(list_), ElementsAre(bytes(0, 20)));
-  list_.append(pool_, bytes(25, 30), use(kB, 1));  // the last range is the joined one
+  list_.append(pool_, bytes(25, 30), last_use(kB, 1));  // the last range is the joined one
   EXPECT_THAT(ranges(list_), ElementsAre(bytes(0, 20), bytes(25, 30)));
 }
 
 TEST_F(FreedRangesTest, ASplitInsideARangeLeavesBothHalvesItsUsers) {
   FreedRanges later;
-  list_.append(pool_, bytes(0, 10), use(kA, 1));
-  list_.append(pool_, bytes(10, 20), use(kB, 4, {{kC, {2}}}));
-  list_.append(pool_, bytes(20, 30), use(kA, 3));
+  list_.append(pool_, bytes(0, 10), last_use(kA, 1));
+  list_.append(pool_, bytes(10, 20), last_use(kB, 4, {{kC, {2}}}));
+  list_.append(pool_, bytes(20, 30), last_use(kA, 3));
   list_.split(pool_, kFirst + kGrain * 15, later);
   EXPECT_THAT(ranges(list_), ElementsAre(bytes(0, 10), bytes(10, 15)));
   EXPECT_THAT(ranges(later), ElementsAre(bytes(15, 20), bytes(20, 30)));
@@ -184,8 +173,8 @@ TEST_F(FreedRangesTest, ASplitInsideARangeLeavesBothHalvesItsUsers) {
 TEST_F(FreedRangesTest, ASplitBetweenRangesMovesWholeOnes) {
   for (const std::uint64_t at : {20u, 25u, 30u}) {
     FreedRanges early, later;
-    early.append(pool_, bytes(10, 20), use(kA, 1));
-    early.append(pool_, bytes(30, 40), use(kB, 1));
+    early.append(pool_, bytes(10, 20), last_use(kA, 1));
+    early.append(pool_, bytes(30, 40), last_use(kB, 1));
     early.split(pool_, kFirst + kGrain * at, later);
     EXPECT_THAT(ranges(early), ElementsAre(bytes(10, 20)));
     EXPECT_THAT(ranges(later), ElementsAre(bytes(30, 40)));
@@ -195,7 +184,7 @@ TEST_F(FreedRangesTest, ASplitBetweenRangesMovesWholeOnes) {
 }
 
 TEST_F(FreedRangesTest, ASplitBeforeOrBehindAllMovesAllOrNone) {
-  list_.append(pool_, bytes(10, 20), use(kA, 1));
+  list_.append(pool_, bytes(10, 20), last_use(kA, 1));
   FreedRanges all, none;
   list_.split(pool_, kFirst + kGrain * 20, none);
   EXPECT_TRUE(none.empty());
@@ -206,13 +195,13 @@ TEST_F(FreedRangesTest, ASplitBeforeOrBehindAllMovesAllOrNone) {
   EXPECT_TRUE(list_.empty());
   EXPECT_EQ(all.validate(bytes(10, 20)), std::nullopt);
   // What is empty begins anew.
-  list_.append(pool_, bytes(1, 2), use(kB, 1));
+  list_.append(pool_, bytes(1, 2), last_use(kB, 1));
   EXPECT_THAT(ranges(list_), ElementsAre(bytes(1, 2)));
 }
 
 TEST_F(FreedRangesTest, FencesAreAddedOnlyWhereBytesAreShared) {
   for (std::uint64_t i = 0; i < 4; ++i) {
-    list_.append(pool_, bytes(i * 10, i * 10 + 9), use(kA, i));
+    list_.append(pool_, bytes(i * 10, i * 10 + 9), last_use(kA, i));
   }
   list_.add_fences(bytes(18, 21), set_of({{kB, {9}}, {kC, {2}}}));
   EXPECT_THAT(waits(list_, bytes(0, 10), kA), IsEmpty());
@@ -228,7 +217,7 @@ TEST_F(FreedRangesTest, FencesAreAddedOnlyWhereBytesAreShared) {
 }
 
 TEST_F(FreedRangesTest, ALaterFenceReplacesAnEarlierOneOfItsStream) {
-  list_.append(pool_, bytes(0, 10), use(kA, 1, {{kB, {5}}}));
+  list_.append(pool_, bytes(0, 10), last_use(kA, 1, {{kB, {5}}}));
   list_.add_fences(bytes(0, 10), set_of({{kB, {4}}}));
   EXPECT_THAT(waits(list_, bytes(0, 10), kA), ElementsAre(Fence{kB, {5}}));
   list_.add_fences(bytes(0, 10), set_of({{kB, {6}}}));
@@ -239,8 +228,8 @@ TEST_F(FreedRangesTest, RecordsThatWereClearedServeAgainWithoutWhatTheySaid) {
   std::set<const FreedRange*> records;
   for (std::uint64_t round = 0; round < 100; ++round) {
     list_.append(pool_, bytes(0, 10),
-                 use(kA, 1, {{kB, {1}}, {kC, {1}}, {kD, {1}}, {TimelineId{4}, {1}}}));
-    list_.append(pool_, bytes(10, 20), use(kB, 1));
+                 last_use(kA, 1, {{kB, {1}}, {kC, {1}}, {kD, {1}}, {TimelineId{4}, {1}}}));
+    list_.append(pool_, bytes(10, 20), last_use(kB, 1));
     list_.visit(bytes(0, 20), [&](const FreedRange& range) {
       records.insert(&range);
       return true;
@@ -248,7 +237,7 @@ TEST_F(FreedRangesTest, RecordsThatWereClearedServeAgainWithoutWhatTheySaid) {
     list_.clear(pool_);
     EXPECT_TRUE(list_.empty());
     EXPECT_EQ(list_.size(), 0u);
-    list_.append(pool_, bytes(0, 10), use(kD, 2));
+    list_.append(pool_, bytes(0, 10), last_use(kD, 2));
     ASSERT_THAT(waits(list_, bytes(0, 10), kA), ElementsAre(Fence{kD, {2}}));
     list_.clear(pool_);
   }
@@ -260,7 +249,7 @@ TEST_F(FreedRangesTest, BeyondTheMostTheTwoSmallestNeighboursOfOneStreamAreJoine
   for (std::uint64_t i = 0; i <= FreedRanges::kMost; ++i) {
     const TimelineId by{i == 7 ? 6 : static_cast<std::uint32_t>(i)};
     const std::uint64_t wide = i == 6 || i == 7 ? 30 : 20;
-    list_.append(pool_, bytes(i * 30, i * 30 + wide), use(by, 100 + i));
+    list_.append(pool_, bytes(i * 30, i * 30 + wide), last_use(by, 100 + i));
   }
   EXPECT_EQ(list_.size(), FreedRanges::kMost);
   const std::vector<Range> all = ranges(list_);
@@ -276,7 +265,7 @@ TEST_F(FreedRangesTest, JoinedRangesOfTwoStreamsMakeEachWaitForTheOther) {
   std::uint64_t at = 0;
   for (std::uint32_t i = 0; i <= FreedRanges::kMost; ++i) {
     const std::uint64_t wide = i == 11 ? 1 : i == 12 ? 2 : 30;
-    list_.append(pool_, bytes(at, at + wide), use(TimelineId{i}, 100 + i, {{{90}, {i + 1}}}));
+    list_.append(pool_, bytes(at, at + wide), last_use(TimelineId{i}, 100 + i, {{{90}, {i + 1}}}));
     at += wide;
   }
   EXPECT_EQ(list_.size(), FreedRanges::kMost);
@@ -294,8 +283,8 @@ TEST_F(FreedRangesTest, JoinedRangesOfTwoStreamsMakeEachWaitForTheOther) {
 TEST_F(FreedRangesTest, TwoFullListsAreOneOfTheMost) {
   FreedRanges later;
   for (std::uint64_t i = 0; i < FreedRanges::kMost; ++i) {
-    list_.append(pool_, bytes(i * 10, i * 10 + 5), use(kA, i));
-    later.append(pool_, bytes(500 + i * 10, 500 + i * 10 + 5), use(kB, i));
+    list_.append(pool_, bytes(i * 10, i * 10 + 5), last_use(kA, i));
+    later.append(pool_, bytes(500 + i * 10, 500 + i * 10 + 5), last_use(kB, i));
   }
   EXPECT_EQ(list_.size(), FreedRanges::kMost);
   list_.append(pool_, std::move(later));
@@ -308,7 +297,7 @@ TEST_F(FreedRangesTest, TwoFullListsAreOneOfTheMost) {
 }
 
 TEST_F(FreedRangesTest, ValidateNamesRangesBeyondTheirChunk) {
-  list_.append(pool_, bytes(10, 20), use(kA, 1));
+  list_.append(pool_, bytes(10, 20), last_use(kA, 1));
   EXPECT_EQ(list_.validate(bytes(10, 20)), std::nullopt);
   EXPECT_THAT(list_.validate(bytes(11, 20)), Optional(Eq("a freed range lies beyond its chunk")));
   EXPECT_THAT(list_.validate(bytes(10, 19)), Optional(Eq("a freed range lies beyond its chunk")));

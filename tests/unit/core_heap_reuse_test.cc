@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -20,6 +21,43 @@ using test::CoreHeap;
 using testing::IsEmpty;
 
 class HeapReuse : public CoreHeap {};
+
+// Leases, as a sink hears of them.
+class Leases : public EventSink {
+ public:
+  void on_event(const Event& event) override {
+    if (event.kind == EventKind::lease) begun.push_back(event.heap);
+    if (event.kind == EventKind::unlease) ended.push_back(event.heap);
+  }
+  std::vector<HeapId> begun, ended;
+};
+
+// Streams share pages: a page's lease is the heap's that used it first since it was idle.
+TEST_F(HeapReuse, APageIsLeasedByItsFirstUserUntilNobodyUsesIt) {
+  const HeapId a{0}, b{1};
+  Leases leases;
+  DeviceHeap heap(device_, {.limit = 4_MiB}, &leases);
+  void* const whole = allocate(heap, 4_MiB, a_);
+  free(heap, whole);
+  void* const first = allocate(heap, 1_MiB, a_);
+  void* const second = allocate(heap, 2_MiB, b_);
+  const auto lease = [&] {
+    const HeapSnapshot snapshot = heap.snapshot();  // gives back what is at hand
+    EXPECT_EQ(snapshot.pages.size(), 1u);
+    return snapshot.pages.front().lease;
+  };
+  EXPECT_EQ(lease(), a);
+  EXPECT_EQ(heap.statistics().leased_bytes.current, (4_MiB).count);
+  free(heap, first);
+  EXPECT_EQ(lease(), a);
+  EXPECT_EQ(heap.statistics().leased_bytes.current, (4_MiB).count);
+  free(heap, second);
+  EXPECT_EQ(lease(), std::nullopt);
+  EXPECT_EQ(heap.statistics().leased_bytes.current, 0u);
+  EXPECT_EQ(leases.begun, (std::vector{a, a}));
+  EXPECT_EQ(leases.ended, (std::vector{a, b}));
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
 
 TEST_F(HeapReuse, ALeaseMovesWithOneStreamWaitAndNoHostWait) {
   DeviceHeap heap(device_, {.limit = 64_MiB});

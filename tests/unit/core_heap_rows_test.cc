@@ -174,8 +174,7 @@ TEST_F(HeapRows, ThoseThatGraphsKeepAreNotRetired) {
   };
   const auto count_kept = [&] {
     std::size_t kept = 0;
-    TestAccess::rows(heap).visit_all(
-        [&](const StitchedRow& row) { kept += is_kept(row) ? 1 : 0; });
+    TestAccess::rows(heap).visit_all([&](const StitchedRow& row) { kept += is_kept(row) ? 1 : 0; });
     return kept;
   };
   const std::size_t kept = count_kept();
@@ -246,6 +245,40 @@ TEST_F(HeapRows, AStreamThatIsNoMoreHoldsNoOthers) {
   EXPECT_LE(mappings(heap), most_kept(heap));
   EXPECT_THAT(heap.validate(), IsEmpty());
   EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+// Pages that came from elsewhere may be larger than what a row lacks.
+TEST_F(HeapRows, ARowWithPagesThatWereHeldIsUsedToItsLastPage) {
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    SimDevice device;
+    const Stream a = device.new_stream(), b = device.new_stream();
+    DeviceHeap heap(device, {});
+    random_.seed(seed);
+    std::vector<std::pair<void*, Bytes>> live;
+    Bytes in_use;
+    for (int i = 0; i < 400; ++i) {
+      const Bytes size = 512_KiB * (1 + random_() % 32);
+      for (; in_use + size > 150_MiB; live.pop_back()) {
+        std::swap(live[random_() % live.size()], live.back());
+        const auto [block, bytes] = live.back();
+        in_use -= bytes;
+        if (random_() % 2 == 0) {
+          ASSERT_TRUE(device.launch(b, Reads(block, bytes), 3_ms).ok());
+          ASSERT_TRUE(heap.fence(block, b).ok());
+        }
+        free(heap, block);
+      }
+      if (random_() % 20 == 0) {
+        const Bytes held = 2_MiB * (1 + random_() % 6);
+        TestAccess::pages(heap).take_in({{*device.create(held), held}});
+      }
+      live.emplace_back(allocate(heap, size, a), size);
+      in_use += size;
+      ASSERT_TRUE(device.launch(a, Writes(live.back().first, size), 10_us).ok());
+      ASSERT_THAT(heap.validate(), IsEmpty()) << "seed " << seed << ", step " << i;
+      device.advance(200_us);
+    }
+  }
 }
 
 // A program that repeats itself pays in its first rounds, however many rows that takes.

@@ -226,6 +226,7 @@ TEST_F(HomePagesTest, ARemovedPageLeavesAHoleForAnother) {
   pages_.add(PageId{71}, PhysicalHandle{8}, {home.begin + 2_MiB, 2_MiB}, kB);
   EXPECT_TRUE(pages_.is_mapped({kRow, 8_MiB}));
   EXPECT_EQ(pages_.at(home.end() - 1_B).id, PageId{71});
+  EXPECT_EQ(pages_.at(home.begin).heap, kB);
   EXPECT_EQ(pages_.total(), 8_MiB);
 }
 

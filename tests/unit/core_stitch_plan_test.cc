@@ -104,6 +104,15 @@ TEST_F(StitchPlanTest, WholePagesGoBetweenAnEndAndAStart) {
   EXPECT_EQ(plan.mappings(pages_), 4u);
 }
 
+TEST_F(StitchPlanTest, OfWholePagesTheLargestStretchesGoFirst) {
+  const std::vector<Range> free = {kib(80_m, 84_m), kib(64_m, 72_m), kib(0_m, 16_m),
+                                   kib(88_m, 92_m), kib(48_m, 60_m)};
+  const StitchPlan plan = this->plan(37_MiB, free);
+  EXPECT_THAT(plan.front, ElementsAre(kib(0_m, 16_m), kib(48_m, 60_m), kib(64_m, 72_m)));
+  EXPECT_THAT(plan.head, Optional(kib(80_m, 81_m)));
+  EXPECT_EQ(plan.create, 0_B);
+}
+
 TEST_F(StitchPlanTest, TheRowEndsWithinAPageThatIsLargerThanTheRest) {
   const StitchPlan plan = this->plan(10_MiB, {kib(20_m, 24_m), kib(28_m, 32_m), kib(36_m, 40_m)});
   EXPECT_EQ(plan.create, 0_B);

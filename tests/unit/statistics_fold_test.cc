@@ -70,8 +70,9 @@ TEST(StatisticsFold, CountsPagesMappingsAndLeases) {
   fold.on_event(page(EventKind::map, 2_MiB, heap));
   fold.on_event(page(EventKind::map, 8_MiB, heap));
   fold.on_event(page(EventKind::map, 8_MiB, heap));
+  // By the heap that uses its first bytes, and by the one that frees its last.
   fold.on_event(page(EventKind::lease, 8_MiB, heap));
-  fold.on_event(page(EventKind::unlease, 8_MiB, heap));
+  fold.on_event(page(EventKind::unlease, 8_MiB, HeapId{1}));
   fold.on_event(page(EventKind::unmap, 2_MiB, heap));
   fold.on_event(page(EventKind::release, 2_MiB));
   fold.on_event(page(EventKind::trim, 2_MiB));

@@ -56,7 +56,7 @@ Lives lives_of(const Recording& recording);
 struct PageAt {
   PageId page;
   Bytes bytes;
-  std::uint32_t lease = Life::kNone;  // HeapId of the heap that uses it
+  std::uint32_t lease = Life::kNone;  // HeapId of the heap that used it first since it was idle
   std::vector<Address> mappings;      // of the whole page, each
 };
 

@@ -39,6 +39,7 @@ class MemoryViz {
   void segment_event(const ShownChange& change, Nanoseconds time);
   void other_event(std::string_view action, const Event& event, std::uint64_t address);
   void event_rest(Bytes bytes, std::uint64_t stream, Nanoseconds time);
+  std::uint64_t pool_of(HeapId heap) const;
   void segments();
   void segment(std::span<const ShownRange> ranges);
   void blocks(std::uint64_t begin, std::uint64_t end);
@@ -180,6 +181,12 @@ void MemoryViz::event_rest(Bytes bytes, std::uint64_t stream, Nanoseconds time) 
   member("user_metadata", "");
 }
 
+std::uint64_t MemoryViz::pool_of(HeapId heap) const {
+  const auto found = heaps_.find(heap.value);
+  return found == heaps_.end() ? 0 : found->second.pool;
+}
+
+// The streams of a pool share its row of addresses: what lies side by side is one segment.
 void MemoryViz::segments() {
   for (const auto& [address, block] : at_) live_.push_back(block);
   std::sort(live_.begin(), live_.end(), [this](std::uint32_t a, std::uint32_t b) {
@@ -190,7 +197,7 @@ void MemoryViz::segments() {
   const std::vector<ShownRange> ranges = shown_.ranges();
   for (std::size_t begin = 0; begin < ranges.size();) {
     std::size_t end = begin + 1;
-    while (end < ranges.size() && ranges[end].heap == ranges[begin].heap &&
+    while (end < ranges.size() && pool_of(ranges[end].heap) == pool_of(ranges[begin].heap) &&
            ranges[end].at == ranges[end - 1].at + ranges[end - 1].bytes) {
       ++end;
     }

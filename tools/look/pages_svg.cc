@@ -71,7 +71,7 @@ void PagesPicture::find_pieces() {
   }
 }
 
-// Leased ones first, by heap.
+// Pages in use first, by the heap that used them first.
 void PagesPicture::place() {
   std::stable_sort(pages_.begin(), pages_.end(),
                    [](const PageAt& a, const PageAt& b) { return a.lease < b.lease; });
@@ -102,7 +102,7 @@ void PagesPicture::run() {
                             in_words(recording_.end()), in_words(lives_.memory.back().live),
                             in_words(held), pages_.size()));
   auto names = stream_names(lives_.streams);
-  names.emplace_back("leased, no block", "#bbb");
+  names.emplace_back("in use, no block", "#bbb");
   names.emplace_back("idle", "#eee");
   file_.text() += legend(kLeft, 60, names);
   for (std::size_t i = 0; i < pages_.size(); ++i) {
@@ -116,7 +116,7 @@ void PagesPicture::draw(const PageAt& page, double x, double y) {
   std::string lease = "idle";
   if (page.lease != Life::kNone) {
     const auto heap = heaps_.find(page.lease);
-    lease = fmt::format("leased by heap {}", page.lease);
+    lease = fmt::format("first used by heap {}", page.lease);
     if (heap != heaps_.end()) lease += " of stream " + stream_text(heap->second.stream);
   }
   file_.text() += fmt::format(

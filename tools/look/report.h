@@ -25,7 +25,7 @@ enum class Cause : std::uint8_t {
   rounding,          // blocks are multiples of 512
   page_tails,        // free, before the first or after the last block of a page in use
   placement,         // free, between two blocks of a page in use
-  stream_partition,  // of pages that a stream holds, and has no block on
+  stream_partition,  // of pages in use without a live block: cached blocks, an empty slab
   pool_partition,    // of idle pages in the hands of a graph pool
   idle_pages,        // of pages that any stream could have had
 };
@@ -42,7 +42,8 @@ struct Share {
   bool rest = false;  // all that have no row of their own
 };
 
-// What a stream's heaps held, all of them together.
+// The pages that a stream's heaps were the first to use, all heaps together; other streams may have
+// blocks on them.
 struct StreamHold {
   std::uint64_t stream = 0;
   std::uint32_t nth = 0;

@@ -37,9 +37,9 @@ std::string remedy_for(Cause cause) {
              "multiple of 512 bytes.";
     case Cause::page_tails:
     case Cause::placement:
-      return "Allocate what lives long before what lives shortly, or on a stream of its own, so "
-             "that pages empty as a whole. If WEIR_REUSE is grow or balanced, WEIR_REUSE=wait "
-             "takes free memory sooner.";
+      return "Allocate what lives long before what lives shortly, so that free memory lies "
+             "together. If WEIR_REUSE is grow or balanced, WEIR_REUSE=wait takes free memory "
+             "sooner.";
     case Cause::stream_partition:
       return "Call retire() for streams that are no longer used, and use fewer streams for work "
              "that allocates.";
@@ -133,7 +133,7 @@ void advise_on_driver(const Report& report, std::vector<Advice>& advice) {
     advice.push_back({fmt::format("There were {} mappings at once; past 400,000 Weir gives up "
                                   "addresses, and may have to wait.",
                                   with_commas(totals.mappings_peak)),
-                      "Call trim() at a moment when the GPU is idle, or use fewer streams."});
+                      "Call trim() at a moment when the GPU is idle."});
   }
 }
 

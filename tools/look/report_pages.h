@@ -18,8 +18,8 @@ class ReportPages {
  public:
   struct Page {
     Bytes bytes;
-    std::optional<HeapId> lease;      // the heap that uses it
-    std::optional<HeapId> last_heap;  // the latest that it was mapped for or leased by
+    std::optional<HeapId> lease;      // the heap that used it first since it was idle
+    std::optional<HeapId> last_heap;  // of the latest event about it
     std::vector<std::pair<std::uint64_t, std::uint64_t>> used;  // [begin, end), in its bytes
   };
   // What is left of a page beside its blocks.

@@ -79,7 +79,7 @@ struct BlockInfo {
 // Where a page is mapped: whole, from `address` on.
 struct MappingInfo {
   Address address;
-  HeapId heap;  // whose addresses these are
+  HeapId heap;  // whose request it was mapped for; any heap of the pool may use it
 };
 
 // Bytes of a block that lie in one page.
@@ -93,10 +93,10 @@ struct PagePart {
 struct PageInfo {
   PageId page;
   Bytes bytes;
-  Bytes used;                   // by live blocks; a slab of small ones counts whole
-  std::optional<HeapId> lease;  // the heap that uses it, if any
+  Bytes used;                   // by live blocks of any heaps; a slab of small ones counts whole
+  std::optional<HeapId> lease;  // the heap that used it first since it was idle; none: it is idle
   std::uint32_t mappings = 0;
-  std::vector<MappingInfo> mapped_at;  // all of them
+  std::vector<MappingInfo> mapped_at;  // all of them; the first is in the home row
 };
 
 struct HeapInfo {

@@ -18,10 +18,10 @@ enum class EventKind : std::uint8_t {
   host_wait,      // the host waited for `other` up to `sequence`; took `duration`
   create,         // page `page` of `bytes` exists
   release,        // ... and is given back to the driver (`bytes` again)
-  map,            // page `page` got a mapping of `bytes` at `address`, in use by heap `heap`
+  map,            // page `page` got a mapping of `bytes` at `address`, for a request of heap `heap`
   unmap,          // ... and lost it
-  lease,          // heap `heap` took the idle page `page` of `bytes`
-  unlease,        // page `page` of `bytes`, of heap `heap`, is idle again: any heap may take it
+  lease,          // heap `heap` is the first to use bytes of the idle page `page` of `bytes`
+  unlease,        // page `page` of `bytes` is idle again; heap `heap` freed the last bytes in use
   trim,           // `bytes` were given back to the driver
   out_of_memory,  // `requested` on `stream` failed
   heap_open,      // heap `heap` serves `stream` from now on, for graph pool `pool` (0: for none)

@@ -35,7 +35,7 @@ struct HeapStatistics {
 // Of one device heap; the gauges of the same name are over all its heaps.
 struct Statistics {
   Gauge live_blocks, live_bytes, requested_bytes;
-  Gauge leased_bytes;    // sizes of the pages of which bytes are in use
+  Gauge leased_bytes;    // sizes of the pages of which bytes are in use, by whatever heaps
   Gauge reserved_bytes;  // physical memory held: sum of page sizes
   Gauge mapped_bytes;    // sum over mappings: more than reserved where pages have aliases
   Gauge pages, mappings;

@@ -1,5 +1,5 @@
 // The map of pages at the chosen moment: each page a box, as wide as it is large; filled where its
-// bytes are in use, hatched where no heap leases it.
+// bytes are in use, hatched if the page is idle.
 
 const kRow = 26;  // px, with its gap
 const kBox = 21;
@@ -136,7 +136,7 @@ class PageMap {
     const {recording} = this.chart;
     const used = d3.sum(page.used, (part) => part.bytes);
     const who =
-        page.heap < 0 ? 'idle' : `leased by the heap of ${describeHeap(recording, page.heap)}`;
+        page.heap < 0 ? 'idle' : `first used by the heap of ${describeHeap(recording, page.heap)}`;
     const [first, ...more] = page.mappings;
     const where = first === undefined ?
         'not mapped' :
