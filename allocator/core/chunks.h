@@ -19,6 +19,7 @@
 #include "core/freed_ranges.h"
 #include "core/granule_index.h"
 #include "core/range_set.h"
+#include "core/thread_annotations.h"
 #include "weir/types.h"
 
 namespace weir {
@@ -54,7 +55,7 @@ class ChunkBins {
   // Calls visit(Chunk&) for chunks of at least `size`, smaller lists first, until it returns false.
   // (The first list has smaller chunks, too: it is left after kMostSmaller of them.)
   template <class Visitor>
-  void visit_fitting(Bytes size, Visitor&& visit) const {
+  void visit_fitting(Bytes size, Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
     for (std::uint64_t bin = next_bin(bin_of(size)); bin < kBins; bin = next_bin(bin + 1)) {
       int smaller = 0;
       for (Chunk* at = first_[bin]; at != nullptr && smaller < kMostSmaller; at = at->next) {
@@ -68,7 +69,7 @@ class ChunkBins {
   }
   // The same for all chunks, larger lists first.
   template <class Visitor>
-  void visit_down(Visitor&& visit) const {
+  void visit_down(Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
     for (std::uint64_t bin = previous_bin(kBins); bin < kBins; bin = previous_bin(bin)) {
       for (Chunk* at = first_[bin]; at != nullptr; at = at->next) {
         if (!visit(*at)) return;
@@ -150,7 +151,7 @@ class Chunks {
   // Calls visit(const FreedRange&) for those of the free chunk around `range` that share a byte
   // with it, until it returns false. Returns whether all were visited.
   template <class Visitor>
-  bool visit_freed(Range range, Visitor&& visit) const {
+  bool visit_freed(Range range, Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
     const Chunk* const chunk = at(range.begin);
     return chunk == nullptr || chunk->freed.visit(range, visit);
   }

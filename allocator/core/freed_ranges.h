@@ -17,6 +17,7 @@
 
 #include "core/fence_set.h"
 #include "core/range_set.h"
+#include "core/thread_annotations.h"
 #include "weir/types.h"
 
 namespace weir {
@@ -61,7 +62,7 @@ class FreedRanges {
   // Calls visit(const FreedRange&) for each that shares a byte with `range`, until it returns
   // false. Returns whether all were visited.
   template <class Visitor>
-  bool visit(Range range, Visitor&& visit) const {
+  bool visit(Range range, Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
     for (const FreedRange* at = first_; at != nullptr && at->begin < range.end(); at = at->next) {
       if (range.begin < at->end && !visit(*at)) return false;
     }

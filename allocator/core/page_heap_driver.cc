@@ -236,7 +236,8 @@ Status PageHeap::unmap_row(StitchedRow& row) {
     if (Status status = unmap_last(row); !status) return status;
   }
   std::erase(retired_, &row);
-  const auto is_in_row = [&](Range stray) { return rows_.around(stray.begin) == &row; };
+  const auto is_in_row = [&](Range stray)
+                             WEIR_REQUIRES(mutex_) { return rows_.around(stray.begin) == &row; };
   // Else its addresses are not free yet.
   if (std::none_of(strays_.begin(), strays_.end(), is_in_row)) rows_.remove(row);
   return {};

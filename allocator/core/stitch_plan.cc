@@ -1,6 +1,7 @@
 #include "core/stitch_plan.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace weir {
 namespace {
@@ -82,10 +83,17 @@ StitchPlan plan_stitch(Bytes size, const std::vector<Range>& stretches, const Ho
     return plan;
   }
 
-  // (Within a page in use at both ends.)
-  for (const Range free : stretches) {
+  // Neither its end nor its start alone does, since pages in use begin and end within it.
+  const Range* least = nullptr;
+  for (const Range& free : stretches) {
     if (free.size < size) continue;
-    plan.front.push_back({free.begin, size});
+    if (least == nullptr ||
+        std::pair(free.size, free.begin) < std::pair(least->size, least->begin)) {
+      least = &free;
+    }
+  }
+  if (least != nullptr) {
+    plan.front.push_back({least->begin, size});
     return plan;
   }
 

@@ -137,8 +137,9 @@ std::vector<std::string> StitchedRows::validate() const {
       broken.push_back(name + "its size is not that of its pages");
     }
     const auto [first, last] = idle_.equal_range(row->size);
+    const StitchedRow* const mine = row.get();
     const bool listed =
-        std::any_of(first, last, [&](const auto& e) { return e.second == row.get(); });
+        std::any_of(first, last, [mine](const auto& entry) { return entry.second == mine; });
     idle += listed ? 1 : 0;
     if (listed != (row->state == StitchedRow::State::idle)) {
       broken.push_back(name + (listed ? "listed as idle, and is not" : "idle, and not listed"));

@@ -20,6 +20,7 @@
 #include "core/fence_set.h"
 #include "core/home_pages.h"
 #include "core/range_set.h"
+#include "core/thread_annotations.h"
 #include "weir/types.h"
 
 namespace weir {
@@ -53,7 +54,7 @@ struct StitchedRow {
   // Calls visit(home range) for the parts of a run of `bytes`, in order, until it returns false.
   // Returns whether all were visited.
   template <class Visitor>
-  bool visit_parts(Bytes bytes, Visitor&& visit) const {
+  bool visit_parts(Bytes bytes, Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
     Bytes skip = lead;
     for (const Page* const page : pages) {
       const Bytes part = std::min(bytes, page->size - skip);
@@ -106,13 +107,13 @@ class StitchedRows {
   // Calls visit(StitchedRow&) for idle rows that a run of `bytes` fits, the smallest first and none
   // of more than `most`, until it returns false.
   template <class Visitor>
-  void visit_fitting(Bytes bytes, Bytes most, Visitor&& visit) const {
+  void visit_fitting(Bytes bytes, Bytes most, Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
     for (auto at = idle_.lower_bound(bytes); at != idle_.end() && at->first <= most; ++at) {
       if (at->second->fits(bytes) && !visit(*at->second)) return;
     }
   }
   template <class Visitor>
-  void visit_all(Visitor&& visit) const {
+  void visit_all(Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
     for (const auto& [begin, row] : rows_) visit(*row);
   }
   // How many addresses of the region are a row's, or vacant.

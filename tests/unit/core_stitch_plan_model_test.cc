@@ -161,6 +161,7 @@ class StitchPlanModel : public testing::TestWithParam<Terrain> {
       const std::optional<Range> tail = tail_of(first), own_head = head_of(first);
       if (tail && tail->size >= size) smaller(smallest_alone, tail->size);
       if (own_head && own_head->size >= size) smaller(smallest_alone, own_head->size);
+      if (first.size >= size) smaller(smallest_alone, first.size);
       if (!tail) continue;
       most_tail = std::max(most_tail, tail->size);
       if (tail->size >= size) continue;
