@@ -51,10 +51,12 @@ class AddressMap {
   // by side with it; 0: none does.
   std::uint16_t owner(Address address) const {
     const Steps* const steps = steps_around(address);
-    if (steps == nullptr) return 0;
+    if (steps == nullptr) [[unlikely]]
+      return 0;
     const std::uint32_t entry = (*steps)[step_of(address)].load(std::memory_order_acquire);
-    if (entry != 0 && offset_of(entry) <= grain_of(address)) return heap_of(entry);
-    return search(address);
+    if (entry == 0 || offset_of(entry) > grain_of(address)) [[unlikely]]
+      return search(address);
+    return heap_of(entry);
   }
   // Does it lie in a region?
   bool contains(Address address) const { return steps_around(address) != nullptr; }
@@ -91,11 +93,13 @@ class AddressMap {
 
   // Null: in no region.
   const Steps* steps_around(Address address) const {
-    if (address >= kEnd) return nullptr;
-    const std::uint64_t slot = address.value / kSlot.count;
-    const Group* const group = groups_[slot / kSlotsInGroup].load(std::memory_order_acquire);
-    return group == nullptr ? nullptr
-                            : (*group)[slot % kSlotsInGroup].load(std::memory_order_acquire);
+    const std::uint64_t group = address.value / (kSlot.count * kSlotsInGroup);
+    if (group >= kGroups) [[unlikely]]
+      return nullptr;
+    const Group* const slots = groups_[group].load(std::memory_order_acquire);
+    if (slots == nullptr) [[unlikely]]
+      return nullptr;
+    return (*slots)[address.value / kSlot.count % kSlotsInGroup].load(std::memory_order_acquire);
   }
   // The slot around an address of a region.
   std::atomic<Steps*>& slot_around(Address address) {
@@ -103,7 +107,7 @@ class AddressMap {
     Group* const group = groups_[slot / kSlotsInGroup].load(std::memory_order_acquire);
     return (*group)[slot % kSlotsInGroup];
   }
-  std::uint16_t search(Address address) const;
+  [[gnu::cold, gnu::noinline]] std::uint16_t search(Address address) const;
   std::atomic<std::uint32_t>& entry_at(Address address);
   void mark(Range run, std::uint32_t whose);
 

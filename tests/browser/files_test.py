@@ -12,7 +12,7 @@ class Files(PageTest):
         warnings = " ".join(e.text for e in self.find_all(".warning"))
         self.assertIn("Incomplete: the file ends within an event, at byte 1,234", warnings)
         self.assertIn("17 events came too fast", warnings)
-        self.assertIn("16 blocks", self.text(".chart .facts"))
+        self.assertIn("15 blocks", self.text(".chart .facts"))
         self.screenshot("cut")
 
     def test_an_empty_recording_says_so(self):
@@ -26,10 +26,10 @@ class Files(PageTest):
     def test_a_snapshot_is_one_moment_with_blocks_and_pages(self):
         self.open("moment")
         self.assertIn("One moment only", self.text(".warning"))
-        self.assertIn("most live 48 MiB", self.text(".chart .facts"))
-        self.assertIn("48 MiB in use", self.text(".pages .facts"))
+        self.assertIn("most live 44 MiB", self.text(".chart .facts"))
+        self.assertIn("44 MiB in use", self.text(".pages .facts"))
         self.press("+", "j")
-        self.assertIn("Attention::forward", self.text("#story"))
+        self.assertIn("Model::step", self.text("#story"))
         self.screenshot("moment")
 
     def test_all_streams_are_named_in_words_and_are_no_choice(self):
@@ -83,8 +83,8 @@ class Files(PageTest):
         self.open("command")
         names = [e.text.split()[0] for e in self.find_all(".chart h2")]
         self.assertEqual(names, ["bench/traces/gnn.trace.gz", "bench/traces/gnn7.trace.gz"])
-        self.assertIn("reserved / live 1.0064", self.find_all(".head .facts")[0].text)
-        self.assertIn("reserved / live 1.0032", self.find_all(".head .facts")[1].text)
+        self.assertIn("reserved / live 1.0116", self.find_all(".head .facts")[0].text)
+        self.assertIn("reserved / live 1.0118", self.find_all(".head .facts")[1].text)
         self.screenshot("gnn")
 
     def test_a_small_window_needs_no_sideways_scrolling(self):

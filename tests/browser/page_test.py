@@ -13,7 +13,7 @@ class Shown(PageTest):
 
     def test_the_head_says_what_the_recording_holds(self):
         facts = self.text(".chart .facts")
-        for fact in ("32 blocks", "most live 48 MiB at", "most reserved 50 MiB", "lasts 10.9 ms"):
+        for fact in ("32 blocks", "most live 48 MiB at", "most reserved 52 MiB", "lasts 10.9 ms"):
             self.assertIn(fact, facts)
         self.assertEqual(self.text(".chart h2"), "small python train.py --batch 8, on simulated device")
         self.assertEqual(self.driver.title, "Memory of small")
@@ -208,10 +208,10 @@ class Told(PageTest):
         pages = self.js("return weirPage.charts[0].map.pages")
         held = sum(page["bytes"] for page in pages)
         used = sum(part["bytes"] for page in pages for part in page["used"])
-        self.assertEqual(held, 50 * MIB)
+        self.assertEqual(held, 48 * MIB)
         live = self.js("const c = weirPage.charts[0]; return c.all.live[c.moment.step]")
         self.assertEqual(used, live)
-        self.assertIn(f"{len(pages)} pages, 50 MiB", facts)
+        self.assertIn(f"{len(pages)} pages, 48 MiB", facts)
 
     def test_arrows_on_the_map_choose_pages(self):
         self.js("document.querySelector('canvas.map').focus()")
