@@ -108,7 +108,7 @@ Chunk* Chunks::cut(Chunk* chunk, Range range) {
 
 void Chunks::absorb_next(Chunk* chunk) {
   Chunk* const next = chunk->after;
-  chunk->freed.append(pool_, std::move(next->freed));
+  chunk->freed.append(pool_, next->freed);
   chunk->size += next->size;
   index_.remove(next);
   give_back_record(next);

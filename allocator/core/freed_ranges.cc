@@ -78,10 +78,10 @@ void FreedRanges::append(FreedRangePool& pool, Range range, const LastUse& use) 
   FreedRanges one;
   one.first_ = one.last_ = added;
   one.size_ = 1;
-  append(pool, std::move(one));
+  append(pool, one);
 }
 
-void FreedRanges::append(FreedRangePool& pool, FreedRanges&& later) {
+void FreedRanges::append(FreedRangePool& pool, FreedRanges& later) {
   if (later.empty()) return;
   FreedRange* const before = last_;
   (before == nullptr ? first_ : before->next) = later.first_;

@@ -71,8 +71,8 @@ class FreedRanges {
 
   // `range` lies behind every other.
   void append(FreedRangePool& pool, Range range, const LastUse& use);
-  // Takes over the ranges of `later`, which lie behind these.
-  void append(FreedRangePool& pool, FreedRanges&& later);
+  // Takes over the ranges of `later`, which lie behind these; `later` is empty afterwards.
+  void append(FreedRangePool& pool, FreedRanges& later);
   // Moves what lies at `at` or behind it to `later`, which is empty.
   void split(FreedRangePool& pool, Address at, FreedRanges& later);
   // Each range that shares a byte with `range` carries `fences` too.

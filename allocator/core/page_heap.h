@@ -295,6 +295,9 @@ class PageHeap {
   // The page is idle. An error leaves it here, without some of its mappings.
   Result<LoosePage> take_out(Page& page) WEIR_REQUIRES(mutex_);
   LoosePage take_out(HeldPage page) WEIR_REQUIRES(mutex_);
+  // To the driver. On an error the page is held again.
+  Status give_back(LoosePage page) WEIR_REQUIRES(mutex_);
+  // The same, of a page that was in use before.
   Status release(LoosePage page) WEIR_REQUIRES(mutex_);
   // Idle pages that may go, the largest first.
   std::vector<Page*> idle_pages() WEIR_REQUIRES(mutex_);

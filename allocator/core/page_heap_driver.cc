@@ -117,7 +117,9 @@ Result<PageHeap::HeldPage> PageHeap::create(Bytes size) {
   return add({*handle, size});
 }
 
-// On an error what was created stays held.
+// On an error the pages that were held stay held, and those that were created go back: the device
+// has room for a part of the request only, and a program that runs out of memory is told what is
+// free.
 Result<std::vector<PageHeap::HeldPage>> PageHeap::obtain(Bytes size) {
   std::vector<HeldPage> pages;
   Bytes have;
@@ -128,8 +130,15 @@ Result<std::vector<PageHeap::HeldPage>> PageHeap::obtain(Bytes size) {
     have += pages.back().page.size;
   }
   if (have >= size) return pages;
+  const std::size_t held = pages.size();
   const auto fail = [&](Error error) WEIR_REQUIRES(mutex_) {
-    for (const HeldPage page : pages) hold(page);
+    for (std::size_t i = 0; i < pages.size(); ++i) {
+      if (i < held) {
+        hold(pages[i]);
+      } else if (give_back(take_out(pages[i])) && device_room_) {
+        *device_room_ += pages[i].page.size;
+      }
+    }
     return error;
   };
   const std::vector<Bytes> sizes = page_sizes(size - have);
@@ -266,9 +275,14 @@ PageHeap::LoosePage PageHeap::take_out(HeldPage held) {
 }
 
 // To the driver.
-Status PageHeap::release(LoosePage loose) {
+Status PageHeap::give_back(LoosePage loose) {
   Status released = device_.release(loose.handle);
   if (!released) hold(add(loose));  // it is still there
+  return released;
+}
+
+Status PageHeap::release(LoosePage loose) {
+  Status released = give_back(loose);
   // What was once in use in it is no reason to grow again: only the next requests are.
   peak_used_ = std::max(pages_.used(), std::min(peak_used_, total()));
   return released;

@@ -125,7 +125,7 @@ class FreedRangesModel : public testing::TestWithParam<Program> {
     Piece& piece = pieces_[index];
     Piece& next = pieces_[index + 1];
     if (program_.exact && piece.list.size() + next.list.size() > FreedRanges::kMost) return;
-    piece.list.append(pool_, std::move(next.list));
+    piece.list.append(pool_, next.list);
     piece.end = next.end;
     pieces_.erase(pieces_.begin() + static_cast<long>(index) + 1);
   }

@@ -124,16 +124,16 @@ TEST_F(FreedRangesTest, AListTakesOverTheRangesOfALaterOne) {
   list_.append(pool_, bytes(0, 10), last_use(kA, 1));
   later.append(pool_, bytes(20, 30), last_use(kB, 1));
   later.append(pool_, bytes(30, 40), last_use(kC, 1));
-  list_.append(pool_, std::move(later));
+  list_.append(pool_, later);
   EXPECT_THAT(ranges(list_), ElementsAre(bytes(0, 10), bytes(20, 30), bytes(30, 40)));
   EXPECT_TRUE(later.empty());  // NOLINT(bugprone-use-after-move): it says that it is
   EXPECT_EQ(later.size(), 0u);
 
   FreedRanges none;
-  list_.append(pool_, std::move(none));
+  list_.append(pool_, none);
   EXPECT_EQ(list_.size(), 3u);
   FreedRanges taker;
-  taker.append(pool_, std::move(list_));
+  taker.append(pool_, list_);
   EXPECT_THAT(ranges(taker), ElementsAre(bytes(0, 10), bytes(20, 30), bytes(30, 40)));
   taker.append(pool_, bytes(40, 50), last_use(kD, 1));
   EXPECT_EQ(taker.size(), 4u);
@@ -145,7 +145,7 @@ TEST_F(FreedRangesTest, WhereTwoListsMeetTheSameUsersAreOneRange) {
   FreedRanges later;
   list_.append(pool_, bytes(0, 10), last_use(kA, 1));
   later.append(pool_, bytes(10, 20), last_use(kA, 1));
-  list_.append(pool_, std::move(later));
+  list_.append(pool_, later);
   EXPECT_THAT(ranges(list_), ElementsAre(bytes(0, 20)));
   list_.append(pool_, bytes(25, 30), last_use(kB, 1));  // the last range is the joined one
   EXPECT_THAT(ranges(list_), ElementsAre(bytes(0, 20), bytes(25, 30)));
@@ -166,7 +166,7 @@ TEST_F(FreedRangesTest, ASplitInsideARangeLeavesBothHalvesItsUsers) {
   EXPECT_EQ(later.validate(bytes(15, 30)), std::nullopt);
   EXPECT_EQ(list_.validate(bytes(0, 15)), std::nullopt);
   // Put together again, they are what they were.
-  list_.append(pool_, std::move(later));
+  list_.append(pool_, later);
   EXPECT_THAT(ranges(list_), ElementsAre(bytes(0, 10), bytes(10, 20), bytes(20, 30)));
 }
 
@@ -287,7 +287,7 @@ TEST_F(FreedRangesTest, TwoFullListsAreOneOfTheMost) {
     later.append(pool_, bytes(500 + i * 10, 500 + i * 10 + 5), last_use(kB, i));
   }
   EXPECT_EQ(list_.size(), FreedRanges::kMost);
-  list_.append(pool_, std::move(later));
+  list_.append(pool_, later);
   EXPECT_EQ(list_.size(), FreedRanges::kMost);
   EXPECT_EQ(list_.validate(bytes(0, 1000)), std::nullopt);
   // What was whose is still known: the streams' halves were not joined with one another.
