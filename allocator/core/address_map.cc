@@ -45,7 +45,7 @@ std::atomic<std::uint32_t>& AddressMap::entry_at(Address address) {
 void AddressMap::add_run(Range run, HeapId heap) {
   const std::uint32_t whose = std::uint32_t{owner_of(heap)} << 16;
   entry_at(run.begin).store(whose | kBegins | grain_of(run.begin), std::memory_order_release);
-  if (run.size <= kShort) mark(run, whose);
+  if (run.size == kSlab) mark(run, whose);
 }
 
 // The steps behind the one in which the run begins. (The next run may begin in the last of them.)
@@ -61,7 +61,7 @@ void AddressMap::mark(Range run, std::uint32_t whose) {
 
 void AddressMap::remove_run(Range run) {
   entry_at(run.begin).store(0, std::memory_order_release);
-  if (run.size <= kShort) mark(run, 0);
+  if (run.size == kSlab) mark(run, 0);
 }
 
 // Nothing in the address's own step begins before it.

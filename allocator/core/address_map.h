@@ -1,9 +1,9 @@
 // Which stream heap has the run that an address lies in, without a lock.
 //
 // For each step of 256 KiB there is what begins in it: at most one run, since runs are longer than
-// a step. Of a short run all steps say so, so that the small blocks of a slab are found at once;
-// inside a long one the look-up goes back step by step. Whether the address is still within the run
-// its heap knows.
+// a step. Of a run as long as a slab all steps say so, so that the small blocks of a slab are found
+// at once; inside others the look-up goes back step by step. Whether the address is still within the
+// run its heap knows.
 //
 // Threads: owner() and find() from any; a run's begin and end under the lock of its page heap,
 // regions under any lock that orders them before their runs.
@@ -26,6 +26,8 @@ namespace weir {
 class AddressMap {
  public:
   static constexpr Bytes kStep = 256_KiB;
+  // Runs of this size are found at once by every address in them.
+  static constexpr Bytes kSlab = 2_MiB;
   // Regions are made of whole slots.
   static constexpr Bytes kSlot = 256_MiB;
   static constexpr Address kEnd{std::uint64_t{1} << 49};
@@ -71,8 +73,6 @@ class AddressMap {
   static constexpr std::uint64_t kStepsInSlot = kSlot.count / kStep.count;
   static constexpr std::uint64_t kSlotsInGroup = 1 << 12;  // 1 TiB
   static constexpr std::uint64_t kGroups = kEnd.value / kSlot.count / kSlotsInGroup;
-  // A slab is no longer than this.
-  static constexpr Bytes kShort = 2_MiB;
   using Steps = std::array<std::atomic<std::uint32_t>, kStepsInSlot>;
   using Group = std::array<std::atomic<Steps*>, kSlotsInGroup>;
 

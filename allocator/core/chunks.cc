@@ -84,15 +84,19 @@ void Chunks::add_region(Range region) {
   list(chunk);
 }
 
-// The part from `at` on becomes a chunk of its own, on no list. Returns it.
-Chunk* Chunks::split(Chunk* chunk, Address at) {
+Chunk* Chunks::add_behind(Chunk* chunk, Address at) {
   Chunk* const behind = take_record();
   behind->begin = at;
   behind->size = chunk->end() - at;
   behind->state = chunk->state;
-  chunk->freed.split(pool_, at, behind->freed);
   chunk->size = at - chunk->begin;
   index_.insert_after(chunk, behind);
+  return behind;
+}
+
+Chunk* Chunks::split(Chunk* chunk, Address at) {
+  Chunk* const behind = add_behind(chunk, at);
+  chunk->freed.split(pool_, at, behind->freed);
   return behind;
 }
 
@@ -148,16 +152,30 @@ void Chunks::vacate(Range range) {
   merge_and_list(chunk);
 }
 
-void Chunks::use(Range range) {
-  Chunk* chunk = at(range.begin);
-  unlist(chunk);
-  chunk = cut(chunk, range);
-  chunk->freed.clear(pool_);
-  chunk->state = State::used;
+void Chunks::use(Chunk* chunk, Range range) {
+  free_.remove(chunk);
+  if (range == chunk->range()) {
+    chunk->freed.clear(pool_);
+    chunk->state = State::used;
+  } else if (range.begin == chunk->begin) {
+    chunk->freed.drop_before(pool_, range.end());
+    Chunk* const rest = add_behind(chunk, range.end());
+    std::swap(rest->freed, chunk->freed);
+    chunk->state = State::used;
+    free_.add(rest);
+  } else if (range.end() == chunk->end()) {
+    chunk->freed.drop_from(pool_, range.begin);
+    add_behind(chunk, range.begin)->state = State::used;
+    free_.add(chunk);
+  } else {
+    chunk = cut(chunk, range);
+    chunk->freed.clear(pool_);
+    chunk->state = State::used;
+  }
 }
 
-void Chunks::release(Range range, const LastUse& use) {
-  Chunk* const chunk = at(range.begin);
+void Chunks::release(Chunk* chunk, const LastUse& use) {
+  const Range range = chunk->range();
   if (chunk->freed.empty()) {
     chunk->freed.append(pool_, range, use);
   } else {

@@ -129,9 +129,11 @@ class Chunks {
   // A part of a free chunk has no memory any more.
   void vacate(Range range);
   // A part of a free chunk is one used chunk now. Its freed ranges are forgotten.
-  void use(Range range);
-  // `range` is a used chunk; now it is free.
-  void release(Range range, const LastUse& use);
+  void use(Chunk* chunk, Range range);
+  void use(Range range) { use(at(range.begin), range); }
+  // A used chunk is free now.
+  void release(Chunk* chunk, const LastUse& use);
+  void release(Range range, const LastUse& use) { release(at(range.begin), use); }
   // Who gets these bytes waits for `fences` too. What was never used is left out.
   void add_fences(Range range, const FenceSet& fences);
 
@@ -171,7 +173,10 @@ class Chunks {
   // Cuts `range` out of the chunk around it, which is on no list; what is left of it is listed
   // again. The chunk that is `range` is on no list.
   Chunk* cut(Chunk* chunk, Range range);
+  // The part from `at` on becomes a chunk of its own, on no list, with its freed ranges; without
+  // them. Returns it.
   Chunk* split(Chunk* chunk, Address at);
+  Chunk* add_behind(Chunk* chunk, Address at);
   // Merges the chunk, on no list, with neighbours of its state, and lists it.
   void merge_and_list(Chunk* chunk);
   void absorb_next(Chunk* chunk);

@@ -2,7 +2,8 @@
 
 namespace weir {
 
-FenceSet& FenceSet::operator=(const FenceSet& other) {
+// Where one of them has more than a few.
+FenceSet& FenceSet::assign_many(const FenceSet& other) {
   if (this == &other) return *this;
   few_ = other.few_;
   few_size_ = other.few_size_;

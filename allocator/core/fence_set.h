@@ -39,12 +39,21 @@ class FenceSet {
  private:
   static constexpr std::size_t kFew = 3;
   using Many = std::vector<Fence>;
+  FenceSet& assign_many(const FenceSet& other);
 
   std::array<Fence, kFew> few_;
   std::uint32_t few_size_ = 0;
   std::unique_ptr<Many> many_;  // where there are, or were, more than kFew: all of them
 };
 static_assert(sizeof(FenceSet) <= 64, "blocks and requests hold one each");
+
+inline FenceSet& FenceSet::operator=(const FenceSet& other) {
+  if (many_ || other.many_) [[unlikely]]
+    return assign_many(other);
+  few_ = other.few_;
+  few_size_ = other.few_size_;
+  return *this;
+}
 
 inline FenceSet& FenceSet::operator=(FenceSet&& other) noexcept {
   few_ = other.few_;

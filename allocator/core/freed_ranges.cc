@@ -123,6 +123,33 @@ void FreedRanges::split(FreedRangePool& pool, Address at, FreedRanges& later) {
   size_ = count;
 }
 
+void FreedRanges::drop_before(FreedRangePool& pool, Address at) {
+  while (first_ != nullptr && first_->end <= at) {
+    pool.give_back(std::exchange(first_, first_->next));
+    --size_;
+  }
+  if (first_ == nullptr) {
+    last_ = nullptr;
+  } else if (first_->begin < at) {
+    first_->begin = at;
+  }
+}
+
+void FreedRanges::drop_from(FreedRangePool& pool, Address at) {
+  FreedRange* before = nullptr;
+  FreedRange* range = first_;
+  std::uint32_t count = 0;
+  for (; range != nullptr && range->begin < at; range = range->next) {
+    before = range;
+    ++count;
+  }
+  while (range != nullptr) pool.give_back(std::exchange(range, range->next));
+  (before == nullptr ? first_ : before->next) = nullptr;
+  if (before != nullptr && before->end > at) before->end = at;
+  last_ = before;
+  size_ = count;
+}
+
 void FreedRanges::add_fences(Range range, const FenceSet& fences) {
   for (FreedRange* at = first_; at != nullptr; at = at->next) {
     if (at->begin < range.end() && range.begin < at->end) at->use.fences.join(fences);

@@ -75,6 +75,9 @@ class FreedRanges {
   void append(FreedRangePool& pool, FreedRanges& later);
   // Moves what lies at `at` or behind it to `later`, which is empty.
   void split(FreedRangePool& pool, Address at, FreedRanges& later);
+  // Forgets what lies before `at`; at `at` or behind it.
+  void drop_before(FreedRangePool& pool, Address at);
+  void drop_from(FreedRangePool& pool, Address at);
   // Each range that shares a byte with `range` carries `fences` too.
   void add_fences(Range range, const FenceSet& fences);
   void clear(FreedRangePool& pool);

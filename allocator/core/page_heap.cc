@@ -36,7 +36,7 @@ Status PageHeap::serve(Owner& owner, Bytes size, RequestKeys keys, Address& at, 
     if (!placed) return std::move(placed).error();
     at = *placed;
   }
-  return claim(owner, {at, size});
+  return claim(owner, place_of({at, size}));
 }
 
 Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, Served served,
@@ -78,7 +78,8 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, S
 
 Status PageHeap::allocate_at(Owner& owner, Range run) {
   const MutexLock lock(mutex_);
-  if (!is_free(run)) {
+  const Place place = place_of(run);
+  if (!is_free(place)) {
     return Error(ErrorCode::invalid_argument,
                  "the memory there is in use, or is not the heap's any more");
   }
@@ -90,7 +91,7 @@ Status PageHeap::allocate_at(Owner& owner, Range run) {
   peak_used_ = std::max(peak_used_, pages_.used() + run.size);
   // What lies there is not written by whoever has it again, and where uses need not be told it is
   // the program that orders them.
-  return claim(owner, run, /*waits=*/!is_untold_);
+  return claim(owner, place, /*waits=*/!is_untold_);
 }
 
 // Before the device is asked for new pages, the source is.
@@ -105,12 +106,17 @@ Result<Address> PageHeap::place_with_source(Owner& owner, Bytes size) {
   return place(owner, size);
 }
 
-bool PageHeap::is_free(Range run) const {
-  if (chunks_.at(run.begin) != nullptr) return chunks_.is_free(run);
-  const StitchedRow* const row = rows_.at(run.begin);
-  return row != nullptr && row->state == StitchedRow::State::idle && row->fits(run.size) &&
-         row->visit_parts(run.size,
-                          [&](Range home) WEIR_REQUIRES(mutex_) { return chunks_.is_free(home); });
+PageHeap::Place PageHeap::place_of(Range run) const {
+  if (Chunk* const chunk = chunks_.at(run.begin)) return {run, chunk, nullptr};
+  return {run, nullptr, rows_.at(run.begin)};
+}
+
+bool PageHeap::is_free(const Place& place) const {
+  if (place.row != nullptr &&
+      (place.row->state != StitchedRow::State::idle || !place.row->fits(place.run.size))) {
+    return false;
+  }
+  return visit_parts(place, [](const Chunk& chunk, Range home) { return is_free(chunk, home); });
 }
 
 // Of the places that it remembers, the first that need not be waited for. Where there is none a
@@ -118,16 +124,17 @@ bool PageHeap::is_free(Range run) const {
 // be placed anew. But not for what other streams still use.
 std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, RequestKeys keys) {
   std::optional<Address> waits;
-  const auto at = memory_.recall(keys, [&](Address place) WEIR_NO_THREAD_ANALYSIS {
-    const Range run{place, size};
-    if (!is_free(run)) return false;
-    if (careful_ && !visit_parts(run, [&](Range home) WEIR_NO_THREAD_ANALYSIS {
-          return !is_barred(owner, home);
+  const auto at = memory_.recall(keys, [&](Address begin) WEIR_NO_THREAD_ANALYSIS {
+    const Place place = place_of({begin, size});
+    if (!is_free(place)) return false;
+    if (careful_ &&
+        !visit_parts(place, [&](const Chunk& chunk, Range home) WEIR_NO_THREAD_ANALYSIS {
+          return !is_barred(owner, chunk, home);
         })) {
       return false;
     }
-    const Wait wait = wait_on_run(owner, run);
-    if (wait == Wait::recent && !waits) waits = place;
+    const Wait wait = wait_on(owner, place);
+    if (wait == Wait::recent && !waits) waits = begin;
     return wait == Wait::none || wait == Wait::likely_over;
   });
   if (reuse_ != ReusePolicy::balanced || !waits || !may_wait()) return at;
@@ -143,8 +150,9 @@ void PageHeap::free(Owner& owner, Range run, const FenceSet& fences) {
                     .fences = fences,
                     .freed_at = requests_};
   addresses_.remove_run(run);
-  (void)visit_parts(run, [&](Range home) WEIR_REQUIRES(mutex_) {
-    chunks_.release(home, use);
+  const Place place = place_of(run);
+  (void)visit_parts(place, [&](Chunk& chunk, Range home) WEIR_REQUIRES(mutex_) {
+    chunks_.release(&chunk, use);
     pages_.free(home, [&](const Page& page, bool idle) WEIR_REQUIRES(mutex_) {
       if (!idle) return;
       observer_.emit(owner.fold,
@@ -152,10 +160,10 @@ void PageHeap::free(Owner& owner, Range run, const FenceSet& fences) {
     });
     return true;
   });
-  if (chunks_.at(run.begin) == nullptr) {
+  if (place.row != nullptr) {
     FenceSet users = fences;
     users.join(use.released);
-    rows_.free(*rows_.at(run.begin), std::move(users), requests_);
+    rows_.free(*place.row, std::move(users), requests_);
   }
   keep_to_limit_locked();
 }

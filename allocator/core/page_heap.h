@@ -160,14 +160,27 @@ class PageHeap {
 
   // --- A run as bytes of the home row.
 
-  // Calls visit(home range) for each part of `run`, until it returns false.
+  // A run, and what lies at its begin: a chunk of the home row, or a stitched row; or neither.
+  struct Place {
+    Range run;
+    Chunk* chunk = nullptr;
+    StitchedRow* row = nullptr;
+  };
+  Place place_of(Range run) const WEIR_REQUIRES(mutex_);
+  // Calls visit(chunk, range within it) for each part of the run, until it returns false. Returns
+  // whether all were visited, and there were any.
   template <class Visitor>
-  bool visit_parts(Range run, Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
-    if (chunks_.at(run.begin) != nullptr) return visit(run);
-    const StitchedRow* const row = rows_.at(run.begin);
-    return row != nullptr && row->visit_parts(run.size, visit);
+  bool visit_parts(const Place& place, Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
+    if (place.chunk != nullptr) return visit(*place.chunk, place.run);
+    return place.row != nullptr &&
+           place.row->visit_parts(place.run.size, [&](Range home) WEIR_NO_THREAD_ANALYSIS {
+             return visit(*chunks_.at(home.begin), home);
+           });
   }
-  bool is_free(Range run) const WEIR_REQUIRES(mutex_);
+  static bool is_free(const Chunk& chunk, Range home) {
+    return chunk.state == Chunk::State::free && home.end() <= chunk.end();
+  }
+  bool is_free(const Place& place) const WEIR_REQUIRES(mutex_);
 
   // --- Serving a request (page_heap.cc, page_heap_place.cc, page_heap_stitch.cc).
 
@@ -186,8 +199,9 @@ class PageHeap {
     recent,            // for a recent one; or the request may not have them
     in_use_elsewhere,  // the bytes are its own, and other streams that were named still use them
   };
-  Wait wait_on(const Owner& owner, Range home) WEIR_REQUIRES(mutex_);
-  Wait wait_on_run(const Owner& owner, Range run) WEIR_REQUIRES(mutex_);
+  // `home`: bytes of a free chunk.
+  Wait wait_on(const Owner& owner, const Chunk& chunk, Range home) WEIR_REQUIRES(mutex_);
+  Wait wait_on(const Owner& owner, const Place& place) WEIR_REQUIRES(mutex_);
   // A place in the home row without a recent use: of the first that fit, the lightest.
   std::optional<Address> find(const Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
   Bytes bytes_in_use_elsewhere(const Owner& owner, const Chunk& chunk) WEIR_REQUIRES(mutex_);
@@ -224,7 +238,7 @@ class PageHeap {
   }
 
   Result<Address> stitch(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
-  // The largest free stretches that the owner may have, and of which `skip(range)` is not true.
+  // The largest free stretches of which `skip(chunk, range)` is not true.
   template <class Skip>
   std::vector<Range> stretches(Skip&& skip) const WEIR_NO_THREAD_ANALYSIS;
   StitchPlan plan(const Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
@@ -242,28 +256,27 @@ class PageHeap {
   // --- Whom memory may serve, and behind what (page_heap_waits.cc).
 
   // Makes the run the owner's: waits for whom it must, and marks the bytes in use.
-  Status claim(Owner& owner, Range run, bool waits = true) WEIR_REQUIRES(mutex_);
-  Status wait_for(Owner& owner, Range run) WEIR_REQUIRES(mutex_);
+  Status claim(Owner& owner, const Place& place, bool waits = true) WEIR_REQUIRES(mutex_);
+  Status wait_for(Owner& owner, const Place& place) WEIR_REQUIRES(mutex_);
   // Need the owner not wait for this? Within a request each stream is looked up once.
   bool is_past(const Owner& owner, Fence fence) WEIR_REQUIRES(mutex_);
   bool is_past(const Owner& owner, const FenceSet& fences) WEIR_REQUIRES(mutex_);
   bool is_past(const Owner& owner, const FreedRange& freed) WEIR_REQUIRES(mutex_);
-  // What the owner has to wait for before it has these bytes.
-  void collect(const Owner& owner, Range home, FenceSet& fences) const WEIR_REQUIRES(mutex_);
-  FenceSet fences_on(const Owner& owner, Range run) const WEIR_REQUIRES(mutex_);
+  // What the owner has to wait for before it has these bytes of a free chunk.
+  static void collect(const Owner& owner, const Chunk& chunk, Range home, FenceSet& fences);
   // All uses of these bytes.
   FenceSet held_by(Range home) const WEIR_REQUIRES(mutex_);
   // Where uses need not be told, what a graph may use serves no stream but the one that it was
   // captured on: whoever has it meanwhile can't know when the graph is launched.
-  bool is_barred(const Owner& owner, Range home) const WEIR_REQUIRES(mutex_);
+  bool is_barred(const Owner& owner, const Chunk& chunk, Range home) const WEIR_REQUIRES(mutex_);
   // Is nobody to be waited for, as far as is known or can be seen now?
-  bool is_settled(const Owner& owner, Range home) WEIR_REQUIRES(mutex_);
+  bool is_settled(const Owner& owner, const Chunk& chunk, Range home) WEIR_REQUIRES(mutex_);
   // Would the owner have to wait for these bytes?
-  bool is_in_use(const Owner& owner, Range home) WEIR_REQUIRES(mutex_);
+  bool is_in_use(const Owner& owner, const Chunk& chunk, Range home) WEIR_REQUIRES(mutex_);
   // May this request not have them at all?
-  bool is_refused(const Owner& owner, Range home) WEIR_REQUIRES(mutex_);
+  bool is_refused(const Owner& owner, const Chunk& chunk, Range home) WEIR_REQUIRES(mutex_);
   bool is_in_foreign_capture(const Owner& owner) WEIR_REQUIRES(mutex_);
-  std::uint64_t freed_at(Range home) const WEIR_REQUIRES(mutex_);
+  static std::uint64_t freed_at(const Chunk& chunk, Range home);
   bool may_wait() const WEIR_REQUIRES(mutex_) { return !settled_only_; }
   bool avoids_anything() const { return reuse_ != ReusePolicy::wait; }
 
@@ -367,6 +380,7 @@ class PageHeap {
   // The most in use, as far as that memory was not given back since.
   Bytes peak_used_ WEIR_GUARDED_BY(mutex_);
   bool keeps_used_ WEIR_GUARDED_BY(mutex_) = false;
+  bool keeps_any_ WEIR_GUARDED_BY(mutex_) = false;  // is any page kept?
   std::uint64_t requests_ WEIR_GUARDED_BY(mutex_) = 0;
 
   // --- Of the request that is being served.

@@ -417,7 +417,7 @@ Status PageHeap::renew_access() {
 std::vector<PagePart> PageHeap::parts(Range run) const {
   const MutexLock lock(mutex_);
   std::vector<PagePart> parts;
-  (void)visit_parts(run, [&](Range home) WEIR_REQUIRES(mutex_) {
+  (void)visit_parts(place_of(run), [&](const Chunk&, Range home) WEIR_REQUIRES(mutex_) {
     pages_.walk(home, [&](const Page& page, Bytes offset, Bytes size) {
       parts.push_back({page.handle, page.size, offset, size});
     });

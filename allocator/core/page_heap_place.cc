@@ -53,15 +53,15 @@ Error may_not_create() { return {ErrorCode::out_of_memory, "new memory may not b
 
 }  // namespace
 
-PageHeap::Wait PageHeap::wait_on(const Owner& owner, Range home) {
+PageHeap::Wait PageHeap::wait_on(const Owner& owner, const Chunk& chunk, Range home) {
   if (careful_) [[unlikely]] {
-    if (is_barred(owner, home)) return Wait::recent;
-    if (!may_wait()) return is_settled(owner, home) ? Wait::none : Wait::recent;
+    if (is_barred(owner, chunk, home)) return Wait::recent;
+    if (!may_wait()) return is_settled(owner, chunk, home) ? Wait::none : Wait::recent;
   }
   if (alone_ || reuse_ == ReusePolicy::wait) return Wait::none;
   bool recent = reuse_ == ReusePolicy::grow, own = true;
   bool past = true;
-  (void)chunks_.visit_freed(home, [&](const FreedRange& freed) WEIR_REQUIRES(mutex_) {
+  (void)chunk.freed.visit(home, [&](const FreedRange& freed) WEIR_REQUIRES(mutex_) {
     const bool is_own = freed.use.by == owner.timeline;
     if (is_own && freed.use.fences.empty()) return true;
     past = past && is_past(owner, freed);
@@ -73,15 +73,15 @@ PageHeap::Wait PageHeap::wait_on(const Owner& owner, Range home) {
   if (!recent) return Wait::likely_over;
   if (reuse_ == ReusePolicy::balanced) return own ? Wait::in_use_elsewhere : Wait::recent;
   FenceSet fences;
-  collect(owner, home, fences);
+  collect(owner, chunk, home, fences);
   const Result<bool> complete = timelines_.complete(fences);
   return complete && *complete ? Wait::none : Wait::recent;
 }
 
-PageHeap::Wait PageHeap::wait_on_run(const Owner& owner, Range run) {
+PageHeap::Wait PageHeap::wait_on(const Owner& owner, const Place& place) {
   Wait all = Wait::none;
-  (void)visit_parts(run, [&](Range home) WEIR_REQUIRES(mutex_) {
-    const Wait one = wait_on(owner, home);
+  (void)visit_parts(place, [&](const Chunk& chunk, Range home) WEIR_REQUIRES(mutex_) {
+    const Wait one = wait_on(owner, chunk, home);
     if (all == Wait::none || all == Wait::likely_over || one == Wait::recent) all = one;
     return all != Wait::recent;
   });
@@ -89,6 +89,7 @@ PageHeap::Wait PageHeap::wait_on_run(const Owner& owner, Range run) {
 }
 
 PageHeap::Ends PageHeap::activated(const Chunk& chunk, Bytes size) const {
+  if (chunk.size < granularity_) return {};  // no page is as small
   const Page& first = pages_.at(chunk.begin);
   const Page& last = pages_.at(chunk.end() - kGrain);
   const Address idle = first.home == chunk.begin ? chunk.begin : first.range().end();
@@ -126,7 +127,7 @@ std::optional<Address> PageHeap::find(const Owner& owner, Bytes size) {
     const Bytes position = at < row_begin_ ? row_begin_ - at : at - row_begin_;
     double weight = as_double(activated) + leftover +
                     kAddressWeight * as_double(size) * std::min(as_double(position) / mapped, 1.0);
-    const Wait wait = weight < least ? wait_on(owner, {at, size}) : Wait::none;
+    const Wait wait = weight < least ? wait_on(owner, chunk, {at, size}) : Wait::none;
     if (wait != Wait::none) weight += kWaitWeight * as_double(size);
     if (weight >= least) {
       ++weighed;
@@ -150,6 +151,10 @@ std::optional<Address> PageHeap::find(const Owner& owner, Bytes size) {
   chunks_.free().visit_fitting(size, [&](const Chunk& chunk) WEIR_REQUIRES(mutex_) {
     const double over = as_double(chunk.size - size);
     const double leftover = kLeftoverWeight * std::min(over, kLeftoverShare * as_double(size));
+    if (leftover >= least) {
+      ++weighed;
+      return weighed < kWeighed && ++looked_at < kLookedAt;
+    }
     const Ends ends = activated(chunk, size);
     const Address high = chunk.end() - size;
     if (chunk.size == size) {
@@ -171,8 +176,8 @@ std::optional<Address> PageHeap::find_oldest(const Owner& owner, Bytes size) {
   chunks_.free().visit_fitting(size, [&](const Chunk& chunk) WEIR_REQUIRES(mutex_) {
     for (const Address at : {chunk.begin, chunk.end() - size}) {
       const Range home{at, size};
-      const std::uint64_t freed = freed_at(home);
-      if (freed >= oldest || is_refused(owner, home)) continue;
+      const std::uint64_t freed = freed_at(chunk, home);
+      if (freed >= oldest || is_refused(owner, chunk, home)) continue;
       oldest = freed;
       best = at;
     }
@@ -187,7 +192,8 @@ std::optional<Address> PageHeap::find_row(const Owner& owner, Bytes size) {
   const Bytes most = size + size / kRowOversize;
   rows_.visit_fitting(size, most, [&](const StitchedRow& row) WEIR_REQUIRES(mutex_) {
     const bool free = row.visit_parts(size, [&](Range home) WEIR_REQUIRES(mutex_) {
-      return chunks_.is_free(home) && !is_refused(owner, home);
+      const Chunk& chunk = *chunks_.at(home.begin);
+      return is_free(chunk, home) && !is_refused(owner, chunk, home);
     });
     if (free) found = row.run();
     return !free && --left > 0;
@@ -232,7 +238,7 @@ std::optional<PageHeap::Frontier> PageHeap::frontier(const Owner& owner, Bytes s
     const Chunk* const before = hole->before;
     if (before != nullptr && before->state == Chunk::State::free && before->end() == hole->begin) {
       const Bytes usable = std::min(before->size, size);
-      const Wait wait = wait_on(owner, {hole->begin - usable, usable});
+      const Wait wait = wait_on(owner, *before, {hole->begin - usable, usable});
       if (wait == Wait::none || wait == Wait::likely_over) have = usable;
       // (A chunk that fits was counted in find().)
       if (wait == Wait::in_use_elsewhere && before->size < size) in_use_elsewhere_ += usable;

@@ -60,15 +60,18 @@ void PageHeap::keep_what_is_used(bool keep) {
   keeps_used_ = keep;
   // What is in use now may be what the graph reads.
   for (auto& [id, page] : pages_.all()) {
-    if (keep && page.lease && page.kept == Page::Kept::no) page.kept = Page::Kept::for_now;
+    if (!keep || !page.lease || page.kept != Page::Kept::no) continue;
+    page.kept = Page::Kept::for_now;
+    keeps_any_ = true;
   }
 }
 
 void PageHeap::settle_kept(bool keep) {
   const MutexLock lock(mutex_);
-  keeps_used_ = false;
+  keeps_used_ = keeps_any_ = false;
   for (auto& [id, page] : pages_.all()) {
     if (page.kept == Page::Kept::for_now) page.kept = keep ? Page::Kept::yes : Page::Kept::no;
+    keeps_any_ = keeps_any_ || page.kept != Page::Kept::no;
   }
 }
 
@@ -86,6 +89,7 @@ bool PageHeap::try_let_go(const FenceSet& launches) {
 
 void PageHeap::let_go_locked(const FenceSet& launches) {
   alone_ = alone_ && launches.empty();
+  keeps_any_ = false;
   for (auto& [id, page] : pages_.all()) {
     const bool was_kept = page.kept == Page::Kept::yes;
     page.kept = Page::Kept::no;

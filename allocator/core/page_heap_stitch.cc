@@ -25,13 +25,13 @@ std::vector<Range> PageHeap::stretches(Skip&& skip) const {
   int left = kChunksLookedAt;
   chunks_.free().visit_down([&](const Chunk& chunk) WEIR_NO_THREAD_ANALYSIS {
     if (chunk.size < kLeastPiece) return false;
-    if (!skip(chunk.range())) {
+    if (!skip(chunk, chunk.range())) {
       add(chunk.begin, chunk.end());
       return --left > 0;
     }
     Address begin = chunk.begin;
     (void)chunk.freed.visit(chunk.range(), [&](const FreedRange& freed) WEIR_NO_THREAD_ANALYSIS {
-      if (!skip(freed.range())) return true;
+      if (!skip(chunk, freed.range())) return true;
       add(begin, freed.begin);
       begin = freed.end;
       return true;
@@ -44,7 +44,8 @@ std::vector<Range> PageHeap::stretches(Skip&& skip) const {
 
 std::optional<Address> PageHeap::place_beside_used(Owner& owner, Bytes size, Bytes most_created) {
   const std::vector<Range> unused =
-      stretches([&](Range home) WEIR_REQUIRES(mutex_) { return is_in_use(owner, home); });
+      stretches([&](const Chunk& chunk, Range home)
+                    WEIR_REQUIRES(mutex_) { return is_in_use(owner, chunk, home); });
   const StitchPlan plan = plan_stitch(size, unused, pages_, granularity_);
   if (plan.create > most_created) return std::nullopt;
   if (plan.create > 0_B && create_ != Create::may) return std::nullopt;
@@ -58,7 +59,8 @@ std::optional<Address> PageHeap::place_beside_used(Owner& owner, Bytes size, Byt
 
 StitchPlan PageHeap::plan(const Owner& owner, Bytes size) {
   const std::vector<Range> free =
-      stretches([&](Range home) WEIR_REQUIRES(mutex_) { return is_refused(owner, home); });
+      stretches([&](const Chunk& chunk, Range home)
+                    WEIR_REQUIRES(mutex_) { return is_refused(owner, chunk, home); });
   return plan_stitch(size, free, pages_, granularity_);
 }
 

@@ -87,6 +87,9 @@ void PageHeap::validate_addresses(std::vector<std::string>& broken) const {
       if (chunk->state != Chunk::State::used) continue;
       used += std::min(chunk->end(), page.range().end()) - std::max(chunk->begin, page.home);
     }
+    if (page.kept != Page::Kept::no && !keeps_any_) {
+      broken.push_back(name + "kept, yet it is said that none is");
+    }
     if (page.kept == Page::Kept::for_now && !keeps_used_) {
       broken.push_back(name + "kept for a capture, and none goes on");
     }
@@ -133,18 +136,17 @@ void PageHeap::validate_runs(const std::vector<Range>& in_use,
   std::set<const StitchedRow*> rows;
   for (const Range run : in_use) {
     const std::string name = "run at " + std::to_string(run.begin.value) + ": ";
-    const bool stitched = chunks_.at(run.begin) == nullptr;
-    const StitchedRow* const row = stitched ? rows_.at(run.begin) : nullptr;
-    if (stitched && (row == nullptr || row->state != StitchedRow::State::used ||
+    const Place place = place_of(run);
+    const StitchedRow* const row = place.row;
+    if (place.chunk == nullptr && (row == nullptr || row->state != StitchedRow::State::used ||
                      !row->fits(run.size) || !rows.insert(row).second)) {
       broken.push_back(name + "its stitched row is not there, or not its own");
       continue;
     }
-    (void)visit_parts(run, [&](Range home) WEIR_REQUIRES(mutex_) {
-      const Chunk* const chunk = chunks_.at(home.begin);
-      if (chunk == nullptr || chunk->state != Chunk::State::used || chunk->range() != home) {
+    (void)visit_parts(place, [&](const Chunk& chunk, Range home) {
+      if (chunk.state != Chunk::State::used || chunk.range() != home) {
         broken.push_back(name + "its bytes are not in use, or not by it alone");
-      } else if (!given.insert(chunk).second) {
+      } else if (!given.insert(&chunk).second) {
         broken.push_back(name + "a byte was given out twice");
       }
       return true;

@@ -29,8 +29,8 @@ bool PageHeap::is_past(const Owner& owner, const FreedRange& freed) {
 // Bytes that the owner's own stream freed are ordered behind that stream's work already; whoever
 // had them before was waited for when the stream took them. Other streams that were named as users
 // are waited for in any case.
-void PageHeap::collect(const Owner& owner, Range home, FenceSet& fences) const {
-  (void)chunks_.visit_freed(home, [&](const FreedRange& freed) {
+void PageHeap::collect(const Owner& owner, const Chunk& chunk, Range home, FenceSet& fences) {
+  (void)chunk.freed.visit(home, [&](const FreedRange& freed) {
     const bool own = freed.use.by == owner.timeline;
     if (!own && !mutation::left_out(mutation::Site::wait_for_donor)) {
       fences.join(freed.use.released);
@@ -41,15 +41,6 @@ void PageHeap::collect(const Owner& owner, Range home, FenceSet& fences) const {
     }
     return true;
   });
-}
-
-FenceSet PageHeap::fences_on(const Owner& owner, Range run) const {
-  FenceSet fences;
-  (void)visit_parts(run, [&](Range home) WEIR_REQUIRES(mutex_) {
-    collect(owner, home, fences);
-    return true;
-  });
-  return fences;
 }
 
 FenceSet PageHeap::held_by(Range home) const {
@@ -63,32 +54,39 @@ FenceSet PageHeap::held_by(Range home) const {
   return fences;
 }
 
-Status PageHeap::claim(Owner& owner, Range run, bool waits) {
-  const auto is_past_all = [&](Range home) WEIR_REQUIRES(mutex_) {
-    return chunks_.visit_freed(
+Status PageHeap::claim(Owner& owner, const Place& place, bool waits) {
+  const auto is_past_all = [&](const Chunk& chunk, Range home) WEIR_REQUIRES(mutex_) {
+    return chunk.freed.visit(
         home, [&](const FreedRange& freed) WEIR_REQUIRES(mutex_) { return is_past(owner, freed); });
   };
   // (Where uses need not be told, more than the wait depends on whose the bytes were.)
-  if (waits && !alone_ && (is_untold_ || !visit_parts(run, is_past_all))) {
-    if (Status status = wait_for(owner, run); !status) return status;
+  if (waits && !alone_ && (is_untold_ || !visit_parts(place, is_past_all))) {
+    if (Status status = wait_for(owner, place); !status) return status;
   }
-  (void)visit_parts(run, [&](Range home) WEIR_REQUIRES(mutex_) {
-    chunks_.use(home);
+  (void)visit_parts(place, [&](Chunk& chunk, Range home) WEIR_REQUIRES(mutex_) {
+    chunks_.use(&chunk, home);
     pages_.use(home, owner.id, [&](Page& page, bool leases) WEIR_REQUIRES(mutex_) {
-      if (keeps_used_ && page.kept == Page::Kept::no) page.kept = Page::Kept::for_now;
+      if (keeps_used_ && page.kept == Page::Kept::no) {
+        page.kept = Page::Kept::for_now;
+        keeps_any_ = true;
+      }
       if (!leases) return;
       observer_.emit(owner.fold,
                      Event{.kind = EventKind::lease, .page = page.id, .bytes = page.size});
     });
     return true;
   });
-  if (chunks_.at(run.begin) == nullptr) rows_.use(*rows_.at(run.begin), requests_);
-  addresses_.add_run(run, owner.id);
+  if (place.row != nullptr) rows_.use(*place.row, requests_);
+  addresses_.add_run(place.run, owner.id);
   return {};
 }
 
-Status PageHeap::wait_for(Owner& owner, Range run) {
-  const FenceSet fences = fences_on(owner, run);
+Status PageHeap::wait_for(Owner& owner, const Place& place) {
+  FenceSet fences;
+  (void)visit_parts(place, [&](const Chunk& chunk, Range home) {
+    collect(owner, chunk, home, fences);
+    return true;
+  });
   if (fences.empty()) return {};
   // What a stream has waited for says nothing of what is captured on it.
   if (is_untold_ && may_wait()) {
@@ -109,16 +107,16 @@ Status PageHeap::wait_for(Owner& owner, Range run) {
   return {};
 }
 
-bool PageHeap::is_barred(const Owner& owner, Range home) const {
-  if (!is_untold_) return false;
+bool PageHeap::is_barred(const Owner& owner, const Chunk& chunk, Range home) const {
+  if (!is_untold_ || !keeps_any_) return false;
   const auto stream = [&](TimelineId timeline) {
     return timelines_.stream(timeline).outside_capture().id;
   };
   const std::uint64_t mine = stream(owner.timeline);
   bool barred = false;
-  pages_.walk(home, [&](const Page& page, Bytes offset, Bytes size) WEIR_REQUIRES(mutex_) {
+  pages_.walk(home, [&](const Page& page, Bytes offset, Bytes size) {
     if (barred || page.kept == Page::Kept::no) return;
-    barred = !chunks_.visit_freed({page.home + offset, size}, [&](const FreedRange& freed) {
+    barred = !chunk.freed.visit({page.home + offset, size}, [&](const FreedRange& freed) {
       return stream(freed.use.by) == mine;
     });
   });
@@ -129,34 +127,34 @@ bool PageHeap::is_in_foreign_capture(const Owner& owner) {
   return !alone_ && !timelines_.not_captured(owner.timeline);
 }
 
-bool PageHeap::is_in_use(const Owner& owner, Range home) {
-  return is_barred(owner, home) ||
-         !chunks_.visit_freed(home, [&](const FreedRange& freed)
-                                        WEIR_REQUIRES(mutex_) { return is_past(owner, freed); });
+bool PageHeap::is_in_use(const Owner& owner, const Chunk& chunk, Range home) {
+  return is_barred(owner, chunk, home) ||
+         !chunk.freed.visit(home, [&](const FreedRange& freed)
+                                      WEIR_REQUIRES(mutex_) { return is_past(owner, freed); });
 }
 
-bool PageHeap::is_settled(const Owner& owner, Range home) {
+bool PageHeap::is_settled(const Owner& owner, const Chunk& chunk, Range home) {
   if (idle_only_) {
     const Result<bool> over = timelines_.complete(held_by(home));
     return over && *over;
   }
   FenceSet fences;
-  collect(owner, home, fences);
+  collect(owner, chunk, home, fences);
   if (fences.empty()) return true;
   if (!over_only_ && timelines_.satisfied(fences, owner.timeline)) return true;
   const Result<bool> complete = timelines_.complete(fences);
   return complete && *complete;
 }
 
-bool PageHeap::is_refused(const Owner& owner, Range home) {
+bool PageHeap::is_refused(const Owner& owner, const Chunk& chunk, Range home) {
   if (!careful_) return false;
-  return is_barred(owner, home) || (!may_wait() && !is_settled(owner, home));
+  return is_barred(owner, chunk, home) || (!may_wait() && !is_settled(owner, chunk, home));
 }
 
 // The latest time, in requests, at which bytes of it were freed.
-std::uint64_t PageHeap::freed_at(Range home) const {
+std::uint64_t PageHeap::freed_at(const Chunk& chunk, Range home) {
   std::uint64_t latest = 0;
-  (void)chunks_.visit_freed(home, [&](const FreedRange& freed) {
+  (void)chunk.freed.visit(home, [&](const FreedRange& freed) {
     latest = std::max(latest, freed.use.freed_at);
     return true;
   });

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "core/address_map.h"
 #include "core/mutation.h"
 
 namespace weir {
@@ -134,6 +135,7 @@ void Slabs::remove(Block* tile) {
 }
 
 void Slabs::add(Block* run) {
+  static_assert(Slab::kSize == AddressMap::kSlab, "small blocks are found at once");
   assert(run->size == Slab::kSize);
   slabs_.push_back(std::make_unique<Slab>());
   Slab* const slab = slabs_.back().get();
