@@ -112,27 +112,34 @@ Chunk* Chunks::cut(Chunk* chunk, Range range) {
 
 void Chunks::absorb_next(Chunk* chunk) {
   Chunk* const next = chunk->after;
-  chunk->freed.append(pool_, next->freed);
   chunk->size += next->size;
   index_.remove(next);
   give_back_record(next);
 }
 
-void Chunks::merge_and_list(Chunk* chunk) {
-  const auto merges = [&](const Chunk* before, const Chunk* after) {
-    return before != nullptr && after != nullptr && before->state == after->state &&
-           before->end() == after->begin;
-  };
-  if (merges(chunk, chunk->after)) {
-    unlist(chunk->after);
-    absorb_next(chunk);
-  }
-  if (merges(chunk->before, chunk)) {
-    chunk = chunk->before;
-    unlist(chunk);
-    absorb_next(chunk);
+// Do the two, side by side in order, become one?
+bool Chunks::merges(const Chunk* chunk, const Chunk* next) {
+  return chunk != nullptr && next != nullptr && chunk->state == next->state &&
+         chunk->end() == next->begin;
+}
+
+void Chunks::merge_with_before(Chunk* chunk) {
+  if (Chunk* const before = chunk->before; merges(before, chunk)) {
+    unlist(before);
+    before->freed.append(pool_, chunk->freed);
+    absorb_next(before);
+    chunk = before;
   }
   list(chunk);
+}
+
+void Chunks::merge_and_list(Chunk* chunk) {
+  if (Chunk* const next = chunk->after; merges(chunk, next)) {
+    unlist(next);
+    chunk->freed.append(pool_, next->freed);
+    absorb_next(chunk);
+  }
+  merge_with_before(chunk);
 }
 
 void Chunks::fill(Range range) {
@@ -175,20 +182,24 @@ void Chunks::use(Chunk* chunk, Range range) {
 }
 
 void Chunks::release(Chunk* chunk, const LastUse& use) {
-  const Range range = chunk->range();
-  if (chunk->freed.empty()) {
-    chunk->freed.append(pool_, range, use);
-  } else {
+  if (!chunk->freed.empty()) [[unlikely]] {
     LastUse all = use;
-    (void)chunk->freed.visit(range, [&](const FreedRange& added) {
+    (void)chunk->freed.visit(chunk->range(), [&](const FreedRange& added) {
       all.fences.join(added.use.fences);
       return true;
     });
     chunk->freed.clear(pool_);
-    chunk->freed.append(pool_, range, all);
+    return release(chunk, all);
   }
+  const Range range = chunk->range();
   chunk->state = State::free;
-  merge_and_list(chunk);
+  if (Chunk* const next = chunk->after; merges(chunk, next)) {
+    free_.remove(next);
+    std::swap(chunk->freed, next->freed);
+    absorb_next(chunk);
+  }
+  chunk->freed.prepend(pool_, range, use);
+  merge_with_before(chunk);
 }
 
 void Chunks::add_fences(Range range, const FenceSet& fences) {

@@ -179,6 +179,9 @@ class Chunks {
   Chunk* add_behind(Chunk* chunk, Address at);
   // Merges the chunk, on no list, with neighbours of its state, and lists it.
   void merge_and_list(Chunk* chunk);
+  void merge_with_before(Chunk* chunk);
+  static bool merges(const Chunk* chunk, const Chunk* next);
+  // Without its freed ranges.
   void absorb_next(Chunk* chunk);
 
   GranuleIndex<Chunk> index_;

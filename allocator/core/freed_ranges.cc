@@ -81,6 +81,23 @@ void FreedRanges::append(FreedRangePool& pool, Range range, const LastUse& use) 
   append(pool, one);
 }
 
+void FreedRanges::prepend(FreedRangePool& pool, Range range, const LastUse& use) {
+  if (first_ != nullptr && first_->begin == range.end() && says_the_same(use, first_->use)) {
+    first_->begin = range.begin;
+    first_->use.freed_at = std::max(first_->use.freed_at, use.freed_at);
+    return;
+  }
+  FreedRange* const added = pool.take();
+  added->begin = range.begin;
+  added->end = range.end();
+  added->use = use;
+  added->next = first_;
+  first_ = added;
+  if (last_ == nullptr) last_ = added;
+  ++size_;
+  keep_to_most(pool);
+}
+
 void FreedRanges::append(FreedRangePool& pool, FreedRanges& later) {
   if (later.empty()) return;
   FreedRange* const before = last_;

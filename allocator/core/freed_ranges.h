@@ -69,8 +69,9 @@ class FreedRanges {
     return true;
   }
 
-  // `range` lies behind every other.
+  // `range` lies behind every other; before every other.
   void append(FreedRangePool& pool, Range range, const LastUse& use);
+  void prepend(FreedRangePool& pool, Range range, const LastUse& use);
   // Takes over the ranges of `later`, which lie behind these; `later` is empty afterwards.
   void append(FreedRangePool& pool, FreedRanges& later);
   // Moves what lies at `at` or behind it to `later`, which is empty.

@@ -1,6 +1,7 @@
 #include "core/stitch_plan.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 namespace weir {
@@ -13,6 +14,34 @@ struct Stretch {
   Range whole;  // the whole pages
   bool taken = false;
 };
+
+// Some of these parts, in an order of their own.
+struct Part {
+  Bytes size;
+  Address begin;
+  Stretch* of;
+};
+using Parts = std::vector<Part>;
+
+Parts parts(std::vector<Stretch>& all, Range Stretch::*part) {
+  Parts found;
+  found.reserve(all.size());
+  for (Stretch& stretch : all) {
+    const Range range = stretch.*part;
+    if (range.size > 0_B) found.push_back({range.size, range.begin, &stretch});
+  }
+  return found;
+}
+void sort_rising(Parts& parts) {
+  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+    return a.size != b.size ? a.size < b.size : a.begin < b.begin;
+  });
+}
+void sort_falling(Parts& parts) {
+  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+    return a.size != b.size ? a.size > b.size : a.begin < b.begin;
+  });
+}
 
 Stretch stretch_of(Range free, const HomePages& pages) {
   const Page& first = pages.at(free.begin);
@@ -44,23 +73,37 @@ StitchPlan plan_stitch(Bytes size, const std::vector<Range>& stretches, const Ho
   all.reserve(stretches.size());
   for (const Range range : stretches) all.push_back(stretch_of(range, pages));
 
-  std::vector<Stretch*> tails, heads, wholes;
-  for (Stretch& stretch : all) {
-    if (stretch.tail.size > 0_B) tails.push_back(&stretch);
-    if (stretch.head.size > 0_B) heads.push_back(&stretch);
-    if (stretch.whole.size > 0_B) wholes.push_back(&stretch);
-  }
-  const auto by = [](Range Stretch::*range, bool rising) {
-    return [=](const Stretch* a, const Stretch* b) {
-      if ((a->*range).size != (b->*range).size) {
-        return ((a->*range).size < (b->*range).size) == rising;
+  StitchPlan plan;
+  // One that has it all alone was passed over for another reason; here it will do: the smallest,
+  // and of equals the lowest.
+  const auto smallest = [&](auto&& range_of) {
+    std::optional<Range> least;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const Range range = range_of(i);
+      if (range.size < size) continue;
+      if (!least || std::pair(range.size, range.begin) < std::pair(least->size, least->begin)) {
+        least = range;
       }
-      return (a->*range).begin < (b->*range).begin;
-    };
+    }
+    return least;
   };
-  std::sort(tails.begin(), tails.end(), by(&Stretch::tail, true));
-  std::sort(heads.begin(), heads.end(), by(&Stretch::head, true));
-  std::sort(wholes.begin(), wholes.end(), by(&Stretch::whole, false));
+  if (const auto head = smallest([&](std::size_t i) { return all[i].head; })) {
+    plan.head = Range{head->begin, size};
+    return plan;
+  }
+  if (const auto tail = smallest([&](std::size_t i) { return all[i].tail; })) {
+    plan.front.push_back({tail->end() - size, size});
+    return plan;
+  }
+  // Neither its end nor its start alone does, since pages in use begin and end within it.
+  if (const auto free = smallest([&](std::size_t i) { return stretches[i]; })) {
+    plan.front.push_back({free->begin, size});
+    return plan;
+  }
+
+  Parts tails = parts(all, &Stretch::tail), heads = parts(all, &Stretch::head);
+  sort_rising(tails);
+  sort_rising(heads);
   // A page must not be in a row twice: its end in the first piece, and its start, or what is free
   // before that end, in the last.
   const auto meet = [&](const Stretch* tail, const Stretch* head, Bytes need) {
@@ -70,56 +113,30 @@ StitchPlan plan_stitch(Bytes size, const std::vector<Range>& stretches, const Ho
     return first == head->head.begin || first == pages.at(head->head.begin + used - kGrain).home;
   };
 
-  StitchPlan plan;
-  // One that has it all alone was passed over for another reason; here it will do.
-  for (const Stretch* head : heads) {
-    if (head->head.size < size) continue;
-    plan.head = Range{head->head.begin, size};
-    return plan;
-  }
-  for (const Stretch* tail : tails) {
-    if (tail->tail.size < size) continue;
-    plan.front.push_back({tail->tail.end() - size, size});
-    return plan;
-  }
-
-  // Neither its end nor its start alone does, since pages in use begin and end within it.
-  const Range* least = nullptr;
-  for (const Range& free : stretches) {
-    if (free.size < size) continue;
-    if (least == nullptr ||
-        std::pair(free.size, free.begin) < std::pair(least->size, least->begin)) {
-      least = &free;
-    }
-  }
-  if (least != nullptr) {
-    plan.front.push_back({least->begin, size});
-    return plan;
-  }
-
   // Tails rise, so the heads that suffice fall.
-  const Stretch* best_tail = nullptr;
-  const Stretch* best_head = nullptr;
+  const Part* best_tail = nullptr;
+  const Part* best_head = nullptr;
+  Bytes least{~std::uint64_t{0}};
   std::size_t end = heads.size();
-  for (const Stretch* tail : tails) {
-    while (end > 0 && heads[end - 1]->head.size + tail->tail.size >= size) --end;
-    std::size_t at = end;
-    while (at < heads.size() && meet(tail, heads[at], size - tail->tail.size)) ++at;
-    if (at == heads.size()) continue;
-    const Bytes sum = tail->tail.size + heads[at]->head.size;
-    if (best_tail == nullptr || sum < best_tail->tail.size + best_head->head.size) {
-      best_tail = tail;
-      best_head = heads[at];
+  for (const Part& tail : tails) {
+    while (end > 0 && heads[end - 1].size + tail.size >= size) --end;
+    for (std::size_t at = end; at < heads.size() && tail.size + heads[at].size < least; ++at) {
+      if (meet(tail.of, heads[at].of, size - tail.size)) continue;
+      best_tail = &tail;
+      best_head = &heads[at];
+      least = tail.size + heads[at].size;
     }
   }
   if (best_tail != nullptr) {
-    plan.front.push_back(best_tail->tail);
-    plan.head = Range{best_head->head.begin, size - best_tail->tail.size};
+    plan.front.push_back(best_tail->of->tail);
+    plan.head = Range{best_head->begin, size - best_tail->size};
     return plan;
   }
 
+  Parts wholes = parts(all, &Stretch::whole);
+  sort_falling(wholes);
   Bytes need = size;
-  Stretch* const tail = tails.empty() ? nullptr : tails.back();
+  Stretch* const tail = tails.empty() ? nullptr : tails.back().of;
   if (tail != nullptr) {
     plan.front.push_back(tail->tail);
     need -= tail->tail.size;
@@ -128,22 +145,22 @@ StitchPlan plan_stitch(Bytes size, const std::vector<Range>& stretches, const Ho
   const auto usable = [&](const Stretch* head) {
     return !head->taken && !(tail != nullptr && meet(tail, head, need));
   };
-  for (Stretch* whole : wholes) {
-    const auto fits = std::find_if(heads.begin(), heads.end(), [&](const Stretch* head) {
-      return head->head.size >= need && usable(head);
+  for (const Part& whole : wholes) {
+    const auto fits = std::find_if(heads.begin(), heads.end(), [&](const Part& head) {
+      return head.size >= need && usable(head.of);
     });
     if (fits != heads.end()) {
-      plan.head = Range{(*fits)->head.begin, need};
+      plan.head = Range{fits->begin, need};
       return plan;
     }
-    if (whole->taken) continue;
-    plan.front.push_back(whole->whole);
-    need -= whole->whole.size;
-    whole->taken = true;
+    if (whole.of->taken) continue;
+    plan.front.push_back(whole.of->whole);
+    need -= whole.size;
+    whole.of->taken = true;
   }
   const Stretch* most = nullptr;
-  for (const Stretch* head : heads) {
-    if (usable(head) && head->whole.size == 0_B) most = head;
+  for (const Part& head : heads) {
+    if (usable(head.of) && head.of->whole.size == 0_B) most = head.of;
   }
   if (most != nullptr && most->head.size >= need) {
     plan.head = Range{most->head.begin, need};
