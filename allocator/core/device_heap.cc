@@ -126,19 +126,36 @@ Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Cre
 }
 
 // What is freed at a miss comes before new memory.
-[[gnu::cold]] Address DeviceHeap::Impl::try_allocate_asking(Bytes bytes, Stream stream,
-                                                            Status& status) {
-  const Address at = try_allocate(bytes, stream, PageHeap::Create::not_yet, status);
-  if (at != Address{} || status.error().code() != ErrorCode::out_of_memory) return at;
+[[gnu::cold]] Address DeviceHeap::Impl::call_and_allocate(Bytes bytes, Stream stream,
+                                                          Status& status) {
+  if (status.error().code() != ErrorCode::out_of_memory) return {};
   status = {};
   call_at_miss();
   return try_allocate(bytes, stream, PageHeap::Create::may, status);
 }
 
-inline Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, Status& status) {
-  if (has_miss_callbacks_.load(std::memory_order_relaxed)) [[unlikely]]
-    return try_allocate_asking(bytes, stream, status);
-  return try_allocate(bytes, stream, PageHeap::Create::may, status);
+Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, Status& status) {
+  const PageHeap::Create create = at_first();
+  const Address at = try_allocate(bytes, stream, create, status);
+  if (at != Address{} || create == PageHeap::Create::may) return at;
+  return call_and_allocate(bytes, stream, status);
+}
+
+// The heap is locked, and its short ways are open: no route is, and nobody records.
+[[gnu::noinline]] Result<void*> DeviceHeap::Impl::allocate_after_miss(StreamHeap& heap, Bytes bytes,
+                                                                      Stream stream) {
+  if (bytes == 0_B || bytes > device_bytes_) [[unlikely]] {
+    heap.unlock();
+    return allocate_block(bytes, stream);
+  }
+  Status status;
+  const PageHeap::Create create = at_first();
+  Address at = heap.allocate_after_miss(bytes, status, create);
+  if (at != Address{}) [[likely]]
+    return at.pointer();
+  if (create != PageHeap::Create::may) at = call_and_allocate(bytes, stream, status);
+  if (at != Address{}) return at.pointer();
+  return allocate_under_pressure(bytes, stream, std::move(status));
 }
 
 Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
@@ -382,9 +399,11 @@ DeviceHeap::~DeviceHeap() = default;
 Result<void*> DeviceHeap::allocate(Bytes bytes, Stream stream) {
   const KnownStream& known = impl_->known(stream);
   if (impl_->knows(known, stream)) [[likely]] {
-    if (const Address at = known.heap->allocate_at_hand(bytes, stream.id); at != Address{})
+    bool misses = false;
+    if (const Address at = known.heap->allocate_at_hand(bytes, stream.id, misses); at != Address{})
         [[likely]]
       return at.pointer();
+    if (misses) return impl_->allocate_after_miss(*known.heap, bytes, stream);
   }
   return impl_->allocate_block(bytes, stream);
 }

@@ -39,6 +39,7 @@ class DeviceHeap::Impl {
 
   Result<Stream> per_thread_stream(void* handle);
   Result<Stream> stream_in_a_capture(void* handle);
+  Result<void*> allocate_after_miss(StreamHeap& heap, Bytes bytes, Stream stream);
   Result<void*> allocate_block(Bytes bytes, Stream stream);
   Status fence(std::span<void* const> blocks, Stream user);
   Result<Fence> take_fence(std::span<void* const> blocks, Stream user);
@@ -154,7 +155,12 @@ class DeviceHeap::Impl {
   Result<StreamHeap*> heap_of(Stream stream);
   Address try_allocate(Bytes bytes, Stream stream, Status& status);
   Address try_allocate(Bytes bytes, Stream stream, PageHeap::Create create, Status& status);
-  Address try_allocate_asking(Bytes bytes, Stream stream, Status& status);
+  Address call_and_allocate(Bytes bytes, Stream stream, Status& status);
+  // May new memory be had before the callbacks at a miss were called?
+  PageHeap::Create at_first() const {
+    return has_miss_callbacks_.load(std::memory_order_relaxed) ? PageHeap::Create::not_yet
+                                                               : PageHeap::Create::may;
+  }
   Result<void*> allocate_under_pressure(Bytes bytes, Stream stream, Status status);
   Result<StreamHeap*> owner_of_block(const void* block, const char* call) const;
   static Error unknown(const void* block, const char* call);

@@ -1,28 +1,34 @@
 #include "core/placement_memory.h"
 
-#include <utility>
-
 namespace weir {
 
+void PlacementMemory::add_first() {
+  segments_.push_back(std::make_unique<Segment>());
+  directory_.push_back(segments_.back().get());
+}
+
 void PlacementMemory::remember(RequestKeys keys, Address at) {
-  if (filled_ * 2 >= entries_.size() && entries_.size() < kMostEntries) grow();
-  if (noted_ && noted_->keys == keys) {
-    put(noted_->place, {keys, at});
+  if (directory_.empty()) add_first();
+  Segment* segment = &segment_of(keys.brief);
+  // Half full at most, so that a probe is short.
+  if (segment->filled * 2 >= kSegment && segment->depth < kDeepest) {
+    split(*segment, keys.brief);
+    segment = &segment_of(keys.brief);
+  } else if (noted_ && noted_->keys == keys) {
+    put(*segment, *noted_->place, {keys, at});
+    noted_.reset();
     return;
   }
-  Probe probe(*this, keys.brief);
+  noted_.reset();
+  Probe probe(*segment, keys.brief);
   while (!probe.done()) probe.next();
-  if (probe.full() && entries_.size() < kMostEntries) {
-    grow();
-    remember(keys, at);
-    return;
-  }
-  put(probe.place(), {keys, at});
+  put(*segment, probe.place(), {keys, at});
 }
 
 void PlacementMemory::prefer(RequestKeys keys, Address at, Address other) {
-  for (Probe probe(*this, keys.brief); !probe.done(); probe.next()) {
-    Entry& entry = entries_[probe.at()];
+  if (directory_.empty()) return;
+  for (Probe probe(segment_of(keys.brief), keys.brief); !probe.done(); probe.next()) {
+    Entry& entry = probe.entry();
     if (!(entry.keys == keys)) continue;
     if (entry.at == other) {
       entry.at = at;
@@ -32,26 +38,43 @@ void PlacementMemory::prefer(RequestKeys keys, Address at, Address other) {
   }
 }
 
-void PlacementMemory::put(std::size_t place, Entry entry) {
-  if (entries_[place].at == Address{}) ++filled_;
-  entries_[place] = entry;
-  noted_.reset();
+void PlacementMemory::put(Segment& segment, Entry& place, Entry entry) {
+  if (place.at == Address{}) ++segment.filled;
+  place = entry;
 }
 
-void PlacementMemory::grow() {
-  const std::size_t size = entries_.empty() ? kFirstEntries : entries_.size() * 2;
-  const std::vector<Entry> old = std::exchange(entries_, std::vector<Entry>(size));
-  filled_ = 0;
-  noted_.reset();
-  // A key's places in their order: they begin behind an empty entry, or where the entries end.
-  std::size_t first = 0;
-  while (first < old.size() && old[first].at != Address{}) ++first;
-  for (std::size_t i = 0; i < old.size(); ++i) {
-    const Entry& entry = old[(first + i) % old.size()];
+// The entries of which the next bit of the hash is set go to a segment of their own. `brief` is a
+// key of the segment.
+void PlacementMemory::split(Segment& segment, std::uint32_t brief) {
+  if (segment.depth == depth_) {
+    std::vector<Segment*> doubled;
+    doubled.reserve(directory_.size() * 2);
+    for (Segment* const each : directory_) doubled.insert(doubled.end(), 2, each);
+    directory_ = std::move(doubled);
+    ++depth_;
+  }
+  segments_.push_back(std::make_unique<Segment>());
+  Segment* const upper = segments_.back().get();
+  upper->depth = ++segment.depth;
+  // Those that lead to the segment lie side by side; the second half is the new one's.
+  const std::size_t count = std::size_t{1} << (depth_ - segment.depth);
+  const std::size_t first = index_of(brief) & ~(count * 2 - 1);
+  for (std::size_t i = 0; i < count; ++i) directory_[first + count + i] = upper;
+
+  const std::array<Entry, kSegment> old = segment.entries;
+  segment.entries = {};
+  segment.filled = 0;
+  // A key's places in their order: they begin behind an empty entry. (None comes to lie farther from
+  // its hash than before.)
+  std::size_t empty = 0;
+  while (empty < kSegment && old[empty].at != Address{}) ++empty;
+  for (std::size_t i = 0; i < kSegment; ++i) {
+    const Entry& entry = old[(empty + i) % kSegment];
     if (entry.at == Address{}) continue;
-    Probe probe(*this, entry.keys.brief);
-    while (!probe.done()) probe.next();
-    put(probe.place(), entry);
+    Segment& its = segment_of(entry.keys.brief);
+    std::size_t at = hash(entry.keys.brief) % kSegment;
+    while (its.entries[at].at != Address{}) at = (at + 1) % kSegment;
+    put(its, its.entries[at], entry);
   }
 }
 

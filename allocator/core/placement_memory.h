@@ -7,7 +7,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -98,17 +100,21 @@ class RequestHistory {
 };
 
 // The places that requests were given, the first first: in the same state the same one is free.
-// Self-contained; not thread-safe.
+//
+// A hash table in segments: a full one is split in two, so that no call moves more than one. Source:
+// Fagin et al. 1979, "Extendible Hashing: A Fast Access Method for Dynamic Files". Self-contained;
+// not thread-safe.
 class PlacementMemory {
  public:
   // The first remembered place of which `usable(place)` holds: of those for the whole key, or else
   // for the brief one.
   template <class Usable>
   std::optional<Address> recall(RequestKeys keys, Usable&& usable) {
-    if (entries_.empty()) grow();
+    if (directory_.empty()) add_first();
+    Segment& segment = segment_of(keys.brief);
     std::array<std::uint64_t, kWays> others;  // the first `count`: the brief key's alone
     std::size_t count = 0;
-    Probe probe(*this, keys.brief);
+    Probe probe(segment, keys.brief);
     for (; !probe.done(); probe.next()) {
       if (!probe.is_keys()) continue;
       const Entry& entry = probe.entry();
@@ -121,7 +127,7 @@ class PlacementMemory {
     for (std::size_t i = 0; i < count; ++i) {
       if (usable(Address{others[i]})) return Address{others[i]};
     }
-    if (!probe.full()) noted_ = Noted{keys, probe.place()};
+    if (!probe.full()) noted_ = Noted{keys, &probe.place()};
     return std::nullopt;
   }
   // A place for these behind those that the brief key has; its last one goes if it has them all.
@@ -136,55 +142,65 @@ class PlacementMemory {
     Address at;
   };
   static_assert(sizeof(Entry) == 16);
-  static constexpr std::size_t kFirstEntries = 1 << 10;
-  static constexpr std::size_t kMostEntries = 1 << 18;  // 4 MiB
-
-  static constexpr int kWays = 16;  // of a brief key
+  static constexpr std::size_t kSegment = 1 << 10;  // entries
+  static constexpr std::uint32_t kDeepest = 8;      // 256 segments, 4 MiB
+  static constexpr int kWays = 16;                  // of a brief key
   static constexpr int kProbes = 32;
+
+  struct Segment {
+    std::uint32_t depth = 0;  // so many leading bits do all its hashes share
+    std::uint32_t filled = 0;
+    std::array<Entry, kSegment> entries{};
+  };
+  static std::uint32_t hash(std::uint32_t brief) {
+    return static_cast<std::uint32_t>(brief * 0x9e3779b97f4a7c15 >> 32);
+  }
 
   // Goes through the entries where those of a key are: up to an empty one.
   class Probe {
    public:
-    Probe(const PlacementMemory& memory, std::uint32_t brief)
-        : entries_(memory.entries_.data()),
-          mask_(memory.entries_.size() - 1),
+    Probe(Segment& segment, std::uint32_t brief)
+        : entries_(segment.entries.data()),
           brief_(brief),
-          at_(first(brief) & mask_),
+          at_(hash(brief) % kSegment),
           place_(at_) {}
     // Nothing of the key's follows.
     bool done() const { return left_ == 0 || ways_ == kWays || entry().at == Address{}; }
     void next() {
       if (is_keys() && ++ways_ == kWays) place_ = at_;
-      at_ = (at_ + 1) & mask_;
+      at_ = (at_ + 1) % kSegment;
       --left_;
     }
     // Are all taken, once done, and not by the key?
     bool full() const { return left_ == 0 && ways_ < kWays; }
-    std::size_t at() const { return at_; }
-    const Entry& entry() const { return entries_[at_]; }
+    Entry& entry() const { return entries_[at_]; }
     bool is_keys() const { return entry().keys.brief == brief_; }
     // Where one more goes, once done: on an empty one, the key's last, or, where all are taken, the
     // first.
-    std::size_t place() const { return left_ > 0 && ways_ < kWays ? at_ : place_; }
+    Entry& place() const { return entries_[left_ > 0 && ways_ < kWays ? at_ : place_]; }
 
    private:
-    static std::uint64_t first(std::uint32_t brief) { return brief * 0x9e3779b97f4a7c15 >> 32; }
-
-    const Entry* entries_;
-    std::size_t mask_;
+    Entry* entries_;
     std::uint32_t brief_;
     std::size_t at_, place_;
     int left_ = kProbes, ways_ = 0;
   };
-  void put(std::size_t place, Entry entry);
-  void grow();
 
-  std::vector<Entry> entries_;
-  std::size_t filled_ = 0;
+  std::size_t index_of(std::uint32_t brief) const {
+    return static_cast<std::size_t>(std::uint64_t{hash(brief)} << depth_ >> 32);
+  }
+  Segment& segment_of(std::uint32_t brief) { return *directory_[index_of(brief)]; }
+  void add_first();
+  static void put(Segment& segment, Entry& place, Entry entry);
+  void split(Segment& segment, std::uint32_t brief);
+
+  std::uint32_t depth_ = 0;
+  std::vector<Segment*> directory_;  // by the first `depth_` bits of the hash
+  std::vector<std::unique_ptr<Segment>> segments_;
   // Where the last recall(), which found nothing, would have one more.
   struct Noted {
     RequestKeys keys;
-    std::size_t place;
+    Entry* place;
   };
   std::optional<Noted> noted_;
 };

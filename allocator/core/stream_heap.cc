@@ -47,9 +47,18 @@ PageHeap::Owner StreamHeap::owner() { return {id_, timeline_, fold_}; }
 
 Address StreamHeap::allocate(Bytes requested, std::uint64_t stream, Status& status,
                              PageHeap::Create create) {
-  const Bytes bytes = round_up(requested, kGrain);
   const MutexLock lock(mutex_);
-  if (stream != serves_) return {};
+  return stream == serves_ ? allocate_locked(requested, status, create) : Address{};
+}
+
+Address StreamHeap::allocate_after_miss(Bytes requested, Status& status, PageHeap::Create create) {
+  const Address at = allocate_locked(requested, status, create);
+  mutex_.unlock();
+  return at;
+}
+
+Address StreamHeap::allocate_locked(Bytes requested, Status& status, PageHeap::Create create) {
+  const Bytes bytes = round_up(requested, kGrain);
   create_ = create;
   const bool captured = !waited_for_.empty() && is_captured_after_a_wait();
   Block* block = kept_ > 0 && !captured ? find_at_hand(bytes) : nullptr;

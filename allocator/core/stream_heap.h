@@ -44,8 +44,13 @@ class StreamHeap {
 
   // The short ways, which serve nearly every call of a program that frees and asks again: the
   // newest block at hand is given out, a freed one is kept at hand. No address, or false: nothing
-  // is done, and the calls below decide.
-  Address allocate_at_hand(Bytes requested, std::uint64_t stream);
+  // is done, and the calls below decide. Where the heap only has no such block, allocate_at_hand()
+  // leaves it locked, and says so by `misses`: allocate_after_miss() is to follow.
+  Address allocate_at_hand(Bytes requested, std::uint64_t stream, bool& misses)
+      WEIR_NO_THREAD_ANALYSIS;
+  // Serves the request as allocate() does, and unlocks the heap.
+  Address allocate_after_miss(Bytes requested, Status& status, PageHeap::Create create)
+      WEIR_NO_THREAD_ANALYSIS;
   bool keep_at_hand(Address block);
 
   // A block of at least `requested` bytes, not zero, for work on the stream of id `stream`. No
@@ -144,6 +149,8 @@ class StreamHeap {
   bool suits(const Block& block) WEIR_REQUIRES(mutex_);
   void take_from_hand(Block* block) WEIR_REQUIRES(mutex_);
   Status wait_and_take(Block& block) WEIR_REQUIRES(mutex_);
+  Address allocate_locked(Bytes requested, Status& status, PageHeap::Create create)
+      WEIR_REQUIRES(mutex_);
   // Whether the peaks must be raised.
   bool give_out(Block& block, Bytes requested) WEIR_REQUIRES(mutex_);
   Address raise_peaks(Address allocated);
@@ -269,9 +276,14 @@ inline bool StreamHeap::give_out(Block& block, Bytes requested) {
 
 // Leaf functions, but for calls that come last: so they save no registers.
 [[gnu::always_inline]] inline Address StreamHeap::allocate_at_hand(Bytes requested,
-                                                                   std::uint64_t stream) {
+                                                                   std::uint64_t stream,
+                                                                   bool& misses) {
   if (!mutex_.try_lock()) return {};
-  if (kept_ > 0 && stream == short_stream_) [[likely]] {
+  if (stream != short_stream_) [[unlikely]] {
+    mutex_.unlock();
+    return {};
+  }
+  if (kept_ > 0) [[likely]] {
     Block* const block = at_hand_[kept_ - 1];
     if (block->size == round_up(requested, kGrain) && block->uses == nullptr && suits(*block))
         [[likely]] {
@@ -282,7 +294,7 @@ inline bool StreamHeap::give_out(Block& block, Bytes requested) {
       return rises ? raise_peaks(at) : at;
     }
   }
-  mutex_.unlock();
+  misses = true;
   return {};
 }
 
