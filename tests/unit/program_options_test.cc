@@ -99,7 +99,8 @@ std::vector<Program> programs() {
   script("fragmentation/run", {{"--passes", "from 1 to 1000000", {"0", "1000001"}},
                                {"--phases", "from 2 to 10000", {"1", "10001"}},
                                {"--pairs", "from 1 to 1000000", {"0", "1000001"}},
-                               {"--seed", kAny, {"1.5"}}});
+                               {"--seed", kAny, {"1.5"}},
+                               {"--scaled", kAny, {"1.5", "1,,2", "1,-3"}}});
   script("peers/run", {{"--rounds", "from 1 to 1000000", {"0", "1000001"}},
                        {"--seconds", "from 0.001 to 60", {"0", "61", "inf"}},
                        {"--phases", "from 2 to 10000", {"1", "10001"}},
