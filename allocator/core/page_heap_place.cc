@@ -9,7 +9,7 @@ namespace weir {
 namespace {
 
 // How many chunks that fit are weighed; and looked at, where some are avoided.
-constexpr int kWeighed = 4, kLookedAt = 24;
+constexpr int kWeighed = 4, kLookedAt = 8;
 // What is left over of a chunk counts so much a byte, up to this share of the request: much left
 // over is as good as any.
 constexpr double kLeftoverWeight = 0.3, kLeftoverShare = 0.3;
@@ -34,7 +34,7 @@ constexpr std::uint64_t kRecentShare = 128, kNearlyAllShare = 10;
 constexpr std::uint64_t kElsewhereShare = 10;
 // Where mappings are not affordable any more, by this share; but not for requests of more than one
 // in so many bytes of the most ever in use, which find no room in pieces, however much is free.
-constexpr double kSlackWithoutRemaps = 0.08;
+constexpr double kSlackWithoutRemaps = 0.085;
 constexpr std::uint64_t kLargeShare = 32;
 
 // Stitched rows that are looked at, and how much larger than the request they may be.

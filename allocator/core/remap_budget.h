@@ -32,8 +32,8 @@ class RemapBudget {
   static constexpr double kRequestNs = 60'000;
   static constexpr double kNsPerGiB = 3e6;
   static constexpr double kShare = 0.005;
-  // Saved up, and there at the start: 50 ms.
-  static constexpr double kMost = 2500;
+  // Saved up, and there at the start: 25 ms.
+  static constexpr double kMost = 1250;
 
   double mappings_ = kMost;
 };
