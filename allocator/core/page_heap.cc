@@ -20,7 +20,6 @@ PageHeap::PageHeap(Device& device, Timelines& timelines, Observer& observer, Add
       limit_(options.limit) {}
 
 void PageHeap::count(Served served) {
-  const MutexLock lock(mutex_);
   requests_ += served.runs;
   remap_budget_.earn(served.requests, served.bytes);
 }
@@ -41,7 +40,6 @@ Status PageHeap::serve(Owner& owner, Bytes size, RequestKeys keys, Address& at, 
 
 Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, Served served,
                                    Create create) {
-  const MutexLock lock(mutex_);
   if (!first_) first_ = owner.timeline;
   alone_ = alone_ && *first_ == owner.timeline;
   requests_ += served.runs;
@@ -143,7 +141,6 @@ std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, RequestKeys ke
 }
 
 void PageHeap::free(Owner& owner, Range run, const FenceSet& fences) {
-  const MutexLock lock(mutex_);
   alone_ = alone_ && fences.empty() && owner.timeline == first_;
   const LastUse use{.by = owner.timeline,
                     .released = timelines_.release_point(owner.timeline),

@@ -7,7 +7,8 @@
 // they were another's, the stream has been made to wait, on the GPU.
 //
 // Threads: self-synchronised by one lock, taken after a stream heap's and before the timelines'. No
-// call under it waits for the device's work.
+// call under it waits for the device's work. A request and what its heap gives back before it are
+// served under the lock in one go, so these calls want it held.
 #pragma once
 
 #include <array>
@@ -63,6 +64,8 @@ class PageHeap {
   PageHeap(const PageHeap&) = delete;
   PageHeap& operator=(const PageHeap&) = delete;
 
+  Mutex& mutex() const WEIR_RETURN_CAPABILITY(mutex_) { return mutex_; }
+
   // What a heap served without asking here, since it last asked.
   struct Served {
     std::uint64_t requests = 0;
@@ -78,13 +81,15 @@ class PageHeap {
   // be had yet; device. `rather_not`: create pages only if existing pages cannot serve the request.
   enum class Create { may, not_yet, rather_not };
   Result<Address> allocate(Owner& owner, Bytes size, RequestKeys keys, Served served,
-                           Create create = Create::may);
+                           Create create = Create::may) WEIR_REQUIRES(mutex_);
+  // A request with these keys is about to be served: what is remembered of them is fetched.
+  void prefetch(RequestKeys keys) const WEIR_REQUIRES(mutex_) { memory_.prefetch(keys); }
 
   // Counts what a heap served that has nothing to ask.
-  void count(Served served);
+  void count(Served served) WEIR_REQUIRES(mutex_);
 
   // The run goes back. Work on other streams that `fences` name may still use it.
-  void free(Owner& owner, Range run, const FenceSet& fences);
+  void free(Owner& owner, Range run, const FenceSet& fences) WEIR_REQUIRES(mutex_);
 
   // Gives idle pages back to the driver, the largest first, while more than `keep` bytes are held;
   // passes over those whose work may still run. Returns how much went.

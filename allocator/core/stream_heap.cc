@@ -10,6 +10,8 @@ namespace {
 
 // While a stream was made to wait, so many requests ask only whether it is captured.
 constexpr std::uint32_t kAskedBetween = 64;
+// Where many heaps have blocks at hand, other threads' requests are let in after so many.
+constexpr int kHeapsAtATime = 64;
 
 }  // namespace
 
@@ -71,13 +73,12 @@ Address StreamHeap::allocate_locked(Bytes requested, Status& status, PageHeap::C
   // Where a capture is in the way of the wait there is other memory.
   if (block == nullptr && (status || is_in_the_way(status))) {
     status = {};
-    give_back_kept();
-    if (captured) {
+    if (bytes <= Slabs::kLargest && !captured) {
+      give_back_kept();
+      block = allocate_small(bytes, status);
+    } else {
       // The page heap knows what such a capture may have; slabs do not.
       block = allocate_run(std::max(bytes, kAlone), /*for_slab=*/false, status);
-    } else {
-      block = bytes <= Slabs::kLargest ? allocate_small(bytes, status)
-                                       : allocate_run(bytes, /*for_slab=*/false, status);
     }
   }
   if (block == nullptr) [[unlikely]]
@@ -129,6 +130,9 @@ Status StreamHeap::wait_and_take(Block& block) {
 // for ever.
 Result<Address> StreamHeap::find_run(Bytes bytes, RequestHistory::Name name) {
   const RequestKeys keys = history_.keys(name);
+  const MutexLock lock(pages_.mutex());
+  pages_.prefetch(keys);
+  give_back_kept_locked();
   const auto create = have_others_give_back(Others::at_rest) ? create_ : PageHeap::Create::not_yet;
   PageHeap::Owner owner = this->owner();
   Result<Address> at = pages_.allocate(owner, bytes, keys, served_since_asked(), create);
@@ -371,20 +375,31 @@ Address StreamHeap::raise_peaks(Address allocated) WEIR_NO_THREAD_ANALYSIS {
   return allocated;
 }
 
-void StreamHeap::give_back(Block* block) {
-  if (is_small(*block)) {
-    if (const std::optional<Slabs::Emptied> emptied = slabs_.free(block)) {
-      give_back_run(emptied->run, emptied->fences);
-    }
-    return;
-  }
-  give_back_run(block, block->uses == nullptr ? FenceSet{} : block->uses->fences);
+std::optional<Slabs::Emptied> StreamHeap::run_of_last(Block* block) {
+  if (is_small(*block)) return slabs_.free(block);
+  return Slabs::Emptied{block, block->uses == nullptr ? FenceSet{} : block->uses->fences};
 }
 
-void StreamHeap::give_back_run(Block* run, const FenceSet& fences) {
+void StreamHeap::give_back(Block* block) {
+  if (const std::optional<Slabs::Emptied> run = run_of_last(block)) {
+    const MutexLock lock(pages_.mutex());
+    give_back_run(*run);
+  }
+}
+
+void StreamHeap::give_back_kept_locked() {
+  while (kept_ > 0) {
+    if (const std::optional<Slabs::Emptied> run = run_of_last(at_hand_[--kept_])) {
+      give_back_run(*run);
+    }
+  }
+}
+
+void StreamHeap::give_back_run(const Slabs::Emptied& emptied) {
+  Block* const run = emptied.run;
   runs_.remove(run);
   PageHeap::Owner owner = this->owner();
-  pages_.free(owner, run->range(), fences);
+  pages_.free(owner, run->range(), emptied.fences);
   pool_.drop_uses(*run);
   pool_.give_back(run);
 }
@@ -397,8 +412,13 @@ bool StreamHeap::have_others_give_back(Others whose) WEIR_NO_THREAD_ANALYSIS {
            std::exchange(heap.hoard_.served, served) == served;
   };
   bool all = true;
+  int looked_at = 0;
   for (StreamHeap* heap = hoards_.take(); heap != nullptr;) {
     StreamHeap* const next = heap->hoard_.next;
+    if (++looked_at % kHeapsAtATime == 0) {
+      pages_.mutex().unlock();
+      pages_.mutex().lock();
+    }
     if (heap == this) {
       hoards_.push(*heap, heap->hoard_);
     } else if (!heap->mutex_.try_lock()) {
@@ -410,7 +430,7 @@ bool StreamHeap::have_others_give_back(Others whose) WEIR_NO_THREAD_ANALYSIS {
       heap->mutex_.unlock();
     } else {
       pages_.count(heap->served_since_asked());
-      heap->give_back_kept();
+      heap->give_back_kept_locked();
       heap->hoard_.listed = false;
       heap->mutex_.unlock();
     }

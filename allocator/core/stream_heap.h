@@ -188,12 +188,16 @@ class StreamHeap {
   bool keeps() const WEIR_REQUIRES(mutex_) { return serves_ != kNoStream && !pages_.over_limit(); }
   void take_back(Block& block) WEIR_REQUIRES(mutex_);
   void put_at_hand(Block* block) WEIR_REQUIRES(mutex_);
+  // The block goes back; where a run goes with it, to the page heap.
   void give_back(Block* block) WEIR_REQUIRES(mutex_);
-  void give_back_run(Block* run, const FenceSet& fences) WEIR_REQUIRES(mutex_);
+  void give_back_kept_locked() WEIR_REQUIRES(mutex_, pages_.mutex());
+  // The block itself, or its slab if it was the last there; what must be waited for.
+  std::optional<Slabs::Emptied> run_of_last(Block* block) WEIR_REQUIRES(mutex_);
+  void give_back_run(const Slabs::Emptied& emptied) WEIR_REQUIRES(mutex_, pages_.mutex());
   // Whose blocks at hand are asked for: only those of heaps that this thread put on the list, or
   // that served nothing since they were last looked at; or everyone's. Returns whether all did.
   enum class Others { at_rest, all };
-  bool have_others_give_back(Others whose) WEIR_REQUIRES(mutex_);
+  bool have_others_give_back(Others whose) WEIR_REQUIRES(mutex_, pages_.mutex());
   Result<Address> find_run(Bytes bytes, RequestHistory::Name name) WEIR_REQUIRES(mutex_);
 
   // Calls visit(block) for every large block and every tile of a slab, by address.

@@ -15,6 +15,7 @@
 #define WEIR_ACQUIRE(...) WEIR_THREAD(acquire_capability(__VA_ARGS__))
 #define WEIR_TRY_ACQUIRE(...) WEIR_THREAD(try_acquire_capability(__VA_ARGS__))
 #define WEIR_RELEASE(...) WEIR_THREAD(release_capability(__VA_ARGS__))
+#define WEIR_RETURN_CAPABILITY(x) WEIR_THREAD(lock_returned(x))
 
 // On templates that call back whoever holds the lock: the analysis does not see through them.
 #define WEIR_NO_THREAD_ANALYSIS WEIR_THREAD(no_thread_safety_analysis)
