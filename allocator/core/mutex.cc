@@ -15,14 +15,6 @@ constexpr int kYields = 16;
 constexpr std::chrono::microseconds kFirstSleep{20};
 constexpr std::chrono::microseconds kLongestSleep{200};
 
-void pause_processor() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");
-#endif
-}
-
 }  // namespace
 
 void Mutex::wait_and_lock() WEIR_NO_THREAD_ANALYSIS {

@@ -30,15 +30,26 @@ class WEIR_CAPABILITY("mutex") Mutex {
   std::atomic<bool> taken_{false};
 };
 
-class WEIR_SCOPED_CAPABILITY MutexLock {
+template <class Lockable>
+class WEIR_SCOPED_CAPABILITY ScopedLock {
  public:
-  explicit MutexLock(Mutex& mutex) WEIR_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
-  ~MutexLock() WEIR_RELEASE() { mutex_.unlock(); }
-  MutexLock(const MutexLock&) = delete;
-  MutexLock& operator=(const MutexLock&) = delete;
+  explicit ScopedLock(Lockable& mutex) WEIR_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  ~ScopedLock() WEIR_RELEASE() { mutex_.unlock(); }
+  ScopedLock(const ScopedLock&) = delete;
+  ScopedLock& operator=(const ScopedLock&) = delete;
 
  private:
-  Mutex& mutex_;
+  Lockable& mutex_;
 };
+using MutexLock = ScopedLock<Mutex>;
+
+// Says that this thread spins.
+inline void pause_processor() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");
+#endif
+}
 
 }  // namespace weir

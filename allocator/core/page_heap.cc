@@ -75,7 +75,7 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, S
 }
 
 Status PageHeap::allocate_at(Owner& owner, Range run) {
-  const MutexLock lock(mutex_);
+  const QueuedLock lock(mutex_);
   const Place place = place_of(run);
   if (!is_free(place)) {
     return Error(ErrorCode::invalid_argument,

@@ -24,9 +24,9 @@
 #include "core/budget.h"
 #include "core/chunks.h"
 #include "core/home_pages.h"
-#include "core/mutex.h"
 #include "core/observer.h"
 #include "core/placement_memory.h"
+#include "core/queued_mutex.h"
 #include "core/remap_budget.h"
 #include "core/stitch_plan.h"
 #include "core/stitched_rows.h"
@@ -64,7 +64,7 @@ class PageHeap {
   PageHeap(const PageHeap&) = delete;
   PageHeap& operator=(const PageHeap&) = delete;
 
-  Mutex& mutex() const WEIR_RETURN_CAPABILITY(mutex_) { return mutex_; }
+  QueuedMutex& mutex() const WEIR_RETURN_CAPABILITY(mutex_) { return mutex_; }
 
   // What a heap served without asking here, since it last asked.
   struct Served {
@@ -147,7 +147,7 @@ class PageHeap {
   // Calls look(totals, pages) while nothing can change them.
   template <class Look>
   void hold_still(Look&& look) const {
-    const MutexLock lock(mutex_);
+    const QueuedLock lock(mutex_);
     look(totals_locked(), pages_locked());
   }
 
@@ -362,7 +362,7 @@ class PageHeap {
   const std::uint64_t most_mappings_;
   const bool is_untold_;  // Trust::context
 
-  mutable Mutex mutex_;
+  mutable QueuedMutex mutex_;
   HomePages pages_ WEIR_GUARDED_BY(mutex_);
   Chunks chunks_ WEIR_GUARDED_BY(mutex_);
   StitchedRows rows_ WEIR_GUARDED_BY(mutex_);

@@ -27,7 +27,7 @@ constexpr std::size_t kManyPages = 8;
 }  // namespace
 
 PageHeap::~PageHeap() {
-  const MutexLock lock(mutex_);
+  const QueuedLock lock(mutex_);
   // What the driver refuses here is lost: nobody is left to tell.
   rows_.visit_all([&](const StitchedRow& row) WEIR_REQUIRES(mutex_) {
     Address at = row.begin;
@@ -299,12 +299,12 @@ std::vector<Page*> PageHeap::idle_pages() {
 }
 
 Result<Bytes> PageHeap::trim(Bytes keep) {
-  const MutexLock lock(mutex_);
+  const QueuedLock lock(mutex_);
   return trim_locked(keep);
 }
 
 void PageHeap::keep_to_limit() {
-  const MutexLock lock(mutex_);
+  const QueuedLock lock(mutex_);
   keep_to_limit_locked();
 }
 
@@ -384,7 +384,7 @@ Status PageHeap::make_room_for_mappings(std::size_t more) {
 Status PageHeap::wait_for_idle_pages() {
   FenceSet fences;
   {
-    const MutexLock lock(mutex_);
+    const QueuedLock lock(mutex_);
     for (const Page* const page : idle_pages()) fences.join(held_by(page->range()));
   }
   for (const Fence fence : fences) {
@@ -398,7 +398,7 @@ Status PageHeap::wait_for_idle_pages() {
 }
 
 Status PageHeap::renew_access() {
-  const MutexLock lock(mutex_);
+  const QueuedLock lock(mutex_);
   Status status;
   const auto renew = [&](Address at, const Page& page) WEIR_REQUIRES(mutex_) {
     if (status) status = device_.set_access(at, page.size);
@@ -415,7 +415,7 @@ Status PageHeap::renew_access() {
 }
 
 std::vector<PagePart> PageHeap::parts(Range run) const {
-  const MutexLock lock(mutex_);
+  const QueuedLock lock(mutex_);
   std::vector<PagePart> parts;
   (void)visit_parts(place_of(run), [&](const Chunk&, Range home) WEIR_REQUIRES(mutex_) {
     pages_.walk(home, [&](const Page& page, Bytes offset, Bytes size) {
@@ -427,14 +427,14 @@ std::vector<PagePart> PageHeap::parts(Range run) const {
 }
 
 bool PageHeap::has_addresses(Range run) const {
-  const MutexLock lock(mutex_);
+  const QueuedLock lock(mutex_);
   if (chunks_.at(run.begin) != nullptr) return pages_.is_mapped(run);
   const StitchedRow* const row = rows_.at(run.begin);
   return row != nullptr && row->size >= run.size;
 }
 
 PageHeap::Totals PageHeap::totals() const {
-  const MutexLock lock(mutex_);
+  const QueuedLock lock(mutex_);
   return totals_locked();
 }
 
@@ -443,7 +443,7 @@ PageHeap::Totals PageHeap::totals_locked() const {
 }
 
 std::vector<PageInfo> PageHeap::pages() const {
-  const MutexLock lock(mutex_);
+  const QueuedLock lock(mutex_);
   return pages_locked();
 }
 
@@ -469,7 +469,7 @@ std::vector<PageInfo> PageHeap::pages_locked() const {
 }
 
 void PageHeap::set_limit(Bytes limit) {
-  const MutexLock lock(mutex_);
+  const QueuedLock lock(mutex_);
   assert(total() == 0_B);
   limit_ = limit;
 }

@@ -6,7 +6,7 @@
 namespace weir {
 
 std::vector<PageHeap::LoosePage> PageHeap::give_up(Bytes wanted) {
-  const MutexLock lock(mutex_);
+  const QueuedLock lock(mutex_);
   return give_up_locked(wanted);
 }
 
@@ -43,7 +43,7 @@ std::vector<PageHeap::LoosePage> PageHeap::give_up_locked(Bytes wanted) {
 }
 
 void PageHeap::take_in(const std::vector<LoosePage>& pages) {
-  const MutexLock lock(mutex_);
+  const QueuedLock lock(mutex_);
   take_in_locked(pages);
   keep_to_limit_locked();
 }
@@ -56,7 +56,7 @@ void PageHeap::take_in_locked(const std::vector<LoosePage>& pages) {
 }
 
 void PageHeap::keep_what_is_used(bool keep) {
-  const MutexLock lock(mutex_);
+  const QueuedLock lock(mutex_);
   keeps_used_ = keep;
   // What is in use now may be what the graph reads.
   for (auto& [id, page] : pages_.all()) {
@@ -67,7 +67,7 @@ void PageHeap::keep_what_is_used(bool keep) {
 }
 
 void PageHeap::settle_kept(bool keep) {
-  const MutexLock lock(mutex_);
+  const QueuedLock lock(mutex_);
   keeps_used_ = keeps_any_ = false;
   for (auto& [id, page] : pages_.all()) {
     if (page.kept == Page::Kept::for_now) page.kept = keep ? Page::Kept::yes : Page::Kept::no;
@@ -76,7 +76,7 @@ void PageHeap::settle_kept(bool keep) {
 }
 
 void PageHeap::let_go(const FenceSet& launches) {
-  const MutexLock lock(mutex_);
+  const QueuedLock lock(mutex_);
   let_go_locked(launches);
 }
 
@@ -98,7 +98,7 @@ void PageHeap::let_go_locked(const FenceSet& launches) {
 }
 
 Bytes PageHeap::kept() const {
-  const MutexLock lock(mutex_);
+  const QueuedLock lock(mutex_);
   Bytes kept;
   for (const auto& [id, page] : pages_.all()) {
     kept += page.kept != Page::Kept::no ? page.size : 0_B;

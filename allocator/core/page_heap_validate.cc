@@ -10,7 +10,7 @@
 namespace weir {
 
 std::vector<std::string> PageHeap::validate(const std::vector<Range>& in_use) const {
-  const MutexLock lock(mutex_);
+  const QueuedLock lock(mutex_);
   std::vector<std::string> broken;
   for (const auto& part : {pages_.validate(), chunks_.validate(), rows_.validate()}) {
     broken.insert(broken.end(), part.begin(), part.end());

@@ -130,7 +130,7 @@ Status StreamHeap::wait_and_take(Block& block) {
 // for ever.
 Result<Address> StreamHeap::find_run(Bytes bytes, RequestHistory::Name name) {
   const RequestKeys keys = history_.keys(name);
-  const MutexLock lock(pages_.mutex());
+  const QueuedLock lock(pages_.mutex());
   pages_.prefetch(keys);
   give_back_kept_locked();
   const auto create = have_others_give_back(Others::at_rest) ? create_ : PageHeap::Create::not_yet;
@@ -382,7 +382,7 @@ std::optional<Slabs::Emptied> StreamHeap::run_of_last(Block* block) {
 
 void StreamHeap::give_back(Block* block) {
   if (const std::optional<Slabs::Emptied> run = run_of_last(block)) {
-    const MutexLock lock(pages_.mutex());
+    const QueuedLock lock(pages_.mutex());
     give_back_run(*run);
   }
 }

@@ -1,32 +1,41 @@
-// Mutex: one thread at a time, whatever the holder does meanwhile; and Hoards, the list beside it
-// that needs no lock.
+// Mutex and QueuedMutex: one thread at a time, whatever the holder does meanwhile; what the second
+// promises beside; and Hoards, the list that needs no lock.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <ctime>
 #include <thread>
 #include <vector>
 
 #include "core/hoards.h"
 #include "core/mutex.h"
+#include "core/queued_mutex.h"
 
 namespace weir {
 namespace {
 
 using namespace std::chrono_literals;
 
-TEST(Mutex, OneThreadAtATimeIsInside) {
+template <class Lockable>
+class Mutexes : public testing::Test {};
+using Kinds = testing::Types<Mutex, QueuedMutex>;
+TYPED_TEST_SUITE(Mutexes, Kinds);
+
+TYPED_TEST(Mutexes, OneThreadAtATimeIsInside) {
   constexpr int kThreads = 16, kRounds = 5'000;
-  Mutex mutex;
+  TypeParam mutex;
   std::atomic<int> inside{0};
   std::uint64_t count = 0;  // guarded by mutex
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&] {
       for (int round = 0; round < kRounds; ++round) {
-        const MutexLock lock(mutex);
+        const ScopedLock<TypeParam> lock(mutex);
         EXPECT_EQ(inside.fetch_add(1, std::memory_order_relaxed), 0);
         ++count;
         inside.fetch_sub(1, std::memory_order_relaxed);
@@ -37,15 +46,15 @@ TEST(Mutex, OneThreadAtATimeIsInside) {
   EXPECT_EQ(count, std::uint64_t{kThreads} * kRounds);
 }
 
-TEST(Mutex, WhatIsWrittenInsideIsSeenByTheNext) {
+TYPED_TEST(Mutexes, WhatIsWrittenInsideIsSeenByTheNext) {
   constexpr int kRounds = 20'000;
-  Mutex mutex;
+  TypeParam mutex;
   std::array<std::uint64_t, 32> words{};  // all the same, outside the lock
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i) {
     threads.emplace_back([&] {
       for (int round = 0; round < kRounds; ++round) {
-        const MutexLock lock(mutex);
+        const ScopedLock<TypeParam> lock(mutex);
         const std::uint64_t next = words[0] + 1;
         for (std::uint64_t& word : words) {
           ASSERT_EQ(word, next - 1);
@@ -59,7 +68,8 @@ TEST(Mutex, WhatIsWrittenInsideIsSeenByTheNext) {
 }
 
 // From a thread of its own.
-bool could_be_taken(Mutex& mutex) {
+template <class Lockable>
+bool could_be_taken(Lockable& mutex) {
   bool taken = false;
   std::thread([&] {
     if (!mutex.try_lock()) return;
@@ -69,8 +79,8 @@ bool could_be_taken(Mutex& mutex) {
   return taken;
 }
 
-TEST(Mutex, TryLockTakesItOnlyWhenNobodyHasIt) {
-  Mutex mutex;
+TYPED_TEST(Mutexes, TryLockTakesItOnlyWhenNobodyHasIt) {
+  TypeParam mutex;
   if (!mutex.try_lock()) {
     FAIL() << "nobody had it";
     return;
@@ -80,9 +90,9 @@ TEST(Mutex, TryLockTakesItOnlyWhenNobodyHasIt) {
   EXPECT_TRUE(could_be_taken(mutex));
 }
 
-TEST(Mutex, TryLockAndLockExcludeEachOther) {
+TYPED_TEST(Mutexes, TryLockAndLockExcludeEachOther) {
   constexpr std::uint64_t kRounds = 20'000;
-  Mutex mutex;
+  TypeParam mutex;
   std::uint64_t count = 0, tried = 0;  // guarded by mutex
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
@@ -113,9 +123,9 @@ std::chrono::nanoseconds processor_time_of_this_thread() {
   return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
 }
 
-TEST(Mutex, WhoWaitsForAHolderThatSleepsSleepsToo) {
+TYPED_TEST(Mutexes, WhoWaitsForAHolderThatSleepsSleepsToo) {
   constexpr auto kHeld = 600ms;
-  Mutex mutex;
+  TypeParam mutex;
   bool done = false;  // guarded by mutex
   std::array<std::chrono::nanoseconds, 3> used{};
   std::vector<std::thread> threads;
@@ -124,7 +134,7 @@ TEST(Mutex, WhoWaitsForAHolderThatSleepsSleepsToo) {
   for (std::chrono::nanoseconds& mine : used) {
     threads.emplace_back([&] {
       ++waiting;
-      const MutexLock lock(mutex);
+      const ScopedLock<TypeParam> lock(mutex);
       EXPECT_TRUE(done);
       mine = processor_time_of_this_thread();
     });
@@ -135,6 +145,57 @@ TEST(Mutex, WhoWaitsForAHolderThatSleepsSleepsToo) {
   mutex.unlock();
   for (std::thread& thread : threads) thread.join();
   for (const std::chrono::nanoseconds mine : used) EXPECT_LT(mine, kHeld / 2);
+}
+
+// One thread takes it again and again, and holds it for most of its time; another one now and then.
+TEST(QueuedMutex, WhoComesNowAndThenWaitsNoLongerThanAFewTurns) {
+  constexpr auto kHeld = 100us;
+  constexpr int kRounds = 60;
+  using Clock = std::chrono::steady_clock;
+  QueuedMutex mutex;
+  std::atomic<bool> done{false};
+  std::atomic<std::uint64_t> turns{0};
+  std::thread busy([&] {
+    while (!done.load()) {
+      const QueuedLock lock(mutex);
+      turns.fetch_add(1);
+      for (const auto end = Clock::now() + kHeld; Clock::now() < end;) {
+      }
+    }
+  });
+  while (turns.load() == 0) std::this_thread::yield();
+  std::vector<std::uint64_t> waited;  // turns of the other thread's
+  for (int round = 0; round < kRounds; ++round) {
+    std::this_thread::sleep_for(1ms);
+    const std::uint64_t before = turns.load();
+    const QueuedLock lock(mutex);
+    waited.push_back(turns.load() - before);
+  }
+  done = true;
+  busy.join();
+  // Those that are under way when it is promised, and a few more if this thread is descheduled.
+  std::sort(waited.begin(), waited.end());
+  EXPECT_LE(waited[kRounds * 9 / 10], 5u);
+}
+
+// Each waits in the queue, asleep or awake, and has its turn: also where the first one sleeps.
+TEST(QueuedMutex, ThreadsThatSleepInTheQueueHaveTheirTurnInOrder) {
+  constexpr int kThreads = 8;
+  QueuedMutex mutex;
+  std::vector<int> order;  // guarded by mutex
+  std::vector<std::thread> threads;
+  mutex.lock();
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      const QueuedLock lock(mutex);
+      order.push_back(i);
+    });
+    std::this_thread::sleep_for(20ms);  // it stands in the queue, and sleeps
+  }
+  mutex.unlock();
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_EQ(order.size(), std::size_t{kThreads});
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
 }
 
 struct Heap {

@@ -17,9 +17,9 @@ std::uint64_t most(const RemapBudget& budget) {
   return most;
 }
 
-TEST(RemapBudget, ANewProgramMaySpendFiftyMillisecondsAtOnce) {
+TEST(RemapBudget, ANewProgramMaySpendTwentyFiveMillisecondsAtOnce) {
   const RemapBudget budget;
-  EXPECT_NEAR(static_cast<double>(most(budget)) * kMappingNs, 50e6, 5e6);
+  EXPECT_NEAR(static_cast<double>(most(budget)) * kMappingNs, 25e6, 2e6);
 }
 
 TEST(RemapBudget, WhatIsSpentIsAffordedNoMore) {
