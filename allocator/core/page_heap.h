@@ -219,6 +219,7 @@ class PageHeap {
     Bytes low, high;
   };
   Ends activated(const Chunk& chunk, Bytes size) const WEIR_REQUIRES(mutex_);
+  void find_whole(const Chunk& chunk) const WEIR_REQUIRES(mutex_);
 
   // Where the home row would grow for a request: there are `have` free bytes before, that count.
   struct Frontier {

@@ -88,13 +88,26 @@ PageHeap::Wait PageHeap::wait_on(const Owner& owner, const Place& place) {
   return all;
 }
 
-PageHeap::Ends PageHeap::activated(const Chunk& chunk, Bytes size) const {
-  if (chunk.size < granularity_) return {};  // no page is as small
+// The whole pages of a free chunk: they are idle.
+void PageHeap::find_whole(const Chunk& chunk) const {
   const Page& first = pages_.at(chunk.begin);
   const Page& last = pages_.at(chunk.end() - kGrain);
   const Address idle = first.home == chunk.begin ? chunk.begin : first.range().end();
   const Address idle_end = last.range().end() == chunk.end() ? chunk.end() : last.home;
-  if (idle_end <= idle) return {};
+  const auto grains = [&](Address at) {
+    return at <= chunk.begin ? 0 : static_cast<std::uint32_t>((at - chunk.begin) / kGrain);
+  };
+  chunk.whole_begin = grains(idle);
+  chunk.whole_end = grains(idle_end);
+  chunk.whole_known = true;
+}
+
+PageHeap::Ends PageHeap::activated(const Chunk& chunk, Bytes size) const {
+  if (chunk.size < granularity_) return {};  // no page is as small
+  if (!chunk.whole_known) find_whole(chunk);
+  if (chunk.whole_end <= chunk.whole_begin) return {};
+  const Address idle = chunk.begin + kGrain * chunk.whole_begin;
+  const Address idle_end = chunk.begin + kGrain * chunk.whole_end;
   const Address low_end = chunk.begin + size, high = chunk.end() - size;
   Ends ends;
   if (low_end > idle) {
