@@ -10,7 +10,7 @@ namespace {
 // How often a request is planned anew because the device had less room than was thought.
 constexpr int kAttempts = 4;
 // Free chunks that are looked at, the largest first; and none that are smaller.
-constexpr int kChunksLookedAt = 256;
+constexpr int kChunksLookedAt = 64;
 constexpr Bytes kLeastPiece = 64_KiB;
 
 }  // namespace
