@@ -2,6 +2,8 @@
 // docs/decisions/022-home-row.md gives the reason for each constant.
 #include <algorithm>
 #include <limits>
+#include <tuple>
+#include <utility>
 
 #include "core/page_heap.h"
 
@@ -88,8 +90,7 @@ PageHeap::Wait PageHeap::wait_on(const Owner& owner, const Place& place) {
   return all;
 }
 
-// The whole pages of a free chunk: they are idle.
-void PageHeap::find_whole(const Chunk& chunk) const {
+std::pair<std::uint32_t, std::uint32_t> PageHeap::whole_pages(const Chunk& chunk) const {
   const Page& first = pages_.at(chunk.begin);
   const Page& last = pages_.at(chunk.end() - kGrain);
   const Address idle = first.home == chunk.begin ? chunk.begin : first.range().end();
@@ -97,14 +98,15 @@ void PageHeap::find_whole(const Chunk& chunk) const {
   const auto grains = [&](Address at) {
     return at <= chunk.begin ? 0 : static_cast<std::uint32_t>((at - chunk.begin) / kGrain);
   };
-  chunk.whole_begin = grains(idle);
-  chunk.whole_end = grains(idle_end);
-  chunk.whole_known = true;
+  return {grains(idle), grains(idle_end)};
 }
 
 PageHeap::Ends PageHeap::activated(const Chunk& chunk, Bytes size) const {
   if (chunk.size < granularity_) return {};  // no page is as small
-  if (!chunk.whole_known) find_whole(chunk);
+  if (!chunk.whole_known) {
+    std::tie(chunk.whole_begin, chunk.whole_end) = whole_pages(chunk);
+    chunk.whole_known = true;
+  }
   if (chunk.whole_end <= chunk.whole_begin) return {};
   const Address idle = chunk.begin + kGrain * chunk.whole_begin;
   const Address idle_end = chunk.begin + kGrain * chunk.whole_end;

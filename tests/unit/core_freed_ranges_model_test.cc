@@ -109,6 +109,37 @@ class FreedRangesModel : public testing::TestWithParam<Program> {
     const Use mine{use.by.value, use.released.sequence.value, fences_of(use.fences), use.freed_at};
     for (std::uint64_t at = from; at < end; ++at) used_[at] = mine;
   }
+  // One before the first of a piece.
+  void free_before() {
+    Piece& piece = any_piece();
+    std::optional<std::uint64_t> first;
+    piece.list.visit(grains(piece.begin, piece.end), [&](const FreedRange& range) {
+      first = grain_of(range.begin);
+      return false;
+    });
+    std::uint64_t end = first.value_or(piece.end);
+    if (below(3) == 0) end -= std::min(below(4), end - piece.begin);
+    if (end <= piece.begin) return;
+    if (program_.exact && piece.list.size() >= FreedRanges::kMost) return;
+    const std::uint64_t from = end - std::min(end - piece.begin, 1 + below(program_.longest));
+    const LastUse use = any_use();
+    piece.list.prepend(pool_, grains(from, end), use);
+    const Use mine{use.by.value, use.released.sequence.value, fences_of(use.fences), use.freed_at};
+    for (std::uint64_t at = from; at < end; ++at) used_[at] = mine;
+  }
+  void drop() {
+    Piece& piece = any_piece();
+    const std::uint64_t at = piece.begin + below(piece.end - piece.begin + 1);
+    const bool before = below(2) == 0;
+    if (before) {
+      piece.list.drop_before(pool_, kFirst + kGrain * at);
+    } else {
+      piece.list.drop_from(pool_, kFirst + kGrain * at);
+    }
+    for (std::uint64_t i = before ? piece.begin : at; i < (before ? at : piece.end); ++i) {
+      used_[i].reset();
+    }
+  }
   void split() {
     const std::uint64_t index = below(pieces_.size());
     Piece& piece = pieces_[index];
@@ -209,7 +240,7 @@ class FreedRangesModel : public testing::TestWithParam<Program> {
 TEST_P(FreedRangesModel, EachGrainIsWaitedForAsItsOwnLastUseSays) {
   std::uint32_t most = 0;
   for (int step = 0; step < program_.steps; ++step) {
-    switch (below(16)) {
+    switch (below(22)) {
       case 0:
         clear();
         break;
@@ -225,6 +256,15 @@ TEST_P(FreedRangesModel, EachGrainIsWaitedForAsItsOwnLastUseSays) {
       case 6:
       case 7:
         add_fences();
+        break;
+      case 8:
+        drop();
+        break;
+      case 9:
+      case 10:
+      case 11:
+      case 12:
+        free_before();
         break;
       default:
         free_behind();

@@ -126,7 +126,7 @@ TEST_F(FreedRangesTest, AListTakesOverTheRangesOfALaterOne) {
   later.append(pool_, bytes(30, 40), last_use(kC, 1));
   list_.append(pool_, later);
   EXPECT_THAT(ranges(list_), ElementsAre(bytes(0, 10), bytes(20, 30), bytes(30, 40)));
-  EXPECT_TRUE(later.empty());  // NOLINT(bugprone-use-after-move): it says that it is
+  EXPECT_TRUE(later.empty());
   EXPECT_EQ(later.size(), 0u);
 
   FreedRanges none;
@@ -149,6 +149,61 @@ TEST_F(FreedRangesTest, WhereTwoListsMeetTheSameUsersAreOneRange) {
   EXPECT_THAT(ranges(list_), ElementsAre(bytes(0, 20)));
   list_.append(pool_, bytes(25, 30), last_use(kB, 1));  // the last range is the joined one
   EXPECT_THAT(ranges(list_), ElementsAre(bytes(0, 20), bytes(25, 30)));
+}
+
+TEST_F(FreedRangesTest, ARangeBeforeTheOthersJoinsTheFirstWhereItSaysTheSame) {
+  list_.prepend(pool_, bytes(20, 30), last_use(kA, 1));
+  EXPECT_THAT(ranges(list_), ElementsAre(bytes(20, 30)));
+  list_.prepend(pool_, bytes(15, 20), {kA, {kA, {1}}, {}, /*freed_at=*/9});
+  EXPECT_THAT(ranges(list_), ElementsAre(bytes(15, 30)));
+  EXPECT_EQ(use_at(list_, 29).freed_at, 9u);
+  list_.prepend(pool_, bytes(10, 15), last_use(kB, 1));  // another stream
+  list_.prepend(pool_, bytes(0, 9), last_use(kB, 1));    // not side by side
+  EXPECT_THAT(ranges(list_), ElementsAre(bytes(0, 9), bytes(10, 15), bytes(15, 30)));
+  EXPECT_EQ(list_.size(), 3u);
+  list_.append(pool_, bytes(30, 40), last_use(kC, 1));
+  EXPECT_THAT(ranges(list_), ElementsAre(bytes(0, 9), bytes(10, 15), bytes(15, 30), bytes(30, 40)));
+}
+
+TEST_F(FreedRangesTest, ARangeThatIsOneTooManyBeforeTheOthersJoinsNeighbours) {
+  for (std::uint64_t i = 0; i < FreedRanges::kMost; ++i) {
+    list_.append(pool_, bytes(100 + 2 * i, 101 + 2 * i), last_use(kA, 1 + i));
+  }
+  list_.prepend(pool_, bytes(0, 10), last_use(kB, 1));
+  EXPECT_EQ(list_.size(), FreedRanges::kMost);
+  EXPECT_THAT(ranges(list_, bytes(0, 20)), ElementsAre(bytes(0, 10)));
+}
+
+TEST_F(FreedRangesTest, WhatLiesBeforeOrBehindAPlaceIsForgotten) {
+  const auto fill = [&] {
+    list_.clear(pool_);
+    list_.append(pool_, bytes(0, 10), last_use(kA, 1));
+    list_.append(pool_, bytes(10, 20), last_use(kB, 1));
+    list_.append(pool_, bytes(30, 40), last_use(kC, 1));
+  };
+  const auto before = [&](std::uint64_t at) {
+    fill();
+    list_.drop_before(pool_, kFirst + kGrain * at);
+    return ranges(list_);
+  };
+  const auto from = [&](std::uint64_t at) {
+    fill();
+    list_.drop_from(pool_, kFirst + kGrain * at);
+    return ranges(list_);
+  };
+  EXPECT_THAT(before(0), ElementsAre(bytes(0, 10), bytes(10, 20), bytes(30, 40)));
+  EXPECT_THAT(before(10), ElementsAre(bytes(10, 20), bytes(30, 40)));
+  EXPECT_THAT(before(15), ElementsAre(bytes(15, 20), bytes(30, 40)));
+  EXPECT_THAT(before(25), ElementsAre(bytes(30, 40)));
+  EXPECT_THAT(before(40), IsEmpty());
+  EXPECT_EQ(list_.size(), 0u);
+  EXPECT_THAT(from(40), ElementsAre(bytes(0, 10), bytes(10, 20), bytes(30, 40)));
+  EXPECT_THAT(from(35), ElementsAre(bytes(0, 10), bytes(10, 20), bytes(30, 35)));
+  EXPECT_THAT(from(25), ElementsAre(bytes(0, 10), bytes(10, 20)));
+  EXPECT_THAT(from(10), ElementsAre(bytes(0, 10)));
+  list_.append(pool_, bytes(50, 60), last_use(kD, 1));  // the list goes on behind it
+  EXPECT_THAT(ranges(list_), ElementsAre(bytes(0, 10), bytes(50, 60)));
+  EXPECT_THAT(from(0), IsEmpty());
 }
 
 TEST_F(FreedRangesTest, ASplitInsideARangeLeavesBothHalvesItsUsers) {

@@ -106,6 +106,10 @@ TEST_F(HeapOnASharedDevice, TakesWhatIsLeftAndMoreWhenThereIsMore) {
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message(), HasSubstr("with no limit set"));
   EXPECT_THAT(heap.validate(), IsEmpty());
+  // What was created before the device had no more went back.
+  EXPECT_EQ(device_.memory_info()->free, 32_MiB);
+  EXPECT_FALSE(heap.allocate(34_MiB, a_).ok());
+  EXPECT_EQ(device_.memory_info()->free, 32_MiB);
   void* const most = allocate(heap, 32_MiB, a_);
   EXPECT_FALSE(heap.allocate(1_B, b_).ok());
   ASSERT_TRUE(device_.release(others).ok());

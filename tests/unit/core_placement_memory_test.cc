@@ -56,6 +56,27 @@ TEST(PlacementMemory, GrowingKeepsWhatIsRemembered) {
   for (const auto& [key, at] : expected) ASSERT_EQ(memory.recall(keys_for(key), kAny), at);
 }
 
+// What it has of one brief key goes on in order while the segment around it is split.
+TEST(PlacementMemory, PlacesOfOneKeyKeepTheirOrderWhileOthersAreAdded) {
+  PlacementMemory memory;
+  std::mt19937_64 random(6);
+  std::vector<std::uint64_t> expected;
+  for (std::uint64_t i = 1; i <= 16; ++i) {
+    memory.remember(keys_for(7), Address{i});
+    expected.push_back(i);
+    for (int other = 0; other < 3'000; ++other) memory.remember(keys_for(random()), Address{99});
+  }
+  std::vector<std::uint64_t> seen;
+  EXPECT_FALSE(memory
+                   .recall(keys_for(7),
+                           [&](Address at) {
+                             seen.push_back(at.value);
+                             return false;
+                           })
+                   .has_value());
+  EXPECT_EQ(seen, expected);
+}
+
 TEST(PlacementMemory, IsBoundedAndForgetsTheOlder) {
   PlacementMemory memory;
   std::mt19937_64 random(4);
