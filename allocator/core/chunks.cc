@@ -90,7 +90,6 @@ Chunk* Chunks::add_behind(Chunk* chunk, Address at) {
   behind->size = chunk->end() - at;
   behind->state = chunk->state;
   chunk->size = at - chunk->begin;
-  chunk->whole_known = false;
   index_.insert_after(chunk, behind);
   return behind;
 }
@@ -114,7 +113,6 @@ Chunk* Chunks::cut(Chunk* chunk, Range range) {
 void Chunks::absorb_next(Chunk* chunk) {
   Chunk* const next = chunk->after;
   chunk->size += next->size;
-  chunk->whole_known = false;
   index_.remove(next);
   give_back_record(next);
 }
@@ -149,7 +147,6 @@ void Chunks::fill(Range range) {
   unlist(chunk);
   chunk = cut(chunk, range);
   chunk->state = State::free;
-  chunk->whole_known = false;
   merge_and_list(chunk);
 }
 
@@ -163,7 +160,7 @@ void Chunks::vacate(Range range) {
 }
 
 void Chunks::use(Chunk* chunk, Range range) {
-  free_.remove(chunk);
+  unlist(chunk);
   if (range == chunk->range()) {
     chunk->freed.clear(pool_);
     chunk->state = State::used;

@@ -24,8 +24,7 @@
 
 namespace weir {
 
-// What is read of every chunk that is looked at lies in its first cache line.
-struct alignas(64) Chunk {
+struct Chunk {
   enum class State : std::uint8_t {
     vacant,  // no memory is mapped
     free,
@@ -34,16 +33,12 @@ struct alignas(64) Chunk {
 
   Address begin;
   Bytes size;
-  Chunk* next = nullptr;  // in its list; or of spare ones
-  FreedRanges freed;      // free: who used it last; used: fences that it had when it was taken
   State state = State::vacant;
-  // Which of its bytes are whole pages, as the page heap has found: grains from `begin` on. Not
-  // known of a chunk that has changed.
-  mutable bool whole_known = false;
-  mutable std::uint32_t whole_begin = 0, whole_end = 0;
-  Chunk* previous = nullptr;  // in its list
-  Chunk* before = nullptr;    // by address
+  FreedRanges freed;        // free: who used it last; used: fences that it had when it was taken
+  Chunk* before = nullptr;  // by address
   Chunk* after = nullptr;
+  Chunk* previous = nullptr;  // in its list; `next` also of spare ones
+  Chunk* next = nullptr;
 
   Range range() const { return {begin, size}; }
   Address end() const { return begin + size; }

@@ -41,9 +41,9 @@ class FenceSet {
   using Many = std::vector<Fence>;
   FenceSet& assign_many(const FenceSet& other);
 
-  std::unique_ptr<Many> many_;  // where there are, or were, more than kFew: all of them
-  std::uint32_t few_size_ = 0;
   std::array<Fence, kFew> few_;
+  std::uint32_t few_size_ = 0;
+  std::unique_ptr<Many> many_;  // where there are, or were, more than kFew: all of them
 };
 static_assert(sizeof(FenceSet) <= 64, "blocks and requests hold one each");
 

@@ -30,8 +30,7 @@ struct LastUse {
   std::uint64_t freed_at = 0;  // in requests
 };
 
-// What is read of every range that is looked at lies in its first cache line.
-struct alignas(64) FreedRange {
+struct FreedRange {
   Address begin, end;
   LastUse use;
   FreedRange* next = nullptr;  // in its list, by address; or of the spare ones

@@ -219,9 +219,6 @@ class PageHeap {
     Bytes low, high;
   };
   Ends activated(const Chunk& chunk, Bytes size) const WEIR_REQUIRES(mutex_);
-  // The whole pages of a free chunk, which are idle: grains from its begin on.
-  std::pair<std::uint32_t, std::uint32_t> whole_pages(const Chunk& chunk) const
-      WEIR_REQUIRES(mutex_);
 
   // Where the home row would grow for a request: there are `have` free bytes before, that count.
   struct Frontier {

@@ -2,8 +2,6 @@
 // docs/decisions/022-home-row.md gives the reason for each constant.
 #include <algorithm>
 #include <limits>
-#include <tuple>
-#include <utility>
 
 #include "core/page_heap.h"
 
@@ -90,26 +88,13 @@ PageHeap::Wait PageHeap::wait_on(const Owner& owner, const Place& place) {
   return all;
 }
 
-std::pair<std::uint32_t, std::uint32_t> PageHeap::whole_pages(const Chunk& chunk) const {
+PageHeap::Ends PageHeap::activated(const Chunk& chunk, Bytes size) const {
+  if (chunk.size < granularity_) return {};  // no page is as small
   const Page& first = pages_.at(chunk.begin);
   const Page& last = pages_.at(chunk.end() - kGrain);
   const Address idle = first.home == chunk.begin ? chunk.begin : first.range().end();
   const Address idle_end = last.range().end() == chunk.end() ? chunk.end() : last.home;
-  const auto grains = [&](Address at) {
-    return at <= chunk.begin ? 0 : static_cast<std::uint32_t>((at - chunk.begin) / kGrain);
-  };
-  return {grains(idle), grains(idle_end)};
-}
-
-PageHeap::Ends PageHeap::activated(const Chunk& chunk, Bytes size) const {
-  if (chunk.size < granularity_) return {};  // no page is as small
-  if (!chunk.whole_known) {
-    std::tie(chunk.whole_begin, chunk.whole_end) = whole_pages(chunk);
-    chunk.whole_known = true;
-  }
-  if (chunk.whole_end <= chunk.whole_begin) return {};
-  const Address idle = chunk.begin + kGrain * chunk.whole_begin;
-  const Address idle_end = chunk.begin + kGrain * chunk.whole_end;
+  if (idle_end <= idle) return {};
   const Address low_end = chunk.begin + size, high = chunk.end() - size;
   Ends ends;
   if (low_end > idle) {

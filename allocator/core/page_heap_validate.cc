@@ -77,10 +77,6 @@ void PageHeap::validate_addresses(std::vector<std::string>& broken) const {
     if (chunk->state != Chunk::State::vacant) {
       if (!pages_.is_mapped(chunk->range())) broken.emplace_back("chunks: one has no memory");
     }
-    if (chunk->state == Chunk::State::free && chunk->whole_known &&
-        std::pair(chunk->whole_begin, chunk->whole_end) != whole_pages(*chunk)) {
-      broken.emplace_back("chunks: its whole pages are noted wrong");
-    }
   }
   for (const auto& [id, page] : pages_.all()) {
     const std::string name = "page " + std::to_string(id) + ": ";

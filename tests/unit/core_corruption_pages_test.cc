@@ -93,17 +93,6 @@ TEST_F(Corruption, BytesInUseAreThoseThatWereGivenOut) {
                       "chunks: bytes are in use that were not given out");
 }
 
-TEST_F(Corruption, TheWholePagesOfAChunkAreNotedAsTheyAre) {
-  const Chunk& chunk = *chunks().at(idle_page().home);
-  const auto note = [&] {
-    chunk.whole_known = true;
-    chunk.whole_begin = 7;
-    chunk.whole_end = 8;
-  };
-  expect_caught_until(note, [&] { chunk.whole_known = false; },
-                      "chunks: its whole pages are noted wrong");
-}
-
 TEST_F(Corruption, APageThatIsKeptIsKnownToBe) {
   expect_caught(
       used_page().kept, [](Page::Kept& kept) { kept = Page::Kept::yes; },
