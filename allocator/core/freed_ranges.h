@@ -54,7 +54,7 @@ class FreedRangePool {
 class FreedRanges {
  public:
   // Neighbours are joined beyond so many, so that a look at a chunk costs no more than this.
-  static constexpr std::uint32_t kMost = 16;
+  static constexpr std::uint32_t kMost = 24;
 
   bool empty() const { return first_ == nullptr; }
   std::uint32_t size() const { return size_; }

@@ -9,7 +9,7 @@ namespace weir {
 namespace {
 
 // How many chunks that fit are weighed; and looked at, where some are avoided.
-constexpr int kWeighed = 4, kLookedAt = 8;
+constexpr int kWeighed = 4, kLookedAt = 6;
 // What is left over of a chunk counts so much a byte, up to this share of the request: much left
 // over is as good as any.
 constexpr double kLeftoverWeight = 0.3, kLeftoverShare = 0.3;

@@ -58,9 +58,8 @@ std::optional<Address> PageHeap::place_beside_used(Owner& owner, Bytes size, Byt
 }
 
 StitchPlan PageHeap::plan(const Owner& owner, Bytes size) {
-  const std::vector<Range> free =
-      stretches([&](const Chunk& chunk, Range home)
-                    WEIR_REQUIRES(mutex_) { return is_refused(owner, chunk, home); });
+  const std::vector<Range> free = stretches([&](const Chunk& chunk, Range home) WEIR_REQUIRES(
+                                                mutex_) { return is_refused(owner, chunk, home); });
   return plan_stitch(size, free, pages_, granularity_);
 }
 

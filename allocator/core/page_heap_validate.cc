@@ -140,7 +140,7 @@ void PageHeap::validate_runs(const std::vector<Range>& in_use,
     const Place place = place_of(run);
     const StitchedRow* const row = place.row;
     if (place.chunk == nullptr && (row == nullptr || row->state != StitchedRow::State::used ||
-                     !row->fits(run.size) || !rows.insert(row).second)) {
+                                   !row->fits(run.size) || !rows.insert(row).second)) {
       broken.push_back(name + "its stitched row is not there, or not its own");
       continue;
     }

@@ -1,5 +1,7 @@
 #include "core/placement_memory.h"
 
+#include <utility>
+
 namespace weir {
 
 void PlacementMemory::add_first() {
@@ -9,20 +11,21 @@ void PlacementMemory::add_first() {
 
 void PlacementMemory::remember(RequestKeys keys, Address at) {
   if (directory_.empty()) add_first();
-  Segment* segment = &segment_of(keys.brief);
-  // Half full at most, so that a probe is short.
-  if (segment->filled * 2 >= kSegment && segment->depth < kDeepest) {
-    split(*segment, keys.brief);
-    segment = &segment_of(keys.brief);
-  } else if (noted_ && noted_->keys == keys) {
-    put(*segment, *noted_->place, {keys, at});
-    noted_.reset();
-    return;
+  while (true) {
+    Segment& segment = segment_of(keys.brief);
+    const bool may_split = segment.depth < kDeepest;
+    // Half full at most, so that a probe is short.
+    if (segment.filled * 2 >= kSegment && may_split) {
+      split(segment, keys.brief);
+      continue;
+    }
+    const std::optional<Noted> noted = std::exchange(noted_, std::nullopt);
+    if (noted && noted->keys == keys) return put(segment, *noted->place, {keys, at});
+    Probe probe(segment, keys.brief);
+    while (!probe.done()) probe.next();
+    if (!probe.full() || !may_split) return put(segment, probe.place(), {keys, at});
+    split(segment, keys.brief);
   }
-  noted_.reset();
-  Probe probe(*segment, keys.brief);
-  while (!probe.done()) probe.next();
-  put(*segment, probe.place(), {keys, at});
 }
 
 void PlacementMemory::prefer(RequestKeys keys, Address at, Address other) {
@@ -53,6 +56,7 @@ void PlacementMemory::split(Segment& segment, std::uint32_t brief) {
     directory_ = std::move(doubled);
     ++depth_;
   }
+  noted_.reset();
   segments_.push_back(std::make_unique<Segment>());
   Segment* const upper = segments_.back().get();
   upper->depth = ++segment.depth;
@@ -64,8 +68,8 @@ void PlacementMemory::split(Segment& segment, std::uint32_t brief) {
   const std::array<Entry, kSegment> old = segment.entries;
   segment.entries = {};
   segment.filled = 0;
-  // A key's places in their order: they begin behind an empty entry. (None comes to lie farther from
-  // its hash than before.)
+  // A key's places in their order: they begin behind an empty entry. (None comes to lie farther
+  // from its hash than before.)
   std::size_t empty = 0;
   while (empty < kSegment && old[empty].at != Address{}) ++empty;
   for (std::size_t i = 0; i < kSegment; ++i) {

@@ -101,9 +101,9 @@ class RequestHistory {
 
 // The places that requests were given, the first first: in the same state the same one is free.
 //
-// A hash table in segments: a full one is split in two, so that no call moves more than one. Source:
-// Fagin et al. 1979, "Extendible Hashing: A Fast Access Method for Dynamic Files". Self-contained;
-// not thread-safe.
+// A hash table in segments: a full one is split in two, so that no call moves more than one.
+// Source: Fagin et al. 1979, "Extendible Hashing: A Fast Access Method for Dynamic Files".
+// Self-contained; not thread-safe.
 class PlacementMemory {
  public:
   // The first remembered place of which `usable(place)` holds: of those for the whole key, or else
@@ -149,7 +149,7 @@ class PlacementMemory {
   };
   static_assert(sizeof(Entry) == 16);
   static constexpr std::size_t kSegment = 1 << 10;  // entries
-  static constexpr std::uint32_t kDeepest = 8;      // 256 segments, 4 MiB
+  static constexpr std::uint32_t kDeepest = 8;      // 128 segments, 4 MiB
   static constexpr int kWays = 16;                  // of a brief key
   static constexpr int kProbes = 32;
 

@@ -46,11 +46,11 @@ class StreamHeap {
   // newest block at hand is given out, a freed one is kept at hand. No address, or false: nothing
   // is done, and the calls below decide. Where the heap only has no such block, allocate_at_hand()
   // leaves it locked, and says so by `misses`: allocate_after_miss() is to follow.
-  Address allocate_at_hand(Bytes requested, std::uint64_t stream, bool& misses)
-      WEIR_NO_THREAD_ANALYSIS;
+  Address allocate_at_hand(Bytes requested, std::uint64_t stream,
+                           bool& misses) WEIR_NO_THREAD_ANALYSIS;
   // Serves the request as allocate() does, and unlocks the heap.
-  Address allocate_after_miss(Bytes requested, Status& status, PageHeap::Create create)
-      WEIR_NO_THREAD_ANALYSIS;
+  Address allocate_after_miss(Bytes requested, Status& status,
+                              PageHeap::Create create) WEIR_NO_THREAD_ANALYSIS;
   bool keep_at_hand(Address block);
 
   // A block of at least `requested` bytes, not zero, for work on the stream of id `stream`. No
