@@ -2,8 +2,8 @@
 //
 // For each step of 256 KiB there is what begins in it: at most one run, since runs are longer than
 // a step. Of a run as long as a slab all steps say so, so that the small blocks of a slab are found
-// at once; inside others the look-up goes back step by step. Whether the address is still within the
-// run its heap knows.
+// at once; inside others the look-up goes back step by step. Whether the address is still within
+// the run its heap knows.
 //
 // Threads: owner() and find() from any; a run's begin and end under the lock of its page heap,
 // regions under any lock that orders them before their runs.

@@ -39,7 +39,8 @@ class DeviceHeap::Impl {
 
   Result<Stream> per_thread_stream(void* handle);
   Result<Stream> stream_in_a_capture(void* handle);
-  Result<void*> allocate_after_miss(StreamHeap& heap, Bytes bytes, Stream stream);
+  Result<void*> allocate_after_miss(StreamHeap& heap, Bytes bytes,
+                                    Stream stream) WEIR_NO_THREAD_ANALYSIS;
   Result<void*> allocate_block(Bytes bytes, Stream stream);
   Status fence(std::span<void* const> blocks, Stream user);
   Result<Fence> take_fence(std::span<void* const> blocks, Stream user);
