@@ -82,8 +82,6 @@ class PageHeap {
   enum class Create { may, not_yet, rather_not };
   Result<Address> allocate(Owner& owner, Bytes size, RequestKeys keys, Served served,
                            Create create = Create::may) WEIR_REQUIRES(mutex_);
-  // A request with these keys is about to be served: what is remembered of them is fetched.
-  void prefetch(RequestKeys keys) const WEIR_REQUIRES(mutex_) { memory_.prefetch(keys); }
 
   // Counts what a heap served that has nothing to ask.
   void count(Served served) WEIR_REQUIRES(mutex_);

@@ -130,12 +130,6 @@ class PlacementMemory {
     if (!probe.full()) noted_ = Noted{keys, &probe.place()};
     return std::nullopt;
   }
-  // The first cache line that recall() will look at.
-  void prefetch(RequestKeys keys) const {
-    if (directory_.empty()) return;
-    const Segment& segment = *directory_[index_of(keys.brief)];
-    __builtin_prefetch(&segment.entries[hash(keys.brief) % kSegment]);
-  }
   // A place for these behind those that the brief key has; its last one goes if it has them all.
   void remember(RequestKeys keys, Address at);
   // From now on `at` comes where `other` came, for the whole key; where that had both, they change

@@ -131,7 +131,6 @@ Status StreamHeap::wait_and_take(Block& block) {
 Result<Address> StreamHeap::find_run(Bytes bytes, RequestHistory::Name name) {
   const RequestKeys keys = history_.keys(name);
   const QueuedLock lock(pages_.mutex());
-  pages_.prefetch(keys);
   give_back_kept_locked();
   const auto create = have_others_give_back(Others::at_rest) ? create_ : PageHeap::Create::not_yet;
   PageHeap::Owner owner = this->owner();
