@@ -15,7 +15,7 @@ void PlacementMemory::remember(RequestKeys keys, Address at) {
     Segment& segment = segment_of(keys.brief);
     const bool may_split = segment.depth < kDeepest;
     // Half full at most, so that a probe is short.
-    if (segment.filled * 2 >= kSegment && may_split) {
+    if (std::size_t{segment.filled} * 2 >= kSegment && may_split) {
       split(segment, keys.brief);
       continue;
     }
