@@ -42,6 +42,8 @@ struct Chunk {
 
   Range range() const { return {begin, size}; }
   Address end() const { return begin + size; }
+  // Are these bytes free, of which the first is the chunk's?
+  bool has_free(Range bytes) const { return state == State::free && bytes.end() <= end(); }
   friend Address begin_of(const Chunk& chunk) { return chunk.begin; }
 };
 
@@ -144,7 +146,7 @@ class Chunks {
   }
   bool is_free(Range range) const {
     const Chunk* const chunk = at(range.begin);
-    return chunk != nullptr && chunk->state == Chunk::State::free && range.end() <= chunk->end();
+    return chunk != nullptr && chunk->has_free(range);
   }
   const ChunkBins& free() const { return free_; }
   // The vacant chunks, in no order, linked by `next`.

@@ -114,7 +114,7 @@ bool PageHeap::is_free(const Place& place) const {
       (place.row->state != StitchedRow::State::idle || !place.row->fits(place.run.size))) {
     return false;
   }
-  return visit_parts(place, [](const Chunk& chunk, Range home) { return is_free(chunk, home); });
+  return visit_parts(place, [](const Chunk& chunk, Range home) { return chunk.has_free(home); });
 }
 
 // Of the places that it remembers, the first that need not be waited for. Where there is none a

@@ -180,9 +180,6 @@ class PageHeap {
              return visit(*chunks_.at(home.begin), home);
            });
   }
-  static bool is_free(const Chunk& chunk, Range home) {
-    return chunk.state == Chunk::State::free && home.end() <= chunk.end();
-  }
   bool is_free(const Place& place) const WEIR_REQUIRES(mutex_);
 
   // --- Serving a request (page_heap.cc, page_heap_place.cc, page_heap_stitch.cc).

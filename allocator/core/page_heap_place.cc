@@ -193,7 +193,7 @@ std::optional<Address> PageHeap::find_row(const Owner& owner, Bytes size) {
   rows_.visit_fitting(size, most, [&](const StitchedRow& row) WEIR_REQUIRES(mutex_) {
     const bool free = row.visit_parts(size, [&](Range home) WEIR_REQUIRES(mutex_) {
       const Chunk& chunk = *chunks_.at(home.begin);
-      return is_free(chunk, home) && !is_refused(owner, chunk, home);
+      return chunk.has_free(home) && !is_refused(owner, chunk, home);
     });
     if (free) found = row.run();
     return !free && --left > 0;

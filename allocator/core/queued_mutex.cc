@@ -5,12 +5,13 @@
 namespace weir {
 namespace {
 
-// Looks at the lock are about a microsecond apart. The first of the queue looks so often before it
-// is promised the lock, and so often before it sleeps.
+// A waiting thread looks at the lock about once a microsecond. The first thread of the queue looks
+// kLooks times before the lock is promised to it, and kLooksPromised times more before it sleeps.
 constexpr int kPausesBetweenLooks = 24, kLooks = 16, kLooksPromised = 32;
-// Those behind it look so often before they sleep. Now and then they offer their processor to
-// others: there may be more threads than processors. (The first does not: the scheduler would run a
-// holder that is on the same processor for milliseconds, where a sleeper is woken on another one.)
+// The other threads of the queue look so often before they sleep, and yield now and then, since
+// there may be more threads than processors. (The first thread does not yield: if the holder is on
+// the same processor, the scheduler would run the holder for milliseconds. A sleeping thread is
+// woken on another processor.)
 constexpr int kLooksInQueue = 96, kLooksBetweenYields = 8;
 
 void pause_between_looks() {
@@ -35,10 +36,11 @@ void QueuedMutex::wait_and_lock() WEIR_NO_THREAD_ANALYSIS {
   if (next == nullptr) {
     Waiter* last = &me;
     if (last_.compare_exchange_strong(last, nullptr, std::memory_order_acq_rel)) return;
-    // Another thread stands behind, and is about to say so.
+    // Another thread has joined the queue, and is about to link itself behind this one.
     while ((next = me.next.load(std::memory_order_acquire)) == nullptr) pause_processor();
   }
-  // (From the store on `next` may be gone: its address is all that is used.)
+  // After the store the other thread may return, and `*next` be gone: notify_one() uses its address
+  // alone.
   next->first.store(1, std::memory_order_release);
   next->first.notify_one();
 }

@@ -1,11 +1,12 @@
-// A lock for what many threads meet at: they wait in a queue, each on a line of its own, and nobody
-// waits for ever.
+// A mutex for data that many threads use at once. Threads that find it taken wait in a queue, each
+// on a cache line of its own, and each gets the lock in bounded time.
 //
-// Who comes while it is free takes it at once, and so does, for some 20 us, a thread that let go of
-// it and wants it again: its caches have what the lock guards, and a hand-over costs more than a
-// call. After that the first of the queue has its turn. Who waits spins for a while, then sleeps.
-// Not recursive. Source: Mellor-Crummey and Scott 1991, "Algorithms for Scalable Synchronization on
-// Shared-Memory Multiprocessors" (the queue).
+// A free lock goes to the first thread that asks for it. For some 20 us that may also be a thread
+// that has just released it: its caches hold what the lock guards, and a hand-over costs more than
+// a call. Then the lock is promised to the first thread of the queue, and no other thread gets it
+// before. A waiting thread spins for a while, then sleeps. Not recursive. Source: Mellor-Crummey
+// and Scott 1991, "Algorithms for Scalable Synchronization on Shared-Memory Multiprocessors" (the
+// queue).
 #pragma once
 
 #include <atomic>
@@ -32,7 +33,7 @@ class WEIR_CAPABILITY("mutex") QueuedMutex {
   }
 
  private:
-  // A thread that waits, on its stack until it has the lock.
+  // A waiting thread, on its stack until it has the lock.
   struct Waiter {
     std::atomic<int> first{0};
     std::atomic<Waiter*> next{nullptr};
@@ -42,7 +43,7 @@ class WEIR_CAPABILITY("mutex") QueuedMutex {
 
   static constexpr int kFree = 0;
   static constexpr int kTaken = 1;
-  // The first of the queue has waited long: nobody else takes the lock before it.
+  // To the first thread of the queue: no other thread takes the lock before.
   static constexpr int kPromised = 2;
 
   alignas(64) std::atomic<int> state_{kFree};

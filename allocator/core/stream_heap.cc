@@ -10,7 +10,7 @@ namespace {
 
 // While a stream was made to wait, so many requests ask only whether it is captured.
 constexpr std::uint32_t kAskedBetween = 64;
-// Where many heaps have blocks at hand, other threads' requests are let in after so many.
+// After so many heaps that have blocks at hand, other threads may use the page heap.
 constexpr int kHeapsAtATime = 64;
 
 }  // namespace

@@ -44,8 +44,9 @@ class StreamHeap {
 
   // The short ways, which serve nearly every call of a program that frees and asks again: the
   // newest block at hand is given out, a freed one is kept at hand. No address, or false: nothing
-  // is done, and the calls below decide. Where the heap only has no such block, allocate_at_hand()
-  // leaves it locked, and says so by `misses`: allocate_after_miss() is to follow.
+  // is done, and the calls below decide. If the short way is open and no block fits,
+  // allocate_at_hand() sets `misses` and leaves the heap locked: the caller calls
+  // allocate_after_miss(), or unlock().
   Address allocate_at_hand(Bytes requested, std::uint64_t stream,
                            bool& misses) WEIR_NO_THREAD_ANALYSIS;
   // Serves the request as allocate() does, and unlocks the heap.
@@ -197,6 +198,7 @@ class StreamHeap {
   // Whose blocks at hand are asked for: only those of heaps that this thread put on the list, or
   // that served nothing since they were last looked at; or everyone's. Returns whether all did.
   enum class Others { at_rest, all };
+  // Releases and retakes the page heap's lock now and then, if there are many.
   bool have_others_give_back(Others whose) WEIR_REQUIRES(mutex_, pages_.mutex());
   Result<Address> find_run(Bytes bytes, RequestHistory::Name name) WEIR_REQUIRES(mutex_);
 

@@ -91,6 +91,11 @@ class FreedRangesModel : public testing::TestWithParam<Program> {
     return fences;
   }
 
+  void note(std::uint64_t from, std::uint64_t end, const LastUse& use) {
+    const Use mine{use.by.value, use.released.sequence.value, fences_of(use.fences), use.freed_at};
+    for (std::uint64_t at = from; at < end; ++at) used_[at] = mine;
+  }
+
   // A range behind the last one of a piece.
   void free_behind() {
     Piece& piece = any_piece();
@@ -106,8 +111,7 @@ class FreedRangesModel : public testing::TestWithParam<Program> {
     const std::uint64_t end = std::min(piece.end, from + 1 + below(program_.longest));
     const LastUse use = any_use();
     piece.list.append(pool_, grains(from, end), use);
-    const Use mine{use.by.value, use.released.sequence.value, fences_of(use.fences), use.freed_at};
-    for (std::uint64_t at = from; at < end; ++at) used_[at] = mine;
+    note(from, end, use);
   }
   // One before the first of a piece.
   void free_before() {
@@ -124,8 +128,7 @@ class FreedRangesModel : public testing::TestWithParam<Program> {
     const std::uint64_t from = end - std::min(end - piece.begin, 1 + below(program_.longest));
     const LastUse use = any_use();
     piece.list.prepend(pool_, grains(from, end), use);
-    const Use mine{use.by.value, use.released.sequence.value, fences_of(use.fences), use.freed_at};
-    for (std::uint64_t at = from; at < end; ++at) used_[at] = mine;
+    note(from, end, use);
   }
   void drop() {
     Piece& piece = any_piece();
