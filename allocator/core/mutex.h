@@ -22,9 +22,10 @@ class WEIR_CAPABILITY("mutex") Mutex {
     return !taken_.exchange(true, std::memory_order_acquire);
   }
   void unlock() WEIR_RELEASE() { taken_.store(false, std::memory_order_release); }
+  // Just now. To look takes the cache line from nobody.
+  bool looks_free() const { return !taken_.load(std::memory_order_relaxed); }
 
  private:
-  bool looks_free() const { return !taken_.load(std::memory_order_relaxed); }
   void wait_and_lock();
 
   std::atomic<bool> taken_{false};

@@ -93,6 +93,7 @@ Status PageHeap::wait_for(Owner& owner, const Place& place) {
     if (Status free = timelines_.not_captured(owner.timeline); !free) return free;
   }
   for (const Fence fence : fences) {
+    if (is_past(owner, fence)) continue;
     FenceSet one;
     one.join(fence);
     Result<std::uint32_t> waits = timelines_.wait(owner.timeline, one);

@@ -143,7 +143,7 @@ class PlacementMemory {
   };
   static_assert(sizeof(Entry) == 16);
   static constexpr std::size_t kSegment = 1 << 10;  // entries
-  static constexpr std::uint32_t kDeepest = 8;      // 128 segments, 4 MiB
+  static constexpr std::uint32_t kDeepest = 7;      // 128 segments, 2 MiB
   static constexpr int kWays = 16;                  // of a brief key
   static constexpr int kProbes = 32;
 

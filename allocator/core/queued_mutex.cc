@@ -1,18 +1,16 @@
 #include "core/queued_mutex.h"
 
+#include <chrono>
 #include <thread>
 
 namespace weir {
 namespace {
 
-// A waiting thread looks at the lock about once a microsecond. The first thread of the queue looks
-// kLooks times before the lock is promised to it, and kLooksPromised times more before it sleeps.
-constexpr int kPausesBetweenLooks = 24, kLooks = 16, kLooksPromised = 32;
-// The other threads of the queue look so often before they sleep, and yield now and then, since
-// there may be more threads than processors. (The first thread does not yield: if the holder is on
-// the same processor, the scheduler would run the holder for milliseconds. A sleeping thread is
-// woken on another processor.)
-constexpr int kLooksInQueue = 96, kLooksBetweenYields = 8;
+// A waiting thread looks at the lock about once a microsecond, a few times, and then sleeps: a
+// thread that spins slows its neighbours on the processor, the holder among them. The first of the
+// queue sleeps for kPatience, and then the lock is promised to it.
+constexpr int kPausesBetweenLooks = 24, kLooks = 4, kLooksPromised = 32;
+constexpr std::chrono::microseconds kPatience{100};
 
 void pause_between_looks() {
   for (int i = 0; i < kPausesBetweenLooks; ++i) pause_processor();
@@ -25,10 +23,7 @@ void QueuedMutex::wait_and_lock() WEIR_NO_THREAD_ANALYSIS {
   if (Waiter* const before = last_.exchange(&me, std::memory_order_acq_rel)) {
     before->next.store(&me, std::memory_order_release);
     const auto is_first = [&] { return me.first.load(std::memory_order_acquire) != 0; };
-    for (int look = 1; look <= kLooksInQueue && !is_first(); ++look) {
-      pause_between_looks();
-      if (look % kLooksBetweenYields == 0) std::this_thread::yield();
-    }
+    for (int look = 0; look < kLooks && !is_first(); ++look) pause_between_looks();
     me.first.wait(0, std::memory_order_acquire);
   }
   take_as_first();
@@ -46,18 +41,30 @@ void QueuedMutex::wait_and_lock() WEIR_NO_THREAD_ANALYSIS {
 }
 
 void QueuedMutex::take_as_first() WEIR_NO_THREAD_ANALYSIS {
-  const auto take = [&](int from) {
-    return state_.load(std::memory_order_relaxed) == from &&
-           state_.compare_exchange_strong(from, kTaken, std::memory_order_acquire);
+  std::uint32_t before = seen();
+  // Takes it if nobody has taken it since the last look.
+  const auto take_if_left = [&] {
+    const std::uint32_t now = seen();
+    const bool left = !is_taken(now) && (now | kTaken) == (before | kTaken);
+    before = now;
+    return left && take(now);
   };
-  for (int look = 0; look < kLooks; ++look, pause_between_looks()) {
-    if (take(kFree)) return;
+  for (int look = 0; look < kLooks; ++look) {
+    pause_between_looks();
+    if (take_if_left()) return;
   }
-  state_.fetch_or(kPromised, std::memory_order_relaxed);
-  for (int look = 0; look < kLooksPromised; ++look, pause_between_looks()) {
-    if (take(kPromised)) return;
+  std::this_thread::sleep_for(kPatience);
+  if (take_if_left()) return;
+
+  std::uint32_t now = state_.fetch_or(kPromised, std::memory_order_relaxed) | kPromised;
+  for (int look = 0;; ++look, now = seen()) {
+    if (!is_taken(now) && take(now)) return;
+    if (look < kLooksPromised) {
+      pause_between_looks();
+    } else {
+      state_.wait(now, std::memory_order_relaxed);
+    }
   }
-  while (!take(kPromised)) state_.wait(kTaken | kPromised, std::memory_order_relaxed);
 }
 
 }  // namespace weir

@@ -1,15 +1,16 @@
 // A mutex for data that many threads use at once. Threads that find it taken wait in a queue, each
 // on a cache line of its own, and each gets the lock in bounded time.
 //
-// A free lock goes to the first thread that asks for it. For some 20 us that may also be a thread
-// that has just released it: its caches hold what the lock guards, and a hand-over costs more than
-// a call. Then the lock is promised to the first thread of the queue, and no other thread gets it
-// before. A waiting thread spins for a while, then sleeps. Not recursive. Source: Mellor-Crummey
-// and Scott 1991, "Algorithms for Scalable Synchronization on Shared-Memory Multiprocessors" (the
-// queue).
+// A lock stays for a while with the thread that takes it again and again: its caches hold what the
+// lock guards, and to move that costs more than a call. So the first thread of the queue takes a
+// free lock only if nobody has taken it between two looks. After some 100 us the lock is promised
+// to it, and no other thread gets it before. A waiting thread spins for a few microseconds, then
+// sleeps. Not recursive. Source: Mellor-Crummey and Scott 1991, "Algorithms for Scalable
+// Synchronization on Shared-Memory Multiprocessors" (the queue).
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 
 #include "core/mutex.h"
 #include "core/thread_annotations.h"
@@ -23,12 +24,11 @@ class WEIR_CAPABILITY("mutex") QueuedMutex {
       wait_and_lock();
   }
   bool try_lock() WEIR_TRY_ACQUIRE(true) {
-    int free = kFree;
-    return state_.compare_exchange_strong(free, kTaken, std::memory_order_acquire,
-                                          std::memory_order_relaxed);
+    const std::uint32_t state = seen();
+    return (state & (kTaken | kPromised)) == 0 && take(state);
   }
   void unlock() WEIR_RELEASE() {
-    if (state_.fetch_sub(kTaken, std::memory_order_release) != kTaken) [[unlikely]]
+    if ((state_.fetch_sub(kTaken, std::memory_order_release) & kPromised) != 0) [[unlikely]]
       state_.notify_one();
   }
 
@@ -38,15 +38,24 @@ class WEIR_CAPABILITY("mutex") QueuedMutex {
     std::atomic<int> first{0};
     std::atomic<Waiter*> next{nullptr};
   };
+
+  std::uint32_t seen() const { return state_.load(std::memory_order_relaxed); }
+  static bool is_taken(std::uint32_t state) { return (state & kTaken) != 0; }
+  // `state`: free, as it was seen.
+  bool take(std::uint32_t state) {
+    return state_.compare_exchange_strong(state, (state & ~kPromised) + kOnce + kTaken,
+                                          std::memory_order_acquire, std::memory_order_relaxed);
+  }
   void wait_and_lock();
   void take_as_first();
 
-  static constexpr int kFree = 0;
-  static constexpr int kTaken = 1;
+  static constexpr std::uint32_t kTaken = 1;
   // To the first thread of the queue: no other thread takes the lock before.
-  static constexpr int kPromised = 2;
+  static constexpr std::uint32_t kPromised = 2;
+  // From there on: how often it was taken, modulo 2^30.
+  static constexpr std::uint32_t kOnce = 4;
 
-  alignas(64) std::atomic<int> state_{kFree};
+  alignas(64) std::atomic<std::uint32_t> state_{0};
   std::atomic<Waiter*> last_{nullptr};  // of the queue
 };
 

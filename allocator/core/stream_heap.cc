@@ -420,7 +420,7 @@ bool StreamHeap::have_others_give_back(Others whose) WEIR_NO_THREAD_ANALYSIS {
     }
     if (heap == this) {
       hoards_.push(*heap, heap->hoard_);
-    } else if (!heap->mutex_.try_lock()) {
+    } else if (!heap->mutex_.looks_free() || !heap->mutex_.try_lock()) {
       all = false;
       hoards_.push(*heap, heap->hoard_);
     } else if (whose == Others::at_rest && !at_rest(*heap)) {
