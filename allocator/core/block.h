@@ -84,7 +84,7 @@ class BlockPool {
   void drop_uses(Block& block);
 
  private:
-  static constexpr std::size_t kChunk = 64;
+  static constexpr std::size_t kChunk = 16;
   void add_chunk();
 
   std::vector<std::unique_ptr<Block[]>> chunks_;

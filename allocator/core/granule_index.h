@@ -1,7 +1,7 @@
 // Things that begin at different addresses, in order: the last one that begins at an address or
 // before is found in some dozen instructions. Knows nothing else of them, and owns none.
 //
-// They are linked by address; a table, made for 4 GiB of addresses at a time, has the first that
+// They are linked by address; a table, made for 512 MiB of addresses at a time, has the first that
 // begins in each granule of 2 MiB, and a bit for each granule that has one. A look-up walks those
 // that begin in one granule. Not thread-safe.
 #pragma once
@@ -66,7 +66,7 @@ class GranuleIndex {
 
  private:
   friend struct TestAccess;
-  static constexpr std::uint64_t kGranules = 2048;  // in a table
+  static constexpr std::uint64_t kGranules = 256;  // in a table
 
   struct Table {
     std::array<std::uint64_t, kGranules / 64> filled{};  // a bit for each granule with a node

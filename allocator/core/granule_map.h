@@ -5,7 +5,10 @@
 #include <array>
 #include <cassert>
 #include <cstdint>
+#include <iterator>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "core/range_set.h"
 #include "weir/types.h"
@@ -36,19 +39,20 @@ class GranuleMap {
 
   // What is mapped at `at`: something is.
   const Entry& at(Address at) const {
-    return (*(*top_[top_index(at)])[middle_index(at)])[leaf_index(at)];
+    return (*(*top_[top_index(at) - first_top_])[middle_index(at)])[leaf_index(at)];
   }
   // The same, or null.
   const Entry* find(Address at) const {
-    if (at >= kEnd || !top_[top_index(at)]) return nullptr;
-    const std::unique_ptr<Leaf>& leaf = (*top_[top_index(at)])[middle_index(at)];
+    const std::uint64_t top = top_index(at) - first_top_;
+    if (top >= top_.size() || !top_[top]) return nullptr;
+    const std::unique_ptr<Leaf>& leaf = (*top_[top])[middle_index(at)];
     return leaf && (*leaf)[leaf_index(at)].page != nullptr ? &(*leaf)[leaf_index(at)] : nullptr;
   }
 
   // Calls visit(address, entry) for each granule that is mapped, in order.
   template <class Visitor>
   void visit(Visitor&& visit) const {
-    Address at;
+    Address at{first_top_ * (kLeafSpan * kMiddles).count};
     for (const std::unique_ptr<Middle>& middle : top_) {
       if (!middle) {
         at = at + kLeafSpan * kMiddles;
@@ -69,9 +73,8 @@ class GranuleMap {
 
  private:
   friend struct TestAccess;
-  static constexpr std::uint64_t kLeaves = 1 << 9, kMiddles = 1 << 10, kTops = 1 << 9;
+  static constexpr std::uint64_t kLeaves = 1 << 8, kMiddles = 1 << 7;
   static constexpr Bytes kLeafSpan = kGranule * kLeaves;
-  static_assert(kLeafSpan.count * kMiddles * kTops == kEnd.value);
   using Leaf = std::array<Entry, kLeaves>;
   using Middle = std::array<std::unique_ptr<Leaf>, kMiddles>;
 
@@ -81,14 +84,25 @@ class GranuleMap {
 
   Entry& slot(Address at) {
     assert(at < kEnd && at.value % kGranule.count == 0);
-    std::unique_ptr<Middle>& middle = top_[top_index(at)];
+    const std::uint64_t wanted = top_index(at);
+    if (top_.empty()) first_top_ = wanted;
+    if (wanted < first_top_) {
+      std::vector<std::unique_ptr<Middle>> more(first_top_ - wanted);
+      more.insert(more.end(), std::make_move_iterator(top_.begin()),
+                  std::make_move_iterator(top_.end()));
+      top_ = std::move(more);
+      first_top_ = wanted;
+    }
+    if (wanted - first_top_ >= top_.size()) top_.resize(wanted - first_top_ + 1);
+    std::unique_ptr<Middle>& middle = top_[wanted - first_top_];
     if (!middle) middle = std::make_unique<Middle>();
     std::unique_ptr<Leaf>& leaf = (*middle)[middle_index(at)];
     if (!leaf) leaf = std::make_unique<Leaf>();
     return (*leaf)[leaf_index(at)];
   }
 
-  std::array<std::unique_ptr<Middle>, kTops> top_;
+  std::uint64_t first_top_ = 0;
+  std::vector<std::unique_ptr<Middle>> top_;  // the first is of index first_top_
 };
 
 }  // namespace weir

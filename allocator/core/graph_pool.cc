@@ -56,6 +56,7 @@ PoolHeap::Member* PoolHeap::member_of(Stream stream, Status& status) {
 
 Address PoolHeap::allocate(Bytes bytes, Stream stream, std::uint64_t capture, Status& status) {
   const MutexLock lock(mutex_);
+  settled_ = false;
   // A capture that is not into the pool, and takes memory of it: it is the graph's as well.
   const bool is_guest = !is_told() && capture != 0 && !capturing_;
   const bool captured = capture != 0 && !is_guest;
@@ -98,6 +99,7 @@ Result<bool> PoolHeap::fence(StreamHeap& heap, Address block, Stream user, bool 
   Result<bool> fenced = heap.fence(block, by);
   if (captured || !fenced || !*fenced) return fenced;
   const MutexLock lock(mutex_);
+  settled_ = false;
   if (is_told()) eager_.join(timelines_.now(by));
   if (capturing_) eager_uses_.insert(block.value);
   return fenced;
@@ -108,6 +110,7 @@ bool PoolHeap::record_stream(StreamHeap& heap, Address block, Stream user, bool 
   if (!heap.record_stream(block, by)) return false;
   if (captured) return true;
   const MutexLock lock(mutex_);
+  settled_ = false;
   if (std::find(users_.begin(), users_.end(), by) == users_.end()) users_.push_back(by);
   if (capturing_) eager_uses_.insert(block.value);
   return true;
@@ -115,6 +118,7 @@ bool PoolHeap::record_stream(StreamHeap& heap, Address block, Stream user, bool 
 
 Result<bool> PoolHeap::deallocate(StreamHeap& heap, Address block, StreamHeap::Gone gone) {
   const MutexLock lock(mutex_);
+  settled_ = false;
   if (deferred_.contains(block.value)) return false;
   if (capturing_) {
     const std::optional<std::uint32_t> world = heap.world_of(block);
@@ -192,6 +196,7 @@ void PoolHeap::forget_captured_time() {
 
 void PoolHeap::end_capture(bool keep) {
   const MutexLock lock(mutex_);
+  settled_ = false;
   if (!capturing_) return;
   forget_captured_time();
   capturing_ = false;
@@ -219,6 +224,7 @@ void PoolHeap::free_deferred_locked() {
 void PoolHeap::free_deferred() {
   const MutexLock lock(mutex_);
   if (capturing_ || deferred_.empty()) return;
+  settled_ = false;
   free_deferred_locked();
   if (closed_) (void)give_back_pages_locked();
 }
@@ -239,15 +245,16 @@ void PoolHeap::note_eager_work(const StreamHeap& heap, Address block) {
 
 void PoolHeap::settle() {
   const MutexLock lock(mutex_);
-  if (capturing_) return;  // it did so itself
+  if (capturing_ || settled_) return;  // a capture that goes on did so itself
   for (const auto& [stream, member] : heaps_) (void)member.heap->give_back_at_hand();
   // What just went back is as of now; and what is recorded below covers it.
   for (const Fence fence : FenceSet(eager_)) eager_.join(timelines_.now(fence.timeline));
-  timelines_.settle();
+  settled_ = timelines_.settle();
 }
 
 Status PoolHeap::retire(Stream stream) {
   const MutexLock lock(mutex_);
+  settled_ = false;
   if (Status status = timelines_.retire(timelines_.of(stream)); !status) return status;
   const auto known = heaps_.find(stream.id);
   if (known == heaps_.end()) return {};
@@ -317,6 +324,7 @@ Status PoolHeap::restore(std::span<const PlacedBlock> wanted) {
   const SizesByAddress sizes_live = sizes_of(live), sizes_wanted = sizes_of(wanted);
   const MutexLock lock(mutex_);
   if (capturing_) return refuse("a capture into it is going on");
+  settled_ = false;
   struct Freed {
     PlacedBlock block;
     std::vector<TimelineId> users;

@@ -151,6 +151,9 @@ class PoolHeap {
   bool capturing_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint32_t capture_ WEIR_GUARDED_BY(mutex_) =
       kEager;  // its world: number of the latest capture
+  // Nothing was served, used or freed here since all that streams did was recorded: pools that a
+  // program leaves alone cost its captures nothing.
+  bool settled_ WEIR_GUARDED_BY(mutex_) = false;
   bool closed_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint64_t graphs_ WEIR_GUARDED_BY(mutex_) = 0;
   // The last graph went; what it was the last to keep is kept still.

@@ -28,6 +28,7 @@ bool PoolHeap::is_watched() const {
 // The last graph went. One that nobody told of, and that is not watched, may run on any stream; and
 // so may those that read what it wrote, where uses need not be told.
 void PoolHeap::begin_to_linger() {
+  settled_ = false;
   lingers_ = true;
   waited_in_vain_ = false;
   if (!is_told()) {
@@ -71,6 +72,7 @@ Status PoolHeap::wait_for_eager_work(Stream stream) {
 void PoolHeap::note_launch(Stream stream) {
   if (!is_told()) return;  // begin_to_linger() covers it
   const MutexLock lock(mutex_);
+  settled_ = false;
   launches_.join(timelines_.now(timelines_.of(stream)));
 }
 

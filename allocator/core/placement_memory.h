@@ -142,9 +142,9 @@ class PlacementMemory {
     Address at;
   };
   static_assert(sizeof(Entry) == 16);
-  static constexpr std::size_t kSegment = 1 << 10;  // entries
-  static constexpr std::uint32_t kDeepest = 7;      // 128 segments, 2 MiB
-  static constexpr int kWays = 16;                  // of a brief key
+  static constexpr std::size_t kSegment = 1 << 8;  // entries
+  static constexpr std::uint32_t kDeepest = 9;     // 512 segments, 2 MiB
+  static constexpr int kWays = 16;                 // of a brief key
   static constexpr int kProbes = 32;
 
   struct Segment {

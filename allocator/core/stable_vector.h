@@ -44,8 +44,8 @@ class StableVector {
 
  private:
   // Chunk c has the kFirst << c elements from kFirst * (2^c - 1) on.
-  static constexpr std::size_t kFirst = 32;
-  static constexpr std::size_t kChunks = 28;
+  static constexpr std::size_t kFirst = 16;
+  static constexpr std::size_t kChunks = 29;
   static std::size_t chunk_of(std::size_t i) {
     return static_cast<std::size_t>(std::bit_width(i / kFirst + 1)) - 1;
   }

@@ -402,18 +402,20 @@ Status Timelines::record_context(Timeline& context, EventHandle event) {
   return {};
 }
 
-void Timelines::settle() {
+bool Timelines::settle() {
   const MutexLock lock(mutex_);
   if (trust_ == Trust::context) {
     Status status;
-    (void)record_event(at(context_), status);
-    return;
+    return record_event(at(context_), status) != nullptr;
   }
+  bool all = true;
   for (std::uint32_t i = 0; i < timelines_.size(); ++i) {
     Timeline& timeline = at({i});
+    if (timeline.retired || timeline.stream.is_all()) continue;
     Status status;  // of a stream that is no more, or captured: what it was to say is said later
-    if (!timeline.retired && !timeline.stream.is_all()) (void)record_event(timeline, status);
+    all = record_event(timeline, status) != nullptr && all;
   }
+  return all;
 }
 
 Status Timelines::have_spare_event() {

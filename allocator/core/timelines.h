@@ -87,7 +87,8 @@ class Timelines {
 
   // Records what was not recorded yet, wherever that can be done: on every stream, or, where uses
   // need not be told, of the whole context. Somebody may have to wait for it when it no longer can.
-  void settle();
+  // Returns whether all was recorded; then there is no need to again until more points are taken.
+  bool settle();
 
   // Errors: capture (somebody captures the stream, which is not a pool's own capture); device.
   Status not_captured(TimelineId timeline) { return not_captured(stream(timeline)); }

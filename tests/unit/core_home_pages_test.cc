@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -51,6 +53,26 @@ TEST(GranuleMap, AddressesOfWhichNothingIsKnownHaveNoPage) {
                            GranuleMap::kEnd - 1_B, Address{~std::uint64_t{0}}}) {
     EXPECT_EQ(map.find(at), nullptr) << at.value;
   }
+}
+
+// Also below the first that was mapped, and far away.
+TEST(GranuleMap, PagesAnywhereAreFoundAndVisitedInOrder) {
+  GranuleMap map;
+  std::array<Page, 4> pages;
+  const std::array<Address, 4> places{kRow, kRow - 64_GiB, Address{(2_MiB).count},
+                                      GranuleMap::kEnd - 2_MiB};
+  for (std::size_t i = 0; i < pages.size(); ++i) map.set({places[i], 2_MiB}, pages[i]);
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    ASSERT_NE(map.find(places[i]), nullptr) << i;
+    EXPECT_EQ(map.find(places[i])->page, &pages[i]) << i;
+    EXPECT_EQ(&map.at(places[i]), map.find(places[i])) << i;
+  }
+  std::vector<std::pair<Address, const Page*>> visited;
+  map.visit(
+      [&](Address at, const GranuleMap::Entry& entry) { visited.emplace_back(at, entry.page); });
+  EXPECT_THAT(visited, ElementsAre(Pair(places[2], &pages[2]), Pair(places[1], &pages[1]),
+                                   Pair(places[0], &pages[0]), Pair(places[3], &pages[3])));
+  EXPECT_EQ(map.find(kRow - 32_GiB), nullptr);
 }
 
 TEST(GranuleMap, APageThatIsClearedIsFoundNoMore) {

@@ -37,6 +37,60 @@ TEST_F(GraphPoolCapture, ABlockOfAnEarlierTimeFreedMeanwhileGoesBackAtTheEnd) {
   expect_error(heap_->deallocate(earlier), ErrorCode::unknown_pointer, "deallocate");
 }
 
+// Whatever somebody may have to wait for during a capture is recorded before it: of pools that
+// something happened in since, and of no others.
+TEST_F(GraphPoolCapture, PoolsThatAProgramLeavesAloneCostOtherCapturesNothing) {
+  const auto calls = [&] {
+    return device_.calls(DeviceCall::record) + device_.calls(DeviceCall::capture_info);
+  };
+  const auto capture_into = [&](GraphPool& pool) {
+    CaptureScope capture = begin(pool, a_);
+    free(written(4_MiB, a_));
+    return end(capture);
+  };
+  std::vector<std::unique_ptr<GraphPool>> pools;
+  std::vector<Graph> graphs;
+  std::uint64_t of_second = 0, of_last = 0;
+  for (int i = 0; i < 40; ++i) {
+    pools.push_back(std::make_unique<GraphPool>(*heap_));
+    const std::uint64_t before = calls();
+    graphs.push_back(capture_into(*pools.back()));
+    of_last = calls() - before;
+    if (i == 1) of_second = of_last;
+  }
+  EXPECT_EQ(of_last, of_second);
+
+  const std::uint64_t records = device_.calls(DeviceCall::record);
+  {
+    const PoolRoute route = warm_up(*pools[7], b_);
+    free(written(4_MiB, b_));
+  }
+  GraphPool pool(*heap_);
+  graphs.push_back(capture_into(pool));
+  EXPECT_GE(device_.calls(DeviceCall::record), records + 3)
+      << "of b_ in the pool that it used, and of what the last capture and b_ did";
+}
+
+// Of a pool that has settled, the next use is recorded again: the captured stream can't be, once
+// the capture goes on.
+TEST_F(GraphPoolCapture, MemoryFreedInAPoolBeforeACaptureServesOthersDuringIt) {
+  GraphPool pool(*heap_), captured(*heap_);
+  for (int round = 0; round < 3; ++round) {
+    {
+      const PoolRoute route = warm_up(pool, a_);
+      free(written(32_MiB, a_, 5_ms));
+    }
+    CaptureScope capture = begin(captured, a_);
+    {
+      const PoolRoute route = warm_up(pool, b_);
+      void* const block = written(32_MiB, b_);
+      EXPECT_LE(pool.statistics().reserved_bytes, 40_MiB) << "it waits for what a_ did: " << round;
+      free(block);
+    }
+    Graph graph = end(capture);
+  }
+}
+
 TEST_F(GraphPoolCapture, AWarmUpsBlockThatTheCaptureUsedAndFreedStaysThePools) {
   GraphPool pool(*heap_);
   void* earlier = nullptr;
