@@ -119,7 +119,6 @@ class DeviceHeap::Impl {
     std::uint64_t capture = 0;       // its id; 0: the stream is not being captured
   };
   Result<Routed> route_of(Stream stream);
-  std::optional<Routed> known_route(Stream stream) const;
   static Error not_served(Stream stream);
   Status begin_capture(PoolHeap& pool, bool watches);
   void count_route();

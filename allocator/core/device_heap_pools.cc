@@ -1,9 +1,7 @@
 // Graph pools of a device heap: which requests go to which, and what of the eager world has to wait
 // for captures to end.
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cstdint>
 #include <iterator>
 #include <mutex>
 #include <thread>
@@ -17,15 +15,6 @@ namespace {
 
 // After a launch is done: on an H200 0.03 to 0.2 ms.
 constexpr std::chrono::milliseconds kUntilTheDriverSaysSo{100};
-
-// What a thread knows of captured streams: a few, in a table of its own.
-struct KnownCapture {
-  std::uint64_t device_heap = 0;  // its number; 0: nothing is known here
-  std::uint64_t route = 0;        // a CaptureScope's
-  std::uint64_t stream = 0;       // Stream::id
-  std::uint64_t capture = 0;
-};
-constinit thread_local std::array<KnownCapture, 8> known_captures;
 
 }  // namespace
 
@@ -166,20 +155,7 @@ Error DeviceHeap::Impl::not_served(Stream stream) {
               "CaptureScope, or open a route with GraphPool::capture() before it begins"};
 }
 
-// Once a stream is in a capture it stays there until the capture ends, and who ends that of a
-// CaptureScope says so: the device, which takes a microsecond, is asked once.
-std::optional<DeviceHeap::Impl::Routed> DeviceHeap::Impl::known_route(Stream stream) const {
-  const KnownCapture& known = known_captures[stream.id % known_captures.size()];
-  if (known.device_heap != number_ || known.stream != stream.id) return {};
-  const std::shared_lock lock(routes_mutex_);
-  for (const Route& route : routes_) {
-    if (route.id == known.route) return Routed{route.pool, known.capture};
-  }
-  return {};
-}
-
 Result<DeviceHeap::Impl::Routed> DeviceHeap::Impl::route_of(Stream stream) {
-  if (std::optional<Routed> known = known_route(stream)) return *std::move(known);
   Result<CaptureInfo> info = device_.capture_info(stream);
   if (!info) return std::move(info).error();
   const bool captured = info->status != CaptureInfo::Status::none;
@@ -189,9 +165,6 @@ Result<DeviceHeap::Impl::Routed> DeviceHeap::Impl::route_of(Stream stream) {
                                   [&](const Route& each) { return each.takes(stream, *info); });
   if (route != routes_.rend()) {
     if (captured && route->captures()) captures_.note_begun(route->announced);
-    if (captured && route->kind == RouteKind::scoped && !is_untold()) {
-      known_captures[stream.id % known_captures.size()] = {number_, route->id, stream.id, capture};
-    }
     return Routed{route->pool, capture};
   }
   if (!captured || is_untold()) return Routed{};

@@ -4,6 +4,12 @@
 #include <utility>
 
 namespace weir {
+namespace {
+
+// How often a request is placed anew because a capture is in the way of a wait.
+constexpr int kAttempts = 3;
+
+}  // namespace
 
 PageHeap::PageHeap(Device& device, Timelines& timelines, Observer& observer, AddressMap& addresses,
                    Budget& budget, const HeapOptions& options, Source source)
@@ -58,10 +64,12 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, S
   Address at;
   bool recalled = false;
   Status done = serve(owner, size, keys, at, recalled);
-  // A stream that is being captured can neither wait nor be waited for.
-  if (!done && done.error().code() == ErrorCode::capture && !settled_only_) {
+  // A stream that is being captured can neither wait nor be waited for. (And memory that nobody
+  // need be waited for may have to be, once a chunk notes its uses together with its neighbours'.)
+  for (int attempt = 0; attempt < kAttempts && !done && done.error().code() == ErrorCode::capture;
+       ++attempt) {
+    over_only_ = settled_only_ ? over_only_ : is_untold_;
     settled_only_ = careful_ = true;
-    over_only_ = is_untold_;
     create_ = create;
     done = serve(owner, size, keys, at, recalled);
   }

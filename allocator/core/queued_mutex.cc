@@ -6,11 +6,14 @@
 namespace weir {
 namespace {
 
-// A waiting thread looks at the lock about once a microsecond, a few times, and then sleeps: a
-// thread that spins slows its neighbours on the processor, the holder among them. The first of the
-// queue sleeps for kPatience, and then the lock is promised to it.
+// The first thread of the queue looks at the lock about once a microsecond, the others at their own
+// place in the queue: a few times, and then they sleep, since a thread that spins slows its
+// neighbours on the processor, the holder among them. If the first has seen others take the lock
+// meanwhile, it sleeps for kPatience. Then the lock is promised to it.
 constexpr int kPausesBetweenLooks = 24, kLooks = 4, kLooksPromised = 32;
 constexpr std::chrono::microseconds kPatience{100};
+// Another thread is at work between two instructions, unless the system has taken its processor.
+constexpr int kPausesForALink = 256;
 
 void pause_between_looks() {
   for (int i = 0; i < kPausesBetweenLooks; ++i) pause_processor();
@@ -32,7 +35,13 @@ void QueuedMutex::wait_and_lock() WEIR_NO_THREAD_ANALYSIS {
     Waiter* last = &me;
     if (last_.compare_exchange_strong(last, nullptr, std::memory_order_acq_rel)) return;
     // Another thread has joined the queue, and is about to link itself behind this one.
-    while ((next = me.next.load(std::memory_order_acquire)) == nullptr) pause_processor();
+    for (int look = 0; (next = me.next.load(std::memory_order_acquire)) == nullptr; ++look) {
+      if (look < kPausesForALink) {
+        pause_processor();
+      } else {
+        std::this_thread::yield();
+      }
+    }
   }
   // After the store the other thread may return, and `*next` be gone: notify_one() uses its address
   // alone.
@@ -41,11 +50,12 @@ void QueuedMutex::wait_and_lock() WEIR_NO_THREAD_ANALYSIS {
 }
 
 void QueuedMutex::take_as_first() WEIR_NO_THREAD_ANALYSIS {
-  std::uint32_t before = seen();
+  const std::uint32_t at_first = seen();
+  std::uint32_t before = at_first;
   // Takes it if nobody has taken it since the last look.
   const auto take_if_left = [&] {
     const std::uint32_t now = seen();
-    const bool left = !is_taken(now) && (now | kTaken) == (before | kTaken);
+    const bool left = !is_taken(now) && !is_taken_anew(now, before);
     before = now;
     return left && take(now);
   };
@@ -53,8 +63,10 @@ void QueuedMutex::take_as_first() WEIR_NO_THREAD_ANALYSIS {
     pause_between_looks();
     if (take_if_left()) return;
   }
-  std::this_thread::sleep_for(kPatience);
-  if (take_if_left()) return;
+  if (is_taken_anew(before, at_first)) {
+    std::this_thread::sleep_for(kPatience);
+    if (take_if_left()) return;
+  }
 
   std::uint32_t now = state_.fetch_or(kPromised, std::memory_order_relaxed) | kPromised;
   for (int look = 0;; ++look, now = seen()) {

@@ -3,10 +3,11 @@
 //
 // A lock stays for a while with the thread that takes it again and again: its caches hold what the
 // lock guards, and to move that costs more than a call. So the first thread of the queue takes a
-// free lock only if nobody has taken it between two looks. After some 100 us the lock is promised
-// to it, and no other thread gets it before. A waiting thread spins for a few microseconds, then
-// sleeps. Not recursive. Source: Mellor-Crummey and Scott 1991, "Algorithms for Scalable
-// Synchronization on Shared-Memory Multiprocessors" (the queue).
+// free lock only if nobody has taken it between two looks. After some 100 us, or at once if one
+// thread holds it all the while, the lock is promised to the first, and no other gets it before. A
+// waiting thread spins for a few microseconds, then sleeps. Not recursive. Source: Mellor-Crummey
+// and Scott 1991, "Algorithms for Scalable Synchronization on Shared-Memory Multiprocessors" (the
+// queue).
 #pragma once
 
 #include <atomic>
@@ -41,6 +42,10 @@ class WEIR_CAPABILITY("mutex") QueuedMutex {
 
   std::uint32_t seen() const { return state_.load(std::memory_order_relaxed); }
   static bool is_taken(std::uint32_t state) { return (state & kTaken) != 0; }
+  // Since `before` was seen.
+  static bool is_taken_anew(std::uint32_t now, std::uint32_t before) {
+    return (now | kTaken) != (before | kTaken);
+  }
   // `state`: free, as it was seen.
   bool take(std::uint32_t state) {
     return state_.compare_exchange_strong(state, (state & ~kPromised) + kOnce + kTaken,

@@ -178,7 +178,7 @@ PageHeap::Served StreamHeap::served_since_asked() {
 Block* StreamHeap::allocate_small(Bytes bytes, Status& status) {
   Block* block = slabs_.allocate(bytes);
   if (block == nullptr) [[unlikely]] {
-    if (!add_slab(status)) return nullptr;
+    if (add_slab(status) == nullptr) return nullptr;
     block = slabs_.allocate(bytes);
   }
   if (!slabs_.has_fences()) [[likely]]
@@ -193,10 +193,10 @@ Block* StreamHeap::allocate_small(Bytes bytes, Status& status) {
   return allocate_settled(bytes, status);
 }
 
-bool StreamHeap::add_slab(Status& status) {
+Block* StreamHeap::add_slab(Status& status) {
   Block* const slab = allocate_run(Slab::kSize, /*for_slab=*/true, status);
   if (slab != nullptr) slabs_.add(slab);
-  return slab != nullptr;
+  return slab;
 }
 
 // Of bytes that nobody need be waited for.
@@ -208,7 +208,9 @@ Block* StreamHeap::allocate_settled(Bytes bytes, Status& status) {
   };
   Block* const block = slabs_.allocate_if(bytes, settled);
   if (block != nullptr) return block;
-  return add_slab(status) ? slabs_.allocate_if(bytes, settled) : nullptr;
+  // From the new one, though others' work may be over by now: a slab is not there for nothing.
+  const Block* const slab = add_slab(status);
+  return slab == nullptr ? nullptr : slabs_.allocate_at({slab->begin, bytes});
 }
 
 bool StreamHeap::is_settled(const FenceSet& fences) {

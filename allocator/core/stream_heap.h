@@ -176,7 +176,8 @@ class StreamHeap {
   static bool is_in_the_way(const Status& status) {
     return !status && status.error().code() == ErrorCode::capture;
   }
-  bool add_slab(Status& status) WEIR_REQUIRES(mutex_);
+  // The run of a new slab.
+  Block* add_slab(Status& status) WEIR_REQUIRES(mutex_);
   Block* allocate_settled(Bytes bytes, Status& status) WEIR_REQUIRES(mutex_);
   // The stream was made to wait for this.
   void note_waited(const FenceSet& fences) WEIR_REQUIRES(mutex_);

@@ -198,6 +198,19 @@ TEST(QueuedMutex, ThreadsThatSleepInTheQueueHaveTheirTurnInOrder) {
   EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
 }
 
+// A promise is for one turn: afterwards the lock is anybody's again.
+TEST(QueuedMutex, IsFreeForAllOnceNobodyWaits) {
+  QueuedMutex mutex;
+  for (const auto held : {0ms, 20ms}) {
+    mutex.lock();
+    std::thread waiter([&] { const QueuedLock lock(mutex); });
+    std::this_thread::sleep_for(held);
+    mutex.unlock();
+    waiter.join();
+    EXPECT_TRUE(could_be_taken(mutex)) << held.count() << " ms";
+  }
+}
+
 struct Heap {
   Hoards<Heap>::Link link;
   std::atomic<int> taken{0};
