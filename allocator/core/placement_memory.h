@@ -145,7 +145,7 @@ class PlacementMemory {
   static constexpr std::size_t kSegment = 1 << 8;  // entries
   static constexpr std::uint32_t kDeepest = 9;     // 512 segments, 2 MiB
   static constexpr int kWays = 16;                 // of a brief key
-  static constexpr int kProbes = 32;
+  static constexpr int kProbes = 64;
 
   struct Segment {
     std::uint32_t depth = 0;  // so many leading bits do all its hashes share
