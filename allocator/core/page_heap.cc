@@ -68,7 +68,7 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, S
   // need be waited for may have to be, once a chunk notes its uses together with its neighbours'.)
   for (int attempt = 0; attempt < kAttempts && !done && done.error().code() == ErrorCode::capture;
        ++attempt) {
-    over_only_ = settled_only_ ? over_only_ : is_untold_;
+    if (!settled_only_) over_only_ = is_untold_;
     settled_only_ = careful_ = true;
     create_ = create;
     done = serve(owner, size, keys, at, recalled);

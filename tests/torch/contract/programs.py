@@ -133,7 +133,7 @@ class Driver:
     _library = None
 
     @classmethod
-    def library(cls):
+    def loaded(cls):
         if cls._library is None:
             cls._library = ctypes.CDLL("libcuda.so.1")
         return cls._library
@@ -141,7 +141,7 @@ class Driver:
     @classmethod
     def check(cls, call, *arguments):
         torch.cuda.current_stream()  # makes the context, in this thread too
-        status = getattr(cls.library(), call)(*arguments)
+        status = getattr(cls.loaded(), call)(*arguments)
         if status != 0:
             raise RuntimeError(f"{call} returned {status}")
 
@@ -159,7 +159,7 @@ class Driver:
     def block_of(cls, address):
         """Start and bytes of the driver's allocation at `address`; None where there is none."""
         base, size = ctypes.c_uint64(), ctypes.c_size_t()
-        status = cls.library().cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size),
+        status = cls.loaded().cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size),
                                                        ctypes.c_uint64(address))
         return (base.value, size.value) if status == 0 else None
 
@@ -699,7 +699,7 @@ def _():
         with on(Streams.side):
             static.add_(1)
     finally:
-        status = Driver.library().cuStreamEndCapture(handle, ctypes.byref(graph))
+        status = Driver.loaded().cuStreamEndCapture(handle, ctypes.byref(graph))
     assert status == 0, f"the capture was broken: cuStreamEndCapture returned {status}"
     Driver.check("cuGraphGetNodes", graph, None, ctypes.byref(nodes))
     assert nodes.value == 1, f"the captured graph has {nodes.value} nodes, not 1"
