@@ -1,9 +1,7 @@
 """The least memory with which a workload finishes, by bisection.
 
-Each try is a process of its own, under another cap; processes are started ahead of it, and get the
-cap with their turn.
+Each try is a turn of its own, under another cap.
 """
-import collections
 
 TRIES = 6
 
@@ -28,20 +26,15 @@ class Search:
         return {"cap": self.found, "failed": self.low}
 
 
-def search(make_turn, worker, low, high, tries=TRIES, ahead=1):
-    """(result, rows): `make_turn()` is a turn whose go lacks its cap."""
-    looking, rows, waiting = Search(low, high), [], collections.deque()
-    for number in range(tries):
-        while len(waiting) < min(ahead + 1, tries - number):
-            waiting.append(make_turn())
-            waiting[-1].start(worker)
-        turn, cap = waiting.popleft(), looking.next()
-        several = turn.run({**turn.go, "cap": cap})
+def search(make_turn, templates, low, high, tries=TRIES):
+    """(result, rows): `make_turn(cap)` is a turn under that cap."""
+    looking, rows = Search(low, high), []
+    for _ in range(tries):
+        cap = looking.next()
+        several = make_turn(cap).run(templates)
         rows += [{**row, "cap": cap} for row in several]
         failed = [row for row in several if "error" in row]
         if any(not row.get("out_of_memory") for row in failed):
             break  # an error of another kind says nothing about memory
         looking.tell(cap, not failed)
-    for turn in waiting:
-        turn.stop()
     return looking.result(), rows

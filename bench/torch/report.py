@@ -1,4 +1,5 @@
 """The figures of bench/torch/run, out of the processes' rows, and the table. Needs no PyTorch."""
+import random
 import statistics
 
 from turns import TITLES
@@ -7,6 +8,7 @@ from workloads import WORKLOADS
 GIB = 1 << 30
 MEDIANS = ("reserved_peak", "allocated_peak", "requested_peak", "driver_peak", "driver_after",
            "wall_ms", "median_ms", "build_s", "retries")
+RESAMPLES, MIN_ROUNDS = 2000, 3  # of the interval
 
 
 def good(rows):
@@ -33,22 +35,49 @@ def medians(rows):
     figures["ahead_ms"] = statistics.median(ahead) if ahead else None
     figures["rounds"] = len(rounds)
     figures["least_ms"] = least_ms(rounds.values())
+    figures["event_ms"] = {number: slower_ms(one) for number, one in rounds.items()
+                           if all(row.get("event_ms") for row in one)}
     # Every rank's, of every round: to be equal they must all be.
     figures["losses"] = [[row["losses"] for row in sorted(one, key=lambda row: row["rank"])]
                          for _, one in sorted(rounds.items())]
     return figures
 
 
+def slower_ms(rows):
+    """Of one round, each timed step's, by the slower rank."""
+    return [max(times) for times in zip(*(row["event_ms"][row.get("untimed", 0):] for row in rows))]
+
+
 def least_ms(rounds):
     """Mean over timed steps of the least that each took in any round, by the slower rank: what a
     busy host adds to some rounds is left out. None where no steps were timed."""
-    def timed(row):
-        return row["event_ms"][row.get("untimed", 0):]
+    return mean_of_least([slower_ms(one) for one in rounds if all(row.get("event_ms") for row in one)])
 
-    slower = [[max(times) for times in zip(*map(timed, one))]
-              for one in rounds if all(row.get("event_ms") for row in one)]
-    least = [min(times) for times in zip(*slower)]
+
+def mean_of_least(rounds):
+    least = [min(times) for times in zip(*rounds)]
     return statistics.fmean(least) if least else None
+
+
+def least_interval(figures, native):
+    """(low, high): the middle 95 % of the ratios of `least_ms` that RESAMPLES draws of rounds give, each
+    with as many rounds as there were, the same for both allocators. None of native, and with fewer than MIN_ROUNDS.
+
+    Source: B. Efron, Bootstrap methods: another look at the jackknife, Annals of Statistics 7 (1979)."""
+    if native is None or native is figures:
+        return None
+    ours, theirs = figures["event_ms"], native["event_ms"]
+    both = sorted(ours.keys() & theirs.keys())
+    if len(both) < MIN_ROUNDS:
+        return None
+    draw = random.Random(0)
+    ratios = []
+    for _ in range(RESAMPLES):
+        drawn = draw.choices(both, k=len(both))
+        ratios.append(mean_of_least([ours[one] for one in drawn])
+                      / mean_of_least([theirs[one] for one in drawn]))
+    ratios.sort()
+    return ratios[RESAMPLES // 40], ratios[-1 - RESAMPLES // 40]
 
 
 def live_bytes(allocators):
@@ -99,7 +128,9 @@ def limit_cell(limit, live):
 def least_cell(figures, native):
     if not figures["least_ms"] or not native or not native["least_ms"]:
         return "-"
-    return over(figures["least_ms"], native["least_ms"])
+    interval = least_interval(figures, native)
+    text = over(figures["least_ms"], native["least_ms"])
+    return f"{text} ({interval[0]:.3f} to {interval[1]:.3f})" if interval else text
 
 
 def cells(allocators, allocator, limits):

@@ -11,97 +11,90 @@ import limits
 import report
 import turns
 import worker
-from turns import Line, Turn
+from turns import Templates, Turn, run_all
 from workloads import WORKLOADS, steps_of
 
 GIB = report.GIB
 
-# What a worker does, by the name of its workload. Each writes down when it begins and ends.
+# What a template's children do, by the name of the workload. Each writes down when it begins and ends.
 WORKER = """\
-import json, os, sys, time
-name, allocator, scale, rank, store = sys.argv[1:6]
+import os, sys, time
+sys.path.insert(0, {folder!r})
+import worker
+allocator, rank, *names = sys.argv[1:]
 def note(what):
     with open({log!r}, "a") as log:
-        log.write(f"{{what}} {{name}} {{allocator}} {{rank}}\\n")
-if name == "import":
+        log.write(what + "\\n")
+def take(turn, say):
+    name = turn["workload"]
+    note(f"turn {{name}} {{allocator}} {{rank}}")
+    if name == "crash":
+        print("first line\\nlast line", file=sys.stderr)
+        return 1
+    if name == "killed":
+        os.kill(os.getppid(), 9)
+    if name in ("hang", "killed") or (name == "half" and rank == "0"):
+        time.sleep(100)
+    if name == "half":
+        say({{"error": "failed"}})
+        return 1
+    if name == "need" and turn["cap"] < 70:
+        say({{"error": "too little", "out_of_memory": True}})
+        return 1
+    say({{"steps": turn.get("steps"), "cap": turn.get("cap"), "store": turn["store"],
+         "conf": os.environ.get("PYTORCH_CUDA_ALLOC_CONF")}})
+    note(f"end {{name}} {{allocator}} {{rank}}")
+    if name == "late":
+        sys.exit("fails as it ends")
+    return 0
+if "import" in names and allocator == "async":
     sys.exit("no module of that name")
-print(json.dumps({{"ready": True}}), flush=True)
-turn = json.loads(sys.stdin.readline())
-note("turn")
-if name == "crash":
-    sys.exit("first line\\nlast line")
-if name == "hang" or (name == "half" and rank == "0"):
-    time.sleep(100)
-if name == "half":
-    print(json.dumps({{"error": "failed"}}), flush=True)
-    sys.exit(1)
-if name == "need":
-    needs = 70
-    if turn["cap"] < needs:
-        print(json.dumps({{"error": "too little", "out_of_memory": True}}))
-        sys.exit(1)
-print(json.dumps({{"steps": turn.get("steps"), "cap": turn.get("cap"),
-                  "conf": os.environ.get("PYTORCH_CUDA_ALLOC_CONF")}}), flush=True)
-note("end")
-if name == "late":
-    sys.exit("fails as it ends")
+time.sleep(0.2 * (allocator == "weir"))
+note(f"ready {{allocator}} {{rank}}")
+sys.exit(worker.fork_for_each(take))
 """
-
-
-class Noted(Turn):
-    """A turn that writes down when it is started, and when it runs."""
-
-    notes = []
-
-    def start(self, worker):
-        self.notes.append("start " + self.workload)
-        super().start(worker)
-
-    def await_ready(self):
-        super().await_ready()
-        self.notes.append("ready " + self.workload)
-
-    def run(self, go=None):
-        self.notes.append("run " + self.workload)
-        return super().run(go)
 
 
 def pretended(folder):
     """({check: (found, expected)}) of turns with real processes."""
-    log, script = os.path.join(folder, "log"), os.path.join(folder, "worker.py")
+    log, script = os.path.join(folder, "log"), os.path.join(folder, "pretends.py")
     with open(script, "w") as file:
-        file.write(WORKER.format(log=log))
+        file.write(WORKER.format(log=log, folder=os.path.dirname(os.path.abspath(worker.__file__))))
     go = {"steps": 3}
     several = [Turn("one", "native", "small", go=go), Turn("one", "weir", "small", go=go),
                Turn("crash", "weir", "small"), Turn("import", "async", "small"),
                Turn("late", "expandable", "small"), Turn("two", "weir", "small", world=2, go=go)]
-    rows = Line(batch=3, worker=(script,)).run(several)
-    Line(batch=2, worker=(script,)).run([Noted(name, "weir", "small") for name in "abc"])
-    with open(log) as file:
-        begun = file.read().splitlines()
-    found, tried = limits.search(lambda: Turn("need", "weir", "small", go=go), (script,), 50, 110)
-    stopped, _ = limits.search(lambda: Turn("crash", "weir", "small"), (script,), 50, 110)
-    turns.TURN_LIMIT, kept = 0.5, turns.TURN_LIMIT
-    slow = Line(batch=1, worker=(script,)).run([Turn("hang", "weir", "small")])
-    turns.TURN_LIMIT, turns.GRACE, grace = kept, 0.2, turns.GRACE
-    half = Line(batch=1, worker=(script,)).run([Turn("half", "weir", "small", world=2, go=go)])
-    turns.GRACE = grace
+    with Templates((script,)) as templates:
+        rows = run_all(several, templates)
+        with open(log) as file:
+            noted = file.read().splitlines()
+        found, tried = limits.search(lambda cap: Turn("need", "weir", "small", go={"cap": cap}),
+                                     templates, 50, 110)
+        stopped, _ = limits.search(lambda cap: Turn("crash", "weir", "small"), templates, 50, 110)
+        with mock.patch.object(turns, "TURN_LIMIT", 0.5):
+            slow = run_all([Turn("hang", "weir", "small")], templates)
+        killed = run_all([Turn("killed", "weir", "small")], templates)
+        again = run_all([Turn("one", "weir", "small", go=go)], templates)
+        with mock.patch.object(turns, "GRACE", 0.2):
+            half = run_all([Turn("half", "weir", "small", world=2, go=go)], templates)
     return {
         "rows": ([(row["workload"], row["rank"], "error" in row) for row in rows],
                  [("one", 0, False), ("one", 0, False), ("crash", 0, True), ("import", 0, True),
                   ("late", 0, True), ("two", 0, False), ("two", 1, False)]),
         "setting": ([row.get("conf") for row in rows[:2]], ["backend:native", None]),
         "go": (rows[0]["steps"], 3),
+        "ranks meet at one file": (rows[5]["store"] == rows[6]["store"] != rows[0]["store"], True),
         "crash": (rows[2]["error"], "ended with 1 and no result: first line\nlast line"),
         "no import": (rows[3]["error"],
                       "ended with 1 and no result: no module of that name"),
         "late": (rows[4]["error"], "ended with 1: fails as it ends"),
-        "one turn after the other": (begun[:5], ["turn one native 0", "end one native 0",
-                                                 "turn one weir 0", "end one weir 0",
-                                                 "turn crash weir 0"]),
-        "all are ready before one runs": (
-            " ".join(Noted.notes), "start a start b ready a ready b run a ready a run b ready b "
-                                   "start c ready c run c ready c"),
+        "one turn after the other": (noted[4:9], ["turn one native 0", "end one native 0",
+                                                  "turn one weir 0", "end one weir 0",
+                                                  "turn crash weir 0"]),
+        "all are ready before one runs": (sorted(noted[:4]), ["ready expandable 0", "ready native 0",
+                                                              "ready weir 0", "ready weir 1"]),
+        "a template that was killed": (killed[0]["error"].startswith("ended with -9 and no result"), True),
+        "another takes its place": (again[0]["steps"], 3),
         "hangs": (slow[0]["error"].startswith("ended with stopped and no result"), True),
         "a rank waits for one that failed": (["error" in row for row in half], [True, True]),
         "limit": (found, {"cap": 70, "failed": 69}),
@@ -115,6 +108,11 @@ def row(allocator, reserved, wall, losses, **more):
             "median_ms": wall - 1, "ahead_ms": wall - 48, "losses": losses,
             "event_ms": [wall, 2 * wall], "reserved_peak": int(reserved * GIB),
             "driver_peak": int(reserved * GIB) + GIB, "requested_peak": 10 * GIB, **more}
+
+
+def rounds(times):
+    """Of one step that took so long in each round."""
+    return {"event_ms": {number: [time] for number, time in enumerate(times)}, "least_ms": min(times)}
 
 
 def figures():
@@ -163,6 +161,12 @@ def figures():
         "least of each step": (report.least_ms([[{"event_ms": [1.0, 9.0]}, {"event_ms": [2.0, 3.0]}],
                                                 [{"event_ms": [5.0, 4.0]}]]), 3.0),
         "no steps timed": (report.least_ms([[{}]]), None),
+        "interval": (report.least_interval(rounds([9.0, 6.0, 8.0]), rounds([3.0, 3.0, 3.0])), (2.0, 3.0)),
+        "interval, rounds are drawn for both": (
+            report.least_interval(rounds([2.0, 4.0, 8.0]), rounds([1.0, 2.0, 4.0])), (2.0, 2.0)),
+        "interval of two rounds": (report.least_interval(rounds([1.0, 1.0]), rounds([1.0, 1.0])), None),
+        "interval, in the table": (report.least_cell(rounds([9.0, 6.0, 8.0]), rounds([3.0, 3.0, 3.0])),
+                                   "2.000 (2.000 to 3.000)"),
         "native's own differ": (report.losses_cell({"losses": [[[1.0]], [[1.0]]]},
                                                    {"losses": [[[2.0]], [[3.0]]]}),
                                 "differ, step 0, as native's do"),
@@ -178,14 +182,16 @@ def figures():
 QUICK = """\
 import json, sys
 print(json.dumps({"ready": True}), flush=True)
-name, allocator = sys.argv[1:3]
-turn = json.loads(sys.stdin.readline())
-if (name, allocator) == ("serve", "weir"):
-    sys.exit("no")
-row = dict.fromkeys(("reserved_peak", "requested_peak", "driver_peak"), 1 << 30)
-row["losses"] = [0.5] * turn["steps"] + [1.0 if turn.get("settings") else 0.5]
-print(json.dumps({**row, "wall_ms": 2.0, "median_ms": 1.0, "gpu": "a GPU",
-                  "settings": turn.get("settings"), "versions": {"torch": "2.11"}}), flush=True)
+allocator = sys.argv[1]
+while line := sys.stdin.readline():
+    turn = json.loads(line)
+    if (turn["workload"], allocator) == ("serve", "weir"):
+        sys.exit("no")
+    row = dict.fromkeys(("reserved_peak", "requested_peak", "driver_peak"), 1 << 30)
+    row["losses"] = [0.5] * turn["steps"] + [1.0 if turn.get("settings") else 0.5]
+    print(json.dumps({**row, "wall_ms": 2.0, "median_ms": 1.0, "gpu": "a GPU",
+                      "settings": turn.get("settings"), "versions": {"torch": "2.11"}}))
+    print(json.dumps({"ended": 0}), flush=True)
 """
 
 

@@ -1,11 +1,13 @@
-"""One process of bench/torch/run: one workload under one allocator. Started by the runner only.
+"""A template of bench/torch/run: the processes of one allocator and rank. Started by the runner only.
 
-usage: worker.py WORKLOAD ALLOCATOR SCALE RANK STORE [DEVICE]
+usage: worker.py ALLOCATOR RANK WORKLOAD...
 
-Imports everything, prints {"ready": true}, and waits for a line of JSON on stdin, its turn on the
-GPU: {"steps", "cap", "settings"}. Prints one line of JSON with what it measured, or {"error"}. The
-allocator is set, and CUDA started, only then. What libraries print goes to stderr.
+Imports everything, prints {"ready": true}, and waits for lines of JSON on stdin: {"workload", "scale", "store", "device",
+"steps", "cap", "settings"}. Forks for each. The child, which has its turn on the GPU, prints one line
+of JSON with what it measured, or {"error"}; then the template prints {"ended": exit status}. The
+allocator is set, and CUDA started, only in the child. What libraries print goes to stderr.
 """
+import gc
 import importlib
 import itertools
 import json
@@ -202,10 +204,11 @@ def join(torch, names, device):
         device_id=device if device.type == "cuda" else None)
 
 
-def one_turn(names, place, say, device):
+def one_turn(names, turn):
+    """Its result."""
     import torch
 
-    module, _, attribute = place.partition(":")
+    module, _, attribute = names["place"].partition(":")
     build = getattr(importlib.import_module("workloads." + module), attribute)
     # Only to warn would leave attention, which could be deterministic, as it is.
     torch.use_deterministic_algorithms(True, warn_only=not getattr(build, "strict", False))
@@ -213,47 +216,71 @@ def one_turn(names, place, say, device):
     # It plans each new shape on the host for longer than a whole step takes, at another length each
     # time, and is not deterministic: sizes vary here, and nothing else could be seen for it.
     torch.backends.cuda.enable_cudnn_sdp(False)
-    say({"ready": True})
-    line = sys.stdin.readline()
-    if not line:
-        return  # the runner is gone
-    turn = json.loads(line)
-    if device == "cpu":
+    if turn["device"] == "cpu":
         join(torch, names, torch.device("cpu"))
         row = measure(torch, build, names, turn, torch.device("cpu"))
     else:
         row = on_gpu(torch, build, names, turn)
     if names["world"] > 1:
         torch.distributed.destroy_process_group()
-    say(row)
+    return row
 
 
-def main():
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+def take_turn(allocator, rank, turn, say):
+    """In the child. Its exit status."""
     from workloads import WORKLOADS
 
-    name, allocator, scale, rank, store, *device = sys.argv[1:]
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
-    def say(row):
-        print(json.dumps(row), file=out, flush=True)
-
-    entry = WORKLOADS[name]
-    names = {"allocator": allocator, "scale": scale, "rank": int(rank), "store": store,
-             "world": entry.world}
+    entry = WORKLOADS[turn["workload"]]
+    names = {"allocator": allocator, "rank": rank, "scale": turn["scale"], "store": turn["store"],
+             "world": entry.world, "place": entry.place}
     try:
-        one_turn(names, entry.place, say, *device or ["cuda"])
+        say(one_turn(names, turn))
     except Exception as error:  # whatever it was: a row of the table
         traceback.print_exc()
         kind = type(error).__name__
         say({"error": f"{kind}: {str(error).strip()[:600]}",
              "out_of_memory": any(one in f"{kind} {error}" for one in OUT_OF_MEMORY)})
         if entry.world > 1:
-            out.flush()
             os._exit(1)  # the process group might wait for the other ranks
         return 1
     return 0
+
+
+def import_all(names):
+    """PyTorch, and the workloads' modules. One that can't be imported fails where it is used."""
+    from workloads import WORKLOADS
+
+    for name in names:
+        try:
+            importlib.import_module("workloads." + WORKLOADS[name].place.partition(":")[0])
+        except Exception:
+            traceback.print_exc()
+
+
+def fork_for_each(take):
+    """Says that it is ready. For each line of stdin a child that calls `take(turn, say)` and ends with
+    what it returns: so CUDA and the allocator begin anew each time, and nothing is imported again."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def say(row):
+        print(json.dumps(row), file=out, flush=True)
+
+    say({"ready": True})
+    gc.freeze()  # so that collections leave what is shared with the children alone
+    while line := sys.stdin.readline():
+        child = os.fork()
+        if child == 0:
+            return take(json.loads(line), say)
+        say({"ended": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])})
+    return 0
+
+
+def main():
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    allocator, rank, *names = sys.argv[1:]
+    import_all(names)
+    return fork_for_each(lambda turn, say: take_turn(allocator, int(rank), turn, say))
 
 
 if __name__ == "__main__":
