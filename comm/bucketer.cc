@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/comm_state.h"
-#include "core/format.h"
+#include "core/base/format.h"
 #include "weir/log.h"
 
 namespace weir {

@@ -5,7 +5,7 @@
 #include <string>
 #include <tuple>
 
-#include "core/format.h"
+#include "core/base/format.h"
 
 namespace weir {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "comm/bounded.h"
 #include "comm/comm_state.h"
-#include "core/format.h"
+#include "core/base/format.h"
 
 namespace weir {
 namespace {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "core/fence_set.h"
-#include "core/range_set.h"
+#include "core/base/range_set.h"
+#include "core/time/fence_set.h"
 #include "weir/comm/nccl.h"
 #include "weir/comm/registered_pool.h"
 

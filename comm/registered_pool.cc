@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "comm/comm_state.h"
-#include "core/format.h"
+#include "core/base/format.h"
 #include "weir/log.h"
 
 namespace weir {

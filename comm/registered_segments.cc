@@ -7,7 +7,7 @@
 #include "comm/comm_state.h"
 #include "comm/digest.h"
 #include "comm/registered_memory.h"
-#include "core/format.h"
+#include "core/base/format.h"
 #include "weir/log.h"
 
 namespace weir {

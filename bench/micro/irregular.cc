@@ -5,7 +5,7 @@
 #include <atomic>
 #include <string>
 
-#include "allocator/core/forwarding_device.h"
+#include "allocator/core/base/forwarding_device.h"
 #include "bench/irregular/families.h"
 #include "bench/irregular/heap_counts.h"
 #include "bench/irregular/timed_history.h"

@@ -8,7 +8,7 @@
 
 #include "comm/sim/sim_line.h"
 #include "comm/sim/sim_world.h"
-#include "core/format.h"
+#include "core/base/format.h"
 
 namespace weir {
 namespace {

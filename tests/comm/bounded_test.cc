@@ -9,7 +9,7 @@
 #include <memory>
 #include <thread>
 
-#include "core/forwarding_device.h"
+#include "core/base/forwarding_device.h"
 #include "tests/comm/ranks.h"
 
 namespace weir {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "core/mutation.h"
+#include "core/base/mutation.h"
 #include "tests/property/program.h"
 #include "tests/property/runner.h"
 

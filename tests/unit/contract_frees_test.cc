@@ -294,13 +294,13 @@ TEST_F(ToldFrees, ARequestForACapturedStreamWaitsForNothing) {
 }
 
 TEST_F(ToldFrees, ASmallRequestForACapturedStreamWaitsForNothing) {
-  for (const bool at_hand : {true, false}) {
+  for (const bool cached : {true, false}) {
     DeviceHeap heap(device_);
     void* const beside = allocate(heap, 1_KiB, b_);
     void* const x = allocate(heap, 1_KiB, b_);
     ASSERT_TRUE(heap.fence(x, a_).ok());
     free(heap, x);
-    if (!at_hand) {
+    if (!cached) {
       EXPECT_TRUE(heap.trim().ok());
     }
     ASSERT_TRUE(device_.begin_capture(b_, CaptureMode::global).ok());

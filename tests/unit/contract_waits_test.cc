@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "core/forwarding_device.h"
+#include "core/base/forwarding_device.h"
 #include "tests/unit/core_heap_fixture.h"
 #include "weir/graph_pool.h"
 

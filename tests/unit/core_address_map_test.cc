@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/address_map.h"
+#include "core/memory/address_map.h"
 
 namespace weir {
 namespace {

@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-#include "core/block.h"
+#include "core/heap/block.h"
 
 namespace weir {
 namespace {

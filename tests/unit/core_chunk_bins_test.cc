@@ -10,7 +10,7 @@
 #include <set>
 #include <vector>
 
-#include "core/chunks.h"
+#include "core/memory/chunks.h"
 
 namespace weir {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/chunks.h"
+#include "core/memory/chunks.h"
 #include "tests/unit/core_last_use.h"
 
 namespace weir {

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <vector>
 
-#include "core/chunks.h"
+#include "core/memory/chunks.h"
 #include "tests/unit/core_last_use.h"
 
 namespace weir {

@@ -18,7 +18,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 // The heap of the first stream: three small blocks at the start of its only slab, of which the
-// second is at hand; behind them, all is free.
+// second is cached; behind them, all is free.
 class BlockCorruption : public Corruption {
  protected:
   void SetUp() override {
@@ -28,7 +28,7 @@ class BlockCorruption : public Corruption {
     tiles_.push_back(tiles_.back()->after);
     ASSERT_EQ(tiles_[0]->before, nullptr);
     ASSERT_EQ(tiles_[1], tiles_[0]->after);
-    ASSERT_EQ(tiles_[1]->state, Block::State::at_hand);
+    ASSERT_EQ(tiles_[1]->state, Block::State::cached);
     ASSERT_EQ(tiles_[2], tiles_[1]->after);
     ASSERT_EQ(tiles_[3]->state, Block::State::free);
     ASSERT_EQ(tiles_[3]->after, nullptr);
@@ -121,19 +121,19 @@ TEST_F(BlockCorruption, NoByteIsGivenOutTwice) {
 TEST_F(BlockCorruption, WhatIsAtHandIsKeptOnce) {
   StreamHeap& heap = stream_heap(0);
   auto& kept = TestAccess::kept(heap);
-  auto& at_hand = TestAccess::at_hand(heap);
-  const std::string text = "heap 0: a block is at hand and not kept, or kept twice, or the reverse";
+  auto& cached = TestAccess::cached(heap);
+  const std::string text = "heap 0: a block is cached and not kept, or kept twice, or the reverse";
   expect_caught(
       kept, [](auto& n) { n = 0; }, text);
-  expect_state_caught(large(), Block::State::at_hand, text);
-  expect_state_caught(*tiles_[0], Block::State::at_hand, text);
+  expect_state_caught(large(), Block::State::cached, text);
+  expect_state_caught(*tiles_[0], Block::State::cached, text);
   expect_state_caught(*tiles_[1], Block::State::live, text);
-  expect_state_caught(*tiles_[1], Block::State::free, "a block is kept at hand that it does not");
+  expect_state_caught(*tiles_[1], Block::State::free, "a block is cached that it does not");
   expect_caught(
-      at_hand, [&](auto& blocks) { blocks[0] = &large(); }, text);
+      cached, [&](auto& blocks) { blocks[0] = &large(); }, text);
   const auto keep_another = [&](Block* another) {
     return [&, another] {
-      at_hand[1] = another;
+      cached[1] = another;
       kept = 2;
     };
   };
@@ -141,7 +141,7 @@ TEST_F(BlockCorruption, WhatIsAtHandIsKeptOnce) {
   expect_caught_until(keep_another(tiles_[1]), undo, text);
   Block& theirs = TestAccess::block(stream_heap(1), Address::of(theirs_));
   expect_caught_until(keep_another(&theirs), undo,
-                      "heap 0: a block is kept at hand that it does not have");
+                      "heap 0: a block is cached that it does not have");
 }
 
 TEST_F(BlockCorruption, AStreamHeapHasItsStreamsTimeline) {

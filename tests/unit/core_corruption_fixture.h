@@ -67,7 +67,7 @@ class Corruption : public CoreHeap {
   HomePages& pages() { return TestAccess::home(heap_); }
   Chunks& chunks() { return TestAccess::chunks(heap_); }
   StitchedRows& rows() { return TestAccess::rows(heap_); }
-  // The record of a block of the first stream's, or of one that is at hand there.
+  // The record of a block of the first stream's, or of one that is cached there.
   Block& block(void* at) { return TestAccess::block(stream_heap(0), Address::of(at)); }
   StreamHeap& stream_heap(std::size_t id) { return TestAccess::stream_heap(heap_, id); }
 

@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/fence_set.h"
-#include "core/fenced_ranges.h"
-#include "core/recorded_events.h"
-#include "core/stable_vector.h"
-#include "core/vector_clock.h"
+#include "core/base/stable_vector.h"
+#include "core/time/fence_set.h"
+#include "core/time/fenced_ranges.h"
+#include "core/time/recorded_events.h"
+#include "core/time/vector_clock.h"
 #include "tests/unit/core_test_access.h"
 
 namespace weir {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/freed_ranges.h"
+#include "core/time/freed_ranges.h"
 #include "tests/unit/core_last_use.h"
 
 namespace weir {

@@ -59,7 +59,7 @@ TEST_F(HeapSizes, EverySizeAroundTheBorderOfSmallBlocksIsServed) {
   for (void* const block : blocks) free(heap, block);
   EXPECT_EQ(heap.statistics().live_bytes.current, 0u);
   EXPECT_THAT(heap.validate(), IsEmpty());
-  (void)heap.snapshot();  // gives back what is at hand
+  (void)heap.snapshot();  // gives back what is cached
   EXPECT_EQ(heap.statistics().leased_bytes.current, 0u);
   EXPECT_THAT(device_.races(), IsEmpty());
   EXPECT_THAT(heap.validate(), IsEmpty());

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/forwarding_device.h"
+#include "core/base/forwarding_device.h"
 #include "tests/unit/core_heap_fixture.h"
 #include "tests/unit/core_test_access.h"
 
@@ -109,7 +109,7 @@ TEST_F(HeapRegions, ThoseThatLieSideBySideAreNotOne) {
   ASSERT_THAT(regions(heap), SizeIs(2));
   ASSERT_EQ(regions(heap)[0].end(), regions(heap)[1].begin);
   for (void* const block : blocks) free(heap, block);
-  (void)heap.snapshot();  // gives back what is at hand
+  (void)heap.snapshot();  // gives back what is cached
   std::vector<Range> free_chunks;
   for (const Chunk* at = TestAccess::chunks(heap).first(); at != nullptr; at = at->after) {
     if (at->state == Chunk::State::free) free_chunks.push_back(at->range());

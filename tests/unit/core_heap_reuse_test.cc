@@ -42,7 +42,7 @@ TEST_F(HeapReuse, APageIsLeasedByItsFirstUserUntilNobodyUsesIt) {
   void* const first = allocate(heap, 1_MiB, a_);
   void* const second = allocate(heap, 2_MiB, b_);
   const auto lease = [&] {
-    const HeapSnapshot snapshot = heap.snapshot();  // gives back what is at hand
+    const HeapSnapshot snapshot = heap.snapshot();  // gives back what is cached
     EXPECT_EQ(snapshot.pages.size(), 1u);
     return snapshot.pages.front().lease;
   };

@@ -64,7 +64,7 @@ class HeapRows : public CoreHeap {
     }
     for (const auto& [block, size] : live) free(heap, block);
   }
-  // More requests than blocks are kept at hand, so that each asks for pages; they fit in one piece.
+  // More requests than blocks are cached, so that each asks for pages; they fit in one piece.
   void ask(DeviceHeap& heap, int requests) {
     for (int i = 0; i < requests; i += 12) {
       std::vector<void*> blocks;

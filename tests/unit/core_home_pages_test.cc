@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/granule_map.h"
-#include "core/home_pages.h"
+#include "core/memory/granule_map.h"
+#include "core/memory/home_pages.h"
 
 namespace weir {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "core/freed_ranges.h"
+#include "core/time/freed_ranges.h"
 
 namespace weir {
 

@@ -1,5 +1,5 @@
 // Mutex and QueuedMutex: one thread at a time, whatever the holder does meanwhile; what the second
-// promises beside; and Hoards, the list that needs no lock.
+// promises beside; and CachingHeaps, the list that needs no lock.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
-#include "core/hoards.h"
-#include "core/mutex.h"
-#include "core/queued_mutex.h"
+#include "core/base/mutex.h"
+#include "core/base/queued_mutex.h"
+#include "core/heap/caching_heaps.h"
 
 namespace weir {
 namespace {
@@ -212,47 +212,47 @@ TEST(QueuedMutex, IsFreeForAllOnceNobodyWaits) {
 }
 
 struct Heap {
-  Hoards<Heap>::Link link;
+  CachingHeaps<Heap>::Link link;
   std::atomic<int> taken{0};
 };
 
-TEST(Hoards, AListIsTakenWholeAndOnce) {
-  Hoards<Heap> hoards;
-  EXPECT_EQ(hoards.take(), nullptr);
+TEST(CachingHeaps, AListIsTakenWholeAndOnce) {
+  CachingHeaps<Heap> caching_heaps;
+  EXPECT_EQ(caching_heaps.take(), nullptr);
   std::array<Heap, 5> heaps;
-  for (Heap& heap : heaps) hoards.push(heap, heap.link);
+  for (Heap& heap : heaps) caching_heaps.push(heap, heap.link);
   int taken = 0;
-  for (Heap* heap = hoards.take(); heap != nullptr; heap = heap->link.next) {
+  for (Heap* heap = caching_heaps.take(); heap != nullptr; heap = heap->link.next) {
     ++heap->taken;
     ++taken;
   }
   EXPECT_EQ(taken, 5);
   for (const Heap& heap : heaps) EXPECT_EQ(heap.taken.load(), 1);
-  EXPECT_EQ(hoards.take(), nullptr);
+  EXPECT_EQ(caching_heaps.take(), nullptr);
 }
 
-TEST(Hoards, AHeapThatIsPutBackIsTakenAgain) {
-  Hoards<Heap> hoards;
+TEST(CachingHeaps, AHeapThatIsPutBackIsTakenAgain) {
+  CachingHeaps<Heap> caching_heaps;
   std::array<Heap, 3> heaps;
-  for (Heap& heap : heaps) hoards.push(heap, heap.link);
-  for (Heap* heap = hoards.take(); heap != nullptr;) {
+  for (Heap& heap : heaps) caching_heaps.push(heap, heap.link);
+  for (Heap* heap = caching_heaps.take(); heap != nullptr;) {
     Heap* const next = heap->link.next;
-    if (heap == &heaps[1]) hoards.push(*heap, heap->link);
+    if (heap == &heaps[1]) caching_heaps.push(*heap, heap->link);
     heap = next;
   }
-  EXPECT_EQ(hoards.take(), &heaps[1]);
+  EXPECT_EQ(caching_heaps.take(), &heaps[1]);
   EXPECT_EQ(heaps[1].link.next, nullptr);
 }
 
-TEST(Hoards, EveryHeapThatThreadsPushIsTakenExactlyOnce) {
+TEST(CachingHeaps, EveryHeapThatThreadsPushIsTakenExactlyOnce) {
   constexpr std::size_t kThreads = 3, kHeaps = 20'000;
-  Hoards<Heap> hoards;
+  CachingHeaps<Heap> caching_heaps;
   std::vector<std::vector<Heap>> heaps;
   for (std::size_t i = 0; i < kThreads; ++i) heaps.emplace_back(kHeaps);
   std::atomic<std::size_t> pushing{kThreads};
   const auto take_all = [&] {
     std::size_t taken = 0;
-    for (Heap* heap = hoards.take(); heap != nullptr; heap = heap->link.next, ++taken) {
+    for (Heap* heap = caching_heaps.take(); heap != nullptr; heap = heap->link.next, ++taken) {
       heap->taken.fetch_add(1, std::memory_order_relaxed);
     }
     return taken;
@@ -260,7 +260,7 @@ TEST(Hoards, EveryHeapThatThreadsPushIsTakenExactlyOnce) {
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
-      for (Heap& heap : heaps[i]) hoards.push(heap, heap.link);
+      for (Heap& heap : heaps[i]) caching_heaps.push(heap, heap.link);
       --pushing;
     });
   }

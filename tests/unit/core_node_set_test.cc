@@ -3,7 +3,7 @@
 #include <random>
 #include <set>
 
-#include "core/node_set.h"
+#include "core/pool/node_set.h"
 
 namespace weir {
 namespace {

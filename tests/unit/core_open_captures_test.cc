@@ -9,10 +9,10 @@
 #include <optional>
 #include <thread>
 
-#include "core/forwarding_device.h"
-#include "core/observer.h"
-#include "core/open_captures.h"
-#include "core/timelines.h"
+#include "core/base/forwarding_device.h"
+#include "core/time/open_captures.h"
+#include "core/time/timelines.h"
+#include "observe/observer.h"
 #include "weir/sim_device.h"
 
 namespace weir {

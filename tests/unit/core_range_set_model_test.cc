@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/range_set.h"
+#include "core/base/range_set.h"
 
 namespace weir {
 namespace {

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "core/range_set.h"
+#include "core/base/range_set.h"
 
 namespace weir {
 namespace {

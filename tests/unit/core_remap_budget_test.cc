@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/remap_budget.h"
+#include "core/memory/remap_budget.h"
 
 namespace weir {
 namespace {

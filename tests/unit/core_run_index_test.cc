@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/run_index.h"
+#include "core/heap/run_index.h"
 
 namespace weir {
 namespace {

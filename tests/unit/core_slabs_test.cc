@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/slabs.h"
+#include "core/heap/slabs.h"
 
 namespace weir {
 namespace {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "core/home_pages.h"
-#include "core/stitch_plan.h"
+#include "core/memory/home_pages.h"
+#include "core/memory/stitch_plan.h"
 
 namespace weir {
 namespace {

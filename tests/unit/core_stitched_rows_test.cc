@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "core/home_pages.h"
-#include "core/stitched_rows.h"
+#include "core/memory/home_pages.h"
+#include "core/memory/stitched_rows.h"
 
 namespace weir {
 namespace {

@@ -2,8 +2,8 @@
 // taken: the tests that use it have one thread.
 #pragma once
 
-#include "core/device_heap_impl.h"
-#include "core/thread_annotations.h"
+#include "core/base/thread_annotations.h"
+#include "core/device_heap/device_heap_impl.h"
 
 namespace weir {
 
@@ -11,7 +11,7 @@ struct TestAccess {
   static DeviceHeap::Impl& impl(DeviceHeap& heap) { return *heap.impl_; }
   static auto& addresses(DeviceHeap& heap) { return impl(heap).addresses_; }
   static auto& observer(DeviceHeap& heap) { return impl(heap).observer_; }
-  static auto& hoards(DeviceHeap& heap) { return impl(heap).hoards_; }
+  static auto& caching_heaps(DeviceHeap& heap) { return impl(heap).caching_heaps_; }
   static StreamHeap& stream_heap(DeviceHeap& heap, std::size_t id) {
     return *impl(heap).heaps_.at(id);
   }
@@ -77,10 +77,10 @@ struct TestAccess {
     return run->slab == nullptr ? *run : *run->slab->tile_at(address);
   }
   static auto& kept(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.kept_; }
-  static auto& at_hand(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.at_hand_; }
-  static auto& hoard(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.hoard_; }
-  static bool listed(StreamHeap& heap) { return hoard(heap).listed; }
-  static constexpr std::size_t kMostAtHand = StreamHeap::kMostAtHand;
+  static auto& cached(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.cached_; }
+  static auto& caching_link(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.caching_link_; }
+  static bool listed(StreamHeap& heap) { return caching_link(heap).listed; }
+  static constexpr std::size_t kMostCached = StreamHeap::kMostCached;
   static auto& serves(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.serves_; }
   static Slabs& slabs(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.slabs_; }
   static HeapFold& fold(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.fold_; }

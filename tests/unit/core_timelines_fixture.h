@@ -7,9 +7,9 @@
 #include <initializer_list>
 #include <vector>
 
-#include "core/fence_set.h"
-#include "core/observer.h"
-#include "core/timelines.h"
+#include "core/time/fence_set.h"
+#include "core/time/timelines.h"
+#include "observe/observer.h"
 #include "weir/sim_device.h"
 
 namespace weir::test {

@@ -1,6 +1,6 @@
 // Graph pools where things happen in an order that no plan has: graphs, streams and pools that go
 // while a capture goes on, captures that overlap, and captures that Weir knows nothing of.
-#include "core/forwarding_device.h"
+#include "core/base/forwarding_device.h"
 #include "tests/unit/graph_pool_fixture.h"
 
 namespace weir {

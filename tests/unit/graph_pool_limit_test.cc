@@ -4,7 +4,7 @@
 #include <functional>
 #include <future>
 
-#include "core/forwarding_device.h"
+#include "core/base/forwarding_device.h"
 #include "tests/unit/graph_pool_fixture.h"
 #include "weir/event.h"
 

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <optional>
 
-#include "core/forwarding_device.h"
+#include "core/base/forwarding_device.h"
 #include "tests/unit/graph_pool_fixture.h"
 
 namespace weir {

@@ -33,7 +33,7 @@ std::vector<std::string> kinds_of(const std::vector<Event>& events, EventKind ki
 
 // What the events say must be what the heap says.
 void expect_agreement(const DeviceHeap& heap, const std::vector<Event>& events) {
-  const HeapSnapshot snapshot = heap.snapshot();  // gives back what is at hand: that is recorded
+  const HeapSnapshot snapshot = heap.snapshot();  // gives back what is cached: that is recorded
   RecordedState state;
   for (const Event& event : events) state.accept(event, [](const Event&) {});
   EXPECT_EQ(state.repaired(), 0u);
@@ -86,7 +86,7 @@ TEST_F(HeapRecording, StartedInTheMiddleBeginsWithWhatIsThere) {
   const auto recorder = open();
   heap.start_recording(*recorder);
   test::run_some(heap, b_, a_, 300);
-  (void)heap.snapshot();  // gives back what is at hand, as that of expect_agreement() would later
+  (void)heap.snapshot();  // gives back what is cached, as that of expect_agreement() would later
   EXPECT_TRUE(heap.stop_recording(*recorder));
   ASSERT_TRUE(recorder->close().ok());
   const Recording recording = read();

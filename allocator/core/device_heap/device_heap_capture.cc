@@ -1,0 +1,178 @@
+// Captures with a pool attached, and the graphs they make.
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "core/device_heap/device_heap_impl.h"
+#include "weir/graph_pool.h"
+
+namespace weir {
+
+Result<CaptureScope> CaptureScope::begin(GraphPool& pool, Stream stream, CaptureMode mode) {
+  Device& device = pool.heap().impl_->device();
+  // The route is open before the capture, so that no request of it goes astray; its id is not known
+  // before it has begun. Until then whatever captures `stream` is this capture.
+  auto id = std::make_shared<std::atomic<std::uint64_t>>(0);
+  const auto takes = [id, stream](Stream asking, const CaptureInfo& info) {
+    if (info.status == CaptureInfo::Status::none) return false;
+    const std::uint64_t known = id->load();
+    return known == 0 ? asking == stream : info.id == known;
+  };
+  Result<std::uint64_t> route =
+      pool.heap().impl_->open_route(pool.pool_, takes, DeviceHeap::Impl::RouteKind::scoped, stream);
+  if (!route) return std::move(route).error();
+  PoolRoute open(&pool.heap(), *route);
+  if (Status begun = device.begin_capture(stream, mode); !begun) {
+    open.close(/*keep=*/false);
+    return std::move(begun).error();
+  }
+  CaptureScope scope(pool.pool_, device, stream);
+  scope.route_ = std::move(open);
+  Result<CaptureInfo> info = device.capture_info(stream);
+  if (!info) return std::move(info).error();  // the scope throws the capture away
+  id->store(info->id);
+  scope.id_ = info->id;
+  return scope;
+}
+
+Result<bool> DeviceHeap::Impl::attach(Stream captured, CaptureAttachment attachment) {
+  const Result<CaptureInfo> info = device_.capture_info(captured);
+  if (!info) return info.error();
+  if (info->status == CaptureInfo::Status::none) return false;
+  const std::unique_lock lock(routes_mutex_);
+  for (Route& route : routes_) {
+    if (!route.captures() || !route.takes(captured, *info)) continue;
+    if (route.kind == RouteKind::scoped) route.attached.push_back(std::move(attachment));
+    return route.kind == RouteKind::scoped;
+  }
+  return not_served(captured);
+}
+
+std::vector<CaptureAttachment> DeviceHeap::Impl::attached(std::uint64_t id) const {
+  const std::shared_lock lock(routes_mutex_);
+  for (const Route& route : routes_) {
+    if (route.id == id) return route.attached;
+  }
+  return {};
+}
+
+CaptureScope::CaptureScope(CaptureScope&& other) noexcept
+    : pool_(std::move(other.pool_)),
+      device_(other.device_),
+      stream_(other.stream_),
+      id_(other.id_),
+      route_(std::move(other.route_)) {}
+
+CaptureScope& CaptureScope::operator=(CaptureScope&& other) noexcept {
+  if (this != &other) {
+    abandon();
+    pool_ = std::move(other.pool_);
+    device_ = other.device_;
+    stream_ = other.stream_;
+    id_ = other.id_;
+    route_ = std::move(other.route_);
+  }
+  return *this;
+}
+
+CaptureScope::~CaptureScope() { abandon(); }
+
+void CaptureScope::abandon() {
+  if (std::exchange(pool_, nullptr) == nullptr) return;
+  if (const Result<GraphHandle> graph = device_->end_capture(stream_)) {
+    (void)device_->destroy_graph(*graph);
+  }
+  route_.close(/*keep=*/false);
+}
+
+// What can't be joined is named when the capture ends: it spoils it.
+void CaptureScope::join(Stream forked) {
+  const Result<CaptureInfo> info = device_->capture_info(forked);
+  if (!info || info->id != id_) return;
+  const Result<EventHandle> end = device_->create_event();
+  if (!end) return;
+  if (device_->record(*end, forked)) (void)device_->wait(stream_, *end);
+  (void)device_->destroy_event(*end);
+}
+
+Result<Graph> CaptureScope::end() {
+  if (pool_ == nullptr) {
+    return Error(ErrorCode::invalid_argument, "CaptureScope::end: the capture has ended already");
+  }
+  const std::vector<CaptureAttachment> attached = route_.attached();
+  for (const CaptureAttachment& each : attached) join(each.forked);
+  Result<GraphHandle> captured = device_->end_capture(stream_);
+  if (!captured) {
+    const Result<CaptureInfo> info = device_->capture_info(stream_);
+    if (info && info->status == CaptureInfo::Status::active && info->id == id_) {
+      return Error(
+          captured.error().code(),
+          captured.error().message() + ". The capture goes on: end it in the thread that began it");
+    }
+    pool_.reset();
+    route_.close(/*keep=*/false);
+    return std::move(captured).error();
+  }
+  std::shared_ptr<PoolHeap> pool = std::exchange(pool_, nullptr);
+  Graph graph;
+  graph.device_ = device_;
+  graph.graph_ = *captured;
+  Result<ExecutableHandle> executable = device_->instantiate(*captured);
+  route_.close(/*keep=*/executable.ok());
+  if (!executable) return std::move(executable).error();  // the graph's destructor has the rest
+  graph.executable_ = *executable;
+  graph.pool_ = std::move(pool);
+  for (const CaptureAttachment& each : attached) graph.kept_.push_back(each.kept);
+  return graph;
+}
+
+Graph::Graph(Graph&& other) noexcept
+    : device_(std::exchange(other.device_, nullptr)),
+      graph_(std::exchange(other.graph_, {})),
+      executable_(std::exchange(other.executable_, {})),
+      pool_(std::move(other.pool_)),
+      kept_(std::move(other.kept_)) {}
+
+Graph& Graph::operator=(Graph&& other) noexcept {
+  if (this != &other) {
+    destroy();
+    device_ = std::exchange(other.device_, nullptr);
+    graph_ = std::exchange(other.graph_, {});
+    executable_ = std::exchange(other.executable_, {});
+    pool_ = std::move(other.pool_);
+    kept_ = std::move(other.kept_);
+  }
+  return *this;
+}
+
+Graph::~Graph() { destroy(); }
+
+void Graph::destroy() {
+  Device* const device = std::exchange(device_, nullptr);
+  if (device == nullptr) return;
+  if (executable_.value != 0) (void)device->destroy_executable(executable_);
+  (void)device->destroy_graph(graph_);
+  if (pool_ != nullptr) pool_->release_graph();
+  pool_.reset();
+  kept_.clear();
+}
+
+Status Graph::launch(Stream stream) {
+  if (device_ == nullptr) {
+    return Error(ErrorCode::invalid_argument, "Graph::launch: there is no graph");
+  }
+  // To wait for eager work would break that.
+  const Result<CaptureInfo> info = device_->capture_info(stream);
+  if (!info) return info.error();
+  if (info->status != CaptureInfo::Status::none) {
+    return Error(ErrorCode::capture, "Graph::launch: stream " + std::to_string(stream.id) +
+                                         " is being captured, and the pool could not keep what the "
+                                         "graph uses: launch it once the capture has ended");
+  }
+  if (Status waited = pool_->wait_for_eager_work(stream); !waited) return waited;
+  Status launched = device_->launch_graph(executable_, stream);
+  if (launched) pool_->note_launch(stream);
+  return launched;
+}
+
+}  // namespace weir

@@ -1,0 +1,69 @@
+// The invariants of a stream heap.
+#include <algorithm>
+#include <cstddef>
+#include <map>
+
+#include "core/heap/stream_heap.h"
+
+namespace weir {
+
+void StreamHeap::validate_block(const Block& block, std::vector<std::string>& broken) const {
+  const bool small = block.slab != nullptr;
+  if (block.size % kGrain != 0_B || small != is_small(block)) {
+    broken.push_back("a block's size does not suit its place");
+  }
+  if (block.state == Block::State::live && !is_size_for(block.requested, block.size)) {
+    broken.push_back("a block's size is not what was asked for, rounded up");
+  }
+  const auto kept = std::count(cached_.begin(), cached_.begin() + kept_, &block);
+  if (kept != (block.state == Block::State::cached ? 1 : 0)) {
+    broken.push_back("a block is cached and not kept, or kept twice, or the reverse");
+  }
+  if (live_at(block.begin) != (block.state == Block::State::live ? &block : nullptr)) {
+    broken.push_back("a block is not found at its address");
+  }
+}
+
+std::vector<std::string> StreamHeap::validate(std::vector<Range>& runs) const {
+  Bytes bytes, requested;
+  std::uint64_t live = 0, cached = 0, slabs = 0;
+  std::vector<std::string> broken = slabs_.validate();
+  // In a pool it may be the captured one of the same stream.
+  const std::uint64_t timeline = timelines_.stream(timeline_).id;
+  if ((graph_pool_ == nullptr && timeline != stream_.id) ||
+      (serves_ != timeline && serves_ != kNoStream)) {
+    broken.push_back("its timeline is another stream's");
+  }
+  if (!runs_.consistent()) broken.push_back("the index of its runs is wrong");
+  std::map<const Slab*, Bytes> live_in_slabs;
+  runs_.for_each([&](const Block* run) {
+    runs.push_back(run->range());
+    if (run->slab == nullptr) return;
+    ++slabs;
+    live_in_slabs[run->slab];
+  });
+  for_each_block([&](const Block& block) WEIR_REQUIRES(mutex_) {
+    if (block.state == Block::State::free) return;
+    validate_block(block, broken);
+    if (block.state == Block::State::cached) ++cached;
+    if (block.state != Block::State::live) return;
+    ++live;
+    bytes += block.size;
+    requested += block.requested;
+    if (block.slab != nullptr) live_in_slabs[block.slab] += block.size;
+  });
+  for (const auto& [slab, in_slab] : live_in_slabs) {
+    if (slab->live != in_slab) broken.push_back("the live bytes of a slab are counted wrong");
+  }
+  if (slabs != slabs_.size()) broken.push_back("a slab is not among its runs");
+  if (cached != kept_) broken.push_back("a block is cached that it does not have");
+  const HeapStatistics statistics = fold_.statistics();
+  if (statistics.live_blocks.current != live || statistics.live_bytes.current != bytes.count ||
+      statistics.requested_bytes.current != requested.count) {
+    broken.push_back("its statistics differ from a recount of its blocks");
+  }
+  for (std::string& what : broken) what = "heap " + std::to_string(id_.value) + ": " + what;
+  return broken;
+}
+
+}  // namespace weir

@@ -1,0 +1,477 @@
+// The driver calls of PageHeap, each with its bookkeeping: what fails leaves both as they were.
+#include <algorithm>
+#include <cassert>
+#include <string>
+#include <utility>
+
+#include "core/memory/page_heap.h"
+
+namespace weir {
+namespace {
+
+// Addresses reserved at a time. Addresses cost nothing, but only some 60 TiB can be had: where
+// there are many regions, in all page heaps of the device, less each.
+Bytes region_size(std::uint64_t regions) {
+  if (regions < 64) return 256_GiB;
+  return regions < 512 ? 32_GiB : 4_GiB;
+}
+constexpr Bytes kRegionUnit = 4_GiB;
+static_assert(kRegionUnit % AddressMap::kSlot == 0_B);
+
+// How many mappings are given up at a time when there are too many.
+constexpr std::size_t kMappingsShed = 256;
+
+// From so many new pages on, the device is asked first whether it has them.
+constexpr std::size_t kManyPages = 8;
+
+}  // namespace
+
+PageHeap::~PageHeap() {
+  const QueuedLock lock(mutex_);
+  // What the driver refuses here is lost: nobody is left to tell.
+  rows_.visit_all([&](const StitchedRow& row) WEIR_REQUIRES(mutex_) {
+    Address at = row.begin;
+    for (const Page* const page : row.pages) {
+      (void)device_.unmap(at, page->size);
+      at = at + page->size;
+    }
+  });
+  for (const auto& [id, page] : pages_.all()) (void)device_.unmap(page.home, page.size);
+  unmap_strays();
+  for (const auto& [id, page] : pages_.all()) (void)device_.release(page.handle);
+  for (const HeldPage& held : held_) (void)device_.release(held.page.handle);
+  for (const Range region : regions_) {
+    addresses_.remove_region(region);
+    (void)device_.unreserve(region.begin, region.size);
+  }
+}
+
+Result<Range> PageHeap::reserve(Bytes least) {
+  least = round_up(least + granularity_, kRegionUnit);
+  Bytes wanted = std::max(least, region_size(budget_.regions()));
+  Result<Address> base = device_.reserve(wanted, kRegionUnit);
+  while (!base && wanted > least) {
+    wanted = std::max(least, round_up(wanted / 4, kRegionUnit));
+    base = device_.reserve(wanted, kRegionUnit);
+  }
+  if (!base) return std::move(base).error();
+  const Range region{*base, wanted};
+  if (!AddressMap::covers(region)) {
+    (void)device_.unreserve(region.begin, region.size);
+    return Error(ErrorCode::device, "the device reserves addresses beyond 49 bits");
+  }
+  addresses_.add_region(region);
+  regions_.push_back(region);
+  budget_.count_region();
+  return region;
+}
+
+Status PageHeap::begin_region(Bytes least) {
+  const Result<Range> region = reserve(least);
+  if (!region) return region.error();
+  if (row_begin_ == Address{}) row_begin_ = region->begin;
+  // The end is never mapped: two regions, side by side by chance, are two rows.
+  chunks_.add_region({region->begin, region->size - granularity_});
+  return {};
+}
+
+Result<Address> PageHeap::vacancy(Bytes room) {
+  const auto lowest = [&]() WEIR_REQUIRES(mutex_) {
+    const Chunk* best = nullptr;
+    for (const Chunk* hole = chunks_.vacant(); hole != nullptr; hole = hole->next) {
+      if (hole->size >= room && (best == nullptr || hole->begin < best->begin)) best = hole;
+    }
+    return best;
+  };
+  const Chunk* hole = lowest();
+  if (hole == nullptr) {
+    if (Status status = begin_region(room); !status) return std::move(status).error();
+    hole = lowest();
+  }
+  return hole->begin;
+}
+
+PageHeap::HeldPage PageHeap::add(UnmappedPage loose) {
+  const PageId id = budget_.next_page();
+  budget_.take(loose.size);
+  observer_.emit(Event{.kind = EventKind::create, .page = id, .bytes = loose.size});
+  return {id, loose};
+}
+
+void PageHeap::hold(HeldPage page) {
+  held_.push_back(page);
+  held_bytes_ += page.page.size;
+}
+
+Result<PageHeap::HeldPage> PageHeap::create(Bytes size) {
+  Result<PhysicalHandle> handle = device_.create(size);
+  if (!handle) {
+    if (handle.error().code() == ErrorCode::out_of_memory) {
+      const Result<MemoryInfo> info = device_.memory_info();
+      const Bytes free = info ? round_down(info->free, granularity_) : 0_B;
+      device_room_ = std::min(free, size - granularity_);
+    }
+    return std::move(handle).error();
+  }
+  if (device_room_) *device_room_ -= std::min(*device_room_, size);
+  return add({*handle, size});
+}
+
+// On an error the pages that were held stay held, and those that were created go back: the device
+// has room for a part of the request only, and a program that runs out of memory is told what is
+// free.
+Result<std::vector<PageHeap::HeldPage>> PageHeap::obtain(Bytes size) {
+  std::vector<HeldPage> pages;
+  Bytes have;
+  while (have < size && !held_.empty()) {
+    pages.push_back(held_.back());
+    held_.pop_back();
+    held_bytes_ -= pages.back().page.size;
+    have += pages.back().page.size;
+  }
+  if (have >= size) return pages;
+  const std::size_t held = pages.size();
+  const auto fail = [&](Error error) WEIR_REQUIRES(mutex_) {
+    for (std::size_t i = 0; i < pages.size(); ++i) {
+      if (i < held) {
+        hold(pages[i]);
+      } else if (give_back(take_out(pages[i])) && device_room_) {
+        *device_room_ += pages[i].page.size;
+      }
+    }
+    return error;
+  };
+  const std::vector<Bytes> sizes = page_sizes(size - have);
+  if (size - have > room()) {
+    return fail(Error(ErrorCode::out_of_memory, "the limit leaves no room"));
+  }
+  // Rather than fail half way, and be left with pages that serve nobody, ask first where it is
+  // much.
+  if (sizes.size() >= kManyPages) {
+    Bytes all;
+    for (const Bytes each : sizes) all += each;
+    if (const Result<MemoryInfo> info = device_.memory_info(); info && info->free < all) {
+      device_room_ = round_down(info->free, granularity_);
+      return fail(Error(ErrorCode::out_of_memory, "the device has too little free memory"));
+    }
+  }
+  for (const Bytes each : sizes) {
+    Result<HeldPage> page = create(each);
+    if (!page) return fail(std::move(page).error());
+    pages.push_back(*page);
+  }
+  return pages;
+}
+
+Status PageHeap::map_page(const Owner& owner, PageId page, PhysicalHandle handle, Range at) {
+  if (Status status = device_.map(at.begin, at.size, handle); !status) return status;
+  if (Status status = device_.set_access(at.begin, at.size); !status) {
+    // Should the driver not even take it back, it is tried again later.
+    if (!device_.unmap(at.begin, at.size)) strays_.push_back(at);
+    return status;
+  }
+  observer_.emit(
+      owner.fold,
+      Event{.kind = EventKind::map, .page = page, .address = at.begin, .bytes = at.size});
+  return {};
+}
+
+// On an error what could not be mapped stays held.
+Result<std::vector<Page*>> PageHeap::map_home(const Owner& owner, Address at,
+                                              const std::vector<HeldPage>& pages) {
+  std::vector<Page*> mapped;
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    const auto& [id, loose] = pages[i];
+    const Range home{at, loose.size};
+    if (Status status = map_page(owner, id, loose.handle, home); !status) {
+      for (; i < pages.size(); ++i) hold(pages[i]);
+      return std::move(status).error();
+    }
+    chunks_.fill(home);
+    mapped.push_back(&pages_.add(id, loose.handle, home, owner.id));
+    at = at + loose.size;
+  }
+  return mapped;
+}
+
+Result<std::vector<Page*>> PageHeap::extend(Owner& owner, Address at, Bytes size) {
+  unmap_strays();
+  if (Status status = make_room_for_mappings(page_sizes(size).size() + held_.size()); !status) {
+    return std::move(status).error();
+  }
+  Result<std::vector<HeldPage>> pages = obtain(size);
+  if (!pages) return std::move(pages).error();
+  return map_home(owner, at, *pages);
+}
+
+Status PageHeap::map_held(Owner& owner) {
+  unmap_strays();
+  if (Status status = make_room_for_mappings(held_.size()); !status) return status;
+  Result<Address> at = vacancy(held_bytes_);
+  if (!at) return std::move(at).error();
+  const std::vector<HeldPage> pages = std::exchange(held_, {});
+  held_bytes_ = 0_B;
+  Result<std::vector<Page*>> mapped = map_home(owner, *at, pages);
+  return mapped ? Status{} : Status(std::move(mapped).error());
+}
+
+void PageHeap::unmap_strays() {
+  std::erase_if(strays_, [&](Range stray) WEIR_REQUIRES(mutex_) {
+    if (!device_.unmap(stray.begin, stray.size)) return false;
+    StitchedRow* const row = rows_.around(stray.begin);
+    if (row != nullptr && row->pages.empty()) rows_.remove(*row);
+    return true;
+  });
+}
+
+Status PageHeap::unmap_last(StitchedRow& row) {
+  const Page& page = *row.pages.back();
+  Address at = row.begin;
+  for (const Page* const each : row.pages) at = at + (each == &page ? 0_B : each->size);
+  if (Status status = device_.unmap(at, page.size); !status) return status;
+  observer_.emit(
+      Event{.kind = EventKind::unmap, .page = page.id, .address = at, .bytes = page.size});
+  rows_.drop_last(row);
+  return {};
+}
+
+// Nobody uses its addresses any more. On an error it is retired, with what is still mapped.
+Status PageHeap::unmap_row(StitchedRow& row) {
+  if (row.state == StitchedRow::State::idle) {
+    rows_.retire(row);
+    retired_.push_back(&row);
+  }
+  while (!row.pages.empty()) {
+    if (Status status = unmap_last(row); !status) return status;
+  }
+  std::erase(retired_, &row);
+  const auto is_in_row = [&](Range stray)
+                             WEIR_REQUIRES(mutex_) { return rows_.around(stray.begin) == &row; };
+  // Else its addresses are not free yet.
+  if (std::none_of(strays_.begin(), strays_.end(), is_in_row)) rows_.remove(row);
+  return {};
+}
+
+Result<PageHeap::UnmappedPage> PageHeap::take_out(Page& page) {
+  while (!page.rows.empty()) {
+    if (Status status = unmap_row(*page.rows.back()); !status) return std::move(status).error();
+  }
+  const Range home = page.range();
+  if (Status status = device_.unmap(home.begin, home.size); !status) {
+    return std::move(status).error();
+  }
+  observer_.emit(
+      Event{.kind = EventKind::unmap, .page = page.id, .address = home.begin, .bytes = home.size});
+  const HeldPage taken{page.id, {page.handle, page.size}};
+  chunks_.vacate(home);
+  pages_.remove(page);
+  return take_out(taken);
+}
+
+PageHeap::UnmappedPage PageHeap::take_out(HeldPage held) {
+  budget_.give_back(held.page.size);
+  observer_.emit(Event{.kind = EventKind::release, .page = held.id, .bytes = held.page.size});
+  return held.page;
+}
+
+// To the driver.
+Status PageHeap::give_back(UnmappedPage loose) {
+  Status released = device_.release(loose.handle);
+  if (!released) hold(add(loose));  // it is still there
+  return released;
+}
+
+Status PageHeap::release(UnmappedPage loose) {
+  Status released = give_back(loose);
+  // What was once in use in it is no reason to grow again: only the next requests are.
+  peak_used_ = std::max(pages_.used(), std::min(peak_used_, total()));
+  return released;
+}
+
+std::vector<Page*> PageHeap::idle_pages() {
+  std::vector<Page*> idle;
+  for (auto& [id, page] : pages_.all()) {
+    if (page.idle() && page.kept == Page::Kept::no) idle.push_back(&page);
+  }
+  std::stable_sort(idle.begin(), idle.end(),
+                   [](const Page* a, const Page* b) { return a->size > b->size; });
+  return idle;
+}
+
+Result<Bytes> PageHeap::trim(Bytes keep) {
+  const QueuedLock lock(mutex_);
+  return trim_locked(keep);
+}
+
+void PageHeap::keep_to_limit() {
+  const QueuedLock lock(mutex_);
+  keep_to_limit_locked();
+}
+
+void PageHeap::keep_to_limit_locked() {
+  const Bytes excess = budget_.excess();
+  if (excess > 0_B) (void)trim_locked(total() - std::min(total(), excess));
+}
+
+// Pages that lie side by side often wait for the same: the device is asked once.
+Result<bool> PageHeap::is_over(const Page& page, FenceSet& pending) {
+  FenceSet users = held_by(page.range());
+  if (users.empty()) return true;
+  if (users == pending) return false;
+  Result<bool> complete = timelines_.complete(users);
+  if (complete && !*complete) pending = std::move(users);
+  return complete;
+}
+
+Result<Bytes> PageHeap::trim_locked(Bytes keep) {
+  unmap_strays();
+  Bytes gone;
+  std::optional<Error> refused;
+  while (!held_.empty() && total() > keep) {
+    const HeldPage held = held_.back();
+    held_.pop_back();
+    held_bytes_ -= held.page.size;
+    if (Status status = release(take_out(held)); !status) return std::move(status).error();
+    gone += held.page.size;
+  }
+  FenceSet pending;
+  for (Page* const page : idle_pages()) {
+    if (total() <= keep) break;
+    Result<bool> complete = is_over(*page, pending);
+    // A page whose stream is no more (destroyed, and never retired) must not keep the others.
+    if (!complete) {
+      refused = std::move(complete).error();
+      continue;
+    }
+    if (!*complete) continue;
+    const Bytes size = page->size;
+    Result<UnmappedPage> loose = take_out(*page);
+    if (!loose) return std::move(loose).error();
+    if (Status status = release(*loose); !status) return std::move(status).error();
+    gone += size;
+  }
+  if (gone > 0_B) observer_.emit(Event{.kind = EventKind::trim, .bytes = gone});
+  if (gone == 0_B && refused) return *std::move(refused);
+  return gone;
+}
+
+// Gives up idle stitched rows, where the device is done with them. Goes before anything is placed.
+Status PageHeap::make_room_for_mappings(std::size_t more) {
+  if (has_room_for_mappings(more)) return {};
+  std::vector<StitchedRow*> idle;
+  rows_.visit_all([&](StitchedRow& row) {
+    const bool kept = std::any_of(row.pages.begin(), row.pages.end(),
+                                  [](const Page* page) { return page->kept != Page::Kept::no; });
+    if (!kept && row.state == StitchedRow::State::idle) idle.push_back(&row);
+  });
+  std::size_t shed = 0;
+  for (StitchedRow* const row : idle) {
+    if (shed >= kMappingsShed && has_room_for_mappings(more)) break;
+    Result<bool> complete = timelines_.complete(row->users);
+    if (!complete) return std::move(complete).error();
+    if (!*complete) continue;
+    shed += row->pages.size();
+    if (Status status = unmap_row(*row); !status) return status;
+  }
+  if (has_room_for_mappings(more)) return {};
+  short_of_mappings_ = true;
+  return Error(ErrorCode::out_of_memory,
+               std::to_string(mappings()) +
+                   " mappings are held, of the most that HeapOptions::most_mappings allows, and " +
+                   "too few can be given up");
+}
+
+Status PageHeap::wait_for_idle_pages() {
+  FenceSet fences;
+  {
+    const QueuedLock lock(mutex_);
+    for (const Page* const page : idle_pages()) fences.join(held_by(page->range()));
+  }
+  for (const Fence fence : fences) {
+    FenceSet one;
+    one.join(fence);
+    // What is captured just now can't be waited for: those pages stay as they are.
+    Status waited = timelines_.host_wait(one);
+    if (!waited && waited.error().code() != ErrorCode::capture) return waited;
+  }
+  return {};
+}
+
+Status PageHeap::renew_access() {
+  const QueuedLock lock(mutex_);
+  Status status;
+  const auto renew = [&](Address at, const Page& page) WEIR_REQUIRES(mutex_) {
+    if (status) status = device_.set_access(at, page.size);
+  };
+  for (const auto& [id, page] : pages_.all()) renew(page.home, page);
+  rows_.visit_all([&](const StitchedRow& row) WEIR_REQUIRES(mutex_) {
+    Address at = row.begin;
+    for (const Page* const page : row.pages) {
+      renew(at, *page);
+      at = at + page->size;
+    }
+  });
+  return status;
+}
+
+std::vector<PagePart> PageHeap::parts(Range run) const {
+  const QueuedLock lock(mutex_);
+  std::vector<PagePart> parts;
+  (void)visit_parts(place_of(run), [&](const Chunk&, Range home) WEIR_REQUIRES(mutex_) {
+    pages_.walk(home, [&](const Page& page, Bytes offset, Bytes size) {
+      parts.push_back({page.handle, page.size, offset, size});
+    });
+    return true;
+  });
+  return parts;
+}
+
+bool PageHeap::has_addresses(Range run) const {
+  const QueuedLock lock(mutex_);
+  if (chunks_.at(run.begin) != nullptr) return pages_.is_mapped(run);
+  const StitchedRow* const row = rows_.at(run.begin);
+  return row != nullptr && row->size >= run.size;
+}
+
+PageHeap::Totals PageHeap::totals() const {
+  const QueuedLock lock(mutex_);
+  return totals_locked();
+}
+
+PageHeap::Totals PageHeap::totals_locked() const {
+  return {total(), pages_.leased(), pages_.used(), mappings(), short_of_mappings_};
+}
+
+std::vector<PageInfo> PageHeap::pages() const {
+  const QueuedLock lock(mutex_);
+  return pages_locked();
+}
+
+std::vector<PageInfo> PageHeap::pages_locked() const {
+  std::vector<PageInfo> pages;
+  for (const auto& [id, page] : pages_.all()) {
+    PageInfo info{page.id, page.size, page.used, page.lease, 1, {{page.home, page.heap}}};
+    for (const StitchedRow* const row : page.rows) {
+      Address at = row->begin;
+      for (const Page* const each : row->pages) {
+        if (each == &page) break;
+        at = at + each->size;
+      }
+      info.mapped_at.push_back({at, row->heap});
+    }
+    info.mappings = static_cast<std::uint32_t>(info.mapped_at.size());
+    pages.push_back(std::move(info));
+  }
+  for (const auto& [id, page] : held_) pages.push_back({id, page.size, 0_B, std::nullopt, 0, {}});
+  std::sort(pages.begin(), pages.end(),
+            [](const PageInfo& a, const PageInfo& b) { return a.page < b.page; });
+  return pages;
+}
+
+void PageHeap::set_limit(Bytes limit) {
+  const QueuedLock lock(mutex_);
+  assert(total() == 0_B);
+  limit_ = limit;
+}
+
+}  // namespace weir

@@ -1,0 +1,142 @@
+// Stitched rows: addresses beside the home row at which pages from several places of it stand side
+// by side, so that free bytes in pieces serve one request.
+//
+// A row begins with the end of a page, or a whole one; whole pages follow; and the last is used
+// from its start. Its bytes are ordinary bytes of the home row, and used and freed there. No page
+// is in a row twice. Rows outlive their runs: the next request of such a size may have one again,
+// if its bytes happen to be free.
+//
+// Knows addresses and pages; neither streams nor CUDA. Not thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/range_set.h"
+#include "core/base/thread_annotations.h"
+#include "core/memory/home_pages.h"
+#include "core/time/fence_set.h"
+#include "weir/types.h"
+
+namespace weir {
+
+struct StitchedRow {
+  enum class State : std::uint8_t {
+    idle,     // its addresses may be given out again
+    used,     // a run has them
+    retired,  // it is about to be unmapped, as far as it still is mapped
+  };
+
+  Address begin;   // where the first page is mapped
+  Bytes lead;      // of the first page, that is not the row's
+  Bytes size;      // that it can give out: of all pages, but for the lead
+  Bytes reserved;  // addresses from `begin` on
+  HeapId heap;     // whose request it was mapped for
+  State state = State::idle;
+  std::vector<Page*> pages;   // mapped, side by side
+  FenceSet users;             // of the last run there
+  std::uint64_t used_at = 0;  // in requests, when a run last came or went
+
+  Address run() const { return begin + lead; }  // where every run begins
+  // Sizes of its pages; the next is mapped behind them.
+  Bytes mapped() const {
+    Bytes sum;
+    for (const Page* const page : pages) sum += page->size;
+    return sum;
+  }
+  // Does a run of `bytes` fit, and use bytes of every page? (So a page is idle only if the row is.)
+  bool fits(Bytes bytes) const { return bytes <= size && bytes + pages.back()->size > size; }
+  // Calls visit(home range) for the parts of a run of `bytes`, in order, until it returns false.
+  // Returns whether all were visited.
+  template <class Visitor>
+  bool visit_parts(Bytes bytes, Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
+    Bytes skip = lead;
+    for (const Page* const page : pages) {
+      const Bytes part = std::min(bytes, page->size - skip);
+      if (!visit(Range{page->home + skip, part})) return false;
+      skip = 0_B;
+      bytes -= part;
+      if (bytes == 0_B) break;
+    }
+    return true;
+  }
+};
+
+class StitchedRows {
+ public:
+  // Between two rows stays so much unmapped: no run goes from one into the next.
+  static constexpr Bytes kGap = 2_MiB;
+
+  // Addresses that were just reserved. The end is never mapped: no row goes from one region into
+  // another that lies beside it by chance, which no mapping may.
+  void add_region(Range region) {
+    const auto [begin, size] = usable(region);
+    vacant_[begin] = size;
+  }
+  static Range usable(Range region) { return {region.begin, region.size - kGap}; }
+  // What add_region() has to give for a row of `bytes`.
+  static Bytes region_for(Bytes bytes) { return bytes + kGap * 2; }
+  bool has_room(Bytes bytes) const { return find_vacant(bytes) != vacant_.end(); }
+
+  // An empty row with room for pages of `bytes` together: there is room. It may stay empty, and be
+  // removed.
+  StitchedRow& add(Bytes bytes, HeapId heap);
+  // The page is mapped at the row's end now; it is not in the row yet.
+  void append(StitchedRow& row, Page& page);
+  // The row's last page is unmapped.
+  void drop_last(StitchedRow& row);
+  // All pages are in: from now on it is found, and idle. `lead` as above.
+  void finish(StitchedRow& row, Bytes lead);
+  // It is retired or was never finished, and has no pages.
+  void remove(StitchedRow& row);
+
+  // idle -> used, used -> idle, idle -> retired
+  void use(StitchedRow& row, std::uint64_t now);
+  void free(StitchedRow& row, FenceSet users, std::uint64_t now);
+  void retire(StitchedRow& row);
+
+  // The row whose runs begin there; null: none does.
+  StitchedRow* at(Address run) const;
+  // The row that is mapped there; null: none is.
+  StitchedRow* around(Address address) const;
+  // Calls visit(StitchedRow&) for idle rows that a run of `bytes` fits, the smallest first and none
+  // of more than `most`, until it returns false.
+  template <class Visitor>
+  void visit_fitting(Bytes bytes, Bytes most, Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
+    for (auto at = idle_.lower_bound(bytes); at != idle_.end() && at->first <= most; ++at) {
+      if (at->second->fits(bytes) && !visit(*at->second)) return;
+    }
+  }
+  template <class Visitor>
+  void visit_all(Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
+    for (const auto& [begin, row] : rows_) visit(*row);
+  }
+  // How many addresses of the region are a row's, or vacant.
+  Bytes addresses_in(Range region) const;
+  std::size_t mappings() const { return mappings_; }
+  std::size_t count() const { return rows_.size(); }
+
+  // Broken rules, named.
+  std::vector<std::string> validate() const;
+
+ private:
+  friend struct TestAccess;
+  using Vacant = std::map<Address, Bytes>;
+  using BySize = std::multimap<Bytes, StitchedRow*>;
+
+  Vacant::const_iterator find_vacant(Bytes bytes) const;
+  void list(StitchedRow& row) { idle_.emplace(row.size, &row); }
+  void unlist(StitchedRow& row);
+
+  std::map<Address, std::unique_ptr<StitchedRow>> rows_;  // by begin
+  BySize idle_;
+  Vacant vacant_;
+  std::size_t mappings_ = 0;
+};
+
+}  // namespace weir

@@ -1,0 +1,208 @@
+// Remembers where each request of a repeating program was put, so that the next round of the same
+// requests goes to the same places: then nothing moves, and nothing is mapped.
+//
+// A request is known by what its heap holds and by the sizes that the heap was last asked for: by
+// many of them, and where nothing is remembered of these, by few. What is recalled is a hint: the
+// place may be taken, or gone. Bounded: newer requests overwrite older.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "weir/types.h"
+
+namespace weir {
+
+// What a request is remembered by.
+struct RequestKeys {
+  std::uint32_t whole;  // of its name, which is of the last 32 sizes and of what is held
+  // Of the last two, and of what is held: what a program comes to from elsewhere.
+  std::uint32_t brief;
+  friend bool operator==(RequestKeys, RequestKeys) = default;
+};
+
+// The last sizes that a heap was asked for, and what it holds. A heap that holds nothing has no
+// past: a program that starts anew is recognised from its first request. Not thread-safe.
+class RequestHistory {
+ public:
+  // Names a request, in its context; key() spreads names out.
+  using Name = std::uint64_t;
+  static std::uint64_t key(Name name) {
+    // Source: the finaliser of splitmix64 (Steele, Lea and Flood 2014).
+    name = (name ^ name >> 30) * 0xbf58476d1ce4e5b9;
+    name = (name ^ name >> 27) * 0x94d049bb133111eb;
+    return name ^ name >> 31;
+  }
+
+  // Of the last request, to which note() gave that name.
+  RequestKeys keys(Name name) const {
+    const std::uint64_t last = last_[(noted_ - 1) % kDepth];
+    const std::uint64_t before = noted_ - past_ < kBrief ? 0 : last_[(noted_ - kBrief) % kDepth];
+    return {static_cast<std::uint32_t>(key(name)),
+            static_cast<std::uint32_t>(key(name_of(before * kMultiplier + last)))};
+  }
+
+  // Notes a request; its block is held from now on.
+  Name note(Bytes size) {
+    const std::uint64_t item = scatter(size.count), hash = hash_with(item);
+    const Name name = name_of(hash);
+    commit(size, item, hash);
+    return name;
+  }
+  // Notes it if that is its name.
+  [[gnu::always_inline]] bool note_if(Bytes size, Name expected) {
+    const std::uint64_t item = scatter(size.count), hash = hash_with(item);
+    if (name_of(hash) != expected) return false;
+    commit(size, item, hash);
+    return true;
+  }
+  std::uint64_t noted() const { return noted_; }  // in all
+  // A block is held no more.
+  void subtract(Bytes size) { held_ -= size; }
+
+ private:
+  static constexpr std::uint64_t kDepth = 32, kBrief = 2;
+  static constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15;
+  static constexpr std::uint64_t kOldestFactor = [] {
+    std::uint64_t factor = 1;
+    for (std::uint64_t i = 0; i < kDepth; ++i) factor *= kMultiplier;
+    return factor;
+  }();
+
+  // Sums of products of plain sizes meet by chance too often: sizes are multiples of each other.
+  static std::uint64_t scatter(std::uint64_t x) {
+    x *= 0xd6e8feb86659fd93;
+    return (x ^ x >> 32) * 0xbf58476d1ce4e5b9;
+  }
+  // A polynomial in kMultiplier over the last items, oldest first.
+  std::uint64_t hash_with(std::uint64_t item) const {
+    if (held_ == 0_B) return item;
+    const std::uint64_t gone = noted_ - past_ < kDepth ? 0 : last_[noted_ % kDepth];
+    return hash_ * kMultiplier + item - gone * kOldestFactor;
+  }
+  Name name_of(std::uint64_t hash) const { return hash + held_.count * kMultiplier; }
+  void commit(Bytes size, std::uint64_t item, std::uint64_t hash) {
+    hash_ = hash;
+    if (held_ == 0_B) past_ = noted_;
+    last_[noted_++ % kDepth] = item;
+    held_ += size;
+  }
+
+  std::uint64_t hash_ = 0;
+  std::uint64_t noted_ = 0;
+  std::uint64_t past_ = 0;  // noted when nothing was held
+  Bytes held_;
+  std::array<std::uint64_t, kDepth> last_{};
+};
+
+// The places that requests were given, the first first: in the same state the same one is free.
+//
+// A hash table in segments: a full one is split in two, so that no call moves more than one.
+// Source: Fagin et al. 1979, "Extendible Hashing: A Fast Access Method for Dynamic Files".
+// Self-contained; not thread-safe.
+class PlacementCache {
+ public:
+  // The first remembered place of which `usable(place)` holds: of those for the whole key, or else
+  // for the brief one.
+  template <class Usable>
+  std::optional<Address> recall(RequestKeys keys, Usable&& usable) {
+    if (directory_.empty()) add_first();
+    Segment& segment = segment_of(keys.brief);
+    std::array<std::uint64_t, kWays> others;  // the first `count`: the brief key's alone
+    std::size_t count = 0;
+    Probe probe(segment, keys.brief);
+    for (; !probe.done(); probe.next()) {
+      if (!probe.is_keys()) continue;
+      const Entry& entry = probe.entry();
+      if (entry.keys.whole != keys.whole) {
+        others[count++] = entry.at.value;
+      } else if (usable(entry.at)) {
+        return entry.at;
+      }
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      if (usable(Address{others[i]})) return Address{others[i]};
+    }
+    if (!probe.full()) noted_ = Noted{keys, &probe.place()};
+    return std::nullopt;
+  }
+  // A place for these behind those that the brief key has; its last one goes if it has them all.
+  void remember(RequestKeys keys, Address at);
+  // From now on `at` comes where `other` came, for the whole key; where that had both, they change
+  // places, else it has forgotten `other`.
+  void prefer(RequestKeys keys, Address at, Address other);
+
+ private:
+  struct Entry {
+    RequestKeys keys{};
+    Address at;
+  };
+  static_assert(sizeof(Entry) == 16);
+  static constexpr std::size_t kSegment = 1 << 8;  // entries
+  static constexpr std::uint32_t kDeepest = 9;     // 512 segments, 2 MiB
+  static constexpr int kWays = 16;                 // of a brief key
+  static constexpr int kProbes = 64;
+
+  struct Segment {
+    std::uint32_t depth = 0;  // so many leading bits do all its hashes share
+    std::uint32_t filled = 0;
+    std::array<Entry, kSegment> entries{};
+  };
+  static std::uint32_t hash(std::uint32_t brief) {
+    return static_cast<std::uint32_t>(brief * 0x9e3779b97f4a7c15 >> 32);
+  }
+
+  // Goes through the entries where those of a key are: up to an empty one.
+  class Probe {
+   public:
+    Probe(Segment& segment, std::uint32_t brief)
+        : entries_(segment.entries.data()),
+          brief_(brief),
+          at_(hash(brief) % kSegment),
+          place_(at_) {}
+    // Nothing of the key's follows.
+    bool done() const { return left_ == 0 || ways_ == kWays || entry().at == Address{}; }
+    void next() {
+      if (is_keys() && ++ways_ == kWays) place_ = at_;
+      at_ = (at_ + 1) % kSegment;
+      --left_;
+    }
+    // Are all taken, once done, and not by the key?
+    bool full() const { return left_ == 0 && ways_ < kWays; }
+    Entry& entry() const { return entries_[at_]; }
+    bool is_keys() const { return entry().keys.brief == brief_; }
+    // Where one more goes, once done: on an empty one, the key's last, or, where all are taken, the
+    // first.
+    Entry& place() const { return entries_[left_ > 0 && ways_ < kWays ? at_ : place_]; }
+
+   private:
+    Entry* entries_;
+    std::uint32_t brief_;
+    std::size_t at_, place_;
+    int left_ = kProbes, ways_ = 0;
+  };
+
+  std::size_t index_of(std::uint32_t brief) const {
+    return static_cast<std::size_t>(std::uint64_t{hash(brief)} << depth_ >> 32);
+  }
+  Segment& segment_of(std::uint32_t brief) { return *directory_[index_of(brief)]; }
+  void add_first();
+  static void put(Segment& segment, Entry& place, Entry entry);
+  void split(Segment& segment, std::uint32_t brief);
+
+  std::uint32_t depth_ = 0;
+  std::vector<Segment*> directory_;  // by the first `depth_` bits of the hash
+  std::vector<std::unique_ptr<Segment>> segments_;
+  // Where the last recall(), which found nothing, would have one more.
+  struct Noted {
+    RequestKeys keys;
+    Entry* place;
+  };
+  std::optional<Noted> noted_;
+};
+
+}  // namespace weir

@@ -1,0 +1,179 @@
+// The heap of one graph pool: its own pages, stream heaps and time, beside the device heap's.
+//
+// A stream has one heap here for both of its epochs, eager and captured, so that what a warm-up
+// freed serves the capture. A capture begins when the host has seen all eager work on the pool's
+// memory complete, and all that was captured is past once it has ended: so nothing of one epoch is
+// ever waited for in the other.
+//
+// Blocks that were not allocated in the capture that is going on may be in use by eager work, as
+// are those that an eager stream is said to use: when they are freed meanwhile, they go back at its
+// end.
+//
+// Threads: self-synchronised by one lock a pool, taken before its stream heaps'. Under it the
+// device heap's page lock may be taken, never the other way round.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "core/base/mutex.h"
+#include "core/heap/caching_heaps.h"
+#include "core/heap/stream_heap.h"
+#include "core/memory/budget.h"
+#include "core/memory/page_heap.h"
+#include "core/pool/pool_device.h"
+#include "core/time/timelines.h"
+#include "observe/observer.h"
+#include "weir/graph_pool.h"
+
+namespace weir {
+
+class PoolHeap {
+ public:
+  // What it needs of the device heap that it belongs to.
+  struct Home {
+    Device& device;
+    Observer& observer;
+    AddressMap& addresses;
+    Budget& budget;
+    OpenCaptures& captures;
+    const Timelines& timelines;
+    PageHeap& pages;
+    PageHeap::Source source;
+    // A heap of this pool's, registered; for one more stream.
+    std::function<Result<StreamHeap*>(PoolHeap&, Stream)> new_heap;
+  };
+  PoolHeap(std::uint64_t id, Home home, const HeapOptions& options);
+
+  std::uint64_t id() const { return id_.load(std::memory_order_relaxed); }
+  PageHeap& pages() { return pages_; }
+  Timelines& timelines() { return timelines_; }
+  CachingHeaps<StreamHeap>& caching_heaps() { return caching_heaps_; }
+
+  // `capture`: the id of the capture, into this pool, of the stream; 0: it is not being captured.
+  // No address: `status` says why.
+  Address allocate(Bytes bytes, Stream stream, std::uint64_t capture, Status& status);
+  Result<bool> fence(StreamHeap& heap, Address block, Stream user, bool captured);
+  bool record_stream(StreamHeap& heap, Address block, Stream user, bool captured);
+  Result<bool> deallocate(StreamHeap& heap, Address block, StreamHeap::Gone gone);
+
+  // `watches`: nobody tells when the graph is launched; it is watched until it is gone. Under
+  // Trust::told the host waits for eager work on the pool's memory, with no lock held; under
+  // Trust::context it waits for nothing, and memory whose work is not seen to be over by then
+  // serves the stream alone that used it.
+  Status begin_capture(bool watches);
+  // `keep`: it made a graph.
+  void end_capture(bool keep);
+  // Tries again what could not be freed when the capture ended.
+  void free_deferred();
+  bool capturing() const;
+  // A graph of the pool was launched on `stream`.
+  void note_launch(Stream stream);
+  // A graph of the pool is about to be launched: after eager work on the pool's memory.
+  Status wait_for_eager_work(Stream stream);
+  // Before a capture, into whatever pool, begins.
+  void settle();
+  void release_graph();
+  // Does it keep pages only because launches of graphs that are gone may be running? They go with
+  // give_back_pages() once those are done.
+  bool lingers() const;
+  // The same, and the host has not waited in vain yet for the driver to say that they are done.
+  bool may_end_lingering() const;
+  // It did, for as long as it would; `leaked`: the graphs are never destroyed, so they are done.
+  void note_lingers_on(bool leaked);
+  // The stream is about to be destroyed.
+  Status retire(Stream stream);
+  // Nobody will open routes any more.
+  void close();
+  // Pages that it need not keep go to the device heap. Returns whether there were any.
+  bool give_back_pages();
+  // Idle pages for the device heap, whose page lock is held: nothing, if another thread is at work.
+  std::vector<PageHeap::UnmappedPage> try_spare(Bytes wanted);
+  // Closed, without graphs, live blocks, or pages. Then it may be another pool.
+  bool is_gone() const;
+  void reopen(std::uint64_t id, Bytes limit);
+
+  std::vector<PlacedBlock> blocks() const;
+  Status restore(std::span<const PlacedBlock> blocks);
+
+  GraphPoolStatistics statistics() const;
+  std::vector<std::string> validate() const;
+
+  // For what is said of the whole as of one moment.
+  void lock() WEIR_ACQUIRE(mutex_) { mutex_.lock(); }
+  void unlock() WEIR_RELEASE(mutex_) { mutex_.unlock(); }
+  bool capturing_locked() const WEIR_REQUIRES(mutex_) { return capturing_; }
+  bool closed_locked() const WEIR_REQUIRES(mutex_) { return closed_; }
+
+ private:
+  static constexpr std::uint32_t kEager = 0;
+  bool is_told() const { return timelines_.trust() == Trust::told; }
+  struct Member {
+    Stream stream;
+    StreamHeap* heap = nullptr;
+    std::uint32_t epoch = kEager;  // that it serves
+  };
+  bool is_block(const PlacedBlock& block) const;
+  // The heap that has this live block; null: none.
+  StreamHeap* heap_with(Address block) const WEIR_REQUIRES(mutex_);
+  Status free_placed(const PlacedBlock& block) WEIR_REQUIRES(mutex_);
+  Status place(const PlacedBlock& block) WEIR_REQUIRES(mutex_);
+  // Null: `status` says why.
+  Member* member_of(Stream stream, Status& status) WEIR_REQUIRES(mutex_);
+  std::uint64_t live_blocks() const WEIR_REQUIRES(mutex_);
+  void forget_captured_time() WEIR_REQUIRES(mutex_);
+  void note_eager_work(const StreamHeap& heap, Address block) WEIR_REQUIRES(mutex_);
+  void free_deferred_locked() WEIR_REQUIRES(mutex_);
+  void note_reserved() WEIR_REQUIRES(mutex_);
+  Status watch(Stream stream, std::uint64_t capture) WEIR_REQUIRES(mutex_);
+  bool is_watched() const WEIR_REQUIRES(mutex_);
+  Status wait_for_eager_work() WEIR_EXCLUDES(mutex_);
+  Error capture_goes_on() const;
+  void begin_to_linger() WEIR_REQUIRES(mutex_);
+  bool is_done_lingering() const WEIR_REQUIRES(mutex_);
+  void say(EventKind kind) const;
+  bool give_back_pages_locked() WEIR_REQUIRES(mutex_);
+
+  std::atomic<std::uint64_t> id_;
+  const Home home_;
+  PoolDevice device_;
+  Timelines timelines_;
+  PageHeap pages_;
+  CachingHeaps<StreamHeap> caching_heaps_;
+
+  mutable Mutex mutex_;
+  std::unordered_map<std::uint64_t, Member> heaps_ WEIR_GUARDED_BY(mutex_);  // by Stream::id
+  std::vector<StreamHeap*> retired_ WEIR_GUARDED_BY(mutex_);  // their streams are gone
+  bool capturing_ WEIR_GUARDED_BY(mutex_) = false;
+  std::uint32_t capture_ WEIR_GUARDED_BY(mutex_) =
+      kEager;  // its epoch: number of the latest capture
+  // Nothing was served, used or freed here since all that streams did was recorded: pools that a
+  // program leaves alone cost its captures nothing.
+  bool settled_ WEIR_GUARDED_BY(mutex_) = false;
+  bool closed_ WEIR_GUARDED_BY(mutex_) = false;
+  std::uint64_t graphs_ WEIR_GUARDED_BY(mutex_) = 0;
+  // The last graph went; what it was the last to keep is kept still.
+  bool lingers_ WEIR_GUARDED_BY(mutex_) = false;
+  bool waited_in_vain_ WEIR_GUARDED_BY(mutex_) = false;  // for the driver, since it lingers
+  // Of graphs that are watched, what each holds until it and its launches are gone.
+  std::vector<std::weak_ptr<void>> watched_ WEIR_GUARDED_BY(mutex_);
+  bool watches_ WEIR_GUARDED_BY(mutex_) = false;               // the capture that goes on
+  std::uint64_t watched_capture_ WEIR_GUARDED_BY(mutex_) = 0;  // the last one that is; 0: none yet
+  // There is a graph that should be, and is not: its capture asked for no memory.
+  bool has_unwatched_ WEIR_GUARDED_BY(mutex_) = false;
+  // Captures that are not the pool's took memory of it.
+  bool has_guests_ WEIR_GUARDED_BY(mutex_) = false;
+  FenceSet launches_ WEIR_GUARDED_BY(mutex_);  // of graphs, the last on each stream
+  FenceSet eager_ WEIR_GUARDED_BY(mutex_);     // eager work on memory that is free again
+  std::vector<TimelineId> users_ WEIR_GUARDED_BY(mutex_);  // eager, that record_stream named
+  Bytes peak_reserved_ WEIR_GUARDED_BY(mutex_);
+  std::unordered_map<std::uint64_t, StreamHeap*> deferred_ WEIR_GUARDED_BY(mutex_);
+  // Blocks that eager streams were said to use while the capture goes on.
+  std::unordered_set<std::uint64_t> eager_uses_ WEIR_GUARDED_BY(mutex_);
+};
+
+}  // namespace weir

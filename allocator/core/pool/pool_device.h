@@ -1,0 +1,69 @@
+// A device as a graph pool sees it: the same memory, and two kinds of time.
+//
+// A stream that is being captured into the pool goes by an identity of its own
+// (Stream::in_capture()), beside its eager one: what was captured on it runs whenever the graph is
+// launched, in no order with what was queued on it eagerly. An event recorded on such a stream is
+// the set of graph nodes that its next node would have depended on; waiting for it makes those
+// nodes dependencies of the waiter's next node, unless the graph gives that order already. When the
+// capture ends, all of this is past.
+//
+// Threads: self-synchronised, by a lock that is taken after Timelines'; the device is called under
+// it.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/base/forwarding_device.h"
+#include "core/base/mutex.h"
+#include "core/pool/node_set.h"
+#include "weir/device.h"
+
+namespace weir {
+
+class PoolDevice final : public ForwardingDevice {
+ public:
+  // `inner` must outlive this.
+  explicit PoolDevice(Device& inner) : ForwardingDevice(inner) {}
+
+  // One capture at a time. Whatever was recorded in the one that ends is past.
+  void begin();
+  void end();
+
+  Result<EventHandle> create_event() override;
+  Status destroy_event(EventHandle event) override;
+  Status record(EventHandle event, Stream stream) override;
+  Status wait(Stream stream, EventHandle event) override;
+  Result<bool> query(EventHandle event) override;
+  Status synchronize(EventHandle event) override;
+  Status record_context(EventHandle event) override;
+
+ private:
+  struct Event {
+    EventHandle eager;  // the device's; none (0) until the first record on an eager stream
+    bool is_captured = false;
+    std::uint64_t capture = 0;  // number of the capture that it was recorded in
+    std::vector<GraphNode> nodes;
+  };
+  // The nodes that a stream's next node is known to come after.
+  using Past = NodeSet;
+
+  bool is_past(const Event& event) const WEIR_REQUIRES(mutex_) {
+    return !capturing_ || event.capture != capture_;
+  }
+  Status have_eager(Event& event) WEIR_REQUIRES(mutex_);
+  Status wait_in_capture(Stream stream, const Event& event) WEIR_REQUIRES(mutex_);
+  Result<std::vector<GraphNode>> not_reached(Stream stream, const std::vector<GraphNode>& nodes)
+      WEIR_REQUIRES(mutex_);
+  Status walk_back(Past& past, std::vector<GraphNode> from) WEIR_REQUIRES(mutex_);
+
+  Mutex mutex_;
+  std::unordered_map<std::uint64_t, Event> events_ WEIR_GUARDED_BY(mutex_);
+  std::uint64_t last_event_ WEIR_GUARDED_BY(mutex_) = 0;
+  bool capturing_ WEIR_GUARDED_BY(mutex_) = false;
+  std::uint64_t capture_ WEIR_GUARDED_BY(mutex_) = 0;
+  std::unordered_map<std::uint64_t, Past> pasts_ WEIR_GUARDED_BY(mutex_);  // by Stream::id
+};
+
+}  // namespace weir

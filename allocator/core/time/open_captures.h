@@ -1,0 +1,72 @@
+// Which captures may be going on in the process: those that were announced, as a route of a graph
+// pool is open for them, and those of streams that can be asked. An event of the whole context
+// would break any of them.
+//
+// A capture that nobody announced, once met, ends the use of such events for good: the next one may
+// be of a stream that can't be asked.
+//
+// Threads: self-synchronised, by a lock that is taken after Timelines'; the device is called under
+// it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+
+#include "core/base/mutex.h"
+#include "weir/device.h"
+#include "weir/result.h"
+
+namespace weir {
+
+class OpenCaptures {
+ public:
+  // `device` must outlive this. `context_events`: may there be any at all?
+  OpenCaptures(Device& device, bool context_events)
+      : device_(device), context_events_(context_events) {}
+
+  // A capture is about to begin, on `origin` where that is known: until ended(). Returns its
+  // number.
+  std::uint64_t announce(std::optional<Stream> origin);
+  void ended(std::uint64_t announced);
+  // It has begun.
+  void note_begun(std::uint64_t announced);
+
+  // The stream can be asked from now on, until forget(), unless it may end without notice.
+  void meet(Stream stream);
+  void forget(Stream stream);
+
+  // Errors: capture (the stream is being captured); device.
+  Status not_captured(Stream stream);
+  // Calls record(), which records an event of the whole context, if no stream is captured: nobody
+  // announces a capture meanwhile. Errors: its own; capture; unavailable (there may be no such
+  // event in this process, or no longer).
+  template <class Record>
+  Status record_context(Record&& record) {
+    const MutexLock lock(mutex_);
+    if (Status may = may_record_context(); !may) return may;
+    return record();
+  }
+  // The device refused to record one: there was a capture that nobody could know of, or there is no
+  // such call.
+  void forgo_context_events() { context_events_.store(false, std::memory_order_relaxed); }
+  bool has_context_events() const { return context_events_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Announced {
+    std::optional<Stream> origin;
+    bool begun = false;
+  };
+  Status may_record_context() WEIR_REQUIRES(mutex_);
+  Result<bool> goes_on(Announced& announced) WEIR_REQUIRES(mutex_);
+
+  Device& device_;
+  std::atomic<bool> context_events_;
+  Mutex mutex_;
+  std::unordered_map<std::uint64_t, Announced> announced_ WEIR_GUARDED_BY(mutex_);
+  std::uint64_t last_ WEIR_GUARDED_BY(mutex_) = 0;
+  std::unordered_map<std::uint64_t, Stream> asked_ WEIR_GUARDED_BY(mutex_);  // by Stream::id
+};
+
+}  // namespace weir
