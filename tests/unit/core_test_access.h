@@ -9,14 +9,14 @@ namespace weir {
 
 struct TestAccess {
   static DeviceHeap::Impl& impl(DeviceHeap& heap) { return *heap.impl_; }
-  static auto& addresses(DeviceHeap& heap) { return impl(heap).addresses_; }
+  static auto& addresses(DeviceHeap& heap) { return impl(heap).registry_.addresses_; }
   static auto& observer(DeviceHeap& heap) { return impl(heap).observer_; }
-  static auto& caching_heaps(DeviceHeap& heap) { return impl(heap).caching_heaps_; }
+  static auto& caching_heaps(DeviceHeap& heap) { return impl(heap).eager_.caching_heaps(); }
   static StreamHeap& stream_heap(DeviceHeap& heap, std::size_t id) {
-    return *impl(heap).heaps_.at(id);
+    return *impl(heap).registry_.heaps_.at(id);
   }
 
-  static PageHeap& pages(DeviceHeap& heap) { return impl(heap).pages_; }
+  static PageHeap& pages(DeviceHeap& heap) { return impl(heap).eager_.pages(); }
   static HomePages& home(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).pages_; }
   static Chunks& chunks(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).chunks_; }
   static StitchedRows& rows(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).rows_; }
@@ -90,7 +90,7 @@ struct TestAccess {
   static auto& lists(Slabs& slabs) { return slabs.lists_; }
   static auto& filled(Slabs& slabs) { return slabs.filled_; }
 
-  static Timelines& timelines(DeviceHeap& heap) { return impl(heap).timelines_; }
+  static Timelines& timelines(DeviceHeap& heap) { return impl(heap).eager_.timelines(); }
   static auto& all(Timelines& timelines) WEIR_NO_THREAD_ANALYSIS { return timelines.timelines_; }
   static auto& by_stream(Timelines& timelines) WEIR_NO_THREAD_ANALYSIS {
     return timelines.by_stream_;

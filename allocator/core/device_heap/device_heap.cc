@@ -3,18 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstdlib>
-#include <map>
 #include <mutex>
-#include <new>
-#include <shared_mutex>
 #include <string>
-#include <unordered_map>
 #include <utility>
 
 #include "core/base/format.h"
 #include "core/device_heap/device_heap_impl.h"
-#include "core/memory/address_map.h"
 
 namespace weir {
 namespace {
@@ -60,52 +54,9 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
       budget_(options.limit),
       observer_(device, sink),
       captures_(device, options.context_events),
-      timelines_(device, observer_, captures_, options.trust),
-      pages_(device, timelines_, observer_, addresses_, budget_, of_pages(options),
+      eager_(0, device, {observer_, registry_, budget_, captures_}, of_pages(options),
              [this](Bytes wanted) { return spare_of_pools(wanted); }),
-      device_bytes_(total_memory(device, kMostBytes)) {
-  owners_.reset(static_cast<StreamHeap**>(std::calloc(kMostHeaps + 1, sizeof(void*))));
-  if (owners_ == nullptr) throw std::bad_alloc();
-}
-
-Result<StreamHeap*> DeviceHeap::Impl::heap_of(Stream stream) {
-  {
-    const std::shared_lock lock(heaps_mutex_);
-    if (const auto known = by_stream_.find(stream.id); known != by_stream_.end()) {
-      return known->second;
-    }
-  }
-  if (Status one = refuse_all(stream, "allocate"); !one) return std::move(one).error();
-  const std::unique_lock lock(heaps_mutex_);
-  if (const auto known = by_stream_.find(stream.id); known != by_stream_.end()) {
-    return known->second;
-  }
-  if (timelines_.retired(timelines_.of(stream))) {
-    return Error(ErrorCode::invalid_argument,
-                 "stream " + std::to_string(stream.id) +
-                     " was retired: allocate for it before retire(), or for another stream");
-  }
-  // A heap whose stream is gone serves the next one: programs make streams without end.
-  for (const std::unique_ptr<StreamHeap>& heap : heaps_) {
-    if (heap->pool() != nullptr || !heap->adopt(stream)) continue;
-    heap->announce(0);
-    return by_stream_[stream.id] = heap.get();
-  }
-  if (heaps_.size() >= kMostHeaps) {
-    return Error(ErrorCode::out_of_memory,
-                 std::to_string(kMostHeaps) +
-                     " streams have memory of their own, the most that one device can serve: "
-                     "retire() those that are no longer used");
-  }
-  const HeapId id{static_cast<std::uint32_t>(heaps_.size())};
-  heaps_.push_back(
-      std::make_unique<StreamHeap>(id, stream, pages_, timelines_, observer_, caching_heaps_));
-  StreamHeap* const heap = heaps_.back().get();
-  if (routed()) heap->allow_fast_paths(false);
-  heap->announce(0);
-  owners_[AddressMap::owner_of(id)] = heap;
-  return by_stream_[stream.id] = heap;
-}
+      device_bytes_(total_memory(device, kMostBytes)) {}
 
 Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Create create,
                                        Status& status) {
@@ -116,12 +67,13 @@ Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Cre
       if (at != Address{} || !status) [[likely]]
         return at;
     }
-    Result<StreamHeap*> heap = heap_of(stream);
-    if (!heap) {
-      status = std::move(heap).error();
+    if (status = refuse_all(stream, "allocate"); !status) return {};
+    const Result<Pool::Member*> member = eager_.member_of(stream);
+    if (!member) {
+      status = member.error();
       return {};
     }
-    known = {number_, stream.id, *heap};
+    known = {number_, stream.id, (*member)->heap};
   }
 }
 
@@ -141,6 +93,12 @@ Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, Status& statu
   return call_and_allocate(bytes, stream, status);
 }
 
+Address DeviceHeap::Impl::try_allocate(const Request& request, Status& status) {
+  return request.pool == nullptr
+             ? try_allocate(request.bytes, request.stream, status)
+             : request.pool->allocate(request.bytes, request.stream, request.capture, status);
+}
+
 // The heap is locked, and its fast paths are open: no route is, and nobody records.
 [[gnu::noinline]] Result<void*> DeviceHeap::Impl::allocate_after_miss(StreamHeap& heap, Bytes bytes,
                                                                       Stream stream) {
@@ -155,7 +113,7 @@ Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, Status& statu
     return at.pointer();
   if (create != PageHeap::Create::may) at = call_and_allocate(bytes, stream, status);
   if (at != Address{}) return at.pointer();
-  return allocate_under_pressure(bytes, stream, std::move(status));
+  return allocate_when_short({bytes, stream}, std::move(status));
 }
 
 Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
@@ -163,129 +121,33 @@ Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
   observer_.note_stack();
   // Refused before anything is rounded or reserved.
   if (bytes > device_bytes_) [[unlikely]]
-    return out_of_memory(bytes, stream);
+    return out_of_memory({bytes, stream});
   if (routed()) [[unlikely]] {
     if (Status one = refuse_all(stream, "allocate"); !one) return std::move(one).error();
     if (tries_deferred_.load(std::memory_order_relaxed)) free_deferred();
     Result<Routed> to = route_of(stream);
     if (!to) return std::move(to).error();
-    if (to->pool != nullptr) return allocate_in_pool(bytes, stream, *to);
+    if (to->pool != nullptr) {
+      const Request request{bytes, stream, std::move(to->pool), to->capture};
+      Status status;
+      const Address at = try_allocate(request, status);
+      return at != Address{} ? at.pointer() : allocate_when_short(request, std::move(status));
+    }
   }
   Status status;
   const Address at = try_allocate(bytes, stream, status);
   if (at != Address{}) [[likely]]
     return at.pointer();
-  return allocate_under_pressure(bytes, stream, std::move(status));
-}
-
-// What else can be done about `status`, which says why there was no memory.
-Result<void*> DeviceHeap::Impl::allocate_under_pressure(Bytes bytes, Stream stream, Status status) {
-  Address at;
-  const auto settled = [&] {
-    return at != Address{} || status.error().code() != ErrorCode::out_of_memory;
-  };
-  const auto try_again = [&] {
-    status = {};
-    at = try_allocate(bytes, stream, status);
-  };
-  // What heaps that were at work had cached.
-  if (!settled()) {
-    free_deferred();
-    give_back_cached();
-    try_again();
-  }
-  if (!settled() && call_in_pools()) try_again();
-  if (!settled() && (budget_.shared() || options_.trust == Trust::context ||
-                     options_.reuse == ReusePolicy::no_wait)) {
-    if (Status waited = wait_for_other_heaps(); !waited) return std::move(waited).error();
-    try_again();
-  }
-  // The host need only wait for idle pages where they must be unmapped.
-  if (!settled() && pages_.totals().short_of_mappings) {
-    if (Status waited = pages_.wait_for_idle_pages(); !waited) return std::move(waited).error();
-    if (Result<Bytes> gone = pages_.trim(0_B); !gone) return std::move(gone).error();
-    try_again();
-  }
-  if (!settled() && call_back(bytes)) {
-    give_back_cached();
-    try_again();
-  }
-  if (at != Address{}) return at.pointer();
-  if (!settled()) return out_of_memory(bytes, stream);
-  return std::move(status).error();
-}
-
-bool DeviceHeap::Impl::give_back_cached() const {
-  const std::shared_lock lock(heaps_mutex_);
-  bool any = false;
-  for (const std::unique_ptr<StreamHeap>& heap : heaps_) any = heap->give_back_cached() || any;
-  return any;
+  return allocate_when_short({bytes, stream}, std::move(status));
 }
 
 void DeviceHeap::Impl::call_at_miss() {
   std::vector<MissCallback> callbacks;
   {
-    const std::shared_lock lock(heaps_mutex_);
+    const std::lock_guard lock(callbacks_mutex_);
     callbacks = miss_callbacks_;
   }
   for (const MissCallback& callback : callbacks) callback();
-}
-
-bool DeviceHeap::Impl::call_back(Bytes bytes) {
-  std::vector<OutOfMemoryCallback> callbacks;
-  {
-    const std::unique_lock lock(heaps_mutex_);
-    callbacks = callbacks_;
-  }
-  for (const OutOfMemoryCallback& callback : callbacks) callback(bytes);
-  return !callbacks.empty();
-}
-
-namespace {
-
-// `most`: that could ever be had; zero: unknown. Where the request alone is more, nothing that is
-// freed will help.
-const char* remedy(Bytes bytes, Bytes limit, Bytes most) {
-  const bool may_raise = limit > 0_B && most == limit;
-  if (most > 0_B && bytes > most) {
-    return may_raise ? "Raise the limit, or ask for less."
-                     : "The device has less than that in all: ask for less.";
-  }
-  return may_raise ? "Free blocks, raise the limit, or ask for less."
-                   : "Free blocks, or ask for less.";
-}
-
-}  // namespace
-
-Error DeviceHeap::Impl::out_of_memory(Bytes bytes, Stream stream) {
-  give_back_cached();  // it is free memory, and not to be named as in use
-  observer_.emit(Event{.kind = EventKind::out_of_memory, .stream = stream.id, .requested = bytes});
-  const PageHeap::Totals totals = pages_.totals();
-  const Bytes limit = budget_.limit();
-  std::string message = "out of memory: " + format(bytes) + " asked for on stream " +
-                        std::to_string(stream.id) + "; held " + format(totals.total) +
-                        (limit > 0_B ? " of a limit of " + format(limit) : " with no limit set");
-  Bytes most = limit;
-  if (const Result<MemoryInfo> info = device_.memory_info()) {
-    if (limit == 0_B || info->total < limit) most = info->total;
-    message += ", the device has " + format(info->free) + " free of " + format(info->total);
-  }
-  message += "; in use " + format(totals.used) + ", idle " + format(totals.total - totals.leased) +
-             ", free within pages in use " + format(totals.leased - totals.used);
-  if (totals.short_of_mappings) {
-    message += "; " + std::to_string(totals.mappings) +
-               " mappings are held, and HeapOptions::most_mappings allows too few more";
-  }
-  std::vector<HeapStatistics> heaps = statistics().heaps;
-  std::sort(heaps.begin(), heaps.end(), [](const HeapStatistics& a, const HeapStatistics& b) {
-    return a.live_bytes.current > b.live_bytes.current;
-  });
-  for (std::size_t i = 0; i < std::min<std::size_t>(heaps.size(), 3); ++i) {
-    message += "; stream " + std::to_string(heaps[i].stream) + " holds " +
-               format(Bytes{heaps[i].live_bytes.current}) + " in " +
-               std::to_string(heaps[i].live_blocks.current) + " blocks";
-  }
-  return {ErrorCode::out_of_memory, message + ". " + remedy(bytes, limit, most)};
 }
 
 Error DeviceHeap::Impl::unknown(const void* block, const char* call) {
@@ -329,19 +191,19 @@ Status DeviceHeap::Impl::deallocate(void* block) {
 // for no lock that others hold while they wait for the device: who is at work is asked the next
 // time.
 void DeviceHeap::Impl::keep_to_limit() {
-  StreamHeap::give_back_all(caching_heaps_);
+  StreamHeap::give_back_all(eager_.caching_heaps());
   pages_.keep_to_limit();
   if (const Bytes excess = budget_.excess(); excess > 0_B) pages_.take_in(spare_of_pools(excess));
 }
 
 Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
   free_deferred();
-  give_back_cached();
+  registry_.give_back_cached();
   (void)call_in_pools();
   if (how == Trim::waits) {
     if (Status freed = free_deferred_after_all_work(); !freed) return std::move(freed).error();
     wait_for_lingering_pools();
-    for (const std::shared_ptr<PoolHeap>& pool : pools()) {
+    for (const std::shared_ptr<CapturePool>& pool : pools()) {
       if (pool->capturing()) continue;
       if (Status waited = pool->pages().wait_for_idle_pages(); !waited) {
         return std::move(waited).error();
@@ -356,7 +218,7 @@ Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
 void DeviceHeap::Impl::set_limit(Bytes limit) {
   budget_.set_limit(limit);
   if (!pages_.over_limit()) return;
-  give_back_cached();
+  registry_.give_back_cached();
   pages_.keep_to_limit();
   if (pages_.over_limit()) (void)call_in_pools();
 }
@@ -365,29 +227,23 @@ std::optional<BlockInfo> DeviceHeap::Impl::find(Address address) const {
   const StreamHeap* heap = owner_of(address);
   if (heap == nullptr) return std::nullopt;
   std::optional<BlockInfo> info = heap->find(address);
-  if (info && heap->pool() != nullptr) info->pool = heap->pool()->id();
+  if (info && heap->capture_pool() != nullptr) info->pool = heap->capture_pool()->id();
   return info;
 }
 
 Status DeviceHeap::Impl::retire(Stream stream) {
   if (Status one = refuse_all(stream, "retire"); !one) return one;
   if (Status status = retire_in_pools(stream); !status) return status;
-  if (Status status = timelines_.retire(timelines_.of(stream)); !status) return status;
-  const std::unique_lock lock(heaps_mutex_);
-  if (const auto known = by_stream_.find(stream.id); known != by_stream_.end()) {
-    known->second->close();
-    by_stream_.erase(known);
-  }
-  return {};
+  return eager_.retire(stream);
 }
 
 void DeviceHeap::Impl::on_out_of_memory(OutOfMemoryCallback callback) {
-  const std::unique_lock lock(heaps_mutex_);
+  const std::lock_guard lock(callbacks_mutex_);
   callbacks_.push_back(std::move(callback));
 }
 
 void DeviceHeap::Impl::on_miss(MissCallback callback) {
-  const std::unique_lock lock(heaps_mutex_);
+  const std::lock_guard lock(callbacks_mutex_);
   miss_callbacks_.push_back(std::move(callback));
   has_miss_callbacks_.store(true, std::memory_order_relaxed);
 }

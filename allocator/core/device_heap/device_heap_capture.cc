@@ -113,7 +113,7 @@ Result<Graph> CaptureScope::end() {
     route_.close(/*keep=*/false);
     return std::move(captured).error();
   }
-  std::shared_ptr<PoolHeap> pool = std::exchange(pool_, nullptr);
+  std::shared_ptr<CapturePool> pool = std::exchange(pool_, nullptr);
   Graph graph;
   graph.device_ = device_;
   graph.graph_ = *captured;

@@ -17,7 +17,7 @@ Status DeviceHeap::Impl::refuse_all(Stream stream, const char* call) {
 }
 
 Result<bool> DeviceHeap::Impl::fence_in_its_epoch(StreamHeap& heap, Address block, Stream user) {
-  PoolHeap* const pool = heap.pool();
+  CapturePool* const pool = heap.capture_pool();
   if (!routed()) {
     if (pool == nullptr) return heap.fence(block, timelines_.of(user));
     return pool->fence(heap, block, user, false);
@@ -61,7 +61,7 @@ Status DeviceHeap::Impl::fence_one(void* block, Stream user) {
 bool DeviceHeap::Impl::of_several_epochs(std::span<void* const> blocks) const {
   return routed() || std::any_of(blocks.begin(), blocks.end(), [&](const void* block) {
            const StreamHeap* const heap = owner_of(Address::of(block));
-           return heap != nullptr && heap->pool() != nullptr;
+           return heap != nullptr && heap->capture_pool() != nullptr;
          });
 }
 
@@ -86,11 +86,7 @@ Status DeviceHeap::Impl::fence(std::span<void* const> blocks, Stream user) {
   if (!used) return std::move(used).error();
   if (blocks.empty()) return {};
   // On the blocks' own stream it is implied by deallocate().
-  const StreamHeap* const own = [&] {
-    const std::shared_lock lock(heaps_mutex_);
-    const auto known = by_stream_.find(user.id);
-    return known == by_stream_.end() ? nullptr : known->second;
-  }();
+  const StreamHeap* const own = eager_.find(user.id);
   const bool implied =
       std::all_of(used->begin(), used->end(), [&](const Used& each) { return each.heap == own; });
   const TimelineId timeline = timelines_.of(user);
@@ -125,7 +121,7 @@ Result<Fence> DeviceHeap::Impl::take_fence_around(std::span<const void* const> p
   const bool of_several_epochs =
       routed() || std::any_of(pointers.begin(), pointers.end(), [&](const void* pointer) {
         const StreamHeap* const heap = owner_of(Address::of(pointer));
-        return heap != nullptr && heap->pool() != nullptr;
+        return heap != nullptr && heap->capture_pool() != nullptr;
       });
   if (of_several_epochs) return take_fence(blocks_around(pointers), user);
   Result<Fence> fence = timelines_.record(timelines_.of(user));

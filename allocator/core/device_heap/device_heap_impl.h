@@ -2,8 +2,8 @@
 #pragma once
 
 #include <atomic>
-#include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <shared_mutex>
 #include <span>
 #include <string>
@@ -11,12 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/heap/caching_heaps.h"
+#include "core/heap/heap_registry.h"
 #include "core/heap/stream_heap.h"
-#include "core/memory/address_map.h"
 #include "core/memory/budget.h"
 #include "core/memory/page_heap.h"
-#include "core/pool/graph_pool.h"
+#include "core/pool/capture_pool.h"
 #include "core/time/timelines.h"
 #include "observe/observer.h"
 #include "weir/device_heap.h"
@@ -30,9 +29,8 @@ struct alignas(32) KnownStream {
   StreamHeap* heap = nullptr;     // that served the stream the last time
 };
 
-// Threads: self-synchronised. `heaps_mutex_` (which heaps there are) is taken before every heap's
-// lock; the calls of a block's life do not take it, but for the first that a thread makes for a
-// stream.
+// Threads: self-synchronised. The calls of a block's life take the locks of the pool and of the
+// registry for the first that a thread makes for a stream only.
 class DeviceHeap::Impl {
  public:
   Impl(Device& device, const HeapOptions& options, EventSink* sink);
@@ -67,16 +65,16 @@ class DeviceHeap::Impl {
   std::vector<PagePart> parts(const void* block) const;
   void set_limit(Bytes limit);
   Bytes limit() const { return budget_.limit(); }
-  ReusePolicy reuse() const { return pages_.reuse(); }
+  ReusePolicy reuse() const { return eager_.pages().reuse(); }
 
   // Graph pools. The first three are called by GraphPool and PoolRoute.
-  std::shared_ptr<PoolHeap> open_pool(Bytes limit);
+  std::shared_ptr<CapturePool> open_pool(Bytes limit);
   // Of a stream, and the capture that the driver says it is in.
   using Takes = std::function<bool(Stream, const CaptureInfo&)>;
   // Whose requests a route serves: eager ones; or a capture's, which a CaptureScope may end.
   enum class RouteKind { eager, captured, scoped };
   // `origin`: the stream that the capture begins on, where it is known.
-  Result<std::uint64_t> open_route(std::shared_ptr<PoolHeap> pool, Takes takes, RouteKind kind,
+  Result<std::uint64_t> open_route(std::shared_ptr<CapturePool> pool, Takes takes, RouteKind kind,
                                    std::optional<Stream> origin = std::nullopt);
   Result<bool> attach(Stream captured, CaptureAttachment attachment);
   std::vector<CaptureAttachment> attached(std::uint64_t route) const;
@@ -92,21 +90,17 @@ class DeviceHeap::Impl {
 
   static KnownStream& known(Stream stream);
   bool knows(const KnownStream& known, Stream stream) const;
-  // The heap of the last run that begins at `address` or before; null: none does. Whether the
-  // address lies in that run, the heap knows.
-  StreamHeap* owner_of(Address address) const;
-  bool has_region_around(Address address) const { return addresses_.contains(address); }
+  StreamHeap* owner_of(Address address) const { return registry_.owner_of(address); }
+  bool has_region_around(Address address) const { return registry_.has_region_around(address); }
 
  private:
   friend struct TestAccess;
   // No device has more: what is asked where the driver does not say how much there is.
   static constexpr Bytes kMostBytes = 1024_TiB;
-  // As many as AddressMap can tell apart.
-  static constexpr std::size_t kMostHeaps = 65'000;
 
   struct Route {
     std::uint64_t id = 0;
-    std::shared_ptr<PoolHeap> pool;
+    std::shared_ptr<CapturePool> pool;
     Takes takes;
     RouteKind kind = RouteKind::eager;
     std::vector<CaptureAttachment> attached;
@@ -115,21 +109,17 @@ class DeviceHeap::Impl {
     bool captures() const { return kind != RouteKind::eager; }
   };
   struct Routed {
-    std::shared_ptr<PoolHeap> pool;  // none: the device heap's own
-    std::uint64_t capture = 0;       // its id; 0: the stream is not being captured
+    std::shared_ptr<CapturePool> pool;  // none: the device heap's own
+    std::uint64_t capture = 0;          // its id; 0: the stream is not being captured
   };
   Result<Routed> route_of(Stream stream);
   static Error not_served(Stream stream);
-  Status begin_capture(PoolHeap& pool, bool watches);
+  Status begin_capture(CapturePool& pool, bool watches);
   void count_route();
   void discount_route();  // routes_mutex_ is held
-  void allow_fast_paths(bool allowed) const;
-  Result<void*> allocate_in_pool(Bytes bytes, Stream stream, const Routed& routed);
   Result<bool> is_captured(Stream stream);
   Status retire_in_pools(Stream stream);
-  Result<StreamHeap*> new_pool_heap(PoolHeap& pool, Stream stream);
   bool call_in_pools() const;
-  Status wait_for_other_heaps();
   void wait_for_lingering_pools();
   static void wait_for_streams(Timelines& timelines);
   std::vector<PageHeap::UnmappedPage> spare_of_pools(Bytes wanted) const;
@@ -149,11 +139,8 @@ class DeviceHeap::Impl {
   std::vector<std::pair<Address, Deferred>> take_due();
   void free_due(const std::vector<std::pair<Address, Deferred>>& due, StreamHeap::Gone gone);
   Status free_deferred_after_all_work();
-  std::vector<std::shared_ptr<PoolHeap>> pools() const;
-  // The heaps' locks in the order in which they are taken: pools' first.
-  std::vector<StreamHeap*> heaps_in_order() const;
+  std::vector<std::shared_ptr<CapturePool>> pools() const;
 
-  Result<StreamHeap*> heap_of(Stream stream);
   Address try_allocate(Bytes bytes, Stream stream, Status& status);
   Address try_allocate(Bytes bytes, Stream stream, PageHeap::Create create, Status& status);
   Address call_and_allocate(Bytes bytes, Stream stream, Status& status);
@@ -162,7 +149,21 @@ class DeviceHeap::Impl {
     return has_miss_callbacks_.load(std::memory_order_relaxed) ? PageHeap::Create::not_yet
                                                                : PageHeap::Create::may;
   }
-  Result<void*> allocate_under_pressure(Bytes bytes, Stream stream, Status status);
+  struct Request {
+    Bytes bytes;
+    Stream stream;
+    std::shared_ptr<CapturePool> pool;  // none: the device heap's own
+    std::uint64_t capture = 0;          // of the stream, into that pool; 0: it is not captured
+  };
+  Address try_allocate(const Request& request, Status& status);
+  // `status`: why there was no memory. The steps are its, in the order in which they are taken:
+  // each returns whether it may have helped. Error: nothing else will.
+  Result<void*> allocate_when_short(const Request& request, Status status);
+  Result<bool> free_what_is_due(const Request& request);
+  Result<bool> take_idle_pages_of_pools(const Request& request);
+  Result<bool> wait_for_other_work(const Request& request);
+  Result<bool> make_room_for_mappings(const Request& request);
+  Result<bool> ask_the_program(const Request& request);
   Result<StreamHeap*> owner_of_block(const void* block, const char* call) const;
   static Error unknown(const void* block, const char* call);
   Status fence_one(void* block, Stream user);
@@ -178,23 +179,15 @@ class DeviceHeap::Impl {
   static Status refuse_all(Stream stream, const char* call);
   Result<bool> deallocate_in_its_epoch(StreamHeap& heap, Address block);
   void keep_to_limit();
-  // Has every heap give back the blocks that it caches; were there any?
-  bool give_back_cached() const;
   void call_at_miss();
-  // Asks the callbacks for memory; false if there are none.
-  bool call_back(Bytes bytes);
-  Error out_of_memory(Bytes bytes, Stream stream);
-  template <class Function>
-  void at_one_moment(Function&& function) const;
+  Error out_of_memory(const Request& request);
   template <class Look>
-  void with_pages(const std::vector<std::shared_ptr<PoolHeap>>& pools, Look&& look) const;
+  void with_pages(const std::vector<std::shared_ptr<CapturePool>>& pools, Look&& look) const;
   template <class Function>
   void with_all_held(Function&& function);
-  void list_heaps(HeapSnapshot& snapshot) const WEIR_NO_THREAD_ANALYSIS;  // at one moment
+  // At one moment.
+  void list_heaps(HeapRegistry::Heaps heaps, HeapSnapshot& snapshot) const WEIR_NO_THREAD_ANALYSIS;
   std::vector<Event> as_events(const HeapSnapshot& snapshot) const;
-  std::vector<std::string> validate_registry() const WEIR_NO_THREAD_ANALYSIS;  // at one moment
-  std::vector<std::string> validate_owner(const StreamHeap& heap,
-                                          std::span<const Range> runs) const;
   static std::vector<std::string> validate_statistics(const Statistics& all,
                                                       const PageHeap::Totals& totals,
                                                       const std::vector<PageInfo>& pages);
@@ -202,28 +195,19 @@ class DeviceHeap::Impl {
   const std::uint64_t number_;  // of this device heap, in the process; from 1, never reused
   Device& device_;
   const HeapOptions options_;
-  AddressMap addresses_;
+  HeapRegistry registry_;
   Budget budget_;
   Observer observer_;
   OpenCaptures captures_;
   std::atomic<std::uint64_t> routes_open_{0};
   std::atomic<bool> tries_deferred_{false};  // are there blocks to be tried again and again?
   std::atomic<bool> graphs_leak_{false};
-  Timelines timelines_;
-  PageHeap pages_;
+  Pool eager_;  // the device heap's own
+  Timelines& timelines_ = eager_.timelines();
+  PageHeap& pages_ = eager_.pages();
   const Bytes device_bytes_;  // in all, whoever has them
-  CachingHeaps<StreamHeap> caching_heaps_;
 
-  // By AddressMap's owner; null where none is. Written before the heap's first address is there to
-  // be looked up, and then never changed, so it is read without a lock.
-  struct Free {
-    void operator()(void* table) const { std::free(table); }
-  };
-  std::unique_ptr<StreamHeap*[], Free> owners_;
-
-  mutable std::shared_mutex heaps_mutex_;
-  std::vector<std::unique_ptr<StreamHeap>> heaps_;            // by HeapId
-  std::unordered_map<std::uint64_t, StreamHeap*> by_stream_;  // by Stream::id; not the retired
+  std::mutex callbacks_mutex_;
   std::vector<OutOfMemoryCallback> callbacks_;
   std::vector<MissCallback> miss_callbacks_;
   std::atomic<bool> has_miss_callbacks_{false};
@@ -233,16 +217,12 @@ class DeviceHeap::Impl {
   // By handle: streams that have no other name yet. Guarded by routes_mutex_, as is the counter.
   std::unordered_map<void*, Stream> met_in_captures_;
   std::uint64_t last_met_ = 0;
-  std::vector<Route> routes_;                     // the last opened is asked first
-  std::vector<std::shared_ptr<PoolHeap>> pools_;  // never fewer: one that is gone serves again
+  std::vector<Route> routes_;                        // the last opened is asked first
+  std::vector<std::shared_ptr<CapturePool>> pools_;  // never fewer: one that is gone serves again
   std::uint64_t last_pool_ = 0, last_route_ = 0;
   std::unordered_map<std::uint64_t, Deferred> deferred_;  // blocks freed during a capture
   // Blocks that captured streams use, each with the last route when it was fenced.
   std::unordered_map<std::uint64_t, std::uint64_t> captured_uses_;
 };
-
-inline StreamHeap* DeviceHeap::Impl::owner_of(Address address) const {
-  return owners_[addresses_.owner(address)];
-}
 
 }  // namespace weir

@@ -30,39 +30,28 @@ void hold_still(std::span<const PageHeap* const> heaps, PageHeap::Totals totals,
 
 }  // namespace
 
-// With every heap's lock held: as of one moment.
-template <class Function>
-void DeviceHeap::Impl::at_one_moment(Function&& function) const WEIR_NO_THREAD_ANALYSIS {
-  const std::shared_lock registry(heaps_mutex_);
-  const std::vector<StreamHeap*> heaps = heaps_in_order();
-  for (StreamHeap* heap : heaps) heap->lock();
-  function();
-  for (StreamHeap* heap : heaps) heap->unlock();
-}
-
 // Calls look(totals, pages) of the device heap's pages and those of `pools` together, while nothing
 // can change them.
 template <class Look>
-void DeviceHeap::Impl::with_pages(const std::vector<std::shared_ptr<PoolHeap>>& pools,
+void DeviceHeap::Impl::with_pages(const std::vector<std::shared_ptr<CapturePool>>& pools,
                                   Look&& look) const {
   std::vector<const PageHeap*> each{&pages_};
-  for (const std::shared_ptr<PoolHeap>& pool : pools) each.push_back(&pool->pages());
+  for (const std::shared_ptr<CapturePool>& pool : pools) each.push_back(&pool->pages());
   hold_still(each, {}, {}, look);
 }
 
 Statistics DeviceHeap::Impl::statistics() const {
   Statistics all;
-  at_one_moment([&]() WEIR_NO_THREAD_ANALYSIS {
-    std::vector<HeapStatistics> heaps;
-    for (const auto& heap : heaps_) heaps.push_back(heap->statistics_locked());
-    all = observer_.fold().combine(std::move(heaps));
+  registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
+    std::vector<HeapStatistics> each;
+    for (const auto& heap : heaps) each.push_back(heap->statistics_locked());
+    all = observer_.fold().combine(std::move(each));
   });
   return all;
 }
 
 void DeviceHeap::Impl::reset_peaks() {
-  const std::shared_lock lock(heaps_mutex_);
-  for (const std::unique_ptr<StreamHeap>& heap : heaps_) heap->reset_peaks();
+  registry_.reset_peaks();
   observer_.fold().reset_peaks();
 }
 
@@ -71,11 +60,11 @@ HeapSnapshot DeviceHeap::Impl::snapshot() const {
   snapshot.device = device_.name();
   if (device_bytes_ < kMostBytes) snapshot.device_bytes = device_bytes_;
   const std::shared_lock no_new_pools(routes_mutex_);
-  at_one_moment([&]() WEIR_NO_THREAD_ANALYSIS {
-    for (const auto& heap : heaps_) heap->give_back_kept();
+  registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
+    for (const auto& heap : heaps) heap->give_back_kept();
     with_pages(pools_, [&](const PageHeap::Totals&, const std::vector<PageInfo>& pages) {
       snapshot.pages = pages;
-      list_heaps(snapshot);
+      list_heaps(heaps, snapshot);
     });
   });
   std::sort(snapshot.pages.begin(), snapshot.pages.end(),
@@ -86,11 +75,11 @@ HeapSnapshot DeviceHeap::Impl::snapshot() const {
 }
 
 // What the stream heaps say.
-void DeviceHeap::Impl::list_heaps(HeapSnapshot& snapshot) const {
+void DeviceHeap::Impl::list_heaps(HeapRegistry::Heaps heaps, HeapSnapshot& snapshot) const {
   snapshot.time = device_.now();
   std::vector<HeapStatistics> statistics;
-  for (const auto& heap : heaps_) {
-    const std::uint64_t pool = heap->pool() == nullptr ? 0 : heap->pool()->id();
+  for (const auto& heap : heaps) {
+    const std::uint64_t pool = heap->capture_pool() == nullptr ? 0 : heap->capture_pool()->id();
     const auto [stream, open] = heap->stream_locked();
     snapshot.heaps.push_back({heap->id(), stream, pool, open});
     const std::size_t before = snapshot.blocks.size();
@@ -109,7 +98,7 @@ std::vector<Event> DeviceHeap::Impl::as_events(const HeapSnapshot& snapshot) con
     event.time = snapshot.time;
     events.push_back(event);
   };
-  for (const std::shared_ptr<PoolHeap>& pool : pools_) {
+  for (const std::shared_ptr<CapturePool>& pool : pools_) {
     const bool closed = [&]() WEIR_NO_THREAD_ANALYSIS { return pool->closed_locked(); }();
     if (!closed) add({.kind = EventKind::pool_open, .pool = pool->id()});
   }
@@ -119,7 +108,7 @@ std::vector<Event> DeviceHeap::Impl::as_events(const HeapSnapshot& snapshot) con
          .stream = heap.stream,
          .pool = heap.pool});
   }
-  for (const std::shared_ptr<PoolHeap>& pool : pools_) {
+  for (const std::shared_ptr<CapturePool>& pool : pools_) {
     const bool captures = [&]() WEIR_NO_THREAD_ANALYSIS { return pool->capturing_locked(); }();
     if (captures) add({.kind = EventKind::capture_begin, .pool = pool->id()});
   }
@@ -150,31 +139,33 @@ std::vector<Event> DeviceHeap::Impl::as_events(const HeapSnapshot& snapshot) con
 template <class Function>
 void DeviceHeap::Impl::with_all_held(Function&& function) WEIR_NO_THREAD_ANALYSIS {
   const std::shared_lock routes(routes_mutex_);
-  for (const std::shared_ptr<PoolHeap>& pool : pools_) pool->lock();
-  at_one_moment([&]() WEIR_NO_THREAD_ANALYSIS {
+  for (const std::shared_ptr<CapturePool>& pool : pools_) pool->lock();
+  const auto no_new_members = eager_.hold_members();
+  registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     const auto change = [&](const PageHeap::Totals&, const std::vector<PageInfo>& pages)
                             WEIR_NO_THREAD_ANALYSIS {
-                              function(pages);
-                              for (const auto& heap : heaps_)
+                              function(heaps, pages);
+                              for (const auto& heap : heaps)
                                 heap->set_recording(observer_.recording());
                             };
     with_pages(pools_, change);
   });
-  for (const std::shared_ptr<PoolHeap>& pool : pools_) pool->unlock();
+  for (const std::shared_ptr<CapturePool>& pool : pools_) pool->unlock();
 }
 
 void DeviceHeap::Impl::start_recording(EventSink& sink) {
-  with_all_held([&](const std::vector<PageInfo>& pages) {
+  with_all_held([&](HeapRegistry::Heaps heaps, const std::vector<PageInfo>& pages) {
     HeapSnapshot snapshot;
     snapshot.pages = pages;
-    list_heaps(snapshot);
+    list_heaps(heaps, snapshot);
     observer_.add(sink, as_events(snapshot));
   });
 }
 
 bool DeviceHeap::Impl::stop_recording(EventSink& sink) {
   bool there = false;
-  with_all_held([&](const std::vector<PageInfo>&) { there = observer_.remove(sink); });
+  with_all_held(
+      [&](HeapRegistry::Heaps, const std::vector<PageInfo>&) { there = observer_.remove(sink); });
   return there;
 }
 
@@ -184,63 +175,29 @@ std::vector<std::string> DeviceHeap::Impl::validate() const {
     broken.insert(broken.end(), more.begin(), more.end());
   };
   const std::shared_lock no_new_pools(routes_mutex_);
-  for (const std::shared_ptr<PoolHeap>& pool : pools_) add(pool->validate());
-  at_one_moment([&]() WEIR_NO_THREAD_ANALYSIS {
-    std::unordered_map<const PoolHeap*, std::vector<Range>> runs;  // null: the device heap's own
-    std::vector<HeapStatistics> heaps;
-    for (const auto& heap : heaps_) {
-      std::vector<Range>& of_pool = runs[heap->pool()];
+  for (const std::shared_ptr<CapturePool>& pool : pools_) add(pool->validate());
+  std::vector<const Pool*> all{&eager_};
+  for (const std::shared_ptr<CapturePool>& pool : pools_) all.push_back(&pool->pool());
+  std::vector<std::shared_lock<std::shared_mutex>> no_new_members;
+  for (const Pool* const pool : all) no_new_members.push_back(pool->hold_members());
+  registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
+    std::unordered_map<const Pool*, std::vector<Range>> runs;
+    std::vector<HeapStatistics> each;
+    for (const auto& heap : heaps) {
+      std::vector<Range>& of_pool =
+          runs[heap->capture_pool() == nullptr ? &eager_ : &heap->capture_pool()->pool()];
       const std::size_t before = of_pool.size();
       add(heap->validate(of_pool));
-      add(validate_owner(*heap, std::span(of_pool).subspan(before)));
-      heaps.push_back(heap->statistics_locked());
+      add(registry_.validate(*heap, std::span(of_pool).subspan(before)));
+      each.push_back(heap->statistics_locked());
     }
-    add(pages_.validate(runs[nullptr]));
-    for (const std::shared_ptr<PoolHeap>& pool : pools_)
-      add(pool->pages().validate(runs[pool.get()]));
-    add(timelines_.validate());
-    add(validate_registry());
+    for (const Pool* const pool : all) add(pool->validate(runs[pool]));
     with_pages(pools_, [&](const PageHeap::Totals& totals, const std::vector<PageInfo>& pages) {
-      add(validate_statistics(observer_.fold().combine(std::move(heaps)), totals, pages));
+      add(validate_statistics(observer_.fold().combine(std::move(each)), totals, pages));
       if (budget_.held() != totals.total)
         broken.emplace_back("budget: not what the page heaps hold");
     });
   });
-  return broken;
-}
-
-std::vector<std::string> DeviceHeap::Impl::validate_registry() const {
-  std::vector<std::string> broken;
-  for (const auto& [stream, heap] : by_stream_) {
-    if (heap->pool() != nullptr || heap->id().value >= heaps_.size() ||
-        heaps_[heap->id().value].get() != heap || !heap->serves(stream)) {
-      broken.push_back("stream " + std::to_string(stream) + ": its heap serves another");
-    }
-  }
-  for (const auto& heap : heaps_) {
-    if (owners_[AddressMap::owner_of(heap->id())] != heap.get()) {
-      broken.push_back("heap " + std::to_string(heap->id().value) + ": found by another's number");
-    }
-  }
-  return broken;
-}
-
-// Whichever of a run's addresses is looked up, the heap that has the run is found. (Far inside a
-// run all look-ups go the same way.)
-std::vector<std::string> DeviceHeap::Impl::validate_owner(const StreamHeap& heap,
-                                                          std::span<const Range> runs) const {
-  constexpr Bytes kLookedUp = 8_MiB;
-  std::vector<std::string> broken;
-  for (const Range run : runs) {
-    bool found = owner_of(run.end() - kGrain) == &heap;
-    for (Bytes offset; offset < std::min(run.size, kLookedUp); offset += AddressMap::kStep) {
-      found = found && owner_of(run.begin + offset) == &heap;
-    }
-    if (found) continue;
-    broken.push_back("heap " + std::to_string(heap.id().value) + ": run at " +
-                     std::to_string(run.begin.value) +
-                     ": its addresses are another heap's, or nobody's");
-  }
   return broken;
 }
 
@@ -265,7 +222,7 @@ std::vector<std::string> DeviceHeap::Impl::validate_statistics(const Statistics&
 
 Status DeviceHeap::Impl::renew_access() {
   if (Status status = pages_.renew_access(); !status) return status;
-  for (const std::shared_ptr<PoolHeap>& pool : pools()) {
+  for (const std::shared_ptr<CapturePool>& pool : pools()) {
     if (Status status = pool->pages().renew_access(); !status) return status;
   }
   return {};
@@ -276,7 +233,7 @@ std::vector<PagePart> DeviceHeap::Impl::parts(const void* block) const {
   const std::optional<BlockInfo> info =
       heap == nullptr ? std::nullopt : heap->find(Address::of(block));
   if (!info || info->address != Address::of(block)) return {};
-  const PageHeap& pages = heap->pool() == nullptr ? pages_ : heap->pool()->pages();
+  const PageHeap& pages = heap->capture_pool() == nullptr ? pages_ : heap->capture_pool()->pages();
   return pages.parts({info->address, info->bytes});
 }
 

@@ -46,7 +46,7 @@ Status DeviceHeap::Impl::retire_in_pools(Stream stream) {
     const auto known = met_in_captures_.find(stream.handle);
     if (known != met_in_captures_.end()) met = known->second;
   }
-  for (const std::shared_ptr<PoolHeap>& pool : pools()) {
+  for (const std::shared_ptr<CapturePool>& pool : pools()) {
     if (Status status = pool->retire(stream); !status) return status;
     if (!met) continue;
     if (Status status = pool->retire(*met); !status) return status;

@@ -16,7 +16,8 @@ constexpr int kHeapsAtATime = 64;
 }  // namespace
 
 StreamHeap::StreamHeap(HeapId id, Stream stream, PageHeap& pages, Timelines& timelines,
-                       Observer& observer, CachingHeaps<StreamHeap>& caching_heaps, PoolHeap* pool)
+                       Observer& observer, CachingHeaps<StreamHeap>& caching_heaps,
+                       CapturePool* pool)
     : id_(id),
       pages_(pages),
       timelines_(timelines),

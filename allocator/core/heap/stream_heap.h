@@ -27,7 +27,7 @@
 
 namespace weir {
 
-class PoolHeap;
+class CapturePool;
 struct PlacedBlock;
 
 class StreamHeap {
@@ -35,12 +35,12 @@ class StreamHeap {
   // All must outlive this. `pool`: whose heap this is, if not the device heap's own; there is no
   // fast path to it then.
   StreamHeap(HeapId id, Stream stream, PageHeap& pages, Timelines& timelines, Observer& observer,
-             CachingHeaps<StreamHeap>& caching_heaps, PoolHeap* pool = nullptr);
+             CachingHeaps<StreamHeap>& caching_heaps, CapturePool* pool = nullptr);
   StreamHeap(const StreamHeap&) = delete;
   StreamHeap& operator=(const StreamHeap&) = delete;
 
   HeapId id() const { return id_; }
-  PoolHeap* pool() const { return graph_pool_; }
+  CapturePool* capture_pool() const { return graph_pool_; }
 
   // The fast paths, which serve nearly every call of a program that frees and asks again: the
   // newest cached block is given out, a freed one is cached. No address, or false: nothing
@@ -222,7 +222,7 @@ class StreamHeap {
   Timelines& timelines_;
   Observer& observer_;
   CachingHeaps<StreamHeap>& caching_heaps_;
-  PoolHeap* const graph_pool_;
+  CapturePool* const graph_pool_;
 
   alignas(64) mutable Mutex mutex_;
   std::uint64_t serves_ WEIR_GUARDED_BY(mutex_);  // Stream::id, or kNoStream once it is closed

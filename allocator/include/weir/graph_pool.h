@@ -33,7 +33,7 @@
 
 namespace weir {
 
-class PoolHeap;
+class CapturePool;
 
 struct GraphPoolOptions {
   Bytes limit;  // most memory that the pool may hold; zero: what the device heap's own limit leaves
@@ -140,7 +140,7 @@ class GraphPool {
   Result<PoolRoute> open_route(StreamFilter filter, bool captures,
                                std::optional<Stream> origin = std::nullopt);
   DeviceHeap* heap_;
-  std::shared_ptr<PoolHeap> pool_;
+  std::shared_ptr<CapturePool> pool_;
 };
 
 // What a capture made. Move-only; destroyed: the executable, the graph, then the pool may let its
@@ -166,7 +166,7 @@ class Graph {
   Device* device_ = nullptr;
   GraphHandle graph_;
   ExecutableHandle executable_;
-  std::shared_ptr<PoolHeap> pool_;
+  std::shared_ptr<CapturePool> pool_;
   std::vector<std::shared_ptr<void>> kept_;  // by DeviceHeap::attach()
 };
 
@@ -190,12 +190,12 @@ class CaptureScope {
   Result<Graph> end();
 
  private:
-  CaptureScope(std::shared_ptr<PoolHeap> pool, Device& device, Stream stream) noexcept
+  CaptureScope(std::shared_ptr<CapturePool> pool, Device& device, Stream stream) noexcept
       : pool_(std::move(pool)), device_(&device), stream_(stream) {}
   void abandon();
   void join(Stream forked);
 
-  std::shared_ptr<PoolHeap> pool_;  // none: it has ended
+  std::shared_ptr<CapturePool> pool_;  // none: it has ended
   Device* device_ = nullptr;
   Stream stream_;
   std::uint64_t id_ = 0;

@@ -4,14 +4,14 @@
 #include <memory>
 #include <utility>
 
-#include "core/pool/graph_pool.h"
+#include "core/pool/capture_pool.h"
 
 namespace weir {
 
 // The graph holds an object of the pool's: while that is there, so is the graph, or a launch of it.
-Status PoolHeap::watch(Stream stream, std::uint64_t capture) {
+Status CapturePool::watch(Stream stream, std::uint64_t capture) {
   const auto held = std::make_shared<char>();
-  Status retained = home_.device.retain(stream, held);
+  Status retained = inner_.retain(stream, held);
   // A capture that is broken makes no graph.
   if (!retained && retained.error().code() != ErrorCode::capture) return retained;
   watched_capture_ = capture;
@@ -20,63 +20,63 @@ Status PoolHeap::watch(Stream stream, std::uint64_t capture) {
   return {};
 }
 
-bool PoolHeap::is_watched() const {
+bool CapturePool::is_watched() const {
   return std::any_of(watched_.begin(), watched_.end(),
                      [](const auto& graph) { return !graph.expired(); });
 }
 
 // The last graph went. One that nobody told of, and that is not watched, may run on any stream; and
 // so may those that read what it wrote, where uses need not be told.
-void PoolHeap::begin_to_linger() {
+void CapturePool::begin_to_linger() {
   settled_ = false;
   lingers_ = true;
   waited_in_vain_ = false;
   if (!is_told()) {
-    launches_.join(timelines_.release_point(TimelineId{}));
+    launches_.join(timelines().release_point(TimelineId{}));
     return;
   }
   if (!std::exchange(has_unwatched_, false)) return;
-  for (const Stream stream : home_.timelines.streams()) {
-    launches_.join(timelines_.now(timelines_.of(stream)));
+  for (const Stream stream : eager_pool_.timelines().streams()) {
+    launches_.join(timelines().now(timelines().of(stream)));
   }
-  for (const auto& [id, member] : heaps_) {
-    launches_.join(timelines_.now(timelines_.of(member.stream)));
-  }
+  pool_.for_each_member([&](const Pool::Member& member) WEIR_REQUIRES(mutex_) {
+    launches_.join(timelines().now(timelines().of(member.stream)));
+  });
 }
 
 // The last graph is gone, and what was launched of it done: its pages may go.
-bool PoolHeap::is_done_lingering() const { return lingers_ && !is_watched(); }
+bool CapturePool::is_done_lingering() const { return lingers_ && !is_watched(); }
 
-bool PoolHeap::lingers() const {
+bool CapturePool::lingers() const {
   const MutexLock lock(mutex_);
   return lingers_;
 }
 
-bool PoolHeap::may_end_lingering() const {
+bool CapturePool::may_end_lingering() const {
   const MutexLock lock(mutex_);
   return lingers_ && !waited_in_vain_;
 }
 
-void PoolHeap::note_lingers_on(bool leaked) {
+void CapturePool::note_lingers_on(bool leaked) {
   const MutexLock lock(mutex_);
   if (!lingers_ || capturing_) return;
   waited_in_vain_ = true;
   if (leaked) watched_.clear();
 }
 
-Status PoolHeap::wait_for_eager_work(Stream stream) {
+Status CapturePool::wait_for_eager_work(Stream stream) {
   const MutexLock lock(mutex_);
-  return timelines_.wait_for(timelines_.of(stream), eager_);
+  return timelines().wait_for(timelines().of(stream), eager_);
 }
 
-void PoolHeap::note_launch(Stream stream) {
+void CapturePool::note_launch(Stream stream) {
   if (!is_told()) return;  // begin_to_linger() covers it
   const MutexLock lock(mutex_);
   settled_ = false;
-  launches_.join(timelines_.now(timelines_.of(stream)));
+  launches_.join(timelines().now(timelines().of(stream)));
 }
 
-void PoolHeap::release_graph() {
+void CapturePool::release_graph() {
   const MutexLock lock(mutex_);
   if (graphs_ > 0) --graphs_;
   if (graphs_ > 0 || capturing_) return;

@@ -1,4 +1,4 @@
-// The heap of one graph pool: its own pages, stream heaps and time, beside the device heap's.
+// A graph pool: a Pool on the device of its captures, and what its captures and graphs hold of it.
 //
 // A stream has one heap here for both of its epochs, eager and captured, so that what a warm-up
 // freed serves the capture. A capture begins when the host has seen all eager work on the pool's
@@ -9,8 +9,8 @@
 // are those that an eager stream is said to use: when they are freed meanwhile, they go back at its
 // end.
 //
-// Threads: self-synchronised by one lock a pool, taken before its stream heaps'. Under it the
-// device heap's page lock may be taken, never the other way round.
+// Threads: self-synchronised by one lock a pool, taken before its Pool's. Under it the device
+// heap's page lock may be taken, never the other way round.
 #pragma once
 
 #include <atomic>
@@ -21,38 +21,23 @@
 #include <vector>
 
 #include "core/base/mutex.h"
-#include "core/heap/caching_heaps.h"
-#include "core/heap/stream_heap.h"
-#include "core/memory/budget.h"
-#include "core/memory/page_heap.h"
+#include "core/pool/pool.h"
 #include "core/pool/pool_device.h"
-#include "core/time/timelines.h"
-#include "observe/observer.h"
 #include "weir/graph_pool.h"
 
 namespace weir {
 
-class PoolHeap {
+class CapturePool {
  public:
-  // What it needs of the device heap that it belongs to.
-  struct Home {
-    Device& device;
-    Observer& observer;
-    AddressMap& addresses;
-    Budget& budget;
-    OpenCaptures& captures;
-    const Timelines& timelines;
-    PageHeap& pages;
-    PageHeap::Source source;
-    // A heap of this pool's, registered; for one more stream.
-    std::function<Result<StreamHeap*>(PoolHeap&, Stream)> new_heap;
-  };
-  PoolHeap(std::uint64_t id, Home home, const HeapOptions& options);
+  // `eager`: the device heap's own pool, which idle pages come from and go back to.
+  CapturePool(std::uint64_t id, Device& device, Pool::Shared shared, Pool& eager,
+              const HeapOptions& options);
 
-  std::uint64_t id() const { return id_.load(std::memory_order_relaxed); }
-  PageHeap& pages() { return pages_; }
-  Timelines& timelines() { return timelines_; }
-  CachingHeaps<StreamHeap>& caching_heaps() { return caching_heaps_; }
+  std::uint64_t id() const { return pool_.id(); }
+  const Pool& pool() const { return pool_; }
+  PageHeap& pages() { return pool_.pages(); }
+  const PageHeap& pages() const { return pool_.pages(); }
+  Timelines& timelines() { return pool_.timelines(); }
 
   // `capture`: the id of the capture, into this pool, of the stream; 0: it is not being captured.
   // No address: `status` says why.
@@ -111,19 +96,10 @@ class PoolHeap {
 
  private:
   static constexpr std::uint32_t kEager = 0;
-  bool is_told() const { return timelines_.trust() == Trust::told; }
-  struct Member {
-    Stream stream;
-    StreamHeap* heap = nullptr;
-    std::uint32_t epoch = kEager;  // that it serves
-  };
+  bool is_told() const { return pool_.timelines().trust() == Trust::told; }
   bool is_block(const PlacedBlock& block) const;
-  // The heap that has this live block; null: none.
-  StreamHeap* heap_with(Address block) const WEIR_REQUIRES(mutex_);
   Status free_placed(const PlacedBlock& block) WEIR_REQUIRES(mutex_);
   Status place(const PlacedBlock& block) WEIR_REQUIRES(mutex_);
-  // Null: `status` says why.
-  Member* member_of(Stream stream, Status& status) WEIR_REQUIRES(mutex_);
   std::uint64_t live_blocks() const WEIR_REQUIRES(mutex_);
   void forget_captured_time() WEIR_REQUIRES(mutex_);
   void note_eager_work(const StreamHeap& heap, Address block) WEIR_REQUIRES(mutex_);
@@ -138,16 +114,13 @@ class PoolHeap {
   void say(EventKind kind) const;
   bool give_back_pages_locked() WEIR_REQUIRES(mutex_);
 
-  std::atomic<std::uint64_t> id_;
-  const Home home_;
+  Device& inner_;
+  const Pool::Shared shared_;
+  Pool& eager_pool_;
   PoolDevice device_;
-  Timelines timelines_;
-  PageHeap pages_;
-  CachingHeaps<StreamHeap> caching_heaps_;
+  Pool pool_;
 
   mutable Mutex mutex_;
-  std::unordered_map<std::uint64_t, Member> heaps_ WEIR_GUARDED_BY(mutex_);  // by Stream::id
-  std::vector<StreamHeap*> retired_ WEIR_GUARDED_BY(mutex_);  // their streams are gone
   bool capturing_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint32_t capture_ WEIR_GUARDED_BY(mutex_) =
       kEager;  // its epoch: number of the latest capture

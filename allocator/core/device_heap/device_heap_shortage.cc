@@ -1,0 +1,175 @@
+// A request that found no memory: what is tried for it, and what is said if nothing helped.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <iterator>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "core/base/format.h"
+#include "core/device_heap/device_heap_impl.h"
+
+namespace weir {
+namespace {
+
+// After a launch is done: on an H200 0.03 to 0.2 ms.
+constexpr std::chrono::milliseconds kUntilTheDriverSaysSo{100};
+
+// `most`: that could ever be had; zero: unknown. Where the request alone is more, nothing that is
+// freed will help.
+const char* remedy(Bytes bytes, Bytes limit, Bytes most) {
+  const bool may_raise = limit > 0_B && most == limit;
+  if (most > 0_B && bytes > most) {
+    return may_raise ? "Raise the limit, or ask for less."
+                     : "The device has less than that in all: ask for less.";
+  }
+  return may_raise ? "Free blocks, raise the limit, or ask for less."
+                   : "Free blocks, or ask for less.";
+}
+
+}  // namespace
+
+// Each step takes longer than the one before. One that may have helped has the request tried again.
+Result<void*> DeviceHeap::Impl::allocate_when_short(const Request& request, Status status) {
+  using Step = Result<bool> (Impl::*)(const Request&);
+  constexpr std::array<Step, 5> kSteps{&Impl::free_what_is_due, &Impl::take_idle_pages_of_pools,
+                                       &Impl::wait_for_other_work, &Impl::make_room_for_mappings,
+                                       &Impl::ask_the_program};
+  for (const Step step : kSteps) {
+    if (status.error().code() != ErrorCode::out_of_memory) return std::move(status).error();
+    Result<bool> may_have_helped = (this->*step)(request);
+    if (!may_have_helped) return std::move(may_have_helped).error();
+    if (!*may_have_helped) continue;
+    status = {};
+    if (const Address at = try_allocate(request, status); at != Address{}) return at.pointer();
+  }
+  if (status.error().code() == ErrorCode::out_of_memory) return out_of_memory(request);
+  return std::move(status).error();
+}
+
+Result<bool> DeviceHeap::Impl::free_what_is_due(const Request&) {
+  free_deferred();
+  registry_.give_back_cached();
+  return true;
+}
+
+Result<bool> DeviceHeap::Impl::take_idle_pages_of_pools(const Request&) { return call_in_pools(); }
+
+// Pages change pool only when the host knows their work to be done: rather than be out of memory,
+// it waits. With one pool whose uses are told there are no others.
+Result<bool> DeviceHeap::Impl::wait_for_other_work(const Request&) {
+  if (!budget_.shared() && options_.trust == Trust::told &&
+      options_.reuse != ReusePolicy::no_wait) {
+    return false;
+  }
+  if (Status freed = free_deferred_after_all_work(); !freed) return std::move(freed).error();
+  wait_for_lingering_pools();
+  if (Status waited = pages_.wait_for_idle_pages(); !waited) return std::move(waited).error();
+  for (const std::shared_ptr<CapturePool>& pool : pools()) {
+    if (Status waited = pool->pages().wait_for_idle_pages(); !waited) {
+      return std::move(waited).error();
+    }
+  }
+  (void)call_in_pools();
+  return true;
+}
+
+// The host need only wait for idle pages where they must be unmapped.
+Result<bool> DeviceHeap::Impl::make_room_for_mappings(const Request& request) {
+  if (request.pool != nullptr || !pages_.totals().short_of_mappings) return false;
+  if (Status waited = pages_.wait_for_idle_pages(); !waited) return std::move(waited).error();
+  if (Result<Bytes> gone = pages_.trim(0_B); !gone) return std::move(gone).error();
+  return true;
+}
+
+Result<bool> DeviceHeap::Impl::ask_the_program(const Request& request) {
+  std::vector<OutOfMemoryCallback> callbacks;
+  {
+    const std::lock_guard lock(callbacks_mutex_);
+    callbacks = callbacks_;
+  }
+  for (const OutOfMemoryCallback& callback : callbacks) callback(request.bytes);
+  registry_.give_back_cached();
+  return !callbacks.empty();
+}
+
+// Graphs are gone, and their launches run on streams that nobody named: all work so far is waited
+// for, of all streams that are known. What can't be waited for stays as it is.
+void DeviceHeap::Impl::wait_for_lingering_pools() {
+  (void)call_in_pools();
+  const std::vector<std::shared_ptr<CapturePool>> all = pools();
+  std::vector<std::shared_ptr<CapturePool>> lingering;  // that are, before anything is waited for
+  std::copy_if(all.begin(), all.end(), std::back_inserter(lingering),
+               [](const auto& pool) { return pool->lingers(); });
+  if (lingering.empty()) return;
+  wait_for_streams(timelines_);
+  for (const std::shared_ptr<CapturePool>& pool : all) wait_for_streams(pool->timelines());
+  (void)call_in_pools();
+  // The driver says that a graph is gone in a thread of its own. One that is there still after so
+  // long was not destroyed, or leaks.
+  const auto patience = std::chrono::steady_clock::now() + kUntilTheDriverSaysSo;
+  const auto hopes = [](const auto& pool) { return pool->may_end_lingering(); };
+  while (!graphs_leak_ && std::any_of(lingering.begin(), lingering.end(), hopes) &&
+         std::chrono::steady_clock::now() < patience) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    (void)call_in_pools();
+  }
+  for (const std::shared_ptr<CapturePool>& pool : lingering) pool->note_lingers_on(graphs_leak_);
+  if (graphs_leak_) (void)call_in_pools();
+}
+
+void DeviceHeap::Impl::wait_for_streams(Timelines& timelines) {
+  if (timelines.trust() == Trust::context) {
+    FenceSet all;
+    all.join(timelines.release_point(TimelineId{}));
+    (void)timelines.host_wait(all);
+    return;
+  }
+  const auto eager = [](Stream stream) { return !stream.is_in_capture() && !stream.is_all(); };
+  for (const Fence fence : timelines.all(eager)) {
+    FenceSet one;
+    one.join(fence);
+    (void)timelines.host_wait(one);
+  }
+}
+
+Error DeviceHeap::Impl::out_of_memory(const Request& request) {
+  const auto& [bytes, stream, pool, capture] = request;
+  registry_.give_back_cached();  // it is free memory, and not to be named as in use
+  observer_.emit(Event{.kind = EventKind::out_of_memory, .stream = stream.id, .requested = bytes});
+  const PageHeap::Totals totals = pages_.totals();
+  const Bytes limit = budget_.limit();
+  std::string message = "out of memory: " + format(bytes) + " asked for on stream " +
+                        std::to_string(stream.id) + "; held " + format(totals.total) +
+                        (limit > 0_B ? " of a limit of " + format(limit) : " with no limit set");
+  Bytes most = limit;
+  if (const Result<MemoryInfo> info = device_.memory_info()) {
+    if (limit == 0_B || info->total < limit) most = info->total;
+    message += ", the device has " + format(info->free) + " free of " + format(info->total);
+  }
+  message += "; in use " + format(totals.used) + ", idle " + format(totals.total - totals.leased) +
+             ", free within pages in use " + format(totals.leased - totals.used);
+  if (totals.short_of_mappings) {
+    message += "; " + std::to_string(totals.mappings) +
+               " mappings are held, and HeapOptions::most_mappings allows too few more";
+  }
+  std::vector<HeapStatistics> heaps = statistics().heaps;
+  std::sort(heaps.begin(), heaps.end(), [](const HeapStatistics& a, const HeapStatistics& b) {
+    return a.live_bytes.current > b.live_bytes.current;
+  });
+  for (std::size_t i = 0; i < std::min<std::size_t>(heaps.size(), 3); ++i) {
+    message += "; stream " + std::to_string(heaps[i].stream) + " holds " +
+               format(Bytes{heaps[i].live_bytes.current}) + " in " +
+               std::to_string(heaps[i].live_blocks.current) + " blocks";
+  }
+  message += std::string(". ") + remedy(bytes, limit, most);
+  if (pool == nullptr) return {ErrorCode::out_of_memory, message};
+  const GraphPoolStatistics held = pool->statistics();
+  return {ErrorCode::out_of_memory, "graph pool " + std::to_string(pool->id()) + " (" +
+                                        format(held.reserved_bytes) + " held, " +
+                                        format(held.live_bytes) + " live): " + message};
+}
+
+}  // namespace weir

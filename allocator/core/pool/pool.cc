@@ -1,0 +1,110 @@
+#include "core/pool/pool.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace weir {
+
+Pool::Pool(std::uint64_t id, Device& device, Shared shared, const HeapOptions& options,
+           PageHeap::Source source, CapturePool* graphs)
+    : id_(id),
+      shared_(shared),
+      graphs_(graphs),
+      timelines_(device, shared.observer, shared.captures, options.trust),
+      pages_(device, timelines_, shared.observer, shared.registry.addresses(), shared.budget,
+             options, std::move(source)) {}
+
+Result<Pool::Member*> Pool::member_of(Stream stream) {
+  {
+    const std::shared_lock lock(mutex_);
+    if (const auto known = by_stream_.find(stream.id); known != by_stream_.end()) {
+      return &known->second;
+    }
+  }
+  const std::unique_lock lock(mutex_);
+  if (const auto known = by_stream_.find(stream.id); known != by_stream_.end()) {
+    return &known->second;
+  }
+  if (timelines_.retired(timelines_.of(stream))) {
+    return Error(ErrorCode::invalid_argument,
+                 "stream " + std::to_string(stream.id) +
+                     " was retired: allocate for it before retire(), or for another stream");
+  }
+  // A heap whose stream is gone serves the next one: programs make streams without end.
+  const auto spare = std::find_if(retired_.begin(), retired_.end(),
+                                  [&](StreamHeap* heap) { return heap->adopt(stream); });
+  StreamHeap* heap = nullptr;
+  if (spare != retired_.end()) {
+    heap = *spare;
+    retired_.erase(spare);
+  } else {
+    Result<StreamHeap*> added = shared_.registry.add([&](HeapId id) {
+      return std::make_unique<StreamHeap>(id, stream, pages_, timelines_, shared_.observer,
+                                          caching_heaps_, graphs_);
+    });
+    if (!added) return std::move(added).error();
+    heap = *added;
+  }
+  heap->announce(id());
+  return &(by_stream_[stream.id] = {.stream = stream, .heap = heap});
+}
+
+StreamHeap* Pool::find(std::uint64_t stream) const {
+  const std::shared_lock lock(mutex_);
+  const auto known = by_stream_.find(stream);
+  return known == by_stream_.end() ? nullptr : known->second.heap;
+}
+
+bool Pool::has_retired() const {
+  const std::shared_lock lock(mutex_);
+  return !retired_.empty();
+}
+
+StreamHeap* Pool::heap_with(Address block) const {
+  StreamHeap* with = nullptr;
+  for_each_heap([&](StreamHeap& heap) {
+    if (with == nullptr && heap.has(block)) with = &heap;
+  });
+  return with;
+}
+
+Status Pool::retire(Stream stream) {
+  if (Status status = timelines_.retire(timelines_.of(stream)); !status) return status;
+  const std::unique_lock lock(mutex_);
+  const auto known = by_stream_.find(stream.id);
+  if (known == by_stream_.end()) return {};
+  StreamHeap* const heap = known->second.heap;
+  heap->close();
+  by_stream_.erase(known);
+  const auto place = std::find_if(retired_.begin(), retired_.end(), [&](const StreamHeap* each) {
+    return each->id().value > heap->id().value;
+  });
+  retired_.insert(place, heap);
+  return {};
+}
+
+void Pool::give_back_cached() const {
+  for_each_member([](const Member& member) { (void)member.heap->give_back_cached(); });
+}
+
+void Pool::announce() const {
+  for_each_member([&](const Member& member) { member.heap->announce(id()); });
+}
+
+std::vector<std::string> Pool::validate(const std::vector<Range>& runs) const {
+  std::vector<std::string> broken = pages_.validate(runs);
+  for (const std::string& one : timelines_.validate()) broken.push_back(one);
+  for (const auto& [stream, member] : by_stream_) {
+    // (In a capture it goes by another name.)
+    const bool serves = graphs_ != nullptr || member.heap->serves(stream);
+    if (member.heap->capture_pool() != graphs_ || !serves) {
+      broken.push_back("stream " + std::to_string(stream) + ": its heap serves another");
+    }
+  }
+  return broken;
+}
+
+}  // namespace weir

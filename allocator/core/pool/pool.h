@@ -1,0 +1,113 @@
+// Memory that streams share: a page heap, a stream heap for each stream that asks, and their time.
+//
+// A device heap is one of these, on the device itself. A graph pool is another, on the device of
+// its captures (PoolDevice), with rules for captures and graphs around it (CapturePool).
+//
+// Threads: self-synchronised. The lock of its streams is taken before the registry's and the stream
+// heaps'; a stream that was found once needs no lock.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/heap/caching_heaps.h"
+#include "core/heap/heap_registry.h"
+#include "core/heap/stream_heap.h"
+#include "core/memory/budget.h"
+#include "core/memory/page_heap.h"
+#include "core/time/open_captures.h"
+#include "core/time/timelines.h"
+#include "observe/observer.h"
+#include "weir/device_heap.h"
+
+namespace weir {
+
+class Pool {
+ public:
+  // What all pools of a device share.
+  struct Shared {
+    Observer& observer;
+    HeapRegistry& registry;
+    Budget& budget;
+    OpenCaptures& captures;
+  };
+  // All must outlive the pool. `id`: GraphPool::id(), 0 of the device heap's own. `source`: where
+  // idle pages of other pools are had from. `graphs`: whose pool this is, if a graph pool's.
+  Pool(std::uint64_t id, Device& device, Shared shared, const HeapOptions& options,
+       PageHeap::Source source, CapturePool* graphs = nullptr);
+
+  std::uint64_t id() const { return id_.load(std::memory_order_relaxed); }
+  Timelines& timelines() { return timelines_; }
+  const Timelines& timelines() const { return timelines_; }
+  PageHeap& pages() { return pages_; }
+  const PageHeap& pages() const { return pages_; }
+  CachingHeaps<StreamHeap>& caching_heaps() { return caching_heaps_; }
+
+  // A stream, and the heap that serves it.
+  struct Member {
+    Stream stream;
+    StreamHeap* heap = nullptr;
+    std::uint32_t epoch = 0;  // that `heap` serves; of graph pools, whose lock guards it
+  };
+  // It stays where it is until the stream is retired. Makes a heap for a stream that has none: of
+  // one whose stream was retired, if it can be. Errors: invalid_argument (the stream was retired);
+  // out_of_memory.
+  Result<Member*> member_of(Stream stream);
+  // The heap that serves the stream of that id; null: none.
+  StreamHeap* find(std::uint64_t stream) const;
+  bool has_retired() const;
+  // The heap that has this live block; null: none.
+  StreamHeap* heap_with(Address block) const;
+  // The stream is about to be destroyed: nothing is allocated for it again.
+  Status retire(Stream stream);
+
+  // Calls visit(member) for each stream that is served.
+  template <class Visit>
+  void for_each_member(Visit&& visit) {
+    const std::shared_lock lock(mutex_);
+    for (auto& [stream, member] : by_stream_) visit(member);
+  }
+  template <class Visit>
+  void for_each_member(Visit&& visit) const {
+    const std::shared_lock lock(mutex_);
+    for (const auto& [stream, member] : by_stream_) visit(member);
+  }
+  // Calls visit(heap) for each heap, those of retired streams too.
+  template <class Visit>
+  void for_each_heap(Visit&& visit) const {
+    const std::shared_lock lock(mutex_);
+    for (const auto& [stream, member] : by_stream_) visit(*member.heap);
+    for (StreamHeap* const heap : retired_) visit(*heap);
+  }
+  void give_back_cached() const;
+  // No stream gets a heap, or is retired, while the lock is held.
+  std::shared_lock<std::shared_mutex> hold_members() const { return std::shared_lock(mutex_); }
+  // Another pool from now on, with heaps that are empty: says so of each.
+  void set_id(std::uint64_t id) { id_.store(id, std::memory_order_relaxed); }
+  void announce() const;
+
+  // At one moment (HeapRegistry::at_one_moment), with members held since before. `runs`: what its
+  // heaps hold of the page heap.
+  std::vector<std::string> validate(const std::vector<Range>& runs) const WEIR_NO_THREAD_ANALYSIS;
+
+ private:
+  std::atomic<std::uint64_t> id_;
+  const Shared shared_;
+  CapturePool* const graphs_;
+  Timelines timelines_;
+  PageHeap pages_;
+  CachingHeaps<StreamHeap> caching_heaps_;
+
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<std::uint64_t, Member> by_stream_;  // by Stream::id
+  std::vector<StreamHeap*> retired_;                     // by HeapId: their streams are gone
+
+  friend struct TestAccess;
+};
+
+}  // namespace weir
