@@ -15,7 +15,7 @@ struct weir_graph_pool_t {
   weir::GraphPool pool;
 };
 struct weir_route_t {
-  weir::PoolRoute route;
+  weir::PoolBinding route;
 };
 struct weir_capture_t {
   weir::CaptureScope scope;

@@ -31,7 +31,7 @@ Result<Stream> DriverDevice::stream(void* handle) {
     return Error(
         ErrorCode::capture,
         "cuStreamGetId: the stream is being captured, which can't go on now: no graph pool "
-        "serves the capture. Begin it with CaptureScope, or open a route with "
+        "serves the capture. Begin it with CaptureScope, or open a binding with "
         "GraphPool::capture() before it begins");
   }
   if (result != CUDA_SUCCESS) return driver_.error("cuStreamGetId", result);

@@ -71,7 +71,7 @@ Status PoolTable::begin(PoolId id, Filter filter, Stream current) {
   const StreamFilter takes = [filter = std::move(filter)](Stream stream) {
     return filter(stream.handle);
   };
-  Result<PoolRoute> route = captures ? graphs->capture(takes, current) : graphs->warm_up(takes);
+  Result<PoolBinding> route = captures ? graphs->capture(takes, current) : graphs->warm_up(takes);
   if (!route) {
     (void)release(id);
     return std::move(route).error();
@@ -82,7 +82,7 @@ Status PoolTable::begin(PoolId id, Filter filter, Stream current) {
 }
 
 Status PoolTable::end(PoolId id) {
-  PoolRoute ended;
+  PoolBinding ended;
   {
     const std::lock_guard lock(mutex_);
     const auto route = std::find_if(routes_.rbegin(), routes_.rend(),
@@ -108,7 +108,7 @@ void* PoolTable::allocate_from_reserve(Bytes bytes, Stream stream) {
   }
   const std::thread::id me = std::this_thread::get_id();
   for (const std::shared_ptr<GraphPool>& reserve : reserves) {
-    Result<PoolRoute> route =
+    Result<PoolBinding> route =
         reserve->warm_up([me](Stream) { return std::this_thread::get_id() == me; });
     if (!route) continue;
     if (Result<void*> block = heap_.allocate(bytes, stream)) return *block;

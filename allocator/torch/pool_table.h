@@ -72,7 +72,7 @@ class PoolTable {
   };
   struct Route {
     PoolId id;
-    PoolRoute route;
+    PoolBinding route;
     bool captures = false;
   };
 

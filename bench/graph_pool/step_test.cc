@@ -66,7 +66,7 @@ class StepInAPool : public testing::TestWithParam<Program> {
     const std::string kind = GetParam().warm_up;
     if (kind == "none") return;
     const StepStreams streams{kind == "current" ? current_ : capture_, sides_};
-    Result<PoolRoute> route = pool.warm_up([&streams](Stream asking) {
+    Result<PoolBinding> route = pool.warm_up([&streams](Stream asking) {
       return asking == streams.main ||
              std::find(streams.sides.begin(), streams.sides.end(), asking) != streams.sides.end();
     });

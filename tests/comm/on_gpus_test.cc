@@ -264,7 +264,7 @@ TEST_P(Memory, OfACapturedStepIsWhatItNeedsWhereverItWasWarmedUp) {
          {std::optional<Stream>(), std::optional(rank.compute), std::optional(rank.side)}) {
       GraphPool pool(*rank.heap);
       if (warm_up) {
-        Result<PoolRoute> route = pool.warm_up(*warm_up);
+        Result<PoolBinding> route = pool.warm_up(*warm_up);
         expect_fine(route);
         for (std::uint64_t i = 0; i < 3; ++i) run_step(rank, *warm_up, 1000 + 100 * i);
       }

@@ -252,7 +252,7 @@ TEST_F(RegisteredPools, StayAllocatedForGraphsOfCapturesThatTheProgramEnds) {
   on_all([&](Rank& rank) {
     void* const block = take(rank, 8_MiB, rank.compute);
     GraphPool graphs(*rank.heap);
-    Result<PoolRoute> route = graphs.capture([&](Stream stream) {
+    Result<PoolBinding> route = graphs.capture([&](Stream stream) {
       return rank.device.capture_info(stream)->status != CaptureInfo::Status::none;
     });
     expect_ok(route);
@@ -291,7 +291,7 @@ TEST_F(RegisteredPools, AreFreeAgainWhereACaptureOfTheProgramsFails) {
   on_all([&](Rank& rank) {
     void* const block = take(rank, 8_MiB, rank.compute);
     GraphPool graphs(*rank.heap);
-    Result<PoolRoute> route = graphs.capture([&](Stream stream) {
+    Result<PoolBinding> route = graphs.capture([&](Stream stream) {
       return rank.device.capture_info(stream)->status != CaptureInfo::Status::none;
     });
     expect_ok(route);

@@ -54,7 +54,7 @@ class GraphProgram {
   bool chance(std::uint64_t one_in) { return below(one_in) == 0; }
 
   void warm_up(GraphPool& pool) {
-    Result<PoolRoute> route = pool.warm_up([](Stream) { return true; });
+    Result<PoolBinding> route = pool.warm_up([](Stream) { return true; });
     ASSERT_TRUE(route.ok()) << route.error().message();
     forked_ = 3;
     for (Live& each : live_) each.last = each.owner;

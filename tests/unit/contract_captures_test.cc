@@ -25,8 +25,8 @@ class UntoldCaptures : public test::ContractPools {
   void end_and_destroy(Stream stream) {
     EXPECT_TRUE(device_.destroy_graph(end_unannounced(stream)).ok());
   }
-  PoolRoute announce(GraphPool& pool, Stream stream) {
-    Result<PoolRoute> route =
+  PoolBinding announce(GraphPool& pool, Stream stream) {
+    Result<PoolBinding> route =
         pool.capture([stream](Stream asking) { return asking == stream; }, stream);
     EXPECT_TRUE(route.ok()) << (route.ok() ? "" : route.error().message());
     return *std::move(route);
@@ -58,7 +58,7 @@ TEST_F(UntoldCaptures, NothingIsRecordedOnACapturedStream) {
 TEST_F(UntoldCaptures, BetweenTheAnnouncementAndTheBeginningNoEventIsRecorded) {
   free(written(kBlock, s_, kLong));
   GraphPool* pool = open_pool();
-  PoolRoute route = announce(*pool, m_);
+  PoolBinding route = announce(*pool, m_);
   const std::uint64_t events = context_events();
   free(written(kBlock * 2, s_, kLong));
   free(written(kBlock * 2, t_));
@@ -129,7 +129,7 @@ TEST_F(UntoldCaptures, AnAnnouncedCaptureEndsTheEventsForItsDurationOnly) {
 // or by asking.
 TEST_F(UntoldCaptures, AnAnnouncedCaptureThatAskedForMemoryIsSeenToHaveEnded) {
   GraphPool* pool = open_pool();
-  PoolRoute route = announce(*pool, m_);
+  PoolBinding route = announce(*pool, m_);
   begin_unannounced(m_);
   void* const x = written(1_MiB, m_);
   end_and_destroy(m_);
@@ -141,7 +141,7 @@ TEST_F(UntoldCaptures, AnAnnouncedCaptureThatAskedForMemoryIsSeenToHaveEnded) {
 TEST_F(UntoldCaptures, AnAnnouncedCaptureThatWasAskedAboutIsSeenToHaveEnded) {
   free(written(kBlock, s_, kLong));
   GraphPool* pool = open_pool();
-  PoolRoute route = announce(*pool, m_);
+  PoolBinding route = announce(*pool, m_);
   begin_unannounced(m_);
   const std::uint64_t events = context_events();
   free(written(kBlock, t_));
@@ -156,7 +156,7 @@ TEST_F(UntoldCaptures, TheOriginOfAnAnnouncedCaptureMayEndWithIt) {
   Stream origin = device_.new_stream();
   origin.may_end = true;
   GraphPool* pool = open_pool();
-  PoolRoute route = announce(*pool, origin);
+  PoolBinding route = announce(*pool, origin);
   begin_unannounced(origin);
   end_and_destroy(origin);
   EXPECT_TRUE(device_.destroy_stream(origin).ok());
@@ -243,7 +243,7 @@ TEST_F(UntoldCaptures, MemoryOfAGraphServesNoOtherStreamOfItsPool) {
       device_.finish();
       EXPECT_TRUE(heap_.trim().ok());
       if (limited) heap_.set_limit(reserved());
-      PoolRoute route = warm_up(*pool, t_);
+      PoolBinding route = warm_up(*pool, t_);
       const Result<void*> eager = heap_.allocate(size, t_);
       EXPECT_EQ(eager.ok(), !limited);
       if (eager) write(*eager, size, t_, kLong);
@@ -291,7 +291,7 @@ TEST_F(UntoldCaptures, MemoryOfAGraphServesItsOwnStreamsNextCapture) {
 // A capture that is not the pool's, and whose requests the pool serves.
 TEST_F(UntoldCaptures, MemoryThatAnotherCaptureTookOfAPoolStaysUntilThePoolGoes) {
   GraphPool* pool = open_pool();
-  PoolRoute route = warm_up(*pool, s_);
+  PoolBinding route = warm_up(*pool, s_);
   begin_unannounced(s_);
   void* const x = written(kBlock, s_);
   free(x);
@@ -343,7 +343,7 @@ TEST_F(UntoldCaptures, AGraphsStreamEndsBeforeTheGraph) {
 // What the program says of the state it goes back to, it orders itself.
 TEST_F(UntoldCaptures, GoingBackToAStateMakesNoStreamWait) {
   GraphPool* pool = open_pool();
-  PoolRoute route = warm_up(*pool, s_);
+  PoolBinding route = warm_up(*pool, s_);
   void* const x = written(kBlock, s_);
   const std::vector<PlacedBlock> state = pool->blocks();
   EXPECT_TRUE(heap_.record_stream(x, m_).ok());

@@ -46,7 +46,7 @@ TEST_F(CoreFaults, ARequestJoinsNoCaptureThatTheProgramBeganItself) {
 
 TEST_F(CoreFaults, ARequestTakesOtherMemoryThanACapturedStreams) {
   GraphPool pool(heap_);
-  Result<PoolRoute> route = pool.capture([&](Stream asking) { return asking == a_; });
+  Result<PoolBinding> route = pool.capture([&](Stream asking) { return asking == a_; });
   ASSERT_TRUE(route.ok());
   void* const x = allocate(heap_, kBlock, c_);
   write(c_, x, kBlock);
@@ -98,7 +98,7 @@ TEST_F(CoreFaults, WaitsThatNoRequestCausedAreCounted) {
   Result<Graph> graph = capture->end();
   ASSERT_TRUE(graph.ok());
   ASSERT_TRUE(graph->launch(a_).ok());
-  Result<PoolRoute> warm_up = pool.warm_up(b_);
+  Result<PoolBinding> warm_up = pool.warm_up(b_);
   ASSERT_TRUE(warm_up.ok());
   void* const y = allocate(heap_, kBlock, b_);
   EXPECT_EQ(heap_.statistics().stream_waits, 3u) << "the warm-up for the graph";
@@ -112,7 +112,7 @@ TEST_F(CoreFaults, WaitsThatNoRequestCausedAreCounted) {
 
 TEST_F(CoreFaults, AStateThatCantBeRestoredChangesNothing) {
   GraphPool pool(heap_);
-  Result<PoolRoute> route = pool.warm_up(a_);
+  Result<PoolBinding> route = pool.warm_up(a_);
   ASSERT_TRUE(route.ok());
   void* const old = allocate(heap_, kBlock, a_);
   const std::vector<PlacedBlock> wanted = pool.blocks();

@@ -27,15 +27,15 @@ class ContractPools : public Contract {
   void close(GraphPool* pool) {
     std::erase_if(pools_, [&](const auto& each) { return each.get() == pool; });
   }
-  PoolRoute warm_up(GraphPool& pool, Stream stream) {
-    Result<PoolRoute> route = pool.warm_up(stream);
+  PoolBinding warm_up(GraphPool& pool, Stream stream) {
+    Result<PoolBinding> route = pool.warm_up(stream);
     EXPECT_TRUE(route.ok()) << (route.ok() ? "" : route.error().message());
     return *std::move(route);
   }
   // `work` is captured, and gives the output.
   template <class Work>
   Captured capture(GraphPool& pool, Stream stream, Work&& work) {
-    Result<PoolRoute> route =
+    Result<PoolBinding> route =
         pool.capture([stream](Stream asking) { return asking == stream; }, stream);
     EXPECT_TRUE(route.ok()) << (route.ok() ? "" : route.error().message());
     EXPECT_TRUE(device_.begin_capture(stream, CaptureMode::global).ok());

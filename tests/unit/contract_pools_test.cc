@@ -25,7 +25,7 @@ class UntoldPools : public test::ContractPools {
 // Its free was deferred, as a stream that it was recorded on is captured; then it is live again.
 TEST_F(UntoldPools, ABlockThatIsLiveAgainIsNotFreedByTheFreeThatWasDeferred) {
   GraphPool* pool = open_pool();
-  PoolRoute route = warm_up(*pool, s_);
+  PoolBinding route = warm_up(*pool, s_);
   void* const x = written(kBlock, s_);
   route.close();
   const std::vector<PlacedBlock> state = pool->blocks();
@@ -50,7 +50,7 @@ TEST_F(UntoldPools, OtherFreesThatWereDeferredAreMadeAfterAStateWasGoneBackTo) {
   void* const other = written(kBlock, t_);
   EXPECT_TRUE(heap_.record_stream(other, m_).ok());
   GraphPool* pool = open_pool();
-  PoolRoute route = warm_up(*pool, s_);
+  PoolBinding route = warm_up(*pool, s_);
   void* const x = written(kBlock, s_);
   route.close();
   const std::vector<PlacedBlock> state = pool->blocks();
@@ -72,7 +72,7 @@ TEST_F(UntoldPools, AStreamThatABlockWasFencedOnEndsBeforeTheNextCapture) {
   Stream gone = device_.new_stream();
   gone.may_end = true;
   GraphPool* pool = open_pool();
-  PoolRoute route = warm_up(*pool, s_);
+  PoolBinding route = warm_up(*pool, s_);
   void* const x = written(kBlock, s_);
   order(s_, gone);
   read(x, kBlock, gone);
@@ -80,14 +80,15 @@ TEST_F(UntoldPools, AStreamThatABlockWasFencedOnEndsBeforeTheNextCapture) {
   free(x);
   route.close();
   EXPECT_TRUE(device_.destroy_stream(gone).ok());
-  const Result<PoolRoute> next = pool->capture([this](Stream asking) { return asking == s_; }, s_);
+  const Result<PoolBinding> next =
+      pool->capture([this](Stream asking) { return asking == s_; }, s_);
   EXPECT_TRUE(next.ok()) << (next.ok() ? "" : next.error().message());
   EXPECT_EQ(device_.uses_of_destroyed_streams(), 0u);
 }
 
 TEST_F(UntoldPools, ACaptureBeginsWhileAStreamThatABlockWasFencedOnIsAtWork) {
   GraphPool* pool = open_pool();
-  PoolRoute route = warm_up(*pool, s_);
+  PoolBinding route = warm_up(*pool, s_);
   void* const x = written(kBlock, s_);
   order(s_, m_);
   read(x, kBlock, m_, kLong);
@@ -112,12 +113,12 @@ TEST_F(UntoldPools, InThePlaceOfMemoryInUseElsewhereNoMemoryOfAGraphIsTaken) {
     return nullptr;
   });
   {
-    PoolRoute route = warm_up(*pool, t_);
+    PoolBinding route = warm_up(*pool, t_);
     free(written(2_MiB, t_));
   }
   device_.finish();
   EXPECT_TRUE(heap_.trim().ok());  // the work of all streams so far is seen to be over
-  PoolRoute route = warm_up(*pool, t_);
+  PoolBinding route = warm_up(*pool, t_);
   void* const x = written(kBlock / 2, t_);
   EXPECT_TRUE(heap_.record_stream(x, m_).ok());
   order(t_, m_);

@@ -48,7 +48,7 @@ TEST_F(Refusals, TheStreamOfAllStreamsIsNamedByNoProgram) {
   expect_refused(heap_.wait(all, heap_.take_fence({}, a_).value()), "wait");
   expect_refused(heap_.retire(all), "retire");
   GraphPool pool(heap_);
-  Result<PoolRoute> route = pool.warm_up([](Stream) { return true; });
+  Result<PoolBinding> route = pool.warm_up([](Stream) { return true; });
   ASSERT_TRUE(route.ok());
   expect_refused(heap_.allocate(kBlock, all), "allocate");
   route->close();
@@ -60,7 +60,7 @@ TEST_F(Refusals, TheStreamOfAllStreamsIsNamedByNoProgram) {
 // The second block that is wanted overlaps the first one, so all is put back.
 TEST_F(Refusals, ABlockThatAFailedRestorePutsBackIsUsedByWhomItWas) {
   GraphPool pool(heap_);
-  Result<PoolRoute> route = pool.warm_up(a_);
+  Result<PoolBinding> route = pool.warm_up(a_);
   ASSERT_TRUE(route.ok());
   void* const x = allocate(heap_, kBlock, a_);
   ASSERT_TRUE(heap_.record_stream(x, b_).ok());

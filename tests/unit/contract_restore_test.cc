@@ -21,7 +21,7 @@ class PoolRestore : public test::ContractPools {
 
 TEST_F(PoolRestore, AStateWithALiveBlockOfARetiredStreamIsGoneBackTo) {
   GraphPool* pool = open_pool();
-  PoolRoute route = warm_up(*pool, t_);
+  PoolBinding route = warm_up(*pool, t_);
   void* const x = written(kBlock, t_);
   route.close();
   EXPECT_TRUE(heap_.retire(t_).ok());
@@ -32,7 +32,7 @@ TEST_F(PoolRestore, AStateWithALiveBlockOfARetiredStreamIsGoneBackTo) {
 
 TEST_F(PoolRestore, ASmallBlockThatLiesOutsideItsRunIsRefused) {
   GraphPool* pool = open_pool();
-  PoolRoute route = warm_up(*pool, t_);
+  PoolBinding route = warm_up(*pool, t_);
   void* const x = written(1000_B, t_);
   PlacedBlock wanted = pool->blocks().front();
   free(x);
@@ -43,7 +43,7 @@ TEST_F(PoolRestore, ASmallBlockThatLiesOutsideItsRunIsRefused) {
 
 TEST_F(PoolRestore, ARunThatBeginsAtNoGrainIsRefused) {
   GraphPool* pool = open_pool();
-  PoolRoute route = warm_up(*pool, t_);
+  PoolBinding route = warm_up(*pool, t_);
   void* const large = written(kBlock, t_);
   void* const small = written(1000_B, t_);
   PlacedBlock wanted = pool->blocks().front();
@@ -58,7 +58,7 @@ TEST_F(PoolRestore, ARunThatBeginsAtNoGrainIsRefused) {
 // The free was made in a capture into the pool, so it is the pool that remembers it.
 TEST_F(PoolRestore, ABlockThatIsLiveAgainIsNotFreedByTheFreeThatItsPoolDeferred) {
   GraphPool* pool = open_pool();
-  PoolRoute route = warm_up(*pool, s_);
+  PoolBinding route = warm_up(*pool, s_);
   void* const x = written(kBlock, s_);
   route.close();
   const std::vector<PlacedBlock> state = pool->blocks();
@@ -82,7 +82,7 @@ TEST_F(PoolRestore, ABlockThatIsLiveAgainIsNotFreedByTheFreeThatItsPoolDeferred)
 // must not be made once more, of the next block at that address.
 TEST_F(PoolRestore, AFreeThatThePoolDeferredIsForgottenOnceTheBlockIsGone) {
   GraphPool* pool = open_pool();
-  PoolRoute route = warm_up(*pool, s_);
+  PoolBinding route = warm_up(*pool, s_);
   void* const x = written(kBlock, s_);
   route.close();
   EXPECT_TRUE(heap_.record_stream(x, m_).ok());
@@ -94,7 +94,7 @@ TEST_F(PoolRestore, AFreeThatThePoolDeferredIsForgottenOnceTheBlockIsGone) {
   EXPECT_TRUE(heap_.find(x).has_value()) << "deferred";
   EXPECT_TRUE(pool->restore({}).ok());
   for (const std::string& broken : heap_.validate()) ADD_FAILURE() << broken;
-  PoolRoute again = warm_up(*pool, s_);
+  PoolBinding again = warm_up(*pool, s_);
   void* const y = written(kBlock, s_);
   again.close();
   EXPECT_TRUE(heap_.find(y).has_value());

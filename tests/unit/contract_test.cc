@@ -54,7 +54,7 @@ TEST_F(Untold, MemoryOfAPoolIsReadWhileItGoes) {
   GraphPool* pool = open_pool();
   void* x = nullptr;
   {
-    PoolRoute route = warm_up(*pool, s_);
+    PoolBinding route = warm_up(*pool, s_);
     x = start();
   }
   free(x);
@@ -298,7 +298,7 @@ TEST_F(Untold, ABlockWhoseRecordedStreamIsGoneComesBack) {
 // A failed capture whose end nobody tells must not keep memory apart for ever.
 TEST_F(Untold, ACaptureThatEndedUnannouncedIsSeenToHaveEnded) {
   GraphPool* pool = open_pool();
-  Result<PoolRoute> route = pool->capture([this](Stream asking) { return asking == s_; }, s_);
+  Result<PoolBinding> route = pool->capture([this](Stream asking) { return asking == s_; }, s_);
   ASSERT_TRUE(route.ok());
   ASSERT_TRUE(device_.begin_capture(s_, CaptureMode::global).ok());
   void* const x = written(kBlock, s_);

@@ -26,7 +26,7 @@ class TrimOfPools : public test::CoreHeap, public testing::WithParamInterface<Tr
   Bytes reserved() { return Bytes{heap_.statistics().reserved_bytes.current}; }
   // Idle memory of the pool's, whose last use runs still.
   void leave_idle(GraphPool& pool, Stream stream) {
-    Result<PoolRoute> route = pool.warm_up(stream);
+    Result<PoolBinding> route = pool.warm_up(stream);
     ASSERT_TRUE(route.ok());
     void* const x = allocate(heap_, kBlock, stream);
     write(stream, x, kBlock, kLong);

@@ -87,8 +87,8 @@ class GraphPools : public testing::Test {
     EXPECT_TRUE(graph.ok()) << (graph.ok() ? "" : graph.error().message());
     return graph.ok() ? *std::move(graph) : Graph();
   }
-  static PoolRoute warm_up(GraphPool& pool, Stream stream) {
-    Result<PoolRoute> route = pool.warm_up(stream);
+  static PoolBinding warm_up(GraphPool& pool, Stream stream) {
+    Result<PoolBinding> route = pool.warm_up(stream);
     EXPECT_TRUE(route.ok()) << (route.ok() ? "" : route.error().message());
     return *std::move(route);
   }

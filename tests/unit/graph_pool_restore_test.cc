@@ -41,7 +41,7 @@ class GraphPoolRestore : public GraphPools {
 };
 
 TEST_F(GraphPoolRestore, BlocksListsWhatIsLiveAndWhereItLies) {
-  PoolRoute route = warm_up(pool(), a_);
+  PoolBinding route = warm_up(pool(), a_);
   void* const large = allocate(3_MiB, a_);
   void* const small = allocate(1000_B, a_);
   void* const other = heap_->allocate(4_MiB, b_).value();  // not the pool's
@@ -155,7 +155,7 @@ TEST_F(GraphPoolRestore, ABlockThatNoPoolCanHaveGivenOutIsRefusedBeforeAnythingC
 
 // Nothing is changed before it is known that every block could be one of the pool's.
 TEST_F(GraphPoolRestore, PlacesThatNoBlockOfThePoolCanHaveAreRefusedBeforeAnythingIsFreed) {
-  PoolRoute route = warm_up(pool(), a_);
+  PoolBinding route = warm_up(pool(), a_);
   void* const x = allocate(4_MiB, a_);
   void* const small = allocate(1000_B, a_);
   route.close();
@@ -221,7 +221,7 @@ TEST_F(GraphPoolRestore, PlacesThatNoBlockOfThePoolCanHaveAreRefusedBeforeAnythi
 }
 
 TEST_F(GraphPoolRestore, PlacesThatOverlapAreRefusedAndTheBlocksLiveOn) {
-  PoolRoute route = warm_up(pool(), a_);
+  PoolBinding route = warm_up(pool(), a_);
   void* const x = allocate(8_MiB, a_);
   void* const small = allocate(2000_B, a_);
   route.close();

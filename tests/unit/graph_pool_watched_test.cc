@@ -17,8 +17,8 @@ class GraphPoolWatched : public test::GraphPools {
   explicit GraphPoolWatched(HeapOptions options = {}) : GraphPools(options) {}
 
   // A route for captures of a_.
-  PoolRoute route_of(GraphPool& pool) {
-    Result<PoolRoute> route = pool.capture([this](Stream asking) { return asking == a_; });
+  PoolBinding route_of(GraphPool& pool) {
+    Result<PoolBinding> route = pool.capture([this](Stream asking) { return asking == a_; });
     EXPECT_TRUE(route.ok()) << (route.ok() ? "" : route.error().message());
     return *std::move(route);
   }
@@ -31,7 +31,7 @@ class GraphPoolWatched : public test::GraphPools {
   }
   // A graph that writes a block of the pool's for `duration`.
   ExecutableHandle captured(GraphPool& pool, Nanoseconds duration = kLong) {
-    PoolRoute route = route_of(pool);
+    PoolBinding route = route_of(pool);
     begin();
     free(written(kBlock, a_, duration));
     const ExecutableHandle executable = end();
@@ -130,7 +130,7 @@ TEST_F(GraphPoolWatched, TrimWaitsForLaunchesWhereItIsToWait) {
 TEST_F(GraphPoolWatched, OfGraphsThatLeakTheMemoryComesBackWhereTheHostWaits) {
   GraphPool pool(*heap_);
   free(allocate(1_MiB, b_));
-  PoolRoute route = route_of(pool);
+  PoolBinding route = route_of(pool);
   begin();
   free(written(kBlock, a_, kLong));
   const GraphHandle leaked = *device_.end_capture(a_);
@@ -156,7 +156,7 @@ TEST_F(GraphPoolWatched, OfGraphsThatLeakTheMemoryComesBackWhereTheHostWaits) {
 
 TEST_F(GraphPoolWatched, EachCaptureOfARouteIsWatched) {
   GraphPool pool(*heap_);
-  PoolRoute route = route_of(pool);
+  PoolBinding route = route_of(pool);
   begin();
   free(written(kBlock, a_, 1_us));
   ASSERT_TRUE(device_.destroy_graph(*device_.end_capture(a_)).ok()) << "thrown away";
@@ -172,12 +172,12 @@ TEST_F(GraphPoolWatched, EachCaptureOfARouteIsWatched) {
 TEST_F(GraphPoolWatched, OfAGraphThatAllocatedNothingTheKnownStreamsAreWaitedFor) {
   for (const Stream launched_on : {a_, b_}) {
     GraphPool pool(*heap_);
-    PoolRoute warm_up = GraphPools::warm_up(pool, a_);
+    PoolBinding warm_up = GraphPools::warm_up(pool, a_);
     void* const block = written(kBlock, a_, 1_us);
     warm_up.close();
     device_.finish();
     free(allocate(1_MiB, b_));
-    PoolRoute route = route_of(pool);
+    PoolBinding route = route_of(pool);
     begin();
     write(a_, block, kLong);
     const ExecutableHandle executable = end();
@@ -197,7 +197,7 @@ TEST_F(GraphPoolWatched, OfAGraphThatAllocatedNothingTheKnownStreamsAreWaitedFor
 
 TEST_F(GraphPoolWatched, ACaptureThatIsThrownAwayKeepsNothing) {
   GraphPool pool(*heap_);
-  PoolRoute route = route_of(pool);
+  PoolBinding route = route_of(pool);
   begin();
   free(written(kBlock, a_));
   ASSERT_TRUE(device_.destroy_graph(*device_.end_capture(a_)).ok());
@@ -227,7 +227,7 @@ TEST_F(GraphPoolWatched, GraphsThatComeAndGoWhileTheyRunDoNotAddUp) {
 TEST_F(GraphPoolWatched, OneThatCanNotBeWatchedIsRefusedAndNothingIsLost) {
   GraphPool pool(*heap_);
   device_.fail(DeviceCall::retain, 1);
-  PoolRoute route = route_of(pool);
+  PoolBinding route = route_of(pool);
   begin();
   expect_error(heap_->allocate(kBlock, a_), ErrorCode::device, "retain");
   free(written(kBlock, a_));
@@ -241,7 +241,7 @@ TEST_F(GraphPoolWatched, OneThatCanNotBeWatchedIsRefusedAndNothingIsLost) {
 
 TEST_F(GraphPoolWatched, InACaptureThatIsBrokenRequestsAreServedAsEver) {
   GraphPool pool(*heap_);
-  PoolRoute route = route_of(pool);
+  PoolBinding route = route_of(pool);
   begin();
   EXPECT_FALSE(device_.stream(a_.handle).ok()) << "asking breaks it";
   free(allocate(kBlock, a_));
@@ -275,7 +275,7 @@ TEST_F(GraphPoolWatchedUnderALimit, RatherThanRunOutOfMemoryTheHostWaitsForTheLa
 
 TEST_F(GraphPoolWatchedUnderALimit, ItWaitsForStreamsThatOnlyThePoolKnows) {
   GraphPool pool(*heap_);
-  PoolRoute warm_up = GraphPools::warm_up(pool, c_);
+  PoolBinding warm_up = GraphPools::warm_up(pool, c_);
   free(written(1_MiB, c_));
   warm_up.close();
   for (const Stream stream : {a_, c_}) {
@@ -320,18 +320,18 @@ TEST(GraphPoolLingers, WhoWaitsForItBreaksNoCaptureThatBeginsMeanwhile) {
     const Stream a = sim.new_stream(), b = sim.new_stream();
     GraphPool pool(heap), other(heap);
     if (pool_knows) {
-      Result<PoolRoute> warm_up = pool.warm_up(b);
+      Result<PoolBinding> warm_up = pool.warm_up(b);
       ASSERT_TRUE(heap.deallocate(*heap.allocate(1_MiB, b)).ok());
     } else {
       ASSERT_TRUE(heap.deallocate(*heap.allocate(1_MiB, b)).ok());
     }
-    Result<PoolRoute> route = pool.capture([a](Stream asking) { return asking == a; });
+    Result<PoolBinding> route = pool.capture([a](Stream asking) { return asking == a; });
     ASSERT_TRUE(sim.begin_capture(a, CaptureMode::global).ok());
     ASSERT_TRUE(heap.deallocate(*heap.allocate(kBlock, a)).ok());
     const GraphHandle graph = *sim.end_capture(a);
     route->close();
     pool.release_graph();  // it lingers, as the graph is there
-    Result<PoolRoute> others = other.capture([b](Stream asking) { return asking == b; });
+    Result<PoolBinding> others = other.capture([b](Stream asking) { return asking == b; });
     ASSERT_TRUE(others.ok());
     device.to_capture = b;
     EXPECT_TRUE(heap.trim(0_B, Trim::waits).ok());
@@ -353,7 +353,7 @@ TEST_F(GraphPoolWatchedSmall, APoolIsNotAnothersWhileAGraphOfItLives) {
   ExecutableHandle old;
   {
     GraphPool pool(*heap_);
-    PoolRoute route = route_of(pool);
+    PoolBinding route = route_of(pool);
     begin();
     expect_error(heap_->allocate(100_MiB, a_), ErrorCode::out_of_memory, "out of memory");
     ASSERT_TRUE(device_.launch(a_, 1_ms).ok());

@@ -80,7 +80,7 @@ TEST_F(SnapshotTest, KnowsTheTimeOfAllocationWhileItIsRecorded) {
 TEST_F(SnapshotTest, SaysWhereEachPageIsMappedAndWhichBlocksArePools) {
   DeviceHeap heap(device_);
   GraphPool pool(heap);
-  Result<PoolRoute> route = pool.warm_up(a_);
+  Result<PoolBinding> route = pool.warm_up(a_);
   ASSERT_TRUE(route.ok());
   void* const of_pool = *heap.allocate(3_MiB, a_);
   (void)*heap.allocate(3_MiB, b_);

@@ -99,7 +99,7 @@ Address DeviceHeap::Impl::try_allocate(const Request& request, Status& status) {
              : request.pool->allocate(request.bytes, request.stream, request.capture, status);
 }
 
-// The heap is locked, and its fast paths are open: no route is, and nobody records.
+// The heap is locked, and its fast paths are open: nothing is bound, and nobody records.
 [[gnu::noinline]] Result<void*> DeviceHeap::Impl::allocate_after_miss(StreamHeap& heap, Bytes bytes,
                                                                       Stream stream) {
   if (bytes == 0_B || bytes > device_bytes_) [[unlikely]] {
@@ -122,10 +122,10 @@ Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
   // Refused before anything is rounded or reserved.
   if (bytes > device_bytes_) [[unlikely]]
     return out_of_memory({bytes, stream});
-  if (routed()) [[unlikely]] {
+  if (bound()) [[unlikely]] {
     if (Status one = refuse_all(stream, "allocate"); !one) return std::move(one).error();
-    if (tries_deferred_.load(std::memory_order_relaxed)) free_deferred();
-    Result<Routed> to = route_of(stream);
+    if (deferred_.retries()) free_deferred();
+    Result<Binding> to = binding_of(stream);
     if (!to) return std::move(to).error();
     if (to->pool != nullptr) {
       const Request request{bytes, stream, std::move(to->pool), to->capture};
@@ -299,7 +299,7 @@ Result<Bytes> DeviceHeap::trim(Bytes keep, Trim how) { return impl_->trim(keep, 
 Result<Stream> DeviceHeap::stream(void* handle) {
   if (Address::of(handle) == kPerThreadHandle) [[unlikely]]
     return impl_->per_thread_stream(handle);
-  if (impl_->routed() || impl_->is_untold()) return impl_->stream_in_a_capture(handle);
+  if (impl_->bound() || impl_->is_untold()) return impl_->stream_in_a_capture(handle);
   return impl_->device().stream(handle);
 }
 Status DeviceHeap::renew_access() { return impl_->renew_access(); }

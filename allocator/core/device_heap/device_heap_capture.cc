@@ -10,24 +10,24 @@ namespace weir {
 
 Result<CaptureScope> CaptureScope::begin(GraphPool& pool, Stream stream, CaptureMode mode) {
   Device& device = pool.heap().impl_->device();
-  // The route is open before the capture, so that no request of it goes astray; its id is not known
-  // before it has begun. Until then whatever captures `stream` is this capture.
+  // The binding is open before the capture, so that no request of it goes astray; its id is not
+  // known before it has begun. Until then whatever captures `stream` is this capture.
   auto id = std::make_shared<std::atomic<std::uint64_t>>(0);
   const auto takes = [id, stream](Stream asking, const CaptureInfo& info) {
     if (info.status == CaptureInfo::Status::none) return false;
     const std::uint64_t known = id->load();
     return known == 0 ? asking == stream : info.id == known;
   };
-  Result<std::uint64_t> route =
-      pool.heap().impl_->open_route(pool.pool_, takes, DeviceHeap::Impl::RouteKind::scoped, stream);
-  if (!route) return std::move(route).error();
-  PoolRoute open(&pool.heap(), *route);
+  Result<std::uint64_t> binding =
+      pool.heap().impl_->bind(pool.pool_, takes, PoolBindings::Kind::scoped, stream);
+  if (!binding) return std::move(binding).error();
+  PoolBinding open(&pool.heap(), *binding);
   if (Status begun = device.begin_capture(stream, mode); !begun) {
     open.close(/*keep=*/false);
     return std::move(begun).error();
   }
   CaptureScope scope(pool.pool_, device, stream);
-  scope.route_ = std::move(open);
+  scope.binding_ = std::move(open);
   Result<CaptureInfo> info = device.capture_info(stream);
   if (!info) return std::move(info).error();  // the scope throws the capture away
   id->store(info->id);
@@ -39,21 +39,9 @@ Result<bool> DeviceHeap::Impl::attach(Stream captured, CaptureAttachment attachm
   const Result<CaptureInfo> info = device_.capture_info(captured);
   if (!info) return info.error();
   if (info->status == CaptureInfo::Status::none) return false;
-  const std::unique_lock lock(routes_mutex_);
-  for (Route& route : routes_) {
-    if (!route.captures() || !route.takes(captured, *info)) continue;
-    if (route.kind == RouteKind::scoped) route.attached.push_back(std::move(attachment));
-    return route.kind == RouteKind::scoped;
-  }
-  return not_served(captured);
-}
-
-std::vector<CaptureAttachment> DeviceHeap::Impl::attached(std::uint64_t id) const {
-  const std::shared_lock lock(routes_mutex_);
-  for (const Route& route : routes_) {
-    if (route.id == id) return route.attached;
-  }
-  return {};
+  const std::optional<bool> attached = bindings_.attach(captured, *info, std::move(attachment));
+  if (!attached) return not_served(captured);
+  return *attached;
 }
 
 CaptureScope::CaptureScope(CaptureScope&& other) noexcept
@@ -61,7 +49,7 @@ CaptureScope::CaptureScope(CaptureScope&& other) noexcept
       device_(other.device_),
       stream_(other.stream_),
       id_(other.id_),
-      route_(std::move(other.route_)) {}
+      binding_(std::move(other.binding_)) {}
 
 CaptureScope& CaptureScope::operator=(CaptureScope&& other) noexcept {
   if (this != &other) {
@@ -70,7 +58,7 @@ CaptureScope& CaptureScope::operator=(CaptureScope&& other) noexcept {
     device_ = other.device_;
     stream_ = other.stream_;
     id_ = other.id_;
-    route_ = std::move(other.route_);
+    binding_ = std::move(other.binding_);
   }
   return *this;
 }
@@ -82,7 +70,7 @@ void CaptureScope::abandon() {
   if (const Result<GraphHandle> graph = device_->end_capture(stream_)) {
     (void)device_->destroy_graph(*graph);
   }
-  route_.close(/*keep=*/false);
+  binding_.close(/*keep=*/false);
 }
 
 // What can't be joined is named when the capture ends: it spoils it.
@@ -99,7 +87,7 @@ Result<Graph> CaptureScope::end() {
   if (pool_ == nullptr) {
     return Error(ErrorCode::invalid_argument, "CaptureScope::end: the capture has ended already");
   }
-  const std::vector<CaptureAttachment> attached = route_.attached();
+  const std::vector<CaptureAttachment> attached = binding_.attached();
   for (const CaptureAttachment& each : attached) join(each.forked);
   Result<GraphHandle> captured = device_->end_capture(stream_);
   if (!captured) {
@@ -110,7 +98,7 @@ Result<Graph> CaptureScope::end() {
           captured.error().message() + ". The capture goes on: end it in the thread that began it");
     }
     pool_.reset();
-    route_.close(/*keep=*/false);
+    binding_.close(/*keep=*/false);
     return std::move(captured).error();
   }
   std::shared_ptr<CapturePool> pool = std::exchange(pool_, nullptr);
@@ -118,7 +106,7 @@ Result<Graph> CaptureScope::end() {
   graph.device_ = device_;
   graph.graph_ = *captured;
   Result<ExecutableHandle> executable = device_->instantiate(*captured);
-  route_.close(/*keep=*/executable.ok());
+  binding_.close(/*keep=*/executable.ok());
   if (!executable) return std::move(executable).error();  // the graph's destructor has the rest
   graph.executable_ = *executable;
   graph.pool_ = std::move(pool);

@@ -18,7 +18,7 @@ Status DeviceHeap::Impl::refuse_all(Stream stream, const char* call) {
 
 Result<bool> DeviceHeap::Impl::fence_in_its_epoch(StreamHeap& heap, Address block, Stream user) {
   CapturePool* const pool = heap.capture_pool();
-  if (!routed()) {
+  if (!bound()) {
     if (pool == nullptr) return heap.fence(block, timelines_.of(user));
     return pool->fence(heap, block, user, false);
   }
@@ -28,8 +28,7 @@ Result<bool> DeviceHeap::Impl::fence_in_its_epoch(StreamHeap& heap, Address bloc
   if (!*captured) return heap.fence(block, timelines_.of(user));
   // A graph may use it whenever it is launched: its free waits for the end of the capture at least.
   if (!heap.has(block)) return false;
-  const std::unique_lock lock(routes_mutex_);
-  captured_uses_[block.value] = last_route_;
+  deferred_.note_captured_use(block);
   return true;
 }
 
@@ -59,7 +58,7 @@ Status DeviceHeap::Impl::fence_one(void* block, Stream user) {
 
 // Must each of the blocks be asked which epoch it is of?
 bool DeviceHeap::Impl::of_several_epochs(std::span<void* const> blocks) const {
-  return routed() || std::any_of(blocks.begin(), blocks.end(), [&](const void* block) {
+  return bound() || std::any_of(blocks.begin(), blocks.end(), [&](const void* block) {
            const StreamHeap* const heap = owner_of(Address::of(block));
            return heap != nullptr && heap->capture_pool() != nullptr;
          });
@@ -119,7 +118,7 @@ Result<Fence> DeviceHeap::Impl::take_fence_around(std::span<const void* const> p
                                                   Stream user) {
   if (Status one = refuse_all(user, "take_fence_around"); !one) return std::move(one).error();
   const bool of_several_epochs =
-      routed() || std::any_of(pointers.begin(), pointers.end(), [&](const void* pointer) {
+      bound() || std::any_of(pointers.begin(), pointers.end(), [&](const void* pointer) {
         const StreamHeap* const heap = owner_of(Address::of(pointer));
         return heap != nullptr && heap->capture_pool() != nullptr;
       });
@@ -163,7 +162,7 @@ Status DeviceHeap::Impl::order(Stream earlier, Stream later) {
 }
 
 Status DeviceHeap::Impl::refuse_captured(Stream stream, const char* call) {
-  if (!routed()) return {};
+  if (!bound()) return {};
   Result<bool> captured = is_captured(stream);
   if (!captured) return std::move(captured).error();
   if (!*captured) return {};

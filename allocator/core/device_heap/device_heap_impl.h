@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/device_heap/deferred_frees.h"
+#include "core/device_heap/pool_bindings.h"
 #include "core/heap/heap_registry.h"
 #include "core/heap/stream_heap.h"
 #include "core/memory/budget.h"
@@ -67,26 +69,26 @@ class DeviceHeap::Impl {
   Bytes limit() const { return budget_.limit(); }
   ReusePolicy reuse() const { return eager_.pages().reuse(); }
 
-  // Graph pools. The first three are called by GraphPool and PoolRoute.
+  // Graph pools. The first three are called by GraphPool and PoolBinding.
   std::shared_ptr<CapturePool> open_pool(Bytes limit);
-  // Of a stream, and the capture that the driver says it is in.
-  using Takes = std::function<bool(Stream, const CaptureInfo&)>;
-  // Whose requests a route serves: eager ones; or a capture's, which a CaptureScope may end.
-  enum class RouteKind { eager, captured, scoped };
-  // `origin`: the stream that the capture begins on, where it is known.
-  Result<std::uint64_t> open_route(std::shared_ptr<CapturePool> pool, Takes takes, RouteKind kind,
-                                   std::optional<Stream> origin = std::nullopt);
+  // Has requests go to the pool until unbind(). `origin`: the stream that the capture begins on,
+  // where it is known. Returns the binding's id.
+  Result<std::uint64_t> bind(std::shared_ptr<CapturePool> pool, PoolBindings::Takes takes,
+                             PoolBindings::Kind kind, std::optional<Stream> origin = std::nullopt);
+  // `keep`: the capture made a graph.
+  void unbind(std::uint64_t binding, bool keep);
   Result<bool> attach(Stream captured, CaptureAttachment attachment);
-  std::vector<CaptureAttachment> attached(std::uint64_t route) const;
-  void close_route(std::uint64_t id, bool keep);
+  std::vector<CaptureAttachment> attached(std::uint64_t binding) const {
+    return bindings_.attached(binding);
+  }
   void free_deferred();
   // These blocks are live again, whatever waits to be freed.
-  void forget_deferred(std::span<const PlacedBlock> live);
+  void forget_deferred(std::span<const PlacedBlock> live) { deferred_.forget(live); }
   Device& device() { return device_; }
   // May streams be captured, or destroyed, with nobody saying so?
   bool is_untold() const { return options_.trust == Trust::context; }
-  // Is any route open? Then no call takes a fast path.
-  bool routed() const { return routes_open_.load(std::memory_order_acquire) != 0; }
+  // May a request go elsewhere, or a free have to wait? Then no call takes a fast path.
+  bool bound() const { return bindings_.any(); }
 
   static KnownStream& known(Stream stream);
   bool knows(const KnownStream& known, Stream stream) const;
@@ -98,25 +100,13 @@ class DeviceHeap::Impl {
   // No device has more: what is asked where the driver does not say how much there is.
   static constexpr Bytes kMostBytes = 1024_TiB;
 
-  struct Route {
-    std::uint64_t id = 0;
-    std::shared_ptr<CapturePool> pool;
-    Takes takes;
-    RouteKind kind = RouteKind::eager;
-    std::vector<CaptureAttachment> attached;
-    std::uint64_t announced = 0;  // OpenCaptures' number of its capture
-
-    bool captures() const { return kind != RouteKind::eager; }
-  };
-  struct Routed {
+  struct Binding {
     std::shared_ptr<CapturePool> pool;  // none: the device heap's own
     std::uint64_t capture = 0;          // its id; 0: the stream is not being captured
   };
-  Result<Routed> route_of(Stream stream);
+  Result<Binding> binding_of(Stream stream);
   static Error not_served(Stream stream);
   Status begin_capture(CapturePool& pool, bool watches);
-  void count_route();
-  void discount_route();  // routes_mutex_ is held
   Result<bool> is_captured(Stream stream);
   Status retire_in_pools(Stream stream);
   bool call_in_pools() const;
@@ -127,17 +117,11 @@ class DeviceHeap::Impl {
   Result<bool> record_stream_in_its_epoch(StreamHeap& heap, Address block, Stream user);
   // Is this block of the device heap in use by a capture? Then it goes back when that has ended.
   Result<bool> defer(StreamHeap& heap, Address block);
-  struct Deferred {
-    StreamHeap* heap = nullptr;
-    std::uint64_t last_route = 0;  // that was open, or was before; 0: it is tried again and again
-  };
-  void defer_locked(Address block, Deferred deferred);  // routes_mutex_ is held
   // Its free failed for a while: as a stream that uses it is captured, or (Trust::context) as the
   // device refused to record what uses it.
   bool may_be_freed_later(const Error& error) const;
   Result<bool> deallocate_now(StreamHeap& heap, Address block, StreamHeap::Gone gone);
-  std::vector<std::pair<Address, Deferred>> take_due();
-  void free_due(const std::vector<std::pair<Address, Deferred>>& due, StreamHeap::Gone gone);
+  void free_due(const DeferredFrees::Due& due, StreamHeap::Gone gone);
   Status free_deferred_after_all_work();
   std::vector<std::shared_ptr<CapturePool>> pools() const;
 
@@ -199,8 +183,8 @@ class DeviceHeap::Impl {
   Budget budget_;
   Observer observer_;
   OpenCaptures captures_;
-  std::atomic<std::uint64_t> routes_open_{0};
-  std::atomic<bool> tries_deferred_{false};  // are there blocks to be tried again and again?
+  PoolBindings bindings_{registry_, captures_};
+  DeferredFrees deferred_{bindings_};
   std::atomic<bool> graphs_leak_{false};
   Pool eager_;  // the device heap's own
   Timelines& timelines_ = eager_.timelines();
@@ -212,17 +196,13 @@ class DeviceHeap::Impl {
   std::vector<MissCallback> miss_callbacks_;
   std::atomic<bool> has_miss_callbacks_{false};
 
-  // Pools and routes; taken before every other lock, and never while a heap's is held.
-  mutable std::shared_mutex routes_mutex_;
-  // By handle: streams that have no other name yet. Guarded by routes_mutex_, as is the counter.
+  // Taken before every other lock of the core, and never while a heap's is held.
+  mutable std::shared_mutex pools_mutex_;
+  std::vector<std::shared_ptr<CapturePool>> pools_;  // never fewer: one that is gone serves again
+  std::uint64_t last_pool_ = 0;
+  // By handle: streams that have no other name yet.
   std::unordered_map<void*, Stream> met_in_captures_;
   std::uint64_t last_met_ = 0;
-  std::vector<Route> routes_;                        // the last opened is asked first
-  std::vector<std::shared_ptr<CapturePool>> pools_;  // never fewer: one that is gone serves again
-  std::uint64_t last_pool_ = 0, last_route_ = 0;
-  std::unordered_map<std::uint64_t, Deferred> deferred_;  // blocks freed during a capture
-  // Blocks that captured streams use, each with the last route when it was fenced.
-  std::unordered_map<std::uint64_t, std::uint64_t> captured_uses_;
 };
 
 }  // namespace weir

@@ -59,7 +59,7 @@ HeapSnapshot DeviceHeap::Impl::snapshot() const {
   HeapSnapshot snapshot;
   snapshot.device = device_.name();
   if (device_bytes_ < kMostBytes) snapshot.device_bytes = device_bytes_;
-  const std::shared_lock no_new_pools(routes_mutex_);
+  const std::shared_lock no_new_pools(pools_mutex_);
   registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     for (const auto& heap : heaps) heap->give_back_kept();
     with_pages(pools_, [&](const PageHeap::Totals&, const std::vector<PageInfo>& pages) {
@@ -138,7 +138,7 @@ std::vector<Event> DeviceHeap::Impl::as_events(const HeapSnapshot& snapshot) con
 // With every lock held under which an event of pools, heaps or pages is emitted.
 template <class Function>
 void DeviceHeap::Impl::with_all_held(Function&& function) WEIR_NO_THREAD_ANALYSIS {
-  const std::shared_lock routes(routes_mutex_);
+  const std::shared_lock no_new_pools(pools_mutex_);
   for (const std::shared_ptr<CapturePool>& pool : pools_) pool->lock();
   const auto no_new_members = eager_.hold_members();
   registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
@@ -174,7 +174,7 @@ std::vector<std::string> DeviceHeap::Impl::validate() const {
   const auto add = [&](const std::vector<std::string>& more) {
     broken.insert(broken.end(), more.begin(), more.end());
   };
-  const std::shared_lock no_new_pools(routes_mutex_);
+  const std::shared_lock no_new_pools(pools_mutex_);
   for (const std::shared_ptr<CapturePool>& pool : pools_) add(pool->validate());
   std::vector<const Pool*> all{&eager_};
   for (const std::shared_ptr<CapturePool>& pool : pools_) all.push_back(&pool->pool());

@@ -7,13 +7,13 @@
 #include "core/device_heap/device_heap_impl.h"
 
 namespace weir {
+
 std::shared_ptr<CapturePool> DeviceHeap::Impl::open_pool(Bytes limit) {
-  const std::unique_lock lock(routes_mutex_);
+  const std::unique_lock lock(pools_mutex_);
   budget_.share();
   // One that is gone serves again: its heaps, and what they know of streams, stay where they are.
   const auto gone = std::find_if(pools_.begin(), pools_.end(), [&](const auto& pool) {
-    const auto leads_there = [&](const Route& route) { return route.pool == pool; };
-    if (std::any_of(routes_.begin(), routes_.end(), leads_there)) return false;
+    if (bindings_.lead_to(*pool)) return false;
     (void)pool->give_back_pages();  // what could not go when it was closed
     return pool->is_gone();
   });
@@ -30,32 +30,30 @@ std::shared_ptr<CapturePool> DeviceHeap::Impl::open_pool(Bytes limit) {
 }
 
 std::vector<std::shared_ptr<CapturePool>> DeviceHeap::Impl::pools() const {
-  const std::shared_lock lock(routes_mutex_);
+  const std::shared_lock lock(pools_mutex_);
   return pools_;
 }
 
-Result<std::uint64_t> DeviceHeap::Impl::open_route(std::shared_ptr<CapturePool> pool, Takes takes,
-                                                   RouteKind kind, std::optional<Stream> origin) {
-  std::uint64_t announced = 0;
-  if (kind != RouteKind::eager) {
-    count_route();
-    if (origin) captures_.meet(*origin);
-    if (Status begun = begin_capture(*pool, kind == RouteKind::captured); !begun) {
-      const std::unique_lock lock(routes_mutex_);
-      discount_route();
-      return std::move(begun).error();
+Result<std::uint64_t> DeviceHeap::Impl::bind(std::shared_ptr<CapturePool> pool,
+                                             PoolBindings::Takes takes, PoolBindings::Kind kind,
+                                             std::optional<Stream> origin) {
+  if (kind == PoolBindings::Kind::eager) {
+    if (pool->capturing()) {
+      return Error(
+          ErrorCode::invalid_argument,
+          "graph pool " + std::to_string(pool->id()) +
+              ": a capture into it is going on; warm up before it begins, or after its end");
     }
-    announced = captures_.announce(origin);
-  } else if (pool->capturing()) {
-    return Error(ErrorCode::invalid_argument,
-                 "graph pool " + std::to_string(pool->id()) +
-                     ": a capture into it is going on; warm up before it begins, or after its end");
-  } else {
-    count_route();
+    bindings_.hold();
+    return bindings_.open(std::move(pool), std::move(takes), kind, 0);
   }
-  const std::unique_lock lock(routes_mutex_);
-  routes_.push_back({++last_route_, std::move(pool), std::move(takes), kind, {}, announced});
-  return last_route_;
+  bindings_.hold();
+  if (origin) captures_.meet(*origin);
+  if (Status begun = begin_capture(*pool, kind == PoolBindings::Kind::captured); !begun) {
+    bindings_.let_go();
+    return std::move(begun).error();
+  }
+  return bindings_.open(std::move(pool), std::move(takes), kind, captures_.announce(origin));
 }
 
 Status DeviceHeap::Impl::begin_capture(CapturePool& pool, bool watches) {
@@ -67,30 +65,10 @@ Status DeviceHeap::Impl::begin_capture(CapturePool& pool, bool watches) {
   return pool.begin_capture(watches);
 }
 
-void DeviceHeap::Impl::count_route() {
-  const std::unique_lock lock(routes_mutex_);
-  if (routes_open_.fetch_add(1, std::memory_order_release) == 0) registry_.allow_fast_paths(false);
-}
-
-void DeviceHeap::Impl::discount_route() {
-  if (routes_open_.fetch_sub(1, std::memory_order_release) == 1) registry_.allow_fast_paths(true);
-}
-
-void DeviceHeap::Impl::close_route(std::uint64_t id, bool keep) {
-  std::shared_ptr<CapturePool> pool;
-  bool captures = false;
-  {
-    const std::unique_lock lock(routes_mutex_);
-    const auto route = std::find_if(routes_.begin(), routes_.end(),
-                                    [&](const Route& each) { return each.id == id; });
-    if (route == routes_.end()) return;
-    captures = route->captures();
-    if (captures) captures_.ended(route->announced);
-    pool = std::move(route->pool);
-    routes_.erase(route);
-    discount_route();
-  }
-  if (captures) pool->end_capture(keep);
+void DeviceHeap::Impl::unbind(std::uint64_t binding, bool keep) {
+  const std::optional<PoolBindings::Closed> closed = bindings_.close(binding);
+  if (!closed) return;
+  if (closed->captures) closed->pool->end_capture(keep);
   free_deferred();
 }
 
@@ -98,28 +76,22 @@ Error DeviceHeap::Impl::not_served(Stream stream) {
   return {ErrorCode::capture,
           "stream " + std::to_string(stream.id) +
               " is being captured, and no graph pool serves its capture: begin it with "
-              "CaptureScope, or open a route with GraphPool::capture() before it begins"};
+              "CaptureScope, or open a binding with GraphPool::capture() before it begins"};
 }
 
-Result<DeviceHeap::Impl::Routed> DeviceHeap::Impl::route_of(Stream stream) {
+Result<DeviceHeap::Impl::Binding> DeviceHeap::Impl::binding_of(Stream stream) {
   Result<CaptureInfo> info = device_.capture_info(stream);
   if (!info) return std::move(info).error();
   const bool captured = info->status != CaptureInfo::Status::none;
-  const std::uint64_t capture = captured ? info->id : 0;
-  const std::shared_lock lock(routes_mutex_);
-  const auto route = std::find_if(routes_.rbegin(), routes_.rend(),
-                                  [&](const Route& each) { return each.takes(stream, *info); });
-  if (route != routes_.rend()) {
-    if (captured && route->captures()) captures_.note_begun(route->announced);
-    return Routed{route->pool, capture};
-  }
-  if (!captured || is_untold()) return Routed{};
+  std::shared_ptr<CapturePool> pool = bindings_.find(stream, *info);
+  if (pool != nullptr) return Binding{std::move(pool), captured ? info->id : 0};
+  if (!captured || is_untold()) return Binding{};
   return not_served(stream);
 }
 
 // The device heap's page lock may be held, so no lock is waited for: pools take theirs before it.
 std::vector<PageHeap::UnmappedPage> DeviceHeap::Impl::spare_of_pools(Bytes wanted) const {
-  const std::shared_lock lock(routes_mutex_, std::try_to_lock);
+  const std::shared_lock lock(pools_mutex_, std::try_to_lock);
   std::vector<PageHeap::UnmappedPage> pages;
   if (!lock.owns_lock()) return pages;
   Bytes size;
@@ -142,8 +114,8 @@ bool DeviceHeap::Impl::call_in_pools() const {
 Result<bool> DeviceHeap::Impl::record_stream_in_its_epoch(StreamHeap& heap, Address block,
                                                           Stream user) {
   CapturePool* const pool = heap.capture_pool();
-  if (!routed() && pool == nullptr) return heap.record_stream(block, timelines_.of(user));
-  Result<bool> captured = routed() ? is_captured(user) : Result<bool>(false);
+  if (!bound() && pool == nullptr) return heap.record_stream(block, timelines_.of(user));
+  Result<bool> captured = bound() ? is_captured(user) : Result<bool>(false);
   if (!captured) return std::move(captured).error();
   if (pool != nullptr) return pool->record_stream(heap, block, user, *captured);
   if (*captured) {
@@ -155,7 +127,7 @@ Result<bool> DeviceHeap::Impl::record_stream_in_its_epoch(StreamHeap& heap, Addr
 }
 
 Result<bool> DeviceHeap::Impl::deallocate_in_its_epoch(StreamHeap& heap, Address block) {
-  if (routed()) {
+  if (bound()) {
     Result<bool> deferred = defer(heap, block);
     if (!deferred) return std::move(deferred).error();
     if (*deferred) return true;
@@ -163,8 +135,7 @@ Result<bool> DeviceHeap::Impl::deallocate_in_its_epoch(StreamHeap& heap, Address
   Result<bool> done = deallocate_now(
       heap, block, is_untold() ? StreamHeap::Gone::behind_all : StreamHeap::Gone::error);
   if (done || !may_be_freed_later(done.error())) return done;
-  const std::unique_lock lock(routes_mutex_);
-  defer_locked(block, {&heap, 0});
+  deferred_.add_to_retry(block, heap);
   return true;
 }
 
@@ -180,10 +151,7 @@ bool DeviceHeap::Impl::may_be_freed_later(const Error& error) const {
 
 // An error: the block is not live, or waits to be freed already.
 Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
-  {
-    const std::shared_lock lock(routes_mutex_);
-    if (deferred_.contains(block.value)) return unknown(block.pointer(), "deallocate");
-  }
+  if (deferred_.contains(block)) return unknown(block.pointer(), "deallocate");
   if (heap.capture_pool() != nullptr) return false;  // the pool has rules of its own
   const std::optional<Stream> stream = heap.stream_of(block);
   if (!stream) return false;  // the heap will say so
@@ -191,71 +159,34 @@ Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
   // stream of a block is captured when it is freed.
   Result<bool> captured = stream->may_end ? Result<bool>(false) : is_captured(*stream);
   if (!captured) return std::move(captured).error();
-  const std::unique_lock lock(routes_mutex_);
-  if (!*captured && !captured_uses_.contains(block.value)) return false;
-  defer_locked(block, {&heap, last_route_});
+  if (!*captured && !deferred_.has_captured_use(block)) return false;
+  deferred_.add_until_captures_end(block, heap);
   return true;
 }
 
-// Blocks that wait count as a route: while there are any, every free asks for them.
-void DeviceHeap::Impl::defer_locked(Address block, Deferred deferred) {
-  if (deferred_.empty() && routes_open_.fetch_add(1, std::memory_order_release) == 0) {
-    registry_.allow_fast_paths(false);
-  }
-  deferred_[block.value] = deferred;
-  if (deferred.last_route == 0) tries_deferred_.store(true, std::memory_order_relaxed);
+void DeviceHeap::Impl::free_deferred() {
+  free_due(deferred_.take_due(), StreamHeap::Gone::behind_all);
 }
 
-// Those whose captures have ended: captures may overlap without an end.
-std::vector<std::pair<Address, DeviceHeap::Impl::Deferred>> DeviceHeap::Impl::take_due() {
-  const std::unique_lock lock(routes_mutex_);
-  std::uint64_t oldest = ~std::uint64_t{0};
-  for (const Route& route : routes_) {
-    if (route.captures()) oldest = std::min(oldest, route.id);
-  }
-  std::erase_if(captured_uses_, [&](const auto& use) { return use.second < oldest; });
-  std::vector<std::pair<Address, Deferred>> due;
-  std::erase_if(deferred_, [&](const auto& waiting) {
-    if (waiting.second.last_route >= oldest) return false;
-    due.emplace_back(Address{waiting.first}, waiting.second);
-    return true;
-  });
-  tries_deferred_.store(false, std::memory_order_relaxed);
-  if (!due.empty() && deferred_.empty()) discount_route();
-  return due;
-}
-
-void DeviceHeap::Impl::free_deferred() { free_due(take_due(), StreamHeap::Gone::behind_all); }
-
-void DeviceHeap::Impl::free_due(const std::vector<std::pair<Address, Deferred>>& due,
-                                StreamHeap::Gone gone) {
+void DeviceHeap::Impl::free_due(const DeferredFrees::Due& due, StreamHeap::Gone gone) {
   for (const auto& [block, deferred] : due) {
-    if (deallocate_now(*deferred.heap, block, gone)) continue;
     // A fence that record_stream asked for could not be taken now; the program has no block to
     // free again.
-    const std::unique_lock lock(routes_mutex_);
-    defer_locked(block, {deferred.heap, 0});
+    if (!deallocate_now(*deferred.heap, block, gone)) deferred_.add_to_retry(block, *deferred.heap);
   }
   for (const std::shared_ptr<CapturePool>& pool : pools()) pool->free_deferred();
 }
 
 // The last resort for those whose users are gone, where no event can stand for them.
 Status DeviceHeap::Impl::free_deferred_after_all_work() {
-  if (!tries_deferred_.load(std::memory_order_relaxed)) return {};
+  if (!deferred_.retries()) return {};
   free_deferred();
-  if (!tries_deferred_.load(std::memory_order_relaxed)) return {};
+  if (!deferred_.retries()) return {};
   // Those that are freed while the host waits are not waited for.
-  const std::vector<std::pair<Address, Deferred>> due = take_due();
+  const DeferredFrees::Due due = deferred_.take_due();
   Status waited = device_.synchronize_context();
   free_due(due, waited ? StreamHeap::Gone::after_all : StreamHeap::Gone::behind_all);
   return waited;
-}
-
-void DeviceHeap::Impl::forget_deferred(std::span<const PlacedBlock> live) {
-  const std::unique_lock lock(routes_mutex_);
-  if (deferred_.empty()) return;
-  for (const PlacedBlock& block : live) deferred_.erase(block.address.value);
-  if (deferred_.empty()) discount_route();
 }
 
 GraphPool::GraphPool(DeviceHeap& heap, GraphPoolOptions options)
@@ -265,30 +196,28 @@ GraphPool::~GraphPool() { pool_->close(); }
 
 std::uint64_t GraphPool::id() const { return pool_->id(); }
 
-Result<PoolRoute> GraphPool::warm_up(Stream stream) {
+Result<PoolBinding> GraphPool::warm_up(Stream stream) {
   return warm_up([stream](Stream asking) { return asking == stream; });
 }
 
-Result<PoolRoute> GraphPool::warm_up(StreamFilter filter) {
-  return open_route(std::move(filter), false);
+Result<PoolBinding> GraphPool::warm_up(StreamFilter filter) {
+  return bind(std::move(filter), false);
 }
 
-Result<PoolRoute> GraphPool::capture(StreamFilter filter, std::optional<Stream> origin) {
-  return open_route(std::move(filter), true, origin);
+Result<PoolBinding> GraphPool::capture(StreamFilter filter, std::optional<Stream> origin) {
+  return bind(std::move(filter), true, origin);
 }
 
-Result<PoolRoute> GraphPool::open_route(StreamFilter filter, bool captures,
-                                        std::optional<Stream> origin) {
+Result<PoolBinding> GraphPool::bind(StreamFilter filter, bool captures,
+                                    std::optional<Stream> origin) {
   if (!filter) return Error(ErrorCode::invalid_argument, "GraphPool: an empty filter");
   const auto takes = [filter = std::move(filter)](Stream stream, const CaptureInfo&) {
     return filter(stream);
   };
-  Result<std::uint64_t> id = heap_->impl_->open_route(
-      pool_, takes,
-      captures ? DeviceHeap::Impl::RouteKind::captured : DeviceHeap::Impl::RouteKind::eager,
-      origin);
+  Result<std::uint64_t> id = heap_->impl_->bind(
+      pool_, takes, captures ? PoolBindings::Kind::captured : PoolBindings::Kind::eager, origin);
   if (!id) return std::move(id).error();
-  return PoolRoute(heap_, *id);
+  return PoolBinding(heap_, *id);
 }
 
 void GraphPool::release_graph() { pool_->release_graph(); }
@@ -303,9 +232,9 @@ Status GraphPool::restore(std::span<const PlacedBlock> blocks) {
 }
 bool GraphPool::give_back_pages() { return pool_->give_back_pages(); }
 
-PoolRoute::PoolRoute(PoolRoute&& other) noexcept
+PoolBinding::PoolBinding(PoolBinding&& other) noexcept
     : heap_(std::exchange(other.heap_, nullptr)), id_(other.id_) {}
-PoolRoute& PoolRoute::operator=(PoolRoute&& other) noexcept {
+PoolBinding& PoolBinding::operator=(PoolBinding&& other) noexcept {
   if (this != &other) {
     close();
     heap_ = std::exchange(other.heap_, nullptr);
@@ -313,10 +242,10 @@ PoolRoute& PoolRoute::operator=(PoolRoute&& other) noexcept {
   }
   return *this;
 }
-PoolRoute::~PoolRoute() { close(); }
-std::vector<CaptureAttachment> PoolRoute::attached() const { return heap_->impl_->attached(id_); }
-void PoolRoute::close(bool keep) {
-  if (heap_ != nullptr) std::exchange(heap_, nullptr)->impl_->close_route(id_, keep);
+PoolBinding::~PoolBinding() { close(); }
+std::vector<CaptureAttachment> PoolBinding::attached() const { return heap_->impl_->attached(id_); }
+void PoolBinding::close(bool keep) {
+  if (heap_ != nullptr) std::exchange(heap_, nullptr)->impl_->unbind(id_, keep);
 }
 
 }  // namespace weir

@@ -29,7 +29,7 @@ Result<Stream> DeviceHeap::Impl::stream_in_a_capture(void* handle) {
     return found;
   }
   if (const std::optional<Stream> known = timelines_.latest(handle)) return *known;
-  const std::unique_lock lock(routes_mutex_);
+  const std::unique_lock lock(pools_mutex_);
   const auto [met, is_new] = met_in_captures_.try_emplace(handle);
   if (is_new) {
     met->second = Stream::of_captured(handle, ++last_met_);
@@ -42,7 +42,7 @@ Result<Stream> DeviceHeap::Impl::stream_in_a_capture(void* handle) {
 Status DeviceHeap::Impl::retire_in_pools(Stream stream) {
   std::optional<Stream> met;
   {
-    const std::shared_lock lock(routes_mutex_);
+    const std::shared_lock lock(pools_mutex_);
     const auto known = met_in_captures_.find(stream.handle);
     if (known != met_in_captures_.end()) met = known->second;
   }
@@ -51,7 +51,7 @@ Status DeviceHeap::Impl::retire_in_pools(Stream stream) {
     if (!met) continue;
     if (Status status = pool->retire(*met); !status) return status;
   }
-  const std::unique_lock lock(routes_mutex_);
+  const std::unique_lock lock(pools_mutex_);
   met_in_captures_.erase(stream.handle);
   return {};
 }

@@ -49,7 +49,7 @@ Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture,
     status = Error(ErrorCode::invalid_argument,
                    "graph pool " + std::to_string(id()) + ": stream " + std::to_string(stream.id) +
                        (captured ? " is being captured, but not into this pool's capture: open the "
-                                   "route with GraphPool::capture(), or begin with CaptureScope"
+                                   "binding with GraphPool::capture(), or begin with CaptureScope"
                                  : " is not being captured, but a capture into the pool is going "
                                    "on: end it before the next warm-up"));
     return {};

@@ -72,7 +72,7 @@ class CapturePool {
   void note_lingers_on(bool leaked);
   // The stream is about to be destroyed.
   Status retire(Stream stream);
-  // Nobody will open routes any more.
+  // Nobody will bind requests to it any more.
   void close();
   // Pages that it need not keep go to the device heap. Returns whether there were any.
   bool give_back_pages();

@@ -200,7 +200,7 @@ class DeviceHeap {
   // be known of: HeapOptions::context_events.
   void forgo_context_events();
 
-  // From now on graphs captured by a route (GraphPool::capture) may never be destroyed, as in the
+  // From now on graphs captured by a binding (GraphPool::capture) may never be destroyed, as in the
   // debug mode of PyTorch's graphs, which leaks them. Where the host waits for memory
   // (Trim::waits, or rather than be out of it), one that was released counts as done with the work
   // so far of all streams that the heap knows.
@@ -264,7 +264,7 @@ class DeviceHeap {
  private:
   friend struct TestAccess;
   friend class GraphPool;
-  friend class PoolRoute;
+  friend class PoolBinding;
   friend class CaptureScope;
   class Impl;
   std::unique_ptr<Impl> impl_;

@@ -59,22 +59,22 @@ struct GraphPoolStatistics {
 };
 
 // Which streams' requests a pool serves. Called for each request, in the thread that makes it,
-// while the route is open; must not call back into Weir. An exception that the filter throws passes
-// through the call that asked it (DeviceHeap::allocate(), DeviceHeap::attach()): the caller then
-// has no block, and nothing is attached.
+// while the binding is open; must not call back into Weir. An exception that the filter throws
+// passes through the call that asked it (DeviceHeap::allocate(), DeviceHeap::attach()): the caller
+// then has no block, and nothing is attached.
 using StreamFilter = std::function<bool(Stream)>;
 
-// While it lives, requests go to the pool. Move-only. A route must be closed or destroyed before
-// the device heap is destroyed; a route may outlive its GraphPool.
-class PoolRoute {
+// While it lives, requests go to the pool. Move-only. A binding must be closed or destroyed before
+// the device heap is destroyed; a binding may outlive its GraphPool.
+class PoolBinding {
  public:
-  PoolRoute() = default;
-  PoolRoute(PoolRoute&&) noexcept;
-  PoolRoute& operator=(PoolRoute&&) noexcept;
-  ~PoolRoute();
+  PoolBinding() = default;
+  PoolBinding(PoolBinding&&) noexcept;
+  PoolBinding& operator=(PoolBinding&&) noexcept;
+  ~PoolBinding();
 
-  // Ends it. `keep`, for a route of a capture: the capture made a graph, whose memory the pool
-  // keeps until its graphs are gone (GraphPool::release_graph()). A route that is destroyed was
+  // Ends it. `keep`, for a binding of a capture: the capture made a graph, whose memory the pool
+  // keeps until its graphs are gone (GraphPool::release_graph()). A binding that is destroyed was
   // closed with keep: call close(false) where the capture failed.
   void close(bool keep = true);
 
@@ -82,14 +82,15 @@ class PoolRoute {
   friend class GraphPool;
   friend class CaptureScope;
   std::vector<CaptureAttachment> attached() const;
-  PoolRoute(DeviceHeap* heap, std::uint64_t id) : heap_(heap), id_(id) {}
+  PoolBinding(DeviceHeap* heap, std::uint64_t id) : heap_(heap), id_(id) {}
   DeviceHeap* heap_ = nullptr;
   std::uint64_t id_ = 0;
 };
+using PoolRoute [[deprecated("now PoolBinding")]] = PoolBinding;
 
 class GraphPool {
  public:
-  // `heap` must outlive the pool, its routes and captures, its graphs and its blocks.
+  // `heap` must outlive the pool, its bindings and captures, its graphs and its blocks.
   explicit GraphPool(DeviceHeap& heap, GraphPoolOptions options = {});
   // Blocks that are live stay so, graphs and captures too: the memory goes back when the last is
   // gone.
@@ -103,23 +104,24 @@ class GraphPool {
   // Requests on `stream`, or those that the filter takes, are served from the pool, eagerly.
   // Errors: invalid_argument (a capture is going on in the pool).
   //
-  // While a capture into the pool is going on, eager requests may still come by a warm-up's route
-  // that was opened before, or by the capture's own route if its filter takes their stream. Under
+  // While a capture into the pool is going on, eager requests may still come by a warm-up's binding
+  // that was opened before, or by the capture's own binding if its filter takes their stream. Under
   // Trust::told such a request fails (invalid_argument). Under Trust::context the pool serves it,
   // and keeps the pages it used for as long as those of the capture.
-  Result<PoolRoute> warm_up(Stream stream);
-  Result<PoolRoute> warm_up(StreamFilter filter);
+  Result<PoolBinding> warm_up(Stream stream);
+  Result<PoolBinding> warm_up(StreamFilter filter);
   // The same for streams that are captured, for programs that begin and end captures themselves:
   // from before the capture begins until after it has ended. The host waits for eager work on the
   // pool's memory. A filter most often compares the id of the stream's capture.
   // Errors: invalid_argument (another capture is going on in the pool); device.
   // `origin`: the stream that the capture begins on, if that is known: whether the capture goes on
-  // is then seen, even where its route is not closed. Under Trust::context the host does not wait.
-  Result<PoolRoute> capture(StreamFilter filter, std::optional<Stream> origin = std::nullopt);
-  // A graph whose capture's route was closed with keep will not be launched again: the pool lets
+  // is then seen, even where its binding is not closed. Under Trust::context the host does not
+  // wait.
+  Result<PoolBinding> capture(StreamFilter filter, std::optional<Stream> origin = std::nullopt);
+  // A graph whose capture's binding was closed with keep will not be launched again: the pool lets
   // its memory go once it is destroyed, and its launches are done. (Of a capture that asked for no
   // memory: once the work so far is done of all streams that the heap knows.) Graph does this by
-  // itself. Once a capture, after its route was closed, and before the GraphPool goes: else the
+  // itself. Once a capture, after its binding was closed, and before the GraphPool goes: else the
   // memory is kept until the device heap is gone.
   void release_graph();
 
@@ -137,8 +139,8 @@ class GraphPool {
 
  private:
   friend class CaptureScope;
-  Result<PoolRoute> open_route(StreamFilter filter, bool captures,
-                               std::optional<Stream> origin = std::nullopt);
+  Result<PoolBinding> bind(StreamFilter filter, bool captures,
+                           std::optional<Stream> origin = std::nullopt);
   DeviceHeap* heap_;
   std::shared_ptr<CapturePool> pool_;
 };
@@ -199,7 +201,7 @@ class CaptureScope {
   Device* device_ = nullptr;
   Stream stream_;
   std::uint64_t id_ = 0;
-  PoolRoute route_;
+  PoolBinding binding_;
 };
 
 }  // namespace weir
