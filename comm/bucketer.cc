@@ -166,9 +166,9 @@ Status Bucketer::Impl::begin_locked(Stream writer) {
     if (!point) return point.error();
     if (Status waited = comm_->wait(writer, *point); !waited) return waited;
   }
-  // A stream in no capture has joined the other's.
-  const std::uint64_t world = mine->id != 0 ? mine->id : theirs->id;
-  if (last_ && last_->capture == world) {
+  // The capture epoch: a stream in no capture has joined the other's.
+  const std::uint64_t epoch = mine->id != 0 ? mine->id : theirs->id;
+  if (last_ && last_->capture == epoch) {
     const CommState::Point reduced{last_->fence, last_->capture, last_->done};
     if (Status waited = comm_->wait(writer, reduced); !waited) return waited;
   }
@@ -191,7 +191,7 @@ Status Bucketer::Impl::check_tensor(std::size_t tensor) const {
   return {};
 }
 
-// A step is of one world.
+// A step belongs to one capture epoch.
 Status Bucketer::Impl::enter(std::uint64_t capture, Stream stream) {
   if (!capture_) capture_ = capture;
   if (*capture_ == capture) return {};

@@ -48,23 +48,22 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void fail(const Error& error);
   Status close();
 
-  // An operation was queued, and where its end is.
+  // An operation that was queued, and the point of its end.
   struct Queued {
-    Fence fence;                // eager; else
+    Fence fence;                // eager; otherwise
     std::uint64_t capture = 0;  // the id of the capture that it is in,
     Stream comm_stream;
     EventHandle done;
   };
-  // The work that a stream holds so far, eager or in a capture. Of this communicator.
+  // The work of this communicator that a stream holds so far, eager or in a capture.
   struct Point {
-    Fence fence;                // eager; else
+    Fence fence;                // eager; otherwise
     std::uint64_t capture = 0;  // the id of the capture that it is in, and
     EventHandle event;
-    Stream comm_stream =
-        {};  // of the communicator, in that capture; none: nobody asks whether that is over
+    Stream comm_stream = {};  // in that capture; none: the capture's end is not checked
   };
-  // After what `stream` holds and after the points, which are of its world: all eager, or all of
-  // its capture.
+  // Runs the group after the work of `stream` and after the points, which are of the stream's
+  // capture epoch: all eager, or all of its capture.
   Result<Queued> run(std::span<const Operation> group, Stream stream,
                      std::span<const Point> after = {});
   // Groups of several communicators of one context, each once, as one group of NCCL's.
@@ -73,19 +72,19 @@ class CommState : public std::enable_shared_from_this<CommState> {
     std::span<const Operation> group;
   };
   static Result<std::vector<Queued>> run_together(std::span<const Part> parts, Stream stream);
-  // In a capture the communicator becomes part of it, as run() makes it.
+  // In a capture, the communicator joins the capture, as in run().
   Result<Point> take_point(Stream stream);
-  // Makes work queued on `stream` from now on run after the point, which is of its world; a stream
-  // in no capture joins that of a captured point. Errors: capture (it is of another world, or its
-  // capture is over); device.
+  // Makes work queued on `stream` from now on run after the point, which is of the stream's capture
+  // epoch; a stream in no capture joins the capture of a captured point. Errors: capture (the point
+  // is of another epoch, or its capture is over); device.
   Status wait(Stream stream, const Point& point);
 
-  // What this rank has to say of a capture to the others, and whether all say the same.
+  // Sends this rank's outcome of a capture to the other ranks, and checks that all are equal.
   Status agree(std::uint64_t capture, const Status& mine);
   Status launched(Stream stream) { return watchdog_.launched(stream); }
-  // Every rank's bytes, by the communicator that ranks agree with. `call` is named where it can't
-  // be. Where a rank does not come, ranks are out of step: the communicator ends. Errors:
-  // invalid_argument (not prepared); device.
+  // Every rank's bytes, through the communicator that ranks agree with. Errors name `call`. If a
+  // rank does not call, ranks are out of step, and the communicator ends. Errors: invalid_argument
+  // (not prepared); device.
   Result<std::vector<std::vector<std::byte>>> host_all_gather(const std::string& call,
                                                               std::span<const std::byte> mine);
   // Host-waits for what the stream holds, at most `host_timeout`. Errors: device; they do not name
@@ -130,7 +129,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Result<Queued> leave_eager(std::span<const Operation> group, const Status& queued);
   Result<Queued> leave_captured(std::span<const Operation> group, CommStream& comm_stream,
                                 const Status& queued);
-  Status check_world(Stream stream, std::uint64_t id, std::span<const Point> after) const;
+  Status check_capture_epoch(Stream stream, std::uint64_t id, std::span<const Point> after) const;
   Result<CommStream*> join_capture(Stream stream, std::uint64_t id);
   Status hold_until_graph_is_gone(Stream stream, CommStream& comm_stream);
   Status order(Stream earlier, Stream later, EventHandle event);
@@ -147,7 +146,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void run_watchdog();
   void stop_watchdog();
 
-  std::mutex calls_;             // one call at a time; guards the lanes
+  std::mutex calls_;             // one call at a time; guards comm_streams_
   std::timed_mutex nccl_calls_;  // after calls_; see lock_nccl()
   CommStreams comm_streams_;
   Watchdog watchdog_;
@@ -162,7 +161,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   bool revoked_ = false, closed_ = false, stop_ = false;
   std::condition_variable stopped_;
   std::thread watchdog_thread_;
-  std::vector<BoundedCall> late_;  // that were waited for in vain
+  std::vector<BoundedCall> late_;  // that did not return in time
 
   mutable std::mutex memories_mutex_;       // of what follows
   std::atomic<bool> has_memories_ = false;  // or had

@@ -39,7 +39,8 @@ Result<CaptureInfo> CommState::may_enter(const Operation& first, Stream stream,
   if (Status works = status(); !works) return std::move(works).error();
   Result<CaptureInfo> info = context.device.capture_info(stream);
   if (!info) return info.error();
-  if (Status same = check_world(stream, info->id, after); !same) return std::move(same).error();
+  if (Status same = check_capture_epoch(stream, info->id, after); !same)
+    return std::move(same).error();
   if (info->status == CaptureInfo::Status::none) return info;
   const std::string what = first.describe(ranks) + " on stream " + std::to_string(stream.id) +
                            ", which is being captured";
@@ -70,7 +71,8 @@ Result<CommState::Queued> CommState::leave(std::span<const Operation> group, con
 }
 
 // `id`: of the capture that the stream is in; 0: none.
-Status CommState::check_world(Stream stream, std::uint64_t id, std::span<const Point> after) const {
+Status CommState::check_capture_epoch(Stream stream, std::uint64_t id,
+                                      std::span<const Point> after) const {
   for (const Point& point : after) {
     if (point.capture == id) continue;
     const auto say = [](std::uint64_t capture) {

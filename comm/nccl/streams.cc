@@ -1,4 +1,4 @@
-// Streams, copies, and what ranks tell each other; and how all this is opened.
+// Streams, copies, the all-gather of host memory; and how a LoadedNccl is made.
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -11,7 +11,7 @@
 namespace weir {
 namespace {
 
-// What ranks have to tell each other fits there: this rank's, and behind it everybody's.
+// Memory of a host all-gather: this rank's bytes, and behind them every rank's.
 constexpr Bytes kStaging = 2_MiB;
 
 }  // namespace
