@@ -24,9 +24,10 @@ BoundedCall::BoundedCall(std::function<Status()> call) : shared_(std::make_share
   }).detach();
 }
 
-std::optional<Status> BoundedCall::wait(Nanoseconds patience) {
+std::optional<Status> BoundedCall::wait(Nanoseconds host_timeout) {
   std::unique_lock lock(shared_->mutex);
-  shared_->ended.wait_for(lock, waitable(patience), [&] { return shared_->status.has_value(); });
+  shared_->ended.wait_for(lock, waitable(host_timeout),
+                          [&] { return shared_->status.has_value(); });
   return std::exchange(shared_->status, std::nullopt);
 }
 

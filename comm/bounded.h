@@ -1,4 +1,4 @@
-// Calls that may never return, for as long as one is willing to wait.
+// Calls that may never return, bounded by a host timeout.
 #pragma once
 
 #include <algorithm>
@@ -23,17 +23,17 @@ inline std::chrono::nanoseconds waitable(Nanoseconds time) {
 class BoundedCall {
  public:
   explicit BoundedCall(std::function<Status()> call);
-  // What it returned, once; nothing: it has not returned after `patience` (by the real clock). Then
-  // it goes on, and what it uses must stay, until another wait() says that it has.
-  std::optional<Status> wait(Nanoseconds patience);
+  // What it returned, once; nothing: it has not returned after `host_timeout` (by the real clock).
+  // Then it goes on, and what it uses must stay, until another wait() says that it has.
+  std::optional<Status> wait(Nanoseconds host_timeout);
 
  private:
   struct Shared;
   std::shared_ptr<Shared> shared_;
 };
 
-inline std::optional<Status> bounded(Nanoseconds patience, std::function<Status()> call) {
-  return BoundedCall(std::move(call)).wait(patience);
+inline std::optional<Status> bounded(Nanoseconds host_timeout, std::function<Status()> call) {
+  return BoundedCall(std::move(call)).wait(host_timeout);
 }
 
 // Does it hold within 0.1 s, by the real clock? For what the driver does in a thread of its own

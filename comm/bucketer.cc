@@ -29,7 +29,7 @@ class Bucketer::Impl {
     const std::lock_guard lock(mutex_);
     return begin_locked(writer);
   }
-  // `source`: where it is copied from; none: it is in its place.
+  // `source`: where it is copied from; none: it is in its bucket already.
   Status ready(std::size_t tensor, std::optional<const void*> source, Stream stream);
   Status finish(Stream stream);
   void reset() {
@@ -40,7 +40,7 @@ class Bucketer::Impl {
   std::size_t tensors() const { return tensors_.size(); }
   std::size_t buckets() const { return buckets_.size(); }
   std::size_t bucket_of(std::size_t tensor) const { return tensors_[tensor].bucket; }
-  void* place(std::size_t tensor) const {
+  void* bucket_view(std::size_t tensor) const {
     const Tensor& of = tensors_[tensor];
     if (of.bytes == 0_B) return nullptr;
     return static_cast<std::byte*>(buckets_[of.bucket].memory) + of.offset.count;
@@ -114,7 +114,7 @@ Status Bucketer::Impl::lay_out(std::span<const TensorSize> tensors) {
 }
 
 Status Bucketer::Impl::allocate(Stream stream) {
-  const Result<CaptureInfo> info = comm_->place.device.capture_info(stream);
+  const Result<CaptureInfo> info = comm_->context.device.capture_info(stream);
   if (!info) return info.error();
   if (info->status != CaptureInfo::Status::none) {
     return error(ErrorCode::capture, "stream " + std::to_string(stream.id) +
@@ -123,7 +123,7 @@ Status Bucketer::Impl::allocate(Stream stream) {
   for (Bucket& bucket : buckets_) {
     Result<void*> memory = options_.pool != nullptr
                                ? options_.pool->allocate(bucket.bytes, stream)
-                               : comm_->place.heap.allocate(bucket.bytes, stream);
+                               : comm_->context.heap.allocate(bucket.bytes, stream);
     if (!memory) return std::move(memory).error();
     bucket.memory = *memory;
   }
@@ -147,15 +147,15 @@ Bucketer::Impl::~Impl() {
     if (bucket.memory == nullptr) continue;
     for (const Stream& user : users) {
       note(options_.pool != nullptr ? options_.pool->fence(bucket.memory, user)
-                                    : comm_->place.heap.fence(bucket.memory, user));
+                                    : comm_->context.heap.fence(bucket.memory, user));
     }
     note(options_.pool != nullptr ? options_.pool->deallocate(bucket.memory)
-                                  : comm_->place.heap.deallocate(bucket.memory));
+                                  : comm_->context.heap.deallocate(bucket.memory));
   }
 }
 
 Status Bucketer::Impl::begin_locked(Stream writer) {
-  Device& device = comm_->place.device;
+  Device& device = comm_->context.device;
   const Result<CaptureInfo> mine = device.capture_info(writer);
   const Result<CaptureInfo> theirs = device.capture_info(reader_);
   if (!mine || !theirs) return mine ? theirs.error() : mine.error();
@@ -166,9 +166,9 @@ Status Bucketer::Impl::begin_locked(Stream writer) {
     if (!point) return point.error();
     if (Status waited = comm_->wait(writer, *point); !waited) return waited;
   }
-  // A stream in no capture has joined the other's.
-  const std::uint64_t world = mine->id != 0 ? mine->id : theirs->id;
-  if (last_ && last_->capture == world) {
+  // The capture epoch: a stream in no capture has joined the other's.
+  const std::uint64_t epoch = mine->id != 0 ? mine->id : theirs->id;
+  if (last_ && last_->capture == epoch) {
     const CommState::Point reduced{last_->fence, last_->capture, last_->done};
     if (Status waited = comm_->wait(writer, reduced); !waited) return waited;
   }
@@ -191,7 +191,7 @@ Status Bucketer::Impl::check_tensor(std::size_t tensor) const {
   return {};
 }
 
-// A step is of one world.
+// A step belongs to one capture epoch.
 Status Bucketer::Impl::enter(std::uint64_t capture, Stream stream) {
   if (!capture_) capture_ = capture;
   if (*capture_ == capture) return {};
@@ -220,11 +220,11 @@ Status Bucketer::Impl::ready(std::size_t number, std::optional<const void*> sour
       if (Status ordered = begin_locked(stream); !ordered) return ordered;
     }
   }
-  const Result<CaptureInfo> info = comm_->place.device.capture_info(stream);
+  const Result<CaptureInfo> info = comm_->context.device.capture_info(stream);
   if (!info) return info.error();
   if (Status same = enter(info->id, stream); !same) return same;
   if (source && tensor.bytes > 0_B) {
-    Status copied = comm_->place.nccl.copy(place(number), *source, tensor.bytes, stream);
+    Status copied = comm_->context.nccl.copy(bucket_view(number), *source, tensor.bytes, stream);
     if (!copied) return copied;
   }
   Bucket& bucket = buckets_[tensor.bucket];
@@ -293,7 +293,7 @@ Status Bucketer::Impl::finish(Stream stream) {
   const std::uint64_t of = capture_.value_or(0);
   if (last_ && last_->capture == of) {
     if (of != 0) {
-      const Result<CaptureInfo> info = comm_->place.device.capture_info(last_->lane);
+      const Result<CaptureInfo> info = comm_->context.device.capture_info(last_->comm_stream);
       if (!info) return info.error();
       if (info->id != of) {
         return error(ErrorCode::capture,
@@ -351,8 +351,8 @@ std::size_t Bucketer::buckets() const { return impl_->buckets(); }
 std::size_t Bucketer::bucket_of(std::size_t tensor) const {
   return tensor < impl_->tensors() ? impl_->bucket_of(tensor) : impl_->buckets();
 }
-void* Bucketer::place(std::size_t tensor) const {
-  return tensor < impl_->tensors() ? impl_->place(tensor) : nullptr;
+void* Bucketer::bucket_view(std::size_t tensor) const {
+  return tensor < impl_->tensors() ? impl_->bucket_view(tensor) : nullptr;
 }
 Status Bucketer::begin(Stream writer) { return impl_->begin(writer); }
 Status Bucketer::ready(std::size_t tensor, Stream stream) {

@@ -12,12 +12,12 @@ namespace {
 // Of which no two may be in one group.
 Status check_parts(std::span<CommState* const> states) {
   for (std::size_t i = 0; i < states.size(); ++i) {
-    const CommPlace &here = states[i]->place, &first = states.front()->place;
+    const CommContext &here = states[i]->context, &first = states.front()->context;
     if (&here.nccl != &first.nccl || &here.device != &first.device || &here.heap != &first.heap) {
       return states[i]->error(ErrorCode::invalid_argument,
                               "run_together: communicator '" + states.front()->options.name +
-                                  "' is of another place: group those of one Nccl, device and "
-                                  "heap");
+                                  "' has another context: group communicators of one Nccl, "
+                                  "device and heap");
     }
     if (std::find(states.begin(), states.begin() + static_cast<std::ptrdiff_t>(i), states[i]) !=
         states.begin() + static_cast<std::ptrdiff_t>(i)) {
@@ -30,16 +30,20 @@ Status check_parts(std::span<CommState* const> states) {
 
 }  // namespace
 
-Work::Work(std::shared_ptr<CommState> state, Fence fence, std::uint64_t capture, Stream lane,
+Work::Work(std::shared_ptr<CommState> state, Fence fence, std::uint64_t capture, Stream comm_stream,
            EventHandle done)
-    : state_(std::move(state)), fence_(fence), capture_(capture), lane_(lane), done_(done) {}
+    : state_(std::move(state)),
+      fence_(fence),
+      capture_(capture),
+      comm_stream_(comm_stream),
+      done_(done) {}
 
 Result<Work> Collectives::run(std::span<const Operation> group, Stream stream) {
   if (state_ == nullptr) return moved_away();
   if (group.empty()) return Work();
   Result<CommState::Queued> queued = state_->run(group, stream);
   if (!queued) return std::move(queued).error();
-  return Work(state_, queued->fence, queued->capture, queued->lane, queued->done);
+  return Work(state_, queued->fence, queued->capture, queued->comm_stream, queued->done);
 }
 
 Result<std::vector<Work>> Collectives::run_together(std::span<const Part> parts, Stream stream) {
@@ -62,8 +66,8 @@ Result<std::vector<Work>> Collectives::run_together(std::span<const Part> parts,
   auto queued = all->begin();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].operations.empty()) continue;
-    works[i] = Work(parts[i].communicator.state_, queued->fence, queued->capture, queued->lane,
-                    queued->done);
+    works[i] = Work(parts[i].communicator.state_, queued->fence, queued->capture,
+                    queued->comm_stream, queued->done);
     ++queued;
   }
   return works;
@@ -71,8 +75,8 @@ Result<std::vector<Work>> Collectives::run_together(std::span<const Part> parts,
 
 Status Work::wait(Stream stream) const {
   if (state_ == nullptr) return {};
-  return state_->wait(stream,
-                      {.fence = fence_, .capture = capture_, .event = done_, .lane = lane_});
+  return state_->wait(
+      stream, {.fence = fence_, .capture = capture_, .event = done_, .comm_stream = comm_stream_});
 }
 
 Result<Work> Collectives::all_reduce(const void* send, void* receive, std::uint64_t count,

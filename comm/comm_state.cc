@@ -1,4 +1,4 @@
-// A communicator's life: the watch, the end. What it runs is in run.cc, what connects it in
+// A communicator's life: the watchdog, the end. What it runs is in run.cc, what connects it in
 // prepare.cc.
 #include "comm/comm_state.h"
 
@@ -15,25 +15,26 @@ constexpr std::chrono::seconds kLongestCall{1};  // that waits for nobody
 
 }  // namespace
 
-CommState::CommState(CommPlace of, CommHandle its, int size, int number, CommunicatorOptions with)
-    : place(of),
+CommState::CommState(CommContext of, CommHandle its, int size, int number, CommunicatorOptions with)
+    : context(of),
       handle(its),
       ranks(size),
       rank(number),
       options(std::move(with)),
-      lanes_(of.nccl, of.device, of.heap),
-      watch_(of.device, options.timeout, size) {
-  if (options.watch_every > Nanoseconds{}) watcher_ = std::thread([this] { watch(); });
+      comm_streams_(of.nccl, of.device, of.heap),
+      watchdog_(of.device, options.timeout, size) {
+  if (options.watch_every > Nanoseconds{})
+    watchdog_thread_ = std::thread([this] { run_watchdog(); });
 }
 
-CommState::~CommState() { stop_watch(); }
+CommState::~CommState() { stop_watchdog(); }
 
 Error CommState::error(ErrorCode code, const std::string& what) const {
   return {code, "communicator '" + options.name + "', rank " + std::to_string(rank) + " of " +
                     std::to_string(ranks) + ": " + what};
 }
 
-void CommState::watch() {
+void CommState::run_watchdog() {
   std::unique_lock lock(state_mutex_);
   while (!stop_ && !failure_) {
     stopped_.wait_for(lock, waitable(options.watch_every));
@@ -44,13 +45,13 @@ void CommState::watch() {
   }
 }
 
-void CommState::stop_watch() {
+void CommState::stop_watchdog() {
   {
     const std::lock_guard lock(state_mutex_);
     stop_ = true;
     stopped_.notify_all();
   }
-  if (watcher_.joinable()) watcher_.join();
+  if (watchdog_thread_.joinable()) watchdog_thread_.join();
 }
 
 Status CommState::status() const {
@@ -68,8 +69,8 @@ bool CommState::closed() const {
 
 Status CommState::poll() {
   if (Status already = status(); !already) return already;
-  Status found = place.nccl.async_error(handle);
-  if (found) found = watch_.poll();
+  Status found = context.nccl.async_error(handle);
+  if (found) found = watchdog_.poll();
   if (!found) fail(found.error());
   return status();
 }
@@ -93,8 +94,8 @@ void CommState::fail(const Error& why) {
   }
   log(LogLevel::error, status().error().message());
   // Kernels that wait for other ranks end, and the streams go on.
-  (void)place.nccl.revoke(handle);
-  if (control.value != 0) (void)place.nccl.revoke(control);
+  (void)context.nccl.revoke(handle);
+  if (control.value != 0) (void)context.nccl.revoke(control);
 }
 
 std::shared_ptr<RegisteredMemory> CommState::add_memory(Bytes segment) {
@@ -114,9 +115,9 @@ std::vector<std::shared_ptr<RegisteredMemory>> CommState::memories() const {
   return memories_;
 }
 
-std::optional<Status> CommState::in_time(Nanoseconds patience, std::function<Status()> call) {
+std::optional<Status> CommState::in_time(Nanoseconds host_timeout, std::function<Status()> call) {
   BoundedCall made([state = shared_from_this(), call = std::move(call)] { return call(); });
-  std::optional<Status> ended = made.wait(patience);
+  std::optional<Status> ended = made.wait(host_timeout);
   if (ended) return ended;
   const std::lock_guard lock(state_mutex_);
   late_.push_back(std::move(made));
@@ -125,20 +126,20 @@ std::optional<Status> CommState::in_time(Nanoseconds patience, std::function<Sta
 
 Status CommState::finish(Stream stream) {
   std::optional<Status> ended =
-      in_time(options.patience, [this, stream] { return finish_whenever(stream); });
+      in_time(options.host_timeout, [this, stream] { return finish_whenever(stream); });
   if (ended) return *std::move(ended);
-  const std::string open = watch_.first_open();
+  const std::string open = watchdog_.first_open();
   return Error(ErrorCode::device,
-               "its operations have not ended in " + seconds(options.patience) +
+               "its operations have not ended in " + seconds(options.host_timeout) +
                    (open.empty() ? "" : ": the first that may not have is " + open));
 }
 
 Status CommState::finish_whenever(Stream stream) {
-  Result<EventHandle> event = place.device.create_event();
+  Result<EventHandle> event = context.device.create_event();
   if (!event) return std::move(event).error();
-  Status ended = place.device.record(*event, stream);
-  if (ended) ended = place.device.synchronize(*event);
-  (void)place.device.destroy_event(*event);
+  Status ended = context.device.record(*event, stream);
+  if (ended) ended = context.device.synchronize(*event);
+  (void)context.device.destroy_event(*event);
   return ended;
 }
 
@@ -150,7 +151,7 @@ void CommState::await_late() {
     const std::lock_guard lock(state_mutex_);
     late.swap(late_);
   }
-  for (BoundedCall& call : late) (void)call.wait(options.patience);
+  for (BoundedCall& call : late) (void)call.wait(options.host_timeout);
 }
 
 Status CommState::close() {
@@ -160,7 +161,7 @@ Status CommState::close() {
                      " graphs that captured its operations, or their launches, are alive, and NCCL "
                      "would wait for them for ever: destroy them first");
   }
-  stop_watch();
+  stop_watchdog();
   const std::lock_guard calls(calls_);
   bool failed = false;
   {
@@ -172,7 +173,7 @@ Status CommState::close() {
   const auto note = [&](Status status) {
     if (first && !status) first = std::move(status);
   };
-  if (has_lane_ && !failed) {
+  if (has_comm_stream_ && !failed) {
     if (const Status ended = finish(eager_); !ended) {
       fail(ended.error());  // so that what goes on is ended
       failed = true;
@@ -183,7 +184,7 @@ Status CommState::close() {
     const std::lock_guard lock(state_mutex_);
     closed_ = true;
     ended_.store(true, std::memory_order_release);
-    if (failed && !revoked_) (void)place.nccl.revoke(handle);
+    if (failed && !revoked_) (void)context.nccl.revoke(handle);
   }
   await_late();  // they use what goes next
   // Before NCCL's part, which they belong to.
@@ -191,7 +192,7 @@ Status CommState::close() {
   for (const CommHandle each : {control_, handle}) {
     if (each.value == 0) continue;
     std::optional<Status> destroyed =
-        bounded(options.patience, [nccl = &place.nccl, each] { return nccl->destroy(each); });
+        bounded(options.host_timeout, [nccl = &context.nccl, each] { return nccl->destroy(each); });
     if (destroyed && !*destroyed) {
       destroyed = error(destroyed->error().code(), destroyed->error().message());
     }
@@ -201,8 +202,8 @@ Status CommState::close() {
                            "work of other ranks, hold it"));
   }
   await_late();
-  note(lanes_.destroy());
-  has_lane_ = false;
+  note(comm_streams_.destroy());
+  has_comm_stream_ = false;
   return first;
 }
 

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "comm/bounded.h"
-#include "comm/lanes.h"
+#include "comm/comm_streams.h"
 #include "comm/registered_memory.h"
-#include "comm/watch.h"
+#include "comm/watchdog.h"
 #include "weir/comm/communicator.h"
 
 namespace weir {
@@ -25,7 +25,8 @@ Error moved_away();
 
 class CommState : public std::enable_shared_from_this<CommState> {
  public:
-  CommState(CommPlace place, CommHandle handle, int ranks, int rank, CommunicatorOptions options);
+  CommState(CommContext context, CommHandle handle, int ranks, int rank,
+            CommunicatorOptions options);
   // Nothing is given back that close() did not: NCCL may wait for ever for what is still alive.
   ~CommState();
 
@@ -38,64 +39,63 @@ class CommState : public std::enable_shared_from_this<CommState> {
   [[nodiscard]] std::unique_lock<std::timed_mutex> lock_nccl() {
     return std::unique_lock(nccl_calls_);
   }
-  // Makes the call in a thread of its own, and waits for it for `patience`. Nothing: it did not
+  // Makes the call in a thread of its own, and waits for it for `host_timeout`. Nothing: it did not
   // return; close() waits for it once more.
-  std::optional<Status> in_time(Nanoseconds patience, std::function<Status()> call);
+  std::optional<Status> in_time(Nanoseconds host_timeout, std::function<Status()> call);
   Status status() const;
   bool closed() const;
   Status poll();
   void fail(const Error& error);
   Status close();
 
-  // An operation was queued, and where its end is.
+  // An operation that was queued, and the point of its end.
   struct Queued {
-    Fence fence;                // eager; else
+    Fence fence;                // eager; otherwise
     std::uint64_t capture = 0;  // the id of the capture that it is in,
-    Stream lane;
+    Stream comm_stream;
     EventHandle done;
   };
-  // The work that a stream holds so far, eager or in a capture. Of this communicator.
+  // The work of this communicator that a stream holds so far, eager or in a capture.
   struct Point {
-    Fence fence;                // eager; else
+    Fence fence;                // eager; otherwise
     std::uint64_t capture = 0;  // the id of the capture that it is in, and
     EventHandle event;
-    Stream lane =
-        {};  // of the communicator, in that capture; none: nobody asks whether that is over
+    Stream comm_stream = {};  // in that capture; none: the capture's end is not checked
   };
-  // After what `stream` holds and after the points, which are of its world: all eager, or all of
-  // its capture.
+  // Runs the group after the work of `stream` and after the points, which are of the stream's
+  // capture epoch: all eager, or all of its capture.
   Result<Queued> run(std::span<const Operation> group, Stream stream,
                      std::span<const Point> after = {});
-  // Groups of several communicators of one place, each once, as one group of NCCL's.
+  // Groups of several communicators of one context, each once, as one group of NCCL's.
   struct Part {
     CommState* state;
     std::span<const Operation> group;
   };
   static Result<std::vector<Queued>> run_together(std::span<const Part> parts, Stream stream);
-  // In a capture the communicator becomes part of it, as run() makes it.
+  // In a capture, the communicator joins the capture, as in run().
   Result<Point> take_point(Stream stream);
-  // Makes work queued on `stream` from now on run after the point, which is of its world; a stream
-  // in no capture joins that of a captured point. Errors: capture (it is of another world, or its
-  // capture is over); device.
+  // Makes work queued on `stream` from now on run after the point, which is of the stream's capture
+  // epoch; a stream in no capture joins the capture of a captured point. Errors: capture (the point
+  // is of another epoch, or its capture is over); device.
   Status wait(Stream stream, const Point& point);
 
-  // What this rank has to say of a capture to the others, and whether all say the same.
+  // Sends this rank's outcome of a capture to the other ranks, and checks that all are equal.
   Status agree(std::uint64_t capture, const Status& mine);
-  Status launched(Stream stream) { return watch_.launched(stream); }
-  // Every rank's bytes, by the communicator that ranks agree with. `call` is named where it can't
-  // be. Where a rank does not come, ranks are out of step: the communicator ends. Errors:
-  // invalid_argument (not prepared); device.
-  Result<std::vector<std::vector<std::byte>>> ask_all(const std::string& call,
-                                                      std::span<const std::byte> mine);
-  // Host-waits for what the stream holds, at most `patience`. Errors: device; they do not name the
-  // communicator.
+  Status launched(Stream stream) { return watchdog_.launched(stream); }
+  // Every rank's bytes, through the communicator that ranks agree with. Errors name `call`. If a
+  // rank does not call, ranks are out of step, and the communicator ends. Errors: invalid_argument
+  // (not prepared); device.
+  Result<std::vector<std::vector<std::byte>>> host_all_gather(const std::string& call,
+                                                              std::span<const std::byte> mine);
+  // Host-waits for what the stream holds, at most `host_timeout`. Errors: device; they do not name
+  // the communicator.
   Status finish(Stream stream);
 
-  // Memory that NCCL was told of for this communicator, in order of the calls.
+  // Memory registered with NCCL for this communicator, in order of the calls.
   std::shared_ptr<RegisteredMemory> add_memory(Bytes segment);
   void remove_memory(const RegisteredMemory* memory);
 
-  const CommPlace place;
+  const CommContext context;
   const CommHandle handle;
   const int ranks, rank;
   const CommunicatorOptions options;
@@ -106,10 +106,10 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Error error(ErrorCode code, const std::string& what) const;
 
  private:
-  // On the way in the lane waits for what is before, on the way out what was used is fenced; NCCL
-  // is asked in between.
+  // enter() makes the stream wait for earlier work; NCCL queues the operations; leave() fences the
+  // blocks that they use.
   struct Entered {
-    Lane* lane;
+    CommStream* comm_stream;
     std::uint64_t capture;  // 0: eager
   };
   Status check(std::span<const Operation> group) const;
@@ -119,38 +119,39 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Result<Entered> enter(const Operation& first, Stream stream, std::span<const Point> after);
   Result<Entered> enter_eager(Stream stream, std::span<const Point> after);
   Result<Entered> enter_captured(Stream stream, std::uint64_t id, std::span<const Point> after);
-  Status enqueue(std::span<const Operation> group, Stream lane);
-  Status note(std::span<const Operation> group, Stream lane);  // in a group of NCCL's
+  Status enqueue(std::span<const Operation> group, Stream comm_stream);
+  Status note(std::span<const Operation> group, Stream comm_stream);  // in a group of NCCL's
   static Status enqueue_together(std::span<const Part> parts, std::span<const Entered> entered,
                                  std::span<CommState* const> in_order, std::size_t& blamed);
-  // `queued`: what NCCL said.
+  // `queued`: what NCCL returned.
   Result<Queued> leave(std::span<const Operation> group, const Entered& entered,
                        const Status& queued);
   Result<Queued> leave_eager(std::span<const Operation> group, const Status& queued);
-  Result<Queued> leave_captured(std::span<const Operation> group, Lane& lane, const Status& queued);
-  Status check_world(Stream stream, std::uint64_t id, std::span<const Point> after) const;
-  Result<Lane*> join_capture(Stream stream, std::uint64_t id);
-  Status hold_until_graph_is_gone(Stream stream, Lane& lane);
+  Result<Queued> leave_captured(std::span<const Operation> group, CommStream& comm_stream,
+                                const Status& queued);
+  Status check_capture_epoch(Stream stream, std::uint64_t id, std::span<const Point> after) const;
+  Result<CommStream*> join_capture(Stream stream, std::uint64_t id);
+  Status hold_until_graph_is_gone(Stream stream, CommStream& comm_stream);
   Status order(Stream earlier, Stream later, EventHandle event);
   std::vector<void*> blocks_of(std::span<const Operation> group) const;
   std::vector<std::shared_ptr<RegisteredMemory>> memories() const;
-  // Blocks of registered memory are in use until the fence; by the lane's graph.
+  // Blocks of registered memory are in use until the fence; by the stream's graph.
   void fence_registered(std::span<const Operation> group, Fence done) const;
-  void keep_registered(std::span<const Operation> group, const Lane& lane) const;
+  void keep_registered(std::span<const Operation> group, const CommStream& comm_stream) const;
   Status finish_whenever(Stream stream);  // without bounds
   void await_late();
-  Status connect(Lane& lane);
+  Status connect(CommStream& comm_stream);
   Result<CommHandle> split_control();
-  Status greet(CommHandle control);
-  void watch();
-  void stop_watch();
+  Status connect_control(CommHandle control);
+  void run_watchdog();
+  void stop_watchdog();
 
-  std::mutex calls_;             // one call at a time; guards the lanes
+  std::mutex calls_;             // one call at a time; guards comm_streams_
   std::timed_mutex nccl_calls_;  // after calls_; see lock_nccl()
-  Lanes lanes_;
-  Watch watch_;
-  std::atomic<bool> has_lane_ = false;
-  Stream eager_;                   // once has_lane_
+  CommStreams comm_streams_;
+  Watchdog watchdog_;
+  std::atomic<bool> has_comm_stream_ = false;
+  Stream eager_;                   // once has_comm_stream_
   CommHandle control_;             // written under both locks
   std::vector<const void*> used_;  // by the group that is queued; kept for its capacity
 
@@ -159,8 +160,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::optional<Error> failure_;
   bool revoked_ = false, closed_ = false, stop_ = false;
   std::condition_variable stopped_;
-  std::thread watcher_;
-  std::vector<BoundedCall> late_;  // that were waited for in vain
+  std::thread watchdog_thread_;
+  std::vector<BoundedCall> late_;  // that did not return in time
 
   mutable std::mutex memories_mutex_;       // of what follows
   std::atomic<bool> has_memories_ = false;  // or had

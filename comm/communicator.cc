@@ -5,8 +5,9 @@
 #include <utility>
 
 #include "comm/bounded.h"
-#include "comm/captured_together.h"
+#include "comm/capture_group.h"
 #include "comm/comm_state.h"
+#include "comm/renamed.h"
 #include "weir/log.h"
 
 namespace weir {
@@ -16,9 +17,22 @@ Error refused(const CommunicatorOptions& options, ErrorCode code, const std::str
   return {code, "communicator '" + options.name + "': " + what};
 }
 
+// With the values of options that were given under their old names.
+CommunicatorOptions with_new_names(CommunicatorOptions options) {
+  if (options.patience) {
+    warn_renamed("CommunicatorOptions::patience", "CommunicatorOptions::host_timeout");
+    options.host_timeout = *options.patience;
+  }
+  if (options.most_blocks) {
+    warn_renamed("CommunicatorOptions::most_blocks", "CommunicatorOptions::max_ctas");
+    options.max_ctas = options.most_blocks;
+  }
+  return options;
+}
+
 Status check_options(const CommunicatorOptions& options) {
   const std::pair<const char*, Nanoseconds> times[] = {{"timeout", options.timeout},
-                                                       {"patience", options.patience},
+                                                       {"host_timeout", options.host_timeout},
                                                        {"watch_every", options.watch_every}};
   for (const auto& [name, time] : times) {
     if (time >= Nanoseconds{}) continue;
@@ -26,14 +40,14 @@ Status check_options(const CommunicatorOptions& options) {
         options, ErrorCode::invalid_argument,
         std::string(name) + " is " + std::to_string(time.count) + " ns: a time is zero or more");
   }
-  if (options.most_blocks.value_or(1) >= 1) return {};
-  return refused(options, ErrorCode::invalid_argument,
-                 "most_blocks is " + std::to_string(*options.most_blocks) +
-                     ": an operation takes one at least");
+  if (options.max_ctas.value_or(1) >= 1) return {};
+  return refused(
+      options, ErrorCode::invalid_argument,
+      "max_ctas is " + std::to_string(*options.max_ctas) + ": an operation takes one at least");
 }
 
 CommConfig config_of(const CommunicatorOptions& options) {
-  return {.name = options.name, .most_blocks = options.most_blocks};
+  return {.name = options.name, .max_ctas = options.max_ctas};
 }
 
 // What a call returns, within the time that was given; nothing: it did not return.
@@ -74,13 +88,13 @@ Result<CommHandle> derived_in_time(CommState& parent, const std::string& call,
                                    const CommunicatorOptions& options,
                                    std::function<Result<CommHandle>()> make) {
   const auto in_time = [&](std::function<Status()> made) {
-    std::optional<Status> ended = parent.in_time(options.patience, std::move(made));
+    std::optional<Status> ended = parent.in_time(options.host_timeout, std::move(made));
     if (!ended) {
       parent.fail({ErrorCode::device, call + ": not all ranks came in time: all of them call it"});
     }
     return ended;
   };
-  return made_in_time(options, parent.place.nccl, in_time, [&parent, make = std::move(make)] {
+  return made_in_time(options, parent.context.nccl, in_time, [&parent, make = std::move(make)] {
     const auto nccl_call = parent.lock_nccl();
     return make();
   });
@@ -109,8 +123,9 @@ Communicator::~Communicator() {
   if (const Status closed = close(); !closed) log(LogLevel::error, closed.error().message());
 }
 
-Result<Communicator> Communicator::create(CommPlace place, const UniqueId& id, int ranks, int rank,
-                                          const CommunicatorOptions& options) {
+Result<Communicator> Communicator::create(CommContext context, const UniqueId& id, int ranks,
+                                          int rank, const CommunicatorOptions& given) {
+  const CommunicatorOptions options = with_new_names(given);
   if (ranks < 1 || rank < 0 || rank >= ranks) {
     return refused(options, ErrorCode::invalid_argument,
                    "there is no rank " + std::to_string(rank) + " of " + std::to_string(ranks) +
@@ -118,14 +133,14 @@ Result<Communicator> Communicator::create(CommPlace place, const UniqueId& id, i
   }
   if (Status good = check_options(options); !good) return std::move(good).error();
   const auto in_time = [&](std::function<Status()> made) {
-    return bounded(options.patience, std::move(made));
+    return bounded(options.host_timeout, std::move(made));
   };
-  Result<CommHandle> handle = made_in_time(options, place.nccl, in_time,
-                                           [=, nccl = &place.nccl, config = config_of(options)] {
+  Result<CommHandle> handle = made_in_time(options, context.nccl, in_time,
+                                           [=, nccl = &context.nccl, config = config_of(options)] {
                                              return nccl->init(id, ranks, rank, config);
                                            });
   if (!handle) return std::move(handle).error();
-  return Communicator(std::make_shared<CommState>(place, *handle, ranks, rank, options));
+  return Communicator(std::make_shared<CommState>(context, *handle, ranks, rank, options));
 }
 
 int Communicator::rank() const { return state_ != nullptr ? state_->rank : -1; }
@@ -148,33 +163,33 @@ void Communicator::abort(const std::string& why) {
 Result<Graph> Communicator::end_capture(CaptureScope& capture) {
   if (state_ == nullptr) return moved_away();
   const std::uint64_t id = capture.id();
-  const DeviceHeap& heap = state_->place.heap;
-  const auto together = CapturedTogether::find_capture(heap, id);
+  const DeviceHeap& heap = state_->context.heap;
+  const auto captured = CaptureGroup::find_capture(heap, id);
   Result<Graph> graph = capture.end();
   // All whose operations it has agree among their own ranks, in the order in which they joined;
   // last this one, which tells of the others too.
   Status agreed = graph ? Status{} : Status(graph.error());
-  for (const std::shared_ptr<CommState>& other : others_in(together)) {
+  for (const std::shared_ptr<CommState>& other : others_in(captured)) {
     Status of_other = other->agree(id, graph ? Status{} : Status(graph.error()));
     if (agreed) agreed = std::move(of_other);
   }
   if (Status all = state_->agree(id, agreed); !all) return std::move(all).error();
-  if (together != nullptr) CapturedTogether::becomes(together, heap, graph->graph());
+  if (captured != nullptr) CaptureGroup::becomes(captured, heap, graph->graph());
   return graph;
 }
 
-// Those that `together` has besides this one.
+// Those that `captured` has besides this one.
 std::vector<std::shared_ptr<CommState>> Communicator::others_in(
-    const std::shared_ptr<CapturedTogether>& together) const {
-  if (together == nullptr) return {};
-  std::vector<std::shared_ptr<CommState>> others = together->members();
+    const std::shared_ptr<CaptureGroup>& captured) const {
+  if (captured == nullptr) return {};
+  std::vector<std::shared_ptr<CommState>> others = captured->members();
   std::erase(others, state_);
   return others;
 }
 
 Status Communicator::launch(Graph& graph, Stream stream) {
   if (Status works = status(); !works) return works;
-  const auto others = others_in(CapturedTogether::find_graph(state_->place.heap, graph.graph()));
+  const auto others = others_in(CaptureGroup::find_graph(state_->context.heap, graph.graph()));
   for (const std::shared_ptr<CommState>& other : others) {
     if (Status works = other->status(); !works) return works;
   }
@@ -190,11 +205,13 @@ Status Communicator::launch(Graph& graph, Stream stream) {
 Result<std::optional<Communicator>> Communicator::split(int color, int key,
                                                         CommunicatorOptions options) {
   if (state_ == nullptr) return moved_away();
+  options = with_new_names(std::move(options));
+  options = with_new_names(std::move(options));
   if (Status good = check_options(options); !good) return std::move(good).error();
   CommState& parent = *state_;
   const auto calls = parent.lock_calls();
   if (Status works = status(); !works) return std::move(works).error();
-  Nccl& nccl = parent.place.nccl;
+  Nccl& nccl = parent.context.nccl;
   Result<CommHandle> handle = derived_in_time(
       parent, "split", options, [=, &nccl, from = parent.handle, config = config_of(options)] {
         return nccl.split(from, color, key, config);
@@ -204,12 +221,13 @@ Result<std::optional<Communicator>> Communicator::split(int color, int key,
   const Result<int> size = nccl.size(*handle), rank = nccl.rank(*handle);
   if (!size || !rank) return size ? rank.error() : size.error();
   return std::optional(Communicator(
-      std::make_shared<CommState>(parent.place, *handle, *size, *rank, std::move(options))));
+      std::make_shared<CommState>(parent.context, *handle, *size, *rank, std::move(options))));
 }
 
 Result<Communicator> Communicator::shrink(std::span<const int> excluded,
                                           CommunicatorOptions options) {
   if (state_ == nullptr) return moved_away();
+  options = with_new_names(std::move(options));
   if (Status good = check_options(options); !good) return std::move(good).error();
   CommState& parent = *state_;
   const auto calls = parent.lock_calls();
@@ -224,7 +242,7 @@ Result<Communicator> Communicator::shrink(std::span<const int> excluded,
                             (each == parent.rank ? " calls, and so can't be excluded"
                                                  : " can't be excluded: there is none"));
   }
-  Nccl& nccl = parent.place.nccl;
+  Nccl& nccl = parent.context.nccl;
   Result<CommHandle> handle =
       derived_in_time(parent, "shrink", options, [=, &nccl, &parent, config = config_of(options)] {
         const bool failed = !parent.status();
@@ -234,7 +252,7 @@ Result<Communicator> Communicator::shrink(std::span<const int> excluded,
   const Result<int> size = nccl.size(*handle), rank = nccl.rank(*handle);
   if (!size || !rank) return size ? rank.error() : size.error();
   return Communicator(
-      std::make_shared<CommState>(parent.place, *handle, *size, *rank, std::move(options)));
+      std::make_shared<CommState>(parent.context, *handle, *size, *rank, std::move(options)));
 }
 
 }  // namespace weir

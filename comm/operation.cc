@@ -98,7 +98,7 @@ std::string Operation::describe(int ranks) const {
       std::string(shape.name) + " of " + format(Bytes{bytes}) + " of " + std::string(name_of(type));
   if (shape.reduces) {
     text += " (" + std::string(name_of(reduction.op));
-    if (reduction.factor) text += " times " + std::to_string(*reduction.factor);
+    if (reduction.premul) text += " times " + std::to_string(*reduction.premul);
     text += ")";
   }
   if (shape.rooted) text += ", root " + std::to_string(peer);
@@ -137,8 +137,8 @@ Status Operation::check(int ranks, int rank) const {
   if (writes(ranks, rank) > 0_B && receive == nullptr) {
     return bad(*this, ranks, "the buffer to receive into is null");
   }
-  if (reduction.factor && !(shape.reduces && reduction.op == ReduceOp::sum && is_floating(type))) {
-    return bad(*this, ranks, "only a sum of floating-point elements can have a factor");
+  if (reduction.premul && !(shape.reduces && reduction.op == ReduceOp::sum && is_floating(type))) {
+    return bad(*this, ranks, "only a sum of floating-point elements can be pre-multiplied");
   }
   return {};
 }

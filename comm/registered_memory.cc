@@ -30,7 +30,7 @@ Error RegisteredMemory::error(ErrorCode code, const std::string& what) const {
 
 Result<void*> RegisteredMemory::allocate(Bytes bytes, Stream stream) {
   if (bytes == 0_B) return nullptr;
-  const Result<CaptureInfo> info = comm_.place.device.capture_info(stream);
+  const Result<CaptureInfo> info = comm_.context.device.capture_info(stream);
   if (!info) return info.error();
   if (info->status != CaptureInfo::Status::none) {
     return error(ErrorCode::capture,
@@ -50,7 +50,7 @@ Result<void*> RegisteredMemory::allocate(Bytes bytes, Stream stream) {
   };
   std::optional<Range> found = room();
   if (!found) {
-    const Bytes whole = round_up(size, comm_.place.device.granularity());
+    const Bytes whole = round_up(size, comm_.context.device.granularity());
     if (Status grown = grow(std::max(whole, segment_)); !grown) return std::move(grown).error();
     found = room();
   }
@@ -61,7 +61,7 @@ Result<void*> RegisteredMemory::take(Range room, Bytes bytes, Stream stream) {
   const std::lock_guard lock(mutex_);
   const Bytes begin{room.begin.value};
   for (const Fence fence : fences_in(begin, begin + bytes)) {
-    Status waited = comm_.place.heap.wait(stream, fence);
+    Status waited = comm_.context.heap.wait(stream, fence);
     if (!waited) return error(waited.error().code(), "allocate: " + waited.error().message());
   }
   // From now on the block's own stream implies them.
@@ -80,7 +80,7 @@ Status RegisteredMemory::fence(void* block, Stream user) {
     return error(ErrorCode::unknown_pointer,
                  "fence: no live block begins at " + format(Address::of(block)));
   }
-  const Result<Fence> point = comm_.place.heap.take_fence({}, user);
+  const Result<Fence> point = comm_.context.heap.take_fence({}, user);
   if (!point) return error(point.error().code(), "fence: " + point.error().message());
   found->second.fences.join(*point);
   return {};
@@ -102,7 +102,7 @@ Status RegisteredMemory::deallocate(void* block) {
                      " graphs that captured operations on the block at " + format(found->first) +
                      " are alive, and use it when they are launched: destroy them first");
   }
-  const Result<Fence> point = comm_.place.heap.take_fence({}, gone.stream);
+  const Result<Fence> point = comm_.context.heap.take_fence({}, gone.stream);
   if (!point && point.error().code() == ErrorCode::capture) {
     return error(ErrorCode::capture, "deallocate: stream " + std::to_string(gone.stream.id) +
                                          ", which the block was allocated for, is being captured: "

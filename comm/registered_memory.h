@@ -1,7 +1,7 @@
-// What a registered pool holds: segments, what is free in them, and who still uses it.
+// The memory of a registered pool: segments, their free ranges, and the fences of their users.
 //
-// Bytes are told by offsets in one row of all segments, with a gap between two, so that no free
-// range reaches from one into the next. Offsets are the same on all ranks; addresses are not.
+// Ranges are offsets in one offset space of all segments, with a gap between segments, so that no
+// free range spans two of them. Offsets are the same on all ranks; addresses are not.
 #pragma once
 
 #include <cstdint>
@@ -53,11 +53,11 @@ class RegisteredMemory {
   struct Segment {
     Address address;
     Bytes bytes;
-    Bytes begin;                      // in the row
+    Bytes begin;                      // in the offset space
     RegistrationHandle registration;  // 0: the communicator has left
   };
   struct Block {
-    Bytes begin, bytes;  // in the row
+    Bytes begin, bytes;  // in the offset space
     Stream stream;
     FenceSet fences;
     std::vector<std::weak_ptr<void>> graphs;
@@ -66,13 +66,13 @@ class RegisteredMemory {
     Bytes end;
     FenceSet fences;
   };
-  struct Said;
+  struct AgreementMessage;
   using Blocks = std::map<Address, Block>;
 
   Status grow(Bytes bytes);
   Result<Segment> make_segment(Bytes bytes);
   Status undo(const Segment& segment);
-  Result<std::vector<Said>> ask(const Said& mine);
+  Result<std::vector<AgreementMessage>> gather_messages(const AgreementMessage& mine);
   Result<void*> take(Range room, Bytes bytes, Stream stream);
   FenceSet fences_in(Bytes begin, Bytes end) const;
   void forget_fences(Bytes begin, Bytes end);

@@ -46,7 +46,7 @@ Result<RegisteredPool> RegisteredPool::create(Communicator& communicator,
     return state.error(ErrorCode::out_of_memory,
                        "a registered pool: no device has segments of " + format(options.segment));
   }
-  pool.memory_ = state.add_memory(round_up(options.segment, state.place.device.granularity()));
+  pool.memory_ = state.add_memory(round_up(options.segment, state.context.device.granularity()));
   if (Status added = pool.memory_->add_segment(); !added) return std::move(added).error();
   return pool;
 }

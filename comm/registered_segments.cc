@@ -32,8 +32,8 @@ std::string name_of(Call call, std::uint64_t pool) {
 
 }  // namespace
 
-// Of one size, whatever it says.
-struct RegisteredMemory::Said {
+// Of one size for every call.
+struct RegisteredMemory::AgreementMessage {
   Call call = Call::none;
   std::uint64_t pool = 0;
   std::uint64_t segments = 0;
@@ -45,25 +45,26 @@ struct RegisteredMemory::Said {
   char why[200] = {};
 };
 
-// From every rank what it says to the same question.
-Result<std::vector<RegisteredMemory::Said>> RegisteredMemory::ask(const Said& mine) {
-  const auto all = comm_.ask_all(name_of(mine.call, number_),
-                                 {reinterpret_cast<const std::byte*>(&mine), sizeof mine});
+// Every rank's message of the same call.
+Result<std::vector<RegisteredMemory::AgreementMessage>> RegisteredMemory::gather_messages(
+    const AgreementMessage& mine) {
+  const auto all = comm_.host_all_gather(name_of(mine.call, number_),
+                                         {reinterpret_cast<const std::byte*>(&mine), sizeof mine});
   if (!all) return all.error();
-  std::vector<Said> said;
+  std::vector<AgreementMessage> messages;
   for (const std::vector<std::byte>& bytes : *all) {
-    Said theirs;
+    AgreementMessage theirs;
     if (bytes.size() == sizeof theirs) std::memcpy(&theirs, bytes.data(), sizeof theirs);
     theirs.why[sizeof theirs.why - 1] = '\0';
     if (theirs.call != mine.call || theirs.pool != mine.pool) {
       return error(ErrorCode::invalid_argument,
-                   "ranks ask for different things: rank " + std::to_string(said.size()) + " " +
+                   "ranks ask for different things: rank " + std::to_string(messages.size()) + " " +
                        name_of(theirs.call, theirs.pool) + ", this one " +
                        name_of(mine.call, number_) + ": make the same calls on every rank");
     }
-    said.push_back(theirs);
+    messages.push_back(theirs);
   }
-  return said;
+  return messages;
 }
 
 Status RegisteredMemory::add_segment() {
@@ -73,11 +74,11 @@ Status RegisteredMemory::add_segment() {
 
 // Twice: on what to make, and on whether all have made it.
 Status RegisteredMemory::grow(Bytes bytes) {
-  Said mine{.call = Call::grow, .pool = number_, .bytes = bytes.count};
+  AgreementMessage mine{.call = Call::grow, .pool = number_, .bytes = bytes.count};
   mine.segments = statistics().segments;
-  const Result<std::vector<Said>> asked = ask(mine);
+  const Result<std::vector<AgreementMessage>> asked = gather_messages(mine);
   if (!asked) return asked.error();
-  const bool same = std::all_of(asked->begin(), asked->end(), [&](const Said& theirs) {
+  const bool same = std::all_of(asked->begin(), asked->end(), [&](const AgreementMessage& theirs) {
     return theirs.segments == mine.segments && theirs.bytes == mine.bytes;
   });
   if (!same) {
@@ -87,22 +88,23 @@ Status RegisteredMemory::grow(Bytes bytes) {
               format(Bytes{(*asked)[rank].bytes}) + " as segment " +
               std::to_string((*asked)[rank].segments);
     }
-    return error(ErrorCode::invalid_argument,
-                 "ranks ask for different segments: " + list +
-                     ": what NCCL is told of must be equal on every rank; nothing was added");
+    return error(
+        ErrorCode::invalid_argument,
+        "ranks ask for different segments: " + list +
+            ": memory registered with NCCL must be equal on every rank; nothing was added");
   }
   Result<Segment> made = make_segment(bytes);
-  Said done{.call = Call::grown, .pool = number_};
+  AgreementMessage done{.call = Call::grown, .pool = number_};
   if (!made) {
     const std::string& why = made.error().message();
     done.failed = 1;
     done.code = made.error().code();
     std::memcpy(done.why, why.data(), std::min(why.size(), sizeof done.why - 1));
   }
-  const Result<std::vector<Said>> heard = ask(done);
-  Status outcome = heard ? Status{} : Status(heard.error());
-  for (std::size_t rank = 0; outcome && rank < heard->size(); ++rank) {
-    const Said& theirs = (*heard)[rank];
+  const Result<std::vector<AgreementMessage>> done_by_rank = gather_messages(done);
+  Status outcome = done_by_rank ? Status{} : Status(done_by_rank.error());
+  for (std::size_t rank = 0; outcome && rank < done_by_rank->size(); ++rank) {
+    const AgreementMessage& theirs = (*done_by_rank)[rank];
     if (theirs.failed == 0) continue;
     outcome = error(theirs.code, "rank " + std::to_string(rank) + " has no segment of " +
                                      format(bytes) + ", so no rank keeps one: " + theirs.why);
@@ -126,7 +128,7 @@ Status RegisteredMemory::grow(Bytes bytes) {
 }
 
 Result<RegisteredMemory::Segment> RegisteredMemory::make_segment(Bytes bytes) {
-  Nccl& nccl = comm_.place.nccl;
+  Nccl& nccl = comm_.context.nccl;
   const Result<Address> address = nccl.allocate_segment(bytes);
   if (!address) return error(address.error().code(), address.error().message());
   const Result<RegistrationHandle> handle = nccl.register_range(comm_.handle, *address, bytes);
@@ -140,17 +142,17 @@ Result<RegisteredMemory::Segment> RegisteredMemory::make_segment(Bytes bytes) {
 // Host-waits, on a stream of its own: another may hold more work than this.
 Status RegisteredMemory::wait_for(const FenceSet& fences) {
   if (fences.empty()) return {};
-  const CommPlace& place = comm_.place;
-  const Result<Stream> stream = place.nccl.create_stream();
+  const CommContext& context = comm_.context;
+  const Result<Stream> stream = context.nccl.create_stream();
   if (!stream) return error(stream.error().code(), stream.error().message());
   Status first;
   for (const Fence fence : fences) {
-    if (first) first = place.heap.wait(*stream, fence);
+    if (first) first = context.heap.wait(*stream, fence);
   }
   if (first) first = comm_.finish(*stream);
   if (!first) return error(first.error().code(), first.error().message());  // it may be in use
-  if (Status retired = place.heap.retire(*stream); !retired) return retired;
-  return place.nccl.destroy_stream(*stream);
+  if (Status retired = context.heap.retire(*stream); !retired) return retired;
+  return context.nccl.destroy_stream(*stream);
 }
 
 // Whatever one refuses, the others are done; a segment that is still registered is kept.
@@ -158,8 +160,8 @@ Status RegisteredMemory::end_segments(std::vector<Segment> segments, bool free) 
   if (segments.empty()) return {};
   const std::size_t count = segments.size();
   const std::optional<Status> ended = bounded(
-      comm_.options.patience,
-      [nccl = &comm_.place.nccl, comm = comm_.handle, segments = std::move(segments), free] {
+      comm_.options.host_timeout,
+      [nccl = &comm_.context.nccl, comm = comm_.handle, segments = std::move(segments), free] {
         Status first;
         for (const Segment& segment : segments) {
           Status status;
@@ -226,7 +228,7 @@ Status RegisteredMemory::leave() {
     for (const auto& [address, block] : blocks_) {
       fences.join(block.fences);
       if (!abandoned) continue;
-      const Result<Fence> point = comm_.place.heap.take_fence({}, block.stream);
+      const Result<Fence> point = comm_.context.heap.take_fence({}, block.stream);
       if (!point) unknown = point.error();
       if (point) fences.join(*point);
     }
@@ -258,17 +260,18 @@ Status RegisteredMemory::verify() {
   const std::lock_guard agreeing(agreeing_);
   const std::vector<std::uint64_t> mine = layout();
   const RegisteredPoolStatistics now = statistics();
-  const Result<std::vector<Said>> all = ask({.call = Call::verify,
-                                             .pool = number_,
-                                             .segments = now.segments,
-                                             .blocks = mine.size() / 2 - now.segments,
-                                             .digest = digest(mine)});
+  const Result<std::vector<AgreementMessage>> all =
+      gather_messages({.call = Call::verify,
+                       .pool = number_,
+                       .segments = now.segments,
+                       .blocks = mine.size() / 2 - now.segments,
+                       .digest = digest(mine)});
   if (!all) return all.error();
-  const Said& first = all->front();
+  const AgreementMessage& first = all->front();
   std::size_t longest = 0;
   bool same = true;
   for (std::size_t rank = 0; rank < all->size(); ++rank) {
-    const Said& theirs = (*all)[rank];
+    const AgreementMessage& theirs = (*all)[rank];
     if (theirs.segments != first.segments) {
       return error(ErrorCode::invalid_argument,
                    "rank " + std::to_string(rank) + " has " + std::to_string(theirs.segments) +
@@ -298,7 +301,8 @@ std::string RegisteredMemory::describe(const std::vector<std::uint64_t>& words,
 Status RegisteredMemory::compare(const std::vector<std::uint64_t>& mine, std::size_t longest) {
   std::vector<std::uint64_t> padded = mine;
   padded.resize(longest);
-  const auto all = comm_.ask_all(name_of(Call::verify, number_), std::as_bytes(std::span(padded)));
+  const auto all =
+      comm_.host_all_gather(name_of(Call::verify, number_), std::as_bytes(std::span(padded)));
   if (!all) return all.error();
   std::vector<std::vector<std::uint64_t>> layouts;
   for (const std::vector<std::byte>& bytes : *all) {

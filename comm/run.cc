@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/captured_together.h"
+#include "comm/capture_group.h"
 #include "comm/comm_state.h"
 #include "comm/digest.h"
 
@@ -22,7 +22,7 @@ Result<CommState::Queued> CommState::run(std::span<const Operation> group, Strea
   const std::lock_guard calls(calls_);
   Result<Entered> entered = enter(group.front(), stream, after);
   if (!entered) return std::move(entered).error();
-  return leave(group, *entered, enqueue(group, entered->lane->stream));
+  return leave(group, *entered, enqueue(group, entered->comm_stream->stream));
 }
 
 Status CommState::check(std::span<const Operation> group) const {
@@ -37,9 +37,10 @@ Status CommState::check(std::span<const Operation> group) const {
 Result<CaptureInfo> CommState::may_enter(const Operation& first, Stream stream,
                                          std::span<const Point> after) const {
   if (Status works = status(); !works) return std::move(works).error();
-  Result<CaptureInfo> info = place.device.capture_info(stream);
+  Result<CaptureInfo> info = context.device.capture_info(stream);
   if (!info) return info.error();
-  if (Status same = check_world(stream, info->id, after); !same) return std::move(same).error();
+  if (Status same = check_capture_epoch(stream, info->id, after); !same)
+    return std::move(same).error();
   if (info->status == CaptureInfo::Status::none) return info;
   const std::string what = first.describe(ranks) + " on stream " + std::to_string(stream.id) +
                            ", which is being captured";
@@ -66,11 +67,12 @@ Result<CommState::Entered> CommState::enter(const Operation& first, Stream strea
 Result<CommState::Queued> CommState::leave(std::span<const Operation> group, const Entered& entered,
                                            const Status& queued) {
   return entered.capture == 0 ? leave_eager(group, queued)
-                              : leave_captured(group, *entered.lane, queued);
+                              : leave_captured(group, *entered.comm_stream, queued);
 }
 
 // `id`: of the capture that the stream is in; 0: none.
-Status CommState::check_world(Stream stream, std::uint64_t id, std::span<const Point> after) const {
+Status CommState::check_capture_epoch(Stream stream, std::uint64_t id,
+                                      std::span<const Point> after) const {
   for (const Point& point : after) {
     if (point.capture == id) continue;
     const auto say = [](std::uint64_t capture) {
@@ -85,10 +87,10 @@ Status CommState::check_world(Stream stream, std::uint64_t id, std::span<const P
 
 Result<CommState::Point> CommState::take_point(Stream stream) {
   const std::lock_guard calls(calls_);
-  const Result<CaptureInfo> info = place.device.capture_info(stream);
+  const Result<CaptureInfo> info = context.device.capture_info(stream);
   if (!info) return info.error();
   if (info->status == CaptureInfo::Status::none) {
-    const Result<Fence> fence = place.heap.take_fence({}, stream);
+    const Result<Fence> fence = context.heap.take_fence({}, stream);
     if (!fence) return fence.error();
     return Point{.fence = *fence, .capture = 0, .event = {}};
   }
@@ -99,22 +101,22 @@ Result<CommState::Point> CommState::take_point(Stream stream) {
                                : "it is not prepared: call prepare() on every rank before the "
                                  "capture begins"));
   }
-  Lane* lane = lanes_.find(info->id);
-  if (lane == nullptr) {
-    Result<Lane*> joined = join_capture(stream, info->id);
+  CommStream* comm_stream = comm_streams_.find(info->id);
+  if (comm_stream == nullptr) {
+    Result<CommStream*> joined = join_capture(stream, info->id);
     if (!joined) return std::move(joined).error();
-    lane = *joined;
+    comm_stream = *joined;
   }
-  Result<EventHandle> event = lanes_.event_of(*lane);
+  Result<EventHandle> event = comm_streams_.event_of(*comm_stream);
   if (!event) return std::move(event).error();
-  if (Status recorded = place.device.record(*event, stream); !recorded) {
+  if (Status recorded = context.device.record(*event, stream); !recorded) {
     return std::move(recorded).error();
   }
   return Point{.fence = {}, .capture = info->id, .event = *event};
 }
 
 Status CommState::wait(Stream stream, const Point& point) {
-  const Result<CaptureInfo> info = place.device.capture_info(stream);
+  const Result<CaptureInfo> info = context.device.capture_info(stream);
   if (!info) return info.error();
   const bool capturing = info->status != CaptureInfo::Status::none;
   const auto refused = [&](const std::string& why) {
@@ -122,15 +124,15 @@ Status CommState::wait(Stream stream, const Point& point) {
                  "stream " + std::to_string(stream.id) + " may not wait: " + why);
   };
   if (point.capture == 0) {
-    if (!capturing) return place.heap.wait(stream, point.fence);
+    if (!capturing) return context.heap.wait(stream, point.fence);
     return refused(
         "the work was eager, and the stream is being captured: wait before the capture "
         "begins");
   }
-  if (point.lane.id != 0) {
-    const Result<CaptureInfo> of_lane = place.device.capture_info(point.lane);
-    if (!of_lane) return of_lane.error();
-    if (of_lane->id != point.capture) {
+  if (point.comm_stream.id != 0) {
+    const Result<CaptureInfo> of_stream = context.device.capture_info(point.comm_stream);
+    if (!of_stream) return of_stream.error();
+    if (of_stream->id != point.capture) {
       return refused(
           "the capture that the work is part of is over: order other work after the "
           "launch of its graph");
@@ -139,34 +141,34 @@ Status CommState::wait(Stream stream, const Point& point) {
   if (capturing && info->id != point.capture) {
     return refused("it is being captured into another graph than the work");
   }
-  return place.device.wait(stream, point.event);
+  return context.device.wait(stream, point.event);
 }
 
 Result<CommState::Entered> CommState::enter_eager(Stream stream, std::span<const Point> after) {
-  Result<Lane*> lane = lanes_.eager();
-  if (!lane) return std::move(lane).error();
-  if (!has_lane_) {
-    eager_ = (*lane)->stream;
-    has_lane_.store(true, std::memory_order_release);
+  Result<CommStream*> comm_stream = comm_streams_.eager();
+  if (!comm_stream) return std::move(comm_stream).error();
+  if (!has_comm_stream_) {
+    eager_ = (*comm_stream)->stream;
+    has_comm_stream_.store(true, std::memory_order_release);
   }
-  if (Status waits = place.heap.order(stream, eager_); !waits) return std::move(waits).error();
+  if (Status waits = context.heap.order(stream, eager_); !waits) return std::move(waits).error();
   for (const Point& point : after) {
-    if (Status waits = place.heap.wait(eager_, point.fence); !waits)
+    if (Status waits = context.heap.wait(eager_, point.fence); !waits)
       return std::move(waits).error();
   }
-  return Entered{.lane = *lane, .capture = 0};
+  return Entered{.comm_stream = *comm_stream, .capture = 0};
 }
 
 Result<CommState::Queued> CommState::leave_eager(std::span<const Operation> group,
                                                  const Status& queued) {
-  const Status watched = watch_.queued(group, eager_);
+  const Status watched = watchdog_.queued(group, eager_);
   // Whatever came of it, a part of the group may run: the blocks are fenced.
   used_.clear();
   for (const Operation& operation : group) {
     if (operation.reads(ranks, rank) > 0_B) used_.push_back(operation.send);
     if (operation.writes(ranks, rank) > 0_B) used_.push_back(operation.receive);
   }
-  const Result<Fence> done = place.heap.take_fence_around(used_, eager_);
+  const Result<Fence> done = context.heap.take_fence_around(used_, eager_);
   if (!queued || !watched || !done) {
     const Error& why = !queued ? queued.error() : !watched ? watched.error() : done.error();
     fail(why);
@@ -174,101 +176,105 @@ Result<CommState::Queued> CommState::leave_eager(std::span<const Operation> grou
     return status().error();
   }
   fence_registered(group, *done);
-  return Queued{.fence = *done, .lane = eager_, .done = {}};
+  return Queued{.fence = *done, .comm_stream = eager_, .done = {}};
 }
 
 Result<CommState::Entered> CommState::enter_captured(Stream stream, std::uint64_t id,
                                                      std::span<const Point> after) {
-  Result<Lane*> joined = join_capture(stream, id);
+  Result<CommStream*> joined = join_capture(stream, id);
   if (!joined) return std::move(joined).error();
   for (const Point& point : after) {
-    if (Status waits = place.device.wait((*joined)->stream, point.event); !waits) {
+    if (Status waits = context.device.wait((*joined)->stream, point.event); !waits) {
       return std::move(waits).error();
     }
   }
-  return Entered{.lane = *joined, .capture = id};
+  return Entered{.comm_stream = *joined, .capture = id};
 }
 
-Result<CommState::Queued> CommState::leave_captured(std::span<const Operation> group, Lane& lane,
-                                                    const Status& queued) {
-  keep_registered(group, lane);
+Result<CommState::Queued> CommState::leave_captured(std::span<const Operation> group,
+                                                    CommStream& comm_stream, const Status& queued) {
+  keep_registered(group, comm_stream);
   if (!queued) {
     fail(queued.error());
     return status().error();
   }
   for (const Operation& operation : group) {
-    ++lane.operations;
+    ++comm_stream.operations;
     if (!is_common(operation)) continue;
     // Its size to the byte, which a description rounds.
-    lane.digest = digest(operation.describe(ranks) + std::to_string(operation.count), lane.digest);
+    comm_stream.digest =
+        digest(operation.describe(ranks) + std::to_string(operation.count), comm_stream.digest);
   }
-  if (Status fenced = place.heap.fence(blocks_of(group), lane.stream); !fenced) {
+  if (Status fenced = context.heap.fence(blocks_of(group), comm_stream.stream); !fenced) {
     return error(fenced.error().code(), fenced.error().message());
   }
-  Result<EventHandle> done = lanes_.event_of(lane);
+  Result<EventHandle> done = comm_streams_.event_of(comm_stream);
   if (!done) return std::move(done).error();
-  if (Status recorded = place.device.record(*done, lane.stream); !recorded) {
+  if (Status recorded = context.device.record(*done, comm_stream.stream); !recorded) {
     return std::move(recorded).error();
   }
-  return Queued{.fence = {}, .capture = lane.capture, .lane = lane.stream, .done = *done};
+  return Queued{.fence = {},
+                .capture = comm_stream.capture,
+                .comm_stream = comm_stream.stream,
+                .done = *done};
 }
 
-// The lane is part of the capture then, behind what `stream` holds.
-Result<Lane*> CommState::join_capture(Stream stream, std::uint64_t id) {
-  const bool is_new = lanes_.find(id) == nullptr;
-  Result<Lane*> lane = lanes_.of_capture(id);
-  if (!lane) return lane;
+// The stream is part of the capture then, behind what `stream` holds.
+Result<CommStream*> CommState::join_capture(Stream stream, std::uint64_t id) {
+  const bool is_new = comm_streams_.find(id) == nullptr;
+  Result<CommStream*> comm_stream = comm_streams_.of_capture(id);
+  if (!comm_stream) return comm_stream;
   if (is_new) {
-    if (Status held = hold_until_graph_is_gone(stream, **lane); !held) {
-      (*lane)->capture = 0;
+    if (Status held = hold_until_graph_is_gone(stream, **comm_stream); !held) {
+      (*comm_stream)->capture = 0;
       return error(held.error().code(), held.error().message());
     }
   }
-  Result<EventHandle> ready = lanes_.event_of(**lane);
+  Result<EventHandle> ready = comm_streams_.event_of(**comm_stream);
   if (!ready) return std::move(ready).error();
-  if (Status ordered = order(stream, (*lane)->stream, *ready); !ordered) {
+  if (Status ordered = order(stream, (*comm_stream)->stream, *ready); !ordered) {
     return std::move(ordered).error();
   }
-  return lane;
+  return comm_stream;
 }
 
-// The lane's capture makes the graph: the Graph of a CaptureScope, or, where the program ends the
+// The stream's capture makes the graph: the Graph of a CaptureScope, or, where the program ends the
 // capture by itself, one of the driver's.
-Status CommState::hold_until_graph_is_gone(Stream stream, Lane& lane) {
+Status CommState::hold_until_graph_is_gone(Stream stream, CommStream& comm_stream) {
   struct OfGraph {
     std::shared_ptr<CommState> state;
-    std::shared_ptr<CapturedPart> part;
+    std::shared_ptr<CaptureMember> member;
   };
-  const auto part = std::make_shared<CapturedPart>(
-      shared_from_this(), CapturedTogether::of_capture(place.heap, lane.capture));
-  const auto kept = std::make_shared<OfGraph>(OfGraph{shared_from_this(), part});
-  const Result<bool> scoped = place.heap.attach(stream, {lane.stream, kept});
+  const auto member = std::make_shared<CaptureMember>(
+      shared_from_this(), CaptureGroup::of_capture(context.heap, comm_stream.capture));
+  const auto kept = std::make_shared<OfGraph>(OfGraph{shared_from_this(), member});
+  const Result<bool> scoped = context.heap.attach(stream, {comm_stream.stream, kept});
   if (!scoped) return scoped.error();
   if (!*scoped) {
-    if (Status retained = place.device.retain(stream, part); !retained) return retained;
+    if (Status retained = context.device.retain(stream, member); !retained) return retained;
   }
-  lane.graph = part;
+  comm_stream.graph = member;
   return {};
 }
 
 Status CommState::order(Stream earlier, Stream later, EventHandle event) {
-  if (Status recorded = place.device.record(event, earlier); !recorded) return recorded;
-  return place.device.wait(later, event);
+  if (Status recorded = context.device.record(event, earlier); !recorded) return recorded;
+  return context.device.wait(later, event);
 }
 
-Status CommState::enqueue(std::span<const Operation> group, Stream lane) {
+Status CommState::enqueue(std::span<const Operation> group, Stream comm_stream) {
   const auto nccl_call = lock_nccl();
   if (Status works = status(); !works) return works;  // it may have ended since the caller asked
-  if (group.size() == 1) return place.nccl.enqueue(handle, group.front(), lane);
-  if (Status started = place.nccl.group_start(); !started) return started;
-  Status first = note(group, lane);
-  Status ended = place.nccl.group_end();  // a group that was begun is ended, whatever happened
+  if (group.size() == 1) return context.nccl.enqueue(handle, group.front(), comm_stream);
+  if (Status started = context.nccl.group_start(); !started) return started;
+  Status first = note(group, comm_stream);
+  Status ended = context.nccl.group_end();  // a group that was begun is ended, whatever happened
   return first ? std::move(ended) : std::move(first);
 }
 
-Status CommState::note(std::span<const Operation> group, Stream lane) {
+Status CommState::note(std::span<const Operation> group, Stream comm_stream) {
   for (const Operation& operation : group) {
-    if (Status noted = place.nccl.enqueue(handle, operation, lane); !noted) return noted;
+    if (Status noted = context.nccl.enqueue(handle, operation, comm_stream); !noted) return noted;
   }
   return {};
 }
@@ -278,7 +284,7 @@ std::vector<void*> CommState::blocks_of(std::span<const Operation> group) const 
   std::vector<void*> blocks;
   const auto add = [&](const void* pointer, Bytes bytes) {
     if (bytes == 0_B) return;
-    const std::optional<BlockInfo> block = place.heap.find(pointer);
+    const std::optional<BlockInfo> block = context.heap.find(pointer);
     if (!block) return;
     void* const start = block->address.pointer();
     if (std::find(blocks.begin(), blocks.end(), start) == blocks.end()) blocks.push_back(start);
@@ -300,11 +306,12 @@ void CommState::fence_registered(std::span<const Operation> group, Fence done) c
   }
 }
 
-void CommState::keep_registered(std::span<const Operation> group, const Lane& lane) const {
+void CommState::keep_registered(std::span<const Operation> group,
+                                const CommStream& comm_stream) const {
   for (const std::shared_ptr<RegisteredMemory>& memory : memories()) {
     for (const Operation& operation : group) {
-      memory->keep_for(operation.send, lane.graph);
-      memory->keep_for(operation.receive, lane.graph);
+      memory->keep_for(operation.send, comm_stream.graph);
+      memory->keep_for(operation.receive, comm_stream.graph);
     }
   }
 }

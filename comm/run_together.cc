@@ -20,11 +20,11 @@ Status CommState::enqueue_together(std::span<const Part> parts, std::span<const 
     if (Status works = parts[blamed].state->status(); !works) return works;
   }
   blamed = 0;
-  Nccl& nccl = parts.front().state->place.nccl;
+  Nccl& nccl = parts.front().state->context.nccl;
   Status queued = nccl.group_start();
   if (!queued) return queued;
   for (std::size_t i = 0; i < parts.size() && queued; ++i) {
-    queued = parts[i].state->note(parts[i].group, entered[i].lane->stream);
+    queued = parts[i].state->note(parts[i].group, entered[i].comm_stream->stream);
     blamed = queued ? 0 : i;
   }
   Status ended = nccl.group_end();

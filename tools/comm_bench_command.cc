@@ -119,7 +119,7 @@ void add_counts(CLI::App& bench, BenchOptions& options) {
       ->capture_default_str();
   bench
       .add_option("-R,--local_register", options.registered,
-                  "1: buffers are of a pool that NCCL is told of (weir::RegisteredPool); 0: of the "
+                  "1: buffers of a pool registered with NCCL (weir::RegisteredPool); 0: of the "
                   "heap")
       ->check(CLI::IsMember({"0", "1"}))
       ->capture_default_str();

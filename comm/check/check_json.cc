@@ -29,7 +29,7 @@ Json gpus_json(const Machine& machine) {
                     {"numa_node", or_null(gpu.numa_node)},
                     {"link_speed", or_null(gpu.link_speed)},
                     {"link_width", or_null(gpu.link_width)},
-                    {"max_link_width", or_null(gpu.most_link_width)}});
+                    {"max_link_width", or_null(gpu.max_link_width)}});
   }
   return list;
 }
@@ -44,7 +44,7 @@ Json nvml_json(const Machine& machine) {
                     {"active_nvlinks", gpu.active_links},
                     {"nvlink_version", or_null(gpu.link_version)}});
   }
-  for (const auto& [a, b] : machine.nvml->apart) apart.push_back({a, b});
+  for (const auto& [a, b] : machine.nvml->no_peer_access) apart.push_back({a, b});
   return {{"gpus", std::move(gpus)}, {"no_peer_access", std::move(apart)}};
 }
 
@@ -57,7 +57,7 @@ Json rdma_json(const Machine& machine) {
       for (const auto& [index, type] : port.gids) gids[std::to_string(index)] = type;
       ports.push_back({{"port", port.number},
                        {"state", or_null(port.state)},
-                       {"link_layer", or_null(port.layer)},
+                       {"link_layer", or_null(port.link_layer)},
                        {"rate", or_null(port.rate)},
                        {"gid_types", std::move(gids)}});
     }

@@ -41,7 +41,7 @@ std::string gpus_text(const Machine& machine) {
   for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
     const PciGpu& gpu = machine.gpus[i];
     rows.push_back({fmt::format("{}", i), gpu.pci, or_dash(gpu.numa_node),
-                    fmt::format("{}/{}", or_dash(gpu.link_width), or_dash(gpu.most_link_width)),
+                    fmt::format("{}/{}", or_dash(gpu.link_width), or_dash(gpu.max_link_width)),
                     or_dash(gpu.link_speed), or_dash(gpu.model)});
   }
   return text + table(std::move(rows));
@@ -62,7 +62,7 @@ std::string nvml_text(const Machine& machine) {
   return table(std::move(rows)) +
          line("Peer access", pairs == 0 ? "one GPU"
                                         : fmt::format("{} of {} pairs of GPUs",
-                                                      pairs - facts.apart.size(), pairs));
+                                                      pairs - facts.no_peer_access.size(), pairs));
 }
 
 std::string rdma_text(const Machine& machine) {
@@ -73,7 +73,7 @@ std::string rdma_text(const Machine& machine) {
   for (const RdmaDevice& device : machine.rdma) {
     for (const RdmaPort& port : device.ports) {
       rows.push_back({device.name, fmt::format("{}", port.number), or_dash(port.state),
-                      or_dash(port.layer), or_dash(port.rate), or_dash(device.numa_node),
+                      or_dash(port.link_layer), or_dash(port.rate), or_dash(device.numa_node),
                       or_dash(device.pci), or_dash(device.firmware)});
     }
     if (device.ports.empty()) rows.push_back({device.name, "none"});

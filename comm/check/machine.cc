@@ -69,7 +69,7 @@ void ask_nvml(Nvml& nvml, Machine& machine) {
     NvmlGpu gpu;
     if (Result<std::string> name = nvml.name(i)) gpu.name = *name;
     if (Result<std::string> pci = nvml.pci(i)) gpu.pci = *pci;
-    for (int link = 0; link < kMostNvLinks; ++link) {
+    for (int link = 0; link < kMaxNvLinks; ++link) {
       const Result<bool> active = nvml.link_active(i, link);
       if (!active) continue;
       ++gpu.links;
@@ -81,7 +81,7 @@ void ask_nvml(Nvml& nvml, Machine& machine) {
     facts.gpus.push_back(std::move(gpu));
     for (int j = 0; j < i; ++j) {
       const Result<bool> forth = nvml.peer_access(j, i), back = nvml.peer_access(i, j);
-      if ((forth && !*forth) || (back && !*back)) facts.apart.emplace_back(j, i);
+      if ((forth && !*forth) || (back && !*back)) facts.no_peer_access.emplace_back(j, i);
     }
   }
   machine.nvml = std::move(facts);

@@ -25,7 +25,7 @@ PciGpu gpu_at(Tree& tree, const std::string& pci) {
   if (gpu.numa_node && *gpu.numa_node < 0) gpu.numa_node.reset();  // the kernel doesn't know
   gpu.link_speed = tree.text(device + "/current_link_speed").value_or("");
   gpu.link_width = tree.number(device + "/current_link_width");
-  gpu.most_link_width = tree.number(device + "/max_link_width");
+  gpu.max_link_width = tree.number(device + "/max_link_width");
   return gpu;
 }
 

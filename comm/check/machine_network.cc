@@ -27,7 +27,7 @@ RdmaPort port_at(Tree& tree, const std::string& path, int number) {
   return {.number = number,
           .state = state_in(tree.text(path + "/state").value_or("")),
           .rate = tree.text(path + "/rate").value_or(""),
-          .layer = tree.text(path + "/link_layer").value_or(""),
+          .link_layer = tree.text(path + "/link_layer").value_or(""),
           .gids = gids_of(tree, path)};
 }
 

@@ -38,9 +38,10 @@ void no_direct_way(const Machine& machine, const Settings& settings, Findings& f
 }
 
 void peer_access(const Machine& machine, const Settings& settings, Findings& findings) {
-  if (!machine.nvml || machine.nvml->apart.empty() || is_set(settings, "NCCL_P2P_DISABLE")) return;
+  if (!machine.nvml || machine.nvml->no_peer_access.empty() || is_set(settings, "NCCL_P2P_DISABLE"))
+    return;
   const std::size_t count = machine.nvml->gpus.size(), all = count * (count - 1) / 2;
-  const auto& apart = machine.nvml->apart;
+  const auto& apart = machine.nvml->no_peer_access;
   std::string pairs;
   for (std::size_t i = 0; i < apart.size() && i < 8; ++i) {
     pairs += (i > 0 ? ", " : "") + std::to_string(apart[i].first) + "-" +
@@ -73,11 +74,11 @@ void nvlink_down(const Machine& machine, const Settings&, Findings& findings) {
 
 void pcie_link_narrow(const Machine& machine, const Settings&, Findings& findings) {
   for (const PciGpu& gpu : machine.gpus) {
-    if (!gpu.link_width || !gpu.most_link_width || *gpu.link_width < 1) continue;
-    if (*gpu.link_width >= *gpu.most_link_width) continue;
+    if (!gpu.link_width || !gpu.max_link_width || *gpu.link_width < 1) continue;
+    if (*gpu.link_width >= *gpu.max_link_width) continue;
     say(findings, Severity::warning,
         "GPU " + gpu.pci + " has " + std::to_string(*gpu.link_width) + " of " +
-            std::to_string(*gpu.most_link_width) + " PCIe lanes",
+            std::to_string(*gpu.max_link_width) + " PCIe lanes",
         "Copies to the host and to network cards are slower by as much.",
         "Seat the card again, or look for a slot with all lanes.");
   }

@@ -141,7 +141,7 @@ void rdma_gid(const Machine& machine, const Settings& settings, Findings& findin
   const std::string* chosen = settings.find("NCCL_IB_HCA");
   for (const RdmaDevice& device : machine.rdma) {
     for (const RdmaPort& port : device.ports) {
-      if (port.layer != "Ethernet" || port.state != "ACTIVE") continue;
+      if (port.link_layer != "Ethernet" || port.state != "ACTIVE") continue;
       if (chosen != nullptr && !DeviceList(*chosen).takes(device.name, port.number)) continue;
       const auto gid = *index < 65536 ? port.gids.find(static_cast<int>(*index)) : port.gids.end();
       const std::string what = shown(settings, "NCCL_IB_GID_INDEX") + ": " + device.name +

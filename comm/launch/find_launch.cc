@@ -205,9 +205,9 @@ Result<Launch> find_launch(const Environment& environment) {
   if (Status status = check(launcher, launch); !status) return status.error();
   if (launch.ranks == 1) launch.local_ranks = 1;
 
-  Result<MeetingPlace> meeting = find_meeting_place(environment, launcher, launch);
-  if (!meeting) return std::move(meeting).error();
-  launch.meeting = *std::move(meeting);
+  Result<Rendezvous> found = find_rendezvous(environment, launcher, launch);
+  if (!found) return std::move(found).error();
+  launch.rendezvous = *std::move(found);
   note_others(environment, launcher, launch);
   return launch;
 }
@@ -221,9 +221,10 @@ std::string Launch::describe() const {
     if (local_ranks != 0) text += fmt::format(" of {}", local_ranks);
     text += fmt::format(", by {} ({})", launcher, variables);
   }
-  if (meeting.by != MeetBy::nobody) {
+  if (rendezvous.method != RendezvousMethod::none) {
     text += fmt::format("; meets rank 0 at {}{} ({})",
-                        meeting.by == MeetBy::file ? "the file " : "", meeting.at, meeting.source);
+                        rendezvous.method == RendezvousMethod::file ? "the file " : "",
+                        rendezvous.endpoint, rendezvous.source);
   }
   for (const std::string& note : notes) text += "; " + note;
   return text;

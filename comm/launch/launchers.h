@@ -47,7 +47,7 @@ std::string shown(std::string_view name, std::string_view value);
 Status check_nccls_address(const Environment& environment);
 
 // Where the ranks of `launch`, which `launcher` started, are to meet. Errors: invalid_argument.
-Result<MeetingPlace> find_meeting_place(const Environment& environment, const Launcher& launcher,
-                                        const Launch& launch);
+Result<Rendezvous> find_rendezvous(const Environment& environment, const Launcher& launcher,
+                                   const Launch& launch);
 
 }  // namespace weir

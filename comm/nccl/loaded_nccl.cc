@@ -22,7 +22,7 @@ ncclConfig_t config_of(const CommConfig& config) {
   ncclConfig_t made = NCCL_CONFIG_INITIALIZER;
   made.blocking = 1;
   made.commName = config.name.c_str();
-  if (config.most_blocks) made.maxCTAs = *config.most_blocks;
+  if (config.max_ctas) made.maxCTAs = *config.max_ctas;
   return made;
 }
 
@@ -156,16 +156,16 @@ Status LoadedNccl::enqueue(CommHandle comm, const Operation& operation, Stream s
   const cuda::RelaxedCaptureScope relaxed(driver_);
   auto op = static_cast<ncclRedOp_t>(operation.reduction.op);
   const auto type = static_cast<ncclDataType_t>(operation.type);
-  if (operation.reduction.factor) {
-    std::array<std::byte, 8> factor = scalar_of(*operation.reduction.factor, operation.type);
+  if (operation.reduction.premul) {
+    std::array<std::byte, 8> premul = scalar_of(*operation.reduction.premul, operation.type);
     Status made = nccl_.check("ncclRedOpCreatePreMulSum",
                               nccl_.ncclRedOpCreatePreMulSum(
-                                  &op, factor.data(), type, ncclScalarHostImmediate, comm_of(comm)),
+                                  &op, premul.data(), type, ncclScalarHostImmediate, comm_of(comm)),
                               comm_of(comm));
     if (!made) return made;
   }
   Status called = call(comm, operation, op, static_cast<CUstream>(stream.handle));
-  if (operation.reduction.factor) (void)nccl_.ncclRedOpDestroy(op, comm_of(comm));
+  if (operation.reduction.premul) (void)nccl_.ncclRedOpDestroy(op, comm_of(comm));
   return called;
 }
 

@@ -55,9 +55,9 @@ class LoadedNccl final : public Nccl {
   Result<Stream> create_stream() override;
   Status destroy_stream(Stream stream) override;
   Status copy(void* to, const void* from, Bytes bytes, Stream stream) override;
-  Result<std::vector<std::vector<std::byte>>> exchange(CommHandle comm,
-                                                       std::span<const std::byte> mine,
-                                                       Nanoseconds timeout) override;
+  Result<std::vector<std::vector<std::byte>>> host_all_gather(CommHandle comm,
+                                                              std::span<const std::byte> mine,
+                                                              Nanoseconds timeout) override;
 
  private:
   // Makes a call of NCCL's: in this GPU's context, which is gone again afterwards whatever NCCL
@@ -74,9 +74,11 @@ class LoadedNccl final : public Nccl {
   };
   Result<Staging> take_staging();
   void give_back(const Staging& staging, bool is_idle);
-  Result<std::vector<std::vector<std::byte>>> exchange_by(const Staging& staging, CommHandle comm,
-                                                          std::span<const std::byte> mine,
-                                                          std::size_t ranks, Nanoseconds timeout);
+  Result<std::vector<std::vector<std::byte>>> host_all_gather_by(const Staging& staging,
+                                                                 CommHandle comm,
+                                                                 std::span<const std::byte> mine,
+                                                                 std::size_t ranks,
+                                                                 Nanoseconds timeout);
 
   const NcclLibrary& nccl_;
   const cuda::Driver& driver_;

@@ -34,7 +34,7 @@ std::array<std::byte, 8> scalar_of(double value, DataType type) {
       put(__nv_cvt_float_to_fp8(narrow, __NV_SATFINITE, __NV_E5M2));
       break;
     default:
-      break;  // integers have no factor: Operation::check()
+      break;  // integers are not pre-multiplied: Operation::check()
   }
   return bytes;
 }

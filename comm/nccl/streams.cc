@@ -1,4 +1,4 @@
-// Streams, copies, and what ranks tell each other; and how all this is opened.
+// Streams, copies, the all-gather of host memory; and how a LoadedNccl is made.
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -11,7 +11,7 @@
 namespace weir {
 namespace {
 
-// What ranks have to tell each other fits there: this rank's, and behind it everybody's.
+// Memory of a host all-gather: this rank's bytes, and behind them every rank's.
 constexpr Bytes kStaging = 2_MiB;
 
 }  // namespace
@@ -107,14 +107,13 @@ Status LoadedNccl::wait_for(CUstream stream, CommHandle comm, Nanoseconds timeou
   }
 }
 
-Result<std::vector<std::vector<std::byte>>> LoadedNccl::exchange(CommHandle comm,
-                                                                 std::span<const std::byte> mine,
-                                                                 Nanoseconds timeout) {
+Result<std::vector<std::vector<std::byte>>> LoadedNccl::host_all_gather(
+    CommHandle comm, std::span<const std::byte> mine, Nanoseconds timeout) {
   const Result<int> ranks = size(comm);
   if (!ranks) return ranks.error();
   const std::size_t all = mine.size() * static_cast<std::size_t>(*ranks);
   if (mine.size() + all > kStaging.count) {
-    return Error(ErrorCode::invalid_argument, "exchange: " + std::to_string(mine.size()) +
+    return Error(ErrorCode::invalid_argument, "host_all_gather: " + std::to_string(mine.size()) +
                                                   " bytes of each of " + std::to_string(*ranks) +
                                                   " ranks are more than 2 MiB");
   }
@@ -122,16 +121,15 @@ Result<std::vector<std::vector<std::byte>>> LoadedNccl::exchange(CommHandle comm
   const cuda::RelaxedCaptureScope relaxed(driver_);
   const Result<Staging> staging = take_staging();
   if (!staging) return staging.error();
-  auto said = exchange_by(*staging, comm, mine, static_cast<std::size_t>(*ranks), timeout);
-  give_back(*staging, said.ok());
-  return said;
+  auto gathered =
+      host_all_gather_by(*staging, comm, mine, static_cast<std::size_t>(*ranks), timeout);
+  give_back(*staging, gathered.ok());
+  return gathered;
 }
 
-Result<std::vector<std::vector<std::byte>>> LoadedNccl::exchange_by(const Staging& staging,
-                                                                    CommHandle comm,
-                                                                    std::span<const std::byte> mine,
-                                                                    std::size_t ranks,
-                                                                    Nanoseconds timeout) {
+Result<std::vector<std::vector<std::byte>>> LoadedNccl::host_all_gather_by(
+    const Staging& staging, CommHandle comm, std::span<const std::byte> mine, std::size_t ranks,
+    Nanoseconds timeout) {
   auto* const stream = static_cast<CUstream>(staging.stream.handle);
   const Address into = staging.memory + Bytes{mine.size()};
   CUresult copied =
@@ -150,12 +148,12 @@ Result<std::vector<std::vector<std::byte>>> LoadedNccl::exchange_by(const Stagin
   copied = streams_.cuMemcpyDtoHAsync(bytes.data(), into.value, bytes.size(), stream);
   if (copied != CUDA_SUCCESS) return driver_.error("cuMemcpyDtoHAsync", copied);
   if (Status done = wait_for(stream, comm, timeout); !done) return std::move(done).error();
-  std::vector<std::vector<std::byte>> said;
+  std::vector<std::vector<std::byte>> gathered;
   for (std::size_t at = 0; at < bytes.size(); at += mine.size()) {
     const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(at);
-    said.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(mine.size()));
+    gathered.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(mine.size()));
   }
-  return said;
+  return gathered;
 }
 
 Result<std::unique_ptr<Nccl>> load_nccl(int number) {

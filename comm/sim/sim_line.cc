@@ -72,7 +72,7 @@ Status SimLine::await(std::uint64_t number) {
   const auto known = [&] { return part_->ended || number >= hangs_from_ || came(number); };
   if (!known() && !given_up_) {
     (void)world_->came.wait_for(
-        lock, waitable({std::chrono::nanoseconds(world_->options.patience).count()}), known);
+        lock, waitable({std::chrono::nanoseconds(world_->options.host_timeout).count()}), known);
   }
   given_up_ = given_up_ || !known();
   if (part_->ended || (number < hangs_from_ && came(number))) return {};

@@ -41,7 +41,7 @@ class SimNccl final : public Nccl {
       return refused("init",
                      "there is no rank " + std::to_string(rank) + " of " + std::to_string(ranks));
     }
-    const auto all = world_->meet(key, rank, ranks, "", world_->options.patience);
+    const auto all = world_->rendezvous(key, rank, ranks, "", world_->options.host_timeout);
     if (!all) return refused("init", "'" + config.name + "': " + all.error().message());
     return join(key, ranks, rank, config.name);
   }
@@ -49,17 +49,17 @@ class SimNccl final : public Nccl {
   Result<CommHandle> split(CommHandle comm, int color, int key, const CommConfig& config) override {
     if (fails(NcclCall::split)) return refused("split", "made to fail");
     Mine& parent = at(comm);
-    const std::string where = next_meeting(parent, "split");
-    const auto all =
-        world_->meet(where, parent.part->rank, parent.part->comm->size,
-                     std::to_string(color) + " " + std::to_string(key), world_->options.patience);
+    const std::string where = next_rendezvous(parent, "split");
+    const auto all = world_->rendezvous(where, parent.part->rank, parent.part->comm->size,
+                                        std::to_string(color) + " " + std::to_string(key),
+                                        world_->options.host_timeout);
     if (!all) return refused("split", all.error().message());
     if (color < 0) return CommHandle{};
     std::vector<std::pair<int, int>> members;  // key, rank
     for (int rank = 0; rank < parent.part->comm->size; ++rank) {
-      const std::string& said = (*all)[static_cast<std::size_t>(rank)];
-      if (std::stoi(said) != color) continue;
-      members.emplace_back(std::stoi(said.substr(said.find(' '))), rank);
+      const std::string& entry = (*all)[static_cast<std::size_t>(rank)];
+      if (std::stoi(entry) != color) continue;
+      members.emplace_back(std::stoi(entry.substr(entry.find(' '))), rank);
     }
     std::sort(members.begin(), members.end());
     const auto mine = std::find(members.begin(), members.end(), std::pair(key, parent.part->rank));
@@ -76,8 +76,8 @@ class SimNccl final : public Nccl {
     const int left = parent.part->comm->size - static_cast<int>(gone.size());
     int rank = 0;
     for (int each = 0; each < parent.part->rank; ++each) rank += gone.contains(each) ? 0 : 1;
-    const std::string where = next_meeting(parent, "shrink");
-    const auto all = world_->meet(where, rank, left, "", world_->options.patience);
+    const std::string where = next_rendezvous(parent, "shrink");
+    const auto all = world_->rendezvous(where, rank, left, "", world_->options.host_timeout);
     if (!all) return refused("shrink", all.error().message());
     return join(where, left, rank, config.name);
   }
@@ -202,16 +202,16 @@ class SimNccl final : public Nccl {
     return device_.launch(stream, accesses, kernel_time(bytes));
   }
 
-  Result<std::vector<std::vector<std::byte>>> exchange(CommHandle comm,
-                                                       std::span<const std::byte> mine,
-                                                       Nanoseconds timeout) override {
+  Result<std::vector<std::vector<std::byte>>> host_all_gather(CommHandle comm,
+                                                              std::span<const std::byte> mine,
+                                                              Nanoseconds timeout) override {
     Mine& of = at(comm);
-    if (has_ended(of)) return refused("exchange", "the communicator was aborted");
-    const auto all =
-        world_->meet(next_meeting(of, "exchange"), of.part->rank, of.part->comm->size,
-                     std::string(reinterpret_cast<const char*>(mine.data()), mine.size()),
-                     std::chrono::nanoseconds(timeout.count));
-    if (!all) return refused("exchange", all.error().message());
+    if (has_ended(of)) return refused("host_all_gather", "the communicator was aborted");
+    const auto all = world_->rendezvous(
+        next_rendezvous(of, "host_all_gather"), of.part->rank, of.part->comm->size,
+        std::string(reinterpret_cast<const char*>(mine.data()), mine.size()),
+        std::chrono::nanoseconds(timeout.count));
+    if (!all) return refused("host_all_gather", all.error().message());
     std::vector<std::vector<std::byte>> bytes;
     for (const std::string& each : *all) {
       const auto* const begin = reinterpret_cast<const std::byte*>(each.data());
@@ -225,7 +225,7 @@ class SimNccl final : public Nccl {
   struct Mine {
     std::shared_ptr<SimPart> part = std::make_shared<SimPart>();
     std::map<std::pair<std::string, std::size_t>, std::shared_ptr<SimLine>> lines;  // under mutex_
-    std::uint64_t meetings = 0;
+    std::uint64_t rendezvous_count = 0;
     bool connected = false;    // rings and trees
     std::set<int> peers = {};  // connected by a send or a receive
   };
@@ -252,9 +252,9 @@ class SimNccl final : public Nccl {
     const std::lock_guard lock(mutex_);
     return *comms_.at(comm.value);
   }
-  static std::string next_meeting(Mine& of, const std::string& what) {
+  static std::string next_rendezvous(Mine& of, const std::string& what) {
     return "communicator " + std::to_string(of.part->comm->id) + " " + what + " " +
-           std::to_string(++of.meetings);
+           std::to_string(++of.rendezvous_count);
   }
   Nanoseconds kernel_time(Bytes bytes) const {
     const double moved = static_cast<double>(bytes.count) / world_->options.bytes_per_nanosecond;

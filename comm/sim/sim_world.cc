@@ -4,35 +4,48 @@
 #include <utility>
 
 #include "comm/bounded.h"
+#include "comm/renamed.h"
 
 namespace weir {
+namespace {
 
-Result<std::vector<std::string>> SimWorld::State::meet(const std::string& key, int index, int count,
-                                                       std::string brought,
-                                                       std::chrono::nanoseconds patience) {
+// With the values of options that were given under their old names.
+SimWorldOptions with_new_names(SimWorldOptions options) {
+  if (options.patience) {
+    warn_renamed("SimWorldOptions::patience", "SimWorldOptions::host_timeout");
+    options.host_timeout = *options.patience;
+  }
+  return options;
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> SimWorld::State::rendezvous(
+    const std::string& key, int index, int count, std::string brought,
+    std::chrono::nanoseconds host_timeout) {
   const auto refused = [](const std::string& why) { return Error(ErrorCode::device, why); };
   const auto all = static_cast<std::size_t>(count);
   std::unique_lock lock(mutex);
-  Meeting& meeting = meetings[key];
-  if (meeting.over) return refused("all ranks have met under this id already: take a new one");
-  if (meeting.brought.empty()) meeting.brought.resize(all);
-  if (meeting.brought.size() != all) {
+  Rendezvous& here = all_rendezvous[key];
+  if (here.over) return refused("all ranks have met under this id already: take a new one");
+  if (here.brought.empty()) here.brought.resize(all);
+  if (here.brought.size() != all) {
     return refused("this rank says that there are " + std::to_string(count) + ", another " +
-                   std::to_string(meeting.brought.size()));
+                   std::to_string(here.brought.size()));
   }
-  std::optional<std::string>& mine = meeting.brought[static_cast<std::size_t>(index)];
+  std::optional<std::string>& mine = here.brought[static_cast<std::size_t>(index)];
   if (mine) return refused("another came as rank " + std::to_string(index) + " already");
   mine = std::move(brought);
-  meeting.over = ++meeting.here == all;
+  here.over = ++here.arrived == all;
   came.notify_all();
-  if (!came.wait_for(lock, waitable({patience.count()}), [&] { return meeting.over; })) {
+  if (!came.wait_for(lock, waitable({host_timeout.count()}), [&] { return here.over; })) {
     mine.reset();
-    --meeting.here;
+    --here.arrived;
     return refused("not all " + std::to_string(count) + " ranks came");
   }
   std::vector<std::string> values;
-  for (const std::optional<std::string>& each : meeting.brought) values.push_back(*each);
-  if (++meeting.left == all) meeting.brought.clear();
+  for (const std::optional<std::string>& each : here.brought) values.push_back(*each);
+  if (++here.left == all) here.brought.clear();
   return values;
 }
 
@@ -66,7 +79,8 @@ bool SimWorld::State::fails(int rank, NcclCall call) {
   return now;
 }
 
-SimWorld::SimWorld(SimWorldOptions options) : state_(std::make_shared<State>(options)) {}
+SimWorld::SimWorld(SimWorldOptions options)
+    : state_(std::make_shared<State>(with_new_names(options))) {}
 SimWorld::~SimWorld() = default;
 
 std::unique_ptr<Nccl> SimWorld::rank(int rank, SimDevice& device) {

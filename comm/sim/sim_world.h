@@ -42,16 +42,17 @@ struct SimWorld::State {
 
   // Waits until `count` parties with this key have come, and returns what each brought, by index.
   // A key is used once. Errors: device (some did not come in time, or one came twice).
-  Result<std::vector<std::string>> meet(const std::string& key, int index, int count,
-                                        std::string brought, std::chrono::nanoseconds patience);
+  Result<std::vector<std::string>> rendezvous(const std::string& key, int index, int count,
+                                              std::string brought,
+                                              std::chrono::nanoseconds host_timeout);
   // Notes that `rank` asked for `what`, and compares it with what others asked for.
   void ask(SimComm& comm, const std::string& list, int rank, std::size_t parties,
            const std::string& what);
   bool fails(int rank, NcclCall call);
 
-  struct Meeting {
+  struct Rendezvous {
     std::vector<std::optional<std::string>> brought;
-    std::size_t here = 0, left = 0;
+    std::size_t arrived = 0, left = 0;
     bool over = false;  // all came
   };
   struct Rank {
@@ -64,7 +65,7 @@ struct SimWorld::State {
   const SimWorldOptions options;
   mutable std::mutex mutex;
   std::condition_variable came;
-  std::map<std::string, Meeting> meetings;
+  std::map<std::string, Rendezvous> all_rendezvous;
   std::map<std::string, std::shared_ptr<SimComm>> comms;  // by what they were agreed under
   std::vector<Rank> ranks;
   std::vector<std::string> mismatches;

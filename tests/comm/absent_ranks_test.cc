@@ -19,7 +19,7 @@ constexpr Nanoseconds kSecond{1'000'000'000};
 
 class AbsentRanks : public test::CommRanks {
  protected:
-  AbsentRanks() : CommRanks(2, {.patience = std::chrono::milliseconds(300)}) {}
+  AbsentRanks() : CommRanks(2, {.host_timeout = std::chrono::milliseconds(300)}) {}
 
   static Result<Work> sum(Rank& rank, void* block) {
     return Collectives(*rank.comm)
@@ -36,7 +36,7 @@ class AbsentRanks : public test::CommRanks {
   }
 };
 
-TEST_F(AbsentRanks, AreFoundByTheWatchWithinTheTimeout) {
+TEST_F(AbsentRanks, AreFoundByTheWatchdogWithinTheTimeout) {
   create({.timeout = kSecond});
   Rank& rank = *ranks_[0];
   void* const block = rank.allocate(kSize, rank.compute);
@@ -64,12 +64,12 @@ TEST_F(AbsentRanks, MakeCloseAnErrorInTimeThatNamesTheOperation) {
   expect_ok(ranks_[1]->comm->close());
 }
 
-TEST_F(AbsentRanks, MakeCloseAnErrorWithinThePatienceOfTheCommunicatorToo) {
+TEST_F(AbsentRanks, MakeCloseAnErrorWithinTheHostTimeoutOfTheCommunicatorToo) {
   const UniqueId id = *ranks_[0]->nccl->unique_id();
   on_all([&](Rank& rank) {
     Result<Communicator> made =
-        Communicator::create(rank.place(), id, 2, rank.number,
-                             {.patience = Nanoseconds{100'000'000}, .watch_every = {}});
+        Communicator::create(rank.context(), id, 2, rank.number,
+                             {.host_timeout = Nanoseconds{100'000'000}, .watch_every = {}});
     expect_ok(made);
     rank.comm = *std::move(made);
   });
@@ -139,7 +139,7 @@ TEST_F(AbsentRanks, HoldUpWhateverWaitsForTheOperation) {
   ranks_[1]->free(other);
 }
 
-TEST_F(AbsentRanks, OfALaunchAreFoundByTheWatch) {
+TEST_F(AbsentRanks, OfALaunchAreFoundByTheWatchdog) {
   create({.timeout = kSecond});
   prepare();
   on_all([](Rank& rank) {

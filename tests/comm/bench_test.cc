@@ -17,11 +17,11 @@ using testing::IsEmpty;
 using testing::SizeIs;
 using enum BenchOperation;
 
-OpenRanks sim(int ranks = 2, std::function<void(SimWorld&)> opened = {}, int patience = 60) {
-  return [ranks, patience, opened = std::move(opened)](const RanksOptions& options) {
+OpenRanks sim(int ranks = 2, std::function<void(SimWorld&)> opened = {}, int host_timeout = 60) {
+  return [ranks, host_timeout, opened = std::move(opened)](const RanksOptions& options) {
     SimRanksOptions of;
     of.ranks = ranks;
-    of.patience = Nanoseconds{std::int64_t{patience} * 1'000'000'000};
+    of.host_timeout = Nanoseconds{std::int64_t{host_timeout} * 1'000'000'000};
     of.opened = opened;
     return open_sim_ranks(of, options);
   };
@@ -100,7 +100,7 @@ TEST(BenchOptionsTyped, AreNamedWithARemedyWhereTheyAreWrong) {
              "more than 1000000 sizes");
   expect_bad(with([](auto& o) {
                o.types = {DataType::int32};
-               o.reductions = {Reduction::scaled_sum(2)};
+               o.reductions = {Reduction::premul_sum(2)};
              }),
              "--op mulsum", "not of int32");
   EXPECT_TRUE(with([](auto&) {}).ok());
@@ -325,7 +325,7 @@ TEST(BenchRuns, EndWithTheFirstRowThatCannotBeShown) {
   ASSERT_FALSE(report.ok());
   EXPECT_THAT(report.error().message(), HasSubstr("nobody looks"));
   EXPECT_EQ(shown, 1);
-  // At once: not when the other rank has lost its patience with rank 0, after a minute.
+  // At once: not when the other rank has lost its host_timeout with rank 0, after a minute.
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 

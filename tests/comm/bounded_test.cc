@@ -79,7 +79,7 @@ TEST_F(BoundedCommunicators, AreClosedOnceNobodyWaitsOnTheirDevice) {
     SlowDevice slow(rank.device);
     Result<Communicator> made =
         Communicator::create({*rank.nccl, slow, *rank.heap}, *rank.nccl->unique_id(), 1, 0,
-                             {.patience = 1'000_ms, .watch_every = {}});
+                             {.host_timeout = 1'000_ms, .watch_every = {}});
     ASSERT_TRUE(made.ok()) << made.error().message();
     if (prepared) test::expect_ok(made->prepare());
     slow.slow_down(std::chrono::milliseconds(1300));

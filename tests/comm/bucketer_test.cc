@@ -25,8 +25,8 @@ TEST_F(Buckets, AreFilledFromTheLastParameterToTheFirst) {
   EXPECT_EQ(buckets.bucket_of(2), 1u);
   EXPECT_EQ(buckets.bucket_of(1), 2u);
   EXPECT_EQ(buckets.bucket_of(0), 2u);
-  EXPECT_EQ(Address::of(buckets.place(2)) - Address::of(buckets.place(3)), 4_KiB);
-  EXPECT_EQ(Address::of(buckets.place(2)).value % kGrain.count, 0u);
+  EXPECT_EQ(Address::of(buckets.bucket_view(2)) - Address::of(buckets.bucket_view(3)), 4_KiB);
+  EXPECT_EQ(Address::of(buckets.bucket_view(2)).value % kGrain.count, 0u);
 }
 
 TEST_F(Buckets, OfALargeTensorHoldNoOther) {
@@ -181,7 +181,7 @@ TEST_F(Buckets, MisusedSayHow) {
   EXPECT_EQ(operations(rank), 0u);
   const std::vector<TensorSize> some{{10}};
   expect_error(Bucketer::create(*rank.comm, some, DataType::int32, rank.compute,
-                                {.reduction = Reduction::scaled_sum(0.5)}),
+                                {.reduction = Reduction::premul_sum(0.5)}),
                ErrorCode::invalid_argument, "floating-point");
   const std::vector<TensorSize> huge{{~std::uint64_t{0}}};
   expect_error(Bucketer::create(*rank.comm, huge, DataType::int32, rank.compute),
@@ -196,7 +196,7 @@ TEST_F(Buckets, MayBeOfOneTensorOrNoneOrTenThousand) {
     EXPECT_EQ(none.buckets(), 0u);
     expect_ok(none.finish(rank.compute));
     Bucketer empty = make(rank, {0, 0});
-    EXPECT_EQ(empty.place(0), nullptr);
+    EXPECT_EQ(empty.bucket_view(0), nullptr);
     step(rank, empty, {0, 0}, {1, 0});
     EXPECT_EQ(operations(rank), 1u);
     std::vector<std::uint64_t> counts;

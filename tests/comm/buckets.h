@@ -58,12 +58,12 @@ class Buckets : public CommRanks {
   }
   static void write(Rank& rank, Bucketer& buckets, std::size_t tensor, std::uint64_t count,
                     Stream stream, Nanoseconds time = 10_us) {
-    if (count > 0) rank.write(stream, buckets.place(tensor), Bytes{4 * count}, time);
+    if (count > 0) rank.write(stream, buckets.bucket_view(tensor), Bytes{4 * count}, time);
   }
   static void read_all(Rank& rank, Bucketer& buckets, const std::vector<std::uint64_t>& counts,
                        Stream stream) {
     for (std::size_t i = 0; i < counts.size(); ++i) {
-      if (counts[i] > 0) rank.read(stream, buckets.place(i), Bytes{4 * counts[i]}, 1_us);
+      if (counts[i] > 0) rank.read(stream, buckets.bucket_view(i), Bytes{4 * counts[i]}, 1_us);
     }
   }
   // A step on the compute stream, gradients in this order.

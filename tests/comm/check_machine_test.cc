@@ -38,7 +38,7 @@ TEST(CheckMachine, EightGpusAreReadAsTheyAre) {
     ASSERT_THAT(machine.rdma[i].ports, SizeIs(1));
     EXPECT_EQ(machine.rdma[i].ports[0].state, "ACTIVE");
     EXPECT_EQ(machine.rdma[i].ports[0].rate, "400 Gb/sec (4X NDR)");
-    EXPECT_EQ(machine.rdma[i].ports[0].layer, "InfiniBand");
+    EXPECT_EQ(machine.rdma[i].ports[0].link_layer, "InfiniBand");
   }
   EXPECT_EQ(machine.nvswitches, 4);
   EXPECT_EQ(machine.driver, "575.57.08");
@@ -236,7 +236,7 @@ TEST(CheckMachine, NvmlIsAskedForLinksAndForPeers) {
   EXPECT_EQ(machine.nvml->gpus[1].pci, "0000:01:00.0");
   EXPECT_EQ(machine.nvml->gpus[2].links, 0);
   EXPECT_FALSE(machine.nvml->gpus[2].link_version);
-  EXPECT_THAT(machine.nvml->apart, ElementsAre(Pair(0, 2), Pair(1, 2)));
+  EXPECT_THAT(machine.nvml->no_peer_access, ElementsAre(Pair(0, 2), Pair(1, 2)));
 }
 
 TEST(CheckMachine, ProbesThatFailAreSaid) {

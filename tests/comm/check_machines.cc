@@ -88,7 +88,7 @@ Machine eight_gpus() {
                             .numa_node = i / 4,
                             .link_speed = "32.0 GT/s PCIe",
                             .link_width = 16,
-                            .most_link_width = 16});
+                            .max_link_width = 16});
     facts.gpus.push_back({machine.gpus.back().pci, "NVIDIA H200", 18, 18, 6});
     machine.rdma.push_back({.name = "mlx5_" + std::to_string(i),
                             .pci = pci_of(0x1a + 16 * i),
@@ -97,7 +97,7 @@ Machine eight_gpus() {
                             .ports = {{.number = 1,
                                        .state = "ACTIVE",
                                        .rate = "400 Gb/sec (4X NDR)",
-                                       .layer = "InfiniBand",
+                                       .link_layer = "InfiniBand",
                                        .gids = {{0, "IB/RoCE v1"}}}}});
   }
   machine.nvml = std::move(facts);

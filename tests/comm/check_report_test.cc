@@ -110,7 +110,7 @@ TEST(CheckReport, JsonOfNothingAndOfGarbageIsSound) {
 
 TEST(CheckReport, PairsThatAreApartAreListed) {
   Check check = check_of({});
-  check.machine.nvml->apart = {{0, 3}, {1, 2}};
+  check.machine.nvml->no_peer_access = {{0, 3}, {1, 2}};
   EXPECT_THAT(check_text(check), HasSubstr("26 of 28 pairs"));
   const auto json = nlohmann::json::parse(check_json(check));
   EXPECT_EQ(json["machine"]["nvml"]["no_peer_access"], (nlohmann::json::array({{0, 3}, {1, 2}})));

@@ -11,7 +11,7 @@ void no_rdma(Machine& m) { m.rdma.clear(); }
 void no_gpu_direct(Machine& m) { m.peermem = m.open_driver = false; }
 void roce(Machine& m) {
   m.rdma.resize(1);
-  m.rdma[0].ports[0].layer = "Ethernet";
+  m.rdma[0].ports[0].link_layer = "Ethernet";
   m.rdma[0].ports[0].gids = {{0, "IB/RoCE v1"}, {3, "RoCE v2"}};
 }
 void old_driver(Machine& m) { m.driver = "550.54.15"; }
@@ -155,7 +155,7 @@ const std::vector<Spoken> kSpoken{
     {"peer_access",
      {},
      [](Machine& m) {
-       m.nvml->apart = {{0, 3}};
+       m.nvml->no_peer_access = {{0, 3}};
      },
      warning,
      "0-3"},
@@ -163,7 +163,7 @@ const std::vector<Spoken> kSpoken{
      {},
      [](Machine& m) {
        m.nvml->gpus.resize(2);
-       m.nvml->apart = {{0, 1}};
+       m.nvml->no_peer_access = {{0, 1}};
      },
      warning,
      "No GPU can read"},
@@ -293,7 +293,7 @@ const std::vector<Silent> kSilent{
     {"peer_access",
      {{"NCCL_P2P_DISABLE", "1"}},
      [](Machine& m) {
-       m.nvml->apart = {{0, 3}};
+       m.nvml->no_peer_access = {{0, 3}};
      }},
     {"nvlink_down", {}, nothing},
     {"pcie_link_narrow", {}, nothing},

@@ -89,7 +89,7 @@ TEST_F(EagerCollectives, UseTheWholeOfWhatTheyReadAndWrite) {
     expect_ok(all.all_gather(one, each, kCount, type, rank.compute));
     expect_ok(all.reduce_scatter(each, one, kCount, type, {ReduceOp::max}, rank.compute));
     expect_ok(all.broadcast(one, one, kCount, type, 1, rank.compute));
-    expect_ok(all.reduce(one, one, kCount, type, Reduction::scaled_sum(0.5), 0, rank.compute));
+    expect_ok(all.reduce(one, one, kCount, type, Reduction::premul_sum(0.5), 0, rank.compute));
     expect_ok(all.all_to_all(each, each, kCount, type, rank.compute));
     const Operation pair[] = {
         {.kind = OperationKind::send, .send = one, .count = kCount, .peer = other},

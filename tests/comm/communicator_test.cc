@@ -45,7 +45,7 @@ TEST_F(Communicators, KnowTheirPlace) {
 TEST_F(Communicators, OfARankThatCannotBeAreRefused) {
   Rank& rank = *ranks_[0];
   for (const auto& [ranks, number] : {std::pair(0, 0), std::pair(2, 2), std::pair(2, -1)}) {
-    expect_error(Communicator::create(rank.place(), UniqueId{}, ranks, number),
+    expect_error(Communicator::create(rank.context(), UniqueId{}, ranks, number),
                  ErrorCode::invalid_argument, "there is no rank");
   }
 }
@@ -55,17 +55,17 @@ TEST_F(Communicators, TakeNoTimesThatCannotBe) {
   const UniqueId id = *rank.nccl->unique_id();
   const std::pair<CommunicatorOptions, const char*> bad[] = {
       {{.timeout = Nanoseconds{-1}}, "timeout is -1 ns"},
-      {{.patience = Nanoseconds{-5}}, "patience is -5 ns"},
+      {{.host_timeout = Nanoseconds{-5}}, "host_timeout is -5 ns"},
       {{.watch_every = Nanoseconds{-7}}, "watch_every is -7 ns"},
-      {{.most_blocks = 0}, "most_blocks is 0"}};
+      {{.max_ctas = 0}, "max_ctas is 0"}};
   for (const auto& [options, says] : bad) {
-    expect_error(Communicator::create(rank.place(), id, 1, 0, options), ErrorCode::invalid_argument,
-                 says);
+    expect_error(Communicator::create(rank.context(), id, 1, 0, options),
+                 ErrorCode::invalid_argument, says);
   }
   // For ever, as people write it.
   const Nanoseconds ever{std::numeric_limits<std::int64_t>::max()};
   Result<Communicator> made =
-      Communicator::create(rank.place(), id, 1, 0, {.patience = ever, .watch_every = ever});
+      Communicator::create(rank.context(), id, 1, 0, {.host_timeout = ever, .watch_every = ever});
   expect_ok(made);
   if (made) expect_ok(made->prepare());
 }
@@ -83,12 +83,13 @@ TEST_F(Communicators, WithoutARankAreAnErrorInTimeAndEndWhenItComesLate) {
   Rank& rank = *ranks_[0];
   const UniqueId id = *rank.nccl->unique_id();
   const auto begin = std::chrono::steady_clock::now();
-  expect_error(Communicator::create(rank.place(), id, 2, 0, {.patience = Nanoseconds{200'000'000}}),
-               ErrorCode::device, "not all ranks came");
+  expect_error(
+      Communicator::create(rank.context(), id, 2, 0, {.host_timeout = Nanoseconds{200'000'000}}),
+      ErrorCode::device, "not all ranks came");
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
   {
     Result<Communicator> late =
-        Communicator::create(ranks_[1]->place(), id, 2, 1, {.watch_every = {}});
+        Communicator::create(ranks_[1]->context(), id, 2, 1, {.watch_every = {}});
     expect_ok(late);
   }
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -103,8 +104,8 @@ TEST_F(Communicators, WithoutARankAreAnErrorInTimeAndEndWhenItComesLate) {
 TEST_F(Communicators, ThatNcclCannotMakeSayWhy) {
   Rank& rank = *ranks_[0];
   world_.fail(0, NcclCall::init, 1);
-  expect_error(Communicator::create(rank.place(), *rank.nccl->unique_id(), 1, 0), ErrorCode::device,
-               "communicator 'world': init: made to fail");
+  expect_error(Communicator::create(rank.context(), *rank.nccl->unique_id(), 1, 0),
+               ErrorCode::device, "communicator 'world': init: made to fail");
 }
 
 TEST_F(Communicators, WhoseControlCannotBeMadeStayUnprepared) {
@@ -125,9 +126,9 @@ TEST_F(Communicators, PreparedByOneRankAloneAreAnErrorInTime) {
   const UniqueId id = *ranks_[0]->nccl->unique_id();
   on_all([&](Rank& rank) {
     // Half a second for the one that is alone.
-    const Nanoseconds patience{rank.number == 0 ? 500'000'000 : 10'000'000'000};
-    Result<Communicator> made = Communicator::create(rank.place(), id, 2, rank.number,
-                                                     {.patience = patience, .watch_every = {}});
+    const Nanoseconds host_timeout{rank.number == 0 ? 500'000'000 : 10'000'000'000};
+    Result<Communicator> made = Communicator::create(
+        rank.context(), id, 2, rank.number, {.host_timeout = host_timeout, .watch_every = {}});
     expect_ok(made);
     rank.comm = *std::move(made);
   });
@@ -218,7 +219,7 @@ TEST_F(Communicators, AreWatchedByAThreadOfTheirOwn) {
   const UniqueId id = *ranks_[0]->nccl->unique_id();
   Rank& rank = *ranks_[0];
   Result<Communicator> made =
-      Communicator::create(rank.place(), id, 1, 0, {.watch_every = Nanoseconds{1'000'000}});
+      Communicator::create(rank.context(), id, 1, 0, {.watch_every = Nanoseconds{1'000'000}});
   ASSERT_TRUE(made.ok());
   world_.set_async_error(0, "remote process exited");
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -299,8 +300,8 @@ TEST_F(Communicators, WatchWithoutAnyTraceInTheHeap) {
     rank.device.advance(kSecond);
     expect_ok(rank.comm->poll());
     rank.free(block);
-    // The watch knows that it has ended. The heap may not, or the memory that a program needs would
-    // depend on when somebody looked.
+    // The watchdog knows that it has ended. The heap may not, or the memory that a program needs
+    // would depend on when somebody looked.
     const std::uint64_t waits = rank.device.calls(DeviceCall::wait);
     rank.free(rank.allocate(kSize, rank.compute));
     EXPECT_EQ(rank.device.calls(DeviceCall::wait), waits + 1);
@@ -354,7 +355,7 @@ TEST_F(Communicators, MadeAThousandTimesLeaveNothing) {
   Rank& rank = *ranks_[0];
   for (int round = 0; round < 1000; ++round) {
     Result<Communicator> made =
-        Communicator::create(rank.place(), *rank.nccl->unique_id(), 1, 0, {.watch_every = {}});
+        Communicator::create(rank.context(), *rank.nccl->unique_id(), 1, 0, {.watch_every = {}});
     ASSERT_TRUE(made.ok());
     void* const block = rank.allocate(kSize, rank.compute);
     expect_ok(

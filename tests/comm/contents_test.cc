@@ -75,7 +75,7 @@ class Ranks {
   double reduced(std::uint64_t i) const {
     const Reduction& reduction = groups_.front().front().reduction;
     std::vector<double> all;
-    for (const auto& sent : send_) all.push_back(sent[i] * reduction.factor.value_or(1));
+    for (const auto& sent : send_) all.push_back(sent[i] * reduction.premul.value_or(1));
     double value = all.front();
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       if (reduction.op == ReduceOp::product) value *= all[rank];
@@ -167,7 +167,7 @@ TEST(Contents, OfReductionsAreWhatTheyAreDefinedToGive) {
       EXPECT_EQ(all.count_wrong(5), 0u) << name_of(static_cast<ReduceOp>(op)) << ", " << ranks;
     }
   }
-  Ranks scaled(4, OperationKind::reduce_scatter, Reduction::scaled_sum(2));
+  Ranks scaled(4, OperationKind::reduce_scatter, Reduction::premul_sum(2));
   scaled.fill(5);
   scaled.collect();
   EXPECT_EQ(scaled.count_wrong(5), 0u);

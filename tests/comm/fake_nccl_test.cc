@@ -127,9 +127,9 @@ NcclLibrary fake_library() {
 class FakeNccl : public testing::Test {
  protected:
   static CommHandle handle(FakeComm& comm) { return {Address::of(&comm).value}; }
-  auto exchange(FakeComm& comm, char word, Nanoseconds timeout) {
+  auto host_all_gather(FakeComm& comm, char word, Nanoseconds timeout) {
     const std::byte mine{static_cast<unsigned char>(word)};
-    return nccl_->exchange(handle(comm), {&mine, 1}, timeout);
+    return nccl_->host_all_gather(handle(comm), {&mine, 1}, timeout);
   }
   static void let_come(FakeComm& comm) {
     const std::lock_guard lock(gpu.mutex);
@@ -154,23 +154,23 @@ class FakeNccl : public testing::Test {
 TEST_F(FakeNccl, AnExchangeWaitsForNoOtherCommunicators) {
   FakeComm late, here;
   std::thread waits([&] {
-    const auto said = exchange(late, 'l', Nanoseconds{3 * kSecond.count});
-    ASSERT_TRUE(said.ok()) << said.error().message();
-    EXPECT_EQ((*said)[1], std::vector{std::byte{'l'}});
+    const auto gathered = host_all_gather(late, 'l', Nanoseconds{3 * kSecond.count});
+    ASSERT_TRUE(gathered.ok()) << gathered.error().message();
+    EXPECT_EQ((*gathered)[1], std::vector{std::byte{'l'}});
   });
   await_gather(late);
   let_come(here);
-  const auto said = exchange(here, 'h', kSecond);
+  const auto gathered = host_all_gather(here, 'h', kSecond);
   let_come(late);  // who comes there may have waited for the exchange here
   waits.join();
-  ASSERT_TRUE(said.ok()) << said.error().message();
-  EXPECT_EQ((*said)[0], std::vector{std::byte{'h'}});
+  ASSERT_TRUE(gathered.ok()) << gathered.error().message();
+  EXPECT_EQ((*gathered)[0], std::vector{std::byte{'h'}});
 }
 
 TEST_F(FakeNccl, ExchangesOneAfterTheOtherShareAStreamAndMemory) {
   FakeComm here;
   let_come(here);
-  for (int i = 0; i < 100; ++i) ASSERT_TRUE(exchange(here, 'h', kSecond).ok());
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(host_all_gather(here, 'h', kSecond).ok());
   EXPECT_EQ(gpu.streams, 1);
   EXPECT_EQ(gpu.segments, 1);
 }
@@ -178,9 +178,9 @@ TEST_F(FakeNccl, ExchangesOneAfterTheOtherShareAStreamAndMemory) {
 TEST_F(FakeNccl, AnExchangeDoesNotWaitBehindOneThatRanksDidNotComeTo) {
   FakeComm late, here;
   let_come(here);
-  EXPECT_FALSE(exchange(late, 'l', Nanoseconds{1'000'000}).ok());
-  const auto said = exchange(here, 'h', Nanoseconds{1'000'000});
-  EXPECT_TRUE(said.ok()) << said.error().message();
+  EXPECT_FALSE(host_all_gather(late, 'l', Nanoseconds{1'000'000}).ok());
+  const auto gathered = host_all_gather(here, 'h', Nanoseconds{1'000'000});
+  EXPECT_TRUE(gathered.ok()) << gathered.error().message();
 }
 
 TEST_F(FakeNccl, DoesNotBelieveASettingThatWasMadeAfterNcclReadIt) {

@@ -43,7 +43,7 @@ struct GpuRank {
   Stream compute, side;
 
   Device& device() const { return gpu->device(); }
-  CommPlace place() const { return {*nccl, device(), *heap}; }
+  CommContext context() const { return {*nccl, device(), *heap}; }
   void* allocate(Bytes bytes, Stream stream) const {
     Result<void*> block = heap->allocate(bytes, stream);
     expect_fine(block);
@@ -76,7 +76,7 @@ class OnGpus : public testing::TestWithParam<On> {
  protected:
   void SetUp() override {
     if (GetParam() == On::simulated) {
-      world_.emplace(SimWorldOptions{.ranks = 2, .patience = std::chrono::seconds(60)});
+      world_.emplace(SimWorldOptions{.ranks = 2, .host_timeout = std::chrono::seconds(60)});
       for (int number = 0; number < 2; ++number) add(stress::open_sim_gpu());
     } else {
       for (int number = 0; number < 4; ++number) {
@@ -104,13 +104,13 @@ class OnGpus : public testing::TestWithParam<On> {
     });
   }
 
-  // A communicator of all ranks; the watch looks as often as it is told.
+  // A communicator of all ranks; the watchdog looks as often as it is told.
   void create(CommunicatorOptions options = {}) {
     const Result<UniqueId> id = ranks_.front().nccl->unique_id();
     ASSERT_TRUE(id.ok()) << id.error().message();
     on_all([&](GpuRank& rank) {
       Result<Communicator> made =
-          Communicator::create(rank.place(), *id, rank.ranks, rank.number, options);
+          Communicator::create(rank.context(), *id, rank.ranks, rank.number, options);
       expect_fine(made);
       if (made) rank.comm = *std::move(made);
     });

@@ -84,8 +84,9 @@ class FakeNccl final : public Nccl {
   Result<Stream> create_stream() override { return none(); }
   Status destroy_stream(Stream) override { return none(); }
   Status copy(void*, const void*, Bytes, Stream) override { return none(); }
-  Result<std::vector<std::vector<std::byte>>> exchange(CommHandle, std::span<const std::byte>,
-                                                       Nanoseconds) override {
+  Result<std::vector<std::vector<std::byte>>> host_all_gather(CommHandle,
+                                                              std::span<const std::byte>,
+                                                              Nanoseconds) override {
     return none();
   }
 

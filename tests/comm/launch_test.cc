@@ -74,14 +74,14 @@ void expect_ranks(const Launch& launch, int rank, int ranks, int local_rank, int
 TEST(Launch, WithNoLaunchersVariablesIsOneRank) {
   const Launch launch = found({{"PATH", "/bin"}, {"MASTER_ADDR", "10.0.0.1"}});
   expect_ranks(launch, 0, 1, 0, 1);
-  EXPECT_EQ(launch.meeting.by, MeetBy::nobody);
+  EXPECT_EQ(launch.rendezvous.method, RendezvousMethod::none);
   EXPECT_EQ(launch.describe(), "rank 0 of 1: no launcher's variables are set");
 }
 
 TEST(Launch, ByTorchrunMeetsAtThePortAfterTheStores) {
   const Launch launch = found(kTorchrun);
   expect_ranks(launch, 3, 8, 1, 4);
-  EXPECT_EQ(launch.meeting.by, MeetBy::address);
+  EXPECT_EQ(launch.rendezvous.method, RendezvousMethod::address);
   EXPECT_EQ(launch.describe(),
             "rank 3 of 8, local rank 1 of 4, by torchrun (RANK, WORLD_SIZE, LOCAL_RANK, "
             "LOCAL_WORLD_SIZE); meets rank 0 at 10.0.0.1:29501 (MASTER_ADDR, MASTER_PORT + 1, as "
@@ -91,11 +91,11 @@ TEST(Launch, ByTorchrunMeetsAtThePortAfterTheStores) {
 TEST(Launch, ByTorchrunOnOneHostMeetsAtAFile) {
   const Variables one_host = kTorchrun + Variables{{"LOCAL_WORLD_SIZE", "8"}, {"TMPDIR", "/t"}};
   const Launch launch = found(one_host);
-  EXPECT_EQ(launch.meeting.by, MeetBy::file);
-  EXPECT_THAT(launch.meeting.at,
+  EXPECT_EQ(launch.rendezvous.method, RendezvousMethod::file);
+  EXPECT_THAT(launch.rendezvous.endpoint,
               testing::StartsWith("/t/weir-meet-" + std::to_string(::geteuid()) + "-"));
-  EXPECT_EQ(found(one_host + Variables{{"RANK", "0"}, {"LOCAL_RANK", "0"}}).meeting.at,
-            launch.meeting.at);
+  EXPECT_EQ(found(one_host + Variables{{"RANK", "0"}, {"LOCAL_RANK", "0"}}).rendezvous.endpoint,
+            launch.rendezvous.endpoint);
 }
 
 TEST(Launch, OfEachRunHasAFileOfItsOwn) {
@@ -104,15 +104,15 @@ TEST(Launch, OfEachRunHasAFileOfItsOwn) {
   for (const Variables& change :
        {Variables{}, Variables{{"TORCHELASTIC_RESTART_COUNT", "1"}},
         Variables{{"TORCHELASTIC_RUN_ID", "another"}}, Variables{{"MASTER_PORT", "29600"}}}) {
-    files.insert(found(one_host + change).meeting.at);
+    files.insert(found(one_host + change).rendezvous.endpoint);
   }
-  files.insert(found(kOpenMpi).meeting.at);
-  files.insert(found(kOpenMpi + Variables{{"PMIX_NAMESPACE", "42008578"}}).meeting.at);
+  files.insert(found(kOpenMpi).rendezvous.endpoint);
+  files.insert(found(kOpenMpi + Variables{{"PMIX_NAMESPACE", "42008578"}}).rendezvous.endpoint);
   const Variables slurm =
       kSrun + Variables{{"SLURM_STEP_TASKS_PER_NODE", "3"}, {"SLURM_NODEID", "0"}};
-  files.insert(found(slurm).meeting.at);
-  files.insert(found(slurm + Variables{{"SLURM_STEP_ID", "3"}}).meeting.at);
-  files.insert(found(slurm + Variables{{"SLURM_RESTART_COUNT", "1"}}).meeting.at);
+  files.insert(found(slurm).rendezvous.endpoint);
+  files.insert(found(slurm + Variables{{"SLURM_STEP_ID", "3"}}).rendezvous.endpoint);
+  files.insert(found(slurm + Variables{{"SLURM_RESTART_COUNT", "1"}}).rendezvous.endpoint);
   EXPECT_EQ(files.size(), 9U);
 }
 
@@ -120,17 +120,18 @@ TEST(Launch, ByOpenMpiOnOneHostMeetsAtAFile) {
   const Launch launch = found(kOpenMpi);
   expect_ranks(launch, 1, 2, 1, 2);
   EXPECT_EQ(launch.launcher, "Open MPI");
-  EXPECT_EQ(launch.meeting.by, MeetBy::file);
+  EXPECT_EQ(launch.rendezvous.method, RendezvousMethod::file);
   EXPECT_THAT(launch.notes, IsEmpty());
 }
 
 TEST(Launch, ByOpenMpiOnSeveralHostsNeedsAnAddress) {
   const Variables two_hosts = kOpenMpi + Variables{{"OMPI_COMM_WORLD_SIZE", "4"}};
   EXPECT_THAT(refusal(two_hosts), AllOf(HasSubstr("WEIR_MEET"), HasSubstr("Open MPI")));
-  EXPECT_EQ(found(two_hosts + Variables{{"WEIR_MEET", "node1:4000"}}).meeting.at, "node1:4000");
+  EXPECT_EQ(found(two_hosts + Variables{{"WEIR_MEET", "node1:4000"}}).rendezvous.endpoint,
+            "node1:4000");
   const Variables master = two_hosts + Variables{{"MASTER_ADDR", "node1"}};
   EXPECT_THAT(refusal(master), HasSubstr("MASTER_PORT is not"));
-  EXPECT_EQ(found(master + Variables{{"MASTER_PORT", "500"}}).meeting.at, "node1:501");
+  EXPECT_EQ(found(master + Variables{{"MASTER_PORT", "500"}}).rendezvous.endpoint, "node1:501");
 }
 
 TEST(Launch, ByHydraIsKnownByTheProxyAboveIt) {
@@ -140,9 +141,9 @@ TEST(Launch, ByHydraIsKnownByTheProxyAboveIt) {
   const Result<Launch> launch = find_launch(environment);
   ASSERT_TRUE(launch);
   expect_ranks(*launch, 1, 2, 1, 2);
-  EXPECT_EQ(launch->meeting.by, MeetBy::file);
+  EXPECT_EQ(launch->rendezvous.method, RendezvousMethod::file);
   environment.ancestors["hydra_pmi_proxy"] = "200 6000";
-  EXPECT_NE(find_launch(environment)->meeting.at, launch->meeting.at);
+  EXPECT_NE(find_launch(environment)->rendezvous.endpoint, launch->rendezvous.endpoint);
 }
 
 TEST(Launch, ByHydraHasAFileThatTheUserNamedOnEveryHost) {
@@ -150,18 +151,18 @@ TEST(Launch, ByHydraHasAFileThatTheUserNamedOnEveryHost) {
   environment.ancestors["hydra_pmi_proxy"] = "100 5000";  // another one on the next host
   const Result<Launch> launch = find_launch(environment);
   ASSERT_TRUE(launch);
-  EXPECT_EQ(launch->meeting.at, "/s/meet");
-  EXPECT_EQ(launch->meeting.run, "");
+  EXPECT_EQ(launch->rendezvous.endpoint, "/s/meet");
+  EXPECT_EQ(launch->rendezvous.run, "");
 }
 
 TEST(Launch, BySrunMeetsAtTheFirstHostOfTheStep) {
   const Launch launch = found(kSrun);
   expect_ranks(launch, 2, 3, 0, 1);
-  EXPECT_EQ(launch.meeting.at, "gpu003:20114");  // 20000 + 7 * 16 + 2
+  EXPECT_EQ(launch.rendezvous.endpoint, "gpu003:20114");  // 20000 + 7 * 16 + 2
   EXPECT_THAT(launch.describe(), HasSubstr("SLURM_STEP_NODELIST"));
   Variables old = kSrun;
   old.erase("SLURM_STEP_NODELIST");
-  EXPECT_EQ(found(old).meeting.at, "gpu001:20114");
+  EXPECT_EQ(found(old).rendezvous.endpoint, "gpu001:20114");
 }
 
 TEST(Launch, BySrunHasAPortForEachStepAndJob) {
@@ -170,17 +171,19 @@ TEST(Launch, BySrunHasAPortForEachStepAndJob) {
     for (int step = 0; step < 16; ++step) {
       places.insert(found(kSrun + Variables{{"SLURM_JOB_ID", std::to_string(job)},
                                             {"SLURM_STEP_ID", std::to_string(step)}})
-                        .meeting.at);
+                        .rendezvous.endpoint);
     }
   }
   EXPECT_EQ(places.size(), 20U * 16U);
-  EXPECT_EQ(found(kSrun + Variables{{"SLURM_JOB_ID", "4294967295"}}).meeting.at, "gpu003:20722");
+  EXPECT_EQ(found(kSrun + Variables{{"SLURM_JOB_ID", "4294967295"}}).rendezvous.endpoint,
+            "gpu003:20722");
 }
 
 TEST(Launch, BySrunTakesTheMastersAddressThatAScriptExported) {
   const Variables exported = kSrun + Variables{{"MASTER_ADDR", "10.1.1.1"}};
-  EXPECT_EQ(found(exported).meeting.at, "10.1.1.1:20114");
-  EXPECT_EQ(found(exported + Variables{{"MASTER_PORT", "7000"}}).meeting.at, "10.1.1.1:7001");
+  EXPECT_EQ(found(exported).rendezvous.endpoint, "10.1.1.1:20114");
+  EXPECT_EQ(found(exported + Variables{{"MASTER_PORT", "7000"}}).rendezvous.endpoint,
+            "10.1.1.1:7001");
 }
 
 TEST(Launch, OfABatchScriptThatSrunDidNotStartIsAlone) {
@@ -206,7 +209,7 @@ TEST(Launch, ByWeirsVariablesComesBeforeAllLaunchers) {
                                         {"WEIR_LOCAL_RANK", "0"},
                                         {"WEIR_MEET", "file:/shared/run 7"}});
   expect_ranks(launch, 1, 2, 0, 0);
-  EXPECT_EQ(launch.meeting.at, "/shared/run 7");
+  EXPECT_EQ(launch.rendezvous.endpoint, "/shared/run 7");
   EXPECT_EQ(launch.describe().substr(0, launch.describe().find(';')),
             "rank 1 of 2, local rank 0, by Weir's variables (WEIR_RANK, WEIR_WORLD_SIZE, "
             "WEIR_LOCAL_RANK)");
@@ -236,13 +239,15 @@ TEST(Launch, TakesTheFirstOfTwoLaunchersAndNotesWhatTheOtherSays) {
 TEST(Launch, FollowsNcclsOwnAddressWhereOneIsSet) {
   const Launch launch = found(
       kTorchrun + Variables{{"NCCL_COMM_ID", "10.9.9.9:1"}, {"WEIR_MEET", "file:/somewhere"}});
-  EXPECT_EQ(launch.meeting.at, "10.9.9.9:1");
-  EXPECT_EQ(launch.meeting.source, "NCCL_COMM_ID");
+  EXPECT_EQ(launch.rendezvous.endpoint, "10.9.9.9:1");
+  EXPECT_EQ(launch.rendezvous.source, "NCCL_COMM_ID");
 }
 
 TEST(Launch, PutsAnAddressOfVersionSixInBrackets) {
-  EXPECT_EQ(found(kTorchrun + Variables{{"MASTER_ADDR", "fd00::1"}}).meeting.at, "[fd00::1]:29501");
-  EXPECT_EQ(found(kTorchrun + Variables{{"WEIR_MEET", "[fd00::2]:80"}}).meeting.at, "[fd00::2]:80");
+  EXPECT_EQ(found(kTorchrun + Variables{{"MASTER_ADDR", "fd00::1"}}).rendezvous.endpoint,
+            "[fd00::1]:29501");
+  EXPECT_EQ(found(kTorchrun + Variables{{"WEIR_MEET", "[fd00::2]:80"}}).rendezvous.endpoint,
+            "[fd00::2]:80");
 }
 
 struct Refused {

@@ -262,7 +262,7 @@ TEST_P(Graphs, EndWithTheirCommunicatorWhereARankDoesNotLaunch) {
     if (rank.number == 0) {
       expect_fine(rank.comm->launch(*graph, rank.compute));  // the others do not
       const auto begin = std::chrono::steady_clock::now();
-      rank.finish();  // ended by the watch
+      rank.finish();  // ended by the watchdog
       const auto waited = std::chrono::steady_clock::now() - begin;
       EXPECT_LT(waited, std::chrono::nanoseconds(5 * kTimeout.count));
       const Status status = rank.comm->status();

@@ -317,12 +317,12 @@ TEST_P(Memory, OfBucketsIsReducedEagerlyAndCaptured) {
     if (!bucketer) return;
     const auto step = [&](std::uint64_t pattern) {
       for (std::size_t i = tensors.size(); i-- > 0;) {
-        rank.write(rank.compute, bucketer->place(i), kPart, pattern + i);
+        rank.write(rank.compute, bucketer->bucket_view(i), kPart, pattern + i);
         expect_fine(bucketer->ready(i, rank.compute));
       }
       expect_fine(bucketer->finish(rank.compute));
       for (std::size_t i = 0; i < tensors.size(); ++i) {
-        rank.check(rank.compute, bucketer->place(i), kPart, pattern + i);
+        rank.check(rank.compute, bucketer->bucket_view(i), kPart, pattern + i);
       }
     };
     for (std::uint64_t round = 0; round < 10; ++round) step(100 * round);

@@ -1,4 +1,5 @@
-// What may go wrong between captures, watches and ranks, on two to four GPUs or on simulated ones.
+// What may go wrong between captures, watchdogs and ranks, on two to four GPUs or on simulated
+// ones.
 #include "tests/comm/gpu_ranks.h"
 
 namespace weir {
@@ -18,7 +19,7 @@ constexpr Bytes kPart = 1_MiB;
 
 class Trouble : public OnGpus {};
 
-TEST_P(Trouble, TheWatchDisturbsNoCapture) {
+TEST_P(Trouble, TheWatchdogDisturbsNoCapture) {
   create_prepared({.watch_every = 100_us});
   on_all([](GpuRank& rank) {
     void* const eager = rank.allocate(kPart, rank.side);

@@ -51,10 +51,10 @@ class OneAtATime final : public Nccl {
   Status group_end() override {
     return alone("group_end", [&] { return inner_.group_end(); });
   }
-  Result<std::vector<std::vector<std::byte>>> exchange(CommHandle comm,
-                                                       std::span<const std::byte> mine,
-                                                       Nanoseconds timeout) override {
-    return alone("exchange", [&] { return inner_.exchange(comm, mine, timeout); });
+  Result<std::vector<std::vector<std::byte>>> host_all_gather(CommHandle comm,
+                                                              std::span<const std::byte> mine,
+                                                              Nanoseconds timeout) override {
+    return alone("host_all_gather", [&] { return inner_.host_all_gather(comm, mine, timeout); });
   }
 
   std::string version() const override { return inner_.version(); }

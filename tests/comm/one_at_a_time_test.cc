@@ -117,20 +117,22 @@ class ThatComeLate : public test::CommRanks {};
 
 TEST_F(ThatComeLate, RanksOfASplitEndTheCommunicatorThatWaited) {
   create();
-  const CommunicatorOptions short_patience{.patience = Nanoseconds{200'000'000}, .watch_every = {}};
-  expect_error(ranks_[0]->comm->split(0, 0, short_patience), ErrorCode::device,
+  const CommunicatorOptions short_host_timeout{.host_timeout = Nanoseconds{200'000'000},
+                                               .watch_every = {}};
+  expect_error(ranks_[0]->comm->split(0, 0, short_host_timeout), ErrorCode::device,
                "not all ranks came in time");
   expect_error(ranks_[0]->comm->status(), ErrorCode::device, "split: not all ranks came in time");
-  (void)ranks_[1]->comm->split(0, 0, short_patience);  // so that what waited for it ends
+  (void)ranks_[1]->comm->split(0, 0, short_host_timeout);  // so that what waited for it ends
 }
 
 TEST_F(ThatComeLate, RanksOfAShrinkEndTheCommunicatorThatWaited) {
   create();
-  const CommunicatorOptions short_patience{.patience = Nanoseconds{200'000'000}, .watch_every = {}};
-  expect_error(ranks_[0]->comm->shrink({}, short_patience), ErrorCode::device,
+  const CommunicatorOptions short_host_timeout{.host_timeout = Nanoseconds{200'000'000},
+                                               .watch_every = {}};
+  expect_error(ranks_[0]->comm->shrink({}, short_host_timeout), ErrorCode::device,
                "not all ranks came in time");
   expect_error(ranks_[0]->comm->status(), ErrorCode::device, "shrink: not all ranks came in time");
-  (void)ranks_[1]->comm->shrink({}, short_patience);
+  (void)ranks_[1]->comm->shrink({}, short_host_timeout);
 }
 
 }  // namespace

@@ -103,13 +103,13 @@ TEST(Operation, OfAKindTypeOrReductionThatIsNoneIsRefused) {
 
 TEST(Operation, TakesAFactorForSumsOfFloatingPointOnly) {
   Operation operation = of(OperationKind::all_reduce);
-  operation.reduction = Reduction::scaled_sum(0.5);
+  operation.reduction = Reduction::premul_sum(0.5);
   EXPECT_TRUE(operation.check(2, 0));
   EXPECT_THAT(operation.describe(2), HasSubstr("sum times 0.5"));
   operation.type = DataType::int32;
   EXPECT_FALSE(operation.check(2, 0));
   operation = of(OperationKind::all_gather);
-  operation.reduction = Reduction::scaled_sum(0.5);
+  operation.reduction = Reduction::premul_sum(0.5);
   EXPECT_FALSE(operation.check(2, 0));
 }
 

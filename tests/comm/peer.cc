@@ -62,7 +62,8 @@ int parse(int argc, char** argv, Options& options) {
   app.add_option("--timeout", options.timeout, "Seconds that an operation may take")
       ->transform(seconds)
       ->capture_default_str();
-  app.add_option("--patience", options.patience, "Seconds that the host waits for other ranks")
+  app.add_option("--host-timeout", options.host_timeout,
+                 "Seconds that the host waits for other ranks")
       ->transform(seconds)
       ->capture_default_str();
   app.add_option("--limit", options.limit, "Seconds in which what is expected must fail")

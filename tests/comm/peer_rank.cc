@@ -61,11 +61,11 @@ class Peer {
   int report() const;
 
   bool is_bad() const { return launch_.rank == options_.bad_rank; }
-  CommPlace place() const { return {*nccl_, gpu_->device(), *heap_}; }
+  CommContext context() const { return {*nccl_, gpu_->device(), *heap_}; }
   CommunicatorOptions settings() const {
     CommunicatorOptions made;
     made.timeout = nanoseconds(options_.timeout);
-    made.patience = nanoseconds(options_.patience);
+    made.host_timeout = nanoseconds(options_.host_timeout);
     return made;
   }
 
@@ -113,11 +113,12 @@ Status Peer::open() {
 
 Status Peer::connect() {
   last_good_ = Clock::now();
-  const Result<UniqueId> id = meet(*nccl_, launch_, environment_, nanoseconds(options_.patience));
+  const Result<UniqueId> id =
+      rendezvous(*nccl_, launch_, environment_, nanoseconds(options_.host_timeout));
   if (!id) return id.error();
   Result<Communicator> made =
-      Communicator::create(place(), *id, launch_.ranks, launch_.rank, settings());
-  finish_meeting(launch_);
+      Communicator::create(context(), *id, launch_.ranks, launch_.rank, settings());
+  finish_rendezvous(launch_);
   if (!made) return std::move(made).error();
   comm_ = *std::move(made);
   last_good_ = Clock::now();
@@ -276,7 +277,7 @@ Status Peer::replace_communicator() {
   environment_.unset("NCCL_COMM_ID");  // it would be the id of this communicator too
   const Result<UniqueId> id = nccl_->unique_id();
   if (!id) return id.error();
-  Result<Communicator> alone = Communicator::create(place(), *id, 1, 0, settings());
+  Result<Communicator> alone = Communicator::create(context(), *id, 1, 0, settings());
   if (!alone) return std::move(alone).error();
   comm_ = *std::move(alone);
   return {};

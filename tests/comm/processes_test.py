@@ -26,8 +26,8 @@ SKIPPED = 77
 START = 90  # seconds until ranks work: contexts, kernels, connections
 TIMEOUT = 5  # of an operation, seconds
 MARGIN = 5  # what noticing and ending may take on top
-PATIENCE = 20  # with other ranks, seconds
-SHORT_PATIENCE = 10  # where it is what is tested
+HOST_TIMEOUT = 20  # with other ranks, seconds
+SHORT_HOST_TIMEOUT = 10  # where it is what is tested
 END = 60  # from an error to the end of a process that goes on
 LAUNCH = 120  # a whole run by a launcher
 CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\] .*?via (\w+)/(\w+)")
@@ -74,7 +74,7 @@ class Options(unittest.TestCase):
         self.assertIn("work", self.refused("dance"))
         self.assertIn("--no-such-option", self.refused("once", "--no-such-option"))
         for name, value in (("--steps", "-1"), ("--steps", "many"), ("--sound-steps", "0"),
-                            ("--bad-rank", "-1"), ("--timeout", "0"), ("--patience", "x"),
+                            ("--bad-rank", "-1"), ("--timeout", "0"), ("--host-timeout", "x"),
                             ("--timeout", "nan"), ("--steps", "99999999999999999999999"),
                             ("--sound-steps", "-3"), ("--steps", "0x10"),
                             ("--limit", "1e9"), ("--then", "panic")):
@@ -127,8 +127,8 @@ class Processes(unittest.TestCase):
             self.nccl, WEIR_RANK=str(rank), WEIR_WORLD_SIZE=str(self.ranks),
             WEIR_LOCAL_RANK=str(rank), WEIR_MEET=meet, **more)
 
-    def start_rank(self, run, rank, options, meet=None, patience=PATIENCE, **more):
-        limits = ["--timeout", str(TIMEOUT), "--patience", str(patience)]
+    def start_rank(self, run, rank, options, meet=None, host_timeout=HOST_TIMEOUT, **more):
+        limits = ["--timeout", str(TIMEOUT), "--host-timeout", str(host_timeout)]
         return run.start(f"rank {rank}", [PEER, *limits, *options],
                          self.variables(rank, meet or f"file:{self.folder}/meet", **more))
 
@@ -190,16 +190,16 @@ class Processes(unittest.TestCase):
                 self.assertIn("has not ended in", report["error"])
             self.assertTrue(peers[1].is_running(), "it was to hang")
 
-    def test_a_peer_that_does_not_prepare_is_an_error_within_the_patience(self):
+    def test_a_peer_that_does_not_prepare_is_an_error_within_the_host_timeout(self):
         with processes.Run(self, self.folder) as run:
             peers = self.start_all(run, "absent", "--bad-rank", "1", "--expect-error",
-                                   patience=SHORT_PATIENCE)
+                                   host_timeout=SHORT_HOST_TIMEOUT)
             others = [peer for peer in peers if peer is not peers[1]]
             run.wait_for_event("hangs", [peers[1]], START)
             run.wait_for_event("prepares", others, START)
-            run.wait_for_end(others, SHORT_PATIENCE + MARGIN + PATIENCE)
+            run.wait_for_end(others, SHORT_HOST_TIMEOUT + MARGIN + HOST_TIMEOUT)
             for each in others:
-                self.expect_recovered(run, each, most=SHORT_PATIENCE + MARGIN)
+                self.expect_recovered(run, each, most=SHORT_HOST_TIMEOUT + MARGIN)
 
     def test_without_a_killed_peer_the_others_shrink(self):
         victim = self.ranks - 1
@@ -288,19 +288,19 @@ class Processes(unittest.TestCase):
     def test_rank_0_may_come_late_to_an_address(self):
         self.meet(f"127.0.0.1:{free_port()}", late=2)
 
-    def test_a_port_that_another_program_has_is_an_error_within_the_patience(self):
+    def test_a_port_that_another_program_has_is_an_error_within_the_host_timeout(self):
         with socket.socket() as other, processes.Run(self, self.folder) as run:
             other.bind(("127.0.0.1", 0))
             other.listen(64)  # and never says a word
             place = f"127.0.0.1:{other.getsockname()[1]}"
             peers = self.start_all(run, "once", "--expect-error", meet=place,
-                                   patience=SHORT_PATIENCE)
-            run.wait_for_end(peers, SHORT_PATIENCE + MARGIN + START / 3)
+                                   host_timeout=SHORT_HOST_TIMEOUT)
+            run.wait_for_end(peers, SHORT_HOST_TIMEOUT + MARGIN + START / 3)
             for peer in peers:
                 report = run.report_of(peer)
                 self.note(f"{peer.name}: after {report['error_after']:.1f} s: {report['error']}")
                 self.assertIn("communicator 'world'", report["error"])
-                self.assertLessEqual(report["error_after"], SHORT_PATIENCE + MARGIN)
+                self.assertLessEqual(report["error_after"], SHORT_HOST_TIMEOUT + MARGIN)
                 self.assertEqual(peer.process.returncode, 0)
 
     def launched(self, command, launcher, **variables):

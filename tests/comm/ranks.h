@@ -43,7 +43,7 @@ struct Rank {
   std::unique_ptr<Nccl> nccl;
   std::optional<Communicator> comm;
 
-  CommPlace place() { return {*nccl, device, *heap}; }
+  CommContext context() { return {*nccl, device, *heap}; }
   void* allocate(Bytes bytes, Stream stream) {
     Result<void*> block = heap->allocate(bytes, stream);
     expect_ok(block);
@@ -64,8 +64,8 @@ class CommRanks : public testing::Test {
       : world_([&] {
           options.ranks = ranks;
           // As long as a busy machine may need; a test of ranks that do not come names its own.
-          if (options.patience == SimWorldOptions{}.patience) {
-            options.patience = std::chrono::seconds(60);
+          if (options.host_timeout == SimWorldOptions{}.host_timeout) {
+            options.host_timeout = std::chrono::seconds(60);
           }
           return options;
         }()) {
@@ -77,14 +77,14 @@ class CommRanks : public testing::Test {
   }
 
   // A communicator of all, that looks for errors when it is polled. A test whose ranks don't come
-  // waits for its patience.
+  // waits for its host_timeout.
   void create(CommunicatorOptions options = {}) {
     options.watch_every = {};
-    options.patience = Nanoseconds{10'000'000'000};
+    options.host_timeout = Nanoseconds{10'000'000'000};
     const UniqueId id = *ranks_.front()->nccl->unique_id();
     on_all([&](Rank& rank) {
       Result<Communicator> made = Communicator::create(
-          rank.place(), id, static_cast<int>(ranks_.size()), rank.number, options);
+          rank.context(), id, static_cast<int>(ranks_.size()), rank.number, options);
       expect_ok(made);
       if (made) rank.comm = *std::move(made);
     });

@@ -1,4 +1,4 @@
-// What NCCL can't be told of.
+// Memory that NCCL can't register.
 #include "tests/comm/ranks.h"
 #include "weir/comm/registered_pool.h"
 

@@ -19,11 +19,11 @@ constexpr Nanoseconds kLong{std::int64_t{60} * 1'000'000'000};
 constexpr Nanoseconds kShort{200'000'000};
 
 OpenRanks sim(std::function<void(SimWorld&)> opened = {}, int ranks = 2,
-              bool connects_at_once = true, Nanoseconds patience = kLong) {
+              bool connects_at_once = true, Nanoseconds host_timeout = kLong) {
   return [=](const RanksOptions& options) {
     SimRanksOptions of;
     of.ranks = ranks;
-    of.patience = patience;
+    of.host_timeout = host_timeout;
     of.world.connects_at_once = connects_at_once;
     of.opened = opened;
     return open_sim_ranks(of, options);

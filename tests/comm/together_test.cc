@@ -131,7 +131,7 @@ TEST_F(Together, ThatCannotBeAreNamedAndNothingIsQueued) {
         std::vector<Collectives::Part>{{first, {&sum, 1}}, {second, {&sum, 1}}}, here.compute);
   };
   expect_error(run(*here.comm, *here.comm), ErrorCode::invalid_argument, "in two parts");
-  expect_error(run(*here.comm, *there.comm), ErrorCode::invalid_argument, "of another place");
+  expect_error(run(*here.comm, *there.comm), ErrorCode::invalid_argument, "has another context");
   const Operation nothing{.kind = OperationKind::all_reduce, .count = kCount};
   expect_error(
       Collectives::run_together(

@@ -15,7 +15,7 @@ Error bad(const std::string& option, const std::string& text, const std::string&
 }
 
 // Factor of "mulsum": a sum of multiples.
-constexpr double kFactor = 2;
+constexpr double kPremul = 2;
 
 struct NamedReduction {
   std::string_view name;
@@ -27,7 +27,7 @@ const std::array<NamedReduction, 6>& reductions() {
                                                   {"max", {ReduceOp::max}},
                                                   {"min", {ReduceOp::min}},
                                                   {"avg", {ReduceOp::average}},
-                                                  {"mulsum", Reduction::scaled_sum(kFactor)}}};
+                                                  {"mulsum", Reduction::premul_sum(kPremul)}}};
   return all;
 }
 
@@ -51,9 +51,9 @@ DataType type_of(const std::string& name, bool& found) {
   return DataType::float32;
 }
 
-bool has_factor(const BenchOptions& options) {
+bool has_premul(const BenchOptions& options) {
   for (const Reduction& reduction : options.reductions) {
-    if (reduction.factor) return true;
+    if (reduction.premul) return true;
   }
   return false;
 }
@@ -135,7 +135,7 @@ Result<std::vector<Reduction>> parse_reductions(const std::string& text) {
   std::vector<Reduction> chosen;
   std::string known;
   for (const NamedReduction& each : reductions()) {
-    if (text == each.name || (text == "all" && !each.reduction.factor)) {
+    if (text == each.name || (text == "all" && !each.reduction.premul)) {
       chosen.push_back(each.reduction);
     }
     known += std::string(each.name) + ", ";
@@ -183,7 +183,7 @@ Status check(const BenchOptions& options, int ranks) {
   }
   for (const DataType type : options.types) {
     const std::string name(name_of(type));
-    if (has_factor(options) && !name.starts_with("float") && !name.starts_with("bfloat")) {
+    if (has_premul(options) && !name.starts_with("float") && !name.starts_with("bfloat")) {
       return bad("--op", "mulsum", "of floating-point types alone, not of " + name);
     }
   }

@@ -29,7 +29,7 @@ bool reduces(OperationKind kind) {
 void choose_numbers(Contents& contents, const Operation& operation) {
   const Reduction& reduction = operation.reduction;
   contents.op = reduction.op;
-  contents.factor = reduction.factor.value_or(1);
+  contents.premul = reduction.premul.value_or(1);
   const double exact = exact_up_to(operation.type);
   switch (reduction.op) {
     case ReduceOp::max:
@@ -48,7 +48,7 @@ void choose_numbers(Contents& contents, const Operation& operation) {
       break;
   }
   contents.numbers = Numbers::summed;
-  const double room = exact / (contents.ranks * contents.factor);
+  const double room = exact / (contents.ranks * contents.premul);
   contents.most = static_cast<int>(std::clamp(room, 1.0, 3.0));
   if (room < 1) contents.tolerance = contents.ranks / exact;
 }

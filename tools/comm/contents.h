@@ -32,7 +32,7 @@ struct Contents {
   Numbers numbers = Numbers::moved;
   int most = 0;
   ReduceOp op = ReduceOp::sum;
-  double factor = 1;
+  double premul = 1;
   int ranks = 1;
   double tolerance = 0;  // times what it should be
 
@@ -86,9 +86,9 @@ WEIR_ON_BOTH inline double sent_element(const Contents& of, int sender, std::uin
 // The element number `index` of a piece, counted from its first.
 WEIR_ON_BOTH inline double element_of(const Contents& of, std::uint64_t index) {
   if (of.sender != Contents::kEveryRank) return sent_element(of, of.sender, of.first + index);
-  double all = of.factor * sent_element(of, 0, of.first + index);
+  double all = of.premul * sent_element(of, 0, of.first + index);
   for (int rank = 1; rank < of.ranks; ++rank) {
-    const double one = of.factor * sent_element(of, rank, of.first + index);
+    const double one = of.premul * sent_element(of, rank, of.first + index);
     switch (of.op) {
       case ReduceOp::sum:
       case ReduceOp::average:

@@ -95,14 +95,15 @@ class Stopwatch {
 Result<KernelRates> measure_kernels(int ordinal) {
   KernelRates rates;
   int processors = 0, threads = 0;
-  cudaError_t said = cudaSetDevice(ordinal);
-  if (said == cudaSuccess) {
-    said = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, ordinal);
+  cudaError_t result = cudaSetDevice(ordinal);
+  if (result == cudaSuccess) {
+    result = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, ordinal);
   }
-  if (said == cudaSuccess) {
-    said = cudaDeviceGetAttribute(&threads, cudaDevAttrMaxThreadsPerMultiProcessor, ordinal);
+  if (result == cudaSuccess) {
+    result = cudaDeviceGetAttribute(&threads, cudaDevAttrMaxThreadsPerMultiProcessor, ordinal);
   }
-  if (Status found = status_of("looking at the GPU", said); !found) return std::move(found).error();
+  if (Status found = status_of("looking at the GPU", result); !found)
+    return std::move(found).error();
   if (Status loaded = rank_kernels::load(); !loaded) return std::move(loaded).error();
   rates.multiprocessors = static_cast<unsigned>(processors);
   rates.blocks = rates.multiprocessors * static_cast<unsigned>(threads) / rank_kernels::kThreads;
@@ -231,9 +232,9 @@ Status CudaKernels::finish(Stream stream) {
   const Relaxed relaxed;
   const Nanoseconds begin = now();
   while (true) {
-    const cudaError_t said = cudaStreamQuery(handle_of(stream));
-    if (said == cudaSuccess) return {};
-    if (said != cudaErrorNotReady) return status_of("cudaStreamQuery", said);
+    const cudaError_t result = cudaStreamQuery(handle_of(stream));
+    if (result == cudaSuccess) return {};
+    if (result != cudaErrorNotReady) return status_of("cudaStreamQuery", result);
     if (now() - begin > timeout_) {
       return Error(ErrorCode::device, "work on stream " + std::to_string(stream.id) +
                                           " has not ended in " +

@@ -12,7 +12,7 @@ namespace weir {
 namespace {
 
 constexpr Nanoseconds kTimeout{std::int64_t{600} * 1'000'000'000};
-constexpr Nanoseconds kPatience{std::int64_t{120} * 1'000'000'000};
+constexpr Nanoseconds kHostTimeout{std::int64_t{120} * 1'000'000'000};
 
 // What stays from one opening to the next.
 class CudaJob {
@@ -31,7 +31,7 @@ class CudaJob {
       if (!rates) return rates.error();
       job->rates_.push_back(*rates);
     }
-    if (placed) placed = job->meet_others(environment);
+    if (placed) placed = job->connect_job(environment);
     if (!placed) return std::move(placed).error();
     return job;
   }
@@ -87,20 +87,20 @@ class CudaJob {
       }
     }
     if (!is_launched()) return ids;
-    const auto all = nccl_->exchange(world_, std::as_bytes(std::span(ids)), kTimeout);
+    const auto all = nccl_->host_all_gather(world_, std::as_bytes(std::span(ids)), kTimeout);
     if (!all) return all.error();
     std::memcpy(ids.data(), all->front().data(), sizeof ids);
     return ids;
   }
 
-  // Every rank's `mine`. A rank that failed says so instead: then it is an error on all.
+  // Every rank's `mine`. If one rank failed, it is an error on all.
   Result<std::vector<double>> gather(double mine, bool failed) {
-    const Said said{mine, failed ? 1.0 : 0.0};
-    const auto all = nccl_->exchange(world_, std::as_bytes(std::span(&said, 1)), kTimeout);
+    const RankResult result{mine, failed ? 1.0 : 0.0};
+    const auto all = nccl_->host_all_gather(world_, std::as_bytes(std::span(&result, 1)), kTimeout);
     if (!all) return all.error();
     std::vector<double> values;
     for (const std::vector<std::byte>& bytes : *all) {
-      Said other{};
+      RankResult other{};
       std::memcpy(&other, bytes.data(), sizeof other);
       if (other.failed != 0) return Error(ErrorCode::device, "another rank has failed");
       values.push_back(other.value);
@@ -109,7 +109,7 @@ class CudaJob {
   }
 
  private:
-  struct Said {
+  struct RankResult {
     double value, failed;
   };
 
@@ -146,15 +146,15 @@ class CudaJob {
   }
 
   // One communicator for the job, by which ranks tell each other of all others.
-  Status meet_others(Environment& environment) {
+  Status connect_job(Environment& environment) {
     if (!is_launched()) return {};
     Result<std::unique_ptr<Nccl>> nccl = load_nccl(ordinals_.front());
     if (!nccl) return std::move(nccl).error();
     nccl_ = *std::move(nccl);
-    const Result<UniqueId> id = meet(*nccl_, launch_, environment, kPatience);
+    const Result<UniqueId> id = rendezvous(*nccl_, launch_, environment, kHostTimeout);
     if (!id) return id.error();
-    const Result<CommHandle> world = nccl_->init(*id, ranks_, launch_.rank, {.name = "meeting"});
-    finish_meeting(launch_);
+    const Result<CommHandle> world = nccl_->init(*id, ranks_, launch_.rank, {.name = "rendezvous"});
+    finish_rendezvous(launch_);
     if (!world) return world.error();
     world_ = *world;
     environment.unset("NCCL_COMM_ID");  // it would be the id of every communicator to come
@@ -173,7 +173,7 @@ class CudaJob {
 class CudaRanks final : public LocalRanks {
  public:
   explicit CudaRanks(std::shared_ptr<CudaJob> job)
-      : LocalRanks(job->ranks(), kPatience), job_(std::move(job)) {}
+      : LocalRanks(job->ranks(), kHostTimeout), job_(std::move(job)) {}
   ~CudaRanks() override { (void)CudaRanks::close(); }
 
   Status open(const RanksOptions& options) {
@@ -197,9 +197,9 @@ class CudaRanks final : public LocalRanks {
 
   // In a launch what fails on one rank fails on all.
   Status on_all(const std::function<Status(BenchRank&)>& work) override {
-    heard_failure_ = false;
+    saw_failure_ = false;
     Status ended = LocalRanks::on_all(work);
-    if (!job_->is_launched() || heard_failure_) return ended;
+    if (!job_->is_launched() || saw_failure_) return ended;
     const auto all = job_->gather(0, !ended);
     if (!ended || all) return ended;
     return all.error();
@@ -219,13 +219,13 @@ class CudaRanks final : public LocalRanks {
   Result<std::vector<double>> gather(LocalRank& rank, double mine) override {
     if (!job_->is_launched()) return LocalRanks::gather(rank, mine);
     auto all = job_->gather(mine, false);
-    if (!all) heard_failure_ = true;
+    if (!all) saw_failure_ = true;
     return all;
   }
 
   const std::shared_ptr<CudaJob> job_;
   std::string version_;
-  bool heard_failure_ = false;  // in gather()
+  bool saw_failure_ = false;  // in gather()
   bool closed_ = false;
 };
 

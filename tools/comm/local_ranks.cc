@@ -23,33 +23,33 @@ Status first_error(const std::vector<LocalRank>& ranks, const std::vector<Status
 
 }  // namespace
 
-Meeting::Meeting(int ranks, Nanoseconds patience)
-    : ranks_(static_cast<std::size_t>(ranks)), patience_(patience), said_(ranks_) {}
+LocalRendezvous::LocalRendezvous(int ranks, Nanoseconds host_timeout)
+    : ranks_(static_cast<std::size_t>(ranks)), host_timeout_(host_timeout), sent_(ranks_) {}
 
-Result<std::vector<double>> Meeting::gather(int rank, double mine) {
+Result<std::vector<double>> LocalRendezvous::gather(int rank, double mine) {
   std::unique_lock lock(mutex_);
-  said_[static_cast<std::size_t>(rank)] = mine;
+  sent_[static_cast<std::size_t>(rank)] = mine;
   const std::uint64_t round = round_;
   if (++here_ == ranks_) {
-    heard_ = said_;
+    gathered_ = sent_;
     here_ = 0;
     ++round_;
-    met_.notify_all();
-    return heard_;
+    arrived_.notify_all();
+    return gathered_;
   }
-  met_.wait_for(lock, std::chrono::nanoseconds(patience_.count),
-                [&] { return round_ != round || left_; });
+  arrived_.wait_for(lock, std::chrono::nanoseconds(host_timeout_.count),
+                    [&] { return round_ != round || left_; });
   if (round_ == round) {
     return Error(ErrorCode::device,
                  left_ ? "another rank has failed" : "another rank did not come in time");
   }
-  return heard_;
+  return gathered_;
 }
 
-void Meeting::leave() {
+void LocalRendezvous::leave() {
   const std::lock_guard lock(mutex_);
   left_ = true;
-  met_.notify_all();
+  arrived_.notify_all();
 }
 
 Status LocalRanks::connect(const UniqueId& id, const std::optional<UniqueId>& raw,
@@ -85,7 +85,7 @@ Status LocalRanks::on_all(const std::function<Status(BenchRank&)>& work) {
 }
 
 Result<std::vector<double>> LocalRanks::gather(LocalRank& rank, double mine) {
-  return meeting_.gather(rank.rank, mine);
+  return rendezvous_.gather(rank.rank, mine);
 }
 
 std::vector<std::string> LocalRanks::close() {
@@ -126,7 +126,7 @@ Status LocalRanks::in_threads(const std::function<Status(LocalRank&)>& work) {
         const std::lock_guard lock(mutex);
         failed.push_back(i);
       }
-      meeting_.leave();
+      rendezvous_.leave();
     });
   }
   for (std::thread& thread : threads) thread.join();

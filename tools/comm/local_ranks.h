@@ -11,10 +11,10 @@
 
 namespace weir {
 
-// Where the threads meet. A rank that failed releases the others.
-class Meeting {
+// Where the threads wait for one another. A rank that failed releases the others.
+class LocalRendezvous {
  public:
-  Meeting(int ranks, Nanoseconds patience);
+  LocalRendezvous(int ranks, Nanoseconds host_timeout);
 
   // Every rank's `mine`, in order of rank. Errors: device.
   Result<std::vector<double>> gather(int rank, double mine);
@@ -22,10 +22,10 @@ class Meeting {
 
  private:
   const std::size_t ranks_;
-  const Nanoseconds patience_;
+  const Nanoseconds host_timeout_;
   std::mutex mutex_;
-  std::condition_variable met_;
-  std::vector<double> said_, heard_;
+  std::condition_variable arrived_;
+  std::vector<double> sent_, gathered_;
   std::size_t here_ = 0;
   std::uint64_t round_ = 0;
   bool left_ = false;
@@ -51,8 +51,8 @@ class LocalRanks : public Ranks {
   std::vector<std::string> close() override;
 
  protected:
-  // Of `all` ranks; threads that wait for one another do so for `patience`.
-  LocalRanks(int all, Nanoseconds patience) : all_(all), meeting_(all, patience) {}
+  // Of `all` ranks; threads that wait for one another do so for `host_timeout`.
+  LocalRanks(int all, Nanoseconds host_timeout) : all_(all), rendezvous_(all, host_timeout) {}
 
   void add(LocalRank rank) { locals_.push_back(std::move(rank)); }
   // Makes the communicators. `raw`: of those for NCCL alone, if they are wanted.
@@ -67,7 +67,7 @@ class LocalRanks : public Ranks {
   Status in_threads(const std::function<Status(LocalRank&)>& work);
 
   const int all_;
-  Meeting meeting_;
+  LocalRendezvous rendezvous_;
   std::vector<LocalRank> locals_;
 };
 

@@ -102,8 +102,8 @@ using OpenRanks = std::function<Result<std::unique_ptr<Ranks>>(const RanksOption
 struct SimRanksOptions {
   int ranks = 2;
   SimWorldOptions world;
-  Nanoseconds patience{std::int64_t{10} * 1'000'000'000};  // with ranks that don't come
-  Nanoseconds timeout{std::int64_t{600} * 1'000'000'000};  // of an operation
+  Nanoseconds host_timeout{std::int64_t{10} * 1'000'000'000};  // with ranks that don't come
+  Nanoseconds timeout{std::int64_t{600} * 1'000'000'000};      // of an operation
   // Called when the ranks are open, before they do anything: to make them fail.
   std::function<void(SimWorld&)> opened;
 };
@@ -113,8 +113,8 @@ Result<std::unique_ptr<Ranks>> open_sim_ranks(const SimRanksOptions& sim,
 
 // Ranks on real GPUs. Started by a launcher (find_launch()), this process is one of them; alone, it
 // has `ranks` threads, each with a GPU (0: one for each). What it opens may be opened again.
-// Errors: those of find_launch() and meet(); invalid_argument (more ranks than GPUs); unavailable
-// (no driver, no NCCL); device.
+// Errors: those of find_launch() and rendezvous(); invalid_argument (more ranks than GPUs);
+// unavailable (no driver, no NCCL); device.
 Result<OpenRanks> cuda_ranks(Environment& environment, int ranks);
 
 }  // namespace weir

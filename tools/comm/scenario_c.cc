@@ -208,7 +208,8 @@ class OverlapOfRank {
       }
       case Way::record_stream:
         if (Status queued = run_raw(sum); !queued) return queued;
-        if (Status said = rank_.heap.record_stream(output->get(), comm_); !said) return said;
+        if (Status recorded = rank_.heap.record_stream(output->get(), comm_); !recorded)
+          return recorded;
         break;
       case Way::host_sees:
         return keep(sum, *std::move(output));

@@ -109,7 +109,7 @@ class StepOfRank {
   std::vector<Range> gradients_of(std::uint64_t layer) const {
     std::vector<Range> ranges;
     for (std::size_t tensor = layer * kTensors; tensor < (layer + 1) * kTensors; ++tensor) {
-      ranges.push_back({buckets_->place(tensor), bytes_of_tensor(model_)});
+      ranges.push_back({buckets_->bucket_view(tensor), bytes_of_tensor(model_)});
     }
     return ranges;
   }

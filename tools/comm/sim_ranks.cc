@@ -99,7 +99,7 @@ class SimKernels final : public Kernels {
 class SimRanks final : public LocalRanks {
  public:
   SimRanks(const SimRanksOptions& sim, const RanksOptions& options)
-      : LocalRanks(sim.ranks, sim.patience), sim_(sim), world_(world_options(sim)) {
+      : LocalRanks(sim.ranks, sim.host_timeout), sim_(sim), world_(world_options(sim)) {
     SimOptions costs;
     costs.costs.launch = options.launch;
     for (int rank = 0; rank < sim.ranks; ++rank) add(open(rank, costs, options.heap));
@@ -117,7 +117,7 @@ class SimRanks final : public LocalRanks {
       raw = *made;
     }
     const CommunicatorOptions settings{
-        .timeout = sim_.timeout, .patience = sim_.patience, .watch_every = {}};
+        .timeout = sim_.timeout, .host_timeout = sim_.host_timeout, .watch_every = {}};
     Status connected = LocalRanks::connect(*id, raw, settings, options.prepare);
     if (connected && sim_.opened) sim_.opened(world_);
     return connected;
@@ -141,7 +141,7 @@ class SimRanks final : public LocalRanks {
   static SimWorldOptions world_options(const SimRanksOptions& sim) {
     SimWorldOptions options = sim.world;
     options.ranks = sim.ranks;
-    options.patience = std::chrono::milliseconds(sim.patience.count / 1'000'000);
+    options.host_timeout = std::chrono::milliseconds(sim.host_timeout.count / 1'000'000);
     return options;
   }
 

@@ -1,13 +1,15 @@
-// `weir comm check`: what this machine and the environment offer to NCCL, and what of it is wrong.
+// `weir comm check`: what this machine and the environment offer to NCCL, and which problems they
+// have.
 //
-// Three steps, each a value: read_machine() and read_settings() look, examine() judges,
-// check_text() and check_json() tell. Everything that is looked at is an argument: a root folder,
-// an environment, a home folder, and NVML behind an interface; so a test passes a machine that it
-// made up.
+// Three steps, each of which returns a value: read_machine() and read_settings() collect the facts,
+// examine() applies the rules, check_text() and check_json() report. All sources are arguments: a
+// root folder, an environment, a home folder, and NVML behind an interface; so a test can pass an
+// invented machine.
 //
-// Errors: none, but of the two that load a library. What is absent is absent in the value; what is
-// there and can't be read is listed in Machine::unread. Threads: all functions may be called at
-// once. docs/comm-check.md explains each line, each finding, and the members of the JSON.
+// Errors: only the two functions that load a library return errors. A thing that the machine lacks
+// is absent from the value; Machine::unread lists files that exist and can't be read. Threads: all
+// functions may be called concurrently. docs/comm-check.md explains each line, each finding, and
+// the members of the JSON.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +26,8 @@
 
 namespace weir {
 
-// What NVML, the driver's library for looking at GPUs, is asked. GPUs are numbered as NVML does,
-// from 0. Not thread-safe.
+// The queries to NVML, the driver's management library. GPUs have NVML's numbers, from 0. Not
+// thread-safe.
 class Nvml {
  public:
   Nvml() = default;
@@ -33,7 +35,7 @@ class Nvml {
   Nvml& operator=(const Nvml&) = delete;
   virtual ~Nvml() = default;
 
-  // Errors of all: unavailable, with NVML's own words.
+  // Errors of all: unavailable, with NVML's own message.
   virtual Result<int> count() = 0;
   virtual Result<std::string> name(int gpu) = 0;
   virtual Result<std::string> pci(int gpu) = 0;  // "0000:1b:00.0"
@@ -43,10 +45,11 @@ class Nvml {
   // Can GPU `a` read the memory of GPU `b`?
   virtual Result<bool> peer_access(int a, int b) = 0;
 };
-inline constexpr int kMostNvLinks = 18;  // of one GPU; NVML_NVLINK_MAX_LINKS
+inline constexpr int kMaxNvLinks = 18;  // of one GPU; NVML_NVLINK_MAX_LINKS
+[[deprecated("use kMaxNvLinks")]] inline constexpr int kMostNvLinks = kMaxNvLinks;
 
-// The library of that name, loaded and initialised. Errors: unavailable (no such library, one that
-// lacks a function, a driver that refuses).
+// Loads and initialises the library of that name. Errors: unavailable (there is no such library, it
+// lacks a function, or the driver refuses).
 Result<std::unique_ptr<Nvml>> load_nvml(const std::string& library = "libnvidia-ml.so.1");
 
 // The version of that NCCL library, as "2.28.9". Errors: unavailable.
@@ -55,17 +58,17 @@ Result<std::string> nccl_version_of(const std::string& library);
 // A GPU as the kernel lists it on the PCI bus.
 struct PciGpu {
   std::string pci;    // "0000:1b:00.0"
-  std::string model;  // empty: the driver doesn't say
+  std::string model;  // empty: not reported by the driver
   std::optional<int> numa_node;
-  std::string link_speed;  // now, as the kernel says it: "32.0 GT/s PCIe"; slower while idle
-  std::optional<int> link_width, most_link_width;  // lanes
+  std::string link_speed;  // now, as the kernel reports it: "32.0 GT/s PCIe"; slower while idle
+  std::optional<int> link_width, max_link_width;  // lanes
 };
 
 struct RdmaPort {
   int number = 1;
   std::string state;                // "ACTIVE", "DOWN"
   std::string rate;                 // "400 Gb/sec (4X NDR)"
-  std::string layer;                // "InfiniBand", "Ethernet"
+  std::string link_layer;           // "InfiniBand", "Ethernet"
   std::map<int, std::string> gids;  // entries in use and their types: "IB/RoCE v1", "RoCE v2"
 };
 
@@ -79,12 +82,12 @@ struct RdmaDevice {
 struct NetworkInterface {
   std::string name;
   bool up = false;
-  bool is_virtual = true;    // no device behind it: a bridge, a tunnel, a container's end
+  bool is_virtual = true;    // not backed by a device: a bridge, a tunnel, a container's veth
   std::optional<int> speed;  // Mbit/s
   std::optional<int> mtu;    // bytes
 };
 
-// What NVML says of one GPU. Absent: it doesn't say.
+// One GPU as NVML reports it. Absent: not reported.
 struct NvmlGpu {
   std::string pci, name;
   int links = 0, active_links = 0;  // NVLinks
@@ -94,12 +97,12 @@ struct NvmlGpu {
 struct NvmlFacts {
   std::vector<NvmlGpu> gpus;
   // Pairs of GPUs of which one can't read the other's memory; by number, the lower first.
-  std::vector<std::pair<int, int>> apart;
+  std::vector<std::pair<int, int>> no_peer_access;
 };
 
 struct SharedMemory {
   Bytes size;
-  std::optional<Bytes> free;  // unknown for a machine that isn't this one
+  std::optional<Bytes> free;  // absent for a machine other than this one
 };
 
 struct Unread {
@@ -111,7 +114,7 @@ struct Machine {
   std::vector<PciGpu> gpus;
   int nvswitches = 0;
   bool imex_channels = false;  // GPUs of several machines may share memory
-  std::string kernel, driver;  // versions; empty: not said
+  std::string kernel, driver;  // versions; empty: not known
   bool open_driver = false;    // the open kernel modules, which dma-buf needs
   bool peermem = false, gdrcopy = false;
   std::vector<RdmaDevice> rdma;
@@ -127,13 +130,13 @@ struct Machine {
   std::string no_nccl;  // why there is none
   std::vector<Unread> unread;
 
-  // Can a network card be given the GPUs' memory as a dma-buf? (Linux 5.12, the open driver.)
+  // Can the driver export GPU memory to network cards as a dma-buf? (Linux 5.12, the open driver.)
   bool has_dma_buf() const;
   bool has_gpu_direct() const { return peermem || has_dma_buf(); }
   bool has_active_rdma() const;
 };
 
-// What read_machine() asks besides files. What is null is not asked.
+// What read_machine() queries besides files. A null function is not called.
 struct MachineProbes {
   std::function<Result<std::unique_ptr<Nvml>>()> nvml;
   std::function<Result<std::string>()> nccl;  // its version
@@ -145,7 +148,7 @@ MachineProbes probes_of_this_machine(const std::string& nccl_library);
 Machine read_machine(const std::string& root, const MachineProbes& probes);
 
 using EnvironmentVariables = std::map<std::string, std::string>;
-// Of "NAME=value", as in environ; null-terminated.
+// From entries "NAME=value", as in environ; null-terminated.
 EnvironmentVariables environment_of(const char* const* entries);
 
 struct Setting {
@@ -153,31 +156,32 @@ struct Setting {
   std::string source;  // "environment", or a file
 };
 
-// A line of a configuration file from which NCCL takes no known setting.
+// A line of a configuration file that gives NCCL no known setting.
 struct OddLine {
   std::string file;
   int line = 0;  // from 1
   std::string why;
 };
 
-// The variables that are in force: NCCL's, those of CUDA and Weir that matter to it, and those that
-// say which rank a process is (weir/comm/launch.h). As NCCL reads them: the environment first, then
-// the user's file, then the system's; an empty value of a known number is as none.
+// The variables in force: NCCL's, those of CUDA and Weir that matter to NCCL, and those that give a
+// process its rank (weir/comm/launch.h). They are read as NCCL reads them: the environment first,
+// then the user's file, then the system's file; an empty value of a numeric variable counts as not
+// set.
 struct Settings {
-  std::vector<Setting> list;  // in order of names, one for each
+  std::vector<Setting> list;  // sorted by name, one for each name
   std::vector<OddLine> odd_lines;
-  std::vector<Unread> unread;      // configuration files
-  std::vector<std::string> files;  // configuration files that were read
-  std::string no_launch;           // why find_launch() refuses the environment; empty: it does not
+  std::vector<Unread> unread;        // configuration files
+  std::vector<std::string> files;    // configuration files that were read
+  std::string no_launch;             // why find_launch() refuses the environment; empty: it accepts
   std::vector<std::string> refused;  // why Config refuses what is set for Weir's allocator
 
   // Null: not set, or empty.
   const std::string* find(std::string_view name) const;
-  // As NCCL reads a number: what follows it is ignored, and what is none is 0.
+  // Parsed as NCCL parses a number: trailing text is ignored, and text without a number is 0.
   std::optional<std::int64_t> number(std::string_view name) const;
 };
 
-// `home`: the user's folder, as the system's list of users has it; empty: none.
+// `home`: the user's home folder from the system's user database; empty: none.
 Settings read_settings(const std::string& root, const EnvironmentVariables& environment,
                        const std::string& home);
 
@@ -191,7 +195,7 @@ struct Finding {
 };
 using Findings = std::vector<Finding>;
 
-// What every rule says, errors first.
+// The findings of all rules, errors first.
 Findings examine(const Machine& machine, const Settings& settings);
 bool has_error(const Findings& findings);
 

@@ -4,13 +4,13 @@
 //   Status ready = world->prepare();          // connects everything: captures are possible now
 //   Collectives collectives(*world);          // weir/comm/collectives.h
 //
-// What fails on one rank is noticed on the others: a thread of the communicator's looks for errors
-// and for operations that do not end (NCCL itself waits for ever), and ends the communicator. After
-// that every call returns what was found; memory is whole, and the process goes on, with shrink()
-// or without ranks.
+// The other ranks notice what fails on one rank. NCCL itself waits forever for a missing rank; a
+// watchdog thread of the communicator looks for errors and for operations that do not end, and ends
+// the communicator. After that every call returns the error that the watchdog found. Memory is
+// intact, and the process can go on, with shrink() or without other ranks.
 //
-// Threads: any thread may call; calls are made one after the other. On all ranks operations must be
-// asked for in the same order.
+// Threads: any thread may call; calls are made one after the other. All ranks must ask for
+// operations in the same order.
 // Order of destruction: graphs that captured its operations, then the communicator, then the heap.
 #pragma once
 
@@ -29,40 +29,44 @@
 
 namespace weir {
 
-class CapturedTogether;
+class CaptureGroup;
 class CommState;
 
 struct CommunicatorOptions {
   std::string name = "world";  // in messages and in NCCL's logs
-  // Longest that an operation, or the launch of a graph, may take, by the device's clock (which is
-  // simulated where the device is); zero: none is watched. Each is timed from when it was queued,
-  // or from when the one before it was seen to have ended; so it counts where an operation waits
-  // for work of the caller's stream.
+  // Longest time that an operation, or the launch of a graph, may take by the device's clock
+  // (simulated time on a simulated device); zero: no operation is timed. An operation is timed from
+  // when it was queued, or from when the operation before it was seen to have ended; time that it
+  // waits for earlier work of the caller's stream counts.
   Nanoseconds timeout{std::int64_t{600} * 1'000'000'000};
-  // Longest that the host waits for other ranks, where it has to: to create, split, agree, close.
-  // Real time, always.
-  Nanoseconds patience{std::int64_t{120} * 1'000'000'000};
-  // Has the watch end the communicator when it found an error? Else streams may wait for ever.
+  // Longest time that the host waits for other ranks in a call that needs them: create, split,
+  // agree, close. Always real time.
+  Nanoseconds host_timeout{std::int64_t{120} * 1'000'000'000};
+  std::optional<Nanoseconds> patience = std::nullopt;  // old name of host_timeout
+  // Does the watchdog end the communicator when it finds an error? Otherwise streams may wait
+  // forever.
   bool aborts = true;
-  // How often the watch looks, in a thread of its own; zero: when poll() is called.
+  // How often the watchdog thread looks; zero: there is no thread, and only poll() looks.
   Nanoseconds watch_every{100'000'000};
-  std::optional<int> most_blocks;  // of the GPU that an operation may take; NCCL's own choice
+  std::optional<int> max_ctas = std::nullopt;  // of the GPU, for one operation; none: NCCL chooses
+  std::optional<int> most_blocks = std::nullopt;  // old name of max_ctas
 };
 
-// Where a rank lives. All must outlive its communicators.
-struct CommPlace {
+// What a rank's communicators run on. All three must outlive the communicators.
+struct CommContext {
   Nccl& nccl;
   Device& device;
   DeviceHeap& heap;
 };
+using CommPlace [[deprecated("use CommContext")]] = CommContext;
 
-// One that was moved from has no rank (-1 of 0) and no name; calls about it, and those of
-// collectives made of it, are errors (invalid_argument).
+// A moved-from communicator has no rank (-1 of 0) and no name. Its calls, and calls of collectives
+// made of it, return errors (invalid_argument).
 class Communicator {
  public:
-  // Returns once all ranks have come. Errors: invalid_argument; device (a rank did not come within
-  // `patience`, or NCCL refused).
-  static Result<Communicator> create(CommPlace place, const UniqueId& id, int ranks, int rank,
+  // Returns once all ranks have called it. Errors: invalid_argument; device (a rank did not call
+  // within `host_timeout`, or NCCL refused).
+  static Result<Communicator> create(CommContext context, const UniqueId& id, int ranks, int rank,
                                      const CommunicatorOptions& options = {});
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
@@ -74,43 +78,47 @@ class Communicator {
   const std::string& name() const;
 
   // Connects what would otherwise connect at first use: rings and trees, and this rank with every
-  // other. From then on any operation can be captured, the first of its kind too. All ranks call
-  // it; the host waits. Some tens of MiB of NCCL's own memory, for a second communicator that
-  // ranks agree with. A second call does nothing.
+  // other rank. Afterwards any operation can be captured, even the first of its kind. All ranks
+  // call it; the host waits. It costs some tens of MiB of NCCL's own memory, for a second
+  // communicator that ranks agree with. A second call does nothing.
   Status prepare();
   bool prepared() const;
 
   // Ends the capture, and agrees with the other ranks that all have captured the same operations of
-  // this communicator: a graph whose ranks differ would wait for ever. All ranks call it; the host
-  // waits. Where other communicators of this rank have operations in the capture, their ranks agree
-  // too, in the order in which they joined it: one communicator ends the capture, the same on all
-  // of its ranks. Errors: capture (names a rank whose capture failed or differs: no rank has a
-  // graph then); device (a rank did not come).
+  // this communicator: a graph that differs between ranks would wait forever. All ranks call it;
+  // the host waits. If other communicators of this rank have operations in the capture, their ranks
+  // agree too, in the order in which the communicators joined the capture: one communicator ends
+  // the capture, the same one on all of its ranks. Errors: capture (names a rank whose capture
+  // failed or differs; then no rank has a graph); device (a rank did not call).
   Result<Graph> end_capture(CaptureScope& capture);
-  // Launches it, and watches that it ends: so do the others whose operations end_capture() found in
-  // it. Errors: whatever ended one of them; those of Graph::launch.
+  // Launches the graph, and watches that the launch ends; so do the other communicators whose
+  // operations end_capture() found in the graph. Errors: whatever ended one of the communicators;
+  // those of Graph::launch.
   Status launch(Graph& graph, Stream stream);
 
-  // The ranks of one color, in order of `key`, become a communicator; a negative color: of none.
-  // All ranks call it, in no capture. Where not all come within the patience of `options`, this
-  // communicator ends, as it does with shrink().
+  // Makes a communicator of all ranks that gave the same color, in order of `key`; a rank with a
+  // negative color gets none. All ranks call it, in no capture. If a rank does not call within the
+  // `host_timeout` of `options`, this communicator ends; shrink() does the same.
   Result<std::optional<Communicator>> split(int color, int key, CommunicatorOptions options = {});
-  // The ranks that are left become one; those excluded do not call. Of a communicator that failed,
-  // what goes on is ended first.
+  // Makes a communicator of all ranks but the excluded ones, which do not call. On a communicator
+  // that failed, shrink() first ends the operations that are still running.
   Result<Communicator> shrink(std::span<const int> excluded, CommunicatorOptions options = {});
 
-  // What ended it; success: it works. poll() looks for errors first, as the watch does.
+  // What ended the communicator; success: it works. poll() looks for errors first, as the watchdog
+  // does.
   Status status() const;
   Status poll();
-  // Ends what goes on, here; other ranks find out by their own watch. Waits for a call of another
-  // thread that is at NCCL, up to 1 s: one that takes longer waits for other ranks, and is ended.
+  // Ends running operations on this rank; the watchdogs of other ranks find out by themselves.
+  // Waits up to 1 s for a call into NCCL that another thread is making. A call that takes longer is
+  // waiting for other ranks, and is ended.
   void abort(const std::string& why);
-  // Waits for its operations, and gives back what NCCL and Weir hold for it. Each of the two is
-  // bounded by `patience`; no other call may go on. Ranks that are threads of one process: let them
-  // meet after it, since NCCL then waits for all GPUs of the process, and so for whoever waits for
-  // this rank. Errors: invalid_argument (graphs that captured its operations are alive: it stays as
-  // it is); device (an operation did not end: it is named, and was ended; or NCCL's part did not:
-  // that is left as it is, the rest is gone).
+  // Waits for the communicator's operations, and gives back what NCCL and Weir hold for it, in at
+  // most `host_timeout` for each of the two. No other call may be running. If ranks are threads of
+  // one process, synchronise them after close(): NCCL then waits for all GPUs of the process, and
+  // so for every rank that waits for this one. Errors: invalid_argument (graphs that captured its
+  // operations are alive: the communicator stays as it is); device (an operation did not end: the
+  // message names it, and it was ended; or NCCL did not release its part: that part is kept, all
+  // else is gone).
   Status close();
 
  private:
@@ -119,7 +127,7 @@ class Communicator {
   friend class RegisteredPool;
   explicit Communicator(std::shared_ptr<CommState> state);
   std::vector<std::shared_ptr<CommState>> others_in(
-      const std::shared_ptr<CapturedTogether>& together) const;
+      const std::shared_ptr<CaptureGroup>& captured) const;
   std::shared_ptr<CommState> state_;
 };
 

@@ -1,12 +1,13 @@
-// How a process learns which rank it is, and finds rank 0: from what its launcher tells it. There
-// is no store of Weir's own: ranks meet at an address, through NCCL itself, or at a file.
-// docs/multi-node.md has the commands, and every variable that is read.
+// How a process learns its rank, and how the ranks find each other: from the variables that the
+// launcher sets. Weir runs no store of its own: the rendezvous of the ranks is at an address,
+// through NCCL itself, or at a file. docs/multi-node.md has the commands, and every variable that
+// is read.
 //
 //   Result<Launch> launch = find_launch(process_environment());
 //   // launch->describe(): one line
-//   Result<UniqueId> id = meet(nccl, *launch, process_environment(), timeout);
+//   Result<UniqueId> id = rendezvous(nccl, *launch, process_environment(), timeout);
 //   ... nccl.init(*id, launch->ranks, launch->rank, ...) ...
-//   finish_meeting(*launch);
+//   finish_rendezvous(*launch);
 #pragma once
 
 #include <optional>
@@ -20,7 +21,7 @@
 
 namespace weir {
 
-// What a process is told by who started it. Variables that are set to nothing count as not set.
+// The environment of a process. A variable with an empty value counts as not set.
 class Environment {
  public:
   Environment() = default;
@@ -31,68 +32,80 @@ class Environment {
   virtual std::optional<std::string> get(const std::string& name) const = 0;
   virtual void set(const std::string& name, const std::string& value) = 0;
   virtual void unset(const std::string& name) = 0;
-  // The nearest process above this one that runs `command`: a text that no other process of this
-  // machine has. (Of a command's name the kernel keeps 15 characters.)
+  // Identifies the nearest ancestor process that runs `command`, by a text that no other process of
+  // this machine has. (The kernel keeps 15 characters of a command's name.)
   virtual std::optional<std::string> ancestor(std::string_view command) const = 0;
 };
 
-// The process's own. Threads: set() or unset() beside any thread that reads the environment is a
-// race.
+// The environment of this process. Threads: set() and unset() race with any thread that reads the
+// environment.
 Environment& process_environment();
 
-enum class MeetBy {
-  nobody,   // one rank alone
-  address,  // NCCL connects to rank 0, who listens there
-  file,     // rank 0 writes the communicator's id there, the others read it
+enum class RendezvousMethod {
+  none,     // a single rank
+  address,  // NCCL connects to rank 0, which listens there
+  file,     // rank 0 writes the communicator's id to the file, and the other ranks read it
+  nobody [[deprecated("use none")]] = none,
 };
+using MeetBy [[deprecated("use RendezvousMethod")]] = RendezvousMethod;
 
-// Where the ranks meet, and what said so.
-struct MeetingPlace {
-  MeetBy by = MeetBy::nobody;
-  std::string at;      // "host:port", or the file's path
-  std::string source;  // "MASTER_ADDR, MASTER_PORT + 1"
-  // The run, as its launcher names it: a file of another run is not taken. Empty: not known.
+// Where the ranks find each other, and which variables say so.
+struct Rendezvous {
+  RendezvousMethod method = RendezvousMethod::none;
+  std::string endpoint;  // "host:port", or the file's path
+  std::string source;    // "MASTER_ADDR, MASTER_PORT + 1"
+  // The launcher's name of the run: ranks ignore a file of another run. Empty: not known.
   std::string run;
 };
+using MeetingPlace [[deprecated("use Rendezvous")]] = Rendezvous;
 
 // Which rank this process is.
 struct Launch {
   int rank = 0;
   int ranks = 1;
-  int local_rank = 0;     // among the ranks of this host; which GPU to take
+  int local_rank = 0;     // among the ranks of this host: the GPU to use
   int local_ranks = 1;    // 0: not known
-  std::string launcher;   // "torchrun"; empty: none, and the process is alone
-  std::string variables;  // the ones it was known by: "RANK, WORLD_SIZE, LOCAL_RANK"
-  MeetingPlace meeting;
-  std::vector<std::string> notes;  // what is set, and was not followed
+  std::string launcher;   // "torchrun"; empty: no launcher, a single rank
+  std::string variables;  // those that were read: "RANK, WORLD_SIZE, LOCAL_RANK"
+  Rendezvous rendezvous;
+  std::vector<std::string> notes;  // variables that are set and were not followed
 
   // One line: "rank 3 of 8, local rank 1 of 4, by torchrun (RANK, ...); meets rank 0 at
   // 10.0.0.1:29501 (MASTER_ADDR, MASTER_PORT + 1)".
   std::string describe() const;
 };
 
-// What the environment says. The first of these whose variables are set is followed: Weir's own
-// (WEIR_RANK, WEIR_WORLD_SIZE, WEIR_LOCAL_RANK), torchrun, Open MPI, MPICH and its kin (Hydra),
-// srun. With none of them the process is rank 0 of 1; what is set of Weir's own without the rest of
-// it, WEIR_MEET without a rank too, is an error. Errors: invalid_argument (a variable that is
-// malformed, missing, or contradicts another, or no way to meet; the message has its name, its
-// value and the remedy).
+// Reads the launch from the environment. The first launcher whose variables are set decides: Weir's
+// own variables (WEIR_RANK, WEIR_WORLD_SIZE, WEIR_LOCAL_RANK), torchrun, Open MPI, MPICH and other
+// users of Hydra, srun. Without any of them the process is rank 0 of 1. If only some of Weir's own
+// variables are set, or WEIR_MEET without a rank, that is an error. Errors: invalid_argument (a
+// variable is malformed, missing, or contradicts another, or nothing says where rank 0 is; the
+// message has the variable's name, its value and the remedy).
 Result<Launch> find_launch(const Environment& environment);
 
-// The id of a communicator of all ranks of `launch`, the same on each.
-// At an address it sets NCCL_COMM_ID, unless it is set already, and returns at once: it is
-// Nccl::init() that waits, and that fails after a minute or so if rank 0 does not listen. Call it
-// before the first use of NCCL; such an id is always the same, so make one communicator, and others
-// by Nccl::split().
-// At a file, rank 0 removes what an earlier run left, and writes; the others wait for it, at most
-// `timeout`. Ranks of one run should come within `timeout` of each other.
-// Errors: unavailable (rank 0 did not come in time); invalid_argument (the file is another user's,
-// or can't be written; the message has its path); those of Nccl::unique_id().
-Result<UniqueId> meet(Nccl& nccl, const Launch& launch, Environment& environment,
-                      Nanoseconds timeout);
+// Returns the id of a communicator of all ranks of `launch`, the same on each rank.
+// At an address it sets NCCL_COMM_ID, unless NCCL_COMM_ID is already set, and returns at once.
+// Nccl::init() then waits, and fails after about a minute if rank 0 does not listen. Call
+// rendezvous() before the first use of NCCL. An address always gives the same id: make one
+// communicator with it, and others by Nccl::split().
+// At a file, rank 0 removes the file of an earlier run and writes a new one; the other ranks wait
+// for the file, at most `timeout`. The ranks of one run should call within `timeout` of each other.
+// Errors: unavailable (rank 0 did not write in time); invalid_argument (the file belongs to another
+// user, or can't be written; the message has its path); those of Nccl::unique_id().
+Result<UniqueId> rendezvous(Nccl& nccl, const Launch& launch, Environment& environment,
+                            Nanoseconds timeout);
+[[deprecated("use rendezvous")]] inline Result<UniqueId> meet(Nccl& nccl, const Launch& launch,
+                                                              Environment& environment,
+                                                              Nanoseconds timeout) {
+  return rendezvous(nccl, launch, environment, timeout);
+}
 
-// Removes the file that this process wrote, if it is still its own: call it once Nccl::init() has
-// returned, or failed. Does nothing for other ranks, and where ranks meet at an address.
-void finish_meeting(const Launch& launch);
+// Removes the file that this process wrote, if the file is still this process's own. Call it once
+// Nccl::init() has returned or failed. Does nothing on other ranks, and for a rendezvous at an
+// address.
+void finish_rendezvous(const Launch& launch);
+[[deprecated("use finish_rendezvous")]] inline void finish_meeting(const Launch& launch) {
+  finish_rendezvous(launch);
+}
 
 }  // namespace weir

@@ -1,5 +1,5 @@
-// What NCCL can be asked to do: one value for each collective and for send and receive, with what
-// it reads and writes. Counts, and who holds what, are NCCL's own. Source: NCCL 2.28 user guide,
+// The operations that NCCL offers: one value for each collective and for send and receive, with
+// what it reads and writes. Counts and buffer layouts are NCCL's own. Source: NCCL 2.28 user guide,
 // "Collective Communication Functions".
 #pragma once
 
@@ -37,13 +37,16 @@ enum class ReduceOp { sum, product, max, min, average };
 inline constexpr int kReduceOps = static_cast<int>(ReduceOp::average) + 1;
 std::string_view name_of(ReduceOp op);
 
-// How the ranks' elements become one. With a factor: the sum of `factor` times each rank's own
-// (NCCL: ncclRedOpCreatePreMulSum), for floating-point types, and ReduceOp::sum alone.
+// How the ranks' elements become one. With `premul`, each rank's elements are multiplied by it
+// before the sum (NCCL: ncclRedOpCreatePreMulSum); only for floating-point types and ReduceOp::sum.
 struct Reduction {
   ReduceOp op = ReduceOp::sum;
-  std::optional<double> factor = std::nullopt;
+  std::optional<double> premul = std::nullopt;
 
-  static Reduction scaled_sum(double factor) { return {ReduceOp::sum, factor}; }
+  static Reduction premul_sum(double premul) { return {ReduceOp::sum, premul}; }
+  [[deprecated("use premul_sum")]] static Reduction scaled_sum(double premul) {
+    return premul_sum(premul);
+  }
   friend bool operator==(const Reduction&, const Reduction&) = default;
 };
 
@@ -62,9 +65,9 @@ enum class OperationKind {
 inline constexpr int kOperationKinds = static_cast<int>(OperationKind::receive) + 1;
 std::string_view name_of(OperationKind kind);  // "all-reduce"
 
-// One call. `count` is in elements, as NCCL has it: what a rank sends in all_gather, gather and
-// send; what it sends to each in all_to_all; what it receives in reduce_scatter, scatter and
-// receive; the whole in all_reduce, broadcast and reduce.
+// One call. `count` is in elements, as in NCCL: what a rank sends in all_gather, gather and send;
+// what a rank sends to each other rank in all_to_all; what a rank receives in reduce_scatter,
+// scatter and receive; the whole array in all_reduce, broadcast and reduce.
 struct Operation {
   OperationKind kind = OperationKind::all_reduce;
   const void* send = nullptr;  // not for receive
@@ -74,15 +77,16 @@ struct Operation {
   Reduction reduction;  // all_reduce, reduce_scatter, reduce
   int peer = 0;  // broadcast, reduce, gather, scatter: the root; send, receive: the other rank
 
-  // How much `rank` of `ranks` reads at `send` and writes at `receive`; zero: it uses none there.
+  // How much `rank` of `ranks` reads at `send` and writes at `receive`; zero: it does not use that
+  // buffer.
   Bytes reads(int ranks, int rank) const;
   Bytes writes(int ranks, int rank) const;
-  // Does it connect rank with rank, rather than all of them in rings and trees?
+  // Does the operation connect pairs of ranks, rather than all ranks in rings and trees?
   bool is_point_to_point() const;
   // "all-reduce of 64 MiB of float32 (sum)", "send of 4 KiB of int8 to rank 3".
   std::string describe(int ranks) const;
-  // Is it one that `rank` of `ranks` may ask for? Errors: invalid_argument, which names what is
-  // not.
+  // May `rank` of `ranks` ask for this operation? Errors: invalid_argument, which names what is
+  // wrong.
   Status check(int ranks, int rank) const;
 };
 

@@ -1,29 +1,29 @@
-// Memory that NCCL was told of (ncclCommRegister), for buffers of communication that live long:
-// with it NCCL moves data between GPUs without copies of its own, where it can.
+// Memory registered with NCCL (ncclCommRegister), for long-lived communication buffers: NCCL can
+// then move data between GPUs without copies to its own buffers.
 //
 //   Result<RegisteredPool> pool = RegisteredPool::create(world, {.segment = 64_MiB});
 //   Result<void*> buffer = pool->allocate(16_MiB, compute);
 //
-// Memory comes in segments, each one physical handle that other processes and network cards can be
-// given. A segment is registered once, whole, as soon as it is there, and stays mapped where it is
-// until it was deregistered. No buffer lies in two of them.
+// The pool allocates segments. A segment is one physical handle, which can be exported to other
+// processes and network cards. The pool registers a segment once, as a whole, when it is created;
+// the segment stays mapped at its address until it is deregistered. A buffer lies in one segment.
 //
-// NCCL requires that all ranks have the same: ranks that make the same calls in the same order have
-// their buffers at the same offsets of equal segments. New segments are agreed on; verify() checks
-// the rest. Buffers of sends and receives should have another pool than those of collectives.
-// (NCCL 2.28 may take a collective on a buffer that was sent before for one without registration.)
+// NCCL requires the same registrations on all ranks. Ranks that make the same calls in the same
+// order have their buffers at the same offsets of equal segments. Ranks agree on each new segment;
+// verify() checks the rest. Use separate pools for buffers of sends and receives and for buffers of
+// collectives. (NCCL 2.28 may treat a collective as unregistered if its buffer was sent before.)
 //
-// Blocks carry fences as those of a DeviceHeap do: a block may be used at once by work on the
-// stream that it was allocated for; work on another is named with fence(). Operations of the
-// communicator are fenced by themselves. Whoever gets the bytes next waits on the GPU, never the
+// Blocks carry fences as those of a DeviceHeap do: work on the stream that a block was allocated
+// for may use the block at once; fence() reports work on another stream. Operations of the
+// communicator are fenced automatically. The next user of the bytes waits on the GPU, never on the
 // host.
 //
 // Captures: allocate before the capture begins. A block that captured operations used stays
-// allocated until their graph is destroyed; of a capture that the program ends by itself, until the
-// graph's launches are done too. Work of a stream that a graph was launched on is fence()d as any
-// other.
+// allocated until their graph is destroyed; if the program ended the capture by itself, until the
+// graph's launches are done too. Report work of a stream that a graph was launched on with fence(),
+// as any other work.
 //
-// Threads: any thread may call; where ranks must agree, in the same order on all of them.
+// Threads: any thread may call. Calls in which ranks agree must be in the same order on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,8 @@
 namespace weir {
 
 struct RegisteredPoolOptions {
-  // A larger buffer has a segment of its own size. Rounded up to the device's granularity.
+  // Size of a segment, rounded up to the device's granularity. A larger buffer gets a segment of
+  // its own size.
   Bytes segment = 64_MiB;
 };
 
@@ -54,42 +55,45 @@ class RegisteredMemory;
 
 class RegisteredPool {
  public:
-  // Blocks are aligned to this within their segment, which begins at the device's granularity.
+  // Alignment of a block within its segment; a segment is aligned to the device's granularity.
   static constexpr Bytes kAlignment = 4_KiB;
 
-  // With one segment. All ranks call it; the host waits. Errors: invalid_argument (the communicator
-  // is not prepared; ranks ask for different sizes: each is named); out_of_memory, device (a rank
-  // has no memory, or did not come). After an error no rank has kept anything.
+  // Creates a pool with one segment. All ranks call it; the host waits. Errors: invalid_argument
+  // (the communicator is not prepared; ranks ask for different sizes: the message names each);
+  // out_of_memory, device (a rank has no memory, or did not call). After an error no rank keeps
+  // memory.
   static Result<RegisteredPool> create(Communicator& communicator,
                                        const RegisteredPoolOptions& options = {});
   RegisteredPool(RegisteredPool&&) noexcept;
   RegisteredPool& operator=(RegisteredPool&&) noexcept;
-  // close(). Where blocks are live, that is logged, and the memory stays, registered, until the
-  // communicator is closed. If that is closed already, nobody can have use for them: the memory
-  // goes once work queued so far on the streams that they were allocated for is done.
+  // close(). If blocks are live, the destructor logs that, and the memory stays registered until
+  // the communicator is closed. If the communicator is already closed, nothing can use the blocks:
+  // the memory is freed once work queued so far on the streams that they were allocated for is
+  // done.
   ~RegisteredPool();
 
-  // A block for work on `stream`. Zero bytes: null. Where no segment has room, the pool grows by
-  // one: then all ranks must have come to the same call, and the host waits for them.
+  // Allocates a block for work on `stream`. Zero bytes: null. If no segment has room, the pool
+  // grows by one segment: all ranks must then make the same call, and the host waits for them.
   // Errors: as create(); capture (the stream is being captured).
   Result<void*> allocate(Bytes bytes, Stream stream);
-  // "Work queued so far on `user` uses the block." Errors: unknown_pointer; capture; device.
+  // Reports that work queued so far on `user` uses the block. Errors: unknown_pointer; capture;
+  // device.
   Status fence(void* block, Stream user);
-  // Null is fine. Errors: unknown_pointer; invalid_argument (graphs that captured operations on it
-  // are alive, 0.1 s after the call still); capture (its stream is being captured). The block stays
-  // live then.
+  // Null is allowed. Errors: unknown_pointer; invalid_argument (graphs that captured operations on
+  // the block are still alive 0.1 s after the call); capture (the block's stream is being
+  // captured). After an error the block stays live.
   Status deallocate(void* block);
 
-  // Have all ranks equal segments, and live blocks at equal offsets? All ranks call it; the host
-  // waits. Errors: invalid_argument (names the first difference and its rank); device.
+  // Checks that all ranks have equal segments, and live blocks at equal offsets. All ranks call it;
+  // the host waits. Errors: invalid_argument (names the first difference and its rank); device.
   Status verify();
 
-  // Waits for work on the pool's memory, deregisters it and gives it back, in at most the
-  // communicator's patience for each of the two. Calls after it are errors (invalid_argument), but
-  // for close(). Errors: invalid_argument (blocks are live: the pool stays as it is); device
-  // (something did not end: what NCCL may still use is kept). A communicator that is closed first
-  // takes back the registrations; the memory stays until the pool goes, but nothing can be
-  // allocated any more.
+  // Waits for work on the pool's memory, then deregisters and frees the memory; each of the two
+  // steps takes at most the communicator's host_timeout. Later calls are errors (invalid_argument),
+  // except close(). Errors: invalid_argument (blocks are live: the pool stays as it is); device (a
+  // step did not end: memory that NCCL may still use is kept). If the communicator is closed first,
+  // it deregisters the segments; the memory then stays until the pool is destroyed, but nothing can
+  // be allocated any more.
   Status close();
 
   RegisteredPoolStatistics statistics() const;
@@ -102,11 +106,12 @@ class RegisteredPool {
   std::shared_ptr<RegisteredMemory> memory_;  // none: closed
 };
 
-// Could NCCL register these bytes, which are not of a RegisteredPool? Errors: invalid_argument:
-// they are the device heap's, whose pages go elsewhere when they are freed, while NCCL and other
-// ranks would keep the old ones (and which straddle physical handles, where peers would read past
-// the first); or not whole multiples of RegisteredPool::kAlignment. Of other memory it can't be
-// told here what it is made of: NCCL needs one physical handle, exportable, and equal on all ranks.
+// Can NCCL register these bytes, which are not of a RegisteredPool? Errors: invalid_argument. Bytes
+// of the device heap are refused: when they are freed, their pages move to other addresses, while
+// NCCL and other ranks would keep the old ones; and they can straddle physical handles, in which
+// case peers would read past the first handle. Bytes that are not whole multiples of
+// RegisteredPool::kAlignment are refused too. For all other memory the caller must know what it is
+// made of: NCCL needs one physical handle, exportable, and equal on all ranks.
 Status check_registrable(const DeviceHeap& heap, const void* pointer, Bytes bytes);
 
 }  // namespace weir

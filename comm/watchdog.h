@@ -1,6 +1,6 @@
 // Finds out that operations do not end. NCCL waits forever for a rank that does not come, so the
-// host looks at events now and then. The watch takes no part in the heap's time: what it sees must
-// not change where memory is placed.
+// host looks at events now and then. The watchdog takes no part in the heap's time: what it sees
+// must not change where memory is placed.
 //
 // An event is recorded behind each operation of the communicator's own stream, and behind each
 // launch of a graph. The first that has not ended is timed: from when it was queued, or from when
@@ -28,13 +28,13 @@ namespace weir {
 std::string seconds(Nanoseconds time);  // "1.0 s"
 
 // Self-synchronised. Only events that were recorded outside of captures are asked about.
-class Watch {
+class Watchdog {
  public:
-  Watch(Device& device, Nanoseconds timeout, int ranks)
+  Watchdog(Device& device, Nanoseconds timeout, int ranks)
       : device_(device), timeout_(timeout), ranks_(ranks) {}
-  ~Watch();
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
 
   // Operations that NCCL runs as one were queued on the communicator's eager stream.
   Status queued(std::span<const Operation> group, Stream eager);

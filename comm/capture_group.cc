@@ -1,4 +1,4 @@
-#include "comm/captured_together.h"
+#include "comm/capture_group.h"
 
 #include <compare>
 #include <map>
@@ -24,21 +24,21 @@ class Registry {
     return *registry;
   }
 
-  std::shared_ptr<CapturedTogether> find(const Key& key) {
+  std::shared_ptr<CaptureGroup> find(const Key& key) {
     const std::lock_guard lock(mutex_);
     const auto known = known_.find(key);
     return known == known_.end() ? nullptr : known->second.lock();
   }
-  std::shared_ptr<CapturedTogether> find_or_make(const Key& key) {
+  std::shared_ptr<CaptureGroup> find_or_make(const Key& key) {
     const std::lock_guard lock(mutex_);
-    std::weak_ptr<CapturedTogether>& known = known_[key];
-    std::shared_ptr<CapturedTogether> found = known.lock();
-    if (found == nullptr) known = found = std::make_shared<CapturedTogether>();
+    std::weak_ptr<CaptureGroup>& known = known_[key];
+    std::shared_ptr<CaptureGroup> found = known.lock();
+    if (found == nullptr) known = found = std::make_shared<CaptureGroup>();
     return found;
   }
-  void set(const Key& key, const std::shared_ptr<CapturedTogether>& together) {
+  void set(const Key& key, const std::shared_ptr<CaptureGroup>& group) {
     const std::lock_guard lock(mutex_);
-    known_[key] = together;
+    known_[key] = group;
   }
   void forget_what_is_gone() {
     const std::lock_guard lock(mutex_);
@@ -47,7 +47,7 @@ class Registry {
 
  private:
   std::mutex mutex_;
-  std::map<Key, std::weak_ptr<CapturedTogether>> known_;
+  std::map<Key, std::weak_ptr<CaptureGroup>> known_;
 };
 
 Key capture_key(const DeviceHeap& heap, std::uint64_t id) {
@@ -59,27 +59,24 @@ Key graph_key(const DeviceHeap& heap, GraphHandle graph) {
 
 }  // namespace
 
-std::shared_ptr<CapturedTogether> CapturedTogether::of_capture(const DeviceHeap& heap,
-                                                               std::uint64_t id) {
+std::shared_ptr<CaptureGroup> CaptureGroup::of_capture(const DeviceHeap& heap, std::uint64_t id) {
   return Registry::of_process().find_or_make(capture_key(heap, id));
 }
-std::shared_ptr<CapturedTogether> CapturedTogether::find_capture(const DeviceHeap& heap,
-                                                                 std::uint64_t id) {
+std::shared_ptr<CaptureGroup> CaptureGroup::find_capture(const DeviceHeap& heap, std::uint64_t id) {
   return Registry::of_process().find(capture_key(heap, id));
 }
-std::shared_ptr<CapturedTogether> CapturedTogether::find_graph(const DeviceHeap& heap,
-                                                               GraphHandle graph) {
+std::shared_ptr<CaptureGroup> CaptureGroup::find_graph(const DeviceHeap& heap, GraphHandle graph) {
   return Registry::of_process().find(graph_key(heap, graph));
 }
 
-CapturedTogether::~CapturedTogether() { Registry::of_process().forget_what_is_gone(); }
+CaptureGroup::~CaptureGroup() { Registry::of_process().forget_what_is_gone(); }
 
-void CapturedTogether::add(const std::shared_ptr<CommState>& member) {
+void CaptureGroup::add(const std::shared_ptr<CommState>& member) {
   const std::lock_guard lock(mutex_);
   members_.push_back(member);
 }
 
-std::vector<std::shared_ptr<CommState>> CapturedTogether::members() const {
+std::vector<std::shared_ptr<CommState>> CaptureGroup::members() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<CommState>> all;
   for (const std::weak_ptr<CommState>& each : members_) {
@@ -88,19 +85,19 @@ std::vector<std::shared_ptr<CommState>> CapturedTogether::members() const {
   return all;
 }
 
-void CapturedTogether::becomes(const std::shared_ptr<CapturedTogether>& together,
-                               const DeviceHeap& heap, GraphHandle graph) {
-  Registry::of_process().set(graph_key(heap, graph), together);
+void CaptureGroup::becomes(const std::shared_ptr<CaptureGroup>& group, const DeviceHeap& heap,
+                           GraphHandle graph) {
+  Registry::of_process().set(graph_key(heap, graph), group);
 }
 
-CapturedPart::CapturedPart(const std::shared_ptr<CommState>& state,
-                           std::shared_ptr<CapturedTogether> all)
-    : graphs(state->graphs), together(std::move(all)) {
+CaptureMember::CaptureMember(const std::shared_ptr<CommState>& state,
+                             std::shared_ptr<CaptureGroup> all)
+    : graphs(state->graphs), group(std::move(all)) {
   // NCCL waits for the graph when the communicator ends.
   ++*graphs;
-  together->add(state);
+  group->add(state);
 }
 
-CapturedPart::~CapturedPart() { --*graphs; }
+CaptureMember::~CaptureMember() { --*graphs; }
 
 }  // namespace weir

@@ -12,8 +12,8 @@
 
 namespace weir {
 
-struct MeetingFile {
-  std::string run;  // as in MeetingPlace, on_one_line()
+struct RendezvousFile {
+  std::string run;  // as in Rendezvous, on_one_line()
   int ranks = 0;
   std::string domain;  // where the writer's process id means something; empty: not known
   int process = 0;     // the writer's id,
@@ -21,15 +21,15 @@ struct MeetingFile {
   std::int64_t written = 0;           // nanoseconds since 1970, by the writer's clock
   UniqueId id;
 
-  friend bool operator==(const MeetingFile&, const MeetingFile&) = default;
+  friend bool operator==(const RendezvousFile&, const RendezvousFile&) = default;
 };
 
 // `text` with no control characters, so that it stands in a line.
 std::string on_one_line(std::string text);
 
-std::string encode(const MeetingFile& file);
+std::string encode(const RendezvousFile& file);
 // Nothing: `text` is cut off, changed, of another version, or something else.
-std::optional<MeetingFile> decode(std::string_view text);
+std::optional<RendezvousFile> decode(std::string_view text);
 
 // What stands at `path`; nothing: no file is there. Links are not followed.
 // Errors: invalid_argument (it can't be read, is no plain file, or is another user's).

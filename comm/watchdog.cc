@@ -1,4 +1,4 @@
-#include "comm/watch.h"
+#include "comm/watchdog.h"
 
 #include <utility>
 
@@ -17,26 +17,26 @@ std::string seconds(Nanoseconds time) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
-Watch::~Watch() {
+Watchdog::~Watchdog() {
   for (Line* const line : {&operations_, &launches_}) {
     for (const Mark& mark : line->marks) line->idle.push_back(mark.event);
     for (const EventHandle event : line->idle) (void)device_.destroy_event(event);
   }
 }
 
-Status Watch::queued(std::span<const Operation> group, Stream eager) {
+Status Watchdog::queued(std::span<const Operation> group, Stream eager) {
   const std::lock_guard lock(mutex_);
   for (const Operation& operation : group) latest_[operations_.queued++ % kNamed] = operation;
   return mark(operations_, eager);
 }
 
-Status Watch::launched(Stream stream) {
+Status Watchdog::launched(Stream stream) {
   const std::lock_guard lock(mutex_);
   ++launches_.queued;
   return mark(launches_, stream);
 }
 
-Status Watch::mark(Line& line, Stream stream) {
+Status Watchdog::mark(Line& line, Stream stream) {
   if (line.marks.empty()) line.stride = 1;
   const auto last_is_whole = [&] {
     return line.marks.size() < 2 || line.marks.back().pieces >= line.stride;
@@ -62,7 +62,7 @@ Status Watch::mark(Line& line, Stream stream) {
 }
 
 // Every second mark goes, and the one behind it stands for both.
-void Watch::thin(Line& line) {
+void Watchdog::thin(Line& line) {
   const std::deque<Mark> all = std::exchange(line.marks, {});
   line.marks.push_back(all.front());
   for (std::size_t i = 1; i < all.size(); i += 2) {
@@ -75,7 +75,7 @@ void Watch::thin(Line& line) {
   line.stride *= 2;
 }
 
-Status Watch::poll() {
+Status Watchdog::poll() {
   const std::lock_guard polling(polling_);
   Result<std::optional<Mark>> late = first_late(operations_);
   if (!late) return std::move(late).error();
@@ -99,7 +99,7 @@ Status Watch::poll() {
 }
 
 // Passes over what has ended.
-Result<std::optional<Watch::Mark>> Watch::first_late(Line& line) {
+Result<std::optional<Watchdog::Mark>> Watchdog::first_late(Line& line) {
   std::unique_lock lock(mutex_);
   while (!line.marks.empty()) {
     const Mark first = line.marks.front();  // only polls take it away
@@ -120,12 +120,12 @@ Result<std::optional<Watch::Mark>> Watch::first_late(Line& line) {
   return std::optional<Mark>();
 }
 
-std::string Watch::first_open() {
+std::string Watchdog::first_open() {
   const std::lock_guard lock(mutex_);
   return operations_.queued == operations_.done ? "" : first_open_locked();
 }
 
-std::string Watch::first_open_locked() const {
+std::string Watchdog::first_open_locked() const {
   const std::uint64_t done = operations_.done;
   std::string what = "operation " + std::to_string(done + 1);
   if (operations_.queued - done <= kNamed) what += ", " + latest_[done % kNamed].describe(ranks_);

@@ -60,24 +60,26 @@ std::optional<std::string> run_on_this_host(const Environment& environment, Laun
   return "mpiexec.hydra " + *proxy;
 }
 
-Result<MeetingPlace> said_by_user(const std::string& value, std::optional<std::string> run) {
+Result<Rendezvous> said_by_user(const std::string& value, std::optional<std::string> run) {
   constexpr std::string_view kFile = "file:";
   if (value.starts_with(kFile)) {
     std::string path = value.substr(kFile.size());
     if (path.starts_with('/') && !path.ends_with('/')) {
-      return MeetingPlace{MeetBy::file, std::move(path), "WEIR_MEET", std::move(run).value_or("")};
+      return Rendezvous{RendezvousMethod::file, std::move(path), "WEIR_MEET",
+                        std::move(run).value_or("")};
     }
   } else if (is_address(value)) {
-    return MeetingPlace{MeetBy::address, value, "WEIR_MEET", ""};
+    return Rendezvous{RendezvousMethod::address, value, "WEIR_MEET", ""};
   }
   return wrong(shown("WEIR_MEET", value) +
                ": allowed is host:port, with a port of rank 0's host that nobody else uses, or "
                "file:/path, of a file that every rank can reach");
 }
 
-MeetingPlace default_file(const Environment& environment, std::string run) {
+Rendezvous default_file(const Environment& environment, std::string run) {
   const std::string folder = environment.get("TMPDIR").value_or("/tmp");
-  return {MeetBy::file, fmt::format("{}/weir-meet-{}-{:016x}", folder, ::geteuid(), digest(run)),
+  return {RendezvousMethod::file,
+          fmt::format("{}/weir-meet-{}-{:016x}", folder, ::geteuid(), digest(run)),
           "all ranks are on one host", std::move(run)};
 }
 
@@ -93,12 +95,12 @@ std::optional<std::uint64_t> port_of_job(const Environment& environment) {
   return kFirst + (*job * kSteps + step.value_or(0)) % kPorts;
 }
 
-Result<MeetingPlace> at_master(const Environment& environment, const std::string& host,
-                               std::optional<std::uint64_t> port_of_job) {
+Result<Rendezvous> at_master(const Environment& environment, const std::string& host,
+                             std::optional<std::uint64_t> port_of_job) {
   const auto text = environment.get("MASTER_PORT");
   if (!text && port_of_job) {
-    return MeetingPlace{MeetBy::address, with_port(host, *port_of_job),
-                        "MASTER_ADDR, a port by SLURM_JOB_ID", ""};
+    return Rendezvous{RendezvousMethod::address, with_port(host, *port_of_job),
+                      "MASTER_ADDR, a port by SLURM_JOB_ID", ""};
   }
   if (!text) {
     return wrong(shown("MASTER_ADDR", host) +
@@ -113,12 +115,12 @@ Result<MeetingPlace> at_master(const Environment& environment, const std::string
         "MASTER_PORT=65535 leaves no port after it, where ranks meet: choose another, or set "
         "WEIR_MEET to host:port of rank 0");
   }
-  return MeetingPlace{MeetBy::address, with_port(host, *port + 1),
-                      "MASTER_ADDR, MASTER_PORT + 1, as the store has the port itself", ""};
+  return Rendezvous{RendezvousMethod::address, with_port(host, *port + 1),
+                    "MASTER_ADDR, MASTER_PORT + 1, as the store has the port itself", ""};
 }
 
 // Rank 0 runs on the first host of the step, which need not be the first of the job.
-Result<MeetingPlace> at_first_host(const Environment& environment, std::uint64_t port) {
+Result<Rendezvous> at_first_host(const Environment& environment, std::uint64_t port) {
   for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
     const auto list = environment.get(name);
     if (!list) continue;
@@ -127,8 +129,8 @@ Result<MeetingPlace> at_first_host(const Environment& environment, std::uint64_t
       return wrong(shown(name, *list) +
                    " is not a list of hosts: set WEIR_MEET to host:port of rank 0");
     }
-    return MeetingPlace{MeetBy::address, with_port(hosts->front(), port),
-                        fmt::format("the first of {}, a port by SLURM_JOB_ID", name), ""};
+    return Rendezvous{RendezvousMethod::address, with_port(hosts->front(), port),
+                      fmt::format("the first of {}, a port by SLURM_JOB_ID", name), ""};
   }
   return wrong("SLURM_STEP_NODELIST is not set: set WEIR_MEET to host:port of rank 0");
 }
@@ -142,12 +144,12 @@ Status check_nccls_address(const Environment& environment) {
                " is not host:port, of rank 0, and NCCL fails with it: correct or unset it");
 }
 
-Result<MeetingPlace> find_meeting_place(const Environment& environment, const Launcher& launcher,
-                                        const Launch& launch) {
-  if (launch.ranks == 1) return MeetingPlace{};
+Result<Rendezvous> find_rendezvous(const Environment& environment, const Launcher& launcher,
+                                   const Launch& launch) {
+  if (launch.ranks == 1) return Rendezvous{};
   // NCCL itself follows it, whatever else is said.
   if (const auto address = environment.get("NCCL_COMM_ID")) {
-    return MeetingPlace{MeetBy::address, *address, "NCCL_COMM_ID", ""};
+    return Rendezvous{RendezvousMethod::address, *address, "NCCL_COMM_ID", ""};
   }
   if (const auto place = environment.get("WEIR_MEET")) {
     return said_by_user(*place, run_of(environment, launcher.kind));

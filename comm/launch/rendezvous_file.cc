@@ -1,4 +1,4 @@
-#include "comm/launch/meeting_file.h"
+#include "comm/launch/rendezvous_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -117,7 +117,7 @@ std::string on_one_line(std::string text) {
   return text;
 }
 
-std::string encode(const MeetingFile& file) {
+std::string encode(const RendezvousFile& file) {
   std::string text =
       fmt::format("{}\nrun {}\nranks {}\ndomain {}\nprocess {}\nstarted {}\nwritten {}\nid {}\n",
                   kHead, on_one_line(file.run), file.ranks, on_one_line(file.domain), file.process,
@@ -125,7 +125,7 @@ std::string encode(const MeetingFile& file) {
   return text + fmt::format("sum {:016x}\n", digest(text));
 }
 
-std::optional<MeetingFile> decode(std::string_view text) {
+std::optional<RendezvousFile> decode(std::string_view text) {
   const std::size_t sum = text.rfind("sum ");
   if (sum == std::string_view::npos ||
       text.substr(sum) != fmt::format("sum {:016x}\n", digest(text.substr(0, sum)))) {
@@ -134,7 +134,7 @@ std::optional<MeetingFile> decode(std::string_view text) {
   Lines lines(text);
   if (lines.value("weir-meeting") != kHead.substr(kHead.find(' ') + 1)) return {};
 
-  MeetingFile file;
+  RendezvousFile file;
   const auto run = lines.value("run");
   if (!run || !lines.read("ranks", file.ranks)) return {};
   const auto domain = lines.value("domain");

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <thread>
 
-#include "comm/launch/meeting_file.h"
 #include "comm/launch/processes.h"
+#include "comm/launch/rendezvous_file.h"
 #include "weir/comm/launch.h"
 
 namespace weir {
@@ -22,9 +22,9 @@ std::int64_t time_of_day() {
 }
 
 // What this process would write, less the id.
-MeetingFile own_file(const Launch& launch) {
+RendezvousFile own_file(const Launch& launch) {
   const std::optional<RunningProcess> self = running_process(::getpid());
-  return {.run = on_one_line(launch.meeting.run),
+  return {.run = on_one_line(launch.rendezvous.run),
           .ranks = launch.ranks,
           .domain = self ? process_domain() : "",
           .process = ::getpid(),
@@ -33,24 +33,25 @@ MeetingFile own_file(const Launch& launch) {
           .id = {}};
 }
 
-bool is_by_same_process(const MeetingFile& a, const MeetingFile& b) {
+bool is_by_same_process(const RendezvousFile& a, const RendezvousFile& b) {
   return a.domain == b.domain && a.process == b.process && a.process_started == b.process_started;
 }
 
-Result<UniqueId> meet_at_address(Nccl& nccl, const Launch& launch, Environment& environment) {
+Result<UniqueId> rendezvous_at_address(Nccl& nccl, const Launch& launch, Environment& environment) {
   constexpr const char* kAddress = "NCCL_COMM_ID";
-  if (!environment.get(kAddress)) environment.set(kAddress, launch.meeting.at);
+  if (!environment.get(kAddress)) environment.set(kAddress, launch.rendezvous.endpoint);
   return nccl.unique_id();
 }
 
 Result<UniqueId> leave_id(Nccl& nccl, const Launch& launch) {
   // Before anything that takes time: what an earlier run left should not be there to be taken.
-  if (Status removed = remove_own_file(launch.meeting.at); !removed) return removed.error();
+  if (Status removed = remove_own_file(launch.rendezvous.endpoint); !removed)
+    return removed.error();
   Result<UniqueId> id = nccl.unique_id();
   if (!id) return id;
-  MeetingFile file = own_file(launch);
+  RendezvousFile file = own_file(launch);
   file.id = *id;
-  if (Status written = write_own_file(launch.meeting.at, encode(file)); !written) {
+  if (Status written = write_own_file(launch.rendezvous.endpoint, encode(file)); !written) {
     return written.error();
   }
   return id;
@@ -58,7 +59,7 @@ Result<UniqueId> leave_id(Nccl& nccl, const Launch& launch) {
 
 // Why `file` is not what rank 0 of this run wrote; empty: it is. `oldest` is the time before which
 // no rank 0 of this run can have come.
-std::string fault_of(const MeetingFile& file, const MeetingFile& own, std::int64_t oldest) {
+std::string fault_of(const RendezvousFile& file, const RendezvousFile& own, std::int64_t oldest) {
   if (file.run != own.run) return fmt::format("is of another run ({})", file.run);
   if (file.ranks != own.ranks) return fmt::format("is of a run of {} ranks", file.ranks);
   if (!file.domain.empty() && file.domain == own.domain) {
@@ -76,20 +77,20 @@ Error missing(const Launch& launch, Nanoseconds timeout, const std::string& seen
                       "running, and does it see the same file? docs/multi-node.md has other ways "
                       "to meet",
                       launch.rank, launch.ranks, static_cast<double>(timeout.count) / kSecond,
-                      launch.meeting.at, launch.meeting.source, seen)};
+                      launch.rendezvous.endpoint, launch.rendezvous.source, seen)};
 }
 
 Result<UniqueId> await_id(const Launch& launch, Nanoseconds timeout) {
   constexpr nanoseconds kFirstPause = std::chrono::milliseconds(2);
   constexpr nanoseconds kLongestPause = std::chrono::milliseconds(100);
-  const MeetingFile own = own_file(launch);
+  const RendezvousFile own = own_file(launch);
   const auto begin = steady_clock::now();
   for (nanoseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
-    const Result<std::optional<std::string>> text = read_own_file(launch.meeting.at);
+    const Result<std::optional<std::string>> text = read_own_file(launch.rendezvous.endpoint);
     if (!text) return text.error();
     std::string seen = "is not there";
     if (*text) {
-      const std::optional<MeetingFile> file = decode(**text);
+      const std::optional<RendezvousFile> file = decode(**text);
       seen = file ? fault_of(*file, own, own.written - timeout.count)
                   : "is cut off, or of another version";
       if (seen.empty()) return file->id;
@@ -102,27 +103,27 @@ Result<UniqueId> await_id(const Launch& launch, Nanoseconds timeout) {
 
 }  // namespace
 
-Result<UniqueId> meet(Nccl& nccl, const Launch& launch, Environment& environment,
-                      Nanoseconds timeout) {
-  switch (launch.meeting.by) {
-    case MeetBy::nobody:
+Result<UniqueId> rendezvous(Nccl& nccl, const Launch& launch, Environment& environment,
+                            Nanoseconds timeout) {
+  switch (launch.rendezvous.method) {
+    case RendezvousMethod::none:
       return nccl.unique_id();
-    case MeetBy::address:
-      return meet_at_address(nccl, launch, environment);
-    case MeetBy::file:
+    case RendezvousMethod::address:
+      return rendezvous_at_address(nccl, launch, environment);
+    case RendezvousMethod::file:
       return launch.rank == 0 ? leave_id(nccl, launch) : await_id(launch, timeout);
   }
-  return Error(ErrorCode::invalid_argument, "the launch has no such way to meet");
+  return Error(ErrorCode::invalid_argument, "the launch has no such rendezvous method");
 }
 
-void finish_meeting(const Launch& launch) {
-  if (launch.meeting.by != MeetBy::file || launch.rank != 0) return;
-  const Result<std::optional<std::string>> text = read_own_file(launch.meeting.at);
+void finish_rendezvous(const Launch& launch) {
+  if (launch.rendezvous.method != RendezvousMethod::file || launch.rank != 0) return;
+  const Result<std::optional<std::string>> text = read_own_file(launch.rendezvous.endpoint);
   if (!text || !*text) return;
-  const std::optional<MeetingFile> file = decode(**text);
+  const std::optional<RendezvousFile> file = decode(**text);
   if (!file || !is_by_same_process(*file, own_file(launch))) return;
   // What can't be removed is left to the next run, which does not take it.
-  static_cast<void>(remove_own_file(launch.meeting.at));
+  static_cast<void>(remove_own_file(launch.rendezvous.endpoint));
 }
 
 }  // namespace weir

@@ -9,8 +9,8 @@
 #include <sstream>
 #include <thread>
 
-#include "comm/launch/meeting_file.h"
 #include "comm/launch/processes.h"
+#include "comm/launch/rendezvous_file.h"
 #include "tests/comm/launch_fixture.h"
 
 namespace weir {
@@ -24,14 +24,14 @@ constexpr Nanoseconds kShort = 50_ms;     // for what does not
 
 Launch at_file(const std::string& path, int rank, int ranks = 2, std::string run = "run 1") {
   Launch launch{.rank = rank, .ranks = ranks, .local_rank = rank, .local_ranks = ranks};
-  launch.meeting = {MeetBy::file, path, "WEIR_MEET", std::move(run)};
+  launch.rendezvous = {RendezvousMethod::file, path, "WEIR_MEET", std::move(run)};
   return launch;
 }
 
 Result<UniqueId> meet_as(const Launch& launch, const std::string& id, Nanoseconds timeout) {
   FakeEnvironment environment;
   FakeNccl nccl(environment, id);
-  return meet(nccl, launch, environment, timeout);
+  return rendezvous(nccl, launch, environment, timeout);
 }
 
 bool gets(const Launch& launch, const std::string& id, Nanoseconds timeout = kLong) {
@@ -55,7 +55,7 @@ std::string text_of(const std::string& path) {
 }
 
 // As another host's rank 0, or one that has ended, would have written.
-MeetingFile foreign(std::int64_t age_ms = 0) {
+RendezvousFile foreign(std::int64_t age_ms = 0) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return {.run = "run 1",
           .ranks = 2,
@@ -66,31 +66,31 @@ MeetingFile foreign(std::int64_t age_ms = 0) {
           .id = FakeNccl::id_of("foreign")};
 }
 
-TEST(Meet, OfOneRankAsksNcclAlone) {
+TEST(Rendezvous, OfOneRankAsksNcclAlone) {
   EXPECT_EQ(*meet_as(Launch{}, "own", kShort), FakeNccl::id_of("own"));
 }
 
-TEST(Meet, AtAnAddressHasNcclParseItOnEveryRank) {
+TEST(Rendezvous, AtAnAddressHasNcclParseItOnEveryRank) {
   for (int rank = 0; rank < 2; ++rank) {
     Launch launch{.rank = rank, .ranks = 2};
-    launch.meeting = {MeetBy::address, "10.0.0.1:29501", "MASTER_ADDR", ""};
+    launch.rendezvous = {RendezvousMethod::address, "10.0.0.1:29501", "MASTER_ADDR", ""};
     FakeEnvironment environment;
     FakeNccl nccl(environment);
-    EXPECT_EQ(*meet(nccl, launch, environment, kShort), FakeNccl::id_of("10.0.0.1:29501"));
+    EXPECT_EQ(*rendezvous(nccl, launch, environment, kShort), FakeNccl::id_of("10.0.0.1:29501"));
     EXPECT_EQ(environment.get("NCCL_COMM_ID"), "10.0.0.1:29501");
   }
 }
 
-TEST(Meet, AtAnAddressKeepsTheUsersOwn) {
+TEST(Rendezvous, AtAnAddressKeepsTheUsersOwn) {
   Launch launch{.rank = 0, .ranks = 2};
-  launch.meeting = {MeetBy::address, "10.0.0.1:29501", "MASTER_ADDR", ""};
+  launch.rendezvous = {RendezvousMethod::address, "10.0.0.1:29501", "MASTER_ADDR", ""};
   FakeEnvironment environment;
   environment.set("NCCL_COMM_ID", "10.2.2.2:7");
   FakeNccl nccl(environment);
-  EXPECT_EQ(*meet(nccl, launch, environment, kShort), FakeNccl::id_of("10.2.2.2:7"));
+  EXPECT_EQ(*rendezvous(nccl, launch, environment, kShort), FakeNccl::id_of("10.2.2.2:7"));
 }
 
-TEST(Meet, AtAFileGivesEveryProcessTheSameId) {
+TEST(Rendezvous, AtAFileGivesEveryProcessTheSameId) {
   const Folder folder;
   constexpr int kRanks = 8;
   int all_have_met[2];  // rank 0 goes on, as it would within NCCL, until the parent closes its end
@@ -114,7 +114,7 @@ TEST(Meet, AtAFileGivesEveryProcessTheSameId) {
   EXPECT_EQ(folder.entries(), 1U);  // no temporary file is left
 }
 
-TEST(Meet, AtAFileGivesEveryThreadTheSameId) {
+TEST(Rendezvous, AtAFileGivesEveryThreadTheSameId) {
   const Folder folder;
   std::vector<std::thread> threads;
   std::atomic<int> met{0};
@@ -128,7 +128,7 @@ TEST(Meet, AtAFileGivesEveryThreadTheSameId) {
   EXPECT_EQ(met, 4);
 }
 
-TEST(Meet, WaitsForALateRankZero) {
+TEST(Rendezvous, WaitsForALateRankZero) {
   const Folder folder;
   std::thread late([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(150));
@@ -138,14 +138,14 @@ TEST(Meet, WaitsForALateRankZero) {
   late.join();
 }
 
-TEST(Meet, WithoutRankZeroEndsAtTheTimeoutAndNamesFileAndRank) {
+TEST(Rendezvous, WithoutRankZeroEndsAtTheTimeoutAndNamesFileAndRank) {
   const Folder folder;
   EXPECT_THAT(refusal(at_file(folder / "meet", 1, 4), ErrorCode::unavailable),
               AllOf(HasSubstr("rank 1 of 4 waited 0.05 s for rank 0"), HasSubstr(folder / "meet"),
                     HasSubstr("is not there")));
 }
 
-TEST(Meet, LeavesAFileThatOnlyItsUserCanRead) {
+TEST(Rendezvous, LeavesAFileThatOnlyItsUserCanRead) {
   const Folder folder;
   const mode_t before = ::umask(0);
   ASSERT_TRUE(meet_as(at_file(folder / "meet", 0), "id", kShort));
@@ -155,33 +155,33 @@ TEST(Meet, LeavesAFileThatOnlyItsUserCanRead) {
   EXPECT_EQ(status.st_mode & 0777U, 0600U);
 }
 
-TEST(Meet, IsFinishedByRankZeroWhoRemovesItsFile) {
+TEST(Rendezvous, IsFinishedByRankZeroWhoRemovesItsFile) {
   const Folder folder;
   ASSERT_TRUE(meet_as(at_file(folder / "meet", 0), "id", kShort));
-  finish_meeting(at_file(folder / "meet", 1));
+  finish_rendezvous(at_file(folder / "meet", 1));
   EXPECT_EQ(folder.entries(), 1U);
-  finish_meeting(at_file(folder / "meet", 0));
+  finish_rendezvous(at_file(folder / "meet", 0));
   EXPECT_EQ(folder.entries(), 0U);
-  finish_meeting(at_file(folder / "meet", 0));  // once more does nothing
+  finish_rendezvous(at_file(folder / "meet", 0));  // once more does nothing
 }
 
-TEST(Meet, IsNotFinishedWithAFileOfAnotherProcess) {
+TEST(Rendezvous, IsNotFinishedWithAFileOfAnotherProcess) {
   const Folder folder;
   put(folder / "meet", encode(foreign()));
-  finish_meeting(at_file(folder / "meet", 0));
+  finish_rendezvous(at_file(folder / "meet", 0));
   EXPECT_EQ(folder.entries(), 1U);
   put(folder / "meet", "somebody's notes");
-  finish_meeting(at_file(folder / "meet", 0));
+  finish_rendezvous(at_file(folder / "meet", 0));
   EXPECT_EQ(folder.entries(), 1U);
 }
 
-TEST(Meet, TakesTheFileOfAnotherHost) {
+TEST(Rendezvous, TakesTheFileOfAnotherHost) {
   const Folder folder;
   put(folder / "meet", encode(foreign()));
   EXPECT_TRUE(gets(at_file(folder / "meet", 1), "foreign"));
 }
 
-TEST(Meet, DoesNotTakeWhatAnotherRunLeft) {
+TEST(Rendezvous, DoesNotTakeWhatAnotherRunLeft) {
   const Folder folder;
   put(folder / "meet", encode(foreign()));
   EXPECT_THAT(refusal(at_file(folder / "meet", 1, 2, "run 2"), ErrorCode::unavailable),
@@ -193,7 +193,7 @@ TEST(Meet, DoesNotTakeWhatAnotherRunLeft) {
               HasSubstr("was left by an earlier run"));
 }
 
-TEST(Meet, DoesNotTakeWhatAnEndedProcessOfTheSameRunLeft) {
+TEST(Rendezvous, DoesNotTakeWhatAnEndedProcessOfTheSameRunLeft) {
   const Folder folder;
   ASSERT_EQ(
       exit_status_of([&] { return meet_as(at_file(folder / "meet", 0), "stale", kLong).ok(); }), 0);
@@ -201,9 +201,9 @@ TEST(Meet, DoesNotTakeWhatAnEndedProcessOfTheSameRunLeft) {
               AllOf(HasSubstr("was left by process"), HasSubstr("which has ended")));
 }
 
-TEST(Meet, DoesNotTakeWhatAnEarlierProcessOfTheSameIdLeft) {
+TEST(Rendezvous, DoesNotTakeWhatAnEarlierProcessOfTheSameIdLeft) {
   const Folder folder;
-  MeetingFile file = foreign();
+  RendezvousFile file = foreign();
   file.domain = process_domain();
   file.process = ::getpid();
   file.process_started = running_process(::getpid())->started;
@@ -214,7 +214,7 @@ TEST(Meet, DoesNotTakeWhatAnEarlierProcessOfTheSameIdLeft) {
   EXPECT_THAT(refusal(at_file(folder / "meet", 1), ErrorCode::unavailable), HasSubstr("has ended"));
 }
 
-TEST(Meet, TakesTheNewFileOverAStaleOneThatTheRankSawFirst) {
+TEST(Rendezvous, TakesTheNewFileOverAStaleOneThatTheRankSawFirst) {
   const Folder folder;
   ASSERT_EQ(
       exit_status_of([&] { return meet_as(at_file(folder / "meet", 0), "stale", kLong).ok(); }), 0);
@@ -224,21 +224,21 @@ TEST(Meet, TakesTheNewFileOverAStaleOneThatTheRankSawFirst) {
   rank1.join();
 }
 
-TEST(Meet, RemovesAStaleFileBeforeItAsksNccl) {
+TEST(Rendezvous, RemovesAStaleFileBeforeItAsksNccl) {
   const Folder folder;
   put(folder / "meet", encode(foreign()));
   FakeEnvironment environment;
   FakeNccl nccl(environment);
   nccl.fails = true;
-  EXPECT_THAT(meet(nccl, at_file(folder / "meet", 0), environment, kShort).error().message(),
+  EXPECT_THAT(rendezvous(nccl, at_file(folder / "meet", 0), environment, kShort).error().message(),
               HasSubstr("ncclGetUniqueId"));
   EXPECT_EQ(nccl.ids_made, 1);
   EXPECT_EQ(folder.entries(), 0U);
 }
 
-TEST(Meet, DoesNotTakeAFileThatIsCutOffOrChanged) {
+TEST(Rendezvous, DoesNotTakeAFileThatIsCutOffOrChanged) {
   const Folder folder;
-  const MeetingFile file = foreign();
+  const RendezvousFile file = foreign();
   const std::string whole = encode(file);
   for (std::size_t length = 0; length < whole.size(); ++length) {
     EXPECT_FALSE(decode(whole.substr(0, length))) << length;
@@ -254,14 +254,14 @@ TEST(Meet, DoesNotTakeAFileThatIsCutOffOrChanged) {
   EXPECT_THAT(refusal(at_file(folder / "meet", 1), ErrorCode::unavailable), HasSubstr("cut off"));
 }
 
-TEST(Meet, KeepsARunsNameOnOneLine) {
+TEST(Rendezvous, KeepsARunsNameOnOneLine) {
   const Folder folder;
   const std::string name = "run\nranks 9\tx";
   EXPECT_TRUE(meet_as(at_file(folder / "meet", 0, 2, name), "id", kShort));
   EXPECT_TRUE(gets(at_file(folder / "meet", 1, 2, name), "id"));
 }
 
-TEST(Meet, RefusesAFolderThatIsNotThere) {
+TEST(Rendezvous, RefusesAFolderThatIsNotThere) {
   const Folder folder;
   EXPECT_THAT(refusal(at_file(folder / "none/meet", 0), ErrorCode::invalid_argument),
               AllOf(HasSubstr(folder / "none/meet"), HasSubstr("WEIR_MEET")));
@@ -279,7 +279,7 @@ int exit_status_as_nobody(const std::function<bool()>& holds) {
   });
 }
 
-TEST(Meet, RefusesAFolderThatItMayNotWriteTo) {
+TEST(Rendezvous, RefusesAFolderThatItMayNotWriteTo) {
   const Folder folder;
   ASSERT_EQ(::chmod(folder.path().c_str(), 0555), 0);
   EXPECT_EQ(exit_status_as_nobody([&] {
@@ -291,7 +291,7 @@ TEST(Meet, RefusesAFolderThatItMayNotWriteTo) {
   ASSERT_EQ(::chmod(folder.path().c_str(), 0755), 0);
 }
 
-TEST(Meet, RefusesAFileOfAnotherUser) {
+TEST(Rendezvous, RefusesAFileOfAnotherUser) {
   // Root's, for whoever runs this; and for root, nobody's.
   const Folder folder;
   std::string path = "/etc/passwd";
@@ -307,7 +307,7 @@ TEST(Meet, RefusesAFileOfAnotherUser) {
   EXPECT_FALSE(text_of(path).empty());
 }
 
-TEST(Meet, RefusesWhatIsNoPlainFile) {
+TEST(Rendezvous, RefusesWhatIsNoPlainFile) {
   const Folder folder;
   std::filesystem::create_directory(folder / "folder");
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);

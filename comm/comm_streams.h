@@ -1,5 +1,5 @@
-// The streams that a communicator's operations run on: one for the eager ones, one for each capture
-// that goes on.
+// The streams that a communicator's operations run on: one for eager operations, one for each
+// capture in progress.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace weir {
 
-struct Lane {
+struct CommStream {
   Stream stream;
   std::uint64_t capture = 0;  // its id; 0: eager
   // What was captured, for ranks to compare.
@@ -27,28 +27,29 @@ struct Lane {
 };
 
 // Not thread-safe.
-class Lanes {
+class CommStreams {
  public:
-  Lanes(Nccl& nccl, Device& device, DeviceHeap& heap) : nccl_(nccl), device_(device), heap_(heap) {}
+  CommStreams(Nccl& nccl, Device& device, DeviceHeap& heap)
+      : nccl_(nccl), device_(device), heap_(heap) {}
 
-  // The lane stays where it is while the Lanes live.
-  Result<Lane*> eager();
-  Result<Lane*> of_capture(std::uint64_t id);
+  // The CommStream's address is stable while the CommStreams live.
+  Result<CommStream*> eager();
+  Result<CommStream*> of_capture(std::uint64_t id);
   // Null: nothing was captured under this id.
-  Lane* find(std::uint64_t capture);
-  // An event that can be recorded in the lane's capture.
-  Result<EventHandle> event_of(Lane& lane);
+  CommStream* find(std::uint64_t capture);
+  // An event that can be recorded in the stream's capture.
+  Result<EventHandle> event_of(CommStream& comm_stream);
 
-  // Retires and destroys all streams and events: none of their work is going on. The first error is
-  // returned, and the rest is done all the same.
+  // Retires and destroys all streams and events; their work must be done. Continues after an error,
+  // and returns the first.
   Status destroy();
 
  private:
   Nccl& nccl_;
   Device& device_;
   DeviceHeap& heap_;
-  std::unique_ptr<Lane> eager_;
-  std::vector<std::unique_ptr<Lane>> captured_;
+  std::unique_ptr<CommStream> eager_;
+  std::vector<std::unique_ptr<CommStream>> captured_;
 };
 
 }  // namespace weir

@@ -1,4 +1,4 @@
-// The watch: each operation, and each launch of a graph, is timed by itself, however many are
+// The watchdog: each operation, and each launch of a graph, is timed by itself, however many are
 // queued.
 #include "tests/comm/ranks.h"
 
@@ -27,7 +27,7 @@ class Watched : public test::CommRanks {
     for (int i = 0; i < operations; ++i) sum(rank, block);
     rank.free(block);
   }
-  // Polls every 0.1 s of the device's time, as the watch does. How many seconds until an error.
+  // Polls every 0.1 s of the device's time, as the watchdog does. How many seconds until an error.
   static std::optional<double> late_after(Rank& rank, double seconds) {
     const Nanoseconds begin = rank.device.now();
     const auto passed = [&] {

@@ -1,0 +1,66 @@
+#include "comm/comm_streams.h"
+
+#include <utility>
+
+namespace weir {
+
+Result<CommStream*> CommStreams::eager() {
+  if (eager_ == nullptr) {
+    Result<Stream> stream = nccl_.create_stream();
+    if (!stream) return std::move(stream).error();
+    eager_ = std::make_unique<CommStream>(CommStream{.stream = *stream});
+  }
+  return eager_.get();
+}
+
+CommStream* CommStreams::find(std::uint64_t capture) {
+  for (const std::unique_ptr<CommStream>& comm_stream : captured_) {
+    if (comm_stream->capture == capture) return comm_stream.get();
+  }
+  return nullptr;
+}
+
+// A stream whose capture is over serves the next one. The driver knows: the stream is in none.
+Result<CommStream*> CommStreams::of_capture(std::uint64_t id) {
+  if (CommStream* const known = find(id)) return known;
+  for (const std::unique_ptr<CommStream>& comm_stream : captured_) {
+    const Result<CaptureInfo> info = device_.capture_info(comm_stream->stream);
+    if (!info) return info.error();
+    if (info->status != CaptureInfo::Status::none) continue;
+    comm_stream->capture = id;
+    comm_stream->operations = 0;
+    comm_stream->digest = kDigestStart;
+    comm_stream->used = 0;
+    return comm_stream.get();
+  }
+  Result<Stream> stream = nccl_.create_stream();
+  if (!stream) return std::move(stream).error();
+  captured_.push_back(std::make_unique<CommStream>(CommStream{.stream = *stream, .capture = id}));
+  return captured_.back().get();
+}
+
+Result<EventHandle> CommStreams::event_of(CommStream& comm_stream) {
+  if (comm_stream.used == comm_stream.events.size()) {
+    Result<EventHandle> event = device_.create_event();
+    if (!event) return std::move(event).error();
+    comm_stream.events.push_back(*event);
+  }
+  return comm_stream.events[comm_stream.used++];
+}
+
+Status CommStreams::destroy() {
+  Status first;
+  const auto note = [&](Status status) {
+    if (first && !status) first = std::move(status);
+  };
+  if (eager_ != nullptr) captured_.push_back(std::exchange(eager_, nullptr));
+  for (const std::unique_ptr<CommStream>& comm_stream : captured_) {
+    for (const EventHandle event : comm_stream->events) note(device_.destroy_event(event));
+    note(heap_.retire(comm_stream->stream));
+    note(nccl_.destroy_stream(comm_stream->stream));
+  }
+  captured_.clear();
+  return first;
+}
+
+}  // namespace weir
