@@ -15,7 +15,7 @@
 
 #include "core/device_heap/pool_bindings.h"
 #include "core/heap/stream_heap.h"
-#include "weir/graph_pool.h"
+#include "weir/heap_types.h"
 
 namespace weir {
 

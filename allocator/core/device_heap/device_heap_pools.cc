@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/device_heap/device_heap_impl.h"
+#include "weir/graph_pool.h"
 
 namespace weir {
 

@@ -1,6 +1,6 @@
 // Blocks at places of somebody else's choice: where they lay before.
 #include "core/heap/stream_heap.h"
-#include "weir/graph_pool.h"
+#include "weir/heap_types.h"
 
 namespace weir {
 

@@ -32,7 +32,7 @@
 #include "core/time/timelines.h"
 #include "observe/observer.h"
 #include "weir/device.h"
-#include "weir/device_heap.h"
+#include "weir/heap_types.h"
 #include "weir/result.h"
 
 namespace weir {

@@ -23,7 +23,7 @@
 #include "core/base/mutex.h"
 #include "core/pool/pool.h"
 #include "core/pool/pool_device.h"
-#include "weir/graph_pool.h"
+#include "weir/statistics.h"
 
 namespace weir {
 

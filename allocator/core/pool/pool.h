@@ -23,7 +23,7 @@
 #include "core/time/open_captures.h"
 #include "core/time/timelines.h"
 #include "observe/observer.h"
-#include "weir/device_heap.h"
+#include "weir/heap_types.h"
 
 namespace weir {
 

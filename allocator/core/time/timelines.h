@@ -36,7 +36,7 @@
 #include "core/time/vector_clock.h"
 #include "observe/observer.h"
 #include "weir/device.h"
-#include "weir/device_heap.h"
+#include "weir/heap_types.h"
 #include "weir/result.h"
 #include "weir/types.h"
 

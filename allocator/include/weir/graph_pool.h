@@ -28,7 +28,9 @@
 
 #include "weir/device.h"
 #include "weir/device_heap.h"
+#include "weir/heap_types.h"
 #include "weir/result.h"
+#include "weir/statistics.h"
 #include "weir/types.h"
 
 namespace weir {
@@ -37,25 +39,6 @@ class CapturePool;
 
 struct GraphPoolOptions {
   Bytes limit;  // most memory that the pool may hold; zero: what the device heap's own limit leaves
-};
-
-// A live block of a pool, and where it lies, so that it can be had there again.
-struct PlacedBlock {
-  Address address;
-  Bytes bytes;      // rounded up to kGrain
-  Bytes requested;  // as asked for
-  Stream stream;
-  Address run;  // where the pages were taken for it, and for the small blocks beside it
-};
-
-struct GraphPoolStatistics {
-  std::uint64_t live_blocks = 0;
-  Bytes live_bytes;           // of blocks not deallocated, outputs of graphs among them
-  Bytes reserved_bytes;       // physical memory that the pool holds
-  Bytes peak_reserved_bytes;  // the most it ever held
-  Bytes kept_bytes;           // of it, what graphs may use when they are launched
-  std::uint64_t graphs = 0;
-  std::uint64_t deferred = 0;  // blocks freed during a capture, which go back when it ends
 };
 
 // Which streams' requests a pool serves. Called for each request, in the thread that makes it,

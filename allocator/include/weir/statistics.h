@@ -46,4 +46,15 @@ struct Statistics {
   friend bool operator==(const Statistics&, const Statistics&) = default;
 };
 
+// Of one graph pool.
+struct GraphPoolStatistics {
+  std::uint64_t live_blocks = 0;
+  Bytes live_bytes;           // of blocks not deallocated, outputs of graphs among them
+  Bytes reserved_bytes;       // physical memory that the pool holds
+  Bytes peak_reserved_bytes;  // the most it ever held
+  Bytes kept_bytes;           // of it, what graphs may use when they are launched
+  std::uint64_t graphs = 0;
+  std::uint64_t deferred = 0;  // blocks freed during a capture, which go back when it ends
+};
+
 }  // namespace weir

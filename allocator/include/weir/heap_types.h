@@ -1,0 +1,115 @@
+// What a device heap is told and what it tells: options, and what a snapshot is made of.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "weir/statistics.h"
+#include "weir/types.h"
+
+namespace weir {
+
+// Whether a request takes free memory whose last use may still be running (its stream then waits
+// on the GPU), or new memory from the driver. (Small blocks, of at most 256 KiB, take free memory
+// under every policy but no_wait: the driver has nothing that small to give.)
+enum class ReusePolicy {
+  wait,      // free memory first: least memory
+  grow,      // new memory first, while the limit has room: fewest waits
+  balanced,  // free memory, unless its last use is recent and a little growth avoids the wait
+  no_wait,   // free memory whose last use is seen to be over, else new memory: no request makes a
+             // stream wait for another (but a warm-up of a graph pool, for graphs that
+             // Graph::launch() launched). What is placed where depends on how fast the GPU is.
+};
+
+// What the heap may rely on to know who uses a block.
+enum class Trust {
+  // Uses on other streams are told, by fence() or record_stream(), and streams are retired before
+  // they are destroyed: the contract of this interface.
+  told,
+  // Only what PyTorch's own allocator relies on: a use on another stream is queued before the block
+  // goes back, and may be told or not; streams may be destroyed at any time. Memory goes to another
+  // stream or pool, or back to the driver, only behind an event of the whole context
+  // (docs/guarantees.md).
+  context,
+};
+
+struct HeapOptions {
+  // Most physical memory to hold. Zero: as much as the device has.
+  Bytes limit;
+  ReusePolicy reuse = ReusePolicy::balanced;
+  // Most mappings to hold. A context has room for some 524,000, and past that unrelated calls fail.
+  std::uint64_t most_mappings = 400'000;
+  Trust trust = Trust::told;
+  // Under Trust::context: may events of the whole context be recorded? They break a capture that
+  // the heap can't know of. Without them memory changes its stream only where the host waits:
+  // trim(), and rather than be out of memory.
+  bool context_events = true;
+};
+
+enum class Trim { at_once, waits };
+
+struct BlockInfo {
+  Address address;
+  Bytes bytes;      // rounded up to kGrain
+  Bytes requested;  // as asked for
+  HeapId heap;
+  std::uint64_t stream = 0;  // Stream::id of the stream it was allocated for
+  std::uint64_t pool = 0;    // GraphPool::id(); 0: none's
+  // The rest in a snapshot only.
+  std::vector<std::uint64_t> waits_for;     // Stream::id of those that use it beside its own
+  std::optional<Nanoseconds> allocated_at;  // to 1.05 ms, where it was recorded
+};
+
+// A live block of a graph pool, and where it lies, so that it can be had there again.
+struct PlacedBlock {
+  Address address;
+  Bytes bytes;      // rounded up to kGrain
+  Bytes requested;  // as asked for
+  Stream stream;
+  Address run;  // where the pages were taken for it, and for the small blocks beside it
+};
+
+// Where a page is mapped: whole, from `address` on.
+struct MappingInfo {
+  Address address;
+  HeapId heap;  // whose request it was mapped for; any heap of the pool may use it
+};
+
+// Bytes of a block that lie in one page.
+struct PagePart {
+  PhysicalHandle handle;
+  Bytes page_bytes;
+  Bytes offset;  // in the page
+  Bytes bytes;
+};
+
+struct PageInfo {
+  PageId page;
+  Bytes bytes;
+  Bytes used;                   // by live blocks of any heaps; a slab of small ones counts whole
+  std::optional<HeapId> lease;  // the heap that used it first since it was idle; none: it is idle
+  std::uint32_t mappings = 0;
+  std::vector<MappingInfo> mapped_at;  // all of them; the first is in the home row
+};
+
+struct HeapInfo {
+  HeapId heap;
+  std::uint64_t stream = 0;  // Stream::id that it serves, or served last
+  std::uint64_t pool = 0;    // GraphPool::id(); 0: the device heap's own
+  bool open = true;          // false: its stream was retired
+};
+
+// Everything a device heap holds, at one moment.
+struct HeapSnapshot {
+  std::string device;  // Device::name()
+  Bytes device_bytes;  // memory of the device in all; zero: unknown
+  Nanoseconds time;
+  std::vector<BlockInfo> blocks;  // live, by address
+  std::vector<PageInfo> pages;    // by id
+  std::vector<HeapInfo> heaps;    // by id
+  Statistics statistics;
+};
+
+}  // namespace weir
