@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "look/lives.h"
+#include "look/block_lifetimes.h"
 #include "weir/recording.h"
 
 namespace weir {
