@@ -10,7 +10,7 @@
 #include "look/block_lifetimes.h"
 #include "look/load.h"
 #include "look/report.h"
-#include "look/report_table.h"
+#include "replay/report_table.h"
 
 namespace weir {
 namespace {
