@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "look/numbering.h"
 #include "look/physical.h"
 
 namespace weir {
@@ -11,23 +12,6 @@ namespace {
 
 constexpr std::uint32_t kNone = BlockLifetime::kNone;
 constexpr std::uint32_t kAllStreams = ~std::uint32_t{0};
-
-// Numbers of anything, in order of first use.
-class Numbering {
- public:
-  std::uint32_t of(std::uint64_t id) {
-    if (!ids_.empty() && ids_[last_] == id) return last_;
-    const auto [found, added] = index_.try_emplace(id, static_cast<std::uint32_t>(ids_.size()));
-    if (added) ids_.push_back(id);
-    return last_ = found->second;
-  }
-  std::vector<std::uint64_t>& ids() { return ids_; }
-
- private:
-  std::vector<std::uint64_t> ids_;
-  std::unordered_map<std::uint64_t, std::uint32_t> index_;
-  std::uint32_t last_ = 0;
-};
 
 // Takes the events one by one.
 class LifetimesFold {
@@ -58,7 +42,7 @@ class LifetimesFold {
   std::uint32_t now_ = 0;         // the event that is looked at
   std::uint32_t change_ = kNone;  // ... as a change of memory: none of the initial ones is
   Bytes live_, reserved_;
-  Numbering streams_, pools_;
+  Numbering<std::uint64_t> streams_, pools_;
   PhysicalOwners physical_;
   std::vector<Fence> fences_;
   std::vector<std::uint32_t> last_fence_;                     // of each block, into fences_
@@ -86,8 +70,8 @@ BlockLifetimes LifetimesFold::run() {
     lifetimes_.blocks[block].end = std::max(recording_.end(), lifetimes_.blocks[block].begin);
   }
   sort_fences();
-  lifetimes_.streams = std::move(streams_.ids());
-  lifetimes_.pools = std::move(pools_.ids());
+  lifetimes_.streams = streams_.things();
+  lifetimes_.pools = pools_.things();
   return std::move(lifetimes_);
 }
 
@@ -251,5 +235,9 @@ void LifetimesFold::sort_fences() {
 }  // namespace
 
 BlockLifetimes lifetimes_of(const Recording& recording) { return LifetimesFold(recording).run(); }
+
+std::size_t events_at(const MemoryPoint& point, const Recording& recording) {
+  return point.event == kNone ? recording.initial : std::size_t{point.event} + 1;
+}
 
 }  // namespace weir

@@ -54,6 +54,9 @@ struct BlockLifetimes {
 
 BlockLifetimes lifetimes_of(const Recording& recording);
 
+// How many events have happened when memory changes to `point`, a moment of the same recording.
+std::size_t events_at(const MemoryPoint& point, const Recording& recording);
+
 // A page and its addresses at one moment.
 struct PageAt {
   PageId page;

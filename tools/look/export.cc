@@ -98,7 +98,7 @@ Result<std::size_t> parse_moment(std::string_view text, const Recording& recordi
   if (text == "peak-live" || text == "peak-reserved") {
     const BlockLifetimes lifetimes = lifetimes_of(recording);
     const MemoryPoint& peak = text == "peak-live" ? lifetimes.peak_live : lifetimes.peak_reserved;
-    return peak.event == BlockLifetime::kNone ? recording.initial : std::size_t{peak.event} + 1;
+    return events_at(peak, recording);
   }
   const std::optional<double> since = parse_nanoseconds(text);
   if (!since) return not_a_moment(text);

@@ -11,6 +11,7 @@
 
 #include "look/block_lifetimes.h"
 #include "look/html_columns.h"
+#include "look/numbering.h"
 
 namespace weir {
 namespace {
@@ -24,30 +25,14 @@ struct Step {
   bool end = false;
 };
 
-// Gives each different thing a number, in order of first use.
-template <class T>
-class Numbering {
- public:
-  std::uint32_t operator()(const T& thing) {
-    const auto [place, added] = numbers_.try_emplace(thing, things_.size());
-    if (added) things_.push_back(thing);
-    return place->second;
-  }
-  const std::vector<T>& things() const { return things_; }
-
- private:
-  std::map<T, std::uint32_t> numbers_;
-  std::vector<T> things_;
-};
-
 class Writer {
  public:
   explicit Writer(const Recording& recording)
       : recording_(recording), lifetimes_(lifetimes_of(recording)), begin_(recording.begin()) {}
 
   std::string write() {
-    for (const std::uint64_t stream : lifetimes_.streams) streams_(stream);
-    for (const std::uint64_t pool : lifetimes_.pools) pools_(pool);
+    for (const std::uint64_t stream : lifetimes_.streams) streams_.of(stream);
+    for (const std::uint64_t pool : lifetimes_.pools) pools_.of(pool);
     steps();
     blocks();
     fences();
@@ -68,7 +53,7 @@ class Writer {
   }
 
   std::uint32_t heap_of(HeapId heap, std::uint64_t stream, std::uint64_t pool) {
-    return heaps_({heap.value, streams_(stream), pool == 0 ? 0 : 1 + pools_(pool)});
+    return heaps_.of({heap.value, streams_.of(stream), pool == 0 ? 0 : 1 + pools_.of(pool)});
   }
 
   std::uint64_t since_begin(Nanoseconds time) const {
@@ -166,7 +151,7 @@ class Writer {
       fence_count_ += lifetime.fences;
       for (std::uint32_t i = 0; i < lifetime.fences; ++i) {
         const FenceTaken& fence = lifetimes_.fences[lifetime.first_fence + i];
-        stream.add(streams_(fence.stream));
+        stream.add(streams_.of(fence.stream));
         after.add(since_begin(fence.time) -
                   std::min(since_begin(fence.time), since_begin(lifetime.begin)));
       }

@@ -8,6 +8,8 @@
 #include <queue>
 #include <tuple>
 
+#include "look/streams.h"
+
 namespace weir {
 namespace {
 
@@ -105,7 +107,7 @@ std::vector<Growth> growth_of(const Recording& recording, const BlockLifetimes& 
     if (grew * 4 < parts.count() * 3 || group.last - group.first < least) continue;
     list.push_back({.stack = stack,
                     .stream = stream,
-                    .stream_name = stream_name(stream),
+                    .stream_name = stream_text(stream),
                     .place = names.place(stack),
                     .requested = Bytes{requested},
                     .blocks = group.blocks,
@@ -146,7 +148,7 @@ std::vector<Churn> churn_of(const BlockLifetimes& lifetimes) {
       continue;
     }
     list.push_back({.stream = key.first,
-                    .stream_name = stream_name(key.first),
+                    .stream_name = stream_text(key.first),
                     .requested = Bytes{key.second},
                     .blocks = group.freed,
                     .at_once = group.at_once,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "look/report_pages.h"
+#include "look/streams.h"
 
 namespace weir {
 namespace {
@@ -15,18 +16,6 @@ std::size_t end_of(const BlockLifetime& lifetime, const std::vector<Event>& even
   const auto after = std::lower_bound(events.begin(), events.end(), lifetime.end,
                                       [](const Event& e, Nanoseconds t) { return e.time < t; });
   return static_cast<std::size_t>(after - events.begin());
-}
-
-// By which live memory rises with each event.
-std::vector<std::int64_t> live_changes(const Recording& recording,
-                                       const BlockLifetimes& lifetimes) {
-  std::vector<std::int64_t> changes(recording.events.size() + 1);
-  for (const BlockLifetime& lifetime : lifetimes.blocks) {
-    const auto bytes = static_cast<std::int64_t>(lifetime.bytes.count);
-    changes[lifetime.begin_event == kNone ? 0 : lifetime.begin_event] += bytes;
-    if (!lifetime.live_at_end) changes[end_of(lifetime, recording.events)] -= bytes;
-  }
-  return changes;
 }
 
 bool is_live_after(const BlockLifetime& lifetime, std::size_t events,
@@ -126,7 +115,7 @@ class MomentMaker {
     cause(Cause::rounding) = moment_.live - moment_.requested;
     for (auto& [stream, share] : streams_) {
       share.nth = names_.streams.of(stream);
-      share.name = stream_name(stream);
+      share.name = stream_text(stream);
     }
     for (auto& [pool, share] : pools_) {
       share.nth = pool == 0 ? kNone : names_.pools.of(pool);
@@ -143,7 +132,7 @@ class MomentMaker {
     for (auto& [stream, hold] : holds_) {
       hold.stream = stream;
       hold.nth = names_.streams.of(stream);
-      hold.name = stream_name(stream);
+      hold.name = stream_text(stream);
       moment_.holds.push_back(hold);
     }
     std::sort(moment_.holds.begin(), moment_.holds.end(),
@@ -165,31 +154,15 @@ class MomentMaker {
 }  // namespace
 
 Moments find_moments(const Recording& recording, const BlockLifetimes& lifetimes) {
-  const std::vector<std::int64_t> changes = live_changes(recording, lifetimes);
-  Moments moments{.peak_live = recording.initial,
-                  .peak_reserved = recording.initial,
+  Moments moments{.peak_live = events_at(lifetimes.peak_live, recording),
+                  .peak_reserved = events_at(lifetimes.peak_reserved, recording),
                   .end = recording.events.size()};
-  std::int64_t live = 0, peak_live = 0, live_then = 0;
-  // What is live when the second half begins is live in it.
-  std::int64_t late = 0;
   const Nanoseconds middle{(recording.begin().count + recording.end().count) / 2};
-  Bytes reserved, peak_reserved;
-  for (std::size_t i = 0; i < recording.events.size(); ++i) {
-    const Event& event = recording.events[i];
-    if (event.time < middle) late = live + changes[i];
-    live += changes[i];
-    if (event.kind == EventKind::create) reserved += event.bytes;
-    if (event.kind == EventKind::release) reserved -= std::min(reserved, event.bytes);
-    if (i + 1 < recording.initial) continue;
-    if (event.time >= middle) late = std::max(late, live);
-    if (live > peak_live) peak_live = live, moments.peak_live = i + 1;
-    if (reserved > peak_reserved || (reserved == peak_reserved && live > live_then)) {
-      peak_reserved = reserved;
-      live_then = live;
-      moments.peak_reserved = i + 1;
-    }
+  for (const MemoryPoint& point : lifetimes.memory) {
+    // What is live when the second half begins is live in it.
+    moments.late_peak_live =
+        point.time < middle ? point.live : std::max(moments.late_peak_live, point.live);
   }
-  moments.late_peak_live = Bytes{static_cast<std::uint64_t>(std::max<std::int64_t>(late, 0))};
   return moments;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "look/block_lifetimes.h"
+#include "look/numbering.h"
 #include "look/report.h"
 #include "look/report_names.h"
 
@@ -22,7 +23,7 @@ Moments find_moments(const Recording& recording, const BlockLifetimes& lifetimes
 // Names that every part of the report shares.
 struct ReportNames {
   ReportNames(const Recording& recording, const BlockLifetimes& lifetimes);
-  Ordinals streams, pools;
+  Numbering<std::uint64_t> streams, pools;
   std::vector<std::vector<std::string>> stacks;  // as text, by Event::stack
   std::string place(std::uint32_t stack) const;
 };

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "look/report_blocks.h"
+#include "look/streams.h"
 
 namespace weir {
 namespace {
@@ -91,8 +92,8 @@ std::vector<WaitPair> waits_of(const Recording& recording, const BlockLifetimes&
     std::tie(pair.waiter, pair.awaited) = streams;
     pair.waiter_nth = names.streams.of(pair.waiter);
     pair.awaited_nth = awaited_nth(pair.awaited, names);
-    pair.waiter_name = stream_name(pair.waiter);
-    pair.awaited_name = stream_name(pair.awaited);
+    pair.waiter_name = stream_text(pair.waiter);
+    pair.awaited_name = stream_text(pair.awaited);
     list.push_back(pair);
   }
   std::sort(list.begin(), list.end(), [](const WaitPair& a, const WaitPair& b) {
@@ -112,7 +113,7 @@ std::vector<CostlyBlocks> costly_blocks(const BlockLifetimes& lifetimes, const R
     const auto& [stack, stream, requested] = key;
     list.push_back({.stack = stack,
                     .requested = Bytes{requested},
-                    .stream = stream_name(stream),
+                    .stream = stream_text(stream),
                     .place = names.place(stack),
                     .waits = waits});
   }
