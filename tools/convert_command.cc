@@ -42,9 +42,7 @@ void add_convert_command(CLI::App& app, ExitCode& exit_code) {
   CLI::App* convert =
       app.add_subcommand("convert", "Write a recording or a PyTorch snapshot as a trace");
   convert->add_option("FILE", command->file, "What to convert")->required();
-  convert->add_option("-o,--output", command->output, "The trace to write")
-      ->type_name("OUT")
-      ->required();
+  add_output_option(*convert, command->output, "The trace to write");
   convert
       ->add_option("--device", command->device,
                    "Of a PyTorch snapshot: the device; default: the one with the longest history")

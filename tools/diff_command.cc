@@ -9,7 +9,7 @@
 #include "look/diff.h"
 #include "look/load.h"
 #include "look/report.h"
-#include "option_checks.h"
+#include "look_command.h"
 #include "replay/named_files.h"
 
 namespace weir {
@@ -27,21 +27,15 @@ Result<Report> report_on(const std::string& file) {
   return report_of(*recording, {.top = SIZE_MAX});
 }
 
-ExitCode run(const DiffCommand& command) {
-  const Status allowed = check_files({{"BEFORE", command.before}, {"AFTER", command.after}}, {});
-  if (!allowed) {
-    fmt::print(stderr, "weir: {}\n", allowed.error().message());
-    return ExitCode::bad_input;
-  }
+Status run(const DiffCommand& command) {
+  Status allowed = check_files({{"BEFORE", command.before}, {"AFTER", command.after}}, {});
+  if (!allowed) return allowed;
   const Result<Report> before = report_on(command.before);
   const Result<Report> after = before ? report_on(command.after) : before;
-  if (!after) {
-    fmt::print(stderr, "weir: {}\n", after.error().message());
-    return ExitCode::bad_input;
-  }
+  if (!after) return after.error();
   const Diff diff = diff_of(*before, *after);
   fmt::print("{}", command.json ? diff_json(diff) : diff_text(diff, command.top));
-  return ExitCode::ok;
+  return {};
 }
 
 constexpr const char* kFooter = R"(
@@ -61,12 +55,9 @@ void add_diff_command(CLI::App& app, ExitCode& exit_code) {
   diff->add_option("BEFORE", command->before, "A recording, a snapshot or a trace")->required();
   diff->add_option("AFTER", command->after, "Another")->required();
   diff->add_flag("--json", command->json, "Print JSON instead of text");
-  diff->add_option("--top", command->top, "Most rows of a list")
-      ->transform(whole_number(1, 1'000'000))
-      ->type_name("N")
-      ->capture_default_str();
+  add_top_option(*diff, command->top);
   diff->footer(kFooter);
-  diff->callback([command, &exit_code] { exit_code = run(*command); });
+  diff->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });
 }
 
 }  // namespace weir

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "command.h"
+#include "unknown_argument.h"
 
 namespace {
 
@@ -31,30 +32,6 @@ std::string empty_option(const std::vector<std::string>& arguments) {
   return {};
 }
 
-// CLI11 says neither what was taken for no sub-command, nor which there are.
-std::string failure(const CLI::App* app, const CLI::Error& error) {
-  const CLI::App* asked = app;
-  std::string path = app->get_name();
-  while (!asked->get_subcommands().empty()) {
-    asked = asked->get_subcommands().front();
-    path += " " + asked->get_name();
-  }
-  const bool is_missing =
-      error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError) &&
-      asked->get_require_subcommand_min() > 0;
-  if (!is_missing) return CLI::FailureMessage::simple(app, error);
-  const std::vector<std::string> unknown = app->remaining(true);
-  std::string text = path + (unknown.empty() ? ": a command is missing"
-                                             : ": '" + unknown.front() + "' is no command of it");
-  const char* before = "; there are ";
-  for (const CLI::App* const command :
-       asked->get_subcommands([](const CLI::App*) { return true; })) {
-    text += before + command->get_name();
-    before = ", ";
-  }
-  return text + "\nRun with --help for more information.\n";
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -63,7 +40,7 @@ int main(int argc, char** argv) {
                "weir");
   app.set_version_flag("--version", "weir " WEIR_VERSION, "Print the version and exit");
   app.require_subcommand(1);
-  app.failure_message(failure);
+  app.failure_message(weir::failure_text);
   app.footer("`weir help COMMAND` describes a command.");
   weir::add_replay_command(app, exit_code);
   weir::add_report_command(app, exit_code);
@@ -90,6 +67,11 @@ int main(int argc, char** argv) {
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   try {
     app.parse(std::move(arguments));
+  } catch (const CLI::CallForHelp& help) {
+    const bool all_known = app.remaining(true).empty();  // not so in `weir help repaly`
+    if (all_known) return app.exit(help);
+    std::fprintf(stderr, "%s\n", weir::unknown_argument(app).c_str());
+    return static_cast<int>(weir::ExitCode::bad_input);
   } catch (const CLI::ParseError& error) {
     // CLI11's own codes tell the kinds of mistake apart; here they are all the caller's.
     return app.exit(error) == 0 ? 0 : static_cast<int>(weir::ExitCode::bad_input);

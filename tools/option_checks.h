@@ -1,4 +1,4 @@
-// Checks of the values of options, for every program that reads its options with CLI11.
+// Options and checks of their values, for every program that reads its options with CLI11.
 //
 // CLI11 reads "-3" into an unsigned number as 2^64 - 3, cuts off a number that is too large, takes
 // "010" for 8, and lets "nan" pass any range. These checks see the text, and CLI11 then reads the
@@ -13,6 +13,8 @@
 #include <sstream>
 #include <string>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 namespace weir {
 
@@ -61,6 +63,28 @@ inline CLI::Validator not_empty() {
     return text.empty() ? "the value is empty: give one, or leave the option out" : "";
   };
   return {check, ""};
+}
+
+// Adds an option that takes one of the words of `choices`, and sets `target` to what the word
+// stands for. The help lists the words.
+template <class T>
+CLI::Option* add_choice(CLI::App& app, const std::string& name, T& target,
+                        const std::vector<std::pair<std::string, T>>& choices,
+                        const std::string& help) {
+  std::vector<std::string> words;
+  std::string type;
+  for (const auto& [word, value] : choices) {
+    words.push_back(word);
+    type += (type.empty() ? "" : "|") + word;
+  }
+  const auto choose = [&target, choices](const std::string& word) {
+    for (const auto& [each, value] : choices) {
+      if (each == word) target = value;
+    }
+  };
+  return app.add_option_function<std::string>(name, choose, help)
+      ->check(CLI::IsMember(words))
+      ->type_name(type);
 }
 
 }  // namespace weir

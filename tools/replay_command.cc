@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -141,30 +140,19 @@ void add_replay_command(CLI::App& app, ExitCode& exit_code) {
       ->transform(whole_number(1, 1'000'000))
       ->type_name("N")
       ->capture_default_str();
-  const std::map<std::string, ReusePolicy> policies = {{"wait", ReusePolicy::wait},
-                                                       {"grow", ReusePolicy::grow},
-                                                       {"balanced", ReusePolicy::balanced},
-                                                       {"no_wait", ReusePolicy::no_wait}};
-  replay
-      ->add_option_function<std::string>(
-          "--policy",
-          [command, policies](const std::string& name) {
-            command->options.policy = policies.at(name);
-          },
-          "Memory whose last use still runs: wait for it, grow instead, what costs less (balanced, "
-          "the default), or never (no_wait)")
-      ->check(CLI::IsMember({"wait", "grow", "balanced", "no_wait"}))
-      ->type_name("wait|grow|balanced|no_wait");
-  replay
-      ->add_option_function<std::string>(
-          "--trust",
-          [command](const std::string& name) {
-            command->options.trust = name == "told" ? Trust::told : Trust::context;
-          },
-          "Uses on other streams are told (the default), or may be untold, as in PyTorch: memory "
-          "changes streams only behind events of the whole context")
-      ->check(CLI::IsMember({"told", "context"}))
-      ->type_name("told|context");
+  add_choice<ReusePolicy>(
+      *replay, "--policy", command->options.policy,
+      {{"wait", ReusePolicy::wait},
+       {"grow", ReusePolicy::grow},
+       {"balanced", ReusePolicy::balanced},
+       {"no_wait", ReusePolicy::no_wait}},
+      "Memory whose last use still runs: wait for it, grow instead, what costs less (balanced, "
+      "the default), or never (no_wait)");
+  add_choice<Trust>(
+      *replay, "--trust", command->options.trust,
+      {{"told", Trust::told}, {"context", Trust::context}},
+      "Uses on other streams are told (the default), or may be untold, as in PyTorch: memory "
+      "changes streams only behind events of the whole context");
   replay->add_flag(
       "--json{-}", command->json,
       "Print JSON instead of the report; --json=FILE: write it there, beside the report");

@@ -9,6 +9,7 @@
 #include "look/export.h"
 #include "look/load.h"
 #include "look/report.h"
+#include "look_command.h"
 #include "option_checks.h"
 #include "replay/named_files.h"
 
@@ -21,27 +22,18 @@ struct ReportCommand {
   ReportOptions options;
 };
 
-ExitCode run(ReportCommand command) {
-  if (const Status allowed = check_files({{"FILE", command.file}}, {}); !allowed) {
-    fmt::print(stderr, "weir: {}\n", allowed.error().message());
-    return ExitCode::bad_input;
-  }
+Status run(ReportCommand command) {
+  if (Status allowed = check_files({{"FILE", command.file}}, {}); !allowed) return allowed;
   const Result<Recording> recording = load(command.file);
-  if (!recording) {
-    fmt::print(stderr, "weir: {}\n", recording.error().message());
-    return ExitCode::bad_input;
-  }
+  if (!recording) return recording.error();
   if (!command.at.empty()) {
     const Result<std::size_t> at = parse_moment(command.at, *recording);
-    if (!at) {
-      fmt::print(stderr, "weir: --at: {}\n", at.error().message());
-      return ExitCode::bad_input;
-    }
+    if (!at) return Error(at.error().code(), "--at: " + at.error().message());
     command.options.at = *at;
   }
   const Report report = report_of(*recording, command.options);
   fmt::print("{}", command.json ? report_json(report) : report_text(report, command.options));
-  return ExitCode::ok;
+  return {};
 }
 
 constexpr const char* kFooter = R"(
@@ -60,10 +52,7 @@ void add_report_command(CLI::App& app, ExitCode& exit_code) {
       "report", "Say what made a program's peak of memory, what was held for nothing, and why");
   report->add_option("FILE", command->file, "A recording, a snapshot or a trace")->required();
   report->add_flag("--json", command->json, "Print JSON instead of text");
-  report->add_option("--top", command->options.top, "Most rows of a list")
-      ->transform(whole_number(1, 1'000'000))
-      ->type_name("N")
-      ->capture_default_str();
+  add_top_option(*report, command->options.top);
   report
       ->add_option(
           "--at", command->at,
@@ -72,7 +61,7 @@ void add_report_command(CLI::App& app, ExitCode& exit_code) {
       ->transform(not_empty())
       ->type_name("MOMENT");
   report->footer(kFooter);
-  report->callback([command, &exit_code] { exit_code = run(*command); });
+  report->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });
 }
 
 }  // namespace weir

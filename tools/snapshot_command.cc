@@ -1,5 +1,4 @@
 #include <CLI/CLI.hpp>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,6 +7,7 @@
 #include "look/export.h"
 #include "look/load.h"
 #include "look_command.h"
+#include "option_checks.h"
 #include "replay/named_files.h"
 
 namespace weir {
@@ -51,15 +51,10 @@ void add_snapshot_command(CLI::App& app, ExitCode& exit_code) {
   CLI::App* snapshot = app.add_subcommand(
       "snapshot", "Write what memory held at one moment for a viewer, a spreadsheet or a page");
   snapshot->add_option("FILE", command->file, "What to look at")->required();
-  const std::map<std::string, LookFormat> formats = {
-      {"memory_viz", LookFormat::memory_viz}, {"csv", LookFormat::csv}, {"svg", LookFormat::svg}};
-  snapshot
-      ->add_option_function<std::string>(
-          "--to",
-          [command, formats](const std::string& name) { command->format = formats.at(name); },
-          "The format")
-      ->check(CLI::IsMember({"memory_viz", "csv", "svg"}))
-      ->type_name("memory_viz|csv|svg")
+  add_choice<LookFormat>(
+      *snapshot, "--to", command->format,
+      {{"memory_viz", LookFormat::memory_viz}, {"csv", LookFormat::csv}, {"svg", LookFormat::svg}},
+      "The format")
       ->required();
   snapshot
       ->add_option("--at", command->at,
@@ -67,9 +62,7 @@ void add_snapshot_command(CLI::App& app, ExitCode& exit_code) {
                    "20ms, 300us)")
       ->type_name("TIME")
       ->capture_default_str();
-  snapshot->add_option("-o,--output", command->output, "The file to write")
-      ->type_name("OUT")
-      ->required();
+  add_output_option(*snapshot, command->output, "The file to write");
   snapshot->footer(kFooter);
   snapshot->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });
 }

@@ -1,5 +1,4 @@
 #include <CLI/CLI.hpp>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 #include "look/html.h"
 #include "look/load.h"
 #include "look_command.h"
+#include "option_checks.h"
 #include "replay/named_files.h"
 
 namespace weir {
@@ -69,23 +69,15 @@ void add_timeline_command(CLI::App& app, ExitCode& exit_code) {
   CLI::App* timeline = app.add_subcommand(
       "timeline", "Write what happened over time for a viewer, a spreadsheet or a page");
   timeline->add_option("FILE", command->files, "What to look at")->required()->expected(1, 2);
-  const std::map<std::string, std::optional<LookFormat>> formats = {
-      {"memory_viz", LookFormat::memory_viz},
-      {"perfetto", LookFormat::perfetto},
-      {"csv", LookFormat::csv},
-      {"svg", LookFormat::svg},
-      {"html", std::nullopt}};
-  timeline
-      ->add_option_function<std::string>(
-          "--to",
-          [command, formats](const std::string& name) { command->format = formats.at(name); },
-          "The format")
-      ->check(CLI::IsMember({"memory_viz", "perfetto", "csv", "svg", "html"}))
-      ->type_name("memory_viz|perfetto|csv|svg|html")
+  add_choice<std::optional<LookFormat>>(*timeline, "--to", command->format,
+                                        {{"memory_viz", LookFormat::memory_viz},
+                                         {"perfetto", LookFormat::perfetto},
+                                         {"csv", LookFormat::csv},
+                                         {"svg", LookFormat::svg},
+                                         {"html", std::nullopt}},
+                                        "The format")
       ->required();
-  timeline->add_option("-o,--output", command->output, "The file to write")
-      ->type_name("OUT")
-      ->required();
+  add_output_option(*timeline, command->output, "The file to write");
   timeline->footer(kFooter);
   timeline->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });
 }

@@ -14,6 +14,7 @@
 
 #include "command.h"
 #include "look/top.h"
+#include "look_command.h"
 #include "option_checks.h"
 #include "replay/named_files.h"
 
@@ -36,11 +37,6 @@ bool is_number(const std::string& text) {
 
 bool is_gone(const std::string& what) {
   return is_number(what) && ::access(("/proc/" + what).c_str(), F_OK) != 0;
-}
-
-ExitCode complain(const Error& error) {
-  fmt::print(stderr, "weir: {}\n", error.message());
-  return error.code() == ErrorCode::unavailable ? ExitCode::failed : ExitCode::bad_input;
 }
 
 Result<TopFollower> open(const std::string& what) {
@@ -71,7 +67,7 @@ void show(const std::string& text, bool first) {
 
 ExitCode run(const TopCommand& command) {
   Result<TopFollower> opened = open(command.what);
-  if (!opened.ok()) return complain(opened.error());
+  if (!opened.ok()) return exit_code_of(opened.error());
   TopFollower& follower = *opened;
   const std::uint64_t looks = command.once ? 1 : command.count;
   std::optional<TopNumbers> before;
@@ -87,7 +83,7 @@ ExitCode run(const TopCommand& command) {
     then = now;
     std::this_thread::sleep_until(now + std::chrono::duration<double>(command.interval));
     const bool gone = is_gone(command.what);
-    if (Status status = follower.poll(); !status) return complain(status.error());
+    if (Status status = follower.poll(); !status) return exit_code_of(status);
     // What it had written last has been read by then.
     if (gone && !follower.view().ended) {
       fmt::print(stderr, "weir: process {} has ended, and its recording was not closed\n",
@@ -123,10 +119,7 @@ void add_top_command(CLI::App& app, ExitCode& exit_code) {
       ->transform(whole_number(1, 1'000'000'000))
       ->type_name("N");
   top->add_flag("--once", command->once, "Look once");
-  top->add_option("--top", command->top, "Most rows of a list")
-      ->transform(whole_number(1, 1'000'000))
-      ->type_name("N")
-      ->capture_default_str();
+  add_top_option(*top, command->top);
   top->footer(kFooter);
   top->callback([command, &exit_code] { exit_code = run(*command); });
 }

@@ -15,7 +15,7 @@ namespace weir::peers {
 class DriverPool {
  public:
   static constexpr bool kFences = true;
-  using Lane = cudaStream_t;
+  using StreamRef = cudaStream_t;
 
   DriverPool() {
     check_cuda("cudaDeviceGetDefaultMemPool", cudaDeviceGetDefaultMemPool(&pool_, 0));
@@ -33,20 +33,22 @@ class DriverPool {
     cudaMemPoolTrimTo(pool_, 0);
   }
 
-  Lane lane(void* stream) { return static_cast<cudaStream_t>(stream); }
-  void* allocate(std::size_t bytes, Lane lane) {
+  StreamRef stream_ref(void* stream) { return static_cast<cudaStream_t>(stream); }
+  void* allocate(std::size_t bytes, StreamRef stream) {
     void* block = nullptr;
-    check_cuda("cudaMallocAsync", cudaMallocAsync(&block, bytes, lane));
+    check_cuda("cudaMallocAsync", cudaMallocAsync(&block, bytes, stream));
     return block;
   }
   // As its users do by hand: the owner waits before it frees. (So all of its later work waits, too,
   // whether it uses these bytes or not.) One event serves all: a wait is for the record before it.
   // From one thread only.
-  void fence(void*, Lane owner, Lane user) {
+  void fence(void*, StreamRef owner, StreamRef user) {
     check_cuda("cudaEventRecord", cudaEventRecord(event_, user));
     check_cuda("cudaStreamWaitEvent", cudaStreamWaitEvent(owner, event_, 0));
   }
-  void free(void* block, Lane lane) { check_cuda("cudaFreeAsync", cudaFreeAsync(block, lane)); }
+  void free(void* block, StreamRef stream) {
+    check_cuda("cudaFreeAsync", cudaFreeAsync(block, stream));
+  }
   Reserved reserved() const {
     std::uint64_t bytes = 0;
     check_cuda("cudaMemPoolGetAttribute",

@@ -38,23 +38,23 @@ template <Peer P>
 class HistoryPeer {
  public:
   HistoryPeer(P& peer, const Gpu& gpu, unsigned streams) : peer_(peer), gpu_(gpu) {
-    for (unsigned i = 0; i < streams; ++i) lanes_.push_back(peer.lane(gpu.stream(i)));
+    for (unsigned i = 0; i < streams; ++i) streams_.push_back(peer.stream_ref(gpu.stream(i)));
   }
 
   void enter_thread() { gpu_.enter_thread(); }
   void* allocate(const bench::Call& call) {
-    return peer_.allocate(call.bytes, lanes_[call.stream]);
+    return peer_.allocate(call.bytes, streams_[call.stream]);
   }
   void use(void* block, const bench::Call& call) {
-    peer_.fence(block, lanes_[call.stream], lanes_[call.user]);
+    peer_.fence(block, streams_[call.stream], streams_[call.user]);
   }
-  void free(void* block, const bench::Call& call) { peer_.free(block, lanes_[call.stream]); }
+  void free(void* block, const bench::Call& call) { peer_.free(block, streams_[call.stream]); }
   void settle() { gpu_.synchronize(); }
 
  private:
   P& peer_;
   const Gpu& gpu_;
-  std::vector<typename P::Lane> lanes_;  // by number of the stream
+  std::vector<typename P::StreamRef> streams_;  // by number of the stream
 };
 
 template <Peer P>

@@ -26,11 +26,11 @@ namespace weir::peers {
 inline void keep(void* block) { asm volatile("" : : "r"(block) : "memory"); }
 
 template <Peer P>
-void pairs(P& peer, typename P::Lane& lane, std::size_t bytes, std::uint64_t count) {
+void pairs(P& peer, typename P::StreamRef& stream, std::size_t bytes, std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) {
-    void* const block = peer.allocate(bytes, lane);
+    void* const block = peer.allocate(bytes, stream);
     keep(block);
-    peer.free(block, lane);
+    peer.free(block, stream);
   }
 }
 
@@ -38,8 +38,8 @@ void pairs(P& peer, typename P::Lane& lane, std::size_t bytes, std::uint64_t cou
 template <Peer P>
 Sample hot(P& peer, const Gpu& gpu, std::size_t bytes, Clock::duration length) {
   constexpr std::uint64_t kBatch = 1000;
-  auto lane = peer.lane(gpu.stream(0));
-  const auto batch = [&] { return pairs(peer, lane, bytes, kBatch), true; };
+  auto stream = peer.stream_ref(gpu.stream(0));
+  const auto batch = [&] { return pairs(peer, stream, bytes, kBatch), true; };
   timed(length / 4, kBatch, batch, [] {});  // warms up
   return timed(length, kBatch, batch, [] {});
 }
@@ -71,16 +71,16 @@ template <Peer P>
 MixSample random_mix(P& peer, const Gpu& gpu, const bench::Mix& mix, Clock::duration length) {
   constexpr std::uint64_t kBatch = 500;
   constexpr std::uint64_t kWarmBatches = 400;
-  auto lane = peer.lane(gpu.stream(0));
+  auto stream = peer.stream_ref(gpu.stream(0));
   std::vector<void*> blocks;
-  for (const Bytes bytes : mix.first) blocks.push_back(peer.allocate(bytes.count, lane));
+  for (const Bytes bytes : mix.first) blocks.push_back(peer.allocate(bytes.count, stream));
   const std::span<const bench::Replacement> replacements(mix.replacements);
   std::size_t next = 0;
   const auto batch = [&] {
     if (replacements.size() - next < kBatch) return false;
     for (const bench::Replacement& one : replacements.subspan(next, kBatch)) {
-      peer.free(blocks[one.index], lane);
-      blocks[one.index] = peer.allocate(one.bytes, lane);
+      peer.free(blocks[one.index], stream);
+      blocks[one.index] = peer.allocate(one.bytes, stream);
     }
     next += kBatch;
     return true;
@@ -91,7 +91,7 @@ MixSample random_mix(P& peer, const Gpu& gpu, const bench::Mix& mix, Clock::dura
   result.sample = timed(length, kBatch, batch, [] {});
   result.peak_live_bytes = peak_live_bytes(mix, next);
   result.reserved = peer.reserved();
-  for (void* const block : blocks) peer.free(block, lane);
+  for (void* const block : blocks) peer.free(block, stream);
   return result;
 }
 
@@ -100,14 +100,14 @@ MixSample random_mix(P& peer, const Gpu& gpu, const bench::Mix& mix, Clock::dura
 template <Peer P>
 Sample fenced(P& peer, const Gpu& gpu, std::size_t bytes, Clock::duration length) {
   constexpr std::uint64_t kBatch = 250;
-  auto lane = peer.lane(gpu.stream(0));
-  auto user = peer.lane(gpu.stream(Gpu::kUser));
+  auto stream = peer.stream_ref(gpu.stream(0));
+  auto user = peer.stream_ref(gpu.stream(Gpu::kUser));
   const auto batch = [&] {
     for (std::uint64_t i = 0; i < kBatch; ++i) {
-      void* const block = peer.allocate(bytes, lane);
+      void* const block = peer.allocate(bytes, stream);
       keep(block);
-      peer.fence(block, lane, user);
-      peer.free(block, lane);
+      peer.fence(block, stream, user);
+      peer.free(block, stream);
     }
     return true;
   };
@@ -123,24 +123,24 @@ void check_fence(P& peer, const Gpu& gpu, std::size_t bytes) {
   constexpr std::size_t kTries = 32;
   void* const owner = gpu.stream(0);
   void* const other = gpu.stream(Gpu::kUser);
-  auto lane = peer.lane(owner);
-  auto user = peer.lane(other);
-  void* const first = peer.allocate(bytes, lane);
+  auto stream = peer.stream_ref(owner);
+  auto user = peer.stream_ref(other);
+  void* const first = peer.allocate(bytes, stream);
   gpu.synchronize();
   const std::unique_ptr<Gpu::Hold> hold = gpu.hold(other);
-  if (hold == nullptr) return peer.free(first, lane);  // no GPU, nothing to hold
+  if (hold == nullptr) return peer.free(first, stream);  // no GPU, nothing to hold
 
-  peer.fence(first, lane, user);
-  peer.free(first, lane);
+  peer.fence(first, stream, user);
+  peer.free(first, stream);
   std::vector<void*> later;
   while (later.size() < kTries && (later.empty() || later.back() != first)) {
-    later.push_back(peer.allocate(bytes, lane));
+    later.push_back(peer.allocate(bytes, stream));
   }
   const bool waits = !gpu.idle(owner);
   const bool held = hold->release();
   gpu.synchronize();
   const bool reused = later.back() == first;
-  for (void* const block : later) peer.free(block, lane);
+  for (void* const block : later) peer.free(block, stream);
   if (!held) throw std::runtime_error("the fence can't be checked: a call took seconds");
   if (reused && !waits) throw std::runtime_error("a fence was not kept");
 }
@@ -149,13 +149,13 @@ void check_fence(P& peer, const Gpu& gpu, std::size_t bytes) {
 template <Peer P>
 class Worker {
  public:
-  Worker(P& peer, const Gpu& gpu, typename P::Lane lane, std::size_t bytes)
-      : peer_(peer), gpu_(gpu), lane_(lane), bytes_(bytes) {}
+  Worker(P& peer, const Gpu& gpu, typename P::StreamRef stream, std::size_t bytes)
+      : peer_(peer), gpu_(gpu), stream_(stream), bytes_(bytes) {}
 
   void run(std::latch& start, const std::atomic<bool>& stop) {
     attempt([&] {
       gpu_.enter_thread();
-      pairs(peer_, lane_, bytes_, 500);  // warms up
+      pairs(peer_, stream_, bytes_, 500);  // warms up
     });
     start.arrive_and_wait();
     if (error_ != nullptr) return;
@@ -180,7 +180,7 @@ class Worker {
     constexpr std::uint64_t kStep = 20;
     const Clock::time_point start = Clock::now();
     do {
-      pairs(peer_, lane_, bytes_, kStep);
+      pairs(peer_, stream_, bytes_, kStep);
       pairs_ += kStep;
     } while (!stop.load(std::memory_order_relaxed));
     elapsed_ns_ = nanoseconds(Clock::now() - start);
@@ -188,7 +188,7 @@ class Worker {
 
   P& peer_;
   const Gpu& gpu_;
-  typename P::Lane lane_;
+  typename P::StreamRef stream_;
   const std::size_t bytes_;
   std::uint64_t pairs_ = 0;
   double elapsed_ns_ = 0;
@@ -221,7 +221,7 @@ Sample crowd(P& peer, const Gpu& gpu, unsigned threads, bool own_streams, std::s
   std::vector<Worker<P>> workers;
   workers.reserve(threads);
   for (unsigned i = 0; i < threads; ++i) {
-    workers.emplace_back(peer, gpu, peer.lane(gpu.stream(own_streams ? i : 0)), bytes);
+    workers.emplace_back(peer, gpu, peer.stream_ref(gpu.stream(own_streams ? i : 0)), bytes);
   }
   std::latch start(threads + 1);
   std::atomic<bool> stop = false;

@@ -12,17 +12,17 @@ namespace weir::peers {
 class Malloc {
  public:
   static constexpr bool kFences = false;
-  struct Lane {};
+  struct StreamRef {};
 
-  Lane lane(void*) { return {}; }
-  void* allocate(std::size_t bytes, Lane) {
+  StreamRef stream_ref(void*) { return {}; }
+  void* allocate(std::size_t bytes, StreamRef) {
     void* const block = std::malloc(bytes);
     if (block == nullptr) [[unlikely]]
       throw std::bad_alloc();
     return block;
   }
-  void fence(void*, Lane, Lane) {}
-  void free(void* block, Lane) { std::free(block); }
+  void fence(void*, StreamRef, StreamRef) {}
+  void free(void* block, StreamRef) { std::free(block); }
   Reserved reserved() const { return std::nullopt; }
 };
 

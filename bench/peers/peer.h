@@ -11,18 +11,18 @@ namespace weir::peers {
 // Bytes that an allocator holds of the device's memory; none: it can't say.
 using Reserved = std::optional<std::uint64_t>;
 
-// A Lane is what the allocator takes for a stream, made once for each stream. All calls but lane()
-// and reserved() may be made from any thread. Errors: any std::exception.
+// A StreamRef is what the allocator takes for a stream, made once for each stream. All calls but
+// stream_ref() and reserved() may be made from any thread. Errors: any std::exception.
 //
 // fence(): work queued so far on `user` uses the block. Its memory must not be used again before
 // that work is done, whoever gets it.
 template <class P>
-concept Peer = requires(P peer, void* stream, typename P::Lane lane, void* block) {
+concept Peer = requires(P peer, void* handle, typename P::StreamRef stream, void* block) {
   { P::kFences } -> std::convertible_to<bool>;  // whether fence() means anything
-  { peer.lane(stream) } -> std::same_as<typename P::Lane>;
-  { peer.allocate(std::size_t{}, lane) } -> std::same_as<void*>;
-  {peer.fence(block, lane, /*user=*/lane)};
-  {peer.free(block, lane)};
+  { peer.stream_ref(handle) } -> std::same_as<typename P::StreamRef>;
+  { peer.allocate(std::size_t{}, stream) } -> std::same_as<void*>;
+  {peer.fence(block, stream, /*user=*/stream)};
+  {peer.free(block, stream)};
   { peer.reserved() } -> std::same_as<Reserved>;
 };
 

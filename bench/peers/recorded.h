@@ -47,14 +47,14 @@ class Blocks {
   Blocks(P& peer, const Gpu& gpu, const Trace& trace)
       : peer_(peer), trace_(trace), pointers_(trace.blocks.size(), nullptr) {
     for (std::size_t i = 0; i < trace.streams.size(); ++i) {
-      lanes_.push_back(peer.lane(gpu.stream(i % Gpu::kStreams)));
+      streams_.push_back(peer.stream_ref(gpu.stream(i % Gpu::kStreams)));
     }
   }
   Blocks(const Blocks&) = delete;
   Blocks& operator=(const Blocks&) = delete;
   ~Blocks() {
     for (std::size_t i = 0; i < pointers_.size(); ++i) {
-      if (pointers_[i] != nullptr) peer_.free(pointers_[i], lanes_[trace_.blocks[i].stream]);
+      if (pointers_[i] != nullptr) peer_.free(pointers_[i], streams_[trace_.blocks[i].stream]);
     }
   }
 
@@ -62,16 +62,16 @@ class Blocks {
     switch (op.kind) {
       case TraceOp::Kind::allocate:
         pointers_[op.target] =
-            peer_.allocate(trace_.blocks[op.target].bytes.count, lanes_[op.stream]);
+            peer_.allocate(trace_.blocks[op.target].bytes.count, streams_[op.stream]);
         return;
       case TraceOp::Kind::free:
         peer_.free(std::exchange(pointers_[op.target], nullptr),
-                   lanes_[trace_.blocks[op.target].stream]);
+                   streams_[trace_.blocks[op.target].stream]);
         return;
       case TraceOp::Kind::fence:
         if constexpr (P::kFences) {
-          peer_.fence(pointers_[op.target], lanes_[trace_.blocks[op.target].stream],
-                      lanes_[op.stream]);
+          peer_.fence(pointers_[op.target], streams_[trace_.blocks[op.target].stream],
+                      streams_[op.stream]);
         }
         return;
       case TraceOp::Kind::wait:  // the recorded allocator's own
@@ -83,8 +83,8 @@ class Blocks {
  private:
   P& peer_;
   const Trace& trace_;
-  std::vector<typename P::Lane> lanes_;  // by stream of the trace
-  std::vector<void*> pointers_;          // by block; null: not live
+  std::vector<typename P::StreamRef> streams_;  // by stream of the trace
+  std::vector<void*> pointers_;                 // by block; null: not live
 };
 
 // Once, from nothing: what is taken from the driver on the way is in it.

@@ -17,7 +17,7 @@ namespace weir::peers {
 class Torch {
  public:
   static constexpr bool kFences = true;
-  struct Lane {
+  struct StreamRef {
     cudaStream_t raw;
     c10::cuda::CUDAStream stream;
   };
@@ -48,21 +48,21 @@ class Torch {
     return Config::use_expandable_segments() ? "expandable" : "native";
   }
 
-  Lane lane(void* stream) {
+  StreamRef stream_ref(void* stream) {
     const auto raw = static_cast<cudaStream_t>(stream);
     return {raw, c10::cuda::getStreamFromExternal(raw, 0)};
   }
-  void* allocate(std::size_t bytes, Lane& lane) {
-    return allocator_->raw_alloc_with_stream(bytes, lane.raw);
+  void* allocate(std::size_t bytes, StreamRef& stream) {
+    return allocator_->raw_alloc_with_stream(bytes, stream.raw);
   }
   // The fence is taken when the block is freed; the block comes back when a later allocation finds,
   // by asking, that it is past. Until then other memory is used: reuse never waits on the GPU.
-  void fence(void* block, Lane&, Lane& user) {
+  void fence(void* block, StreamRef&, StreamRef& user) {
     c10::DataPtr data(block, block, deleter_, c10::Device(c10::kCUDA, 0));
     allocator_->recordStream(data, user.stream);
     static_cast<void>(data.release_context());
   }
-  void free(void* block, Lane&) { allocator_->raw_delete(block); }
+  void free(void* block, StreamRef&) { allocator_->raw_delete(block); }
   Reserved reserved() const {
     constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     return static_cast<std::uint64_t>(allocator_->getDeviceStats(0).reserved_bytes[kAll].current);
@@ -79,28 +79,28 @@ class Torch {
 class TorchRaw {
  public:
   static constexpr bool kFences = false;
-  using Lane = c10::cuda::CUDAStream;
+  using StreamRef = c10::cuda::CUDAStream;
 
-  Lane lane(void* stream) {
+  StreamRef stream_ref(void* stream) {
     return streams_.try_emplace(stream, c10::cuda::getStreamFromPool(false, 0)).first->second;
   }
-  void* allocate(std::size_t bytes, Lane& lane) {
+  void* allocate(std::size_t bytes, StreamRef& stream) {
     thread_local cudaStream_t current = nullptr;
-    if (current != lane.stream()) {
-      c10::cuda::setCurrentCUDAStream(lane);
-      current = lane.stream();
+    if (current != stream.stream()) {
+      c10::cuda::setCurrentCUDAStream(stream);
+      current = stream.stream();
     }
     return allocator_->raw_alloc(bytes);
   }
-  void fence(void*, Lane&, Lane&) {}
-  void free(void* block, Lane&) { allocator_->raw_delete(block); }
+  void fence(void*, StreamRef&, StreamRef&) {}
+  void free(void* block, StreamRef&) { allocator_->raw_delete(block); }
   Reserved reserved() const { return torch_.reserved(); }
 
  private:
   Torch torch_;
   c10::cuda::CUDACachingAllocator::CUDAAllocator* const allocator_ =
       c10::cuda::CUDACachingAllocator::get();
-  std::unordered_map<void*, Lane> streams_;  // by the stream that each stands for
+  std::unordered_map<void*, StreamRef> streams_;  // by the stream that each stands for
 };
 
 }  // namespace weir::peers

@@ -14,18 +14,18 @@ namespace weir::peers {
 class WeirHeap {
  public:
   static constexpr bool kFences = true;
-  using Lane = Stream;
+  using StreamRef = Stream;
 
   // `device` must outlive it.
   WeirHeap(Device& device, ReusePolicy policy, Trust trust)
       : device_(device), heap_(device, {.reuse = policy, .trust = trust}) {}
 
-  Lane lane(void* stream) { return value_of(device_.stream(stream)); }
-  void* allocate(std::size_t bytes, Lane& lane) {
-    return value_of(heap_.allocate(Bytes{bytes}, lane));
+  StreamRef stream_ref(void* stream) { return value_of(device_.stream(stream)); }
+  void* allocate(std::size_t bytes, StreamRef& stream) {
+    return value_of(heap_.allocate(Bytes{bytes}, stream));
   }
-  void fence(void* block, Lane&, Lane& user) { check(heap_.fence(block, user)); }
-  void free(void* block, Lane&) { check(heap_.deallocate(block)); }
+  void fence(void* block, StreamRef&, StreamRef& user) { check(heap_.fence(block, user)); }
+  void free(void* block, StreamRef&) { check(heap_.deallocate(block)); }
   Reserved reserved() const { return heap_.statistics().reserved_bytes.current; }
 
  private:
@@ -47,15 +47,17 @@ class WeirHeap {
 class WeirAllocator {
  public:
   static constexpr bool kFences = true;
-  using Lane = void*;
+  using StreamRef = void*;
 
   // The other settings are the defaults: the environment isn't read. `device` must outlive it.
   WeirAllocator(Device& device, ReusePolicy policy) : allocator_(device, {.reuse = policy}) {}
 
-  Lane lane(void* stream) { return stream; }
-  void* allocate(std::size_t bytes, Lane lane) { return allocator_.allocate(Bytes{bytes}, lane); }
-  void fence(void* block, Lane, Lane user) { allocator_.fence(block, user); }
-  void free(void* block, Lane) { allocator_.deallocate(block); }
+  StreamRef stream_ref(void* stream) { return stream; }
+  void* allocate(std::size_t bytes, StreamRef stream) {
+    return allocator_.allocate(Bytes{bytes}, stream);
+  }
+  void fence(void* block, StreamRef, StreamRef user) { allocator_.fence(block, user); }
+  void free(void* block, StreamRef) { allocator_.deallocate(block); }
   Reserved reserved() const { return allocator_.statistics().reserved_bytes.current; }
 
  private:

@@ -88,21 +88,6 @@ TEST_F(CheckCommand, AnEmptyNameForJsonIsRefused) {
   }
 }
 
-TEST_F(CheckCommand, AWordThatIsNoCommandIsNamedWithThoseThatThereAre) {
-  for (const std::string word : {"chek", "bogus", "--bogus"}) {
-    const test::Finished finished = weir("comm " + word);
-    EXPECT_EQ(finished.code, 2);
-    EXPECT_THAT(finished.err, AllOf(HasSubstr("weir comm: '" + word + "' is no command of it"),
-                                    HasSubstr("check, bench, scenario")));
-  }
-  EXPECT_THAT(weir("comm").err, AllOf(HasSubstr("weir comm: a command is missing"),
-                                      HasSubstr("check, bench, scenario")));
-  const test::Finished top = weir("bogus");
-  EXPECT_EQ(top.code, 2);
-  EXPECT_THAT(top.err, AllOf(HasSubstr("weir: 'bogus' is no command of it"),
-                             HasSubstr("replay, report, diff"), HasSubstr("comm")));
-}
-
 TEST_F(CheckCommand, ARootThatMayNotBeReadIsTold) {
   if (::geteuid() == 0) GTEST_SKIP() << "root may read everything";
   std::filesystem::permissions(tree_.root(), std::filesystem::perms::none);

@@ -38,8 +38,8 @@ void check_allocate(const Call& call, Complaints& complaints) {
 }
 
 // fence, record_stream and deallocate: every block named, or for an error not every one, was live.
-void check_named(const Call& call, const Lives& lives, Complaints& complaints) {
-  const auto certain = [&](Address at) { return lives.certain_at(at, call) != nullptr; };
+void check_named(const Call& call, const BlockLifetimes& lifetimes, Complaints& complaints) {
+  const auto certain = [&](Address at) { return lifetimes.certain_at(at, call) != nullptr; };
   if (call.error) {
     if (std::all_of(call.addresses.begin(), call.addresses.end(), certain)) {
       complaints.push_back("a live block was refused: " + describe(call));
@@ -47,23 +47,23 @@ void check_named(const Call& call, const Lives& lives, Complaints& complaints) {
     return;
   }
   for (const Address at : call.addresses) {
-    if (lives.possible_at(at, call) == nullptr) {
+    if (lifetimes.possible_at(at, call) == nullptr) {
       complaints.push_back(hex(at) + " was not live: " + describe(call));
     }
   }
 }
 
-void check_find(const Call& call, const Lives& lives, Complaints& complaints) {
+void check_find(const Call& call, const BlockLifetimes& lifetimes, Complaints& complaints) {
   const Address pointer = call.addresses.front();
   if (call.blocks.empty()) {
-    if (const Life* const life = lives.certain_over(pointer, call)) {
+    if (const BlockLifetime* const lifetime = lifetimes.certain_over(pointer, call)) {
       complaints.push_back("find missed a live block: " + describe(call) + "\n  " +
-                           describe(*life));
+                           describe(*lifetime));
     }
     return;
   }
   const BlockInfo& info = call.blocks.front();
-  const std::vector<const Life*> seen = lives.candidates(info, call);
+  const std::vector<const BlockLifetime*> seen = lifetimes.candidates(info, call);
   if (seen.empty()) {
     complaints.push_back("find found what was not live, or not as it was asked for: " +
                          describe(call));
@@ -86,7 +86,7 @@ HeapOfStream heaps_of_streams(const History& history, Complaints& complaints) {
   return heaps;
 }
 
-void check_call(const Call& call, const Lives& lives, Complaints& complaints) {
+void check_call(const Call& call, const BlockLifetimes& lifetimes, Complaints& complaints) {
   if (call.error && !may_fail(call)) complaints.push_back("an error: " + describe(call));
   switch (call.kind) {
     case Kind::allocate:
@@ -94,9 +94,9 @@ void check_call(const Call& call, const Lives& lives, Complaints& complaints) {
     case Kind::deallocate:
     case Kind::fence:
     case Kind::record_stream:
-      return check_named(call, lives, complaints);
+      return check_named(call, lifetimes, complaints);
     case Kind::find:
-      return check_find(call, lives, complaints);
+      return check_find(call, lifetimes, complaints);
     case Kind::validate:
       for (const std::string& broken : call.broken) {
         complaints.push_back(describe(call) + ": " + broken);
@@ -111,13 +111,13 @@ void check_call(const Call& call, const Lives& lives, Complaints& complaints) {
 
 std::vector<std::string> contradictions(const History& history, const Promises& promises) {
   Complaints complaints;
-  Lives lives(history, complaints);
+  BlockLifetimes lifetimes(history, complaints);
   // Before they are narrowed: that a block is seen does not say that it is counted.
-  check_statistics(history, lives, heaps_of_streams(history, complaints), promises, complaints);
-  lives.narrow(history);
-  find_overlaps(lives, complaints);
-  for (const Call& call : history) check_call(call, lives, complaints);
-  check_snapshots(history, lives, promises, complaints);
+  check_statistics(history, lifetimes, heaps_of_streams(history, complaints), promises, complaints);
+  lifetimes.narrow(history);
+  find_overlaps(lifetimes, complaints);
+  for (const Call& call : history) check_call(call, lifetimes, complaints);
+  check_snapshots(history, lifetimes, promises, complaints);
   if (complaints.size() > kMostComplaints) {
     const std::size_t more = complaints.size() - kMostComplaints;
     complaints.resize(kMostComplaints);

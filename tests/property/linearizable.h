@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/property/block_lifetimes.h"
 #include "tests/property/history.h"
-#include "tests/property/lives.h"
 
 namespace weir::test {
 
@@ -35,9 +35,9 @@ std::vector<std::string> contradictions(const History& history, const Promises& 
 // The parts of it, one a file.
 using Complaints = std::vector<std::string>;
 using HeapOfStream = std::map<std::uint64_t, HeapId>;
-void check_snapshots(const History& history, const Lives& lives, const Promises& promises,
-                     Complaints& complaints);
-void check_statistics(const History& history, const Lives& lives, const HeapOfStream& heaps,
-                      const Promises& promises, Complaints& complaints);
+void check_snapshots(const History& history, const BlockLifetimes& lifetimes,
+                     const Promises& promises, Complaints& complaints);
+void check_statistics(const History& history, const BlockLifetimes& lifetimes,
+                      const HeapOfStream& heaps, const Promises& promises, Complaints& complaints);
 
 }  // namespace weir::test

@@ -21,14 +21,16 @@ class Moments {
     for (; first < last; ++first) ruled_out_[static_cast<std::size_t>(first - begin_)] = true;
   }
 
-  // Those at which none of `lives` was possibly live. Only of those that were at some of them.
-  void rule_out_without(std::vector<const Life*> lives) {
-    std::sort(lives.begin(), lives.end(),
-              [](const Life* a, const Life* b) { return a->allocate_begin < b->allocate_begin; });
+  // Those at which none of `lifetimes` was possibly live. Only of those that were at some of them.
+  void rule_out_without(std::vector<const BlockLifetime*> lifetimes) {
+    std::sort(lifetimes.begin(), lifetimes.end(),
+              [](const BlockLifetime* a, const BlockLifetime* b) {
+                return a->allocate_begin < b->allocate_begin;
+              });
     Stamp from = begin_;
-    for (const Life* const life : lives) {
-      rule_out(from, life->allocate_begin);
-      from = std::max(from, life->free_end);
+    for (const BlockLifetime* const lifetime : lifetimes) {
+      rule_out(from, lifetime->allocate_begin);
+      from = std::max(from, lifetime->free_end);
     }
     rule_out(from, kNever);
   }
@@ -52,7 +54,7 @@ void check_pages(const Call& call, Complaints& complaints) {
   }
 }
 
-void check_snapshot(const Call& call, const Lives& lives, const Promises& promises,
+void check_snapshot(const Call& call, const BlockLifetimes& lifetimes, const Promises& promises,
                     Complaints& complaints) {
   std::map<std::uint64_t, Moments> moments;  // by stream, or all together
   const auto moments_of = [&](std::uint64_t stream) -> Moments& {
@@ -67,7 +69,7 @@ void check_snapshot(const Call& call, const Lives& lives, const Promises& promis
     }
     end = info.address + info.bytes;
     listed.insert(info.address);
-    const std::vector<const Life*> seen = lives.candidates(info, call);
+    const std::vector<const BlockLifetime*> seen = lifetimes.candidates(info, call);
     if (seen.empty()) {
       complaints.push_back("a snapshot has a block that was not live: " + hex(info.address) +
                            " in " + describe(call));
@@ -75,14 +77,14 @@ void check_snapshot(const Call& call, const Lives& lives, const Promises& promis
     }
     moments_of(info.stream).rule_out_without(seen);
   }
-  for (const Life& life : lives.all()) {
-    if (!life.possible_during(call) || listed.contains(life.at)) continue;
-    if (life.certain_throughout(call)) {
+  for (const BlockLifetime& lifetime : lifetimes.all()) {
+    if (!lifetime.possible_during(call) || listed.contains(lifetime.at)) continue;
+    if (lifetime.certain_throughout(call)) {
       complaints.push_back("a snapshot lacks a live block: " + describe(call) + "\n  " +
-                           describe(life));
+                           describe(lifetime));
       return;
     }
-    moments_of(life.stream).rule_out(life.allocate_end, life.free_begin);
+    moments_of(lifetime.stream).rule_out(lifetime.allocate_end, lifetime.free_begin);
   }
   for (const auto& [stream, of_stream] : moments) {
     if (of_stream.any_left()) continue;
@@ -95,12 +97,12 @@ void check_snapshot(const Call& call, const Lives& lives, const Promises& promis
 
 }  // namespace
 
-void check_snapshots(const History& history, const Lives& lives, const Promises& promises,
-                     Complaints& complaints) {
+void check_snapshots(const History& history, const BlockLifetimes& lifetimes,
+                     const Promises& promises, Complaints& complaints) {
   for (const Call& call : history) {
     if (call.kind != Call::Kind::snapshot) continue;
     check_pages(call, complaints);
-    check_snapshot(call, lives, promises, complaints);
+    check_snapshot(call, lifetimes, promises, complaints);
   }
 }
 

@@ -16,16 +16,16 @@ struct Bounds {
   Levels surely_peaked;
   Levels certain_total, possible_total;
 
-  void add(const Life& life, std::uint64_t amount, bool during_reset) {
+  void add(const BlockLifetime& lifetime, std::uint64_t amount, bool during_reset) {
     const auto by = static_cast<std::int64_t>(amount);
-    possible.move(life.allocate_begin, by);
-    possible.move(life.free_end, -by);
-    possible_total.move(life.allocate_begin, by);
-    certain_total.move(life.allocate_end, by);
+    possible.move(lifetime.allocate_begin, by);
+    possible.move(lifetime.free_end, -by);
+    possible_total.move(lifetime.allocate_begin, by);
+    certain_total.move(lifetime.allocate_end, by);
     for (Levels* const levels : {&certain, &surely_peaked}) {
       if (levels == &surely_peaked && during_reset) continue;
-      levels->move(life.allocate_end, by);
-      levels->move(life.free_begin, -by);
+      levels->move(lifetime.allocate_end, by);
+      levels->move(lifetime.free_begin, -by);
     }
   }
   void settle() {
@@ -57,10 +57,10 @@ struct Bounds {
 // live_blocks, live_bytes and requested_bytes of one heap, or of all.
 struct BoundsOfHeap {
   std::array<Bounds, 3> gauges;
-  void add(const Life& life, bool during_reset) {
-    gauges[0].add(life, 1, during_reset);
-    gauges[1].add(life, life.bytes.count, during_reset);
-    gauges[2].add(life, life.requested.count, during_reset);
+  void add(const BlockLifetime& lifetime, bool during_reset) {
+    gauges[0].add(lifetime, 1, during_reset);
+    gauges[1].add(lifetime, lifetime.bytes.count, during_reset);
+    gauges[2].add(lifetime, lifetime.requested.count, during_reset);
   }
   void settle() {
     for (Bounds& bounds : gauges) bounds.settle();
@@ -75,7 +75,7 @@ std::array<Gauge, 3> gauges_of(const Of& statistics) {
 
 class Checker {
  public:
-  Checker(const History& history, const Lives& lives, const HeapOfStream& heaps,
+  Checker(const History& history, const BlockLifetimes& lifetimes, const HeapOfStream& heaps,
           const Promises& promises, Complaints& complaints)
       : promises_(promises), complaints_(complaints) {
     for (const Call& call : history) {
@@ -83,18 +83,18 @@ class Checker {
       const bool refused = call.kind == Call::Kind::allocate && call.error.has_value();
       if (refused) refused_.push_back(&call);
     }
-    for (const Life& life : lives.all()) {
+    for (const BlockLifetime& lifetime : lifetimes.all()) {
       const bool during_reset = std::any_of(resets_.begin(), resets_.end(), [&](const Call* reset) {
-        return life.allocate_begin < reset->end && reset->begin < life.allocate_end;
+        return lifetime.allocate_begin < reset->end && reset->begin < lifetime.allocate_end;
       });
-      all_.add(life, during_reset);
-      const auto heap = heaps.find(life.stream);
+      all_.add(lifetime, during_reset);
+      const auto heap = heaps.find(lifetime.stream);
       if (heap == heaps.end()) {
         complaints.push_back("nothing shows which heap serves stream " +
-                             std::to_string(life.stream));
+                             std::to_string(lifetime.stream));
         continue;
       }
-      by_heap_[heap->second].add(life, during_reset);
+      by_heap_[heap->second].add(lifetime, during_reset);
     }
     all_.settle();
     for (auto& [heap, bounds] : by_heap_) bounds.settle();
@@ -198,11 +198,11 @@ class Checker {
 
 }  // namespace
 
-void check_statistics(const History& history, const Lives& lives, const HeapOfStream& heaps,
-                      const Promises& promises, Complaints& complaints) {
+void check_statistics(const History& history, const BlockLifetimes& lifetimes,
+                      const HeapOfStream& heaps, const Promises& promises, Complaints& complaints) {
   const auto taken = [](const Call& call) { return call.kind == Call::Kind::statistics; };
   if (std::none_of(history.begin(), history.end(), taken)) return;
-  Checker checker(history, lives, heaps, promises, complaints);
+  Checker checker(history, lifetimes, heaps, promises, complaints);
   for (const Call& call : history) {
     if (taken(call)) checker.check(call);
   }

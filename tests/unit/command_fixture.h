@@ -38,9 +38,12 @@ class WeirCommand : public ::testing::Test {
     return text.str();
   }
   Finished weir(const std::string& arguments) const {
-    const std::string command = std::string(WEIR_TOOL) + " " + arguments + " >" + path("out") +
-                                " 2>" + path("err") + " </dev/null";
-    const int status = std::system(command.c_str());
+    return shell(WEIR_TOOL " " + arguments, ">" + path("out"));
+  }
+  // Runs `command` with standard output redirected by `into`.
+  Finished shell(const std::string& command, const std::string& into) const {
+    const int status =
+        std::system((command + " " + into + " 2>" + path("err") + " </dev/null").c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("err")};
   }
 

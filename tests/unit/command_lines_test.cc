@@ -1,18 +1,18 @@
-// What every command refuses before it does anything: numbers that make no sense, and outputs that
-// would overwrite an input or another output.
+// What every command refuses before it does anything: words that it does not know, numbers that
+// make no sense, and outputs that would overwrite an input or another output.
 //
 // kCommands lists every option of every command and says what it takes. A command or an option that
 // the list lacks fails TheTableListsEveryOptionOfEveryCommand; in the list it is tested like the
 // others.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/command_fixture.h"
@@ -142,11 +142,7 @@ class CommandLines : public test::WeirCommand {
 
   // Ends what would go on for ever: its code is 124.
   Finished run(const std::string& arguments, const std::string& into = "") const {
-    const std::string command = "timeout 60 " WEIR_TOOL " " + arguments +
-                                (into.empty() ? " >" + path("out") : " " + into) + " 2>" +
-                                path("err") + " </dev/null";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("err")};
+    return shell("timeout 60 " WEIR_TOOL " " + arguments, into.empty() ? ">" + path("out") : into);
   }
 
   // The file that the command reads where a test does not choose another.
@@ -210,6 +206,59 @@ TEST_F(CommandLines, TheCommandLinesOfTheTableAreComplete) {
     const bool has_no_page = finished.err.find("without D3") != std::string::npos;
     EXPECT_EQ(finished.code, has_no_page ? 1 : 0) << line(command) << "\n" << finished.err;
   }
+}
+
+TEST_F(CommandLines, AnUnknownCommandSuggestsTheNearest) {
+  const std::vector<std::pair<std::string, std::string>> misspelt = {
+      {"repaly", "weir: unknown command 'repaly'; did you mean 'replay'?\n"},
+      {"help snapshto", "weir: unknown command 'snapshto'; did you mean 'snapshot'?\n"},
+      {"reprot " + path("small.trace"), "weir: unknown command 'reprot'; did you mean 'report'?\n"},
+      {"comm chek", "weir comm: unknown command 'chek'; did you mean 'check'?\n"}};
+  for (const auto& [arguments, says] : misspelt) expect_refused(run(arguments), arguments, {says});
+}
+
+TEST_F(CommandLines, AnUnknownCommandThatIsLikeNoneListsTheCommands) {
+  expect_refused(run("bogus"), "bogus",
+                 {"weir: unknown command 'bogus'; the commands are replay, report, diff, top"});
+  for (const std::string arguments : {"comm bogus", "comm"}) {
+    expect_refused(run(arguments), arguments, {"weir comm: ", "check, bench, scenario"});
+  }
+  expect_refused(run("comm"), "comm", {"weir comm: a command is missing; the commands are"});
+}
+
+TEST_F(CommandLines, AnUnknownOptionSuggestsTheNearest) {
+  for (const Command& command : kCommands) {
+    std::vector<std::string> options = command.others;
+    for (const Quantity& quantity : command.quantities) options.push_back(quantity.names);
+    for (const std::string& names : options) {
+      if (names.find("--") == std::string::npos) continue;
+      const std::string option = long_name(names);
+      // A letter too many, with and without a value.
+      for (const std::string& word : {option + "x", option.substr(0, 4) + "x" + option.substr(4)}) {
+        if (option.size() < 5) continue;
+        const std::string says =
+            "weir " + command.name + ": unknown option '" + word + "'; did you mean '";
+        for (const std::string& end : {std::string(), std::string("=3")}) {
+          const std::string arguments = line(command) + " " + word + end;
+          expect_refused(run(arguments), arguments, {says + option + "'?\n"});
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CommandLines, AnUnknownOptionIsNamedBeforeWhatIsMissing) {
+  const std::string arguments = "timeline --ouput x --to csv " + path("small.trace");
+  expect_refused(run(arguments), arguments,
+                 {"weir timeline: unknown option '--ouput'; did you mean '--output'?\n"});
+  expect_refused(run("--bogus"), "--bogus", {"weir: unknown option '--bogus'\n"});
+  expect_refused(run("comm --bogus"), "comm --bogus", {"weir comm: unknown option '--bogus'\n"});
+}
+
+TEST_F(CommandLines, AnArgumentTooManyIsNamed) {
+  const std::string trace = path("small.trace");
+  const std::string arguments = "diff " + trace + " " + trace + " third";
+  expect_refused(run(arguments), arguments, {"weir diff: unexpected argument 'third'\n"});
 }
 
 TEST_F(CommandLines, QuantitiesThatMakeNoSenseAreRefused) {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "look/diff.h"
-#include "look/report_table.h"
+#include "replay/report_table.h"
 #include "tests/unit/look_recordings.h"
 
 namespace weir {

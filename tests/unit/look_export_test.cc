@@ -290,7 +290,7 @@ TEST(Moment, HoldsWhatIsThereThen) {
     const Recording moment = moment_of(made.recording, *events);
     EXPECT_EQ(moment.initial, moment.events.size());
     EXPECT_EQ(pages_at(moment, moment.end()).size(), *events == 0 ? 0U : 1U);
-    return lives_of(moment).blocks;
+    return lifetimes_of(moment).blocks;
   };
   EXPECT_EQ(blocks_at("begin").size(), 0U);
   EXPECT_EQ(blocks_at("2us").size(), 0U);

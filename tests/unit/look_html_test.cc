@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "look/block_lifetimes.h"
 #include "look/html.h"
 #include "look/html_data.h"
-#include "look/lives.h"
 #include "look/page_sources.h"
 #include "tests/unit/look_recordings.h"
 

@@ -1,4 +1,5 @@
-// Who had which physical byte, and where it is shown: against models that keep each grain apart.
+// Who had which physical byte, and at which address it is visible: against models that keep each
+// grain apart.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -8,7 +9,7 @@
 #include <vector>
 
 #include "look/physical.h"
-#include "look/shown.h"
+#include "look/visible_mapping.h"
 
 namespace weir {
 namespace {
@@ -78,34 +79,34 @@ Event event_of(EventKind kind, std::uint64_t at, std::uint64_t bytes, int page) 
   return event;
 }
 
-TEST(ShownMemory, ShowsEachMappedByteOnceAndEveryTakenOneWhereItWasTaken) {
+TEST(VisibleMapping, ShowsEachMappedByteOnceAndEveryTakenOneWhereItWasTaken) {
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     World world(seed);
-    ShownMemory shown;
-    std::vector<ShownChange> changes;
-    std::set<std::uint64_t> grains;  // that are shown, as the changes say
+    VisibleMapping visible;
+    std::vector<VisibleRangeChange> changes;
+    std::set<std::uint64_t> grains;  // that are visible, as the changes say
     for (int step = 0; step < 300; ++step) {
       const std::uint64_t place = world.below(kPlaces);
       changes.clear();
       std::uint64_t begin = 0, end = 0;
       if (world.page_at[place] < 0) {
         world.page_at[place] = static_cast<int>(world.below(kPages));
-        shown.on_event(event_of(EventKind::map, world.at(place), kPageBytes, world.page_at[place]),
-                       changes);
+        visible.on_event(
+            event_of(EventKind::map, world.at(place), kPageBytes, world.page_at[place]), changes);
       } else if (world.below(4) == 0) {
-        shown.on_event(
+        visible.on_event(
             event_of(EventKind::unmap, world.at(place), kPageBytes, world.page_at[place]), changes);
         world.page_at[place] = -1;
       } else {
         begin = world.at(place) / 512 + world.below(kGrains - 1);
         end = begin + 1 + world.below(world.at(place + 1) / 512 - begin - 1);
-        shown.on_event(event_of(EventKind::allocate, begin * 512, (end - begin) * 512, -1),
-                       changes);
+        visible.on_event(event_of(EventKind::allocate, begin * 512, (end - begin) * 512, -1),
+                         changes);
       }
-      for (const ShownChange& change : changes) {
+      for (const VisibleRangeChange& change : changes) {
         for (std::uint64_t b = 0; b < change.range.bytes.count; b += 512) {
           const std::uint64_t grain = (change.range.at.value + b) / 512;
-          ASSERT_EQ(change.shown ? grains.insert(grain).second : grains.erase(grain) == 1, true)
+          ASSERT_EQ(change.visible ? grains.insert(grain).second : grains.erase(grain) == 1, true)
               << "seed " << seed << " step " << step;
         }
       }
@@ -119,7 +120,7 @@ TEST(ShownMemory, ShowsEachMappedByteOnceAndEveryTakenOneWhereItWasTaken) {
       const std::set<int> mapped(world.page_at.begin(), world.page_at.end());
       ASSERT_EQ(physical.size(), kGrains * (mapped.size() - mapped.count(-1)));
       std::uint64_t total = 0;
-      for (const ShownRange& range : shown.ranges()) total += range.bytes.count;
+      for (const VisibleRange& range : visible.ranges()) total += range.bytes.count;
       ASSERT_EQ(total, physical.size() * 512);
     }
   }

@@ -11,8 +11,8 @@
 #include <tuple>
 #include <vector>
 
+#include "look/block_lifetimes.h"
 #include "look/exporters.h"
-#include "look/lives.h"
 #include "look/load.h"
 #include "replay/trace_reader.h"
 #include "weir/device_heap.h"
@@ -75,9 +75,9 @@ using Live = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>
 
 Live live_in(const Recording& recording) {
   Live live;
-  for (const Life& life : lives_of(recording).blocks) {
-    if (!life.live_at_end) continue;
-    live.emplace_back(life.address.value, life.requested.count, life.stream);
+  for (const BlockLifetime& lifetime : lifetimes_of(recording).blocks) {
+    if (!lifetime.live_at_end) continue;
+    live.emplace_back(lifetime.address.value, lifetime.requested.count, lifetime.stream);
   }
   std::sort(live.begin(), live.end());
   return live;
@@ -95,10 +95,10 @@ TEST(LookAtARecording, AgreesWithTheHeapAndWithItsSnapshot) {
   EXPECT_EQ(live_in(recorded.recording), held);
   EXPECT_EQ(live_in(recorded.snapshot), held);
 
-  const Lives lives = lives_of(recorded.recording);
-  EXPECT_EQ(lives.memory.back().live.count, recorded.statistics.live_bytes.current);
-  EXPECT_EQ(lives.memory.back().reserved.count, recorded.statistics.reserved_bytes.current);
-  EXPECT_GT(lives.fences.size(), 100U);
+  const BlockLifetimes lifetimes = lifetimes_of(recorded.recording);
+  EXPECT_EQ(lifetimes.memory.back().live.count, recorded.statistics.live_bytes.current);
+  EXPECT_EQ(lifetimes.memory.back().reserved.count, recorded.statistics.reserved_bytes.current);
+  EXPECT_GT(lifetimes.fences.size(), 100U);
   const auto pages = pages_at(recorded.recording, recorded.recording.end());
   const auto in_snapshot = pages_at(recorded.snapshot, recorded.snapshot.end());
   ASSERT_EQ(pages.size(), recorded.held.pages.size());
@@ -106,7 +106,7 @@ TEST(LookAtARecording, AgreesWithTheHeapAndWithItsSnapshot) {
   for (std::size_t i = 0; i < pages.size(); ++i) {
     const auto lease = recorded.held.pages[i].lease;
     EXPECT_EQ(pages[i].page, recorded.held.pages[i].page);
-    EXPECT_EQ(pages[i].lease, lease ? lease->value : Life::kNone);
+    EXPECT_EQ(pages[i].lease, lease ? lease->value : BlockLifetime::kNone);
     EXPECT_EQ(pages[i].lease, in_snapshot[i].lease);
     auto mappings = pages[i].mappings, others = in_snapshot[i].mappings;
     std::sort(mappings.begin(), mappings.end());
@@ -124,12 +124,12 @@ TEST(LookAtARecording, AsATraceItReplaysToTheSamePeak) {
   ASSERT_TRUE(file->commit().ok());
   const Result<Trace> trace = read_trace(path);
   ASSERT_TRUE(trace.ok()) << trace.error().message();
-  const Lives lives = lives_of(recorded.recording);
-  EXPECT_EQ(trace->peak_live, lives.peak_live.live);
-  EXPECT_EQ(trace->blocks.size(), lives.blocks.size());
+  const BlockLifetimes lifetimes = lifetimes_of(recorded.recording);
+  EXPECT_EQ(trace->peak_live, lifetimes.peak_live.live);
+  EXPECT_EQ(trace->blocks.size(), lifetimes.blocks.size());
   EXPECT_EQ(std::count_if(trace->ops.begin(), trace->ops.end(),
                           [](const TraceOp& op) { return op.kind == TraceOp::Kind::fence; }),
-            static_cast<std::ptrdiff_t>(lives.fences.size()));
+            static_cast<std::ptrdiff_t>(lifetimes.fences.size()));
 }
 
 }  // namespace

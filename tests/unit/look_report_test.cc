@@ -7,9 +7,9 @@
 #include <random>
 #include <string>
 
-#include "look/lives.h"
+#include "look/block_lifetimes.h"
 #include "look/report.h"
-#include "look/report_table.h"
+#include "replay/report_table.h"
 #include "tests/unit/look_recordings.h"
 
 namespace weir {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "look/lives.h"
+#include "look/block_lifetimes.h"
 #include "look/load.h"
 #include "look/report.h"
-#include "look/report_table.h"
+#include "replay/report_table.h"
 
 namespace weir {
 namespace {
@@ -61,9 +61,9 @@ TEST(ReportOnTraces, PartsAddUpAtEveryMoment) {
     expect_that_it_adds_up(report.peak_reserved);
     expect_that_it_adds_up(report.end);
     expect_that_it_adds_up(*report.at);
-    const Lives lives = lives_of(*recording);
-    EXPECT_EQ(report.peak_live.live, lives.peak_live.live);
-    EXPECT_EQ(report.peak_reserved.reserved, lives.peak_reserved.reserved);
+    const BlockLifetimes lifetimes = lifetimes_of(*recording);
+    EXPECT_EQ(report.peak_live.live, lifetimes.peak_live.live);
+    EXPECT_EQ(report.peak_reserved.reserved, lifetimes.peak_reserved.reserved);
     EXPECT_GT(report.peak_live.live, 1_MiB);
   }
 }

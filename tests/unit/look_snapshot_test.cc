@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "look/lives.h"
+#include "look/block_lifetimes.h"
 #include "look/snapshot_reader.h"
 
 namespace weir {
@@ -31,18 +31,18 @@ TEST(SnapshotReader, GivesWhatWasThere) {
   EXPECT_EQ(recording->device_bytes, Bytes{150754820096});
   EXPECT_EQ(recording->initial, recording->events.size());
   EXPECT_EQ(recording->end(), Nanoseconds{81230441});
-  const Lives lives = lives_of(*recording);
-  ASSERT_EQ(lives.blocks.size(), 1U);
-  EXPECT_EQ(lives.blocks[0].requested, 1048000_B);
-  EXPECT_EQ(lives.blocks[0].pool, 3U);
-  EXPECT_EQ(lives.blocks[0].fences, 2U);
-  EXPECT_TRUE(lives.blocks[0].live_at_end);
-  EXPECT_EQ(lives.peak_reserved.reserved, 4_MiB);
+  const BlockLifetimes lifetimes = lifetimes_of(*recording);
+  ASSERT_EQ(lifetimes.blocks.size(), 1U);
+  EXPECT_EQ(lifetimes.blocks[0].requested, 1048000_B);
+  EXPECT_EQ(lifetimes.blocks[0].pool, 3U);
+  EXPECT_EQ(lifetimes.blocks[0].fences, 2U);
+  EXPECT_TRUE(lifetimes.blocks[0].live_at_end);
+  EXPECT_EQ(lifetimes.peak_reserved.reserved, 4_MiB);
   const std::vector<PageAt> pages = pages_at(*recording, recording->end());
   ASSERT_EQ(pages.size(), 2U);
   EXPECT_EQ(pages[0].lease, 1U);
   EXPECT_THAT(pages[0].mappings, ElementsAre(Address{1099511627776}, Address{2199023255552}));
-  EXPECT_EQ(pages[1].lease, Life::kNone);
+  EXPECT_EQ(pages[1].lease, BlockLifetime::kNone);
 }
 
 TEST(SnapshotReader, RefusesWhatIsNoneAndNamesIt) {

@@ -20,8 +20,8 @@ void append_field(std::string& out, std::string_view text) {
 
 class Rows {
  public:
-  Rows(const Recording& recording, const Lives& lives, OutputFile& file)
-      : recording_(recording), lives_(lives), out_(file.text()) {}
+  Rows(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file)
+      : recording_(recording), lifetimes_(lifetimes), out_(file.text()) {}
 
   void header() {
     out_ +=
@@ -30,25 +30,26 @@ class Rows {
   }
 
   void row(std::uint32_t block) {
-    const Life& life = lives_.blocks[block];
+    const BlockLifetime& lifetime = lifetimes_.blocks[block];
     number(block);
-    number(life.address.value);
-    number(life.bytes.count);
-    number(life.requested.count);
-    number(eager_stream(life.stream));
-    number(std::uint64_t{is_captured_stream(life.stream)});
-    number(life.pool);
-    number(life.heap.value);
-    number(life.begin.count);
-    number(life.end.count);
-    number(std::uint64_t{life.live_at_begin});
-    number(std::uint64_t{life.live_at_end});
-    number(life.fences);
-    fenced_by(life);
-    if (life.reused_by != Life::kNone) append_number(out_, std::uint64_t{life.reused_by});
+    number(lifetime.address.value);
+    number(lifetime.bytes.count);
+    number(lifetime.requested.count);
+    number(eager_stream(lifetime.stream));
+    number(std::uint64_t{is_captured_stream(lifetime.stream)});
+    number(lifetime.pool);
+    number(lifetime.heap.value);
+    number(lifetime.begin.count);
+    number(lifetime.end.count);
+    number(std::uint64_t{lifetime.live_at_begin});
+    number(std::uint64_t{lifetime.live_at_end});
+    number(lifetime.fences);
+    fenced_by(lifetime);
+    if (lifetime.reused_by != BlockLifetime::kNone)
+      append_number(out_, std::uint64_t{lifetime.reused_by});
     out_ += ',';
-    number(std::uint64_t{life.waited_for});
-    stack(life.stack);
+    number(std::uint64_t{lifetime.waited_for});
+    stack(lifetime.stack);
     out_ += '\n';
   }
 
@@ -63,10 +64,10 @@ class Rows {
   }
   void number(std::uint32_t value) { number(std::uint64_t{value}); }
 
-  void fenced_by(const Life& life) {
-    for (std::uint32_t i = 0; i < life.fences; ++i) {
+  void fenced_by(const BlockLifetime& lifetime) {
+    for (std::uint32_t i = 0; i < lifetime.fences; ++i) {
       if (i > 0) out_ += ' ';
-      append_number(out_, eager_stream(lives_.fences[life.first_fence + i].stream));
+      append_number(out_, eager_stream(lifetimes_.fences[lifetime.first_fence + i].stream));
     }
     out_ += ',';
   }
@@ -86,17 +87,17 @@ class Rows {
   }
 
   const Recording& recording_;
-  const Lives& lives_;
+  const BlockLifetimes& lifetimes_;
   std::string& out_;
   std::string scratch_;
 };
 
 }  // namespace
 
-void write_csv(const Recording& recording, const Lives& lives, OutputFile& file) {
-  Rows rows(recording, lives, file);
+void write_csv(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file) {
+  Rows rows(recording, lifetimes, file);
   rows.header();
-  for (std::uint32_t i = 0; i < lives.blocks.size(); ++i) {
+  for (std::uint32_t i = 0; i < lifetimes.blocks.size(); ++i) {
     rows.row(i);
     file.relieve();
   }

@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "look/report_table.h"
+#include "replay/report_table.h"
 #include "replay/units.h"
 
 namespace weir {
@@ -16,7 +16,7 @@ namespace {
 // Changes by name, from two lists of things.
 class Matching {
  public:
-  // `numbered`: the two may call the same thing by different numbers, and both are told.
+  // `numbered`: the two may number the same thing differently; its name then has both numbers.
   explicit Matching(Unit unit, bool numbered = false) : unit_(unit), numbered_(numbered) {}
   void before(const std::string& key, const std::string& name, std::uint64_t value) {
     Change& change = at(key, name);

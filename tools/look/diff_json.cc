@@ -1,11 +1,8 @@
-#include <nlohmann/json.hpp>
-
 #include "look/diff.h"
+#include "replay/json.h"
 
 namespace weir {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 const char* suffix(Unit unit) {
   switch (unit) {
@@ -40,7 +37,7 @@ std::string diff_json(const Diff& diff) {
     }
     json[group.name] = std::move(list);
   }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json);
 }
 
 }  // namespace weir

@@ -19,32 +19,33 @@ bool is_pickle_name(std::string_view path) {
   return path.ends_with(".pickle") || path.ends_with(".pkl") || path.ends_with(".pickle.gz");
 }
 
-void write_memory_viz(const Recording& recording, const Lives& lives, const std::string& path,
-                      OutputFile& file) {
+void write_memory_viz(const Recording& recording, const BlockLifetimes& lifetimes,
+                      const std::string& path, OutputFile& file) {
   if (is_pickle_name(path)) {
     PickleWriter writer(file.text());
-    return write_memory_viz(recording, lives, writer, file);
+    return write_memory_viz(recording, lifetimes, writer, file);
   }
   JsonWriter writer(file.text());
-  write_memory_viz(recording, lives, writer, file);
+  write_memory_viz(recording, lifetimes, writer, file);
 }
 
 Status write(const Recording& recording, LookFormat format, bool moment, const std::string& path) {
   Result<OutputFile> file = OutputFile::open(path, recording.source);
   if (!file.ok()) return std::move(file).error();
-  const Lives lives = lives_of(recording);
+  const BlockLifetimes lifetimes = lifetimes_of(recording);
   switch (format) {
     case LookFormat::memory_viz:
-      write_memory_viz(recording, lives, path, *file);
+      write_memory_viz(recording, lifetimes, path, *file);
       break;
     case LookFormat::perfetto:
-      write_perfetto(recording, lives, *file);
+      write_perfetto(recording, lifetimes, *file);
       break;
     case LookFormat::csv:
-      write_csv(recording, lives, *file);
+      write_csv(recording, lifetimes, *file);
       break;
     case LookFormat::svg:
-      moment ? write_pages_svg(recording, lives, *file) : write_svg(recording, lives, *file);
+      moment ? write_pages_svg(recording, lifetimes, *file)
+             : write_svg(recording, lifetimes, *file);
       break;
   }
   return file->commit();
@@ -95,9 +96,9 @@ Result<std::size_t> parse_moment(std::string_view text, const Recording& recordi
   if (text == "begin") return recording.initial;
   if (text == "end") return recording.events.size();
   if (text == "peak-live" || text == "peak-reserved") {
-    const Lives lives = lives_of(recording);
-    const MemoryPoint& peak = text == "peak-live" ? lives.peak_live : lives.peak_reserved;
-    return peak.event == Life::kNone ? recording.initial : std::size_t{peak.event} + 1;
+    const BlockLifetimes lifetimes = lifetimes_of(recording);
+    const MemoryPoint& peak = text == "peak-live" ? lifetimes.peak_live : lifetimes.peak_reserved;
+    return events_at(peak, recording);
   }
   const std::optional<double> since = parse_nanoseconds(text);
   if (!since) return not_a_moment(text);

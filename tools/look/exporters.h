@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <string>
 
-#include "look/lives.h"
+#include "look/block_lifetimes.h"
 #include "look/output_file.h"
 #include "look/plain_writer.h"
 #include "weir/recording.h"
@@ -16,20 +16,20 @@
 namespace weir {
 
 // What PyTorch's torch.cuda.memory._snapshot() would give, for its viewer and scripts.
-void write_memory_viz(const Recording& recording, const Lives& lives, PlainWriter& writer,
-                      OutputFile& file);
+void write_memory_viz(const Recording& recording, const BlockLifetimes& lifetimes,
+                      PlainWriter& writer, OutputFile& file);
 
 // Perfetto's own format, which https://ui.perfetto.dev opens.
-void write_perfetto(const Recording& recording, const Lives& lives, OutputFile& file);
+void write_perfetto(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file);
 
 // A row for each block, after a row of column names.
-void write_csv(const Recording& recording, const Lives& lives, OutputFile& file);
+void write_csv(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file);
 
 // Memory over time, as a picture.
-void write_svg(const Recording& recording, const Lives& lives, OutputFile& file);
+void write_svg(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file);
 
 // The pages that there are at the end, and the blocks in them, as a picture.
-void write_pages_svg(const Recording& recording, const Lives& lives, OutputFile& file);
+void write_pages_svg(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file);
 
 // The trace that `weir replay` would run: docs/trace.md.
 void write_trace(const Recording& recording, OutputFile& file);

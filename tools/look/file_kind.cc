@@ -1,20 +1,16 @@
 #include "look/file_kind.h"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <string_view>
+
+#include "replay/gzip_file.h"
 
 namespace weir {
 namespace {
-
-struct CloseGzip {
-  void operator()(gzFile file) const { gzclose_r(file); }
-};
 
 constexpr std::size_t kPeek = 16;
 
@@ -29,7 +25,7 @@ bool begins_trace(std::string_view text) {
 
 Result<FileKind> kind_of_file(const std::string& path) {
   errno = 0;
-  const std::unique_ptr<std::remove_pointer_t<gzFile>, CloseGzip> file(gzopen(path.c_str(), "rb"));
+  const GzipFile file = open_gzip(path);
   std::array<char, kPeek> bytes{};
   const int read = file == nullptr ? -1 : gzread(file.get(), bytes.data(), kPeek);
   if (read < 0) {

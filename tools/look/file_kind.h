@@ -1,4 +1,4 @@
-// What a file is, told by its first bytes.
+// Recognises what kind a file is of by its first bytes.
 #pragma once
 
 #include <string>

@@ -9,8 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "look/block_lifetimes.h"
 #include "look/html_columns.h"
-#include "look/lives.h"
+#include "look/numbering.h"
 
 namespace weir {
 namespace {
@@ -24,30 +25,14 @@ struct Step {
   bool end = false;
 };
 
-// Gives each different thing a number, in order of first use.
-template <class T>
-class Numbering {
- public:
-  std::uint32_t operator()(const T& thing) {
-    const auto [place, added] = numbers_.try_emplace(thing, things_.size());
-    if (added) things_.push_back(thing);
-    return place->second;
-  }
-  const std::vector<T>& things() const { return things_; }
-
- private:
-  std::map<T, std::uint32_t> numbers_;
-  std::vector<T> things_;
-};
-
 class Writer {
  public:
   explicit Writer(const Recording& recording)
-      : recording_(recording), lives_(lives_of(recording)), begin_(recording.begin()) {}
+      : recording_(recording), lifetimes_(lifetimes_of(recording)), begin_(recording.begin()) {}
 
   std::string write() {
-    for (const std::uint64_t stream : lives_.streams) streams_(stream);
-    for (const std::uint64_t pool : lives_.pools) pools_(pool);
+    for (const std::uint64_t stream : lifetimes_.streams) streams_.of(stream);
+    for (const std::uint64_t pool : lifetimes_.pools) pools_.of(pool);
     steps();
     blocks();
     fences();
@@ -60,7 +45,7 @@ class Writer {
  private:
   // Which event a block's beginning or end was; of one that the recording lacks, the place in time.
   std::size_t event_at(std::uint32_t event, Nanoseconds time) const {
-    if (event != Life::kNone) return event;
+    if (event != BlockLifetime::kNone) return event;
     const auto later = [](Nanoseconds at, const Event& other) { return at < other.time; };
     return static_cast<std::size_t>(std::distance(
         recording_.events.begin(),
@@ -68,7 +53,7 @@ class Writer {
   }
 
   std::uint32_t heap_of(HeapId heap, std::uint64_t stream, std::uint64_t pool) {
-    return heaps_({heap.value, streams_(stream), pool == 0 ? 0 : 1 + pools_(pool)});
+    return heaps_.of({heap.value, streams_.of(stream), pool == 0 ? 0 : 1 + pools_.of(pool)});
   }
 
   std::uint64_t since_begin(Nanoseconds time) const {
@@ -80,23 +65,24 @@ class Writer {
   // began K blocks ago.
   void steps() {
     std::vector<Step> steps;
-    steps.reserve(2 * lives_.blocks.size());
-    for (std::uint32_t block = 0; block < lives_.blocks.size(); ++block) {
-      const Life& life = lives_.blocks[block];
-      const std::size_t from = event_at(life.begin_event, life.begin);
+    steps.reserve(2 * lifetimes_.blocks.size());
+    for (std::uint32_t block = 0; block < lifetimes_.blocks.size(); ++block) {
+      const BlockLifetime& lifetime = lifetimes_.blocks[block];
+      const std::size_t from = event_at(lifetime.begin_event, lifetime.begin);
       steps.push_back({from, block, false});
-      if (!life.live_at_end)
-        steps.push_back({std::max(from, event_at(life.end_event, life.end)), block, true});
+      if (!lifetime.live_at_end)
+        steps.push_back({std::max(from, event_at(lifetime.end_event, lifetime.end)), block, true});
     }
     std::stable_sort(steps.begin(), steps.end(),
                      [](const Step& left, const Step& right) { return left.event < right.event; });
     HtmlColumn& step = columns_.make("step");
     HtmlColumn& time = columns_.make("step_time");
-    new_number_.resize(lives_.blocks.size());
+    new_number_.resize(lifetimes_.blocks.size());
     std::uint64_t last = 0;
     for (const Step& each : steps) {
-      const Life& life = lives_.blocks[each.block];
-      const std::uint64_t now = std::max(last, since_begin(each.end ? life.end : life.begin));
+      const BlockLifetime& lifetime = lifetimes_.blocks[each.block];
+      const std::uint64_t now =
+          std::max(last, since_begin(each.end ? lifetime.end : lifetime.begin));
       time.add(now - last);
       last = now;
       if (each.end) {
@@ -123,7 +109,7 @@ class Writer {
         live.erase(places[number]);
         continue;
       }
-      const auto place = live.emplace(lives_.blocks[each.block].address.value, number);
+      const auto place = live.emplace(lifetimes_.blocks[each.block].address.value, number);
       places[number] = place;
       under.add(place == live.begin() ? 0 : number - std::prev(place)->second);
     }
@@ -138,18 +124,18 @@ class Writer {
     HtmlColumn& flags = columns_.make("flags");
     HtmlColumn& reused = columns_.make("reused");  // 0: by none; else 1 + the distance, signed
     for (const std::uint32_t block : order_) {
-      const Life& life = lives_.blocks[block];
-      address.add_difference(life.address.value);
-      bytes.add(life.bytes.count);
-      slack.add(life.bytes.count - std::min(life.requested, life.bytes).count);
-      heap.add(heap_of(life.heap, life.stream, life.pool));
-      stack.add(life.stack < recording_.stacks.size() ? life.stack : 0);
-      flags.add((life.live_at_begin ? 1 : 0) | (life.waited_for ? 2 : 0));
-      if (life.reused_by >= lives_.blocks.size()) {
+      const BlockLifetime& lifetime = lifetimes_.blocks[block];
+      address.add_difference(lifetime.address.value);
+      bytes.add(lifetime.bytes.count);
+      slack.add(lifetime.bytes.count - std::min(lifetime.requested, lifetime.bytes).count);
+      heap.add(heap_of(lifetime.heap, lifetime.stream, lifetime.pool));
+      stack.add(lifetime.stack < recording_.stacks.size() ? lifetime.stack : 0);
+      flags.add((lifetime.live_at_begin ? 1 : 0) | (lifetime.waited_for ? 2 : 0));
+      if (lifetime.reused_by >= lifetimes_.blocks.size()) {
         reused.add_signed(0);
         continue;
       }
-      const auto distance = static_cast<std::int64_t>(new_number_[life.reused_by]) -
+      const auto distance = static_cast<std::int64_t>(new_number_[lifetime.reused_by]) -
                             static_cast<std::int64_t>(new_number_[block]);
       reused.add_signed(distance < 0 ? distance : distance + 1);
     }
@@ -160,14 +146,14 @@ class Writer {
     HtmlColumn& stream = columns_.make("fence_stream");
     HtmlColumn& after = columns_.make("fence_after");  // the block's beginning
     for (const std::uint32_t block : order_) {
-      const Life& life = lives_.blocks[block];
-      count.add(life.fences);
-      fence_count_ += life.fences;
-      for (std::uint32_t i = 0; i < life.fences; ++i) {
-        const FenceTaken& fence = lives_.fences[life.first_fence + i];
-        stream.add(streams_(fence.stream));
+      const BlockLifetime& lifetime = lifetimes_.blocks[block];
+      count.add(lifetime.fences);
+      fence_count_ += lifetime.fences;
+      for (std::uint32_t i = 0; i < lifetime.fences; ++i) {
+        const FenceTaken& fence = lifetimes_.fences[lifetime.first_fence + i];
+        stream.add(streams_.of(fence.stream));
         after.add(since_begin(fence.time) -
-                  std::min(since_begin(fence.time), since_begin(life.begin)));
+                  std::min(since_begin(fence.time), since_begin(lifetime.begin)));
       }
     }
   }
@@ -176,7 +162,7 @@ class Writer {
     HtmlColumn& time = columns_.make("reserved_time");
     HtmlColumn& bytes = columns_.make("reserved_bytes");
     Bytes last{~std::uint64_t{0}};
-    for (const MemoryPoint& point : lives_.memory) {
+    for (const MemoryPoint& point : lifetimes_.memory) {
       if (point.reserved == last) continue;
       last = point.reserved;
       time.add_difference(since_begin(point.time));
@@ -284,7 +270,7 @@ class Writer {
   }
 
   const Recording& recording_;
-  const Lives lives_;
+  const BlockLifetimes lifetimes_;
   const Nanoseconds begin_;
   HtmlColumns columns_;
   std::vector<std::uint32_t> order_;       // blocks, as the page numbers them

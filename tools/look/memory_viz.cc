@@ -11,8 +11,8 @@
 
 #include "look/exporters.h"
 #include "look/heaps.h"
-#include "look/shown.h"
 #include "look/streams.h"
+#include "look/visible_mapping.h"
 
 namespace weir {
 namespace {
@@ -21,9 +21,10 @@ constexpr std::string_view kOurs = "weir";  // the file that frames of no progra
 
 class MemoryViz {
  public:
-  MemoryViz(const Recording& recording, const Lives& lives, PlainWriter& writer, OutputFile& file)
+  MemoryViz(const Recording& recording, const BlockLifetimes& lifetimes, PlainWriter& writer,
+            OutputFile& file)
       : recording_(recording),
-        lives_(lives),
+        lifetimes_(lifetimes),
         heaps_(heaps_of(recording)),
         writer_(writer),
         file_(file) {}
@@ -35,21 +36,21 @@ class MemoryViz {
 
   void traces();
   void trace_event(const Event& event);
-  void block_event(const Life& life, std::string_view action, Nanoseconds time);
-  void segment_event(const ShownChange& change, Nanoseconds time);
+  void block_event(const BlockLifetime& lifetime, std::string_view action, Nanoseconds time);
+  void segment_event(const VisibleRangeChange& change, Nanoseconds time);
   void other_event(std::string_view action, const Event& event, std::uint64_t address);
   void event_rest(Bytes bytes, std::uint64_t stream, Nanoseconds time);
   std::uint64_t pool_of(HeapId heap) const;
   void segments();
-  void segment(std::span<const ShownRange> ranges);
+  void segment(std::span<const VisibleRange> ranges);
   void blocks(std::uint64_t begin, std::uint64_t end);
-  void block(std::uint64_t at, std::uint64_t bytes, const Life* life);
+  void block(std::uint64_t at, std::uint64_t bytes, const BlockLifetime* lifetime);
   void annotations();
   void settings();
 
-  void block_frames(const Life& life);
+  void block_frames(const BlockLifetime& lifetime);
   void shared_frames(std::uint32_t stack, std::uint64_t stream, std::uint64_t pool);
-  void fences(const Life& life);
+  void fences(const BlockLifetime& lifetime);
   void frames(std::uint32_t stack, std::uint64_t stream, std::uint64_t pool);
   void frame(std::string_view function, std::string_view file, std::int64_t line);
   void ours(std::string_view text) { frame(text, kOurs, 0); }
@@ -67,12 +68,12 @@ class MemoryViz {
   }
 
   const Recording& recording_;
-  const Lives& lives_;
+  const BlockLifetimes& lifetimes_;
   const std::unordered_map<std::uint32_t, HeapServes> heaps_;
   PlainWriter& writer_;
   OutputFile& file_;
-  ShownMemory shown_;
-  std::vector<ShownChange> changes_;                     // scratch
+  VisibleMapping visible_;
+  std::vector<VisibleRangeChange> changes_;              // scratch
   std::unordered_map<std::uint64_t, std::uint32_t> at_;  // live blocks, by address
   std::vector<std::uint32_t> live_;                      // at the end, by address
   Bytes reserved_;
@@ -97,9 +98,9 @@ void MemoryViz::traces() {
   for (std::size_t i = 0; i < recording_.events.size(); ++i) {
     const Event& event = recording_.events[i];
     changes_.clear();
-    shown_.on_event(event, changes_);
+    visible_.on_event(event, changes_);
     if (i >= recording_.initial) {
-      for (const ShownChange& change : changes_) segment_event(change, event.time);
+      for (const VisibleRangeChange& change : changes_) segment_event(change, event.time);
     }
     if (event.kind == EventKind::create) reserved_ += event.bytes;
     if (event.kind == EventKind::release) reserved_ -= std::min(reserved_, event.bytes);
@@ -118,12 +119,12 @@ void MemoryViz::traces() {
 void MemoryViz::trace_event(const Event& event) {
   switch (event.kind) {
     case EventKind::allocate:
-      return block_event(lives_.blocks[next_ - 1], "alloc", event.time);
+      return block_event(lifetimes_.blocks[next_ - 1], "alloc", event.time);
     case EventKind::deallocate: {
       const auto found = at_.find(event.address.value);
       if (found == at_.end()) return;
-      block_event(lives_.blocks[found->second], "free_requested", event.time);
-      return block_event(lives_.blocks[found->second], "free_completed", event.time);
+      block_event(lifetimes_.blocks[found->second], "free_requested", event.time);
+      return block_event(lifetimes_.blocks[found->second], "free_completed", event.time);
     }
     case EventKind::out_of_memory: {
       const Bytes all = std::max(recording_.device_bytes, reserved_);
@@ -134,27 +135,28 @@ void MemoryViz::trace_event(const Event& event) {
   }
 }
 
-void MemoryViz::block_event(const Life& life, std::string_view action, Nanoseconds time) {
+void MemoryViz::block_event(const BlockLifetime& lifetime, std::string_view action,
+                            Nanoseconds time) {
   writer_.begin_dict();
   member("action", action);
-  member("addr", life.address.value);
-  event_rest(life.requested, life.stream, time);
+  member("addr", lifetime.address.value);
+  event_rest(lifetime.requested, lifetime.stream, time);
   writer_.key("frames");
-  block_frames(life);
+  block_frames(lifetime);
   writer_.end_dict();
 }
 
-void MemoryViz::segment_event(const ShownChange& change, Nanoseconds time) {
+void MemoryViz::segment_event(const VisibleRangeChange& change, Nanoseconds time) {
   constexpr std::array<std::string_view, 3> kWhy = {
       "mapped here", "unmapped", "shown elsewhere: no driver call, a block uses another address"};
   const auto heap = heaps_.find(change.range.heap.value);
   writer_.begin_dict();
-  member("action", change.shown ? "segment_map" : "segment_unmap");
+  member("action", change.visible ? "segment_map" : "segment_unmap");
   member("addr", change.range.at.value);
   event_rest(change.range.bytes, heap == heaps_.end() ? 0 : heap->second.stream, time);
   writer_.key("frames");
   writer_.begin_list();
-  const std::string_view why = change.shown && change.why != ShownChange::Why::mapped
+  const std::string_view why = change.visible && change.why != VisibleRangeChange::Why::mapped
                                    ? "shown here now: mapped here already"
                                    : kWhy[static_cast<std::size_t>(change.why)];
   ours(fmt::format("page {}: {}", change.range.page.value, why));
@@ -186,15 +188,15 @@ std::uint64_t MemoryViz::pool_of(HeapId heap) const {
   return found == heaps_.end() ? 0 : found->second.pool;
 }
 
-// The streams of a pool share its row of addresses: what lies side by side is one segment.
+// The streams of a pool share its addresses: adjacent ranges are one segment.
 void MemoryViz::segments() {
   for (const auto& [address, block] : at_) live_.push_back(block);
   std::sort(live_.begin(), live_.end(), [this](std::uint32_t a, std::uint32_t b) {
-    return lives_.blocks[a].address < lives_.blocks[b].address;
+    return lifetimes_.blocks[a].address < lifetimes_.blocks[b].address;
   });
   writer_.key("segments");
   writer_.begin_list();
-  const std::vector<ShownRange> ranges = shown_.ranges();
+  const std::vector<VisibleRange> ranges = visible_.ranges();
   for (std::size_t begin = 0; begin < ranges.size();) {
     std::size_t end = begin + 1;
     while (end < ranges.size() && pool_of(ranges[end].heap) == pool_of(ranges[begin].heap) &&
@@ -208,17 +210,17 @@ void MemoryViz::segments() {
   writer_.end_list();
 }
 
-void MemoryViz::segment(std::span<const ShownRange> ranges) {
+void MemoryViz::segment(std::span<const VisibleRange> ranges) {
   const std::uint64_t begin = ranges.front().at.value;
   const std::uint64_t end = ranges.back().at.value + ranges.back().bytes.count;
   Bytes live, requested;
   const auto from_begin = [this, begin](std::uint32_t block, std::uint64_t) {
-    return lives_.blocks[block].address.value < begin;
+    return lifetimes_.blocks[block].address.value < begin;
   };
   for (auto i = std::lower_bound(live_.begin(), live_.end(), begin, from_begin);
-       i != live_.end() && lives_.blocks[*i].address.value < end; ++i) {
-    live += lives_.blocks[*i].bytes;
-    requested += lives_.blocks[*i].requested;
+       i != live_.end() && lifetimes_.blocks[*i].address.value < end; ++i) {
+    live += lifetimes_.blocks[*i].bytes;
+    requested += lifetimes_.blocks[*i].requested;
   }
   const auto heap = heaps_.find(ranges.front().heap.value);
   const HeapServes serves = heap == heaps_.end() ? HeapServes{} : heap->second;
@@ -248,33 +250,33 @@ void MemoryViz::segment(std::span<const ShownRange> ranges) {
 // The live blocks between the two addresses, and what lies between them.
 void MemoryViz::blocks(std::uint64_t begin, std::uint64_t end) {
   const auto before = [this](std::uint32_t block, std::uint64_t address) {
-    return lives_.blocks[block].address.value < address;
+    return lifetimes_.blocks[block].address.value < address;
   };
   writer_.begin_list();
   std::uint64_t at = begin;
   for (auto i = std::lower_bound(live_.begin(), live_.end(), begin, before);
-       i != live_.end() && lives_.blocks[*i].address.value < end; ++i) {
-    const Life& life = lives_.blocks[*i];
-    if (life.address.value < at) continue;  // over another: an event between them is missing
-    if (life.address.value > at) block(at, life.address.value - at, nullptr);
-    const std::uint64_t bytes = std::min(life.bytes.count, end - life.address.value);
-    block(life.address.value, bytes, &life);
-    at = life.address.value + bytes;
+       i != live_.end() && lifetimes_.blocks[*i].address.value < end; ++i) {
+    const BlockLifetime& lifetime = lifetimes_.blocks[*i];
+    if (lifetime.address.value < at) continue;  // over another: an event between them is missing
+    if (lifetime.address.value > at) block(at, lifetime.address.value - at, nullptr);
+    const std::uint64_t bytes = std::min(lifetime.bytes.count, end - lifetime.address.value);
+    block(lifetime.address.value, bytes, &lifetime);
+    at = lifetime.address.value + bytes;
   }
   if (at < end) block(at, end - at, nullptr);
   writer_.end_list();
 }
 
-// `life`: none of a free block.
-void MemoryViz::block(std::uint64_t at, std::uint64_t bytes, const Life* life) {
+// `lifetime`: null for a free block.
+void MemoryViz::block(std::uint64_t at, std::uint64_t bytes, const BlockLifetime* lifetime) {
   writer_.begin_dict();
   member("address", at);
   member("size", bytes);
-  member("requested_size", life == nullptr ? 0 : std::min(life->requested.count, bytes));
-  member("state", life == nullptr ? "inactive" : "active_allocated");
+  member("requested_size", lifetime == nullptr ? 0 : std::min(lifetime->requested.count, bytes));
+  member("state", lifetime == nullptr ? "inactive" : "active_allocated");
   writer_.key("frames");
-  if (life != nullptr) {
-    block_frames(*life);
+  if (lifetime != nullptr) {
+    block_frames(*lifetime);
   } else {
     writer_.begin_list();
     writer_.end_list();
@@ -332,29 +334,29 @@ void MemoryViz::settings() {
   writer_.end_dict();
 }
 
-void MemoryViz::block_frames(const Life& life) {
-  if (life.fences == 0 && !life.waited_for) {
-    return shared_frames(life.stack, life.stream, life.pool);
+void MemoryViz::block_frames(const BlockLifetime& lifetime) {
+  if (lifetime.fences == 0 && !lifetime.waited_for) {
+    return shared_frames(lifetime.stack, lifetime.stream, lifetime.pool);
   }
   writer_.begin_list();
-  fences(life);
-  frames(life.stack, life.stream, life.pool);
+  fences(lifetime);
+  frames(lifetime.stack, lifetime.stream, lifetime.pool);
   writer_.end_list();
 }
 
-void MemoryViz::fences(const Life& life) {
-  if (life.waited_for) {
-    const Life& next = lives_.blocks[life.reused_by];
+void MemoryViz::fences(const BlockLifetime& lifetime) {
+  if (lifetime.waited_for) {
+    const BlockLifetime& next = lifetimes_.blocks[lifetime.reused_by];
     ours(fmt::format("its memory went to block {} on stream {}, which waited for it",
-                     life.reused_by, stream_text(next.stream)));
+                     lifetime.reused_by, stream_text(next.stream)));
   }
   constexpr std::uint32_t kMost = 16;
-  for (std::uint32_t i = 0; i < std::min(life.fences, kMost); ++i) {
-    const FenceTaken& fence = lives_.fences[life.first_fence + i];
+  for (std::uint32_t i = 0; i < std::min(lifetime.fences, kMost); ++i) {
+    const FenceTaken& fence = lifetimes_.fences[lifetime.first_fence + i];
     ours(fmt::format("fence of {}, {} after its allocation", stream_title(fence.stream),
-                     microseconds(fence.time - life.begin)));
+                     microseconds(fence.time - lifetime.begin)));
   }
-  if (life.fences > kMost) ours(fmt::format("and {} more fences", life.fences - kMost));
+  if (lifetime.fences > kMost) ours(fmt::format("and {} more fences", lifetime.fences - kMost));
 }
 
 void MemoryViz::shared_frames(std::uint32_t stack, std::uint64_t stream, std::uint64_t pool) {
@@ -387,9 +389,9 @@ void MemoryViz::frame(std::string_view function, std::string_view file, std::int
 
 }  // namespace
 
-void write_memory_viz(const Recording& recording, const Lives& lives, PlainWriter& writer,
-                      OutputFile& file) {
-  MemoryViz(recording, lives, writer, file).run();
+void write_memory_viz(const Recording& recording, const BlockLifetimes& lifetimes,
+                      PlainWriter& writer, OutputFile& file) {
+  MemoryViz(recording, lifetimes, writer, file).run();
 }
 
 }  // namespace weir

@@ -2,7 +2,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "look/lives.h"
+#include "look/block_lifetimes.h"
 
 namespace weir {
 namespace {
@@ -11,7 +11,7 @@ using Pages = std::unordered_map<std::uint32_t, PageAt>;
 
 void apply(const Event& event, Pages& pages) {
   if (event.kind == EventKind::create) {
-    pages.try_emplace(event.page.value, PageAt{event.page, event.bytes, Life::kNone, {}});
+    pages.try_emplace(event.page.value, PageAt{event.page, event.bytes, BlockLifetime::kNone, {}});
     return;
   }
   const auto found = pages.find(event.page.value);
@@ -31,7 +31,7 @@ void apply(const Event& event, Pages& pages) {
       page.lease = event.heap.value;
       break;
     case EventKind::unlease:
-      page.lease = Life::kNone;
+      page.lease = BlockLifetime::kNone;
       break;
     default:
       break;

@@ -20,15 +20,15 @@ constexpr double kVisible = 0.1;  // of a pixel: what is narrower is drawn this 
 
 struct Piece {
   Bytes offset, bytes;
-  const Life* life;
+  const BlockLifetime* lifetime;
 };
 
 // Pages side by side in rows, each a bar as long as it has bytes.
 class PagesPicture {
  public:
-  PagesPicture(const Recording& recording, const Lives& lives, OutputFile& file)
+  PagesPicture(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file)
       : recording_(recording),
-        lives_(lives),
+        lifetimes_(lifetimes),
         file_(file),
         pages_(pages_at(recording, recording.end())),
         heaps_(heaps_of(recording)) {}
@@ -44,7 +44,7 @@ class PagesPicture {
   }
 
   const Recording& recording_;
-  const Lives& lives_;
+  const BlockLifetimes& lifetimes_;
   OutputFile& file_;
   std::vector<PageAt> pages_;
   const std::unordered_map<std::uint32_t, HeapServes> heaps_;
@@ -57,16 +57,16 @@ void PagesPicture::find_pieces() {
   for (const PageAt& page : pages_) {
     for (const Address at : page.mappings) mapped[at.value] = &page;
   }
-  for (const Life& life : lives_.blocks) {
-    if (!life.live_at_end) continue;
-    const std::uint64_t begin = life.address.value, end = begin + life.bytes.count;
+  for (const BlockLifetime& lifetime : lifetimes_.blocks) {
+    if (!lifetime.live_at_end) continue;
+    const std::uint64_t begin = lifetime.address.value, end = begin + lifetime.bytes.count;
     auto at = mapped.upper_bound(begin);
     if (at != mapped.begin()) --at;
     for (; at != mapped.end() && at->first < end; ++at) {
       const std::uint64_t from = std::max(begin, at->first);
       const std::uint64_t to = std::min(end, at->first + at->second->bytes.count);
       if (from >= to) continue;
-      pieces_[at->second->page.value].push_back({{from - at->first}, {to - from}, &life});
+      pieces_[at->second->page.value].push_back({{from - at->first}, {to - from}, &lifetime});
     }
   }
 }
@@ -99,9 +99,9 @@ void PagesPicture::run() {
       svg_begin(kWidth, y + kRow + 20,
                 fmt::format("{} at {}: {} live in {} of {} pages",
                             recording_.program.empty() ? recording_.source : recording_.program,
-                            in_words(recording_.end()), in_words(lives_.memory.back().live),
+                            in_words(recording_.end()), in_words(lifetimes_.memory.back().live),
                             in_words(held), pages_.size()));
-  auto names = stream_names(lives_.streams);
+  auto names = stream_names(lifetimes_.streams);
   names.emplace_back("in use, no block", "#bbb");
   names.emplace_back("idle", "#eee");
   file_.text() += legend(kLeft, 60, names);
@@ -114,7 +114,7 @@ void PagesPicture::run() {
 
 void PagesPicture::draw(const PageAt& page, double x, double y) {
   std::string lease = "idle";
-  if (page.lease != Life::kNone) {
+  if (page.lease != BlockLifetime::kNone) {
     const auto heap = heaps_.find(page.lease);
     lease = fmt::format("first used by heap {}", page.lease);
     if (heap != heaps_.end()) lease += " of stream " + stream_text(heap->second.stream);
@@ -122,25 +122,26 @@ void PagesPicture::draw(const PageAt& page, double x, double y) {
   file_.text() += fmt::format(
       "<rect x=\"{:.2f}\" y=\"{:.0f}\" width=\"{:.2f}\" height=\"{:.0f}\" fill=\"{}\" "
       "stroke=\"#888\" stroke-width=\"0.5\"><title>{}</title></rect>\n",
-      x, y, width(page.bytes), kBar, page.lease == Life::kNone ? "#eee" : "#bbb",
+      x, y, width(page.bytes), kBar, page.lease == BlockLifetime::kNone ? "#eee" : "#bbb",
       xml(fmt::format("page {}: {}, {}, mapped {} times", page.page.value, in_words(page.bytes),
                       lease, page.mappings.size())));
   for (const Piece& piece : pieces_[page.page.value]) {
-    const Life& life = *piece.life;
+    const BlockLifetime& lifetime = *piece.lifetime;
     file_.text() += fmt::format(
         "<rect x=\"{:.2f}\" y=\"{:.0f}\" width=\"{:.2f}\" height=\"{:.0f}\" fill=\"{}\" "
         "stroke=\"#fff\" stroke-width=\"0.2\"><title>{}</title></rect>\n",
         x + width(piece.offset), y + 3, std::max(width(piece.bytes), kVisible), kBar - 6,
-        kColours[colour_of(life.stream, lives_.streams)],
-        xml(fmt::format("block of {} on stream {} {}", in_words(life.bytes),
-                        stream_text(life.stream), innermost(recording_, life.stack))));
+        kColours[colour_of(lifetime.stream, lifetimes_.streams)],
+        xml(fmt::format("block of {} on stream {} {}", in_words(lifetime.bytes),
+                        stream_text(lifetime.stream), innermost(recording_, lifetime.stack))));
   }
 }
 
 }  // namespace
 
-void write_pages_svg(const Recording& recording, const Lives& lives, OutputFile& file) {
-  PagesPicture(recording, lives, file).run();
+void write_pages_svg(const Recording& recording, const BlockLifetimes& lifetimes,
+                     OutputFile& file) {
+  PagesPicture(recording, lifetimes, file).run();
 }
 
 }  // namespace weir

@@ -50,12 +50,12 @@ enum EventType : std::uint64_t { kSliceBegin = 1, kSliceEnd = 2, kInstant = 3, k
 
 constexpr std::uint64_t kSequence = 1, kExplicitOrder = 3, kSizeBytes = 3;
 constexpr std::uint64_t kStateCleared = 1, kNeedsState = 2;
-constexpr std::size_t kMostLanes = 32;
+constexpr std::size_t kMostFenceTracks = 32;
 
 class Perfetto {
  public:
-  Perfetto(const Recording& recording, const Lives& lives, OutputFile& file)
-      : recording_(recording), lives_(lives), file_(file), out_(file.text()) {}
+  Perfetto(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file)
+      : recording_(recording), lifetimes_(lifetimes), file_(file), out_(file.text()) {}
 
   void run() {
     process();
@@ -96,7 +96,7 @@ class Perfetto {
   void packet(std::optional<Nanoseconds> time, const Fill& fill);
 
   const Recording& recording_;
-  const Lives& lives_;
+  const BlockLifetimes& lifetimes_;
   OutputFile& file_;
   std::string& out_;
   std::string packet_;  // scratch
@@ -200,8 +200,8 @@ void Perfetto::counter(std::uint64_t track, Nanoseconds time, Bytes value) {
   });
 }
 
-// Perfetto stacks instants of the same time, each in a row of its own: on the simulated device,
-// where calls take no time, hundreds of rows. So each is at least 1 ns after the one before.
+// Perfetto stacks instants of the same time, each in a line of its own: on the simulated device,
+// where calls take no time, hundreds of lines. So each is at least 1 ns after the one before.
 void Perfetto::instant(std::uint64_t track, Nanoseconds time, const std::string& name,
                        const Annotations& annotations) {
   Nanoseconds& free_from = free_from_[track];
@@ -220,7 +220,7 @@ void Perfetto::memory() {
   live_ = track("live", process_, true);
   const std::uint64_t reserved = track("reserved", process_, true);
   std::optional<MemoryPoint> last;
-  for (const MemoryPoint& point : lives_.memory) {
+  for (const MemoryPoint& point : lifetimes_.memory) {
     if (!last || last->live != point.live) counter(live_, point.time, point.live);
     if (!last || last->reserved != point.reserved) counter(reserved, point.time, point.reserved);
     last = point;
@@ -244,7 +244,7 @@ std::uint64_t Perfetto::stream_track(std::uint64_t stream) {
 }
 
 void Perfetto::events() {
-  for (const std::uint64_t stream : lives_.streams) stream_track(stream);
+  for (const std::uint64_t stream : lifetimes_.streams) stream_track(stream);
   for (std::size_t i = recording_.initial; i < recording_.events.size(); ++i) {
     event(recording_.events[i]);
   }
@@ -254,9 +254,9 @@ void Perfetto::events() {
 }
 
 void Perfetto::event(const Event& event) {
-  const auto row = [this](std::optional<std::uint64_t>& which, const char* name) {
-    if (!which) which = track(name, process_);
-    return *which;
+  const auto shared = [this](std::optional<std::uint64_t>& track, const char* name) {
+    if (!track) track = this->track(name, process_);
+    return *track;
   };
   switch (event.kind) {
     case EventKind::stream_wait:
@@ -264,24 +264,24 @@ void Perfetto::event(const Event& event) {
                      "waits for " + stream_title(event.other),
                      {{"sequence", event.sequence.value}});
     case EventKind::host_wait:
-      return slice(row(host_, "host waits"), {event.time - event.duration,
-                                              event.time,
-                                              "host waits for " + stream_title(event.other),
-                                              {{"sequence", event.sequence.value}}});
+      return slice(shared(host_, "host waits"), {event.time - event.duration,
+                                                 event.time,
+                                                 "host waits for " + stream_title(event.other),
+                                                 {{"sequence", event.sequence.value}}});
     case EventKind::create:
     case EventKind::release:
     case EventKind::map:
     case EventKind::unmap:
     case EventKind::lease:
     case EventKind::unlease:
-      return instant(row(pages_, "pages"), event.time, std::string(name_of(event.kind)),
+      return instant(shared(pages_, "pages"), event.time, std::string(name_of(event.kind)),
                      {{"page", event.page.value},
                       {"bytes", event.bytes.count},
                       {"heap", event.heap.value},
                       {"address", event.address.value}});
     case EventKind::out_of_memory:
     case EventKind::trim:
-      return instant(row(trouble_, "out of memory, trim"), event.time,
+      return instant(shared(trouble_, "out of memory, trim"), event.time,
                      std::string(name_of(event.kind)),
                      {{"bytes", event.bytes.count + event.requested.count}});
     case EventKind::capture_begin:
@@ -302,49 +302,51 @@ void Perfetto::capture(const Event& event) {
   }
   if (open != open_captures_.end()) return;
   if (!captures_) captures_ = track("captures", process_);
-  const std::uint64_t row = open_captures_.empty() ? *captures_ : track("captures", process_);
-  track_event(row, event.time, kSliceBegin, fmt::format("capture into pool {}", event.pool), {});
-  open_captures_.emplace(event.pool, row);
+  const std::uint64_t track =
+      open_captures_.empty() ? *captures_ : this->track("captures", process_);
+  track_event(track, event.time, kSliceBegin, fmt::format("capture into pool {}", event.pool), {});
+  open_captures_.emplace(event.pool, track);
 }
 
 // What the blocks of each stream and of each pool add up to. Below `live`: Perfetto orders the
 // tracks of a process by name, whatever their ranks, and these would part `live` and `reserved`.
 void Perfetto::used_bytes() {
-  if (lives_.streams.size() < 2 && lives_.pools.empty()) return;
+  if (lifetimes_.streams.size() < 2 && lifetimes_.pools.empty()) return;
   struct Sum {
     std::uint64_t track;
     Bytes bytes;
   };
   std::map<std::uint64_t, Sum> streams, pools;
-  for (const std::uint64_t stream : lives_.streams) {
+  for (const std::uint64_t stream : lifetimes_.streams) {
     streams[stream] = {track("live of " + stream_title(stream), live_, true), {}};
   }
-  for (const std::uint64_t pool : lives_.pools) {
+  for (const std::uint64_t pool : lifetimes_.pools) {
     pools[pool] = {track(fmt::format("live of pool {}", pool), live_, true), {}};
   }
-  std::vector<std::pair<std::uint32_t, const Life*>> changes;  // by event
-  changes.reserve(lives_.blocks.size() * 2);
-  for (const Life& life : lives_.blocks) {
-    changes.emplace_back(life.begin_event, &life);
-    if (life.end_event != Life::kNone) changes.emplace_back(life.end_event, &life);
+  std::vector<std::pair<std::uint32_t, const BlockLifetime*>> changes;  // by event
+  changes.reserve(lifetimes_.blocks.size() * 2);
+  for (const BlockLifetime& lifetime : lifetimes_.blocks) {
+    changes.emplace_back(lifetime.begin_event, &lifetime);
+    if (lifetime.end_event != BlockLifetime::kNone)
+      changes.emplace_back(lifetime.end_event, &lifetime);
   }
   std::sort(changes.begin(), changes.end());
   for (const auto& change_at : changes) {
     const std::uint32_t event = change_at.first;
-    const Life* life = change_at.second;
-    const bool begins = event == life->begin_event;
-    const Nanoseconds time = begins ? life->begin : life->end;
+    const BlockLifetime* lifetime = change_at.second;
+    const bool begins = event == lifetime->begin_event;
+    const Nanoseconds time = begins ? lifetime->begin : lifetime->end;
     const auto change = [&](Sum& sum) {
-      begins ? sum.bytes += life->bytes : sum.bytes -= life->bytes;
+      begins ? sum.bytes += lifetime->bytes : sum.bytes -= lifetime->bytes;
       counter(sum.track, time, sum.bytes);
     };
-    change(streams.at(life->stream));
-    if (life->pool != 0) change(pools.at(life->pool));
+    change(streams.at(lifetime->stream));
+    if (lifetime->pool != 0) change(pools.at(lifetime->pool));
   }
 }
 
 // A fence that somebody waited for holds from when it was taken until its block's memory was used
-// again. Those of one stream overlap: each goes into the first lane that is free.
+// again. Those of one stream overlap: each goes onto the first track that is free.
 void Perfetto::fences() {
   struct Held {
     Nanoseconds begin, end;
@@ -352,46 +354,49 @@ void Perfetto::fences() {
     std::uint32_t block;
   };
   std::vector<Held> held;
-  for (std::uint32_t i = 0; i < lives_.blocks.size(); ++i) {
-    const Life& life = lives_.blocks[i];
-    if (!life.waited_for) continue;
-    const Nanoseconds end = lives_.blocks[life.reused_by].begin;
-    for (std::uint32_t f = 0; f < life.fences; ++f) {
-      const FenceTaken& fence = lives_.fences[life.first_fence + f];
+  for (std::uint32_t i = 0; i < lifetimes_.blocks.size(); ++i) {
+    const BlockLifetime& lifetime = lifetimes_.blocks[i];
+    if (!lifetime.waited_for) continue;
+    const Nanoseconds end = lifetimes_.blocks[lifetime.reused_by].begin;
+    for (std::uint32_t f = 0; f < lifetime.fences; ++f) {
+      const FenceTaken& fence = lifetimes_.fences[lifetime.first_fence + f];
       held.push_back({fence.time, end, fence.stream, i});
     }
-    if (life.fences == 0) held.push_back({life.end, end, life.stream, i});
+    if (lifetime.fences == 0) held.push_back({lifetime.end, end, lifetime.stream, i});
   }
   std::stable_sort(held.begin(), held.end(),
                    [](const Held& a, const Held& b) { return a.begin < b.begin; });
-  struct Lane {
-    std::uint64_t track;
-    Nanoseconds end;
+  struct FenceTrack {
+    std::uint64_t id;
+    Nanoseconds free_from;
   };
-  std::map<std::uint64_t, std::vector<Lane>> lanes;
+  std::map<std::uint64_t, std::vector<FenceTrack>> tracks;  // by stream
   for (const Held& each : held) {
-    std::vector<Lane>& of_stream = lanes[each.stream];
-    auto lane = std::find_if(of_stream.begin(), of_stream.end(),
-                             [&each](const Lane& free) { return free.end <= each.begin; });
-    if (lane == of_stream.end()) {
-      if (of_stream.size() == kMostLanes) continue;  // more than anybody can tell apart
-      of_stream.push_back({track("fences waited for", stream_track(each.stream)), {}});
-      lane = std::prev(of_stream.end());
+    std::vector<FenceTrack>& of_stream = tracks[each.stream];
+    auto track = std::find_if(of_stream.begin(), of_stream.end(), [&each](const FenceTrack& one) {
+      return one.free_from <= each.begin;
+    });
+    if (track == of_stream.end()) {
+      if (of_stream.size() == kMostFenceTracks) continue;  // more than anybody can tell apart
+      of_stream.push_back({this->track("fences waited for", stream_track(each.stream)), {}});
+      track = std::prev(of_stream.end());
     }
-    lane->end = each.end;
-    const Life& life = lives_.blocks[each.block];
-    slice(lane->track,
-          {each.begin,
-           each.end,
-           fmt::format("until stream {} waited", stream_text(lives_.blocks[life.reused_by].stream)),
-           {{"block", each.block}, {"bytes", life.bytes.count}, {"reused_by", life.reused_by}}});
+    track->free_from = each.end;
+    const BlockLifetime& lifetime = lifetimes_.blocks[each.block];
+    slice(track->id, {each.begin,
+                      each.end,
+                      fmt::format("until stream {} waited",
+                                  stream_text(lifetimes_.blocks[lifetime.reused_by].stream)),
+                      {{"block", each.block},
+                       {"bytes", lifetime.bytes.count},
+                       {"reused_by", lifetime.reused_by}}});
   }
 }
 
 }  // namespace
 
-void write_perfetto(const Recording& recording, const Lives& lives, OutputFile& file) {
-  Perfetto(recording, lives, file).run();
+void write_perfetto(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file) {
+  Perfetto(recording, lifetimes, file).run();
 }
 
 }  // namespace weir

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "look/lives.h"
+#include "look/block_lifetimes.h"
 #include "look/report_advice.h"
 #include "look/report_blocks.h"
 #include "look/report_moment.h"
@@ -36,11 +36,11 @@ std::string_view name_of(Cause cause) {
 }
 
 Report report_of(const Recording& recording, const ReportOptions& options) {
-  const Lives lives = lives_of(recording);
-  ReportNames names(recording, lives);
-  const Moments moments = find_moments(recording, lives);
+  const BlockLifetimes lifetimes = lifetimes_of(recording);
+  ReportNames names(recording, lifetimes);
+  const Moments moments = find_moments(recording, lifetimes);
   const auto look = [&](std::size_t events) {
-    return moment_after(events, recording, lives, names, options.top);
+    return moment_after(events, recording, lifetimes, names, options.top);
   };
 
   Report report{.source = recording.source,
@@ -51,18 +51,18 @@ Report report_of(const Recording& recording, const ReportOptions& options) {
                 .length = recording.end() - recording.begin(),
                 .events = recording.events.size() - recording.initial,
                 .dropped = recording.dropped,
-                .streams = lives.streams.size(),
-                .pools = lives.pools.size(),
+                .streams = lifetimes.streams.size(),
+                .pools = lifetimes.pools.size(),
                 .totals = totals_of(recording)};
   report.peak_live = look(moments.peak_live);
   report.peak_reserved = look(moments.peak_reserved);
   report.end = look(moments.end);
   report.late_peak_live = moments.late_peak_live;
   if (options.at) report.at = look(*options.at);
-  report.waits = waits_of(recording, lives, names);
-  report.costly = costly_blocks(lives, names);
-  report.growth = growth_of(recording, lives, names);
-  report.churn = churn_of(lives);
+  report.waits = waits_of(recording, lifetimes, names);
+  report.costly = costly_blocks(lifetimes, names);
+  report.growth = growth_of(recording, lifetimes, names);
+  report.churn = churn_of(lifetimes);
   report.advice = advice_on(report);
   shorten(report.waits, options.top);
   shorten(report.costly, options.top);

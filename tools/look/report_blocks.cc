@@ -8,6 +8,8 @@
 #include <queue>
 #include <tuple>
 
+#include "look/streams.h"
+
 namespace weir {
 namespace {
 
@@ -46,15 +48,15 @@ std::vector<Nanoseconds> phases_of(const Recording& recording) {
 // Tells which part of the recording a block was allocated in.
 class Parts {
  public:
-  Parts(const Recording& recording, const Lives& lives)
-      : phases_(phases_of(recording)), blocks_(lives.blocks.size()) {}
+  Parts(const Recording& recording, const BlockLifetimes& lifetimes)
+      : phases_(phases_of(recording)), blocks_(lifetimes.blocks.size()) {}
   bool are_marked() const { return !phases_.empty(); }
   std::size_t count() const { return phases_.empty() ? kParts : phases_.size(); }
   // Blocks from before the first phase are in none: count().
-  std::size_t of(std::size_t block, const Life& life) const {
-    if (life.live_at_begin) return count();
+  std::size_t of(std::size_t block, const BlockLifetime& lifetime) const {
+    if (lifetime.live_at_begin) return count();
     if (phases_.empty()) return block * kParts / blocks_;
-    const auto after = std::upper_bound(phases_.begin(), phases_.end(), life.begin);
+    const auto after = std::upper_bound(phases_.begin(), phases_.end(), lifetime.begin);
     return after == phases_.begin() ? count()
                                     : static_cast<std::size_t>(after - phases_.begin()) - 1;
   }
@@ -73,28 +75,28 @@ struct Survivors {
 
 }  // namespace
 
-std::vector<Growth> growth_of(const Recording& recording, const Lives& lives,
+std::vector<Growth> growth_of(const Recording& recording, const BlockLifetimes& lifetimes,
                               const ReportNames& names) {
-  const Parts parts(recording, lives);
+  const Parts parts(recording, lifetimes);
   std::uint64_t survivors = 0;
   std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>, Survivors> groups;
-  for (std::size_t i = 0; i < lives.blocks.size(); ++i) {
-    const Life& life = lives.blocks[i];
-    if (!life.live_at_end) continue;
-    const std::size_t part = parts.of(i, life);
+  for (std::size_t i = 0; i < lifetimes.blocks.size(); ++i) {
+    const BlockLifetime& lifetime = lifetimes.blocks[i];
+    if (!lifetime.live_at_end) continue;
+    const std::size_t part = parts.of(i, lifetime);
     if (part == parts.count()) continue;
-    Survivors& group = groups[{life.stack, life.stream, life.requested.count}];
+    Survivors& group = groups[{lifetime.stack, lifetime.stream, lifetime.requested.count}];
     group.by_part.resize(parts.count());
-    if (group.blocks == 0) group.first = life.begin - recording.begin();
-    group.last = life.begin - recording.begin();
+    if (group.blocks == 0) group.first = lifetime.begin - recording.begin();
+    group.last = lifetime.begin - recording.begin();
     ++survivors;
     ++group.by_part[part];
     ++group.blocks;
-    group.bytes += life.bytes;
+    group.bytes += lifetime.bytes;
   }
   std::vector<Growth> list;
   // A program that mostly keeps what it allocates is being loaded.
-  if (survivors * 2 > lives.blocks.size()) return list;
+  if (survivors * 2 > lifetimes.blocks.size()) return list;
   // Where nothing says what the phases are, a short burst of allocations is none.
   const Nanoseconds least =
       parts.are_marked() ? 0_ns : Nanoseconds{(recording.end() - recording.begin()).count / 2};
@@ -105,7 +107,7 @@ std::vector<Growth> growth_of(const Recording& recording, const Lives& lives,
     if (grew * 4 < parts.count() * 3 || group.last - group.first < least) continue;
     list.push_back({.stack = stack,
                     .stream = stream,
-                    .stream_name = stream_name(stream),
+                    .stream_name = stream_text(stream),
                     .place = names.place(stack),
                     .requested = Bytes{requested},
                     .blocks = group.blocks,
@@ -120,7 +122,7 @@ std::vector<Growth> growth_of(const Recording& recording, const Lives& lives,
   return list;
 }
 
-std::vector<Churn> churn_of(const Lives& lives) {
+std::vector<Churn> churn_of(const BlockLifetimes& lifetimes) {
   using Ends = std::priority_queue<Nanoseconds, std::vector<Nanoseconds>, std::greater<>>;
   struct Group {
     std::uint64_t freed = 0;
@@ -129,24 +131,24 @@ std::vector<Churn> churn_of(const Lives& lives) {
     Ends ends;  // of those that live
   };
   std::map<std::pair<std::uint64_t, std::uint64_t>, Group> groups;
-  for (const Life& life : lives.blocks) {
-    Group& group = groups[{life.stream, life.requested.count}];
-    while (!group.ends.empty() && group.ends.top() <= life.begin) group.ends.pop();
+  for (const BlockLifetime& lifetime : lifetimes.blocks) {
+    Group& group = groups[{lifetime.stream, lifetime.requested.count}];
+    while (!group.ends.empty() && group.ends.top() <= lifetime.begin) group.ends.pop();
     constexpr Nanoseconds kNever{INT64_MAX};
-    group.ends.push(life.live_at_end ? kNever : life.end);
+    group.ends.push(lifetime.live_at_end ? kNever : lifetime.end);
     group.at_once = std::max(group.at_once, group.ends.size());
-    if (life.live_at_end || life.live_at_begin) continue;
+    if (lifetime.live_at_end || lifetime.live_at_begin) continue;
     ++group.freed;
-    group.lived += life.end - life.begin;
+    group.lived += lifetime.end - lifetime.begin;
   }
   std::vector<Churn> list;
   for (const auto& [key, group] : groups) {
-    if (group.freed < kFewestChurned || group.freed * kLeastChurned < lives.blocks.size() ||
+    if (group.freed < kFewestChurned || group.freed * kLeastChurned < lifetimes.blocks.size() ||
         group.freed < kFewestTurns * group.at_once) {
       continue;
     }
     list.push_back({.stream = key.first,
-                    .stream_name = stream_name(key.first),
+                    .stream_name = stream_text(key.first),
                     .requested = Bytes{key.second},
                     .blocks = group.freed,
                     .at_once = group.at_once,

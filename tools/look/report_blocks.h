@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "look/lives.h"
+#include "look/block_lifetimes.h"
 #include "look/report.h"
 #include "look/report_moment.h"
 
@@ -13,10 +13,11 @@ namespace weir {
 Totals totals_of(const Recording& recording);
 
 // All pairs, and all groups: the caller shortens them.
-std::vector<WaitPair> waits_of(const Recording& recording, const Lives& lives, ReportNames& names);
-std::vector<CostlyBlocks> costly_blocks(const Lives& lives, const ReportNames& names);
-std::vector<Growth> growth_of(const Recording& recording, const Lives& lives,
+std::vector<WaitPair> waits_of(const Recording& recording, const BlockLifetimes& lifetimes,
+                               ReportNames& names);
+std::vector<CostlyBlocks> costly_blocks(const BlockLifetimes& lifetimes, const ReportNames& names);
+std::vector<Growth> growth_of(const Recording& recording, const BlockLifetimes& lifetimes,
                               const ReportNames& names);
-std::vector<Churn> churn_of(const Lives& lives);
+std::vector<Churn> churn_of(const BlockLifetimes& lifetimes);
 
 }  // namespace weir

@@ -1,13 +1,8 @@
-#include <nlohmann/json.hpp>
-
 #include "look/report.h"
+#include "replay/json.h"
 
 namespace weir {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-double microseconds(Nanoseconds time) { return static_cast<double>(time.count) / 1000; }
 
 Json shares(const std::vector<Share>& shares, const char* id) {
   Json list = Json::array();
@@ -174,8 +169,7 @@ std::string report_json(const Report& report) {
   json["churn"] = churn_json(report);
   json["advice"] = advice_json(report);
   json["stacks"] = report.stacks;
-  // Names come from files: what is not UTF-8 in them must not cost the report.
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json);
 }
 
 }  // namespace weir

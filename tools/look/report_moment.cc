@@ -3,34 +3,25 @@
 #include <algorithm>
 
 #include "look/report_pages.h"
+#include "look/streams.h"
 
 namespace weir {
 namespace {
 
-constexpr std::uint32_t kNone = Life::kNone;
+constexpr std::uint32_t kNone = BlockLifetime::kNone;
 
 // Where the end of a block is not an event of the recording, the first event after it.
-std::size_t end_of(const Life& life, const std::vector<Event>& events) {
-  if (life.end_event != kNone) return life.end_event;
-  const auto after = std::lower_bound(events.begin(), events.end(), life.end,
+std::size_t end_of(const BlockLifetime& lifetime, const std::vector<Event>& events) {
+  if (lifetime.end_event != kNone) return lifetime.end_event;
+  const auto after = std::lower_bound(events.begin(), events.end(), lifetime.end,
                                       [](const Event& e, Nanoseconds t) { return e.time < t; });
   return static_cast<std::size_t>(after - events.begin());
 }
 
-// By which live memory rises with each event.
-std::vector<std::int64_t> live_changes(const Recording& recording, const Lives& lives) {
-  std::vector<std::int64_t> changes(recording.events.size() + 1);
-  for (const Life& life : lives.blocks) {
-    const auto bytes = static_cast<std::int64_t>(life.bytes.count);
-    changes[life.begin_event == kNone ? 0 : life.begin_event] += bytes;
-    if (!life.live_at_end) changes[end_of(life, recording.events)] -= bytes;
-  }
-  return changes;
-}
-
-bool lives_after(const Life& life, std::size_t events, const std::vector<Event>& all) {
-  const bool begun = life.begin_event == kNone || life.begin_event < events;
-  return begun && (life.live_at_end || end_of(life, all) >= events);
+bool is_live_after(const BlockLifetime& lifetime, std::size_t events,
+                   const std::vector<Event>& all) {
+  const bool begun = lifetime.begin_event == kNone || lifetime.begin_event < events;
+  return begun && (lifetime.live_at_end || end_of(lifetime, all) >= events);
 }
 
 Share& share_of(std::unordered_map<std::uint64_t, Share>& shares, std::uint64_t id) {
@@ -39,10 +30,10 @@ Share& share_of(std::unordered_map<std::uint64_t, Share>& shares, std::uint64_t 
   return share;
 }
 
-void add(Share& share, const Life& life) {
+void add(Share& share, const BlockLifetime& lifetime) {
   ++share.blocks;
-  share.bytes += life.bytes;
-  share.requested += life.requested;
+  share.bytes += lifetime.bytes;
+  share.requested += lifetime.requested;
 }
 
 std::vector<Share> sorted(std::unordered_map<std::uint64_t, Share>& shares) {
@@ -83,15 +74,15 @@ class MomentMaker {
     }
   }
 
-  void add_block(const Life& life, ReportPages& pages) {
+  void add_block(const BlockLifetime& lifetime, ReportPages& pages) {
     ++moment_.blocks;
-    moment_.live += life.bytes;
-    moment_.requested += life.requested;
-    moment_.unplaced += life.bytes - pages.add_block(life.address, life.bytes);
-    add(share_of(streams_, life.stream), life);
-    add(share_of(pools_, life.pool), life);
-    add(share_of(sizes_, size_class(life.bytes).count), life);
-    add(share_of(stacks_, life.stack), life);
+    moment_.live += lifetime.bytes;
+    moment_.requested += lifetime.requested;
+    moment_.unplaced += lifetime.bytes - pages.add_block(lifetime.address, lifetime.bytes);
+    add(share_of(streams_, lifetime.stream), lifetime);
+    add(share_of(pools_, lifetime.pool), lifetime);
+    add(share_of(sizes_, size_class(lifetime.bytes).count), lifetime);
+    add(share_of(stacks_, lifetime.stack), lifetime);
   }
 
   void add_page(ReportPages::Page& page) {
@@ -124,7 +115,7 @@ class MomentMaker {
     cause(Cause::rounding) = moment_.live - moment_.requested;
     for (auto& [stream, share] : streams_) {
       share.nth = names_.streams.of(stream);
-      share.name = stream_name(stream);
+      share.name = stream_text(stream);
     }
     for (auto& [pool, share] : pools_) {
       share.nth = pool == 0 ? kNone : names_.pools.of(pool);
@@ -141,7 +132,7 @@ class MomentMaker {
     for (auto& [stream, hold] : holds_) {
       hold.stream = stream;
       hold.nth = names_.streams.of(stream);
-      hold.name = stream_name(stream);
+      hold.name = stream_text(stream);
       moment_.holds.push_back(hold);
     }
     std::sort(moment_.holds.begin(), moment_.holds.end(),
@@ -162,37 +153,21 @@ class MomentMaker {
 
 }  // namespace
 
-Moments find_moments(const Recording& recording, const Lives& lives) {
-  const std::vector<std::int64_t> changes = live_changes(recording, lives);
-  Moments moments{.peak_live = recording.initial,
-                  .peak_reserved = recording.initial,
+Moments find_moments(const Recording& recording, const BlockLifetimes& lifetimes) {
+  Moments moments{.peak_live = events_at(lifetimes.peak_live, recording),
+                  .peak_reserved = events_at(lifetimes.peak_reserved, recording),
                   .end = recording.events.size()};
-  std::int64_t live = 0, peak_live = 0, live_then = 0;
-  // What is live when the second half begins is live in it.
-  std::int64_t late = 0;
   const Nanoseconds middle{(recording.begin().count + recording.end().count) / 2};
-  Bytes reserved, peak_reserved;
-  for (std::size_t i = 0; i < recording.events.size(); ++i) {
-    const Event& event = recording.events[i];
-    if (event.time < middle) late = live + changes[i];
-    live += changes[i];
-    if (event.kind == EventKind::create) reserved += event.bytes;
-    if (event.kind == EventKind::release) reserved -= std::min(reserved, event.bytes);
-    if (i + 1 < recording.initial) continue;
-    if (event.time >= middle) late = std::max(late, live);
-    if (live > peak_live) peak_live = live, moments.peak_live = i + 1;
-    if (reserved > peak_reserved || (reserved == peak_reserved && live > live_then)) {
-      peak_reserved = reserved;
-      live_then = live;
-      moments.peak_reserved = i + 1;
-    }
+  for (const MemoryPoint& point : lifetimes.memory) {
+    // What is live when the second half begins is live in it.
+    moments.late_peak_live =
+        point.time < middle ? point.live : std::max(moments.late_peak_live, point.live);
   }
-  moments.late_peak_live = Bytes{static_cast<std::uint64_t>(std::max<std::int64_t>(late, 0))};
   return moments;
 }
 
-ReportNames::ReportNames(const Recording& recording, const Lives& lives)
-    : streams(lives.streams), pools(lives.pools) {
+ReportNames::ReportNames(const Recording& recording, const BlockLifetimes& lifetimes)
+    : streams(lifetimes.streams), pools(lifetimes.pools) {
   for (std::uint32_t stack = 0; stack < recording.stacks.size(); ++stack) {
     stacks.push_back(stack_text(recording, stack));
   }
@@ -202,7 +177,7 @@ std::string ReportNames::place(std::uint32_t stack) const {
   return stack < stacks.size() ? place_text(stacks[stack]) : place_text({});
 }
 
-Moment moment_after(std::size_t events, const Recording& recording, const Lives& lives,
+Moment moment_after(std::size_t events, const Recording& recording, const BlockLifetimes& lifetimes,
                     ReportNames& names, std::size_t top) {
   Moment moment;
   moment.events = events;
@@ -213,8 +188,8 @@ Moment moment_after(std::size_t events, const Recording& recording, const Lives&
     maker.see(recording.events[i]);
   }
   if (events > 0) moment.time = recording.events[events - 1].time - recording.begin();
-  for (const Life& life : lives.blocks) {
-    if (lives_after(life, events, recording.events)) maker.add_block(life, pages);
+  for (const BlockLifetime& lifetime : lifetimes.blocks) {
+    if (is_live_after(lifetime, events, recording.events)) maker.add_block(lifetime, pages);
   }
   for (auto& [id, page] : pages.pages()) maker.add_page(page);
   maker.finish(top);

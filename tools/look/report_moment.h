@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "look/lives.h"
+#include "look/block_lifetimes.h"
+#include "look/numbering.h"
 #include "look/report.h"
 #include "look/report_names.h"
 
@@ -17,19 +18,19 @@ struct Moments {
   std::size_t peak_live = 0, peak_reserved = 0, end = 0;
   Bytes late_peak_live;  // the most that was live in the second half of the time
 };
-Moments find_moments(const Recording& recording, const Lives& lives);
+Moments find_moments(const Recording& recording, const BlockLifetimes& lifetimes);
 
 // Names that every part of the report shares.
 struct ReportNames {
-  ReportNames(const Recording& recording, const Lives& lives);
-  Ordinals streams, pools;
+  ReportNames(const Recording& recording, const BlockLifetimes& lifetimes);
+  Numbering<std::uint64_t> streams, pools;
   std::vector<std::vector<std::string>> stacks;  // as text, by Event::stack
   std::string place(std::uint32_t stack) const;
 };
 
 // All of it, once the first `events` events have happened. Lists have `top` rows at most, except
 // for streams' holds, from which the other lists' sums can be told.
-Moment moment_after(std::size_t events, const Recording& recording, const Lives& lives,
+Moment moment_after(std::size_t events, const Recording& recording, const BlockLifetimes& lifetimes,
                     ReportNames& names, std::size_t top);
 
 }  // namespace weir

@@ -3,9 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
-
-#include "look/streams.h"
 
 namespace weir {
 namespace {
@@ -21,16 +20,6 @@ std::string power_in_words(Bytes bytes) {
 }
 
 }  // namespace
-
-Ordinals::Ordinals(const std::vector<std::uint64_t>& in_order) {
-  for (const std::uint64_t id : in_order) of(id);
-}
-
-std::uint32_t Ordinals::of(std::uint64_t id) {
-  return numbers_.try_emplace(id, static_cast<std::uint32_t>(numbers_.size())).first->second;
-}
-
-std::string stream_name(std::uint64_t stream) { return stream_text(stream); }
 
 std::string pool_name(std::uint64_t pool) { return pool == 0 ? "none" : fmt::format("{}", pool); }
 

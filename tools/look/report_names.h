@@ -1,30 +1,14 @@
-// Streams, pools, sizes and stacks, as a report calls them.
+// Pools, sizes and stacks, as a report calls them.
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "look/lives.h"
 #include "weir/recording.h"
 
 namespace weir {
 
-// Numbers in order of first use, from 0.
-class Ordinals {
- public:
-  Ordinals() = default;
-  explicit Ordinals(const std::vector<std::uint64_t>& in_order);
-  // Of `id`, which gets the next number if it has none.
-  std::uint32_t of(std::uint64_t id);
-
- private:
-  std::unordered_map<std::uint64_t, std::uint32_t> numbers_;
-};
-
-// "7"; "7, captured" for what a graph pool captured on stream 7.
-std::string stream_name(std::uint64_t stream);
 // "3", or "none" for memory of no pool.
 std::string pool_name(std::uint64_t pool);
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "look/report.h"
-#include "look/report_table.h"
+#include "replay/report_table.h"
 #include "replay/units.h"
 
 namespace weir {

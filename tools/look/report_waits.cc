@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "look/report_blocks.h"
+#include "look/streams.h"
 
 namespace weir {
 namespace {
@@ -75,14 +76,15 @@ Totals totals_of(const Recording& recording) {
   return totals;
 }
 
-std::vector<WaitPair> waits_of(const Recording& recording, const Lives& lives, ReportNames& names) {
+std::vector<WaitPair> waits_of(const Recording& recording, const BlockLifetimes& lifetimes,
+                               ReportNames& names) {
   std::map<std::pair<std::uint64_t, std::uint64_t>, WaitPair> pairs;
   for (const Event& event : recording.events) {
     if (event.kind == EventKind::stream_wait) ++pairs[{event.stream, event.other}].waits;
   }
-  for (const Life& life : lives.blocks) {
-    for (std::uint32_t i = 0; i < life.fences; ++i) {
-      ++pairs[{life.stream, lives.fences[life.first_fence + i].stream}].fences;
+  for (const BlockLifetime& lifetime : lifetimes.blocks) {
+    for (std::uint32_t i = 0; i < lifetime.fences; ++i) {
+      ++pairs[{lifetime.stream, lifetimes.fences[lifetime.first_fence + i].stream}].fences;
     }
   }
   std::vector<WaitPair> list;
@@ -90,8 +92,8 @@ std::vector<WaitPair> waits_of(const Recording& recording, const Lives& lives, R
     std::tie(pair.waiter, pair.awaited) = streams;
     pair.waiter_nth = names.streams.of(pair.waiter);
     pair.awaited_nth = awaited_nth(pair.awaited, names);
-    pair.waiter_name = stream_name(pair.waiter);
-    pair.awaited_name = stream_name(pair.awaited);
+    pair.waiter_name = stream_text(pair.waiter);
+    pair.awaited_name = stream_text(pair.awaited);
     list.push_back(pair);
   }
   std::sort(list.begin(), list.end(), [](const WaitPair& a, const WaitPair& b) {
@@ -101,17 +103,17 @@ std::vector<WaitPair> waits_of(const Recording& recording, const Lives& lives, R
   return list;
 }
 
-std::vector<CostlyBlocks> costly_blocks(const Lives& lives, const ReportNames& names) {
+std::vector<CostlyBlocks> costly_blocks(const BlockLifetimes& lifetimes, const ReportNames& names) {
   std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>, std::uint64_t> groups;
-  for (const Life& life : lives.blocks) {
-    if (life.waited_for) ++groups[{life.stack, life.stream, life.requested.count}];
+  for (const BlockLifetime& lifetime : lifetimes.blocks) {
+    if (lifetime.waited_for) ++groups[{lifetime.stack, lifetime.stream, lifetime.requested.count}];
   }
   std::vector<CostlyBlocks> list;
   for (const auto& [key, waits] : groups) {
     const auto& [stack, stream, requested] = key;
     list.push_back({.stack = stack,
                     .requested = Bytes{requested},
-                    .stream = stream_name(stream),
+                    .stream = stream_text(stream),
                     .place = names.place(stack),
                     .waits = waits});
   }

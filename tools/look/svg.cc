@@ -21,17 +21,17 @@ constexpr double kVisible = 0.3;  // of a pixel: smaller steps are not drawn
 
 // A block's bottom edge over time: it comes down when a block below it goes.
 struct Area {
-  const Life* life;
+  const BlockLifetime* lifetime;
   std::vector<std::pair<double, double>> edge;  // x; the offset in bytes from there on
 };
 
 class Picture {
  public:
-  Picture(const Recording& recording, const Lives& lives, OutputFile& file)
-      : recording_(recording), lives_(lives), file_(file) {
+  Picture(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file)
+      : recording_(recording), lifetimes_(lifetimes), file_(file) {
     length_ =
         static_cast<double>(std::max<std::int64_t>((recording.end() - recording.begin()).count, 1));
-    const Bytes most = std::max(lives.peak_live.live, lives.peak_reserved.reserved);
+    const Bytes most = std::max(lifetimes.peak_live.live, lifetimes.peak_reserved.reserved);
     height_ = std::max(static_cast<double>(most.count) * 1.03, 1.0);
   }
 
@@ -39,8 +39,8 @@ class Picture {
     const std::string name = recording_.program.empty() ? recording_.source : recording_.program;
     text() += svg_begin(
         kWidth, kHeight,
-        fmt::format("{}: peak live {}, peak reserved {}", name, in_words(lives_.peak_live.live),
-                    in_words(lives_.peak_reserved.reserved)));
+        fmt::format("{}: peak live {}, peak reserved {}", name, in_words(lifetimes_.peak_live.live),
+                    in_words(lifetimes_.peak_reserved.reserved)));
     names();
     grid();
     live();
@@ -66,14 +66,14 @@ class Picture {
   void draw(const Area& area);
 
   const Recording& recording_;
-  const Lives& lives_;
+  const BlockLifetimes& lifetimes_;
   OutputFile& file_;
   double length_, height_;
 };
 
 void Picture::names() {
-  auto all = stream_names(lives_.streams);
-  if (lives_.blocks.size() > 2 * kLargest) all.emplace_back("smaller blocks", "#bbb");
+  auto all = stream_names(lifetimes_.streams);
+  if (lifetimes_.blocks.size() > 2 * kLargest) all.emplace_back("smaller blocks", "#bbb");
   all.emplace_back("reserved", "#000");
   text() += legend(kLeft, 60, all);
 }
@@ -102,7 +102,7 @@ void Picture::grid() {
 // The outline of a quantity: of each pixel's width, its first, highest, lowest and last value.
 std::string Picture::steps(Bytes MemoryPoint::*value) const {
   std::string path;
-  const std::vector<MemoryPoint>& points = lives_.memory;
+  const std::vector<MemoryPoint>& points = lifetimes_.memory;
   for (std::size_t i = 0; i < points.size();) {
     const double column = std::floor(x(points[i].time));
     std::uint64_t lowest = UINT64_MAX, highest = 0, last = 0;
@@ -126,29 +126,30 @@ void Picture::live() {
 }
 
 void Picture::reserved() {
-  const double first = static_cast<double>(lives_.memory.front().reserved.count);
+  const double first = static_cast<double>(lifetimes_.memory.front().reserved.count);
   text() += fmt::format(
       "<path d=\"M{:.1f} {:.1f}{}\" fill=\"none\" stroke=\"#000\" stroke-width=\"1.5\"/>\n", kLeft,
       y(first), steps(&MemoryPoint::reserved));
 }
 
 std::vector<std::uint32_t> Picture::chosen() const {
-  std::vector<std::uint32_t> all(lives_.blocks.size());
+  std::vector<std::uint32_t> all(lifetimes_.blocks.size());
   std::iota(all.begin(), all.end(), 0U);
   if (all.size() <= 2 * kLargest) return all;
   const auto choose = [&](std::size_t from, const auto& size_of) {
     std::nth_element(all.begin() + static_cast<std::ptrdiff_t>(from),
                      all.begin() + static_cast<std::ptrdiff_t>(from + kLargest), all.end(),
                      [&](std::uint32_t a, std::uint32_t b) {
-                       const double size_a = size_of(lives_.blocks[a]);
-                       const double size_b = size_of(lives_.blocks[b]);
+                       const double size_a = size_of(lifetimes_.blocks[a]);
+                       const double size_b = size_of(lifetimes_.blocks[b]);
                        return size_a != size_b ? size_a > size_b : a < b;
                      });
   };
-  choose(0, [](const Life& life) { return static_cast<double>(life.bytes.count); });
-  choose(kLargest, [](const Life& life) {
-    return static_cast<double>(life.bytes.count) *
-           static_cast<double>((life.end - life.begin).count);
+  choose(0,
+         [](const BlockLifetime& lifetime) { return static_cast<double>(lifetime.bytes.count); });
+  choose(kLargest, [](const BlockLifetime& lifetime) {
+    return static_cast<double>(lifetime.bytes.count) *
+           static_cast<double>((lifetime.end - lifetime.begin).count);
   });
   all.resize(2 * kLargest);
   return all;
@@ -159,27 +160,27 @@ std::vector<Area> Picture::areas() const {
   std::vector<Area> areas;
   std::vector<std::pair<std::uint64_t, std::size_t>> changes;  // by event
   for (const std::uint32_t block : chosen()) {
-    const Life& life = lives_.blocks[block];
-    changes.emplace_back(life.begin_event, areas.size());
-    if (!life.live_at_end) {
+    const BlockLifetime& lifetime = lifetimes_.blocks[block];
+    changes.emplace_back(lifetime.begin_event, areas.size());
+    if (!lifetime.live_at_end) {
       // One whose end is not known ends when the next one comes, at the latest.
-      const std::uint32_t next = life.reused_by;
-      const bool known = life.end_event != Life::kNone;
-      if (known || next != Life::kNone) {
-        changes.emplace_back(known ? life.end_event : lives_.blocks[next].begin_event,
+      const std::uint32_t next = lifetime.reused_by;
+      const bool known = lifetime.end_event != BlockLifetime::kNone;
+      if (known || next != BlockLifetime::kNone) {
+        changes.emplace_back(known ? lifetime.end_event : lifetimes_.blocks[next].begin_event,
                              areas.size());
       }
     }
-    areas.push_back({&life, {}});
+    areas.push_back({&lifetime, {}});
   }
   std::sort(changes.begin(), changes.end());
   std::vector<std::pair<std::size_t, double>> pile;  // area, offset
   double top = 0;
   for (const auto& [event, area] : changes) {
-    const Life& life = *areas[area].life;
-    const auto bytes = static_cast<double>(life.bytes.count);
+    const BlockLifetime& lifetime = *areas[area].lifetime;
+    const auto bytes = static_cast<double>(lifetime.bytes.count);
     if (areas[area].edge.empty()) {
-      areas[area].edge.emplace_back(x(life.begin), top);
+      areas[area].edge.emplace_back(x(lifetime.begin), top);
       pile.emplace_back(area, top);
       top += bytes;
       continue;
@@ -190,10 +191,10 @@ std::vector<Area> Picture::areas() const {
       above->second -= bytes;
       auto& edge = areas[above->first].edge;
       if (std::abs(edge.back().second - above->second) / height_ * kPlotHeight < kVisible) continue;
-      if (edge.size() > 1 && x(life.end) - edge.back().first < kVisible) {
+      if (edge.size() > 1 && x(lifetime.end) - edge.back().first < kVisible) {
         edge.back().second = above->second;
       } else {
-        edge.emplace_back(x(life.end), above->second);
+        edge.emplace_back(x(lifetime.end), above->second);
       }
     }
     top -= bytes;
@@ -202,9 +203,9 @@ std::vector<Area> Picture::areas() const {
 }
 
 void Picture::draw(const Area& area) {
-  const Life& life = *area.life;
-  const double end = std::max(x(life.end), area.edge.front().first + kVisible);
-  const auto bytes = static_cast<double>(life.bytes.count);
+  const BlockLifetime& lifetime = *area.lifetime;
+  const double end = std::max(x(lifetime.end), area.edge.front().first + kVisible);
+  const auto bytes = static_cast<double>(lifetime.bytes.count);
   std::string bottom = fmt::format("M{:.1f} {:.1f}", area.edge[0].first, y(area.edge[0].second));
   std::string top;
   for (std::size_t i = 0; i < area.edge.size(); ++i) {
@@ -214,24 +215,26 @@ void Picture::draw(const Area& area) {
   for (std::size_t i = area.edge.size(); i-- > 0;) {
     top += fmt::format("V{:.1f}H{:.1f}", y(area.edge[i].second + bytes), area.edge[i].first);
   }
-  const auto block = static_cast<std::size_t>(&life - lives_.blocks.data());
+  const auto block = static_cast<std::size_t>(&lifetime - lifetimes_.blocks.data());
   constexpr std::array<double, 3> kShades = {1.0, 0.8, 0.6};
   // A thin line of the background's colour, where there is room for one, tells neighbours apart.
   const double line = end - area.edge.front().first > 4 ? 0.3 : 0;
   text() += fmt::format(
       "<path d=\"{}{}Z\" fill=\"{}\" fill-opacity=\"{}\" stroke=\"#fff\" stroke-width=\"{}\">"
       "<title>{}</title></path>\n",
-      bottom, top, kColours[colour_of(life.stream, lives_.streams)], kShades[block % 3], line,
-      xml(fmt::format("block {}: {} on stream {}, {} to {}{} {}", block, in_words(life.bytes),
-                      stream_text(life.stream), in_words(life.begin), in_words(life.end),
-                      life.live_at_end ? " (the end)" : "", innermost(recording_, life.stack))));
+      bottom, top, kColours[colour_of(lifetime.stream, lifetimes_.streams)], kShades[block % 3],
+      line,
+      xml(fmt::format("block {}: {} on stream {}, {} to {}{} {}", block, in_words(lifetime.bytes),
+                      stream_text(lifetime.stream), in_words(lifetime.begin),
+                      in_words(lifetime.end), lifetime.live_at_end ? " (the end)" : "",
+                      innermost(recording_, lifetime.stack))));
   file_.relieve();
 }
 
 }  // namespace
 
-void write_svg(const Recording& recording, const Lives& lives, OutputFile& file) {
-  Picture(recording, lives, file).run();
+void write_svg(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file) {
+  Picture(recording, lifetimes, file).run();
 }
 
 }  // namespace weir

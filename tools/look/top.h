@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "look/heaps.h"
 #include "weir/event.h"
 #include "weir/result.h"
 #include "weir/types.h"
@@ -46,9 +47,6 @@ class TopState {
     Bytes bytes, requested;
     std::uint64_t stream = 0, pool = 0;
   };
-  struct Heap {
-    std::uint64_t stream = 0, pool = 0;
-  };
   void apply_to_blocks(const Event& event, bool initial);
   void apply_to_pages(const Event& event, bool initial);
   void apply_waits(const Event& event);
@@ -57,8 +55,8 @@ class TopState {
   void change(std::uint64_t stream, std::uint64_t pool, Change&& change);
 
   TopNumbers now_;
-  std::map<std::uint64_t, Block> blocks_;         // by address
-  std::map<std::uint32_t, Heap> heaps_, leases_;  // by HeapId; by PageId
+  std::map<std::uint64_t, Block> blocks_;               // by address
+  std::map<std::uint32_t, HeapServes> heaps_, leases_;  // by HeapId; by PageId
   bool begun_ = false;
 };
 

@@ -56,7 +56,7 @@ void TopState::apply_to_blocks(const Event& event, bool initial) {
     });
   }
   if (event.kind == EventKind::deallocate) return;
-  Heap& heap = heaps_[event.heap.value];
+  HeapServes& heap = heaps_[event.heap.value];
   heap.stream = event.stream;
   const std::uint64_t pool = event.pool != 0 ? event.pool : heap.pool;
   blocks_[event.address.value] = {event.bytes, event.requested, event.stream, pool};
@@ -107,13 +107,13 @@ void TopState::apply_to_pages(const Event& event, bool initial) {
       return lower(now_.mappings);
     case EventKind::lease: {
       if (lease != leases_.end()) return;
-      const Heap heap = leases_[event.page.value] = heaps_[event.heap.value];
+      const HeapServes heap = leases_[event.page.value] = heaps_[event.heap.value];
       lower(now_.idle, event.bytes);
       return change(heap.stream, heap.pool, [&](TopCounts& c) { c.leased += event.bytes; });
     }
     case EventKind::unlease: {
       if (lease == leases_.end()) return;
-      const Heap heap = lease->second;
+      const HeapServes heap = lease->second;
       leases_.erase(lease);
       now_.idle += event.bytes;
       return change(heap.stream, heap.pool, [&](TopCounts& c) { lower(c.leased, event.bytes); });

@@ -6,8 +6,9 @@
 #include <utility>
 
 #include "look/report_names.h"
-#include "look/report_table.h"
+#include "look/streams.h"
 #include "look/top.h"
+#include "replay/report_table.h"
 #include "replay/units.h"
 
 namespace weir {
@@ -122,7 +123,7 @@ std::string top_text(const TopView& view, const TopNumbers& now, const TopNumber
   }
   text += memory(now) + rates(now, each);
   text += counts("stream", now.streams, before == nullptr ? nullptr : &before->streams, each,
-                 stream_name, top);
+                 stream_text, top);
   return text + counts("graph pool", now.pools, before == nullptr ? nullptr : &before->pools, each,
                        pool_name, top);
 }

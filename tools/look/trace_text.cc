@@ -67,7 +67,7 @@ class TraceText {
     header();
     for (std::size_t i = 0; i < recording_.events.size(); ++i) {
       const Event& event = recording_.events[i];
-      // An event is told after what it did, a mark before what it marks.
+      // An event comes after what it did, a mark before what it marks.
       at_ = i;
       if (i >= recording_.initial) marks_before(event.time, event.kind);
       time_us_ = std::max(time_us_, (event.time - recording_.begin()).count / 1000);
@@ -115,7 +115,7 @@ class TraceText {
   std::int64_t time_us_ = 0;
   std::size_t next_mark_ = 0;
   const std::unordered_set<std::size_t> whole_captures_;
-  std::size_t at_ = 0;  // the event at hand
+  std::size_t at_ = 0;  // the current event
   // A captured phase lasts until the next marker: no other marker may come within it.
   enum class Capture { none, by_mark, by_event } capture_ = Capture::none;
 };

@@ -1,22 +1,18 @@
 #include "look/whole_file.h"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <string_view>
+
+#include "replay/gzip_file.h"
 
 namespace weir {
 namespace {
 
 constexpr std::uint64_t kMostBytes = std::uint64_t{4} << 30;
-
-struct CloseGzip {
-  void operator()(gzFile file) const { gzclose_r(file); }
-};
 
 }  // namespace
 
@@ -25,7 +21,7 @@ Result<std::vector<char>> read_whole_file(const std::string& path) {
     return Error(ErrorCode::invalid_input, fmt::format("{}: can't be read: {}", path, why));
   };
   errno = 0;
-  const std::unique_ptr<std::remove_pointer_t<gzFile>, CloseGzip> file(gzopen(path.c_str(), "rb"));
+  const GzipFile file = open_gzip(path);
   if (file == nullptr) return failed(std::strerror(errno));
   gzbuffer(file.get(), 1 << 17);
   std::vector<char> bytes;

@@ -54,7 +54,7 @@ class Replay {
   Failure allocate(const TraceOp& op);
   Failure free(const TraceOp& op);
   Failure fence(const TraceOp& op);
-  // `user` works on the block until `until`, and the heap is told.
+  // `user` works on the block until `until`, and takes a fence on it.
   Failure use_elsewhere(const TraceOp& op, std::uint32_t user, Nanoseconds until);
   // Gives back what the program never freed.
   Failure free_rest();

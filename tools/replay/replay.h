@@ -17,7 +17,7 @@
 
 namespace weir {
 
-// Is told of everything that happens in a replay, as it happens.
+// Observes a replay: each call comes as the thing happens.
 class ReplayWatcher : public EventSink {
  public:
   // `id` (Stream::id) stands for the stream that the trace calls `number`; of the one that stands
@@ -37,7 +37,7 @@ struct ReplayOptions {
   bool validate = false;           // the whole heap, after every operation
   std::uint64_t seed = 1;          // of the blocks' contents
   std::uint64_t graph_orders = 0;  // random orders that each captured graph is run in, simulated
-  // Forgets to tell the heap which streams use a block: for tests that the checker notices.
+  // Takes no fences: for tests that the checker then finds races.
   bool leave_out_fences = false;
   Timeline* timeline = nullptr;      // where to note what happened, if anywhere
   ReplayWatcher* watcher = nullptr;  // instead of a timeline

@@ -1,15 +1,11 @@
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "replay/json.h"
 #include "replay/report.h"
 #include "weir/config.h"
 
 namespace weir {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-double microseconds(Nanoseconds time) { return static_cast<double>(time.count) / 1000; }
 
 // To a millionth: enough to compare, and short to read.
 double rounded(double value) { return std::round(value * 1e6) / 1e6; }
@@ -107,9 +103,7 @@ Json outcome_json(const ReplayOutcome& outcome) {
 std::string report_json(std::span<const ReplayOutcome> outcomes) {
   Json json = Json::array();
   for (const ReplayOutcome& outcome : outcomes) json.push_back(outcome_json(outcome));
-  const Json& whole = outcomes.size() == 1 ? json.front() : json;
-  // A file's name need not be UTF-8.
-  return whole.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(outcomes.size() == 1 ? json.front() : json);
 }
 
 }  // namespace weir

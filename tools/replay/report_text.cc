@@ -1,32 +1,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <iterator>
 #include <vector>
 
 #include "replay/report.h"
+#include "replay/report_table.h"
 #include "replay/units.h"
 #include "weir/config.h"
 
 namespace weir {
 namespace {
-
-// Rows of equal length; the first is the heading. Right-aligned.
-std::string table(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> widths(rows.front().size());
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      fmt::format_to(std::back_inserter(text), "  {:>{}}", row[i], widths[i]);
-    }
-    text += '\n';
-  }
-  return text;
-}
 
 double percent_in_driver(const ReplayFigures& figures) {
   if (figures.trace_time.count == 0) return 0;
@@ -85,14 +68,14 @@ std::string report_text(const ReplayReport& report) {
       counted(report.blocks, "block"), counted(report.streams, "stream"),
       in_words(report.trace_time), name_of(report.options.policy),
       report.options.limit == 0_B ? "no limit" : "limit " + in_words(report.options.limit));
-  std::vector<std::vector<std::string>> rows = {{"pass", "peak live", "peak reserved", "ratio",
-                                                 "driver time", "of run", "creates", "maps",
-                                                 "stream waits", "host waits", "races"}};
+  ReportTable table("rrrrrrrrrrr");
+  table.add({"pass", "peak live", "peak reserved", "ratio", "driver time", "of run", "creates",
+             "maps", "stream waits", "host waits", "races"});
   for (std::size_t i = 0; i < report.passes.size(); ++i) {
-    rows.push_back(row(std::to_string(i + 1), report, report.passes[i]));
+    table.add(row(std::to_string(i + 1), report, report.passes[i]));
   }
-  if (report.passes.size() > 1) rows.push_back(row("all", report, report.all));
-  return text + table(rows) + "\n" + verdict(report) + "\n";
+  if (report.passes.size() > 1) table.add(row("all", report, report.all));
+  return text + table.text() + "\n" + verdict(report) + "\n";
 }
 
 ExitCode ReplayOutcome::exit_code() const {

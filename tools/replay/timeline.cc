@@ -14,72 +14,58 @@ constexpr std::size_t kMostPoints = 10000;
 constexpr std::size_t kMostUses = 5000;
 constexpr std::size_t kMostSlices = 5000;
 
+std::int64_t time_of(const TimelineMark& mark) { return mark.start.count; }
+std::int64_t time_of(const TimelineCounter::Point& point) { return point.last_at.count; }
+
+void merge(TimelineMark& into, const TimelineMark& next) {
+  into.end = next.end;
+  into.count += next.count;
+  into.bytes += next.bytes;
+}
+
+void merge(TimelineCounter::Point& into, const TimelineCounter::Point& next) {
+  if (next.highest > into.highest) {
+    into.highest = next.highest;
+    into.highest_at = next.highest_at;
+  }
+  into.last = next.last;
+  into.last_at = next.last_at;
+}
+
+// Appends `next`, or merges it into the last one if both are in the same piece of `width` ns. At
+// `most` of them, the width doubles until at most half of them are left.
+template <class T>
+void append(std::vector<T>& all, const T& next, std::size_t most, std::int64_t& width) {
+  const auto is_same_piece = [&width](const T& a, const T& b) {
+    return width > 0 && time_of(a) / width == time_of(b) / width;
+  };
+  if (!all.empty() && is_same_piece(all.back(), next)) return merge(all.back(), next);
+  if (all.size() == most) {
+    while (all.size() > most / 2) {
+      width = std::max<std::int64_t>(1000, width * 2);
+      std::size_t last = 0;
+      for (std::size_t i = 1; i < all.size(); ++i) {
+        if (is_same_piece(all[last], all[i])) {
+          merge(all[last], all[i]);
+        } else {
+          all[++last] = all[i];
+        }
+      }
+      all.resize(last + 1);
+    }
+  }
+  all.push_back(next);
+}
+
 }  // namespace
 
 void TimelineMarks::add(Nanoseconds start, Bytes bytes) {
-  if (!marks_.empty() && width_ > 0 && marks_.back().start.count / width_ == start.count / width_) {
-    TimelineMark& last = marks_.back();
-    last.end = start;
-    ++last.count;
-    last.bytes += bytes;
-    return;
-  }
-  if (marks_.size() == kMostMarks) merge_neighbours();
-  marks_.push_back({start, start, 1, bytes});
-}
-
-void TimelineMarks::merge_neighbours() {
-  while (marks_.size() > kMostMarks / 2) {
-    width_ = std::max<std::int64_t>(1000, width_ * 2);
-    std::size_t kept = 0;
-    for (std::size_t i = 1; i < marks_.size(); ++i) {
-      TimelineMark& into = marks_[kept];
-      const TimelineMark& next = marks_[i];
-      if (into.start.count / width_ != next.start.count / width_) {
-        marks_[++kept] = next;
-        continue;
-      }
-      into.end = next.end;
-      into.count += next.count;
-      into.bytes += next.bytes;
-    }
-    marks_.resize(kept + 1);
-  }
+  append(marks_, {start, start, 1, bytes}, kMostMarks, width_);
 }
 
 void TimelineCounter::set(Nanoseconds time, std::uint64_t value) {
   value_ = value;
-  if (!points_.empty() && points_.back().last_at.count / width_ == time.count / width_) {
-    Point& last = points_.back();
-    if (value > last.highest) last.highest = value, last.highest_at = time;
-    last.last = value;
-    last.last_at = time;
-    return;
-  }
-  if (points_.size() == kMostPoints) merge_neighbours();
-  points_.push_back({time, time, value, value});
-}
-
-void TimelineCounter::merge_neighbours() {
-  while (points_.size() > kMostPoints / 2) {
-    width_ *= 2;
-    std::size_t kept = 0;
-    for (std::size_t i = 1; i < points_.size(); ++i) {
-      Point& into = points_[kept];
-      const Point& next = points_[i];
-      if (into.last_at.count / width_ != next.last_at.count / width_) {
-        points_[++kept] = next;
-        continue;
-      }
-      if (next.highest > into.highest) {
-        into.highest = next.highest;
-        into.highest_at = next.highest_at;
-      }
-      into.last = next.last;
-      into.last_at = next.last_at;
-    }
-    points_.resize(kept + 1);
-  }
+  append(points_, {time, time, value, value}, kMostPoints, width_);
 }
 
 void Timeline::begin_trace(std::string_view trace, std::string_view device, Nanoseconds start) {

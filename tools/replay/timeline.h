@@ -33,7 +33,6 @@ class TimelineMarks {
   const std::vector<TimelineMark>& marks() const { return marks_; }
 
  private:
-  void merge_neighbours();
   std::vector<TimelineMark> marks_;
   std::int64_t width_ = 0;  // marks that begin in the same piece of this many ns are one
 };
@@ -52,7 +51,6 @@ class TimelineCounter {
   const std::vector<Point>& points() const { return points_; }
 
  private:
-  void merge_neighbours();
   std::vector<Point> points_;
   std::uint64_t value_ = 0;
   std::int64_t width_ = 1000;

@@ -9,8 +9,8 @@
 namespace weir {
 namespace {
 
-// Threads, as the format calls them, are rows; these of each process, then one for each stream.
-enum Row { kProgram = 1, kPhases, kHost, kDriver, kFirstStream = 10 };
+// The format's threads are tracks: these of each process, then one for each stream.
+enum Track { kProgram = 1, kPhases, kHost, kDriver, kFirstStream = 10 };
 
 std::string quoted(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -27,11 +27,11 @@ class EventWriter {
     format(",\"name\":\"process_name\",\"args\":{{\"name\":{}}}}}", quoted(name));
   }
 
-  void name_row(std::size_t row, std::string_view name) {
+  void name_track(std::size_t track, std::string_view name) {
     begin("M");
-    format(",\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}", row, quoted(name));
+    format(",\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}", track, quoted(name));
     begin("M");
-    format(",\"tid\":{0},\"name\":\"thread_sort_index\",\"args\":{{\"sort_index\":{0}}}}}", row);
+    format(",\"tid\":{0},\"name\":\"thread_sort_index\",\"args\":{{\"sort_index\":{0}}}}}", track);
   }
 
   void counter(std::string_view name, const TimelineCounter& counter) {
@@ -42,19 +42,19 @@ class EventWriter {
   }
 
   // `arguments`: JSON members, each after a comma.
-  void slice(std::size_t row, std::string_view name, Nanoseconds start, Nanoseconds duration,
+  void slice(std::size_t track, std::string_view name, Nanoseconds start, Nanoseconds duration,
              std::string_view arguments = {}) {
     begin("X");
-    format(",\"tid\":{},\"ts\":{},\"dur\":{},\"name\":{},\"args\":{{{}}}}}", row, time(start),
+    format(",\"tid\":{},\"ts\":{},\"dur\":{},\"name\":{},\"args\":{{{}}}}}", track, time(start),
            microseconds(duration), quoted(name), arguments);
   }
 
-  void marks(std::size_t row, std::string_view name, const TimelineMarks& marks) {
+  void marks(std::size_t track, std::string_view name, const TimelineMarks& marks) {
     const std::string quoted_name = quoted(name);
     for (const TimelineMark& mark : marks.marks()) {
       begin("i");
       format(",\"s\":\"t\",\"tid\":{},\"ts\":{},\"name\":{},\"args\":{{\"count\":{},\"bytes\":{}",
-             row, time(mark.start), quoted_name, mark.count, mark.bytes.count);
+             track, time(mark.start), quoted_name, mark.count, mark.bytes.count);
       if (mark.count > 1) format(",\"last_after_us\":{}", microseconds(mark.end - mark.start));
       out_ += "}}";
     }
@@ -97,34 +97,34 @@ std::string Timeline::json() const {
 void Timeline::write(std::string& out, std::size_t pid, const Process& process) {
   EventWriter writer(out, pid, process.start);
   writer.name_process(process.name);
-  writer.name_row(kProgram, "passes");
+  writer.name_track(kProgram, "passes");
   for (const Slice& pass : process.passes) {
     writer.slice(kProgram, pass.name, pass.start, pass.end - pass.start);
   }
-  if (!process.phases.empty()) writer.name_row(kPhases, "phases");
+  if (!process.phases.empty()) writer.name_track(kPhases, "phases");
   for (const Slice& phase : process.phases) {
     writer.slice(kPhases, phase.name, phase.start, phase.end - phase.start);
   }
-  if (!process.host_waits.empty()) writer.name_row(kHost, "host waits");
+  if (!process.host_waits.empty()) writer.name_track(kHost, "host waits");
   for (const Slice& wait : process.host_waits) {
     writer.slice(kHost, wait.name, wait.start, wait.end - wait.start);
   }
-  writer.name_row(kDriver, "pages");
+  writer.name_track(kDriver, "pages");
   for (const auto& [kind, marks] : process.marks) writer.marks(kDriver, name_of(kind), marks);
   writer.counter("live", process.live);
   writer.counter("reserved", process.reserved);
   for (std::size_t i = 0; i < process.streams.size(); ++i) {
     const StreamTrack& stream = process.streams[i];
-    const std::size_t row = kFirstStream + i;
-    writer.name_row(row, stream.uses_left_out == 0
-                             ? stream.name
-                             : fmt::format("{} ({} more uses are not shown)", stream.name,
-                                           stream.uses_left_out));
+    const std::size_t track = kFirstStream + i;
+    writer.name_track(track, stream.uses_left_out == 0
+                                 ? stream.name
+                                 : fmt::format("{} ({} more uses are not shown)", stream.name,
+                                               stream.uses_left_out));
     for (const Use& use : stream.uses) {
-      writer.slice(row, fmt::format("uses block {}", use.block), use.start, use.duration,
+      writer.slice(track, fmt::format("uses block {}", use.block), use.start, use.duration,
                    fmt::format("\"bytes\":{}", use.bytes.count));
     }
-    for (const auto& [name, marks] : stream.marks) writer.marks(row, name, marks);
+    for (const auto& [name, marks] : stream.marks) writer.marks(track, name, marks);
   }
 }
 

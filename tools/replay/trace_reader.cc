@@ -1,14 +1,13 @@
 #include "replay/trace_reader.h"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <utility>
 #include <vector>
 
+#include "replay/gzip_file.h"
 #include "replay/trace_parser.h"
 
 namespace weir {
@@ -17,11 +16,6 @@ namespace {
 constexpr std::size_t kChunk = 1 << 20;  // also the longest line
 constexpr std::string_view kCutOff =
     "the file ends within this line: it was cut off (if it is whole, end the line)";
-
-struct CloseGzip {
-  void operator()(gzFile file) const { gzclose_r(file); }
-};
-using GzipFile = std::unique_ptr<std::remove_pointer_t<gzFile>, CloseGzip>;
 
 // Why reading failed, or ended before the end of the compressed data.
 Status gzip_state(gzFile file, const TraceParser& parser) {
@@ -45,7 +39,7 @@ Result<Trace> parse_trace(std::string_view text, std::string name) {
 
 Result<Trace> read_trace(const std::string& path) {
   TraceParser parser(path);
-  const GzipFile file(gzopen(path.c_str(), "rb"));
+  const GzipFile file = open_gzip(path);
   if (file == nullptr) {
     return Error(ErrorCode::invalid_input, fmt::format("{}: {}", path, std::strerror(errno)));
   }

@@ -1,4 +1,4 @@
-#include "tests/property/lives.h"
+#include "tests/property/block_lifetimes.h"
 
 #include <algorithm>
 #include <iterator>
@@ -15,7 +15,7 @@ std::string words(Stamp stamp) { return stamp == kNever ? "never" : std::to_stri
 // A piece of a space (the addresses, or one page) that a block has while it is live.
 struct Piece {
   std::uint64_t space = 0, first = 0, last = 0;  // last: one past
-  const Life* life = nullptr;
+  const BlockLifetime* lifetime = nullptr;
 };
 
 void find_overlaps_of(const std::vector<Piece>& pieces, const char* what,
@@ -27,8 +27,8 @@ void find_overlaps_of(const std::vector<Piece>& pieces, const char* what,
   };
   std::vector<Step> steps;
   for (const Piece& piece : pieces) {
-    steps.push_back({piece.life->allocate_end, false, &piece});
-    steps.push_back({piece.life->free_begin, true, &piece});
+    steps.push_back({piece.lifetime->allocate_end, false, &piece});
+    steps.push_back({piece.lifetime->free_begin, true, &piece});
   }
   std::stable_sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
     return std::tuple(a.stamp, !a.ends) < std::tuple(b.stamp, !b.ends);
@@ -52,7 +52,7 @@ void find_overlaps_of(const std::vector<Piece>& pieces, const char* what,
     if (after != now.begin() && meets(*std::prev(after)->second)) other = std::prev(after)->second;
     if (other != nullptr) {
       complaints.push_back(std::string("two live blocks share ") + what + ":\n  " +
-                           describe(*other->life) + "\n  " + describe(*piece.life));
+                           describe(*other->lifetime) + "\n  " + describe(*piece.lifetime));
     }
     now[key] = &piece;
   }
@@ -60,18 +60,19 @@ void find_overlaps_of(const std::vector<Piece>& pieces, const char* what,
 
 }  // namespace
 
-std::string describe(const Life& life) {
+std::string describe(const BlockLifetime& lifetime) {
   std::ostringstream text;
-  text << "block " << hex(life.at) << " of " << life.requested.count << " bytes on stream "
-       << life.stream << ", allocated in [" << life.allocate_begin << ", " << life.allocate_end
-       << "], deallocated in [" << words(life.free_begin) << ", " << words(life.free_end) << "]";
+  text << "block " << hex(lifetime.at) << " of " << lifetime.requested.count << " bytes on stream "
+       << lifetime.stream << ", allocated in [" << lifetime.allocate_begin << ", "
+       << lifetime.allocate_end << "], deallocated in [" << words(lifetime.free_begin) << ", "
+       << words(lifetime.free_end) << "]";
   return text.str();
 }
 
 // A block's own calls don't overlap, so its allocate ended before its deallocate began; and that
 // began before the allocate that gave the address out again ended. So by these stamps they take
 // turns.
-Lives::Lives(const History& history, std::vector<std::string>& complaints) {
+BlockLifetimes::BlockLifetimes(const History& history, std::vector<std::string>& complaints) {
   std::map<Address, std::vector<std::pair<Stamp, const Call*>>> turns;
   for (const Call& call : history) {
     if (call.error || call.addresses.empty()) continue;
@@ -85,26 +86,26 @@ Lives::Lives(const History& history, std::vector<std::string>& complaints) {
     for (const auto& [stamp, call] : calls) {
       if (call->kind == Call::Kind::allocate) {
         if (live) {
-          complaints.push_back("a live block was given out again:\n  " + describe(lives_.back()) +
-                               "\n  " + describe(*call));
+          complaints.push_back("a live block was given out again:\n  " +
+                               describe(lifetimes_.back()) + "\n  " + describe(*call));
         }
         live = true;
         const Bytes bytes = round_up(call->bytes, kGrain);
         largest_ = std::max(largest_, bytes);
-        lives_.push_back({at, bytes, call->bytes, call->stream, call->segments, call->begin,
-                          call->end, kNever, kNever});
+        lifetimes_.push_back({at, bytes, call->bytes, call->stream, call->segments, call->begin,
+                              call->end, kNever, kNever});
       } else if (!live) {
         complaints.push_back("deallocate took what was not live: " + describe(*call));
       } else {
         live = false;
-        lives_.back().free_begin = call->begin;
-        lives_.back().free_end = call->end;
+        lifetimes_.back().free_begin = call->begin;
+        lifetimes_.back().free_end = call->end;
       }
     }
   }
 }
 
-void Lives::narrow(const History& history) {
+void BlockLifetimes::narrow(const History& history) {
   // What one sighting tells may make the next unambiguous.
   for (int pass = 0; pass < 2; ++pass) {
     narrow_by_sightings(history);
@@ -112,70 +113,77 @@ void Lives::narrow(const History& history) {
   }
 }
 
-void Lives::narrow_by_sightings(const History& history) {
+void BlockLifetimes::narrow_by_sightings(const History& history) {
   for (const Call& call : history) {
     for (const BlockInfo& info : call.blocks) {
-      const std::vector<const Life*> seen = candidates(info, call);
+      const std::vector<const BlockLifetime*> seen = candidates(info, call);
       if (seen.size() != 1) continue;
-      Life& life = lives_[static_cast<std::size_t>(seen.front() - lives_.data())];
-      life.allocate_end = std::min(life.allocate_end, call.end);
-      if (life.free_begin != kNever) life.free_begin = std::max(life.free_begin, call.begin);
+      BlockLifetime& lifetime =
+          lifetimes_[static_cast<std::size_t>(seen.front() - lifetimes_.data())];
+      lifetime.allocate_end = std::min(lifetime.allocate_end, call.end);
+      if (lifetime.free_begin != kNever)
+        lifetime.free_begin = std::max(lifetime.free_begin, call.begin);
     }
   }
 }
 
-void Lives::narrow_by_order() {
-  for (std::size_t i = 1; i < lives_.size(); ++i) {
-    Life &earlier = lives_[i - 1], &later = lives_[i];
+void BlockLifetimes::narrow_by_order() {
+  for (std::size_t i = 1; i < lifetimes_.size(); ++i) {
+    BlockLifetime &earlier = lifetimes_[i - 1], &later = lifetimes_[i];
     if (earlier.at != later.at) continue;
     earlier.free_end = std::min(earlier.free_end, later.allocate_end);
     later.allocate_begin = std::max(later.allocate_begin, earlier.free_begin);
   }
 }
 
-std::vector<Life>::const_iterator Lives::first_at(Address address) const {
-  return std::lower_bound(lives_.begin(), lives_.end(), address,
-                          [](const Life& life, Address at) { return life.at < at; });
+std::vector<BlockLifetime>::const_iterator BlockLifetimes::first_at(Address address) const {
+  return std::lower_bound(
+      lifetimes_.begin(), lifetimes_.end(), address,
+      [](const BlockLifetime& lifetime, Address at) { return lifetime.at < at; });
 }
 
-std::vector<const Life*> Lives::candidates(const BlockInfo& info, const Call& call) const {
-  std::vector<const Life*> found;
-  for (auto life = first_at(info.address); life != lives_.end() && life->at == info.address;
-       ++life) {
-    if (life->is(info) && life->possible_during(call)) found.push_back(&*life);
+std::vector<const BlockLifetime*> BlockLifetimes::candidates(const BlockInfo& info,
+                                                             const Call& call) const {
+  std::vector<const BlockLifetime*> found;
+  for (auto lifetime = first_at(info.address);
+       lifetime != lifetimes_.end() && lifetime->at == info.address; ++lifetime) {
+    if (lifetime->is(info) && lifetime->possible_during(call)) found.push_back(&*lifetime);
   }
   return found;
 }
 
-const Life* Lives::possible_at(Address address, const Call& call) const {
-  for (auto life = first_at(address); life != lives_.end() && life->at == address; ++life) {
-    if (life->possible_during(call)) return &*life;
+const BlockLifetime* BlockLifetimes::possible_at(Address address, const Call& call) const {
+  for (auto lifetime = first_at(address); lifetime != lifetimes_.end() && lifetime->at == address;
+       ++lifetime) {
+    if (lifetime->possible_during(call)) return &*lifetime;
   }
   return nullptr;
 }
 
-const Life* Lives::certain_at(Address address, const Call& call) const {
-  for (auto life = first_at(address); life != lives_.end() && life->at == address; ++life) {
-    if (life->certain_throughout(call)) return &*life;
+const BlockLifetime* BlockLifetimes::certain_at(Address address, const Call& call) const {
+  for (auto lifetime = first_at(address); lifetime != lifetimes_.end() && lifetime->at == address;
+       ++lifetime) {
+    if (lifetime->certain_throughout(call)) return &*lifetime;
   }
   return nullptr;
 }
 
-const Life* Lives::certain_over(Address address, const Call& call) const {
+const BlockLifetime* BlockLifetimes::certain_over(Address address, const Call& call) const {
   const Address lowest{address.value - std::min(address.value, largest_.count)};
-  for (auto life = first_at(lowest); life != lives_.end() && life->at <= address; ++life) {
-    if (life->covers(address) && life->certain_throughout(call)) return &*life;
+  for (auto lifetime = first_at(lowest); lifetime != lifetimes_.end() && lifetime->at <= address;
+       ++lifetime) {
+    if (lifetime->covers(address) && lifetime->certain_throughout(call)) return &*lifetime;
   }
   return nullptr;
 }
 
-void find_overlaps(const Lives& lives, std::vector<std::string>& complaints) {
+void find_overlaps(const BlockLifetimes& lifetimes, std::vector<std::string>& complaints) {
   std::vector<Piece> addresses, bytes;
-  for (const Life& life : lives.all()) {
-    addresses.push_back({0, life.at.value, life.end().value, &life});
-    for (const Segment& segment : life.segments) {
+  for (const BlockLifetime& lifetime : lifetimes.all()) {
+    addresses.push_back({0, lifetime.at.value, lifetime.end().value, &lifetime});
+    for (const Segment& segment : lifetime.segments) {
       bytes.push_back({segment.handle.value, segment.offset.count,
-                       (segment.offset + segment.bytes).count, &life});
+                       (segment.offset + segment.bytes).count, &lifetime});
     }
   }
   find_overlaps_of(addresses, "addresses", complaints);

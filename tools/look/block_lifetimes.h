@@ -1,4 +1,5 @@
-// A recording as blocks rather than events: who lived when, where, and after whom.
+// A recording as blocks rather than events: when and where each was live, and which block used its
+// memory next.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@ struct FenceTaken {
 };
 
 // A block from its allocation to its deallocation.
-struct Life {
+struct BlockLifetime {
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
   Address address;
@@ -26,7 +27,7 @@ struct Life {
   Nanoseconds begin, end;  // of what is known of it, where the next two say so
   bool live_at_begin = false, live_at_end = false;
   std::uint32_t begin_event = kNone, end_event = kNone;  // into Recording::events
-  std::uint32_t first_fence = 0, fences = 0;             // into Lives::fences
+  std::uint32_t first_fence = 0, fences = 0;             // into BlockLifetimes::fences
   // The first block that got some of its physical bytes afterwards, through whatever address; and
   // whether that one's stream was made to wait for that.
   std::uint32_t reused_by = kNone;
@@ -37,27 +38,32 @@ struct Life {
 struct MemoryPoint {
   Nanoseconds time;
   Bytes live, reserved;
-  std::uint32_t event = Life::kNone;  // that made it so; none: what was there at the beginning
+  std::uint32_t event =
+      BlockLifetime::kNone;  // that made it so; none: what was there at the beginning
 };
 
-struct Lives {
-  std::vector<Life> blocks;         // in order of allocation
-  std::vector<FenceTaken> fences;   // those of one block in a row
-  std::vector<MemoryPoint> memory;  // at every change
+struct BlockLifetimes {
+  std::vector<BlockLifetime> blocks;  // in order of allocation
+  std::vector<FenceTaken> fences;     // those of one block in a row
+  std::vector<MemoryPoint> memory;    // at every change
   // In order of first use; streams without Stream::all(), which has no blocks, and pools without 0.
   std::vector<std::uint64_t> streams, pools;
   MemoryPoint peak_live;
   MemoryPoint peak_reserved;  // of those moments the first with the most live
 };
 
-Lives lives_of(const Recording& recording);
+BlockLifetimes lifetimes_of(const Recording& recording);
+
+// How many events have happened when memory changes to `point`, a moment of the same recording.
+std::size_t events_at(const MemoryPoint& point, const Recording& recording);
 
 // A page and its addresses at one moment.
 struct PageAt {
   PageId page;
   Bytes bytes;
-  std::uint32_t lease = Life::kNone;  // HeapId of the heap that used it first since it was idle
-  std::vector<Address> mappings;      // of the whole page, each
+  std::uint32_t lease =
+      BlockLifetime::kNone;       // HeapId of the heap that used it first since it was idle
+  std::vector<Address> mappings;  // of the whole page, each
 };
 
 // The pages that there are once all events up to `time` have happened, by id.

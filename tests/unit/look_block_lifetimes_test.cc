@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string>
 
-#include "look/lives.h"
+#include "look/block_lifetimes.h"
 #include "look/load.h"
 #include "replay/replay.h"
 #include "replay/trace_reader.h"
@@ -27,110 +27,110 @@ std::string written(const std::string& name, const std::string& content) {
   return path;
 }
 
-TEST(Lives, BlockLivesFromItsAllocationToItsDeallocation) {
+TEST(BlockLifetimes, BlockLivesFromItsAllocationToItsDeallocation) {
   HandMade made;
   made.page(0).map(0, kAt).allocate(kAt, 1000_B, 7, 3).deallocate(kAt);
-  const Lives lives = lives_of(made.recording);
-  ASSERT_EQ(lives.blocks.size(), 1U);
-  const Life& life = lives.blocks[0];
-  EXPECT_EQ(life.address, Address{kAt});
-  EXPECT_EQ(life.bytes, 1024_B);
-  EXPECT_EQ(life.requested, 1000_B);
-  EXPECT_EQ(life.stream, 7U);
-  EXPECT_EQ(life.heap, HeapId{3});
-  EXPECT_EQ(life.begin, 2_us);
-  EXPECT_EQ(life.end, 3_us);
-  EXPECT_EQ(life.begin_event, 2U);
-  EXPECT_EQ(life.end_event, 3U);
-  EXPECT_FALSE(life.live_at_begin);
-  EXPECT_FALSE(life.live_at_end);
-  EXPECT_EQ(life.reused_by, Life::kNone);
+  const BlockLifetimes lifetimes = lifetimes_of(made.recording);
+  ASSERT_EQ(lifetimes.blocks.size(), 1U);
+  const BlockLifetime& lifetime = lifetimes.blocks[0];
+  EXPECT_EQ(lifetime.address, Address{kAt});
+  EXPECT_EQ(lifetime.bytes, 1024_B);
+  EXPECT_EQ(lifetime.requested, 1000_B);
+  EXPECT_EQ(lifetime.stream, 7U);
+  EXPECT_EQ(lifetime.heap, HeapId{3});
+  EXPECT_EQ(lifetime.begin, 2_us);
+  EXPECT_EQ(lifetime.end, 3_us);
+  EXPECT_EQ(lifetime.begin_event, 2U);
+  EXPECT_EQ(lifetime.end_event, 3U);
+  EXPECT_FALSE(lifetime.live_at_begin);
+  EXPECT_FALSE(lifetime.live_at_end);
+  EXPECT_EQ(lifetime.reused_by, BlockLifetime::kNone);
 }
 
-TEST(Lives, BlocksThatAreThereAtTheBeginningOrAtTheEndSaySo) {
+TEST(BlockLifetimes, BlocksThatAreThereAtTheBeginningOrAtTheEndSaySo) {
   HandMade made;
   made.page(0).map(0, kAt).allocate(kAt, 512_B).initial();
   made.allocate(kAt + 512, 512_B).deallocate(kAt);
-  const Lives lives = lives_of(made.recording);
-  ASSERT_EQ(lives.blocks.size(), 2U);
-  EXPECT_TRUE(lives.blocks[0].live_at_begin);
-  EXPECT_FALSE(lives.blocks[0].live_at_end);
-  EXPECT_FALSE(lives.blocks[1].live_at_begin);
-  EXPECT_TRUE(lives.blocks[1].live_at_end);
-  EXPECT_EQ(lives.blocks[1].end, made.recording.end());
-  EXPECT_EQ(lives.blocks[1].end_event, Life::kNone);
+  const BlockLifetimes lifetimes = lifetimes_of(made.recording);
+  ASSERT_EQ(lifetimes.blocks.size(), 2U);
+  EXPECT_TRUE(lifetimes.blocks[0].live_at_begin);
+  EXPECT_FALSE(lifetimes.blocks[0].live_at_end);
+  EXPECT_FALSE(lifetimes.blocks[1].live_at_begin);
+  EXPECT_TRUE(lifetimes.blocks[1].live_at_end);
+  EXPECT_EQ(lifetimes.blocks[1].end, made.recording.end());
+  EXPECT_EQ(lifetimes.blocks[1].end_event, BlockLifetime::kNone);
 }
 
-TEST(Lives, FencesOfABlockStandInARow) {
+TEST(BlockLifetimes, FencesOfABlockStandInARow) {
   HandMade made;
   made.page(0).map(0, kAt).allocate(kAt, 512_B, 1).allocate(kAt + 512, 512_B, 1);
   made.fence(kAt + 512, 2).fence(kAt, 3).fence(kAt + 512, 4);
-  const Lives lives = lives_of(made.recording);
-  ASSERT_EQ(lives.fences.size(), 3U);
-  ASSERT_EQ(lives.blocks[0].fences, 1U);
-  EXPECT_EQ(lives.fences[lives.blocks[0].first_fence].stream, 3U);
-  ASSERT_EQ(lives.blocks[1].fences, 2U);
-  EXPECT_EQ(lives.fences[lives.blocks[1].first_fence].stream, 2U);
-  EXPECT_EQ(lives.fences[lives.blocks[1].first_fence + 1].stream, 4U);
-  EXPECT_EQ(lives.fences[lives.blocks[1].first_fence + 1].time, 6_us);
-  EXPECT_THAT(lives.streams, ElementsAre(1, 2, 3, 4));
+  const BlockLifetimes lifetimes = lifetimes_of(made.recording);
+  ASSERT_EQ(lifetimes.fences.size(), 3U);
+  ASSERT_EQ(lifetimes.blocks[0].fences, 1U);
+  EXPECT_EQ(lifetimes.fences[lifetimes.blocks[0].first_fence].stream, 3U);
+  ASSERT_EQ(lifetimes.blocks[1].fences, 2U);
+  EXPECT_EQ(lifetimes.fences[lifetimes.blocks[1].first_fence].stream, 2U);
+  EXPECT_EQ(lifetimes.fences[lifetimes.blocks[1].first_fence + 1].stream, 4U);
+  EXPECT_EQ(lifetimes.fences[lifetimes.blocks[1].first_fence + 1].time, 6_us);
+  EXPECT_THAT(lifetimes.streams, ElementsAre(1, 2, 3, 4));
 }
 
-TEST(Lives, AllStreamsTogetherAreNoStream) {
+TEST(BlockLifetimes, AllStreamsTogetherAreNoStream) {
   HandMade made;
   made.page(0).map(0, kAt).allocate(kAt, 512_B, 1).fence(kAt, Stream::all().id);
   made.wait(1, Stream::all().id).wait(1, 2);
-  const Lives lives = lives_of(made.recording);
-  EXPECT_THAT(lives.streams, ElementsAre(1, 2));
-  ASSERT_EQ(lives.fences.size(), 1U);
-  EXPECT_EQ(lives.fences[0].stream, Stream::all().id);
+  const BlockLifetimes lifetimes = lifetimes_of(made.recording);
+  EXPECT_THAT(lifetimes.streams, ElementsAre(1, 2));
+  ASSERT_EQ(lifetimes.fences.size(), 1U);
+  EXPECT_EQ(lifetimes.fences[0].stream, Stream::all().id);
 }
 
-TEST(Lives, BlockIsReusedByTheFirstThatGetsSomeOfItsBytes) {
+TEST(BlockLifetimes, BlockIsReusedByTheFirstThatGetsSomeOfItsBytes) {
   HandMade made;
   made.page(0).map(0, kAt).allocate(kAt, 2048_B).deallocate(kAt);
   made.allocate(kAt + 4096, 512_B);  // beside it
   made.allocate(kAt + 1024, 512_B);  // within it
   made.allocate(kAt, 512_B);
-  const Lives lives = lives_of(made.recording);
-  EXPECT_EQ(lives.blocks[0].reused_by, 2U);
-  EXPECT_EQ(lives.blocks[1].reused_by, Life::kNone);
+  const BlockLifetimes lifetimes = lifetimes_of(made.recording);
+  EXPECT_EQ(lifetimes.blocks[0].reused_by, 2U);
+  EXPECT_EQ(lifetimes.blocks[1].reused_by, BlockLifetime::kNone);
 }
 
-TEST(Lives, ReuseIsSeenThroughAnotherAddressOfThePage) {
+TEST(BlockLifetimes, ReuseIsSeenThroughAnotherAddressOfThePage) {
   HandMade made;
   const std::uint64_t alias = kAt + 0x10000000;
   made.page(0).map(0, kAt).map(0, alias).allocate(kAt + 512, 512_B).deallocate(kAt + 512);
   made.allocate(alias, 512_B).allocate(alias + 512, 512_B);
-  EXPECT_EQ(lives_of(made.recording).blocks[0].reused_by, 2U);
+  EXPECT_EQ(lifetimes_of(made.recording).blocks[0].reused_by, 2U);
 }
 
-TEST(Lives, SameAddressWithAnotherPageBehindItIsNoReuse) {
+TEST(BlockLifetimes, SameAddressWithAnotherPageBehindItIsNoReuse) {
   HandMade made;
   made.page(0).map(0, kAt).allocate(kAt, 512_B).deallocate(kAt).unmap(0, kAt);
   made.page(1).map(1, kAt).allocate(kAt, 512_B);
-  EXPECT_EQ(lives_of(made.recording).blocks[0].reused_by, Life::kNone);
+  EXPECT_EQ(lifetimes_of(made.recording).blocks[0].reused_by, BlockLifetime::kNone);
 }
 
-TEST(Lives, BlockAcrossPagesIsReusedOnEither) {
+TEST(BlockLifetimes, BlockAcrossPagesIsReusedOnEither) {
   HandMade made;
   made.page(0).page(1).map(0, kAt).map(1, kAt + HandMade::kPage.count);
   made.allocate(kAt, HandMade::kPage + HandMade::kPage).deallocate(kAt);
   made.allocate(kAt + HandMade::kPage.count, 512_B);
-  EXPECT_EQ(lives_of(made.recording).blocks[0].reused_by, 1U);
+  EXPECT_EQ(lifetimes_of(made.recording).blocks[0].reused_by, 1U);
 }
 
-TEST(Lives, PieceLeftOfABlockStaysItsOwn) {
+TEST(BlockLifetimes, PieceLeftOfABlockStaysItsOwn) {
   HandMade made;
   made.page(0).map(0, kAt).allocate(kAt, 4096_B).deallocate(kAt);
   made.allocate(kAt + 1024, 512_B).deallocate(kAt + 1024);
   made.allocate(kAt + 1536, 512_B);  // of the first block, not of the second
-  const Lives lives = lives_of(made.recording);
-  EXPECT_EQ(lives.blocks[0].reused_by, 1U);
-  EXPECT_EQ(lives.blocks[1].reused_by, Life::kNone);
+  const BlockLifetimes lifetimes = lifetimes_of(made.recording);
+  EXPECT_EQ(lifetimes.blocks[0].reused_by, 1U);
+  EXPECT_EQ(lifetimes.blocks[1].reused_by, BlockLifetime::kNone);
 }
 
-TEST(Lives, ReuseOnAnotherStreamSaysWhetherItWaited) {
+TEST(BlockLifetimes, ReuseOnAnotherStreamSaysWhetherItWaited) {
   HandMade waits, does_not, too_early;
   waits.page(0).map(0, kAt).allocate(kAt, 512_B, 1).deallocate(kAt).wait(2, 1);
   waits.allocate(kAt, 512_B, 2);
@@ -138,79 +138,79 @@ TEST(Lives, ReuseOnAnotherStreamSaysWhetherItWaited) {
   does_not.allocate(kAt, 512_B, 2);
   too_early.page(0).map(0, kAt).allocate(kAt, 512_B, 1).wait(2, 1).deallocate(kAt);
   too_early.allocate(kAt, 512_B, 2);
-  EXPECT_TRUE(lives_of(waits.recording).blocks[0].waited_for);
-  EXPECT_FALSE(lives_of(does_not.recording).blocks[0].waited_for);
-  EXPECT_FALSE(lives_of(too_early.recording).blocks[0].waited_for);
+  EXPECT_TRUE(lifetimes_of(waits.recording).blocks[0].waited_for);
+  EXPECT_FALSE(lifetimes_of(does_not.recording).blocks[0].waited_for);
+  EXPECT_FALSE(lifetimes_of(too_early.recording).blocks[0].waited_for);
 }
 
-TEST(Lives, ReuseAfterAWaitForAllStreamsSaysThatItWaited) {
+TEST(BlockLifetimes, ReuseAfterAWaitForAllStreamsSaysThatItWaited) {
   const std::uint64_t all = Stream::all().id;
   HandMade waits, too_early;
   waits.page(0).map(0, kAt).allocate(kAt, 512_B, 1).deallocate(kAt).wait(2, all);
   waits.allocate(kAt, 512_B, 2);
   too_early.page(0).map(0, kAt).allocate(kAt, 512_B, 1).wait(2, all).deallocate(kAt);
   too_early.allocate(kAt, 512_B, 2);
-  EXPECT_TRUE(lives_of(waits.recording).blocks[0].waited_for);
-  EXPECT_FALSE(lives_of(too_early.recording).blocks[0].waited_for);
+  EXPECT_TRUE(lifetimes_of(waits.recording).blocks[0].waited_for);
+  EXPECT_FALSE(lifetimes_of(too_early.recording).blocks[0].waited_for);
 }
 
-TEST(Lives, ReuseAfterAFenceOfAnotherStreamSaysThatItWaited) {
+TEST(BlockLifetimes, ReuseAfterAFenceOfAnotherStreamSaysThatItWaited) {
   HandMade made;
   made.page(0).map(0, kAt).allocate(kAt, 512_B, 1).fence(kAt, 2).deallocate(kAt).wait(1, 2);
   made.allocate(kAt, 512_B, 1);
-  EXPECT_TRUE(lives_of(made.recording).blocks[0].waited_for);
+  EXPECT_TRUE(lifetimes_of(made.recording).blocks[0].waited_for);
 }
 
-TEST(Lives, MemoryHasAPointForEachChangeAndItsPeaks) {
+TEST(BlockLifetimes, MemoryHasAPointForEachChangeAndItsPeaks) {
   HandMade made;
   made.page(0).map(0, kAt).allocate(kAt, 512_B).initial();
   made.allocate(kAt + 512, 1024_B).deallocate(kAt).page(1).release(1).deallocate(kAt + 512);
-  const Lives lives = lives_of(made.recording);
+  const BlockLifetimes lifetimes = lifetimes_of(made.recording);
   std::vector<std::uint64_t> live, reserved_pages;
-  for (const MemoryPoint& point : lives.memory) {
+  for (const MemoryPoint& point : lifetimes.memory) {
     live.push_back(point.live.count);
     reserved_pages.push_back(point.reserved / HandMade::kPage);
   }
   EXPECT_THAT(live, ElementsAre(512, 1536, 1024, 1024, 1024, 0));
   EXPECT_THAT(reserved_pages, ElementsAre(1, 1, 1, 2, 1, 1));
-  EXPECT_EQ(lives.memory[0].time, made.recording.begin());
-  EXPECT_EQ(lives.peak_live.live, 1536_B);
-  EXPECT_EQ(lives.peak_live.time, 3_us);
-  EXPECT_EQ(lives.peak_live.event, 3U);
-  EXPECT_EQ(lives.memory[0].event, Life::kNone);
-  EXPECT_EQ(lives.peak_reserved.reserved, HandMade::kPage * 2);
-  EXPECT_EQ(lives.peak_reserved.time, 5_us);
+  EXPECT_EQ(lifetimes.memory[0].time, made.recording.begin());
+  EXPECT_EQ(lifetimes.peak_live.live, 1536_B);
+  EXPECT_EQ(lifetimes.peak_live.time, 3_us);
+  EXPECT_EQ(lifetimes.peak_live.event, 3U);
+  EXPECT_EQ(lifetimes.memory[0].event, BlockLifetime::kNone);
+  EXPECT_EQ(lifetimes.peak_reserved.reserved, HandMade::kPage * 2);
+  EXPECT_EQ(lifetimes.peak_reserved.time, 5_us);
 }
 
-TEST(Lives, PoolOfABlockIsThatOfItsHeap) {
+TEST(BlockLifetimes, PoolOfABlockIsThatOfItsHeap) {
   HandMade made;
   made.add({.kind = EventKind::pool_open, .pool = 9});
   made.add({.kind = EventKind::heap_open, .heap = {4}, .stream = 1, .pool = 9});
   made.page(0).map(0, kAt).allocate(kAt, 512_B, 1, 4).allocate(kAt + 512, 512_B, 1, 5);
-  const Lives lives = lives_of(made.recording);
-  EXPECT_EQ(lives.blocks[0].pool, 9U);
-  EXPECT_EQ(lives.blocks[1].pool, 0U);
-  EXPECT_THAT(lives.pools, ElementsAre(9));
+  const BlockLifetimes lifetimes = lifetimes_of(made.recording);
+  EXPECT_EQ(lifetimes.blocks[0].pool, 9U);
+  EXPECT_EQ(lifetimes.blocks[1].pool, 0U);
+  EXPECT_THAT(lifetimes.pools, ElementsAre(9));
 }
 
-TEST(Lives, MissingEventsLeaveTheRestRight) {
+TEST(BlockLifetimes, MissingEventsLeaveTheRestRight) {
   HandMade made;
   made.page(0).map(0, kAt).deallocate(kAt).fence(kAt, 2).release(7);
   made.allocate(kAt, 512_B).allocate(kAt, 1024_B);  // the deallocation between them was dropped
-  const Lives lives = lives_of(made.recording);
-  ASSERT_EQ(lives.blocks.size(), 2U);
-  EXPECT_EQ(lives.blocks[0].end, lives.blocks[1].begin);
-  EXPECT_EQ(lives.blocks[0].end_event, Life::kNone);
-  EXPECT_FALSE(lives.blocks[0].live_at_end);
-  EXPECT_EQ(lives.blocks[0].reused_by, 1U);
-  EXPECT_EQ(lives.memory.back().live, 1024_B);
+  const BlockLifetimes lifetimes = lifetimes_of(made.recording);
+  ASSERT_EQ(lifetimes.blocks.size(), 2U);
+  EXPECT_EQ(lifetimes.blocks[0].end, lifetimes.blocks[1].begin);
+  EXPECT_EQ(lifetimes.blocks[0].end_event, BlockLifetime::kNone);
+  EXPECT_FALSE(lifetimes.blocks[0].live_at_end);
+  EXPECT_EQ(lifetimes.blocks[0].reused_by, 1U);
+  EXPECT_EQ(lifetimes.memory.back().live, 1024_B);
 }
 
-TEST(Lives, EmptyRecordingHasNothing) {
-  const Lives lives = lives_of(Recording{});
-  EXPECT_THAT(lives.blocks, IsEmpty());
-  ASSERT_EQ(lives.memory.size(), 1U);
-  EXPECT_EQ(lives.memory[0].live, 0_B);
+TEST(BlockLifetimes, EmptyRecordingHasNothing) {
+  const BlockLifetimes lifetimes = lifetimes_of(Recording{});
+  EXPECT_THAT(lifetimes.blocks, IsEmpty());
+  ASSERT_EQ(lifetimes.memory.size(), 1U);
+  EXPECT_EQ(lifetimes.memory[0].live, 0_B);
 }
 
 TEST(PagesAt, ShowsMappingsAndLeasesOfThatMoment) {
@@ -221,7 +221,7 @@ TEST(PagesAt, ShowsMappingsAndLeasesOfThatMoment) {
   const std::vector<PageAt> begin = pages_at(made.recording, {-1});
   ASSERT_EQ(begin.size(), 1U);
   EXPECT_THAT(begin[0].mappings, ElementsAre(Address{kAt}));
-  EXPECT_EQ(begin[0].lease, Life::kNone);
+  EXPECT_EQ(begin[0].lease, BlockLifetime::kNone);
   const std::vector<PageAt> leased = pages_at(made.recording, 4_us);
   ASSERT_EQ(leased.size(), 2U);
   EXPECT_EQ(leased[0].page, PageId{2});
@@ -231,7 +231,7 @@ TEST(PagesAt, ShowsMappingsAndLeasesOfThatMoment) {
   const std::vector<PageAt> end = pages_at(made.recording, made.recording.end());
   ASSERT_EQ(end.size(), 1U);
   EXPECT_THAT(end[0].mappings, ElementsAre(Address{2 * kAt}));
-  EXPECT_EQ(end[0].lease, Life::kNone);
+  EXPECT_EQ(end[0].lease, BlockLifetime::kNone);
 }
 
 // What the folds say of a whole program is what the replay measured.
@@ -239,25 +239,25 @@ TEST(Load, TraceAgreesWithItsReplay) {
   const char* path = "bench/traces/serve_multistream.trace.gz";
   const Result<Recording> recording = load(path);
   ASSERT_TRUE(recording.ok()) << recording.error().message();
-  const Lives lives = lives_of(*recording);
+  const BlockLifetimes lifetimes = lifetimes_of(*recording);
   const Result<Trace> trace = read_trace(path);
   ASSERT_TRUE(trace.ok());
   const auto device = make_sim_replay_device();
   const Result<ReplayReport> report = replay(*trace, *device, {});
   ASSERT_TRUE(report.ok());
-  EXPECT_EQ(lives.blocks.size(), trace->blocks.size());
-  EXPECT_EQ(lives.peak_live.live, trace->peak_live);
-  EXPECT_EQ(lives.peak_reserved.reserved, report->all.peak_reserved);
-  EXPECT_EQ(lives.fences.size(), report->all.fences);
-  for (std::size_t i = 0; i < lives.blocks.size(); ++i) {
-    ASSERT_EQ(lives.blocks[i].requested, trace->blocks[i].bytes);
-    ASSERT_EQ(lives.blocks[i].stream, trace->streams[trace->blocks[i].stream]);
+  EXPECT_EQ(lifetimes.blocks.size(), trace->blocks.size());
+  EXPECT_EQ(lifetimes.peak_live.live, trace->peak_live);
+  EXPECT_EQ(lifetimes.peak_reserved.reserved, report->all.peak_reserved);
+  EXPECT_EQ(lifetimes.fences.size(), report->all.fences);
+  for (std::size_t i = 0; i < lifetimes.blocks.size(); ++i) {
+    ASSERT_EQ(lifetimes.blocks[i].requested, trace->blocks[i].bytes);
+    ASSERT_EQ(lifetimes.blocks[i].stream, trace->streams[trace->blocks[i].stream]);
   }
   Bytes held;
-  for (const PageAt& page : pages_after(*recording, lives.peak_reserved.event + 1)) {
+  for (const PageAt& page : pages_after(*recording, lifetimes.peak_reserved.event + 1)) {
     held += page.bytes;
   }
-  EXPECT_EQ(held, lives.peak_reserved.reserved);
+  EXPECT_EQ(held, lifetimes.peak_reserved.reserved);
 }
 
 // A block that gets bytes whose last use may still run has waited for it: no reuse by another
@@ -265,13 +265,13 @@ TEST(Load, TraceAgreesWithItsReplay) {
 TEST(Load, BlocksGoFromStreamToStreamWithWaits) {
   const Result<Recording> recording = load("bench/traces/serve_multistream.trace.gz");
   ASSERT_TRUE(recording.ok()) << recording.error().message();
-  const Lives lives = lives_of(*recording);
+  const BlockLifetimes lifetimes = lifetimes_of(*recording);
   std::size_t across = 0, waited = 0;
-  for (const Life& life : lives.blocks) {
-    if (life.reused_by == Life::kNone) continue;
-    ASSERT_GE(lives.blocks[life.reused_by].begin, life.end);
-    across += lives.blocks[life.reused_by].stream != life.stream;
-    waited += life.waited_for;
+  for (const BlockLifetime& lifetime : lifetimes.blocks) {
+    if (lifetime.reused_by == BlockLifetime::kNone) continue;
+    ASSERT_GE(lifetimes.blocks[lifetime.reused_by].begin, lifetime.end);
+    across += lifetimes.blocks[lifetime.reused_by].stream != lifetime.stream;
+    waited += lifetime.waited_for;
   }
   EXPECT_GT(across, 0U);
   EXPECT_GT(waited, 0U);
@@ -281,10 +281,10 @@ TEST(Load, BlocksThatTheTraceNeverFreesAreLiveAtTheEnd) {
   const Result<Recording> recording =
       load(written("never_freed.trace", "a 0 100 0 0\na 1 200 0 5\nr 0 100 0 9\nm two\n"));
   ASSERT_TRUE(recording.ok()) << recording.error().message();
-  const Lives lives = lives_of(*recording);
-  ASSERT_EQ(lives.blocks.size(), 2U);
-  EXPECT_FALSE(lives.blocks[0].live_at_end);
-  EXPECT_TRUE(lives.blocks[1].live_at_end);
+  const BlockLifetimes lifetimes = lifetimes_of(*recording);
+  ASSERT_EQ(lifetimes.blocks.size(), 2U);
+  EXPECT_FALSE(lifetimes.blocks[0].live_at_end);
+  EXPECT_TRUE(lifetimes.blocks[1].live_at_end);
   ASSERT_EQ(recording->marks.size(), 1U);
   EXPECT_EQ(recording->marks[0].text, "two");
 }

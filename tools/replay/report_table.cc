@@ -1,4 +1,4 @@
-#include "look/report_table.h"
+#include "replay/report_table.h"
 
 #include <fmt/format.h>
 

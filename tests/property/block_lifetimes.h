@@ -1,4 +1,4 @@
-// The lives of blocks, as a history of calls shows them: each from an allocate to a deallocate,
+// The lifetimes of blocks, as a history of calls shows them: each from an allocate to a deallocate,
 // with the stamps between which it must have begun and ended.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace weir::test {
 
-struct Life {
+struct BlockLifetime {
   Address at;
   Bytes bytes;      // rounded up as the contract says
   Bytes requested;  // as asked for
@@ -35,39 +35,39 @@ struct Life {
   }
 };
 
-std::string describe(const Life& life);
+std::string describe(const BlockLifetime& lifetime);
 
-class Lives {
+class BlockLifetimes {
  public:
   // What can't be (a block given out twice, one deallocated that was not live) is added to
   // `complaints`.
-  Lives(const History& history, std::vector<std::string>& complaints);
+  BlockLifetimes(const History& history, std::vector<std::string>& complaints);
 
   // Takes in what finds and snapshots saw: a block that was seen began before and ended after.
   void narrow(const History& history);
 
-  const std::vector<Life>& all() const { return lives_; }  // by address, then time
+  const std::vector<BlockLifetime>& all() const { return lifetimes_; }  // by address, then time
 
   // Those that may have been live at some moment of `call`, and are what `info` says.
-  std::vector<const Life*> candidates(const BlockInfo& info, const Call& call) const;
+  std::vector<const BlockLifetime*> candidates(const BlockInfo& info, const Call& call) const;
   // One that starts at `address` and may have been live during `call`; null: none.
-  const Life* possible_at(Address address, const Call& call) const;
+  const BlockLifetime* possible_at(Address address, const Call& call) const;
   // One that was live throughout `call` for certain, and starts at / covers `address`; or null.
-  const Life* certain_at(Address address, const Call& call) const;
-  const Life* certain_over(Address address, const Call& call) const;
+  const BlockLifetime* certain_at(Address address, const Call& call) const;
+  const BlockLifetime* certain_over(Address address, const Call& call) const;
 
  private:
   void narrow_by_sightings(const History& history);
   // At one address, a block ends before the next begins.
   void narrow_by_order();
-  std::vector<Life>::const_iterator first_at(Address address) const;
+  std::vector<BlockLifetime>::const_iterator first_at(Address address) const;
 
-  std::vector<Life> lives_;
+  std::vector<BlockLifetime> lifetimes_;
   Bytes largest_;
 };
 
 // Pairs of blocks that were live at the same time for certain and share an address, or a byte of a
 // page.
-void find_overlaps(const Lives& lives, std::vector<std::string>& complaints);
+void find_overlaps(const BlockLifetimes& lifetimes, std::vector<std::string>& complaints);
 
 }  // namespace weir::test

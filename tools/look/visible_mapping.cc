@@ -1,11 +1,11 @@
-#include "look/shown.h"
+#include "look/visible_mapping.h"
 
 #include <algorithm>
 #include <iterator>
 
 namespace weir {
 
-void ShownMemory::on_event(const Event& event, std::vector<ShownChange>& changes) {
+void VisibleMapping::on_event(const Event& event, std::vector<VisibleRangeChange>& changes) {
   switch (event.kind) {
     case EventKind::map:
       return map(event, changes);
@@ -25,7 +25,7 @@ void ShownMemory::on_event(const Event& event, std::vector<ShownChange>& changes
   }
 }
 
-void ShownMemory::map(const Event& event, std::vector<ShownChange>& changes) {
+void VisibleMapping::map(const Event& event, std::vector<VisibleRangeChange>& changes) {
   const std::uint64_t at = event.address.value;
   // Two mappings do not overlap: what is there went without an event that is known.
   unmap(at, changes);
@@ -34,10 +34,10 @@ void ShownMemory::map(const Event& event, std::vector<ShownChange>& changes) {
   page.mappings.push_back(at);
   if (page.mappings.size() > 1) return;
   page.pieces.emplace(0, Piece{event.bytes.count, at});
-  changes.push_back({true, ShownChange::Why::mapped, range(at, 0, event.bytes.count)});
+  changes.push_back({true, VisibleRangeChange::Why::mapped, range(at, 0, event.bytes.count)});
 }
 
-void ShownMemory::unmap(std::uint64_t at, std::vector<ShownChange>& changes) {
+void VisibleMapping::unmap(std::uint64_t at, std::vector<VisibleRangeChange>& changes) {
   const auto mapping = mappings_.find(at);
   if (mapping == mappings_.end()) return;
   Page& page = pages_[mapping->second.page];
@@ -45,7 +45,7 @@ void ShownMemory::unmap(std::uint64_t at, std::vector<ShownChange>& changes) {
   if (page.mappings.empty()) {
     for (const auto& [begin, piece] : page.pieces) {
       changes.push_back(
-          {false, ShownChange::Why::unmapped, range(piece.mapping, begin, piece.end)});
+          {false, VisibleRangeChange::Why::unmapped, range(piece.mapping, begin, piece.end)});
     }
     pages_.erase(mapping->second.page);
     mappings_.erase(mapping);
@@ -57,24 +57,26 @@ void ShownMemory::unmap(std::uint64_t at, std::vector<ShownChange>& changes) {
     if (piece.mapping == at) moved.emplace_back(begin, piece.end);
   }
   for (const auto& [begin, end] : moved) {
-    show(next, begin, end, ShownChange::Why::unmapped, changes);
+    show(next, begin, end, VisibleRangeChange::Why::unmapped, changes);
   }
   mappings_.erase(mapping);
 }
 
-void ShownMemory::take(std::uint64_t begin, std::uint64_t end, std::vector<ShownChange>& changes) {
+void VisibleMapping::take(std::uint64_t begin, std::uint64_t end,
+                          std::vector<VisibleRangeChange>& changes) {
   auto mapping = mappings_.upper_bound(begin);
   if (mapping != mappings_.begin()) --mapping;
   for (; mapping != mappings_.end() && mapping->first < end; ++mapping) {
     const std::uint64_t from = std::max(begin, mapping->first);
     const std::uint64_t to = std::min(end, mapping->first + mapping->second.bytes);
     if (from >= to) continue;
-    show(mapping, from - mapping->first, to - mapping->first, ShownChange::Why::moved, changes);
+    show(mapping, from - mapping->first, to - mapping->first, VisibleRangeChange::Why::moved,
+         changes);
   }
 }
 
-void ShownMemory::show(Mappings::const_iterator mapping, std::uint64_t begin, std::uint64_t end,
-                       ShownChange::Why why, std::vector<ShownChange>& changes) {
+void VisibleMapping::show(Mappings::const_iterator mapping, std::uint64_t begin, std::uint64_t end,
+                          VisibleRangeChange::Why why, std::vector<VisibleRangeChange>& changes) {
   Pieces& pieces = pages_[mapping->second.page].pieces;
   auto piece = std::prev(pieces.upper_bound(begin));
   while (piece != pieces.end() && piece->first < end) {
@@ -86,7 +88,7 @@ void ShownMemory::show(Mappings::const_iterator mapping, std::uint64_t begin, st
     }
     changes.push_back({false, why, range(before, from, to)});
     changes.push_back({true, why, range(mapping->first, from, to)});
-    // Split off what stays, on either side; then join what is shown through one mapping.
+    // Split off what stays, on either side; then join what is visible through one mapping.
     if (to < piece->second.end) pieces.emplace(to, Piece{piece->second.end, before});
     if (piece->first < from) {
       piece->second.end = from;
@@ -107,20 +109,20 @@ void ShownMemory::show(Mappings::const_iterator mapping, std::uint64_t begin, st
   }
 }
 
-ShownRange ShownMemory::range(std::uint64_t at, std::uint64_t begin, std::uint64_t end) const {
+VisibleRange VisibleMapping::range(std::uint64_t at, std::uint64_t begin, std::uint64_t end) const {
   const Mapping& mapping = mappings_.at(at);
   return {{at + begin}, {end - begin}, {mapping.page}, {mapping.heap}};
 }
 
-std::vector<ShownRange> ShownMemory::ranges() const {
-  std::vector<ShownRange> all;
+std::vector<VisibleRange> VisibleMapping::ranges() const {
+  std::vector<VisibleRange> all;
   for (const auto& [id, page] : pages_) {
     for (const auto& [begin, piece] : page.pieces) {
       all.push_back(range(piece.mapping, begin, piece.end));
     }
   }
   std::sort(all.begin(), all.end(),
-            [](const ShownRange& a, const ShownRange& b) { return a.at < b.at; });
+            [](const VisibleRange& a, const VisibleRange& b) { return a.at < b.at; });
   return all;
 }
 

@@ -1,0 +1,118 @@
+#include "unknown_argument.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace weir {
+namespace {
+
+// Letters to insert, to drop, to change, or neighbours to swap, until `a` is `b`. Source: the
+// optimal string alignment distance.
+std::size_t distance(std::string_view a, std::string_view b) {
+  // Of the table of distances, the row before the last, the last, and the one being filled.
+  std::vector<std::size_t> earlier, last(b.size() + 1), row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    earlier = std::exchange(last, row);
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t change = a[i - 1] == b[j - 1] ? 0 : 1;
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + change});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        row[j] = std::min(row[j], earlier[j - 2] + 1);
+      }
+    }
+  }
+  return row.back();
+}
+
+const CLI::App& innermost_command(const CLI::App& app, std::string& path) {
+  const CLI::App* command = &app;
+  path = app.get_name();
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    path += " " + command->get_name();
+  }
+  return *command;
+}
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+// The one of `names` that `word` is likely a misspelling of: at most a third of its letters are
+// wrong. Empty: none is.
+std::string_view nearest_name(std::string_view word, const std::vector<std::string>& names) {
+  const std::size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
+  std::size_t least = std::max<std::size_t>(letters / 3, 1) + 1;
+  std::string_view nearest;
+  for (const std::string& name : names) {
+    const std::size_t away = distance(word, name);
+    if (away < least) least = away, nearest = name;
+  }
+  return nearest;
+}
+
+std::string unknown(std::string_view what, const std::string& word,
+                    const std::vector<std::string>& known) {
+  const std::string_view nearest = nearest_name(word, known);
+  std::string text = fmt::format("unknown {} '{}'", what, word);
+  if (!nearest.empty()) text += fmt::format("; did you mean '{}'?", nearest);
+  return text;
+}
+
+}  // namespace
+
+std::string unknown_argument(const CLI::App& app) {
+  std::string path;
+  const CLI::App& command = innermost_command(app, path);
+  const std::vector<std::string> commands = command_names(command);
+  std::vector<std::string> words = app.remaining(true);
+  std::erase(words, "--");
+  const auto option = std::find_if(words.begin(), words.end(),
+                                   [](const std::string& word) { return word.starts_with('-'); });
+  if (option != words.end()) {
+    const std::string name = option->substr(0, option->find('='));
+    return path + ": " + unknown("option", name, option_names(command));
+  }
+  if (commands.empty()) {
+    return words.empty() ? "" : fmt::format("{}: unexpected argument '{}'", path, words.front());
+  }
+  const std::string all = fmt::format("the commands are {}", fmt::join(commands, ", "));
+  if (words.empty()) return fmt::format("{}: a command is missing; {}", path, all);
+  const std::string text = path + ": " + unknown("command", words.front(), commands);
+  return text.ends_with('?') ? text : text + "; " + all;
+}
+
+std::string failure_text(const CLI::App* app, const CLI::Error& error) {
+  const auto is = [&error](CLI::ExitCodes code) {
+    return error.get_exit_code() == static_cast<int>(code);
+  };
+  std::string text;
+  if (is(CLI::ExitCodes::RequiredError) || is(CLI::ExitCodes::ExtrasError)) {
+    text = unknown_argument(*app);
+  }
+  if (text.empty()) return CLI::FailureMessage::simple(app, error);
+  return text + "\nRun with --help for more information.\n";
+}
+
+}  // namespace weir
