@@ -7,31 +7,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <string_view>
-#include <utility>
 #include <vector>
+
+#include "core/base/edit_distance.h"
 
 namespace weir {
 namespace {
-
-// Letters to insert, to drop, to change, or neighbours to swap, until `a` is `b`. Source: the
-// optimal string alignment distance.
-std::size_t distance(std::string_view a, std::string_view b) {
-  // Of the table of distances, the row before the last, the last, and the one being filled.
-  std::vector<std::size_t> earlier, last(b.size() + 1), row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    earlier = std::exchange(last, row);
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t change = a[i - 1] == b[j - 1] ? 0 : 1;
-      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + change});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        row[j] = std::min(row[j], earlier[j - 2] + 1);
-      }
-    }
-  }
-  return row.back();
-}
 
 const CLI::App& innermost_command(const CLI::App& app, std::string& path) {
   const CLI::App* command = &app;
@@ -66,7 +47,7 @@ std::string_view nearest_name(std::string_view word, const std::vector<std::stri
   std::size_t least = std::max<std::size_t>(letters / 3, 1) + 1;
   std::string_view nearest;
   for (const std::string& name : names) {
-    const std::size_t away = distance(word, name);
+    const std::size_t away = edit_distance(word, name);
     if (away < least) least = away, nearest = name;
   }
   return nearest;

@@ -6,9 +6,10 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <numeric>
 #include <optional>
 #include <vector>
+
+#include "core/base/edit_distance.h"
 
 extern char** environ;
 
@@ -205,20 +206,6 @@ constexpr std::array kSettings = {
             "invariant is broken. Slow: for finding errors in Weir itself.",
             assign_validate},
 };
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
 
 Error unknown_setting(std::string_view name) {
   const auto nearest =

@@ -2,7 +2,6 @@
 #include <strings.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <limits>
@@ -10,32 +9,12 @@
 
 #include "comm/check/tree.h"
 #include "comm/check/variables.h"
+#include "core/base/edit_distance.h"
 
 namespace weir::check {
 namespace {
 
-constexpr std::size_t kLongestName = 64;
-
-// Letters to insert, to drop, to change, or neighbours to swap, until `a` is `b`. Source: the
-// optimal string alignment distance.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::array<std::array<std::size_t, kLongestName + 1>, kLongestName + 1> table{};
-  for (std::size_t i = 0; i <= a.size(); ++i) {
-    for (std::size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        table[i][j] = i + j;
-        continue;
-      }
-      const std::size_t change = a[i - 1] == b[j - 1] ? 0 : 1;
-      table[i][j] =
-          std::min({table[i - 1][j] + 1, table[i][j - 1] + 1, table[i - 1][j - 1] + change});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        table[i][j] = std::min(table[i][j], table[i - 2][j - 2] + 1);
-      }
-    }
-  }
-  return table[a.size()][b.size()];
-}
+constexpr std::size_t kLongestName = 64;  // that is looked up
 
 bool same(std::string_view a, std::string_view b) {
   return a.size() == b.size() && ::strncasecmp(a.data(), b.data(), a.size()) == 0;
@@ -163,7 +142,7 @@ std::string_view near_to(std::string_view name) {
   std::size_t nearest = 3;
   std::string_view found;
   const auto look_at = [&](std::string_view known) {
-    const std::size_t away = distance(name, known);
+    const std::size_t away = edit_distance(name, known);
     if (away < nearest) nearest = away, found = known;
   };
   for (const Variable& variable : variables()) look_at(variable.name);
