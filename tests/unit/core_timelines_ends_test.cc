@@ -109,7 +109,7 @@ TEST_F(TimelinesTest, AStreamDestroyedWithoutRetireIsNamedAndTheRemedySaid) {
   const Fence point = timelines_.now(a_);
   ASSERT_TRUE(device_.destroy_stream(sa_).ok());
   for (int i = 0; i < 2; ++i) {
-    const Result<bool> waited = timelines_.wait(b_, point);
+    const Status waited = timelines_.wait(b_, set_of({point}));
     ASSERT_FALSE(waited.ok());
     EXPECT_EQ(waited.error().code(), ErrorCode::device);
     EXPECT_THAT(waited.error().message(), HasSubstr("on stream " + std::to_string(sa_.id)));
@@ -124,14 +124,14 @@ TEST_F(TimelinesTest, ASatisfiedFenceStaysSoWhileItIsForgotten) {
   for (int round = 0; round < 100; ++round) {
     work(sa_, 1_us);
     const Fence fence = *timelines_.record(a_);
-    EXPECT_TRUE(timelines_.wait(b_, fence).ok());
+    EXPECT_TRUE(timelines_.wait(b_, set_of({fence})).ok());
     std::atomic<bool> forgotten = false;
     std::thread forgets([&] {
       EXPECT_TRUE(timelines_.host_wait(set_of({fence})).ok());
       const Stream brief = device_.new_stream();  // a clock forgets when it hears of another
       const TimelineId own = timelines_.of(brief);
       EXPECT_TRUE(device_.launch(brief, 1_us).ok());
-      EXPECT_TRUE(timelines_.wait(b_, *timelines_.record(own)).ok());
+      EXPECT_TRUE(timelines_.wait(b_, set_of({*timelines_.record(own)})).ok());
       EXPECT_TRUE(timelines_.retire(own).ok());
       forgotten = true;
     });

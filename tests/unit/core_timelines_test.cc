@@ -144,7 +144,7 @@ TEST_F(TimelinesTest, ThreadsMayDoEverythingAtOnce) {
         EXPECT_TRUE(device_.launch(streams[me], 1_us).ok());
         const Fence fence = random() % 2 == 0 ? timelines_.now(mine) : *timelines_.record(mine);
         EXPECT_TRUE(timelines_.satisfied(fence, mine));
-        EXPECT_TRUE(timelines_.wait(other, fence).ok());
+        EXPECT_TRUE(timelines_.wait(other, set_of({fence})).ok());
         EXPECT_TRUE(timelines_.satisfied(fence, other));
         EXPECT_EQ(timelines_.stream(other),
                   streams[timelines_.of(timelines_.stream(other)).value - ids[0].value]);
@@ -171,7 +171,7 @@ TEST_F(TimelinesTest, AWaitThatFailsHalfwayRemembersTheFirstHalf) {
   work(sb_);
   const FenceSet both = set_of({timelines_.now(a_), timelines_.now(b_)});
   device_.fail(DeviceCall::wait, 2);
-  const Result<std::uint32_t> failed = timelines_.wait(c_, both);
+  const Status failed = timelines_.wait(c_, both);
   ASSERT_FALSE(failed.ok());
   EXPECT_EQ(failed.error().code(), ErrorCode::device);
   EXPECT_FALSE(timelines_.satisfied(both, c_));

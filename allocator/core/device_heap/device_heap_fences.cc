@@ -150,7 +150,7 @@ Status DeviceHeap::Impl::wait(Stream waiter, Fence fence) {
   if (Status eager = refuse_captured(waiter, "wait"); !eager) return eager;
   FenceSet one;
   one.join(fence);
-  return timelines_.wait_for(timelines_.of(waiter), one);
+  return timelines_.wait(timelines_.of(waiter), one);
 }
 
 Status DeviceHeap::Impl::order(Stream earlier, Stream later) {

@@ -221,19 +221,10 @@ bool StreamHeap::is_settled(const FenceSet& fences) {
 }
 
 Status StreamHeap::wait(const FenceSet& fences) {
-  for (const Fence fence : fences) {
-    Result<bool> waits = timelines_.wait(timeline_, fence);
-    if (!waits) return std::move(waits).error();
-    if (!*waits) continue;
-    FenceSet waited;
-    waited.join(fence);
-    note_waited(waited);
-    observer_.emit(fold_, Event{.kind = EventKind::stream_wait,
-                                .stream = stream_.id,
-                                .other = timelines_.stream(fence.timeline).id,
-                                .sequence = fence.sequence});
-  }
-  return {};
+  FenceSet made;
+  Status status = timelines_.wait(timeline_, fences, &fold_, &made);
+  note_waited(made);
+  return status;
 }
 
 Status StreamHeap::wait_for_slab_bytes(const Block& block) {

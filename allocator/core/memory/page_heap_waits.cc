@@ -96,14 +96,9 @@ Status PageHeap::wait_for(Owner& owner, const Place& place) {
     if (is_past(owner, fence)) continue;
     FenceSet one;
     one.join(fence);
-    Result<std::uint32_t> waits = timelines_.wait(owner.timeline, one);
-    if (!waits) return std::move(waits).error();
-    if (*waits == 0) continue;
-    owner.waited.join(fence);
-    observer_.emit(owner.fold, Event{.kind = EventKind::stream_wait,
-                                     .stream = timelines_.stream(owner.timeline).id,
-                                     .other = timelines_.stream(fence.timeline).id,
-                                     .sequence = fence.sequence});
+    if (Status status = timelines_.wait(owner.timeline, one, &owner.fold, &owner.waited); !status) {
+      return status;
+    }
   }
   return {};
 }

@@ -60,7 +60,7 @@ Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture,
   const Stream as = captured ? stream.in_capture() : stream;
   if (!captured && is_told()) {
     // Graphs use memory that counts as free here.
-    status = timelines().wait_for(timelines().of(stream), launches_);
+    status = timelines().wait(timelines().of(stream), launches_);
     if (!status) return {};
   }
   if (const std::uint32_t epoch = captured ? capture_ : kEager; member->epoch != epoch) {

@@ -66,7 +66,7 @@ void CapturePool::note_lingers_on(bool leaked) {
 
 Status CapturePool::wait_for_eager_work(Stream stream) {
   const MutexLock lock(mutex_);
-  return timelines().wait_for(timelines().of(stream), eager_);
+  return timelines().wait(timelines().of(stream), eager_);
 }
 
 void CapturePool::note_launch(Stream stream) {

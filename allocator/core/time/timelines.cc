@@ -118,7 +118,7 @@ Status Timelines::order(TimelineId earlier, TimelineId later) {
   }
   Result<bool> waited = wait(at(later), first, fence);
   if (!waited) return std::move(waited).error();
-  if (*waited) note_stream_wait(later, fence);
+  if (*waited) note_stream_wait(later, fence, nullptr);
   return {};
 }
 
@@ -171,31 +171,25 @@ Result<bool> Timelines::wait(TimelineId waiter, Fence fence) {
   return wait(at(waiter), other, fence);
 }
 
-Result<std::uint32_t> Timelines::wait(TimelineId waiter, const FenceSet& fences) {
-  std::uint32_t waits = 0;
+Status Timelines::wait(TimelineId waiter, const FenceSet& fences, HeapFold* heap, FenceSet* made) {
   for (const Fence fence : fences) {
-    Result<bool> made = wait(waiter, fence);
-    if (!made) return std::move(made).error();
-    waits += *made ? 1 : 0;
-  }
-  return waits;
-}
-
-Status Timelines::wait_for(TimelineId waiter, const FenceSet& fences) {
-  for (const Fence fence : fences) {
-    Result<bool> made = wait(waiter, fence);
-    if (!made) return std::move(made).error();
-    if (*made) note_stream_wait(waiter, fence);
+    Result<bool> waits = wait(waiter, fence);
+    if (!waits) return std::move(waits).error();
+    if (!*waits) continue;
+    if (made != nullptr) made->join(fence);
+    note_stream_wait(waiter, fence, heap);
   }
   return {};
 }
 
-void Timelines::note_stream_wait(TimelineId waiter, Fence fence) {
-  observer_.emit(Event{.kind = EventKind::stream_wait,
-                       .heap = kNoHeap,
-                       .stream = stream(waiter).id,
-                       .other = stream(fence.timeline).id,
-                       .sequence = fence.sequence});
+void Timelines::note_stream_wait(TimelineId waiter, Fence fence, HeapFold* heap) {
+  const Event event{.kind = EventKind::stream_wait,
+                    .heap = kNoHeap,
+                    .stream = stream(waiter).id,
+                    .other = stream(fence.timeline).id,
+                    .sequence = fence.sequence};
+  if (heap == nullptr) return observer_.emit(event);
+  observer_.emit(*heap, event);
 }
 
 // (Inline, like those below that it calls: in a library that may be a shared one, the compiler has

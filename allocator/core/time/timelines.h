@@ -98,14 +98,12 @@ class Timelines {
   bool satisfied(const FenceSet& fences, TimelineId waiter) const;
   // Up to which point of `of` is `waiter` known to run after it?
   Sequence past(TimelineId waiter, TimelineId of) const;
-  // Makes work queued on `waiter` from now on run after the fence, on the GPU. Was there need to?
-  Result<bool> wait(TimelineId waiter, Fence fence);
-  // The same for several. On an error those waited for so far are remembered as such. Returns how
-  // many waits were made.
-  Result<std::uint32_t> wait(TimelineId waiter, const FenceSet& fences);
-
-  // The same, where no heap counts the waits: each is an event (kNoHeap).
-  Status wait_for(TimelineId waiter, const FenceSet& fences);
+  // Makes work queued on `waiter` from now on run after the fences, on the GPU. Fences that it is
+  // known to be past cost nothing. Each wait that is made is an event (stream_wait), counted by
+  // `heap`, whose lock the caller holds, or by no heap, and is added to `made`, if given. On an
+  // error the waits made so far stand, and are remembered.
+  Status wait(TimelineId waiter, const FenceSet& fences, HeapFold* heap = nullptr,
+              FenceSet* made = nullptr);
 
   // Those that were not retired; without the whole context.
   std::vector<Stream> streams() const;
@@ -187,7 +185,9 @@ class Timelines {
   bool is_complete(Fence fence) const {
     return timelines_[fence.timeline.value].is_complete(fence.sequence);
   }
+  // Was there need to?
   Result<bool> wait(Timeline& waiter, Timeline& other, Fence fence) WEIR_REQUIRES(mutex_);
+  Result<bool> wait(TimelineId waiter, Fence fence) WEIR_EXCLUDES(mutex_);
   Result<bool> ask(const FenceSet& fences, bool remember) WEIR_EXCLUDES(mutex_);
   // The earliest event that covers `sequence`, recorded now if there is none; null where `status`
   // then says why not. (A Result around a pointer would cost more than the rest of the work.)
@@ -201,7 +201,7 @@ class Timelines {
   bool waits_by_context(Fence fence, const Error& error) const;
   Status host_wait_for_context(Fence fence) WEIR_EXCLUDES(mutex_);
   void note_host_wait(Fence fence, Nanoseconds start);
-  void note_stream_wait(TimelineId waiter, Fence fence);
+  void note_stream_wait(TimelineId waiter, Fence fence, HeapFold* heap);
   Status have_spare_event() WEIR_REQUIRES(mutex_);
   EventHandle take_spare_event() WEIR_REQUIRES(mutex_);
   void mark_complete(TimelineId timeline, Sequence sequence) WEIR_REQUIRES(mutex_);
