@@ -1,4 +1,9 @@
-// The parts of a device heap, put together.
+// The parts of a device heap, put together: it finds the pool of a stream and the heap of an
+// address, and passes the call on.
+//
+// More than 25 methods: each public call of DeviceHeap has one, and what concerns all pools at once
+// (captures, shortage, snapshots) is decided here, a file each. What can be decided alone is not:
+// HeapRegistry, Pool, CapturePool, PoolBindings, DeferredFrees.
 #pragma once
 
 #include <atomic>

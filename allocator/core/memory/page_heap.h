@@ -9,6 +9,12 @@
 // Threads: self-synchronised by one lock, taken after a stream heap's and before the timelines'. No
 // call under it waits for the device's work. A request and what its heap gives back before it are
 // served under the lock in one go, so these calls want it held.
+//
+// More than 25 methods: they keep one set of invariants under one lock. Each file decides one
+// thing: page_heap_place.cc where a request goes, page_heap_waits.cc whose memory it may take and
+// behind what, page_heap_stitch.cc which free bytes are joined, page_heap_rows.cc which stitched
+// rows go, page_heap_driver.cc which driver calls are made, page_heap_pools.cc what other pools
+// get.
 #pragma once
 
 #include <array>

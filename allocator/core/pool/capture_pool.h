@@ -11,6 +11,9 @@
 //
 // Threads: self-synchronised by one lock a pool, taken before its Pool's. Under it the device
 // heap's page lock may be taken, never the other way round.
+//
+// More than 25 methods: the lives of captures, of graphs and of deferred frees end each other,
+// under the one lock. capture_pool_graphs.cc decides how long graphs hold pages.
 #pragma once
 
 #include <atomic>

@@ -19,6 +19,8 @@
 // Threads: self-synchronised, by a lock that is taken after every other of Weir's. Points, streams,
 // and what the host knows to be complete are read without it; so are streams that this thread
 // looked up before. Record, wait and query are driver calls made under it.
+//
+// More than 25 methods: points, events, clocks and their ends share one table under one lock.
 #pragma once
 
 #include <atomic>
