@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/base/thread_annotations.h"
 #include "core/heap/caching_heaps.h"
 #include "core/heap/heap_registry.h"
 #include "core/heap/stream_heap.h"
@@ -66,20 +67,21 @@ class Pool {
   // The stream is about to be destroyed: nothing is allocated for it again.
   Status retire(Stream stream);
 
-  // Calls visit(member) for each stream that is served.
+  // Calls visit(member) for each stream that is served. (Not analysed: `visit` may need its
+  // caller's lock.)
   template <class Visit>
-  void for_each_member(Visit&& visit) {
+  void for_each_member(Visit&& visit) WEIR_NO_THREAD_ANALYSIS {
     const std::shared_lock lock(mutex_);
     for (auto& [stream, member] : by_stream_) visit(member);
   }
   template <class Visit>
-  void for_each_member(Visit&& visit) const {
+  void for_each_member(Visit&& visit) const WEIR_NO_THREAD_ANALYSIS {
     const std::shared_lock lock(mutex_);
     for (const auto& [stream, member] : by_stream_) visit(member);
   }
   // Calls visit(heap) for each heap, those of retired streams too.
   template <class Visit>
-  void for_each_heap(Visit&& visit) const {
+  void for_each_heap(Visit&& visit) const WEIR_NO_THREAD_ANALYSIS {
     const std::shared_lock lock(mutex_);
     for (const auto& [stream, member] : by_stream_) visit(*member.heap);
     for (StreamHeap* const heap : retired_) visit(*heap);
