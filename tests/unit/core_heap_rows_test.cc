@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,9 @@ using testing::IsEmpty;
 
 class HeapRows : public CoreHeap {
  protected:
+  HeapRows() = default;
+  explicit HeapRows(SimOptions options) : CoreHeap(options) {}
+
   // What was not used for so many requests is long unused, when it was looked at, too.
   static constexpr std::uint64_t kLong = 12'000;
 
@@ -80,6 +84,30 @@ class HeapRows : public CoreHeap {
 
   std::mt19937_64 random_{7};
 };
+
+class HeapRowsCoarse : public HeapRows, public testing::WithParamInterface<Bytes> {
+ protected:
+  HeapRowsCoarse() : HeapRows({.granularity = GetParam()}) {}
+};
+
+// A device may map in larger steps than pages need: rows begin where it can map.
+TEST_P(HeapRowsCoarse, BeginWhereTheDeviceCanMap) {
+  DeviceHeap heap(device_, {.limit = 512_MiB});
+  replace_at_random(heap, 2'000);
+  std::size_t rows = 0;
+  TestAccess::rows(heap).visit_all([&](const StitchedRow& row) {
+    EXPECT_EQ(Bytes{row.begin.value} % GetParam(), 0_B);
+    ++rows;
+  });
+  EXPECT_GT(rows, 1u);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Granularities, HeapRowsCoarse, testing::Values(2_MiB, 4_MiB, 8_MiB),
+                         [](const auto& info) {
+                           return "of_" + std::to_string(info.param.count >> 20) + "_mib";
+                         });
 
 TEST_F(HeapRows, AProgramOfEverNewSizesKeepsThemInProportionToItsPages) {
   DeviceHeap heap(device_, {});

@@ -39,7 +39,7 @@ class StitchedRowsTest : public testing::Test {
   StitchedRow& row(const std::vector<Page*>& pages, Bytes lead = {}) {
     Bytes size;
     for (const Page* const each : pages) size += each->size;
-    if (!rows_.has_room(size)) add_region(StitchedRows::region_for(size));
+    if (!rows_.has_room(size)) add_region(rows_.region_for(size));
     StitchedRow& row = rows_.add(size, kA);
     for (Page* const each : pages) rows_.append(row, *each);
     rows_.finish(row, lead);
@@ -88,7 +88,7 @@ TEST_F(StitchedRowsTest, WithoutARegionThereIsNoRoom) {
 }
 
 TEST_F(StitchedRowsTest, ARegionOfTheSizeThatIsAskedForHasRoom) {
-  add_region(StitchedRows::region_for(10_MiB));
+  add_region(StitchedRows().region_for(10_MiB));
   EXPECT_TRUE(rows_.has_room(10_MiB));
   EXPECT_FALSE(rows_.has_room(12_MiB));
 }
@@ -186,7 +186,7 @@ TEST_F(StitchedRowsTest, ARetiredRowIsNotGivenOutAndThenGone) {
 }
 
 TEST_F(StitchedRowsTest, ARowThatCouldNotBeMappedIsRemovedWithoutATrace) {
-  add_region(StitchedRows::region_for(6_MiB));
+  add_region(StitchedRows().region_for(6_MiB));
   StitchedRow& unfinished = rows_.add(6_MiB, kB);
   EXPECT_EQ(unfinished.heap, kB);
   EXPECT_THAT(rows_.validate(), IsEmpty());
@@ -232,7 +232,7 @@ TEST_F(StitchedRowsTest, BetweenTwoRowsStaysAGap) {
 }
 
 TEST_F(StitchedRowsTest, AddressesOfRowsThatAreGoneServeLargerOnes) {
-  const Range region = add_region(StitchedRows::region_for(30_MiB));
+  const Range region = add_region(StitchedRows().region_for(30_MiB));
   std::vector<StitchedRow*> all;
   while (rows_.has_room(4_MiB)) all.push_back(&row({&page(2_MiB), &page(2_MiB)}));
   ASSERT_GE(all.size(), 5u);
@@ -266,7 +266,7 @@ TEST_F(StitchedRowsTest, EachUsableAddressOfARegionIsARowsOrVacant) {
   std::vector<StitchedRow*> all;
   const auto expect_all = [&] {
     for (const Range region : regions) {
-      EXPECT_EQ(rows_.addresses_in(region), StitchedRows::usable(region).size);
+      EXPECT_EQ(rows_.addresses_in(region), StitchedRows().usable(region).size);
     }
   };
   for (int i = 0; i < 12; ++i) {
@@ -282,8 +282,8 @@ TEST_F(StitchedRowsTest, EachUsableAddressOfARegionIsARowsOrVacant) {
 
 // The driver maps no page across the end of what was reserved at once.
 TEST_F(StitchedRowsTest, NoRowLiesAcrossTwoRegionsSideBySide) {
-  const Range first = add_region(StitchedRows::region_for(10_MiB));
-  const Range second = add_region(StitchedRows::region_for(10_MiB));
+  const Range first = add_region(StitchedRows().region_for(10_MiB));
+  const Range second = add_region(StitchedRows().region_for(10_MiB));
   ASSERT_EQ(first.end(), second.begin);
   StitchedRow &one = row({&page(10_MiB)}), &two = row({&page(10_MiB)});
   EXPECT_FALSE(rows_.has_room(2_MiB));

@@ -7,8 +7,8 @@ namespace weir::mutation {
 enum class Site {
   none,
   wait_for_bytes_of_same_heap,  // fences that other streams hold on bytes a heap uses again
-  wait_for_donor,               // the donor's own work, when a page changes heap
-  wait_for_fences_of_donated,   // fences of third streams on a page that changes heap
+  wait_for_donor,               // the work of the stream that freed bytes, when another takes them
+  wait_for_fences_of_donated,   // fences of third streams on such bytes
   wait_for_small_bytes,         // the same for the bytes of small blocks
   fence_records,                // the event of an explicit fence
   fence_goes_with_block,        // a block's fences when it is freed into its pages

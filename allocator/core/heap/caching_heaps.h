@@ -16,8 +16,8 @@ namespace weir {
 template <class Heap>
 class CachingHeaps {
  public:
-  // Of each heap. All but `next` is guarded by the heap's lock; `next` is the list's, and its who
-  // took the list.
+  // Of each heap. All but `next` is guarded by the heap's lock. `next` belongs to the list while
+  // the heap is on it, and to the thread that has taken the list.
   struct Link {
     bool listed = false;
     std::thread::id by;        // put it on the list

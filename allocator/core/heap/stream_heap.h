@@ -5,7 +5,8 @@
 // lock alone; large ones, and slabs, are runs of the page heap. A block is live from allocate() to
 // deallocate(), and nothing else.
 //
-// Threads: self-synchronised by one lock a heap, taken before all others.
+// Threads: self-synchronised by one lock a heap, taken after the pools' and the registry's and
+// before the page heap's.
 //
 // More than 25 methods: a block's life has some fifteen calls, twice where the fast path has one of
 // its own, and all are served under the one lock.

@@ -366,7 +366,7 @@ class PageHeap {
   mutable QueuedMutex mutex_;
   HomePages pages_ WEIR_GUARDED_BY(mutex_);
   Chunks chunks_ WEIR_GUARDED_BY(mutex_);
-  StitchedRows rows_ WEIR_GUARDED_BY(mutex_);
+  StitchedRows rows_ WEIR_GUARDED_BY(mutex_){granularity_};
   std::vector<Range> regions_ WEIR_GUARDED_BY(mutex_);  // reserved
   Address row_begin_ WEIR_GUARDED_BY(mutex_);           // where the home row's first region does
   std::vector<HeldPage> held_ WEIR_GUARDED_BY(mutex_);
@@ -400,13 +400,15 @@ class PageHeap {
   // A free place was passed over, as its use is recent; bytes that are in use elsewhere.
   bool passed_over_ WEIR_GUARDED_BY(mutex_) = false;
   Bytes in_use_elsewhere_ WEIR_GUARDED_BY(mutex_);
-  // It takes only memory that nobody need be waited for,
+  // The request takes only memory for which its stream need not be made to wait.
   bool settled_only_ WEIR_GUARDED_BY(mutex_) = false;
-  bool careful_ WEIR_GUARDED_BY(mutex_) = false;  // that, or Trust::context;
-  // and whose work the host knows to be over: what the stream has waited for does not count,
+  // Each chunk is asked whether it may be taken at all: settled_only_, or Trust::context.
+  bool careful_ WEIR_GUARDED_BY(mutex_) = false;
+  // Of memory that other streams used, the request takes only what the host knows to be done: that
+  // the stream has waited for the use is not enough.
   bool over_only_ WEIR_GUARDED_BY(mutex_) = false;
-  // its own included: the stream is in a capture that nobody announced, and what it has waited for
-  // before it took memory of others is not ordered before the graph.
+  // The same of all memory, the stream's own too: the stream is in a capture that nobody announced,
+  // and what it waited for before is not ordered before the graph.
   bool idle_only_ WEIR_GUARDED_BY(mutex_) = false;
 };
 

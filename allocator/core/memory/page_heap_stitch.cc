@@ -110,7 +110,7 @@ Result<Address> PageHeap::build(Owner& owner, const StitchPlan& plan) {
   if (head_size > 0_B) pages_.walk({plan.head->begin, head_size}, add);
 
   if (!rows_.has_room(all)) {
-    const Result<Range> region = reserve(StitchedRows::region_for(all));
+    const Result<Range> region = reserve(rows_.region_for(all));
     if (!region) return region.error();
     rows_.add_region(*region);
   }

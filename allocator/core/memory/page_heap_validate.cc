@@ -59,7 +59,7 @@ void PageHeap::validate_regions(std::vector<std::string>& broken) const {
     }
     const Bytes stitched = rows_.addresses_in(region);
     if ((home == 0_B || stitched > 0_B || home + granularity_ != region.size) &&
-        (home > 0_B || stitched != StitchedRows::usable(region).size)) {
+        (home > 0_B || stitched != rows_.usable(region).size)) {
       broken.push_back("region at " + std::to_string(region.begin.value) +
                        ": its addresses are not those of the rows in it");
     }

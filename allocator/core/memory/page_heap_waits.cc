@@ -1,4 +1,5 @@
-// Whom free memory may serve, and behind what: the one place where that is decided.
+// Whom free memory may serve at all, and behind what wait. (How willingly memory that needs a wait
+// is taken: page_heap_place.cc.)
 #include <algorithm>
 
 #include "core/base/mutation.h"

@@ -9,7 +9,7 @@ namespace weir {
 StitchedRows::Vacant::const_iterator StitchedRows::find_vacant(Bytes bytes) const {
   auto best = vacant_.end();
   for (auto at = vacant_.begin(); at != vacant_.end(); ++at) {
-    if (at->second < bytes + kGap) continue;
+    if (at->second < bytes + gap_) continue;
     if (best == vacant_.end() || at->second < best->second) best = at;
   }
   return best;
@@ -18,7 +18,7 @@ StitchedRows::Vacant::const_iterator StitchedRows::find_vacant(Bytes bytes) cons
 StitchedRow& StitchedRows::add(Bytes bytes, HeapId heap) {
   const auto hole = find_vacant(bytes);
   const auto [begin, size] = *hole;
-  const Bytes taken = bytes + kGap;
+  const Bytes taken = bytes + gap_;
   vacant_.erase(hole);
   if (size > taken) vacant_[begin + taken] = size - taken;
   std::unique_ptr<StitchedRow>& row = rows_[begin];
@@ -130,7 +130,7 @@ std::vector<std::string> StitchedRows::validate() const {
         broken.push_back(name + "a page of it does not know it");
       }
     }
-    if (size + kGap > row->reserved) broken.push_back(name + "larger than its addresses");
+    if (size + gap_ > row->reserved) broken.push_back(name + "larger than its addresses");
     const bool whole = row->state != StitchedRow::State::retired;
     if (whole && (row->pages.empty() || row->lead >= row->pages.front()->size ||
                   row->size + row->lead != size)) {

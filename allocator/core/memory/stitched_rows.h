@@ -69,8 +69,11 @@ struct StitchedRow {
 
 class StitchedRows {
  public:
-  // Between two rows stays so much unmapped: no run goes from one into the next.
+  // Between two rows stays so much unmapped, or the device's granularity if that is more: no run
+  // goes from one into the next.
   static constexpr Bytes kGap = 2_MiB;
+  // Rows begin at multiples of `granularity`.
+  explicit StitchedRows(Bytes granularity = kGap) : gap_(std::max(kGap, granularity)) {}
 
   // Addresses that were just reserved. The end is never mapped: no row goes from one region into
   // another that lies beside it by chance, which no mapping may.
@@ -78,9 +81,9 @@ class StitchedRows {
     const auto [begin, size] = usable(region);
     vacant_[begin] = size;
   }
-  static Range usable(Range region) { return {region.begin, region.size - kGap}; }
+  Range usable(Range region) const { return {region.begin, region.size - gap_}; }
   // What add_region() has to give for a row of `bytes`.
-  static Bytes region_for(Bytes bytes) { return bytes + kGap * 2; }
+  Bytes region_for(Bytes bytes) const { return bytes + gap_ * 2; }
   bool has_room(Bytes bytes) const { return find_vacant(bytes) != vacant_.end(); }
 
   // An empty row with room for pages of `bytes` together: there is room. It may stay empty, and be
@@ -133,6 +136,7 @@ class StitchedRows {
   void list(StitchedRow& row) { idle_.emplace(row.size, &row); }
   void unlist(StitchedRow& row);
 
+  const Bytes gap_;
   std::map<Address, std::unique_ptr<StitchedRow>> rows_;  // by begin
   BySize idle_;
   Vacant vacant_;

@@ -139,7 +139,7 @@ class CapturePool {
   std::vector<std::weak_ptr<void>> watched_ WEIR_GUARDED_BY(mutex_);
   bool watches_ WEIR_GUARDED_BY(mutex_) = false;               // the capture that goes on
   std::uint64_t watched_capture_ WEIR_GUARDED_BY(mutex_) = 0;  // the last one that is; 0: none yet
-  // There is a graph that should be, and is not: its capture asked for no memory.
+  // There is a graph that is to be watched and can't be, as its capture asked for no memory.
   bool has_unwatched_ WEIR_GUARDED_BY(mutex_) = false;
   // Captures that are not the pool's took memory of it.
   bool has_guests_ WEIR_GUARDED_BY(mutex_) = false;

@@ -16,9 +16,10 @@
 // no such event may be recorded, wait() is an error (capture), complete() says no, and host_wait()
 // waits by Device::synchronize_context().
 //
-// Threads: self-synchronised, by a lock that is taken after every other of Weir's. Points, streams,
-// and what the host knows to be complete are read without it; so are streams that this thread
-// looked up before. Record, wait and query are driver calls made under it.
+// Threads: self-synchronised, by a lock that is taken after those of heaps and pages.
+// (OpenCaptures', the observer's and the device's come after it.) Points, streams, and what the
+// host knows to be complete are read without it; so are streams that this thread looked up before.
+// Record, wait and query are driver calls made under it.
 //
 // More than 25 methods: points, events, clocks and their ends share one table under one lock.
 #pragma once
