@@ -7,9 +7,11 @@ bool DeferredFrees::contains(Address block) const {
   return blocks_.contains(block.value);
 }
 
-void DeferredFrees::add_until_captures_end(Address block, StreamHeap& heap) {
+bool DeferredFrees::add_if_captured(Address block, StreamHeap& heap, bool captured) {
   const std::lock_guard lock(mutex_);
+  if (!captured && !captured_uses_.contains(block.value)) return false;
   add_locked(block, {&heap, bindings_.last()});
+  return true;
 }
 
 void DeferredFrees::add_to_retry(Address block, StreamHeap& heap) {
@@ -48,11 +50,6 @@ void DeferredFrees::forget(std::span<const PlacedBlock> live) {
 void DeferredFrees::note_captured_use(Address block) {
   const std::lock_guard lock(mutex_);
   captured_uses_[block.value] = bindings_.last();
-}
-
-bool DeferredFrees::has_captured_use(Address block) const {
-  const std::lock_guard lock(mutex_);
-  return captured_uses_.contains(block.value);
 }
 
 }  // namespace weir

@@ -30,8 +30,9 @@ class DeferredFrees {
   explicit DeferredFrees(PoolBindings& bindings) : bindings_(bindings) {}
 
   bool contains(Address block) const;
-  // Until every capture that is bound now has ended.
-  void add_until_captures_end(Address block, StreamHeap& heap);
+  // Until every capture that is bound now has ended, if `captured` or if a captured stream may use
+  // the block. Returns whether so.
+  bool add_if_captured(Address block, StreamHeap& heap, bool captured);
   // Until an attempt to free it succeeds.
   void add_to_retry(Address block, StreamHeap& heap);
   // Are there any of the latter?
@@ -44,7 +45,6 @@ class DeferredFrees {
 
   // A captured stream may use the block: its free waits for the captures that are bound now.
   void note_captured_use(Address block);
-  bool has_captured_use(Address block) const;
 
  private:
   void add_locked(Address block, Deferred deferred);

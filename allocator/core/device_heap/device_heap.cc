@@ -68,12 +68,12 @@ Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Cre
         return at;
     }
     if (status = refuse_all(stream, "allocate"); !status) return {};
-    const Result<Pool::Member*> member = eager_.member_of(stream);
-    if (!member) {
-      status = member.error();
+    const Result<StreamHeap*> heap = eager_.heap_of(stream);
+    if (!heap) {
+      status = heap.error();
       return {};
     }
-    known = {number_, stream.id, (*member)->heap};
+    known = {number_, stream.id, *heap};
   }
 }
 

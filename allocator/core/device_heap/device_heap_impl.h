@@ -41,6 +41,9 @@ struct alignas(32) KnownStream {
 class DeviceHeap::Impl {
  public:
   Impl(Device& device, const HeapOptions& options, EventSink* sink);
+  ~Impl() { registry_.clear(); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   Result<Stream> per_thread_stream(void* handle);
   Result<Stream> stream_in_a_capture(void* handle);

@@ -160,9 +160,7 @@ Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
   // stream of a block is captured when it is freed.
   Result<bool> captured = stream->may_end ? Result<bool>(false) : is_captured(*stream);
   if (!captured) return std::move(captured).error();
-  if (!*captured && !deferred_.has_captured_use(block)) return false;
-  deferred_.add_until_captures_end(block, heap);
-  return true;
+  return deferred_.add_if_captured(block, heap, *captured);
 }
 
 void DeviceHeap::Impl::free_deferred() {

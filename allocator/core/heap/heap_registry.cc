@@ -26,6 +26,11 @@ StreamHeap* HeapRegistry::keep(std::unique_ptr<StreamHeap> heap) {
   return kept;
 }
 
+void HeapRegistry::clear() {
+  const std::unique_lock lock(mutex_);
+  heaps_.clear();
+}
+
 void HeapRegistry::allow_fast_paths(bool allowed) {
   const std::unique_lock lock(mutex_);
   fast_paths_ = allowed;

@@ -45,6 +45,9 @@ class HeapRegistry {
     return keep(make(HeapId{static_cast<std::uint32_t>(heaps_.size())}));
   }
 
+  // Destroys all heaps: before what they were made with, which their pools and the observer are.
+  void clear();
+
   // Of the device heap's own: graph pools' have none.
   void allow_fast_paths(bool allowed);
   // Has every heap give back its cached blocks; returns whether there were any.

@@ -17,17 +17,33 @@ Pool::Pool(std::uint64_t id, Device& device, Shared shared, const HeapOptions& o
       pages_(device, timelines_, shared.observer, shared.registry.addresses(), shared.budget,
              options, std::move(source)) {}
 
+Result<StreamHeap*> Pool::heap_of(Stream stream) {
+  {
+    const std::shared_lock lock(mutex_);
+    if (const Member* const member = known(stream)) return member->heap;
+  }
+  const std::unique_lock lock(mutex_);
+  Result<Member*> made = make(stream);
+  if (!made) return std::move(made).error();
+  return (*made)->heap;
+}
+
 Result<Pool::Member*> Pool::member_of(Stream stream) {
   {
     const std::shared_lock lock(mutex_);
-    if (const auto known = by_stream_.find(stream.id); known != by_stream_.end()) {
-      return &known->second;
-    }
+    if (Member* const member = known(stream)) return member;
   }
   const std::unique_lock lock(mutex_);
-  if (const auto known = by_stream_.find(stream.id); known != by_stream_.end()) {
-    return &known->second;
-  }
+  return make(stream);
+}
+
+Pool::Member* Pool::known(Stream stream) {
+  const auto known = by_stream_.find(stream.id);
+  return known == by_stream_.end() ? nullptr : &known->second;
+}
+
+Result<Pool::Member*> Pool::make(Stream stream) {
+  if (Member* const member = known(stream)) return member;  // another thread was first
   if (timelines_.retired(timelines_.of(stream))) {
     return Error(ErrorCode::invalid_argument,
                  "stream " + std::to_string(stream.id) +

@@ -55,9 +55,11 @@ class Pool {
     StreamHeap* heap = nullptr;
     std::uint32_t epoch = 0;  // that `heap` serves; of graph pools, whose lock guards it
   };
-  // It stays where it is until the stream is retired. Makes a heap for a stream that has none: of
-  // one whose stream was retired, if it can be. Errors: invalid_argument (the stream was retired);
-  // out_of_memory.
+  // The heap of the stream, which stays for good. Makes one for a stream that has none, or takes
+  // one whose stream was retired. Errors: invalid_argument (the stream was retired); out_of_memory.
+  Result<StreamHeap*> heap_of(Stream stream);
+  // The same, for who excludes retire() (a graph pool, by its lock): the member goes with its
+  // stream.
   Result<Member*> member_of(Stream stream);
   // The heap that serves the stream of that id; null: none.
   StreamHeap* find(std::uint64_t stream) const;
@@ -98,6 +100,9 @@ class Pool {
   std::vector<std::string> validate(const std::vector<Range>& runs) const WEIR_NO_THREAD_ANALYSIS;
 
  private:
+  Member* known(Stream stream);
+  Result<Member*> make(Stream stream);  // mutex_ is held alone
+
   std::atomic<std::uint64_t> id_;
   const Shared shared_;
   CapturePool* const graphs_;
