@@ -179,6 +179,7 @@ std::vector<std::string> DeviceHeap::Impl::validate() const {
   std::vector<const Pool*> all{&eager_};
   for (const std::shared_ptr<CapturePool>& pool : pools_) all.push_back(&pool->pool());
   std::vector<std::shared_lock<std::shared_mutex>> no_new_members;
+  no_new_members.reserve(all.size());
   for (const Pool* const pool : all) no_new_members.push_back(pool->hold_members());
   registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     std::unordered_map<const Pool*, std::vector<Range>> runs;
