@@ -1,6 +1,5 @@
 #include "weir/device_heap.h"
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <mutex>

@@ -1,7 +1,5 @@
 // Which work uses a block: fences, and waits for them.
 #include <algorithm>
-#include <mutex>
-#include <shared_mutex>
 #include <utility>
 
 #include "core/device_heap/device_heap_impl.h"

@@ -16,8 +16,8 @@
 // under the one lock. capture_pool_graphs.cc decides how long graphs hold pages.
 #pragma once
 
-#include <atomic>
-#include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
