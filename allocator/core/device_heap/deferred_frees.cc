@@ -2,7 +2,7 @@
 
 namespace weir {
 
-bool DeferredFrees::contains(Address block) const {
+bool DeferredFrees::look_up(Address block) const {
   const std::lock_guard lock(mutex_);
   return blocks_.contains(block.value);
 }
@@ -23,6 +23,7 @@ void DeferredFrees::add_to_retry(Address block, StreamHeap& heap) {
 void DeferredFrees::add_locked(Address block, Deferred deferred) {
   if (blocks_.empty()) bindings_.hold();
   blocks_[block.value] = deferred;
+  count_.store(blocks_.size(), std::memory_order_release);
 }
 
 DeferredFrees::Due DeferredFrees::take_due() {
@@ -35,6 +36,7 @@ DeferredFrees::Due DeferredFrees::take_due() {
     due.emplace_back(Address{waiting.first}, waiting.second);
     return true;
   });
+  count_.store(blocks_.size(), std::memory_order_release);
   retries_.store(false, std::memory_order_relaxed);
   if (!due.empty() && blocks_.empty()) bindings_.let_go();
   return due;
@@ -44,6 +46,7 @@ void DeferredFrees::forget(std::span<const PlacedBlock> live) {
   const std::lock_guard lock(mutex_);
   if (blocks_.empty()) return;
   for (const PlacedBlock& block : live) blocks_.erase(block.address.value);
+  count_.store(blocks_.size(), std::memory_order_release);
   if (blocks_.empty()) bindings_.let_go();
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <span>
@@ -29,7 +30,9 @@ class DeferredFrees {
 
   explicit DeferredFrees(PoolBindings& bindings) : bindings_(bindings) {}
 
-  bool contains(Address block) const;
+  bool contains(Address block) const {
+    return count_.load(std::memory_order_acquire) != 0 && look_up(block);
+  }
   // Until every capture that is bound now has ended, if `captured` or if a captured stream may use
   // the block. Returns whether so.
   bool add_if_captured(Address block, StreamHeap& heap, bool captured);
@@ -47,10 +50,13 @@ class DeferredFrees {
   void note_captured_use(Address block);
 
  private:
+  bool look_up(Address block) const;
   void add_locked(Address block, Deferred deferred);
 
   PoolBindings& bindings_;
   std::atomic<bool> retries_{false};
+  std::atomic<std::size_t> count_{0};  // of blocks_
+
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, Deferred> blocks_;
   std::unordered_map<std::uint64_t, std::uint64_t> captured_uses_;  // the last binding at that time

@@ -45,7 +45,11 @@ std::shared_ptr<CapturePool> PoolBindings::find(Stream stream, const CaptureInfo
                                     [&](const Binding& each) { return each.takes(stream, info); });
   if (binding == bindings_.rend()) return nullptr;
   if (info.status != CaptureInfo::Status::none && binding->captures()) {
-    captures_.note_begun(binding->announced);
+    const std::atomic_ref begun(binding->begun);
+    if (!begun.load(std::memory_order_relaxed)) {
+      captures_.note_begun(binding->announced);
+      begun.store(true, std::memory_order_relaxed);
+    }
   }
   return binding->pool;
 }

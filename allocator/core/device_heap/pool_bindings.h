@@ -71,6 +71,7 @@ class PoolBindings {
     Kind kind = Kind::eager;
     std::vector<CaptureAttachment> attached;
     std::uint64_t announced = 0;
+    bool begun = false;  // as far as OpenCaptures was told; set with the lock shared
 
     bool captures() const { return kind != Kind::eager; }
   };

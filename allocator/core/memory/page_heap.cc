@@ -77,6 +77,7 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, S
     peak_used_ = peak_before;
     return std::move(done).error();
   }
+  peak_total_ = std::max(peak_total_, total());
   if (!recalled) memory_.remember(keys, at);
   if (requests_ >= retire_next_) retire_rows();
   return at;

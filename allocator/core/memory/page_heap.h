@@ -142,6 +142,7 @@ class PageHeap {
   // Sizes at this moment.
   struct Totals {
     Bytes total, leased, used;
+    Bytes peak_total;  // after any request, since set_limit()
     std::uint64_t mappings = 0;
     bool short_of_mappings = false;  // the last request failed for want of them
   };
@@ -383,6 +384,7 @@ class PageHeap {
   PlacementCache memory_ WEIR_GUARDED_BY(mutex_);
   RemapBudget remap_budget_ WEIR_GUARDED_BY(mutex_);
   Bytes limit_ WEIR_GUARDED_BY(mutex_);
+  Bytes peak_total_ WEIR_GUARDED_BY(mutex_);
   // The most in use, as far as that memory was not given back since.
   Bytes peak_used_ WEIR_GUARDED_BY(mutex_);
   bool keeps_used_ WEIR_GUARDED_BY(mutex_) = false;

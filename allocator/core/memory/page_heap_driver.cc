@@ -439,7 +439,12 @@ PageHeap::Totals PageHeap::totals() const {
 }
 
 PageHeap::Totals PageHeap::totals_locked() const {
-  return {total(), pages_.leased(), pages_.used(), mappings(), short_of_mappings_};
+  return {.total = total(),
+          .leased = pages_.leased(),
+          .used = pages_.used(),
+          .peak_total = std::max(peak_total_, total()),
+          .mappings = mappings(),
+          .short_of_mappings = short_of_mappings_};
 }
 
 std::vector<PageInfo> PageHeap::pages() const {
@@ -472,6 +477,7 @@ void PageHeap::set_limit(Bytes limit) {
   const QueuedLock lock(mutex_);
   assert(total() == 0_B);
   limit_ = limit;
+  peak_total_ = 0_B;
 }
 
 }  // namespace weir

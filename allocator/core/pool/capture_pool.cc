@@ -76,7 +76,6 @@ Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture,
     pages().settle_kept(true);
     has_guests_ = true;
   }
-  note_reserved();
   return at;
 }
 
@@ -393,14 +392,9 @@ bool CapturePool::is_gone() const {
          pages().totals().total == 0_B;
 }
 
-void CapturePool::note_reserved() {
-  peak_reserved_ = std::max(peak_reserved_, pages().totals().total);
-}
-
 void CapturePool::reopen(std::uint64_t id, Bytes limit) {
   const MutexLock lock(mutex_);
   closed_ = false;
-  peak_reserved_ = 0_B;
   eager_.clear();
   launches_.clear();
   watched_.clear();
@@ -425,8 +419,9 @@ GraphPoolStatistics CapturePool::statistics() const {
     all.live_blocks += one.live_blocks.current;
     all.live_bytes += Bytes{one.live_bytes.current};
   });
-  all.reserved_bytes = pages().totals().total;
-  all.peak_reserved_bytes = std::max(peak_reserved_, all.reserved_bytes);
+  const PageHeap::Totals totals = pages().totals();
+  all.reserved_bytes = totals.total;
+  all.peak_reserved_bytes = totals.peak_total;
   all.kept_bytes = pages().kept();
   all.graphs = graphs_;
   all.deferred = deferred_.size();

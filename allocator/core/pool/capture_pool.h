@@ -107,7 +107,6 @@ class CapturePool {
   void forget_captured_time() WEIR_REQUIRES(mutex_);
   void note_eager_work(const StreamHeap& heap, Address block) WEIR_REQUIRES(mutex_);
   void free_deferred_locked() WEIR_REQUIRES(mutex_);
-  void note_reserved() WEIR_REQUIRES(mutex_);
   Status watch(Stream stream, std::uint64_t capture) WEIR_REQUIRES(mutex_);
   bool is_watched() const WEIR_REQUIRES(mutex_);
   Status wait_for_eager_work() WEIR_EXCLUDES(mutex_);
@@ -146,7 +145,6 @@ class CapturePool {
   FenceSet launches_ WEIR_GUARDED_BY(mutex_);  // of graphs, the last on each stream
   FenceSet eager_ WEIR_GUARDED_BY(mutex_);     // eager work on memory that is free again
   std::vector<TimelineId> users_ WEIR_GUARDED_BY(mutex_);  // eager, that record_stream named
-  Bytes peak_reserved_ WEIR_GUARDED_BY(mutex_);
   std::unordered_map<std::uint64_t, StreamHeap*> deferred_ WEIR_GUARDED_BY(mutex_);
   // Blocks that eager streams were said to use while the capture goes on.
   std::unordered_set<std::uint64_t> eager_uses_ WEIR_GUARDED_BY(mutex_);
