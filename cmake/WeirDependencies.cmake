@@ -109,7 +109,17 @@ if(WEIR_CUDA AND CUDAToolkit_FOUND)
   set(WEIR_HAVE_CUDA ON)
 endif()
 set(WEIR_HAVE_NCCL OFF)
+set(WEIR_LEAST_NCCL 22807) # 2.28.7: ncclCommRevoke
 if(WEIR_HAVE_CUDA AND WEIR_NCCL_INCLUDE_DIR)
-  set(WEIR_HAVE_NCCL ON)
+  file(STRINGS "${WEIR_NCCL_INCLUDE_DIR}/nccl.h" code REGEX "define NCCL_VERSION_CODE ")
+  string(REGEX MATCH "[0-9]+" code "${code}")
+  if(code GREATER_EQUAL WEIR_LEAST_NCCL)
+    set(WEIR_HAVE_NCCL ON)
+  else()
+    message(WARNING "weir: ${WEIR_NCCL_INCLUDE_DIR}/nccl.h is of NCCL '${code}', and ${WEIR_LEAST_NCCL} "
+                    "(2.28.7) or later is needed: the communication layer is built for simulated "
+                    "ranks only. Name the folder of a newer one: "
+                    "-DWEIR_NCCL_INCLUDE_DIR=FOLDER")
+  endif()
 endif()
 message(STATUS "weir: CUDA ${WEIR_HAVE_CUDA} ${CUDAToolkit_VERSION}, NCCL ${WEIR_HAVE_NCCL}")
