@@ -151,7 +151,8 @@ class Package(installed.Installed):
         self.assertEqual(others, [])
 
     def test_enabling_without_torch_says_so(self):
-        result = self.python("-m", "weir", "run", "program.py")
+        path = self.broken_torch("2.11.0+cu130", "raise ModuleNotFoundError('no torch')")
+        result = self.python("-m", "weir", "run", "program.py", PYTHONPATH=path)
         self.assertEqual(result.returncode, 1)
         self.assertIn("PyTorch can't be imported", result.stderr)
         self.assertNotIn("Traceback", result.stderr)

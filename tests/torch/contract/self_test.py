@@ -453,7 +453,7 @@ class Driving(unittest.TestCase):
             child = pathlib.Path(folder, "child.py")
             child.write_text(CHILD.format(here=str(HERE), how=how))
             options = types.SimpleNamespace(
-                seconds=60, way="weir", settings={}, batch=20, jobs=2, failures=1, shrink_seconds=20,
+                seconds=300, way="weir", settings={}, batch=20, jobs=2, failures=1, shrink_seconds=200,
                 shrink_jobs=4, json=pathlib.Path(folder, "found.json"))
 
             def command(way, arguments):
