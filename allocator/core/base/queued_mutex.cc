@@ -8,8 +8,8 @@ namespace {
 
 // The first thread of the queue looks at the lock about once a microsecond, the others at their own
 // place in the queue: a few times, and then they sleep, since a thread that spins slows its
-// neighbours on the processor, the holder among them. If the first has seen others take the lock
-// meanwhile, it sleeps for kPatience. Then the lock is promised to it.
+// neighbours on the processor, the holder among them. The first sleeps for kPatience only; then the
+// lock is promised to it.
 constexpr int kPausesBetweenLooks = 24, kLooks = 4, kLooksPromised = 32;
 constexpr std::chrono::microseconds kPatience{100};
 // Another thread is at work between two instructions, unless the system has taken its processor.
@@ -50,8 +50,7 @@ void QueuedMutex::wait_and_lock() WEIR_NO_THREAD_ANALYSIS {
 }
 
 void QueuedMutex::take_as_first() WEIR_NO_THREAD_ANALYSIS {
-  const std::uint32_t at_first = seen();
-  std::uint32_t before = at_first;
+  std::uint32_t before = seen();
   // Takes it if nobody has taken it since the last look.
   const auto take_if_left = [&] {
     const std::uint32_t now = seen();
@@ -63,10 +62,8 @@ void QueuedMutex::take_as_first() WEIR_NO_THREAD_ANALYSIS {
     pause_between_looks();
     if (take_if_left()) return;
   }
-  if (is_taken_anew(before, at_first)) {
-    std::this_thread::sleep_for(kPatience);
-    if (take_if_left()) return;
-  }
+  std::this_thread::sleep_for(kPatience);
+  if (take_if_left()) return;
 
   std::uint32_t now = state_.fetch_or(kPromised, std::memory_order_relaxed) | kPromised;
   for (int look = 0;; ++look, now = seen()) {
