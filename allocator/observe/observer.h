@@ -16,7 +16,7 @@ namespace weir {
 
 // Threads: self-synchronised, but for `heap` folds, which their heap's lock guards. Sinks are added
 // and removed while every lock under which an event of a heap may be emitted is held; other events
-// are passed on under a lock of the observer's, the last one of all.
+// are passed on under a lock of the observer's, the last of the core's.
 class Observer {
  public:
   // `sink` may be null.

@@ -93,9 +93,9 @@ Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, Status& statu
 }
 
 Address DeviceHeap::Impl::try_allocate(const Request& request, Status& status) {
-  return request.pool == nullptr
-             ? try_allocate(request.bytes, request.stream, status)
-             : request.pool->allocate(request.bytes, request.stream, request.capture, status);
+  const auto& [pool, capture] = request.server;
+  return pool == nullptr ? try_allocate(request.bytes, request.stream, status)
+                         : pool->allocate(request.bytes, request.stream, capture, status);
 }
 
 // The heap is locked, and its fast paths are open: nothing is bound, and nobody records.
@@ -112,7 +112,7 @@ Address DeviceHeap::Impl::try_allocate(const Request& request, Status& status) {
     return at.pointer();
   if (create != PageHeap::Create::may) at = call_and_allocate(bytes, stream, status);
   if (at != Address{}) return at.pointer();
-  return allocate_when_short({bytes, stream}, std::move(status));
+  return allocate_when_short({bytes, stream, {}}, std::move(status));
 }
 
 Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
@@ -120,14 +120,14 @@ Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
   observer_.note_stack();
   // Refused before anything is rounded or reserved.
   if (bytes > device_bytes_) [[unlikely]]
-    return out_of_memory({bytes, stream});
+    return out_of_memory({bytes, stream, {}});
   if (bound()) [[unlikely]] {
     if (Status one = refuse_all(stream, "allocate"); !one) return std::move(one).error();
     if (deferred_.retries()) free_deferred();
-    Result<Binding> to = binding_of(stream);
-    if (!to) return std::move(to).error();
-    if (to->pool != nullptr) {
-      const Request request{bytes, stream, std::move(to->pool), to->capture};
+    Result<Server> server = server_of(stream);
+    if (!server) return std::move(server).error();
+    if (server->pool != nullptr) {
+      const Request request{bytes, stream, *std::move(server)};
       Status status;
       const Address at = try_allocate(request, status);
       return at != Address{} ? at.pointer() : allocate_when_short(request, std::move(status));
@@ -137,7 +137,7 @@ Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
   const Address at = try_allocate(bytes, stream, status);
   if (at != Address{}) [[likely]]
     return at.pointer();
-  return allocate_when_short({bytes, stream}, std::move(status));
+  return allocate_when_short({bytes, stream, {}}, std::move(status));
 }
 
 void DeviceHeap::Impl::call_at_miss() {
@@ -200,16 +200,7 @@ Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
   registry_.give_back_cached();
   (void)call_in_pools();
   if (how == Trim::waits) {
-    if (Status freed = free_deferred_after_all_work(); !freed) return std::move(freed).error();
-    wait_for_lingering_pools();
-    for (const std::shared_ptr<CapturePool>& pool : pools()) {
-      if (pool->capturing()) continue;
-      if (Status waited = pool->pages().wait_for_idle_pages(); !waited) {
-        return std::move(waited).error();
-      }
-    }
-    (void)call_in_pools();
-    if (Status waited = pages_.wait_for_idle_pages(); !waited) return std::move(waited).error();
+    if (Status waited = wait_for_idle_pages(); !waited) return std::move(waited).error();
   }
   return pages_.trim(keep);
 }

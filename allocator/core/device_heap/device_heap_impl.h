@@ -108,16 +108,21 @@ class DeviceHeap::Impl {
   // No device has more: what is asked where the driver does not say how much there is.
   static constexpr Bytes kMostBytes = 1024_TiB;
 
-  struct Binding {
+  // Who serves a request.
+  struct Server {
     std::shared_ptr<CapturePool> pool;  // none: the device heap's own
-    std::uint64_t capture = 0;          // its id; 0: the stream is not being captured
+    std::uint64_t capture = 0;  // of the stream, into that pool; 0: it is not being captured
   };
-  Result<Binding> binding_of(Stream stream);
+  Result<Server> server_of(Stream stream);
   static Error not_served(Stream stream);
   Status begin_capture(CapturePool& pool, bool watches);
   Result<bool> is_captured(Stream stream);
   Status retire_in_pools(Stream stream);
   bool call_in_pools() const;
+  // Has the host wait for the work that still uses idle pages, of all pools but capturing ones,
+  // which spare no page (a request's own pool too, if it captures), and takes what pools can spare
+  // then.
+  Status wait_for_idle_pages(const CapturePool* requester = nullptr);
   void wait_for_lingering_pools();
   static void wait_for_streams(Timelines& timelines);
   std::vector<PageHeap::UnmappedPage> spare_of_pools(Bytes wanted) const;
@@ -144,8 +149,7 @@ class DeviceHeap::Impl {
   struct Request {
     Bytes bytes;
     Stream stream;
-    std::shared_ptr<CapturePool> pool;  // none: the device heap's own
-    std::uint64_t capture = 0;          // of the stream, into that pool; 0: it is not captured
+    Server server;
   };
   Address try_allocate(const Request& request, Status& status);
   // `status`: why there was no memory. The steps are its, in the order in which they are taken:

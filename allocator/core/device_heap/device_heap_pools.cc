@@ -80,13 +80,13 @@ Error DeviceHeap::Impl::not_served(Stream stream) {
               "CaptureScope, or open a binding with GraphPool::capture() before it begins"};
 }
 
-Result<DeviceHeap::Impl::Binding> DeviceHeap::Impl::binding_of(Stream stream) {
+Result<DeviceHeap::Impl::Server> DeviceHeap::Impl::server_of(Stream stream) {
   Result<CaptureInfo> info = device_.capture_info(stream);
   if (!info) return std::move(info).error();
   const bool captured = info->status != CaptureInfo::Status::none;
   std::shared_ptr<CapturePool> pool = bindings_.find(stream, *info);
-  if (pool != nullptr) return Binding{std::move(pool), captured ? info->id : 0};
-  if (!captured || is_untold()) return Binding{};
+  if (pool != nullptr) return Server{std::move(pool), captured ? info->id : 0};
+  if (!captured || is_untold()) return Server{};
   return not_served(stream);
 }
 

@@ -59,26 +59,32 @@ Result<bool> DeviceHeap::Impl::take_idle_pages_of_pools(const Request&) { return
 
 // Pages change pool only when the host knows their work to be done: rather than be out of memory,
 // it waits. With one pool whose uses are told there are no others.
-Result<bool> DeviceHeap::Impl::wait_for_other_work(const Request&) {
+Result<bool> DeviceHeap::Impl::wait_for_other_work(const Request& request) {
   if (!budget_.shared() && options_.trust == Trust::told &&
       options_.reuse != ReusePolicy::no_wait) {
     return false;
   }
-  if (Status freed = free_deferred_after_all_work(); !freed) return std::move(freed).error();
+  if (Status waited = wait_for_idle_pages(request.server.pool.get()); !waited) {
+    return std::move(waited).error();
+  }
+  return true;
+}
+
+Status DeviceHeap::Impl::wait_for_idle_pages(const CapturePool* requester) {
+  if (Status freed = free_deferred_after_all_work(); !freed) return freed;
   wait_for_lingering_pools();
-  if (Status waited = pages_.wait_for_idle_pages(); !waited) return std::move(waited).error();
+  if (Status waited = pages_.wait_for_idle_pages(); !waited) return waited;
   for (const std::shared_ptr<CapturePool>& pool : pools()) {
-    if (Status waited = pool->pages().wait_for_idle_pages(); !waited) {
-      return std::move(waited).error();
-    }
+    if (pool.get() != requester && pool->capturing()) continue;
+    if (Status waited = pool->pages().wait_for_idle_pages(); !waited) return waited;
   }
   (void)call_in_pools();
-  return true;
+  return {};
 }
 
 // The host need only wait for idle pages where they must be unmapped.
 Result<bool> DeviceHeap::Impl::make_room_for_mappings(const Request& request) {
-  if (request.pool != nullptr || !pages_.totals().short_of_mappings) return false;
+  if (request.server.pool != nullptr || !pages_.totals().short_of_mappings) return false;
   if (Status waited = pages_.wait_for_idle_pages(); !waited) return std::move(waited).error();
   if (Result<Bytes> gone = pages_.trim(0_B); !gone) return std::move(gone).error();
   return true;
@@ -136,7 +142,7 @@ void DeviceHeap::Impl::wait_for_streams(Timelines& timelines) {
 }
 
 Error DeviceHeap::Impl::out_of_memory(const Request& request) {
-  const auto& [bytes, stream, pool, capture] = request;
+  const auto& [bytes, stream, server] = request;
   registry_.give_back_cached();  // it is free memory, and not to be named as in use
   observer_.emit(Event{.kind = EventKind::out_of_memory, .stream = stream.id, .requested = bytes});
   const PageHeap::Totals totals = pages_.totals();
@@ -165,9 +171,9 @@ Error DeviceHeap::Impl::out_of_memory(const Request& request) {
                std::to_string(heaps[i].live_blocks.current) + " blocks";
   }
   message += std::string(". ") + remedy(bytes, limit, most);
-  if (pool == nullptr) return {ErrorCode::out_of_memory, message};
-  const GraphPoolStatistics held = pool->statistics();
-  return {ErrorCode::out_of_memory, "graph pool " + std::to_string(pool->id()) + " (" +
+  if (server.pool == nullptr) return {ErrorCode::out_of_memory, message};
+  const GraphPoolStatistics held = server.pool->statistics();
+  return {ErrorCode::out_of_memory, "graph pool " + std::to_string(server.pool->id()) + " (" +
                                         format(held.reserved_bytes) + " held, " +
                                         format(held.live_bytes) + " live): " + message};
 }

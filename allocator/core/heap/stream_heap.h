@@ -58,10 +58,10 @@ class StreamHeap {
                               PageHeap::Create create) WEIR_NO_THREAD_ANALYSIS;
   bool keep_in_cache(Address block);
 
-  // A block of at least `requested` bytes, not zero, for work on the stream of id `stream`. No
-  // address: `status`, which was ok, says why; or, still ok, the heap does not serve that stream,
-  // or no longer. Errors: out_of_memory; device. (A Result around a pointer costs more than it
-  // says.) `create`: whether new memory of the device may be had for it.
+  // A block of at least `requested` bytes, not zero, for work on the stream of id `stream`. On
+  // null: an error in `status` is the reason; if `status` is ok, this heap doesn't serve the
+  // stream. Errors: out_of_memory; device. (A Result around a pointer costs more than it says.)
+  // `create`: whether new memory of the device may be had for it.
   Address allocate(Bytes requested, std::uint64_t stream, Status& status,
                    PageHeap::Create create = PageHeap::Create::may);
 

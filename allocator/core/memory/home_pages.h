@@ -54,8 +54,9 @@ class HomePages {
   // The page is idle and in no row.
   void remove(Page& page);
 
-  // Whole grains of home addresses, all mapped: in use now, which they were not; or the reverse.
-  // Calls visit(Page&, changed) for each page; `changed`: its lease began (ended).
+  // Whole grains of home addresses, all mapped. use(): marks free bytes as in use. free(): marks
+  // used bytes as free. Calls visit(Page&, changed) for each page; `changed`: its lease began
+  // (ended).
   template <class Visitor>
   void use(Range range, HeapId heap, Visitor&& visit) WEIR_NO_THREAD_ANALYSIS {
     used_ += range.size;

@@ -64,8 +64,8 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, S
   Address at;
   bool recalled = false;
   Status done = serve(owner, size, keys, at, recalled);
-  // A stream that is being captured can neither wait nor be waited for. (And memory that nobody
-  // need be waited for may have to be, once a chunk notes its uses together with its neighbours'.)
+  // A stream that is being captured can neither wait nor be waited for. (Joining neighbours' notes
+  // can add waits to memory that needed none.)
   for (int attempt = 0; attempt < kAttempts && !done && done.error().code() == ErrorCode::capture;
        ++attempt) {
     if (!settled_only_) over_only_ = is_untold_;

@@ -310,6 +310,10 @@ class PageHeap {
   void hold(HeldPage page) WEIR_REQUIRES(mutex_);
   void unmap_strays() WEIR_REQUIRES(mutex_);
   std::vector<UnmappedPage> give_up_locked(Bytes wanted) WEIR_REQUIRES(mutex_);
+  // Takes out pages that nobody uses, `wanted` bytes or more where there are as many: first held
+  // ones that are mapped nowhere, then idle ones whose work is done, the largest first. A page that
+  // can't be taken is passed over: `refused` is the first reason.
+  std::vector<UnmappedPage> take_idle(Bytes wanted, Status& refused) WEIR_REQUIRES(mutex_);
   void let_go_locked(const FenceSet& launches) WEIR_REQUIRES(mutex_);
   void take_in_locked(const std::vector<UnmappedPage>& pages) WEIR_REQUIRES(mutex_);
   // The page is idle. An error leaves it here, without some of its mappings.

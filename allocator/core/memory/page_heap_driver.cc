@@ -326,33 +326,48 @@ Result<bool> PageHeap::is_over(const Page& page, FenceSet& pending) {
 Result<Bytes> PageHeap::trim_locked(Bytes keep) {
   unmap_strays();
   Bytes gone;
-  std::optional<Error> refused;
-  while (!held_.empty() && total() > keep) {
+  Status refused;
+  for (const UnmappedPage page : take_idle(total() - std::min(total(), keep), refused)) {
+    if (Status status = release(page); !status) {
+      if (refused) refused = std::move(status);
+      continue;
+    }
+    gone += page.size;
+  }
+  if (gone > 0_B) observer_.emit(Event{.kind = EventKind::trim, .bytes = gone});
+  if (gone == 0_B && !refused) return std::move(refused).error();
+  return gone;
+}
+
+std::vector<PageHeap::UnmappedPage> PageHeap::take_idle(Bytes wanted, Status& refused) {
+  std::vector<UnmappedPage> taken;
+  Bytes size;
+  while (!held_.empty() && size < wanted) {
     const HeldPage held = held_.back();
     held_.pop_back();
     held_bytes_ -= held.page.size;
-    if (Status status = release(take_out(held)); !status) return std::move(status).error();
-    gone += held.page.size;
+    size += held.page.size;
+    taken.push_back(take_out(held));
   }
   FenceSet pending;
-  for (Page* const page : idle_pages()) {
-    if (total() <= keep) break;
-    Result<bool> complete = is_over(*page, pending);
+  const auto refuse = [&](Error reason) {
+    if (refused) refused = std::move(reason);
+  };
+  for (Page* const idle : idle_pages()) {
+    if (size >= wanted) break;
     // A page whose stream is no more (destroyed, and never retired) must not keep the others.
-    if (!complete) {
-      refused = std::move(complete).error();
+    Result<bool> complete = is_over(*idle, pending);
+    if (!complete) refuse(std::move(complete).error());
+    if (!complete || !*complete) continue;
+    Result<UnmappedPage> page = take_out(*idle);
+    if (!page) {
+      refuse(std::move(page).error());
       continue;
     }
-    if (!*complete) continue;
-    const Bytes size = page->size;
-    Result<UnmappedPage> loose = take_out(*page);
-    if (!loose) return std::move(loose).error();
-    if (Status status = release(*loose); !status) return std::move(status).error();
-    gone += size;
+    size += page->size;
+    taken.push_back(*page);
   }
-  if (gone > 0_B) observer_.emit(Event{.kind = EventKind::trim, .bytes = gone});
-  if (gone == 0_B && refused) return *std::move(refused);
-  return gone;
+  return taken;
 }
 
 // Gives up idle stitched rows, where the device is done with them. Goes before anything is placed.

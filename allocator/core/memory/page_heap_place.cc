@@ -26,8 +26,8 @@ constexpr std::uint64_t kRecent = 64;
 constexpr double kSlack = 0.003;
 // or by so much where recently freed memory is passed over. Streams that communicate, or copy, have
 // a few buffers each that they use again and again; with so much more held other streams can leave
-// them theirs. But only with nearly all of the most ever in use in use again, all but one in so
-// many bytes: before, there is other memory, or will be soon.
+// them theirs. Only while at least nine tenths of the peak is in use; below that, other memory is
+// free or soon will be.
 constexpr std::uint64_t kRecentShare = 128, kNearlyAllShare = 10;
 // Memory that other streams still use is in use indeed: rather than wait for it a heap may grow by
 // one in so many bytes of what the device's heaps hold.
@@ -41,7 +41,8 @@ constexpr std::uint64_t kLargeShare = 32;
 constexpr int kRowsLookedAt = 16;
 constexpr std::uint64_t kRowOversize = 4;  // one in so many bytes
 
-// A new page is this share of the most ever in use, and between these.
+// A new page is at most this share of the most ever in use, clamped to these; smaller where less
+// is needed.
 constexpr double kPageShare = 0.007;
 constexpr Bytes kPageLeast = 4_MiB, kPageMost = 80_MiB;
 
@@ -74,8 +75,7 @@ PageHeap::Wait PageHeap::wait_on(const Owner& owner, const Chunk& chunk, Range h
   if (reuse_ == ReusePolicy::balanced) return own ? Wait::in_use_elsewhere : Wait::recent;
   FenceSet fences;
   collect(owner, chunk, home, fences);
-  const Result<bool> complete = timelines_.complete(fences);
-  return complete && *complete ? Wait::none : Wait::recent;
+  return timelines_.is_seen_complete(fences) ? Wait::none : Wait::recent;
 }
 
 PageHeap::Wait PageHeap::wait_on(const Owner& owner, const Place& place) {

@@ -18,25 +18,10 @@ std::vector<PageHeap::UnmappedPage> PageHeap::try_give_up(Bytes wanted) {
 }
 
 std::vector<PageHeap::UnmappedPage> PageHeap::give_up_locked(Bytes wanted) {
-  std::vector<UnmappedPage> given;
+  Status refused;
+  std::vector<UnmappedPage> given = take_idle(wanted, refused);
   Bytes size;
-  while (!held_.empty() && size < wanted) {
-    const HeldPage held = held_.back();
-    held_.pop_back();
-    held_bytes_ -= held.page.size;
-    size += held.page.size;
-    given.push_back(take_out(held));
-  }
-  FenceSet pending;
-  for (Page* const idle : idle_pages()) {
-    if (size >= wanted) break;
-    const Result<bool> complete = is_over(*idle, pending);
-    if (!complete || !*complete) continue;
-    Result<UnmappedPage> page = take_out(*idle);
-    if (!page) continue;
-    size += page->size;
-    given.push_back(*page);
-  }
+  for (const UnmappedPage page : given) size += page.size;
   // What was once in use in them is no reason to grow here now.
   peak_used_ = std::max(pages_.used(), peak_used_ - std::min(peak_used_, size));
   return given;

@@ -77,8 +77,7 @@ void PageHeap::retire_long_unused(std::size_t most) {
 }
 
 void PageHeap::unmap_retired() {
-  const Result<bool> complete = timelines_.complete(retired_users_);
-  if (!complete || !*complete) {
+  if (!timelines_.is_seen_complete(retired_users_)) {
     retire_next_ = requests_ + kRequestsRetired;
     return;
   }

@@ -15,7 +15,7 @@ constexpr Bytes kLeastPiece = 64_KiB;
 
 }  // namespace
 
-// Of a chunk of which parts are skipped, what lies between them.
+// The parts of each free chunk that `skip` leaves.
 template <class Skip>
 std::vector<Range> PageHeap::stretches(Skip&& skip) const {
   std::vector<Range> found;

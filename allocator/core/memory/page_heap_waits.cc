@@ -131,16 +131,12 @@ bool PageHeap::is_in_use(const Owner& owner, const Chunk& chunk, Range home) {
 }
 
 bool PageHeap::is_settled(const Owner& owner, const Chunk& chunk, Range home) {
-  if (idle_only_) {
-    const Result<bool> over = timelines_.complete(held_by(home));
-    return over && *over;
-  }
+  if (idle_only_) return timelines_.is_seen_complete(held_by(home));
   FenceSet fences;
   collect(owner, chunk, home, fences);
   if (fences.empty()) return true;
-  if (!over_only_ && timelines_.satisfied(fences, owner.timeline)) return true;
-  const Result<bool> complete = timelines_.complete(fences);
-  return complete && *complete;
+  return (!over_only_ && timelines_.satisfied(fences, owner.timeline)) ||
+         timelines_.is_seen_complete(fences);
 }
 
 bool PageHeap::is_refused(const Owner& owner, const Chunk& chunk, Range home) {

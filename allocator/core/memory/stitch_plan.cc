@@ -104,8 +104,7 @@ StitchPlan plan_stitch(Bytes size, const std::vector<Range>& stretches, const Ho
   Parts tails = parts(all, &Stretch::tail), heads = parts(all, &Stretch::head);
   sort_rising(tails);
   sort_rising(heads);
-  // A page must not be in a row twice: its end in the first piece, and its start, or what is free
-  // before that end, in the last.
+  // The row's first and last pages must differ.
   const auto meet = [&](const Stretch* tail, const Stretch* head, Bytes need) {
     if (tail == head) return true;
     const Address first = pages.at(tail->tail.begin).home;

@@ -71,14 +71,16 @@ class Timelines {
   Fence release_point(TimelineId timeline) const {
     return now(trust_ == Trust::context ? context_ : timeline);
   }
-  // The one of that sequence.
+  // The release point with this sequence number.
   Fence release_point(TimelineId timeline, Sequence sequence) const {
     return {trust_ == Trust::context ? context_ : timeline, sequence};
   }
   Trust trust() const { return trust_; }
-  // The same, exactly, and for a stream that may be destroyed before anybody waits: one event.
+  // Like now(), but records an event at once: covers exactly the work so far, and stays valid if
+  // the stream is destroyed.
   Result<Fence> record(TimelineId timeline);
-  // The same of the whole context. Errors: capture (that can't be had now); device.
+  // Like record(), for the work of all streams of the context. Errors: capture (a stream is being
+  // captured, so that no such event may be recorded); device.
   Result<Fence> record_all() { return record(of(Stream::all())); }
   // record(earlier), and `later` waits for it: at once.
   Status order(TimelineId earlier, TimelineId later);
@@ -124,6 +126,11 @@ class Timelines {
   // Is all of it known, or now seen, to be complete? Asks the device at most once a fence. What
   // can't be asked about now, of the whole context, is not.
   Result<bool> complete(const FenceSet& fences);
+  // An error counts as no.
+  bool is_seen_complete(const FenceSet& fences) {
+    const Result<bool> over = complete(fences);
+    return over && *over;
+  }
   // The same, and nothing is remembered of it: for questions whose answer must not change where
   // memory is placed later, which is a function of the program, and not of the device's speed.
   Result<bool> looks_complete(const FenceSet& fences);

@@ -1,4 +1,5 @@
-// The seam between Weir and a GPU: all that the allocator knows of CUDA.
+// The seam between Weir and a GPU: all that the allocator's core knows of CUDA, but for two stream
+// handles: null is the default stream, and 2 is each thread's own (CU_STREAM_PER_THREAD).
 //
 // Two implementations ship: CudaDevice (the driver) and SimDevice (a deterministic model with a
 // happens-before checker). Both pass tests/conformance. docs/porting.md says what a third must do.
