@@ -11,12 +11,12 @@ struct TestAccess {
   static DeviceHeap::Impl& impl(DeviceHeap& heap) { return *heap.impl_; }
   static auto& addresses(DeviceHeap& heap) { return impl(heap).registry_.addresses_; }
   static auto& observer(DeviceHeap& heap) { return impl(heap).observer_; }
-  static auto& caching_heaps(DeviceHeap& heap) { return impl(heap).eager_.caching_heaps(); }
+  static auto& caching_heaps(DeviceHeap& heap) { return impl(heap).device_pool_.caching_heaps(); }
   static StreamHeap& stream_heap(DeviceHeap& heap, std::size_t id) {
     return *impl(heap).registry_.heaps_.at(id);
   }
 
-  static PageHeap& pages(DeviceHeap& heap) { return impl(heap).eager_.pages(); }
+  static PageHeap& pages(DeviceHeap& heap) { return impl(heap).device_pool_.pages(); }
   static HomePages& home(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).pages_; }
   static Chunks& chunks(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).chunks_; }
   static StitchedRows& rows(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).rows_; }
@@ -29,7 +29,9 @@ struct TestAccess {
     return pages(heap).held_bytes_;
   }
   static auto& strays(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).strays_; }
-  static bool& alone(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).alone_; }
+  static bool& alone(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
+    return pages(heap).single_timeline_;
+  }
   static std::uint64_t& requests(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
     return pages(heap).requests_;
   }
@@ -76,7 +78,7 @@ struct TestAccess {
     Block* const run = heap.runs_.at_or_before(address);
     return run->slab == nullptr ? *run : *run->slab->tile_at(address);
   }
-  static auto& kept(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.kept_; }
+  static auto& kept(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.cached_count_; }
   static auto& cached(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.cached_; }
   static auto& caching_link(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.caching_link_; }
   static bool listed(StreamHeap& heap) { return caching_link(heap).listed; }
@@ -90,7 +92,7 @@ struct TestAccess {
   static auto& lists(Slabs& slabs) { return slabs.lists_; }
   static auto& filled(Slabs& slabs) { return slabs.filled_; }
 
-  static Timelines& timelines(DeviceHeap& heap) { return impl(heap).eager_.timelines(); }
+  static Timelines& timelines(DeviceHeap& heap) { return impl(heap).device_pool_.timelines(); }
   static auto& all(Timelines& timelines) WEIR_NO_THREAD_ANALYSIS { return timelines.timelines_; }
   static auto& by_stream(Timelines& timelines) WEIR_NO_THREAD_ANALYSIS {
     return timelines.by_stream_;

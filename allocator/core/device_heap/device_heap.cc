@@ -53,8 +53,8 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
       budget_(options.limit),
       observer_(device, sink),
       captures_(device, options.context_events),
-      eager_(0, device, {observer_, registry_, budget_, captures_}, of_pages(options),
-             [this](Bytes wanted) { return spare_of_pools(wanted); }),
+      device_pool_(0, device, {observer_, registry_, budget_, captures_}, of_pages(options),
+                   [this](Bytes wanted) { return spare_of_pools(wanted); }),
       device_bytes_(total_memory(device, kMostBytes)) {}
 
 Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Create create,
@@ -67,7 +67,7 @@ Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Cre
         return at;
     }
     if (status = refuse_all(stream, "allocate"); !status) return {};
-    const Result<StreamHeap*> heap = eager_.heap_of(stream);
+    const Result<StreamHeap*> heap = device_pool_.heap_of(stream);
     if (!heap) {
       status = heap.error();
       return {};
@@ -190,7 +190,7 @@ Status DeviceHeap::Impl::deallocate(void* block) {
 // for no lock that others hold while they wait for the device: who is at work is asked the next
 // time.
 void DeviceHeap::Impl::keep_to_limit() {
-  StreamHeap::give_back_all(eager_.caching_heaps());
+  StreamHeap::give_back_all(device_pool_.caching_heaps());
   pages_.keep_to_limit();
   if (const Bytes excess = budget_.excess(); excess > 0_B) pages_.take_in(spare_of_pools(excess));
 }
@@ -224,7 +224,7 @@ std::optional<BlockInfo> DeviceHeap::Impl::find(Address address) const {
 Status DeviceHeap::Impl::retire(Stream stream) {
   if (Status one = refuse_all(stream, "retire"); !one) return one;
   if (Status status = retire_in_pools(stream); !status) return status;
-  return eager_.retire(stream);
+  return device_pool_.retire(stream);
 }
 
 void DeviceHeap::Impl::on_out_of_memory(OutOfMemoryCallback callback) {

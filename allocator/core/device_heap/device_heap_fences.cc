@@ -83,7 +83,7 @@ Status DeviceHeap::Impl::fence(std::span<void* const> blocks, Stream user) {
   if (!used) return std::move(used).error();
   if (blocks.empty()) return {};
   // On the blocks' own stream it is implied by deallocate().
-  const StreamHeap* const own = eager_.find(user.id);
+  const StreamHeap* const own = device_pool_.find(user.id);
   const bool implied =
       std::all_of(used->begin(), used->end(), [&](const Used& each) { return each.heap == own; });
   const TimelineId timeline = timelines_.of(user);

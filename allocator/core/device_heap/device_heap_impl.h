@@ -75,7 +75,7 @@ class DeviceHeap::Impl {
   std::vector<PagePart> parts(const void* block) const;
   void set_limit(Bytes limit);
   Bytes limit() const { return budget_.limit(); }
-  ReusePolicy reuse() const { return eager_.pages().reuse(); }
+  ReusePolicy reuse() const { return device_pool_.pages().reuse(); }
 
   // Graph pools. The first three are called by GraphPool and PoolBinding.
   std::shared_ptr<CapturePool> open_pool(Bytes limit);
@@ -198,9 +198,9 @@ class DeviceHeap::Impl {
   PoolBindings bindings_{registry_, captures_};
   DeferredFrees deferred_{bindings_};
   std::atomic<bool> graphs_leak_{false};
-  Pool eager_;  // the device heap's own
-  Timelines& timelines_ = eager_.timelines();
-  PageHeap& pages_ = eager_.pages();
+  Pool device_pool_;  // the device heap's own
+  Timelines& timelines_ = device_pool_.timelines();
+  PageHeap& pages_ = device_pool_.pages();
   const Bytes device_bytes_;  // in all, whoever has them
 
   std::mutex callbacks_mutex_;

@@ -25,7 +25,7 @@ std::shared_ptr<CapturePool> DeviceHeap::Impl::open_pool(Bytes limit) {
   HeapOptions options = options_;
   options.limit = limit;
   pools_.push_back(std::make_shared<CapturePool>(
-      ++last_pool_, device_, Pool::Shared{observer_, registry_, budget_, captures_}, eager_,
+      ++last_pool_, device_, Pool::Shared{observer_, registry_, budget_, captures_}, device_pool_,
       options));
   return pools_.back();
 }

@@ -26,13 +26,13 @@ StreamHeap::StreamHeap(HeapId id, Stream stream, PageHeap& pages, Timelines& tim
       graph_pool_(pool),
       recording_(observer.recording()),
       fold_(observer.fold(), id, stream.id),
-      slabs_(pool_),
+      slabs_(block_records_),
       stream_(stream),
       timeline_(timelines.of(stream)) {
-  serve(stream);
+  set_stream(stream);
 }
 
-void StreamHeap::serve(Stream stream) {
+void StreamHeap::set_stream(Stream stream) {
   serves_ = stream.id;
   const bool fast_paths =
       fast_paths_ && !recording_ && graph_pool_ == nullptr && waited_for_.empty();
@@ -43,7 +43,7 @@ void StreamHeap::serve(Stream stream) {
 void StreamHeap::allow_fast_paths(bool allowed) {
   const MutexLock lock(mutex_);
   fast_paths_ = allowed;
-  serve(Stream{.id = serves_});
+  set_stream(Stream{.id = serves_});
 }
 
 PageHeap::Owner StreamHeap::owner() { return {id_, timeline_, fold_}; }
@@ -64,7 +64,7 @@ Address StreamHeap::allocate_locked(Bytes requested, Status& status, PageHeap::C
   const Bytes bytes = round_up(requested, kGrain);
   create_ = create;
   const bool captured = !waited_for_.empty() && is_captured_after_a_wait();
-  Block* block = kept_ > 0 && !captured ? find_cached(bytes) : nullptr;
+  Block* block = cached_count_ > 0 && !captured ? find_cached(bytes) : nullptr;
   if (block != nullptr && suits(*block)) {
     status = wait_and_take(*block);
     if (!status) block = nullptr;
@@ -75,7 +75,7 @@ Address StreamHeap::allocate_locked(Bytes requested, Status& status, PageHeap::C
   if (block == nullptr && (status || is_in_the_way(status))) {
     status = {};
     if (bytes <= Slabs::kLargest && !captured) {
-      give_back_kept();
+      give_back_cached_locked();
       block = allocate_small(bytes, status);
     } else {
       // The page heap knows what such a capture may have; slabs do not.
@@ -105,7 +105,7 @@ bool StreamHeap::is_captured_after_a_wait() {
   const Result<bool> over = timelines_.looks_complete(waited_for_);
   if (over && *over) {
     waited_for_.clear();
-    serve(Stream{.id = serves_});
+    set_stream(Stream{.id = serves_});
   }
   return false;
 }
@@ -132,7 +132,7 @@ Status StreamHeap::wait_and_take(Block& block) {
 Result<Address> StreamHeap::find_run(Bytes bytes, RequestHistory::Name name) {
   const RequestKeys keys = history_.keys(name);
   const QueuedLock lock(pages_.mutex());
-  give_back_kept_locked();
+  give_back_cached_under_page_lock();
   const auto create = have_others_give_back(Others::at_rest) ? create_ : PageHeap::Create::not_yet;
   PageHeap::Owner owner = this->owner();
   Result<Address> at = pages_.allocate(owner, bytes, keys, served_since_asked(), create);
@@ -161,7 +161,7 @@ Block* StreamHeap::add_run(Range run, RequestHistory::Name name, bool for_slab) 
     ++asked_.requests;
     asked_.bytes += run.size;
   }
-  Block* const block = pool_.take();
+  Block* const block = block_records_.take();
   block->begin = run.begin;
   block->size = run.size;
   block->name = name;
@@ -245,7 +245,7 @@ Status StreamHeap::wait_for_cached(Block& block) {
   if (!left_out && pages_.makes_waits()) {
     if (Status status = wait(block.uses->fences); !status) return status;
   }
-  pool_.drop_uses(block);
+  block_records_.drop_uses(block);
   return {};
 }
 
@@ -255,7 +255,7 @@ bool StreamHeap::has(Address block) const {
 }
 
 void StreamHeap::add_fence(Block& block, Fence fence) {
-  if (fence.timeline != timeline_) pool_.uses(block).fences.join(fence);
+  if (fence.timeline != timeline_) block_records_.uses(block).fences.join(fence);
   observer_.emit(fold_, Event{.kind = EventKind::fence,
                               .stream = stream_.id,
                               .other = timelines_.stream(fence.timeline).id,
@@ -294,7 +294,7 @@ bool StreamHeap::record_stream(Address address, TimelineId user) {
   Block* const block = live_at(address);
   if (block == nullptr) return false;
   if (user == timeline_) return true;
-  std::vector<TimelineId>& users = pool_.uses(*block).users;
+  std::vector<TimelineId>& users = block_records_.uses(*block).users;
   if (std::find(users.begin(), users.end(), user) == users.end()) users.push_back(user);
   return true;
 }
@@ -323,7 +323,7 @@ Status StreamHeap::fence_users(Block& block, Gone gone) {
   const auto site = is_small(block) ? mutation::Site::fence_goes_with_small_block
                                     : mutation::Site::fence_goes_with_block;
   if (mutation::left_out(site)) block.uses->fences.clear();
-  if (block.uses->fences.empty()) pool_.drop_uses(block);
+  if (block.uses->fences.empty()) block_records_.drop_uses(block);
   return {};
 }
 
@@ -338,11 +338,11 @@ Result<bool> StreamHeap::deallocate(Address address, Gone gone) {
   if (recording_) record(EventKind::deallocate, *block);
   take_back(*block);
   // Whether a large block may be used again while its fences still run is the page heap's policy.
-  if (!keeps() || (block->uses != nullptr && !is_small(*block) && !pages_.reuses_at_once())) {
+  if (!may_cache() || (block->uses != nullptr && !is_small(*block) && !pages_.reuses_at_once())) {
     give_back(block);
     return true;
   }
-  if (kept_ == kMostCached) {
+  if (cached_count_ == kMostCached) {
     Block* const oldest = cached_[0];
     take_from_cache(oldest);
     give_back(oldest);
@@ -353,7 +353,7 @@ Result<bool> StreamHeap::deallocate(Address address, Gone gone) {
 
 void StreamHeap::put_in_cache(Block* block) {
   block->state = Block::State::cached;
-  cached_[kept_++] = block;
+  cached_[cached_count_++] = block;
   if (caching_link_.listed) return;
   caching_link_.listed = true;
   caching_link_.by = std::this_thread::get_id();
@@ -378,9 +378,9 @@ void StreamHeap::give_back(Block* block) {
   }
 }
 
-void StreamHeap::give_back_kept_locked() {
-  while (kept_ > 0) {
-    if (const std::optional<Slabs::Emptied> run = run_of_last(cached_[--kept_])) {
+void StreamHeap::give_back_cached_under_page_lock() {
+  while (cached_count_ > 0) {
+    if (const std::optional<Slabs::Emptied> run = run_of_last(cached_[--cached_count_])) {
       give_back_run(*run);
     }
   }
@@ -391,8 +391,8 @@ void StreamHeap::give_back_run(const Slabs::Emptied& emptied) {
   runs_.remove(run);
   PageHeap::Owner owner = this->owner();
   pages_.free(owner, run->range(), emptied.fences);
-  pool_.drop_uses(*run);
-  pool_.give_back(run);
+  block_records_.drop_uses(*run);
+  block_records_.give_back(run);
 }
 
 // A heap whose lock is taken is at work on just these blocks: it is left alone, and stays listed.
@@ -421,7 +421,7 @@ bool StreamHeap::have_others_give_back(Others whose) WEIR_NO_THREAD_ANALYSIS {
       heap->mutex_.unlock();
     } else {
       pages_.count(heap->served_since_asked());
-      heap->give_back_kept_locked();
+      heap->give_back_cached_under_page_lock();
       heap->caching_link_.listed = false;
       heap->mutex_.unlock();
     }
@@ -432,20 +432,20 @@ bool StreamHeap::have_others_give_back(Others whose) WEIR_NO_THREAD_ANALYSIS {
 
 bool StreamHeap::give_back_cached() {
   const MutexLock lock(mutex_);
-  return give_back_kept();
+  return give_back_cached_locked();
 }
 
 void StreamHeap::close() {
   const MutexLock lock(mutex_);
-  give_back_kept();
-  serve(Stream{.id = kNoStream});
+  give_back_cached_locked();
+  set_stream(Stream{.id = kNoStream});
 }
 
 bool StreamHeap::adopt(Stream stream) {
   const MutexLock lock(mutex_);
   if (serves_ != kNoStream || fold_.statistics().live_blocks.current > 0) return false;
   stream_ = stream;
-  serve(stream);
+  set_stream(stream);
   timeline_ = timelines_.of(stream);
   return true;
 }
@@ -454,7 +454,7 @@ void StreamHeap::move_to(Stream as, std::uint32_t epoch) {
   const MutexLock lock(mutex_);
   epoch_ = epoch;
   if (serves_ == as.id) return;
-  give_back_kept();
+  give_back_cached_locked();
   serves_ = as.id;
   timeline_ = timelines_.of(as);
 }
@@ -463,7 +463,7 @@ void StreamHeap::give_back_all(CachingHeaps<StreamHeap>& caching_heaps) WEIR_NO_
   for (StreamHeap* heap = caching_heaps.take(); heap != nullptr;) {
     StreamHeap* const next = heap->caching_link_.next;
     if (heap->mutex_.try_lock()) {
-      heap->give_back_kept();
+      heap->give_back_cached_locked();
       heap->caching_link_.listed = false;
       heap->mutex_.unlock();
     } else {

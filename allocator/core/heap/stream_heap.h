@@ -116,7 +116,7 @@ class StreamHeap {
   // Every heap on the list that nobody is at work on gives back what it has cached.
   static void give_back_all(CachingHeaps<StreamHeap>& caching_heaps);
 
-  // For what is said of the whole as of one moment: every heap's lock is held, in order of heap.
+  // For what is said of the whole as of one moment: every heap's lock is held.
   // The runs of the page heap that it holds are added to `runs`, its live blocks to `blocks`.
   void lock() WEIR_ACQUIRE(mutex_) { mutex_.lock(); }
   void unlock() WEIR_RELEASE(mutex_) { mutex_.unlock(); }
@@ -134,9 +134,9 @@ class StreamHeap {
   }
   // Whether every allocation and deallocation is passed on; then there is no fast path.
   void set_recording(bool recording) WEIR_REQUIRES(mutex_);
-  bool give_back_kept() WEIR_REQUIRES(mutex_) {
-    if (kept_ == 0) return false;
-    while (kept_ > 0) give_back(cached_[--kept_]);
+  bool give_back_cached_locked() WEIR_REQUIRES(mutex_) {
+    if (cached_count_ == 0) return false;
+    while (cached_count_ > 0) give_back(cached_[--cached_count_]);
     return true;
   }
 
@@ -159,7 +159,7 @@ class StreamHeap {
   // Whether the peaks must be raised.
   bool give_out(Block& block, Bytes requested) WEIR_REQUIRES(mutex_);
   Address raise_peaks(Address allocated);
-  void serve(Stream stream) WEIR_REQUIRES(mutex_);
+  void set_stream(Stream stream) WEIR_REQUIRES(mutex_);
   PageHeap::Served served_since_asked() WEIR_REQUIRES(mutex_);
   // Null: `status` says why.
   Block* allocate_small(Bytes bytes, Status& status) WEIR_REQUIRES(mutex_);
@@ -191,12 +191,14 @@ class StreamHeap {
   Status wait_for_slab_bytes(const Block& block) WEIR_REQUIRES(mutex_);
   Status wait_for_cached(Block& block) WEIR_REQUIRES(mutex_);
 
-  bool keeps() const WEIR_REQUIRES(mutex_) { return serves_ != kNoStream && !pages_.over_limit(); }
+  bool may_cache() const WEIR_REQUIRES(mutex_) {
+    return serves_ != kNoStream && !pages_.over_limit();
+  }
   void take_back(Block& block) WEIR_REQUIRES(mutex_);
   void put_in_cache(Block* block) WEIR_REQUIRES(mutex_);
   // The block goes back; where a run goes with it, to the page heap.
   void give_back(Block* block) WEIR_REQUIRES(mutex_);
-  void give_back_kept_locked() WEIR_REQUIRES(mutex_, pages_.mutex());
+  void give_back_cached_under_page_lock() WEIR_REQUIRES(mutex_, pages_.mutex());
   // The block itself, or its slab if it was the last there; what must be waited for.
   std::optional<Slabs::Emptied> run_of_last(Block* block) WEIR_REQUIRES(mutex_);
   void give_back_run(const Slabs::Emptied& emptied) WEIR_REQUIRES(mutex_, pages_.mutex());
@@ -240,12 +242,13 @@ class StreamHeap {
   // whether the stream is in a capture that nobody announced.
   FenceSet waited_for_ WEIR_GUARDED_BY(mutex_);
   std::uint32_t asked_meanwhile_ WEIR_GUARDED_BY(mutex_) = 0;
-  std::uint32_t kept_ WEIR_GUARDED_BY(mutex_) = 0;
-  std::array<Block*, kMostCached> cached_ WEIR_GUARDED_BY(mutex_);  // the first kept_, oldest first
-  CachingHeaps<StreamHeap>::Link caching_link_;                     // `listed`: guarded by mutex_
+  std::uint32_t cached_count_ WEIR_GUARDED_BY(mutex_) = 0;
+  std::array<Block*, kMostCached> cached_
+      WEIR_GUARDED_BY(mutex_);                   // the first cached_count_, oldest first
+  CachingHeaps<StreamHeap>::Link caching_link_;  // `listed`: guarded by mutex_
   HeapFold fold_ WEIR_GUARDED_BY(mutex_);
   RunIndex runs_ WEIR_GUARDED_BY(mutex_);
-  BlockPool pool_ WEIR_GUARDED_BY(mutex_);
+  BlockPool block_records_ WEIR_GUARDED_BY(mutex_);
   Slabs slabs_ WEIR_GUARDED_BY(mutex_);
   Stream stream_ WEIR_GUARDED_BY(mutex_);
   TimelineId timeline_ WEIR_GUARDED_BY(mutex_);
@@ -257,7 +260,7 @@ class StreamHeap {
 
 // The newest of that size; null if there is none.
 inline Block* StreamHeap::find_cached(Bytes bytes) const {
-  for (std::uint32_t i = kept_; i-- > 0;) {
+  for (std::uint32_t i = cached_count_; i-- > 0;) {
     if (cached_[i]->size == bytes) return cached_[i];
   }
   return nullptr;
@@ -273,7 +276,7 @@ inline bool StreamHeap::suits(const Block& block) {
 }
 
 inline void StreamHeap::take_from_cache(Block* block) {
-  Block** place = &cached_[--kept_];
+  Block** place = &cached_[--cached_count_];
   for (Block* moved = *place; moved != block;) moved = std::exchange(*--place, moved);
 }
 
@@ -293,11 +296,11 @@ inline bool StreamHeap::give_out(Block& block, Bytes requested) {
     mutex_.unlock();
     return {};
   }
-  if (kept_ > 0) [[likely]] {
-    Block* const block = cached_[kept_ - 1];
+  if (cached_count_ > 0) [[likely]] {
+    Block* const block = cached_[cached_count_ - 1];
     if (block->size == round_up(requested, kGrain) && block->uses == nullptr && suits(*block))
         [[likely]] {
-      --kept_;
+      --cached_count_;
       const bool rises = give_out(*block, requested);
       const Address at = block->begin;
       mutex_.unlock();
@@ -330,12 +333,12 @@ inline void StreamHeap::take_back(Block& block) {
 [[gnu::always_inline]] inline bool StreamHeap::keep_in_cache(Address address) {
   if (!mutex_.try_lock()) return false;
   Block* const block = live_in(runs_.at_or_before_near(address), address);
-  const bool keeps = block != nullptr && block->uses == nullptr && kept_ < fast_room_ &&
+  const bool keeps = block != nullptr && block->uses == nullptr && cached_count_ < fast_room_ &&
                      caching_link_.listed && !pages_.over_limit() && !fold_.owes();
   if (keeps) [[likely]] {
     take_back(*block);
     block->state = Block::State::cached;
-    cached_[kept_++] = block;
+    cached_[cached_count_++] = block;
   }
   mutex_.unlock();
   return keeps;

@@ -11,7 +11,7 @@ void StreamHeap::announce(std::uint64_t pool) {
 // Once nobody records any more, nothing keeps the times of allocation up to date.
 void StreamHeap::set_recording(bool recording) {
   recording_ = recording;
-  serve(Stream{.id = serves_});
+  set_stream(Stream{.id = serves_});
   if (recording) return;
   for_each_block([](const Block& block) { const_cast<Block&>(block).allocated_at = 0; });
 }

@@ -13,7 +13,7 @@ Block* StreamHeap::claim_run(Range run, bool for_slab, Status& status) {
 
 Status StreamHeap::allocate_at(const PlacedBlock& wanted) {
   const MutexLock lock(mutex_);
-  give_back_kept();
+  give_back_cached_locked();
   Status status;
   const Range range{wanted.address, wanted.bytes};
   Block* block = nullptr;

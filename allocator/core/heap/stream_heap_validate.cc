@@ -15,7 +15,7 @@ void StreamHeap::validate_block(const Block& block, std::vector<std::string>& br
   if (block.state == Block::State::live && !is_size_for(block.requested, block.size)) {
     broken.push_back("a block's size is not what was asked for, rounded up");
   }
-  const auto kept = std::count(cached_.begin(), cached_.begin() + kept_, &block);
+  const auto kept = std::count(cached_.begin(), cached_.begin() + cached_count_, &block);
   if (kept != (block.state == Block::State::cached ? 1 : 0)) {
     broken.push_back("a block is cached and not kept, or kept twice, or the reverse");
   }
@@ -56,7 +56,7 @@ std::vector<std::string> StreamHeap::validate(std::vector<Range>& runs) const {
     if (slab->live != in_slab) broken.push_back("the live bytes of a slab are counted wrong");
   }
   if (slabs != slabs_.size()) broken.push_back("a slab is not among its runs");
-  if (cached != kept_) broken.push_back("a block is cached that it does not have");
+  if (cached != cached_count_) broken.push_back("a block is cached that it does not have");
   const HeapStatistics statistics = fold_.statistics();
   if (statistics.live_blocks.current != live || statistics.live_bytes.current != bytes.count ||
       statistics.requested_bytes.current != requested.count) {

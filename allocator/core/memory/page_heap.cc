@@ -22,7 +22,7 @@ PageHeap::PageHeap(Device& device, Timelines& timelines, Observer& observer, Add
       granularity_(std::max(device.granularity(), GranuleMap::kGranule)),
       reuse_(options.reuse),
       most_mappings_(options.most_mappings),
-      is_untold_(timelines.trust() == Trust::context),
+      trusts_context_(timelines.trust() == Trust::context),
       limit_(options.limit) {}
 
 void PageHeap::count(Served served) {
@@ -47,7 +47,7 @@ Status PageHeap::serve(Owner& owner, Bytes size, RequestKeys keys, Address& at, 
 Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, Served served,
                                    Create create) {
   if (!first_) first_ = owner.timeline;
-  alone_ = alone_ && *first_ == owner.timeline;
+  single_timeline_ = single_timeline_ && *first_ == owner.timeline;
   requests_ += served.runs;
   remap_budget_.earn(served.requests + 1, served.bytes + size);
   past_count_ = 0;
@@ -57,10 +57,10 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, S
 
   // What is about to be in use counts: growing up to it is no waste.
   const Bytes peak_before = std::exchange(peak_used_, std::max(peak_used_, pages_.used() + size));
-  idle_only_ = is_untold_ && is_in_foreign_capture(owner);
+  idle_only_ = trusts_context_ && is_in_foreign_capture(owner);
   over_only_ = idle_only_;
   settled_only_ = idle_only_ || !makes_waits();
-  careful_ = is_untold_ || settled_only_;
+  checks_each_chunk_ = trusts_context_ || settled_only_;
   Address at;
   bool recalled = false;
   Status done = serve(owner, size, keys, at, recalled);
@@ -68,8 +68,8 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, S
   // can add waits to memory that needed none.)
   for (int attempt = 0; attempt < kAttempts && !done && done.error().code() == ErrorCode::capture;
        ++attempt) {
-    if (!settled_only_) over_only_ = is_untold_;
-    settled_only_ = careful_ = true;
+    if (!settled_only_) over_only_ = trusts_context_;
+    settled_only_ = checks_each_chunk_ = true;
     create_ = create;
     done = serve(owner, size, keys, at, recalled);
   }
@@ -78,7 +78,7 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, S
     return std::move(done).error();
   }
   peak_total_ = std::max(peak_total_, total());
-  if (!recalled) memory_.remember(keys, at);
+  if (!recalled) placements_.remember(keys, at);
   if (requests_ >= retire_next_) retire_rows();
   return at;
 }
@@ -91,14 +91,14 @@ Status PageHeap::allocate_at(Owner& owner, Range run) {
                  "the memory there is in use, or is not the heap's any more");
   }
   if (!first_) first_ = owner.timeline;
-  alone_ = alone_ && *first_ == owner.timeline;
+  single_timeline_ = single_timeline_ && *first_ == owner.timeline;
   ++requests_;
   past_count_ = 0;
   remap_budget_.earn(1, run.size);
   peak_used_ = std::max(peak_used_, pages_.used() + run.size);
   // What lies there is not written by whoever has it again, and where uses need not be told it is
   // the program that orders them.
-  return claim(owner, place, /*waits=*/!is_untold_);
+  return claim(owner, place, /*waits=*/!trusts_context_);
 }
 
 // Before the device is asked for new pages, the source is.
@@ -131,26 +131,26 @@ bool PageHeap::is_free(const Place& place) const {
 // be placed anew. But not for what other streams still use.
 std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, RequestKeys keys) {
   std::optional<Address> waits;
-  const auto at = memory_.recall(keys, [&](Address begin) WEIR_NO_THREAD_ANALYSIS {
+  const auto at = placements_.recall(keys, [&](Address begin) WEIR_NO_THREAD_ANALYSIS {
     const Place place = place_of({begin, size});
     if (!is_free(place)) return false;
-    if (careful_ &&
+    if (checks_each_chunk_ &&
         !visit_parts(place, [&](const Chunk& chunk, Range home) WEIR_NO_THREAD_ANALYSIS {
           return !is_barred(owner, chunk, home);
         })) {
       return false;
     }
-    const Wait wait = wait_on(owner, place);
+    const Wait wait = wait_needed(owner, place);
     if (wait == Wait::recent && !waits) waits = begin;
     return wait == Wait::none || wait == Wait::likely_over;
   });
   if (reuse_ != ReusePolicy::balanced || !waits || !may_wait()) return at;
-  if (at) memory_.prefer(keys, *at, *waits);
+  if (at) placements_.prefer(keys, *at, *waits);
   return at ? at : waits;
 }
 
 void PageHeap::free(Owner& owner, Range run, const FenceSet& fences) {
-  alone_ = alone_ && fences.empty() && owner.timeline == first_;
+  single_timeline_ = single_timeline_ && fences.empty() && owner.timeline == first_;
   const LastUse use{.by = owner.timeline,
                     .released = timelines_.release_point(owner.timeline),
                     .fences = fences,

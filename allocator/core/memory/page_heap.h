@@ -207,8 +207,8 @@ class PageHeap {
     in_use_elsewhere,  // the bytes are its own, and other streams that were named still use them
   };
   // `home`: bytes of a free chunk.
-  Wait wait_on(const Owner& owner, const Chunk& chunk, Range home) WEIR_REQUIRES(mutex_);
-  Wait wait_on(const Owner& owner, const Place& place) WEIR_REQUIRES(mutex_);
+  Wait wait_needed(const Owner& owner, const Chunk& chunk, Range home) WEIR_REQUIRES(mutex_);
+  Wait wait_needed(const Owner& owner, const Place& place) WEIR_REQUIRES(mutex_);
   // A place in the home row without a recent use: of the first that fit, the lightest.
   std::optional<Address> find(const Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
   Bytes bytes_in_use_elsewhere(const Owner& owner, const Chunk& chunk) WEIR_REQUIRES(mutex_);
@@ -272,7 +272,7 @@ class PageHeap {
   // What the owner has to wait for before it has these bytes of a free chunk.
   static void collect(const Owner& owner, const Chunk& chunk, Range home, FenceSet& fences);
   // All uses of these bytes.
-  FenceSet held_by(Range home) const WEIR_REQUIRES(mutex_);
+  FenceSet users_of(Range home) const WEIR_REQUIRES(mutex_);
   // Where uses need not be told, what a graph may use serves no stream but the one that it was
   // captured on: whoever has it meanwhile can't know when the graph is launched.
   bool is_barred(const Owner& owner, const Chunk& chunk, Range home) const WEIR_REQUIRES(mutex_);
@@ -366,7 +366,7 @@ class PageHeap {
   const Bytes granularity_;
   const ReusePolicy reuse_;
   const std::uint64_t most_mappings_;
-  const bool is_untold_;  // Trust::context
+  const bool trusts_context_;  // Trust::context
 
   mutable QueuedMutex mutex_;
   HomePages pages_ WEIR_GUARDED_BY(mutex_);
@@ -381,11 +381,11 @@ class PageHeap {
   // While one timeline alone has used the pages, and no fence was left on them, nobody need be
   // waited for; never so again once it is not.
   std::optional<TimelineId> first_ WEIR_GUARDED_BY(mutex_);
-  bool alone_ WEIR_GUARDED_BY(mutex_) = true;
+  bool single_timeline_ WEIR_GUARDED_BY(mutex_) = true;
   std::vector<StitchedRow*> retired_ WEIR_GUARDED_BY(mutex_);
   FenceSet retired_users_ WEIR_GUARDED_BY(mutex_);
   std::uint64_t retire_next_ WEIR_GUARDED_BY(mutex_) = 0;  // requests_ when that is looked at again
-  PlacementCache memory_ WEIR_GUARDED_BY(mutex_);
+  PlacementCache placements_ WEIR_GUARDED_BY(mutex_);
   RemapBudget remap_budget_ WEIR_GUARDED_BY(mutex_);
   Bytes limit_ WEIR_GUARDED_BY(mutex_);
   Bytes peak_total_ WEIR_GUARDED_BY(mutex_);
@@ -409,7 +409,7 @@ class PageHeap {
   // The request takes only memory for which its stream need not be made to wait.
   bool settled_only_ WEIR_GUARDED_BY(mutex_) = false;
   // Each chunk is asked whether it may be taken at all: settled_only_, or Trust::context.
-  bool careful_ WEIR_GUARDED_BY(mutex_) = false;
+  bool checks_each_chunk_ WEIR_GUARDED_BY(mutex_) = false;
   // Of memory that other streams used, the request takes only what the host knows to be done: that
   // the stream has waited for the use is not enough.
   bool over_only_ WEIR_GUARDED_BY(mutex_) = false;

@@ -315,7 +315,7 @@ void PageHeap::keep_to_limit_locked() {
 
 // Pages that lie side by side often wait for the same: the device is asked once.
 Result<bool> PageHeap::is_over(const Page& page, FenceSet& pending) {
-  FenceSet users = held_by(page.range());
+  FenceSet users = users_of(page.range());
   if (users.empty()) return true;
   if (users == pending) return false;
   Result<bool> complete = timelines_.complete(users);
@@ -400,7 +400,7 @@ Status PageHeap::wait_for_idle_pages() {
   FenceSet fences;
   {
     const QueuedLock lock(mutex_);
-    for (const Page* const page : idle_pages()) fences.join(held_by(page->range()));
+    for (const Page* const page : idle_pages()) fences.join(users_of(page->range()));
   }
   for (const Fence fence : fences) {
     FenceSet one;

@@ -54,12 +54,12 @@ Error may_not_create() { return {ErrorCode::out_of_memory, "new memory may not b
 
 }  // namespace
 
-PageHeap::Wait PageHeap::wait_on(const Owner& owner, const Chunk& chunk, Range home) {
-  if (careful_) [[unlikely]] {
+PageHeap::Wait PageHeap::wait_needed(const Owner& owner, const Chunk& chunk, Range home) {
+  if (checks_each_chunk_) [[unlikely]] {
     if (is_barred(owner, chunk, home)) return Wait::recent;
     if (!may_wait()) return is_settled(owner, chunk, home) ? Wait::none : Wait::recent;
   }
-  if (alone_ || reuse_ == ReusePolicy::wait) return Wait::none;
+  if (single_timeline_ || reuse_ == ReusePolicy::wait) return Wait::none;
   bool recent = reuse_ == ReusePolicy::grow, own = true;
   bool past = true;
   (void)chunk.freed.visit(home, [&](const FreedRange& freed) WEIR_REQUIRES(mutex_) {
@@ -67,7 +67,7 @@ PageHeap::Wait PageHeap::wait_on(const Owner& owner, const Chunk& chunk, Range h
     if (is_own && freed.use.fences.empty()) return true;
     past = past && is_past(owner, freed);
     own = own && is_own;
-    recent = recent || requests_ - freed.use.freed_at <= kRecent || (is_untold_ && !is_own);
+    recent = recent || requests_ - freed.use.freed_at <= kRecent || (trusts_context_ && !is_own);
     return true;
   });
   if (past) return Wait::none;
@@ -78,10 +78,10 @@ PageHeap::Wait PageHeap::wait_on(const Owner& owner, const Chunk& chunk, Range h
   return timelines_.is_seen_complete(fences) ? Wait::none : Wait::recent;
 }
 
-PageHeap::Wait PageHeap::wait_on(const Owner& owner, const Place& place) {
+PageHeap::Wait PageHeap::wait_needed(const Owner& owner, const Place& place) {
   Wait all = Wait::none;
   (void)visit_parts(place, [&](const Chunk& chunk, Range home) WEIR_REQUIRES(mutex_) {
-    const Wait one = wait_on(owner, chunk, home);
+    const Wait one = wait_needed(owner, chunk, home);
     if (all == Wait::none || all == Wait::likely_over || one == Wait::recent) all = one;
     return all != Wait::recent;
   });
@@ -127,7 +127,7 @@ std::optional<Address> PageHeap::find(const Owner& owner, Bytes size) {
     const Bytes position = at < row_begin_ ? row_begin_ - at : at - row_begin_;
     double weight = as_double(activated) + leftover +
                     kAddressWeight * as_double(size) * std::min(as_double(position) / mapped, 1.0);
-    const Wait wait = weight < least ? wait_on(owner, chunk, {at, size}) : Wait::none;
+    const Wait wait = weight < least ? wait_needed(owner, chunk, {at, size}) : Wait::none;
     if (wait != Wait::none) weight += kWaitWeight * as_double(size);
     if (weight >= least) {
       ++weighed;
@@ -238,7 +238,7 @@ std::optional<PageHeap::Frontier> PageHeap::frontier(const Owner& owner, Bytes s
     const Chunk* const before = hole->before;
     if (before != nullptr && before->state == Chunk::State::free && before->end() == hole->begin) {
       const Bytes usable = std::min(before->size, size);
-      const Wait wait = wait_on(owner, *before, {hole->begin - usable, usable});
+      const Wait wait = wait_needed(owner, *before, {hole->begin - usable, usable});
       if (wait == Wait::none || wait == Wait::likely_over) have = usable;
       // (A chunk that fits was counted in find().)
       if (wait == Wait::in_use_elsewhere && before->size < size) in_use_elsewhere_ += usable;

@@ -73,7 +73,7 @@ bool PageHeap::try_let_go(const FenceSet& launches) {
 }
 
 void PageHeap::let_go_locked(const FenceSet& launches) {
-  alone_ = alone_ && launches.empty();
+  single_timeline_ = single_timeline_ && launches.empty();
   keeps_any_ = false;
   for (auto& [id, page] : pages_.all()) {
     const bool was_kept = page.kept == Page::Kept::yes;

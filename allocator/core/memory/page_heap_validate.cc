@@ -118,7 +118,7 @@ void PageHeap::validate_users(std::vector<std::string>& broken) const {
   for (const Chunk* chunk = chunks_.first(); chunk != nullptr; chunk = chunk->after) {
     (void)chunk->freed.visit(chunk->range(), [&](const FreedRange& freed) WEIR_REQUIRES(mutex_) {
       const bool free = chunk->state == Chunk::State::free;
-      if (alone_ && (!freed.use.fences.empty() || (free && freed.use.by != first_))) {
+      if (single_timeline_ && (!freed.use.fences.empty() || (free && freed.use.by != first_))) {
         broken.emplace_back(
             "chunks: somebody must be waited for, yet it is said that nobody need be");
       }

@@ -44,7 +44,7 @@ void PageHeap::collect(const Owner& owner, const Chunk& chunk, Range home, Fence
   });
 }
 
-FenceSet PageHeap::held_by(Range home) const {
+FenceSet PageHeap::users_of(Range home) const {
   FenceSet fences;
   if (mutation::left_out(mutation::Site::trim_checks_completion)) return fences;
   (void)chunks_.visit_freed(home, [&](const FreedRange& freed) {
@@ -61,7 +61,7 @@ Status PageHeap::claim(Owner& owner, const Place& place, bool waits) {
         home, [&](const FreedRange& freed) WEIR_REQUIRES(mutex_) { return is_past(owner, freed); });
   };
   // (Where uses need not be told, more than the wait depends on whose the bytes were.)
-  if (waits && !alone_ && (is_untold_ || !visit_parts(place, is_past_all))) {
+  if (waits && !single_timeline_ && (trusts_context_ || !visit_parts(place, is_past_all))) {
     if (Status status = wait_for(owner, place); !status) return status;
   }
   (void)visit_parts(place, [&](Chunk& chunk, Range home) WEIR_REQUIRES(mutex_) {
@@ -90,7 +90,7 @@ Status PageHeap::wait_for(Owner& owner, const Place& place) {
   });
   if (fences.empty()) return {};
   // What a stream has waited for says nothing of what is captured on it.
-  if (is_untold_ && may_wait()) {
+  if (trusts_context_ && may_wait()) {
     if (Status free = timelines_.not_captured(owner.timeline); !free) return free;
   }
   for (const Fence fence : fences) {
@@ -105,7 +105,7 @@ Status PageHeap::wait_for(Owner& owner, const Place& place) {
 }
 
 bool PageHeap::is_barred(const Owner& owner, const Chunk& chunk, Range home) const {
-  if (!is_untold_ || !keeps_any_) return false;
+  if (!trusts_context_ || !keeps_any_) return false;
   const auto stream = [&](TimelineId timeline) {
     return timelines_.stream(timeline).outside_capture().id;
   };
@@ -121,7 +121,7 @@ bool PageHeap::is_barred(const Owner& owner, const Chunk& chunk, Range home) con
 }
 
 bool PageHeap::is_in_foreign_capture(const Owner& owner) {
-  return !alone_ && !timelines_.not_captured(owner.timeline);
+  return !single_timeline_ && !timelines_.not_captured(owner.timeline);
 }
 
 bool PageHeap::is_in_use(const Owner& owner, const Chunk& chunk, Range home) {
@@ -131,7 +131,7 @@ bool PageHeap::is_in_use(const Owner& owner, const Chunk& chunk, Range home) {
 }
 
 bool PageHeap::is_settled(const Owner& owner, const Chunk& chunk, Range home) {
-  if (idle_only_) return timelines_.is_seen_complete(held_by(home));
+  if (idle_only_) return timelines_.is_seen_complete(users_of(home));
   FenceSet fences;
   collect(owner, chunk, home, fences);
   if (fences.empty()) return true;
@@ -140,7 +140,7 @@ bool PageHeap::is_settled(const Owner& owner, const Chunk& chunk, Range home) {
 }
 
 bool PageHeap::is_refused(const Owner& owner, const Chunk& chunk, Range home) {
-  if (!careful_) return false;
+  if (!checks_each_chunk_) return false;
   return is_barred(owner, chunk, home) || (!may_wait() && !is_settled(owner, chunk, home));
 }
 

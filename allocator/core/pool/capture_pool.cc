@@ -27,7 +27,7 @@ CapturePool::CapturePool(std::uint64_t id, Device& device, Pool::Shared shared, 
                          const HeapOptions& options)
     : inner_(device),
       shared_(shared),
-      eager_pool_(eager),
+      device_pool_(eager),
       device_(device),
       pool_(
           id, device_, shared, options,
@@ -85,7 +85,7 @@ Result<bool> CapturePool::fence(StreamHeap& heap, Address block, Stream user, bo
   if (captured || !fenced || !*fenced) return fenced;
   const MutexLock lock(mutex_);
   settled_ = false;
-  if (is_told()) eager_.join(timelines().now(by));
+  if (is_told()) eager_work_.join(timelines().now(by));
   if (capturing_) eager_uses_.insert(block.value);
   return fenced;
 }
@@ -135,13 +135,13 @@ Status CapturePool::wait_for_eager_work() {
     // What is waited for below is all work up to now: nothing that was freed before may go back
     // later.
     pool_.give_back_cached();
-    before = eager_;
+    before = eager_work_;
     before.join(launches_);
   }
   // What is seen to be done need not be waited for, on a stream that is captured just now.
   if (Result<bool> done = timelines().complete(before); !done) return std::move(done).error();
   if (Status waited = timelines().host_wait(before); !waited) return waited;
-  return eager_pool_.pages().wait_for_idle_pages();
+  return device_pool_.pages().wait_for_idle_pages();
 }
 
 Status CapturePool::begin_capture(bool watches) {
@@ -152,7 +152,7 @@ Status CapturePool::begin_capture(bool watches) {
     const MutexLock lock(mutex_);
     if (capturing_) return capture_goes_on();
     pool_.give_back_cached();
-    if (Result<bool> done = timelines().complete(eager_); !done) {
+    if (Result<bool> done = timelines().complete(eager_work_); !done) {
       return std::move(done).error();
     } else if (!*done) {
       continue;  // another thread used the pool meanwhile
@@ -224,8 +224,8 @@ void CapturePool::note_eager_work(const StreamHeap& heap, Address block) {
   if (!is_told()) return;  // the program orders graphs and eager work
   const std::optional<Stream> stream = heap.stream_of(block);
   if (!stream) return;
-  eager_.join(timelines().now(timelines().of(*stream)));
-  for (const TimelineId user : users_) eager_.join(timelines().now(user));
+  eager_work_.join(timelines().now(timelines().of(*stream)));
+  for (const TimelineId user : users_) eager_work_.join(timelines().now(user));
 }
 
 void CapturePool::settle() {
@@ -233,7 +233,7 @@ void CapturePool::settle() {
   if (capturing_ || settled_) return;  // a capture that goes on did so itself
   pool_.give_back_cached();
   // What just went back is as of now; and what is recorded below covers it.
-  for (const Fence fence : FenceSet(eager_)) eager_.join(timelines().now(fence.timeline));
+  for (const Fence fence : FenceSet(eager_work_)) eager_work_.join(timelines().now(fence.timeline));
   settled_ = timelines().settle();
 }
 
@@ -275,7 +275,7 @@ bool CapturePool::give_back_pages_locked() {
   pool_.give_back_cached();
   const std::vector<PageHeap::UnmappedPage> idle = pages().give_up(kEverything);
   if (idle.empty()) return false;
-  eager_pool_.pages().take_in(idle);
+  device_pool_.pages().take_in(idle);
   return true;
 }
 
@@ -395,7 +395,7 @@ bool CapturePool::is_gone() const {
 void CapturePool::reopen(std::uint64_t id, Bytes limit) {
   const MutexLock lock(mutex_);
   closed_ = false;
-  eager_.clear();
+  eager_work_.clear();
   launches_.clear();
   watched_.clear();
   has_unwatched_ = false;

@@ -118,7 +118,7 @@ class CapturePool {
 
   Device& inner_;
   const Pool::Shared shared_;
-  Pool& eager_pool_;
+  Pool& device_pool_;
   PoolDevice device_;
   Pool pool_;
 
@@ -142,8 +142,8 @@ class CapturePool {
   bool has_unwatched_ WEIR_GUARDED_BY(mutex_) = false;
   // Captures that are not the pool's took memory of it.
   bool has_guests_ WEIR_GUARDED_BY(mutex_) = false;
-  FenceSet launches_ WEIR_GUARDED_BY(mutex_);  // of graphs, the last on each stream
-  FenceSet eager_ WEIR_GUARDED_BY(mutex_);     // eager work on memory that is free again
+  FenceSet launches_ WEIR_GUARDED_BY(mutex_);    // of graphs, the last on each stream
+  FenceSet eager_work_ WEIR_GUARDED_BY(mutex_);  // eager work on memory that is free again
   std::vector<TimelineId> users_ WEIR_GUARDED_BY(mutex_);  // eager, that record_stream named
   std::unordered_map<std::uint64_t, StreamHeap*> deferred_ WEIR_GUARDED_BY(mutex_);
   // Blocks that eager streams were said to use while the capture goes on.

@@ -36,7 +36,7 @@ void CapturePool::begin_to_linger() {
     return;
   }
   if (!std::exchange(has_unwatched_, false)) return;
-  for (const Stream stream : eager_pool_.timelines().streams()) {
+  for (const Stream stream : device_pool_.timelines().streams()) {
     launches_.join(timelines().now(timelines().of(stream)));
   }
   pool_.for_each_member([&](const Pool::Member& member) WEIR_REQUIRES(mutex_) {
@@ -66,7 +66,7 @@ void CapturePool::note_lingers_on(bool leaked) {
 
 Status CapturePool::wait_for_eager_work(Stream stream) {
   const MutexLock lock(mutex_);
-  return timelines().wait(timelines().of(stream), eager_);
+  return timelines().wait(timelines().of(stream), eager_work_);
 }
 
 void CapturePool::note_launch(Stream stream) {

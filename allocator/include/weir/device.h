@@ -65,7 +65,8 @@ struct ExecutableHandle {
   constexpr auto operator<=>(const ExecutableHandle&) const = default;
 };
 
-// Every call of Device that reaches the driver: for counting, timing and failing them by name.
+// The calls of Device, but for name(), granularity(), stream() and now(): for counting, timing and
+// failing them by name.
 enum class DeviceCall {
   reserve,
   unreserve,

@@ -27,7 +27,7 @@ struct HeapStatistics {
   Gauge live_bytes;                 // their sizes, rounded up to kGrain
   Gauge requested_bytes;            // their sizes as asked for
   std::uint64_t fences = 0;         // explicit fences taken on this heap's blocks
-  std::uint64_t stream_waits = 0;   // waits that this heap's stream was made to do
+  std::uint64_t stream_waits = 0;   // waits that requests made this heap's stream do
   std::uint64_t context_waits = 0;  // of them, for the work of all streams
   friend bool operator==(const HeapStatistics&, const HeapStatistics&) = default;
 };

@@ -61,7 +61,7 @@ HeapSnapshot DeviceHeap::Impl::snapshot() const {
   if (device_bytes_ < kMostBytes) snapshot.device_bytes = device_bytes_;
   const std::shared_lock no_new_pools(pools_mutex_);
   registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
-    for (const auto& heap : heaps) heap->give_back_kept();
+    for (const auto& heap : heaps) heap->give_back_cached_locked();
     with_pages(pools_, [&](const PageHeap::Totals&, const std::vector<PageInfo>& pages) {
       snapshot.pages = pages;
       list_heaps(heaps, snapshot);
@@ -140,7 +140,7 @@ template <class Function>
 void DeviceHeap::Impl::with_all_held(Function&& function) WEIR_NO_THREAD_ANALYSIS {
   const std::shared_lock no_new_pools(pools_mutex_);
   for (const std::shared_ptr<CapturePool>& pool : pools_) pool->lock();
-  const auto no_new_members = eager_.hold_members();
+  const auto no_new_members = device_pool_.hold_members();
   registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     const auto change = [&](const PageHeap::Totals&, const std::vector<PageInfo>& pages)
                             WEIR_NO_THREAD_ANALYSIS {
@@ -176,7 +176,7 @@ std::vector<std::string> DeviceHeap::Impl::validate() const {
   };
   const std::shared_lock no_new_pools(pools_mutex_);
   for (const std::shared_ptr<CapturePool>& pool : pools_) add(pool->validate());
-  std::vector<const Pool*> all{&eager_};
+  std::vector<const Pool*> all{&device_pool_};
   for (const std::shared_ptr<CapturePool>& pool : pools_) all.push_back(&pool->pool());
   std::vector<std::shared_lock<std::shared_mutex>> no_new_members;
   no_new_members.reserve(all.size());
@@ -186,7 +186,7 @@ std::vector<std::string> DeviceHeap::Impl::validate() const {
     std::vector<HeapStatistics> each;
     for (const auto& heap : heaps) {
       std::vector<Range>& of_pool =
-          runs[heap->capture_pool() == nullptr ? &eager_ : &heap->capture_pool()->pool()];
+          runs[heap->capture_pool() == nullptr ? &device_pool_ : &heap->capture_pool()->pool()];
       const std::size_t before = of_pool.size();
       add(heap->validate(of_pool));
       add(registry_.validate(*heap, std::span(of_pool).subspan(before)));

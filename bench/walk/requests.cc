@@ -3,7 +3,7 @@
 // usage: weir_walk_requests REQUEST TIMES
 //
 // TIMES is 0 or 1: all up to the request is done in either case, and what runs with 1 and not with
-// 0 is the request. tests/walk/check takes that difference. Exit: 0; 1 if a call failed; 2 for
+// 0 is the request. bench/walk/check takes that difference. Exit: 0; 1 if a call failed; 2 for
 // wrong arguments.
 #include <cstdio>
 #include <cstdlib>
