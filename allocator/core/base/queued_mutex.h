@@ -3,8 +3,8 @@
 //
 // A lock stays for a while with the thread that takes it again and again: its caches hold what the
 // lock guards, and to move that costs more than a call. So the first thread of the queue takes a
-// free lock only if nobody has taken it between two looks. After some 100 us the lock is promised to
-// the first, and no other gets it before. A waiting thread spins for a few microseconds, then
+// free lock only if nobody has taken it between two looks. After some 100 us the lock is promised
+// to the first, and no other gets it before. A waiting thread spins for a few microseconds, then
 // sleeps. Not recursive. Source: Mellor-Crummey and Scott 1991, "Algorithms for Scalable
 // Synchronization on Shared-Memory Multiprocessors" (the queue).
 #pragma once
