@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 
 #include "comm/check/tree.h"
 #include "comm/launch/launchers.h"
+#include "comm/numbers.h"
 #include "weir/comm/check.h"
 #include "weir/comm/launch.h"
 #include "weir/config.h"
@@ -130,7 +130,7 @@ const std::string* Settings::find(std::string_view name) const {
 std::optional<std::int64_t> Settings::number(std::string_view name) const {
   const std::string* value = find(name);
   if (value == nullptr) return std::nullopt;
-  return std::strtoll(value->c_str(), nullptr, 0);
+  return nccl_number_in(*value);
 }
 
 EnvironmentVariables environment_of(const char* const* entries) {
