@@ -100,7 +100,6 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
 }
 
-
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> parts;
   for (;;) {

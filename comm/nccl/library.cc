@@ -72,8 +72,7 @@ Result<NcclLibrary> load() {
     return unavailable(path + " tells no version");
   }
   if (nccl.version < kOldest) {
-    return unavailable(path + " is version " + version_text(nccl.version) +
-                       ", which is too old");
+    return unavailable(path + " is version " + version_text(nccl.version) + ", which is too old");
   }
 #define WEIR_NCCL_LOAD(name)                                                \
   nccl.name = reinterpret_cast<decltype(nccl.name)>(dlsym(library, #name)); \

@@ -264,8 +264,8 @@ TEST_P(Memory, OfACapturedStepIsWhatItNeedsWhereverItWasWarmedUp) {
          {std::optional<Stream>(), std::optional(rank.compute), std::optional(rank.side)}) {
       GraphPool pool(*rank.heap);
       if (warm_up) {
-        Result<PoolBinding> route = pool.warm_up(*warm_up);
-        expect_fine(route);
+        Result<PoolBinding> binding = pool.warm_up(*warm_up);
+        expect_fine(binding);
         for (std::uint64_t i = 0; i < 3; ++i) run_step(rank, *warm_up, 1000 + 100 * i);
       }
       CaptureScope capture = begin(rank, pool);

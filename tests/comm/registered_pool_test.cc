@@ -252,17 +252,17 @@ TEST_F(RegisteredPools, StayAllocatedForGraphsOfCapturesThatTheProgramEnds) {
   on_all([&](Rank& rank) {
     void* const block = take(rank, 8_MiB, rank.compute);
     GraphPool graphs(*rank.heap);
-    Result<PoolBinding> route = graphs.capture([&](Stream stream) {
+    Result<PoolBinding> binding = graphs.capture([&](Stream stream) {
       return rank.device.capture_info(stream)->status != CaptureInfo::Status::none;
     });
-    expect_ok(route);
+    expect_ok(binding);
     expect_ok(rank.device.begin_capture(rank.compute, CaptureMode::global));
     const Result<Work> work = sum(rank, block, 8_MiB);
     expect_ok(work);
     expect_ok(work->wait(rank.compute));
     const Result<GraphHandle> graph = rank.device.end_capture(rank.compute);
     expect_ok(graph);
-    route->close();
+    binding->close();
     const Result<ExecutableHandle> executable = rank.device.instantiate(*graph);
     expect_ok(executable);
     expect_ok(rank.device.destroy_graph(*graph));
@@ -291,14 +291,14 @@ TEST_F(RegisteredPools, AreFreeAgainWhereACaptureOfTheProgramsFails) {
   on_all([&](Rank& rank) {
     void* const block = take(rank, 8_MiB, rank.compute);
     GraphPool graphs(*rank.heap);
-    Result<PoolBinding> route = graphs.capture([&](Stream stream) {
+    Result<PoolBinding> binding = graphs.capture([&](Stream stream) {
       return rank.device.capture_info(stream)->status != CaptureInfo::Status::none;
     });
-    expect_ok(route);
+    expect_ok(binding);
     expect_ok(rank.device.begin_capture(rank.compute, CaptureMode::global));
     expect_ok(sum(rank, block, 8_MiB));  // nobody waits for it: the capture can't end well
     EXPECT_FALSE(rank.device.end_capture(rank.compute).ok());
-    route->close(false);
+    binding->close(false);
     give(rank, block);
     expect_ok(rank.comm->status());
   });

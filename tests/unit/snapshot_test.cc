@@ -80,8 +80,8 @@ TEST_F(SnapshotTest, KnowsTheTimeOfAllocationWhileItIsRecorded) {
 TEST_F(SnapshotTest, SaysWhereEachPageIsMappedAndWhichBlocksArePools) {
   DeviceHeap heap(device_);
   GraphPool pool(heap);
-  Result<PoolBinding> route = pool.warm_up(a_);
-  ASSERT_TRUE(route.ok());
+  Result<PoolBinding> binding = pool.warm_up(a_);
+  ASSERT_TRUE(binding.ok());
   void* const of_pool = *heap.allocate(3_MiB, a_);
   (void)*heap.allocate(3_MiB, b_);
   const HeapSnapshot snapshot = heap.snapshot();
