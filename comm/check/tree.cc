@@ -88,8 +88,8 @@ std::string Tree::target_name(const std::string& path) const {
 
 // Other errors are how the kernel says that a device has no such property now.
 void Tree::note(const std::string& path, int error) {
-  constexpr int kTold[] = {EACCES, EPERM, EISDIR, EBADF, ELOOP, ENAMETOOLONG};
-  if (std::find(std::begin(kTold), std::end(kTold), error) == std::end(kTold)) return;
+  constexpr int kReported[] = {EACCES, EPERM, EISDIR, EBADF, ELOOP, ENAMETOOLONG};
+  if (std::find(std::begin(kReported), std::end(kReported), error) == std::end(kReported)) return;
   unread_.push_back({path, error == EBADF ? "it is no regular file" : std::strerror(error)});
 }
 

@@ -255,8 +255,8 @@ void run_step(GpuRank& rank, Stream stream, std::uint64_t pattern) {
   }
 }
 
-// Scenario B on every rank. (A warm-up may hold more in the place of what it lent to the
-// communicator's stream. That goes back.)
+// Scenario B on every rank. (A warm-up may hold more in the place of what the
+// communicator's stream still uses. That goes back.)
 TEST_P(Memory, OfACapturedStepIsWhatItNeedsWhereverItWasWarmedUp) {
   create_prepared();
   on_all([](GpuRank& rank) {

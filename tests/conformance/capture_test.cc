@@ -79,8 +79,8 @@ class DeviceCaptures : public Conformance {
   }
   // At once, or when the driver's own thread comes to it.
   static void expect_gone(const std::weak_ptr<int>& held) {
-    const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-    while (!held.expired() && std::chrono::steady_clock::now() < patience) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    while (!held.expired() && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::yield();
     }
     EXPECT_TRUE(held.expired());

@@ -1,4 +1,5 @@
-// Captures with a pool: blocks of other worlds freed meanwhile, errors, and faults at every call.
+// Captures with a pool: blocks of other capture epochs freed meanwhile, errors, and faults at every
+// call.
 #include "tests/unit/graph_pool_fixture.h"
 
 namespace weir {
