@@ -101,7 +101,7 @@ class StepOfRank {
     const std::vector<Range> gradients = gradients_of(layer);
     if (Status ran = rank_.kernels.work(rank_.compute, {}, gradients, time); !ran) return ran;
     for (std::size_t tensor = (layer + 1) * kTensors; tensor-- > layer * kTensors;) {
-      if (Status told = buckets_->ready(tensor, rank_.compute); !told) return told;
+      if (Status ready = buckets_->ready(tensor, rank_.compute); !ready) return ready;
     }
     return {};
   }
