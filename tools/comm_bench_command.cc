@@ -82,7 +82,7 @@ ExitCode run(const BenchCommand& command) {
   if (!report) return complain("comm bench", report.error());
   if (report->is_rank_0) {
     const Status written = json->write(json->is_standard_output() ? "" : table.end(*report),
-                                   json->is_wanted() ? bench_json(*report) : "");
+                                       json->is_wanted() ? bench_json(*report) : "");
     if (!written) return complain("comm bench", written.error());
   }
   return report->sound() ? ExitCode::ok : ExitCode::failed;

@@ -180,7 +180,8 @@ TEST_F(HeapUsedElsewhere, AndMemoryGivenBackIsNoReasonToGrowAgain) {
     EXPECT_EQ(*heap.trim(), 100_GiB);
     void* const weights = allocate(heap, 2_GiB, c_);
     std::mt19937_64 random(7);
-    for (int i = 0; i < 500; ++i) {  // the stream that allocates knows nothing of the other's progress
+    for (int i = 0; i < 500;
+         ++i) {  // the stream that allocates knows nothing of the other's progress
       const Bytes bytes = 1_MiB * (1 + random() % 63);
       void* const buffer = allocate(heap, bytes, a_);
       write(a_, buffer, bytes);
