@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/range_set.h"
+#include "comm/range_set.h"
 #include "core/time/fence_set.h"
 #include "weir/comm/nccl.h"
 #include "weir/comm/registered_pool.h"

@@ -81,9 +81,9 @@ ExitCode run(const BenchCommand& command) {
   const Result<BenchReport> report = run_bench(*open, *options, watcher);
   if (!report) return complain("comm bench", report.error());
   if (report->is_rank_0) {
-    const Status told = json->tell(json->is_standard_output() ? "" : table.end(*report),
-                                   json->is_wanted() ? bench_json(*report) : "");
-    if (!told) return complain("comm bench", told.error());
+    const Status written = json->write(json->is_standard_output() ? "" : table.end(*report),
+                                       json->is_wanted() ? bench_json(*report) : "");
+    if (!written) return complain("comm bench", written.error());
   }
   return report->sound() ? ExitCode::ok : ExitCode::failed;
 }

@@ -14,6 +14,7 @@
 #include "look/output_file.h"
 #include "look_command.h"
 #include "weir/comm/check.h"
+#include "weir/comm/launch.h"
 
 namespace weir {
 namespace {
@@ -57,9 +58,7 @@ ExitCode run(const CheckCommand& command) {
     return ExitCode::bad_input;
   }
   const EnvironmentVariables environment = environment_of(environ);
-  const auto named = environment.find("WEIR_NCCL_LIBRARY");
-  const bool is_named = named != environment.end() && !named->second.empty();
-  const std::string nccl = is_named ? named->second : "libnccl.so.2";
+  const std::string nccl = process_environment().get("WEIR_NCCL_LIBRARY").value_or("libnccl.so.2");
   // The libraries of this machine say nothing of another.
   const bool here = command.root == "/";
   Check check;

@@ -81,7 +81,7 @@ Result<JsonTarget> JsonTarget::open(const std::string& json) {
   return target;
 }
 
-Status JsonTarget::tell(const std::string& text, const std::string& json) {
+Status JsonTarget::write(const std::string& text, const std::string& json) {
   fmt::print("{}", standard_output_ ? json : text);
   if (!file_) return {};
   std::fflush(stdout);  // the file may be standard output by another name

@@ -39,7 +39,7 @@ class JsonTarget {
   bool is_wanted() const { return standard_output_ || file_.has_value(); }
   // Prints the text, or the JSON in its stead; else writes that to the file, if there is one.
   // Errors: those of OutputFile::commit().
-  Status tell(const std::string& text, const std::string& json);
+  Status write(const std::string& text, const std::string& json);
 
  private:
   bool standard_output_ = false;

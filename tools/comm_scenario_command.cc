@@ -28,8 +28,8 @@ ExitCode run(const ScenarioCommand& command) {
   const Result<ScenarioReport> report = run_named();
   if (!report) return complain("comm scenario " + command.name, report.error());
   if (report->is_rank_0) {
-    const Status told = json->tell(scenario_text(*report), scenario_json(*report));
-    if (!told) return complain("comm scenario " + command.name, told.error());
+    const Status written = json->write(scenario_text(*report), scenario_json(*report));
+    if (!written) return complain("comm scenario " + command.name, written.error());
   }
   return report->holds() ? ExitCode::ok : ExitCode::failed;
 }

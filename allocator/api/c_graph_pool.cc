@@ -15,7 +15,7 @@ struct weir_graph_pool_t {
   weir::GraphPool pool;
 };
 struct weir_route_t {
-  weir::PoolBinding route;
+  weir::PoolBinding binding;
 };
 struct weir_capture_t {
   weir::CaptureScope scope;
@@ -56,30 +56,31 @@ weir_status_t weir_graph_pool_open(weir_allocator_t* allocator, uint64_t limit, 
 
 void weir_graph_pool_close(weir_graph_pool_t* pool) { delete pool; }
 
-weir_status_t weir_graph_pool_warm_up(weir_graph_pool_t* pool, void* stream, weir_route_t** route) {
+weir_status_t weir_graph_pool_warm_up(weir_graph_pool_t* pool, void* stream,
+                                      weir_route_t** binding) {
   return guarded([&] {
     weir_graph_pool_t& mine = given(pool, "pool");
-    given(route, "route") = nullptr;
+    given(binding, "binding") = nullptr;
     const weir::Stream asking = stream_of(mine.allocator, mine.device, stream);
-    *route = new weir_route_t{value_of(mine.pool.warm_up(asking))};
+    *binding = new weir_route_t{value_of(mine.pool.warm_up(asking))};
   });
 }
 
 weir_status_t weir_graph_pool_capture(weir_graph_pool_t* pool, weir_stream_filter_t filter,
-                                      void* context, weir_route_t** route) {
+                                      void* context, weir_route_t** binding) {
   return guarded([&] {
     weir_graph_pool_t& mine = given(pool, "pool");
-    given(route, "route") = nullptr;
+    given(binding, "binding") = nullptr;
     if (filter == nullptr) invalid("filter is null");
-    *route = new weir_route_t{value_of(mine.pool.capture(
+    *binding = new weir_route_t{value_of(mine.pool.capture(
         [filter, context](weir::Stream stream) { return filter(stream.handle, context) != 0; }))};
   });
 }
 
-void weir_route_close(weir_route_t* route, int32_t keep) {
-  if (route == nullptr) return;
-  route->route.close(keep != 0);
-  delete route;
+void weir_route_close(weir_route_t* binding, int32_t keep) {
+  if (binding == nullptr) return;
+  binding->binding.close(keep != 0);
+  delete binding;
 }
 
 void weir_graph_pool_release_graph(weir_graph_pool_t* pool) {

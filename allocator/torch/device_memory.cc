@@ -64,14 +64,14 @@ DeviceMemory::~DeviceMemory() { heap_.stop_recording(history_); }
 
 void* DeviceMemory::allocate(Bytes bytes, Stream stream) {
   if (allocation_watched()) [[unlikely]]
-    return allocate_told(bytes, stream);
+    return allocate_reported(bytes, stream);
   Result<void*> block = heap_.allocate(bytes, stream);
   if (!block.ok()) [[unlikely]]
-    return allocate_told(bytes, stream);
+    return allocate_reported(bytes, stream);
   return *block;
 }
 
-void* DeviceMemory::allocate_told(Bytes bytes, Stream stream) {
+void* DeviceMemory::allocate_reported(Bytes bytes, Stream stream) {
   if (failed_frees_.any()) {
     if (const std::optional<Error> error = failed_frees_.take()) raise(*error);
   }
@@ -142,7 +142,7 @@ void* DeviceMemory::allocate_uncached(Bytes bytes, Stream stream) {
 
 bool DeviceMemory::deallocate(void* block) {
   if (free_watched()) [[unlikely]]
-    return deallocate_told(block);
+    return deallocate_reported(block);
   const Status freed = heap_.deallocate(block);
   return freed.ok() || note_freed(block, freed);
 }
@@ -171,7 +171,7 @@ std::optional<DeviceMemory::Found> DeviceMemory::find(void* block) {
                .is_uncached = is_uncached};
 }
 
-bool DeviceMemory::deallocate_told(void* block) {
+bool DeviceMemory::deallocate_reported(void* block) {
   if (deferred_frees_.any()) finish_frees(deferred_frees_.take_done());
   const std::optional<Found> found = find(block);
   if (!found || deferred_frees_.is_waiting(block)) return false;

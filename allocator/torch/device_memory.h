@@ -115,8 +115,8 @@ class DeviceMemory {
            (was_profiled_.load(std::memory_order_relaxed) && c10::memoryProfilingEnabled());
   }
   void tell_profiler(void* block, std::int64_t bytes);
-  [[gnu::noinline]] void* allocate_told(Bytes bytes, Stream stream);
-  [[gnu::noinline]] bool deallocate_told(void* block);
+  [[gnu::noinline]] void* allocate_reported(Bytes bytes, Stream stream);
+  [[gnu::noinline]] bool deallocate_reported(void* block);
   [[gnu::noinline]] void* allocate_uncached(Bytes bytes, Stream stream);
   void* allocate_from(SegmentPool& source, Bytes bytes, Stream stream);
   void* allocate_from_heap(Bytes bytes, Stream stream);

@@ -71,13 +71,13 @@ Status PoolTable::begin(PoolId id, Filter filter, Stream current) {
   const StreamFilter takes = [filter = std::move(filter)](Stream stream) {
     return filter(stream.handle);
   };
-  Result<PoolBinding> route = captures ? graphs->capture(takes, current) : graphs->warm_up(takes);
-  if (!route) {
+  Result<PoolBinding> binding = captures ? graphs->capture(takes, current) : graphs->warm_up(takes);
+  if (!binding) {
     (void)release(id);
-    return std::move(route).error();
+    return std::move(binding).error();
   }
   const std::lock_guard lock(mutex_);
-  routes_.push_back({id, *std::move(route), captures});
+  bindings_.push_back({id, *std::move(binding), captures});
   return {};
 }
 
@@ -85,13 +85,13 @@ Status PoolTable::end(PoolId id) {
   PoolBinding ended;
   {
     const std::lock_guard lock(mutex_);
-    const auto route = std::find_if(routes_.rbegin(), routes_.rend(),
-                                    [&](const Route& each) { return each.id == id; });
-    if (route == routes_.rend()) return none(id, "endAllocateToPool");
-    ended = std::move(route->route);
+    const auto binding = std::find_if(bindings_.rbegin(), bindings_.rend(),
+                                      [&](const Binding& each) { return each.id == id; });
+    if (binding == bindings_.rend()) return none(id, "endAllocateToPool");
+    ended = std::move(binding->binding);
     const auto pool = pools_.find(id);
-    if (route->captures && pool != pools_.end()) ++pool->second.captures;
-    routes_.erase(std::next(route).base());
+    if (binding->captures && pool != pools_.end()) ++pool->second.captures;
+    bindings_.erase(std::next(binding).base());
   }
   // Whether the capture made a graph is PyTorch's to know: it releases the pool if not.
   ended.close(/*keep=*/true);
@@ -108,9 +108,9 @@ void* PoolTable::allocate_from_reserve(Bytes bytes, Stream stream) {
   }
   const std::thread::id me = std::this_thread::get_id();
   for (const std::shared_ptr<GraphPool>& reserve : reserves) {
-    Result<PoolBinding> route =
+    Result<PoolBinding> binding =
         reserve->warm_up([me](Stream) { return std::this_thread::get_id() == me; });
-    if (!route) continue;
+    if (!binding) continue;
     if (Result<void*> block = heap_.allocate(bytes, stream)) return *block;
   }
   return nullptr;

@@ -70,9 +70,9 @@ class PoolTable {
     bool use_on_oom = false;
     std::uint64_t captures = 0;  // that may have made graphs
   };
-  struct Route {
+  struct Binding {
     PoolId id;
-    PoolBinding route;
+    PoolBinding binding;
     bool captures = false;
   };
 
@@ -88,7 +88,7 @@ class PoolTable {
 
   mutable std::mutex mutex_;
   std::map<PoolId, Pool> pools_;         // guarded by mutex_
-  std::vector<Route> routes_;            // guarded by mutex_; the last was opened last
+  std::vector<Binding> bindings_;        // guarded by mutex_; the last was opened last
   std::map<std::uint64_t, PoolId> ids_;  // guarded by mutex_; by GraphPool::id()
 };
 

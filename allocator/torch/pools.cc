@@ -62,15 +62,15 @@ void Pools::begin(Id id, Filter filter, Stream current) {
   const std::lock_guard lock(mutex_);
   const auto known = sourced_.find(id);
   if (known != sourced_.end()) ++known->second.uses;
-  routes_.push_back({id, std::move(filter)});
+  bindings_.push_back({id, std::move(filter)});
 }
 
 void Pools::end(Id id) {
   {
     const std::lock_guard lock(mutex_);
-    const auto last = std::find_if(routes_.rbegin(), routes_.rend(),
-                                   [&](const Route& each) { return each.id == id; });
-    if (last != routes_.rend()) routes_.erase(std::next(last).base());
+    const auto last = std::find_if(bindings_.rbegin(), bindings_.rend(),
+                                   [&](const Binding& each) { return each.id == id; });
+    if (last != bindings_.rend()) bindings_.erase(std::next(last).base());
   }
   if (!is_sourced(id)) check(table_.end(id));
 }
@@ -78,9 +78,9 @@ void Pools::end(Id id) {
 std::shared_ptr<SegmentPool> Pools::source_for(cudaStream_t stream) const {
   if (!has_sources()) return nullptr;
   const std::lock_guard lock(mutex_);
-  const auto takes = std::find_if(routes_.rbegin(), routes_.rend(),
-                                  [&](const Route& each) { return each.filter(stream); });
-  if (takes == routes_.rend()) return nullptr;
+  const auto takes = std::find_if(bindings_.rbegin(), bindings_.rend(),
+                                  [&](const Binding& each) { return each.filter(stream); });
+  if (takes == bindings_.rend()) return nullptr;
   const auto pool = sourced_.find(takes->id);
   return pool == sourced_.end() ? nullptr : pool->second.memory;
 }

@@ -45,8 +45,8 @@ class Pools {
 
   // Do requests, or blocks, have to be looked up among pools with a source of their own?
   bool has_sources() const { return open_sources_.load(std::memory_order_relaxed) != 0; }
-  // Of all routes that take the stream the one that was begun last decides: its pool, if that has a
-  // source of its own; null: the heap serves the request, from whichever pool.
+  // Of all bindings that take the stream the one that was begun last decides: its pool, if that has
+  // a source of its own; null: the heap serves the request, from whichever pool.
   std::shared_ptr<SegmentPool> source_for(cudaStream_t stream) const;
   // A pool with a source of its own, and its id.
   struct Sourced {
@@ -78,7 +78,7 @@ class Pools {
     int uses = 0;  // 0: it was released, and blocks of it are live
     bool use_on_oom = false;
   };
-  struct Route {
+  struct Binding {
     Id id;
     Filter filter;
   };
@@ -88,8 +88,8 @@ class Pools {
   const Listener listener_;
   PoolTable table_;
   mutable std::mutex mutex_;
-  std::map<Id, Pool> sourced_;  // guarded by mutex_
-  std::vector<Route> routes_;   // guarded by mutex_; of all pools, the last was begun last
+  std::map<Id, Pool> sourced_;     // guarded by mutex_
+  std::vector<Binding> bindings_;  // guarded by mutex_; of all pools, the last was begun last
   std::atomic<std::size_t> open_sources_{0};
 };
 

@@ -20,7 +20,7 @@ class Memory {
   virtual void deallocate(void* block) = 0;
 };
 
-// The heap, or the pool that its routes lead to.
+// The heap, or the pool that requests are bound to.
 class HeapMemory final : public Memory {
  public:
   explicit HeapMemory(DeviceHeap& heap) : heap_(heap) {}

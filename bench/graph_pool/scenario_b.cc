@@ -59,7 +59,7 @@ struct Run {
 void warm_up(Run& run, GraphPool& pool, const std::string& kind) {
   if (kind == "none") return;
   const StepStreams streams{kind == "current" ? run.current : run.capture, run.sides};
-  PoolBinding route = need("warm_up", pool.warm_up([&streams](Stream asking) {
+  PoolBinding binding = need("warm_up", pool.warm_up([&streams](Stream asking) {
     bool ours = asking == streams.main;
     for (const Stream side : streams.sides) ours = ours || asking == side;
     return ours;

@@ -66,11 +66,11 @@ class StepInAPool : public testing::TestWithParam<Program> {
     const std::string kind = GetParam().warm_up;
     if (kind == "none") return;
     const StepStreams streams{kind == "current" ? current_ : capture_, sides_};
-    Result<PoolBinding> route = pool.warm_up([&streams](Stream asking) {
+    Result<PoolBinding> binding = pool.warm_up([&streams](Stream asking) {
       return asking == streams.main ||
              std::find(streams.sides.begin(), streams.sides.end(), asking) != streams.sides.end();
     });
-    ASSERT_TRUE(route.ok());
+    ASSERT_TRUE(binding.ok());
     HeapMemory memory(heap_);
     step.run(streams, memory);
   }

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 
 #include "bench/micro/micro.h"
@@ -60,7 +61,8 @@ void bursts(benchmark::State& state, Bytes bytes, Recorder* recorder) {
 }
 
 void recorded(benchmark::State& state, Bytes bytes) {
-  const std::string path = "/tmp/weir_micro." + std::to_string(getpid()) + ".weir";
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("weir_micro." + std::to_string(getpid()) + ".weir");
   Result<std::unique_ptr<Recorder>> recorder = Recorder::open(path);
   if (!recorder.ok()) stop(recorder.error());
   bursts(state, bytes, recorder->get());

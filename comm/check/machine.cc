@@ -5,6 +5,7 @@
 
 #include "comm/check/parts.h"
 #include "comm/check/tree.h"
+#include "comm/numbers.h"
 #include "weir/comm/check.h"
 
 namespace weir {

@@ -1,4 +1,5 @@
 #include "comm/check/parts.h"
+#include "comm/numbers.h"
 
 namespace weir::check {
 namespace {

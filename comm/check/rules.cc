@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "comm/check/tree.h"
+#include "comm/numbers.h"
 
 namespace weir {
 namespace check {

@@ -2,6 +2,7 @@
 
 #include "comm/check/rules.h"
 #include "comm/check/tree.h"
+#include "comm/numbers.h"
 
 namespace weir::check {
 namespace {

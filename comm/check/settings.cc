@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 
 #include "comm/check/tree.h"
 #include "comm/launch/launchers.h"
+#include "comm/numbers.h"
 #include "weir/comm/check.h"
 #include "weir/comm/launch.h"
 #include "weir/config.h"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kMostValue = 1023;  // bytes that NCCL takes from a file for one value
 
-bool is_told(const std::string& name) {
+bool is_relevant(const std::string& name) {
   constexpr std::string_view kOthers[] = {"CUDA_DEVICE_MAX_CONNECTIONS",
                                           "CUDA_LAUNCH_BLOCKING",
                                           "CUDA_MODULE_LOADING",
@@ -67,13 +67,13 @@ void read_file(Tree& tree, const std::string& path, Settings& settings,
     const std::size_t equals = line.find('=');
     if (equals == std::string::npos || equals == 0) continue;
     const std::string name = line.substr(0, equals);
-    if (!is_told(name) || trimmed(name) != name) continue;
+    if (!is_relevant(name) || trimmed(name) != name) continue;
     const std::string value = line.substr(equals + 1, kMostValue);
     in_force.emplace(name, Setting{name, value, path});
   }
 }
 
-// What a program is told that starts in this environment.
+// The environment of a program that starts with these variables.
 class GivenEnvironment final : public Environment {
  public:
   explicit GivenEnvironment(const EnvironmentVariables& variables) : variables_(variables) {}
@@ -92,7 +92,7 @@ class GivenEnvironment final : public Environment {
   const EnvironmentVariables& variables_;
 };
 
-// One at a time, so that each is told; then what is amiss in all of them together.
+// One at a time, so that each is reported; then what is wrong with all of them together.
 std::vector<std::string> refused_by_config(const EnvironmentVariables& environment) {
   std::vector<std::string> refused;
   std::vector<std::string> accepted;
@@ -130,7 +130,7 @@ const std::string* Settings::find(std::string_view name) const {
 std::optional<std::int64_t> Settings::number(std::string_view name) const {
   const std::string* value = find(name);
   if (value == nullptr) return std::nullopt;
-  return std::strtoll(value->c_str(), nullptr, 0);
+  return nccl_number_in(*value);
 }
 
 EnvironmentVariables environment_of(const char* const* entries) {
@@ -150,7 +150,7 @@ Settings read_settings(const std::string& root, const EnvironmentVariables& envi
   Settings settings;
   std::map<std::string, Setting> in_force;
   for (const auto& [name, value] : environment) {
-    if (check::is_told(name)) in_force.emplace(name, Setting{name, value, "environment"});
+    if (check::is_relevant(name)) in_force.emplace(name, Setting{name, value, "environment"});
   }
   if (const Result<Launch> launch = find_launch(check::GivenEnvironment(environment)); !launch) {
     settings.no_launch = launch.error().message();

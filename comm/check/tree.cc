@@ -7,12 +7,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
-#include <climits>
 #include <cstring>
 #include <filesystem>
 #include <memory>
 #include <system_error>
+
+#include "comm/numbers.h"
 
 namespace weir::check {
 namespace {
@@ -53,9 +53,7 @@ std::optional<std::string> Tree::text(const std::string& path) {
 
 std::optional<int> Tree::number(const std::string& path) {
   const std::optional<std::string> all = text(path);
-  const std::optional<std::int64_t> number = all ? number_in(*all) : std::nullopt;
-  if (!number || *number < INT_MIN || *number > INT_MAX) return std::nullopt;
-  return static_cast<int>(*number);
+  return all ? number_in<int>(*all) : std::nullopt;
 }
 
 std::vector<std::string> Tree::list(const std::string& path) {
@@ -90,8 +88,8 @@ std::string Tree::target_name(const std::string& path) const {
 
 // Other errors are how the kernel says that a device has no such property now.
 void Tree::note(const std::string& path, int error) {
-  constexpr int kTold[] = {EACCES, EPERM, EISDIR, EBADF, ELOOP, ENAMETOOLONG};
-  if (std::find(std::begin(kTold), std::end(kTold), error) == std::end(kTold)) return;
+  constexpr int kReported[] = {EACCES, EPERM, EISDIR, EBADF, ELOOP, ENAMETOOLONG};
+  if (std::find(std::begin(kReported), std::end(kReported), error) == std::end(kReported)) return;
   unread_.push_back({path, error == EBADF ? "it is no regular file" : std::strerror(error)});
 }
 
@@ -100,13 +98,6 @@ std::string_view trimmed(std::string_view text) {
   const std::size_t begin = text.find_first_not_of(kSpace);
   if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
-}
-
-std::optional<std::int64_t> number_in(std::string_view text) {
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
 }
 
 std::vector<std::string> split(std::string_view text, char separator) {

@@ -2,7 +2,6 @@
 // not trusted: reads are bounded, and wait for nobody.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -42,8 +41,6 @@ class Tree {
 };
 
 std::string_view trimmed(std::string_view text);
-// All of `text` as a decimal number. Absent: it is none, or too large.
-std::optional<std::int64_t> number_in(std::string_view text);
 std::vector<std::string> split(std::string_view text, char separator);
 
 }  // namespace weir::check

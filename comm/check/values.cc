@@ -9,6 +9,7 @@
 
 #include "comm/check/tree.h"
 #include "comm/check/variables.h"
+#include "comm/numbers.h"
 #include "core/base/edit_distance.h"
 
 namespace weir::check {
@@ -104,7 +105,7 @@ std::string out_of_limits(std::string_view name, const std::string& value) {
   const auto* const limits = std::find_if(std::begin(kLimits), std::end(kLimits),
                                           [&](const Limits& each) { return each.name == name; });
   if (limits == std::end(kLimits)) return {};
-  const std::int64_t number = std::strtoll(value.c_str(), nullptr, 0);
+  const std::int64_t number = nccl_number_in(value);
   if (limits->least <= number && number <= limits->most) return {};
   if (is_one_of(std::to_string(number), limits->others)) return {};
   const std::string least = std::to_string(limits->least);

@@ -5,6 +5,7 @@
 
 #include "comm/launch/host_list.h"
 #include "comm/launch/launchers.h"
+#include "comm/numbers.h"
 
 namespace weir {
 namespace {

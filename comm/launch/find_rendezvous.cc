@@ -4,6 +4,7 @@
 #include "comm/digest.h"
 #include "comm/launch/host_list.h"
 #include "comm/launch/launchers.h"
+#include "comm/numbers.h"
 
 namespace weir {
 namespace {

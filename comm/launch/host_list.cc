@@ -1,7 +1,9 @@
 #include "comm/launch/host_list.h"
 
 #include <algorithm>
-#include <charconv>
+#include <cstdint>
+
+#include "comm/numbers.h"
 
 namespace weir {
 namespace {
@@ -80,14 +82,6 @@ std::optional<Names> expand_name(std::string_view name, std::size_t most) {
 }
 
 }  // namespace
-
-std::optional<std::uint64_t> whole_number(std::string_view text, std::uint64_t most) {
-  std::uint64_t number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc{} || stop != end || number > most) return {};
-  return number;
-}
 
 std::optional<std::vector<std::string>> expand_hosts(std::string_view list, std::size_t most) {
   const std::optional<std::vector<std::string_view>> parts = split_outside(list);

@@ -1,7 +1,6 @@
 // Slurm's short forms.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,8 +17,5 @@ std::optional<std::vector<std::string>> expand_hosts(std::string_view list,
 // How many tasks run on node number `node`, by "2(x3),1": 2 on three nodes, then 1 on one. Nothing:
 // it is malformed, or has fewer nodes.
 std::optional<int> tasks_on_node(std::string_view list, int node);
-
-// A whole number from 0 to `most`, digits alone. Nothing: it is none.
-std::optional<std::uint64_t> whole_number(std::string_view text, std::uint64_t most);
 
 }  // namespace weir

@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include "comm/digest.h"
-#include "comm/launch/host_list.h"
+#include "comm/numbers.h"
 
 namespace weir {
 namespace {

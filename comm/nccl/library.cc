@@ -3,12 +3,14 @@
 #include <dlfcn.h>
 
 #include <array>
-#include <cstdlib>
+#include <cstdint>
 #include <fstream>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "comm/numbers.h"
+#include "weir/comm/launch.h"
 #include "weir/log.h"
 
 namespace weir {
@@ -36,47 +38,45 @@ constexpr std::array<Setting, 2> kSettings{{
      "it registers whole physical handles of captured buffers, which are shared by several here"},
 }};
 
-// As NCCL reads a number: what is none is 0. Nothing: not set, or empty.
-std::optional<long long> number_in_environment(const char* name) {
-  const char* const value = std::getenv(name);
-  if (value == nullptr || *value == '\0') return {};
-  return std::strtoll(value, nullptr, 0);
+// As NCCL reads it. Absent: not set, or empty.
+std::optional<std::int64_t> number_in_environment(const std::string& name) {
+  const std::optional<std::string> value = process_environment().get(name);
+  if (!value) return {};
+  return nccl_number_in(*value);
 }
 
 void make_settings() {
   for (const Setting& setting : kSettings) {
     if (number_in_environment(setting.name)) continue;
-    setenv(setting.name, setting.value, 1);
+    process_environment().set(setting.name, setting.value);
     log(LogLevel::info,
         std::string(setting.name) + "=" + setting.value + " was set: " + setting.why);
   }
 }
 
 Result<NcclLibrary> load() {
-  const char* const named = std::getenv("WEIR_NCCL_LIBRARY");
-  const char* const path = named != nullptr && *named != '\0' ? named : "libnccl.so.2";
-  const bool was_loaded = dlopen(path, RTLD_NOW | RTLD_NOLOAD) != nullptr;
+  const std::string path = process_environment().get("WEIR_NCCL_LIBRARY").value_or("libnccl.so.2");
+  const bool was_loaded = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD) != nullptr;
   make_settings();
   // Never closed: its threads run as long as the process.
-  void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const why = dlerror();
-    return unavailable(why != nullptr ? why : std::string(path) + " can't be loaded");
+    return unavailable(why != nullptr ? why : path + " can't be loaded");
   }
   NcclLibrary nccl;
   nccl.connects_at_once = connects_at_once(was_loaded);
   nccl.ncclGetVersion =
       reinterpret_cast<decltype(nccl.ncclGetVersion)>(dlsym(library, "ncclGetVersion"));
   if (nccl.ncclGetVersion == nullptr || nccl.ncclGetVersion(&nccl.version) != ncclSuccess) {
-    return unavailable(std::string(path) + " tells no version");
+    return unavailable(path + " tells no version");
   }
   if (nccl.version < kOldest) {
-    return unavailable(std::string(path) + " is version " + version_text(nccl.version) +
-                       ", which is too old");
+    return unavailable(path + " is version " + version_text(nccl.version) + ", which is too old");
   }
 #define WEIR_NCCL_LOAD(name)                                                \
   nccl.name = reinterpret_cast<decltype(nccl.name)>(dlsym(library, #name)); \
-  if (nccl.name == nullptr) return unavailable(std::string(path) + " lacks " #name);
+  if (nccl.name == nullptr) return unavailable(path + " lacks " #name);
   WEIR_NCCL_CALLS(WEIR_NCCL_LOAD)
 #undef WEIR_NCCL_LOAD
   return nccl;
@@ -95,7 +95,7 @@ Status check_settings() {
   if (number_in_environment("NCCL_COMM_BLOCKING") == 0) return calls_that_do_not_wait();
   if (number_in_environment("NCCL_GRAPH_REGISTER").value_or(0) == 0) return {};
   return Error(ErrorCode::invalid_argument,
-               "NCCL_GRAPH_REGISTER=" + std::string(std::getenv("NCCL_GRAPH_REGISTER")) +
+               "NCCL_GRAPH_REGISTER=" + *process_environment().get("NCCL_GRAPH_REGISTER") +
                    " is set in the environment: NCCL would register the physical memory under the "
                    "buffers of captured operations, whole, which Weir shares between buffers and "
                    "maps elsewhere while the graph lives. Unset it, or set it to 0, and take "

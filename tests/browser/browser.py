@@ -8,6 +8,7 @@ import os
 import pathlib
 import shutil
 import sys
+import tempfile
 import time
 import unittest
 
@@ -31,6 +32,10 @@ except ImportError:
 
 FOLDER = pathlib.Path(".")
 
+# Chromium and its driver leave folders in the system's temporary folder; in this one they go with
+# the test, when both have ended.
+TEMPORARY = tempfile.TemporaryDirectory(prefix="weir-browser-", ignore_cleanup_errors=True)
+
 
 def open_browser(width=1440, height=1000, dark=False, more_arguments=()):
     browser = shutil.which("chromium") or shutil.which("google-chrome")
@@ -49,7 +54,8 @@ def open_browser(width=1440, height=1000, dark=False, more_arguments=()):
     for argument in arguments:
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    return webdriver.Chrome(service=Service(driver), options=options)
+    service = Service(driver, env={**os.environ, "TMPDIR": TEMPORARY.name})
+    return webdriver.Chrome(service=service, options=options)
 
 
 class PageTest(unittest.TestCase):

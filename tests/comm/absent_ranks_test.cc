@@ -21,14 +21,10 @@ class AbsentRanks : public test::CommRanks {
  protected:
   AbsentRanks() : CommRanks(2, {.host_timeout = std::chrono::milliseconds(300)}) {}
 
-  static Result<Work> sum(Rank& rank, void* block) {
-    return Collectives(*rank.comm)
-        .all_reduce(block, block, kCount, DataType::float32, {}, rank.compute);
-  }
   static Graph captured_sum(Rank& rank, GraphPool& pool) {
     Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
     void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(sum(rank, block));
+    expect_ok(rank.sum(block, kSize, rank.compute));
     rank.free(block);
     Result<Graph> graph = rank.comm->end_capture(*capture);
     expect_ok(graph);
@@ -40,7 +36,7 @@ TEST_F(AbsentRanks, AreFoundByTheWatchdogWithinTheTimeout) {
   create({.timeout = kSecond});
   Rank& rank = *ranks_[0];
   void* const block = rank.allocate(kSize, rank.compute);
-  expect_ok(sum(rank, block));
+  expect_ok(rank.sum(block, kSize, rank.compute));
   expect_ok(rank.comm->poll());
   rank.device.advance(kSecond + 1_ms);
   expect_error(rank.comm->poll(), ErrorCode::device,
@@ -54,7 +50,7 @@ TEST_F(AbsentRanks, MakeCloseAnErrorInTimeThatNamesTheOperation) {
   create();
   Rank& rank = *ranks_[0];
   void* const block = rank.allocate(kSize, rank.compute);
-  expect_ok(sum(rank, block));
+  expect_ok(rank.sum(block, kSize, rank.compute));
   rank.free(block);
   const auto begin = std::chrono::steady_clock::now();
   expect_error(rank.comm->close(), ErrorCode::device,
@@ -75,7 +71,7 @@ TEST_F(AbsentRanks, MakeCloseAnErrorWithinTheHostTimeoutOfTheCommunicatorToo) {
   });
   Rank& rank = *ranks_[0];
   void* const block = rank.allocate(kSize, rank.compute);
-  expect_ok(sum(rank, block));
+  expect_ok(rank.sum(block, kSize, rank.compute));
   rank.free(block);
   expect_error(rank.comm->close(), ErrorCode::device,
                "its operations have not ended in 0.1 s: the first that may not have is operation "
@@ -88,7 +84,7 @@ TEST_F(AbsentRanks, MakeAnOperationThatHangsAnErrorOfClose) {
   std::barrier all_asked(2);  // else the first may be what has not ended
   on_all([&](Rank& rank) {
     void* const block = rank.allocate(kSize, rank.compute);
-    for (int i = 0; i < 3; ++i) expect_ok(sum(rank, block));
+    for (int i = 0; i < 3; ++i) expect_ok(rank.sum(block, kSize, rank.compute));
     rank.free(block);
     all_asked.arrive_and_wait();
     const Status closed = rank.comm->close();
@@ -106,7 +102,7 @@ TEST_F(AbsentRanks, MayComeLate) {
     void* const block = rank.allocate(kSize, rank.compute);
     if (rank.number == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
     for (int step = 0; step < 10; ++step) {
-      expect_ok(sum(rank, block));
+      expect_ok(rank.sum(block, kSize, rank.compute));
       expect_ok(rank.comm->poll());
       rank.device.advance(kSecond + kSecond);
       expect_ok(rank.comm->poll());
@@ -119,7 +115,7 @@ TEST_F(AbsentRanks, HoldUpWhateverWaitsForTheOperation) {
   create();
   Rank& rank = *ranks_[0];
   void* const block = rank.allocate(kSize, rank.compute);
-  const Result<Work> work = sum(rank, block);
+  const Result<Work> work = rank.sum(block, kSize, rank.compute);
   expect_ok(work);
   expect_ok(work->wait(rank.side));
   const EventHandle before = *rank.device.create_event(), after = *rank.device.create_event();
@@ -131,7 +127,7 @@ TEST_F(AbsentRanks, HoldUpWhateverWaitsForTheOperation) {
   EXPECT_FALSE(rank.device.finished(after));
   expect_error(rank.device.synchronize(after), ErrorCode::device, "rank 1 has not come to it");
   void* const other = ranks_[1]->allocate(kSize, ranks_[1]->compute);
-  expect_ok(sum(*ranks_[1], other));
+  expect_ok(ranks_[1]->sum(other, kSize, ranks_[1]->compute));
   EXPECT_TRUE(*rank.device.query(after));
   expect_ok(rank.device.synchronize(after));
   for (const EventHandle event : {before, after}) expect_ok(rank.device.destroy_event(event));

@@ -60,6 +60,15 @@ class Buckets : public CommRanks {
                     Stream stream, Nanoseconds time = 10_us) {
     if (count > 0) rank.write(stream, buckets.bucket_view(tensor), Bytes{4 * count}, time);
   }
+  // Gives the bucketer a gradient that lies elsewhere.
+  static void give_from_elsewhere(Rank& rank, Bucketer& buckets, std::size_t tensor,
+                                  std::uint64_t count, Stream stream) {
+    const Bytes bytes{4 * count};
+    void* const source = rank.allocate(bytes, stream);
+    rank.write(stream, source, bytes);
+    expect_ok(buckets.ready_from(tensor, source, stream));
+    rank.free(source);
+  }
   static void read_all(Rank& rank, Bucketer& buckets, const std::vector<std::uint64_t>& counts,
                        Stream stream) {
     for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -83,18 +92,6 @@ class Buckets : public CommRanks {
     expect_ok(rank.device.synchronize(event));
     expect_ok(rank.device.destroy_event(event));
     return rank.device.now();
-  }
-  // For tests that ask for a race: with devices that saw none.
-  void begin_anew() {
-    on_all([](Rank& rank) { rank.comm.reset(); });
-    for (auto& rank : ranks_) {
-      rank->device.finish();
-      rank->heap.reset();
-      const int number = rank->number;
-      rank = std::make_unique<Rank>();
-      rank->number = number;
-      rank->nccl = world_.rank(number, rank->device);
-    }
   }
 
   std::vector<std::pair<std::uint64_t, std::uint64_t>> before_;

@@ -22,9 +22,6 @@ class CapturedCollectives : public test::CommRanks {
     expect_ok(capture);
     return *std::move(capture);
   }
-  static Result<Work> sum(Rank& rank, void* block, Stream stream) {
-    return Collectives(*rank.comm).all_reduce(block, block, kCount, DataType::float32, {}, stream);
-  }
   static std::uint64_t wrong_reads(Rank& rank, const Graph& graph) {
     std::uint64_t wrong = 0;
     for (std::uint64_t seed = 1; seed <= 200; ++seed) {
@@ -44,7 +41,7 @@ TEST_P(EveryMode, TheFirstOperationEverIsCapturedAndRuns) {
     CaptureScope capture = begin(rank, pool, GetParam());
     void* const block = rank.allocate(kSize, rank.compute);
     rank.write(rank.compute, block, kSize);
-    const Result<Work> work = sum(rank, block, rank.compute);
+    const Result<Work> work = rank.sum(block, kSize, rank.compute);
     expect_ok(work);
     EXPECT_TRUE(work->captured());
     expect_ok(work->wait(rank.compute));
@@ -101,7 +98,7 @@ TEST_F(CapturedCollectives, OfACommunicatorThatIsNotPreparedAreRefusedAndTheCapt
     GraphPool pool(*rank.heap);
     CaptureScope capture = begin(rank, pool);
     void* const block = rank.allocate(kSize, rank.compute);
-    expect_error(sum(rank, block, rank.compute), ErrorCode::capture,
+    expect_error(rank.sum(block, kSize, rank.compute), ErrorCode::capture,
                  "call prepare() on every rank before the capture begins");
     rank.write(rank.compute, block, kSize);
     rank.free(block);
@@ -126,7 +123,7 @@ TEST_F(NotConnected, PrepareConnectsWhatNcclWouldConnectAtFirstUse) {
     GraphPool pool(*rank.heap);
     CaptureScope capture = begin(rank, pool);
     void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(sum(rank, block, rank.compute));
+    expect_ok(rank.sum(block, kSize, rank.compute));
     rank.free(block);
     Result<Graph> graph = rank.comm->end_capture(capture);
     expect_ok(graph);
@@ -143,7 +140,7 @@ TEST_F(CapturedCollectives, OnForkedStreamsAreJoinedAndMemoryIsSharedInOrder) {
     for (int step = 0; step < 8; ++step) {
       void* const block = rank.allocate(kSize, rank.compute);
       rank.write(rank.compute, block, kSize);
-      const Result<Work> work = sum(rank, block, rank.compute);
+      const Result<Work> work = rank.sum(block, kSize, rank.compute);
       expect_ok(work);
       // The side stream joins the capture by waiting.
       expect_ok(work->wait(rank.side));
@@ -173,7 +170,7 @@ TEST_F(CapturedCollectives, LetTheirBuffersGoAtOnce) {
     for (int layer = 0; layer < 8; ++layer) {
       void* const block = rank.allocate(kSize, rank.compute);
       rank.write(rank.compute, block, kSize);  // a race, were the one before not fenced
-      expect_ok(sum(rank, block, rank.compute));
+      expect_ok(rank.sum(block, kSize, rank.compute));
       rank.free(block);
     }
     Result<Graph> graph = rank.comm->end_capture(capture);
@@ -194,14 +191,14 @@ TEST_F(CapturedCollectives, AndEagerOnesAndSeveralGraphsMayAlternate) {
     for (int number = 0; number < 3; ++number) {
       CaptureScope capture = begin(rank, pool);
       void* const block = rank.allocate(kSize, rank.compute);
-      expect_ok(sum(rank, block, rank.compute));
+      expect_ok(rank.sum(block, kSize, rank.compute));
       rank.free(block);
       Result<Graph> graph = rank.comm->end_capture(capture);
       expect_ok(graph);
       graphs.push_back(*std::move(graph));
       for (Graph& each : graphs) {
         expect_ok(rank.comm->launch(each, rank.compute));
-        const Result<Work> work = sum(rank, eager, rank.compute);
+        const Result<Work> work = rank.sum(eager, kSize, rank.compute);
         expect_ok(work);
         expect_ok(work->wait(rank.compute));
       }
@@ -220,7 +217,7 @@ TEST_F(CapturedCollectives, TakeEagerBlocksWhoseFreeWaitsForTheEnd) {
     rank.write(rank.compute, parameters, kSize);
     rank.device.finish();
     CaptureScope capture = begin(rank, pool);
-    expect_ok(sum(rank, parameters, rank.compute));
+    expect_ok(rank.sum(parameters, kSize, rank.compute));
     Result<Graph> graph = rank.comm->end_capture(capture);
     expect_ok(graph);
     expect_ok(rank.comm->launch(*graph, rank.compute));
@@ -235,7 +232,7 @@ TEST_F(CapturedCollectives, WorksMayNotBeWaitedForFromElsewhere) {
   on_all([](Rank& rank) {
     GraphPool pool(*rank.heap), other_pool(*rank.heap);
     void* const eager = rank.allocate(kSize, rank.side);
-    const Result<Work> before = sum(rank, eager, rank.side);
+    const Result<Work> before = rank.sum(eager, kSize, rank.side);
     expect_ok(before);
     Work captured;
     {
@@ -243,7 +240,7 @@ TEST_F(CapturedCollectives, WorksMayNotBeWaitedForFromElsewhere) {
       expect_error(before->wait(rank.compute), ErrorCode::capture,
                    "wait before the capture begins");
       void* const block = rank.allocate(kSize, rank.compute);
-      captured = *sum(rank, block, rank.compute);
+      captured = *rank.sum(block, kSize, rank.compute);
       Result<CaptureScope> other = CaptureScope::begin(other_pool, rank.side);
       expect_ok(other);
       expect_error(captured.wait(rank.side), ErrorCode::capture, "another graph");
@@ -263,7 +260,7 @@ TEST_F(CapturedCollectives, InACaptureThatNoPoolServesAreRefusedAndItGoesOn) {
   Rank& rank = *ranks_[0];
   void* const block = rank.allocate(kSize, rank.side);
   ASSERT_TRUE(rank.device.begin_capture(rank.compute, CaptureMode::global).ok());
-  expect_error(sum(rank, block, rank.compute), ErrorCode::capture, "no graph pool serves");
+  expect_error(rank.sum(block, kSize, rank.compute), ErrorCode::capture, "no graph pool serves");
   rank.write(rank.compute, block, kSize);
   const Result<GraphHandle> graph = rank.device.end_capture(rank.compute);
   expect_ok(graph);
@@ -281,7 +278,8 @@ TEST_F(CapturedCollectives, InACaptureThatIsBrokenSayThatItWasBrokenBefore) {
   const EventHandle captured = *rank.device.create_event();
   expect_ok(rank.device.record(captured, rank.compute));
   EXPECT_FALSE(rank.device.query(captured).ok());  // breaks it
-  expect_error(sum(rank, block, rank.compute), ErrorCode::capture, "broken by an earlier call");
+  expect_error(rank.sum(block, kSize, rank.compute), ErrorCode::capture,
+               "broken by an earlier call");
   rank.free(block);
   EXPECT_FALSE(capture.end().ok());
   expect_ok(rank.comm->status());
@@ -295,7 +293,7 @@ TEST_F(CapturedCollectives, ThatOneRankCouldNotCaptureAreLaunchedByNone) {
     GraphPool pool(*rank.heap);
     CaptureScope capture = begin(rank, pool);
     void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(sum(rank, block, rank.compute));
+    expect_ok(rank.sum(block, kSize, rank.compute));
     if (rank.number == 1) rank.device.fail(DeviceCall::instantiate, 1);
     rank.free(block);
     const Result<Graph> graph = rank.comm->end_capture(capture);
@@ -305,7 +303,7 @@ TEST_F(CapturedCollectives, ThatOneRankCouldNotCaptureAreLaunchedByNone) {
     GraphPool pool(*rank.heap);
     CaptureScope capture = begin(rank, pool);
     void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(sum(rank, block, rank.compute));
+    expect_ok(rank.sum(block, kSize, rank.compute));
     rank.free(block);
     expect_ok(rank.comm->end_capture(capture));
   });
@@ -319,7 +317,7 @@ TEST_F(CapturedCollectives, ThatDifferBetweenRanksAreLaunchedByNone) {
     GraphPool pool(*rank.heap);
     CaptureScope capture = begin(rank, pool);
     void* const block = rank.allocate(kSize, rank.compute);
-    for (int i = 0; i <= rank.number; ++i) expect_ok(sum(rank, block, rank.compute));
+    for (int i = 0; i <= rank.number; ++i) expect_ok(rank.sum(block, kSize, rank.compute));
     rank.free(block);
     expect_error(rank.comm->end_capture(capture), ErrorCode::capture,
                  "rank 1 captured other operations (2) than rank 0 (1)");
@@ -333,7 +331,7 @@ TEST_F(CapturedCollectives, ThatARankDoesNotAgreeOnEndTheCommunicatorInTime) {
   GraphPool pool(*rank.heap);
   CaptureScope capture = begin(rank, pool);
   void* const block = rank.allocate(kSize, rank.compute);
-  expect_ok(sum(rank, block, rank.compute));
+  expect_ok(rank.sum(block, kSize, rank.compute));
   rank.free(block);
   expect_error(rank.comm->end_capture(capture), ErrorCode::device, "a rank did not take part");
   expect_error(rank.comm->status(), ErrorCode::device, "a rank did not take part");
@@ -346,7 +344,7 @@ TEST_F(CapturedCollectives, HoldTheCommunicatorUntilTheirGraphIsGone) {
     GraphPool pool(*rank.heap);
     CaptureScope capture = begin(rank, pool);
     void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(sum(rank, block, rank.compute));
+    expect_ok(rank.sum(block, kSize, rank.compute));
     rank.free(block);
     Result<Graph> graph = rank.comm->end_capture(capture);
     expect_ok(graph);
@@ -369,7 +367,7 @@ TEST_F(CapturedCollectives, InTenThousandCapturesLeaveNothingBehind) {
     for (int round = 0; round < 10'000; ++round) {
       CaptureScope capture = begin(rank, pool);
       void* const block = rank.allocate(kSize, rank.compute);
-      expect_ok(sum(rank, block, rank.compute));
+      expect_ok(rank.sum(block, kSize, rank.compute));
       rank.free(block);
       expect_ok(capture.end());
       if (round == 1000) {

@@ -1,13 +1,11 @@
 // Machines that were made up: as a folder of files, and as a value.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <string_view>
 
+#include "tests/temporary_folder.h"
 #include "weir/comm/check.h"
 
 namespace weir::test {
@@ -15,26 +13,11 @@ namespace weir::test {
 // A folder with the files of a machine; gone when the test is.
 class MachineTree {
  public:
-  MachineTree() {
-    const ::testing::TestInfo& test = *::testing::UnitTest::GetInstance()->current_test_info();
-    std::string name = std::string(test.test_suite_name()) + "_" + test.name();
-    for (char& c : name) c = c == '/' ? '_' : c;  // of a test with parameters
-    root_ = ::testing::TempDir() + "weir_machine_" + name;
-    std::filesystem::remove_all(root_);
-    std::filesystem::create_directories(root_);
-  }
-  ~MachineTree() {
-    std::error_code ignored;
-    std::filesystem::remove_all(root_, ignored);
-  }
-  MachineTree(const MachineTree&) = delete;
-  MachineTree& operator=(const MachineTree&) = delete;
-
-  const std::string& root() const { return root_; }
-  std::string at(const std::string& path) const { return root_ + path; }
+  // Paths below begin with a slash, as on the machine.
+  const std::string& root() const { return root_.path(); }
+  std::string at(const std::string& path) const { return root() + path; }
   void write(const std::string& path, std::string_view text) const {
-    folder(std::filesystem::path(path).parent_path().string());
-    std::ofstream(at(path), std::ios::binary) << text;
+    root_.write(path.substr(1), text);
   }
   void folder(const std::string& path) const { std::filesystem::create_directories(at(path)); }
   void link(const std::string& path, const std::string& target) const {
@@ -51,7 +34,7 @@ class MachineTree {
   void make_eight_gpus() const;
 
  private:
-  std::string root_;
+  const TemporaryFolder root_;
 };
 
 // The same machine as a value, with what NVML says of it.

@@ -8,6 +8,7 @@
 
 #include "comm/check/rules.h"
 #include "tests/comm/check_machines.h"
+#include "tests/temporary_folder.h"
 
 namespace weir {
 namespace {
@@ -133,9 +134,8 @@ TEST(CheckReport, TheDocumentShowsWhatIsPrinted) {
       tree.root(), {{"NCCL_DBUG", "INFO"}, {"NCCL_IB_HCA", "=mlx5"}, {"NCCL_SOCKET_IFNAME", "eth"}},
       "");
   check.findings = examine(check.machine, check.settings);
-  std::ostringstream document;
-  document << std::ifstream("docs/comm-check.md").rdbuf();
-  EXPECT_THAT(document.str(), HasSubstr("```\n$ weir comm check\n" + check_text(check) + "```"));
+  EXPECT_THAT(test::content_of("docs/comm-check.md"),
+              HasSubstr("```\n$ weir comm check\n" + check_text(check) + "```"));
 }
 
 // Every finding has a line in the document, and no line is of a finding that is no more.

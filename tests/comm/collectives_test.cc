@@ -16,10 +16,6 @@ constexpr std::uint64_t kCount = kSize.count / 4;
 
 class EagerCollectives : public test::CommRanks {
  protected:
-  static Result<Work> sum(Rank& rank, void* block, Bytes bytes = kSize) {
-    return Collectives(*rank.comm)
-        .all_reduce(block, block, bytes.count / 4, DataType::float32, {}, rank.compute);
-  }
 };
 
 TEST_F(EagerCollectives, ComeAfterTheWorkBeforeThemAndBeforeWhoeverWaits) {
@@ -27,7 +23,7 @@ TEST_F(EagerCollectives, ComeAfterTheWorkBeforeThemAndBeforeWhoeverWaits) {
   on_all([](Rank& rank) {
     void* const block = rank.allocate(kSize, rank.compute);
     rank.write(rank.compute, block, kSize);
-    const Result<Work> work = sum(rank, block);
+    const Result<Work> work = rank.sum(block, kSize, rank.compute);
     expect_ok(work);
     EXPECT_FALSE(work->captured());
     expect_ok(work->wait(rank.side));
@@ -44,7 +40,7 @@ TEST_F(EagerCollectives, BuffersMayGoAtOnce) {
     for (int step = 0; step < 10; ++step) {
       void* const block = rank.allocate(kSize, rank.compute);
       rank.write(rank.compute, block, kSize);
-      expect_ok(sum(rank, block));
+      expect_ok(rank.sum(block, kSize, rank.compute));
       rank.free(block);  // the next one's write is a race, were the fence left out
     }
     EXPECT_EQ(rank.device.host_waits(), 0u);
@@ -58,21 +54,12 @@ TEST_F(EagerCollectives, ThatNobodyWaitsForAreSeenByTheChecker) {
   on_all([](Rank& rank) {
     void* const block = rank.allocate(kSize, rank.compute);
     rank.write(rank.compute, block, kSize);
-    expect_ok(sum(rank, block));
+    expect_ok(rank.sum(block, kSize, rank.compute));
     rank.read(rank.compute, block, kSize);  // without wait()
     EXPECT_GT(rank.device.race_count(), 0u);
     rank.free(block);
-    // The race was asked for: begin anew, with a device that saw none.
   });
-  on_all([](Rank& rank) { rank.comm.reset(); });
-  for (auto& rank : ranks_) {
-    rank->device.finish();
-    rank->heap.reset();
-    const int number = rank->number;
-    rank = std::make_unique<Rank>();
-    rank->number = number;
-    rank->nccl = world_.rank(number, rank->device);
-  }
+  begin_anew();
 }
 
 TEST_F(EagerCollectives, UseTheWholeOfWhatTheyReadAndWrite) {
@@ -163,8 +150,9 @@ TEST_F(EagerCollectives, ThatNcclRefusesEndTheCommunicatorAndMemoryIsWhole) {
   Rank& rank = *ranks_[0];
   world_.fail(0, NcclCall::enqueue, 1);
   void* const block = rank.allocate(kSize, rank.compute);
-  expect_error(sum(rank, block), ErrorCode::device, "made to fail");
-  expect_error(sum(rank, block), ErrorCode::device, "made to fail");  // what ended it
+  expect_error(rank.sum(block, kSize, rank.compute), ErrorCode::device, "made to fail");
+  expect_error(rank.sum(block, kSize, rank.compute), ErrorCode::device,
+               "made to fail");  // what ended it
   expect_error(rank.comm->status(), ErrorCode::device, "rank 0 of 2");
   rank.free(block);
   EXPECT_THAT(rank.heap->validate(), IsEmpty());
@@ -191,11 +179,11 @@ TEST_F(EagerCollectives, CostThreeRecordsAndOneWait) {
   create();
   on_all([](Rank& rank) {
     void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(sum(rank, block));
+    expect_ok(rank.sum(block, kSize, rank.compute));
     const std::uint64_t records = rank.device.calls(DeviceCall::record);
     const std::uint64_t waits = rank.device.calls(DeviceCall::wait);
     const std::uint64_t events = rank.device.calls(DeviceCall::create_event);
-    for (int i = 0; i < 100; ++i) expect_ok(sum(rank, block));
+    for (int i = 0; i < 100; ++i) expect_ok(rank.sum(block, kSize, rank.compute));
     EXPECT_EQ(rank.device.calls(DeviceCall::record), records + 300);
     EXPECT_EQ(rank.device.calls(DeviceCall::wait), waits + 100);
     EXPECT_LE(rank.device.calls(DeviceCall::create_event), events + 300);
@@ -209,7 +197,7 @@ TEST_F(EagerCollectives, AreToldApartWhereRanksAskForDifferentOnes) {
   create();
   on_all([](Rank& rank) {
     void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(sum(rank, block, rank.number == 0 ? kSize : 1_MiB));
+    expect_ok(rank.sum(block, rank.number == 0 ? kSize : 1_MiB, rank.compute));
     rank.free(block);
   });
   EXPECT_THAT(world_.mismatches(), testing::SizeIs(1));

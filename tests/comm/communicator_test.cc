@@ -21,11 +21,6 @@ class Communicators : public test::CommRanks {
  protected:
   Communicators() : CommRanks(2) {}
   explicit Communicators(int ranks, SimWorldOptions options = {}) : CommRanks(ranks, options) {}
-
-  static Result<Work> sum(Rank& rank, void* block) {
-    return Collectives(*rank.comm)
-        .all_reduce(block, block, kCount, DataType::float32, {}, rank.compute);
-  }
 };
 
 TEST_F(Communicators, KnowTheirPlace) {
@@ -174,12 +169,12 @@ TEST_F(FourRanks, GoOnWithoutTheOneThatIsGone) {
     void* const block = rank.allocate(kSize, rank.compute);
     rank.write(rank.compute, block, kSize);
     if (rank.number != 2) {  // rank 2 is gone
-      expect_ok(sum(rank, block));
+      expect_ok(rank.sum(block, kSize, rank.compute));
       expect_ok(rank.comm->poll());
       rank.device.advance(kSecond + 1_ms);
       expect_error(rank.comm->poll(), ErrorCode::device,
                    "operation 1, all-reduce of 4.00 MiB of float32 (sum), has not ended in 1.0 s");
-      expect_error(sum(rank, block), ErrorCode::device, "has not ended");
+      expect_error(rank.sum(block, kSize, rank.compute), ErrorCode::device, "has not ended");
       const int gone[] = {2};
       Result<Communicator> left = rank.comm->shrink(gone, {.name = "left", .watch_every = {}});
       expect_ok(left);
@@ -232,7 +227,7 @@ TEST_F(Communicators, WhoseOperationsEndAreNotLate) {
   on_all([](Rank& rank) {
     void* const block = rank.allocate(kSize, rank.compute);
     for (int step = 0; step < 100; ++step) {
-      expect_ok(sum(rank, block));
+      expect_ok(rank.sum(block, kSize, rank.compute));
       expect_ok(rank.comm->poll());
       rank.device.advance(Nanoseconds{kSecond.count / 2});
     }
@@ -248,13 +243,13 @@ TEST_F(Communicators, NameTheOperationThatHangsAmongMany) {
   world_.hang(0, 6);
   on_all([](Rank& rank) {
     void* const block = rank.allocate(kSize, rank.compute);
-    for (int i = 0; i < 5; ++i) expect_ok(sum(rank, block));
+    for (int i = 0; i < 5; ++i) expect_ok(rank.sum(block, kSize, rank.compute));
     expect_ok(rank.comm->poll());
     rank.device.advance(kSecond);
     expect_ok(rank.comm->poll());  // those have ended
     expect_ok(
         Collectives(*rank.comm).broadcast(block, block, kCount, DataType::int8, 1, rank.compute));
-    for (int i = 0; i < 2; ++i) expect_ok(sum(rank, block));
+    for (int i = 0; i < 2; ++i) expect_ok(rank.sum(block, kSize, rank.compute));
     expect_ok(rank.comm->poll());
     rank.device.advance(kSecond + 1_ms);
     if (rank.number == 0) {
@@ -273,7 +268,7 @@ TEST_F(Communicators, SeeALaunchThatHangs) {
     GraphPool pool(*rank.heap);
     Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
     void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(sum(rank, block));
+    expect_ok(rank.sum(block, kSize, rank.compute));
     rank.free(block);
     Result<Graph> graph = rank.comm->end_capture(*capture);
     expect_ok(graph);
@@ -295,7 +290,7 @@ TEST_F(Communicators, WatchWithoutAnyTraceInTheHeap) {
   create();
   on_all([](Rank& rank) {
     void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(sum(rank, block));
+    expect_ok(rank.sum(block, kSize, rank.compute));
     expect_ok(rank.comm->poll());
     rank.device.advance(kSecond);
     expect_ok(rank.comm->poll());
@@ -328,10 +323,11 @@ TEST_F(Communicators, ThatAreAbortedSayWhyAndAreClosed) {
   create();
   on_all([](Rank& rank) {
     void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(sum(rank, block));
+    expect_ok(rank.sum(block, kSize, rank.compute));
     rank.comm->abort("the user pressed a key");
     rank.comm->abort("again");
-    expect_error(sum(rank, block), ErrorCode::device, "aborted: the user pressed a key");
+    expect_error(rank.sum(block, kSize, rank.compute), ErrorCode::device,
+                 "aborted: the user pressed a key");
     expect_error(rank.comm->prepare(), ErrorCode::device, "aborted");
     expect_error(rank.comm->split(0, 0), ErrorCode::device, "aborted");
     rank.free(block);

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/comm/expect.h"
 #include "tests/stress/gpu.h"
 #include "weir/comm/collectives.h"
 #include "weir/comm/communicator.h"
@@ -29,11 +30,6 @@ namespace weir::test {
 enum class On { simulated, gpus };
 inline std::string name_of(On on) { return on == On::gpus ? "Gpus" : "Simulated"; }
 
-template <class Outcome>
-void expect_fine(const Outcome& outcome) {
-  EXPECT_TRUE(outcome.ok()) << (outcome.ok() ? "" : outcome.error().message());
-}
-
 struct GpuRank {
   int number = 0, ranks = 0;
   std::unique_ptr<stress::Gpu> gpu;
@@ -46,21 +42,21 @@ struct GpuRank {
   CommContext context() const { return {*nccl, device(), *heap}; }
   void* allocate(Bytes bytes, Stream stream) const {
     Result<void*> block = heap->allocate(bytes, stream);
-    expect_fine(block);
+    expect_ok(block);
     return block.ok() ? *block : nullptr;
   }
-  void free(void* block) const { expect_fine(heap->deallocate(block)); }
+  void free(void* block) const { expect_ok(heap->deallocate(block)); }
   void write(Stream stream, void* at, Bytes bytes, std::uint64_t pattern,
              Nanoseconds delay = {}) const {
-    expect_fine(gpu->write(stream, {at, bytes, pattern}, delay));
+    expect_ok(gpu->write(stream, {at, bytes, pattern}, delay));
   }
   void check(Stream stream, void* at, Bytes bytes, std::uint64_t pattern,
              Nanoseconds delay = {}) const {
-    expect_fine(gpu->check(stream, {at, bytes, pattern}, delay));
+    expect_ok(gpu->check(stream, {at, bytes, pattern}, delay));
   }
   // All streams' work is done.
   void finish() const {
-    for (const Stream stream : {compute, side}) expect_fine(gpu->synchronize(stream));
+    for (const Stream stream : {compute, side}) expect_ok(gpu->synchronize(stream));
   }
   // Time passes, by the device's clock.
   void pass(Nanoseconds time) const {
@@ -98,7 +94,7 @@ class OnGpus : public testing::TestWithParam<On> {
       EXPECT_THAT(rank.heap->validate(), testing::IsEmpty());
       EXPECT_EQ(rank.heap->statistics().live_blocks.current, 0u);
       const Result<stress::Findings> found = rank.gpu->findings();
-      expect_fine(found);
+      expect_ok(found);
       if (!found) return;
       EXPECT_EQ(found->wrong, 0u) << found->description;
     });
@@ -111,13 +107,13 @@ class OnGpus : public testing::TestWithParam<On> {
     on_all([&](GpuRank& rank) {
       Result<Communicator> made =
           Communicator::create(rank.context(), *id, rank.ranks, rank.number, options);
-      expect_fine(made);
+      expect_ok(made);
       if (made) rank.comm = *std::move(made);
     });
   }
   void create_prepared(const CommunicatorOptions& options = {}) {
     create(options);
-    on_all([](GpuRank& rank) { expect_fine(rank.comm->prepare()); });
+    on_all([](GpuRank& rank) { expect_ok(rank.comm->prepare()); });
   }
   void on_all(const std::function<void(GpuRank&)>& work) {
     std::vector<std::thread> threads;
@@ -160,7 +156,7 @@ class OnGpus : public testing::TestWithParam<On> {
 inline CaptureScope begin(const GpuRank& rank, GraphPool& pool,
                           CaptureMode mode = CaptureMode::global) {
   Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute, mode);
-  expect_fine(capture);
+  expect_ok(capture);
   return *std::move(capture);
 }
 

@@ -4,14 +4,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <fstream>
 #include <functional>
-#include <sstream>
 #include <thread>
 
 #include "comm/launch/processes.h"
 #include "comm/launch/rendezvous_file.h"
 #include "tests/comm/launch_fixture.h"
+#include "tests/temporary_folder.h"
 
 namespace weir {
 namespace {
@@ -44,14 +43,6 @@ std::string refusal(const Launch& launch, ErrorCode code) {
   if (met) return "not refused";
   EXPECT_EQ(met.error().code(), code);
   return met.error().message();
-}
-
-void put(const std::string& path, std::string_view text) { std::ofstream(path) << text; }
-
-std::string text_of(const std::string& path) {
-  std::stringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
 }
 
 // As another host's rank 0, or one that has ended, would have written.
@@ -91,7 +82,7 @@ TEST(Rendezvous, AtAnAddressKeepsTheUsersOwn) {
 }
 
 TEST(Rendezvous, AtAFileGivesEveryProcessTheSameId) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   constexpr int kRanks = 8;
   int all_have_met[2];  // rank 0 goes on, as it would within NCCL, until the parent closes its end
   ASSERT_EQ(::pipe(all_have_met), 0);
@@ -111,11 +102,11 @@ TEST(Rendezvous, AtAFileGivesEveryProcessTheSameId) {
     EXPECT_EQ(exit_status(children[static_cast<std::size_t>(kRanks - 1 - rank)]), 0) << rank;
   }
   ::close(all_have_met[0]);
-  EXPECT_EQ(folder.entries(), 1U);  // no temporary file is left
+  EXPECT_EQ(folder.names().size(), 1U);  // no temporary file is left
 }
 
 TEST(Rendezvous, AtAFileGivesEveryThreadTheSameId) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   std::vector<std::thread> threads;
   std::atomic<int> met{0};
   for (int rank = 3; rank >= 0; --rank) {
@@ -129,7 +120,7 @@ TEST(Rendezvous, AtAFileGivesEveryThreadTheSameId) {
 }
 
 TEST(Rendezvous, WaitsForALateRankZero) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   std::thread late([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(150));
     EXPECT_TRUE(meet_as(at_file(folder / "meet", 0), "late", kLong));
@@ -139,14 +130,14 @@ TEST(Rendezvous, WaitsForALateRankZero) {
 }
 
 TEST(Rendezvous, WithoutRankZeroEndsAtTheTimeoutAndNamesFileAndRank) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   EXPECT_THAT(refusal(at_file(folder / "meet", 1, 4), ErrorCode::unavailable),
               AllOf(HasSubstr("rank 1 of 4 waited 0.05 s for rank 0"), HasSubstr(folder / "meet"),
                     HasSubstr("is not there")));
 }
 
 TEST(Rendezvous, LeavesAFileThatOnlyItsUserCanRead) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const mode_t before = ::umask(0);
   ASSERT_TRUE(meet_as(at_file(folder / "meet", 0), "id", kShort));
   ::umask(before);
@@ -156,45 +147,45 @@ TEST(Rendezvous, LeavesAFileThatOnlyItsUserCanRead) {
 }
 
 TEST(Rendezvous, IsFinishedByRankZeroWhoRemovesItsFile) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   ASSERT_TRUE(meet_as(at_file(folder / "meet", 0), "id", kShort));
   finish_rendezvous(at_file(folder / "meet", 1));
-  EXPECT_EQ(folder.entries(), 1U);
+  EXPECT_EQ(folder.names().size(), 1U);
   finish_rendezvous(at_file(folder / "meet", 0));
-  EXPECT_EQ(folder.entries(), 0U);
+  EXPECT_EQ(folder.names().size(), 0U);
   finish_rendezvous(at_file(folder / "meet", 0));  // once more does nothing
 }
 
 TEST(Rendezvous, IsNotFinishedWithAFileOfAnotherProcess) {
-  const Folder folder;
-  put(folder / "meet", encode(foreign()));
+  const test::TemporaryFolder folder;
+  folder.write("meet", encode(foreign()));
   finish_rendezvous(at_file(folder / "meet", 0));
-  EXPECT_EQ(folder.entries(), 1U);
-  put(folder / "meet", "somebody's notes");
+  EXPECT_EQ(folder.names().size(), 1U);
+  folder.write("meet", "somebody's notes");
   finish_rendezvous(at_file(folder / "meet", 0));
-  EXPECT_EQ(folder.entries(), 1U);
+  EXPECT_EQ(folder.names().size(), 1U);
 }
 
 TEST(Rendezvous, TakesTheFileOfAnotherHost) {
-  const Folder folder;
-  put(folder / "meet", encode(foreign()));
+  const test::TemporaryFolder folder;
+  folder.write("meet", encode(foreign()));
   EXPECT_TRUE(gets(at_file(folder / "meet", 1), "foreign"));
 }
 
 TEST(Rendezvous, DoesNotTakeWhatAnotherRunLeft) {
-  const Folder folder;
-  put(folder / "meet", encode(foreign()));
+  const test::TemporaryFolder folder;
+  folder.write("meet", encode(foreign()));
   EXPECT_THAT(refusal(at_file(folder / "meet", 1, 2, "run 2"), ErrorCode::unavailable),
               HasSubstr("is of another run (run 1)"));
   EXPECT_THAT(refusal(at_file(folder / "meet", 1, 3), ErrorCode::unavailable),
               HasSubstr("is of a run of 2 ranks"));
-  put(folder / "meet", encode(foreign(/*age_ms=*/60'000)));
+  folder.write("meet", encode(foreign(/*age_ms=*/60'000)));
   EXPECT_THAT(refusal(at_file(folder / "meet", 1), ErrorCode::unavailable),
               HasSubstr("was left by an earlier run"));
 }
 
 TEST(Rendezvous, DoesNotTakeWhatAnEndedProcessOfTheSameRunLeft) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   ASSERT_EQ(
       exit_status_of([&] { return meet_as(at_file(folder / "meet", 0), "stale", kLong).ok(); }), 0);
   EXPECT_THAT(refusal(at_file(folder / "meet", 1), ErrorCode::unavailable),
@@ -202,20 +193,20 @@ TEST(Rendezvous, DoesNotTakeWhatAnEndedProcessOfTheSameRunLeft) {
 }
 
 TEST(Rendezvous, DoesNotTakeWhatAnEarlierProcessOfTheSameIdLeft) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   RendezvousFile file = foreign();
   file.domain = process_domain();
   file.process = ::getpid();
   file.process_started = running_process(::getpid())->started;
-  put(folder / "meet", encode(file));
+  folder.write("meet", encode(file));
   EXPECT_TRUE(gets(at_file(folder / "meet", 1), "foreign"));
   --file.process_started;
-  put(folder / "meet", encode(file));
+  folder.write("meet", encode(file));
   EXPECT_THAT(refusal(at_file(folder / "meet", 1), ErrorCode::unavailable), HasSubstr("has ended"));
 }
 
 TEST(Rendezvous, TakesTheNewFileOverAStaleOneThatTheRankSawFirst) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   ASSERT_EQ(
       exit_status_of([&] { return meet_as(at_file(folder / "meet", 0), "stale", kLong).ok(); }), 0);
   std::thread rank1([&] { EXPECT_TRUE(gets(at_file(folder / "meet", 1), "new")); });
@@ -225,19 +216,19 @@ TEST(Rendezvous, TakesTheNewFileOverAStaleOneThatTheRankSawFirst) {
 }
 
 TEST(Rendezvous, RemovesAStaleFileBeforeItAsksNccl) {
-  const Folder folder;
-  put(folder / "meet", encode(foreign()));
+  const test::TemporaryFolder folder;
+  folder.write("meet", encode(foreign()));
   FakeEnvironment environment;
   FakeNccl nccl(environment);
   nccl.fails = true;
   EXPECT_THAT(rendezvous(nccl, at_file(folder / "meet", 0), environment, kShort).error().message(),
               HasSubstr("ncclGetUniqueId"));
   EXPECT_EQ(nccl.ids_made, 1);
-  EXPECT_EQ(folder.entries(), 0U);
+  EXPECT_EQ(folder.names().size(), 0U);
 }
 
 TEST(Rendezvous, DoesNotTakeAFileThatIsCutOffOrChanged) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const RendezvousFile file = foreign();
   const std::string whole = encode(file);
   for (std::size_t length = 0; length < whole.size(); ++length) {
@@ -250,22 +241,22 @@ TEST(Rendezvous, DoesNotTakeAFileThatIsCutOffOrChanged) {
   }
   EXPECT_FALSE(decode(whole + "x"));
   EXPECT_EQ(decode(whole), file);
-  put(folder / "meet", whole.substr(0, whole.size() / 2));
+  folder.write("meet", whole.substr(0, whole.size() / 2));
   EXPECT_THAT(refusal(at_file(folder / "meet", 1), ErrorCode::unavailable), HasSubstr("cut off"));
 }
 
 TEST(Rendezvous, KeepsARunsNameOnOneLine) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const std::string name = "run\nranks 9\tx";
   EXPECT_TRUE(meet_as(at_file(folder / "meet", 0, 2, name), "id", kShort));
   EXPECT_TRUE(gets(at_file(folder / "meet", 1, 2, name), "id"));
 }
 
 TEST(Rendezvous, RefusesAFolderThatIsNotThere) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   EXPECT_THAT(refusal(at_file(folder / "none/meet", 0), ErrorCode::invalid_argument),
               AllOf(HasSubstr(folder / "none/meet"), HasSubstr("WEIR_MEET")));
-  put(folder / "file", "");
+  folder.write("file", "");
   EXPECT_THAT(refusal(at_file(folder / "file/meet", 0), ErrorCode::invalid_argument),
               HasSubstr("Not a directory"));
 }
@@ -280,7 +271,7 @@ int exit_status_as_nobody(const std::function<bool()>& holds) {
 }
 
 TEST(Rendezvous, RefusesAFolderThatItMayNotWriteTo) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   ASSERT_EQ(::chmod(folder.path().c_str(), 0555), 0);
   EXPECT_EQ(exit_status_as_nobody([&] {
               const auto met = meet_as(at_file(folder / "meet", 0), "id", kShort);
@@ -293,25 +284,24 @@ TEST(Rendezvous, RefusesAFolderThatItMayNotWriteTo) {
 
 TEST(Rendezvous, RefusesAFileOfAnotherUser) {
   // Root's, for whoever runs this; and for root, nobody's.
-  const Folder folder;
+  const test::TemporaryFolder folder;
   std::string path = "/etc/passwd";
   if (::geteuid() == 0) {
-    path = folder / "meet";
-    put(path, encode(foreign()));
+    path = folder.write("meet", encode(foreign()));
     ASSERT_EQ(::chown(path.c_str(), kNobody, kNobody), 0);
   }
   for (const int rank : {0, 1}) {
     EXPECT_THAT(refusal(at_file(path, rank), ErrorCode::invalid_argument),
                 AllOf(HasSubstr(path), HasSubstr("belongs to user")));
   }
-  EXPECT_FALSE(text_of(path).empty());
+  EXPECT_FALSE(test::content_of(path).empty());
 }
 
 TEST(Rendezvous, RefusesWhatIsNoPlainFile) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   std::filesystem::create_directory(folder / "folder");
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
-  put(folder / "target", encode(foreign()));
+  folder.write("target", encode(foreign()));
   std::filesystem::create_symlink(folder / "target", folder / "link");
   for (const int rank : {0, 1}) {
     for (const char* name : {"folder", "pipe"}) {
@@ -321,7 +311,7 @@ TEST(Rendezvous, RefusesWhatIsNoPlainFile) {
     EXPECT_THAT(refusal(at_file(folder / "link", rank), ErrorCode::invalid_argument),
                 HasSubstr("is a link"));
   }
-  EXPECT_EQ(folder.entries(), 4U);  // nothing was removed, and no temporary file is left
+  EXPECT_EQ(folder.names().size(), 4U);  // nothing was removed, and no temporary file is left
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace weir {
 namespace {
 
-using test::expect_fine;
+using test::expect_ok;
 using test::GpuRank;
 using test::On;
 using test::OnGpus;
@@ -31,8 +31,8 @@ void use_once(GpuRank& rank, Communicator& comm, Stream stream, std::uint64_t pa
   void* const block = rank.allocate(kSize, stream);
   rank.write(stream, block, kSize, pattern);
   const Result<Work> work = largest(comm, block, stream);
-  expect_fine(work);
-  if (work) expect_fine(work->wait(stream));
+  expect_ok(work);
+  if (work) expect_ok(work->wait(stream));
   if (checks) rank.check(stream, block, kSize, pattern);
   rank.free(block);
 }
@@ -40,19 +40,19 @@ void use_once(GpuRank& rank, Communicator& comm, Stream stream, std::uint64_t pa
 std::optional<Graph> capture_once(GpuRank& rank, GraphPool& pool, Stream stream,
                                   std::uint64_t pattern, bool checks = true) {
   Result<CaptureScope> capture = CaptureScope::begin(pool, stream);
-  expect_fine(capture);
+  expect_ok(capture);
   if (!capture) return std::nullopt;
   use_once(rank, *rank.comm, stream, pattern, checks);
   Result<Graph> graph = rank.comm->end_capture(*capture);
-  expect_fine(graph);
+  expect_ok(graph);
   return graph ? std::optional(*std::move(graph)) : std::nullopt;
 }
 
 std::optional<Communicator> split_all(GpuRank& rank, const CommunicatorOptions& options = {}) {
   Result<std::optional<Communicator>> made = rank.comm->split(0, rank.number, options);
-  expect_fine(made);
+  expect_ok(made);
   if (!made || !*made) return std::nullopt;
-  expect_fine((*made)->prepare());
+  expect_ok((*made)->prepare());
   return std::move(**made);
 }
 
@@ -75,12 +75,12 @@ TEST_P(Graphs, TwoOfOneCommunicatorOnTwoStreamsAreExactForTenThousandLaunches) {
     ASSERT_TRUE(first && second);
     const int launches = GetParam() == On::gpus ? 10'000 : 500;
     for (int i = 0; i < launches; ++i) {
-      expect_fine(rank.comm->launch(*first, rank.compute));
-      expect_fine(rank.comm->launch(*second, rank.side));
+      expect_ok(rank.comm->launch(*first, rank.compute));
+      expect_ok(rank.comm->launch(*second, rank.side));
       if (i % 1000 == 0) rank.finish();
     }
     rank.finish();
-    expect_fine(rank.comm->status());
+    expect_ok(rank.comm->status());
   });
 }
 
@@ -91,18 +91,18 @@ TEST_P(Graphs, MayHoldTwoCommunicators) {
     ASSERT_TRUE(other);
     GraphPool pool(*rank.heap);
     Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
-    expect_fine(capture);
+    expect_ok(capture);
     for (std::uint64_t round = 0; round < 4; ++round) {
       use_once(rank, *rank.comm, rank.compute, round);
       use_once(rank, *other, rank.compute, 100 + round);
     }
     Result<Graph> graph = rank.comm->end_capture(*capture);
-    expect_fine(graph);
+    expect_ok(graph);
     if (!graph) return;
-    for (int i = 0; i < 200; ++i) expect_fine(rank.comm->launch(*graph, rank.compute));
+    for (int i = 0; i < 200; ++i) expect_ok(rank.comm->launch(*graph, rank.compute));
     rank.finish();
     *graph = Graph();
-    expect_fine(other->close());
+    expect_ok(other->close());
   });
 }
 
@@ -129,9 +129,9 @@ TEST_P(Graphs, MayHoldOneGroupOfTwoCommunicators) {
       const Result<std::vector<Work>> works = Collectives::run_together(
           std::vector<Collectives::Part>{{*rank.comm, {&sums[0], 1}}, {*other, {&sums[1], 1}}},
           rank.compute);
-      expect_fine(works);
+      expect_ok(works);
       if (works) {
-        for (const Work& work : *works) expect_fine(work.wait(rank.compute));
+        for (const Work& work : *works) expect_ok(work.wait(rank.compute));
       }
       for (std::size_t i = 0; i < 2; ++i) {
         rank.check(rank.compute, blocks[i], kSize, pattern + i);
@@ -139,18 +139,18 @@ TEST_P(Graphs, MayHoldOneGroupOfTwoCommunicators) {
       }
     };
     Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
-    expect_fine(capture);
+    expect_ok(capture);
     for (std::uint64_t round = 0; round < 4; ++round) use_both(10 * round);
     Result<Graph> graph = rank.comm->end_capture(*capture);
-    expect_fine(graph);
+    expect_ok(graph);
     if (!graph) return;
     for (int i = 0; i < 100; ++i) {
-      expect_fine(rank.comm->launch(*graph, rank.compute));
+      expect_ok(rank.comm->launch(*graph, rank.compute));
       if (i % 10 == 0) use_both(1000 + static_cast<std::uint64_t>(i));  // eager ones beside it
     }
     rank.finish();
     *graph = Graph();
-    expect_fine(other->close());
+    expect_ok(other->close());
   });
 }
 
@@ -169,13 +169,13 @@ TEST_P(Graphs, AreCapturedWhileAnotherThreadWorksEagerly) {
     for (std::uint64_t i = 0; i < 50; ++i) {
       GraphPool pool(*rank.heap);
       std::optional<Graph> graph = capture_once(rank, pool, rank.compute, 1000 + i);
-      if (graph) expect_fine(rank.comm->launch(*graph, rank.compute));
-      expect_fine(rank.comm->launch(*kept, rank.compute));
-      expect_fine(rank.gpu->synchronize(rank.compute));
+      if (graph) expect_ok(rank.comm->launch(*graph, rank.compute));
+      expect_ok(rank.comm->launch(*kept, rank.compute));
+      expect_ok(rank.gpu->synchronize(rank.compute));
     }
     eager.join();
     rank.finish();
-    expect_fine(other->close());
+    expect_ok(other->close());
   });
 }
 
@@ -184,16 +184,16 @@ TEST_P(Graphs, OfTwoCapturesAtOnceInOneThreadAreApart) {
   on_all([](GpuRank& rank) {
     GraphPool outer_pool(*rank.heap), inner_pool(*rank.heap);
     Result<CaptureScope> outer = CaptureScope::begin(outer_pool, rank.compute);
-    expect_fine(outer);
+    expect_ok(outer);
     use_once(rank, *rank.comm, rank.compute, 1);
     std::optional<Graph> inner = capture_once(rank, inner_pool, rank.side, 2);
     use_once(rank, *rank.comm, rank.compute, 3);
     Result<Graph> graph = rank.comm->end_capture(*outer);
-    expect_fine(graph);
+    expect_ok(graph);
     if (!graph || !inner) return;
     for (int i = 0; i < 100; ++i) {
-      expect_fine(rank.comm->launch(*graph, rank.compute));
-      expect_fine(rank.comm->launch(*inner, rank.side));
+      expect_ok(rank.comm->launch(*graph, rank.compute));
+      expect_ok(rank.comm->launch(*inner, rank.side));
     }
     rank.finish();
   });
@@ -206,21 +206,21 @@ TEST_P(Graphs, WithAForkThatIsNotJoinedAreRefusedAndSoIsNothingElse) {
     {
       GraphPool pool(*rank.heap);
       Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
-      expect_fine(capture);
+      expect_ok(capture);
       use_once(rank, *rank.comm, rank.compute, 1);
       const EventHandle fork = *rank.device().create_event();
-      expect_fine(rank.device().record(fork, rank.compute));
-      expect_fine(rank.device().wait(rank.side, fork));
+      expect_ok(rank.device().record(fork, rank.compute));
+      expect_ok(rank.device().wait(rank.side, fork));
       void* const block = rank.allocate(kSize, rank.compute);
       rank.write(rank.side, block, kSize, 4);  // nobody waits for it
       rank.free(block);
       const Result<Graph> graph = rank.comm->end_capture(*capture);
       EXPECT_FALSE(graph.ok());
-      expect_fine(rank.device().destroy_event(fork));
+      expect_ok(rank.device().destroy_event(fork));
     }
     GraphPool pool(*rank.heap);
     std::optional<Graph> graph = capture_once(rank, pool, rank.compute, 6);
-    if (graph) expect_fine(rank.comm->launch(*graph, rank.compute));
+    if (graph) expect_ok(rank.comm->launch(*graph, rank.compute));
     rank.finish();
   });
 }
@@ -235,14 +235,14 @@ TEST_P(Graphs, LiveOnWhileTheirCommunicatorIsSplit) {
     std::optional<Graph> graph = capture_once(rank, pool, rank.compute, 7);
     ASSERT_TRUE(graph);
     for (int round = 0; round < 3; ++round) {
-      expect_fine(rank.comm->launch(*graph, rank.compute));
+      expect_ok(rank.comm->launch(*graph, rank.compute));
       rank.finish();
       std::optional<Communicator> other = split_all(rank);
       ASSERT_TRUE(other);
       use_once(rank, *other, rank.side, 8);
-      expect_fine(rank.comm->launch(*graph, rank.compute));
+      expect_ok(rank.comm->launch(*graph, rank.compute));
       rank.finish();
-      expect_fine(other->close());
+      expect_ok(other->close());
       all.arrive_and_wait();
     }
   });
@@ -257,10 +257,10 @@ TEST_P(Graphs, EndWithTheirCommunicatorWhereARankDoesNotLaunch) {
     // What an operation that is ended leaves in its buffer is not defined: nobody looks.
     std::optional<Graph> graph = capture_once(rank, pool, rank.compute, 9, false);
     ASSERT_TRUE(graph);
-    expect_fine(rank.comm->launch(*graph, rank.compute));
+    expect_ok(rank.comm->launch(*graph, rank.compute));
     rank.finish();
     if (rank.number == 0) {
-      expect_fine(rank.comm->launch(*graph, rank.compute));  // the others do not
+      expect_ok(rank.comm->launch(*graph, rank.compute));  // the others do not
       const auto begin = std::chrono::steady_clock::now();
       rank.finish();  // ended by the watchdog
       const auto waited = std::chrono::steady_clock::now() - begin;
@@ -293,15 +293,15 @@ TEST_P(Registered, PoolsThatComeAndGoLeaveNoFileAndNoMemory) {
     std::uint64_t free_before = 0;
     for (int round = 0; round < rounds; ++round) {
       Result<RegisteredPool> pool = RegisteredPool::create(*rank.comm, {.segment = 2_MiB});
-      expect_fine(pool);
+      expect_ok(pool);
       if (!pool) return;
       const Result<void*> block = pool->allocate(4096_B, rank.compute);
-      expect_fine(block);
-      expect_fine(pool->deallocate(*block));
-      expect_fine(pool->close());
+      expect_ok(block);
+      expect_ok(pool->deallocate(*block));
+      expect_ok(pool->close());
       if (round != 50 && round + 1 != rounds) continue;
       const Result<MemoryInfo> info = rank.device().memory_info();
-      expect_fine(info);
+      expect_ok(info);
       if (round == 50) {
         free_before = info->free.count;
         if (rank.number == 0) files = open_files();

@@ -10,7 +10,7 @@ namespace weir {
 namespace {
 
 using test::begin;
-using test::expect_fine;
+using test::expect_ok;
 using test::GpuRank;
 using test::kBytes;
 using test::kLargest;
@@ -42,8 +42,8 @@ class Exchange {
     }
     rank_.write(stream, at(into), all, 7);
     const Result<Work> work = Collectives(*rank_.comm).run(operations(from, into), stream);
-    expect_fine(work);
-    if (work) expect_fine(work->wait(stream));
+    expect_ok(work);
+    if (work) expect_ok(work->wait(stream));
     for (int other = 0; other < rank_.ranks; ++other) check_part(into, other);
     rank_.free(from);
     rank_.free(into);
@@ -141,10 +141,10 @@ TEST_P(Operations, OfEveryKindMayBeTheFirstAndCaptured) {
         CaptureScope capture = begin(rank, pool, mode);
         Exchange(rank, static_cast<OperationKind>(kind)).run();
         Result<Graph> graph = rank.comm->end_capture(capture);
-        expect_fine(graph);
+        expect_ok(graph);
         if (!graph) return;
         for (int launch = 0; launch < 10; ++launch) {
-          expect_fine(rank.comm->launch(*graph, rank.compute));
+          expect_ok(rank.comm->launch(*graph, rank.compute));
         }
         rank.finish();
       });
@@ -166,8 +166,8 @@ TEST_P(Operations, OfACommunicatorThatIsNotPreparedAreRefusedInACaptureThatGoesO
     rank.check(rank.compute, block, kPart, 1);
     rank.free(block);
     Result<Graph> graph = capture.end();
-    expect_fine(graph);
-    if (graph) expect_fine(graph->launch(rank.compute));
+    expect_ok(graph);
+    if (graph) expect_ok(graph->launch(rank.compute));
     rank.finish();
   });
 }
@@ -185,11 +185,11 @@ TEST_P(Memory, OfBuffersThatGoAtOnceIsExactAndDoesNotGrow) {
         void* const block = rank.allocate(kSize, rank.compute);
         rank.write(rank.compute, block, kSize, pattern);
         const Result<Work> work = largest(rank, block, kSize, rank.compute);
-        expect_fine(work);
+        expect_ok(work);
         // Another stream looks at the result, late; this one goes on.
-        if (work) expect_fine(work->wait(rank.side));
+        if (work) expect_ok(work->wait(rank.side));
         rank.check(rank.side, block, kSize, pattern, 20_us);
-        expect_fine(rank.heap->fence(block, rank.side));
+        expect_ok(rank.heap->fence(block, rank.side));
         rank.free(block);
       }
       const std::uint64_t now = rank.heap->statistics().reserved_bytes.peak;
@@ -210,27 +210,27 @@ TEST_P(Memory, OfACapturedStepIsExactBesideEagerOperations) {
         void* const block = rank.allocate(kPart, rank.compute);
         rank.write(rank.compute, block, kPart, 10 * number + layer);
         const Result<Work> work = largest(rank, block, kPart, rank.compute);
-        expect_fine(work);
-        if (work) expect_fine(work->wait(rank.compute));
+        expect_ok(work);
+        if (work) expect_ok(work->wait(rank.compute));
         rank.check(rank.compute, block, kPart, 10 * number + layer);
         rank.free(block);
       }
       Result<Graph> graph = rank.comm->end_capture(capture);
-      expect_fine(graph);
+      expect_ok(graph);
       if (graph) graphs.push_back(*std::move(graph));
     }
     for (std::uint64_t round = 0; round < 500; ++round) {
       void* const eager = rank.allocate(kPart, rank.side);
       rank.write(rank.side, eager, kPart, round);
       const Result<Work> work = largest(rank, eager, kPart, rank.side);
-      expect_fine(work);
-      for (Graph& graph : graphs) expect_fine(rank.comm->launch(graph, rank.compute));
-      if (work) expect_fine(work->wait(rank.side));
+      expect_ok(work);
+      for (Graph& graph : graphs) expect_ok(rank.comm->launch(graph, rank.compute));
+      if (work) expect_ok(work->wait(rank.side));
       rank.check(rank.side, eager, kPart, round);
       rank.free(eager);
     }
     rank.finish();
-    expect_fine(rank.comm->status());
+    expect_ok(rank.comm->status());
     EXPECT_FALSE(rank.comm->close().ok()) << "graphs are alive";
   });
 }
@@ -245,8 +245,8 @@ void run_step(GpuRank& rank, Stream stream, std::uint64_t pattern) {
     void* const block = rank.allocate(bytes, stream);
     rank.write(stream, block, bytes, pattern + layer);
     const Result<Work> work = largest(rank, block, bytes, stream);
-    expect_fine(work);
-    if (work) expect_fine(work->wait(stream));
+    expect_ok(work);
+    if (work) expect_ok(work->wait(stream));
     kept.push_back(block);
   }
   for (std::uint64_t layer = 8; layer-- > 0;) {
@@ -255,8 +255,8 @@ void run_step(GpuRank& rank, Stream stream, std::uint64_t pattern) {
   }
 }
 
-// Scenario B on every rank. (A warm-up may hold more in the place of what it lent to the
-// communicator's stream. That goes back.)
+// Scenario B on every rank. (A warm-up may hold more in the place of what the
+// communicator's stream still uses. That goes back.)
 TEST_P(Memory, OfACapturedStepIsWhatItNeedsWhereverItWasWarmedUp) {
   create_prepared();
   on_all([](GpuRank& rank) {
@@ -264,16 +264,16 @@ TEST_P(Memory, OfACapturedStepIsWhatItNeedsWhereverItWasWarmedUp) {
          {std::optional<Stream>(), std::optional(rank.compute), std::optional(rank.side)}) {
       GraphPool pool(*rank.heap);
       if (warm_up) {
-        Result<PoolBinding> route = pool.warm_up(*warm_up);
-        expect_fine(route);
+        Result<PoolBinding> binding = pool.warm_up(*warm_up);
+        expect_ok(binding);
         for (std::uint64_t i = 0; i < 3; ++i) run_step(rank, *warm_up, 1000 + 100 * i);
       }
       CaptureScope capture = begin(rank, pool);
       run_step(rank, rank.compute, 50);
       Result<Graph> graph = rank.comm->end_capture(capture);
-      expect_fine(graph);
+      expect_ok(graph);
       if (!graph) return;
-      for (int i = 0; i < 100; ++i) expect_fine(rank.comm->launch(*graph, rank.compute));
+      for (int i = 0; i < 100; ++i) expect_ok(rank.comm->launch(*graph, rank.compute));
       rank.finish();
       EXPECT_EQ(pool.statistics().reserved_bytes, kLayer * 15);
     }
@@ -286,20 +286,20 @@ TEST_P(Memory, OfRegisteredPoolsComesBack) {
     std::uint64_t before = 0;
     for (int round = 0; round < 50; ++round) {
       Result<RegisteredPool> pool = RegisteredPool::create(*rank.comm, {.segment = 16_MiB});
-      expect_fine(pool);
+      expect_ok(pool);
       if (!pool) return;
       const Result<void*> block = pool->allocate(kPart, rank.compute);
-      expect_fine(block);
+      expect_ok(block);
       rank.write(rank.compute, *block, kPart, 3);
       const Result<Work> work = largest(rank, *block, kPart, rank.compute);
-      expect_fine(work);
-      if (work) expect_fine(work->wait(rank.compute));
+      expect_ok(work);
+      if (work) expect_ok(work->wait(rank.compute));
       rank.check(rank.compute, *block, kPart, 3);
-      expect_fine(pool->verify());
-      expect_fine(pool->deallocate(*block));
-      expect_fine(pool->close());
+      expect_ok(pool->verify());
+      expect_ok(pool->deallocate(*block));
+      expect_ok(pool->close());
       const Result<MemoryInfo> info = rank.device().memory_info();
-      expect_fine(info);
+      expect_ok(info);
       if (round == 5) before = info->free.count;
       EXPECT_TRUE(round <= 5 || info->free.count + (2 << 20) >= before) << "round " << round;
     }
@@ -313,14 +313,14 @@ TEST_P(Memory, OfBucketsIsReducedEagerlyAndCaptured) {
     Result<Bucketer> bucketer =
         Bucketer::create(*rank.comm, tensors, kBytes, rank.compute,
                          {.bucket = kPart * 4, .first_bucket = kPart, .reduction = kLargest});
-    expect_fine(bucketer);
+    expect_ok(bucketer);
     if (!bucketer) return;
     const auto step = [&](std::uint64_t pattern) {
       for (std::size_t i = tensors.size(); i-- > 0;) {
         rank.write(rank.compute, bucketer->bucket_view(i), kPart, pattern + i);
-        expect_fine(bucketer->ready(i, rank.compute));
+        expect_ok(bucketer->ready(i, rank.compute));
       }
-      expect_fine(bucketer->finish(rank.compute));
+      expect_ok(bucketer->finish(rank.compute));
       for (std::size_t i = 0; i < tensors.size(); ++i) {
         rank.check(rank.compute, bucketer->bucket_view(i), kPart, pattern + i);
       }
@@ -331,10 +331,10 @@ TEST_P(Memory, OfBucketsIsReducedEagerlyAndCaptured) {
     CaptureScope capture = begin(rank, pool);
     step(5000);
     Result<Graph> graph = rank.comm->end_capture(capture);
-    expect_fine(graph);
+    expect_ok(graph);
     if (!graph) return;
     for (int launch = 0; launch < 100; ++launch) {
-      expect_fine(rank.comm->launch(*graph, rank.compute));
+      expect_ok(rank.comm->launch(*graph, rank.compute));
     }
     rank.finish();
     *graph = Graph();

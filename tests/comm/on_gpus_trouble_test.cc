@@ -6,7 +6,7 @@ namespace weir {
 namespace {
 
 using test::begin;
-using test::expect_fine;
+using test::expect_ok;
 using test::GpuRank;
 using test::kBytes;
 using test::kLargest;
@@ -24,13 +24,13 @@ TEST_P(Trouble, TheWatchdogDisturbsNoCapture) {
   on_all([](GpuRank& rank) {
     void* const eager = rank.allocate(kPart, rank.side);
     for (int round = 0; round < 100; ++round) {
-      expect_fine(largest(rank, eager, kPart, rank.side));
+      expect_ok(largest(rank, eager, kPart, rank.side));
       GraphPool pool(*rank.heap);
       CaptureScope capture = begin(rank, pool);
       void* const block = rank.allocate(kPart, rank.compute);
-      expect_fine(largest(rank, block, kPart, rank.compute));
+      expect_ok(largest(rank, block, kPart, rank.compute));
       rank.free(block);
-      expect_fine(rank.comm->end_capture(capture));
+      expect_ok(rank.comm->end_capture(capture));
     }
     rank.free(eager);
   });
@@ -43,30 +43,30 @@ TEST_P(Trouble, ACaptureThatFailsOnOneRankIsLaunchedByNoneAndAllGoOn) {
       GraphPool pool(*rank.heap);
       CaptureScope capture = begin(rank, pool);
       void* const block = rank.allocate(kPart, rank.compute);
-      expect_fine(largest(rank, block, kPart, rank.compute));
+      expect_ok(largest(rank, block, kPart, rank.compute));
       rank.free(block);
       const EventHandle captured = *rank.device().create_event();
       if (rank.number == 1) {  // breaks its capture
-        expect_fine(rank.device().record(captured, rank.compute));
+        expect_ok(rank.device().record(captured, rank.compute));
         EXPECT_FALSE(rank.device().query(captured).ok());
       }
       const Result<Graph> graph = rank.comm->end_capture(capture);
       ASSERT_FALSE(graph.ok());
       EXPECT_THAT(graph.error().message(), HasSubstr("failed on rank 1"));
-      expect_fine(rank.device().destroy_event(captured));
+      expect_ok(rank.device().destroy_event(captured));
     }
     GraphPool pool(*rank.heap);
     CaptureScope capture = begin(rank, pool);
     void* const block = rank.allocate(kPart, rank.compute);
     rank.write(rank.compute, block, kPart, 5);
     const Result<Work> work = largest(rank, block, kPart, rank.compute);
-    expect_fine(work);
-    if (work) expect_fine(work->wait(rank.compute));
+    expect_ok(work);
+    if (work) expect_ok(work->wait(rank.compute));
     rank.check(rank.compute, block, kPart, 5);
     rank.free(block);
     Result<Graph> graph = rank.comm->end_capture(capture);
-    expect_fine(graph);
-    if (graph) expect_fine(rank.comm->launch(*graph, rank.compute));
+    expect_ok(graph);
+    if (graph) expect_ok(rank.comm->launch(*graph, rank.compute));
     rank.finish();
   });
 }
@@ -81,7 +81,7 @@ TEST_P(Trouble, ARankThatDoesNotComeIsAnErrorInTimeAndMemoryIsWhole) {
       const bool simulated = GetParam() == On::simulated;
       const Nanoseconds delay = simulated ? Nanoseconds{3600 * kTimeout.count} : Nanoseconds{};
       rank.write(rank.compute, block, kPart, 1, delay);
-      expect_fine(largest(rank, block, kPart, rank.compute));
+      expect_ok(largest(rank, block, kPart, rank.compute));
       Nanoseconds waited{};
       while (rank.comm->poll() && waited < Nanoseconds{5 * kTimeout.count}) {
         rank.pass(50_ms);
@@ -105,10 +105,10 @@ TEST_P(Trouble, OfThreeCommunicatorsWithGraphsAndEagerOperationsInOneOrderIsNone
     std::vector<Communicator> all;
     for (int i = 0; i < 2; ++i) {
       Result<std::optional<Communicator>> made = rank.comm->split(0, rank.number);
-      expect_fine(made);
+      expect_ok(made);
       if (!made) return;
       all.push_back(*std::move(*made));
-      expect_fine(all.back().prepare());
+      expect_ok(all.back().prepare());
     }
     GraphPool pool(*rank.heap);
     std::vector<Graph> graphs;
@@ -118,21 +118,21 @@ TEST_P(Trouble, OfThreeCommunicatorsWithGraphsAndEagerOperationsInOneOrderIsNone
       rank.write(rank.compute, block, kPart, 9);
       const Result<Work> work =
           Collectives(comm).all_reduce(block, block, kPart.count, kBytes, kLargest, rank.compute);
-      expect_fine(work);
-      if (work) expect_fine(work->wait(rank.compute));
+      expect_ok(work);
+      if (work) expect_ok(work->wait(rank.compute));
       rank.check(rank.compute, block, kPart, 9);
       rank.free(block);
       Result<Graph> graph = comm.end_capture(capture);
-      expect_fine(graph);
+      expect_ok(graph);
       if (graph) graphs.push_back(*std::move(graph));
     }
     void* const eager = rank.allocate(kPart, rank.compute);
     for (int round = 0; round < 200; ++round) {
       const auto which = static_cast<std::size_t>(round * 7 % 3);
-      if (which < graphs.size()) expect_fine(all[which].launch(graphs[which], rank.compute));
+      if (which < graphs.size()) expect_ok(all[which].launch(graphs[which], rank.compute));
       const Result<Work> work = largest(rank, eager, kPart, rank.compute);
-      expect_fine(work);
-      if (work) expect_fine(work->wait(rank.compute));
+      expect_ok(work);
+      if (work) expect_ok(work->wait(rank.compute));
     }
     rank.finish();
     rank.free(eager);

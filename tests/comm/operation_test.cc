@@ -101,7 +101,7 @@ TEST(Operation, OfAKindTypeOrReductionThatIsNoneIsRefused) {
   }
 }
 
-TEST(Operation, TakesAFactorForSumsOfFloatingPointOnly) {
+TEST(Operation, TakesAPremultiplierForSumsOfFloatingPointOnly) {
   Operation operation = of(OperationKind::all_reduce);
   operation.reduction = Reduction::premul_sum(0.5);
   EXPECT_TRUE(operation.check(2, 0));

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/comm/expect.h"
 #include "weir/comm/collectives.h"
 #include "weir/comm/communicator.h"
 #include "weir/comm/sim_nccl.h"
@@ -23,17 +24,6 @@
 #include "weir/sim_device.h"
 
 namespace weir::test {
-
-template <class Outcome>
-void expect_ok(const Outcome& outcome) {
-  EXPECT_TRUE(outcome.ok()) << (outcome.ok() ? "" : outcome.error().message());
-}
-template <class Outcome>
-void expect_error(const Outcome& outcome, ErrorCode code, const std::string& says) {
-  ASSERT_FALSE(outcome.ok());
-  EXPECT_EQ(outcome.error().code(), code) << outcome.error().message();
-  EXPECT_THAT(outcome.error().message(), testing::HasSubstr(says));
-}
 
 struct Rank {
   int number = 0;
@@ -55,6 +45,11 @@ struct Rank {
   }
   void read(Stream stream, void* block, Bytes bytes, Nanoseconds time = 100_us) {
     expect_ok(device.launch(stream, Reads(block, bytes), time));
+  }
+  // All-reduces a block of 32-bit floating point in place.
+  Result<Work> sum(void* block, Bytes bytes, Stream stream) {
+    return Collectives(*comm).all_reduce(block, block, bytes.count / 4, DataType::float32, {},
+                                         stream);
   }
 };
 
@@ -97,6 +92,19 @@ class CommRanks : public testing::Test {
     std::vector<std::thread> threads;
     for (const auto& rank : ranks_) threads.emplace_back([&work, &rank] { work(*rank); });
     for (std::thread& thread : threads) thread.join();
+  }
+
+  // For tests that ask for a race: with devices that saw none.
+  void begin_anew() {
+    on_all([](Rank& rank) { rank.comm.reset(); });
+    for (auto& rank : ranks_) {
+      rank->device.finish();
+      rank->heap.reset();
+      const int number = rank->number;
+      rank = std::make_unique<Rank>();
+      rank->number = number;
+      rank->nccl = world_.rank(number, rank->device);
+    }
   }
 
   void TearDown() override {

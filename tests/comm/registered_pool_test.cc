@@ -44,10 +44,6 @@ class RegisteredPools : public test::CommRanks {
     return block.ok() ? *block : nullptr;
   }
   void give(Rank& rank, void* block) { expect_ok(pool(rank)->deallocate(block)); }
-  static Result<Work> sum(Rank& rank, void* block, Bytes bytes) {
-    return Collectives(*rank.comm)
-        .all_reduce(block, block, bytes.count / 4, DataType::float32, {}, rank.compute);
-  }
 
   // Since the communicator was prepared.
   std::uint64_t host_waits(const Rank& rank) const {
@@ -210,7 +206,7 @@ TEST_F(RegisteredPools, AreFencedByCollectives) {
     for (int step = 0; step < 10; ++step) {
       auto* const block = static_cast<std::byte*>(take(rank, 48_MiB, rank.compute));
       rank.write(rank.compute, block, 48_MiB);
-      expect_ok(sum(rank, block + 4096, 40_MiB));
+      expect_ok(rank.sum(block + 4096, 40_MiB, rank.compute));
       give(rank, block);
       void* const next = take(rank, 48_MiB, rank.side);
       EXPECT_EQ(next, block);
@@ -230,8 +226,8 @@ TEST_F(RegisteredPools, StayAllocatedForGraphsThatUseThem) {
     expect_ok(capture);
     expect_error(pool(rank)->allocate(1_MiB, rank.compute), ErrorCode::capture,
                  "allocate before the capture begins");
-    expect_ok(sum(rank, block, 8_MiB));
-    expect_ok(sum(rank, block, 8_MiB));
+    expect_ok(rank.sum(block, 8_MiB, rank.compute));
+    expect_ok(rank.sum(block, 8_MiB, rank.compute));
     expect_error(pool(rank)->deallocate(block), ErrorCode::invalid_argument, "1 graphs");
     Result<Graph> graph = rank.comm->end_capture(*capture);
     expect_ok(graph);
@@ -252,17 +248,17 @@ TEST_F(RegisteredPools, StayAllocatedForGraphsOfCapturesThatTheProgramEnds) {
   on_all([&](Rank& rank) {
     void* const block = take(rank, 8_MiB, rank.compute);
     GraphPool graphs(*rank.heap);
-    Result<PoolBinding> route = graphs.capture([&](Stream stream) {
+    Result<PoolBinding> binding = graphs.capture([&](Stream stream) {
       return rank.device.capture_info(stream)->status != CaptureInfo::Status::none;
     });
-    expect_ok(route);
+    expect_ok(binding);
     expect_ok(rank.device.begin_capture(rank.compute, CaptureMode::global));
-    const Result<Work> work = sum(rank, block, 8_MiB);
+    const Result<Work> work = rank.sum(block, 8_MiB, rank.compute);
     expect_ok(work);
     expect_ok(work->wait(rank.compute));
     const Result<GraphHandle> graph = rank.device.end_capture(rank.compute);
     expect_ok(graph);
-    route->close();
+    binding->close();
     const Result<ExecutableHandle> executable = rank.device.instantiate(*graph);
     expect_ok(executable);
     expect_ok(rank.device.destroy_graph(*graph));
@@ -291,14 +287,15 @@ TEST_F(RegisteredPools, AreFreeAgainWhereACaptureOfTheProgramsFails) {
   on_all([&](Rank& rank) {
     void* const block = take(rank, 8_MiB, rank.compute);
     GraphPool graphs(*rank.heap);
-    Result<PoolBinding> route = graphs.capture([&](Stream stream) {
+    Result<PoolBinding> binding = graphs.capture([&](Stream stream) {
       return rank.device.capture_info(stream)->status != CaptureInfo::Status::none;
     });
-    expect_ok(route);
+    expect_ok(binding);
     expect_ok(rank.device.begin_capture(rank.compute, CaptureMode::global));
-    expect_ok(sum(rank, block, 8_MiB));  // nobody waits for it: the capture can't end well
+    expect_ok(
+        rank.sum(block, 8_MiB, rank.compute));  // nobody waits for it: the capture can't end well
     EXPECT_FALSE(rank.device.end_capture(rank.compute).ok());
-    route->close(false);
+    binding->close(false);
     give(rank, block);
     expect_ok(rank.comm->status());
   });
@@ -356,7 +353,7 @@ TEST_F(RegisteredPools, OutliveACommunicatorAsPlainMemory) {
   create_pools();
   on_all([&](Rank& rank) {
     void* const block = take(rank, 1_MiB, rank.compute);
-    expect_ok(sum(rank, block, 1_MiB));
+    expect_ok(rank.sum(block, 1_MiB, rank.compute));
     expect_ok(rank.comm->close());
     rank.write(rank.side, block, 1_MiB);
     expect_ok(pool(rank)->fence(block, rank.side));
@@ -375,7 +372,7 @@ TEST_F(RegisteredPools, GoAfterTheCommunicatorFailedToo) {
   on_all([&](Rank& rank) {
     void* const block = take(rank, 1_MiB, rank.compute);
     if (rank.number == 0) world_.hang(0, 1);
-    expect_ok(sum(rank, block, 1_MiB));
+    expect_ok(rank.sum(block, 1_MiB, rank.compute));
     rank.comm->abort("a test");
     expect_error(pool(rank)->allocate(1_MiB, rank.compute), ErrorCode::device, "aborted: a test");
     give(rank, block);

@@ -1,12 +1,12 @@
 // Public names that have changed: the old ones work, and options warn once.
 #include "comm/renamed.h"
 
-#include <fstream>
 #include <sstream>
 #include <string>
 
 #include "tests/comm/buckets.h"
 #include "tests/comm/launch_fixture.h"
+#include "tests/temporary_folder.h"
 #include "weir/comm/check.h"
 #include "weir/comm/launch.h"
 #include "weir/log.h"
@@ -22,15 +22,14 @@ class Renamed : public Buckets {
   ~Renamed() override { EXPECT_TRUE(configure_log(LogLevel::warn).ok()); }
 
   std::size_t warnings(const std::string& text) const {
-    std::stringstream log;
-    log << std::ifstream(folder_ / "log").rdbuf();
+    std::istringstream log(folder_.read("log"));
     std::size_t count = 0;
     for (std::string line; std::getline(log, line);)
       count += line.find(text) != std::string::npos ? 1 : 0;
     return count;
   }
 
-  const Folder folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(Renamed, OptionsOfACommunicatorWorkUnderTheirOldNamesAndWarnOnceEach) {

@@ -13,22 +13,13 @@
 namespace weir::conformance {
 namespace {
 
-class DeviceCaptures : public Conformance {
+class DeviceCaptures : public ConformanceOnAPage {
  protected:
   void SetUp() override {
-    Conformance::SetUp();
+    ConformanceOnAPage::SetUp();
     if (IsSkipped()) return;
     a_ = rig().new_stream();
     b_ = rig().new_stream();
-    handle_ = create(page_size());
-    address_ = reserve(page_size());
-    map(address_, page_size(), handle_);
-  }
-  void TearDown() override {
-    if (IsSkipped()) return;
-    expect_ok(device().unmap(address_, page_size()));
-    expect_ok(device().unreserve(address_, page_size()));
-    expect_ok(device().release(handle_));
   }
 
   CaptureInfo info(Stream stream) {
@@ -79,8 +70,8 @@ class DeviceCaptures : public Conformance {
   }
   // At once, or when the driver's own thread comes to it.
   static void expect_gone(const std::weak_ptr<int>& held) {
-    const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-    while (!held.expired() && std::chrono::steady_clock::now() < patience) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    while (!held.expired() && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::yield();
     }
     EXPECT_TRUE(held.expired());
@@ -100,8 +91,6 @@ class DeviceCaptures : public Conformance {
   void expect_filled(std::uint32_t value) { rig().expect_filled(address_, page_size(), value); }
 
   Stream a_, b_;
-  PhysicalHandle handle_;
-  Address address_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, DeviceCaptures, each_kind_of_device(), kind_name);

@@ -18,23 +18,18 @@ using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 using testing::UnorderedElementsAreArray;
 
-class CudaCapture : public Conformance {
+class CudaCapture : public ConformanceOnAPage {
  protected:
   void SetUp() override {
-    Conformance::SetUp();
+    ConformanceOnAPage::SetUp();
     if (IsSkipped()) return;
     stream_ = rig().new_stream();
     side_ = rig().new_stream();
-    address_ = reserve(page_size());
-    handle_ = create(page_size());
-    map(address_, page_size(), handle_);
   }
   void TearDown() override {
     if (IsSkipped()) return;
     for (const EventHandle event : events_) expect_ok(device().destroy_event(event));
-    expect_ok(device().unmap(address_, page_size()));
-    expect_ok(device().release(handle_));
-    expect_ok(device().unreserve(address_, page_size()));
+    ConformanceOnAPage::TearDown();
   }
 
   void begin(CaptureMode mode = CaptureMode::global) {
@@ -102,8 +97,6 @@ class CudaCapture : public Conformance {
 
   Stream stream_;  // the one that captures begin in
   Stream side_;
-  Address address_;
-  PhysicalHandle handle_;
   std::vector<EventHandle> events_;
 };
 

@@ -10,23 +10,14 @@
 namespace weir::conformance {
 namespace {
 
-class DeviceEvents : public Conformance {
+class DeviceEvents : public ConformanceOnAPage {
  protected:
   void SetUp() override {
-    Conformance::SetUp();
+    ConformanceOnAPage::SetUp();
     if (IsSkipped()) return;
     a_ = rig().new_stream();
     b_ = rig().new_stream();
     c_ = rig().new_stream();
-    handle_ = create(page_size());
-    address_ = reserve(page_size());
-    map(address_, page_size(), handle_);
-  }
-  void TearDown() override {
-    if (IsSkipped()) return;
-    expect_ok(device().unmap(address_, page_size()));
-    expect_ok(device().unreserve(address_, page_size()));
-    expect_ok(device().release(handle_));
   }
 
   bool done(EventHandle event) {
@@ -40,8 +31,6 @@ class DeviceEvents : public Conformance {
   void expect_filled(std::uint32_t value) { rig().expect_filled(address_, page_size(), value); }
 
   Stream a_, b_, c_;
-  PhysicalHandle handle_;
-  Address address_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, DeviceEvents, each_kind_of_device(), kind_name);

@@ -111,6 +111,27 @@ class Conformance : public testing::TestWithParam<RigKind> {
   std::unique_ptr<Rig> rig_;
 };
 
+// With one page, mapped.
+class ConformanceOnAPage : public Conformance {
+ protected:
+  void SetUp() override {
+    Conformance::SetUp();
+    if (IsSkipped()) return;
+    handle_ = create(page_size());
+    address_ = reserve(page_size());
+    map(address_, page_size(), handle_);
+  }
+  void TearDown() override {
+    if (IsSkipped()) return;
+    expect_ok(device().unmap(address_, page_size()));
+    expect_ok(device().unreserve(address_, page_size()));
+    expect_ok(device().release(handle_));
+  }
+
+  PhysicalHandle handle_;
+  Address address_;
+};
+
 inline auto each_kind_of_device() {
   return testing::Values(RigKind{"Sim", make_sim_rig}, RigKind{"Cuda", make_cuda_rig});
 }

@@ -54,8 +54,8 @@ class GraphProgram {
   bool chance(std::uint64_t one_in) { return below(one_in) == 0; }
 
   void warm_up(GraphPool& pool) {
-    Result<PoolBinding> route = pool.warm_up([](Stream) { return true; });
-    ASSERT_TRUE(route.ok()) << route.error().message();
+    Result<PoolBinding> binding = pool.warm_up([](Stream) { return true; });
+    ASSERT_TRUE(binding.ok()) << binding.error().message();
     forked_ = 3;
     for (Live& each : live_) each.last = each.owner;
     for (std::size_t i = 1; i < streams_.size(); ++i) order(0, i);

@@ -5,33 +5,22 @@
 #include <bit>
 #include <sstream>
 
+#include "tests/splitmix.h"
+
 namespace weir::test {
 namespace {
 
 using Kind = Operation::Kind;
 
-// SplitMix64 (Steele, Lea & Flood 2014): the same numbers everywhere, unlike <random>'s
-// distributions.
-class Random {
+class Random : public SplitMix {
  public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-  }
-  std::uint64_t below(std::uint64_t n) { return next() % n; }
-  bool chance(std::uint64_t percent) { return below(100) < percent; }
+  using SplitMix::SplitMix;
   // From 1 to `most`, every power of two as likely as the next.
   std::uint64_t log_uniform(std::uint64_t most) {
     const auto bits = static_cast<std::uint64_t>(std::bit_width(most));
     const std::uint64_t top = std::uint64_t{1} << below(bits);
-    return std::min(most, top + below(top));
+    return std::min(most, top + next() % top);
   }
-
- private:
-  std::uint64_t state_;
 };
 
 Bytes random_size(Random& random, Bytes memory) {
@@ -120,7 +109,7 @@ std::string describe(const Program& program) {
 }
 
 Program random_program(std::uint64_t seed, const ProgramShape& shape) {
-  Random random(seed * 0x9e3779b97f4a7c15 + 1);
+  Random random(seed);
   Program program;
   program.seed = seed;
   program.streams = static_cast<std::uint32_t>(1 + random.below(shape.most_streams));
@@ -143,7 +132,7 @@ Program random_program(std::uint64_t seed, const ProgramShape& shape) {
     operation.duration = {static_cast<std::int64_t>(random.log_uniform(5'000'000))};
     if (operation.kind == Kind::allocate) operation.bytes = random_size(random, program.memory);
     if (operation.kind == Kind::trim && random.chance(50)) {
-      operation.bytes = {random.below(program.memory.count)};
+      operation.bytes = {random.next() % program.memory.count};
     }
     if (operation.kind == Kind::set_limit && random.chance(80)) {
       operation.bytes = program.memory * (20 + random.below(90)) / 100;

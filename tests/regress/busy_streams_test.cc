@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::IsEmpty;
 
-// What the callback frees is at hand on a stream that another thread is busy with.
+// What the callback frees is cached on a stream that another thread is busy with.
 TEST(BusyStream, WhatACallbackFreesOnItServesTheRetry) {
   for (int round = 0; round < 40; ++round) {
     SimDevice device;

@@ -4,20 +4,19 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/temporary_folder.h"
 #include "weir/allocator.h"
 #include "weir/recording.h"
 #include "weir/sim_device.h"
@@ -34,22 +33,8 @@ using ::testing::SizeIs;
 
 class AllocatorRecording : public ::testing::Test {
  protected:
-  AllocatorRecording() {
-    const auto* const info = testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = testing::TempDir() + "weir." + info->name() + "." + std::to_string(getpid());
-    fs::create_directories(folder_);
-  }
-  ~AllocatorRecording() override { fs::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
-  std::vector<std::string> files() const {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(folder_)) {
-      names.push_back(entry.path().filename());
-    }
-    std::sort(names.begin(), names.end());
-    return names;
-  }
+  std::string path(const std::string& name) const { return folder_ / name; }
+  std::vector<std::string> files() const { return folder_.names(); }
   Config config(std::vector<std::pair<std::string, std::string>> settings) const {
     Config config;
     config.log = LogLevel::off;
@@ -76,7 +61,7 @@ class AllocatorRecording : public ::testing::Test {
     return holds();
   }
 
-  std::string folder_;
+  const test::TemporaryFolder folder_;
   SimDevice device_;
   void* const stream_ = device_.new_stream().handle;
 };
@@ -202,8 +187,7 @@ TEST_F(AllocatorRecording, AFailureIsLoggedOnceAtEveryLevelFromWarnOn) {
       EXPECT_THROW((void)allocator.allocate(20_MiB, stream_), OutOfMemory);
     }
     ASSERT_TRUE(configure_log(LogLevel::off).ok());
-    std::ifstream log(file);
-    const std::string text{std::istreambuf_iterator<char>(log), {}};
+    const std::string text = test::content_of(file);
     const std::size_t first = text.find("warning:");
     EXPECT_NE(first, std::string::npos) << text;
     EXPECT_EQ(text.find("warning:", first + 1), std::string::npos) << text;

@@ -48,10 +48,10 @@ class CGraphPool : public ::testing::Test {
 };
 
 TEST_F(CGraphPool, AWarmUpAndACaptureUseTheSameMemory) {
-  weir_route_t* route = nullptr;
-  ASSERT_EQ(weir_graph_pool_warm_up(pool_, stream_, &route), WEIR_OK) << weir_last_error();
+  weir_route_t* binding = nullptr;
+  ASSERT_EQ(weir_graph_pool_warm_up(pool_, stream_, &binding), WEIR_OK) << weir_last_error();
   EXPECT_EQ(weir_deallocate(allocator_, allocate(64 << 20)), WEIR_OK);
-  weir_route_close(route, 0);
+  weir_route_close(binding, 0);
   const uint64_t warm = statistics().reserved_bytes;
   EXPECT_GE(warm, 64u << 20);
 
@@ -88,19 +88,19 @@ TEST_F(CGraphPool, AnAbandonedCaptureLeavesThePoolUsable) {
 }
 
 TEST_F(CGraphPool, AProgramsOwnCapturesAreRoutedByItsFilter) {
-  weir_route_t* route = nullptr;
+  weir_route_t* binding = nullptr;
   const auto all = [](void*, void* context) -> int32_t {
     ++*static_cast<int*>(context);
     return 1;
   };
   int asked = 0;
-  ASSERT_EQ(weir_graph_pool_capture(pool_, all, &asked, &route), WEIR_OK) << weir_last_error();
+  ASSERT_EQ(weir_graph_pool_capture(pool_, all, &asked, &binding), WEIR_OK) << weir_last_error();
   void* block = nullptr;
   // Not captured, though the filter takes it.
   EXPECT_EQ(weir_allocate(allocator_, 4096, stream_, 0, &block), WEIR_INVALID_ARGUMENT);
   EXPECT_THAT(weir_last_error(), HasSubstr("not being captured"));
   EXPECT_GT(asked, 0);
-  weir_route_close(route, 0);
+  weir_route_close(binding, 0);
   EXPECT_EQ(weir_deallocate(allocator_, allocate(4096)), WEIR_OK);
 }
 
@@ -117,8 +117,8 @@ TEST_F(CGraphPool, BadArgumentsAreNamed) {
   weir_graph_t* graph = nullptr;
   EXPECT_EQ(weir_capture_end(pool_, nullptr, &graph), WEIR_INVALID_ARGUMENT);
   EXPECT_EQ(weir_graph_launch(nullptr, stream_), WEIR_INVALID_ARGUMENT);
-  weir_route_t* route = nullptr;
-  EXPECT_EQ(weir_graph_pool_capture(pool_, nullptr, nullptr, &route), WEIR_INVALID_ARGUMENT);
+  weir_route_t* binding = nullptr;
+  EXPECT_EQ(weir_graph_pool_capture(pool_, nullptr, nullptr, &binding), WEIR_INVALID_ARGUMENT);
   weir_graph_pool_statistics_t small = WEIR_GRAPH_POOL_STATISTICS_INIT;
   small.size = sizeof(size_t) - 1;
   EXPECT_EQ(weir_graph_pool_statistics(pool_, &small), WEIR_INVALID_ARGUMENT);

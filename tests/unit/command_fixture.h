@@ -3,14 +3,12 @@
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <string_view>
+
+#include "tests/temporary_folder.h"
 
 namespace weir::test {
 
@@ -21,22 +19,11 @@ struct Finished {
 
 class WeirCommand : public ::testing::Test {
  protected:
-  WeirCommand() {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  ~WeirCommand() override { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string path(const std::string& name) const { return folder_ / name; }
   std::string write(const std::string& name, std::string_view text) const {
-    std::ofstream(path(name), std::ios::binary) << text;
-    return path(name);
+    return folder_.write(name, text);
   }
-  std::string read(const std::string& name) const {
-    std::ostringstream text;
-    text << std::ifstream(path(name), std::ios::binary).rdbuf();
-    return text.str();
-  }
+  std::string read(const std::string& name) const { return folder_.read(name); }
   Finished weir(const std::string& arguments) const {
     return shell(WEIR_TOOL " " + arguments, ">" + path("out"));
   }
@@ -48,12 +35,7 @@ class WeirCommand : public ::testing::Test {
   }
 
  private:
-  static std::string name_of_test() {
-    const ::testing::TestInfo& test = *::testing::UnitTest::GetInstance()->current_test_info();
-    return std::string(test.test_suite_name()) + "_" + test.name();
-  }
-  const std::string folder_ =
-      ::testing::TempDir() + "weir_command_" + name_of_test() + "." + std::to_string(getpid());
+  const TemporaryFolder folder_;
 };
 
 inline constexpr std::string_view kSmallTrace =

@@ -4,10 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
+
+#include "tests/temporary_folder.h"
 
 namespace weir {
 namespace {
@@ -145,8 +146,7 @@ TEST(Config, TheDocumentedDefaultsAreTheDefaults) {
 }
 
 TEST(Config, TheDocumentHasExactlyTheseRows) {
-  std::ifstream file("docs/configuration.md");
-  const std::string document{std::istreambuf_iterator<char>(file), {}};
+  const std::string document = test::content_of("docs/configuration.md");
   const std::string table = Config::describe();
   EXPECT_THAT(document, HasSubstr(table)) << "put this table into docs/configuration.md:\n"
                                           << table;

@@ -26,10 +26,10 @@ class UntoldCaptures : public test::ContractPools {
     EXPECT_TRUE(device_.destroy_graph(end_unannounced(stream)).ok());
   }
   PoolBinding announce(GraphPool& pool, Stream stream) {
-    Result<PoolBinding> route =
+    Result<PoolBinding> binding =
         pool.capture([stream](Stream asking) { return asking == stream; }, stream);
-    EXPECT_TRUE(route.ok()) << (route.ok() ? "" : route.error().message());
-    return *std::move(route);
+    EXPECT_TRUE(binding.ok()) << (binding.ok() ? "" : binding.error().message());
+    return *std::move(binding);
   }
   // s_'s memory, with no other to be had, goes to t_ behind an event of the context.
   void expect_memory_moves_behind_an_event() {
@@ -58,13 +58,13 @@ TEST_F(UntoldCaptures, NothingIsRecordedOnACapturedStream) {
 TEST_F(UntoldCaptures, BetweenTheAnnouncementAndTheBeginningNoEventIsRecorded) {
   free(written(kBlock, s_, kLong));
   GraphPool* pool = open_pool();
-  PoolBinding route = announce(*pool, m_);
+  PoolBinding binding = announce(*pool, m_);
   const std::uint64_t events = context_events();
   free(written(kBlock * 2, s_, kLong));
   free(written(kBlock * 2, t_));
   EXPECT_TRUE(heap_.trim().ok());
   EXPECT_EQ(context_events(), events);
-  route.close(false);
+  binding.close(false);
 }
 
 // After the device refused an event because of a capture that could not be known of.
@@ -129,19 +129,19 @@ TEST_F(UntoldCaptures, AnAnnouncedCaptureEndsTheEventsForItsDurationOnly) {
 // or by asking.
 TEST_F(UntoldCaptures, AnAnnouncedCaptureThatAskedForMemoryIsSeenToHaveEnded) {
   GraphPool* pool = open_pool();
-  PoolBinding route = announce(*pool, m_);
+  PoolBinding binding = announce(*pool, m_);
   begin_unannounced(m_);
   void* const x = written(1_MiB, m_);
   end_and_destroy(m_);
   expect_memory_moves_behind_an_event();
-  route.close(false);
+  binding.close(false);
   free(x);
 }
 
 TEST_F(UntoldCaptures, AnAnnouncedCaptureThatWasAskedAboutIsSeenToHaveEnded) {
   free(written(kBlock, s_, kLong));
   GraphPool* pool = open_pool();
-  PoolBinding route = announce(*pool, m_);
+  PoolBinding binding = announce(*pool, m_);
   begin_unannounced(m_);
   const std::uint64_t events = context_events();
   free(written(kBlock, t_));
@@ -149,21 +149,21 @@ TEST_F(UntoldCaptures, AnAnnouncedCaptureThatWasAskedAboutIsSeenToHaveEnded) {
   EXPECT_EQ(context_events(), events);
   end_and_destroy(m_);
   expect_memory_moves_behind_an_event();
-  route.close(false);
+  binding.close(false);
 }
 
 TEST_F(UntoldCaptures, TheOriginOfAnAnnouncedCaptureMayEndWithIt) {
   Stream origin = device_.new_stream();
   origin.may_end = true;
   GraphPool* pool = open_pool();
-  PoolBinding route = announce(*pool, origin);
+  PoolBinding binding = announce(*pool, origin);
   begin_unannounced(origin);
   end_and_destroy(origin);
   EXPECT_TRUE(device_.destroy_stream(origin).ok());
   free(written(kBlock, s_, kLong));
   free(written(kBlock, t_));
   EXPECT_TRUE(heap_.trim().ok());
-  route.close(false);
+  binding.close(false);
 }
 
 TEST_F(UntoldCaptures, AStreamThatWasCapturedOnceIsAskedEverAfter) {
@@ -243,13 +243,13 @@ TEST_F(UntoldCaptures, MemoryOfAGraphServesNoOtherStreamOfItsPool) {
       device_.finish();
       EXPECT_TRUE(heap_.trim().ok());
       if (limited) heap_.set_limit(reserved());
-      PoolBinding route = warm_up(*pool, t_);
+      PoolBinding binding = warm_up(*pool, t_);
       const Result<void*> eager = heap_.allocate(size, t_);
       EXPECT_EQ(eager.ok(), !limited);
       if (eager) write(*eager, size, t_, kLong);
       launch(captured, m_);
       if (eager) free(*eager);
-      route.close();
+      binding.close();
       // The same for another capture.
       if (!limited) {
         Captured other = capture(*pool, t_, [&] {
@@ -291,13 +291,13 @@ TEST_F(UntoldCaptures, MemoryOfAGraphServesItsOwnStreamsNextCapture) {
 // A capture that is not the pool's, and whose requests the pool serves.
 TEST_F(UntoldCaptures, MemoryThatAnotherCaptureTookOfAPoolStaysUntilThePoolGoes) {
   GraphPool* pool = open_pool();
-  PoolBinding route = warm_up(*pool, s_);
+  PoolBinding binding = warm_up(*pool, s_);
   begin_unannounced(s_);
   void* const x = written(kBlock, s_);
   free(x);
   const GraphHandle graph = end_unannounced(s_);
   const ExecutableHandle executable = *device_.instantiate(graph);
-  route.close();
+  binding.close();
   EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
   EXPECT_GE(reserved(), kBlock);
   EXPECT_TRUE(device_.launch_graph(executable, m_).ok());
@@ -343,7 +343,7 @@ TEST_F(UntoldCaptures, AGraphsStreamEndsBeforeTheGraph) {
 // What the program says of the state it goes back to, it orders itself.
 TEST_F(UntoldCaptures, GoingBackToAStateMakesNoStreamWait) {
   GraphPool* pool = open_pool();
-  PoolBinding route = warm_up(*pool, s_);
+  PoolBinding binding = warm_up(*pool, s_);
   void* const x = written(kBlock, s_);
   const std::vector<PlacedBlock> state = pool->blocks();
   EXPECT_TRUE(heap_.record_stream(x, m_).ok());
@@ -354,7 +354,7 @@ TEST_F(UntoldCaptures, GoingBackToAStateMakesNoStreamWait) {
   EXPECT_EQ(heap_.statistics().stream_waits, 0u);
   device_.finish();
   free(x);
-  route.close();
+  binding.close();
 }
 
 // The stream waits for t_'s long work, the graph does not: it is launched on another stream.

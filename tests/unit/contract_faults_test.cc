@@ -46,8 +46,8 @@ TEST_F(CoreFaults, ARequestJoinsNoCaptureThatTheProgramBeganItself) {
 
 TEST_F(CoreFaults, ARequestTakesOtherMemoryThanACapturedStreams) {
   GraphPool pool(heap_);
-  Result<PoolBinding> route = pool.capture([&](Stream asking) { return asking == a_; });
-  ASSERT_TRUE(route.ok());
+  Result<PoolBinding> binding = pool.capture([&](Stream asking) { return asking == a_; });
+  ASSERT_TRUE(binding.ok());
   void* const x = allocate(heap_, kBlock, c_);
   write(c_, x, kBlock);
   free(heap_, x);
@@ -56,7 +56,7 @@ TEST_F(CoreFaults, ARequestTakesOtherMemoryThanACapturedStreams) {
   EXPECT_NE(y, nullptr);
   write(b_, y, kBlock);
   expect_whole(c_);
-  route->close(false);
+  binding->close(false);
   free(heap_, y);
 }
 
@@ -112,8 +112,8 @@ TEST_F(CoreFaults, WaitsThatNoRequestCausedAreCounted) {
 
 TEST_F(CoreFaults, AStateThatCantBeRestoredChangesNothing) {
   GraphPool pool(heap_);
-  Result<PoolBinding> route = pool.warm_up(a_);
-  ASSERT_TRUE(route.ok());
+  Result<PoolBinding> binding = pool.warm_up(a_);
+  ASSERT_TRUE(binding.ok());
   void* const old = allocate(heap_, kBlock, a_);
   const std::vector<PlacedBlock> wanted = pool.blocks();
   free(heap_, old);

@@ -100,9 +100,9 @@ TEST_F(UntoldFrees, ABlockThatCantBeFencedAtTheEndOfACaptureIsFreedByALaterReque
 
 TEST_F(UntoldFrees, ABlockOfAPoolWhoseRecordedStreamIsGoneComesBackWithTheCapture) {
   GraphPool* pool = open_pool();
-  PoolBinding route = warm_up(*pool, s_);
+  PoolBinding binding = warm_up(*pool, s_);
   void* const x = written(kBlock, s_);
-  route.close();
+  binding.close();
   EXPECT_TRUE(heap_.record_stream(x, m_).ok());
   Captured captured = capture(*pool, s_, [&] {
     free(x);
@@ -186,12 +186,12 @@ TEST_P(UntoldPoolMemory, IsTheGraphsOnceACaptureTookIt) {
       GraphPool* pool = open_pool();
       const Bytes part = in_parts ? kBlock / 2 : kBlock;
       for (int i = 0; i < 3; ++i) {
-        PoolBinding route = warm_up(*pool, t_);
+        PoolBinding binding = warm_up(*pool, t_);
         void* const x = written(part, t_);
         void* const y = in_parts ? written(part, t_) : nullptr;
         free(x);
         free(y);
-        route.close();
+        binding.close();
         device_.finish();
       }
       Captured captured = capture(*pool, s_, [&] {
@@ -201,7 +201,7 @@ TEST_P(UntoldPoolMemory, IsTheGraphsOnceACaptureTookIt) {
       device_.finish();
       EXPECT_TRUE(heap_.trim().ok());
       if (limited) heap_.set_limit(reserved());
-      PoolBinding route = warm_up(*pool, t_);
+      PoolBinding binding = warm_up(*pool, t_);
       const Result<void*> eager = heap_.allocate(kBlock, t_);
       if (eager) {
         write(*eager, kBlock, t_, kLong);
@@ -209,7 +209,7 @@ TEST_P(UntoldPoolMemory, IsTheGraphsOnceACaptureTookIt) {
         free(*eager);
       }
       device_.finish();
-      route.close();
+      binding.close();
       drop(captured, *pool);
       close(pool);
       heap_.set_limit(0_B);
@@ -247,7 +247,7 @@ TEST_F(UntoldRequestsNeverWait, NorForGraphsThatAreGone) {
   launch(captured, m_);
   free(captured.output);
   drop(captured, *pool);
-  PoolBinding route = warm_up(*pool, t_);
+  PoolBinding binding = warm_up(*pool, t_);
   write(allocate(kBlock, t_), kBlock, t_);
   write(allocate(1_KiB, t_), 1_KiB, t_);
   EXPECT_EQ(heap_.statistics().stream_waits, 0u);

@@ -1,4 +1,4 @@
-// Pools and captures as PyTorch has them: it announces a capture by a route, begins and ends it
+// Pools and captures as PyTorch has them: it announces a capture by a binding, begins and ends it
 // itself, launches the graph without a word, and says when it drops the graph.
 #pragma once
 
@@ -28,22 +28,22 @@ class ContractPools : public Contract {
     std::erase_if(pools_, [&](const auto& each) { return each.get() == pool; });
   }
   PoolBinding warm_up(GraphPool& pool, Stream stream) {
-    Result<PoolBinding> route = pool.warm_up(stream);
-    EXPECT_TRUE(route.ok()) << (route.ok() ? "" : route.error().message());
-    return *std::move(route);
+    Result<PoolBinding> binding = pool.warm_up(stream);
+    EXPECT_TRUE(binding.ok()) << (binding.ok() ? "" : binding.error().message());
+    return *std::move(binding);
   }
   // `work` is captured, and gives the output.
   template <class Work>
   Captured capture(GraphPool& pool, Stream stream, Work&& work) {
-    Result<PoolBinding> route =
+    Result<PoolBinding> binding =
         pool.capture([stream](Stream asking) { return asking == stream; }, stream);
-    EXPECT_TRUE(route.ok()) << (route.ok() ? "" : route.error().message());
+    EXPECT_TRUE(binding.ok()) << (binding.ok() ? "" : binding.error().message());
     EXPECT_TRUE(device_.begin_capture(stream, CaptureMode::global).ok());
     Captured captured;
     captured.output = work();
     const Result<GraphHandle> graph = device_.end_capture(stream);
     EXPECT_TRUE(graph.ok()) << (graph.ok() ? "" : graph.error().message());
-    route->close();
+    binding->close();
     captured.executable = *device_.instantiate(*graph);
     EXPECT_TRUE(device_.destroy_graph(*graph).ok());
     return captured;

@@ -25,9 +25,9 @@ class UntoldPools : public test::ContractPools {
 // Its free was deferred, as a stream that it was recorded on is captured; then it is live again.
 TEST_F(UntoldPools, ABlockThatIsLiveAgainIsNotFreedByTheFreeThatWasDeferred) {
   GraphPool* pool = open_pool();
-  PoolBinding route = warm_up(*pool, s_);
+  PoolBinding binding = warm_up(*pool, s_);
   void* const x = written(kBlock, s_);
-  route.close();
+  binding.close();
   const std::vector<PlacedBlock> state = pool->blocks();
   EXPECT_TRUE(heap_.record_stream(x, m_).ok());
   begin_unannounced(m_);
@@ -50,9 +50,9 @@ TEST_F(UntoldPools, OtherFreesThatWereDeferredAreMadeAfterAStateWasGoneBackTo) {
   void* const other = written(kBlock, t_);
   EXPECT_TRUE(heap_.record_stream(other, m_).ok());
   GraphPool* pool = open_pool();
-  PoolBinding route = warm_up(*pool, s_);
+  PoolBinding binding = warm_up(*pool, s_);
   void* const x = written(kBlock, s_);
-  route.close();
+  binding.close();
   const std::vector<PlacedBlock> state = pool->blocks();
   EXPECT_TRUE(heap_.record_stream(x, m_).ok());
   begin_unannounced(m_);
@@ -72,13 +72,13 @@ TEST_F(UntoldPools, AStreamThatABlockWasFencedOnEndsBeforeTheNextCapture) {
   Stream gone = device_.new_stream();
   gone.may_end = true;
   GraphPool* pool = open_pool();
-  PoolBinding route = warm_up(*pool, s_);
+  PoolBinding binding = warm_up(*pool, s_);
   void* const x = written(kBlock, s_);
   order(s_, gone);
   read(x, kBlock, gone);
   EXPECT_TRUE(heap_.fence(x, gone).ok());
   free(x);
-  route.close();
+  binding.close();
   EXPECT_TRUE(device_.destroy_stream(gone).ok());
   const Result<PoolBinding> next =
       pool->capture([this](Stream asking) { return asking == s_; }, s_);
@@ -88,13 +88,13 @@ TEST_F(UntoldPools, AStreamThatABlockWasFencedOnEndsBeforeTheNextCapture) {
 
 TEST_F(UntoldPools, ACaptureBeginsWhileAStreamThatABlockWasFencedOnIsAtWork) {
   GraphPool* pool = open_pool();
-  PoolBinding route = warm_up(*pool, s_);
+  PoolBinding binding = warm_up(*pool, s_);
   void* const x = written(kBlock, s_);
   order(s_, m_);
   read(x, kBlock, m_, kLong);
   EXPECT_TRUE(heap_.fence(x, m_).ok());
   free(x);
-  route.close();
+  binding.close();
   const Nanoseconds before = device_.now();
   const std::uint64_t queries = device_.calls(DeviceCall::query);
   Captured captured = capture(*pool, t_, [] { return nullptr; });
@@ -113,12 +113,12 @@ TEST_F(UntoldPools, InThePlaceOfMemoryInUseElsewhereNoMemoryOfAGraphIsTaken) {
     return nullptr;
   });
   {
-    PoolBinding route = warm_up(*pool, t_);
+    PoolBinding binding = warm_up(*pool, t_);
     free(written(2_MiB, t_));
   }
   device_.finish();
   EXPECT_TRUE(heap_.trim().ok());  // the work of all streams so far is seen to be over
-  PoolBinding route = warm_up(*pool, t_);
+  PoolBinding binding = warm_up(*pool, t_);
   void* const x = written(kBlock / 2, t_);
   EXPECT_TRUE(heap_.record_stream(x, m_).ok());
   order(t_, m_);
@@ -127,7 +127,7 @@ TEST_F(UntoldPools, InThePlaceOfMemoryInUseElsewhereNoMemoryOfAGraphIsTaken) {
   void* const y = written(kBlock / 2, t_, kLong);
   launch(captured, s_);
   free(y);
-  route.close();
+  binding.close();
   device_.finish();
   drop(captured, *pool);
   close(pool);

@@ -48,10 +48,10 @@ TEST_F(Refusals, TheStreamOfAllStreamsIsNamedByNoProgram) {
   expect_refused(heap_.wait(all, heap_.take_fence({}, a_).value()), "wait");
   expect_refused(heap_.retire(all), "retire");
   GraphPool pool(heap_);
-  Result<PoolBinding> route = pool.warm_up([](Stream) { return true; });
-  ASSERT_TRUE(route.ok());
+  Result<PoolBinding> binding = pool.warm_up([](Stream) { return true; });
+  ASSERT_TRUE(binding.ok());
   expect_refused(heap_.allocate(kBlock, all), "allocate");
-  route->close();
+  binding->close();
   EXPECT_EQ(heap_.statistics().live_blocks.current, 2u);
   free(heap_, x);
   free(heap_, y);
@@ -60,8 +60,8 @@ TEST_F(Refusals, TheStreamOfAllStreamsIsNamedByNoProgram) {
 // The second block that is wanted overlaps the first one, so all is put back.
 TEST_F(Refusals, ABlockThatAFailedRestorePutsBackIsUsedByWhomItWas) {
   GraphPool pool(heap_);
-  Result<PoolBinding> route = pool.warm_up(a_);
-  ASSERT_TRUE(route.ok());
+  Result<PoolBinding> binding = pool.warm_up(a_);
+  ASSERT_TRUE(binding.ok());
   void* const x = allocate(heap_, kBlock, a_);
   ASSERT_TRUE(heap_.record_stream(x, b_).ok());
   PlacedBlock first = pool.blocks().front(), second = first;

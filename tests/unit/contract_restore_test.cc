@@ -21,9 +21,9 @@ class PoolRestore : public test::ContractPools {
 
 TEST_F(PoolRestore, AStateWithALiveBlockOfARetiredStreamIsGoneBackTo) {
   GraphPool* pool = open_pool();
-  PoolBinding route = warm_up(*pool, t_);
+  PoolBinding binding = warm_up(*pool, t_);
   void* const x = written(kBlock, t_);
-  route.close();
+  binding.close();
   EXPECT_TRUE(heap_.retire(t_).ok());
   const Status restored = pool->restore(pool->blocks());
   EXPECT_TRUE(restored.ok()) << restored.error().message();
@@ -32,7 +32,7 @@ TEST_F(PoolRestore, AStateWithALiveBlockOfARetiredStreamIsGoneBackTo) {
 
 TEST_F(PoolRestore, ASmallBlockThatLiesOutsideItsRunIsRefused) {
   GraphPool* pool = open_pool();
-  PoolBinding route = warm_up(*pool, t_);
+  PoolBinding binding = warm_up(*pool, t_);
   void* const x = written(1000_B, t_);
   PlacedBlock wanted = pool->blocks().front();
   free(x);
@@ -43,7 +43,7 @@ TEST_F(PoolRestore, ASmallBlockThatLiesOutsideItsRunIsRefused) {
 
 TEST_F(PoolRestore, ARunThatBeginsAtNoGrainIsRefused) {
   GraphPool* pool = open_pool();
-  PoolBinding route = warm_up(*pool, t_);
+  PoolBinding binding = warm_up(*pool, t_);
   void* const large = written(kBlock, t_);
   void* const small = written(1000_B, t_);
   PlacedBlock wanted = pool->blocks().front();
@@ -58,9 +58,9 @@ TEST_F(PoolRestore, ARunThatBeginsAtNoGrainIsRefused) {
 // The free was made in a capture into the pool, so it is the pool that remembers it.
 TEST_F(PoolRestore, ABlockThatIsLiveAgainIsNotFreedByTheFreeThatItsPoolDeferred) {
   GraphPool* pool = open_pool();
-  PoolBinding route = warm_up(*pool, s_);
+  PoolBinding binding = warm_up(*pool, s_);
   void* const x = written(kBlock, s_);
-  route.close();
+  binding.close();
   const std::vector<PlacedBlock> state = pool->blocks();
   EXPECT_TRUE(heap_.record_stream(x, m_).ok());
   Captured captured = capture(*pool, s_, [&] {
@@ -82,9 +82,9 @@ TEST_F(PoolRestore, ABlockThatIsLiveAgainIsNotFreedByTheFreeThatItsPoolDeferred)
 // must not be made once more, of the next block at that address.
 TEST_F(PoolRestore, AFreeThatThePoolDeferredIsForgottenOnceTheBlockIsGone) {
   GraphPool* pool = open_pool();
-  PoolBinding route = warm_up(*pool, s_);
+  PoolBinding binding = warm_up(*pool, s_);
   void* const x = written(kBlock, s_);
-  route.close();
+  binding.close();
   EXPECT_TRUE(heap_.record_stream(x, m_).ok());
   Captured captured = capture(*pool, s_, [&] {
     free(x);

@@ -54,7 +54,7 @@ TEST_F(Untold, MemoryOfAPoolIsReadWhileItGoes) {
   GraphPool* pool = open_pool();
   void* x = nullptr;
   {
-    PoolBinding route = warm_up(*pool, s_);
+    PoolBinding binding = warm_up(*pool, s_);
     x = start();
   }
   free(x);
@@ -298,8 +298,8 @@ TEST_F(Untold, ABlockWhoseRecordedStreamIsGoneComesBack) {
 // A failed capture whose end nobody tells must not keep memory apart for ever.
 TEST_F(Untold, ACaptureThatEndedUnannouncedIsSeenToHaveEnded) {
   GraphPool* pool = open_pool();
-  Result<PoolBinding> route = pool->capture([this](Stream asking) { return asking == s_; }, s_);
-  ASSERT_TRUE(route.ok());
+  Result<PoolBinding> binding = pool->capture([this](Stream asking) { return asking == s_; }, s_);
+  ASSERT_TRUE(binding.ok());
   ASSERT_TRUE(device_.begin_capture(s_, CaptureMode::global).ok());
   void* const x = written(kBlock, s_);
   (void)device_.end_capture(s_);
@@ -307,7 +307,7 @@ TEST_F(Untold, ACaptureThatEndedUnannouncedIsSeenToHaveEnded) {
   free(written(kBlock, t_));
   write(allocate(kBlock, m_), kBlock, m_);
   EXPECT_GE(device_.calls(DeviceCall::record_context), 1u);
-  route->close(false);
+  binding->close(false);
   free(x);
   close(pool);
 }

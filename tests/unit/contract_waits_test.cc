@@ -26,8 +26,8 @@ class TrimOfPools : public test::CoreHeap, public testing::WithParamInterface<Tr
   Bytes reserved() { return Bytes{heap_.statistics().reserved_bytes.current}; }
   // Idle memory of the pool's, whose last use runs still.
   void leave_idle(GraphPool& pool, Stream stream) {
-    Result<PoolBinding> route = pool.warm_up(stream);
-    ASSERT_TRUE(route.ok());
+    Result<PoolBinding> binding = pool.warm_up(stream);
+    ASSERT_TRUE(binding.ok());
     void* const x = allocate(heap_, kBlock, stream);
     write(stream, x, kBlock, kLong);
     free(heap_, x);

@@ -21,19 +21,6 @@ using testing::IsEmpty;
 
 constexpr std::uint32_t kStreams = 4;
 
-using Fences = std::map<std::uint32_t, std::uint64_t>;  // by timeline
-
-Fences fences_of(const FenceSet& set) {
-  Fences fences;
-  for (const Fence fence : set) fences[fence.timeline.value] = fence.sequence.value;
-  return fences;
-}
-void join(Fences& into, const Fences& other) {
-  for (const auto& [timeline, sequence] : other) {
-    into[timeline] = std::max(into[timeline], sequence);
-  }
-}
-
 struct Grain {
   State state = State::vacant;
   std::uint64_t run = 0;  // used: whose, a number for each request

@@ -27,19 +27,6 @@ Range grains(std::uint64_t begin, std::uint64_t end) {
 }
 std::uint64_t grain_of(Address at) { return (at - kFirst) / kGrain; }
 
-using Fences = std::map<std::uint32_t, std::uint64_t>;  // by timeline
-
-Fences fences_of(const FenceSet& set) {
-  Fences fences;
-  for (const Fence fence : set) fences[fence.timeline.value] = fence.sequence.value;
-  return fences;
-}
-void join(Fences& into, const Fences& other) {
-  for (const auto& [timeline, sequence] : other) {
-    into[timeline] = std::max(into[timeline], sequence);
-  }
-}
-
 // The last use of one grain.
 struct Use {
   std::uint32_t by = 0;

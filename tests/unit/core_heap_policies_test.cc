@@ -111,7 +111,7 @@ TEST_F(HeapPolicies, BalancedGrowsWhereThatCostsNothingAndTheFenceIsRecent) {
   EXPECT_EQ(old.waits, 1u);
 }
 
-// A step of random lengths on one stream, whose activations live until the end, or one that lends
+// A step of random lengths on one stream, whose activations live until the end, or one that hands
 // its input to another stream. The host queues far ahead.
 class HeapSoaks : public CoreHeap {
  protected:

@@ -1,8 +1,11 @@
-// What the tests of freed ranges share: last uses, and what follows from one for a request.
+// What the tests of freed ranges share: last uses, what follows from one for a request, and how
+// their models have fences.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 
 #include "core/time/freed_ranges.h"
 
@@ -23,6 +26,20 @@ inline LastUse last_use(TimelineId by, std::uint64_t at, std::initializer_list<F
 inline void collect(const LastUse& use, TimelineId taker, FenceSet& into) {
   if (use.by != taker) into.join(use.released);
   into.join(use.fences);
+}
+
+// A set of fences, as the models of the tests have it.
+using Fences = std::map<std::uint32_t, std::uint64_t>;  // by timeline
+
+inline Fences fences_of(const FenceSet& set) {
+  Fences fences;
+  for (const Fence fence : set) fences[fence.timeline.value] = fence.sequence.value;
+  return fences;
+}
+inline void join(Fences& into, const Fences& other) {
+  for (const auto& [timeline, sequence] : other) {
+    into[timeline] = std::max(into[timeline], sequence);
+  }
 }
 
 }  // namespace weir

@@ -30,8 +30,8 @@ class Announcer {
       captures_.announce(std::nullopt);
       done_ = true;
     });
-    const auto patience = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
-    while (!done_ && std::chrono::steady_clock::now() < patience) std::this_thread::yield();
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+    while (!done_ && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
     return done_;
   }
   bool joined() {

@@ -108,7 +108,7 @@ TEST_F(FencePoints, OrderThatCannotBeIsAnError) {
 
 TEST_F(FencePoints, BlocksOfGraphPoolsAreFencedToo) {
   GraphPool pool(*heap_);
-  PoolBinding route = warm_up(pool, a_);
+  PoolBinding binding = warm_up(pool, a_);
   void* const pooled = written(4_MiB, a_);
   void* const plain = written(4_MiB, c_);
   wait(b_, take({}, a_));
@@ -146,7 +146,7 @@ TEST_F(FencePoints, AroundPointersAreOfTheBlocksThatTheyPointInto) {
 
 TEST_F(FencePoints, AroundPointersAreOfPoolsToo) {
   GraphPool pool(*heap_);
-  PoolBinding route = warm_up(pool, a_);
+  PoolBinding binding = warm_up(pool, a_);
   auto* const pooled = static_cast<std::byte*>(written(4_MiB, a_));
   wait(b_, take({}, a_));
   read(b_, pooled, 5_ms);
@@ -250,10 +250,10 @@ TEST_F(Attachments, WhatIsKeptGoesWithACaptureThatFails) {
 TEST_F(Attachments, OutsideACaptureScopeThereIsNoneToJoin) {
   EXPECT_FALSE(*heap_->attach(a_, {}));
   GraphPool pool(*heap_);
-  Result<PoolBinding> route = pool.capture([&](Stream stream) { return stream == a_; });
-  ASSERT_TRUE(route.ok());
+  Result<PoolBinding> binding = pool.capture([&](Stream stream) { return stream == a_; });
+  ASSERT_TRUE(binding.ok());
   EXPECT_FALSE(*heap_->attach(a_, {}));  // of a capture that the program ends by itself
-  route->close(/*keep=*/false);
+  binding->close(/*keep=*/false);
 }
 
 TEST_F(Attachments, ToACaptureThatNoPoolServesAreRefusedAndItGoesOn) {

@@ -1,4 +1,5 @@
-// Captures with a pool: blocks of other worlds freed meanwhile, errors, and faults at every call.
+// Captures with a pool: blocks of other capture epochs freed meanwhile, errors, and faults at every
+// call.
 #include "tests/unit/graph_pool_fixture.h"
 
 namespace weir {
@@ -16,7 +17,7 @@ TEST_F(GraphPoolCapture, ABlockOfAnEarlierTimeFreedMeanwhileGoesBackAtTheEnd) {
   GraphPool pool(*heap_);
   void* earlier = nullptr;
   {
-    const PoolBinding route = warm_up(pool, a_);
+    const PoolBinding binding = warm_up(pool, a_);
     earlier = written(32_MiB, a_, 5_ms);
   }
   CaptureScope capture = begin(pool, a_);
@@ -62,7 +63,7 @@ TEST_F(GraphPoolCapture, PoolsThatAProgramLeavesAloneCostOtherCapturesNothing) {
 
   const std::uint64_t records = device_.calls(DeviceCall::record);
   {
-    const PoolBinding route = warm_up(*pools[7], b_);
+    const PoolBinding binding = warm_up(*pools[7], b_);
     free(written(4_MiB, b_));
   }
   GraphPool pool(*heap_);
@@ -77,12 +78,12 @@ TEST_F(GraphPoolCapture, MemoryFreedInAPoolBeforeACaptureServesOthersDuringIt) {
   GraphPool pool(*heap_), captured(*heap_);
   for (int round = 0; round < 3; ++round) {
     {
-      const PoolBinding route = warm_up(pool, a_);
+      const PoolBinding binding = warm_up(pool, a_);
       free(written(32_MiB, a_, 5_ms));
     }
     CaptureScope capture = begin(captured, a_);
     {
-      const PoolBinding route = warm_up(pool, b_);
+      const PoolBinding binding = warm_up(pool, b_);
       void* const block = written(32_MiB, b_);
       EXPECT_LE(pool.statistics().reserved_bytes, 40_MiB) << "it waits for what a_ did: " << round;
       free(block);
@@ -95,7 +96,7 @@ TEST_F(GraphPoolCapture, AWarmUpsBlockThatTheCaptureUsedAndFreedStaysThePools) {
   GraphPool pool(*heap_);
   void* earlier = nullptr;
   {
-    const PoolBinding route = warm_up(pool, a_);
+    const PoolBinding binding = warm_up(pool, a_);
     earlier = written(32_MiB, a_);
   }
   CaptureScope capture = begin(pool, a_);
@@ -168,13 +169,13 @@ TEST_F(GraphPoolCapture, AStreamThatAGraphWasLaunchedOnMayBeCapturedIntoAnotherP
   Graph first = small_graph(one, a_, 8_MiB);
   launch(first, a_);
   {
-    const PoolBinding route = warm_up(one, a_);
+    const PoolBinding binding = warm_up(one, a_);
     free(written(8_MiB, a_, 3_ms));
   }
   CaptureScope capture = begin(two, a_);
   void* const inside = written(8_MiB, a_);
   {
-    const PoolBinding route = warm_up(one, b_);
+    const PoolBinding binding = warm_up(one, b_);
     free(written(8_MiB, b_));
   }
   free(inside);
@@ -240,7 +241,7 @@ TEST_F(GraphPoolCapture, AnEmptyFilterAndAnEmptyGraphAreRefused) {
 
 TEST_F(GraphPoolCapture, ACaptureWithoutAPoolIsToldSoWhileARouteIsOpen) {
   GraphPool pool(*heap_);
-  const PoolBinding route = warm_up(pool, b_);
+  const PoolBinding binding = warm_up(pool, b_);
   ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
   expect_error(heap_->allocate(1_MiB, a_), ErrorCode::capture, "no graph pool serves its capture");
   ASSERT_TRUE(device_.launch(a_, 1_us).ok()) << "the capture goes on";

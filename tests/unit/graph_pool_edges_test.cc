@@ -141,7 +141,7 @@ TEST_F(GraphPoolEdges, ABlockWhoseUserIsStillCapturedGoesBackWhenThatCaptureEnds
   GraphPool first(*heap_), second(*heap_);
   void* of_pool = nullptr;
   {
-    const PoolBinding route = warm_up(first, a_);
+    const PoolBinding binding = warm_up(first, a_);
     of_pool = written(4_MiB, a_);
   }
   void* const of_heap = written(4_MiB, a_);
@@ -213,7 +213,7 @@ TEST_F(GraphPoolEdges, ABlockThatAnEagerStreamIsSaidToUseServesNoOtherInTheCaptu
 TEST_F(GraphPoolEdges, NothingIsAllocatedInAPoolForARetiredStream) {
   const Stream gone = device_.new_stream();
   GraphPool pool(*heap_);
-  const PoolBinding route = warm_up(pool, gone);
+  const PoolBinding binding = warm_up(pool, gone);
   free(written(4_MiB, gone));
   ASSERT_TRUE(heap_->retire(gone).ok());
   expect_error(heap_->allocate(4_MiB, gone), ErrorCode::invalid_argument, "was retired");
@@ -223,7 +223,7 @@ TEST_F(GraphPoolEdges, ALaunchIntoACaptureIsRefusedAndDoesNotBreakIt) {
   GraphPool first(*heap_), second(*heap_);
   Graph graph = small_graph(first, a_);
   {
-    const PoolBinding route = warm_up(first, c_);
+    const PoolBinding binding = warm_up(first, c_);
     free(written(1_MiB, c_, 10_ms));
   }
   CaptureScope capture = begin(second, a_);
@@ -240,7 +240,7 @@ TEST_F(GraphPoolEdges, ManyPoolsOfManyStreamsLeaveAddressesForMore) {
   for (int i = 0; i < 20 && !HasFailure(); ++i) {
     pools.push_back(std::make_unique<GraphPool>(*heap_));
     for (const Stream stream : streams) {
-      const PoolBinding route = warm_up(*pools.back(), stream);
+      const PoolBinding binding = warm_up(*pools.back(), stream);
       if (void* const block = allocate(2_MiB, stream)) free(block);
     }
   }
@@ -256,7 +256,7 @@ class GraphPoolPressure : public GraphPoolEdges {
 TEST_F(GraphPoolPressure, ACaptureGetsWhatAnotherPoolHasIdle) {
   GraphPool idle(*heap_), pool(*heap_);
   {
-    const PoolBinding route = warm_up(idle, b_);
+    const PoolBinding binding = warm_up(idle, b_);
     free(written(48_MiB, b_));
   }
   const Graph graph = small_graph(pool, a_, 48_MiB);
@@ -266,7 +266,7 @@ TEST_F(GraphPoolPressure, ACaptureGetsWhatAnotherPoolHasIdle) {
 TEST_F(GraphPoolPressure, AWarmUpGetsWhatTheDeviceHeapIsAboutToBeDoneWith) {
   GraphPool pool(*heap_);
   free(written(48_MiB, a_, 10_ms));
-  const PoolBinding route = warm_up(pool, a_);
+  const PoolBinding binding = warm_up(pool, a_);
   free(written(48_MiB, a_));
   EXPECT_EQ(device_.physical_peak(), 48_MiB);
 }
@@ -274,7 +274,7 @@ TEST_F(GraphPoolPressure, AWarmUpGetsWhatTheDeviceHeapIsAboutToBeDoneWith) {
 TEST_F(GraphPoolPressure, TheDeviceHeapGetsWhatAPoolIsAboutToBeDoneWith) {
   GraphPool pool(*heap_);
   {
-    const PoolBinding route = warm_up(pool, a_);
+    const PoolBinding binding = warm_up(pool, a_);
     free(written(48_MiB, a_, 10_ms));
   }
   free(written(48_MiB, a_));

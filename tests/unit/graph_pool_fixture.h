@@ -88,9 +88,9 @@ class GraphPools : public testing::Test {
     return graph.ok() ? *std::move(graph) : Graph();
   }
   static PoolBinding warm_up(GraphPool& pool, Stream stream) {
-    Result<PoolBinding> route = pool.warm_up(stream);
-    EXPECT_TRUE(route.ok()) << (route.ok() ? "" : route.error().message());
-    return *std::move(route);
+    Result<PoolBinding> binding = pool.warm_up(stream);
+    EXPECT_TRUE(binding.ok()) << (binding.ok() ? "" : binding.error().message());
+    return *std::move(binding);
   }
   static void launch(Graph& graph, Stream stream) {
     const Status launched = graph.launch(stream);

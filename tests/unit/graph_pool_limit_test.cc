@@ -28,7 +28,7 @@ TEST_F(GraphPoolLimit, ALowerOneCallsThatInBesideWhatIsAtHand) {
   free(allocate(1_KiB, b_));
   GraphPool pool(*heap_);
   {
-    const PoolBinding route = warm_up(pool, a_);
+    const PoolBinding binding = warm_up(pool, a_);
     free(written(64_MiB, a_));
   }
   device_.finish();
@@ -49,7 +49,7 @@ TEST_F(GraphPoolLimit, ABlockThatOutlivesItsPoolGoesToTheDriverUnderALowerOne) {
   void* block = nullptr;
   {
     GraphPool pool(*heap_);
-    const PoolBinding route = warm_up(pool, a_);
+    const PoolBinding binding = warm_up(pool, a_);
     block = allocate(64_MiB, a_);
   }
   heap_->set_limit(16_MiB);
@@ -73,7 +73,7 @@ TEST_F(GraphPoolLimit, WhatStillRanWhenItWasLoweredGoesWithTheNextFreeOfAnyBlock
     void* const other = allocate(size, b_);
     GraphPool pool(*heap_);
     {
-      const PoolBinding route = warm_up(pool, a_);
+      const PoolBinding binding = warm_up(pool, a_);
       free(written(64_MiB, a_));
     }
     heap_->set_limit(16_MiB);
@@ -105,7 +105,7 @@ TEST_F(GraphPoolLimit, APoolOpenedUnderALowerOneKeepsNothingOverIt) {
   device_.finish();
   GraphPool pool(*heap_);
   {
-    const PoolBinding route = warm_up(pool, c_);
+    const PoolBinding binding = warm_up(pool, c_);
     free(allocate(32_MiB, c_));  // what the heap had idle
   }
   free(held);
@@ -116,7 +116,7 @@ TEST_F(GraphPoolLimit, PoolsKeepWhatTheyHaveWhereTheHeapsOwnIdleMemoryIsEnough) 
   void* const block = written(64_MiB, b_);
   GraphPool pool(*heap_);
   {
-    const PoolBinding route = warm_up(pool, a_);
+    const PoolBinding binding = warm_up(pool, a_);
     free(written(16_MiB, a_));
   }
   free(block);
@@ -148,7 +148,7 @@ TEST_F(GraphPoolLimit, OneLoweredWhileAPoolsRequestCreatesPagesIsKeptToOnceTheBl
     (void)lowered.wait_for(std::chrono::milliseconds(100));  // or once the request is done
   };
   {
-    const PoolBinding route = warm_up(pool, a_);
+    const PoolBinding binding = warm_up(pool, a_);
     void* const block = allocate(128_MiB, a_);
     lowered.get();
     EXPECT_GE(reserved(), (128_MiB).count);
@@ -181,7 +181,7 @@ TEST(GraphPoolLimits, AFreeOverALowerOneDoesNotWaitForAPoolWhoseCaptureBegins) {
   void* const other = *heap.allocate(1_KiB, b);
   GraphPool pool(heap);
   {
-    const Result<PoolBinding> route = pool.warm_up(a);
+    const Result<PoolBinding> binding = pool.warm_up(a);
     void* const block = *heap.allocate(1_MiB, a);
     ASSERT_TRUE(sim.launch(a, Writes(block, 1_MiB), 100_us).ok());
     ASSERT_TRUE(heap.deallocate(block).ok());

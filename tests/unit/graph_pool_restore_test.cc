@@ -41,7 +41,7 @@ class GraphPoolRestore : public GraphPools {
 };
 
 TEST_F(GraphPoolRestore, BlocksListsWhatIsLiveAndWhereItLies) {
-  PoolBinding route = warm_up(pool(), a_);
+  PoolBinding binding = warm_up(pool(), a_);
   void* const large = allocate(3_MiB, a_);
   void* const small = allocate(1000_B, a_);
   void* const other = heap_->allocate(4_MiB, b_).value();  // not the pool's
@@ -155,10 +155,10 @@ TEST_F(GraphPoolRestore, ABlockThatNoPoolCanHaveGivenOutIsRefusedBeforeAnythingC
 
 // Nothing is changed before it is known that every block could be one of the pool's.
 TEST_F(GraphPoolRestore, PlacesThatNoBlockOfThePoolCanHaveAreRefusedBeforeAnythingIsFreed) {
-  PoolBinding route = warm_up(pool(), a_);
+  PoolBinding binding = warm_up(pool(), a_);
   void* const x = allocate(4_MiB, a_);
   void* const small = allocate(1000_B, a_);
-  route.close();
+  binding.close();
   const Stream other = device_.new_stream();  // the pool knows nothing of it
   void* const elsewhere = heap_->allocate(4_MiB, b_).value();
   const std::vector<PlacedBlock> live = pool().blocks();
@@ -221,10 +221,10 @@ TEST_F(GraphPoolRestore, PlacesThatNoBlockOfThePoolCanHaveAreRefusedBeforeAnythi
 }
 
 TEST_F(GraphPoolRestore, PlacesThatOverlapAreRefusedAndTheBlocksLiveOn) {
-  PoolBinding route = warm_up(pool(), a_);
+  PoolBinding binding = warm_up(pool(), a_);
   void* const x = allocate(8_MiB, a_);
   void* const small = allocate(2000_B, a_);
-  route.close();
+  binding.close();
   const std::vector<PlacedBlock> live = pool().blocks();
   const bool small_first = live[0].address == Address::of(small);
   const PlacedBlock large = live[small_first ? 1 : 0], tile = live[small_first ? 0 : 1];

@@ -34,7 +34,7 @@ class PoolRows : public GraphPools {
     for (const auto& [block, size] : last_) free(block);
   }
   void warm_up_at_random(GraphPool& pool, int requests) {
-    const PoolBinding route = warm_up(pool, a_);
+    const PoolBinding binding = warm_up(pool, a_);
     replace_at_random(requests);
   }
 

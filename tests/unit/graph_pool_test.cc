@@ -29,11 +29,11 @@ class GraphPoolMemory : public test::GraphPools {
   Bytes reserved_after(const Stream* warm) {
     GraphPool pool(*heap_);
     if (warm != nullptr) {
-      PoolBinding route = *pool.warm_up([](Stream) { return true; });
+      PoolBinding binding = *pool.warm_up([](Stream) { return true; });
       const Stream side = *warm == b_ ? c_ : b_;
       step(*warm, side);
       step(*warm, side);
-      route.close();
+      binding.close();
     }
     peak_ = live_ = 0_B;
     CaptureScope capture = begin(pool, a_);
@@ -113,7 +113,7 @@ TEST_P(GraphPoolSizes, ThirteenCapturesWithOutputsKeptHoldWhatTheyNeedTogether) 
   for (std::uint64_t i = 1; i <= 13; ++i) {
     const std::uint64_t size = rising ? i : 14 - i;
     {
-      const PoolBinding route = warm_up(pool, b_);
+      const PoolBinding binding = warm_up(pool, b_);
       for (int layer = 0; layer < 3; ++layer) free(written(Bytes{size * (9_MiB).count}, b_));
     }
     CaptureScope capture = begin(pool, a_);
@@ -156,7 +156,7 @@ TEST_F(GraphPoolMemory, AnOutputFreedAfterALaunchServesAWarmUpThatWaitsForTheLau
   EXPECT_EQ(pool.statistics().live_blocks, 0u);
   order(a_, c_);
   launch(graph, c_);
-  const PoolBinding route = warm_up(pool, b_);
+  const PoolBinding binding = warm_up(pool, b_);
   void* const next = written(32_MiB, b_);
   EXPECT_LE(pool.statistics().reserved_bytes, 34_MiB);
   expect_no_race();
@@ -169,7 +169,7 @@ TEST_F(GraphPoolMemory, ALaunchWaitsForEagerWorkInThePool) {
   GraphPool pool(*heap_);
   Graph graph = small_graph(pool, a_, 32_MiB);
   {
-    const PoolBinding route = warm_up(pool, b_);
+    const PoolBinding binding = warm_up(pool, b_);
     free(written(32_MiB, b_, 5_ms));
   }
   launch(graph, a_);
@@ -178,7 +178,7 @@ TEST_F(GraphPoolMemory, ALaunchWaitsForEagerWorkInThePool) {
 
 TEST_F(GraphPoolMemory, BlocksOnARetiredStreamCountAsLive) {
   GraphPool pool(*heap_);
-  const PoolBinding route = warm_up(pool, b_);
+  const PoolBinding binding = warm_up(pool, b_);
   void* const block = written(8_MiB, b_);
   ASSERT_TRUE(heap_->retire(b_).ok());
   EXPECT_EQ(pool.statistics().live_blocks, 1u);
@@ -282,18 +282,18 @@ TEST_F(GraphPoolMemory, TheInnermostRouteServesAndOuterOnesComeBack) {
   for (void* const block : blocks) free(block);
 }
 
-TEST_F(GraphPoolMemory, RoutesMayCloseInAnyOrder) {
+TEST_F(GraphPoolMemory, BindingsMayCloseInAnyOrder) {
   GraphPool first(*heap_), second(*heap_);
   PoolBinding one = warm_up(first, a_), two = warm_up(second, a_);
   one.close();
   one.close();
-  void* const routed = allocate(1_MiB, a_);
+  void* const bound = allocate(1_MiB, a_);
   EXPECT_EQ(second.statistics().live_blocks, 1u);
   two = PoolBinding();
   void* const eager = allocate(1_MiB, a_);
   EXPECT_EQ(second.statistics().live_blocks, 1u);
   EXPECT_EQ(first.statistics().live_blocks, 0u);
-  free(routed);
+  free(bound);
   free(eager);
 }
 

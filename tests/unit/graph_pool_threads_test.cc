@@ -75,7 +75,7 @@ TEST_F(GraphPoolThreads, TwoCaptureIntoPoolsOfTheirOwnWhileOthersAllocate) {
 
 TEST_F(GraphPoolThreads, OnePoolServesWarmUpsOfManyThreads) {
   GraphPool pool(*heap_);
-  PoolBinding route = *pool.warm_up([](Stream) { return true; });
+  PoolBinding binding = *pool.warm_up([](Stream) { return true; });
   std::atomic<bool> stop{false};
   std::uint64_t done[3] = {};
   std::thread one([&] { allocate_until(stop, a_, done[0]); });
@@ -94,7 +94,7 @@ TEST_F(GraphPoolThreads, OnePoolServesWarmUpsOfManyThreads) {
   three.join();
   for (const std::uint64_t each : done) EXPECT_GE(each, 100u);
   EXPECT_EQ(pool.statistics().live_blocks, 0u);
-  route.close();
+  binding.close();
   device_.finish();
   ASSERT_TRUE(heap_->trim(0_B).ok());
   EXPECT_EQ(pool.statistics().reserved_bytes, 0_B);
@@ -148,7 +148,7 @@ TEST_F(GraphPoolThreads, WhatIsSaidOfTheWholeHoldsWhilePoolsAreOpened) {
       std::vector<std::unique_ptr<GraphPool>> more;
       for (int n = 0; n < i % 30; ++n) more.push_back(std::make_unique<GraphPool>(*heap_));
       for (const std::unique_ptr<GraphPool>& each : more) {
-        const PoolBinding route = warm_up(*each, a_);
+        const PoolBinding binding = warm_up(*each, a_);
         drop(block_on(a_, 2_MiB));
       }
     }

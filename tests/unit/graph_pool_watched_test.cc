@@ -1,4 +1,4 @@
-// Graphs that a program captures by a route, and launches and destroys itself: nobody says which
+// Graphs that a program captures by a binding, and launches and destroys itself: nobody says which
 // streams they run on, or when they are done. What they use stays theirs until they are.
 #include <chrono>
 #include <optional>
@@ -16,11 +16,11 @@ class GraphPoolWatched : public test::GraphPools {
  protected:
   explicit GraphPoolWatched(HeapOptions options = {}) : GraphPools(options) {}
 
-  // A route for captures of a_.
-  PoolBinding route_of(GraphPool& pool) {
-    Result<PoolBinding> route = pool.capture([this](Stream asking) { return asking == a_; });
-    EXPECT_TRUE(route.ok()) << (route.ok() ? "" : route.error().message());
-    return *std::move(route);
+  // A binding for captures of a_.
+  PoolBinding binding_of(GraphPool& pool) {
+    Result<PoolBinding> binding = pool.capture([this](Stream asking) { return asking == a_; });
+    EXPECT_TRUE(binding.ok()) << (binding.ok() ? "" : binding.error().message());
+    return *std::move(binding);
   }
   void begin() { EXPECT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok()); }
   ExecutableHandle end() {
@@ -31,11 +31,11 @@ class GraphPoolWatched : public test::GraphPools {
   }
   // A graph that writes a block of the pool's for `duration`.
   ExecutableHandle captured(GraphPool& pool, Nanoseconds duration = kLong) {
-    PoolBinding route = route_of(pool);
+    PoolBinding binding = binding_of(pool);
     begin();
     free(written(kBlock, a_, duration));
     const ExecutableHandle executable = end();
-    route.close();
+    binding.close();
     return executable;
   }
   void run(ExecutableHandle executable, Stream stream) {
@@ -130,11 +130,11 @@ TEST_F(GraphPoolWatched, TrimWaitsForLaunchesWhereItIsToWait) {
 TEST_F(GraphPoolWatched, OfGraphsThatLeakTheMemoryComesBackWhereTheHostWaits) {
   GraphPool pool(*heap_);
   free(allocate(1_MiB, b_));
-  PoolBinding route = route_of(pool);
+  PoolBinding binding = binding_of(pool);
   begin();
   free(written(kBlock, a_, kLong));
   const GraphHandle leaked = *device_.end_capture(a_);
-  route.close();
+  binding.close();
   const ExecutableHandle executable = *device_.instantiate(leaked);
   run_and_drop(pool, executable, b_);
   EXPECT_TRUE(heap_->trim(0_B, Trim::waits).ok());
@@ -156,14 +156,14 @@ TEST_F(GraphPoolWatched, OfGraphsThatLeakTheMemoryComesBackWhereTheHostWaits) {
 
 TEST_F(GraphPoolWatched, EachCaptureOfARouteIsWatched) {
   GraphPool pool(*heap_);
-  PoolBinding route = route_of(pool);
+  PoolBinding binding = binding_of(pool);
   begin();
   free(written(kBlock, a_, 1_us));
   ASSERT_TRUE(device_.destroy_graph(*device_.end_capture(a_)).ok()) << "thrown away";
   begin();
   free(written(kBlock, a_, kLong));
   const ExecutableHandle executable = end();
-  route.close();
+  binding.close();
   run_and_drop(pool, executable, c_);
   free(written(kBlock, b_));
   expect_no_race();
@@ -177,11 +177,11 @@ TEST_F(GraphPoolWatched, OfAGraphThatAllocatedNothingTheKnownStreamsAreWaitedFor
     warm_up.close();
     device_.finish();
     free(allocate(1_MiB, b_));
-    PoolBinding route = route_of(pool);
+    PoolBinding binding = binding_of(pool);
     begin();
     write(a_, block, kLong);
     const ExecutableHandle executable = end();
-    route.close();
+    binding.close();
     EXPECT_EQ(device_.calls(DeviceCall::retain), 0u);
     run(executable, launched_on);
     destroy(executable);
@@ -197,11 +197,11 @@ TEST_F(GraphPoolWatched, OfAGraphThatAllocatedNothingTheKnownStreamsAreWaitedFor
 
 TEST_F(GraphPoolWatched, ACaptureThatIsThrownAwayKeepsNothing) {
   GraphPool pool(*heap_);
-  PoolBinding route = route_of(pool);
+  PoolBinding binding = binding_of(pool);
   begin();
   free(written(kBlock, a_));
   ASSERT_TRUE(device_.destroy_graph(*device_.end_capture(a_)).ok());
-  route.close(/*keep=*/false);
+  binding.close(/*keep=*/false);
   EXPECT_EQ(pool.statistics().kept_bytes, 0_B);
   EXPECT_EQ(pool.statistics().reserved_bytes, 0_B) << "it went to the device heap";
 }
@@ -227,12 +227,12 @@ TEST_F(GraphPoolWatched, GraphsThatComeAndGoWhileTheyRunDoNotAddUp) {
 TEST_F(GraphPoolWatched, OneThatCanNotBeWatchedIsRefusedAndNothingIsLost) {
   GraphPool pool(*heap_);
   device_.fail(DeviceCall::retain, 1);
-  PoolBinding route = route_of(pool);
+  PoolBinding binding = binding_of(pool);
   begin();
   expect_error(heap_->allocate(kBlock, a_), ErrorCode::device, "retain");
   free(written(kBlock, a_));
   ASSERT_TRUE(device_.destroy_graph(*device_.end_capture(a_)).ok());
-  route.close(/*keep=*/false);
+  binding.close(/*keep=*/false);
   const ExecutableHandle executable = captured(pool);
   destroy(executable);
   pool.release_graph();
@@ -241,12 +241,12 @@ TEST_F(GraphPoolWatched, OneThatCanNotBeWatchedIsRefusedAndNothingIsLost) {
 
 TEST_F(GraphPoolWatched, InACaptureThatIsBrokenRequestsAreServedAsEver) {
   GraphPool pool(*heap_);
-  PoolBinding route = route_of(pool);
+  PoolBinding binding = binding_of(pool);
   begin();
   EXPECT_FALSE(device_.stream(a_.handle).ok()) << "asking breaks it";
   free(allocate(kBlock, a_));
   EXPECT_FALSE(device_.end_capture(a_).ok());
-  route.close(/*keep=*/false);
+  binding.close(/*keep=*/false);
   EXPECT_EQ(pool.statistics().reserved_bytes, 0_B);
 }
 
@@ -325,11 +325,11 @@ TEST(GraphPoolLingers, WhoWaitsForItBreaksNoCaptureThatBeginsMeanwhile) {
     } else {
       ASSERT_TRUE(heap.deallocate(*heap.allocate(1_MiB, b)).ok());
     }
-    Result<PoolBinding> route = pool.capture([a](Stream asking) { return asking == a; });
+    Result<PoolBinding> binding = pool.capture([a](Stream asking) { return asking == a; });
     ASSERT_TRUE(sim.begin_capture(a, CaptureMode::global).ok());
     ASSERT_TRUE(heap.deallocate(*heap.allocate(kBlock, a)).ok());
     const GraphHandle graph = *sim.end_capture(a);
-    route->close();
+    binding->close();
     pool.release_graph();  // it lingers, as the graph is there
     Result<PoolBinding> others = other.capture([b](Stream asking) { return asking == b; });
     ASSERT_TRUE(others.ok());
@@ -353,12 +353,12 @@ TEST_F(GraphPoolWatchedSmall, APoolIsNotAnothersWhileAGraphOfItLives) {
   ExecutableHandle old;
   {
     GraphPool pool(*heap_);
-    PoolBinding route = route_of(pool);
+    PoolBinding binding = binding_of(pool);
     begin();
     expect_error(heap_->allocate(100_MiB, a_), ErrorCode::out_of_memory, "out of memory");
     ASSERT_TRUE(device_.launch(a_, 1_ms).ok());
     old = end();
-    route.close();
+    binding.close();
     pool.release_graph();
   }
   GraphPool pool(*heap_);

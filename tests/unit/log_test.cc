@@ -2,13 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
+
+#include "tests/temporary_folder.h"
 
 namespace weir {
 namespace {
@@ -19,21 +18,16 @@ using ::testing::Not;
 
 class Log : public ::testing::Test {
  protected:
-  ~Log() override {
-    EXPECT_TRUE(configure_log(LogLevel::warn).ok());
-    std::remove(path_.c_str());
-  }
+  ~Log() override { EXPECT_TRUE(configure_log(LogLevel::warn).ok()); }
 
   // Closes the file by going back to stderr, and reads it.
   std::string written() {
     EXPECT_TRUE(configure_log(LogLevel::warn).ok());
-    std::ifstream file(path_);
-    return {std::istreambuf_iterator<char>(file), {}};
+    return test::content_of(path_);
   }
 
-  const std::string path_ = ::testing::TempDir() + "weir_log_test." +
-                            ::testing::UnitTest::GetInstance()->current_test_info()->name() +
-                            std::string(".") + std::to_string(getpid());
+  const test::TemporaryFolder folder_;
+  const std::string path_ = folder_ / "log";
 };
 
 TEST_F(Log, IsQuietByDefaultAndSpeaksOfTroubleOnStderr) {

@@ -1,15 +1,14 @@
 // Blocks, pages and memory, as the events of a recording say.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <fstream>
 #include <string>
 
 #include "look/block_lifetimes.h"
 #include "look/load.h"
 #include "replay/replay.h"
 #include "replay/trace_reader.h"
+#include "tests/temporary_folder.h"
 #include "tests/unit/look_recordings.h"
 
 namespace weir {
@@ -19,13 +18,6 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 
 constexpr std::uint64_t kAt = 0x10000000;
-
-// A file of this content; its path.
-std::string written(const std::string& name, const std::string& content) {
-  std::string path = testing::TempDir() + "/look." + std::to_string(getpid()) + "." + name;
-  std::ofstream(path, std::ios::binary) << content;
-  return path;
-}
 
 TEST(BlockLifetimes, BlockLivesFromItsAllocationToItsDeallocation) {
   HandMade made;
@@ -278,8 +270,9 @@ TEST(Load, BlocksGoFromStreamToStreamWithWaits) {
 }
 
 TEST(Load, BlocksThatTheTraceNeverFreesAreLiveAtTheEnd) {
+  const test::TemporaryFolder folder;
   const Result<Recording> recording =
-      load(written("never_freed.trace", "a 0 100 0 0\na 1 200 0 5\nr 0 100 0 9\nm two\n"));
+      load(folder.write("never_freed.trace", "a 0 100 0 0\na 1 200 0 5\nr 0 100 0 9\nm two\n"));
   ASSERT_TRUE(recording.ok()) << recording.error().message();
   const BlockLifetimes lifetimes = lifetimes_of(*recording);
   ASSERT_EQ(lifetimes.blocks.size(), 2U);
@@ -290,10 +283,12 @@ TEST(Load, BlocksThatTheTraceNeverFreesAreLiveAtTheEnd) {
 }
 
 TEST(Load, RefusesWhatItDoesNotKnowAndNamesTheFile) {
+  const test::TemporaryFolder folder;
   for (const std::string& path :
-       {written("empty", ""), written("zeros", std::string(100, '\0')),
-        written("broken.trace", "a 0 100 0 0\nr 1 1 1 1\n"), std::string("/no/such/file"),
-        std::string("/"), written("cut.gz", std::string("\x1f\x8b\x08\0\0\0\0\0\0\3\1", 11))}) {
+       {folder.write("empty", ""), folder.write("zeros", std::string(100, '\0')),
+        folder.write("broken.trace", "a 0 100 0 0\nr 1 1 1 1\n"), std::string("/no/such/file"),
+        std::string("/"),
+        folder.write("cut.gz", std::string("\x1f\x8b\x08\0\0\0\0\0\0\3\1", 11))}) {
     const Result<Recording> recording = load(path);
     ASSERT_FALSE(recording.ok()) << path;
     EXPECT_EQ(recording.error().code(), ErrorCode::invalid_input);

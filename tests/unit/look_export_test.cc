@@ -2,11 +2,9 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -17,11 +15,13 @@
 #include "look/replayed.h"
 #include "replay/replay.h"
 #include "replay/trace_reader.h"
+#include "tests/temporary_folder.h"
 #include "tests/unit/look_recordings.h"
 
 namespace weir {
 namespace {
 
+using test::TemporaryFolder;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -30,23 +30,11 @@ using testing::StartsWith;
 
 constexpr std::uint64_t kAt = 0x10000000;
 
-std::string temporary(const std::string& name) {
-  std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
-  std::replace(test.begin(), test.end(), '/', '_');
-  return testing::TempDir() + "/" + test + "." + std::to_string(getpid()) + "." + name;
-}
-
-std::string content(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
 std::string exported(const Recording& recording, LookFormat format, const std::string& name) {
-  const std::string path = temporary(name);
-  const Status status = export_timeline(recording, format, path);
+  const TemporaryFolder folder;
+  const Status status = export_timeline(recording, format, folder / name);
   EXPECT_TRUE(status.ok()) << status.error().message();
-  return content(path);
+  return folder.read(name);
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -67,12 +55,12 @@ std::vector<std::string> operations(const std::string& text) {
 }
 
 std::string traced(const Recording& recording) {
-  const std::string path = temporary("traced");
-  Result<OutputFile> file = OutputFile::open(path, "");
+  const TemporaryFolder folder;
+  Result<OutputFile> file = OutputFile::open(folder / "traced", "");
   EXPECT_TRUE(file.ok());
   write_trace(recording, *file);
   EXPECT_TRUE(file->commit().ok());
-  return content(path);
+  return folder.read("traced");
 }
 
 ReplayReport replay_of(const Trace& trace) {
@@ -277,7 +265,8 @@ TEST(EveryFormat, TakesAnEmptyRecording) {
        {LookFormat::memory_viz, LookFormat::perfetto, LookFormat::csv, LookFormat::svg}) {
     EXPECT_FALSE(exported(Recording{}, format, "empty").empty());
   }
-  EXPECT_TRUE(export_snapshot(Recording{}, 0, LookFormat::svg, temporary("moment")).ok());
+  const TemporaryFolder folder;
+  EXPECT_TRUE(export_snapshot(Recording{}, 0, LookFormat::svg, folder / "moment").ok());
 }
 
 TEST(Moment, HoldsWhatIsThereThen) {
@@ -314,10 +303,8 @@ TEST(Moment, RefusesWhatIsNone) {
 }
 
 TEST(Output, IsNotTheInput) {
-  const std::string path = temporary("same.trace");
-  std::ofstream(path) << "a 0 100 0 0\n";
-  const std::string link = temporary("link");
-  std::filesystem::remove(link);
+  const TemporaryFolder folder;
+  const std::string path = folder.write("same.trace", "a 0 100 0 0\n"), link = folder / "link";
   std::filesystem::create_symlink(path, link);
   const Result<Recording> recording = load(path);
   ASSERT_TRUE(recording.ok());
@@ -327,35 +314,34 @@ TEST(Output, IsNotTheInput) {
     EXPECT_THAT(status.error().message(), HasSubstr("it is the file that is read"));
     EXPECT_FALSE(convert_to_trace(path, output, std::nullopt).ok());
   }
-  EXPECT_EQ(content(path), "a 0 100 0 0\n");
+  EXPECT_EQ(folder.read("same.trace"), "a 0 100 0 0\n");
 }
 
 TEST(Output, ReplacesTheFileBehindALinkAndLeavesNothingElse) {
-  const std::string folder = temporary("folder");
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directory(folder);
-  std::ofstream(folder + "/real") << "before";
-  std::filesystem::create_symlink("real", folder + "/link");
-  ASSERT_TRUE(export_timeline(Recording{}, LookFormat::csv, folder + "/link").ok());
-  EXPECT_TRUE(std::filesystem::is_symlink(folder + "/link"));
-  EXPECT_THAT(content(folder + "/real"), StartsWith("block,"));
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 2);
+  const TemporaryFolder folder;
+  folder.write("real", "before");
+  std::filesystem::create_symlink("real", folder / "link");
+  ASSERT_TRUE(export_timeline(Recording{}, LookFormat::csv, folder / "link").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+  EXPECT_THAT(folder.read("real"), StartsWith("block,"));
+  EXPECT_THAT(folder.names(), ElementsAre("link", "real"));
 }
 
 TEST(Output, WithoutCommitLeavesWhatWasThere) {
-  const std::string path = temporary("kept");
-  std::ofstream(path) << "before";
+  const TemporaryFolder folder;
+  folder.write("file", "before");
   {
-    Result<OutputFile> file = OutputFile::open(path, "");
+    Result<OutputFile> file = OutputFile::open(folder / "file", "");
     ASSERT_TRUE(file.ok());
     file->text() += std::string(4 << 20, 'x');
     file->relieve();
   }
-  EXPECT_EQ(content(path), "before");
+  EXPECT_EQ(folder.read("file"), "before");
 }
 
 TEST(Output, SaysWhatIsWrongAndNamesTheFile) {
-  for (const std::string& path : {std::string("/no/such/folder/x"), testing::TempDir(),
+  const TemporaryFolder folder;
+  for (const std::string& path : {std::string("/no/such/folder/x"), folder.path(),
                                   std::string("/dev/full"), std::string("/proc/weir")}) {
     const Status status = export_timeline(Recording{}, LookFormat::csv, path);
     ASSERT_FALSE(status.ok()) << path;

@@ -2,7 +2,6 @@
 // itself agree.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +14,7 @@
 #include "look/exporters.h"
 #include "look/load.h"
 #include "replay/trace_reader.h"
+#include "tests/temporary_folder.h"
 #include "weir/device_heap.h"
 #include "weir/recorder.h"
 #include "weir/sim_device.h"
@@ -84,8 +84,8 @@ Live live_in(const Recording& recording) {
 }
 
 TEST(LookAtARecording, AgreesWithTheHeapAndWithItsSnapshot) {
-  const Recorded recorded =
-      run_and_load(testing::TempDir() + "/look_recorded." + std::to_string(getpid()));
+  const test::TemporaryFolder folder;
+  const Recorded recorded = run_and_load(folder / "run");
   EXPECT_EQ(recorded.recording.damage, "");
   EXPECT_GT(recorded.recording.initial, 40U);
   Live held;
@@ -116,7 +116,8 @@ TEST(LookAtARecording, AgreesWithTheHeapAndWithItsSnapshot) {
 }
 
 TEST(LookAtARecording, AsATraceItReplaysToTheSamePeak) {
-  const std::string path = testing::TempDir() + "/look_recorded_trace." + std::to_string(getpid());
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "run";
   const Recorded recorded = run_and_load(path);
   Result<OutputFile> file = OutputFile::open(path, "");
   ASSERT_TRUE(file.ok());

@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <sstream>
 #include <string>
 
 #include "look/top.h"
+#include "tests/temporary_folder.h"
 #include "tests/unit/look_recordings.h"
 #include "weir/recorder.h"
 #include "weir/recording.h"
@@ -30,25 +30,12 @@ constexpr std::uint64_t kPage = 2 << 20;
 
 class Top : public testing::Test {
  protected:
-  Top() {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  ~Top() override { fs::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string path(const std::string& name) const { return folder_ / name; }
   std::string write(const std::string& name, std::string_view bytes) const {
-    fs::create_directories(fs::path(path(name)).parent_path());
-    std::ofstream(path(name), std::ios::binary) << bytes;
-    return path(name);
+    return folder_.write(name, bytes);
   }
   void append(const std::string& name, std::string_view bytes) const {
     std::ofstream(path(name), std::ios::binary | std::ios::app) << bytes;
-  }
-  static std::string read(const std::string& path) {
-    std::ostringstream text;
-    text << std::ifstream(path, std::ios::binary).rdbuf();
-    return text.str();
   }
   // A recorder that has begun with what is there.
   std::unique_ptr<Recorder> recorder(const std::string& name) const {
@@ -63,12 +50,10 @@ class Top : public testing::Test {
     const auto to = recorder("whole.weir");
     for (const Event& event : made.recording.events) to->on_event(event);
     EXPECT_TRUE(to->close().ok());
-    return read(path("whole.weir"));
+    return folder_.read("whole.weir");
   }
 
-  const std::string folder_ = testing::TempDir() + "weir_top_" +
-                              testing::UnitTest::GetInstance()->current_test_info()->name() +
-                              std::string(".") + std::to_string(getpid());
+  const test::TemporaryFolder folder_;
 };
 
 // Two streams, one of them with a graph pool's memory.
@@ -195,7 +180,7 @@ TEST_F(Top, FileThatIsNoRecordingIsRefusedByName) {
   std::string newer = recorded(program());
   newer[8] = 99;
   EXPECT_THAT(refusal(write("newer.weir", newer)), HasSubstr("another format"));
-  EXPECT_THAT(refusal(folder_), HasSubstr(folder_));
+  EXPECT_THAT(refusal(folder_.path()), HasSubstr(folder_.path()));
 }
 
 TEST_F(Top, FileThatIsCutShorterIsAnError) {

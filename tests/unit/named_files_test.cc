@@ -9,6 +9,8 @@
 #include <fstream>
 #include <string>
 
+#include "tests/temporary_folder.h"
+
 namespace weir {
 namespace {
 
@@ -18,17 +20,11 @@ using ::testing::HasSubstr;
 
 class NamedFiles : public ::testing::Test {
  protected:
-  NamedFiles() {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-    std::ofstream(path("file")) << "text";
-  }
-  ~NamedFiles() override { fs::remove_all(folder_); }
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  NamedFiles() { folder_.write("file", "text"); }
+  std::string path(const std::string& name) const { return folder_ / name; }
 
  private:
-  const std::string folder_ =
-      ::testing::TempDir() + "weir_named_files." + std::to_string(::getpid());
+  const test::TemporaryFolder folder_;
 };
 
 TEST_F(NamedFiles, LinksAndRelativePathsLeadToTheSameFile) {

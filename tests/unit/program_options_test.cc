@@ -10,13 +10,11 @@
 
 #include <array>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "tests/temporary_folder.h"
 #include "tests/unit/command_help.h"
 
 namespace weir {
@@ -176,17 +174,14 @@ TEST(ProgramOptions, InstructionsCountsPairsOnlyOfANumberOfThem) {
 
 #ifdef WEIR_SCRIPTS
 TEST(ProgramOptions, TheJsonOfAScriptReplacesNoTrace) {
-  const std::string trace = ::testing::TempDir() + "options_test.trace";
+  const test::TemporaryFolder folder;
   for (const char* const script : {"fragmentation/run ", "peers/run --traces "}) {
-    std::ofstream(trace) << "a 0 1 0 0\n";
+    const std::string trace = folder.write("options.trace", "a 0 1 0 0\n");
     const Finished finished = run(std::string(WEIR_SCRIPTS) + script + trace + " --json " + trace);
     EXPECT_EQ(finished.code, 2) << finished.text;
     EXPECT_THAT(finished.text, AllOf(HasSubstr("--json"), HasSubstr("are the same file")));
-    std::ostringstream kept;
-    kept << std::ifstream(trace).rdbuf();
-    EXPECT_EQ(kept.str(), "a 0 1 0 0\n");
+    EXPECT_EQ(test::content_of(trace), "a 0 1 0 0\n");
   }
-  std::filesystem::remove(trace);
 }
 #endif
 

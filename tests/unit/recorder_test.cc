@@ -223,17 +223,15 @@ TEST_F(RecorderFile, ThatCannotBeOpenedIsNamed) {
 }
 
 TEST_F(RecorderFile, ThatAnotherRecorderWritesIsRefusedAndLeftAlone) {
-  const std::string path =
-      testing::TempDir() + "weir_two_recorders." + std::to_string(getpid()) + ".weir";
-  const auto first = Recorder::open(path);
+  const auto first = Recorder::open(path_);
   ASSERT_TRUE(first.ok()) << first.error().message();
   (*first)->on_event(allocated(0x1000, 1_B, 9_us, 1));
-  const auto second = Recorder::open(path);
+  const auto second = Recorder::open(path_);
   ASSERT_FALSE(second.ok());
   EXPECT_THAT(second.error().message(), HasSubstr("another recorder"));
   ASSERT_TRUE((*first)->close().ok());
-  EXPECT_EQ(read_recording(path)->events.size(), 1u);
-  EXPECT_TRUE(Recorder::open(path).ok()) << "the first is closed";
+  EXPECT_EQ(read_recording(path_)->events.size(), 1u);
+  EXPECT_TRUE(Recorder::open(path_).ok()) << "the first is closed";
 }
 
 TEST_F(RecorderFile, OnAFullDiskIsAnErrorOfClose) {

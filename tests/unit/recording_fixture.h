@@ -2,9 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -12,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/temporary_folder.h"
 #include "weir/device_heap.h"
 #include "weir/recorder.h"
 #include "weir/recording.h"
@@ -73,12 +72,6 @@ class Collector final : public EventSink {
 
 class RecordingFiles : public testing::Test {
  protected:
-  RecordingFiles() {
-    const auto* const info = testing::UnitTest::GetInstance()->current_test_info();
-    path_ = testing::TempDir() + "weir." + info->name() + "." + std::to_string(getpid()) + ".weir";
-  }
-  ~RecordingFiles() override { (void)std::remove(path_.c_str()); }
-
   std::unique_ptr<Recorder> open(const RecorderOptions& options = {}) {
     Result<std::unique_ptr<Recorder>> recorder = Recorder::open(path_, options);
     EXPECT_TRUE(recorder.ok()) << recorder.error().message();
@@ -89,13 +82,11 @@ class RecordingFiles : public testing::Test {
     EXPECT_TRUE(recording.ok()) << recording.error().message();
     return recording.ok() ? *std::move(recording) : Recording{};
   }
-  std::string bytes() const {
-    std::ifstream file(path_, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+  std::string bytes() const { return content_of(path_); }
   void put_bytes(std::string_view bytes) const { std::ofstream(path_, std::ios::binary) << bytes; }
 
-  std::string path_;
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_ / "test.weir";
 };
 
 enum class Kept { some, none };

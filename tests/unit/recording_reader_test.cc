@@ -155,7 +155,7 @@ TEST_F(RecordingReader, WhatIsNoRecordingIsAnErrorThatNamesTheFileAndTheRemedy) 
   EXPECT_THAT(error(), AllOf(HasSubstr(path_), HasSubstr("is empty")));
   put_bytes("# {\"workload\": \"a trace\"}\na 0 1 2 3\n");
   EXPECT_THAT(error(), AllOf(HasSubstr(path_), HasSubstr("WEIR_RECORD")));
-  const Result<Recording> folder = read_recording(testing::TempDir());
+  const Result<Recording> folder = read_recording(folder_.path());
   ASSERT_FALSE(folder.ok());
   EXPECT_THAT(folder.error().message(), HasSubstr("cannot be read"));
 }

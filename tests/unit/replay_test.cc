@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -14,6 +13,7 @@
 
 #include "replay/report.h"
 #include "replay/trace_reader.h"
+#include "tests/temporary_folder.h"
 #include "weir/recorder.h"
 #include "weir/sim_device.h"
 
@@ -294,8 +294,8 @@ std::string as_trace(const Recording& recording) {
 }
 
 TEST(Replay, RecordingOfARunReplaysToTheSamePeaks) {
-  const std::string path =
-      testing::TempDir() + "replay_test_recorded." + std::to_string(getpid()) + ".weir";
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "run.weir";
   SimDevice device;
   Result<std::unique_ptr<Recorder>> recorder = Recorder::open(path);
   ASSERT_TRUE(recorder.ok()) << recorder.error().message();

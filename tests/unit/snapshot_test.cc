@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -80,8 +79,8 @@ TEST_F(SnapshotTest, KnowsTheTimeOfAllocationWhileItIsRecorded) {
 TEST_F(SnapshotTest, SaysWhereEachPageIsMappedAndWhichBlocksArePools) {
   DeviceHeap heap(device_);
   GraphPool pool(heap);
-  Result<PoolBinding> route = pool.warm_up(a_);
-  ASSERT_TRUE(route.ok());
+  Result<PoolBinding> binding = pool.warm_up(a_);
+  ASSERT_TRUE(binding.ok());
   void* const of_pool = *heap.allocate(3_MiB, a_);
   (void)*heap.allocate(3_MiB, b_);
   const HeapSnapshot snapshot = heap.snapshot();
@@ -192,10 +191,7 @@ TEST_F(SnapshotTest, IsWrittenIntoAPipeAndWhereALinkLeads) {
   const std::string pipe = path_ + ".pipe", link = path_ + ".link";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   std::string text;
-  std::thread reader([&] {
-    std::ifstream file(pipe, std::ios::binary);
-    text.assign(std::istreambuf_iterator<char>(file), {});
-  });
+  std::thread reader([&] { text = test::content_of(pipe); });
   EXPECT_TRUE(write_snapshot(snapshot, pipe).ok());
   reader.join();
   EXPECT_TRUE(std::filesystem::is_fifo(pipe));
@@ -206,7 +202,6 @@ TEST_F(SnapshotTest, IsWrittenIntoAPipeAndWhereALinkLeads) {
   EXPECT_TRUE(write_snapshot(snapshot, link).ok());
   EXPECT_TRUE(std::filesystem::is_symlink(link));
   EXPECT_EQ(bytes(), to_json(snapshot));
-  for (const std::string& each : {pipe, link}) std::filesystem::remove(each);
 }
 
 TEST_F(SnapshotTest, WhatIsNoPlainFileIsWrittenToAndStays) {

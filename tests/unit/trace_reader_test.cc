@@ -2,14 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 #include <zlib.h>
 
-#include <cstdio>
-#include <fstream>
 #include <string>
 
 #include "replay/text_file.h"
+#include "tests/temporary_folder.h"
 
 namespace weir {
 namespace {
@@ -36,17 +34,15 @@ std::string refusal(std::string_view text) {
 
 class TraceFile : public ::testing::Test {
  protected:
-  std::string path(const std::string& name) {
-    return testing::TempDir() + "trace_file_" + std::to_string(getpid()) + "_" + name;
-  }
-  void write(const std::string& name, std::string_view bytes) {
-    std::ofstream(path(name), std::ios::binary) << bytes;
-  }
+  std::string path(const std::string& name) { return folder_ / name; }
+  void write(const std::string& name, std::string_view bytes) { folder_.write(name, bytes); }
   std::string refusal_of_file(const std::string& name) {
     const Result<Trace> trace = read_trace(path(name));
     EXPECT_FALSE(trace.ok());
     return trace.ok() ? "" : trace.error().message();
   }
+
+  const test::TemporaryFolder folder_;
 };
 
 TEST(TraceReader, ReadsBlocksStreamsMarkersAndTimes) {
@@ -209,17 +205,12 @@ TEST_F(TraceFile, CompressedAndPlainReadTheSame) {
   }
 }
 
-std::string contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 TEST_F(TraceFile, CompressedFileCutOffAnywhereIsRefused) {
   std::string text = "# {}\n";
   for (int i = 0; i < 200; ++i)
     text += "a " + std::to_string(i) + " 4096 0 " + std::to_string(i * i) + "\n";
   ASSERT_TRUE(write_text_file(path("whole.trace.gz"), text).ok());
-  const std::string whole = contents(path("whole.trace.gz"));
+  const std::string whole = folder_.read("whole.trace.gz");
   ASSERT_GT(whole.size(), 100u);
   for (std::size_t length = 0; length < whole.size(); ++length) {
     write("cut.trace.gz", whole.substr(0, length));
@@ -232,7 +223,7 @@ TEST_F(TraceFile, CompressedFileWithWrongBytesIsRefused) {
   for (int i = 0; i < 200; ++i)
     text += "a " + std::to_string(i) + " 4096 0 " + std::to_string(i * i) + "\n";
   ASSERT_TRUE(write_text_file(path("right.trace.gz"), text).ok());
-  std::string damaged = contents(path("right.trace.gz"));
+  std::string damaged = folder_.read("right.trace.gz");
   damaged[damaged.size() - 6] ^= 1;  // of the checksum
   write("wrong.trace.gz", damaged);
   EXPECT_THAT(refusal_of_file("wrong.trace.gz"), HasSubstr("damaged"));
@@ -249,7 +240,7 @@ TEST_F(TraceFile, MissingFileIsRefusedByName) {
 }
 
 TEST_F(TraceFile, DirectoryIsRefused) {
-  const Result<Trace> trace = read_trace(testing::TempDir());
+  const Result<Trace> trace = read_trace(folder_.path());
   ASSERT_FALSE(trace.ok());
   EXPECT_EQ(trace.error().code(), ErrorCode::invalid_input);
 }

@@ -230,11 +230,8 @@ class BenchOfRank {
 
   Result<Timed> time_graph(const Point& point) {
     GraphPool pool(rank_.heap);
-    Result<CaptureScope> capture =
-        CaptureScope::begin(pool, rank_.compute, CaptureMode::thread_local_);
-    if (!capture) return std::move(capture).error();
-    if (Status all = queue_all(point); !all) return std::move(all).error();
-    Result<Graph> graph = rank_.comm.end_capture(*capture);
+    Result<Graph> graph =
+        capture_graph(rank_, pool, CaptureMode::thread_local_, [&] { return queue_all(point); });
     last_ = Work();
     if (!graph) return std::move(graph).error();
     return time_launches(point, [&] { return rank_.comm.launch(*graph, rank_.compute); });
@@ -292,11 +289,8 @@ class BenchOfRank {
       return complete(point);
     }
     GraphPool pool(rank_.heap);
-    Result<CaptureScope> capture =
-        CaptureScope::begin(pool, rank_.compute, CaptureMode::thread_local_);
-    if (!capture) return std::move(capture).error();
-    if (Status queued = queue(point, operations); !queued) return queued;
-    Result<Graph> graph = rank_.comm.end_capture(*capture);
+    Result<Graph> graph = capture_graph(rank_, pool, CaptureMode::thread_local_,
+                                        [&] { return queue(point, operations); });
     last_ = Work();
     if (!graph) return std::move(graph).error();
     if (Status launched = rank_.comm.launch(*graph, rank_.compute); !launched) return launched;

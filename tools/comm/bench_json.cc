@@ -1,12 +1,9 @@
 // docs/comm-bench.md defines the members.
-#include <nlohmann/json.hpp>
-
 #include "comm/bench.h"
+#include "replay/json.h"
 
 namespace weir {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json timed_json(const Timed& timed) {
   return {{"time_us", timed.seconds * 1e6},
@@ -61,7 +58,7 @@ std::string bench_json(const BenchReport& report) {
     json["average_busbw_gbs"][std::string(name_of(operation))] =
         report.average_bus_bandwidth(operation);
   }
-  return json.dump(2) + "\n";
+  return json_text(json);
 }
 
 }  // namespace weir

@@ -14,7 +14,7 @@ Error bad(const std::string& option, const std::string& text, const std::string&
   return {ErrorCode::invalid_argument, fmt::format("{} {}: {}", option, text, remedy)};
 }
 
-// Factor of "mulsum": a sum of multiples.
+// The premultiplier of "mulsum", a sum of multiples.
 constexpr double kPremul = 2;
 
 struct NamedReduction {

@@ -2,18 +2,15 @@
 #include <fmt/format.h>
 
 #include "comm/bench.h"
+#include "replay/units.h"
 
 namespace weir {
 namespace {
 
-std::string fixed(double value) {
-  return fmt::format("{:.{}f}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
-}
-
 std::string place_text(const Place& place) {
   const Timed& timed = place.timed;
-  return fmt::format(" {:>8} {:>7} {:>7} {:>6}", fixed(timed.seconds * 1e6),
-                     fixed(timed.bandwidth.algorithm), fixed(timed.bandwidth.bus),
+  return fmt::format(" {:>8} {:>7} {:>7} {:>6}", three_digits(timed.seconds * 1e6),
+                     three_digits(timed.bandwidth.algorithm), three_digits(timed.bandwidth.bus),
                      place.wrong ? std::to_string(*place.wrong) : "N/A");
 }
 
@@ -44,10 +41,10 @@ std::string comparison(const BenchRow& row) {
   std::string text = "#";
   for (const Place* const place : {&row.out_of_place, &row.in_place}) {
     const double weir = place->timed.host_seconds * 1e9, raw = place->raw->host_seconds * 1e9;
-    text +=
-        fmt::format("{} host ns: Weir {:.0f}, NCCL {:.0f}, added {:.0f}; us: Weir {}, NCCL {}",
-                    place == &row.in_place ? "; in-place" : " out-of-place", weir, raw, weir - raw,
-                    fixed(place->timed.seconds * 1e6), fixed(place->raw->seconds * 1e6));
+    text += fmt::format("{} host ns: Weir {:.0f}, NCCL {:.0f}, added {:.0f}; us: Weir {}, NCCL {}",
+                        place == &row.in_place ? "; in-place" : " out-of-place", weir, raw,
+                        weir - raw, three_digits(place->timed.seconds * 1e6),
+                        three_digits(place->raw->seconds * 1e6));
   }
   return text + "\n";
 }
@@ -94,7 +91,7 @@ std::string BenchTable::end(const BenchReport& report) {
 std::string BenchTable::end_operation(const BenchReport& report) {
   if (!operation_) return "";
   return fmt::format("# {}: average bus bandwidth {} GB/s\n", name_of(*operation_),
-                     fixed(report.average_bus_bandwidth(*operation_)));
+                     three_digits(report.average_bus_bandwidth(*operation_)));
 }
 
 std::string bench_text(const BenchReport& report) {

@@ -157,13 +157,13 @@ Result<Stream> CudaKernels::new_stream() {
   return device_.stream(stream);
 }
 
-Status CudaKernels::work(Stream stream, std::span<const Range> reads, std::span<const Range> writes,
-                         Nanoseconds duration) {
+Status CudaKernels::work(Stream stream, std::span<const UsedMemory> reads,
+                         std::span<const UsedMemory> writes, Nanoseconds duration) {
   if (Status entered = enter(); !entered) return entered;
   std::vector<rank_kernels::Touched> touched;
   std::uint64_t bytes = 0;
   for (const auto& [ranges, written] : {std::pair(reads, false), std::pair(writes, true)}) {
-    for (const Range& range : ranges) {
+    for (const UsedMemory& range : ranges) {
       touched.push_back({range.pointer, range.bytes.count, written});
       bytes += range.bytes.count;
     }
@@ -219,7 +219,7 @@ Result<std::optional<std::uint64_t>> CudaKernels::count_wrong(Stream stream,
   return std::optional(*wrong);
 }
 
-Result<std::optional<std::uint64_t>> CudaKernels::digest(Stream stream, Range range) {
+Result<std::optional<std::uint64_t>> CudaKernels::digest(Stream stream, UsedMemory range) {
   const Result<std::uint64_t> digest = counted(
       stream, [&] { return rank_kernels::digest(stream, range.pointer, range.bytes, number_); });
   if (!digest) return digest.error();

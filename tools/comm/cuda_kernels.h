@@ -29,13 +29,13 @@ class CudaKernels final : public Kernels {
   ~CudaKernels() override;
 
   Result<Stream> new_stream() override;
-  Status work(Stream stream, std::span<const Range> reads, std::span<const Range> writes,
+  Status work(Stream stream, std::span<const UsedMemory> reads, std::span<const UsedMemory> writes,
               Nanoseconds duration) override;
   Status fill(Stream stream, std::span<const Operation> operations, std::uint64_t seed) override;
   Result<std::optional<std::uint64_t>> count_wrong(Stream stream,
                                                    std::span<const Operation> operations,
                                                    std::uint64_t seed) override;
-  Result<std::optional<std::uint64_t>> digest(Stream stream, Range range) override;
+  Result<std::optional<std::uint64_t>> digest(Stream stream, UsedMemory range) override;
   std::optional<std::uint64_t> wrong_reads(const Graph&, std::uint64_t) override { return {}; }
   Status finish(Stream stream) override;
   Nanoseconds warm_up_time() const override { return 100_ms; }

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "weir/comm/collectives.h"
@@ -24,7 +25,7 @@
 namespace weir {
 
 // Memory that work uses.
-struct Range {
+struct UsedMemory {
   void* pointer = nullptr;
   Bytes bytes;
 };
@@ -37,8 +38,8 @@ class Kernels {
   // A stream for the program's own work; it lives as long as the ranks.
   virtual Result<Stream> new_stream() = 0;
   // Queues work that reads and writes these and takes `duration`. In a capture: a node.
-  virtual Status work(Stream stream, std::span<const Range> reads, std::span<const Range> writes,
-                      Nanoseconds duration) = 0;
+  virtual Status work(Stream stream, std::span<const UsedMemory> reads,
+                      std::span<const UsedMemory> writes, Nanoseconds duration) = 0;
   // Queues work that fills what `operations` read with data that `seed` and the rank decide, and
   // what they write with something else.
   virtual Status fill(Stream stream, std::span<const Operation> operations, std::uint64_t seed) = 0;
@@ -48,7 +49,7 @@ class Kernels {
                                                            std::span<const Operation> operations,
                                                            std::uint64_t seed) = 0;
   // A digest of the bytes; the host waits. Nothing: as above.
-  virtual Result<std::optional<std::uint64_t>> digest(Stream stream, Range range) = 0;
+  virtual Result<std::optional<std::uint64_t>> digest(Stream stream, UsedMemory range) = 0;
   // Runs the graph in `orders` random orders that its edges allow, and counts the reads that saw
   // another write than in the order of capture. Nothing: the device runs it as it likes.
   virtual std::optional<std::uint64_t> wrong_reads(const Graph& graph, std::uint64_t orders) = 0;
@@ -95,6 +96,15 @@ class Ranks {
   // that is left); none: nothing was found. Call it once, last.
   virtual std::vector<std::string> close() = 0;
 };
+
+// A graph of what `queue` queues on the rank's compute stream. Its memory is the pool's.
+template <class Queue>
+Result<Graph> capture_graph(BenchRank& rank, GraphPool& pool, CaptureMode mode, Queue&& queue) {
+  Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute, mode);
+  if (!capture) return std::move(capture).error();
+  if (Status queued = queue(); !queued) return std::move(queued).error();
+  return rank.comm.end_capture(*capture);
+}
 
 // New ranks, with new communicators and heaps: scenarios ask for them once a case.
 using OpenRanks = std::function<Result<std::unique_ptr<Ranks>>(const RanksOptions&)>;

@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+
+#include "replay/json.h"
 
 namespace weir {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::string_view name_of(Bound bound) {
   switch (bound) {
@@ -103,7 +102,7 @@ std::string scenario_json(const ScenarioReport& report) {
     json["tables"].push_back(
         {{"title", table.title}, {"columns", table.columns}, {"rows", table.rows}});
   }
-  return json.dump(2) + "\n";
+  return json_text(json);
 }
 
 }  // namespace weir

@@ -123,10 +123,8 @@ class OverlapOfRank {
 
   Result<Outcome> run_captured() {
     GraphPool pool(rank_.heap);
-    Result<CaptureScope> capture = CaptureScope::begin(pool, rank_.compute, CaptureMode::global);
-    if (!capture) return std::move(capture).error();
-    if (Status ran = step(); !ran) return std::move(ran).error();
-    Result<Graph> graph = rank_.comm.end_capture(*capture);
+    Result<Graph> graph =
+        capture_graph(rank_, pool, CaptureMode::global, [this] { return step(); });
     if (!graph) return std::move(graph).error();
     const Nanoseconds begin = rank_.kernels.now();
     for (int number = 0; number < options_.steps; ++number) {
@@ -154,7 +152,7 @@ class OverlapOfRank {
   Status allocate(std::vector<Block>& into, Bytes bytes) {
     Result<Block> block = Block::allocate(rank_.heap, bytes, rank_.compute);
     if (!block) return std::move(block).error();
-    const Range all{block->get(), bytes};
+    const UsedMemory all{block->get(), bytes};
     into.push_back(*std::move(block));
     return rank_.kernels.work(rank_.compute, {}, {&all, 1}, 1_us);
   }
@@ -182,9 +180,9 @@ class OverlapOfRank {
     if (Status seen = free_seen(false); !seen) return seen;
     Result<Block> output = Block::allocate(rank_.heap, options_.output, rank_.compute);
     if (!output) return std::move(output).error();
-    const Range reads[] = {{input_.front().get(), options_.output},
-                           {weights_[layer].get(), weights_[layer].bytes()}};
-    const Range writes{output->get(), options_.output};
+    const UsedMemory reads[] = {{input_.front().get(), options_.output},
+                                {weights_[layer].get(), weights_[layer].bytes()}};
+    const UsedMemory writes{output->get(), options_.output};
     if (Status ran = rank_.kernels.work(rank_.compute, reads, {&writes, 1}, options_.compute);
         !ran) {
       return ran;

@@ -32,13 +32,15 @@ Result<Digests> digests_of(BenchRank& rank, const std::vector<Operation>& operat
   return digests;
 }
 
-Result<Digests> run_eager(BenchRank& rank, const std::vector<Operation>& operations) {
-  if (Status filled = rank.kernels.fill(rank.compute, operations, kSeed); !filled) {
-    return std::move(filled).error();
-  }
+Status fill_and_run(BenchRank& rank, const std::vector<Operation>& operations) {
+  if (Status filled = rank.kernels.fill(rank.compute, operations, kSeed); !filled) return filled;
   Result<Work> work = Collectives(rank.comm).run(operations, rank.compute);
   if (!work) return std::move(work).error();
-  if (Status waits = work->wait(rank.compute); !waits) return std::move(waits).error();
+  return work->wait(rank.compute);
+}
+
+Result<Digests> run_eager(BenchRank& rank, const std::vector<Operation>& operations) {
+  if (Status ran = fill_and_run(rank, operations); !ran) return std::move(ran).error();
   return digests_of(rank, operations);
 }
 
@@ -47,15 +49,8 @@ Result<Digests> run_eager(BenchRank& rank, const std::vector<Operation>& operati
 Result<Digests> run_captured(BenchRank& rank, const std::vector<Operation>& operations,
                              CaptureMode mode) {
   GraphPool pool(rank.heap);
-  Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute, mode);
-  if (!capture) return std::move(capture).error();
-  if (Status filled = rank.kernels.fill(rank.compute, operations, kSeed); !filled) {
-    return std::move(filled).error();
-  }
-  Result<Work> work = Collectives(rank.comm).run(operations, rank.compute);
-  if (!work) return std::move(work).error();
-  if (Status waits = work->wait(rank.compute); !waits) return std::move(waits).error();
-  Result<Graph> graph = rank.comm.end_capture(*capture);
+  Result<Graph> graph =
+      capture_graph(rank, pool, mode, [&] { return fill_and_run(rank, operations); });
   if (!graph) return std::move(graph).error();
   if (rank.kernels.wrong_reads(*graph, kOrders).value_or(0) > 0) {
     return Error(ErrorCode::capture, "an order that the graph allows reads what was not written");

@@ -44,10 +44,8 @@ class StepOfRank {
   }
   Result<Nanoseconds> time_captured() {
     GraphPool pool(rank_.heap);
-    Result<CaptureScope> capture = CaptureScope::begin(pool, rank_.compute, CaptureMode::global);
-    if (!capture) return std::move(capture).error();
-    if (Status ran = step(); !ran) return std::move(ran).error();
-    Result<Graph> graph = rank_.comm.end_capture(*capture);
+    Result<Graph> graph =
+        capture_graph(rank_, pool, CaptureMode::global, [this] { return step(); });
     if (!graph) return std::move(graph).error();
     return time([&] { return rank_.comm.launch(*graph, rank_.compute); });
   }
@@ -82,7 +80,7 @@ class StepOfRank {
     }
     if (Status reduced = buckets_->finish(rank_.compute); !reduced) return reduced;
     for (int layer = 0; layer < model_.layers; ++layer) {  // the optimizer
-      const std::vector<Range> gradients = gradients_of(static_cast<std::uint64_t>(layer));
+      const std::vector<UsedMemory> gradients = gradients_of(static_cast<std::uint64_t>(layer));
       const auto bytes = static_cast<double>((bytes_of_tensor(model_) * kTensors).count);
       const Nanoseconds time{static_cast<std::int64_t>(bytes / 1000)};
       Status ran = rank_.kernels.work(rank_.compute, gradients, {},
@@ -98,16 +96,16 @@ class StepOfRank {
     for (int kernel = 1; kernel < options_.kernels_backward; ++kernel) {
       if (Status ran = rank_.kernels.work(rank_.compute, {}, {}, time); !ran) return ran;
     }
-    const std::vector<Range> gradients = gradients_of(layer);
+    const std::vector<UsedMemory> gradients = gradients_of(layer);
     if (Status ran = rank_.kernels.work(rank_.compute, {}, gradients, time); !ran) return ran;
     for (std::size_t tensor = (layer + 1) * kTensors; tensor-- > layer * kTensors;) {
-      if (Status told = buckets_->ready(tensor, rank_.compute); !told) return told;
+      if (Status ready = buckets_->ready(tensor, rank_.compute); !ready) return ready;
     }
     return {};
   }
 
-  std::vector<Range> gradients_of(std::uint64_t layer) const {
-    std::vector<Range> ranges;
+  std::vector<UsedMemory> gradients_of(std::uint64_t layer) const {
+    std::vector<UsedMemory> ranges;
     for (std::size_t tensor = layer * kTensors; tensor < (layer + 1) * kTensors; ++tensor) {
       ranges.push_back({buckets_->bucket_view(tensor), bytes_of_tensor(model_)});
     }

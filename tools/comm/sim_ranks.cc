@@ -18,11 +18,11 @@ class SimKernels final : public Kernels {
 
   Result<Stream> new_stream() override { return device_.new_stream(); }
 
-  Status work(Stream stream, std::span<const Range> reads, std::span<const Range> writes,
+  Status work(Stream stream, std::span<const UsedMemory> reads, std::span<const UsedMemory> writes,
               Nanoseconds duration) override {
     std::vector<Access> accesses;
-    for (const Range& range : reads) accesses.push_back(Reads(range.pointer, range.bytes));
-    for (const Range& range : writes) accesses.push_back(Writes(range.pointer, range.bytes));
+    for (const UsedMemory& range : reads) accesses.push_back(Reads(range.pointer, range.bytes));
+    for (const UsedMemory& range : writes) accesses.push_back(Writes(range.pointer, range.bytes));
     return device_.launch(stream, accesses, duration);
   }
 
@@ -56,7 +56,7 @@ class SimKernels final : public Kernels {
     return std::optional<std::uint64_t>();
   }
 
-  Result<std::optional<std::uint64_t>> digest(Stream stream, Range range) override {
+  Result<std::optional<std::uint64_t>> digest(Stream stream, UsedMemory range) override {
     const Access access = Reads(range.pointer, range.bytes);
     if (Status read = device_.launch(stream, access, time_to_write(range.bytes)); !read) {
       return std::move(read).error();

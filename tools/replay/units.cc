@@ -6,14 +6,10 @@
 #include <cmath>
 
 namespace weir {
-namespace {
 
-// Three digits that count.
 std::string three_digits(double value) {
   return fmt::format("{:.{}f}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
 }
-
-}  // namespace
 
 std::string in_words(Bytes bytes) {
   constexpr std::array kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB"};

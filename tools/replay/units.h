@@ -8,6 +8,9 @@
 
 namespace weir {
 
+// "1.50", "67.7", "512": a value of 0 to 1000 with its first three digits, two behind the point at
+// most.
+std::string three_digits(double value);
 // "512 B", "1.50 MiB", "9.20 GiB".
 std::string in_words(Bytes bytes);
 // "850 ns", "67.7 ms", "2.46 s".

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/base/range_set.h"
+#include "core/base/range.h"
 #include "core/time/timelines.h"
 #include "weir/types.h"
 

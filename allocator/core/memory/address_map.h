@@ -18,7 +18,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/base/range_set.h"
+#include "core/base/range.h"
 #include "weir/types.h"
 
 namespace weir {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/base/granule_index.h"
-#include "core/base/range_set.h"
+#include "core/base/range.h"
 #include "core/base/thread_annotations.h"
 #include "core/time/freed_ranges.h"
 #include "weir/types.h"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/range_set.h"
+#include "core/base/range.h"
 #include "weir/types.h"
 
 namespace weir {

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/range_set.h"
+#include "core/base/range.h"
 #include "core/base/thread_annotations.h"
 #include "core/memory/granule_map.h"
 #include "weir/device.h"

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/base/range_set.h"
+#include "core/base/range.h"
 #include "core/memory/home_pages.h"
 #include "weir/types.h"
 

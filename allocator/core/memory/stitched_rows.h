@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/range_set.h"
+#include "core/base/range.h"
 #include "core/base/thread_annotations.h"
 #include "core/memory/home_pages.h"
 #include "core/time/fence_set.h"

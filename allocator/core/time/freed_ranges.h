@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/range_set.h"
+#include "core/base/range.h"
 #include "core/base/thread_annotations.h"
 #include "core/time/fence_set.h"
 #include "weir/types.h"

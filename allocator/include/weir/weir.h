@@ -153,7 +153,7 @@ weir_status_t weir_record_write(weir_allocator_t* allocator, const char* path);
 weir_status_t weir_record_mark(weir_allocator_t* allocator, const char* text);
 weir_status_t weir_write_snapshot(weir_allocator_t* allocator, int32_t device, const char* path);
 
-/* Graph pools: weir/graph_pool.h says what they are and how graphs share them. Pools, routes,
+/* Graph pools: weir/graph_pool.h says what they are and how graphs share them. Pools, bindings,
  * captures and graphs must be gone before the allocator is. Null handles are fine where a function
  * returns nothing. */
 typedef struct weir_graph_pool_t weir_graph_pool_t;
@@ -167,9 +167,10 @@ weir_status_t weir_graph_pool_open(weir_allocator_t* allocator, uint64_t limit, 
 /* Live blocks and graphs stay; the memory goes back when the last is gone. */
 void weir_graph_pool_close(weir_graph_pool_t* pool);
 
-/* Requests on `stream` are served from the pool, eagerly, until the route is closed. (By a filter:
- * in C++ only, as is the driver's own handle of a graph.) */
-weir_status_t weir_graph_pool_warm_up(weir_graph_pool_t* pool, void* stream, weir_route_t** route);
+/* Requests on `stream` are served from the pool, eagerly, until the binding is closed. (By a
+ * filter: in C++ only, as is the driver's own handle of a graph.) */
+weir_status_t weir_graph_pool_warm_up(weir_graph_pool_t* pool, void* stream,
+                                      weir_route_t** binding);
 
 /* For programs that begin and end captures themselves: requests on captured streams that the filter
  * takes (it returns not 0) are served from the pool, from before the capture begins until after it
@@ -178,8 +179,8 @@ weir_status_t weir_graph_pool_warm_up(weir_graph_pool_t* pool, void* stream, wei
  */
 typedef int32_t (*weir_stream_filter_t)(void* stream, void* context);
 weir_status_t weir_graph_pool_capture(weir_graph_pool_t* pool, weir_stream_filter_t filter,
-                                      void* context, weir_route_t** route);
-void weir_route_close(weir_route_t* route, int32_t keep);
+                                      void* context, weir_route_t** binding);
+void weir_route_close(weir_route_t* binding, int32_t keep);
 void weir_graph_pool_release_graph(weir_graph_pool_t* pool);
 
 typedef struct weir_graph_pool_statistics_t {

@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "tests/splitmix.h"
 #include "tests/torch/contract/legality.h"
 #include "tests/torch/contract/program.h"
-#include "tests/torch/contract/splitmix.h"
 
 namespace weir::contract {
+
+using test::SplitMix;
 
 constexpr Nanoseconds kShort = 10_us;
 constexpr Nanoseconds kSpin = 50_ms;  // outlasts everything that the host does

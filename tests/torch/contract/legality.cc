@@ -117,8 +117,8 @@ std::vector<std::uint32_t> Legality::flags_awaited() const {
 
 bool Legality::flag_awaited() const { return !flags_awaited().empty(); }
 
-std::uint32_t Legality::route(std::uint32_t thread, std::uint32_t stream) const {
-  for (auto pool = routes_.rbegin(); pool != routes_.rend(); ++pool) {
+std::uint32_t Legality::bound_pool(std::uint32_t thread, std::uint32_t stream) const {
+  for (auto pool = bindings_.rbegin(); pool != bindings_.rend(); ++pool) {
     const Pool& each = pools_.at(*pool);
     const bool takes =
         each.by ? *each.by == thread : each.graph != 0 && capture_of(stream) == each.graph;
@@ -415,7 +415,7 @@ void Legality::allocate(const Step& step) {
   made.stream = step.stream;
   made.world = capture_of(step.stream);
   made.uncached = !caching_;
-  made.pool = made.uncached ? 0 : route(step.thread, step.stream);
+  made.pool = made.uncached ? 0 : bound_pool(step.thread, step.stream);
   made.allocated_at = steps_;
   made.allocation = work(actor_of(step.stream));
   if (!made.uncached) made.older_drops = drops_[{made.pool, made.stream}].size();
@@ -433,7 +433,7 @@ void Legality::drop(std::uint32_t number) {
   Tensor& dropped = tensors_.at(number);
   dropped.live = false;
   for (const std::uint32_t stream : dropped.recorded) {
-    if (!routes_.empty()) streams_.at(stream).deferred = true;
+    if (!bindings_.empty()) streams_.at(stream).deferred = true;
   }
   const std::uint32_t own = eager_actor_.at(dropped.stream);
   std::vector<Point> uncached;
@@ -565,12 +565,12 @@ void Legality::apply(const Step& step) {
     case Kind::enter_pool:
       ++pools_.at(step.pool).uses;
       pools_.at(step.pool).by = step.thread;
-      routes_.push_back(step.pool);
+      bindings_.push_back(step.pool);
       break;
     case Kind::leave_pool:
       --pools_.at(step.pool).uses;
       pools_.at(step.pool).by.reset();
-      std::erase(routes_, step.pool);
+      std::erase(bindings_, step.pool);
       break;
     case Kind::drop_pool:
       --pools_.at(step.pool).uses;
@@ -590,7 +590,7 @@ void Legality::apply(const Step& step) {
       made.memory_of = {step.pool};
       ++pools_[step.pool].uses;
       pools_[step.pool].graph = step.graph;
-      routes_.push_back(step.pool);
+      bindings_.push_back(step.pool);
       break;
     }
     case Kind::end_capture:
@@ -600,7 +600,7 @@ void Legality::apply(const Step& step) {
       for (const auto& [stream, actor] : ended.streams) streams_.at(stream).capture = 0;
       if (ended.raw) break;
       pools_.at(ended.pool).graph = 0;
-      std::erase(routes_, ended.pool);
+      std::erase(bindings_, ended.pool);
       break;
     }
     case Kind::replay:
@@ -632,7 +632,7 @@ void Legality::apply(const Step& step) {
 
 std::optional<std::string> Legality::unfinished() const {
   if (any_capture()) return "a capture goes on";
-  if (!routes_.empty()) return "a thread allocates from a pool";
+  if (!bindings_.empty()) return "a thread allocates from a pool";
   if (flag_awaited()) return "a kernel waits for a flag";
   return std::nullopt;
 }

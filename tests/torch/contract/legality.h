@@ -158,7 +158,7 @@ class Legality {
   Point work(std::uint32_t actor);
   static bool covers(const Clock& clock, Point point) { return clock[point.actor] >= point.time; }
   // The pool that a request is served from.
-  std::uint32_t route(std::uint32_t thread, std::uint32_t stream) const;
+  std::uint32_t bound_pool(std::uint32_t thread, std::uint32_t stream) const;
 
   // Adds the streams whose work has to come before a use of the tensor.
   void need(Point point, std::uint32_t world, const Clock& clock, Violation& missing) const;
@@ -200,7 +200,7 @@ class Legality {
   std::map<std::uint32_t, Clock> events_;
   std::map<std::uint32_t, Flag> flags_;
   std::map<Zone, std::vector<Point>> drops_;  // uses of dropped tensors
-  std::vector<std::uint32_t> routes_;         // pools that are allocated from, the newest last
+  std::vector<std::uint32_t> bindings_;       // pools that are allocated from, the newest last
   bool caching_ = true;
   Bytes limit_;
   std::uint32_t steps_ = 0;

@@ -52,8 +52,8 @@ void NativeModel::cuda_free(Address address) {
 
 NativeModel::Pool& NativeModel::pool_for(Stream stream) {
   if (defect_ == NativeDefect::serves_other_pools) return default_pool_;
-  for (auto route = routes_.rbegin(); route != routes_.rend(); ++route) {
-    if (route->takes(stream.handle)) return *pools_.at(route->pool);
+  for (auto binding = bindings_.rbegin(); binding != bindings_.rend(); ++binding) {
+    if (binding->takes(stream.handle)) return *pools_.at(binding->pool);
   }
   return default_pool_;
 }
@@ -245,7 +245,7 @@ void NativeModel::release_blocks(std::set<Block*, ByFit>& blocks) {
 }
 
 void NativeModel::release_cached() {
-  if (routes_.empty()) {
+  if (bindings_.empty()) {
     wait_for_events();
     release_blocks(default_pool_.large);
     release_blocks(default_pool_.small);
@@ -282,12 +282,12 @@ Status NativeModel::release_pool(PoolId id) {
 
 Status NativeModel::begin_pool(PoolId id, PoolFilter filter, StreamName) {
   (void)retain_pool(id);
-  routes_.push_back({id, std::move(filter)});
+  bindings_.push_back({id, std::move(filter)});
   return {};
 }
 
 Status NativeModel::end_pool(PoolId id) {
-  std::erase_if(routes_, [&](const Route& route) { return route.pool == id; });
+  std::erase_if(bindings_, [&](const Binding& binding) { return binding.pool == id; });
   return {};
 }
 

@@ -85,7 +85,7 @@ class NativeModel final : public TorchAllocator {
     std::vector<Saved> saved;
     int uses = 0;
   };
-  struct Route {
+  struct Binding {
     PoolId pool;
     PoolFilter takes;
   };
@@ -101,7 +101,7 @@ class NativeModel final : public TorchAllocator {
   std::uint64_t owner(Stream stream) const {
     return defect_ == NativeDefect::serves_other_streams ? 0 : stream.id;
   }
-  bool defers() const { return !routes_.empty() && defect_ != NativeDefect::asks_in_captures; }
+  bool defers() const { return !bindings_.empty() && defect_ != NativeDefect::asks_in_captures; }
   Block* find_free(Pool& pool, bool small, std::uint64_t stream, Bytes bytes);
   void split(Block& block, Bytes bytes);
   Block& cut(Block& block, Bytes bytes);  // returns the rest, which is free
@@ -122,8 +122,8 @@ class NativeModel final : public TorchAllocator {
   Bytes reserved_;
   Pool default_pool_;
   std::map<PoolId, std::unique_ptr<Pool>> pools_;
-  std::vector<Route> routes_;  // the newest last
-  Stream asked_last_;          // with NativeDefect::orders_streams
+  std::vector<Binding> bindings_;  // the newest last
+  Stream asked_last_;              // with NativeDefect::orders_streams
   std::unordered_map<void*, std::unique_ptr<Block>> blocks_;
   std::set<void*> uncached_;
   std::map<Address, Segment> segments_;

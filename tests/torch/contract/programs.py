@@ -207,8 +207,9 @@ unsigned long long source_bytes(void) { return bytes; }
     _made = None
 
     def __init__(self):
-        folder = tempfile.mkdtemp(prefix="source_allocator_")
-        source, path = os.path.join(folder, "source.c"), os.path.join(folder, "libsource.so")
+        self._folder = tempfile.TemporaryDirectory(prefix="source_allocator_")
+        source = os.path.join(self._folder.name, "source.c")
+        path = os.path.join(self._folder.name, "libsource.so")
         with open(source, "w") as file:
             file.write(self.SOURCE)
         compilers = [[name, "-shared", "-fPIC", "-O1"] for name in ("gcc", "cc", "clang", "g++")]

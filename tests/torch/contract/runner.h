@@ -1,6 +1,6 @@
 // Runs a program on an allocator over the simulated device, and tells what went wrong first.
 //
-// What a program's steps mean follows PyTorch: a capture begins with its pool's route and ends
+// What a program's steps mean follows PyTorch: a capture begins with its pool's binding and ends
 // before it, a graph that is reset releases its pool first. A tensor whose allocation was refused
 // for want of memory is left out of the steps after.
 #pragma once

@@ -35,7 +35,7 @@ def make_step(layers: int, count: int, width: int, device):  # noqa: ANN001
         for up, down in zip(weights[::2], weights[1::2]):
             x = x + functional.linear(functional.gelu(functional.linear(x, up)), down)
         loss = x.float().square().mean()
-        # On this thread: a pool is routed to by thread, and a warm-up is to use it for all.
+        # On this thread: a pool is bound by thread, and a warm-up is to use it for all.
         with torch.autograd.set_multithreading_enabled(False):
             loss.backward()
 

@@ -1,4 +1,4 @@
-// DeviceHeap: memory that a stream lends to another one, and frees at once.
+// DeviceHeap: memory that a program hands to another stream, and frees at once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,12 +13,12 @@ namespace {
 
 using testing::IsEmpty;
 
-// Eight buffers, one after the other, each lent to another stream that is a while behind.
-class HeapLends : public CoreHeap {
+// Eight buffers, one after the other, each used by another stream that is a while behind.
+class HeapUsedElsewhere : public CoreHeap {
  protected:
   struct Step {
     Bytes held;               // beyond what was there before
-    Nanoseconds stood_still;  // of the stream that lends
+    Nanoseconds stood_still;  // of the stream that allocates
   };
   Step step(DeviceHeap& heap, Bytes weights, Bytes bytes = 64_MiB) {
     const Nanoseconds before = device_.stream_waited(a_);
@@ -34,7 +34,7 @@ class HeapLends : public CoreHeap {
   }
 };
 
-TEST_F(HeapLends, AndBalancedHoldsAFewInTurnRatherThanWait) {
+TEST_F(HeapUsedElsewhere, AndBalancedHoldsAFewInTurnRatherThanWait) {
   DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
   void* const weights = allocate(heap, 2_GiB, c_);
   for (int i = 0; i < 5; ++i) {
@@ -47,7 +47,7 @@ TEST_F(HeapLends, AndBalancedHoldsAFewInTurnRatherThanWait) {
   free(heap, weights);
 }
 
-TEST_F(HeapLends, AndBalancedTakesIdlePagesThatNobodyUsesBeforeNewOnes) {
+TEST_F(HeapUsedElsewhere, AndBalancedTakesIdlePagesThatNobodyUsesBeforeNewOnes) {
   DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
   void* const weights = allocate(heap, 2_GiB - 192_MiB, c_);
   std::array<void*, 24> idle;
@@ -61,7 +61,7 @@ TEST_F(HeapLends, AndBalancedTakesIdlePagesThatNobodyUsesBeforeNewOnes) {
   free(heap, weights);
 }
 
-TEST_F(HeapLends, AndBalancedWaitsForTheOldestWhereTwoAreNotEnough) {
+TEST_F(HeapUsedElsewhere, AndBalancedWaitsForTheOldestWhereTwoAreNotEnough) {
   DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
   void* const weights = allocate(heap, 1_GiB + 512_MiB, c_);
   void *const held = allocate(heap, 64_MiB, a_), *const more = allocate(heap, 64_MiB, a_);
@@ -84,7 +84,7 @@ TEST_F(HeapLends, AndBalancedWaitsForTheOldestWhereTwoAreNotEnough) {
   free(heap, weights);
 }
 
-TEST_F(HeapLends, AndWaitHoldsOneAndStandsStill) {
+TEST_F(HeapUsedElsewhere, AndWaitHoldsOneAndStandsStill) {
   DeviceHeap heap(device_, {.reuse = ReusePolicy::wait});
   void* const weights = allocate(heap, 2_GiB, c_);
   const Step step = this->step(heap, 2_GiB);
@@ -93,15 +93,15 @@ TEST_F(HeapLends, AndWaitHoldsOneAndStandsStill) {
   free(heap, weights);
 }
 
-TEST_F(HeapLends, AndBalancedStaysWithinTheLimit) {
+TEST_F(HeapUsedElsewhere, AndBalancedStaysWithinTheLimit) {
   DeviceHeap heap(device_, {.limit = 2_GiB + 64_MiB, .reuse = ReusePolicy::balanced});
   void* const weights = allocate(heap, 2_GiB, c_);
   EXPECT_EQ(step(heap, 2_GiB).held, 64_MiB);
   free(heap, weights);
 }
 
-// The free end, or beginning, of a page in use is lent as whole pages are.
-TEST_F(HeapLends, AndBalancedDoesNotTakeTheLentPartOfAPageInUse) {
+// The free end, or beginning, of a page in use counts as in use elsewhere as whole pages do.
+TEST_F(HeapUsedElsewhere, AndBalancedDoesNotTakeThePartUsedElsewhereOfAPageInUse) {
   for (const bool live_first : {true, false}) {
     DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
     void* const weights = allocate(heap, 2_GiB, c_);
@@ -121,8 +121,9 @@ TEST_F(HeapLends, AndBalancedDoesNotTakeTheLentPartOfAPageInUse) {
   EXPECT_THAT(device_.races(), IsEmpty());
 }
 
-// However much is lent: here each of many buffers, and what is idle lies between the first two.
-TEST_F(HeapLends, AndBalancedTakesIdleMemoryRatherThanWait) {
+// However much is in use elsewhere: here each of many buffers, and what is idle lies between the
+// first two.
+TEST_F(HeapUsedElsewhere, AndBalancedTakesIdleMemoryRatherThanWait) {
   DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
   void* const weights = allocate(heap, 1_GiB, c_);
   void* const all = allocate(heap, 512_MiB, a_);
@@ -144,17 +145,17 @@ TEST_F(HeapLends, AndBalancedTakesIdleMemoryRatherThanWait) {
 
 // The smallest places are weighed; what is free at the end of the row may be larger than all of
 // them.
-TEST_F(HeapLends, AndTheFreeEndOfTheRowIsTakenWhereAllThatIsWeighedIsLent) {
+TEST_F(HeapUsedElsewhere, AndTheFreeEndOfTheRowIsTakenWhereAllThatIsWeighedIsUsed) {
   for (const ReusePolicy policy : {ReusePolicy::grow, ReusePolicy::balanced}) {
     DeviceHeap heap(device_, {.reuse = policy});
     void* const weights = allocate(heap, 1_GiB, c_);
-    std::vector<void*> lent, between;
+    std::vector<void*> used, between;
     for (int i = 0; i < 30; ++i) {
-      lent.push_back(allocate(heap, 4_MiB, a_));
+      used.push_back(allocate(heap, 4_MiB, a_));
       between.push_back(allocate(heap, 2_MiB, a_));
     }
     free(heap, allocate(heap, 64_MiB, a_));
-    for (void* const block : lent) {
+    for (void* const block : used) {
       write(a_, block, 4_MiB, 1_us);
       write_after(b_, a_, block, 4_MiB, 50_ms);
       ASSERT_TRUE(heap.fence(block, b_).ok());
@@ -172,14 +173,15 @@ TEST_F(HeapLends, AndTheFreeEndOfTheRowIsTakenWhereAllThatIsWeighedIsLent) {
 }
 
 // What a program needed before it gave its memory back says nothing of what it needs now.
-TEST_F(HeapLends, AndMemoryGivenBackIsNoReasonToGrowAgain) {
+TEST_F(HeapUsedElsewhere, AndMemoryGivenBackIsNoReasonToGrowAgain) {
   for (const ReusePolicy policy : {ReusePolicy::wait, ReusePolicy::balanced}) {
     DeviceHeap heap(device_, {.reuse = policy});
     free(heap, allocate(heap, 100_GiB, c_));
     EXPECT_EQ(*heap.trim(), 100_GiB);
     void* const weights = allocate(heap, 2_GiB, c_);
     std::mt19937_64 random(7);
-    for (int i = 0; i < 500; ++i) {  // the stream that lends knows nothing of the other's progress
+    for (int i = 0; i < 500;
+         ++i) {  // the stream that allocates knows nothing of the other's progress
       const Bytes bytes = 1_MiB * (1 + random() % 63);
       void* const buffer = allocate(heap, bytes, a_);
       write(a_, buffer, bytes);

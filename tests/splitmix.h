@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-namespace weir::contract {
+namespace weir::test {
 
 class SplitMix {
  public:
@@ -31,4 +31,4 @@ class SplitMix {
   std::uint64_t state_;
 };
 
-}  // namespace weir::contract
+}  // namespace weir::test

@@ -1,0 +1,36 @@
+// Numbers in text that others wrote: launchers, the kernel, users.
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+namespace weir {
+
+// All of `text` as a decimal number. Absent: it is none, or `Number` can't hold it.
+template <class Number = std::int64_t>
+std::optional<Number> number_in(std::string_view text) {
+  Number number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc{} || rest != end) return std::nullopt;
+  return number;
+}
+
+// Likewise, digits alone: a whole number from 0 to `most`.
+inline std::optional<std::uint64_t> whole_number(std::string_view text, std::uint64_t most) {
+  const std::optional<std::uint64_t> number = number_in<std::uint64_t>(text);
+  return number && *number <= most ? number : std::nullopt;
+}
+
+// As NCCL reads a number: it may be hexadecimal or octal, what follows it is ignored, and text
+// without a number is 0.
+inline std::int64_t nccl_number_in(const std::string& text) {
+  return std::strtoll(text.c_str(), nullptr, 0);
+}
+
+}  // namespace weir
