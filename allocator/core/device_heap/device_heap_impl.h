@@ -64,6 +64,7 @@ class DeviceHeap::Impl {
   Statistics statistics() const;
   void reset_peaks();
   HeapSnapshot snapshot() const;
+  Bytes free_bytes_used_by(std::span<const Stream> users) const;
   void start_recording(EventSink& sink);
   bool stop_recording(EventSink& sink);
   std::vector<std::string> validate() const;

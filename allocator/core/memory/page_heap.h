@@ -147,6 +147,12 @@ class PageHeap {
     bool short_of_mappings = false;  // the last request failed for want of them
   };
   Totals totals() const;
+  // Free bytes that one of these streams was fenced to use; no fence is asked about.
+  struct FreeInUse {
+    Bytes bytes;
+    FenceSet uses;  // by those streams alone
+  };
+  std::vector<FreeInUse> free_in_use_by(const std::vector<TimelineId>& users) const;
   // Pages by id, for a snapshot.
   std::vector<PageInfo> pages() const;
   // Calls look(totals, pages) while nothing can change them.
