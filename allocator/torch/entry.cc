@@ -5,7 +5,6 @@
 #include <exception>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "api/c_status.h"
@@ -19,14 +18,8 @@ namespace {
 weir_allocator_t* the_allocator = nullptr;
 
 // What c10d's operations get fences from; as long-lived, since operations may be on their way.
+// Null: WEIR_C10D=0.
 weir::pytorch::CollectiveFences* the_fences = nullptr;
-
-weir::pytorch::CollectiveFences& fences(const char* call) {
-  if (the_fences == nullptr) {
-    weir::c::invalid((std::string(call) + ": Weir is not PyTorch's allocator").c_str());
-  }
-  return *the_fences;
-}
 
 }  // namespace
 
@@ -43,10 +36,13 @@ weir_status_t weir_torch_enable() {
     weir::Result<weir::Config> config = weir::Config::from_environment();
     if (!config) throw weir::Exception(config.error().code(), config.error().message());
     if (!config->trust) config->trust = weir::Trust::context;
+    const bool c10d = config->c10d;
     auto allocator = std::make_unique<weir_allocator_t>(*std::move(config));
     weir::pytorch::install(allocator->allocator);
-    the_fences = new weir::pytorch::CollectiveFences(*weir::pytorch::installed(),
-                                                     weir::pytorch::pytorch_streams());
+    if (c10d) {
+      the_fences = new weir::pytorch::CollectiveFences(*weir::pytorch::installed(),
+                                                       weir::pytorch::pytorch_streams());
+    }
     the_allocator = allocator.release();
   });
 }
@@ -64,7 +60,7 @@ weir_status_t weir_torch_fence(void* const* pointers, std::size_t count, int32_t
   });
 }
 
-// For weir_c10d_enable(). Null before weir_torch_enable().
+// For weir_c10d_enable(). Null before weir_torch_enable(), and with WEIR_C10D=0.
 void* weir_torch_collective_memory() {
   return static_cast<weir::pytorch::CollectiveMemory*>(the_fences);
 }
@@ -73,9 +69,8 @@ void* weir_torch_collective_memory() {
 // so far, on all devices.
 weir_status_t weir_torch_collectives(int32_t device, uint64_t* bytes, uint64_t* operations) {
   return weir::c::guarded([&] {
-    weir::pytorch::CollectiveFences& all = fences("weir.collective_memory");
-    *bytes = all.bytes_in_use(device).count;
-    *operations = all.fenced();
+    *bytes = the_fences == nullptr ? 0 : the_fences->bytes_in_use(device).count;
+    *operations = the_fences == nullptr ? 0 : the_fences->fenced();
   });
 }
 

@@ -252,7 +252,8 @@ void Operations::coalescing_begins(const ProcessGroup* group) {
   coalesced = std::make_unique<Coalesced>();
 }
 
-void Operations::coalescing_ends(const ProcessGroup* group, Work* work) {
+void Operations::coalescing_ends(const ProcessGroup* group,
+                                 std::optional<c10::function_ref<void()>> join) {
   std::unique_ptr<Coalesced> coalesced;
   {
     const std::lock_guard lock(mutex_);
@@ -263,9 +264,8 @@ void Operations::coalescing_ends(const ProcessGroup* group, Work* work) {
     coalescing_groups_.fetch_sub(1, std::memory_order_relaxed);
   }
   Operation& operation = coalesced->operation;
-  if (work == nullptr || coalesced->tensors.empty()) return memory_.record_uses(operation);
-  memory_.fence({.group = group, .device = coalesced->device}, operation,
-                [work] { work->synchronize(); });
+  if (!join || coalesced->tensors.empty()) return memory_.record_uses(operation);
+  memory_.fence({.group = group, .device = coalesced->device}, operation, *join);
 }
 
 void Operations::enter_nccl_group() { ++nccl_groups_of_this_thread(); }

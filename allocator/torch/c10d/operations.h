@@ -10,19 +10,18 @@
 // directly (`group._get_backend(device).allreduce(...)`).
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "torch/c10d/collective_memory.h"
 
-// Of PyTorch's headers this one is kept free, so that what includes it compiles fast.
-namespace at {
-class Tensor;
-}
 namespace c10d {
 class ProcessGroup;
 class Work;
@@ -54,10 +53,11 @@ class Operations {
   void queued(const CommStreamKey& stream, Operation& operation, c10d::Work* work,
               c10::SmallVectorImpl<at::Tensor>& tensors);
 
-  // Between these two the group's operations are parts of one, which `work` stands for (null: they
-  // ran on the current stream).
+  // Between these two the group's operations are parts of one, which `join` is of, as in
+  // CollectiveMemory::fence(). None: they ran on the current stream, or failed.
   void coalescing_begins(const c10d::ProcessGroup* group);
-  void coalescing_ends(const c10d::ProcessGroup* group, c10d::Work* work);
+  void coalescing_ends(const c10d::ProcessGroup* group,
+                       std::optional<c10::function_ref<void()>> join);
 
   // While this thread is within a group of NCCL's own (ncclGroupStart), operations are not launched
   // before its end, and PyTorch keeps their tensors.

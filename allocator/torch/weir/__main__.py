@@ -21,6 +21,7 @@ import weir
 _SETTINGS = {
     "limit": "most memory to hold: 60GiB, 80%%",
     "reuse": "wait, balanced or grow",
+    "c10d": "0: tensors of torch.distributed's operations are kept as PyTorch keeps them",
     "log": "debug, info, warn, error or off",
     "log_file": "where the log goes",
     "record": "record what memory does into this file",
