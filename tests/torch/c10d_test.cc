@@ -1,20 +1,19 @@
 // c10d's operations through PyTorch's dispatcher and a ProcessGroup, with a backend that stands in
 // for NCCL's, on a simulated device that reports every access that nothing orders.
-#include "torch/c10d/operations.h"
-
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 #include <vector>
 
 #include "tests/torch/fake_collectives.h"
+#include "torch/c10d/operations.h"
 
 namespace weir::pytorch {
 namespace {
@@ -48,8 +47,8 @@ class FakeWork final : public c10d::Work {
 class FakeNccl final : public c10d::Backend {
  public:
   using Make = std::function<at::Tensor()>;
-  FakeNccl(std::string name, FakeCommunicator& communicator, SimDevice& device, FakeStreams& streams,
-           std::function<void(at::Tensor)> records)
+  FakeNccl(std::string name, FakeCommunicator& communicator, SimDevice& device,
+           FakeStreams& streams, std::function<void(at::Tensor)> records)
       : Backend(0, 2),
         name_(std::move(name)),
         communicator_(communicator),
@@ -66,21 +65,21 @@ class FakeNccl final : public c10d::Backend {
     return c10::make_intrusive<FakeWork>(std::move(end), std::exchange(coalesced_, {}));
   }
 
-#define WEIR_IN_OUT(name, Options)                                                           \
-  c10::intrusive_ptr<c10d::Work> name(at::Tensor& output, at::Tensor& input,                 \
-                                      const c10d::Options& options) override {               \
-    return queue({input}, {output}, options.asyncOp);                                        \
+#define WEIR_IN_OUT(name, Options)                                             \
+  c10::intrusive_ptr<c10d::Work> name(at::Tensor& output, at::Tensor& input,   \
+                                      const c10d::Options& options) override { \
+    return queue({input}, {output}, options.asyncOp);                          \
   }
-#define WEIR_LIST(name, Options)                                                             \
-  c10::intrusive_ptr<c10d::Work> name(std::vector<at::Tensor>& tensors,                      \
-                                      const c10d::Options& options) override {               \
-    return queue(tensors, tensors, options.asyncOp);                                         \
+#define WEIR_LIST(name, Options)                                               \
+  c10::intrusive_ptr<c10d::Work> name(std::vector<at::Tensor>& tensors,        \
+                                      const c10d::Options& options) override { \
+    return queue(tensors, tensors, options.asyncOp);                           \
   }
-#define WEIR_LISTS(name, Options)                                                            \
-  c10::intrusive_ptr<c10d::Work> name(std::vector<at::Tensor>& outputs,                      \
-                                      std::vector<at::Tensor>& inputs,                       \
-                                      const c10d::Options& options) override {               \
-    return queue(inputs, outputs, options.asyncOp);                                          \
+#define WEIR_LISTS(name, Options)                                              \
+  c10::intrusive_ptr<c10d::Work> name(std::vector<at::Tensor>& outputs,        \
+                                      std::vector<at::Tensor>& inputs,         \
+                                      const c10d::Options& options) override { \
+    return queue(inputs, outputs, options.asyncOp);                            \
   }
   WEIR_LIST(allreduce, AllreduceOptions)
   WEIR_LIST(allreduce_coalesced, AllreduceCoalescedOptions)
@@ -92,7 +91,8 @@ class FakeNccl final : public c10d::Backend {
   WEIR_LISTS(reduce_scatter_tensor_coalesced, ReduceScatterOptions)
   WEIR_LISTS(alltoall, AllToAllOptions)
   c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
-                                               std::vector<std::int64_t>&, std::vector<std::int64_t>&,
+                                               std::vector<std::int64_t>&,
+                                               std::vector<std::int64_t>&,
                                                const c10d::AllToAllOptions& options) override {
     return queue({input}, {output}, options.asyncOp);
   }
@@ -104,9 +104,9 @@ class FakeNccl final : public c10d::Backend {
     all.push_back(make_flat());
     return queue(inputs, all, options.asyncOp);
   }
-  c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>& outputs,
-                                                std::vector<std::vector<at::Tensor>>& inputs,
-                                                const c10d::ReduceScatterOptions& options) override {
+  c10::intrusive_ptr<c10d::Work> reduce_scatter(
+      std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
+      const c10d::ReduceScatterOptions& options) override {
     std::vector<at::Tensor> all = inputs.at(0);
     all.push_back(make_flat());
     return queue(all, outputs, options.asyncOp);
@@ -121,9 +121,9 @@ class FakeNccl final : public c10d::Backend {
                                          const c10d::ScatterOptions& options) override {
     return queue(inputs.at(0), outputs, options.asyncOp);
   }
-  c10::intrusive_ptr<c10d::Work> allgather_coalesced(std::vector<std::vector<at::Tensor>>& outputs,
-                                                     std::vector<at::Tensor>& inputs,
-                                                     const c10d::AllgatherOptions& options) override {
+  c10::intrusive_ptr<c10d::Work> allgather_coalesced(
+      std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::AllgatherOptions& options) override {
     return queue(inputs, outputs.at(0), options.asyncOp);
   }
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override {
@@ -153,8 +153,10 @@ class FakeNccl final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> queue(const std::vector<at::Tensor>& inputs,
                                        const std::vector<at::Tensor>& outputs, bool async) {
     std::vector<Access> accesses;
-    for (const at::Tensor& tensor : inputs) accesses.push_back(Reads(tensor.storage().data(), kBytes));
-    for (const at::Tensor& tensor : outputs) accesses.push_back(Writes(tensor.storage().data(), kBytes));
+    for (const at::Tensor& tensor : inputs)
+      accesses.push_back(Reads(tensor.storage().data(), kBytes));
+    for (const at::Tensor& tensor : outputs)
+      accesses.push_back(Writes(tensor.storage().data(), kBytes));
     if (!async) {
       EXPECT_TRUE(device_.launch(streams_.current(), accesses, duration).ok());
       return nullptr;
@@ -227,8 +229,9 @@ class C10d : public WithCollectives {
   // Of a CUDA device, with memory of Weir's.
   at::Tensor tensor() {
     void* const block = allocate(kBytes);
-    c10::DataPtr data(block, block, +[](void* memory) { backend_of_tensors->raw_delete(memory); },
-                      c10::Device(c10::kCUDA, 0));
+    c10::DataPtr data(
+        block, block, +[](void* memory) { backend_of_tensors->raw_delete(memory); },
+        c10::Device(c10::kCUDA, 0));
     c10::Storage storage(c10::Storage::use_byte_size_t(), kBytes.count, std::move(data));
     at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
         std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA),
@@ -256,27 +259,80 @@ TEST_F(C10d, EveryOperationOfAGroupIsFencedAndItsTensorsMayGoAtOnce) {
   using List = std::vector<at::Tensor>;
   using Lists = std::vector<List>;
   const std::vector<std::function<c10::intrusive_ptr<c10d::Work>()>> operations = {
-      [&] { List t{written()}; return group_->allreduce(t); },
-      [&] { List t{written(), written()}; return group_->allreduce_coalesced(t); },
-      [&] { List t{written()}; return group_->broadcast(t); },
-      [&] { List t{written()}; return group_->reduce(t); },
-      [&] { Lists o{{tensor(), tensor()}}; List i{written()}; return group_->allgather(o, i); },
-      [&] { at::Tensor o = tensor(), i = written(); return group_->_allgather_base(o, i); },
-      [&] { Lists o{{tensor()}}; List i{written()}; return group_->allgather_coalesced(o, i); },
-      [&] { List o{tensor()}, i{written()}; return group_->allgather_into_tensor_coalesced(o, i); },
-      [&] { Lists o{{tensor()}}; List i{written()}; return group_->gather(o, i); },
-      [&] { List o{tensor()}; Lists i{{written()}}; return group_->scatter(o, i); },
-      [&] { List o{tensor()}; Lists i{{written()}}; return group_->reduce_scatter(o, i); },
-      [&] { at::Tensor o = tensor(), i = written(); return group_->_reduce_scatter_base(o, i); },
-      [&] { List o{tensor()}, i{written()}; return group_->reduce_scatter_tensor_coalesced(o, i); },
+      [&] {
+        List t{written()};
+        return group_->allreduce(t);
+      },
+      [&] {
+        List t{written(), written()};
+        return group_->allreduce_coalesced(t);
+      },
+      [&] {
+        List t{written()};
+        return group_->broadcast(t);
+      },
+      [&] {
+        List t{written()};
+        return group_->reduce(t);
+      },
+      [&] {
+        Lists o{{tensor(), tensor()}};
+        List i{written()};
+        return group_->allgather(o, i);
+      },
+      [&] {
+        at::Tensor o = tensor(), i = written();
+        return group_->_allgather_base(o, i);
+      },
+      [&] {
+        Lists o{{tensor()}};
+        List i{written()};
+        return group_->allgather_coalesced(o, i);
+      },
+      [&] {
+        List o{tensor()}, i{written()};
+        return group_->allgather_into_tensor_coalesced(o, i);
+      },
+      [&] {
+        Lists o{{tensor()}};
+        List i{written()};
+        return group_->gather(o, i);
+      },
+      [&] {
+        List o{tensor()};
+        Lists i{{written()}};
+        return group_->scatter(o, i);
+      },
+      [&] {
+        List o{tensor()};
+        Lists i{{written()}};
+        return group_->reduce_scatter(o, i);
+      },
+      [&] {
+        at::Tensor o = tensor(), i = written();
+        return group_->_reduce_scatter_base(o, i);
+      },
+      [&] {
+        List o{tensor()}, i{written()};
+        return group_->reduce_scatter_tensor_coalesced(o, i);
+      },
       [&] {
         at::Tensor o = tensor(), i = written();
         std::vector<std::int64_t> none;
         return group_->alltoall_base(o, i, none, none);
       },
-      [&] { List o{tensor()}, i{written()}; return group_->alltoall(o, i); },
-      [&] { List t{written()}; return group_->send(t, 1, 0); },
-      [&] { List t{tensor()}; return group_->recv(t, 1, 0); },
+      [&] {
+        List o{tensor()}, i{written()};
+        return group_->alltoall(o, i);
+      },
+      [&] {
+        List t{written()};
+        return group_->send(t, 1, 0);
+      },
+      [&] {
+        List t{tensor()};
+        return group_->recv(t, 1, 0);
+      },
   };
   std::uint64_t done = 0;
   for (const auto& operation : operations) {
@@ -406,9 +462,10 @@ TEST_F(C10d, OperationsWithDifferentPeersHaveStreamsOfTheirOwn) {
   }
   std::vector<at::Tensor> tensors{written()};
   (void)group_->allreduce(tensors);
-  EXPECT_THAT(proxy().keys,
-              testing::ElementsAre(CommStreamKey{group_.get(), 0, 1}, CommStreamKey{group_.get(), 0, 0},
-                                   CommStreamKey{group_.get(), 0, 1}, CommStreamKey{group_.get(), 0}));
+  EXPECT_THAT(
+      proxy().keys,
+      testing::ElementsAre(CommStreamKey{group_.get(), 0, 1}, CommStreamKey{group_.get(), 0, 0},
+                           CommStreamKey{group_.get(), 0, 1}, CommStreamKey{group_.get(), 0}));
   EXPECT_EQ(streams_.made(), 3u);
 }
 

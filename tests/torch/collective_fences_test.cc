@@ -206,8 +206,8 @@ TEST_F(CollectiveFencesOf, MemoryOfOtherAllocatorsIsPassedOver) {
   std::vector<char> of_the_host(1024);
   void* const block = allocate(kBytes);
   Operation operation;
-  for (const void* pointer : {static_cast<const void*>(of_the_host.data()), static_cast<const void*>(block),
-                              static_cast<const void*>(nullptr)}) {
+  for (const void* pointer : {static_cast<const void*>(of_the_host.data()),
+                              static_cast<const void*>(block), static_cast<const void*>(nullptr)}) {
     operation.memory.push_back(pointer);
   }
   const auto end = communicator_.queue({Writes(block, kBytes)}, 1_ms);
@@ -335,7 +335,8 @@ TEST_F(CapturedCollectives, AFenceIsAnEdgeOfTheGraph) {
   drop(graph);
 }
 
-// As with PyTorch alone: the communication stream has not joined. The private one is no more reason.
+// As with PyTorch alone: the communication stream has not joined. The private one is no more
+// reason.
 TEST_F(CapturedCollectives, WithNoWaitAtAllTheCaptureFailsAsItAlwaysDoes) {
   begin_capture();
   void* const block = allocate(kBytes);
@@ -367,8 +368,8 @@ TEST_F(CapturedCollectives, EagerOperationsGoOnBeforeAndAfter) {
   drop(graph);
 }
 
-// The graph may be launched at any time: the tensor's memory is nobody else's meanwhile. The program
-// keeps the tensor, as it must, until the graph is gone.
+// The graph may be launched at any time: the tensor's memory is nobody else's meanwhile. The
+// program keeps the tensor, as it must, until the graph is gone.
 TEST_F(CapturedCollectives, ATensorFromBeforeTheCaptureMayBeReducedInIt) {
   void* const parameter = allocate(kBytes);
   write(parameter, kBytes);

@@ -23,7 +23,8 @@ class FakeStreams final : public StreamSwitch {
   // PyTorch takes a handle with its last bit set for a number of its own streams.
   Stream add() {
     Stream stream = device_.new_stream();
-    while ((reinterpret_cast<std::uintptr_t>(stream.handle) & 1) != 0) stream = device_.new_stream();
+    while ((reinterpret_cast<std::uintptr_t>(stream.handle) & 1) != 0)
+      stream = device_.new_stream();
     known_[stream.handle] = stream;
     return stream;
   }

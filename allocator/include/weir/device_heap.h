@@ -167,10 +167,10 @@ class DeviceHeap {
   // Once this returns, `sink` is called no more. Returns whether it was recording.
   bool stop_recording(EventSink& sink);
 
-  // Free bytes of the device heap that work on these streams may still use: those of runs (blocks of
-  // more than 256 KiB, and slabs of which nothing is live) that were fenced by one of them, where the
-  // work before the fence is not seen to be over. Graph pools count for nothing. Asks the device
-  // about each such fence.
+  // Free bytes of the device heap that work on these streams may still use: those of runs (blocks
+  // of more than 256 KiB, and slabs of which nothing is live) that were fenced by one of them,
+  // where the work before the fence is not seen to be over. Graph pools count for nothing. Asks the
+  // device about each such fence.
   Bytes free_bytes_used_by(std::span<const Stream> users) const;
 
   // Checks every invariant of the whole heap. Each string names one that is broken; none: sound.

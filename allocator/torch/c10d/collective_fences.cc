@@ -53,7 +53,7 @@ StreamSwitch& pytorch_streams() {
 std::size_t CollectiveFences::Hash::operator()(const CommStreamKey& key) const {
   const std::size_t where = static_cast<std::size_t>(key.device) << 32 ^
                             static_cast<std::size_t>(static_cast<std::uint32_t>(key.peer));
-  return std::hash<const void*>{}(key.group) ^ std::hash<std::size_t>{}(where) * 31;
+  return std::hash<const void*>{}(key.group) ^ std::hash<std::size_t>{}(where)*31;
 }
 
 Stream CollectiveFences::private_stream(const CommStreamKey& key) {

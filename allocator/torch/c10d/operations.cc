@@ -1,11 +1,11 @@
 #include "torch/c10d/operations.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/library.h>
 
 #include <string_view>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -95,8 +95,8 @@ struct Kernel<Name, Result(Arguments...)> {
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow(Name::kSchema, "")
                                .template typed<Result(Arguments...)>();
-    const c10::DispatchKeySet rest =
-        keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
+    const c10::DispatchKeySet rest = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER,
+                                                                c10::DispatchKey::BackendSelect);
     const auto go_on = [&]() -> Result {
       return op.redispatch(rest, std::forward<Arguments>(arguments)...);
     };
@@ -139,9 +139,10 @@ struct BetweenTwo {
 };
 
 #define WEIR_C10D_OPERATIONS(OPERATION)                                                            \
-  OPERATION(allreduce_, Collective,                                                                \
-            std::tuple<Tensors, WorkPointer>(at::TensorList, const Group&, const Op&,              \
-                                             const std::optional<at::Tensor>&, bool, std::int64_t)) \
+  OPERATION(                                                                                       \
+      allreduce_, Collective,                                                                      \
+      std::tuple<Tensors, WorkPointer>(at::TensorList, const Group&, const Op&,                    \
+                                       const std::optional<at::Tensor>&, bool, std::int64_t))      \
   OPERATION(allreduce_coalesced_, Collective,                                                      \
             WorkPointer(at::TensorList, const Group&, const Op&, bool, std::int64_t))              \
   OPERATION(broadcast_, Collective,                                                                \
@@ -172,33 +173,35 @@ struct BetweenTwo {
   OPERATION(_reduce_scatter_base_, Collective,                                                     \
             std::tuple<at::Tensor, WorkPointer>(at::Tensor&, at::Tensor&, const Group&, const Op&, \
                                                 bool, std::int64_t))                               \
-  OPERATION(reduce_scatter_tensor_coalesced_, Collective,                                          \
-            WorkPointer(at::TensorList, at::TensorList, const Group&, const Op&, bool,             \
-                        std::int64_t))                                                             \
+  OPERATION(                                                                                       \
+      reduce_scatter_tensor_coalesced_, Collective,                                                \
+      WorkPointer(at::TensorList, at::TensorList, const Group&, const Op&, bool, std::int64_t))    \
   OPERATION(alltoall_, Collective,                                                                 \
             std::tuple<Tensors, WorkPointer>(const at::TensorList&, const at::TensorList&,         \
                                              const Group&, bool, std::int64_t))                    \
   OPERATION(alltoall_base_, Collective,                                                            \
             WorkPointer(at::Tensor&, at::Tensor&, const Group&, std::vector<std::int64_t>,         \
                         std::vector<std::int64_t>, bool, std::int64_t))                            \
-  OPERATION(barrier, Collective,                                                                   \
-            WorkPointer(at::Tensor, const Group&, const std::vector<std::int64_t>&, bool,          \
-                        std::int64_t))                                                             \
-  OPERATION(send, BetweenTwo, WorkPointer(at::TensorList, const Group&, std::int64_t, std::int64_t)) \
-  OPERATION(recv_, BetweenTwo, WorkPointer(at::TensorList, const Group&, std::int64_t, std::int64_t)) \
+  OPERATION(                                                                                       \
+      barrier, Collective,                                                                         \
+      WorkPointer(at::Tensor, const Group&, const std::vector<std::int64_t>&, bool, std::int64_t)) \
+  OPERATION(send, BetweenTwo,                                                                      \
+            WorkPointer(at::TensorList, const Group&, std::int64_t, std::int64_t))                 \
+  OPERATION(recv_, BetweenTwo,                                                                     \
+            WorkPointer(at::TensorList, const Group&, std::int64_t, std::int64_t))                 \
   OPERATION(recv_any_source_, Collective, WorkPointer(at::TensorList, const Group&, std::int64_t))
 
-#define WEIR_C10D_NAME(name, kind, ...)                  \
-  struct Of_##name : kind {                              \
-    static constexpr const char* kName = #name;          \
+#define WEIR_C10D_NAME(name, kind, ...)                    \
+  struct Of_##name : kind {                                \
+    static constexpr const char* kName = #name;            \
     static constexpr const char* kSchema = "c10d::" #name; \
   };
 WEIR_C10D_OPERATIONS(WEIR_C10D_NAME)
 
 void add_kernels() {
   // For as long as the process lives: a call may be on its way at any time.
-  static auto* const library =
-      new torch::Library(torch::Library::IMPL, "c10d", c10::DispatchKey::BackendSelect, __FILE__, __LINE__);
+  static auto* const library = new torch::Library(
+      torch::Library::IMPL, "c10d", c10::DispatchKey::BackendSelect, __FILE__, __LINE__);
 #define WEIR_C10D_KERNEL(name, kind, ...) \
   library->impl(#name, TORCH_FN((Kernel<Of_##name, __VA_ARGS__>::call)));
   WEIR_C10D_OPERATIONS(WEIR_C10D_KERNEL)

@@ -229,6 +229,7 @@ def info() -> dict[str, object]:
     found = {
         "pluggable": path_of("weir_pluggable").exists(),
         "backend": path_of("weir_torch").exists(),
+        "c10d": path_of("weir_c10d").exists(),
         "built_for": built_for(),
         "torch": torch_version(),
         "driver": _has_driver(),
