@@ -40,6 +40,12 @@ class DeviceMemory {
   DeviceHeap& heap_of(const void* pointer) {
     return uncached_.owns(pointer) ? *uncached_.heap() : heap_;
   }
+  // Is it memory of this device that Weir gave out, or a pool's source did? (Of the latter, the
+  // start of a block.)
+  bool owns(const void* pointer) const {
+    return heap_.owns(pointer) || uncached_.owns(pointer) ||
+           (pools_.has_sources() && pools_.source_of(pointer).memory != nullptr);
+  }
   // Would deallocate() and record_stream() look for it here?
   bool may_own(const void* pointer) {
     return heap_of(pointer).owns(pointer) || pools_.has_sources();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/torch/fake_collectives.h"
+#include "tests/torch/fake_source.h"
 
 namespace weir::pytorch {
 namespace {
@@ -202,26 +203,25 @@ TEST_F(CollectiveFencesOf, WhatFailsToJoinLeavesRecordedUsesAsTheyWere) {
   backend_.raw_delete(next);
 }
 
-TEST_F(CollectiveFencesOf, MemoryOfOtherAllocatorsIsPassedOver) {
-  std::vector<char> of_the_host(1024);
+// It may be used again as soon as its tensor goes, so PyTorch has to keep that.
+TEST_F(CollectiveFencesOf, OperationsOnMemoryOfOtherAllocatorsAreLeftAlone) {
+  std::vector<char> others(1024);
   void* const block = allocate(kBytes);
+  write(block, kBytes);
   Operation operation;
-  for (const void* pointer : {static_cast<const void*>(of_the_host.data()),
-                              static_cast<const void*>(block), static_cast<const void*>(nullptr)}) {
-    operation.memory.push_back(pointer);
-  }
-  const auto end = communicator_.queue({Writes(block, kBytes)}, 1_ms);
-  fences_.fence(key(), operation, [&] { end->join(); });
-  backend_.raw_delete(block);
+  operation.memory.push_back(block);
+  operation.memory.push_back(others.data());
+  fences_.begin(operation);
+  record_stream(block, communicator_.stream());
+  (void)communicator_.queue({Writes(block, kBytes)}, 1_ms);
+  fences_.end(operation);
+  fences_.fence(key(), operation, [] { FAIL() << "PyTorch was made to let go of the tensors"; });
+  EXPECT_EQ(fences_.fenced(), 0u);
+  EXPECT_EQ(streams_.made(), 0u);
+  backend_.raw_delete(block);  // recorded, as ever
   void* const next = allocate(kBytes);
   write(next, kBytes);
   backend_.raw_delete(next);
-
-  const std::uint64_t records = sim_.calls(DeviceCall::record);
-  Operation foreign;
-  foreign.memory.push_back(of_the_host.data());
-  fences_.fence(key(), foreign, [] {});
-  EXPECT_EQ(sim_.calls(DeviceCall::record), records);  // nothing to wait for
 }
 
 TEST_F(CollectiveFencesOf, ViewsAreFencedByTheBlockThatTheyLieIn) {
@@ -245,6 +245,30 @@ TEST_F(CollectiveFencesOf, BlocksOfAnUncachedHeapAreFenced) {
   fences_.fence(key(), operation, [&] { end->join(); });
   sim_.finish();
   backend_.raw_delete(block);  // the host waits for all work, as it always does there
+}
+
+// torch.cuda.MemPool(allocator): NCCL's own memory, say. The host looks for the end of the work.
+TEST_F(CollectiveFencesOf, BlocksOfAPoolWithASourceOfItsOwnAreHeldUntilTheirOperationIsOver) {
+  constexpr c10::MempoolId_t pool{0, 1};
+  const auto source = std::make_shared<FakeSource>(sim_);
+  memory_.pools().retain(pool, source);
+  memory_.pools().begin(
+      pool, [](cudaStream_t) { return true; }, compute_);
+  void* const block = allocate(kBytes);
+  write(block, kBytes);
+  (void)all_reduce(block, 5_ms);
+  EXPECT_EQ(fences_.fenced(), 1u);
+  backend_.raw_delete(block);
+  void* const meanwhile = allocate(kBytes);
+  EXPECT_NE(meanwhile, block);
+  sim_.advance(10_ms);
+  void* const then = allocate(kBytes);
+  EXPECT_EQ(then, block);
+  for (void* const each : {meanwhile, then}) backend_.raw_delete(each);
+  memory_.pools().end(pool);
+  memory_.pools().release(pool);
+  memory_.pools().release(pool);
+  memory_.empty(pool);
 }
 
 TEST_F(CollectiveFencesOf, ThousandsOfOperationsLeaveNothingBehind) {

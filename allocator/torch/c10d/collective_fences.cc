@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -98,6 +99,10 @@ void CollectiveFences::fence(const CommStreamKey& key, Operation& operation,
   if (memory_is_gone()) return;
   try {
     DeviceMemory& memory = backend_.memory(key.device);
+    const auto is_weirs = [&](const void* pointer) { return memory.owns(pointer); };
+    if (!std::all_of(operation.memory.begin(), operation.memory.end(), is_weirs)) {
+      return record_uses(operation);
+    }
     const Stream stream = private_stream(key);
     HeldFrees frees(backend_, operation);
     streams_.run_on(key.device, static_cast<cudaStream_t>(stream.handle), join);

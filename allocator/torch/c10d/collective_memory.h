@@ -30,10 +30,12 @@ class CollectiveMemory {
   virtual void end(Operation& operation) noexcept = 0;
 
   // The operation was queued. Its memory may be freed from now on: what gets it next is ordered, on
-  // the GPU, behind the operation, and behind no later one of that communication stream.
+  // the GPU, behind the operation, and behind no later one of that communication stream. If some of
+  // it is another allocator's, which knows no fences, this is record_uses(), and `join` is not
+  // called: PyTorch keeps the tensors.
   //
   // `join` makes the stream that is then the thread's current one wait for the operation's end, and
-  // has PyTorch let go of the tensors that it kept for the operation. `join` is called once.
+  // has PyTorch let go of the tensors that it kept for the operation. It is called once at most.
   virtual void fence(const CommStreamKey& stream, Operation& operation,
                      c10::function_ref<void()> join) = 0;
   // The operation gets no fence: the calls of record_stream() that it has noted are carried out.
