@@ -245,28 +245,30 @@ Status DeviceMemory::fence(std::span<void* const> blocks, Stream user) {
   return fenced;
 }
 
-Status DeviceMemory::fence_around(std::span<const void* const> pointers, Stream user) {
-  Status fenced = fence_around(heap_, pointers, user);
-  if (DeviceHeap* const uncached = uncached_.heap(); fenced && uncached != nullptr) {
-    fenced = fence_around(*uncached, pointers, user);
+Result<std::optional<Fence>> DeviceMemory::fence_around(std::span<const void* const> pointers,
+                                                        Stream user) {
+  Result<std::optional<Fence>> fence = fence_around(heap_, pointers, user);
+  if (!fence) return fence;
+  if (DeviceHeap* const uncached = uncached_.heap()) {
+    const Result<std::optional<Fence>> other = fence_around(*uncached, pointers, user);
+    if (!other) return other;
   }
-  if (fenced && pools_.has_sources()) {
-    for (const void* const pointer : pointers) {
-      void* const block = const_cast<void*>(pointer);
-      if (pools_.source_of(block).memory != nullptr) (void)record_stream(block, user);
-    }
+  if (!pools_.has_sources()) return fence;
+  for (const void* const pointer : pointers) {
+    void* const block = const_cast<void*>(pointer);
+    if (pools_.source_of(block).memory != nullptr) (void)record_stream(block, user);
   }
-  return fenced;
+  return fence;
 }
 
-Status DeviceMemory::fence_around(DeviceHeap& heap, std::span<const void* const> pointers,
-                                  Stream user) {
+Result<std::optional<Fence>> DeviceMemory::fence_around(DeviceHeap& heap,
+                                                        std::span<const void* const> pointers,
+                                                        Stream user) {
   const auto is_its = [&](const void* pointer) { return heap.owns(pointer); };
-  if (std::none_of(pointers.begin(), pointers.end(), is_its)) return {};
+  if (std::none_of(pointers.begin(), pointers.end(), is_its)) return std::optional<Fence>();
   const Result<Fence> taken = heap.take_fence_around(pointers, user);
-  if (taken || taken.error().code() != ErrorCode::capture) {
-    return taken ? Status() : Status(taken.error());
-  }
+  if (taken) return std::optional<Fence>(*taken);
+  if (taken.error().code() != ErrorCode::capture) return taken.error();
   // The stream is captured: the fence is a point of the graph, or the block is the capture's.
   for (const void* const pointer : pointers) {
     const std::optional<BlockInfo> found = heap.find(pointer);
@@ -276,9 +278,9 @@ Status DeviceMemory::fence_around(DeviceHeap& heap, std::span<const void* const>
     if (!fenced && fenced.error().code() == ErrorCode::capture) {
       fenced = heap.record_stream(block, user);
     }
-    if (!fenced) return fenced;
+    if (!fenced) return fenced.error();
   }
-  return {};
+  return std::optional<Fence>();
 }
 
 Status DeviceMemory::renew_access() {

@@ -71,8 +71,9 @@ class DeviceMemory {
   Status fence(std::span<void* const> blocks, Stream user);
   // The same for the blocks that these point into, anywhere; what is not this device's, and null,
   // is passed over. Where no fence can be had (a capture that nobody announced), and for memory of
-  // pools with a source of their own, it is record_stream(). Errors: device.
-  Status fence_around(std::span<const void* const> pointers, Stream user);
+  // pools with a source of their own, it is record_stream(). Returns the point, if all of the
+  // blocks are fenced by one that note_waited() takes. Errors: device.
+  Result<std::optional<Fence>> fence_around(std::span<const void* const> pointers, Stream user);
   // The device gives access to what is mapped in another way now.
   Status renew_access();
 
@@ -133,7 +134,9 @@ class DeviceMemory {
   bool is_captured(Stream stream) const;
   std::optional<Found> find(void* block);
   bool give_back(void* block, const Found& found, History::Context context);
-  Status fence_around(DeviceHeap& heap, std::span<const void* const> pointers, Stream user);
+  static Result<std::optional<Fence>> fence_around(DeviceHeap& heap,
+                                                   std::span<const void* const> pointers,
+                                                   Stream user);
   bool note_freed(const void* block, const Status& freed);
   void finish_frees(std::vector<DeferredFrees::Done> done);
   [[noreturn]] void fail(Bytes bytes, Stream stream, const Error& error);

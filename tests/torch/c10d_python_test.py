@@ -8,11 +8,20 @@ Needs a PyTorch that can be imported, the one that the libraries were built for;
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
+
+try:
+    import torch
+
+    torch.distributed.is_available()
+except (ImportError, OSError) as error:
+    print(f"no PyTorch can be imported here: {error}")
+    sys.exit(77)
 
 LIBRARIES = pathlib.Path(sys.argv[1]).resolve()
 SOURCE = pathlib.Path(__file__).resolve().parents[2] / "allocator" / "torch" / "weir"
@@ -69,6 +78,16 @@ assert names - {"monitored_barrier_"} == set(library.weir_c10d_operators().decod
 for name in names - {"monitored_barrier_"}:
     assert len(at_backend_select(name)) == 1, name
 """)
+
+    # One that PyTorch adds, and that is not handed on, would say what the base class says.
+    def test_a_fenced_work_hands_on_every_virtual_function(self):
+        header = pathlib.Path(torch.__file__).parent.joinpath(
+            "include", "torch", "csrc", "distributed", "c10d", "Work.hpp").read_text()
+        body = header[header.index("class TORCH_API Work "):header.index("protected:")]
+        virtual = set(re.findall(r"virtual [^;(]*?(\w+)\(", body))
+        own = SOURCE.parent.joinpath("c10d", "fenced_work.h").read_text()
+        self.assertEqual(virtual, set(re.findall(r"(\w+)\([^()]*\) (?:const )?override", own)))
+        self.assertGreater(len(virtual), 10)
 
     def test_switched_off_nothing_is_changed(self):
         self.run_code("""
@@ -171,11 +190,4 @@ assert _c10d._joining.work is None and _c10d._joining.error is None
 
 
 if __name__ == "__main__":
-    try:
-        import torch
-
-        torch.distributed.is_available()
-    except (ImportError, OSError) as error:
-        print(f"no PyTorch can be imported here: {error}")
-        sys.exit(77)
     unittest.main(argv=sys.argv[:1])

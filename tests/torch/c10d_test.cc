@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/torch/fake_collectives.h"
+#include "torch/c10d/fenced_work.h"
 #include "torch/c10d/operations.h"
 
 namespace weir::pytorch {
@@ -34,6 +35,9 @@ class FakeWork final : public c10d::Work {
     synchronize();
     return true;
   }
+  std::vector<at::Tensor> result() override { return {at::Tensor()}; }
+  std::uint64_t getSequencenumber() const override { return 7; }
+  float getDuration() const override { return 2.5F; }
   std::size_t kept() const { return kept_.size(); }
   int waits = 0;
 
@@ -198,11 +202,12 @@ class C10d : public WithCollectives {
   struct Proxy final : CollectiveMemory {
     void begin(Operation& operation) override { target->begin(operation); }
     void end(Operation& operation) noexcept override { target->end(operation); }
-    void fence(const CommStreamKey& stream, Operation& operation,
-               c10::function_ref<void()> join) override {
+    std::optional<Fence> fence(const CommStreamKey& stream, Operation& operation,
+                               c10::function_ref<void()> join) override {
       keys.push_back(stream);
-      target->fence(stream, operation, join);
+      return target->fence(stream, operation, join);
     }
+    void note_waited(int device, Fence fence) override { target->note_waited(device, fence); }
     void record_uses(Operation& operation) override { target->record_uses(operation); }
     CollectiveFences* target = nullptr;
     std::vector<CommStreamKey> keys;
@@ -339,15 +344,57 @@ TEST_F(C10d, EveryOperationOfAGroupIsFencedAndItsTensorsMayGoAtOnce) {
     const c10::intrusive_ptr<c10d::Work> work = operation();
     ASSERT_NE(work.get(), nullptr) << done;
     EXPECT_EQ(fenced(), ++done);
-    const auto* const own = dynamic_cast<FakeWork*>(work.get());  // the backend's own object
-    ASSERT_NE(own, nullptr);
-    EXPECT_EQ(own->kept(), 0u) << done;
-    EXPECT_EQ(own->waits, 0);
+    const auto* const fenced_work = dynamic_cast<FencedWork*>(work.get());
+    ASSERT_NE(fenced_work, nullptr);
+    const auto& own = dynamic_cast<FakeWork&>(*fenced_work->inner());
+    EXPECT_EQ(own.kept(), 0u) << done;
+    EXPECT_EQ(own.waits, 0);
     use_memory_again();
     EXPECT_EQ(sim_.race_count(), 0u) << done;
   }
   // All of them but barrier, which PyTorch makes a tensor for, and what NCCL does not have.
   EXPECT_EQ(done + 2, Operations::names().size());
+}
+
+// As most programs do; then nothing waits for the operation a second time.
+TEST_F(C10d, AfterAWaitOfTheProgramsItsStreamTakesTheMemoryWithoutAnother) {
+  for (const bool by_wait : {true, false}) {
+    std::vector<at::Tensor> tensors{written()};
+    const void* const memory = tensors[0].storage().data();
+    const auto work = group_->allreduce(tensors);
+    by_wait ? (void)work->wait() : work->synchronize();
+    tensors.clear();
+    const std::uint64_t waits = sim_.calls(DeviceCall::wait);
+    const at::Tensor next = written();
+    EXPECT_EQ(next.storage().data(), memory);
+    EXPECT_EQ(sim_.calls(DeviceCall::wait), waits);
+  }
+}
+
+TEST_F(C10d, AWaitOnAnotherStreamSaysNothingOfTheTensorsOwn) {
+  const Stream side = streams_.add();
+  std::vector<at::Tensor> tensors{written()};
+  const auto work = group_->allreduce(tensors);
+  streams_.set_current(side);
+  (void)work->wait();
+  streams_.set_current(compute_);
+  tensors.clear();
+  const std::uint64_t waits = sim_.calls(DeviceCall::wait);
+  use_memory_again();
+  EXPECT_GT(sim_.calls(DeviceCall::wait), waits);
+}
+
+TEST_F(C10d, AWorkSaysWhatPyTorchsOwnSays) {
+  std::vector<at::Tensor> tensors{written()};
+  const auto work = group_->allreduce(tensors);
+  const c10d::Work& own = *dynamic_cast<FencedWork&>(*work).inner();
+  EXPECT_EQ(work->retrieveOpType(), own.retrieveOpType());
+  EXPECT_EQ(work->isCompleted(), const_cast<c10d::Work&>(own).isCompleted());
+  EXPECT_EQ(work->isSuccess(), own.isSuccess());
+  EXPECT_EQ(work->exception(), own.exception());
+  EXPECT_EQ(work->result().size(), 1u);
+  EXPECT_EQ(work->getSequencenumber(), 7u);
+  EXPECT_EQ(work->getDuration(), 2.5F);
 }
 
 TEST_F(C10d, ABarrierIsFenced) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tests/torch/fake_collectives.h"
@@ -17,6 +18,7 @@ class CollectiveFencesOf : public WithCollectives {
  protected:
   static constexpr Bytes kBytes = 64_MiB;
   const int group_ = 0;
+  std::optional<Fence> fence_;  // of the last one
   CommStreamKey key(int peer = CommStreamKey::kNoPeer) const { return {&group_, 0, peer}; }
 
   // The program: all_reduce(block, async_op=True).
@@ -26,7 +28,7 @@ class CollectiveFencesOf : public WithCollectives {
     fences_.begin(operation);
     auto end = communicator_.queue({Writes(block, kBytes)}, duration);
     fences_.end(operation);
-    fences_.fence(key(), operation, [&] { end->join(); });
+    fence_ = fences_.fence(key(), operation, [&] { end->join(); });
     return end;
   }
 };
@@ -52,6 +54,22 @@ TEST_F(CollectiveFencesOf, WithoutAFenceTheNextOwnerOfTheMemoryWritesIntoTheOper
   void* const next = allocate(kBytes);
   write(next, kBytes);
   expected_races_ = 1;
+  backend_.raw_delete(next);
+}
+
+// PyTorch's own Work made the stream wait.
+TEST_F(CollectiveFencesOf, AStreamThatIsSaidToHaveWaitedTakesTheMemoryWithoutAWait) {
+  void* const block = allocate(kBytes);
+  write(block, kBytes);
+  all_reduce(block, 5_ms)->join();
+  ASSERT_TRUE(fence_.has_value());
+  fences_.note_waited(0, *fence_);
+  backend_.raw_delete(block);
+  const std::uint64_t waits = sim_.calls(DeviceCall::wait);
+  void* const next = allocate(kBytes);
+  EXPECT_EQ(next, block);
+  write(next, kBytes);
+  EXPECT_EQ(sim_.calls(DeviceCall::wait), waits);
   backend_.raw_delete(next);
 }
 
@@ -361,6 +379,25 @@ TEST_F(CapturedCollectives, AFenceIsAnEdgeOfTheGraph) {
 
 // As with PyTorch alone: the communication stream has not joined. The private one is no more
 // reason.
+TEST_F(CapturedCollectives, AWaitInACaptureIsTheGraphsAndNothingIsNoted) {
+  void* const block = allocate(kBytes);
+  (void)all_reduce(block, 1_ms);
+  const std::optional<Fence> eager = fence_;
+  ASSERT_TRUE(eager.has_value());
+  begin_capture();
+  void* const inside = allocate(kBytes);
+  all_reduce(inside, 1_ms)->join();
+  EXPECT_FALSE(fence_.has_value());
+  fences_.note_waited(0, *eager);  // the program can't have: the capture would be broken
+  backend_.raw_delete(inside);
+  const GraphHandle graph = end_capture();
+  backend_.raw_delete(block);
+  void* const next = allocate(kBytes);
+  write(next, kBytes);
+  backend_.raw_delete(next);
+  drop(graph);
+}
+
 TEST_F(CapturedCollectives, WithNoWaitAtAllTheCaptureFailsAsItAlwaysDoes) {
   begin_capture();
   void* const block = allocate(kBytes);

@@ -330,7 +330,7 @@ class Training(unittest.TestCase):
 
 
 class Program(unittest.TestCase):
-    def test_groups_backends_and_works_are_pytorchs_own(self):
+    def test_groups_and_backends_are_pytorchs_own_and_works_say_what_theirs_say(self):
         said = run("""
 begin(device_id=torch.device("cuda", rank))
 backend = dist.group.WORLD._get_backend(torch.device("cuda"))
@@ -341,13 +341,11 @@ y = full(1)
 works = [dist.all_reduce(y, group=group, async_op=True) for group in (None, late, split)]
 for work in works:
     work.wait()
-timeout = datetime.timedelta(seconds=60)
-finish(own=isinstance(backend, dist.ProcessGroupNCCL), verified=backend._verify_work_timeout(works[0], timeout),
+finish(own=isinstance(backend, dist.ProcessGroupNCCL),
        result=works[0].result()[0].data_ptr() == y.data_ptr(), operations=operations() - before,
        future=works[0].get_future().wait()[0].data_ptr() == y.data_ptr())
 """)
-        self.assertEqual(said, {"own": True, "verified": True, "result": True, "operations": 3,
-                                "future": True})
+        self.assertEqual(said, {"own": True, "result": True, "operations": 3, "future": True})
 
     def test_the_group_may_be_destroyed_or_aborted_with_operations_on_their_way(self):
         for end in ("destroy_process_group", "distributed_c10d._abort_process_group"):

@@ -37,6 +37,7 @@ class FakeStreams final : public StreamSwitch {
     ++made_;
     return static_cast<cudaStream_t>(add().handle);
   }
+  Stream current(DeviceMemory&) override { return current_; }
   void run_on(int, cudaStream_t stream, c10::function_ref<void()> run) override {
     const Restored before{*this, current_};
     current_ = known_.at(stream);

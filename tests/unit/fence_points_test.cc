@@ -265,6 +265,32 @@ TEST_F(Attachments, ToACaptureThatNoPoolServesAreRefusedAndItGoesOn) {
   EXPECT_TRUE(device_.destroy_graph(*graph).ok());
 }
 
+TEST_F(FencePoints, AWaitThatTheProgramMadeItselfIsKnown) {
+  void* const block = written(4_MiB, a_);
+  wait(b_, take({}, a_));
+  read(b_, block);
+  const Fence fence = take({block}, b_);
+  const EventHandle own = device_.create_event().value();
+  ASSERT_TRUE(device_.record(own, b_).ok());
+  ASSERT_TRUE(device_.wait(a_, own).ok());
+  heap_->note_waited(a_, fence);
+  heap_->note_waited(a_, fence);
+  heap_->note_waited(b_, fence);  // its own
+  free(block);
+  const std::uint64_t waits = device_.calls(DeviceCall::wait);
+  free(written(4_MiB, a_));
+  EXPECT_EQ(device_.calls(DeviceCall::wait), waits);
+  // Of other streams nothing is known.
+  const Fence later = take({}, b_);
+  heap_->note_waited(c_, later);
+  EXPECT_EQ(device_.calls(DeviceCall::wait), waits);
+  wait(c_, fence);  // an earlier point
+  EXPECT_EQ(device_.calls(DeviceCall::wait), waits);
+  wait(a_, later);
+  EXPECT_EQ(device_.calls(DeviceCall::wait), waits + 1);
+  EXPECT_TRUE(device_.destroy_event(own).ok());
+}
+
 TEST_F(FencePoints, FreeBytesThatAStreamUsesAreThoseFreedBehindItsFences) {
   const auto used_by = [&](std::initializer_list<Stream> users) {
     return heap_->free_bytes_used_by({users.begin(), users.size()});

@@ -54,6 +54,7 @@ class DeviceHeap::Impl {
   Result<Fence> take_fence(std::span<void* const> blocks, Stream user);
   Result<Fence> take_fence_around(std::span<const void* const> pointers, Stream user);
   Status wait(Stream waiter, Fence fence);
+  void note_waited(Stream waiter, Fence fence);
   Status order(Stream earlier, Stream later);
   Status record_stream(void* block, Stream user);
   Status deallocate(void* block);

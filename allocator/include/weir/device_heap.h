@@ -73,6 +73,10 @@ class DeviceHeap {
   // so costs nothing, and the heap knows it from now on. Errors: device; capture (as above).
   Status wait(Stream waiter, Fence fence);
 
+  // The same without a call of the device: the program itself has made `waiter` wait for what the
+  // point marks. Nothing is noted of a stream that is being captured.
+  void note_waited(Stream waiter, Fence fence);
+
   // Makes work queued on `later` from now on run after all that `earlier` holds so far, on the GPU:
   // take_fence() of no blocks, and wait(). Errors: device; capture (as above, either of them).
   Status order(Stream earlier, Stream later);

@@ -27,6 +27,11 @@ class PytorchStreams final : public StreamSwitch {
     return stream;
   }
 
+  Stream current(DeviceMemory& memory) override {
+    const auto index = static_cast<c10::DeviceIndex>(memory.number());
+    return check(memory.streams().of(c10::cuda::getCurrentCUDAStream(index)));
+  }
+
   void run_on(int device, cudaStream_t stream, c10::function_ref<void()> run) override {
     const auto index = static_cast<c10::DeviceIndex>(device);
     const Restored before(c10::cuda::getCurrentCUDAStream(index));
@@ -94,27 +99,37 @@ class CollectiveFences::HeldFrees {
   Operation& operation_;
 };
 
-void CollectiveFences::fence(const CommStreamKey& key, Operation& operation,
-                             c10::function_ref<void()> join) {
-  if (memory_is_gone()) return;
+std::optional<Fence> CollectiveFences::fence(const CommStreamKey& key, Operation& operation,
+                                             c10::function_ref<void()> join) {
+  if (memory_is_gone()) return std::nullopt;
   try {
     DeviceMemory& memory = backend_.memory(key.device);
     const auto is_weirs = [&](const void* pointer) { return memory.owns(pointer); };
     if (!std::all_of(operation.memory.begin(), operation.memory.end(), is_weirs)) {
-      return record_uses(operation);
+      record_uses(operation);
+      return std::nullopt;
     }
     const Stream stream = private_stream(key);
     HeldFrees frees(backend_, operation);
     streams_.run_on(key.device, static_cast<cudaStream_t>(stream.handle), join);
     frees.end();
     operation.memory.append(operation.allocated.begin(), operation.allocated.end());
-    check(memory.fence_around({operation.memory.data(), operation.memory.size()}, stream));
+    const std::optional<Fence> fence =
+        check(memory.fence_around({operation.memory.data(), operation.memory.size()}, stream));
+    operation.recorded.clear();
+    fenced_.fetch_add(1, std::memory_order_relaxed);
+    return fence;
   } catch (...) {
     record_uses(operation);
     throw;
   }
-  operation.recorded.clear();
-  fenced_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// An error here means that less is known, and no more.
+void CollectiveFences::note_waited(int device, Fence fence) {
+  if (memory_is_gone()) return;
+  DeviceMemory& memory = backend_.memory(device);
+  memory.heap().note_waited(streams_.current(memory), fence);
 }
 
 void CollectiveFences::record_uses(Operation& operation) {

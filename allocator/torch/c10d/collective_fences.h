@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 
 #include "torch/backend.h"
@@ -24,6 +25,8 @@ class StreamSwitch {
   virtual ~StreamSwitch() = default;
   // A new stream of that device, for as long as the process lives.
   virtual cudaStream_t make(int device) = 0;
+  // The thread's current stream of the memory's device.
+  virtual Stream current(DeviceMemory& memory) = 0;
   // Calls `run` while `stream` is the thread's current stream of that device.
   virtual void run_on(int device, cudaStream_t stream, c10::function_ref<void()> run) = 0;
 };
@@ -40,8 +43,9 @@ class CollectiveFences final : public CollectiveMemory {
 
   void begin(Operation& operation) override { Operation::begin(operation); }
   void end(Operation& operation) noexcept override { Operation::end(operation); }
-  void fence(const CommStreamKey& stream, Operation& operation,
-             c10::function_ref<void()> join) override;
+  std::optional<Fence> fence(const CommStreamKey& stream, Operation& operation,
+                             c10::function_ref<void()> join) override;
+  void note_waited(int device, Fence fence) override;
   void record_uses(Operation& operation) override;
 
   // Operations that got a fence so far.

@@ -5,7 +5,10 @@
 
 #include <c10/util/FunctionRef.h>
 
+#include <optional>
+
 #include "torch/c10d/operation.h"
+#include "weir/types.h"
 
 namespace weir::pytorch {
 
@@ -36,8 +39,11 @@ class CollectiveMemory {
   //
   // `join` makes the stream that is then the thread's current one wait for the operation's end, and
   // has PyTorch let go of the tensors that it kept for the operation. It is called once at most.
-  virtual void fence(const CommStreamKey& stream, Operation& operation,
-                     c10::function_ref<void()> join) = 0;
+  // Returns the point that note_waited() takes, if there is one.
+  virtual std::optional<Fence> fence(const CommStreamKey& stream, Operation& operation,
+                                     c10::function_ref<void()> join) = 0;
+  // The program has made the thread's current stream of the device wait for the operation.
+  virtual void note_waited(int device, Fence fence) = 0;
   // The operation gets no fence: the calls of record_stream() that it has noted are carried out.
   virtual void record_uses(Operation& operation) = 0;
 };

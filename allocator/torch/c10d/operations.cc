@@ -10,6 +10,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "torch/c10d/fenced_work.h"
+
 namespace weir::pytorch {
 namespace {
 
@@ -49,10 +51,10 @@ void find_group(const Argument& argument, ProcessGroup*& group) {
   if constexpr (std::is_same_v<Argument, Group>) group = argument.get();
 }
 
-Work* work_of(const WorkPointer& result) { return result.get(); }
+WorkPointer& work_of(WorkPointer& result) { return result; }
 template <class First>
-Work* work_of(const std::tuple<First, WorkPointer>& result) {
-  return std::get<1>(result).get();
+WorkPointer& work_of(std::tuple<First, WorkPointer>& result) {
+  return std::get<1>(result);
 }
 
 // What the call is about: of which group, on which device.
@@ -122,7 +124,8 @@ struct Kernel<Name, Result(Arguments...)> {
         throw;
       }
     }();
-    operations->queued(stream, call.operation, work_of(result), call.tensors);
+    WorkPointer& work = work_of(result);
+    work = operations->queued(stream, call.operation, std::move(work), call.tensors);
     return result;
   }
 };
@@ -226,12 +229,18 @@ bool Operations::takes(ProcessGroup& group) const {
          group.getBackend(c10::DeviceType::CUDA)->getBackendName() == "nccl";
 }
 
-void Operations::queued(const CommStreamKey& stream, Operation& operation, Work* work,
-                        c10::SmallVectorImpl<at::Tensor>& tensors) {
-  if (add_to_coalesced(stream, operation, tensors)) return;
-  if (work == nullptr) return memory_.record_uses(operation);
+WorkPointer Operations::queued(const CommStreamKey& stream, Operation& operation, WorkPointer work,
+                               c10::SmallVectorImpl<at::Tensor>& tensors) {
+  if (add_to_coalesced(stream, operation, tensors)) return work;
+  if (!work) {
+    memory_.record_uses(operation);
+    return work;
+  }
   // Not wait(), which blocks the host where TORCH_NCCL_BLOCKING_WAIT is set.
-  memory_.fence(stream, operation, [work] { work->synchronize(); });
+  const std::optional<Fence> fence =
+      memory_.fence(stream, operation, [&work] { work->synchronize(); });
+  if (!fence) return work;
+  return c10::make_intrusive<FencedWork>(std::move(work), memory_, stream.device, *fence);
 }
 
 bool Operations::add_to_coalesced(const CommStreamKey& stream, Operation& operation,
@@ -268,7 +277,7 @@ void Operations::coalescing_ends(const ProcessGroup* group,
   }
   Operation& operation = coalesced->operation;
   if (!join || coalesced->tensors.empty()) return memory_.record_uses(operation);
-  memory_.fence({.group = group, .device = coalesced->device}, operation, *join);
+  (void)memory_.fence({.group = group, .device = coalesced->device}, operation, *join);
 }
 
 void Operations::enter_nccl_group() { ++nccl_groups_of_this_thread(); }

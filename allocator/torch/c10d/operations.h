@@ -4,7 +4,7 @@
 // functional collectives, compiled code. So do those of groups that are made later, or split. The
 // operators ("c10d::allreduce_") get a kernel at the dispatch key BackendSelect, which comes before
 // those of the devices and has no other kernel for them. It hands the call on, and then looks at
-// the Work that came back. Groups, their backends and their Works stay PyTorch's own objects.
+// the Work that came back. Groups and their backends stay PyTorch's own objects.
 //
 // What goes past the dispatcher is left as PyTorch has it: methods of a backend that are called
 // directly (`group._get_backend(device).allreduce(...)`).
@@ -49,9 +49,11 @@ class Operations {
   bool takes(c10d::ProcessGroup& group) const;
 
   // The operation was queued, and `work` came back: null, if it ran on the current stream, or is
-  // part of a coalesced one. `tensors` are its own; they may be moved from.
-  void queued(const CommStreamKey& stream, Operation& operation, c10d::Work* work,
-              c10::SmallVectorImpl<at::Tensor>& tensors);
+  // part of a coalesced one. `tensors` are its own; they may be moved from. Returns the work that
+  // the program gets: this one, or a FencedWork around it.
+  c10::intrusive_ptr<c10d::Work> queued(const CommStreamKey& stream, Operation& operation,
+                                        c10::intrusive_ptr<c10d::Work> work,
+                                        c10::SmallVectorImpl<at::Tensor>& tensors);
 
   // Between these two the group's operations are parts of one, which `join` is of, as in
   // CollectiveMemory::fence(). None: they ran on the current stream, or failed.
