@@ -16,6 +16,8 @@ namespace {
 
 class CollectiveFencesOf : public WithCollectives {
  protected:
+  explicit CollectiveFencesOf(ReusePolicy reuse = ReusePolicy::wait) : WithCollectives(reuse) {}
+
   static constexpr Bytes kBytes = 64_MiB;
   const int group_ = 0;
   std::optional<Fence> fence_;  // of the last one
@@ -324,6 +326,62 @@ TEST_F(CollectiveFencesOf, BytesThatAreInUseAgainAreNotCounted) {
   EXPECT_EQ(fences_.bytes_in_use(0), 0_B);
   backend_.raw_delete(next);
   EXPECT_EQ(fences_.bytes_in_use(0), 0_B);  // its owner was behind the operation
+}
+
+// --- Scenario C: eight layers, each followed by an all-reduce that is dropped, under the policy
+// that programs have unless they say otherwise.
+
+class ScenarioC : public CollectiveFencesOf {
+ protected:
+  ScenarioC() : CollectiveFencesOf(ReusePolicy::balanced) {}
+
+  static constexpr int kLayers = 8;
+  // Milliseconds that a step takes.
+  double run(bool reduces) {
+    std::vector<void*> weights;
+    for (int i = 0; i < kLayers; ++i) weights.push_back(allocate(kBytes * 2));
+    void* const input = allocate(kBytes);
+    Nanoseconds begin;
+    for (int step = 0; step < 2 * kSteps; ++step) {
+      if (step == kSteps) begin = finished();
+      void* x = input;
+      for (int layer = 0; layer < kLayers; ++layer) {
+        void* const next = allocate(kBytes);
+        write(next, kBytes, 800_us);
+        if (x != input) backend_.raw_delete(x);
+        x = next;
+        void* const y = allocate(kBytes);
+        write(y, kBytes, 50_us);
+        if (reduces) (void)all_reduce(y, 500_us);
+        backend_.raw_delete(y);
+        sim_.advance(60_us);
+      }
+      backend_.raw_delete(x);
+    }
+    const double milliseconds =
+        static_cast<double>((finished() - begin).count) / 1e6 / static_cast<double>(kSteps);
+    for (void* const each : weights) backend_.raw_delete(each);
+    backend_.raw_delete(input);
+    return milliseconds;
+  }
+  Bytes beyond_the_weights() const { return sim_.physical_peak() - kBytes * 2 * kLayers; }
+
+ private:
+  static constexpr int kSteps = 20;
+  Nanoseconds finished() {
+    sim_.finish();
+    return sim_.now();
+  }
+};
+
+TEST_F(ScenarioC, HoldsNoMoreThanWhatIsInFlightAtTheSpeedOfTheLayersAlone) {
+  EXPECT_LT(run(/*reduces=*/true), 6.8 * 1.02);  // eight times 850 us
+  EXPECT_LE(beyond_the_weights(), 480_MiB);
+}
+
+TEST_F(ScenarioC, WithoutAllReducesHoldsLittleLess) {
+  EXPECT_LT(run(/*reduces=*/false), 6.8 * 1.02);
+  EXPECT_LE(beyond_the_weights(), 288_MiB);
 }
 
 // --- Captures.
