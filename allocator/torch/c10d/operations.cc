@@ -57,7 +57,7 @@ WorkPointer& work_of(std::tuple<First, WorkPointer>& result) {
   return std::get<1>(result);
 }
 
-// What the call is about: of which group, on which device.
+// What a call of an operator is about.
 struct Call {
   ProcessGroup* group = nullptr;
   c10::SmallVector<at::Tensor, 8> tensors;  // with memory of a CUDA device
@@ -88,7 +88,7 @@ class Noted {
 
 // --- The kernels.
 
-// kPeer: which argument after the tensors and the group is the rank of the other side; -1: none.
+// Name: the operator's, and which of its arguments is the rank of the other side.
 template <class Name, class Signature>
 struct Kernel;
 template <class Name, class Result, class... Arguments>
@@ -131,7 +131,7 @@ struct Kernel<Name, Result(Arguments...)> {
 };
 
 // The names, and the signatures that PyTorch's own kernels have. The dispatcher refuses a kernel
-// with another signature, and self-tests compare the names with those of the installed PyTorch.
+// with another signature, and a test compares the names with those of the installed PyTorch.
 struct Collective {
   static int peer(const auto&...) { return CommStreamKey::kNoPeer; }
 };
