@@ -43,9 +43,12 @@ def begin(side="Weir", **named):
                             world_size=world, timeout=datetime.timedelta(seconds=60), **named)
     dist.barrier()
     torch.cuda.synchronize()
+    global at_begin
+    at_begin = operations() if side == "Weir" else 0
+at_begin = 0
 def operations():
     from weir import _memory
-    return _memory._collectives(torch.cuda.current_device())[1]
+    return _memory._collectives(torch.cuda.current_device())[1] - at_begin
 def full(value, mib=64):
     return torch.full((mib * MIB // 4,), float(value), device="cuda")
 def spin():
@@ -217,6 +220,32 @@ finish(wrong=wrong, operations=operations())
         self.assertEqual(said["wrong"], 0)
         self.assertEqual(said["operations"], 40)
 
+    def test_coalesced_operations(self):
+        said = run(HELD_UP + """
+from torch.distributed.distributed_c10d import _coalescing_manager
+begin()
+wrong = 0
+for device in (None, torch.device("cuda", rank)):
+    for i in range(20):
+        inputs, outputs = [full(i), full(i + 1)], [full(-1, 64 * world) for _ in range(2)]
+        def queue():
+            with _coalescing_manager(device=device, async_ops=True) as works:
+                for one, other in zip(inputs, outputs):
+                    dist.all_gather_into_tensor(other, one)
+            return works
+        works = held_up(queue)
+        del inputs
+        next = [full(3) for _ in range(3)]
+        works.wait()
+        torch.cuda.synchronize()
+        wrong += not (whole(outputs[0], i) and whole(outputs[1], i + 1))
+        wrong += not all(whole(each, 3) for each in next)
+finish(wrong=wrong, operations=operations())
+""")
+        self.assertEqual(said["wrong"], 0)
+        self.assertEqual(said["operations"], 40)
+
+    @unittest.skipIf(GPUS < 2, "PyTorch sends to no rank from itself")
     def test_batched_sends_and_receives(self):
         said = run(HELD_UP + """
 begin()
