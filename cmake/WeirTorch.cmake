@@ -90,3 +90,18 @@ if(NOT WEIR_TORCH_FITS)
                    "2.9; one built for another major version of CUDA, or for the old ABI of std::string")
 endif()
 message(STATUS "weir: PyTorch ${WEIR_TORCH_VERSION}, CUDA runtime ${runtime}")
+
+# weir_dependency::torch_c10d: torch.distributed too, where the wheel has its headers.
+set(WEIR_TORCH_HAS_C10D OFF)
+if(EXISTS "${torch_dir}/include/torch/csrc/distributed/c10d/ProcessGroup.hpp"
+   AND EXISTS "${torch_dir}/lib/libtorch_cpu.so")
+  set(WEIR_TORCH_HAS_C10D ON)
+  add_library(weir_dependency::torch_c10d INTERFACE IMPORTED GLOBAL)
+  target_link_libraries(weir_dependency::torch_c10d INTERFACE "${torch_dir}/lib/libtorch_cpu.so"
+                                                            weir_dependency::torch)
+  # Those headers declare c10d's operations only so.
+  target_compile_definitions(weir_dependency::torch_c10d INTERFACE USE_C10D USE_DISTRIBUTED)
+else()
+  message(STATUS "weir: PyTorch in ${torch_dir} has no headers of torch.distributed: operations of its "
+                 "groups get no fences")
+endif()

@@ -96,10 +96,18 @@ bool assign_trust(Config& config, std::string_view value) {
   return true;
 }
 
-bool assign_context_events(Config& config, std::string_view value) {
+bool assign_switch(bool& field, std::string_view value) {
   if (value != "0" && value != "1") return false;
-  config.context_events = value == "1";
+  field = value == "1";
   return true;
+}
+
+bool assign_context_events(Config& config, std::string_view value) {
+  return assign_switch(config.context_events, value);
+}
+
+bool assign_c10d(Config& config, std::string_view value) {
+  return assign_switch(config.c10d, value);
 }
 
 bool assign_log(Config& config, std::string_view value) {
@@ -141,9 +149,7 @@ bool assign_snapshot_on_oom(Config& config, std::string_view value) {
 }
 
 bool assign_validate(Config& config, std::string_view value) {
-  if (value != "0" && value != "1") return false;
-  config.validate = value == "1";
-  return true;
+  return assign_switch(config.validate, value);
 }
 
 constexpr std::array kSettings = {
@@ -174,6 +180,11 @@ constexpr std::array kSettings = {
             "Weir can't know of: `0` is for programs with captures of other libraries' streams. "
             "Memory then changes its stream only where the host waits.",
             assign_context_events},
+    Setting{
+        "WEIR_C10D", "`0` or `1`", "0",
+        "In PyTorch, with the full backend: whether operations of torch.distributed's NCCL groups "
+        "get fences, so that their tensors may be dropped at once (pytorch.md). Experimental.",
+        assign_c10d},
     Setting{"WEIR_LOG", "`off`, `error`, `warn`, `info` or `debug`", "warn",
             "What is logged. `debug` writes a line for every event.", assign_log},
     Setting{"WEIR_LOG_FILE", "a path", "",

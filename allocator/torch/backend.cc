@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "torch/c10d/operation.h"
 #include "torch/errors.h"
 
 namespace weir::pytorch {
@@ -135,6 +136,8 @@ void* Backend::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
 
 void Backend::raw_delete(void* block) {
   if (block == nullptr || memory_is_gone()) return;
+  if (Operation::any_noted() && Operation::holds_free(block)) [[unlikely]]
+    return;
   if (const auto* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
     (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(block));
   }
@@ -196,14 +199,19 @@ void* Backend::getBaseAllocation(void* pointer, std::size_t* size) {
 void Backend::recordStream(const c10::DataPtr& block, c10::cuda::CUDAStream stream) {
   // Empty tensors have no memory; that of other allocators is not Weir's to keep.
   if (block.get() == nullptr || block.get_deleter() != &delete_block) return;
+  if (Operation::any_noted() && Operation::leaves_to_fence(block.get(), stream)) return;
+  record_stream(block.get(), stream);
+}
+
+void Backend::record_stream(void* block, c10::cuda::CUDAStream stream) {
   DeviceMemory& of = memory(stream.device_index());
   const Stream user = check(of.streams().of(stream));
   bool known = false;
   for_each([&](DeviceMemory& memory) {
-    if (known || !memory.may_own(block.get())) return;
-    known = memory.record_stream(block.get(), user, of);
+    if (known || !memory.may_own(block)) return;
+    known = memory.record_stream(block, user, of);
   });
-  TORCH_CHECK(known, "recordStream: ", block.get(), " was freed already");
+  TORCH_CHECK(known, "recordStream: ", block, " was freed already");
 }
 
 void Backend::fence(std::span<void* const> pointers, c10::DeviceIndex device, cudaStream_t stream) {

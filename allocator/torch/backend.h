@@ -104,6 +104,8 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   // this can do all of it.
   std::string name() override { return "native"; }
 
+  // recordStream(), of a block that is Weir's.
+  void record_stream(void* block, c10::cuda::CUDAStream user);
   // Work queued so far on `stream` uses the blocks that these pointers point into: weir.fence().
   void fence(std::span<void* const> pointers, c10::DeviceIndex device, cudaStream_t stream);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "torch/c10d/operation.h"
 #include "torch/errors.h"
 #include "torch/segments.h"
 #include "torch/shortage.h"
@@ -68,6 +69,8 @@ void* DeviceMemory::allocate(Bytes bytes, Stream stream) {
   Result<void*> block = heap_.allocate(bytes, stream);
   if (!block.ok()) [[unlikely]]
     return allocate_reported(bytes, stream);
+  if (Operation::any_noted()) [[unlikely]]
+    Operation::note_allocated(*block);
   return *block;
 }
 
@@ -87,6 +90,7 @@ void* DeviceMemory::allocate_reported(Bytes bytes, Stream stream) {
     return source != nullptr ? allocate_from(*source, bytes, stream)
                              : allocate_from_heap(bytes, stream);
   }();
+  Operation::note_allocated(block);
   const std::optional<Found> found = find(block);
   if (history_.wants_entries()) {
     history_.allocated(block, bytes, stream, found ? found->pool : c10::MempoolId_t{0, 0},
@@ -239,6 +243,44 @@ Status DeviceMemory::fence(std::span<void* const> blocks, Stream user) {
   Status fenced = heap_.fence(cached, user);
   if (fenced && !others.empty()) fenced = uncached_.heap()->fence(others, user);
   return fenced;
+}
+
+Result<std::optional<Fence>> DeviceMemory::fence_around(std::span<const void* const> pointers,
+                                                        Stream user) {
+  Result<std::optional<Fence>> fence = fence_around(heap_, pointers, user);
+  if (!fence) return fence;
+  if (DeviceHeap* const uncached = uncached_.heap()) {
+    const Result<std::optional<Fence>> other = fence_around(*uncached, pointers, user);
+    if (!other) return other;
+  }
+  if (!pools_.has_sources()) return fence;
+  for (const void* const pointer : pointers) {
+    void* const block = const_cast<void*>(pointer);
+    if (pools_.source_of(block).memory != nullptr) (void)record_stream(block, user);
+  }
+  return fence;
+}
+
+Result<std::optional<Fence>> DeviceMemory::fence_around(DeviceHeap& heap,
+                                                        std::span<const void* const> pointers,
+                                                        Stream user) {
+  const auto is_its = [&](const void* pointer) { return heap.owns(pointer); };
+  if (std::none_of(pointers.begin(), pointers.end(), is_its)) return std::optional<Fence>();
+  const Result<Fence> taken = heap.take_fence_around(pointers, user);
+  if (taken) return std::optional<Fence>(*taken);
+  if (taken.error().code() != ErrorCode::capture) return taken.error();
+  // The stream is captured: the fence is a point of the graph, or the block is the capture's.
+  for (const void* const pointer : pointers) {
+    const std::optional<BlockInfo> found = heap.find(pointer);
+    if (!found) continue;
+    void* const block = found->address.pointer();
+    Status fenced = heap.fence(block, user);
+    if (!fenced && fenced.error().code() == ErrorCode::capture) {
+      fenced = heap.record_stream(block, user);
+    }
+    if (!fenced) return fenced.error();
+  }
+  return std::optional<Fence>();
 }
 
 Status DeviceMemory::renew_access() {

@@ -40,6 +40,12 @@ class DeviceMemory {
   DeviceHeap& heap_of(const void* pointer) {
     return uncached_.owns(pointer) ? *uncached_.heap() : heap_;
   }
+  // Is it memory of this device that Weir gave out, or a pool's source did? (Of the latter, the
+  // start of a block.)
+  bool owns(const void* pointer) const {
+    return heap_.owns(pointer) || uncached_.owns(pointer) ||
+           (pools_.has_sources() && pools_.source_of(pointer).memory != nullptr);
+  }
   // Would deallocate() and record_stream() look for it here?
   bool may_own(const void* pointer) {
     return heap_of(pointer).owns(pointer) || pools_.has_sources();
@@ -63,6 +69,11 @@ class DeviceMemory {
   void set_caching(bool on) { caching_.store(on && caching_allowed_, std::memory_order_relaxed); }
   // "Work queued so far on `user` uses these blocks." Errors: unknown_pointer; device.
   Status fence(std::span<void* const> blocks, Stream user);
+  // The same for the blocks that these point into, anywhere; what is not this device's, and null,
+  // is passed over. Where no fence can be had (a capture that nobody announced), and for memory of
+  // pools with a source of their own, it is record_stream(). Returns the point, if all of the
+  // blocks are fenced by one that note_waited() takes. Errors: device.
+  Result<std::optional<Fence>> fence_around(std::span<const void* const> pointers, Stream user);
   // The device gives access to what is mapped in another way now.
   Status renew_access();
 
@@ -123,6 +134,9 @@ class DeviceMemory {
   bool is_captured(Stream stream) const;
   std::optional<Found> find(void* block);
   bool give_back(void* block, const Found& found, History::Context context);
+  static Result<std::optional<Fence>> fence_around(DeviceHeap& heap,
+                                                   std::span<const void* const> pointers,
+                                                   Stream user);
   bool note_freed(const void* block, const Status& freed);
   void finish_frees(std::vector<DeferredFrees::Done> done);
   [[noreturn]] void fail(Bytes bytes, Stream stream, const Error& error);

@@ -9,12 +9,17 @@
 
 #include "api/c_status.h"
 #include "torch/backend.h"
+#include "torch/c10d/collective_fences.h"
 #include "torch/pool_table.h"
 
 namespace {
 
 // The one allocator, for as long as the process lives.
 weir_allocator_t* the_allocator = nullptr;
+
+// What c10d's operations get fences from; as long-lived, since operations may be on their way.
+// Null: WEIR_C10D=0.
+weir::pytorch::CollectiveFences* the_fences = nullptr;
 
 }  // namespace
 
@@ -31,8 +36,13 @@ weir_status_t weir_torch_enable() {
     weir::Result<weir::Config> config = weir::Config::from_environment();
     if (!config) throw weir::Exception(config.error().code(), config.error().message());
     if (!config->trust) config->trust = weir::Trust::context;
+    const bool c10d = config->c10d;
     auto allocator = std::make_unique<weir_allocator_t>(*std::move(config));
     weir::pytorch::install(allocator->allocator);
+    if (c10d) {
+      the_fences = new weir::pytorch::CollectiveFences(*weir::pytorch::installed(),
+                                                       weir::pytorch::pytorch_streams());
+    }
     the_allocator = allocator.release();
   });
 }
@@ -47,6 +57,20 @@ weir_status_t weir_torch_fence(void* const* pointers, std::size_t count, int32_t
     if (backend == nullptr) weir::c::invalid("weir.fence: Weir is not PyTorch's allocator");
     backend->fence(std::span(pointers, count), static_cast<c10::DeviceIndex>(device),
                    static_cast<cudaStream_t>(stream));
+  });
+}
+
+// For weir_c10d_enable(). Null before weir_torch_enable(), and with WEIR_C10D=0.
+void* weir_torch_collective_memory() {
+  return static_cast<weir::pytorch::CollectiveMemory*>(the_fences);
+}
+
+// Bytes of the device that are free and that collectives may still use; operations that got a fence
+// so far, on all devices.
+weir_status_t weir_torch_collectives(int32_t device, uint64_t* bytes, uint64_t* operations) {
+  return weir::c::guarded([&] {
+    *bytes = the_fences == nullptr ? 0 : the_fences->bytes_in_use(device).count;
+    *operations = the_fences == nullptr ? 0 : the_fences->fenced();
   });
 }
 

@@ -142,18 +142,33 @@ class Report(unittest.TestCase):
     def test_c_compares_the_fence_with_record_stream(self):
         rows = rows_of("C", beyond_bytes=480 << 20, ms=7.0, pictures_alike=True, data_alike=True,
                        ranks=2, data="abcd")
-        rows[1].update(beyond_bytes=2400 << 20, pictures_alike=False)
+        [record_stream] = [row for row in rows if row["keep"] == "record_stream"]
+        record_stream.update(beyond_bytes=2400 << 20, pictures_alike=False)
         lines = scenarios.report("C", rows)
-        self.assertEqual(lines[4].split()[-6:], ["2,400", "MiB", "7.00", "memory", "differs",
+        self.assertEqual(lines[3 + rows.index(record_stream)].split()[-6:], ["2,400", "MiB", "7.00", "memory", "differs",
                                                  "abcd"])
         self.assertIn("0.20 of the memory with record_stream, at 1.000 of its time", lines[-1])
         self.assertFalse(any("stand-in" in line for line in lines))
+
+    def test_c_compares_the_unchanged_program(self):
+        rows = rows_of("C", beyond_bytes=352 << 20, ms=7.0, pictures_alike=True, data_alike=True,
+                       ranks=1, data="abcd")
+        unchanged = [row for row in rows if row["keep"] == "dropped"]
+        self.assertEqual([(row["side"], row.get("settings")) for row in unchanged],
+                         [("native", None), ("Weir", None), ("Weir", {"c10d": 1})])
+        for row in unchanged[:2]:
+            row.update(beyond_bytes=2784 << 20, pictures_alike=False)
+        self.assertIn("The unchanged program with Weir and WEIR_C10D=1: 352 MiB beyond the weights, and "
+                      "2,784 with PyTorch's own allocator, at 1.000 of its time.",
+                      scenarios.report("C", rows))
+        unchanged[2].update(data="other")
+        self.assertTrue(any("WRONG DATA" in line for line in scenarios.report("C", rows)))
 
     def test_c_says_that_one_gpu_has_a_stand_in_and_that_data_differ(self):
         rows = rows_of("C", beyond_bytes=1, ms=7.0, pictures_alike=True, data_alike=False, ranks=1,
                        data="abcd")
         text = "\n".join(scenarios.report("C", rows))
-        self.assertIn("a stand-in on the side stream", text)
+        self.assertIn("a stand-in takes an all-reduce's place", text)
         self.assertIn("data differ", text)
 
     def test_c_says_that_the_sides_have_different_data(self):

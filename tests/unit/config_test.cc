@@ -142,7 +142,7 @@ TEST(Config, TheDocumentedDefaultsAreTheDefaults) {
     EXPECT_EQ(*config, Config{}) << row;
     ++rows;
   }
-  EXPECT_EQ(rows, 13);
+  EXPECT_EQ(rows, 14);
 }
 
 TEST(Config, TheDocumentHasExactlyTheseRows) {

@@ -167,6 +167,20 @@ TEST_F(UntoldFreesWithoutEvents, RatherThanRunOutOfMemoryTheHostWaitsForABlockTh
   EXPECT_TRUE(heap_.find(x).has_value()) << "another block, at the same place";
 }
 
+TEST_F(UntoldFreesWithoutEvents, TheMemoryOfABlockThatCantBeFencedGoesWithTheFirstTrim) {
+  (void)freed_without_fence(kBlock);
+  const Result<Bytes> gone = heap_.trim(0_B, Trim::waits);
+  ASSERT_TRUE(gone.ok());
+  EXPECT_EQ(*gone, kBlock);
+  EXPECT_EQ(reserved(), 0_B);
+}
+
+TEST_F(UntoldFreesWithoutEvents, TheMemoryOfABlockThatCantBeFencedServesARequestOfAnotherStream) {
+  heap_.set_limit(kBlock + kBlock / 2);
+  (void)freed_without_fence(kBlock);
+  write(allocate(kBlock - 12_MiB, t_), kBlock - 12_MiB, t_);
+}
+
 // Row 1d, of streams of one pool: what was the stream's own is the graph's since.
 class UntoldPoolMemory : public test::ContractPools,
                          public testing::WithParamInterface<ReusePolicy> {

@@ -307,5 +307,41 @@ TEST_F(HeapMappings, TooFewMappingsAreAnErrorAndNothingBreaks) {
   EXPECT_NE(allocate(heap, 8_MiB, b_), nullptr);
 }
 
+class HeapTrims : public CoreHeap {
+ protected:
+  // Eight idle pages.
+  void leave_idle(DeviceHeap& heap) {
+    std::vector<void*> blocks;
+    for (int i = 0; i < 8; ++i) blocks.push_back(allocate(heap, 4_MiB, a_));
+    for (void* const block : blocks) free(heap, block);
+    EXPECT_EQ(heap.snapshot().pages.size(), 8u);
+  }
+};
+
+// Others go in its place, as far as there are any; and the refusal is said.
+TEST_F(HeapTrims, APageThatTheDriverKeepsIsHeldAndOthersGo) {
+  for (const DeviceCall call : {DeviceCall::unmap, DeviceCall::release}) {
+    for (const std::uint64_t nth : {1, 2, 5, 8}) {
+      DeviceHeap heap(device_);
+      leave_idle(heap);
+      device_.fail(call, nth);
+      const Result<Bytes> gone = heap.trim(16_MiB);
+      EXPECT_EQ(gone.ok(), nth > 4) << "four pages had to go";
+      EXPECT_EQ(heap.statistics().reserved_bytes.current, (16_MiB).count);
+      EXPECT_EQ(device_.physical_bytes(), 16_MiB);
+      EXPECT_EQ(heap.statistics().trimmed_bytes, (16_MiB).count);
+      EXPECT_THAT(heap.validate(), IsEmpty());
+      for (std::uint64_t i = 1; i < 9; ++i) device_.fail(call, i);
+      EXPECT_FALSE(heap.trim().ok());
+      EXPECT_EQ(device_.physical_bytes(), 16_MiB) << "the driver keeps all";
+      EXPECT_THAT(heap.validate(), IsEmpty());
+      free(heap, allocate(heap, 16_MiB, b_));
+      EXPECT_EQ(device_.physical_bytes(), 16_MiB);
+      ASSERT_TRUE(heap.trim().ok() || heap.trim().ok());
+      EXPECT_EQ(device_.physical_bytes(), 0_B);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace weir

@@ -308,6 +308,10 @@ void DeviceHeap::on_miss(MissCallback callback) {
 }
 Statistics DeviceHeap::statistics() const { return impl_->statistics(); }
 void DeviceHeap::reset_peaks() { impl_->reset_peaks(); }
+void DeviceHeap::note_waited(Stream waiter, Fence fence) { impl_->note_waited(waiter, fence); }
+Bytes DeviceHeap::free_bytes_used_by(std::span<const Stream> users) const {
+  return impl_->free_bytes_used_by(users);
+}
 HeapSnapshot DeviceHeap::snapshot() const { return impl_->snapshot(); }
 void DeviceHeap::start_recording(EventSink& sink) { impl_->start_recording(sink); }
 bool DeviceHeap::stop_recording(EventSink& sink) { return impl_->stop_recording(sink); }

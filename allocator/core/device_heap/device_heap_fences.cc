@@ -151,6 +151,11 @@ Status DeviceHeap::Impl::wait(Stream waiter, Fence fence) {
   return timelines_.wait(timelines_.of(waiter), one);
 }
 
+void DeviceHeap::Impl::note_waited(Stream waiter, Fence fence) {
+  if (waiter.is_all() || !refuse_captured(waiter, "note_waited")) return;
+  timelines_.note_waited(timelines_.of(waiter), fence);
+}
+
 Status DeviceHeap::Impl::order(Stream earlier, Stream later) {
   for (const Stream stream : {earlier, later}) {
     if (Status one = refuse_all(stream, "order"); !one) return one;

@@ -54,6 +54,7 @@ class DeviceHeap::Impl {
   Result<Fence> take_fence(std::span<void* const> blocks, Stream user);
   Result<Fence> take_fence_around(std::span<const void* const> pointers, Stream user);
   Status wait(Stream waiter, Fence fence);
+  void note_waited(Stream waiter, Fence fence);
   Status order(Stream earlier, Stream later);
   Status record_stream(void* block, Stream user);
   Status deallocate(void* block);
@@ -64,6 +65,7 @@ class DeviceHeap::Impl {
   Statistics statistics() const;
   void reset_peaks();
   HeapSnapshot snapshot() const;
+  Bytes free_bytes_used_by(std::span<const Stream> users) const;
   void start_recording(EventSink& sink);
   bool stop_recording(EventSink& sink);
   std::vector<std::string> validate() const;
@@ -119,9 +121,8 @@ class DeviceHeap::Impl {
   Result<bool> is_captured(Stream stream);
   Status retire_in_pools(Stream stream);
   bool call_in_pools() const;
-  // Has the host wait for the work that still uses idle pages, of all pools but capturing ones,
-  // which spare no page (a request's own pool too, if it captures), and takes what pools can spare
-  // then.
+  // Has the host wait for the work that still uses idle pages, and takes what pools can spare then.
+  // Capturing pools are passed over, as they spare nothing: but not `requester`, the request's own.
   Status wait_for_idle_pages(const CapturePool* requester = nullptr);
   void wait_for_lingering_pools();
   static void wait_for_streams(Timelines& timelines);

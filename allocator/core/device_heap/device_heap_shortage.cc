@@ -72,6 +72,7 @@ Result<bool> DeviceHeap::Impl::wait_for_other_work(const Request& request) {
 
 Status DeviceHeap::Impl::wait_for_idle_pages(const CapturePool* requester) {
   if (Status freed = free_deferred_after_all_work(); !freed) return freed;
+  registry_.give_back_cached();  // among them what was just freed
   wait_for_lingering_pools();
   if (Status waited = pages_.wait_for_idle_pages(); !waited) return waited;
   for (const std::shared_ptr<CapturePool>& pool : pools()) {

@@ -74,6 +74,23 @@ HeapSnapshot DeviceHeap::Impl::snapshot() const {
   return snapshot;
 }
 
+// The device is asked with no lock of the heaps held.
+Bytes DeviceHeap::Impl::free_bytes_used_by(std::span<const Stream> users) const {
+  std::vector<TimelineId> timelines;
+  for (const Stream user : users) timelines.push_back(timelines_.of(user));
+  std::vector<PageHeap::FreeInUse> free;
+  registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
+    for (const auto& heap : heaps) heap->give_back_cached_locked();
+    free = pages_.free_in_use_by(timelines);
+  });
+  Bytes bytes;
+  for (const PageHeap::FreeInUse& range : free) {
+    const Result<bool> over = timelines_.looks_complete(range.uses);
+    if (!over || !*over) bytes += range.bytes;
+  }
+  return bytes;
+}
+
 // What the stream heaps say.
 void DeviceHeap::Impl::list_heaps(HeapRegistry::Heaps heaps, HeapSnapshot& snapshot) const {
   snapshot.time = device_.now();

@@ -147,6 +147,12 @@ class PageHeap {
     bool short_of_mappings = false;  // the last request failed for want of them
   };
   Totals totals() const;
+  // Free bytes that one of these streams was fenced to use; no fence is asked about.
+  struct FreeInUse {
+    Bytes bytes;
+    FenceSet uses;  // by those streams alone
+  };
+  std::vector<FreeInUse> free_in_use_by(const std::vector<TimelineId>& users) const;
   // Pages by id, for a snapshot.
   std::vector<PageInfo> pages() const;
   // Calls look(totals, pages) while nothing can change them.
@@ -310,10 +316,12 @@ class PageHeap {
   void hold(HeldPage page) WEIR_REQUIRES(mutex_);
   void unmap_strays() WEIR_REQUIRES(mutex_);
   std::vector<UnmappedPage> give_up_locked(Bytes wanted) WEIR_REQUIRES(mutex_);
-  // Takes out pages that nobody uses, `wanted` bytes or more where there are as many: first held
-  // ones that are mapped nowhere, then idle ones whose work is done, the largest first. A page that
-  // can't be taken is passed over: `refused` is the first reason.
-  std::vector<UnmappedPage> take_idle(Bytes wanted, Status& refused) WEIR_REQUIRES(mutex_);
+  // Takes out pages that nobody uses, one by one, until `wanted` bytes are gone or nothing more can
+  // go: first held ones that are mapped nowhere, then idle ones whose work is done, the largest
+  // first. go(page) says whether the page is gone. A page that can't be taken is passed over.
+  // Returns the first error of unmapping one; `unasked`: the first of asking about its work.
+  Status take_idle(Bytes wanted, Status& unasked, const std::function<bool(UnmappedPage)>& go)
+      WEIR_REQUIRES(mutex_);
   void let_go_locked(const FenceSet& launches) WEIR_REQUIRES(mutex_);
   void take_in_locked(const std::vector<UnmappedPage>& pages) WEIR_REQUIRES(mutex_);
   // The page is idle. An error leaves it here, without some of its mappings.
@@ -321,8 +329,7 @@ class PageHeap {
   UnmappedPage take_out(HeldPage page) WEIR_REQUIRES(mutex_);
   // To the driver. On an error the page is held again.
   Status give_back(UnmappedPage page) WEIR_REQUIRES(mutex_);
-  // The same, of a page that was in use before.
-  Status release(UnmappedPage page) WEIR_REQUIRES(mutex_);
+  void shrink_peak() WEIR_REQUIRES(mutex_);
   // Idle pages that may go, the largest first.
   std::vector<Page*> idle_pages() WEIR_REQUIRES(mutex_);
   // Is all work on an idle page done? `pending`: what was found not to be, of the pages before.

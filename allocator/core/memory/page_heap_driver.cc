@@ -281,11 +281,10 @@ Status PageHeap::give_back(UnmappedPage loose) {
   return released;
 }
 
-Status PageHeap::release(UnmappedPage loose) {
-  Status released = give_back(loose);
-  // What was once in use in it is no reason to grow again: only the next requests are.
+// What was once in use in pages that are gone is no reason to grow again: only the next requests
+// are.
+void PageHeap::shrink_peak() {
   peak_used_ = std::max(pages_.used(), std::min(peak_used_, total()));
-  return released;
 }
 
 std::vector<Page*> PageHeap::idle_pages() {
@@ -326,48 +325,55 @@ Result<bool> PageHeap::is_over(const Page& page, FenceSet& pending) {
 Result<Bytes> PageHeap::trim_locked(Bytes keep) {
   unmap_strays();
   Bytes gone;
-  Status refused;
-  for (const UnmappedPage page : take_idle(total() - std::min(total(), keep), refused)) {
-    if (Status status = release(page); !status) {
-      if (refused) refused = std::move(status);
-      continue;
-    }
-    gone += page.size;
+  Status unasked, failed;
+  std::vector<UnmappedPage> kept;  // by the driver
+  const Status unmapped =
+      take_idle(total() - std::min(total(), keep), unasked, [&](UnmappedPage page) {
+        Status released = device_.release(page.handle);
+        if (released) {
+          gone += page.size;
+          return true;
+        }
+        kept.push_back(page);
+        if (failed) failed = std::move(released);
+        return false;
+      });
+  for (const UnmappedPage page : kept) hold(add(page));
+  if (gone > 0_B) {
+    shrink_peak();
+    observer_.emit(Event{.kind = EventKind::trim, .bytes = gone});
   }
-  if (gone > 0_B) observer_.emit(Event{.kind = EventKind::trim, .bytes = gone});
-  if (gone == 0_B && !refused) return std::move(refused).error();
+  if (!unmapped) return unmapped.error();
+  if (!failed) return std::move(failed).error();
+  if (gone == 0_B && !unasked) return std::move(unasked).error();
   return gone;
 }
 
-std::vector<PageHeap::UnmappedPage> PageHeap::take_idle(Bytes wanted, Status& refused) {
-  std::vector<UnmappedPage> taken;
-  Bytes size;
-  while (!held_.empty() && size < wanted) {
+Status PageHeap::take_idle(Bytes wanted, Status& unasked,
+                           const std::function<bool(UnmappedPage)>& go) {
+  Status failed;
+  Bytes gone;
+  while (!held_.empty() && gone < wanted) {
     const HeldPage held = held_.back();
     held_.pop_back();
     held_bytes_ -= held.page.size;
-    size += held.page.size;
-    taken.push_back(take_out(held));
+    if (go(take_out(held))) gone += held.page.size;
   }
   FenceSet pending;
-  const auto refuse = [&](Error reason) {
-    if (refused) refused = std::move(reason);
-  };
   for (Page* const idle : idle_pages()) {
-    if (size >= wanted) break;
+    if (gone >= wanted) break;
     // A page whose stream is no more (destroyed, and never retired) must not keep the others.
     Result<bool> complete = is_over(*idle, pending);
-    if (!complete) refuse(std::move(complete).error());
+    if (!complete && unasked) unasked = std::move(complete).error();
     if (!complete || !*complete) continue;
     Result<UnmappedPage> page = take_out(*idle);
     if (!page) {
-      refuse(std::move(page).error());
-      continue;
+      if (failed) failed = std::move(page).error();
+    } else if (go(*page)) {
+      gone += page->size;
     }
-    size += page->size;
-    taken.push_back(*page);
   }
-  return taken;
+  return failed;
 }
 
 // Gives up idle stitched rows, where the device is done with them. Goes before anything is placed.

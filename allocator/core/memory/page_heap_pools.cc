@@ -18,10 +18,14 @@ std::vector<PageHeap::UnmappedPage> PageHeap::try_give_up(Bytes wanted) {
 }
 
 std::vector<PageHeap::UnmappedPage> PageHeap::give_up_locked(Bytes wanted) {
-  Status refused;
-  std::vector<UnmappedPage> given = take_idle(wanted, refused);
+  std::vector<UnmappedPage> given;
   Bytes size;
-  for (const UnmappedPage page : given) size += page.size;
+  Status unasked;
+  (void)take_idle(wanted, unasked, [&](UnmappedPage page) {
+    given.push_back(page);
+    size += page.size;
+    return true;
+  });
   // What was once in use in them is no reason to grow here now.
   peak_used_ = std::max(pages_.used(), peak_used_ - std::min(peak_used_, size));
   return given;

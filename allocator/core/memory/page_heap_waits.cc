@@ -1,6 +1,7 @@
 // Whom free memory may serve at all, and behind what wait. (How willingly memory that needs a wait
 // is taken: page_heap_place.cc.)
 #include <algorithm>
+#include <utility>
 
 #include "core/base/mutation.h"
 #include "core/memory/page_heap.h"
@@ -53,6 +54,24 @@ FenceSet PageHeap::users_of(Range home) const {
     return true;
   });
   return fences;
+}
+
+std::vector<PageHeap::FreeInUse> PageHeap::free_in_use_by(
+    const std::vector<TimelineId>& users) const {
+  const QueuedLock lock(mutex_);
+  std::vector<FreeInUse> free;
+  for (const Chunk* chunk = chunks_.first(); chunk != nullptr; chunk = chunk->after) {
+    if (chunk->state != Chunk::State::free) continue;
+    (void)chunk->freed.visit(chunk->range(), [&](const FreedRange& freed) {
+      FenceSet uses;
+      for (const Fence fence : freed.use.fences) {
+        if (std::find(users.begin(), users.end(), fence.timeline) != users.end()) uses.join(fence);
+      }
+      if (!uses.empty()) free.push_back({freed.range().size, std::move(uses)});
+      return true;
+    });
+  }
+  return free;
 }
 
 Status PageHeap::claim(Owner& owner, const Place& place, bool waits) {

@@ -182,6 +182,17 @@ Status Timelines::wait(TimelineId waiter, const FenceSet& fences, HeapFold* heap
   return {};
 }
 
+void Timelines::note_waited(TimelineId waiter, Fence fence) {
+  if (fence.timeline == waiter || is_complete(fence)) return;
+  const MutexLock lock(mutex_);
+  Timeline& mine = at(waiter);
+  if (fence.sequence <= mine.clock.at(fence.timeline)) return;
+  // Whatever else the fence's stream had waited for by then is not looked up: less is known so.
+  mine.clock.raise({.timeline = fence.timeline, .moment = 0, .sequence = fence.sequence},
+                   [this](Fence old) { return is_complete(old); });
+  mine.clock_moved = true;
+}
+
 void Timelines::note_stream_wait(TimelineId waiter, Fence fence, HeapFold* heap) {
   const Event event{.kind = EventKind::stream_wait,
                     .heap = kNoHeap,

@@ -110,6 +110,9 @@ class Timelines {
   Status wait(TimelineId waiter, const FenceSet& fences, HeapFold* heap = nullptr,
               FenceSet* made = nullptr);
 
+  // `waiter` runs after the fence, as the program has made it wait, by calls of its own.
+  void note_waited(TimelineId waiter, Fence fence);
+
   // Those that were not retired; without the whole context.
   std::vector<Stream> streams() const;
   // All work so far on all streams that `of(Stream)` is true of; that of the whole context is asked

@@ -73,6 +73,10 @@ class DeviceHeap {
   // so costs nothing, and the heap knows it from now on. Errors: device; capture (as above).
   Status wait(Stream waiter, Fence fence);
 
+  // The same without a call of the device: the program itself has made `waiter` wait for what the
+  // point marks. Nothing is noted of a stream that is being captured.
+  void note_waited(Stream waiter, Fence fence);
+
   // Makes work queued on `later` from now on run after all that `earlier` holds so far, on the GPU:
   // take_fence() of no blocks, and wait(). Errors: device; capture (as above, either of them).
   Status order(Stream earlier, Stream later);
@@ -166,6 +170,12 @@ class DeviceHeap {
   void start_recording(EventSink& sink);
   // Once this returns, `sink` is called no more. Returns whether it was recording.
   bool stop_recording(EventSink& sink);
+
+  // Free bytes of the device heap that work on these streams may still use: those of runs (blocks
+  // of more than 256 KiB, and slabs of which nothing is live) that were fenced by one of them,
+  // where the work before the fence is not seen to be over. Graph pools count for nothing. Asks the
+  // device about each such fence.
+  Bytes free_bytes_used_by(std::span<const Stream> users) const;
 
   // Checks every invariant of the whole heap. Each string names one that is broken; none: sound.
   std::vector<std::string> validate() const;

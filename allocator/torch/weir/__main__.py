@@ -21,6 +21,7 @@ import weir
 _SETTINGS = {
     "limit": "most memory to hold: 60GiB, 80%%",
     "reuse": "wait, balanced or grow",
+    "c10d": "1: tensors of torch.distributed's operations may be dropped at once (experimental)",
     "log": "debug, info, warn, error or off",
     "log_file": "where the log goes",
     "record": "record what memory does into this file",

@@ -10,7 +10,7 @@ import threading
 import warnings
 from typing import Iterator
 
-from weir import _native, _sharing
+from weir import _c10d, _native, _sharing
 from weir._native import Problem, Unsuitable
 
 # What is on: the library in use, and how.
@@ -178,7 +178,7 @@ def _enable_full(torch) -> None:  # noqa: ANN001
     _native.check(backend, backend.weir_torch_enable())
     _sharing.bring_along(torch)
     _tell_of_leaks(torch, backend)
-    _state.update(kind="full", library=backend)
+    _state.update(kind="full", library=backend, c10d=_c10d.install(torch, backend))
 
 
 def _enable_pluggable(torch) -> None:  # noqa: ANN001

@@ -72,6 +72,9 @@ _FUNCTIONS = {
 _BACKEND_FUNCTIONS = {
     "weir_torch_built_for": (ctypes.c_char_p, []),
     "weir_torch_enable": (_STATUS, []),
+    "weir_torch_collective_memory": (_HANDLE, []),
+    "weir_torch_collectives": (_STATUS, [ctypes.c_int32, ctypes.POINTER(ctypes.c_uint64),
+                                         ctypes.POINTER(ctypes.c_uint64)]),
     "weir_torch_fence": (_STATUS, [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_int32,
                                    ctypes.c_void_p]),
 }
@@ -226,6 +229,7 @@ def info() -> dict[str, object]:
     found = {
         "pluggable": path_of("weir_pluggable").exists(),
         "backend": path_of("weir_torch").exists(),
+        "c10d": path_of("weir_c10d").exists(),
         "built_for": built_for(),
         "torch": torch_version(),
         "driver": _has_driver(),

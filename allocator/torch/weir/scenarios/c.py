@@ -1,14 +1,21 @@
-"""Scenario C: buffers of all-reduces on a side stream, each dropped as soon as it is launched."""
+"""Scenario C: buffers of all-reduces on another stream, each dropped as soon as it is launched.
+
+First as programs do it, with all_reduce(async_op=True), and nothing of Weir's in the program; then on a
+side stream of the program's own, with each way to say that the stream uses the buffer.
+"""
 
 from __future__ import annotations
 
 GPUS = 2
 LAYERS, WIDTH, TOKENS = 8, 8192, 4096  # a buffer is 64 MiB
-TITLE = (f"Scenario C: {LAYERS} layers of {WIDTH}, each followed by an all-reduce of 64 MiB on a "
-         "side stream, whose buffer is dropped at once")
+TITLE = (f"Scenario C: {LAYERS} layers of {WIDTH}, each followed by an all-reduce of 64 MiB on "
+         "another stream, whose buffer is dropped at once")
 HEADS = ["", "beyond the weights", "ms a step", "five runs alike", "data"]
 CASES = [
     {"side": "native", "title": "no all-reduce", "keep": "none"},
+    {"side": "native", "title": "all_reduce(async_op=True), dropped", "keep": "dropped"},
+    {"side": "Weir", "title": "the same", "keep": "dropped"},
+    {"side": "Weir", "title": "the same, WEIR_C10D=1", "keep": "dropped", "settings": {"c10d": 1}},
     {"side": "native", "title": "record_stream", "keep": "record_stream"},
     {"side": "native", "title": "references kept until waited for", "keep": "references"},
     {"side": "Weir", "title": "no all-reduce", "keep": "none", "settings": {"reuse": "wait"}},
@@ -52,6 +59,9 @@ class Net:
 
         if self.keep == "none":
             return
+        if self.keep == "dropped":
+            torch.distributed.all_reduce(buffer, async_op=True)
+            return
         self.side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.side):
             self.reduce(buffer, layer)
@@ -70,7 +80,9 @@ class Net:
         for layer, weight in enumerate(self.weights):
             x = x @ weight
             self.launch(x * 0.5, layer)
-        if self.keep != "none":
+        if self.keep == "dropped":  # what was summed is nobody's: that the layers are whole counts
+            torch.sum(x, 0, dtype=torch.float32, out=self.sums[0])
+        elif self.keep != "none":
             torch.cuda.current_stream().wait_stream(self.side)
             self.kept.clear()
 
@@ -101,7 +113,7 @@ def measure(case: dict, job: dict) -> dict:
 
     import torch
 
-    if job["world"] > 1:
+    if job["world"] > 1 or case["keep"] == "dropped":
         torch.distributed.init_process_group(
             "nccl", init_method="file://" + job["store"], rank=job["rank"],
             world_size=job["world"], device_id=torch.device("cuda", job["rank"]),
@@ -133,9 +145,18 @@ def sentences(rows: list[dict]) -> list[str]:
     lines = ["Beyond the weights: the most memory that the allocator held. Alike: what is live and "
              "what is held after each step, and the data."]
     if rows and rows[0]["ranks"] == 1:
-        lines.append("One GPU: a stand-in on the side stream takes an all-reduce's place.")
-    if len({row["data"] for row in rows if row["keep"] != "none"}) > 1:
-        lines.append("WRONG DATA: the cases with all-reduces do not agree")
+        lines.append("One GPU: a stand-in takes an all-reduce's place on the side stream; what is dropped "
+                     "is reduced by NCCL, in a group of one.")
+    for dropped in (True, False):  # their data are others
+        if len({row["data"] for row in rows if row["keep"] != "none"
+                and (row["keep"] == "dropped") == dropped}) > 1:
+            lines.append("WRONG DATA: the cases with all-reduces do not agree")
+    unchanged = {(row["side"], "settings" in row): row for row in rows if row["keep"] == "dropped"}
+    native, weir = unchanged.get(("native", False)), unchanged.get(("Weir", True))
+    if native and weir:
+        lines.append(f"The unchanged program with Weir and WEIR_C10D=1: {weir['beyond_bytes'] / MIB:,.0f} MiB beyond the "
+                     f"weights, and {native['beyond_bytes'] / MIB:,.0f} with PyTorch's own allocator, at "
+                     f"{weir['ms'] / native['ms']:.3f} of its time.")
     found = {(row["side"], row["keep"]): row for row in reversed(rows)}
     native, weir = found.get(("native", "record_stream")), found.get(("Weir", "fence"))
     if native and weir:

@@ -1,0 +1,151 @@
+#include "torch/c10d/collective_fences.h"
+
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "torch/errors.h"
+
+namespace weir::pytorch {
+namespace {
+
+class PytorchStreams final : public StreamSwitch {
+ public:
+  // Not one of PyTorch's pool of streams: those are handed out again and again, and a program's own
+  // stream would then wait for collectives.
+  cudaStream_t make(int device) override {
+    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+    // The first operation of a group may be inside a capture.
+    const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
+    cudaStream_t stream = nullptr;
+    C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    return stream;
+  }
+
+  Stream current(DeviceMemory& memory) override {
+    const auto index = static_cast<c10::DeviceIndex>(memory.number());
+    return check(memory.streams().of(c10::cuda::getCurrentCUDAStream(index)));
+  }
+
+  void run_on(int device, cudaStream_t stream, c10::function_ref<void()> run) override {
+    const auto index = static_cast<c10::DeviceIndex>(device);
+    const Restored before(c10::cuda::getCurrentCUDAStream(index));
+    c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromExternal(stream, index));
+    run();
+  }
+
+ private:
+  struct Restored {
+    explicit Restored(c10::cuda::CUDAStream stream) : stream(stream) {}
+    ~Restored() { c10::cuda::setCurrentCUDAStream(stream); }
+    Restored(const Restored&) = delete;
+    Restored& operator=(const Restored&) = delete;
+    c10::cuda::CUDAStream stream;
+  };
+};
+
+}  // namespace
+
+StreamSwitch& pytorch_streams() {
+  static PytorchStreams streams;
+  return streams;
+}
+
+std::size_t CollectiveFences::Hash::operator()(const CommStreamKey& key) const {
+  const std::size_t where = static_cast<std::size_t>(key.device) << 32 ^
+                            static_cast<std::size_t>(static_cast<std::uint32_t>(key.peer));
+  return std::hash<const void*>{}(key.group) ^ std::hash<std::size_t>{}(where)*31;
+}
+
+Stream CollectiveFences::private_stream(const CommStreamKey& key) {
+  const std::lock_guard lock(mutex_);
+  if (const auto known = private_streams_.find(key); known != private_streams_.end()) {
+    return known->second;
+  }
+  Stream stream = check(backend_.memory(key.device).streams().of(streams_.make(key.device)));
+  stream.may_end = false;
+  return private_streams_.emplace(key, stream).first->second;
+}
+
+// PyTorch lets go of the tensors within `join`, before there is a fence: those that it alone had go
+// back only afterwards.
+class CollectiveFences::HeldFrees {
+ public:
+  HeldFrees(Backend& backend, Operation& operation) : backend_(backend), operation_(operation) {
+    operation_.holds_frees = true;
+    Operation::begin(operation_);
+  }
+  // No more is held.
+  void end() noexcept {
+    if (!operation_.holds_frees) return;
+    Operation::end(operation_);
+    operation_.holds_frees = false;
+  }
+  ~HeldFrees() {
+    end();
+    for (void* const block : operation_.freed) backend_.raw_delete(block);
+    operation_.freed.clear();
+  }
+  HeldFrees(const HeldFrees&) = delete;
+  HeldFrees& operator=(const HeldFrees&) = delete;
+
+ private:
+  Backend& backend_;
+  Operation& operation_;
+};
+
+std::optional<Fence> CollectiveFences::fence(const CommStreamKey& key, Operation& operation,
+                                             c10::function_ref<void()> join) {
+  if (memory_is_gone()) return std::nullopt;
+  try {
+    DeviceMemory& memory = backend_.memory(key.device);
+    const auto is_weirs = [&](const void* pointer) { return memory.owns(pointer); };
+    if (!std::all_of(operation.memory.begin(), operation.memory.end(), is_weirs)) {
+      record_uses(operation);
+      return std::nullopt;
+    }
+    const Stream stream = private_stream(key);
+    HeldFrees frees(backend_, operation);
+    streams_.run_on(key.device, static_cast<cudaStream_t>(stream.handle), join);
+    frees.end();
+    operation.memory.append(operation.allocated.begin(), operation.allocated.end());
+    const std::optional<Fence> fence =
+        check(memory.fence_around({operation.memory.data(), operation.memory.size()}, stream));
+    operation.recorded.clear();
+    fenced_.fetch_add(1, std::memory_order_relaxed);
+    return fence;
+  } catch (...) {
+    record_uses(operation);
+    throw;
+  }
+}
+
+// An error here means that less is known, and no more.
+void CollectiveFences::note_waited(int device, Fence fence) {
+  if (memory_is_gone()) return;
+  DeviceMemory& memory = backend_.memory(device);
+  memory.heap().note_waited(streams_.current(memory), fence);
+}
+
+void CollectiveFences::record_uses(Operation& operation) {
+  const std::vector<Operation::Recorded> recorded = std::exchange(operation.recorded, {});
+  for (const Operation::Recorded& use : recorded) backend_.record_stream(use.block, use.user);
+}
+
+Bytes CollectiveFences::bytes_in_use(int device) {
+  std::vector<Stream> streams;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, stream] : private_streams_) {
+      if (key.device == device) streams.push_back(stream);
+    }
+  }
+  return backend_.memory(device).heap().free_bytes_used_by(streams);
+}
+
+}  // namespace weir::pytorch

@@ -1,0 +1,72 @@
+// Fences for the operations of c10d, so that their tensors may be dropped at once.
+//
+// PyTorch does not say which stream an operation runs on; it can only make the current stream wait
+// for the operation's end. So for each of PyTorch's communication streams there is a private stream
+// of Weir's, that is made to wait for the end of every operation in turn, and runs nothing. The
+// fence is taken on the private stream. It is as exact as one on the communication stream: the ends
+// of that stream's operations come in order.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include "torch/backend.h"
+#include "torch/c10d/collective_memory.h"
+
+namespace weir::pytorch {
+
+// Streams as PyTorch has them.
+class StreamSwitch {
+ public:
+  virtual ~StreamSwitch() = default;
+  // A new stream of that device, for as long as the process lives.
+  virtual cudaStream_t make(int device) = 0;
+  // The thread's current stream of the memory's device.
+  virtual Stream current(DeviceMemory& memory) = 0;
+  // Calls `run` while `stream` is the thread's current stream of that device.
+  virtual void run_on(int device, cudaStream_t stream, c10::function_ref<void()> run) = 0;
+};
+
+// Those of this process.
+StreamSwitch& pytorch_streams();
+
+// Threads: self-synchronised.
+class CollectiveFences final : public CollectiveMemory {
+ public:
+  // Both must outlive this.
+  CollectiveFences(Backend& backend, StreamSwitch& streams)
+      : backend_(backend), streams_(streams) {}
+
+  void begin(Operation& operation) override { Operation::begin(operation); }
+  void end(Operation& operation) noexcept override { Operation::end(operation); }
+  std::optional<Fence> fence(const CommStreamKey& stream, Operation& operation,
+                             c10::function_ref<void()> join) override;
+  void note_waited(int device, Fence fence) override;
+  void record_uses(Operation& operation) override;
+
+  // Operations that got a fence so far.
+  std::uint64_t fenced() const { return fenced_.load(std::memory_order_relaxed); }
+  // Bytes of the device that are free, and that operations may still use
+  // (DeviceHeap::free_bytes_used_by).
+  Bytes bytes_in_use(int device);
+
+ private:
+  class HeldFrees;
+  struct Hash {
+    std::size_t operator()(const CommStreamKey& key) const;
+  };
+  Stream private_stream(const CommStreamKey& key);
+
+  Backend& backend_;
+  StreamSwitch& streams_;
+  std::atomic<std::uint64_t> fenced_{0};
+  std::mutex mutex_;
+  // Never fewer. A group that is made where another one was has the streams of that one.
+  std::unordered_map<CommStreamKey, Stream, Hash> private_streams_;  // guarded by mutex_
+};
+
+}  // namespace weir::pytorch

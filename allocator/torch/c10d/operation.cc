@@ -1,0 +1,46 @@
+#include "torch/c10d/operation.h"
+
+#include <algorithm>
+
+namespace weir::pytorch {
+namespace {
+
+Operation*& of_this_thread() {
+  constinit static thread_local Operation* operation = nullptr;
+  return operation;
+}
+
+}  // namespace
+
+void Operation::note_allocated(const void* block) {
+  if (Operation* const noted = of_this_thread()) noted->allocated.push_back(block);
+}
+
+bool Operation::holds_free(void* block) {
+  Operation* const noted = of_this_thread();
+  if (noted == nullptr || !noted->holds_frees) return false;
+  noted->freed.push_back(block);
+  return true;
+}
+
+bool Operation::leaves_to_fence(void* block, c10::cuda::CUDAStream user) {
+  Operation* const noted = of_this_thread();
+  if (noted == nullptr) return false;
+  const auto& memory = noted->memory;
+  if (std::find(memory.begin(), memory.end(), block) == memory.end()) return false;
+  noted->recorded.push_back({block, user});
+  return true;
+}
+
+void Operation::begin(Operation& operation) {
+  operation.outer = of_this_thread();
+  of_this_thread() = &operation;
+  noted_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Operation::end(Operation& operation) noexcept {
+  of_this_thread() = operation.outer;
+  noted_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+}  // namespace weir::pytorch

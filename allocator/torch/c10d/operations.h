@@ -1,0 +1,88 @@
+// Sees the operations of c10d's groups, and gives those of NCCL's a fence (collective_fences.h).
+//
+// Every operation of a group passes PyTorch's dispatcher, whoever calls it: Python, DDP's reducer,
+// functional collectives, compiled code. So do those of groups that are made later, or split. The
+// operators ("c10d::allreduce_") get a kernel at the dispatch key BackendSelect, which comes before
+// those of the devices and has no other kernel for them. It hands the call on, and then looks at
+// the Work that came back. Groups and their backends stay PyTorch's own objects.
+//
+// What goes past the dispatcher is left as PyTorch has it: methods of a backend that are called
+// directly (`group._get_backend(device).allreduce(...)`).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "torch/c10d/collective_memory.h"
+
+namespace c10d {
+class ProcessGroup;
+class Work;
+}  // namespace c10d
+
+namespace weir::pytorch {
+
+// Threads: self-synchronised.
+class Operations {
+ public:
+  // The one of the process, which the kernels use; null before enable().
+  static Operations* in_use() { return in_use_.load(std::memory_order_acquire); }
+  // Operations of NCCL's groups get fences from now on. `memory` must live as long as the process.
+  // The operators get their kernels with the first call. Throws c10::Error if this PyTorch has
+  // other operators than the one that Weir was built for.
+  static void enable(CollectiveMemory& memory);
+  // The operators of c10d that have a kernel of Weir's.
+  static std::vector<const char*> names();
+
+  explicit Operations(CollectiveMemory& memory) : memory_(memory) {}
+
+  CollectiveMemory& memory() { return memory_; }
+
+  // Does this group's operation on CUDA tensors get a fence?
+  bool takes(c10d::ProcessGroup& group) const;
+
+  // The operation was queued, and `work` came back: null, if it ran on the current stream, or is
+  // part of a coalesced one. `tensors` are its own; they may be moved from. Returns the work that
+  // the program gets: this one, or a FencedWork around it.
+  c10::intrusive_ptr<c10d::Work> queued(const CommStreamKey& stream, Operation& operation,
+                                        c10::intrusive_ptr<c10d::Work> work,
+                                        c10::SmallVectorImpl<at::Tensor>& tensors);
+
+  // Between these two the group's operations are parts of one, which `join` is of, as in
+  // CollectiveMemory::fence(). None: they ran on the current stream, or failed.
+  void coalescing_begins(const c10d::ProcessGroup* group);
+  void coalescing_ends(const c10d::ProcessGroup* group,
+                       std::optional<c10::function_ref<void()>> join);
+
+  // While this thread is within a group of NCCL's own (ncclGroupStart), operations are not launched
+  // before its end, and PyTorch keeps their tensors.
+  static void enter_nccl_group();
+  static void leave_nccl_group();
+
+ private:
+  struct Coalesced {
+    int device = 0;
+    Operation operation;
+    std::vector<at::Tensor> tensors;  // alive until their fence is taken
+  };
+
+  bool add_to_coalesced(const CommStreamKey& stream, Operation& operation,
+                        c10::SmallVectorImpl<at::Tensor>& tensors);
+
+  inline static constinit std::atomic<Operations*> in_use_{nullptr};
+
+  CollectiveMemory& memory_;
+  std::atomic<int> coalescing_groups_{0};
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::unordered_map<const c10d::ProcessGroup*, std::unique_ptr<Coalesced>> coalesced_;
+};
+
+}  // namespace weir::pytorch

@@ -1,0 +1,140 @@
+"""Operations of torch.distributed, whose tensors may be dropped at once: docs/pytorch.md.
+
+A library beside this file sees them in PyTorch's dispatcher. Here is what does not pass it: the begin
+and the end of coalesced operations, and groups of NCCL's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import threading
+import warnings
+from typing import Callable
+
+from weir import _native
+
+_FUNCTIONS = {
+    "weir_c10d_built_for": (ctypes.c_char_p, []),
+    "weir_c10d_failure": (ctypes.c_char_p, []),
+    "weir_c10d_enable": (ctypes.c_int, [ctypes.c_void_p]),
+    "weir_c10d_operators": (ctypes.c_char_p, []),
+    "weir_c10d_coalescing_begins": (None, [ctypes.c_int64]),
+    "weir_c10d_coalescing_ends": (ctypes.c_int, [ctypes.c_int64, ctypes.c_void_p]),
+    "weir_c10d_enter_nccl_group": (None, []),
+    "weir_c10d_leave_nccl_group": (None, []),
+}
+
+_joining = threading.local()  # the work that this thread ends, and the error of that
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int)
+def _join() -> int:
+    try:
+        _joining.work.synchronize()
+        return 0
+    except BaseException as error:  # it can't pass through C
+        _joining.error = error
+        return -1
+
+
+_JOIN = ctypes.cast(_join, ctypes.c_void_p)
+
+
+def load(torch: str) -> ctypes.CDLL:
+    """The library. PyTorch must be imported; `torch` is its version. Raises Unsuitable."""
+    path = _native.path_of("weir_c10d")
+    if not path.exists():
+        raise _native.Unsuitable(f"{path} is missing")
+    try:
+        library = ctypes.CDLL(os.fspath(path))
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:  # AttributeError: it lacks a function
+        raise _native.Unsuitable(f"{path} can't be used: {error}") from error
+    built_for = library.weir_c10d_built_for().decode()
+    if built_for != torch:
+        raise _native.Unsuitable(f"{path} was built for PyTorch {built_for}, and this is {torch}")
+    return library
+
+
+def install(torch, backend: ctypes.CDLL) -> ctypes.CDLL | None:  # noqa: ANN001
+    """Operations of NCCL's groups get fences from now on. Returns the library; None: they don't,
+    since WEIR_C10D is 0, PyTorch has no c10d, or, with a warning, the library does not fit."""
+    memory = backend.weir_torch_collective_memory()
+    if not memory or not torch.distributed.is_available():
+        return None
+    try:
+        library = load(str(torch.__version__))
+        if library.weir_c10d_enable(memory) != 0:
+            raise _native.Unsuitable(library.weir_c10d_failure().decode(errors="replace"))
+    except _native.Unsuitable as problem:
+        warnings.warn(f"Weir: tensors of torch.distributed's operations are kept as PyTorch keeps them: "
+                      f"{problem}. Install Weir again, with {_native.REINSTALL}; or set WEIR_C10D=0 to "
+                      "leave them so without this warning.", stacklevel=4)
+        return None
+    c10d = torch._C._distributed_c10d
+    _tell_of_coalescing(c10d.ProcessGroup, library)
+    if hasattr(c10d, "ProcessGroupNCCL"):
+        for begin, end in (("_group_start", "_group_end"),
+                           ("_start_time_estimate", "_end_time_estimate")):
+            _tell_of_nccl_groups(c10d.ProcessGroupNCCL, begin, end, library)
+    return library
+
+
+def _tell_of_coalescing(group_type: type, library: ctypes.CDLL) -> None:
+    start, end = group_type._start_coalescing, group_type._end_coalescing
+
+    @functools.wraps(start)
+    def _start_coalescing(self, *arguments, **named):  # noqa: ANN001, ANN002, ANN003, ANN202
+        start(self, *arguments, **named)
+        library.weir_c10d_coalescing_begins(self._id())
+
+    @functools.wraps(end)
+    def _end_coalescing(self, *arguments, **named):  # noqa: ANN001, ANN002, ANN003, ANN202
+        work = None
+        try:
+            work = end(self, *arguments, **named)
+        finally:
+            _end(library, self._id(), work)
+        return work
+
+    group_type._start_coalescing, group_type._end_coalescing = _start_coalescing, _end_coalescing
+
+
+def _end(library: ctypes.CDLL, group: int, work: object) -> None:
+    _joining.work, _joining.error = work, None
+    try:
+        status = library.weir_c10d_coalescing_ends(group, None if work is None else _JOIN)
+        if _joining.error is not None:
+            raise _joining.error
+        if status != 0:
+            raise RuntimeError(library.weir_c10d_failure().decode(errors="replace"))
+    finally:
+        _joining.work = _joining.error = None
+
+
+def _tell_of_nccl_groups(backend_type: type, begin: str, end: str, library: ctypes.CDLL) -> None:
+    """Within them operations are not launched, and their ends are no ends."""
+    begins: Callable | None = getattr(backend_type, begin, None)
+    ends: Callable | None = getattr(backend_type, end, None)
+    if begins is None or ends is None:
+        return
+
+    @functools.wraps(begins)
+    def enter(self, *arguments, **named):  # noqa: ANN001, ANN002, ANN003, ANN202
+        result = begins(self, *arguments, **named)
+        library.weir_c10d_enter_nccl_group()
+        return result
+
+    @functools.wraps(ends)
+    def leave(self, *arguments, **named):  # noqa: ANN001, ANN002, ANN003, ANN202
+        try:
+            return ends(self, *arguments, **named)
+        finally:
+            library.weir_c10d_leave_nccl_group()
+
+    setattr(backend_type, begin, enter)
+    setattr(backend_type, end, leave)

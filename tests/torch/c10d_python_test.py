@@ -1,0 +1,194 @@
+"""torch.distributed with Weir on, where there is no GPU: what is fenced, what is left alone, how it is
+turned off.
+
+usage: c10d_python_test.py FOLDER    (of the build's libraries, among them libweir_c10d.so)
+
+Needs a PyTorch that can be imported, the one that the libraries were built for; exit 77 without.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import torch
+
+    torch.distributed.is_available()
+except (ImportError, OSError) as error:
+    print(f"no PyTorch can be imported here: {error}")
+    sys.exit(77)
+
+LIBRARIES = pathlib.Path(sys.argv[1]).resolve()
+SOURCE = pathlib.Path(__file__).resolve().parents[2] / "allocator" / "torch" / "weir"
+
+# What each program begins with.
+BEGIN = """
+import datetime, os, tempfile, unittest.mock
+import weir
+assert weir.enable("full") == "full"
+import torch, torch.distributed as dist
+from weir import _c10d, _enable, _memory
+library = _enable._state["c10d"]
+def operations():
+    return _memory._collectives(0)[1]
+def at_backend_select(name):
+    return [line for line in torch._C._dispatch_dump("c10d::" + name).splitlines()
+            if line.startswith("BackendSelect")]
+def init(backend, **named):
+    store = dist.FileStore(os.path.join(tempfile.mkdtemp(), "store"), 1)
+    dist.init_process_group(backend, store=store, rank=0, world_size=1, **named)
+"""
+
+
+class C10d(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        package = pathlib.Path(cls.folder.name, "weir")
+        shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("weir_torch", "weir_c10d", "weir_pluggable"):
+            shutil.copy(LIBRARIES / f"lib{name}.so", package)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def run_code(self, code, begin=BEGIN, **environment):
+        """What it printed, and the last line of what it said otherwise."""
+        done = subprocess.run(
+            [sys.executable, "-c", begin + code], capture_output=True, text=True, timeout=120,
+            cwd=self.folder.name, check=False,
+            env={**os.environ, "PYTHONPATH": self.folder.name, "WEIR_DEVICE": "sim",
+                 "CUDA_VISIBLE_DEVICES": "-1", "TORCH_CPP_LOG_LEVEL": "ERROR", "WEIR_C10D": "1",
+                 **environment})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout.strip(), done.stderr.strip()
+
+    # An operator that PyTorch adds and that Weir does not see keeps its tensors; this tells of it.
+    def test_every_operator_of_c10d_has_a_kernel(self):
+        self.run_code("""
+schemas = {schema.name for schema in torch._C._jit_get_all_schemas()}
+names = {name.removeprefix("c10d::") for name in schemas if name.startswith("c10d::")}
+# That one is gloo's alone, and gives no work.
+assert names - {"monitored_barrier_"} == set(library.weir_c10d_operators().decode().split()), names
+for name in names - {"monitored_barrier_"}:
+    assert len(at_backend_select(name)) == 1, name
+""")
+
+    # One that PyTorch adds, and that is not handed on, would say what the base class says.
+    def test_a_fenced_work_hands_on_every_virtual_function(self):
+        header = pathlib.Path(torch.__file__).parent.joinpath(
+            "include", "torch", "csrc", "distributed", "c10d", "Work.hpp").read_text()
+        body = header[header.index("class TORCH_API Work "):header.index("protected:")]
+        virtual = set(re.findall(r"virtual [^;(]*?(\w+)\(", body))
+        own = SOURCE.parent.joinpath("c10d", "fenced_work.h").read_text()
+        self.assertEqual(virtual, set(re.findall(r"(\w+)\([^()]*\) (?:const )?override", own)))
+        self.assertGreater(len(virtual), 10)
+
+    def test_switched_off_nothing_is_changed(self):
+        self.run_code("""
+assert library is None
+assert not at_backend_select("allreduce_")
+assert type(dist.ProcessGroup._end_coalescing).__name__ == "instancemethod"
+assert weir.collective_memory(0) == 0
+""", WEIR_C10D="0")
+        self.run_code("assert library is None and not at_backend_select('send')",
+                      begin=BEGIN.replace('weir.enable("full")', 'weir.enable("full", c10d=False)'))
+
+    def test_a_value_that_is_none_is_refused(self):
+        pathlib.Path(self.folder.name, "x.py").touch()
+        done = subprocess.run(
+            [sys.executable, "-m", "weir", "run", "--allocator", "full", "--c10d", "perhaps", "x.py"],
+            capture_output=True, text=True, timeout=60, cwd=self.folder.name, check=False,
+            env={**os.environ, "PYTHONPATH": self.folder.name, "WEIR_DEVICE": "sim"})
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("WEIR_C10D", done.stderr)
+
+    def test_gloo_is_left_alone(self):
+        self.run_code("""
+init("gloo")
+tensor = torch.ones(8)
+for work in (dist.all_reduce(tensor, async_op=True), dist.broadcast(tensor, 0, async_op=True),
+             dist.barrier(async_op=True)):
+    assert work.wait()
+outputs = [torch.zeros(8)]
+dist.all_gather(outputs, tensor)
+assert torch.equal(outputs[0], tensor)
+group = dist.new_group([0])
+dist.all_reduce(tensor, group=group)
+backend = group._get_backend(torch.device("cpu"))
+assert isinstance(backend, dist.ProcessGroupGloo), backend
+assert operations() == 0
+dist.destroy_process_group()
+""")
+
+    def test_functional_collectives_and_ddp_run(self):
+        self.run_code("""
+import torch.distributed._functional_collectives as functional
+init("gloo")
+assert torch.equal(functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD) + 0, torch.ones(4))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+model(torch.ones(2, 4)).sum().backward()
+assert model.module.weight.grad is not None
+assert operations() == 0
+dist.destroy_process_group()
+""")
+
+    def test_coalesced_operations_run_and_are_ended(self):
+        self.run_code("""
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+from torch.distributed.distributed_c10d import _coalescing_manager
+ended = []
+with unittest.mock.patch.object(_c10d, "_end", lambda *what: ended.append(what)):
+    with _coalescing_manager(device=torch.device("cpu"), async_ops=True) as works:
+        dist.all_gather_into_tensor(torch.zeros(8), torch.ones(4))
+    assert len(ended) == 1 and ended[0][1] == dist.group.WORLD._id()
+with _coalescing_manager(device=torch.device("cpu"), async_ops=True) as works:
+    dist.all_gather_into_tensor(torch.zeros(8), torch.ones(4))
+assert operations() == 0  # no CUDA tensors
+""")
+
+    def test_an_error_of_a_coalesced_work_is_the_programs(self):
+        printed, _ = self.run_code("""
+class Work:
+    def synchronize(self):
+        raise KeyError("the work's own")
+# As of a group that has coalesced something: the join is called.
+def ends(group, join):
+    import ctypes
+    return ctypes.CFUNCTYPE(ctypes.c_int)(join.value)()
+try:
+    _c10d._end(unittest.mock.Mock(weir_c10d_coalescing_ends=ends), 1, Work())
+except KeyError as error:
+    print(error)
+assert _c10d._joining.work is None and _c10d._joining.error is None
+""")
+        self.assertEqual(printed, '"the work\'s own"')
+
+    def test_a_library_that_is_missing_or_damaged_is_told_of_and_passed_over(self):
+        library = pathlib.Path(self.folder.name, "weir", "libweir_c10d.so")
+        whole = library.read_bytes()
+        self.addCleanup(library.write_bytes, whole)
+        check = "assert library is None and weir.enabled() == 'full'"
+        for content, says in ((b"junk", "can't be used"), (None, "is missing")):
+            library.unlink() if content is None else library.write_bytes(content)
+            _, said = self.run_code(check)
+            self.assertIn("are kept as PyTorch keeps them", said)
+            self.assertIn(says, said)
+            self.assertIn("WEIR_C10D=0", said)
+        _, said = self.run_code(check, WEIR_C10D="0")
+        self.assertNotIn("Weir", said)
+
+    def test_info_tells_of_the_library(self):
+        printed, _ = self.run_code("import weir; print(weir.info()['c10d'])", begin="")
+        self.assertEqual(printed, "True")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,528 @@
+// Fences of c10d's operations, on a simulated device that reports every access that nothing orders.
+#include "torch/c10d/collective_fences.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tests/torch/fake_collectives.h"
+#include "tests/torch/fake_source.h"
+
+namespace weir::pytorch {
+namespace {
+
+class CollectiveFencesOf : public WithCollectives {
+ protected:
+  explicit CollectiveFencesOf(ReusePolicy reuse = ReusePolicy::wait) : WithCollectives(reuse) {}
+
+  static constexpr Bytes kBytes = 64_MiB;
+  const int group_ = 0;
+  std::optional<Fence> fence_;  // of the last one
+  CommStreamKey key(int peer = CommStreamKey::kNoPeer) const { return {&group_, 0, peer}; }
+
+  // The program: all_reduce(block, async_op=True).
+  std::shared_ptr<FakeCommunicator::End> all_reduce(void* block, Nanoseconds duration) {
+    Operation operation;
+    operation.memory.push_back(block);
+    fences_.begin(operation);
+    auto end = communicator_.queue({Writes(block, kBytes)}, duration);
+    fences_.end(operation);
+    fence_ = fences_.fence(key(), operation, [&] { end->join(); });
+    return end;
+  }
+};
+
+TEST_F(CollectiveFencesOf, MemoryServesTheNextRequestAtOnceBehindTheOperation) {
+  void* const block = allocate(kBytes);
+  write(block, kBytes);
+  (void)all_reduce(block, 5_ms);
+  backend_.raw_delete(block);
+  void* const next = allocate(kBytes);
+  EXPECT_EQ(next, block);
+  write(next, kBytes);
+  EXPECT_GT(sim_.stream_waited(compute_), 4_ms);
+  EXPECT_EQ(fences_.fenced(), 1u);
+  backend_.raw_delete(next);
+}
+
+// The checker would see it.
+TEST_F(CollectiveFencesOf, WithoutAFenceTheNextOwnerOfTheMemoryWritesIntoTheOperation) {
+  void* const block = allocate(kBytes);
+  (void)communicator_.queue({Writes(block, kBytes)}, 5_ms);
+  backend_.raw_delete(block);
+  void* const next = allocate(kBytes);
+  write(next, kBytes);
+  expected_races_ = 1;
+  backend_.raw_delete(next);
+}
+
+// PyTorch's own Work made the stream wait.
+TEST_F(CollectiveFencesOf, AStreamThatIsSaidToHaveWaitedTakesTheMemoryWithoutAWait) {
+  void* const block = allocate(kBytes);
+  write(block, kBytes);
+  all_reduce(block, 5_ms)->join();
+  ASSERT_TRUE(fence_.has_value());
+  fences_.note_waited(0, *fence_);
+  backend_.raw_delete(block);
+  const std::uint64_t waits = sim_.calls(DeviceCall::wait);
+  void* const next = allocate(kBytes);
+  EXPECT_EQ(next, block);
+  write(next, kBytes);
+  EXPECT_EQ(sim_.calls(DeviceCall::wait), waits);
+  backend_.raw_delete(next);
+}
+
+// PyTorch #188655: made on one stream, reduced and waited for on another, dropped.
+TEST_F(CollectiveFencesOf, AWaitOnAnotherStreamThanTheTensorsIsRight) {
+  const Stream side = streams_.add();
+  void* const block = allocate(kBytes);
+  write(block, kBytes);
+  FakeCommunicator::End made(sim_, streams_);
+  made.record(compute_);
+  streams_.set_current(side);
+  made.join();
+  const auto work = all_reduce(block, 5_ms);
+  work->join();
+  backend_.raw_delete(block);
+  streams_.set_current(compute_);
+  void* const next = allocate(kBytes);
+  EXPECT_EQ(next, block);
+  write(next, kBytes);
+  backend_.raw_delete(next);
+}
+
+TEST_F(CollectiveFencesOf, WaitingNeverOnceOrTwiceMakesNoDifference) {
+  for (int waits = 0; waits < 3; ++waits) {
+    void* const block = allocate(kBytes);
+    write(block, kBytes);
+    const auto work = all_reduce(block, 1_ms);
+    for (int i = 0; i < waits; ++i) work->join();
+    backend_.raw_delete(block);
+    if (waits == 2) work->join();  // after its memory went
+  }
+}
+
+TEST_F(CollectiveFencesOf, MemoryOfAnOperationWaitsForNoLaterOneOfItsStream) {
+  void* const first = allocate(kBytes);
+  void* const second = allocate(kBytes);
+  (void)all_reduce(first, 1_ms);
+  (void)all_reduce(second, 500_ms);
+  backend_.raw_delete(first);
+  void* const next = allocate(kBytes);
+  EXPECT_EQ(next, first);
+  write(next, kBytes);
+  EXPECT_LT(sim_.stream_waited(compute_), 10_ms);
+  backend_.raw_delete(next);
+  backend_.raw_delete(second);
+}
+
+// A send to one rank must not hold what a receive from another one, that may be far, has not begun.
+TEST_F(CollectiveFencesOf, StreamsOfDifferentPeersAreApart) {
+  FakeCommunicator other(sim_, streams_);
+  void* const received = allocate(kBytes);
+  void* const sent = allocate(kBytes);
+  write(sent, kBytes);
+  Operation receive, send;
+  receive.memory.push_back(received);
+  const auto receive_end = other.queue({Writes(received, kBytes)}, 500_ms);
+  fences_.fence(key(1), receive, [&] { receive_end->join(); });
+  send.memory.push_back(sent);
+  const auto send_end = communicator_.queue({Reads(sent, kBytes)}, 1_ms);
+  fences_.fence(key(2), send, [&] { send_end->join(); });
+  backend_.raw_delete(sent);
+  void* const next = allocate(kBytes);
+  EXPECT_EQ(next, sent);
+  write(next, kBytes);
+  EXPECT_LT(sim_.stream_waited(compute_), 10_ms);
+  EXPECT_EQ(streams_.made(), 2u);
+  backend_.raw_delete(next);
+  backend_.raw_delete(received);
+}
+
+// all_gather into a list: PyTorch gathers into a tensor of its own, which it drops with the rest.
+TEST_F(CollectiveFencesOf, BlocksThatTheOperationAllocatesAreFencedToo) {
+  void* const input = allocate(kBytes);
+  write(input, kBytes);
+  Operation operation;
+  operation.memory.push_back(input);
+  fences_.begin(operation);
+  void* const flat = allocate(kBytes);
+  const auto end = communicator_.queue({Reads(input, kBytes), Writes(flat, kBytes)}, 5_ms);
+  fences_.end(operation);
+  void* const later = allocate(kBytes);  // none of the operation's
+  fences_.fence(key(), operation, [&] {
+    end->join();
+    backend_.raw_delete(flat);  // as its Work lets go of it
+  });
+  EXPECT_THAT(operation.allocated, testing::ElementsAre(flat));
+  backend_.raw_delete(later);
+  void* const next = allocate(kBytes);
+  write(next, kBytes);
+  backend_.raw_delete(next);
+  backend_.raw_delete(input);
+}
+
+// PyTorch calls record_stream() for operations between two ranks, which would hold the memory until
+// everything is done that the communication stream is given meanwhile.
+TEST_F(CollectiveFencesOf, RecordedUsesOfAnOperationAreReplacedByItsFence) {
+  void* const block = allocate(kBytes);
+  void* const other = allocate(kBytes);
+  write(block, kBytes);
+  Operation operation;
+  operation.memory.push_back(block);
+  fences_.begin(operation);
+  record_stream(block, communicator_.stream());
+  record_stream(other, communicator_.stream());  // no tensor of the operation's: as ever
+  const auto end = communicator_.queue({Reads(block, kBytes)}, 1_ms);
+  fences_.end(operation);
+  EXPECT_EQ(operation.recorded.size(), 1u);
+  fences_.fence(key(), operation, [&] { end->join(); });
+  (void)communicator_.queue({}, 500_ms);
+  backend_.raw_delete(block);
+  void* const next = allocate(kBytes);
+  EXPECT_EQ(next, block);
+  write(next, kBytes);
+  EXPECT_LT(sim_.stream_waited(compute_), 10_ms);
+  backend_.raw_delete(next);
+  backend_.raw_delete(other);
+}
+
+TEST_F(CollectiveFencesOf, WithoutAFenceRecordedUsesHold) {
+  void* const block = allocate(kBytes);
+  Operation operation;
+  operation.memory.push_back(block);
+  fences_.begin(operation);
+  record_stream(block, communicator_.stream());
+  (void)communicator_.queue({Writes(block, kBytes)}, 5_ms);
+  fences_.end(operation);
+  fences_.record_uses(operation);  // the call failed, or is part of a coalesced operation
+  backend_.raw_delete(block);
+  void* const next = allocate(kBytes);
+  write(next, kBytes);
+  backend_.raw_delete(next);
+}
+
+TEST_F(CollectiveFencesOf, WhatFailsToJoinLeavesRecordedUsesAsTheyWere) {
+  void* const block = allocate(kBytes);
+  Operation operation;
+  operation.memory.push_back(block);
+  fences_.begin(operation);
+  record_stream(block, communicator_.stream());
+  (void)communicator_.queue({Writes(block, kBytes)}, 5_ms);
+  fences_.end(operation);
+  EXPECT_THROW(fences_.fence(key(), operation, [] { TORCH_CHECK(false, "a CUDA error"); }),
+               c10::Error);
+  EXPECT_EQ(streams_.current().id, compute_.id);
+  EXPECT_EQ(fences_.fenced(), 0u);
+  backend_.raw_delete(block);
+  void* const next = allocate(kBytes);
+  write(next, kBytes);
+  backend_.raw_delete(next);
+}
+
+// It may be used again as soon as its tensor goes, so PyTorch has to keep that.
+TEST_F(CollectiveFencesOf, OperationsOnMemoryOfOtherAllocatorsAreLeftAlone) {
+  std::vector<char> others(1024);
+  void* const block = allocate(kBytes);
+  write(block, kBytes);
+  Operation operation;
+  operation.memory.push_back(block);
+  operation.memory.push_back(others.data());
+  fences_.begin(operation);
+  record_stream(block, communicator_.stream());
+  (void)communicator_.queue({Writes(block, kBytes)}, 1_ms);
+  fences_.end(operation);
+  fences_.fence(key(), operation, [] { FAIL() << "PyTorch was made to let go of the tensors"; });
+  EXPECT_EQ(fences_.fenced(), 0u);
+  EXPECT_EQ(streams_.made(), 0u);
+  backend_.raw_delete(block);  // recorded, as ever
+  void* const next = allocate(kBytes);
+  write(next, kBytes);
+  backend_.raw_delete(next);
+}
+
+TEST_F(CollectiveFencesOf, ViewsAreFencedByTheBlockThatTheyLieIn) {
+  char* const block = static_cast<char*>(allocate(kBytes));
+  Operation operation;
+  operation.memory.push_back(block + (1_MiB).count);
+  const auto end = communicator_.queue({Writes(block, kBytes)}, 5_ms);
+  fences_.fence(key(), operation, [&] { end->join(); });
+  backend_.raw_delete(block);
+  void* const next = allocate(kBytes);
+  write(next, kBytes);
+  backend_.raw_delete(next);
+}
+
+TEST_F(CollectiveFencesOf, BlocksOfAnUncachedHeapAreFenced) {
+  memory_.set_caching(false);
+  void* const block = allocate(kBytes);
+  Operation operation;
+  operation.memory.push_back(block);
+  const auto end = communicator_.queue({Writes(block, kBytes)}, 1_ms);
+  fences_.fence(key(), operation, [&] { end->join(); });
+  sim_.finish();
+  backend_.raw_delete(block);  // the host waits for all work, as it always does there
+}
+
+// torch.cuda.MemPool(allocator): NCCL's own memory, say. The host looks for the end of the work.
+TEST_F(CollectiveFencesOf, BlocksOfAPoolWithASourceOfItsOwnAreHeldUntilTheirOperationIsOver) {
+  constexpr c10::MempoolId_t pool{0, 1};
+  const auto source = std::make_shared<FakeSource>(sim_);
+  memory_.pools().retain(pool, source);
+  memory_.pools().begin(
+      pool, [](cudaStream_t) { return true; }, compute_);
+  void* const block = allocate(kBytes);
+  write(block, kBytes);
+  (void)all_reduce(block, 5_ms);
+  EXPECT_EQ(fences_.fenced(), 1u);
+  backend_.raw_delete(block);
+  void* const meanwhile = allocate(kBytes);
+  EXPECT_NE(meanwhile, block);
+  sim_.advance(10_ms);
+  void* const then = allocate(kBytes);
+  EXPECT_EQ(then, block);
+  for (void* const each : {meanwhile, then}) backend_.raw_delete(each);
+  memory_.pools().end(pool);
+  memory_.pools().release(pool);
+  memory_.pools().release(pool);
+  memory_.empty(pool);
+}
+
+TEST_F(CollectiveFencesOf, ThousandsOfOperationsLeaveNothingBehind) {
+  std::uint64_t events = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    void* const block = allocate(kBytes);
+    write(block, kBytes, 1_us);
+    (void)all_reduce(block, 1_us);
+    backend_.raw_delete(block);
+    if (i == 2'000) events = sim_.live_events();
+  }
+  EXPECT_EQ(sim_.live_events(), events);
+  EXPECT_EQ(streams_.made(), 1u);
+  EXPECT_LE(sim_.physical_bytes(), kBytes * 2);
+}
+
+TEST_F(CollectiveFencesOf, FreeBytesThatOperationsUseAreCounted) {
+  EXPECT_EQ(fences_.bytes_in_use(0), 0_B);
+  void* const block = allocate(kBytes);
+  const auto work = all_reduce(block, 5_ms);
+  EXPECT_EQ(fences_.bytes_in_use(0), 0_B);  // it is not free
+  backend_.raw_delete(block);
+  EXPECT_EQ(fences_.bytes_in_use(0), kBytes);
+  sim_.advance(10_ms);
+  EXPECT_EQ(fences_.bytes_in_use(0), 0_B);
+}
+
+// The block's next owner waits for the operation, and then has the memory to itself.
+TEST_F(CollectiveFencesOf, BytesThatAreInUseAgainAreNotCounted) {
+  void* const block = allocate(kBytes);
+  (void)all_reduce(block, 5_ms);
+  backend_.raw_delete(block);
+  void* const next = allocate(kBytes);
+  ASSERT_EQ(next, block);
+  EXPECT_EQ(fences_.bytes_in_use(0), 0_B);
+  backend_.raw_delete(next);
+  EXPECT_EQ(fences_.bytes_in_use(0), 0_B);  // its owner was behind the operation
+}
+
+// --- Scenario C: eight layers, each followed by an all-reduce that is dropped, under the policy
+// that programs have unless they say otherwise.
+
+class ScenarioC : public CollectiveFencesOf {
+ protected:
+  ScenarioC() : CollectiveFencesOf(ReusePolicy::balanced) {}
+
+  static constexpr int kLayers = 8;
+  // Milliseconds that a step takes.
+  double run(bool reduces) {
+    std::vector<void*> weights;
+    for (int i = 0; i < kLayers; ++i) weights.push_back(allocate(kBytes * 2));
+    void* const input = allocate(kBytes);
+    Nanoseconds begin;
+    for (int step = 0; step < 2 * kSteps; ++step) {
+      if (step == kSteps) begin = finished();
+      void* x = input;
+      for (int layer = 0; layer < kLayers; ++layer) {
+        void* const next = allocate(kBytes);
+        write(next, kBytes, 800_us);
+        if (x != input) backend_.raw_delete(x);
+        x = next;
+        void* const y = allocate(kBytes);
+        write(y, kBytes, 50_us);
+        if (reduces) (void)all_reduce(y, 500_us);
+        backend_.raw_delete(y);
+        sim_.advance(60_us);
+      }
+      backend_.raw_delete(x);
+    }
+    const double milliseconds =
+        static_cast<double>((finished() - begin).count) / 1e6 / static_cast<double>(kSteps);
+    for (void* const each : weights) backend_.raw_delete(each);
+    backend_.raw_delete(input);
+    return milliseconds;
+  }
+  Bytes beyond_the_weights() const { return sim_.physical_peak() - kBytes * 2 * kLayers; }
+
+ private:
+  static constexpr int kSteps = 20;
+  Nanoseconds finished() {
+    sim_.finish();
+    return sim_.now();
+  }
+};
+
+TEST_F(ScenarioC, HoldsNoMoreThanWhatIsInFlightAtTheSpeedOfTheLayersAlone) {
+  EXPECT_LT(run(/*reduces=*/true), 6.8 * 1.02);  // eight times 850 us
+  EXPECT_LE(beyond_the_weights(), 480_MiB);
+}
+
+TEST_F(ScenarioC, WithoutAllReducesHoldsLittleLess) {
+  EXPECT_LT(run(/*reduces=*/false), 6.8 * 1.02);
+  EXPECT_LE(beyond_the_weights(), 288_MiB);
+}
+
+// --- Captures.
+
+class CapturedCollectives : public CollectiveFencesOf {
+ protected:
+  // As torch.cuda.graph begins and ends.
+  void begin_capture() {
+    memory_.pools().begin(
+        kPool,
+        [this](cudaStream_t asking) {
+          const CaptureInfo info = *sim_.capture_info(Stream::of_captured(asking));
+          return info.status == CaptureInfo::Status::active && info.id == capture_;
+        },
+        compute_);
+    ASSERT_TRUE(sim_.begin_capture(compute_, CaptureMode::global).ok());
+    capture_ = sim_.capture_info(compute_)->id;
+  }
+  GraphHandle end_capture() {
+    const Result<GraphHandle> graph = sim_.end_capture(compute_);
+    EXPECT_TRUE(graph.ok());
+    memory_.pools().end(kPool);
+    return graph.ok() ? *graph : GraphHandle{};
+  }
+  void drop(GraphHandle graph) {
+    EXPECT_TRUE(sim_.destroy_graph(graph).ok());
+    memory_.pools().release(kPool);
+  }
+
+  static constexpr c10::MempoolId_t kPool{1, 0};
+  std::uint64_t capture_ = 0;
+};
+
+TEST_F(CapturedCollectives, AFenceIsAnEdgeOfTheGraph) {
+  begin_capture();
+  void* first = nullptr;
+  for (int layer = 0; layer < 8; ++layer) {
+    void* const block = allocate(kBytes);
+    if (first == nullptr) first = block;
+    EXPECT_EQ(block, first);  // the memory is used again by later layers
+    write(block, kBytes);
+    const auto work = all_reduce(block, 1_ms);
+    backend_.raw_delete(block);
+    if (layer == 7) work->join();  // as any capture must
+  }
+  const GraphHandle graph = end_capture();
+  EXPECT_EQ(fences_.fenced(), 8u);
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    EXPECT_EQ(sim_.replay_in_random_order(graph, seed), 0u);
+  }
+  drop(graph);
+}
+
+// As with PyTorch alone: the communication stream has not joined. The private one is no more
+// reason.
+TEST_F(CapturedCollectives, AWaitInACaptureIsTheGraphsAndNothingIsNoted) {
+  void* const block = allocate(kBytes);
+  (void)all_reduce(block, 1_ms);
+  const std::optional<Fence> eager = fence_;
+  ASSERT_TRUE(eager.has_value());
+  begin_capture();
+  void* const inside = allocate(kBytes);
+  all_reduce(inside, 1_ms)->join();
+  EXPECT_FALSE(fence_.has_value());
+  fences_.note_waited(0, *eager);  // the program can't have: the capture would be broken
+  backend_.raw_delete(inside);
+  const GraphHandle graph = end_capture();
+  backend_.raw_delete(block);
+  void* const next = allocate(kBytes);
+  write(next, kBytes);
+  backend_.raw_delete(next);
+  drop(graph);
+}
+
+TEST_F(CapturedCollectives, WithNoWaitAtAllTheCaptureFailsAsItAlwaysDoes) {
+  begin_capture();
+  void* const block = allocate(kBytes);
+  (void)all_reduce(block, 1_ms);
+  backend_.raw_delete(block);
+  EXPECT_FALSE(sim_.end_capture(compute_).ok());
+  memory_.pools().end(kPool);
+  memory_.pools().release(kPool);
+}
+
+TEST_F(CapturedCollectives, EagerOperationsGoOnBeforeAndAfter) {
+  void* const before = allocate(kBytes);
+  (void)all_reduce(before, 1_ms);
+  backend_.raw_delete(before);
+  begin_capture();
+  void* const block = allocate(kBytes);
+  write(block, kBytes);
+  all_reduce(block, 1_ms)->join();
+  backend_.raw_delete(block);
+  const GraphHandle graph = end_capture();
+  void* const after = allocate(kBytes);
+  write(after, kBytes);
+  (void)all_reduce(after, 1_ms);
+  backend_.raw_delete(after);
+  void* const next = allocate(kBytes);
+  write(next, kBytes);
+  backend_.raw_delete(next);
+  EXPECT_EQ(streams_.made(), 1u);
+  drop(graph);
+}
+
+// The graph may be launched at any time: the tensor's memory is nobody else's meanwhile. The
+// program keeps the tensor, as it must, until the graph is gone.
+TEST_F(CapturedCollectives, ATensorFromBeforeTheCaptureMayBeReducedInIt) {
+  void* const parameter = allocate(kBytes);
+  write(parameter, kBytes);
+  begin_capture();
+  all_reduce(parameter, 1_ms)->join();
+  const GraphHandle graph = end_capture();
+  drop(graph);
+  backend_.raw_delete(parameter);
+  void* const next = allocate(kBytes);
+  write(next, kBytes);
+  backend_.raw_delete(next);
+}
+
+// The first operation of a group: its private stream is made inside the capture.
+TEST_F(CapturedCollectives, TheFirstOperationOfAGroupMayBeCaptured) {
+  begin_capture();
+  void* const block = allocate(kBytes);
+  write(block, kBytes);
+  all_reduce(block, 1_ms)->join();
+  backend_.raw_delete(block);
+  drop(end_capture());
+}
+
+// A capture that nobody announced: no pool serves it, and no fence can be had.
+TEST_F(CapturedCollectives, InACaptureThatNobodyAnnouncedMemoryIsHeldBack) {
+  void* const block = allocate(kBytes);
+  write(block, kBytes);
+  ASSERT_TRUE(sim_.begin_capture(compute_, CaptureMode::relaxed).ok());
+  all_reduce(block, 1_ms)->join();
+  const Result<GraphHandle> graph = sim_.end_capture(compute_);
+  ASSERT_TRUE(graph.ok());
+  ASSERT_TRUE(sim_.destroy_graph(*graph).ok());
+  backend_.raw_delete(block);
+}
+
+}  // namespace
+}  // namespace weir::pytorch

@@ -1,0 +1,161 @@
+// Streams as PyTorch has them, and a communication stream as ProcessGroupNCCL has it, on simulated
+// devices.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "torch/backend.h"
+#include "torch/c10d/collective_fences.h"
+#include "weir/sim_device.h"
+
+namespace weir::pytorch {
+
+class FakeStreams final : public StreamSwitch {
+ public:
+  explicit FakeStreams(SimDevice& device) : device_(device) {}
+
+  // PyTorch takes a handle with its last bit set for a number of its own streams.
+  Stream add() {
+    Stream stream = device_.new_stream();
+    while ((reinterpret_cast<std::uintptr_t>(stream.handle) & 1) != 0)
+      stream = device_.new_stream();
+    known_[stream.handle] = stream;
+    return stream;
+  }
+  Stream current() const { return current_; }
+  void set_current(Stream stream) { current_ = stream; }
+  std::size_t made() const { return made_; }
+
+  cudaStream_t make(int device) override {
+    EXPECT_EQ(device, 0);
+    ++made_;
+    return static_cast<cudaStream_t>(add().handle);
+  }
+  Stream current(DeviceMemory&) override { return current_; }
+  void run_on(int, cudaStream_t stream, c10::function_ref<void()> run) override {
+    const Restored before{*this, current_};
+    current_ = known_.at(stream);
+    run();
+  }
+
+ private:
+  struct Restored {
+    FakeStreams& streams;
+    Stream stream;
+    ~Restored() { streams.current_ = stream; }
+  };
+
+  SimDevice& device_;
+  std::map<void*, Stream> known_;
+  Stream current_;
+  std::size_t made_ = 0;
+};
+
+// A communication stream: an operation runs after what the current stream holds, and its end is
+// marked by an event.
+class FakeCommunicator {
+ public:
+  FakeCommunicator(SimDevice& device, FakeStreams& streams)
+      : device_(device), streams_(streams), stream_(streams.add()) {}
+
+  class End {
+   public:
+    End(SimDevice& device, FakeStreams& streams)
+        : device_(device), streams_(streams), event_(device.create_event().value()) {}
+    ~End() { EXPECT_TRUE(device_.destroy_event(event_).ok()); }
+    End(const End&) = delete;
+    End& operator=(const End&) = delete;
+    void record(Stream stream) { EXPECT_TRUE(device_.record(event_, stream).ok()); }
+    // As Work::synchronize() does.
+    void join() { EXPECT_TRUE(device_.wait(streams_.current(), event_).ok()); }
+
+   private:
+    SimDevice& device_;
+    FakeStreams& streams_;
+    EventHandle event_;
+  };
+
+  std::shared_ptr<End> queue(std::vector<Access> accesses, Nanoseconds duration) {
+    End begin(device_, streams_);
+    begin.record(streams_.current());
+    join_stream(begin);
+    EXPECT_TRUE(device_.launch(stream_, accesses, duration).ok());
+    auto end = std::make_shared<End>(device_, streams_);
+    end->record(stream_);
+    return end;
+  }
+  Stream stream() const { return stream_; }
+
+ private:
+  void join_stream(End& begin) {
+    const Stream before = streams_.current();
+    streams_.set_current(stream_);
+    begin.join();
+    streams_.set_current(before);
+  }
+
+  SimDevice& device_;
+  FakeStreams& streams_;
+  const Stream stream_;
+};
+
+// Weir in PyTorch on one simulated device, whose every access is checked.
+class WithCollectives : public testing::Test {
+ protected:
+  explicit WithCollectives(ReusePolicy reuse = ReusePolicy::wait)
+      : allocator_(one_device(), config(reuse)) {
+    backend_.init(1);
+    streams_.set_current(compute_);
+  }
+  void TearDown() override {
+    EXPECT_EQ(sim_.race_count(), expected_races_);
+    EXPECT_EQ(sim_.host_waits(), 0u);
+    EXPECT_TRUE(allocator_.validate().empty());
+  }
+
+  static Config config(ReusePolicy reuse) {
+    Config config;
+    config.trust = Trust::context;
+    config.reuse = reuse;
+    return config;
+  }
+  static std::vector<std::unique_ptr<Device>> one_device() {
+    std::vector<std::unique_ptr<Device>> devices;
+    devices.push_back(std::make_unique<SimDevice>());
+    return devices;
+  }
+  void* allocate(Bytes bytes) { return memory_.allocate(bytes, streams_.current()); }
+  void write(void* block, Bytes bytes, Nanoseconds duration = 10_us) {
+    EXPECT_TRUE(sim_.launch(streams_.current(), Writes(block, bytes), duration).ok());
+  }
+  static c10::cuda::CUDAStream of_pytorch(Stream stream) {
+    return c10::cuda::CUDAStream(
+        c10::cuda::CUDAStream::UNCHECKED,
+        c10::Stream(c10::Stream::UNSAFE, c10::Device(c10::kCUDA, 0),
+                    static_cast<c10::StreamId>(reinterpret_cast<std::intptr_t>(stream.handle))));
+  }
+  // As tensor.record_stream(stream) does.
+  void record_stream(void* block, Stream user) {
+    const c10::DataPtr pointer(block, block, backend_.raw_deleter(), c10::Device(c10::kCUDA, 0));
+    backend_.recordStream(pointer, of_pytorch(user));
+    (void)const_cast<c10::DataPtr&>(pointer).release_context();
+  }
+
+  weir::Allocator allocator_;
+  SimDevice& sim_ = dynamic_cast<SimDevice&>(allocator_.device(0));
+  Backend backend_{allocator_};
+  DeviceMemory& memory_ = backend_.memory(0);
+  FakeStreams streams_{sim_};
+  const Stream compute_ = streams_.add();
+  FakeCommunicator communicator_{sim_, streams_};
+  CollectiveFences fences_{backend_, streams_};
+  std::uint64_t expected_races_ = 0;
+};
+
+}  // namespace weir::pytorch
