@@ -23,7 +23,7 @@ class CheckCommand : public test::WeirCommand {
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("err")};
   }
-  const test::MachineTree tree_;
+  const test::MachineTree tree_{};
 };
 
 TEST_F(CheckCommand, ASoundMachineIsZero) {
