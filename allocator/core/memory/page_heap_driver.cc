@@ -364,8 +364,11 @@ Status PageHeap::take_idle(Bytes wanted, Status& unasked,
     if (gone >= wanted) break;
     // A page whose stream is no more (destroyed, and never retired) must not keep the others.
     Result<bool> complete = is_over(*idle, pending);
-    if (!complete && unasked) unasked = std::move(complete).error();
-    if (!complete || !*complete) continue;
+    if (!complete) {
+      if (unasked) unasked = std::move(complete).error();
+      continue;
+    }
+    if (!*complete) continue;
     Result<UnmappedPage> page = take_out(*idle);
     if (!page) {
       if (failed) failed = std::move(page).error();
