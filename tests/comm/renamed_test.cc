@@ -7,7 +7,6 @@
 #include "tests/comm/buckets.h"
 #include "tests/comm/launch_fixture.h"
 #include "tests/temporary_folder.h"
-#include "weir/comm/check.h"
 #include "weir/comm/launch.h"
 #include "weir/log.h"
 
@@ -75,7 +74,6 @@ TEST_F(Renamed, TypesAndFunctionsWorkUnderTheirOldNames) {
   static_assert(std::is_same_v<MeetBy, RendezvousMethod>);
   static_assert(std::is_same_v<MeetingPlace, Rendezvous>);
   static_assert(MeetBy::nobody == RendezvousMethod::none);
-  static_assert(kMostNvLinks == kMaxNvLinks);
   EXPECT_EQ(Reduction::scaled_sum(3), Reduction::premul_sum(3));
 
   on_all([](Rank& rank) {
