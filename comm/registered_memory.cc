@@ -161,6 +161,12 @@ void RegisteredMemory::fence_use(const void* pointer, Fence done) {
   }
 }
 
+bool RegisteredMemory::is_of_other(const void* pointer, Stream stream) {
+  const std::lock_guard lock(mutex_);
+  const auto block = containing(pointer);
+  return block != blocks_.end() && block->second.stream != stream;
+}
+
 std::size_t RegisteredMemory::graphs_of(const void* block) const {
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(Address::of(block));

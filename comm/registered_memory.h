@@ -47,6 +47,8 @@ class RegisteredMemory {
 
   // The block that the pointer lies in, if any, is used until the fence; by a graph.
   void fence_use(const void* pointer, Fence done);
+  // Does the pointer lie in a block that was allocated for another stream?
+  bool is_of_other(const void* pointer, Stream stream);
   void keep_for(const void* pointer, const std::weak_ptr<void>& graph);
 
  private:

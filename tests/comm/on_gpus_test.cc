@@ -41,7 +41,7 @@ class Exchange {
       rank_.write(stream, part(from, other), kPart, sent(rank_.number, other));
     }
     rank_.write(stream, at(into), all, 7);
-    const Result<Work> work = Collectives(*rank_.comm).run(operations(from, into), stream);
+    const Result<Work> work = rank_.comm->overlapped().run(operations(from, into), stream);
     expect_ok(work);
     if (work) expect_ok(work->wait(stream));
     for (int other = 0; other < rank_.ranks; ++other) check_part(into, other);

@@ -414,7 +414,7 @@ TEST_F(RegisteredPools, MayBeUsedByManyThreads) {
           rank.write(mine, block, 1_MiB, 1_us);
           if (step % 4 == 0) {
             expect_ok(
-                Collectives(*rank.comm).all_reduce(block, block, 100, DataType::float32, {}, mine));
+                rank.comm->overlapped().all_reduce(block, block, 100, DataType::float32, {}, mine));
           }
           give(rank, block);
         }
