@@ -43,13 +43,12 @@ Result<CommStream*> CommStreams::of_capture(std::uint64_t id) {
   return captured_.back().get();
 }
 
-Status CommStreams::fork(CommStream& captured) {
+Status CommStreams::give_stream(CommStream& captured) {
   if (captured.stream.id == 0) {
     Result<Stream> stream = nccl_.create_stream();
     if (!stream) return std::move(stream).error();
     captured.stream = *stream;
   }
-  captured.forked = true;
   return {};
 }
 

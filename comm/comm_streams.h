@@ -36,8 +36,8 @@ class CommStreams {
   // The CommStream's address is stable while the CommStreams live.
   Result<CommStream*> eager();
   Result<CommStream*> of_capture(std::uint64_t id);
-  // Has it a stream of its own from now on.
-  Status fork(CommStream& captured);
+  // Creates a stream for what was captured, if it has none.
+  Status give_stream(CommStream& captured);
   // Null: nothing was captured under this id.
   CommStream* find(std::uint64_t capture);
   // An event that can be recorded in the stream's capture.

@@ -274,8 +274,9 @@ Result<CommStream*> CommState::join_capture(Stream stream, std::uint64_t id) {
 // CaptureScope joins it.
 Status CommState::fork(Stream stream, CommStream& captured) {
   if (!captured.forked) {
-    if (Status forked = comm_streams_.fork(captured); !forked) return forked;
+    if (Status given = comm_streams_.give_stream(captured); !given) return given;
     const Result<bool> scoped = context.heap.attach(stream, {captured.stream, nullptr});
+    captured.forked = scoped.ok();
     if (!scoped) return error(scoped.error().code(), scoped.error().message());
   }
   Result<EventHandle> ready = comm_streams_.event_of(captured);
