@@ -121,14 +121,15 @@ Error moved_away() {
           "this communicator was moved away, and can't be used: use the one that it became"};
 }
 
-Communicator::Communicator(std::shared_ptr<CommState> state)
-    : Collectives(std::move(state), /*overlap=*/false) {}
+Communicator::Communicator(const std::shared_ptr<CommState>& state)
+    : Collectives(state, state != nullptr && state->options.overlap) {}
 Communicator::Communicator(Communicator&&) noexcept = default;
 
 Communicator& Communicator::operator=(Communicator&& other) noexcept {
   if (this != &other) {
     const Communicator old = std::move(*this);
     state_ = std::move(other.state_);
+    overlap_ = other.overlap_;
   }
   return *this;
 }

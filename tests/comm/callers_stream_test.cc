@@ -61,6 +61,19 @@ TEST_F(OnTheCallersStream, OperationsCostOneRecordAndNoWait) {
   });
 }
 
+TEST_F(OnTheCallersStream, OperationsOfACommunicatorThatOverlapsDoNotRun) {
+  create({.overlap = true});
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    expect_ok(sum(*rank.comm, block, rank.compute));
+    const std::uint64_t waits = rank.device.calls(DeviceCall::wait);
+    expect_ok(sum(*rank.comm, block, rank.compute));
+    EXPECT_EQ(rank.device.calls(DeviceCall::wait), waits + 1);
+    rank.free(block);
+  });
+  EXPECT_EQ(world_.live_streams(), 2u);
+}
+
 TEST_F(OnTheCallersStream, BuffersMayGoAtOnceAndTheNextHasTheirBytes) {
   create();
   on_all([](Rank& rank) {

@@ -8,8 +8,8 @@
 // operation uses may be deallocated as soon as the call returns. (The caller must keep all other
 // memory until the work is done.)
 //
-// Overlap: operations of overlapped() run on a communication stream, beside later work of the
-// caller's stream:
+// Overlap: operations of overlapped(), or of a communicator with `overlap = true`, run on a
+// communication stream, beside later work of the caller's stream:
 //
 //   Result<Work> sum = world->overlapped().all_reduce(...);
 //   heap.deallocate(gradient);           // at once: its block carries the fence
@@ -65,6 +65,8 @@ struct CommunicatorOptions {
   // agree, close. Always real time.
   Nanoseconds host_timeout{std::int64_t{120} * 1'000'000'000};
   std::optional<Nanoseconds> patience = std::nullopt;  // old name of host_timeout
+  // Do its own operations run on the communication stream, as those of overlapped() do?
+  bool overlap = false;
   // Does the watchdog end the communicator when it finds an error? Otherwise streams may wait
   // forever.
   bool aborts = true;
@@ -113,8 +115,8 @@ class Work {
   Stream stream_;               // that the operation runs on
 };
 
-// The operations of a communicator: on the caller's stream (a Communicator's own), or on its
-// communication stream (overlapped()). Cheap to copy.
+// The operations of a communicator: on the caller's stream (a Communicator's own, unless it was
+// made with `overlap = true`), or on its communication stream (overlapped()). Cheap to copy.
 class Collectives {
  public:
   // Counts are NCCL's (weir/comm/operation.h). Operations may be in place where NCCL allows it:
@@ -244,7 +246,7 @@ class Communicator : public Collectives {
   friend class Bucketer;
   friend class Collectives;
   friend class RegisteredPool;
-  explicit Communicator(std::shared_ptr<CommState> state);
+  explicit Communicator(const std::shared_ptr<CommState>& state);
   Result<Communicator> derive(const std::string& call, CommunicatorOptions options,
                               std::function<Result<CommHandle>()> make);
   std::vector<std::shared_ptr<CommState>> others_in(
