@@ -72,6 +72,11 @@ class Bucketer::Impl {
   Status launch(Bucket& bucket, Stream stream);
   Status check_finished() const;
   void reset_locked();
+  // Any other writer has yet to call begin(), and will wait for what the stream holds by then.
+  bool is_only_writer(Stream stream) const {
+    return stream == reader_ &&
+           std::all_of(begun_.begin(), begun_.end(), [&](Stream begun) { return begun == stream; });
+  }
 
   const std::shared_ptr<CommState> comm_;
   const DataType type_;
@@ -83,7 +88,7 @@ class Bucketer::Impl {
   std::size_t missing_ = 0, launched_ = 0;
   std::optional<std::uint64_t> capture_;  // of the step, once it has begun; 0: eager
   std::vector<Stream> begun_;             // in this step
-  std::optional<CommState::Queued> last_;
+  std::optional<CommState::Point> last_;
   Stream reader_;  // of the last finish()
 };
 
@@ -169,8 +174,7 @@ Status Bucketer::Impl::begin_locked(Stream writer) {
   // The capture epoch: a stream in no capture has joined the other's.
   const std::uint64_t epoch = mine->id != 0 ? mine->id : theirs->id;
   if (last_ && last_->capture == epoch) {
-    const CommState::Point reduced{last_->fence, last_->capture, last_->done};
-    if (Status waited = comm_->wait(writer, reduced); !waited) return waited;
+    if (Status waited = comm_->wait(writer, *last_); !waited) return waited;
   }
   if (std::find(begun_.begin(), begun_.end(), writer) == begun_.end()) begun_.push_back(writer);
   return {};
@@ -229,7 +233,7 @@ Status Bucketer::Impl::ready(std::size_t number, std::optional<const void*> sour
   }
   Bucket& bucket = buckets_[tensor.bucket];
   // A launch that comes now waits for what the stream holds now.
-  if (bucket.missing > 1 || tensor.bucket != launched_) {
+  if ((bucket.missing > 1 || tensor.bucket != launched_) && !is_only_writer(stream)) {
     const Result<CommState::Point> point = comm_->take_point(stream);
     if (!point) return point.error();
     const auto known = std::find_if(bucket.written.begin(), bucket.written.end(),
@@ -263,7 +267,7 @@ Status Bucketer::Impl::launch(Bucket& bucket, Stream stream) {
                       .count = bucket.bytes / size_of(type_),
                       .type = type_,
                       .reduction = options_.reduction};
-  Result<CommState::Queued> queued = comm_->run({&sum, 1}, stream, after);
+  Result<CommState::Point> queued = comm_->run({&sum, 1}, stream, /*overlap=*/true, after);
   if (!queued) return std::move(queued).error();
   last_ = *queued;
   return {};
@@ -293,7 +297,7 @@ Status Bucketer::Impl::finish(Stream stream) {
   const std::uint64_t of = capture_.value_or(0);
   if (last_ && last_->capture == of) {
     if (of != 0) {
-      const Result<CaptureInfo> info = comm_->context.device.capture_info(last_->comm_stream);
+      const Result<CaptureInfo> info = comm_->context.device.capture_info(last_->stream);
       if (!info) return info.error();
       if (info->id != of) {
         return error(ErrorCode::capture,
@@ -301,8 +305,7 @@ Status Bucketer::Impl::finish(Stream stream) {
                      "end of the capture (now: reset())");
       }
     }
-    const CommState::Point reduced{last_->fence, last_->capture, last_->done};
-    if (Status waited = comm_->wait(stream, reduced); !waited) return waited;
+    if (Status waited = comm_->wait(stream, *last_); !waited) return waited;
   }
   reader_ = stream;
   reset_locked();

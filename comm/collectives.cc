@@ -1,9 +1,8 @@
-#include "weir/comm/collectives.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "comm/comm_state.h"
+#include "weir/comm/communicator.h"
 
 namespace weir {
 
@@ -30,20 +29,12 @@ Status check_parts(std::span<CommState* const> states) {
 
 }  // namespace
 
-Work::Work(std::shared_ptr<CommState> state, Fence fence, std::uint64_t capture, Stream comm_stream,
-           EventHandle done)
-    : state_(std::move(state)),
-      fence_(fence),
-      capture_(capture),
-      comm_stream_(comm_stream),
-      done_(done) {}
-
 Result<Work> Collectives::run(std::span<const Operation> group, Stream stream) {
   if (state_ == nullptr) return moved_away();
   if (group.empty()) return Work();
-  Result<CommState::Queued> queued = state_->run(group, stream);
-  if (!queued) return std::move(queued).error();
-  return Work(state_, queued->fence, queued->capture, queued->comm_stream, queued->done);
+  const Result<CommState::Point> end = state_->run(group, stream, overlap_);
+  if (!end) return end.error();
+  return Work(state_, end->fence, end->capture, end->event, end->stream);
 }
 
 Result<std::vector<Work>> Collectives::run_together(std::span<const Part> parts, Stream stream) {
@@ -56,27 +47,28 @@ Result<std::vector<Work>> Collectives::run_together(std::span<const Part> parts,
   std::vector<CommState::Part> asked;
   for (const Part& part : parts) {
     if (!part.operations.empty()) {
-      asked.push_back({part.communicator.state_.get(), part.operations});
+      asked.push_back(
+          {part.communicator.state_.get(), part.operations, part.communicator.overlap_});
     }
   }
   std::vector<Work> works(parts.size());
   if (asked.empty()) return works;
-  Result<std::vector<CommState::Queued>> all = CommState::run_together(asked, stream);
-  if (!all) return std::move(all).error();
-  auto queued = all->begin();
+  const Result<std::vector<CommState::Point>> all = CommState::run_together(asked, stream);
+  if (!all) return all.error();
+  auto end = all->begin();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].operations.empty()) continue;
-    works[i] = Work(parts[i].communicator.state_, queued->fence, queued->capture,
-                    queued->comm_stream, queued->done);
-    ++queued;
+    works[i] =
+        Work(parts[i].communicator.state_, end->fence, end->capture, end->event, end->stream);
+    ++end;
   }
   return works;
 }
 
 Status Work::wait(Stream stream) const {
   if (state_ == nullptr) return {};
-  return state_->wait(
-      stream, {.fence = fence_, .capture = capture_, .event = done_, .comm_stream = comm_stream_});
+  return state_->wait(stream,
+                      {.fence = fence_, .capture = capture_, .event = event_, .stream = stream_});
 }
 
 Result<Work> Collectives::all_reduce(const void* send, void* receive, std::uint64_t count,

@@ -125,8 +125,11 @@ std::optional<Status> CommState::in_time(Nanoseconds host_timeout, std::function
 }
 
 Status CommState::finish(Stream stream) {
-  std::optional<Status> ended =
-      in_time(options.host_timeout, [this, stream] { return finish_whenever(stream); });
+  return finish_in_time([this, stream] { return finish_whenever(stream); });
+}
+
+Status CommState::finish_in_time(std::function<Status()> wait) {
+  std::optional<Status> ended = in_time(options.host_timeout, std::move(wait));
   if (ended) return *std::move(ended);
   const std::string open = watchdog_.first_open();
   return Error(ErrorCode::device,
@@ -173,8 +176,8 @@ Status CommState::close() {
   const auto note = [&](Status status) {
     if (first && !status) first = std::move(status);
   };
-  if (has_comm_stream_ && !failed) {
-    if (const Status ended = finish(eager_); !ended) {
+  if (!failed) {
+    if (const Status ended = finish_in_time([this] { return watchdog_.synchronize(); }); !ended) {
       fail(ended.error());  // so that what goes on is ended
       failed = true;
       note(error(ended.error().code(), ended.error().message()));
@@ -203,7 +206,6 @@ Status CommState::close() {
   }
   await_late();
   note(comm_streams_.destroy());
-  has_comm_stream_ = false;
   return first;
 }
 

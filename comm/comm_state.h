@@ -30,6 +30,10 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // Nothing is given back that close() did not: NCCL may wait for ever for what is still alive.
   ~CommState();
 
+  // Keeps what the context refers to until the last communicator of it is gone; before other calls.
+  void keep(std::shared_ptr<void> context_owner) { context_owner_ = std::move(context_owner); }
+  const std::shared_ptr<void>& context_owner() const { return context_owner_; }
+
   Status prepare();
   // Held for a whole call about the communicator. The call may wait for the communicator's other
   // ranks, and may fail().
@@ -48,30 +52,25 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void fail(const Error& error);
   Status close();
 
-  // An operation that was queued, and the point of its end.
-  struct Queued {
-    Fence fence;                // eager; otherwise
-    std::uint64_t capture = 0;  // the id of the capture that it is in,
-    Stream comm_stream;
-    EventHandle done;
-  };
   // The work of this communicator that a stream holds so far, eager or in a capture.
   struct Point {
-    Fence fence;                // eager; otherwise
-    std::uint64_t capture = 0;  // the id of the capture that it is in, and
-    EventHandle event;
-    Stream comm_stream = {};  // in that capture; none: the capture's end is not checked
+    std::optional<Fence> fence;  // eager; none: all that `stream` holds when it is waited for
+    std::uint64_t capture = 0;   // the id of the capture that it is in, and
+    EventHandle event;           // an event of it
+    Stream stream;               // that has the work; id 0: the end of its capture is not checked
   };
   // Runs the group after the work of `stream` and after the points, which are of the stream's
-  // capture epoch: all eager, or all of its capture.
-  Result<Queued> run(std::span<const Operation> group, Stream stream,
-                     std::span<const Point> after = {});
+  // capture epoch: all eager, or all of its capture. It runs on `stream` itself, or, if `overlap`,
+  // on a communication stream. Returns the point of its end.
+  Result<Point> run(std::span<const Operation> group, Stream stream, bool overlap,
+                    std::span<const Point> after = {});
   // Groups of several communicators of one context, each once, as one group of NCCL's.
   struct Part {
     CommState* state;
     std::span<const Operation> group;
+    bool overlap;
   };
-  static Result<std::vector<Queued>> run_together(std::span<const Part> parts, Stream stream);
+  static Result<std::vector<Point>> run_together(std::span<const Part> parts, Stream stream);
   // In a capture, the communicator joins the capture, as in run().
   Result<Point> take_point(Stream stream);
   // Makes work queued on `stream` from now on run after the point, which is of the stream's capture
@@ -106,39 +105,53 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Error error(ErrorCode code, const std::string& what) const;
 
  private:
+  std::shared_ptr<void> context_owner_;  // outlives all that follows
+
   // enter() makes the stream wait for earlier work; NCCL queues the operations; leave() fences the
   // blocks that they use.
   struct Entered {
-    CommStream* comm_stream;
-    std::uint64_t capture;  // 0: eager
+    Stream stream;         // that the operations run on
+    CommStream* captured;  // null: eager
+    bool overlap;
   };
   Status check(std::span<const Operation> group) const;
   // Changes nothing.
   Result<CaptureInfo> may_enter(const Operation& first, Stream stream,
                                 std::span<const Point> after) const;
-  Result<Entered> enter(const Operation& first, Stream stream, std::span<const Point> after);
-  Result<Entered> enter_eager(Stream stream, std::span<const Point> after);
-  Result<Entered> enter_captured(Stream stream, std::uint64_t id, std::span<const Point> after);
-  Status enqueue(std::span<const Operation> group, Stream comm_stream);
-  Status note(std::span<const Operation> group, Stream comm_stream);  // in a group of NCCL's
+  Result<Entered> enter(const Operation& first, Stream stream, bool overlap,
+                        std::span<const Point> after);
+  Result<Entered> enter_eager(Stream stream, bool overlap, std::span<const Point> after);
+  Result<Entered> enter_captured(Stream stream, std::uint64_t id, bool overlap,
+                                 std::span<const Point> after);
+  Status enqueue(std::span<const Operation> group, Stream stream);
+  Status note(std::span<const Operation> group, Stream stream);  // in a group of NCCL's
   static Status enqueue_together(std::span<const Part> parts, std::span<const Entered> entered,
                                  std::span<CommState* const> in_order, std::size_t& blamed);
   // `queued`: what NCCL returned.
-  Result<Queued> leave(std::span<const Operation> group, const Entered& entered,
-                       const Status& queued);
-  Result<Queued> leave_eager(std::span<const Operation> group, const Status& queued);
-  Result<Queued> leave_captured(std::span<const Operation> group, CommStream& comm_stream,
-                                const Status& queued);
+  Result<Point> leave(std::span<const Operation> group, const Entered& entered,
+                      const Status& queued);
+  Result<Point> leave_eager(std::span<const Operation> group, const Entered& entered,
+                            const Status& queued);
+  Result<Point> leave_captured(std::span<const Operation> group, const Entered& entered,
+                               const Status& queued);
+  // Fences the blocks: all of them by one fence of a communication stream; by the caller's stream
+  // those of other streams alone, as its own need none.
+  Result<std::optional<Fence>> fence_blocks(std::span<const Operation> group,
+                                            const Entered& entered);
   Status check_capture_epoch(Stream stream, std::uint64_t id, std::span<const Point> after) const;
   Result<CommStream*> join_capture(Stream stream, std::uint64_t id);
+  Status fork(Stream stream, CommStream& captured);
   Status hold_until_graph_is_gone(Stream stream, CommStream& comm_stream);
   Status order(Stream earlier, Stream later, EventHandle event);
-  std::vector<void*> blocks_of(std::span<const Operation> group) const;
+  Status wait_for_all(Stream stream, Stream of);
+  std::vector<void*> blocks_of(std::span<const Operation> group, Stream stream) const;
   std::vector<std::shared_ptr<RegisteredMemory>> memories() const;
   // Blocks of registered memory are in use until the fence; by the stream's graph.
   void fence_registered(std::span<const Operation> group, Fence done) const;
+  bool uses_registered_of_others(std::span<const Operation> group, Stream stream) const;
   void keep_registered(std::span<const Operation> group, const CommStream& comm_stream) const;
   Status finish_whenever(Stream stream);  // without bounds
+  Status finish_in_time(std::function<Status()> wait);
   void await_late();
   Status connect(CommStream& comm_stream);
   Result<CommHandle> split_control();
@@ -150,8 +163,6 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::timed_mutex nccl_calls_;  // after calls_; see lock_nccl()
   CommStreams comm_streams_;
   Watchdog watchdog_;
-  std::atomic<bool> has_comm_stream_ = false;
-  Stream eager_;                   // once has_comm_stream_
   CommHandle control_;             // written under both locks
   std::vector<const void*> used_;  // by the group that is queued; kept for its capacity
 

@@ -20,23 +20,36 @@ CommStream* CommStreams::find(std::uint64_t capture) {
   return nullptr;
 }
 
-// A stream whose capture is over serves the next one. The driver knows: the stream is in none.
+// What served a capture that is over serves the next one. Of a stream that was forked the driver
+// knows: it is in none. Without one, a capture is known to be over once its graph is gone.
 Result<CommStream*> CommStreams::of_capture(std::uint64_t id) {
   if (CommStream* const known = find(id)) return known;
   for (const std::unique_ptr<CommStream>& comm_stream : captured_) {
-    const Result<CaptureInfo> info = device_.capture_info(comm_stream->stream);
-    if (!info) return info.error();
-    if (info->status != CaptureInfo::Status::none) continue;
+    bool is_over = comm_stream->graph.expired();
+    if (comm_stream->forked) {
+      const Result<CaptureInfo> info = device_.capture_info(comm_stream->stream);
+      if (!info) return info.error();
+      is_over = info->status == CaptureInfo::Status::none;
+    }
+    if (!is_over) continue;
     comm_stream->capture = id;
+    comm_stream->forked = false;
     comm_stream->operations = 0;
     comm_stream->digest = kDigestStart;
     comm_stream->used = 0;
     return comm_stream.get();
   }
-  Result<Stream> stream = nccl_.create_stream();
-  if (!stream) return std::move(stream).error();
-  captured_.push_back(std::make_unique<CommStream>(CommStream{.stream = *stream, .capture = id}));
+  captured_.push_back(std::make_unique<CommStream>(CommStream{.capture = id}));
   return captured_.back().get();
+}
+
+Status CommStreams::give_stream(CommStream& captured) {
+  if (captured.stream.id == 0) {
+    Result<Stream> stream = nccl_.create_stream();
+    if (!stream) return std::move(stream).error();
+    captured.stream = *stream;
+  }
+  return {};
 }
 
 Result<EventHandle> CommStreams::event_of(CommStream& comm_stream) {
@@ -56,6 +69,7 @@ Status CommStreams::destroy() {
   if (eager_ != nullptr) captured_.push_back(std::exchange(eager_, nullptr));
   for (const std::unique_ptr<CommStream>& comm_stream : captured_) {
     for (const EventHandle event : comm_stream->events) note(device_.destroy_event(event));
+    if (comm_stream->stream.id == 0) continue;
     note(heap_.retire(comm_stream->stream));
     note(nccl_.destroy_stream(comm_stream->stream));
   }

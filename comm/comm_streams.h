@@ -1,5 +1,5 @@
-// The streams that a communicator's operations run on: one for eager operations, one for each
-// capture in progress.
+// The streams that a communicator's overlapped operations run on: one for eager operations, one for
+// each capture that has such operations; and what is known of each capture.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,9 @@
 namespace weir {
 
 struct CommStream {
-  Stream stream;
+  Stream stream;              // id 0: there is none, as no operation of the capture overlapped
   std::uint64_t capture = 0;  // its id; 0: eager
+  bool forked = false;        // is the stream part of that capture?
   // What was captured, for ranks to compare.
   std::uint64_t operations = 0;
   std::uint64_t digest = kDigestStart;
@@ -35,6 +36,8 @@ class CommStreams {
   // The CommStream's address is stable while the CommStreams live.
   Result<CommStream*> eager();
   Result<CommStream*> of_capture(std::uint64_t id);
+  // Creates a stream for what was captured, if it has none.
+  Status give_stream(CommStream& captured);
   // Null: nothing was captured under this id.
   CommStream* find(std::uint64_t capture);
   // An event that can be recorded in the stream's capture.

@@ -52,10 +52,11 @@ CommConfig config_of(const CommunicatorOptions& options) {
 
 // What a call returns, within the time that was given; nothing: it did not return.
 using InTime = std::function<std::optional<Status>(std::function<Status()>)>;
+using Refuse = std::function<Error(ErrorCode, const std::string&)>;
 
 // A communicator that `make` makes. Where ranks come too late, what they make is ended.
-Result<CommHandle> made_in_time(const CommunicatorOptions& options, Nccl& nccl,
-                                const InTime& in_time, std::function<Result<CommHandle>()> make) {
+Result<CommHandle> made_in_time(const Refuse& refuse, Nccl& nccl, const InTime& in_time,
+                                std::function<Result<CommHandle>()> make) {
   struct Made {
     std::mutex mutex;
     CommHandle handle;
@@ -74,19 +75,24 @@ Result<CommHandle> made_in_time(const CommunicatorOptions& options, Nccl& nccl,
   if (!status) {
     made->late = true;
     if (made->handle.value != 0) (void)nccl.abort(made->handle);  // it came meanwhile
-    return refused(options, ErrorCode::device,
-                   "not all ranks came in time: see that all were started, with the same number of "
-                   "ranks and the same address of rank 0");
+    return refuse(ErrorCode::device,
+                  "not all ranks came in time: see that all were started and make the same call, "
+                  "with the same number of ranks and the same address of rank 0");
   }
-  if (!*status) return refused(options, status->error().code(), status->error().message());
+  if (!*status) return refuse(status->error().code(), status->error().message());
   return made->handle;
 }
 
-// The same of some of `parent`'s ranks, by `call`. Where not all come in time they are out of step,
-// and NCCL may still be at it: the parent ends.
-Result<CommHandle> derived_in_time(CommState& parent, const std::string& call,
-                                   const CommunicatorOptions& options,
-                                   std::function<Result<CommHandle>()> make) {
+}  // namespace
+
+// The same of some of `parent`'s ranks, by `call`, which errors name beside the rank. Where not all
+// come in time they are out of step, and NCCL may still be at it: the parent ends.
+Result<Communicator> Communicator::derive(const std::string& call, CommunicatorOptions options,
+                                          std::function<Result<CommHandle>()> make) {
+  CommState& parent = *state_;
+  const auto refuse = [&](ErrorCode code, const std::string& why) {
+    return parent.error(code, call + " into '" + options.name + "': " + why);
+  };
   const auto in_time = [&](std::function<Status()> made) {
     std::optional<Status> ended = parent.in_time(options.host_timeout, std::move(made));
     if (!ended) {
@@ -94,26 +100,36 @@ Result<CommHandle> derived_in_time(CommState& parent, const std::string& call,
     }
     return ended;
   };
-  return made_in_time(options, parent.context.nccl, in_time, [&parent, make = std::move(make)] {
-    const auto nccl_call = parent.lock_nccl();
-    return make();
-  });
+  Nccl& nccl = parent.context.nccl;
+  const Result<CommHandle> handle =
+      made_in_time(refuse, nccl, in_time, [&parent, make = std::move(make)] {
+        const auto nccl_call = parent.lock_nccl();
+        return make();
+      });
+  if (!handle) return handle.error();
+  if (handle->value == 0) return Communicator(nullptr);
+  const Result<int> size = nccl.size(*handle), rank = nccl.rank(*handle);
+  if (!size || !rank) return size ? rank.error() : size.error();
+  Communicator made(
+      std::make_shared<CommState>(parent.context, *handle, *size, *rank, std::move(options)));
+  made.state_->keep(parent.context_owner());
+  return made;
 }
-
-}  // namespace
 
 Error moved_away() {
   return {ErrorCode::invalid_argument,
           "this communicator was moved away, and can't be used: use the one that it became"};
 }
 
-Communicator::Communicator(std::shared_ptr<CommState> state) : state_(std::move(state)) {}
+Communicator::Communicator(const std::shared_ptr<CommState>& state)
+    : Collectives(state, state != nullptr && state->options.overlap) {}
 Communicator::Communicator(Communicator&&) noexcept = default;
 
 Communicator& Communicator::operator=(Communicator&& other) noexcept {
   if (this != &other) {
     const Communicator old = std::move(*this);
     state_ = std::move(other.state_);
+    overlap_ = other.overlap_;
   }
   return *this;
 }
@@ -135,7 +151,10 @@ Result<Communicator> Communicator::create(CommContext context, const UniqueId& i
   const auto in_time = [&](std::function<Status()> made) {
     return bounded(options.host_timeout, std::move(made));
   };
-  Result<CommHandle> handle = made_in_time(options, context.nccl, in_time,
+  const auto refuse = [&](ErrorCode code, const std::string& why) {
+    return refused(options, code, why);
+  };
+  Result<CommHandle> handle = made_in_time(refuse, context.nccl, in_time,
                                            [=, nccl = &context.nccl, config = config_of(options)] {
                                              return nccl->init(id, ranks, rank, config);
                                            });
@@ -143,6 +162,7 @@ Result<Communicator> Communicator::create(CommContext context, const UniqueId& i
   return Communicator(std::make_shared<CommState>(context, *handle, ranks, rank, options));
 }
 
+const CommContext& Communicator::context() const { return state_->context; }
 int Communicator::rank() const { return state_ != nullptr ? state_->rank : -1; }
 int Communicator::ranks() const { return state_ != nullptr ? state_->ranks : 0; }
 const std::string& Communicator::name() const {
@@ -206,22 +226,18 @@ Result<std::optional<Communicator>> Communicator::split(int color, int key,
                                                         CommunicatorOptions options) {
   if (state_ == nullptr) return moved_away();
   options = with_new_names(std::move(options));
-  options = with_new_names(std::move(options));
   if (Status good = check_options(options); !good) return std::move(good).error();
   CommState& parent = *state_;
   const auto calls = parent.lock_calls();
   if (Status works = status(); !works) return std::move(works).error();
   Nccl& nccl = parent.context.nccl;
-  Result<CommHandle> handle = derived_in_time(
-      parent, "split", options, [=, &nccl, from = parent.handle, config = config_of(options)] {
+  Result<Communicator> made =
+      derive("split", options, [=, &nccl, from = parent.handle, config = config_of(options)] {
         return nccl.split(from, color, key, config);
       });
-  if (!handle) return std::move(handle).error();
-  if (handle->value == 0) return std::optional<Communicator>();
-  const Result<int> size = nccl.size(*handle), rank = nccl.rank(*handle);
-  if (!size || !rank) return size ? rank.error() : size.error();
-  return std::optional(Communicator(
-      std::make_shared<CommState>(parent.context, *handle, *size, *rank, std::move(options))));
+  if (!made) return std::move(made).error();
+  if (made->state_ == nullptr) return std::optional<Communicator>();  // this rank is in none
+  return std::optional(*std::move(made));
 }
 
 Result<Communicator> Communicator::shrink(std::span<const int> excluded,
@@ -243,16 +259,10 @@ Result<Communicator> Communicator::shrink(std::span<const int> excluded,
                                                  : " can't be excluded: there is none"));
   }
   Nccl& nccl = parent.context.nccl;
-  Result<CommHandle> handle =
-      derived_in_time(parent, "shrink", options, [=, &nccl, &parent, config = config_of(options)] {
-        const bool failed = !parent.status();
-        return nccl.shrink(parent.handle, gone, failed, config);
-      });
-  if (!handle) return std::move(handle).error();
-  const Result<int> size = nccl.size(*handle), rank = nccl.rank(*handle);
-  if (!size || !rank) return size ? rank.error() : size.error();
-  return Communicator(
-      std::make_shared<CommState>(parent.context, *handle, *size, *rank, std::move(options)));
+  return derive("shrink", options, [=, &nccl, &parent, config = config_of(options)] {
+    const bool failed = !parent.status();
+    return nccl.shrink(parent.handle, gone, failed, config);
+  });
 }
 
 }  // namespace weir

@@ -35,8 +35,6 @@ Status CommState::prepare() {
   if (prepared) return {};
   Result<CommStream*> comm_stream = comm_streams_.eager();
   if (!comm_stream) return std::move(comm_stream).error();
-  eager_ = (*comm_stream)->stream;
-  has_comm_stream_.store(true, std::memory_order_release);
   // What connects waits for the other ranks inside NCCL. Of three steps the second may be tried
   // again: a communicator that can't be split works still.
   const auto refused = std::make_shared<std::optional<Error>>();

@@ -1,7 +1,8 @@
 // The memory of a registered pool: segments, their free ranges, and the fences of their users.
 //
-// Ranges are offsets in one offset space of all segments, with a gap between segments, so that no
-// free range spans two of them. Offsets are the same on all ranks; addresses are not.
+// All segments are of one size. Ranges are offsets in one offset space of all segments, with a gap
+// between segments, so that no free range spans two of them. Offsets are the same on all ranks;
+// addresses are not.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,9 @@ class RegisteredMemory {
 
   RegisteredMemory(CommState& comm, std::uint64_t number, Bytes segment);
 
+  // Makes all segments: on every rank, or on none.
+  Status make(std::uint64_t segments);
   // As RegisteredPool's.
-  Status add_segment();
   Result<void*> allocate(Bytes bytes, Stream stream);
   Status fence(void* block, Stream user);
   Status deallocate(void* block);
@@ -48,12 +50,12 @@ class RegisteredMemory {
   // The block that the pointer lies in, if any, is used until the fence; by a graph.
   void fence_use(const void* pointer, Fence done);
   void keep_for(const void* pointer, const std::weak_ptr<void>& graph);
+  // Does the pointer lie in a block that was allocated for another stream?
+  bool is_of_other(const void* pointer, Stream stream);
 
  private:
   struct Segment {
     Address address;
-    Bytes bytes;
-    Bytes begin;                      // in the offset space
     RegistrationHandle registration;  // 0: the communicator has left
   };
   struct Block {
@@ -69,28 +71,24 @@ class RegisteredMemory {
   struct AgreementMessage;
   using Blocks = std::map<Address, Block>;
 
-  Status grow(Bytes bytes);
-  Result<Segment> make_segment(Bytes bytes);
-  Status undo(const Segment& segment);
+  Result<Segment> make_segment();
   Result<std::vector<AgreementMessage>> gather_messages(const AgreementMessage& mine);
-  Result<void*> take(Range room, Bytes bytes, Stream stream);
-  FenceSet fences_in(Bytes begin, Bytes end) const;
-  void forget_fences(Bytes begin, Bytes end);
-  Address address_of(Bytes offset) const;
+  FenceSet take_fences(Bytes begin, Bytes end);
+  Bytes begin_of(std::size_t segment) const;
+  std::size_t segment_of(Bytes offset) const;
   Blocks::iterator containing(const void* pointer);
   std::size_t graphs_of(const void* block) const;  // alive
-  Status compare(const std::vector<std::uint64_t>& mine, std::size_t longest);
-  std::vector<std::uint64_t> layout() const;
-  std::string describe(const std::vector<std::uint64_t>& layout, std::size_t at) const;
+  std::string describe(const std::uint64_t* block) const;
   Status wait_for(const FenceSet& fences);
   Status end_segments(std::vector<Segment> segments, bool free);
   Error error(ErrorCode code, const std::string& what) const;
+  Error unknown(const char* call, const void* block) const;
 
   CommState& comm_;
   const std::uint64_t number_;  // of the communicator's pools, from 1
   const Bytes segment_;
 
-  std::mutex agreeing_;  // one call that ranks may have to agree on at a time
+  std::mutex agreeing_;  // one call that ranks agree on at a time
 
   mutable std::mutex mutex_;  // of what follows
   std::vector<Segment> segments_;

@@ -42,12 +42,18 @@ Result<RegisteredPool> RegisteredPool::create(Communicator& communicator,
     return state.error(ErrorCode::invalid_argument,
                        "a registered pool needs segments of at least one byte");
   }
+  if (options.segments < 1) {
+    return state.error(
+        ErrorCode::invalid_argument,
+        "a registered pool needs at least one segment, not " + std::to_string(options.segments));
+  }
   if (options.segment > RegisteredMemory::kMost) {
     return state.error(ErrorCode::out_of_memory,
                        "a registered pool: no device has segments of " + format(options.segment));
   }
   pool.memory_ = state.add_memory(round_up(options.segment, state.context.device.granularity()));
-  if (Status added = pool.memory_->add_segment(); !added) return std::move(added).error();
+  const auto segments = static_cast<std::uint64_t>(options.segments);
+  if (Status made = pool.memory_->make(segments); !made) return std::move(made).error();
   return pool;
 }
 

@@ -1,4 +1,5 @@
-// One way through: the caller's stream is waited for, NCCL is asked, the blocks are fenced.
+// One way through: NCCL is asked on the caller's stream, or on one that waits for it; the blocks
+// are fenced.
 #include <algorithm>
 #include <utility>
 
@@ -16,13 +17,13 @@ bool is_common(const Operation& operation) {
 
 }  // namespace
 
-Result<CommState::Queued> CommState::run(std::span<const Operation> group, Stream stream,
-                                         std::span<const Point> after) {
+Result<CommState::Point> CommState::run(std::span<const Operation> group, Stream stream,
+                                        bool overlap, std::span<const Point> after) {
   if (Status good = check(group); !good) return std::move(good).error();
   const std::lock_guard calls(calls_);
-  Result<Entered> entered = enter(group.front(), stream, after);
+  Result<Entered> entered = enter(group.front(), stream, overlap, after);
   if (!entered) return std::move(entered).error();
-  return leave(group, *entered, enqueue(group, entered->comm_stream->stream));
+  return leave(group, *entered, enqueue(group, entered->stream));
 }
 
 Status CommState::check(std::span<const Operation> group) const {
@@ -56,18 +57,19 @@ Result<CaptureInfo> CommState::may_enter(const Operation& first, Stream stream,
   return info;
 }
 
-Result<CommState::Entered> CommState::enter(const Operation& first, Stream stream,
+Result<CommState::Entered> CommState::enter(const Operation& first, Stream stream, bool overlap,
                                             std::span<const Point> after) {
   const Result<CaptureInfo> info = may_enter(first, stream, after);
   if (!info) return info.error();
-  return info->status == CaptureInfo::Status::none ? enter_eager(stream, after)
-                                                   : enter_captured(stream, info->id, after);
+  return info->status == CaptureInfo::Status::none
+             ? enter_eager(stream, overlap, after)
+             : enter_captured(stream, info->id, overlap, after);
 }
 
-Result<CommState::Queued> CommState::leave(std::span<const Operation> group, const Entered& entered,
-                                           const Status& queued) {
-  return entered.capture == 0 ? leave_eager(group, queued)
-                              : leave_captured(group, *entered.comm_stream, queued);
+Result<CommState::Point> CommState::leave(std::span<const Operation> group, const Entered& entered,
+                                          const Status& queued) {
+  return entered.captured == nullptr ? leave_eager(group, entered, queued)
+                                     : leave_captured(group, entered, queued);
 }
 
 // `id`: of the capture that the stream is in; 0: none.
@@ -92,7 +94,7 @@ Result<CommState::Point> CommState::take_point(Stream stream) {
   if (info->status == CaptureInfo::Status::none) {
     const Result<Fence> fence = context.heap.take_fence({}, stream);
     if (!fence) return fence.error();
-    return Point{.fence = *fence, .capture = 0, .event = {}};
+    return Point{.fence = *fence};
   }
   if (info->status == CaptureInfo::Status::invalidated || !prepared) {
     return error(ErrorCode::capture,
@@ -112,7 +114,7 @@ Result<CommState::Point> CommState::take_point(Stream stream) {
   if (Status recorded = context.device.record(*event, stream); !recorded) {
     return std::move(recorded).error();
   }
-  return Point{.fence = {}, .capture = info->id, .event = *event};
+  return Point{.capture = info->id, .event = *event};
 }
 
 Status CommState::wait(Stream stream, const Point& point) {
@@ -124,13 +126,16 @@ Status CommState::wait(Stream stream, const Point& point) {
                  "stream " + std::to_string(stream.id) + " may not wait: " + why);
   };
   if (point.capture == 0) {
-    if (!capturing) return context.heap.wait(stream, point.fence);
-    return refused(
-        "the work was eager, and the stream is being captured: wait before the capture "
-        "begins");
+    if (capturing) {
+      return refused(
+          "the work was eager, and the stream is being captured: wait before the capture "
+          "begins");
+    }
+    return point.fence ? context.heap.wait(stream, *point.fence)
+                       : wait_for_all(stream, point.stream);
   }
-  if (point.comm_stream.id != 0) {
-    const Result<CaptureInfo> of_stream = context.device.capture_info(point.comm_stream);
+  if (point.stream.id != 0) {
+    const Result<CaptureInfo> of_stream = context.device.capture_info(point.stream);
     if (!of_stream) return of_stream.error();
     if (of_stream->id != point.capture) {
       return refused(
@@ -144,55 +149,92 @@ Status CommState::wait(Stream stream, const Point& point) {
   return context.device.wait(stream, point.event);
 }
 
-Result<CommState::Entered> CommState::enter_eager(Stream stream, std::span<const Point> after) {
-  Result<CommStream*> comm_stream = comm_streams_.eager();
-  if (!comm_stream) return std::move(comm_stream).error();
-  if (!has_comm_stream_) {
-    eager_ = (*comm_stream)->stream;
-    has_comm_stream_.store(true, std::memory_order_release);
-  }
-  if (Status waits = context.heap.order(stream, eager_); !waits) return std::move(waits).error();
-  for (const Point& point : after) {
-    if (Status waits = context.heap.wait(eager_, point.fence); !waits)
-      return std::move(waits).error();
-  }
-  return Entered{.comm_stream = *comm_stream, .capture = 0};
+// `of` is the caller's stream, and may be captured since.
+Status CommState::wait_for_all(Stream stream, Stream of) {
+  if (stream == of) return {};
+  const Result<CaptureInfo> info = context.device.capture_info(of);
+  if (!info) return info.error();
+  if (info->status == CaptureInfo::Status::none) return context.heap.order(of, stream);
+  return error(ErrorCode::capture, "stream " + std::to_string(stream.id) +
+                                       " may not wait: stream " + std::to_string(of.id) +
+                                       ", which has the work, is being captured: wait before the "
+                                       "capture begins, or after its end");
 }
 
-Result<CommState::Queued> CommState::leave_eager(std::span<const Operation> group,
-                                                 const Status& queued) {
-  const Status watched = watchdog_.queued(group, eager_);
-  // Whatever came of it, a part of the group may run: the blocks are fenced.
-  used_.clear();
-  for (const Operation& operation : group) {
-    if (operation.reads(ranks, rank) > 0_B) used_.push_back(operation.send);
-    if (operation.writes(ranks, rank) > 0_B) used_.push_back(operation.receive);
-  }
-  const Result<Fence> done = context.heap.take_fence_around(used_, eager_);
-  if (!queued || !watched || !done) {
-    const Error& why = !queued ? queued.error() : !watched ? watched.error() : done.error();
-    fail(why);
-    if (done) fence_registered(group, *done);
-    return status().error();
-  }
-  fence_registered(group, *done);
-  return Queued{.fence = *done, .comm_stream = eager_, .done = {}};
-}
-
-Result<CommState::Entered> CommState::enter_captured(Stream stream, std::uint64_t id,
-                                                     std::span<const Point> after) {
-  Result<CommStream*> joined = join_capture(stream, id);
-  if (!joined) return std::move(joined).error();
-  for (const Point& point : after) {
-    if (Status waits = context.device.wait((*joined)->stream, point.event); !waits) {
+Result<CommState::Entered> CommState::enter_eager(Stream stream, bool overlap,
+                                                  std::span<const Point> after) {
+  Entered entered{.stream = stream, .captured = nullptr, .overlap = overlap};
+  if (overlap) {
+    Result<CommStream*> comm_stream = comm_streams_.eager();
+    if (!comm_stream) return std::move(comm_stream).error();
+    entered.stream = (*comm_stream)->stream;
+    if (Status waits = context.heap.order(stream, entered.stream); !waits) {
       return std::move(waits).error();
     }
   }
-  return Entered{.comm_stream = *joined, .capture = id};
+  for (const Point& point : after) {
+    if (Status waits = wait(entered.stream, point); !waits) return std::move(waits).error();
+  }
+  return entered;
 }
 
-Result<CommState::Queued> CommState::leave_captured(std::span<const Operation> group,
-                                                    CommStream& comm_stream, const Status& queued) {
+Result<std::optional<Fence>> CommState::fence_blocks(std::span<const Operation> group,
+                                                     const Entered& entered) {
+  if (entered.overlap) {
+    used_.clear();
+    for (const Operation& operation : group) {
+      if (operation.reads(ranks, rank) > 0_B) used_.push_back(operation.send);
+      if (operation.writes(ranks, rank) > 0_B) used_.push_back(operation.receive);
+    }
+    const Result<Fence> done = context.heap.take_fence_around(used_, entered.stream);
+    if (!done) return done.error();
+    return std::optional(*done);
+  }
+  const std::vector<void*> blocks = blocks_of(group, entered.stream);
+  if (!blocks.empty()) {
+    if (Status fenced = context.heap.fence(blocks, entered.stream); !fenced) {
+      return std::move(fenced).error();
+    }
+  }
+  if (!uses_registered_of_others(group, entered.stream)) return std::optional<Fence>();
+  const Result<Fence> done = context.heap.take_fence({}, entered.stream);
+  if (!done) return done.error();
+  return std::optional(*done);
+}
+
+Result<CommState::Point> CommState::leave_eager(std::span<const Operation> group,
+                                                const Entered& entered, const Status& queued) {
+  const Status watched = watchdog_.queued(group, entered.stream);
+  // Whatever came of it, a part of the group may run: the blocks are fenced.
+  const Result<std::optional<Fence>> done = fence_blocks(group, entered);
+  if (done && *done) fence_registered(group, **done);
+  if (!queued || !watched || !done) {
+    fail(!queued ? queued.error() : !watched ? watched.error() : done.error());
+    return status().error();
+  }
+  return Point{.fence = entered.overlap ? *done : std::nullopt, .stream = entered.stream};
+}
+
+Result<CommState::Entered> CommState::enter_captured(Stream stream, std::uint64_t id, bool overlap,
+                                                     std::span<const Point> after) {
+  Result<CommStream*> joined = join_capture(stream, id);
+  if (!joined) return std::move(joined).error();
+  Entered entered{.stream = stream, .captured = *joined, .overlap = overlap};
+  if (overlap) {
+    if (Status forked = fork(stream, **joined); !forked) return std::move(forked).error();
+    entered.stream = (*joined)->stream;
+  }
+  for (const Point& point : after) {
+    if (Status waits = context.device.wait(entered.stream, point.event); !waits) {
+      return std::move(waits).error();
+    }
+  }
+  return entered;
+}
+
+Result<CommState::Point> CommState::leave_captured(std::span<const Operation> group,
+                                                   const Entered& entered, const Status& queued) {
+  CommStream& comm_stream = *entered.captured;
   keep_registered(group, comm_stream);
   if (!queued) {
     fail(queued.error());
@@ -205,37 +247,41 @@ Result<CommState::Queued> CommState::leave_captured(std::span<const Operation> g
     comm_stream.digest =
         digest(operation.describe(ranks) + std::to_string(operation.count), comm_stream.digest);
   }
-  if (Status fenced = context.heap.fence(blocks_of(group), comm_stream.stream); !fenced) {
+  if (Status fenced = context.heap.fence(blocks_of(group, entered.stream), entered.stream);
+      !fenced) {
     return error(fenced.error().code(), fenced.error().message());
   }
   Result<EventHandle> done = comm_streams_.event_of(comm_stream);
   if (!done) return std::move(done).error();
-  if (Status recorded = context.device.record(*done, comm_stream.stream); !recorded) {
+  if (Status recorded = context.device.record(*done, entered.stream); !recorded) {
     return std::move(recorded).error();
   }
-  return Queued{.fence = {},
-                .capture = comm_stream.capture,
-                .comm_stream = comm_stream.stream,
-                .done = *done};
+  return Point{.capture = comm_stream.capture, .event = *done, .stream = entered.stream};
 }
 
-// The stream is part of the capture then, behind what `stream` holds.
 Result<CommStream*> CommState::join_capture(Stream stream, std::uint64_t id) {
   const bool is_new = comm_streams_.find(id) == nullptr;
-  Result<CommStream*> comm_stream = comm_streams_.of_capture(id);
-  if (!comm_stream) return comm_stream;
-  if (is_new) {
-    if (Status held = hold_until_graph_is_gone(stream, **comm_stream); !held) {
-      (*comm_stream)->capture = 0;
-      return error(held.error().code(), held.error().message());
-    }
+  Result<CommStream*> captured = comm_streams_.of_capture(id);
+  if (!captured || !is_new) return captured;
+  if (Status held = hold_until_graph_is_gone(stream, **captured); !held) {
+    (*captured)->capture = 0;
+    return error(held.error().code(), held.error().message());
   }
-  Result<EventHandle> ready = comm_streams_.event_of(**comm_stream);
+  return captured;
+}
+
+// The communication stream is part of the capture then, behind what `stream` holds. The end of a
+// CaptureScope joins it.
+Status CommState::fork(Stream stream, CommStream& captured) {
+  if (!captured.forked) {
+    if (Status given = comm_streams_.give_stream(captured); !given) return given;
+    const Result<bool> scoped = context.heap.attach(stream, {captured.stream, nullptr});
+    captured.forked = scoped.ok();
+    if (!scoped) return error(scoped.error().code(), scoped.error().message());
+  }
+  Result<EventHandle> ready = comm_streams_.event_of(captured);
   if (!ready) return std::move(ready).error();
-  if (Status ordered = order(stream, (*comm_stream)->stream, *ready); !ordered) {
-    return std::move(ordered).error();
-  }
-  return comm_stream;
+  return order(stream, captured.stream, *ready);
 }
 
 // The stream's capture makes the graph: the Graph of a CaptureScope, or, where the program ends the
@@ -248,7 +294,7 @@ Status CommState::hold_until_graph_is_gone(Stream stream, CommStream& comm_strea
   const auto member = std::make_shared<CaptureMember>(
       shared_from_this(), CaptureGroup::of_capture(context.heap, comm_stream.capture));
   const auto kept = std::make_shared<OfGraph>(OfGraph{shared_from_this(), member});
-  const Result<bool> scoped = context.heap.attach(stream, {comm_stream.stream, kept});
+  const Result<bool> scoped = context.heap.attach(stream, {stream, kept});
   if (!scoped) return scoped.error();
   if (!*scoped) {
     if (Status retained = context.device.retain(stream, member); !retained) return retained;
@@ -262,30 +308,33 @@ Status CommState::order(Stream earlier, Stream later, EventHandle event) {
   return context.device.wait(later, event);
 }
 
-Status CommState::enqueue(std::span<const Operation> group, Stream comm_stream) {
+Status CommState::enqueue(std::span<const Operation> group, Stream stream) {
   const auto nccl_call = lock_nccl();
   if (Status works = status(); !works) return works;  // it may have ended since the caller asked
-  if (group.size() == 1) return context.nccl.enqueue(handle, group.front(), comm_stream);
+  if (group.size() == 1) return context.nccl.enqueue(handle, group.front(), stream);
   if (Status started = context.nccl.group_start(); !started) return started;
-  Status first = note(group, comm_stream);
+  Status first = note(group, stream);
   Status ended = context.nccl.group_end();  // a group that was begun is ended, whatever happened
   return first ? std::move(ended) : std::move(first);
 }
 
-Status CommState::note(std::span<const Operation> group, Stream comm_stream) {
+Status CommState::note(std::span<const Operation> group, Stream stream) {
   for (const Operation& operation : group) {
-    if (Status noted = context.nccl.enqueue(handle, operation, comm_stream); !noted) return noted;
+    if (Status noted = context.nccl.enqueue(handle, operation, stream); !noted) return noted;
   }
   return {};
 }
 
-// Those of the heap, each once. Pointers may be into the middle of blocks.
-std::vector<void*> CommState::blocks_of(std::span<const Operation> group) const {
+// Those of the heap that were allocated for other streams, each once. Pointers may be into the
+// middle of blocks.
+std::vector<void*> CommState::blocks_of(std::span<const Operation> group, Stream stream) const {
   std::vector<void*> blocks;
+  const void* last = nullptr;  // of an operation in place
   const auto add = [&](const void* pointer, Bytes bytes) {
-    if (bytes == 0_B) return;
+    if (bytes == 0_B || pointer == last) return;
+    last = pointer;
     const std::optional<BlockInfo> block = context.heap.find(pointer);
-    if (!block) return;
+    if (!block || block->stream == stream.id) return;
     void* const start = block->address.pointer();
     if (std::find(blocks.begin(), blocks.end(), start) == blocks.end()) blocks.push_back(start);
   };
@@ -304,6 +353,17 @@ void CommState::fence_registered(std::span<const Operation> group, Fence done) c
       memory->fence_use(operation.receive, done);
     }
   }
+}
+
+bool CommState::uses_registered_of_others(std::span<const Operation> group, Stream stream) const {
+  if (!has_memories_.load(std::memory_order_acquire)) return false;
+  const std::vector<std::shared_ptr<RegisteredMemory>> all = memories();
+  return std::any_of(all.begin(), all.end(), [&](const auto& memory) {
+    return std::any_of(group.begin(), group.end(), [&](const Operation& operation) {
+      return memory->is_of_other(operation.send, stream) ||
+             memory->is_of_other(operation.receive, stream);
+    });
+  });
 }
 
 void CommState::keep_registered(std::span<const Operation> group,

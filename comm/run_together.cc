@@ -24,15 +24,15 @@ Status CommState::enqueue_together(std::span<const Part> parts, std::span<const 
   Status queued = nccl.group_start();
   if (!queued) return queued;
   for (std::size_t i = 0; i < parts.size() && queued; ++i) {
-    queued = parts[i].state->note(parts[i].group, entered[i].comm_stream->stream);
+    queued = parts[i].state->note(parts[i].group, entered[i].stream);
     blamed = queued ? 0 : i;
   }
   Status ended = nccl.group_end();
   return queued ? std::move(ended) : std::move(queued);
 }
 
-Result<std::vector<CommState::Queued>> CommState::run_together(std::span<const Part> parts,
-                                                               Stream stream) {
+Result<std::vector<CommState::Point>> CommState::run_together(std::span<const Part> parts,
+                                                              Stream stream) {
   for (const Part& part : parts) {
     if (Status good = part.state->check(part.group); !good) return std::move(good).error();
   }
@@ -50,16 +50,16 @@ Result<std::vector<CommState::Queued>> CommState::run_together(std::span<const P
   }
   std::vector<Entered> entered;
   for (const Part& part : parts) {
-    Result<Entered> one = part.state->enter(part.group.front(), stream, {});
+    Result<Entered> one = part.state->enter(part.group.front(), stream, part.overlap, {});
     if (!one) return std::move(one).error();
     entered.push_back(*one);
   }
   std::size_t blamed = 0;
   const Status queued = enqueue_together(parts, entered, states, blamed);
-  std::vector<Queued> all;
+  std::vector<Point> all;
   std::optional<Error> why;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    Result<Queued> left = parts[i].state->leave(parts[i].group, entered[i], queued);
+    Result<Point> left = parts[i].state->leave(parts[i].group, entered[i], queued);
     if (left) {
       all.push_back(*std::move(left));
     } else if (!why || i == blamed) {

@@ -24,10 +24,10 @@ Watchdog::~Watchdog() {
   }
 }
 
-Status Watchdog::queued(std::span<const Operation> group, Stream eager) {
+Status Watchdog::queued(std::span<const Operation> group, Stream stream) {
   const std::lock_guard lock(mutex_);
   for (const Operation& operation : group) latest_[operations_.queued++ % kNamed] = operation;
-  return mark(operations_, eager);
+  return mark(operations_, stream);
 }
 
 Status Watchdog::launched(Stream stream) {
@@ -118,6 +118,19 @@ Result<std::optional<Watchdog::Mark>> Watchdog::first_late(Line& line) {
     line.marks.pop_front();
   }
   return std::optional<Mark>();
+}
+
+Status Watchdog::synchronize() {
+  const std::lock_guard polling(polling_);  // nobody takes marks away
+  std::vector<EventHandle> events;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Mark& mark : operations_.marks) events.push_back(mark.event);
+  }
+  for (const EventHandle event : events) {
+    if (Status ended = device_.synchronize(event); !ended) return ended;
+  }
+  return {};
 }
 
 std::string Watchdog::first_open() {

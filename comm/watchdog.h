@@ -2,11 +2,12 @@
 // host looks at events now and then. The watchdog takes no part in the heap's time: what it sees
 // must not change where memory is placed.
 //
-// An event is recorded behind each operation of the communicator's own stream, and behind each
-// launch of a graph. The first that has not ended is timed: from when it was queued, or from when
-// the one before it was seen to have ended, whichever is later. Each may take the timeout, however
-// many are queued. At most kMost events are kept of each kind: where more work is queued, one event
-// stands for several operations in a row, which may take as many times as long together.
+// An event is recorded behind each eager operation, and behind each launch of a graph: at once, as
+// the caller's stream may be captured or destroyed by the time that the watchdog looks. The first
+// that has not ended is timed: from when it was queued, or from when the one before it was seen to
+// have ended, whichever is later. Each may take the timeout, however many are queued. At most kMost
+// events are kept of each kind: where more work is queued, one event stands for several operations
+// in a row, which may take as many times as long together.
 #pragma once
 
 #include <array>
@@ -36,14 +37,16 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // Operations that NCCL runs as one were queued on the communicator's eager stream.
-  Status queued(std::span<const Operation> group, Stream eager);
+  // Operations that NCCL runs as one were queued on the stream.
+  Status queued(std::span<const Operation> group, Stream stream);
   // A graph was launched there.
   Status launched(Stream stream);
 
   // Looks. Errors: device (something does not end, which is named; or the device itself is in
   // error).
   Status poll();
+  // Host-waits for all eager operations. No operation may be queued meanwhile.
+  Status synchronize();
   // The first eager operation that was not seen to end, by number and kind; empty: there is none.
   std::string first_open();
 

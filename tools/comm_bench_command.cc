@@ -165,6 +165,8 @@ void add_comm_bench_command(CLI::App& comm, ExitCode& exit_code) {
       ->transform(whole_number(0, 3))
       ->type_name("N")
       ->capture_default_str();
+  bench->add_flag("--overlap", command->options.overlap,
+                  "On the communicator's own stream; else on the caller's, as NCCL itself");
   CLI::Option* raw = bench->add_flag("--raw", command->raw, "Ask NCCL itself, without Weir");
   bench
       ->add_flag("--compare", command->compare,

@@ -59,10 +59,10 @@ ExitCode run(const CheckCommand& command) {
   }
   const EnvironmentVariables environment = environment_of(environ);
   const std::string nccl = process_environment().get("WEIR_NCCL_LIBRARY").value_or("libnccl.so.2");
-  // The libraries of this machine say nothing of another.
+  // The library of this machine says nothing of another.
   const bool here = command.root == "/";
   Check check;
-  check.machine = read_machine(command.root, here ? probes_of_this_machine(nccl) : MachineProbes{});
+  check.machine = read_machine(command.root, here ? nccl : "");
   check.settings = read_settings(command.root, environment, home_of_user());
   check.findings = examine(check.machine, check.settings);
   const ExitCode allowed = exit_code_of(check_files_of(command, check));
@@ -85,8 +85,8 @@ Examples:
   weir comm check --json - | jq '.findings[] | select(.severity == "error")'
   NCCL_DEBUG=INFO NCCL_SOCKET_IFNAME=eth weir comm check
 
-docs/comm-check.md explains each line and each finding. Exit codes: 0 all is well, or warnings and
-notes only; 1 an error was found; 2 a bad command line.)";
+docs/comm-check.md explains each line and each finding, and names the tools that tell the rest. Exit
+codes: 0 all is well, or warnings and notes only; 1 an error was found; 2 a bad command line.)";
 
 }  // namespace
 
@@ -96,7 +96,7 @@ void add_comm_command(CLI::App& app, ExitCode& exit_code) {
 
   auto command = std::make_shared<CheckCommand>();
   CLI::App* check = comm->add_subcommand(
-      "check", "Say what this machine and the environment offer to NCCL, and what is wrong");
+      "check", "Settings of NCCL in force, and what breaks captures or RDMA in silence");
   add_json_option(*check, command->json);
   check->add_option("--root", command->root, "Look at a machine's files below this folder")
       ->type_name("FOLDER")

@@ -1,9 +1,9 @@
-#include <sys/statvfs.h>
+#include <dlfcn.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 
-#include "comm/check/parts.h"
 #include "comm/check/tree.h"
 #include "comm/numbers.h"
 #include "weir/comm/check.h"
@@ -12,100 +12,63 @@ namespace weir {
 namespace check {
 namespace {
 
-constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
-
 // A line of /proc/self/limits: the name, then the soft limit.
 std::optional<std::uint64_t> limit_in(const std::string& limits, std::string_view name) {
   const std::size_t at = limits.find(name);
   if (at == std::string::npos) return std::nullopt;
   const std::string_view rest = trimmed(std::string_view(limits).substr(at + name.size()));
   const std::string_view soft = rest.substr(0, rest.find_first_of(" \t\n"));
-  if (soft == "unlimited") return kUnlimited;
-  const std::optional<std::int64_t> number = number_in(soft);
-  if (!number || *number < 0) return std::nullopt;
-  return static_cast<std::uint64_t>(*number);
+  return soft == "unlimited" ? ~std::uint64_t{0} : whole_number(soft, ~std::uint64_t{0});
 }
 
-void read_limits(Tree& tree, Machine& machine) {
-  const std::string limits = tree.text("/proc/self/limits").value_or("");
-  machine.locked_memory = limit_in(limits, "Max locked memory");
-  machine.open_files = limit_in(limits, "Max open files");
+// "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build ..."
+void read_driver(Tree& tree, Machine& machine) {
+  const std::string text = tree.text("/proc/driver/nvidia/version").value_or("");
+  const std::string line = text.substr(0, text.find('\n'));
+  machine.open_driver = line.find("Open Kernel Module") != std::string::npos;
+  for (const std::string& word : split(line, ' ')) {
+    const bool is_version = word.find('.') != std::string::npos && word.size() < 24 &&
+                            std::all_of(word.begin(), word.end(), [](unsigned char c) {
+                              return std::isdigit(c) != 0 || c == '.';
+                            });
+    if (is_version && machine.driver.empty()) machine.driver = word;
+  }
 }
 
-// The size that /dev/shm was mounted with, for a machine that can't be asked.
-std::optional<SharedMemory> mounted_shm(Tree& tree) {
-  std::optional<SharedMemory> shm;
-  for (const std::string& line : split(tree.text("/proc/mounts").value_or(""), '\n')) {
-    const std::vector<std::string> words = split(line, ' ');
-    if (words.size() < 4 || words[1] != "/dev/shm") continue;
-    for (const std::string& option : split(words[3], ',')) {
-      if (!option.starts_with("size=") || !option.ends_with('k')) continue;
-      const auto size = number_in(std::string_view(option).substr(5, option.size() - 6));
-      if (size && *size >= 0 && *size < (std::int64_t{1} << 50)) {
-        shm = SharedMemory{Bytes{static_cast<std::uint64_t>(*size) * 1024}, std::nullopt};
-      }
+bool has_module(Tree& tree, const std::string& modules, const std::string& name) {
+  return modules.starts_with(name + ' ') || modules.find('\n' + name + ' ') != std::string::npos ||
+         tree.exists("/sys/module/" + name);
+}
+
+// The table has entries that are not in use; reading their types fails, or the GID is zero.
+std::map<int, std::string> gids_of(Tree& tree, const std::string& port) {
+  std::map<int, std::string> gids;
+  for (const std::string& name : tree.list(port + "/gid_attrs/types")) {
+    const std::optional<std::uint64_t> index = whole_number(name, 65535);
+    const std::optional<std::string> type = tree.text(port + "/gid_attrs/types/" + name);
+    if (!index || !type || type->empty()) continue;
+    const std::string gid = tree.text(port + "/gids/" + name).value_or("?");
+    if (gid.find_first_not_of("0:") != std::string::npos) gids[static_cast<int>(*index)] = *type;
+  }
+  return gids;
+}
+
+void read_rdma(Tree& tree, Machine& machine) {
+  for (const std::string& name : tree.list("/sys/class/infiniband")) {
+    RdmaDevice device{.name = name};
+    const std::string ports = "/sys/class/infiniband/" + name + "/ports";
+    for (const std::string& port : tree.list(ports)) {
+      const std::optional<std::uint64_t> number = whole_number(port, 255);
+      if (!number || *number == 0) continue;
+      const std::string path = ports + '/' + port;
+      const std::string state = tree.text(path + "/state").value_or("");  // "4: ACTIVE"
+      const std::size_t colon = state.find(": ");
+      device.ports.push_back({.number = static_cast<int>(*number),
+                              .state = colon == state.npos ? state : state.substr(colon + 2),
+                              .link_layer = tree.text(path + "/link_layer").value_or(""),
+                              .gids = gids_of(tree, path)});
     }
-  }
-  return shm;
-}
-
-void read_kernel(Tree& tree, Machine& machine) {
-  machine.kernel = tree.text("/proc/sys/kernel/osrelease").value_or("");
-  machine.iommu_groups = static_cast<int>(tree.list("/sys/kernel/iommu_groups").size());
-  const std::string line = tree.text("/proc/cmdline").value_or("");
-  const std::vector<std::string> words = split(line, ' ');
-  machine.iommu_passthrough = std::any_of(words.begin(), words.end(), [](const std::string& word) {
-    return word == "iommu=pt" || word == "iommu.passthrough=1";
-  });
-}
-
-void ask_nvml(Nvml& nvml, Machine& machine) {
-  const Result<int> count = nvml.count();
-  if (!count) {
-    machine.no_nvml = count.error().message();
-    return;
-  }
-  NvmlFacts facts;
-  for (int i = 0; i < *count; ++i) {
-    NvmlGpu gpu;
-    if (Result<std::string> name = nvml.name(i)) gpu.name = *name;
-    if (Result<std::string> pci = nvml.pci(i)) gpu.pci = *pci;
-    for (int link = 0; link < kMaxNvLinks; ++link) {
-      const Result<bool> active = nvml.link_active(i, link);
-      if (!active) continue;
-      ++gpu.links;
-      if (!*active) continue;
-      ++gpu.active_links;
-      if (gpu.link_version) continue;
-      if (const Result<int> version = nvml.link_version(i, link)) gpu.link_version = *version;
-    }
-    facts.gpus.push_back(std::move(gpu));
-    for (int j = 0; j < i; ++j) {
-      const Result<bool> forth = nvml.peer_access(j, i), back = nvml.peer_access(i, j);
-      if ((forth && !*forth) || (back && !*back)) facts.no_peer_access.emplace_back(j, i);
-    }
-  }
-  machine.nvml = std::move(facts);
-}
-
-void probe(const MachineProbes& probes, const std::string& shm, Machine& machine) {
-  machine.no_nvml = machine.no_nccl = "not asked: it would speak of this machine, not of the root";
-  if (probes.nvml) {
-    machine.no_nvml.clear();
-    const Result<std::unique_ptr<Nvml>> nvml = probes.nvml();
-    if (nvml) {
-      ask_nvml(**nvml, machine);
-    } else {
-      machine.no_nvml = nvml.error().message();
-    }
-  }
-  if (probes.nccl) {
-    const Result<std::string> version = probes.nccl();
-    machine.nccl = version ? *version : "";
-    machine.no_nccl = version ? "" : version.error().message();
-  }
-  if (probes.space) {
-    if (const std::optional<SharedMemory> space = probes.space(shm)) machine.shm = space;
+    machine.rdma.push_back(std::move(device));
   }
 }
 
@@ -119,40 +82,49 @@ bool Machine::has_dma_buf() const {
 }
 
 bool Machine::has_active_rdma() const {
-  for (const RdmaDevice& device : rdma) {
-    for (const RdmaPort& port : device.ports) {
-      if (port.state == "ACTIVE") return true;
-    }
-  }
-  return false;
+  return std::any_of(rdma.begin(), rdma.end(), [](const RdmaDevice& device) {
+    return std::any_of(device.ports.begin(), device.ports.end(),
+                       [](const RdmaPort& port) { return port.state == "ACTIVE"; });
+  });
 }
 
-MachineProbes probes_of_this_machine(const std::string& nccl_library) {
-  MachineProbes probes;
-  probes.nvml = [] { return load_nvml(); };
-  probes.nccl = [nccl_library] { return nccl_version_of(nccl_library); };
-  probes.space = [](const std::string& path) -> std::optional<SharedMemory> {
-    struct statvfs space {};
-    if (::statvfs(path.c_str(), &space) != 0) return std::nullopt;
-    return SharedMemory{Bytes{space.f_blocks} * space.f_frsize,
-                        Bytes{space.f_bavail} * space.f_frsize};
-  };
-  return probes;
-}
-
-Machine read_machine(const std::string& root, const MachineProbes& probes) {
-  Machine machine;
-  machine.root = root;
-  check::Tree tree(root.substr(0, root.find_last_not_of('/') + 1));
-  check::read_gpus(tree, machine);
+Machine read_machine(const std::string& root, const std::string& nccl_library) {
+  Machine machine{.root = root};
+  check::Tree tree(root);
+  machine.gpus = static_cast<int>(tree.list("/proc/driver/nvidia/gpus").size());
+  machine.kernel = tree.text("/proc/sys/kernel/osrelease").value_or("");
+  check::read_driver(tree, machine);
+  const std::string modules = tree.text("/proc/modules").value_or("");
+  machine.peermem = check::has_module(tree, modules, "nvidia_peermem") ||
+                    check::has_module(tree, modules, "nv_peer_mem");
   check::read_rdma(tree, machine);
-  check::read_interfaces(tree, machine);
-  check::read_kernel(tree, machine);
-  check::read_limits(tree, machine);
-  machine.shm = check::mounted_shm(tree);
-  check::probe(probes, tree.at("/dev/shm"), machine);
+  machine.locked_memory =
+      check::limit_in(tree.text("/proc/self/limits").value_or(""), "Max locked memory");
+  machine.no_nccl = "not asked: it would speak of this machine, not of the root";
+  if (!nccl_library.empty()) {
+    const Result<std::string> version = nccl_version_of(nccl_library);
+    machine.nccl = version ? *version : "";
+    machine.no_nccl = version ? "" : version.error().message();
+  }
   machine.unread = tree.unread();
   return machine;
+}
+
+// NCCL's header is not needed, and the library is never closed: it may have started threads.
+Result<std::string> nccl_version_of(const std::string& library) {
+  void* const opened = ::dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (opened == nullptr) return Error(ErrorCode::unavailable, ::dlerror());
+  auto* const get_version = reinterpret_cast<int (*)(int*)>(::dlsym(opened, "ncclGetVersion"));
+  int version = 0;
+  if (get_version == nullptr || get_version(&version) != 0) {
+    return Error(ErrorCode::unavailable,
+                 library + (get_version == nullptr ? " is no NCCL: it lacks ncclGetVersion"
+                                                   : ": ncclGetVersion failed"));
+  }
+  // 2.9 and later: 2, 09, 00; before: 2, 8, 03.
+  const int major = version >= 10000 ? version / 10000 : version / 1000;
+  const int minor = version >= 10000 ? version / 100 % 100 : version / 100 % 10;
+  return std::to_string(major) + '.' + std::to_string(minor) + '.' + std::to_string(version % 100);
 }
 
 }  // namespace weir

@@ -1,6 +1,5 @@
 #include "comm/check/tree.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,26 +8,21 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <memory>
-#include <system_error>
-
-#include "comm/numbers.h"
 
 namespace weir::check {
 namespace {
 
-struct CloseFolder {
-  void operator()(DIR* folder) const { ::closedir(folder); }
-};
+constexpr std::size_t kMostRead = 1 << 16;  // bytes of one file
+constexpr std::size_t kMostListed = 4096;   // names of one folder
 
 }  // namespace
 
-std::optional<std::string> Tree::read(const std::string& path) {
+std::optional<std::string> Tree::text(const std::string& path) {
   // A pipe in place of a file must not be waited for.
-  const int file = ::open(at(path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (file < 0) return note(path, errno), std::nullopt;
+  const int file = ::open((root_ + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  int error = file < 0 ? errno : 0;
   struct stat status {};
-  int error = ::fstat(file, &status) != 0 ? errno : 0;
+  if (error == 0 && ::fstat(file, &status) != 0) error = errno;
   if (error == 0 && !S_ISREG(status.st_mode)) error = S_ISDIR(status.st_mode) ? EISDIR : EBADF;
   std::string text;
   char piece[4096];
@@ -39,58 +33,30 @@ std::optional<std::string> Tree::read(const std::string& path) {
     if (got <= 0) break;
     text.append(piece, static_cast<std::size_t>(got));
   }
-  ::close(file);
-  if (error == 0) return text;
-  note(path, error);
+  if (file >= 0) ::close(file);
+  if (error == 0) return std::string(trimmed(text));
+  // Other errors are how the kernel says that a device has no such property now.
+  constexpr int kReported[] = {EACCES, EPERM, EISDIR, EBADF, ELOOP, ENAMETOOLONG};
+  if (std::find(std::begin(kReported), std::end(kReported), error) != std::end(kReported)) {
+    unread_.push_back({path, error == EBADF ? "it is no regular file" : std::strerror(error)});
+  }
   return std::nullopt;
 }
 
-std::optional<std::string> Tree::text(const std::string& path) {
-  const std::optional<std::string> all = read(path);
-  if (!all) return std::nullopt;
-  return std::string(trimmed(*all));
-}
-
-std::optional<int> Tree::number(const std::string& path) {
-  const std::optional<std::string> all = text(path);
-  return all ? number_in<int>(*all) : std::nullopt;
-}
-
-std::vector<std::string> Tree::list(const std::string& path) {
-  const std::unique_ptr<DIR, CloseFolder> folder(::opendir(at(path).c_str()));
+std::vector<std::string> Tree::list(const std::string& path) const {
   std::vector<std::string> names;
-  if (folder == nullptr) return note(path, errno), names;
-  while (const dirent* entry = ::readdir(folder.get())) {
-    const std::string_view name = entry->d_name;
-    if (name == "." || name == "..") continue;
-    if (names.size() == kMostListed) {
-      unread_.push_back({path, "it has more than 4096 entries; the others were left out"});
-      break;
-    }
-    names.emplace_back(name);
+  std::error_code error;
+  std::filesystem::directory_iterator entry(root_ + path, error);
+  for (; !error && entry != std::filesystem::directory_iterator() && names.size() < kMostListed;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
   }
   std::sort(names.begin(), names.end());
   return names;
 }
 
-bool Tree::exists(const std::string& path) const { return ::access(at(path).c_str(), F_OK) == 0; }
-
-bool Tree::is_folder(const std::string& path) const {
-  std::error_code error;
-  return std::filesystem::is_directory(at(path), error);
-}
-
-std::string Tree::target_name(const std::string& path) const {
-  std::error_code error;
-  const std::filesystem::path target = std::filesystem::read_symlink(at(path), error);
-  return error ? std::string() : target.filename().string();
-}
-
-// Other errors are how the kernel says that a device has no such property now.
-void Tree::note(const std::string& path, int error) {
-  constexpr int kReported[] = {EACCES, EPERM, EISDIR, EBADF, ELOOP, ENAMETOOLONG};
-  if (std::find(std::begin(kReported), std::end(kReported), error) == std::end(kReported)) return;
-  unread_.push_back({path, error == EBADF ? "it is no regular file" : std::strerror(error)});
+bool Tree::exists(const std::string& path) const {
+  return ::access((root_ + path).c_str(), F_OK) == 0;
 }
 
 std::string_view trimmed(std::string_view text) {

@@ -1,9 +1,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
-#include <algorithm>
+#include <vector>
 
-#include "comm/launch/host_list.h"
+#include "comm/digest.h"
 #include "comm/launch/launchers.h"
 #include "comm/numbers.h"
 
@@ -11,224 +12,250 @@ namespace weir {
 namespace {
 
 constexpr int kMostRanks = 1 << 24;
+constexpr std::uint64_t kLastPort = 65535;
 
 Error wrong(std::string message) { return {ErrorCode::invalid_argument, std::move(message)}; }
-
-Result<int> read_number(const Environment& environment, std::string_view name) {
-  const std::string value = environment.get(std::string(name)).value_or("");
-  const auto number = whole_number(value, kMostRanks);
-  if (number) return static_cast<int>(*number);
-  const bool negative = value.size() > 1 && value.starts_with('-');
-  const bool digits = value.find_first_not_of("0123456789", negative ? 1 : 0) == std::string::npos;
-  return wrong(shown(name, value) + (digits ? " is out of range" : " is not a whole number") +
-               ": it must be one from 0 to " + std::to_string(kMostRanks));
-}
-
-std::vector<std::string_view> names_of(const Environment& environment, const Launcher& launcher,
-                                       bool set) {
-  std::vector<std::string_view> names;
-  for (const std::string_view name : {launcher.rank, launcher.ranks, launcher.local_rank}) {
-    if (environment.get(std::string(name)).has_value() == set) names.push_back(name);
-  }
-  return names;
-}
-
-bool is_set(const Environment& environment, const Launcher& launcher) {
-  return names_of(environment, launcher, false).empty();
-}
-
-// Of Weir's own variables, which nobody else sets, the count of this host's ranks is one too.
-std::vector<std::string_view> all_set(const Environment& environment, const Launcher& launcher) {
-  std::vector<std::string_view> names = names_of(environment, launcher, true);
-  const bool is_weirs = launcher.kind == LauncherKind::weir;
-  if (is_weirs && environment.get(std::string(launcher.local_ranks))) {
-    names.push_back(launcher.local_ranks);
-  }
-  return names;
-}
-
-// What else Slurm sets outside a step says nothing of ranks.
-bool is_half_set(const Environment& environment, const Launcher& launcher) {
-  if (launcher.kind == LauncherKind::srun && !environment.get(std::string(launcher.ranks))) {
-    return false;
-  }
-  return !is_set(environment, launcher) && !all_set(environment, launcher).empty();
-}
-
-Error half_set(const Environment& environment, const Launcher& launcher) {
-  const std::vector<std::string_view> names = all_set(environment, launcher);
-  std::vector<std::string> set;
-  set.reserve(names.size());
-  for (const std::string_view name : names) {
-    set.push_back(shown(name, *environment.get(std::string(name))));
-  }
-  return wrong(fmt::format("{} of {} set, and {} not: {}, or unset {}", fmt::join(set, ", "),
-                           launcher.name, fmt::join(names_of(environment, launcher, false), ", "),
-                           launcher.start, fmt::join(names, ", ")));
-}
-
-// Weir's own are meant for it, so half of them is a mistake. Half of another's may be left over
-// from a script, and only matters if nothing else says which rank this is.
-Result<const Launcher*> choose(const Environment& environment) {
-  if (is_half_set(environment, kLaunchers[0])) return half_set(environment, kLaunchers[0]);
-  for (const Launcher& launcher : kLaunchers) {
-    if (is_set(environment, launcher)) return &launcher;
-  }
-  for (const Launcher& launcher : kLaunchers) {
-    if (is_half_set(environment, launcher)) return half_set(environment, launcher);
-  }
-  return nullptr;
-}
-
-Status read_slurms_tasks(const Environment& environment, Launch& launch) {
-  constexpr const char* kList = "SLURM_STEP_TASKS_PER_NODE";
-  constexpr const char* kNode = "SLURM_NODEID";
-  const auto list = environment.get(kList);
-  if (!list || !environment.get(kNode)) return {};
-  const Result<int> node = read_number(environment, kNode);
-  if (!node) return node.error();
-  const auto tasks = tasks_on_node(*list, *node);
-  if (!tasks) {
-    return wrong(
-        shown(kList, *list) +
-        fmt::format(" does not say how many tasks node {} ({}) has, as 2(x3),1 does: start "
-                    "with srun, which sets both, or unset it",
-                    *node, kNode));
-  }
-  launch.local_ranks = *tasks;
-  launch.variables += fmt::format(", {}", kList);
-  return {};
-}
-
-Status read_local_ranks(const Environment& environment, const Launcher& launcher, Launch& launch) {
-  launch.local_ranks = 0;
-  if (launcher.kind == LauncherKind::srun) return read_slurms_tasks(environment, launch);
-  if (!environment.get(std::string(launcher.local_ranks))) return {};
-  const Result<int> local_ranks = read_number(environment, launcher.local_ranks);
-  if (!local_ranks) return local_ranks.error();
-  launch.local_ranks = *local_ranks;
-  launch.variables += fmt::format(", {}", launcher.local_ranks);
-  if (*local_ranks >= 1) return {};
-  return wrong(fmt::format("{}=0: the process itself is one", launcher.local_ranks));
-}
-
-Status check(const Launcher& launcher, const Launch& launch) {
-  if (launch.ranks < 1) return wrong(fmt::format("{}=0: there is at least one", launcher.ranks));
-  if (launch.rank >= launch.ranks) {
-    return wrong(fmt::format("{}={} of {}={}: ranks count from 0, so {} is the highest",
-                             launcher.rank, launch.rank, launcher.ranks, launch.ranks,
-                             launch.ranks - 1));
-  }
-  const bool known = launch.local_ranks != 0;
-  const std::string_view what = known ? launcher.local_ranks : launcher.ranks;
-  const int most = known ? launch.local_ranks : launch.ranks;
-  if (launch.local_rank >= most) {
-    return wrong(fmt::format("{}={} of {}={}: local ranks count from 0, so {} is the highest",
-                             launcher.local_rank, launch.local_rank,
-                             what.empty() ? "SLURM_STEP_TASKS_PER_NODE" : what, most, most - 1));
-  }
-  if (launch.local_ranks > launch.ranks) {
-    return wrong(fmt::format(
-        "{}={} is more than {}={}: a host can't have more ranks than there are",
-        launcher.local_ranks.empty() ? "SLURM_STEP_TASKS_PER_NODE" : launcher.local_ranks,
-        launch.local_ranks, launcher.ranks, launch.ranks));
-  }
-  return {};
-}
-
-// The others' variables that say something else than `launch`.
-void note_others(const Environment& environment, const Launcher& chosen, Launch& launch) {
-  for (const Launcher& other : kLaunchers) {
-    if (other.kind == chosen.kind) continue;
-    if (!is_set(environment, other) && !is_half_set(environment, other)) continue;
-    std::vector<std::string> differ;
-    const auto compare = [&](std::string_view name, int value) {
-      const auto text = environment.get(std::string(name));
-      if (text && whole_number(*text, kMostRanks) != static_cast<std::uint64_t>(value)) {
-        differ.push_back(fmt::format("{}={}", name, *text));
-      }
-    };
-    compare(other.rank, launch.rank);
-    compare(other.ranks, launch.ranks);
-    compare(other.local_rank, launch.local_rank);
-    if (differ.empty()) continue;
-    launch.notes.push_back(
-        fmt::format("{} of {} not followed", fmt::join(differ, ", "), other.name));
-  }
-}
-
-Result<Launch> alone(const Environment& environment) {
-  if (const auto place = environment.get("WEIR_MEET")) {
-    return wrong(shown("WEIR_MEET", *place) +
-                 " is set, and nothing says which rank this is: start with a launcher, or set "
-                 "WEIR_RANK, WEIR_WORLD_SIZE and WEIR_LOCAL_RANK too, or unset it");
-  }
-  Launch launch;
-  for (const Launcher& launcher : kLaunchers) {
-    const std::string count(launcher.local_ranks);
-    if (count.empty() || !environment.get(count)) continue;
-    launch.notes.push_back(fmt::format("{}={} alone of {} not followed", count,
-                                       *environment.get(count), launcher.name));
-  }
-  if (const auto job = environment.get("SLURM_JOB_ID")) {
-    launch.notes.push_back(fmt::format("in Slurm's job {}, but not started by srun", *job));
-  }
-  return launch;
-}
-
-}  // namespace
 
 std::string shown(std::string_view name, std::string_view value) {
   return fmt::format("{}=\"{}\"", name, value);
 }
 
+std::optional<std::string> get(const Environment& environment, std::string_view name) {
+  return name.empty() ? std::nullopt : environment.get(std::string(name));
+}
+
+Result<int> read_number(const Environment& environment, std::string_view name) {
+  const std::string value = get(environment, name).value_or("");
+  const auto number = whole_number(value, kMostRanks);
+  if (number) return static_cast<int>(*number);
+  return wrong(
+      fmt::format("{} is not a whole number from 0 to {}", shown(name, value), kMostRanks));
+}
+
+// "host:port", "[v6 address]:port".
+bool is_address(std::string_view text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return false;
+  const std::string_view host = text.substr(0, colon);
+  const bool bracketed = host.starts_with('[') && host.ends_with(']') && host.size() > 2;
+  if (host.find_first_of(":[]") != std::string_view::npos && !bracketed) return false;
+  return whole_number(text.substr(colon + 1), kLastPort).value_or(0) > 0;
+}
+
+Rendezvous at_address(const std::string& host, std::uint64_t port, std::string source) {
+  const bool bare_v6 = host.find(':') != std::string::npos && !host.starts_with('[');
+  return {RendezvousMethod::address,
+          fmt::format("{}{}{}:{}", bare_v6 ? "[" : "", host, bare_v6 ? "]" : "", port),
+          std::move(source), ""};
+}
+
+// Weir's own are meant for it, so half of them is a mistake. Half of another's may be left over
+// from a script, and only matters if nothing else says which rank this is; and what Slurm sets
+// outside a step says nothing of ranks. Null: no launcher's variables are set.
+Result<const Launcher*> choose(const Environment& environment) {
+  const Launcher* chosen = nullptr;
+  std::optional<Error> half_set;
+  for (const Launcher& launcher : kLaunchers) {
+    const bool is_weirs = &launcher == &kLaunchers.front();
+    std::vector<std::string> set, missing;
+    for (const std::string_view name : {launcher.rank, launcher.ranks, launcher.local_rank}) {
+      const auto value = get(environment, name);
+      (value ? set : missing).push_back(value ? shown(name, *value) : std::string(name));
+    }
+    if (missing.empty() && chosen == nullptr) chosen = &launcher;
+    const auto local_ranks = get(environment, launcher.local_ranks);
+    if (is_weirs && local_ranks) set.push_back(shown(launcher.local_ranks, *local_ranks));
+    const bool is_step = launcher.name != "srun" || get(environment, launcher.ranks);
+    if (missing.empty() || set.empty() || !is_step || half_set) continue;
+    half_set = wrong(fmt::format("{} of {} set, and {} not: {}, or unset what is set",
+                                 fmt::join(set, ", "), launcher.name, fmt::join(missing, ", "),
+                                 launcher.start));
+    if (is_weirs) return *half_set;
+  }
+  if (chosen == nullptr && half_set) return *half_set;
+  return chosen;
+}
+
+Status below(std::string_view name, int value, std::string_view count_name, int count) {
+  if (value < count) return {};
+  if (count < 1) return wrong(fmt::format("{}={}: there is at least one", count_name, count));
+  return wrong(fmt::format("{}={} of {}={}: they count from 0, so {} is the highest", name, value,
+                           count_name, count, count - 1));
+}
+
+// What names the run; nothing: the launcher does not.
+std::optional<std::string> run_of(const Environment& environment, const Launcher& launcher) {
+  std::string run(launcher.name);
+  bool named = false;
+  for (const std::string_view name : launcher.run) {
+    const auto value = get(environment, name);
+    named |= value.has_value();
+    run += ' ' + value.value_or("");
+  }
+  return named ? std::optional(run) : std::nullopt;
+}
+
+Result<Rendezvous> said_by_user(const std::string& value, std::string run) {
+  constexpr std::string_view kFile = "file:";
+  if (value.starts_with(kFile)) {
+    std::string path = value.substr(kFile.size());
+    if (path.starts_with('/') && !path.ends_with('/')) {
+      return Rendezvous{RendezvousMethod::file, std::move(path), "WEIR_MEET", std::move(run)};
+    }
+  } else if (is_address(value)) {
+    return Rendezvous{RendezvousMethod::address, value, "WEIR_MEET", ""};
+  }
+  return wrong(shown("WEIR_MEET", value) +
+               ": allowed is host:port, with a port of rank 0's host that nobody else uses, or "
+               "file:/path, of a file that every rank can reach");
+}
+
+// Below the ports that the system hands out by itself; neighbouring jobs and steps differ. Zero:
+// there is no job.
+std::uint64_t port_of_job(const Environment& environment) {
+  constexpr std::uint64_t kFirst = 20000, kPorts = 12000, kSteps = 16;
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
+  const auto job = whole_number(environment.get("SLURM_JOB_ID").value_or(""), kMost);
+  if (!job) return 0;
+  const auto step = whole_number(environment.get("SLURM_STEP_ID").value_or(""), kMost);
+  return kFirst + (*job * kSteps + step.value_or(0)) % kPorts;
+}
+
+Result<Rendezvous> at_master(const Environment& environment, const std::string& host) {
+  const std::string port = environment.get("MASTER_PORT").value_or("");
+  const std::uint64_t number = whole_number(port, kLastPort - 1).value_or(0);
+  if (number > 0) {
+    return at_address(host, number + 1,
+                      "MASTER_ADDR, MASTER_PORT + 1, as the store has the port itself");
+  }
+  return wrong(shown("MASTER_PORT", port) +
+               " is not a port from 1 to 65534, before the one where ranks meet: correct it, or "
+               "set WEIR_MEET to host:port of rank 0");
+}
+
+// Rank 0 runs on the first host of the step, which need not be the first of the job.
+Result<Rendezvous> at_first_host(const Environment& environment, std::uint64_t port) {
+  for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
+    const auto list = environment.get(name);
+    if (!list) continue;
+    if (const auto host = first_host(*list)) {
+      return at_address(*host, port, fmt::format("the first of {}, a port by SLURM_JOB_ID", name));
+    }
+    return wrong(shown(name, *list) +
+                 " is not a list of hosts: set WEIR_MEET to host:port of rank 0");
+  }
+  return wrong("SLURM_STEP_NODELIST is not set: set WEIR_MEET to host:port of rank 0");
+}
+
+Result<Rendezvous> find_rendezvous(const Environment& environment, const Launcher& launcher,
+                                   const Launch& launch) {
+  if (launch.ranks == 1) return Rendezvous{};
+  // NCCL itself follows it, whatever else is said.
+  if (const auto address = environment.get("NCCL_COMM_ID")) {
+    return Rendezvous{RendezvousMethod::address, *address, "NCCL_COMM_ID", ""};
+  }
+  std::optional<std::string> run = run_of(environment, launcher);
+  if (const auto place = environment.get("WEIR_MEET")) {
+    return said_by_user(*place, std::move(run).value_or(""));
+  }
+  if (run && launch.local_ranks == launch.ranks) {
+    const std::string folder = environment.get("TMPDIR").value_or("/tmp");
+    std::string path = fmt::format("{}/weir-meet-{}-{:016x}", folder, ::geteuid(), digest(*run));
+    return Rendezvous{RendezvousMethod::file, std::move(path), "all ranks are on one host", *run};
+  }
+  const auto job_port = launcher.name == "srun" ? port_of_job(environment) : 0;
+  if (const auto host = environment.get("MASTER_ADDR")) {
+    if (job_port == 0 || environment.get("MASTER_PORT")) return at_master(environment, *host);
+    return at_address(*host, job_port, "MASTER_ADDR, a port by SLURM_JOB_ID");
+  }
+  if (job_port != 0) return at_first_host(environment, job_port);
+  return wrong(fmt::format(
+      "WEIR_MEET is not set, and {} does not say where rank 0 is: set it, on every rank, to "
+      "host:port of rank 0, or to file:/path in a folder that every rank can reach",
+      launcher.name));
+}
+
+}  // namespace
+
+std::optional<std::string> first_host(std::string_view list) {
+  std::string host;
+  while (!list.empty() && list.front() != ',') {
+    const std::size_t open = list.find_first_of("[],");
+    host += list.substr(0, open);
+    if (open == std::string_view::npos) break;
+    list.remove_prefix(open);
+    if (list.front() == ',') break;
+    const std::size_t close = list.find(']');
+    if (list.front() == ']' || close == std::string_view::npos) return {};
+    const std::string_view number = list.substr(1, list.find_first_of("-,]") - 1);
+    if (!whole_number(number, ~std::uint64_t{0})) return {};
+    host += number;
+    list.remove_prefix(close + 1);
+  }
+  return host.empty() ? std::nullopt : std::optional(host);
+}
+
 Result<Launch> find_launch(const Environment& environment) {
-  if (Status good = check_nccls_address(environment); !good) return good.error();
+  if (const auto address = environment.get("NCCL_COMM_ID"); address && !is_address(*address)) {
+    return wrong(shown("NCCL_COMM_ID", *address) +
+                 " is not host:port, of rank 0, and NCCL fails with it: correct or unset it");
+  }
   const Result<const Launcher*> chosen = choose(environment);
   if (!chosen) return chosen.error();
-  if (*chosen == nullptr) return alone(environment);
+  if (*chosen == nullptr) {
+    const auto place = environment.get("WEIR_MEET");
+    if (!place) return Launch{};
+    return wrong(shown("WEIR_MEET", *place) +
+                 " is set, and nothing says which rank this is: start with a launcher, or set "
+                 "WEIR_RANK, WEIR_WORLD_SIZE and WEIR_LOCAL_RANK too, or unset it");
+  }
 
   const Launcher& launcher = **chosen;
   Launch launch;
   launch.launcher = launcher.name;
-  launch.variables = fmt::format("{}, {}, {}", launcher.rank, launcher.ranks, launcher.local_rank);
+  launch.local_ranks = 0;
   const std::pair<std::string_view, int*> numbers[] = {{launcher.rank, &launch.rank},
                                                        {launcher.ranks, &launch.ranks},
-                                                       {launcher.local_rank, &launch.local_rank}};
+                                                       {launcher.local_rank, &launch.local_rank},
+                                                       {launcher.local_ranks, &launch.local_ranks}};
   for (const auto& [name, field] : numbers) {
+    if (!get(environment, name)) continue;  // the last alone may be missing
     const Result<int> number = read_number(environment, name);
     if (!number) return number.error();
     *field = *number;
+    launch.variables += fmt::format("{}{}", launch.variables.empty() ? "" : ", ", name);
   }
-  if (Status status = read_local_ranks(environment, launcher, launch); !status) {
-    return status.error();
+  const bool counted = get(environment, launcher.local_ranks).has_value();
+  Status good = below(launcher.rank, launch.rank, launcher.ranks, launch.ranks);
+  if (good) {
+    good = below(launcher.local_rank, launch.local_rank,
+                 counted ? launcher.local_ranks : launcher.ranks,
+                 counted ? launch.local_ranks : launch.ranks);
   }
-  if (Status status = check(launcher, launch); !status) return status.error();
+  if (good && launch.local_ranks > launch.ranks) {
+    good =
+        wrong(fmt::format("{}={} is more than {}={}: a host can't have more ranks than there are",
+                          launcher.local_ranks, launch.local_ranks, launcher.ranks, launch.ranks));
+  }
+  if (!good) return std::move(good).error();
   if (launch.ranks == 1) launch.local_ranks = 1;
 
   Result<Rendezvous> found = find_rendezvous(environment, launcher, launch);
   if (!found) return std::move(found).error();
   launch.rendezvous = *std::move(found);
-  note_others(environment, launcher, launch);
   return launch;
 }
 
 std::string Launch::describe() const {
   std::string text = fmt::format("rank {} of {}", rank, ranks);
-  if (launcher.empty()) {
-    text += ": no launcher's variables are set";
-  } else {
-    text += fmt::format(", local rank {}", local_rank);
-    if (local_ranks != 0) text += fmt::format(" of {}", local_ranks);
-    text += fmt::format(", by {} ({})", launcher, variables);
-  }
-  if (rendezvous.method != RendezvousMethod::none) {
-    text += fmt::format("; meets rank 0 at {}{} ({})",
-                        rendezvous.method == RendezvousMethod::file ? "the file " : "",
-                        rendezvous.endpoint, rendezvous.source);
-  }
-  for (const std::string& note : notes) text += "; " + note;
-  return text;
+  if (launcher.empty()) return text + ": no launcher's variables are set";
+  text += fmt::format(", local rank {}", local_rank);
+  if (local_ranks != 0) text += fmt::format(" of {}", local_ranks);
+  text += fmt::format(", by {} ({})", launcher, variables);
+  if (rendezvous.method == RendezvousMethod::none) return text;
+  return text + fmt::format("; meets rank 0 at {}{} ({})",
+                            rendezvous.method == RendezvousMethod::file ? "the file " : "",
+                            rendezvous.endpoint, rendezvous.source);
 }
 
 }  // namespace weir

@@ -2,11 +2,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <thread>
 
-#include "comm/launch/processes.h"
-#include "comm/launch/rendezvous_file.h"
+#include "comm/launch/id_file.h"
 #include "weir/comm/launch.h"
 
 namespace weir {
@@ -15,113 +17,110 @@ namespace {
 using std::chrono::nanoseconds;
 using std::chrono::steady_clock;
 
-std::int64_t time_of_day() {
-  return std::chrono::duration_cast<nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
+class ProcessEnvironment final : public Environment {
+ public:
+  std::optional<std::string> get(const std::string& name) const override {
+    const char* value = std::getenv(name.c_str());
+    if (value == nullptr || *value == '\0') return {};
+    return value;
+  }
+  void set(const std::string& name, const std::string& value) override {
+    ::setenv(name.c_str(), value.c_str(), 1);
+  }
+  void unset(const std::string& name) override { ::unsetenv(name.c_str()); }
+};
 
 // What this process would write, less the id.
-RendezvousFile own_file(const Launch& launch) {
-  const std::optional<RunningProcess> self = running_process(::getpid());
-  return {.run = on_one_line(launch.rendezvous.run),
+IdFile own_file(const Launch& launch) {
+  return {.run = launch.rendezvous.run,
           .ranks = launch.ranks,
-          .domain = self ? process_domain() : "",
+          .host = process_host(),
           .process = ::getpid(),
-          .process_started = self ? self->started : 0,
-          .written = time_of_day(),
+          .written = nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count(),
           .id = {}};
 }
 
-bool is_by_same_process(const RendezvousFile& a, const RendezvousFile& b) {
-  return a.domain == b.domain && a.process == b.process && a.process_started == b.process_started;
-}
-
-Result<UniqueId> rendezvous_at_address(Nccl& nccl, const Launch& launch, Environment& environment) {
-  constexpr const char* kAddress = "NCCL_COMM_ID";
-  if (!environment.get(kAddress)) environment.set(kAddress, launch.rendezvous.endpoint);
-  return nccl.unique_id();
-}
-
 Result<UniqueId> leave_id(Nccl& nccl, const Launch& launch) {
+  const std::string& path = launch.rendezvous.endpoint;
   // Before anything that takes time: what an earlier run left should not be there to be taken.
-  if (Status removed = remove_own_file(launch.rendezvous.endpoint); !removed)
-    return removed.error();
+  if (Status removed = remove_own_file(path); !removed) return std::move(removed).error();
   Result<UniqueId> id = nccl.unique_id();
   if (!id) return id;
-  RendezvousFile file = own_file(launch);
+  IdFile file = own_file(launch);
   file.id = *id;
-  if (Status written = write_own_file(launch.rendezvous.endpoint, encode(file)); !written) {
-    return written.error();
+  if (Status written = write_own_file(path, encode(file)); !written) {
+    return std::move(written).error();
   }
   return id;
 }
 
 // Why `file` is not what rank 0 of this run wrote; empty: it is. `oldest` is the time before which
 // no rank 0 of this run can have come.
-std::string fault_of(const RendezvousFile& file, const RendezvousFile& own, std::int64_t oldest) {
-  if (file.run != own.run) return fmt::format("is of another run ({})", file.run);
+std::string fault_of(const IdFile& file, const IdFile& own, std::int64_t oldest) {
+  if (file.run != decode(encode(own))->run) return fmt::format("is of another run ({})", file.run);
   if (file.ranks != own.ranks) return fmt::format("is of a run of {} ranks", file.ranks);
-  if (!file.domain.empty() && file.domain == own.domain) {
-    const std::optional<RunningProcess> writer = running_process(file.process);
-    if (writer && writer->started == file.process_started) return "";
+  if (!file.host.empty() && file.host == own.host) {
+    if (::kill(file.process, 0) == 0 || errno != ESRCH) return "";
     return fmt::format("was left by process {}, which has ended", file.process);
   }
   return file.written < oldest ? "was left by an earlier run" : "";
 }
 
-Error missing(const Launch& launch, Nanoseconds timeout, const std::string& seen) {
-  constexpr double kSecond = 1e9;
-  return {ErrorCode::unavailable,
-          fmt::format("rank {} of {} waited {:.3g} s for rank 0 at {} ({}), which {}: is rank 0 "
-                      "running, and does it see the same file? docs/multi-node.md has other ways "
-                      "to meet",
-                      launch.rank, launch.ranks, static_cast<double>(timeout.count) / kSecond,
-                      launch.rendezvous.endpoint, launch.rendezvous.source, seen)};
-}
-
 Result<UniqueId> await_id(const Launch& launch, Nanoseconds timeout) {
   constexpr nanoseconds kFirstPause = std::chrono::milliseconds(2);
   constexpr nanoseconds kLongestPause = std::chrono::milliseconds(100);
-  const RendezvousFile own = own_file(launch);
+  const IdFile own = own_file(launch);
   const auto begin = steady_clock::now();
   for (nanoseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     const Result<std::optional<std::string>> text = read_own_file(launch.rendezvous.endpoint);
     if (!text) return text.error();
     std::string seen = "is not there";
     if (*text) {
-      const std::optional<RendezvousFile> file = decode(**text);
+      const std::optional<IdFile> file = decode(**text);
       seen = file ? fault_of(*file, own, own.written - timeout.count)
                   : "is cut off, or of another version";
       if (seen.empty()) return file->id;
     }
     const nanoseconds left = nanoseconds(timeout.count) - (steady_clock::now() - begin);
-    if (left <= nanoseconds::zero()) return missing(launch, timeout, seen);
-    std::this_thread::sleep_for(std::min(pause, left));
+    if (left > nanoseconds::zero()) {
+      std::this_thread::sleep_for(std::min(pause, left));
+      continue;
+    }
+    return Error(ErrorCode::unavailable,
+                 fmt::format("rank {} of {} waited {:.3g} s for rank 0 at {} ({}), which {}: is "
+                             "rank 0 running, and does it see the same file? docs/multi-node.md "
+                             "has other ways to meet",
+                             launch.rank, launch.ranks, static_cast<double>(timeout.count) / 1e9,
+                             launch.rendezvous.endpoint, launch.rendezvous.source, seen));
   }
 }
 
 }  // namespace
 
+Environment& process_environment() {
+  static ProcessEnvironment environment;
+  return environment;
+}
+
 Result<UniqueId> rendezvous(Nccl& nccl, const Launch& launch, Environment& environment,
                             Nanoseconds timeout) {
-  switch (launch.rendezvous.method) {
-    case RendezvousMethod::none:
-      return nccl.unique_id();
-    case RendezvousMethod::address:
-      return rendezvous_at_address(nccl, launch, environment);
-    case RendezvousMethod::file:
-      return launch.rank == 0 ? leave_id(nccl, launch) : await_id(launch, timeout);
+  constexpr const char* kAddress = "NCCL_COMM_ID";
+  if (launch.rendezvous.method == RendezvousMethod::file) {
+    return launch.rank == 0 ? leave_id(nccl, launch) : await_id(launch, timeout);
   }
-  return Error(ErrorCode::invalid_argument, "the launch has no such rendezvous method");
+  const bool at_address = launch.rendezvous.method == RendezvousMethod::address;
+  if (at_address && !environment.get(kAddress)) {
+    environment.set(kAddress, launch.rendezvous.endpoint);
+  }
+  return nccl.unique_id();
 }
 
 void finish_rendezvous(const Launch& launch) {
   if (launch.rendezvous.method != RendezvousMethod::file || launch.rank != 0) return;
   const Result<std::optional<std::string>> text = read_own_file(launch.rendezvous.endpoint);
   if (!text || !*text) return;
-  const std::optional<RendezvousFile> file = decode(**text);
-  if (!file || !is_by_same_process(*file, own_file(launch))) return;
+  const std::optional<IdFile> file = decode(**text);
+  if (!file || file->host != process_host() || file->process != ::getpid()) return;
   // What can't be removed is left to the next run, which does not take it.
   static_cast<void>(remove_own_file(launch.rendezvous.endpoint));
 }

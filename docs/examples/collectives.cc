@@ -1,10 +1,9 @@
 // Two ranks sum a gradient while it is given back at once; on simulated GPUs, so that it runs
 // anywhere. On real ones `nccl` is weir::load_nccl(device), and each rank is a process.
-#include "weir/comm/collectives.h"
-
 #include <cstdio>
 #include <thread>
 
+#include "weir/comm/communicator.h"
 #include "weir/comm/sim_nccl.h"
 
 using weir::operator""_MiB;
@@ -20,13 +19,13 @@ bool step(weir::Nccl& nccl, weir::SimDevice& gpu, const weir::UniqueId& id, int 
   const weir::Stream compute = gpu.new_stream();
   auto world = weir::Communicator::create({nccl, gpu, heap}, id, /*ranks=*/2, rank);
   if (!world || !world->prepare()) return false;
-  weir::Collectives collectives(*world);
+  weir::Collectives overlapped = world->overlapped();
 
   for (int layer = 0; layer < 8; ++layer) {
     auto gradient = heap.allocate(kGradient, compute);
     if (!gradient || !gpu.launch(compute, weir::Writes(*gradient, kGradient), 900_us)) return false;
-    const auto sum = collectives.all_reduce(*gradient, *gradient, kGradient.count / 4,
-                                            weir::DataType::float32, {}, compute);
+    const auto sum = overlapped.all_reduce(*gradient, *gradient, kGradient.count / 4,
+                                           weir::DataType::float32, {}, compute);
     if (!sum || !heap.deallocate(*gradient)) return false;  // at once: the block is fenced
     // sum->wait(stream), before work on `stream` that needs the result.
   }

@@ -94,6 +94,14 @@ TEST_F(CommBench, RegisteredBuffersAreSaidAndServeBothPaths) {
   EXPECT_EQ(nlohmann::json::parse(read("bench.json"))["local_register"], true);
 }
 
+TEST_F(CommBench, OverlapIsSaid) {
+  const test::Finished finished =
+      weir("comm bench --device sim -b 8 -e 8 --overlap --json " + path("bench.json"));
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr("on the communication stream"));
+  EXPECT_EQ(nlohmann::json::parse(read("bench.json"))["overlap"], true);
+}
+
 // Else each process of a job would make a world of its own, and say that all is well.
 TEST_F(CommBench, OneRankOfALaunchDoesNotSimulateInSilence) {
   ::setenv("WEIR_RANK", "1", 1);

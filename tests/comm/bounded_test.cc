@@ -81,7 +81,10 @@ TEST_F(BoundedCommunicators, AreClosedOnceNobodyWaitsOnTheirDevice) {
         Communicator::create({*rank.nccl, slow, *rank.heap}, *rank.nccl->unique_id(), 1, 0,
                              {.host_timeout = 1'000_ms, .watch_every = {}});
     ASSERT_TRUE(made.ok()) << made.error().message();
-    if (prepared) test::expect_ok(made->prepare());
+    if (prepared) {
+      test::expect_ok(made->prepare());
+      test::expect_ok(made->all_reduce(nullptr, nullptr, 0, DataType::float32, {}, rank.compute));
+    }
     slow.slow_down(std::chrono::milliseconds(1300));
     EXPECT_FALSE((prepared ? made->close() : made->prepare()).ok());
     if (!prepared) (void)made->close();

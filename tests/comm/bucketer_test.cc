@@ -91,6 +91,43 @@ TEST_F(Buckets, AreReducedWhileTheRestIsComputed) {
   });
 }
 
+TEST_F(Buckets, RecordNoEventForAGradientWhileOneStreamMakesThem) {
+  const std::vector<std::uint64_t> counts(20, 1000);
+  on_all([&](Rank& rank) {
+    Bucketer buckets = make(rank, counts);
+    for (int i = 0; i < 3; ++i) {
+      const std::uint64_t before = rank.device.calls(DeviceCall::record);
+      for (std::size_t tensor = counts.size(); tensor-- > 0;) {
+        write(rank, buckets, tensor, counts[tensor], rank.compute);
+        expect_ok(buckets.ready(tensor, rank.compute));
+        if (tensor > 0) {
+          EXPECT_EQ(rank.device.calls(DeviceCall::record), before);
+        }
+      }
+      // Of the one bucket: the fork, the watchdog, the fence.
+      EXPECT_EQ(rank.device.calls(DeviceCall::record), before + 3);
+      expect_ok(buckets.finish(rank.compute));
+    }
+  });
+}
+
+// The second stream begins when a part of the gradients has been made.
+TEST_F(Buckets, TakeGradientsOfAStreamThatBeginsLater) {
+  const std::vector<std::uint64_t> counts(20, 1000);
+  on_all([&](Rank& rank) {
+    Bucketer buckets = make(rank, counts);
+    for (int i = 0; i < 3; ++i) {
+      for (std::size_t tensor = counts.size(); tensor-- > 0;) {
+        if (tensor == 9) expect_ok(buckets.begin(rank.side));
+        const Stream stream = tensor < 10 ? rank.side : rank.compute;
+        write(rank, buckets, tensor, counts[tensor], stream);
+        expect_ok(buckets.ready(tensor, stream));
+      }
+      expect_ok(buckets.finish(rank.compute));
+    }
+  });
+}
+
 // A stream that has much else to do does not delay what it reported before.
 TEST_F(Buckets, WaitForWhatAStreamHeldWhenItReported) {
   const std::vector<std::uint64_t> counts(2, 1000);

@@ -25,19 +25,15 @@ class MachineTree {
     std::filesystem::create_symlink(target, at(path));
   }
 
-  void gpu(const std::string& pci, int numa_node, const std::string& lanes = "16") const;
-  void rdma(const std::string& name, const std::string& pci, int numa_node,
-            const std::string& state, const std::string& layer) const;
-  void interface(const std::string& name, bool up, bool is_device, const std::string& speed,
-                 int mtu) const;
-  // Eight GPUs, four NVSwitches, eight RDMA cards, and what belongs to them, all in order.
+  void rdma(const std::string& name, const std::string& state, const std::string& layer) const;
+  // Eight GPUs, eight RDMA cards, and what belongs to them, all in order.
   void make_eight_gpus() const;
 
  private:
   const TemporaryFolder root_;
 };
 
-// The same machine as a value, with what NVML says of it.
+// The same machine as a value, with a version of NCCL.
 Machine eight_gpus();
 // Settings as the environment would give them.
 Settings settings_of(const EnvironmentVariables& environment);

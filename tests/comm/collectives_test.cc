@@ -66,7 +66,7 @@ TEST_F(EagerCollectives, UseTheWholeOfWhatTheyReadAndWrite) {
   create();
   prepare();
   on_all([](Rank& rank) {
-    Collectives all(*rank.comm);
+    Collectives all = rank.comm->overlapped();
     const int other = 1 - rank.number;
     void* const one = rank.allocate(kSize, rank.compute);
     void* const each = rank.allocate(kSize * 2, rank.compute);
@@ -98,7 +98,7 @@ TEST_F(EagerCollectives, TakePointersIntoTheMiddleOfBlocks) {
     rank.write(rank.compute, block, kSize * 2);
     auto* const mine = static_cast<std::byte*>(block) + kSize.count * rank.number;
     const Result<Work> work =
-        Collectives(*rank.comm).all_gather(mine, block, kCount, DataType::float32, rank.compute);
+        rank.comm->overlapped().all_gather(mine, block, kCount, DataType::float32, rank.compute);
     expect_ok(work);
     rank.free(block);
     void* const next = rank.allocate(kSize * 2, rank.compute);
@@ -111,9 +111,8 @@ TEST_F(EagerCollectives, LeaveMemoryThatIsNotTheHeapsToTheCaller) {
   create();
   on_all([](Rank& rank) {
     const Address outside = *rank.nccl->allocate_segment(2_MiB);
-    const Result<Work> work = Collectives(*rank.comm)
-                                  .all_reduce(outside.pointer(), outside.pointer(), 100,
-                                              DataType::int32, {}, rank.compute);
+    const Result<Work> work = rank.comm->overlapped().all_reduce(
+        outside.pointer(), outside.pointer(), 100, DataType::int32, {}, rank.compute);
     expect_ok(work);
     rank.device.finish();
     expect_ok(rank.nccl->free_segment(outside));
@@ -123,7 +122,7 @@ TEST_F(EagerCollectives, LeaveMemoryThatIsNotTheHeapsToTheCaller) {
 TEST_F(EagerCollectives, OfNothingAreFine) {
   create();
   on_all([](Rank& rank) {
-    Collectives all(*rank.comm);
+    Collectives all = rank.comm->overlapped();
     expect_ok(all.all_reduce(nullptr, nullptr, 0, DataType::int8, {}, rank.compute));
     const Result<Work> nothing = all.run(std::span<const Operation>(), rank.compute);
     expect_ok(nothing);
@@ -134,7 +133,7 @@ TEST_F(EagerCollectives, OfNothingAreFine) {
 TEST_F(EagerCollectives, ThatCannotBeAreNamedAndNothingIsQueued) {
   create();
   Rank& rank = *ranks_[0];
-  Collectives all(*rank.comm);
+  Collectives all = rank.comm->overlapped();
   expect_error(all.broadcast(&rank, &rank, 1, DataType::int8, 2, rank.compute),
                ErrorCode::invalid_argument,
                "communicator 'world', rank 0 of 2: broadcast of 1 B of int8, root 2: there is no "
@@ -167,7 +166,7 @@ TEST_F(EagerCollectives, FailingInTheMiddleOfAGroupFenceItsBlocks) {
   const Operation pair[] = {
       {.kind = OperationKind::send, .send = block, .count = kCount, .peer = 1},
       {.kind = OperationKind::receive, .receive = block, .count = kCount, .peer = 1}};
-  expect_error(Collectives(*rank.comm).run(pair, rank.compute), ErrorCode::device, "made to fail");
+  expect_error(rank.comm->overlapped().run(pair, rank.compute), ErrorCode::device, "made to fail");
   rank.free(block);
   const std::uint64_t waits = rank.device.calls(DeviceCall::wait);
   void* const next = rank.allocate(kSize, rank.compute);
@@ -218,7 +217,7 @@ TEST_F(Threads, OfOneRankMayAllCallAndMemoryStaysWhole) {
           void* const block = rank.allocate(1_MiB, mine);
           rank.write(mine, block, 1_MiB, 1_us);
           const Result<Work> work =
-              Collectives(*rank.comm).all_reduce(block, block, 100, DataType::float32, {}, mine);
+              rank.comm->overlapped().all_reduce(block, block, 100, DataType::float32, {}, mine);
           expect_ok(work);
           if (step % 3 == 0) expect_ok(work->wait(mine));
           rank.free(block);

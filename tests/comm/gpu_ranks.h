@@ -163,7 +163,7 @@ inline CaptureScope begin(const GpuRank& rank, GraphPool& pool,
 constexpr Reduction kLargest{ReduceOp::max};
 constexpr DataType kBytes = DataType::uint8;
 inline Result<Work> largest(GpuRank& rank, void* block, Bytes bytes, Stream stream) {
-  return Collectives(*rank.comm).all_reduce(block, block, bytes.count, kBytes, kLargest, stream);
+  return rank.comm->overlapped().all_reduce(block, block, bytes.count, kBytes, kLargest, stream);
 }
 
 }  // namespace weir::test

@@ -26,13 +26,6 @@ class FakeEnvironment final : public Environment {
   }
   void set(const std::string& name, const std::string& value) override { variables_[name] = value; }
   void unset(const std::string& name) override { variables_.erase(name); }
-  std::optional<std::string> ancestor(std::string_view command) const override {
-    const auto found = ancestors.find(std::string(command));
-    if (found == ancestors.end()) return {};
-    return found->second;
-  }
-
-  Variables ancestors;
 
  private:
   Variables variables_;

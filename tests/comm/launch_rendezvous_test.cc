@@ -7,8 +7,7 @@
 #include <functional>
 #include <thread>
 
-#include "comm/launch/processes.h"
-#include "comm/launch/rendezvous_file.h"
+#include "comm/launch/id_file.h"
 #include "tests/comm/launch_fixture.h"
 #include "tests/temporary_folder.h"
 
@@ -46,13 +45,12 @@ std::string refusal(const Launch& launch, ErrorCode code) {
 }
 
 // As another host's rank 0, or one that has ended, would have written.
-RendezvousFile foreign(std::int64_t age_ms = 0) {
+IdFile foreign(std::int64_t age_ms = 0) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return {.run = "run 1",
           .ranks = 2,
-          .domain = "another host",
+          .host = "another host",
           .process = 1,
-          .process_started = 2,
           .written = std::chrono::nanoseconds(now).count() - age_ms * 1'000'000,
           .id = FakeNccl::id_of("foreign")};
 }
@@ -192,17 +190,13 @@ TEST(Rendezvous, DoesNotTakeWhatAnEndedProcessOfTheSameRunLeft) {
               AllOf(HasSubstr("was left by process"), HasSubstr("which has ended")));
 }
 
-TEST(Rendezvous, DoesNotTakeWhatAnEarlierProcessOfTheSameIdLeft) {
+TEST(Rendezvous, TakesWhatALivingProcessOfThisHostLeft) {
   const test::TemporaryFolder folder;
-  RendezvousFile file = foreign();
-  file.domain = process_domain();
+  IdFile file = foreign(/*age_ms=*/60'000);
+  file.host = process_host();
   file.process = ::getpid();
-  file.process_started = running_process(::getpid())->started;
   folder.write("meet", encode(file));
   EXPECT_TRUE(gets(at_file(folder / "meet", 1), "foreign"));
-  --file.process_started;
-  folder.write("meet", encode(file));
-  EXPECT_THAT(refusal(at_file(folder / "meet", 1), ErrorCode::unavailable), HasSubstr("has ended"));
 }
 
 TEST(Rendezvous, TakesTheNewFileOverAStaleOneThatTheRankSawFirst) {
@@ -229,7 +223,7 @@ TEST(Rendezvous, RemovesAStaleFileBeforeItAsksNccl) {
 
 TEST(Rendezvous, DoesNotTakeAFileThatIsCutOffOrChanged) {
   const test::TemporaryFolder folder;
-  const RendezvousFile file = foreign();
+  const IdFile file = foreign();
   const std::string whole = encode(file);
   for (std::size_t length = 0; length < whole.size(); ++length) {
     EXPECT_FALSE(decode(whole.substr(0, length))) << length;

@@ -43,7 +43,7 @@ TEST_F(MovedAway, CommunicatorsSaySo) {
     expect_gone(Bucketer::create(gone, tensors, DataType::float32, rank.compute));
     float number = 0;
     expect_gone(
-        Collectives(gone).all_reduce(&number, &number, 1, DataType::float32, {}, rank.compute));
+        gone.overlapped().all_reduce(&number, &number, 1, DataType::float32, {}, rank.compute));
     expect_gone(Collectives::run_together(std::vector<Collectives::Part>{{world, {}}, {gone, {}}},
                                           rank.compute));
     EXPECT_EQ(world.rank(), rank.number);

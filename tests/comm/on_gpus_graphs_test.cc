@@ -22,7 +22,7 @@ constexpr Bytes kSize = 1_MiB;
 constexpr DataType kBytes = DataType::uint8;
 
 Result<Work> largest(Communicator& comm, void* block, Stream stream) {
-  return Collectives(comm).all_reduce(block, block, kSize.count, kBytes, {ReduceOp::max}, stream);
+  return comm.overlapped().all_reduce(block, block, kSize.count, kBytes, {ReduceOp::max}, stream);
 }
 
 // A buffer that is written, all-reduced, checked and given back.
@@ -127,7 +127,8 @@ TEST_P(Graphs, MayHoldOneGroupOfTwoCommunicators) {
                    .reduction = {ReduceOp::max}};
       }
       const Result<std::vector<Work>> works = Collectives::run_together(
-          std::vector<Collectives::Part>{{*rank.comm, {&sums[0], 1}}, {*other, {&sums[1], 1}}},
+          std::vector<Collectives::Part>{{rank.comm->overlapped(), {&sums[0], 1}},
+                                         {other->overlapped(), {&sums[1], 1}}},
           rank.compute);
       expect_ok(works);
       if (works) {

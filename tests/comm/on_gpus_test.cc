@@ -30,7 +30,8 @@ std::byte* at(void* block) { return static_cast<std::byte*>(block); }
 // The pattern of a part: of who sends it and who gets it, or of the part alone where ranks reduce.
 class Exchange {
  public:
-  Exchange(GpuRank& rank, OperationKind kind) : rank_(rank), kind_(kind) {}
+  Exchange(GpuRank& rank, OperationKind kind, bool overlap)
+      : rank_(rank), kind_(kind), overlap_(overlap) {}
 
   void run() {
     const Stream stream = rank_.compute;
@@ -41,9 +42,10 @@ class Exchange {
       rank_.write(stream, part(from, other), kPart, sent(rank_.number, other));
     }
     rank_.write(stream, at(into), all, 7);
-    const Result<Work> work = Collectives(*rank_.comm).run(operations(from, into), stream);
+    Collectives collectives = overlap_ ? rank_.comm->overlapped() : *rank_.comm;
+    const Result<Work> work = collectives.run(operations(from, into), stream);
     expect_ok(work);
-    if (work) expect_ok(work->wait(stream));
+    if (work && overlap_) expect_ok(work->wait(stream));
     for (int other = 0; other < rank_.ranks; ++other) check_part(into, other);
     rank_.free(from);
     rank_.free(into);
@@ -113,6 +115,7 @@ class Exchange {
 
   GpuRank& rank_;
   const OperationKind kind_;
+  const bool overlap_;
 };
 
 class Operations : public OnGpus {};
@@ -121,25 +124,28 @@ TEST_P(Operations, OfEveryKindMoveWhatTheyShouldEagerly) {
   create();
   on_all([](GpuRank& rank) {
     for (int kind = 0; kind <= static_cast<int>(OperationKind::send); ++kind) {
-      for (int round = 0; round < 3; ++round) {
-        Exchange(rank, static_cast<OperationKind>(kind)).run();
+      for (int round = 0; round < 6; ++round) {
+        Exchange(rank, static_cast<OperationKind>(kind), /*overlap=*/round % 2 == 0).run();
       }
     }
   });
 }
 
-// Every kind, in every mode, as the first operation of its communicator after prepare().
+// Every kind, in every mode, as the first operation of its communicator after prepare(); with
+// overlap and without, in turn.
 TEST_P(Operations, OfEveryKindMayBeTheFirstAndCaptured) {
   for (const CaptureMode mode :
        {CaptureMode::global, CaptureMode::thread_local_, CaptureMode::relaxed}) {
-    for (int kind = 0; kind <= static_cast<int>(OperationKind::send); ++kind) {
+    for (int each = 0; each <= 2 * static_cast<int>(OperationKind::send) + 1; ++each) {
+      const int kind = each / 2;
+      const bool overlap = each % 2 == 0;
       create_prepared();
       // In global mode a capture forbids what other threads do unguarded; ranks capture one after
       // the other's preparations, but all at once.
       on_all([&](GpuRank& rank) {
         GraphPool pool(*rank.heap);
         CaptureScope capture = begin(rank, pool, mode);
-        Exchange(rank, static_cast<OperationKind>(kind)).run();
+        Exchange(rank, static_cast<OperationKind>(kind), overlap).run();
         Result<Graph> graph = rank.comm->end_capture(capture);
         expect_ok(graph);
         if (!graph) return;

@@ -219,7 +219,7 @@ Status Peer::reduce(std::byte* block, std::uint64_t pattern, Bytes reduced) {
       cudaMemsetAsync(block, 0, kBlock.count, static_cast<cudaStream_t>(compute_.handle));
   if (zeroed != cudaSuccess) return Error(ErrorCode::device, cudaGetErrorString(zeroed));
   if (Status queued = gpu_->write(compute_, contents(own), {}); !queued) return queued;
-  const Result<Work> sum = Collectives(*comm_).all_reduce(
+  const Result<Work> sum = comm_->overlapped().all_reduce(
       block, block, reduced.count, DataType::uint8, {ReduceOp::sum}, compute_);
   if (!sum) return sum.error();
   if (Status waits = sum->wait(compute_); !waits) return waits;

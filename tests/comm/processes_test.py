@@ -340,7 +340,8 @@ class Processes(unittest.TestCase):
         mpiexec = shutil.which("mpiexec.hydra")
         if not mpiexec:
             self.skipTest("no mpiexec.hydra")
-        self.launched([mpiexec, "-n", str(self.ranks)], "Hydra")
+        self.launched([mpiexec, "-n", str(self.ranks)], "Hydra",
+                      WEIR_MEET=f"file:{self.folder}/meet")
 
     def test_srun_starts_them(self):
         srun, sinfo = shutil.which("srun"), shutil.which("sinfo")

@@ -48,7 +48,7 @@ struct Rank {
   }
   // All-reduces a block of 32-bit floating point in place.
   Result<Work> sum(void* block, Bytes bytes, Stream stream) {
-    return Collectives(*comm).all_reduce(block, block, bytes.count / 4, DataType::float32, {},
+    return comm->overlapped().all_reduce(block, block, bytes.count / 4, DataType::float32, {},
                                          stream);
   }
 };

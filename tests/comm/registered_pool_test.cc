@@ -31,9 +31,10 @@ class RegisteredPools : public test::CommRanks {
   std::optional<RegisteredPool>& pool(const Rank& rank) {
     return pools_[static_cast<std::size_t>(rank.number)];
   }
-  void create_pools(Bytes segment = kSegment) {
+  void create_pools(Bytes segment = kSegment, int segments = 1) {
     on_all([&](Rank& rank) {
-      Result<RegisteredPool> made = RegisteredPool::create(*rank.comm, {.segment = segment});
+      Result<RegisteredPool> made =
+          RegisteredPool::create(*rank.comm, {.segment = segment, .segments = segments});
       expect_ok(made);
       if (made) pool(rank).emplace(*std::move(made));
     });
@@ -82,7 +83,12 @@ TEST_F(RegisteredPools, OfDifferentSizesAreRefusedEverywhereAndNothingIsKept) {
     const Result<RegisteredPool> made =
         RegisteredPool::create(*rank.comm, {.segment = rank.number == 0 ? 64_MiB : 32_MiB});
     expect_error(made, ErrorCode::invalid_argument,
-                 "rank 0 for 64.00 MiB as segment 0, rank 1 for 32.00 MiB as segment 0");
+                 "rank 0 for 1 of 64.00 MiB, rank 1 for 1 of 32.00 MiB");
+    const Result<RegisteredPool> other =
+        RegisteredPool::create(*rank.comm, {.segment = 2_MiB, .segments = 1 + rank.number});
+    expect_error(other, ErrorCode::invalid_argument, "rank 0 for 1 of 2.00 MiB, rank 1 for 2 of");
+    expect_error(RegisteredPool::create(*rank.comm, {.segments = 0}), ErrorCode::invalid_argument,
+                 "at least one segment");
   });
   EXPECT_EQ(world_.live_segments(), 0u);
   create_pools();  // the ranks are in step still
@@ -90,9 +96,9 @@ TEST_F(RegisteredPools, OfDifferentSizesAreRefusedEverywhereAndNothingIsKept) {
 
 TEST_F(RegisteredPools, AreNowhereWhereOneRankHasNone) {
   for (const NcclCall call : {NcclCall::register_range, NcclCall::allocate_segment}) {
-    world_.fail(1, call, 1);
+    world_.fail(1, call, 3);
     on_all([](Rank& rank) {
-      expect_error(RegisteredPool::create(*rank.comm), ErrorCode::device,
+      expect_error(RegisteredPool::create(*rank.comm, {.segments = 4}), ErrorCode::device,
                    "rank 1 has no segment of 64.00 MiB, so no rank keeps one: ");
     });
     EXPECT_EQ(world_.live_segments(), 0u);
@@ -102,7 +108,7 @@ TEST_F(RegisteredPools, AreNowhereWhereOneRankHasNone) {
 
 TEST_F(RegisteredPools, WhoseOtherRanksDoNotComeEndTheCommunicator) {
   expect_error(RegisteredPool::create(*ranks_[0]->comm), ErrorCode::device,
-               "adds a segment to registered pool 1: a rank did not take part");
+               "creates registered pool 1: a rank did not take part");
   EXPECT_FALSE(ranks_[0]->comm->status());
   EXPECT_EQ(world_.live_segments(), 0u);
 }
@@ -118,7 +124,7 @@ TEST_F(RegisteredPools, AskedForDifferentThingsSayWho) {
 
 // The oracle is a map of what is live.
 TEST_F(RegisteredPools, GiveRanksTheSameOffsetsWhateverTheirStreamsDo) {
-  create_pools(4_MiB);
+  create_pools(8_MiB, 12);
   std::vector<std::vector<Bytes>> sizes(2);
   std::vector<std::vector<std::uint64_t>> addresses(2);
   on_all([&](Rank& rank) {
@@ -156,23 +162,28 @@ TEST_F(RegisteredPools, GiveRanksTheSameOffsetsWhateverTheirStreamsDo) {
   });
   EXPECT_EQ(sizes[0], sizes[1]);
   EXPECT_EQ(addresses[0], addresses[1]);  // simulated devices give the same addresses
-  EXPECT_GT(pools_[0]->statistics().segments, 1u);
+  EXPECT_EQ(pools_[0]->statistics().segments, 12u);
   EXPECT_EQ(world_.live_registrations(), world_.live_segments());
 }
 
-TEST_F(RegisteredPools, GiveALargeBufferASegmentOfItsOwn) {
-  create_pools(4_MiB);
+TEST_F(RegisteredPools, RefuseWhatNoSegmentHasRoomFor) {
+  create_pools(4_MiB, 2);
   on_all([&](Rank& rank) {
-    void* const large = take(rank, 33_MiB, rank.compute);
-    EXPECT_EQ(rank.device.translate(Address::of(large), 33_MiB).size(), 1u);
-    EXPECT_EQ(pool(rank)->statistics().segment_bytes, 38_MiB);
-    give(rank, large);
-    EXPECT_EQ(take(rank, 33_MiB, rank.side), large);
-    give(rank, large);
+    EXPECT_EQ(pool(rank)->statistics().segment_bytes, 8_MiB);
+    expect_error(pool(rank)->allocate(5_MiB, rank.compute), ErrorCode::out_of_memory,
+                 "no segment has room for 5.00 MiB: there are 2 of 4.00 MiB");
+    void* const first = take(rank, 4_MiB, rank.compute);
+    void* const second = take(rank, 3_MiB, rank.compute);
+    expect_error(pool(rank)->allocate(2_MiB, rank.side), ErrorCode::out_of_memory, "no segment");
+    give(rank, first);
+    EXPECT_EQ(take(rank, 4_MiB, rank.side), first);
+    give(rank, first);
+    give(rank, second);
     EXPECT_EQ(*pool(rank)->allocate(0_B, rank.side), nullptr);
     expect_ok(pool(rank)->deallocate(nullptr));
     expect_error(pool(rank)->allocate(Bytes{~std::uint64_t{0}}, rank.side),
-                 ErrorCode::out_of_memory, "no device has");
+                 ErrorCode::out_of_memory, "no segment has room");
+    expect_ok(pool(rank)->verify());
   });
 }
 
@@ -414,7 +425,7 @@ TEST_F(RegisteredPools, MayBeUsedByManyThreads) {
           rank.write(mine, block, 1_MiB, 1_us);
           if (step % 4 == 0) {
             expect_ok(
-                Collectives(*rank.comm).all_reduce(block, block, 100, DataType::float32, {}, mine));
+                rank.comm->overlapped().all_reduce(block, block, 100, DataType::float32, {}, mine));
           }
           give(rank, block);
         }

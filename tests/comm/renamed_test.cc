@@ -7,7 +7,6 @@
 #include "tests/comm/buckets.h"
 #include "tests/comm/launch_fixture.h"
 #include "tests/temporary_folder.h"
-#include "weir/comm/check.h"
 #include "weir/comm/launch.h"
 #include "weir/log.h"
 
@@ -75,10 +74,21 @@ TEST_F(Renamed, TypesAndFunctionsWorkUnderTheirOldNames) {
   static_assert(std::is_same_v<MeetBy, RendezvousMethod>);
   static_assert(std::is_same_v<MeetingPlace, Rendezvous>);
   static_assert(MeetBy::nobody == RendezvousMethod::none);
-  static_assert(kMostNvLinks == kMaxNvLinks);
   EXPECT_EQ(Reduction::scaled_sum(3), Reduction::premul_sum(3));
 
   on_all([](Rank& rank) {
+    // Its operations overlap, as they did: the next write has to wait.
+    void* const block = rank.allocate(4_KiB, rank.compute);
+    Collectives collectives(*rank.comm);
+    const std::uint64_t waits = rank.device.calls(DeviceCall::wait);
+    const Result<Work> sum =
+        collectives.all_reduce(block, block, 1024, DataType::float32, {}, rank.compute);
+    expect_ok(sum);
+    expect_ok(sum->wait(rank.compute));
+    EXPECT_EQ(rank.device.calls(DeviceCall::wait), waits + 2);
+    rank.write(rank.compute, block, 4_KiB);
+    rank.free(block);
+
     const Bucketer buckets = make(rank, {4});
     EXPECT_NE(buckets.place(0), nullptr);
     EXPECT_EQ(buckets.place(0), buckets.bucket_view(0));

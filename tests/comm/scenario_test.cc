@@ -154,7 +154,6 @@ class Variables final : public Environment {
   }
   void set(const std::string& name, const std::string& value) override { values_[name] = value; }
   void unset(const std::string& name) override { values_.erase(name); }
-  std::optional<std::string> ancestor(std::string_view) const override { return std::nullopt; }
 
  private:
   std::map<std::string, std::string> values_;

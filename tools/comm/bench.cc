@@ -41,7 +41,10 @@ struct Point {
 class BenchOfRank {
  public:
   BenchOfRank(BenchRank& rank, const BenchOptions& options, const BenchMemory& memory)
-      : rank_(rank), options_(options), memory_(memory), collectives_(rank.comm) {}
+      : rank_(rank),
+        options_(options),
+        memory_(memory),
+        collectives_(options.overlap ? rank.comm.overlapped() : rank.comm) {}
 
   // Again and again, until the GPU has left its idle clocks.
   Status warm_up(const BenchCase& of) {

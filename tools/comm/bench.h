@@ -37,6 +37,7 @@ struct BenchOptions {
   int aggregated = 1;       // operations in one group
   int graph_launches = 0;   // 0: eager
   bool registered = false;  // buffers of a RegisteredPool
+  bool overlap = false;     // on the communication stream; otherwise on the caller's
   Average average = Average::mean;
   BenchPath path = BenchPath::weir;
   bool keep_rows = true;  // in the report; else only who watches sees them

@@ -39,6 +39,7 @@ std::string bench_json(const BenchReport& report) {
             {"check", options.checks},
             {"cudagraph", options.graph_launches},
             {"local_register", options.registered},
+            {"overlap", options.overlap},
             {"average", kAverages[static_cast<int>(options.average)]},
             {"rows", Json::array()},
             {"average_busbw_gbs", Json::object()},

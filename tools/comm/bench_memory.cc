@@ -1,5 +1,6 @@
 #include "comm/bench_memory.h"
 
+#include <iterator>
 #include <utility>
 
 namespace weir {
@@ -28,7 +29,9 @@ Status BenchMemory::take_blocks(Bytes most) {
 // Each a segment of its own.
 Status BenchMemory::take_registered(Bytes most) {
   const Bytes segment = round_up(most, rank_->device.granularity());
-  Result<RegisteredPool> pool = RegisteredPool::create(rank_->comm, {.segment = segment});
+  const int segments = static_cast<int>(std::size(places_));
+  Result<RegisteredPool> pool =
+      RegisteredPool::create(rank_->comm, {.segment = segment, .segments = segments});
   if (!pool) return std::move(pool).error();
   pool_.emplace(*std::move(pool));
   for (void*& place : places_) {

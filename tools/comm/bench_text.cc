@@ -52,6 +52,7 @@ std::string comparison(const BenchRow& row) {
 std::string through(const BenchOptions& options) {
   std::string text = options.path == BenchPath::raw ? "NCCL alone" : "Weir's collectives";
   if (options.registered) text += ", buffers of a registered pool";
+  if (options.overlap) text += ", on the communication stream";
   if (options.graph_launches == 0) return text + ", eager";
   return text + fmt::format(", one graph of {} operations launched {} times",
                             options.iterations * options.aggregated, options.graph_launches);

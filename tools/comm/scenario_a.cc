@@ -27,7 +27,7 @@ Status capture_first(BenchRank& rank, const Case& what, bool refused) {
   if (!block) return std::move(block).error();
   const std::vector<Operation> operations = operations_for(what.asked, rank, block->get(), kCount);
   if (Status filled = rank.kernels.fill(rank.compute, operations, 1); !filled) return filled;
-  Result<Work> work = Collectives(rank.comm).run(operations, rank.compute);
+  Result<Work> work = rank.comm.run(operations, rank.compute);
   if (!refused && !work) return std::move(work).error();
   if (refused && work) return Error(ErrorCode::capture, "it was not refused");
   if (refused && work.error().code() != ErrorCode::capture) return work.error();

@@ -91,7 +91,7 @@ HeapSnapshot relative(HeapSnapshot snapshot) {
 class OverlapOfRank {
  public:
   OverlapOfRank(BenchRank& rank, const OverlapOptions& options, Way way)
-      : rank_(rank), options_(options), way_(way), collectives_(rank.comm) {}
+      : rank_(rank), options_(options), way_(way), collectives_(rank.comm.overlapped()) {}
 
   Status begin() {
     const Bytes bytes{2 * options_.width * options_.width};

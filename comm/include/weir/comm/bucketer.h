@@ -89,8 +89,8 @@ class Bucketer {
   Status begin(Stream writer);
   // Reports that work queued on `stream` so far wrote the tensor. Launches the buckets that can be
   // launched. Errors: invalid_argument (no such tensor; the tensor is already ready); capture (the
-  // step began in another capture, or in none); those of Collectives. If only the launch failed,
-  // the tensor is ready nonetheless, and the communicator has ended.
+  // step began in another capture, or in none); those of Collectives::run(). If only the launch
+  // failed, the tensor is ready nonetheless, and the communicator has ended.
   Status ready(std::size_t tensor, Stream stream);
   // Copies the gradient from `source` to its bucket view, on `stream`; then as ready().
   Status ready_from(std::size_t tensor, const void* source, Stream stream);

@@ -1,8 +1,25 @@
 // A communicator: one rank's part of a group of ranks that exchange data, each with a GPU.
 //
-//   Result<Communicator> world = Communicator::create({nccl, device, heap}, id, ranks, rank);
-//   Status ready = world->prepare();          // connects everything: captures are possible now
-//   Collectives collectives(*world);          // weir/comm/collectives.h
+//   Result<Communicator> world = Communicator::world(allocator);   // of all ranks of the launch
+//   Result<Work> sum = world->all_reduce(gradient, gradient, count, DataType::float32, {}, stream);
+//
+// An operation runs on the caller's stream, after the work that the stream holds so far; work that
+// is queued on the stream later runs after the operation. The blocks of the device heap that the
+// operation uses may be deallocated as soon as the call returns. (The caller must keep all other
+// memory until the work is done.)
+//
+// Overlap: operations of overlapped(), or of a communicator with `overlap = true`, run on a
+// communication stream, beside later work of the caller's stream:
+//
+//   Result<Work> sum = world->overlapped().all_reduce(...);
+//   heap.deallocate(gradient);           // at once: its block carries the fence
+//   Status waited = sum->wait(compute);  // where the result is needed: on the GPU, never the host
+//
+// In a capture (`stream` is being captured into a graph pool) the operation becomes part of the
+// graph. The communicator must be prepared; an unprepared one refuses the operation, and the
+// capture stays intact. With overlap Weir forks a communication stream, and joins it if a
+// CaptureScope ends the capture; if the program ends the capture by other means, a captured stream
+// must wait() for each Work.
 //
 // The other ranks notice what fails on one rank. NCCL itself waits forever for a missing rank; a
 // watchdog thread of the communicator looks for errors and for operations that do not end, and ends
@@ -15,6 +32,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,15 +40,19 @@
 #include <vector>
 
 #include "weir/comm/nccl.h"
+#include "weir/comm/operation.h"
 #include "weir/device.h"
 #include "weir/device_heap.h"
 #include "weir/graph_pool.h"
 #include "weir/result.h"
+#include "weir/types.h"
 
 namespace weir {
 
+class Allocator;
 class CaptureGroup;
 class CommState;
+class Communicator;
 
 struct CommunicatorOptions {
   std::string name = "world";  // in messages and in NCCL's logs
@@ -43,6 +65,8 @@ struct CommunicatorOptions {
   // agree, close. Always real time.
   Nanoseconds host_timeout{std::int64_t{120} * 1'000'000'000};
   std::optional<Nanoseconds> patience = std::nullopt;  // old name of host_timeout
+  // Do its own operations run on the communication stream, as those of overlapped() do?
+  bool overlap = false;
   // Does the watchdog end the communicator when it finds an error? Otherwise streams may wait
   // forever.
   bool aborts = true;
@@ -60,10 +84,102 @@ struct CommContext {
 };
 using CommPlace [[deprecated("use CommContext")]] = CommContext;
 
-// A moved-from communicator has no rank (-1 of 0) and no name. Its calls, and calls of collectives
-// made of it, return errors (invalid_argument).
-class Communicator {
+// Operations that were queued. Cheap to copy; its destructor does nothing. A Work must not be used
+// after its communicator is closed; the Work of a captured operation, not after the capture ends.
+class Work {
  public:
+  Work() = default;  // of nothing: wait() does nothing
+
+  // Makes work queued on `stream` from now on run after the operation. For an operation that ran on
+  // the caller's stream, another stream waits for all that the caller's stream holds now; the
+  // caller's stream itself need not wait. For a captured operation, `stream` is in the same
+  // capture, or in no capture and joins it. Errors: capture (the operation was captured, and the
+  // stream is in another capture, or the capture is over; or the operation was eager, and either
+  // stream is being captured); device.
+  Status wait(Stream stream) const;
+  bool captured() const { return capture_ != 0; }
+
+ private:
+  friend class Collectives;
+  Work(std::shared_ptr<CommState> state, std::optional<Fence> fence, std::uint64_t capture,
+       EventHandle event, Stream stream)
+      : state_(std::move(state)),
+        fence_(fence),
+        capture_(capture),
+        event_(event),
+        stream_(stream) {}
+  std::shared_ptr<CommState> state_;
+  std::optional<Fence> fence_;  // of an eager operation that overlaps
+  std::uint64_t capture_ = 0;   // the id of the capture that the operation is in, and
+  EventHandle event_;           // an event of it
+  Stream stream_;               // that the operation runs on
+};
+
+// The operations of a communicator: on the caller's stream (a Communicator's own, unless it was
+// made with `overlap = true`), or on its communication stream (overlapped()). Cheap to copy.
+class Collectives {
+ public:
+  // Counts are NCCL's (weir/comm/operation.h). Operations may be in place where NCCL allows it:
+  // send == receive; for all_gather, send is this rank's part of receive; for reduce_scatter,
+  // receive is this rank's part of send.
+  // Errors: invalid_argument; capture (the communicator is not prepared; the capture is already
+  // invalidated; no pool serves it); device (NCCL refused: the communicator has ended); whatever
+  // ended the communicator.
+  Result<Work> all_reduce(const void* send, void* receive, std::uint64_t count, DataType type,
+                          Reduction reduction, Stream stream);
+  Result<Work> all_gather(const void* send, void* receive, std::uint64_t count, DataType type,
+                          Stream stream);
+  Result<Work> reduce_scatter(const void* send, void* receive, std::uint64_t count, DataType type,
+                              Reduction reduction, Stream stream);
+  Result<Work> broadcast(const void* send, void* receive, std::uint64_t count, DataType type,
+                         int root, Stream stream);
+  Result<Work> reduce(const void* send, void* receive, std::uint64_t count, DataType type,
+                      Reduction reduction, int root, Stream stream);
+  Result<Work> all_to_all(const void* send, void* receive, std::uint64_t count, DataType type,
+                          Stream stream);
+  Result<Work> send(const void* from, std::uint64_t count, DataType type, int to, Stream stream);
+  Result<Work> receive(void* into, std::uint64_t count, DataType type, int from, Stream stream);
+
+  // Runs any operation, or several as one group (NCCL: ncclGroupStart, ncclGroupEnd). Sends and
+  // receives between the same ranks must be one group. An empty group gives an empty Work.
+  Result<Work> run(const Operation& operation, Stream stream) {
+    return run(std::span<const Operation>(&operation, 1), stream);
+  }
+  Result<Work> run(std::span<const Operation> group, Stream stream);
+
+  // Runs operations of several communicators of this rank as one group, so that no operation has to
+  // end before another begins. Returns a Work for each part, in order. The communicators differ,
+  // and have the same CommContext; all ranks list their common communicators in the same order.
+  // Errors: those above; if NCCL refuses the group, all communicators end.
+  struct Part;
+  static Result<std::vector<Work>> run_together(std::span<const Part> parts, Stream stream);
+
+  // Old name of overlapped().
+  [[deprecated("use Communicator::overlapped(), or the communicator itself")]] explicit Collectives(
+      const Communicator& communicator);
+
+ protected:
+  friend class Communicator;
+  Collectives(std::shared_ptr<CommState> state, bool overlap)
+      : state_(std::move(state)), overlap_(overlap) {}
+  std::shared_ptr<CommState> state_;
+  bool overlap_ = false;
+};
+
+struct Collectives::Part {
+  Collectives communicator;
+  std::span<const Operation> operations;
+};
+
+// A moved-from communicator has no rank (-1 of 0) and no name. Its calls return errors
+// (invalid_argument).
+class Communicator : public Collectives {
+ public:
+  // Makes the communicator of all ranks of this launch (weir/comm/launch.h), each on the current
+  // device of its allocator, and prepares it: loads NCCL, finds the other ranks, connects. Without
+  // a launcher it has one rank. On a SimDevice it has one simulated rank, whatever the launcher
+  // says. Errors: those of load_nccl(), find_launch(), rendezvous(), create() and prepare().
+  static Result<Communicator> world(Allocator& allocator, const CommunicatorOptions& options = {});
   // Returns once all ranks have called it. Errors: invalid_argument; device (a rank did not call
   // within `host_timeout`, or NCCL refused).
   static Result<Communicator> create(CommContext context, const UniqueId& id, int ranks, int rank,
@@ -73,6 +189,11 @@ class Communicator {
   // close(); an error is logged.
   ~Communicator();
 
+  // The same operations, on the communicator's communication stream.
+  Collectives overlapped() const { return {state_, /*overlap=*/true}; }
+
+  // What it runs on. It must not have been moved from.
+  const CommContext& context() const;
   int rank() const;
   int ranks() const;
   const std::string& name() const;
@@ -125,10 +246,14 @@ class Communicator {
   friend class Bucketer;
   friend class Collectives;
   friend class RegisteredPool;
-  explicit Communicator(std::shared_ptr<CommState> state);
+  explicit Communicator(const std::shared_ptr<CommState>& state);
+  Result<Communicator> derive(const std::string& call, CommunicatorOptions options,
+                              std::function<Result<CommHandle>()> make);
   std::vector<std::shared_ptr<CommState>> others_in(
       const std::shared_ptr<CaptureGroup>& captured) const;
-  std::shared_ptr<CommState> state_;
 };
+
+inline Collectives::Collectives(const Communicator& communicator)
+    : Collectives(communicator.state_, /*overlap=*/true) {}
 
 }  // namespace weir

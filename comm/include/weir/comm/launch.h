@@ -1,7 +1,8 @@
 // How a process learns its rank, and how the ranks find each other: from the variables that the
 // launcher sets. Weir runs no store of its own: the rendezvous of the ranks is at an address,
-// through NCCL itself, or at a file. docs/multi-node.md has the commands, and every variable that
-// is read.
+// through NCCL itself, or at a file. A program that has MPI or a store of its own needs none of
+// this: it sends rank 0's Nccl::unique_id() to the other ranks. docs/multi-node.md has the
+// commands, and every variable that is read.
 //
 //   Result<Launch> launch = find_launch(process_environment());
 //   // launch->describe(): one line
@@ -12,8 +13,6 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "weir/comm/nccl.h"
 #include "weir/result.h"
@@ -32,9 +31,6 @@ class Environment {
   virtual std::optional<std::string> get(const std::string& name) const = 0;
   virtual void set(const std::string& name, const std::string& value) = 0;
   virtual void unset(const std::string& name) = 0;
-  // Identifies the nearest ancestor process that runs `command`, by a text that no other process of
-  // this machine has. (The kernel keeps 15 characters of a command's name.)
-  virtual std::optional<std::string> ancestor(std::string_view command) const = 0;
 };
 
 // The environment of this process. Threads: set() and unset() race with any thread that reads the
@@ -68,7 +64,6 @@ struct Launch {
   std::string launcher;   // "torchrun"; empty: no launcher, a single rank
   std::string variables;  // those that were read: "RANK, WORLD_SIZE, LOCAL_RANK"
   Rendezvous rendezvous;
-  std::vector<std::string> notes;  // variables that are set and were not followed
 
   // One line: "rank 3 of 8, local rank 1 of 4, by torchrun (RANK, ...); meets rank 0 at
   // 10.0.0.1:29501 (MASTER_ADDR, MASTER_PORT + 1)".
@@ -77,10 +72,10 @@ struct Launch {
 
 // Reads the launch from the environment. The first launcher whose variables are set decides: Weir's
 // own variables (WEIR_RANK, WEIR_WORLD_SIZE, WEIR_LOCAL_RANK), torchrun, Open MPI, MPICH and other
-// users of Hydra, srun. Without any of them the process is rank 0 of 1. If only some of Weir's own
-// variables are set, or WEIR_MEET without a rank, that is an error. Errors: invalid_argument (a
-// variable is malformed, missing, or contradicts another, or nothing says where rank 0 is; the
-// message has the variable's name, its value and the remedy).
+// users of Hydra, srun (comm/launch/launchers.h). Without any of them it is rank 0 of 1. If only
+// some of Weir's own variables are set, or WEIR_MEET without a rank, that is an error. Errors:
+// invalid_argument (a variable is malformed, missing, or contradicts another, or nothing says where
+// rank 0 is; the message has the variable's name, its value and the remedy).
 Result<Launch> find_launch(const Environment& environment);
 
 // Returns the id of a communicator of all ranks of `launch`, the same on each rank.

@@ -4,13 +4,14 @@
 //   Result<RegisteredPool> pool = RegisteredPool::create(world, {.segment = 64_MiB});
 //   Result<void*> buffer = pool->allocate(16_MiB, compute);
 //
-// The pool allocates segments. A segment is one physical handle, which can be exported to other
-// processes and network cards. The pool registers a segment once, as a whole, when it is created;
-// the segment stays mapped at its address until it is deregistered. A buffer lies in one segment.
+// The pool allocates its segments when it is created, all of one size, and never grows. A segment
+// is one physical handle, which can be exported to other processes and network cards. The pool
+// registers a segment once, as a whole; the segment stays mapped at its address until it is
+// deregistered. A buffer lies in one segment.
 //
-// NCCL requires the same registrations on all ranks. Ranks that make the same calls in the same
-// order have their buffers at the same offsets of equal segments. Ranks agree on each new segment;
-// verify() checks the rest. Use separate pools for buffers of sends and receives and for buffers of
+// NCCL requires the same registrations on all ranks, and ranks agree on the segments. Ranks that
+// make the same calls in the same order have their buffers at the same offsets; verify() checks
+// that. Use separate pools for buffers of sends and receives and for buffers of
 // collectives. (NCCL 2.28 may treat a collective as unregistered if its buffer was sent before.)
 //
 // Blocks carry fences as those of a DeviceHeap do: work on the stream that a block was allocated
@@ -38,9 +39,9 @@
 namespace weir {
 
 struct RegisteredPoolOptions {
-  // Size of a segment, rounded up to the device's granularity. A larger buffer gets a segment of
-  // its own size.
+  // Size of a segment, rounded up to the device's granularity: the largest buffer.
   Bytes segment = 64_MiB;
+  int segments = 1;
 };
 
 struct RegisteredPoolStatistics {
@@ -58,7 +59,7 @@ class RegisteredPool {
   // Alignment of a block within its segment; a segment is aligned to the device's granularity.
   static constexpr Bytes kAlignment = 4_KiB;
 
-  // Creates a pool with one segment. All ranks call it; the host waits. Errors: invalid_argument
+  // Creates a pool with its segments. All ranks call it; the host waits. Errors: invalid_argument
   // (the communicator is not prepared; ranks ask for different sizes: the message names each);
   // out_of_memory, device (a rank has no memory, or did not call). After an error no rank keeps
   // memory.
@@ -72,9 +73,8 @@ class RegisteredPool {
   // done.
   ~RegisteredPool();
 
-  // Allocates a block for work on `stream`. Zero bytes: null. If no segment has room, the pool
-  // grows by one segment: all ranks must then make the same call, and the host waits for them.
-  // Errors: as create(); capture (the stream is being captured).
+  // Allocates a block for work on `stream`. Zero bytes: null. Errors: out_of_memory (no segment has
+  // room); capture (the stream is being captured); whatever ended the communicator; device.
   Result<void*> allocate(Bytes bytes, Stream stream);
   // Reports that work queued so far on `user` uses the block. Errors: unknown_pointer; capture;
   // device.
@@ -84,7 +84,7 @@ class RegisteredPool {
   // captured). After an error the block stays live.
   Status deallocate(void* block);
 
-  // Checks that all ranks have equal segments, and live blocks at equal offsets. All ranks call it;
+  // Checks that all ranks have live blocks at equal offsets. All ranks call it;
   // the host waits. Errors: invalid_argument (names the first difference and its rank); device.
   Status verify();
 

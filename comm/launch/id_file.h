@@ -1,5 +1,4 @@
-// The file at which rank 0 leaves the id of a communicator for the other ranks: text, a field a
-// line, with a checksum of all of it at the end.
+// The file at which rank 0 leaves the id of a communicator for the other ranks.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +11,23 @@
 
 namespace weir {
 
-struct RendezvousFile {
-  std::string run;  // as in Rendezvous, on_one_line()
+struct IdFile {
+  std::string run;  // as in Rendezvous
   int ranks = 0;
-  std::string domain;  // where the writer's process id means something; empty: not known
-  int process = 0;     // the writer's id,
-  std::uint64_t process_started = 0;  // and its start: the two are one process for good
-  std::int64_t written = 0;           // nanoseconds since 1970, by the writer's clock
+  std::string host;          // where the writer's process id means something; empty: not known
+  int process = 0;           // the writer's id
+  std::int64_t written = 0;  // nanoseconds since 1970, by the writer's clock
   UniqueId id;
 
-  friend bool operator==(const RendezvousFile&, const RendezvousFile&) = default;
+  friend bool operator==(const IdFile&, const IdFile&) = default;
 };
 
-// `text` with no control characters, so that it stands in a line.
-std::string on_one_line(std::string text);
+// This boot of this machine, and this namespace of process ids.
+std::string process_host();
 
-std::string encode(const RendezvousFile& file);
+std::string encode(const IdFile& file);
 // Nothing: `text` is cut off, changed, of another version, or something else.
-std::optional<RendezvousFile> decode(std::string_view text);
+std::optional<IdFile> decode(std::string_view text);
 
 // What stands at `path`; nothing: no file is there. Links are not followed.
 // Errors: invalid_argument (it can't be read, is no plain file, or is another user's).

@@ -1,0 +1,374 @@
+// Operations on the caller's stream: what overlapped operations need beside them, these do without.
+#include <barrier>
+#include <thread>
+
+#include "tests/comm/ranks.h"
+#include "weir/comm/registered_pool.h"
+
+namespace weir {
+namespace {
+
+using test::expect_error;
+using test::expect_ok;
+using test::Rank;
+
+constexpr Bytes kSize = 4_MiB;
+constexpr std::uint64_t kCount = kSize.count / 4;
+constexpr Nanoseconds kSecond{1'000'000'000};
+
+Result<Work> sum(Communicator& comm, void* block, Stream stream) {
+  return comm.all_reduce(block, block, kCount, DataType::float32, {}, stream);
+}
+
+class OnTheCallersStream : public test::CommRanks {
+ protected:
+  explicit OnTheCallersStream(SimWorldOptions options = {}) : CommRanks(2, options) {}
+
+  static CaptureScope begin(Rank& rank, GraphPool& pool) {
+    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+    expect_ok(capture);
+    return *std::move(capture);
+  }
+};
+
+TEST_F(OnTheCallersStream, OperationsComeInTheOrderOfItsWork) {
+  create();
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    rank.write(rank.compute, block, kSize);
+    const Result<Work> work = sum(*rank.comm, block, rank.compute);
+    expect_ok(work);
+    EXPECT_FALSE(work->captured());
+    rank.read(rank.compute, block, kSize);  // nothing waits, and nothing races
+    expect_ok(work->wait(rank.compute));
+    rank.free(block);
+  });
+  EXPECT_EQ(world_.live_streams(), 0u);  // no stream of its own
+}
+
+TEST_F(OnTheCallersStream, OperationsCostOneRecordAndNoWait) {
+  create();
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    expect_ok(sum(*rank.comm, block, rank.compute));
+    const std::uint64_t records = rank.device.calls(DeviceCall::record);
+    for (int i = 0; i < 100; ++i) expect_ok(sum(*rank.comm, block, rank.compute));
+    EXPECT_EQ(rank.device.calls(DeviceCall::record), records + 100);  // the watchdog's
+    EXPECT_EQ(rank.device.calls(DeviceCall::wait), 0u);
+    EXPECT_EQ(rank.device.calls(DeviceCall::query), 0u);
+    EXPECT_EQ(rank.device.host_waits(), 0u);
+    rank.free(block);
+  });
+}
+
+TEST_F(OnTheCallersStream, OperationsOfACommunicatorThatOverlapsDoNotRun) {
+  create({.overlap = true});
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    expect_ok(sum(*rank.comm, block, rank.compute));
+    const std::uint64_t waits = rank.device.calls(DeviceCall::wait);
+    expect_ok(sum(*rank.comm, block, rank.compute));
+    EXPECT_EQ(rank.device.calls(DeviceCall::wait), waits + 1);
+    rank.free(block);
+  });
+  EXPECT_EQ(world_.live_streams(), 2u);
+}
+
+TEST_F(OnTheCallersStream, BuffersMayGoAtOnceAndTheNextHasTheirBytes) {
+  create();
+  on_all([](Rank& rank) {
+    for (int step = 0; step < 10; ++step) {
+      void* const block = rank.allocate(kSize, rank.compute);
+      rank.write(rank.compute, block, kSize);
+      expect_ok(sum(*rank.comm, block, rank.compute));
+      rank.free(block);
+    }
+    EXPECT_EQ(rank.device.host_waits(), 0u);
+    EXPECT_EQ(rank.device.physical_peak(), kSize);
+  });
+}
+
+TEST_F(OnTheCallersStream, BlocksOfOtherStreamsAreFenced) {
+  create();
+  on_all([](Rank& rank) {
+    for (int step = 0; step < 10; ++step) {
+      void* const block = rank.allocate(kSize, rank.side);
+      rank.write(rank.side, block, kSize);
+      expect_ok(rank.heap->order(rank.side, rank.compute));
+      expect_ok(sum(*rank.comm, block, rank.compute));
+      rank.free(block);
+      void* const next = rank.allocate(kSize, rank.side);
+      rank.write(rank.side, next, kSize);  // a race, were the fence left out
+      rank.free(next);
+    }
+    EXPECT_EQ(rank.device.host_waits(), 0u);
+  });
+}
+
+TEST_F(OnTheCallersStream, OtherStreamsMayWaitForWorks) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    rank.write(rank.compute, block, kSize);
+    const Result<Work> work = sum(*rank.comm, block, rank.compute);
+    expect_ok(work);
+    expect_ok(work->wait(rank.side));
+    rank.read(rank.side, block, kSize);  // a race, were the wait left out
+    expect_ok(rank.heap->fence(block, rank.side));
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    expect_error(work->wait(rank.side), ErrorCode::capture,
+                 "which has the work, is being captured");
+    expect_error(work->wait(rank.compute), ErrorCode::capture, "the work was eager");
+    expect_ok(capture.end());
+    expect_ok(work->wait(rank.side));
+    rank.free(block);
+  });
+}
+
+TEST_F(OnTheCallersStream, CapturesForkNoStreamAndRunInOrder) {
+  create();
+  prepare();
+  const std::uint64_t streams = world_.live_streams();
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    for (int layer = 0; layer < 4; ++layer) {
+      void* const block = rank.allocate(kSize, rank.compute);
+      rank.write(rank.compute, block, kSize);
+      const Result<std::vector<GraphNode>> before = rank.device.capture_tips(rank.compute);
+      const Result<Work> work = sum(*rank.comm, block, rank.compute);
+      expect_ok(work);
+      EXPECT_TRUE(work->captured());
+      const Result<std::vector<GraphNode>> after = rank.device.capture_tips(rank.compute);
+      expect_ok(after);
+      // One node more, behind the one that was last.
+      ASSERT_EQ(after->size(), 1u);
+      const Result<std::vector<GraphNode>> behind = rank.device.node_dependencies(after->front());
+      expect_ok(behind);
+      EXPECT_EQ(*behind, *before);
+      rank.read(rank.compute, block, kSize);
+      rank.free(block);
+    }
+    Result<Graph> graph = rank.comm->end_capture(capture);
+    expect_ok(graph);
+    std::uint64_t wrong = 0;
+    for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+      wrong += rank.device.replay_in_random_order(graph->graph(), seed);
+    }
+    EXPECT_EQ(wrong, 0u);
+    EXPECT_EQ(pool.statistics().reserved_bytes, kSize);
+    for (int launch = 0; launch < 3; ++launch) expect_ok(rank.comm->launch(*graph, rank.compute));
+    rank.device.finish();
+    expect_error(rank.comm->close(), ErrorCode::invalid_argument, "1 graphs");
+  });
+  EXPECT_EQ(world_.live_streams(), streams);
+}
+
+TEST_F(OnTheCallersStream, OperationsAndOverlappedOnesShareACapture) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    for (int round = 0; round < 20; ++round) {
+      CaptureScope capture = begin(rank, pool);
+      for (int layer = 0; layer < 4; ++layer) {
+        void* const block = rank.allocate(kSize, rank.compute);
+        rank.write(rank.compute, block, kSize);
+        if ((layer + round) % 2 == 0) {
+          expect_ok(sum(*rank.comm, block, rank.compute));
+        } else {
+          expect_ok(rank.sum(block, kSize, rank.compute));
+        }
+        rank.free(block);
+      }
+      Result<Graph> graph = rank.comm->end_capture(capture);
+      expect_ok(graph);
+      for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+        EXPECT_EQ(rank.device.replay_in_random_order(graph->graph(), seed), 0u);
+      }
+      expect_ok(rank.comm->launch(*graph, rank.compute));
+      rank.device.finish();
+    }
+  });
+  EXPECT_EQ(world_.live_streams(), 4u);  // an eager one and a captured one for each rank
+}
+
+TEST_F(OnTheCallersStream, ACaptureThatTheProgramEndsHoldsTheCommunicator) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    GraphPool graphs(*rank.heap);
+    Result<PoolBinding> binding = graphs.capture([&](Stream stream) {
+      return rank.device.capture_info(stream)->status != CaptureInfo::Status::none;
+    });
+    expect_ok(binding);
+    expect_ok(rank.device.begin_capture(rank.compute, CaptureMode::global));
+    expect_ok(sum(*rank.comm, block, rank.compute));  // nobody has to wait for it
+    const Result<GraphHandle> graph = rank.device.end_capture(rank.compute);
+    expect_ok(graph);
+    binding->close();
+    expect_error(rank.comm->close(), ErrorCode::invalid_argument, "1 graphs");
+    expect_ok(rank.device.destroy_graph(*graph));
+    graphs.release_graph();
+    rank.free(block);
+    expect_ok(rank.comm->close());
+  });
+}
+
+TEST_F(OnTheCallersStream, TenThousandCapturesLeaveNothingBehind) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    std::uint64_t events = 0;
+    for (int round = 0; round < 10'000; ++round) {
+      CaptureScope capture = begin(rank, pool);
+      void* const block = rank.allocate(kSize, rank.compute);
+      expect_ok(sum(*rank.comm, block, rank.compute));
+      rank.free(block);
+      expect_ok(capture.end());
+      if (round == 1000) events = rank.device.live_events();
+    }
+    EXPECT_EQ(rank.device.live_events(), events);
+  });
+  EXPECT_EQ(world_.live_streams(), 2u);  // what prepared each rank
+}
+
+TEST_F(OnTheCallersStream, BlocksOfARegisteredPoolAreFenced) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    Result<RegisteredPool> pool = RegisteredPool::create(*rank.comm, {.segment = kSize});
+    expect_ok(pool);
+    for (int step = 0; step < 4; ++step) {
+      const Result<void*> block = pool->allocate(kSize, rank.side);
+      expect_ok(block);
+      rank.write(rank.side, *block, kSize);
+      expect_ok(rank.heap->order(rank.side, rank.compute));
+      expect_ok(sum(*rank.comm, *block, rank.compute));
+      expect_ok(pool->deallocate(*block));
+      const Result<void*> next = pool->allocate(kSize, rank.side);
+      expect_ok(next);
+      rank.write(rank.side, *next, kSize);  // a race, were the fence left out
+      expect_ok(pool->deallocate(*next));
+    }
+  });
+}
+
+TEST_F(OnTheCallersStream, FailingOperationsEndTheCommunicatorAndMemoryIsWhole) {
+  create();
+  Rank& rank = *ranks_[0];
+  world_.fail(0, NcclCall::enqueue, 1);
+  void* const block = rank.allocate(kSize, rank.compute);
+  expect_error(sum(*rank.comm, block, rank.compute), ErrorCode::device, "made to fail");
+  expect_error(sum(*rank.comm, block, rank.compute), ErrorCode::device, "made to fail");
+  rank.free(block);
+}
+
+// Each thread has a communicator of its own, and begins with another on each rank.
+TEST_F(OnTheCallersStream, ThreadsWithACommunicatorEachMayComeInAnyOrder) {
+  create();
+  prepare();
+  std::vector<std::optional<Communicator>> others(ranks_.size());
+  on_all([&](Rank& rank) {
+    Result<std::optional<Communicator>> made =
+        rank.comm->split(0, rank.number, {.name = "other", .watch_every = {}});
+    expect_ok(made);
+    others.at(static_cast<std::size_t>(rank.number)) = std::move(*made);
+    expect_ok(others.at(static_cast<std::size_t>(rank.number))->prepare());
+  });
+  on_all([&](Rank& rank) {
+    Communicator& other = *others.at(static_cast<std::size_t>(rank.number));
+    const auto work = [&rank](Communicator& comm) {
+      const Stream mine = rank.device.new_stream();
+      GraphPool pool(*rank.heap);
+      for (int step = 0; step < 50; ++step) {
+        void* const block = rank.allocate(kSize, mine);
+        rank.write(mine, block, kSize, 1_us);
+        expect_ok(sum(comm, block, mine));
+        rank.free(block);
+        if (step % 10 != 0) continue;
+        Result<CaptureScope> capture = CaptureScope::begin(pool, mine, CaptureMode::thread_local_);
+        expect_ok(capture);
+        void* const captured = rank.allocate(kSize, mine);
+        expect_ok(sum(comm, captured, mine));
+        rank.free(captured);
+        expect_ok(comm.end_capture(*capture));  // the ranks agree
+      }
+    };
+    Communicator& first = rank.number == 0 ? *rank.comm : other;
+    Communicator& second = rank.number == 0 ? other : *rank.comm;
+    std::thread beside([&] { work(first); });
+    work(second);
+    beside.join();
+  });
+  on_all([&](Rank& rank) { others.at(static_cast<std::size_t>(rank.number)).reset(); });
+}
+
+class SlowOnTheCallersStream : public OnTheCallersStream {
+ protected:
+  SlowOnTheCallersStream()
+      : OnTheCallersStream({.latency = Nanoseconds{400'000'000},
+                            .host_timeout = std::chrono::milliseconds(2000)}) {}
+  static std::optional<double> late_after(Rank& rank, double seconds) {
+    const Nanoseconds begin = rank.device.now();
+    const auto passed = [&] {
+      return static_cast<double>((rank.device.now() - begin).count) / 1e9;
+    };
+    while (passed() < seconds) {
+      if (!rank.comm->poll()) return passed();
+      rank.device.advance(Nanoseconds{100'000'000});
+    }
+    return {};
+  }
+};
+
+TEST_F(SlowOnTheCallersStream, AQueueDeeperThanTheTimeoutIsNotLate) {
+  create({.timeout = kSecond});
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    for (int i = 0; i < 5; ++i) expect_ok(sum(*rank.comm, block, rank.compute));
+    rank.free(block);
+    EXPECT_EQ(late_after(rank, 3), std::nullopt);
+  });
+}
+
+TEST_F(SlowOnTheCallersStream, TheOperationThatHangsIsNamedAlone) {
+  create({.timeout = kSecond});
+  world_.hang(0, 3);
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    for (int i = 0; i < 5; ++i) expect_ok(sum(*rank.comm, block, rank.compute));
+    rank.free(block);
+    const std::optional<double> late = late_after(rank, 4);
+    if (rank.number == 1) return;
+    ASSERT_TRUE(late.has_value());
+    EXPECT_LT(*late, 2.2);  // two of 0.4 s, and the timeout
+    expect_error(rank.comm->status(), ErrorCode::device,
+                 "operation 3, all-reduce of 4.00 MiB of float32 (sum), has not ended in 1.");
+  });
+}
+
+TEST_F(SlowOnTheCallersStream, CloseNamesTheOperationThatHangs) {
+  create();
+  world_.hang(0, 2);
+  std::barrier all_asked(2);
+  on_all([&](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    for (int i = 0; i < 3; ++i) expect_ok(sum(*rank.comm, block, rank.compute));
+    rank.free(block);
+    all_asked.arrive_and_wait();
+    const Status closed = rank.comm->close();
+    if (rank.number == 0) {
+      expect_error(closed, ErrorCode::device, "operation 2 of communicator 'world'");
+    } else {
+      expect_ok(closed);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace weir
