@@ -313,17 +313,6 @@ class SlowOnTheCallersStream : public OnTheCallersStream {
   SlowOnTheCallersStream()
       : OnTheCallersStream({.latency = Nanoseconds{400'000'000},
                             .host_timeout = std::chrono::milliseconds(2000)}) {}
-  static std::optional<double> late_after(Rank& rank, double seconds) {
-    const Nanoseconds begin = rank.device.now();
-    const auto passed = [&] {
-      return static_cast<double>((rank.device.now() - begin).count) / 1e9;
-    };
-    while (passed() < seconds) {
-      if (!rank.comm->poll()) return passed();
-      rank.device.advance(Nanoseconds{100'000'000});
-    }
-    return {};
-  }
 };
 
 TEST_F(SlowOnTheCallersStream, AQueueDeeperThanTheTimeoutIsNotLate) {

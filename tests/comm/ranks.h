@@ -87,6 +87,18 @@ class CommRanks : public testing::Test {
   void prepare() {
     on_all([](Rank& rank) { expect_ok(rank.comm->prepare()); });
   }
+  // Polls every 0.1 s of the device's time, as the watchdog does. How many seconds until an error.
+  static std::optional<double> late_after(Rank& rank, double seconds) {
+    const Nanoseconds begin = rank.device.now();
+    const auto passed = [&] {
+      return static_cast<double>((rank.device.now() - begin).count) / 1e9;
+    };
+    while (passed() < seconds) {
+      if (!rank.comm->poll()) return passed();
+      rank.device.advance(Nanoseconds{100'000'000});
+    }
+    return {};
+  }
   // In a thread for each rank.
   void on_all(const std::function<void(Rank&)>& work) {
     std::vector<std::thread> threads;

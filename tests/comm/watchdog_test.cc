@@ -22,18 +22,6 @@ class Watched : public test::CommRanks {
     for (int i = 0; i < operations; ++i) expect_ok(rank.sum(block, kSize, rank.compute));
     rank.free(block);
   }
-  // Polls every 0.1 s of the device's time, as the watchdog does. How many seconds until an error.
-  static std::optional<double> late_after(Rank& rank, double seconds) {
-    const Nanoseconds begin = rank.device.now();
-    const auto passed = [&] {
-      return static_cast<double>((rank.device.now() - begin).count) / 1e9;
-    };
-    while (passed() < seconds) {
-      if (!rank.comm->poll()) return passed();
-      rank.device.advance(Nanoseconds{100'000'000});
-    }
-    return {};
-  }
 };
 
 TEST_F(Watched, FiveStepsQueuedTogetherMayEachTakeAlmostTheTimeout) {

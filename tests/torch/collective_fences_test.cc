@@ -33,6 +33,17 @@ class CollectiveFencesOf : public WithCollectives {
     fence_ = fences_.fence(key(), operation, [&] { end->join(); });
     return end;
   }
+
+  // An operation that has noted a record_stream() of its block, and has no fence.
+  Operation write_behind_a_recorded_use(void* block) {
+    Operation operation;
+    operation.memory.push_back(block);
+    fences_.begin(operation);
+    record_stream(block, communicator_.stream());
+    (void)communicator_.queue({Writes(block, kBytes)}, 5_ms);
+    fences_.end(operation);
+    return operation;
+  }
 };
 
 TEST_F(CollectiveFencesOf, MemoryServesTheNextRequestAtOnceBehindTheOperation) {
@@ -192,12 +203,7 @@ TEST_F(CollectiveFencesOf, RecordedUsesOfAnOperationAreReplacedByItsFence) {
 
 TEST_F(CollectiveFencesOf, WithoutAFenceRecordedUsesHold) {
   void* const block = allocate(kBytes);
-  Operation operation;
-  operation.memory.push_back(block);
-  fences_.begin(operation);
-  record_stream(block, communicator_.stream());
-  (void)communicator_.queue({Writes(block, kBytes)}, 5_ms);
-  fences_.end(operation);
+  Operation operation = write_behind_a_recorded_use(block);
   fences_.record_uses(operation);  // the call failed, or is part of a coalesced operation
   backend_.raw_delete(block);
   void* const next = allocate(kBytes);
@@ -207,12 +213,7 @@ TEST_F(CollectiveFencesOf, WithoutAFenceRecordedUsesHold) {
 
 TEST_F(CollectiveFencesOf, WhatFailsToJoinLeavesRecordedUsesAsTheyWere) {
   void* const block = allocate(kBytes);
-  Operation operation;
-  operation.memory.push_back(block);
-  fences_.begin(operation);
-  record_stream(block, communicator_.stream());
-  (void)communicator_.queue({Writes(block, kBytes)}, 5_ms);
-  fences_.end(operation);
+  Operation operation = write_behind_a_recorded_use(block);
   EXPECT_THROW(fences_.fence(key(), operation, [] { TORCH_CHECK(false, "a CUDA error"); }),
                c10::Error);
   EXPECT_EQ(streams_.current().id, compute_.id);
