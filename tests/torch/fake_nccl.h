@@ -156,7 +156,7 @@ class FakeNccl final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> queue(const std::vector<at::Tensor>& inputs,
                                        const std::vector<at::Tensor>& outputs, bool async) {
     std::vector<Access> accesses;
-    const auto bytes = [](const at::Tensor& tensor) { return Bytes(tensor.storage().nbytes()); };
+    const auto bytes = [](const at::Tensor& tensor) { return Bytes{tensor.storage().nbytes()}; };
     for (const at::Tensor& tensor : inputs) {
       accesses.push_back(Reads(tensor.storage().data(), bytes(tensor)));
     }
