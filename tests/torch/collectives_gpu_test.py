@@ -477,7 +477,7 @@ for _ in range(20):
     losses.append(loss.item().hex())
 finish(losses=losses, operations=operations() if side == "Weir" else 0)
 """
-# Those whose operations are asynchronous, on so many GPUs at least; FSDP's run on streams of its own.
+# Those whose operations are asynchronous, on so many GPUs at least; FSDP's run on its own streams.
 ASYNCHRONOUS = {"hook": 1, "tensor_parallel": 2, "functional": 1, "compiled": 1}
 
 

@@ -13,7 +13,7 @@ First come the short programs (generate.py: every maker, use, drop and disturber
 them, then random ones. Children run them in batches, so that a crash loses the program that it was in.
 The first failures of each kind are run again alone, with PyTorch's own allocator too; random programs
 are then made shorter. --seconds is for all of it. Exit: 1 if a program that is right with PyTorch's own
-allocator failed, or one of level F with Weir; 77 if there are not enough GPUs, 2 if nothing could be run.
+allocator failed, or one of level F with Weir; 77 if there are too few GPUs, 2 if nothing could be run.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class Search:
         return results.index(True) if True in results else None
 
     def is_the_allocators(self, failure):
-        """Should the allocator have run the program? With fences it needs no order that PyTorch needs."""
+        """Should it have run the program well? With fences some need no order that PyTorch needs."""
         return (failure.get("native", "right") == "right"
                 or (failure["level"] == "F" and self.options.way == "weir"))
 

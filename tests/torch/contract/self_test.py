@@ -161,7 +161,7 @@ class Recheck:
                     self.freed[key] = self.freed.get(key, 0) | bit
 
     def captured_use(self, tensor, write):
-        """On the captured stream, which `open["seen"]` says the captured collectives of it has waited for."""
+        """On the captured stream, which has waited for the collectives in `open["seen"]`."""
         for bit, written in tensor.get("captured", ()):
             if (write or written) and bit & self.open["comm"] & ~self.open["seen"]:
                 raise Race("a captured use beside a collective")
@@ -451,11 +451,12 @@ class Rules(unittest.TestCase):
             self.assertGreater(refused, 300)
 
     def test_a_collective_that_nobody_waits_for_keeps_its_tensors(self):
-        self.assertEqual(self.level(GATHERED + "drop tensor=x \n drop tensor=y \n work_drop work=w" + ASKED),
-                         "L0")
+        text = GATHERED + "drop tensor=x \n drop tensor=y \n work_drop work=w" + ASKED
+        self.assertEqual(self.level(text), "L0")
 
     def test_a_wait_on_the_tensors_stream_is_documented(self):
-        self.assertEqual(self.level(GATHERED + "work_wait work=w stream=s0 \n drop tensor=x" + ASKED), "L0")
+        text = GATHERED + "work_wait work=w stream=s0 \n drop tensor=x" + ASKED
+        self.assertEqual(self.level(text), "L0")
 
     def test_a_wait_on_another_stream_needs_fences(self):
         """PyTorch #188655."""
@@ -470,8 +471,8 @@ class Rules(unittest.TestCase):
 
     def test_what_a_collective_writes_is_read_after_a_wait(self):
         self.assertIsNone(self.level(GATHERED + "read tensor=y stream=main"))
-        self.assertEqual(self.level(GATHERED + "work_wait work=w stream=main \n read tensor=y stream=main"),
-                         "L0")
+        text = GATHERED + "work_wait work=w stream=main \n read tensor=y stream=main"
+        self.assertEqual(self.level(text), "L0")
 
     CAPTURED = """
         capture_begin graph=g stream=s0 synchronize=True
@@ -490,8 +491,8 @@ class Rules(unittest.TestCase):
         self.assertEqual(self.level(self.CAPTURED.format(early="", late=wait)), "L0")
         self.assertEqual(self.level(self.CAPTURED.format(early="work_drop work=v", late=wait)), "F")
         self.assertIsNone(self.level(self.CAPTURED.format(early="", late="work_drop work=w")))
-        self.assertEqual(self.level(self.CAPTURED.format(early=wait.replace("=w", "=v") + "\n work_drop work=v",
-                                                         late=wait)), "L0")
+        early = "work_wait work=v stream=s0 \n work_drop work=v"
+        self.assertEqual(self.level(self.CAPTURED.format(early=early, late=wait)), "L0")
         outside = self.CAPTURED.format(early="", late=wait) + "\n work_wait work=w stream=s0"
         self.assertIsNone(self.level(outside))
 
@@ -725,6 +726,40 @@ class Executing(unittest.TestCase):
                     live.remove(step["tensor"])
             self.assertEqual(list(execution.tensors), live)
             execution.forget()
+
+
+class RanksOfAGroup(unittest.TestCase):
+    def test_the_first_that_is_not_right_speaks_for_all(self):
+        with unittest.mock.patch.dict(sys.modules, {"torch": unittest.mock.MagicMock()}):
+            import execute
+
+        class Store(dict):
+            set = dict.__setitem__
+            get = dict.__getitem__  # a rank that is late is a KeyError
+
+        right, wrong = {"outcome": "right", "message": ""}, {"outcome": "wrong", "message": "3, not 4"}
+        for others, expected in (([right], "right"), ([right, wrong], "wrong"), ([], "crash")):
+            store = Store()
+            for rank, result in enumerate(others, 1):
+                store.set(f"1/{rank}", json.dumps(result))
+            size = max(2, len(others) + 1)
+            with unittest.mock.patch.dict(os.environ, {"RANK": "0", "WORLD_SIZE": str(size)}):
+                ranks = execute.Ranks(has_collectives=False)
+            ranks._store = store
+            said = ranks.agree(right)
+            self.assertEqual(said["outcome"], expected)
+            with unittest.mock.patch.dict(os.environ, {"RANK": "1", "WORLD_SIZE": str(size)}):
+                other = execute.Ranks(has_collectives=False)
+            other._store = store
+            self.assertEqual(other.agree(right), said)
+
+    def test_worlds_that_tensors_cannot_be_divided_for_are_refused(self):
+        for arguments, says in ((("--world", "3", "--collectives", "F"), "divided"),
+                                (("--world", "2"), "--collectives")):
+            done = subprocess.run([sys.executable, str(HERE / "random_programs.py"), "--plan", "1",
+                                   *arguments], capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(says, done.stderr)
 
 
 class Outcomes(unittest.TestCase):

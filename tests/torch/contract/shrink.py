@@ -57,8 +57,9 @@ def _shorter_threads(steps):
 
 
 def shrink(steps, first_failing, seconds, width=4, level="L1"):
-    """Returns the shortest program found in that time, and how many were tried. All are allowed at `level`.
+    """Returns the shortest program found in that time, and how many were tried.
 
+    `level`: the one that all are allowed at.
     first_failing(candidates): the index of one of these programs that fails, or None. It is given up to
     `width` at a time.
     """
