@@ -5,7 +5,8 @@ usage: python tests/torch/collectives_gpu_test.py      needs PyTorch with CUDA a
                                                        is no GPU
 
 One GPU: a world of one. What NCCL runs there is a copy, and operations are held up by a kernel that
-spins on the stream that they are queued behind. Two GPUs: two ranks sum, too.
+spins on the stream that they are queued behind. Two GPUs: two ranks sum, too, and one of them dies, or
+never comes: that has to end as with PyTorch alone.
 """
 
 import json
@@ -14,6 +15,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 try:
@@ -29,18 +31,18 @@ MIB = 1 << 20
 
 # What each program begins with. RANK and WORLD_SIZE are its own; `begin("native")` is PyTorch alone.
 BEGIN = """
-import datetime, gc, json, os, resource, sys, threading, time
+import datetime, gc, json, os, resource, signal, sys, threading, time
 import torch, torch.distributed as dist
 MIB = 1 << 20
 SPIN = 200_000_000  # cycles: 0.1 s
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-def begin(side="Weir", **named):
+def begin(side="Weir", seconds=60, **named):
     if side == "Weir":
         import weir
         weir.enable("full")
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", init_method="file://" + os.environ["STORE"], rank=rank,
-                            world_size=world, timeout=datetime.timedelta(seconds=60), **named)
+                            world_size=world, timeout=datetime.timedelta(seconds=seconds), **named)
     dist.barrier()
     torch.cuda.synchronize()
     global at_begin
@@ -55,6 +57,12 @@ def spin():
     torch.cuda._sleep(SPIN)
 def whole(tensor, value):
     return bool((tensor == value).all().item())
+def error_of(call):  # the name of the type
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__
+    return None
 def finish(**what):
     torch.cuda.synchronize()
     if rank == 0:
@@ -63,20 +71,57 @@ def finish(**what):
 """
 
 
+def start(code, world, folder, environment, out=subprocess.PIPE, err=subprocess.PIPE):
+    """The processes of the ranks."""
+    return [subprocess.Popen(
+        [sys.executable, "-c", BEGIN + code], text=True, stdout=out, stderr=err,
+        env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world),
+             "STORE": os.path.join(folder, "store"), "WEIR_C10D": "1", **environment})
+        for rank in range(world)]
+
+
 def run(code, world=1, **environment):
     """What rank 0 said with finish()."""
     with tempfile.TemporaryDirectory() as folder:
-        processes = [subprocess.Popen(
-            [sys.executable, "-c", BEGIN + code], text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world),
-                 "STORE": os.path.join(folder, "store"), "WEIR_C10D": "1", **environment})
-            for rank in range(world)]
+        processes = start(code, world, folder, environment)
         said = [process.communicate(timeout=300) for process in processes]
     for process, (out, err) in zip(processes, said):
         if process.returncode != 0:
             raise AssertionError(f"exit {process.returncode}\n{out}\n{err}")
     return json.loads(said[0][0].strip().splitlines()[-1])
+
+
+def end_of_rank_0(code, world=2, limit=150, **environment):
+    """How rank 0 ends, whatever becomes of the others: the exit status (None: it does not), the seconds
+    since it printed "now", what it printed last, and whether NCCL's watchdog reported a timeout."""
+    # Else the watchdog leaves a minute for writing its report, which goes to the current folder.
+    settings = {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500", **environment}
+    with tempfile.TemporaryDirectory() as folder:
+        report = os.path.join(folder, "report_")
+        settings |= {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": report, "TORCH_FR_DUMP_TEMP_FILE": report}
+        paths = [pathlib.Path(folder, name) for name in ("out", "err")]
+        with open(paths[0], "w") as out, open(paths[1], "w") as err:
+            processes = start(code, world, folder, settings, out, err)
+            began, status = None, None
+            end = time.monotonic() + limit
+            try:
+                while status is None and time.monotonic() < end:
+                    if began is None and "now" in paths[0].read_text().split():
+                        began = time.monotonic()
+                    status = processes[0].poll()
+                    time.sleep(0.05)
+            finally:
+                for process in processes:
+                    process.kill()
+                    process.wait()
+        seconds = None if began is None else time.monotonic() - began
+        lines = paths[0].read_text().split("\n")
+        said = [line for line in lines if line.startswith("{")]
+        errors = paths[1].read_text()
+    if began is None:
+        raise AssertionError(f"rank 0 did not come to its operations: exit {status}\n{errors}")
+    return {"status": status, "seconds": seconds, "said": json.loads(said[-1]) if said else None,
+            "watchdog": "collective operation timeout" in errors, "errors": errors}
 
 
 # The tensors are made on the default stream; the operation is queued behind a spinning side stream.
@@ -177,6 +222,30 @@ for i in range(20):
 finish(wrong=wrong)
 """)
                 self.assertEqual(said["wrong"], 0)
+
+    def test_that_program_with_pytorch_alone(self):
+        """Printed: it is wrong there, or lucky."""
+        code = HELD_UP + """
+begin(os.environ["SIDE"])
+wrong = 0
+for i in range(20):
+    y, out = full(7), full(0, 64 * world)
+    def queue():
+        dist.all_gather_into_tensor(out, y, async_op=True).wait()
+    held_up(queue)
+    kept = out if i % 2 else None
+    del y, out
+    next = [full(3) for _ in range(4)]
+    side.synchronize()
+    torch.cuda.synchronize()
+    wrong += sum(not whole(each, 3) for each in next)
+    wrong += kept is not None and not whole(kept, 7)
+    del next, kept
+finish(wrong=wrong)
+"""
+        native, weir = run(code, SIDE="native")["wrong"], run(code, SIDE="Weir")["wrong"]
+        print(f"#188655: {native} of 90 tensors are wrong with PyTorch alone, {weir} with Weir")
+        self.assertEqual(weir, 0)
 
     def test_a_work_that_another_thread_waits_for(self):
         said = run(HELD_UP + """
@@ -357,6 +426,189 @@ class Training(unittest.TestCase):
                 print(f"{wrap}, {GPUS} GPUs: reserved at most, native {native['peak'] / MIB:.0f} MiB, Weir "
                       f"without {without['peak'] / MIB:.0f}, with {weir['peak'] / MIB:.0f}")
                 self.assertLessEqual(weir["peak"], without["peak"] * 1.01)
+
+
+MORE_TRAINING = """
+import shutil
+side, wrap = os.environ["SIDE"], os.environ["WRAP"]
+begin(side)
+torch.use_deterministic_algorithms(True)
+torch.manual_seed(0)
+model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)]).cuda()
+after_backward = lambda: None
+if wrap == "fsdp1":
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+    model = FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}),
+                                     device_id=torch.device("cuda", rank), use_orig_params=True)
+elif wrap == "hook":
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank], bucket_cap_mb=4)
+    model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+elif wrap == "tensor_parallel":
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,
+                                                   parallelize_module)
+    parallelize_module(model, init_device_mesh("cuda", (world,)), {
+        str(i): RowwiseParallel() if i % 2 else ColwiseParallel() for i in range(8)})
+else:
+    import torch.distributed._functional_collectives as functional
+    def average(gradients):
+        summed = [functional.all_reduce(each, "sum", dist.group.WORLD) for each in gradients]
+        return [functional.wait_tensor(each) / world for each in summed]
+    if wrap == "compiled":
+        compiler = any(map(shutil.which, ("gcc", "cc", "clang")))
+        average = torch.compile(average, fullgraph=True,
+                                backend="inductor" if compiler else "aot_eager")
+    def after_backward():
+        parameters = list(model.parameters())
+        for parameter, gradient in zip(parameters, average([each.grad for each in parameters])):
+            parameter.grad = gradient
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+losses = []
+# Ranks that share the layers have the same data.
+torch.manual_seed(0 if wrap == "tensor_parallel" else rank)
+for _ in range(20):
+    loss = model(torch.randn(256, 1024, device="cuda")).square().mean()
+    loss.backward()
+    after_backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item().hex())
+finish(losses=losses, operations=operations() if side == "Weir" else 0)
+"""
+# Those whose operations are asynchronous, on so many GPUs at least; FSDP's run on its own streams.
+ASYNCHRONOUS = {"hook": 1, "tensor_parallel": 2, "functional": 1, "compiled": 1}
+
+
+class MoreTraining(unittest.TestCase):
+    def test_the_losses_are_those_of_native(self):
+        for wrap in ("fsdp1", "hook", "tensor_parallel", "functional", "compiled"):
+            with self.subTest(wrap):
+                environment = {"WRAP": wrap, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+                native = run(MORE_TRAINING, GPUS, SIDE="native", **environment)
+                weir = run(MORE_TRAINING, GPUS, SIDE="Weir", **environment)
+                print(f"{wrap}, {GPUS} GPUs: {weir['operations']} operations got a fence")
+                self.assertEqual(weir["losses"], native["losses"])
+                if ASYNCHRONOUS.get(wrap, GPUS + 1) <= GPUS:
+                    self.assertGreater(weir["operations"], 0)
+
+
+class LikeNative(unittest.TestCase):
+    """Whatever PyTorch alone makes of a program: the same."""
+
+    def alike(self, code, world=1, **environment):
+        native, weir = (run(code, world, SIDE=side, **environment) for side in ("native", "Weir"))
+        print(f"native {native}, Weir {weir}")
+        self.assertEqual(weir, native)
+        return native
+
+    def test_a_wait_with_a_timeout(self):
+        found = self.alike(HELD_UP + """
+begin(os.environ["SIDE"])
+y, out = full(1), full(0, 64 * world)
+work = held_up(lambda: dist.all_gather_into_tensor(out, y, async_op=True))
+start = time.perf_counter()
+long = error_of(lambda: work.wait(datetime.timedelta(seconds=20)))
+blocked = time.perf_counter() - start > 0.03
+done = work.is_completed()
+for _ in range(9):
+    held_up(lambda: None)
+work = held_up(lambda: dist.all_gather_into_tensor(out, y, async_op=True))
+short = error_of(lambda: work.wait(datetime.timedelta(milliseconds=100)))
+finish(long=long, blocked=blocked, done=done, short=short)
+""")
+        self.assertEqual((found["long"], found["blocked"], found["done"]), (None, True, True))
+        self.assertIsNotNone(found["short"])
+
+    def test_a_work_that_is_kept_after_its_group(self):
+        found = self.alike(HELD_UP + """
+begin(os.environ["SIDE"])
+y, out = full(1), full(0, 64 * world)
+work = held_up(lambda: dist.all_gather_into_tensor(out, y, async_op=True))
+dist.destroy_process_group()
+waits = error_of(work.wait)
+torch.cuda.synchronize()
+said = dict(waits=waits, done=error_of(work.is_completed), whole=whole(out, 1),
+            result=error_of(work.result), future=error_of(lambda: work.get_future().wait()))
+del work, y, out
+next = [full(3) for _ in range(4)]
+finish(next=all(whole(each, 3) for each in next), **said)
+""")
+        self.assertTrue(found["next"])
+
+    def ends_alike(self, code, **environment):
+        ends = {side: end_of_rank_0(code, SIDE=side, **environment) for side in ("native", "Weir")}
+        native, weir = ends["native"], ends["Weir"]
+        for side, end in ends.items():
+            print(f"{side}: {({name: end[name] for name in end if name != 'errors'})}")
+        errors = f"native:\n{native['errors'][-3000:]}\nWeir:\n{weir['errors'][-3000:]}"
+        for what in ("status", "said", "watchdog"):
+            self.assertEqual(weir[what], native[what], errors)
+        self.assertLess(abs(weir["seconds"] - native["seconds"]), 5, errors)
+        return native
+
+    @unittest.skipIf(GPUS < 2, "a rank of two")
+    def test_a_rank_is_killed(self):
+        end = self.ends_alike("""
+begin(os.environ["SIDE"], seconds=10)
+for _ in range(3):
+    dist.all_reduce(full(1), async_op=True)
+torch.cuda.synchronize()
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+print("now", flush=True)
+for _ in range(8):
+    work = dist.all_reduce(full(1), async_op=True)
+error = error_of(lambda: (work.wait(), torch.cuda.synchronize()))
+print(json.dumps({"error": error}), flush=True)
+os._exit(0)
+""")
+        self.assertNotIn(end["status"], (0, None))
+
+    @unittest.skipIf(GPUS < 2, "a rank of two")
+    def test_a_rank_never_comes(self):
+        for blocking in ("0", "1"):
+            with self.subTest(blocking=blocking):
+                end = self.ends_alike("""
+begin(os.environ["SIDE"], seconds=5)
+if rank == 1:
+    time.sleep(200)
+print("now", flush=True)
+y = full(1)
+works = [dist.all_reduce(y, async_op=True), dist.all_reduce(full(2), async_op=True)]
+del y
+error = error_of(lambda: (works[0].wait(), torch.cuda.synchronize()))
+print(json.dumps({"error": error}), flush=True)
+os._exit(0)
+""", TORCH_NCCL_BLOCKING_WAIT=blocking)
+                self.assertIsNotNone(end["status"])
+                if blocking == "1":
+                    self.assertIsNotNone(end["said"]["error"])
+
+    @unittest.skipIf(GPUS < 2, "a rank of two")
+    def test_the_group_is_aborted_while_a_rank_is_missing(self):
+        # PyTorch says that the watchdog should be off for that.
+        end = self.ends_alike("""
+begin(os.environ["SIDE"])
+if rank == 1:
+    time.sleep(200)
+print("now", flush=True)
+y = full(1)
+work = dist.all_reduce(y, async_op=True)
+dist.all_reduce(full(2), async_op=True)
+del y
+aborted = error_of(dist.distributed_c10d._abort_process_group)
+synchronized = error_of(torch.cuda.synchronize)
+next = []
+def again():
+    next.extend(full(3) for _ in range(4))
+    assert all(whole(each, 3) for each in next)
+print(json.dumps({"aborted": aborted, "synchronized": synchronized, "again": error_of(again),
+                  "work": error_of(work.is_completed)}), flush=True)
+os._exit(0)
+""", TORCH_NCCL_ASYNC_ERROR_HANDLING="0")
+        self.assertEqual(end["status"], 0)
 
 
 class Program(unittest.TestCase):

@@ -47,6 +47,10 @@ class FencedWork final : public c10d::Work {
     note_waited();
   }
   void abort() override { inner_->abort(); }
+  // Who waits by the future is not noted. Its class is final and its wait() not virtual; PyTorch
+  // has completed it when the operation is queued, so that callbacks run at once, on streams of
+  // PyTorch's pool. A stream that has waited so waits again before it takes the memory: for what is
+  // over by then.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return inner_->getFuture(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override {
     return inner_->getFutureResult();

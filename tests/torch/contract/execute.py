@@ -2,6 +2,9 @@
 
 usage: execute.py FILE [--repeat N] [--programs-seconds S]     FILE: a program as JSON on each line
 
+Programs with collectives run on each rank of a group of NCCL's; without RANK, WORLD_SIZE and STORE (a
+file that all ranks can reach) in the environment, on a group of one. Rank 0 speaks for all.
+
 Fills and reads are kernels of its own, which allocate nothing: an element holds a number made of the
 tensor's value and of its index; a read counts what differs, in a tensor that is there from beginning to
 end. Prints BEGIN and END with JSON for each program; a program that loses CUDA's context ends the
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import datetime
 import gc
 import glob
 import json
@@ -26,9 +30,10 @@ import traceback
 
 import torch
 
-from program import MAIN, SIDE, THREAD
+from program import COLLECTIVES, MAIN, SIDE, THREAD
 
 LOST, UNUSABLE = 3, 4
+OTHERS_SECONDS = 15  # that the other ranks may take longer for a program
 THREAD_STEP = 10000  # the number of a thread's first step
 
 KERNELS = r"""
@@ -46,9 +51,12 @@ extern "C" __global__ void fill(unsigned* data, int count, int value) {
     data[i] = EXPECTED(value, i);
 }
 
-extern "C" __global__ void check(const unsigned* data, int count, int value, int step, int* errors) {
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
-    if (data[i] != EXPECTED(value, i)) differs(errors, step, i, data[i], EXPECTED(value, i));
+extern "C" __global__ void check(const unsigned* data, int count, int first, int period, int value,
+                                 int step, int* errors) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
+    unsigned expected = EXPECTED(value, first + i % period);
+    if (data[i] != expected) differs(errors, step, i, data[i], expected);
+  }
 }
 
 extern "C" __global__ void compare(const unsigned* data, const unsigned* other, int count, int step,
@@ -171,14 +179,88 @@ class Cuda:
         self.call("cuStreamDestroy_v2", ctypes.c_void_p(stream.cuda_stream))
 
 
+class Ranks:
+    """Those that run the same programs: this process alone, or one process for each GPU."""
+
+    def __init__(self, has_collectives):
+        self.rank, self.size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        self._store, self._programs = None, 0
+        if not has_collectives:
+            return
+        dist, path = torch.distributed, os.environ.get("STORE")
+        if self.size > 1:
+            self._store = dist.FileStore(path + ".results", self.size)
+            self._store.set_timeout(datetime.timedelta(seconds=OTHERS_SECONDS))
+        device = torch.device("cuda", self.rank)
+        torch.cuda.set_device(device)
+        dist.init_process_group(
+            "nccl", store=dist.FileStore(path, self.size) if self.size > 1 else dist.HashStore(),
+            rank=self.rank, world_size=self.size, device_id=device,
+            timeout=datetime.timedelta(seconds=60))
+        self._connect()
+
+    def _connect(self):
+        """NCCL connects the ranks when an operation first needs it, which a capture may not see."""
+        for count in (64, 16 << 10, 256 << 10, 2 << 20, 16 << 20):
+            output = torch.zeros(count, dtype=torch.int32, device="cuda")
+            source = torch.zeros(count, dtype=torch.int32, device="cuda")
+            for kind in COLLECTIVES:
+                for asynchronous in (True, False):
+                    work = self.queue(kind, output, source, asynchronous)
+                    if work is not None:
+                        work.wait()
+        torch.cuda.synchronize()
+
+    def share(self, tensor):
+        """This rank's part of the tensor."""
+        count = tensor.numel() // self.size
+        return tensor[self.rank * count:(self.rank + 1) * count]
+
+    def queue(self, kind, output, source, asynchronous):
+        """On the current stream; `source` is not for operations in place. Returns the Work, if any."""
+        dist = torch.distributed
+        most = dist.ReduceOp.MAX
+        if kind == "all_reduce":
+            return dist.all_reduce(output, op=most, async_op=asynchronous)
+        if kind == "broadcast":
+            return dist.broadcast(output, src=0, async_op=asynchronous)
+        if kind == "all_gather":
+            return dist.all_gather_into_tensor(output, self.share(source), async_op=asynchronous)
+        if kind == "reduce_scatter":
+            return dist.reduce_scatter_tensor(self.share(output), source, op=most,
+                                              async_op=asynchronous)
+        assert kind == "all_to_all", kind
+        return dist.all_to_all_single(output, source, async_op=asynchronous)
+
+    def agree(self, result):
+        """What all ranks say of a program: the first that is not right speaks."""
+        if self._store is None:
+            return result
+        self._programs += 1
+        verdict = f"{self._programs}/all"
+        if self.rank:
+            self._store.set(f"{self._programs}/{self.rank}", json.dumps(result))
+            return json.loads(self._store.get(verdict))
+        for rank in range(1, self.size):
+            try:
+                other = json.loads(self._store.get(f"{self._programs}/{rank}"))
+            except Exception as error:  # of the store: the rank is late, or gone
+                other = {"outcome": "crash", "message": f"says nothing: {one_line(error)}"}
+            if other["outcome"] != "right" and result["outcome"] in ("right", "memory"):
+                result = {"outcome": other["outcome"], "message": f"rank {rank}: {other['message']}"}
+        self._store.set(verdict, json.dumps(result))
+        return result
+
+
 class Machine:
     """What all programs of the process share."""
 
     ROWS, WIDTH = 32, 8
 
-    def __init__(self):
+    def __init__(self, has_collectives=False):
+        self.ranks = Ranks(has_collectives)
         self.cuda = Cuda()
-        self.total = torch.cuda.get_device_properties(0).total_memory
+        self.total = torch.cuda.get_device_properties(self.ranks.rank).total_memory
         self.streams = {MAIN: torch.cuda.default_stream()}
         self.streams |= {name: torch.cuda.Stream() for name in (*SIDE, *THREAD)}
         self.errors = torch.zeros(self.ROWS * self.WIDTH, dtype=torch.int32, device="cuda")
@@ -205,7 +287,8 @@ class Machine:
             self.cuda.launch("fill", stream, 16, where, ctypes.c_int(16), ctypes.c_int(1))
             torch.cuda.synchronize()
         self.cuda.launch("check", self.streams[MAIN], 16, ctypes.c_void_p(data.data_ptr()),
-                         ctypes.c_int(16), ctypes.c_int(1), ctypes.c_int(0), self.row(0))
+                         ctypes.c_int(16), ctypes.c_int(0), ctypes.c_int(16), ctypes.c_int(1),
+                         ctypes.c_int(0), self.row(0))
         self.cuda.launch("compare", self.streams[MAIN], 16, ctypes.c_void_p(data.data_ptr()),
                          ctypes.c_void_p(data.data_ptr()), ctypes.c_int(16), ctypes.c_int(0),
                          self.row(0))
@@ -227,7 +310,9 @@ class Execution:
         self.first_step = first_step
         self.streams = dict(machine.streams)
         self.external = {}
-        self.tensors, self.values, self.expected = {}, {}, {}
+        self.tensors, self.values, self.expected, self.works = {}, {}, {}, {}
+        # By tensor: (the first element, how many, the first of the pattern's, of how many). Else all.
+        self.layouts = {}
         self.graphs, self.outputs, self.pools = {}, {}, {}
         self.capture = None  # the name of the graph whose capture is open
         self.capture_stream = None
@@ -253,6 +338,7 @@ class Execution:
         torch.cuda.synchronize()
 
     def forget(self):
+        self.works.clear()
         self.tensors.clear()
         self.outputs.clear()
         self.expected.clear()
@@ -284,6 +370,10 @@ class Execution:
         self.cuda.launch("fill", stream, count, self._where(tensor), ctypes.c_int(count),
                          ctypes.c_int(value))
 
+    def _layout(self, name):
+        count = self.tensors[name].numel()
+        return self.layouts.get(name, (0, count, 0, count))
+
     def do_alloc(self, step):
         name = step["tensor"]
         self.tensors[name] = self._new(step)
@@ -305,12 +395,56 @@ class Execution:
             self.cuda.launch("compare", stream, count, self._where(tensor),
                              self._where(self.expected[name]), ctypes.c_int(count), number, row)
         else:
-            self.cuda.launch("check", stream, count, self._where(tensor), ctypes.c_int(count),
-                             ctypes.c_int(self.values[name]), number, row)
+            start, count, first, period = self._layout(name)
+            where = ctypes.c_void_p(tensor.data_ptr() + 4 * start)
+            self.cuda.launch("check", stream, count, where, ctypes.c_int(count), ctypes.c_int(first),
+                             ctypes.c_int(period), ctypes.c_int(self.values[name]), number, row)
 
     def do_write(self, step):
         self._fill(self.tensors[step["tensor"]], self.streams[step["stream"]], step["value"])
         self.values[step["tensor"]] = step["value"]
+        self.layouts.pop(step["tensor"], None)
+
+    def do_collective(self, step):
+        ranks, kind, name = self.machine.ranks, step["kind"], step["output"]
+        source = step.get("input", name)
+        output = self.tensors[name]
+        with torch.cuda.stream(self.streams[step["stream"]]):
+            work = ranks.queue(kind, output, self.tensors[source], "work" in step)
+        if "work" in step:
+            self.works[step["work"]] = work
+        self.values[name] = self.values[source]
+        count = output.numel()
+        share = count // ranks.size
+        own = ranks.rank * share
+        self.layouts[name] = {"reduce_scatter": (own, share, own, share),
+                              "all_to_all": (0, count, own, share)}.get(kind, (0, count, 0, count))
+
+    def do_work_wait(self, step):
+        work, stream, how = self.works[step["work"]], self.streams[step["stream"]], step.get("how")
+
+        def wait():
+            with torch.cuda.stream(stream):
+                work.get_future().wait() if how == "future" else work.wait()
+
+        if how != "thread":
+            wait()
+            return
+
+        def in_a_thread():
+            try:
+                self.cuda.use_context()
+                wait()
+            except Exception as error:
+                self.problems.append(f"in a thread that waits, step {self.step}: "
+                                     f"{type(error).__name__}: {error}")
+
+        worker = threading.Thread(target=in_a_thread, daemon=True)
+        worker.start()
+        worker.join()
+
+    def do_work_drop(self, step):
+        del self.works[step["work"]]
 
     def do_spin(self, step):
         self.cuda.launch("spin", self.streams[step["stream"]], 1,
@@ -484,7 +618,8 @@ def main():
     with open(options.file) as file:
         programs = [json.loads(line) for line in file if line.strip()]
     try:
-        machine = Machine()
+        machine = Machine(any(step["op"] == "collective" for program in programs
+                              for step in program["steps"]))
     except Exception as error:
         traceback.print_exc()
         say("UNUSABLE", message=one_line(error))
@@ -496,7 +631,7 @@ def main():
             break
         for attempt in range(options.repeat):
             say("BEGIN", name=program["name"])
-            result = run(machine, program)
+            result = machine.ranks.agree(run(machine, program))
             say("END", name=program["name"], attempt=attempt, **result)
             if result["outcome"] == "crash":
                 os._exit(LOST)

@@ -1,7 +1,8 @@
 """Draws programs that PyTorch's rules allow (program.py), from a seed.
 
 short_programs() lists them systematically: who makes a tensor, who uses it late, how it is dropped, and
-what disturbs afterwards. random_program(seed) composes longer ones of the same kind. Both are biased
+what disturbs afterwards. random_program(seed) composes longer ones of the same kind, and
+random_program(seed, collectives=LEVEL) some with collectives of torch.distributed. All are biased
 towards what goes wrong: a long kernel before each use on another stream, the drop right after the use
 was queued, and a disturber next; the stream that the tensor was made on waits for the use as late as
 the rules allow. No allocator is asked.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from program import MAIN, SIDE, THREAD, Illegal, Model
+from program import COLLECTIVES, IN_PLACE, MAIN, SHARES, SIDE, THREAD, Illegal, Model
 
 SMALL, LARGE = 2048, 8 << 20
 BALLAST_BYTES = 64 << 20
@@ -88,6 +89,14 @@ class Builder:
         result = body()
         self.add("capture_end", graph=graph)
         return graph, result
+
+    def collective(self, kind, stream, output, source=None, asynchronous=True):
+        """The name of its Work; None if it has none."""
+        fields = {} if kind in IN_PLACE else {"input": source}
+        if asynchronous:
+            fields["work"] = self.name("w")
+        self.add("collective", kind=kind, stream=stream, output=output, **fields)
+        return fields.get("work")
 
     def finished(self):
         self.model.finish()
@@ -268,15 +277,16 @@ def _disturb(build, disturber, creator, user, size):
 # Random programs.
 
 class _Draw:
-    def __init__(self, random_, build, thread):
-        self.random, self.build, self.thread = random_, build, thread
+    def __init__(self, random_, build, thread, collectives=False):
+        self.random, self.build, self.thread, self.collectives = random_, build, thread, collectives
         low, high = 512, 64 << 20
         self.sizes = [self._size(low, high) for _ in range(3)] + [self._size(low, 64 << 10)]
         self.externals = itertools.count()
 
     def _size(self, low, high):
         exponent = self.random.uniform(0, 1)
-        return max(low, int(low * (high / low) ** exponent)) // 4 * 4
+        multiple = 4 * SHARES if self.collectives else 4
+        return max(low, int(low * (high / low) ** exponent)) // multiple * multiple
 
     def size(self):
         return self.random.choice(self.sizes)
@@ -403,6 +413,9 @@ class _Draw:
 
         def body():
             for _ in range(self.random.randint(1, 5)):
+                if self.collectives and self.chance(0.35):
+                    self.captured_collective(stream, own)
+                    continue
                 part = self.random.random()
                 try:
                     if part < 0.4 or not own:
@@ -424,6 +437,9 @@ class _Draw:
                 except Illegal:
                     continue
             build.add("spin", stream=stream, ms=0.1)  # so that no capture is empty
+            if model.capture.collectives > model.capture.joined:  # the capture needs a Work to wait for
+                x = build.alloc(stream, 4 * SHARES)
+                build.add("work_wait", work=build.collective("all_reduce", stream, x), stream=stream)
             if dropout:
                 build.can("dropout", tensor=build.name("x"), stream=stream, bytes=self.size())
 
@@ -462,6 +478,98 @@ class _Draw:
         if not first:
             build.add("graph_drop", graph=graph.name)
 
+    # Collectives.
+
+    def collective_kind(self):
+        # In a group of one rank those in place have nothing to do.
+        return self.random.choice((*COLLECTIVES, *COLLECTIVES[len(IN_PLACE):]))
+
+    def late_collective(self):
+        """Queue one behind a long kernel, wait for it or not, drop its tensors: in any order."""
+        build, model = self.build, self.build.model
+        kind, stream = self.collective_kind(), self.stream()
+        size = self.size()
+        known = [t for t in model.live() if isinstance(t.value, int) and t.size % (4 * SHARES) == 0
+                 and (t.shape == "whole" or kind == "all_gather")]
+        if kind in IN_PLACE:
+            known = [t for t in known if t.graph is None]
+        if known and self.chance(0.3):
+            source = self.random.choice(known).name
+            size = model.tensors[source].size
+        else:
+            source = build.alloc(self.stream(), size)
+        output = source
+        if kind not in IN_PLACE:
+            same = [t.name for t in model.live(graph=None, size=size) if t.name != source]
+            output = (self.random.choice(same) if same and self.chance(0.3)
+                      else build.alloc(self.stream(), size))
+        if self.chance(0.8):
+            build.add("spin", stream=stream, ms=build.spin_ms)
+        work = build.collective(kind, stream, output, source, self.chance(0.9))
+        ends = [("drop", name) for name in dict.fromkeys((output, source)) if self.chance(0.7)]
+        if work is not None:
+            ends += [("work_wait", work)] * self.random.choice((0, 0, 1, 1, 2))
+            ends += [("work_drop", work)] * self.chance(0.6)
+        self.random.shuffle(ends)
+        for op, name in ends:
+            if op == "drop":
+                build.can("drop", tensor=name)
+            elif op == "work_drop":
+                build.can("work_drop", work=name)
+            else:
+                self.wait_for(name, stream)
+            if self.chance(0.3):
+                self.make()
+
+    def wait_for(self, work, queued_on):
+        stream = queued_on if self.chance(0.4) else self.stream()
+        how = self.random.choice(("wait", "wait", "thread", "future"))
+        self.build.can("work_wait", work=work, stream=stream, **({} if how == "wait" else {"how": how}))
+
+    def a_work(self):
+        """Of a collective that was queued some time ago."""
+        work = self._pick(self.build.model.live_works())
+        if self.chance(0.5):
+            self.build.add("work_drop", work=work.name)
+        else:
+            self.wait_for(work.name, self.stream())
+
+    def captured_collective(self, stream, own):
+        """On the captured stream; `own`: what the capture has made, and has not dropped."""
+        build, model = self.build, self.build.model
+        kind = self.collective_kind()
+        try:
+            open_ = model.live_works(graph=model.capture)
+            if open_ and self.chance(0.4):
+                work = self.random.choice(open_).name
+                if self.chance(0.6):
+                    build.add("work_wait", work=work, stream=stream)
+                else:
+                    build.add("work_drop", work=work)
+                return
+            source = None
+            outside = [t for t in model.live(graph=None, shape="whole")
+                       if isinstance(t.value, int) and t.size % (4 * SHARES) == 0]
+            if kind not in IN_PLACE and outside and self.chance(0.4):
+                source = self.random.choice(outside).name
+            elif own and self.chance(0.5):
+                source = self.random.choice(own)
+            if source is None:
+                source = build.alloc(stream, self.size())
+                own.append(source)
+            output = source
+            if kind not in IN_PLACE:
+                output = build.alloc(stream, model.tensors[source].size)
+                own.append(output)
+            if self.chance(0.5):
+                build.add("spin", stream=stream, ms=build.spin_ms)
+            build.collective(kind, stream, output, source, self.chance(0.9))
+            for name in dict.fromkeys((output, source)):
+                if name in own and self.chance(0.6) and build.can("drop", tensor=name):
+                    own.remove(name)
+        except Illegal:
+            pass
+
     def in_a_thread(self):
         inner = Builder(thread=True, spin_ms=self.build.spin_ms, prefix="u")
         draw = _Draw(self.random, inner, True)
@@ -478,16 +586,23 @@ class _Draw:
             pass  # what was added up to there stays, and is allowed
 
 
-def random_program(seed, spin_ms=6.0):
-    """The program of that seed: the same wherever and whenever it is drawn."""
-    random_ = random.Random(f"program {seed}")
-    build = Builder(spin_ms=spin_ms)
-    draw = _Draw(random_, build, False)
+def random_program(seed, spin_ms=6.0, collectives=None):
+    """The program of that seed: the same wherever and whenever it is drawn.
+
+    collectives: a level; then it has some, and is allowed at that level.
+    """
+    name = f"seed {seed}" + (f" with collectives at {collectives}" if collectives else "")
+    random_ = random.Random(f"program {seed}" + (" with collectives" if collectives else ""))
+    build = Builder(collectives or "L1", spin_ms=spin_ms)
+    draw = _Draw(random_, build, False, bool(collectives))
     stanzas, disturbers = random_.randint(2, 9), (
         (draw.make, 6), (draw.empty_cache, 2), (draw.limit, 1), (draw.caching, 1), (draw.pool, 2),
         (draw.external, 2), (draw.capture, 3), (draw.replay, 2), (draw.drop_graph, 1))
     others = ((draw.make, 3), (draw.read, 3), (draw.drop, 3), (draw.spin, 1), (draw.wait, 2),
               (draw.host_sync, 2), (draw.external, 1), (draw.pool, 1), (draw.capture, 1))
+    late = ((draw.late_use, 4), (draw.replay, 1))
+    if collectives:
+        late, others = (*late, (draw.late_collective, 8)), (*others, (draw.a_work, 3))
     if random_.random() < 0.2:
         draw.take(((draw.in_a_thread, 1),))
     if random_.random() < 0.15:
@@ -495,7 +610,7 @@ def random_program(seed, spin_ms=6.0):
     for _ in range(stanzas):
         for _ in range(random_.randint(0, 2)):
             draw.take(others)
-        draw.take(((draw.late_use, 4), (draw.replay, 1)))
+        draw.take(late)
         for _ in range(random_.randint(1, 2)):
             draw.take(disturbers)
     build.add("device_sync")  # late writes have come by then
@@ -507,7 +622,7 @@ def random_program(seed, spin_ms=6.0):
     if not build.model.caching:
         build.can("caching", on=True)
     try:
-        return {"name": f"seed {seed}", "steps": build.finished()}
+        return {"name": name, "steps": build.finished()}
     except Illegal:  # a thread that records, beside a capture: the program without the thread
-        return {"name": f"seed {seed}",
+        return {"name": name,
                 "steps": [step for step in build.steps if step["op"] != "thread"]}

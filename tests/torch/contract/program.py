@@ -22,8 +22,20 @@ A program is {"name": ..., "steps": [...]}; a step is a dictionary of strings, n
   replay         graph stream
   graph_drop     graph
   thread         steps                              another thread runs these on streams u0, u1, u2
+  collective     kind stream output [input] [work]  of torch.distributed, queued from the stream. With
+                                                    work: async_op=True; without: on the stream itself
+  work_wait      work stream [how]                  how: "wait", or "thread" (another one calls wait()),
+                                                    or "future" (get_future().wait())
+  work_drop      work
 
 Streams: main (the default stream), s0 to s3 (PyTorch's), e0 and on (external), u0 to u2 (a thread's).
+Asynchronous collectives run on the communication stream, which no step names.
+
+Every rank of a group runs the same program, so that each tensor holds the same on all of them, and the
+result of a collective is its input, whatever the number of ranks: all_reduce takes the maximum;
+all_gather sends a rank's own share of the input and fills the output; reduce_scatter fills a rank's
+share of the output alone (its shape is then "part"); all_to_all leaves the shares in another order
+("mixed"). Only all_gather takes inputs that are not "whole".
 
 Legality is a matter of the program alone; no allocator is asked. Each stream, and the host, has a vector
 clock: how much of every stream's work is known to come first. Levels:
@@ -35,15 +47,23 @@ clock: how much of every stream's work is known to come first. Levels:
   L1  what is safe with PyTorch's own allocator: another stream's uses are queued before the drop, and the
       stream that the tensor was made on waits for them before it next writes to memory that it
       allocates afterwards in the same pool. cudaFree waits for everything
+  F   what is safe where asynchronous collectives have fences, as with Weir: as L1, but memory of their
+      tensors needs no wait. (PyTorch's own allocator has the memory back once a stream, whichever it
+      is, has waited for the Work; before that PyTorch keeps the tensors. In a capture it keeps them
+      as long as the Work is there)
 """
 
 from __future__ import annotations
 
-LEVELS = ("L0", "L2", "L1")  # what a program needs: the first that allows it
+LEVELS = ("L0", "L2", "L1", "F")  # what a program needs: the first that allows it
 
 MAIN = "main"
 SIDE = ("s0", "s1", "s2", "s3")
 THREAD = ("u0", "u1", "u2")
+COMM = "comm"  # the communication stream
+IN_PLACE = ("all_reduce", "broadcast")
+COLLECTIVES = (*IN_PLACE, "all_gather", "reduce_scatter", "all_to_all")
+SHARES = 8  # a collective's tensors can be divided among so many ranks
 MAX_BYTES = 64 << 20
 MAX_LIVE_BYTES = 1 << 30
 LIMIT_SPARE = 512 << 20  # what a limit must leave, beyond four times what is live
@@ -80,6 +100,19 @@ class Tensor:
         self.written = {}  # clock of the last write
         self.uses = {}  # by stream: the last use, as that stream counts
         self.recorded = set()
+        self.shape = "whole"  # or "part", "mixed"
+        self.kept_for = set()  # Works that nobody has waited for: PyTorch keeps the tensor
+
+
+class Work:
+    """Of an asynchronous collective."""
+
+    def __init__(self, name, output, source, graph, count, clock):
+        self.name, self.output, self.graph = name, output, graph
+        self.tensors = {output, source}
+        self.count = count  # as the communication stream counts; in a capture, as the capture does
+        self.clock = clock
+        self.live = True
 
 
 class Graph:
@@ -94,6 +127,9 @@ class Graph:
         self.inputs = {}  # tensors that it reads, and what they must hold
         self.outputs = {}  # its own tensors, and what they hold after a replay
         self.last_stream = stream
+        self.collectives = 0  # asynchronous ones
+        self.joined = 0  # the captured stream has waited for so many of them
+        self.comm_reads, self.comm_writes = {}, {}  # by tensor: the last of them that did
 
 
 class GraphMemory:
@@ -141,6 +177,7 @@ class Model:
         # By (stream, pool), of dropped tensors: uses on other streams that nothing but the program
         # itself puts before the stream's next allocation.
         self.pending = {}
+        self.works = {}
         self.threads = 0
         self.has_capture = False
         self.thread_records = False
@@ -152,7 +189,13 @@ class Model:
             getattr(tensor, name) == value for name, value in conditions.items())]
 
     def live_bytes(self):
-        return sum(tensor.size for tensor in self.live())
+        outputs = {work.output for work in self.works.values() if work.live}
+        return sum(tensor.size for tensor in self.tensors.values()
+                   if tensor.live or tensor.kept_for or tensor.name in outputs)
+
+    def live_works(self, **conditions):
+        return [work for work in self.works.values() if work.live and all(
+            getattr(work, name) == value for name, value in conditions.items())]
 
     def least_limit(self, more=0):
         """A limit under which no allocator that fragments memory in reason is out of memory."""
@@ -178,14 +221,26 @@ class Model:
         self.clocks[stream] = clock
         return dict(clock)
 
-    def _need(self, stream, needed, why):
-        others = missing(self.clock(stream), needed)
+    def _need(self, stream, needed, why, clock=None):
+        """`clock`: what comes before the work in question; else what comes before any on the stream."""
+        others = missing(self.clock(stream) if clock is None else clock, needed)
         if others:
-            remedy = [{"op": "wait", "stream": stream, "other": other} for other in others]
+            remedy = [self._wait_for(stream, other, needed) for other in others]
             if self.capture is not None and (self.capture.stream in others or
                                              self.capture.stream == stream):
                 remedy = []
-            raise Illegal(f"{stream} must wait for {', '.join(others)}: {why}", remedy)
+            raise Illegal(f"{stream} must wait for {', '.join(others)}: {why}",
+                          [] if None in remedy else remedy)
+
+    def _wait_for(self, stream, other, needed):
+        """The step that makes `stream` wait for what of `other` is in `needed`; None: there is none."""
+        if other != COMM:
+            return {"op": "wait", "stream": stream, "other": other}
+        works = [work for work in self.live_works(graph=None) if work.count >= needed[COMM]]
+        if works:
+            work = min(works, key=lambda work: work.count)
+            return {"op": "work_wait", "work": work.name, "stream": stream}
+        return {"op": "device_sync"} if self.capture is None else None
 
     # Checks.
 
@@ -313,18 +368,38 @@ class Model:
         self.capture.steps += 1
         self.tensors[tensor.name] = tensor
 
+    def _joined(self, tensor, write):
+        """The captured stream has waited for the captured collectives that use the tensor."""
+        graph = self.capture
+        needed = max(graph.comm_writes.get(tensor.name, 0),
+                     graph.comm_reads.get(tensor.name, 0) if write else 0)
+        self._need_joined(needed, f"{tensor.name} is used there")
+
+    def _need_joined(self, count, why):
+        graph = self.capture
+        if count > graph.joined:
+            works = [work for work in self.live_works(graph=graph) if work.count >= count]
+            raise Illegal(f"{graph.stream} must wait for a collective: {why}",
+                          [{"op": "work_wait", "stream": graph.stream,
+                            "work": min(works, key=lambda work: work.count).name}] if works else [])
+
     def _captured_use(self, tensor, value):
         graph = self.capture
+        self._joined(tensor, value is not None)
         if tensor.graph is graph:
             if graph.outputs[tensor.name] == "dropout":
                 raise Illegal("what dropout chose is not known in the capture")
             if value is not None:
                 graph.outputs[tensor.name] = value
-        elif tensor.graph is not None or value is not None or tensor.value is None:
-            raise Illegal("a capture only reads tensors made outside, of known value")
+                tensor.shape = "whole"
         else:
-            graph.inputs[tensor.name] = tensor.value
+            self._captured_input(tensor, value is not None)
         graph.steps += 1
+
+    def _captured_input(self, tensor, write=False):
+        if tensor.graph is not None or write or tensor.value is None or tensor.shape != "whole":
+            raise Illegal("a capture only reads tensors made outside, of known value")
+        self.capture.inputs[tensor.name] = tensor.value
 
     def _read(self, step):
         tensor, stream = self._tensor(step), self._stream(step)
@@ -347,7 +422,7 @@ class Model:
         join(needed, tensor.uses)
         self._need(stream, needed, f"{tensor.name} is used there")
         clock = self._queue(stream)
-        tensor.written, tensor.value = clock, step["value"]
+        tensor.written, tensor.value, tensor.shape = clock, step["value"], "whole"
         self._use(tensor, stream, clock)
 
     def _spin(self, step):
@@ -381,15 +456,17 @@ class Model:
         foreign = {stream: count for stream, count in tensor.uses.items()
                    if (external or stream != tensor.stream)
                    and not (stream in tensor.recorded and tensor.cached)}
+        if tensor.kept_for or self.level == "F":
+            foreign.pop(COMM, None)
         home = tensor.stream if tensor.graph is None else tensor.graph.last_stream
         if self.level == "L0":
             seen = self.clock(home)
             others = missing(seen, {stream: count for stream, count in foreign.items()
                                     if stream != home})
             if others:
+                remedy = [self._wait_for(home, other, foreign) for other in others]
                 raise Illegal(f"{home} must wait for {', '.join(others)} before the drop",
-                              [{"op": "wait", "stream": home, "other": other} for other in others]
-                              if self.capture is None and home not in self.destroyed else [])
+                              remedy if self.capture is None and home not in self.destroyed else [])
         tensor.live = False
         if tensor.graph is None:
             if tensor.cached:
@@ -502,6 +579,7 @@ class Model:
     def _capture_end(self, step):
         if self.capture is None or self.capture.name != step["graph"]:
             raise Illegal(f"{step['graph']} is not captured")
+        self._need_joined(self.capture.collectives, "the capture ends")
         if not self.capture.steps:
             raise Illegal("the capture is empty")
         self.capture.captured = True
@@ -521,7 +599,8 @@ class Model:
 
     def _inputs_hold(self, graph):
         for name, value in graph.inputs.items():
-            if not self.tensors[name].live or self.tensors[name].value != value:
+            tensor = self.tensors[name]
+            if not tensor.live or tensor.value != value or tensor.shape != "whole":
                 raise Illegal(f"{graph.name} reads {name}, which is gone or has changed")
 
     def _replay(self, step):
@@ -563,6 +642,122 @@ class Model:
                     if stream != self.seeds.stream}
             join(self._pending_of(self.seeds.stream, None), uses)
 
+    def _collective(self, step):
+        stream, kind = self._stream(step), step["kind"]
+        output = self._tensor({"tensor": step["output"]})
+        source = self._tensor({"tensor": step.get("input", step["output"])})
+        if kind not in COLLECTIVES or (kind in IN_PLACE) != (source is output):
+            raise Illegal(f"{kind} has no such tensors")
+        if output.size != source.size or output.size % (4 * SHARES):
+            raise Illegal("the tensors of a collective are alike, and can be divided among ranks")
+        if source.shape != "whole" and kind != "all_gather":
+            raise Illegal(f"{kind} takes whole tensors")
+        if step.get("work") in self.works:
+            raise Illegal(f"work {step['work']} exists, or existed")
+        if self.capturing(stream):
+            self._captured_collective(step, output, source)
+        else:
+            self._eager_collective(step, stream, output, source)
+        output.shape = {"reduce_scatter": "part", "all_to_all": "mixed"}.get(kind, "whole")
+
+    def _eager_collective(self, step, stream, output, source):
+        if self.capture is not None and self.capture.collectives:
+            raise Illegal("the communication stream is captured")
+        if output.graph is not None or not isinstance(source.value, int):
+            raise Illegal("outputs of graphs are only read, and inputs have a known value")
+        asynchronous = "work" in step
+        clock = self.clock(stream)
+        if asynchronous:  # collectives come one after another
+            join(clock, self.clock(COMM))
+        needed = dict(source.written)
+        for uses in (output.written, output.uses):
+            join(needed, uses)
+        self._need(stream, needed, "a collective uses its tensors", clock)
+        runs_on = COMM if asynchronous else stream
+        self.clocks[runs_on] = clock
+        clock = self._queue(runs_on)
+        for tensor in (output, source):
+            self._use(tensor, runs_on, clock)
+        output.written, output.value = clock, source.value
+        if asynchronous:
+            self._new_work(step, output, source, None, clock[COMM], clock)
+
+    def _new_work(self, step, output, source, graph, count, clock):
+        name = step["work"]
+        self.works[name] = Work(name, output.name, source.name, graph, count, clock)
+        for tensor in (output, source):
+            tensor.kept_for.add(name)
+
+    def _captured_collective(self, step, output, source):
+        graph = self.capture
+        if output.graph is not graph or graph.outputs[output.name] == "dropout":
+            raise Illegal("a captured collective writes what its capture has made")
+        if source.graph is graph:
+            value = graph.outputs[source.name]
+            if value == "dropout":
+                raise Illegal("what dropout chose is not known in the capture")
+        else:
+            value = source.value
+            if not isinstance(value, int):
+                raise Illegal("inputs have a known value")
+        asynchronous = "work" in step
+        if not asynchronous:
+            self._joined(source, False)
+            self._joined(output, True)
+        if source.graph is not graph:
+            self._captured_input(source)
+        graph.outputs[output.name] = value
+        graph.steps += 1
+        if asynchronous:
+            graph.collectives += 1
+            graph.comm_writes[output.name] = graph.comm_reads[output.name] = graph.collectives
+            graph.comm_reads[source.name] = graph.collectives
+            self._new_work(step, output, source, graph, graph.collectives, None)
+
+    def _work(self, step):
+        work = self.works.get(step["work"])
+        if work is None or not work.live:
+            raise Illegal(f"there is no work {step['work']}")
+        return work
+
+    def _work_wait(self, step):
+        work, stream, how = self._work(step), self._stream(step), step.get("how", "wait")
+        if how not in ("wait", "thread", "future"):
+            raise Illegal(f"there is no way {how} to wait")
+        if work.graph is not None:
+            if work.graph is not self.capture or stream != work.graph.stream or how != "wait":
+                raise Illegal("a captured collective is waited for in its capture")
+            work.graph.joined = max(work.graph.joined, work.count)
+            self._let_go(work)
+            return
+        self._eager_stream(step)
+        # A future records its tensors on the stream.
+        if how == "future" and (self.capture is not None or stream.startswith("e")):
+            raise Illegal("record_stream is for streams that stay, and not for captures")
+        clock = self.clock(stream)
+        join(clock, work.clock)
+        self.clocks[stream] = clock
+        if how != "future":
+            self._let_go(work)
+
+    def _let_go(self, work):
+        """PyTorch lets go of the tensors: those that were dropped may serve again."""
+        for name in work.tensors:
+            tensor = self.tensors[name]
+            tensor.kept_for.discard(work.name)
+            if (self.level != "F" and not tensor.live and not tensor.kept_for and tensor.cached
+                    and tensor.graph is None and COMM in tensor.uses):
+                join(self._pending_of(tensor.stream, tensor.pool), {COMM: tensor.uses[COMM]})
+
+    def _work_drop(self, step):
+        work = self._work(step)
+        if work.graph is not None and work.graph is self.capture and self.level != "F":
+            # There PyTorch keeps the tensors for the Work alone.
+            self._need_joined(work.count, "PyTorch lets go of the tensors")
+        work.live = False
+        if work.graph is not None:
+            self._let_go(work)
+
     def _thread(self, step):
         self._no_capture()
         if self.threads or self.limit:
@@ -583,7 +778,7 @@ class Model:
 OPS = ("alloc", "dropout", "read", "write", "spin", "wait", "record_stream", "drop", "host_sync",
        "device_sync", "empty_cache", "limit", "caching", "pool_new", "pool_drop", "stream_new",
        "stream_destroy", "capture_begin", "capture_end", "reference", "replay", "graph_drop",
-       "thread")
+       "thread", "collective", "work_wait", "work_drop")
 
 
 def check(steps, level="L1"):

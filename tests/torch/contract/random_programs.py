@@ -2,7 +2,10 @@
 
 usage: random_programs.py --seconds N [--what both|short|random] [--way weir] [--first-seed S]
                           [--jobs 2] [--env NAME=VALUE] [--json FILE]
-       random_programs.py --seed S [--repeat N]       one random program
+       random_programs.py --seconds N --collectives L1|F [--world 2] ...
+                                                      random programs with collectives, at that level
+                                                      (program.py), on so many GPUs
+       random_programs.py --seed S [--collectives L1|F] [--repeat N]       one random program
        random_programs.py --replay FILE [--repeat N]  a program, or the failures, of a JSON file
        random_programs.py --plan N                    prints programs; needs no GPU
 
@@ -10,7 +13,7 @@ First come the short programs (generate.py: every maker, use, drop and disturber
 them, then random ones. Children run them in batches, so that a crash loses the program that it was in.
 The first failures of each kind are run again alone, with PyTorch's own allocator too; random programs
 are then made shorter. --seconds is for all of it. Exit: 1 if a program that is right with PyTorch's own
-allocator failed, 77 if there is no GPU, 2 if nothing could be run.
+allocator failed, or one of level F with Weir; 77 if there are too few GPUs, 2 if nothing could be run.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ import time
 
 import generate
 import ways
-from program import format_program, needed_level
+from program import SHARES, format_program, needed_level
 from shrink import shrink
 
 EXECUTE = str(pathlib.Path(__file__).with_name("execute.py"))
@@ -56,14 +59,17 @@ def run_child(programs, options, way=None, repeat=1, seconds=1e9):
         arguments = [EXECUTE, str(path), "--repeat", str(repeat), "--programs-seconds",
                      str(round(seconds, 1))]
         with open(pathlib.Path(folder, "errors"), "w+") as errors:
-            child = subprocess.Popen(
-                ways.command(way, arguments), env=ways.environment(way, options.settings),
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
-                start_new_session=True)
+            environment = {**ways.environment(way, options.settings), "WORLD_SIZE": str(options.world),
+                           "STORE": str(pathlib.Path(folder, "store"))}
+            children = [subprocess.Popen(
+                ways.command(way, arguments), env={**environment, "RANK": str(rank)},
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+                stderr=errors, text=True, start_new_session=True) for rank in range(options.world)]
             try:
-                found = _listen(child, programs)
+                found = _listen(children[0], programs)
             finally:
-                ways.kill(child)
+                for child in children:
+                    ways.kill(child)
             errors.seek(0)
             said = errors.read()
     if isinstance(found, str):
@@ -233,6 +239,11 @@ class Search:
             results = list(pool.map(fails, candidates))
         return results.index(True) if True in results else None
 
+    def is_the_allocators(self, failure):
+        """Should it have run the program well? With fences some need no order that PyTorch needs."""
+        return (failure.get("native", "right") == "right"
+                or (failure["level"] == "F" and self.options.way == "weir"))
+
     def treat(self, program, failure):
         again = run_child([program], self.options, repeat=10, seconds=20)
         failure["again"] = again[0][1] if again else "?"
@@ -241,12 +252,12 @@ class Search:
             failure["native"] = native[0][1] if native else "?"
         self.say(f"{program['name']} alone: {failure['again']}; with PyTorch's own allocator: "
                  f"{failure.get('native', '-')}")
-        if (failure["again"] == "right" or failure.get("native", "right") != "right"
+        if (failure["again"] == "right" or not self.is_the_allocators(failure)
                 or self.kind_of(program, "")[0] != "random"):  # the others are short
             return
         seconds = min(self.options.shrink_seconds, self.left() - 10)
         steps, tried = shrink(program["steps"], self.first_failing, seconds,
-                              self.options.shrink_jobs)
+                              self.options.shrink_jobs, level=self.options.collectives or "L1")
         shorter = {"name": f"{program['name']}, shorter", "steps": steps}
         failure["shorter"], failure["shorter_level"] = shorter, needed_level(steps)
         with self.guard:
@@ -275,10 +286,13 @@ class Search:
             print(f"  {count:4} failed: {' / '.join(kind)}")
         if self.passed_over:
             print(f"  {self.passed_over:4} were not run: of a kind that had failed twice")
-        return 1 if any(failure.get("native", "right") == "right" for failure in self.failures) else 0
+        return 1 if any(map(self.is_the_allocators, self.failures)) else 0
 
 
 def all_programs(options):
+    if options.collectives:
+        for seed in itertools.count(options.first_seed):
+            yield generate.random_program(seed, options.spin_ms, options.collectives)
     if options.what in ("both", "short"):
         yield from generate.short_programs(options.spin_ms)
     if options.what in ("both", "random"):
@@ -316,6 +330,10 @@ def main():
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--replay", metavar="FILE")
     parser.add_argument("--plan", type=int, metavar="N")
+    parser.add_argument("--collectives", choices=("L1", "F"),
+                        help="with collectives: L1 is safe with PyTorch's own allocator, F with fences")
+    parser.add_argument("--world", type=int, default=1, metavar="GPUS",
+                        help="each of them runs the programs, and they communicate")
     parser.add_argument("--repeat", type=int, default=10)
     parser.add_argument("--spin-ms", type=float, default=6.0)
     parser.add_argument("--batch", type=int, default=100, help="programs for one child")
@@ -327,16 +345,23 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     options.settings = dict(text.partition("=")[::2] for text in options.env)
+    if options.collectives:
+        options.settings.setdefault("WEIR_C10D", "1")
+    elif options.world != 1:
+        parser.error("--world is for programs with --collectives")
+    if options.world < 1 or SHARES % options.world:
+        parser.error(f"--world {options.world}: tensors can be divided among 1, 2, 4 or {SHARES} GPUs")
     if options.plan is not None:
         for program in itertools.islice(all_programs(options), options.plan):
             print(f"{format_program(program)}\n  needs level {needed_level(program['steps'])}\n")
         return 0
-    if not ways.gpu_count():
-        print("no GPU here")
+    if ways.gpu_count() < options.world:
+        print("no GPU here" if options.world == 1 else f"there are no {options.world} GPUs here")
         return NO_GPU
     try:
         if options.seed is not None:
-            return run_these([generate.random_program(options.seed, options.spin_ms)], options)
+            return run_these([generate.random_program(options.seed, options.spin_ms,
+                                                      options.collectives)], options)
         if options.replay:
             return run_these(programs_of(options.replay), options)
         return Search(options, all_programs(options)).run()

@@ -43,7 +43,9 @@ class Recheck:
     operation there. Knows nothing of what a generator may do, only what must be ordered.
     """
 
-    def __init__(self):
+    def __init__(self, fences=False):
+        self.fences = fences  # of collectives
+        self.works = {}
         self.count = 0
         self.everything = 0
         self.host = 0
@@ -105,6 +107,7 @@ class Recheck:
     def read(self, step, write=False):
         tensor = self.tensors[step.tensor]
         if self.captured(step.stream):
+            self.captured_use(tensor, write)
             if tensor["graph"] is None:
                 self.open["inputs"].append(step.tensor)
             return
@@ -141,8 +144,91 @@ class Recheck:
             key = self.key(tensor["stream"], tensor["pool"])
             for stream, bit in tensor["uses"]:
                 own = stream == tensor["stream"] and key[0] != "e"
-                if not own and stream not in tensor["recorded"]:
+                if not own and stream not in tensor["recorded"] and stream != "comm":
                     self.freed[key] = self.freed.get(key, 0) | bit
+            self.give_back(tensor)
+
+    # Collectives. PyTorch keeps a tensor while a Work of it is "kept"; then its memory serves again.
+
+    def give_back(self, tensor):
+        kept = any(work["kept"] for work in self.works.values()
+                   if any(each is tensor for each in work["tensors"]))
+        if tensor.get("dead") and tensor["graph"] is None and tensor["cached"] and not (
+                kept or self.fences):
+            key = self.key(tensor["stream"], tensor["pool"])
+            for stream, bit in tensor["uses"]:
+                if stream == "comm":
+                    self.freed[key] = self.freed.get(key, 0) | bit
+
+    def captured_use(self, tensor, write):
+        """On the captured stream, which has waited for the collectives in `open["seen"]`."""
+        for bit, written in tensor.get("captured", ()):
+            if (write or written) and bit & self.open["comm"] & ~self.open["seen"]:
+                raise Race("a captured use beside a collective")
+
+    def collective(self, step):
+        output = self.tensors[step.output]
+        source = self.tensors[getattr(step, "input", step.output)]
+        asynchronous = hasattr(step, "work")
+        work = {"tensors": [output, source], "kept": True, "graph": None}
+        if self.captured(step.stream):
+            if source["graph"] is None:
+                self.open["inputs"].append(step.input)
+            if asynchronous:
+                bit = 1 << self.count
+                self.count += 1
+                self.open["comm"] |= bit
+                work |= {"graph": self.open, "bits": self.open["comm"], "bit": bit}
+                output.setdefault("captured", []).append((bit, True))
+                source.setdefault("captured", []).append((bit, False))
+            else:
+                self.captured_use(source, False)
+                self.captured_use(output, True)
+        else:
+            if asynchronous:
+                if self.open is not None and self.open["comm"]:
+                    raise Race("the communication stream is captured")
+                self.before["comm"] = self.at("comm") | self.at(step.stream)
+            stream = "comm" if asynchronous else step.stream
+            if source["graph"] is not None and not source["write"]:
+                raise Race("an output that no replay has written")
+            self.ordered(stream, source["write"] | output["write"], "a collective before the write")
+            for _, bit in output["uses"]:
+                self.ordered(stream, bit, "a collective's output beside another use")
+            bit = self.operation(stream)
+            for tensor in (output, source):
+                tensor["uses"].append((stream, bit))
+            output["write"] = bit
+            if source["graph"] is not None:
+                source["graph"]["memory"]["accesses"] |= bit
+            work["bits"] = self.before[stream]
+        if asynchronous:
+            self.works[step.work] = work
+
+    def work_wait(self, step):
+        work = self.works[step.work]
+        if work["graph"] is not None:
+            if work["graph"] is not self.open or step.stream != self.open["stream"]:
+                raise Race("a captured event outside")
+            self.open["seen"] |= work["bits"]
+        else:
+            if self.captured(step.stream):
+                raise Race("an event of outside in a capture")
+            self.before[step.stream] = self.at(step.stream) | work["bits"]
+        if getattr(step, "how", "") != "future":
+            self.let_go(work)
+
+    def let_go(self, work):
+        work["kept"] = False
+        for tensor in work["tensors"]:
+            self.give_back(tensor)
+
+    def work_drop(self, step):
+        work = self.works[step.work]
+        if work["graph"] is not None:
+            if work["graph"] is self.open and work["bit"] & ~self.open["seen"] and not self.fences:
+                raise Race("a capture uses the memory again that its collective uses")
+            self.let_go(work)
 
     def host_sync(self, step):
         self.host |= self.at(step.stream)
@@ -187,11 +273,13 @@ class Recheck:
         self.seeds["graphs"].add(step.graph)
         self.seeds["uses"].append((step.stream, bit))
         self.open = {"stream": step.stream, "memory": memory, "own": [], "inputs": [], "began": before,
-                     "dropout": False}
+                     "dropout": False, "comm": 0, "seen": 0}
         memory["graphs"].append(self.open)
         self.graphs[step.graph] = self.open
 
     def capture_end(self, _):
+        if self.open["comm"] & ~self.open["seen"]:
+            raise Race("the communication stream has not joined")
         self.open = None
 
     def reference(self, step):
@@ -235,18 +323,19 @@ class Recheck:
         Recheck().run(step.steps)
 
 
-def recheck(steps):
+def recheck(steps, fences=False):
     """Why the program is not allowed; None if it is."""
     steps = [{**step, "op": "caching_"} if step["op"] == "caching" else step for step in steps]
     try:
-        Recheck().run(steps)
+        Recheck(fences).run(steps)
     except Race as race:
         return str(race)
     return None
 
 
 def digest(count):
-    text = json.dumps([generate.random_program(seed) for seed in range(count)])
+    text = json.dumps([generate.random_program(seed, collectives=collectives)
+                       for collectives in (None, "L1", "F") for seed in range(count)])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -273,6 +362,18 @@ READ_LATE = """
 """
 
 
+GATHERED = """
+    alloc tensor=x stream=s0 bytes=4096 value=1
+    alloc tensor=y stream=s0 bytes=4096 value=2
+    wait stream=main other=s0
+    spin stream=main ms=6
+    collective kind=all_gather stream=main output=y input=x work=w
+"""
+ASKED = """
+    alloc tensor=z stream=s0 bytes=4096 value=3
+"""
+
+
 class Drawing(unittest.TestCase):
     def test_a_seed_draws_one_program(self):
         code = "import self_test; print(self_test.digest(300))"
@@ -294,6 +395,11 @@ class Drawing(unittest.TestCase):
             steps = generate.random_program(seed)["steps"]
             self.assertIsNone(program.check(steps), seed)
             self.assertIsNone(recheck(steps), seed)
+        for level in ("L1", "F"):
+            for seed in range(PROGRAMS // 4):
+                steps = generate.random_program(seed, collectives=level)["steps"]
+                self.assertIsNone(program.check(steps, level), (seed, level))
+                self.assertIsNone(recheck(steps, level == "F"), (seed, level))
 
     def test_short_programs_have_every_kind(self):
         names = [each["name"].split("/") for each in generate.short_programs()]
@@ -305,7 +411,14 @@ class Drawing(unittest.TestCase):
     def test_random_programs_have_every_step(self):
         found = {step["op"] for seed in range(500)
                  for step in generate.random_program(seed)["steps"]}
-        self.assertEqual(found, set(program.OPS))
+        of_collectives = {"collective", "work_wait", "work_drop"}
+        self.assertEqual(found, set(program.OPS) - of_collectives)
+        found = [step for seed in range(500)
+                 for step in generate.random_program(seed, collectives="F")["steps"]]
+        self.assertEqual({step["op"] for step in found}, set(program.OPS))
+        for field, values in (("kind", set(program.COLLECTIVES)), ("how", {None, "thread", "future"})):
+            self.assertEqual({step.get(field) for step in found if step["op"] == (
+                "collective" if field == "kind" else "work_wait")}, values)
 
 
 class Rules(unittest.TestCase):
@@ -321,6 +434,67 @@ class Rules(unittest.TestCase):
             else:
                 refused += 1
         self.assertGreater(refused, 500)
+
+    def test_a_program_with_collectives_and_a_step_less_is_refused_or_still_right(self):
+        random_ = random.Random(2)
+        for level in ("L1", "F"):
+            refused = 0
+            for seed in range(2000):
+                steps = generate.random_program(seed, collectives=level)["steps"]
+                at = random_.choice([at for at, step in enumerate(steps) if step["op"] in (
+                    "work_wait", "work_drop", "wait", "host_sync", "device_sync", "drop")])
+                shorter = steps[:at] + steps[at + 1:]
+                if program.check(shorter, level) is None:
+                    self.assertIsNone(recheck(shorter, level == "F"), (seed, at, level))
+                else:
+                    refused += 1
+            self.assertGreater(refused, 300)
+
+    def test_a_collective_that_nobody_waits_for_keeps_its_tensors(self):
+        text = GATHERED + "drop tensor=x \n drop tensor=y \n work_drop work=w" + ASKED
+        self.assertEqual(self.level(text), "L0")
+
+    def test_a_wait_on_the_tensors_stream_is_documented(self):
+        text = GATHERED + "work_wait work=w stream=s0 \n drop tensor=x" + ASKED
+        self.assertEqual(self.level(text), "L0")
+
+    def test_a_wait_on_another_stream_needs_fences(self):
+        """PyTorch #188655."""
+        for text in ("work_wait work=w stream=main \n drop tensor=x \n drop tensor=y" + ASKED,
+                     "drop tensor=x \n work_wait work=w stream=main" + ASKED,
+                     "drop tensor=x \n work_wait work=w stream=main how=thread" + ASKED):
+            self.assertEqual(self.level(GATHERED + text), "F", text)
+            self.assertIn("reuse", recheck(steps_of(GATHERED + text)))
+            self.assertIsNone(recheck(steps_of(GATHERED + text), fences=True))
+        text = GATHERED + "work_wait work=w stream=main how=future \n drop tensor=x" + ASKED
+        self.assertEqual(self.level(text), "L0")  # PyTorch keeps the tensors
+
+    def test_what_a_collective_writes_is_read_after_a_wait(self):
+        self.assertIsNone(self.level(GATHERED + "read tensor=y stream=main"))
+        text = GATHERED + "work_wait work=w stream=main \n read tensor=y stream=main"
+        self.assertEqual(self.level(text), "L0")
+
+    CAPTURED = """
+        capture_begin graph=g stream=s0 synchronize=True
+        alloc tensor=x stream=s0 bytes=4096 value=1
+        collective kind=all_reduce stream=s0 output=x work=v
+        drop tensor=x
+        {early}
+        alloc tensor=y stream=s0 bytes=4096 value=2
+        collective kind=all_reduce stream=s0 output=y work=w
+        {late}
+        capture_end graph=g"""
+
+    def test_a_capture_waits_for_its_last_collective(self):
+        wait = "work_wait work=w stream=s0"
+        self.assertIsNone(self.level(self.CAPTURED.format(early="", late="")))
+        self.assertEqual(self.level(self.CAPTURED.format(early="", late=wait)), "L0")
+        self.assertEqual(self.level(self.CAPTURED.format(early="work_drop work=v", late=wait)), "F")
+        self.assertIsNone(self.level(self.CAPTURED.format(early="", late="work_drop work=w")))
+        early = "work_wait work=v stream=s0 \n work_drop work=v"
+        self.assertEqual(self.level(self.CAPTURED.format(early=early, late=wait)), "L0")
+        outside = self.CAPTURED.format(early="", late=wait) + "\n work_wait work=w stream=s0"
+        self.assertIsNone(self.level(outside))
 
     def level(self, text):
         return program.needed_level(steps_of(text))
@@ -399,6 +573,29 @@ class Shrinking(unittest.TestCase):
                 return True
         return False
 
+    def test_collectives_are_left_out_too(self):
+        def fails(steps):
+            """A made-up fault: a tensor of a collective is dropped, and then the cache is emptied."""
+            used, dropped = set(), False
+            for step in steps:
+                used |= {step[name] for name in ("input", "output") if name in step}
+                dropped = dropped or step["op"] == "drop" and step["tensor"] in used
+                if dropped and step["op"] == "empty_cache":
+                    return True
+            return False
+
+        def first_failing(candidates):
+            return next((at for at, each in enumerate(candidates) if fails(each)), None)
+
+        drawn = (generate.random_program(seed, collectives="F")["steps"] for seed in range(400))
+        found = [steps for steps in drawn if fails(steps)][:15]
+        self.assertEqual(len(found), 15)
+        for steps in found:
+            short, _ = shrink.shrink(steps, first_failing, 20, level="F")
+            self.assertTrue(fails(short))
+            self.assertIsNone(program.check(short, "F"))
+            self.assertLessEqual(len(short), 10, program.format_program({"name": "", "steps": short}))
+
     def first_failing(self, candidates):
         self.assertLessEqual(len(candidates), 4)
         for each in candidates:
@@ -454,7 +651,7 @@ class Driving(unittest.TestCase):
             child.write_text(CHILD.format(here=str(HERE), how=how))
             options = types.SimpleNamespace(
                 seconds=300, way="weir", settings={}, batch=20, jobs=2, failures=1, shrink_seconds=200,
-                shrink_jobs=4, json=pathlib.Path(folder, "found.json"))
+                shrink_jobs=4, json=pathlib.Path(folder, "found.json"), world=1, collectives=None)
 
             def command(way, arguments):
                 return [sys.executable, "-u", *arguments]
@@ -489,7 +686,7 @@ class Driving(unittest.TestCase):
         self.search("crash", 40)
 
     def test_a_hang_is_a_failure(self):
-        options = types.SimpleNamespace(way="native", settings={})
+        options = types.SimpleNamespace(way="native", settings={}, world=1)
         with tempfile.TemporaryDirectory() as folder:
             child = pathlib.Path(folder, "child.py")
             child.write_text(CHILD.format(here=str(HERE), how="hang"))
@@ -513,9 +710,11 @@ class Executing(unittest.TestCase):
             import execute
         machine = types.SimpleNamespace(
             cuda=unittest.mock.MagicMock(), total=1 << 37, row=lambda number: number,
+            ranks=execute.Ranks(has_collectives=False),
             streams={name: unittest.mock.MagicMock() for name in
                      (program.MAIN, *program.SIDE, *program.THREAD)})
-        drawn = [generate.random_program(seed) for seed in range(300)]
+        drawn = [generate.random_program(seed, collectives=collectives)
+                 for collectives in (None, "L1", "F") for seed in range(300)]
         for each in [*drawn, *list(generate.short_programs())[:300]]:
             execution = execute.Execution(machine)
             execution.run(each["steps"])
@@ -527,6 +726,40 @@ class Executing(unittest.TestCase):
                     live.remove(step["tensor"])
             self.assertEqual(list(execution.tensors), live)
             execution.forget()
+
+
+class RanksOfAGroup(unittest.TestCase):
+    def test_the_first_that_is_not_right_speaks_for_all(self):
+        with unittest.mock.patch.dict(sys.modules, {"torch": unittest.mock.MagicMock()}):
+            import execute
+
+        class Store(dict):
+            set = dict.__setitem__
+            get = dict.__getitem__  # a rank that is late is a KeyError
+
+        right, wrong = {"outcome": "right", "message": ""}, {"outcome": "wrong", "message": "3, not 4"}
+        for others, expected in (([right], "right"), ([right, wrong], "wrong"), ([], "crash")):
+            store = Store()
+            for rank, result in enumerate(others, 1):
+                store.set(f"1/{rank}", json.dumps(result))
+            size = max(2, len(others) + 1)
+            with unittest.mock.patch.dict(os.environ, {"RANK": "0", "WORLD_SIZE": str(size)}):
+                ranks = execute.Ranks(has_collectives=False)
+            ranks._store = store
+            said = ranks.agree(right)
+            self.assertEqual(said["outcome"], expected)
+            with unittest.mock.patch.dict(os.environ, {"RANK": "1", "WORLD_SIZE": str(size)}):
+                other = execute.Ranks(has_collectives=False)
+            other._store = store
+            self.assertEqual(other.agree(right), said)
+
+    def test_worlds_that_tensors_cannot_be_divided_for_are_refused(self):
+        for arguments, says in ((("--world", "3", "--collectives", "F"), "divided"),
+                                (("--world", "2"), "--collectives")):
+            done = subprocess.run([sys.executable, str(HERE / "random_programs.py"), "--plan", "1",
+                                   *arguments], capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(says, done.stderr)
 
 
 class Outcomes(unittest.TestCase):

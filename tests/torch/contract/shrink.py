@@ -6,7 +6,7 @@ import time
 
 from program import check
 
-_NAMES = ("tensor", "graph", "pool", "stream", "other")
+_NAMES = ("tensor", "graph", "pool", "stream", "other", "input", "output", "work")
 
 
 def _mentions(step, name):
@@ -31,8 +31,9 @@ def _without_captures(steps):
                    len(steps))
         captured = {at for at in range(begin, end) if steps[at].get("stream") == first["stream"]}
         names = {steps[at]["tensor"] for at in captured if steps[at]["op"] in ("alloc", "dropout")}
+        names |= {steps[at]["work"] for at in captured if "work" in steps[at]}
         yield [step for at, step in enumerate(steps) if at not in captured
-               and step.get("tensor") not in names and not _mentions(step, first["graph"])]
+               and not any(_mentions(step, name) for name in (*names, first["graph"]))]
 
 
 def _without_parts(steps, size):
@@ -55,9 +56,10 @@ def _shorter_threads(steps):
                 yield [*steps[:at], {**step, "steps": inner}, *steps[at + 1:]]
 
 
-def shrink(steps, first_failing, seconds, width=4):
+def shrink(steps, first_failing, seconds, width=4, level="L1"):
     """Returns the shortest program found in that time, and how many were tried.
 
+    `level`: the one that all are allowed at.
     first_failing(candidates): the index of one of these programs that fails, or None. It is given up to
     `width` at a time.
     """
@@ -70,7 +72,7 @@ def shrink(steps, first_failing, seconds, width=4):
         for candidate in [*candidates, None]:
             if candidate is not None:
                 key = repr(candidate)
-                if len(candidate) < 1 or key in seen or check(candidate) is not None:
+                if len(candidate) < 1 or key in seen or check(candidate, level) is not None:
                     continue
                 seen.add(key)
                 group.append(candidate)
