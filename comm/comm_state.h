@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/bounded.h"
@@ -19,6 +20,31 @@
 #include "weir/comm/communicator.h"
 
 namespace weir {
+
+// A communicator's operations are in a capture, or in its graph, which hold this as long as they
+// live: NCCL waits for the graph when the communicator ends. The driver may hold the last
+// reference: the destructor makes no call to the device, and needs no CommState.
+class InGraph {
+ public:
+  explicit InGraph(std::shared_ptr<std::atomic<int>> graphs) : graphs_(std::move(graphs)) {
+    ++*graphs_;
+  }
+  ~InGraph() { --*graphs_; }
+  InGraph(const InGraph&) = delete;
+  InGraph& operator=(const InGraph&) = delete;
+
+ private:
+  const std::shared_ptr<std::atomic<int>> graphs_;  // the communicator's count
+};
+
+// With a capture that a CaptureScope ends, and its Graph. The communicators of a capture agree on
+// it, and watch the graph's launches.
+struct CapturedCommunicator final : CaptureResource {
+  CapturedCommunicator(std::shared_ptr<CommState> of, std::shared_ptr<InGraph> in)
+      : state(std::move(of)), in_graph(std::move(in)) {}
+  const std::shared_ptr<CommState> state;
+  const std::shared_ptr<InGraph> in_graph;
+};
 
 // Of a communicator that was moved from.
 Error moved_away();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/capture_group.h"
 #include "comm/comm_state.h"
 #include "comm/digest.h"
 
@@ -287,19 +286,14 @@ Status CommState::fork(Stream stream, CommStream& captured) {
 // The stream's capture makes the graph: the Graph of a CaptureScope, or, where the program ends the
 // capture by itself, one of the driver's.
 Status CommState::hold_until_graph_is_gone(Stream stream, CommStream& comm_stream) {
-  struct OfGraph {
-    std::shared_ptr<CommState> state;
-    std::shared_ptr<CaptureMember> member;
-  };
-  const auto member = std::make_shared<CaptureMember>(
-      shared_from_this(), CaptureGroup::of_capture(context.heap, comm_stream.capture));
-  const auto kept = std::make_shared<OfGraph>(OfGraph{shared_from_this(), member});
-  const Result<bool> scoped = context.heap.attach(stream, {stream, kept});
+  const auto in_graph = std::make_shared<InGraph>(graphs);
+  const Result<bool> scoped = context.heap.attach(
+      stream, {stream, std::make_shared<CapturedCommunicator>(shared_from_this(), in_graph)});
   if (!scoped) return scoped.error();
   if (!*scoped) {
-    if (Status retained = context.device.retain(stream, member); !retained) return retained;
+    if (Status retained = context.device.retain(stream, in_graph); !retained) return retained;
   }
-  comm_stream.graph = member;
+  comm_stream.graph = in_graph;
   return {};
 }
 

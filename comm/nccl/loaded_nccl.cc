@@ -13,9 +13,6 @@ static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId));
 static_assert(static_cast<int>(ncclFloat8e5m2) == static_cast<int>(DataType::float8_e5m2));
 static_assert(static_cast<int>(ncclAvg) == static_cast<int>(ReduceOp::average));
 
-ncclComm_t comm_of(CommHandle comm) {
-  return static_cast<ncclComm_t>(Address{comm.value}.pointer());
-}
 CommHandle handle_of(ncclComm_t comm) { return {Address::of(comm).value}; }
 
 ncclConfig_t config_of(const CommConfig& config) {

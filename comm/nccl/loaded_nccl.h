@@ -31,6 +31,12 @@ class LoadedNccl final : public Nccl {
       : nccl_(nccl), driver_(driver), streams_(streams), device_(device), context_(context) {}
   ~LoadedNccl() override;
 
+  // For who calls NCCL by themselves: the library, and the communicator that a handle stands for.
+  const NcclLibrary& library() const { return nccl_; }
+  static ncclComm_t comm_of(CommHandle comm) {
+    return static_cast<ncclComm_t>(Address{comm.value}.pointer());
+  }
+
   std::string version() const override { return version_text(nccl_.version); }
   bool connects_at_once() const override { return nccl_.connects_at_once; }
   Result<UniqueId> unique_id() override;

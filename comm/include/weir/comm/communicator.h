@@ -50,7 +50,6 @@
 namespace weir {
 
 class Allocator;
-class CaptureGroup;
 class CommState;
 class Communicator;
 
@@ -213,7 +212,7 @@ class Communicator : public Collectives {
   // failed or differs; then no rank has a graph); device (a rank did not call).
   Result<Graph> end_capture(CaptureScope& capture);
   // Launches the graph, and watches that the launch ends; so do the other communicators whose
-  // operations end_capture() found in the graph. Errors: whatever ended one of the communicators;
+  // operations are in the graph. Errors: whatever ended one of the communicators;
   // those of Graph::launch.
   Status launch(Graph& graph, Stream stream);
 
@@ -249,8 +248,6 @@ class Communicator : public Collectives {
   explicit Communicator(const std::shared_ptr<CommState>& state);
   Result<Communicator> derive(const std::string& call, CommunicatorOptions options,
                               std::function<Result<CommHandle>()> make);
-  std::vector<std::shared_ptr<CommState>> others_in(
-      const std::shared_ptr<CaptureGroup>& captured) const;
 };
 
 inline Collectives::Collectives(const Communicator& communicator)
