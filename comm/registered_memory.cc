@@ -1,7 +1,6 @@
 #include "comm/registered_memory.h"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <utility>
 
@@ -39,35 +38,9 @@ Error RegisteredMemory::unknown(const char* call, const void* block) const {
                std::string(call) + ": no live block begins at " + format(Address::of(block)));
 }
 
-// What every rank says (`mine`) in the same call of the same pool.
 Result<std::vector<std::string>> RegisteredMemory::agree(const std::string& call,
                                                          const std::string& mine) {
-  struct Message {
-    char call[64] = {}, said[192] = {};
-  };
-  const auto put = [](auto& to, const std::string& text) {
-    std::memcpy(to, text.data(), std::min(text.size(), sizeof to - 1));
-  };
-  const std::string name = call + " registered pool " + std::to_string(number_);
-  Message message;
-  put(message.call, name);
-  put(message.said, mine);
-  const auto all =
-      comm_.host_all_gather(name, {reinterpret_cast<const std::byte*>(&message), sizeof message});
-  if (!all) return all.error();
-  std::vector<std::string> said;
-  for (const std::vector<std::byte>& bytes : *all) {
-    Message theirs;
-    if (bytes.size() == sizeof theirs) std::memcpy(&theirs, bytes.data(), sizeof theirs);
-    theirs.call[sizeof theirs.call - 1] = theirs.said[sizeof theirs.said - 1] = '\0';
-    if (theirs.call != name) {
-      return error(ErrorCode::invalid_argument,
-                   "ranks ask for different things: rank " + std::to_string(said.size()) + " " +
-                       theirs.call + ", this one " + name + ": make the same calls on every rank");
-    }
-    said.emplace_back(theirs.said);
-  }
-  return said;
+  return comm_.gather_said(call + " registered pool " + std::to_string(number_), mine);
 }
 
 // Ranks agree twice: on what to make, and on whether all have made it.

@@ -161,49 +161,12 @@ Status LoadedNccl::enqueue(CommHandle comm, const Operation& operation, Stream s
                               comm_of(comm));
     if (!made) return made;
   }
-  Status called = call(comm, operation, op, static_cast<CUstream>(stream.handle));
+  Status called =
+      nccl_.check(name_of(operation.kind),
+                  nccl_.call(operation, op, comm_of(comm), static_cast<CUstream>(stream.handle)),
+                  comm_of(comm));
   if (operation.reduction.premul) (void)nccl_.ncclRedOpDestroy(op, comm_of(comm));
   return called;
-}
-
-Status LoadedNccl::call(CommHandle handle, const Operation& operation, ncclRedOp_t op,
-                        CUstream stream) const {
-  const ncclComm_t comm = comm_of(handle);
-  const auto type = static_cast<ncclDataType_t>(operation.type);
-  const auto& [kind, send, receive, count, data_type, reduction, peer] = operation;
-  switch (kind) {
-    case OperationKind::all_reduce:
-      return nccl_.check("ncclAllReduce",
-                         nccl_.ncclAllReduce(send, receive, count, type, op, comm, stream), comm);
-    case OperationKind::all_gather:
-      return nccl_.check("ncclAllGather",
-                         nccl_.ncclAllGather(send, receive, count, type, comm, stream), comm);
-    case OperationKind::reduce_scatter:
-      return nccl_.check("ncclReduceScatter",
-                         nccl_.ncclReduceScatter(send, receive, count, type, op, comm, stream),
-                         comm);
-    case OperationKind::broadcast:
-      return nccl_.check("ncclBroadcast",
-                         nccl_.ncclBroadcast(send, receive, count, type, peer, comm, stream), comm);
-    case OperationKind::reduce:
-      return nccl_.check(
-          "ncclReduce", nccl_.ncclReduce(send, receive, count, type, op, peer, comm, stream), comm);
-    case OperationKind::all_to_all:
-      return nccl_.check("ncclAlltoAll",
-                         nccl_.ncclAlltoAll(send, receive, count, type, comm, stream), comm);
-    case OperationKind::gather:
-      return nccl_.check("ncclGather",
-                         nccl_.ncclGather(send, receive, count, type, peer, comm, stream), comm);
-    case OperationKind::scatter:
-      return nccl_.check("ncclScatter",
-                         nccl_.ncclScatter(send, receive, count, type, peer, comm, stream), comm);
-    case OperationKind::send:
-      return nccl_.check("ncclSend", nccl_.ncclSend(send, count, type, peer, comm, stream), comm);
-    case OperationKind::receive:
-      return nccl_.check("ncclRecv", nccl_.ncclRecv(receive, count, type, peer, comm, stream),
-                         comm);
-  }
-  return Error(ErrorCode::invalid_argument, "there is no such operation");
 }
 
 Status LoadedNccl::group_start() { return nccl_.check("ncclGroupStart", nccl_.ncclGroupStart()); }

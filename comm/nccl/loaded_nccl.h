@@ -70,7 +70,6 @@ class LoadedNccl final : public Nccl {
   // made current meanwhile, and so that no capture is broken.
   template <class Call>
   auto with_context(Call&& call) const;
-  Status call(CommHandle comm, const Operation& operation, ncclRedOp_t op, CUstream stream) const;
   Status wait_for(CUstream stream, CommHandle comm, Nanoseconds timeout);
   // A stream and memory for one exchange. Whoever has it gives it back once its work is done; what
   // was not done in time is given up, and freed with the LoadedNccl.

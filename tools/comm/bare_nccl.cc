@@ -47,25 +47,8 @@ struct LoadedCalls {
   Status status(ncclResult_t result) const { return nccl.check("bare NCCL", result, comm); }
   ncclResult_t begin() const { return nccl.ncclGroupStart(); }
   ncclResult_t end() const { return nccl.ncclGroupEnd(); }
-  ncclResult_t call(const Operation& of) const {
-    const auto type = static_cast<ncclDataType_t>(of.type);
-    const auto op = static_cast<ncclRedOp_t>(of.reduction.op);
-    switch (of.kind) {
-      case OperationKind::all_reduce:
-        return nccl.ncclAllReduce(of.send, of.receive, of.count, type, op, comm, stream);
-      case OperationKind::all_gather:
-        return nccl.ncclAllGather(of.send, of.receive, of.count, type, comm, stream);
-      case OperationKind::reduce_scatter:
-        return nccl.ncclReduceScatter(of.send, of.receive, of.count, type, op, comm, stream);
-      case OperationKind::all_to_all:
-        return nccl.ncclAlltoAll(of.send, of.receive, of.count, type, comm, stream);
-      case OperationKind::send:
-        return nccl.ncclSend(of.send, of.count, type, of.peer, comm, stream);
-      case OperationKind::receive:
-        return nccl.ncclRecv(of.receive, of.count, type, of.peer, comm, stream);
-      default:
-        return ncclInvalidArgument;  // not of the benchmark
-    }
+  ncclResult_t call(const Operation& operation) const {
+    return nccl.call(operation, static_cast<ncclRedOp_t>(operation.reduction.op), comm, stream);
   }
 };
 #endif
