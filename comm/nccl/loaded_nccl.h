@@ -70,6 +70,9 @@ class LoadedNccl final : public Nccl {
   // made current meanwhile, and so that no capture is broken.
   template <class Call>
   auto with_context(Call&& call) const;
+  // The same; an error names the call. `comm` may be null.
+  template <class Call>
+  Status checked(const char* name, ncclComm_t comm, Call&& call) const;
   Status wait_for(CUstream stream, CommHandle comm, Nanoseconds timeout);
   // A stream and memory for one exchange. Whoever has it gives it back once its work is done; what
   // was not done in time is given up, and freed with the LoadedNccl.

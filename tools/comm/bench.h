@@ -17,7 +17,8 @@ namespace weir {
 // What a row is measured through. `both`: Weir's, and NCCL's after it.
 enum class BenchPath { weir, raw, both };
 
-// Most operations of each kind, and most in one group, of which memory holds several.
+// Most operations of each kind, and most in one group, of which memory holds several: the command
+// line takes no more.
 inline constexpr int kMostTimes = 100'000'000;
 inline constexpr int kMostInGroup = 10'000;
 
@@ -26,9 +27,9 @@ struct BenchOptions {
   Bytes least = 32_MiB, most = 32_MiB;
   Bytes step = 1_MiB;        // added from size to size; or, where it is more than 1,
   std::uint64_t factor = 1;  // the size is multiplied
-  int iterations = 20;
+  int iterations = 20;       // one at least
   int checks = 1;
-  int aggregated = 1;       // operations in one group
+  int aggregated = 1;       // operations in one group; one at least
   int graph_launches = 0;   // 0: eager
   bool registered = false;  // buffers of a RegisteredPool
   bool overlap = false;     // on the communication stream; otherwise on the caller's

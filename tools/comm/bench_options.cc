@@ -1,10 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 
 #include "comm/bench.h"
+#include "weir/config.h"
 
 namespace weir {
 namespace {
@@ -16,47 +15,13 @@ Error bad(const std::string& option, const std::string& text, const std::string&
   return {ErrorCode::invalid_argument, fmt::format("{} {}: {}", option, text, remedy)};
 }
 
-Status check_counts(const BenchOptions& options) {
-  struct Count {
-    const char* option;
-    int value, least, most;
-  };
-  const Count counts[] = {{"--iters", options.iterations, 1, kMostTimes},
-                          {"--agg_iters", options.aggregated, 1, kMostInGroup},
-                          {"--check", options.checks, 0, kMostTimes},
-                          {"--cudagraph", options.graph_launches, 0, kMostTimes}};
-  for (const Count& count : counts) {
-    if (count.value >= count.least && count.value <= count.most) continue;
-    return bad(count.option, std::to_string(count.value),
-               fmt::format("{} to {}", count.least == 0 ? "0 (none)" : "1", count.most));
-  }
-  const std::int64_t in_graph = std::int64_t{options.iterations} * options.aggregated;
-  if (options.graph_launches > 0 && in_graph > kMostInGraph) {
-    return bad("--cudagraph", std::to_string(options.graph_launches),
-               fmt::format("a graph would hold --iters {} times --agg_iters {} operations: at most "
-                           "{}; lower these, and launch it more often",
-                           options.iterations, options.aggregated, kMostInGraph));
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<Bytes> parse_size(const std::string& option, const std::string& text) {
-  double number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, problem] = std::from_chars(text.data(), end, number);
-  const std::string unit(rest, end);
-  double scale = 1;
-  if (unit == "K" || unit == "k") scale = 1 << 10;
-  if (unit == "M" || unit == "m") scale = 1 << 20;
-  if (unit == "G" || unit == "g") scale = 1 << 30;
-  const bool good = problem == std::errc() && (unit.empty() || scale > 1) &&
-                    std::isfinite(number) && number >= 0 && number * scale < 1e18;
-  if (!good) {
-    return bad(option, "'" + text + "'", "a size is a number of bytes, such as 8, 64K, 32M or 4G");
-  }
-  return Bytes{static_cast<std::uint64_t>(number * scale)};
+  constexpr Bytes kMost{1'000'000'000'000'000'000};
+  Result<Bytes> size = parse_bytes(text);
+  if (size && *size < kMost) return size;
+  return bad(option, "'" + text + "'", "a size is a number of bytes, such as 8, 64K, 32M or 4G");
 }
 
 Result<std::vector<BenchOperation>> parse_operations(const std::string& text) {
@@ -75,7 +40,13 @@ Result<std::vector<BenchOperation>> parse_operations(const std::string& text) {
 }
 
 Status check(const BenchOptions& options) {
-  if (Status counts = check_counts(options); !counts) return counts;
+  const std::int64_t in_graph = std::int64_t{options.iterations} * options.aggregated;
+  if (options.graph_launches > 0 && in_graph > kMostInGraph) {
+    return bad("--cudagraph", std::to_string(options.graph_launches),
+               fmt::format("a graph would hold --iters {} times --agg_iters {} operations: at most "
+                           "{}; lower these, and launch it more often",
+                           options.iterations, options.aggregated, kMostInGraph));
+  }
   if (options.least > options.most) {
     return bad(
         "--minbytes", std::to_string(options.least.count),
