@@ -34,7 +34,7 @@ Result<Work> Collectives::run(std::span<const Operation> group, Stream stream) {
   if (group.empty()) return Work();
   const Result<CommState::Point> end = state_->run(group, stream, overlap_);
   if (!end) return end.error();
-  return Work(state_, end->fence, end->capture, end->event, end->stream);
+  return Work(state_, *end);
 }
 
 Result<std::vector<Work>> Collectives::run_together(std::span<const Part> parts, Stream stream) {
@@ -58,95 +58,46 @@ Result<std::vector<Work>> Collectives::run_together(std::span<const Part> parts,
   auto end = all->begin();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].operations.empty()) continue;
-    works[i] =
-        Work(parts[i].communicator.state_, end->fence, end->capture, end->event, end->stream);
-    ++end;
+    works[i] = Work(parts[i].communicator.state_, *end++);
   }
   return works;
 }
 
 Status Work::wait(Stream stream) const {
-  if (state_ == nullptr) return {};
-  return state_->wait(stream,
-                      {.fence = fence_, .capture = capture_, .event = event_, .stream = stream_});
+  return state_ == nullptr ? Status() : state_->wait(stream, end_);
 }
 
 Result<Work> Collectives::all_reduce(const void* send, void* receive, std::uint64_t count,
                                      DataType type, Reduction reduction, Stream stream) {
-  return run({.kind = OperationKind::all_reduce,
-              .send = send,
-              .receive = receive,
-              .count = count,
-              .type = type,
-              .reduction = reduction},
-             stream);
+  return run({OperationKind::all_reduce, send, receive, count, type, reduction}, stream);
 }
-
 Result<Work> Collectives::all_gather(const void* send, void* receive, std::uint64_t count,
                                      DataType type, Stream stream) {
-  return run({.kind = OperationKind::all_gather,
-              .send = send,
-              .receive = receive,
-              .count = count,
-              .type = type},
-             stream);
+  return run({OperationKind::all_gather, send, receive, count, type, {}}, stream);
 }
-
 Result<Work> Collectives::reduce_scatter(const void* send, void* receive, std::uint64_t count,
                                          DataType type, Reduction reduction, Stream stream) {
-  return run({.kind = OperationKind::reduce_scatter,
-              .send = send,
-              .receive = receive,
-              .count = count,
-              .type = type,
-              .reduction = reduction},
-             stream);
+  return run({OperationKind::reduce_scatter, send, receive, count, type, reduction}, stream);
 }
-
 Result<Work> Collectives::broadcast(const void* send, void* receive, std::uint64_t count,
                                     DataType type, int root, Stream stream) {
-  return run({.kind = OperationKind::broadcast,
-              .send = send,
-              .receive = receive,
-              .count = count,
-              .type = type,
-              .peer = root},
-             stream);
+  return run({OperationKind::broadcast, send, receive, count, type, {}, root}, stream);
 }
-
 Result<Work> Collectives::reduce(const void* send, void* receive, std::uint64_t count,
                                  DataType type, Reduction reduction, int root, Stream stream) {
-  return run({.kind = OperationKind::reduce,
-              .send = send,
-              .receive = receive,
-              .count = count,
-              .type = type,
-              .reduction = reduction,
-              .peer = root},
-             stream);
+  return run({OperationKind::reduce, send, receive, count, type, reduction, root}, stream);
 }
-
 Result<Work> Collectives::all_to_all(const void* send, void* receive, std::uint64_t count,
                                      DataType type, Stream stream) {
-  return run({.kind = OperationKind::all_to_all,
-              .send = send,
-              .receive = receive,
-              .count = count,
-              .type = type},
-             stream);
+  return run({OperationKind::all_to_all, send, receive, count, type, {}}, stream);
 }
-
 Result<Work> Collectives::send(const void* from, std::uint64_t count, DataType type, int to,
                                Stream stream) {
-  return run({.kind = OperationKind::send, .send = from, .count = count, .type = type, .peer = to},
-             stream);
+  return run({OperationKind::send, from, nullptr, count, type, {}, to}, stream);
 }
-
 Result<Work> Collectives::receive(void* into, std::uint64_t count, DataType type, int from,
                                   Stream stream) {
-  return run(
-      {.kind = OperationKind::receive, .receive = into, .count = count, .type = type, .peer = from},
-      stream);
+  return run({OperationKind::receive, nullptr, into, count, type, {}, from}, stream);
 }
 
 }  // namespace weir

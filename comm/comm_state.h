@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/bounded.h"
@@ -19,6 +20,31 @@
 #include "weir/comm/communicator.h"
 
 namespace weir {
+
+// A communicator's operations are in a capture, or in its graph, which hold this as long as they
+// live: NCCL waits for the graph when the communicator ends. The driver may hold the last
+// reference: the destructor makes no call to the device, and needs no CommState.
+class InGraph {
+ public:
+  explicit InGraph(std::shared_ptr<std::atomic<int>> graphs) : graphs_(std::move(graphs)) {
+    ++*graphs_;
+  }
+  ~InGraph() { --*graphs_; }
+  InGraph(const InGraph&) = delete;
+  InGraph& operator=(const InGraph&) = delete;
+
+ private:
+  const std::shared_ptr<std::atomic<int>> graphs_;  // the communicator's count
+};
+
+// With a capture that a CaptureScope ends, and its Graph. The communicators of a capture agree on
+// it, and watch the graph's launches.
+struct CapturedCommunicator final : CaptureResource {
+  CapturedCommunicator(std::shared_ptr<CommState> of, std::shared_ptr<InGraph> in)
+      : state(std::move(of)), in_graph(std::move(in)) {}
+  const std::shared_ptr<CommState> state;
+  const std::shared_ptr<InGraph> in_graph;
+};
 
 // Of a communicator that was moved from.
 Error moved_away();
@@ -52,13 +78,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void fail(const Error& error);
   Status close();
 
-  // The work of this communicator that a stream holds so far, eager or in a capture.
-  struct Point {
-    std::optional<Fence> fence;  // eager; none: all that `stream` holds when it is waited for
-    std::uint64_t capture = 0;   // the id of the capture that it is in, and
-    EventHandle event;           // an event of it
-    Stream stream;               // that has the work; id 0: the end of its capture is not checked
-  };
+  using Point = WorkPoint;
   // Runs the group after the work of `stream` and after the points, which are of the stream's
   // capture epoch: all eager, or all of its capture. It runs on `stream` itself, or, if `overlap`,
   // on a communication stream. Returns the point of its end.
@@ -81,11 +101,10 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // Sends this rank's outcome of a capture to the other ranks, and checks that all are equal.
   Status agree(std::uint64_t capture, const Status& mine);
   Status launched(Stream stream) { return watchdog_.launched(stream); }
-  // Every rank's bytes, through the communicator that ranks agree with. Errors name `call`. If a
-  // rank does not call, ranks are out of step, and the communicator ends. Errors: invalid_argument
-  // (not prepared); device.
-  Result<std::vector<std::vector<std::byte>>> host_all_gather(const std::string& call,
-                                                              std::span<const std::byte> mine);
+  // What every rank says in the same call, at most 191 bytes, through the communicator that ranks
+  // agree with. If a rank does not call, ranks are out of step, and the communicator ends. Errors:
+  // invalid_argument (not prepared; a rank made another call); device.
+  Result<std::vector<std::string>> gather_said(const std::string& call, const std::string& mine);
   // Host-waits for what the stream holds, at most `host_timeout`. Errors: device; they do not name
   // the communicator.
   Status finish(Stream stream);
@@ -146,10 +165,9 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Status wait_for_all(Stream stream, Stream of);
   std::vector<void*> blocks_of(std::span<const Operation> group, Stream stream) const;
   std::vector<std::shared_ptr<RegisteredMemory>> memories() const;
-  // Blocks of registered memory are in use until the fence; by the stream's graph.
-  void fence_registered(std::span<const Operation> group, Fence done) const;
-  bool uses_registered_of_others(std::span<const Operation> group, Stream stream) const;
-  void keep_registered(std::span<const Operation> group, const CommStream& comm_stream) const;
+  // Calls visit(memory, pointer) for each buffer of the group and the memory of each pool.
+  template <class Visit>
+  void visit_registered(std::span<const Operation> group, Visit visit) const;
   Status finish_whenever(Stream stream);  // without bounds
   Status finish_in_time(std::function<Status()> wait);
   void await_late();

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "comm/bounded.h"
-#include "comm/capture_group.h"
 #include "comm/comm_state.h"
 #include "comm/renamed.h"
 #include "weir/log.h"
@@ -53,6 +52,18 @@ CommConfig config_of(const CommunicatorOptions& options) {
 // What a call returns, within the time that was given; nothing: it did not return.
 using InTime = std::function<std::optional<Status>(std::function<Status()>)>;
 using Refuse = std::function<Error(ErrorCode, const std::string&)>;
+
+// The communicators that have operations in a capture or graph of these resources, in the order in
+// which they joined; without `self`.
+std::vector<std::shared_ptr<CommState>> others_in(
+    const std::vector<std::shared_ptr<CaptureResource>>& resources, const CommState* self) {
+  std::vector<std::shared_ptr<CommState>> others;
+  for (const std::shared_ptr<CaptureResource>& each : resources) {
+    const auto* const captured = dynamic_cast<const CapturedCommunicator*>(each.get());
+    if (captured != nullptr && captured->state.get() != self) others.push_back(captured->state);
+  }
+  return others;
+}
 
 // A communicator that `make` makes. Where ranks come too late, what they make is ended.
 Result<CommHandle> made_in_time(const Refuse& refuse, Nccl& nccl, const InTime& in_time,
@@ -183,33 +194,23 @@ void Communicator::abort(const std::string& why) {
 Result<Graph> Communicator::end_capture(CaptureScope& capture) {
   if (state_ == nullptr) return moved_away();
   const std::uint64_t id = capture.id();
-  const DeviceHeap& heap = state_->context.heap;
-  const auto captured = CaptureGroup::find_capture(heap, id);
+  const auto others = others_in(capture.resources(), state_.get());
   Result<Graph> graph = capture.end();
   // All whose operations it has agree among their own ranks, in the order in which they joined;
   // last this one, which tells of the others too.
-  Status agreed = graph ? Status{} : Status(graph.error());
-  for (const std::shared_ptr<CommState>& other : others_in(captured)) {
-    Status of_other = other->agree(id, graph ? Status{} : Status(graph.error()));
+  const auto ended = [&] { return graph ? Status{} : Status(graph.error()); };
+  Status agreed = ended();
+  for (const std::shared_ptr<CommState>& other : others) {
+    Status of_other = other->agree(id, ended());
     if (agreed) agreed = std::move(of_other);
   }
   if (Status all = state_->agree(id, agreed); !all) return std::move(all).error();
-  if (captured != nullptr) CaptureGroup::becomes(captured, heap, graph->graph());
   return graph;
-}
-
-// Those that `captured` has besides this one.
-std::vector<std::shared_ptr<CommState>> Communicator::others_in(
-    const std::shared_ptr<CaptureGroup>& captured) const {
-  if (captured == nullptr) return {};
-  std::vector<std::shared_ptr<CommState>> others = captured->members();
-  std::erase(others, state_);
-  return others;
 }
 
 Status Communicator::launch(Graph& graph, Stream stream) {
   if (Status works = status(); !works) return works;
-  const auto others = others_in(CaptureGroup::find_graph(state_->context.heap, graph.graph()));
+  const auto others = others_in(graph.resources(), state_.get());
   for (const std::shared_ptr<CommState>& other : others) {
     if (Status works = other->status(); !works) return works;
   }

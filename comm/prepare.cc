@@ -12,21 +12,6 @@ namespace {
 // Large enough for NCCL to choose rings and its simple protocol, for where size decides.
 constexpr std::uint64_t kLarge = std::uint64_t{32} << 20;
 
-// How a capture went on one rank.
-struct AgreementMessage {
-  std::uint64_t good = 0;
-  std::uint64_t operations = 0;
-  std::uint64_t digest = 0;
-  char why[232] = {};
-};
-
-AgreementMessage decode(const std::vector<std::byte>& bytes) {
-  AgreementMessage message;
-  if (bytes.size() == sizeof message) std::memcpy(&message, bytes.data(), sizeof message);
-  message.why[sizeof message.why - 1] = '\0';
-  return message;
-}
-
 }  // namespace
 
 Status CommState::prepare() {
@@ -113,8 +98,11 @@ Status CommState::connect(CommStream& comm_stream) {
   return first ? std::move(freed) : std::move(first);
 }
 
-Result<std::vector<std::vector<std::byte>>> CommState::host_all_gather(
-    const std::string& call, std::span<const std::byte> mine) {
+Result<std::vector<std::string>> CommState::gather_said(const std::string& call,
+                                                        const std::string& mine) {
+  struct Message {
+    char call[64] = {}, said[192] = {};
+  };
   const std::lock_guard calls(calls_);
   if (Status works = status(); !works) return std::move(works).error();
   if (!prepared) {
@@ -123,45 +111,59 @@ Result<std::vector<std::vector<std::byte>>> CommState::host_all_gather(
                      ": ranks agree on it, by a communicator that is prepared: call prepare() "
                      "first");
   }
-  auto gathered = [&] {
+  Message message;
+  std::memcpy(message.call, call.data(), std::min(call.size(), sizeof message.call - 1));
+  std::memcpy(message.said, mine.data(), std::min(mine.size(), sizeof message.said - 1));
+  const auto gathered = [&] {
     const auto nccl_call = lock_nccl();
-    return context.nccl.host_all_gather(control_, mine, options.host_timeout);
+    return context.nccl.host_all_gather(control_, std::as_bytes(std::span(&message, 1)),
+                                        options.host_timeout);
   }();
-  if (gathered) return gathered;
-  const Error why(ErrorCode::device,
-                  call + ": a rank did not take part: " + gathered.error().message());
-  fail(why);
-  return error(why.code(), why.message());
+  if (!gathered) {
+    const Error why(ErrorCode::device,
+                    call + ": a rank did not take part: " + gathered.error().message());
+    fail(why);
+    return error(why.code(), why.message());
+  }
+  std::vector<std::string> said;
+  for (const std::vector<std::byte>& bytes : *gathered) {
+    Message theirs;
+    if (bytes.size() == sizeof theirs) std::memcpy(&theirs, bytes.data(), sizeof theirs);
+    theirs.call[sizeof theirs.call - 1] = theirs.said[sizeof theirs.said - 1] = '\0';
+    if (std::strcmp(theirs.call, message.call) != 0) {
+      return error(ErrorCode::invalid_argument,
+                   "ranks ask for different things: rank " + std::to_string(said.size()) + " " +
+                       theirs.call + ", this one " + call + ": make the same calls on every rank");
+    }
+    said.emplace_back(theirs.said);
+  }
+  return said;
 }
 
+// A rank says why its capture failed, after a '!', or how many operations it has, and their digest.
 Status CommState::agree(std::uint64_t capture, const Status& mine) {
-  AgreementMessage message{.good = mine ? 1U : 0U};
-  {
+  std::string said = mine ? "0 operations" : "!" + mine.error().message();
+  if (mine) {
     const std::lock_guard calls(calls_);
     if (const CommStream* const comm_stream = comm_streams_.find(capture)) {
-      message.operations = comm_stream->operations;
-      message.digest = comm_stream->digest;
+      said = std::to_string(comm_stream->operations) + " operations, digest " +
+             std::to_string(comm_stream->digest);
     }
   }
-  if (!mine) {
-    const std::string& why = mine.error().message();
-    std::memcpy(message.why, why.data(), std::min(why.size(), sizeof message.why - 1));
-  }
-  const auto all = host_all_gather("end_capture",
-                                   {reinterpret_cast<const std::byte*>(&message), sizeof message});
+  const auto all = gather_said("end_capture", said);
   if (!all) return all.error();
+  const auto number_in = [](const std::string& text) { return text.substr(0, text.find(' ')); };
   for (std::size_t other = 0; other < all->size(); ++other) {
-    const AgreementMessage theirs = decode((*all)[other]);
-    if (theirs.good == 0) {
-      return error(ErrorCode::capture, "the capture failed on rank " + std::to_string(other) +
-                                           ", so no rank may launch its graph: " + theirs.why);
+    const std::string &theirs = (*all)[other], &first = all->front();
+    if (theirs.starts_with('!')) {
+      return error(ErrorCode::capture,
+                   "the capture failed on rank " + std::to_string(other) +
+                       ", so no rank may launch its graph: " + theirs.substr(1));
     }
-    const AgreementMessage first = decode(all->front());
-    if (theirs.operations != first.operations || theirs.digest != first.digest) {
+    if (theirs != first) {
       return error(ErrorCode::capture,
                    "rank " + std::to_string(other) + " captured other operations (" +
-                       std::to_string(theirs.operations) + ") than rank 0 (" +
-                       std::to_string(first.operations) +
+                       number_in(theirs) + ") than rank 0 (" + number_in(first) +
                        "), and the graphs would wait for each other for ever: capture the same on "
                        "every rank");
     }

@@ -9,12 +9,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "comm/range_set.h"
 #include "core/time/fence_set.h"
+#include "core/time/fenced_ranges.h"
 #include "weir/comm/nccl.h"
 #include "weir/comm/registered_pool.h"
 
@@ -64,24 +63,18 @@ class RegisteredMemory {
     FenceSet fences;
     std::vector<std::weak_ptr<void>> graphs;
   };
-  struct Freed {
-    Bytes end;
-    FenceSet fences;
-  };
-  struct AgreementMessage;
   using Blocks = std::map<Address, Block>;
 
   Result<Segment> make_segment();
-  Result<std::vector<AgreementMessage>> gather_messages(const AgreementMessage& mine);
-  FenceSet take_fences(Bytes begin, Bytes end);
-  Bytes begin_of(std::size_t segment) const;
-  std::size_t segment_of(Bytes offset) const;
+  Result<std::vector<std::string>> agree(const std::string& call, const std::string& mine);
+  void add_free(Bytes begin, Bytes bytes);
   Blocks::iterator containing(const void* pointer);
   std::size_t graphs_of(const void* block) const;  // alive
-  std::string describe(const std::uint64_t* block) const;
+  Bytes live_bytes() const;
   Status wait_for(const FenceSet& fences);
   Status end_segments(std::vector<Segment> segments, bool free);
   Error error(ErrorCode code, const std::string& what) const;
+  Error error(const Error& why, const std::string& call = "") const;
   Error unknown(const char* call, const void* block) const;
 
   CommState& comm_;
@@ -92,8 +85,8 @@ class RegisteredMemory {
 
   mutable std::mutex mutex_;  // of what follows
   std::vector<Segment> segments_;
-  RangeSet free_;
-  std::map<Bytes, Freed> freed_;  // by begin; disjoint; parts of blocks that went, all free
+  std::map<Bytes, Bytes> free_;  // by begin; none touches another
+  FencedRanges freed_;           // of blocks that went
   Blocks blocks_;
   bool left_ = false, abandoned_ = false;
 };

@@ -90,42 +90,4 @@ Status RegisteredPool::close() {
   return {};
 }
 
-Status check_registrable(const DeviceHeap& heap, const void* pointer, Bytes bytes) {
-  const Address begin = Address::of(pointer);
-  const std::string what = format(bytes) + " at " + format(begin) + " can't be registered: ";
-  const auto refused = [&](const std::string& why) {
-    return Error(ErrorCode::invalid_argument, what + why);
-  };
-  constexpr const char* kRemedy = ": take it from a RegisteredPool";
-  if (pointer == nullptr || bytes == 0_B) return refused("there is nothing there");
-  if (begin.value + bytes.count < begin.value) return refused("it ends beyond all addresses");
-  if (const std::optional<BlockInfo> block = heap.find(pointer)) {
-    Bytes at = begin - block->address;
-    const Bytes end = at + bytes;
-    std::size_t straddled = 0;
-    Bytes passed;
-    for (const PagePart& part : heap.parts(block->address.pointer())) {
-      if (passed < end && at < passed + part.bytes) ++straddled;
-      passed += part.bytes;
-    }
-    if (straddled > 1) {
-      return refused("it straddles " + std::to_string(straddled) +
-                     " physical handles of the device heap, and peers would read past the first" +
-                     kRemedy);
-    }
-  }
-  if (heap.owns(pointer) || heap.owns((begin + bytes - 1_B).pointer())) {
-    return refused(std::string("it is the device heap's, whose pages go elsewhere when they are "
-                               "freed, while NCCL and other ranks keep the old ones") +
-                   kRemedy);
-  }
-  if (begin.value % RegisteredPool::kAlignment.count != 0 ||
-      bytes % RegisteredPool::kAlignment != 0_B) {
-    return refused(
-        "its address and its size must be multiples of " + format(RegisteredPool::kAlignment) +
-        ", since NCCL registers whole pages of that size, of which others may use a part");
-  }
-  return {};
-}
-
 }  // namespace weir

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/capture_group.h"
 #include "comm/comm_state.h"
 #include "comm/digest.h"
 
@@ -16,6 +15,17 @@ bool is_common(const Operation& operation) {
 }
 
 }  // namespace
+
+template <class Visit>
+void CommState::visit_registered(std::span<const Operation> group, Visit visit) const {
+  if (!has_memories_.load(std::memory_order_acquire)) return;
+  for (const std::shared_ptr<RegisteredMemory>& memory : memories()) {
+    for (const Operation& operation : group) {
+      visit(*memory, operation.send);
+      visit(*memory, operation.receive);
+    }
+  }
+}
 
 Result<CommState::Point> CommState::run(std::span<const Operation> group, Stream stream,
                                         bool overlap, std::span<const Point> after) {
@@ -196,7 +206,11 @@ Result<std::optional<Fence>> CommState::fence_blocks(std::span<const Operation> 
       return std::move(fenced).error();
     }
   }
-  if (!uses_registered_of_others(group, entered.stream)) return std::optional<Fence>();
+  bool registered = false;  // of other streams
+  visit_registered(group, [&](RegisteredMemory& memory, const void* pointer) {
+    registered = registered || memory.is_of_other(pointer, entered.stream);
+  });
+  if (!registered) return std::optional<Fence>();
   const Result<Fence> done = context.heap.take_fence({}, entered.stream);
   if (!done) return done.error();
   return std::optional(*done);
@@ -207,7 +221,11 @@ Result<CommState::Point> CommState::leave_eager(std::span<const Operation> group
   const Status watched = watchdog_.queued(group, entered.stream);
   // Whatever came of it, a part of the group may run: the blocks are fenced.
   const Result<std::optional<Fence>> done = fence_blocks(group, entered);
-  if (done && *done) fence_registered(group, **done);
+  if (done && *done) {
+    visit_registered(group, [&](RegisteredMemory& memory, const void* pointer) {
+      memory.fence_use(pointer, **done);
+    });
+  }
   if (!queued || !watched || !done) {
     fail(!queued ? queued.error() : !watched ? watched.error() : done.error());
     return status().error();
@@ -235,7 +253,9 @@ Result<CommState::Entered> CommState::enter_captured(Stream stream, std::uint64_
 Result<CommState::Point> CommState::leave_captured(std::span<const Operation> group,
                                                    const Entered& entered, const Status& queued) {
   CommStream& comm_stream = *entered.captured;
-  keep_registered(group, comm_stream);
+  visit_registered(group, [&](RegisteredMemory& memory, const void* pointer) {
+    memory.keep_for(pointer, comm_stream.graph);
+  });
   if (!queued) {
     fail(queued.error());
     return status().error();
@@ -287,19 +307,14 @@ Status CommState::fork(Stream stream, CommStream& captured) {
 // The stream's capture makes the graph: the Graph of a CaptureScope, or, where the program ends the
 // capture by itself, one of the driver's.
 Status CommState::hold_until_graph_is_gone(Stream stream, CommStream& comm_stream) {
-  struct OfGraph {
-    std::shared_ptr<CommState> state;
-    std::shared_ptr<CaptureMember> member;
-  };
-  const auto member = std::make_shared<CaptureMember>(
-      shared_from_this(), CaptureGroup::of_capture(context.heap, comm_stream.capture));
-  const auto kept = std::make_shared<OfGraph>(OfGraph{shared_from_this(), member});
-  const Result<bool> scoped = context.heap.attach(stream, {stream, kept});
+  const auto in_graph = std::make_shared<InGraph>(graphs);
+  const Result<bool> scoped = context.heap.attach(
+      stream, {stream, std::make_shared<CapturedCommunicator>(shared_from_this(), in_graph)});
   if (!scoped) return scoped.error();
   if (!*scoped) {
-    if (Status retained = context.device.retain(stream, member); !retained) return retained;
+    if (Status retained = context.device.retain(stream, in_graph); !retained) return retained;
   }
-  comm_stream.graph = member;
+  comm_stream.graph = in_graph;
   return {};
 }
 
@@ -343,37 +358,6 @@ std::vector<void*> CommState::blocks_of(std::span<const Operation> group, Stream
     add(operation.receive, operation.writes(ranks, rank));
   }
   return blocks;
-}
-
-void CommState::fence_registered(std::span<const Operation> group, Fence done) const {
-  if (!has_memories_.load(std::memory_order_acquire)) return;
-  for (const std::shared_ptr<RegisteredMemory>& memory : memories()) {
-    for (const Operation& operation : group) {
-      memory->fence_use(operation.send, done);
-      memory->fence_use(operation.receive, done);
-    }
-  }
-}
-
-bool CommState::uses_registered_of_others(std::span<const Operation> group, Stream stream) const {
-  if (!has_memories_.load(std::memory_order_acquire)) return false;
-  const std::vector<std::shared_ptr<RegisteredMemory>> all = memories();
-  return std::any_of(all.begin(), all.end(), [&](const auto& memory) {
-    return std::any_of(group.begin(), group.end(), [&](const Operation& operation) {
-      return memory->is_of_other(operation.send, stream) ||
-             memory->is_of_other(operation.receive, stream);
-    });
-  });
-}
-
-void CommState::keep_registered(std::span<const Operation> group,
-                                const CommStream& comm_stream) const {
-  for (const std::shared_ptr<RegisteredMemory>& memory : memories()) {
-    for (const Operation& operation : group) {
-      memory->keep_for(operation.send, comm_stream.graph);
-      memory->keep_for(operation.receive, comm_stream.graph);
-    }
-  }
 }
 
 }  // namespace weir

@@ -17,9 +17,8 @@ namespace {
 
 struct BenchCommand {
   RanksCommand ranks;
-  std::string operation = "all_reduce", type = "float", reduction = "sum", root = "0";
+  std::string operation = "all_reduce";
   std::string least = "32M", most = "32M", step = "1M", json;
-  int average = 1;
   bool raw = false, compare = false;
   BenchOptions options;
 };
@@ -28,12 +27,6 @@ Result<BenchOptions> options_of(const BenchCommand& command) {
   BenchOptions options = command.options;
   auto operations = parse_operations(command.operation);
   if (!operations) return operations.error();
-  auto types = parse_types(command.type);
-  if (!types) return types.error();
-  auto reductions = parse_reductions(command.reduction);
-  if (!reductions) return reductions.error();
-  const Result<int> root = parse_root(command.root);
-  if (!root) return root.error();
   const Result<Bytes> least = parse_size("--minbytes", command.least);
   const Result<Bytes> most = parse_size("--maxbytes", command.most);
   const Result<Bytes> step = parse_size("--stepbytes", command.step);
@@ -41,13 +34,9 @@ Result<BenchOptions> options_of(const BenchCommand& command) {
     if (!*size) return size->error();
   }
   options.operations = *std::move(operations);
-  options.types = *std::move(types);
-  options.reductions = *std::move(reductions);
-  options.root = *root;
   options.least = *least;
   options.most = *most;
   options.step = *step;
-  options.average = static_cast<Average>(command.average);
   if (command.raw) options.path = BenchPath::raw;
   if (command.compare) options.path = BenchPath::both;
   return options;
@@ -69,20 +58,14 @@ ExitCode run(const BenchCommand& command) {
   if (!open) return complain("comm bench", open.error());
   Result<JsonTarget> json = JsonTarget::open(command.json);
   if (!json) return complain("comm bench", json.error());
-  options->keep_rows = json->is_wanted();
-  BenchTable table;
   BenchWatcher watcher;
   if (!json->is_standard_output()) {
-    watcher.begin = [&](const BenchReport& begun) { return print(table.begin(begun)); };
-    watcher.row = [&](const BenchReport& so_far, const BenchRow& row) {
-      return print(table.row(so_far, row));
-    };
+    watcher = [](const BenchReport& so_far) { return print(bench_text_so_far(so_far)); };
   }
   const Result<BenchReport> report = run_bench(*open, *options, watcher);
   if (!report) return complain("comm bench", report.error());
   if (report->is_rank_0) {
-    const Status written = json->write(json->is_standard_output() ? "" : table.end(*report),
-                                       json->is_wanted() ? bench_json(*report) : "");
+    const Status written = json->write(bench_text_end(*report), bench_json(*report));
     if (!written) return complain("comm bench", written.error());
   }
   return report->sound() ? ExitCode::ok : ExitCode::failed;
@@ -103,10 +86,6 @@ void add_sizes(CLI::App& bench, BenchCommand& command) {
 void add_counts(CLI::App& bench, BenchOptions& options) {
   bench.add_option("-n,--iters", options.iterations, "Groups of operations that are timed")
       ->transform(whole_number(1, kMostTimes))
-      ->type_name("N")
-      ->capture_default_str();
-  bench.add_option("-w,--warmup_iters", options.warm_ups, "Operations before, of each size")
-      ->transform(whole_number(0, kMostTimes))
       ->type_name("N")
       ->capture_default_str();
   bench.add_option("-m,--agg_iters", options.aggregated, "Operations in a group")
@@ -149,28 +128,16 @@ void add_comm_bench_command(CLI::App& comm, ExitCode& exit_code) {
   add_ranks_options(*bench, command->ranks);
   bench
       ->add_option("--operation", command->operation,
-                   "all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, "
-                   "sendrecv, gather, scatter or all")
+                   "all_reduce, all_gather, reduce_scatter, alltoall, sendrecv or all")
       ->capture_default_str();
   add_sizes(*bench, *command);
   add_counts(*bench, command->options);
-  bench->add_option("-o,--op", command->reduction, "sum, prod, max, min, avg, mulsum or all")
-      ->capture_default_str();
-  bench->add_option("-d,--datatype", command->type, "An element: float, int8, bfloat16, ..., all")
-      ->capture_default_str();
-  bench->add_option("-r,--root", command->root, "The root's rank, or all")->capture_default_str();
-  bench
-      ->add_option("-a,--average", command->average,
-                   "Times over ranks: 0 rank 0's, 1 mean, 2 least, 3 most")
-      ->transform(whole_number(0, 3))
-      ->type_name("N")
-      ->capture_default_str();
   bench->add_flag("--overlap", command->options.overlap,
                   "On the communicator's own stream; else on the caller's, as NCCL itself");
   CLI::Option* raw = bench->add_flag("--raw", command->raw, "Ask NCCL itself, without Weir");
   bench
       ->add_flag("--compare", command->compare,
-                 "Through Weir and NCCL itself in turn, and the host time that Weir adds")
+                 "Through Weir and NCCL itself in turns, and the host time that Weir adds")
       ->excludes(raw);
   add_json_option(*bench, command->json);
   bench->footer(kFooter);

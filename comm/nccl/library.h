@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "weir/comm/operation.h"
 #include "weir/result.h"
 
 namespace weir {
@@ -34,9 +35,43 @@ struct NcclLibrary {
   // unavailable.
   static Result<const NcclLibrary*> get();
 
+  // Calls the function of the operation, which is known to be right (Operation::check()). `op`: its
+  // reduction, as one of NCCL's.
+  ncclResult_t call(const Operation& operation, ncclRedOp_t op, ncclComm_t comm,
+                    cudaStream_t stream) const;
+
   // `comm` may be null: the last words are then the process's.
   Status check(std::string_view call, ncclResult_t result, ncclComm_t comm = nullptr) const;
 };
+
+inline ncclResult_t NcclLibrary::call(const Operation& operation, ncclRedOp_t op, ncclComm_t comm,
+                                      cudaStream_t stream) const {
+  const auto& [kind, send, receive, count, data_type, reduction, peer] = operation;
+  const auto type = static_cast<ncclDataType_t>(data_type);
+  switch (kind) {
+    case OperationKind::all_reduce:
+      return ncclAllReduce(send, receive, count, type, op, comm, stream);
+    case OperationKind::all_gather:
+      return ncclAllGather(send, receive, count, type, comm, stream);
+    case OperationKind::reduce_scatter:
+      return ncclReduceScatter(send, receive, count, type, op, comm, stream);
+    case OperationKind::broadcast:
+      return ncclBroadcast(send, receive, count, type, peer, comm, stream);
+    case OperationKind::reduce:
+      return ncclReduce(send, receive, count, type, op, peer, comm, stream);
+    case OperationKind::all_to_all:
+      return ncclAlltoAll(send, receive, count, type, comm, stream);
+    case OperationKind::gather:
+      return ncclGather(send, receive, count, type, peer, comm, stream);
+    case OperationKind::scatter:
+      return ncclScatter(send, receive, count, type, peer, comm, stream);
+    case OperationKind::send:
+      return ncclSend(send, count, type, peer, comm, stream);
+    case OperationKind::receive:
+      return ncclRecv(receive, count, type, peer, comm, stream);
+  }
+  return ncclInvalidArgument;
+}
 
 // Errors: invalid_argument (a setting with which captures can't work).
 Status check_settings();

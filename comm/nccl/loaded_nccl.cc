@@ -13,9 +13,6 @@ static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId));
 static_assert(static_cast<int>(ncclFloat8e5m2) == static_cast<int>(DataType::float8_e5m2));
 static_assert(static_cast<int>(ncclAvg) == static_cast<int>(ReduceOp::average));
 
-ncclComm_t comm_of(CommHandle comm) {
-  return static_cast<ncclComm_t>(Address{comm.value}.pointer());
-}
 CommHandle handle_of(ncclComm_t comm) { return {Address::of(comm).value}; }
 
 ncclConfig_t config_of(const CommConfig& config) {
@@ -40,6 +37,11 @@ auto LoadedNccl::with_context(Call&& call) const {
   return result;
 }
 
+template <class Call>
+Status LoadedNccl::checked(const char* name, ncclComm_t comm, Call&& call) const {
+  return nccl_.check(name, with_context(call), comm);
+}
+
 LoadedNccl::~LoadedNccl() {
   for (const std::vector<Staging>* const all : {&idle_, &given_up_}) {
     for (const Staging& staging : *all) {
@@ -52,10 +54,8 @@ LoadedNccl::~LoadedNccl() {
 
 Result<UniqueId> LoadedNccl::unique_id() {
   ncclUniqueId made;
-  const ncclResult_t result = with_context([&] { return nccl_.ncclGetUniqueId(&made); });
-  if (Status status = nccl_.check("ncclGetUniqueId", result); !status) {
-    return std::move(status).error();
-  }
+  Status status = checked("ncclGetUniqueId", nullptr, [&] { return nccl_.ncclGetUniqueId(&made); });
+  if (!status) return std::move(status).error();
   UniqueId id;
   std::memcpy(id.bytes.data(), &made, sizeof made);
   return id;
@@ -83,13 +83,11 @@ Result<CommHandle> LoadedNccl::split(CommHandle comm, int color, int key,
                                      const CommConfig& config) {
   ncclConfig_t with = config_of(config);
   ncclComm_t made = nullptr;
-  const ncclResult_t result = with_context([&] {
+  Status status = checked("ncclCommSplit", comm_of(comm), [&] {
     return nccl_.ncclCommSplit(comm_of(comm), color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &made,
                                &with);
   });
-  if (Status status = nccl_.check("ncclCommSplit", result, comm_of(comm)); !status) {
-    return std::move(status).error();
-  }
+  if (!status) return std::move(status).error();
   return handle_of(made);
 }
 
@@ -98,29 +96,23 @@ Result<CommHandle> LoadedNccl::shrink(CommHandle comm, std::span<const int> excl
   ncclConfig_t with = config_of(config);
   std::vector<int> gone(excluded.begin(), excluded.end());
   ncclComm_t made = nullptr;
-  const ncclResult_t result = with_context([&] {
+  Status status = checked("ncclCommShrink", comm_of(comm), [&] {
     return nccl_.ncclCommShrink(comm_of(comm), gone.data(), static_cast<int>(gone.size()), &made,
                                 &with, abort ? NCCL_SHRINK_ABORT : NCCL_SHRINK_DEFAULT);
   });
-  if (Status status = nccl_.check("ncclCommShrink", result, comm_of(comm)); !status) {
-    return std::move(status).error();
-  }
+  if (!status) return std::move(status).error();
   return handle_of(made);
 }
 
 Status LoadedNccl::destroy(CommHandle comm) {
-  return nccl_.check("ncclCommDestroy",
-                     with_context([&] { return nccl_.ncclCommDestroy(comm_of(comm)); }));
+  return checked("ncclCommDestroy", nullptr, [&] { return nccl_.ncclCommDestroy(comm_of(comm)); });
 }
 Status LoadedNccl::abort(CommHandle comm) {
-  return nccl_.check("ncclCommAbort",
-                     with_context([&] { return nccl_.ncclCommAbort(comm_of(comm)); }));
+  return checked("ncclCommAbort", nullptr, [&] { return nccl_.ncclCommAbort(comm_of(comm)); });
 }
 Status LoadedNccl::revoke(CommHandle comm) {
-  return nccl_.check("ncclCommRevoke", with_context([&] {
-                       return nccl_.ncclCommRevoke(comm_of(comm), NCCL_REVOKE_DEFAULT);
-                     }),
-                     comm_of(comm));
+  return checked("ncclCommRevoke", comm_of(comm),
+                 [&] { return nccl_.ncclCommRevoke(comm_of(comm), NCCL_REVOKE_DEFAULT); });
 }
 
 // Reads memory only: no context is needed, and no capture knows of it.
@@ -164,88 +156,45 @@ Status LoadedNccl::enqueue(CommHandle comm, const Operation& operation, Stream s
                               comm_of(comm));
     if (!made) return made;
   }
-  Status called = call(comm, operation, op, static_cast<CUstream>(stream.handle));
+  Status called =
+      nccl_.check(name_of(operation.kind),
+                  nccl_.call(operation, op, comm_of(comm), static_cast<CUstream>(stream.handle)),
+                  comm_of(comm));
   if (operation.reduction.premul) (void)nccl_.ncclRedOpDestroy(op, comm_of(comm));
   return called;
 }
 
-Status LoadedNccl::call(CommHandle handle, const Operation& operation, ncclRedOp_t op,
-                        CUstream stream) const {
-  const ncclComm_t comm = comm_of(handle);
-  const auto type = static_cast<ncclDataType_t>(operation.type);
-  const auto& [kind, send, receive, count, data_type, reduction, peer] = operation;
-  switch (kind) {
-    case OperationKind::all_reduce:
-      return nccl_.check("ncclAllReduce",
-                         nccl_.ncclAllReduce(send, receive, count, type, op, comm, stream), comm);
-    case OperationKind::all_gather:
-      return nccl_.check("ncclAllGather",
-                         nccl_.ncclAllGather(send, receive, count, type, comm, stream), comm);
-    case OperationKind::reduce_scatter:
-      return nccl_.check("ncclReduceScatter",
-                         nccl_.ncclReduceScatter(send, receive, count, type, op, comm, stream),
-                         comm);
-    case OperationKind::broadcast:
-      return nccl_.check("ncclBroadcast",
-                         nccl_.ncclBroadcast(send, receive, count, type, peer, comm, stream), comm);
-    case OperationKind::reduce:
-      return nccl_.check(
-          "ncclReduce", nccl_.ncclReduce(send, receive, count, type, op, peer, comm, stream), comm);
-    case OperationKind::all_to_all:
-      return nccl_.check("ncclAlltoAll",
-                         nccl_.ncclAlltoAll(send, receive, count, type, comm, stream), comm);
-    case OperationKind::gather:
-      return nccl_.check("ncclGather",
-                         nccl_.ncclGather(send, receive, count, type, peer, comm, stream), comm);
-    case OperationKind::scatter:
-      return nccl_.check("ncclScatter",
-                         nccl_.ncclScatter(send, receive, count, type, peer, comm, stream), comm);
-    case OperationKind::send:
-      return nccl_.check("ncclSend", nccl_.ncclSend(send, count, type, peer, comm, stream), comm);
-    case OperationKind::receive:
-      return nccl_.check("ncclRecv", nccl_.ncclRecv(receive, count, type, peer, comm, stream),
-                         comm);
-  }
-  return Error(ErrorCode::invalid_argument, "there is no such operation");
-}
-
 Status LoadedNccl::group_start() { return nccl_.check("ncclGroupStart", nccl_.ncclGroupStart()); }
 Status LoadedNccl::group_end() {
-  return nccl_.check("ncclGroupEnd", with_context([&] { return nccl_.ncclGroupEnd(); }));
+  return checked("ncclGroupEnd", nullptr, [&] { return nccl_.ncclGroupEnd(); });
 }
 
 Result<Address> LoadedNccl::allocate_segment(Bytes bytes) {
   void* segment = nullptr;
-  const ncclResult_t result =
-      with_context([&] { return nccl_.ncclMemAlloc(&segment, bytes.count); });
-  if (Status status = nccl_.check("ncclMemAlloc", result); !status) {
-    return std::move(status).error();
-  }
+  Status status =
+      checked("ncclMemAlloc", nullptr, [&] { return nccl_.ncclMemAlloc(&segment, bytes.count); });
+  if (!status) return std::move(status).error();
   return Address::of(segment);
 }
 
 Status LoadedNccl::free_segment(Address segment) {
-  return nccl_.check("ncclMemFree",
-                     with_context([&] { return nccl_.ncclMemFree(segment.pointer()); }));
+  return checked("ncclMemFree", nullptr, [&] { return nccl_.ncclMemFree(segment.pointer()); });
 }
 
 Result<RegistrationHandle> LoadedNccl::register_range(CommHandle comm, Address address,
                                                       Bytes bytes) {
   void* handle = nullptr;
-  const ncclResult_t result = with_context([&] {
+  Status status = checked("ncclCommRegister", comm_of(comm), [&] {
     return nccl_.ncclCommRegister(comm_of(comm), address.pointer(), bytes.count, &handle);
   });
-  if (Status status = nccl_.check("ncclCommRegister", result, comm_of(comm)); !status) {
-    return std::move(status).error();
-  }
+  if (!status) return std::move(status).error();
   return RegistrationHandle{Address::of(handle).value};
 }
 
 Status LoadedNccl::deregister(CommHandle comm, RegistrationHandle registration) {
-  const ncclResult_t result = with_context([&] {
+  return checked("ncclCommDeregister", comm_of(comm), [&] {
     return nccl_.ncclCommDeregister(comm_of(comm), Address{registration.value}.pointer());
   });
-  return nccl_.check("ncclCommDeregister", result, comm_of(comm));
 }
 
 }  // namespace weir

@@ -31,6 +31,12 @@ class LoadedNccl final : public Nccl {
       : nccl_(nccl), driver_(driver), streams_(streams), device_(device), context_(context) {}
   ~LoadedNccl() override;
 
+  // For who calls NCCL by themselves: the library, and the communicator that a handle stands for.
+  const NcclLibrary& library() const { return nccl_; }
+  static ncclComm_t comm_of(CommHandle comm) {
+    return static_cast<ncclComm_t>(Address{comm.value}.pointer());
+  }
+
   std::string version() const override { return version_text(nccl_.version); }
   bool connects_at_once() const override { return nccl_.connects_at_once; }
   Result<UniqueId> unique_id() override;
@@ -64,7 +70,9 @@ class LoadedNccl final : public Nccl {
   // made current meanwhile, and so that no capture is broken.
   template <class Call>
   auto with_context(Call&& call) const;
-  Status call(CommHandle comm, const Operation& operation, ncclRedOp_t op, CUstream stream) const;
+  // The same; an error names the call. `comm` may be null.
+  template <class Call>
+  Status checked(const char* name, ncclComm_t comm, Call&& call) const;
   Status wait_for(CUstream stream, CommHandle comm, Nanoseconds timeout);
   // A stream and memory for one exchange. Whoever has it gives it back once its work is done; what
   // was not done in time is given up, and freed with the LoadedNccl.

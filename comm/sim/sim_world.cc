@@ -100,41 +100,31 @@ void SimWorld::set_async_error(int rank, std::string error) {
   const std::lock_guard lock(state_->mutex);
   state_->ranks[static_cast<std::size_t>(rank)].async_error = std::move(error);
 }
-std::vector<std::string> SimWorld::mismatches() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->mismatches;
+
+// A copy, under the mutex.
+template <class Member>
+static Member read(const SimWorld::State& state, Member SimWorld::State::*member) {
+  const std::lock_guard lock(state.mutex);
+  return state.*member;
 }
-std::uint64_t SimWorld::lazy_connections() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->lazy_connections;
-}
+std::vector<std::string> SimWorld::mismatches() const { return read(*state_, &State::mismatches); }
+std::uint64_t SimWorld::lazy_connections() const { return read(*state_, &State::lazy_connections); }
 std::uint64_t SimWorld::refused_in_captures() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->refused_in_captures;
+  return read(*state_, &State::refused_in_captures);
 }
 std::uint64_t SimWorld::operations(int rank) const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->ranks[static_cast<std::size_t>(rank)].operations;
+  return read(*state_, &State::ranks)[static_cast<std::size_t>(rank)].operations;
 }
 std::uint64_t SimWorld::made_communicators() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->made_communicators;
+  return read(*state_, &State::made_communicators);
 }
 std::uint64_t SimWorld::live_communicators() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->live_communicators;
+  return read(*state_, &State::live_communicators);
 }
-std::uint64_t SimWorld::live_segments() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->live_segments;
-}
+std::uint64_t SimWorld::live_segments() const { return read(*state_, &State::live_segments); }
 std::uint64_t SimWorld::live_registrations() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->live_registrations;
+  return read(*state_, &State::live_registrations);
 }
-std::uint64_t SimWorld::live_streams() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->live_streams;
-}
+std::uint64_t SimWorld::live_streams() const { return read(*state_, &State::live_streams); }
 
 }  // namespace weir

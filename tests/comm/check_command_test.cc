@@ -40,9 +40,9 @@ TEST_F(CheckCommand, WarningsAreZeroAndErrorsAreOne) {
   tree_.make_eight_gpus();
   const std::string root = "--root " + tree_.root();
   EXPECT_EQ(run("NCCL_CUMEM_ENABLE=0", root).code, 0);
-  const test::Finished finished = run("NCCL_IB_HCA=ib9", root);
+  const test::Finished finished = run("NCCL_COMM_BLOCKING=0", root);
   EXPECT_EQ(finished.code, 1);
-  EXPECT_THAT(finished.out, HasSubstr("leaves no RDMA port of this machine"));
+  EXPECT_THAT(finished.out, HasSubstr("return before they are done"));
 }
 
 TEST_F(CheckCommand, JsonGoesToAFileOrToStandardOutput) {
@@ -59,11 +59,10 @@ TEST_F(CheckCommand, JsonGoesToAFileOrToStandardOutput) {
 
 TEST_F(CheckCommand, FilesOfTheRootAreRead) {
   tree_.make_eight_gpus();
-  tree_.write("/etc/nccl.conf", "NCCL_NET=Socket\nNCCL_IB_TC=3\n");
+  tree_.write("/etc/nccl.conf", "NCCL_NET=Socket\nNCCL_CUMEM_ENABLE=0\n");
   const test::Finished finished = run("", "--root " + tree_.root());
   EXPECT_EQ(finished.code, 0);
-  EXPECT_THAT(finished.out,
-              AllOf(HasSubstr("read /etc/nccl.conf"), HasSubstr("[ib_disabled_and_set]")));
+  EXPECT_THAT(finished.out, AllOf(HasSubstr("read /etc/nccl.conf"), HasSubstr("[cumem_disabled]")));
 }
 
 TEST_F(CheckCommand, ThisMachineCanBeLookedAt) {

@@ -7,13 +7,6 @@ void MachineTree::rdma(const std::string& name, const std::string& state,
   const std::string path = "/sys/class/infiniband/" + name;
   write(path + "/ports/1/state", state + "\n");
   write(path + "/ports/1/link_layer", layer + "\n");
-  write(path + "/ports/1/gids/0", "fe80:0000:0000:0000:0000:0000:0000:0001\n");
-  write(path + "/ports/1/gid_attrs/types/0", "IB/RoCE v1\n");
-  if (layer != "Ethernet") return;
-  write(path + "/ports/1/gids/3", "0000:0000:0000:0000:0000:ffff:0a00:0001\n");
-  write(path + "/ports/1/gid_attrs/types/3", "RoCE v2\n");
-  write(path + "/ports/1/gids/4", "0000:0000:0000:0000:0000:0000:0000:0000\n");
-  write(path + "/ports/1/gid_attrs/types/4", "RoCE v2\n");
 }
 
 void MachineTree::make_eight_gpus() const {
@@ -27,23 +20,17 @@ void MachineTree::make_eight_gpus() const {
         "(root@host)\nGCC version:  gcc version 12.3.0\n");
   write("/proc/modules", "nvidia_peermem 16384 0 - Live 0x0\nnvidia 9000000 1 - Live 0x0\n");
   write("/proc/sys/kernel/osrelease", "6.8.0-60-generic\n");
-  write("/proc/self/limits",
-        "Limit                     Soft Limit           Hard Limit           Units     \n"
-        "Max open files            1048576              1048576              files     \n"
-        "Max locked memory         unlimited            unlimited            bytes     \n");
 }
 
 Machine eight_gpus() {
-  Machine machine{.root = "/", .gpus = 8, .kernel = "6.8.0-60-generic", .driver = "575.57.08"};
+  Machine machine{.root = "/", .gpus = 8, .kernel = "6.8.0-60-generic"};
   for (int i = 0; i < 8; ++i) {
-    machine.rdma.push_back({.name = "mlx5_" + std::to_string(i),
-                            .ports = {{.number = 1,
-                                       .state = "ACTIVE",
-                                       .link_layer = "InfiniBand",
-                                       .gids = {{0, "IB/RoCE v1"}}}}});
+    machine.rdma.push_back({.device = "mlx5_" + std::to_string(i),
+                            .number = 1,
+                            .state = "ACTIVE",
+                            .link_layer = "InfiniBand"});
   }
   machine.open_driver = machine.peermem = true;
-  machine.locked_memory = ~std::uint64_t{0};
   machine.nccl = "2.28.9";
   return machine;
 }

@@ -4,9 +4,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
-#include "comm/check/rules.h"
 #include "tests/comm/check_machines.h"
 #include "tests/temporary_folder.h"
 
@@ -23,36 +21,27 @@ Check check_of(const EnvironmentVariables& environment) {
   return check;
 }
 
-std::size_t widest(const std::string& text) {
-  std::istringstream lines(text);
-  std::size_t most = 0;
-  for (std::string line; std::getline(lines, line);) most = std::max(most, line.size());
-  return most;
-}
-
 TEST(CheckReport, TellsOfEachPart) {
   const std::string text =
       check_text(check_of({{"NCCL_DEBUG", "INFO"}, {"NCCL_CUMEM_ENABLE", "0"}}));
-  EXPECT_THAT(
-      text, AllOf(HasSubstr("575.57.08, open kernel modules"), HasSubstr("NCCL            2.28.9"),
-                  HasSubstr("nvidia_peermem loaded, dma-buf possible"),
-                  HasSubstr("mlx5_7 port 1: ACTIVE, InfiniBand"), HasSubstr("unlimited")));
+  EXPECT_THAT(text, AllOf(HasSubstr("Kernel          6.8.0-60-generic"),
+                          HasSubstr("NCCL            2.28.9"),
+                          HasSubstr("nvidia_peermem loaded, dma-buf possible"),
+                          HasSubstr("mlx5_7 port 1: ACTIVE, InfiniBand")));
   EXPECT_THAT(text, AllOf(HasSubstr("NCCL_DEBUG=INFO (environment)"),
                           HasSubstr("Findings: 0 errors, 1 warning, 0 notes"),
                           HasSubstr("[cumem_disabled]")));
-  EXPECT_LE(widest(text), 100u);
 }
 
-TEST(CheckReport, IsNeverWiderThanAHundredColumnsNorUnprintable) {
+TEST(CheckReport, IsNeverUnprintable) {
   Check check = check_of({{"NCCL_IB_HCA", std::string(5000, 'x')},
                           {"NCCL_DEBUG", "\x1b[31m\xff\n"},
                           {"NCCL_" + std::string(3000, 'Y'), "1"}});
   const std::string odd = std::string(300, 'w') + "\x1b[2J\x07\xc3\n";
-  check.machine.kernel = check.machine.driver = check.machine.nccl = odd;
-  for (RdmaDevice& device : check.machine.rdma) device.name = device.ports[0].link_layer = odd;
+  check.machine.kernel = check.machine.nccl = odd;
+  for (RdmaPort& port : check.machine.rdma) port.device = port.link_layer = odd;
   check.machine.unread.push_back({odd, odd});
   const std::string text = check_text(check);
-  EXPECT_LE(widest(text), 100u);
   for (const char c : text) EXPECT_TRUE(c == '\n' || (c >= 0x20 && c < 0x7F)) << int{c};
   EXPECT_THAT(text, HasSubstr("(5000 bytes)"));
 }
@@ -62,26 +51,25 @@ TEST(CheckReport, AMachineWithNothingIsToldInAFewLines) {
   check.machine.root = "/";
   check.machine.no_nccl = "no such library";
   const std::string text = check_text(check);
-  EXPECT_THAT(text, AllOf(HasSubstr("GPUs            0"), HasSubstr("RDMA devices    0"),
+  EXPECT_THAT(text, AllOf(HasSubstr("GPUs            0"), HasSubstr("RDMA ports      0"),
                           HasSubstr("none: no such library")));
-  EXPECT_THAT(text, Not(HasSubstr("port")));
+  EXPECT_THAT(text, Not(HasSubstr(" port ")));
 }
 
 TEST(CheckReport, JsonHasWhatTheDocumentSays) {
   const auto json = nlohmann::json::parse(
-      check_json(check_of({{"NCCL_IB_HCA", "none"}, {"NCCL_SOMETHING_ELSE", "1"}})));
-  EXPECT_EQ(json["weir_comm_check"], 2);
+      check_json(check_of({{"NCCL_COMM_BLOCKING", "0"}, {"NCCL_SOMETHING_ELSE", "1"}})));
+  EXPECT_EQ(json["weir_comm_check"], 3);
   const auto& machine = json["machine"];
   EXPECT_EQ(machine["gpus"], 8);
-  EXPECT_EQ(machine["rdma"][0]["ports"][0]["state"], "ACTIVE");
-  EXPECT_EQ(machine["rdma"][0]["ports"][0]["gid_types"]["0"], "IB/RoCE v1");
-  EXPECT_EQ(machine["locked_memory_bytes"], "unlimited");
+  EXPECT_EQ(machine["rdma_ports"][0]["device"], "mlx5_0");
+  EXPECT_EQ(machine["rdma_ports"][0]["state"], "ACTIVE");
   EXPECT_TRUE(machine["dma_buf"]);
   EXPECT_TRUE(machine["nvidia_peermem"]);
-  EXPECT_EQ(json["settings"][0]["name"], "NCCL_IB_HCA");
+  EXPECT_EQ(json["settings"][0]["name"], "NCCL_COMM_BLOCKING");
   EXPECT_EQ(json["settings"][0]["source"], "environment");
   EXPECT_EQ(json["findings"][0]["severity"], "error");
-  EXPECT_EQ(json["findings"][0]["id"], "rdma_device");
+  EXPECT_EQ(json["findings"][0]["id"], "comm_blocking");
 }
 
 TEST(CheckReport, JsonOfNothingAndOfGarbageIsSound) {
@@ -91,7 +79,6 @@ TEST(CheckReport, JsonOfNothingAndOfGarbageIsSound) {
   const auto json = nlohmann::json::parse(check_json(check));
   EXPECT_TRUE(json["machine"]["nccl_missing"].is_string());
   EXPECT_TRUE(json["machine"]["kernel"].is_null());
-  EXPECT_TRUE(json["machine"]["locked_memory_bytes"].is_null());
   EXPECT_EQ(json["settings"].size(), 1u);
   EXPECT_EQ(json["findings"].size(), 0u);
 }
@@ -101,13 +88,12 @@ TEST(CheckReport, TheDocumentShowsWhatIsPrinted) {
   const test::MachineTree tree;
   tree.make_eight_gpus();
   tree.write("/sys/class/infiniband/mlx5_3/ports/1/state", "1: DOWN\n");
-  tree.write("/proc/self/limits", "Max open files  1048576\nMax locked memory  8388608\n");
   tree.write("/etc/nccl.conf", "NCCL_GRAPH_REGISTER=1\nNCCL_SOCKET_IFNAME = eth\n");
   Check check{.machine = read_machine(tree.root(), "")};
   check.machine.root = "/";
   check.machine.nccl = test::eight_gpus().nccl;
   check.settings =
-      read_settings(tree.root(), {{"NCCL_DEBUG", "INFO"}, {"NCCL_IB_HCA", "=mlx5"}}, "");
+      read_settings(tree.root(), {{"NCCL_DEBUG", "INFO"}, {"NCCL_COMM_BLOCKING", "0"}}, "");
   check.findings = examine(check.machine, check.settings);
   EXPECT_THAT(test::content_of("docs/comm-check.md"),
               HasSubstr("```\n$ weir comm check\n" + check_text(check) + "```"));
@@ -122,7 +108,7 @@ TEST(CheckReport, TheDocumentListsEveryFinding) {
       listed.push_back(line.substr(3, line.find('`', 3) - 3));
     }
   }
-  for (const std::string_view id : check::rule_ids()) expected.emplace_back(id);
+  for (const std::string_view id : rule_ids()) expected.emplace_back(id);
   EXPECT_THAT(listed, ::testing::UnorderedElementsAreArray(expected));
 }
 

@@ -10,9 +10,6 @@ namespace weir::test {
 
 using Change = std::function<void(Machine&)>;
 
-// No port of an RDMA device is up.
-void all_down(Machine& m);
-
 // On the machine with eight GPUs, changed. `says`: a part of what is found.
 struct Spoken {
   const char* id;

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <utility>
 
-#include "comm/check/rules.h"
 #include "tests/comm/check_machines.h"
 #include "tests/comm/check_rules_cases.h"
 
@@ -19,10 +18,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 using ::testing::SizeIs;
 
-using test::all_down;
 using test::Change;
 using test::kSilent;
 using test::kSpoken;
@@ -68,7 +65,7 @@ TEST(CheckRules, AllHaveACaseOfEach) {
   std::set<std::string_view> speak, quiet, ids;
   for (const Spoken& one : kSpoken) speak.insert(one.id);
   for (const Silent& one : kSilent) quiet.insert(one.id);
-  for (const std::string_view id : check::rule_ids()) {
+  for (const std::string_view id : rule_ids()) {
     EXPECT_TRUE(speak.contains(id)) << id;
     EXPECT_TRUE(quiet.contains(id)) << id;
     EXPECT_TRUE(ids.insert(id).second) << id << " is in the table twice";
@@ -84,8 +81,9 @@ TEST(CheckRules, FindNothingOnASoundMachine) {
 }
 
 TEST(CheckRules, PutErrorsFirst) {
-  const Settings settings = test::settings_of(
-      {{"CUDA_DEVICE_MAX_CONNECTIONS", "1"}, {"NCCL_CUMEM_ENABLE", "0"}, {"NCCL_IB_HCA", "none"}});
+  const Settings settings = test::settings_of({{"CUDA_DEVICE_MAX_CONNECTIONS", "1"},
+                                               {"NCCL_CUMEM_ENABLE", "0"},
+                                               {"NCCL_COMM_BLOCKING", "0"}});
   const Findings findings = examine(test::eight_gpus(), settings);
   ASSERT_THAT(findings, SizeIs(3));
   EXPECT_EQ(findings[0].severity, error);
@@ -105,17 +103,11 @@ TEST(CheckRules, OddLinesOfAFileAreFound) {
 }
 
 TEST(CheckRules, CutValuesThatAreLong) {
-  const Settings settings = test::settings_of({{"NCCL_IB_HCA", std::string(100000, 'x')}});
+  const Settings settings =
+      test::settings_of({{"NCCL_GRAPH_REGISTER", "1" + std::string(100000, 'x')}});
   const Findings findings = examine(test::eight_gpus(), settings);
   ASSERT_THAT(findings, SizeIs(1));
   EXPECT_LT(findings[0].what.size(), 300u);
-}
-
-TEST(CheckRules, SayNothingOfPortsWhereTheListLeavesThemOut) {
-  const Findings findings =
-      found("rdma_port_down", {{"NCCL_IB_HCA", "=mlx5_0"}}, [](Machine& m) { all_down(m); });
-  ASSERT_THAT(findings, SizeIs(1));
-  EXPECT_THAT(findings[0].what, AllOf(HasSubstr("mlx5_0"), Not(HasSubstr("mlx5_1"))));
 }
 
 }  // namespace

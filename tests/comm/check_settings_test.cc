@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "comm/check/rules.h"
 #include "tests/comm/check_machines.h"
 
 namespace weir {
@@ -13,7 +12,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-using check::DeviceList;
 using test::MachineTree;
 using test::settings_of;
 
@@ -98,19 +96,6 @@ TEST(CheckSettings, TheEnvironmentIsSplitAtTheFirstEqualsSign) {
   EXPECT_THAT(environment_of(entries),
               ElementsAre(testing::Pair("A", "b=c"), testing::Pair("NCCL_X", "")));
   EXPECT_THAT(environment_of(nullptr), IsEmpty());
-}
-
-TEST(CheckDeviceList, NamesBeginOrAreWholeOrAreExcluded) {
-  EXPECT_TRUE(DeviceList("mlx").takes("mlx5_1", 1));
-  EXPECT_FALSE(DeviceList("=mlx").takes("mlx5_1", 1));
-  EXPECT_TRUE(DeviceList("=ib0,mlx5_1").takes("mlx5_1", 1));
-  EXPECT_FALSE(DeviceList("^bnxt,mlx").takes("mlx5_0", 1));
-  EXPECT_TRUE(DeviceList("^bnxt,ib").takes("mlx5_0", 1));
-  EXPECT_TRUE(DeviceList("^=mlx5_0").takes("mlx5_01", 1));
-  EXPECT_TRUE(DeviceList("mlx5_0:1").takes("mlx5_0", 1));
-  EXPECT_FALSE(DeviceList("mlx5_0:1").takes("mlx5_0", 2));
-  EXPECT_FALSE(DeviceList("").takes("mlx5_0", 1));
-  EXPECT_TRUE(DeviceList("^").takes("mlx5_0", 1));
 }
 
 }  // namespace

@@ -195,6 +195,7 @@ TEST_F(FencePoints, TheEventThatCannotBeRecordedIsAnErrorAndTheBlockStays) {
 }
 
 using Attachments = FencePoints;
+struct Resource final : CaptureResource {};
 
 TEST_F(Attachments, AForkedStreamIsJoinedWhenTheCaptureEnds) {
   GraphPool pool(*heap_);
@@ -202,7 +203,7 @@ TEST_F(Attachments, AForkedStreamIsJoinedWhenTheCaptureEnds) {
   void* const block = written(1_MiB, a_);
   order(a_, b_);
   read(b_, block);
-  const Result<bool> attached = heap_->attach(a_, {.forked = b_, .kept = nullptr});
+  const Result<bool> attached = heap_->attach(a_, {.forked = b_, .resource = nullptr});
   ASSERT_TRUE(attached.ok());
   EXPECT_TRUE(*attached);
   free(block);
@@ -213,7 +214,7 @@ TEST_F(Attachments, AForkedStreamIsJoinedWhenTheCaptureEnds) {
 TEST_F(Attachments, AStreamThatNeverForkedChangesNothing) {
   GraphPool pool(*heap_);
   CaptureScope capture = begin(pool, a_);
-  EXPECT_TRUE(*heap_->attach(a_, {.forked = b_, .kept = nullptr}));
+  EXPECT_TRUE(*heap_->attach(a_, {.forked = b_, .resource = nullptr}));
   free(written(1_MiB, a_));
   Graph graph = end(capture);
   launch(graph, a_);
@@ -221,10 +222,10 @@ TEST_F(Attachments, AStreamThatNeverForkedChangesNothing) {
 
 TEST_F(Attachments, WhatIsKeptGoesWithTheGraph) {
   GraphPool pool(*heap_);
-  auto kept = std::make_shared<int>(1);
-  const std::weak_ptr<int> watched = kept;
+  auto resource = std::make_shared<Resource>();
+  const std::weak_ptr<Resource> watched = resource;
   CaptureScope capture = begin(pool, a_);
-  EXPECT_TRUE(*heap_->attach(a_, {.forked = a_, .kept = std::move(kept)}));
+  EXPECT_TRUE(*heap_->attach(a_, {.forked = a_, .resource = std::move(resource)}));
   free(written(1_MiB, a_));
   Graph graph = end(capture);
   EXPECT_FALSE(watched.expired());
@@ -238,13 +239,28 @@ TEST_F(Attachments, WhatIsKeptGoesWithTheGraph) {
 
 TEST_F(Attachments, WhatIsKeptGoesWithACaptureThatFails) {
   GraphPool pool(*heap_);
-  auto kept = std::make_shared<int>(1);
-  const std::weak_ptr<int> watched = kept;
+  auto resource = std::make_shared<Resource>();
+  const std::weak_ptr<Resource> watched = resource;
   {
     CaptureScope capture = begin(pool, a_);
-    EXPECT_TRUE(*heap_->attach(a_, {.forked = a_, .kept = std::move(kept)}));
+    EXPECT_TRUE(*heap_->attach(a_, {.forked = a_, .resource = std::move(resource)}));
   }
   EXPECT_TRUE(watched.expired());
+}
+
+TEST_F(Attachments, AreListedInOrderByTheCaptureAndThenByItsGraph) {
+  GraphPool pool(*heap_);
+  const auto first = std::make_shared<Resource>(), second = std::make_shared<Resource>();
+  CaptureScope capture = begin(pool, a_);
+  EXPECT_TRUE(*heap_->attach(a_, {a_, second}));
+  EXPECT_TRUE(*heap_->attach(a_, {a_, nullptr}));  // a stream alone
+  EXPECT_TRUE(*heap_->attach(a_, {a_, first}));
+  EXPECT_THAT(capture.resources(), testing::ElementsAre(second, first));
+  free(written(1_MiB, a_));
+  Graph graph = end(capture);
+  EXPECT_THAT(capture.resources(), testing::IsEmpty());
+  const Graph moved = std::move(graph);
+  EXPECT_THAT(moved.resources(), testing::ElementsAre(second, first));
 }
 
 TEST_F(Attachments, OutsideACaptureScopeThereIsNoneToJoin) {

@@ -58,9 +58,28 @@ bool Aim::held() const {
   return reached == aim;
 }
 
-void ScenarioReport::note(const Ranks& ranks) {
-  device = ranks.describe();
-  is_rank_0 = ranks.has_rank_0();
+Result<Status> ScenarioReport::run(const OpenRanks& open, const RanksOptions& wanted,
+                                   const std::function<Status(BenchRank&)>& work) {
+  Result<std::unique_ptr<Ranks>> ranks = open(wanted);
+  if (!ranks) return std::move(ranks).error();
+  device = (*ranks)->describe();
+  is_rank_0 = (*ranks)->has_rank_0();
+  Status ended = (*ranks)->on_all(work);
+  for (std::string& problem : (*ranks)->close()) problems.push_back(std::move(problem));
+  return ended;
+}
+
+Result<std::string> ScenarioReport::run_case(const OpenRanks& open, const RanksOptions& wanted,
+                                             Aim& aim, const std::string& well,
+                                             const std::function<Status(BenchRank&)>& work) {
+  const std::size_t before = problems.size();
+  const Result<Status> ended = run(open, wanted, work);
+  if (!ended) return ended.error();
+  aim.aim += 1;
+  if (!*ended) return ended->error().message();
+  if (problems.size() > before) return problems[before];
+  aim.reached += 1;
+  return well;
 }
 
 bool ScenarioReport::holds() const {

@@ -2,6 +2,7 @@
 // programs that say so in numbers. docs/comm-scenarios.md says what each runs.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,7 +43,15 @@ struct ScenarioReport {
   // The process has rank 0, which alone has figures: of the others the problems count, no more.
   bool is_rank_0 = true;
 
-  void note(const Ranks& ranks);
+  // Runs `work` on new ranks. What they found wrong is a problem; what failed is returned. Errors:
+  // those of `open`.
+  Result<Status> run(const OpenRanks& open, const RanksOptions& wanted,
+                     const std::function<Status(BenchRank&)>& work);
+  // The same, for one cell of a table: one case of `aim`, which counts those in which all was well.
+  // Returns `well`, or what was not.
+  Result<std::string> run_case(const OpenRanks& open, const RanksOptions& wanted, Aim& aim,
+                               const std::string& well,
+                               const std::function<Status(BenchRank&)>& work);
   bool holds() const;
 };
 

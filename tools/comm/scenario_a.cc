@@ -52,19 +52,12 @@ Status run_matrix(const OpenRanks& open, bool prepared, ScenarioReport& report, 
     for (const CaptureMode mode : kCaptureModes) {
       RanksOptions wanted;
       wanted.prepare = prepared;
-      Result<std::unique_ptr<Ranks>> ranks = open(wanted);
-      if (!ranks) return std::move(ranks).error();
-      report.note(**ranks);
-      const Status ended = (*ranks)->on_all([&](BenchRank& rank) {
-        return capture_first(rank, {asked, mode}, !prepared);
-      });
-      const std::vector<std::string> problems = (*ranks)->close();
-      report.problems.insert(report.problems.end(), problems.begin(), problems.end());
-      const bool good = ended && problems.empty();
-      aim.aim += 1;
-      aim.reached += good ? 1 : 0;
-      const char* const well = prepared ? "ok" : "refused, capture whole";
-      row.emplace_back(good ? well : ended ? problems.front() : ended.error().message());
+      Result<std::string> cell = report.run_case(
+          open, wanted, aim, prepared ? "ok" : "refused, capture whole", [&](BenchRank& rank) {
+            return capture_first(rank, {asked, mode}, !prepared);
+          });
+      if (!cell) return std::move(cell).error();
+      row.push_back(*std::move(cell));
     }
     table.rows.push_back(std::move(row));
   }

@@ -276,11 +276,8 @@ Result<Outcome> run_once(const OpenRanks& open, const OverlapOptions& options,
   wanted.raw = variant.way == Way::record_stream || variant.way == Way::host_sees;
   wanted.launch = 3_us;
   wanted.heap.reuse = variant.reuse;
-  Result<std::unique_ptr<Ranks>> ranks = open(wanted);
-  if (!ranks) return std::move(ranks).error();
-  report.note(**ranks);
   Outcome first;
-  Status ran = (*ranks)->on_all([&](BenchRank& rank) -> Status {
+  Result<Status> ran = report.run(open, wanted, [&](BenchRank& rank) -> Status {
     OverlapOfRank overlap(rank, options, variant.way);
     if (Status begun = overlap.begin(); !begun) return begun;
     Result<Outcome> outcome = variant.captured ? overlap.run_captured() : overlap.run_eager();
@@ -289,7 +286,7 @@ Result<Outcome> run_once(const OpenRanks& open, const OverlapOptions& options,
     return overlap.finish();
   });
   if (!ran) return std::move(ran).error();
-  for (std::string& problem : (*ranks)->close()) report.problems.push_back(std::move(problem));
+  if (!*ran) return ran->error();
   return first;
 }
 

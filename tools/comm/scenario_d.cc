@@ -95,18 +95,11 @@ Result<ScenarioReport> run_scenario_d(const OpenRanks& open) {
     std::vector<std::string> row{asked.name};
     for (const CaptureMode mode : kCaptureModes) {
       for (const bool first : {true, false}) {
-        Result<std::unique_ptr<Ranks>> ranks = open({});
-        if (!ranks) return std::move(ranks).error();
-        report.note(**ranks);
-        const Status ended = (*ranks)->on_all([&](BenchRank& rank) {
+        Result<std::string> cell = report.run_case(open, {}, aim, "ok", [&](BenchRank& rank) {
           return compare(rank, {asked, mode, first});
         });
-        const std::vector<std::string> problems = (*ranks)->close();
-        report.problems.insert(report.problems.end(), problems.begin(), problems.end());
-        const bool good = ended && problems.empty();
-        aim.aim += 1;
-        aim.reached += good ? 1 : 0;
-        row.emplace_back(good ? "ok" : ended ? problems.front() : ended.error().message());
+        if (!cell) return std::move(cell).error();
+        row.push_back(*std::move(cell));
       }
     }
     table.rows.push_back(std::move(row));

@@ -131,11 +131,8 @@ Result<Times> time_model(const OpenRanks& open, const BucketsOptions& options, c
                          ScenarioReport& report) {
   RanksOptions wanted;
   wanted.launch = options.launch;
-  Result<std::unique_ptr<Ranks>> ranks = open(wanted);
-  if (!ranks) return std::move(ranks).error();
-  report.note(**ranks);
   Times times;
-  Status ran = (*ranks)->on_all([&](BenchRank& rank) -> Status {
+  Result<Status> ran = report.run(open, wanted, [&](BenchRank& rank) -> Status {
     StepOfRank step(rank, options, model);
     if (Status begun = step.begin(); !begun) return begun;
     const Result<Nanoseconds> eager = step.time_eager();
@@ -146,7 +143,7 @@ Result<Times> time_model(const OpenRanks& open, const BucketsOptions& options, c
     return {};
   });
   if (!ran) return std::move(ran).error();
-  for (std::string& problem : (*ranks)->close()) report.problems.push_back(std::move(problem));
+  if (!*ran) return ran->error();
   return times;
 }
 

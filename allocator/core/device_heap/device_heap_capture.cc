@@ -83,12 +83,21 @@ void CaptureScope::join(Stream forked) {
   (void)device_->destroy_event(*end);
 }
 
+std::vector<std::shared_ptr<CaptureResource>> CaptureScope::resources() const {
+  std::vector<std::shared_ptr<CaptureResource>> all;
+  if (pool_ == nullptr) return all;
+  for (CaptureAttachment& each : binding_.attached()) {
+    if (each.resource != nullptr) all.push_back(std::move(each.resource));
+  }
+  return all;
+}
+
 Result<Graph> CaptureScope::end() {
   if (pool_ == nullptr) {
     return Error(ErrorCode::invalid_argument, "CaptureScope::end: the capture has ended already");
   }
-  const std::vector<CaptureAttachment> attached = binding_.attached();
-  for (const CaptureAttachment& each : attached) join(each.forked);
+  for (const CaptureAttachment& each : binding_.attached()) join(each.forked);
+  std::vector<std::shared_ptr<CaptureResource>> resources = this->resources();
   Result<GraphHandle> captured = device_->end_capture(stream_);
   if (!captured) {
     const Result<CaptureInfo> info = device_->capture_info(stream_);
@@ -110,7 +119,7 @@ Result<Graph> CaptureScope::end() {
   if (!executable) return std::move(executable).error();  // the graph's destructor has the rest
   graph.executable_ = *executable;
   graph.pool_ = std::move(pool);
-  for (const CaptureAttachment& each : attached) graph.kept_.push_back(each.kept);
+  graph.resources_ = std::move(resources);
   return graph;
 }
 
@@ -119,7 +128,7 @@ Graph::Graph(Graph&& other) noexcept
       graph_(std::exchange(other.graph_, {})),
       executable_(std::exchange(other.executable_, {})),
       pool_(std::move(other.pool_)),
-      kept_(std::move(other.kept_)) {}
+      resources_(std::move(other.resources_)) {}
 
 Graph& Graph::operator=(Graph&& other) noexcept {
   if (this != &other) {
@@ -128,7 +137,7 @@ Graph& Graph::operator=(Graph&& other) noexcept {
     graph_ = std::exchange(other.graph_, {});
     executable_ = std::exchange(other.executable_, {});
     pool_ = std::move(other.pool_);
-    kept_ = std::move(other.kept_);
+    resources_ = std::move(other.resources_);
   }
   return *this;
 }
@@ -142,7 +151,7 @@ void Graph::destroy() {
   (void)device->destroy_graph(graph_);
   if (pool_ != nullptr) pool_->release_graph();
   pool_.reset();
-  kept_.clear();
+  resources_.clear();
 }
 
 Status Graph::launch(Stream stream) {

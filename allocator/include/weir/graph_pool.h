@@ -144,6 +144,8 @@ class Graph {
   // The driver's own (CUDA: a cudaGraph_t and a cudaGraphExec_t); still the Graph's.
   GraphHandle graph() const { return graph_; }
   ExecutableHandle executable() const { return executable_; }
+  // What libraries attached to the capture (DeviceHeap::attach()), in that order.
+  const std::vector<std::shared_ptr<CaptureResource>>& resources() const { return resources_; }
 
  private:
   friend class CaptureScope;
@@ -152,7 +154,7 @@ class Graph {
   GraphHandle graph_;
   ExecutableHandle executable_;
   std::shared_ptr<CapturePool> pool_;
-  std::vector<std::shared_ptr<void>> kept_;  // by DeviceHeap::attach()
+  std::vector<std::shared_ptr<CaptureResource>> resources_;
 };
 
 // A capture of `stream` with a pool attached. Move-only; destroyed without end(): the capture is
@@ -167,6 +169,8 @@ class CaptureScope {
   ~CaptureScope();
 
   std::uint64_t id() const { return id_; }  // of the capture, as the driver has it
+  // As Graph::resources(), so far; none once the capture has ended.
+  std::vector<std::shared_ptr<CaptureResource>> resources() const;
   // Ends the capture and makes a graph of it. On an error there is no graph, and the pool is as if
   // the capture had not been, but for the blocks that are still live. Where the driver refuses and
   // the capture goes on (in global and thread-local mode another thread can't end it), so does the

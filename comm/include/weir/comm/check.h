@@ -25,15 +25,10 @@ namespace weir {
 Result<std::string> nccl_version_of(const std::string& library);
 
 struct RdmaPort {
+  std::string device;  // "mlx5_0"
   int number = 1;
-  std::string state;                // "ACTIVE", "DOWN"
-  std::string link_layer;           // "InfiniBand", "Ethernet"
-  std::map<int, std::string> gids;  // entries in use and their types: "IB/RoCE v1", "RoCE v2"
-};
-
-struct RdmaDevice {
-  std::string name;  // "mlx5_0"
-  std::vector<RdmaPort> ports;
+  std::string state;       // "ACTIVE", "DOWN"; empty: not known
+  std::string link_layer;  // "InfiniBand", "Ethernet"
 };
 
 struct Unread {
@@ -42,19 +37,17 @@ struct Unread {
 
 struct Machine {
   std::string root;
-  int gpus = 0;                // that the driver lists
-  std::string kernel, driver;  // versions; empty: not known
-  bool open_driver = false;    // the open kernel modules, which dma-buf needs
-  bool peermem = false;        // nvidia_peermem is loaded
-  std::vector<RdmaDevice> rdma;
-  std::optional<std::uint64_t> locked_memory;  // bytes, a process's soft limit; ~0: no limit
-  std::string nccl;                            // version; empty: none
-  std::string no_nccl;                         // why there is none
+  int gpus = 0;              // that the driver lists
+  std::string kernel;        // version; empty: not known
+  bool open_driver = false;  // NVIDIA's open kernel modules, which dma-buf needs
+  bool peermem = false;      // nvidia_peermem is loaded
+  std::vector<RdmaPort> rdma;
+  std::string nccl;     // version; empty: none
+  std::string no_nccl;  // why there is none
   std::vector<Unread> unread;
 
   // Can the driver export GPU memory to network cards as a dma-buf? (Linux 5.12, the open driver.)
   bool has_dma_buf() const;
-  bool has_active_rdma() const;
 };
 
 // `nccl_library`: the library whose version is wanted; empty: none is loaded.
@@ -105,6 +98,8 @@ struct Finding {
 };
 using Findings = std::vector<Finding>;
 
+// The ids of all rules.
+std::vector<std::string_view> rule_ids();
 // The findings of all rules, errors first.
 Findings examine(const Machine& machine, const Settings& settings);
 bool has_error(const Findings& findings);
@@ -115,7 +110,7 @@ struct Check {
   Findings findings;
 };
 
-// For people: at most 100 columns wide, printable characters only; ends with a line end.
+// For people: printable characters only; ends with a line end.
 std::string check_text(const Check& check);
 // For programs: one JSON object. Ends with a line end.
 std::string check_json(const Check& check);

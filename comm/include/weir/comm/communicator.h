@@ -50,7 +50,6 @@
 namespace weir {
 
 class Allocator;
-class CaptureGroup;
 class CommState;
 class Communicator;
 
@@ -84,6 +83,14 @@ struct CommContext {
 };
 using CommPlace [[deprecated("use CommContext")]] = CommContext;
 
+// The work of a communicator that a stream holds so far, eager or in a capture.
+struct WorkPoint {
+  std::optional<Fence> fence;  // eager; none: all that `stream` holds when it is waited for
+  std::uint64_t capture = 0;   // the id of the capture that it is in, and
+  EventHandle event;           // an event of it
+  Stream stream;               // that has the work; id 0: the end of its capture is not checked
+};
+
 // Operations that were queued. Cheap to copy; its destructor does nothing. A Work must not be used
 // after its communicator is closed; the Work of a captured operation, not after the capture ends.
 class Work {
@@ -97,22 +104,14 @@ class Work {
   // stream is in another capture, or the capture is over; or the operation was eager, and either
   // stream is being captured); device.
   Status wait(Stream stream) const;
-  bool captured() const { return capture_ != 0; }
+  bool captured() const { return end_.capture != 0; }
 
  private:
   friend class Collectives;
-  Work(std::shared_ptr<CommState> state, std::optional<Fence> fence, std::uint64_t capture,
-       EventHandle event, Stream stream)
-      : state_(std::move(state)),
-        fence_(fence),
-        capture_(capture),
-        event_(event),
-        stream_(stream) {}
+  Work(std::shared_ptr<CommState> state, const WorkPoint& end)
+      : state_(std::move(state)), end_(end) {}
   std::shared_ptr<CommState> state_;
-  std::optional<Fence> fence_;  // of an eager operation that overlaps
-  std::uint64_t capture_ = 0;   // the id of the capture that the operation is in, and
-  EventHandle event_;           // an event of it
-  Stream stream_;               // that the operation runs on
+  WorkPoint end_;
 };
 
 // The operations of a communicator: on the caller's stream (a Communicator's own, unless it was
@@ -213,7 +212,7 @@ class Communicator : public Collectives {
   // failed or differs; then no rank has a graph); device (a rank did not call).
   Result<Graph> end_capture(CaptureScope& capture);
   // Launches the graph, and watches that the launch ends; so do the other communicators whose
-  // operations end_capture() found in the graph. Errors: whatever ended one of the communicators;
+  // operations are in the graph. Errors: whatever ended one of the communicators;
   // those of Graph::launch.
   Status launch(Graph& graph, Stream stream);
 
@@ -249,8 +248,6 @@ class Communicator : public Collectives {
   explicit Communicator(const std::shared_ptr<CommState>& state);
   Result<Communicator> derive(const std::string& call, CommunicatorOptions options,
                               std::function<Result<CommHandle>()> make);
-  std::vector<std::shared_ptr<CommState>> others_in(
-      const std::shared_ptr<CaptureGroup>& captured) const;
 };
 
 inline Collectives::Collectives(const Communicator& communicator)

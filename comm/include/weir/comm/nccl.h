@@ -11,8 +11,8 @@
 // Captures: no call breaks a capture in progress, whatever its mode: each call runs with the
 // thread's capture mode exchanged to relaxed. Work queued on a captured stream becomes part of its
 // graph.
-// Errors: device (NCCL refused: the call's name, its error, and the text of ncclGetLastError);
-// unavailable.
+// Errors: device (NCCL refused: the call's or operation's name, its error, and the text of
+// ncclGetLastError); unavailable.
 #pragma once
 
 #include <array>

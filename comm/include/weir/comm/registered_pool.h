@@ -84,8 +84,8 @@ class RegisteredPool {
   // captured). After an error the block stays live.
   Status deallocate(void* block);
 
-  // Checks that all ranks have live blocks at equal offsets. All ranks call it;
-  // the host waits. Errors: invalid_argument (names the first difference and its rank); device.
+  // Checks that all ranks have live blocks at equal offsets. All ranks call it; the host waits.
+  // Errors: invalid_argument (names a rank that differs, and what it has); device.
   Status verify();
 
   // Waits for work on the pool's memory, then deregisters and frees the memory; each of the two
@@ -105,13 +105,5 @@ class RegisteredPool {
   std::shared_ptr<CommState> communicator_;
   std::shared_ptr<RegisteredMemory> memory_;  // none: closed
 };
-
-// Can NCCL register these bytes, which are not of a RegisteredPool? Errors: invalid_argument. Bytes
-// of the device heap are refused: when they are freed, their pages move to other addresses, while
-// NCCL and other ranks would keep the old ones; and they can straddle physical handles, in which
-// case peers would read past the first handle. Bytes that are not whole multiples of
-// RegisteredPool::kAlignment are refused too. For all other memory the caller must know what it is
-// made of: NCCL needs one physical handle, exportable, and equal on all ranks.
-Status check_registrable(const DeviceHeap& heap, const void* pointer, Bytes bytes);
 
 }  // namespace weir
