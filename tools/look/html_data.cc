@@ -12,6 +12,7 @@
 #include "look/block_lifetimes.h"
 #include "look/html_columns.h"
 #include "look/numbering.h"
+#include "look/symbols.h"
 
 namespace weir {
 namespace {
@@ -39,6 +40,8 @@ class Writer {
     reserved();
     pages();
     happenings();
+    waits();
+    other_reserved();
     return joined();
   }
 
@@ -221,10 +224,32 @@ class Writer {
     }
   }
 
+  void waits() {
+    HtmlColumn& time = columns_.make("wait_time");
+    HtmlColumn& waiter = columns_.make("wait_stream");
+    HtmlColumn& awaited = columns_.make("wait_other");
+    for (const Event& event : recording_.events) {
+      if (event.kind != EventKind::stream_wait) continue;
+      time.add_difference(since_begin(event.time));
+      waiter.add(streams_.of(event.stream));
+      awaited.add(streams_.of(event.other));
+      ++wait_count_;
+    }
+  }
+
+  void other_reserved() {
+    HtmlColumn& time = columns_.make("other_time");
+    HtmlColumn& bytes = columns_.make("other_bytes");
+    for (const RecordedReserved& point : recording_.other_reserved) {
+      time.add_difference(since_begin(begin_ + point.time));
+      bytes.add_difference(point.bytes.count);
+    }
+  }
+
   Json header() const {
     Json heaps = Json::array(), frames = Json::array(), marks = Json::array();
     for (const auto& [heap, stream, pool] : heaps_.things()) heaps.push_back({heap, stream, pool});
-    for (const RecordedFrame& frame : recording_.frames)
+    for (const RecordedFrame& frame : resolved_frames(recording_))
       frames.push_back({frame.function, frame.file, frame.line});
     for (const RecordedMark& mark : recording_.marks)
       marks.push_back({since_begin(mark.time), mark.text});
@@ -234,7 +259,9 @@ class Writer {
     for (const std::uint64_t pool : pools_.things()) pools.push_back(std::to_string(pool));
     for (const HtmlColumn& column : columns_.all())
       columns.push_back({column.name(), column.bytes().size()});
-    return {{"source", recording_.source},
+    // No path: a page is passed on, and whose folder it was is nobody's business.
+    const std::string& source = recording_.source;
+    return {{"source", source.substr(source.find_last_of('/') + 1)},
             {"program", recording_.program},
             {"device", recording_.device},
             {"device_bytes", recording_.device_bytes.count},
@@ -254,7 +281,10 @@ class Writer {
               {"fences", fence_count_},
               {"reserved", reserved_count_},
               {"pages", page_count_},
-              {"happenings", happening_count_}}},
+              {"happenings", happening_count_},
+              {"waits", wait_count_},
+              {"other", recording_.other_reserved.size()}}},
+            {"other_peak_reserved", recording_.other_peak_reserved.count},
             {"columns", columns}};
   }
 
@@ -279,6 +309,7 @@ class Writer {
   Numbering<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>> heaps_;  // id, stream, pool
   std::vector<std::size_t> step_events_;  // by step: its place among the events
   std::size_t fence_count_ = 0, reserved_count_ = 0, page_count_ = 0, happening_count_ = 0;
+  std::size_t wait_count_ = 0;
 };
 
 }  // namespace

@@ -27,6 +27,14 @@ class Axes {
     this.bytes = this.svg.append('g').attr('class', 'axis');
     this.time = this.svg.append('g').attr('class', 'axis');
     this.marks = this.svg.append('g').attr('class', 'marks');
+    this.other = this.svg.append('text').attr('class', 'other');
+    this.caret = this.svg.append('g').attr('class', 'caret');
+    this.caret.append('path').attr('class', 'halo');
+    this.caret.append('path').attr('class', 'line');
+    this.caret.append('path').attr('class', 'handle');
+    this.peak = this.svg.append('g').attr('class', 'peak');
+    this.peak.append('path').attr('d', 'M0,-3l-5,-8h10z');
+    this.peak.append('text').attr('y', -15);
   }
 
   draw(view, recording, width, height) {
@@ -52,6 +60,52 @@ class Axes {
                   .tickFormat((d) => formatTime(d, apart, view.to))
                   .tickSizeOuter(0));
     this.#drawMarks(x, view, recording, width);
+  }
+
+  // The peak's name above it. `peak`: {time, bytes}, or null.
+  drawPeak(view, peak, width, height) {
+    const shown = peak !== null && peak.time >= view.from && peak.time <= view.to &&
+        peak.bytes >= view.bottom;
+    this.peak.attr('display', shown ? null : 'none');
+    if (!shown) return;
+    const x = (peak.time - view.from) / view.span * width;
+    const y = Math.max(26, height * (1 - (peak.bytes - view.bottom) / view.height));
+    this.peak.attr('transform', `translate(${kMargin.left + x},${kMargin.top + y})`);
+    const text = this.peak.select('text').text(peak.text);
+    const half = text.text().length * 3.6;
+    const by = Math.max(half - x, 0) - Math.max(x + half - width, 0);
+    text.attr('x', by);
+  }
+
+  // The chosen moment: an upright with handles, or, out of view, an arrow to where it is.
+  drawCaret(view, time, width, height) {
+    this.caret.attr('display', time === null ? 'none' : null);
+    if (time === null) return;
+    const inView = time >= view.from && time <= view.to;
+    const x = Math.round(Math.min(1, Math.max(0, (time - view.from) / view.span)) * width);
+    this.caret.attr('transform', `translate(${kMargin.left + x},${kMargin.top})`)
+        .classed('away', !inView);
+    const upright = inView ? `M0,0V${height}` : '';
+    this.caret.select('.halo').attr('d', upright);
+    this.caret.select('.line').attr('d', upright);
+    this.caret.select('.handle')
+        .attr(
+            'd', inView ? `M0,${height - 7}l-6,9v5h12v-5z` :
+                time < view.from ? `M2,${height / 2}l10,-8v16z` :
+                                   `M-2,${height / 2}l-10,-8v16z`);
+  }
+
+  // What PyTorch's own allocator reserved, at its line; `null`: unknown.
+  drawOther(view, most, width, height) {
+    this.other.attr('display', most === null ? 'none' : null);
+    if (most === null) return;
+    const y = height * (1 - (most - view.bottom) / view.height);
+    const above = y < 0;
+    this.other.attr('x', kMargin.left + width - 4)
+        .attr('y', kMargin.top + (above ? 13 : Math.min(height - 4, y - 5)))
+        .text(
+            above ? `↑ PyTorch reserved up to ${formatBytes(most)} ( [ zooms out)` :
+                    `PyTorch reserved up to ${formatBytes(most)}`);
   }
 
   // What happened, above the picture: a name where there is room for it.

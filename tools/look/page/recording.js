@@ -81,6 +81,15 @@ class Recording {
       bytes: read('page_bytes', counts.pages),
     };
     this.#readHappenings(read, counts, kDifferences);
+    this.waits = {
+      time: read('wait_time', counts.waits, kDifferences),
+      stream: read('wait_stream', counts.waits),
+      other: read('wait_other', counts.waits),
+    };
+    // Of PyTorch's own allocator, where the program was recorded under it.
+    this.otherPeakReserved = header.other_peak_reserved;
+    this.otherTime = read('other_time', counts.other, kDifferences);
+    this.otherBytes = read('other_bytes', counts.other, kDifferences);
     this.heapOfId = new Map(this.heaps.map(([id], index) => [id, index]));
   }
 
@@ -93,6 +102,7 @@ class Recording {
     this.flags = Uint8Array.from(read('flags', blocks));
     this.under = Int32Array.from(read('under', blocks), (by, i) => by === 0 ? -1 : i - by);
     this.stream = new Uint32Array(blocks);
+    this.initialSteps = this.flags.reduce((sum, flags) => sum + (flags & 1), 0);
     this.pool = new Uint32Array(blocks);  // 0: none; else 1 + the index in `pools`
     for (let i = 0; i < blocks; ++i) [, this.stream[i], this.pool[i]] = this.heaps[this.heap[i]];
     this.reusedBy = Int32Array.from(
@@ -113,6 +123,7 @@ class Recording {
     this.beginStep = new Int32Array(blocks);
     this.endStep = new Int32Array(blocks).fill(steps);
     this.peakLive = 0;
+    this.peakStep = -1;  // the first after which so much is live
     let live = 0;
     let now = 0;
     let begun = 0;
@@ -124,7 +135,7 @@ class Recording {
       (kind[i] === 0 ? this.beginStep : this.endStep)[block] = i;
       this.step[i] = kind[i] === 0 ? block : ~block;
       live += kind[i] === 0 ? this.bytes[block] : -this.bytes[block];
-      this.peakLive = Math.max(this.peakLive, live);
+      if (live > this.peakLive) [this.peakLive, this.peakStep] = [live, i];
     }
   }
 
@@ -181,6 +192,13 @@ class Recording {
   }
   frameTexts(stack) {
     return this.stacks[stack].map((frame) => this.frameText(frame));
+  }
+
+  // What PyTorch's allocator had reserved at a time; its peak, where nothing else is known.
+  otherAt(time) {
+    if (this.otherTime.length === 0) return this.otherPeakReserved;
+    const after = d3.bisectRight(this.otherTime, time);
+    return this.otherBytes[Math.max(0, after - 1)];
   }
 
   // Bytes held at a time, and the most of them from one time to another.

@@ -1,0 +1,235 @@
+// "At the peak: 4.74 GiB in 136 blocks": what made the chosen moment what it is, in words and bars.
+
+const kRows = 7;       // of the largest blocks or stacks
+const kShortRows = 4;  // of streams, pools
+
+class MomentPanel {
+  constructor(parent, chart) {
+    this.chart = chart;
+    this.by = chart.recording.hasStacks ? 'stack' : 'block';
+    this.element = make('section', {class: 'moment', 'aria-label': 'What made the peak'}, parent);
+    chart.makeHead(this.element);
+    const card = make('div', {class: 'card'}, this.element);
+    const title = make('div', {class: 'title'}, card);
+    this.title = make('h2', {}, title);
+    this.back = make('button', {type: 'button', class: 'back', hidden: ''}, title, 'Back to the peak (z)');
+    this.back.addEventListener('click', () => chart.fitPeak());
+    this.lead = make('p', {class: 'answer'}, card);
+    const columns = make('div', {class: 'columns'}, card);
+    this.largest = make('div', {class: 'largest'}, columns);
+    this.shares = make('div', {class: 'shares'}, columns);
+    this.held = make('div', {class: 'held'}, columns);
+  }
+
+  // `pages`: those of the moment.
+  show(moment, pages) {
+    const {recording: r, all} = this.chart;
+    this.moment = moment;
+    this.figures = figuresAt(all, moment.step, pages);
+    const {live, blocks} = this.figures;
+    const atPeak = moment.step === all.peak();
+    this.back.hidden = atPeak || r.isMoment;
+    const when = r.isMoment ? 'In this snapshot' : atPeak ? 'At the peak' : `At ${formatTime(moment.time)}`;
+    this.title.textContent = `${when}: ${formatBytes(live)} in ${plural(blocks.length, 'block')}`;
+    this.#tellWhy();
+    this.draw();
+  }
+
+  // The rows, in the colours that are chosen.
+  draw() {
+    if (this.figures === undefined) return;
+    this.#drawLargest();
+    this.#drawShares();
+    this.#drawHeld();
+  }
+
+  #tellWhy() {
+    const {recording: r} = this.chart;
+    const {blocks, live, trough, came, gone} = this.figures;
+    const parts = [this.#mostOfIt()];
+    if (came.count > 0 && !r.isMoment && trough >= r.initialSteps) {
+      const since = this.moment.time - r.stepTime[trough];
+      parts.push(
+          `${formatBytes(came.bytes)} of it came in the ${formatDuration(since)} since the last trough` +
+          (gone.count > 0 ? `, while ${formatBytes(gone.bytes)} went.` : '.'));
+    }
+    this.lead.textContent = blocks.length === 0 || live === 0 ? 'Nothing was live.' : parts.join(' ');
+  }
+
+  // How few blocks, or which stack, are half of what is live.
+  #mostOfIt() {
+    const {recording: r} = this.chart;
+    const {blocks, live, byStack} = this.figures;
+    if (live === 0) return '';
+    const [top] = byStack ?? [];
+    if (top !== undefined && top.key !== 0 && top.bytes >= live / 4) {
+      const [frame] = r.frameTexts(top.key);
+      return `${formatShare(top.bytes / live)} of it is ${plural(top.blocks.length, 'block')} that ${
+          frame.name}${frame.place === '' ? '' : ` (${baseName(frame.place)})`} allocated.`;
+    }
+    const largest = blocks.slice().sort((a, b) => r.bytes[b] - r.bytes[a]);
+    let sum = 0;
+    let count = 0;
+    while (sum < live / 2) sum += r.bytes[largest[count++]];
+    // One of the same size more or less says nothing.
+    while (count < blocks.length && r.bytes[largest[count]] >= 0.9 * r.bytes[largest[count - 1]])
+      sum += r.bytes[largest[count++]];
+    const streams = new Set(largest.slice(0, count).map((b) => r.stream[b]));
+    const where = this.chart.colours.owners.length < 2 || streams.size > 1 ? '' :
+        `, ${count === 1 ? '' : 'all '}on ${r.streamName([...streams][0])}`;
+    const sizes = count === 1 ? ` of ${formatBytes(r.bytes[largest[0]])}` : '';
+    if (count === blocks.length)
+      return `${count === 1 ? 'It is one block' : `Its ${formatCount(count)} blocks are alike`}${sizes}${where}.`;
+    return `${formatCount(count)} of ${plural(blocks.length, 'block')}${sizes} ${count === 1 ? 'is' : 'are'} ${
+        formatShare(sum / live)} of it${where}.`;
+  }
+
+  #drawLargest() {
+    const {recording: r} = this.chart;
+    const {byStack, byBlock, live, trough, came} = this.figures;
+    this.largest.replaceChildren();
+    const head = make('div', {class: 'subhead'}, this.largest);
+    make('h3', {}, head, this.by === 'stack' ? 'Allocated by' : 'Largest blocks');
+    if (byStack !== null) {
+      const other = this.by === 'stack' ? 'block' : 'stack';
+      const swap = make(
+          'button', {type: 'button', class: 'link', id: `by-${other}`}, head,
+          other === 'stack' ? 'by stack' : 'by block');
+      swap.addEventListener('click', () => {
+        this.by = other;
+        this.#drawLargest();
+      });
+    }
+    const groups = this.by === 'stack' ? byStack : byBlock;
+    const shown = groups.length > kRows + 1 ? groups.slice(0, kRows) : groups;
+    const list = make('ul', {class: 'rows'}, this.largest);
+    const most = groups[0]?.bytes ?? 1;
+    for (const group of shown) {
+      const [name, detail] = this.by === 'stack' ? this.#stackNames(group) : this.#blockNames(group);
+      this.#row(list, {
+        ...group, name, detail, most, total: live,
+        colour: this.chart.colours.colourOf(r, group.blocks[0]),
+        onClick: () => this.chart.page.mark(this.chart, group.blocks)
+      });
+    }
+    this.#others(list, groups.slice(shown.length), most, live);
+    if (came.count > 0 && trough >= r.initialSteps) {
+      const note = make('p', {class: 'hint'}, this.largest);
+      make('i', {class: 'box fresh', 'aria-hidden': 'true'}, note);
+      note.append(
+          ` came since the trough of ${formatBytes(this.chart.all.liveAfter(trough))} at ${
+              formatTime(r.stepTime[trough])}`);
+    }
+  }
+
+  #blockNames({blocks}) {
+    const {recording: r} = this.chart;
+    const size = formatBytes(r.bytes[blocks[0]]);
+    const heap = this.chart.colours.owners.length < 2 && r.pools.length === 0 ? '' : describeHeap(r, r.heap[blocks[0]]);
+    const life = r.isMoment ? '' : blocks.length > 1 ? `first at ${formatTime(r.begin[blocks[0]])}` :
+                                                       `since ${formatTime(r.begin[blocks[0]])}`;
+    return [
+      blocks.length > 1 ? `${formatCount(blocks.length)} × ${size}` : size,
+      [heap, r.wasLiveAtBegin(blocks[0]) ? 'there from the beginning' : life]
+          .filter((t) => t !== '').join(', ')
+    ];
+  }
+
+  #stackNames({key, blocks}) {
+    const frames = this.chart.recording.frameTexts(key);
+    const count = plural(blocks.length, 'block');
+    if (frames.length === 0) return ['unknown', `${count}, no stack was recorded`];
+    const [first, ...callers] = frames;
+    const place = first.place === '' ? '' : baseName(first.place);
+    return [
+      first.name, [count, place, ...callers.slice(0, 2).map((f) => `‹ ${f.name}`)]
+          .filter((t) => t !== '').join('  ')
+    ];
+  }
+
+  #drawShares() {
+    const {recording: r, colours} = this.chart;
+    const {byStream, byPool, live} = this.figures;
+    this.shares.replaceChildren();
+    const list = (title, groups, name, colour) => {
+      make('h3', {}, this.shares, title);
+      const rows = make('ul', {class: 'rows short'}, this.shares);
+      const most = groups[0]?.bytes ?? 1;
+      const shown = groups.length > kShortRows + 1 ? groups.slice(0, kShortRows) : groups;
+      for (const group of shown) {
+        this.#row(rows, {
+          ...group, name: name(group.key), detail: plural(group.blocks.length, 'block'), most,
+          total: live, colour: colour(group.key),
+          onClick: () => this.chart.page.mark(this.chart, group.blocks)
+        });
+      }
+      this.#others(rows, groups.slice(shown.length), most, live);
+    };
+    list('By stream', byStream, (s) => r.streamName(s), (s) => colours.streamColour(r.streams[s]));
+    list(
+        'By graph pool', byPool, (p) => r.poolName(p),
+        (p) => colours.poolColour(p === 0 ? null : r.pools[p - 1]));
+  }
+
+  #drawHeld() {
+    const {recording: r} = this.chart;
+    const {causes, reserved, live} = this.figures;
+    this.held.replaceChildren();
+    const idle = d3.sum(Object.values(causes));
+    make('h3', {}, this.held, 'Reserved, but not asked for');
+    make(
+        'p', {class: 'hint'}, this.held,
+        reserved === 0 ? 'No page is in the recording.' :
+                         `${formatBytes(idle)} of ${formatBytes(reserved)} reserved (${
+                             formatShare(idle / reserved)})`);
+    const list = make('ul', {class: 'rows causes'}, this.held);
+    const most = Math.max(1, d3.max(Object.values(causes)));
+    for (const [key, name, why] of kCauses) {
+      if (causes[key] === 0) continue;
+      this.#row(list, {
+        name, detail: why, bytes: causes[key], fresh: 0, most, total: reserved,
+        colour: 'var(--idle)', key
+      });
+    }
+    if (r.otherPeakReserved > 0) {
+      const times = live > 0 && this.moment.step === this.chart.all.peak() ?
+          `, ${(r.otherPeakReserved / live).toFixed(2)} × this peak` : '';
+      make('p', {class: 'other'}, this.held,
+           `PyTorch's own allocator reserved up to ${formatBytes(r.otherPeakReserved)}${times}.`);
+    }
+  }
+
+  #others(list, groups, most, total) {
+    if (groups.length === 0) return;
+    const bytes = d3.sum(groups, (g) => g.bytes);
+    const count = d3.sum(groups, (g) => g.blocks.length);
+    this.#row(list, {
+      name: 'others', detail: plural(count, 'block'), bytes, fresh: d3.sum(groups, (g) => g.fresh),
+      most: Math.max(most, bytes), total, colour: 'var(--faint)'
+    });
+  }
+
+  #row(list, {name, detail, bytes, fresh, most, total, colour, onClick, key}) {
+    const item = make('li', key === undefined ? {} : {'data-key': key}, list);
+    item.dataset.bytes = bytes;
+    const row = make(onClick ? 'button' : 'div', {class: 'row'}, item);
+    if (onClick) {
+      row.type = 'button';
+      row.addEventListener('click', onClick);
+    }
+    row.title = `${name}: ${detail}; ${formatCount(bytes)} B`;
+    make('span', {class: 'name'}, row, name);
+    make('span', {class: 'amount'}, row, formatBytes(bytes));
+    make('span', {class: 'share'}, row, formatShare(bytes / total));
+    make('span', {class: 'detail'}, row, detail);
+    const bar = make('span', {class: 'bar', 'aria-hidden': 'true'}, row);
+    const part = (share, kind) => {
+      if (share <= 0) return;
+      const piece = make('i', {class: kind}, bar);
+      piece.style.width = `${100 * share}%`;
+      piece.style.backgroundColor = colour;
+    };
+    part((bytes - fresh) / most, 'old');
+    part(fresh / most, 'fresh');
+  }
+}
