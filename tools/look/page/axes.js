@@ -34,7 +34,7 @@ class Axes {
     this.caret.append('path').attr('class', 'handle');
     this.peak = this.svg.append('g').attr('class', 'peak');
     this.peak.append('path').attr('d', 'M0,-3l-5,-8h10z');
-    this.peak.append('text').attr('y', -15);
+    this.peak.append('text');
   }
 
   draw(view, recording, width, height) {
@@ -62,19 +62,24 @@ class Axes {
     this.#drawMarks(x, view, recording, width);
   }
 
-  // The peak's name above it. `peak`: {time, bytes}, or null.
+  // The peak's name above it, and above the line of what is reserved. `peak`: {time, bytes, reserved,
+  // text}, or null.
   drawPeak(view, peak, width, height) {
     const shown = peak !== null && peak.time >= view.from && peak.time <= view.to &&
         peak.bytes >= view.bottom;
     this.peak.attr('display', shown ? null : 'none');
     if (!shown) return;
     const x = (peak.time - view.from) / view.span * width;
-    const y = Math.max(26, height * (1 - (peak.bytes - view.bottom) / view.height));
+    const at = (bytes) => height * (1 - (bytes - view.bottom) / view.height);
+    const y = Math.max(26, at(peak.bytes));
+    const above = Math.max(0, y - at(peak.reserved));
     this.peak.attr('transform', `translate(${kMargin.left + x},${kMargin.top + y})`);
-    const text = this.peak.select('text').text(peak.text);
-    const half = text.text().length * 3.6;
-    const by = Math.max(half - x, 0) - Math.max(x + half - width, 0);
-    text.attr('x', by);
+    // Beside the caret, which may stand at the peak: on the side with more room.
+    const right = x < width / 2;
+    this.peak.select('text').text(peak.text).attr('x', right ? 9 : -9)
+        .attr('y', above < 30 ? Math.max(13 - y, -9 - above) : -6)
+        .attr(
+        'text-anchor', right ? 'start' : 'end');
   }
 
   // The chosen moment: an upright with handles, or, out of view, an arrow to where it is.
@@ -95,16 +100,18 @@ class Axes {
                                    `M-2,${height / 2}l-10,-8v16z`);
   }
 
-  // What PyTorch's own allocator reserved, at its line; `null`: unknown.
-  drawOther(view, most, width, height) {
+  // What PyTorch's own allocator reserved, at its line; `null`: unknown. `onLeft`: the name is at the
+  // left end of the line.
+  drawOther(view, most, onLeft, width, height) {
     this.other.attr('display', most === null ? 'none' : null);
     if (most === null) return;
     const y = height * (1 - (most - view.bottom) / view.height);
     const above = y < 0;
-    this.other.attr('x', kMargin.left + width - 4)
+    this.other.attr('x', kMargin.left + (onLeft ? 6 : width - 4))
+        .attr('text-anchor', onLeft ? 'start' : 'end')
         .attr('y', kMargin.top + (above ? 13 : Math.min(height - 4, y - 5)))
         .text(
-            above ? `↑ PyTorch reserved up to ${formatBytes(most)} ( [ zooms out)` :
+            above ? `↑ PyTorch reserved up to ${formatBytes(most)}: [ zooms out` :
                     `PyTorch reserved up to ${formatBytes(most)}`);
   }
 

@@ -22,8 +22,8 @@ class Chart {
         plot);
     this.axes = new Axes(plot);
     this.empty = make('p', {class: 'empty', hidden: ''}, plot);
-    this.overview = new Overview(this.element, this.view);
     this.lanes = new Lanes(this.element, this);
+    this.overview = new Overview(this.element, this.view);
     this.flame = new Flame(this.element, this);
     this.map = new PageMap(make('div', {class: 'pages'}, this.element), this);
     this.panel = new MomentPanel(page.panels, this);
@@ -296,17 +296,19 @@ class Chart {
   #drawAxes() {
     const {axes, view, recording, selection, width} = this;
     axes.draw(view, recording, width, kPlotHeight);
-    axes.drawOther(
-        view, recording.otherPeakReserved > 0 ? recording.otherPeakReserved : null, width,
-        kPlotHeight);
     const step = selection.peak();
     const bytes = selection.liveAfter(step);
     const time = selection.time[step];
+    const peakOnRight = time > (view.from + view.to) / 2;
+    axes.drawOther(
+        view, recording.otherPeakReserved > 0 ? recording.otherPeakReserved : null, peakOnRight,
+        width, kPlotHeight);
     axes.drawPeak(
         view, step < 0 || recording.isMoment ? null : {
           time,
           bytes,
-          text: `peak ${formatBytes(bytes)} at ${formatTime(time)}`
+          reserved: recording.reservedAt(time),
+          text: `peak ${formatBytes(bytes)} at ${recording.roughTime(time)}`
         },
         width, kPlotHeight);
     axes.drawCaret(

@@ -41,6 +41,7 @@ class Flame {
     const when = r.isMoment ? 'in this snapshot' :
         this.moment.step === all.peak() ? 'at the peak' : `at ${formatTime(this.moment.time)}`;
     this.title.textContent = byBytes ? `Stacks ${when}, by bytes` : 'Stacks by number of allocations';
+    this.files = new Map();  // each with the number of its colour
     this.root = {frame: -1, value: 0, children: new Map()};
     if (byBytes) {
       for (const {key, bytes} of this.figures.byStack) this.#add(key, bytes);
@@ -147,9 +148,8 @@ class Flame {
     box.style.width = `calc(${100 * width}% - 1px)`;
     box.style.top = `${depth * kFlameRow}px`;
     const file = place.replace(/:\d+$/, '');
-    let hash = 0;
-    for (const c of file) hash = (Math.imul(hash, 31) + c.charCodeAt(0)) >>> 0;
+    if (!this.files.has(file)) this.files.set(file, this.files.size % (kPalette.length - 1));
     box.style.backgroundColor =
-        place === '' ? theme.empty : mixed(kPalette[hash % (kPalette.length - 1)], theme.background, 0.62);
+        place === '' ? theme.empty : mixed(kPalette[this.files.get(file)], theme.background, 0.62);
   }
 }

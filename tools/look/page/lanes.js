@@ -26,6 +26,8 @@ class Lanes {
     return {
       name: 'not live',
       title: `Reserved and not live: ${formatBytes(series.peak)} at most`,
+      note: `up to ${formatBytes(series.peak)}`,
+      peak: series.peak,
       height: (from, to) => series.most(from, to) / Math.max(1, series.peak),
       colour: () => theme.idle,
       text: (from, to) => `${formatBytes(series.most(from, to))} reserved and not live`
@@ -45,8 +47,8 @@ class Lanes {
       ...Lanes.#counted(at, (n) => `${who} waited ${plural(n, 'time')} for another stream`),
       name: `waits: ${name}`,
       title: `${who} was made to wait for another stream: ${plural(at.length, 'time')}`,
-      colour,
-      count: at.length
+      note: plural(at.length, 'wait'),
+      colour
     });
     const lanes = all.map(
         ([stream, at]) => lane(
@@ -75,8 +77,8 @@ class Lanes {
       ...Lanes.#counted(at, (n) => `${plural(n, 'call')} of the driver: create, release, map, unmap`),
       name: 'driver',
       title: text,
-      colour: () => theme.soft,
-      count: at.length
+      note: plural(at.length, 'call'),
+      colour: () => theme.soft
     };
   }
 
@@ -102,6 +104,7 @@ class Lanes {
     if (!width || this.lanes.length === 0 || recording.isMoment) return;
     const context = sized(this.canvas, width, this.lanes.length * kLane);
     this.canvas.style.width = `${width}px`;
+    context.font = '11px system-ui, "Liberation Sans", "DejaVu Sans", sans-serif';
     this.lanes.forEach((lane, i) => {
       const bottom = i * kLane + kLaneHeight;
       context.fillStyle = theme.empty;
@@ -113,6 +116,12 @@ class Lanes {
         const high = lane.height(from, to) * kLaneHeight;
         if (high > 0) context.fillRect(x, bottom - Math.max(1, high), 1, Math.max(1, high));
       }
+      context.fillStyle = theme.empty;
+      context.globalAlpha = 0.85;
+      context.fillRect(0, i * kLane, context.measureText(lane.note).width + 10, kLaneHeight);
+      context.globalAlpha = 1;
+      context.fillStyle = theme.text;
+      context.fillText(lane.note, 5, bottom - 4.5);
     });
   }
 

@@ -1,6 +1,7 @@
 // "At the peak: 4.74 GiB in 136 blocks": what made the chosen moment what it is, in words and bars.
 
-const kRows = 7;       // of the largest blocks or stacks
+const kRows = 6;       // of the largest blocks or stacks; two recordings side by side have fewer
+const kRowsOfTwo = 4;
 const kShortRows = 4;  // of streams, pools
 
 class MomentPanel {
@@ -29,7 +30,7 @@ class MomentPanel {
     const {live, blocks} = this.figures;
     const atPeak = moment.step === all.peak();
     this.back.hidden = atPeak || r.isMoment;
-    const when = r.isMoment ? 'In this snapshot' : atPeak ? 'At the peak' : `At ${formatTime(moment.time)}`;
+    const when = r.isMoment ? 'In this snapshot' : atPeak ? 'At the peak' : `At ${r.roughTime(moment.time)}`;
     this.title.textContent = `${when}: ${formatBytes(live)} in ${plural(blocks.length, 'block')}`;
     this.#tellWhy();
     this.draw();
@@ -47,13 +48,20 @@ class MomentPanel {
     const {recording: r} = this.chart;
     const {blocks, live, trough, came, gone} = this.figures;
     const parts = [this.#mostOfIt()];
-    if (came.count > 0 && !r.isMoment && trough >= r.initialSteps) {
+    if (this.hasTrough) {
       const since = this.moment.time - r.stepTime[trough];
+      const went = gone.bytes < came.bytes / 100 ? '' : `, while ${formatBytes(gone.bytes)} went`;
       parts.push(
-          `${formatBytes(came.bytes)} of it came in the ${formatDuration(since)} since the last trough` +
-          (gone.count > 0 ? `, while ${formatBytes(gone.bytes)} went.` : '.'));
+          `${formatBytes(came.bytes)} of it came ` +
+          `${since === 0 ? '' : `in the ${formatDuration(since)} `}since the last trough${went}.`);
     }
     this.lead.textContent = blocks.length === 0 || live === 0 ? 'Nothing was live.' : parts.join(' ');
+  }
+
+  // Whether some of it was there before, so that old and new can be told apart.
+  get hasTrough() {
+    const {recording: r} = this.chart;
+    return !r.isMoment && this.figures.came.count > 0 && this.figures.trough >= r.initialSteps;
   }
 
   // How few blocks, or which stack, are half of what is live.
@@ -61,32 +69,40 @@ class MomentPanel {
     const {recording: r} = this.chart;
     const {blocks, live, byStack} = this.figures;
     if (live === 0) return '';
-    const [top] = byStack ?? [];
-    if (top !== undefined && top.key !== 0 && top.bytes >= live / 4) {
-      const [frame] = r.frameTexts(top.key);
-      return `${formatShare(top.bytes / live)} of it is ${plural(top.blocks.length, 'block')} that ${
-          frame.name}${frame.place === '' ? '' : ` (${baseName(frame.place)})`} allocated.`;
+    const known = (byStack ?? []).filter(({key}) => key !== 0);
+    if (known.length > 0 && d3.sum(known, (group) => group.bytes) >= live / 2) {
+      let bytes = 0;
+      const top = known.slice(0, 3).filter((group, i) => i === 0 || bytes < live / 2 ?
+                                               (bytes += group.bytes, true) : false);
+      const names = top.map(({key}) => {
+        const [{name, place}] = r.frameTexts(key);
+        return place === '' ? name : `${name} (${baseName(place)})`;
+      });
+      const last = names.pop();
+      return `${formatShare(bytes / live)} of it was allocated in ${
+          names.length === 0 ? '' : `${names.join(', ')} and `}${last}.`;
     }
     const largest = blocks.slice().sort((a, b) => r.bytes[b] - r.bytes[a]);
     let sum = 0;
     let count = 0;
     while (sum < live / 2) sum += r.bytes[largest[count++]];
-    // One of the same size more or less says nothing.
+    // One more that is nearly as large belongs to them.
     while (count < blocks.length && r.bytes[largest[count]] >= 0.9 * r.bytes[largest[count - 1]])
       sum += r.bytes[largest[count++]];
     const streams = new Set(largest.slice(0, count).map((b) => r.stream[b]));
-    const where = this.chart.colours.owners.length < 2 || streams.size > 1 ? '' :
-        `, ${count === 1 ? '' : 'all '}on ${r.streamName([...streams][0])}`;
-    const sizes = count === 1 ? ` of ${formatBytes(r.bytes[largest[0]])}` : '';
-    if (count === blocks.length)
-      return `${count === 1 ? 'It is one block' : `Its ${formatCount(count)} blocks are alike`}${sizes}${where}.`;
-    return `${formatCount(count)} of ${plural(blocks.length, 'block')}${sizes} ${count === 1 ? 'is' : 'are'} ${
-        formatShare(sum / live)} of it${where}.`;
+    const where = this.chart.colours.owners.length < 2 || streams.size > 1 ?
+        '' : ` on ${r.streamName([...streams][0])}`;
+    const [most, least] = [largest[0], largest[count - 1]].map((b) => r.bytes[b]);
+    const size = most === least     ? ` of ${formatBytes(most)}` :
+        most - least <= 0.1 * most ? ` of about ${formatBytes(sum / count)}` : ` of ${formatBytes(least)} or more`;
+    const which = `${count === 1 ? 'One block' : `${formatCount(count)} blocks`}${size}${where}`;
+    return `${which} ${count === 1 ? 'is' : 'are'} ${
+        count === blocks.length ? 'all' : formatShare(sum / live)} of it.`;
   }
 
   #drawLargest() {
     const {recording: r} = this.chart;
-    const {byStack, byBlock, live, trough, came} = this.figures;
+    const {byStack, byBlock, live, trough} = this.figures;
     this.largest.replaceChildren();
     const head = make('div', {class: 'subhead'}, this.largest);
     make('h3', {}, head, this.by === 'stack' ? 'Allocated by' : 'Largest blocks');
@@ -101,7 +117,8 @@ class MomentPanel {
       });
     }
     const groups = this.by === 'stack' ? byStack : byBlock;
-    const shown = groups.length > kRows + 1 ? groups.slice(0, kRows) : groups;
+    const rows = this.chart.page.recordings.length > 1 ? kRowsOfTwo : kRows;
+    const shown = groups.length > rows + 1 ? groups.slice(0, rows) : groups;
     const list = make('ul', {class: 'rows'}, this.largest);
     const most = groups[0]?.bytes ?? 1;
     for (const group of shown) {
@@ -113,21 +130,24 @@ class MomentPanel {
       });
     }
     this.#others(list, groups.slice(shown.length), most, live);
-    if (came.count > 0 && trough >= r.initialSteps) {
+    if (this.hasTrough) {
       const note = make('p', {class: 'hint'}, this.largest);
-      make('i', {class: 'box fresh', 'aria-hidden': 'true'}, note);
+      make('i', {'aria-hidden': 'true'}, note);
       note.append(
           ` came since the trough of ${formatBytes(this.chart.all.liveAfter(trough))} at ${
-              formatTime(r.stepTime[trough])}`);
+              r.roughTime(r.stepTime[trough])} `);
+      make('i', {class: 'old', 'aria-hidden': 'true'}, note);
+      note.append(' older');
     }
   }
 
   #blockNames({blocks}) {
     const {recording: r} = this.chart;
+    const {byPool} = this.figures;
     const size = formatBytes(r.bytes[blocks[0]]);
-    const heap = this.chart.colours.owners.length < 2 && r.pools.length === 0 ? '' : describeHeap(r, r.heap[blocks[0]]);
-    const life = r.isMoment ? '' : blocks.length > 1 ? `first at ${formatTime(r.begin[blocks[0]])}` :
-                                                       `since ${formatTime(r.begin[blocks[0]])}`;
+    const heap = this.chart.colours.owners.length < 2 && byPool.length < 2 ? '' : describeHeap(r, r.heap[blocks[0]]);
+    const life = r.isMoment ? '' :
+                              `${blocks.length > 1 ? 'first at' : 'since'} ${r.roughTime(r.begin[blocks[0]])}`;
     return [
       blocks.length > 1 ? `${formatCount(blocks.length)} × ${size}` : size,
       [heap, r.wasLiveAtBegin(blocks[0]) ? 'there from the beginning' : life]
@@ -149,7 +169,7 @@ class MomentPanel {
 
   #drawShares() {
     const {recording: r, colours} = this.chart;
-    const {byStream, byPool, live} = this.figures;
+    const {byStream, byPool, bySize, live} = this.figures;
     this.shares.replaceChildren();
     const list = (title, groups, name, colour) => {
       make('h3', {}, this.shares, title);
@@ -165,10 +185,22 @@ class MomentPanel {
       }
       this.#others(rows, groups.slice(shown.length), most, live);
     };
-    list('By stream', byStream, (s) => r.streamName(s), (s) => colours.streamColour(r.streams[s]));
-    list(
-        'By graph pool', byPool, (p) => r.poolName(p),
-        (p) => colours.poolColour(p === 0 ? null : r.pools[p - 1]));
+    if (colours.owners.length > 1) {
+      list('By stream', byStream, (s) => r.streamName(s), (s) => colours.streamColour(r.streams[s]));
+    } else {
+      list('By size', bySize, (i) => kSizes[i][0], sizeColour);
+    }
+    const pooled = byPool.some(({key}) => key !== 0);
+    if (pooled) {
+      list(
+          'By graph pool', byPool, (p) => r.poolName(p),
+          (p) => colours.poolColour(p === 0 ? null : r.pools[p - 1]));
+    }
+    const only = [
+      ...(colours.owners.length > 1 ? [] : byStream.map(({key}) => `on ${r.streamName(key)}`)),
+      ...(pooled ? [] : ['in no graph pool'])
+    ];
+    if (only.length > 0 && live > 0) make('p', {class: 'hint'}, this.shares, `All ${only.join(', ')}.`);
   }
 
   #drawHeld() {
@@ -187,8 +219,9 @@ class MomentPanel {
     for (const [key, name, why] of kCauses) {
       if (causes[key] === 0) continue;
       this.#row(list, {
-        name, detail: why, bytes: causes[key], fresh: 0, most, total: reserved,
-        colour: 'var(--idle)', key
+        name, detail: why, bytes: causes[key], most, total: reserved,
+        colour: 'var(--idle)', key,
+        onlyOne: true
       });
     }
     if (r.otherPeakReserved > 0) {
@@ -209,7 +242,7 @@ class MomentPanel {
     });
   }
 
-  #row(list, {name, detail, bytes, fresh, most, total, colour, onClick, key}) {
+  #row(list, {name, detail, bytes, fresh, most, total, colour, onClick, key, onlyOne = false}) {
     const item = make('li', key === undefined ? {} : {'data-key': key}, list);
     item.dataset.bytes = bytes;
     const row = make(onClick ? 'button' : 'div', {class: 'row'}, item);
@@ -229,7 +262,8 @@ class MomentPanel {
       piece.style.width = `${100 * share}%`;
       piece.style.backgroundColor = colour;
     };
-    part((bytes - fresh) / most, 'old');
-    part(fresh / most, 'fresh');
+    const old = onlyOne || !this.hasTrough ? 0 : bytes - fresh;
+    part(old / most, 'old');
+    part((bytes - old) / most, 'new');
   }
 }

@@ -194,6 +194,11 @@ class Recording {
     return this.stacks[stack].map((frame) => this.frameText(frame));
   }
 
+  // A time with as many digits as tell a thousandth of the recording apart.
+  roughTime(ns) {
+    return formatTime(ns, 10 ** Math.max(0, Math.floor(Math.log10(Math.max(1, this.duration / 1000)))), ns);
+  }
+
   // What PyTorch's allocator had reserved at a time; its peak, where nothing else is known.
   otherAt(time) {
     if (this.otherTime.length === 0) return this.otherPeakReserved;
