@@ -113,8 +113,8 @@ class Training {
   static inline const std::vector<RecordedFrame> kSetup = {{"main", "train.py", 88}};
   static inline const std::vector<RecordedFrame> kForward = {
       {"GPT.forward", "model.py", 70}, {"train_step", "train.py", 41}, {"main", "train.py", 95}};
-  static inline const std::vector<RecordedFrame> kBackward = {
-      {"train_step", "train.py", 44}, {"main", "train.py", 95}};
+  static inline const std::vector<RecordedFrame> kBackward = {{"train_step", "train.py", 44},
+                                                              {"main", "train.py", 95}};
 
   void run(int step) {
     text_ += fmt::format("m step {}\n", step);
@@ -129,7 +129,8 @@ class Training {
       deallocate(scratch);
     }
     const auto logits = allocate(900 << 20, {"Linear.forward", "linear.py", 12}, kForward);
-    const auto log_softmax = allocate(900 << 20, {"cross_entropy", "functional.py", 310}, kBackward);
+    const auto log_softmax =
+        allocate(900 << 20, {"cross_entropy", "functional.py", 310}, kBackward);
     deallocate(log_softmax);
     deallocate(logits);
     for (int layer = 0; layer < kLayers; ++layer) {
@@ -284,7 +285,7 @@ int write(const std::string& name, const std::vector<Recording>& recordings) {
   fmt::print("{}: {:.2f} s, {:.2f} MiB\n", path, took,
              static_cast<double>(std::filesystem::file_size(path)) / (1 << 20));
 #ifdef NDEBUG
-  if (took > 5) return fmt::print(stderr, "{} took more than 5 s\n", path), 1;
+  if (took > 3) return fmt::print(stderr, "{} took more than 3 s\n", path), 1;
 #endif
   return 0;
 }
@@ -305,10 +306,7 @@ int main(int argc, char** argv) {
       {"context", [] { return std::vector{weir::context()}; }},
       {"moment", [] { return std::vector{weir::moment()}; }},
       {"empty", [] { return std::vector<weir::Recording>(1); }},
-      {"two",
-       [] {
-         return std::vector{weir::small(), weir::cut()};
-       }},
+      {"two", [] { return std::vector{weir::small(), weir::cut()}; }},
       {"many", [] { return std::vector{weir::many(500000)}; }},
       {"pools", [] { return std::vector{weir::pooled()}; }},
       {"serve",

@@ -60,8 +60,8 @@ std::optional<std::uint64_t> first_address(const std::string& binary) {
   std::ifstream file(binary, std::ios::binary);
   Elf64_Ehdr header{};
   if (!file.read(reinterpret_cast<char*>(&header), sizeof header) ||
-      std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
-      header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_phentsize != sizeof(Elf64_Phdr)) {
+      std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 ||
+      header.e_phentsize != sizeof(Elf64_Phdr)) {
     return std::nullopt;
   }
   file.seekg(static_cast<std::streamoff>(header.e_phoff));
@@ -105,8 +105,8 @@ std::optional<std::string> output_of(std::vector<std::string> words, Clock::time
   posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
   posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
   pid_t child = 0;
-  const int failed = posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(),
-                                  environment.data());
+  const int failed =
+      posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environment.data());
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
   if (failed != 0) return close(ends[0]), std::nullopt;

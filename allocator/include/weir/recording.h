@@ -53,8 +53,8 @@ struct Recording {
   // allocator had reserved at its peak (zero: unknown), and at each change where the file says so.
   Bytes other_peak_reserved;
   std::vector<RecordedReserved> other_reserved;
-  std::uint64_t dropped = 0;        // events that came faster than they could be written
-  std::string damage;               // what is missing from the file, and why; empty: nothing
+  std::uint64_t dropped = 0;  // events that came faster than they could be written
+  std::string damage;         // what is missing from the file, and why; empty: nothing
 
   Nanoseconds begin() const { return events.empty() ? Nanoseconds{} : events.front().time; }
   Nanoseconds end() const { return events.empty() ? Nanoseconds{} : events.back().time; }

@@ -120,16 +120,15 @@ class MomentPanel {
     const rows = this.chart.page.recordings.length > 1 ? kRowsOfTwo : kRows;
     const shown = groups.length > rows + 1 ? groups.slice(0, rows) : groups;
     const list = make('ul', {class: 'rows'}, this.largest);
-    const most = groups[0]?.bytes ?? 1;
     for (const group of shown) {
       const [name, detail] = this.by === 'stack' ? this.#stackNames(group) : this.#blockNames(group);
       this.#row(list, {
-        ...group, name, detail, most, total: live,
+        ...group, name, detail, total: live,
         colour: this.chart.colours.colourOf(r, group.blocks[0]),
         onClick: () => this.chart.page.mark(this.chart, group.blocks)
       });
     }
-    this.#others(list, groups.slice(shown.length), most, live);
+    this.#others(list, groups.slice(shown.length), live);
     if (this.hasTrough) {
       const note = make('p', {class: 'hint'}, this.largest);
       make('i', {'aria-hidden': 'true'}, note);
@@ -174,16 +173,15 @@ class MomentPanel {
     const list = (title, groups, name, colour) => {
       make('h3', {}, this.shares, title);
       const rows = make('ul', {class: 'rows short'}, this.shares);
-      const most = groups[0]?.bytes ?? 1;
       const shown = groups.length > kShortRows + 1 ? groups.slice(0, kShortRows) : groups;
       for (const group of shown) {
         this.#row(rows, {
-          ...group, name: name(group.key), detail: plural(group.blocks.length, 'block'), most,
+          ...group, name: name(group.key), detail: plural(group.blocks.length, 'block'),
           total: live, colour: colour(group.key),
           onClick: () => this.chart.page.mark(this.chart, group.blocks)
         });
       }
-      this.#others(rows, groups.slice(shown.length), most, live);
+      this.#others(rows, groups.slice(shown.length), live);
     };
     if (colours.owners.length > 1) {
       list('By stream', byStream, (s) => r.streamName(s), (s) => colours.streamColour(r.streams[s]));
@@ -232,17 +230,18 @@ class MomentPanel {
     }
   }
 
-  #others(list, groups, most, total) {
+  #others(list, groups, total) {
     if (groups.length === 0) return;
     const bytes = d3.sum(groups, (g) => g.bytes);
     const count = d3.sum(groups, (g) => g.blocks.length);
     this.#row(list, {
       name: 'others', detail: plural(count, 'block'), bytes, fresh: d3.sum(groups, (g) => g.fresh),
-      most: Math.max(most, bytes), total, colour: 'var(--faint)'
+      total, colour: 'var(--faint)'
     });
   }
 
-  #row(list, {name, detail, bytes, fresh, most, total, colour, onClick, key, onlyOne = false}) {
+  // A bar is as long as its share of `total`, or of `most`.
+  #row(list, {name, detail, bytes, fresh, total, most = total, colour, onClick, key, onlyOne = false}) {
     const item = make('li', key === undefined ? {} : {'data-key': key}, list);
     item.dataset.bytes = bytes;
     const row = make(onClick ? 'button' : 'div', {class: 'row'}, item);
