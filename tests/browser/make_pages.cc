@@ -306,7 +306,10 @@ int main(int argc, char** argv) {
       {"context", [] { return std::vector{weir::context()}; }},
       {"moment", [] { return std::vector{weir::moment()}; }},
       {"empty", [] { return std::vector<weir::Recording>(1); }},
-      {"two", [] { return std::vector{weir::small(), weir::cut()}; }},
+      {"two",
+       [] {
+         return std::vector{weir::small(), weir::cut()};
+       }},
       {"many", [] { return std::vector{weir::many(500000)}; }},
       {"pools", [] { return std::vector{weir::pooled()}; }},
       {"serve",

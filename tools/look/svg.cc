@@ -104,7 +104,7 @@ class Picture {
   void peak_column();
   void column_part(double& top, double height, const std::string& colour, double opacity,
                    const std::string& label);
-  std::string steps(Bytes MemoryPoint::* value) const;
+  std::string steps(Bytes MemoryPoint::*value) const;
   std::vector<std::uint32_t> chosen() const;
   std::vector<Area> areas() const;
   void draw(const Area& area);
@@ -158,7 +158,7 @@ void Picture::grid() {
 }
 
 // The outline of a quantity: of each pixel's width, its first, highest, lowest and last value.
-std::string Picture::steps(Bytes MemoryPoint::* value) const {
+std::string Picture::steps(Bytes MemoryPoint::*value) const {
   std::string path;
   const std::vector<MemoryPoint>& points = lifetimes_.memory;
   for (std::size_t i = 0; i < points.size();) {
@@ -337,6 +337,8 @@ std::vector<Area> Picture::areas() const {
     areas.push_back({block, &lifetime, {}});
   }
   std::sort(changes.begin(), changes.end());
+  const std::size_t until_peak = events_at(lifetimes_.peak_live, recording_);
+  const double peak_right = x(lifetimes_.peak_live.time) + 2 * kPixel;
   std::vector<std::pair<std::size_t, double>> pile;  // area, offset
   double top = 0;
   for (const auto& [event, area] : changes) {
@@ -354,10 +356,14 @@ std::vector<Area> Picture::areas() const {
       above->second -= bytes;
       auto& edge = areas[above->first].edge;
       if (std::abs(edge.back().second - above->second) / height_ * kPlotHeight < kVisible) continue;
-      if (edge.size() > 1 && x(lifetime.end) - edge.back().first < kVisible) {
+      double at = x(lifetime.end);
+      // However soon it comes down, where it lay at the peak is seen.
+      if (is_of_peak(areas[above->first].block) && event >= until_peak)
+        at = std::max(at, peak_right);
+      if (edge.size() > 1 && at - edge.back().first < kVisible) {
         edge.back().second = above->second;
       } else {
-        edge.emplace_back(x(lifetime.end), above->second);
+        edge.emplace_back(at, above->second);
       }
     }
     top -= bytes;
@@ -368,7 +374,8 @@ std::vector<Area> Picture::areas() const {
 void Picture::draw(const Area& area) {
   const BlockLifetime& lifetime = *area.lifetime;
   const double narrowest = is_of_peak(area.block) ? 2 * kPixel : kPixel;
-  const double end = std::max(x(lifetime.end), area.edge.front().first + narrowest);
+  const double end =
+      std::max({x(lifetime.end), area.edge.front().first + narrowest, area.edge.back().first});
   const auto bytes = static_cast<double>(lifetime.bytes.count);
   std::string bottom = fmt::format("M{:.1f} {:.1f}", area.edge[0].first, y(area.edge[0].second));
   std::string top;
