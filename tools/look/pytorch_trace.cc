@@ -193,6 +193,8 @@ void Converter::find_early_in_segments(const std::unordered_map<std::uint64_t, b
 
 // The final segments say what was reserved at the end; the history, how it came to that.
 void Converter::find_reserved() {
+  // Weir's own pages, written for PyTorch's viewer.
+  if (snapshot_.at("allocator_settings").at("allocator").string() == "weir") return;
   const auto size = [](PickleValue of, std::string_view key) {
     return std::clamp<std::int64_t>(of.at(key).integer(), 0, kMostBytes);
   };
