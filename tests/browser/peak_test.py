@@ -1,6 +1,8 @@
 """What a page says of the peak without a click, compared with `weir report` and with a plain recount."""
 
+import html
 import json
+import re
 
 import browser
 from browser import By, Keys, PageTest
@@ -198,6 +200,18 @@ class Drawn(PageTest):
         self.settle()
         self.assertIn("away", self.find(".caret").get_attribute("class"))
 
+    def test_the_caret_does_not_cover_a_narrow_peak(self):
+        self.open("serve")
+        self.assertRegex(self.find(".caret .line").get_attribute("d"), r"^M0,0V[\d.]+$")
+        end = lambda: float(self.find(".caret .line").get_attribute("d").split("V")[1])
+        peak = self.js("""
+            const {view: {bottom, height}, recording, canvas} = weirPage.charts[0];
+            return (1 - (recording.peakLive - bottom) / height) * canvas.clientHeight;""")
+        self.assertAlmostEqual(end(), peak, delta=1)
+        self.press("z")
+        self.settle()
+        self.assertEqual(end(), self.js("return weirPage.charts[0].canvas.clientHeight"))
+
     def test_z_goes_to_the_peak_and_shows_how_memory_came_to_it(self):
         for name in ("serve", "training", "small"):
             self.open(name)
@@ -209,11 +223,15 @@ class Drawn(PageTest):
             self.assertIn("At the peak", self.find(".title h2").text)
             self.assertEqual(self.js("return weirPage.charts[0].moment.step"), peak)
             begin, end = self.view()[:2]
-            trough = self.js("""
-                const {figures} = weirPage.charts[0].panel;
-                return weirPage.recordings[0].stepTime[Math.max(0, figures.trough)];""")
-            at = self.js("return weirPage.charts[0].moment.time")
-            self.assertTrue(begin <= trough <= at <= end)
+            half_begin, half_end, duration = self.js("""
+                const {all, panel: {figures}, recording: r} = weirPage.charts[0];
+                const half = (all.live[r.peakStep] + all.liveAfter(figures.trough)) / 2;
+                const above = all.live.map((live) => live > half);
+                return [all.time[above.lastIndexOf(0, r.peakStep) + 1],
+                        all.time[above.indexOf(0, r.peakStep)] ?? r.duration, r.duration];""")
+            width = max(100, half_end - half_begin)
+            self.assertAlmostEqual(end - begin, min(3 * width, duration), delta=1)
+            self.assertTrue(begin <= half_begin <= half_end <= end)
             self.screenshot(f"{name}-peak")
 
     def test_reserved_memory_is_drawn_in_steps(self):
@@ -291,6 +309,19 @@ class Drawn(PageTest):
             }
             return "";""")
         self.assertEqual(wrong, "")
+
+
+class Pictured(PageTest):
+    def test_pictures_have_the_colours_that_the_page_starts_with(self):
+        for name in ("serve", "training", "small", "pools", "generate"):
+            self.open(name)
+            legend = self.js("return weirPage.colours.legend()")
+            text = (browser.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+            entries = re.findall(r'<rect x="\d+" y="\d+" width="14" height="14" fill="([^"]*)"/>'
+                                 r'<text[^>]*>([^<]*)</text>', text)
+            picture = [[html.unescape(title), colour] for colour, title in entries]
+            self.assertEqual([[title, self.js("return d3.rgb(arguments[0]).hex()", colour)]
+                              for title, colour in legend], picture[:len(legend)], name)
 
 
 class Stacked(PageTest):

@@ -82,15 +82,17 @@ class Axes {
         'text-anchor', right ? 'start' : 'end');
   }
 
-  // The chosen moment: an upright with handles, or, out of view, an arrow to where it is.
-  drawCaret(view, time, width, height) {
+  // The chosen moment: an upright down to `end` bytes with a handle below, or, out of view, an arrow to
+  // where it is.
+  drawCaret(view, time, end, width, height) {
     this.caret.attr('display', time === null ? 'none' : null);
     if (time === null) return;
     const inView = time >= view.from && time <= view.to;
     const x = Math.round(Math.min(1, Math.max(0, (time - view.from) / view.span)) * width);
     this.caret.attr('transform', `translate(${kMargin.left + x},${kMargin.top})`)
         .classed('away', !inView);
-    const upright = inView ? `M0,0V${height}` : '';
+    const y = height * (1 - (end - view.bottom) / view.height);
+    const upright = inView && y > 0 ? `M0,0V${Math.min(height, y)}` : '';
     this.caret.select('.halo').attr('d', upright);
     this.caret.select('.line').attr('d', upright);
     this.caret.select('.handle')

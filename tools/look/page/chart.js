@@ -312,8 +312,18 @@ class Chart {
         },
         width, kPlotHeight);
     axes.drawCaret(
-        view, this.moment === undefined || recording.isMoment ? null : this.moment.time, width,
-        kPlotHeight);
+        view, this.moment === undefined || recording.isMoment ? null : this.moment.time,
+        this.#caretEnd(), width, kPlotHeight);
+  }
+
+  // Down to how many bytes the caret is drawn: it must not cover a peak that is hardly wider.
+  #caretEnd() {
+    if (this.moment === undefined) return 0;
+    const {all, view, width, moment: {step, time}} = this;
+    const live = all.liveAfter(step);
+    const apart = 4 * view.span / width;
+    const isNarrow = [time - apart, time + apart].every((at) => all.liveAfter(all.stepAt(at)) < live / 2);
+    return isNarrow ? live : 0;
   }
 
   // The step and the block under a point of the canvas.
@@ -383,25 +393,24 @@ class Chart {
     this.draw();
   }
 
-  // Chooses the moment of the peak, and shows how memory came to it and left it again.
+  // Chooses the moment of the peak, and shows the part around it where more is live than half way up
+  // from the last trough, with as much time on either side.
   fitPeak() {
     const {selection, recording: r, view} = this;
     const step = selection.peak();
     if (step < 0) return;
     this.setMoment(selection.toRecording(step));
     if (r.isMoment) return;
-    const peak = selection.time[step];
-    const trough = troughBefore(selection, step);
-    const least = selection.liveAfter(trough);
-    const from = trough < 0 ? 0 : selection.time[trough];
+    const {live, time} = selection;
+    const half = (live[step] + selection.liveAfter(troughBefore(selection, step))) / 2;
+    let first = step;
+    while (first > 0 && live[first - 1] > half) --first;
     let after = step;
-    while (after + 1 < selection.step.length && selection.live[after] > least &&
-           selection.time[after] - peak < 2 * (peak - from))
-      ++after;
-    const to = Math.max(selection.time[after], peak + (peak - from) / 4);
-    const around = Math.max((to - from) * 0.15, kLeastSpan);
+    while (after < live.length && live[after] > half) ++after;
+    const to = time[after] ?? r.duration;
+    const width = Math.max(to - time[first], kLeastSpan);
     view.showBytes();
-    view.setTime(from - around, to + around);
+    view.setTime(time[first] - width, to + width);
   }
 
   // Marks a block as the chosen one; -1: none.
