@@ -31,7 +31,7 @@ constexpr std::array<SizeClass, 7> kSizes = {{
     {"up to 32 MiB", std::uint64_t{1} << 25, "#1f978b"},
     {"up to 128 MiB", std::uint64_t{1} << 27, "#3bbb75"},
     {"up to 512 MiB", std::uint64_t{1} << 29, "#8ed645"},
-    {"more", UINT64_MAX, "#f1e51d"},
+    {"over 512 MiB", UINT64_MAX, "#f1e51d"},
 }};
 
 std::string lighter(std::string_view colour, double share) {

@@ -316,13 +316,13 @@ class Chart {
         this.#caretEnd(), width, kPlotHeight);
   }
 
-  // Down to how many bytes the caret is drawn: it must not cover a peak that is hardly wider.
+  // Down to how many bytes the caret is drawn: it must not cover a peak that is hardly wider than it.
   #caretEnd() {
     if (this.moment === undefined) return 0;
     const {all, view, width, moment: {step, time}} = this;
     const live = all.liveAfter(step);
     const apart = 4 * view.span / width;
-    const isNarrow = [time - apart, time + apart].every((at) => all.liveAfter(all.stepAt(at)) < live / 2);
+    const isNarrow = [time - apart, time + apart].every((at) => all.liveAfter(all.stepAt(at)) < 0.95 * live);
     return isNarrow ? live : 0;
   }
 

@@ -8,7 +8,7 @@ const kOtherColour = kPalette[kPalette.length - 1];
 const kSizes = [
   ['up to 64 KiB', 2 ** 16], ['up to 1 MiB', 2 ** 20], ['up to 8 MiB', 2 ** 23],
   ['up to 32 MiB', 2 ** 25], ['up to 128 MiB', 2 ** 27], ['up to 512 MiB', 2 ** 29],
-  ['more', Infinity]
+  ['over 512 MiB', Infinity]
 ];
 // Neighbours of one colour differ a little, so that blocks can be told apart.
 const kShades = [0, 0.16, 0.3, 0.08];
