@@ -48,6 +48,12 @@ class Compared(PageTest):
         self.press(Keys.ESCAPE)
         self.assertEqual(self.js("return weirPage.charts.map((c) => c.block)"), [-1, -1])
 
+    def test_two_files_of_one_name_are_told_apart(self):
+        self.open("same")
+        self.assertEqual([e.text.split(",")[0].split(" python")[0] for e in self.find_all(".head h1")],
+                         ["small (1)", "small (2)"])
+        self.assertEqual(self.driver.title, "Memory of small (1) and small (2)")
+
     def test_two_of_different_lengths(self):
         self.open("serve")
         self.assertIn("reserved / live 1.0036", self.find_all(".head .facts")[0].text)

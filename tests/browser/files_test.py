@@ -97,6 +97,12 @@ class Files(PageTest):
             left, right = self.find_all(".chart")
             self.assertGreater(right.location["y"], left.location["y"])
             self.screenshot("two-narrow")
+            self.open("training")
+            boxes = [self.find(css).rect for css in (".peak text", "text.other", ".head h1", "header")]
+            for one, other in (boxes[:2], boxes[2:]):
+                self.assertTrue(one["y"] + one["height"] <= other["y"] + 4 or
+                                other["y"] + other["height"] <= one["y"] + 4, boxes)
+            self.screenshot("training-narrow")
         finally:
             self.driver.set_window_size(size["width"], size["height"])
 

@@ -316,6 +316,10 @@ int main(int argc, char** argv) {
        [] {
          return std::vector{weir::small(), weir::cut()};
        }},
+      {"same",
+       [] {
+         return std::vector{weir::small(), weir::small()};
+       }},
       {"many", [] { return std::vector{weir::many(500000)}; }},
       {"pools", [] { return std::vector{weir::pooled()}; }},
       {"serve",

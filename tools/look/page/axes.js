@@ -102,16 +102,21 @@ class Axes {
                                    `M-2,${height / 2}l-10,-8v16z`);
   }
 
-  // What PyTorch's own allocator reserved, at its line; `null`: unknown. `onLeft`: the name is at the
-  // left end of the line.
-  drawOther(view, most, onLeft, width, height) {
+  // What PyTorch's own allocator reserved, at the end of its line that is farther from the peak;
+  // `null`: unknown.
+  drawOther(view, most, peakTime, width, height) {
     this.other.attr('display', most === null ? 'none' : null);
     if (most === null) return;
     const y = height * (1 - (most - view.bottom) / view.height);
     const above = y < 0;
+    const peakX = (peakTime - view.from) / view.span * width;
+    const onLeft = peakX > width / 2;
+    // Below the line, where the name of the peak needs the room above it.
+    const kRoom = 400;
+    const under = Math.min(width, Math.max(peakX, width - peakX)) < kRoom ? 14 : -5;
     this.other.attr('x', kMargin.left + (onLeft ? 6 : width - 4))
         .attr('text-anchor', onLeft ? 'start' : 'end')
-        .attr('y', kMargin.top + (above ? 13 : Math.min(height - 4, y - 5)))
+        .attr('y', kMargin.top + (above ? 13 : Math.min(height - 4, y + under)))
         .text(
             above ? `↑ PyTorch reserved up to ${formatBytes(most)}: [ zooms out` :
                     `PyTorch reserved up to ${formatBytes(most)}`);

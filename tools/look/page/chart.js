@@ -299,9 +299,8 @@ class Chart {
     const step = selection.peak();
     const bytes = selection.liveAfter(step);
     const time = selection.time[step];
-    const peakOnRight = time > (view.from + view.to) / 2;
     axes.drawOther(
-        view, recording.otherPeakReserved > 0 ? recording.otherPeakReserved : null, peakOnRight,
+        view, recording.otherPeakReserved > 0 ? recording.otherPeakReserved : null, time ?? 0,
         width, kPlotHeight);
     axes.drawPeak(
         view, step < 0 || recording.isMoment ? null : {

@@ -2,7 +2,7 @@
 // that it has live at the chosen moment, or as the allocations that it made.
 
 const kFlameRow = 20;
-const kLeastWidth = 0.0015;  // of the whole: narrower ones are left out
+const kLeastWidth = 0.003;  // of the whole: narrower ones are left out
 
 class Flame {
   constructor(element, chart) {

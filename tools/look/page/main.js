@@ -186,6 +186,8 @@ async function start() {
     recordings.push(await Recording.read(text.textContent));
     text.remove();
   }
+  if (recordings.length > 1 && recordings[0].source === recordings[1].source)
+    recordings.forEach((r, i) => r.source += ` (${i + 1})`);  // of different folders
   const names = recordings.map((r) => r.source || 'a recording');
   document.title = `Memory of ${names.join(' and ')}`;
   readTheme();
