@@ -359,7 +359,9 @@ class Stacked(PageTest):
         for name, value, width in self.widths():
             self.assertAlmostEqual(width, value / total, delta=0.005)
             sums[name] = sums.get(name, 0) + value
-        del sums["all"]
+        # The callers of all stacks share the top row.
+        for name in self.text(".call").split(" › ")[:-1]:
+            sums[name] = sums.get(name, 0) + total
         self.assertEqual(sums, self.recount(by))
 
     def test_calls_are_as_wide_as_the_bytes_that_they_hold_at_the_peak(self):
@@ -371,6 +373,13 @@ class Stacked(PageTest):
         self.assertEqual(self.text(".flame h3"), "Stacks by number of allocations")
         self.check("allocations", self.js("return weirPage.recordings[0].count"))
         self.screenshot("training-allocations")
+
+    def test_calls_from_several_lines_are_one_and_common_callers_share_a_row(self):
+        calls = [e.text for e in self.find_all(".call")]
+        self.assertEqual(calls[0], "main")
+        self.assertEqual(calls.count("train_step"), 1)  # which calls from two of its lines
+        place = self.find_all(".call")[1].get_attribute("aria-label").split(", ")[1]
+        self.assertEqual(place, "train.py")
 
     def test_it_follows_the_chosen_moment(self):
         self.js("weirPage.charts[0].setMoment(5)")

@@ -46,7 +46,7 @@ TEST(Symbols, AnOffsetGetsItsFunctionFileAndLine) {
   EXPECT_EQ(function_without_a_symbol(1), 2);
   Recording recording;
   recording.frames = {{"main", "", 0}, offset_of_the_function()};
-  const std::vector<RecordedFrame> frames = resolved_frames(recording);
+  const std::vector<RecordedFrame> frames = readable_stacks(recording).frames;
   EXPECT_EQ(frames[0], recording.frames[0]);
   EXPECT_THAT(frames[1].function, HasSubstr("function_without_a_symbol"));
   EXPECT_THAT(frames[1].file, EndsWith("look_symbols_test.cc"));
@@ -56,8 +56,9 @@ TEST(Symbols, AnOffsetGetsItsFunctionFileAndLine) {
 TEST(Symbols, MangledNamesBecomeReadable) {
   Recording recording;
   recording.frames = {{"_ZN4weir5thingEi", "a.cc", 3}, {"_Zwrong", "", 0}};
-  EXPECT_THAT(resolved_frames(recording), ElementsAre(RecordedFrame{"weir::thing(int)", "a.cc", 3},
-                                                      RecordedFrame{"_Zwrong", "", 0}));
+  EXPECT_THAT(
+      readable_stacks(recording).frames,
+      ElementsAre(RecordedFrame{"weir::thing(int)", "a.cc", 3}, RecordedFrame{"_Zwrong", "", 0}));
 }
 
 TEST(Symbols, ABinaryThatWasBuiltAfterTheRecordingIsNotAsked) {
@@ -67,7 +68,7 @@ TEST(Symbols, ABinaryThatWasBuiltAfterTheRecordingIsNotAsked) {
   recording.frames = {offset_of_the_function()};
   const auto built = std::filesystem::last_write_time(recording.frames[0].file);
   std::filesystem::last_write_time(recording.source, built - std::chrono::seconds{1});
-  EXPECT_EQ(resolved_frames(recording), recording.frames);
+  EXPECT_EQ(readable_stacks(recording).frames, recording.frames);
 }
 
 TEST(Symbols, WhatCannotBeResolvedStaysAsItIs) {
@@ -84,13 +85,38 @@ TEST(Symbols, WhatCannotBeResolvedStaysAsItIs) {
   recording.frames.push_back({"text+0xnumber", text, 0});
   recording.frames.push_back({"text+0x", text, 0});
   recording.frames.push_back({"text+0x99999999999999999999", text, 0});
-  EXPECT_EQ(resolved_frames(recording), recording.frames);
+  EXPECT_EQ(readable_stacks(recording).frames, recording.frames);
+}
+
+TEST(Symbols, ARelativeNameIsFoundBesideTheRecording) {
+  if (!has_a_tool()) GTEST_SKIP() << "neither llvm-symbolizer nor addr2line is installed";
+  const TemporaryFolder folder;
+  RecordedFrame frame = offset_of_the_function();
+  std::filesystem::create_symlink(frame.file, folder / "program");
+  frame = {"program" + frame.function.substr(frame.function.rfind('+')), "./program", 0};
+  Recording recording;
+  recording.source = folder.write("run.weir", "");
+  recording.frames = {frame};
+  EXPECT_EQ(readable_stacks(recording).frames[0].line, kLine);
+}
+
+TEST(Symbols, InnermostFunctionsOfWeirAreLeftOutAndStacksThatAreEqualThenAreOne) {
+  Recording recording;
+  recording.frames = {{"weir::DeviceHeap::allocate()", "", 0},
+                      {"_ZN4weir9Allocator8allocateEv", "", 0},
+                      {"program", "", 0},
+                      {"main", "", 0}};
+  recording.stacks = {{}, {0, 1, 2, 3}, {1, 2, 3}, {2, 0, 3}, {99, 3}};
+  const ReadableStacks readable = readable_stacks(recording);
+  EXPECT_THAT(readable.stacks,
+              ElementsAre(ElementsAre(), ElementsAre(2, 3), ElementsAre(2, 0, 3), ElementsAre(3)));
+  EXPECT_THAT(readable.number, ElementsAre(0, 1, 1, 2, 3));
 }
 
 TEST(Symbols, NoMoreTimeIsTakenThanIsGiven) {
   Recording recording;
   recording.frames = {offset_of_the_function()};
-  EXPECT_EQ(resolved_frames(recording, std::chrono::milliseconds{0}), recording.frames);
+  EXPECT_EQ(readable_stacks(recording, std::chrono::milliseconds{0}).frames, recording.frames);
 }
 
 }  // namespace

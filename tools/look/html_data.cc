@@ -29,7 +29,10 @@ struct Step {
 class Writer {
  public:
   explicit Writer(const Recording& recording)
-      : recording_(recording), lifetimes_(lifetimes_of(recording)), begin_(recording.begin()) {}
+      : recording_(recording),
+        lifetimes_(lifetimes_of(recording)),
+        stacks_(readable_stacks(recording)),
+        begin_(recording.begin()) {}
 
   std::string write() {
     for (const std::uint64_t stream : lifetimes_.streams) streams_.of(stream);
@@ -132,7 +135,7 @@ class Writer {
       bytes.add(lifetime.bytes.count);
       slack.add(lifetime.bytes.count - std::min(lifetime.requested, lifetime.bytes).count);
       heap.add(heap_of(lifetime.heap, lifetime.stream, lifetime.pool));
-      stack.add(lifetime.stack < recording_.stacks.size() ? lifetime.stack : 0);
+      stack.add(lifetime.stack < stacks_.number.size() ? stacks_.number[lifetime.stack] : 0);
       flags.add((lifetime.live_at_begin ? 1 : 0) | (lifetime.waited_for ? 2 : 0));
       if (lifetime.reused_by >= lifetimes_.blocks.size()) {
         reused.add_signed(0);
@@ -249,7 +252,7 @@ class Writer {
   Json header() const {
     Json heaps = Json::array(), frames = Json::array(), marks = Json::array();
     for (const auto& [heap, stream, pool] : heaps_.things()) heaps.push_back({heap, stream, pool});
-    for (const RecordedFrame& frame : resolved_frames(recording_))
+    for (const RecordedFrame& frame : stacks_.frames)
       frames.push_back({frame.function, frame.file, frame.line});
     for (const RecordedMark& mark : recording_.marks)
       marks.push_back({since_begin(mark.time), mark.text});
@@ -273,7 +276,7 @@ class Writer {
             {"pools", pools},
             {"heaps", heaps},
             {"frames", frames},
-            {"stacks", recording_.stacks},
+            {"stacks", stacks_.stacks},
             {"marks", marks},
             {"counts",
              {{"blocks", order_.size()},
@@ -301,6 +304,7 @@ class Writer {
 
   const Recording& recording_;
   const BlockLifetimes lifetimes_;
+  const ReadableStacks stacks_;
   const Nanoseconds begin_;
   HtmlColumns columns_;
   std::vector<std::uint32_t> order_;       // blocks, as the page numbers them

@@ -24,6 +24,8 @@
 #include <string_view>
 #include <utility>
 
+#include "observe/own_frames.h"
+
 namespace weir {
 namespace {
 
@@ -43,7 +45,7 @@ std::string demangled(const std::string& name) {
 
 // The offset of "binary+0x12af", where `binary` is the frame's file.
 std::optional<std::uint64_t> offset_of(const RecordedFrame& frame) {
-  if (!frame.file.starts_with('/') || frame.line != 0) return std::nullopt;
+  if (frame.file.empty() || frame.line != 0) return std::nullopt;
   const std::string prefix = frame.file.substr(frame.file.find_last_of('/') + 1) + "+0x";
   if (!frame.function.starts_with(prefix)) return std::nullopt;
   const char* const begin = frame.function.data() + prefix.size();
@@ -76,14 +78,19 @@ std::optional<std::uint64_t> first_address(const std::string& binary) {
   return first;
 }
 
-// Whether the offsets are still those of the binary that ran.
-bool is_unchanged(const std::string& binary, const std::string& recording) {
+// The file to ask about a binary: none if it is gone, or the offsets are not those of what ran.
+std::optional<std::string> unchanged(const std::string& binary, const std::string& recording) {
   std::error_code error;
-  if (!fs::is_regular_file(binary, error)) return false;
-  const fs::file_time_type built = fs::last_write_time(binary, error);
-  if (error) return false;
   const fs::file_time_type recorded = fs::last_write_time(recording, error);
-  return error || built <= recorded;
+  const bool knows_time = !error;
+  for (const fs::path& path : {fs::path(binary), fs::path(recording).parent_path() / binary}) {
+    if (!fs::is_regular_file(path, error)) continue;
+    const fs::file_time_type built = fs::last_write_time(path, error);
+    if (error || (knows_time && built > recorded)) continue;
+    const fs::path whole = fs::absolute(path, error);  // no tool may take it for an option
+    if (!error) return whole.string();
+  }
+  return std::nullopt;
 }
 
 // What a program prints; none: it is not installed, failed, or took too long.
@@ -187,11 +194,7 @@ void resolve(const std::string& binary, const std::vector<std::size_t>& wanted,
   }
 }
 
-}  // namespace
-
-std::vector<RecordedFrame> resolved_frames(const Recording& recording,
-                                           std::chrono::milliseconds limit) {
-  const Clock::time_point deadline = Clock::now() + limit;
+std::vector<RecordedFrame> resolved(const Recording& recording, Clock::time_point deadline) {
   std::vector<RecordedFrame> frames = recording.frames;
   std::map<std::string, std::vector<std::size_t>> by_binary;
   for (std::size_t i = 0; i < frames.size(); ++i) {
@@ -199,9 +202,29 @@ std::vector<RecordedFrame> resolved_frames(const Recording& recording,
     if (offset_of(frames[i])) by_binary[frames[i].file].push_back(i);
   }
   for (const auto& [binary, wanted] : by_binary) {
-    if (is_unchanged(binary, recording.source)) resolve(binary, wanted, frames, deadline);
+    const std::optional<std::string> file = unchanged(binary, recording.source);
+    if (file) resolve(*file, wanted, frames, deadline);
   }
   return frames;
+}
+
+}  // namespace
+
+ReadableStacks readable_stacks(const Recording& recording, std::chrono::milliseconds limit) {
+  ReadableStacks readable{.frames = resolved(recording, Clock::now() + limit)};
+  std::map<std::vector<std::uint32_t>, std::uint32_t> known;
+  for (std::vector<std::uint32_t> stack : recording.stacks) {
+    std::erase_if(stack, [&](std::uint32_t frame) { return frame >= readable.frames.size(); });
+    const auto first = std::find_if(stack.begin(), stack.end(), [&](std::uint32_t frame) {
+      return !is_own_function(readable.frames[frame].function);
+    });
+    stack.erase(stack.begin(), first);
+    const auto next = static_cast<std::uint32_t>(readable.stacks.size());
+    const auto [at, is_new] = known.try_emplace(stack, next);
+    if (is_new) readable.stacks.push_back(std::move(stack));
+    readable.number.push_back(at->second);
+  }
+  return readable;
 }
 
 }  // namespace weir

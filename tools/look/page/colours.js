@@ -80,7 +80,7 @@ class Colours {
         const text = texts.get(r)[stack];
         if (sum <= (most.get(text)?.bytes ?? 0)) return;
         const [{name, place}] = r.frameTexts(stack);
-        most.set(text, {name: place === '' ? name : `${name} (${baseName(place)})`, bytes: sum});
+        most.set(text, {name: place === '' ? shortName(name) : `${shortName(name)} (${baseName(place)})`, bytes: sum});
       });
     }
     const top = [...most].sort((a, b) => b[1].bytes - a[1].bytes).slice(0, kPalette.length - 1);

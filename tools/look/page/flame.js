@@ -70,9 +70,13 @@ class Flame {
   }
 
   #child(node, frame, value) {
-    let child = node.children.get(frame);
+    // Calls of one function from several of its caller's lines are one.
+    const [name, file] = frame < 0 ? ['', ''] : this.chart.recording.frames[frame];
+    const key = `${name}\n${file}`;
+    let child = node.children.get(key);
     if (child === undefined)
-      node.children.set(frame, child = {frame, value: 0, children: new Map(), parent: node});
+      node.children.set(key, child = {frame, value: 0, children: new Map(), hasOneLine: true});
+    child.hasOneLine &&= child.frame === frame;
     child.value += value;
     return child;
   }
@@ -80,7 +84,8 @@ class Flame {
   #name(node) {
     const {recording: r} = this.chart;
     if (node.frame < 0) return {name: node === this.root ? 'all' : 'no stack was recorded', place: ''};
-    return r.frameText(node.frame);
+    const {name, place} = r.frameText(node.frame);
+    return {name, place: node.hasOneLine ? place : r.frames[node.frame][1]};
   }
 
   #amount(value) {
@@ -100,7 +105,7 @@ class Flame {
     let depth = 0;
     const back = this.focus === this.root ? null : () => this.#goTo(this.root);
     const names = trunk.length === 0 ? this.#name(top).name :
-                                       trunk.map((node) => this.#name(node).name).join(' › ');
+                                       trunk.map((node) => shortName(this.#name(node).name)).join(' › ');
     this.#box({left: 0, width: 1, depth: depth++, node: top, text: names, onClick: back});
     this.deepest = 0;
     this.#children(top, 0, 1, depth);
@@ -117,7 +122,7 @@ class Flame {
       const share = child.value / node.value * width;
       if (share < kLeastWidth) break;
       this.#box({
-        left, width: share, depth, node: child, text: this.#name(child).name,
+        left, width: share, depth, node: child, text: shortName(this.#name(child).name),
         onClick: () => this.#goTo(child)
       });
       this.#children(child, left, share, depth + 1);

@@ -76,7 +76,7 @@ class MomentPanel {
                                                (bytes += group.bytes, true) : false);
       const names = top.map(({key}) => {
         const [{name, place}] = r.frameTexts(key);
-        return place === '' ? name : `${name} (${baseName(place)})`;
+        return place === '' ? shortName(name) : `${shortName(name)} (${baseName(place)})`;
       });
       const last = names.pop();
       return `${formatShare(bytes / live)} of it was allocated in ${
@@ -161,7 +161,7 @@ class MomentPanel {
     const [first, ...callers] = frames;
     const place = first.place === '' ? '' : baseName(first.place);
     return [
-      first.name, [count, place, ...callers.slice(0, 2).map((f) => `‹ ${f.name}`)]
+      shortName(first.name), [count, place, ...callers.slice(0, 2).map((f) => `‹ ${shortName(f.name)}`)]
           .filter((t) => t !== '').join('  ')
     ];
   }

@@ -70,6 +70,14 @@ function baseName(place) {
   return place.slice(place.lastIndexOf('/') + 1);
 }
 
+// A C++ function without its arguments and without unnamed namespaces.
+function shortName(name) {
+  const text = name.replaceAll('(anonymous namespace)::', '');
+  const from = text.indexOf('operator()') < 0 ? 0 : text.indexOf('operator()') + 'operator()'.length;
+  const arguments_ = text.indexOf('(', from);
+  return arguments_ > 0 ? text.slice(0, arguments_) : text;
+}
+
 function plural(count, thing) {
   return `${formatCount(count)} ${thing}${count === 1 ? '' : 's'}`;
 }
