@@ -120,8 +120,7 @@ void PagesPicture::run() {
   for (const PageAt& page : pages_) held += page.bytes;
   file_.text() +=
       svg_begin(kWidth, y + kRow + 20,
-                fmt::format("{} at {}: {} live in {} of {} pages",
-                            recording_.program.empty() ? recording_.source : recording_.program,
+                fmt::format("{} at {}: {} live in {} of {} pages", title_of(recording_),
                             in_words(recording_.end()), in_words(lifetimes_.memory.back().live),
                             in_words(held), pages_.size()));
   file_.text() += scale();

@@ -68,9 +68,12 @@ Bytes peak_reserved(const Json& header) {
   return Bytes{found->get<std::uint64_t>()};
 }
 
+// The name of the program, or else of the file, without its folders.
 std::string workload(const Trace& trace, const Json& header) {
   const auto found = header.is_object() ? header.find("workload") : header.end();
-  if (found == header.end() || !found->is_string()) return trace.name;
+  if (found == header.end() || !found->is_string()) {
+    return trace.name.substr(trace.name.find_last_of('/') + 1);
+  }
   return found->get<std::string>();
 }
 

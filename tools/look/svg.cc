@@ -57,7 +57,7 @@ class Picture {
   }
 
   void run() {
-    const std::string name = recording_.program.empty() ? recording_.source : recording_.program;
+    const std::string name = title_of(recording_);
     std::string title = fmt::format("{}: at its peak {} in {} blocks, {} reserved at most", name,
                                     in_words(lifetimes_.peak_live.live), peak_.size(),
                                     in_words(lifetimes_.peak_reserved.reserved));
@@ -387,7 +387,9 @@ void Picture::draw(const Area& area) {
     top += fmt::format("V{:.1f}H{:.1f}", y(area.edge[i].second + bytes), area.edge[i].first);
   }
   // A thin line of the background's colour, where there is room for one, tells neighbours apart.
-  const double line = end - area.edge.front().first > 4 ? 0.3 : 0;
+  const bool is_large =
+      end - area.edge.front().first > 4 && bytes / height_ * kPlotHeight > 3 * kPixel;
+  const double line = is_large ? 0.3 : 0;
   text() += fmt::format(
       "<path d=\"{}{}Z\" fill=\"{}\" fill-opacity=\"{}\" stroke=\"#fff\" stroke-width=\"{}\">"
       "<title>{}</title></path>\n",

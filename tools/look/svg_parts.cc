@@ -37,6 +37,11 @@ std::string innermost(const Recording& recording, std::uint32_t stack) {
   return fmt::format("{} ({}:{})", frame.function, frame.file, frame.line);
 }
 
+std::string title_of(const Recording& recording) {
+  if (!recording.program.empty()) return recording.program;
+  return recording.source.substr(recording.source.find_last_of('/') + 1);
+}
+
 std::int64_t decimal_step(std::int64_t range, int most) {
   for (std::int64_t ten = 1;; ten *= 10) {
     for (const std::int64_t factor : {1, 2, 5}) {

@@ -18,6 +18,9 @@ std::string xml(std::string_view text);
 // The innermost frame of a stack that is known, or "".
 std::string innermost(const Recording& recording, std::uint32_t stack);
 
+// The program's name, or the file's without its folders.
+std::string title_of(const Recording& recording);
+
 // A distance between ticks, such that there are at most `most` of them: 1, 2 or 5 times a power of
 // ten, or a power of two.
 std::int64_t decimal_step(std::int64_t range, int most);

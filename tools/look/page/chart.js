@@ -39,7 +39,7 @@ class Chart {
     const head = make('h1', {}, element, r.source || `Recording ${this.number + 1}`);
     make(
         'span', {class: 'sub'}, head,
-        ` ${[r.program, r.device].filter((t) => t !== '').join(', on ')}`);
+        ` ${[r.program, r.device].filter((t) => t !== '' && t !== r.source).join(', on ')}`);
     this.facts = make('p', {class: 'facts'}, element);
     const warnings = [];
     if (r.damage !== '') warnings.push(`Incomplete: ${r.damage}`);

@@ -127,11 +127,14 @@ class Colours {
     const strong = classes.colours.map(
         (colour) => shades.map((share) => asPixel(mixed(colour, '#ffffff', share))));
     const faint = classes.colours.map((colour) => asPixel(mixed(colour, background, 0.82)));
-    return Uint32Array.from({length: recording.count}, (_, block) => {
+    const pixels = new Uint32Array(recording.count);
+    for (let block = 0; block < pixels.length; ++block) {
       const of = classes.of(block);
-      if (found !== null && found[block] === 0) return faint[of];
-      return strong[of][Math.imul(block, 0x9e3779b1) >>> 30];
-    });
+      pixels[block] = found !== null && found[block] === 0 ?
+          faint[of] :
+          strong[of][Math.imul(block, 0x9e3779b1) >>> 30];
+    }
+    return pixels;
   }
 
   #classes(recording) {
