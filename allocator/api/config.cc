@@ -18,10 +18,11 @@ namespace {
 
 constexpr std::string_view kPrefix = "WEIR_";
 
-// What the communication layer reads for itself (docs/multi-node.md), in the same environment.
-constexpr std::array<std::string_view, 6> kNotSettings = {
-    "WEIR_RANK", "WEIR_WORLD_SIZE",  "WEIR_LOCAL_RANK", "WEIR_LOCAL_WORLD_SIZE",
-    "WEIR_MEET", "WEIR_NCCL_LIBRARY"};
+// What others read for themselves, in the same environment: the communication layer
+// (docs/multi-node.md), and the Python package as Python starts.
+constexpr std::array<std::string_view, 7> kNotSettings = {
+    "WEIR_RANK", "WEIR_WORLD_SIZE",   "WEIR_LOCAL_RANK", "WEIR_LOCAL_WORLD_SIZE",
+    "WEIR_MEET", "WEIR_NCCL_LIBRARY", "WEIR_ENABLE"};
 
 // One row of the table. `assign` returns false when `value` is malformed; `values` says what is
 // allowed, in the table and in the error.

@@ -22,6 +22,7 @@ class Installed(unittest.TestCase):
         shutil.copytree(SOURCE, os.path.join(cls.folder.name, "weir"),
                         ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(LIBRARY, os.path.join(cls.folder.name, "weir"))
+        shutil.copy(SOURCE.parent / "weir-enable.pth", cls.folder.name)
         pathlib.Path(cls.folder.name, "program.py").write_text("import sys; print(sys.argv[1:])\n")
 
     @classmethod

@@ -161,6 +161,65 @@ class Run(installed.Installed):
             PYTHONPATH=self.fake_torch(**self.PLUGGABLE), WEIR_DEVICE="sim")
         self.assertEqual(printed, "1 7")
 
+    # As Python starts where the package is installed.
+    START = "import os, site, sys, warnings; site.addsitedir(os.getcwd())\n"
+
+    def start(self, code, torch=None, **environment):
+        settings = {"WEIR_ENABLE": "1", "WEIR_DEVICE": "sim", **environment}
+        path = self.fake_torch(**self.PLUGGABLE) if torch is None else torch
+        return self.python("-c", self.START + code, PYTHONPATH=path, **settings)
+
+    def test_weir_enable_turns_it_on_once_pytorch_is_imported(self):
+        code = ("print('weir._native' in sys.modules, 'torch' in sys.modules)\n"
+                "import torch, weir\n"
+                "print(weir.enabled(), type(torch.__spec__.loader).__name__)\n"
+                "print(weir.enable())\n"
+                "try: weir.enable()\n"
+                "except weir.Problem as problem: print(problem)\n")
+        said = self.start(code)
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertEqual(said.stdout.splitlines(),
+                         ["True False", "pluggable SourceFileLoader", "pluggable",
+                          "Weir is on already (pluggable)"])
+
+    def test_weir_enable_is_off_by_default_and_costs_no_import(self):
+        for value in ("", "0"):
+            said = self.start("import torch; print([name for name in sys.modules if 'weir' in name])",
+                              WEIR_ENABLE=value)
+            self.assertEqual((said.stdout.strip(), said.stderr), ("[]", ""))
+
+    def test_weir_enable_that_is_neither_0_nor_1_is_said(self):
+        said = self.start("import torch, weir; print(weir.enabled())", WEIR_ENABLE="yes")
+        self.assertEqual(said.stdout.strip(), "None")
+        self.assertIn("WEIR_ENABLE is 'yes': 0 or 1", said.stderr)
+
+    def test_weir_enable_and_settings_of_the_programs_own_are_refused(self):
+        said = self.start("import torch, weir; weir.enable(limit='1GiB')")
+        self.assertIn("Weir is on already (pluggable), by WEIR_ENABLE: give settings as WEIR_*",
+                      said.stderr.splitlines()[-1])
+
+    def test_weir_enable_where_weir_can_t_be_leaves_the_program_as_it_is(self):
+        cpu_only = self.fake_torch(version="types.SimpleNamespace(cuda=None)")
+        said = self.start("import torch, weir; print(weir.enabled(), torch.__version__)", cpu_only)
+        self.assertEqual((said.returncode, said.stdout.strip()), (0, "None 9.9"))
+        self.assertIn("WEIR_ENABLE=1, and Weir stays off in this process", said.stderr)
+        broken = self.broken_torch("2.11.0", "raise OSError('libcudart is gone')")
+        said = self.start("import torch", broken)
+        self.assertIn("OSError: libcudart is gone", said.stderr.splitlines()[-1])
+
+    def test_weir_enable_leaves_run_and_enable_as_they_are(self):
+        said = self.start("import weir\nweir.enable('pluggable', limit='1GiB'); print(weir.enabled())")
+        self.assertEqual((said.stdout.strip(), said.stderr), ("pluggable", ""))
+
+    def test_processes_that_weir_enable_turns_it_on_in_record_into_files_of_their_own(self):
+        code = "import torch; print(os.getpid(), os.environ['WEIR_RECORD'])"
+        for job, own in (({}, "all-{}.weir"), ({"RANK": "1", "WORLD_SIZE": "2"}, "all-rank1.weir")):
+            pid, name = self.start(code, WEIR_RECORD="all.weir", **job).stdout.split()
+            self.assertEqual(name, own.format(pid))
+            root = name.removesuffix(".weir")  # a worker of that process has the name from it
+            pid, name = self.start(code, WEIR_RECORD=name, **job).stdout.split()
+            self.assertEqual(name, f"{root}-{pid}.weir")
+
     def test_arguments_that_mean_nothing_are_refused(self):
         printed = self.run_code(
             "import torch, weir\n"

@@ -16,6 +16,7 @@ import types
 import zipfile
 
 import weir
+from weir import _records
 
 # Options of `run` that are settings, by the name of their WEIR_* variable.
 _SETTINGS = {
@@ -28,12 +29,6 @@ _SETTINGS = {
     "record_stacks": "who asked for memory, in the recording: none, cpp or python",
 }
 
-
-# How launchers tell a process its rank and how many there are: Weir's own, torchrun, Open MPI, Hydra,
-# Slurm.
-_RANKS = (("WEIR_RANK", "WEIR_WORLD_SIZE"), ("RANK", "WORLD_SIZE"),
-          ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
-          ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -122,18 +117,6 @@ def _run_file(path: str) -> None:
              __loader__=importlib.machinery.SourceFileLoader("__main__", path))
 
 
-def _of_rank(record: str | None) -> str | None:
-    """The processes of a job have one command line, and each needs a file of its own."""
-    record = record or os.environ.get("WEIR_RECORD")
-    ranks = (os.environ.get(rank, "0") for rank, ranks in _RANKS
-             if os.environ.get(ranks, "").isdecimal() and int(os.environ[ranks]) > 1)
-    rank = next(ranks, None)
-    if not record or rank is None:
-        return record
-    root, extension = os.path.splitext(record)
-    return f"{root}-rank{rank}{extension}"
-
-
 def _run(options: argparse.Namespace, program: list[str]) -> None:
     if options.module is None and not program:
         sys.exit("python -m weir run: which program? python -m weir run train.py")
@@ -144,7 +127,7 @@ def _run(options: argparse.Namespace, program: list[str]) -> None:
         if os.path.isdir(program[0]) or zipfile.is_zipfile(program[0]):
             folder = os.path.abspath(program[0])
     settings = {name: getattr(options, name) for name in _SETTINGS}
-    settings["record"] = _of_rank(options.record)
+    settings["record"] = _records.of_rank(options.record)
     try:
         weir.enable(options.allocator, **settings)
     except weir.Problem as problem:

@@ -10,7 +10,7 @@ import threading
 import warnings
 from typing import Iterator
 
-from weir import _c10d, _native, _sharing
+from weir import _at_start, _c10d, _native, _sharing
 from weir._native import Problem, Unsuitable
 
 # What is on: the library in use, and how.
@@ -130,7 +130,8 @@ def enable(kind: str = "auto", **settings: object) -> str:
 
 def _enable(kind: str, settings: dict[str, object]) -> str:
     if _state:
-        raise Problem(f"Weir is on already ({enabled()})")
+        return _on_already(kind, settings)
+    _at_start.disarm()
     try:
         import torch
     except Exception as error:  # OSError, ValueError: of a library that it lacks
@@ -155,6 +156,22 @@ def _enable(kind: str, settings: dict[str, object]) -> str:
             warnings.warn(f"Weir: {problem} Falling back to the pluggable library.", stacklevel=3)
     _enable_pluggable(torch)
     return "pluggable"
+
+
+def _on_already(kind: str, settings: dict[str, object]) -> str:
+    """A program that turns Weir on itself may run where WEIR_ENABLE did so before."""
+    by_environment = _state.pop("by_environment", False)
+    if by_environment and kind in ("auto", enabled()) and not any(
+            value is not None for value in settings.values()):
+        return enabled()
+    how = ", by WEIR_ENABLE: give settings as WEIR_* variables, or leave it unset" if by_environment else ""
+    raise Problem(f"Weir is on already ({enabled()}){how}")
+
+
+def by_environment() -> None:
+    """For WEIR_ENABLE=1."""
+    enable()
+    _state["by_environment"] = True
 
 
 def _tell_of_leaks(torch, library: ctypes.CDLL) -> None:  # noqa: ANN001

@@ -14,11 +14,11 @@ from multiprocessing.reduction import ForkingPickler
 def rebuild(arguments: tuple):  # noqa: ANN201
     """Called where a tensor arrives. Raises Problem if CUDA is in use there without Weir."""
     import weir
+    from weir import _records
 
     if weir.enabled() is None:
         if record := os.environ.get("WEIR_RECORD"):  # that file is the parent's
-            root, extension = os.path.splitext(record)
-            os.environ["WEIR_RECORD"] = f"{root}-{os.getpid()}{extension}"
+            os.environ["WEIR_RECORD"] = _records.of_process(record)
         weir.enable("full")
     from torch.multiprocessing import reductions
 

@@ -1,0 +1,67 @@
+"""WEIR_ENABLE=1: Weir is on in every Python process of the environment, worker processes too.
+
+weir-enable.pth imports this as Python starts, where WEIR_ENABLE is set. Nothing more happens until
+the process imports PyTorch.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+import warnings
+
+
+class _Loader(importlib.abc.Loader):
+    """The loader of `torch`, and Weir turned on behind it."""
+
+    def __init__(self, inner: importlib.abc.Loader) -> None:
+        self._inner = inner
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__spec__.loader = module.__loader__ = self._inner
+        self._inner.exec_module(module)
+        turn_on()
+
+
+class _BehindTorch(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):  # noqa: ANN001, ANN201
+        if name != "torch":
+            return None
+        disarm()
+        spec = importlib.util.find_spec(name)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+def turn_on() -> None:
+    """A program must run as it would without Weir: what is wrong is a warning."""
+    from weir import _enable, _records
+
+    if record := os.environ.get("WEIR_RECORD"):
+        os.environ["WEIR_RECORD"] = _records.of_worker(record)
+    try:
+        _enable.by_environment()
+    except _enable.Problem as problem:
+        warnings.warn(f"Weir: WEIR_ENABLE=1, and Weir stays off in this process: {problem}",
+                      stacklevel=2)
+
+
+def arm() -> None:
+    value = os.environ.get("WEIR_ENABLE", "")
+    if value == "1":
+        sys.meta_path.insert(0, _BehindTorch())
+    elif value not in ("", "0"):
+        warnings.warn(f"Weir: WEIR_ENABLE is {value!r}: 0 or 1", stacklevel=2)
+
+
+def disarm() -> None:
+    """For whoever turns Weir on in another way."""
+    sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, _BehindTorch)]
