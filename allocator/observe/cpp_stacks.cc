@@ -4,7 +4,6 @@
 #include <execinfo.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -12,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "observe/own_frames.h"
 #include "observe/own_thread.h"
 #include "observe/stack_table.h"
 #include "weir/recorder.h"
@@ -48,19 +48,6 @@ RecordedFrame frame_of(std::uintptr_t place) {
   return frame;
 }
 
-// The way from the allocation to here, which is the same in all.
-bool is_own(const RecordedFrame& frame) {
-  constexpr std::array<std::string_view, 7> kOwn{"weir::(anonymous namespace)::CppStacks",
-                                                 "weir::(anonymous namespace)::PythonStacks",
-                                                 "weir::Observer::",
-                                                 "weir::DeviceHeap::",
-                                                 "weir::Allocator::",
-                                                 "weir::Buffer::",
-                                                 "weir_allocate"};
-  return std::any_of(kOwn.begin(), kOwn.end(),
-                     [&](std::string_view own) { return frame.function.starts_with(own); });
-}
-
 class CppStacks final : public StackSource {
  public:
   CppStacks() {
@@ -87,7 +74,7 @@ class CppStacks final : public StackSource {
     std::vector<RecordedFrame> frames;
     for (const std::uintptr_t place : stacks_.words_of(stack)) {
       RecordedFrame frame = frame_of(place);
-      if (!frames.empty() || !is_own(frame)) frames.push_back(std::move(frame));
+      if (!frames.empty() || !is_own_function(frame.function)) frames.push_back(std::move(frame));
     }
     return frames;
   }

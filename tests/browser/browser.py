@@ -128,6 +128,12 @@ class PageTest(unittest.TestCase):
     def choose(self, css, value):
         Select(self.find(css)).select_by_value(value)
 
+    def choose_middle(self):
+        """Makes the middle of the recording the chosen moment, about which keys zoom."""
+        self.js("""
+            const {view, charts} = weirPage;
+            for (const c of charts) c.setMoment(c.all.stepAt(view.duration / 2), view.duration / 2);""")
+
     def view(self):
         return self.js("const v = weirPage.view; return [v.from, v.to, v.bottom, v.top]")
 
@@ -175,8 +181,8 @@ class PageTest(unittest.TestCase):
         actions = self._move(ActionChains(self.driver), element, *start).click_and_hold()
         self._move(actions, element, *end).release().perform()
 
-    @staticmethod
-    def _move(actions, element, x, y):
+    def _move(self, actions, element, x, y):
+        self.js("arguments[0].scrollIntoView({block: 'nearest'})", element)
         size = element.size  # Selenium counts from the middle
         return actions.move_to_element_with_offset(
             element, int(x - size["width"] / 2), int(y - size["height"] / 2))

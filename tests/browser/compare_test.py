@@ -7,7 +7,7 @@ from browser import Keys, PageTest
 class Compared(PageTest):
     def test_both_are_shown_on_one_scale(self):
         self.open("two")
-        self.assertEqual([e.text.split()[0] for e in self.find_all(".chart h2")], ["small", "cut"])
+        self.assertEqual([e.text.split()[0] for e in self.find_all(".head h1")], ["small", "cut"])
         left, right = self.find_all(".chart")
         self.assertEqual(left.location["y"], right.location["y"])
         self.assertLess(left.location["x"] + left.size["width"], right.location["x"] + 1)
@@ -19,6 +19,7 @@ class Compared(PageTest):
 
     def test_zoom_and_pan_are_linked(self):
         self.open("two")
+        self.choose_middle()
         self.press("+", "+")
         for chart in (0, 1):
             before = self.view()
@@ -46,6 +47,12 @@ class Compared(PageTest):
         self.assertNotEqual(self.js("return weirPage.charts[1].block"), 3)
         self.press(Keys.ESCAPE)
         self.assertEqual(self.js("return weirPage.charts.map((c) => c.block)"), [-1, -1])
+
+    def test_two_files_of_one_name_are_told_apart(self):
+        self.open("same")
+        self.assertEqual([e.text.split(",")[0].split(" python")[0] for e in self.find_all(".head h1")],
+                         ["small (1)", "small (2)"])
+        self.assertEqual(self.driver.title, "Memory of small (1) and small (2)")
 
     def test_two_of_different_lengths(self):
         self.open("serve")

@@ -12,13 +12,13 @@ class Files(PageTest):
         warnings = " ".join(e.text for e in self.find_all(".warning"))
         self.assertIn("Incomplete: the file ends within an event, at byte 1,234", warnings)
         self.assertIn("17 events came too fast", warnings)
-        self.assertIn("15 blocks", self.text(".chart .facts"))
+        self.assertIn("15 blocks", self.text(".head .facts"))
         self.screenshot("cut")
 
     def test_an_empty_recording_says_so(self):
         self.open("empty")
         self.assertEqual(self.text(".plot .empty"), "Nothing was allocated in this recording.")
-        self.assertIn("0 blocks", self.text(".chart .facts"))
+        self.assertIn("0 blocks", self.text(".head .facts"))
         self.press("+", "-", "j", "k", ".", ",", "n", "p", "0", "c")
         self.click(300, 100)
         self.screenshot("empty")
@@ -26,7 +26,7 @@ class Files(PageTest):
     def test_a_snapshot_is_one_moment_with_blocks_and_pages(self):
         self.open("moment")
         self.assertIn("One moment only", self.text(".warning"))
-        self.assertIn("most live 44 MiB", self.text(".chart .facts"))
+        self.assertIn("most live 44 MiB", self.text(".head .facts"))
         self.assertIn("44 MiB in use", self.text(".pages .facts"))
         self.press("+", "j")
         self.assertIn("Model::step", self.text("#story"))
@@ -50,7 +50,7 @@ class Files(PageTest):
         self.assertIsNone(self.js("return window.hurt ?? null"))
         self.assertEqual(self.find_all("img"), [])
         self.assertEqual(len(self.find_all("script")), 3)
-        self.assertIn("</script>", self.driver.title)
+        self.assertIn("<script>hurt = 1;<img", self.driver.title)
         self.screenshot("hostile")
 
     def test_the_file_names_no_other_place(self):
@@ -81,8 +81,8 @@ class Files(PageTest):
 
     def test_the_commands_page_shows_both_of_its_files(self):
         self.open("command")
-        names = [e.text.split()[0] for e in self.find_all(".chart h2")]
-        self.assertEqual(names, ["bench/traces/gnn.trace.gz", "bench/traces/gnn7.trace.gz"])
+        names = [e.text.split()[0] for e in self.find_all(".head h1")]
+        self.assertEqual(names, ["gnn.trace.gz", "gnn7.trace.gz"])
         self.assertIn("reserved / live 1.0116", self.find_all(".head .facts")[0].text)
         self.assertIn("reserved / live 1.0123", self.find_all(".head .facts")[1].text)
         self.screenshot("gnn")
@@ -97,6 +97,12 @@ class Files(PageTest):
             left, right = self.find_all(".chart")
             self.assertGreater(right.location["y"], left.location["y"])
             self.screenshot("two-narrow")
+            self.open("training")
+            boxes = [self.find(css).rect for css in (".peak text", "text.other", ".head h1", "header")]
+            for one, other in (boxes[:2], boxes[2:]):
+                self.assertTrue(one["y"] + one["height"] <= other["y"] + 4 or
+                                other["y"] + other["height"] <= one["y"] + 4, boxes)
+            self.screenshot("training-narrow")
         finally:
             self.driver.set_window_size(size["width"], size["height"])
 

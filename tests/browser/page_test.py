@@ -12,10 +12,10 @@ class Shown(PageTest):
         self.open("small")
 
     def test_the_head_says_what_the_recording_holds(self):
-        facts = self.text(".chart .facts")
+        facts = self.text(".head .facts")
         for fact in ("32 blocks", "most live 48 MiB at", "most reserved 52 MiB", "lasts 10.9 ms"):
             self.assertIn(fact, facts)
-        self.assertEqual(self.text(".chart h2"), "small python train.py --batch 8, on simulated device")
+        self.assertEqual(self.text(".head h1"), "small python train.py --batch 8, on simulated device")
         self.assertEqual(self.driver.title, "Memory of small")
         self.assertEqual(self.find_all(".warning"), [])
         self.screenshot("small-light")
@@ -75,6 +75,7 @@ class Labelled(PageTest):
 class Moved(PageTest):
     def setUp(self):
         self.open("small")
+        self.choose_middle()
         self.whole = self.view()
 
     def test_the_wheel_zooms_about_the_pointer(self):

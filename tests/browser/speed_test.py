@@ -52,7 +52,7 @@ class Speed(PageTest):
         shown = time.monotonic() - begin
         print(f"{name}: {megabytes:.1f} MB, shown within {shown:.2f} s")
         self.assertLess(megabytes, 25)
-        self.assertLess(shown, 5)
+        self.assertLess(shown, 3)  # 0.9 s on two idle cores
         for zoom in (1.2, 8, 200):
             self.js("weirPage.view.setTime(0, weirPage.view.duration / arguments[0])", zoom)
             self.settle()
@@ -69,7 +69,8 @@ class Speed(PageTest):
     def test_filters_and_searches_answer_within_a_second(self):
         self.open("many")
         for what in ("onFilter({stream: weirPage.recordings[0].streams[0], pool: null, least: null, most: null})",
-                     "onStack(true)", "onText('#1234')", "onChoose(weirPage.charts[0], 1234)"):
+                     "onStack(true)", "onText('#1234')", "onChoose(weirPage.charts[0], 1234)",
+                     "charts[0].setMoment(876543)", "charts[0].fitPeak()"):
             took = self.js(f"const begin = performance.now(); weirPage.{what}; return performance.now() - begin")
             print(f"{what}: {took:.0f} ms")
             self.assertLess(took, 1000, what)

@@ -6,18 +6,22 @@ where PYTORCH_MEMORY_VIZ says; Perfetto's own messages, where the package perfet
 usage: look_test.py WEIR TRACES_FOLDER
 """
 
+import base64
 import csv
 import gzip
 import importlib.util
+import itertools
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 import xml.etree.ElementTree
+import zlib
 
 WEIR, TRACES = sys.argv[1], sys.argv[2]
 TRACE_NAMES = ["serve_multistream", "gnn", "graph_two_stream"]
@@ -194,6 +198,37 @@ class Look(unittest.TestCase):
             self.assertTrue(root.tag.endswith("svg"))
             self.assertGreater(len(list(root)), 20)
 
+    def test_no_block_of_the_peak_vanishes_in_a_picture(self):
+        for name, blocks in (("gnn", 46), ("serve_multistream", 136)):
+            path = self.path("picture.svg")
+            run("timeline", self.trace(name), "--to", "svg", "-o", path)
+            root = xml.etree.ElementTree.parse(path).getroot()
+            space = "{http://www.w3.org/2000/svg}"
+            texts = [text.text for text in root.iter(space + "text")]
+            title = next(text for text in texts if text.startswith("At the peak: "))
+            self.assertTrue(title.endswith(f" in {blocks} blocks"), title)
+            self.assertTrue(any(text.startswith("peak ") for text in texts))
+            self.assertTrue(any(text.endswith(" GiB") for text in texts))  # the scale of bytes
+            self.assertTrue(any(text.endswith(" ms") for text in texts))   # and that of time
+            # The column beside the picture: all blocks, none lower than a pixel.
+            shown, height = 0, 0
+            for part in root.iter(space + "rect"):
+                label = part.find(space + "title")
+                if label is None:
+                    continue
+                small = re.search(r" in ([\d]+) smaller", label.text)
+                shown += int(small[1]) if small else 1
+                self.assertGreaterEqual(float(part.get("height")), 1)
+                height += float(part.get("height"))
+            self.assertEqual(shown, blocks)
+            self.assertAlmostEqual(height, 720, delta=0.01 * blocks)
+            # In the picture itself: none narrower than a pixel.
+            for area in root.iter(space + "path"):
+                if area.find(space + "title") is None:
+                    continue
+                edges = [float(x) for x in re.findall(r"[MH](-?[\d.]+)", area.get("d"))]
+                self.assertGreaterEqual(max(edges) - min(edges), 0.95)
+
     def test_pytorchs_own_script_reads_it(self):
         script = memory_viz_script()
         if script is None:
@@ -297,6 +332,54 @@ class Convert(unittest.TestCase):
 
     def test_another_device(self):
         self.assertEqual(self.convert(self.snapshot, 4, "--device", "1"), ["a 0 2 0 0"])
+
+    def page_data(self):
+        """The header and the columns, each as its numbers, of the page of in.pickle."""
+        result = subprocess.run([WEIR, "timeline", self.path("in.pickle"), "--to", "html", "-o",
+                                 self.path("out.html")], capture_output=True, text=True)
+        if result.returncode == 1:
+            self.skipTest(result.stderr)  # no D3
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(self.path("out.html"), encoding="utf-8") as file:
+            text = file.read().split('class="recording">')[1].split("<")[0]
+        data = zlib.decompress(base64.b64decode(text))
+        size = int.from_bytes(data[:4], "little")
+        header = json.loads(data[4:4 + size])
+        columns, place = {}, 4 + size
+        for name, length in header["columns"]:
+            numbers, number, shift = [], 0, 0
+            for byte in data[place:place + length]:
+                number, shift = number | (byte & 0x7f) << shift, shift + 7
+                if byte < 0x80:
+                    numbers.append(number)
+                    number = shift = 0
+            columns[name], place = numbers, place + length
+        return header, columns
+
+    def test_a_page_has_what_pytorch_had_reserved(self):
+        segment = {"address": 1 << 40, "stream": 0, "device": 0, "blocks": []}
+        history = [entry("segment_alloc", 1 << 41, 20 << 20, 100), entry("alloc", 1 << 41, 512, 101),
+                   entry("segment_map", 1 << 42, 2 << 20, 103), entry("segment_free", 1 << 41, 20 << 20, 107),
+                   entry("free_completed", 1 << 41, 512, 108)]
+        snapshot = {"segments": [{**segment, "total_size": 6 << 20}], "device_traces": [history],
+                    "external_annotations": [], "allocator_settings": {}}
+        with open(self.path("in.pickle"), "wb") as file:
+            pickle.dump(snapshot, file, 4)
+        header, columns = self.page_data()
+
+        def summed(numbers):
+            return list(itertools.accumulate(n // 2 if n % 2 == 0 else -(n + 1) // 2 for n in numbers))
+        # From the end back: 6 MiB are left, 26 before the free, 24 before the map, 4 at first. Times
+        # count from the first allocation.
+        self.assertEqual([b >> 20 for b in summed(columns["other_bytes"])], [4, 24, 26, 6])
+        self.assertEqual(summed(columns["other_time"]), [0, 0, 2000, 6000])
+        self.assertEqual(header["other_peak_reserved"], 26 << 20)
+        self.assertEqual(header["source"], "in.pickle")  # and no folder
+
+        snapshot["allocator_settings"] = {"allocator": "weir"}  # its pages are not PyTorch's
+        with open(self.path("in.pickle"), "wb") as file:
+            pickle.dump(snapshot, file, 4)
+        self.assertEqual(self.page_data()[1]["other_bytes"], [])
 
     def test_what_is_no_plain_data_is_refused(self):
         for value in ({"a": {1, 2}}, b"bytes", complex(1, 2), Convert.test_another_device):

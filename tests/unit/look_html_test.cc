@@ -115,6 +115,26 @@ TEST(HtmlData, TextsThatAreNotUtf8AreMendedAndOthersKept) {
   EXPECT_EQ(data.header["frames"][0][2], 3);
 }
 
+TEST(HtmlData, NamesTheFileWithoutItsFolders) {
+  Recording recording;
+  recording.source = "folder/of/somebody/run.weir";
+  EXPECT_EQ(Decoded(html_data(recording)).header["source"], "run.weir");
+}
+
+TEST(HtmlData, HasWaitsAndWhatTheOtherAllocatorHadReserved) {
+  HandMade hand = HandMade().allocate(0x200000, 512_B, 4).wait(7, 4).wait(4, 7);
+  hand.recording.other_peak_reserved = 3_MiB;
+  hand.recording.other_reserved = {{0_ns, 3_MiB}, {1_us, 1_MiB}};
+  const Decoded data(html_data(hand.recording));
+  EXPECT_EQ(data.header["streams"], (nlohmann::json{"4", "7"}));
+  EXPECT_THAT(data.columns.at("wait_time"), ElementsAre(2000, 2000));  // differences, doubled
+  EXPECT_THAT(data.columns.at("wait_stream"), ElementsAre(1, 0));
+  EXPECT_THAT(data.columns.at("wait_other"), ElementsAre(0, 1));
+  EXPECT_EQ(data.header["counts"]["waits"], 2);
+  EXPECT_THAT(data.columns.at("other_bytes"), ElementsAre(2 * (3 << 20), 2 * (2 << 20) - 1));
+  EXPECT_EQ(data.header["other_peak_reserved"], 3 << 20);
+}
+
 // Whatever events there are, the columns fit each other: the page reads them without a check.
 TEST(HtmlData, ColumnsFitWhateverTheEvents) {
   for (unsigned seed = 0; seed < 400; ++seed) {
@@ -147,6 +167,8 @@ TEST(HtmlData, ColumnsFitWhateverTheEvents) {
       ASSERT_EQ(data.columns.at(name).size(), counts["pages"]) << name << ", seed " << seed;
     ASSERT_EQ(data.columns.at("fence_stream").size(), counts["fences"]);
     ASSERT_EQ(data.columns.at("step").size(), counts["steps"]);
+    for (const char* name : {"wait_time", "wait_stream", "wait_other"})
+      ASSERT_EQ(data.columns.at(name).size(), counts["waits"]) << name << ", seed " << seed;
     std::size_t begun = 0;
     std::vector<bool> live(blocks);
     for (const std::uint64_t step : data.columns.at("step")) {

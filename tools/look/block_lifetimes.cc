@@ -240,4 +240,15 @@ std::size_t events_at(const MemoryPoint& point, const Recording& recording) {
   return point.event == kNone ? recording.initial : std::size_t{point.event} + 1;
 }
 
+bool is_live_after(const BlockLifetime& lifetime, std::size_t events, const Recording& recording) {
+  const bool begun = lifetime.begin_event == kNone || lifetime.begin_event < events;
+  if (!begun || lifetime.live_at_end) return begun;
+  if (lifetime.end_event != kNone) return lifetime.end_event >= events;
+  // The end is not an event of the recording: it is taken for the first event after it.
+  const auto after =
+      std::lower_bound(recording.events.begin(), recording.events.end(), lifetime.end,
+                       [](const Event& event, Nanoseconds time) { return event.time < time; });
+  return static_cast<std::size_t>(after - recording.events.begin()) >= events;
+}
+
 }  // namespace weir

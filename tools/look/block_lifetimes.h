@@ -57,6 +57,9 @@ BlockLifetimes lifetimes_of(const Recording& recording);
 // How many events have happened when memory changes to `point`, a moment of the same recording.
 std::size_t events_at(const MemoryPoint& point, const Recording& recording);
 
+// Whether a block is live once the first `events` events have happened.
+bool is_live_after(const BlockLifetime& lifetime, std::size_t events, const Recording& recording);
+
 // A page and its addresses at one moment.
 struct PageAt {
   PageId page;

@@ -12,6 +12,7 @@
 #include "look/block_lifetimes.h"
 #include "look/html_columns.h"
 #include "look/numbering.h"
+#include "look/symbols.h"
 
 namespace weir {
 namespace {
@@ -28,7 +29,10 @@ struct Step {
 class Writer {
  public:
   explicit Writer(const Recording& recording)
-      : recording_(recording), lifetimes_(lifetimes_of(recording)), begin_(recording.begin()) {}
+      : recording_(recording),
+        lifetimes_(lifetimes_of(recording)),
+        stacks_(readable_stacks(recording)),
+        begin_(recording.begin()) {}
 
   std::string write() {
     for (const std::uint64_t stream : lifetimes_.streams) streams_.of(stream);
@@ -39,6 +43,8 @@ class Writer {
     reserved();
     pages();
     happenings();
+    waits();
+    other_reserved();
     return joined();
   }
 
@@ -129,7 +135,7 @@ class Writer {
       bytes.add(lifetime.bytes.count);
       slack.add(lifetime.bytes.count - std::min(lifetime.requested, lifetime.bytes).count);
       heap.add(heap_of(lifetime.heap, lifetime.stream, lifetime.pool));
-      stack.add(lifetime.stack < recording_.stacks.size() ? lifetime.stack : 0);
+      stack.add(lifetime.stack < stacks_.number.size() ? stacks_.number[lifetime.stack] : 0);
       flags.add((lifetime.live_at_begin ? 1 : 0) | (lifetime.waited_for ? 2 : 0));
       if (lifetime.reused_by >= lifetimes_.blocks.size()) {
         reused.add_signed(0);
@@ -221,10 +227,32 @@ class Writer {
     }
   }
 
+  void waits() {
+    HtmlColumn& time = columns_.make("wait_time");
+    HtmlColumn& waiter = columns_.make("wait_stream");
+    HtmlColumn& awaited = columns_.make("wait_other");
+    for (const Event& event : recording_.events) {
+      if (event.kind != EventKind::stream_wait) continue;
+      time.add_difference(since_begin(event.time));
+      waiter.add(streams_.of(event.stream));
+      awaited.add(streams_.of(event.other));
+      ++wait_count_;
+    }
+  }
+
+  void other_reserved() {
+    HtmlColumn& time = columns_.make("other_time");
+    HtmlColumn& bytes = columns_.make("other_bytes");
+    for (const RecordedReserved& point : recording_.other_reserved) {
+      time.add_difference(since_begin(begin_ + point.time));
+      bytes.add_difference(point.bytes.count);
+    }
+  }
+
   Json header() const {
     Json heaps = Json::array(), frames = Json::array(), marks = Json::array();
     for (const auto& [heap, stream, pool] : heaps_.things()) heaps.push_back({heap, stream, pool});
-    for (const RecordedFrame& frame : recording_.frames)
+    for (const RecordedFrame& frame : stacks_.frames)
       frames.push_back({frame.function, frame.file, frame.line});
     for (const RecordedMark& mark : recording_.marks)
       marks.push_back({since_begin(mark.time), mark.text});
@@ -234,7 +262,9 @@ class Writer {
     for (const std::uint64_t pool : pools_.things()) pools.push_back(std::to_string(pool));
     for (const HtmlColumn& column : columns_.all())
       columns.push_back({column.name(), column.bytes().size()});
-    return {{"source", recording_.source},
+    // No path: a page is passed on, and whose folder it was is nobody's business.
+    const std::string& source = recording_.source;
+    return {{"source", source.substr(source.find_last_of('/') + 1)},
             {"program", recording_.program},
             {"device", recording_.device},
             {"device_bytes", recording_.device_bytes.count},
@@ -246,7 +276,7 @@ class Writer {
             {"pools", pools},
             {"heaps", heaps},
             {"frames", frames},
-            {"stacks", recording_.stacks},
+            {"stacks", stacks_.stacks},
             {"marks", marks},
             {"counts",
              {{"blocks", order_.size()},
@@ -254,7 +284,10 @@ class Writer {
               {"fences", fence_count_},
               {"reserved", reserved_count_},
               {"pages", page_count_},
-              {"happenings", happening_count_}}},
+              {"happenings", happening_count_},
+              {"waits", wait_count_},
+              {"other", recording_.other_reserved.size()}}},
+            {"other_peak_reserved", recording_.other_peak_reserved.count},
             {"columns", columns}};
   }
 
@@ -271,6 +304,7 @@ class Writer {
 
   const Recording& recording_;
   const BlockLifetimes lifetimes_;
+  const ReadableStacks stacks_;
   const Nanoseconds begin_;
   HtmlColumns columns_;
   std::vector<std::uint32_t> order_;       // blocks, as the page numbers them
@@ -279,6 +313,7 @@ class Writer {
   Numbering<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>> heaps_;  // id, stream, pool
   std::vector<std::size_t> step_events_;  // by step: its place among the events
   std::size_t fence_count_ = 0, reserved_count_ = 0, page_count_ = 0, happening_count_ = 0;
+  std::size_t wait_count_ = 0;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "look/load.h"
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -30,7 +31,14 @@ Result<Recording> load_pickle(const std::string& path) {
   if (!snapshot.ok()) return std::move(snapshot).error();
   const Result<Trace> trace = parse_trace(snapshot->text, path);
   if (!trace.ok()) return trace.error();
-  return replayed(*trace, std::move(snapshot->stacks));
+  Result<Recording> recording = replayed(*trace, std::move(snapshot->stacks));
+  if (!recording.ok()) return recording;
+  recording->other_reserved = std::move(snapshot->reserved);
+  for (RecordedReserved& point : recording->other_reserved) {
+    point.time = std::max(point.time - Nanoseconds{trace->start_us * 1000}, Nanoseconds{});
+    recording->other_peak_reserved = std::max(recording->other_peak_reserved, point.bytes);
+  }
+  return recording;
 }
 
 }  // namespace

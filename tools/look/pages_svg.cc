@@ -7,16 +7,17 @@
 #include "look/exporters.h"
 #include "look/heaps.h"
 #include "look/streams.h"
+#include "look/svg_colours.h"
 #include "look/svg_parts.h"
 #include "replay/units.h"
 
 namespace weir {
 namespace {
 
-constexpr double kWidth = 1600, kLeft = 20, kTop = 80, kRow = 26, kBar = 20, kGap = 2;
+constexpr double kWidth = 1600, kLeft = 20, kTop = 100, kRow = 26, kBar = 20, kGap = 2;
 constexpr double kPlotWidth = kWidth - 2 * kLeft;
 constexpr std::uint64_t kMostRows = 80;
-constexpr double kVisible = 0.1;  // of a pixel: what is narrower is drawn this wide
+constexpr double kVisible = 1;  // pixel: what is narrower is drawn this wide
 
 struct Piece {
   Bytes offset, bytes;
@@ -31,13 +32,16 @@ class PagesPicture {
         lifetimes_(lifetimes),
         file_(file),
         pages_(pages_at(recording, recording.end())),
-        heaps_(heaps_of(recording)) {}
+        heaps_(heaps_of(recording)),
+        colours_(recording, lifetimes, live_at_end(lifetimes)) {}
 
   void run();
 
  private:
+  static std::vector<std::uint32_t> live_at_end(const BlockLifetimes& lifetimes);
   void find_pieces();
   void place();
+  std::string scale() const;
   void draw(const PageAt& page, double x, double y);
   double width(Bytes bytes) const {
     return static_cast<double>(bytes.count) / static_cast<double>(row_bytes_) * kPlotWidth;
@@ -48,9 +52,28 @@ class PagesPicture {
   OutputFile& file_;
   std::vector<PageAt> pages_;
   const std::unordered_map<std::uint32_t, HeapServes> heaps_;
+  const BlockColours colours_;
   std::unordered_map<std::uint32_t, std::vector<Piece>> pieces_;  // by page
   std::uint64_t row_bytes_ = 1;
 };
+
+std::vector<std::uint32_t> PagesPicture::live_at_end(const BlockLifetimes& lifetimes) {
+  std::vector<std::uint32_t> live;
+  for (std::uint32_t block = 0; block < lifetimes.blocks.size(); ++block) {
+    if (lifetimes.blocks[block].live_at_end) live.push_back(block);
+  }
+  return live;
+}
+
+// How long a bar of so many bytes is.
+std::string PagesPicture::scale() const {
+  const Bytes bytes{binary_step(row_bytes_, 8)};
+  const double right = kWidth - kLeft, left = right - width(bytes);
+  return fmt::format(
+      "<path d=\"M{0:.1f} 34v8M{0:.1f} 38H{1:.1f}M{1:.1f} 34v8\" stroke=\"#000\" fill=\"none\"/>"
+      "<text x=\"{2:.1f}\" y=\"30\" text-anchor=\"middle\">{3}</text>\n",
+      left, right, (left + right) / 2, in_words(bytes));
+}
 
 void PagesPicture::find_pieces() {
   std::map<std::uint64_t, const PageAt*> mapped;
@@ -97,14 +120,14 @@ void PagesPicture::run() {
   for (const PageAt& page : pages_) held += page.bytes;
   file_.text() +=
       svg_begin(kWidth, y + kRow + 20,
-                fmt::format("{} at {}: {} live in {} of {} pages",
-                            recording_.program.empty() ? recording_.source : recording_.program,
+                fmt::format("{} at {}: {} live in {} of {} pages", title_of(recording_),
                             in_words(recording_.end()), in_words(lifetimes_.memory.back().live),
                             in_words(held), pages_.size()));
-  auto names = stream_names(lifetimes_.streams);
+  file_.text() += scale();
+  auto names = colours_.classes();
   names.emplace_back("in use, no block", "#bbb");
   names.emplace_back("idle", "#eee");
-  file_.text() += legend(kLeft, 60, names);
+  file_.text() += legend(kLeft, 62, kWidth - kLeft, names);
   for (std::size_t i = 0; i < pages_.size(); ++i) {
     draw(pages_[i], places[i].first, places[i].second);
     file_.relieve();
@@ -127,11 +150,12 @@ void PagesPicture::draw(const PageAt& page, double x, double y) {
                       lease, page.mappings.size())));
   for (const Piece& piece : pieces_[page.page.value]) {
     const BlockLifetime& lifetime = *piece.lifetime;
+    const auto block = static_cast<std::uint32_t>(&lifetime - lifetimes_.blocks.data());
     file_.text() += fmt::format(
         "<rect x=\"{:.2f}\" y=\"{:.0f}\" width=\"{:.2f}\" height=\"{:.0f}\" fill=\"{}\" "
         "stroke=\"#fff\" stroke-width=\"0.2\"><title>{}</title></rect>\n",
         x + width(piece.offset), y + 3, std::max(width(piece.bytes), kVisible), kBar - 6,
-        kColours[colour_of(lifetime.stream, lifetimes_.streams)],
+        colours_.colour_of(block),
         xml(fmt::format("block of {} on stream {} {}", in_words(lifetime.bytes),
                         stream_text(lifetime.stream), innermost(recording_, lifetime.stack))));
   }

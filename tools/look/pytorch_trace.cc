@@ -20,6 +20,7 @@ namespace {
 using Kind = PickleValue::Kind;
 // Of a name: a small file can refer to a long one many times.
 constexpr std::size_t kMostText = 512;
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;  // so that no sum overflows
 constexpr std::string_view kActive = "active_allocated", kPending = "active_pending_free";
 
 std::string text_of(PickleValue value) { return std::string(value.string().substr(0, kMostText)); }
@@ -84,6 +85,7 @@ class Converter {
   void header();
   void find_early();
   void find_early_in_segments(const std::unordered_map<std::uint64_t, bool>& live);
+  void find_reserved();
   void entry(PickleValue entry);
   void allocate(std::uint64_t address, std::uint64_t bytes, std::uint64_t stream,
                 PickleValue frames);
@@ -132,6 +134,7 @@ PytorchTrace Converter::run() {
   }
   for (const PickleValue& each : history()) entry(each);
   marks_until(INT64_MAX);
+  find_reserved();
   trace_.stacks.frames = std::move(stacks_.stacks.frames);
   trace_.stacks.stacks = std::move(stacks_.stacks.stacks);
   trace_.device = device_;
@@ -186,6 +189,37 @@ void Converter::find_early_in_segments(const std::unordered_map<std::uint64_t, b
                                    block.at("frames"), state == kPending});
     }
   }
+}
+
+// The final segments say what was reserved at the end; the history, how it came to that.
+void Converter::find_reserved() {
+  // Weir's own pages, written for PyTorch's viewer.
+  if (snapshot_.at("allocator_settings").at("allocator").string() == "weir") return;
+  const auto size = [](PickleValue of, std::string_view key) {
+    return std::clamp<std::int64_t>(of.at(key).integer(), 0, kMostBytes);
+  };
+  std::int64_t now = 0;
+  std::unordered_set<std::uint64_t> seen;
+  for (const PickleValue& segment : snapshot_.at("segments").list()) {
+    if (segment.at("device").integer() != device_) continue;
+    if (!seen.insert(segment.at("blocks").identity()).second) continue;
+    now = std::min(now + size(segment, "total_size"), kMostBytes);
+  }
+  std::vector<RecordedReserved> backwards;
+  const auto& entries = history();
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    const std::string_view action = entry->at("action").string();
+    const bool more = action == "segment_alloc" || action == "segment_map";
+    const bool less = action == "segment_free" || action == "segment_unmap";
+    if (!more && !less) continue;
+    const std::int64_t since = std::max<std::int64_t>(time_of(*entry) - start_us_, 0);
+    backwards.push_back({Nanoseconds{since * 1000}, Bytes{static_cast<std::uint64_t>(now)}});
+    now += more ? -size(*entry, "size") : size(*entry, "size");
+    now = std::clamp<std::int64_t>(now, 0, kMostBytes);
+  }
+  if (now == 0 && backwards.empty()) return;
+  trace_.reserved.push_back({Nanoseconds{}, Bytes{static_cast<std::uint64_t>(now)}});
+  trace_.reserved.insert(trace_.reserved.end(), backwards.rbegin(), backwards.rend());
 }
 
 void Converter::entry(PickleValue entry) {

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "look/pickle_reader.h"
 #include "look/replayed.h"
@@ -13,6 +14,8 @@ namespace weir {
 struct PytorchTrace {
   std::string text;    // as docs/trace.md says
   TraceStacks stacks;  // of its blocks
+  // What PyTorch had reserved, at each change; times are those of the trace.
+  std::vector<RecordedReserved> reserved;
   int device = 0;
 };
 

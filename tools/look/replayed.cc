@@ -59,10 +59,21 @@ class Collector final : public ReplayWatcher {
   std::size_t block_ = 0;  // the next one to be allocated
 };
 
-std::string workload(const Trace& trace) {
-  const nlohmann::json header = nlohmann::json::parse(trace.header_json, nullptr, false);
+using Json = nlohmann::json;
+
+// The peak that the trace's first line has, in the traces that were recorded under PyTorch.
+Bytes peak_reserved(const Json& header) {
+  const auto found = header.is_object() ? header.find("peak_reserved") : header.end();
+  if (found == header.end() || !found->is_number_unsigned() || !header.contains("torch")) return {};
+  return Bytes{found->get<std::uint64_t>()};
+}
+
+// The name of the program, or else of the file, without its folders.
+std::string workload(const Trace& trace, const Json& header) {
   const auto found = header.is_object() ? header.find("workload") : header.end();
-  if (found == header.end() || !found->is_string()) return trace.name;
+  if (found == header.end() || !found->is_string()) {
+    return trace.name.substr(trace.name.find_last_of('/') + 1);
+  }
   return found->get<std::string>();
 }
 
@@ -71,7 +82,9 @@ std::string workload(const Trace& trace) {
 Result<Recording> replayed(const Trace& trace, TraceStacks stacks) {
   Recording recording;
   recording.source = trace.name;
-  recording.program = workload(trace);
+  const Json header = Json::parse(trace.header_json, nullptr, false);
+  recording.program = workload(trace, header);
+  recording.other_peak_reserved = peak_reserved(header);
   recording.events.reserve(trace.blocks.size() * 2 + trace.blocks.size() / 4);
   recording.frames = std::move(stacks.frames);
   recording.stacks = std::move(stacks.stacks);

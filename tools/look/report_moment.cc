@@ -10,20 +10,6 @@ namespace {
 
 constexpr std::uint32_t kNone = BlockLifetime::kNone;
 
-// Where the end of a block is not an event of the recording, the first event after it.
-std::size_t end_of(const BlockLifetime& lifetime, const std::vector<Event>& events) {
-  if (lifetime.end_event != kNone) return lifetime.end_event;
-  const auto after = std::lower_bound(events.begin(), events.end(), lifetime.end,
-                                      [](const Event& e, Nanoseconds t) { return e.time < t; });
-  return static_cast<std::size_t>(after - events.begin());
-}
-
-bool is_live_after(const BlockLifetime& lifetime, std::size_t events,
-                   const std::vector<Event>& all) {
-  const bool begun = lifetime.begin_event == kNone || lifetime.begin_event < events;
-  return begun && (lifetime.live_at_end || end_of(lifetime, all) >= events);
-}
-
 Share& share_of(std::unordered_map<std::uint64_t, Share>& shares, std::uint64_t id) {
   Share& share = shares[id];
   share.id = id;
@@ -189,7 +175,7 @@ Moment moment_after(std::size_t events, const Recording& recording, const BlockL
   }
   if (events > 0) moment.time = recording.events[events - 1].time - recording.begin();
   for (const BlockLifetime& lifetime : lifetimes.blocks) {
-    if (is_live_after(lifetime, events, recording.events)) maker.add_block(lifetime, pages);
+    if (is_live_after(lifetime, events, recording)) maker.add_block(lifetime, pages);
   }
   for (auto& [id, page] : pages.pages()) maker.add_page(page);
   maker.finish(top);

@@ -5,14 +5,8 @@
 #include <algorithm>
 
 #include "look/plain_writer.h"
-#include "look/streams.h"
 
 namespace weir {
-
-std::size_t colour_of(std::uint64_t stream, const std::vector<std::uint64_t>& streams) {
-  const auto found = std::find(streams.begin(), streams.end(), stream);
-  return static_cast<std::size_t>(found - streams.begin()) % kColours.size();
-}
 
 std::string xml(std::string_view text) {
   std::string safe;
@@ -43,6 +37,11 @@ std::string innermost(const Recording& recording, std::uint32_t stack) {
   return fmt::format("{} ({}:{})", frame.function, frame.file, frame.line);
 }
 
+std::string title_of(const Recording& recording) {
+  if (!recording.program.empty()) return recording.program;
+  return recording.source.substr(recording.source.find_last_of('/') + 1);
+}
+
 std::int64_t decimal_step(std::int64_t range, int most) {
   for (std::int64_t ten = 1;; ten *= 10) {
     for (const std::int64_t factor : {1, 2, 5}) {
@@ -67,27 +66,23 @@ std::string svg_begin(double width, double height, std::string_view title) {
       width, height, xml(title));
 }
 
-std::string legend(double x, double y,
+std::string legend(double x, double y, double right,
                    const std::vector<std::pair<std::string, std::string>>& names) {
+  constexpr std::size_t kLongest = 40;
+  constexpr double kLine = 20;
+  const double left = x;
   std::string out;
   for (const auto& [name, colour] : names) {
+    const std::string text = name.size() > kLongest ? name.substr(0, kLongest - 3) + "..." : name;
+    const double width = 44 + 7.6 * static_cast<double>(text.size());
+    if (x > left && x + width > right) x = left, y += kLine;
     out += fmt::format(
         "<rect x=\"{:.0f}\" y=\"{:.0f}\" width=\"14\" height=\"14\" fill=\"{}\"/>"
         "<text x=\"{:.0f}\" y=\"{:.0f}\">{}</text>\n",
-        x, y - 12, colour, x + 20, y, xml(name));
-    x += 44 + 7.6 * static_cast<double>(name.size());
+        x, y - 12, colour, x + 20, y, xml(text));
+    x += width;
   }
   return out;
-}
-
-std::vector<std::pair<std::string, std::string>> stream_names(
-    const std::vector<std::uint64_t>& streams) {
-  std::vector<std::pair<std::string, std::string>> names;
-  for (std::size_t i = 0; i < std::min(streams.size(), kColours.size()); ++i) {
-    names.emplace_back(stream_title(streams[i]), kColours[i]);
-  }
-  if (streams.size() > kColours.size()) names.back().first += ", ...";
-  return names;
 }
 
 }  // namespace weir

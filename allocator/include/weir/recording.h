@@ -29,6 +29,13 @@ struct RecordedMark {
   friend bool operator==(const RecordedMark&, const RecordedMark&) = default;
 };
 
+// Bytes that an allocator had reserved from `time` on.
+struct RecordedReserved {
+  Nanoseconds time;
+  Bytes bytes;
+  friend bool operator==(const RecordedReserved&, const RecordedReserved&) = default;
+};
+
 struct Recording {
   std::string source;   // the file, as it was named
   std::string program;  // what was recorded
@@ -42,8 +49,12 @@ struct Recording {
   // By Event::stack: indices into `frames`, innermost first. The first stack is the unknown one.
   std::vector<std::vector<std::uint32_t>> stacks{{}};
   std::vector<RecordedMark> marks;  // by time
-  std::uint64_t dropped = 0;        // events that came faster than they could be written
-  std::string damage;               // what is missing from the file, and why; empty: nothing
+  // Of a program that was recorded under another allocator (PyTorch's) and replayed: what that
+  // allocator had reserved at its peak (zero: unknown), and at each change where the file says so.
+  Bytes other_peak_reserved;
+  std::vector<RecordedReserved> other_reserved;
+  std::uint64_t dropped = 0;  // events that came faster than they could be written
+  std::string damage;         // what is missing from the file, and why; empty: nothing
 
   Nanoseconds begin() const { return events.empty() ? Nanoseconds{} : events.front().time; }
   Nanoseconds end() const { return events.empty() ? Nanoseconds{} : events.back().time; }

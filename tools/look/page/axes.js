@@ -27,6 +27,14 @@ class Axes {
     this.bytes = this.svg.append('g').attr('class', 'axis');
     this.time = this.svg.append('g').attr('class', 'axis');
     this.marks = this.svg.append('g').attr('class', 'marks');
+    this.other = this.svg.append('text').attr('class', 'other');
+    this.caret = this.svg.append('g').attr('class', 'caret');
+    this.caret.append('path').attr('class', 'halo');
+    this.caret.append('path').attr('class', 'line');
+    this.caret.append('path').attr('class', 'handle');
+    this.peak = this.svg.append('g').attr('class', 'peak');
+    this.peak.append('path').attr('d', 'M0,-3l-5,-8h10z');
+    this.peak.append('text');
   }
 
   draw(view, recording, width, height) {
@@ -52,6 +60,66 @@ class Axes {
                   .tickFormat((d) => formatTime(d, apart, view.to))
                   .tickSizeOuter(0));
     this.#drawMarks(x, view, recording, width);
+  }
+
+  // The peak's name above it, and above the line of what is reserved. `peak`: {time, bytes, reserved,
+  // text}, or null.
+  drawPeak(view, peak, width, height) {
+    const shown = peak !== null && peak.time >= view.from && peak.time <= view.to &&
+        peak.bytes >= view.bottom;
+    this.peak.attr('display', shown ? null : 'none');
+    if (!shown) return;
+    const x = (peak.time - view.from) / view.span * width;
+    const at = (bytes) => height * (1 - (bytes - view.bottom) / view.height);
+    const y = Math.max(26, at(peak.bytes));
+    const above = Math.max(0, y - at(peak.reserved));
+    this.peak.attr('transform', `translate(${kMargin.left + x},${kMargin.top + y})`);
+    // Beside the caret, which may stand at the peak: on the side with more room.
+    const right = x < width / 2;
+    this.peak.select('text').text(peak.text).attr('x', right ? 9 : -9)
+        .attr('y', above < 30 ? Math.max(13 - y, -9 - above) : -6)
+        .attr(
+        'text-anchor', right ? 'start' : 'end');
+  }
+
+  // The chosen moment: an upright down to `end` bytes with a handle below, or, out of view, an arrow to
+  // where it is.
+  drawCaret(view, time, end, width, height) {
+    this.caret.attr('display', time === null ? 'none' : null);
+    if (time === null) return;
+    const inView = time >= view.from && time <= view.to;
+    const x = Math.round(Math.min(1, Math.max(0, (time - view.from) / view.span)) * width);
+    this.caret.attr('transform', `translate(${kMargin.left + x},${kMargin.top})`)
+        .classed('away', !inView);
+    const y = height * (1 - (end - view.bottom) / view.height);
+    const upright = inView && y > 0 ? `M0,0V${Math.min(height, y)}` : '';
+    this.caret.select('.halo').attr('d', upright);
+    this.caret.select('.line').attr('d', upright);
+    this.caret.select('.handle')
+        .attr(
+            'd', inView ? `M0,${height - 7}l-6,9v5h12v-5z` :
+                time < view.from ? `M2,${height / 2}l10,-8v16z` :
+                                   `M-2,${height / 2}l-10,-8v16z`);
+  }
+
+  // What PyTorch's own allocator reserved, at the end of its line that is farther from the peak;
+  // `null`: unknown.
+  drawOther(view, most, peakTime, width, height) {
+    this.other.attr('display', most === null ? 'none' : null);
+    if (most === null) return;
+    const y = height * (1 - (most - view.bottom) / view.height);
+    const above = y < 0;
+    const peakX = (peakTime - view.from) / view.span * width;
+    const onLeft = peakX > width / 2;
+    // Below the line, where the name of the peak needs the room above it.
+    const kRoom = 400;
+    const under = Math.min(width, Math.max(peakX, width - peakX)) < kRoom ? 14 : -5;
+    this.other.attr('x', kMargin.left + (onLeft ? 6 : width - 4))
+        .attr('text-anchor', onLeft ? 'start' : 'end')
+        .attr('y', kMargin.top + (above ? 13 : Math.min(height - 4, y + under)))
+        .text(
+            above ? `↑ PyTorch reserved up to ${formatBytes(most)}: [ zooms out` :
+                    `PyTorch reserved up to ${formatBytes(most)}`);
   }
 
   // What happened, above the picture: a name where there is room for it.

@@ -4,12 +4,12 @@
 const kPlotHeight = 420;
 
 class Chart {
-  // `page`: {view, colours, onChoose(chart, block), frames}
+  // `page`: {view, colours, frames, panels (an element), onChoose(chart, block), mark(chart, blocks)}
   constructor(parent, recording, page, number) {
     Object.assign(this, {recording, page, view: page.view, colours: page.colours});
     this.block = -1;  // the chosen one
     this.element = make('section', {class: 'chart', 'aria-label': recording.source}, parent);
-    this.#makeHead(number);
+    this.number = number;
     const plot = make('div', {class: 'plot'}, this.element);
     this.canvas = make(
         'canvas', {
@@ -22,20 +22,24 @@ class Chart {
         plot);
     this.axes = new Axes(plot);
     this.empty = make('p', {class: 'empty', hidden: ''}, plot);
+    this.lanes = new Lanes(this.element, this);
     this.overview = new Overview(this.element, this.view);
+    this.flame = new Flame(this.element, this);
     this.map = new PageMap(make('div', {class: 'pages'}, this.element), this);
+    this.panel = new MomentPanel(page.panels, this);
     this.tiles = new Tiles();
     this.view.onChange((source) => this.#moved(source));
     this.#listen();
   }
 
-  #makeHead(number) {
+  // The file's name, and what holds for all of it.
+  makeHead(parent) {
     const {recording: r} = this;
-    const element = make('div', {class: 'head'}, this.element);
-    const head = make('h2', {}, element, r.source || `Recording ${number + 1}`);
+    const element = make('div', {class: 'head'}, parent);
+    const head = make('h1', {}, element, r.source || `Recording ${this.number + 1}`);
     make(
         'span', {class: 'sub'}, head,
-        ` ${[r.program, r.device].filter((t) => t !== '').join(', on ')}`);
+        ` ${[r.program, r.device].filter((t) => t !== '' && t !== r.source).join(', on ')}`);
     this.facts = make('p', {class: 'facts'}, element);
     const warnings = [];
     if (r.damage !== '') warnings.push(`Incomplete: ${r.damage}`);
@@ -59,6 +63,7 @@ class Chart {
     this.pixels = this.colours.pixels(this.recording, found, theme.background);
     this.#markChosen();
     this.#repaint(true);
+    this.panel.draw();
   }
 
   // The chosen block stands out; `unmarked` is the colour that it has else.
@@ -115,9 +120,10 @@ class Chart {
 
   // All but the picture of the blocks.
   redraw() {
-    this.overview.draw(this.selection, this.view.most);
+    this.overview.draw(this.selection, this.view.usual);
     this.overview.update(null);
     this.map.draw();
+    this.flame.draw();
     this.#followView();
     this.draw();
   }
@@ -147,7 +153,7 @@ class Chart {
     const span = this.view.duration / transform.k;
     const from = -transform.x / transform.k / this.width * this.view.duration;
     this.view.setTime(from, from + span, this);
-    if (/move/.test(event.sourceEvent.type) && this.view.height < this.view.most) {
+    if (/move/.test(event.sourceEvent.type) && this.view.height < this.view.usual) {
       this.view.rise(rise / kPlotHeight);
     }
   }
@@ -208,8 +214,9 @@ class Chart {
     this.finished = this.tiles.draw(context, this.scale, this.firstColumn, this.columns);
     this.#drawCurves(context);
     this.#drawLabels(context);
-    this.#drawMoment(context);
-    this.axes.draw(this.view, this.recording, this.width, kPlotHeight);
+    this.#drawHover(context);
+    this.#drawAxes();
+    this.lanes.draw();
     this.page.frames.push(performance.now() - begin);
     if (!this.finished) this.draw();
   }
@@ -239,13 +246,17 @@ class Chart {
     const last = Math.min(this.columns, Math.floor(Math.max(r.duration, 1) / scale.time) - first);
     const begin = Math.max(0, -first);
     const at = (x) => (first + x) * scale.time;
+    const ratio = window.devicePixelRatio || 1;
+    // Reserved memory changes in steps: what it was, its highest, what it is then.
     context.beginPath();
     for (let x = begin; x <= last; ++x) {
-      context.lineTo(x, Math.round(this.#y(r.mostReserved(at(x), at(x + 1)))) - 0.5);
+      const values = [r.reservedAt(at(x)), r.mostReserved(at(x), at(x + 1)), r.reservedAt(at(x + 1))];
+      for (const bytes of new Set(values)) context.lineTo(x, Math.round(this.#y(bytes)) - 0.5);
     }
     context.strokeStyle = theme.reserved;
-    context.lineWidth = 1.5 * (window.devicePixelRatio || 1);
+    context.lineWidth = 1.5 * ratio;
     context.stroke();
+    this.#drawOther(context, begin, last, at, ratio);
     const {all, selection} = this;
     const live = (x) => all.liveAfter(all.highest(all.stepAt(at(x)), all.stepAt(at(x + 1))));
     if (selection.matches !== null) {
@@ -262,22 +273,56 @@ class Chart {
       context.fillRect(x, Math.round(this.#y(live(x))) - 1, 1, 1.5);
   }
 
-  #drawMoment(context) {
-    const upright = (time, colour, dash) => {
-      const x = this.#x(time);
-      if (x < 0 || x > this.columns) return;
-      context.beginPath();
-      context.setLineDash(dash);
-      context.moveTo(x + 0.5, 0);
-      context.lineTo(x + 0.5, this.rows);
-      context.strokeStyle = colour;
-      context.lineWidth = 1;
-      context.stroke();
-      context.setLineDash([]);
-    };
-    if (this.hover !== undefined) upright(this.hover, theme.faint, []);
-    if (this.moment !== undefined && !this.recording.isMoment)
-      upright(this.moment.time, theme.text, [5, 3]);
+  // PyTorch's own reserved memory, dotted: at each change, or, where only its peak is known, that.
+  #drawOther(context, begin, last, at, ratio) {
+    const {recording: r} = this;
+    if (r.otherPeakReserved === 0) return;
+    context.beginPath();
+    for (let x = begin; x <= last; ++x) context.lineTo(x, Math.round(this.#y(r.otherAt(at(x)))) - 0.5);
+    context.setLineDash([2 * ratio, 4 * ratio]);
+    context.strokeStyle = theme.other;
+    context.lineWidth = 2 * ratio;
+    context.stroke();
+    context.setLineDash([]);
+  }
+
+  #drawHover(context) {
+    const x = this.hover === undefined ? -1 : this.#x(this.hover);
+    if (x < 0 || x > this.columns) return;
+    context.fillStyle = theme.faint;
+    context.fillRect(x, 0, 1, this.rows);
+  }
+
+  #drawAxes() {
+    const {axes, view, recording, selection, width} = this;
+    axes.draw(view, recording, width, kPlotHeight);
+    const step = selection.peak();
+    const bytes = selection.liveAfter(step);
+    const time = selection.time[step];
+    axes.drawOther(
+        view, recording.otherPeakReserved > 0 ? recording.otherPeakReserved : null, time ?? 0,
+        width, kPlotHeight);
+    axes.drawPeak(
+        view, step < 0 || recording.isMoment ? null : {
+          time,
+          bytes,
+          reserved: recording.reservedAt(time),
+          text: `peak ${formatBytes(bytes)} at ${recording.roughTime(time)}`
+        },
+        width, kPlotHeight);
+    axes.drawCaret(
+        view, this.moment === undefined || recording.isMoment ? null : this.moment.time,
+        this.#caretEnd(), width, kPlotHeight);
+  }
+
+  // Down to how many bytes the caret is drawn: it must not cover a peak that is hardly wider than it.
+  #caretEnd() {
+    if (this.moment === undefined) return 0;
+    const {all, view, width, moment: {step, time}} = this;
+    const live = all.liveAfter(step);
+    const apart = 4 * view.span / width;
+    const isNarrow = [time - apart, time + apart].every((at) => all.liveAfter(all.stepAt(at)) < 0.95 * live);
+    return isNarrow ? live : 0;
   }
 
   // The step and the block under a point of the canvas.
@@ -342,7 +387,29 @@ class Chart {
   setMoment(step, time = this.recording.stepTime[step] ?? 0) {
     this.moment = {step, time};
     this.map.show(this.moment);
+    this.panel.show(this.moment, this.map.pages);
+    this.flame.show(this.moment, this.panel.figures);
     this.draw();
+  }
+
+  // Chooses the moment of the peak, and shows the part around it where more is live than half way up
+  // from the last trough, with as much time on either side.
+  fitPeak() {
+    const {selection, recording: r, view} = this;
+    const step = selection.peak();
+    if (step < 0) return;
+    this.setMoment(selection.toRecording(step));
+    if (r.isMoment) return;
+    const {live, time} = selection;
+    const half = (live[step] + selection.liveAfter(troughBefore(selection, step))) / 2;
+    let first = step;
+    while (first > 0 && live[first - 1] > half) --first;
+    let after = step;
+    while (after < live.length && live[after] > half) ++after;
+    const to = time[after] ?? r.duration;
+    const width = Math.max(to - time[first], kLeastSpan);
+    view.showBytes();
+    view.setTime(time[first] - width, to + width);
   }
 
   // Marks a block as the chosen one; -1: none.

@@ -4,10 +4,11 @@
 // lighter.
 const kPalette =
     ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d55e00', '#f0e442', '#999999'];
+const kOtherColour = kPalette[kPalette.length - 1];
 const kSizes = [
   ['up to 64 KiB', 2 ** 16], ['up to 1 MiB', 2 ** 20], ['up to 8 MiB', 2 ** 23],
   ['up to 32 MiB', 2 ** 25], ['up to 128 MiB', 2 ** 27], ['up to 512 MiB', 2 ** 29],
-  ['more', Infinity]
+  ['over 512 MiB', Infinity]
 ];
 // Neighbours of one colour differ a little, so that blocks can be told apart.
 const kShades = [0, 0.16, 0.3, 0.08];
@@ -20,6 +21,10 @@ function mixed(colour, other, share) {
 function asPixel(colour) {
   const {r, g, b} = d3.rgb(colour);
   return (0xff000000 | (Math.round(b) << 16) | (Math.round(g) << 8) | Math.round(r)) >>> 0;
+}
+
+function cssOf(pixel) {
+  return `rgb(${pixel & 0xff} ${pixel >>> 8 & 0xff} ${pixel >>> 16 & 0xff})`;
 }
 
 function darker(pixel) {
@@ -50,24 +55,62 @@ class Colours {
   constructor(recordings) {
     const union =
         (lists) => [...new Set(lists.flat())].sort((a, b) => BigInt(a) < BigInt(b) ? -1 : 1);
-    this.streams = union(recordings.map((each) => each.streams));
-    // Some only use blocks of others.
-    const owners =
-        (r) => [...new Set(r.heaps.map(([, stream]) => stream))].map((i) => r.streams[i]);
-    const own = new Set(recordings.flatMap(owners));
-    this.owners = this.streams.filter((id) => own.has(id));
+    // Some streams only use blocks of others, and have no colour.
+    this.owners = union(
+        recordings.map((r) => [...new Set(r.stream)].map((stream) => r.streams[stream])));
     this.pools = union(recordings.map((each) => each.pools));
-    this.by = 'stream';
+    this.hasStacks = recordings.some((r) => r.hasStacks);
+    this.#nameStacks(recordings);
+    this.by = this.owners.length > 1 ? 'stream' : this.hasStacks ? 'stack' : 'size';
+  }
+
+  // The stacks with the most bytes at a recording's peak have colours of their own; the same stack
+  // has the same colour in both recordings.
+  #nameStacks(recordings) {
+    const most = new Map();  // by the stack's text: {name, bytes}
+    const texts = new Map();
+    for (const r of recordings) {
+      texts.set(r, r.stacks.map((stack) => JSON.stringify(stack.map((frame) => r.frames[frame]))));
+      if (!r.hasStacks) continue;
+      const bytes = new Float64Array(r.stacks.length);
+      for (let b = 0; b < r.count; ++b)
+        if (r.beginStep[b] <= r.peakStep && r.endStep[b] > r.peakStep) bytes[r.stack[b]] += r.bytes[b];
+      bytes.forEach((sum, stack) => {
+        if (sum === 0 || r.stacks[stack].length === 0) return;
+        const text = texts.get(r)[stack];
+        if (sum <= (most.get(text)?.bytes ?? 0)) return;
+        const [{name, place}] = r.frameTexts(stack);
+        most.set(text, {name: place === '' ? shortName(name) : `${shortName(name)} (${baseName(place)})`, bytes: sum});
+      });
+    }
+    const top = [...most].sort((a, b) => b[1].bytes - a[1].bytes).slice(0, kPalette.length - 1);
+    this.stackNames = top.map(([, {name}]) => name);
+    const places = new Map(top.map(([text], i) => [text, i]));
+    this.stackClasses = new Map(recordings.map(
+        (r) => [r, Uint8Array.from(texts.get(r), (text) => places.get(text) ?? top.length)]));
   }
 
   streamColour(id) {
-    return categoryColour(this.streams.indexOf(id));
+    const index = this.owners.indexOf(id);
+    return index < 0 ? kOtherColour : categoryColour(index);
   }
   poolColour(id) {
-    return id === null ? '#999999' : categoryColour(this.pools.indexOf(id));
+    return id === null ? kOtherColour : categoryColour(this.pools.indexOf(id));
+  }
+
+  // A block's colour, without the shade that tells neighbours apart.
+  colourOf(recording, block) {
+    const {colours, of} = this.#classes(recording);
+    return colours[of(block)];
   }
 
   legend() {
+    if (this.by === 'stack') {
+      return [
+        ...this.stackNames.map((name, i) => [name, kPalette[i]]),
+        ['other stacks', kOtherColour]
+      ];
+    }
     if (this.by === 'size') return kSizes.map(([name], i) => [name, sizeColour(i)]);
     if (this.by === 'stream')
       return this.owners.map((id) => [formatStream(id), this.streamColour(id)]);
@@ -84,14 +127,24 @@ class Colours {
     const strong = classes.colours.map(
         (colour) => shades.map((share) => asPixel(mixed(colour, '#ffffff', share))));
     const faint = classes.colours.map((colour) => asPixel(mixed(colour, background, 0.82)));
-    return Uint32Array.from({length: recording.count}, (_, block) => {
+    const pixels = new Uint32Array(recording.count);
+    for (let block = 0; block < pixels.length; ++block) {
       const of = classes.of(block);
-      if (found !== null && found[block] === 0) return faint[of];
-      return strong[of][Math.imul(block, 0x9e3779b1) >>> 30];
-    });
+      pixels[block] = found !== null && found[block] === 0 ?
+          faint[of] :
+          strong[of][Math.imul(block, 0x9e3779b1) >>> 30];
+    }
+    return pixels;
   }
 
   #classes(recording) {
+    if (this.by === 'stack') {
+      const of = this.stackClasses.get(recording);
+      return {
+        colours: [...kPalette.slice(0, this.stackNames.length), kOtherColour],
+        of: (b) => of[recording.stack[b]]
+      };
+    }
     if (this.by === 'size') {
       return {
         colours: kSizes.map((_, i) => sizeColour(i)),

@@ -8,7 +8,11 @@ class Controls {
     form.addEventListener('submit', (event) => event.preventDefault());
     this.colour = this.#select(
         'Colour', 'colour',
-        [['stream', 'by stream'], ['pool', 'by graph pool'], ['size', 'by size']]);
+        [
+          ['stream', 'by stream'], ['pool', 'by graph pool'], ['size', 'by size'],
+          ...(page.colours.hasStacks ? [['stack', 'by stack']] : [])
+        ]);
+    this.colour.value = page.colours.by;
     this.stack =
         this.#select('Stack', 'stack', [['age', 'oldest lowest'], ['address', 'by address']]);
     const {owners: streams, pools} = page.colours;
@@ -119,6 +123,8 @@ class Controls {
         this.#entry(legend, 'live', 'var(--liveLine)', 'line');
       else
         this.#entry(legend, 'live in all', 'var(--soft)', 'line');
+      if (this.page.recordings.some((r) => r.otherPeakReserved > 0))
+        this.#entry(legend, 'reserved by PyTorch', 'var(--other)', 'dots');
       this.#entry(legend, 'chosen', 'var(--chosen)', 'box');
   }
 

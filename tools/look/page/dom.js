@@ -45,7 +45,7 @@ function readTheme() {
   const style = getComputedStyle(document.documentElement);
   for (const name
            of ['text', 'soft', 'faint', 'empty', 'chosen', 'background', 'reserved', 'live',
-               'liveLine', 'grave']) {
+               'liveLine', 'grave', 'idle', 'other']) {
     theme[name] = style.getPropertyValue(`--${name}`).trim();
   }
 }

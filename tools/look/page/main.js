@@ -1,12 +1,18 @@
 // Puts the page together.
 
+const kHeadroom = 1.12;  // above the highest line, for the name of the peak
+
 class Page {
   constructor(recordings) {
     this.recordings = recordings;
     this.frames = [];  // how long each took to draw, in ms; for tests
     this.colours = new Colours(recordings);
     const most = d3.max(recordings, (r) => Math.max(d3.max(r.reservedBytes) ?? 0, r.peakLive));
-    this.view = new View(d3.max(recordings, (r) => r.duration), most * 1.04);
+    const other = d3.max(recordings, (r) => r.otherPeakReserved);
+    // Where there is room for it, PyTorch's line is in view; else one must zoom out to see it.
+    const usual = Math.max(most, other <= 1.5 * most ? other : 0) * kHeadroom;
+    this.view = new View(d3.max(recordings, (r) => r.duration), usual, other * kHeadroom);
+    this.panels = document.getElementById('panels');
     this.filter = {stream: null, pool: null, least: null, most: null};
     this.text = '';
     this.byAddress = false;
@@ -90,6 +96,17 @@ class Page {
     chart.goTo(block);
   }
 
+  // Shows where these blocks are: all others get faint.
+  mark(chart, blocks) {
+    this.active = chart;
+    for (const each of this.charts) {
+      const found = each === chart ? new Uint8Array(each.recording.count) : null;
+      for (const block of each === chart ? blocks : []) found[block] = 1;
+      each.setColours(found);
+    }
+    this.found.show(this.charts, 'marked');
+  }
+
   #neighbour(by) {
     const block = this.active.neighbour(by);
     if (block >= 0) this.onChoose(this.active, block);
@@ -127,16 +144,20 @@ class Page {
   #actions() {
     const {view} = this;
     const help = document.getElementById('help');
+    // The chosen moment stays in view.
+    const zoom = (factor) =>
+        view.zoomTime(factor, view.anchor(this.active.moment?.time ?? -1));
     return {
       'ArrowLeft': () => view.pan(-0.15),
       'ArrowRight': () => view.pan(0.15),
       'ArrowUp': () => view.rise(0.15),
       'ArrowDown': () => view.rise(-0.15),
-      '+': () => view.zoomTime(1 / 1.5),
-      '=': () => view.zoomTime(1 / 1.5),
-      '-': () => view.zoomTime(1.5),
+      '+': () => zoom(1 / 1.5),
+      '=': () => zoom(1 / 1.5),
+      '-': () => zoom(1.5),
       ']': () => view.zoomBytes(1 / 1.5),
       '[': () => view.zoomBytes(1.5),
+      'z': () => this.active.fitPeak(),
       '0': () => view.showAll(),
       'Home': () => view.showAll(),
       'k': () => this.#neighbour(1),
@@ -149,7 +170,10 @@ class Page {
       'p': () => this.#nextFound(-1),
       'c': () => this.controls.nextColour(),
       'd': () => this.toggleTheme(),
-      'Escape': () => this.onChoose(this.active, -1),
+      'Escape': () => {
+        this.onChoose(this.active, -1);
+        this.onText(this.text);  // lets go of marked blocks, too
+      },
       '?': () => help.showModal(),
     };
   }
@@ -162,7 +186,10 @@ async function start() {
     recordings.push(await Recording.read(text.textContent));
     text.remove();
   }
-  document.title = `Memory of ${recordings.map((r) => r.source || 'a recording').join(' and ')}`;
+  if (recordings.length > 1 && recordings[0].source === recordings[1].source)
+    recordings.forEach((r, i) => r.source += ` (${i + 1})`);  // of different folders
+  const names = recordings.map((r) => r.source || 'a recording');
+  document.title = `Memory of ${names.join(' and ')}`;
   readTheme();
   document.body.classList.toggle('two', recordings.length > 1);
   const page = new Page(recordings);

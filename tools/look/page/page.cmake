@@ -23,12 +23,17 @@ set(weir_page_scripts
     colours.js
     tiles.js
     labels.js
+    series.js
     pages.js
     page_map.js
+    moment.js
     story.js
     axes.js
     filters.js
     overview.js
+    lanes.js
+    flame.js
+    panel.js
     chart.js
     controls.js
     keys.js

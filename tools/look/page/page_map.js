@@ -41,7 +41,7 @@ class PageMap {
     this.canvas.hidden = this.about.hidden = this.pages.length === 0;
     this.canvas.setAttribute('aria-label', `Map of pages: ${this.facts.textContent}`);
     this.about.textContent =
-        'A box is a page, as wide as it is large: filled where it is in use, hatched if idle, a dot ' +
+        'A box is a page, as wide as it is large: filled where blocks use it, in their colours, hatched if idle, a dot ' +
         'below for each further address. Point at one, or choose it with the arrow keys.';
     this.draw();
   }
@@ -76,12 +76,12 @@ class PageMap {
 
   #drawBox(context, {page, x, row, width}, index) {
     const y = row * kRow + 1;
-    const colour = page.heap < 0 ? theme.faint : this.#heapColour(page.heap);
+    const {pixels} = this.chart;
     context.fillStyle = theme.empty;
     context.fillRect(x, y, width, kBox);
     if (page.heap < 0) this.#hatch(context, x, y, width);
-    context.fillStyle = colour;
     for (const part of page.used) {
+      context.fillStyle = cssOf(pixels[part.block]);
       context.fillRect(
           x + part.from / page.bytes * width, y, Math.max(1, part.bytes / page.bytes * width),
           kBox);
@@ -99,7 +99,7 @@ class PageMap {
           x + part.from / page.bytes * width, y, Math.max(2, part.bytes / page.bytes * width),
           kBox);
     }
-    context.strokeStyle = index === this.chosen ? theme.text : colour;
+    context.strokeStyle = index === this.chosen ? theme.text : page.heap < 0 ? theme.faint : theme.soft;
     context.lineWidth = index === this.chosen ? 2.5 : 1;
     context.strokeRect(x + 0.5, y + 0.5, width - 1, kBox - 1);
     // An alias for each tick below.
@@ -122,14 +122,6 @@ class PageMap {
     }
     context.stroke();
     context.restore();
-  }
-
-  #heapColour(heap) {
-    const {recording, colours} = this.chart;
-    const [, stream, pool] = recording.heaps[heap];
-    if (colours.by === 'pool')
-      return colours.poolColour(pool === 0 ? null : recording.pools[pool - 1]);
-    return colours.streamColour(recording.streams[stream]);
   }
 
   #text({page}) {

@@ -10,7 +10,8 @@ const kPageEvent = {
 };
 
 // `moment`: {step, time}; several steps may happen at one time. By id: {id, bytes, heap (index; -1:
-// idle), mappings: [address], used: [{from, bytes, block}]}.
+// idle), lastHeap (id; of the latest event about it), mappings: [address], used: [{from, bytes,
+// block}]}.
 function pagesAt(recording, moment) {
   const {count, kind, time, step, page, heap, address, bytes} = recording.pageEvents;
   const pages = new Map();
@@ -18,11 +19,12 @@ function pagesAt(recording, moment) {
     if (step[i] > moment.step && (step[i] > moment.step + 1 || time[i] > moment.time)) break;
     const id = page[i];
     if (kind[i] === kPageEvent.create) {
-      pages.set(id, {id, bytes: bytes[i], heap: -1, mappings: [], used: []});
+      pages.set(id, {id, bytes: bytes[i], heap: -1, lastHeap: -1, mappings: [], used: []});
       continue;
     }
     const one = pages.get(id);
     if (one === undefined) continue;  // what was dropped
+    if (kind[i] >= kPageEvent.map && kind[i] !== kPageEvent.unmap) one.lastHeap = heap[i];
     if (kind[i] === kPageEvent.release) pages.delete(id);
     if (kind[i] === kPageEvent.map) one.mappings.push(address[i]);
     if (kind[i] === kPageEvent.unmap) one.mappings = one.mappings.filter((a) => a !== address[i]);

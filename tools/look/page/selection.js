@@ -97,7 +97,8 @@ class Selection {
   highest(from, to) {
     let best = from;
     const consider = (step) => {
-      if (this.liveAfter(step) > this.liveAfter(best)) best = step;
+      const more = this.liveAfter(step) - this.liveAfter(best);
+      if (more > 0 || (more === 0 && step < best)) best = step;
     };
     let low = Math.max(from, 0);
     let high = to + 1;

@@ -57,6 +57,27 @@ function formatAddress(address) {
   return `0x${address.toString(16)}`;
 }
 
+// A share of a whole, in percent with three digits: "71.5 %".
+function formatShare(share) {
+  if (!Number.isFinite(share)) return '-';
+  const percent = 100 * share;
+  if (percent > 0 && percent < 0.01) return '<0.01 %';
+  return `${formatCount(percent, percent >= 99.95 ? 0 : percent >= 10 ? 1 : 2)} %`;
+}
+
+// "src/model.cc:44" without its folders.
+function baseName(place) {
+  return place.slice(place.lastIndexOf('/') + 1);
+}
+
+// A C++ function without its arguments and without unnamed namespaces.
+function shortName(name) {
+  const text = name.replaceAll('(anonymous namespace)::', '');
+  const from = text.indexOf('operator()') < 0 ? 0 : text.indexOf('operator()') + 'operator()'.length;
+  const arguments_ = text.indexOf('(', from);
+  return arguments_ > 0 ? text.slice(0, arguments_) : text;
+}
+
 function plural(count, thing) {
   return `${formatCount(count)} ${thing}${count === 1 ? '' : 's'}`;
 }

@@ -7,13 +7,14 @@ const kLeastHeight = 2048;  // bytes
 class View {
   #listeners = [];
 
-  // Shows [0, duration] ns and [0, most] bytes, and never more.
-  constructor(duration, most) {
+  // Shows [0, duration] ns and [0, usual] bytes at first; more than `most` bytes never.
+  constructor(duration, usual, most) {
     this.duration = Math.max(duration, 1);
-    this.most = Math.max(most, kLeastHeight);
+    this.usual = Math.max(usual, kLeastHeight);
+    this.most = Math.max(most, this.usual);
     this.from = this.bottom = 0;
     this.to = this.duration;
-    this.top = this.most;
+    this.top = this.usual;
   }
 
   onChange(listener) {
@@ -53,6 +54,11 @@ class View {
     this.setBytes(this.bottom + by * this.height, this.top + by * this.height);
   }
 
+  // A time in view stays where it is when the view is zoomed about it; else the middle does.
+  anchor(time) {
+    return time >= this.from && time <= this.to ? time : (this.from + this.to) / 2;
+  }
+
   // Shows `factor` times as much, and keeps `at` where it is.
   zoomTime(factor, at = (this.from + this.to) / 2) {
     this.setTime(at - (at - this.from) * factor, at + (this.to - at) * factor);
@@ -61,9 +67,14 @@ class View {
     this.setBytes(at - (at - this.bottom) * factor, at + (this.top - at) * factor);
   }
 
-  showAll() {
+  // All the usual bytes; whoever calls this sets the time next.
+  showBytes() {
     this.bottom = 0;
-    this.top = this.most;
+    this.top = this.usual;
+  }
+
+  showAll() {
+    this.showBytes();
     this.setTime(0, this.duration);
   }
 

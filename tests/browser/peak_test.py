@@ -1,0 +1,419 @@
+"""What a page says of the peak without a click, compared with `weir report` and with a plain recount."""
+
+import html
+import json
+import re
+
+import browser
+from browser import By, Keys, PageTest
+
+FIRST = ".moment:first-child"  # of a page of two, the panel of the first
+
+# What lives at a step, and sums of it, by going through all blocks.
+PLAIN = """
+    const [step, key] = arguments;
+    const r = weirPage.recordings[0];
+    const sums = {};
+    for (let b = 0; b < r.count; ++b) {
+      if (r.beginStep[b] > step || r.endStep[b] <= step) continue;
+      const of = {all: 0, stack: r.stack[b], fresh: r.beginStep[b] > arguments[2] ? 1 : 0}[key];
+      sums[of] = (sums[of] || 0) + r.bytes[b];
+    }
+    return sums;"""
+
+
+def in_words(number):
+    """As the page writes a number of bytes."""
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    value, unit = float(number), 0
+    while value >= 1024:
+        value, unit = value / 1024, unit + 1
+    digits = 0 if unit == 0 or value >= 100 or value == int(value) else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f} {units[unit]}"
+
+
+class Said(PageTest):
+    def report(self, name):
+        return json.loads((browser.FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+
+    def rows(self, css):
+        """The bytes of each row by its name."""
+        return {row.find_element(By.CSS_SELECTOR, ".name").text: int(row.get_attribute("data-bytes"))
+                for row in self.find_all(f"{FIRST} {css} li")}
+
+    def test_the_title_is_that_of_the_report(self):
+        for name in ("small", "serve", "generate", "training", "pools"):
+            self.open(name)
+            peak = self.report(name)["peak_live"]
+            self.assertEqual(self.find(".title h2").text,
+                             f"At the peak: {in_words(peak['live_bytes'])} in {peak['blocks']:,} blocks")
+            self.assertFalse(self.find(".back").is_displayed())
+
+    def test_streams_and_pools_are_those_of_the_report(self):
+        for name in ("small", "serve", "pools"):
+            self.open(name)
+            peak = self.report(name)["peak_live"]
+            figures = self.js("""
+                const {figures} = weirPage.charts[0].panel;
+                const r = weirPage.recordings[0];
+                return [figures.byStream.map((g) => [r.streams[g.key], g.bytes, g.blocks.length]),
+                        figures.byPool.map((g) => [g.key === 0 ? "0" : r.pools[g.key - 1], g.bytes])];""")
+            for got, want in zip(figures[0], peak["by_stream"], strict=True):
+                self.assertEqual(got[1:], [want["bytes"], want["blocks"]], name)
+            self.assertEqual([each[1] for each in figures[1]], [each["bytes"] for each in peak["by_pool"]])
+            shown = self.rows(".shares ul")
+            self.assertEqual(sum(shown.values()) % peak["live_bytes"], 0, name)  # each list is all of it
+
+    def test_what_is_reserved_and_not_asked_for_is_that_of_the_report(self):
+        for name in ("small", "serve", "pools", "generate", "training"):
+            self.open(name)
+            report = self.report(name)
+            for moment in ("peak_live", "peak_reserved", "end"):
+                want = report[moment]
+                causes = {key.removesuffix("_bytes"): n for key, n in want["fragmentation"].items()}
+                self.assertEqual(causes.pop("unplaced"), 0)
+                self.js("weirPage.charts[0].setMoment(...arguments)", self.step_of(want),
+                        want["time_us"] * 1e3 + 0.5)
+                got = self.js("return weirPage.charts[0].panel.figures.causes")
+                self.assertEqual(got, causes, (name, moment))
+                shown = {e.get_attribute("data-key"): int(e.get_attribute("data-bytes"))
+                         for e in self.find_all(f"{FIRST} .causes li")}
+                self.assertEqual(shown, {key: n for key, n in causes.items() if n > 0})
+
+    def step_of(self, moment):
+        """The last step with as much live, no later than the moment."""
+        return self.js("""
+            const {all, recording: r} = weirPage.charts[0];
+            const [live, us] = arguments;
+            let step = all.step.length - 1;
+            while (step > 0 && (all.live[step] !== live || r.stepTime[step] / 1e3 > us + 1e-3)) --step;
+            return step;""", moment["live_bytes"], moment["time_us"])
+
+    def test_rows_add_up_to_all_that_is_live_and_bars_have_their_lengths(self):
+        for name in ("serve", "training", "many"):
+            self.open(name)
+            live = self.js("return weirPage.recordings[0].peakLive")
+            rows = [int(e.get_attribute("data-bytes")) for e in self.find_all(f"{FIRST} .largest li")]
+            self.assertEqual(sum(rows), live, name)
+            widths = self.js("""
+                return [...document.querySelectorAll(".moment:first-child .largest li")].map((li) => {
+                  const parts = [...li.querySelectorAll(".bar i")];
+                  return [Number(li.dataset.bytes),
+                          parts.reduce((sum, i) => sum + i.getBoundingClientRect().width, 0) /
+                              li.querySelector(".bar").getBoundingClientRect().width];
+                });""")
+            for number, width in widths:
+                self.assertAlmostEqual(width, number / live, delta=0.01)
+
+    def test_stacks_are_a_plain_recount(self):
+        self.open("training")
+        step = self.js("return weirPage.recordings[0].peakStep")
+        want = self.js(PLAIN, step, "stack")
+        got = self.js("return weirPage.charts[0].panel.figures.byStack.map((g) => [g.key, g.bytes])")
+        self.assertEqual({str(key): number for key, number in got}, want)
+        self.assertEqual(list(self.rows(".largest"))[:2], ["Linear.forward", "cross_entropy"])
+        lead = self.text(".answer")
+        for part in ("Linear.forward (linear.py:12), cross_entropy (functional.py:310) and Adam.step",
+                     "59.3 % of it", "3.63 GiB of it came in the 90.6 ms since the last trough, while 264 MiB went"):
+            self.assertIn(part, lead)
+        self.find("#by-block").click()
+        self.assertEqual(list(self.rows(".largest"))[0], "2 × 900 MiB")
+        self.find("#by-stack").click()
+        self.assertIn("gelu", self.rows(".largest"))
+
+    def test_what_came_since_the_trough_is_a_plain_recount(self):
+        for name in ("serve", "training", "generate"):
+            self.open(name)
+            step, trough = self.js("""
+                return [weirPage.recordings[0].peakStep, weirPage.charts[0].panel.figures.trough];""")
+            came = self.js("return weirPage.charts[0].panel.figures.came.bytes")
+            gone = self.js("return weirPage.charts[0].panel.figures.gone.bytes")
+            self.assertEqual(came, self.js(PLAIN, step, "fresh", trough)["1"], name)
+            live = self.js("return weirPage.charts[0].all.live")
+            self.assertEqual(live[step] - live[trough], came - gone)
+            # The trough: nothing between is lower, and before it live was a tenth of the peak higher.
+            self.assertEqual(min(live[trough:step + 1]), live[trough])
+            before = next((i for i in range(trough, -1, -1) if live[i] - live[trough] >= live[step] / 10), -1)
+            self.assertTrue(before < 0 or min(live[before:step + 1]) == live[trough], name)
+
+    def test_serve_is_said_to_be_two_blocks_of_stream_2(self):
+        self.open("serve")
+        self.assertIn("2 blocks of 1.70 GiB on stream 2 are 71.5 % of it", self.text(".answer"))
+        self.assertIn("PyTorch's own allocator reserved up to 17.5 GiB", self.text(".held"))
+
+    def test_a_snapshot_and_nothing_at_all(self):
+        self.open("moment")
+        self.assertEqual(self.find(".title h2").text, "In this snapshot: 44 MiB in 7 blocks")
+        self.open("empty")
+        self.assertEqual(self.text(".answer"), "Nothing was live.")
+
+    def test_a_row_shows_where_its_blocks_are(self):
+        self.open("training")
+        self.find(".largest .row").click()
+        blocks = self.js("return weirPage.charts[0].foundBlocks")
+        group = self.js("return weirPage.charts[0].panel.figures.byStack[0].blocks")
+        self.assertEqual(blocks, group)
+        self.assertIn("block", self.text("#found"))
+        self.press(Keys.ESCAPE)
+        self.assertEqual(self.text("#found"), "")
+
+
+class Drawn(PageTest):
+    def test_the_peak_is_labelled_where_it_is(self):
+        for name in ("serve", "training", "many"):
+            self.open(name)
+            self.assertRegex(self.text(".peak text"), r"^peak [\d.]+ GiB at [\d.]+ m?s$")
+            x, y, want_x, want_y = self.js("""
+                const c = weirPage.charts[0];
+                const box = document.querySelector(".peak path").getBoundingClientRect();
+                const canvas = c.canvas.getBoundingClientRect();
+                const {from, span, bottom, height} = c.view;
+                const r = c.recording;
+                return [box.x + box.width / 2 - canvas.x, box.bottom - canvas.y,
+                        (r.stepTime[r.peakStep] - from) / span * c.width,
+                        (1 - (r.peakLive - bottom) / height) * canvas.height];""")
+            self.assertAlmostEqual(x, want_x, delta=1.5)
+            self.assertAlmostEqual(y, want_y, delta=5)
+
+    def test_texts_of_the_chart_do_not_collide(self):
+        for name in ("serve", "training", "many", "pools", "generate"):
+            self.open(name)
+            boxes = self.js("""
+                return [...document.querySelectorAll(".axes text")].filter((t) => t.textContent !== "")
+                    .map((t) => [t.textContent, t.getBoundingClientRect()])
+                    .filter(([, b]) => b.width > 0)
+                    .map(([text, b]) => [text, b.left, b.top, b.right, b.bottom]);""")
+            for i, (one, *a) in enumerate(boxes):
+                for other, *b in boxes[i + 1:]:
+                    apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] + 3 or b[3] <= a[1] + 3
+                    self.assertTrue(apart, (name, one, other))
+
+    def test_the_chosen_moment_is_a_caret_and_stays_in_view(self):
+        self.open("serve")
+        self.assertTrue(self.find(".caret .line").is_displayed())
+        for keys in ("+" * 6, "-" * 3, "+" * 12):
+            self.press(*keys)
+            begin, end = self.view()[:2]
+            time = self.js("return weirPage.charts[0].moment.time")
+            self.assertTrue(begin <= time <= end)
+        self.press(*[Keys.ARROW_RIGHT] * 9)
+        self.settle()
+        self.assertIn("away", self.find(".caret").get_attribute("class"))
+
+    def test_the_caret_does_not_cover_a_narrow_peak(self):
+        self.open("serve")
+        self.assertRegex(self.find(".caret .line").get_attribute("d"), r"^M0,0V[\d.]+$")
+        end = lambda: float(self.find(".caret .line").get_attribute("d").split("V")[1])
+        peak = self.js("""
+            const {view: {bottom, height}, recording, canvas} = weirPage.charts[0];
+            return (1 - (recording.peakLive - bottom) / height) * canvas.clientHeight;""")
+        self.assertAlmostEqual(end(), peak, delta=1)
+        self.press("z")  # the higher of the two blocks lives for some microseconds only
+        self.settle()
+        self.assertAlmostEqual(end(), peak, delta=1)
+        self.js("weirPage.charts[0].setMoment(weirPage.charts[0].all.stepAt(2.2655e9), 2.2655e9)")
+        self.settle()
+        self.assertEqual(end(), self.js("return weirPage.charts[0].canvas.clientHeight"))
+
+    def test_z_goes_to_the_peak_and_shows_how_memory_came_to_it(self):
+        for name in ("serve", "training", "small"):
+            self.open(name)
+            peak = self.js("return weirPage.recordings[0].peakStep")
+            self.js("weirPage.charts[0].setMoment(3)")
+            self.assertTrue(self.find(".back").is_displayed())
+            self.assertNotIn("At the peak", self.find(".title h2").text)
+            self.press("z")
+            self.assertIn("At the peak", self.find(".title h2").text)
+            self.assertEqual(self.js("return weirPage.charts[0].moment.step"), peak)
+            begin, end = self.view()[:2]
+            half_begin, half_end, duration = self.js("""
+                const {all, panel: {figures}, recording: r} = weirPage.charts[0];
+                const half = (all.live[r.peakStep] + all.liveAfter(figures.trough)) / 2;
+                const above = all.live.map((live) => live > half);
+                return [all.time[above.lastIndexOf(0, r.peakStep) + 1],
+                        all.time[above.indexOf(0, r.peakStep)] ?? r.duration, r.duration];""")
+            width = max(100, half_end - half_begin)
+            self.assertAlmostEqual(end - begin, min(3 * width, duration), delta=1)
+            self.assertTrue(begin <= half_begin <= half_end <= end)
+            self.screenshot(f"{name}-peak")
+
+    def test_reserved_memory_is_drawn_in_steps(self):
+        """Each pixel of the line is one of the levels, or on an upright between two."""
+        self.open("serve")
+        levels = self.js("return [...new Set(weirPage.recordings[0].reservedBytes)].length")
+        self.assertGreater(levels, 10)
+        flat = self.js("""
+            const c = weirPage.charts[0];
+            c.view.setTime(1.2e9, 1.4e9);
+            return c.recording.reservedAt(1.2e9);""")
+        self.settle()
+        rows = self.js("""
+            const c = weirPage.charts[0];
+            const y = Math.round(c.rows - (arguments[0] - c.scale.bottom) / c.scale.bytes) - 1;
+            const copy = new OffscreenCanvas(c.canvas.width, c.canvas.height)
+                .getContext("2d", {willReadFrequently: true});
+            copy.drawImage(c.canvas, 0, 0);
+            const red = (x) => [-1, 0, 1].some((by) => {
+              const [r, g, b, a] = copy.getImageData(x, y + by, 1, 1).data;
+              return a > 0 && r > 1.5 * g && r > 1.5 * b;
+            });
+            const change = c.recording.reservedTime.find((t) => t > 1.2e9);
+            const end = Math.floor((change - c.view.from) / c.scale.time);
+            return [end, Array.from({length: end - 2}, (_, x) => x).filter(red).length];""", flat)
+        self.assertGreater(rows[0], 50)
+        self.assertGreater(rows[1], 0.9 * (rows[0] - 2))  # level until the change, but for the spikes
+
+    def test_pytorchs_reserved_memory_is_a_dotted_line(self):
+        self.open("training")
+        self.assertEqual(self.text("text.other"), "PyTorch reserved up to 4 GiB")
+        self.assertIn("reserved by PyTorch", self.text("#legend"))
+        at = self.js("return [10e6, 100e6, 160e6].map((t) => weirPage.recordings[0].otherAt(t) / 2 ** 30)")
+        self.assertEqual(at, [1, 3, 4])
+        self.assertGreater(self.pixels().get("#7b3fa0", 0), 200)
+        self.open("serve")  # far above Weir's: out of view until one zooms out
+        self.assertIn("↑ PyTorch reserved up to 17.5 GiB", self.find_all("text.other")[0].text)
+        self.press(*["["] * 6)
+        self.settle()
+        self.assertEqual(self.find_all("text.other")[0].text, "PyTorch reserved up to 17.5 GiB")
+        self.open("small")
+        self.assertFalse(self.find("text.other").is_displayed())
+
+    def test_lanes_count_what_the_report_counts(self):
+        for name in ("serve", "pools"):
+            self.open(name)
+            report = json.loads((browser.FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+            lanes = self.js("return weirPage.charts[0].lanes.lanes.map(({name, note}) => [name, note])")
+            waits = sum(int(note.split()[0].replace(",", "")) for name, note in lanes if "waits" in name)
+            self.assertEqual(waits, sum(pair["waits"] for pair in report["waits"]))
+            drivers = self.js("""
+                const lane = weirPage.charts[0].lanes.lanes.find((l) => l.name === "driver");
+                return lane.countIn(0, Infinity);""")
+            totals = report["totals"]
+            self.assertEqual(drivers, sum(totals[key] for key in ("pages_created", "pages_released", "maps",
+                                                                  "unmaps")))
+
+    def test_of_equal_peaks_the_first_is_the_peak(self):
+        self.open("pools")  # its peak comes back many times
+        report = json.loads((browser.FOLDER / "pools.json").read_text(encoding="utf-8"))
+        time = self.js("return weirPage.charts[0].moment.time")
+        self.assertAlmostEqual(time / 1e3, report["peak_live"]["time_us"], delta=0.001)
+        self.assertEqual(*self.js("return [weirPage.charts[0].all.peak(), weirPage.recordings[0].peakStep]"))
+
+    def test_the_lane_of_what_is_not_live_is_a_plain_recount(self):
+        self.open("serve")
+        wrong = self.js("""
+            const c = weirPage.charts[0];
+            const {recording: r, all} = c;
+            const lane = c.lanes.lanes[0];
+            for (const t of [0.2e9, 0.9e9, 1.5e9, 2.3e9, 2.6e9]) {
+              const want = r.reservedAt(t) - all.liveAfter(all.stepAt(t));
+              const got = lane.height(t, t) * lane.peak;
+              if (Math.abs(got - want) > 1) return `${t}: ${got} for ${want}`;
+            }
+            return "";""")
+        self.assertEqual(wrong, "")
+
+
+class Pictured(PageTest):
+    def test_pictures_have_the_colours_that_the_page_starts_with(self):
+        for name in ("serve", "training", "small", "pools", "generate"):
+            self.open(name)
+            legend = self.js("return weirPage.colours.legend()")
+            text = (browser.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+            entries = re.findall(r'<rect x="\d+" y="\d+" width="14" height="14" fill="([^"]*)"/>'
+                                 r'<text[^>]*>([^<]*)</text>', text)
+            picture = [[html.unescape(title), colour] for colour, title in entries]
+            self.assertEqual([[title, self.js("return d3.rgb(arguments[0]).hex()", colour)]
+                              for title, colour in legend], picture[:len(legend)], name)
+
+
+class Stacked(PageTest):
+    def setUp(self):
+        self.open("training")
+
+    def widths(self):
+        """(function, value, share of the graph's width) of each call that is shown."""
+        return self.js("""
+            const graph = document.querySelector(".graph").getBoundingClientRect();
+            return [...document.querySelectorAll(".call")].map((call) => {
+              const box = call.getBoundingClientRect();
+              return [call.getAttribute("aria-label").split(",")[0], Number(call.dataset.value),
+                      (box.width + 1) / graph.width];
+            });""")
+
+    def recount(self, by):
+        """For each function, the sum over the stacks that it is in."""
+        return self.js("""
+            const [by] = arguments;
+            const r = weirPage.recordings[0];
+            const sums = {};
+            for (let b = 0; b < r.count; ++b) {
+              if (by === "bytes" && (r.beginStep[b] > r.peakStep || r.endStep[b] <= r.peakStep)) continue;
+              for (const frame of new Set(r.stacks[r.stack[b]]))
+                sums[r.frames[frame][0]] = (sums[r.frames[frame][0]] || 0) + (by === "bytes" ? r.bytes[b] : 1);
+            }
+            return sums;""", by)
+
+    def check(self, by, total):
+        sums = {}
+        for name, value, width in self.widths():
+            self.assertAlmostEqual(width, value / total, delta=0.005)
+            sums[name] = sums.get(name, 0) + value
+        # The callers of all stacks share the top row.
+        for name in self.text(".call").split(" › ")[:-1]:
+            sums[name] = sums.get(name, 0) + total
+        self.assertEqual(sums, self.recount(by))
+
+    def test_calls_are_as_wide_as_the_bytes_that_they_hold_at_the_peak(self):
+        self.assertEqual(self.text(".flame h3"), "Stacks at the peak, by bytes")
+        self.check("bytes", self.js("return weirPage.recordings[0].peakLive"))
+
+    def test_calls_are_as_wide_as_their_allocations(self):
+        self.find(".choice [data-by='allocations']").click()
+        self.assertEqual(self.text(".flame h3"), "Stacks by number of allocations")
+        self.check("allocations", self.js("return weirPage.recordings[0].count"))
+        self.screenshot("training-allocations")
+
+    def test_calls_from_several_lines_are_one_and_common_callers_share_a_row(self):
+        calls = [e.text for e in self.find_all(".call")]
+        self.assertEqual(calls[0], "main")
+        self.assertEqual(calls.count("train_step"), 1)  # which calls from two of its lines
+        place = self.find_all(".call")[1].get_attribute("aria-label").split(", ")[1]
+        self.assertEqual(place, "train.py")
+
+    def test_it_follows_the_chosen_moment(self):
+        self.js("weirPage.charts[0].setMoment(5)")
+        self.assertNotIn("at the peak", self.text(".flame h3"))
+        self.assertEqual(sum(1 for name, _, _ in self.widths() if name == "gelu"), 0)
+
+    def test_a_click_shows_a_call_alone(self):
+        call = next(e for e in self.find_all("button.call") if e.text == "GPT.forward")
+        call.click()
+        names = [name for name, _, _ in self.widths()]
+        self.assertNotIn("Adam.step", names)
+        self.assertIn("MLP.forward", names)
+        self.find("button.call").click()
+        self.assertIn("Adam.step", [name for name, _, _ in self.widths()])
+
+    def test_one_stream_starts_with_the_colours_of_stacks_and_pages_follow(self):
+        self.assertEqual(self.js("return [weirPage.colours.by, document.getElementById('colour').value]"),
+                         ["stack", "stack"])
+        self.assertIn("cross_entropy (functional.py:310)", self.text("#legend"))
+        count = """
+            const {canvas} = weirPage.charts[0].map;
+            const copy = new OffscreenCanvas(canvas.width, canvas.height)
+                .getContext("2d", {willReadFrequently: true});
+            copy.drawImage(canvas, 0, 0);
+            const {data} = copy.getImageData(0, 0, canvas.width, canvas.height);
+            let count = 0;
+            for (let i = 0; i < data.length; i += 4)
+              if (data[i] === arguments[0] && data[i + 1] === arguments[1] && data[i + 2] === arguments[2]) ++count;
+            return count;"""
+        yellow = [0xf1, 0xe5, 0x1d]  # of the largest class of sizes
+        self.assertEqual(self.js(count, *yellow), 0)
+        self.choose("#colour", "size")
+        self.assertGreater(self.js(count, *yellow), 1000)
+
+
+if __name__ == "__main__":
+    browser.run()

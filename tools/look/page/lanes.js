@@ -1,0 +1,135 @@
+// Below the chart, on its scale of time: what is reserved and not live, which streams were made to
+// wait, and calls of the driver.
+
+const kLane = 20;  // px, with its gap
+const kLaneHeight = 17;
+const kMostWaiters = 6;
+
+class Lanes {
+  constructor(element, chart) {
+    this.chart = chart;
+    const {recording: r} = chart;
+    this.element = make('div', {class: 'lanes'}, element);
+    if (r.isMoment) this.element.hidden = true;
+    this.names = make('div', {class: 'names'}, this.element);
+    this.canvas = make('canvas', {role: 'img'}, this.element);
+    this.lanes = [this.#idleLane(r), ...this.#waitLanes(r), this.#driverLane(r)].filter(Boolean);
+    for (const lane of this.lanes) make('span', {title: lane.title}, this.names, lane.name);
+    this.canvas.setAttribute('aria-label', this.lanes.map((lane) => lane.title).join('; '));
+    this.canvas.addEventListener('pointermove', (event) => this.#hover(event));
+    this.canvas.addEventListener('pointerleave', () => hideTip());
+  }
+
+  #idleLane(r) {
+    const series = notLive(r);
+    if (series.time.length === 0) return null;
+    return {
+      name: 'not live',
+      title: `Reserved and not live: ${formatBytes(series.peak)} at most`,
+      note: `up to ${formatBytes(series.peak)}`,
+      peak: series.peak,
+      height: (from, to) => series.most(from, to) / Math.max(1, series.peak),
+      colour: () => theme.idle,
+      text: (from, to) => `${formatBytes(series.most(from, to))} reserved and not live`
+    };
+  }
+
+  #waitLanes(r) {
+    const {waits} = r;
+    const times = new Map();
+    waits.stream.forEach((stream, i) => {
+      if (!times.has(stream)) times.set(stream, []);
+      times.get(stream).push(waits.time[i]);
+    });
+    const all = [...times].sort((a, b) => b[1].length - a[1].length);
+    const rest = all.splice(all.length > kMostWaiters ? kMostWaiters - 1 : kMostWaiters);
+    const lane = (name, who, at, colour) => ({
+      ...Lanes.#counted(at, (n) => `${who} waited ${plural(n, 'time')} for another stream`),
+      name: `waits: ${name}`,
+      title: `${who} was made to wait for another stream: ${plural(at.length, 'time')}`,
+      note: plural(at.length, 'wait'),
+      colour
+    });
+    const lanes = all.map(
+        ([stream, at]) => lane(
+            formatStream(r.streams[stream]).replace('stream ', '').replace(', captured', 'c'),
+            r.streamName(stream), at,
+            () => this.chart.colours.streamColour(r.streams[stream])));
+    if (rest.length > 0) {
+      const at = rest.flatMap(([, one]) => one).sort((a, b) => a - b);
+      lanes.push(lane('rest', `${plural(rest.length, 'other stream')}`, at, () => theme.faint));
+    }
+    return lanes;
+  }
+
+  #driverLane(r) {
+    const {kind, time} = r.pageEvents;
+    const at = [];
+    let made = 0;
+    kind.forEach((k, i) => {
+      if (k > kPageEvent.unmap) return;
+      at.push(time[i]);
+      if (k === kPageEvent.create) ++made;
+    });
+    if (at.length === 0) return null;
+    const text = `${plural(at.length, 'call')} of the driver, ${plural(made, 'page')} created`;
+    return {
+      ...Lanes.#counted(at, (n) => `${plural(n, 'call')} of the driver: create, release, map, unmap`),
+      name: 'driver',
+      title: text,
+      note: plural(at.length, 'call'),
+      colour: () => theme.soft
+    };
+  }
+
+  // A lane whose bars are how many of `times` (rising) fall into a column; the height grows with the
+  // logarithm, so that one is seen beside a thousand.
+  static #counted(times, text) {
+    const count = (from, to) => d3.bisectLeft(times, to) - d3.bisectLeft(times, from);
+    return {
+      height: (from, to) => Math.min(1, count(from, to) === 0 ? 0 : 0.35 + Math.log2(count(from, to)) / 10),
+      text: (from, to) => text(count(from, to)),
+      countIn: count
+    };
+  }
+
+  // Times of the column of pixels at `x`.
+  #times(x) {
+    const {view, width} = this.chart;
+    return [x, x + 1].map((at) => view.from + at / width * view.span);
+  }
+
+  draw() {
+    const {width, recording} = this.chart;
+    if (!width || this.lanes.length === 0 || recording.isMoment) return;
+    const context = sized(this.canvas, width, this.lanes.length * kLane);
+    this.canvas.style.width = `${width}px`;
+    context.font = '11px system-ui, "Liberation Sans", "DejaVu Sans", sans-serif';
+    this.lanes.forEach((lane, i) => {
+      const bottom = i * kLane + kLaneHeight;
+      context.fillStyle = theme.empty;
+      context.fillRect(0, i * kLane, width, kLaneHeight);
+      context.fillStyle = lane.colour();
+      for (let x = 0; x < width; ++x) {
+        const [from, to] = this.#times(x);
+        if (from > recording.duration) break;
+        const high = lane.height(from, to) * kLaneHeight;
+        if (high > 0) context.fillRect(x, bottom - Math.max(1, high), 1, Math.max(1, high));
+      }
+      context.fillStyle = theme.empty;
+      context.globalAlpha = 0.85;
+      context.fillRect(0, i * kLane, context.measureText(lane.note).width + 10, kLaneHeight);
+      context.globalAlpha = 1;
+      context.fillStyle = theme.text;
+      context.fillText(lane.note, 5, bottom - 4.5);
+    });
+  }
+
+  #hover(event) {
+    const lane = this.lanes[Math.floor(event.offsetY / kLane)];
+    if (lane === undefined) return hideTip();
+    const {width, view} = this.chart;
+    const [from, to] = [-3, 4].map((by) => view.from + (event.offsetX + by) / width * view.span);
+    showTip(event, [lane.title, `${lane.text(from, to)}, about ${formatTime(Math.max(0, (from + to) / 2))}`]);
+  }
+}

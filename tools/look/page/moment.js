@@ -1,0 +1,94 @@
+// What is live and what is held at one moment: the figures of the panel. docs/report.md defines them,
+// and `weir report` counts the same.
+
+// [key, name, why], in the order of `weir report`.
+const kCauses = [
+  ['rounding', 'rounding', 'blocks are multiples of 512 bytes'],
+  ['page_tails', 'page tails', 'free at the ends of pages in use'],
+  ['placement', 'placement', 'free between two blocks of a page'],
+  ['stream_partition', 'stream partition', 'pages held by a stream with no block on them'],
+  ['pool_partition', 'pool partition', 'idle pages that graph pools keep'],
+  ['idle_pages', 'idle pages', 'idle pages, free for every stream'],
+];
+
+function liveBlocks({count, beginStep, endStep}, step) {
+  const blocks = [];
+  for (let b = 0; b < count; ++b)
+    if (beginStep[b] <= step && endStep[b] > step) blocks.push(b);
+  return blocks;
+}
+
+// The lowest moment before `step` since live was last a tenth of its value higher than there; the
+// recording's first moment if there was none. As a step; -1: before all of them.
+function troughBefore(selection, step) {
+  const first = selection.recording.initialSteps - 1;
+  const rise = selection.liveAfter(step) / 10;
+  let low = step;
+  for (let i = step - 1; i >= first; --i) {
+    if (selection.liveAfter(i) < selection.liveAfter(low)) low = i;
+    if (selection.liveAfter(i) - selection.liveAfter(low) >= rise) break;
+  }
+  return low;
+}
+
+// Blocks that have `keyOf` in common, as {key, blocks, bytes, fresh}, those with the most bytes
+// first. `fresh`: bytes of the blocks that began after step `since`.
+function groupsOf(recording, blocks, keyOf, since) {
+  const groups = new Map();
+  for (const block of blocks) {
+    const key = keyOf(block);
+    let group = groups.get(key);
+    if (group === undefined) groups.set(key, group = {key, blocks: [], bytes: 0, fresh: 0});
+    group.blocks.push(block);
+    group.bytes += recording.bytes[block];
+    if (recording.beginStep[block] > since) group.fresh += recording.bytes[block];
+  }
+  return [...groups.values()].sort((a, b) => b.bytes - a.bytes || a.blocks[0] - b.blocks[0]);
+}
+
+// By key of kCauses: bytes that are reserved and that no block asked for. `pages`: of pagesAt().
+function causesOf(recording, blocks, pages) {
+  const causes = Object.fromEntries(kCauses.map(([key]) => [key, 0]));
+  causes.rounding = d3.sum(blocks, (b) => recording.slack[b]);
+  for (const page of pages) {
+    if (page.used.length === 0) {
+      const pooled = recording.heaps[recording.heapOfId.get(page.lastHeap)]?.[2] > 0;
+      const why = page.heap >= 0 ? 'stream_partition' : pooled ? 'pool_partition' : 'idle_pages';
+      causes[why] += page.bytes;
+      continue;
+    }
+    const parts = page.used.slice().sort((a, b) => a.from - b.from);
+    let reached = parts[0].from;
+    causes.page_tails += reached;
+    for (const {from, bytes} of parts) {
+      causes.placement += Math.max(0, from - reached);
+      reached = Math.max(reached, from + bytes);
+    }
+    causes.page_tails += Math.max(0, page.bytes - reached);
+  }
+  return causes;
+}
+
+// `all`: the selection of all blocks. `pages`: those of the moment.
+function figuresAt(all, step, pages) {
+  const {recording: r} = all;
+  const blocks = liveBlocks(r, step);
+  const trough = r.isMoment ? step : troughBefore(all, step);
+  const by = (keyOf) => groupsOf(r, blocks, keyOf, trough);
+  const gone = trough === step ? [] : liveBlocks(r, trough).filter((b) => r.endStep[b] <= step);
+  const came = blocks.filter((b) => r.beginStep[b] > trough);
+  return {
+    blocks,
+    trough,
+    live: all.liveAfter(step),
+    reserved: d3.sum(pages, (page) => page.bytes),
+    byBlock: by((b) => `${r.bytes[b]} ${r.heap[b]}`),
+    byStack: r.hasStacks ? by((b) => r.stack[b]) : null,
+    bySize: by((b) => sizeClass(r.bytes[b])),
+    byStream: by((b) => r.stream[b]),
+    byPool: by((b) => r.pool[b]),
+    causes: causesOf(r, blocks, pages),
+    came: {count: came.length, bytes: d3.sum(came, (b) => r.bytes[b])},
+    gone: {count: gone.length, bytes: d3.sum(gone, (b) => r.bytes[b])},
+  };
+}

@@ -1,0 +1,268 @@
+// "At the peak: 4.74 GiB in 136 blocks": what made the chosen moment what it is, in words and bars.
+
+const kRows = 6;       // of the largest blocks or stacks; two recordings side by side have fewer
+const kRowsOfTwo = 4;
+const kShortRows = 4;  // of streams, pools
+
+class MomentPanel {
+  constructor(parent, chart) {
+    this.chart = chart;
+    this.by = chart.recording.hasStacks ? 'stack' : 'block';
+    this.element = make('section', {class: 'moment', 'aria-label': 'What made the peak'}, parent);
+    chart.makeHead(this.element);
+    const card = make('div', {class: 'card'}, this.element);
+    const title = make('div', {class: 'title'}, card);
+    this.title = make('h2', {}, title);
+    this.back = make('button', {type: 'button', class: 'back', hidden: ''}, title, 'Back to the peak (z)');
+    this.back.addEventListener('click', () => chart.fitPeak());
+    this.lead = make('p', {class: 'answer'}, card);
+    const columns = make('div', {class: 'columns'}, card);
+    this.largest = make('div', {class: 'largest'}, columns);
+    this.shares = make('div', {class: 'shares'}, columns);
+    this.held = make('div', {class: 'held'}, columns);
+  }
+
+  // `pages`: those of the moment.
+  show(moment, pages) {
+    const {recording: r, all} = this.chart;
+    this.moment = moment;
+    this.figures = figuresAt(all, moment.step, pages);
+    const {live, blocks} = this.figures;
+    const atPeak = moment.step === all.peak();
+    this.back.hidden = atPeak || r.isMoment;
+    const when = r.isMoment ? 'In this snapshot' : atPeak ? 'At the peak' : `At ${r.roughTime(moment.time)}`;
+    this.title.textContent = `${when}: ${formatBytes(live)} in ${plural(blocks.length, 'block')}`;
+    this.#tellWhy();
+    this.draw();
+  }
+
+  // The rows, in the colours that are chosen.
+  draw() {
+    if (this.figures === undefined) return;
+    this.#drawLargest();
+    this.#drawShares();
+    this.#drawHeld();
+  }
+
+  #tellWhy() {
+    const {recording: r} = this.chart;
+    const {blocks, live, trough, came, gone} = this.figures;
+    const parts = [this.#mostOfIt()];
+    if (this.hasTrough) {
+      const since = this.moment.time - r.stepTime[trough];
+      const went = gone.bytes < came.bytes / 100 ? '' : `, while ${formatBytes(gone.bytes)} went`;
+      parts.push(
+          `${formatBytes(came.bytes)} of it came ` +
+          `${since === 0 ? '' : `in the ${formatDuration(since)} `}since the last trough${went}.`);
+    }
+    this.lead.textContent = blocks.length === 0 || live === 0 ? 'Nothing was live.' : parts.join(' ');
+  }
+
+  // Whether some of it was there before, so that old and new can be told apart.
+  get hasTrough() {
+    const {recording: r} = this.chart;
+    return !r.isMoment && this.figures.came.count > 0 && this.figures.trough >= r.initialSteps;
+  }
+
+  // How few blocks, or which stack, are half of what is live.
+  #mostOfIt() {
+    const {recording: r} = this.chart;
+    const {blocks, live, byStack} = this.figures;
+    if (live === 0) return '';
+    const known = (byStack ?? []).filter(({key}) => key !== 0);
+    if (known.length > 0 && d3.sum(known, (group) => group.bytes) >= live / 2) {
+      let bytes = 0;
+      const top = known.slice(0, 3).filter((group, i) => i === 0 || bytes < live / 2 ?
+                                               (bytes += group.bytes, true) : false);
+      const names = top.map(({key}) => {
+        const [{name, place}] = r.frameTexts(key);
+        return place === '' ? shortName(name) : `${shortName(name)} (${baseName(place)})`;
+      });
+      const last = names.pop();
+      return `${formatShare(bytes / live)} of it was allocated in ${
+          names.length === 0 ? '' : `${names.join(', ')} and `}${last}.`;
+    }
+    const largest = blocks.slice().sort((a, b) => r.bytes[b] - r.bytes[a]);
+    let sum = 0;
+    let count = 0;
+    while (sum < live / 2) sum += r.bytes[largest[count++]];
+    // One more that is nearly as large belongs to them.
+    while (count < blocks.length && r.bytes[largest[count]] >= 0.9 * r.bytes[largest[count - 1]])
+      sum += r.bytes[largest[count++]];
+    const streams = new Set(largest.slice(0, count).map((b) => r.stream[b]));
+    const where = this.chart.colours.owners.length < 2 || streams.size > 1 ?
+        '' : ` on ${r.streamName([...streams][0])}`;
+    const [most, least] = [largest[0], largest[count - 1]].map((b) => r.bytes[b]);
+    const size = most === least     ? ` of ${formatBytes(most)}` :
+        most - least <= 0.1 * most ? ` of about ${formatBytes(sum / count)}` : ` of ${formatBytes(least)} or more`;
+    const which = `${count === 1 ? 'One block' : `${formatCount(count)} blocks`}${size}${where}`;
+    return `${which} ${count === 1 ? 'is' : 'are'} ${
+        count === blocks.length ? 'all' : formatShare(sum / live)} of it.`;
+  }
+
+  #drawLargest() {
+    const {recording: r} = this.chart;
+    const {byStack, byBlock, live, trough} = this.figures;
+    this.largest.replaceChildren();
+    const head = make('div', {class: 'subhead'}, this.largest);
+    make('h3', {}, head, this.by === 'stack' ? 'Allocated by' : 'Largest blocks');
+    if (byStack !== null) {
+      const other = this.by === 'stack' ? 'block' : 'stack';
+      const swap = make(
+          'button', {type: 'button', class: 'link', id: `by-${other}`}, head,
+          other === 'stack' ? 'by stack' : 'by block');
+      swap.addEventListener('click', () => {
+        this.by = other;
+        this.#drawLargest();
+      });
+    }
+    const groups = this.by === 'stack' ? byStack : byBlock;
+    const rows = this.chart.page.recordings.length > 1 ? kRowsOfTwo : kRows;
+    const shown = groups.length > rows + 1 ? groups.slice(0, rows) : groups;
+    const list = make('ul', {class: 'rows'}, this.largest);
+    for (const group of shown) {
+      const [name, detail] = this.by === 'stack' ? this.#stackNames(group) : this.#blockNames(group);
+      this.#row(list, {
+        ...group, name, detail, total: live,
+        colour: this.chart.colours.colourOf(r, group.blocks[0]),
+        onClick: () => this.chart.page.mark(this.chart, group.blocks)
+      });
+    }
+    this.#others(list, groups.slice(shown.length), live);
+    if (this.hasTrough) {
+      const note = make('p', {class: 'hint'}, this.largest);
+      make('i', {'aria-hidden': 'true'}, note);
+      note.append(
+          ` came since the trough of ${formatBytes(this.chart.all.liveAfter(trough))} at ${
+              r.roughTime(r.stepTime[trough])} `);
+      make('i', {class: 'old', 'aria-hidden': 'true'}, note);
+      note.append(' older');
+    }
+  }
+
+  #blockNames({blocks}) {
+    const {recording: r} = this.chart;
+    const {byPool} = this.figures;
+    const size = formatBytes(r.bytes[blocks[0]]);
+    const heap = this.chart.colours.owners.length < 2 && byPool.length < 2 ? '' : describeHeap(r, r.heap[blocks[0]]);
+    const life = r.isMoment ? '' :
+                              `${blocks.length > 1 ? 'first at' : 'since'} ${r.roughTime(r.begin[blocks[0]])}`;
+    return [
+      blocks.length > 1 ? `${formatCount(blocks.length)} × ${size}` : size,
+      [heap, r.wasLiveAtBegin(blocks[0]) ? 'there from the beginning' : life]
+          .filter((t) => t !== '').join(', ')
+    ];
+  }
+
+  #stackNames({key, blocks}) {
+    const frames = this.chart.recording.frameTexts(key);
+    const count = plural(blocks.length, 'block');
+    if (frames.length === 0) return ['unknown', `${count}, no stack was recorded`];
+    const [first, ...callers] = frames;
+    const place = first.place === '' ? '' : baseName(first.place);
+    return [
+      shortName(first.name), [count, place, ...callers.slice(0, 2).map((f) => `‹ ${shortName(f.name)}`)]
+          .filter((t) => t !== '').join('  ')
+    ];
+  }
+
+  #drawShares() {
+    const {recording: r, colours} = this.chart;
+    const {byStream, byPool, bySize, live} = this.figures;
+    this.shares.replaceChildren();
+    const list = (title, groups, name, colour) => {
+      make('h3', {}, this.shares, title);
+      const rows = make('ul', {class: 'rows short'}, this.shares);
+      const shown = groups.length > kShortRows + 1 ? groups.slice(0, kShortRows) : groups;
+      for (const group of shown) {
+        this.#row(rows, {
+          ...group, name: name(group.key), detail: plural(group.blocks.length, 'block'),
+          total: live, colour: colour(group.key),
+          onClick: () => this.chart.page.mark(this.chart, group.blocks)
+        });
+      }
+      this.#others(rows, groups.slice(shown.length), live);
+    };
+    if (colours.owners.length > 1) {
+      list('By stream', byStream, (s) => r.streamName(s), (s) => colours.streamColour(r.streams[s]));
+    } else {
+      list('By size', bySize, (i) => kSizes[i][0], sizeColour);
+    }
+    const pooled = byPool.some(({key}) => key !== 0);
+    if (pooled) {
+      list(
+          'By graph pool', byPool, (p) => r.poolName(p),
+          (p) => colours.poolColour(p === 0 ? null : r.pools[p - 1]));
+    }
+    const only = [
+      ...(colours.owners.length > 1 ? [] : byStream.map(({key}) => `on ${r.streamName(key)}`)),
+      ...(pooled ? [] : ['in no graph pool'])
+    ];
+    if (only.length > 0 && live > 0) make('p', {class: 'hint'}, this.shares, `All ${only.join(', ')}.`);
+  }
+
+  #drawHeld() {
+    const {recording: r} = this.chart;
+    const {causes, reserved, live} = this.figures;
+    this.held.replaceChildren();
+    const idle = d3.sum(Object.values(causes));
+    make('h3', {}, this.held, 'Reserved, but not asked for');
+    make(
+        'p', {class: 'hint'}, this.held,
+        reserved === 0 ? 'No page is in the recording.' :
+                         `${formatBytes(idle)} of ${formatBytes(reserved)} reserved (${
+                             formatShare(idle / reserved)})`);
+    const list = make('ul', {class: 'rows causes'}, this.held);
+    const most = Math.max(1, d3.max(Object.values(causes)));
+    for (const [key, name, why] of kCauses) {
+      if (causes[key] === 0) continue;
+      this.#row(list, {
+        name, detail: why, bytes: causes[key], most, total: reserved,
+        colour: 'var(--idle)', key,
+        onlyOne: true
+      });
+    }
+    if (r.otherPeakReserved > 0) {
+      const times = live > 0 && this.moment.step === this.chart.all.peak() ?
+          `, ${(r.otherPeakReserved / live).toFixed(2)} × this peak` : '';
+      make('p', {class: 'other'}, this.held,
+           `PyTorch's own allocator reserved up to ${formatBytes(r.otherPeakReserved)}${times}.`);
+    }
+  }
+
+  #others(list, groups, total) {
+    if (groups.length === 0) return;
+    const bytes = d3.sum(groups, (g) => g.bytes);
+    const count = d3.sum(groups, (g) => g.blocks.length);
+    this.#row(list, {
+      name: 'others', detail: plural(count, 'block'), bytes, fresh: d3.sum(groups, (g) => g.fresh),
+      total, colour: 'var(--faint)'
+    });
+  }
+
+  // A bar is as long as its share of `total`, or of `most`.
+  #row(list, {name, detail, bytes, fresh, total, most = total, colour, onClick, key, onlyOne = false}) {
+    const item = make('li', key === undefined ? {} : {'data-key': key}, list);
+    item.dataset.bytes = bytes;
+    const row = make(onClick ? 'button' : 'div', {class: 'row'}, item);
+    if (onClick) {
+      row.type = 'button';
+      row.addEventListener('click', onClick);
+    }
+    row.title = `${name}: ${detail}; ${formatCount(bytes)} B`;
+    make('span', {class: 'name'}, row, name);
+    make('span', {class: 'amount'}, row, formatBytes(bytes));
+    make('span', {class: 'share'}, row, formatShare(bytes / total));
+    make('span', {class: 'detail'}, row, detail);
+    const bar = make('span', {class: 'bar', 'aria-hidden': 'true'}, row);
+    const part = (share, kind) => {
+      if (share <= 0) return;
+      const piece = make('i', {class: kind}, bar);
+      piece.style.width = `${100 * share}%`;
+      piece.style.backgroundColor = colour;
+    };
+    const old = onlyOne || !this.hasTrough ? 0 : bytes - fresh;
+    part(old / most, 'old');
+    part((bytes - old) / most, 'new');
+  }
+}
