@@ -182,9 +182,9 @@ constexpr std::array kSettings = {
             "Memory then changes its stream only where the host waits.",
             assign_context_events},
     Setting{
-        "WEIR_C10D", "`0` or `1`", "0",
+        "WEIR_C10D", "`0` or `1`", "1",
         "In PyTorch, with the full backend: whether operations of torch.distributed's NCCL groups "
-        "get fences, so that their tensors may be dropped at once (pytorch.md). Experimental.",
+        "get fences, so that their tensors may be dropped at once (pytorch.md).",
         assign_c10d},
     Setting{"WEIR_LOG", "`off`, `error`, `warn`, `info` or `debug`", "warn",
             "What is logged. `debug` writes a line for every event.", assign_log},

@@ -64,7 +64,7 @@ class C10d(unittest.TestCase):
             [sys.executable, "-c", begin + code], capture_output=True, text=True, timeout=120,
             cwd=self.folder.name, check=False,
             env={**os.environ, "PYTHONPATH": self.folder.name, "WEIR_DEVICE": "sim",
-                 "CUDA_VISIBLE_DEVICES": "-1", "TORCH_CPP_LOG_LEVEL": "ERROR", "WEIR_C10D": "1",
+                 "CUDA_VISIBLE_DEVICES": "-1", "TORCH_CPP_LOG_LEVEL": "ERROR",
                  **environment})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout.strip(), done.stderr.strip()

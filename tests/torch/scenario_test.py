@@ -155,11 +155,11 @@ class Report(unittest.TestCase):
                        ranks=1, data="abcd")
         unchanged = [row for row in rows if row["keep"] == "dropped"]
         self.assertEqual([(row["side"], row.get("settings")) for row in unchanged],
-                         [("native", None), ("Weir", None), ("Weir", {"c10d": 1})])
+                         [("native", None), ("Weir", {"c10d": 0}), ("Weir", None)])
         for row in unchanged[:2]:
             row.update(beyond_bytes=2784 << 20, pictures_alike=False)
-        self.assertIn("The unchanged program with Weir and WEIR_C10D=1: 352 MiB beyond the weights, and "
-                      "2,784 with PyTorch's own allocator, at 1.000 of its time.",
+        self.assertIn("The unchanged program with Weir: 352 MiB beyond the weights, and 2,784 "
+                      "with PyTorch's own allocator, at 1.000 of its time.",
                       scenarios.report("C", rows))
         unchanged[2].update(data="other")
         self.assertTrue(any("WRONG DATA" in line for line in scenarios.report("C", rows)))

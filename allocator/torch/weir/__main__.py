@@ -22,7 +22,7 @@ from weir import _records
 _SETTINGS = {
     "limit": "most memory to hold: 60GiB, 80%%",
     "reuse": "wait, balanced or grow",
-    "c10d": "1: tensors of torch.distributed's operations may be dropped at once (experimental)",
+    "c10d": "0: torch.distributed's operations keep their tensors as without Weir",
     "log": "debug, info, warn, error or off",
     "log_file": "where the log goes",
     "record": "record what memory does into this file",
