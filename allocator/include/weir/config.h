@@ -48,7 +48,7 @@ struct Config {
   ReusePolicy reuse = ReusePolicy::balanced;
   std::optional<Trust> trust;  // none: context in PyTorch, else told
   bool context_events = true;
-  bool c10d = true;   // PyTorch only: operations of torch.distributed get fences
+  bool c10d = true;  // PyTorch only: operations of torch.distributed get fences
   LogLevel log = LogLevel::warn;
   std::string log_file;  // empty: stderr
   std::string record;    // recording to write; empty: none
