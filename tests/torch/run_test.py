@@ -3,6 +3,7 @@
 usage: run_test.py LIBRARY    (of the build: libweir_pluggable.so)
 """
 
+import os
 import pathlib
 import sys
 import unittest
@@ -181,6 +182,26 @@ class Run(installed.Installed):
         self.assertEqual(said.stdout.splitlines(),
                          ["True False", "pluggable SourceFileLoader", "pluggable",
                           "Weir is on already (pluggable)"])
+
+    def test_weir_enable_waits_for_the_import_that_succeeds(self):
+        path, _, rest = self.fake_torch(**self.PLUGGABLE).partition(os.pathsep)
+        code = ("import importlib, importlib.util\n"
+                "print(importlib.util.find_spec('torch'))\n"
+                f"sys.path.insert(0, {path!r})\n"
+                "print(importlib.util.find_spec('torch').name)\n"
+                "os.environ['FAILS'] = '1'\n"
+                "try: import torch\n"
+                "except OSError as error: print(error)\n"
+                "del os.environ['FAILS']\n"
+                "import torch, weir\n"
+                "print(weir.enabled(), importlib.reload(torch).__version__, weir.enabled())\n")
+        file = pathlib.Path(path, "torch.py")
+        file.write_text("import os\nif 'FAILS' in os.environ: raise OSError('not yet')\n" +
+                        file.read_text())
+        said = self.start(code, rest)
+        self.assertEqual(said.stdout.splitlines(),
+                         ["None", "torch", "not yet", "pluggable 9.9 pluggable"], said.stderr)
+        self.assertNotIn("stays off", said.stderr)
 
     def test_weir_enable_is_off_by_default_and_costs_no_import(self):
         for value in ("", "0"):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import os
 import sys
 import types
@@ -31,11 +30,14 @@ class _Loader(importlib.abc.Loader):
 
 
 class _BehindTorch(importlib.abc.MetaPathFinder):
+    """Programs also look for PyTorch without importing it; it is found in the others' way."""
+
     def find_spec(self, name, path=None, target=None):  # noqa: ANN001, ANN201
         if name != "torch":
             return None
-        disarm()
-        spec = importlib.util.find_spec(name)
+        found = (finder.find_spec(name, path, target) for finder in list(sys.meta_path)
+                 if finder is not self and hasattr(finder, "find_spec"))
+        spec = next((spec for spec in found if spec is not None), None)
         if spec is not None and hasattr(spec.loader, "exec_module"):
             spec.loader = _Loader(spec.loader)
         return spec
@@ -45,6 +47,7 @@ def turn_on() -> None:
     """A program must run as it would without Weir: what is wrong is a warning."""
     from weir import _enable, _records
 
+    disarm()
     if record := os.environ.get("WEIR_RECORD"):
         os.environ["WEIR_RECORD"] = _records.of_worker(record)
     try:
