@@ -188,7 +188,8 @@ class Run(installed.Installed):
         code = ("import importlib, importlib.util\n"
                 "print(importlib.util.find_spec('torch'))\n"
                 f"sys.path.insert(0, {path!r})\n"
-                "print(importlib.util.find_spec('torch').name)\n"
+                "spec = importlib.util.find_spec('torch')\n"
+                "print(spec.name, spec.loader.get_filename() == spec.origin)\n"
                 "os.environ['FAILS'] = '1'\n"
                 "try: import torch\n"
                 "except OSError as error: print(error)\n"
@@ -200,7 +201,7 @@ class Run(installed.Installed):
                         file.read_text())
         said = self.start(code, rest)
         self.assertEqual(said.stdout.splitlines(),
-                         ["None", "torch", "not yet", "pluggable 9.9 pluggable"], said.stderr)
+                         ["None", "torch True", "not yet", "pluggable 9.9 pluggable"], said.stderr)
         self.assertNotIn("stays off", said.stderr)
 
     def test_weir_enable_is_off_by_default_and_costs_no_import(self):

@@ -20,6 +20,9 @@ class _Loader(importlib.abc.Loader):
     def __init__(self, inner: importlib.abc.Loader) -> None:
         self._inner = inner
 
+    def __getattr__(self, name: str):  # noqa: ANN204
+        return getattr(self._inner, name)
+
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
         return self._inner.create_module(spec)
 
