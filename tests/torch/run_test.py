@@ -185,7 +185,8 @@ class Run(installed.Installed):
 
     def test_weir_enable_waits_for_the_import_that_succeeds(self):
         path, _, rest = self.fake_torch(**self.PLUGGABLE).partition(os.pathsep)
-        code = ("import importlib, importlib.util\n"
+        code = ("import importlib, importlib.util, os, sys\n"
+                "sys.path[:] = [p for p in sys.path if not os.path.isdir(os.path.join(p, 'torch'))]\n"
                 "print(importlib.util.find_spec('torch'))\n"
                 f"sys.path.insert(0, {path!r})\n"
                 "spec = importlib.util.find_spec('torch')\n"
@@ -203,6 +204,22 @@ class Run(installed.Installed):
         self.assertEqual(said.stdout.splitlines(),
                          ["None", "torch True", "not yet", "pluggable 9.9 pluggable"], said.stderr)
         self.assertNotIn("stays off", said.stderr)
+
+    def test_weir_enable_stands_two_environments_and_finders_that_ask_all_others(self):
+        code = ("import importlib.util\n"
+                "site.addsitedir(os.getcwd())\n"  # as a second environment's .pth
+                "print(sum(type(each).__name__ == '_BehindTorch' for each in sys.meta_path))\n"
+                "class AsksAll:\n"
+                "    def find_spec(self, name, path=None, target=None):\n"
+                "        if name != 'torch': return None\n"
+                "        found = (each.find_spec(name, path, target) for each in sys.meta_path\n"
+                "                 if each is not self)\n"
+                "        return next((spec for spec in found if spec), None)\n"
+                "sys.meta_path.insert(0, AsksAll())\n"
+                "import torch, weir\n"
+                "print(weir.enabled())\n")
+        said = self.start(code)
+        self.assertEqual(said.stdout.splitlines(), ["1", "pluggable"], said.stderr)
 
     def test_weir_enable_is_off_by_default_and_costs_no_import(self):
         for value in ("", "0"):

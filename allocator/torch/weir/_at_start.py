@@ -10,6 +10,7 @@ import importlib.abc
 import importlib.machinery
 import os
 import sys
+import threading
 import types
 import warnings
 
@@ -35,12 +36,19 @@ class _Loader(importlib.abc.Loader):
 class _BehindTorch(importlib.abc.MetaPathFinder):
     """Programs also look for PyTorch without importing it; it is found in the others' way."""
 
+    def __init__(self) -> None:
+        self._asking = threading.local()
+
     def find_spec(self, name, path=None, target=None):  # noqa: ANN001, ANN201
-        if name != "torch":
-            return None
-        found = (finder.find_spec(name, path, target) for finder in list(sys.meta_path)
-                 if finder is not self and hasattr(finder, "find_spec"))
-        spec = next((spec for spec in found if spec is not None), None)
+        if name != "torch" or getattr(self._asking, "others", False):
+            return None  # another tool's finder may ask all finders in its turn, this one too
+        self._asking.others = True
+        try:
+            found = (finder.find_spec(name, path, target) for finder in list(sys.meta_path)
+                     if finder is not self and hasattr(finder, "find_spec"))
+            spec = next((spec for spec in found if spec is not None), None)
+        finally:
+            self._asking.others = False
         if spec is not None and hasattr(spec.loader, "exec_module"):
             spec.loader = _Loader(spec.loader)
         return spec
@@ -61,8 +69,10 @@ def turn_on() -> None:
 
 
 def arm() -> None:
+    """Called by each environment on Python's path that has Weir."""
     value = os.environ.get("WEIR_ENABLE", "")
     if value == "1":
+        disarm()
         sys.meta_path.insert(0, _BehindTorch())
     elif value not in ("", "0"):
         warnings.warn(f"Weir: WEIR_ENABLE is {value!r}: 0 or 1", stacklevel=2)
