@@ -1,7 +1,9 @@
-# Fails unless README.md shows first.cc, whole and unchanged. Run with cmake -P.
-file(READ "${CMAKE_CURRENT_LIST_DIR}/first.cc" example)
+# Fails unless README.md shows the examples, whole and unchanged. Run with cmake -P.
 file(READ "${CMAKE_CURRENT_LIST_DIR}/../../README.md" readme)
-string(FIND "${readme}" "\n```cpp\n${example}```\n" found)
-if(found EQUAL -1)
-  message(FATAL_ERROR "README.md does not show docs/examples/first.cc as it is")
-endif()
+foreach(example first.cc graph.cc world.cc)
+  file(READ "${CMAKE_CURRENT_LIST_DIR}/${example}" text)
+  string(FIND "${readme}" "\n```cpp\n${text}```\n" found)
+  if(found EQUAL -1)
+    message(FATAL_ERROR "README.md does not show docs/examples/${example} as it is")
+  endif()
+endforeach()

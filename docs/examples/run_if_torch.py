@@ -1,0 +1,17 @@
+"""Runs an example that needs PyTorch; exits with 77 (skipped) where that can't be imported.
+
+usage: run_if_torch.py EXAMPLE     The example is compiled in any case.
+"""
+
+import pathlib
+import runpy
+import sys
+
+EXAMPLE = pathlib.Path(sys.argv[1])
+compile(EXAMPLE.read_text(), str(EXAMPLE), "exec")
+try:
+    import torch  # noqa: F401
+except Exception as error:  # ImportError, or OSError of a library that it lacks
+    print(f"skipped: PyTorch can't be imported: {error}")
+    sys.exit(77)
+runpy.run_path(str(EXAMPLE), run_name="__main__")
