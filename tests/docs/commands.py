@@ -49,7 +49,7 @@ NOT_RUN = [
     ("", r"^tools/checks/gpu", NEEDS_GPU),
     ("", r"--device cuda( |$)", NEEDS_GPU),
     ("", r"gtest_filter='\*Cuda\*'", NEEDS_GPU),
-    ("", r"^(WEIR_ENABLE=1 )?python3? ", NEEDS_TORCH),
+    ("", r"^([A-Z_]+=\S+ )*python3? ", NEEDS_TORCH),
     ("", r"^torchrun |^mpirun |^mpiexec|^srun ", NEEDS_RANKS),
     (r"multi-node", r"\./step|^for |^done", NEEDS_RANKS),
     ("", r"^bench/(torch|peers)/run", NEEDS_TORCH),
