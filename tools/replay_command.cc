@@ -153,6 +153,10 @@ void add_replay_command(CLI::App& app, ExitCode& exit_code) {
       {{"told", Trust::told}, {"context", Trust::context}},
       "Uses on other streams are told (the default), or may be untold, as in PyTorch: memory "
       "changes streams only behind events of the whole context");
+  add_choice<MemoryKind>(*replay, "--memory", command->options.memory,
+                         {{"pages", MemoryKind::pages}, {"plain", MemoryKind::plain}},
+                         "What memory is made of: pages that Weir maps (the default), or plain "
+                         "segments, as of cudaMalloc");
   replay->add_flag(
       "--json{-}", command->json,
       "Print JSON instead of the report; --json=FILE: write it there, beside the report");

@@ -97,6 +97,10 @@ bool assign_trust(Config& config, std::string_view value) {
   return true;
 }
 
+bool assign_memory(Config& config, std::string_view value) {
+  return assign_choice(config.memory, value, std::array{MemoryKind::pages, MemoryKind::plain});
+}
+
 bool assign_switch(bool& field, std::string_view value) {
   if (value != "0" && value != "1") return false;
   field = value == "1";
@@ -176,6 +180,11 @@ constexpr std::array kSettings = {
             "memory changes its stream, its pool or its owner only behind an event of the whole "
             "context (guarantees.md). When not set: `context` in PyTorch, `told` elsewhere.",
             assign_trust},
+    Setting{"WEIR_MEMORY", "`pages` or `plain`", "pages",
+            "What memory is made of. `pages`: mapped by Weir, which joins free pieces. `plain`: "
+            "segments of cudaMalloc, which other processes and libraries may open; pieces are not "
+            "joined, so more is held.",
+            assign_memory},
     Setting{"WEIR_CONTEXT_EVENTS", "`0` or `1`", "1",
             "Whether such events may be recorded. They break a capture that is going on and that "
             "Weir can't know of: `0` is for programs with captures of other libraries' streams. "
@@ -249,6 +258,10 @@ std::string_view name_of(ReusePolicy policy) {
 }
 
 std::string_view name_of(Trust trust) { return trust == Trust::told ? "told" : "context"; }
+
+std::string_view name_of(MemoryKind memory) {
+  return memory == MemoryKind::pages ? "pages" : "plain";
+}
 
 std::string_view name_of(RecordSignal signal) {
   if (signal == RecordSignal::none) return "none";

@@ -59,6 +59,7 @@ Status DeviceSlot::make_heap(const Config& config) {
   HeapOptions options{.limit = config.limit.bytes,
                       .reuse = config.reuse,
                       .trust = config.trust.value_or(Trust::told),
+                      .memory = config.memory,
                       .context_events = config.context_events};
   if (config.limit.share > 0) {
     const Result<MemoryInfo> memory = device_->memory_info();

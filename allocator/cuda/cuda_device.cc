@@ -125,6 +125,52 @@ Status DriverDevice::release(PhysicalHandle handle) {
   return driver_.check("cuMemRelease", driver_.cuMemRelease(handle.value));
 }
 
+// The driver gives memory of whole units at whole units, though it does not promise to: where it
+// should not, the segment lies within somewhat more.
+Result<Address> DriverDevice::allocate_segment(Bytes size) {
+  if (size == 0_B || size % kSegmentUnit != 0_B) {
+    return Error(ErrorCode::device, "allocate_segment: " + std::to_string(size.count) +
+                                        " bytes are not a multiple of 2 MiB");
+  }
+  const ContextScope scope = current();
+  const RelaxedCaptureScope relaxed(driver_);
+  const auto allocate = [&](Bytes bytes, CUdeviceptr& at) -> Status {
+    const CUresult result = driver_.cuMemAlloc(&at, bytes.count);
+    if (result == CUDA_SUCCESS) return {};
+    Error error = driver_.error("cuMemAlloc", result);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) return error;
+    return Error(ErrorCode::out_of_memory,
+                 error.message() + " for " + std::to_string(bytes.count) + " bytes");
+  };
+  CUdeviceptr base = 0;
+  if (Status got = allocate(size, base); !got) return std::move(got).error();
+  if (base % kSegmentUnit.count == 0) return Address{base};
+  (void)driver_.cuMemFree(base);
+  if (Status got = allocate(size + kSegmentUnit, base); !got) return std::move(got).error();
+  const Address at{round_up(Bytes{base}, kSegmentUnit).count};
+  if (at.value != base) {
+    const std::lock_guard lock(spare_mutex_);
+    displaced_[at.value] = base;
+  }
+  return at;
+}
+
+Status DriverDevice::free_segment(Address address, Bytes) {
+  const ContextScope scope = current();
+  const RelaxedCaptureScope relaxed(driver_);
+  CUdeviceptr base = address.value;
+  {
+    const std::lock_guard lock(spare_mutex_);
+    if (const auto it = displaced_.find(base); it != displaced_.end()) base = it->second;
+  }
+  Status freed = driver_.check("cuMemFree", driver_.cuMemFree(base));
+  if (freed) {
+    const std::lock_guard lock(spare_mutex_);
+    displaced_.erase(address.value);
+  }
+  return freed;
+}
+
 Result<EventHandle> DriverDevice::create_event() {
   const ContextScope scope = current();
   CUevent event = nullptr;

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -54,6 +55,8 @@ class DriverDevice final : public CudaDevice {
   Status set_access(Address address, Bytes size) override;
   Status unmap(Address address, Bytes size) override;
   Status release(PhysicalHandle handle) override;
+  Result<Address> allocate_segment(Bytes size) override;
+  Status free_segment(Address address, Bytes size) override;
   Result<EventHandle> create_event() override;
   Status destroy_event(EventHandle event) override;
   Status record(EventHandle event, Stream stream) override;
@@ -102,6 +105,9 @@ class DriverDevice final : public CudaDevice {
   const RecordContext record_context_ =
       reinterpret_cast<RecordContext>(driver_.find("cuCtxRecordEvent", 12050));
   std::mutex spare_mutex_;
+  static constexpr Bytes kSegmentUnit = 2_MiB;
+  // Segments that lie within what the driver gave, and where that begins. Guarded by spare_mutex_.
+  std::unordered_map<std::uint64_t, CUdeviceptr> displaced_;
   CUdeviceptr spare_ = 0;  // guarded by spare_mutex_; a small block, to be freed; 0: none
   const std::chrono::steady_clock::time_point opened_at_ = std::chrono::steady_clock::now();
   std::mutex peers_mutex_;

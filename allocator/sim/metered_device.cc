@@ -108,6 +108,16 @@ Status MeteredDevice::release(PhysicalHandle handle) {
   return inner_.release(handle);
 }
 
+Result<Address> MeteredDevice::allocate_segment(Bytes size) {
+  const Timed timed(*this, DeviceCall::allocate_segment);
+  return inner_.allocate_segment(size);
+}
+
+Status MeteredDevice::free_segment(Address address, Bytes size) {
+  const Timed timed(*this, DeviceCall::free_segment);
+  return inner_.free_segment(address, size);
+}
+
 Result<EventHandle> MeteredDevice::create_event() {
   const Timed timed(*this, DeviceCall::create_event);
   return inner_.create_event();

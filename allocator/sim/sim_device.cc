@@ -197,6 +197,15 @@ Status SimDevice::Impl::release(PhysicalHandle handle) {
   return {};
 }
 
+Status SimDevice::Impl::free_segment(Address address, Bytes size) {
+  if (Status there = memory_.check_segment(address, size); !there) return there;
+  (void)synchronize_context();
+  const sim::LastUses uses = memory_.find(address)->uses;
+  memory_.free_segment(address);
+  checker_.unmap(uses, address, size, now());
+  return {};
+}
+
 SimDevice::SimDevice(SimOptions options) : impl_(std::make_unique<Impl>(options)) {}
 SimDevice::~SimDevice() = default;
 
@@ -379,6 +388,16 @@ Status SimDevice::unmap(Address address, Bytes size) {
 Status SimDevice::release(PhysicalHandle handle) {
   return impl_->call(DeviceCall::release, impl_->options_.costs.release,
                      [&] { return impl_->release(handle); });
+}
+
+Result<Address> SimDevice::allocate_segment(Bytes size) {
+  return impl_->call(DeviceCall::allocate_segment, impl_->options_.costs.allocate_segment,
+                     [&] { return impl_->memory_.allocate_segment(size); });
+}
+
+Status SimDevice::free_segment(Address address, Bytes size) {
+  return impl_->call(DeviceCall::free_segment, impl_->options_.costs.free_segment,
+                     [&] { return impl_->free_segment(address, size); });
 }
 
 Result<EventHandle> SimDevice::create_event() {

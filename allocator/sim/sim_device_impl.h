@@ -108,6 +108,7 @@ class SimDevice::Impl {
   Status set_access(Address address, Bytes size);
   Status unmap(Address address, Bytes size);
   Status release(PhysicalHandle handle);
+  Status free_segment(Address address, Bytes size);
 
   // Captures and graphs: sim_device_graphs.cc.
   Status begin_capture(Stream stream, CaptureMode mode);

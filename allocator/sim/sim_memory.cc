@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/text.h"
@@ -36,13 +37,13 @@ Result<Address> Memory::reserve(Bytes size, Bytes alignment) {
   if (size > kLastAddress - kFirstAddress || candidate + size > kLastAddress) {
     return refused("reserve: out of addresses: no room for " + text(size));
   }
-  reservations_.emplace(candidate, Reservation{size, 0});
+  reservations_.emplace(candidate, Reservation{size});
   return candidate;
 }
 
 Status Memory::unreserve(Address address, Bytes size) {
   const auto it = reservations_.find(address);
-  if (it == reservations_.end() || it->second.size != size) {
+  if (it == reservations_.end() || it->second.size != size || it->second.segment) {
     return refused("unreserve: invalid value: " + range_text(address, size) +
                    " is not a reservation");
   }
@@ -60,7 +61,49 @@ Memory::Reservation* Memory::reservation_of(Address address, Bytes size) {
   --it;
   const Bytes offset = address - it->first;
   const bool inside = offset < it->second.size && size <= it->second.size - offset;
-  return inside ? &it->second : nullptr;
+  return inside && !it->second.segment ? &it->second : nullptr;
+}
+
+// Wherever there is room, as a driver does: also right behind another segment, or a reservation.
+Result<Address> Memory::allocate_segment(Bytes size) {
+  constexpr Bytes kUnit = 2_MiB;
+  if (size.count == 0 || !multiple(size.count) || size % kUnit != 0_B) {
+    return refused("allocate_segment: invalid value: " + text(size) + " is not a multiple of " +
+                   text(std::max(granularity_, kUnit)));
+  }
+  Result<Address> at = reserve(size, std::max(granularity_, kUnit));
+  if (!at) return at;
+  Result<PhysicalHandle> page = create(size);
+  Status mapped = page ? map(*at, size, *page) : Status(std::move(page).error());
+  if (mapped) {
+    Result<std::uint64_t> access = set_access(*at, size);
+    if (!access) {
+      (void)unmap(*at, size);
+      (void)release(*page);
+      mapped = std::move(access).error();
+    }
+  }
+  if (!mapped) {
+    (void)unreserve(*at, size);
+    return std::move(mapped).error();
+  }
+  reservations_.at(*at).segment = *page;
+  return at;
+}
+
+Status Memory::check_segment(Address address, Bytes size) const {
+  const auto it = reservations_.find(address);
+  if (it != reservations_.end() && it->second.size == size && it->second.segment) return {};
+  return refused("free_segment: invalid value: " + range_text(address, size) + " is no segment");
+}
+
+void Memory::free_segment(Address address) {
+  Reservation& reservation = reservations_.at(address);
+  const Bytes size = reservation.size;
+  const PhysicalHandle page = *std::exchange(reservation.segment, std::nullopt);
+  (void)unmap(address, size);
+  (void)release(page);
+  (void)unreserve(address, size);
 }
 
 Result<PhysicalHandle> Memory::create(Bytes size) {
@@ -137,7 +180,8 @@ Status Memory::map(Address address, Bytes size, PhysicalHandle handle) {
 
 Status Memory::unmap(Address address, Bytes size) {
   const auto it = mappings_.find(address.value);
-  if (it == mappings_.end() || it->second.size() != size) {
+  if (it == mappings_.end() || it->second.size() != size ||
+      reservation_of(address, size) == nullptr) {
     return refused("unmap: invalid value: " + range_text(address, size) +
                    " is not exactly one mapping");
   }

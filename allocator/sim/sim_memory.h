@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 
 #include "sim/race_checker.h"
@@ -48,6 +49,12 @@ class Memory {
   // The number of mappings that it covered.
   Result<std::uint64_t> set_access(Address address, Bytes size);
 
+  // A segment is a page with a reservation of its own, that is mapped there for as long as it
+  // lives.
+  Result<Address> allocate_segment(Bytes size);
+  Status check_segment(Address address, Bytes size) const;  // is it one?
+  void free_segment(Address address);
+
   // The mapping that `address` is in; null if none. Valid until it is unmapped.
   Mapping* find(Address address);
 
@@ -68,6 +75,7 @@ class Memory {
   struct Reservation {
     Bytes size;
     std::uint64_t mappings = 0;
+    std::optional<PhysicalHandle> segment{};
   };
   // A page table: for each granule of a stretch of addresses, its mapping.
   struct Leaf {

@@ -35,6 +35,8 @@ class NullDevice : public Device {
   Status set_access(Address, Bytes) override { return {}; }
   Status unmap(Address, Bytes) override { return {}; }
   Status release(PhysicalHandle) override { return {}; }
+  Result<Address> allocate_segment(Bytes size) override { return reserve(size, 2_MiB); }
+  Status free_segment(Address address, Bytes size) override { return unreserve(address, size); }
 
   Result<EventHandle> create_event() override { return EventHandle{++events_}; }
   Status destroy_event(EventHandle) override { return {}; }

@@ -99,6 +99,49 @@ TEST_P(DeviceMemory, AliasesAreTheSameBytes) {
   expect_ok(device().release(handle));
 }
 
+TEST_P(DeviceMemory, ASegmentIsUsableAtOnceAndGoesBackWhole) {
+  const Bytes size = std::max(page_size(), 2_MiB) * 3;
+  const Bytes free = free_memory();
+  const Result<Address> one = device().allocate_segment(size);
+  ASSERT_TRUE(one.ok()) << one.error().message();
+  const Result<Address> other = device().allocate_segment(size * 2);
+  ASSERT_TRUE(other.ok()) << other.error().message();
+  EXPECT_EQ(one->value % (2_MiB).count, 0u);
+  EXPECT_EQ(other->value % (2_MiB).count, 0u);
+  expect_about(free_memory(), free - size * 3);
+  const Stream stream = rig().new_stream();
+  rig().fill(stream, *one, size, 1);
+  rig().fill(stream, *other, size * 2, 2);
+  finish(stream);
+  rig().expect_filled(*one, size, 1);
+  rig().expect_filled(*other, size * 2, 2);
+  EXPECT_FALSE(device().free_segment(*one + 2_MiB, size - 2_MiB).ok());
+  expect_ok(device().free_segment(*one, size));
+  expect_ok(device().free_segment(*other, size * 2));
+  expect_about(free_memory(), free);
+}
+
+// It may wait; what was queued has its memory until it is done.
+TEST_P(DeviceMemory, ASegmentInUseIsFreedAfterTheWorkOnIt) {
+  const Bytes size = std::max(page_size(), 2_MiB);
+  const Address segment = device().allocate_segment(size).value();
+  const Stream stream = rig().new_stream();
+  rig().fill(stream, segment, size, 1);
+  expect_ok(device().free_segment(segment, size));
+  const EventHandle event = device().create_event().value();
+  expect_ok(device().record(event, stream));
+  expect_ok(device().synchronize(event));
+  expect_ok(device().destroy_event(event));
+}
+
+TEST_P(DeviceMemory, SegmentsOfOddSizesAreRefused) {
+  for (const Bytes size : {0_B, 1_B, 1_MiB, 2_MiB + 1_B}) {
+    EXPECT_FALSE(device().allocate_segment(size).ok()) << size.count;
+  }
+  const Result<Address> too_large = device().allocate_segment(256_TiB);
+  ASSERT_FALSE(too_large.ok());
+}
+
 TEST_P(DeviceMemory, APageKeepsItsBytesWhenItMoves) {
   const Bytes size = page_size();
   const PhysicalHandle handle = create(size);

@@ -38,9 +38,14 @@ class FaultSweep : public ::testing::TestWithParam<DeviceCall> {
 
 TEST_P(FaultSweep, LeavesTheHeapSoundAndTheProgramGoesOn) {
   std::uint64_t tried = 0;
+  const bool plain =
+      GetParam() == DeviceCall::allocate_segment || GetParam() == DeviceCall::free_segment;
   for (const std::uint64_t seed : {11, 12, 13}) {
     const Program program =
-        random_program(seed, {.operations = 250, .least_memory = 48_MiB, .most_memory = 256_MiB});
+        random_program(seed, {.operations = 250,
+                              .least_memory = 48_MiB,
+                              .most_memory = 256_MiB,
+                              .kind = plain ? MemoryKind::plain : MemoryKind::pages});
     tried += sweep(program, GetParam(), ErrorCode::device);
     if (HasFailure()) return;
   }
@@ -51,9 +56,10 @@ INSTANTIATE_TEST_SUITE_P(
     EveryCall, FaultSweep,
     ::testing::Values(DeviceCall::reserve, DeviceCall::unreserve, DeviceCall::create,
                       DeviceCall::map, DeviceCall::set_access, DeviceCall::unmap,
-                      DeviceCall::release, DeviceCall::create_event, DeviceCall::destroy_event,
-                      DeviceCall::record, DeviceCall::wait, DeviceCall::query,
-                      DeviceCall::synchronize, DeviceCall::capture_info, DeviceCall::memory_info),
+                      DeviceCall::release, DeviceCall::allocate_segment, DeviceCall::free_segment,
+                      DeviceCall::create_event, DeviceCall::destroy_event, DeviceCall::record,
+                      DeviceCall::wait, DeviceCall::query, DeviceCall::synchronize,
+                      DeviceCall::capture_info, DeviceCall::memory_info),
     [](const auto& tested) { return std::string(name_of(tested.param)); });
 
 TEST(FaultSweeps, ADeviceThatRefusesToCreateIsOutOfMemoryOnlyWhenNothingElseHelps) {

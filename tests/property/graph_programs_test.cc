@@ -24,7 +24,8 @@ struct Live {
 class GraphProgram {
  public:
   // `fences`: does it fence what streams use that a block was not allocated for?
-  GraphProgram(std::uint64_t seed, bool fences) : random_(seed), fences_(fences) {}
+  GraphProgram(std::uint64_t seed, bool fences, MemoryKind memory = MemoryKind::pages)
+      : random_(seed), fences_(fences), heap_(device_, {.memory = memory}) {}
 
   void run() {
     GraphPool pool(heap_);
@@ -166,7 +167,7 @@ class GraphProgram {
   SimDevice device_;
   const std::array<Stream, 3> streams_{device_.new_stream(), device_.new_stream(),
                                        device_.new_stream()};
-  DeviceHeap heap_{device_};
+  DeviceHeap heap_;
   std::vector<Live> live_;
   std::size_t forked_ = 1;  // streams that take part, from the first
   std::uint64_t wrong_reads_ = 0, deferred_ = 0;
@@ -190,6 +191,17 @@ TEST(GraphPrograms, HaveTheEdgesThatTheyNeed) {
   // Else the programs don't reach what they are for.
   EXPECT_GT(edges, 300u);
   EXPECT_GT(deferred, 300u);
+}
+
+TEST(GraphPrograms, HaveTheEdgesThatTheyNeedInPlainMemory) {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    GraphProgram program(seed, true, MemoryKind::plain);
+    program.run();
+    EXPECT_EQ(program.races(), 0u);
+    EXPECT_EQ(program.wrong_reads(), 0u);
+    if (testing::Test::HasFailure()) return;
+  }
 }
 
 TEST(GraphPrograms, WithoutTheirFencesAreSeenToRace) {

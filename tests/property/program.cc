@@ -103,7 +103,8 @@ std::string describe(const Program& program) {
   text << "seed " << program.seed << ": " << program.streams << " streams, memory "
        << program.memory.count << ", limit " << program.limit.count << ", reuse "
        << static_cast<int>(program.reuse) << ", mappings " << program.most_mappings << ", "
-       << program.operations.size() << " operations\n";
+       << program.operations.size() << " operations"
+       << (program.kind == MemoryKind::plain ? ", plain memory" : "") << "\n";
   for (const Operation& operation : program.operations) text << "  " << describe(operation) << "\n";
   return text.str();
 }
@@ -112,6 +113,7 @@ Program random_program(std::uint64_t seed, const ProgramShape& shape) {
   Random random(seed);
   Program program;
   program.seed = seed;
+  program.kind = shape.kind;
   program.streams = static_cast<std::uint32_t>(1 + random.below(shape.most_streams));
   const std::uint64_t least = shape.least_memory / 2_MiB;
   const std::uint64_t room = shape.most_memory / 2_MiB - least;

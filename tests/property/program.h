@@ -43,6 +43,7 @@ struct Program {
   Bytes memory;  // of the device
   Bytes limit;   // of the heap; zero: none
   ReusePolicy reuse = ReusePolicy::balanced;
+  MemoryKind kind = MemoryKind::pages;
   std::uint64_t most_mappings = kPlentyOfMappings;
   std::vector<Operation> operations;
 
@@ -58,6 +59,7 @@ struct ProgramShape {
   Bytes least_memory = 48_MiB;
   Bytes most_memory = 1_GiB;
   bool retires = true;
+  MemoryKind kind = MemoryKind::pages;
 };
 
 // The same seed and shape give the same program, on every machine.

@@ -62,6 +62,14 @@ TEST(RandomPrograms, AgreeWithTheOracleWithPlentyOfMemory) {
   EXPECT_GT(totals.allocations, 15u * 80);
 }
 
+TEST(RandomPrograms, AgreeWithTheOracleInPlainMemory) {
+  const Totals totals = run_seeds(6001, 200, {.operations = 150, .kind = MemoryKind::plain});
+  if (!all_seeds()) return;
+  EXPECT_GT(totals.out_of_memory, 50u);
+  EXPECT_GT(totals.allocations, totals.out_of_memory * 4);
+  EXPECT_GT(totals.stream_waits, 200u);
+}
+
 // Keeps what identifies each event.
 class Transcript final : public EventSink {
  public:

@@ -61,11 +61,12 @@ class Run {
         limit_(program.limit) {
     for (std::uint32_t i = 0; i < program.streams; ++i) streams_.push_back(sim_.new_stream());
     if (options.fault) sim_.fail(options.fault->kind, options.fault->nth, options.fault->code);
-    heap_ = std::make_unique<DeviceHeap>(
-        sim_,
-        HeapOptions{
-            .limit = program.limit, .reuse = program.reuse, .most_mappings = program.most_mappings},
-        &listeners_);
+    heap_ = std::make_unique<DeviceHeap>(sim_,
+                                         HeapOptions{.limit = program.limit,
+                                                     .reuse = program.reuse,
+                                                     .most_mappings = program.most_mappings,
+                                                     .memory = program.kind},
+                                         &listeners_);
   }
 
   RunResult finish() && {

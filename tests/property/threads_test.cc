@@ -275,5 +275,12 @@ TEST(Threads, UnderPressureKeepEveryInvariant) {
   }
 }
 
+TEST(Threads, InPlainMemoryKeepEveryInvariant) {
+  for (std::uint64_t seed = 31; seed <= 32; ++seed) {
+    run_threads(seed, 6, 2, {.memory = MemoryKind::plain}, 4_GiB);
+    run_threads(seed + 10, 4, 1, {.limit = 96_MiB, .memory = MemoryKind::plain}, 128_MiB);
+  }
+}
+
 }  // namespace
 }  // namespace weir::test

@@ -103,6 +103,47 @@ TEST_F(AddressMapTest, BehindARunTheAddressesAreItsHeapsUntilTheNextRun) {
   EXPECT_EQ(map_.find(region.end()), std::nullopt);
 }
 
+// Plain memory: regions of several heaps, and memory of others, lie in one slot.
+TEST_F(AddressMapTest, RegionsShareASlot) {
+  const Range first{kFirst + 10_MiB, 4_MiB}, second{kFirst + 14_MiB, 2_MiB};
+  map_.add_region(first);
+  map_.add_region(second);
+  EXPECT_TRUE(map_.contains(first.begin) && map_.contains(second.end() - 1_B));
+  EXPECT_FALSE(map_.contains(first.begin - 1_B));
+  EXPECT_FALSE(map_.contains(second.end()));
+  expect_found(add(first.begin, 1_MiB, kA), kA);
+  const Range kept = add(second.begin, 2_MiB, kB);
+  expect_found(kept, kB);
+
+  map_.remove_run({first.begin, 1_MiB});
+  map_.remove_region(first);
+  EXPECT_FALSE(map_.contains(first.begin));
+  EXPECT_FALSE(map_.contains(first.end() - 1_B));
+  EXPECT_TRUE(map_.contains(second.begin));
+  expect_found(kept, kB);
+
+  map_.remove_run(kept);
+  map_.remove_region(second);
+  EXPECT_FALSE(map_.contains(second.begin));
+  EXPECT_EQ(map_.find(second.begin), std::nullopt);
+}
+
+TEST_F(AddressMapTest, ARegionOverThePartsOfThreeSlotsIsWholeInTheMiddle) {
+  const Range region{kFirst + kSlot - 2_MiB, kSlot + 4_MiB};
+  map_.add_region(region);
+  for (const Address at : {region.begin, kFirst + kSlot, kFirst + kSlot * 2, region.end() - 1_B}) {
+    EXPECT_TRUE(map_.contains(at));
+  }
+  EXPECT_FALSE(map_.contains(region.begin - 1_B));
+  EXPECT_FALSE(map_.contains(region.end()));
+  expect_found(add(region.begin, region.size, kC), kC);
+  map_.remove_run(region);
+  map_.remove_region(region);
+  for (const Address at : {region.begin, kFirst + kSlot, kFirst + kSlot * 2, region.end() - 1_B}) {
+    EXPECT_FALSE(map_.contains(at));
+  }
+}
+
 TEST_F(AddressMapTest, EachInnerPointerOfASlabIsFound) {
   add_region(kFirst, 1);
   const Address at = kFirst + 10_MiB + kGrain * 3;

@@ -343,5 +343,29 @@ TEST_F(ChunksTest, ValidateNamesBrokenRules) {
   used->before = free;
 }
 
+// Plain memory: what lies in two segments is two pieces, however near they are.
+TEST_F(ChunksTest, RegionsSideBySideAreNotMergedAndGoOneByOne) {
+  const Range first{kRow + kRegion, 4_MiB}, second{first.end(), 2_MiB}, third{second.end(), 8_MiB};
+  for (const Range each : {second, first, third}) {
+    chunks_.add_region(each);
+    chunks_.fill(each);
+  }
+  EXPECT_THAT(free_listed(), UnorderedElementsAre(first, second, third));
+  chunks_.use({second.begin, 1_MiB});
+  chunks_.use({first.end() - 1_MiB, 1_MiB});
+  chunks_.release({second.begin, 1_MiB}, last_use(kA, 1));
+  chunks_.release({first.end() - 1_MiB, 1_MiB}, last_use(kA, 2));
+  EXPECT_THAT(free_listed(), UnorderedElementsAre(first, second, third));
+  EXPECT_THAT(chunks_.validate(), IsEmpty());
+
+  chunks_.remove_region(second);
+  EXPECT_EQ(chunks_.at(second.begin), nullptr);
+  EXPECT_THAT(free_listed(), UnorderedElementsAre(first, third));
+  EXPECT_THAT(chunks_.validate(), IsEmpty());
+  chunks_.add_region(second);  // the device has given out the same addresses again
+  chunks_.fill(second);
+  EXPECT_THAT(free_listed(), UnorderedElementsAre(first, second, third));
+}
+
 }  // namespace
 }  // namespace weir

@@ -35,6 +35,7 @@ TEST(MeteredDevice, ReportsWhatTheSimulatedDeviceCounts) {
   ASSERT_TRUE(metered.destroy_executable(executable).ok());
   ASSERT_TRUE(metered.destroy_graph(graph).ok());
   ASSERT_TRUE(metered.memory_info().ok());
+  ASSERT_TRUE(metered.free_segment(metered.allocate_segment(2_MiB).value(), 2_MiB).ok());
   ASSERT_TRUE(metered.destroy_event(event).ok());
   ASSERT_TRUE(metered.unmap(page.address, page.size).ok());
   ASSERT_TRUE(metered.unreserve(page.address, page.size).ok());

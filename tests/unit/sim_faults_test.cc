@@ -48,6 +48,10 @@ class SimFaults : public testing::TestWithParam<int> {
         return unmap_one();
       case DeviceCall::release:
         return release_one();
+      case DeviceCall::allocate_segment:
+        return status_of(device_.allocate_segment(2_MiB));
+      case DeviceCall::free_segment:
+        return free_one_segment();
       default:
         return make_with_events();
     }
@@ -138,6 +142,12 @@ class SimFaults : public testing::TestWithParam<int> {
     if (done.ok()) prepared_ = {};
     return done;
   }
+  Status free_one_segment() {
+    if (prepared_segment_ == Address{}) prepared_segment_ = *device_.allocate_segment(2_MiB);
+    Status done = device_.free_segment(prepared_segment_, 2_MiB);
+    if (done.ok()) prepared_segment_ = {};
+    return done;
+  }
   Status release_one() {
     if (prepared_handle_.value == 0) prepared_handle_ = *device_.create(2_MiB);
     Status done = device_.release(prepared_handle_);
@@ -146,6 +156,7 @@ class SimFaults : public testing::TestWithParam<int> {
   }
 
   SimDevice device_;
+  Address prepared_segment_;
   const Stream stream_ = device_.new_stream();
   const test::MappedPage page_ = test::new_page(device_);
   const EventHandle event_ = *device_.create_event();

@@ -34,7 +34,10 @@ class Replay {
         device_(device),
         options_(options),
         heap_(device.device(),
-              {.limit = options.limit, .reuse = options.policy, .trust = options.trust},
+              {.limit = options.limit,
+               .reuse = options.policy,
+               .trust = options.trust,
+               .memory = options.memory},
               sink(options)),
         captures_(device, heap_, options.graph_orders),
         pointers_(trace.blocks.size()) {}

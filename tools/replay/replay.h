@@ -33,6 +33,7 @@ struct ReplayOptions {
   Bytes limit = {};  // on physical memory; zero: none
   ReusePolicy policy = HeapOptions{}.reuse;
   Trust trust = Trust::told;
+  MemoryKind memory = MemoryKind::pages;
   unsigned passes = 1;             // of the whole trace, one after the other, on one heap
   bool validate = false;           // the whole heap, after every operation
   std::uint64_t seed = 1;          // of the blocks' contents

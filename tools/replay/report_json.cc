@@ -77,6 +77,7 @@ Json outcome_json(const ReplayOutcome& outcome) {
   json["device"] = report.device;
   json["policy"] = name_of(options.policy);
   json["trust"] = name_of(options.trust);
+  json["memory"] = name_of(options.memory);
   json["limit_bytes"] = options.limit == 0_B ? Json(nullptr) : Json(options.limit.count);
   json["repeat"] = options.passes;
   json["blocks"] = report.blocks;

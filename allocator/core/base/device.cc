@@ -18,6 +18,10 @@ std::string_view name_of(DeviceCall call) {
       return "unmap";
     case DeviceCall::release:
       return "release";
+    case DeviceCall::allocate_segment:
+      return "allocate_segment";
+    case DeviceCall::free_segment:
+      return "free_segment";
     case DeviceCall::create_event:
       return "create_event";
     case DeviceCall::destroy_event:
@@ -60,6 +64,14 @@ std::string_view name_of(DeviceCall call) {
       return "memory_info";
   }
   return "?";
+}
+
+Result<Address> Device::allocate_segment(Bytes) {
+  return Error(ErrorCode::unavailable, "allocate_segment: " + name() + " has no plain memory");
+}
+
+Status Device::free_segment(Address, Bytes) {
+  return Error(ErrorCode::unavailable, "free_segment: " + name() + " has no plain memory");
 }
 
 }  // namespace weir

@@ -31,6 +31,8 @@ class ForwardingDevice : public Device {
   Status set_access(Address at, Bytes size) override { return inner_.set_access(at, size); }
   Status unmap(Address at, Bytes size) override { return inner_.unmap(at, size); }
   Status release(PhysicalHandle page) override { return inner_.release(page); }
+  Result<Address> allocate_segment(Bytes size) override { return inner_.allocate_segment(size); }
+  Status free_segment(Address at, Bytes size) override { return inner_.free_segment(at, size); }
   Result<EventHandle> create_event() override { return inner_.create_event(); }
   Status destroy_event(EventHandle event) override { return inner_.destroy_event(event); }
   Status record(EventHandle event, Stream stream) override { return inner_.record(event, stream); }

@@ -58,10 +58,11 @@ Result<bool> DeviceHeap::Impl::free_what_is_due(const Request&) {
 Result<bool> DeviceHeap::Impl::take_idle_pages_of_pools(const Request&) { return call_in_pools(); }
 
 // Pages change pool only when the host knows their work to be done: rather than be out of memory,
-// it waits. With one pool whose uses are told there are no others.
+// it waits. With one pool whose uses are told there are no others; but plain memory must be idle to
+// go back to the device.
 Result<bool> DeviceHeap::Impl::wait_for_other_work(const Request& request) {
   if (!budget_.shared() && options_.trust == Trust::told &&
-      options_.reuse != ReusePolicy::no_wait) {
+      options_.reuse != ReusePolicy::no_wait && options_.memory == MemoryKind::pages) {
     return false;
   }
   if (Status waited = wait_for_idle_pages(request.server.pool.get()); !waited) {

@@ -28,8 +28,10 @@ class AddressMap {
   static constexpr Bytes kStep = 256_KiB;
   // Runs of this size are found at once by every address in them.
   static constexpr Bytes kSlab = 2_MiB;
-  // Regions are made of whole slots.
+  // Tables are of this size.
   static constexpr Bytes kSlot = 256_MiB;
+  // Regions are made of these.
+  static constexpr Bytes kUnit = 2_MiB;
   static constexpr Address kEnd{std::uint64_t{1} << 49};
 
   AddressMap() = default;
@@ -41,7 +43,7 @@ class AddressMap {
   // Heaps as they are in the map: a number from 1; 0 stands for none.
   static std::uint16_t owner_of(HeapId heap) { return static_cast<std::uint16_t>(heap.value + 1); }
 
-  // `region` is made of whole slots, and covered.
+  // `region` is made of whole units, is covered, and shares none with another.
   void add_region(Range region);
   void remove_region(Range region);
 
@@ -49,19 +51,22 @@ class AddressMap {
   void add_run(Range run, HeapId heap);
   void remove_run(Range run);
 
-  // The heap of the last run that begins at `address` or before, in its region or in regions side
-  // by side with it; 0: none does.
+  // The heap of the last run that begins at `address` or before, in its slot or in slots with
+  // regions side by side with it; 0: none does.
   std::uint16_t owner(Address address) const {
-    const Steps* const steps = steps_around(address);
-    if (steps == nullptr) [[unlikely]]
+    const Slot* const slot = slot_at(address);
+    if (slot == nullptr) [[unlikely]]
       return 0;
-    const std::uint32_t entry = (*steps)[step_of(address)].load(std::memory_order_acquire);
+    const std::uint32_t entry = slot->steps[step_of(address)].load(std::memory_order_acquire);
     if (entry == 0 || offset_of(entry) > grain_of(address)) [[unlikely]]
       return search(address);
     return heap_of(entry);
   }
   // Does it lie in a region?
-  bool contains(Address address) const { return steps_around(address) != nullptr; }
+  bool contains(Address address) const {
+    const Slot* const slot = slot_at(address);
+    return slot != nullptr && slot->has(unit_of(address));
+  }
   std::optional<HeapId> find(Address address) const {
     const std::uint16_t owner = this->owner(address);
     if (owner == 0) return std::nullopt;
@@ -73,8 +78,16 @@ class AddressMap {
   static constexpr std::uint64_t kStepsInSlot = kSlot.count / kStep.count;
   static constexpr std::uint64_t kSlotsInGroup = 1 << 12;  // 1 TiB
   static constexpr std::uint64_t kGroups = kEnd.value / kSlot.count / kSlotsInGroup;
-  using Steps = std::array<std::atomic<std::uint32_t>, kStepsInSlot>;
-  using Group = std::array<std::atomic<Steps*>, kSlotsInGroup>;
+  static constexpr std::uint64_t kUnitsInSlot = kSlot.count / kUnit.count;
+  struct Slot {
+    std::array<std::atomic<std::uint32_t>, kStepsInSlot> steps{};
+    std::array<std::atomic<std::uint64_t>, kUnitsInSlot / 64> units{};  // those in regions
+
+    bool has(std::uint64_t unit) const {
+      return (units[unit / 64].load(std::memory_order_acquire) >> unit % 64 & 1) != 0;
+    }
+  };
+  using Group = std::array<std::atomic<Slot*>, kSlotsInGroup>;
 
   // An entry: the heap, above the grain in the step from which on it holds, and whether a run
   // begins there.
@@ -89,10 +102,13 @@ class AddressMap {
   static std::uint64_t step_of(Address address) {
     return address.value / kStep.count % kStepsInSlot;
   }
+  static std::uint64_t unit_of(Address address) {
+    return address.value / kUnit.count % kUnitsInSlot;
+  }
   static_assert(kStep.count / kGrain.count == kBegins);
 
-  // Null: in no region.
-  const Steps* steps_around(Address address) const {
+  // Null: no region is near.
+  const Slot* slot_at(Address address) const {
     const std::uint64_t group = address.value / (kSlot.count * kSlotsInGroup);
     if (group >= kGroups) [[unlikely]]
       return nullptr;
@@ -102,7 +118,7 @@ class AddressMap {
     return (*slots)[address.value / kSlot.count % kSlotsInGroup].load(std::memory_order_acquire);
   }
   // The slot around an address of a region.
-  std::atomic<Steps*>& slot_around(Address address) {
+  std::atomic<Slot*>& slot_around(Address address) {
     const std::uint64_t slot = address.value / kSlot.count;
     Group* const group = groups_[slot / kSlotsInGroup].load(std::memory_order_acquire);
     return (*group)[slot % kSlotsInGroup];
@@ -111,12 +127,20 @@ class AddressMap {
   std::atomic<std::uint32_t>& entry_at(Address address);
   void mark(Range run, std::uint32_t whose);
 
-  inline static Steps no_runs_{};  // of a slot of a region in which none began yet
+  // A table of a slot's own, with no unit and no step.
+  Slot* take_table();
+  // Puts the units of `part`, which is of one slot, in the slot's region, or takes them out.
+  void add_units(Range part);
+  void remove_units(Range part);
+
+  // Of slots that lie in one region whole, and in which no run began yet.
+  static_assert(kUnitsInSlot == 128);
+  inline static constinit Slot no_runs_{{}, {~std::uint64_t{0}, ~std::uint64_t{0}}};
   std::array<std::atomic<Group*>, kGroups> groups_{};
   std::mutex mutex_;
   std::vector<std::unique_ptr<Group>> all_groups_;  // guarded by mutex_
-  std::vector<std::unique_ptr<Steps>> tables_;      // guarded by mutex_
-  std::vector<Steps*> spare_;                       // of regions that are gone; guarded by mutex_
+  std::vector<std::unique_ptr<Slot>> tables_;       // guarded by mutex_
+  std::vector<Slot*> spare_;                        // of regions that are gone; guarded by mutex_
 };
 
 }  // namespace weir

@@ -1,5 +1,6 @@
 #include "core/memory/chunks.h"
 
+#include <cassert>
 #include <utility>
 
 namespace weir {
@@ -80,8 +81,18 @@ void Chunks::add_region(Range region) {
   Chunk* const chunk = take_record();
   chunk->begin = region.begin;
   chunk->size = region.size;
+  chunk->begins_region = true;
   index_.insert_after(index_.last_at(region.begin), chunk);
   list(chunk);
+}
+
+void Chunks::remove_region(Range region) {
+  Chunk* const chunk = at(region.begin);
+  assert(chunk != nullptr && chunk->range() == region && chunk->state != State::used);
+  unlist(chunk);
+  chunk->freed.clear(pool_);
+  index_.remove(chunk);
+  give_back_record(chunk);
 }
 
 Chunk* Chunks::add_behind(Chunk* chunk, Address at) {
@@ -120,7 +131,7 @@ void Chunks::absorb_next(Chunk* chunk) {
 // Do the two, side by side in order, become one?
 bool Chunks::merges(const Chunk* chunk, const Chunk* next) {
   return chunk != nullptr && next != nullptr && chunk->state == next->state &&
-         chunk->end() == next->begin;
+         chunk->end() == next->begin && !next->begins_region;
 }
 
 void Chunks::merge_with_before(Chunk* chunk) {
@@ -230,7 +241,7 @@ std::vector<std::string> Chunks::validate() const {
       broken.emplace_back("chunks: they overlap, or are linked wrong");
       break;  // there may be no end
     }
-    if (after->begin == at->end() && after->state == at->state && at->state != State::used) {
+    if (merges(at, after) && at->state != State::used) {
       broken.emplace_back("chunks: neighbours of one state were not merged");
     }
   }

@@ -1,9 +1,10 @@
-// Which bytes of the home row are free, used, or without memory: chunks that tile its addresses.
+// Which bytes of the home row are free, used, or without memory: chunks that tile its addresses,
+// region by region.
 //
 // A free chunk stands in a list of chunks of like size (Masmano et al. 2004, "TLSF: a New Dynamic
 // Memory Allocator for Real-Time Systems"), so one that fits is found in a few steps, however many
-// there are. Neighbours of one state are merged at once, but for used ones: each is what one
-// request took.
+// there are. Neighbours of one state, in one region, are merged at once, but for used ones: each is
+// what one request took.
 //
 // Knows addresses, and who freed what; neither pages nor CUDA. Not thread-safe.
 #pragma once
@@ -34,6 +35,7 @@ struct Chunk {
   Address begin;
   Bytes size;
   State state = State::vacant;
+  bool begins_region = false;
   FreedRanges freed;        // free: who used it last; used: fences that it had when it was taken
   Chunk* before = nullptr;  // by address
   Chunk* after = nullptr;
@@ -124,8 +126,10 @@ class Chunks {
   Chunks(const Chunks&) = delete;
   Chunks& operator=(const Chunks&) = delete;
 
-  // Addresses that were just reserved: vacant. They touch no others.
+  // Addresses that were just reserved: vacant.
   void add_region(Range region);
+  // They are one free or vacant chunk, and gone afterwards.
+  void remove_region(Range region);
   // Memory was mapped in a part of a vacant chunk: free, and never used.
   void fill(Range range);
   // A part of a free chunk has no memory any more.

@@ -23,6 +23,7 @@ PageHeap::PageHeap(Device& device, Timelines& timelines, Observer& observer, Add
       reuse_(options.reuse),
       most_mappings_(options.most_mappings),
       trusts_context_(timelines.trust() == Trust::context),
+      plain_(options.memory == MemoryKind::plain),
       limit_(options.limit) {}
 
 void PageHeap::count(Served served) {

@@ -14,7 +14,11 @@
 // thing: page_heap_place.cc where a request goes, page_heap_waits.cc whose memory it may take and
 // behind what, page_heap_stitch.cc which free bytes are joined, page_heap_rows.cc which stitched
 // rows go, page_heap_driver.cc which driver calls are made, page_heap_pools.cc what other pools
-// get.
+// get, page_heap_plain.cc all that differs where memory is plain.
+//
+// Plain memory (MemoryKind::plain): a page is a segment, and a region of its own. It has one
+// address for as long as it lives, there are no stitched rows, and nothing is ever mapped or
+// unmapped.
 #pragma once
 
 #include <array>
@@ -259,6 +263,15 @@ class PageHeap {
   Status map_row(Owner& owner, StitchedRow& row, const std::vector<Page*>& pages)
       WEIR_REQUIRES(mutex_);
 
+  // --- Plain memory (page_heap_plain.cc).
+
+  Result<Address> place_in_segments(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
+  // A new segment for the request, or what is held.
+  Result<Address> add_segment(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
+  Page& adopt(const Owner& owner, HeldPage segment) WEIR_REQUIRES(mutex_);
+  // The page's, which is idle.
+  void forget_segment(Range segment) WEIR_REQUIRES(mutex_);
+
   // Can a stitched row for a request be afforded?
   bool affords_row(Bytes size) const WEIR_REQUIRES(mutex_);
   // Sizes of new pages for at least `size` bytes in all.
@@ -327,6 +340,8 @@ class PageHeap {
   // The page is idle. An error leaves it here, without some of its mappings.
   Result<UnmappedPage> take_out(Page& page) WEIR_REQUIRES(mutex_);
   UnmappedPage take_out(HeldPage page) WEIR_REQUIRES(mutex_);
+  // The driver takes its memory back.
+  Status release(const UnmappedPage& page);
   // To the driver. On an error the page is held again.
   Status give_back(UnmappedPage page) WEIR_REQUIRES(mutex_);
   void shrink_peak() WEIR_REQUIRES(mutex_);
@@ -374,6 +389,7 @@ class PageHeap {
   const ReusePolicy reuse_;
   const std::uint64_t most_mappings_;
   const bool trusts_context_;  // Trust::context
+  const bool plain_;           // MemoryKind::plain
 
   mutable QueuedMutex mutex_;
   HomePages pages_ WEIR_GUARDED_BY(mutex_);

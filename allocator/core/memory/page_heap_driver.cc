@@ -36,14 +36,20 @@ PageHeap::~PageHeap() {
       at = at + page->size;
     }
   });
-  for (const auto& [id, page] : pages_.all()) (void)device_.unmap(page.home, page.size);
-  unmap_strays();
-  for (const auto& [id, page] : pages_.all()) (void)device_.release(page.handle);
-  for (const HeldPage& held : held_) (void)device_.release(held.page.handle);
-  for (const Range region : regions_) {
-    addresses_.remove_region(region);
-    (void)device_.unreserve(region.begin, region.size);
+  if (!plain_) {
+    for (const auto& [id, page] : pages_.all()) (void)device_.unmap(page.home, page.size);
   }
+  unmap_strays();
+  for (const Range region : regions_) addresses_.remove_region(region);
+  for (const auto& [id, page] : pages_.all()) (void)release({page.handle, page.size});
+  for (const HeldPage& held : held_) (void)release(held.page);
+  if (plain_) return;
+  for (const Range region : regions_) (void)device_.unreserve(region.begin, region.size);
+}
+
+Status PageHeap::release(const UnmappedPage& page) {
+  if (plain_) return device_.free_segment(Address{page.handle.value}, page.size);
+  return device_.release(page.handle);
 }
 
 Result<Range> PageHeap::reserve(Bytes least) {
@@ -257,13 +263,19 @@ Result<PageHeap::UnmappedPage> PageHeap::take_out(Page& page) {
     if (Status status = unmap_row(*page.rows.back()); !status) return std::move(status).error();
   }
   const Range home = page.range();
-  if (Status status = device_.unmap(home.begin, home.size); !status) {
-    return std::move(status).error();
+  if (!plain_) {
+    if (Status status = device_.unmap(home.begin, home.size); !status) {
+      return std::move(status).error();
+    }
   }
   observer_.emit(
       Event{.kind = EventKind::unmap, .page = page.id, .address = home.begin, .bytes = home.size});
   const HeldPage taken{page.id, {page.handle, page.size}};
-  chunks_.vacate(home);
+  if (plain_) {
+    forget_segment(home);
+  } else {
+    chunks_.vacate(home);
+  }
   pages_.remove(page);
   return take_out(taken);
 }
@@ -276,7 +288,7 @@ PageHeap::UnmappedPage PageHeap::take_out(HeldPage held) {
 
 // To the driver.
 Status PageHeap::give_back(UnmappedPage loose) {
-  Status released = device_.release(loose.handle);
+  Status released = release(loose);
   if (!released) hold(add(loose));  // it is still there
   return released;
 }
@@ -329,7 +341,7 @@ Result<Bytes> PageHeap::trim_locked(Bytes keep) {
   std::vector<UnmappedPage> kept;  // by the driver
   const Status unmapped =
       take_idle(total() - std::min(total(), keep), unasked, [&](UnmappedPage page) {
-        Status released = device_.release(page.handle);
+        Status released = release(page);
         if (released) {
           gone += page.size;
           return true;
@@ -424,6 +436,7 @@ Status PageHeap::wait_for_idle_pages() {
 Status PageHeap::renew_access() {
   const QueuedLock lock(mutex_);
   Status status;
+  if (plain_) return status;  // the driver's own business
   const auto renew = [&](Address at, const Page& page) WEIR_REQUIRES(mutex_) {
     if (status) status = device_.set_access(at, page.size);
   };

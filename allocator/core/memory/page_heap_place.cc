@@ -15,6 +15,8 @@ constexpr int kWeighed = 4, kLookedAt = 6;
 constexpr double kLeftoverWeight = 0.3, kLeftoverShare = 0.3;
 // Low addresses first, so that a repeating program settles.
 constexpr double kAddressWeight = 0.3;
+// In plain memory nothing joins pieces: the best fit, and of equals low addresses.
+constexpr double kSegmentAddressWeight = 0.01;
 // Bytes that the stream would have to wait for, though their last use is most likely over.
 constexpr double kWaitWeight = 0.3;
 
@@ -125,8 +127,13 @@ std::optional<Address> PageHeap::find(const Owner& owner, Bytes size) {
   const auto weigh = [&](const Chunk& chunk, Address at, Bytes activated,
                          double leftover) WEIR_REQUIRES(mutex_) {
     const Bytes position = at < row_begin_ ? row_begin_ - at : at - row_begin_;
-    double weight = as_double(activated) + leftover +
-                    kAddressWeight * as_double(size) * std::min(as_double(position) / mapped, 1.0);
+    const double distance = std::min(as_double(position) / mapped, 1.0);
+    double weight = leftover;
+    if (plain_) {
+      weight += kSegmentAddressWeight * as_double(size) * distance;
+    } else {
+      weight += as_double(activated) + kAddressWeight * as_double(size) * distance;
+    }
     const Wait wait = weight < least ? wait_needed(owner, chunk, {at, size}) : Wait::none;
     if (wait != Wait::none) weight += kWaitWeight * as_double(size);
     if (weight >= least) {
@@ -150,7 +157,8 @@ std::optional<Address> PageHeap::find(const Owner& owner, Bytes size) {
   };
   chunks_.free().visit_fitting(size, [&](const Chunk& chunk) WEIR_REQUIRES(mutex_) {
     const double over = as_double(chunk.size - size);
-    const double leftover = kLeftoverWeight * std::min(over, kLeftoverShare * as_double(size));
+    const double leftover =
+        plain_ ? over : kLeftoverWeight * std::min(over, kLeftoverShare * as_double(size));
     if (leftover >= least) {
       ++weighed;
       return weighed < kWeighed && ++looked_at < kLookedAt;
@@ -221,7 +229,8 @@ PageHeap::Growth PageHeap::growth(Bytes size, Bytes missing) const {
     return Growth::yes;
   }
   // (A program that never repeats comes to this again and again.)
-  if (in_use_elsewhere_ == 0_B || enough_in_use_elsewhere(size) || !affords_row(size)) {
+  const bool affords = plain_ || affords_row(size);
+  if (in_use_elsewhere_ == 0_B || enough_in_use_elsewhere(size) || !affords) {
     return Growth::no;
   }
   return may_hold(missing, std::max(peak_used_, budget_.held()) / kElsewhereShare)
@@ -287,6 +296,7 @@ Result<Address> PageHeap::grow(Owner& owner, Bytes size) {
 Result<Address> PageHeap::place(Owner& owner, Bytes size) {
   passed_over_ = false;
   in_use_elsewhere_ = 0_B;
+  if (plain_) return place_in_segments(owner, size);
   if (const std::optional<Address> at = find(owner, size)) return *at;
 
   const std::optional<Frontier> end = frontier(owner, size);

@@ -51,6 +51,20 @@ void PageHeap::validate_held(std::vector<std::string>& broken) const {
 
 // Each region belongs to the home row, or to stitched rows, as far as it is ever mapped.
 void PageHeap::validate_regions(std::vector<std::string>& broken) const {
+  if (plain_) {
+    for (const Range region : regions_) {
+      const Chunk* const first = chunks_.at(region.begin);
+      if (first == nullptr || first->begin != region.begin || !first->begins_region ||
+          !pages_.is_mapped(region) || pages_.at(region.begin).range() != region) {
+        broken.push_back("segment at " + std::to_string(region.begin.value) +
+                         ": its addresses are not one page");
+      }
+    }
+    if (regions_.size() != pages_.all().size()) {
+      broken.emplace_back("page heap: its pages are not its segments");
+    }
+    return;
+  }
   for (const Range region : regions_) {
     Bytes home;
     for (const Chunk* chunk = chunks_.at(region.begin);

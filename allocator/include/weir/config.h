@@ -21,6 +21,7 @@ enum class DeviceKind { cuda, sim };
 std::string_view name_of(DeviceKind kind);
 std::string_view name_of(ReusePolicy policy);
 std::string_view name_of(Trust trust);
+std::string_view name_of(MemoryKind memory);
 
 // Most physical memory to hold: a number of bytes, or a share of what the device has in all.
 // Neither (zero): no limit.
@@ -47,6 +48,7 @@ struct Config {
   MemoryLimit limit;
   ReusePolicy reuse = ReusePolicy::balanced;
   std::optional<Trust> trust;  // none: context in PyTorch, else told
+  MemoryKind memory = MemoryKind::pages;
   bool context_events = true;
   bool c10d = true;  // PyTorch only: operations of torch.distributed get fences
   LogLevel log = LogLevel::warn;

@@ -75,6 +75,8 @@ enum class DeviceCall {
   set_access,
   unmap,
   release,
+  allocate_segment,
+  free_segment,
   create_event,
   destroy_event,
   record,
@@ -129,6 +131,14 @@ class Device {
   virtual Status set_access(Address address, Bytes size) = 0;
   virtual Status unmap(Address address, Bytes size) = 0;
   virtual Status release(PhysicalHandle handle) = 0;
+
+  // Plain memory, for what can't open pages (CUDA: cudaMalloc; IPC handles, peers, registration): a
+  // segment has one address for as long as it lives, which the device chooses, a multiple of 2 MiB,
+  // and is usable at once. `size` is a multiple of 2 MiB and of the granularity. To free a segment
+  // may block the calling thread until all work of the device is done, and breaks no capture.
+  // Errors, beside the usual: unavailable, where a device has pages only.
+  virtual Result<Address> allocate_segment(Bytes size);
+  virtual Status free_segment(Address address, Bytes size);
 
   // Time. `wait` makes work queued on `stream` from now on run after the event's latest record,
   // and returns at once. `query`: has all work before the record finished? `synchronize` blocks

@@ -35,6 +35,13 @@ enum class Trust {
   context,
 };
 
+// What memory is made of.
+enum class MemoryKind {
+  pages,  // mapped by Weir, at several addresses where that saves memory
+  plain,  // segments from the driver (CUDA: cudaMalloc), which other processes and libraries may
+          // open; a block lies within one. Memory that lies in pieces is not joined.
+};
+
 struct HeapOptions {
   // Most physical memory to hold. Zero: as much as the device has.
   Bytes limit;
@@ -42,6 +49,7 @@ struct HeapOptions {
   // Most mappings to hold. A context has room for some 524,000, and past that unrelated calls fail.
   std::uint64_t most_mappings = 400'000;
   Trust trust = Trust::told;
+  MemoryKind memory = MemoryKind::pages;
   // Under Trust::context: may events of the whole context be recorded? They break a capture that
   // the heap can't know of. Without them memory changes its stream only where the host waits:
   // trim(), and rather than be out of memory.

@@ -44,6 +44,8 @@ class MeteredDevice final : public Device {
   Status set_access(Address address, Bytes size) override;
   Status unmap(Address address, Bytes size) override;
   Status release(PhysicalHandle handle) override;
+  Result<Address> allocate_segment(Bytes size) override;
+  Status free_segment(Address address, Bytes size) override;
   Result<EventHandle> create_event() override;
   Status destroy_event(EventHandle event) override;
   Status record(EventHandle event, Stream stream) override;

@@ -43,6 +43,8 @@ struct CostModel {
   Nanoseconds unmap_per_mapping = 13_us;
   Nanoseconds release = 12_us;  // and, for each MiB,
   Nanoseconds release_per_mib = 200_ns;
+  Nanoseconds allocate_segment = 60_us;  // estimated, as free_segment is,
+  Nanoseconds free_segment = 60_us;      // which waits for all work besides
   Nanoseconds create_event = 85_ns;
   Nanoseconds destroy_event = 84_ns;
   Nanoseconds record = 141_ns;
@@ -215,6 +217,8 @@ class SimDevice final : public Device {
   Status set_access(Address address, Bytes size) override;
   Status unmap(Address address, Bytes size) override;
   Status release(PhysicalHandle handle) override;
+  Result<Address> allocate_segment(Bytes size) override;
+  Status free_segment(Address address, Bytes size) override;
   Result<EventHandle> create_event() override;
   Status destroy_event(EventHandle event) override;
   Status record(EventHandle event, Stream stream) override;
