@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "api/device_slot.h"
 #include "api/open_device.h"
+#include "weir/graph_pool.h"
 #include "weir/log.h"
 #include "weir/snapshot.h"
 
@@ -225,12 +227,28 @@ void* Allocator::allocate(Bytes bytes, void* stream, int device) {
   return value_or_raise(std::move(block));
 }
 
+void* Allocator::allocate(Bytes bytes, void* stream, const AllocateOptions& options) {
+  if (!options.plain || impl_->config().memory == MemoryKind::plain) {
+    return allocate(bytes, stream, options.device);
+  }
+  const std::thread::id me = std::this_thread::get_id();
+  const PoolBinding binding =
+      value_or_raise(impl_->slot(options.device).plain_pool().warm_up([me](Stream) {
+        return std::this_thread::get_id() == me;
+      }));
+  return allocate(bytes, stream, options.device);
+}
+
 void Allocator::report_failure(const Error& error, int device) {
   impl_->slot(device).recordings().after_failure(error);
 }
 
 Buffer Allocator::make_buffer(Bytes bytes, void* stream, int device) {
   return Buffer(*this, allocate(bytes, stream, device), bytes);
+}
+
+Buffer Allocator::make_buffer(Bytes bytes, void* stream, const AllocateOptions& options) {
+  return Buffer(*this, allocate(bytes, stream, options), bytes);
 }
 
 void Allocator::fence(std::span<void* const> blocks, void* stream) {

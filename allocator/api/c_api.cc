@@ -123,6 +123,15 @@ weir_status_t weir_allocate(weir_allocator_t* allocator, uint64_t bytes, void* s
   });
 }
 
+weir_status_t weir_allocate_plain(weir_allocator_t* allocator, uint64_t bytes, void* stream,
+                                  int32_t device, void** block) {
+  if (block == nullptr) return fail(WEIR_INVALID_ARGUMENT, "block is null");
+  *block = nullptr;
+  return guarded_on(allocator, [&](weir::Allocator& weir) {
+    *block = weir.allocate(Bytes{bytes}, stream, {.device = device, .plain = true});
+  });
+}
+
 weir_status_t weir_deallocate(weir_allocator_t* allocator, void* block) {
   return guarded_on(allocator, [&](weir::Allocator& weir) { weir.deallocate(block); });
 }

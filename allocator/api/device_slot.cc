@@ -70,6 +70,14 @@ Status DeviceSlot::make_heap(const Config& config) {
   return {};
 }
 
+GraphPool& DeviceSlot::plain_pool() {
+  std::call_once(plain_pool_opened_, [this] {
+    plain_pool_ =
+        std::make_unique<GraphPool>(*heap_, GraphPoolOptions{.memory = MemoryKind::plain});
+  });
+  return *plain_pool_;
+}
+
 void DeviceSlot::abort_if_broken(std::string_view call) {
   const std::vector<std::string> broken = heap_->validate();
   if (broken.empty()) return;

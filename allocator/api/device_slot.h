@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -10,6 +11,7 @@
 #include "weir/config.h"
 #include "weir/device.h"
 #include "weir/device_heap.h"
+#include "weir/graph_pool.h"
 #include "weir/result.h"
 
 namespace weir {
@@ -27,6 +29,8 @@ class DeviceSlot {
   Device& device() { return *device_; }
   DeviceHeap& heap() { return *heap_; }
   Recordings& recordings() { return *recordings_; }
+  // Opened for the first that asks.
+  GraphPool& plain_pool();
 
   // With WEIR_VALIDATE, checks the whole heap after `call`, and aborts if an invariant is broken.
   void checked_after(std::string_view call) {
@@ -45,6 +49,8 @@ class DeviceSlot {
   FanOutSink sinks_;
   StorySink* story_ = nullptr;  // in sinks_; null: not kept
   std::unique_ptr<DeviceHeap> heap_;
+  std::once_flag plain_pool_opened_;
+  std::unique_ptr<GraphPool> plain_pool_;
   std::unique_ptr<Recordings> recordings_;
   bool validates_ = false;
 };

@@ -47,6 +47,40 @@ class AllocatorTest : public ::testing::Test {
   Stream stream(void* handle) { return device_.stream(handle).value(); }
 };
 
+TEST_F(AllocatorTest, GivesOutPlainMemoryWhereThatIsAskedFor) {
+  const Buffer paged = allocator_.make_buffer(40_MiB, compute_);
+  const std::uint64_t pages = device_.calls(DeviceCall::create);
+  {
+    Buffer plain = allocator_.make_buffer(40_MiB, compute_, {.plain = true});
+    EXPECT_EQ(device_.calls(DeviceCall::allocate_segment), 1u);
+    EXPECT_EQ(device_.calls(DeviceCall::create), pages);
+    EXPECT_EQ(allocator_.heap().parts(plain.data()).size(), 1u);
+    EXPECT_TRUE(device_.launch(stream(copy_), Writes(plain.data(), 40_MiB), 1_ms).ok());
+    plain.fence(copy_);
+  }
+  // Plain memory serves plain requests only, after what still uses it.
+  const Buffer more = allocator_.make_buffer(40_MiB, compute_);
+  EXPECT_GT(device_.calls(DeviceCall::create), pages);
+  const Buffer plain = allocator_.make_buffer(40_MiB, compute_, {.plain = true});
+  EXPECT_EQ(device_.calls(DeviceCall::allocate_segment), 1u);
+  EXPECT_TRUE(device_.launch(stream(compute_), Writes(plain.data(), 40_MiB), 1_ms).ok());
+  EXPECT_EQ(device_.race_count(), 0u);
+  EXPECT_THAT(allocator_.validate(), IsEmpty());
+  device_.finish();
+}
+
+TEST(Allocators, OfPlainMemoryHaveNoPages) {
+  SimDevice device;
+  Config config = quiet();
+  config.memory = MemoryKind::plain;
+  Allocator allocator(device, config);
+  void* const stream = device.new_stream().handle;
+  const Buffer one = allocator.make_buffer(40_MiB, stream);
+  const Buffer other = allocator.make_buffer(40_MiB, stream, {.plain = true});
+  EXPECT_EQ(device.calls(DeviceCall::create), 0u);
+  EXPECT_EQ(device.calls(DeviceCall::allocate_segment), 2u);
+}
+
 TEST_F(AllocatorTest, GivesOutMemoryThatKernelsCanUse) {
   void* const block = allocator_.allocate(3_MiB, compute_);
   ASSERT_NE(block, nullptr);

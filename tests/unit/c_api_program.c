@@ -20,7 +20,7 @@ int run_c_program(char* message, size_t room) {
   weir_options_t options = WEIR_OPTIONS_INIT;
   weir_statistics_t statistics = WEIR_STATISTICS_INIT;
   weir_allocator_t* allocator = NULL;
-  void *compute = NULL, *copy = NULL, *block = NULL, *other = NULL;
+  void *compute = NULL, *copy = NULL, *block = NULL, *other = NULL, *plain = NULL;
   void* both[2];
   uint64_t given_back = 0;
   size_t broken = 1;
@@ -35,6 +35,10 @@ int run_c_program(char* message, size_t room) {
   CHECK(weir_allocate(allocator, 1000, compute, 0, &block) == WEIR_OK);
   CHECK(block != NULL && (uintptr_t)block % 512 == 0);
   CHECK(weir_allocate(allocator, 4 << 20, compute, 0, &other) == WEIR_OK);
+  CHECK(weir_allocate_plain(allocator, 3 << 20, compute, 0, &plain) == WEIR_OK);
+  CHECK(plain != NULL && (uintptr_t)plain % 512 == 0);
+  CHECK(weir_deallocate(allocator, plain) == WEIR_OK);
+  CHECK(weir_allocate_plain(allocator, 1, compute, 0, NULL) == WEIR_INVALID_ARGUMENT);
   both[0] = block;
   both[1] = other;
   CHECK(weir_fence(allocator, both, 2, copy) == WEIR_OK);

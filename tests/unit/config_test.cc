@@ -111,6 +111,14 @@ TEST(Config, ANameWithoutThePrefixIsIgnoredInTheEnvironmentOnly) {
   EXPECT_FALSE(with("LIMIT", "1GiB").ok());
 }
 
+TEST(Config, SaysWhatMemoryIsMadeOf) {
+  EXPECT_EQ(Config{}.memory, MemoryKind::pages);
+  EXPECT_EQ(with("WEIR_MEMORY", "plain")->memory, MemoryKind::plain);
+  EXPECT_EQ(with("WEIR_MEMORY", "pages")->memory, MemoryKind::pages);
+  EXPECT_EQ(name_of(MemoryKind::plain), "plain");
+  EXPECT_FALSE(with("WEIR_MEMORY", "segments").ok());
+}
+
 TEST(Config, AFailedSetChangesNothing) {
   Config config = with("WEIR_LIMIT", "50%").value();
   const Config before = config;
@@ -142,7 +150,7 @@ TEST(Config, TheDocumentedDefaultsAreTheDefaults) {
     EXPECT_EQ(*config, Config{}) << row;
     ++rows;
   }
-  EXPECT_EQ(rows, 14);
+  EXPECT_EQ(rows, 15);
 }
 
 TEST(Config, TheDocumentHasExactlyTheseRows) {

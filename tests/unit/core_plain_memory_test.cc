@@ -151,6 +151,87 @@ TEST_F(PlainMemory, GraphPoolsHaveItTooAndShareWhatIsIdle) {
   device_.finish();
 }
 
+class PlainPool : public CoreHeap {
+ protected:
+  PlainPool() : CoreHeap({.memory = 1_GiB}) {}
+  void TearDown() override {
+    EXPECT_THAT(heap_.validate(), IsEmpty());
+    EXPECT_THAT(device_.races(), IsEmpty());
+  }
+  void* allocate_in_pool(Bytes size) {
+    const auto binding = pool_->warm_up(one_);
+    return allocate(heap_, size, one_);
+  }
+
+  DeviceHeap heap_{device_};
+  std::unique_ptr<GraphPool> pool_ =
+      std::make_unique<GraphPool>(heap_, GraphPoolOptions{.memory = MemoryKind::plain});
+  const Stream one_ = device_.new_stream(), other_ = device_.new_stream();
+};
+
+TEST_F(PlainPool, ServesPlainMemoryBesideAHeapOfPages) {
+  void* const plain = allocate_in_pool(40_MiB);
+  void* const paged = allocate(heap_, 40_MiB, one_);
+  EXPECT_EQ(device_.calls(DeviceCall::allocate_segment), 1u);
+  EXPECT_GT(device_.calls(DeviceCall::create), 0u);
+  EXPECT_THAT(heap_.parts(plain), SizeIs(1));
+  write(one_, plain, 40_MiB);
+  EXPECT_EQ(heap_.find(plain)->pool, pool_->id());
+  free(heap_, plain);
+  free(heap_, paged);
+}
+
+// Idle memory of one kind is of no use to the other, and goes back to the device when it is short.
+TEST_F(PlainPool, IdleMemoryOfTheOtherKindGoesRatherThanBeOutOfMemory) {
+  for (int round = 0; round < 3; ++round) {
+    void* const paged = allocate(heap_, 800_MiB, one_);
+    write(one_, paged, 800_MiB);
+    free(heap_, paged);
+    void* const plain = allocate_in_pool(800_MiB);
+    write(one_, plain, 800_MiB);
+    free(heap_, plain);
+  }
+  EXPECT_LE(device_.physical_bytes(), 1_GiB);
+}
+
+TEST_F(PlainPool, GoesBackToTheDeviceWhenItIsClosed) {
+  void* const plain = allocate_in_pool(40_MiB);
+  pool_.reset();
+  EXPECT_TRUE(heap_.owns(plain));
+  free(heap_, plain);
+  device_.finish();
+  ASSERT_TRUE(heap_.trim().ok());
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+  // A pool of another kind is not made of it.
+  GraphPool pages(heap_);
+  const auto binding = pages.warm_up(one_);
+  void* const paged = allocate(heap_, 1_MiB, one_);
+  EXPECT_GT(device_.calls(DeviceCall::create), 0u);
+  free(heap_, paged);
+}
+
+TEST_F(PlainPool, CapturesUseItAndTheGraphReplays) {
+  auto binding = pool_->capture([this](Stream stream) { return stream == one_; }, one_);
+  ASSERT_TRUE(binding.ok());
+  ASSERT_TRUE(device_.begin_capture(one_, CaptureMode::relaxed).ok());
+  void* const block = allocate(heap_, 40_MiB, one_);
+  write(one_, block, 40_MiB);
+  free(heap_, block);
+  const GraphHandle graph = device_.end_capture(one_).value();
+  binding->close(/*keep=*/true);
+  const ExecutableHandle launchable = device_.instantiate(graph).value();
+  ASSERT_TRUE(device_.launch_graph(launchable, one_).ok());
+  ASSERT_TRUE(heap_.trim().ok());
+  EXPECT_GT(device_.physical_bytes(), 0_B) << "the graph still uses it";
+  device_.finish();
+  ASSERT_TRUE(device_.destroy_executable(launchable).ok());
+  ASSERT_TRUE(device_.destroy_graph(graph).ok());
+  pool_->release_graph();
+  pool_.reset();
+  ASSERT_TRUE(heap_.trim(0_B, Trim::waits).ok());
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+}
+
 TEST_F(PlainMemory, ADeviceThatHasNoneSaysSo) {
   class PagesOnly final : public ForwardingDevice {
    public:

@@ -80,7 +80,7 @@ class DeviceHeap::Impl {
   ReusePolicy reuse() const { return device_pool_.pages().reuse(); }
 
   // Graph pools. The first three are called by GraphPool and PoolBinding.
-  std::shared_ptr<CapturePool> open_pool(Bytes limit);
+  std::shared_ptr<CapturePool> open_pool(Bytes limit, std::optional<MemoryKind> memory);
   // Has requests go to the pool until unbind(). `origin`: the stream that the capture begins on,
   // where it is known. Returns the binding's id.
   Result<std::uint64_t> bind(std::shared_ptr<CapturePool> pool, PoolBindings::Takes takes,

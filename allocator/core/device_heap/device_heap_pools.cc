@@ -9,12 +9,16 @@
 
 namespace weir {
 
-std::shared_ptr<CapturePool> DeviceHeap::Impl::open_pool(Bytes limit) {
+std::shared_ptr<CapturePool> DeviceHeap::Impl::open_pool(Bytes limit,
+                                                         std::optional<MemoryKind> memory) {
+  HeapOptions options = options_;
+  options.limit = limit;
+  options.memory = memory.value_or(options_.memory);
   const std::unique_lock lock(pools_mutex_);
   budget_.share();
   // One that is gone serves again: its heaps, and what they know of streams, stay where they are.
   const auto gone = std::find_if(pools_.begin(), pools_.end(), [&](const auto& pool) {
-    if (bindings_.lead_to(*pool)) return false;
+    if (bindings_.lead_to(*pool) || pool->memory() != options.memory) return false;
     (void)pool->give_back_pages();  // what could not go when it was closed
     return pool->is_gone();
   });
@@ -22,8 +26,6 @@ std::shared_ptr<CapturePool> DeviceHeap::Impl::open_pool(Bytes limit) {
     (*gone)->reopen(++last_pool_, limit);
     return *gone;
   }
-  HeapOptions options = options_;
-  options.limit = limit;
   pools_.push_back(std::make_shared<CapturePool>(
       ++last_pool_, device_, Pool::Shared{observer_, registry_, budget_, captures_}, device_pool_,
       options));
@@ -189,7 +191,7 @@ Status DeviceHeap::Impl::free_deferred_after_all_work() {
 }
 
 GraphPool::GraphPool(DeviceHeap& heap, GraphPoolOptions options)
-    : heap_(&heap), pool_(heap.impl_->open_pool(options.limit)) {}
+    : heap_(&heap), pool_(heap.impl_->open_pool(options.limit, options.memory)) {}
 
 GraphPool::~GraphPool() { pool_->close(); }
 

@@ -65,8 +65,11 @@ Result<bool> DeviceHeap::Impl::wait_for_other_work(const Request& request) {
       options_.reuse != ReusePolicy::no_wait && options_.memory == MemoryKind::pages) {
     return false;
   }
-  if (Status waited = wait_for_idle_pages(request.server.pool.get()); !waited) {
-    return std::move(waited).error();
+  const CapturePool* const pool = request.server.pool.get();
+  if (Status waited = wait_for_idle_pages(pool); !waited) return std::move(waited).error();
+  // Memory of another kind is of use to the request only by way of the device.
+  if (pool != nullptr && !pool->shares_pages()) {
+    if (Result<Bytes> gone = pages_.trim(0_B); !gone) return std::move(gone).error();
   }
   return true;
 }

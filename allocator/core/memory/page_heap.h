@@ -138,6 +138,7 @@ class PageHeap {
   // If so, idle pages go whose work is done. An error leaves them for the next time.
   void keep_to_limit();
   ReusePolicy reuse() const { return reuse_; }
+  MemoryKind memory() const { return plain_ ? MemoryKind::plain : MemoryKind::pages; }
   // May a request make its stream wait at all? Takes no lock.
   bool makes_waits() const { return reuse_ != ReusePolicy::no_wait; }
   // Does the policy take memory whose last use may still be running, however recent? Takes no lock.

@@ -29,9 +29,11 @@ CapturePool::CapturePool(std::uint64_t id, Device& device, Pool::Shared shared, 
       shared_(shared),
       device_pool_(eager),
       device_(device),
+      shares_pages_(options.memory == eager.pages().memory()),
       pool_(
           id, device_, shared, options,
-          [&eager](Bytes wanted) {
+          [this, &eager](Bytes wanted) -> std::vector<PageHeap::UnmappedPage> {
+            if (!shares_pages_) return {};
             StreamHeap::give_back_all(eager.caching_heaps());
             return eager.pages().give_up(wanted);
           },
@@ -257,7 +259,7 @@ bool CapturePool::give_back_pages() {
 }
 
 std::vector<PageHeap::UnmappedPage> CapturePool::try_spare(Bytes wanted) {
-  if (!mutex_.try_lock()) return {};
+  if (!shares_pages_ || !mutex_.try_lock()) return {};
   std::vector<PageHeap::UnmappedPage> spare;
   if (!capturing_) {
     if (is_done_lingering() && pages().try_let_go(launches_)) lingers_ = false;
@@ -273,6 +275,10 @@ bool CapturePool::give_back_pages_locked() {
     lingers_ = false;
   }
   pool_.give_back_cached();
+  if (!shares_pages_) {
+    const Result<Bytes> gone = pages().trim(0_B);
+    return gone && *gone > 0_B;
+  }
   const std::vector<PageHeap::UnmappedPage> idle = pages().give_up(kEverything);
   if (idle.empty()) return false;
   device_pool_.pages().take_in(idle);

@@ -77,7 +77,11 @@ class CapturePool {
   Status retire(Stream stream);
   // Nobody will bind requests to it any more.
   void close();
-  // Pages that it need not keep go to the device heap. Returns whether there were any.
+  // Are its pages of the device heap's kind, so that they may go from one to the other?
+  bool shares_pages() const { return shares_pages_; }
+  MemoryKind memory() const { return pool_.pages().memory(); }
+  // Pages that it need not keep go to the device heap, or to the device if they are of another
+  // kind. Returns whether there were any.
   bool give_back_pages();
   // Idle pages for the device heap, whose page lock is held: nothing, if another thread is at work.
   std::vector<PageHeap::UnmappedPage> try_spare(Bytes wanted);
@@ -120,6 +124,7 @@ class CapturePool {
   const Pool::Shared shared_;
   Pool& device_pool_;
   PoolDevice device_;
+  const bool shares_pages_;  // with the device heap, whose memory is of the same kind
   Pool pool_;
 
   mutable Mutex mutex_;

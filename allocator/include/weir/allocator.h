@@ -58,6 +58,14 @@ class Exception : public std::runtime_error {
 
 class Buffer;
 
+// What a request asks for beside its size.
+struct AllocateOptions {
+  int device = -1;     // Allocator::kCurrentDevice
+  bool plain = false;  // plain memory (MemoryKind::plain), whatever the allocator's own is made of:
+                       // for what other processes, peers and libraries are to open. Takes longer;
+                       // not for streams that are being captured
+};
+
 class Allocator {
  public:
   // Settings from the environment. Devices are opened when they are first used.
@@ -79,7 +87,9 @@ class Allocator {
 
   // Zero bytes: null. The address is a multiple of 512.
   void* allocate(Bytes bytes, void* stream, int device = kCurrentDevice);
+  void* allocate(Bytes bytes, void* stream, const AllocateOptions& options);
   Buffer make_buffer(Bytes bytes, void* stream, int device = kCurrentDevice);
+  Buffer make_buffer(Bytes bytes, void* stream, const AllocateOptions& options);
 
   // "Work queued so far on `stream` uses these blocks." One event for all of them.
   void fence(std::span<void* const> blocks, void* stream);

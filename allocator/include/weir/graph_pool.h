@@ -39,6 +39,9 @@ class CapturePool;
 
 struct GraphPoolOptions {
   Bytes limit;  // most memory that the pool may hold; zero: what the device heap's own limit leaves
+  // What its memory is made of; none: as the device heap's. Memory of one kind serves no requests
+  // of the other: what a pool of another kind does not need goes back to the device.
+  std::optional<MemoryKind> memory;
 };
 
 // Which streams' requests a pool serves. Called for each request, in the thread that makes it,

@@ -88,6 +88,11 @@ void weir_destroy(weir_allocator_t* allocator);
 weir_status_t weir_allocate(weir_allocator_t* allocator, uint64_t bytes, void* stream,
                             int32_t device, void** block);
 
+/* The same in plain memory (docs/configuration.md, WEIR_MEMORY), for what other processes, peers
+ * and libraries are to open. Takes longer; not for a stream that is being captured. */
+weir_status_t weir_allocate_plain(weir_allocator_t* allocator, uint64_t bytes, void* stream,
+                                  int32_t device, void** block);
+
 /* Gives the block back. A null block is fine. */
 weir_status_t weir_deallocate(weir_allocator_t* allocator, void* block);
 
