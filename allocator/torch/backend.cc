@@ -252,6 +252,9 @@ void Backend::createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
 void Backend::setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use) {
   memory(device).pools().set_use_on_oom(pool, use);
 }
+void Backend::make_plain(c10::DeviceIndex device, c10::MempoolId_t pool) {
+  memory(device).pools().make_plain(pool);
+}
 void Backend::setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) {
   memory(device).pools().set_no_split(pool);
 }

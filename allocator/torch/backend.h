@@ -76,6 +76,7 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
                           std::shared_ptr<CUDAAllocator> source) override;
   void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use) override;
+  void make_plain(c10::DeviceIndex device, c10::MempoolId_t pool);
   void setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) override;
   bool checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t pool,
                                 const std::unordered_set<void*>& expected) override;

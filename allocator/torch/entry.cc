@@ -60,6 +60,15 @@ weir_status_t weir_torch_fence(void* const* pointers, std::size_t count, int32_t
   });
 }
 
+// Of the pool, on that device; a pool that was just made: errors as PoolTable::make_plain().
+weir_status_t weir_torch_make_plain(int32_t device, uint64_t first, uint64_t second) {
+  return weir::c::guarded([&] {
+    weir::pytorch::Backend* const backend = weir::pytorch::installed();
+    if (backend == nullptr) weir::c::invalid("plain memory: Weir is not PyTorch's allocator");
+    backend->make_plain(static_cast<c10::DeviceIndex>(device), {first, second});
+  });
+}
+
 // For weir_c10d_enable(). Null before weir_torch_enable(), and with WEIR_C10D=0.
 void* weir_torch_collective_memory() {
   return static_cast<weir::pytorch::CollectiveMemory*>(the_fences);

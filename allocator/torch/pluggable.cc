@@ -191,6 +191,13 @@ void weir_torch_end_allocate_to_pool(int device, PoolId pool) {
          [&] { check(Pluggable::get().pools(device).end(pool)); });
 }
 
+// Of the pool, on that device; a pool that was just made: errors as PoolTable::make_plain().
+weir_status_t weir_torch_make_plain(int32_t device, uint64_t first, uint64_t second) {
+  return weir::c::guarded([&] {
+    check(Pluggable::get().pools(device).make_plain({first, second}));
+  });
+}
+
 // PyTorch's graphs are in their debug mode, which never destroys what it captured.
 void weir_torch_assume_graphs_leak() { weir::pytorch::PoolTable::assume_graphs_leak(); }
 

@@ -14,7 +14,9 @@ Error PoolTable::none(PoolId id, const char* call) {
 PoolTable::Pool& PoolTable::open(PoolId id) {
   Pool& pool = pools_[id];
   if (pool.graphs == nullptr) {
-    pool.graphs = std::make_shared<GraphPool>(heap_);
+    pool.graphs = pool.plain ? std::make_shared<GraphPool>(
+                                   heap_, GraphPoolOptions{.memory = MemoryKind::plain})
+                             : std::make_shared<GraphPool>(heap_);
     ids_[pool.graphs->id()] = id;
   }
   return pool;
@@ -49,6 +51,24 @@ int PoolTable::uses(PoolId id) const {
   const std::lock_guard lock(mutex_);
   const auto known = pools_.find(id);
   return known == pools_.end() ? 0 : known->second.uses;
+}
+
+Status PoolTable::make_plain(PoolId id) {
+  const std::lock_guard lock(mutex_);
+  Pool& pool = open(id);
+  if (pool.plain) return {};
+  const bool bound = std::any_of(bindings_.begin(), bindings_.end(),
+                                 [&](const Binding& each) { return each.id == id; });
+  if (bound || pool.graphs->statistics().reserved_bytes != 0_B) {
+    return Error(ErrorCode::invalid_argument,
+                 "memory pool (" + std::to_string(id.first) + ", " + std::to_string(id.second) +
+                     ") has been used already: make it plain before anything is allocated in it");
+  }
+  ids_.erase(pool.graphs->id());
+  pool.graphs.reset();
+  pool.plain = true;
+  (void)open(id);
+  return {};
 }
 
 void PoolTable::set_use_on_oom(PoolId id, bool use) {

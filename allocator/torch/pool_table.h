@@ -42,6 +42,9 @@ class PoolTable {
   // One fewer. After the last, the memory goes back once its blocks are gone.
   Status release(PoolId id);
   int uses(PoolId id) const;
+  // The pool's memory is plain (MemoryKind::plain) from now on. Errors: invalid_argument, if it has
+  // memory already, or requests go to it.
+  Status make_plain(PoolId id);
 
   // One more user; and requests on streams that the filter takes go to the pool, until end().
   // `current`: the caller's stream. A capture that is to come takes no stream yet, whereas a
@@ -68,6 +71,7 @@ class PoolTable {
     std::shared_ptr<GraphPool> graphs;
     int uses = 0;
     bool use_on_oom = false;
+    bool plain = false;
     std::uint64_t captures = 0;  // that may have made graphs
   };
   struct Binding {

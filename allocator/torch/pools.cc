@@ -48,6 +48,12 @@ void Pools::set_use_on_oom(Id id, bool use) {
   sourced_.at(id).use_on_oom = use;
 }
 
+void Pools::make_plain(Id id) {
+  TORCH_CHECK(!is_sourced(id), "weir: the memory of pool (", id.first, ", ", id.second,
+              ") is another allocator's: it can't be made plain");
+  check(table_.make_plain(id));
+}
+
 void Pools::set_no_split(Id id) {
   const std::lock_guard lock(mutex_);
   const auto known = sourced_.find(id);

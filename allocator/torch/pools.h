@@ -36,6 +36,8 @@ class Pools {
   void release(Id id);
   int uses(Id id) const;
   void set_use_on_oom(Id id, bool use);
+  // As PoolTable's; an error for pools with a source of their own.
+  void make_plain(Id id);
   // Changes nothing for pools of the heap's memory, which share no page with others.
   void set_no_split(Id id);
 

@@ -162,6 +162,62 @@ class Run(installed.Installed):
             PYTHONPATH=self.fake_torch(**self.PLUGGABLE), WEIR_DEVICE="sim")
         self.assertEqual(printed, "1 7")
 
+    # A PyTorch with memory pools, as far as Weir's Python touches them.
+    POOLS = """
+import contextlib, functools
+class MemPool: id = (0, 7)
+said = []
+@contextlib.contextmanager
+def use_mem_pool(pool, device):
+    said.append(f'in {pool.id[1]} on {device}')
+    yield
+    said.append('out')
+cuda.MemPool, cuda.use_mem_pool = MemPool, use_mem_pool
+cuda.device = lambda number: contextlib.nullcontext()
+cuda.memory._set_allocator_settings = lambda settings: said.append(settings)
+"""
+
+    def with_pools(self, code):
+        path = self.fake_torch(**self.PLUGGABLE)
+        with open(pathlib.Path(path.split(os.pathsep)[0], "torch.py"), "a") as file:
+            file.write(self.POOLS)
+        return self.run_code(code, PYTHONPATH=path, WEIR_DEVICE="sim").splitlines()
+
+    def test_plain_memory_is_one_pool_of_the_device_and_a_pool_that_is_used_cant_be_made_plain(self):
+        said = self.with_pools(
+            "import torch, weir\n"
+            "weir.enable('pluggable')\n"
+            "for _ in range(2):\n"
+            "    with weir.plain_memory(): torch.said.append('work')\n"
+            "print(torch.said)\n"
+            "print(weir.plain_pool(0).id)\n")
+        self.assertEqual(said, [str(["in 7 on 0", "work", "out"] * 2), "(0, 7)"])
+
+    def test_expandable_segments_that_are_switched_off_are_plain_memory_until_they_are_on_again(self):
+        said = self.with_pools(
+            "import threading, torch, weir\n"
+            "weir.enable('pluggable')\n"
+            "from weir import _memory\n"
+            "_memory.honour_expandable_segments(torch)\n"
+            "torch.cuda.is_initialized = lambda: False\n"
+            "tell = torch.cuda.memory._set_allocator_settings\n"
+            "tell('expandable_segments:False')\n"
+            "torch.cuda.is_initialized = lambda: True\n"
+            "tell('expandable_segments:True')\n"
+            "tell('max_split_size_mb:64, expandable_segments: False')\n"
+            "tell('expandable_segments:False')\n"
+            "thread = threading.Thread(target=tell, args=('expandable_segments:True',))\n"
+            "thread.start(); thread.join()\n"
+            "torch.said.append('work')\n"
+            "tell('expandable_segments:True')\n"
+            "tell('garbage')\n"
+            "print(*torch.said, sep='\\n')\n")
+        self.assertEqual(said, [
+            "expandable_segments:False", "expandable_segments:True",
+            "max_split_size_mb:64, expandable_segments: False", "in 7 on 0",
+            "expandable_segments:False", "expandable_segments:True", "work",
+            "expandable_segments:True", "out", "garbage"])
+
     # As Python starts where the package is installed.
     START = "import os, site, sys, warnings; site.addsitedir(os.getcwd())\n"
 

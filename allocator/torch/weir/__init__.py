@@ -10,9 +10,10 @@ PyTorch. Settings are WEIR_* environment variables (docs/configuration.md), or e
 from __future__ import annotations
 
 from weir._enable import enable, enabled
-from weir._memory import collective_memory, fence, record, snapshot, stats, trim
+from weir._memory import (collective_memory, fence, plain_memory, plain_pool, record, snapshot,
+                          stats, trim)
 from weir._native import Problem, info
 
-__all__ = ["Problem", "collective_memory", "enable", "enabled", "fence", "info", "record", "snapshot",
-           "stats", "trim"]
+__all__ = ["Problem", "collective_memory", "enable", "enabled", "fence", "info", "plain_memory",
+           "plain_pool", "record", "snapshot", "stats", "trim"]
 __version__ = "0.1.0"

@@ -195,6 +195,9 @@ def _enable_full(torch) -> None:  # noqa: ANN001
     _native.check(backend, backend.weir_torch_enable())
     _sharing.bring_along(torch)
     _tell_of_leaks(torch, backend)
+    from weir import _memory
+
+    _memory.honour_expandable_segments(torch)
     _state.update(kind="full", library=backend, c10d=_c10d.install(torch, backend))
 
 

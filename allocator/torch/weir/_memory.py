@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
+import threading
 from typing import Iterable, Iterator
 
 from weir import _enable, _native
@@ -48,6 +50,67 @@ def fence(tensors: object, stream: object) -> None:
     else:
         status = library.weir_fence(library.weir_torch_allocator(), array, len(pointers), handle)
     _native.check(library, status)
+
+
+def plain_pool(device: object = None) -> object:
+    """A new torch.cuda.MemPool of one device (the current one) whose memory is plain.
+
+    Plain memory is cudaMalloc's: other processes, peers and libraries may open it. Give the pool to
+    torch.cuda.use_mem_pool().
+    """
+    import torch
+
+    library = _enable.active()
+    number = _device(device)
+    with torch.cuda.device(number):
+        pool = torch.cuda.MemPool()
+        _native.check(library, library.weir_torch_make_plain(number, *pool.id))
+    return pool
+
+
+_plain_pools: dict[int, object] = {}  # by device; for plain_memory(), as long as the process lives
+_plain_pools_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def plain_memory(device: object = None) -> Iterator[None]:
+    """What this thread allocates on one device (the current one) while the block runs is plain
+    memory, as plain_pool()'s; for whichever stream, but not in a capture."""
+    import torch
+
+    number = _device(device)
+    with _plain_pools_lock:
+        if (pool := _plain_pools.get(number)) is None:
+            pool = _plain_pools[number] = plain_pool(number)
+    with torch.cuda.use_mem_pool(pool, number):
+        yield
+
+
+_plain_by_setting = threading.local()  # .open: what leaves plain memory again, or None
+
+
+def honour_expandable_segments(torch) -> None:  # noqa: ANN001
+    """Libraries that need cudaMalloc's memory say so by torch.cuda.memory._set_allocator_settings(
+    "expandable_segments:False"), and ":True" when they are done: the thread's memory is plain in
+    between. Before CUDA is used it changes nothing."""
+    inner = getattr(torch.cuda.memory, "_set_allocator_settings", None)
+    if inner is None:
+        return
+
+    @functools.wraps(inner)
+    def _set_allocator_settings(settings: str) -> None:
+        inner(settings)
+        entries = dict(entry.strip().split(":", 1) for entry in settings.split(",") if ":" in entry)
+        wanted = entries.get("expandable_segments", "").strip().lower()
+        opened = getattr(_plain_by_setting, "open", None)
+        if wanted == "false" and opened is None and torch.cuda.is_initialized():
+            opened = _plain_by_setting.open = contextlib.ExitStack()
+            opened.enter_context(plain_memory())
+        elif wanted == "true" and opened is not None:
+            _plain_by_setting.open = None
+            opened.close()
+
+    torch.cuda.memory._set_allocator_settings = _set_allocator_settings
 
 
 def stats(device: object = None) -> dict[str, int]:
