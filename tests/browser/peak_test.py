@@ -128,9 +128,13 @@ class Said(PageTest):
         share = 100 * 4 * (500 << 20) / live
         self.assertIn(f"evaluate › Net.forward › Head.forward › linear (functional.py:4) allocated {share:.1f} % of it: "
                       "4 blocks of 500 MiB", self.text(".answer"))
-        details = [e.text for e in self.find_all(f"{FIRST} .largest .detail")]
+        details = [e.get_attribute("textContent") for e in self.find_all(f"{FIRST} .largest .detail")]
         self.assertEqual(details, ["‹ Head.forward ‹ … ‹ evaluate", "‹ Head.forward ‹ train_step",
                                    "‹ Net.forward ‹ train_step"])
+        cut = self.js("""
+            return [...document.querySelectorAll(".largest .detail span:last-child")]
+                .filter((far) => far.scrollWidth > far.clientWidth + 1).length;""")
+        self.assertEqual(cut, 0)  # the outermost caller is whole
         counts = [e.text for e in self.find_all(f"{FIRST} .largest .count")]
         self.assertEqual(counts, ["4 blocks", "2 blocks", "2 blocks"])
         legend = self.js("return weirPage.colours.stackNames")

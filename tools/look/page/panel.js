@@ -199,7 +199,9 @@ class MomentPanel {
     if (this.chart.recording.stacks[key].length === 0) return ['unknown', 'no stack was recorded'];
     const [first, ...callers] = this.#calls(key).map(({name}) => name);
     if (callers.length > 2) callers.splice(1, callers.length - 2, '…');
-    return [first, callers.map((name) => `‹ ${name}`).join(' ')];
+    // Where there is no room for both, each keeps its beginning.
+    const [near, ...far] = callers.map((name) => `‹ ${name}`);
+    return [first, near === undefined ? '' : [near, far.length === 0 ? '' : ` ${far.join(' ')}`]];
   }
 
   #drawShares() {
@@ -287,12 +289,14 @@ class MomentPanel {
       row.type = 'button';
       row.addEventListener('click', onClick);
     }
-    const facts = [detail, count, `${formatCount(bytes)} B`].filter((t) => t !== null && t !== '');
+    const details = Array.isArray(detail) ? detail : [detail];
+    const facts = [details.join(''), count, `${formatCount(bytes)} B`].filter((t) => t !== null && t !== '');
     row.title = `${name}: ${facts.join('; ')}`;
     make('span', {class: 'name'}, row, name);
     make('span', {class: 'amount'}, row, formatBytes(bytes));
     make('span', {class: 'share'}, row, formatShare(bytes / total));
-    make('span', {class: 'detail'}, row, detail);
+    const place = make('span', {class: 'detail'}, row, details.length === 1 ? details[0] : '');
+    if (details.length > 1) details.forEach((text) => make('span', {}, place, text));
     if (count !== null) make('span', {class: 'count'}, row, count);
     const bar = make('span', {class: 'bar', 'aria-hidden': 'true'}, row);
     const part = (share, kind) => {
