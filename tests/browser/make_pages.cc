@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -177,6 +178,49 @@ class Training {
   std::vector<std::uint32_t> stack_of_;  // by block
 };
 
+// No stack has half of the peak, and one function has: 12 lines of it, as a model without a loop.
+Recording layers() {
+  std::string text;
+  for (int i = 0; i < 16; ++i) text += fmt::format("a {} {} 0 {}\n", i, (i + 8) << 20, 100 * i);
+  for (int i = 0; i < 16; ++i)
+    text += fmt::format("r {0} {1} 0 {2}\nf {0} {1} 0 {2}\n", i, (i + 8) << 20, 5000 + i);
+  Recording recording = replayed_text("layers", text);
+  std::vector<RecordedFrame> frames = {{"main", "train.py", 9}, {"setup", "train.py", 3}};
+  std::vector<std::vector<std::uint32_t>> stacks;
+  for (std::uint32_t i = 0; i < 16; ++i) {
+    const auto next = static_cast<std::uint32_t>(frames.size());
+    frames.push_back({"relu", "functional.py", 100 + i});
+    frames.push_back({"Net.forward", "net.py", 20 + i});
+    stacks.push_back(i % 4 == 3 ? std::vector<std::uint32_t>{next, 1, 0}
+                                : std::vector<std::uint32_t>{next, next + 1, 0});
+  }
+  give_stacks(recording, frames, stacks);
+  return recording;
+}
+
+// One function, called from three, has all; PyTorch's calls stand between.
+Recording evaluation() {
+  constexpr std::array<std::uint64_t, 4> kMiB = {500, 500, 300, 64};
+  std::string text;
+  for (std::size_t i = 0; i < 8; ++i)
+    text += fmt::format("a {} {} 0 {}\n", i, kMiB[i % 4] << 20, 100 * i);
+  for (std::size_t i = 0; i < 8; ++i)
+    text += fmt::format("r {0} {1} 0 {2}\nf {0} {1} 0 {2}\n", i, kMiB[i % 4] << 20, 5000 + i);
+  Recording recording = replayed_text("evaluation", text);
+  const std::vector<RecordedFrame> frames = {{"linear", "torch/functional.py", 4},
+                                             {"Head.forward", "model.py", 7},
+                                             {"Module._call_impl", "torch/module.py", 3},
+                                             {"Module._wrapped_call_impl", "torch/module.py", 2},
+                                             {"Net.forward", "model.py", 9},
+                                             {"evaluate", "train.py", 30},
+                                             {"train_step", "train.py", 12},
+                                             {"main", "train.py", 50}};
+  const std::vector<std::uint32_t> by_evaluate = {0, 1, 2, 3, 4, 2, 3, 5, 7};
+  give_stacks(recording, frames,
+              {by_evaluate, by_evaluate, {0, 1, 2, 3, 6, 7}, {0, 4, 2, 3, 6, 7}});
+  return recording;
+}
+
 Recording hostile() {
   const std::string bad =
       "</script><script>window.hurt = 1</script><img src=x onerror='hurt=1'>\"'&";
@@ -220,6 +264,39 @@ Recording moment() {
   return recording;
 }
 
+// Calls of the driver of each kind, and waits of the host, two of which overlap.
+Recording driver() {
+  Recording recording;
+  recording.source = "driver";
+  std::int64_t time = 0;
+  const auto add = [&](Event event, std::int64_t after) {
+    event.time = {time += after};
+    recording.events.push_back(event);
+  };
+  constexpr Address kHome{1ULL << 40};
+  for (std::uint32_t round = 0; round < 7; ++round) {
+    const Bytes size = 8_MiB * (round + 1);
+    const std::uint64_t at = kHome.value + (std::uint64_t{round} << 32);
+    add({.kind = EventKind::create, .page = {round}, .bytes = size}, 400'000);
+    add({.kind = EventKind::map, .page = {round}, .address = {at}, .bytes = size}, 90'000);
+    add({.kind = EventKind::map, .page = {round}, .address = {at + (1U << 30)}, .bytes = size},
+        90'000);
+    add({.kind = EventKind::allocate, .address = {at}, .bytes = size, .requested = size}, 1'000);
+    if (round % 3 == 0) {
+      add({.kind = EventKind::host_wait, .duration = Nanoseconds{250'000 * (round + 1)}},
+          2'000'000);
+      add({.kind = EventKind::host_wait, .duration = 700_us}, 100'000);
+    }
+    add({.kind = EventKind::deallocate, .address = {at}}, 900'000);
+    add({.kind = EventKind::unmap, .page = {round}, .address = {at + (1U << 30)}, .bytes = size},
+        60'000);
+    if (round % 2 == 1) continue;
+    add({.kind = EventKind::unmap, .page = {round}, .address = {at}, .bytes = size}, 60'000);
+    add({.kind = EventKind::release, .page = {round}, .bytes = size}, 120'000);
+  }
+  return recording;
+}
+
 // Blocks of all sizes that live long and short on eight streams; `count` of them.
 Recording many(std::uint32_t count) {
   Recording recording;
@@ -254,6 +331,35 @@ Recording many(std::uint32_t count) {
       add({.kind = EventKind::deallocate, .address = {live[which].first}});
       live.erase(live.begin() + static_cast<std::ptrdiff_t>(which));
     }
+  }
+  return recording;
+}
+
+// A million beginnings and ends in no order, on four streams; up to 20,000 blocks live at once.
+Recording dense() {
+  Recording recording;
+  recording.source = "dense";
+  std::mt19937 random(3);  // NOLINT: the same page each time
+  std::vector<std::uint64_t> live;
+  std::int64_t time = 0;
+  std::uint64_t address = 1ULL << 40;
+  recording.events.push_back({.kind = EventKind::create, .bytes = 8_GiB});
+  for (int i = 0; i < 1'000'000; ++i) {
+    Event event{.time = {time += 1000 + static_cast<std::int64_t>(random() % 3000)}};
+    if (live.size() >= 20'000 || (!live.empty() && random() % 1000 < 490)) {
+      std::swap(live[random() % live.size()], live.back());
+      event.kind = EventKind::deallocate;
+      event.address = {live.back()};
+      live.pop_back();
+    } else {
+      event.stream = random() % 4;
+      event.heap = {static_cast<std::uint32_t>(event.stream)};
+      event.bytes = event.requested = {512ULL << (random() % 11)};
+      event.address = {address};
+      live.push_back(address);
+      address += event.bytes.count;
+    }
+    recording.events.push_back(event);
   }
   return recording;
 }
@@ -311,6 +417,9 @@ int main(int argc, char** argv) {
       {"cut", [] { return std::vector{weir::cut()}; }},
       {"context", [] { return std::vector{weir::context()}; }},
       {"moment", [] { return std::vector{weir::moment()}; }},
+      {"driver", [] { return std::vector{weir::driver()}; }},
+      {"layers", [] { return std::vector{weir::layers()}; }},
+      {"evaluation", [] { return std::vector{weir::evaluation()}; }},
       {"empty", [] { return std::vector<weir::Recording>(1); }},
       {"two",
        [] {
@@ -321,6 +430,7 @@ int main(int argc, char** argv) {
          return std::vector{weir::small(), weir::small()};
        }},
       {"many", [] { return std::vector{weir::many(500000)}; }},
+      {"dense", [] { return std::vector{weir::dense()}; }},
       {"pools", [] { return std::vector{weir::pooled()}; }},
       {"serve",
        [] {

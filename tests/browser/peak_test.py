@@ -121,6 +121,42 @@ class Said(PageTest):
         self.find("#by-stack").click()
         self.assertIn("gelu", self.rows(".largest"))
 
+    def test_a_stack_with_half_of_it_is_named_with_its_callers(self):
+        """Without main, which all stacks have, and what PyTorch puts between calls."""
+        self.open("evaluation")
+        live = self.js("return weirPage.recordings[0].peakLive")
+        share = 100 * 4 * (500 << 20) / live
+        self.assertIn(f"evaluate › Net.forward › Head.forward › linear (functional.py:4) allocated {share:.1f} % of it: "
+                      "4 blocks of 500 MiB", self.text(".answer"))
+        details = [e.get_attribute("textContent") for e in self.find_all(f"{FIRST} .largest .detail")]
+        self.assertEqual(details, ["‹ Head.forward ‹ … ‹ evaluate", "‹ Head.forward ‹ train_step",
+                                   "‹ Net.forward ‹ train_step"])
+        cut = self.js("""
+            return [...document.querySelectorAll(".largest .detail span:last-child")]
+                .filter((far) => far.scrollWidth > far.clientWidth + 1).length;""")
+        self.assertEqual(cut, 0)  # the outermost caller is whole
+        counts = [e.text for e in self.find_all(f"{FIRST} .largest .count")]
+        self.assertEqual(counts, ["4 blocks", "2 blocks", "2 blocks"])
+        legend = self.js("return weirPage.colours.stackNames")
+        self.assertEqual(legend, ["linear ‹ Head.forward ‹ Net.forward", "linear ‹ Head.forward ‹ train_step",
+                                  "linear ‹ Net.forward"])
+
+    def test_where_no_stack_has_half_of_it_the_caller_that_has_is_named(self):
+        self.open("layers")
+        under, largest, live = self.js("""
+            const r = weirPage.recordings[0];
+            let [under, largest, live] = [0, 0, 0];
+            for (let b = 0; b < r.count; ++b) {
+              if (r.beginStep[b] > r.peakStep || r.endStep[b] <= r.peakStep) continue;
+              live += r.bytes[b];
+              if (!r.stacks[r.stack[b]].some((f) => r.frames[f][0] === "Net.forward")) continue;
+              under += r.bytes[b];
+              largest = Math.max(largest, r.bytes[b]);
+            }
+            return [under, largest, live];""")
+        self.assertIn(f"{100 * under / live:.1f} % of it was allocated under Net.forward; the most, "
+                      f"{100 * largest / live:.2f} %, in relu (functional.py:114).", self.text(".answer"))
+
     def test_what_came_since_the_trough_is_a_plain_recount(self):
         for name in ("serve", "training", "generate"):
             self.open(name)
@@ -292,6 +328,51 @@ class Drawn(PageTest):
             self.assertEqual(drivers, sum(totals[key] for key in ("pages_created", "pages_released", "maps",
                                                                   "unmaps")))
 
+    def test_driver_calls_are_counted_by_kind(self):
+        for name in ("driver", "serve", "pools"):
+            self.open(name)
+            totals = json.loads((browser.FOLDER / f"{name}.json").read_text(encoding="utf-8"))["totals"]
+            kinds = {"create": "pages_created", "release": "pages_released", "map": "maps", "unmap": "unmaps"}
+            whole, parts = self.js("""
+                const c = weirPage.charts[0];
+                const lane = c.lanes.lanes.find((l) => l.name === "driver");
+                const parts = Array.from({length: 40}, (_, i) => lane.within(
+                    i / 40 * c.recording.duration, i === 39 ? Infinity : (i + 1) / 40 * c.recording.duration));
+                return [lane.within(0, Infinity), parts];""")
+            for kind, total in kinds.items():
+                self.assertEqual(whole[kind], totals[total], (name, kind))
+                self.assertEqual(sum(part[kind] for part in parts), totals[total], (name, kind))
+        self.open("driver")
+        note = self.js("return weirPage.charts[0].lanes.lanes.find((l) => l.name === 'driver').note")
+        created, released = sum(8 * (i + 1) for i in range(7)), sum(8 * (i + 1) for i in range(0, 7, 2))
+        self.assertEqual(note, f"36 calls: 7 pages created ({created} MiB), 4 released ({released} MiB), "
+                               "14 mapped, 11 unmapped")
+
+    def test_waits_of_the_host_are_as_wide_as_they_were_long(self):
+        self.open("driver")
+        totals = json.loads((browser.FOLDER / "driver.json").read_text(encoding="utf-8"))["totals"]
+        waits = self.js("return weirPage.recordings[0].hostWaits")
+        self.assertEqual(len(waits), totals["host_waits"])
+        self.assertAlmostEqual(sum(wait["took"] for wait in waits) / 1e3, totals["host_wait_time_us"])
+        title = self.js("return weirPage.charts[0].lanes.lanes.find((l) => l.name === 'host waits').title")
+        self.assertEqual(title, "For a stream, the host waited 6 times, 5.10 ms in all, 1.75 ms at most")
+        lane, width, duration = self.js("""
+            const c = weirPage.charts[0];
+            const place = c.lanes.lanes.findIndex((l) => l.name === "host waits");
+            const {canvas} = c.lanes;
+            const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", {willReadFrequently: true});
+            copy.drawImage(canvas, 0, 0);
+            const {data} = copy.getImageData(0, place * 20 + 1, canvas.width, 1);
+            return [Array.from({length: canvas.width}, (_, x) => data[4 * x] > 150 && data[4 * x + 1] < 50),
+                    c.width, c.recording.duration];""")
+        for x in range(120, int(width)):  # right of the note
+            at = [(x + part) / width * duration for part in (-1, 2)]
+            touched = any(wait["from"] < at[1] and wait["to"] > at[0] for wait in waits)
+            inside = any(wait["from"] <= at[0] and wait["to"] >= at[1] for wait in waits)
+            self.assertTrue(lane[x] or not inside, x)
+            self.assertTrue(touched or not lane[x], x)
+        self.assertGreater(sum(lane[120:]), 20)
+
     def test_of_equal_peaks_the_first_is_the_peak(self):
         self.open("pools")  # its peak comes back many times
         report = json.loads((browser.FOLDER / "pools.json").read_text(encoding="utf-8"))
@@ -316,7 +397,7 @@ class Drawn(PageTest):
 
 class Pictured(PageTest):
     def test_pictures_have_the_colours_that_the_page_starts_with(self):
-        for name in ("serve", "training", "small", "pools", "generate"):
+        for name in ("serve", "training", "small", "pools", "generate", "layers", "evaluation", "driver"):
             self.open(name)
             legend = self.js("return weirPage.colours.legend()")
             text = (browser.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
@@ -325,6 +406,42 @@ class Pictured(PageTest):
             picture = [[html.unescape(title), colour] for colour, title in entries]
             self.assertEqual([[title, self.js("return d3.rgb(arguments[0]).hex()", colour)]
                               for title, colour in legend], picture[:len(legend)], name)
+
+
+    def test_blocks_of_pictures_have_the_colours_of_the_page(self):
+        """Blocks of one stream and size have one colour in these pages."""
+        def in_picture(number):
+            unit = 0
+            while number >= 1024:
+                number, unit = number / 1024, unit + 1
+            digits = 0 if unit == 0 or number >= 100 else 1 if number >= 10 else 2
+            return f"{number:.{digits}f} {['B', 'KiB', 'MiB', 'GiB'][unit]}"
+
+        for name in ("small", "serve", "evaluation", "driver"):
+            self.open(name)
+            colours = {}
+            for stream, size, colour in self.js("""
+                    const r = weirPage.recordings[0];
+                    return [...r.bytes].map((bytes, b) => [r.streams[r.stream[b]], bytes,
+                        d3.rgb(weirPage.colours.colourOf(r, b)).hex()]);"""):
+                colours.setdefault((stream, in_picture(size)), set()).add(colour)
+            text = (browser.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+            areas = re.findall(r'fill="(#\w+)" fill-opacity[^>]*><title>block \d+: (.*?) on stream (\d+),', text)
+            self.assertGreater(len(areas), 6)
+            for colour, size, stream in areas:
+                self.assertEqual(colours[stream, size], {colour}, (name, stream, size))
+
+    def test_one_stream_without_stacks_starts_with_the_colours_of_sizes(self):
+        self.open("generate")
+        self.assertEqual(self.js("return [weirPage.colours.by, document.getElementById('colour').value]"),
+                         ["size", "size"])
+
+    def test_the_title_is_the_name_of_the_file_and_no_folder_is_told(self):
+        self.open("generate")
+        self.assertEqual(self.driver.title, "Memory of generate.trace.gz")
+        self.assertTrue(self.text("h1").startswith("generate.trace.gz"))
+        self.assertNotIn("bench/traces", self.js(
+            "return document.documentElement.outerHTML + JSON.stringify(weirPage.recordings[0].source)"))
 
 
 class Stacked(PageTest):

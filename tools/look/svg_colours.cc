@@ -7,9 +7,11 @@
 #include <charconv>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
-#include "look/report_names.h"
+#include "look/stack_labels.h"
 #include "look/streams.h"
+#include "look/symbols.h"
 
 namespace weir {
 namespace {
@@ -72,24 +74,28 @@ void BlockColours::add_streams() {
 }
 
 void BlockColours::add_stacks(const std::vector<std::uint32_t>& peak) {
-  std::vector<std::uint64_t> bytes(recording_.stacks.size());
+  const ReadableStacks readable = readable_stacks(recording_);
+  const auto number_of = [&](std::uint32_t stack) {
+    return stack < readable.number.size() ? readable.number[stack] : readable.number.front();
+  };
+  std::vector<std::uint64_t> bytes(readable.stacks.size());
   for (const std::uint32_t block : peak) {
-    bytes[lifetimes_.blocks[block].stack] += lifetimes_.blocks[block].bytes.count;
+    bytes[number_of(lifetimes_.blocks[block].stack)] += lifetimes_.blocks[block].bytes.count;
   }
   std::vector<std::uint32_t> order(bytes.size());
   std::iota(order.begin(), order.end(), 0U);
   std::erase_if(order, [&](std::uint32_t stack) {
-    return bytes[stack] == 0 || recording_.stacks[stack].empty();
+    return bytes[stack] == 0 || readable.stacks[stack].empty();
   });
   std::stable_sort(order.begin(), order.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return bytes[a] > bytes[b]; });
   order.resize(std::min(order.size(), kPalette.size() - 1));
-  class_of_stack_.assign(bytes.size(), static_cast<std::uint32_t>(order.size()));
-  for (const std::uint32_t stack : order) {
-    class_of_stack_[stack] = static_cast<std::uint32_t>(classes_.size());
-    classes_.emplace_back(frame_text(recording_.frames[recording_.stacks[stack].front()]),
-                          kPalette[classes_.size()]);
+  for (const std::uint32_t stack : readable.number) {
+    const auto at = std::find(order.begin(), order.end(), stack);
+    class_of_stack_.push_back(static_cast<std::uint32_t>(at - order.begin()));
   }
+  for (std::string& label : stack_labels(readable, order))
+    classes_.emplace_back(std::move(label), kPalette[classes_.size()]);
   classes_.emplace_back("other stacks", kOther);
 }
 
@@ -99,7 +105,8 @@ void BlockColours::add_sizes() {
 
 std::size_t BlockColours::class_of(std::uint32_t block) const {
   const BlockLifetime& lifetime = lifetimes_.blocks[block];
-  if (by_ == By::stack) return class_of_stack_[lifetime.stack];
+  if (by_ == By::stack)
+    return class_of_stack_[lifetime.stack < class_of_stack_.size() ? lifetime.stack : 0];
   if (by_ == By::stream) {
     const auto at = std::lower_bound(streams_.begin(), streams_.end(), lifetime.stream);
     return static_cast<std::size_t>(at - streams_.begin());

@@ -67,7 +67,7 @@ class Colours {
   // The stacks with the most bytes at a recording's peak have colours of their own; the same stack
   // has the same colour in both recordings.
   #nameStacks(recordings) {
-    const most = new Map();  // by the stack's text: {name, bytes}
+    const most = new Map();  // by the stack's text: {calls, bytes}
     const texts = new Map();
     for (const r of recordings) {
       texts.set(r, r.stacks.map((stack) => JSON.stringify(stack.map((frame) => r.frames[frame]))));
@@ -79,12 +79,11 @@ class Colours {
         if (sum === 0 || r.stacks[stack].length === 0) return;
         const text = texts.get(r)[stack];
         if (sum <= (most.get(text)?.bytes ?? 0)) return;
-        const [{name, place}] = r.frameTexts(stack);
-        most.set(text, {name: place === '' ? shortName(name) : `${shortName(name)} (${baseName(place)})`, bytes: sum});
+        most.set(text, {calls: callsOf(r, stack), bytes: sum});
       });
     }
     const top = [...most].sort((a, b) => b[1].bytes - a[1].bytes).slice(0, kPalette.length - 1);
-    this.stackNames = top.map(([, {name}]) => name);
+    this.stackNames = stackLabels(top.map(([, {calls}]) => calls));
     const places = new Map(top.map(([text], i) => [text, i]));
     this.stackClasses = new Map(recordings.map(
         (r) => [r, Uint8Array.from(texts.get(r), (text) => places.get(text) ?? top.length)]));

@@ -1,5 +1,5 @@
 // Below the chart, on its scale of time: what is reserved and not live, which streams were made to
-// wait, and calls of the driver.
+// wait, when the host waited, and calls of the driver.
 
 const kLane = 20;  // px, with its gap
 const kLaneHeight = 17;
@@ -13,7 +13,7 @@ class Lanes {
     if (r.isMoment) this.element.hidden = true;
     this.names = make('div', {class: 'names'}, this.element);
     this.canvas = make('canvas', {role: 'img'}, this.element);
-    this.lanes = [this.#idleLane(r), ...this.#waitLanes(r), this.#driverLane(r)].filter(Boolean);
+    this.lanes = [this.#idleLane(r), ...this.#waitLanes(r), this.#hostLane(r), this.#driverLane(r)].filter(Boolean);
     for (const lane of this.lanes) make('span', {title: lane.title}, this.names, lane.name);
     this.canvas.setAttribute('aria-label', this.lanes.map((lane) => lane.title).join('; '));
     this.canvas.addEventListener('pointermove', (event) => this.#hover(event));
@@ -62,23 +62,57 @@ class Lanes {
     return lanes;
   }
 
-  #driverLane(r) {
-    const {kind, time} = r.pageEvents;
-    const at = [];
-    let made = 0;
-    kind.forEach((k, i) => {
-      if (k > kPageEvent.unmap) return;
-      at.push(time[i]);
-      if (k === kPageEvent.create) ++made;
-    });
-    if (at.length === 0) return null;
-    const text = `${plural(at.length, 'call')} of the driver, ${plural(made, 'page')} created`;
+  // How long the host waited is known: a wait is as wide as it was long.
+  #hostLane({hostWaits: waits}) {
+    if (waits.length === 0) return null;
+    const within = (from, to) => waits.filter((wait) => wait.from < to && wait.to >= from);
+    const tell = (some) => `the host waited ${plural(some.length, 'time')}, ${
+        formatDuration(d3.sum(some, ({took}) => took))} in all`;
     return {
-      ...Lanes.#counted(at, (n) => `${plural(n, 'call')} of the driver: create, release, map, unmap`),
+      name: 'host waits',
+      title: `For a stream, ${tell(waits)}, ${formatDuration(d3.max(waits, ({took}) => took))} at most`,
+      note: `${plural(waits.length, 'wait')}, ${formatDuration(d3.sum(waits, ({took}) => took))}`,
+      colour: () => theme.grave,
+      height: (from, to) => waits.some((wait) => wait.from < to && wait.to >= from) ? 1 : 0,
+      text: (from, to) => {
+        const some = within(from, to);
+        return some.length === 0 ? 'the host did not wait' : tell(some);
+      },
+      within
+    };
+  }
+
+  #driverLane(r) {
+    const {kind, time, bytes} = r.pageEvents;
+    const all = [];  // where among the events of pages
+    kind.forEach((k, i) => k <= kPageEvent.unmap && all.push(i));
+    if (all.length === 0) return null;
+    const times = all.map((i) => time[i]);
+    const within = (from, to) => {
+      const counts = {create: 0, release: 0, map: 0, unmap: 0, created: 0, released: 0};
+      for (const i of all.slice(d3.bisectLeft(times, from), d3.bisectLeft(times, to))) {
+        for (const what of ['create', 'release', 'map', 'unmap']) counts[what] += kind[i] === kPageEvent[what] ? 1 : 0;
+        if (kind[i] === kPageEvent.create) counts.created += bytes[i];
+        if (kind[i] === kPageEvent.release) counts.released += bytes[i];
+      }
+      return counts;
+    };
+    const tell = (from, to) => {
+      const {create, release, map, unmap, created, released} = within(from, to);
+      return [
+        [create, `${plural(create, 'page')} created (${formatBytes(created)})`],
+        [release, `${formatCount(release)} released (${formatBytes(released)})`],
+        [map, `${formatCount(map)} mapped`], [unmap, `${formatCount(unmap)} unmapped`]
+      ].filter(([count]) => count > 0).map(([, text]) => text).join(', ');
+    };
+    return {
+      ...Lanes.#counted(
+          times, (n, from, to) => `${plural(n, 'call')} of the driver${n === 0 ? '' : `: ${tell(from, to)}`}`),
       name: 'driver',
-      title: text,
-      note: plural(at.length, 'call'),
-      colour: () => theme.soft
+      title: `${plural(all.length, 'call')} of the driver: ${tell(0, Infinity)}`,
+      note: `${plural(all.length, 'call')}: ${tell(0, Infinity)}`,
+      colour: () => theme.soft,
+      within
     };
   }
 
@@ -88,7 +122,7 @@ class Lanes {
     const count = (from, to) => d3.bisectLeft(times, to) - d3.bisectLeft(times, from);
     return {
       height: (from, to) => Math.min(1, count(from, to) === 0 ? 0 : 0.35 + Math.log2(count(from, to)) / 10),
-      text: (from, to) => text(count(from, to)),
+      text: (from, to) => text(count(from, to), from, to),
       countIn: count
     };
   }

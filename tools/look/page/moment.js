@@ -69,6 +69,40 @@ function causesOf(recording, blocks, pages) {
   return causes;
 }
 
+// Of the calls that led to `stacks`, how many of the outermost are of the same functions.
+function commonCallers(recording, stacks) {
+  const functions = stacks.map(
+      (stack) => recording.stacks[stack].map((frame) => recording.frames[frame].slice(0, 2).join('\n')).reverse());
+  const shortest = d3.min(functions, ({length}) => length) ?? 0;
+  let count = 0;  // the innermost call is no caller
+  while (count + 1 < shortest && functions.every((each) => each[count] === functions[0][count])) ++count;
+  return count;
+}
+
+// The innermost caller that at least half of `live` was allocated under, though not all of it was:
+// {name, bytes, groups}, or null. `groups`: by stack; those with the most bytes first.
+function hotFunction(recording, groups, live) {
+  let within = groups;
+  let hot = null;
+  for (let depth = commonCallers(recording, groups.map(({key}) => key));; ++depth) {
+    const sums = new Map();
+    for (const group of within) {
+      const frames = recording.stacks[group.key];
+      if (frames.length <= depth + 1) continue;  // the innermost call is no caller
+      const [name, file] = recording.frames[frames[frames.length - 1 - depth]];
+      const key = `${name}\n${file}`;
+      if (!sums.has(key)) sums.set(key, {name: shortName(name), bytes: 0, groups: []});
+      const sum = sums.get(key);
+      sum.bytes += group.bytes;
+      sum.groups.push(group);
+    }
+    const most = [...sums.values()].find(({bytes}) => bytes >= live / 2);
+    if (most === undefined) return hot;
+    hot = most;
+    within = most.groups;
+  }
+}
+
 // `all`: the selection of all blocks. `pages`: those of the moment.
 function figuresAt(all, step, pages) {
   const {recording: r} = all;

@@ -18,6 +18,7 @@ set(weir_page_scripts
     dom.js
     view.js
     recording.js
+    stack_names.js
     selection.js
     stack.js
     colours.js

@@ -3,6 +3,8 @@
 const kRows = 6;       // of the largest blocks or stacks; two recordings side by side have fewer
 const kRowsOfTwo = 4;
 const kShortRows = 4;  // of streams, pools
+const kNamedStacks = 3;  // in the answer
+const kCallsInPath = 5;
 
 class MomentPanel {
   constructor(parent, chart) {
@@ -70,18 +72,8 @@ class MomentPanel {
     const {blocks, live, byStack} = this.figures;
     if (live === 0) return '';
     const known = (byStack ?? []).filter(({key}) => key !== 0);
-    if (known.length > 0 && d3.sum(known, (group) => group.bytes) >= live / 2) {
-      let bytes = 0;
-      const top = known.slice(0, 3).filter((group, i) => i === 0 || bytes < live / 2 ?
-                                               (bytes += group.bytes, true) : false);
-      const names = top.map(({key}) => {
-        const [{name, place}] = r.frameTexts(key);
-        return place === '' ? shortName(name) : `${shortName(name)} (${baseName(place)})`;
-      });
-      const last = names.pop();
-      return `${formatShare(bytes / live)} of it was allocated in ${
-          names.length === 0 ? '' : `${names.join(', ')} and `}${last}.`;
-    }
+    if (known.length > 0 && d3.sum(known, (group) => group.bytes) >= live / 2)
+      return this.#mostOfStacks(known, live);
     const largest = blocks.slice().sort((a, b) => r.bytes[b] - r.bytes[a]);
     let sum = 0;
     let count = 0;
@@ -98,6 +90,54 @@ class MomentPanel {
     const which = `${count === 1 ? 'One block' : `${formatCount(count)} blocks`}${size}${where}`;
     return `${which} ${count === 1 ? 'is' : 'are'} ${
         count === blocks.length ? 'all' : formatShare(sum / live)} of it.`;
+  }
+
+  // One stack that is half of it, with its callers; else the few that are half; else the function that
+  // half was allocated under.
+  #mostOfStacks(groups, live) {
+    const {recording: r} = this.chart;
+    const [first] = groups;
+    if (first.bytes >= live / 2) {
+      const {blocks} = first;
+      const size = r.bytes[blocks[0]];
+      const sizes = blocks.every((b) => r.bytes[b] === size) ? ` of ${formatBytes(size)}` : '';
+      return `${this.#path(first.key)} allocated ${formatShare(first.bytes / live)} of it: ${
+          plural(blocks.length, 'block')}${sizes}.`;
+    }
+    const top = [];
+    let bytes = 0;
+    for (const group of groups.slice(0, kNamedStacks)) {
+      if (bytes >= live / 2) break;
+      top.push(group);
+      bytes += group.bytes;
+    }
+    const names = stackLabels(top.map(({key}) => callsOf(r, key)));
+    const hot = bytes < live / 2 ? hotFunction(r, groups, live) : null;
+    if (hot !== null) {
+      const [most] = hot.groups;
+      return `${formatShare(hot.bytes / live)} of it was allocated under ${hot.name}; the most, ${
+          formatShare(most.bytes / live)}, in ${callText(callsOf(r, most.key)[0])}.`;
+    }
+    const last = names.pop();
+    return `${formatShare(bytes / live)} of it was allocated in ${
+        names.length === 0 ? '' : `${names.join(', ')} and `}${last}.`;
+  }
+
+  // "evaluate › Model.forward › linear (functional.py:4)": without the callers of all stacks.
+  #path(stack) {
+    const [innermost, ...callers] = this.#calls(stack);
+    const names = [...callers.map(({name}) => name).reverse(), callText(innermost)];
+    if (names.length > kCallsInPath) names.splice(2, names.length - kCallsInPath + 1, '…');
+    return names.join(' › ');
+  }
+
+  // Innermost first, without the callers of all stacks.
+  #calls(stack) {
+    const {recording: r} = this.chart;
+    const {figures} = this;
+    figures.common ??= commonCallers(
+        r, figures.byStack.map(({key}) => key).filter((key) => r.stacks[key].length > 0));
+    return callsOf(r, stack, Math.max(1, r.stacks[stack].length - figures.common));
   }
 
   #drawLargest() {
@@ -119,11 +159,12 @@ class MomentPanel {
     const groups = this.by === 'stack' ? byStack : byBlock;
     const rows = this.chart.page.recordings.length > 1 ? kRowsOfTwo : kRows;
     const shown = groups.length > rows + 1 ? groups.slice(0, rows) : groups;
-    const list = make('ul', {class: 'rows'}, this.largest);
+    const list = make('ul', {class: this.by === 'stack' ? 'rows counted' : 'rows'}, this.largest);
     for (const group of shown) {
       const [name, detail] = this.by === 'stack' ? this.#stackNames(group) : this.#blockNames(group);
       this.#row(list, {
         ...group, name, detail, total: live,
+        count: this.by === 'stack' ? plural(group.blocks.length, 'block') : null,
         colour: this.chart.colours.colourOf(r, group.blocks[0]),
         onClick: () => this.chart.page.mark(this.chart, group.blocks)
       });
@@ -154,16 +195,13 @@ class MomentPanel {
     ];
   }
 
-  #stackNames({key, blocks}) {
-    const frames = this.chart.recording.frameTexts(key);
-    const count = plural(blocks.length, 'block');
-    if (frames.length === 0) return ['unknown', `${count}, no stack was recorded`];
-    const [first, ...callers] = frames;
-    const place = first.place === '' ? '' : baseName(first.place);
-    return [
-      shortName(first.name), [count, place, ...callers.slice(0, 2).map((f) => `‹ ${shortName(f.name)}`)]
-          .filter((t) => t !== '').join('  ')
-    ];
+  #stackNames({key}) {
+    if (this.chart.recording.stacks[key].length === 0) return ['unknown', 'no stack was recorded'];
+    const [first, ...callers] = this.#calls(key).map(({name}) => name);
+    if (callers.length > 2) callers.splice(1, callers.length - 2, '…');
+    // Where there is no room for both, each keeps its beginning.
+    const [near, ...far] = callers.map((name) => `‹ ${name}`);
+    return [first, near === undefined ? '' : [near, far.length === 0 ? '' : ` ${far.join(' ')}`]];
   }
 
   #drawShares() {
@@ -241,7 +279,9 @@ class MomentPanel {
   }
 
   // A bar is as long as its share of `total`, or of `most`.
-  #row(list, {name, detail, bytes, fresh, total, most = total, colour, onClick, key, onlyOne = false}) {
+  #row(list, {
+    name, detail, count = null, bytes, fresh, total, most = total, colour, onClick, key, onlyOne = false
+  }) {
     const item = make('li', key === undefined ? {} : {'data-key': key}, list);
     item.dataset.bytes = bytes;
     const row = make(onClick ? 'button' : 'div', {class: 'row'}, item);
@@ -249,11 +289,15 @@ class MomentPanel {
       row.type = 'button';
       row.addEventListener('click', onClick);
     }
-    row.title = `${name}: ${detail}; ${formatCount(bytes)} B`;
+    const details = Array.isArray(detail) ? detail : [detail];
+    const facts = [details.join(''), count, `${formatCount(bytes)} B`].filter((t) => t !== null && t !== '');
+    row.title = `${name}: ${facts.join('; ')}`;
     make('span', {class: 'name'}, row, name);
     make('span', {class: 'amount'}, row, formatBytes(bytes));
     make('span', {class: 'share'}, row, formatShare(bytes / total));
-    make('span', {class: 'detail'}, row, detail);
+    const place = make('span', {class: 'detail'}, row, details.length === 1 ? details[0] : '');
+    if (details.length > 1) details.forEach((text) => make('span', {}, place, text));
+    if (count !== null) make('span', {class: 'count'}, row, count);
     const bar = make('span', {class: 'bar', 'aria-hidden': 'true'}, row);
     const part = (share, kind) => {
       if (share <= 0) return;

@@ -175,6 +175,11 @@ class Recording {
       () => 'a capture began',
       () => 'a capture ended',
     ];
+    // When the host waited for the device; an event comes when its wait has ended.
+    this.hostWaits = [];
+    kind.forEach((k, i) => {
+      if (k === 1) this.hostWaits.push({from: Math.max(0, time[i] - amount[i]), to: time[i], took: amount[i]});
+    });
     this.happenings =
         Array.from(kind, (k, i) => ({time: time[i], text: text[k](amount[i]), grave: k < 2}));
   }

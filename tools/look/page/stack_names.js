@@ -1,0 +1,42 @@
+// What stacks are called: in short, and so that those that are named together are told apart.
+// stack_labels.h has the same for pictures.
+
+// What PyTorch calls between a module's call and its forward().
+const kBetweenCalls = /^(Module\.)?_(wrapped_)?call_impl$/;
+
+// The innermost `count` calls, innermost first, as {name, place}.
+function callsOf(recording, stack, count = Infinity) {
+  return recording.frameTexts(stack)
+      .slice(0, count)
+      .map(({name, place}) => ({name: shortName(name), place: baseName(place)}))
+      .filter(({name}, i) => i === 0 || !kBetweenCalls.test(name));
+}
+
+function callText({name, place}) {
+  return place === '' ? name : `${name} (${place})`;
+}
+
+// For each of `all` (of callsOf()): function and place, or, where two have the same, the function with
+// as many of its callers as tell them apart.
+function stackLabels(all) {
+  const labels = all.map(([first]) => first === undefined ? 'unknown' : callText(first));
+  const alike = d3.nest().key((i) => labels[i]).entries(labels.map((_, i) => i));
+  for (const {values} of alike) {
+    if (values.length === 1) continue;
+    let open = values;
+    const deepest = d3.max(values, (i) => all[i].length);
+    for (let depth = 2; depth <= deepest && open.length > 0; ++depth) {
+      for (const withPlace of [false, true]) {
+        const texts = new Map(values.map((i) => {
+          const calls = all[i].slice(0, depth);
+          const last = calls.pop();
+          return [i, [...calls.map(({name}) => name), withPlace ? callText(last) : last.name].join(' ‹ ')];
+        }));
+        const isAlone = (i) => values.every((j) => j === i || texts.get(j) !== texts.get(i));
+        for (const i of open.filter(isAlone)) labels[i] = texts.get(i);
+        open = open.filter((i) => !isAlone(i));
+      }
+    }
+  }
+  return labels;
+}
