@@ -160,7 +160,7 @@ TEST_F(Backends, APoolThatIsMadePlainServesPlainMemory) {
   EXPECT_THROW(backend_.make_plain(0, used), c10::Error);
 
   for (void* const each : {block, paged}) backend_.raw_delete(each);
-  for (const c10::MempoolId_t pool : {plain, plain, used, used}) backend_.releasePool(0, pool);
+  for (const c10::MempoolId_t& pool : {plain, plain, used, used}) backend_.releasePool(0, pool);
 }
 
 // Several streams, of both devices.
