@@ -1,9 +1,4 @@
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <memory>
 #include <string>
 
@@ -18,7 +13,8 @@ namespace {
 struct BenchCommand {
   RanksCommand ranks;
   std::string operation = "all_reduce";
-  std::string least = "32M", most = "32M", step = "1M", json;
+  std::string least = "32M", most = "32M", step = "1M";
+  ResultOptions result;
   bool raw = false, compare = false;
   BenchOptions options;
 };
@@ -42,33 +38,29 @@ Result<BenchOptions> options_of(const BenchCommand& command) {
   return options;
 }
 
-// Each piece at once: what runs for long shows how far it is, keeps what it has shown, and ends
-// where nobody can be shown.
-Status print(const std::string& text) {
-  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-  if (written && std::fflush(stdout) == 0) return {};
-  return Error(ErrorCode::device,
-               fmt::format("standard output could not be written: {}", std::strerror(errno)));
-}
+constexpr const char* kName = "comm bench";
 
 ExitCode run(const BenchCommand& command) {
   Result<BenchOptions> options = options_of(command);
-  if (!options) return complain("comm bench", options.error());
+  if (!options) return exit_code_of(options.error(), kName);
   const Result<OpenRanks> open = open_as(command.ranks);
-  if (!open) return complain("comm bench", open.error());
-  Result<JsonTarget> json = JsonTarget::open(command.json);
-  if (!json) return complain("comm bench", json.error());
+  if (!open) return exit_code_of(open.error(), kName);
+  Result<ResultOutput> output = open_result(command.result);
+  if (!output) return exit_code_of(output.error(), kName);
   BenchWatcher watcher;
-  if (!json->is_standard_output()) {
-    watcher = [](const BenchReport& so_far) { return print(bench_text_so_far(so_far)); };
+  if (output->wants_text()) {
+    watcher = [&output](const BenchReport& so_far) {
+      return output->text(bench_text_so_far(so_far));
+    };
   }
   const Result<BenchReport> report = run_bench(*open, *options, watcher);
-  if (!report) return complain("comm bench", report.error());
+  if (!report) return exit_code_of(report.error(), kName);
   if (report->is_rank_0) {
-    const Status written = json->write(bench_text_end(*report), bench_json(*report));
-    if (!written) return complain("comm bench", written.error());
+    const Status written =
+        output->write(bench_text_end(*report), [&report] { return bench_json(*report); });
+    if (!written) return exit_code_of(written, kName);
   }
-  return report->sound() ? ExitCode::ok : ExitCode::failed;
+  return report->sound() ? ExitCode::ok : ExitCode::answer_is_no;
 }
 
 void add_sizes(CLI::App& bench, BenchCommand& command) {
@@ -116,8 +108,9 @@ Sizes are bytes, or with K, M or G (1024 each). Examples:
   weir comm bench --operation all --ranks 2 -b 1M -e 64M -f 4 -G 10
   weir comm bench --compare -b 8 -e 8
 
-docs/comm-bench.md defines every option and column. Exit codes: 0 all is well; 1 wrong results, or a
-failure; 2 a bad command line.)";
+docs/comm-bench.md defines every option and column, docs/command.md what all commands have in
+common. Exit codes: 0 all is well; 1 wrong results; 2 a bad command line; 3 the ranks can't run, or a
+file can't be written.)";
 
 }  // namespace
 
@@ -139,7 +132,7 @@ void add_comm_bench_command(CLI::App& comm, ExitCode& exit_code) {
       ->add_flag("--compare", command->compare,
                  "Through Weir and NCCL itself in turns, and the host time that Weir adds")
       ->excludes(raw);
-  add_json_option(*bench, command->json);
+  add_result_options(*bench, command->result);
   bench->footer(kFooter);
   bench->callback([command, &exit_code] { exit_code = run(*command); });
 }

@@ -18,7 +18,8 @@ void add_ranks_options(CLI::App& command, RanksCommand& ranks) {
           "cuda: ranks are threads of this process, each on a GPU, or, started by a "
           "launcher, it is one rank; sim: threads on simulated GPUs; auto: cuda where there "
           "is a GPU, else sim")
-      ->check(CLI::IsMember({"auto", "sim", "cuda"}))
+      ->check(one_of({"auto", "sim", "cuda"}))
+      ->type_name("auto|sim|cuda")
       ->capture_default_str();
   command
       .add_option("-t,--ranks,--nthreads", ranks.ranks,
@@ -46,19 +47,6 @@ Result<OpenRanks> open_as(const RanksCommand& command) {
   });
 }
 
-void add_json_option(CLI::App& command, std::string& json) {
-  const CLI::Validator is_named(
-      [](const std::string& name) -> std::string {
-        if (!name.empty()) return {};
-        return "the name of the file is empty: give one, or - for standard output, or leave the "
-               "option out";
-      },
-      "");
-  command.add_option("--json", json, "Write JSON to this file too; -: print JSON instead")
-      ->type_name("FILE|-")
-      ->check(is_named);
-}
-
 std::vector<NamedFile> named_nccl_library() {
   const std::optional<std::string> path = process_environment().get("WEIR_NCCL_LIBRARY");
   // A name without a folder is looked for where the system keeps its libraries.
@@ -66,32 +54,12 @@ std::vector<NamedFile> named_nccl_library() {
   return {{"WEIR_NCCL_LIBRARY", *path}};
 }
 
-Result<JsonTarget> JsonTarget::open(const std::string& json) {
-  JsonTarget target;
-  target.standard_output_ = json == "-";
-  if (json.empty() || target.standard_output_) return target;
-  if (Status allowed = check_files(named_nccl_library(), {{"--json", json}}); !allowed) {
+Result<ResultOutput> open_result(const ResultOptions& options) {
+  if (Status allowed = check_names(named_nccl_library(), named_outputs(options)); !allowed) {
     return std::move(allowed).error();
   }
   const Result<Launch> launch = find_launch(process_environment());
-  if (launch && launch->rank != 0) return target;
-  Result<OutputFile> file = OutputFile::open(json, "");
-  if (!file) return std::move(file).error();
-  target.file_ = *std::move(file);
-  return target;
-}
-
-Status JsonTarget::write(const std::string& text, const std::string& json) {
-  fmt::print("{}", standard_output_ ? json : text);
-  if (!file_) return {};
-  std::fflush(stdout);  // the file may be standard output by another name
-  file_->text() = json;
-  return file_->commit();
-}
-
-ExitCode complain(const std::string& command, const Error& error) {
-  fmt::print(stderr, "weir: {}: {}\n", command, error.message());
-  return error.code() == ErrorCode::invalid_argument ? ExitCode::bad_input : ExitCode::failed;
+  return ResultOutput::open(options, !launch || launch->rank == 0);
 }
 
 }  // namespace weir

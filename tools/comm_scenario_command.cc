@@ -1,6 +1,12 @@
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <array>
+#include <cctype>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "comm/scenario.h"
 #include "comm_ranks_options.h"
@@ -9,41 +15,79 @@
 namespace weir {
 namespace {
 
-struct ScenarioCommand {
-  RanksCommand ranks;
-  std::string name, json;
+struct Scenario {
+  std::string_view letter, name;
+  Result<ScenarioReport> (*run)(const OpenRanks& open);
 };
 
+constexpr std::array<Scenario, 4> kScenarios = {
+    {{"A", "captured-first-operation", [](const OpenRanks& open) { return run_scenario_a(open); }},
+     {"C", "long-lived-inputs", [](const OpenRanks& open) { return run_scenario_c(open, {}); }},
+     {"D", "every-operation", [](const OpenRanks& open) { return run_scenario_d(open); }},
+     {"E", "small-kernels", [](const OpenRanks& open) { return run_scenario_e(open, {}); }}}};
+
+struct ScenarioCommand {
+  RanksCommand ranks;
+  std::string name;
+  ResultOptions result;
+};
+
+bool is_letter_of(const std::string& word, const Scenario& scenario) {
+  return word.size() == 1 &&
+         std::toupper(static_cast<unsigned char>(word.front())) == scenario.letter.front();
+}
+
+// A letter as its scenario's name.
+CLI::Validator letter_as_name() {
+  const auto replace = [](std::string& word) -> std::string {
+    for (const Scenario& scenario : kScenarios) {
+      if (is_letter_of(word, scenario)) word = scenario.name;
+    }
+    return {};
+  };
+  return {replace, ""};
+}
+
+std::vector<std::string> names() {
+  std::vector<std::string> all;
+  for (const Scenario& scenario : kScenarios) all.emplace_back(scenario.name);
+  return all;
+}
+
 ExitCode run(const ScenarioCommand& command) {
-  Result<JsonTarget> json = JsonTarget::open(command.json);
-  if (!json) return complain("comm scenario " + command.name, json.error());
+  const std::string name = "comm scenario " + command.name;
+  Result<ResultOutput> output = open_result(command.result);
+  if (!output) return exit_code_of(output.error(), name);
   const auto run_named = [&]() -> Result<ScenarioReport> {
     const Result<OpenRanks> open = open_as(command.ranks);
     if (!open) return open.error();
-    if (command.name == "A") return run_scenario_a(*open);
-    if (command.name == "C") return run_scenario_c(*open, {});
-    if (command.name == "D") return run_scenario_d(*open);
-    return run_scenario_e(*open, {});
+    std::size_t which = 0;
+    while (kScenarios[which].name != command.name) ++which;  // one_of() allows no other name
+    return kScenarios[which].run(*open);
   };
   const Result<ScenarioReport> report = run_named();
-  if (!report) return complain("comm scenario " + command.name, report.error());
+  if (!report) return exit_code_of(report.error(), name);
   if (report->is_rank_0) {
-    const Status written = json->write(scenario_text(*report), scenario_json(*report));
-    if (!written) return complain("comm scenario " + command.name, written.error());
+    const Status written =
+        output->write(scenario_text(*report), [&report] { return scenario_json(*report); });
+    if (!written) return exit_code_of(written, name);
   }
-  return report->holds() ? ExitCode::ok : ExitCode::failed;
+  return report->holds() ? ExitCode::ok : ExitCode::answer_is_no;
 }
 
 constexpr const char* kFooter = R"(
-  A  a captured all-reduce that fails          C  all-reduce inputs that live too long
-  D  everything NCCL lets one capture          E  a step that drowns in launches
+  A  captured-first-operation  a captured all-reduce that fails
+  C  long-lived-inputs         all-reduce inputs that live too long
+  D  every-operation           everything NCCL lets one capture
+  E  small-kernels             a step that drowns in launches
 
 Examples:
-  weir comm scenario A
-  weir comm scenario C --ranks 4 --json -
+  weir comm scenario captured-first-operation
+  weir comm scenario C --ranks 4 --json
 
-docs/comm-scenarios.md says what each runs and aims at. Exit codes: 0 the cure holds; 1 it does not,
-or a failure; 2 a bad command line.)";
+docs/comm-scenarios.md says what each runs and aims at, docs/command.md what all commands have in
+common. Exit codes: 0 the cure holds; 1 it does not; 2 a bad command line; 3 the ranks can't run, or
+a file can't be written.)";
 
 }  // namespace
 
@@ -51,11 +95,12 @@ void add_comm_scenario_command(CLI::App& comm, ExitCode& exit_code) {
   auto command = std::make_shared<ScenarioCommand>();
   CLI::App* scenario = comm.add_subcommand(
       "scenario", "Run a fault that programs meet with collectives, and what Weir makes of it");
-  scenario->add_option("SCENARIO", command->name, "A, C, D or E")
+  scenario->add_option("SCENARIO", command->name, "A name or a letter of the list below")
       ->required()
-      ->transform(CLI::IsMember({"A", "C", "D", "E"}, CLI::ignore_case));
+      ->transform(letter_as_name())
+      ->check(one_of(names()));
   add_ranks_options(*scenario, command->ranks);
-  add_json_option(*scenario, command->json);
+  add_result_options(*scenario, command->result);
   scenario->footer(kFooter);
   scenario->callback([command, &exit_code] { exit_code = run(*command); });
 }

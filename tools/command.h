@@ -1,10 +1,7 @@
 // The sub-commands of `weir`, each in a file of its own.
 #pragma once
 
-#include <string>
-#include <vector>
-
-#include "replay/report.h"
+#include "replay/exit_code.h"
 
 namespace CLI {
 class App;
@@ -28,12 +25,5 @@ void add_convert_command(CLI::App& app, ExitCode& exit_code);
 void add_comm_command(CLI::App& app, ExitCode& exit_code);
 void add_comm_bench_command(CLI::App& comm, ExitCode& exit_code);
 void add_comm_scenario_command(CLI::App& comm, ExitCode& exit_code);
-
-// `--json FILE.json` as `--json=FILE.json`: the option's value may be left out, and a trace that
-// follows it must not be taken for the value.
-std::vector<std::string> with_json_file_joined(std::vector<std::string> arguments);
-
-// `--json=` as `--json ''`: CLI11 takes what follows it for the file otherwise, be it an option.
-std::vector<std::string> with_empty_json_apart(std::vector<std::string> arguments);
 
 }  // namespace weir

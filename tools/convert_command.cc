@@ -1,13 +1,13 @@
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "command.h"
+#include "grammar.h"
 #include "look/export.h"
-#include "look_command.h"
 #include "option_checks.h"
-#include "replay/named_files.h"
 
 namespace weir {
 namespace {
@@ -15,25 +15,32 @@ namespace {
 struct ConvertCommand {
   std::string file, output;
   std::optional<int> device;
+  std::optional<FileKind> kind;
 };
 
 Status run(const ConvertCommand& command) {
-  if (Status allowed = check_files({{"FILE", command.file}}, {{"-o", command.output}}); !allowed) {
+  if (Status allowed = check_names({{"FILE", command.file}}, {{"-o", command.output}}); !allowed) {
     return allowed;
   }
-  return convert_to_trace(command.file, command.output, command.device);
+  ProgressBar bar("converting " + command.file, true);
+  LoadOptions options;
+  options.kind = command.kind;
+  options.progress = [&bar](std::uint64_t done, std::uint64_t all) { bar.update(done, all); };
+  return convert_to_trace(command.file, command.output, command.device, options);
 }
 
 constexpr const char* kFooter = R"(
 FILE is a recording, or a memory snapshot that PyTorch pickled with its history
-(torch.cuda.memory._record_memory_history, _dump_snapshot). OUT is compressed if its name ends with
-.gz; `weir replay` runs it.
+(torch.cuda.memory._record_memory_history, _dump_snapshot). The trace
+is compressed if its name ends with .gz; `weir replay` runs it.
 
 Examples:
   weir convert run.weir -o run.trace.gz
   weir convert snapshot.pickle -o program.trace
+  weir convert run.weir -o - | weir report -
 
-Exit codes: 0 all is well; 1 this machine lacks something; 2 a bad file or command line.)";
+docs/command.md says what all commands have in common. Exit codes: 0 done; 2 a bad command line; 3 a
+file that can't be read or written.)";
 
 }  // namespace
 
@@ -41,8 +48,12 @@ void add_convert_command(CLI::App& app, ExitCode& exit_code) {
   auto command = std::make_shared<ConvertCommand>();
   CLI::App* convert =
       app.add_subcommand("convert", "Write a recording or a PyTorch snapshot as a trace");
-  convert->add_option("FILE", command->file, "What to convert")->required();
-  add_output_option(*convert, command->output, "The trace to write");
+  add_input(*convert, "FILE", command->file, "What to convert; -: standard input");
+  add_from_option(*convert, command->kind);
+  convert->add_option("--to", "The format: there is one")
+      ->check(one_of({"trace"}))
+      ->type_name("trace");
+  add_file_output(*convert, command->output);
   convert
       ->add_option("--device", command->device,
                    "Of a PyTorch snapshot: the device; default: the one with the longest history")

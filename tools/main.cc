@@ -1,4 +1,7 @@
 // The `weir` command.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -8,6 +11,9 @@
 #include <vector>
 
 #include "command.h"
+#include "grammar.h"
+#include "replay/report_table.h"
+#include "terminal.h"
 #include "unknown_argument.h"
 
 namespace {
@@ -32,16 +38,33 @@ std::string empty_option(const std::vector<std::string>& arguments) {
   return {};
 }
 
+// A file that the command opens must not get the number of a standard stream that the caller
+// closed: what is printed would go into it. /dev/null, opened to be read only, still refuses to be
+// written.
+void occupy_closed_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) < 0) ::open("/dev/null", O_RDONLY);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  occupy_closed_streams();
+  if (const auto columns = weir::columns_of(STDOUT_FILENO)) weir::set_report_width(*columns);
   weir::ExitCode exit_code = weir::ExitCode::ok;
   CLI::App app("weir: what a CUDA program does with memory, replayed through Weir's allocator",
                "weir");
   app.set_version_flag("--version", "weir " WEIR_VERSION, "Print the version and exit");
   app.require_subcommand(1);
   app.failure_message(weir::failure_text);
-  app.footer("`weir help COMMAND` describes a command.");
+  app.formatter(weir::make_formatter());  // sub-commands inherit it
+  app.footer(
+      "`weir help COMMAND` describes a command. docs/command.md says what all have in common, "
+      "exit\n"
+      "codes too: 0 done; 1 the answer is no; 2 a bad command line; 3 a file that can't be read "
+      "or\n"
+      "written, or something that this machine lacks.");
   weir::add_replay_command(app, exit_code);
   weir::add_report_command(app, exit_code);
   weir::add_diff_command(app, exit_code);
@@ -53,16 +76,11 @@ int main(int argc, char** argv) {
 
   std::vector<std::string> arguments(argv + 1, argv + argc);
   understand_help(arguments);
-  if (!arguments.empty() && arguments.front() == "replay") {
-    arguments = weir::with_json_file_joined(std::move(arguments));
-  }
-  if (!arguments.empty() && arguments.front() == "comm") {
-    arguments = weir::with_empty_json_apart(std::move(arguments));
-  }
+  arguments = weir::without_old_spellings(std::move(arguments));
   if (const std::string option = empty_option(arguments); !option.empty()) {
     std::fprintf(stderr, "%s: the value is empty: give one, or leave the option out\n",
                  option.c_str());
-    return static_cast<int>(weir::ExitCode::bad_input);
+    return static_cast<int>(weir::ExitCode::bad_usage);
   }
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   try {
@@ -71,25 +89,25 @@ int main(int argc, char** argv) {
     const bool all_known = app.remaining(true).empty();  // not so in `weir help repaly`
     if (all_known) return app.exit(help);
     std::fprintf(stderr, "%s\n", weir::unknown_argument(app).c_str());
-    return static_cast<int>(weir::ExitCode::bad_input);
+    return static_cast<int>(weir::ExitCode::bad_usage);
   } catch (const CLI::ParseError& error) {
     // CLI11's own codes tell the kinds of mistake apart; here they are all the caller's.
-    return app.exit(error) == 0 ? 0 : static_cast<int>(weir::ExitCode::bad_input);
+    return app.exit(error) == 0 ? 0 : static_cast<int>(weir::ExitCode::bad_usage);
   } catch (const std::bad_alloc&) {
     std::fputs(
         "weir: this machine has not enough memory for that file: some 150 bytes are needed for "
         "each "
         "event of a recording. Record a shorter time, or less of it with WEIR_RECORD_RING\n",
         stderr);
-    return static_cast<int>(weir::ExitCode::failed);
+    return static_cast<int>(weir::ExitCode::cannot_run);
   } catch (const std::system_error& error) {  // fmt, where nothing can be printed
     std::fprintf(stderr, "weir: standard output could not be written: %s\n", error.what());
-    return static_cast<int>(weir::ExitCode::failed);
+    return static_cast<int>(weir::ExitCode::cannot_run);
   }
   // What a report could not be written to (a full disk, a closed pipe) is only known now.
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     std::fputs("weir: standard output could not be written\n", stderr);
-    if (exit_code == weir::ExitCode::ok) exit_code = weir::ExitCode::failed;
+    if (exit_code == weir::ExitCode::ok) exit_code = weir::ExitCode::cannot_run;
   }
   return static_cast<int>(exit_code);
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <system_error>
@@ -66,11 +67,11 @@ inline CLI::Validator not_empty() {
 }
 
 // Adds an option that takes one of the words of `choices`, and sets `target` to what the word
-// stands for. The help lists the words.
+// stands for. The help lists the words. `check`: of the word, in the stead of CLI11's.
 template <class T>
 CLI::Option* add_choice(CLI::App& app, const std::string& name, T& target,
                         const std::vector<std::pair<std::string, T>>& choices,
-                        const std::string& help) {
+                        const std::string& help, const std::optional<CLI::Validator>& check = {}) {
   std::vector<std::string> words;
   std::string type;
   for (const auto& [word, value] : choices) {
@@ -83,7 +84,7 @@ CLI::Option* add_choice(CLI::App& app, const std::string& name, T& target,
     }
   };
   return app.add_option_function<std::string>(name, choose, help)
-      ->check(CLI::IsMember(words))
+      ->check(check ? *check : CLI::Validator(CLI::IsMember(words)))
       ->type_name(type);
 }
 

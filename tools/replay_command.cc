@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "command.h"
+#include "grammar.h"
+#include "look/input_file.h"
 #include "option_checks.h"
-#include "progress.h"
 #include "replay/limit.h"
-#include "replay/named_files.h"
 #include "replay/replay.h"
 #include "replay/report.h"
 #include "replay/text_file.h"
@@ -21,32 +21,48 @@
 namespace weir {
 namespace {
 
-constexpr const char* kStandardOutput = "-";
-
 struct ReplayCommand {
   std::vector<std::string> traces;
   std::string device = "sim";
-  std::string limit;     // empty: none
-  std::string json;      // a file, or kStandardOutput; empty: not wanted
+  std::string limit;  // empty: none
+  ResultOptions result;
   std::string timeline;  // a file; empty: not wanted
   bool verify = false, quiet = false;
   ReplayOptions options;
 };
-
-void complain(const std::string& text) { fmt::print(stderr, "weir: {}\n", text); }
 
 Result<std::unique_ptr<ReplayDevice>> open_device(const ReplayCommand& command) {
   if (command.device == "cuda") return make_cuda_replay_device(command.verify);
   return make_sim_replay_device();
 }
 
+// The trace, under the name that the user gave it; of another kind of file, what to do with it.
+Result<Trace> read_input(const std::string& path) {
+  const Result<InputFile> input = InputFile::open(path);
+  if (!input) return input.error();
+  const Result<FileKind> kind = kind_of_file(input->path());
+  if (!kind) return input->named(kind.error());
+  if (*kind == FileKind::recording || *kind == FileKind::pickle) {
+    return Error(
+        ErrorCode::invalid_input,
+        fmt::format("{}: not a trace, but {}; make a trace of it: weir convert {} -o "
+                    "FILE.trace.gz",
+                    input->name(),
+                    *kind == FileKind::pickle ? "a snapshot of PyTorch's" : "a recording", path));
+  }
+  Result<Trace> trace = read_trace(input->path());
+  if (!trace) return input->named(trace.error());
+  trace->name = input->name();
+  return trace;
+}
+
 Result<ReplayReport> replay_file(const std::string& path, const ReplayCommand& command,
                                  const ReplayLimit& limit, Timeline* timeline) {
-  const Result<Trace> trace = read_trace(path);
+  ProgressBar bar(path, !command.quiet);
+  const Result<Trace> trace = read_input(path);
   if (!trace.ok()) return trace.error();
   Result<std::unique_ptr<ReplayDevice>> device = open_device(command);
   if (!device.ok()) return std::move(device).error();
-  ProgressBar bar(path, !command.quiet);
   ReplayOptions options = command.options;
   options.limit = limit.for_peak(trace->peak_live);
   options.timeline = timeline;
@@ -55,13 +71,14 @@ Result<ReplayReport> replay_file(const std::string& path, const ReplayCommand& c
 }
 
 Status check_files_of(const ReplayCommand& command) {
-  std::vector<NamedFile> inputs, outputs;
+  std::vector<NamedFile> inputs, outputs = named_outputs(command.result);
   for (const std::string& path : command.traces) inputs.push_back({"TRACE", path});
-  if (!command.json.empty() && command.json != kStandardOutput) {
-    outputs.push_back({"--json", command.json});
+  if (command.timeline == "-" && command.result.json == ResultOptions::kInstead &&
+      command.result.output.empty()) {
+    outputs.push_back({"--json", "-"});
   }
   if (!command.timeline.empty()) outputs.push_back({"--timeline", command.timeline});
-  return check_files(inputs, outputs);
+  return check_names(inputs, outputs);
 }
 
 // Runs every trace, also after one that failed: each stands for itself. The first failure is what
@@ -70,12 +87,14 @@ ExitCode run(const ReplayCommand& command) {
   ReplayLimit limit;
   if (!command.limit.empty()) {
     const Result<ReplayLimit> parsed = parse_replay_limit(command.limit);
-    if (!parsed.ok()) return complain("--limit: " + parsed.error().message()), ExitCode::bad_input;
+    if (!parsed.ok()) return complain("--limit: " + parsed.error().message()), ExitCode::bad_usage;
     limit = *parsed;
   }
   if (const Status allowed = check_files_of(command); !allowed) {
-    return complain(allowed.error().message()), ExitCode::bad_input;
+    return exit_code_of(allowed);
   }
+  Result<ResultOutput> output = ResultOutput::open(command.result);
+  if (!output) return exit_code_of(output.error());
   Timeline timeline;
   std::vector<ReplayOutcome> outcomes;
   ExitCode exit_code = ExitCode::ok;
@@ -90,23 +109,20 @@ ExitCode run(const ReplayCommand& command) {
       outcome.error = std::move(report).error();
     }
     if (exit_code == ExitCode::ok) exit_code = outcome.exit_code();
-    if (outcome.report && !command.quiet && command.json != kStandardOutput) {
-      fmt::print("{}{}", outcomes.size() > 1 ? "\n" : "", report_text(*outcome.report));
-      std::fflush(stdout);
+    if (outcome.report && !command.quiet) {
+      const Status shown =
+          output->text((outcomes.size() > 1 ? "\n" : "") + report_text(*outcome.report));
+      if (!shown) return exit_code_of(shown);
     }
     if (!outcome.complaint().empty()) complain(outcome.complaint());
   }
-  const auto write = [&exit_code](const std::string& path, const std::string& text) {
-    const Status written = write_text_file(path, text);
-    if (written.ok()) return;
-    complain(written.error().message());
-    if (exit_code == ExitCode::ok) exit_code = ExitCode::failed;
+  const auto note = [&exit_code](const Status& written) {
+    const ExitCode code = exit_code_of(written);
+    if (exit_code == ExitCode::ok) exit_code = code;
   };
-  if (command.json == kStandardOutput)
-    fmt::print("{}", report_json(outcomes));
-  else if (!command.json.empty())
-    write(command.json, report_json(outcomes));
-  if (!command.timeline.empty()) write(command.timeline, timeline.json());
+  if (output->wants_json()) note(output->json(report_json(outcomes)));
+  note(output->finish());
+  if (!command.timeline.empty()) note(write_text_file(command.timeline, timeline.json()));
   return exit_code;
 }
 
@@ -116,8 +132,10 @@ Examples:
   weir replay --repeat 3 --limit 1.03x --json bench/traces/*.trace.gz
   weir replay --timeline gnn.json.gz bench/traces/gnn.trace.gz   (open it at ui.perfetto.dev)
 
-Exit codes: 0 all is well; 1 the device or a file failed; 2 a bad trace or command line; 3 out of
-memory under --limit; 4 --validate, the race checker or --verify found a mistake of Weir's.)";
+docs/replay.md defines every number, docs/command.md what all commands have in common. Exit codes: 0
+all is well; 1 out of memory under --limit, or a mistake of Weir's was found by --validate, --verify
+or the race checker; 2 a bad command line; 3 a trace that can't be read, a file that can't be
+written, or a device that failed.)";
 
 }  // namespace
 
@@ -125,10 +143,13 @@ void add_replay_command(CLI::App& app, ExitCode& exit_code) {
   auto command = std::make_shared<ReplayCommand>();
   CLI::App* replay = app.add_subcommand(
       "replay", "Run recorded programs through Weir, and report the memory and time they take");
-  replay->add_option("TRACE", command->traces, "Trace files (.trace or .trace.gz)")->required();
+  replay->add_option("TRACE", command->traces, "Trace files, also with gzip; -: standard input")
+      ->required()
+      ->transform(not_empty());
   replay
       ->add_option("--device", command->device, "sim: the simulated GPU; cuda: the first real one")
-      ->check(CLI::IsMember({"sim", "cuda"}))
+      ->check(one_of({"sim", "cuda"}))
+      ->type_name("sim|cuda")
       ->capture_default_str();
   replay
       ->add_option("--limit", command->limit,
@@ -157,9 +178,7 @@ void add_replay_command(CLI::App& app, ExitCode& exit_code) {
                          {{"pages", MemoryKind::pages}, {"plain", MemoryKind::plain}},
                          "What memory is made of: pages that Weir maps (the default), or plain "
                          "segments, as of cudaMalloc");
-  replay->add_flag(
-      "--json{-}", command->json,
-      "Print JSON instead of the report; --json=FILE: write it there, beside the report");
+  add_result_options(*replay, command->result);
   replay
       ->add_option("--timeline", command->timeline,
                    "Write a timeline for Perfetto or chrome://tracing (.json or .json.gz)")
@@ -183,15 +202,6 @@ void add_replay_command(CLI::App& app, ExitCode& exit_code) {
   replay->add_flag("--quiet", command->quiet, "No report and no progress bar");
   replay->footer(kFooter);
   replay->callback([command, &exit_code] { exit_code = run(*command); });
-}
-
-std::vector<std::string> with_json_file_joined(std::vector<std::string> arguments) {
-  for (std::size_t i = 0; i + 1 < arguments.size(); ++i) {
-    if (arguments[i] != "--json" || !arguments[i + 1].ends_with(".json")) continue;
-    arguments[i] += "=" + arguments[i + 1];
-    arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1);
-  }
-  return arguments;
 }
 
 }  // namespace weir

@@ -6,25 +6,28 @@
 #include <string>
 
 #include "command.h"
+#include "grammar.h"
 #include "look/export.h"
 #include "look/load.h"
 #include "look/report.h"
-#include "look_command.h"
 #include "option_checks.h"
-#include "replay/named_files.h"
 
 namespace weir {
 namespace {
 
 struct ReportCommand {
   std::string file, at;
-  bool json = false;
+  std::optional<FileKind> kind;
+  ResultOptions result;
   ReportOptions options;
 };
 
 Status run(ReportCommand command) {
-  if (Status allowed = check_files({{"FILE", command.file}}, {}); !allowed) return allowed;
-  const Result<Recording> recording = load(command.file);
+  Status allowed = check_names({{"FILE", command.file}}, named_outputs(command.result));
+  if (!allowed) return allowed;
+  Result<ResultOutput> output = ResultOutput::open(command.result);
+  if (!output) return output.error();
+  const Result<Recording> recording = load_shown(command.file, command.kind);
   if (!recording) return recording.error();
   if (!command.at.empty()) {
     const Result<std::size_t> at = parse_moment(command.at, *recording);
@@ -32,8 +35,8 @@ Status run(ReportCommand command) {
     command.options.at = *at;
   }
   const Report report = report_of(*recording, command.options);
-  fmt::print("{}", command.json ? report_json(report) : report_text(report, command.options));
-  return {};
+  return output->write(report_text(report, command.options),
+                       [&report] { return report_json(report); });
 }
 
 constexpr const char* kFooter = R"(
@@ -41,8 +44,10 @@ Examples:
   weir report bench/traces/gnn.trace.gz
   weir report --at 1.5s --top 20 run.weir
   weir report --json run.weir | jq .peak_reserved.fragmentation
+  zcat run.trace.gz | weir report -o report.txt --json=report.json -
 
-docs/report.md defines every number. Exit codes: 0 all is well; 2 a bad file or command line.)";
+docs/report.md defines every number, docs/command.md what all commands have in common. Exit codes: 0
+done; 2 a bad command line; 3 a file that can't be read or written.)";
 
 }  // namespace
 
@@ -50,8 +55,10 @@ void add_report_command(CLI::App& app, ExitCode& exit_code) {
   auto command = std::make_shared<ReportCommand>();
   CLI::App* report = app.add_subcommand(
       "report", "Say what made a program's peak of memory, what was held for nothing, and why");
-  report->add_option("FILE", command->file, "A recording, a snapshot or a trace")->required();
-  report->add_flag("--json", command->json, "Print JSON instead of text");
+  add_input(*report, "FILE", command->file,
+            "A recording, a snapshot of Weir's or PyTorch's, or a trace; -: standard input");
+  add_from_option(*report, command->kind);
+  add_result_options(*report, command->result);
   add_top_option(*report, command->options.top);
   report
       ->add_option(

@@ -1,14 +1,13 @@
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "command.h"
+#include "grammar.h"
 #include "look/export.h"
-#include "look/load.h"
-#include "look_command.h"
 #include "option_checks.h"
-#include "replay/named_files.h"
 
 namespace weir {
 namespace {
@@ -16,16 +15,17 @@ namespace {
 struct SnapshotCommand {
   std::string file, output;
   std::string at = "end";
+  std::optional<FileKind> kind;
   LookFormat format = LookFormat::memory_viz;
 };
 
 Status run(const SnapshotCommand& command) {
-  if (Status allowed = check_files({{"FILE", command.file}}, {{"-o", command.output}}); !allowed) {
+  if (Status allowed = check_names({{"FILE", command.file}}, {{"-o", command.output}}); !allowed) {
     return allowed;
   }
-  const Result<Recording> recording = load(command.file);
+  const Result<Recording> recording = load_shown(command.file, command.kind);
   if (!recording.ok()) return recording.error();
-  warn_of_damage(command.file, recording->damage);
+  if (!recording->damage.empty()) complain(recording->source + ": " + recording->damage);
   const Result<std::size_t> events = parse_moment(command.at, *recording);
   if (!events.ok()) return Error(events.error().code(), "--at: " + events.error().message());
   return export_snapshot(*recording, *events, command.format, command.output);
@@ -34,7 +34,7 @@ Status run(const SnapshotCommand& command) {
 constexpr const char* kFooter = R"(
 FILE is what `weir timeline` takes. A snapshot has its own moment: then --at is not needed.
 
-  memory_viz  for https://pytorch.org/memory_viz and torch/cuda/_memory_viz.py: OUT.pickle, or JSON
+  memory_viz  for https://pytorch.org/memory_viz and torch/cuda/_memory_viz.py: FILE.pickle, or JSON
   csv         a row for each live block
   svg         each page and the blocks in it, as a picture
 
@@ -42,7 +42,8 @@ Examples:
   weir snapshot bench/traces/gnn.trace.gz --at peak-reserved --to svg -o gnn.svg
   weir snapshot run.weir --at 1.5s --to memory_viz -o run.pickle
 
-Exit codes: 0 all is well; 1 this machine lacks something; 2 a bad file or command line.)";
+docs/command.md says what all commands have in common. Exit codes: 0 done; 2 a bad command line; 3 a
+file that can't be read or written.)";
 
 }  // namespace
 
@@ -50,11 +51,12 @@ void add_snapshot_command(CLI::App& app, ExitCode& exit_code) {
   auto command = std::make_shared<SnapshotCommand>();
   CLI::App* snapshot = app.add_subcommand(
       "snapshot", "Write what memory held at one moment for a viewer, a spreadsheet or a page");
-  snapshot->add_option("FILE", command->file, "What to look at")->required();
+  add_input(*snapshot, "FILE", command->file, "What to look at; -: standard input");
+  add_from_option(*snapshot, command->kind);
   add_choice<LookFormat>(
       *snapshot, "--to", command->format,
       {{"memory_viz", LookFormat::memory_viz}, {"csv", LookFormat::csv}, {"svg", LookFormat::svg}},
-      "The format")
+      "The format", one_of({"memory_viz", "csv", "svg"}))
       ->required();
   snapshot
       ->add_option("--at", command->at,
@@ -62,7 +64,7 @@ void add_snapshot_command(CLI::App& app, ExitCode& exit_code) {
                    "20ms, 300us)")
       ->type_name("TIME")
       ->capture_default_str();
-  add_output_option(*snapshot, command->output, "The file to write");
+  add_file_output(*snapshot, command->output);
   snapshot->footer(kFooter);
   snapshot->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });
 }

@@ -6,12 +6,10 @@
 #include <vector>
 
 #include "command.h"
+#include "grammar.h"
 #include "look/export.h"
 #include "look/html.h"
-#include "look/load.h"
-#include "look_command.h"
 #include "option_checks.h"
-#include "replay/named_files.h"
 
 namespace weir {
 namespace {
@@ -19,6 +17,7 @@ namespace {
 struct TimelineCommand {
   std::vector<std::string> files;
   std::string output;
+  std::optional<FileKind> kind;
   std::optional<LookFormat> format;  // none: a page
 };
 
@@ -29,15 +28,16 @@ Status run(const TimelineCommand& command) {
   }
   std::vector<NamedFile> inputs;
   for (const std::string& file : command.files) inputs.push_back({"FILE", file});
-  if (Status allowed = check_files(inputs, {{"-o", command.output}}); !allowed) return allowed;
+  if (Status allowed = check_names(inputs, {{"-o", command.output}}); !allowed) return allowed;
   std::vector<Recording> recordings;
   recordings.reserve(command.files.size());
   for (const std::string& file : command.files) {
-    Result<Recording> recording = load(file);
+    Result<Recording> recording = load_shown(file, command.kind);
     if (!recording.ok()) return std::move(recording).error();
-    warn_of_damage(file, recording->damage);
+    if (!recording->damage.empty()) complain(recording->source + ": " + recording->damage);
     recordings.push_back(*std::move(recording));
   }
+  const ProgressBar bar("writing " + command.output, true);
   if (command.format) return export_timeline(recordings.front(), *command.format, command.output);
   std::vector<const Recording*> shown;
   shown.reserve(recordings.size());
@@ -47,9 +47,9 @@ Status run(const TimelineCommand& command) {
 
 constexpr const char* kFooter = R"(
 FILE is a recording, a trace (replayed on the simulated GPU first), or a snapshot of Weir's or
-PyTorch's. A name OUT that ends with .gz is compressed.
+PyTorch's. A file whose name ends with .gz is compressed.
 
-  memory_viz  for https://pytorch.org/memory_viz and torch/cuda/_memory_viz.py: OUT.pickle, or JSON
+  memory_viz  for https://pytorch.org/memory_viz and torch/cuda/_memory_viz.py: FILE.pickle, or JSON
   perfetto    for https://ui.perfetto.dev
   csv         a row for each block
   svg         memory over time, as a picture
@@ -60,7 +60,8 @@ Examples:
   weir timeline bench/traces/gnn.trace.gz --to memory_viz -o gnn.pickle
   weir timeline before.weir after.weir --to html -o compared.html
 
-Exit codes: 0 all is well; 1 this machine lacks something; 2 a bad file or command line.)";
+docs/command.md says what all commands have in common. Exit codes: 0 done; 2 a bad command line; 3 a
+file that can't be read or written, or a page without D3 (docs/page.md).)";
 
 }  // namespace
 
@@ -68,16 +69,21 @@ void add_timeline_command(CLI::App& app, ExitCode& exit_code) {
   auto command = std::make_shared<TimelineCommand>();
   CLI::App* timeline = app.add_subcommand(
       "timeline", "Write what happened over time for a viewer, a spreadsheet or a page");
-  timeline->add_option("FILE", command->files, "What to look at")->required()->expected(1, 2);
+  timeline->add_option("FILE", command->files, "What to look at; -: standard input")
+      ->required()
+      ->expected(1, 2)
+      ->transform(not_empty());
+  add_from_option(*timeline, command->kind);
   add_choice<std::optional<LookFormat>>(*timeline, "--to", command->format,
                                         {{"memory_viz", LookFormat::memory_viz},
                                          {"perfetto", LookFormat::perfetto},
                                          {"csv", LookFormat::csv},
                                          {"svg", LookFormat::svg},
                                          {"html", std::nullopt}},
-                                        "The format")
+                                        "The format",
+                                        one_of({"memory_viz", "perfetto", "csv", "svg", "html"}))
       ->required();
-  add_output_option(*timeline, command->output, "The file to write");
+  add_file_output(*timeline, command->output);
   timeline->footer(kFooter);
   timeline->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });
 }

@@ -13,10 +13,9 @@
 #include <vector>
 
 #include "command.h"
+#include "grammar.h"
 #include "look/top.h"
-#include "look_command.h"
 #include "option_checks.h"
-#include "replay/named_files.h"
 
 namespace weir {
 namespace {
@@ -29,6 +28,7 @@ struct TopCommand {
   std::uint64_t count = 0;  // looks; zero: until the recording ends
   bool once = false;
   std::size_t top = 10;
+  ResultOptions result;
 };
 
 bool is_number(const std::string& text) {
@@ -41,7 +41,6 @@ bool is_gone(const std::string& what) {
 
 Result<TopFollower> open(const std::string& what) {
   if (!is_number(what)) {
-    if (Status allowed = check_files({{"PID|FILE", what}}, {}); !allowed) return allowed.error();
     return TopFollower::open(what);
   }
   const Result<std::vector<std::string>> files = recordings_of_process(what);
@@ -55,17 +54,32 @@ Result<TopFollower> open(const std::string& what) {
   return TopFollower::open(files->front(), "process " + what);
 }
 
-// A terminal is drawn over, anything else appended to.
-void show(const std::string& text, bool first) {
-  if (::isatty(STDOUT_FILENO) != 0) {
-    fmt::print("\x1b[H\x1b[J{}", text);
-  } else {
-    fmt::print("{}{}", first ? "" : "\n", text);
+// A terminal is drawn over, anything else appended to. JSON is one line a look.
+Status show(ResultOutput& output, const TopCommand& command, const TopFollower& follower,
+            const std::string& text, bool first) {
+  const bool drawn_over = command.result.output.empty() && ::isatty(STDOUT_FILENO) != 0;
+  const char* const before = drawn_over ? "\x1b[H\x1b[J" : first ? "" : "\n";
+  Status shown = output.text(before + text);
+  if (shown && output.wants_json()) {
+    shown = output.json(top_json(follower.view(), follower.numbers()));
   }
-  std::fflush(stdout);
+  return shown;
+}
+
+Status check(const TopCommand& command) {
+  if (command.what == "-") {
+    return Error(ErrorCode::invalid_argument,
+                 "PID|FILE: a recording is followed in its file, not on standard input: name it");
+  }
+  std::vector<NamedFile> inputs;
+  if (!is_number(command.what)) inputs.push_back({"PID|FILE", command.what});
+  return check_names(inputs, named_outputs(command.result));
 }
 
 ExitCode run(const TopCommand& command) {
+  if (const Status allowed = check(command); !allowed) return exit_code_of(allowed);
+  Result<ResultOutput> output = ResultOutput::open(command.result);
+  if (!output) return exit_code_of(output.error());
   Result<TopFollower> opened = open(command.what);
   if (!opened.ok()) return exit_code_of(opened.error());
   TopFollower& follower = *opened;
@@ -75,10 +89,12 @@ ExitCode run(const TopCommand& command) {
   for (std::uint64_t look = 1;; ++look) {
     const Clock::time_point now = Clock::now();
     const Nanoseconds interval{std::chrono::nanoseconds(now - then).count()};
-    show(top_text(follower.view(), follower.numbers(), before ? &*before : nullptr, interval,
-                  command.top),
-         look == 1);
-    if (look == looks || follower.view().ended || std::ferror(stdout) != 0) return ExitCode::ok;
+    const std::string text = top_text(follower.view(), follower.numbers(),
+                                      before ? &*before : nullptr, interval, command.top);
+    if (Status shown = show(*output, command, follower, text, look == 1); !shown) {
+      return exit_code_of(shown);
+    }
+    if (look == looks || follower.view().ended) return exit_code_of(output->finish());
     before = follower.numbers();
     then = now;
     std::this_thread::sleep_until(now + std::chrono::duration<double>(command.interval));
@@ -88,7 +104,7 @@ ExitCode run(const TopCommand& command) {
     if (gone && !follower.view().ended) {
       fmt::print(stderr, "weir: process {} has ended, and its recording was not closed\n",
                  command.what);
-      return ExitCode::ok;
+      return exit_code_of(output->finish());
     }
   }
 }
@@ -100,8 +116,9 @@ Examples:
   weir top --interval 5 --count 12 12345 >minute.txt
 
 A program records when WEIR_RECORD=FILE is set; with WEIR_RECORD_SIGNAL=USR1 too it begins when it
-gets that signal. Exit codes: 0 all is well; 1 no such process, or no permission; 2 nothing is
-recorded, a bad file or command line.)";
+gets that signal. docs/command.md says what all commands have in common. Exit codes: 0 done; 2 a bad
+command line, or a process that records nothing; 3 a file that can't be read or written, no such
+process, or no permission to look at it.)";
 
 }  // namespace
 
@@ -109,7 +126,8 @@ void add_top_command(CLI::App& app, ExitCode& exit_code) {
   auto command = std::make_shared<TopCommand>();
   CLI::App* top = app.add_subcommand(
       "top", "Show a running program's memory, from the recording that it writes");
-  top->add_option("PID|FILE", command->what, "A process that records, or a recording")->required();
+  add_input(*top, "PID|FILE", command->what, "A process that records, or a recording");
+  add_result_options(*top, command->result);
   top->add_option("--interval", command->interval, "Time between two looks")
       ->transform(real_number(0.05, 86400))
       ->type_name("SECONDS")

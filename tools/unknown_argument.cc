@@ -40,8 +40,16 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-// The one of `names` that `word` is likely a misspelling of: at most a third of its letters are
-// wrong. Empty: none is.
+std::string unknown(std::string_view what, const std::string& word,
+                    const std::vector<std::string>& known) {
+  const std::string_view nearest = nearest_name(word, known);
+  std::string text = fmt::format("unknown {} '{}'", what, word);
+  if (!nearest.empty()) text += fmt::format("; did you mean '{}'?", nearest);
+  return text;
+}
+
+}  // namespace
+
 std::string_view nearest_name(std::string_view word, const std::vector<std::string>& names) {
   const std::size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
   std::size_t least = std::max<std::size_t>(letters / 3, 1) + 1;
@@ -52,16 +60,6 @@ std::string_view nearest_name(std::string_view word, const std::vector<std::stri
   }
   return nearest;
 }
-
-std::string unknown(std::string_view what, const std::string& word,
-                    const std::vector<std::string>& known) {
-  const std::string_view nearest = nearest_name(word, known);
-  std::string text = fmt::format("unknown {} '{}'", what, word);
-  if (!nearest.empty()) text += fmt::format("; did you mean '{}'?", nearest);
-  return text;
-}
-
-}  // namespace
 
 std::string unknown_argument(const CLI::App& app) {
   std::string path;
@@ -88,12 +86,15 @@ std::string failure_text(const CLI::App* app, const CLI::Error& error) {
   const auto is = [&error](CLI::ExitCodes code) {
     return error.get_exit_code() == static_cast<int>(code);
   };
-  std::string text;
+  std::string path, text;
+  const CLI::App& command = innermost_command(*app, path);
   if (is(CLI::ExitCodes::RequiredError) || is(CLI::ExitCodes::ExtrasError)) {
     text = unknown_argument(*app);
   }
-  if (text.empty()) return CLI::FailureMessage::simple(app, error);
-  return text + "\nRun with --help for more information.\n";
+  if (text.empty()) text = path + ": " + error.what();
+  const auto formatter = std::dynamic_pointer_cast<CLI::Formatter>(app->get_formatter());
+  if (formatter) text += "\n" + formatter->make_usage(&command, path);
+  return fmt::format("{}Run '{} --help' for more information.\n", text, path);
 }
 
 }  // namespace weir

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -10,12 +12,16 @@ class Error;
 
 namespace weir {
 
+// The one of `names` that `word` is likely a misspelling of: at most a third of its letters are
+// wrong. Empty: none is.
+std::string_view nearest_name(std::string_view word, const std::vector<std::string>& names);
+
 // The argument that `app` (with the sub-commands that it parsed) does not know, in words, with the
 // nearest one that it does; or that a sub-command is missing, with those that exist. Empty:
 // neither.
 std::string unknown_argument(const CLI::App& app);
 
-// For CLI::App::failure_message().
+// For CLI::App::failure_message(): what is wrong, the usage line, and where to find the rest.
 std::string failure_text(const CLI::App* app, const CLI::Error& error);
 
 }  // namespace weir

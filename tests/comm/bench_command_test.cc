@@ -41,7 +41,7 @@ TEST_F(CommBench, EndsWhereNothingCanBePrinted) {
       std::string(WEIR_TOOL) +
       " comm bench --device sim -b 4 -e 300K -i 4 -n 300 -c 0 >/dev/full 2>" + path("err");
   const int status = std::system(command.c_str());
-  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_EQ(WEXITSTATUS(status), 3);
   EXPECT_THAT(read("err"), HasSubstr("standard output could not be written: No space left"));
 }
 
@@ -49,7 +49,7 @@ TEST_F(CommBench, AFileThatCannotBeWrittenIsSaidBeforeAnythingIsMeasured) {
   // So many rows take minutes.
   const test::Finished finished =
       weir("comm bench --device sim -b 4 -e 300K -i 4 -n 300 -c 0 --json " + path("none/x.json"));
-  EXPECT_EQ(finished.code, 2);
+  EXPECT_EQ(finished.code, 3);
   EXPECT_THAT(finished.err, AllOf(HasSubstr("none/x.json"), HasSubstr("can't be written")));
   EXPECT_THAT(finished.out, IsEmpty());
 }
@@ -73,7 +73,7 @@ TEST_F(CommBench, BadCommandLinesAreTwoAndSayWhatIsTaken) {
                                                      {"--operation reduce", "nccl-tests"},
                                                      {"--ranks 0", "--ranks: '0'"},
                                                      {"-m 100000000", "1 to 10000"},
-                                                     {"--json ''", "--json: the name of the file"},
+                                                     {"--json ''", "--json: the value is empty"},
                                                      {"--raw --compare", "--raw"}};
   for (const auto& [arguments, says] : bad) {
     const test::Finished finished = weir(std::string("comm bench --device sim ") + arguments);

@@ -71,11 +71,11 @@ TEST_F(CheckCommand, ThisMachineCanBeLookedAt) {
   EXPECT_THAT(finished.out, AllOf(HasSubstr("Machine /\n"), HasSubstr("NCCL            2.28.9")));
 }
 
-TEST_F(CheckCommand, BadCommandLinesAreTwo) {
-  EXPECT_EQ(run("", "--root " + path("none")).code, 2);
-  EXPECT_EQ(run("", "--root " + write("file", "x")).code, 2);
+TEST_F(CheckCommand, BadCommandLinesAreTwoAndFilesThree) {
+  EXPECT_EQ(run("", "--root " + path("none")).code, 3);
+  EXPECT_EQ(run("", "--root " + write("file", "x")).code, 3);
   EXPECT_EQ(run("", "--no-such-option").code, 2);
-  EXPECT_EQ(run("", "--root " + tree_.root() + " --json " + path("none/x.json")).code, 2);
+  EXPECT_EQ(run("", "--root " + tree_.root() + " --json " + path("none/x.json")).code, 3);
   EXPECT_EQ(weir("comm").code, 2);
 }
 
@@ -83,7 +83,7 @@ TEST_F(CheckCommand, AnEmptyNameForJsonIsRefused) {
   for (const std::string json : {"--json '' --root ", "--json= --root "}) {
     const test::Finished finished = run("", json + tree_.root());
     EXPECT_EQ(finished.code, 2);
-    EXPECT_THAT(finished.err, HasSubstr("--json: the name of the file is empty"));
+    EXPECT_THAT(finished.err, HasSubstr("--json: the value is empty"));
     EXPECT_THAT(finished.out, IsEmpty());
   }
 }
@@ -92,7 +92,7 @@ TEST_F(CheckCommand, ARootThatMayNotBeReadIsTold) {
   if (::geteuid() == 0) GTEST_SKIP() << "root may read everything";
   std::filesystem::permissions(tree_.root(), std::filesystem::perms::none);
   const test::Finished finished = run("", "--root " + tree_.root());
-  EXPECT_EQ(finished.code, 2);
+  EXPECT_EQ(finished.code, 3);
   EXPECT_THAT(finished.err, HasSubstr("may not read"));
   std::filesystem::permissions(tree_.root(), std::filesystem::perms::owner_all);
 }

@@ -20,7 +20,8 @@ inline std::vector<std::string> names_in_help(const std::string& help, const std
       inside = false;
     } else if (inside && line.find_first_not_of(' ') == 2) {
       std::string name = line.substr(2, line.find(' ', 2) - 2);
-      name = name.substr(0, name.find('{'));  // the value that a flag stands for
+      name =
+          name.substr(0, name.find_first_of("{["));  // the value that a flag stands for, or takes
       if (name != "-h,--help") names.push_back(name);
     }
   }

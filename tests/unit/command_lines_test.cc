@@ -60,45 +60,52 @@ const std::string kMoment = "is no moment";
 const std::vector<Command> kCommands = {
     {.name = "replay",
      .inputs = {"TRACE", "TRACE"},
-     .outputs = {"--json", "--timeline"},
+     .outputs = {"-o,--output", "--json", "--timeline"},
      .quantities = {{"--limit", "is no limit", {"0", "0x", "-1x", "1e9x", "nanx"}},
                     {"--repeat", "from 1 to 1000000", {"0", "1000001", "1.5"}},
                     {"--graph-orders", "from 0 to 1000000", {"1000001", "1.5"}},
                     {"--seed", kAny, {"18446744073709551616", "1.5"}}},
-     .others = {"--device", "--policy", "--trust", "--validate", "--verify", "--quiet"}},
+     .others = {"--device", "--policy", "--trust", "--validate", "--verify", "--quiet", "--to"}},
     {.name = "report",
      .inputs = {"FILE"},
+     .outputs = {"-o,--output", "--json"},
      .quantities = {kTop, {"--at", kMoment, {"-1s", "1", "nans", "1e999s"}}},
-     .others = {"--json"}},
-    {.name = "diff", .inputs = {"BEFORE", "AFTER"}, .quantities = {kTop}, .others = {"--json"}},
+     .others = {"--from", "--to"}},
+    {.name = "diff",
+     .inputs = {"BEFORE", "AFTER"},
+     .outputs = {"-o,--output", "--json"},
+     .quantities = {kTop},
+     .others = {"--from", "--to"}},
     {.name = "top",
      .inputs = {"PID|FILE"},
+     .outputs = {"-o,--output", "--json"},
      .quantities = {kTop,
                     {"--interval", "from 0.05 to 86400", {"0", "0.049", "86401", "inf", "1s"}},
                     {"--count", "from 1 to 1000000000", {"0", "1000000001", "1.5"}}},
-     .others = {"--once"}},
+     .others = {"--once", "--to"}},
     {.name = "timeline",
      .needs = "--to html",
      .inputs = {"FILE", "FILE"},
      .outputs = {"-o,--output"},
      .needs_output = true,
-     .others = {"--to"}},
+     .others = {"--from", "--to"}},
     {.name = "snapshot",
      .needs = "--to csv",
      .inputs = {"FILE"},
      .outputs = {"-o,--output"},
      .needs_output = true,
      .quantities = {{"--at", kMoment, {"-1s", "1", "nans", "1e999s"}}},
-     .others = {"--to"}},
+     .others = {"--from", "--to"}},
     {.name = "convert",
      .inputs = {"FILE"},
      .outputs = {"-o,--output"},
      .needs_output = true,
-     .quantities = {{"--device", "from 0 to 1023", {"1024", "1.5"}}}},
-    {.name = "comm check", .outputs = {"--json"}, .others = {"--root"}},
+     .quantities = {{"--device", "from 0 to 1023", {"1024", "1.5"}}},
+     .others = {"--from", "--to"}},
+    {.name = "comm check", .outputs = {"-o,--output", "--json"}, .others = {"--root", "--to"}},
     {.name = "comm bench",
      .needs = "--device sim",
-     .outputs = {"--json"},
+     .outputs = {"-o,--output", "--json"},
      .quantities = {kRanks,
                     {"-b,--minbytes", kSize, {"1e18"}},
                     {"-e,--maxbytes", kSize, {"1e18"}},
@@ -108,13 +115,13 @@ const std::vector<Command> kCommands = {
                     {"-m,--agg_iters", "from 1 to 10000", {"0", "10001"}},
                     {"-c,--check", "from 0 to 100000000", {"100000001"}},
                     {"-G,--cudagraph", "from 0 to 100000000", {"100000001"}}},
-     .others = {"--device", "--operation", "-R,--local_register", "--overlap", "--raw",
-                "--compare"}},
+     .others = {"--device", "--operation", "-R,--local_register", "--overlap", "--raw", "--compare",
+                "--to"}},
     {.name = "comm scenario",
      .needs = "A --device sim",
-     .outputs = {"--json"},
+     .outputs = {"-o,--output", "--json"},
      .quantities = {kRanks},
-     .others = {"SCENARIO", "--device"}},
+     .others = {"SCENARIO", "--device", "--to"}},
 };
 
 // "-o,--output": "--output".
@@ -201,7 +208,7 @@ TEST_F(CommandLines, TheCommandLinesOfTheTableAreComplete) {
     if (command.name == "comm check") continue;  // it finds what it finds
     const Finished finished = run(line(command));
     const bool has_no_page = finished.err.find("without D3") != std::string::npos;
-    EXPECT_EQ(finished.code, has_no_page ? 1 : 0) << line(command) << "\n" << finished.err;
+    EXPECT_EQ(finished.code, has_no_page ? 3 : 0) << line(command) << "\n" << finished.err;
   }
 }
 
@@ -333,9 +340,10 @@ TEST_F(CommandLines, NoOutputReplacesAnother) {
         if (i == j) continue;
         const std::string arguments = line(command) + " " + long_name(command.outputs[i]) + "=" +
                                       a + " " + long_name(command.outputs[j]) + "=" + b;
-        expect_refused(run(arguments), way + ": " + arguments,
-                       {"are the same file", "'" + a + "'", "'" + b + "'", command.outputs[i],
-                        command.outputs[j], "another file name"});
+        expect_refused(
+            run(arguments), way + ": " + arguments,
+            {"are the same file", "'" + a + "'", "'" + b + "'", first_name(command.outputs[i]),
+             first_name(command.outputs[j]), "another file name"});
       }
     }
   };
@@ -365,7 +373,7 @@ TEST_F(CommandLines, SeveralOutputsMayGoWhereNothingIsReplaced) {
       }
       const Finished finished = run(arguments);
       const bool has_no_page = finished.err.find("without D3") != std::string::npos;
-      EXPECT_EQ(finished.code, has_no_page ? 1 : 0) << arguments << "\n" << finished.err;
+      EXPECT_EQ(finished.code, has_no_page ? 3 : 0) << arguments << "\n" << finished.err;
     }
   }
 }
@@ -413,13 +421,11 @@ TEST_F(CommandLines, AnEmptyNameOfAnOutputIsRefused) {
   for (const Command& command : kCommands) {
     for (const std::string& output : command.outputs) {
       for (const char* const form : {"=", " ''"}) {
-        const bool takes_no_word = command.name == "replay" && output == "--json";
-        if (takes_no_word && std::string_view(form) == " ''") continue;  // that is a TRACE
+        const bool takes_no_word = output == "--json" && !command.name.starts_with("comm ");
+        if (takes_no_word && std::string_view(form) == " ''") continue;  // that is a file to read
         const std::string arguments =
             command.name + " " + long_name(output) + form + " " + command.needs + inputs(command);
-        expect_refused(
-            run(arguments), arguments,
-            {std::string_view(form) == "=" ? long_name(output) : first_name(output), "empty"});
+        expect_refused(run(arguments), arguments, {long_name(output), "empty"});
       }
     }
   }
@@ -439,7 +445,7 @@ TEST_F(CommandLines, TheJsonOfARunReplacesNoLibrary) {
   ::setenv("WEIR_NCCL_LIBRARY", library.c_str(), 1);
   for (const Command& command : kCommands) {
     if (!command.name.starts_with("comm ")) continue;
-    const std::string arguments = line(command) + " --json " + library;
+    const std::string arguments = line(command) + " --json=" + library;
     expect_refused(run(arguments), arguments, {"--json", "WEIR_NCCL_LIBRARY", library});
     EXPECT_EQ(read("libnccl.so"), "library") << arguments;
   }

@@ -60,7 +60,7 @@ TEST_F(LookCommands, WhatCannotBePrintedIsSaid) {
   for (const char* command : {"report --json ", "report "}) {
     const int status = std::system(
         (std::string(WEIR_TOOL) + " " + command + trace + " >/dev/full 2>" + path("err")).c_str());
-    EXPECT_EQ(WEXITSTATUS(status), 1) << command;
+    EXPECT_EQ(WEXITSTATUS(status), 3) << command;
     EXPECT_THAT(read("err"), HasSubstr("standard output could not be written")) << command;
   }
 }
@@ -104,12 +104,12 @@ TEST_F(LookCommands, TopLooksOnceAtARecording) {
   EXPECT_EQ(weir("top --interval 0.05 " + path("run.weir")).code, 0);  // ends by itself
 }
 
-TEST_F(LookCommands, BadFilesAreNamedAndReturnTwo) {
+TEST_F(LookCommands, BadFilesAreNamedAndReturnThree) {
   const std::string bad = write("bad.trace", "a 0 1\n"), good = write("small.trace", kSmallTrace);
   for (const std::string& arguments :
        {"report " + bad, "diff " + good + " " + bad, "diff " + bad + " " + good, "top " + bad}) {
     const Finished run = weir(arguments);
-    EXPECT_EQ(run.code, 2) << arguments;
+    EXPECT_EQ(run.code, 3) << arguments;
     EXPECT_THAT(run.out, IsEmpty()) << arguments;
     EXPECT_THAT(run.err, HasSubstr("bad.trace")) << arguments;
   }
@@ -127,7 +127,7 @@ TEST_F(LookCommands, BadCommandLinesReturnTwo) {
 
 TEST_F(LookCommands, TopSaysThatThereIsNoSuchProcess) {
   const Finished run = weir("top 999999999");
-  EXPECT_EQ(run.code, 1);
+  EXPECT_EQ(run.code, 3);
   EXPECT_THAT(run.err, HasSubstr("there is no process 999999999"));
 }
 

@@ -345,7 +345,7 @@ TEST(Output, SaysWhatIsWrongAndNamesTheFile) {
                                   std::string("/dev/full"), std::string("/proc/weir")}) {
     const Status status = export_timeline(Recording{}, LookFormat::csv, path);
     ASSERT_FALSE(status.ok()) << path;
-    EXPECT_EQ(status.error().code(), ErrorCode::invalid_argument);
+    EXPECT_EQ(status.error().code(), ErrorCode::invalid_input);
     EXPECT_THAT(status.error().message(), StartsWith(path + ": can't be written: "));
   }
   EXPECT_TRUE(export_timeline(Recording{}, LookFormat::csv, "/dev/null").ok());

@@ -262,7 +262,7 @@ TEST(Report, TableThatIsTooWideHasItsLongestTextCut) {
   const std::string text = table.text();
   const std::string cut = "      12  " + std::string(77, 'f') + "...  1.00 GiB\n";
   EXPECT_THAT(text, HasSubstr(cut));
-  EXPECT_EQ(cut.size(), kReportWidth + 1);
+  EXPECT_EQ(cut.size(), report_width() + 1);
   // A letter of two bytes is one column, and a line end no line end.
   EXPECT_THAT(text, HasSubstr("       3  na\xC3\xAFve?" + std::string(74, ' ') + "     512 B\n"));
 }

@@ -108,10 +108,10 @@ TEST_F(WeirCommand, CapturedPhasesAreCapturedAndRunInRandomOrders) {
   EXPECT_LE(report["ratio"], 1.15);
 }
 
-TEST_F(WeirCommand, BadTraceIsExitCode2WithFileAndLine) {
+TEST_F(WeirCommand, BadTraceIsExitCode3WithFileAndLine) {
   const std::string trace = write("bad.trace", "a 0 1 0 0\nr 0 1 0 1\nr 0 1 0 1\n");
   const Finished run = weir("replay " + trace);
-  EXPECT_EQ(run.code, 2);
+  EXPECT_EQ(run.code, 3);
   EXPECT_THAT(run.err, HasSubstr("weir: " + trace + ":3: block 0 is freed twice"));
   EXPECT_THAT(run.out, IsEmpty());
 }
@@ -119,9 +119,9 @@ TEST_F(WeirCommand, BadTraceIsExitCode2WithFileAndLine) {
 TEST_F(WeirCommand, OneBadTraceDoesNotKeepTheOthersFromRunning) {
   const std::string bad = write("bad.trace", "a 0 1 0 0\nzzz\n");
   const Finished run = weir("replay --json " + bad + " " + write("small.trace", kSmallTrace));
-  EXPECT_EQ(run.code, 2);
+  EXPECT_EQ(run.code, 3);
   const auto list = nlohmann::json::parse(run.out);
-  EXPECT_EQ(list[0]["exit_code"], 2);
+  EXPECT_EQ(list[0]["exit_code"], 3);
   EXPECT_THAT(list[0]["error"]["message"].get<std::string>(), HasSubstr("bad.trace:2: "));
   EXPECT_EQ(list[1]["exit_code"], 0);
 }
@@ -131,8 +131,7 @@ TEST_F(WeirCommand, BadCommandLineIsExitCode2) {
   for (const std::string& arguments :
        {std::string("replay"), std::string("frobnicate"), "replay --frobnicate " + trace,
         "replay --device tpu " + trace, "replay --policy sometimes " + trace,
-        "replay --repeat 0 " + trace, "replay --limit lots " + trace,
-        "replay " + path("is_not_there.trace")}) {
+        "replay --repeat 0 " + trace, "replay --limit lots " + trace}) {
     const Finished run = weir(arguments);
     EXPECT_EQ(run.code, 2) << arguments;
     EXPECT_THAT(run.err, Not(IsEmpty())) << arguments;
@@ -140,23 +139,26 @@ TEST_F(WeirCommand, BadCommandLineIsExitCode2) {
   }
 }
 
-TEST_F(WeirCommand, OutOfMemoryIsExitCode3AndNamesWhatHeldIt) {
+TEST_F(WeirCommand, OutOfMemoryIsExitCode1AndNamesWhatHeldIt) {
   const std::string trace = write("large.trace", "a 0 4194304 5 0\na 1 8388608 5 2\n");
   const Finished run = weir("replay --limit 8MiB " + trace);
-  EXPECT_EQ(run.code, 3);
+  EXPECT_EQ(run.code, 1);
   EXPECT_THAT(run.err,
               AllOf(HasSubstr(trace + ":2: in pass 1: "), HasSubstr("stream 5 of the trace")));
   EXPECT_EQ(weir("replay --limit 1.5x " + trace).code, 0);
   const Finished json = weir("replay --json --limit 0.5x " + trace);
-  EXPECT_EQ(json.code, 3);
+  EXPECT_EQ(json.code, 1);
   EXPECT_EQ(nlohmann::json::parse(json.out)["error"]["kind"], "out_of_memory");
 }
 
-TEST_F(WeirCommand, FileThatCannotBeWrittenIsExitCode1) {
+TEST_F(WeirCommand, FileThatCannotBeReadOrWrittenIsExitCode3) {
   const Finished run =
       weir("replay --timeline /nowhere/at/all.json " + write("small.trace", kSmallTrace));
-  EXPECT_EQ(run.code, 1);
+  EXPECT_EQ(run.code, 3);
   EXPECT_THAT(run.err, HasSubstr("/nowhere/at/all.json: can't be written"));
+  const Finished missing = weir("replay " + path("is_not_there.trace"));
+  EXPECT_EQ(missing.code, 3);
+  EXPECT_THAT(missing.err, HasSubstr("is_not_there.trace: can't be read: No such file"));
 }
 
 }  // namespace

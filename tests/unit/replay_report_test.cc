@@ -89,7 +89,7 @@ TEST(ReplayReport, SeveralOutcomesAreAList) {
   ASSERT_EQ(json.size(), 2u);
   EXPECT_EQ(json[0]["trace"], "some.trace");
   EXPECT_EQ(json[1]["trace"], "bad.trace");
-  EXPECT_EQ(json[1]["exit_code"], 2);
+  EXPECT_EQ(json[1]["exit_code"], 3);
   EXPECT_EQ(json[1]["error"]["message"], "bad.trace:3: wrong");
 }
 
@@ -99,20 +99,20 @@ TEST(ReplayReport, EveryFailureHasItsExitCode) {
     one.report->failure = ReplayFailure{kind, 5, 1, "why", {}};
     return one.exit_code();
   };
-  EXPECT_EQ(code_after(ReplayFailure::Kind::out_of_memory), ExitCode::out_of_memory);
-  EXPECT_EQ(code_after(ReplayFailure::Kind::unsound), ExitCode::unsound);
-  EXPECT_EQ(code_after(ReplayFailure::Kind::device), ExitCode::failed);
+  EXPECT_EQ(code_after(ReplayFailure::Kind::out_of_memory), ExitCode::answer_is_no);
+  EXPECT_EQ(code_after(ReplayFailure::Kind::unsound), ExitCode::answer_is_no);
+  EXPECT_EQ(code_after(ReplayFailure::Kind::device), ExitCode::cannot_run);
   EXPECT_EQ(one.complaint(), "some.trace:5: in pass 1: why");
   EXPECT_EQ(json_of(one)["error"]["line"], 5);
 
   one.report->failure.reset();
   EXPECT_EQ(one.complaint(), "");
   one.report->all.races = 3;
-  EXPECT_EQ(one.exit_code(), ExitCode::unsound);
+  EXPECT_EQ(one.exit_code(), ExitCode::answer_is_no);
   EXPECT_THAT(one.complaint(), HasSubstr("3 races"));
   one.report.reset();
   one.error = Error(ErrorCode::unavailable, "no GPU");
-  EXPECT_EQ(one.exit_code(), ExitCode::failed);
+  EXPECT_EQ(one.exit_code(), ExitCode::cannot_run);
 }
 
 TEST(ReplayReport, TextIsATableWithOneRowForEachPass) {

@@ -43,8 +43,8 @@ struct Diff {
 // Of reports that were made with lists of any length (`ReportOptions::top`).
 Diff diff_of(const Report& before, const Report& after);
 
-// Tables of at most 100 columns, with `top` rows a group; what did not change is left out, except
-// for the peaks. Ends with a line end.
+// Tables of at most report_width() columns, with `top` rows a group; what did not change is left
+// out, except for the peaks. Ends with a line end.
 std::string diff_text(const Diff& diff, std::size_t top);
 // One object, with all that changed and the peaks. Ends with a line end.
 std::string diff_json(const Diff& diff);

@@ -8,6 +8,7 @@
 
 #include "look/exporters.h"
 #include "look/file_kind.h"
+#include "look/input_file.h"
 #include "look/load.h"
 #include "look/pytorch_trace.h"
 #include "replay/units.h"
@@ -113,20 +114,24 @@ Result<std::size_t> parse_moment(std::string_view text, const Recording& recordi
 }
 
 Status convert_to_trace(const std::string& input, const std::string& output,
-                        std::optional<int> device) {
-  const Result<FileKind> kind = kind_of_file(input);
-  if (!kind.ok()) return kind.error();
+                        std::optional<int> device, const LoadOptions& options) {
+  const Result<InputFile> whole = InputFile::open(input);
+  if (!whole) return whole.error();
+  const Result<FileKind> kind = options.kind ? *options.kind : kind_of_file(whole->path());
+  if (!kind.ok()) return whole->named(kind.error());
   if (*kind == FileKind::pickle) {
-    const Result<PytorchTrace> trace = read_pytorch_trace(input, device);
-    if (!trace.ok()) return trace.error();
-    Result<OutputFile> file = OutputFile::open(output, input);
+    const Result<PytorchTrace> trace = read_pytorch_trace(whole->path(), device);
+    if (!trace.ok()) return whole->named(trace.error());
+    Result<OutputFile> file = OutputFile::open(output, whole->path());
     if (!file.ok()) return std::move(file).error();
     file->text() += trace->text;
     return file->commit();
   }
-  const Result<Recording> recording = load(input);
-  if (!recording.ok()) return recording.error();
-  Result<OutputFile> file = OutputFile::open(output, input);
+  LoadOptions known = options;
+  known.kind = *kind;
+  const Result<Recording> recording = load(whole->path(), known);
+  if (!recording.ok()) return whole->named(recording.error());
+  Result<OutputFile> file = OutputFile::open(output, whole->path());
   if (!file.ok()) return std::move(file).error();
   write_trace(*recording, *file);
   return file->commit();

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "look/load.h"
 #include "weir/recording.h"
 #include "weir/result.h"
 
@@ -28,10 +29,10 @@ Status export_snapshot(const Recording& recording, std::size_t events, LookForma
 // Errors: invalid_argument, with what is allowed; also of a time after the end.
 Result<std::size_t> parse_moment(std::string_view text, const Recording& recording);
 
-// Writes the file `input` (as load() takes it) as a trace to `output`. A PyTorch snapshot is
-// converted as it is, and not replayed; of its devices `device` says which.
+// Writes the file `input` (as load() takes it, with its options) as a trace to `output`. A PyTorch
+// snapshot is converted as it is, and not replayed; of its devices `device` says which.
 // Errors: as load(); invalid_argument, naming the file and the remedy.
 Status convert_to_trace(const std::string& input, const std::string& output,
-                        std::optional<int> device);
+                        std::optional<int> device, const LoadOptions& options = {});
 
 }  // namespace weir

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <string_view>
 
+#include "observe/recording_format.h"
 #include "replay/gzip_file.h"
 
 namespace weir {
@@ -19,6 +21,12 @@ bool begins_trace(std::string_view text) {
   if (text.front() == '#') return true;
   return text.size() > 1 && text[1] == ' ' &&
          std::string_view("arfuwm").find(text.front()) != std::string_view::npos;
+}
+
+// One that was cut off within its magic is one too.
+bool begins_recording(std::string_view text) {
+  return recording_format::kMagic.starts_with(
+      text.substr(0, std::min(text.size(), recording_format::kMagic.size())));
 }
 
 }  // namespace
@@ -41,7 +49,15 @@ Result<FileKind> kind_of_file(const std::string& path) {
   if (begins_trace(text)) return FileKind::trace;
   if (text.size() > 1 && text[0] == '\x80' && text[1] >= 2 && text[1] <= 5) return FileKind::pickle;
   if (text[text.find_first_not_of(" \t\r\n") % text.size()] == '{') return FileKind::json;
-  return FileKind::other;
+  return begins_recording(text) ? FileKind::recording : FileKind::other;
+}
+
+Error unknown_kind(const std::string& path) {
+  return {
+      ErrorCode::invalid_input,
+      fmt::format("{}: a file of no known kind; name a recording (WEIR_RECORD=FILE), a trace, a "
+                  "snapshot of Weir's, or a memory snapshot that PyTorch pickled",
+                  path)};
 }
 
 }  // namespace weir

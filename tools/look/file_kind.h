@@ -8,14 +8,18 @@
 namespace weir {
 
 enum class FileKind {
-  trace,   // text: docs/trace.md
-  pickle,  // Python's, protocol 2 or later
-  json,    // a snapshot
-  other,   // a recording, if anything
+  trace,      // text: docs/trace.md
+  pickle,     // Python's, protocol 2 or later: a snapshot of PyTorch's
+  json,       // a snapshot
+  recording,  // as WEIR_RECORD writes it
+  other,      // none that is known
 };
 
 // Of a compressed file it is what was compressed.
 // Errors: invalid_input: the file can't be read, or is empty; names it and why.
 Result<FileKind> kind_of_file(const std::string& path);
+
+// What is said of a file of no known kind. invalid_input.
+Error unknown_kind(const std::string& path);
 
 }  // namespace weir

@@ -1,17 +1,27 @@
 // Whatever a person wants to look at, as a recording.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 
+#include "look/file_kind.h"
 #include "weir/recording.h"
 #include "weir/result.h"
 
 namespace weir {
 
+struct LoadOptions {
+  std::optional<FileKind> kind = {};  // none: recognised by the content
+  // Called now and then with the operations of a trace that were replayed, and all of them.
+  std::function<void(std::uint64_t done, std::uint64_t all)> progress = {};
+};
+
 // `path`: a recording; a snapshot (its blocks and pages, as the beginning of a recording in which
 // nothing happens); a trace (docs/trace.md), which is replayed on a simulated device first; or a
-// memory snapshot that PyTorch pickled, likewise. The kind of file is recognised by its content.
+// memory snapshot that PyTorch pickled, likewise. It may be a pipe; "-" is standard input.
 // Errors: invalid_input (names the file, what is wrong and the remedy).
-Result<Recording> load(const std::string& path);
+Result<Recording> load(const std::string& path, const LoadOptions& options = {});
 
 }  // namespace weir

@@ -22,7 +22,8 @@ namespace {
 constexpr std::size_t kPiece = 1 << 20;
 
 Error failed(const std::string& path, std::string_view why) {
-  return Error(ErrorCode::invalid_argument, fmt::format("{}: can't be written: {}", path, why));
+  return Error(ErrorCode::invalid_input, fmt::format("{}: can't be written: {}",
+                                                     path == "-" ? "standard output" : path, why));
 }
 
 std::optional<struct stat> status_of(const std::string& path) {
@@ -163,13 +164,13 @@ Result<OutputFile> OutputFile::open(const std::string& path, const std::string& 
     return Error(ErrorCode::invalid_argument,
                  "the name of the file to write is empty: give -o OUT");
   }
-  const std::optional<struct stat> there = status_of(path);
-  if (!input.empty() && is_same_file(path, input)) {
+  const std::optional<int> descriptor = descriptor_named(path);
+  const std::optional<struct stat> there = descriptor ? std::nullopt : status_of(path);
+  if (!input.empty() && !descriptor && is_same_file(path, input)) {
     return failed(path, "it is the file that is read; name another with -o");
   }
   if (there && S_ISDIR(there->st_mode)) return failed(path, "it is a folder; name a file in it");
   auto impl = std::make_unique<Impl>(path, path.ends_with(".gz"));
-  const std::optional<int> descriptor = descriptor_named(path);
   const Status opened = descriptor                          ? impl->open_descriptor(*descriptor)
                         : there && !S_ISREG(there->st_mode) ? impl->open_directly()
                                                             : impl->open_beside();

@@ -10,13 +10,14 @@ namespace weir {
 
 // Collects text and writes it in pieces; the file gets its name when all of it is written, so that
 // a killed run leaves what was there before. Compressed with gzip when the name ends with ".gz".
-// What exists and is no regular file (a pipe, /dev/null) is written directly, and /dev/stdout,
+// What exists and is no regular file (a pipe, /dev/null) is written directly; "-", /dev/stdout,
 // /dev/stderr and /dev/fd/N through the open descriptor, after what was printed before. Not
 // thread-safe.
 class OutputFile {
  public:
   // `input`: the file that is read meanwhile; empty: none.
-  // Errors: invalid_argument, naming the file and why (it is the input; it can't be made).
+  // Errors: invalid_argument: the name is empty; invalid_input, naming the file and why: it is the
+  // input; it can't be made.
   static Result<OutputFile> open(const std::string& path, const std::string& input);
 
   OutputFile(OutputFile&&) noexcept;
@@ -27,7 +28,7 @@ class OutputFile {
   std::string& text();
   // Writes what was appended, once that is a lot. An error is kept for commit().
   void relieve();
-  // Writes the rest and names the file. Errors: invalid_argument, naming the file and why.
+  // Writes the rest and names the file. Errors: invalid_input, naming the file and why.
   Status commit();
 
  private:

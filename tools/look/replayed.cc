@@ -79,13 +79,15 @@ std::string workload(const Trace& trace, const Json& header) {
 
 }  // namespace
 
-Result<Recording> replayed(const Trace& trace, TraceStacks stacks) {
+Result<Recording> replayed(const Trace& trace, TraceStacks stacks,
+                           std::function<void(std::uint64_t, std::uint64_t)> progress) {
   Recording recording;
   recording.source = trace.name;
   const Json header = Json::parse(trace.header_json, nullptr, false);
   recording.program = workload(trace, header);
   recording.other_peak_reserved = peak_reserved(header);
-  recording.events.reserve(trace.blocks.size() * 2 + trace.blocks.size() / 4);
+  // Room for pages and leases too: growing would hold all events twice.
+  recording.events.reserve(trace.ops.size() + trace.ops.size() / 4);
   recording.frames = std::move(stacks.frames);
   recording.stacks = std::move(stacks.stacks);
 
@@ -99,6 +101,7 @@ Result<Recording> replayed(const Trace& trace, TraceStacks stacks) {
   Collector collector(trace, recording, stacks.of_block);
   ReplayOptions options;
   options.watcher = &collector;
+  options.progress = std::move(progress);
   const Result<ReplayReport> report = replay(trace, *device, options);
   if (!report.ok()) return report.error();
   if (report->failure) {

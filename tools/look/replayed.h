@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,10 @@ struct TraceStacks {
 // What Weir does when it runs the trace once. Time begins with the trace; streams have the trace's
 // numbers (a captured one, with its highest bit set); its markers are marks; blocks that it never
 // freed are live at the end.
+// `progress`: as ReplayOptions has it.
 // Errors: invalid_input, with the line: the simulated device can't run it.
-Result<Recording> replayed(const Trace& trace, TraceStacks stacks = {});
+Result<Recording> replayed(
+    const Trace& trace, TraceStacks stacks = {},
+    std::function<void(std::uint64_t done, std::uint64_t all)> progress = {});
 
 }  // namespace weir

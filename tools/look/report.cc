@@ -15,6 +15,12 @@ void shorten(std::vector<T>& list, std::size_t top) {
   if (list.size() > top) list.erase(list.begin() + static_cast<std::ptrdiff_t>(top), list.end());
 }
 
+// Of traces only the peak is known, and they may be of a part of what PyTorch held.
+std::optional<Bytes> pytorch_peak_reserved(const Recording& recording) {
+  if (recording.other_reserved.empty()) return std::nullopt;
+  return recording.other_peak_reserved;
+}
+
 }  // namespace
 
 std::string_view name_of(Cause cause) {
@@ -48,6 +54,7 @@ Report report_of(const Recording& recording, const ReportOptions& options) {
                 .device = recording.device,
                 .damage = recording.damage,
                 .device_bytes = recording.device_bytes,
+                .pytorch_peak_reserved = pytorch_peak_reserved(recording),
                 .length = recording.end() - recording.begin(),
                 .events = recording.events.size() - recording.initial,
                 .dropped = recording.dropped,

@@ -135,6 +135,8 @@ struct Advice {
 struct Report {
   std::string source, program, device, damage;
   Bytes device_bytes;
+  // Of a memory snapshot of PyTorch's: what PyTorch had reserved at its peak; none: another file.
+  std::optional<Bytes> pytorch_peak_reserved;
   Nanoseconds length;
   std::uint64_t events = 0, dropped = 0, streams = 0, pools = 0;
   Totals totals;
@@ -153,7 +155,7 @@ struct Report {
 
 Report report_of(const Recording& recording, const ReportOptions& options = {});
 
-// Tables of at most 100 columns. Ends with a line end.
+// Tables of at most report_width() columns. Ends with a line end.
 std::string report_text(const Report& report, const ReportOptions& options = {});
 // One object; docs/report.md defines the members. Ends with a line end.
 std::string report_json(const Report& report);

@@ -162,6 +162,9 @@ std::string report_json(const Report& report) {
                {"peak_reserved", moment_json(report.peak_reserved)},
                {"end", moment_json(report.end)},
                {"late_peak_live_bytes", report.late_peak_live.count}};
+  if (report.pytorch_peak_reserved) {
+    json["pytorch_peak_reserved_bytes"] = report.pytorch_peak_reserved->count;
+  }
   if (report.at) json["at"] = moment_json(*report.at);
   json["waits"] = waits_json(report);
   json["waited_for"] = costly_json(report);

@@ -11,6 +11,23 @@ namespace {
 
 double number(Bytes bytes) { return static_cast<double>(bytes.count); }
 
+// The first thing that a user of PyTorch wants to know of a snapshot.
+std::string beside_pytorch(const Report& report) {
+  if (!report.pytorch_peak_reserved) return {};
+  const double weir = number(report.peak_reserved.reserved);
+  const double pytorch = number(*report.pytorch_peak_reserved);
+  std::string text =
+      fmt::format("Weir would have held {} at most", in_words(report.peak_reserved.reserved));
+  if (pytorch > 0) {
+    text += fmt::format("; PyTorch held {}", in_words(*report.pytorch_peak_reserved));
+    if (weir < 10 * pytorch) {  // of a program that needs less than a page it says nothing
+      text += fmt::format(" ({:+.1f} % with Weir)", 100 * (weir / pytorch - 1));
+    }
+  }
+  return wrapped(text + fmt::format("; at most {} was live.", in_words(report.peak_live.live)), 2) +
+         "\n";
+}
+
 std::string heading(const Report& report) {
   std::string text = printable(report.source);
   if (!report.program.empty()) text += ": " + printable(report.program);
@@ -233,7 +250,7 @@ std::string advice(const Report& report) {
 }  // namespace
 
 std::string report_text(const Report& report, const ReportOptions& options) {
-  std::string text = heading(report) + moments(report);
+  std::string text = beside_pytorch(report) + heading(report) + moments(report);
   if (report.at) {
     text += live_at("at the moment asked for", *report.at, report);
     text += fragmentation("at the moment asked for", *report.at);

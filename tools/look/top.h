@@ -74,6 +74,9 @@ struct TopView {
 std::string top_text(const TopView& view, const TopNumbers& now, const TopNumbers* before,
                      Nanoseconds interval, std::size_t top);
 
+// Likewise for programs: one object on one line. docs/report.md defines the members.
+std::string top_json(const TopView& view, const TopNumbers& now);
+
 // Reads a recording as it grows. Not thread-safe.
 class TopFollower {
  public:

@@ -78,7 +78,7 @@ bool is_same_file(const std::string& a, const std::string& b) {
 }
 
 std::optional<int> descriptor_named(const std::string& path) {
-  if (path == "/dev/stdout") return 1;
+  if (path == "-" || path == "/dev/stdout") return 1;
   if (path == "/dev/stderr") return 2;
   for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
     if (!path.starts_with(folder)) continue;

@@ -19,7 +19,8 @@ struct NamedFile {
 // /dev/null, a folder).
 bool is_same_file(const std::string& a, const std::string& b);
 
-// The number of the open descriptor that a path such as /dev/stdout or /dev/fd/3 names. Such a file
+// The number of the open descriptor that the path of an output such as "-", /dev/stdout or
+// /dev/fd/3 names. Such a file
 // is written through the descriptor, so that several outputs follow one another.
 std::optional<int> descriptor_named(const std::string& path);
 

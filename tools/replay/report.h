@@ -5,19 +5,11 @@
 #include <span>
 #include <string>
 
+#include "replay/exit_code.h"
 #include "replay/replay.h"
 #include "weir/result.h"
 
 namespace weir {
-
-// What the command returns to its caller.
-enum class ExitCode {
-  ok = 0,
-  failed = 1,         // the machine: no GPU, a driver that refuses, a file that can't be written
-  bad_input = 2,      // the command line or a trace
-  out_of_memory = 3,  // under the limit
-  unsound = 4,        // validate(), a race, or a pattern that changed
-};
 
 // One trace of the command: a report, or why there is none.
 struct ReplayOutcome {

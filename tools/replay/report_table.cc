@@ -21,7 +21,16 @@ std::string cut(const std::string& text, std::size_t width) {
   return text.substr(0, end) + "...";
 }
 
+constexpr std::size_t kLeastWidth = 40, kMostWidth = 100;
+std::size_t columns_of_reports = kMostWidth;
+
 }  // namespace
+
+std::size_t report_width() { return columns_of_reports; }
+
+void set_report_width(std::size_t columns) {
+  columns_of_reports = std::clamp(columns, kLeastWidth, kMostWidth);
+}
 
 std::size_t width_of(std::string_view text) {
   return static_cast<std::size_t>(
@@ -78,8 +87,8 @@ std::vector<std::size_t> ReportTable::widths() const {
     if (alignment_[i] != 'l') continue;
     if (widest == alignment_.size() || widths[i] > widths[widest]) widest = i;
   }
-  if (all > kReportWidth && widest < alignment_.size()) {
-    const std::size_t over = all - kReportWidth;
+  if (all > report_width() && widest < alignment_.size()) {
+    const std::size_t over = all - report_width();
     std::size_t& width = widths[widest];
     width = std::max(std::min(width, kNarrowest), width - std::min(width, over));
   }

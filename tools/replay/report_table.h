@@ -7,8 +7,10 @@
 
 namespace weir {
 
-// The most columns that a report's lines have.
-inline constexpr std::size_t kReportWidth = 100;
+// The most columns that a report's lines have: 100, unless a terminal has fewer.
+std::size_t report_width();
+// The program's own: call it before a report is made. Kept between 40 and 100.
+void set_report_width(std::size_t columns);
 
 // Columns whose width is that of their widest cell. A table that would be wider than the report
 // has its widest left-aligned column cut.
@@ -33,7 +35,8 @@ std::size_t width_of(std::string_view text);
 // files and programs.
 std::string printable(std::string_view text);
 // `text`, broken at spaces into lines of at most `width`, each but the first indented.
-std::string wrapped(const std::string& text, std::size_t indent, std::size_t width = kReportWidth);
+std::string wrapped(const std::string& text, std::size_t indent,
+                    std::size_t width = report_width());
 // "12.3 %" of `whole`; "-" where either is zero.
 std::string percent(double part, double whole);
 

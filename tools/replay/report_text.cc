@@ -79,20 +79,12 @@ std::string report_text(const ReplayReport& report) {
 }
 
 ExitCode ReplayOutcome::exit_code() const {
-  if (!report) {
-    return error->code() == ErrorCode::invalid_input ? ExitCode::bad_input : ExitCode::failed;
-  }
+  if (!report) return exit_code_of(error->code());
   if (report->failure) {
-    switch (report->failure->kind) {
-      case ReplayFailure::Kind::out_of_memory:
-        return ExitCode::out_of_memory;
-      case ReplayFailure::Kind::unsound:
-        return ExitCode::unsound;
-      case ReplayFailure::Kind::device:
-        return ExitCode::failed;
-    }
+    return report->failure->kind == ReplayFailure::Kind::device ? ExitCode::cannot_run
+                                                                : ExitCode::answer_is_no;
   }
-  return report->all.races.value_or(0) == 0 ? ExitCode::ok : ExitCode::unsound;
+  return report->all.races.value_or(0) == 0 ? ExitCode::ok : ExitCode::answer_is_no;
 }
 
 std::string ReplayOutcome::complaint() const {

@@ -33,7 +33,7 @@ gzFile open_file(const std::string& path) {
 
 Status write_text_file(const std::string& path, std::string_view text) {
   const auto failed = [&path] {
-    return Error(ErrorCode::invalid_argument,
+    return Error(ErrorCode::invalid_input,
                  fmt::format("{}: can't be written: {}", path, std::strerror(errno)));
   };
   errno = 0;

@@ -10,7 +10,7 @@ namespace weir {
 
 // Replaces the file `path`, compressed with gzip when its name ends with ".gz"; /dev/stdout,
 // /dev/stderr and /dev/fd/N are written through the open descriptor, after what was printed before.
-// Errors: invalid_argument, naming the file and why.
+// Errors: invalid_input, naming the file and why.
 Status write_text_file(const std::string& path, std::string_view text);
 
 }  // namespace weir

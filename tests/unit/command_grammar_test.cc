@@ -1,0 +1,326 @@
+// The grammar that all commands share (docs/command.md): where results go, what can be read, and
+// what each command returns.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <zlib.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/unit/command_fixture.h"
+#include "weir/event.h"
+#include "weir/recorder.h"
+
+namespace weir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+using test::Finished;
+using test::kSmallTrace;
+
+class Grammar : public test::WeirCommand {
+ protected:
+  Grammar() { write("small.trace", kSmallTrace); }
+
+  // `line` is given to a shell, with "$weir" as the command and "$in" as the folder.
+  Finished script(const std::string& line) const {
+    const std::string set = "weir=" WEIR_TOOL "; in=" + path("") + "; ";
+    write("script", set + line);
+    return shell("timeout 60 bash " + path("script"), ">" + path("out"));
+  }
+  std::string gzip(const std::string& name, std::string_view text) const {
+    const gzFile file = gzopen(path(name).c_str(), "wb");
+    gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
+    gzclose(file);
+    return read(name);
+  }
+  // Each command that reads a file, up to the file's name.
+  static std::vector<std::string> readers() {
+    return {"replay",
+            "report",
+            "diff small.trace",
+            "timeline --to csv -o -",
+            "snapshot --to csv -o -",
+            "convert -o -"};
+  }
+  // `command` with the names of its own files in the test's folder.
+  std::string line(const std::string& command, const std::string& file) const {
+    std::string whole = "cd " + path("") + "; $weir " + command + " " + file;
+    return whole;
+  }
+  void expect_unreadable(const std::string& file, const std::string& says) const {
+    for (const std::string& command : readers()) {
+      const Finished finished = script(line(command, file));
+      EXPECT_EQ(finished.code, 3) << command << " " << file << "\n" << finished.err;
+      EXPECT_THAT(finished.out, IsEmpty()) << command << " " << file;
+      EXPECT_THAT(finished.err, AllOf(StartsWith("weir: "), HasSubstr(says)))
+          << command << " " << file;
+    }
+  }
+};
+
+TEST_F(Grammar, StandardInputIsADash) {
+  for (const std::string& command : readers()) {
+    for (const std::string from : {"<small.trace", "< <(cat small.trace)"}) {
+      const Finished finished = script(line(command, "- " + from));
+      EXPECT_EQ(finished.code, 0) << command << from << "\n" << finished.err;
+      EXPECT_THAT(finished.out, Not(IsEmpty())) << command;
+      EXPECT_THAT(finished.out, Not(HasSubstr("/proc/self"))) << command;
+    }
+  }
+  // All but the header, which names the file.
+  const std::string after_header = " | tail -n +2";
+  EXPECT_EQ(script(line("convert -o -", "- <small.trace" + after_header)).out,
+            script(line("convert -o -", "small.trace" + after_header)).out);
+  EXPECT_THAT(script(line("report", "- <small.trace")).out, StartsWith("standard input"));
+}
+
+TEST_F(Grammar, APipeIsReadByEveryCommand) {
+  gzip("small.trace.gz", kSmallTrace);
+  for (const std::string& command : readers()) {
+    for (const std::string pipe :
+         {"<(cat small.trace)", "<(zcat small.trace.gz)", "<(cat small.trace.gz)"}) {
+      const Finished finished = script(line(command, pipe));
+      EXPECT_EQ(finished.code, 0) << command << " " << pipe << "\n" << finished.err;
+    }
+  }
+}
+
+TEST_F(Grammar, ARecordingIsReadThroughAPipe) {
+  auto recorder = Recorder::open(path("run.weir"), {.program = "train"});
+  ASSERT_TRUE(recorder.ok());
+  (*recorder)->on_start({});
+  ASSERT_TRUE((*recorder)->close().ok());
+  EXPECT_THAT(script("cat $in/run.weir | $weir report -").out, HasSubstr("train"));
+  const Finished top = script("cat $in/run.weir | $weir top -");
+  EXPECT_EQ(top.code, 2);
+  EXPECT_THAT(top.err, HasSubstr("followed in its file"));
+  const Finished replay = script("$weir replay $in/run.weir");
+  EXPECT_EQ(replay.code, 3);
+  EXPECT_THAT(replay.err, AllOf(HasSubstr("a recording"), HasSubstr("weir convert ")));
+}
+
+TEST_F(Grammar, AMistakeInAPipeIsNamedAfterIt) {
+  const Finished finished = script("printf 'a 0 1 0 0\\nzzz\\n' | $weir replay -");
+  EXPECT_EQ(finished.code, 3);
+  EXPECT_THAT(finished.err, StartsWith("weir: standard input:2: "));
+  for (const std::string& command : readers()) {
+    const Finished other = script(line(command, "- < <(printf 'a 0 1 0 0\\nzzz\\n')"));
+    EXPECT_EQ(other.code, 3) << command;
+    EXPECT_THAT(other.err, HasSubstr("standard input:2: ")) << command;
+  }
+}
+
+TEST_F(Grammar, TwoFilesCannotBothBeStandardInput) {
+  const Finished finished = script("$weir diff - - <$in/small.trace");
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_THAT(finished.err, HasSubstr("both standard input"));
+}
+
+TEST_F(Grammar, DamagedCompressedFilesAreTold) {
+  std::string text;
+  for (int i = 0; i < 2000; ++i) {
+    text += "a " + std::to_string(i) + " " + std::to_string(7919 * i % 100'003 + 1) + " 0 " +
+            std::to_string(i) + "\n";
+  }
+  const std::string whole = gzip("whole.gz", text);
+  write("cut.gz", whole.substr(0, whole.size() / 2));
+  expect_unreadable("cut.gz", "cut off");
+  std::string damaged = whole;
+  for (std::size_t i = damaged.size() / 2; i < damaged.size() / 2 + 64; ++i) damaged[i] ^= 0x55;
+  write("damaged.gz", damaged);
+  expect_unreadable("damaged.gz", "damaged");
+  write("head.gz", whole.substr(0, 5) + "junk junk junk junk");
+  expect_unreadable("head.gz", "damaged");
+}
+
+TEST_F(Grammar, FilesThatSayNothingAreTold) {
+  write("empty", "");
+  expect_unreadable("empty", "the file is empty");
+  expect_unreadable("/dev/null", "the file is empty");
+  expect_unreadable("- </dev/null", "standard input: the file is empty");
+  std::filesystem::create_directory(path("folder"));
+  expect_unreadable("folder", "it is a folder");
+  expect_unreadable("- <folder", "it is a folder");
+  expect_unreadable("none", "No such file");
+  expect_unreadable("- <&-", "standard input: ");
+}
+
+TEST_F(Grammar, AFileOfNoKnownKindIsTold) {
+  for (const char* const text : {"\x7f"
+                                 "ELF and more",
+                                 "hello, world\n", "<html>\n", "{\"a\": 1}\n"}) {
+    write("what", text);
+    const std::string says = *text == '{' ? "what" : "of no known kind";
+    for (const std::string& command : readers()) {
+      if (command == "replay") continue;  // says which line is no line of a trace
+      const Finished finished = script(line(command, "what"));
+      EXPECT_EQ(finished.code, 3) << command << "\n" << text;
+      EXPECT_THAT(finished.err, HasSubstr(says)) << command << "\n" << text;
+    }
+    EXPECT_EQ(script(line("replay", "what")).code, 3) << text;
+  }
+}
+
+TEST_F(Grammar, TheKindOfFileCanBeSaid) {
+  for (const std::string& command : readers()) {
+    if (command == "replay") continue;  // traces only
+    EXPECT_EQ(script(line(command + " --from trace", "small.trace")).code, 0) << command;
+    EXPECT_EQ(script(line(command + " --from auto", "small.trace")).code, 0) << command;
+    EXPECT_EQ(script(line(command + " --from pytorch", "small.trace")).code, 3) << command;
+    const Finished wrong = script(line(command + " --from trac", "small.trace"));
+    EXPECT_EQ(wrong.code, 2) << command;
+    EXPECT_THAT(wrong.err, HasSubstr("did you mean 'trace'?")) << command;
+  }
+}
+
+TEST_F(Grammar, ResultsGoWhereTheyAreSent) {
+  for (const std::string command :
+       {"replay small.trace", "report small.trace", "diff small.trace small.trace", "comm check",
+        "comm bench --device sim -b 8 -e 8 -n 1", "comm scenario E --device sim"}) {
+    const std::string weir = "cd " + path("") + "; $weir " + command;
+    const std::string json = script(weir + " --json").out;
+    EXPECT_TRUE(nlohmann::json::accept(json)) << command;
+    EXPECT_TRUE(nlohmann::json::accept(script(weir + " --to json").out)) << command;
+    EXPECT_TRUE(nlohmann::json::accept(script(weir + " --json=-").out)) << command;
+    EXPECT_THAT(script(weir + " -o text").out, IsEmpty()) << command;
+    const std::string text = read("text");
+    EXPECT_THAT(text, Not(IsEmpty())) << command;
+    EXPECT_FALSE(nlohmann::json::accept(text)) << command;
+    EXPECT_THAT(script(weir + " -o result --json").out, IsEmpty()) << command;
+    EXPECT_TRUE(nlohmann::json::accept(read("result"))) << command;
+    EXPECT_FALSE(nlohmann::json::accept(script(weir + " --json=file.json").out)) << command;
+    EXPECT_TRUE(nlohmann::json::accept(read("file.json"))) << command;
+    EXPECT_TRUE(nlohmann::json::accept(script(weir + " --json=- -o both").out)) << command;
+    EXPECT_FALSE(nlohmann::json::accept(read("both"))) << command;
+    const Finished twice = script(weir + " --json=- -o -");
+    EXPECT_EQ(twice.code, 2) << command;
+    EXPECT_THAT(twice.err, HasSubstr("-o and --json are both standard output")) << command;
+  }
+}
+
+TEST_F(Grammar, ResultsThatCannotBeWrittenAreThree) {
+  for (const std::string command :
+       {"replay small.trace", "report small.trace", "diff small.trace small.trace",
+        "timeline --to csv small.trace", "snapshot --to csv small.trace", "convert small.trace",
+        "comm check", "comm bench --device sim -b 8 -e 8 -n 1"}) {
+    const std::string weir = "cd " + path("") + "; $weir " + command;
+    const bool is_file = command.starts_with("timeline") || command.starts_with("snapshot") ||
+                         command.starts_with("convert");
+    for (const std::string to : {"-o /none/x", "-o /dev/full", "-o - >/dev/full", "-o - >&-"}) {
+      const Finished finished = script(weir + " " + to);
+      EXPECT_EQ(finished.code, 3) << command << " " << to << "\n" << finished.err;
+      EXPECT_THAT(finished.err, HasSubstr("written")) << command << " " << to;
+    }
+    if (is_file) continue;
+    for (const std::string to :
+         {"--json=/none/x", "--json=/dev/full", "--json >/dev/full", ">&-"}) {
+      EXPECT_EQ(script(weir + " " + to).code, 3) << command << " " << to;
+    }
+  }
+}
+
+// A closed standard output must not become the file that is opened next.
+TEST_F(Grammar, NothingIsPrintedIntoAFileThatIsOpened) {
+  script("$weir replay --json=$in/r.json $in/small.trace >&-");
+  if (std::filesystem::exists(path("r.json"))) {
+    EXPECT_TRUE(nlohmann::json::accept(read("r.json"))) << read("r.json");
+  }
+  EXPECT_EQ(read("small.trace"), kSmallTrace);
+}
+
+TEST_F(Grammar, AReaderThatLeavesEndsTheCommand) {
+  const Finished finished = script("$weir timeline --to csv -o - $in/small.trace | true; echo ok");
+  EXPECT_EQ(finished.out, "ok\n");
+}
+
+TEST_F(Grammar, LinesAreAsWideAsTheTerminal) {
+  const auto widest = [](const std::string& text) {
+    std::istringstream lines(text);
+    std::size_t most = 0;
+    for (std::string line; std::getline(lines, line);) most = std::max(most, line.size());
+    return most;
+  };
+  for (const std::string command : {"report --help", "replay --help", "comm bench --help"}) {
+    const std::string help = script("COLUMNS=70 $weir " + command).out;
+    const std::string options = help.substr(0, help.find("Examples:"));
+    EXPECT_LE(widest(options), 70u) << command;
+    EXPECT_GT(widest(script("COLUMNS=100 $weir " + command).out), 70u) << command;
+  }
+  const std::string report = "$weir report bench/traces/serve_multistream.trace.gz";
+  EXPECT_LE(widest(script("COLUMNS=90 " + report).out), 90u);
+  EXPECT_EQ(script("COLUMNS=junk " + report).out, script(report).out);
+}
+
+TEST_F(Grammar, ThereIsColourOnTerminalsOnly) {
+  if (std::system("script --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "no script(1) here";
+  EXPECT_THAT(script("$weir report none").err, Not(HasSubstr("\x1b")));
+  const std::string on_terminal = "script -qec '" WEIR_TOOL " report none' /dev/null";
+  EXPECT_THAT(script("TERM=xterm " + on_terminal).out, HasSubstr("\x1b[1;31mweir:"));
+  EXPECT_THAT(script("NO_COLOR=1 TERM=xterm " + on_terminal).out, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(script("TERM=dumb " + on_terminal).out, Not(HasSubstr("\x1b")));
+}
+
+TEST_F(Grammar, ProgressIsShownOnATerminalAfterASecond) {
+  if (std::system("script --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "no script(1) here";
+  const std::string slow = "{ sleep 2; cat " + path("small.trace") + "; } | " WEIR_TOOL " ";
+  for (const std::string command : {"report -", "timeline --to csv -o /dev/null -",
+                                    "snapshot --to csv -o /dev/null -", "convert -o /dev/null -"}) {
+    write("slow", slow + command + " >/dev/null\n");
+    const std::string shown = script("script -qec 'bash " + path("slow") + "' /dev/null").out;
+    EXPECT_THAT(shown, HasSubstr(" 1 s")) << command;
+    write("slow", WEIR_TOOL " " + command + " <" + path("small.trace") + " >/dev/null\n");
+    EXPECT_THAT(script("script -qec 'bash " + path("slow") + "' /dev/null").out, IsEmpty())
+        << command;
+  }
+}
+
+TEST_F(Grammar, MistakesShowTheUsageLine) {
+  const Finished finished = script("$weir timeline $in/small.trace");
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_THAT(finished.err,
+              AllOf(HasSubstr("--to is required"), HasSubstr("Usage: weir timeline --to "),
+                    HasSubstr("Run 'weir timeline --help'")));
+}
+
+TEST_F(Grammar, ScenariosHaveNames) {
+  for (const auto& [letter, name] : std::vector<std::pair<std::string, std::string>>{
+           {"A", "captured-first-operation"}, {"E", "small-kernels"}}) {
+    const Finished finished = script("$weir comm scenario --device sim " + name);
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    EXPECT_THAT(finished.out, HasSubstr("Scenario " + letter));
+  }
+  const Finished wrong = script("$weir comm scenario smal-kernels");
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("did you mean 'small-kernels'?"));
+}
+
+TEST_F(Grammar, TopPrintsOneObjectALook) {
+  auto recorder = Recorder::open(path("run.weir"), {.program = "train"});
+  ASSERT_TRUE(recorder.ok());
+  (*recorder)->on_start({});
+  (*recorder)->on_event({.kind = EventKind::create, .page = {0}, .bytes = 2_MiB});
+  ASSERT_TRUE((*recorder)->flush().ok());
+  const Finished finished = weir("top --json --count 2 --interval 0.05 " + path("run.weir"));
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  std::istringstream lines(finished.out);
+  int looks = 0;
+  for (std::string line; std::getline(lines, line); ++looks) {
+    const auto json = nlohmann::json::parse(line);
+    EXPECT_EQ(json["reserved_bytes"], 2 << 20);
+    EXPECT_EQ(json["program"], "train");
+  }
+  EXPECT_EQ(looks, 2);
+}
+
+}  // namespace
+}  // namespace weir
