@@ -29,15 +29,16 @@ endif()
 # A library needs a source of its own; all of the code comes from the parts.
 file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/weir_shared.cc" CONTENT "")
 add_library(weir_shared SHARED "${PROJECT_BINARY_DIR}/weir_shared.cc")
-target_link_libraries(weir_shared PRIVATE ${parts})
-foreach(part IN LISTS parts)
-  set_property(TARGET weir_shared PROPERTY "LINK_LIBRARY_OVERRIDE_${part}" WHOLE_ARCHIVE)
-endforeach()
+list(TRANSFORM parts REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE archives)
+# The parts once more as targets, for the libraries that they need.
+target_link_libraries(weir_shared PRIVATE -Wl,--whole-archive ${archives} -Wl,--no-whole-archive
+                                          weir_comm)
+add_dependencies(weir_shared ${parts})
 target_link_options(weir_shared PRIVATE "LINKER:--version-script,${script}" "LINKER:-z,defs")
 target_include_directories(weir_shared INTERFACE "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
 set_target_properties(
   weir_shared PROPERTIES OUTPUT_NAME weir EXPORT_NAME weir VERSION "${PROJECT_VERSION}"
-                         SOVERSION "${WEIR_SOVERSION}" LINK_DEPENDS "${script}")
+                         SOVERSION "${WEIR_SOVERSION}" LINK_DEPENDS "${script};${archives}")
 if(WEIR_HAVE_CUDA)
   target_compile_definitions(weir_shared INTERFACE WEIR_HAVE_CUDA=1)
 endif()
