@@ -70,8 +70,14 @@ endif()
 
 if(WEIR_TOOLS)
   find_package(CLI11 CONFIG QUIET)
+  find_path(WEIR_cli11_INCLUDE_DIR CLI/CLI.hpp)
   if(TARGET CLI11::CLI11)
     weir_alias_dependency(cli11 CLI11::CLI11)
+  elseif(WEIR_PYTHON AND NOT WEIR_cli11_INCLUDE_DIR)
+    # The package served PyTorch before it had the command, and still does on such a machine.
+    message(WARNING "weir: CLI11 not found (Debian: libcli11-dev): the Python package will be without "
+                    "the weir command")
+    set(WEIR_TOOLS OFF)
   else()
     weir_header_only_dependency(cli11 CLI/CLI.hpp)
   endif()

@@ -1,0 +1,12 @@
+# The weir command in the Python package: built with it, or WEIR_PROGRAM.
+include_guard(GLOBAL)
+
+if(WEIR_PROGRAM)
+  if(NOT EXISTS "${WEIR_PROGRAM}")
+    message(FATAL_ERROR "WEIR_PROGRAM: there is no file ${WEIR_PROGRAM}")
+  endif()
+  install(PROGRAMS "${WEIR_PROGRAM}" DESTINATION weir/bin RENAME weir COMPONENT python)
+elseif(TARGET weir_tool)
+  add_dependencies(weir_python weir_tool)
+  install(TARGETS weir_tool RUNTIME DESTINATION weir/bin COMPONENT python)
+endif()
