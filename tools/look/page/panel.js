@@ -52,9 +52,9 @@ class MomentPanel {
     const parts = [this.#mostOfIt()];
     if (this.hasTrough) {
       const since = this.moment.time - r.stepTime[trough];
-      const went = gone.bytes < came.bytes / 100 ? '' : `, while ${formatBytes(gone.bytes)} went`;
+      const went = gone.bytes < came.bytes / 100 ? '' : `, while ${formatBytes(gone.bytes)} was freed`;
       parts.push(
-          `${formatBytes(came.bytes)} of it came ` +
+          `${formatBytes(came.bytes)} of all ${formatBytes(live)} came ` +
           `${since === 0 ? '' : `in the ${formatDuration(since)} `}since the last trough${went}.`);
     }
     this.lead.textContent = blocks.length === 0 || live === 0 ? 'Nothing was live.' : parts.join(' ');
@@ -264,7 +264,8 @@ class MomentPanel {
       const times = live > 0 && this.moment.step === this.chart.all.peak() ?
           `, ${(r.otherPeakReserved / live).toFixed(2)} × this peak` : '';
       make('p', {class: 'other'}, this.held,
-           `PyTorch's own allocator reserved up to ${formatBytes(r.otherPeakReserved)}${times}.`);
+           `For comparison: PyTorch's own allocator reserved up to ${formatBytes(r.otherPeakReserved)} ` +
+               `for this program${times}.`);
     }
   }
 
