@@ -165,7 +165,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Status wait_for_all(Stream stream, Stream of);
   std::vector<void*> blocks_of(std::span<const Operation> group, Stream stream) const;
   std::vector<std::shared_ptr<RegisteredMemory>> memories() const;
-  // Calls visit(memory, pointer) for each buffer of the group and the memory of each pool.
+  // Calls visit(block) for each block of registered memory that the group uses.
   template <class Visit>
   void visit_registered(std::span<const Operation> group, Visit visit) const;
   Status finish_whenever(Stream stream);  // without bounds

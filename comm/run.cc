@@ -21,8 +21,8 @@ void CommState::visit_registered(std::span<const Operation> group, Visit visit) 
   if (!has_memories_.load(std::memory_order_acquire)) return;
   for (const std::shared_ptr<RegisteredMemory>& memory : memories()) {
     for (const Operation& operation : group) {
-      visit(*memory, operation.send);
-      visit(*memory, operation.receive);
+      memory->with_block(operation.send, visit);
+      memory->with_block(operation.receive, visit);
     }
   }
 }
@@ -207,8 +207,8 @@ Result<std::optional<Fence>> CommState::fence_blocks(std::span<const Operation> 
     }
   }
   bool registered = false;  // of other streams
-  visit_registered(group, [&](RegisteredMemory& memory, const void* pointer) {
-    registered = registered || memory.is_of_other(pointer, entered.stream);
+  visit_registered(group, [&](const RegisteredMemory::Block& block) {
+    registered = registered || block.stream != entered.stream;
   });
   if (!registered) return std::optional<Fence>();
   const Result<Fence> done = context.heap.take_fence({}, entered.stream);
@@ -222,9 +222,7 @@ Result<CommState::Point> CommState::leave_eager(std::span<const Operation> group
   // Whatever came of it, a part of the group may run: the blocks are fenced.
   const Result<std::optional<Fence>> done = fence_blocks(group, entered);
   if (done && *done) {
-    visit_registered(group, [&](RegisteredMemory& memory, const void* pointer) {
-      memory.fence_use(pointer, **done);
-    });
+    visit_registered(group, [&](RegisteredMemory::Block& block) { block.fences.join(**done); });
   }
   if (!queued || !watched || !done) {
     fail(!queued ? queued.error() : !watched ? watched.error() : done.error());
@@ -253,9 +251,8 @@ Result<CommState::Entered> CommState::enter_captured(Stream stream, std::uint64_
 Result<CommState::Point> CommState::leave_captured(std::span<const Operation> group,
                                                    const Entered& entered, const Status& queued) {
   CommStream& comm_stream = *entered.captured;
-  visit_registered(group, [&](RegisteredMemory& memory, const void* pointer) {
-    memory.keep_for(pointer, comm_stream.graph);
-  });
+  visit_registered(group,
+                   [&](RegisteredMemory::Block& block) { block.keep_for(comm_stream.graph); });
   if (!queued) {
     fail(queued.error());
     return status().error();
