@@ -58,9 +58,8 @@ struct LoadedCalls {
 Status queue_bare(Nccl& nccl, CommHandle comm, std::span<const OperationGroup> groups, int times,
                   Stream stream) {
 #ifdef WEIR_HAVE_NCCL
-  if (const auto* const loaded = dynamic_cast<const LoadedNccl*>(&nccl)) {
-    return queue_all(LoadedCalls{loaded->library(), LoadedNccl::comm_of(comm),
-                                 static_cast<CUstream>(stream.handle)},
+  if (const NcclLibrary* const library = library_of(nccl)) {
+    return queue_all(LoadedCalls{*library, comm_of(comm), static_cast<CUstream>(stream.handle)},
                      groups, times);
   }
 #endif
