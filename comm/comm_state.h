@@ -84,13 +84,9 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // on a communication stream. Returns the point of its end.
   Result<Point> run(std::span<const Operation> group, Stream stream, bool overlap,
                     std::span<const Point> after = {});
-  // Groups of several communicators of one context, each once, as one group of NCCL's.
-  struct Part {
-    CommState* state;
-    std::span<const Operation> group;
-    bool overlap;
-  };
-  static Result<std::vector<Point>> run_together(std::span<const Part> parts, Stream stream);
+  // As Communicator's.
+  static Result<std::vector<Work>> run_together(std::span<const Communicator::Part> asked,
+                                                Where where);
   // In a capture, the communicator joins the capture, as in run().
   Result<Point> take_point(Stream stream);
   // Makes work queued on `stream` from now on run after the point, which is of the stream's capture
@@ -129,9 +125,9 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // enter() makes the stream wait for earlier work; NCCL queues the operations; leave() fences the
   // blocks that they use.
   struct Entered {
-    Stream stream;         // that the operations run on
-    CommStream* captured;  // null: eager
-    bool overlap;
+    Stream stream;                   // that the operations run on
+    CommStream* captured = nullptr;  // null: eager
+    bool overlap = false;
   };
   Status check(std::span<const Operation> group) const;
   // Changes nothing.
@@ -144,8 +140,15 @@ class CommState : public std::enable_shared_from_this<CommState> {
                                  std::span<const Point> after);
   Status enqueue(std::span<const Operation> group, Stream stream);
   Status note(std::span<const Operation> group, Stream stream);  // in a group of NCCL's
-  static Status enqueue_together(std::span<const Part> parts, std::span<const Entered> entered,
-                                 std::span<CommState* const> in_order, std::size_t& blamed);
+  // Of run_together(): what one communicator is asked for, and where the outcome goes.
+  struct Part {
+    CommState* state;
+    std::span<const Operation> group;
+    Work* work;
+    Entered entered;
+  };
+  static Status enqueue_together(std::span<const Part> parts, std::span<CommState* const> in_order,
+                                 std::size_t& blamed);
   // `queued`: what NCCL returned.
   Result<Point> leave(std::span<const Operation> group, const Entered& entered,
                       const Status& queued);

@@ -6,7 +6,6 @@
 
 #include "comm/bounded.h"
 #include "comm/comm_state.h"
-#include "comm/renamed.h"
 #include "weir/log.h"
 
 namespace weir {
@@ -14,19 +13,6 @@ namespace {
 
 Error refused(const CommunicatorOptions& options, ErrorCode code, const std::string& what) {
   return {code, "communicator '" + options.name + "': " + what};
-}
-
-// With the values of options that were given under their old names.
-CommunicatorOptions with_new_names(CommunicatorOptions options) {
-  if (options.patience) {
-    warn_renamed("CommunicatorOptions::patience", "CommunicatorOptions::host_timeout");
-    options.host_timeout = *options.patience;
-  }
-  if (options.most_blocks) {
-    warn_renamed("CommunicatorOptions::most_blocks", "CommunicatorOptions::max_ctas");
-    options.max_ctas = options.most_blocks;
-  }
-  return options;
 }
 
 Status check_options(const CommunicatorOptions& options) {
@@ -132,15 +118,12 @@ Error moved_away() {
           "this communicator was moved away, and can't be used: use the one that it became"};
 }
 
-Communicator::Communicator(const std::shared_ptr<CommState>& state)
-    : Collectives(state, state != nullptr && state->options.overlap) {}
 Communicator::Communicator(Communicator&&) noexcept = default;
 
 Communicator& Communicator::operator=(Communicator&& other) noexcept {
   if (this != &other) {
     const Communicator old = std::move(*this);
     state_ = std::move(other.state_);
-    overlap_ = other.overlap_;
   }
   return *this;
 }
@@ -151,8 +134,7 @@ Communicator::~Communicator() {
 }
 
 Result<Communicator> Communicator::create(CommContext context, const UniqueId& id, int ranks,
-                                          int rank, const CommunicatorOptions& given) {
-  const CommunicatorOptions options = with_new_names(given);
+                                          int rank, const CommunicatorOptions& options) {
   if (ranks < 1 || rank < 0 || rank >= ranks) {
     return refused(options, ErrorCode::invalid_argument,
                    "there is no rank " + std::to_string(rank) + " of " + std::to_string(ranks) +
@@ -191,6 +173,23 @@ void Communicator::abort(const std::string& why) {
   state_->fail({ErrorCode::device, "aborted: " + why});
 }
 
+Result<Work> Communicator::run(std::span<const Operation> group, Where where) {
+  if (state_ == nullptr) return moved_away();
+  if (group.empty()) return Work();
+  const Result<WorkPoint> end =
+      state_->run(group, where.stream, where.overlap || state_->options.overlap);
+  if (!end) return end.error();
+  return Work(state_, *end);
+}
+
+Result<std::vector<Work>> Communicator::run_together(std::span<const Part> parts, Where where) {
+  return CommState::run_together(parts, where);
+}
+
+Status Work::wait(Stream stream) const {
+  return state_ == nullptr ? Status() : state_->wait(stream, end_);
+}
+
 Result<Graph> Communicator::end_capture(CaptureScope& capture) {
   if (state_ == nullptr) return moved_away();
   const std::uint64_t id = capture.id();
@@ -224,9 +223,8 @@ Status Communicator::launch(Graph& graph, Stream stream) {
 }
 
 Result<std::optional<Communicator>> Communicator::split(int color, int key,
-                                                        CommunicatorOptions options) {
+                                                        const CommunicatorOptions& options) {
   if (state_ == nullptr) return moved_away();
-  options = with_new_names(std::move(options));
   if (Status good = check_options(options); !good) return std::move(good).error();
   CommState& parent = *state_;
   const auto calls = parent.lock_calls();
@@ -242,9 +240,8 @@ Result<std::optional<Communicator>> Communicator::split(int color, int key,
 }
 
 Result<Communicator> Communicator::shrink(std::span<const int> excluded,
-                                          CommunicatorOptions options) {
+                                          const CommunicatorOptions& options) {
   if (state_ == nullptr) return moved_away();
-  options = with_new_names(std::move(options));
   if (Status good = check_options(options); !good) return std::move(good).error();
   CommState& parent = *state_;
   const auto calls = parent.lock_calls();

@@ -432,7 +432,7 @@ TEST_F(RegisteredPools, MayBeUsedByManyThreads) {
           rank.write(mine, block, 1_MiB, 1_us);
           if (step % 4 == 0) {
             expect_ok(
-                rank.comm->overlapped().all_reduce(block, block, 100, DataType::float32, {}, mine));
+                rank.comm->all_reduce(block, block, 100, DataType::float32, {}, overlapped(mine)));
           }
           give(rank, block);
         }

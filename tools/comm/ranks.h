@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "weir/comm/collectives.h"
 #include "weir/comm/communicator.h"
 #include "weir/comm/launch.h"
 #include "weir/comm/sim_nccl.h"

@@ -16,8 +16,8 @@ namespace {
 
 enum class Way {
   alone,          // no all-reduce
-  weir,           // Collectives: the block carries its fence
-  kept,           // Collectives; freed when the step ends
+  weir,           // the block carries its fence
+  kept,           // Weir, too; freed when the step ends
   record_stream,  // NCCL alone, on a stream of the program's, and DeviceHeap::record_stream()
   host_sees,      // NCCL alone; freed when the host sees the end, as PyTorch's record_stream does
 };
@@ -91,7 +91,7 @@ HeapSnapshot relative(HeapSnapshot snapshot) {
 class OverlapOfRank {
  public:
   OverlapOfRank(BenchRank& rank, const OverlapOptions& options, Way way)
-      : rank_(rank), options_(options), way_(way), collectives_(rank.comm.overlapped()) {}
+      : rank_(rank), options_(options), way_(way) {}
 
   Status begin() {
     const Bytes bytes{2 * options_.width * options_.width};
@@ -197,7 +197,7 @@ class OverlapOfRank {
         break;
       case Way::weir:
       case Way::kept: {
-        Result<Work> work = collectives_.run(sum, rank_.compute);
+        Result<Work> work = rank_.comm.run(sum, overlapped(rank_.compute));
         if (!work) return std::move(work).error();
         last = *std::move(work);
         if (way_ == Way::weir) break;
@@ -260,7 +260,6 @@ class OverlapOfRank {
   BenchRank& rank_;
   const OverlapOptions& options_;
   const Way way_;
-  Collectives collectives_;
   std::vector<Block> weights_, input_, step_;
   Statistics before_;
   Stream comm_;

@@ -34,7 +34,7 @@ Result<Digests> digests_of(BenchRank& rank, const std::vector<Operation>& operat
 
 Status fill_and_run(BenchRank& rank, const std::vector<Operation>& operations) {
   if (Status filled = rank.kernels.fill(rank.compute, operations, kSeed); !filled) return filled;
-  Result<Work> work = rank.comm.overlapped().run(operations, rank.compute);
+  Result<Work> work = rank.comm.run(operations, overlapped(rank.compute));
   if (!work) return std::move(work).error();
   return work->wait(rank.compute);
 }
