@@ -60,8 +60,8 @@ class CudaJob {
     local.rank = is_launched() ? launch_.rank : static_cast<int>(which);
     Result<std::unique_ptr<CudaDevice>> device = CudaDevice::open(ordinals_[which]);
     if (!device) return std::move(device).error();
-    Result<std::unique_ptr<CudaKernels>> kernels =
-        CudaKernels::open(**device, rates_[which], local.rank, ranks_, kTimeout);
+    Result<std::unique_ptr<Kernels>> kernels =
+        open_cuda_kernels(**device, rates_[which], local.rank, ranks_, kTimeout);
     if (!kernels) return std::move(kernels).error();
     Result<Stream> compute = (*kernels)->new_stream();
     if (!compute) return std::move(compute).error();
