@@ -135,9 +135,6 @@ class CommState : public std::enable_shared_from_this<CommState> {
                                 std::span<const Point> after) const;
   Result<Entered> enter(const Operation& first, Stream stream, bool overlap,
                         std::span<const Point> after);
-  Result<Entered> enter_eager(Stream stream, bool overlap, std::span<const Point> after);
-  Result<Entered> enter_captured(Stream stream, std::uint64_t id, bool overlap,
-                                 std::span<const Point> after);
   Status enqueue(std::span<const Operation> group, Stream stream);
   Status note(std::span<const Operation> group, Stream stream);  // in a group of NCCL's
   // Of run_together(): what one communicator is asked for, and where the outcome goes.
@@ -160,14 +157,10 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // those of other streams alone, as its own need none.
   Result<std::optional<Fence>> fence_blocks(std::span<const Operation> group,
                                             const Entered& entered);
-  Status check_capture_epoch(Stream stream, std::uint64_t id, std::span<const Point> after) const;
   Result<CommStream*> join_capture(Stream stream, std::uint64_t id);
-  Status fork(Stream stream, CommStream& captured);
-  Status hold_until_graph_is_gone(Stream stream, CommStream& comm_stream);
-  Status order(Stream earlier, Stream later, EventHandle event);
-  Status wait_for_all(Stream stream, Stream of);
+  Result<Stream> fork(Stream stream, CommStream* captured);
+  Result<EventHandle> record_captured(CommStream& captured, Stream stream);
   std::vector<void*> blocks_of(std::span<const Operation> group, Stream stream) const;
-  std::vector<std::shared_ptr<RegisteredMemory>> memories() const;
   // Calls visit(block) for each block of registered memory that the group uses.
   template <class Visit>
   void visit_registered(std::span<const Operation> group, Visit visit) const;
