@@ -130,7 +130,9 @@ class CommState : public std::enable_shared_from_this<CommState> {
     bool overlap = false;
   };
   Status check(std::span<const Operation> group) const;
-  // Changes nothing.
+  // These two change nothing. May work of the communicator (the operation; null: none) be part of
+  // the stream's capture, if it is in one?
+  Result<CaptureInfo> may_use(Stream stream, const Operation* operation) const;
   Result<CaptureInfo> may_enter(const Operation& first, Stream stream,
                                 std::span<const Point> after) const;
   Result<Entered> enter(const Operation& first, Stream stream, bool overlap,

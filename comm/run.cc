@@ -46,23 +46,11 @@ Status CommState::check(std::span<const Operation> group) const {
   return {};
 }
 
-Result<CaptureInfo> CommState::may_enter(const Operation& first, Stream stream,
-                                         std::span<const Point> after) const {
-  if (Status works = status(); !works) return std::move(works).error();
+Result<CaptureInfo> CommState::may_use(Stream stream, const Operation* operation) const {
   Result<CaptureInfo> info = context.device.capture_info(stream);
-  if (!info) return info.error();
-  for (const Point& point : after) {
-    if (point.capture == info->id) continue;
-    const auto say = [](std::uint64_t capture) {
-      return capture == 0 ? std::string("in no capture") : "in capture " + std::to_string(capture);
-    };
-    return error(ErrorCode::capture,
-                 "stream " + std::to_string(stream.id) + " is " + say(info->id) +
-                     ", and may not wait for work that was queued " + say(point.capture));
-  }
-  if (info->status == CaptureInfo::Status::none) return info;
-  const std::string what = first.describe(ranks) + " on stream " + std::to_string(stream.id) +
-                           ", which is being captured";
+  if (!info || info->status == CaptureInfo::Status::none) return info;
+  const std::string what = (operation != nullptr ? operation->describe(ranks) + " on " : "") +
+                           "stream " + std::to_string(stream.id) + ", which is being captured";
   if (info->status == CaptureInfo::Status::invalidated) {
     return error(ErrorCode::capture, what + ": the capture was broken by an earlier call");
   }
@@ -71,6 +59,22 @@ Result<CaptureInfo> CommState::may_enter(const Operation& first, Stream stream,
                  what +
                      ": it is not prepared, and connecting now would break the capture, which "
                      "is whole still: call prepare() on every rank before the capture begins");
+  }
+  return info;
+}
+
+Result<CaptureInfo> CommState::may_enter(const Operation& first, Stream stream,
+                                         std::span<const Point> after) const {
+  if (Status works = status(); !works) return std::move(works).error();
+  Result<CaptureInfo> info = may_use(stream, &first);
+  for (const Point& point : after) {
+    if (!info || point.capture == info->id) continue;
+    const auto say = [](std::uint64_t capture) {
+      return capture == 0 ? std::string("in no capture") : "in capture " + std::to_string(capture);
+    };
+    return error(ErrorCode::capture,
+                 "stream " + std::to_string(stream.id) + " is " + say(info->id) +
+                     ", and may not wait for work that was queued " + say(point.capture));
   }
   return info;
 }
@@ -104,19 +108,12 @@ Result<CommState::Point> CommState::leave(std::span<const Operation> group, cons
 
 Result<CommState::Point> CommState::take_point(Stream stream) {
   const std::lock_guard calls(calls_);
-  const Result<CaptureInfo> info = context.device.capture_info(stream);
+  const Result<CaptureInfo> info = may_use(stream, nullptr);
   if (!info) return info.error();
   if (info->status == CaptureInfo::Status::none) {
     const Result<Fence> fence = context.heap.take_fence({}, stream);
     if (!fence) return fence.error();
     return Point{.fence = *fence};
-  }
-  if (info->status == CaptureInfo::Status::invalidated || !prepared) {
-    return error(ErrorCode::capture,
-                 "stream " + std::to_string(stream.id) + " is being captured, and " +
-                     (prepared ? "the capture was broken by an earlier call"
-                               : "it is not prepared: call prepare() on every rank before the "
-                                 "capture begins"));
   }
   const Result<CommStream*> joined = join_capture(stream, info->id);
   if (!joined) return joined.error();
