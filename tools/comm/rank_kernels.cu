@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <type_traits>
 
 #include "comm/rank_kernels.h"
@@ -99,36 +100,20 @@ unsigned blocks_for(Word elements) {
 }
 cudaStream_t handle_of(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 
+// In the order of DataType, each as a pointer.
+using Types = std::tuple<signed char*, unsigned char*, int*, unsigned*, long long*, Word*, __half*,
+                         float*, double*, __nv_bfloat16*, __nv_fp8_e4m3*, __nv_fp8_e5m2*>;
+static_assert(std::tuple_size_v<Types> == kDataTypes);
+
 // Calls `use` with a null pointer to the element type.
-template <class Use>
+template <std::size_t first = 0, class Use>
 Status with_type(DataType type, Use&& use) {
-  switch (type) {
-    case DataType::int8:
-      return use(static_cast<signed char*>(nullptr));
-    case DataType::uint8:
-      return use(static_cast<unsigned char*>(nullptr));
-    case DataType::int32:
-      return use(static_cast<int*>(nullptr));
-    case DataType::uint32:
-      return use(static_cast<unsigned*>(nullptr));
-    case DataType::int64:
-      return use(static_cast<long long*>(nullptr));
-    case DataType::uint64:
-      return use(static_cast<unsigned long long*>(nullptr));
-    case DataType::float16:
-      return use(static_cast<__half*>(nullptr));
-    case DataType::float32:
-      return use(static_cast<float*>(nullptr));
-    case DataType::float64:
-      return use(static_cast<double*>(nullptr));
-    case DataType::bfloat16:
-      return use(static_cast<__nv_bfloat16*>(nullptr));
-    case DataType::float8_e4m3:
-      return use(static_cast<__nv_fp8_e4m3*>(nullptr));
-    case DataType::float8_e5m2:
-      return use(static_cast<__nv_fp8_e5m2*>(nullptr));
+  if constexpr (first < kDataTypes) {
+    if (first == static_cast<std::size_t>(type)) return use(std::tuple_element_t<first, Types>());
+    return with_type<first + 1>(type, use);
+  } else {
+    return Error(ErrorCode::invalid_argument, "there is no such type");
   }
-  return Error(ErrorCode::invalid_argument, "there is no such type");
 }
 
 template <class Kernel>

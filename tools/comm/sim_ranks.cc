@@ -93,18 +93,11 @@ class SimRanks final : public LocalRanks {
   ~SimRanks() override { (void)SimRanks::close(); }
 
   Status connect(const RanksOptions& options) {
-    const std::unique_ptr<Nccl> first = world_.rank(0, *devices_.front());
-    const Result<UniqueId> id = first->unique_id();
-    if (!id) return id.error();
-    std::optional<UniqueId> raw;
-    if (options.raw) {
-      const Result<UniqueId> made = first->unique_id();
-      if (!made) return made.error();
-      raw = *made;
-    }
+    const Result<Ids> ids = make_ids(*world_.rank(0, *devices_.front()));
+    if (!ids) return ids.error();
     const CommunicatorOptions settings{
         .timeout = sim_.timeout, .host_timeout = sim_.host_timeout, .watch_every = {}};
-    Status connected = LocalRanks::connect(*id, raw, settings, options.prepare);
+    Status connected = LocalRanks::connect(*ids, settings, options);
     if (connected && sim_.opened) sim_.opened(world_);
     return connected;
   }
