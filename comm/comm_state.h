@@ -170,8 +170,6 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Status finish_in_time(std::function<Status()> wait);
   void await_late();
   Status connect(CommStream& comm_stream);
-  Result<CommHandle> split_control();
-  Status connect_control(CommHandle control);
   void run_watchdog();
   void stop_watchdog();
 
