@@ -135,7 +135,6 @@ Status CommState::wait(Stream stream, const Point& point) {
         "the work was eager, and the stream is being captured: wait before the capture begins");
   }
   if (point.fence) return context.heap.wait(stream, *point.fence);
-  if (point.capture == 0 && point.stream == stream) return {};
   // Where it is the caller's, an eager point's stream may be captured since.
   if (point.capture == 0 || point.stream.id != 0) {
     const Result<CaptureInfo> its = context.device.capture_info(point.stream);
