@@ -1,6 +1,7 @@
 #include "weir/comm/bucketer.h"
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -63,7 +64,7 @@ class Bucketer::Impl {
     Bytes bytes;  // from the first byte of the first tensor to the last of the last
     void* memory = nullptr;
     std::size_t tensors = 0, missing = 0;
-    std::vector<Written> written = {};  // by stream, the latest
+    std::map<std::uint64_t, Written> written = {};  // by stream, the latest
   };
 
   Status begin_locked(Stream writer);
@@ -137,20 +138,17 @@ Status Bucketer::Impl::allocate(Stream stream) {
 
 // Streams that wrote in a step that was not finished, and the one that read.
 Bucketer::Impl::~Impl() {
-  std::vector<Stream> users = begun_;
-  users.push_back(reader_);
+  std::map<std::uint64_t, Stream> users{{reader_.id, reader_}};
+  for (const Stream begun : begun_) users.emplace(begun.id, begun);
   for (const Bucket& bucket : buckets_) {
-    for (const Written& written : bucket.written) users.push_back(written.stream);
+    for (const auto& [id, written] : bucket.written) users.emplace(id, written.stream);
   }
-  std::sort(users.begin(), users.end(),
-            [](const Stream& a, const Stream& b) { return a.id < b.id; });
-  users.erase(std::unique(users.begin(), users.end()), users.end());
   const auto note = [](const Status& status) {
     if (!status) log(LogLevel::error, status.error().message());
   };
   for (const Bucket& bucket : buckets_) {
     if (bucket.memory == nullptr) continue;
-    for (const Stream& user : users) {
+    for (const auto& [id, user] : users) {
       note(options_.pool != nullptr ? options_.pool->fence(bucket.memory, user)
                                     : comm_->context.heap.fence(bucket.memory, user));
     }
@@ -236,13 +234,7 @@ Status Bucketer::Impl::ready(std::size_t number, std::optional<const void*> sour
   if ((bucket.missing > 1 || tensor.bucket != launched_) && !is_only_writer(stream)) {
     const Result<CommState::Point> point = comm_->take_point(stream);
     if (!point) return point.error();
-    const auto known = std::find_if(bucket.written.begin(), bucket.written.end(),
-                                    [&](const Written& each) { return each.stream == stream; });
-    if (known != bucket.written.end()) {
-      known->point = *point;
-    } else {
-      bucket.written.push_back({stream, *point});
-    }
+    bucket.written.insert_or_assign(stream.id, Written{stream, *point});
   }
   tensor.ready = true;
   --bucket.missing;
@@ -258,7 +250,7 @@ Status Bucketer::Impl::ready(std::size_t number, std::optional<const void*> sour
 Status Bucketer::Impl::launch(Bucket& bucket, Stream stream) {
   if (bucket.bytes == 0_B) return {};
   std::vector<CommState::Point> after;
-  for (const Written& written : bucket.written) {
+  for (const auto& [id, written] : bucket.written) {
     if (written.stream != stream) after.push_back(written.point);
   }
   const Operation sum{.kind = OperationKind::all_reduce,

@@ -110,11 +110,6 @@ void CommState::remove_memory(const RegisteredMemory* memory) {
   std::erase_if(memories_, [&](const auto& each) { return each.get() == memory; });
 }
 
-std::vector<std::shared_ptr<RegisteredMemory>> CommState::memories() const {
-  const std::lock_guard lock(memories_mutex_);
-  return memories_;
-}
-
 std::optional<Status> CommState::in_time(Nanoseconds host_timeout, std::function<Status()> call) {
   BoundedCall made([state = shared_from_this(), call = std::move(call)] { return call(); });
   std::optional<Status> ended = made.wait(host_timeout);
@@ -191,7 +186,11 @@ Status CommState::close() {
   }
   await_late();  // they use what goes next
   // Before NCCL's part, which they belong to.
-  for (const std::shared_ptr<RegisteredMemory>& memory : memories()) note(memory->leave());
+  const auto memories = [this] {
+    const std::lock_guard lock(memories_mutex_);
+    return memories_;
+  }();
+  for (const std::shared_ptr<RegisteredMemory>& memory : memories) note(memory->leave());
   for (const CommHandle each : {control_, handle}) {
     if (each.value == 0) continue;
     std::optional<Status> destroyed =

@@ -84,13 +84,9 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // on a communication stream. Returns the point of its end.
   Result<Point> run(std::span<const Operation> group, Stream stream, bool overlap,
                     std::span<const Point> after = {});
-  // Groups of several communicators of one context, each once, as one group of NCCL's.
-  struct Part {
-    CommState* state;
-    std::span<const Operation> group;
-    bool overlap;
-  };
-  static Result<std::vector<Point>> run_together(std::span<const Part> parts, Stream stream);
+  // As Communicator's.
+  static Result<std::vector<Work>> run_together(std::span<const Communicator::Part> asked,
+                                                Where where);
   // In a capture, the communicator joins the capture, as in run().
   Result<Point> take_point(Stream stream);
   // Makes work queued on `stream` from now on run after the point, which is of the stream's capture
@@ -129,23 +125,29 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // enter() makes the stream wait for earlier work; NCCL queues the operations; leave() fences the
   // blocks that they use.
   struct Entered {
-    Stream stream;         // that the operations run on
-    CommStream* captured;  // null: eager
-    bool overlap;
+    Stream stream;                   // that the operations run on
+    CommStream* captured = nullptr;  // null: eager
+    bool overlap = false;
   };
   Status check(std::span<const Operation> group) const;
-  // Changes nothing.
+  // These two change nothing. May work of the communicator (the operation; null: none) be part of
+  // the stream's capture, if it is in one?
+  Result<CaptureInfo> may_use(Stream stream, const Operation* operation) const;
   Result<CaptureInfo> may_enter(const Operation& first, Stream stream,
                                 std::span<const Point> after) const;
   Result<Entered> enter(const Operation& first, Stream stream, bool overlap,
                         std::span<const Point> after);
-  Result<Entered> enter_eager(Stream stream, bool overlap, std::span<const Point> after);
-  Result<Entered> enter_captured(Stream stream, std::uint64_t id, bool overlap,
-                                 std::span<const Point> after);
   Status enqueue(std::span<const Operation> group, Stream stream);
   Status note(std::span<const Operation> group, Stream stream);  // in a group of NCCL's
-  static Status enqueue_together(std::span<const Part> parts, std::span<const Entered> entered,
-                                 std::span<CommState* const> in_order, std::size_t& blamed);
+  // Of run_together(): what one communicator is asked for, and where the outcome goes.
+  struct Part {
+    CommState* state;
+    std::span<const Operation> group;
+    Work* work;
+    Entered entered;
+  };
+  static Status enqueue_together(std::span<const Part> parts, std::span<CommState* const> in_order,
+                                 std::size_t& blamed);
   // `queued`: what NCCL returned.
   Result<Point> leave(std::span<const Operation> group, const Entered& entered,
                       const Status& queued);
@@ -157,23 +159,17 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // those of other streams alone, as its own need none.
   Result<std::optional<Fence>> fence_blocks(std::span<const Operation> group,
                                             const Entered& entered);
-  Status check_capture_epoch(Stream stream, std::uint64_t id, std::span<const Point> after) const;
   Result<CommStream*> join_capture(Stream stream, std::uint64_t id);
-  Status fork(Stream stream, CommStream& captured);
-  Status hold_until_graph_is_gone(Stream stream, CommStream& comm_stream);
-  Status order(Stream earlier, Stream later, EventHandle event);
-  Status wait_for_all(Stream stream, Stream of);
+  Result<Stream> fork(Stream stream, CommStream* captured);
+  Result<EventHandle> record_captured(CommStream& captured, Stream stream);
   std::vector<void*> blocks_of(std::span<const Operation> group, Stream stream) const;
-  std::vector<std::shared_ptr<RegisteredMemory>> memories() const;
-  // Calls visit(memory, pointer) for each buffer of the group and the memory of each pool.
+  // Calls visit(block) for each block of registered memory that the group uses.
   template <class Visit>
   void visit_registered(std::span<const Operation> group, Visit visit) const;
   Status finish_whenever(Stream stream);  // without bounds
   Status finish_in_time(std::function<Status()> wait);
   void await_late();
   Status connect(CommStream& comm_stream);
-  Result<CommHandle> split_control();
-  Status connect_control(CommHandle control);
   void run_watchdog();
   void stop_watchdog();
 

@@ -5,11 +5,8 @@
 namespace weir {
 
 Result<CommStream*> CommStreams::eager() {
-  if (eager_ == nullptr) {
-    Result<Stream> stream = nccl_.create_stream();
-    if (!stream) return std::move(stream).error();
-    eager_ = std::make_unique<CommStream>(CommStream{.stream = *stream});
-  }
+  if (eager_ == nullptr) eager_ = std::make_unique<CommStream>();
+  if (Status given = give_stream(*eager_); !given) return std::move(given).error();
   return eager_.get();
 }
 

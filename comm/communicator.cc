@@ -6,7 +6,6 @@
 
 #include "comm/bounded.h"
 #include "comm/comm_state.h"
-#include "comm/renamed.h"
 #include "weir/log.h"
 
 namespace weir {
@@ -14,19 +13,6 @@ namespace {
 
 Error refused(const CommunicatorOptions& options, ErrorCode code, const std::string& what) {
   return {code, "communicator '" + options.name + "': " + what};
-}
-
-// With the values of options that were given under their old names.
-CommunicatorOptions with_new_names(CommunicatorOptions options) {
-  if (options.patience) {
-    warn_renamed("CommunicatorOptions::patience", "CommunicatorOptions::host_timeout");
-    options.host_timeout = *options.patience;
-  }
-  if (options.most_blocks) {
-    warn_renamed("CommunicatorOptions::most_blocks", "CommunicatorOptions::max_ctas");
-    options.max_ctas = options.most_blocks;
-  }
-  return options;
 }
 
 Status check_options(const CommunicatorOptions& options) {
@@ -49,10 +35,6 @@ CommConfig config_of(const CommunicatorOptions& options) {
   return {.name = options.name, .max_ctas = options.max_ctas};
 }
 
-// What a call returns, within the time that was given; nothing: it did not return.
-using InTime = std::function<std::optional<Status>(std::function<Status()>)>;
-using Refuse = std::function<Error(ErrorCode, const std::string&)>;
-
 // The communicators that have operations in a capture or graph of these resources, in the order in
 // which they joined; without `self`.
 std::vector<std::shared_ptr<CommState>> others_in(
@@ -65,8 +47,11 @@ std::vector<std::shared_ptr<CommState>> others_in(
   return others;
 }
 
-// A communicator that `make` makes. Where ranks come too late, what they make is ended.
-Result<CommHandle> made_in_time(const Refuse& refuse, Nccl& nccl, const InTime& in_time,
+// A communicator that `make` makes, of some of `parent`'s ranks (null: of nobody's). Where ranks
+// come too late, what they make is ended; so is the parent, whose ranks are out of step: NCCL may
+// still be at it.
+Result<CommHandle> made_in_time(Nccl& nccl, CommState* parent, const std::string& call,
+                                Nanoseconds host_timeout,
                                 std::function<Result<CommHandle>()> make) {
   struct Made {
     std::mutex mutex;
@@ -74,50 +59,45 @@ Result<CommHandle> made_in_time(const Refuse& refuse, Nccl& nccl, const InTime& 
     bool late = false;
   };
   const auto made = std::make_shared<Made>();
-  const std::optional<Status> status = in_time([made, &nccl, make = std::move(make)]() -> Status {
+  std::function<Status()> bounded_call = [made, &nccl, make = std::move(make)]() -> Status {
     Result<CommHandle> handle = make();
     if (!handle) return std::move(handle).error();
     const std::lock_guard lock(made->mutex);
     made->handle = *handle;
     if (made->late && handle->value != 0) return nccl.abort(*handle);
     return {};
-  });
-  const std::lock_guard lock(made->mutex);
-  if (!status) {
-    made->late = true;
-    if (made->handle.value != 0) (void)nccl.abort(made->handle);  // it came meanwhile
-    return refuse(ErrorCode::device,
-                  "not all ranks came in time: see that all were started and make the same call, "
-                  "with the same number of ranks and the same address of rank 0");
+  };
+  std::optional<Status> status = parent != nullptr
+                                     ? parent->in_time(host_timeout, std::move(bounded_call))
+                                     : bounded(host_timeout, std::move(bounded_call));
+  if (!status && parent != nullptr) {
+    parent->fail({ErrorCode::device, call + ": not all ranks came in time: all of them call it"});
   }
-  if (!*status) return refuse(status->error().code(), status->error().message());
-  return made->handle;
+  const std::lock_guard lock(made->mutex);
+  if (status) return *status ? Result(made->handle) : std::move(*status).error();
+  made->late = true;
+  if (made->handle.value != 0) (void)nccl.abort(made->handle);  // it came meanwhile
+  return Error(ErrorCode::device,
+               "not all ranks came in time: see that all were started and make the same call, with "
+               "the same number of ranks and the same address of rank 0");
 }
 
 }  // namespace
 
-// The same of some of `parent`'s ranks, by `call`, which errors name beside the rank. Where not all
-// come in time they are out of step, and NCCL may still be at it: the parent ends.
+// The same of some of its ranks, by `call`, which errors name beside the rank.
 Result<Communicator> Communicator::derive(const std::string& call, CommunicatorOptions options,
                                           std::function<Result<CommHandle>()> make) {
   CommState& parent = *state_;
-  const auto refuse = [&](ErrorCode code, const std::string& why) {
-    return parent.error(code, call + " into '" + options.name + "': " + why);
-  };
-  const auto in_time = [&](std::function<Status()> made) {
-    std::optional<Status> ended = parent.in_time(options.host_timeout, std::move(made));
-    if (!ended) {
-      parent.fail({ErrorCode::device, call + ": not all ranks came in time: all of them call it"});
-    }
-    return ended;
-  };
   Nccl& nccl = parent.context.nccl;
   const Result<CommHandle> handle =
-      made_in_time(refuse, nccl, in_time, [&parent, make = std::move(make)] {
+      made_in_time(nccl, &parent, call, options.host_timeout, [&parent, make = std::move(make)] {
         const auto nccl_call = parent.lock_nccl();
         return make();
       });
-  if (!handle) return handle.error();
+  if (!handle) {
+    return parent.error(handle.error().code(),
+                        call + " into '" + options.name + "': " + handle.error().message());
+  }
   if (handle->value == 0) return Communicator(nullptr);
   const Result<int> size = nccl.size(*handle), rank = nccl.rank(*handle);
   if (!size || !rank) return size ? rank.error() : size.error();
@@ -132,15 +112,12 @@ Error moved_away() {
           "this communicator was moved away, and can't be used: use the one that it became"};
 }
 
-Communicator::Communicator(const std::shared_ptr<CommState>& state)
-    : Collectives(state, state != nullptr && state->options.overlap) {}
 Communicator::Communicator(Communicator&&) noexcept = default;
 
 Communicator& Communicator::operator=(Communicator&& other) noexcept {
   if (this != &other) {
     const Communicator old = std::move(*this);
     state_ = std::move(other.state_);
-    overlap_ = other.overlap_;
   }
   return *this;
 }
@@ -151,25 +128,19 @@ Communicator::~Communicator() {
 }
 
 Result<Communicator> Communicator::create(CommContext context, const UniqueId& id, int ranks,
-                                          int rank, const CommunicatorOptions& given) {
-  const CommunicatorOptions options = with_new_names(given);
+                                          int rank, const CommunicatorOptions& options) {
   if (ranks < 1 || rank < 0 || rank >= ranks) {
     return refused(options, ErrorCode::invalid_argument,
                    "there is no rank " + std::to_string(rank) + " of " + std::to_string(ranks) +
                        ": ranks count from 0");
   }
   if (Status good = check_options(options); !good) return std::move(good).error();
-  const auto in_time = [&](std::function<Status()> made) {
-    return bounded(options.host_timeout, std::move(made));
-  };
-  const auto refuse = [&](ErrorCode code, const std::string& why) {
-    return refused(options, code, why);
-  };
-  Result<CommHandle> handle = made_in_time(refuse, context.nccl, in_time,
-                                           [=, nccl = &context.nccl, config = config_of(options)] {
-                                             return nccl->init(id, ranks, rank, config);
-                                           });
-  if (!handle) return std::move(handle).error();
+  const Result<CommHandle> handle =
+      made_in_time(context.nccl, nullptr, "create", options.host_timeout,
+                   [=, nccl = &context.nccl, config = config_of(options)] {
+                     return nccl->init(id, ranks, rank, config);
+                   });
+  if (!handle) return refused(options, handle.error().code(), handle.error().message());
   return Communicator(std::make_shared<CommState>(context, *handle, ranks, rank, options));
 }
 
@@ -189,6 +160,23 @@ Status Communicator::close() { return state_ != nullptr ? state_->close() : move
 void Communicator::abort(const std::string& why) {
   if (state_ == nullptr) return;
   state_->fail({ErrorCode::device, "aborted: " + why});
+}
+
+Result<Work> Communicator::run(std::span<const Operation> group, Where where) {
+  if (state_ == nullptr) return moved_away();
+  if (group.empty()) return Work();
+  const Result<WorkPoint> end =
+      state_->run(group, where.stream, where.overlap || state_->options.overlap);
+  if (!end) return end.error();
+  return Work(state_, *end);
+}
+
+Result<std::vector<Work>> Communicator::run_together(std::span<const Part> parts, Where where) {
+  return CommState::run_together(parts, where);
+}
+
+Status Work::wait(Stream stream) const {
+  return state_ == nullptr ? Status() : state_->wait(stream, end_);
 }
 
 Result<Graph> Communicator::end_capture(CaptureScope& capture) {
@@ -224,9 +212,8 @@ Status Communicator::launch(Graph& graph, Stream stream) {
 }
 
 Result<std::optional<Communicator>> Communicator::split(int color, int key,
-                                                        CommunicatorOptions options) {
+                                                        const CommunicatorOptions& options) {
   if (state_ == nullptr) return moved_away();
-  options = with_new_names(std::move(options));
   if (Status good = check_options(options); !good) return std::move(good).error();
   CommState& parent = *state_;
   const auto calls = parent.lock_calls();
@@ -242,9 +229,8 @@ Result<std::optional<Communicator>> Communicator::split(int color, int key,
 }
 
 Result<Communicator> Communicator::shrink(std::span<const int> excluded,
-                                          CommunicatorOptions options) {
+                                          const CommunicatorOptions& options) {
   if (state_ == nullptr) return moved_away();
-  options = with_new_names(std::move(options));
   if (Status good = check_options(options); !good) return std::move(good).error();
   CommState& parent = *state_;
   const auto calls = parent.lock_calls();

@@ -33,4 +33,10 @@ inline std::int64_t nccl_number_in(const std::string& text) {
   return std::strtoll(text.c_str(), nullptr, 0);
 }
 
+// As NCCL numbers its versions: "2.28.9" of 22809.
+inline std::string nccl_version_text(int version) {
+  return std::to_string(version / 10'000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
 }  // namespace weir

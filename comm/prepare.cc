@@ -20,16 +20,26 @@ Status CommState::prepare() {
   if (prepared) return {};
   Result<CommStream*> comm_stream = comm_streams_.eager();
   if (!comm_stream) return std::move(comm_stream).error();
-  // What connects waits for the other ranks inside NCCL. Of three steps the second may be tried
-  // again: a communicator that can't be split works still.
+  // What connects waits for the other ranks inside NCCL. To split off the communicator that ranks
+  // agree with may be tried again: a communicator that can't be split works still.
   const auto refused = std::make_shared<std::optional<Error>>();
   const std::optional<Status> connected =
       in_time(options.host_timeout, [this, comm_stream = *comm_stream, refused]() -> Status {
         if (Status pairs = connect(*comm_stream); !pairs) return pairs;
-        const Result<CommHandle> control = split_control();
-        if (control) return connect_control(*control);
-        *refused = control.error();
-        return {};
+        const auto nccl_call = lock_nccl();
+        const CommConfig config{.name = options.name + " control", .max_ctas = 1};
+        const Result<CommHandle> control = context.nccl.split(handle, 0, rank, config);
+        if (!control) {
+          *refused = control.error();
+          return {};
+        }
+        {
+          const std::lock_guard lock(state_mutex_);
+          control_ = *control;
+        }
+        const std::byte any{1};  // its first operation, which connects it
+        const auto all = context.nccl.host_all_gather(*control, {&any, 1}, options.host_timeout);
+        return all ? Status() : Status(all.error());
       });
   if (connected && *connected) {
     prepared = !*refused;
@@ -44,25 +54,6 @@ Status CommState::prepare() {
                                       "prepare: not all ranks came in time: all of them call it");
   fail(why);
   return status().error();
-}
-
-// The communicator that ranks agree with.
-Result<CommHandle> CommState::split_control() {
-  const CommConfig config{.name = options.name + " control", .max_ctas = 1};
-  const auto nccl_call = lock_nccl();
-  Result<CommHandle> control = context.nccl.split(handle, 0, rank, config);
-  if (!control) return control;
-  const std::lock_guard lock(state_mutex_);
-  control_ = *control;
-  return control;
-}
-
-// Its first operation, which connects it.
-Status CommState::connect_control(CommHandle control) {
-  const std::byte any{1};
-  const auto nccl_call = lock_nccl();
-  const auto gathered = context.nccl.host_all_gather(control, {&any, 1}, options.host_timeout);
-  return gathered ? Status() : Status(gathered.error());
 }
 
 // One operation of each kind, eagerly.

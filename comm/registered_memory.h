@@ -1,8 +1,7 @@
-// The memory of a registered pool: segments, their free ranges, and the fences of their users.
+// The memory of a registered pool: segments, the blocks in them, and the fences of their users.
 //
-// All segments are of one size. Ranges are offsets in one offset space of all segments, with a gap
-// between segments, so that no free range spans two of them. Offsets are the same on all ranks;
-// addresses are not.
+// All segments are of one size. Their order, and what lies where in each, are the same on all
+// ranks; addresses are not.
 #pragma once
 
 #include <cstdint>
@@ -46,36 +45,43 @@ class RegisteredMemory {
   // memory of a pool that is gone. Takes no lock of the communicator's.
   Status leave();
 
-  // The block that the pointer lies in, if any, is used until the fence; by a graph.
-  void fence_use(const void* pointer, Fence done);
-  void keep_for(const void* pointer, const std::weak_ptr<void>& graph);
-  // Does the pointer lie in a block that was allocated for another stream?
-  bool is_of_other(const void* pointer, Stream stream);
+  struct Block {
+    Bytes bytes;
+    Stream stream;
+    FenceSet fences;
+    std::vector<std::weak_ptr<void>> graphs;  // that use it
+
+    void keep_for(const std::weak_ptr<void>& graph);
+    std::size_t live_graphs() const;
+  };
+  // Calls use(block) for the block that the pointer lies in, if any.
+  template <class Use>
+  void with_block(const void* pointer, Use use) {
+    const std::lock_guard lock(mutex_);
+    const Address address = Address::of(pointer);
+    auto after = blocks_.upper_bound(address);
+    if (after == blocks_.begin()) return;
+    auto& [begin, block] = *--after;
+    if (address < begin + block.bytes) use(block);
+  }
 
  private:
   struct Segment {
     Address address;
     RegistrationHandle registration;  // 0: the communicator has left
   };
-  struct Block {
-    Bytes begin, bytes;  // in the offset space
-    Stream stream;
-    FenceSet fences;
-    std::vector<std::weak_ptr<void>> graphs;
-  };
   using Blocks = std::map<Address, Block>;
 
   Result<Segment> make_segment();
   Result<std::vector<std::string>> agree(const std::string& call, const std::string& mine);
-  void add_free(Bytes begin, Bytes bytes);
-  Blocks::iterator containing(const void* pointer);
-  std::size_t graphs_of(const void* block) const;  // alive
+  // The smallest gap between blocks that has room; 0: there is none.
+  Address find_room(Bytes bytes) const;
+  Result<Blocks::iterator> find(const char* call, const void* block);
   Bytes live_bytes() const;
   Status wait_for(const FenceSet& fences);
   Status end_segments(std::vector<Segment> segments, bool free);
   Error error(ErrorCode code, const std::string& what) const;
   Error error(const Error& why, const std::string& call = "") const;
-  Error unknown(const char* call, const void* block) const;
 
   CommState& comm_;
   const std::uint64_t number_;  // of the communicator's pools, from 1
@@ -85,8 +91,7 @@ class RegisteredMemory {
 
   mutable std::mutex mutex_;  // of what follows
   std::vector<Segment> segments_;
-  std::map<Bytes, Bytes> free_;  // by begin; none touches another
-  FencedRanges freed_;           // of blocks that went
+  FencedRanges freed_;  // of blocks that went, by address
   Blocks blocks_;
   bool left_ = false, abandoned_ = false;
 };

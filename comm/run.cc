@@ -19,10 +19,11 @@ bool is_common(const Operation& operation) {
 template <class Visit>
 void CommState::visit_registered(std::span<const Operation> group, Visit visit) const {
   if (!has_memories_.load(std::memory_order_acquire)) return;
-  for (const std::shared_ptr<RegisteredMemory>& memory : memories()) {
+  const std::lock_guard lock(memories_mutex_);
+  for (const std::shared_ptr<RegisteredMemory>& memory : memories_) {
     for (const Operation& operation : group) {
-      visit(*memory, operation.send);
-      visit(*memory, operation.receive);
+      memory->with_block(operation.send, visit);
+      memory->with_block(operation.receive, visit);
     }
   }
 }
@@ -45,16 +46,11 @@ Status CommState::check(std::span<const Operation> group) const {
   return {};
 }
 
-Result<CaptureInfo> CommState::may_enter(const Operation& first, Stream stream,
-                                         std::span<const Point> after) const {
-  if (Status works = status(); !works) return std::move(works).error();
+Result<CaptureInfo> CommState::may_use(Stream stream, const Operation* operation) const {
   Result<CaptureInfo> info = context.device.capture_info(stream);
-  if (!info) return info.error();
-  if (Status same = check_capture_epoch(stream, info->id, after); !same)
-    return std::move(same).error();
-  if (info->status == CaptureInfo::Status::none) return info;
-  const std::string what = first.describe(ranks) + " on stream " + std::to_string(stream.id) +
-                           ", which is being captured";
+  if (!info || info->status == CaptureInfo::Status::none) return info;
+  const std::string what = (operation != nullptr ? operation->describe(ranks) + " on " : "") +
+                           "stream " + std::to_string(stream.id) + ", which is being captured";
   if (info->status == CaptureInfo::Status::invalidated) {
     return error(ErrorCode::capture, what + ": the capture was broken by an earlier call");
   }
@@ -67,13 +63,41 @@ Result<CaptureInfo> CommState::may_enter(const Operation& first, Stream stream,
   return info;
 }
 
+Result<CaptureInfo> CommState::may_enter(const Operation& first, Stream stream,
+                                         std::span<const Point> after) const {
+  if (Status works = status(); !works) return std::move(works).error();
+  Result<CaptureInfo> info = may_use(stream, &first);
+  for (const Point& point : after) {
+    if (!info || point.capture == info->id) continue;
+    const auto say = [](std::uint64_t capture) {
+      return capture == 0 ? std::string("in no capture") : "in capture " + std::to_string(capture);
+    };
+    return error(ErrorCode::capture,
+                 "stream " + std::to_string(stream.id) + " is " + say(info->id) +
+                     ", and may not wait for work that was queued " + say(point.capture));
+  }
+  return info;
+}
+
 Result<CommState::Entered> CommState::enter(const Operation& first, Stream stream, bool overlap,
                                             std::span<const Point> after) {
   const Result<CaptureInfo> info = may_enter(first, stream, after);
   if (!info) return info.error();
-  return info->status == CaptureInfo::Status::none
-             ? enter_eager(stream, overlap, after)
-             : enter_captured(stream, info->id, overlap, after);
+  Entered entered{.stream = stream, .overlap = overlap};
+  if (info->status != CaptureInfo::Status::none) {
+    const Result<CommStream*> joined = join_capture(stream, info->id);
+    if (!joined) return joined.error();
+    entered.captured = *joined;
+  }
+  if (overlap) {
+    const Result<Stream> forked = fork(stream, entered.captured);
+    if (!forked) return forked.error();
+    entered.stream = *forked;
+  }
+  for (const Point& point : after) {
+    if (Status waits = wait(entered.stream, point); !waits) return std::move(waits).error();
+  }
+  return entered;
 }
 
 Result<CommState::Point> CommState::leave(std::span<const Operation> group, const Entered& entered,
@@ -82,48 +106,19 @@ Result<CommState::Point> CommState::leave(std::span<const Operation> group, cons
                                      : leave_captured(group, entered, queued);
 }
 
-// `id`: of the capture that the stream is in; 0: none.
-Status CommState::check_capture_epoch(Stream stream, std::uint64_t id,
-                                      std::span<const Point> after) const {
-  for (const Point& point : after) {
-    if (point.capture == id) continue;
-    const auto say = [](std::uint64_t capture) {
-      return capture == 0 ? std::string("in no capture") : "in capture " + std::to_string(capture);
-    };
-    return error(ErrorCode::capture, "stream " + std::to_string(stream.id) + " is " + say(id) +
-                                         ", and may not wait for work that was queued " +
-                                         say(point.capture));
-  }
-  return {};
-}
-
 Result<CommState::Point> CommState::take_point(Stream stream) {
   const std::lock_guard calls(calls_);
-  const Result<CaptureInfo> info = context.device.capture_info(stream);
+  const Result<CaptureInfo> info = may_use(stream, nullptr);
   if (!info) return info.error();
   if (info->status == CaptureInfo::Status::none) {
     const Result<Fence> fence = context.heap.take_fence({}, stream);
     if (!fence) return fence.error();
     return Point{.fence = *fence};
   }
-  if (info->status == CaptureInfo::Status::invalidated || !prepared) {
-    return error(ErrorCode::capture,
-                 "stream " + std::to_string(stream.id) + " is being captured, and " +
-                     (prepared ? "the capture was broken by an earlier call"
-                               : "it is not prepared: call prepare() on every rank before the "
-                                 "capture begins"));
-  }
-  CommStream* comm_stream = comm_streams_.find(info->id);
-  if (comm_stream == nullptr) {
-    Result<CommStream*> joined = join_capture(stream, info->id);
-    if (!joined) return std::move(joined).error();
-    comm_stream = *joined;
-  }
-  Result<EventHandle> event = comm_streams_.event_of(*comm_stream);
-  if (!event) return std::move(event).error();
-  if (Status recorded = context.device.record(*event, stream); !recorded) {
-    return std::move(recorded).error();
-  }
+  const Result<CommStream*> joined = join_capture(stream, info->id);
+  if (!joined) return joined.error();
+  const Result<EventHandle> event = record_captured(**joined, stream);
+  if (!event) return event.error();
   return Point{.capture = info->id, .event = *event};
 }
 
@@ -135,57 +130,31 @@ Status CommState::wait(Stream stream, const Point& point) {
     return error(ErrorCode::capture,
                  "stream " + std::to_string(stream.id) + " may not wait: " + why);
   };
-  if (point.capture == 0) {
-    if (capturing) {
-      return refused(
-          "the work was eager, and the stream is being captured: wait before the capture "
-          "begins");
-    }
-    return point.fence ? context.heap.wait(stream, *point.fence)
-                       : wait_for_all(stream, point.stream);
+  if (point.capture == 0 && capturing) {
+    return refused(
+        "the work was eager, and the stream is being captured: wait before the capture begins");
   }
-  if (point.stream.id != 0) {
-    const Result<CaptureInfo> of_stream = context.device.capture_info(point.stream);
-    if (!of_stream) return of_stream.error();
-    if (of_stream->id != point.capture) {
+  if (point.fence) return context.heap.wait(stream, *point.fence);
+  // Where it is the caller's, an eager point's stream may be captured since.
+  if (point.capture == 0 || point.stream.id != 0) {
+    const Result<CaptureInfo> its = context.device.capture_info(point.stream);
+    if (!its) return its.error();
+    if (point.capture == 0 && its->status != CaptureInfo::Status::none) {
+      return refused("stream " + std::to_string(point.stream.id) +
+                     ", which has the work, is being captured: wait before the capture begins, or "
+                     "after its end");
+    }
+    if (its->id != point.capture) {
       return refused(
-          "the capture that the work is part of is over: order other work after the "
-          "launch of its graph");
+          "the capture that the work is part of is over: order other work after the launch of its "
+          "graph");
     }
   }
+  if (point.capture == 0) return context.heap.order(point.stream, stream);
   if (capturing && info->id != point.capture) {
     return refused("it is being captured into another graph than the work");
   }
   return context.device.wait(stream, point.event);
-}
-
-// `of` is the caller's stream, and may be captured since.
-Status CommState::wait_for_all(Stream stream, Stream of) {
-  if (stream == of) return {};
-  const Result<CaptureInfo> info = context.device.capture_info(of);
-  if (!info) return info.error();
-  if (info->status == CaptureInfo::Status::none) return context.heap.order(of, stream);
-  return error(ErrorCode::capture, "stream " + std::to_string(stream.id) +
-                                       " may not wait: stream " + std::to_string(of.id) +
-                                       ", which has the work, is being captured: wait before the "
-                                       "capture begins, or after its end");
-}
-
-Result<CommState::Entered> CommState::enter_eager(Stream stream, bool overlap,
-                                                  std::span<const Point> after) {
-  Entered entered{.stream = stream, .captured = nullptr, .overlap = overlap};
-  if (overlap) {
-    Result<CommStream*> comm_stream = comm_streams_.eager();
-    if (!comm_stream) return std::move(comm_stream).error();
-    entered.stream = (*comm_stream)->stream;
-    if (Status waits = context.heap.order(stream, entered.stream); !waits) {
-      return std::move(waits).error();
-    }
-  }
-  for (const Point& point : after) {
-    if (Status waits = wait(entered.stream, point); !waits) return std::move(waits).error();
-  }
-  return entered;
 }
 
 Result<std::optional<Fence>> CommState::fence_blocks(std::span<const Operation> group,
@@ -207,8 +176,8 @@ Result<std::optional<Fence>> CommState::fence_blocks(std::span<const Operation> 
     }
   }
   bool registered = false;  // of other streams
-  visit_registered(group, [&](RegisteredMemory& memory, const void* pointer) {
-    registered = registered || memory.is_of_other(pointer, entered.stream);
+  visit_registered(group, [&](const RegisteredMemory::Block& block) {
+    registered = registered || block.stream != entered.stream;
   });
   if (!registered) return std::optional<Fence>();
   const Result<Fence> done = context.heap.take_fence({}, entered.stream);
@@ -222,9 +191,7 @@ Result<CommState::Point> CommState::leave_eager(std::span<const Operation> group
   // Whatever came of it, a part of the group may run: the blocks are fenced.
   const Result<std::optional<Fence>> done = fence_blocks(group, entered);
   if (done && *done) {
-    visit_registered(group, [&](RegisteredMemory& memory, const void* pointer) {
-      memory.fence_use(pointer, **done);
-    });
+    visit_registered(group, [&](RegisteredMemory::Block& block) { block.fences.join(**done); });
   }
   if (!queued || !watched || !done) {
     fail(!queued ? queued.error() : !watched ? watched.error() : done.error());
@@ -233,29 +200,11 @@ Result<CommState::Point> CommState::leave_eager(std::span<const Operation> group
   return Point{.fence = entered.overlap ? *done : std::nullopt, .stream = entered.stream};
 }
 
-Result<CommState::Entered> CommState::enter_captured(Stream stream, std::uint64_t id, bool overlap,
-                                                     std::span<const Point> after) {
-  Result<CommStream*> joined = join_capture(stream, id);
-  if (!joined) return std::move(joined).error();
-  Entered entered{.stream = stream, .captured = *joined, .overlap = overlap};
-  if (overlap) {
-    if (Status forked = fork(stream, **joined); !forked) return std::move(forked).error();
-    entered.stream = (*joined)->stream;
-  }
-  for (const Point& point : after) {
-    if (Status waits = context.device.wait(entered.stream, point.event); !waits) {
-      return std::move(waits).error();
-    }
-  }
-  return entered;
-}
-
 Result<CommState::Point> CommState::leave_captured(std::span<const Operation> group,
                                                    const Entered& entered, const Status& queued) {
   CommStream& comm_stream = *entered.captured;
-  visit_registered(group, [&](RegisteredMemory& memory, const void* pointer) {
-    memory.keep_for(pointer, comm_stream.graph);
-  });
+  visit_registered(group,
+                   [&](RegisteredMemory::Block& block) { block.keep_for(comm_stream.graph); });
   if (!queued) {
     fail(queued.error());
     return status().error();
@@ -271,56 +220,64 @@ Result<CommState::Point> CommState::leave_captured(std::span<const Operation> gr
       !fenced) {
     return error(fenced.error().code(), fenced.error().message());
   }
-  Result<EventHandle> done = comm_streams_.event_of(comm_stream);
-  if (!done) return std::move(done).error();
-  if (Status recorded = context.device.record(*done, entered.stream); !recorded) {
-    return std::move(recorded).error();
-  }
+  const Result<EventHandle> done = record_captured(comm_stream, entered.stream);
+  if (!done) return done.error();
   return Point{.capture = comm_stream.capture, .event = *done, .stream = entered.stream};
 }
 
+// The first time, the capture is told to hold the communicator: it makes the Graph of a
+// CaptureScope, or, where the program ends the capture by itself, a graph of the driver's.
 Result<CommStream*> CommState::join_capture(Stream stream, std::uint64_t id) {
   const bool is_new = comm_streams_.find(id) == nullptr;
   Result<CommStream*> captured = comm_streams_.of_capture(id);
   if (!captured || !is_new) return captured;
-  if (Status held = hold_until_graph_is_gone(stream, **captured); !held) {
-    (*captured)->capture = 0;
-    return error(held.error().code(), held.error().message());
-  }
-  return captured;
-}
-
-// The communication stream is part of the capture then, behind what `stream` holds. The end of a
-// CaptureScope joins it.
-Status CommState::fork(Stream stream, CommStream& captured) {
-  if (!captured.forked) {
-    if (Status given = comm_streams_.give_stream(captured); !given) return given;
-    const Result<bool> scoped = context.heap.attach(stream, {captured.stream, nullptr});
-    captured.forked = scoped.ok();
-    if (!scoped) return error(scoped.error().code(), scoped.error().message());
-  }
-  Result<EventHandle> ready = comm_streams_.event_of(captured);
-  if (!ready) return std::move(ready).error();
-  return order(stream, captured.stream, *ready);
-}
-
-// The stream's capture makes the graph: the Graph of a CaptureScope, or, where the program ends the
-// capture by itself, one of the driver's.
-Status CommState::hold_until_graph_is_gone(Stream stream, CommStream& comm_stream) {
   const auto in_graph = std::make_shared<InGraph>(graphs);
   const Result<bool> scoped = context.heap.attach(
       stream, {stream, std::make_shared<CapturedCommunicator>(shared_from_this(), in_graph)});
-  if (!scoped) return scoped.error();
-  if (!*scoped) {
-    if (Status retained = context.device.retain(stream, in_graph); !retained) return retained;
+  Status held = scoped ? Status() : Status(scoped.error());
+  if (held && !*scoped) held = context.device.retain(stream, in_graph);
+  if (held) {
+    (*captured)->graph = in_graph;
+    return captured;
   }
-  comm_stream.graph = in_graph;
-  return {};
+  (*captured)->capture = 0;
+  return error(held.error().code(), held.error().message());
 }
 
-Status CommState::order(Stream earlier, Stream later, EventHandle event) {
-  if (Status recorded = context.device.record(event, earlier); !recorded) return recorded;
-  return context.device.wait(later, event);
+// The communication stream, behind what `stream` holds. In a capture it is part of that then, and
+// the end of a CaptureScope joins it.
+Result<Stream> CommState::fork(Stream stream, CommStream* captured) {
+  if (captured == nullptr) {
+    const Result<CommStream*> comm_stream = comm_streams_.eager();
+    if (!comm_stream) return comm_stream.error();
+    Status waits = context.heap.order(stream, (*comm_stream)->stream);
+    if (!waits) return std::move(waits).error();
+    return (*comm_stream)->stream;
+  }
+  if (!captured->forked) {
+    if (Status given = comm_streams_.give_stream(*captured); !given) {
+      return std::move(given).error();
+    }
+    const Result<bool> scoped = context.heap.attach(stream, {captured->stream, nullptr});
+    captured->forked = scoped.ok();
+    if (!scoped) return error(scoped.error().code(), scoped.error().message());
+  }
+  const Result<EventHandle> ready = record_captured(*captured, stream);
+  if (!ready) return ready.error();
+  if (Status waits = context.device.wait(captured->stream, *ready); !waits) {
+    return std::move(waits).error();
+  }
+  return captured->stream;
+}
+
+// An event of the capture, behind what `stream` holds of it.
+Result<EventHandle> CommState::record_captured(CommStream& captured, Stream stream) {
+  Result<EventHandle> event = comm_streams_.event_of(captured);
+  if (!event) return event;
+  if (Status recorded = context.device.record(*event, stream); !recorded) {
+    return std::move(recorded).error();
+  }
+  return event;
 }
 
 Status CommState::enqueue(std::span<const Operation> group, Stream stream) {

@@ -11,7 +11,7 @@ namespace weir {
 
 // `in_order`: the parts' communicators, in the order in which all threads lock them. `blamed`: the
 // part that was refused.
-Status CommState::enqueue_together(std::span<const Part> parts, std::span<const Entered> entered,
+Status CommState::enqueue_together(std::span<const Part> parts,
                                    std::span<CommState* const> in_order, std::size_t& blamed) {
   std::vector<std::unique_lock<std::timed_mutex>> nccl_calls;
   nccl_calls.reserve(in_order.size());
@@ -24,20 +24,39 @@ Status CommState::enqueue_together(std::span<const Part> parts, std::span<const 
   Status queued = nccl.group_start();
   if (!queued) return queued;
   for (std::size_t i = 0; i < parts.size() && queued; ++i) {
-    queued = parts[i].state->note(parts[i].group, entered[i].stream);
+    queued = parts[i].state->note(parts[i].group, parts[i].entered.stream);
     blamed = queued ? 0 : i;
   }
   Status ended = nccl.group_end();
   return queued ? std::move(ended) : std::move(queued);
 }
 
-Result<std::vector<CommState::Point>> CommState::run_together(std::span<const Part> parts,
-                                                              Stream stream) {
-  for (const Part& part : parts) {
-    if (Status good = part.state->check(part.group); !good) return std::move(good).error();
-  }
+Result<std::vector<Work>> CommState::run_together(std::span<const Communicator::Part> asked,
+                                                  Where where) {
+  std::vector<Work> works(asked.size());
+  std::vector<Part> parts;
   std::vector<CommState*> states;
-  for (const Part& part : parts) states.push_back(part.state);
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    CommState* const state = asked[i].communicator.state_.get();
+    if (state == nullptr) return moved_away();
+    if (asked[i].operations.empty()) continue;
+    if (Status good = state->check(asked[i].operations); !good) return std::move(good).error();
+    if (std::find(states.begin(), states.end(), state) != states.end()) {
+      return state->error(ErrorCode::invalid_argument,
+                          "run_together: it is in two parts: put its operations into one");
+    }
+    parts.push_back({state, asked[i].operations, &works[i], {}});
+    states.push_back(state);
+    const CommContext &here = state->context, &first = states.front()->context;
+    if (&here.nccl == &first.nccl && &here.device == &first.device && &here.heap == &first.heap) {
+      continue;
+    }
+    return state->error(ErrorCode::invalid_argument,
+                        "run_together: communicator '" + states.front()->options.name +
+                            "' has another context: group communicators of one Nccl, device and "
+                            "heap");
+  }
+  if (parts.empty()) return works;
   std::sort(states.begin(), states.end(), std::less<>());  // one order for all threads
   std::vector<std::unique_lock<std::mutex>> calls;
   calls.reserve(states.size());
@@ -45,29 +64,29 @@ Result<std::vector<CommState::Point>> CommState::run_together(std::span<const Pa
 
   // All are asked before the first has joined a capture.
   for (const Part& part : parts) {
-    Result<CaptureInfo> may = part.state->may_enter(part.group.front(), stream, {});
+    Result<CaptureInfo> may = part.state->may_enter(part.group.front(), where.stream, {});
     if (!may) return std::move(may).error();
   }
-  std::vector<Entered> entered;
-  for (const Part& part : parts) {
-    Result<Entered> one = part.state->enter(part.group.front(), stream, part.overlap, {});
-    if (!one) return std::move(one).error();
-    entered.push_back(*one);
+  for (Part& part : parts) {
+    const bool overlap = where.overlap || part.state->options.overlap;
+    Result<Entered> entered = part.state->enter(part.group.front(), where.stream, overlap, {});
+    if (!entered) return std::move(entered).error();
+    part.entered = *entered;
   }
   std::size_t blamed = 0;
-  const Status queued = enqueue_together(parts, entered, states, blamed);
-  std::vector<Point> all;
+  const Status queued = enqueue_together(parts, states, blamed);
   std::optional<Error> why;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    Result<Point> left = parts[i].state->leave(parts[i].group, entered[i], queued);
+    Part& part = parts[i];
+    Result<WorkPoint> left = part.state->leave(part.group, part.entered, queued);
     if (left) {
-      all.push_back(*std::move(left));
+      *part.work = Work(part.state->shared_from_this(), *left);
     } else if (!why || i == blamed) {
       why = std::move(left).error();
     }
   }
   if (why) return *std::move(why);
-  return all;
+  return works;
 }
 
 }  // namespace weir

@@ -83,11 +83,12 @@ std::string_view remedy(CUresult result) {
 }  // namespace
 
 Result<CaptureInfo> DriverDevice::capture_info(Stream stream) {
-  const ContextScope scope = current();
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t id = 0;
-  const CUresult result = driver_.cuStreamGetCaptureInfo(driver_stream(stream), &status, &id,
-                                                         nullptr, nullptr, nullptr, nullptr);
+  const CUresult result = on(stream, [&] {
+    return driver_.cuStreamGetCaptureInfo(driver_stream(stream), &status, &id, nullptr, nullptr,
+                                          nullptr, nullptr);
+  });
   // The legacy default stream, beside a capture of a stream that waits for it: it is not captured.
   if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return CaptureInfo{};
   if (result != CUDA_SUCCESS) return driver_.error("cuStreamGetCaptureInfo", result);

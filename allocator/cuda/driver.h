@@ -42,6 +42,12 @@ namespace weir::cuda {
   X(cuMemSetAccess, 10020)                    \
   X(cuMemExportToShareableHandle, 10020)      \
   X(cuMemImportFromShareableHandle, 10020)    \
+  X(cuMemcpyDtoDAsync, 3020)                  \
+  X(cuMemcpyHtoDAsync, 3020)                  \
+  X(cuMemcpyDtoHAsync, 3020)                  \
+  X(cuCtxGetStreamPriorityRange, 5050)        \
+  X(cuStreamCreateWithPriority, 5050)         \
+  X(cuStreamDestroy, 4000)                    \
   X(cuStreamGetId, 12000)                     \
   X(cuEventCreate, 2000)                      \
   X(cuEventDestroy, 4000)                     \

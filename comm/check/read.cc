@@ -169,8 +169,7 @@ Result<std::string> nccl_version_of(const std::string& library) {
                  library + (get_version == nullptr ? " is no NCCL: it lacks ncclGetVersion"
                                                    : ": ncclGetVersion failed"));
   }
-  return std::to_string(version / 10000) + '.' + std::to_string(version / 100 % 100) + '.' +
-         std::to_string(version % 100);
+  return nccl_version_text(version);
 }
 
 Machine read_machine(const std::string& root, const std::string& nccl_library) {

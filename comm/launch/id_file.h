@@ -7,37 +7,27 @@
 #include <string_view>
 
 #include "weir/comm/nccl.h"
-#include "weir/result.h"
 
 namespace weir {
 
+// What is in it, byte for byte; and a checksum behind that. Hosts of one job have one byte order.
 struct IdFile {
-  std::string run;  // as in Rendezvous
-  int ranks = 0;
-  std::string host;          // where the writer's process id means something; empty: not known
-  int process = 0;           // the writer's id
+  std::uint64_t version = 0x3374656d72696577;
+  std::uint64_t run = 0;     // a digest of Rendezvous::run
+  std::uint64_t host = 0;    // of where the writer's process id means something; 0: not known
   std::int64_t written = 0;  // nanoseconds since 1970, by the writer's clock
+  std::int32_t ranks = 0;
+  std::int32_t process = 0;  // the writer's id
   UniqueId id;
 
   friend bool operator==(const IdFile&, const IdFile&) = default;
 };
 
 // This boot of this machine, and this namespace of process ids.
-std::string process_host();
+std::uint64_t process_host();
 
 std::string encode(const IdFile& file);
 // Nothing: `text` is cut off, changed, of another version, or something else.
 std::optional<IdFile> decode(std::string_view text);
-
-// What stands at `path`; nothing: no file is there. Links are not followed.
-// Errors: invalid_argument (it can't be read, is no plain file, or is another user's).
-Result<std::optional<std::string>> read_own_file(const std::string& path);
-
-// Has `path` hold `text`, all at once, for this user alone. Errors: as of read_own_file(), or it
-// can't be written there.
-Status write_own_file(const std::string& path, const std::string& text);
-
-// Removes what is at `path`, if anything. Errors: as of read_own_file(), or it can't be removed.
-Status remove_own_file(const std::string& path);
 
 }  // namespace weir

@@ -72,7 +72,8 @@ Result<NcclLibrary> load() {
     return unavailable(path + " tells no version");
   }
   if (nccl.version < kOldest) {
-    return unavailable(path + " is version " + version_text(nccl.version) + ", which is too old");
+    return unavailable(path + " is version " + nccl_version_text(nccl.version) +
+                       ", which is too old");
   }
 #define WEIR_NCCL_LOAD(name)                                                \
   nccl.name = reinterpret_cast<decltype(nccl.name)>(dlsym(library, #name)); \
@@ -113,11 +114,6 @@ bool started_with(const std::string& name, const std::string& value) {
     if (variable == name + "=" + value) return true;
   }
   return false;
-}
-
-std::string version_text(int version) {
-  return std::to_string(version / 10'000) + "." + std::to_string(version / 100 % 100) + "." +
-         std::to_string(version % 100);
 }
 
 Result<const NcclLibrary*> NcclLibrary::get() {

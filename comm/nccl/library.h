@@ -84,7 +84,4 @@ bool connects_at_once(bool was_loaded);
 // Was the variable in the environment, with this value, when the process started?
 bool started_with(const std::string& name, const std::string& value);
 
-// "2.28.9"
-std::string version_text(int version);
-
 }  // namespace weir

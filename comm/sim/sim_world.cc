@@ -4,21 +4,8 @@
 #include <utility>
 
 #include "comm/bounded.h"
-#include "comm/renamed.h"
 
 namespace weir {
-namespace {
-
-// With the values of options that were given under their old names.
-SimWorldOptions with_new_names(SimWorldOptions options) {
-  if (options.patience) {
-    warn_renamed("SimWorldOptions::patience", "SimWorldOptions::host_timeout");
-    options.host_timeout = *options.patience;
-  }
-  return options;
-}
-
-}  // namespace
 
 Result<std::vector<std::string>> SimWorld::State::rendezvous(
     const std::string& key, int index, int count, std::string brought,
@@ -79,8 +66,7 @@ bool SimWorld::State::fails(int rank, NcclCall call) {
   return now;
 }
 
-SimWorld::SimWorld(SimWorldOptions options)
-    : state_(std::make_shared<State>(with_new_names(options))) {}
+SimWorld::SimWorld(SimWorldOptions options) : state_(std::make_shared<State>(options)) {}
 SimWorld::~SimWorld() = default;
 
 std::unique_ptr<Nccl> SimWorld::rank(int rank, SimDevice& device) {

@@ -19,13 +19,12 @@ bool step(weir::Nccl& nccl, weir::SimDevice& gpu, const weir::UniqueId& id, int 
   const weir::Stream compute = gpu.new_stream();
   auto world = weir::Communicator::create({nccl, gpu, heap}, id, /*ranks=*/2, rank);
   if (!world || !world->prepare()) return false;
-  weir::Collectives overlapped = world->overlapped();
 
   for (int layer = 0; layer < 8; ++layer) {
     auto gradient = heap.allocate(kGradient, compute);
     if (!gradient || !gpu.launch(compute, weir::Writes(*gradient, kGradient), 900_us)) return false;
-    const auto sum = overlapped.all_reduce(*gradient, *gradient, kGradient.count / 4,
-                                           weir::DataType::float32, {}, compute);
+    const auto sum = world->all_reduce(*gradient, *gradient, kGradient.count / 4,
+                                       weir::DataType::float32, {}, weir::overlapped(compute));
     if (!sum || !heap.deallocate(*gradient)) return false;  // at once: the block is fenced
     // sum->wait(stream), before work on `stream` that needs the result.
   }

@@ -157,7 +157,7 @@ TEST_F(AbsentRanks, OfASendAreNamed) {
   create();
   Rank& rank = *ranks_[0];
   void* const block = rank.allocate(kSize, rank.compute);
-  expect_ok(rank.comm->overlapped().send(block, 100, DataType::int8, 1, rank.compute));
+  expect_ok(rank.comm->send(block, 100, DataType::int8, 1, overlapped(rank.compute)));
   rank.free(block);
   expect_error(rank.comm->close(), ErrorCode::device,
                "operation 1 of communicator 'world' between ranks 0>1, send of 100 B of int8 to "

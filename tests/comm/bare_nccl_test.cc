@@ -58,8 +58,8 @@ class BareNccl : public testing::Test {
     driver_.cuDevicePrimaryCtxRelease = [](CUdevice) { return CUDA_SUCCESS; };
   }
   Status queue(const std::vector<OperationGroup>& groups, int times) {
-    LoadedNccl nccl(library_, driver_, {}, 0, nullptr);
-    return queue_bare(nccl, {7}, groups, times, Stream{.handle = Address{9}.pointer()});
+    const auto nccl = make_loaded_nccl(library_, driver_, 0, nullptr);
+    return queue_bare(*nccl, {7}, groups, times, Stream{.handle = Address{9}.pointer()});
   }
   NcclLibrary library_ = fake_library();
   cuda::Driver driver_;

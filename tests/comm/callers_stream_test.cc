@@ -113,6 +113,9 @@ TEST_F(OnTheCallersStream, OtherStreamsMayWaitForWorks) {
     rank.write(rank.compute, block, kSize);
     const Result<Work> work = sum(*rank.comm, block, rank.compute);
     expect_ok(work);
+    const std::uint64_t records = rank.device.calls(DeviceCall::record);
+    expect_ok(work->wait(rank.compute));  // which has it
+    EXPECT_EQ(rank.device.calls(DeviceCall::record), records);
     expect_ok(work->wait(rank.side));
     rank.read(rank.side, block, kSize);  // a race, were the wait left out
     expect_ok(rank.heap->fence(block, rank.side));

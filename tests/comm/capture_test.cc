@@ -80,7 +80,7 @@ TEST_F(CapturedCollectives, OfEveryKindNeedNoWarmUp) {
         operation.kind = sends ? OperationKind::send : OperationKind::receive;
         operation.peer = 1 - rank.number;
       }
-      expect_ok(rank.comm->overlapped().run(operation, rank.compute));
+      expect_ok(rank.comm->run(operation, overlapped(rank.compute)));
       rank.free(block);
       Result<Graph> graph = rank.comm->end_capture(capture);  // joined, though nobody waited
       expect_ok(graph);

@@ -1,5 +1,4 @@
 // Eager operations: order, fences, memory.
-#include "weir/comm/collectives.h"
 
 #include "tests/comm/ranks.h"
 
@@ -66,22 +65,23 @@ TEST_F(EagerCollectives, UseTheWholeOfWhatTheyReadAndWrite) {
   create();
   prepare();
   on_all([](Rank& rank) {
-    Collectives all = rank.comm->overlapped();
+    Communicator& all = *rank.comm;
+    const Where compute = overlapped(rank.compute);
     const int other = 1 - rank.number;
     void* const one = rank.allocate(kSize, rank.compute);
     void* const each = rank.allocate(kSize * 2, rank.compute);
     rank.write(rank.compute, one, kSize);
     rank.write(rank.compute, each, kSize * 2);
     const DataType type = DataType::float32;
-    expect_ok(all.all_gather(one, each, kCount, type, rank.compute));
-    expect_ok(all.reduce_scatter(each, one, kCount, type, {ReduceOp::max}, rank.compute));
-    expect_ok(all.broadcast(one, one, kCount, type, 1, rank.compute));
-    expect_ok(all.reduce(one, one, kCount, type, Reduction::premul_sum(0.5), 0, rank.compute));
-    expect_ok(all.all_to_all(each, each, kCount, type, rank.compute));
+    expect_ok(all.all_gather(one, each, kCount, type, compute));
+    expect_ok(all.reduce_scatter(each, one, kCount, type, {ReduceOp::max}, compute));
+    expect_ok(all.broadcast(one, one, kCount, type, 1, compute));
+    expect_ok(all.reduce(one, one, kCount, type, Reduction::premul_sum(0.5), 0, compute));
+    expect_ok(all.all_to_all(each, each, kCount, type, compute));
     const Operation pair[] = {
         {.kind = OperationKind::send, .send = one, .count = kCount, .peer = other},
         {.kind = OperationKind::receive, .receive = each, .count = kCount, .peer = other}};
-    const Result<Work> last = all.run(pair, rank.compute);
+    const Result<Work> last = all.run(pair, compute);
     expect_ok(last);
     expect_ok(last->wait(rank.compute));
     rank.write(rank.compute, one, kSize);
@@ -98,7 +98,7 @@ TEST_F(EagerCollectives, TakePointersIntoTheMiddleOfBlocks) {
     rank.write(rank.compute, block, kSize * 2);
     auto* const mine = static_cast<std::byte*>(block) + kSize.count * rank.number;
     const Result<Work> work =
-        rank.comm->overlapped().all_gather(mine, block, kCount, DataType::float32, rank.compute);
+        rank.comm->all_gather(mine, block, kCount, DataType::float32, overlapped(rank.compute));
     expect_ok(work);
     rank.free(block);
     void* const next = rank.allocate(kSize * 2, rank.compute);
@@ -111,8 +111,8 @@ TEST_F(EagerCollectives, LeaveMemoryThatIsNotTheHeapsToTheCaller) {
   create();
   on_all([](Rank& rank) {
     const Address outside = *rank.nccl->allocate_segment(2_MiB);
-    const Result<Work> work = rank.comm->overlapped().all_reduce(
-        outside.pointer(), outside.pointer(), 100, DataType::int32, {}, rank.compute);
+    const Result<Work> work = rank.comm->all_reduce(outside.pointer(), outside.pointer(), 100,
+                                                    DataType::int32, {}, overlapped(rank.compute));
     expect_ok(work);
     rank.device.finish();
     expect_ok(rank.nccl->free_segment(outside));
@@ -122,9 +122,9 @@ TEST_F(EagerCollectives, LeaveMemoryThatIsNotTheHeapsToTheCaller) {
 TEST_F(EagerCollectives, OfNothingAreFine) {
   create();
   on_all([](Rank& rank) {
-    Collectives all = rank.comm->overlapped();
-    expect_ok(all.all_reduce(nullptr, nullptr, 0, DataType::int8, {}, rank.compute));
-    const Result<Work> nothing = all.run(std::span<const Operation>(), rank.compute);
+    const Where compute = overlapped(rank.compute);
+    expect_ok(rank.comm->all_reduce(nullptr, nullptr, 0, DataType::int8, {}, compute));
+    const Result<Work> nothing = rank.comm->run(std::span<const Operation>(), compute);
     expect_ok(nothing);
     expect_ok(nothing->wait(rank.side));
   });
@@ -133,12 +133,12 @@ TEST_F(EagerCollectives, OfNothingAreFine) {
 TEST_F(EagerCollectives, ThatCannotBeAreNamedAndNothingIsQueued) {
   create();
   Rank& rank = *ranks_[0];
-  Collectives all = rank.comm->overlapped();
-  expect_error(all.broadcast(&rank, &rank, 1, DataType::int8, 2, rank.compute),
+  const Where compute = overlapped(rank.compute);
+  expect_error(rank.comm->broadcast(&rank, &rank, 1, DataType::int8, 2, compute),
                ErrorCode::invalid_argument,
                "communicator 'world', rank 0 of 2: broadcast of 1 B of int8, root 2: there is no "
                "rank 2");
-  expect_error(all.all_reduce(nullptr, &rank, 1, DataType::int8, {}, rank.compute),
+  expect_error(rank.comm->all_reduce(nullptr, &rank, 1, DataType::int8, {}, compute),
                ErrorCode::invalid_argument, "send from is null");
   EXPECT_EQ(world_.operations(0), 0u);
   expect_ok(rank.comm->status());
@@ -166,7 +166,7 @@ TEST_F(EagerCollectives, FailingInTheMiddleOfAGroupFenceItsBlocks) {
   const Operation pair[] = {
       {.kind = OperationKind::send, .send = block, .count = kCount, .peer = 1},
       {.kind = OperationKind::receive, .receive = block, .count = kCount, .peer = 1}};
-  expect_error(rank.comm->overlapped().run(pair, rank.compute), ErrorCode::device, "made to fail");
+  expect_error(rank.comm->run(pair, overlapped(rank.compute)), ErrorCode::device, "made to fail");
   rank.free(block);
   const std::uint64_t waits = rank.device.calls(DeviceCall::wait);
   void* const next = rank.allocate(kSize, rank.compute);
@@ -217,7 +217,7 @@ TEST_F(Threads, OfOneRankMayAllCallAndMemoryStaysWhole) {
           void* const block = rank.allocate(1_MiB, mine);
           rank.write(mine, block, 1_MiB, 1_us);
           const Result<Work> work =
-              rank.comm->overlapped().all_reduce(block, block, 100, DataType::float32, {}, mine);
+              rank.comm->all_reduce(block, block, 100, DataType::float32, {}, overlapped(mine));
           expect_ok(work);
           if (step % 3 == 0) expect_ok(work->wait(mine));
           rank.free(block);

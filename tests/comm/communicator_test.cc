@@ -155,7 +155,7 @@ TEST_F(FourRanks, SplitByColorInOrderOfKey) {
     expect_ok((*half)->prepare());
     void* const block = rank.allocate(kSize, rank.compute);
     expect_ok(
-        (*half)->overlapped().all_reduce(block, block, kCount, DataType::int32, {}, rank.compute));
+        (*half)->all_reduce(block, block, kCount, DataType::int32, {}, overlapped(rank.compute)));
     rank.free(block);
   });
 }
@@ -181,8 +181,7 @@ TEST_F(FourRanks, GoOnWithoutTheOneThatIsGone) {
       EXPECT_EQ(left->ranks(), 3);
       EXPECT_EQ(left->rank(), rank.number - (rank.number == 3 ? 1 : 0));
       void* const other = rank.allocate(kSize, rank.side);  // not what hangs
-      expect_ok(
-          left->overlapped().all_reduce(other, other, kCount, DataType::int32, {}, rank.side));
+      expect_ok(left->all_reduce(other, other, kCount, DataType::int32, {}, overlapped(rank.side)));
       rank.free(other);
       const std::vector<std::string> broken = rank.heap->validate();
       EXPECT_THAT(broken, testing::IsEmpty());
@@ -248,7 +247,7 @@ TEST_F(Communicators, NameTheOperationThatHangsAmongMany) {
     rank.device.advance(kSecond);
     expect_ok(rank.comm->poll());  // those have ended
     expect_ok(
-        rank.comm->overlapped().broadcast(block, block, kCount, DataType::int8, 1, rank.compute));
+        rank.comm->broadcast(block, block, kCount, DataType::int8, 1, overlapped(rank.compute)));
     for (int i = 0; i < 2; ++i) expect_ok(rank.sum(block, kSize, rank.compute));
     expect_ok(rank.comm->poll());
     rank.device.advance(kSecond + 1_ms);
@@ -309,7 +308,7 @@ TEST_F(Communicators, MayBePolledWhileOthersCapture) {
   on_all([](Rank& rank) {
     void* const block = rank.allocate(kSize, rank.side);
     expect_ok(
-        rank.comm->overlapped().all_reduce(block, block, kCount, DataType::float32, {}, rank.side));
+        rank.comm->all_reduce(block, block, kCount, DataType::float32, {}, overlapped(rank.side)));
     GraphPool pool(*rank.heap);
     Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
     ASSERT_TRUE(capture.ok());
@@ -355,7 +354,7 @@ TEST_F(Communicators, MadeAThousandTimesLeaveNothing) {
     ASSERT_TRUE(made.ok());
     void* const block = rank.allocate(kSize, rank.compute);
     expect_ok(
-        made->overlapped().all_reduce(block, block, kCount, DataType::int32, {}, rank.compute));
+        made->all_reduce(block, block, kCount, DataType::int32, {}, overlapped(rank.compute)));
     rank.free(block);
   }
   EXPECT_LT(rank.device.live_events(), 300u);

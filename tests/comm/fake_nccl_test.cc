@@ -67,29 +67,24 @@ cuda::Driver fake_driver() {
                                   [](const FakeComm* comm) { return comm->all_came; });
     return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   };
-  return driver;
-}
-
-StreamCalls fake_stream_calls() {
-  StreamCalls calls;
-  calls.cuCtxGetStreamPriorityRange = [](int*, int*) { return CUDA_SUCCESS; };
-  calls.cuStreamCreateWithPriority = [](CUstream* stream, unsigned, int) {
+  driver.cuCtxGetStreamPriorityRange = [](int*, int*) { return CUDA_SUCCESS; };
+  driver.cuStreamCreateWithPriority = [](CUstream* stream, unsigned, int) {
     const std::lock_guard lock(gpu.mutex);
     ++gpu.streams;
     return *stream = reinterpret_cast<CUstream>(new FakeStream), CUDA_SUCCESS;
   };
-  calls.cuStreamDestroy = [](CUstream stream) {
+  driver.cuStreamDestroy = [](CUstream stream) {
     const std::lock_guard lock(gpu.mutex);
     --gpu.streams;
     return delete fake(stream), CUDA_SUCCESS;
   };
-  calls.cuMemcpyHtoDAsync = [](CUdeviceptr to, const void* from, std::size_t bytes, CUstream) {
+  driver.cuMemcpyHtoDAsync = [](CUdeviceptr to, const void* from, std::size_t bytes, CUstream) {
     return std::memcpy(Address{to}.pointer(), from, bytes), CUDA_SUCCESS;
   };
-  calls.cuMemcpyDtoHAsync = [](void* to, CUdeviceptr from, std::size_t bytes, CUstream) {
+  driver.cuMemcpyDtoHAsync = [](void* to, CUdeviceptr from, std::size_t bytes, CUstream) {
     return std::memcpy(to, Address{from}.pointer(), bytes), CUDA_SUCCESS;
   };
-  return calls;
+  return driver;
 }
 
 NcclLibrary fake_library() {
@@ -147,8 +142,7 @@ class FakeNccl : public testing::Test {
 
   const cuda::Driver driver_ = fake_driver();
   const NcclLibrary library_ = fake_library();
-  std::unique_ptr<LoadedNccl> nccl_ =
-      std::make_unique<LoadedNccl>(library_, driver_, fake_stream_calls(), CUdevice{}, CUcontext{});
+  std::unique_ptr<Nccl> nccl_ = make_loaded_nccl(library_, driver_, CUdevice{}, CUcontext{});
 };
 
 TEST_F(FakeNccl, AnExchangeWaitsForNoOtherCommunicators) {

@@ -18,7 +18,6 @@
 
 #include "tests/comm/expect.h"
 #include "tests/stress/gpu.h"
-#include "weir/comm/collectives.h"
 #include "weir/comm/communicator.h"
 #include "weir/comm/sim_nccl.h"
 #include "weir/device_heap.h"
@@ -163,7 +162,7 @@ inline CaptureScope begin(const GpuRank& rank, GraphPool& pool,
 constexpr Reduction kLargest{ReduceOp::max};
 constexpr DataType kBytes = DataType::uint8;
 inline Result<Work> largest(GpuRank& rank, void* block, Bytes bytes, Stream stream) {
-  return rank.comm->overlapped().all_reduce(block, block, bytes.count, kBytes, kLargest, stream);
+  return rank.comm->all_reduce(block, block, bytes.count, kBytes, kLargest, overlapped(stream));
 }
 
 }  // namespace weir::test

@@ -1,11 +1,12 @@
 // What of the real NCCL's side can be seen without a GPU.
+#include "comm/nccl/loaded_nccl.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <cstring>
 
-#include "comm/nccl/scalar.h"
 #include "weir/comm/nccl.h"
 
 namespace weir {

@@ -43,9 +43,9 @@ TEST_F(MovedAway, CommunicatorsSaySo) {
     expect_gone(Bucketer::create(gone, tensors, DataType::float32, rank.compute));
     float number = 0;
     expect_gone(
-        gone.overlapped().all_reduce(&number, &number, 1, DataType::float32, {}, rank.compute));
-    expect_gone(Collectives::run_together(std::vector<Collectives::Part>{{world, {}}, {gone, {}}},
-                                          rank.compute));
+        gone.all_reduce(&number, &number, 1, DataType::float32, {}, overlapped(rank.compute)));
+    expect_gone(Communicator::run_together(std::vector<Communicator::Part>{{world, {}}, {gone, {}}},
+                                           rank.compute));
     EXPECT_EQ(world.rank(), rank.number);
     expect_ok(world.status());
   });

@@ -22,7 +22,7 @@ constexpr Bytes kSize = 1_MiB;
 constexpr DataType kBytes = DataType::uint8;
 
 Result<Work> largest(Communicator& comm, void* block, Stream stream) {
-  return comm.overlapped().all_reduce(block, block, kSize.count, kBytes, {ReduceOp::max}, stream);
+  return comm.all_reduce(block, block, kSize.count, kBytes, {ReduceOp::max}, overlapped(stream));
 }
 
 // A buffer that is written, all-reduced, checked and given back.
@@ -126,10 +126,9 @@ TEST_P(Graphs, MayHoldOneGroupOfTwoCommunicators) {
                    .type = kBytes,
                    .reduction = {ReduceOp::max}};
       }
-      const Result<std::vector<Work>> works = Collectives::run_together(
-          std::vector<Collectives::Part>{{rank.comm->overlapped(), {&sums[0], 1}},
-                                         {other->overlapped(), {&sums[1], 1}}},
-          rank.compute);
+      const Result<std::vector<Work>> works = Communicator::run_together(
+          std::vector<Communicator::Part>{{*rank.comm, {&sums[0], 1}}, {*other, {&sums[1], 1}}},
+          overlapped(rank.compute));
       expect_ok(works);
       if (works) {
         for (const Work& work : *works) expect_ok(work.wait(rank.compute));

@@ -42,8 +42,8 @@ class Exchange {
       rank_.write(stream, part(from, other), kPart, sent(rank_.number, other));
     }
     rank_.write(stream, at(into), all, 7);
-    Collectives collectives = overlap_ ? rank_.comm->overlapped() : *rank_.comm;
-    const Result<Work> work = collectives.run(operations(from, into), stream);
+    const Result<Work> work =
+        rank_.comm->run(operations(from, into), overlap_ ? overlapped(stream) : stream);
     expect_ok(work);
     if (work && overlap_) expect_ok(work->wait(stream));
     for (int other = 0; other < rank_.ranks; ++other) check_part(into, other);

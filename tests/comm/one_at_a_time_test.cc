@@ -51,7 +51,7 @@ class OneThreadAtATime : public test::CommRanks {
 
 TEST_F(OneThreadAtATime, AnAbortWaitsForTheOperationThatIsBeingQueued) {
   make_beside(
-      "enqueue", [&] { expect_ok(rank().comm->overlapped().run(sum(), rank().compute)); },
+      "enqueue", [&] { expect_ok(rank().comm->run(sum(), overlapped(rank().compute))); },
       [&] { rank().comm->abort("a test"); });
   expect_error(rank().comm->status(), ErrorCode::device, "aborted: a test");
 }
@@ -61,7 +61,7 @@ TEST_F(OneThreadAtATime, AnAbortWaitsForTheGroupThatIsBeingQueued) {
       "group_end",
       [&] {
         const Operation two[] = {sum(), sum()};
-        expect_ok(rank().comm->overlapped().run(two, rank().compute));
+        expect_ok(rank().comm->run(two, overlapped(rank().compute)));
       },
       [&] { rank().comm->abort("a test"); });
 }
@@ -71,8 +71,8 @@ TEST_F(OneThreadAtATime, AnAbortWaitsForOperationsOfSeveralThatAreBeingQueued) {
       "group_end",
       [&] {
         const Operation one[] = {sum()};
-        const std::vector<Collectives::Part> parts{{rank().comm->overlapped(), one}};
-        expect_ok(Collectives::run_together(parts, rank().compute));
+        const std::vector<Communicator::Part> parts{{*rank().comm, one}};
+        expect_ok(Communicator::run_together(parts, overlapped(rank().compute)));
       },
       [&] { rank().comm->abort("a test"); });
 }
@@ -81,7 +81,7 @@ TEST_F(OneThreadAtATime, AnOperationIsNotQueuedOnceAnAbortHasBegun) {
   make_beside(
       "revoke", [&] { rank().comm->abort("a test"); },
       [&] {
-        expect_error(rank().comm->overlapped().run(sum(), rank().compute), ErrorCode::device,
+        expect_error(rank().comm->run(sum(), overlapped(rank().compute)), ErrorCode::device,
                      "communicator 'world', rank 0 of 1: aborted: a test");
       });
 }
@@ -97,20 +97,20 @@ TEST_F(OneThreadAtATime, AShrinkWaitsForTheAbort) {
 
 TEST_F(OneThreadAtATime, ASplitWaitsForTheOperationThatIsBeingQueued) {
   make_beside(
-      "enqueue", [&] { expect_ok(rank().comm->overlapped().run(sum(), rank().compute)); },
+      "enqueue", [&] { expect_ok(rank().comm->run(sum(), overlapped(rank().compute))); },
       [&] { expect_ok(rank().comm->split(0, 0, {.watch_every = {}})); });
 }
 
 TEST_F(OneThreadAtATime, AShrinkWaitsForTheOperationThatIsBeingQueued) {
   make_beside(
-      "enqueue", [&] { expect_ok(rank().comm->overlapped().run(sum(), rank().compute)); },
+      "enqueue", [&] { expect_ok(rank().comm->run(sum(), overlapped(rank().compute))); },
       [&] { expect_ok(rank().comm->shrink({}, {.watch_every = {}})); });
 }
 
 TEST_F(OneThreadAtATime, AnOperationWaitsForTheSplit) {
   make_beside(
       "split", [&] { expect_ok(rank().comm->split(0, 0, {.watch_every = {}})); },
-      [&] { expect_ok(rank().comm->overlapped().run(sum(), rank().compute)); });
+      [&] { expect_ok(rank().comm->run(sum(), overlapped(rank().compute))); });
 }
 
 class ThatComeLate : public test::CommRanks {};

@@ -15,7 +15,6 @@
 
 #include "tests/comm/peer.h"
 #include "tests/stress/gpu.h"
-#include "weir/comm/collectives.h"
 #include "weir/comm/communicator.h"
 #include "weir/cuda_device.h"
 #include "weir/device_heap.h"
@@ -219,8 +218,8 @@ Status Peer::reduce(std::byte* block, std::uint64_t pattern, Bytes reduced) {
       cudaMemsetAsync(block, 0, kBlock.count, static_cast<cudaStream_t>(compute_.handle));
   if (zeroed != cudaSuccess) return Error(ErrorCode::device, cudaGetErrorString(zeroed));
   if (Status queued = gpu_->write(compute_, contents(own), {}); !queued) return queued;
-  const Result<Work> sum = comm_->overlapped().all_reduce(
-      block, block, reduced.count, DataType::uint8, {ReduceOp::sum}, compute_);
+  const Result<Work> sum = comm_->all_reduce(block, block, reduced.count, DataType::uint8,
+                                             {ReduceOp::sum}, overlapped(compute_));
   if (!sum) return sum.error();
   if (Status waits = sum->wait(compute_); !waits) return waits;
   for (std::uint64_t number = 0; number < ranks; ++number) {

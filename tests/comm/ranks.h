@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "tests/comm/expect.h"
-#include "weir/comm/collectives.h"
 #include "weir/comm/communicator.h"
 #include "weir/comm/sim_nccl.h"
 #include "weir/device_heap.h"
@@ -48,8 +47,8 @@ struct Rank {
   }
   // All-reduces a block of 32-bit floating point in place.
   Result<Work> sum(void* block, Bytes bytes, Stream stream) {
-    return comm->overlapped().all_reduce(block, block, bytes.count / 4, DataType::float32, {},
-                                         stream);
+    return comm->all_reduce(block, block, bytes.count / 4, DataType::float32, {},
+                            overlapped(stream));
   }
 };
 

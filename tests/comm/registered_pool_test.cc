@@ -188,6 +188,20 @@ TEST_F(RegisteredPools, RefuseWhatNoSegmentHasRoomFor) {
   });
 }
 
+TEST_F(RegisteredPools, TakeTheSmallestGapThatHasRoom) {
+  create_pools(16_MiB);
+  on_all([&](Rank& rank) {
+    std::vector<void*> blocks;
+    for (const Bytes bytes : {3_MiB, 1_MiB, 2_MiB, 1_MiB, 4_MiB}) {
+      blocks.push_back(take(rank, bytes, rank.compute));
+    }
+    for (const std::size_t gone : {0, 2, 4}) give(rank, blocks[gone]);
+    EXPECT_EQ(take(rank, 1_MiB, rank.compute), blocks[2]);
+    EXPECT_EQ(take(rank, 3_MiB, rank.compute), blocks[0]);
+    for (const std::size_t left : {0, 1, 2, 3}) give(rank, blocks[left]);
+  });
+}
+
 TEST_F(RegisteredPools, OrderWhoeverGetsTheBytesNextOnTheGpu) {
   create_pools();
   on_all([&](Rank& rank) {
@@ -432,7 +446,7 @@ TEST_F(RegisteredPools, MayBeUsedByManyThreads) {
           rank.write(mine, block, 1_MiB, 1_us);
           if (step % 4 == 0) {
             expect_ok(
-                rank.comm->overlapped().all_reduce(block, block, 100, DataType::float32, {}, mine));
+                rank.comm->all_reduce(block, block, 100, DataType::float32, {}, overlapped(mine)));
           }
           give(rank, block);
         }

@@ -42,10 +42,9 @@ class Together : public test::CommRanks {
     rank.write(rank.compute, mine, kSize);
     rank.write(rank.compute, its, kSize);
     const Operation first = sum_of(mine), second = sum_of(its);
-    const Result<std::vector<Work>> works = Collectives::run_together(
-        std::vector<Collectives::Part>{{rank.comm->overlapped(), {&first, 1}},
-                                       {other(rank).overlapped(), {&second, 1}}},
-        rank.compute);
+    const Result<std::vector<Work>> works = Communicator::run_together(
+        std::vector<Communicator::Part>{{*rank.comm, {&first, 1}}, {other(rank), {&second, 1}}},
+        overlapped(rank.compute));
     expect_ok(works);
     rank.free(mine);
     rank.free(its);
@@ -107,10 +106,10 @@ TEST_F(Together, MayWaitForOneAnother) {
     // Rank 0 sends on the first and receives on the second; rank 1 the reverse.
     const Operation &of_first = rank.number == 0 ? send : receive,
                     &of_second = rank.number == 0 ? receive : send;
-    const Result<std::vector<Work>> works = Collectives::run_together(
-        std::vector<Collectives::Part>{{rank.comm->overlapped(), {&of_first, 1}},
-                                       {other(rank).overlapped(), {&of_second, 1}}},
-        rank.compute);
+    const Result<std::vector<Work>> works =
+        Communicator::run_together(std::vector<Communicator::Part>{{*rank.comm, {&of_first, 1}},
+                                                                   {other(rank), {&of_second, 1}}},
+                                   overlapped(rank.compute));
     expect_ok(works);
     for (const Work& work : *works) expect_ok(work.wait(rank.compute));
     rank.read(rank.compute, in, kSize);
@@ -128,22 +127,21 @@ TEST_F(Together, ThatCannotBeAreNamedAndNothingIsQueued) {
   void* const block = here.allocate(kSize, here.compute);
   const Operation sum = sum_of(block);
   const auto run = [&](const Communicator& first, const Communicator& second) {
-    return Collectives::run_together(
-        std::vector<Collectives::Part>{{first.overlapped(), {&sum, 1}},
-                                       {second.overlapped(), {&sum, 1}}},
-        here.compute);
+    return Communicator::run_together(
+        std::vector<Communicator::Part>{{first, {&sum, 1}}, {second, {&sum, 1}}},
+        overlapped(here.compute));
   };
   expect_error(run(*here.comm, *here.comm), ErrorCode::invalid_argument, "in two parts");
   expect_error(run(*here.comm, *there.comm), ErrorCode::invalid_argument, "has another context");
   const Operation nothing{.kind = OperationKind::all_reduce, .count = kCount};
   expect_error(
-      Collectives::run_together(
-          std::vector<Collectives::Part>{{*here.comm, {&sum, 1}}, {other(here), {&nothing, 1}}},
+      Communicator::run_together(
+          std::vector<Communicator::Part>{{*here.comm, {&sum, 1}}, {other(here), {&nothing, 1}}},
           here.compute),
       ErrorCode::invalid_argument, "communicator 'other'");
-  EXPECT_TRUE(Collectives::run_together({}, here.compute).ok());
-  const Result<std::vector<Work>> none = Collectives::run_together(
-      std::vector<Collectives::Part>{{*here.comm, {}}, {other(here), {}}}, here.compute);
+  EXPECT_TRUE(Communicator::run_together({}, here.compute).ok());
+  const Result<std::vector<Work>> none = Communicator::run_together(
+      std::vector<Communicator::Part>{{*here.comm, {}}, {other(here), {}}}, here.compute);
   expect_ok(none);
   EXPECT_EQ(none->size(), 2u);
   here.free(block);
@@ -157,10 +155,9 @@ TEST_F(Together, ThatNcclRefusesEndBothAndTheirBlocksAreFenced) {
   world_.fail(0, NcclCall::group_end, 1);
   void* const block = rank.allocate(kSize, rank.compute);
   const Operation sum = sum_of(block);
-  expect_error(Collectives::run_together(
-                   std::vector<Collectives::Part>{{rank.comm->overlapped(), {&sum, 1}},
-                                                  {other(rank).overlapped(), {&sum, 1}}},
-                   rank.compute),
+  expect_error(Communicator::run_together(std::vector<Communicator::Part>{{*rank.comm, {&sum, 1}},
+                                                                          {other(rank), {&sum, 1}}},
+                                          overlapped(rank.compute)),
                ErrorCode::device, "made to fail");
   expect_error(rank.comm->status(), ErrorCode::device, "made to fail");
   expect_error(other(rank).status(), ErrorCode::device, "made to fail");
@@ -178,10 +175,9 @@ TEST_F(Together, ThatNcclRefusesNameTheOneThatItWas) {
   world_.fail(0, NcclCall::enqueue, 2);
   void* const block = rank.allocate(kSize, rank.compute);
   const Operation sum = sum_of(block);
-  expect_error(Collectives::run_together(
-                   std::vector<Collectives::Part>{{rank.comm->overlapped(), {&sum, 1}},
-                                                  {other(rank).overlapped(), {&sum, 1}}},
-                   rank.compute),
+  expect_error(Communicator::run_together(std::vector<Communicator::Part>{{*rank.comm, {&sum, 1}},
+                                                                          {other(rank), {&sum, 1}}},
+                                          overlapped(rank.compute)),
                ErrorCode::device, "communicator 'other'");
   rank.free(block);
 }
@@ -197,10 +193,9 @@ TEST_F(Together, WhereOneIsNotPreparedNoneJoinsTheCapture) {
     expect_ok(capture);
     void* const block = rank.allocate(kSize, rank.compute);
     const Operation sum = sum_of(block);
-    expect_error(Collectives::run_together(
-                     std::vector<Collectives::Part>{{rank.comm->overlapped(), {&sum, 1}},
-                                                    {(*made)->overlapped(), {&sum, 1}}},
-                     rank.compute),
+    expect_error(Communicator::run_together(
+                     std::vector<Communicator::Part>{{*rank.comm, {&sum, 1}}, {**made, {&sum, 1}}},
+                     overlapped(rank.compute)),
                  ErrorCode::capture, "communicator 'raw'");
     rank.write(rank.compute, block, kSize);
     rank.free(block);
@@ -223,8 +218,8 @@ TEST_F(Together, AreComparedEachWithTheirOwnOnOtherRanks) {
       void* const next = rank.allocate(kSize, rank.compute);
       const auto one_less = kCount - static_cast<std::uint64_t>(rank.number);
       const Operation same = sum_of(block), differs = sum_of(next, one_less);
-      expect_ok(rank.comm->overlapped().run(other_ends ? differs : same, rank.compute));
-      if (!other_ends) expect_ok(other(rank).overlapped().run(differs, rank.compute));
+      expect_ok(rank.comm->run(other_ends ? differs : same, overlapped(rank.compute)));
+      if (!other_ends) expect_ok(other(rank).run(differs, overlapped(rank.compute)));
       rank.free(block);
       rank.free(next);
       expect_error((other_ends ? other(rank) : *rank.comm).end_capture(*capture),
@@ -262,10 +257,9 @@ TEST_F(Together, MayBeAskedForByThreadsInAnyOrderOfParts) {
         const Operation first_sum = sum_of(mine, 16), second_sum = sum_of(its, 16);
         Communicator &first = reversed ? other(rank) : *rank.comm,
                      &second = reversed ? *rank.comm : other(rank);
-        expect_ok(Collectives::run_together(
-            std::vector<Collectives::Part>{{first.overlapped(), {&first_sum, 1}},
-                                           {second.overlapped(), {&second_sum, 1}}},
-            rank.compute));
+        expect_ok(Communicator::run_together(
+            std::vector<Communicator::Part>{{first, {&first_sum, 1}}, {second, {&second_sum, 1}}},
+            overlapped(rank.compute)));
         rank.free(mine);
         rank.free(its);
       }

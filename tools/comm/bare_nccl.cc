@@ -9,62 +9,52 @@
 namespace weir {
 namespace {
 
-// As queue_bare(), of `library`, which has the calls.
-template <class Library>
-Status queue_all(const Library& library, std::span<const OperationGroup> groups, int times) {
+#ifdef WEIR_HAVE_NCCL
+Status queue_one(const NcclLibrary& nccl, ncclComm_t comm, const OperationGroup& group,
+                 CUstream stream) {
+  ncclResult_t result = group.size() > 1 ? nccl.ncclGroupStart() : ncclSuccess;
+  for (const Operation& operation : group) {
+    if (result != ncclSuccess) break;
+    const auto op = static_cast<ncclRedOp_t>(operation.reduction.op);
+    result = nccl.call(operation, op, comm, stream);
+  }
+  if (group.size() > 1 && result == ncclSuccess) result = nccl.ncclGroupEnd();
+  return nccl.check("bare NCCL", result, comm);
+}
+#endif
+
+// On simulated ranks.
+Status queue_one(Nccl& nccl, CommHandle comm, const OperationGroup& group, Stream stream) {
+  Status queued = group.size() > 1 ? nccl.group_start() : Status();
+  for (const Operation& operation : group) {
+    if (queued) queued = nccl.enqueue(comm, operation, stream);
+  }
+  return group.size() > 1 && queued ? nccl.group_end() : std::move(queued);
+}
+
+template <class Queue>
+Status queue_all(std::span<const OperationGroup> groups, int times, Queue&& queue) {
   for (int i = 0; i < times; ++i) {
-    const OperationGroup& group = groups[static_cast<std::size_t>(i) % groups.size()];
-    const bool grouped = group.size() > 1;
-    auto result = grouped ? library.begin() : Library::success();
-    for (std::size_t at = 0; at < group.size() && library.good(result); ++at) {
-      result = library.call(group[at]);
-    }
-    if (grouped && library.good(result)) result = library.end();
-    if (!library.good(result)) return library.status(std::move(result));
+    Status queued = queue(groups[static_cast<std::size_t>(i) % groups.size()]);
+    if (!queued) return queued;
   }
   return {};
 }
-
-struct SimulatedCalls {
-  Nccl& nccl;
-  CommHandle comm;
-  Stream stream;
-  static Status success() { return {}; }
-  static bool good(const Status& result) { return result.ok(); }
-  static Status status(Status result) { return result; }
-  Status begin() const { return nccl.group_start(); }
-  Status end() const { return nccl.group_end(); }
-  Status call(const Operation& operation) const { return nccl.enqueue(comm, operation, stream); }
-};
-
-#ifdef WEIR_HAVE_NCCL
-struct LoadedCalls {
-  const NcclLibrary& nccl;
-  ncclComm_t comm;
-  CUstream stream;
-  static ncclResult_t success() { return ncclSuccess; }
-  static bool good(ncclResult_t result) { return result == ncclSuccess; }
-  Status status(ncclResult_t result) const { return nccl.check("bare NCCL", result, comm); }
-  ncclResult_t begin() const { return nccl.ncclGroupStart(); }
-  ncclResult_t end() const { return nccl.ncclGroupEnd(); }
-  ncclResult_t call(const Operation& operation) const {
-    return nccl.call(operation, static_cast<ncclRedOp_t>(operation.reduction.op), comm, stream);
-  }
-};
-#endif
 
 }  // namespace
 
 Status queue_bare(Nccl& nccl, CommHandle comm, std::span<const OperationGroup> groups, int times,
                   Stream stream) {
 #ifdef WEIR_HAVE_NCCL
-  if (const auto* const loaded = dynamic_cast<const LoadedNccl*>(&nccl)) {
-    return queue_all(LoadedCalls{loaded->library(), LoadedNccl::comm_of(comm),
-                                 static_cast<CUstream>(stream.handle)},
-                     groups, times);
+  if (const NcclLibrary* const library = library_of(nccl)) {
+    return queue_all(groups, times, [&, of = comm_of(comm)](const OperationGroup& group) {
+      return queue_one(*library, of, group, static_cast<CUstream>(stream.handle));
+    });
   }
 #endif
-  return queue_all(SimulatedCalls{nccl, comm, stream}, groups, times);
+  return queue_all(groups, times, [&](const OperationGroup& group) {
+    return queue_one(nccl, comm, group, stream);
+  });
 }
 
 }  // namespace weir

@@ -85,7 +85,7 @@ class BenchOfRank {
       : rank_(rank),
         options_(options),
         memory_(memory),
-        collectives_(options.overlap ? rank.comm.overlapped() : rank.comm) {}
+        where_(options.overlap ? overlapped(rank.compute) : rank.compute) {}
 
   // Each power of two, again and again until the GPU has left its idle clocks.
   Status warm_up(BenchOperation operation) {
@@ -187,7 +187,7 @@ class BenchOfRank {
     }
     for (int i = 0; i < times; ++i) {
       const OperationGroup& group = point.groups[static_cast<std::size_t>(i) % point.groups.size()];
-      Result<Work> work = collectives_.run(group, rank_.compute);
+      Result<Work> work = rank_.comm.run(group, where_);
       if (!work) return std::move(work).error();
       last_ = *std::move(work);
     }
@@ -312,7 +312,7 @@ class BenchOfRank {
   BenchRank& rank_;
   const BenchOptions& options_;
   const BenchMemory& memory_;
-  Collectives collectives_;
+  const Where where_;
   Work last_;
 };
 

@@ -11,16 +11,15 @@ constexpr Bytes kElement = 4_B, kPart = 16_B;
 struct Definition {
   std::string_view name;
   OperationKind kind;
-  bool sends_parts, receives_parts;  // one for each rank; or one alone
-  bool split;                        // the array is cut in parts, one a rank
-  double factor_over_ranks;          // bus bandwidth: this times (n-1)/n; 0: the algorithm's own
+  bool split;                // the array is cut in parts, one a rank
+  double factor_over_ranks;  // bus bandwidth: this times (n-1)/n; 0: the algorithm's own
 };
 constexpr std::array<Definition, kBenchOperations> kDefinitions{{
-    {"all_reduce", OperationKind::all_reduce, false, false, false, 2},
-    {"all_gather", OperationKind::all_gather, false, true, true, 1},
-    {"reduce_scatter", OperationKind::reduce_scatter, true, false, true, 1},
-    {"alltoall", OperationKind::all_to_all, true, true, true, 1},
-    {"sendrecv", OperationKind::send, false, false, false, 0},
+    {"all_reduce", OperationKind::all_reduce, false, 2},
+    {"all_gather", OperationKind::all_gather, true, 1},
+    {"reduce_scatter", OperationKind::reduce_scatter, true, 1},
+    {"alltoall", OperationKind::all_to_all, true, 1},
+    {"sendrecv", OperationKind::send, false, 0},
 }};
 const Definition& of(BenchOperation operation) {
   return kDefinitions[static_cast<std::size_t>(operation)];
@@ -45,9 +44,10 @@ BenchShape shape_of(BenchOperation operation, Bytes size, int ranks) {
   const Bytes unit = definition.split
                          ? kPart * (size / kElement * kElement.count / parts / kPart.count)
                          : kElement * (size / kElement);
-  BenchShape shape{.count = unit / kElement, .send = unit, .receive = unit};
-  if (definition.sends_parts) shape.send = unit * parts;
-  if (definition.receives_parts) shape.receive = unit * parts;
+  const Operation one{.kind = definition.kind, .count = unit / kElement};
+  BenchShape shape{
+      .count = one.count, .send = one.reads(ranks, 0), .receive = one.writes(ranks, 0)};
+  if (operation == BenchOperation::send_receive) shape.receive = unit;
   if (shape.receive > shape.send) shape.send_offset = unit;
   if (shape.send > shape.receive) shape.receive_offset = unit;
   return shape;

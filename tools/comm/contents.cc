@@ -31,21 +31,17 @@ void choose_numbers(Contents& contents, const Operation& operation) {
   contents.op = reduction.op;
   contents.premul = reduction.premul.value_or(1);
   const double exact = exact_up_to(operation.type);
-  switch (reduction.op) {
-    case ReduceOp::max:
-    case ReduceOp::min:
-      return;
-    case ReduceOp::product:
-      contents.numbers = Numbers::product;
-      return;
-    case ReduceOp::average:
-      // Each may be multiplied by 1 / ranks first, which is rounded.
-      contents.numbers = Numbers::average;
-      contents.tolerance = (contents.ranks & (contents.ranks - 1)) == 0 ? 0 : 4 / exact;
-      if (contents.ranks > exact) contents.tolerance = contents.ranks / exact;
-      return;
-    case ReduceOp::sum:
-      break;
+  if (reduction.op == ReduceOp::max || reduction.op == ReduceOp::min) return;
+  if (reduction.op == ReduceOp::product) {
+    contents.numbers = Numbers::product;
+    return;
+  }
+  if (reduction.op == ReduceOp::average) {
+    // Each may be multiplied by 1 / ranks first, which is rounded.
+    contents.numbers = Numbers::average;
+    contents.tolerance = (contents.ranks & (contents.ranks - 1)) == 0 ? 0 : 4 / exact;
+    if (contents.ranks > exact) contents.tolerance = contents.ranks / exact;
+    return;
   }
   contents.numbers = Numbers::summed;
   const double room = exact / (contents.ranks * contents.premul);
@@ -81,49 +77,22 @@ std::byte* bytes_at(const void* memory) {
   return static_cast<std::byte*>(const_cast<void*>(memory));
 }
 
-// A part of what was received: of this sender, and from that place on of what it sent.
-Piece part(const Operation& operation, Contents contents, int number, int sender,
-           std::uint64_t first) {
-  contents.sender = sender;
-  contents.first = first;
-  const Bytes offset =
-      size_of(operation.type) * operation.count * static_cast<std::uint64_t>(number);
-  return {bytes_at(operation.receive) + offset.count, operation.count, operation.type, contents};
-}
-
+// Of one sender, or of all, reduced; in all_gather, gather and all_to_all a part of each.
 void add_received(const Operation& operation, Contents contents, int rank, int ranks,
                   std::vector<Piece>& pieces) {
-  const std::uint64_t mine = operation.count * static_cast<std::uint64_t>(rank);
-  switch (operation.kind) {
-    case OperationKind::all_reduce:
-    case OperationKind::reduce:
-      pieces.push_back(part(operation, contents, 0, Contents::kEveryRank, 0));
-      return;
-    case OperationKind::reduce_scatter:
-      pieces.push_back(part(operation, contents, 0, Contents::kEveryRank, mine));
-      return;
-    case OperationKind::broadcast:
-      pieces.push_back(part(operation, contents, 0, operation.peer, 0));
-      return;
-    case OperationKind::scatter:
-      pieces.push_back(part(operation, contents, 0, operation.peer, mine));
-      return;
-    case OperationKind::all_gather:
-    case OperationKind::gather:
-      for (int sender = 0; sender < ranks; ++sender) {
-        pieces.push_back(part(operation, contents, sender, sender, 0));
-      }
-      return;
-    case OperationKind::all_to_all:
-      for (int sender = 0; sender < ranks; ++sender) {
-        pieces.push_back(part(operation, contents, sender, sender, mine));
-      }
-      return;
-    case OperationKind::send:
-    case OperationKind::receive:
-      contents.receiver = rank;
-      pieces.push_back(part(operation, contents, 0, operation.peer, 0));
-      return;
+  using enum OperationKind;
+  const OperationKind kind = operation.kind;
+  if (kind == reduce_scatter || kind == scatter || kind == all_to_all) {  // what was sent is parted
+    contents.first = operation.count * static_cast<std::uint64_t>(rank);
+  }
+  if (kind == receive) contents.receiver = rank;
+  const bool is_of_each = kind == all_gather || kind == gather || kind == all_to_all;
+  const Bytes bytes = size_of(operation.type) * operation.count;
+  for (int part = 0; part < (is_of_each ? ranks : 1); ++part) {
+    contents.sender = is_of_each ? part : reduces(kind) ? Contents::kEveryRank : operation.peer;
+    const Bytes offset = bytes * static_cast<std::uint64_t>(part);
+    pieces.push_back(
+        {bytes_at(operation.receive) + offset.count, operation.count, operation.type, contents});
   }
 }
 

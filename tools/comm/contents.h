@@ -89,21 +89,10 @@ WEIR_ON_BOTH inline double element_of(const Contents& of, std::uint64_t index) {
   double all = of.premul * sent_element(of, 0, of.first + index);
   for (int rank = 1; rank < of.ranks; ++rank) {
     const double one = of.premul * sent_element(of, rank, of.first + index);
-    switch (of.op) {
-      case ReduceOp::sum:
-      case ReduceOp::average:
-        all += one;
-        break;
-      case ReduceOp::product:
-        all *= one;
-        break;
-      case ReduceOp::max:
-        all = one > all ? one : all;
-        break;
-      case ReduceOp::min:
-        all = one < all ? one : all;
-        break;
-    }
+    if (of.op == ReduceOp::sum || of.op == ReduceOp::average) all += one;
+    if (of.op == ReduceOp::product) all *= one;
+    if (of.op == ReduceOp::max) all = one > all ? one : all;
+    if (of.op == ReduceOp::min) all = one < all ? one : all;
   }
   return of.op == ReduceOp::average ? all / of.ranks : all;
 }

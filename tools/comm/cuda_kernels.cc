@@ -19,13 +19,9 @@ constexpr double kShortestNs = 1500;
 constexpr unsigned kWaves = 4;
 constexpr double kWavesFromNs = 50'000;
 
-cudaStream_t handle_of(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
+using rank_kernels::status_of;
 
-Status status_of(const char* call, cudaError_t result) {
-  if (result == cudaSuccess) return {};
-  return Error(ErrorCode::device, std::string(call) + ": " + cudaGetErrorName(result) + " (" +
-                                      cudaGetErrorString(result) + ")");
-}
+cudaStream_t handle_of(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 
 // Another thread's capture in global mode permits what it forbids only if one says that it is
 // meant.
@@ -90,6 +86,117 @@ class Stopwatch {
   void* memory_ = nullptr;
 };
 
+class CudaKernels final : public Kernels {
+ public:
+  CudaKernels(CudaDevice& device, const KernelRates& rates, int rank, int ranks,
+              Nanoseconds timeout)
+      : device_(device), rates_(rates), rank_(rank), ranks_(ranks), timeout_(timeout) {}
+  ~CudaKernels() override {
+    if (!enter()) return;
+    if (number_ != nullptr) cudaFree(number_);
+    for (const cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+  }
+
+  Status open() {
+    if (Status entered = enter(); !entered) return entered;
+    return status_of("cudaMalloc", cudaMalloc(reinterpret_cast<void**>(&number_), sizeof *number_));
+  }
+
+  Result<Stream> new_stream() override {
+    if (Status entered = enter(); !entered) return std::move(entered).error();
+    cudaStream_t stream = nullptr;
+    const cudaError_t made = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (Status good = status_of("cudaStreamCreateWithFlags", made); !good) {
+      return std::move(good).error();
+    }
+    streams_.push_back(stream);
+    return device_.stream(stream);
+  }
+
+  Status work(Stream stream, std::span<const UsedMemory> reads, std::span<const UsedMemory> writes,
+              Nanoseconds duration) override {
+    if (Status entered = enter(); !entered) return entered;
+    std::vector<rank_kernels::Touched> touched;
+    std::uint64_t bytes = 0;
+    for (const auto& [ranges, written] : {std::pair(reads, false), std::pair(writes, true)}) {
+      for (const UsedMemory& range : ranges) {
+        touched.push_back({range.pointer, range.bytes.count, written});
+        bytes += range.bytes.count;
+      }
+    }
+    const double left = static_cast<double>(duration.count) - kShortestNs -
+                        static_cast<double>(bytes) * rates_.ns_per_byte;
+    unsigned waves = left > kWavesFromNs ? kWaves : 1;
+    const double rounds = std::max(0.0, left / rates_.ns_per_round) / waves;
+    const bool brief = rounds < 1 && bytes < (1u << 20);
+    return rank_kernels::work(stream, touched, static_cast<std::uint64_t>(rounds),
+                              brief ? rates_.multiprocessors : rates_.blocks * waves);
+  }
+
+  Status fill(Stream stream, std::span<const Operation> operations, std::uint64_t seed) override {
+    if (Status entered = enter(); !entered) return entered;
+    for (const Operation& operation : operations) {
+      const Bytes bytes = operation.writes(ranks_, rank_);
+      if (bytes == 0_B) continue;
+      if (Status done = rank_kernels::spoil(stream, operation.receive, bytes); !done) return done;
+    }
+    for (const Piece& piece : sent_pieces(operations, rank_, ranks_, seed)) {
+      if (Status done = rank_kernels::fill(stream, piece); !done) return done;
+    }
+    return {};
+  }
+
+  // Sets the number in device memory to 0, lets kernels add to it, and reads it.
+  Result<std::optional<std::uint64_t>> count_wrong(Stream stream,
+                                                   std::span<const Operation> operations,
+                                                   std::uint64_t seed) override {
+    if (Status entered = enter(); !entered) return std::move(entered).error();
+    unsigned long long wrong = 0;
+    Status done =
+        status_of("cudaMemsetAsync", cudaMemsetAsync(number_, 0, sizeof wrong, handle_of(stream)));
+    for (const Piece& piece : received_pieces(operations, rank_, ranks_, seed)) {
+      if (done) done = rank_kernels::check(stream, piece, number_);
+    }
+    if (done) done = finish(stream);
+    if (!done) return std::move(done).error();
+    const Relaxed relaxed;
+    cudaError_t read =
+        cudaMemcpyAsync(&wrong, number_, sizeof wrong, cudaMemcpyDeviceToHost, handle_of(stream));
+    if (read == cudaSuccess) read = cudaStreamSynchronize(handle_of(stream));
+    if (done = status_of("cudaMemcpyAsync", read); !done) return std::move(done).error();
+    return std::optional<std::uint64_t>(wrong);
+  }
+  std::optional<std::uint64_t> wrong_reads(const Graph&, std::uint64_t) override { return {}; }
+
+  // Looks again and again, as nccl-tests does: sleeping would be in every time that is measured.
+  Status finish(Stream stream) override {
+    if (Status entered = enter(); !entered) return entered;
+    const Relaxed relaxed;
+    const Nanoseconds begin = now();
+    while (true) {
+      const cudaError_t result = cudaStreamQuery(handle_of(stream));
+      if (result == cudaSuccess) return {};
+      if (result != cudaErrorNotReady) return status_of("cudaStreamQuery", result);
+      if (now() - begin > timeout_) return late(stream, timeout_);
+      std::this_thread::yield();
+    }
+  }
+  Nanoseconds warm_up_time() const override { return 100_ms; }
+  Nanoseconds now() const override {
+    return {std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)};
+  }
+
+ private:
+  Status enter() const { return status_of("cudaSetDevice", cudaSetDevice(device_.ordinal())); }
+
+  CudaDevice& device_;
+  const KernelRates rates_;
+  const int rank_, ranks_;
+  const Nanoseconds timeout_;
+  std::vector<cudaStream_t> streams_;
+  unsigned long long* number_ = nullptr;  // in device memory
+};
+
 }  // namespace
 
 Result<KernelRates> measure_kernels(int ordinal) {
@@ -125,127 +232,11 @@ Result<KernelRates> measure_kernels(int ordinal) {
   return rates;
 }
 
-Result<std::unique_ptr<CudaKernels>> CudaKernels::open(CudaDevice& device, const KernelRates& rates,
-                                                       int rank, int ranks, Nanoseconds timeout) {
-  std::unique_ptr<CudaKernels> kernels(new CudaKernels(device, rates, rank, ranks, timeout));
-  if (Status entered = kernels->enter(); !entered) return std::move(entered).error();
-  void* number = nullptr;
-  const cudaError_t had = cudaMalloc(&number, sizeof(unsigned long long));
-  if (Status good = status_of("cudaMalloc", had); !good) return std::move(good).error();
-  kernels->number_ = static_cast<unsigned long long*>(number);
-  return kernels;
-}
-
-CudaKernels::~CudaKernels() {
-  if (!enter()) return;
-  if (number_ != nullptr) cudaFree(number_);
-  for (void* const stream : streams_) cudaStreamDestroy(static_cast<cudaStream_t>(stream));
-}
-
-Status CudaKernels::enter() const {
-  return status_of("cudaSetDevice", cudaSetDevice(device_.ordinal()));
-}
-
-Result<Stream> CudaKernels::new_stream() {
-  if (Status entered = enter(); !entered) return std::move(entered).error();
-  cudaStream_t stream = nullptr;
-  const cudaError_t made = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-  if (Status good = status_of("cudaStreamCreateWithFlags", made); !good) {
-    return std::move(good).error();
-  }
-  streams_.push_back(stream);
-  return device_.stream(stream);
-}
-
-Status CudaKernels::work(Stream stream, std::span<const UsedMemory> reads,
-                         std::span<const UsedMemory> writes, Nanoseconds duration) {
-  if (Status entered = enter(); !entered) return entered;
-  std::vector<rank_kernels::Touched> touched;
-  std::uint64_t bytes = 0;
-  for (const auto& [ranges, written] : {std::pair(reads, false), std::pair(writes, true)}) {
-    for (const UsedMemory& range : ranges) {
-      touched.push_back({range.pointer, range.bytes.count, written});
-      bytes += range.bytes.count;
-    }
-  }
-  const double left = static_cast<double>(duration.count) - kShortestNs -
-                      static_cast<double>(bytes) * rates_.ns_per_byte;
-  unsigned waves = left > kWavesFromNs ? kWaves : 1;
-  const double rounds = std::max(0.0, left / rates_.ns_per_round) / waves;
-  const bool brief = rounds < 1 && bytes < (1u << 20);
-  return rank_kernels::work(stream, touched, static_cast<std::uint64_t>(rounds),
-                            brief ? rates_.multiprocessors : rates_.blocks * waves);
-}
-
-Status CudaKernels::fill(Stream stream, std::span<const Operation> operations, std::uint64_t seed) {
-  if (Status entered = enter(); !entered) return entered;
-  for (const Operation& operation : operations) {
-    const Bytes bytes = operation.writes(ranks_, rank_);
-    if (bytes == 0_B) continue;
-    if (Status done = rank_kernels::spoil(stream, operation.receive, bytes); !done) return done;
-  }
-  for (const Piece& piece : sent_pieces(operations, rank_, ranks_, seed)) {
-    if (Status done = rank_kernels::fill(stream, piece); !done) return done;
-  }
-  return {};
-}
-
-template <class Add>
-Result<std::uint64_t> CudaKernels::counted(Stream stream, Add&& add) {
-  if (Status entered = enter(); !entered) return std::move(entered).error();
-  std::uint64_t number = 0;
-  const cudaError_t cleared = cudaMemsetAsync(number_, 0, sizeof number, handle_of(stream));
-  if (Status good = status_of("cudaMemsetAsync", cleared); !good) return std::move(good).error();
-  if (Status added = add(); !added) return std::move(added).error();
-  if (Status done = finish(stream); !done) return std::move(done).error();
-  const Relaxed relaxed;
-  cudaError_t read =
-      cudaMemcpyAsync(&number, number_, sizeof number, cudaMemcpyDeviceToHost, handle_of(stream));
-  if (read == cudaSuccess) read = cudaStreamSynchronize(handle_of(stream));
-  if (Status good = status_of("cudaMemcpyAsync", read); !good) return std::move(good).error();
-  return number;
-}
-
-Result<std::optional<std::uint64_t>> CudaKernels::count_wrong(Stream stream,
-                                                              std::span<const Operation> operations,
-                                                              std::uint64_t seed) {
-  const Result<std::uint64_t> wrong = counted(stream, [&]() -> Status {
-    for (const Piece& piece : received_pieces(operations, rank_, ranks_, seed)) {
-      if (Status done = rank_kernels::check(stream, piece, number_); !done) return done;
-    }
-    return {};
-  });
-  if (!wrong) return wrong.error();
-  return std::optional(*wrong);
-}
-
-Result<std::optional<std::uint64_t>> CudaKernels::digest(Stream stream, UsedMemory range) {
-  const Result<std::uint64_t> digest = counted(
-      stream, [&] { return rank_kernels::digest(stream, range.pointer, range.bytes, number_); });
-  if (!digest) return digest.error();
-  return std::optional(*digest);
-}
-
-// Looks again and again, as nccl-tests does: sleeping would be in every time that is measured.
-Status CudaKernels::finish(Stream stream) {
-  if (Status entered = enter(); !entered) return entered;
-  const Relaxed relaxed;
-  const Nanoseconds begin = now();
-  while (true) {
-    const cudaError_t result = cudaStreamQuery(handle_of(stream));
-    if (result == cudaSuccess) return {};
-    if (result != cudaErrorNotReady) return status_of("cudaStreamQuery", result);
-    if (now() - begin > timeout_) {
-      return Error(ErrorCode::device, "work on stream " + std::to_string(stream.id) +
-                                          " has not ended in " +
-                                          std::to_string(timeout_.count / 1'000'000) + " ms");
-    }
-    std::this_thread::yield();
-  }
-}
-
-Nanoseconds CudaKernels::now() const {
-  return {std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)};
+Result<std::unique_ptr<Kernels>> open_cuda_kernels(CudaDevice& device, const KernelRates& rates,
+                                                   int rank, int ranks, Nanoseconds timeout) {
+  auto kernels = std::make_unique<CudaKernels>(device, rates, rank, ranks, timeout);
+  if (Status opened = kernels->open(); !opened) return std::move(opened).error();
+  return std::unique_ptr<Kernels>(std::move(kernels));
 }
 
 }  // namespace weir

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
-#include <vector>
 
 #include "comm/ranks.h"
 #include "weir/cuda_device.h"
@@ -21,41 +19,8 @@ struct KernelRates {
 // The host waits, some 50 ms. No capture goes on. Errors: device.
 Result<KernelRates> measure_kernels(int ordinal);
 
-class CudaKernels final : public Kernels {
- public:
-  // `device` lives longer. Waiting for a stream ends with an error after `timeout`. Errors: device.
-  static Result<std::unique_ptr<CudaKernels>> open(CudaDevice& device, const KernelRates& rates,
+// `device` lives longer. Waiting for a stream ends with an error after `timeout`. Errors: device.
+Result<std::unique_ptr<Kernels>> open_cuda_kernels(CudaDevice& device, const KernelRates& rates,
                                                    int rank, int ranks, Nanoseconds timeout);
-  ~CudaKernels() override;
-
-  Result<Stream> new_stream() override;
-  Status work(Stream stream, std::span<const UsedMemory> reads, std::span<const UsedMemory> writes,
-              Nanoseconds duration) override;
-  Status fill(Stream stream, std::span<const Operation> operations, std::uint64_t seed) override;
-  Result<std::optional<std::uint64_t>> count_wrong(Stream stream,
-                                                   std::span<const Operation> operations,
-                                                   std::uint64_t seed) override;
-  Result<std::optional<std::uint64_t>> digest(Stream stream, UsedMemory range) override;
-  std::optional<std::uint64_t> wrong_reads(const Graph&, std::uint64_t) override { return {}; }
-  Status finish(Stream stream) override;
-  Nanoseconds warm_up_time() const override { return 100_ms; }
-  Nanoseconds now() const override;
-
- private:
-  CudaKernels(CudaDevice& device, const KernelRates& rates, int rank, int ranks,
-              Nanoseconds timeout)
-      : device_(device), rates_(rates), rank_(rank), ranks_(ranks), timeout_(timeout) {}
-  Status enter() const;
-  // Sets the number to 0, runs `add`, which adds to it, and reads it.
-  template <class Add>
-  Result<std::uint64_t> counted(Stream stream, Add&& add);
-
-  CudaDevice& device_;
-  const KernelRates rates_;
-  const int rank_, ranks_;
-  const Nanoseconds timeout_;
-  std::vector<void*> streams_;
-  unsigned long long* number_ = nullptr;  // in device memory
-};
 
 }  // namespace weir

@@ -60,8 +60,8 @@ class CudaJob {
     local.rank = is_launched() ? launch_.rank : static_cast<int>(which);
     Result<std::unique_ptr<CudaDevice>> device = CudaDevice::open(ordinals_[which]);
     if (!device) return std::move(device).error();
-    Result<std::unique_ptr<CudaKernels>> kernels =
-        CudaKernels::open(**device, rates_[which], local.rank, ranks_, kTimeout);
+    Result<std::unique_ptr<Kernels>> kernels =
+        open_cuda_kernels(**device, rates_[which], local.rank, ranks_, kTimeout);
     if (!kernels) return std::move(kernels).error();
     Result<Stream> compute = (*kernels)->new_stream();
     if (!compute) return std::move(compute).error();
@@ -76,21 +76,14 @@ class CudaJob {
   }
   std::size_t local_ranks() const { return ordinals_.size(); }
 
-  // Ids of new communicators, the same on every rank.
-  Result<std::array<UniqueId, 2>> new_ids(Nccl& nccl) {
-    std::array<UniqueId, 2> ids;
-    if (!is_launched() || launch_.rank == 0) {
-      for (UniqueId& id : ids) {
-        const Result<UniqueId> made = nccl.unique_id();
-        if (!made) return made.error();
-        id = *made;
-      }
-    }
-    if (!is_launched()) return ids;
-    const auto all = nccl_->host_all_gather(world_, std::as_bytes(std::span(ids)), kTimeout);
+  // Rank 0's.
+  template <class Value>
+  Result<Value> from_rank_0(const Value& mine) {
+    const auto all = nccl_->host_all_gather(world_, std::as_bytes(std::span(&mine, 1)), kTimeout);
     if (!all) return all.error();
-    std::memcpy(ids.data(), all->front().data(), sizeof ids);
-    return ids;
+    Value first;
+    std::memcpy(&first, all->front().data(), sizeof first);
+    return first;
   }
 
   // Every rank's `mine`. If one rank failed, it is an error on all.
@@ -177,20 +170,20 @@ class CudaRanks final : public LocalRanks {
   ~CudaRanks() override { (void)CudaRanks::close(); }
 
   Status open(const RanksOptions& options) {
-    std::optional<std::array<UniqueId, 2>> ids;
+    Ids ids;
     for (std::size_t i = 0; i < job_->local_ranks(); ++i) {
       Result<LocalRank> local = job_->open_rank(i, options.heap);
       if (!local) return std::move(local).error();
-      if (version_.empty()) version_ = local->nccl->version();
-      if (!ids) {
-        Result<std::array<UniqueId, 2>> made = job_->new_ids(*local->nccl);
+      if (i == 0) {
+        version_ = local->nccl->version();
+        Result<Ids> made = local->rank == 0 ? make_ids(*local->nccl) : Ids{};
+        if (made && job_->is_launched()) made = job_->from_rank_0(*made);
         if (!made) return std::move(made).error();
         ids = *made;
       }
       add(*std::move(local));
     }
-    const auto& [id, raw] = *ids;
-    return connect(id, options.raw ? std::optional(raw) : std::nullopt, {}, options.prepare);
+    return connect(ids, {}, options);
   }
 
   std::string describe() const override { return job_->describe() + ", NCCL " + version_; }

@@ -1,5 +1,7 @@
 #include "comm/every_operation.h"
 
+#include <utility>
+
 namespace weir {
 namespace {
 
@@ -7,8 +9,6 @@ namespace {
 Bytes room(int ranks, std::uint64_t count) {
   return Bytes{4 * count * static_cast<std::uint64_t>(ranks)};
 }
-
-}  // namespace
 
 std::vector<Asked> every_operation() {
   std::vector<Asked> all;
@@ -21,6 +21,8 @@ std::vector<Asked> every_operation() {
   all.push_back({"group of two", {OperationKind::all_reduce, OperationKind::all_gather}});
   return all;
 }
+
+}  // namespace
 
 std::vector<Operation> operations_for(const Asked& asked, const BenchRank& rank, void* memory,
                                       std::uint64_t count) {
@@ -44,16 +46,31 @@ Bytes memory_for(const Asked& asked, int ranks, std::uint64_t count) {
   return room(ranks, count) * 2 * asked.kinds.size();
 }
 
-std::string_view name_of(CaptureMode mode) {
-  switch (mode) {
-    case CaptureMode::global:
-      return "global";
-    case CaptureMode::thread_local_:
-      return "thread-local";
-    case CaptureMode::relaxed:
-      break;
+Status run_matrix(ScenarioReport& report, const OpenRanks& open, const RanksOptions& wanted,
+                  Aim& aim, const std::string& well, const std::string& title,
+                  const std::vector<std::string>& variants, const MatrixCase& run) {
+  const std::pair<CaptureMode, const char*> modes[] = {{CaptureMode::global, "global"},
+                                                       {CaptureMode::thread_local_, "thread-local"},
+                                                       {CaptureMode::relaxed, "relaxed"}};
+  ScenarioTable table{.title = title, .columns = {"operation"}, .rows = {}};
+  for (const auto& [mode, name] : modes) {
+    for (const std::string& variant : variants) table.columns.push_back(name + variant);
   }
-  return "relaxed";
+  for (const Asked& asked : every_operation()) {
+    std::vector<std::string> row{asked.name};
+    for (const auto& [mode, name] : modes) {
+      for (int variant = 0; variant < std::ssize(variants); ++variant) {
+        Result<std::string> cell = report.run_case(
+            open, wanted, aim, well,
+            [&, mode = mode](BenchRank& rank) { return run(rank, asked, mode, variant); });
+        if (!cell) return std::move(cell).error();
+        row.push_back(*std::move(cell));
+      }
+    }
+    table.rows.push_back(std::move(row));
+  }
+  report.tables.push_back(std::move(table));
+  return {};
 }
 
 }  // namespace weir

@@ -52,19 +52,29 @@ void LocalRendezvous::leave() {
   arrived_.notify_all();
 }
 
-Status LocalRanks::connect(const UniqueId& id, const std::optional<UniqueId>& raw,
-                           const CommunicatorOptions& settings, bool prepare) {
+Result<LocalRanks::Ids> LocalRanks::make_ids(Nccl& nccl) {
+  Ids ids;
+  for (UniqueId& id : ids) {
+    const Result<UniqueId> made = nccl.unique_id();
+    if (!made) return made.error();
+    id = *made;
+  }
+  return ids;
+}
+
+Status LocalRanks::connect(const Ids& ids, const CommunicatorOptions& settings,
+                           const RanksOptions& options) {
   return in_threads([&](LocalRank& local) -> Status {
-    Result<Communicator> made = Communicator::create({*local.nccl, *local.device, *local.heap}, id,
-                                                     all_, local.rank, settings);
+    Result<Communicator> made = Communicator::create({*local.nccl, *local.device, *local.heap},
+                                                     ids[0], all_, local.rank, settings);
     if (!made) return std::move(made).error();
     local.comm = *std::move(made);
-    if (raw) {
-      Result<CommHandle> handle = local.nccl->init(*raw, all_, local.rank, {.name = "raw"});
+    if (options.raw) {
+      Result<CommHandle> handle = local.nccl->init(ids[1], all_, local.rank, {.name = "raw"});
       if (!handle) return std::move(handle).error();
       local.raw = *handle;
     }
-    return prepare ? local.comm->prepare() : Status();
+    return options.prepare ? local.comm->prepare() : Status();
   });
 }
 

@@ -1,6 +1,7 @@
 // Ranks as threads of this process: what simulated ranks and those on GPUs have in common.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -55,9 +56,10 @@ class LocalRanks : public Ranks {
   LocalRanks(int all, Nanoseconds host_timeout) : all_(all), rendezvous_(all, host_timeout) {}
 
   void add(LocalRank rank) { locals_.push_back(std::move(rank)); }
-  // Makes the communicators. `raw`: of those for NCCL alone, if they are wanted.
-  Status connect(const UniqueId& id, const std::optional<UniqueId>& raw,
-                 const CommunicatorOptions& settings, bool prepare);
+  // Ids of the communicators, and of those for NCCL alone.
+  using Ids = std::array<UniqueId, 2>;
+  static Result<Ids> make_ids(Nccl& nccl);
+  Status connect(const Ids& ids, const CommunicatorOptions& settings, const RanksOptions& options);
   // BenchRank::gather.
   virtual Result<std::vector<double>> gather(LocalRank& rank, double mine);
   // What is wrong with a rank whose communicators are closed.

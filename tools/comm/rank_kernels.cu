@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
+#include <type_traits>
 
 #include "comm/rank_kernels.h"
 
@@ -57,31 +59,11 @@ __global__ void work_kernel(const __grid_constant__ Ranges ranges, Word rounds) 
 
 template <class T>
 __device__ T converted(double value) {
-  return static_cast<T>(static_cast<long long>(value));
-}
-template <>
-__device__ double converted<double>(double value) {
-  return value;
-}
-template <>
-__device__ float converted<float>(double value) {
-  return static_cast<float>(value);
-}
-template <>
-__device__ __half converted<__half>(double value) {
-  return __double2half(value);
-}
-template <>
-__device__ __nv_bfloat16 converted<__nv_bfloat16>(double value) {
-  return __double2bfloat16(value);
-}
-template <>
-__device__ __nv_fp8_e4m3 converted<__nv_fp8_e4m3>(double value) {
-  return __nv_fp8_e4m3(value);
-}
-template <>
-__device__ __nv_fp8_e5m2 converted<__nv_fp8_e5m2>(double value) {
-  return __nv_fp8_e5m2(value);
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(static_cast<long long>(value));  // a product may wrap
+  } else {
+    return static_cast<T>(value);
+  }
 }
 
 template <class T>
@@ -112,60 +94,26 @@ __global__ void check_kernel(const T* at, Word count, Contents contents, Word* w
   if (found > 0) atomicAdd(wrong, found);
 }
 
-__device__ Word mixed(Word value, Word place) {
-  Word z = (value + place * 0x9E3779B97F4A7C15ull) * 0xBF58476D1CE4E5B9ull;
-  z = (z ^ (z >> 29)) * 0x94D049BB133111EBull;
-  return z ^ (z >> 32);
-}
-
-__global__ void digest_kernel(const unsigned char* at, Word bytes, Word* digest) {
-  Word sum = 0;
-  for (Word i = first_index(); i < bytes; i += all_threads()) sum += mixed(at[i], i + 1);
-  atomicAdd(digest, sum);
-}
-
 unsigned blocks_for(Word elements) {
   return static_cast<unsigned>(
       std::clamp<Word>((elements + kThreads - 1) / kThreads, 1, kMostBlocks));
 }
 cudaStream_t handle_of(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 
-Status status_of(const char* what, cudaError_t result) {
-  if (result == cudaSuccess) return {};
-  return Error(ErrorCode::device, std::string(what) + ": " + cudaGetErrorName(result) + " (" +
-                                      cudaGetErrorString(result) + ")");
-}
+// In the order of DataType, each as a pointer.
+using Types = std::tuple<signed char*, unsigned char*, int*, unsigned*, long long*, Word*, __half*,
+                         float*, double*, __nv_bfloat16*, __nv_fp8_e4m3*, __nv_fp8_e5m2*>;
+static_assert(std::tuple_size_v<Types> == kDataTypes);
 
 // Calls `use` with a null pointer to the element type.
-template <class Use>
+template <std::size_t first = 0, class Use>
 Status with_type(DataType type, Use&& use) {
-  switch (type) {
-    case DataType::int8:
-      return use(static_cast<signed char*>(nullptr));
-    case DataType::uint8:
-      return use(static_cast<unsigned char*>(nullptr));
-    case DataType::int32:
-      return use(static_cast<int*>(nullptr));
-    case DataType::uint32:
-      return use(static_cast<unsigned*>(nullptr));
-    case DataType::int64:
-      return use(static_cast<long long*>(nullptr));
-    case DataType::uint64:
-      return use(static_cast<unsigned long long*>(nullptr));
-    case DataType::float16:
-      return use(static_cast<__half*>(nullptr));
-    case DataType::float32:
-      return use(static_cast<float*>(nullptr));
-    case DataType::float64:
-      return use(static_cast<double*>(nullptr));
-    case DataType::bfloat16:
-      return use(static_cast<__nv_bfloat16*>(nullptr));
-    case DataType::float8_e4m3:
-      return use(static_cast<__nv_fp8_e4m3*>(nullptr));
-    case DataType::float8_e5m2:
-      return use(static_cast<__nv_fp8_e5m2*>(nullptr));
+  if constexpr (first < kDataTypes) {
+    if (first == static_cast<std::size_t>(type)) return use(std::tuple_element_t<first, Types>());
+    return with_type<first + 1>(type, use);
+  } else {
+    return Error(ErrorCode::invalid_argument, "there is no such type");
   }
-  return Error(ErrorCode::invalid_argument, "there is no such type");
 }
 
 template <class Kernel>
@@ -176,9 +124,15 @@ Status load_one(Kernel* kernel) {
 
 }  // namespace
 
+Status status_of(const char* call, int result) {
+  const auto error = static_cast<cudaError_t>(result);
+  if (error == cudaSuccess) return {};
+  return Error(ErrorCode::device, std::string(call) + ": " + cudaGetErrorName(error) + " (" +
+                                      cudaGetErrorString(error) + ")");
+}
+
 Status load() {
   if (Status loaded = load_one(work_kernel); !loaded) return loaded;
-  if (Status loaded = load_one(digest_kernel); !loaded) return loaded;
   for (int type = 0; type < kDataTypes; ++type) {
     Status loaded = with_type(static_cast<DataType>(type), []<class T>(T*) -> Status {
       if (Status fills = load_one(fill_kernel<T>); !fills) return fills;
@@ -222,12 +176,6 @@ Status check(Stream stream, const Piece& piece, unsigned long long* wrong) {
         reinterpret_cast<const T*>(piece.at), piece.count, piece.contents, wrong);
     return status_of("launching a kernel that checks", cudaGetLastError());
   });
-}
-
-Status digest(Stream stream, const void* at, Bytes bytes, unsigned long long* digest) {
-  digest_kernel<<<blocks_for(bytes.count), kThreads, 0, handle_of(stream)>>>(
-      static_cast<const unsigned char*>(at), bytes.count, digest);
-  return status_of("launching a kernel that digests", cudaGetLastError());
 }
 
 }  // namespace weir::rank_kernels

@@ -1,5 +1,5 @@
 // Kernels of the benchmark and the scenarios: work that takes time and touches memory, buffers
-// filled and checked, digests. Each call queues on a stream of the calling thread's current device.
+// filled and checked. Each call queues on a stream of the calling thread's current device.
 // Errors: device.
 #pragma once
 
@@ -11,6 +11,9 @@
 #include "weir/types.h"
 
 namespace weir::rank_kernels {
+
+// `result`: a cudaError_t, of the call that is named.
+Status status_of(const char* call, int result);
 
 // Loads every kernel: a capture does not permit the first launch of one that is not.
 Status load();
@@ -30,7 +33,5 @@ Status fill(Stream stream, const Piece& piece);
 Status spoil(Stream stream, void* at, Bytes bytes);
 // Adds to *wrong, in device memory, the elements that are not what the piece says.
 Status check(Stream stream, const Piece& piece, unsigned long long* wrong);
-// Adds to *digest, in device memory, a number that every byte and its place have changed.
-Status digest(Stream stream, const void* at, Bytes bytes, unsigned long long* digest);
 
 }  // namespace weir::rank_kernels

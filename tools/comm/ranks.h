@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "weir/comm/collectives.h"
 #include "weir/comm/communicator.h"
 #include "weir/comm/launch.h"
 #include "weir/comm/sim_nccl.h"
@@ -48,8 +47,6 @@ class Kernels {
   virtual Result<std::optional<std::uint64_t>> count_wrong(Stream stream,
                                                            std::span<const Operation> operations,
                                                            std::uint64_t seed) = 0;
-  // A digest of the bytes; the host waits. Nothing: as above.
-  virtual Result<std::optional<std::uint64_t>> digest(Stream stream, UsedMemory range) = 0;
   // Runs the graph in `orders` random orders that its edges allow, and counts the reads that saw
   // another write than in the order of capture. Nothing: the device runs it as it likes.
   virtual std::optional<std::uint64_t> wrong_reads(const Graph& graph, std::uint64_t orders) = 0;
@@ -60,6 +57,12 @@ class Kernels {
   // The host's clock.
   virtual Nanoseconds now() const = 0;
 };
+
+// Of Kernels::finish().
+inline Error late(Stream stream, Nanoseconds timeout) {
+  return {ErrorCode::device, "work on stream " + std::to_string(stream.id) + " has not ended in " +
+                                 std::to_string(timeout.count / 1'000'000) + " ms"};
+}
 
 struct BenchRank {
   int rank = 0, ranks = 1;

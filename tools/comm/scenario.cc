@@ -9,17 +9,8 @@
 namespace weir {
 namespace {
 
-std::string_view name_of(Bound bound) {
-  switch (bound) {
-    case Bound::at_most:
-      return "at most";
-    case Bound::at_least:
-      return "at least";
-    case Bound::exactly:
-      break;
-  }
-  return "exactly";
-}
+constexpr const char* kBounds[] = {"at most", "at least", "exactly"};
+const char* name_of(Bound bound) { return kBounds[static_cast<int>(bound)]; }
 
 std::string table_text(const ScenarioTable& table) {
   std::vector<std::size_t> widths;
@@ -47,15 +38,8 @@ std::string percent(double value) {
 }
 
 bool Aim::held() const {
-  switch (bound) {
-    case Bound::at_most:
-      return reached <= aim;
-    case Bound::at_least:
-      return reached >= aim;
-    case Bound::exactly:
-      break;
-  }
-  return reached == aim;
+  return reached == aim || (bound == Bound::at_most && reached < aim) ||
+         (bound == Bound::at_least && reached > aim);
 }
 
 Result<Status> ScenarioReport::run(const OpenRanks& open, const RanksOptions& wanted,

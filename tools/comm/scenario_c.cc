@@ -16,13 +16,13 @@ namespace {
 
 enum class Way {
   alone,          // no all-reduce
-  weir,           // Collectives: the block carries its fence
-  kept,           // Collectives; freed when the step ends
+  weir,           // the block carries its fence
+  kept,           // Weir, too; freed when the step ends
   record_stream,  // NCCL alone, on a stream of the program's, and DeviceHeap::record_stream()
   host_sees,      // NCCL alone; freed when the host sees the end, as PyTorch's record_stream does
 };
 struct Variant {
-  std::string name;
+  const char* name;
   Way way;
   bool captured = false;
   bool aims = false;  // it is Weir's, as it comes
@@ -91,7 +91,7 @@ HeapSnapshot relative(HeapSnapshot snapshot) {
 class OverlapOfRank {
  public:
   OverlapOfRank(BenchRank& rank, const OverlapOptions& options, Way way)
-      : rank_(rank), options_(options), way_(way), collectives_(rank.comm.overlapped()) {}
+      : rank_(rank), options_(options), way_(way) {}
 
   Status begin() {
     const Bytes bytes{2 * options_.width * options_.width};
@@ -197,7 +197,7 @@ class OverlapOfRank {
         break;
       case Way::weir:
       case Way::kept: {
-        Result<Work> work = collectives_.run(sum, rank_.compute);
+        Result<Work> work = rank_.comm.run(sum, overlapped(rank_.compute));
         if (!work) return std::move(work).error();
         last = *std::move(work);
         if (way_ == Way::weir) break;
@@ -260,7 +260,6 @@ class OverlapOfRank {
   BenchRank& rank_;
   const OverlapOptions& options_;
   const Way way_;
-  Collectives collectives_;
   std::vector<Block> weights_, input_, step_;
   Statistics before_;
   Stream comm_;
@@ -312,21 +311,19 @@ Result<Outcome> run_variant(const OpenRanks& open, const OverlapOptions& options
   return first;
 }
 
-const std::vector<Variant>& variants() {
-  static const std::vector<Variant> all{
-      {"no all-reduce", Way::alone},
-      {"Weir", Way::weir, false, true},
-      {"Weir, ReusePolicy::grow", Way::weir, false, false, ReusePolicy::grow},
-      {"Weir, every buffer kept for the step", Way::kept},
-      {"DeviceHeap::record_stream", Way::record_stream},
-      {"freed when the host sees the end", Way::host_sees},
-      {"no all-reduce, captured", Way::alone, true},
-      {"Weir, captured", Way::weir, true, true},
-      {"Weir, every buffer kept, captured", Way::kept, true},
-      {"Weir, ReusePolicy::grow, captured", Way::weir, true, false, ReusePolicy::grow},
-  };
-  return all;
-}
+// Where both are needed, the row that keeps every buffer comes before Weir's.
+const Variant kVariants[] = {
+    {"no all-reduce", Way::alone},
+    {"Weir, every buffer kept for the step", Way::kept},
+    {"Weir", Way::weir, false, true},
+    {"Weir, ReusePolicy::grow", Way::weir, false, false, ReusePolicy::grow},
+    {"DeviceHeap::record_stream", Way::record_stream},
+    {"freed when the host sees the end", Way::host_sees},
+    {"no all-reduce, captured", Way::alone, true},
+    {"Weir, every buffer kept, captured", Way::kept, true},
+    {"Weir, captured", Way::weir, true, true},
+    {"Weir, ReusePolicy::grow, captured", Way::weir, true, false, ReusePolicy::grow},
+};
 
 Status run_table(const OpenRanks& open, const OverlapOptions& options, const std::string& title,
                  bool aims, ScenarioReport& report) {
@@ -335,26 +332,22 @@ Status run_table(const OpenRanks& open, const OverlapOptions& options, const std
       .columns = {"", "beyond the weights", "of it blocks", "step", "runs of the same bytes"},
       .rows = {}};
   Outcome kept[2];  // eager, captured
-  std::vector<std::pair<const Variant*, std::pair<Outcome, int>>> cured;
-  for (const Variant& variant : variants()) {
+  for (const Variant& variant : kVariants) {
     int alike = 0;
-    Result<Outcome> outcome = run_variant(open, options, variant, table, alike, report);
-    if (!outcome) return std::move(outcome).error();
-    if (variant.way == Way::kept) kept[variant.captured ? 1 : 0] = *outcome;
-    if (variant.aims) cured.push_back({&variant, {*outcome, alike}});
-  }
-  report.tables.push_back(std::move(table));
-  for (const auto& [variant, result] : cured) {
-    if (!aims) break;
-    const auto& [outcome, alike] = result;
-    report.aims.push_back({variant->name + ": memory beyond the weights", "MiB", Bound::at_most,
-                           mebibytes(options.aim), mebibytes(outcome.beyond)});
-    report.aims.push_back({variant->name + ": step, against that which keeps every buffer", "times",
-                           Bound::at_most, 1.02,
-                           ratio(outcome.step, kept[variant->captured ? 1 : 0].step)});
-    report.aims.push_back({variant->name + ": runs of the same bytes", "runs", Bound::exactly,
+    const Result<Outcome> outcome = run_variant(open, options, variant, table, alike, report);
+    if (!outcome) return outcome.error();
+    Outcome& keeps = kept[variant.captured ? 1 : 0];
+    if (variant.way == Way::kept) keeps = *outcome;
+    if (!aims || !variant.aims) continue;
+    const std::string name = variant.name;
+    report.aims.push_back({name + ": memory beyond the weights", "MiB", Bound::at_most,
+                           mebibytes(options.aim), mebibytes(outcome->beyond)});
+    report.aims.push_back({name + ": step, against that which keeps every buffer", "times",
+                           Bound::at_most, 1.02, ratio(outcome->step, keeps.step)});
+    report.aims.push_back({name + ": runs of the same bytes", "runs", Bound::exactly,
                            static_cast<double>(options.runs), static_cast<double>(alike)});
   }
+  report.tables.push_back(std::move(table));
   return {};
 }
 

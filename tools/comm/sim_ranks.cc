@@ -56,15 +56,6 @@ class SimKernels final : public Kernels {
     return std::optional<std::uint64_t>();
   }
 
-  Result<std::optional<std::uint64_t>> digest(Stream stream, UsedMemory range) override {
-    const Access access = Reads(range.pointer, range.bytes);
-    if (Status read = device_.launch(stream, access, time_to_write(range.bytes)); !read) {
-      return std::move(read).error();
-    }
-    if (Status finished = finish(stream); !finished) return std::move(finished).error();
-    return std::optional<std::uint64_t>();
-  }
-
   std::optional<std::uint64_t> wrong_reads(const Graph& graph, std::uint64_t orders) override {
     std::uint64_t wrong = 0;
     for (std::uint64_t seed = 1; seed <= orders; ++seed) {
@@ -81,12 +72,7 @@ class SimKernels final : public Kernels {
     if (waited) waited = device_.synchronize(*event);
     (void)device_.destroy_event(*event);
     if (!waited) return waited;
-    if (device_.now() - before > timeout_) {
-      return Error(ErrorCode::device, "work on stream " + std::to_string(stream.id) +
-                                          " has not ended in " +
-                                          std::to_string(timeout_.count / 1'000'000) + " ms");
-    }
-    return {};
+    return device_.now() - before > timeout_ ? Status(late(stream, timeout_)) : Status();
   }
   Nanoseconds now() const override { return device_.now(); }
 
@@ -107,18 +93,11 @@ class SimRanks final : public LocalRanks {
   ~SimRanks() override { (void)SimRanks::close(); }
 
   Status connect(const RanksOptions& options) {
-    const std::unique_ptr<Nccl> first = world_.rank(0, *devices_.front());
-    const Result<UniqueId> id = first->unique_id();
-    if (!id) return id.error();
-    std::optional<UniqueId> raw;
-    if (options.raw) {
-      const Result<UniqueId> made = first->unique_id();
-      if (!made) return made.error();
-      raw = *made;
-    }
+    const Result<Ids> ids = make_ids(*world_.rank(0, *devices_.front()));
+    if (!ids) return ids.error();
     const CommunicatorOptions settings{
         .timeout = sim_.timeout, .host_timeout = sim_.host_timeout, .watch_every = {}};
-    Status connected = LocalRanks::connect(*id, raw, settings, options.prepare);
+    Status connected = LocalRanks::connect(*ids, settings, options);
     if (connected && sim_.opened) sim_.opened(world_);
     return connected;
   }

@@ -78,9 +78,6 @@ class Bucketer {
   // The tensor's part of its bucket, where its gradient is written and read. Null: the tensor has
   // no elements, or there is no such tensor.
   void* bucket_view(std::size_t tensor) const;
-  [[deprecated("use bucket_view")]] void* place(std::size_t tensor) const {
-    return bucket_view(tensor);
-  }
 
   // Makes work queued on `writer` from now on run after the last step's all-reduces, and after the
   // work that the stream of the last finish() holds so far. If that stream is in a capture and
@@ -89,7 +86,7 @@ class Bucketer {
   Status begin(Stream writer);
   // Reports that work queued on `stream` so far wrote the tensor. Launches the buckets that can be
   // launched. Errors: invalid_argument (no such tensor; the tensor is already ready); capture (the
-  // step began in another capture, or in none); those of Collectives::run(). If only the launch
+  // step began in another capture, or in none); those of Communicator::run(). If only the launch
   // failed, the tensor is ready nonetheless, and the communicator has ended.
   Status ready(std::size_t tensor, Stream stream);
   // Copies the gradient from `source` to its bucket view, on `stream`; then as ready().

@@ -8,10 +8,10 @@
 // operation uses may be deallocated as soon as the call returns. (The caller must keep all other
 // memory until the work is done.)
 //
-// Overlap: operations of overlapped(), or of a communicator with `overlap = true`, run on a
-// communication stream, beside later work of the caller's stream:
+// Overlap: operations that are asked for with overlapped(stream), and all of a communicator with
+// `overlap = true`, run on a communication stream, beside later work of the caller's stream:
 //
-//   Result<Work> sum = world->overlapped().all_reduce(...);
+//   Result<Work> sum = world->all_reduce(..., overlapped(compute));
 //   heap.deallocate(gradient);           // at once: its block carries the fence
 //   Status waited = sum->wait(compute);  // where the result is needed: on the GPU, never the host
 //
@@ -37,6 +37,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "weir/comm/nccl.h"
@@ -51,7 +52,6 @@ namespace weir {
 
 class Allocator;
 class CommState;
-class Communicator;
 
 struct CommunicatorOptions {
   std::string name = "world";  // in messages and in NCCL's logs
@@ -63,16 +63,13 @@ struct CommunicatorOptions {
   // Longest time that the host waits for other ranks in a call that needs them: create, split,
   // agree, close. Always real time.
   Nanoseconds host_timeout{std::int64_t{120} * 1'000'000'000};
-  std::optional<Nanoseconds> patience = std::nullopt;  // old name of host_timeout
-  // Do its own operations run on the communication stream, as those of overlapped() do?
-  bool overlap = false;
+  bool overlap = false;  // Do all its operations run as those of overlapped() do?
   // Does the watchdog end the communicator when it finds an error? Otherwise streams may wait
   // forever.
   bool aborts = true;
   // How often the watchdog thread looks; zero: there is no thread, and only poll() looks.
   Nanoseconds watch_every{100'000'000};
   std::optional<int> max_ctas = std::nullopt;  // of the GPU, for one operation; none: NCCL chooses
-  std::optional<int> most_blocks = std::nullopt;  // old name of max_ctas
 };
 
 // What a rank's communicators run on. All three must outlive the communicators.
@@ -81,7 +78,19 @@ struct CommContext {
   Device& device;
   DeviceHeap& heap;
 };
-using CommPlace [[deprecated("use CommContext")]] = CommContext;
+
+// Where an operation runs: on this stream of the caller's, or, overlapped(), on the communication
+// stream, after the work that this one holds so far.
+struct Where {
+  Where(Stream callers) : stream(callers) {}  // NOLINT(google-explicit-constructor)
+  Stream stream;
+  bool overlap = false;
+};
+inline Where overlapped(Stream stream) {
+  Where where = stream;
+  where.overlap = true;
+  return where;
+}
 
 // The work of a communicator that a stream holds so far, eager or in a capture.
 struct WorkPoint {
@@ -107,72 +116,17 @@ class Work {
   bool captured() const { return end_.capture != 0; }
 
  private:
-  friend class Collectives;
+  friend class CommState;
+  friend class Communicator;
   Work(std::shared_ptr<CommState> state, const WorkPoint& end)
       : state_(std::move(state)), end_(end) {}
   std::shared_ptr<CommState> state_;
   WorkPoint end_;
 };
 
-// The operations of a communicator: on the caller's stream (a Communicator's own, unless it was
-// made with `overlap = true`), or on its communication stream (overlapped()). Cheap to copy.
-class Collectives {
- public:
-  // Counts are NCCL's (weir/comm/operation.h). Operations may be in place where NCCL allows it:
-  // send == receive; for all_gather, send is this rank's part of receive; for reduce_scatter,
-  // receive is this rank's part of send.
-  // Errors: invalid_argument; capture (the communicator is not prepared; the capture is already
-  // invalidated; no pool serves it); device (NCCL refused: the communicator has ended); whatever
-  // ended the communicator.
-  Result<Work> all_reduce(const void* send, void* receive, std::uint64_t count, DataType type,
-                          Reduction reduction, Stream stream);
-  Result<Work> all_gather(const void* send, void* receive, std::uint64_t count, DataType type,
-                          Stream stream);
-  Result<Work> reduce_scatter(const void* send, void* receive, std::uint64_t count, DataType type,
-                              Reduction reduction, Stream stream);
-  Result<Work> broadcast(const void* send, void* receive, std::uint64_t count, DataType type,
-                         int root, Stream stream);
-  Result<Work> reduce(const void* send, void* receive, std::uint64_t count, DataType type,
-                      Reduction reduction, int root, Stream stream);
-  Result<Work> all_to_all(const void* send, void* receive, std::uint64_t count, DataType type,
-                          Stream stream);
-  Result<Work> send(const void* from, std::uint64_t count, DataType type, int to, Stream stream);
-  Result<Work> receive(void* into, std::uint64_t count, DataType type, int from, Stream stream);
-
-  // Runs any operation, or several as one group (NCCL: ncclGroupStart, ncclGroupEnd). Sends and
-  // receives between the same ranks must be one group. An empty group gives an empty Work.
-  Result<Work> run(const Operation& operation, Stream stream) {
-    return run(std::span<const Operation>(&operation, 1), stream);
-  }
-  Result<Work> run(std::span<const Operation> group, Stream stream);
-
-  // Runs operations of several communicators of this rank as one group, so that no operation has to
-  // end before another begins. Returns a Work for each part, in order. The communicators differ,
-  // and have the same CommContext; all ranks list their common communicators in the same order.
-  // Errors: those above; if NCCL refuses the group, all communicators end.
-  struct Part;
-  static Result<std::vector<Work>> run_together(std::span<const Part> parts, Stream stream);
-
-  // Old name of overlapped().
-  [[deprecated("use Communicator::overlapped(), or the communicator itself")]] explicit Collectives(
-      const Communicator& communicator);
-
- protected:
-  friend class Communicator;
-  Collectives(std::shared_ptr<CommState> state, bool overlap)
-      : state_(std::move(state)), overlap_(overlap) {}
-  std::shared_ptr<CommState> state_;
-  bool overlap_ = false;
-};
-
-struct Collectives::Part {
-  Collectives communicator;
-  std::span<const Operation> operations;
-};
-
 // A moved-from communicator has no rank (-1 of 0) and no name. Its calls return errors
 // (invalid_argument).
-class Communicator : public Collectives {
+class Communicator {
  public:
   // Makes the communicator of all ranks of this launch (weir/comm/launch.h), each on the current
   // device of its allocator, and prepares it: loads NCCL, finds the other ranks, connects. Without
@@ -188,14 +142,65 @@ class Communicator : public Collectives {
   // close(); an error is logged.
   ~Communicator();
 
-  // The same operations, on the communicator's communication stream.
-  Collectives overlapped() const { return {state_, /*overlap=*/true}; }
-
   // What it runs on. It must not have been moved from.
   const CommContext& context() const;
   int rank() const;
   int ranks() const;
   const std::string& name() const;
+
+  // The operations. Counts are NCCL's (weir/comm/operation.h). Operations may be in place where
+  // NCCL allows it: send == receive; for all_gather, send is this rank's part of receive; for
+  // reduce_scatter, receive is this rank's part of send.
+  // Errors: invalid_argument; capture (the communicator is not prepared; the capture is already
+  // invalidated; no pool serves it); device (NCCL refused: the communicator has ended); whatever
+  // ended the communicator.
+  Result<Work> all_reduce(const void* send, void* receive, std::uint64_t count, DataType type,
+                          Reduction reduction, Where where) {
+    return run({OperationKind::all_reduce, send, receive, count, type, reduction}, where);
+  }
+  Result<Work> all_gather(const void* send, void* receive, std::uint64_t count, DataType type,
+                          Where where) {
+    return run({OperationKind::all_gather, send, receive, count, type, {}}, where);
+  }
+  Result<Work> reduce_scatter(const void* send, void* receive, std::uint64_t count, DataType type,
+                              Reduction reduction, Where where) {
+    return run({OperationKind::reduce_scatter, send, receive, count, type, reduction}, where);
+  }
+  Result<Work> broadcast(const void* send, void* receive, std::uint64_t count, DataType type,
+                         int root, Where where) {
+    return run({OperationKind::broadcast, send, receive, count, type, {}, root}, where);
+  }
+  Result<Work> reduce(const void* send, void* receive, std::uint64_t count, DataType type,
+                      Reduction reduction, int root, Where where) {
+    return run({OperationKind::reduce, send, receive, count, type, reduction, root}, where);
+  }
+  Result<Work> all_to_all(const void* send, void* receive, std::uint64_t count, DataType type,
+                          Where where) {
+    return run({OperationKind::all_to_all, send, receive, count, type, {}}, where);
+  }
+  Result<Work> send(const void* from, std::uint64_t count, DataType type, int to, Where where) {
+    return run({OperationKind::send, from, nullptr, count, type, {}, to}, where);
+  }
+  Result<Work> receive(void* into, std::uint64_t count, DataType type, int from, Where where) {
+    return run({OperationKind::receive, nullptr, into, count, type, {}, from}, where);
+  }
+
+  // Runs any operation, or several as one group (NCCL: ncclGroupStart, ncclGroupEnd). Sends and
+  // receives between the same ranks must be one group. An empty group gives an empty Work.
+  Result<Work> run(const Operation& operation, Where where) {
+    return run(std::span<const Operation>(&operation, 1), where);
+  }
+  Result<Work> run(std::span<const Operation> group, Where where);
+
+  // Runs operations of several communicators of this rank as one group, so that no operation has to
+  // end before another begins. Returns a Work for each part, in order. The communicators differ,
+  // and have the same CommContext; all ranks list their common communicators in the same order.
+  // Errors: those above; if NCCL refuses the group, all communicators end.
+  struct Part {
+    const Communicator& communicator;
+    std::span<const Operation> operations;
+  };
+  static Result<std::vector<Work>> run_together(std::span<const Part> parts, Where where);
 
   // Connects what would otherwise connect at first use: rings and trees, and this rank with every
   // other rank. Afterwards any operation can be captured, even the first of its kind. All ranks
@@ -219,10 +224,12 @@ class Communicator : public Collectives {
   // Makes a communicator of all ranks that gave the same color, in order of `key`; a rank with a
   // negative color gets none. All ranks call it, in no capture. If a rank does not call within the
   // `host_timeout` of `options`, this communicator ends; shrink() does the same.
-  Result<std::optional<Communicator>> split(int color, int key, CommunicatorOptions options = {});
+  Result<std::optional<Communicator>> split(int color, int key,
+                                            const CommunicatorOptions& options = {});
   // Makes a communicator of all ranks but the excluded ones, which do not call. On a communicator
   // that failed, shrink() first ends the operations that are still running.
-  Result<Communicator> shrink(std::span<const int> excluded, CommunicatorOptions options = {});
+  Result<Communicator> shrink(std::span<const int> excluded,
+                              const CommunicatorOptions& options = {});
 
   // What ended the communicator; success: it works. poll() looks for errors first, as the watchdog
   // does.
@@ -243,14 +250,13 @@ class Communicator : public Collectives {
 
  private:
   friend class Bucketer;
-  friend class Collectives;
+  friend class CommState;
   friend class RegisteredPool;
-  explicit Communicator(const std::shared_ptr<CommState>& state);
+  explicit Communicator(std::shared_ptr<CommState> state) : state_(std::move(state)) {}
   Result<Communicator> derive(const std::string& call, CommunicatorOptions options,
                               std::function<Result<CommHandle>()> make);
-};
 
-inline Collectives::Collectives(const Communicator& communicator)
-    : Collectives(communicator.state_, /*overlap=*/true) {}
+  std::shared_ptr<CommState> state_;
+};
 
 }  // namespace weir

@@ -41,9 +41,7 @@ enum class RendezvousMethod {
   none,     // a single rank
   address,  // NCCL connects to rank 0, which listens there
   file,     // rank 0 writes the communicator's id to the file, and the other ranks read it
-  nobody [[deprecated("use none")]] = none,
 };
-using MeetBy [[deprecated("use RendezvousMethod")]] = RendezvousMethod;
 
 // Where the ranks find each other, and which variables say so.
 struct Rendezvous {
@@ -53,7 +51,6 @@ struct Rendezvous {
   // The launcher's name of the run: ranks ignore a file of another run. Empty: not known.
   std::string run;
 };
-using MeetingPlace [[deprecated("use Rendezvous")]] = Rendezvous;
 
 // Which rank this process is.
 struct Launch {
@@ -89,18 +86,10 @@ Result<Launch> find_launch(const Environment& environment);
 // user, or can't be written; the message has its path); those of Nccl::unique_id().
 Result<UniqueId> rendezvous(Nccl& nccl, const Launch& launch, Environment& environment,
                             Nanoseconds timeout);
-[[deprecated("use rendezvous")]] inline Result<UniqueId> meet(Nccl& nccl, const Launch& launch,
-                                                              Environment& environment,
-                                                              Nanoseconds timeout) {
-  return rendezvous(nccl, launch, environment, timeout);
-}
 
 // Removes the file that this process wrote, if the file is still this process's own. Call it once
 // Nccl::init() has returned or failed. Does nothing on other ranks, and for a rendezvous at an
 // address.
 void finish_rendezvous(const Launch& launch);
-[[deprecated("use finish_rendezvous")]] inline void finish_meeting(const Launch& launch) {
-  finish_rendezvous(launch);
-}
 
 }  // namespace weir

@@ -113,10 +113,6 @@ class Nccl {
   // The communicator must have no unfinished work. Errors: device (a rank did not call in time).
   virtual Result<std::vector<std::vector<std::byte>>> host_all_gather(
       CommHandle comm, std::span<const std::byte> mine, Nanoseconds timeout) = 0;
-  [[deprecated("use host_all_gather")]] Result<std::vector<std::vector<std::byte>>> exchange(
-      CommHandle comm, std::span<const std::byte> mine, Nanoseconds timeout) {
-    return host_all_gather(comm, mine, timeout);
-  }
 };
 
 // Loads NCCL for device number `device`: the library `libnccl.so.2`, or the one that

@@ -44,9 +44,6 @@ struct Reduction {
   std::optional<double> premul = std::nullopt;
 
   static Reduction premul_sum(double premul) { return {ReduceOp::sum, premul}; }
-  [[deprecated("use premul_sum")]] static Reduction scaled_sum(double premul) {
-    return premul_sum(premul);
-  }
   friend bool operator==(const Reduction&, const Reduction&) = default;
 };
 

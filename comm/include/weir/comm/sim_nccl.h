@@ -41,7 +41,6 @@ struct SimWorldOptions {
   Nanoseconds latency = 15_us;   // of an operation's kernel, besides its bytes at this rate
   double bytes_per_nanosecond = 300;
   std::chrono::milliseconds host_timeout{10'000};  // real time that a call waits for other ranks
-  std::optional<std::chrono::milliseconds> patience = std::nullopt;  // old name of host_timeout
 };
 
 // Calls that can be made to fail.
