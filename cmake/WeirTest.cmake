@@ -1,9 +1,10 @@
-# weir_test(NAME source... [LIBS target...] [TIMEOUT seconds] [LABELS label...])
+# weir_test(NAME source... [LIBS target...] [TIMEOUT seconds] [LABELS label...] [ALONE])
 #
 # A GoogleTest program; each TEST in it becomes one ctest test, NAME.Suite.Test. It runs in the
 # source root, so that it finds bench/traces/; includes read "tests/...". TIMEOUT is for each TEST,
 # 120 s unless said; under a sanitizer, which slows a test down by up to twenty times, five times as
-# much.
+# much. ALONE: its sources name things alike, so that each is compiled alone, whatever
+# CMAKE_UNITY_BUILD says.
 include_guard(GLOBAL)
 include(GoogleTest)
 
@@ -53,7 +54,7 @@ function(weir_test_optimised)
 endfunction()
 
 function(weir_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "LIBS;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "ALONE" "TIMEOUT" "LIBS;LABELS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -65,6 +66,9 @@ function(weir_test name)
   target_precompile_headers(${name} REUSE_FROM weir_test_headers)
   target_link_libraries(${name} PRIVATE ${arg_LIBS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+  if(arg_ALONE)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  endif()
   set(properties TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${WEIR_TEST_ENVIRONMENT}")
   if(arg_LABELS)
     list(APPEND properties LABELS "${arg_LABELS}")

@@ -102,7 +102,7 @@ void add_counts(CLI::App& bench, BenchOptions& options) {
       ->capture_default_str();
 }
 
-constexpr const char* kFooter = R"(
+constexpr const char* kCommBenchFooter = R"(
 Sizes are bytes, or with K, M or G (1024 each). Examples:
   weir comm bench --ranks 4 -b 8 -e 1G -f 2
   weir comm bench --operation all --ranks 2 -b 1M -e 64M -f 4 -G 10
@@ -133,7 +133,7 @@ void add_comm_bench_command(CLI::App& comm, ExitCode& exit_code) {
                  "Through Weir and NCCL itself in turns, and the host time that Weir adds")
       ->excludes(raw);
   add_result_options(*bench, command->result);
-  bench->footer(kFooter);
+  bench->footer(kCommBenchFooter);
   bench->callback([command, &exit_code] { exit_code = run(*command); });
 }
 

@@ -64,7 +64,7 @@ ExitCode run(const CheckCommand& command) {
   return has_error(check.findings) ? ExitCode::answer_is_no : ExitCode::ok;
 }
 
-constexpr const char* kFooter = R"(
+constexpr const char* kCommFooter = R"(
 Examples:
   weir comm check
   weir comm check --json | jq '.findings[] | select(.severity == "error")'
@@ -87,7 +87,7 @@ void add_comm_command(CLI::App& app, ExitCode& exit_code) {
   check->add_option("--root", command->root, "Look at a machine's files below this folder")
       ->type_name("FOLDER")
       ->capture_default_str();
-  check->footer(kFooter);
+  check->footer(kCommFooter);
   check->callback([command, &exit_code] { exit_code = run(*command); });
   add_comm_bench_command(*comm, exit_code);
   add_comm_scenario_command(*comm, exit_code);

@@ -75,7 +75,7 @@ ExitCode run(const ScenarioCommand& command) {
   return report->holds() ? ExitCode::ok : ExitCode::answer_is_no;
 }
 
-constexpr const char* kFooter = R"(
+constexpr const char* kCommScenarioFooter = R"(
   A  captured-first-operation  a captured all-reduce that fails
   C  long-lived-inputs         all-reduce inputs that live too long
   D  every-operation           everything NCCL lets one capture
@@ -101,7 +101,7 @@ void add_comm_scenario_command(CLI::App& comm, ExitCode& exit_code) {
       ->check(one_of(names()));
   add_ranks_options(*scenario, command->ranks);
   add_result_options(*scenario, command->result);
-  scenario->footer(kFooter);
+  scenario->footer(kCommScenarioFooter);
   scenario->callback([command, &exit_code] { exit_code = run(*command); });
 }
 

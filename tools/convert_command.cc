@@ -29,7 +29,7 @@ Status run(const ConvertCommand& command) {
   return convert_to_trace(command.file, command.output, command.device, options);
 }
 
-constexpr const char* kFooter = R"(
+constexpr const char* kConvertFooter = R"(
 FILE is a recording, or a memory snapshot that PyTorch pickled with its history
 (torch.cuda.memory._record_memory_history, _dump_snapshot). The trace
 is compressed if its name ends with .gz; `weir replay` runs it.
@@ -59,7 +59,7 @@ void add_convert_command(CLI::App& app, ExitCode& exit_code) {
                    "Of a PyTorch snapshot: the device; default: the one with the longest history")
       ->transform(whole_number(0, 1023))
       ->type_name("N");
-  convert->footer(kFooter);
+  convert->footer(kConvertFooter);
   convert->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });
 }
 

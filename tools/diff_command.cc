@@ -38,7 +38,7 @@ Status run(const DiffCommand& command) {
   return output->write(diff_text(diff, command.top), [&diff] { return diff_json(diff); });
 }
 
-constexpr const char* kFooter = R"(
+constexpr const char* kDiffFooter = R"(
 Examples:
   weir diff before.weir after.weir
   weir diff --json monday.weir tuesday.weir
@@ -59,7 +59,7 @@ void add_diff_command(CLI::App& app, ExitCode& exit_code) {
   add_from_option(*diff, command->kind);
   add_result_options(*diff, command->result);
   add_top_option(*diff, command->top);
-  diff->footer(kFooter);
+  diff->footer(kDiffFooter);
   diff->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });
 }
 

@@ -126,7 +126,7 @@ ExitCode run(const ReplayCommand& command) {
   return exit_code;
 }
 
-constexpr const char* kFooter = R"(
+constexpr const char* kReplayFooter = R"(
 Examples:
   weir replay bench/traces/gnn.trace.gz
   weir replay --repeat 3 --limit 1.03x --json bench/traces/*.trace.gz
@@ -200,7 +200,7 @@ void add_replay_command(CLI::App& app, ExitCode& exit_code) {
       ->type_name("N")
       ->capture_default_str();
   replay->add_flag("--quiet", command->quiet, "No report and no progress bar");
-  replay->footer(kFooter);
+  replay->footer(kReplayFooter);
   replay->callback([command, &exit_code] { exit_code = run(*command); });
 }
 

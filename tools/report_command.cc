@@ -39,7 +39,7 @@ Status run(ReportCommand command) {
                        [&report] { return report_json(report); });
 }
 
-constexpr const char* kFooter = R"(
+constexpr const char* kReportFooter = R"(
 Examples:
   weir report bench/traces/gnn.trace.gz
   weir report --at 1.5s --top 20 run.weir
@@ -67,7 +67,7 @@ void add_report_command(CLI::App& app, ExitCode& exit_code) {
           "end, peak-live or peak-reserved")
       ->transform(not_empty())
       ->type_name("MOMENT");
-  report->footer(kFooter);
+  report->footer(kReportFooter);
   report->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });
 }
 

@@ -31,7 +31,7 @@ Status run(const SnapshotCommand& command) {
   return export_snapshot(*recording, *events, command.format, command.output);
 }
 
-constexpr const char* kFooter = R"(
+constexpr const char* kSnapshotFooter = R"(
 FILE is what `weir timeline` takes. A snapshot has its own moment: then --at is not needed.
 
   memory_viz  for https://pytorch.org/memory_viz and torch/cuda/_memory_viz.py: FILE.pickle, or JSON
@@ -65,7 +65,7 @@ void add_snapshot_command(CLI::App& app, ExitCode& exit_code) {
       ->type_name("TIME")
       ->capture_default_str();
   add_file_output(*snapshot, command->output);
-  snapshot->footer(kFooter);
+  snapshot->footer(kSnapshotFooter);
   snapshot->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });
 }
 

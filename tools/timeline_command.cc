@@ -45,7 +45,7 @@ Status run(const TimelineCommand& command) {
   return write_html(command.output, shown);
 }
 
-constexpr const char* kFooter = R"(
+constexpr const char* kTimelineFooter = R"(
 FILE is a recording, a trace (replayed on the simulated GPU first), or a snapshot of Weir's or
 PyTorch's. A file whose name ends with .gz is compressed.
 
@@ -84,7 +84,7 @@ void add_timeline_command(CLI::App& app, ExitCode& exit_code) {
                                         one_of({"memory_viz", "perfetto", "csv", "svg", "html"}))
       ->required();
   add_file_output(*timeline, command->output);
-  timeline->footer(kFooter);
+  timeline->footer(kTimelineFooter);
   timeline->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });
 }
 

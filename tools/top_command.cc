@@ -109,7 +109,7 @@ ExitCode run(const TopCommand& command) {
   }
 }
 
-constexpr const char* kFooter = R"(
+constexpr const char* kTopFooter = R"(
 Examples:
   weir top 12345
   weir top --once run.weir
@@ -138,7 +138,7 @@ void add_top_command(CLI::App& app, ExitCode& exit_code) {
       ->type_name("N");
   top->add_flag("--once", command->once, "Look once");
   add_top_option(*top, command->top);
-  top->footer(kFooter);
+  top->footer(kTopFooter);
   top->callback([command, &exit_code] { exit_code = run(*command); });
 }
 

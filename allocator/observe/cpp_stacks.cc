@@ -19,7 +19,7 @@
 namespace weir {
 namespace {
 
-constexpr std::size_t kMostFrames = 64;
+constexpr std::size_t kMostCppFrames = 64;
 
 std::string demangled(const char* name) {
   int status = 0;
@@ -58,10 +58,10 @@ class CppStacks final : public StackSource {
   std::uint32_t here() override {
     // In a child of fork() other threads' locks are held for ever, and nothing is recorded.
     if (generation_ != fork_generation()) return 0;
-    std::array<void*, kMostFrames> places;
-    const int count = backtrace(places.data(), kMostFrames);
+    std::array<void*, kMostCppFrames> places;
+    const int count = backtrace(places.data(), kMostCppFrames);
     if (count <= 1) return 0;
-    std::array<std::uintptr_t, kMostFrames> words;
+    std::array<std::uintptr_t, kMostCppFrames> words;
     const auto size = static_cast<std::size_t>(count) - 1;
     for (std::size_t i = 0; i < size; ++i) {
       words[i] = reinterpret_cast<std::uintptr_t>(places[i + 1]);

@@ -19,7 +19,7 @@
 namespace weir {
 namespace {
 
-constexpr std::size_t kMostFrames = 128;
+constexpr std::size_t kMostPythonFrames = 128;
 constexpr std::chrono::seconds kLongestGoodbye{2};
 
 class PythonStacks final : public StackSource {
@@ -86,7 +86,7 @@ class PythonStacks final : public StackSource {
   // asked anything.
   std::uint32_t number_of_frames(const PythonApi& python) {
     thread_local constinit StackTable::Memory memory{};
-    std::array<std::uintptr_t, 2 * kMostFrames> words;
+    std::array<std::uintptr_t, 2 * kMostPythonFrames> words;
     std::size_t size = 0;
     python.for_each_frame([&](void*, void* code, int place) {
       words[size++] = reinterpret_cast<std::uintptr_t>(code);
@@ -110,7 +110,7 @@ class PythonStacks final : public StackSource {
         const std::lock_guard lock(mutex_);
         names_.try_emplace(key, std::move(named));
       }
-      return ++count < kMostFrames;
+      return ++count < kMostPythonFrames;
     });
   }
 

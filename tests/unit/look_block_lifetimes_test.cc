@@ -17,8 +17,6 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-constexpr std::uint64_t kAt = 0x10000000;
-
 TEST(BlockLifetimes, BlockLivesFromItsAllocationToItsDeallocation) {
   HandMade made;
   made.page(0).map(0, kAt).allocate(kAt, 1000_B, 7, 3).deallocate(kAt);

@@ -20,8 +20,6 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::Optional;
 
-constexpr std::uint64_t kAt = 0x10000000;
-
 Report whole_report(const Recording& recording) { return report_of(recording, {.top = SIZE_MAX}); }
 
 const ChangeGroup& group(const Diff& diff, const std::string& name) {

@@ -28,8 +28,6 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
 
-constexpr std::uint64_t kAt = 0x10000000;
-
 std::string exported(const Recording& recording, LookFormat format, const std::string& name) {
   const TemporaryFolder folder;
   const Status status = export_timeline(recording, format, folder / name);

@@ -9,6 +9,8 @@
 
 namespace weir {
 
+inline constexpr std::uint64_t kAt = 0x10000000;  // an address like any other
+
 // One event a call, each a microsecond after the last.
 class HandMade {
  public:

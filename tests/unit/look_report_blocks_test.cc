@@ -17,7 +17,6 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::SizeIs;
 
-constexpr std::uint64_t kAt = 0x10000000;
 constexpr Bytes kBig = 1_GiB;
 
 // One page of 1 GiB, leased by heap 0.

@@ -24,7 +24,6 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::SizeIs;
 
-constexpr std::uint64_t kAt = 0x10000000;
 constexpr std::uint64_t kPage = 2 << 20;
 constexpr std::uint64_t kKiB = 1024;
 

@@ -25,7 +25,6 @@ using testing::Not;
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kAt = 0x10000000;
 constexpr std::uint64_t kPage = 2 << 20;
 
 class Top : public testing::Test {

@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-Trace parsed(std::string_view text) {
+Trace trace_of(std::string_view text) {
   Result<Trace> trace = parse_trace(text, "t.trace");
   EXPECT_TRUE(trace.ok()) << trace.error().message();
   return trace.ok() ? *std::move(trace) : Trace{};
@@ -46,7 +46,7 @@ class TraceFile : public ::testing::Test {
 };
 
 TEST(TraceReader, ReadsBlocksStreamsMarkersAndTimes) {
-  const Trace trace = parsed(
+  const Trace trace = trace_of(
       "# {\"workload\": \"small\"}\n"
       "m warm up\n"
       "a 0 1000 7 10\n"
@@ -82,35 +82,35 @@ TEST(TraceReader, ReadsBlocksStreamsMarkersAndTimes) {
 
 TEST(TraceReader, PeakLiveRoundsEachBlockUpTo512AndEndsItAtTheUsersFree) {
   // 512 + 1024, then 1024 + 2560 once the first one is freed, though not reusable yet.
-  EXPECT_EQ(parsed("a 0 1 0 0\na 1 513 0 1\nr 0 1 0 2\na 2 2049 0 3\nf 0 1 0 4\n").peak_live,
+  EXPECT_EQ(trace_of("a 0 1 0 0\na 1 513 0 1\nr 0 1 0 2\na 2 2049 0 3\nf 0 1 0 4\n").peak_live,
             3584_B);
-  EXPECT_EQ(parsed("a 0 0 0 0\n").peak_live, 0_B);
+  EXPECT_EQ(trace_of("a 0 0 0 0\n").peak_live, 0_B);
 }
 
 TEST(TraceReader, BlockWithTheFreesSideBySideWasUsedNowhereElse) {
-  const Trace trace = parsed("a 0 512 0 0\nr 0 512 0 5\nf 0 512 0 9\n");
+  const Trace trace = trace_of("a 0 512 0 0\nr 0 512 0 5\nf 0 512 0 9\n");
   EXPECT_EQ(trace.blocks[0].used_until_us, std::nullopt);
 }
 
 TEST(TraceReader, BlockWithALateReusableLineWasUsedUntilThen) {
-  const Trace trace = parsed("a 0 512 0 0\nr 0 512 0 5\na 1 512 0 7\nf 0 512 0 9\n");
+  const Trace trace = trace_of("a 0 512 0 0\nr 0 512 0 5\na 1 512 0 7\nf 0 512 0 9\n");
   EXPECT_EQ(trace.blocks[0].used_until_us, 9);
   EXPECT_EQ(trace.blocks[1].used_until_us, std::nullopt);
 }
 
 TEST(TraceReader, BlockThatNeverBecameReusableWasUsedAtItsFree) {
-  EXPECT_EQ(parsed("a 0 512 0 0\nr 0 512 0 5\n").blocks[0].used_until_us, 5);
+  EXPECT_EQ(trace_of("a 0 512 0 0\nr 0 512 0 5\n").blocks[0].used_until_us, 5);
 }
 
 TEST(TraceReader, ReusableLineWithoutAFreeIsBoth) {
-  const Trace trace = parsed("a 0 512 0 0\nf 0 512 0 5\n");
+  const Trace trace = trace_of("a 0 512 0 0\nf 0 512 0 5\n");
   ASSERT_EQ(trace.ops.size(), 2u);
   EXPECT_EQ(trace.ops[1].kind, TraceOp::Kind::free);
   EXPECT_EQ(trace.blocks[0].used_until_us, std::nullopt);
 }
 
 TEST(TraceReader, BlockIdsNeedNotBeCounters) {
-  const Trace trace = parsed(
+  const Trace trace = trace_of(
       "a 18446744073709551615 512 0 0\na 5 512 0 0\na 7000000000 512 0 0\n"
       "r 7000000000 512 0 1\nr 18446744073709551615 512 0 1\nr 5 512 0 1\n");
   EXPECT_EQ(trace.ops[3].target, 2u);
@@ -119,7 +119,7 @@ TEST(TraceReader, BlockIdsNeedNotBeCounters) {
 }
 
 TEST(TraceReader, WindowsLineEndsAreFine) {
-  EXPECT_EQ(parsed("a 0 512 0 0\r\nm text\r\n").markers[0], "text");
+  EXPECT_EQ(trace_of("a 0 512 0 0\r\nm text\r\n").markers[0], "text");
 }
 
 struct Refused {

@@ -19,7 +19,7 @@
 namespace weir {
 namespace {
 
-constexpr std::size_t kPiece = 1 << 20;
+constexpr std::size_t kOutputPiece = 1 << 20;
 
 Error failed(const std::string& path, std::string_view why) {
   return Error(ErrorCode::invalid_input, fmt::format("{}: can't be written: {}",
@@ -183,7 +183,7 @@ OutputFile::OutputFile(OutputFile&&) noexcept = default;
 OutputFile& OutputFile::operator=(OutputFile&&) noexcept = default;
 OutputFile::~OutputFile() = default;
 std::string& OutputFile::text() { return impl_->text; }
-void OutputFile::relieve() { impl_->relieve(kPiece); }
+void OutputFile::relieve() { impl_->relieve(kOutputPiece); }
 Status OutputFile::commit() { return impl_->commit(); }
 
 }  // namespace weir

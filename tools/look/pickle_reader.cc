@@ -29,7 +29,7 @@ enum Opcode : unsigned char {
   kEmptyDict = '}',
   kSetItem = 's',
   kSetItems = 'u',
-  kNone = 'N',
+  kNoneValue = 'N',
   kNewTrue = 0x88,
   kNewFalse = 0x89,
   kBinInt = 'J',
@@ -160,7 +160,7 @@ class PickleParser {
 bool PickleParser::number(unsigned char opcode) {
   std::optional<std::uint64_t> value;
   switch (opcode) {
-    case kNone:
+    case kNoneValue:
       push({});
       return true;
     case kNewTrue:

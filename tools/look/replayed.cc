@@ -59,17 +59,15 @@ class Collector final : public ReplayWatcher {
   std::size_t block_ = 0;  // the next one to be allocated
 };
 
-using Json = nlohmann::json;
-
 // The peak that the trace's first line has, in the traces that were recorded under PyTorch.
-Bytes peak_reserved(const Json& header) {
+Bytes peak_reserved(const nlohmann::json& header) {
   const auto found = header.is_object() ? header.find("peak_reserved") : header.end();
   if (found == header.end() || !found->is_number_unsigned() || !header.contains("torch")) return {};
   return Bytes{found->get<std::uint64_t>()};
 }
 
 // The name of the program, or else of the file, without its folders.
-std::string workload(const Trace& trace, const Json& header) {
+std::string workload(const Trace& trace, const nlohmann::json& header) {
   const auto found = header.is_object() ? header.find("workload") : header.end();
   if (found == header.end() || !found->is_string()) {
     return trace.name.substr(trace.name.find_last_of('/') + 1);
@@ -83,7 +81,7 @@ Result<Recording> replayed(const Trace& trace, TraceStacks stacks,
                            std::function<void(std::uint64_t, std::uint64_t)> progress) {
   Recording recording;
   recording.source = trace.name;
-  const Json header = Json::parse(trace.header_json, nullptr, false);
+  const nlohmann::json header = nlohmann::json::parse(trace.header_json, nullptr, false);
   recording.program = workload(trace, header);
   recording.other_peak_reserved = peak_reserved(header);
   // Room for pages and leases too: growing would hold all events twice.

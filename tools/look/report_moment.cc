@@ -8,8 +8,6 @@
 namespace weir {
 namespace {
 
-constexpr std::uint32_t kNone = BlockLifetime::kNone;
-
 Share& share_of(std::unordered_map<std::uint64_t, Share>& shares, std::uint64_t id) {
   Share& share = shares[id];
   share.id = id;
@@ -37,7 +35,7 @@ std::vector<Share> sorted(std::unordered_map<std::uint64_t, Share>& shares) {
 std::vector<Share> shortened(std::vector<Share> list, std::size_t top) {
   top = std::max<std::size_t>(top, 1);
   if (list.size() <= top) return list;
-  Share rest{.id = 0, .nth = kNone, .name = "others", .rest = true};
+  Share rest{.id = 0, .nth = BlockLifetime::kNone, .name = "others", .rest = true};
   for (std::size_t i = top - 1; i < list.size(); ++i) {
     rest.blocks += list[i].blocks;
     rest.bytes += list[i].bytes;
@@ -104,7 +102,7 @@ class MomentMaker {
       share.name = stream_text(stream);
     }
     for (auto& [pool, share] : pools_) {
-      share.nth = pool == 0 ? kNone : names_.pools.of(pool);
+      share.nth = pool == 0 ? BlockLifetime::kNone : names_.pools.of(pool);
       share.name = pool_name(pool);
     }
     for (auto& [size, share] : sizes_) share.name = size_class_name(Bytes{size});

@@ -12,7 +12,7 @@
 namespace weir {
 namespace {
 
-constexpr std::uint64_t kMostBytes = std::uint64_t{4} << 30;
+constexpr std::uint64_t kMostFileBytes = std::uint64_t{4} << 30;
 
 }  // namespace
 
@@ -34,7 +34,7 @@ Result<std::vector<char>> read_whole_file(const std::string& path) {
     if (read < 0) return failed(code == Z_ERRNO ? std::strerror(errno) : why);
     if (read == 0 && code == Z_BUF_ERROR) return failed("its compressed data was cut off");
     size += static_cast<std::size_t>(read);
-    if (size > kMostBytes) return failed("it is larger than 4 GiB");
+    if (size > kMostFileBytes) return failed("it is larger than 4 GiB");
     if (read > 0) continue;
     bytes.resize(size);
     return bytes;

@@ -12,7 +12,7 @@ namespace {
 // The format's threads are tracks: these of each process, then one for each stream.
 enum Track { kProgram = 1, kPhases, kHost, kDriver, kFirstStream = 10 };
 
-std::string quoted(std::string_view text) {
+std::string json_string(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -24,12 +24,13 @@ class EventWriter {
 
   void name_process(std::string_view name) {
     begin("M");
-    format(",\"name\":\"process_name\",\"args\":{{\"name\":{}}}}}", quoted(name));
+    format(",\"name\":\"process_name\",\"args\":{{\"name\":{}}}}}", json_string(name));
   }
 
   void name_track(std::size_t track, std::string_view name) {
     begin("M");
-    format(",\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}", track, quoted(name));
+    format(",\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}", track,
+           json_string(name));
     begin("M");
     format(",\"tid\":{0},\"name\":\"thread_sort_index\",\"args\":{{\"sort_index\":{0}}}}}", track);
   }
@@ -46,11 +47,11 @@ class EventWriter {
              std::string_view arguments = {}) {
     begin("X");
     format(",\"tid\":{},\"ts\":{},\"dur\":{},\"name\":{},\"args\":{{{}}}}}", track, time(start),
-           microseconds(duration), quoted(name), arguments);
+           microseconds(duration), json_string(name), arguments);
   }
 
   void marks(std::size_t track, std::string_view name, const TimelineMarks& marks) {
-    const std::string quoted_name = quoted(name);
+    const std::string quoted_name = json_string(name);
     for (const TimelineMark& mark : marks.marks()) {
       begin("i");
       format(",\"s\":\"t\",\"tid\":{},\"ts\":{},\"name\":{},\"args\":{{\"count\":{},\"bytes\":{}",

@@ -8,7 +8,7 @@ namespace weir {
 namespace {
 
 // How often a request is planned anew because the device had less room than was thought.
-constexpr int kAttempts = 4;
+constexpr int kStitchAttempts = 4;
 // Free chunks that are looked at, the largest first; and none that are smaller.
 constexpr int kChunksLookedAt = 64;
 constexpr Bytes kLeastPiece = 64_KiB;
@@ -65,7 +65,7 @@ StitchPlan PageHeap::plan(const Owner& owner, Bytes size) {
 
 Result<Address> PageHeap::stitch(Owner& owner, Bytes size) {
   // When the device turns out to be full, what it has left is known, and the next plan keeps to it.
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  for (int attempt = 0; attempt < kStitchAttempts; ++attempt) {
     const StitchPlan plan = this->plan(owner, size);
     if (plan.create > room()) break;
     if (plan.create > 0_B && create_ == Create::not_yet) {
