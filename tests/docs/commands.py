@@ -46,7 +46,6 @@ NOT_RUN = [
     ("", r"^\.ci/run", BUILDS),
     ("packaging", r"^cc program.c ", "tests/install/pkg_config does it, with an installed Weir"),
     ("packaging", r"^tools/wheels ", "fetches PyTorch"),
-    ("packaging", r"^packaging/build-debian", BUILDS),
     ("", r"^cmake ", BUILDS),
     ("", r"^ctest ", "runs tests within a test"),
     ("", r"^tools/checks/gpu", NEEDS_GPU),
