@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Fails unless README.md shows the examples, whole and unchanged. Run with cmake -P.
 file(READ "${CMAKE_CURRENT_LIST_DIR}/../../README.md" readme)
 foreach(example first.cc graph.cc world.cc)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two ranks sum a gradient while it is given back at once; on simulated GPUs, so that it runs
 // anywhere. On real ones `nccl` is weir::load_nccl(device), and each rank is a process.
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A buffer goes back while another stream still reads it. Its memory serves the next request at
 // once; the host does not wait, and the GPU waits for just that read.
 #include <cstdio>

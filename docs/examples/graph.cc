@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A step is captured once and launched 100 times; its eight temporary buffers share memory. On a
 // GPU `gpu.launch` is your kernels, and the stream a cudaStream_t: allocator.heap().stream(handle).
 #include <cstdio>

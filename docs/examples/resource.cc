@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weir behind an interface of CCCL's (cuda::mr): two buffers of a library that takes any memory
 // resource. Here on a simulated GPU; on a real one leave out the device, and pass your own streams.
 #include <cstdio>

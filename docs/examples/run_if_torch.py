@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs an example that needs PyTorch; exits with 77 (skipped) where that can't be imported, or where there is a GPU
 and no Weir.
 

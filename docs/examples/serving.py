@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Serving with CUDA graphs: one graph for each batch size, all in one pool.
 
     python serving.py

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Weir in C: a block is read by a copy on another stream, and goes back while the copy may still
  * run. Here on a simulated device; on a GPU leave out the setting, and pass your own cudaStream_t. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training with Weir: a small network on batches of varying length.
 
     python training.py            # Weir where there is a GPU; else plain PyTorch on the CPU

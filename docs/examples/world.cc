@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every rank adds up a gradient of all ranks. Started by torchrun, mpirun or srun it is one rank on
 // its GPU; alone it is a world of one, with WEIR_DEVICE=sim on a simulated GPU.
 #include <cstdio>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sphinx's settings for the site: README, docs/, the results, the core's READMEs, and the reference of the APIs.
 
 The project's root is the source folder, so that the same relative links work in the repository and on the site.

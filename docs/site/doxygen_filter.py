@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Doxygen's input filter: makes the plain comments of a header into documentation, and prints it.
 
 usage: doxygen_filter.py HEADER | --self-test

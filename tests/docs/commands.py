@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs the commands of README.md and docs/: every line of a fenced block that is a command.
 
 usage: tests/docs/commands.py --weir WEIR --program PROGRAM [--update | --list]
@@ -63,7 +64,7 @@ NOT_RUN = [
 ]
 # Words in a synopsis that stand for something: what the test puts there.
 STANDS_FOR = {"FILE": "trace.gz", "BEFORE": "trace.gz", "AFTER": "trace.gz", "TRACE": "trace.gz", "TIME": "peak-live",
-              "NAME": "all_reduce", "SIZE": "32M", "N": "2", "FOLDER": ".", "OUT": "out"}
+              "NAME": "all_reduce", "SCENARIO": "long-lived-inputs", "SIZE": "32M", "N": "2", "FOLDER": ".", "OUT": "out"}
 
 
 class Command:
@@ -142,6 +143,7 @@ def why_not(command):
 def expanded(text):
     """What a synopsis allows: `a|b` is one of them each, CAPITALS stand for something, and of the [options] none, and
     each alone."""
+    text = re.sub(r"(--\w+)\[=(\w+)\]", r"\1 | \1=\2", text)
     plain = re.sub(r" (\[[^\]]*\]|\.\.\.)", "", text)
     optional = [option[1:-1] for option in re.findall(r"\[[^\]]*\]", text)]
     lines = [plain] + [f"{plain} {option}" for options in optional for option in options.split(" | ")]
@@ -151,7 +153,8 @@ def expanded(text):
         choices = [[one for one in word.split("|") if one != "cuda"] if re.fullmatch(r"[\w.|-]+", word) else [word]
                    for word in line.split(" ")]
         for words in itertools.product(*choices):
-            words = ["out.json" if word == "FILE" and before == "--json" else STANDS_FOR.get(word, word)
+            words = [re.sub("=FILE$", "=out.json", word) for word in words]
+            words = ["out.json" if word == "FILE" and before in ("--json", "-o") else STANDS_FOR.get(word, word)
                      for before, word in zip(("", *words), words)]
             if "--to" in words and "out" in words:
                 words[words.index("out")] = "out." + words[words.index("--to") + 1]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every command refuses before it does anything: words that it does not know, numbers that
 // make no sense, and outputs that would overwrite an input or another output.
 //
@@ -65,7 +66,8 @@ const std::vector<Command> kCommands = {
                     {"--repeat", "from 1 to 1000000", {"0", "1000001", "1.5"}},
                     {"--graph-orders", "from 0 to 1000000", {"1000001", "1.5"}},
                     {"--seed", kAny, {"18446744073709551616", "1.5"}}},
-     .others = {"--device", "--policy", "--trust", "--validate", "--verify", "--quiet", "--to"}},
+     .others = {"--device", "--policy", "--trust", "--memory", "--validate", "--verify", "--quiet",
+                "--to"}},
     {.name = "report",
      .inputs = {"FILE"},
      .outputs = {"-o,--output", "--json"},

@@ -1,12 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "core/memory/address_map.h"
 
 #include <algorithm>
 
 namespace weir {
 
+namespace {
+
 // Calls visit(Range) for the part of the region in each slot.
 template <class Visitor>
-static void for_each_slot(Range region, Visitor&& visit) {
+void for_each_slot(Range region, Visitor&& visit) {
   for (Address at = region.begin; at < region.end();) {
     const Bytes room = AddressMap::kSlot - Bytes{at.value % AddressMap::kSlot.count};
     const Range part{at, std::min(region.end() - at, room)};
@@ -15,12 +18,14 @@ static void for_each_slot(Range region, Visitor&& visit) {
   }
 }
 
-AddressMap::Slot* AddressMap::take_table() {
+}  // namespace
+
+AddressMap::Steps* AddressMap::take_table() {
   if (spare_.empty()) {
-    tables_.push_back(std::make_unique<Slot>());
+    tables_.push_back(std::make_unique<Steps>());
     return tables_.back().get();
   }
-  Slot* const table = spare_.back();
+  Steps* const table = spare_.back();
   spare_.pop_back();
   return table;
 }
@@ -33,63 +38,61 @@ void AddressMap::add_region(Range region) {
       all_groups_.push_back(std::make_unique<Group>());
       group.store(all_groups_.back().get(), std::memory_order_release);
     }
-    add_units(part);
+    add_part(part);
   });
 }
 
-void AddressMap::add_units(Range part) {
-  std::atomic<Slot*>& slot = slot_around(part.begin);
+void AddressMap::add_part(Range part) {
+  std::atomic<Steps*>& slot = slot_around(part.begin);
   if (part.size == kSlot) {
     slot.store(&no_runs_, std::memory_order_release);
     return;
   }
-  Slot* table = slot.load(std::memory_order_relaxed);
-  if (table == nullptr) table = take_table();
-  for (Address at = part.begin; at < part.end(); at = at + kUnit) {
-    table->units[unit_of(at) / 64].fetch_or(std::uint64_t{1} << unit_of(at) % 64,
-                                            std::memory_order_acq_rel);
+  Steps* steps = slot.load(std::memory_order_relaxed);
+  if (steps == nullptr) {
+    steps = take_table();
+    for (auto& entry : *steps) entry.store(kOutside, std::memory_order_relaxed);
+    slot.store(steps, std::memory_order_release);
   }
-  slot.store(table, std::memory_order_release);
+  for (Address at = part.begin; at < part.end(); at = at + kStep) {
+    (*steps)[step_of(at)].store(0, std::memory_order_release);
+  }
 }
 
 // A table may be read yet by who looks up an address that is nobody's: it is kept for another
 // region.
 void AddressMap::remove_region(Range region) {
   const std::lock_guard lock(mutex_);
-  for_each_slot(region, [&](Range part) { remove_units(part); });
+  for_each_slot(region, [&](Range part) { remove_part(part); });
 }
 
-void AddressMap::remove_units(Range part) {
-  std::atomic<Slot*>& slot = slot_around(part.begin);
-  Slot* const table = slot.load(std::memory_order_relaxed);
-  if (table == &no_runs_) {
-    slot.store(nullptr, std::memory_order_release);
-    return;
+void AddressMap::remove_part(Range part) {
+  std::atomic<Steps*>& slot = slot_around(part.begin);
+  Steps* const steps = slot.load(std::memory_order_relaxed);
+  if (steps != &no_runs_) {
+    for (Address at = part.begin; at < part.end(); at = at + kStep) {
+      (*steps)[step_of(at)].store(kOutside, std::memory_order_release);
+    }
+    const bool is_left = std::any_of(steps->begin(), steps->end(), [](const auto& entry) {
+      return (entry.load(std::memory_order_relaxed) & kOutside) == 0;
+    });
+    if (is_left) return;
   }
-  for (Address at = part.begin; at < part.end(); at = at + kStep) {
-    table->steps[step_of(at)].store(0, std::memory_order_relaxed);
-  }
-  std::uint64_t left = 0;
-  for (Address at = part.begin; at < part.end(); at = at + kUnit) {
-    table->units[unit_of(at) / 64].fetch_and(~(std::uint64_t{1} << unit_of(at) % 64),
-                                             std::memory_order_acq_rel);
-  }
-  for (const auto& word : table->units) left |= word.load(std::memory_order_relaxed);
-  if (left != 0) return;
   slot.store(nullptr, std::memory_order_release);
-  spare_.push_back(table);
+  if (steps == &no_runs_) return;
+  for (auto& entry : *steps) entry.store(0, std::memory_order_relaxed);
+  spare_.push_back(steps);
 }
 
 std::atomic<std::uint32_t>& AddressMap::entry_at(Address address) {
-  std::atomic<Slot*>& slot = slot_around(address);
-  Slot* table = slot.load(std::memory_order_acquire);
-  if (table == &no_runs_) {
+  std::atomic<Steps*>& slot = slot_around(address);
+  Steps* steps = slot.load(std::memory_order_acquire);
+  if (steps == &no_runs_) {
     const std::lock_guard lock(mutex_);
-    table = take_table();
-    for (auto& word : table->units) word.store(~std::uint64_t{0}, std::memory_order_relaxed);
-    slot.store(table, std::memory_order_release);
+    steps = take_table();
+    slot.store(steps, std::memory_order_release);
   }
-  return table->steps[step_of(address)];
+  return (*steps)[step_of(address)];
 }
 
 void AddressMap::add_run(Range run, HeapId heap) {
@@ -119,13 +122,13 @@ std::uint16_t AddressMap::search(Address address) const {
   Address at = address - Bytes{address.value % kStep.count};
   while (at.value >= kStep.count) {
     at = at - kStep;
-    const Slot* const slot = slot_at(at);
-    if (slot == nullptr) return 0;
-    if (slot == &no_runs_) {
+    const Steps* const steps = steps_around(at);
+    if (steps == nullptr) return 0;
+    if (steps == &no_runs_) {
       at = at - Bytes{at.value % kSlot.count};  // nothing begins in this slot
       continue;
     }
-    const std::uint32_t entry = slot->steps[step_of(at)].load(std::memory_order_acquire);
+    const std::uint32_t entry = (*steps)[step_of(at)].load(std::memory_order_acquire);
     if (entry != 0) return heap_of(entry);
   }
   return 0;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which stream heap has the run that an address lies in, without a lock.
 //
 // For each step of 256 KiB there is what begins in it: at most one run, since runs are longer than
@@ -51,21 +52,22 @@ class AddressMap {
   void add_run(Range run, HeapId heap);
   void remove_run(Range run);
 
-  // The heap of the last run that begins at `address` or before, in its slot or in slots with
-  // regions side by side with it; 0: none does.
+  // The heap of the last run that begins at `address` or before, in its region or in regions side
+  // by side with it; 0: none does.
   std::uint16_t owner(Address address) const {
-    const Slot* const slot = slot_at(address);
-    if (slot == nullptr) [[unlikely]]
+    const Steps* const steps = steps_around(address);
+    if (steps == nullptr) [[unlikely]]
       return 0;
-    const std::uint32_t entry = slot->steps[step_of(address)].load(std::memory_order_acquire);
+    const std::uint32_t entry = (*steps)[step_of(address)].load(std::memory_order_acquire);
     if (entry == 0 || offset_of(entry) > grain_of(address)) [[unlikely]]
       return search(address);
     return heap_of(entry);
   }
   // Does it lie in a region?
   bool contains(Address address) const {
-    const Slot* const slot = slot_at(address);
-    return slot != nullptr && slot->has(unit_of(address));
+    const Steps* const steps = steps_around(address);
+    return steps != nullptr &&
+           ((*steps)[step_of(address)].load(std::memory_order_acquire) & kOutside) == 0;
   }
   std::optional<HeapId> find(Address address) const {
     const std::uint16_t owner = this->owner(address);
@@ -78,20 +80,14 @@ class AddressMap {
   static constexpr std::uint64_t kStepsInSlot = kSlot.count / kStep.count;
   static constexpr std::uint64_t kSlotsInGroup = 1 << 12;  // 1 TiB
   static constexpr std::uint64_t kGroups = kEnd.value / kSlot.count / kSlotsInGroup;
-  static constexpr std::uint64_t kUnitsInSlot = kSlot.count / kUnit.count;
-  struct Slot {
-    std::array<std::atomic<std::uint32_t>, kStepsInSlot> steps{};
-    std::array<std::atomic<std::uint64_t>, kUnitsInSlot / 64> units{};  // those in regions
-
-    bool has(std::uint64_t unit) const {
-      return (units[unit / 64].load(std::memory_order_acquire) >> unit % 64 & 1) != 0;
-    }
-  };
-  using Group = std::array<std::atomic<Slot*>, kSlotsInGroup>;
+  using Steps = std::array<std::atomic<std::uint32_t>, kStepsInSlot>;
+  using Group = std::array<std::atomic<Steps*>, kSlotsInGroup>;
 
   // An entry: the heap, above the grain in the step from which on it holds, and whether a run
   // begins there.
   static constexpr std::uint32_t kBegins = 1 << 9;
+  // The step lies in no region, in a table that has others: nobody's.
+  static constexpr std::uint32_t kOutside = 1 << 10;
   static std::uint32_t offset_of(std::uint32_t entry) { return entry & (kBegins - 1); }
   static std::uint16_t heap_of(std::uint32_t entry) {
     return static_cast<std::uint16_t>(entry >> 16);
@@ -102,13 +98,10 @@ class AddressMap {
   static std::uint64_t step_of(Address address) {
     return address.value / kStep.count % kStepsInSlot;
   }
-  static std::uint64_t unit_of(Address address) {
-    return address.value / kUnit.count % kUnitsInSlot;
-  }
   static_assert(kStep.count / kGrain.count == kBegins);
 
   // Null: no region is near.
-  const Slot* slot_at(Address address) const {
+  const Steps* steps_around(Address address) const {
     const std::uint64_t group = address.value / (kSlot.count * kSlotsInGroup);
     if (group >= kGroups) [[unlikely]]
       return nullptr;
@@ -117,8 +110,8 @@ class AddressMap {
       return nullptr;
     return (*slots)[address.value / kSlot.count % kSlotsInGroup].load(std::memory_order_acquire);
   }
-  // The slot around an address of a region.
-  std::atomic<Slot*>& slot_around(Address address) {
+  // The slot around an address whose group there is.
+  std::atomic<Steps*>& slot_around(Address address) {
     const std::uint64_t slot = address.value / kSlot.count;
     Group* const group = groups_[slot / kSlotsInGroup].load(std::memory_order_acquire);
     return (*group)[slot % kSlotsInGroup];
@@ -126,21 +119,18 @@ class AddressMap {
   [[gnu::cold, gnu::noinline]] std::uint16_t search(Address address) const;
   std::atomic<std::uint32_t>& entry_at(Address address);
   void mark(Range run, std::uint32_t whose);
+  // An unused one.
+  Steps* take_table();
+  // Puts `part`, which is of one slot, in a region, or takes it out.
+  void add_part(Range part);
+  void remove_part(Range part);
 
-  // A table of a slot's own, with no unit and no step.
-  Slot* take_table();
-  // Puts the units of `part`, which is of one slot, in the slot's region, or takes them out.
-  void add_units(Range part);
-  void remove_units(Range part);
-
-  // Of slots that lie in one region whole, and in which no run began yet.
-  static_assert(kUnitsInSlot == 128);
-  inline static constinit Slot no_runs_{{}, {~std::uint64_t{0}, ~std::uint64_t{0}}};
+  inline static Steps no_runs_{};  // of a slot that lies in one region whole, and has no run yet
   std::array<std::atomic<Group*>, kGroups> groups_{};
   std::mutex mutex_;
   std::vector<std::unique_ptr<Group>> all_groups_;  // guarded by mutex_
-  std::vector<std::unique_ptr<Slot>> tables_;       // guarded by mutex_
-  std::vector<Slot*> spare_;                        // of regions that are gone; guarded by mutex_
+  std::vector<std::unique_ptr<Steps>> tables_;      // guarded by mutex_
+  std::vector<Steps*> spare_;                       // of regions that are gone; guarded by mutex_
 };
 
 }  // namespace weir
