@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # weir_cuda_object(OBJECT SOURCE [INCLUDE folder...])
 #
 # Compiles SOURCE, a .cu file, into OBJECT by a command of its own: with CUDA as a language of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Finds the libraries that Weir stands on, and gives each one name, however the system packages it:
 #
 #   weir_dependency::fmt  weir_dependency::spdlog  weir_dependency::json  weir_dependency::zlib

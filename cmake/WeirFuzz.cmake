@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # weir_fuzz(NAME source... [LIBS target...])
 #
 # A fuzzing target: the sources define LLVMFuzzerTestOneInput. Under Clang it is a libFuzzer

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # `cmake --install`: libraries, headers, what find_package(weir) and pkg-config read, the command
 # with its manual page and completions, the documents.
 #

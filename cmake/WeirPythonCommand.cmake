@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The weir command in the Python package: built with it, or WEIR_PROGRAM.
 include_guard(GLOBAL)
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # libweir.so: the allocator and the communication layer in one shared library, made of the objects
 # that the static libraries have. It exports what cmake/exports.txt lists and nothing else.
 #

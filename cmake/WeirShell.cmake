@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The manual page of the command and its completions for bash, zsh and fish, made from its own
 # --help when the command is built (for a page, help2man is needed).
 include_guard(GLOBAL)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # How every target of the project is compiled.
 include_guard(GLOBAL)
 

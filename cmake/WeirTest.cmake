@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # weir_test(NAME source... [LIBS target...] [TIMEOUT seconds] [LABELS label...] [ALONE])
 #
 # A GoogleTest program; each TEST in it becomes one ctest test, NAME.Suite.Test. It runs in the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # weir_dependency::torch: PyTorch's allocator, out of the wheel that WEIR_TORCH_PYTHON would import, and
 # the CUDA runtime that it uses. Not through find_package(Torch): that wants the whole toolkit to
 # look as it did where the wheel was built, and all that is needed is in two libraries.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls that may never return, bounded by a host timeout.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A communicator's life: the watchdog, the end. What it runs is in run.cc, what connects it in
 // prepare.cc.
 #include "comm/comm_state.h"

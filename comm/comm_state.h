@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a communicator, its collectives, their works and the graphs that hold them have in common.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The streams that a communicator's overlapped operations run on: one for eager operations, one for
 // each capture that has such operations; and what is known of each capture.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Telling by a number whether two things are the same. Guards against chance, not against anybody.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers in text that others wrote: launchers, the kernel, users.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What makes every operation capturable, and agreement between ranks.
 #include <algorithm>
 #include <cstring>

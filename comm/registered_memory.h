@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of a registered pool: segments, the blocks in them, and the fences of their users.
 //
 // All segments are of one size. Their order, and what lies where in each, are the same on all

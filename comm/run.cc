@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One way through: NCCL is asked on the caller's stream, or on one that waits for it; the blocks
 // are fenced.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several communicators in one group of NCCL's.
 #include <algorithm>
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds out that operations do not end. NCCL waits forever for a rank that does not come, so the
 // host looks at events now and then. The watchdog takes no part in the heap's time: what it sees
 // must not change where memory is placed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The communicator of a launch, in one call.
 #include <string>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SplitMix64 (Steele, Lea & Flood 2014): the same numbers everywhere, unlike <random>'s
 // distributions.
 #pragma once

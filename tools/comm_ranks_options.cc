@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "comm_ranks_options.h"
 
 #include <fmt/format.h>

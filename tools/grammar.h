@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The grammar of the `weir` command, which all its commands share: docs/command.md.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Options and checks of their values, for every program that reads its options with CLI11.
 //
 // CLI11 reads "-3" into an unsigned number as 2^64 - 3, cuts off a number that is too large, takes

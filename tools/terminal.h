@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the command knows of the terminal that it writes to.
 #pragma once
 

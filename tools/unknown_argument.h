@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the command line says of a command or an option that does not exist.
 #pragma once
 

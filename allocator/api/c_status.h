@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the C interface says what went wrong: a status, and a message for the calling thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "api/device_slot.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One device of an allocator: the device, its heap, and who listens to the heap's events.
 #pragma once
 

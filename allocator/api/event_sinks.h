@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sinks of events that an allocator puts together: one event to several, and the latest few kept.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The recordings of all allocators in the process: whom a signal concerns, and what is to be
 // finished when the program ends while its allocators are still there.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opening devices by kind and number: the one place of the API that knows which devices there are.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is recorded of one device's heap, and written of it when memory runs out: as the settings
 // say, and as the program asks.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captures and graphs of the CUDA device.
 #include <algorithm>
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA driver's entry points, loaded at run time.
 #pragma once
 

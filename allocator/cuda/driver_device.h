@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CudaDevice over the driver. Its memory, events and opening are in cuda_device.cc, its captures
 // and graphs in cuda_capture.cc.
 #pragma once

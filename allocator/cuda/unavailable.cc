@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CudaDevice in a build without the CUDA toolkit.
 #include "weir/cuda_device.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stacks of C++ and C code: taken as return addresses, named only when they are written.
 #include <cxxabi.h>
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A bounded queue: many threads put events in without a lock, one thread takes them out.
 #pragma once
 

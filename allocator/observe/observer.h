@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the core's events go: into the statistics always, and to those who record, if any.
 #pragma once
 

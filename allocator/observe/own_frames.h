@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which functions of a stack are Weir's own.
 #pragma once
 

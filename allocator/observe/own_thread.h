@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a library's own threads need: they leave the program's signals alone, and are not there in a
 // child of fork().
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The functions of CPython's C API that a walk over frames needs, found by name in the process.
 //
 // Neither Python's headers nor its library are needed, and one build fits every Python from 3.9 on:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stacks of Python code: taken as code objects and places in them; each is named when it is first
 // seen, since the recorder's thread can't ask Python (whoever waits for it may hold Python's lock).
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "observe/recorded_state.h"
 
 #include <iterator>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What there is after some events of a recording: pools, heaps, pages, mappings, leases, live
 // blocks.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "observe/recording_blocks.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the blocks of a recording, in a file of any size and in any state. Not thread-safe.
 #pragma once
 

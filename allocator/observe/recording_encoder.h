@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns events, in order, into the blocks of a recording. Not thread-safe.
 #pragma once
 

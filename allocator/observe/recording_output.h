@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the blocks of a recording go: into a file, or into memory, where the latest are kept.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events folded into statistics, sharded so that streams don't meet on a lock.
 //
 // A device heap keeps one DeviceFold, and one HeapFold beside each stream heap. Each event goes to

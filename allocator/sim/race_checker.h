@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The happens-before checker of SimDevice: knows streams, marks and byte ranges, not the device.
 //
 // Each stream counts epochs; one ends at every mark taken on it. A stream's vector clock says, for

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SimDevice's captures: which streams are being captured into which graph, and what breaks that.
 //
 // Errors: ErrorCode::capture for what the state of a capture forbids, ErrorCode::device for a bad

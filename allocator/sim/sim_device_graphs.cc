@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SimDevice's captures and graphs.
 #include <cstdio>
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SimDevice's insides, for the files that make it up: sim_device.cc has memory and time,
 // sim_device_graphs.cc captures and graphs.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SimDevice's graphs: the kernels that a capture recorded, what orders them, and what of them can
 // be launched. Not thread-safe.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SimDevice's memory: reserved addresses, physical pages, and the mappings between them. Refuses
 // what the driver would refuse. Costs, faults and races are its owner's business.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A graph's kernels run in orders that its edges allow, over bytes that remember who wrote them.
 //
 // A second opinion on the race checker: it knows nothing of clocks, only edges and bytes.

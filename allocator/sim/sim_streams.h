@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SimDevice's time on the GPU: streams that run behind the host, and events on them.
 //
 // All times are on the host's clock, and `now` is given by the caller. Not thread-safe.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How SimDevice's messages show addresses and ranges.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weir as PyTorch's CUDA allocator: every virtual function of CUDAAllocator, for all devices.
 //
 // One for the process, which outlives everything else: tensors may be freed while it exits. In a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frees that the host delays until streams are done: what PyTorch's record_stream() asks for where
 // no heap can make the GPU wait, which is with streams of another device, and with memory that is
 // not the heap's.

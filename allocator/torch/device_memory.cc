@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "torch/device_memory.h"
 
 #include <c10/util/env.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One device's memory, as PyTorch sees it: a device heap, its pools, its history, its limit.
 //
 // Knows PyTorch's types and no driver but through Device, so that it is tested on a simulated one.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the Python package calls of the backend, by ctypes.
 #include <c10/cuda/CUDAStream.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weir's errors as PyTorch's exceptions.
 #pragma once
 

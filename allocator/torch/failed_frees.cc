@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "torch/failed_frees.h"
 
 #include <sstream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors of frees, kept until an allocation can report them: a free happens in destructors, which
 // must not throw.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "torch/history.h"
 
 #include <c10/util/ApproximateClock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What PyTorch's memory history asks for: the latest events, with the contexts (stacks) in which
 // memory was allocated and freed, and whoever wants to hear of segments as they come and go.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory shared between processes: PyTorch's IPC handles for blocks whose memory is pages.
 //
 // A handle names the process that shares and its file descriptors of the pages, which the receiver

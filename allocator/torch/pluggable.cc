@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weir behind torch.cuda.memory.CUDAPluggableAllocator: C functions, and none of PyTorch's headers,
 // so that one build serves every PyTorch. Their types are those that its setters take, whose
 // arguments are passed by value: the pair in two registers, the filter by reference to a copy.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PyTorch's memory pools (of graphs, of MemPools, of warm-ups) as graph pools of one device heap.
 //
 // Knows nothing of PyTorch's headers: what a pool is called, and the filter that says which streams

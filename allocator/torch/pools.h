@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PyTorch's memory pools: those of Weir's memory (PoolTable), and those with a source of their own.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether device memory can still be used, and has to be given back at all.
 //
 // Tensors may be freed by destructors of static objects, when the driver is gone, and in children

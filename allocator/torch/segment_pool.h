@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pool whose memory another allocator gives (torch.cuda.MemPool(allocator)): a small caching
 // allocator over segments, which the other one is asked for in the sizes that PyTorch's own
 // allocator asks for.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device heap's memory as PyTorch's snapshots show it: segments, tiled by blocks.
 //
 // Weir maps a page at several addresses. Here each byte of physical memory is shown once: where a

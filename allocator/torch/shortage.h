@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What torch.OutOfMemoryError says.
 //
 // Begins with PyTorch's own words, which programs look for; then what holds the memory, and what

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device heap's statistics as PyTorch's.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PyTorch's streams, as Weir knows them.
 #pragma once
 

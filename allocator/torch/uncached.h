@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory for what is allocated while caching is switched off
 // (torch.cuda.caching_allocator_enable(False)): a heap of its own, which keeps nothing.
 //

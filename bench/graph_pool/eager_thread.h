@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Eager work beside the launches: a thread that allocates, writes, checks and frees blocks of the
 // same heap on a stream of its own, with kernels that wait for random times.
 #pragma once

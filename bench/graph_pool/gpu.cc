@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/graph_pool/gpu.h"
 
 #include "bench/peers/cuda_check.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The GPU that the benchmark runs on: device, streams, and orders between streams. All throw
 // std::runtime_error where a call fails. One thread at a time, but for device().
 #pragma once

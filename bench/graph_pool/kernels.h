@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The benchmark's kernels. Memory is taken as 64-bit words; what a kernel writes depends on every
 // word it reads and on a salt, so that a block another kernel wrote over changes all that follows.
 #pragma once

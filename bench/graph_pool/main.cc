@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir_graph_pool: Weir's graph pools with real kernels, on a GPU. bench/graph_pool/run runs all
 // parts, beside PyTorch.
 //

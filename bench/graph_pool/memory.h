@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the benchmark's programs get their memory.
 #pragma once
 

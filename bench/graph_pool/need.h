@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls that must not fail: where one does, std::runtime_error says which, and why.
 #pragma once
 

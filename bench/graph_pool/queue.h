@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a program of the benchmark queues its kernels: a GPU (gpu_queue.h), or, in tests, the
 // simulated device. One sum belongs to it, in the device's memory.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The benchmark's parts. Each returns its rows, and prints nothing; throws std::runtime_error.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/graph_pool/step.h"
 
 namespace weir::graph_pool {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A training step's allocations and kernels, without the mathematics: a forward pass that keeps two
 // blocks a layer, a backward pass that frees them, and temporaries of several sizes, some used on
 // side streams and freed before those have run.

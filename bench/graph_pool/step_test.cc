@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The step captured after each kind of warm-up, on the simulated device: the pool holds what the
 // step needs, whatever was warmed up and wherever.
 #include "bench/graph_pool/step.h"

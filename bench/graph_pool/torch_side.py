@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The parts of weir_graph_pool that are about memory, in PyTorch with its own allocator.
 
 usage: torch_side.py PART [--warm-up KIND] [--order ORDER] [--layers N] [--mib N]

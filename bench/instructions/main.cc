@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One kind of pair, many times, on the null device: for a tool that counts instructions.
 //
 // usage: weir_instructions SCENARIO PAIRS

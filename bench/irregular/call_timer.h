@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Times calls one by one.
 #pragma once
 

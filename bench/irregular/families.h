@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs that never repeat: sizes from a continuous range, blocks freed at random, several
 // streams and threads, over a long history. A recorded program repeats its steps, so an allocator
 // that remembers past requests serves most of a recorded program from memory of itself; it serves

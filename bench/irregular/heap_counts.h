@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a heap asked of its device so far, and what a pair of calls asked on average.
 #pragma once
 

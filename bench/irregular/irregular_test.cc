@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The irregular programs are what their families say, and the same ones each time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir_irregular: the memory and driver calls of programs that never repeat, on the simulated
 // device. bench/fragmentation/run --irregular runs it, and makes the table.
 //

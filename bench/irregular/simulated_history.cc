@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/irregular/simulated_history.h"
 
 #include <cmath>

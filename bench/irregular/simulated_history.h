@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a history over a heap on the simulated device, with work in the blocks: the same figures
 // every time, on every machine.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/irregular/timed_history.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a history over an allocator, and times each of its calls by the host's clock.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocate 100 blocks of one size, then free them in the same order.
 #include <array>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocate on stream A, fence on stream B, free: whoever takes the memory next has to wait for B.
 #include "bench/micro/micro.h"
 #include "weir/config.h"

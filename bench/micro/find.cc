@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which block is this pointer in? Among the 2,048 live blocks of the random mix.
 #include "bench/micro/micro.h"
 #include "bench/support/mix.h"

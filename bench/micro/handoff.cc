@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One thread allocates, another one frees; a ring of 256 blocks between them.
 #include <array>
 #include <atomic>

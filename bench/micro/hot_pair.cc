@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocate and free the same size, again and again.
 #include "bench/micro/micro.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs that never repeat (bench/irregular), each from an empty heap through a long history.
 //
 // The time is that of a pair in the median phase after the first. The first phase, in which the

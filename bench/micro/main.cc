@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir_micro: the host's time for the allocator's calls. docs/performance.md says how to run it.
 //
 // usage: weir_micro [--quick] [--phases=N] [--seed=N] [--benchmark_filter=REGEX ...]

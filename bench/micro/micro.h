@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the families of benchmarks share: how they are added, the two ways in, and the last check.
 //
 // A benchmark is named FAMILY/DEVICE/INTERFACE/CASE, as in hot_pair/null/heap/1MiB. Its time is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 2,048 live blocks of all sizes; a pair frees one at random and allocates another.
 #include "bench/micro/micro.h"
 #include "bench/support/mix.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The hot pair while somebody records it: two events a pair. Beside it, the same without a
 // recorder.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hot pairs in several threads: each on a stream of its own, or all on one.
 #include "bench/micro/micro.h"
 #include "bench/support/together.h"

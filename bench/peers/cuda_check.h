@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns a refusal of the CUDA runtime into an exception.
 #pragma once
 

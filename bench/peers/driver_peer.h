@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver's own allocator: cudaMallocAsync on the device's default pool, which keeps what it
 // has.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the loops need of a GPU besides an allocator: streams. Two exist: CUDA's device 0, and one
 // that is no GPU at all.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loops over programs that never repeat (bench/irregular): from an allocator that holds nothing
 // through a long history, on several streams and threads.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loops: each is one template, so that every allocator runs the same code.
 //
 // A pair is one allocate and one free. Each loop begins with an allocator that has nothing, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir_peers: host time of one allocate + free, of Weir and of the allocators beside it, by the
 // same loops. bench/peers/run runs it, once for each allocator and setting, and makes the table.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C library's allocator: memory of the host, with no streams. A scale to hold the others
 // against. Its memory is not touched, so the kernel gives it no pages.
 #pragma once

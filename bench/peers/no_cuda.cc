@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libweir_no_cuda.so: what PyTorch's allocator asks of CUDA's runtime, on a GPU that is none, at no
 // cost: so that its host time can be compared where there is no GPU. bench/peers/run --no-gpu has
 // it loaded before the runtime, which it stands before.

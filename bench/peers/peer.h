@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An allocator under test, as the loops see it.
 #pragma once
 

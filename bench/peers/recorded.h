@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A loop over a recorded program (docs/trace.md): the host time of its allocations and frees, in
 // their order and on its streams, without the program's work between them; or with work that leaves
 // little of the allocator's memory in the caches, as a program's own does.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Timing of a loop in batches, for a given time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the loops over one allocator, and prints a line of JSON for each.
 #pragma once
 

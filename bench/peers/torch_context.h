@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What PyTorch's CUDA library asks of the large one that is not linked here (libtorch_cuda); and
 // which allocator it has.
 #pragma once

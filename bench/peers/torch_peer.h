@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PyTorch's CUDA caching allocator, through its C++ interface, without tensors or Python. Its
 // backend and settings are those that PYTORCH_CUDA_ALLOC_CONF had when the process started.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weir, through the core's interface (streams looked up before) and through the public one (stream
 // handles, exceptions).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host memory that the allocator's own records take, on the null device.
 //
 // The bound is for what a block adds. What a heap holds before its first block (the base) is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The decoder's layers and its head: what they allocate, keep for the backward pass, and free.
 #include "bench/sharded/rates.h"
 #include "bench/sharded/trainer.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // About how fast an H200 is, for kernels that take as long as their bytes or their products.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps of sharded training on the simulated device: memory moves between the streams, and the
 // streams that gather and reduce still run beside the one that computes.
 #include <gmock/gmock.h>

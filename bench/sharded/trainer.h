@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Training of a decoder that is sharded over two GPUs, as one of them sees it, on the simulated
 // device: the streams of PyTorch's FSDP2, what it allocates on which of them and when that is
 // freed, who waits for whom, and about how long kernels take on an H200.

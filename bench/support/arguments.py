@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of a script's command line. The numbers and files are those that tools/number_range.h and
 tools/replay/named_files.h allow the programs."""
 import argparse

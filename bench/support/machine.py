@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a benchmark ran on, for its results."""
 import os
 import pathlib

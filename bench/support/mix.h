@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The random mix: 2,048 live blocks of 512 B to 16 MiB, the logarithm of the size uniform, to the
 // byte; then again and again one of them, at random, is freed and a new one allocated.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device that answers every call at once, and does nothing: what is left is the cost of the host.
 //
 // It has 1 TiB of memory that never runs out, and a stream for each multiple of 16 as a handle.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The least memory with which a workload finishes, by bisection.
 
 Each try is a turn of its own, under another cap.

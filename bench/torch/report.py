@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The figures of bench/torch/run, out of the processes' rows, and the table. Needs no PyTorch."""
 import random
 import statistics

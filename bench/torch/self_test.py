@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks the runner without PyTorch or a GPU: turns of workers that only pretend, and the table."""
 import contextlib
 import io

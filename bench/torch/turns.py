@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Turns on the GPU, one after the other, each in a process of its own that is forked when its turn comes.
 
 For each allocator, and each rank, there is a *template*: a process with that allocator's environment which has imported

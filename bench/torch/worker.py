@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A template of bench/torch/run: the processes of one allocator and rank. Started by the runner only.
 
 usage: worker.py ALLOCATOR RANK WORKLOAD...

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The requests that docs/walk.md follows, for a tool that lists the calls that they make.
 //
 // usage: weir_walk_requests REQUEST TIMES

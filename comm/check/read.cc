@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is read: a machine's files, NCCL's configuration files, the version of a library. None of it
 // is trusted: reads are bounded, and do not block.
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What of a machine and its settings breaks captures or RDMA in silence. A rule adds what it finds,
 // and depends on no other rule. Source: the NCCL 2.28 user guide, its source, and what users
 // reported (the issue is named where there is one).

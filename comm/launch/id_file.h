@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file at which rank 0 leaves the id of a communicator for the other ranks.
 #pragma once
 

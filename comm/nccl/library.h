@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL's entry points, loaded at run time: a program starts on a machine without it, and shares the
 // one that the process has already (PyTorch's).
 #pragma once

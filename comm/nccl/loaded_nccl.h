@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One GPU's NCCL, and what others need who call the library by themselves.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one rank launches of a communicator, in a line; and whether others have come as far.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weir's pages in headless Chromium, for tests.
 
 A test module is run as `python3 NAME.py FOLDER`; FOLDER has the pages, and gets the screenshots.

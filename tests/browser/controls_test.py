@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The controls, the keyboard, dark and light, of a page of one recording."""
 
 import browser

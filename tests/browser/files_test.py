@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recordings that are cut, empty, of one moment, hostile, or of graph pools; and small windows."""
 
 import re

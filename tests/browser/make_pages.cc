@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // make_pages FOLDER: writes the pages that the browser's tests open, as NAME.html.
 //
 // What they show was replayed on the simulated device (so pages, fences and reuse are as Weir makes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a page counts equals what a plain recount of its blocks gives."""
 
 import browser

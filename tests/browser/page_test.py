@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a person does with a page of one recording. make_pages.cc says what `small` holds."""
 
 import browser

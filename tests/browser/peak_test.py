@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a page says of the peak without a click, compared with `weir report` and with a plain recount."""
 
 import html

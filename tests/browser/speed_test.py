@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Large recordings: how large the file is, how soon it is shown, and how long a frame takes.
 
 A frame's time is what the page itself takes to draw it. Limits are generous for a slow machine; the

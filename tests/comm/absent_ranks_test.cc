@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that do not come, in the simulated world: what only some ask for ends for nobody, as on a
 // GPU.
 #include <barrier>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `weir comm bench` and `weir comm scenario` as a user runs them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `weir comm bench`: sizes and options, definitions, and runs on simulated ranks.
 #include "comm/bench.h"
 

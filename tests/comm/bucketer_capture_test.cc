@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps inside graphs.
 #include "tests/comm/buckets.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks with bucketers, for their tests.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operations on the caller's stream: what overlapped operations need beside them, these do without.
 #include <barrier>
 #include <thread>

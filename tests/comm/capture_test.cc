@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operations inside captures: the first of their kind, forked and joined, in graphs that run.
 #include "tests/comm/ranks.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `weir comm check` as a user runs it, on a machine that was made up and in an empty environment.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is read of a machine's files and of NCCL; and what becomes of files that are odd.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Machines that were made up: as a folder of files, and as a value.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is printed for people and for programs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/comm/check_rules_cases.h"
 
 namespace weir::test {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cases of each rule: where it has to speak, and where it has to be silent.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each rule speaks where something is wrong, and is silent where nothing is.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which settings are in force.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Eager operations: order, fences, memory.
 
 #include "tests/comm/ranks.h"

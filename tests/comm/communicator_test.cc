@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A communicator's life: how it begins, what ends it, and what is left then.
 #include "weir/comm/communicator.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What buffers are filled with, and what must be in them after an operation, against collectives
 // done by hand in the host's memory.
 #include "comm/contents.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every operation with every type and every reduction, odd counts, and none: on simulated ranks,
 // whose accesses are checked for races, and on GPUs where there are two, where each element is
 // checked too.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Outcomes of calls, as tests expect them.
 #pragma once
 

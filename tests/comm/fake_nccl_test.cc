@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LoadedNccl over a driver and an NCCL that are functions of this file: a GPU whose work is done at
 // once, but for all-gathers, which end when the test says that the other ranks came.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks of one process on real GPUs, or on simulated ones: the same tests on both. Each rank has a
 // thread, a GPU and a heap. Blocks hold patterns that kernels write and check; the largest of equal
 // patterns is that pattern again, which makes reductions exact.

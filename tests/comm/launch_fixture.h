@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An environment of a test's own, and an NCCL that makes ids and nothing else.
 #pragma once
 

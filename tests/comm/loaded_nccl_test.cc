@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What of the real NCCL's side can be seen without a GPU.
 #include "comm/nccl/loaded_nccl.h"
 

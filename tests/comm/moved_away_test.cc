@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What was moved from is refused, never used.
 #include "tests/comm/ranks.h"
 #include "weir/comm/bucketer.h"

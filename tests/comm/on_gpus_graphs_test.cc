@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captures and graphs beside one another, on two to four GPUs or simulated ones: several of one
 // communicator, several communicators, other threads, and ranks that are missing.
 #include <dirent.h>

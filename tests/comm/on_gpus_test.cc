@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The communication layer on two to four GPUs, or on simulated ones: data is what it should be, in
 // eager mode and in captures, the first operation or not.
 #include <atomic>

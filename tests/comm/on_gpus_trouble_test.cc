@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What may go wrong between captures, watchdogs and ranks, on two to four GPUs or on simulated
 // ones.
 #include "tests/comm/gpu_ranks.h"

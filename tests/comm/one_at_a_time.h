@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An Nccl that passes every call on to another one, and notes where two calls that work with one
 // communicator are made side by side, which NCCL does not allow. For one communicator.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL lets one thread at a time work with a communicator; programs may call Weir's from any.
 #include "tests/comm/one_at_a_time.h"
 

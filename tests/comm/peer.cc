@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank of a launch, as a user would write it. processes_test.py starts it, kills it, stops it.
 //
 // Prints {"event": ...} lines as it goes, and one JSON object at its end.

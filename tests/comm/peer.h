@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank of a launch: what comm_peer does (peer.cc).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The public headers alone, and kernels that check what ranks send each other.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>

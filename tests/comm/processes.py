@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts comm_peer as the ranks of a run, and ends them whatever happens."""
 
 import json

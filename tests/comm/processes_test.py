@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks in processes of their own, a GPU each: peers that are killed, stopped, or ask for something
 else; nodes that are faked; launchers; how ranks meet. NVLink multicast is off in all of it.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks of one process, each with a simulated device, a heap and a thread, for tests of the
 // communication layer. Every test ends with everything closed: heaps are sound, no race was seen,
 // ranks asked for the same, and nothing is left.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "weir/comm/registered_pool.h"
 
 #include <algorithm>

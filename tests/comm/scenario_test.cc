@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `weir comm scenario`, on simulated ranks: what holds, and that a fault is not missed.
 #include "comm/scenario.h"
 

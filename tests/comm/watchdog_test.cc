@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The watchdog: each operation, and each launch of a graph, is timed by itself, however many are
 // queued.
 #include "tests/comm/ranks.h"

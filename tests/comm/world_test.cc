@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A communicator of the launch in one call; errors of communicators made of others.
 #include "tests/comm/launch_fixture.h"
 #include "tests/comm/ranks.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captures and graphs: what every device does.
 #include <gtest/gtest.h>
 

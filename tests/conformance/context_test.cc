@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events and waits of the whole context: they cover the work of every stream of the process.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the driver permits while a stream is being captured: the rules that Weir's capture path
 // rests on, each as a test. And that no call of CudaDevice's own breaks a capture.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captures and graphs of CudaDevice, through the seam.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

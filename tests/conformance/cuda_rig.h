@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rig of the CUDA device, for tests that are about that device alone too. Only where the CUDA
 // toolkit is found.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams, events, clocks and threads: what every device does.
 #include <gtest/gtest.h>
 

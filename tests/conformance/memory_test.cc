@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Addresses and pages: what every device does, and what it refuses.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA device's place in the suite, in a build without the CUDA toolkit.
 #include "tests/conformance/rig.h"
 #include "weir/cuda_device.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the conformance suite needs around a device, and each kind of device gives in its own way.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes become a program (tests/property/program.h), which runs under the oracle. What fails is
 // shortened, printed and aborted on.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whatever a file holds, reading it as a PyTorch snapshot gives a trace that the trace reader
 // takes, or an error that names the file.
 #include <cstdint>

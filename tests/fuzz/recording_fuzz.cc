@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whatever a file holds, reading it gives a recording that makes sense, or an error that names it.
 //
 // The first byte of an input says what the rest is: 0, the file; otherwise the blocks of one, each

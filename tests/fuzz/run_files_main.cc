@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a fuzzing target over the files named on the command line: the stand-in for libFuzzer's own
 // main under compilers that lack it.
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whatever a file holds, reading it gives a trace that makes sense, or an error with file and line.
 #include <cstdint>
 #include <cstdlib>

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What `weir timeline`, `weir snapshot` and `weir convert` write, read by others: Python's pickle and
 json; PyTorch's own script (torch/cuda/_memory_viz.py), where it is found: in an installed PyTorch, or
 where PYTORCH_MEMORY_VIZ says; Perfetto's own messages, where the package perfetto is installed.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What `weir timeline --to perfetto` writes, opened in Perfetto's own UI: its trace processor,
 compiled to WebAssembly, answers what `weir report` says of the same file.
 

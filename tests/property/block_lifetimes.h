@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lifetimes of blocks, as a history of calls shows them: each from an allocate to a deallocate,
 // with the stamps between which it must have begun and ended.
 #pragma once

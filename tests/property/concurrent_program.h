@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads that run random programs on one device heap over the simulated device, and record every
 // call. The programs keep the contract: a block's own calls don't overlap, and uses on other
 // streams are fenced.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One thread of a concurrent program, and what it does: random calls of the heap that keep the
 // contract, each of them recorded.
 #pragma once

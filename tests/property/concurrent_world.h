@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the threads of a concurrent program share: one heap on one device, and blocks for others.
 #pragma once
 

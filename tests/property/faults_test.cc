@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every driver call of a program is made to fail in turn. The heap survives, or reports an error
 // that names the call and changes nothing; the program then goes on to its end, under the oracle.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random programs over three streams, warmed up and captured in one pool: whatever they do, the
 // graphs have the edges that they need. The checks are the device's, which knows nothing of pools:
 // races, and runs of a graph in random orders. `--gtest_random_seed=N` runs seed N alone.

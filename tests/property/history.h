@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What many threads did to one device heap: every call, and the stamps between which it took place.
 #pragma once
 

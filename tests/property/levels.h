@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A quantity that rises and falls at stamps, and its value at moments and over spans of them.
 #pragma once
 

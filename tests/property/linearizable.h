@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether what threads saw of a device heap can be explained by its calls having taken place one at
 // a time, each at a moment between its begin and its end. (Linearizability: Herlihy & Wing 1990.)
 //

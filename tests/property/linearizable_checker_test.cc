@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checker checks: histories that no heap can have had, one for each thing that it looks for.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Snapshots: the blocks of a stream are those of one moment of the call.
 #include <algorithm>
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics: each number lies between what was certain and what was possible.
 #include <algorithm>
 #include <array>

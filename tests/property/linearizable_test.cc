@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many threads, one device heap: whatever they saw must be explained by some order of their calls.
 #include "tests/property/linearizable.h"
 

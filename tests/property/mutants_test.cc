@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checker checks: with any one wait or fence left out of the core, some random program must
 // make the simulated device report a race. (Linked with a core that was built with WEIR_MUTANTS.)
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An independent model of what a device heap must be: which blocks are live and what they were
 // asked for. It shares no code with the core, and looks at memory only through the simulated
 // device's own page table.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs that use a device heap: a list of typed operations, made from a seed or from a fuzzer's
 // bytes. Any list of operations is a correct program (the runner adds the fences that the contract
 // asks for, and skips what names a block that is not live), so that one can be shortened freely.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random programs against the oracle. A failure prints its seed and the shortest program that
 // fails;
 // `--gtest_random_seed=N` runs seed N alone.

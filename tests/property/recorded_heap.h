@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device heap as one thread calls it: every call goes into the thread's own part of the history.
 #pragma once
 

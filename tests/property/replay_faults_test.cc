@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every driver call of whole replays of recorded traces is made to fail in turn; under sanitizers,
 // which take ten times as long, some of each kind.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a program on a device heap over the simulated device, keeping to the contract (a block is
 // used on another stream only in order, and fenced before it is given back), and asks the oracle
 // after every step.

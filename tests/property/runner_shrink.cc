@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Of a program that fails: the shortest one that still does, and what a test prints of both.
 #include <algorithm>
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many threads on many streams. What each thread does is random; what must hold is not.
 #include <gtest/gtest.h>
 

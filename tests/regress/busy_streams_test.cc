@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What other threads and other streams once kept from a request that could have been served.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The contract of fence() in its plainest form.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that were refused, or broke the heap, while memory was there. Found by random programs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RMM's stream-ordered pools (bug #2489): stream B took stream A's free memory, with a wait for A;
 // when B's memory then went to stream C, C waited for B's last recorded event, which was older than
 // B's wait for A. So C wrote while A's kernel was still running.

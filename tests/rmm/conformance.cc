@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RMM's own tests of memory resources, run over Weir's. tests/rmm/run builds and runs this.
 #include <cuda/memory_resource>
 #include <rmm/cuda_stream.hpp>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The completions of the weir command, as shells run them.
 
 usage: completion_test.py PROGRAM GENERATOR    (weir, and tools/shell/completions)

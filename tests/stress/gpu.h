@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a stress program runs on: a device, and work for it that can tell whether memory was given
 // out wrongly.
 #pragma once

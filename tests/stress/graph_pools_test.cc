@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graph pools under load, on the simulated device and on a GPU: captures in several threads and in
 // each mode while others allocate eagerly, captures that break at each of their calls, and many
 // captures one after the other. Blocks hold patterns that later kernels check.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stress test of the device heap. Exit: 0 all bytes right, 1 not, 2 for wrong arguments, 77 no
 // such device.
 #include <CLI/CLI.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In a build without a CUDA compiler.
 #include "tests/stress/gpu.h"
 

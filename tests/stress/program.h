@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random programs that use memory of a device heap: each block is filled with a pattern of its own
 // when it is allocated, and found whole whenever it is read, or memory was given out twice, too
 // early, or at two addresses that share bytes they should not.

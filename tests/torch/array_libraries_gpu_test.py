@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weir under the real CuPy and Numba, on a GPU: skips what is not installed.
 
 usage: array_libraries_gpu_test.py    (with Weir installed)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weir as the allocator of CuPy and Numba, with stand-ins for both and the simulated device.
 
 usage: array_libraries_test.py LIBRARY    (of the build: libweir_pluggable.so)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backend itself, on two simulated devices: what goes from one device to the other, and errors
 // of frees.
 #include "torch/backend.h"

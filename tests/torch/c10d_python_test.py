@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.distributed with Weir on, where there is no GPU: what is fenced, what is left alone, how it is
 turned off.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // c10d's operations through PyTorch's dispatcher and a ProcessGroup, with a backend that stands in
 // for NCCL's, on a simulated device that reports every access that nothing orders.
 #include <ATen/ATen.h>

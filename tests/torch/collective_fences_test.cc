@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fences of c10d's operations, on a simulated device that reports every access that nothing orders.
 #include "torch/c10d/collective_fences.h"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.distributed's operations with Weir on a GPU: memory is free at once, and data stay whole.
 
 usage: python tests/torch/collectives_gpu_test.py      needs PyTorch with CUDA and NCCL, and the Weir

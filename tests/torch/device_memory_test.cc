@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backend for PyTorch on a simulated device: what PyTorch asks of an allocator, with no GPU.
 #include "torch/device_memory.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams as PyTorch has them, and a communication stream as ProcessGroupNCCL has it, on simulated
 // devices.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A backend that stands in for NCCL's, in a ProcessGroup that PyTorch's dispatcher reaches, on a
 // simulated device.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An allocator as torch.cuda.MemPool(allocator) takes one: memory of a simulated device, with a
 // note of what was asked for and given back.
 #pragma once

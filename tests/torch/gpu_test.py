@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weir under PyTorch on a GPU: data whole, memory where it should be, and the ways programs go wrong.
 
 usage: python tests/torch/gpu_test.py      needs PyTorch with CUDA and the Weir package with the full

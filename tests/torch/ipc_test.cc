@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of other processes, on a simulated device: this process shares with itself.
 #include "torch/ipc.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What torch.OutOfMemoryError says, on a simulated device.
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Python package where there is no GPU, and often no PyTorch: it imports, and says what is missing.
 
 usage: package_test.py LIBRARY    (of the build: libweir_pluggable.so)

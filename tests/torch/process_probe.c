@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Calls the library from where Python code can't: with an exception pending, in a thread that has
  * never met Python, and between two looks at a counter. Functions come in as pointers, so that
  * neither Python's headers nor its library are needed. */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Python's stacks in recordings, and how processes end, on the simulated device: neither a GPU nor
 PyTorch is needed.
 

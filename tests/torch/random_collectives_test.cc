@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random programs with operations of c10d, through PyTorch's dispatcher, on a simulated device that
 // reports every access that nothing orders: tensors and Works are dropped or kept, and waited for
 // never, once or twice, on any stream, by any thread, in captures and out of them.

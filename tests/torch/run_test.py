@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m weir run` and weir.enable() where there is no GPU: options, programs, settings, failures.
 
 usage: run_test.py LIBRARY    (of the build: libweir_pluggable.so)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python -m weir scenario where there is no GPU, and often no PyTorch: errors, tables."""
 
 import json

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SegmentPool and DeferredFrees by themselves: random programs, and threads.
 #include "torch/segment_pool.h"
 

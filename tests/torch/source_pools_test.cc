@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools whose memory another allocator gives (torch.cuda.MemPool(allocator)), as PyTorch asks.
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an allocator records and writes of itself: as the settings say, as the program asks, on a
 // signal, and when memory runs out.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program in C over the simulated device, as a user would write one. */
 #include <stdio.h>
 #include <string.h>

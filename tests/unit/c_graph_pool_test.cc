@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graph pools through the C interface, on a simulated device.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

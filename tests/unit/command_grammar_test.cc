@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The grammar that all commands share (docs/command.md): where results go, what can be read, and
 // what each command returns.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a program's --help lists, as CLI11 writes it.
 #pragma once
 

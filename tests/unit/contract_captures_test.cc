@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captures under Trust::context (docs/guarantees.md): which of them stop events of the whole
 // context, for how long, and what a captured stream's requests may take.
 #include <optional>

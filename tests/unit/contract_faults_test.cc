@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Faults that a review of the core demonstrated, each as a test: captures that the heap was not
 // told of, frees beside captures, streams that are others in each thread, waits that were not
 // counted.

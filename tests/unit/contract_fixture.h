@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A heap as PyTorch's backend has it, on a simulated device: nobody tells which streams use a
 // block, and streams that read are met by the heap never or later. A refusal fails the test.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frees and waits under Trust::context (docs/guarantees.md): streams that are gone, what the host
 // has waited for, what a request may wait for; and the same rules where uses are told.
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools and captures as PyTorch has them: it announces a capture by a binding, begins and ends it
 // itself, launches the graph without a word, and says when it drops the graph.
 #pragma once

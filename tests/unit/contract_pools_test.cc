@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks of graph pools under Trust::context (docs/guarantees.md): states that are gone back to,
 // streams that end, and what a graph may use beside memory that other streams use.
 #include "tests/unit/contract_pools.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls that are refused change nothing: the stream of all streams, and states of a pool that can't
 // be gone back to.
 #include <gmock/gmock.h>

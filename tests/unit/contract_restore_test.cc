@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Going back to a state of a pool (GraphPool::restore()): which states are refused, and what
 // becomes of frees that were deferred.
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What PyTorch's own allocator promises without saying so, kept under Trust::context
 // (docs/guarantees.md): the rows that the core holds.
 #include <optional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a wait of the host for all work covers: idle memory of graph pools too, and nothing that is
 // freed while the host waits.
 #include <gmock/gmock.h>

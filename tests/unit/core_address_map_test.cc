@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AddressMap: whose run an address lies in, without a lock.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

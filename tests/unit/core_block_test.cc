@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BlockPool: records of blocks, and who uses them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

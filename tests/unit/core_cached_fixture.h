@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device heap's blocks that are cached, for tests of who gets them and when they go back.
 #pragma once
 

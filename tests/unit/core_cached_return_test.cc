@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The blocks that a stream heap caches: who has them given back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The blocks that a stream heap caches: who gets them, and who waits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

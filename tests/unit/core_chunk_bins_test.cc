@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ChunkBins: free chunks by size.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chunks against a model that keeps, for each grain of the row, its state and its last use, over
 // random programs.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chunks: which bytes of the home row are free, used, or without memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each invariant of addresses is broken, one at a time: chunks of the home row, what they know of
 // their users, stitched rows, regions. validate() must name it.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A heap that has everything, for tests that break one invariant of it at a time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each invariant of pages and their users is broken, one at a time: validate() must name it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

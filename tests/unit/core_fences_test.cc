@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts that timelines are made of: sets of fences, vector clocks, recorded events, ranges that
 // wait for fences.
 #include <gmock/gmock.h>

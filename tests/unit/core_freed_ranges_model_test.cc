@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FreedRanges against a model that keeps, for each grain, who freed it and who else used it, over
 // random programs that cut lists, put them together, and free and use bytes.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FreedRanges: who may still be using free bytes, range by range.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simulated device with three streams, for tests of a whole device heap. A refusal fails the
 // test.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeviceHeap: sizes at the edges, limits of bytes and of mappings, and trim.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

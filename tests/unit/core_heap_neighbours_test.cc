@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeviceHeap: memory that another stream has just freed, and will want again. (Which remembered
 // place is taken beside it: bench/sharded/step_test.cc.)
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeviceHeap: what happens when memory runs out, and where others take of it too.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

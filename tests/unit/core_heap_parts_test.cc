@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What those who share memory with others ask of a heap: the pages of a block, and access anew.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

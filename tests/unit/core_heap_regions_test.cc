@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The addresses of a page heap: several regions, of whatever size and wherever the device has them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeviceHeap: who gets whose memory, and what waits for it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

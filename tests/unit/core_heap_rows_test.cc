@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stitched rows in the long run: a program whose sizes never repeat keeps no more of them than in
 // proportion to its pages, and none goes whose addresses somebody may still use.
 #include <gmock/gmock.h>

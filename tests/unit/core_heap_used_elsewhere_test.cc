@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeviceHeap: memory that a program hands to another stream, and frees at once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HomePages: the pages of the home row, and which of them have bytes in use. GranuleMap: which page
 // lies under an address.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of freed ranges share: last uses, what follows from one for a request, and how
 // their models have fences.
 #pragma once

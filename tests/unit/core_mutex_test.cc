@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mutex and QueuedMutex: one thread at a time, whatever the holder does meanwhile; what the second
 // promises beside; and CachingHeaps, the list that needs no lock.
 #include <gtest/gtest.h>

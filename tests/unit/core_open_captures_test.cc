@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // OpenCaptures: no capture is announced between the question whether there is one and the record of
 // an event that would break it.
 #include <gmock/gmock.h>

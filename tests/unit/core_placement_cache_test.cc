@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is remembered of requests: the places that the like had before, and the key of what was
 // asked.
 #include <gmock/gmock.h>

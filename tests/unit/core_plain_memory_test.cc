@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plain memory (MemoryKind::plain): segments that the device gives, which have one address each.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RemapBudget: how many mappings of existing pages a program can afford.
 #include <gtest/gtest.h>
 

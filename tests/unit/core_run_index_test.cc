@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RunIndex: which run an address lies in.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

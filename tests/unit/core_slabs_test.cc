@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Slabs: small blocks packed together, without a device.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // plan_stitch() over random free maps: every plan is one that a row can be built of, and wastes no
 // memory that a search over all pieces finds.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // plan_stitch(): which free pieces of the home row are put side by side.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

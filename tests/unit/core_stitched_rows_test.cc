@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StitchedRows: addresses at which pages from several places stand side by side.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests may see and break of the core: every member that an invariant speaks of. No lock is
 // taken: the tests that use it have one thread.
 #pragma once

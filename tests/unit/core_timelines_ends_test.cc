@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Timelines: when work is known to be complete, and what is left of streams that are retired.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

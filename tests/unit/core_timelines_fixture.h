@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Three streams' timelines on a simulated device, for tests of what is known of their work.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Timelines: which work has been waited for by whom.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

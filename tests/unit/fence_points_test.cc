@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fences as points that others can wait for: what a communication layer needs of a heap.
 #include <memory>
 

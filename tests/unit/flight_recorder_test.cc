@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The latest events in memory, and what was there before them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captures with a pool: blocks of other capture epochs freed meanwhile, errors, and faults at every
 // call.
 #include "tests/unit/graph_pool_fixture.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graph pools where things happen in an order that no plan has: graphs, streams and pools that go
 // while a capture goes on, captures that overlap, and captures that Weir knows nothing of.
 #include "core/base/forwarding_device.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simulated device, a heap and three streams, for tests of graph pools. Every test ends with
 // everything destroyed: the heap is sound, no race was seen, and nothing is left on the device.
 #pragma once

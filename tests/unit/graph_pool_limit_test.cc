@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graph pools of a heap whose limit is lowered: what nobody uses goes back to the driver, wherever
 // it is, as soon as the device is done with it.
 #include <chrono>

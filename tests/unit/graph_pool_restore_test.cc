@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Going back to an earlier state of a pool, as PyTorch's trees of graphs do.
 #include <algorithm>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stitched rows of a pool's pages in the long run: a graph may use their addresses whenever it is
 // launched.
 #include <gtest/gtest.h>

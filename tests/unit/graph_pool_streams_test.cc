@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams that are met by their handle while they are captured, when the driver tells no id.
 #include "tests/unit/graph_pool_fixture.h"
 #include "weir/allocator.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graph pools: what they hold, share, and give back.
 #include "tests/unit/graph_pool_fixture.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graph pools and threads: captures beside each other and beside eager work.
 #include <atomic>
 #include <thread>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs that a program captures by a binding, and launches and destroys itself: nobody says which
 // streams they run on, or when they are done. What they use stays theirs until they are.
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A heap that is recorded from its beginning, from the middle, and while threads are at work.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks, pages and memory, as the events of a recording say.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `weir report`, `weir diff` and `weir top`: what they print where, and what they return.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What changed between two recordings made by hand.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exporters, read back by readers that share no code with them.
 #include <fmt/format.h>
 #include <gmock/gmock.h>

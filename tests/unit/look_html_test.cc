@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a page is made of. What it does in a browser: tests/browser.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

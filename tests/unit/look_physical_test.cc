@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who had which physical byte, and at which address it is visible: against models that keep each
 // grain apart.
 #include <gtest/gtest.h>

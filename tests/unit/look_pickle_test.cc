@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pickle reader: what it reads, and that it refuses the rest with a reason.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

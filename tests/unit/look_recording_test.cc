@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program that is recorded while it runs, and looked at: its recording, its snapshot and the heap
 // itself agree.
 #include <gmock/gmock.h>

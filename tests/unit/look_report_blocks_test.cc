@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks that pile up, blocks that come and go, and what a report advises.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

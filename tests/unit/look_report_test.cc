@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reports on recordings made by hand, whose answers are known.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // On every recorded trace the parts of a report add up, and its peaks are those of the replay.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

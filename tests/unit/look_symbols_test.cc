@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames that a recording knows only as an offset into a binary.
 #include <dlfcn.h>
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A recording, followed while it grows.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

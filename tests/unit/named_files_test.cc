@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which paths lead to the same file, and what a command line may name twice.
 #include "replay/named_files.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the programs beside `weir` refuse: numbers that make no sense, which several of them would
 // take for 2^64 less something and go on for ever. None of this needs a GPU.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events that are missing show in others: what comes out could have been.
 #include "observe/recorded_state.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files for tests of recordings, and a heap that makes them.
 #pragma once
 

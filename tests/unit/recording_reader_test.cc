@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whatever has become of a file, what can be read of it is sound, or the error names it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The `weir` command itself: what it prints where, and what it returns.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replays on a real GPU. Skipped where there is none.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captures of the simulated device: who joins them, what breaks them, how they end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "weir/sim_device.h"
 
 #include <gmock/gmock.h>

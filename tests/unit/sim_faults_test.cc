@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each call of the device made to fail by script: that one call fails, changes nothing, and is all.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

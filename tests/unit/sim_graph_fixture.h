@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simulated device, three streams and a page, for tests of captures and graphs.
 #pragma once
 

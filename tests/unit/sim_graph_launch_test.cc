@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs of the simulated device: launches, what they cost and order, and what keeps them alive.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Races inside a graph, found by the checker and by running the graph in random orders.
 #include <gtest/gtest.h>
 

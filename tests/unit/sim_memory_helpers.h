@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of a device for tests that are about something else. A refusal fails the test.
 #pragma once
 

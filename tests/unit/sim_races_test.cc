@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checker through the device: which orders count, across aliases, pages and the host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

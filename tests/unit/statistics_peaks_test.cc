@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Peaks of the device and of its heaps: exact, though no two heaps meet to find them.
 #include <gtest/gtest.h>
 

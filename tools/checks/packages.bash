@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # For tools/run and .ci/run (sourced): installs the system packages that are missing.
 
 # install_missing LINE...: each line is `package|command|why`. A package counts as there if its

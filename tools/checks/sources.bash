@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Sourced by the checks: goes to the project's root, and lists its files.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL as a program without Weir calls it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `weir comm bench`: nccl-tests' measurements of five operations, through Weir, through NCCL alone,
 // or both in turn. docs/comm-bench.md defines every option and column.
 #pragma once

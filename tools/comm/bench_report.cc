@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run of the benchmark found: as a table with nccl-tests' columns, and as JSON, whose
 // members docs/comm-bench.md defines.
 #include <fmt/format.h>

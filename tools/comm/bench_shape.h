@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What each benchmark measures: how a size becomes a count, which memory it uses, which operations
 // it is, and what its bandwidth is. All as nccl-tests has it (version 2.19: src/*.cu,
 // doc/PERFORMANCE.md), of float32 and, where it reduces, sums.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A block of a device heap that goes back when its scope ends.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the benchmark and the scenarios put into buffers, and what must be in them after an
 // operation: each element follows from who sent it, its place, and a seed, so that what went to the
 // wrong place, or was reduced wrongly, is found.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "comm/cuda_kernels.h"
 
 #include <cuda_runtime_api.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of a rank on a real GPU.
 #pragma once
 

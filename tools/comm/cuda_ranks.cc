@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks on real GPUs: threads of this process, or this process as one rank of a launch.
 #include <fmt/format.h>
 

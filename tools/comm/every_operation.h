@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every operation that a program can capture, one of each, and scenarios that try them all.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks as threads of this process: what simulated ranks and those on GPUs have in common.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of the benchmark and the scenarios: work that takes time and touches memory, buffers
 // filled and checked. Each call queues on a stream of the calling thread's current device.
 // Errors: device.

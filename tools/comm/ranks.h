@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `weir comm bench` and `weir comm scenario` run on: the ranks of this process, each with a
 // device, a heap, a communicator, and what a program does on a GPU besides communication.
 //

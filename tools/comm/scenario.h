@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `weir comm scenario`: faults that programs meet with collectives, and what Weir makes of them, as
 // programs that say so in numbers. docs/comm-scenarios.md says what each runs.
 #pragma once

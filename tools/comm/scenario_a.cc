@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A: the first operation of a communicator is captured.
 #include <utility>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // C: outputs of layers that are all-reduced on the communicator's stream, and dropped at once.
 #include <fmt/format.h>
 

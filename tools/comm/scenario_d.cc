@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // D: everything that NCCL lets one capture, compared with eager.
 #include <utility>
 

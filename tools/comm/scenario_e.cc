@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // E: gradients all-reduced in buckets while the backward pass goes on, eagerly and in one graph.
 #include <fmt/format.h>
 

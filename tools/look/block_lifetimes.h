@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A recording as blocks rather than events: when and where each was live, and which block used its
 // memory next.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What changed between two recordings.
 //
 // Streams and pools are numbered anew by each run, so the n-th of one is compared with the n-th of

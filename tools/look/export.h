@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `weir timeline`, `weir snapshot` and `weir convert`, but for their command lines.
 #pragma once
 

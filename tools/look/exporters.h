@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A recording in the formats of others. docs/look.md says what each holds.
 //
 // All append to an open file, which the caller commits, and need memory for little more than the

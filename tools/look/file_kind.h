@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recognises what kind a file is of by its first bytes.
 #pragma once
 

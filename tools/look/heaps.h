@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stream and the pool that each heap of a recording serves.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recordings as one HTML file to look at: docs/page.md describes the page.
 #pragma once
 

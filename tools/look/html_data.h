@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a page knows of a recording, as bytes that the page's data.js reads.
 //
 // The bytes are: the length of a header (four bytes, the lowest first), the header (JSON: texts,

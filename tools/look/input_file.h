@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file that is read more than once, whatever it is.
 #pragma once
 

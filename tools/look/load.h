@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whatever a person wants to look at, as a recording.
 #pragma once
 

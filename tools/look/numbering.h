@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers for things of one kind, such as streams.
 #pragma once
 

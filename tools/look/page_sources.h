@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of the page, put into the tool when it is built (page/embed.cmake).
 #pragma once
 

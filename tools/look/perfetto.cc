@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Source of the format: Perfetto's protos/perfetto/trace/, v59: trace_packet.proto,
 // track_event/track_event.proto, track_descriptor.proto, counter_descriptor.proto.
 #include <fmt/format.h>

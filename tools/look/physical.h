@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which block had each byte of physical memory last, whatever address it had the byte through.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Source of the format: CPython's Lib/pickletools.py, protocols 2 to 5.
 #include "look/pickle_reader.h"
 

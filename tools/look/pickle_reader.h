@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the plain subset of Python's pickles: dictionaries, lists, tuples, strings, numbers, None.
 //
 // What would make anything else (an object, a call, bytes) is refused, so reading a file from

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plain data (dictionaries, lists, strings, numbers) as JSON, or as a pickle that Python and
 // PyTorch's viewer read.
 #pragma once

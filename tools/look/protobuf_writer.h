@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fields of protocol buffers, appended to a string. Source: "Encoding", protobuf.dev.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Source of the schema: torch.cuda.memory._snapshot(), PyTorch 2.11.
 #include "look/pytorch_trace.h"
 

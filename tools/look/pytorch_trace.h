@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A memory snapshot that PyTorch pickled (torch.cuda.memory._dump_snapshot), as a trace.
 #pragma once
 

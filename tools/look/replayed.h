@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A trace as a recording: replayed on the simulated device, every event kept.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a recording says about a program's memory: peaks and what made them, what was held for
 // nothing and why, who waited for whom, blocks that pile up, and what to do about it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a report says about blocks over the whole recording, and about waits.
 #pragma once
 

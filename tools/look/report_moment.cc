@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "look/report_moment.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory at one moment of a recording: which, what made it, and what was held for nothing.
 #pragma once
 

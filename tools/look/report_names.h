@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools, sizes and stacks, as a report calls them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pages of a recording at one moment, and what of their bytes live blocks use.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A snapshot of Weir's (docs/snapshot.md), as a recording.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "look/stack_labels.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What stacks are called in legends: in short, and so that those that are named together are told
 // apart. page/stack_names.js has the same for pages.
 #pragma once

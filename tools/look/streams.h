@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams as events name them: a stream that is captured into a graph pool goes by an identity of
 // its own, which is its id with the highest bit set (Stream::in_capture()); waits for the whole
 // context name all streams at once.

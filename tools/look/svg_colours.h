@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The colours of blocks in pictures: those that a page of the same recording starts with
 // (page/colours.js).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Functions and lines of frames that a recording knows only as an offset into a binary.
 #pragma once
 

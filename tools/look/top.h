@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program's memory while it runs: its recording, followed as the file grows.
 //
 // The recorder writes what has happened 200 ms later at the latest; a follower reads on from where

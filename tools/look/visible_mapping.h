@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Through which mapping each physical byte is visible to a viewer that knows one address a byte.
 //
 // A page may be mapped at several addresses. A byte is visible through the mapping of the block

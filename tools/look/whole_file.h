@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file as it is in memory.
 #pragma once
 

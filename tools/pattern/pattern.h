@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels that fill memory with a pattern and check it, byte by byte, on a real GPU.
 //
 // A pattern is named by a seed; no two seeds give alike patterns, and every byte depends on the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The captured phases of a trace: each is captured into one pool that all of them share.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the `weir` command returns to its caller: the same four codes in every command.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file that is read through zlib: compressed with gzip, or as it is.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What holds a heap's memory, in words.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the JSON of the tools has in common.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A memory limit as the command line takes it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The files that a command line names, compared before any of them is opened for writing.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where Weir was built without the CUDA toolkit.
 #include "replay/replay_device.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a recorded program through Weir, and measures what that took.
 #pragma once
 

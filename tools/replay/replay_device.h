@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a replay runs on: a device, and the work that the recorded program does there.
 //
 // The heap under test gets device(), whose calls are counted; the program's own streams, events and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "replay/report_table.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a replay did over time, as a file that Perfetto and chrome://tracing open.
 //
 // However long the replay, the file stays small: where more happened than can be shown, neighbours

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Source of the format: "Trace Event Format", the Chromium project.
 #include <fmt/format.h>
 

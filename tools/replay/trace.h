@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A recorded program, as `weir replay` runs it: docs/trace.md describes the file format.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The trace format, a line at a time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads traces. Whatever is wrong with one is ErrorCode::invalid_input, and the message starts with
 // "file:line: ".
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How far a misspelled name is from a known one.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device that passes every call on to another, for those that change some of them.
 #pragma once
 

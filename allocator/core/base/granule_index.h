@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Things that begin at different addresses, in order: the last one that begins at an address or
 // before is found in some dozen instructions. Knows nothing else of them, and owns none.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For tests of the tests: a build with WEIR_MUTANTS leaves out one wait or fence at a time, and the
 // happens-before checker must notice. Elsewhere `left_out` is a constant false.
 #pragma once

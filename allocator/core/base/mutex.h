@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lock that costs one atomic exchange when nobody contends for it, and a plain store to let go.
 //
 // Who finds it taken spins for a microsecond or so, then yields, then sleeps between looks: a

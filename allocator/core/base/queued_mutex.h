@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A mutex for data that many threads use at once. Threads that find it taken wait in a queue, each
 // on a cache line of its own, and each gets the lock in bounded time.
 //

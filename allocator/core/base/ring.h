@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A queue whose slots are used again and again, so that it asks for no memory once it has grown.
 // Not thread-safe.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A vector whose elements never move: whoever was told an index reads the element without a lock,
 // while others are added. Source: Dechev, Pirkelbauer & Stroustrup 2006 (the layout only).
 //

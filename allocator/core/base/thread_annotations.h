@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clang's thread-safety analysis. Source: the Clang documentation, "Thread Safety Analysis".
 #pragma once
 

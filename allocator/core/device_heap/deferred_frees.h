@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks of the device heap that the program has freed and that can't go back yet: a capture may
 // use them, or what uses them could not be recorded. While there are any, the fast paths are
 // closed.

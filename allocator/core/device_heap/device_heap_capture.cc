@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captures with a pool attached, and the graphs they make.
 #include <atomic>
 #include <string>

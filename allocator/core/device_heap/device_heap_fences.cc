@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which work uses a block: fences, and waits for them.
 #include <algorithm>
 #include <utility>

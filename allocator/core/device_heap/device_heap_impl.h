@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of a device heap, put together: it finds the pool of a stream and the heap of an
 // address, and passes the call on.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graph pools of a device heap: which requests go to which, and what of the eager epoch has to wait
 // for captures to end.
 #include <algorithm>

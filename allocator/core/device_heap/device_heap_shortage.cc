@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A request that found no memory: what is tried for it, and what is said if nothing helped.
 #include <algorithm>
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is said of a device heap as a whole, as of one moment: statistics, snapshots, invariants,
 // and what a recording begins with.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams of a device heap that may be captured: what they go by, and whether they are.
 #include <mutex>
 #include <optional>

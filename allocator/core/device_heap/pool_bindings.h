@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which requests go to which graph pool: a table of bindings, of which the last opened is asked
 // first.
 //

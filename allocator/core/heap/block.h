@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records of blocks, and of the free stretches between small ones: one cache line and a bit each,
 // from a pool. Whoever owns the pool guards them.
 #pragma once

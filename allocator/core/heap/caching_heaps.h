@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stream heaps with cached blocks: freed, but not given back to the pages that all heaps
 // share. Who is about to look for pages asks them for these first, so keeping them costs no memory.
 //

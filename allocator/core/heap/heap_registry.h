@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stream heaps of one device, of its own and of its graph pools: by number, and by address.
 //
 // A heap that was added stays, so that looking one up by address takes no lock. The registry also

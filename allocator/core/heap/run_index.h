@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the run (a large block, or a slab) that an address lies in, among those of one stream heap.
 // Not thread-safe.
 #pragma once

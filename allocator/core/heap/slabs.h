@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small blocks of one stream heap: packed into slabs, which are ordinary runs of the page heap.
 //
 // A slab is tiled, from end to end, by records of blocks and of free stretches between them; two

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "core/heap/stream_heap.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The blocks of one stream: the way in and out of the allocator for it.
 //
 // The last few blocks that were freed are cached for requests of their sizes; the first

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a stream heap says of itself to those who record it, or look at it as a whole.
 #include "core/heap/stream_heap.h"
 

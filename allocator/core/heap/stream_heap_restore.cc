@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks at places of somebody else's choice: where they lay before.
 #include "core/heap/stream_heap.h"
 #include "weir/heap_types.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The invariants of a stream heap.
 #include <algorithm>
 #include <cstddef>

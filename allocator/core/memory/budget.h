@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the page heaps of one device share: how much they may hold together, numbers for pages, and
 // how many regions of addresses they have.
 //

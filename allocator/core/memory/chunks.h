@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which bytes of the home row are free, used, or without memory: chunks that tile its addresses,
 // region by region.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which page lies under an address: a table of three levels, by granules of 2 MiB. A look-up is
 // three loads, whatever is mapped. Not thread-safe.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory: the physical pages of one page heap, each mapped once in the home row, and which of them
 // have bytes in use.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pages of one device, or of one graph pool, and the addresses at which its stream heaps see
 // them: gives out runs of addresses whose bytes are nobody else's, in the order of docs/design.md
 // ("Placement").

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver calls of PageHeap, each with its bookkeeping: what fails leaves both as they were.
 #include <algorithm>
 #include <cassert>

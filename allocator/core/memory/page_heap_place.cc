@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a request goes that no place is remembered for: the policy, in the order of place().
 // docs/decisions/022-home-row.md gives the reason for each constant.
 #include <algorithm>

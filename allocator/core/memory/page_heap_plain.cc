@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plain memory: pages that are segments of the driver's, each a region of its own.
 #include <algorithm>
 

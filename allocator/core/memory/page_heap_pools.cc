@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages that go from one page heap to another, and those that a pool's graphs hold on to.
 #include <utility>
 

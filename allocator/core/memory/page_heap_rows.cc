@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stitched rows that a program has no more use for: without an end to them a program whose sizes
 // never repeat adds some for ever, and the driver has room for so many mappings only.
 #include <algorithm>

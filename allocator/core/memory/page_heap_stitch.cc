@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A request that fits nowhere: a new stitched row for it.
 #include <algorithm>
 #include <utility>

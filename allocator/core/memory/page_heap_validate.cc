@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The invariants of PageHeap, checked by counting again.
 #include <algorithm>
 #include <map>

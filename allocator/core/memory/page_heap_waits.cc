@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whom free memory may serve at all, and behind what wait. (How willingly memory that needs a wait
 // is taken: page_heap_place.cc.)
 #include <algorithm>

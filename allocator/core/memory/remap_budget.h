@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many mappings of existing pages the program can afford, so that the time spent on them stays
 // under half a percent of the least time that its work can have taken.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which free pieces of the home row are put side by side for a request that fits nowhere.
 //
 // Sees free stretches and page boundaries only, and changes nothing, so it is tested without a

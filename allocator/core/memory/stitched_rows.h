@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stitched rows: addresses beside the home row at which pages from several places of it stand side
 // by side, so that free bytes in pieces serve one request.
 //

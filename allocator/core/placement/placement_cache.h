@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Remembers where each request of a repeating program was put, so that the next round of the same
 // requests goes to the same places: then nothing moves, and nothing is mapped.
 //

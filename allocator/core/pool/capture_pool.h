@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A graph pool: a Pool on the device of its captures, and what its captures and graphs hold of it.
 //
 // A stream has one heap here for both of its epochs, eager and captured, so that what a warm-up

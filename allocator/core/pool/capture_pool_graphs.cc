@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long a pool keeps what its graphs use: until they are gone, and their launches done. Of those
 // that Weir launches it knows the streams; the others it watches (docs/decisions/017).
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A growing set of graph nodes. Source: linear probing with multiplicative hashing, Knuth, "The Art
 // of Computer Programming" 3, section 6.4. Not thread-safe.
 #pragma once

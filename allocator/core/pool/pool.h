@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that streams share: a page heap, a stream heap for each stream that asks, and their time.
 //
 // A device heap is one of these, on the device itself. A graph pool is another, on the device of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device as a graph pool sees it: the same memory, and two kinds of time.
 //
 // A stream that is being captured into the pool goes by an identity of its own

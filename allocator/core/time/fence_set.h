@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sets of points on timelines: what somebody must wait for.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranges of bytes that somebody may still be using, and until when. Not thread-safe.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may still be using free bytes, range by range: the stream that freed them, and the streams
 // that were named as users.
 //

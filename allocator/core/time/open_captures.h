@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which captures may be going on in the process: those that were announced, as a binding of a graph
 // pool is open for them, and those of streams that can be asked. An event of the whole context
 // would break any of them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The events recorded on one timeline that somebody may still have to wait for, of a bounded
 // number, and what the timeline had waited for when each was recorded. Not thread-safe.
 #pragma once

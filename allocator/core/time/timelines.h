@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time: which work has been waited for by whom. Knows nothing of memory.
 //
 // A timeline is a stream's, and outlives it. A point on it ("all work queued on the stream so far")

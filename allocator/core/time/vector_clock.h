@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a timeline has waited for: the latest sequence of each other timeline that it is past.
 // Source: Mattern 1989, "Virtual Time and Global States".
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weir for programs in C++: device memory by stream, on one or several devices.
 //
 //   weir::Allocator allocator;                             // settings from WEIR_* variables

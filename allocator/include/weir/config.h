@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every setting of Weir and its default. This is the only reader of the environment.
 //
 // The variables, their values and what they do are one table in config.cc: parsing, describe(),

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A GPU, through the CUDA driver.
 //
 // The driver is loaded at run time: a program that links this also starts where there is none, and

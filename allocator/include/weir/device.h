@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The seam between Weir and a GPU: all that the allocator's core knows of CUDA, but for two stream
 // handles: null is the default stream, and 2 is each thread's own (CU_STREAM_PER_THREAD).
 //

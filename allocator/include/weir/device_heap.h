@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One device's memory, handed out by stream: the allocator's core.
 //
 // A block may be used at once by work on the stream it was allocated for. Work on another stream

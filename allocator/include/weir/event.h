@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happened, one Event for each transition. Statistics, recordings, timelines and snapshots are
 // all folds of this one stream, so they cannot disagree.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of CUDA graphs: pools that captures allocate from, captures, and the graphs they make.
 //
 //   GraphPool pool(heap);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a device heap is told and what it tells: options, and what a snapshot is made of.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What Weir says about itself in words. One logger, "weir", for the whole process; quiet by
 // default: warnings and errors, to stderr.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weir as a memory resource of CCCL (cuda::mr), and so of whatever takes one: RMM and what is built
 // on it, CUB, Thrust's and cuda::experimental's containers.
 //

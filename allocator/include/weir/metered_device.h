@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device that counts and times the calls made to another: the same figures for every device.
 //
 // Threads: as Device; the figures may be read at any time, each by itself exact, but not all of one

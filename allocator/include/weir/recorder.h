@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records what a device heap does, in the format of docs/recording.md; read_recording() reads it.
 //
 // Never makes an allocating thread wait for I/O: events go into a bounded ring, and a thread of the

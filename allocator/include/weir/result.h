@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors as values. Nothing inside Weir throws; weir::Allocator turns errors into exceptions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weir as RMM's device resource: a MemoryResource that reports a lack of memory as RMM's users
 // expect it, by rmm::out_of_memory.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A deterministic device with no GPU: a virtual clock, streams that run behind the host, events,
 // pages with aliases, a cost for each call, scripted faults, and a happens-before checker.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A snapshot of a device heap as a file: JSON, described in docs/snapshot.md.
 #pragma once
 

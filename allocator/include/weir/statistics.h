@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counters of one device heap: a fold of its events. docs/statistics.md explains every number.
 #pragma once
 

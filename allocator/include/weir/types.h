@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Units and identifiers. Each is a type of its own, so that swapped arguments do not compile.
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Weir for programs in C, and for other languages' foreign-function interfaces.
  *
  *   weir_allocator_t* allocator = NULL;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "torch/c10d/collective_fences.h"
 
 #include <c10/cuda/CUDAException.h>

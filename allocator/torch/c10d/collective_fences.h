@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fences for the operations of c10d, so that their tensors may be dropped at once.
 //
 // PyTorch does not say which stream an operation runs on; it can only make the current stream wait

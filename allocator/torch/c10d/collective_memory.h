@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the code that sees c10d's operations (operations.h) asks of the allocator. The two are
 // libraries of their own, as PyTorch may have been built without c10d; this interface is all that
 // they share.

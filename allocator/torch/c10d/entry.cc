@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the Python package calls, by ctypes, of the library that sees c10d's operations.
 #include <c10/util/Exception.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Work of an operation that got a fence: PyTorch's own, and the allocator hears who waited for
 // it.
 //

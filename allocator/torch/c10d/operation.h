@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One operation of c10d: which memory it uses, and what its thread did while it was queued.
 #pragma once
 

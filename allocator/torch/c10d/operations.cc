@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "torch/c10d/operations.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>

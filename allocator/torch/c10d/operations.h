@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sees the operations of c10d's groups, and gives those of NCCL's a fence (collective_fences.h).
 //
 // Every operation of a group passes PyTorch's dispatcher, whoever calls it: Python, DDP's reducer,

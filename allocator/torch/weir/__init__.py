@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weir: a CUDA caching allocator for PyTorch, aware of streams and graphs.
 
     import weir

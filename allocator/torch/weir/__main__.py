@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python -m weir: runs a program with Weir as PyTorch's allocator, shows scenarios, or says what is
 installed."""
 

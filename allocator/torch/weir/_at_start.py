@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """WEIR_ENABLE=1: Weir is on in every Python process of the environment, worker processes too.
 
 weir-enable.pth imports this as Python starts, where WEIR_ENABLE is set. Nothing more happens until

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Blocks of Weir's memory, for array libraries that let others allocate."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operations of torch.distributed, whose tensors may be dropped at once: docs/pytorch.md.
 
 A library beside this file sees them in PyTorch's dispatcher. Here is what does not pass it: the begin

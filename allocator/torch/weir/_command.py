@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `weir` command: runs the program that the package carries."""
 
 from __future__ import annotations

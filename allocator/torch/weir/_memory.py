@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Weir can be asked and told while it is on."""
 
 from __future__ import annotations

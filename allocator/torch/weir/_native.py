@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shared libraries beside this file, and what they say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of recordings: processes that share a WEIR_RECORD each need a file of their own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors on their way to another process: it has Weir on before it opens their memory.
 
 PyTorch's own allocator can't open memory of Weir's. A process that was spawned has the environment of

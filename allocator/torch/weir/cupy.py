@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weir as CuPy's allocator:
 
     import cupy, weir.cupy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weir as Numba's memory manager: NUMBA_CUDA_MEMORY_MANAGER=weir.numba, or
 
     from numba import cuda

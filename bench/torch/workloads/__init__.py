@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The workloads of bench/torch, by name. Needs no PyTorch.
 
 One is a class of a module here: `Class(scale, device)` builds the model with random weights, and

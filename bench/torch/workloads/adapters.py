@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LoRA, by the library peft, with checkpointing of activations."""
 from peft import LoraConfig, get_peft_model
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What workloads share: random sizes, building on a device, training, a decoder's block."""
 import contextlib
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same training over two GPUs: DDP, which keeps the model on each, and FSDP2, which shards it.
 
 The process group is there when these are built; each process draws lengths of its own. The hosts

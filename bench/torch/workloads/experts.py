@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A mixture of experts: each token goes to two of them, so their batches vary from step to step."""
 import torch
 from torch import nn

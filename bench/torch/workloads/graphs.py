@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A graph neural net with gated edges: graphs of other sizes in each step.
 
 In plain PyTorch: the scatter of torch_geometric has, with deterministic algorithms on, an index as

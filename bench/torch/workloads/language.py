@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Language models of the library transformers: training, and generation."""
 import torch
 from transformers import (DynamicCache, GPT2Config, GPT2LMHeadModel, LlamaConfig,

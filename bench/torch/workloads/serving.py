@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Serving on six streams: a model in two halves, each request handed from one stream to the next.
 
 A step is a dozen requests of other sizes, two a stream. The first half runs on one stream, the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A convolutional net of torchvision's, trained on images of another resolution each step.
 
 Six of them, each once in six steps: cuDNN plans its convolutions for each new shape, for seconds of

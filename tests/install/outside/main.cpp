@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program that knows only the installed headers and weir::weir.
 #include <cstdio>
 

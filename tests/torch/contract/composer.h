@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Puts legal programs together: a step that needs earlier work to be done gets the stream order, or
 // the host wait, that makes it legal.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All short programs of the form: create a tensor, use it on another stream, drop it, disturb.
 #pragma once
 

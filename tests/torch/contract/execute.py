@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs programs (program.py) with PyTorch on a GPU, and checks what their reads find.
 
 usage: execute.py FILE [--repeat N] [--programs-seconds S]     FILE: a program as JSON on each line

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the failures of many programs have in common: a table of distinct ones.
 //
 // A failure is named after the guarantee of the native allocator that is broken, as far as the

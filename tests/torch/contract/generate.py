@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws programs that PyTorch's rules allow (program.py), from a seed.
 
 short_programs() lists them systematically: who makes a tensor, who uses it late, how it is dropped, and

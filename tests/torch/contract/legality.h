@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which programs PyTorch's own (native) allocator runs correctly, decided from program order alone.
 //
 // Program order is what streams, events and host waits that the program itself makes put in order,

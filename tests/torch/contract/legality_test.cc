@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rules for programs, the generators that keep to them, and whether their programs find
 // defects.
 #include "tests/torch/contract/legality.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs programs that PyTorch's own allocator runs correctly on Weir, over the simulated device.
 //
 //   weir_contract --enumerated            all short programs

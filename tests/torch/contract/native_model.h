@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plain model of PyTorch's native caching allocator on the simulated device: what a legal program
 // runs on without a race, so that the generator of programs can be checked.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs that use PyTorch's memory: a list of typed steps over small numbers that name streams,
 // tensors, graphs, pools, events and flags.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs as lists of plain steps, and which of them PyTorch's rules allow.
 
 A program is {"name": ..., "steps": [...]}; a step is a dictionary of strings, numbers and booleans:

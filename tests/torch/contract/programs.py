@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small programs that are right with PyTorch's own allocator, and rely on it to be.
 
 usage: programs.py NAME [--trials N]    or    programs.py --list

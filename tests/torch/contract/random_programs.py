@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random programs that PyTorch's rules allow, run with Weir on a GPU.
 
 usage: random_programs.py --seconds N [--what both|short|random] [--way weir] [--first-seed S]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the programs of programs.py with several allocators, each in a process of its own.
 
 usage: run_programs.py [--ways native,expandable,weir,weir-pluggable] [--only 1a,1c] [--jobs 4]

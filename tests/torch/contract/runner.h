@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a program on an allocator over the simulated device, and tells what went wrong first.
 //
 // What a program's steps mean follows PyTorch: a capture begins with its pool's binding and ends

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The random programs' own tests: what is drawn, whether it is allowed, what becomes of failures.
 
 usage: self_test.py [--programs N]      needs neither PyTorch nor a GPU

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes a failing program shorter, one that the rules still allow."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weir as PyTorch's backend drives it: a device heap with pools and uncached memory.
 //
 // As there, a stream is looked up by its handle when memory is allocated for it or recorded on it,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What PyTorch asks of its allocator, as far as the contract's programs go: the seam between the
 // runner of programs and what it runs them on.
 //

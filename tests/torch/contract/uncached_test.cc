@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that is not cached: a free waits for all work, and leaves nothing behind.
 #include "torch/uncached.h"
 

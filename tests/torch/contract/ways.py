@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The allocators that programs are run with, and how a Python program is started with each."""
 
 from __future__ import annotations

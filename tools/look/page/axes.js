@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The scales beside a chart: bytes in powers of two, time since the beginning.
 
 const kMargin = {

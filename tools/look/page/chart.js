@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One recording: its memory over time, what can be done with it by pointer, and what goes with it
 // (the overview, the map of pages).
 

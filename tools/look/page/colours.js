@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What colour a block has, as one number a pixel (alpha, blue, green, red).
 
 // Okabe and Ito's palette, which the colour-blind tell apart; the ninth thing is the first again,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The row of controls, the legend, and the list of what was found.
 
 class Controls {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page's elements. Texts are only ever set as texts, so that no name in a recording is markup.
 
 function make(tag, attributes = {}, parent = null, text = null) {

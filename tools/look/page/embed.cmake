@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake -DOUTPUT=FILE.cc -DPAGE=F -DSTYLES=F;... -DSCRIPTS=F;... -DLIBRARY=F -DLICENCE=F -P embed.cmake
 #
 # Writes the page's sources into a C++ file, as look/page_sources.h declares them. LIBRARY and LICENCE

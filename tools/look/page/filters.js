@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which blocks are shown, and which are found.
 
 // `filter`: {stream, pool (ids; null: any; pool "" is none), least, most (bytes)}. Null: all match.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stacks as an icicle: the outermost caller on top, each call below its caller, as wide as the bytes
 // that it has live at the chosen moment, or as the allocations that it made.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The keyboard. Keys that a control uses itself are left to it.
 
 const kKeys = [

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sizes of large blocks, written on them where there is room.
 
 const kLabelHeight = 15;     // px that a block must be high

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Below the chart, on its scale of time: what is reserved and not live, which streams were made to
 // wait, when the host waited, and calls of the driver.
 

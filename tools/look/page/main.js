@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Puts the page together.
 
 const kHeadroom = 1.12;  // above the highest line, for the name of the peak

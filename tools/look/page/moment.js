@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is live and what is held at one moment: the figures of the panel. docs/report.md defines them,
 // and `weir report` counts the same.
 

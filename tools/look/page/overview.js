@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole recording, small, under a chart; the part that the chart shows can be dragged.
 
 const kOverviewHeight = 46;

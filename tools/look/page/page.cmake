@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # weir_page: what makes the pages of `weir timeline --to html`, with the page's sources inside.
 find_file(WEIR_D3 NAMES d3.min.js
           PATHS /usr/share/nodejs/d3/dist /usr/share/javascript/node-d3 NO_DEFAULT_PATH

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The map of pages at the chosen moment: each page a box, as wide as it is large; filled where its
 // bytes are in use, hatched if the page is idle.
 

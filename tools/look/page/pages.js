@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which pages there are at a moment, where they are mapped, and which of their bytes are in use.
 
 const kPageEvent = {

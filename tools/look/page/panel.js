@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // "At the peak: 4.74 GiB in 136 blocks": what made the chosen moment what it is, in words and bars.
 
 const kRows = 6;       // of the largest blocks or stacks; two recordings side by side have fewer

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A recording's data, unpacked: html_data.h describes the bytes.
 
 // Reads `count` varints from `bytes`; `signed` ones as differences from the one before where

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The blocks that are shown, with the sum of their bytes after each step, and the highest sum of
 // any range of steps at once: so a picture of the whole recording shows every peak.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A quantity over time that changes in steps, with the most of any range at once.
 
 class Series {

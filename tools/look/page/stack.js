@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The blocks that are live after a step, from the bottom up: the oldest at the bottom, or the one
 // of the lowest address.
 //

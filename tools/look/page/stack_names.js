@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What stacks are called: in short, and so that those that are named together are told apart.
 // stack_labels.h has the same for pictures.
 

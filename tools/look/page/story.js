@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A block's story: who allocated it, who used it, who had its memory before and afterwards.
 
 class Story {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The picture of the blocks, in tiles that are painted a few a frame and kept while the view moves.
 //
 // A column of pixels shows one moment: of the time that it stands for, the one when most was live.

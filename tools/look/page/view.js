@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which part of time and memory is shown: one for all charts of the page, so that they move
 // together.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python -m weir scenario: what goes wrong in PyTorch, and the same with Weir, side by side.
 
 Each case is a process of its own (one for each GPU where it takes part in a group of NCCL's), so

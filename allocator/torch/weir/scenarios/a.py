@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scenario A: the first all-reduce of a process is inside a CUDA graph capture."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scenario B: a training step, captured with a pool after a warm-up in the pool, on any stream."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scenario C: buffers of all-reduces on another stream, each dropped as soon as it is launched.
 
 First as programs do it, with all_reduce(async_op=True), and nothing of Weir's in the program; then on a

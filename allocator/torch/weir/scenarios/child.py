@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One process of a scenario's case: python -m weir.scenarios.child JOB (see run_case)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradients gathered in buckets; a bucket is all-reduced while the backward pass still computes the
 // gradients of later buckets.
 //

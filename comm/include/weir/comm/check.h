@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `weir comm check`: the settings of NCCL in force, and what of this machine and its settings
 // breaks captures or RDMA without a word from NCCL.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A communicator: one rank's part of a group of ranks that exchange data, each with a GPU.
 //
 //   Result<Communicator> world = Communicator::world(allocator);   // of all ranks of the launch

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a process learns its rank, and how the ranks find each other: from the variables that the
 // launcher sets. Weir runs no store of its own: the rendezvous of the ranks is at an address,
 // through NCCL itself, or at a file. A program that has MPI or a store of its own needs none of

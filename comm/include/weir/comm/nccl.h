@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The interface between the communication layer and NCCL: the layer reaches NCCL, and the streams
 // that collectives run on, only through it.
 //

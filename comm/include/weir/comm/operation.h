@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operations that NCCL offers: one value for each collective and for send and receive, with
 // what it reads and writes. Counts and buffer layouts are NCCL's own. Source: NCCL 2.28 user guide,
 // "Collective Communication Functions".

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory registered with NCCL (ncclCommRegister), for long-lived communication buffers: NCCL can
 // then move data between GPUs without copies to its own buffers.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL without a GPU: the ranks of one process, each on its own simulated device. An operation is a
 // kernel on its stream that accesses the memory that the operation reads and writes, so the
 // happens-before checker sees missing synchronisation. No data moves.
