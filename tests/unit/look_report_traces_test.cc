@@ -75,7 +75,8 @@ TEST(ReportOnTraces, NoLineIsTooWide) {
     ASSERT_TRUE(recording.ok()) << recording.error().message();
     std::string text = report_text(report_of(*recording));
     for (std::size_t end; (end = text.find('\n')) != std::string::npos; text.erase(0, end + 1)) {
-      EXPECT_LE(width_of(text.substr(0, end)), report_width()) << path << ": " << text.substr(0, end);
+      EXPECT_LE(width_of(text.substr(0, end)), report_width())
+          << path << ": " << text.substr(0, end);
     }
   }
 }
