@@ -219,6 +219,24 @@ cuda.memory._set_allocator_settings = lambda settings: said.append(settings)
             "expandable_segments:False", "expandable_segments:True", "work",
             "expandable_segments:True", "out", "garbage"])
 
+    def test_expandable_segments_that_cant_be_plain_memory_are_a_warning(self):
+        said = self.with_pools(
+            "import torch, warnings, weir\n"
+            "weir.enable('pluggable')\n"
+            "from weir import _memory\n"
+            "_memory.honour_expandable_segments(torch)\n"
+            "torch.cuda.is_initialized = lambda: True\n"
+            "def refused(pool, device): raise RuntimeError('no pools here')\n"
+            "torch.cuda.use_mem_pool = refused\n"
+            "with warnings.catch_warnings(record=True) as all:\n"
+            "    warnings.simplefilter('always')\n"
+            "    torch.cuda.memory._set_allocator_settings('expandable_segments:False')\n"
+            "    torch.cuda.memory._set_allocator_settings('expandable_segments:True')\n"
+            "print(torch.said, [str(each.message) for each in all])\n")
+        self.assertEqual(said, ["['expandable_segments:False', 'expandable_segments:True'] "
+                                "['Weir: expandable_segments:False, and memory stays as it is: "
+                                "no pools here']"])
+
     # As Python starts where the package is installed.
     START = "import os, site, sys, warnings; site.addsitedir(os.getcwd())\n"
 

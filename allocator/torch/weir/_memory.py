@@ -8,6 +8,7 @@ import ctypes
 import functools
 import os
 import threading
+import warnings
 from typing import Iterable, Iterator
 
 from weir import _enable, _native
@@ -105,8 +106,14 @@ def honour_expandable_segments(torch) -> None:  # noqa: ANN001
         wanted = entries.get("expandable_segments", "").strip().lower()
         opened = getattr(_plain_by_setting, "open", None)
         if wanted == "false" and opened is None and torch.cuda.is_initialized():
-            opened = _plain_by_setting.open = contextlib.ExitStack()
-            opened.enter_context(plain_memory())
+            opened = contextlib.ExitStack()
+            try:
+                opened.enter_context(plain_memory())
+            except Exception as error:  # the setting itself never fails for this
+                warnings.warn(f"Weir: expandable_segments:False, and memory stays as it is: {error}",
+                              stacklevel=2)
+            else:
+                _plain_by_setting.open = opened
         elif wanted == "true" and opened is not None:
             _plain_by_setting.open = None
             opened.close()
