@@ -229,9 +229,7 @@ void* Allocator::allocate(Bytes bytes, void* stream, int device) {
 }
 
 void* Allocator::allocate(Bytes bytes, void* stream, const AllocateOptions& options) {
-  if (!options.plain || impl_->config().memory == MemoryKind::plain) {
-    return allocate(bytes, stream, options.device);
-  }
+  if (!options.plain) return allocate(bytes, stream, options.device);
   const std::thread::id me = std::this_thread::get_id();
   const PoolBinding binding =
       value_or_raise(impl_->slot(options.device).plain_pool().warm_up([me](Stream) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "weir/graph_pool.h"
 #include "weir/sim_device.h"
 
 namespace weir {
@@ -80,6 +81,11 @@ TEST(Allocators, OfPlainMemoryHaveNoPages) {
   const Buffer other = allocator.make_buffer(40_MiB, stream, {.plain = true});
   EXPECT_EQ(device.calls(DeviceCall::create), 0u);
   EXPECT_EQ(device.calls(DeviceCall::allocate_segment), 2u);
+  // Nor do plain requests get pages where a pool of pages serves the stream.
+  GraphPool pages(allocator.heap(), {.memory = MemoryKind::pages});
+  const auto binding = pages.warm_up([](Stream) { return true; });
+  const Buffer third = allocator.make_buffer(40_MiB, stream, {.plain = true});
+  EXPECT_EQ(device.calls(DeviceCall::create), 0u);
 }
 
 TEST_F(AllocatorTest, GivesOutMemoryThatKernelsCanUse) {

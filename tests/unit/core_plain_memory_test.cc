@@ -124,6 +124,16 @@ TEST_F(PlainMemory, IdleSegmentsGoRatherThanBeOutOfMemory) {
   free(heap_, large);
 }
 
+TEST_F(PlainMemory, IdleSegmentsStayWhereAllOfThemWouldNotDo) {
+  void* const block = allocate(heap_, 80_MiB, one_);
+  void* const busy = allocate(heap_, 300_MiB, one_);
+  free(heap_, block);
+  device_.finish();
+  EXPECT_FALSE(heap_.allocate(800_MiB, one_).ok());
+  EXPECT_EQ(held(), 380_MiB);
+  free(heap_, busy);
+}
+
 TEST_F(PlainMemory, KeepsToItsLimitAndSaysWhenThatLeavesNoRoom) {
   heap_.set_limit(64_MiB);
   void* const block = allocate(heap_, 40_MiB, one_);

@@ -38,7 +38,10 @@ Result<Address> PageHeap::place_in_segments(Owner& owner, Bytes size) {
   if (!may_create) return Error(ErrorCode::out_of_memory, "new memory may not be had yet");
   Result<Address> at = add_segment(owner, size);
   if (at || at.error().code() != ErrorCode::out_of_memory) return at;
-  // Idle segments, of which each is too small, go for one that is large enough.
+  // Idle segments, of which each is too small, go for one that is large enough: unless even all of
+  // them would not do.
+  if (const Result<MemoryInfo> info = device_.memory_info()) device_room_ = info->free;
+  if (round_up(size, granularity_) > room() + (total() - pages_.leased())) return at;
   if (const Result<Bytes> gone = trim_locked(0_B); !gone || *gone == 0_B) return at;
   device_room_.reset();
   peak_used_ = std::max(peak_used_, pages_.used() + size);  // which went down with what has gone
