@@ -242,7 +242,8 @@ std::vector<std::string> Chunks::validate() const {
       broken.emplace_back("chunks: they overlap, or are linked wrong");
       break;  // there may be no end
     }
-    if (merges(at, after) && at->state != State::used) {
+    if (after->begin == at->end() && after->state == at->state && !after->begins_region &&
+        at->state != State::used) {
       broken.emplace_back("chunks: neighbours of one state were not merged");
     }
   }
