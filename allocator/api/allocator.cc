@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "api/device_slot.h"
@@ -230,12 +229,12 @@ void* Allocator::allocate(Bytes bytes, void* stream, int device) {
 
 void* Allocator::allocate(Bytes bytes, void* stream, const AllocateOptions& options) {
   if (!options.plain) return allocate(bytes, stream, options.device);
-  const std::thread::id me = std::this_thread::get_id();
-  const PoolBinding binding =
-      value_or_raise(impl_->slot(options.device).plain_pool().warm_up([me](Stream) {
-        return std::this_thread::get_id() == me;
-      }));
-  return allocate(bytes, stream, options.device);
+  DeviceSlot& slot = impl_->slot(options.device);
+  const Stream user = value_or_raise(slot.heap().stream(stream));
+  Result<void*> block = slot.plain_pool().allocate(bytes, user);
+  slot.checked_after("allocate");
+  if (!block.ok()) slot.recordings().after_failure(block.error());
+  return value_or_raise(std::move(block));
 }
 
 void Allocator::report_failure(const Error& error, int device) {

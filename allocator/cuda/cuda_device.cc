@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -114,6 +115,44 @@ Result<PhysicalHandle> DriverDevice::import_page(int descriptor) {
       &handle, as_pointer, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (result != CUDA_SUCCESS) return driver_.error("cuMemImportFromShareableHandle", result);
   return PhysicalHandle{handle};
+}
+
+Result<MemoryExchange::SharedSegment> DriverDevice::export_segment(Address segment) {
+  CUdeviceptr base = segment.value;
+  {
+    const std::lock_guard lock(spare_mutex_);
+    if (const auto it = displaced_.find(base); it != displaced_.end()) base = it->second;
+  }
+  const ContextScope scope = current();
+  const RelaxedCaptureScope relaxed(driver_);
+  CUipcMemHandle handle{};
+  const CUresult result = driver_.cuIpcGetMemHandle(&handle, base);
+  if (result != CUDA_SUCCESS) return driver_.error("cuIpcGetMemHandle", result);
+  return SharedSegment{{std::begin(handle.reserved), std::end(handle.reserved)},
+                       segment - Address{base}};
+}
+
+Result<Address> DriverDevice::import_segment(const std::string& handle) {
+  CUipcMemHandle given{};
+  if (handle.size() != sizeof given.reserved) {
+    return Error(ErrorCode::invalid_input, "a handle of shared memory has " +
+                                               std::to_string(sizeof given.reserved) +
+                                               " bytes, not " + std::to_string(handle.size()));
+  }
+  std::copy(handle.begin(), handle.end(), std::begin(given.reserved));
+  const ContextScope scope = current();
+  const RelaxedCaptureScope relaxed(driver_);
+  CUdeviceptr at = 0;
+  const CUresult result =
+      driver_.cuIpcOpenMemHandle(&at, given, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  if (result != CUDA_SUCCESS) return driver_.error("cuIpcOpenMemHandle", result);
+  return Address{at};
+}
+
+Status DriverDevice::close_segment(Address imported) {
+  const ContextScope scope = current();
+  const RelaxedCaptureScope relaxed(driver_);
+  return driver_.check("cuIpcCloseMemHandle", driver_.cuIpcCloseMemHandle(imported.value));
 }
 
 Status DriverDevice::unmap(Address address, Bytes size) {

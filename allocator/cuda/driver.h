@@ -43,6 +43,9 @@ namespace weir::cuda {
   X(cuMemSetAccess, 10020)                    \
   X(cuMemExportToShareableHandle, 10020)      \
   X(cuMemImportFromShareableHandle, 10020)    \
+  X(cuIpcGetMemHandle, 4010)                  \
+  X(cuIpcOpenMemHandle, 11000)                \
+  X(cuIpcCloseMemHandle, 4010)                \
   X(cuMemcpyDtoDAsync, 3020)                  \
   X(cuMemcpyHtoDAsync, 3020)                  \
   X(cuMemcpyDtoHAsync, 3020)                  \

@@ -44,6 +44,9 @@ class DriverDevice final : public CudaDevice {
   int ordinal() const override { return opened_.ordinal; }
   Result<int> export_page(PhysicalHandle page) override;
   Result<PhysicalHandle> import_page(int descriptor) override;
+  Result<SharedSegment> export_segment(Address segment) override;
+  Result<Address> import_segment(const std::string& handle) override;
+  Status close_segment(Address imported) override;
   void add_peer(int peer) override;
   std::string name() const override { return opened_.name; }
   Bytes granularity() const override { return opened_.granularity; }

@@ -75,18 +75,22 @@ Result<Address> Memory::allocate_segment(Bytes size) {
   Result<Address> at = reserve(size, std::max(granularity_, kUnit));
   if (!at) return at;
   Result<PhysicalHandle> page = create(size);
-  Status mapped = page ? map(*at, size, *page) : Status(std::move(page).error());
-  if (mapped) {
+  if (!page) {
+    (void)unreserve(*at, size);
+    return std::move(page).error();
+  }
+  Status usable = map(*at, size, *page);
+  if (usable) {
     Result<std::uint64_t> access = set_access(*at, size);
     if (!access) {
       (void)unmap(*at, size);
-      (void)release(*page);
-      mapped = std::move(access).error();
+      usable = std::move(access).error();
     }
   }
-  if (!mapped) {
+  if (!usable) {
+    (void)release(*page);
     (void)unreserve(*at, size);
-    return std::move(mapped).error();
+    return std::move(usable).error();
   }
   reservations_.at(*at).segment = *page;
   return at;

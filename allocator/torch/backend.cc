@@ -276,10 +276,7 @@ Backend::ShareableHandle Backend::shareIpcHandle(void* pointer) {
 
 std::shared_ptr<void> Backend::getIpcDevPtr(std::string handle) {
   note_use_of_memory();
-  auto* const device = dynamic_cast<CudaDevice*>(&allocator_.device(current_device()));
-  TORCH_CHECK(device != nullptr, "getIpcDevPtr: a simulated device can't open shared memory");
-  const PageImporter import = [device](int page) { return device->import_page(page); };
-  return check(opened_.open(*device, import, handle));
+  return check(opened_.open(allocator_.device(current_device()), handle));
 }
 
 bool Backend::isHistoryEnabled() {

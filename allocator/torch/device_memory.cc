@@ -50,7 +50,7 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap)
                history_.segment(segment.address, segment.bytes, segment.stream, id,
                                 change == SegmentPool::Change::gives_back);
              }),
-      history_(number, streams_),
+      history_(number, streams_, [this](std::uint64_t id) { return pools_.id_of(id); }),
       total_(total_of(device)),
       caching_allowed_(environment_allows_caching()),
       caching_(caching_allowed_) {

@@ -126,16 +126,31 @@ void History::annotate(const std::vector<std::pair<std::string, std::string>>& m
   if (annotations_.size() > options_.most_entries) annotations_.pop_front();
 }
 
-// A mapping is what PyTorch calls a segment that is mapped.
+void History::on_start(std::span<const Event> initial) {
+  const std::lock_guard lock(mutex_);
+  segments_.clear();
+  for (const Event& event : initial) note_owners(event);
+}
+
+// With mutex_ held.
+void History::note_owners(const Event& event) {
+  if (event.kind == EventKind::heap_open) heaps_[event.heap.value] = {event.stream, event.pool};
+  if (event.kind == EventKind::map) segments_[event.address.value] = heaps_[event.heap.value];
+}
+
+// A mapping is what PyTorch calls a segment that is mapped; plain memory is a segment of its own.
 void History::on_event(const Event& event) {
   const std::lock_guard lock(mutex_);
-  if (event.kind == EventKind::heap_open) streams_of_heaps_[event.heap.value] = event.stream;
+  note_owners(event);
   if (event.kind != EventKind::map && event.kind != EventKind::unmap) return;
-  const Action action =
-      event.kind == EventKind::map ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_UNMAP;
-  void* const stream = streams_.handle_of(streams_of_heaps_[event.heap.value]);
-  add(TraceEntry(action, static_cast<c10::DeviceIndex>(device_), event.address.value,
-                 event.bytes.count, stream, {0, 0}, c10::getApproximateTime(), cause()));
+  const bool comes = event.kind == EventKind::map;
+  const Action of_plain = comes ? TraceEntry::SEGMENT_ALLOC : TraceEntry::SEGMENT_FREE;
+  const Action of_pages = comes ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_UNMAP;
+  const Owner owner = segments_[event.address.value];
+  if (!comes) segments_.erase(event.address.value);
+  add(TraceEntry(event.plain ? of_plain : of_pages, static_cast<c10::DeviceIndex>(device_),
+                 event.address.value, event.bytes.count, streams_.handle_of(owner.stream),
+                 pool_(owner.pool), c10::getApproximateTime(), cause()));
 }
 
 // Of what the calling thread is doing. With mutex_ held.

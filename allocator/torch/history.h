@@ -7,8 +7,10 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -29,7 +31,9 @@ struct ThreadNotes {
 ThreadNotes& thread_notes();
 
 // Of one device. As an EventSink it hears of mappings: PyTorch's segments.
-// Threads: self-synchronised. Trackers are called under the history's lock, in the order of events.
+// Threads: self-synchronised. Trackers are called under the history's lock, and of segments under
+// the heap's: once memory is there, and before it goes. They must not call Weir or PyTorch's
+// allocator.
 class History final : public EventSink {
  public:
   struct Options {
@@ -42,7 +46,11 @@ class History final : public EventSink {
   using Context = std::shared_ptr<c10::GatheredContext>;
   using Action = native::TraceEntry::Action;
 
-  History(int device, const Streams& streams) : device_(device), streams_(streams) {}
+  // `pool`: of a GraphPool::id().
+  using PoolNames = std::function<c10::MempoolId_t(std::uint64_t)>;
+
+  History(int device, const Streams& streams, PoolNames pool)
+      : device_(device), streams_(streams), pool_(std::move(pool)) {}
 
   // Throws c10::Error for an action to skip that PyTorch does not know.
   void set(const Options& options, bool clear);
@@ -80,6 +88,8 @@ class History final : public EventSink {
   void snapshot_taken();
   void annotate(const std::vector<std::pair<std::string, std::string>>& metadata);
 
+  // Segments that were there before somebody asked are no news: PyTorch's snapshots show them.
+  void on_start(std::span<const Event> initial) override;
   void on_event(const Event& event) override;
 
   Context context_of(const void* block) const;
@@ -91,9 +101,11 @@ class History final : public EventSink {
   Context cause() const;
   void note_wishes();
   void add(native::TraceEntry entry);
+  void note_owners(const Event& event);
 
   const int device_;
   const Streams& streams_;
+  const PoolNames pool_;
   std::atomic<bool> wants_entries_{false};
 
   mutable std::mutex mutex_;
@@ -102,8 +114,13 @@ class History final : public EventSink {
   std::deque<native::TraceEntry> entries_;             // guarded by mutex_
   std::deque<native::AnnotationEntry> annotations_;    // guarded by mutex_
   std::unordered_map<const void*, Context> contexts_;  // guarded by mutex_; of live blocks
-  std::unordered_map<std::uint32_t, std::uint64_t> streams_of_heaps_;  // guarded by mutex_
-  std::vector<native::AllocatorTraceTracker> trackers_;                // guarded by mutex_
+  struct Owner {
+    std::uint64_t stream = 0;  // Stream::id
+    std::uint64_t pool = 0;    // GraphPool::id()
+  };
+  std::unordered_map<std::uint32_t, Owner> heaps_;       // guarded by mutex_; by HeapId
+  std::unordered_map<std::uint64_t, Owner> segments_;    // guarded by mutex_; mapped, by address
+  std::vector<native::AllocatorTraceTracker> trackers_;  // guarded by mutex_
 };
 
 }  // namespace weir::pytorch

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,8 +17,16 @@
 namespace weir::pytorch {
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr char kMagic[] = "weir-ipc ";
+
+// PyTorch's own handles. Later versions changed the form of expandable segments alone, and every
+// version reads those before it.
+constexpr char kSegmentVersion = 1, kSegment = 'c', kExpandable = 'e';
+constexpr std::size_t kDriverHandle = 64;
+
+// No block has more: sums of sizes that a handle names can't overflow.
+constexpr std::uint64_t kMostPages = 1 << 20, kMostPageBytes = std::uint64_t{1} << 42;
 
 #ifndef SYS_pidfd_open
 constexpr long kPidfdOpen = 434;
@@ -30,48 +39,67 @@ constexpr long kPidfdGetfd = 438;
 constexpr long kPidfdGetfd = SYS_pidfd_getfd;
 #endif
 
-// A descriptor that is closed again.
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&&) = delete;
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
-
-Error cant_reach(int process, const char* call) {
-  const int why = errno;
-  return {
-      ErrorCode::unavailable,
-      fmt::format("memory shared by process {} can't be had: {}: {}. Both processes must run as "
-                  "one user, and be allowed to trace each other (kernel.yama.ptrace_scope)",
-                  process, call, std::strerror(why))};
+// Zero: unknown.
+std::uint64_t own_process_namespace() {
+  struct stat found {};
+  return ::stat("/proc/self/ns/pid", &found) == 0 ? found.st_ino : 0;
 }
 
-Result<Descriptor> take_over(int process_descriptor, int process, int descriptor) {
-  const long mine = ::syscall(kPidfdGetfd, process_descriptor, descriptor, 0);
-  if (mine < 0) return cant_reach(process, "pidfd_getfd");
-  return Descriptor(static_cast<int>(mine));
+std::uint64_t inode_of(int descriptor) {
+  struct stat found {};
+  return ::fstat(descriptor, &found) == 0 ? found.st_ino : 0;
+}
+
+Error pidfd_error(const char* call) {
+  return {ErrorCode::unavailable, fmt::format("{}: {}", call, std::strerror(errno))};
+}
+
+// Of the process itself, as far as it allows that.
+Result<std::vector<Descriptor>> take_over(const SharedBlock& block) {
+  if (block.process_namespace != own_process_namespace()) {
+    return Error(ErrorCode::unavailable, "it is in another process namespace");
+  }
+  const Descriptor process(static_cast<int>(::syscall(kPidfdOpen, block.process, 0)));
+  if (process.number() < 0) return pidfd_error("pidfd_open");
+  std::vector<Descriptor> taken;
+  for (const SharedBlock::Page& page : block.pages) {
+    const long mine = ::syscall(kPidfdGetfd, process.number(), page.descriptor, 0);
+    if (mine < 0) return pidfd_error("pidfd_getfd");
+    taken.emplace_back(static_cast<int>(mine));
+    if (inode_of(taken.back().number()) != page.inode) {
+      return Error(ErrorCode::unknown_pointer, "the process that shares has freed the memory");
+    }
+  }
+  return taken;
+}
+
+Result<std::vector<Descriptor>> descriptors_of(const SharedBlock& block) {
+  Result<std::vector<Descriptor>> given = take_descriptors(block.offer, block.pages.size());
+  if (given || given.error().code() != ErrorCode::unavailable) return given;
+  Result<std::vector<Descriptor>> taken = take_over(block);
+  if (taken || taken.error().code() != ErrorCode::unavailable) return taken;
+  return Error(
+      ErrorCode::unavailable,
+      fmt::format("memory shared by process {} can't be had. From its socket: {}. By pidfd: {}. "
+                  "The process must live, and keep the memory until it is opened here; and both "
+                  "must share a network namespace (containers: one pod, or --network=host), or "
+                  "run as one user that may trace its processes (kernel.yama.ptrace_scope)",
+                  block.process, given.error().message(), taken.error().message()));
 }
 
 }  // namespace
 
-// The pages of a handle, one behind the other, until destroyed.
-class MappedPages {
+// Memory of another process, until destroyed.
+class OpenedMemory {
  public:
-  explicit MappedPages(Device& device) : device_(device) {}
-  MappedPages(const MappedPages&) = delete;
-  MappedPages& operator=(const MappedPages&) = delete;
+  OpenedMemory(Device& device, MemoryExchange& exchange) : device_(device), exchange_(exchange) {}
+  OpenedMemory(const OpenedMemory&) = delete;
+  OpenedMemory& operator=(const OpenedMemory&) = delete;
   // Whoever dropped the memory may have work queued that uses it, on streams that nobody named.
   // (Where the host can't wait, the memory stays mapped: an access would be illegal.)
-  ~MappedPages() {
+  ~OpenedMemory() {
     if (memory_is_gone() || !device_.synchronize_context()) return;
+    if (is_segment_) (void)exchange_.close_segment(begin_);
     Bytes at;
     for (const Mapped& page : pages_) {
       if (page.is_mapped) (void)device_.unmap(base_ + at, page.bytes);
@@ -81,28 +109,38 @@ class MappedPages {
     if (base_ != Address{}) (void)device_.unreserve(base_, size_);
   }
 
-  Status map(const SharedBlock& block, int process_descriptor, const PageImporter& import) {
+  // The pages of a block, one behind the other.
+  Status map(const SharedBlock& block) {
+    Result<std::vector<Descriptor>> descriptors = descriptors_of(block);
+    if (!descriptors) return std::move(descriptors).error();
     for (const SharedBlock::Page& page : block.pages) size_ += page.bytes;
-    skipped_ = block.skipped;
     Result<Address> base = device_.reserve(size_, device_.granularity());
     if (!base) return std::move(base).error();
     base_ = *base;
+    begin_ = base_ + block.skipped;
     Bytes at;
-    for (const SharedBlock::Page& page : block.pages) {
-      Result<Descriptor> mine = take_over(process_descriptor, block.process, page.descriptor);
-      if (!mine) return std::move(mine).error();
-      Result<PhysicalHandle> handle = import(mine->number());
+    for (std::size_t i = 0; i < block.pages.size(); ++i) {
+      const Bytes bytes = block.pages[i].bytes;
+      Result<PhysicalHandle> handle = exchange_.import_page((*descriptors)[i].number());
       if (!handle) return std::move(handle).error();
-      pages_.push_back({*handle, page.bytes, false});
-      if (Status mapped = device_.map(base_ + at, page.bytes, *handle); !mapped) return mapped;
+      pages_.push_back({*handle, bytes, false});
+      if (Status mapped = device_.map(base_ + at, bytes, *handle); !mapped) return mapped;
       pages_.back().is_mapped = true;
-      at += page.bytes;
+      at += bytes;
     }
     return renew_access();
   }
-  Status renew_access() { return device_.set_access(base_, size_); }
+  Status open_segment(const std::string& driver_handle) {
+    Result<Address> at = exchange_.import_segment(driver_handle);
+    if (!at) return std::move(at).error();
+    begin_ = *at;
+    is_segment_ = true;
+    return {};
+  }
+  // (The driver gives peers access to a segment by itself.)
+  Status renew_access() { return is_segment_ ? Status{} : device_.set_access(base_, size_); }
   const Device& device() const { return device_; }
-  void* begin() const { return (base_ + skipped_).pointer(); }
+  void* begin() const { return begin_.pointer(); }
 
  private:
   struct Mapped {
@@ -111,20 +149,24 @@ class MappedPages {
     bool is_mapped;
   };
   Device& device_;
-  Address base_;
-  Bytes size_, skipped_;
+  MemoryExchange& exchange_;
+  Address base_, begin_;
+  Bytes size_;
+  bool is_segment_ = false;
   std::vector<Mapped> pages_;
 };
 
 std::string SharedBlock::encode() const {
   nlohmann::json pages_json = nlohmann::json::array();
-  for (const Page& page : pages) pages_json.push_back({page.descriptor, page.bytes.count});
-  return kMagic + nlohmann::json{{"version", kVersion},
-                                 {"process", process},
-                                 {"skipped", skipped.count},
-                                 {"bytes", bytes.count},
-                                 {"pages", pages_json}}
-                      .dump();
+  for (const Page& page : pages) {
+    pages_json.push_back({page.descriptor, page.inode, page.bytes.count});
+  }
+  return kMagic +
+         nlohmann::json{
+             {"version", kVersion},  {"process", process}, {"namespace", process_namespace},
+             {"socket", offer.name}, {"key", offer.key},   {"skipped", skipped.count},
+             {"bytes", bytes.count}, {"pages", pages_json}}
+             .dump();
 }
 
 Result<SharedBlock> SharedBlock::decode(const std::string& handle) {
@@ -137,95 +179,152 @@ Result<SharedBlock> SharedBlock::decode(const std::string& handle) {
   const nlohmann::json json =
       nlohmann::json::parse(handle.substr(sizeof kMagic - 1), nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded() || !json.is_object()) return refuse("it is damaged");
-  if (json.value("version", 0) != kVersion) return refuse("it is of another version");
   try {
+    if (json.at("version").get<int>() != kVersion) return refuse("it is of another version");
     SharedBlock block;
     block.process = json.at("process").get<int>();
+    block.process_namespace = json.at("namespace").get<std::uint64_t>();
+    block.offer = {json.at("socket").get<std::string>(), json.at("key").get<std::string>()};
     block.skipped = {json.at("skipped").get<std::uint64_t>()};
     block.bytes = {json.at("bytes").get<std::uint64_t>()};
+    const nlohmann::json& pages = json.at("pages");
+    if (pages.empty() || pages.size() > kMostPages) return refuse("it is damaged");
     Bytes in_all;
-    for (const nlohmann::json& page : json.at("pages")) {
-      block.pages.push_back({page.at(0).get<int>(), {page.at(1).get<std::uint64_t>()}});
-      in_all += block.pages.back().bytes;
+    for (const nlohmann::json& page : pages) {
+      const Page& each = block.pages.emplace_back(Page{page.at(0).get<int>(),
+                                                       page.at(1).get<std::uint64_t>(),
+                                                       {page.at(2).get<std::uint64_t>()}});
+      if (each.bytes == 0_B || each.bytes.count > kMostPageBytes) return refuse("it is damaged");
+      in_all += each.bytes;
     }
-    if (block.pages.empty() || block.skipped + block.bytes > in_all) return refuse("it is damaged");
+    if (block.skipped > in_all || block.bytes > in_all - block.skipped) {
+      return refuse("it is damaged");
+    }
     return block;
   } catch (const nlohmann::json::exception&) {
     return refuse("it is damaged");
   }
 }
 
+std::string encode_segment(const std::string& driver_handle) {
+  return std::string{kSegmentVersion, kSegment} + driver_handle;
+}
+
+Result<std::string> decode_segment(const std::string& handle) {
+  if (handle.size() == kDriverHandle) return handle;
+  const bool is_pytorchs = handle.size() >= 2;
+  if (is_pytorchs && handle[1] == kExpandable) {
+    return Error(ErrorCode::invalid_input,
+                 "this handle of shared memory is of PyTorch's expandable segments, which only "
+                 "PyTorch's own allocator opens: have the process that shares use Weir, or "
+                 "expandable_segments:False");
+  }
+  if (!is_pytorchs || handle[1] != kSegment || handle.size() != 2 + kDriverHandle) {
+    return Error(ErrorCode::invalid_input,
+                 fmt::format("this handle of shared memory, of {} bytes, can't be opened: it is "
+                             "neither Weir's nor PyTorch's, or damaged",
+                             handle.size()));
+  }
+  return handle.substr(2);
+}
+
+Result<SharedBlocks::Known> SharedBlocks::share_pages(MemoryExchange& exchange,
+                                                      const BlockInfo& block,
+                                                      const std::vector<PagePart>& parts) {
+  SharedBlock shared{.process = ::getpid(),
+                     .process_namespace = own_process_namespace(),
+                     .skipped = parts.front().offset,
+                     .bytes = block.bytes};
+  std::vector<Descriptor> descriptors;
+  for (const PagePart& part : parts) {
+    Result<int> descriptor = exchange.export_page(part.handle);
+    if (!descriptor) return std::move(descriptor).error();
+    descriptors.emplace_back(*descriptor);
+    shared.pages.push_back({*descriptor, inode_of(*descriptor), part.page_bytes});
+  }
+  Result<DescriptorServer::Offer> offer = server_.offer(std::move(descriptors));
+  if (!offer) return std::move(offer).error();
+  shared.offer = *offer;
+  return Known{shared.encode(), offer->key};
+}
+
 Result<c10::cuda::CUDACachingAllocator::ShareableHandle> SharedBlocks::share(DeviceHeap& heap,
                                                                              Device& device,
                                                                              void* pointer) {
-  auto* const cuda = dynamic_cast<CudaDevice*>(&device);
-  if (cuda == nullptr) {
+  using Handle = c10::cuda::CUDACachingAllocator::ShareableHandle;
+  auto* const exchange = dynamic_cast<MemoryExchange*>(&device);
+  if (exchange == nullptr) {
     return Error(ErrorCode::unavailable, "a simulated device's memory can't be shared");
   }
   const std::optional<BlockInfo> info = heap.find(pointer);
-  if (!info) {
+  const std::vector<PagePart> parts =
+      info ? heap.parts(info->address.pointer()) : std::vector<PagePart>{};
+  if (parts.empty()) {
     return Error(ErrorCode::unknown_pointer,
                  "the memory to share is none of Weir's: it was freed, or another allocator's");
   }
-  const auto offset = static_cast<std::ptrdiff_t>((Address::of(pointer) - info->address).count);
+  const Bytes offset = Address::of(pointer) - info->address;
+  if (parts.front().memory == MemoryKind::plain) {
+    const PagePart& part = parts.front();  // a block lies within one segment
+    Result<MemoryExchange::SharedSegment> segment =
+        exchange->export_segment(Address{part.handle.value});
+    if (!segment) return std::move(segment).error();
+    return Handle{static_cast<std::ptrdiff_t>((segment->offset + part.offset + offset).count),
+                  encode_segment(segment->handle)};
+  }
   const std::lock_guard lock(mutex_);
-  Descriptors& known = blocks_[info->address.pointer()];
-  if (!known.handle.empty()) {
-    return c10::cuda::CUDACachingAllocator::ShareableHandle{offset, known.handle};
+  const void* const block = info->address.pointer();
+  auto known = blocks_.find(block);
+  if (known == blocks_.end()) {
+    Result<Known> shared = share_pages(*exchange, *info, parts);
+    if (!shared) return std::move(shared).error();
+    known = blocks_.emplace(block, *std::move(shared)).first;
+    any_.store(true, std::memory_order_relaxed);
   }
-  SharedBlock block{.process = ::getpid(), .bytes = info->bytes};
-  for (const PagePart& part : heap.parts(info->address.pointer())) {
-    Result<int> descriptor = cuda->export_page(part.handle);
-    if (!descriptor) {
-      for (const int open : known.open) ::close(open);
-      blocks_.erase(info->address.pointer());
-      return std::move(descriptor).error();
-    }
-    if (block.pages.empty()) block.skipped = part.offset;
-    known.open.push_back(*descriptor);
-    block.pages.push_back({*descriptor, part.page_bytes});
-  }
-  any_.store(true, std::memory_order_relaxed);
-  known.handle = block.encode();
-  return c10::cuda::CUDACachingAllocator::ShareableHandle{offset, known.handle};
+  return Handle{static_cast<std::ptrdiff_t>(offset.count), known->second.handle};
 }
 
 void SharedBlocks::forget(const void* block) {
   const std::lock_guard lock(mutex_);
   const auto known = blocks_.find(block);
   if (known == blocks_.end()) return;
-  for (const int open : known->second.open) ::close(open);
+  server_.withdraw(known->second.key);
   blocks_.erase(known);
   any_.store(!blocks_.empty(), std::memory_order_relaxed);
 }
 
-Result<std::shared_ptr<void>> OpenedBlocks::open(Device& device, const PageImporter& import,
-                                                 const std::string& handle) {
+Result<std::shared_ptr<void>> OpenedBlocks::open(Device& device, const std::string& handle) {
+  auto* const exchange = dynamic_cast<MemoryExchange*>(&device);
+  if (exchange == nullptr) {
+    return Error(ErrorCode::unavailable, "a simulated device can't open shared memory");
+  }
   const std::lock_guard lock(mutex_);
   const auto known = by_handle_.find(handle);
-  std::shared_ptr<MappedPages> pages = known == by_handle_.end() ? nullptr : known->second.lock();
-  if (pages == nullptr) {
-    Result<SharedBlock> block = SharedBlock::decode(handle);
-    if (!block) return std::move(block).error();
-    const Descriptor process(static_cast<int>(::syscall(kPidfdOpen, block->process, 0)));
-    if (process.number() < 0) return cant_reach(block->process, "pidfd_open");
-    pages = std::make_shared<MappedPages>(device);
-    if (Status mapped = pages->map(*block, process.number(), import); !mapped) {
-      return std::move(mapped).error();
+  std::shared_ptr<OpenedMemory> memory = known == by_handle_.end() ? nullptr : known->second.lock();
+  if (memory == nullptr) {
+    memory = std::make_shared<OpenedMemory>(device, *exchange);
+    Status opened;
+    if (handle.starts_with(kMagic)) {
+      const Result<SharedBlock> block = SharedBlock::decode(handle);
+      opened = block ? memory->map(*block) : Status(block.error());
+    } else {
+      const Result<std::string> segment = decode_segment(handle);
+      opened = segment ? memory->open_segment(*segment) : Status(segment.error());
     }
+    if (!opened) return std::move(opened).error();
     std::erase_if(by_handle_, [](const auto& each) { return each.second.expired(); });
-    by_handle_[handle] = pages;
+    by_handle_[handle] = memory;
   }
-  void* const begin = pages->begin();
-  return std::shared_ptr<void>(std::move(pages), begin);
+  void* const begin = memory->begin();
+  return std::shared_ptr<void>(std::move(memory), begin);
 }
 
 Status OpenedBlocks::renew_access(const Device& device) {
   const std::lock_guard lock(mutex_);
   for (const auto& [handle, opened] : by_handle_) {
-    const std::shared_ptr<MappedPages> pages = opened.lock();
-    if (pages == nullptr || &pages->device() != &device) continue;
-    if (Status renewed = pages->renew_access(); !renewed) return renewed;
+    const std::shared_ptr<OpenedMemory> memory = opened.lock();
+    if (memory == nullptr || &memory->device() != &device) continue;
+    if (Status renewed = memory->renew_access(); !renewed) return renewed;
   }
   return {};
 }

@@ -1,43 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory shared between processes: PyTorch's IPC handles for blocks whose memory is pages.
+// Memory shared between processes: PyTorch's IPC handles for blocks of Weir's.
 //
-// A handle names the process that shares and its file descriptors of the pages, which the receiver
-// takes over with pidfd_getfd(): so both must run as the same user, and the system must allow one
-// to trace the other (kernel.yama.ptrace_scope 0, or a common parent that says so).
+// Pages: a handle names the process that shares, and where its file descriptors of the pages are to
+// be had: from a socket (descriptor_server.h), or, second choice, by pidfd_getfd(), for which both
+// must run as the same user, and the system must allow one to trace the other
+// (kernel.yama.ptrace_scope 0, or a common parent that says so). All pages of a block are shared.
+//
+// Plain memory: the driver's handle, as PyTorch's own allocator writes it. So processes with and
+// without Weir can share it with each other.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <atomic>
-#include <functional>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "torch/descriptor_server.h"
 #include "weir/cuda_device.h"
 #include "weir/device_heap.h"
 
 namespace weir::pytorch {
 
-// What a handle says.
+// What a handle says of a block whose memory is pages.
 struct SharedBlock {
   int process = 0;
+  std::uint64_t process_namespace = 0;  // in which `process` is its number
+  DescriptorServer::Offer offer;
   Bytes skipped;  // of the first page, before the block
   Bytes bytes;
   struct Page {
-    int descriptor = -1;
+    int descriptor = -1;      // in that process
+    std::uint64_t inode = 0;  // of its file: the number may be another file's by now
     Bytes bytes;
   };
   std::vector<Page> pages;
 
   std::string encode() const;
-  // Errors: invalid_input (not a handle of Weir's, or of another version).
+  // Errors: invalid_input (not a handle of Weir's, or of another version; or damaged).
   static Result<SharedBlock> decode(const std::string& handle);
 };
 
-// The blocks that this process shares. Their descriptors stay open while they live.
+// What PyTorch's own allocator writes for memory of cudaMalloc's: a version, a kind and the
+// driver's handle of 64 bytes; or, before PyTorch 2.5, that alone.
+std::string encode_segment(const std::string& driver_handle);
+// The driver's handle. Errors: invalid_input (it is none; the message says what it is).
+Result<std::string> decode_segment(const std::string& handle);
+
+// The blocks that this process shares. The descriptors of their pages stay open while they live.
 // Threads: self-synchronised.
 class SharedBlocks {
  public:
@@ -48,34 +62,34 @@ class SharedBlocks {
   void forget(const void* block);
 
  private:
-  struct Descriptors {
-    std::string handle;
-    std::vector<int> open;
+  struct Known {
+    std::string handle, key;
   };
+  Result<Known> share_pages(MemoryExchange& exchange, const BlockInfo& block,
+                            const std::vector<PagePart>& parts);
+
   std::atomic<bool> any_{false};
+  DescriptorServer server_;
   std::mutex mutex_;
-  std::map<const void*, Descriptors> blocks_;  // guarded by mutex_
+  std::map<const void*, Known> blocks_;  // guarded by mutex_
 };
 
-// A page from a file descriptor, which stays the caller's: CudaDevice::import_page().
-using PageImporter = std::function<Result<PhysicalHandle>(int descriptor)>;
+class OpenedMemory;
 
-class MappedPages;
-
-// The memory of other processes that is mapped here. Threads: self-synchronised.
+// The memory of other processes that is open here. Threads: self-synchronised.
 class OpenedBlocks {
  public:
   // The memory of a handle, mapped on `device` while somebody holds it, and once for all who do.
   // When the last one lets it go, the host waits for the work of the device, and it is unmapped.
-  // Errors: invalid_input; device; unavailable (the other process is gone, or can't be reached).
-  Result<std::shared_ptr<void>> open(Device& device, const PageImporter& import,
-                                     const std::string& handle);
+  // Errors: invalid_input; device; unknown_pointer (the other process has freed the memory);
+  // unavailable (it is gone, or can't be reached; the device is none of CUDA's).
+  Result<std::shared_ptr<void>> open(Device& device, const std::string& handle);
   // The device gives access to what is mapped in another way now.
   Status renew_access(const Device& device);
 
  private:
   std::mutex mutex_;
-  std::map<std::string, std::weak_ptr<MappedPages>> by_handle_;  // guarded by mutex_
+  std::map<std::string, std::weak_ptr<OpenedMemory>> by_handle_;  // guarded by mutex_
 };
 
 }  // namespace weir::pytorch

@@ -18,6 +18,7 @@ PoolTable::Pool& PoolTable::open(PoolId id) {
     pool.graphs = pool.plain ? std::make_shared<GraphPool>(
                                    heap_, GraphPoolOptions{.memory = MemoryKind::plain})
                              : std::make_shared<GraphPool>(heap_);
+    const std::lock_guard lock(ids_mutex_);
     ids_[pool.graphs->id()] = id;
   }
   return pool;
@@ -65,7 +66,10 @@ Status PoolTable::make_plain(PoolId id) {
                  "memory pool (" + std::to_string(id.first) + ", " + std::to_string(id.second) +
                      ") has been used already: make it plain before anything is allocated in it");
   }
-  ids_.erase(pool.graphs->id());
+  {
+    const std::lock_guard ids(ids_mutex_);
+    ids_.erase(pool.graphs->id());
+  }
   pool.graphs.reset();
   pool.plain = true;
   (void)open(id);
@@ -142,7 +146,7 @@ void PoolTable::empty(PoolId id) {
 }
 
 PoolId PoolTable::id_of(std::uint64_t graph_pool) const {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(ids_mutex_);
   const auto known = ids_.find(graph_pool);
   return known == ids_.end() ? PoolId{0, 0} : known->second;
 }

@@ -61,7 +61,8 @@ class PoolTable {
   // Gives back what the pool need not keep.
   void empty(PoolId id);
 
-  // Of the pool with that GraphPool::id(): {0, 0} if there is none.
+  // Of the pool with that GraphPool::id(): {0, 0} if there is none. May be asked under locks of the
+  // heap's.
   PoolId id_of(std::uint64_t graph_pool) const;
 
   Result<std::vector<PlacedBlock>> blocks(PoolId id) const;
@@ -92,9 +93,11 @@ class PoolTable {
   Device& device_;
 
   mutable std::mutex mutex_;
-  std::map<PoolId, Pool> pools_;         // guarded by mutex_
-  std::vector<Binding> bindings_;        // guarded by mutex_; the last was opened last
-  std::map<std::uint64_t, PoolId> ids_;  // guarded by mutex_; by GraphPool::id()
+  std::map<PoolId, Pool> pools_;   // guarded by mutex_
+  std::vector<Binding> bindings_;  // guarded by mutex_; the last was opened last
+
+  mutable std::mutex ids_mutex_;         // a leaf
+  std::map<std::uint64_t, PoolId> ids_;  // guarded by ids_mutex_; by GraphPool::id()
 };
 
 }  // namespace weir::pytorch

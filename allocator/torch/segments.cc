@@ -23,12 +23,13 @@ void for_each_block_in(const HeapSnapshot& snapshot, Address begin, Bytes bytes,
 
 // One page: its live bytes through each mapping, then what is left, at the first mapping.
 void add_page(const HeapSnapshot& snapshot, const PageInfo& page, std::vector<Piece>& pieces) {
+  const bool plain = page.memory == MemoryKind::plain;
   std::map<std::uint64_t, Bytes> used;  // by offset in the page
   for (const MappingInfo& mapping : page.mapped_at) {
     for_each_block_in(snapshot, mapping.address, page.bytes, [&](const BlockInfo& block) {
       const Address from = std::max(block.address, mapping.address);
       const Address to = std::min(block.address + block.bytes, mapping.address + page.bytes);
-      pieces.push_back({from, to - from, mapping.heap, &block});
+      pieces.push_back({from, to - from, mapping.heap, &block, page.page, plain});
       used[(from - mapping.address).count] = to - from;
     });
   }
@@ -36,7 +37,8 @@ void add_page(const HeapSnapshot& snapshot, const PageInfo& page, std::vector<Pi
   const MappingInfo& first = page.mapped_at.front();
   Bytes at;
   const auto free_up_to = [&](Bytes end) {
-    if (at < end) pieces.push_back({first.address + at, end - at, first.heap});
+    if (at < end)
+      pieces.push_back({first.address + at, end - at, first.heap, nullptr, page.page, plain});
   };
   for (const auto& [offset, bytes] : used) {
     free_up_to({offset});
@@ -67,13 +69,14 @@ std::vector<SegmentInfo> segments_of(const HeapSnapshot& snapshot, const Segment
   const std::vector<Piece> pieces = pieces_of(snapshot);
   for (const Piece& piece : pieces) {
     const bool goes_on = before != nullptr && pool_of(before->heap) == pool_of(piece.heap) &&
-                         before->address + before->bytes == piece.address;
+                         before->address + before->bytes == piece.address &&
+                         (!piece.plain || before->page == piece.page);
     if (!goes_on) {
       SegmentInfo& segment = segments.emplace_back();
       segment.device = static_cast<c10::DeviceIndex>(names.device);
       segment.address = piece.address.value;
       segment.is_large = true;
-      segment.is_expandable = true;
+      segment.is_expandable = !piece.plain;
       if (const auto heap = heaps.find(piece.heap.value); heap != heaps.end()) {
         segment.stream = names.stream(heap->second->stream);
         segment.owner_private_pool_id = names.pool(heap->second->pool);

@@ -4,9 +4,9 @@
 // Weir maps a page at several addresses. Here each byte of physical memory is shown once: where a
 // live block has it, at that block's address; else at the first address of its page. So the sizes
 // of the segments add up to the memory that is held, and the blocks of a segment tile it. A segment
-// is what lies side by side and belongs to one pool (the device heap's own memory is one). It may
-// have blocks of several streams; its stream is that of the request that its first page was mapped
-// for.
+// is what lies side by side and belongs to one pool (the device heap's own memory is one); of plain
+// memory, what the driver gave in one piece. It may have blocks of several streams; its stream is
+// that of the request that its first page was mapped for.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -24,6 +24,8 @@ struct Piece {
   Bytes bytes;
   HeapId heap;                       // whose request the page was mapped for
   const BlockInfo* block = nullptr;  // into the snapshot; null: free
+  PageId page;                       // that it lies in
+  bool plain = false;                // the page is a segment of plain memory
 };
 
 // By address; the bytes of a block may come in several pieces, one behind the other.

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdlib>
 #include <functional>
+#include <map>
 
 #include "weir/graph_pool.h"
 #include "weir/sim_device.h"
@@ -266,6 +267,68 @@ TEST_F(DeviceMemories, TrackersHearOfSegments) {
   }
   EXPECT_EQ(mapped, (4_MiB).count);
   EXPECT_EQ(unmapped, (4_MiB).count);
+}
+
+// As ProcessGroupNCCL does, which registers what comes and forgets what goes, and fails at what it
+// has already: the memory is there whenever it is told.
+TEST_F(DeviceMemories, WhoRegistersSegmentsNeverHoldsOneThatIsGone) {
+  using native::TraceEntry;
+  const c10::MempoolId_t plain{0, 5};
+  ASSERT_TRUE(memory_.streams().of(static_cast<cudaStream_t>(a_.handle)).ok());
+  memory_.pools().retain(plain, nullptr);
+  memory_.pools().make_plain(plain);
+  const auto allocate_plain = [&](Bytes bytes) {
+    memory_.pools().begin(plain, takes(a_), a_);
+    void* const block = memory_.allocate(bytes, a_);
+    memory_.pools().end(plain);
+    return block;
+  };
+  void* const before = allocate_plain(64_MiB);
+  std::map<std::size_t, std::size_t> registered;  // by address
+  std::size_t mapped = 0, heard = 0;
+  for (const auto& segment : memory_.segments(kHeap)) {
+    EXPECT_EQ(segment.is_expandable, segment.owner_private_pool_id != plain);
+    if (!segment.is_expandable) registered[segment.address] = segment.total_size;
+  }
+  ASSERT_EQ(registered.size(), 1u);
+  memory_.track([&](const TraceEntry& entry) {
+    const bool comes = entry.action_ == TraceEntry::SEGMENT_ALLOC;
+    const bool goes = entry.action_ == TraceEntry::SEGMENT_FREE;
+    if (entry.action_ == TraceEntry::SEGMENT_MAP) mapped += entry.size_;
+    if (entry.action_ == TraceEntry::SEGMENT_UNMAP) mapped -= entry.size_;
+    if (!comes && !goes) return;
+    ++heard;
+    EXPECT_EQ(entry.mempool_, plain);
+    EXPECT_EQ(entry.stream_, a_.handle);
+    EXPECT_EQ(device_.translate(Address{entry.addr_}, Bytes{entry.size_}).size(), 1u);
+    if (comes) {
+      EXPECT_TRUE(registered.emplace(entry.addr_, entry.size_).second) << "registered already";
+    } else {
+      EXPECT_EQ(registered.erase(entry.addr_), 1u) << "not registered";
+    }
+  });
+  EXPECT_EQ(heard, 0u) << "what was there is no news";
+  for (int round = 0; round < 20; ++round) {
+    void* const first = allocate_plain(Bytes{20'000'000} * (1 + round % 3));
+    void* const paged = memory_.allocate(64_MiB, b_);
+    void* const second = allocate_plain(3_MiB);
+    EXPECT_TRUE(memory_.deallocate(first));
+    EXPECT_TRUE(memory_.deallocate(paged));
+    EXPECT_TRUE(memory_.deallocate(second));
+    if (round % 4 == 3) {
+      memory_.empty(plain);
+      memory_.empty(kHeap);
+    }
+    std::map<std::size_t, std::size_t> there;
+    for (const auto& segment : memory_.segments(plain)) {
+      there[segment.address] = segment.total_size;
+    }
+    EXPECT_EQ(registered, there);
+  }
+  EXPECT_GT(heard, 10u);
+  EXPECT_EQ(mapped, 0u);
+  EXPECT_TRUE(memory_.deallocate(before));
+  memory_.pools().release(plain);
 }
 
 TEST_F(DeviceMemories, TrackersHearOfEveryEntryWhileThereIsNoHistory) {

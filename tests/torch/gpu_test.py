@@ -8,6 +8,7 @@ SOAK_SECONDS (20): how long training and serving are mixed at random.
 import gc
 import multiprocessing
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -300,6 +301,34 @@ class Processes(OnAGpu):
         self.assertTrue(bool((tensor == 2).all()))
         del tensor
         torch.cuda.ipc_collect()
+
+    def test_plain_memory_is_opened_by_a_process_without_weir(self):
+        with weir.plain_memory():
+            tensor = torch.ones(3 * MIB, device="cuda")
+            (shifted := torch.empty(MIB, device="cuda")).fill_(7)
+        handles = [each.untyped_storage()._share_cuda_() for each in (tensor, shifted)]
+        torch.cuda.synchronize()
+        status, said = run(
+            "import pickle, sys, torch\n"
+            f"for handle in pickle.loads({pickle.dumps(handles)!r}):\n"
+            "    storage = torch.UntypedStorage._new_shared_cuda(*handle)\n"
+            "    floats = torch.empty(0, device='cuda').set_(storage)\n"
+            "    assert len(set(floats.tolist())) == 1, floats\n"
+            "    floats.add_(1)\n"
+            "torch.cuda.synchronize()", WEIR_ENABLE="0")
+        self.assertEqual((status, said), (0, ""))
+        self.assertTrue(bool((tensor == 2).all()) and bool((shifted == 8).all()))
+
+    def test_plain_memory_is_opened_by_a_process_with_weir(self):
+        spawn = torch.multiprocessing.get_context("spawn")
+        with weir.plain_memory():
+            tensor = torch.ones(3 * MIB, device="cuda")
+        done = spawn.Queue()
+        child = spawn.Process(target=write_in_child, args=([tensor], done))
+        child.start()
+        self.assertEqual(done.get(timeout=100), 2.0 * 3 * MIB)
+        child.join(60)
+        self.assertTrue(bool((tensor == 2).all()))
 
     def test_a_forked_child_that_leaves_cuda_alone_ends_well(self):
         tensor = torch.ones(MIB, device="cuda")

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <random>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "tests/unit/core_heap_fixture.h"
+#include "weir/graph_pool.h"
 
 namespace weir {
 namespace {
@@ -95,6 +98,48 @@ TEST_F(HeapOutOfMemory, AFailureLeavesTheRestUsable) {
 }
 
 // Other programs use the device too.
+// Pieces that no remapping joins to a slab: each small block takes one, or a part, for itself.
+TEST_F(HeapOutOfMemory, SmallBlocksAreServedFromPiecesTooSmallForASlab) {
+  DeviceHeap heap(device_, {.limit = 24_MiB});
+  std::vector<void*> large;
+  while (const Result<void*> block = heap.allocate(768_KiB, a_)) large.push_back(*block);
+  for (std::size_t i = 0; i < large.size(); i += 2) free(heap, large[i]);
+  std::vector<void*> small;
+  while (const Result<void*> block = heap.allocate(10'000_B, a_)) {
+    write(a_, *block, 10'000_B);
+    small.push_back(*block);
+  }
+  EXPECT_GT(small.size(), large.size() / 2 * 40) << "of 512 KiB in each piece";
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  for (void* const block : small) free(heap, block);
+  void* const again = allocate(heap, 700_KiB, a_);
+  free(heap, again);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+TEST_F(HeapOutOfMemory, BlocksOfSlabsInSmallPiecesAreRestored) {
+  DeviceHeap heap(device_, {.limit = 24_MiB});
+  GraphPool pool(heap);
+  std::vector<void*> large, small;
+  while (const Result<void*> block = pool.allocate(768_KiB, a_)) large.push_back(*block);
+  for (std::size_t i = 0; i < large.size(); i += 2) free(heap, large[i]);
+  for (int i = 0; i < 100; ++i) small.push_back(pool.allocate(10'000_B, a_).value());
+  const std::vector<PlacedBlock> state = pool.blocks();
+  EXPECT_TRUE(std::any_of(state.begin(), state.end(), [](const PlacedBlock& block) {
+    return block.bytes < 256_KiB && block.run_bytes == 512_KiB;
+  }));
+  for (void* const block : small) free(heap, block);
+  ASSERT_TRUE(pool.restore(state).ok());
+  EXPECT_EQ(pool.blocks().size(), state.size());
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  std::vector<PlacedBlock> wrong = state;
+  for (PlacedBlock& block : wrong) block.run_bytes = 1_MiB;
+  for (void* const block : small) free(heap, block);
+  EXPECT_FALSE(pool.restore(wrong).ok());
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
 class HeapOnASharedDevice : public CoreHeap {
  protected:
   HeapOnASharedDevice() : CoreHeap(SimOptions{.memory = 64_MiB}) {}

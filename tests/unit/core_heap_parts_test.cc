@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "weir/device_heap.h"
 #include "weir/metered_device.h"
 #include "weir/sim_device.h"
@@ -37,6 +39,38 @@ TEST_F(HeapParts, OfABlockAreItsBytesPageByPage) {
     EXPECT_EQ(sum, heap_.find(block)->bytes);
     EXPECT_TRUE(heap_.deallocate(block).ok());
   }
+}
+
+// The slab that small blocks share may lie in a stitched row, and a block anywhere in the slab.
+TEST_F(HeapParts, OfSmallBlocksInAStitchedRowAreWhatTheDeviceHasThere) {
+  // On every other page of 4 MiB, free at either end: too little in one piece for a slab of 2 MiB.
+  constexpr Bytes kEnd = 1200_KiB;
+  heap_.set_limit(64_MiB);
+  std::vector<void*> ends;
+  for (int page = 0; page < 16; ++page) {
+    for (const Bytes bytes : {kEnd, 4_MiB - kEnd * 2, kEnd}) {
+      void* const block = heap_.allocate(bytes, stream_).value();
+      if (page % 2 == 0 && bytes == kEnd) ends.push_back(block);
+    }
+  }
+  for (void* const block : ends) ASSERT_TRUE(heap_.deallocate(block).ok());
+  std::vector<void*> small;
+  for (int i = 0; i < 60; ++i) {
+    const Result<void*> block = heap_.allocate(10'000_B, stream_);
+    ASSERT_TRUE(block.ok()) << block.error().message();
+    small.push_back(*block);
+    const std::vector<PagePart> parts = heap_.parts(small.back());
+    const auto physical =
+        sim_.translate(Address::of(small.back()), heap_.find(small.back())->bytes);
+    ASSERT_EQ(parts.size(), physical.size()) << i;
+    for (std::size_t k = 0; k < parts.size(); ++k) {
+      EXPECT_EQ(parts[k].handle, physical[k].handle);
+      EXPECT_EQ(parts[k].offset, physical[k].offset);
+      EXPECT_EQ(parts[k].bytes, physical[k].bytes);
+    }
+  }
+  const Statistics now = heap_.statistics();
+  EXPECT_GT(now.mappings.current, now.pages.current) << "else no row was stitched";
 }
 
 TEST_F(HeapParts, AreNoneOfWhatIsNoBlock) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/base/forwarding_device.h"
@@ -169,9 +170,9 @@ class PlainPool : public CoreHeap {
     EXPECT_THAT(heap_.validate(), IsEmpty());
     EXPECT_THAT(device_.races(), IsEmpty());
   }
-  void* allocate_in_pool(Bytes size) {
-    const auto binding = pool_->warm_up(one_);
-    return allocate(heap_, size, one_);
+  void* allocate_in_pool(Bytes size) { return pool_->allocate(size, one_).value(); }
+  std::uint64_t segments() const {
+    return device_.calls(DeviceCall::allocate_segment) - device_.calls(DeviceCall::free_segment);
   }
 
   DeviceHeap heap_{device_};
@@ -203,6 +204,157 @@ TEST_F(PlainPool, IdleMemoryOfTheOtherKindGoesRatherThanBeOutOfMemory) {
     free(heap_, plain);
   }
   EXPECT_LE(device_.physical_bytes(), 1_GiB);
+}
+
+// Memory that has to be waited for, too; and what a callback frees, of whichever kind.
+TEST_F(PlainPool, WhatTheProgramFreesWhenItIsAskedServesRequestsOfTheOtherKind) {
+  void* kept = nullptr;
+  heap_.on_out_of_memory([&](Bytes) {
+    if (kept != nullptr) free(heap_, std::exchange(kept, nullptr));
+  });
+  kept = allocate(heap_, 800_MiB, other_);
+  write(other_, kept, 800_MiB, 5_ms);
+  void* const plain = allocate_in_pool(800_MiB);
+  EXPECT_EQ(kept, nullptr);
+  write(one_, plain, 800_MiB, 5_ms);
+  kept = plain;
+  void* const paged = allocate(heap_, 800_MiB, other_);
+  EXPECT_EQ(kept, nullptr);
+  free(heap_, paged);
+}
+
+// Until memory is short, or somebody asks.
+TEST_F(PlainPool, KeepsWhatIsIdleForItsNextRequests) {
+  free(heap_, allocate_in_pool(40_MiB));
+  device_.finish();
+  GraphPool other(heap_);  // pools are asked for what they can spare
+  {
+    const auto binding = other.warm_up(other_);
+    free(heap_, allocate(heap_, 200_MiB, other_));
+  }
+  EXPECT_EQ(segments(), 1u);
+  free(heap_, allocate_in_pool(40_MiB));
+  EXPECT_EQ(device_.calls(DeviceCall::allocate_segment), 1u);
+  EXPECT_TRUE(pool_->give_back_pages());
+  EXPECT_EQ(segments(), 0u);
+}
+
+TEST_F(PlainPool, TrimCountsWhatGoesAndKeepsWhatItIsToldTo) {
+  for (const Bytes size : {40_MiB, 60_MiB}) {
+    void* const plain = allocate_in_pool(size);
+    void* const paged = allocate(heap_, size, one_);
+    free(heap_, plain);
+    free(heap_, paged);
+  }
+  device_.finish();
+  const Bytes held = device_.physical_bytes();
+  EXPECT_EQ(heap_.trim(held).value(), 0_B);
+  EXPECT_EQ(device_.physical_bytes(), held);
+  const Bytes gone = heap_.trim(50_MiB).value();
+  EXPECT_EQ(device_.physical_bytes(), held - gone);
+  EXPECT_LE(device_.physical_bytes(), 50_MiB);
+  EXPECT_EQ(heap_.trim().value(), held - gone);
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+}
+
+TEST_F(PlainPool, SaysWhatTheDeviceRefusesToTakeBack) {
+  free(heap_, allocate_in_pool(40_MiB));
+  device_.finish();
+  device_.fail(DeviceCall::free_segment, 1);
+  const Result<Bytes> gone = heap_.trim();
+  ASSERT_FALSE(gone.ok());
+  EXPECT_THAT(gone.error().message(), HasSubstr("free_segment"));
+  EXPECT_EQ(heap_.trim().value(), 40_MiB);
+}
+
+TEST_F(PlainPool, IdleMemoryGoesWhenTheLimitIsLowered) {
+  void* const plain = allocate_in_pool(100_MiB);
+  void* const paged = allocate(heap_, 100_MiB, one_);
+  void* const live = allocate(heap_, 20_MiB, one_);
+  free(heap_, plain);
+  device_.finish();
+  heap_.set_limit(130_MiB);
+  EXPECT_EQ(segments(), 0u);
+  heap_.set_limit(0_B);
+  void* const again = allocate_in_pool(100_MiB);
+  heap_.set_limit(30_MiB);  // all of it is in use
+  free(heap_, again);
+  device_.finish();
+  free(heap_, paged);
+  free(heap_, live);  // a free keeps to the limit, wherever the idle memory lies
+  EXPECT_EQ(segments(), 0u);
+  EXPECT_LE(device_.physical_bytes(), 30_MiB);
+}
+
+TEST_F(PlainPool, ARequestWithinItsRequestsCallbackIsOfTheHeapsOwnKind) {
+  void* inner = nullptr;
+  heap_.on_out_of_memory([&](Bytes) {
+    if (inner == nullptr) inner = allocate(heap_, 1_MiB, one_);
+  });
+  void* const paged = allocate(heap_, 500_MiB, one_);
+  EXPECT_FALSE(pool_->allocate(700_MiB, one_).ok());
+  ASSERT_NE(inner, nullptr);
+  EXPECT_EQ(heap_.find(inner)->pool, 0u);
+  free(heap_, inner);
+  free(heap_, paged);
+}
+
+TEST_F(PlainPool, RefusesStreamsThatAreCapturedElsewhere) {
+  ASSERT_TRUE(device_.begin_capture(other_, CaptureMode::relaxed).ok());
+  const Result<void*> block = pool_->allocate(1_MiB, other_);
+  ASSERT_FALSE(block.ok());
+  EXPECT_THAT(block.error().message(), HasSubstr("not into this pool's capture"));
+  EXPECT_EQ(pool_->allocate(0_B, one_).value(), nullptr);
+  (void)device_.end_capture(other_);
+}
+
+// Whoever registers memory hears of it once it is there, and before it goes.
+TEST_F(PlainPool, EventsSayWhatIsPlainAndComeWhileTheMemoryIsThere) {
+  struct Listener final : EventSink {
+    explicit Listener(const SimDevice& device) : device(device) {}
+    void on_event(const Event& event) override {
+      if (event.kind != EventKind::map && event.kind != EventKind::unmap) return;
+      (event.plain ? plain : pages) += event.kind == EventKind::map ? 1 : -1;
+      there = there && !device.translate(event.address, event.bytes).empty();
+    }
+    const SimDevice& device;
+    int plain = 0, pages = 0;
+    bool there = true;
+  } listener(device_);
+  free(heap_, allocate_in_pool(40_MiB));
+  heap_.start_recording(listener);
+  EXPECT_EQ(listener.plain, 1);
+  void* const paged = allocate(heap_, 40_MiB, one_);
+  free(heap_, allocate_in_pool(80_MiB));
+  EXPECT_EQ(listener.plain, 2);
+  EXPECT_GT(listener.pages, 0);
+  free(heap_, paged);
+  device_.finish();
+  ASSERT_TRUE(heap_.trim().ok());
+  EXPECT_EQ(listener.plain, 0);
+  EXPECT_EQ(listener.pages, 0);
+  EXPECT_TRUE(listener.there);
+  heap_.stop_recording(listener);
+}
+
+TEST_F(PlainPool, AnUnmappingThatTheDriverRefusesIsSaidToBeThereAgain) {
+  struct Listener final : EventSink {
+    void on_event(const Event& event) override {
+      if (event.kind == EventKind::map) ++mapped;
+      if (event.kind == EventKind::unmap) --mapped;
+    }
+    int mapped = 0;
+  } listener;
+  heap_.start_recording(listener);
+  free(heap_, allocate(heap_, 40_MiB, one_));
+  device_.finish();
+  device_.fail(DeviceCall::unmap, 1);
+  (void)heap_.trim();
+  EXPECT_EQ(static_cast<std::uint64_t>(listener.mapped), device_.live_mappings());
+  EXPECT_GT(listener.mapped, 0);
+  ASSERT_TRUE(heap_.trim().ok());
+  EXPECT_EQ(listener.mapped, 0);
+  heap_.stop_recording(listener);
 }
 
 TEST_F(PlainPool, GoesBackToTheDeviceWhenItIsClosed) {

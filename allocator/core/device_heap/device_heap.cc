@@ -122,23 +122,36 @@ Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
   // Refused before anything is rounded or reserved.
   if (bytes > device_bytes_) [[unlikely]]
     return out_of_memory({bytes, stream, {}});
+  Server server;
   if (bound()) [[unlikely]] {
     if (Status one = refuse_all(stream, "allocate"); !one) return std::move(one).error();
     if (deferred_.retries()) free_deferred();
-    Result<Server> server = server_of(stream);
-    if (!server) return std::move(server).error();
-    if (server->pool != nullptr) {
-      const Request request{bytes, stream, *std::move(server)};
-      Status status;
-      const Address at = try_allocate(request, status);
-      return at != Address{} ? at.pointer() : allocate_when_short(request, std::move(status));
-    }
+    Result<Server> found = server_of(stream);
+    if (!found) return std::move(found).error();
+    server = *std::move(found);
   }
+  return allocate_of({bytes, stream, std::move(server)});
+}
+
+Result<void*> DeviceHeap::Impl::allocate_of(const Request& request) {
   Status status;
-  const Address at = try_allocate(bytes, stream, status);
+  const Address at = try_allocate(request, status);
   if (at != Address{}) [[likely]]
     return at.pointer();
-  return allocate_when_short({bytes, stream, {}}, std::move(status));
+  return allocate_when_short(request, std::move(status));
+}
+
+Result<void*> DeviceHeap::Impl::allocate_in(std::shared_ptr<CapturePool> pool, Bytes bytes,
+                                            Stream stream) {
+  if (bytes == 0_B) return nullptr;
+  observer_.note_stack();
+  if (bytes > device_bytes_) return out_of_memory({bytes, stream, {}});
+  if (Status one = refuse_all(stream, "allocate"); !one) return std::move(one).error();
+  if (deferred_.retries()) free_deferred();
+  const Result<CaptureInfo> info = device_.capture_info(stream);
+  if (!info) return info.error();
+  const bool captured = info->status != CaptureInfo::Status::none;
+  return allocate_of({bytes, stream, {std::move(pool), captured ? info->id : 0}});
 }
 
 void DeviceHeap::Impl::call_at_miss() {
@@ -194,6 +207,7 @@ void DeviceHeap::Impl::keep_to_limit() {
   StreamHeap::give_back_all(device_pool_.caching_heaps());
   pages_.keep_to_limit();
   if (const Bytes excess = budget_.excess(); excess > 0_B) pages_.take_in(spare_of_pools(excess));
+  if (budget_.excess() > 0_B) have_pools_keep_to_limit();
 }
 
 Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
@@ -203,7 +217,12 @@ Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
   if (how == Trim::waits) {
     if (Status waited = wait_for_idle_pages(); !waited) return std::move(waited).error();
   }
-  return pages_.trim(keep);
+  const auto excess = [&] { return budget_.held() - std::min(budget_.held(), keep); };
+  Result<Bytes> gone = pages_.give_to_device(excess());
+  if (!gone) return gone;
+  const Result<Bytes> more = give_to_device(excess(), nullptr);
+  if (!more) return more;
+  return *gone + *more;
 }
 
 void DeviceHeap::Impl::set_limit(Bytes limit) {
@@ -212,6 +231,7 @@ void DeviceHeap::Impl::set_limit(Bytes limit) {
   registry_.give_back_cached();
   pages_.keep_to_limit();
   if (pages_.over_limit()) (void)call_in_pools();
+  if (const Bytes excess = budget_.excess(); excess > 0_B) (void)give_to_device(excess, nullptr);
 }
 
 std::optional<BlockInfo> DeviceHeap::Impl::find(Address address) const {

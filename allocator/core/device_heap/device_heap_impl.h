@@ -51,6 +51,7 @@ class DeviceHeap::Impl {
   Result<void*> allocate_after_miss(StreamHeap& heap, Bytes bytes,
                                     Stream stream) WEIR_NO_THREAD_ANALYSIS;
   Result<void*> allocate_block(Bytes bytes, Stream stream);
+  Result<void*> allocate_in(std::shared_ptr<CapturePool> pool, Bytes bytes, Stream stream);
   Status fence(std::span<void* const> blocks, Stream user);
   Result<Fence> take_fence(std::span<void* const> blocks, Stream user);
   Result<Fence> take_fence_around(std::span<const void* const> pointers, Stream user);
@@ -122,6 +123,11 @@ class DeviceHeap::Impl {
   Result<bool> is_captured(Stream stream);
   Status retire_in_pools(Stream stream);
   bool call_in_pools() const;
+  // Idle memory that is of no use to a request of `requester` (null: of no pool's) but by way of
+  // the device goes there, until `wanted` bytes went.
+  Result<Bytes> give_to_device(Bytes wanted, const CapturePool* requester);
+  // Over the limit, pools of another kind give up what is idle: who is at work, the next time.
+  void have_pools_keep_to_limit();
   // Has the host wait for the work that still uses idle pages, and takes what pools can spare then.
   // Capturing pools are passed over, as they spare nothing: but not `requester`, the request's own.
   Status wait_for_idle_pages(const CapturePool* requester = nullptr);
@@ -154,6 +160,7 @@ class DeviceHeap::Impl {
     Server server;
   };
   Address try_allocate(const Request& request, Status& status);
+  Result<void*> allocate_of(const Request& request);
   // `status`: why there was no memory. The steps are its, in the order in which they are taken:
   // each returns whether it may have helped. Error: nothing else will.
   Result<void*> allocate_when_short(const Request& request, Status status);

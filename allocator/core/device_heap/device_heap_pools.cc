@@ -111,8 +111,29 @@ std::vector<PageHeap::UnmappedPage> DeviceHeap::Impl::spare_of_pools(Bytes wante
 
 bool DeviceHeap::Impl::call_in_pools() const {
   bool any = false;
-  for (const std::shared_ptr<CapturePool>& pool : pools()) any = pool->give_back_pages() || any;
+  for (const std::shared_ptr<CapturePool>& pool : pools()) any = pool->call_in() || any;
   return any;
+}
+
+void DeviceHeap::Impl::have_pools_keep_to_limit() {
+  const std::shared_lock lock(pools_mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  for (const std::shared_ptr<CapturePool>& pool : pools_) {
+    if (budget_.excess() > 0_B) (void)pool->try_give_to_device(budget_.excess());
+  }
+}
+
+Result<Bytes> DeviceHeap::Impl::give_to_device(Bytes wanted, const CapturePool* requester) {
+  const bool requester_shares = requester == nullptr || requester->shares_pages();
+  Result<Bytes> gone = requester_shares ? 0_B : pages_.give_to_device(wanted);
+  for (const std::shared_ptr<CapturePool>& pool : pools()) {
+    if (!gone || *gone >= wanted) break;
+    if (pool.get() == requester) continue;
+    Result<Bytes> more = pool->give_to_device(wanted - *gone);
+    if (!more) return more;
+    *gone += *more;
+  }
+  return gone;
 }
 
 Result<bool> DeviceHeap::Impl::record_stream_in_its_epoch(StreamHeap& heap, Address block,
@@ -197,6 +218,10 @@ GraphPool::GraphPool(DeviceHeap& heap, GraphPoolOptions options)
 GraphPool::~GraphPool() { pool_->close(); }
 
 std::uint64_t GraphPool::id() const { return pool_->id(); }
+
+Result<void*> GraphPool::allocate(Bytes bytes, Stream stream) {
+  return heap_->impl_->allocate_in(pool_, bytes, stream);
+}
 
 Result<PoolBinding> GraphPool::warm_up(Stream stream) {
   return warm_up([stream](Stream asking) { return asking == stream; });

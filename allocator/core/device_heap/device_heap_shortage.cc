@@ -56,7 +56,13 @@ Result<bool> DeviceHeap::Impl::free_what_is_due(const Request&) {
   return true;
 }
 
-Result<bool> DeviceHeap::Impl::take_idle_pages_of_pools(const Request&) { return call_in_pools(); }
+Result<bool> DeviceHeap::Impl::take_idle_pages_of_pools(const Request& request) {
+  const bool any = call_in_pools();
+  Result<Bytes> gone =
+      give_to_device(round_up(request.bytes, device_.granularity()), request.server.pool.get());
+  if (!gone) return std::move(gone).error();
+  return any || *gone > 0_B;
+}
 
 // Pages change pool only when the host knows their work to be done: rather than be out of memory,
 // it waits. With one pool whose uses are told there are no others; but plain memory must be idle to
@@ -68,10 +74,7 @@ Result<bool> DeviceHeap::Impl::wait_for_other_work(const Request& request) {
   }
   const CapturePool* const pool = request.server.pool.get();
   if (Status waited = wait_for_idle_pages(pool); !waited) return std::move(waited).error();
-  // Memory of another kind is of use to the request only by way of the device.
-  if (pool != nullptr && !pool->shares_pages()) {
-    if (Result<Bytes> gone = pages_.trim(0_B); !gone) return std::move(gone).error();
-  }
+  if (Result<Bytes> gone = give_to_device(kMostBytes, pool); !gone) return std::move(gone).error();
   return true;
 }
 
@@ -102,9 +105,12 @@ Result<bool> DeviceHeap::Impl::ask_the_program(const Request& request) {
     const std::lock_guard lock(callbacks_mutex_);
     callbacks = callbacks_;
   }
+  if (callbacks.empty()) return false;
   for (const OutOfMemoryCallback& callback : callbacks) callback(request.bytes);
   registry_.give_back_cached();
-  return !callbacks.empty();
+  // What they freed may be of another stream, pool or kind than the request.
+  if (Result<bool> waited = wait_for_other_work(request); !waited) return waited;
+  return true;
 }
 
 // Graphs are gone, and their launches run on streams that nobody named: all work so far is waited

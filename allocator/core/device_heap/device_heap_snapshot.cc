@@ -134,6 +134,7 @@ std::vector<Event> DeviceHeap::Impl::as_events(const HeapSnapshot& snapshot) con
     add({.kind = EventKind::create, .page = page.page, .bytes = page.bytes});
     for (const MappingInfo& mapping : page.mapped_at) {
       add({.kind = EventKind::map,
+           .plain = page.memory == MemoryKind::plain,
            .heap = mapping.heap,
            .page = page.page,
            .address = mapping.address,

@@ -137,7 +137,7 @@ void Slabs::remove(Block* tile) {
 
 void Slabs::add(Block* run) {
   static_assert(Slab::kSize == AddressMap::kSlab, "small blocks are found at once");
-  assert(run->size == Slab::kSize);
+  assert(run->size == Slab::kSize || run->size == Slab::kLeast);
   slabs_.push_back(std::make_unique<Slab>());
   Slab* const slab = slabs_.back().get();
   slab->run = run;
@@ -146,7 +146,7 @@ void Slabs::add(Block* run) {
   run->state = Block::State::slab;
   Block* const all = pool_.take();
   all->begin = run->begin;
-  all->size = Slab::kSize - kGrain;
+  all->size = run->size - kGrain;
   all->slab = slab;
   slab->first[0] = all;
   link(all);
@@ -206,7 +206,7 @@ void Slabs::validate_tiles(const Slab& slab, std::vector<std::string>& broken) c
     if (named == nullptr) named = tile;
     at = at + tile->size;
   }
-  if (tile != nullptr || at != slab.run->begin + (Slab::kSize - kGrain)) {
+  if (tile != nullptr || at != slab.run->begin + (slab.run->size - kGrain)) {
     broken.push_back("slabs: the tiles of a slab do not cover it");
   }
   if (!std::equal(first.begin(), first.end(), slab.first.begin())) {
@@ -221,7 +221,8 @@ std::vector<std::string> Slabs::validate() const {
   std::set<const Block*> free;
   for (std::size_t i = 0; i < slabs_.size(); ++i) {
     const Slab& slab = *slabs_[i];
-    if (slab.position != i || slab.run->slab != &slab || slab.run->size != Slab::kSize ||
+    if (slab.position != i || slab.run->slab != &slab ||
+        (slab.run->size != Slab::kSize && slab.run->size != Slab::kLeast) ||
         slab.run->state != Block::State::slab) {
       broken.push_back("slabs: a slab and its run do not know each other");
     }

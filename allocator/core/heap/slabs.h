@@ -26,6 +26,8 @@ namespace weir {
 
 struct Slab {
   static constexpr Bytes kSize = 2_MiB;
+  // Where no run of that size can be had.
+  static constexpr Bytes kLeast = 512_KiB;
   // For finding a tile: the first that begins in each stretch of this size.
   static constexpr Bytes kStretch = 16_KiB;
 
@@ -49,6 +51,7 @@ class Slabs {
  public:
   // The largest block that is small.
   static constexpr Bytes kLargest = 256_KiB;
+  static_assert(kLargest < Slab::kLeast);
 
   struct Emptied {
     Block* run;
@@ -65,7 +68,7 @@ class Slabs {
   Block* allocate_if(Bytes size, Suits&& suits) WEIR_NO_THREAD_ANALYSIS;
   // The same, at `at`; null: no slab of this heap's is free there.
   Block* allocate_at(Range block);
-  // `run` is Slab::kSize long; it stays the caller's.
+  // `run` is Slab::kSize or Slab::kLeast long; it stays the caller's.
   void add(Block* run);
   // A block goes back, for others once its fences are satisfied; its record is gone. When it was
   // the slab's last, the slab goes too.

@@ -117,7 +117,7 @@ Status StreamHeap::wait_and_take(Block& block) {
       // (It stays cached.) It is held no more; that it was asked for stays noted, which only
       // matters as a hint.
       if (block.slab == nullptr || block.slab->live == 0_B) {
-        history_.subtract(block.slab == nullptr ? block.size : Slab::kSize);
+        history_.subtract(block.slab == nullptr ? block.size : block.slab->run->size);
       }
       return status;
     }
@@ -196,7 +196,14 @@ Block* StreamHeap::allocate_small(Bytes bytes, Status& status) {
 }
 
 Block* StreamHeap::add_slab(Status& status) {
-  Block* const slab = allocate_run(Slab::kSize, /*for_slab=*/true, status);
+  Block* slab = allocate_run(Slab::kSize, /*for_slab=*/true, status);
+  // Free memory may lie in pieces that are all too small.
+  if (slab == nullptr && create_ == PageHeap::Create::may &&
+      status.error().code() == ErrorCode::out_of_memory) {
+    Status smaller;
+    slab = allocate_run(Slab::kLeast, /*for_slab=*/true, smaller);
+    if (slab != nullptr) status = {};
+  }
   if (slab != nullptr) slabs_.add(slab);
   return slab;
 }

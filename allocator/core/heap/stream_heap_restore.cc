@@ -21,7 +21,7 @@ Status StreamHeap::allocate_at(const PlacedBlock& wanted) {
   if (wanted.bytes > Slabs::kLargest) {
     block = claim_run(range, /*for_slab=*/false, status);
   } else if (block = slabs_.allocate_at(range); block == nullptr) {
-    Block* const slab = claim_run({wanted.run, Slab::kSize}, /*for_slab=*/true, status);
+    Block* const slab = claim_run({wanted.run, wanted.run_bytes}, /*for_slab=*/true, status);
     if (slab == nullptr) return status;
     slabs_.add(slab);
     block = slabs_.allocate_at(range);
@@ -39,8 +39,8 @@ void StreamHeap::list_placed(std::vector<PlacedBlock>& blocks) const {
   const MutexLock lock(mutex_);
   for_each_block([&](const Block& block) WEIR_REQUIRES(mutex_) {
     if (block.state != Block::State::live) return;
-    blocks.push_back({block.begin, block.size, block.requested, stream_,
-                      block.slab == nullptr ? block.begin : block.slab->run->begin});
+    const Block& run = block.slab == nullptr ? block : *block.slab->run;
+    blocks.push_back({block.begin, block.size, block.requested, stream_, run.begin, run.size});
   });
 }
 

@@ -103,6 +103,10 @@ class PageHeap {
   // Gives idle pages back to the driver, the largest first, while more than `keep` bytes are held;
   // passes over those whose work may still run. Returns how much went.
   Result<Bytes> trim(Bytes keep);
+  // The same, until `wanted` bytes went.
+  Result<Bytes> give_to_device(Bytes wanted);
+  // Nothing, if another thread is at work here.
+  Result<Bytes> try_give_to_device(Bytes wanted);
   // Gives up idle pages, the largest first, until `wanted` bytes are given or no more can be. Skips
   // pages that graphs may use, and pages with pending work.
   std::vector<UnmappedPage> give_up(Bytes wanted);
@@ -126,8 +130,8 @@ class PageHeap {
   Status wait_for_idle_pages();
   // Of every mapping.
   Status renew_access();
-  // The pages under `run`, in order.
-  std::vector<PagePart> parts(Range run) const;
+  // The pages under a block, in order.
+  std::vector<PagePart> parts(Range block) const;
   // Could `run` be one: is it mapped, in the home row or in a stitched one?
   bool has_addresses(Range run) const;
 
@@ -271,8 +275,8 @@ class PageHeap {
   // A new segment for the request, or what is held.
   Result<Address> add_segment(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
   Page& adopt(const Owner& owner, HeldPage segment) WEIR_REQUIRES(mutex_);
-  // The page's, which is idle.
-  void forget_segment(Range segment) WEIR_REQUIRES(mutex_);
+  // The page is idle, and about to go.
+  void forget_segment(const Page& page) WEIR_REQUIRES(mutex_);
 
   // Can a stitched row for a request be afforded?
   bool affords_row(Bytes size) const WEIR_REQUIRES(mutex_);
@@ -328,6 +332,8 @@ class PageHeap {
                                       const std::vector<HeldPage>& pages) WEIR_REQUIRES(mutex_);
   Status map_page(const Owner& owner, PageId page, PhysicalHandle handle, Range at)
       WEIR_REQUIRES(mutex_);
+  // `heap`: that it was mapped for.
+  Status unmap_page(PageId page, Range at, HeapId heap) WEIR_REQUIRES(mutex_);
   void hold(HeldPage page) WEIR_REQUIRES(mutex_);
   void unmap_strays() WEIR_REQUIRES(mutex_);
   std::vector<UnmappedPage> give_up_locked(Bytes wanted) WEIR_REQUIRES(mutex_);

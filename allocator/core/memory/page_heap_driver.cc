@@ -183,6 +183,18 @@ Status PageHeap::map_page(const Owner& owner, PageId page, PhysicalHandle handle
   return {};
 }
 
+// Who has registered the memory is told before it goes. On an error it is there again.
+Status PageHeap::unmap_page(PageId page, Range at, HeapId heap) {
+  observer_.emit(
+      Event{.kind = EventKind::unmap, .page = page, .address = at.begin, .bytes = at.size});
+  Status unmapped = device_.unmap(at.begin, at.size);
+  if (!unmapped) {
+    observer_.emit(Event{
+        .kind = EventKind::map, .heap = heap, .page = page, .address = at.begin, .bytes = at.size});
+  }
+  return unmapped;
+}
+
 // On an error what could not be mapped stays held.
 Result<std::vector<Page*>> PageHeap::map_home(const Owner& owner, Address at,
                                               const std::vector<HeldPage>& pages) {
@@ -235,9 +247,7 @@ Status PageHeap::unmap_last(StitchedRow& row) {
   const Page& page = *row.pages.back();
   Address at = row.begin;
   for (const Page* const each : row.pages) at = at + (each == &page ? 0_B : each->size);
-  if (Status status = device_.unmap(at, page.size); !status) return status;
-  observer_.emit(
-      Event{.kind = EventKind::unmap, .page = page.id, .address = at, .bytes = page.size});
+  if (Status status = unmap_page(page.id, {at, page.size}, row.heap); !status) return status;
   rows_.drop_last(row);
   return {};
 }
@@ -264,17 +274,13 @@ Result<PageHeap::UnmappedPage> PageHeap::take_out(Page& page) {
     if (Status status = unmap_row(*page.rows.back()); !status) return std::move(status).error();
   }
   const Range home = page.range();
-  if (!plain_) {
-    if (Status status = device_.unmap(home.begin, home.size); !status) {
-      return std::move(status).error();
-    }
-  }
-  observer_.emit(
-      Event{.kind = EventKind::unmap, .page = page.id, .address = home.begin, .bytes = home.size});
   const HeldPage taken{page.id, {page.handle, page.size}};
   if (plain_) {
-    forget_segment(home);
+    forget_segment(page);
   } else {
+    if (Status status = unmap_page(page.id, home, page.heap); !status) {
+      return std::move(status).error();
+    }
     chunks_.vacate(home);
   }
   pages_.remove(page);
@@ -313,6 +319,18 @@ std::vector<Page*> PageHeap::idle_pages() {
 Result<Bytes> PageHeap::trim(Bytes keep) {
   const QueuedLock lock(mutex_);
   return trim_locked(keep);
+}
+
+Result<Bytes> PageHeap::give_to_device(Bytes wanted) {
+  const QueuedLock lock(mutex_);
+  return trim_locked(total() - std::min(total(), wanted));
+}
+
+Result<Bytes> PageHeap::try_give_to_device(Bytes wanted) {
+  if (!mutex_.try_lock()) return 0_B;
+  Result<Bytes> gone = trim_locked(total() - std::min(total(), wanted));
+  mutex_.unlock();
+  return gone;
 }
 
 void PageHeap::keep_to_limit() {
@@ -452,15 +470,25 @@ Status PageHeap::renew_access() {
   return status;
 }
 
-std::vector<PagePart> PageHeap::parts(Range run) const {
+// The block may lie anywhere in its run: small ones share one.
+std::vector<PagePart> PageHeap::parts(Range block) const {
   const QueuedLock lock(mutex_);
   std::vector<PagePart> parts;
-  (void)visit_parts(place_of(run), [&](const Chunk&, Range home) WEIR_REQUIRES(mutex_) {
-    pages_.walk(home, [&](const Page& page, Bytes offset, Bytes size) {
-      parts.push_back({page.handle, page.size, offset, size});
+  const StitchedRow* const row = rows_.around(block.begin);
+  if (row == nullptr) {
+    pages_.walk(block, [&](const Page& page, Bytes offset, Bytes size) {
+      parts.push_back({page.handle, page.size, offset, size, memory()});
     });
-    return true;
-  });
+    return parts;
+  }
+  Bytes skip = block.begin - row->begin;
+  for (const Page* const page : row->pages) {
+    const Bytes part = skip < page->size ? std::min(block.size, page->size - skip) : 0_B;
+    if (part != 0_B) parts.push_back({page->handle, page->size, skip, part, memory()});
+    block.size -= part;
+    skip -= std::min(skip, page->size);
+    if (block.size == 0_B) break;
+  }
   return parts;
 }
 
@@ -493,7 +521,7 @@ std::vector<PageInfo> PageHeap::pages() const {
 std::vector<PageInfo> PageHeap::pages_locked() const {
   std::vector<PageInfo> pages;
   for (const auto& [id, page] : pages_.all()) {
-    PageInfo info{page.id, page.size, page.used, page.lease, 1, {{page.home, page.heap}}};
+    PageInfo info{page.id, page.size, page.used, page.lease, 1, {{page.home, page.heap}}, memory()};
     for (const StitchedRow* const row : page.rows) {
       Address at = row->begin;
       for (const Page* const each : row->pages) {

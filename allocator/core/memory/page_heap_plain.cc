@@ -77,13 +77,21 @@ Page& PageHeap::adopt(const Owner& owner, HeldPage segment) {
   regions_.push_back(home);
   chunks_.add_region(home);
   chunks_.fill(home);
-  observer_.emit(
-      owner.fold,
-      Event{.kind = EventKind::map, .page = segment.id, .address = home.begin, .bytes = home.size});
+  observer_.emit(owner.fold, Event{.kind = EventKind::map,
+                                   .plain = true,
+                                   .page = segment.id,
+                                   .address = home.begin,
+                                   .bytes = home.size});
   return pages_.add(segment.id, segment.page.handle, home, owner.id);
 }
 
-void PageHeap::forget_segment(Range segment) {
+void PageHeap::forget_segment(const Page& page) {
+  const Range segment = page.range();
+  observer_.emit(Event{.kind = EventKind::unmap,
+                       .plain = true,
+                       .page = page.id,
+                       .address = segment.begin,
+                       .bytes = segment.size});
   chunks_.remove_region(segment);
   std::erase(regions_, segment);
   addresses_.remove_region(segment);

@@ -259,6 +259,27 @@ bool CapturePool::give_back_pages() {
   return !capturing_ && give_back_pages_locked();
 }
 
+bool CapturePool::call_in() {
+  const MutexLock lock(mutex_);
+  return !capturing_ && (shares_pages_ || closed_) && give_back_pages_locked();
+}
+
+Result<Bytes> CapturePool::give_to_device(Bytes wanted) {
+  if (shares_pages_) return 0_B;
+  const MutexLock lock(mutex_);
+  if (capturing_) return 0_B;
+  let_go_of_launches();
+  pool_.give_back_cached();
+  return pages().give_to_device(wanted);
+}
+
+Result<Bytes> CapturePool::try_give_to_device(Bytes wanted) {
+  if (shares_pages_ || !mutex_.try_lock()) return 0_B;
+  Result<Bytes> gone = capturing_ ? 0_B : pages().try_give_to_device(wanted);
+  mutex_.unlock();
+  return gone;
+}
+
 std::vector<PageHeap::UnmappedPage> CapturePool::try_spare(Bytes wanted) {
   if (!shares_pages_ || !mutex_.try_lock()) return {};
   std::vector<PageHeap::UnmappedPage> spare;
@@ -270,11 +291,14 @@ std::vector<PageHeap::UnmappedPage> CapturePool::try_spare(Bytes wanted) {
   return spare;
 }
 
+void CapturePool::let_go_of_launches() {
+  if (!is_done_lingering()) return;
+  pages().let_go(launches_);
+  lingers_ = false;
+}
+
 bool CapturePool::give_back_pages_locked() {
-  if (is_done_lingering()) {
-    pages().let_go(launches_);
-    lingers_ = false;
-  }
+  let_go_of_launches();
   pool_.give_back_cached();
   if (!shares_pages_) {
     const Result<Bytes> gone = pages().trim(0_B);
@@ -362,14 +386,16 @@ bool CapturePool::is_block(const PlacedBlock& block) const {
   const MutexLock lock(mutex_);
   const Address last{block.address.value + block.bytes.count - 1};
   const bool small = block.bytes <= Slabs::kLargest;
-  const bool fits = block.requested > 0_B && block.requested <= block.bytes &&
+  const bool run_fits = small ? block.run_bytes == Slab::kSize || block.run_bytes == Slab::kLeast
+                              : block.run_bytes == block.bytes;
+  const bool fits = run_fits && block.requested > 0_B && block.requested <= block.bytes &&
                     Bytes{block.address.value} % kGrain == 0_B &&
                     Bytes{block.run.value} % kGrain == 0_B && block.run <= block.address &&
                     last >= block.address &&
-                    (small ? last < block.run + Slab::kSize : block.run == block.address);
+                    (small ? last < block.run + block.run_bytes : block.run == block.address);
   if (!fits || !StreamHeap::is_size_for(block.requested, block.bytes)) return false;
   const bool has_heap = pool_.find(block.stream.id) != nullptr || pool_.has_retired();
-  return has_heap && pages().has_addresses({block.run, small ? Slab::kSize : block.bytes});
+  return has_heap && pages().has_addresses({block.run, block.run_bytes});
 }
 
 Status CapturePool::free_placed(const PlacedBlock& block) {

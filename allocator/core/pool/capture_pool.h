@@ -84,6 +84,14 @@ class CapturePool {
   // Pages that it need not keep go to the device heap, or to the device if they are of another
   // kind. Returns whether there were any.
   bool give_back_pages();
+  // Those that would be of use to the device heap go there; of another kind they stay, unless the
+  // pool is closed.
+  bool call_in();
+  // Idle memory goes to the device until `wanted` bytes went: nothing, of a pool whose pages go to
+  // the device heap, or that is being captured into.
+  Result<Bytes> give_to_device(Bytes wanted);
+  // Nothing, too, if another thread is at work.
+  Result<Bytes> try_give_to_device(Bytes wanted);
   // Idle pages for the device heap, whose page lock is held: nothing, if another thread is at work.
   std::vector<PageHeap::UnmappedPage> try_spare(Bytes wanted);
   // Closed, without graphs, live blocks, or pages. Then it may be another pool.
@@ -120,6 +128,8 @@ class CapturePool {
   bool is_done_lingering() const WEIR_REQUIRES(mutex_);
   void say(EventKind kind) const;
   bool give_back_pages_locked() WEIR_REQUIRES(mutex_);
+  // What only they kept, if they are done.
+  void let_go_of_launches() WEIR_REQUIRES(mutex_);
 
   Device& inner_;
   const Pool::Shared shared_;

@@ -16,12 +16,37 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "weir/device.h"
 
 namespace weir {
 
-class CudaDevice : public Device {
+// How memory gets to other processes and comes from them. Threads: as Device. Errors: device (where
+// memory can't be shared, the message says so).
+class MemoryExchange {
+ public:
+  virtual ~MemoryExchange() = default;
+
+  // A page as a file descriptor, which the caller closes; and a page of whatever process from such
+  // a descriptor, which stays the caller's.
+  virtual Result<int> export_page(PhysicalHandle page) = 0;
+  virtual Result<PhysicalHandle> import_page(int descriptor) = 0;
+
+  // Plain memory: the memory that the driver gave, by a handle of 64 bytes (CUDA:
+  // cudaIpcMemHandle_t) which other processes open, and where in it the segment begins.
+  struct SharedSegment {
+    std::string handle;
+    Bytes offset;
+  };
+  virtual Result<SharedSegment> export_segment(Address segment) = 0;
+  // The memory of another process's handle, where it can be reached until close_segment(). A handle
+  // of this process, or one that is open already, may be refused.
+  virtual Result<Address> import_segment(const std::string& handle) = 0;
+  virtual Status close_segment(Address imported) = 0;
+};
+
+class CudaDevice : public Device, public MemoryExchange {
  public:
   // How many devices there are. Errors: unavailable (no driver, or one too old; the message says
   // what to do); device.
@@ -34,12 +59,6 @@ class CudaDevice : public Device {
   static Result<std::unique_ptr<CudaDevice>> open(int ordinal);
 
   virtual int ordinal() const = 0;
-
-  // For sharing with other processes: a page as a file descriptor, which the caller closes, and a
-  // page of whatever process from such a descriptor, which stays the caller's.
-  // Errors: device (where pages can't be exported, the message says so).
-  virtual Result<int> export_page(PhysicalHandle page) = 0;
-  virtual Result<PhysicalHandle> import_page(int descriptor) = 0;
 
   // From now on set_access() lets the device `peer` read and write, too. What is mapped already:
   // DeviceHeap::renew_access().

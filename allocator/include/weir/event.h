@@ -20,7 +20,7 @@ enum class EventKind : std::uint8_t {
   create,         // page `page` of `bytes` exists
   release,        // ... and is given back to the driver (`bytes` again)
   map,            // page `page` got a mapping of `bytes` at `address`, for a request of heap `heap`
-  unmap,          // ... and lost it
+  unmap,          // ... and loses it; if the driver refuses, `map` follows
   lease,          // heap `heap` is the first to use bytes of the idle page `page` of `bytes`
   unlease,        // page `page` of `bytes` is idle again; heap `heap` freed the last bytes in use
   trim,           // `bytes` were given back to the driver
@@ -37,6 +37,7 @@ std::string_view name_of(EventKind kind);
 // Fields that a kind does not name above are zero.
 struct Event {
   EventKind kind = EventKind::allocate;
+  bool plain = false;  // of `map` and `unmap`: a segment (MemoryKind::plain). Recordings don't say.
   HeapId heap;
   PageId page;
   Nanoseconds time;

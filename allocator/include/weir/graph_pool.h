@@ -88,6 +88,10 @@ class GraphPool {
   std::uint64_t id() const;  // of this device heap, from 1; not used again
   DeviceHeap& heap() const { return *heap_; }
 
+  // A block of the pool's memory, whatever is bound. Errors: as DeviceHeap::allocate(), and those
+  // of a request that a warm-up's binding takes.
+  Result<void*> allocate(Bytes bytes, Stream stream);
+
   // Requests on `stream`, or those that the filter takes, are served from the pool, eagerly.
   // Errors: invalid_argument (a capture is going on in the pool).
   //

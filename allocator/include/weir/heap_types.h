@@ -78,6 +78,7 @@ struct PlacedBlock {
   Bytes requested;  // as asked for
   Stream stream;
   Address run;  // where the pages were taken for it, and for the small blocks beside it
+  Bytes run_bytes;
 };
 
 // Where a page is mapped: whole, from `address` on.
@@ -88,10 +89,11 @@ struct MappingInfo {
 
 // Bytes of a block that lie in one page.
 struct PagePart {
-  PhysicalHandle handle;
+  PhysicalHandle handle;  // of plain memory: the segment's address
   Bytes page_bytes;
   Bytes offset;  // in the page
   Bytes bytes;
+  MemoryKind memory = MemoryKind::pages;
 };
 
 struct PageInfo {
@@ -100,7 +102,8 @@ struct PageInfo {
   Bytes used;                   // by live blocks of any heaps; a slab of small ones counts whole
   std::optional<HeapId> lease;  // the heap that used it first since it was idle; none: it is idle
   std::uint32_t mappings = 0;
-  std::vector<MappingInfo> mapped_at;  // all of them; the first is in the home row
+  std::vector<MappingInfo> mapped_at;     // all of them; the first is in the home row
+  MemoryKind memory = MemoryKind::pages;  // plain: a segment, which has that one address
 };
 
 struct HeapInfo {
