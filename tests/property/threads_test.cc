@@ -15,6 +15,7 @@
 #include "observe/statistics_fold.h"
 #include "tests/property/oracle.h"
 #include "weir/device_heap.h"
+#include "weir/graph_pool.h"
 #include "weir/sim_device.h"
 
 namespace weir::test {
@@ -70,8 +71,10 @@ class Exchange {
 };
 
 struct World {
-  explicit World(SimOptions options, HeapOptions heap_options)
-      : sim(options), heap(sim, heap_options, &fold) {}
+  World(SimOptions options, HeapOptions heap_options, std::optional<MemoryKind> beside)
+      : sim(options), limit(heap_options.limit), heap(sim, heap_options, &fold) {
+    if (beside) pool = std::make_unique<GraphPool>(heap, GraphPoolOptions{.memory = beside});
+  }
 
   // The first failure is kept.
   void complain(const std::string& what) {
@@ -81,7 +84,9 @@ struct World {
 
   SimDevice sim;
   StatisticsFold fold;
+  const Bytes limit;
   DeviceHeap heap;
+  std::unique_ptr<GraphPool> pool;  // null, or of a kind of its own: half of the requests go there
   LiveRanges ranges;
   Exchange exchange;
   std::atomic<std::uint64_t> allocations{0}, out_of_memory{0};
@@ -124,7 +129,9 @@ class Worker {
   void allocate() {
     const Stream stream = streams_[below(streams_.size())];
     const Bytes bytes{1 + below(std::uint64_t{1} << (9 + below(15)))};
-    const Result<void*> block = world_.heap.allocate(bytes, stream);
+    const Result<void*> block = world_.pool != nullptr && below(2) == 0
+                                    ? world_.pool->allocate(bytes, stream)
+                                    : world_.heap.allocate(bytes, stream);
     if (!block.ok()) {
       if (block.error().code() != ErrorCode::out_of_memory) {
         world_.complain(block.error().message());
@@ -185,7 +192,7 @@ class Worker {
   void now_and_then() {
     switch (below(12)) {
       case 0: {
-        const Result<Bytes> trimmed = world_.heap.trim();
+        const Result<Bytes> trimmed = world_.heap.trim(below(2) == 0 ? 0_B : 8_MiB);
         if (!trimmed.ok()) world_.complain(trimmed.error().message());
         return;
       }
@@ -200,6 +207,14 @@ class Worker {
         if (!own_.empty() && !world_.heap.find(own_.back().pointer)) {
           world_.complain("a live block was not found");
         }
+        return;
+      case 5:
+        if (world_.pool != nullptr) {
+          world_.heap.set_limit(below(2) == 0 ? world_.limit : world_.limit / 2);
+        }
+        return;
+      case 6:
+        if (world_.pool != nullptr) (void)world_.pool->give_back_pages();
         return;
       default:
         world_.sim.advance(random_time());
@@ -226,10 +241,11 @@ class Worker {
 };
 
 // Streams `shared` by all threads come on top of each thread's own two.
-void run_threads(std::uint64_t seed, int threads, int shared, HeapOptions options, Bytes memory) {
+void run_threads(std::uint64_t seed, int threads, int shared, HeapOptions options, Bytes memory,
+                 std::optional<MemoryKind> beside = std::nullopt) {
   SimOptions sim_options;
   sim_options.memory = memory;
-  auto world = std::make_unique<World>(sim_options, options);
+  auto world = std::make_unique<World>(sim_options, options, beside);
   std::vector<Stream> common;
   for (int i = 0; i < shared; ++i) common.push_back(world->sim.new_stream());
   std::vector<std::thread> running;
@@ -273,6 +289,15 @@ TEST(Threads, OnSharedStreamsKeepEveryInvariant) {
 TEST(Threads, UnderPressureKeepEveryInvariant) {
   for (std::uint64_t seed = 21; seed <= 23; ++seed) {
     run_threads(seed, 4, 1, {.limit = 96_MiB, .reuse = ReusePolicy::grow}, 128_MiB);
+  }
+}
+
+// Idle memory of one kind goes to the device for requests of the other; the limit moves.
+TEST(Threads, InMemoryOfBothKindsKeepEveryInvariant) {
+  for (std::uint64_t seed = 41; seed <= 42; ++seed) {
+    run_threads(seed, 4, 1, {.limit = 96_MiB}, 128_MiB, MemoryKind::plain);
+    run_threads(seed + 10, 4, 1, {.limit = 96_MiB, .memory = MemoryKind::plain}, 128_MiB,
+                MemoryKind::pages);
   }
 }
 
