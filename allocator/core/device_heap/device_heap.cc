@@ -122,15 +122,18 @@ Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
   // Refused before anything is rounded or reserved.
   if (bytes > device_bytes_) [[unlikely]]
     return out_of_memory({bytes, stream, {}});
-  Server server;
   if (bound()) [[unlikely]] {
     if (Status one = refuse_all(stream, "allocate"); !one) return std::move(one).error();
     if (deferred_.retries()) free_deferred();
-    Result<Server> found = server_of(stream);
-    if (!found) return std::move(found).error();
-    server = *std::move(found);
+    Result<Server> server = server_of(stream);
+    if (!server) return std::move(server).error();
+    if (server->pool != nullptr) return allocate_of({bytes, stream, *std::move(server)});
   }
-  return allocate_of({bytes, stream, std::move(server)});
+  Status status;
+  const Address at = try_allocate(bytes, stream, status);
+  if (at != Address{}) [[likely]]
+    return at.pointer();
+  return allocate_when_short({bytes, stream, {}}, std::move(status));
 }
 
 Result<void*> DeviceHeap::Impl::allocate_of(const Request& request) {

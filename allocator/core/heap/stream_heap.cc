@@ -117,7 +117,7 @@ Status StreamHeap::wait_and_take(Block& block) {
       // (It stays cached.) It is held no more; that it was asked for stays noted, which only
       // matters as a hint.
       if (block.slab == nullptr || block.slab->live == 0_B) {
-        history_.subtract(block.slab == nullptr ? block.size : block.slab->run->size);
+        history_.subtract(block.slab == nullptr ? block.size : Slab::kSize);
       }
       return status;
     }
@@ -145,11 +145,13 @@ Result<Address> StreamHeap::find_run(Bytes bytes, RequestHistory::Name name) {
   return at;
 }
 
+// Slabs are noted as of one size, whichever they have.
 Block* StreamHeap::allocate_run(Bytes bytes, bool for_slab, Status& status) {
-  const RequestHistory::Name name = history_.note(bytes);
+  const Bytes noted = for_slab ? Slab::kSize : bytes;
+  const RequestHistory::Name name = history_.note(noted);
   Result<Address> at = find_run(bytes, name);
   if (!at) [[unlikely]] {
-    history_.subtract(bytes);
+    history_.subtract(noted);
     status = std::move(at).error();
     return nullptr;
   }

@@ -273,7 +273,7 @@ inline Block* StreamHeap::find_cached(Bytes bytes) const {
 // if it is one for a run.
 inline bool StreamHeap::suits(const Block& block) {
   if (block.slab == nullptr) return history_.note_if(block.size, block.name);
-  return block.slab->live > 0_B || history_.note_if(block.slab->run->size, block.slab->run->name);
+  return block.slab->live > 0_B || history_.note_if(Slab::kSize, block.slab->run->name);
 }
 
 inline void StreamHeap::take_from_cache(Block* block) {
@@ -327,7 +327,7 @@ inline void StreamHeap::take_back(Block& block) {
   if (block.slab == nullptr) {
     history_.subtract(block.size);
   } else if ((block.slab->live -= block.size) == 0_B) {
-    history_.subtract(block.slab->run->size);
+    history_.subtract(Slab::kSize);
   }
 }
 

@@ -9,7 +9,7 @@ Block* StreamHeap::claim_run(Range run, bool for_slab, Status& status) {
   PageHeap::Owner owner = this->owner();
   status = pages_.allocate_at(owner, run);
   if (!status) return nullptr;
-  return add_run(run, history_.note(run.size), for_slab);
+  return add_run(run, history_.note(for_slab ? Slab::kSize : run.size), for_slab);
 }
 
 Status StreamHeap::allocate_at(const PlacedBlock& wanted) {
