@@ -28,7 +28,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LANGUAGES = ("", "sh", "bash", "console", "shell")
 FIRST_WORDS = {"weir", "python", "python3", "pip", "cmake", "ctest", "torchrun", "mpirun", "mpiexec.hydra", "srun",
-               "mkdir", "git", "cc", "for", "done;", "kill"}
+               "mkdir", "git", "cc", "for", "done;", "kill", "apt-get", "source"}
 FIRST_FOLDERS = ("./", "build/", "tools/", "bench/", "tests/", "docs/", ".ci/")
 
 # Page (a pattern; empty: all), command (a pattern), why it can't run here.
@@ -41,12 +41,14 @@ LONG = "takes minutes; a test of its own runs it with bounds (docs/testing.md)"
 OTHER_TARGET = "a program that this test does not build; a test of its own runs it"
 NOT_RUN = [
     ("", r"^pip install", INSTALLS),
+    ("", r"^apt-get ", INSTALLS),
+    ("building", r"^python3 -m venv|^source environment", INSTALLS),
     ("", r"^tools/docs", "builds the site, with packages that it installs; CI's check of links needs none of it"),
     ("", r"^tools/run ", BUILDS),
     ("", r"^tools/checks/(layers|paths|format|links)", "checks the sources; CI runs it"),
     ("", r"^\.ci/run", BUILDS),
     ("packaging", r"^cc program.c ", "tests/install/pkg_config does it, with an installed Weir"),
-    ("packaging", r"^tools/wheels ", "fetches PyTorch"),
+    ("building|packaging", r"^tools/wheels ", "fetches PyTorch"),
     ("", r"^cmake ", BUILDS),
     ("", r"^ctest ", "runs tests within a test"),
     ("", r"^tools/checks/gpu", NEEDS_GPU),
