@@ -11,6 +11,8 @@
 
 #include <array>
 #include <atomic>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -94,6 +96,11 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   std::string getUserMetadata() override;
   void attachOutOfMemoryObserver(
       c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) override;
+  // Pure virtual from PyTorch 2.15 on, and absent before: hence no `override`. Observes requests
+  // that native refuses by its setting throw_on_cudamalloc_oom, which Weir has not: never called.
+  void attachOomRejectionObserver(
+      std::function<void(std::int64_t device, std::size_t request, std::size_t allocated,
+                         std::size_t device_total)> /*observer*/) {}
   void attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) override;
   void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex reaches) override;
   cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device,
