@@ -88,7 +88,7 @@ if(NOT WEIR_TORCH_FITS)
   weir_torch_fails("WEIR_TORCH, WEIR_PEERS: a program with PyTorch ${WEIR_TORCH_VERSION} (${torch_dir}), the CUDA "
                    "toolkit ${CUDAToolkit_VERSION} and ${runtime} does not build. CMake's log of errors in "
                    "${CMAKE_BINARY_DIR}/CMakeFiles has the compiler's words. Known causes: a PyTorch before "
-                   "2.9; one built for another major version of CUDA, or for the old ABI of std::string")
+                   "2.11; one built for another major version of CUDA, or for the old ABI of std::string")
 endif()
 message(STATUS "weir: PyTorch ${WEIR_TORCH_VERSION}, CUDA runtime ${runtime}")
 
