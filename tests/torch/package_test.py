@@ -29,6 +29,16 @@ class Package(installed.Installed):
         self.assertIsNone(info["torch"])
         self.assertIn("PyTorch is not installed.", info["problems"])
 
+    def test_info_says_that_the_build_has_no_cuda(self):
+        says = "built without CUDA"
+        self.assertFalse(any(says in each for each in self.info()["problems"]))
+        marker = pathlib.Path(self.folder.name, "weir", "no_cuda.txt")
+        marker.write_text("")
+        try:
+            self.assertTrue(any(says in each for each in self.info()["problems"]))
+        finally:
+            marker.unlink()
+
     def test_info_says_why_torch_cant_be_imported(self):
         for error, says in (("raise OSError('libcudart.so.13: cannot open shared object file')",
                              "OSError: libcudart.so.13: cannot open"),

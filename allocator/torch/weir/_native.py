@@ -21,6 +21,8 @@ REINSTALL = "`pip install --no-build-isolation --force-reinstall --no-deps .` in
 _NO_BACKEND = ("Its build saw no PyTorch with CUDA (which pip hides from it without "
                "--no-build-isolation), or no CUDA toolkit. Install again with both there: "
                f"{REINSTALL}.")
+_NO_CUDA = ("Its build saw no CUDA toolkit (12.4 or later). Install one and then Weir again: "
+            f"{REINSTALL}; or build a wheel by `tools/wheels` there, which needs no toolkit.")
 
 
 class Problem(RuntimeError):
@@ -252,6 +254,8 @@ def _problems(found: dict[str, object]) -> list[str]:
         if status != 0:
             problems.append(f"The pluggable library can't be loaded: {said}. Install Weir again: "
                             f"{REINSTALL}.")
+    if (_HERE / "no_cuda.txt").exists():
+        problems.append(f"Weir was built without CUDA, for the simulated device only. {_NO_CUDA}")
     fits = found["backend"] and found["built_for"] in (None, found["torch"])
     if found["torch"] is None:
         problems.append("PyTorch is not installed.")
