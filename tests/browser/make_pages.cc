@@ -22,6 +22,7 @@
 #include "look/html.h"
 #include "look/load.h"
 #include "look/report.h"
+#include "tests/events_of.h"
 #include "weir/recording.h"
 
 namespace weir {
@@ -72,10 +73,12 @@ void give_stacks(Recording& recording, std::vector<RecordedFrame> frames,
   recording.stacks = {{}};
   recording.stacks.insert(recording.stacks.end(), stacks.begin(), stacks.end());
   std::uint32_t next = 0;
-  for (Event& event : recording.events) {
-    if (event.kind == EventKind::allocate)
-      event.stack = 1 + next++ % static_cast<std::uint32_t>(stacks.size());
-  }
+  test::change_events(recording, [&](std::vector<Event>& events) {
+    for (Event& event : events) {
+      if (event.kind == EventKind::allocate)
+        event.stack = 1 + next++ % static_cast<std::uint32_t>(stacks.size());
+    }
+  });
 }
 
 Recording small() {
@@ -103,9 +106,11 @@ class Training {
     recording.frames = frames_;
     recording.stacks = stacks_;
     std::size_t next = 0;
-    for (Event& event : recording.events) {
-      if (event.kind == EventKind::allocate) event.stack = stack_of_[next++];
-    }
+    test::change_events(recording, [&](std::vector<Event>& events) {
+      for (Event& event : events) {
+        if (event.kind == EventKind::allocate) event.stack = stack_of_[next++];
+      }
+    });
     recording.other_reserved = {{0_ns, 1_GiB}, {60_ms, 3_GiB}, {150_ms, 4_GiB}};
     recording.other_peak_reserved = 4_GiB;
     return recording;
@@ -236,7 +241,7 @@ Recording hostile() {
 Recording cut() {
   Recording recording = small();
   recording.source = "cut";
-  recording.events.resize(recording.events.size() / 2);
+  test::change_events(recording, [](auto& events) { events.resize(events.size() / 2); });
   recording.damage =
       "the file ends within an event, at byte 1,234 of 5,678: the program was killed";
   recording.dropped = 17;
@@ -247,10 +252,11 @@ Recording cut() {
 Recording context() {
   Recording recording = small();
   recording.source = "context";
-  const auto fence =
-      std::find_if(recording.events.begin(), recording.events.end(),
-                   [](const Event& event) { return event.kind == EventKind::fence; });
-  fence->other = Stream::all().id;
+  test::change_events(recording, [](std::vector<Event>& events) {
+    std::find_if(events.begin(), events.end(), [](const Event& event) {
+      return event.kind == EventKind::fence;
+    })->other = Stream::all().id;
+  });
   return recording;
 }
 
@@ -258,8 +264,10 @@ Recording context() {
 Recording moment() {
   Recording recording = small();
   recording.source = "moment";
-  recording.events.resize(recording.events.size() / 2);
-  for (Event& event : recording.events) event.time = {};
+  test::change_events(recording, [](std::vector<Event>& events) {
+    events.resize(events.size() / 2);
+    for (Event& event : events) event.time = {};
+  });
   recording.initial = recording.events.size();
   recording.marks.clear();
   return recording;

@@ -47,8 +47,8 @@ void check(const Trace& trace) {
     } else {
       require(live[op.target]);
       if (op.kind == TraceOp::Kind::free) live[op.target] = 0, now -= rounded;
-      if (op.kind == TraceOp::Kind::free && block.used_until_us) {
-        require(*block.used_until_us >= op.time_us && *block.used_until_us <= trace.end_us);
+      if (op.kind == TraceOp::Kind::free && block.used_until_us()) {
+        require(*block.used_until_us() >= op.time_us && *block.used_until_us() <= trace.end_us);
       }
     }
     if (now > peak) peak = now;

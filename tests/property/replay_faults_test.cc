@@ -52,10 +52,10 @@ Program program_of(const Trace& trace) {
       continue;
     }
     add(Operation::Kind::launch, op.target, block.stream);
-    if (block.used_until_us) {
+    if (block.used_until_us()) {
       const std::uint32_t other = (block.stream + 1) % program.streams;
       add(Operation::Kind::launch, op.target, other)->duration = {
-          std::max<std::int64_t>(1, *block.used_until_us - op.time_us) * 1000};
+          std::max<std::int64_t>(1, *block.used_until_us() - op.time_us) * 1000};
       add(Operation::Kind::fence, op.target, other);
     }
     add(Operation::Kind::deallocate, op.target, block.stream);

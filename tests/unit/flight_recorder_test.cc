@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "observe/recorded_state.h"
+#include "tests/events_of.h"
 #include "tests/unit/recording_fixture.h"
 
 namespace weir {
@@ -30,7 +31,7 @@ TEST_F(FlightRecorder, KeepsAllWhereThereIsRoom) {
   recorder->mark(2_us, "a remark");
   ASSERT_TRUE(recorder->write_to(path_).ok());
   const Recording recording = read();
-  EXPECT_EQ(test::texts_of(recording.events), test::texts_of(events));
+  EXPECT_EQ(test::texts_of(test::events_of(recording)), test::texts_of(events));
   EXPECT_EQ(recording.initial, 0u);
   EXPECT_EQ(recording.program, "p");
   EXPECT_THAT(recording.marks, ElementsAre(RecordedMark{2_us, "a remark"}));
@@ -63,8 +64,7 @@ TEST_F(FlightRecorder, SaysWhatWasLiveBeforeTheOldestEventThatItKeeps) {
   const std::size_t latest = recording.events.size() - recording.initial;
   ASSERT_GT(latest, 100u);
   EXPECT_EQ(
-      test::texts_of(
-          {recording.events.end() - static_cast<std::ptrdiff_t>(latest), recording.events.end()}),
+      test::texts_of({recording.events.from(recording.initial), recording.events.end()}),
       test::texts_of({all.events.end() - static_cast<std::ptrdiff_t>(latest), all.events.end()}));
   // and all of them give what all events give.
   RecordedState whole, kept;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "observe/recorded_state.h"
+#include "tests/events_of.h"
 #include "tests/unit/recording_fixture.h"
 #include "weir/graph_pool.h"
 
@@ -92,7 +93,7 @@ TEST_F(HeapRecording, StartedInTheMiddleBeginsWithWhatIsThere) {
   ASSERT_TRUE(recorder->close().ok());
   const Recording recording = read();
   EXPECT_EQ(recording.damage, "");
-  expect_agreement(heap, recording.events);
+  expect_agreement(heap, test::events_of(recording));
   std::size_t live_then = 0;
   for (std::size_t i = 0; i < recording.initial; ++i) {
     EXPECT_EQ(recording.events[i].time, recording.begin());

@@ -158,17 +158,17 @@ TEST(BlockLifetimes, MemoryHasAPointForEachChangeAndItsPeaks) {
   made.allocate(kAt + 512, 1024_B).deallocate(kAt).page(1).release(1).deallocate(kAt + 512);
   const BlockLifetimes lifetimes = lifetimes_of(made.recording);
   std::vector<std::uint64_t> live, reserved_pages;
-  for (const MemoryPoint& point : lifetimes.memory) {
+  memory_over_time(made.recording, [&](const MemoryPoint& point) {
     live.push_back(point.live.count);
     reserved_pages.push_back(point.reserved / HandMade::kPage);
-  }
+  });
   EXPECT_THAT(live, ElementsAre(512, 1536, 1024, 1024, 1024, 0));
   EXPECT_THAT(reserved_pages, ElementsAre(1, 1, 1, 2, 1, 1));
-  EXPECT_EQ(lifetimes.memory[0].time, made.recording.begin());
+  EXPECT_EQ(lifetimes.begin.time, made.recording.begin());
   EXPECT_EQ(lifetimes.peak_live.live, 1536_B);
   EXPECT_EQ(lifetimes.peak_live.time, 3_us);
   EXPECT_EQ(lifetimes.peak_live.event, 3U);
-  EXPECT_EQ(lifetimes.memory[0].event, BlockLifetime::kNone);
+  EXPECT_EQ(lifetimes.begin.event, MemoryPoint::kInitial);
   EXPECT_EQ(lifetimes.peak_reserved.reserved, HandMade::kPage * 2);
   EXPECT_EQ(lifetimes.peak_reserved.time, 5_us);
 }
@@ -194,14 +194,14 @@ TEST(BlockLifetimes, MissingEventsLeaveTheRestRight) {
   EXPECT_EQ(lifetimes.blocks[0].end_event, BlockLifetime::kNone);
   EXPECT_FALSE(lifetimes.blocks[0].live_at_end);
   EXPECT_EQ(lifetimes.blocks[0].reused_by, 1U);
-  EXPECT_EQ(lifetimes.memory.back().live, 1024_B);
+  EXPECT_EQ(lifetimes.end.live, 1024_B);
 }
 
 TEST(BlockLifetimes, EmptyRecordingHasNothing) {
   const BlockLifetimes lifetimes = lifetimes_of(Recording{});
   EXPECT_THAT(lifetimes.blocks, IsEmpty());
-  ASSERT_EQ(lifetimes.memory.size(), 1U);
-  EXPECT_EQ(lifetimes.memory[0].live, 0_B);
+  EXPECT_EQ(lifetimes.end.event, MemoryPoint::kInitial);
+  EXPECT_EQ(lifetimes.end.live, 0_B);
 }
 
 TEST(PagesAt, ShowsMappingsAndLeasesOfThatMoment) {

@@ -8,6 +8,7 @@
 
 #include "look/diff.h"
 #include "replay/report_table.h"
+#include "tests/events_of.h"
 #include "tests/unit/look_recordings.h"
 
 namespace weir {
@@ -107,7 +108,7 @@ TEST(Diff, StacksAreMatchedWhateverTheirLines) {
     HandMade made = program(1, bytes);
     made.recording.frames = {{function, line == 0 ? "" : "model.py", line}};
     made.recording.stacks = {{}, {0}};
-    made.recording.events[3].stack = 1;
+    test::change_events(made.recording, [](auto& events) { events[3].stack = 1; });
     return whole_report(made.recording);
   };
   EXPECT_THAT(group(diff_of(made(10, "f", 1_KiB), made(12, "f", 2_KiB)), "by_stack").changes,

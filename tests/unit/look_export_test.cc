@@ -16,6 +16,7 @@
 #include "look/replayed.h"
 #include "replay/replay.h"
 #include "replay/trace_reader.h"
+#include "tests/events_of.h"
 #include "tests/temporary_folder.h"
 #include "tests/unit/look_recordings.h"
 
@@ -90,8 +91,9 @@ TEST_P(TraceRoundTrip, GivesTheSameOperationsAndPeaks) {
     ASSERT_EQ(again->blocks[i].bytes, trace->blocks[i].bytes) << i;
     ASSERT_EQ(again->streams[again->blocks[i].stream], trace->streams[trace->blocks[i].stream]);
   }
-  const auto late = std::count_if(trace->blocks.begin(), trace->blocks.end(),
-                                  [](const TraceBlock& b) { return b.used_until_us.has_value(); });
+  const auto late =
+      std::count_if(trace->blocks.begin(), trace->blocks.end(),
+                    [](const TraceBlock& b) { return b.used_until_us().has_value(); });
   if (late != 0) return;  // how long another stream used a block is not in a recording
   EXPECT_EQ(replay_of(*again).all.peak_reserved, replay_of(*trace).all.peak_reserved);
   const Result<Recording> second = replayed(*again);
@@ -165,7 +167,7 @@ TEST(WriteCsv, HasARowForEachBlock) {
   made.wait(2, 1).allocate(kAt, 100_B, 2, 6);
   made.recording.frames = {{"f<int, \"x\">", "a.cc", 7}, {"main", "", 0}};
   made.recording.stacks.push_back({0, 1});
-  made.recording.events[2].stack = 1;
+  test::change_events(made.recording, [](auto& events) { events[2].stack = 1; });
   const std::vector<std::string> lines = lines_of(exported(made.recording, LookFormat::csv, "c"));
   ASSERT_EQ(lines.size(), 3U);
   EXPECT_EQ(lines[1],
@@ -235,7 +237,7 @@ TEST(WriteMemoryViz, TextThatIsNoUtf8OrFullOfQuotesStaysText) {
   made.page(0).map(0, kAt).allocate(kAt, 100_B);
   made.recording.frames = {{"a\"\\\n\x01<script>\xff\xc3\xa9", "\xed\xa0\x80", 1}};
   made.recording.stacks.push_back({0});
-  made.recording.events[2].stack = 1;
+  test::change_events(made.recording, [](auto& events) { events[2].stack = 1; });
   const nlohmann::json frame = memory_viz(made.recording)["device_traces"][0][1]["frames"][0];
   EXPECT_EQ(frame["name"], "a\"\\\n\x01<script>\xEF\xBF\xBD\xc3\xa9");
   EXPECT_EQ(frame["filename"], "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");

@@ -14,6 +14,7 @@
 #include "look/html.h"
 #include "look/html_data.h"
 #include "look/page_sources.h"
+#include "tests/events_of.h"
 #include "tests/unit/look_recordings.h"
 
 namespace weir {
@@ -21,6 +22,12 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+std::string data_of(const Recording& recording) {
+  std::string data;
+  html_data(recording, [&data](std::string_view piece) { data += piece; });
+  return data;
+}
 
 // What the page's recording.js does.
 struct Decoded {
@@ -68,7 +75,7 @@ TEST(HtmlData, HasBlocksInOrderWithTheirEnds) {
                             .fence(0x200000, 2)
                             .deallocate(0x200000)
                             .allocate(0x200000, 512_B);
-  const Decoded data(html_data(hand.recording));
+  const Decoded data(data_of(hand.recording));
   EXPECT_TRUE(data.complete);
   // Two blocks begin, the one before the last begun ends, a third begins.
   EXPECT_THAT(data.columns.at("step"), ElementsAre(0, 0, 2, 0));
@@ -89,8 +96,10 @@ TEST(HtmlData, TellsApartWhatHappenedAtTheSameTime) {
                       .deallocate(0x200000)
                       .allocate(0x200000, 1024_B)
                       .deallocate(0x200000);
-  for (Event& event : hand.recording.events) event.time = 5_us;
-  const Decoded data(html_data(hand.recording));
+  test::change_events(hand.recording, [](auto& events) {
+    for (Event& event : events) event.time = 5_us;
+  });
+  const Decoded data(data_of(hand.recording));
   EXPECT_THAT(data.columns.at("step"), ElementsAre(0, 1, 0, 1));
   EXPECT_THAT(data.columns.at("step_time"), ElementsAre(0, 0, 0, 0));
 }
@@ -98,7 +107,7 @@ TEST(HtmlData, TellsApartWhatHappenedAtTheSameTime) {
 TEST(HtmlData, NumbersStayExactInThePage) {
   HandMade hand;
   hand.allocate(~std::uint64_t{0} - 1000, 512_B, ~std::uint64_t{0});
-  const Decoded data(html_data(hand.recording));
+  const Decoded data(data_of(hand.recording));
   for (const auto& [name, column] : data.columns) {
     for (const std::uint64_t number : column) EXPECT_LT(number, std::uint64_t{1} << 53) << name;
   }
@@ -110,7 +119,7 @@ TEST(HtmlData, TextsThatAreNotUtf8AreMendedAndOthersKept) {
   recording.source = "bad \xff\xfe";
   recording.program = "</script>\"' \xc3\xa9";
   recording.frames = {{"f\x80", "a.cc", 3}};
-  const Decoded data(html_data(recording));
+  const Decoded data(data_of(recording));
   EXPECT_THAT(data.header["source"].get<std::string>(), HasSubstr("bad \xef\xbf\xbd"));
   EXPECT_EQ(data.header["program"], recording.program);
   EXPECT_EQ(data.header["frames"][0][2], 3);
@@ -119,14 +128,14 @@ TEST(HtmlData, TextsThatAreNotUtf8AreMendedAndOthersKept) {
 TEST(HtmlData, NamesTheFileWithoutItsFolders) {
   Recording recording;
   recording.source = "folder/of/somebody/run.weir";
-  EXPECT_EQ(Decoded(html_data(recording)).header["source"], "run.weir");
+  EXPECT_EQ(Decoded(data_of(recording)).header["source"], "run.weir");
 }
 
 TEST(HtmlData, HasWaitsAndWhatTheOtherAllocatorHadReserved) {
   HandMade hand = HandMade().allocate(0x200000, 512_B, 4).wait(7, 4).wait(4, 7);
   hand.recording.other_peak_reserved = 3_MiB;
   hand.recording.other_reserved = {{0_ns, 3_MiB}, {1_us, 1_MiB}};
-  const Decoded data(html_data(hand.recording));
+  const Decoded data(data_of(hand.recording));
   EXPECT_EQ(data.header["streams"], (nlohmann::json{"4", "7"}));
   EXPECT_THAT(data.columns.at("wait_time"), ElementsAre(2000, 2000));  // differences, doubled
   EXPECT_THAT(data.columns.at("wait_stream"), ElementsAre(1, 0));
@@ -156,7 +165,7 @@ TEST(HtmlData, ColumnsFitWhateverTheEvents) {
                                   .stack = static_cast<std::uint32_t>(random() % 9)});
     }
     recording.initial = recording.events.empty() ? 0 : random() % recording.events.size();
-    const Decoded data(html_data(recording));
+    const Decoded data(data_of(recording));
     ASSERT_TRUE(data.complete) << "seed " << seed;
     const auto& counts = data.header["counts"];
     const std::size_t blocks = counts["blocks"];

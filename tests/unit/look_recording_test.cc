@@ -97,8 +97,8 @@ TEST(LookAtARecording, AgreesWithTheHeapAndWithItsSnapshot) {
   EXPECT_EQ(live_in(recorded.snapshot), held);
 
   const BlockLifetimes lifetimes = lifetimes_of(recorded.recording);
-  EXPECT_EQ(lifetimes.memory.back().live.count, recorded.statistics.live_bytes.current);
-  EXPECT_EQ(lifetimes.memory.back().reserved.count, recorded.statistics.reserved_bytes.current);
+  EXPECT_EQ(lifetimes.end.live.count, recorded.statistics.live_bytes.current);
+  EXPECT_EQ(lifetimes.end.reserved.count, recorded.statistics.reserved_bytes.current);
   EXPECT_GT(lifetimes.fences.size(), 100U);
   const auto pages = pages_at(recorded.recording, recorded.recording.end());
   const auto in_snapshot = pages_at(recorded.snapshot, recorded.snapshot.end());

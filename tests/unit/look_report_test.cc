@@ -11,6 +11,7 @@
 #include "look/block_lifetimes.h"
 #include "look/report.h"
 #include "replay/report_table.h"
+#include "tests/events_of.h"
 #include "tests/unit/look_recordings.h"
 
 namespace weir {
@@ -38,7 +39,7 @@ Bytes sum_of_causes(const Moment& moment) {
 
 // The latest event is of that stack.
 HandMade& with_stack(HandMade& made, std::uint32_t stack) {
-  made.recording.events.back().stack = stack;
+  test::change_last_event(made.recording, [stack](Event& last) { last.stack = stack; });
   return made;
 }
 
@@ -161,7 +162,7 @@ TEST(Report, LiveMemoryIsTakenApartByStreamPoolSizeAndStack) {
   with_stack(made.allocate(kAt, 1_MiB, 7, 0), 1);
   with_stack(made.allocate(kAt + kPage / 2, 513_KiB, 7, 0), 1);
   made.allocate(kAt + kPage, 100_B, 9, 1);
-  made.recording.events.back().pool = 3;
+  test::change_last_event(made.recording, [](Event& last) { last.pool = 3; });
   const Moment moment = report_of(made.recording).peak_live;
 
   const auto is = [](const char* name, std::uint64_t blocks, Bytes bytes) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "observe/event_ring.h"
+#include "tests/events_of.h"
 #include "tests/unit/recording_fixture.h"
 
 namespace weir {
@@ -84,7 +85,7 @@ TEST_F(RecorderFile, HoldsEveryFieldOfEveryKind) {
     recorder->mark(4_ms, "halfway");
   }
   const Recording recording = read();
-  EXPECT_EQ(test::texts_of(recording.events), test::texts_of(events));
+  EXPECT_EQ(test::texts_of(test::events_of(recording)), test::texts_of(events));
   EXPECT_EQ(recording.source, path_);
   EXPECT_EQ(recording.program, "a program");
   EXPECT_EQ(recording.device, "a device");

@@ -90,24 +90,24 @@ TEST(TraceReader, PeakLiveRoundsEachBlockUpTo512AndEndsItAtTheUsersFree) {
 
 TEST(TraceReader, BlockWithTheFreesSideBySideWasUsedNowhereElse) {
   const Trace trace = trace_of("a 0 512 0 0\nr 0 512 0 5\nf 0 512 0 9\n");
-  EXPECT_EQ(trace.blocks[0].used_until_us, std::nullopt);
+  EXPECT_EQ(trace.blocks[0].used_until_us(), std::nullopt);
 }
 
 TEST(TraceReader, BlockWithALateReusableLineWasUsedUntilThen) {
   const Trace trace = trace_of("a 0 512 0 0\nr 0 512 0 5\na 1 512 0 7\nf 0 512 0 9\n");
-  EXPECT_EQ(trace.blocks[0].used_until_us, 9);
-  EXPECT_EQ(trace.blocks[1].used_until_us, std::nullopt);
+  EXPECT_EQ(trace.blocks[0].used_until_us(), 9);
+  EXPECT_EQ(trace.blocks[1].used_until_us(), std::nullopt);
 }
 
 TEST(TraceReader, BlockThatNeverBecameReusableWasUsedAtItsFree) {
-  EXPECT_EQ(trace_of("a 0 512 0 0\nr 0 512 0 5\n").blocks[0].used_until_us, 5);
+  EXPECT_EQ(trace_of("a 0 512 0 0\nr 0 512 0 5\n").blocks[0].used_until_us(), 5);
 }
 
 TEST(TraceReader, ReusableLineWithoutAFreeIsBoth) {
   const Trace trace = trace_of("a 0 512 0 0\nf 0 512 0 5\n");
   ASSERT_EQ(trace.ops.size(), 2u);
   EXPECT_EQ(trace.ops[1].kind, TraceOp::Kind::free);
-  EXPECT_EQ(trace.blocks[0].used_until_us, std::nullopt);
+  EXPECT_EQ(trace.blocks[0].used_until_us(), std::nullopt);
 }
 
 TEST(TraceReader, BlockIdsNeedNotBeCounters) {

@@ -17,7 +17,8 @@ constexpr std::uint32_t kAllStreams = ~std::uint32_t{0};
 // Takes the events one by one.
 class LifetimesFold {
  public:
-  explicit LifetimesFold(const Recording& recording) : recording_(recording) {}
+  explicit LifetimesFold(const Recording& recording)
+      : recording_(recording), middle_((recording.begin().count + recording.end().count) / 2) {}
 
   BlockLifetimes run();
 
@@ -35,20 +36,18 @@ class LifetimesFold {
   bool has_waited(std::uint64_t stream, std::uint64_t other, std::uint32_t since);
   void end(std::uint32_t block, Nanoseconds time, std::uint32_t event);
   std::uint32_t number_of(std::uint64_t stream);
-  void memory_changed(Nanoseconds time);
+  void memory_is(const MemoryPoint& point);
   void sort_fences();
 
   const Recording& recording_;
   BlockLifetimes lifetimes_;
-  std::uint32_t now_ = 0;         // the event that is looked at
-  std::uint32_t change_ = kNone;  // ... as a change of memory: none of the initial ones is
-  Bytes live_, reserved_;
+  const Nanoseconds middle_;  // of the time
+  std::uint32_t now_ = 0;     // the event that is looked at
   Numbering<std::uint64_t> streams_, pools_;
   PhysicalOwners physical_;
   std::vector<Fence> fences_;
   std::vector<std::uint32_t> last_fence_;                     // of each block, into fences_
   std::unordered_map<std::uint64_t, std::uint32_t> live_at_;  // address -> block
-  std::unordered_map<std::uint32_t, Bytes> pages_;
   std::unordered_map<std::uint32_t, std::uint64_t> pool_of_heap_;
   // (waiter, other), by number_of() -> the last event in which the one waited for the other.
   std::unordered_map<std::uint64_t, std::uint32_t> waits_;
@@ -56,17 +55,13 @@ class LifetimesFold {
 };
 
 BlockLifetimes LifetimesFold::run() {
-  const std::vector<Event>& events = recording_.events;
-  lifetimes_.blocks.reserve(events.size() / 2);
-  lifetimes_.memory.reserve(events.size());
-  live_at_.reserve(events.size() / 8);
-  for (now_ = 0; now_ < events.size(); ++now_) {
-    if (now_ == recording_.initial) memory_changed(recording_.begin());
-    change_ = now_;
-    on_event(events[now_]);
+  // Growing would hold most of them twice; what is not used takes no memory.
+  lifetimes_.blocks.reserve(recording_.events.size() / 2);
+  for (const Event& event : recording_.events) {
+    on_event(event);
+    ++now_;
   }
-  change_ = kNone;
-  if (recording_.initial == events.size()) memory_changed(recording_.begin());
+  memory_over_time(recording_, [this](const MemoryPoint& point) { memory_is(point); });
   for (const auto& [address, block] : live_at_) {
     lifetimes_.blocks[block].end = std::max(recording_.end(), lifetimes_.blocks[block].begin);
   }
@@ -89,18 +84,8 @@ void LifetimesFold::on_event(const Event& event) {
       waits_[waiter << 32 | number_of(event.other)] = now_;
       return;
     }
-    case EventKind::create:
-      if (!pages_.try_emplace(event.page.value, event.bytes).second) return;
-      reserved_ += event.bytes;
-      return memory_changed(event.time);
-    case EventKind::release: {
-      const auto page = pages_.find(event.page.value);
-      if (page == pages_.end()) return;
-      reserved_ -= page->second;
-      pages_.erase(page);
-      physical_.release(event.page);
-      return memory_changed(event.time);
-    }
+    case EventKind::release:
+      return physical_.release(event.page);
     case EventKind::map:
       return physical_.map(event.address, event.bytes, event.page);
     case EventKind::unmap:
@@ -142,12 +127,10 @@ void LifetimesFold::allocate(const Event& event) {
   last_fence_.push_back(kNone);
   streams_.of(lifetime.stream);
   if (lifetime.pool != 0) pools_.of(lifetime.pool);
-  live_ += lifetime.bytes;
 
   before_.clear();
   physical_.take(lifetime.address, lifetime.bytes, block, before_);
   for (const std::uint32_t before : before_) reuse(before, block);
-  memory_changed(event.time);
 }
 
 void LifetimesFold::reuse(std::uint32_t before, std::uint32_t block) {
@@ -178,7 +161,6 @@ void LifetimesFold::deallocate(const Event& event) {
   if (found == live_at_.end()) return;
   end(found->second, event.time, now_);
   live_at_.erase(found);
-  memory_changed(event.time);
 }
 
 void LifetimesFold::end(std::uint32_t block, Nanoseconds time, std::uint32_t event) {
@@ -186,7 +168,6 @@ void LifetimesFold::end(std::uint32_t block, Nanoseconds time, std::uint32_t eve
   lifetime.end = time;
   lifetime.end_event = event;
   lifetime.live_at_end = false;
-  live_ -= lifetime.bytes;
 }
 
 void LifetimesFold::fence(const Event& event) {
@@ -204,18 +185,19 @@ std::uint32_t LifetimesFold::number_of(std::uint64_t stream) {
   return Stream{.id = stream}.is_all() ? kAllStreams : streams_.of(stream);
 }
 
-void LifetimesFold::memory_changed(Nanoseconds time) {
-  if (now_ < recording_.initial) return;
-  if (lifetimes_.memory.empty()) change_ = kNone;
-  lifetimes_.memory.push_back({time, live_, reserved_, change_});
-  if (live_ > lifetimes_.peak_live.live || lifetimes_.memory.size() == 1) {
-    lifetimes_.peak_live = lifetimes_.memory.back();
-  }
+void LifetimesFold::memory_is(const MemoryPoint& point) {
+  const bool first = point.event == MemoryPoint::kInitial;
+  if (first) lifetimes_.begin = point;
+  lifetimes_.end = point;
+  if (first || point.live > lifetimes_.peak_live.live) lifetimes_.peak_live = point;
   const MemoryPoint& peak = lifetimes_.peak_reserved;
-  if (reserved_ > peak.reserved || (reserved_ == peak.reserved && live_ > peak.live) ||
-      lifetimes_.memory.size() == 1) {
-    lifetimes_.peak_reserved = lifetimes_.memory.back();
+  if (first || point.reserved > peak.reserved ||
+      (point.reserved == peak.reserved && point.live > peak.live)) {
+    lifetimes_.peak_reserved = point;
   }
+  // What is live when the second half begins is live in it.
+  lifetimes_.late_peak_live =
+      point.time < middle_ ? point.live : std::max(lifetimes_.late_peak_live, point.live);
 }
 
 // From the order in which they were taken to one block after the other.
@@ -237,8 +219,48 @@ void LifetimesFold::sort_fences() {
 
 BlockLifetimes lifetimes_of(const Recording& recording) { return LifetimesFold(recording).run(); }
 
+void memory_over_time(const Recording& recording,
+                      const std::function<void(const MemoryPoint&)>& visit) {
+  MemoryFold memory;
+  std::size_t now = 0;
+  const auto begin = [&] { visit({recording.begin(), memory.live(), memory.reserved()}); };
+  for (const Event& event : recording.events) {
+    if (now == recording.initial) begin();
+    if (memory.apply(event) && now >= recording.initial) {
+      visit({event.time, memory.live(), memory.reserved(), static_cast<std::uint32_t>(now)});
+    }
+    ++now;
+  }
+  if (recording.initial == now) begin();
+}
+
+void for_each_step(const Recording& recording, const BlockLifetimes& lifetimes,
+                   const std::function<void(std::uint32_t, bool, std::size_t)>& visit) {
+  // Beginnings are in order already.
+  const std::vector<BlockLifetime>& blocks = lifetimes.blocks;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> ends;  // event, block
+  ends.reserve(blocks.size());
+  for (std::uint32_t block = 0; block < blocks.size(); ++block) {
+    const BlockLifetime& lifetime = blocks[block];
+    if (lifetime.live_at_end) continue;
+    const std::size_t event = lifetime.end_event != kNone
+                                  ? lifetime.end_event
+                                  : recording.events.count_before(lifetime.end + 1_ns);
+    ends.emplace_back(std::max(lifetime.begin_event, static_cast<std::uint32_t>(event)), block);
+  }
+  std::sort(ends.begin(), ends.end());
+  auto end = ends.begin();
+  for (std::uint32_t block = 0; block < blocks.size(); ++block) {
+    for (; end != ends.end() && *end < std::pair(blocks[block].begin_event, block); ++end) {
+      visit(end->second, false, end->first);
+    }
+    visit(block, true, blocks[block].begin_event);
+  }
+  for (; end != ends.end(); ++end) visit(end->second, false, end->first);
+}
+
 std::size_t events_at(const MemoryPoint& point, const Recording& recording) {
-  return point.event == kNone ? recording.initial : std::size_t{point.event} + 1;
+  return point.event == MemoryPoint::kInitial ? recording.initial : std::size_t{point.event} + 1;
 }
 
 bool is_live_after(const BlockLifetime& lifetime, std::size_t events, const Recording& recording) {
@@ -246,10 +268,7 @@ bool is_live_after(const BlockLifetime& lifetime, std::size_t events, const Reco
   if (!begun || lifetime.live_at_end) return begun;
   if (lifetime.end_event != kNone) return lifetime.end_event >= events;
   // The end is not an event of the recording: it is taken for the first event after it.
-  const auto after =
-      std::lower_bound(recording.events.begin(), recording.events.end(), lifetime.end,
-                       [](const Event& event, Nanoseconds time) { return event.time < time; });
-  return static_cast<std::size_t>(after - recording.events.begin()) >= events;
+  return recording.events.count_before(lifetime.end) >= events;
 }
 
 }  // namespace weir

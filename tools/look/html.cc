@@ -3,6 +3,8 @@
 
 #include <zlib.h>
 
+#include <algorithm>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -14,18 +16,58 @@
 namespace weir {
 namespace {
 
-Result<std::string> compressed(std::string_view bytes) {
-  uLongf size = compressBound(bytes.size());
-  std::string out(size, '\0');
-  const int failed = compress2(reinterpret_cast<Bytef*>(out.data()), &size,
-                               reinterpret_cast<const Bytef*>(bytes.data()), bytes.size(), 6);
-  if (failed != Z_OK)
-    return Error(ErrorCode::unavailable, "the page's data can't be compressed: out of host memory");
-  out.resize(size);
-  return out;
-}
+// Appends to a text what is compressed, in base64.
+class CompressedText {
+ public:
+  explicit CompressedText(HtmlSink sink) : sink_(std::move(sink)), buffer_(kBuffer, '\0') {
+    failed_ = deflateInit(&stream_, 6) != Z_OK;
+    next();
+  }
+  CompressedText(const CompressedText&) = delete;
+  CompressedText& operator=(const CompressedText&) = delete;
+  ~CompressedText() { deflateEnd(&stream_); }
 
-std::string base64(std::string_view bytes) {
+  void add(std::string_view bytes) {
+    constexpr std::size_t kMost = 1 << 30;  // zlib counts in 32 bits
+    for (; !failed_ && !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), kMost))) {
+      deflate_all(bytes.substr(0, kMost), Z_NO_FLUSH);
+    }
+  }
+  // False: there was no memory to compress with.
+  bool finish() {
+    if (!failed_) deflate_all({}, Z_FINISH);
+    if (!failed_) sink_(base64({buffer_.data(), buffer_.size() - stream_.avail_out}));
+    return !failed_;
+  }
+
+ private:
+  // Base64 turns three bytes into four characters: only the last piece is filled up.
+  static constexpr std::size_t kBuffer = std::size_t{3} << 15;
+
+  void next() {
+    stream_.next_out = reinterpret_cast<Bytef*>(buffer_.data());
+    stream_.avail_out = static_cast<uInt>(buffer_.size());
+  }
+  void deflate_all(std::string_view bytes, int flush) {
+    stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+    stream_.avail_in = static_cast<uInt>(bytes.size());
+    for (;;) {
+      const int code = deflate(&stream_, flush);
+      failed_ = code == Z_STREAM_ERROR;
+      if (failed_ || code == Z_STREAM_END || stream_.avail_out > 0) return;
+      sink_(base64(buffer_));
+      next();
+    }
+  }
+  static std::string base64(std::string_view bytes);
+
+  const HtmlSink sink_;
+  std::string buffer_;
+  z_stream stream_{};
+  bool failed_ = false;
+};
+
+std::string CompressedText::base64(std::string_view bytes) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string out;
@@ -40,25 +82,7 @@ std::string base64(std::string_view bytes) {
   return out;
 }
 
-// `page` with each `@name@` of `parts` replaced, once each, in the order in which they stand in it.
-struct Part {
-  std::string_view name, text;
-};
-std::string filled(std::string_view page, std::initializer_list<Part> parts) {
-  std::string out;
-  for (const Part& part : parts) {
-    const std::size_t place = page.find(part.name);
-    if (place == std::string_view::npos) continue;
-    out += page.substr(0, place);
-    out += part.text;
-    page.remove_prefix(place + part.name.size());
-  }
-  return out += page;
-}
-
-}  // namespace
-
-Result<std::string> html_page(std::span<const Recording* const> recordings) {
+Status check_page(std::span<const Recording* const> recordings) {
   if (recordings.empty() || recordings.size() > 2) {
     return Error(ErrorCode::invalid_argument,
                  "a page shows one recording, or two side by side: name one or two");
@@ -68,17 +92,52 @@ Result<std::string> html_page(std::span<const Recording* const> recordings) {
                  "this weir was built without D3, which its pages are drawn with: install it "
                  "(Debian, Ubuntu: apt-get install node-d3), then configure and build again");
   }
-  std::string data;
-  for (const Recording* recording : recordings) {
-    const Result<std::string> bytes = compressed(html_data(*recording));
-    if (!bytes.ok()) return bytes.error();
-    data += "<script type=\"text/plain\" class=\"recording\">" + base64(*bytes) + "</script>\n";
+  return {};
+}
+
+Status put_data(const Recording& recording, const HtmlSink& sink) {
+  sink("<script type=\"text/plain\" class=\"recording\">");
+  CompressedText text(sink);
+  html_data(recording, [&text](std::string_view piece) { text.add(piece); });
+  if (!text.finish()) {
+    return Error(ErrorCode::unavailable, "the page's data can't be compressed: out of host memory");
   }
-  return filled(page_source::page(), {{"@style@", page_source::style()},
-                                      {"@data@", data},
-                                      {"@library@", page_source::library()},
-                                      {"@licence@", page_source::licence()},
-                                      {"@script@", page_source::script()}});
+  sink("</script>\n");
+  return {};
+}
+
+// The page with each `@name@` replaced, once each, in the order in which they stand in it.
+Status put_page(std::span<const Recording* const> recordings, const HtmlSink& sink) {
+  if (Status allowed = check_page(recordings); !allowed.ok()) return allowed;
+  std::string_view page = page_source::page();
+  const auto up_to = [&](std::string_view name) {
+    const std::size_t place = page.find(name);
+    sink(page.substr(0, place));
+    page.remove_prefix(place + name.size());
+  };
+  up_to("@style@");
+  sink(page_source::style());
+  up_to("@data@");
+  for (const Recording* recording : recordings) {
+    if (Status status = put_data(*recording, sink); !status.ok()) return status;
+  }
+  up_to("@library@");
+  sink(page_source::library());
+  up_to("@licence@");
+  sink(page_source::licence());
+  up_to("@script@");
+  sink(page_source::script());
+  sink(page);
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> html_page(std::span<const Recording* const> recordings) {
+  std::string page;
+  const Status made = put_page(recordings, [&page](std::string_view piece) { page += piece; });
+  if (!made.ok()) return made.error();
+  return page;
 }
 
 Status write_html(const std::string& path, std::span<const Recording* const> recordings) {
@@ -89,11 +148,14 @@ Status write_html(const std::string& path, std::span<const Recording* const> rec
                    path + ": is the file that is read; name another one to write");
     }
   }
-  const Result<std::string> page = html_page(recordings);
-  if (!page.ok()) return page.error();
+  if (Status allowed = check_page(recordings); !allowed.ok()) return allowed;
   Result<OutputFile> file = OutputFile::open(path, "");
   if (!file.ok()) return std::move(file).error();
-  file->text() = *page;
+  Status made = put_page(recordings, [&file](std::string_view piece) {
+    file->text() += piece;
+    file->relieve();
+  });
+  if (!made.ok()) return made;
   return file->commit();
 }
 

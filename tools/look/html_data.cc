@@ -20,13 +20,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A block's beginning or end, and where it stands among the events.
-struct Step {
-  std::size_t event = 0;
-  std::uint32_t block = 0;
-  bool end = false;
-};
-
 class Writer {
  public:
   explicit Writer(const Recording& recording)
@@ -35,7 +28,7 @@ class Writer {
         stacks_(readable_stacks(recording)),
         begin_(recording.begin()) {}
 
-  std::string write() {
+  void run(const HtmlSink& sink) {
     for (const std::uint64_t stream : lifetimes_.streams) streams_.of(stream);
     for (const std::uint64_t pool : lifetimes_.pools) pools_.of(pool);
     steps();
@@ -46,19 +39,10 @@ class Writer {
     happenings();
     waits();
     other_reserved();
-    return joined();
+    write(sink);
   }
 
  private:
-  // Which event a block's beginning or end was; of one that the recording lacks, the place in time.
-  std::size_t event_at(std::uint32_t event, Nanoseconds time) const {
-    if (event != BlockLifetime::kNone) return event;
-    const auto later = [](Nanoseconds at, const Event& other) { return at < other.time; };
-    return static_cast<std::size_t>(std::distance(
-        recording_.events.begin(),
-        std::upper_bound(recording_.events.begin(), recording_.events.end(), time, later)));
-  }
-
   std::uint32_t heap_of(HeapId heap, std::uint64_t stream, std::uint64_t pool) {
     return heaps_.of({heap.value, streams_.of(stream), pool == 0 ? 0 : 1 + pools_.of(pool)});
   }
@@ -67,59 +51,37 @@ class Writer {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(0, (time - begin_).count));
   }
 
-  // The order of beginnings and ends tells apart what happened at the same time. The page numbers
-  // blocks by their beginnings: `step` 0 is that of the next block, K > 0 the end of the block that
-  // began K blocks ago.
+  // The order of beginnings and ends tells apart what happened at the same time. Blocks are
+  // numbered by their beginnings: `step` 0 is that of the next block, K > 0 the end of the block
+  // that began K blocks ago. `under`: which block has the next lower address when a block begins
+  // (0: none; K: the one that began K blocks ago), so that the page can stack blocks by address
+  // without searching.
   void steps() {
-    std::vector<Step> steps;
-    steps.reserve(2 * lifetimes_.blocks.size());
-    for (std::uint32_t block = 0; block < lifetimes_.blocks.size(); ++block) {
-      const BlockLifetime& lifetime = lifetimes_.blocks[block];
-      const std::size_t from = event_at(lifetime.begin_event, lifetime.begin);
-      steps.push_back({from, block, false});
-      if (!lifetime.live_at_end)
-        steps.push_back({std::max(from, event_at(lifetime.end_event, lifetime.end)), block, true});
-    }
-    std::stable_sort(steps.begin(), steps.end(),
-                     [](const Step& left, const Step& right) { return left.event < right.event; });
     HtmlColumn& step = columns_.make("step");
     HtmlColumn& time = columns_.make("step_time");
-    new_number_.resize(lifetimes_.blocks.size());
+    HtmlColumn& under = columns_.make("under");
+    std::multimap<std::uint64_t, std::uint32_t> live;  // by address
     std::uint64_t last = 0;
-    for (const Step& each : steps) {
-      const BlockLifetime& lifetime = lifetimes_.blocks[each.block];
-      const std::uint64_t now =
-          std::max(last, since_begin(each.end ? lifetime.end : lifetime.begin));
+    std::uint32_t begun = 0;
+    step_events_.reserve(2 * lifetimes_.blocks.size());
+    for_each_step(recording_, lifetimes_, [&](std::uint32_t block, bool begins, std::size_t event) {
+      const BlockLifetime& lifetime = lifetimes_.blocks[block];
+      const std::uint64_t now = std::max(last, since_begin(begins ? lifetime.begin : lifetime.end));
       time.add(now - last);
       last = now;
-      if (each.end) {
-        step.add(order_.size() - new_number_[each.block]);
-      } else {
+      step_events_.push_back(static_cast<std::uint32_t>(event));
+      if (begins) {
         step.add(0);
-        new_number_[each.block] = static_cast<std::uint32_t>(order_.size());
-        order_.push_back(each.block);
+        ++begun;
+        const auto place = live.emplace(lifetime.address.value, block);
+        under.add(place == live.begin() ? 0 : block - std::prev(place)->second);
+        return;
       }
-    }
-    for (const Step& each : steps) step_events_.push_back(each.event);
-    find_neighbours(steps);
-  }
-
-  // `under`: which block has the next lower address when a block begins (0: none; K: the one that
-  // began K blocks ago), so that the page can stack blocks by address without searching.
-  void find_neighbours(const std::vector<Step>& steps) {
-    HtmlColumn& under = columns_.make("under");
-    std::multimap<std::uint64_t, std::uint32_t> live;  // new numbers by address
-    std::vector<decltype(live)::iterator> places(order_.size());
-    for (const Step& each : steps) {
-      const std::uint32_t number = new_number_[each.block];
-      if (each.end) {
-        live.erase(places[number]);
-        continue;
-      }
-      const auto place = live.emplace(lifetimes_.blocks[each.block].address.value, number);
-      places[number] = place;
-      under.add(place == live.begin() ? 0 : number - std::prev(place)->second);
-    }
+      step.add(begun - block);
+      auto place = live.lower_bound(lifetime.address.value);
+      while (place->second != block) ++place;
+      live.erase(place);
+    });
   }
 
   void blocks() {
@@ -130,8 +92,9 @@ class Writer {
     HtmlColumn& stack = columns_.make("stack");
     HtmlColumn& flags = columns_.make("flags");
     HtmlColumn& reused = columns_.make("reused");  // 0: by none; else 1 + the distance, signed
-    for (const std::uint32_t block : order_) {
-      const BlockLifetime& lifetime = lifetimes_.blocks[block];
+    std::uint32_t block = 0;
+    for (const BlockLifetime& lifetime : lifetimes_.blocks) {
+      const std::uint32_t number = block++;
       address.add_difference(lifetime.address.value);
       bytes.add(lifetime.bytes.count);
       slack.add(lifetime.bytes.count - std::min(lifetime.requested, lifetime.bytes).count);
@@ -142,8 +105,7 @@ class Writer {
         reused.add_signed(0);
         continue;
       }
-      const auto distance = static_cast<std::int64_t>(new_number_[lifetime.reused_by]) -
-                            static_cast<std::int64_t>(new_number_[block]);
+      const auto distance = std::int64_t{lifetime.reused_by} - std::int64_t{number};
       reused.add_signed(distance < 0 ? distance : distance + 1);
     }
   }
@@ -152,8 +114,7 @@ class Writer {
     HtmlColumn& count = columns_.make("fences");
     HtmlColumn& stream = columns_.make("fence_stream");
     HtmlColumn& after = columns_.make("fence_after");  // the block's beginning
-    for (const std::uint32_t block : order_) {
-      const BlockLifetime& lifetime = lifetimes_.blocks[block];
+    for (const BlockLifetime& lifetime : lifetimes_.blocks) {
       count.add(lifetime.fences);
       fence_count_ += lifetime.fences;
       for (std::uint32_t i = 0; i < lifetime.fences; ++i) {
@@ -169,13 +130,13 @@ class Writer {
     HtmlColumn& time = columns_.make("reserved_time");
     HtmlColumn& bytes = columns_.make("reserved_bytes");
     Bytes last{~std::uint64_t{0}};
-    for (const MemoryPoint& point : lifetimes_.memory) {
-      if (point.reserved == last) continue;
+    memory_over_time(recording_, [&](const MemoryPoint& point) {
+      if (point.reserved == last) return;
       last = point.reserved;
       time.add_difference(since_begin(point.time));
       bytes.add_difference(last.count);
       ++reserved_count_;
-    }
+    });
   }
 
   void pages() {
@@ -188,17 +149,17 @@ class Writer {
     HtmlColumn& bytes = columns_.make("page_bytes");
     constexpr EventKind kKinds[] = {EventKind::create, EventKind::release, EventKind::map,
                                     EventKind::unmap,  EventKind::lease,   EventKind::unlease};
+    std::uint32_t place = 0;
     for (const Event& event : recording_.events) {
+      const std::uint32_t at = place++;
       // A heap may lease pages before it has a block, and without ever having one.
       if (event.kind == EventKind::heap_open) heap_of(event.heap, event.stream, event.pool);
       const auto* const found = std::find(std::begin(kKinds), std::end(kKinds), event.kind);
       if (found == std::end(kKinds)) continue;
       kind.add(static_cast<std::uint64_t>(std::distance(std::begin(kKinds), found)));
       time.add_difference(since_begin(event.time));
-      const auto place = static_cast<std::size_t>(&event - recording_.events.data());
-      step.add_difference(static_cast<std::uint64_t>(
-          std::distance(step_events_.begin(),
-                        std::lower_bound(step_events_.begin(), step_events_.end(), place))));
+      step.add_difference(static_cast<std::uint64_t>(std::distance(
+          step_events_.begin(), std::lower_bound(step_events_.begin(), step_events_.end(), at))));
       page.add_difference(event.page.value);
       heap.add(event.heap.value);
       address.add_difference(event.address.value);
@@ -280,7 +241,7 @@ class Writer {
             {"stacks", stacks_.stacks},
             {"marks", marks},
             {"counts",
-             {{"blocks", order_.size()},
+             {{"blocks", lifetimes_.blocks.size()},
               {"steps", step_events_.size()},
               {"fences", fence_count_},
               {"reserved", reserved_count_},
@@ -292,15 +253,15 @@ class Writer {
             {"columns", columns}};
   }
 
-  std::string joined() const {
+  void write(const HtmlSink& sink) const {
     // A text of a recording may be anything; what is no UTF-8 in it is replaced.
     const std::string head = header().dump(-1, ' ', false, Json::error_handler_t::replace);
-    std::string all;
+    std::string length;
     for (int byte = 0; byte < 4; ++byte)
-      all.push_back(static_cast<char>((head.size() >> (8 * byte)) & 0xff));
-    all += head;
-    for (const HtmlColumn& column : columns_.all()) all += column.bytes();
-    return all;
+      length.push_back(static_cast<char>((head.size() >> (8 * byte)) & 0xff));
+    sink(length);
+    sink(head);
+    for (const HtmlColumn& column : columns_.all()) sink(column.bytes());
   }
 
   const Recording& recording_;
@@ -308,17 +269,15 @@ class Writer {
   const ReadableStacks stacks_;
   const Nanoseconds begin_;
   HtmlColumns columns_;
-  std::vector<std::uint32_t> order_;       // blocks, as the page numbers them
-  std::vector<std::uint32_t> new_number_;  // by block: its place in `order_`
   Numbering<std::uint64_t> streams_, pools_;
   Numbering<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>> heaps_;  // id, stream, pool
-  std::vector<std::size_t> step_events_;  // by step: its place among the events
+  std::vector<std::uint32_t> step_events_;  // by step: its place among the events
   std::size_t fence_count_ = 0, reserved_count_ = 0, page_count_ = 0, happening_count_ = 0;
   std::size_t wait_count_ = 0;
 };
 
 }  // namespace
 
-std::string html_data(const Recording& recording) { return Writer(recording).write(); }
+void html_data(const Recording& recording, const HtmlSink& sink) { Writer(recording).run(sink); }
 
 }  // namespace weir

@@ -8,12 +8,15 @@
 // exact.
 #pragma once
 
-#include <string>
+#include <functional>
+#include <string_view>
 
 #include "weir/recording.h"
 
 namespace weir {
 
-std::string html_data(const Recording& recording);
+// Takes the bytes, a piece after the other.
+using HtmlSink = std::function<void(std::string_view piece)>;
+void html_data(const Recording& recording, const HtmlSink& sink);
 
 }  // namespace weir

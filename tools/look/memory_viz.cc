@@ -96,8 +96,8 @@ void MemoryViz::traces() {
   writer_.key("device_traces");
   writer_.begin_list();
   writer_.begin_list();
-  for (std::size_t i = 0; i < recording_.events.size(); ++i) {
-    const Event& event = recording_.events[i];
+  std::size_t i = 0;
+  for (const Event& event : recording_.events) {
     changes_.clear();
     visible_.on_event(event, changes_);
     if (i >= recording_.initial) {
@@ -108,6 +108,7 @@ void MemoryViz::traces() {
     if (event.kind == EventKind::allocate) at_[event.address.value] = next_++;
     if (i >= recording_.initial) trace_event(event);
     if (event.kind == EventKind::deallocate) at_.erase(event.address.value);
+    ++i;
     file_.relieve();
   }
   Event end;

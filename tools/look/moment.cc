@@ -12,19 +12,20 @@ Recording moment_of(const Recording& recording, std::size_t events) {
   events = std::clamp(events, recording.initial, recording.events.size());
   RecordedState state;
   std::map<std::uint64_t, std::vector<Event>> fences;  // of live blocks, by address
-  for (std::size_t i = 0; i < events; ++i) {
-    state.accept(recording.events[i], [&fences](const Event& event) {
+  Nanoseconds time = recording.begin();
+  for (auto each = recording.events.begin(); each.index() < events; ++each) {
+    state.accept(*each, [&fences](const Event& event) {
       if (event.kind == EventKind::deallocate) fences.erase(event.address.value);
       if (event.kind == EventKind::fence) fences[event.address.value].push_back(event);
     });
+    time = each->time;
   }
-  const Nanoseconds time = events == 0 ? recording.begin() : recording.events[events - 1].time;
   Recording moment;
   moment.source = recording.source;
   moment.program = recording.program;
   moment.device = recording.device;
   moment.device_bytes = recording.device_bytes;
-  moment.events = state.as_events(time);
+  moment.events = EventLog(state.as_events(time));
   for (const auto& [address, taken] : fences) {
     for (Event fence : taken) {
       fence.time = time;

@@ -56,10 +56,7 @@ bool is_about_a_page(EventKind kind) {
 }  // namespace
 
 std::size_t events_until(const Recording& recording, Nanoseconds time) {
-  const std::vector<Event>& events = recording.events;
-  std::size_t count = recording.initial;
-  while (count < events.size() && events[count].time <= time) ++count;
-  return count;
+  return std::max(recording.initial, recording.events.count_before(time + 1_ns));
 }
 
 std::vector<PageAt> pages_at(const Recording& recording, Nanoseconds time) {
@@ -68,8 +65,9 @@ std::vector<PageAt> pages_at(const Recording& recording, Nanoseconds time) {
 
 std::vector<PageAt> pages_after(const Recording& recording, std::size_t events) {
   Pages pages;
-  for (std::size_t i = 0; i < std::min(events, recording.events.size()); ++i) {
-    if (is_about_a_page(recording.events[i].kind)) apply(recording.events[i], pages);
+  const std::size_t end = std::min(events, recording.events.size());
+  for (auto event = recording.events.begin(); event.index() < end; ++event) {
+    if (is_about_a_page(event->kind)) apply(*event, pages);
   }
   std::vector<PageAt> by_id;
   by_id.reserve(pages.size());

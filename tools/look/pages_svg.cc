@@ -119,11 +119,10 @@ void PagesPicture::run() {
   }
   Bytes held;
   for (const PageAt& page : pages_) held += page.bytes;
-  file_.text() +=
-      svg_begin(kWidth, y + kRow + 20,
-                fmt::format("{} at {}: {} live in {} of {} pages", title_of(recording_),
-                            in_words(recording_.end()), in_words(lifetimes_.memory.back().live),
-                            in_words(held), pages_.size()));
+  file_.text() += svg_begin(kWidth, y + kRow + 20,
+                            fmt::format("{} at {}: {} live in {} of {} pages", title_of(recording_),
+                                        in_words(recording_.end()), in_words(lifetimes_.end.live),
+                                        in_words(held), pages_.size()));
   file_.text() += scale();
   auto names = colours_.classes();
   names.emplace_back("in use, no block", "#bbb");

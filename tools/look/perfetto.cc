@@ -221,11 +221,11 @@ void Perfetto::memory() {
   live_ = track("live", process_, true);
   const std::uint64_t reserved = track("reserved", process_, true);
   std::optional<MemoryPoint> last;
-  for (const MemoryPoint& point : lifetimes_.memory) {
+  memory_over_time(recording_, [&](const MemoryPoint& point) {
     if (!last || last->live != point.live) counter(live_, point.time, point.live);
     if (!last || last->reserved != point.reserved) counter(reserved, point.time, point.reserved);
     last = point;
-  }
+  });
 }
 
 void Perfetto::marks() {
@@ -246,8 +246,9 @@ std::uint64_t Perfetto::stream_track(std::uint64_t stream) {
 
 void Perfetto::events() {
   for (const std::uint64_t stream : lifetimes_.streams) stream_track(stream);
-  for (std::size_t i = recording_.initial; i < recording_.events.size(); ++i) {
-    event(recording_.events[i]);
+  for (auto each = recording_.events.from(recording_.initial); each != recording_.events.end();
+       ++each) {
+    event(*each);
   }
   for (const auto& [pool, track] : open_captures_) {
     track_event(track, recording_.end(), kSliceEnd, {}, {});
@@ -324,26 +325,15 @@ void Perfetto::used_bytes() {
   for (const std::uint64_t pool : lifetimes_.pools) {
     pools[pool] = {track(fmt::format("live of pool {}", pool), live_, true), {}};
   }
-  std::vector<std::pair<std::uint32_t, const BlockLifetime*>> changes;  // by event
-  changes.reserve(lifetimes_.blocks.size() * 2);
-  for (const BlockLifetime& lifetime : lifetimes_.blocks) {
-    changes.emplace_back(lifetime.begin_event, &lifetime);
-    if (lifetime.end_event != BlockLifetime::kNone)
-      changes.emplace_back(lifetime.end_event, &lifetime);
-  }
-  std::sort(changes.begin(), changes.end());
-  for (const auto& change_at : changes) {
-    const std::uint32_t event = change_at.first;
-    const BlockLifetime* lifetime = change_at.second;
-    const bool begins = event == lifetime->begin_event;
-    const Nanoseconds time = begins ? lifetime->begin : lifetime->end;
+  for_each_step(recording_, lifetimes_, [&](std::uint32_t block, bool begins, std::size_t) {
+    const BlockLifetime& lifetime = lifetimes_.blocks[block];
     const auto change = [&](Sum& sum) {
-      begins ? sum.bytes += lifetime->bytes : sum.bytes -= lifetime->bytes;
-      counter(sum.track, time, sum.bytes);
+      begins ? sum.bytes += lifetime.bytes : sum.bytes -= lifetime.bytes;
+      counter(sum.track, begins ? lifetime.begin : lifetime.end, sum.bytes);
     };
-    change(streams.at(lifetime->stream));
-    if (lifetime->pool != 0) change(pools.at(lifetime->pool));
-  }
+    change(streams.at(lifetime.stream));
+    if (lifetime.pool != 0) change(pools.at(lifetime.pool));
+  });
 }
 
 // A fence that somebody waited for holds from when it was taken until its block's memory was used

@@ -30,11 +30,12 @@ class Collector final : public ReplayWatcher {
 
   void on_event(const Event& event) override {
     if (!on_ && event.kind != EventKind::pool_open && event.kind != EventKind::heap_open) return;
-    Event& kept = recording_.events.emplace_back(event);
+    Event kept = event;
     kept.time = on_ ? event.time - start_ : Nanoseconds{};
     kept.stream = number(event.stream);
     kept.other = number(event.other);
     if (event.kind == EventKind::allocate) kept.stack = next_stack();
+    recording_.events.push_back(kept);
   }
 
  private:
@@ -85,8 +86,6 @@ Result<Recording> replayed(const Trace& trace, TraceStacks stacks,
   const nlohmann::json header = nlohmann::json::parse(trace.header_json, nullptr, false);
   recording.program = workload(trace, header);
   recording.other_peak_reserved = peak_reserved(header);
-  // Room for pages and leases too: growing would hold all events twice.
-  recording.events.reserve(trace.ops.size() + trace.ops.size() / 4);
   recording.frames = std::move(stacks.frames);
   recording.stacks = std::move(stacks.stacks);
 

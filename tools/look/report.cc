@@ -45,7 +45,6 @@ std::string_view name_of(Cause cause) {
 Report report_of(const Recording& recording, const ReportOptions& options) {
   const BlockLifetimes lifetimes = lifetimes_of(recording);
   ReportNames names(recording, lifetimes);
-  const Moments moments = find_moments(recording, lifetimes);
   const auto look = [&](std::size_t events) {
     return moment_after(events, recording, lifetimes, names, options.top);
   };
@@ -62,10 +61,10 @@ Report report_of(const Recording& recording, const ReportOptions& options) {
                 .streams = lifetimes.streams.size(),
                 .pools = lifetimes.pools.size(),
                 .totals = totals_of(recording)};
-  report.peak_live = look(moments.peak_live);
-  report.peak_reserved = look(moments.peak_reserved);
-  report.end = look(moments.end);
-  report.late_peak_live = moments.late_peak_live;
+  report.peak_live = look(events_at(lifetimes.peak_live, recording));
+  report.peak_reserved = look(events_at(lifetimes.peak_reserved, recording));
+  report.end = look(recording.events.size());
+  report.late_peak_live = lifetimes.late_peak_live;
   if (options.at) report.at = look(*options.at);
   report.waits = waits_of(recording, lifetimes, names);
   report.costly = costly_blocks(lifetimes, names);

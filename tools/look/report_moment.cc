@@ -138,19 +138,6 @@ class MomentMaker {
 
 }  // namespace
 
-Moments find_moments(const Recording& recording, const BlockLifetimes& lifetimes) {
-  Moments moments{.peak_live = events_at(lifetimes.peak_live, recording),
-                  .peak_reserved = events_at(lifetimes.peak_reserved, recording),
-                  .end = recording.events.size()};
-  const Nanoseconds middle{(recording.begin().count + recording.end().count) / 2};
-  for (const MemoryPoint& point : lifetimes.memory) {
-    // What is live when the second half begins is live in it.
-    moments.late_peak_live =
-        point.time < middle ? point.live : std::max(moments.late_peak_live, point.live);
-  }
-  return moments;
-}
-
 ReportNames::ReportNames(const Recording& recording, const BlockLifetimes& lifetimes)
     : streams(lifetimes.streams), pools(lifetimes.pools) {
   for (std::uint32_t stack = 0; stack < recording.stacks.size(); ++stack) {
@@ -168,11 +155,13 @@ Moment moment_after(std::size_t events, const Recording& recording, const BlockL
   moment.events = events;
   ReportPages pages;
   MomentMaker maker(names, moment);
-  for (std::size_t i = 0; i < events; ++i) {
-    pages.apply(recording.events[i]);
-    maker.see(recording.events[i]);
+  Nanoseconds time = recording.begin();
+  for (auto event = recording.events.begin(); event.index() < events; ++event) {
+    pages.apply(*event);
+    maker.see(*event);
+    time = event->time;
   }
-  if (events > 0) moment.time = recording.events[events - 1].time - recording.begin();
+  moment.time = time - recording.begin();
   for (const BlockLifetime& lifetime : lifetimes.blocks) {
     if (is_live_after(lifetime, events, recording)) maker.add_block(lifetime, pages);
   }

@@ -14,13 +14,6 @@
 
 namespace weir {
 
-// The moments that a report is about, as numbers of events that have happened.
-struct Moments {
-  std::size_t peak_live = 0, peak_reserved = 0, end = 0;
-  Bytes late_peak_live;  // the most that was live in the second half of the time
-};
-Moments find_moments(const Recording& recording, const BlockLifetimes& lifetimes);
-
 // Names that every part of the report shares.
 struct ReportNames {
   ReportNames(const Recording& recording, const BlockLifetimes& lifetimes);

@@ -65,12 +65,12 @@ std::uint32_t awaited_nth(std::uint64_t stream, ReportNames& names) {
 Totals totals_of(const Recording& recording) {
   Totals totals;
   std::uint64_t mappings = 0;
-  for (std::size_t i = 0; i < recording.events.size(); ++i) {
-    const Event& event = recording.events[i];
+  std::size_t before = 0;
+  for (const Event& event : recording.events) {
     if (event.kind == EventKind::map) ++mappings;
     if (event.kind == EventKind::unmap && mappings > 0) --mappings;
     totals.mappings_peak = std::max(totals.mappings_peak, mappings);
-    if (i < recording.initial) continue;
+    if (before++ < recording.initial) continue;
     count_memory(event, totals);
     count_time(event, totals);
   }

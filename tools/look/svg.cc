@@ -161,21 +161,26 @@ void Picture::grid() {
 // The outline of a quantity: of each pixel's width, its first, highest, lowest and last value.
 std::string Picture::steps(Bytes MemoryPoint::*value) const {
   std::string path;
-  const std::vector<MemoryPoint>& points = lifetimes_.memory;
-  for (std::size_t i = 0; i < points.size();) {
-    const double column = std::floor(x(points[i].time));
-    std::uint64_t lowest = UINT64_MAX, highest = 0, last = 0;
-    const double at = x(points[i].time);
-    for (; i < points.size() && std::floor(x(points[i].time)) == column; ++i) {
-      last = (points[i].*value).count;
-      lowest = std::min(lowest, last);
-      highest = std::max(highest, last);
-    }
+  double column = -1, at = 0;
+  std::uint64_t lowest = UINT64_MAX, highest = 0, last = 0;
+  const auto finish = [&] {
     path += fmt::format("H{:.1f}", at);
     if (highest != last) path += fmt::format("V{:.1f}", y(static_cast<double>(highest)));
     if (lowest != last) path += fmt::format("V{:.1f}", y(static_cast<double>(lowest)));
     path += fmt::format("V{:.1f}", y(static_cast<double>(last)));
-  }
+  };
+  memory_over_time(recording_, [&](const MemoryPoint& point) {
+    const double place = x(point.time);
+    if (std::floor(place) != column) {
+      if (column >= 0) finish();
+      column = std::floor(place), at = place;
+      lowest = UINT64_MAX, highest = 0;
+    }
+    last = (point.*value).count;
+    lowest = std::min(lowest, last);
+    highest = std::max(highest, last);
+  });
+  finish();
   return path + fmt::format("H{:.1f}", kWidth - kRight);
 }
 
@@ -185,7 +190,7 @@ void Picture::live() {
 }
 
 void Picture::reserved() {
-  const double first = static_cast<double>(lifetimes_.memory.front().reserved.count);
+  const auto first = static_cast<double>(lifetimes_.begin.reserved.count);
   text() += fmt::format(
       "<path d=\"M{:.1f} {:.1f}{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>\n", kLeft,
       y(first), steps(&MemoryPoint::reserved), kReserved);

@@ -24,8 +24,9 @@ std::unordered_set<std::size_t> whole_captures(const Recording& recording) {
   std::size_t begun = 0;
   std::uint64_t pool = 0;
   bool captures = false, mixed = false;
-  for (std::size_t i = 0; i < recording.events.size(); ++i) {
-    const Event& event = recording.events[i];
+  for (auto each = recording.events.begin(); each != recording.events.end(); ++each) {
+    const Event& event = *each;
+    const std::size_t i = each.index();
     switch (event.kind) {
       case EventKind::heap_open:
         pool_of_heap[event.heap.value] = event.pool;
@@ -66,13 +67,13 @@ class TraceText {
 
   void run() {
     header();
-    for (std::size_t i = 0; i < recording_.events.size(); ++i) {
-      const Event& event = recording_.events[i];
+    at_ = 0;
+    for (const Event& event : recording_.events) {
       // An event comes after what it did, a mark before what it marks.
-      at_ = i;
-      if (i >= recording_.initial) marks_before(event.time, event.kind);
+      if (at_ >= recording_.initial) marks_before(event.time, event.kind);
       time_us_ = std::max(time_us_, (event.time - recording_.begin()).count / 1000);
       add(event);
+      ++at_;
       file_.relieve();
     }
     marks_before({INT64_MAX}, EventKind::trim);
@@ -154,9 +155,9 @@ void TraceText::marks_before(Nanoseconds time, EventKind kind) {
 
 // Does a captured phase begin before the next block is allocated or freed?
 bool TraceText::is_before_capture() const {
-  for (std::size_t i = at_; i < recording_.events.size(); ++i) {
-    const EventKind kind = recording_.events[i].kind;
-    if (kind == EventKind::capture_begin) return whole_captures_.contains(i);
+  for (auto event = recording_.events.from(at_); event != recording_.events.end(); ++event) {
+    const EventKind kind = event->kind;
+    if (kind == EventKind::capture_begin) return whole_captures_.contains(event.index());
     if (kind == EventKind::allocate || kind == EventKind::deallocate) return false;
   }
   return false;

@@ -205,9 +205,9 @@ Replay::Failure Replay::free(const TraceOp& op) {
   if (!used.ok()) return failed(op.line, used.error());
   const Status read = device_.read(stream_of(op.target), use(op.target), kShortWork);
   if (!read.ok()) return failed(op.line, read.error());
-  if (block.used_until_us) {
+  if (block.used_until_us()) {
     const auto user = static_cast<std::uint32_t>((block.stream + 1) % streams_.size());
-    Failure failure = use_elsewhere(op, user, at(*block.used_until_us));
+    Failure failure = use_elsewhere(op, user, at(*block.used_until_us()));
     if (failure) return failure;
   }
   const Status freed = heap_.deallocate(std::exchange(pointer, nullptr));
@@ -337,7 +337,7 @@ Result<ReplayReport> replay(const Trace& trace, ReplayDevice& device,
   report.streams = trace.streams.size();
   report.late_uses = static_cast<std::uint64_t>(
       std::count_if(trace.blocks.begin(), trace.blocks.end(),
-                    [](const TraceBlock& block) { return block.used_until_us.has_value(); }));
+                    [](const TraceBlock& block) { return block.used_until_us().has_value(); }));
   return report;
 }
 

@@ -18,7 +18,12 @@ struct TraceBlock {
   std::uint32_t stream = 0;  // index into Trace::streams
   // Set where another stream used the block past the user's free (`r`): until when. (Where the
   // file has no `f` for it, nobody knows how long: then it is the time of the free itself.)
-  std::optional<std::int64_t> used_until_us;
+  static constexpr std::int64_t kFree = -1;
+  std::int64_t last_use_us = kFree;  // kFree: none past it
+  std::optional<std::int64_t> used_until_us() const {
+    if (last_use_us == kFree) return std::nullopt;
+    return last_use_us;
+  }
 };
 
 // Something that the program did. A line `f` is no operation of its own: see used_until_us.

@@ -219,13 +219,12 @@ Status TraceParser::free(const BlockLine& line, std::uint32_t free_before) {
   }
   if (line.kind == 'r') {
     state = State::freed;
-    block.used_until_us = trace_.end_us;  // so long as no `f` says more
+    block.last_use_us = trace_.end_us;  // so long as no `f` says more
     last_free_ = target;
   } else if (std::exchange(state, State::reusable) == State::freed) {
     // Beside its `r`, it says that nothing else used the block: the times differ by the time that
     // the recorder itself took.
-    block.used_until_us = trace_.end_us;
-    if (free_before == target) block.used_until_us.reset();
+    block.last_use_us = free_before == target ? TraceBlock::kFree : trace_.end_us;
   }
   return {};
 }

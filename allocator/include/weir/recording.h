@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "weir/event.h"
+#include "weir/event_log.h"
 #include "weir/result.h"
 #include "weir/types.h"
 
@@ -44,7 +45,7 @@ struct Recording {
   Bytes device_bytes;   // memory of the device in all; zero: unknown
   // In order of time. The first `initial` say what was there when the recording began (pages,
   // mappings, heaps, leases, live blocks); their time is the beginning's.
-  std::vector<Event> events;
+  EventLog events;
   std::size_t initial = 0;
   std::vector<RecordedFrame> frames;
   // By Event::stack: indices into `frames`, innermost first. The first stack is the unknown one.

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weir/event_log.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace weir {
+namespace {
+
+// An event takes no more: kind, time, which fields changed, and all of them.
+constexpr std::size_t kMostEncoded = 1 + 10 + 2 + 11 * 10;
+
+void put(std::string& out, std::uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
+  out += static_cast<char>(value);
+}
+
+std::uint64_t take(const char*& at) {
+  std::uint64_t value = 0;
+  for (int shift = 0;; shift += 7) {
+    const auto byte = static_cast<unsigned char>(*at++);
+    value |= std::uint64_t{byte & 0x7fU} << shift;
+    if (byte < 0x80) return value;
+  }
+}
+
+// Small numbers of either sign stay small.
+std::uint64_t zigzag(std::uint64_t difference) {
+  return difference << 1 ^ (0 - (difference >> 63));
+}
+std::uint64_t unzigzag(std::uint64_t coded) { return coded >> 1 ^ (0 - (coded & 1)); }
+
+// Kinds that fill the same fields, with numbers near each other's.
+std::size_t group_of(EventKind kind) {
+  if (kind <= EventKind::fence) return static_cast<std::size_t>(kind);
+  return kind >= EventKind::create && kind <= EventKind::unlease ? 3 : 4;
+}
+
+}  // namespace
+
+void EventLog::Coder::encode(const Event& event, std::string& out) {
+  out += static_cast<char>(event.kind);
+  const auto time = static_cast<std::uint64_t>(event.time.count);
+  put(out, zigzag(time - time_));
+  time_ = time;
+  // A block's slack is smaller than its size, and changes less.
+  const Fields fields = {event.address.value,
+                         event.bytes.count,
+                         event.bytes.count - event.requested.count,
+                         event.stream,
+                         event.heap.value,
+                         event.stack,
+                         event.page.value,
+                         event.other,
+                         event.sequence.value,
+                         event.pool,
+                         static_cast<std::uint64_t>(event.duration.count)};
+  Fields& last = last_[group_of(event.kind)];
+  std::uint64_t changed = 0;
+  for (std::size_t i = 0; i < kFields; ++i) changed |= std::uint64_t{fields[i] != last[i]} << i;
+  put(out, changed);
+  for (; changed != 0; changed &= changed - 1) {
+    const auto i = static_cast<std::size_t>(std::countr_zero(changed));
+    put(out, zigzag(fields[i] - last[i]));
+  }
+  last = fields;
+}
+
+const char* EventLog::Coder::decode(const char* at, Event& event) {
+  event.kind = static_cast<EventKind>(*at++);
+  time_ += unzigzag(take(at));
+  Fields& last = last_[group_of(event.kind)];
+  for (std::uint64_t changed = take(at); changed != 0; changed &= changed - 1) {
+    last[static_cast<std::size_t>(std::countr_zero(changed))] += unzigzag(take(at));
+  }
+  event.time = Nanoseconds{static_cast<std::int64_t>(time_)};
+  event.address = Address{last[0]};
+  event.bytes = Bytes{last[1]};
+  event.requested = Bytes{last[1] - last[2]};
+  event.stream = last[3];
+  event.heap = HeapId{static_cast<std::uint32_t>(last[4])};
+  event.stack = static_cast<std::uint32_t>(last[5]);
+  event.page = PageId{static_cast<std::uint32_t>(last[6])};
+  event.other = last[7];
+  event.sequence = Sequence{last[8]};
+  event.pool = last[9];
+  event.duration = Nanoseconds{static_cast<std::int64_t>(last[10])};
+  return at;
+}
+
+EventLog::EventLog(std::initializer_list<Event> events) : EventLog(std::span(events)) {}
+
+EventLog::EventLog(std::span<const Event> events) {
+  for (const Event& event : events) push_back(event);
+}
+
+void EventLog::push_back(const Event& event) {
+  if (blocks_.empty() || blocks_.back().bytes.size() + kMostEncoded > kBlock) {
+    Block& block = blocks_.emplace_back();
+    block.bytes.reserve(kBlock);
+    block.first = size_;
+    block.time = event.time;
+    coder_ = {};
+  }
+  if (size_++ == 0) front_ = event;
+  back_ = event;
+  coder_.encode(back_, blocks_.back().bytes);
+}
+
+Event EventLog::operator[](std::size_t index) const { return *from(index); }
+
+EventLog::const_iterator EventLog::begin() const { return {*this, 0, 0}; }
+
+EventLog::const_iterator EventLog::end() const { return {*this, blocks_.size(), size_}; }
+
+EventLog::const_iterator EventLog::from(std::size_t index) const {
+  if (index >= size_) return end();
+  const auto after =
+      std::upper_bound(blocks_.begin(), blocks_.end(), index,
+                       [](std::size_t event, const Block& block) { return event < block.first; });
+  const auto block = static_cast<std::size_t>(after - blocks_.begin()) - 1;
+  const_iterator at(*this, block, blocks_[block].first);
+  while (at.index_ < index) ++at;
+  return at;
+}
+
+std::size_t EventLog::count_before(Nanoseconds time) const {
+  const auto after =
+      std::lower_bound(blocks_.begin(), blocks_.end(), time,
+                       [](const Block& block, Nanoseconds at) { return block.time < at; });
+  if (after == blocks_.begin()) return 0;
+  const auto block = static_cast<std::size_t>(after - blocks_.begin()) - 1;
+  const_iterator at(*this, block, blocks_[block].first);
+  const std::size_t end = after == blocks_.end() ? size_ : after->first;
+  while (at.index_ < end && at->time < time) ++at;
+  return at.index_;
+}
+
+EventLog::const_iterator::const_iterator(const EventLog& log, std::size_t block, std::size_t index)
+    : log_(&log), block_(block), index_(index) {
+  if (block_ == log.blocks_.size()) return;
+  at_ = log.blocks_[block_].bytes.data();
+  read();
+}
+
+void EventLog::const_iterator::read() { at_ = coder_.decode(at_, event_); }
+
+EventLog::const_iterator& EventLog::const_iterator::operator++() {
+  if (++index_ == log_->size_) return *this;
+  if (block_ + 1 < log_->blocks_.size() && index_ == log_->blocks_[block_ + 1].first) {
+    at_ = log_->blocks_[++block_].bytes.data();
+    coder_ = {};
+  }
+  read();
+  return *this;
+}
+
+EventLog::const_iterator EventLog::const_iterator::operator++(int) {
+  const_iterator before = *this;
+  ++*this;
+  return before;
+}
+
+}  // namespace weir
