@@ -198,16 +198,19 @@ class Chart {
     return Math.round(this.view.from / this.scale.time);
   }
 
-  draw() {
-    if (this.waiting || !this.width) return;
+  // `picture`: of the picture more is painted; all else is as it was.
+  draw(picture = false) {
+    if (!this.width) return;
+    this.pictureOnly = picture && (this.pictureOnly || !this.waiting);
+    if (this.waiting) return;
     this.waiting = true;
     requestAnimationFrame(() => {
       this.waiting = false;
-      this.#frame();
+      this.#frame(this.pictureOnly);
     });
   }
 
-  #frame() {
+  #frame(pictureOnly) {
     const begin = performance.now();
     const context = this.canvas.getContext('2d');
     context.clearRect(0, 0, this.columns, this.rows);
@@ -216,10 +219,12 @@ class Chart {
     this.#drawCurves(context);
     this.#drawLabels(context);
     this.#drawHover(context);
-    this.#drawAxes();
-    this.lanes.draw();
+    if (!pictureOnly) {
+      this.#drawAxes();
+      this.lanes.draw();
+    }
     this.page.frames.push(performance.now() - begin);
-    if (!this.finished) this.draw();
+    if (!this.finished) this.draw(true);
   }
 
   #y(bytes) {
@@ -248,18 +253,14 @@ class Chart {
     const begin = Math.max(0, -first);
     const at = (x) => (first + x) * scale.time;
     const ratio = window.devicePixelRatio || 1;
-    // Reserved memory changes in steps: what it was, its highest, what it is then.
     context.beginPath();
-    for (let x = begin; x <= last; ++x) {
-      const values = [r.reservedAt(at(x)), r.mostReserved(at(x), at(x + 1)), r.reservedAt(at(x + 1))];
-      for (const bytes of new Set(values)) context.lineTo(x, Math.round(this.#y(bytes)) - 0.5);
-    }
+    this.#traceReserved(context, begin, last, at);
     context.strokeStyle = theme.reserved;
     context.lineWidth = 1.5 * ratio;
     context.stroke();
     this.#drawOther(context, begin, last, at, ratio);
     const {all, selection} = this;
-    const live = (x) => all.liveAfter(all.highest(all.stepAt(at(x)), all.stepAt(at(x + 1))));
+    const live = (x) => all.liveAfter(all.stepOfColumn(first + x, scale.time));
     if (selection.matches !== null) {
       context.beginPath();
       for (let x = begin; x <= last; ++x) context.lineTo(x, Math.round(this.#y(live(x))) - 0.5);
@@ -272,6 +273,25 @@ class Chart {
     context.fillStyle = theme.liveLine;
     for (let x = begin; x <= last; ++x)
       context.fillRect(x, Math.round(this.#y(live(x))) - 1, 1, 1.5);
+  }
+
+  // Reserved memory changes in steps: what it was in each column, its highest, what it is then.
+  #traceReserved(context, begin, last, at) {
+    const {reservedTime, reservedBytes} = this.recording;
+    const to = (x, bytes) => context.lineTo(x, Math.round(this.#y(bytes)) - 0.5);
+    let change = countUpTo(reservedTime, at(begin));
+    let held = change === 0 ? 0 : reservedBytes[change - 1];
+    for (let x = begin; x <= last; ++x) {
+      const before = held;
+      let most = held;
+      for (const end = at(x + 1); change < reservedTime.length && reservedTime[change] <= end; ++change) {
+        held = reservedBytes[change];
+        if (held > most) most = held;
+      }
+      to(x, before);
+      if (most !== before) to(x, most);
+      if (held !== before && held !== most) to(x, held);
+    }
   }
 
   // PyTorch's own reserved memory, dotted: at each change, or, where only its peak is known, that.
@@ -330,7 +350,7 @@ class Chart {
   at(x, y) {
     const column = Math.floor(x * this.columns / this.width) + this.firstColumn;
     const {painter} = this.tiles;
-    const step = painter.stepOf(column * this.scale.time, (column + 1) * this.scale.time);
+    const step = painter.stepOf(column, this.scale.time);
     if (step < -1) return {block: -1, step: -1, time: null};
     this.stack.moveTo(step);
     const height = this.view.bottom +

@@ -9,7 +9,7 @@ const kLabelEvery = 32;      // px between two looks
 function tallAt(chart, column) {
   const {painter} = chart.tiles;
   const {scale, stack, rows, height} = chart;
-  const step = painter.stepOf(column * scale.time, (column + 1) * scale.time);
+  const step = painter.stepOf(column, scale.time);
   const tall = new Map();
   if (step < 0) return tall;
   stack.moveTo(step);

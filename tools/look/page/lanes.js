@@ -91,7 +91,7 @@ class Lanes {
     const times = all.map((i) => time[i]);
     const within = (from, to) => {
       const counts = {create: 0, release: 0, map: 0, unmap: 0, created: 0, released: 0};
-      for (const i of all.slice(d3.bisectLeft(times, from), d3.bisectLeft(times, to))) {
+      for (const i of all.slice(countBelow(times, from), countBelow(times, to))) {
         for (const what of ['create', 'release', 'map', 'unmap']) counts[what] += kind[i] === kPageEvent[what] ? 1 : 0;
         if (kind[i] === kPageEvent.create) counts.created += bytes[i];
         if (kind[i] === kPageEvent.release) counts.released += bytes[i];
@@ -120,9 +120,10 @@ class Lanes {
   // A lane whose bars are how many of `times` (rising) fall into a column; the height grows with the
   // logarithm, so that one is seen beside a thousand.
   static #counted(times, text) {
-    const count = (from, to) => d3.bisectLeft(times, to) - d3.bisectLeft(times, from);
+    const count = (from, to) => countBelow(times, to) - countBelow(times, from);
+    const high = (some) => some === 0 ? 0 : Math.min(1, 0.35 + Math.log2(some) / 10);
     return {
-      height: (from, to) => Math.min(1, count(from, to) === 0 ? 0 : 0.35 + Math.log2(count(from, to)) / 10),
+      height: (from, to) => high(count(from, to)),
       text: (from, to) => text(count(from, to), from, to),
       countIn: count
     };
@@ -135,7 +136,8 @@ class Lanes {
   }
 
   draw() {
-    const {width, recording} = this.chart;
+    const {width, recording, view} = this.chart;
+    const perPixel = view.span / width;
     if (!width || this.lanes.length === 0 || recording.isMoment) return;
     const context = sized(this.canvas, width, this.lanes.length * kLane);
     this.canvas.style.width = `${width}px`;
@@ -146,8 +148,9 @@ class Lanes {
       context.fillRect(0, i * kLane, width, kLaneHeight);
       context.fillStyle = lane.colour();
       for (let x = 0; x < width; ++x) {
-        const [from, to] = this.#times(x);
+        const from = view.from + x * perPixel;
         if (from > recording.duration) break;
+        const to = view.from + (x + 1) * perPixel;
         const high = lane.height(from, to) * kLaneHeight;
         if (high > 0) context.fillRect(x, bottom - Math.max(1, high), 1, Math.max(1, high));
       }

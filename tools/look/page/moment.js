@@ -23,11 +23,17 @@ function liveBlocks({count, beginStep, endStep}, step) {
 // recording's first moment if there was none. As a step; -1: before all of them.
 function troughBefore(selection, step) {
   const first = selection.recording.initialSteps - 1;
+  const {live} = selection;
   const rise = selection.liveAfter(step) / 10;
   let low = step;
+  let least = selection.liveAfter(step);
   for (let i = step - 1; i >= first; --i) {
-    if (selection.liveAfter(i) < selection.liveAfter(low)) low = i;
-    if (selection.liveAfter(i) - selection.liveAfter(low) >= rise) break;
+    const bytes = i < 0 ? 0 : live[i];
+    if (bytes < least) {
+      low = i;
+      least = bytes;
+    }
+    if (bytes - least >= rise) break;
   }
   return low;
 }

@@ -1,18 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 // A recording's data, unpacked: html_data.h describes the bytes.
 
-// Reads `count` varints from `bytes`; `signed` ones as differences from the one before where
-// `summed`, too.
-function readColumn(bytes, count, {signed = false, summed = false} = {}) {
-  const out = new Float64Array(count);
+// Reads `count` varints from `bytes` into an array of the type `as`; `signed` ones as differences
+// from the one before where `summed`, too.
+function readColumn(bytes, count, {signed = false, summed = false, as = Float64Array} = {}) {
+  const out = new as(count);
+  if (!signed && bytes.length === count) {  // a byte each
+    out.set(bytes);
+    return out;
+  }
   let place = 0;
   let sum = 0;
   for (let i = 0; i < count; ++i) {
-    let byte = bytes[place++];
+    const byte = bytes[place++];
     let value = byte & 0x7f;
-    for (let factor = 128; byte >= 0x80; factor *= 128) {
-      byte = bytes[place++];
-      value += (byte & 0x7f) * factor;
+    if (byte >= 0x80) {
+      // Most have three bytes at most, and whole numbers of 32 bits are faster.
+      let next = bytes[place++];
+      value |= (next & 0x7f) << 7;
+      if (next >= 0x80) {
+        next = bytes[place++];
+        value |= (next & 0x7f) << 14;
+        for (let factor = 2 ** 21; next >= 0x80; factor *= 128) {
+          next = bytes[place++];
+          value += (next & 0x7f) * factor;
+        }
+      }
     }
     if (signed) {
       if (value < 2 ** 31) {  // most are, and these are faster
@@ -34,10 +47,16 @@ function changed(values, change) {
   return out;
 }
 
-async function inflate(base64) {
+function bytesOf(base64) {
+  if (Uint8Array.fromBase64 !== undefined) return Uint8Array.fromBase64(base64);
   const text = atob(base64);
   const bytes = new Uint8Array(text.length);
   for (let i = 0; i < bytes.length; ++i) bytes[i] = text.charCodeAt(i);
+  return bytes;
+}
+
+async function inflate(base64) {
+  const bytes = bytesOf(base64);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
@@ -81,7 +100,7 @@ class Recording {
     this.count = counts.blocks;
     this.#readBlocks(read, counts, kDifferences);
     this.#readSteps(read, counts);
-    this.#readFences(read, counts);
+    this.#readWhenUsed(read, counts);
     this.reservedTime = read('reserved_time', counts.reserved, kDifferences);
     this.reservedBytes = read('reserved_bytes', counts.reserved, kDifferences);
     this.pageEvents = {
@@ -110,59 +129,85 @@ class Recording {
   #readBlocks(read, {blocks}, kDifferences) {
     this.address = read('address', blocks, kDifferences);
     this.bytes = read('bytes', blocks);
-    this.slack = read('slack', blocks);
-    this.heap = new Uint32Array(read('heap', blocks));
-    this.stack = new Uint32Array(read('stack', blocks));
-    this.flags = new Uint8Array(read('flags', blocks));
-    this.under = changed(read('under', blocks), (by, i) => by === 0 ? -1 : i - by);
+    this.heap = read('heap', blocks, {as: Uint32Array});
+    this.stack = read('stack', blocks, {as: Uint32Array});
+    this.flags = read('flags', blocks, {as: Uint8Array});
     this.stream = new Uint32Array(blocks);
     this.initialSteps = this.flags.reduce((sum, flags) => sum + (flags & 1), 0);
     this.pool = new Uint32Array(blocks);  // 0: none; else 1 + the index in `pools`
+    const streams = Uint32Array.from(this.heaps, ([, stream]) => stream);
+    const pools = Uint32Array.from(this.heaps, ([, , pool]) => pool);
     for (let i = 0; i < blocks; ++i) {
-      const heap = this.heaps[this.heap[i]];
-      this.stream[i] = heap[1];
-      this.pool[i] = heap[2];
+      this.stream[i] = streams[this.heap[i]];
+      this.pool[i] = pools[this.heap[i]];
     }
-    this.reusedBy = changed(
+  }
+
+  // What the first picture does not need is read when somebody asks for it, and kept.
+  #readWhenUsed(read, {blocks, fences}) {
+    const later = (name, value) => Object.defineProperty(this, name, {
+      configurable: true,
+      get() {
+        const found = value();
+        Object.defineProperty(this, name, {value: found});
+        return found;
+      }
+    });
+    later('slack', () => read('slack', blocks));
+    later('under', () => changed(read('under', blocks, {as: Int32Array}), (by, i) => by === 0 ? -1 : i - by));
+    later('reusedBy', () => changed(
         read('reused', blocks, {signed: true}),
         (by, i) => by === 0 ? -1 :
             by > 0          ? i + by - 1 :
-                              i + by);
+                              i + by));
+    later('firstFence', () => {
+      const first = new Uint32Array(blocks + 1);
+      const count = read('fences', blocks);
+      for (let i = 0; i < blocks; ++i) first[i + 1] = first[i] + count[i];
+      return first;
+    });
+    later('fenceStream', () => read('fence_stream', fences));
+    later('fenceAfter', () => read('fence_after', fences));
   }
 
   // `step`: B where block B begins, ~B where it ends.
   #readSteps(read, {blocks, steps}) {
     const time = read('step_time', steps);
-    const kind = read('step', steps);
-    this.step = new Int32Array(steps);
-    this.stepTime = time;
-    this.begin = new Float64Array(blocks);
-    this.end = new Float64Array(blocks).fill(Infinity);
-    this.beginStep = new Int32Array(blocks);
-    this.endStep = new Int32Array(blocks).fill(steps);
-    this.peakLive = 0;
-    this.peakStep = -1;  // the first after which so much is live
-    let live = 0;
+    const step = read('step', steps, {as: Int32Array});
+    const {bytes} = this;
+    const begin = new Float64Array(blocks);
+    const end = new Float64Array(blocks).fill(Infinity);
+    const beginStep = new Int32Array(blocks);
+    const endStep = new Int32Array(blocks).fill(steps);
+    const live = new Float64Array(steps);  // after each step
+    let sum = 0;
     let now = 0;
     let begun = 0;
+    let peakLive = 0;
+    let peakStep = -1;  // the first after which so much is live
     for (let i = 0; i < steps; ++i) {
-      now += time[i];
-      time[i] = now;
-      const block = kind[i] === 0 ? begun++ : begun - kind[i];
-      (kind[i] === 0 ? this.begin : this.end)[block] = now;
-      (kind[i] === 0 ? this.beginStep : this.endStep)[block] = i;
-      this.step[i] = kind[i] === 0 ? block : ~block;
-      live += kind[i] === 0 ? this.bytes[block] : -this.bytes[block];
-      if (live > this.peakLive) [this.peakLive, this.peakStep] = [live, i];
+      time[i] = now += time[i];
+      const ago = step[i];
+      if (ago === 0) {
+        const block = begun++;
+        begin[block] = now;
+        beginStep[block] = i;
+        step[i] = block;
+        sum += bytes[block];
+        if (sum > peakLive) {
+          peakLive = sum;
+          peakStep = i;
+        }
+      } else {
+        const block = begun - ago;
+        end[block] = now;
+        endStep[block] = i;
+        step[i] = ~block;
+        sum -= bytes[block];
+      }
+      live[i] = sum;
     }
-  }
-
-  #readFences(read, {blocks, fences}) {
-    const count = read('fences', blocks);
-    this.firstFence = new Uint32Array(blocks + 1);
-    for (let i = 0; i < blocks; ++i) this.firstFence[i + 1] = this.firstFence[i] + count[i];
-    this.fenceStream = read('fence_stream', fences);
-    this.fenceAfter = read('fence_after', fences);
+    Object.assign(this, {step, stepTime: time, begin, end, beginStep, endStep, live, peakLive, peakStep});
   }
 
   #readHappenings(read, {happenings}, kDifferences) {
@@ -225,18 +270,18 @@ class Recording {
   // What PyTorch's allocator had reserved at a time; its peak, where nothing else is known.
   otherAt(time) {
     if (this.otherTime.length === 0) return this.otherPeakReserved;
-    const after = d3.bisectRight(this.otherTime, time);
+    const after = countUpTo(this.otherTime, time);
     return this.otherBytes[Math.max(0, after - 1)];
   }
 
   // Bytes held at a time, and the most of them from one time to another.
   reservedAt(time) {
-    const after = d3.bisectRight(this.reservedTime, time);
+    const after = countUpTo(this.reservedTime, time);
     return after === 0 ? 0 : this.reservedBytes[after - 1];
   }
   mostReserved(from, to) {
     let most = this.reservedAt(from);
-    for (let i = d3.bisectRight(this.reservedTime, from);
+    for (let i = countUpTo(this.reservedTime, from);
          i < this.reservedTime.length && this.reservedTime[i] <= to; ++i) {
       most = Math.max(most, this.reservedBytes[i]);
     }

@@ -18,23 +18,27 @@ class Selection {
   #takeSteps() {
     const {step, stepTime, bytes} = this.recording;
     const matches = this.matches;
-    let count = step.length;
-    if (matches !== null) {
-      count = 0;
-      for (const s of step) count += matches[s < 0 ? ~s : s];
+    if (matches === null) {
+      this.step = step;
+      this.time = stepTime;
+      this.live = this.recording.live;
+      this.origin = null;
+      return;
     }
-    this.step = matches === null ? step : new Int32Array(count);
-    this.time = matches === null ? stepTime : new Float64Array(count);
+    let count = 0;
+    for (const s of step) count += matches[s < 0 ? ~s : s];
+    this.step = new Int32Array(count);
+    this.time = new Float64Array(count);
     this.live = new Float64Array(count);
-    this.origin = matches === null ? null : new Int32Array(count);  // which steps of the recording
+    this.origin = new Int32Array(count);  // which steps of the recording
     let live = 0;
     let place = 0;
     for (let i = 0; i < step.length; ++i) {
       const s = step[i];
       const block = s < 0 ? ~s : s;
-      if (matches !== null && matches[block] === 0) continue;
+      if (matches[block] === 0) continue;
       live += s < 0 ? -bytes[block] : bytes[block];
-      if (this.origin !== null) this.origin[place] = i;
+      this.origin[place] = i;
       this.step[place] = s;
       this.time[place] = stepTime[i];
       this.live[place++] = live;
@@ -58,6 +62,7 @@ class Selection {
 
   // levels[k][i]: which of steps [i * 16^(k+1), (i + 1) * 16^(k+1)) leaves the most live.
   #buildPyramid() {
+    const {live} = this;
     this.levels = [];
     let below = null;
     for (let size = this.step.length; size > kFanOut;) {
@@ -67,7 +72,7 @@ class Selection {
         let best = below === null ? i * kFanOut : below[i * kFanOut];
         for (let j = i * kFanOut; j < Math.min(size, (i + 1) * kFanOut); ++j) {
           const step = below === null ? j : below[j];
-          if (this.live[step] > this.live[best]) best = step;
+          if (live[step] > live[best]) best = step;
         }
         level[i] = best;
       }
@@ -82,7 +87,7 @@ class Selection {
     return this.origin === null || step < 0 ? step : this.origin[step];
   }
   fromRecording(step) {
-    return this.origin === null ? step : d3.bisectRight(this.origin, step) - 1;
+    return this.origin === null ? step : countUpTo(this.origin, step) - 1;
   }
 
   liveAfter(step) {
@@ -91,23 +96,45 @@ class Selection {
 
   // The last step that has happened at a time; -1: none has.
   stepAt(time) {
-    return d3.bisectRight(this.time, time) - 1;
+    return countUpTo(this.time, time) - 1;
+  }
+
+  // Of the time that a column of pixels stands for, the step after which most is live: column
+  // `index` of columns that are `width` ns wide. Answers are kept until the width changes.
+  stepOfColumn(index, width) {
+    if (this.columnWidth !== width) {
+      this.columnWidth = width;
+      this.columnSteps = new Map();
+    }
+    const known = this.columnSteps.get(index);
+    if (known !== undefined) return known;
+    const first = this.stepAt(index * width);
+    const last = this.stepAt((index + 1) * width);
+    const step = first === last ? first : this.highest(first, last);
+    this.columnSteps.set(index, step);
+    return step;
   }
 
   // Of steps [from, to], the first after which most is live; `from` may be -1, before all.
   highest(from, to) {
+    const {live, levels} = this;
     let best = from;
+    let most = this.liveAfter(from);
     const consider = (step) => {
-      const more = this.liveAfter(step) - this.liveAfter(best);
-      if (more > 0 || (more === 0 && step < best)) best = step;
+      if (live[step] < most || (live[step] === most && step >= best)) return;
+      best = step;
+      most = live[step];
     };
     let low = Math.max(from, 0);
     let high = to + 1;
-    const at = (level, i) => level === 0 ? i : this.levels[level - 1][i];
     for (let level = 0; low < high; ++level) {
-      const top = level === this.levels.length;
-      while (low < high && (top || low % kFanOut !== 0)) consider(at(level, low++));
-      while (low < high && high % kFanOut !== 0) consider(at(level, --high));
+      const steps = level === 0 ? null : levels[level - 1];
+      const top = level === levels.length;
+      for (; low < high && (top || low % kFanOut !== 0); ++low) consider(steps === null ? low : steps[low]);
+      while (low < high && high % kFanOut !== 0) {
+        --high;
+        consider(steps === null ? high : steps[high]);
+      }
       low /= kFanOut;
       high /= kFanOut;
     }

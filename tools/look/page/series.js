@@ -8,9 +8,12 @@ class Series {
     this.levels = [value];
     for (let below = value; below.length > kFanOut; below = this.levels[this.levels.length - 1]) {
       const level = new Float64Array(Math.ceil(below.length / kFanOut));
-      for (let i = 0; i < below.length; ++i) {
-        const at = Math.floor(i / kFanOut);
-        level[at] = i % kFanOut === 0 ? below[i] : Math.max(level[at], below[i]);
+      for (let at = 0, i = 0; at < level.length; ++at) {
+        let most = below[i];
+        for (const end = Math.min(below.length, (at + 1) * kFanOut); i < end; ++i) {
+          if (below[i] > most) most = below[i];
+        }
+        level[at] = most;
       }
       this.levels.push(level);
     }
@@ -18,15 +21,17 @@ class Series {
   }
 
   at(time) {
-    const after = d3.bisectRight(this.time, time);
-    return after === 0 ? 0 : this.levels[0][after - 1];
+    return this.#after(countUpTo(this.time, time));
+  }
+  #after(count) {
+    return count === 0 ? 0 : this.levels[0][count - 1];
   }
 
   // From one time to another, both included.
   most(from, to) {
-    let most = this.at(from);
-    let low = d3.bisectRight(this.time, from);
-    let high = d3.bisectRight(this.time, to);
+    let low = countUpTo(this.time, from);
+    let high = countUpTo(this.time, to);
+    let most = this.#after(low);
     for (let k = 0; low < high; ++k) {
       const level = this.levels[k];
       const last = k + 1 === this.levels.length;
@@ -42,19 +47,24 @@ class Series {
 // What is reserved and not live, at every change of either. Of several changes at one time the last
 // one counts: a page is there an instant before the block that it was made for.
 function notLive(recording) {
-  const {step, stepTime, bytes, reservedTime, reservedBytes} = recording;
-  const time = new Float64Array(step.length + reservedTime.length);
+  const {stepTime, live: liveAfter, reservedTime, reservedBytes} = recording;
+  const time = new Float64Array(stepTime.length + reservedTime.length);
   const value = new Float64Array(time.length);
   let count = 0;
   let live = 0;
   let held = 0;
-  for (let i = 0, j = 0; i < step.length || j < reservedTime.length;) {
-    const now = Math.min(stepTime[i] ?? Infinity, reservedTime[j] ?? Infinity);
-    for (; j < reservedTime.length && reservedTime[j] === now; ++j) held = reservedBytes[j];
-    for (; i < step.length && stepTime[i] === now; ++i)
-      live += step[i] >= 0 ? bytes[step[i]] : -bytes[~step[i]];
+  for (let i = 0, j = 0; i < stepTime.length || j < reservedTime.length;) {
+    const step = i < stepTime.length ? stepTime[i] : Infinity;
+    const change = j < reservedTime.length ? reservedTime[j] : Infinity;
+    const now = Math.min(step, change);
+    if (change === now) {
+      for (; j < reservedTime.length && reservedTime[j] === now; ++j) held = reservedBytes[j];
+    }
+    if (step === now) {
+      for (; i < stepTime.length && stepTime[i] === now; ++i) live = liveAfter[i];
+    }
     time[count] = now;
-    value[count++] = Math.max(0, held - live);
+    value[count++] = held > live ? held - live : 0;
   }
   return new Series(time.subarray(0, count), value.subarray(0, count));
 }

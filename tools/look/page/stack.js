@@ -16,10 +16,14 @@ class Stack {
     this.step = -1;
   }
 
-  // Makes the list what it is after `step`; -1: before all.
-  moveTo(step) {
-    while (this.step < step) this.#forward(this.selection.step[++this.step]);
-    while (this.step > step) this.#back(this.selection.step[this.step--]);
+  // Makes the list what it is after `step`; -1: before all. Goes `most` steps at most; whether that
+  // was enough.
+  moveTo(step, most = Infinity) {
+    const {step: steps} = this.selection;
+    const to = this.step < step ? Math.min(step, this.step + most) : Math.max(step, this.step - most);
+    while (this.step < to) this.#forward(steps[++this.step]);
+    while (this.step > to) this.#back(steps[this.step--]);
+    return to === step;
   }
 
   #forward(step) {

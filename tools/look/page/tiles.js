@@ -5,21 +5,25 @@
 
 const kTileWidth = 256;
 const kMostTiles = 96;
-const kPaintBudget = 9;    // ms a frame
-const kColumnsAtOnce = 8;  // between two looks at the clock
+// ms a frame: while the view moves; when it rests; and for the first picture, before which there is
+// nothing that could move.
+const kPaintBudget = {moving: 8, resting: 16, first: 150};
+const kColumnsAtOnce = 8;     // between two looks at the clock
+const kStepsAtOnce = 50000;  // of the stack, likewise
 
 class Painter {
   constructor(selection, pixels, height) {
     Object.assign(this, {selection, pixels, height});
     this.stack = new Stack(selection);
+    this.image = new ImageData(kTileWidth, height);  // of the tile that is being painted
+    this.out = new Uint32Array(this.image.data.buffer);
+    this.tile = null;
   }
 
-  // The step that the column of pixels [from, to) in time shows; -2: none, there is nothing there.
-  stepOf(from, to) {
-    if (to <= 0 || from > this.lasts) return -2;
-    const first = this.selection.stepAt(from);
-    const last = this.selection.stepAt(to);
-    return first === last ? first : this.selection.highest(first, last);
+  // The step that a column of pixels, `time` ns wide, shows; -2: none, there is nothing there.
+  stepOf(column, time) {
+    if ((column + 1) * time <= 0 || column * time > this.lasts) return -2;
+    return this.selection.stepOfColumn(column, time);
   }
 
   get lasts() {
@@ -28,24 +32,33 @@ class Painter {
 
   // Paints what is missing of a tile, until `deadline`; whether nothing is missing any more.
   paint(tile, scale, deadline) {
-    this.out = tile.out;
-    while (tile.painted < kTileWidth && performance.now() < deadline) {
-      for (let i = 0; i < kColumnsAtOnce; ++i) this.#column(tile, tile.painted++, scale);
+    if (this.tile !== tile) {  // of one that another took the place of, nothing is left
+      this.tile = tile;
+      this.out.fill(0);
+      tile.painted = 0;
+      tile.shown = -2;
     }
-    tile.show();
-    return tile.painted >= kTileWidth;
+    const from = tile.painted;
+    while (tile.painted < kTileWidth && performance.now() < deadline) {
+      for (let i = 0; i < kColumnsAtOnce && this.#column(tile, tile.painted, scale); ++i) ++tile.painted;
+    }
+    tile.show(this.image, from);
+    if (tile.painted < kTileWidth) return false;
+    this.tile = null;
+    return true;
   }
 
+  // False: the stack is still on its way there.
   #column(tile, x, scale) {
-    const from = (tile.index * kTileWidth + x) * scale.time;
-    const step = this.stepOf(from, from + scale.time);
+    const step = this.stepOf(tile.index * kTileWidth + x, scale.time);
     if (step !== -2 && step === tile.shown) {
       this.#repeat(x);
     } else if (step !== -2) {
-      this.stack.moveTo(step);
+      if (!this.stack.moveTo(step, kStepsAtOnce)) return false;
       this.#fill(x, scale);
     }
     tile.shown = step;
+    return true;
   }
 
   #repeat(x) {
@@ -74,28 +87,37 @@ class Painter {
 }
 
 class Tile {
-  constructor(index, height) {
+  // `canvas`: one that is no longer needed, or undefined. What is on it is not shown: see `painted`.
+  constructor(index, height, canvas = document.createElement('canvas')) {
     this.index = index;
-    this.image = new ImageData(kTileWidth, height);
-    this.out = new Uint32Array(this.image.data.buffer);
-    this.canvas = document.createElement('canvas');
-    this.canvas.width = kTileWidth;
-    this.canvas.height = height;
+    this.canvas = canvas;
+    if (canvas.width !== kTileWidth) canvas.width = kTileWidth;
+    if (canvas.height !== height) canvas.height = height;
+    this.context = canvas.getContext('2d');
     this.painted = 0;  // columns
     this.shown = -2;   // the step of the last one
   }
 
-  show() {
-    this.canvas.getContext('2d').putImageData(this.image, 0, 0);
-    if (this.painted >= kTileWidth) this.image = this.out = null;
+  // Takes the columns of `image` that were painted last.
+  show(image, from) {
+    if (this.painted > from) {
+      this.context.putImageData(image, 0, 0, from, 0, this.painted - from, image.height);
+    }
+  }
+
+  draw(context, x) {
+    const {canvas, painted} = this;
+    if (painted > 0) context.drawImage(canvas, 0, 0, painted, canvas.height, x, 0, painted, canvas.height);
   }
 }
 
 // `scale`: {time: ns a pixel, bytes: bytes a pixel, bottom: bytes below the picture}
 class TileSet {
-  constructor(painter, scale) {
+  // `spare`: canvases of tiles that are gone.
+  constructor(painter, scale, spare) {
     this.painter = painter;
     this.scale = scale;
+    this.spare = spare;
     this.tiles = new Map();
   }
 
@@ -115,43 +137,67 @@ class TileSet {
     for (const index of TileSet.covering(first, width)) {
       let tile = this.tiles.get(index);
       if (tile === undefined) {
-        tile = new Tile(index, this.painter.height);
+        if (this.tiles.size >= kMostTiles) this.#drop(this.tiles.values().next().value);
+        tile = new Tile(index, this.painter.height, this.spare.pop());
         this.tiles.set(index, tile);
-        if (this.tiles.size > kMostTiles) this.tiles.delete(this.tiles.keys().next().value);
       }
       if (tile.painted < kTileWidth && !this.painter.paint(tile, this.scale, deadline))
         return false;
     }
     return true;
   }
+
+  #drop(tile) {
+    this.tiles.delete(tile.index);
+    if (this.spare.length < kMostTiles) this.spare.push(tile.canvas);
+  }
+  // It is not shown any more.
+  drop() {
+    for (const tile of this.tiles.values()) this.#drop(tile);
+  }
 }
 
 // The tiles of what is shown, and, while they are being painted, of what was shown before.
 class Tiles {
+  #spare = [];
+  #any = false;  // a picture has been finished
+
   // `painter`: null for no picture. Where `keep`, the old picture stands until the new one is
   // there.
   use(painter, keep) {
     this.painter = painter;
-    this.old = keep && this.old ? this.old : keep && this.complete ? this.current : null;
-    this.current = null;
+    this.#show(null, keep && this.old ? this.old : keep && this.complete ? this.current : null);
     this.complete = false;
+  }
+
+  #show(current, old) {
+    for (const set of new Set([this.current, this.old])) {
+      if (set && set !== current && set !== old) set.drop();
+    }
+    this.current = current;
+    this.old = old;
   }
 
   // Draws the view; whether it is finished. `first`: the column at the left edge.
   draw(context, scale, first, width) {
-    if (this.current === null || !this.current.hasScale(scale)) {
-      if (this.complete) this.old = this.current;
-      this.current = new TileSet(this.painter, scale);
+    const rests = this.current?.hasScale(scale) && this.first === first;
+    this.first = first;
+    if (!this.current?.hasScale(scale)) {
+      this.#show(
+          new TileSet(this.painter, scale, this.#spare), this.complete ? this.current : this.old);
     }
-    this.complete = this.current.paint(first, width, performance.now() + kPaintBudget);
-    if (this.complete) this.old = null;
+    const {moving, resting, first: atFirst} = kPaintBudget;
+    const budget = !this.#any ? atFirst : rests ? resting : moving;
+    this.complete = this.current.paint(first, width, performance.now() + budget);
+    this.#any ||= this.complete;
+    if (this.complete) this.#show(this.current, null);
     if (this.old) this.#drawOld(context, scale, first, width);
     for (const index of TileSet.covering(first, width)) {
       const tile = this.current.tiles.get(index);
       if (tile === undefined) continue;
       const x = index * kTileWidth - first;
       if (this.old) context.clearRect(x, 0, tile.painted, tile.canvas.height);
-      context.drawImage(tile.canvas, x, 0);
+      tile.draw(context, x);
     }
     return this.complete;
   }
@@ -162,9 +208,9 @@ class Tiles {
     const high = was.bytes / scale.bytes;
     const bottom = painter.height + (scale.bottom - was.bottom) / scale.bytes;
     const height = painter.height * high;
-    for (const [index, {canvas}] of tiles) {
+    for (const [index, {canvas, painted}] of tiles) {
       const x = index * kTileWidth * wide - first;
-      if (x > width || x + kTileWidth * wide < 0) continue;
+      if (painted < kTileWidth || x > width || x + kTileWidth * wide < 0) continue;
       context.drawImage(canvas, x, bottom - height, kTileWidth * wide, height);
     }
   }

@@ -22,8 +22,30 @@ function parseBytes(text) {
   return Number(match[1]) * 1024 ** ' kmgtp'.indexOf((match[2] || ' ').toLowerCase());
 }
 
+// To make a format takes longer than to use it.
+const kCountFormats = d3.range(21).map(
+    (digits) => new Intl.NumberFormat('en', {minimumFractionDigits: digits, maximumFractionDigits: digits}));
 function formatCount(value, digits = 0) {
-  return value.toLocaleString('en', {minimumFractionDigits: digits, maximumFractionDigits: digits});
+  return kCountFormats[digits].format(value);
+}
+
+// How many of `values`, which rise, are `limit` or less; how many are less. As d3.bisectRight and
+// d3.bisectLeft, which call a function for each comparison.
+function countUpTo(values, limit) {
+  let low = 0;
+  for (let high = values.length; low < high;) {
+    const middle = (low + high) >>> 1;
+    if (values[middle] <= limit) low = middle + 1; else high = middle;
+  }
+  return low;
+}
+function countBelow(values, limit) {
+  let low = 0;
+  for (let high = values.length; low < high;) {
+    const middle = (low + high) >>> 1;
+    if (values[middle] < limit) low = middle + 1; else high = middle;
+  }
+  return low;
 }
 
 const kTimeUnits = [['s', 1e9], ['ms', 1e6], ['µs', 1e3], ['ns', 1]];
