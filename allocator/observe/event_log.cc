@@ -109,17 +109,17 @@ void EventLog::push_back(const Event& event) {
 
 Event EventLog::operator[](std::size_t index) const { return *from(index); }
 
-EventLog::const_iterator EventLog::begin() const { return {*this, 0, 0}; }
+EventIterator EventLog::begin() const { return {*this, 0, 0}; }
 
-EventLog::const_iterator EventLog::end() const { return {*this, blocks_.size(), size_}; }
+EventIterator EventLog::end() const { return {*this, blocks_.size(), size_}; }
 
-EventLog::const_iterator EventLog::from(std::size_t index) const {
+EventIterator EventLog::from(std::size_t index) const {
   if (index >= size_) return end();
   const auto after =
       std::upper_bound(blocks_.begin(), blocks_.end(), index,
                        [](std::size_t event, const Block& block) { return event < block.first; });
   const auto block = static_cast<std::size_t>(after - blocks_.begin()) - 1;
-  const_iterator at(*this, block, blocks_[block].first);
+  EventIterator at(*this, block, blocks_[block].first);
   while (at.index_ < index) ++at;
   return at;
 }
@@ -130,22 +130,22 @@ std::size_t EventLog::count_before(Nanoseconds time) const {
                        [](const Block& block, Nanoseconds at) { return block.time < at; });
   if (after == blocks_.begin()) return 0;
   const auto block = static_cast<std::size_t>(after - blocks_.begin()) - 1;
-  const_iterator at(*this, block, blocks_[block].first);
+  EventIterator at(*this, block, blocks_[block].first);
   const std::size_t end = after == blocks_.end() ? size_ : after->first;
   while (at.index_ < end && at->time < time) ++at;
   return at.index_;
 }
 
-EventLog::const_iterator::const_iterator(const EventLog& log, std::size_t block, std::size_t index)
+EventIterator::EventIterator(const EventLog& log, std::size_t block, std::size_t index)
     : log_(&log), block_(block), index_(index) {
   if (block_ == log.blocks_.size()) return;
   at_ = log.blocks_[block_].bytes.data();
   read();
 }
 
-void EventLog::const_iterator::read() { at_ = coder_.decode(at_, event_); }
+void EventIterator::read() { at_ = coder_.decode(at_, event_); }
 
-EventLog::const_iterator& EventLog::const_iterator::operator++() {
+EventIterator& EventIterator::operator++() {
   if (++index_ == log_->size_) return *this;
   if (block_ + 1 < log_->blocks_.size() && index_ == log_->blocks_[block_ + 1].first) {
     at_ = log_->blocks_[++block_].bytes.data();
@@ -155,8 +155,8 @@ EventLog::const_iterator& EventLog::const_iterator::operator++() {
   return *this;
 }
 
-EventLog::const_iterator EventLog::const_iterator::operator++(int) {
-  const_iterator before = *this;
+EventIterator EventIterator::operator++(int) {
+  EventIterator before = *this;
   ++*this;
   return before;
 }

@@ -17,12 +17,14 @@
 
 namespace weir {
 
+class EventIterator;
+
 // Events are appended, and read in order; any of them can be found again, at the cost of decoding
 // about 600 others. What was appended is what is read, whatever the fields hold. const functions
 // may run at the same time.
 class EventLog {
  public:
-  class const_iterator;
+  using const_iterator = EventIterator;
   using iterator = const_iterator;
   using value_type = Event;
   using size_type = std::size_t;
@@ -54,6 +56,7 @@ class EventLog {
   std::size_t memory() const { return blocks_.size() * kBlock; }
 
  private:
+  friend class EventIterator;
   static constexpr std::size_t kBlock = 16 << 10;
   static constexpr std::size_t kFields = 11;
   static constexpr std::size_t kGroups = 5;  // of kinds that look alike
@@ -84,7 +87,7 @@ class EventLog {
 
 // Good until the log changes or goes. The event that it refers to is its own: it changes as the
 // iterator moves on.
-class EventLog::const_iterator {
+class EventIterator {
  public:
   using iterator_category = std::input_iterator_tag;
   using value_type = Event;
@@ -92,30 +95,30 @@ class EventLog::const_iterator {
   using pointer = const Event*;
   using reference = const Event&;
 
-  const_iterator() = default;
+  EventIterator() = default;
   reference operator*() const { return event_; }
   pointer operator->() const { return &event_; }
-  const_iterator& operator++();
-  const_iterator operator++(int);
+  EventIterator& operator++();
+  EventIterator operator++(int);
   // Which event of the log this is.
   std::size_t index() const { return index_; }
-  friend bool operator==(const const_iterator& a, const const_iterator& b) {
+  friend bool operator==(const EventIterator& a, const EventIterator& b) {
     return a.index_ == b.index_;
   }
   // Of one log; for events it is what it is for numbers.
-  friend difference_type operator-(const const_iterator& a, const const_iterator& b) {
+  friend difference_type operator-(const EventIterator& a, const EventIterator& b) {
     return static_cast<difference_type>(a.index_) - static_cast<difference_type>(b.index_);
   }
 
  private:
   friend class EventLog;
-  const_iterator(const EventLog& log, std::size_t block, std::size_t index);
+  EventIterator(const EventLog& log, std::size_t block, std::size_t index);
   void read();
 
   const EventLog* log_ = nullptr;
   std::size_t block_ = 0, index_ = 0;
   const char* at_ = nullptr;
-  Coder coder_;
+  EventLog::Coder coder_;
   Event event_;
 };
 
