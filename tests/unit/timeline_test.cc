@@ -60,7 +60,7 @@ TEST(Timeline, ShowsCountersPassesPhasesAndMarksInMicroseconds) {
   wait.stream = 71;
   wait.other = 70;
   timeline.on_event(wait);
-  timeline.use(71, TraceBlock{9, 512_B, 0, {}}, 1008_us, 4_us);
+  timeline.use(71, TraceBlock{.id = 9, .bytes = 512_B}, 1008_us, 4_us);
   timeline.on_event(event(EventKind::deallocate, 1009_us, 512_B));
   timeline.end_pass(1010_us);
 

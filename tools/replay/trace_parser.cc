@@ -189,7 +189,7 @@ Status TraceParser::allocate(const BlockLine& line) {
   live_ += round_up(line.bytes, kGrain);
   if (live_ > kMostLive) return error_here("the blocks in use together are beyond any device");
   trace_.peak_live = std::max(trace_.peak_live, live_);
-  trace_.blocks.push_back({line.id, line.bytes, line.stream, {}});
+  trace_.blocks.push_back({.id = line.id, .bytes = line.bytes, .stream = line.stream});
   states_.push_back(State::live);
   add(TraceOp::Kind::allocate, line.stream, block);
   return {};
