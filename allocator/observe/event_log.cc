@@ -10,6 +10,10 @@ namespace {
 // An event takes no more: kind, time, which fields changed, and all of them.
 constexpr std::size_t kMostEncoded = 1 + 10 + 2 + 11 * 10;
 
+// Beside the kind, in its byte.
+constexpr unsigned char kPlain = 0x80;
+static_assert(kEventKinds <= kPlain);
+
 void put(std::string& out, std::uint64_t value) {
   for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
   out += static_cast<char>(value);
@@ -39,7 +43,8 @@ std::size_t group_of(EventKind kind) {
 }  // namespace
 
 void EventLog::Coder::encode(const Event& event, std::string& out) {
-  out += static_cast<char>(event.kind);
+  const auto kind = static_cast<unsigned char>(event.kind);
+  out += static_cast<char>(event.plain ? kind | kPlain : kind);
   const auto time = static_cast<std::uint64_t>(event.time.count);
   put(out, zigzag(time - time_));
   time_ = time;
@@ -67,7 +72,9 @@ void EventLog::Coder::encode(const Event& event, std::string& out) {
 }
 
 const char* EventLog::Coder::decode(const char* at, Event& event) {
-  event.kind = static_cast<EventKind>(*at++);
+  const auto kind = static_cast<unsigned char>(*at++);
+  event.kind = static_cast<EventKind>(kind & ~kPlain);
+  event.plain = (kind & kPlain) != 0;
   time_ += unzigzag(take(at));
   Fields& last = last_[group_of(event.kind)];
   for (std::uint64_t changed = take(at); changed != 0; changed &= changed - 1) {

@@ -38,6 +38,7 @@ std::vector<Event> any_events(std::size_t count) {
   std::vector<Event> events;
   for (std::size_t i = 0; i < count; ++i) {
     events.push_back({.kind = static_cast<EventKind>(random() % kEventKinds),
+                      .plain = random() % 2 == 0,
                       .heap = {static_cast<std::uint32_t>(any(random))},
                       .page = {static_cast<std::uint32_t>(any(random))},
                       .time = {static_cast<std::int64_t>(any(random))},
@@ -79,6 +80,8 @@ TEST(EventLog, GivesBackWhatWasAppended) {
   const EventLog log{std::span(events)};
   ASSERT_THAT(log, SizeIs(events.size()));
   EXPECT_EQ(test::texts_of(all_of(log)), test::texts_of(events));
+  EXPECT_TRUE(std::equal(log.begin(), log.end(), events.begin(),
+                         [](const Event& a, const Event& b) { return a.plain == b.plain; }));
   EXPECT_EQ(test::text_of(log.front()), test::text_of(events.front()));
   EXPECT_EQ(test::text_of(log.back()), test::text_of(events.back()));
 }
