@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,11 +13,11 @@
 #include "command.h"
 #include "grammar.h"
 #include "look/input_file.h"
+#include "look/output_file.h"
 #include "option_checks.h"
 #include "replay/limit.h"
 #include "replay/replay.h"
 #include "replay/report.h"
-#include "replay/text_file.h"
 #include "replay/timeline.h"
 #include "replay/trace_reader.h"
 
@@ -96,6 +98,12 @@ ExitCode run(const ReplayCommand& command) {
   }
   Result<ResultOutput> output = ResultOutput::open(command.result);
   if (!output) return exit_code_of(output.error());
+  std::optional<OutputFile> timeline_file;
+  if (!command.timeline.empty()) {
+    Result<OutputFile> file = OutputFile::open(command.timeline, "");
+    if (!file) return exit_code_of(file.error());
+    timeline_file = *std::move(file);
+  }
   Timeline timeline;
   std::vector<ReplayOutcome> outcomes;
   ExitCode exit_code = ExitCode::ok;
@@ -103,7 +111,7 @@ ExitCode run(const ReplayCommand& command) {
     ReplayOutcome& outcome = outcomes.emplace_back();
     outcome.trace = path;
     Result<ReplayReport> report =
-        replay_file(path, command, limit, command.timeline.empty() ? nullptr : &timeline);
+        replay_file(path, command, limit, timeline_file ? &timeline : nullptr);
     if (report.ok()) {
       outcome.report = *std::move(report);
     } else {
@@ -123,7 +131,13 @@ ExitCode run(const ReplayCommand& command) {
   };
   if (output->wants_json()) note(output->json(report_json(outcomes)));
   note(output->finish());
-  if (!command.timeline.empty()) note(write_text_file(command.timeline, timeline.json()));
+  const bool any_ran = std::any_of(outcomes.begin(), outcomes.end(), [](const ReplayOutcome& each) {
+    return each.report.has_value();
+  });
+  if (timeline_file && any_ran) {  // else an earlier timeline is of more use than an empty one
+    timeline_file->text() = timeline.json();
+    note(timeline_file->commit());
+  }
   return exit_code;
 }
 

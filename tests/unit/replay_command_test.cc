@@ -152,6 +152,26 @@ TEST_F(WeirCommand, OutOfMemoryIsExitCode1AndNamesWhatHeldIt) {
   EXPECT_EQ(nlohmann::json::parse(json.out)["error"]["kind"], "out_of_memory");
 }
 
+TEST_F(WeirCommand, TimelineIsThereWholeOrNotAtAll) {
+  const std::string earlier = write("earlier.json", "earlier");
+  EXPECT_EQ(weir("replay --timeline " + earlier + " " + path("none.trace")).code, 3);
+  EXPECT_EQ(read("earlier.json"), "earlier");
+  // One that can be written only in part.
+  const Finished cut = shell("ulimit -f 4; trap '' XFSZ; " WEIR_TOOL " replay --timeline " +
+                                 earlier + " bench/traces/gnn.trace.gz",
+                             ">" + path("out"));
+  EXPECT_EQ(cut.code, 3);
+  EXPECT_THAT(cut.err, HasSubstr("earlier.json: can't be written"));
+  EXPECT_EQ(read("earlier.json"), "earlier");
+}
+
+TEST_F(WeirCommand, TimelineThatCannotBeWrittenIsSaidBeforeTheReplay) {
+  const Finished run =
+      weir("replay --timeline /nowhere/at/all.json " + write("small.trace", kSmallTrace));
+  EXPECT_EQ(run.code, 3);
+  EXPECT_EQ(run.out, "");
+}
+
 TEST_F(WeirCommand, FileThatCannotBeReadOrWrittenIsExitCode3) {
   const Finished run =
       weir("replay --timeline /nowhere/at/all.json " + write("small.trace", kSmallTrace));

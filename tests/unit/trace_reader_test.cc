@@ -7,7 +7,6 @@
 
 #include <string>
 
-#include "replay/text_file.h"
 #include "tests/temporary_folder.h"
 
 namespace weir {
@@ -37,6 +36,12 @@ class TraceFile : public ::testing::Test {
  protected:
   std::string path(const std::string& name) { return folder_ / name; }
   void write(const std::string& name, std::string_view bytes) { folder_.write(name, bytes); }
+  void write_compressed(const std::string& name, std::string_view text) {
+    const gzFile file = gzopen(path(name).c_str(), "wb");
+    ASSERT_EQ(gzwrite(file, text.data(), static_cast<unsigned>(text.size())),
+              static_cast<int>(text.size()));
+    ASSERT_EQ(gzclose(file), Z_OK);
+  }
   std::string refusal_of_file(const std::string& name) {
     const Result<Trace> trace = read_trace(path(name));
     EXPECT_FALSE(trace.ok());
@@ -190,8 +195,8 @@ TEST_F(TraceFile, CompressedAndPlainReadTheSame) {
     const std::string n = std::to_string(i);
     text += "a " + n + " 4096 0 " + n + "\nr " + n + " 4096 0 " + n + "\n";
   }
-  ASSERT_TRUE(write_text_file(path("long.trace"), text).ok());
-  ASSERT_TRUE(write_text_file(path("long.trace.gz"), text).ok());
+  write("long.trace", text);
+  write_compressed("long.trace.gz", text);
   const Result<Trace> plain = read_trace(path("long.trace"));
   const Result<Trace> compressed = read_trace(path("long.trace.gz"));
   ASSERT_TRUE(plain.ok()) << plain.error().message();
@@ -210,7 +215,7 @@ TEST_F(TraceFile, CompressedFileCutOffAnywhereIsRefused) {
   std::string text = "# {}\n";
   for (int i = 0; i < 200; ++i)
     text += "a " + std::to_string(i) + " 4096 0 " + std::to_string(i * i) + "\n";
-  ASSERT_TRUE(write_text_file(path("whole.trace.gz"), text).ok());
+  write_compressed("whole.trace.gz", text);
   const std::string whole = folder_.read("whole.trace.gz");
   ASSERT_GT(whole.size(), 100u);
   for (std::size_t length = 0; length < whole.size(); ++length) {
@@ -223,7 +228,7 @@ TEST_F(TraceFile, CompressedFileWithWrongBytesIsRefused) {
   std::string text = "# {}\n";
   for (int i = 0; i < 200; ++i)
     text += "a " + std::to_string(i) + " 4096 0 " + std::to_string(i * i) + "\n";
-  ASSERT_TRUE(write_text_file(path("right.trace.gz"), text).ok());
+  write_compressed("right.trace.gz", text);
   std::string damaged = folder_.read("right.trace.gz");
   damaged[damaged.size() - 6] ^= 1;  // of the checksum
   write("wrong.trace.gz", damaged);
