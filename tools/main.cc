@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <iostream>
 #include <new>
 #include <string>
 #include <system_error>
@@ -48,6 +49,15 @@ void occupy_closed_streams() {
   }
 }
 
+// What a report could not be written to (a full disk, a closed pipe) is only known in the end. Says
+// so, unless the command has said it.
+weir::ExitCode with_output_written(weir::ExitCode exit_code) {
+  const bool written = std::cout.flush() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (written || exit_code == weir::ExitCode::cannot_run) return exit_code;
+  weir::complain("standard output could not be written");
+  return exit_code == weir::ExitCode::ok ? weir::ExitCode::cannot_run : exit_code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -88,12 +98,17 @@ int main(int argc, char** argv) {
     app.parse(std::move(arguments));
   } catch (const CLI::CallForHelp& help) {
     const bool all_known = app.remaining(true).empty();  // not so in `weir help repaly`
-    if (all_known) return app.exit(help);
+    if (all_known) {
+      app.exit(help);
+      return static_cast<int>(with_output_written(weir::ExitCode::ok));
+    }
     std::fprintf(stderr, "%s\n", weir::unknown_argument(app).c_str());
     return static_cast<int>(weir::ExitCode::bad_usage);
   } catch (const CLI::ParseError& error) {
     // CLI11's own codes tell the kinds of mistake apart; here they are all the caller's.
-    return app.exit(error) == 0 ? 0 : static_cast<int>(weir::ExitCode::bad_usage);
+    const bool is_version = app.exit(error) == 0;
+    return static_cast<int>(
+        with_output_written(is_version ? weir::ExitCode::ok : weir::ExitCode::bad_usage));
   } catch (const std::bad_alloc&) {
     std::fputs(
         "weir: this machine has not enough memory for that file: some 150 bytes are needed for "
@@ -105,10 +120,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "weir: standard output could not be written: %s\n", error.what());
     return static_cast<int>(weir::ExitCode::cannot_run);
   }
-  // What a report could not be written to (a full disk, a closed pipe) is only known now.
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    std::fputs("weir: standard output could not be written\n", stderr);
-    if (exit_code == weir::ExitCode::ok) exit_code = weir::ExitCode::cannot_run;
-  }
-  return static_cast<int>(exit_code);
+  return static_cast<int>(with_output_written(exit_code));
 }

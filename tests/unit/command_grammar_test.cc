@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -134,8 +135,10 @@ TEST_F(Grammar, DamagedCompressedFilesAreTold) {
             std::to_string(i) + "\n";
   }
   const std::string whole = gzip("whole.gz", text);
-  write("cut.gz", whole.substr(0, whole.size() / 2));
-  expect_unreadable("cut.gz", "cut off");
+  for (const std::size_t bytes : {std::size_t{2}, std::size_t{12}, whole.size() / 2}) {
+    write("cut.gz", whole.substr(0, bytes));
+    expect_unreadable("cut.gz", "cut off");
+  }
   std::string damaged = whole;
   for (std::size_t i = damaged.size() / 2; i < damaged.size() / 2 + 64; ++i) damaged[i] ^= 0x55;
   write("damaged.gz", damaged);
@@ -227,6 +230,22 @@ TEST_F(Grammar, ResultsThatCannotBeWrittenAreThree) {
          {"--json=/none/x", "--json=/dev/full", "--json >/dev/full", ">&-"}) {
       EXPECT_EQ(script(weir + " " + to).code, 3) << command << " " << to;
     }
+  }
+}
+
+TEST_F(Grammar, HelpThatCannotBeWrittenIsThree) {
+  for (const std::string command : {"help", "--version", "report --help"}) {
+    const Finished finished = script("$weir " + command + " >/dev/full");
+    EXPECT_EQ(finished.code, 3) << command;
+    EXPECT_EQ(finished.err, "weir: standard output could not be written\n") << command;
+  }
+}
+
+TEST_F(Grammar, OutputThatCannotBeWrittenIsSaidOnce) {
+  for (const std::string command : {"report $in/small.trace", "replay $in/small.trace"}) {
+    const Finished finished = script("$weir " + command + " >/dev/full");
+    EXPECT_EQ(finished.code, 3) << command;
+    EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
   }
 }
 

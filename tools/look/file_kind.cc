@@ -42,6 +42,12 @@ Result<FileKind> kind_of_file(const std::string& path) {
     return Error(ErrorCode::invalid_input, fmt::format("{}: can't be read: {}", path, why));
   }
   const std::string_view text(bytes.data(), static_cast<std::size_t>(read));
+  int code = Z_OK;
+  (void)gzerror(file.get(), &code);
+  if (text.empty() && code == Z_BUF_ERROR) {
+    return Error(ErrorCode::invalid_input,
+                 fmt::format("{}: can't be read: its compressed data was cut off", path));
+  }
   if (text.empty()) {
     return Error(
         ErrorCode::invalid_input,
