@@ -334,6 +334,28 @@ cuda.memory._set_allocator_settings = lambda settings: said.append(settings)
             pid, name = self.start(code, WEIR_RECORD=name, **job).stdout.split()
             self.assertEqual(name, f"{root}-{pid}.weir")
 
+    def test_the_commands_of_weir_work_too(self):
+        program = pathlib.Path(self.folder.name, "weir", "bin", "weir")
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\necho \"$@\"; exit 3\n")
+        program.chmod(0o755)
+        table = (installed.SOURCE.parents[2] / "docs" / "command.md").read_text()
+        commands = {line.split("`")[1].split()[0] for line in table.splitlines()
+                    if line.startswith("| `") and line.count("|") == 7}
+        self.assertIn("report", commands)
+        for command in commands:
+            result = self.python("-m", "weir", command, "a file", "--json")
+            self.assertEqual((result.returncode, result.stdout, result.stderr),
+                             (3, f"{command} a file --json\n", ""))
+
+    def test_the_kind_of_memory_is_an_option(self):
+        (pathlib.Path(self.folder.name) / "kind.py").write_text(
+            "import os; print(os.environ['WEIR_MEMORY'])\n")
+        self.assertEqual(self.run_weir("--memory", "plain", "kind.py").stdout, "plain\n")
+        wrong = self.run_weir("--memory", "plane", "kind.py")
+        self.assertEqual(wrong.returncode, 1)
+        self.assertIn("WEIR_MEMORY", wrong.stderr)
+
     def test_arguments_that_mean_nothing_are_refused(self):
         printed = self.run_code(
             "import torch, weir\n"

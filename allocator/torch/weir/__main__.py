@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m weir: runs a program with Weir as PyTorch's allocator, shows scenarios, or says what is
-installed."""
+installed. report, timeline and the other commands of `weir` work here too."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ import types
 import zipfile
 
 import weir
-from weir import _records
+from weir import _command, _records
 
 # Options of `run` that are settings, by the name of their WEIR_* variable.
 _SETTINGS = {
     "limit": "most memory to hold: 60GiB, 80%%",
-    "reuse": "wait, balanced or grow",
+    "reuse": "wait, grow, balanced or no_wait",
+    "memory": "pages, or plain: memory of cudaMalloc, which other libraries may open",
     "c10d": "0: torch.distributed's operations keep their tensors as without Weir",
     "log": "debug, info, warn, error or off",
     "log_file": "where the log goes",
@@ -30,6 +31,8 @@ _SETTINGS = {
     "record_stacks": "who asked for memory, in the recording: none, cpp or python",
 }
 
+# Of the `weir` command, which need not be on the PATH.
+_COMMANDS = ("replay", "report", "diff", "top", "timeline", "snapshot", "convert", "comm")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -160,6 +163,8 @@ def _scenario(options: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str]) -> None:
+    if arguments and arguments[0] in _COMMANDS:
+        _command.main()
     ours, program = _split(arguments)
     options = _parser().parse_args(ours)
     if options.command == "info":
