@@ -46,6 +46,21 @@ class Formatter final : public CLI::Formatter {
     return line(command->get_name(), command->get_description());
   }
 
+  // As wide as the terminal, but for lists and examples: paragraphs with an indented line.
+  std::string make_footer(const CLI::App* app) const override {
+    const std::string& footer = app->get_footer();
+    std::string text;
+    for (std::size_t begin = 0; begin < footer.size();) {
+      const std::size_t end = std::min(footer.find("\n\n", begin), footer.size());
+      const std::string paragraph = footer.substr(begin, end - begin);
+      const bool is_prose = paragraph.find("\n  ") == std::string::npos;
+      text += is_prose ? wrapped(paragraph, 0, help_width()) : paragraph;
+      text += footer.substr(end, 2);
+      begin = end + 2;
+    }
+    return text.empty() ? "" : text + "\n";
+  }
+
   std::string make_description(const CLI::App* app) const override {
     return wrapped(app->get_description(), 0, help_width()) + "\n";
   }
@@ -256,7 +271,14 @@ ExitCode exit_code_of(const Status& status, std::string_view command) {
 }
 
 void complain(std::string_view text) {
-  fmt::print(stderr, "{} {}\n", as_trouble("weir:", STDERR_FILENO), text);
+  std::string shown;  // the name of a file may have characters that a terminal acts on
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    if (begin > 0) shown += '\n';
+    shown += printable(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  fmt::print(stderr, "{} {}\n", as_trouble("weir:", STDERR_FILENO), shown);
 }
 
 void add_top_option(CLI::App& command, std::size_t& top) {

@@ -72,10 +72,8 @@ int main(int argc, char** argv) {
   app.formatter(weir::make_formatter());  // sub-commands inherit it
   app.footer(
       "`weir help COMMAND` describes a command. docs/command.md says what all have in common, "
-      "exit\n"
-      "codes too: 0 done; 1 the answer is no; 2 a bad command line; 3 a file that can't be read "
-      "or\n"
-      "written, or something that this machine lacks.");
+      "exit codes too: 0 done; 1 the answer is no; 2 a bad command line; 3 a file that can't be "
+      "read or written, or something that this machine lacks.");
   weir::add_replay_command(app, exit_code);
   weir::add_report_command(app, exit_code);
   weir::add_diff_command(app, exit_code);

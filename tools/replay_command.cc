@@ -53,6 +53,13 @@ Result<Trace> read_input(const std::string& path) {
                     input->name(),
                     *kind == FileKind::pickle ? "a snapshot of PyTorch's" : "a recording", path));
   }
+  if (*kind == FileKind::json) {
+    return Error(
+        ErrorCode::invalid_input,
+        fmt::format("{}: not a trace, but JSON, as a snapshot of Weir's is: a snapshot holds "
+                    "one moment, and nothing to replay",
+                    input->name()));
+  }
   Result<Trace> trace = read_trace(input->path());
   if (!trace) return input->named(trace.error());
   trace->name = input->name();

@@ -278,6 +278,15 @@ TEST_F(Grammar, LinesAreAsWideAsTheTerminal) {
   }
   const std::string report = "$weir report bench/traces/serve_multistream.trace.gz";
   EXPECT_LE(widest(script("COLUMNS=90 " + report).out), 90u);
+  EXPECT_THAT(script("COLUMNS=60 $weir report --help").out,
+              HasSubstr("\n  weir report --at 1.5s --top 20 run.weir\n"));
+  for (const std::string command : {"help", "help report", "help top"}) {
+    EXPECT_LE(widest(script("COLUMNS=76 $weir " + command).out), 76u) << command;
+  }
+  // All but the table of passes.
+  const std::string replay = " $weir replay bench/traces/gnn.trace.gz | grep -v '^ '";
+  EXPECT_LE(widest(script("COLUMNS=60" + replay).out), 60u);
+  EXPECT_LE(widest(script("COLUMNS=1000" + replay).out), 100u);
   EXPECT_EQ(script("COLUMNS=junk " + report).out, script(report).out);
 }
 
@@ -302,6 +311,33 @@ TEST_F(Grammar, ProgressIsShownOnATerminalAfterASecond) {
     EXPECT_THAT(script("script -qec 'bash " + path("slow") + "' /dev/null").out, IsEmpty())
         << command;
   }
+}
+
+TEST_F(Grammar, ATerminalActsOnNoFileName) {
+  write("odd \x1b[31m\nname", "junk\n");
+  for (const std::string& command : readers()) {
+    const Finished finished = script(line(command, "$'odd \\e[31m\\nname'"));
+    EXPECT_EQ(finished.code, 3) << command;
+    EXPECT_THAT(finished.err, AllOf(HasSubstr("odd ?[31m"), Not(HasSubstr("\x1b")))) << command;
+  }
+}
+
+TEST_F(Grammar, ASnapshotIsNothingToReplay) {
+  write("snapshot.json", "{\"weir_snapshot\": 1}\n");
+  const Finished finished = script("$weir replay $in/snapshot.json");
+  EXPECT_EQ(finished.code, 3);
+  EXPECT_THAT(finished.err, HasSubstr("not a trace, but JSON"));
+}
+
+TEST_F(Grammar, WhatTopCannotFollowIsTold) {
+  std::filesystem::create_directory(path("folder"));
+  const Finished folder = script("$weir top $in/folder");
+  EXPECT_EQ(folder.code, 3);
+  EXPECT_THAT(folder.err, HasSubstr("it is a folder"));
+  write("short.weir", std::string_view("\x89WEIR\r\n\x1a", 8));
+  const Finished cut = script("$weir top $in/short.weir");
+  EXPECT_EQ(cut.code, 3);
+  EXPECT_THAT(cut.err, HasSubstr("cut off within its first 16 bytes"));
 }
 
 TEST_F(Grammar, MistakesShowTheUsageLine) {

@@ -119,7 +119,7 @@ TEST(ReplayReport, EveryFailureHasItsExitCode) {
 TEST(ReplayReport, TextIsATableWithOneRowForEachPass) {
   const std::string text = report_text(*outcome().report);
   EXPECT_THAT(text, HasSubstr("some.trace on the simulated device: 7 blocks on 1 stream, 1.00 ms "
-                              "of recorded time, policy balanced, no limit\n"));
+                              "of recorded time, policy balanced,\nno limit\n"));
   EXPECT_THAT(text, HasSubstr("     1    100 MiB        101 MiB  1.0100"));
   EXPECT_THAT(text, HasSubstr("     2    100 MiB        102 MiB  1.0200"));
   EXPECT_THAT(text, HasSubstr("   all    100 MiB        102 MiB  1.0200"));

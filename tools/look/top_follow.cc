@@ -76,7 +76,9 @@ class TopFollower::Impl {
     std::array<char, kFileHeader> begin{};
     const std::size_t read = std::fread(begin.data(), 1, begin.size(), file_.get());
     if (std::ferror(file_.get()) != 0) {
-      return refused(view.file, fmt::format("cannot be read: {}", std::strerror(errno)));
+      return refused(view.file, fmt::format("can't be read: {}",
+                                            errno == EISDIR ? "it is a folder; name a file in it"
+                                                            : std::strerror(errno)));
     }
     if (read == 0) {
       return refused(view.file, "is empty so far: the program has not begun to record");
@@ -86,6 +88,9 @@ class TopFollower::Impl {
       return refused(view.file, "is no recording of Weir's: make one with WEIR_RECORD=FILE");
     }
     const std::string mine = recording_format::file_header();
+    if (read < kFileHeader && mine.starts_with(bytes)) {
+      return refused(view.file, "is cut off within its first 16 bytes, or these are being written");
+    }
     if (bytes.substr(0, 12) != std::string_view(mine).substr(0, 12)) {
       return refused(view.file,
                      "has another format than this version of Weir reads: use the weir "

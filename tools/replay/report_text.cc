@@ -63,8 +63,8 @@ std::string verdict(const ReplayReport& report) {
 }  // namespace
 
 std::string report_text(const ReplayReport& report) {
-  std::string text = fmt::format(
-      "{} on {}: {} on {}, {} of recorded time, policy {}, {}\n\n", report.trace,
+  const std::string title = fmt::format(
+      "{} on {}: {} on {}, {} of recorded time, policy {}, {}", printable(report.trace),
       report.device == "sim" ? "the simulated device" : report.device,
       counted(report.blocks, "block"), counted(report.streams, "stream"),
       in_words(report.trace_time), name_of(report.options.policy),
@@ -76,7 +76,7 @@ std::string report_text(const ReplayReport& report) {
     table.add(row(std::to_string(i + 1), report, report.passes[i]));
   }
   if (report.passes.size() > 1) table.add(row("all", report, report.all));
-  return text + table.text() + "\n" + verdict(report) + "\n";
+  return wrapped(title, 0) + "\n\n" + table.text() + "\n" + wrapped(verdict(report), 0) + "\n";
 }
 
 ExitCode ReplayOutcome::exit_code() const {
