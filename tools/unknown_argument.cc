@@ -75,7 +75,12 @@ std::string unknown_argument(const CLI::App& app) {
     return path + ": " + unknown("option", name, option_names(command));
   }
   if (commands.empty()) {
-    return words.empty() ? "" : fmt::format("{}: unexpected argument '{}'", path, words.front());
+    if (words.empty()) return {};
+    const std::string text = fmt::format("{}: unexpected argument '{}'", path, words.front());
+    // "--json out.json FILE": the first of the two was taken for the input.
+    const CLI::Option* const json = command.get_option_no_throw("--json");
+    const bool has_json = json != nullptr && json->count() > 0;
+    return has_json ? text + "; the file for JSON is named by --json=FILE" : text;
   }
   const std::string all = fmt::format("the commands are {}", fmt::join(commands, ", "));
   if (words.empty()) return fmt::format("{}: a command is missing; {}", path, all);

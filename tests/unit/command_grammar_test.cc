@@ -348,6 +348,13 @@ TEST_F(Grammar, MistakesShowTheUsageLine) {
                     HasSubstr("Run 'weir timeline --help'")));
 }
 
+TEST_F(Grammar, AFileBehindJsonIsExplained) {
+  const Finished finished = script("$weir report --json out.json $in/small.trace");
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_THAT(finished.err, HasSubstr("small.trace'; the file for JSON is named by --json=FILE"));
+  EXPECT_THAT(script("$weir report $in/small.trace two").err, Not(HasSubstr("JSON is named")));
+}
+
 TEST_F(Grammar, ScenariosHaveNames) {
   for (const auto& [letter, name] : std::vector<std::pair<std::string, std::string>>{
            {"A", "captured-first-operation"}, {"E", "small-kernels"}}) {
