@@ -328,6 +328,23 @@ TEST(Output, ReplacesTheFileBehindALinkAndLeavesNothingElse) {
   EXPECT_THAT(folder.names(), ElementsAre("link", "real"));
 }
 
+TEST(Output, AFileBehindADanglingLinkIsMade) {
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink("real", folder / "link");
+  ASSERT_TRUE(export_timeline(Recording{}, LookFormat::csv, folder / "link").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+  EXPECT_THAT(folder.read("real"), StartsWith("block,"));
+}
+
+TEST(Output, AnEarlierFilesPermissionsStay) {
+  using std::filesystem::perms;
+  const TemporaryFolder folder;
+  const std::string path = folder.write("private.csv", "");
+  std::filesystem::permissions(path, perms::owner_read | perms::owner_write);
+  ASSERT_TRUE(export_timeline(Recording{}, LookFormat::csv, path).ok());
+  EXPECT_EQ(std::filesystem::status(path).permissions(), perms::owner_read | perms::owner_write);
+}
+
 TEST(Output, WithoutCommitLeavesWhatWasThere) {
   const TemporaryFolder folder;
   folder.write("file", "before");

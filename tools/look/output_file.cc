@@ -37,7 +37,7 @@ std::optional<struct stat> status_of(const std::string& path) {
 std::string behind_links(const std::string& path) {
   std::error_code error;
   const std::filesystem::path real = std::filesystem::canonical(path, error);
-  return error ? path : real.string();
+  return error ? behind_dangling_links(path).string() : real.string();
 }
 
 }  // namespace
@@ -76,6 +76,13 @@ class OutputFile::Impl {
     if (file_ < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
       temporary_ = temporary_name();
       file_ = ::open(temporary_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
+    }
+    // An earlier file's permissions stay: it may be one that others must not read.
+    struct stat earlier {
+    }, now{};
+    if (file_ >= 0 && ::stat(target_.c_str(), &earlier) == 0 && ::fstat(file_, &now) == 0 &&
+        ((earlier.st_mode ^ now.st_mode) & 0777) != 0) {
+      if (::fchmod(file_, earlier.st_mode & 0777) != 0) note(std::strerror(errno));
     }
     return start();
   }

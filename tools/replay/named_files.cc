@@ -26,17 +26,6 @@ struct Identity {
   friend bool operator==(const Identity&, const Identity&) = default;
 };
 
-// Follows symbolic links whose target does not exist.
-std::filesystem::path behind_dangling_links(std::filesystem::path path) {
-  for (int links = 0; links < kMostLinks; ++links) {
-    std::error_code error;
-    const std::filesystem::path target = std::filesystem::read_symlink(path, error);
-    if (error) break;
-    path = path.parent_path() / target;  // which is `target` where that is absolute
-  }
-  return path;
-}
-
 std::optional<Identity> identity_of(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0) {
@@ -72,6 +61,16 @@ Status check_pair(const NamedFile& a, const NamedFile& b) {
 }
 
 }  // namespace
+
+std::filesystem::path behind_dangling_links(std::filesystem::path path) {
+  for (int links = 0; links < kMostLinks; ++links) {
+    std::error_code error;
+    const std::filesystem::path target = std::filesystem::read_symlink(path, error);
+    if (error) break;
+    path = path.parent_path() / target;  // which is `target` where that is absolute
+  }
+  return path;
+}
 
 bool is_same_file(const std::string& a, const std::string& b) {
   const std::optional<Identity> identity = identity_of(a);

@@ -2,6 +2,7 @@
 // The files that a command line names, compared before any of them is opened for writing.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,9 @@ struct NamedFile {
 // links, hard links or relative paths. Never true of what exists and is no regular file (a pipe,
 // /dev/null, a folder).
 bool is_same_file(const std::string& a, const std::string& b);
+
+// Follows symbolic links whose target does not exist.
+std::filesystem::path behind_dangling_links(std::filesystem::path path);
 
 // The number of the open descriptor that the path of an output such as "-", /dev/stdout or
 // /dev/fd/3 names. Such a file
