@@ -48,7 +48,7 @@ NOT_RUN = [
     ("", r"^tools/checks/(layers|paths|format|links)", "checks the sources; CI runs it"),
     ("", r"^\.ci/run", BUILDS),
     ("packaging", r"^cc program.c ", "tests/install/pkg_config does it, with an installed Weir"),
-    ("building|packaging", r"^tools/wheels ", "fetches PyTorch"),
+    ("building|packaging", r"^tools/wheels( |$)", "fetches PyTorch"),
     ("", r"^cmake ", BUILDS),
     ("", r"^ctest ", "runs tests within a test"),
     ("", r"^tools/checks/gpu", NEEDS_GPU),
