@@ -18,7 +18,7 @@ constexpr std::uint32_t kAllStreams = ~std::uint32_t{0};
 class LifetimesFold {
  public:
   explicit LifetimesFold(const Recording& recording)
-      : recording_(recording), middle_((recording.begin().count + recording.end().count) / 2) {}
+      : recording_(recording), middle_{(recording.begin().count + recording.end().count) / 2} {}
 
   BlockLifetimes run();
 

@@ -223,7 +223,7 @@ Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
   const auto excess = [&] { return budget_.held() - std::min(budget_.held(), keep); };
   Result<Bytes> gone = pages_.give_to_device(excess());
   if (!gone) return gone;
-  const Result<Bytes> more = give_to_device(excess(), nullptr);
+  Result<Bytes> more = give_to_device(excess(), nullptr);
   if (!more) return more;
   return *gone + *more;
 }
