@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A copy of the sources in a folder of its own, built with coverage, and the runs of its test programs."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+SUFFIXES = {".cc", ".h", ".c", ".cu", ".cuh", ".cmake", ".in"}
+# A mutant that allocates or writes without end takes no more than this from the machine.
+MEMORY, FILE_SIZE = 8 << 30, 1 << 30
+
+
+class Failed(Exception):
+    """What the caller has to see to, in one line."""
+
+
+def project_files(root):
+    """The project's files, new ones included. (Sources that came without git: all but build folders.)"""
+    if not (root / ".git").exists() or not shutil.which("git"):
+        found = [file.relative_to(root) for file in root.rglob("*") if file.is_file()]
+        return sorted(name.as_posix() for name in found if not name.parts[0].startswith(("build", ".git")))
+    listed = subprocess.run(["git", "-c", f"safe.directory={root}", "ls-files", "-z", "--cached", "--others",
+                             "--exclude-standard"], cwd=root, capture_output=True, check=True).stdout.decode()
+    return sorted(name for name in listed.split("\0") if name and (root / name).is_file())
+
+
+def digest_of(root, names):
+    result = hashlib.sha256()
+    for name in names:
+        result.update(name.encode() + b"\0" + hashlib.sha256((root / name).read_bytes()).digest())
+    return result.hexdigest()
+
+
+def is_built(name):
+    """Whether the file has a part in what is built or how."""
+    return pathlib.PurePath(name).suffix in SUFFIXES or name.endswith(("CMakeLists.txt", "CMakePresets.json"))
+
+
+class Run:
+    """How one run of a program ended: `ok`, `hung`, or neither, and then what it said failed."""
+
+    def __init__(self, status, hung, output, seconds):
+        self.hung, self.seconds = hung, seconds
+        self.ok = status == 0 and not hung
+        failed = re.findall(r"^\[  FAILED  \] ([\w/.]+)", output, re.MULTILINE)
+        started = re.findall(r"^\[ RUN      \] ([\w/.]+)", output, re.MULTILINE)
+        self.failed = sorted(set(failed))
+        self.test = failed[0] if failed else started[-1] if started else None
+
+
+class Tree:
+    def __init__(self, root, folder, jobs, options):
+        self.root, self.folder, self.jobs = root, folder, jobs
+        self.source = folder / "source"
+        self.build = self.source / "build" / "release"
+        self.options = options
+        self.changed = None  # the one file of the copy that is changed, and its own text
+
+    @contextlib.contextmanager
+    def locked(self):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise Failed(f"another run uses {self.folder}")
+            yield
+
+    def synchronise(self):
+        """Makes the copy equal to the caller's sources, whatever an earlier run left in it."""
+        names = project_files(self.root)
+        self.source.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            original, copy = self.root / name, self.source / name
+            if not copy.is_file() or copy.read_bytes() != original.read_bytes():
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(original, copy)
+            copy.chmod(original.stat().st_mode)
+        known = set(names)
+        for folder, folders, files in os.walk(self.source):
+            inside = pathlib.Path(folder).relative_to(self.source)
+            folders[:] = [f for f in folders if not (inside == pathlib.Path() and f == "build")]
+            for file in files:
+                if (inside / file).as_posix() not in known:
+                    (pathlib.Path(folder) / file).unlink()
+        return names
+
+    def environment(self, **more):
+        return {**os.environ, "CCACHE_BASEDIR": str(self.source), **more}
+
+    def configure(self):
+        arguments = ["cmake", "--preset", "release", "-G", "Ninja", "-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=16",
+                     "-DWEIR_TESTS=ON", "-DWEIR_BENCHMARKS=ON", "-DWEIR_SHARED=OFF", f"-DWEIR_MUTATING={HERE.as_posix()}",
+                     f"-DCMAKE_PROJECT_INCLUDE={(HERE / 'instrument.cmake').as_posix()}", *self.options]
+        done = subprocess.run(arguments, cwd=self.source, capture_output=True, text=True, env=self.environment())
+        if done.returncode != 0:
+            (self.folder / "configure.log").write_text(done.stdout + done.stderr)
+            raise Failed(f"the build can't be configured: see {self.folder / 'configure.log'}")
+
+    def programs(self):
+        return (self.build / "test_programs.txt").read_text().split()
+
+    def commands(self):
+        """The object of each source that has one of its own, and the sources that are built."""
+        objects, built = {}, set()
+        for entry in json.loads((self.build / "compile_commands.json").read_text()):
+            file = pathlib.Path(entry["file"])
+            if file.is_relative_to(self.source) and not file.is_relative_to(self.build):
+                name = file.relative_to(self.source).as_posix()
+                built.add(name)
+                output = entry.get("output") or re.search(r" -o (\S+)", entry["command"])[1]
+                if not output.startswith("tests/"):
+                    objects.setdefault(name, output)
+        return objects, built
+
+    def make(self, targets, log=None):
+        """Builds, and says whether that went well."""
+        with open(log or self.folder / "build.log", "w") as output:
+            command = ["ninja", "-C", str(self.build), "-j", str(self.jobs), *targets]
+            return self._wait(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=self.environment(),
+                                               start_new_session=True), None) == (0, False)
+
+    def change(self, name, begin, end, text):
+        """Replaces a part of one file of the copy; the file that was changed before gets its own text back."""
+        self.restore()
+        own = (self.source / name).read_text()
+        self.changed = name, own
+        (self.source / name).write_text(own[:begin] + text + own[end:])
+
+    def restore(self):
+        if self.changed is not None:
+            name, own = self.changed
+            (self.source / name).write_text(own)
+            self.changed = None
+
+    def run(self, program, limit, counters, excluded=(), fail_fast=True, report=None):
+        """Runs a test program in the copy. Its counters go below `counters`."""
+        log = self.folder / "run.log"
+        scratch = self.folder / "scratch"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        arguments = [str(self.build / "tests" / program)]
+        if excluded:
+            arguments.append("--gtest_filter=-" + ":".join(excluded))
+        environment = self.environment(GCOV_PREFIX=str(counters), TMPDIR=str(scratch))
+        if fail_fast:
+            environment["GTEST_FAIL_FAST"] = "1"
+        if report:
+            environment["GTEST_OUTPUT"] = f"json:{report}"
+        begin = time.monotonic()
+        with open(log, "wb") as output:
+            process = subprocess.Popen(arguments, cwd=self.source, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                       env=environment, start_new_session=True, preexec_fn=_limit)
+            status, hung = self._wait(process, limit)
+        seconds = time.monotonic() - begin
+        shutil.rmtree(scratch, ignore_errors=True)
+        return Run(status, hung, log.read_text(errors="replace"), seconds)
+
+    @staticmethod
+    def _wait(process, limit):
+        """Its status, and whether it had to be ended. Nothing that it started is left."""
+        try:
+            return process.wait(limit), False
+        except subprocess.TimeoutExpired:
+            return None, True
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _limit():
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE, FILE_SIZE))
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def note(text):
+    print(text, file=sys.stderr, flush=True)
