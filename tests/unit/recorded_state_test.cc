@@ -82,6 +82,15 @@ TEST_F(RecordedStateTest, APageThatGoesHasNoLeaseAndNoMapping) {
   EXPECT_THAT(accept(mapping(EventKind::unmap, 3, 1 << 21)), IsEmpty());
 }
 
+TEST_F(RecordedStateTest, OnlyAMappingThatIsThereAndOfThePageEnds) {
+  (void)accept(mapping(EventKind::map, 3, 1 << 21));
+  (void)accept(page(EventKind::create, 4));
+  EXPECT_THAT(accept(mapping(EventKind::unmap, 4, 1 << 21)), IsEmpty());
+  EXPECT_THAT(accept(mapping(EventKind::unmap, 3, 1 << 22)), IsEmpty());
+  EXPECT_EQ(state_.repaired(), 3u);  // and the page that was mapped before it was there
+  EXPECT_THAT(accept(mapping(EventKind::unmap, 3, 1 << 21)), ElementsAre("unmap 2097152"));
+}
+
 TEST_F(RecordedStateTest, TwoMappingsDoNotOverlapAndTwoHeapsDoNotLeaseOnePage) {
   (void)accept(mapping(EventKind::map, 3, 1 << 21));
   EXPECT_THAT(accept(mapping(EventKind::map, 4, (1 << 21) + 4096)),

@@ -4,6 +4,7 @@
 import collections
 import hashlib
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -51,10 +52,10 @@ class Coverage:
         return sorted(found, key=lambda program: (self.seconds[program], program))
 
     def figures(self, folder):
-        """[(file, lines run, lines, branches taken, branches)] of the files below the folder."""
+        """[(file, lines run, lines, branches taken, branches)] of the sources below the folder."""
         result = []
         for name in sorted(self.lines):
-            if name.startswith(folder + "/") and self.lines[name]:
+            if name.startswith(folder + "/") and name.endswith(".cc") and self.lines[name]:
                 lines, branches = self.lines[name], self.branches[name]
                 result.append((name, sum(map(bool, lines.values())), len(lines), sum(branches.values()), len(branches)))
         return result
@@ -85,18 +86,11 @@ def read_gcov(tree, folders, objects):
 
 def _merge(tree, folders, document, files):
     for file in document["files"]:
-        path = pathlib.PurePosixPath(tree.build / file["file"])
-        parts = []
-        for part in path.parts:
-            if part == "..":
-                parts.pop()
-            else:
-                parts.append(part)
-        name = "/".join(parts[1:])
-        source = str(tree.source)[1:] + "/"
-        if not name.startswith(source) or not name[len(source):].startswith(folders):
+        path = pathlib.Path(os.path.normpath(tree.build / file["file"]))
+        name = path.relative_to(tree.source).as_posix() if path.is_relative_to(tree.source) else ""
+        if not name.startswith(folders):
             continue
-        found = files.setdefault(name[len(source):], {"lines": {}, "branches": {}, "functions": set()})
+        found = files.setdefault(name, {"lines": {}, "branches": {}, "functions": set()})
         found["functions"].update((f["start_line"], f["end_line"]) for f in file["functions"])
         for line in file["lines"]:
             number = line["line_number"]

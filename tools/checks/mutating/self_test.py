@@ -2,6 +2,7 @@
 """What tools/checks/mutants --self-test runs: sources with known changes, and each other part alone."""
 
 import contextlib
+import dataclasses
 import io
 import pathlib
 import shutil
@@ -185,7 +186,10 @@ class PlannedTree(Tree):
     def commands(self):
         return {"a.cc": "a.cc.o"}, {"a.cc"}
 
-    def make(self, targets, log=None):
+    def including(self):
+        return {"a.h": {"two", "another"}}
+
+    def make(self, targets):
         return targets[0] not in self.builds
 
     def run(self, program, *_, **__):
@@ -217,6 +221,8 @@ def check_states(checks, tool, folder):
         checks.equal(what + ": the copy", (tree.source / "a.cc").read_text(), text.replace("<", "<="))
         tree.restore()
         checks.equal(what + ": restored", (tree.source / "a.cc").read_text(), text)
+    header = dataclasses.replace(mutant, file="a.h")
+    checks.equal("a header of a test", tool.Test(tree, covered, 60).programs(header), ["two"])
     covered.lines["a.cc"][2] = set()
     tree = PlannedTree(root, root / "copy", [], {})
     checks.equal("not covered", tool.Test(tree, covered, 60).of(mutant), ("not covered", ""))

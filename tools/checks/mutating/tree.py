@@ -100,9 +100,10 @@ class Tree:
         return {**os.environ, "CCACHE_BASEDIR": str(self.source), **more}
 
     def configure(self):
+        own = self.source / HERE.relative_to(self.root)
         arguments = ["cmake", "--preset", "release", "-G", "Ninja", "-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=16",
-                     "-DWEIR_TESTS=ON", "-DWEIR_BENCHMARKS=ON", "-DWEIR_SHARED=OFF", f"-DWEIR_MUTATING={HERE.as_posix()}",
-                     f"-DCMAKE_PROJECT_INCLUDE={(HERE / 'instrument.cmake').as_posix()}", *self.options]
+                     "-DWEIR_TESTS=ON", "-DWEIR_BENCHMARKS=ON", "-DWEIR_SHARED=OFF", f"-DWEIR_MUTATING={own.as_posix()}",
+                     f"-DCMAKE_PROJECT_INCLUDE={(own / 'instrument.cmake').as_posix()}", *self.options]
         done = subprocess.run(arguments, cwd=self.source, capture_output=True, text=True, env=self.environment())
         if done.returncode != 0:
             (self.folder / "configure.log").write_text(done.stdout + done.stderr)
@@ -124,9 +125,23 @@ class Tree:
                     objects.setdefault(name, output)
         return objects, built
 
-    def make(self, targets, log=None):
+    def including(self):
+        """{header: the test programs with an object of their own that includes it}."""
+        said = subprocess.run(["ninja", "-C", str(self.build), "-t", "deps"], capture_output=True, text=True).stdout
+        result, programs, program = {}, set(self.programs()), None
+        for line in said.splitlines():
+            owner = re.match(r"\S*CMakeFiles/(\w+)\.dir/\S+: #deps", line)
+            if not line.startswith(" "):
+                program = owner[1] if owner and owner[1] in programs else None
+            elif program:
+                path = pathlib.Path(os.path.normpath(self.build / line.strip()))
+                if path.suffix == ".h" and path.is_relative_to(self.source):
+                    result.setdefault(path.relative_to(self.source).as_posix(), set()).add(program)
+        return result
+
+    def make(self, targets):
         """Builds, and says whether that went well."""
-        with open(log or self.folder / "build.log", "w") as output:
+        with open(self.folder / "build.log", "w") as output:
             command = ["ninja", "-C", str(self.build), "-j", str(self.jobs), *targets]
             return self._wait(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=self.environment(),
                                                start_new_session=True), None) == (0, False)
