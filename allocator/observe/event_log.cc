@@ -4,21 +4,27 @@
 #include <algorithm>
 #include <bit>
 
+#include "observe/recording_format.h"
+
 namespace weir {
+
+using recording_format::EventFields;
+using recording_format::fields_of;
+using recording_format::put;
+using recording_format::set_fields;
+using recording_format::unzigzag;
+using recording_format::zigzag;
+
 namespace {
 
 // An event takes no more: kind, time, which fields changed, and all of them.
-constexpr std::size_t kMostEncoded = 1 + 10 + 2 + 11 * 10;
+constexpr std::size_t kMostEncoded = 1 + 10 + 2 + EventFields().size() * 10;
 
 // Beside the kind, in its byte.
 constexpr unsigned char kPlain = 0x80;
 static_assert(kEventKinds <= kPlain);
 
-void put(std::string& out, std::uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
-  out += static_cast<char>(value);
-}
-
+// As PayloadReader::number(), of bytes that put() wrote here.
 std::uint64_t take(const char*& at) {
   std::uint64_t value = 0;
   for (int shift = 0;; shift += 7) {
@@ -28,11 +34,12 @@ std::uint64_t take(const char*& at) {
   }
 }
 
-// Small numbers of either sign stay small.
-std::uint64_t zigzag(std::uint64_t difference) {
-  return difference << 1 ^ (0 - (difference >> 63));
+// What a block has beyond what was asked for, in place of that: it is smaller, and changes less.
+// The same again undoes it.
+EventFields with_slack(EventFields fields) {
+  fields[2] = fields[1] - fields[2];
+  return fields;
 }
-std::uint64_t unzigzag(std::uint64_t coded) { return coded >> 1 ^ (0 - (coded & 1)); }
 
 // Kinds that fill the same fields, with numbers near each other's.
 std::size_t group_of(EventKind kind) {
@@ -48,21 +55,11 @@ void EventLog::Coder::encode(const Event& event, std::string& out) {
   const auto time = static_cast<std::uint64_t>(event.time.count);
   put(out, zigzag(time - time_));
   time_ = time;
-  // A block's slack is smaller than its size, and changes less.
-  const Fields fields = {event.address.value,
-                         event.bytes.count,
-                         event.bytes.count - event.requested.count,
-                         event.stream,
-                         event.heap.value,
-                         event.stack,
-                         event.page.value,
-                         event.other,
-                         event.sequence.value,
-                         event.pool,
-                         static_cast<std::uint64_t>(event.duration.count)};
-  Fields& last = last_[group_of(event.kind)];
+  const EventFields fields = with_slack(fields_of(event));
+  EventFields& last = last_[group_of(event.kind)];
   std::uint64_t changed = 0;
-  for (std::size_t i = 0; i < kFields; ++i) changed |= std::uint64_t{fields[i] != last[i]} << i;
+  for (std::size_t i = 0; i < fields.size(); ++i)
+    changed |= std::uint64_t{fields[i] != last[i]} << i;
   put(out, changed);
   for (; changed != 0; changed &= changed - 1) {
     const auto i = static_cast<std::size_t>(std::countr_zero(changed));
@@ -76,22 +73,12 @@ const char* EventLog::Coder::decode(const char* at, Event& event) {
   event.kind = static_cast<EventKind>(kind & ~kPlain);
   event.plain = (kind & kPlain) != 0;
   time_ += unzigzag(take(at));
-  Fields& last = last_[group_of(event.kind)];
+  EventFields& last = last_[group_of(event.kind)];
   for (std::uint64_t changed = take(at); changed != 0; changed &= changed - 1) {
     last[static_cast<std::size_t>(std::countr_zero(changed))] += unzigzag(take(at));
   }
   event.time = Nanoseconds{static_cast<std::int64_t>(time_)};
-  event.address = Address{last[0]};
-  event.bytes = Bytes{last[1]};
-  event.requested = Bytes{last[1] - last[2]};
-  event.stream = last[3];
-  event.heap = HeapId{static_cast<std::uint32_t>(last[4])};
-  event.stack = static_cast<std::uint32_t>(last[5]);
-  event.page = PageId{static_cast<std::uint32_t>(last[6])};
-  event.other = last[7];
-  event.sequence = Sequence{last[8]};
-  event.pool = last[9];
-  event.duration = Nanoseconds{static_cast<std::int64_t>(last[10])};
+  (void)set_fields(event, with_slack(last));
   return at;
 }
 

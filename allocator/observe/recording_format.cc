@@ -28,13 +28,6 @@ std::uint32_t crc_of(std::string_view header, std::string_view payload) {
   return static_cast<std::uint32_t>(crc);
 }
 
-// Differences of both signs, small ones in few bytes; sums wrap around, so that every value can be
-// said.
-std::uint64_t zigzag(std::uint64_t difference) {
-  return difference << 1 ^ (0 - (difference >> 63));
-}
-std::uint64_t unzigzag(std::uint64_t code) { return code >> 1 ^ (0 - (code & 1)); }
-
 }  // namespace
 
 std::string file_header() {
@@ -128,7 +121,7 @@ std::string_view PayloadReader::text() {
   return text;
 }
 
-EventCoder::Fields EventCoder::fields_of(const Event& event) {
+EventFields fields_of(const Event& event) {
   return {event.address.value,
           event.bytes.count,
           event.requested.count,
@@ -142,7 +135,7 @@ EventCoder::Fields EventCoder::fields_of(const Event& event) {
           static_cast<std::uint64_t>(event.duration.count)};
 }
 
-bool EventCoder::set_fields(Event& event, const Fields& fields) {
+bool set_fields(Event& event, const EventFields& fields) {
   event.address = Address{fields[0]};
   event.bytes = Bytes{fields[1]};
   event.requested = Bytes{fields[2]};
@@ -168,14 +161,14 @@ void EventCoder::encode(const Event& event, std::string& out) {
   const auto time = static_cast<std::uint64_t>(event.time.count);
   put(out, time - time_);
   time_ = time;
-  Fields& last = last_[group_of(event.kind)];
-  const Fields fields = fields_of(event);
+  EventFields& last = last_[group_of(event.kind)];
+  const EventFields fields = fields_of(event);
   std::uint64_t changed = 0;
-  for (std::size_t i = 0; i < kFields; ++i) {
+  for (std::size_t i = 0; i < fields.size(); ++i) {
     changed |= std::uint64_t{fields[i] != last[i]} << i;
   }
   put(out, changed);
-  for (std::size_t i = 0; i < kFields; ++i) {
+  for (std::size_t i = 0; i < fields.size(); ++i) {
     if ((changed >> i & 1) != 0) put(out, zigzag(fields[i] - last[i]));
   }
   last = fields;
@@ -188,13 +181,13 @@ std::optional<Event> EventCoder::decode(PayloadReader& in) {
   constexpr std::uint64_t kLatest = std::numeric_limits<std::int64_t>::max();
   if (later > kLatest - time_) in.fail();
   const std::uint64_t changed = in.number();
-  if (changed >> kFields != 0) in.fail();
+  if (changed >> EventFields().size() != 0) in.fail();
   if (in.failed()) return std::nullopt;
   time_ += later;
   Event event{.kind = static_cast<EventKind>(kind)};
   event.time = Nanoseconds{static_cast<std::int64_t>(time_)};
-  Fields& last = last_[group_of(event.kind)];
-  for (std::size_t i = 0; i < kFields; ++i) {
+  EventFields& last = last_[group_of(event.kind)];
+  for (std::size_t i = 0; i < last.size(); ++i) {
     if ((changed >> i & 1) != 0) last[i] += unzigzag(in.number());
   }
   if (!set_fields(event, last)) in.fail();

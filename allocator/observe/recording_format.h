@@ -78,6 +78,18 @@ class PayloadReader {
   bool failed_ = false;
 };
 
+// Differences of either sign: small ones take few bytes, and sums wrap around.
+constexpr std::uint64_t zigzag(std::uint64_t difference) {
+  return difference << 1 ^ (0 - (difference >> 63));
+}
+constexpr std::uint64_t unzigzag(std::uint64_t code) { return code >> 1 ^ (0 - (code & 1)); }
+
+// An event's numbers, but for its kind and time: address, bytes, requested, and the others.
+using EventFields = std::array<std::uint64_t, 11>;
+EventFields fields_of(const Event& event);
+// False: a value does not fit, and is cut.
+bool set_fields(Event& event, const EventFields& fields);
+
 // Events of one block, each as what changed since the one before of its group. Not thread-safe.
 class EventCoder {
  public:
@@ -87,15 +99,11 @@ class EventCoder {
   std::optional<Event> decode(PayloadReader& in);
 
  private:
-  static constexpr std::size_t kFields = 11, kGroups = 3;
-  using Fields = std::array<std::uint64_t, kFields>;
-  static Fields fields_of(const Event& event);
-  // False: a value does not fit.
-  static bool set_fields(Event& event, const Fields& fields);
+  static constexpr std::size_t kGroups = 3;
   static std::size_t group_of(EventKind kind);
 
   std::uint64_t time_ = 0;
-  std::array<Fields, kGroups> last_{};
+  std::array<EventFields, kGroups> last_{};
 };
 
 }  // namespace weir::recording_format

@@ -95,7 +95,7 @@ Status DeviceHeap::Impl::wait_for_idle_pages(const CapturePool* requester) {
 Result<bool> DeviceHeap::Impl::make_room_for_mappings(const Request& request) {
   if (request.server.pool != nullptr || !pages_.totals().short_of_mappings) return false;
   if (Status waited = pages_.wait_for_idle_pages(); !waited) return std::move(waited).error();
-  if (Result<Bytes> gone = pages_.trim(0_B); !gone) return std::move(gone).error();
+  if (Result<Bytes> gone = pages_.give_to_device(kMostBytes); !gone) return std::move(gone).error();
   return true;
 }
 

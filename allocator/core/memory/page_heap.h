@@ -100,12 +100,10 @@ class PageHeap {
   // The run goes back. Work on other streams that `fences` name may still use it.
   void free(Owner& owner, Range run, const FenceSet& fences) WEIR_REQUIRES(mutex_);
 
-  // Gives idle pages back to the driver, the largest first, while more than `keep` bytes are held;
-  // passes over those whose work may still run. Returns how much went.
-  Result<Bytes> trim(Bytes keep);
-  // The same, until `wanted` bytes went.
+  // Gives idle pages back to the driver, the largest first, until `wanted` bytes went; passes over
+  // those whose work may still run. Returns how much went.
   Result<Bytes> give_to_device(Bytes wanted);
-  // Nothing, if another thread is at work here.
+  // The same; nothing, if another thread is at work here.
   Result<Bytes> try_give_to_device(Bytes wanted);
   // Gives up idle pages, the largest first, until `wanted` bytes are given or no more can be. Skips
   // pages that graphs may use, and pages with pending work.

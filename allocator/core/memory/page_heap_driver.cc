@@ -316,11 +316,6 @@ std::vector<Page*> PageHeap::idle_pages() {
   return idle;
 }
 
-Result<Bytes> PageHeap::trim(Bytes keep) {
-  const QueuedLock lock(mutex_);
-  return trim_locked(keep);
-}
-
 Result<Bytes> PageHeap::give_to_device(Bytes wanted) {
   const QueuedLock lock(mutex_);
   return trim_locked(total() - std::min(total(), wanted));

@@ -301,7 +301,7 @@ bool CapturePool::give_back_pages_locked() {
   let_go_of_launches();
   pool_.give_back_cached();
   if (!shares_pages_) {
-    const Result<Bytes> gone = pages().trim(0_B);
+    const Result<Bytes> gone = pages().give_to_device(kEverything);
     return gone && *gone > 0_B;
   }
   const std::vector<PageHeap::UnmappedPage> idle = pages().give_up(kEverything);

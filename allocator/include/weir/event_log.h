@@ -58,9 +58,7 @@ class EventLog {
  private:
   friend class EventIterator;
   static constexpr std::size_t kBlock = 16 << 10;
-  static constexpr std::size_t kFields = 11;
   static constexpr std::size_t kGroups = 5;  // of kinds that look alike
-  using Fields = std::array<std::uint64_t, kFields>;
 
   // What the next event of a block is told apart from.
   class Coder {
@@ -71,7 +69,7 @@ class EventLog {
 
    private:
     std::uint64_t time_ = 0;
-    std::array<Fields, kGroups> last_{};
+    std::array<std::array<std::uint64_t, 11>, kGroups> last_{};
   };
   struct Block {
     std::string bytes;
