@@ -20,8 +20,6 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-constexpr Bytes kShared = 32_MiB;  // a segment that small requests share
-
 class PlainMemory : public CoreHeap {
  protected:
   PlainMemory() : CoreHeap({.memory = 1_GiB}) {}
@@ -47,14 +45,32 @@ TEST_F(PlainMemory, IsAllocatedAndNeverMapped) {
   EXPECT_EQ(device_.calls(DeviceCall::reserve), 0u);
   EXPECT_EQ(device_.calls(DeviceCall::create), 0u);
   EXPECT_EQ(device_.calls(DeviceCall::map), 0u);
-  EXPECT_EQ(segments(), 2u);  // one that the smaller ones share, and one for the largest
-  EXPECT_EQ(held(), kShared + 70_MiB);
+  // Two of 2 MiB for the smallest, and one each for the others.
+  EXPECT_EQ(segments(), 5u);
+  EXPECT_EQ(held(), 4_MiB + 4_MiB + 20_MiB + 70_MiB);
   EXPECT_EQ(device_.physical_bytes(), held());
   for (void* const block : blocks) {
     EXPECT_TRUE(heap_.owns(block));
     EXPECT_THAT(heap_.parts(block), SizeIs(1));
     free(heap_, block);
   }
+}
+
+TEST(PlainMemoryOfALargeDevice, SegmentsThatSmallRequestsShareGrowWithTheirNumber) {
+  SimDevice device({.memory = 4_GiB});
+  DeviceHeap heap(device, {.memory = MemoryKind::plain});
+  const Stream stream = device.new_stream();
+  std::vector<void*> blocks;
+  const auto hold = [&](Bytes size, int times) {
+    for (int i = 0; i < times; ++i) blocks.push_back(heap.allocate(size, stream).value());
+    return Bytes{heap.statistics().reserved_bytes.current};
+  };
+  EXPECT_EQ(hold(2_GiB, 1), 2_GiB);
+  EXPECT_EQ(hold(2_MiB, 1), 2_GiB + 2_MiB) << "whatever large ones there are";
+  EXPECT_EQ(hold(2_MiB, 4), 2_GiB + 10_MiB) << "2, 2, 2, then half of 6 in whole 2 MiB";
+  // 6, 8, 12, 18, 28, then 32 each time.
+  EXPECT_EQ(hold(2_MiB, 59), 2_GiB + 146_MiB);
+  for (void* const block : blocks) EXPECT_TRUE(heap.deallocate(block).ok());
 }
 
 TEST_F(PlainMemory, ABlockLiesWithinOneSegmentThoughTwoAreSideBySide) {
@@ -97,8 +113,8 @@ TEST_F(PlainMemory, TrimGivesBackTheSegmentsThatAreIdleAndDone) {
   EXPECT_LE(*gone, 20_MiB);  // what is done, or nothing: the stream's later work is not
   device_.finish();
   ASSERT_TRUE(heap_.trim().ok());
-  EXPECT_EQ(held(), kShared);
-  EXPECT_EQ(device_.physical_bytes(), kShared);
+  EXPECT_EQ(held(), 2_MiB);
+  EXPECT_EQ(device_.physical_bytes(), 2_MiB);
   EXPECT_FALSE(heap_.owns(runs));
   EXPECT_TRUE(heap_.owns(kept));
   free(heap_, kept);

@@ -7,12 +7,19 @@
 namespace weir {
 namespace {
 
-// A request smaller than kShares gets a new segment of kSharedSegment, that others share; a larger
-// one gets a segment of its own size.
-constexpr Bytes kSharedSegment = 32_MiB, kShares = 16_MiB;
+// A request smaller than kShares gets a new segment that others share: half as large as those that
+// the heap has, together, so that a small pool stays small and a large one needs few. A larger
+// request gets a segment of its own size.
+constexpr Bytes kShares = 16_MiB, kLeastShared = 2_MiB, kMostShared = 32_MiB;
 
-Bytes segment_size(Bytes request, Bytes granularity) {
-  return request < kShares ? kSharedSegment : round_up(request, granularity);
+Bytes segment_size(Bytes request, const HomePages& pages, Bytes granularity) {
+  if (request >= kShares) return round_up(request, granularity);
+  Bytes shared;
+  for (const auto& [id, page] : pages.all()) {
+    if (page.size <= kMostShared) shared += page.size;
+  }
+  const Bytes half = round_up(Bytes{shared.count / 2}, kLeastShared);
+  return std::max(request, std::clamp(half, kLeastShared, kMostShared));
 }
 
 }  // namespace
@@ -54,7 +61,7 @@ Result<Address> PageHeap::add_segment(Owner& owner, Bytes size) {
     short_of_mappings_ = true;
     return Error(ErrorCode::out_of_memory, "HeapOptions::most_mappings allows no more segments");
   }
-  for (const Bytes wanted : {std::max(least, segment_size(size, granularity_)), least}) {
+  for (const Bytes wanted : {std::max(least, segment_size(size, pages_, granularity_)), least}) {
     if (wanted > room()) continue;
     const Result<Address> at = device_.allocate_segment(wanted);
     if (at) {
