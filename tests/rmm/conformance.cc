@@ -18,7 +18,7 @@ static_assert(cuda::mr::resource_with<weir::MemoryResource, cuda::mr::device_acc
 
 // For the process: what RMM holds for a device is let go at its end.
 weir::Allocator& allocator() {
-  static auto* const the = new weir::Allocator;
+  static auto* const the = new weir::Allocator(weir::Config{.trust = weir::Trust::context});
   return *the;
 }
 

@@ -2,7 +2,7 @@
 // Weir as RMM's device resource: a MemoryResource that reports a lack of memory as RMM's users
 // expect it, by rmm::out_of_memory.
 //
-//   weir::Allocator allocator;
+//   weir::Allocator allocator(weir::Config{.trust = weir::Trust::context});
 //   rmm::mr::set_current_device_resource(weir::RmmResource(allocator));
 //
 // The allocator must outlive all that RMM keeps. For RMM 26.02 and newer; before, its function is
@@ -21,8 +21,15 @@ namespace weir {
 
 class RmmResource {
  public:
-  explicit RmmResource(Allocator& allocator, int device = Allocator::kCurrentDevice) noexcept
-      : resource_(allocator, device) {}
+  // The allocator has to have Config::trust == Trust::context, as RMM and its callers destroy
+  // streams without retire(). Else Exception (invalid_argument).
+  explicit RmmResource(Allocator& allocator, int device = Allocator::kCurrentDevice)
+      : resource_(allocator, device) {
+    if (allocator.config().trust.value_or(Trust::told) == Trust::context) return;
+    throw Exception(ErrorCode::invalid_argument,
+                    "RmmResource: RMM destroys streams without telling the allocator: make it with "
+                    "Config{.trust = Trust::context}, or set WEIR_TRUST=context");
+  }
 
   static constexpr std::size_t kAlignment = MemoryResource::kAlignment;
 
