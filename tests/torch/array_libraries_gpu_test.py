@@ -4,6 +4,7 @@
 usage: array_libraries_gpu_test.py    (with Weir installed)
 """
 
+import os
 import subprocess
 import sys
 import unittest
@@ -26,9 +27,9 @@ def has(module):
 
 
 class OnAGpu(unittest.TestCase):
-    def run_code(self, code):
+    def run_code(self, code, **environment):
         result = subprocess.run([sys.executable, "-c", LIVE + code], capture_output=True, text=True,
-                                timeout=120, check=False)
+                                timeout=120, check=False, env={**os.environ, **environment})
         self.assertEqual(result.returncode, 0, result.stderr)
         return result.stdout.split()
 
@@ -67,6 +68,62 @@ print(wrong, live() > 0, cuda.current_context().get_memory_info().total > 0)
 del x
 print(live())
 """), ["0", "True", "True", "0"])
+
+    @unittest.skipUnless(has("cupy"), "CuPy is not installed")
+    def test_another_process_opens_cupys_plain_memory(self):
+        self.assertEqual(self.run_code("""
+import subprocess, sys, cupy, weir.cupy
+cupy.cuda.set_allocator(weir.cupy.allocator)
+first, x = cupy.zeros(1000), cupy.full(100_000, 3, dtype=cupy.int64)
+handle = cupy.cuda.runtime.ipcGetMemHandle(x.data.ptr)
+base = ctypes.c_uint64()
+size = ctypes.c_size_t()
+driver = ctypes.CDLL("libcuda.so.1")
+assert driver.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(x.data.ptr)) == 0
+cupy.cuda.Device().synchronize()
+other = subprocess.run([sys.executable, "-c", f'''
+import cupy
+base = cupy.cuda.runtime.ipcOpenMemHandle({handle!r})
+memory = cupy.cuda.UnownedMemory(base + {x.data.ptr - base.value}, {x.nbytes}, None)
+y = cupy.ndarray(({x.size},), cupy.int64, cupy.cuda.MemoryPointer(memory, 0))
+print(int(y.sum()))
+y += 1
+cupy.cuda.Device().synchronize()
+cupy.cuda.runtime.ipcCloseMemHandle(base)
+'''], capture_output=True, text=True)
+print(other.stdout.strip(), other.stderr.strip() or "well", int(x.sum()))
+""", WEIR_MEMORY="plain"), ["300000", "well", "400000"])
+
+    @unittest.skipUnless(has("numba.cuda"), "Numba is not installed")
+    def test_another_process_opens_numbas_plain_memory(self):
+        self.assertEqual(self.run_code("""
+import base64, numpy, pickle, subprocess, sys, weir.numba
+from numba import cuda
+cuda.set_memory_manager(weir.numba.MemoryManager)
+first, x = cuda.to_device(numpy.zeros(1000)), cuda.to_device(numpy.full(100_000, 3))
+handle = base64.b64encode(pickle.dumps(x.get_ipc_handle())).decode()
+cuda.synchronize()
+other = subprocess.run([sys.executable, "-c", f'''
+import base64, pickle
+from numba import cuda
+with pickle.loads(base64.b64decode("{handle}")) as y:
+    values = y.copy_to_host()
+    print(values.sum())
+    y.copy_to_device(values + 1)
+    cuda.synchronize()
+'''], capture_output=True, text=True)
+print(other.stdout.strip(), other.stderr.strip() or "well", x.copy_to_host().sum())
+""", WEIR_MEMORY="plain"), ["300000", "well", "400000"])
+
+    @unittest.skipUnless(has("numba.cuda"), "Numba is not installed")
+    def test_pages_have_no_handle_and_numba_says_so(self):
+        self.assertEqual(self.run_code("""
+import weir, weir.numba
+from numba import cuda
+cuda.set_memory_manager(weir.numba.MemoryManager)
+try: cuda.device_array(1000).get_ipc_handle()
+except weir.Problem as said: print("WEIR_MEMORY=plain" in str(said))
+"""), ["True"])
 
 
 if __name__ == "__main__":

@@ -310,14 +310,18 @@ class Processes(OnAGpu):
         torch.cuda.synchronize()
         status, said = run(
             "import pickle, sys, torch\n"
+            "torch.cuda.init()\n"
             f"for handle in pickle.loads({pickle.dumps(handles)!r}):\n"
             "    storage = torch.UntypedStorage._new_shared_cuda(*handle)\n"
             "    floats = torch.empty(0, device='cuda').set_(storage)\n"
             "    assert len(set(floats.tolist())) == 1, floats\n"
             "    floats.add_(1)\n"
-            "torch.cuda.synchronize()", WEIR_ENABLE="0")
+            "torch.cuda.synchronize()\n"
+            "del storage, floats", WEIR_ENABLE="0")
         self.assertEqual((status, said), (0, ""))
         self.assertTrue(bool((tensor == 2).all()) and bool((shifted == 8).all()))
+        del tensor, shifted
+        torch.cuda.ipc_collect()
 
     def test_plain_memory_is_opened_by_a_process_with_weir(self):
         spawn = torch.multiprocessing.get_context("spawn")

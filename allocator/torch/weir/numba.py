@@ -21,7 +21,7 @@ from weir._blocks import Block
 _PER_THREAD = 2  # cudaStreamPerThread
 
 
-class MemoryManager(cuda.HostOnlyCUDAMemoryManager):
+class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
     """Numba's interface for memory managers, version 1. Pinned and mapped memory is Numba's own."""
 
     @property
@@ -46,10 +46,13 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):
             raise NotImplementedError("the driver can't say how much memory there is")
         return cuda.MemoryInfo(free=free.value, total=total.value)
 
-    def get_ipc_handle(self, memory: cuda.MemoryPointer) -> None:
-        raise _native.Problem("Weir's memory is mapped in pages, which CUDA's IPC handles can't name: "
-                              "allocate what other processes are to open with Numba's own memory "
-                              "manager, in a process without Weir's")
+    def get_ipc_handle(self, memory: cuda.MemoryPointer) -> cuda.IpcHandle:
+        """Of plain memory. Raises Problem for pages, which such handles can't name."""
+        try:
+            return super().get_ipc_handle(memory)
+        except Exception as refused:  # which class it is depends on Numba's version
+            raise _native.Problem("CUDA gives no IPC handle for this memory, as it does for none that is "
+                                  "mapped in pages: set WEIR_MEMORY=plain") from refused
 
 
 _numba_memory_manager = MemoryManager  # what NUMBA_CUDA_MEMORY_MANAGER looks for
