@@ -82,6 +82,7 @@ void* SegmentPool::allocate(Bytes requested, Stream stream) {
   Segment segment{begin, size, stream, is_small(bytes), {{begin, Block{.bytes = size}}}};
   listener_(segment, Change::gained);
   const std::lock_guard lock(mutex_);
+  segment.number = next_number_++;
   Segment& kept = segments_[begin] = std::move(segment);
   return take(kept, kept.blocks.begin(), requested);
 }

@@ -39,6 +39,7 @@ class SegmentPool {
     Stream stream;
     bool is_small = false;            // has blocks of at most 1 MiB only
     std::map<Address, Block> blocks;  // from end to end
+    std::int32_t number = 0;          // in the order in which they came
   };
   // Called after a segment came from the source, and before it goes back.
   enum class Change { gained, gives_back };
@@ -96,6 +97,7 @@ class SegmentPool {
   std::atomic<bool> no_split_{false};
 
   mutable std::mutex mutex_;
+  std::int32_t next_number_ = 0;         // guarded by mutex_
   std::map<Address, Segment> segments_;  // guarded by mutex_
   std::set<Free> free_;                  // guarded by mutex_; the free blocks of segments_
 };

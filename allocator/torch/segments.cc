@@ -77,6 +77,7 @@ std::vector<SegmentInfo> segments_of(const HeapSnapshot& snapshot, const Segment
       segment.address = piece.address.value;
       segment.is_large = true;
       segment.is_expandable = !piece.plain;
+      segment.registration_counter = static_cast<std::int32_t>(piece.page.value);
       if (const auto heap = heaps.find(piece.heap.value); heap != heaps.end()) {
         segment.stream = names.stream(heap->second->stream);
         segment.owner_private_pool_id = names.pool(heap->second->pool);
@@ -112,6 +113,7 @@ void add_segments_of(const SegmentPool& pool, c10::MempoolId_t id, const Segment
     segment.device = static_cast<c10::DeviceIndex>(names.device);
     segment.address = from.address.value;
     segment.is_large = !from.is_small;
+    segment.registration_counter = from.number;
     segment.stream = static_cast<cudaStream_t>(from.stream.handle);
     segment.owner_private_pool_id = id;
     segment.total_size = from.bytes.count;

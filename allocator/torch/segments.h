@@ -37,6 +37,8 @@ struct SegmentNames {
   std::function<c10::MempoolId_t(std::uint64_t)> pool;  // of a GraphPool::id()
   std::function<std::shared_ptr<c10::GatheredContext>(const void*)> context;  // of a live block
 };
+// Each has a registration_counter: what was there first has the lower one, by which PyTorch's NCCL
+// groups register them in the same order on all ranks.
 std::vector<c10::CachingDeviceAllocator::SegmentInfo> segments_of(const HeapSnapshot& snapshot,
                                                                   const SegmentNames& names);
 

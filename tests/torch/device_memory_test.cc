@@ -288,6 +288,7 @@ TEST_F(DeviceMemories, WhoRegistersSegmentsNeverHoldsOneThatIsGone) {
   std::size_t mapped = 0, heard = 0;
   for (const auto& segment : memory_.segments(kHeap)) {
     EXPECT_EQ(segment.is_expandable, segment.owner_private_pool_id != plain);
+    EXPECT_GE(segment.registration_counter, 0);
     if (!segment.is_expandable) registered[segment.address] = segment.total_size;
   }
   ASSERT_EQ(registered.size(), 1u);

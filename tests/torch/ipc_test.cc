@@ -333,7 +333,7 @@ class SharedPlainMemory : public SharedMemory {
 TEST_F(SharedPlainMemory, HasTheHandleOfPyTorchsOwnAllocator) {
   device_.displaced = 2_MiB;
   char* const first = static_cast<char*>(allocate(1_MiB));
-  char* const block = static_cast<char*>(allocate(3_MiB));
+  char* const block = static_cast<char*>(allocate(1_MiB));
   const auto shared = share(block + 100).value(), beside = share(first).value();
   ASSERT_EQ(shared.handle.size(), 66u);
   EXPECT_EQ(shared.handle.substr(0, 2), std::string("\x01") + "c");

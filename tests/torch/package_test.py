@@ -240,6 +240,16 @@ class Package(installed.Installed):
         self.assertEqual(printed,
                          "({'WEIR_LIMIT': '50%'}, ['roundup_power2_divisions', 'max_split_size_mb'])")
 
+    def test_pytorch_is_told_of_expandable_segments_beside_what_is_set(self):
+        printed = self.run_code(
+            "from weir._enable import with_expandable_segments\n"
+            "for conf in ('', 'expandable_segments:False', 'a:1,expandable_segments:False , b:[1:2,3:4]',\n"
+            "             'expandable_segments:True'):\n"
+            "    print(with_expandable_segments(conf))\n")
+        self.assertEqual(printed.splitlines(), [
+            "expandable_segments:True", "expandable_segments:True",
+            "a:1, b:[1:2,3:4],expandable_segments:True", "expandable_segments:True"])
+
     def test_odd_values_of_torchs_settings_are_named_or_passed_over(self):
         printed = self.run_code(
             "from weir._enable import settings_of\n"

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -67,6 +68,23 @@ TEST_F(SourcePools, SmallBlocksShareASegment) {
   for (void* const block : blocks) free(block);
   drop_pool();
   EXPECT_EQ(source_->held, 0u);
+}
+
+// NCCL groups register them in that order, which is the same on all ranks; addresses are not.
+TEST_F(SourcePools, SegmentsAreNumberedInTheOrderInWhichTheyCame) {
+  std::map<std::int32_t, std::size_t> sizes;
+  const Bytes wanted[] = {64_MiB, 30_MiB, 1_KiB, 50_MiB};
+  std::vector<void*> blocks;
+  for (const Bytes bytes : wanted) blocks.push_back(allocate(bytes));
+  for (const auto& segment : memory_.segments(kCustom)) {
+    EXPECT_GE(segment.registration_counter, 0);
+    sizes[segment.registration_counter] = segment.requested_size;
+  }
+  std::vector<Bytes> in_order;
+  for (const auto& [number, bytes] : sizes) in_order.push_back(Bytes{bytes});
+  EXPECT_THAT(in_order, testing::ElementsAreArray(wanted));
+  for (void* const block : blocks) free(block);
+  drop_pool();
 }
 
 TEST_F(SourcePools, TheSourceIsAskedForWhatPyTorchsOwnAsksFor) {

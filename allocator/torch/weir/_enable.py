@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import re
 import threading
 import warnings
 from typing import Iterator
@@ -187,6 +188,21 @@ def _tell_of_leaks(torch, library: ctypes.CDLL) -> None:  # noqa: ANN001
     torch.cuda.CUDAGraph.enable_debug_mode = enable_debug_mode
 
 
+def with_expandable_segments(conf: str) -> str:
+    """A PYTORCH_CUDA_ALLOC_CONF that is as `conf`, with expandable segments."""
+    rest = re.sub(r"(^|(?<=,))\s*expandable_segments\s*:[^,]*(,|$)", "", conf).strip(" ,")
+    return ",".join(filter(None, [rest, "expandable_segments:True"]))
+
+
+def _tell_of_pages(torch) -> None:  # noqa: ANN001
+    """PyTorch takes segments for expandable ones. Else a new NCCL group registers those that there
+    are (TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK), and pages are unmapped without a word to it."""
+    if os.environ.get("WEIR_MEMORY", "").strip() == "plain":
+        return
+    conf = next(filter(None, map(os.environ.get, _CONFS)), "")
+    torch._C._accelerator_setAllocatorSettings(with_expandable_segments(conf))
+
+
 def _enable_full(torch) -> None:  # noqa: ANN001
     backend = _native.backend(str(torch.__version__))
     # Captured buffers that NCCL registers by itself must be of one physical handle each; blocks of
@@ -194,6 +210,7 @@ def _enable_full(torch) -> None:  # noqa: ANN001
     if "NCCL_GRAPH_REGISTER" not in os.environ:
         os.environ["NCCL_GRAPH_REGISTER"] = "0"
     _native.check(backend, backend.weir_torch_enable())
+    _tell_of_pages(torch)
     _sharing.bring_along(torch)
     _tell_of_leaks(torch, backend)
     from weir import _memory
