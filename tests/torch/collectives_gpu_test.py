@@ -495,6 +495,45 @@ class MoreTraining(unittest.TestCase):
                     self.assertGreater(weir["operations"], 0)
 
 
+PIPELINE = """
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+side = os.environ["SIDE"]
+begin(side)
+torch.use_deterministic_algorithms(True)
+torch.manual_seed(rank)
+device = torch.device("cuda", rank)
+part = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)]).to(device)
+schedule = ScheduleGPipe(PipelineStage(part, rank, world, device), 4,
+                         loss_fn=lambda y, target: (y - target).square().mean())
+optimizer = torch.optim.AdamW(part.parameters(), lr=1e-3)
+losses = []
+torch.manual_seed(0)
+for _ in range(20):
+    x, micro = torch.randn(256, 1024, device=device), []
+    if rank == 0:
+        schedule.step(x)
+    else:
+        schedule.step(target=x, losses=micro)
+    optimizer.step()
+    optimizer.zero_grad()
+    loss = torch.stack(micro).sum() if micro else torch.zeros((), device=device)
+    dist.all_reduce(loss)
+    losses.append(loss.item().hex())
+finish(losses=losses, operations=operations() if side == "Weir" else 0)
+"""
+
+
+@unittest.skipUnless(GPUS > 1, "a pipeline has two stages")
+class Pipeline(unittest.TestCase):
+    def test_its_losses_are_those_of_native(self):
+        environment = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+        native = run(PIPELINE, 2, SIDE="native", **environment)
+        weir = run(PIPELINE, 2, SIDE="Weir", **environment)
+        print(f"pipeline: {weir['operations']} operations got a fence")
+        self.assertEqual(weir["losses"], native["losses"])
+        self.assertGreater(weir["operations"], 0)
+
+
 class LikeNative(unittest.TestCase):
     """Whatever PyTorch alone makes of a program: the same."""
 

@@ -129,6 +129,9 @@ def measure(case: dict, job: dict) -> dict:
     data = {one["data"] for one in (first, *runs)}
     return {"beyond_bytes": reserved - net.weight_bytes,
             "live_beyond_bytes": live - net.weight_bytes,
+            # After each step, in the order of time.
+            "held_beyond_bytes": [step[2] - net.weight_bytes for one in (first, *runs)
+                                  for step in one["picture"]],
             "ms": statistics.median(one["ms"] for one in runs),
             "pictures_alike": all(one["picture"] == runs[0]["picture"] for one in runs),
             "data_alike": len(data) == 1, "ranks": job["world"],
