@@ -95,6 +95,8 @@ const char* weir_status_name(weir_status_t status) {
       return "WEIR_UNAVAILABLE";
     case WEIR_INVALID_INPUT:
       return "WEIR_INVALID_INPUT";
+    case WEIR_ASLEEP:
+      return "WEIR_ASLEEP";
     case WEIR_INTERNAL_ERROR:
       return "WEIR_INTERNAL_ERROR";
     default:

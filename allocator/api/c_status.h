@@ -47,6 +47,8 @@ inline weir_status_t status_of(ErrorCode code) {
       return WEIR_UNAVAILABLE;
     case ErrorCode::invalid_input:
       return WEIR_INVALID_INPUT;
+    case ErrorCode::asleep:
+      return WEIR_ASLEEP;
   }
   return WEIR_INTERNAL_ERROR;
 }
@@ -77,6 +79,13 @@ weir_status_t guarded_on(weir_allocator_t* allocator, Body body) noexcept {
 
 [[noreturn]] inline void invalid(const std::string& message) {
   throw Exception(ErrorCode::invalid_argument, message);
+}
+
+// What `pointer` points to, which the caller has to give.
+template <class T>
+T& given(T* pointer, const char* name) {
+  if (pointer == nullptr) invalid(std::string(name) + " is null");
+  return *pointer;
 }
 
 // A value or a status of the core's, or the exception for its error.

@@ -49,6 +49,9 @@ namespace weir::cuda {
   X(cuMemcpyDtoDAsync, 3020)                  \
   X(cuMemcpyHtoDAsync, 3020)                  \
   X(cuMemcpyDtoHAsync, 3020)                  \
+  X(cuMemsetD8Async, 3020)                    \
+  X(cuMemHostRegister, 6050)                  \
+  X(cuMemHostUnregister, 4000)                \
   X(cuCtxGetStreamPriorityRange, 5050)        \
   X(cuStreamCreateWithPriority, 5050)         \
   X(cuStreamDestroy, 4000)                    \

@@ -3,6 +3,7 @@
 // and graphs in cuda_capture.cc.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -37,6 +38,7 @@ class DriverDevice final : public CudaDevice {
       : driver_(driver), opened_(std::move(opened)) {}
   // At the end of the process the driver may be gone already; then so is the context.
   ~DriverDevice() override {
+    destroy_copy_streams();
     free_spare();
     driver_.cuDevicePrimaryCtxRelease(opened_.device);
   }
@@ -61,6 +63,13 @@ class DriverDevice final : public CudaDevice {
   Status release(PhysicalHandle handle) override;
   Result<Address> allocate_segment(Bytes size) override;
   Status free_segment(Address address, Bytes size) override;
+  Result<void*> allocate_host(Bytes size) override;
+  Status free_host(void* memory, Bytes size) override;
+  Result<Stream> copy_stream(Direction direction) override;
+  Status copy_to_host(void* to, Address from, Bytes size, Stream stream) override;
+  Status copy_to_device(Address to, const void* from, Bytes size, Stream stream) override;
+  Status fill_with_zeros(Address at, Bytes size, Stream stream) override;
+  unsigned host_threads() const override;
   Result<EventHandle> create_event() override;
   Status destroy_event(EventHandle event) override;
   Status record(EventHandle event, Stream stream) override;
@@ -99,6 +108,7 @@ class DriverDevice final : public CudaDevice {
     return call();
   }
 
+  void destroy_copy_streams();
   CUresult have_spare();
   void free_spare();
 
@@ -114,6 +124,8 @@ class DriverDevice final : public CudaDevice {
   std::unordered_map<std::uint64_t, CUdeviceptr> displaced_;
   CUdeviceptr spare_ = 0;  // guarded by spare_mutex_; a small block, to be freed; 0: none
   const std::chrono::steady_clock::time_point opened_at_ = std::chrono::steady_clock::now();
+  std::mutex copies_mutex_;
+  std::array<Stream, 2> copy_streams_;  // guarded by copies_mutex_; by Direction
   std::mutex peers_mutex_;
   std::vector<int> peers_;  // guarded by peers_mutex_
 };

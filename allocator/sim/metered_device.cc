@@ -119,6 +119,36 @@ Status MeteredDevice::free_segment(Address address, Bytes size) {
   return inner_.free_segment(address, size);
 }
 
+Result<void*> MeteredDevice::allocate_host(Bytes size) {
+  const Timed timed(*this, DeviceCall::allocate_host);
+  return inner_.allocate_host(size);
+}
+
+Status MeteredDevice::free_host(void* memory, Bytes size) {
+  const Timed timed(*this, DeviceCall::free_host);
+  return inner_.free_host(memory, size);
+}
+
+Result<Stream> MeteredDevice::copy_stream(Direction direction) {
+  const Timed timed(*this, DeviceCall::copy_stream);
+  return inner_.copy_stream(direction);
+}
+
+Status MeteredDevice::copy_to_host(void* to, Address from, Bytes size, Stream stream) {
+  const Timed timed(*this, DeviceCall::copy_to_host);
+  return inner_.copy_to_host(to, from, size, stream);
+}
+
+Status MeteredDevice::copy_to_device(Address to, const void* from, Bytes size, Stream stream) {
+  const Timed timed(*this, DeviceCall::copy_to_device);
+  return inner_.copy_to_device(to, from, size, stream);
+}
+
+Status MeteredDevice::fill_with_zeros(Address at, Bytes size, Stream stream) {
+  const Timed timed(*this, DeviceCall::fill_with_zeros);
+  return inner_.fill_with_zeros(at, size, stream);
+}
+
 Result<EventHandle> MeteredDevice::create_event() {
   const Timed timed(*this, DeviceCall::create_event);
   return inner_.create_event();

@@ -85,6 +85,7 @@ Status SimDevice::Impl::launch(Stream stream, std::span<const Access> accesses,
   }
   sim::Streams::launch(*state, duration, now());
   state->meet(rendezvous);
+  for (const Access& access : accesses) note_write(access);
   if (!options_.check_races) return {};
   for (const Access& access : accesses) stamp(*state, access);
   return {};
@@ -257,6 +258,16 @@ bool SimDevice::finished(EventHandle event) const {
 void SimDevice::fail(DeviceCall call, std::uint64_t nth, ErrorCode code) {
   const std::scoped_lock lock(impl_->mutex_);
   impl_->tallies_[static_cast<std::size_t>(call)].faults.push_back({nth, code});
+}
+
+std::uint64_t SimDevice::forget_faults() {
+  const std::scoped_lock lock(impl_->mutex_);
+  std::uint64_t forgotten = 0;
+  for (auto& tally : impl_->tallies_) {
+    forgotten += tally.faults.size();
+    tally.faults.clear();
+  }
+  return forgotten;
 }
 
 std::vector<Race> SimDevice::races() const {

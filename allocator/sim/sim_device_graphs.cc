@@ -80,7 +80,10 @@ Status SimDevice::Impl::launch_graph(ExecutableHandle executable, Stream stream)
   check_graph(*found->graph);
   streams_.wait(*state, found->last_launch, now());
   sim::Streams::launch(*state, found->duration, now());
-  for (const sim::KernelNode& node : found->graph->nodes()) state->meet(node.rendezvous);
+  for (const sim::KernelNode& node : found->graph->nodes()) {
+    state->meet(node.rendezvous);
+    for (const Access& access : node.accesses) note_write(access);
+  }
   if (options_.check_races) {
     for (const sim::KernelNode& node : found->graph->nodes()) {
       for (const Access& access : node.accesses) stamp(*state, access);

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -111,6 +112,15 @@ class SimDevice::Impl {
   Status release(PhysicalHandle handle);
   Status free_segment(Address address, Bytes size);
 
+  // Host memory and copies: sim_device_copies.cc.
+  Result<void*> allocate_host(Bytes size);
+  Status free_host(void* memory, Bytes size);
+  Stream copy_stream(Direction direction);
+  Status copy_to_host(void* to, Address from, Bytes size, Stream stream);
+  Status copy_to_device(Address to, const void* from, Bytes size, Stream stream);
+  Status fill_with_zeros(Address at, Bytes size, Stream stream);
+  std::vector<SimContent> contents(Address address, Bytes bytes);
+
   // Captures and graphs: sim_device_graphs.cc.
   Status begin_capture(Stream stream, CaptureMode mode);
   Result<GraphHandle> end_capture(Stream stream);
@@ -143,10 +153,22 @@ class SimDevice::Impl {
   std::array<Tally, kDeviceCalls> tallies_;
   std::uint64_t host_waits_ = 0;
   std::uint64_t uses_of_destroyed_ = 0;
+  std::map<Address, Bytes> host_;  // memory of allocate_host()
+  Bytes host_bytes_;
 
  private:
+  Status check_host(DeviceCall call, const void* memory, Bytes size) const;
+  // Work that reads or writes the device's bytes; then calls move(contents of a page, offset in it,
+  // offset in the copy, size) for each part.
+  template <class Move>
+  Status copy(DeviceCall call, Access access, Stream stream, Move&& move);
+  void note_write(const Access& access);
   Status check_mapped(std::string_view call, const Access& access);
   void stamp(const sim::StreamState& stream, const Access& access);
+
+  sim::Contents host_contents_;  // by host address
+  std::array<std::optional<Stream>, 2> copy_streams_;
+  std::uint64_t last_write_ = 0;
 };
 
 }  // namespace weir

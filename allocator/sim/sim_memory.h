@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "sim/race_checker.h"
+#include "sim/sim_contents.h"
 #include "weir/device.h"
 
 namespace weir::sim {
@@ -23,6 +24,7 @@ struct Page {
   std::uint64_t mappings = 0;
   bool released = false;  // by its owner; the page stays while it is mapped
   PageStamps stamps;
+  Contents contents;
 };
 
 struct Mapping {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weir/device.h"
 
+#include <string>
+
 namespace weir {
 
 std::string_view name_of(DeviceCall call) {
@@ -23,6 +25,18 @@ std::string_view name_of(DeviceCall call) {
       return "allocate_segment";
     case DeviceCall::free_segment:
       return "free_segment";
+    case DeviceCall::allocate_host:
+      return "allocate_host";
+    case DeviceCall::free_host:
+      return "free_host";
+    case DeviceCall::copy_stream:
+      return "copy_stream";
+    case DeviceCall::copy_to_host:
+      return "copy_to_host";
+    case DeviceCall::copy_to_device:
+      return "copy_to_device";
+    case DeviceCall::fill_with_zeros:
+      return "fill_with_zeros";
     case DeviceCall::create_event:
       return "create_event";
     case DeviceCall::destroy_event:
@@ -73,6 +87,28 @@ Result<Address> Device::allocate_segment(Bytes) {
 
 Status Device::free_segment(Address, Bytes) {
   return Error(ErrorCode::unavailable, "free_segment: " + name() + " has no plain memory");
+}
+
+namespace {
+
+Error no_copies(const char* call, const Device& device) {
+  return {ErrorCode::unavailable,
+          std::string(call) + ": " + device.name() + " has no copies to host memory"};
+}
+
+}  // namespace
+
+Result<void*> Device::allocate_host(Bytes) { return no_copies("allocate_host", *this); }
+Status Device::free_host(void*, Bytes) { return no_copies("free_host", *this); }
+Result<Stream> Device::copy_stream(Direction) { return no_copies("copy_stream", *this); }
+Status Device::copy_to_host(void*, Address, Bytes, Stream) {
+  return no_copies("copy_to_host", *this);
+}
+Status Device::copy_to_device(Address, const void*, Bytes, Stream) {
+  return no_copies("copy_to_device", *this);
+}
+Status Device::fill_with_zeros(Address, Bytes, Stream) {
+  return no_copies("fill_with_zeros", *this);
 }
 
 }  // namespace weir

@@ -34,6 +34,19 @@ class ForwardingDevice : public Device {
   Status release(PhysicalHandle page) override { return inner_.release(page); }
   Result<Address> allocate_segment(Bytes size) override { return inner_.allocate_segment(size); }
   Status free_segment(Address at, Bytes size) override { return inner_.free_segment(at, size); }
+  Result<void*> allocate_host(Bytes size) override { return inner_.allocate_host(size); }
+  Status free_host(void* memory, Bytes size) override { return inner_.free_host(memory, size); }
+  unsigned host_threads() const override { return inner_.host_threads(); }
+  Result<Stream> copy_stream(Direction direction) override { return inner_.copy_stream(direction); }
+  Status copy_to_host(void* to, Address from, Bytes size, Stream stream) override {
+    return inner_.copy_to_host(to, from, size, stream);
+  }
+  Status copy_to_device(Address to, const void* from, Bytes size, Stream stream) override {
+    return inner_.copy_to_device(to, from, size, stream);
+  }
+  Status fill_with_zeros(Address at, Bytes size, Stream stream) override {
+    return inner_.fill_with_zeros(at, size, stream);
+  }
   Result<EventHandle> create_event() override { return inner_.create_event(); }
   Status destroy_event(EventHandle event) override { return inner_.destroy_event(event); }
   Status record(EventHandle event, Stream stream) override { return inner_.record(event, stream); }

@@ -19,6 +19,8 @@ std::string_view name_of(ErrorCode code) {
       return "unavailable";
     case ErrorCode::invalid_input:
       return "invalid_input";
+    case ErrorCode::asleep:
+      return "asleep";
   }
   return "?";
 }

@@ -78,6 +78,12 @@ enum class DeviceCall {
   release,
   allocate_segment,
   free_segment,
+  allocate_host,
+  free_host,
+  copy_stream,
+  copy_to_host,
+  copy_to_device,
+  fill_with_zeros,
   create_event,
   destroy_event,
   record,
@@ -140,6 +146,22 @@ class Device {
   // Errors, beside the usual: unavailable, where a device has pages only.
   virtual Result<Address> allocate_segment(Bytes size);
   virtual Status free_segment(Address address, Bytes size);
+
+  // Host memory that the device copies from and to at full speed (CUDA: pinned). `size` is a
+  // multiple of 2 MiB. May take long, so several threads may be at it: as many as host_threads()
+  // says are worth while, beside the caller (0: more are of no use). Nothing that the device does
+  // may use what is freed. Errors: out_of_memory (of the host), beside the usual.
+  virtual Result<void*> allocate_host(Bytes size);
+  virtual Status free_host(void* memory, Bytes size);
+  virtual unsigned host_threads() const { return 0; }
+  // Copies, and zeros, as work of a stream: the device's own for that direction, made when it is
+  // first asked for, never captured, and ordered after no other. Host memory is that of
+  // allocate_host().
+  enum class Direction { to_host, to_device };
+  virtual Result<Stream> copy_stream(Direction direction);
+  virtual Status copy_to_host(void* to, Address from, Bytes size, Stream stream);
+  virtual Status copy_to_device(Address to, const void* from, Bytes size, Stream stream);
+  virtual Status fill_with_zeros(Address at, Bytes size, Stream stream);
 
   // Time. `wait` makes work queued on `stream` from now on run after the event's latest record,
   // and returns at once. `query`: has all work before the record finished? `synchronize` blocks

@@ -47,6 +47,13 @@ class MeteredDevice final : public Device {
   Status release(PhysicalHandle handle) override;
   Result<Address> allocate_segment(Bytes size) override;
   Status free_segment(Address address, Bytes size) override;
+  Result<void*> allocate_host(Bytes size) override;
+  Status free_host(void* memory, Bytes size) override;
+  Result<Stream> copy_stream(Direction direction) override;
+  Status copy_to_host(void* to, Address from, Bytes size, Stream stream) override;
+  Status copy_to_device(Address to, const void* from, Bytes size, Stream stream) override;
+  Status fill_with_zeros(Address at, Bytes size, Stream stream) override;
+  unsigned host_threads() const override { return inner_.host_threads(); }
   Result<EventHandle> create_event() override;
   Status destroy_event(EventHandle event) override;
   Status record(EventHandle event, Stream stream) override;

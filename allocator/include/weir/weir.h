@@ -49,6 +49,7 @@ typedef int32_t weir_status_t;
 #define WEIR_UNAVAILABLE ((weir_status_t)6)      /* no driver, no such device */
 #define WEIR_INVALID_INPUT ((weir_status_t)7)    /* a file can't be read or written */
 #define WEIR_INTERNAL_ERROR ((weir_status_t)8)   /* anything else; host memory ran out, say */
+#define WEIR_ASLEEP ((weir_status_t)9)           /* the memory sleeps: weir_wake() */
 
 /* "WEIR_OUT_OF_MEMORY" and so on; "unknown" for another number. Never null, never freed. */
 const char* weir_status_name(weir_status_t status);
