@@ -53,6 +53,26 @@ TEST_P(FaultSweep, LeavesTheHeapSoundAndTheProgramGoesOn) {
   RecordProperty("faults", static_cast<int>(tried));
 }
 
+class SleepFaultSweep : public FaultSweep {};
+
+TEST_P(SleepFaultSweep, LeavesTheHeapSoundTheBytesIntactAndTheProgramGoesOn) {
+  for (const std::uint64_t seed : {31, 32, 33}) {
+    const Program program = random_program(
+        seed, {.operations = 200, .least_memory = 48_MiB, .most_memory = 256_MiB, .sleeps = true});
+    sweep(program, GetParam(), ErrorCode::device);
+    if (HasFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    EveryCall, SleepFaultSweep,
+    ::testing::Values(DeviceCall::create, DeviceCall::map, DeviceCall::set_access,
+                      DeviceCall::unmap, DeviceCall::release, DeviceCall::allocate_host,
+                      DeviceCall::free_host, DeviceCall::copy_stream, DeviceCall::copy_to_host,
+                      DeviceCall::copy_to_device, DeviceCall::create_event, DeviceCall::record,
+                      DeviceCall::synchronize, DeviceCall::synchronize_context),
+    [](const auto& tested) { return std::string(name_of(tested.param)); });
+
 INSTANTIATE_TEST_SUITE_P(
     EveryCall, FaultSweep,
     ::testing::Values(DeviceCall::reserve, DeviceCall::unreserve, DeviceCall::create,

@@ -105,9 +105,10 @@ Oracle::Pages Oracle::place_blocks(const SimDevice& device, Complaints& complain
       }
       page.ranges[first] = end;
     }
-    if (mapped != block.bytes) {
+    const Bytes should = memory_ == Memory::asleep ? 0_B : block.bytes;
+    if (mapped != should && memory_ != Memory::partly_asleep) {
       complaints.push_back(words("block ", hex(address), ": ", mapped.count, " bytes of ",
-                                 block.bytes.count, " are mapped"));
+                                 should.count, " are mapped"));
     }
   }
   return pages;
@@ -140,9 +141,10 @@ void Oracle::check_pages(const std::vector<PageInfo>& infos, const Pages& pages,
                          Complaints& complaints) const {
   using Seen = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>;  // size, mappings, used
   // Small blocks are packed into larger runs, and those count as used.
-  const bool packed = std::any_of(blocks_.begin(), blocks_.end(), [](const auto& entry) {
-    return entry.second.bytes <= kPackedAtMost;
-  });
+  const bool packed = memory_ == Memory::partly_asleep ||
+                      std::any_of(blocks_.begin(), blocks_.end(), [](const auto& entry) {
+                        return entry.second.bytes <= kPackedAtMost;
+                      });
   std::vector<Seen> is, should;
   Bytes used, least_used;
   for (const PageInfo& page : infos) {

@@ -25,6 +25,9 @@ class Oracle {
     HeapId heap;               // that the device heap says it is of
   };
 
+  // Asleep no block has memory; partly asleep (a call failed on the way) any block may lack some.
+  enum class Memory { awake, asleep, partly_asleep };
+  void set_memory(Memory memory) { memory_ = memory; }
   void allocated(void* block, Bytes requested, Stream stream, HeapId heap);
   void deallocated(void* block);
   void ran_out_of_memory() { ++out_of_memory_; }
@@ -62,6 +65,7 @@ class Oracle {
   void check_statistics(const DeviceHeap& heap, const SimDevice& device, const Pages& pages,
                         Bytes leased, Complaints& complaints) const;
 
+  Memory memory_ = Memory::awake;
   std::map<std::uint64_t, Block> blocks_;
   Gauges all_;
   std::map<HeapId, Gauges> by_heap_;

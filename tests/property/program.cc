@@ -44,9 +44,16 @@ constexpr std::array kWeights = {Weight{Kind::allocate, 300},   Weight{Kind::lau
                                  Weight{Kind::trim, 15},        Weight{Kind::set_limit, 10},
                                  Weight{Kind::retire, 8},       Weight{Kind::advance, 57}};
 
-Kind random_kind(Random& random, bool retires) {
+// Of a program that sleeps, out of the sum above and these.
+constexpr std::uint32_t kSleeps = 30, kWakes = 60;
+
+Kind random_kind(Random& random, const ProgramShape& shape) {
+  const bool retires = shape.retires;
   std::uint32_t sum = 0;
   for (const Weight& w : kWeights) sum += w.weight;
+  if (shape.sleeps && random.below(sum + kSleeps + kWakes) >= sum) {
+    return random.below(kSleeps + kWakes) < kSleeps ? Kind::sleep : Kind::wake;
+  }
   auto at = static_cast<std::uint32_t>(random.below(sum));
   for (const Weight& w : kWeights) {
     if (at < w.weight) return w.kind == Kind::retire && !retires ? Kind::advance : w.kind;
@@ -83,8 +90,8 @@ void name_block(Operation& operation, LiveIds& live, std::uint64_t choice) {
 
 const char* name_of_kind(Kind kind) {
   static constexpr std::array<const char*, Operation::kKinds> kNames = {
-      "allocate", "launch", "fence",     "record_stream", "deallocate",
-      "misuse",   "trim",   "set_limit", "retire",        "advance"};
+      "allocate", "launch",    "fence",  "record_stream", "deallocate", "misuse",
+      "trim",     "set_limit", "retire", "advance",       "sleep",      "wake"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -128,7 +135,7 @@ Program random_program(std::uint64_t seed, const ProgramShape& shape) {
   LiveIds live;
   while (program.operations.size() < shape.operations) {
     Operation operation;
-    operation.kind = random_kind(random, shape.retires);
+    operation.kind = random_kind(random, shape);
     operation.stream = static_cast<std::uint32_t>(random.below(program.streams));
     operation.write = random.chance(60);
     operation.all = random.chance(30);
@@ -163,7 +170,7 @@ Program decode_program(std::span<const std::uint8_t> bytes) {
   for (bytes = bytes.subspan(kHeader); bytes.size() >= kOperation;
        bytes = bytes.subspan(kOperation)) {
     Operation operation;
-    operation.kind = static_cast<Kind>(bytes[0] % Operation::kKinds);
+    operation.kind = static_cast<Kind>(bytes[0] % Operation::kKindsAwake);
     operation.stream = (bytes[1] & 0x0f) % program.streams;
     operation.write = (bytes[1] & 0x10) != 0;
     operation.all = (bytes[1] & 0x20) != 0;

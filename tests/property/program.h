@@ -26,8 +26,11 @@ struct Operation {
     set_limit,      // to `bytes`
     retire,         // `stream`; a new one takes its number
     advance,        // the host is busy for `duration`
+    sleep,          // all memory is given away, until
+    wake,           // it is had back, with its bytes; launches in between are left out
   };
-  static constexpr int kKinds = static_cast<int>(Kind::advance) + 1;
+  static constexpr int kKinds = static_cast<int>(Kind::wake) + 1;
+  static constexpr int kKindsAwake = static_cast<int>(Kind::advance) + 1;
 
   Kind kind = Kind::advance;
   std::uint32_t id = 0;
@@ -60,6 +63,7 @@ struct ProgramShape {
   Bytes least_memory = 48_MiB;
   Bytes most_memory = 1_GiB;
   bool retires = true;
+  bool sleeps = false;
   MemoryKind kind = MemoryKind::pages;
 };
 

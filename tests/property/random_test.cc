@@ -14,7 +14,7 @@ namespace weir::test {
 namespace {
 
 struct Totals {
-  std::uint64_t allocations = 0, out_of_memory = 0, stream_waits = 0, host_waits = 0;
+  std::uint64_t allocations = 0, out_of_memory = 0, stream_waits = 0, host_waits = 0, sleeps = 0;
 };
 
 Totals run_seeds(std::uint64_t first, std::uint64_t count, const ProgramShape& shape) {
@@ -32,6 +32,7 @@ Totals run_seeds(std::uint64_t first, std::uint64_t count, const ProgramShape& s
     totals.out_of_memory += result.out_of_memory;
     totals.stream_waits += result.stream_waits;
     totals.host_waits += result.host_waits;
+    totals.sleeps += result.sleeps;
   }
   return totals;
 }
@@ -69,6 +70,17 @@ TEST(RandomPrograms, AgreeWithTheOracleInPlainMemory) {
   EXPECT_GT(totals.out_of_memory, 50u);
   EXPECT_GT(totals.allocations, totals.out_of_memory * 4);
   EXPECT_GT(totals.stream_waits, 200u);
+}
+
+TEST(RandomPrograms, AgreeWithTheOracleAndKeepTheirBytesWhereTheySleepAndWake) {
+  Totals totals = run_seeds(8001, 250, {.operations = 200, .most_memory = 512_MiB, .sleeps = true});
+  const Totals pressed =
+      run_seeds(9001, 100,
+                {.operations = 250, .least_memory = 16_MiB, .most_memory = 64_MiB, .sleeps = true});
+  if (!all_seeds()) return;
+  EXPECT_GT(totals.sleeps, 500u);
+  EXPECT_GT(pressed.sleeps, 200u);
+  EXPECT_GT(totals.allocations, 8'000u);
 }
 
 // Keeps what identifies each event.

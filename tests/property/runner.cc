@@ -44,11 +44,15 @@ struct LiveBlock {
   std::vector<Use> uses;  // those that a next use may conflict with; first, the allocation
   std::set<std::uint64_t> unfenced;  // streams whose work on it has no fence yet
   std::set<std::uint64_t> recorded;  // streams named to record_stream()
+  std::vector<SimContent> contents;  // when it fell asleep
 };
 
 SimOptions sim_options(const Program& program) {
   SimOptions options;
   options.memory = program.memory;
+  options.track_contents =
+      std::any_of(program.operations.begin(), program.operations.end(),
+                  [](const Operation& operation) { return operation.kind == Kind::sleep; });
   return options;
 }
 
@@ -167,10 +171,67 @@ class Run {
         return retire(operation.stream);
       case Kind::advance:
         return sim_.advance(operation.duration);
+      case Kind::sleep:
+        return sleep();
+      case Kind::wake:
+        return wake();
+    }
+  }
+
+  void sleep() {
+    if (!is_asleep_) {
+      for (auto& [id, block] : blocks_) {
+        block.contents = sim_.contents(Address::of(block.pointer), block.bytes);
+      }
+    }
+    oracle_.set_memory(Oracle::Memory::partly_asleep);
+    const bool asleep = succeeds("sleep", [&]() -> Status {
+      const Result<SleepReport> slept = heap_->sleep();
+      return slept ? Status{} : Status(slept.error());
+    });
+    if (!asleep) return;
+    is_asleep_ = true;
+    ++result_.sleeps;
+    oracle_.set_memory(Oracle::Memory::asleep);
+  }
+
+  void wake() {
+    if (!is_asleep_) return;
+    oracle_.set_memory(Oracle::Memory::partly_asleep);
+    const bool awake = succeeds("wake", [&]() -> Status {
+      Result<SleepReport> woken = heap_->wake();
+      // The limit was lowered meanwhile, or the fault is that.
+      if (!woken && woken.error().code() == ErrorCode::out_of_memory && limit_ > 0_B) {
+        limit_ = 0_B;
+        heap_->set_limit(limit_);
+        check();
+        woken = heap_->wake();
+      }
+      return woken ? Status{} : Status(woken.error());
+    });
+    if (!awake) return;
+    is_asleep_ = false;
+    oracle_.set_memory(Oracle::Memory::awake);
+    for (const auto& [id, block] : blocks_) {
+      if (sim_.contents(Address::of(block.pointer), block.bytes) != block.contents) {
+        complain("a block woke with other bytes than it had");
+      }
+    }
+  }
+
+  void allocate_asleep(const Operation& operation) {
+    const Result<void*> block = heap_->allocate(operation.bytes, streams_[operation.stream]);
+    if (operation.bytes == 0_B || operation.bytes > program_.memory) {
+      if (!block) oracle_.ran_out_of_memory();
+      return;
+    }
+    if (block || block.error().code() != ErrorCode::asleep) {
+      complain("a request was not told that the memory sleeps");
     }
   }
 
   void allocate(const Operation& operation) {
+    if (is_asleep_) return allocate_asleep(operation);
     const Stream stream = streams_[operation.stream];
     const std::uint64_t held = sim_.physical_bytes().count;
     ++result_.allocations;
@@ -231,7 +292,7 @@ class Run {
 
   void launch(const Operation& operation) {
     const auto found = blocks_.find(operation.id);
-    if (found == blocks_.end()) return;
+    if (found == blocks_.end() || is_asleep_) return;
     LiveBlock& block = found->second;
     const Stream stream = streams_[operation.stream];
     for (const LiveBlock::Use& use : block.uses) {
@@ -370,6 +431,7 @@ class Run {
   std::vector<Stream> streams_;
   std::map<std::uint32_t, LiveBlock> blocks_;
   Bytes limit_;
+  bool is_asleep_ = false;
   void* last_freed_ = nullptr;
   std::size_t step_ = 0;
   RunResult result_;

@@ -339,6 +339,21 @@ Bytes DeviceHeap::free_bytes_used_by(std::span<const Stream> users) const {
 HeapSnapshot DeviceHeap::snapshot() const { return impl_->snapshot(); }
 void DeviceHeap::start_recording(EventSink& sink) { impl_->start_recording(sink); }
 bool DeviceHeap::stop_recording(EventSink& sink) { return impl_->stop_recording(sink); }
+Result<SleepReport> DeviceHeap::sleep(const SleepOptions& options) { return impl_->sleep(options); }
+Result<SleepReport> DeviceHeap::wake(const WakeOptions& options) { return impl_->wake(options); }
+std::vector<TagInfo> DeviceHeap::tags() const { return impl_->tags(); }
+Status DeviceHeap::set_contents(const std::string& tag, Contents contents) {
+  return impl_->set_contents(tag, contents);
+}
+Status DeviceHeap::declare_changed(const std::string& tag) { return impl_->declare_changed(tag); }
+Result<GraphPool*> DeviceHeap::tag_pool(const std::string& tag) {
+  return impl_->tag_pool(*this, tag);
+}
+Result<std::uint64_t> DeviceHeap::hold(const void* block, std::string holder) {
+  return impl_->hold(block, std::move(holder));
+}
+void DeviceHeap::release_hold(std::uint64_t hold) { impl_->release_hold(hold); }
+Residue DeviceHeap::residue() const { return impl_->residue(); }
 std::vector<std::string> DeviceHeap::validate() const { return impl_->validate(); }
 
 }  // namespace weir

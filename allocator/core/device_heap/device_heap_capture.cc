@@ -159,6 +159,10 @@ Status Graph::launch(Stream stream) {
   if (device_ == nullptr) {
     return Error(ErrorCode::invalid_argument, "Graph::launch: there is no graph");
   }
+  if (pool_->pages().is_asleep()) {
+    return Error(ErrorCode::asleep, "Graph::launch: the tag '" + pool_->tag() +
+                                        "' of the graph's pool sleeps: wake it first");
+  }
   // To wait for eager work would break that.
   const Result<CaptureInfo> info = device_->capture_info(stream);
   if (!info) return info.error();

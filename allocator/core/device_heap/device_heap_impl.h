@@ -8,8 +8,10 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <shared_mutex>
 #include <span>
 #include <string>
@@ -24,9 +26,11 @@
 #include "core/memory/budget.h"
 #include "core/memory/page_heap.h"
 #include "core/pool/capture_pool.h"
+#include "core/sleep/sleeper.h"
 #include "core/time/timelines.h"
 #include "observe/observer.h"
 #include "weir/device_heap.h"
+#include "weir/sleep.h"
 
 namespace weir {
 
@@ -42,7 +46,7 @@ struct alignas(32) KnownStream {
 class DeviceHeap::Impl {
  public:
   Impl(Device& device, const HeapOptions& options, EventSink* sink);
-  ~Impl() { registry_.clear(); }
+  ~Impl();
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
@@ -81,8 +85,20 @@ class DeviceHeap::Impl {
   Bytes limit() const { return budget_.limit(); }
   ReusePolicy reuse() const { return device_pool_.pages().reuse(); }
 
+  // Sleep: device_heap_sleep.cc.
+  Result<SleepReport> sleep(const SleepOptions& options);
+  Result<SleepReport> wake(const WakeOptions& options);
+  std::vector<TagInfo> tags();
+  Status set_contents(const std::string& tag, Contents contents);
+  Status declare_changed(const std::string& tag);
+  Result<GraphPool*> tag_pool(DeviceHeap& heap, const std::string& tag);
+  Result<std::uint64_t> hold(const void* block, std::string holder);
+  void release_hold(std::uint64_t hold);
+  Residue residue();
+
   // Graph pools. The first three are called by GraphPool and PoolBinding.
-  std::shared_ptr<CapturePool> open_pool(Bytes limit, std::optional<MemoryKind> memory);
+  std::shared_ptr<CapturePool> open_pool(Bytes limit, std::optional<MemoryKind> memory,
+                                         std::string tag);
   // Has requests go to the pool until unbind(). `origin`: the stream that the capture begins on,
   // where it is known. Returns the binding's id.
   Result<std::uint64_t> bind(std::shared_ptr<CapturePool> pool, PoolBindings::Takes takes,
@@ -186,6 +202,7 @@ class DeviceHeap::Impl {
   void keep_to_limit();
   void call_at_miss();
   Error out_of_memory(const Request& request);
+  static Error asleep(const Request& request);
   template <class Look>
   void with_pages(const std::vector<std::shared_ptr<CapturePool>>& pools, Look&& look) const;
   template <class Function>
@@ -196,6 +213,29 @@ class DeviceHeap::Impl {
   static std::vector<std::string> validate_statistics(const Statistics& all,
                                                       const PageHeap::Totals& totals,
                                                       const std::vector<PageInfo>& pages);
+
+  // What sleeps as one: a pool, and its tag.
+  struct Unit {
+    PageHeap* pages = nullptr;
+    const Pool* pool = nullptr;
+    std::shared_ptr<CapturePool> graphs;  // none: the device heap's own
+    std::string tag;
+  };
+  std::vector<Unit> units() const;
+  // Of these tags, in their order; none: of all. Errors: invalid_argument (there is no such tag).
+  Result<std::vector<Unit>> units_of(const std::vector<std::string>& tags, const char* call) const;
+  bool is_asleep_locked(const std::string& tag) const;  // with pools_mutex_ held
+  Status may_sleep(std::vector<Unit>& units, const SleepOptions& options,
+                   std::vector<Sleeper::Job>& jobs, SleepReport& report);
+  std::vector<HeldMemory> held_in(const Unit& unit, std::set<PageId>& pages) const;
+  static void set_asleep(const Unit& unit, bool asleep);
+  Status sleep_units(const std::vector<Unit>& units, const std::vector<Sleeper::Job>& jobs,
+                     SleepReport& report);
+  Contents contents_of(const std::string& tag) const;
+  Sleeper::Version version_of(const Unit& unit) const;
+  bool make_room_to_wake(Bytes wanted);
+  Error no_room_to_wake(const Error& error, const Unit& unit);
+  TagInfo info_of(const Unit& unit) const;
 
   const std::uint64_t number_;  // of this device heap, in the process; from 1, never reused
   Device& device_;
@@ -224,6 +264,23 @@ class DeviceHeap::Impl {
   // By handle: streams that have no other name yet.
   std::unordered_map<void*, Stream> met_in_captures_;
   std::uint64_t last_met_ = 0;
+
+  // One sleep or wake at a time: held while it goes on, and before every other lock.
+  std::mutex sleep_mutex_;
+  Sleeper sleeper_{device_};  // guarded by sleep_mutex_
+  struct Tag {
+    Contents contents = Contents::backup;
+    std::uint64_t changed = 0;  // how often it was declared so
+    std::unique_ptr<GraphPool> pool;
+  };
+  struct Hold {
+    const void* block = nullptr;
+    std::string holder;
+  };
+  mutable std::mutex tags_mutex_;  // of what follows; no other lock is taken under it
+  std::map<std::string, Tag> tags_;
+  std::map<std::uint64_t, Hold> holds_;
+  std::uint64_t last_hold_ = 0;
 };
 
 }  // namespace weir

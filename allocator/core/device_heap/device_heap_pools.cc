@@ -11,7 +11,9 @@
 namespace weir {
 
 std::shared_ptr<CapturePool> DeviceHeap::Impl::open_pool(Bytes limit,
-                                                         std::optional<MemoryKind> memory) {
+                                                         std::optional<MemoryKind> memory,
+                                                         std::string tag) {
+  if (tag.empty()) tag = kDefaultTag;
   HeapOptions options = options_;
   options.limit = limit;
   options.memory = memory.value_or(options_.memory);
@@ -23,14 +25,19 @@ std::shared_ptr<CapturePool> DeviceHeap::Impl::open_pool(Bytes limit,
     (void)pool->give_back_pages();  // what could not go when it was closed
     return pool->is_gone();
   });
+  // Of a tag that sleeps, it sleeps from the start.
+  const bool asleep = options.memory == MemoryKind::pages && is_asleep_locked(tag);
+  std::shared_ptr<CapturePool> opened;
   if (gone != pools_.end()) {
-    (*gone)->reopen(++last_pool_, limit);
-    return *gone;
+    opened = *gone;
+    opened->reopen(++last_pool_, limit, std::move(tag));
+  } else {
+    opened = pools_.emplace_back(std::make_shared<CapturePool>(
+        ++last_pool_, device_, Pool::Shared{observer_, registry_, budget_, captures_}, device_pool_,
+        options, std::move(tag)));
   }
-  pools_.push_back(std::make_shared<CapturePool>(
-      ++last_pool_, device_, Pool::Shared{observer_, registry_, budget_, captures_}, device_pool_,
-      options));
-  return pools_.back();
+  if (asleep) opened->pages().set_asleep(true);
+  return opened;
 }
 
 std::vector<std::shared_ptr<CapturePool>> DeviceHeap::Impl::pools() const {
@@ -213,7 +220,8 @@ Status DeviceHeap::Impl::free_deferred_after_all_work() {
 }
 
 GraphPool::GraphPool(DeviceHeap& heap, GraphPoolOptions options)
-    : heap_(&heap), pool_(heap.impl_->open_pool(options.limit, options.memory)) {}
+    : heap_(&heap),
+      pool_(heap.impl_->open_pool(options.limit, options.memory, std::move(options.tag))) {}
 
 GraphPool::~GraphPool() { pool_->close(); }
 
@@ -228,21 +236,28 @@ Result<PoolBinding> GraphPool::warm_up(Stream stream) {
 }
 
 Result<PoolBinding> GraphPool::warm_up(StreamFilter filter) {
-  return bind(std::move(filter), false);
+  return bind(std::move(filter), Takes::eager);
+}
+
+Result<PoolBinding> GraphPool::serve(StreamFilter filter) {
+  return bind(std::move(filter), Takes::eager_alone);
 }
 
 Result<PoolBinding> GraphPool::capture(StreamFilter filter, std::optional<Stream> origin) {
-  return bind(std::move(filter), true, origin);
+  return bind(std::move(filter), Takes::captured, origin);
 }
 
-Result<PoolBinding> GraphPool::bind(StreamFilter filter, bool captures,
-                                    std::optional<Stream> origin) {
+Result<PoolBinding> GraphPool::bind(StreamFilter filter, Takes what, std::optional<Stream> origin) {
   if (!filter) return Error(ErrorCode::invalid_argument, "GraphPool: an empty filter");
-  const auto takes = [filter = std::move(filter)](Stream stream, const CaptureInfo&) {
+  const bool not_captured = what == Takes::eager_alone;
+  const auto takes = [filter = std::move(filter), not_captured](Stream stream,
+                                                                const CaptureInfo& info) {
+    if (not_captured && info.status != CaptureInfo::Status::none) return false;
     return filter(stream);
   };
-  Result<std::uint64_t> id = heap_->impl_->bind(
-      pool_, takes, captures ? PoolBindings::Kind::captured : PoolBindings::Kind::eager, origin);
+  const auto kind =
+      what == Takes::captured ? PoolBindings::Kind::captured : PoolBindings::Kind::eager;
+  Result<std::uint64_t> id = heap_->impl_->bind(pool_, takes, kind, origin);
   if (!id) return std::move(id).error();
   return PoolBinding(heap_, *id);
 }

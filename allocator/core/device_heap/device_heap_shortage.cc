@@ -39,7 +39,7 @@ Result<void*> DeviceHeap::Impl::allocate_when_short(const Request& request, Stat
                                        &Impl::wait_for_other_work, &Impl::make_room_for_mappings,
                                        &Impl::ask_the_program};
   for (const Step step : kSteps) {
-    if (status.error().code() != ErrorCode::out_of_memory) return std::move(status).error();
+    if (status.error().code() != ErrorCode::out_of_memory) break;
     Result<bool> may_have_helped = (this->*step)(request);
     if (!may_have_helped) return std::move(may_have_helped).error();
     if (!*may_have_helped) continue;
@@ -47,6 +47,7 @@ Result<void*> DeviceHeap::Impl::allocate_when_short(const Request& request, Stat
     if (const Address at = try_allocate(request, status); at != Address{}) return at.pointer();
   }
   if (status.error().code() == ErrorCode::out_of_memory) return out_of_memory(request);
+  if (status.error().code() == ErrorCode::asleep) return asleep(request);
   return std::move(status).error();
 }
 
@@ -151,6 +152,14 @@ void DeviceHeap::Impl::wait_for_streams(Timelines& timelines) {
     one.join(fence);
     (void)timelines.host_wait(one);
   }
+}
+
+Error DeviceHeap::Impl::asleep(const Request& request) {
+  const CapturePool* const pool = request.server.pool.get();
+  return {ErrorCode::asleep, format(request.bytes) + " asked for on stream " +
+                                 std::to_string(request.stream.id) + " are of the tag '" +
+                                 (pool == nullptr ? kDefaultTag : pool->tag()) +
+                                 "', which sleeps: wake it, or ask for memory of another tag"};
 }
 
 Error DeviceHeap::Impl::out_of_memory(const Request& request) {

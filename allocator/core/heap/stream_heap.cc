@@ -35,8 +35,8 @@ StreamHeap::StreamHeap(HeapId id, Stream stream, PageHeap& pages, Timelines& tim
 
 void StreamHeap::set_stream(Stream stream) {
   serves_ = stream.id;
-  const bool fast_paths =
-      fast_paths_ && !recording_ && graph_pool_ == nullptr && waited_for_.empty();
+  const bool fast_paths = fast_paths_ && !recording_ && graph_pool_ == nullptr &&
+                          waited_for_.empty() && !pages_.is_asleep();
   fast_stream_ = fast_paths ? serves_ : kNoStream;
   fast_room_ = fast_paths && serves_ != kNoStream ? kMostCached : 0;
 }
@@ -62,6 +62,10 @@ Address StreamHeap::allocate_after_miss(Bytes requested, Status& status, PageHea
 }
 
 Address StreamHeap::allocate_locked(Bytes requested, Status& status, PageHeap::Create create) {
+  if (pages_.is_asleep()) [[unlikely]] {
+    status = PageHeap::asleep_error();
+    return {};
+  }
   const Bytes bytes = round_up(requested, kGrain);
   create_ = create;
   const bool captured = !waited_for_.empty() && is_captured_after_a_wait();
@@ -438,6 +442,12 @@ bool StreamHeap::have_others_give_back(Others whose) WEIR_NO_THREAD_ANALYSIS {
     heap = next;
   }
   return all;
+}
+
+void StreamHeap::note_asleep() {
+  const MutexLock lock(mutex_);
+  give_back_cached_locked();
+  set_stream(Stream{.id = serves_});
 }
 
 bool StreamHeap::give_back_cached() {

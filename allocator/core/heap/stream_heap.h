@@ -102,6 +102,8 @@ class StreamHeap {
   bool give_back_cached();
   // While requests may have to go elsewhere, every call has to ask: the fast paths are closed.
   void allow_fast_paths(bool allowed);
+  // The page heap fell asleep, or woke: whoever was served before that has been, once this returns.
+  void note_asleep();
   // The stream is retired: nothing is allocated for it any more.
   void close();
   // Serves another stream from now on, if it is closed and has no blocks.
@@ -193,7 +195,7 @@ class StreamHeap {
   Status wait_for_cached(Block& block) WEIR_REQUIRES(mutex_);
 
   bool may_cache() const WEIR_REQUIRES(mutex_) {
-    return serves_ != kNoStream && !pages_.over_limit();
+    return serves_ != kNoStream && !pages_.over_limit() && !pages_.is_asleep();
   }
   void take_back(Block& block) WEIR_REQUIRES(mutex_);
   void put_in_cache(Block* block) WEIR_REQUIRES(mutex_);

@@ -14,6 +14,7 @@ Block* StreamHeap::claim_run(Range run, bool for_slab, Status& status) {
 
 Status StreamHeap::allocate_at(const PlacedBlock& wanted) {
   const MutexLock lock(mutex_);
+  if (pages_.is_asleep()) return PageHeap::asleep_error();
   give_back_cached_locked();
   Status status;
   const Range range{wanted.address, wanted.bytes};

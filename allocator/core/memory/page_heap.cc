@@ -48,6 +48,8 @@ Status PageHeap::serve(Owner& owner, Bytes size, RequestKeys keys, Address& at, 
 
 Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, Served served,
                                    Create create) {
+  if (is_asleep()) [[unlikely]]
+    return asleep_error();
   if (!first_) first_ = owner.timeline;
   single_timeline_ = single_timeline_ && *first_ == owner.timeline;
   requests_ += served.runs;
@@ -87,6 +89,7 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, S
 
 Status PageHeap::allocate_at(Owner& owner, Range run) {
   const QueuedLock lock(mutex_);
+  if (is_asleep()) return asleep_error();
   const Place place = place_of(run);
   if (!is_free(place)) {
     return Error(ErrorCode::invalid_argument,
@@ -162,7 +165,8 @@ void PageHeap::free(Owner& owner, Range run, const FenceSet& fences) {
   (void)visit_parts(place, [&](Chunk& chunk, Range home) WEIR_REQUIRES(mutex_) {
     chunks_.release(&chunk, use);
     pages_.free(home, [&](const Page& page, bool idle) WEIR_REQUIRES(mutex_) {
-      if (!idle) return;
+      // Without memory it counts as leased no more.
+      if (!idle || page.handle == PhysicalHandle{}) return;
       observer_.emit(owner.fold,
                      Event{.kind = EventKind::unlease, .page = page.id, .bytes = page.size});
     });

@@ -15,7 +15,8 @@
 // thing: page_heap_place.cc where a request goes, page_heap_waits.cc whose memory it may take and
 // behind what, page_heap_stitch.cc which free bytes are joined, page_heap_rows.cc which stitched
 // rows go, page_heap_driver.cc which driver calls are made, page_heap_pools.cc what other pools
-// get, page_heap_plain.cc all that differs where memory is plain.
+// get, page_heap_plain.cc all that differs where memory is plain, page_heap_sleep.cc how pages lose
+// and regain their memory.
 //
 // Plain memory (MemoryKind::plain): a page is a segment, and a region of its own. It has one
 // address for as long as it lives, there are no stitched rows, and nothing is ever mapped or
@@ -23,6 +24,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -122,6 +124,39 @@ class PageHeap {
   // The same; false, if another thread is at work here.
   bool try_let_go(const FenceSet& launches);
   Bytes kept() const;
+
+  // --- Sleep (page_heap_sleep.cc).
+
+  // Asleep: no request is served (ErrorCode::asleep), and pages come and go by the calls of this
+  // part alone; frees go on. To be awake again it needs the memory of all its pages.
+  void set_asleep(bool asleep);
+  bool is_asleep() const { return asleep_.load(std::memory_order_acquire); }  // takes no lock
+  static Error asleep_error();
+  // Gives idle pages back to the driver, asleep or not, as give_to_device() does.
+  Result<Bytes> give_idle();
+  struct SleepingPage {
+    PageId page;
+    Range home;
+    std::vector<Range> in_use;  // home addresses, in order; close ones are one
+  };
+  // Those that have memory, whole or in part, by id. `kept_whole`: all bytes of pages that graphs
+  // keep count as in use.
+  std::vector<SleepingPage> pages_to_sleep(bool kept_whole) const;
+  // All pages that hold bytes of a block, or of the stitched row that it lies in.
+  std::vector<PageId> pages_under(Range block) const;
+  // The page loses its mappings and its memory, as far as it has any; all work on it is done.
+  // On an error it may have lost some: either call goes on from there.
+  Status take_memory(PageId page);
+  // It gets what it lacks, with other bytes than it had. False: nobody needs the page any more, and
+  // it is gone. Errors: out_of_memory; device.
+  Result<bool> renew_memory(PageId page);
+  // Has the page (all of them) its memory, and all mappings?
+  bool has_memory(PageId page) const;
+  bool has_all_memory() const;
+  Bytes absent_bytes() const {
+    const QueuedLock lock(mutex_);
+    return absent_bytes_;
+  }
 
   // Waits (the host does) for the work that idle pages are held by, but not where its stream is
   // captured just now. No lock is held meanwhile.
@@ -280,7 +315,7 @@ class PageHeap {
   bool affords_row(Bytes size) const WEIR_REQUIRES(mutex_);
   // Sizes of new pages for at least `size` bytes in all.
   std::vector<Bytes> page_sizes(Bytes size) const WEIR_REQUIRES(mutex_);
-  Bytes total() const WEIR_REQUIRES(mutex_) { return pages_.total() + held_bytes_; }
+  Bytes total() const WEIR_REQUIRES(mutex_) { return pages_.total() + held_bytes_ - absent_bytes_; }
   Bytes room() const WEIR_REQUIRES(mutex_);
 
   // --- Whom memory may serve, and behind what (page_heap_waits.cc).
@@ -360,12 +395,28 @@ class PageHeap {
   Result<Bytes> trim_locked(Bytes keep) WEIR_REQUIRES(mutex_);
   void keep_to_limit_locked() WEIR_REQUIRES(mutex_);
   std::size_t mappings() const WEIR_REQUIRES(mutex_) {
-    return pages_.all().size() + rows_.mappings();
+    return pages_.all().size() + rows_.mappings() - absent_mappings_;
   }
   bool has_room_for_mappings(std::size_t more) const WEIR_REQUIRES(mutex_) {
     return mappings() + more <= most_mappings_;
   }
   Status make_room_for_mappings(std::size_t more) WEIR_REQUIRES(mutex_);
+
+  // --- Pages without memory (page_heap_sleep.cc).
+
+  struct PageMapping {
+    Range range;
+    HeapId heap;  // that it was mapped for
+  };
+  static PageMapping mapping(const Page& page, std::size_t mapping);
+  static bool is_mapped(const Page& page, std::size_t mapping);
+  // The number of the page's mapping in that row.
+  static std::size_t mapping_in(const Page& page, const StitchedRow& row);
+  void list_in_use(const Page& page, std::vector<Range>& in_use) const WEIR_REQUIRES(mutex_);
+  Status map_again(const Page& page, Range at, HeapId heap) WEIR_REQUIRES(mutex_);
+  bool may_forget(const Page& page) const WEIR_REQUIRES(mutex_);
+  Status forget(Page& page) WEIR_REQUIRES(mutex_);
+  void validate_asleep(std::vector<std::string>& broken) const WEIR_REQUIRES(mutex_);
 
   // --- Stitched rows that a program has no more use for (page_heap_rows.cc).
 
@@ -397,7 +448,12 @@ class PageHeap {
   const bool trusts_context_;  // Trust::context
   const bool plain_;           // MemoryKind::plain
 
+  std::atomic<bool> asleep_{false};  // changed under mutex_
+
   mutable QueuedMutex mutex_;
+  // Of pages that sleep: without memory; and mappings that are gone.
+  Bytes absent_bytes_ WEIR_GUARDED_BY(mutex_);
+  std::size_t absent_mappings_ WEIR_GUARDED_BY(mutex_) = 0;
   HomePages pages_ WEIR_GUARDED_BY(mutex_);
   Chunks chunks_ WEIR_GUARDED_BY(mutex_);
   StitchedRows rows_ WEIR_GUARDED_BY(mutex_){granularity_};

@@ -33,16 +33,20 @@ PageHeap::~PageHeap() {
   rows_.visit_all([&](const StitchedRow& row) WEIR_REQUIRES(mutex_) {
     Address at = row.begin;
     for (const Page* const page : row.pages) {
-      (void)device_.unmap(at, page->size);
+      if (is_mapped(*page, mapping_in(*page, row))) (void)device_.unmap(at, page->size);
       at = at + page->size;
     }
   });
   if (!plain_) {
-    for (const auto& [id, page] : pages_.all()) (void)device_.unmap(page.home, page.size);
+    for (const auto& [id, page] : pages_.all()) {
+      if (is_mapped(page, 0)) (void)device_.unmap(page.home, page.size);
+    }
   }
   unmap_strays();
   for (const Range region : regions_) addresses_.remove_region(region);
-  for (const auto& [id, page] : pages_.all()) (void)release({page.handle, page.size});
+  for (const auto& [id, page] : pages_.all()) {
+    if (page.handle != PhysicalHandle{}) (void)release({page.handle, page.size});
+  }
   for (const HeldPage& held : held_) (void)release(held.page);
   if (plain_) return;
   for (const Range region : regions_) (void)device_.unreserve(region.begin, region.size);
@@ -244,7 +248,13 @@ void PageHeap::unmap_strays() {
 }
 
 Status PageHeap::unmap_last(StitchedRow& row) {
-  const Page& page = *row.pages.back();
+  Page& page = *row.pages.back();
+  if (page.handle == PhysicalHandle{}) {  // it sleeps
+    --page.unmapped;
+    --absent_mappings_;
+    rows_.drop_last(row);
+    return {};
+  }
   Address at = row.begin;
   for (const Page* const each : row.pages) at = at + (each == &page ? 0_B : each->size);
   if (Status status = unmap_page(page.id, {at, page.size}, row.heap); !status) return status;
@@ -308,6 +318,7 @@ void PageHeap::shrink_peak() {
 
 std::vector<Page*> PageHeap::idle_pages() {
   std::vector<Page*> idle;
+  if (absent_mappings_ > 0) return idle;  // a row that goes with a page may lack some
   for (auto& [id, page] : pages_.all()) {
     if (page.idle() && page.kept == Page::Kept::no) idle.push_back(&page);
   }
@@ -318,12 +329,14 @@ std::vector<Page*> PageHeap::idle_pages() {
 
 Result<Bytes> PageHeap::give_to_device(Bytes wanted) {
   const QueuedLock lock(mutex_);
+  if (is_asleep()) return 0_B;
   return trim_locked(total() - std::min(total(), wanted));
 }
 
 Result<Bytes> PageHeap::try_give_to_device(Bytes wanted) {
-  if (!mutex_.try_lock()) return 0_B;
-  Result<Bytes> gone = trim_locked(total() - std::min(total(), wanted));
+  if (is_asleep() || !mutex_.try_lock()) return 0_B;
+  Result<Bytes> gone =
+      is_asleep() ? Result<Bytes>(0_B) : trim_locked(total() - std::min(total(), wanted));
   mutex_.unlock();
   return gone;
 }
@@ -335,7 +348,7 @@ void PageHeap::keep_to_limit() {
 
 void PageHeap::keep_to_limit_locked() {
   const Bytes excess = budget_.excess();
-  if (excess > 0_B) (void)trim_locked(total() - std::min(total(), excess));
+  if (excess > 0_B && !is_asleep()) (void)trim_locked(total() - std::min(total(), excess));
 }
 
 // Pages that lie side by side often wait for the same: the device is asked once.
@@ -451,17 +464,11 @@ Status PageHeap::renew_access() {
   const QueuedLock lock(mutex_);
   Status status;
   if (plain_) return status;  // the driver's own business
-  const auto renew = [&](Address at, const Page& page) WEIR_REQUIRES(mutex_) {
-    if (status) status = device_.set_access(at, page.size);
-  };
-  for (const auto& [id, page] : pages_.all()) renew(page.home, page);
-  rows_.visit_all([&](const StitchedRow& row) WEIR_REQUIRES(mutex_) {
-    Address at = row.begin;
-    for (const Page* const page : row.pages) {
-      renew(at, *page);
-      at = at + page->size;
+  for (const auto& [id, page] : pages_.all()) {
+    for (std::size_t i = 0; is_mapped(page, i); ++i) {
+      if (status) status = device_.set_access(mapping(page, i).range.begin, page.size);
     }
-  });
+  }
   return status;
 }
 
@@ -469,6 +476,7 @@ Status PageHeap::renew_access() {
 std::vector<PagePart> PageHeap::parts(Range block) const {
   const QueuedLock lock(mutex_);
   std::vector<PagePart> parts;
+  if (is_asleep()) return parts;
   const StitchedRow* const row = rows_.around(block.begin);
   if (row == nullptr) {
     pages_.walk(block, [&](const Page& page, Bytes offset, Bytes size) {
@@ -500,9 +508,17 @@ PageHeap::Totals PageHeap::totals() const {
 }
 
 PageHeap::Totals PageHeap::totals_locked() const {
+  Bytes leased = pages_.leased(), used = pages_.used();
+  if (absent_bytes_ > 0_B) {
+    for (const auto& [id, page] : pages_.all()) {
+      if (page.handle != PhysicalHandle{}) continue;
+      leased -= page.idle() ? 0_B : page.size;
+      used -= page.used;
+    }
+  }
   return {.total = total(),
-          .leased = pages_.leased(),
-          .used = pages_.used(),
+          .leased = leased,
+          .used = used,
           .peak_total = std::max(peak_total_, total()),
           .mappings = mappings(),
           .short_of_mappings = short_of_mappings_};
@@ -516,14 +532,11 @@ std::vector<PageInfo> PageHeap::pages() const {
 std::vector<PageInfo> PageHeap::pages_locked() const {
   std::vector<PageInfo> pages;
   for (const auto& [id, page] : pages_.all()) {
-    PageInfo info{page.id, page.size, page.used, page.lease, 1, {{page.home, page.heap}}, memory()};
-    for (const StitchedRow* const row : page.rows) {
-      Address at = row->begin;
-      for (const Page* const each : row->pages) {
-        if (each == &page) break;
-        at = at + each->size;
-      }
-      info.mapped_at.push_back({at, row->heap});
+    if (page.handle == PhysicalHandle{}) continue;
+    PageInfo info{page.id, page.size, page.used, page.lease, 0, {}, memory()};
+    for (std::size_t i = 0; is_mapped(page, i); ++i) {
+      const auto [range, heap] = mapping(page, i);
+      info.mapped_at.push_back({range.begin, heap});
     }
     info.mappings = static_cast<std::uint32_t>(info.mapped_at.size());
     pages.push_back(std::move(info));

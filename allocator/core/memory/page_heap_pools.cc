@@ -20,6 +20,7 @@ std::vector<PageHeap::UnmappedPage> PageHeap::try_give_up(Bytes wanted) {
 
 std::vector<PageHeap::UnmappedPage> PageHeap::give_up_locked(Bytes wanted) {
   std::vector<UnmappedPage> given;
+  if (is_asleep()) return given;
   Bytes size;
   Status unasked;
   (void)take_idle(wanted, unasked, [&](UnmappedPage page) {
@@ -35,6 +36,7 @@ std::vector<PageHeap::UnmappedPage> PageHeap::give_up_locked(Bytes wanted) {
 void PageHeap::take_in(const std::vector<UnmappedPage>& pages) {
   const QueuedLock lock(mutex_);
   take_in_locked(pages);
+  if (is_asleep()) (void)trim_locked(total() - std::min(total(), held_bytes_));
   keep_to_limit_locked();
 }
 

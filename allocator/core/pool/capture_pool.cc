@@ -25,7 +25,7 @@ bool is_in(const SizesByAddress& blocks, const PlacedBlock& block) {
 }  // namespace
 
 CapturePool::CapturePool(std::uint64_t id, Device& device, Pool::Shared shared, Pool& eager,
-                         const HeapOptions& options)
+                         const HeapOptions& options, std::string tag)
     : inner_(device),
       shared_(shared),
       device_pool_(eager),
@@ -38,7 +38,8 @@ CapturePool::CapturePool(std::uint64_t id, Device& device, Pool::Shared shared, 
             StreamHeap::give_back_all(eager.caching_heaps());
             return eager.pages().give_up(wanted);
           },
-          this) {
+          this),
+      tag_(std::move(tag)) {
   say(EventKind::pool_open);
 }
 
@@ -149,6 +150,7 @@ Status CapturePool::wait_for_eager_work() {
 
 Status CapturePool::begin_capture(bool watches) {
   while (true) {
+    if (pages().is_asleep()) return PageHeap::asleep_error();
     if (is_told()) {
       if (Status waited = wait_for_eager_work(); !waited) return waited;
     }
@@ -422,11 +424,12 @@ std::uint64_t CapturePool::live_blocks() const {
 bool CapturePool::is_gone() const {
   const MutexLock lock(mutex_);
   return closed_ && !capturing_ && graphs_ == 0 && live_blocks() == 0 &&
-         pages().totals().total == 0_B;
+         pages().totals().total == 0_B && !pages().is_asleep();
 }
 
-void CapturePool::reopen(std::uint64_t id, Bytes limit) {
+void CapturePool::reopen(std::uint64_t id, Bytes limit, std::string tag) {
   const MutexLock lock(mutex_);
+  tag_ = std::move(tag);
   closed_ = false;
   eager_work_.clear();
   launches_.clear();

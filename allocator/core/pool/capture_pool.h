@@ -34,8 +34,9 @@ namespace weir {
 class CapturePool {
  public:
   // `eager`: the device heap's own pool, which idle pages come from and go back to.
+  // `tag`: whose memory sleeps with it.
   CapturePool(std::uint64_t id, Device& device, Pool::Shared shared, Pool& eager,
-              const HeapOptions& options);
+              const HeapOptions& options, std::string tag);
 
   std::uint64_t id() const { return pool_.id(); }
   const Pool& pool() const { return pool_; }
@@ -96,7 +97,11 @@ class CapturePool {
   std::vector<PageHeap::UnmappedPage> try_spare(Bytes wanted);
   // Closed, without graphs, live blocks, or pages. Then it may be another pool.
   bool is_gone() const;
-  void reopen(std::uint64_t id, Bytes limit);
+  void reopen(std::uint64_t id, Bytes limit, std::string tag);
+  std::string tag() const {
+    const MutexLock lock(mutex_);
+    return tag_;
+  }
 
   std::vector<PlacedBlock> blocks() const;
   Status restore(std::span<const PlacedBlock> blocks);
@@ -139,6 +144,7 @@ class CapturePool {
   Pool pool_;
 
   mutable Mutex mutex_;
+  std::string tag_ WEIR_GUARDED_BY(mutex_);
   bool capturing_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint32_t capture_ WEIR_GUARDED_BY(mutex_) =
       kEager;  // its epoch: number of the latest capture

@@ -73,6 +73,10 @@ Status OpenCaptures::may_record_context() {
     return Error(ErrorCode::unavailable,
                  "the work of all streams can't be waited for on the GPU in this process");
   }
+  return none_goes_on_locked();
+}
+
+Status OpenCaptures::none_goes_on_locked() {
   for (auto& [number, announced] : announced_) {
     Result<bool> going_on = goes_on(announced);
     if (!going_on) return std::move(going_on).error();

@@ -40,6 +40,11 @@ class OpenCaptures {
 
   // Errors: capture (the stream is being captured); device.
   Status not_captured(Stream stream);
+  // Does a capture go on, as far as is known or can be asked? Errors: capture (one does); device.
+  Status none_goes_on() {
+    const MutexLock lock(mutex_);
+    return none_goes_on_locked();
+  }
   // Calls record(), which records an event of the whole context, if no stream is captured: nobody
   // announces a capture meanwhile. Errors: its own; capture; unavailable (there may be no such
   // event in this process, or no longer).
@@ -60,6 +65,7 @@ class OpenCaptures {
     bool begun = false;
   };
   Status may_record_context() WEIR_REQUIRES(mutex_);
+  Status none_goes_on_locked() WEIR_REQUIRES(mutex_);
   Result<bool> goes_on(Announced& announced) WEIR_REQUIRES(mutex_);
 
   Device& device_;

@@ -22,6 +22,7 @@
 #include "weir/event.h"
 #include "weir/heap_types.h"
 #include "weir/result.h"
+#include "weir/sleep.h"
 #include "weir/statistics.h"
 #include "weir/types.h"
 
@@ -39,6 +40,8 @@ struct CaptureAttachment {
   Stream forked;
   std::shared_ptr<CaptureResource> resource;  // null: none
 };
+
+class GraphPool;
 
 class DeviceHeap {
  public:
@@ -182,6 +185,41 @@ class DeviceHeap {
   // where the work before the fence is not seen to be over. Graph pools count for nothing. Asks the
   // device about each such fence.
   Bytes free_bytes_used_by(std::span<const Stream> users) const;
+
+  // Sleep: the memory of tags is given back to the device, and had again at the same addresses, so
+  // that pointers and captured graphs stay good. A tag is all memory of the graph pools that name
+  // it; kDefaultTag is the device heap's own memory, and that of all other graph pools.
+  //
+  // While a tag sleeps, requests of its memory fail (ErrorCode::asleep), and so does
+  // Graph::launch() of its graphs. Its blocks may be freed. No work that uses its memory may be
+  // queued, from the call of sleep() on until wake() has returned; the host waits for what was
+  // queued before.
+  //
+  // Errors: invalid_argument (there is no such tag; or memory can't sleep, which is named, with its
+  // holder); capture (a stream is being captured): nothing has changed then, but that idle memory
+  // may have gone. device; out_of_memory (of the host): the tags are awake, or partly asleep
+  // (TagInfo). A tag that sleeps already is no error.
+  Result<SleepReport> sleep(const SleepOptions& options = {});
+  // The host waits until the bytes are there. Errors: invalid_argument; out_of_memory (the message
+  // says who has the memory), device: tags before are awake, that tag is partly asleep, and the
+  // call may be made again.
+  Result<SleepReport> wake(const WakeOptions& options = {});
+  std::vector<TagInfo> tags() const;  // by name
+  // From the next sleep() on. Errors: invalid_argument (no name).
+  Status set_contents(const std::string& tag, Contents contents);
+  // The bytes of an immutable tag are others than those that were copied.
+  Status declare_changed(const std::string& tag);
+  // The pool of requests that are made for a tag (GraphPool::serve(), GraphPool::allocate()), which
+  // lives as long as the device heap. Errors: invalid_argument (no name, or kDefaultTag).
+  Result<GraphPool*> tag_pool(const std::string& tag);
+  // Somebody else uses the physical memory of a live block (another process, a library): it can't
+  // sleep until release_hold(), which comes before another block may lie there. Returns the hold's
+  // number.
+  // Errors: unknown_pointer.
+  Result<std::uint64_t> hold(const void* block, std::string holder);
+  void release_hold(std::uint64_t hold);
+  // What is on the device now.
+  Residue residue() const;
 
   // Checks every invariant of the whole heap. Each string names one that is broken; none: sound.
   std::vector<std::string> validate() const;

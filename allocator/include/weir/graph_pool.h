@@ -24,6 +24,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,7 @@ struct GraphPoolOptions {
   // What its memory is made of; none: as the device heap's. Memory of one kind serves no requests
   // of the other: what a pool of another kind does not need goes back to the device.
   std::optional<MemoryKind> memory;
+  std::string tag;  // that its memory sleeps with (DeviceHeap::sleep()); empty: kDefaultTag
 };
 
 // Which streams' requests a pool serves. Called for each request, in the thread that makes it,
@@ -101,13 +103,15 @@ class GraphPool {
   // and keeps the pages it used for as long as those of the capture.
   Result<PoolBinding> warm_up(Stream stream);
   Result<PoolBinding> warm_up(StreamFilter filter);
-  // The same for streams that are captured, for programs that begin and end captures themselves:
-  // from before the capture begins until after it has ended. The host waits for eager work on the
-  // pool's memory. A filter most often compares the id of the stream's capture.
-  // Errors: invalid_argument (another capture is going on in the pool); device.
-  // `origin`: the stream that the capture begins on, if that is known: whether the capture goes on
-  // is then seen, even where its binding is not closed. Under Trust::context the host does not
-  // wait.
+  // The same, where a stream that is being captured is not asked about: its requests go where they
+  // would without.
+  Result<PoolBinding> serve(StreamFilter filter);
+  // The same as warm_up() for streams that are captured, for programs that begin and end captures
+  // themselves: from before the capture begins until after it has ended. The host waits for eager
+  // work on the pool's memory. A filter most often compares the id of the stream's capture. Errors:
+  // invalid_argument (another capture is going on in the pool); device. `origin`: the stream that
+  // the capture begins on, if that is known: whether the capture goes on is then seen, even where
+  // its binding is not closed. Under Trust::context the host does not wait.
   Result<PoolBinding> capture(StreamFilter filter, std::optional<Stream> origin = std::nullopt);
   // A graph whose capture's binding was closed with keep will not be launched again: the pool lets
   // its memory go once it is destroyed, and its launches are done. (Of a capture that asked for no
@@ -130,7 +134,8 @@ class GraphPool {
 
  private:
   friend class CaptureScope;
-  Result<PoolBinding> bind(StreamFilter filter, bool captures,
+  enum class Takes { eager, eager_alone, captured };
+  Result<PoolBinding> bind(StreamFilter filter, Takes what,
                            std::optional<Stream> origin = std::nullopt);
   DeviceHeap* heap_;
   std::shared_ptr<CapturePool> pool_;
@@ -147,7 +152,7 @@ class Graph {
   ~Graph();
 
   // Errors: device; invalid_argument (an empty Graph); capture (the stream is being captured, which
-  // goes on).
+  // goes on); asleep (the pool's tag sleeps; of other memory that the graph uses nothing is known).
   Status launch(Stream stream);
   // The driver's own (CUDA: a cudaGraph_t and a cudaGraphExec_t); still the Graph's.
   GraphHandle graph() const { return graph_; }

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/sleep/sleeper.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace weir {
+namespace {
+
+bool copies_bytes(Contents contents) {
+  return contents == Contents::backup || contents == Contents::immutable;
+}
+
+}  // namespace
+
+Sleeper::~Sleeper() { destroy_events(); }
+
+void Sleeper::destroy_events() {
+  std::erase_if(events_, [&](EventHandle event) { return device_.destroy_event(event).ok(); });
+}
+
+bool Sleeper::has_away(const PageHeap& heap) const {
+  const auto known = heaps_.find(&heap);
+  return known != heaps_.end() &&
+         std::any_of(known->second.pages.begin(), known->second.pages.end(),
+                     [](const auto& page) { return page.second.state != State::there; });
+}
+
+bool Sleeper::sleeps_wholly(const PageHeap& heap) const {
+  const auto known = heaps_.find(&heap);
+  return known == heaps_.end() || known->second.whole;  // it has nothing that could be there
+}
+
+Bytes Sleeper::host_bytes(const PageHeap& heap) const {
+  Bytes bytes;
+  const auto known = heaps_.find(&heap);
+  if (known == heaps_.end()) return bytes;
+  for (const auto& [id, page] : known->second.pages) {
+    for (const Copy& copy : page.copies) bytes += copy.piece.size;
+  }
+  return bytes;
+}
+
+void Sleeper::drop_copies(Sleeping& page) {
+  for (const Copy& copy : page.copies) store_.give(copy.piece);
+  page.copies.clear();
+  page.is_copied = false;
+}
+
+template <class Drop>
+void Sleeper::drop_if(Pages& pages, Drop&& drop) {
+  for (auto at = pages.begin(); at != pages.end();) {
+    if (drop(at->first, at->second)) {
+      drop_copies(at->second);
+      at = pages.erase(at);
+    } else {
+      ++at;
+    }
+  }
+}
+
+void Sleeper::forget(const PageHeap& heap) {
+  const auto known = heaps_.find(&heap);
+  if (known == heaps_.end()) return;
+  for (auto& [id, page] : known->second.pages) drop_copies(page);
+  heaps_.erase(known);
+}
+
+bool Sleeper::covers(const Sleeping& page, const std::vector<Range>& in_use) const {
+  return std::all_of(in_use.begin(), in_use.end(), [&](Range range) {
+    // Copies lie in order, and side by side where a piece was too small.
+    for (const Copy& copy : page.copies) {
+      if (copy.home.begin <= range.begin && range.begin < copy.home.end()) {
+        const Bytes covered = std::min(copy.home.end(), range.end()) - range.begin;
+        range = {range.begin + covered, range.size - covered};
+        if (range.size == 0_B) return true;
+      }
+    }
+    return false;
+  });
+}
+
+// The pages that have memory to lose, without those that stay. What is known of pages that are
+// there is dropped, but for copies that are still good.
+std::vector<PageHeap::SleepingPage> Sleeper::prepare(const Job& job) {
+  std::vector<PageHeap::SleepingPage> pages;
+  Heap& heap = heaps_[job.heap];
+  const bool reuses = job.contents == Contents::immutable && heap.version == job.version;
+  heap.version = job.version;
+  heap.whole = false;
+  std::set<std::uint32_t> listed;
+  for (PageHeap::SleepingPage& page : job.heap->pages_to_sleep(job.kept_whole)) {
+    if (job.stay.contains(page.page)) continue;
+    listed.insert(page.page.value);
+    Sleeping& known = heap.pages[page.page.value];
+    if (known.state == State::there) {
+      known.home = page.home;
+      known.contents = job.contents;
+      const bool good = reuses && known.is_copied && covers(known, page.in_use);
+      if (!good) drop_copies(known);
+    }
+    pages.push_back(std::move(page));
+  }
+  drop_if(heap.pages, [&](std::uint32_t id, const Sleeping& page) {
+    return page.state == State::there && !listed.contains(id);
+  });
+  return pages;
+}
+
+Status Sleeper::sleep(const std::vector<Job>& jobs, SleepReport& report) {
+  std::vector<std::pair<PageHeap*, PageHeap::SleepingPage>> pages;
+  Bytes to_copy;
+  for (const Job& job : jobs) {
+    for (PageHeap::SleepingPage& page : prepare(job)) {
+      const Sleeping& known = heaps_.at(job.heap).pages.at(page.page.value);
+      const bool copies =
+          known.state == State::there && copies_bytes(job.contents) && known.copies.empty();
+      if (!copies) page.in_use.clear();
+      for (const Range range : page.in_use) to_copy += range.size;
+      pages.emplace_back(job.heap, std::move(page));
+    }
+  }
+  Status status = store_.expect(to_copy);
+  for (const auto& [heap, page] : pages) {
+    if (!status) break;
+    status = queue(*heap, page, report);
+  }
+  while (status && !queued_.empty()) status = finish_first(report);
+  if (!status) abandon_queued();
+  destroy_events();
+  store_.settle();
+  for (const Job& job : jobs) heaps_.at(job.heap).whole = status.ok();
+  return status;
+}
+
+Result<EventHandle> Sleeper::have_event() {
+  if (events_.empty()) return device_.create_event();
+  const EventHandle event = events_.back();
+  events_.pop_back();
+  return event;
+}
+
+// The page's bytes are copied, and behind that its memory goes. What needs no copy goes at once.
+Status Sleeper::queue(PageHeap& heap, const PageHeap::SleepingPage& page, SleepReport& report) {
+  Sleeping& sleeping = heaps_.at(&heap).pages.at(page.page.value);
+  if (page.in_use.empty()) return take(heap, page.page, report);
+  const Result<Stream> stream = device_.copy_stream(Device::Direction::to_host);
+  if (!stream) return stream.error();
+  for (Range range : page.in_use) {
+    while (range.size > 0_B) {
+      Result<HostStore::Piece> piece = store_.take(range.size);
+      if (!piece) return std::move(piece).error();
+      const Range part{range.begin, piece->size};
+      sleeping.copies.push_back({part, *piece});
+      if (Status copied = device_.copy_to_host(piece->memory, part.begin, part.size, *stream);
+          !copied) {
+        return copied;
+      }
+      report.copied += part.size;
+      ++report.copies;
+      range = {part.end(), range.size - part.size};
+    }
+  }
+  Result<EventHandle> event = have_event();
+  if (!event) return std::move(event).error();
+  if (Status recorded = device_.record(*event, *stream); !recorded) {
+    events_.push_back(*event);
+    return recorded;
+  }
+  queued_.push_back({&heap, page.page, *event});
+  return queued_.size() > kQueued ? finish_first(report) : Status{};
+}
+
+Status Sleeper::finish_first(SleepReport& report) {
+  const Queued first = queued_.front();
+  if (Status done = device_.synchronize(first.event); !done) return done;
+  queued_.erase(queued_.begin());
+  events_.push_back(first.event);
+  heaps_.at(first.heap).pages.at(first.page.value).is_copied = true;
+  return take(*first.heap, first.page, report);
+}
+
+Status Sleeper::take(PageHeap& heap, PageId page, SleepReport& report) {
+  Sleeping& sleeping = heaps_.at(&heap).pages.at(page.value);
+  Status taken = heap.take_memory(page);
+  if (taken) report.given_back += sleeping.home.size;
+  if (taken || !heap.has_memory(page)) sleeping.state = State::away;
+  return taken;
+}
+
+// Pages that are there may be written to again, and their copies are dropped: nothing may read the
+// ones or write the others any more. There may be copies that no event is behind.
+void Sleeper::abandon_queued() {
+  if (!device_.synchronize_context()) {
+    if (const Result<Stream> stream = device_.copy_stream(Device::Direction::to_host)) {
+      (void)wait_for(*stream);
+    }
+  }
+  for (const Queued& queued : queued_) events_.push_back(queued.event);
+  queued_.clear();
+  for (auto& [heap, known] : heaps_) {
+    for (auto& [id, page] : known.pages) {
+      if (page.state == State::there && !page.is_copied && !page.copies.empty()) drop_copies(page);
+    }
+  }
+}
+
+Status Sleeper::renew(PageHeap& heap, PageId page, const MakeRoom& make_room, SleepReport& report,
+                      bool& is_there) {
+  Sleeping& sleeping = heaps_.at(&heap).pages.at(page.value);
+  Result<bool> renewed = heap.renew_memory(page);
+  if (!renewed && renewed.error().code() == ErrorCode::out_of_memory &&
+      make_room(sleeping.home.size)) {
+    renewed = heap.renew_memory(page);
+  }
+  if (!renewed) return std::move(renewed).error();
+  is_there = *renewed;
+  if (is_there) {
+    sleeping.state = State::unfilled;
+    report.given_back += sleeping.home.size;
+  }
+  return {};
+}
+
+Status Sleeper::queue_back(Sleeping& page, SleepReport& report) {
+  if (page.contents == Contents::discard || (copies_bytes(page.contents) && page.copies.empty())) {
+    return {};
+  }
+  const Result<Stream> stream = device_.copy_stream(Device::Direction::to_device);
+  if (!stream) return stream.error();
+  if (page.contents == Contents::zero) {
+    return device_.fill_with_zeros(page.home.begin, page.home.size, *stream);
+  }
+  for (const Copy& copy : page.copies) {
+    if (Status copied =
+            device_.copy_to_device(copy.home.begin, copy.piece.memory, copy.home.size, *stream);
+        !copied) {
+      return copied;
+    }
+    report.copied += copy.home.size;
+    ++report.copies;
+  }
+  return {};
+}
+
+Status Sleeper::wait_for(Stream stream) {
+  Result<EventHandle> event = have_event();
+  if (!event) return std::move(event).error();
+  Status done = device_.record(*event, stream);
+  if (done) done = device_.synchronize(*event);
+  events_.push_back(*event);
+  return done;
+}
+
+Status Sleeper::wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& report) {
+  const auto known = heaps_.find(&heap);
+  if (known == heaps_.end()) return {};
+  Pages& pages = known->second.pages;
+  known->second.whole = false;
+  std::vector<std::uint32_t> filled;
+  bool queued = false;
+  Status status;
+  for (auto at = pages.begin(); at != pages.end() && status;) {
+    auto& [id, page] = *at;
+    const auto next = std::next(at);
+    bool is_there = true;
+    if (page.state == State::away) status = renew(heap, PageId{id}, make_room, report, is_there);
+    if (!is_there) {
+      drop_copies(page);
+      pages.erase(at);
+    } else if (status && page.state == State::unfilled) {
+      queued = queued || !page.copies.empty() || page.contents == Contents::zero;
+      status = queue_back(page, report);
+      if (status) filled.push_back(id);
+    }
+    at = next;
+  }
+  // Also where an error came between: those that are filled by then need not be again.
+  if (queued) {
+    const Result<Stream> stream = device_.copy_stream(Device::Direction::to_device);
+    Status done = stream ? wait_for(*stream) : Status(stream.error());
+    if (!done) {
+      filled.clear();
+      if (status) status = std::move(done);
+    }
+  }
+  destroy_events();
+  for (const std::uint32_t id : filled) {
+    Sleeping& page = pages.at(id);
+    page.state = State::there;
+    if (page.contents == Contents::immutable) continue;
+    drop_copies(page);
+    pages.erase(id);
+  }
+  if (!status) return status;
+  drop_if(pages,
+          [](std::uint32_t, const Sleeping& page) { return page.contents != Contents::immutable; });
+  return {};
+}
+
+}  // namespace weir

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Puts page heaps to sleep, and wakes them: their bytes go to the host and back, page by page,
+// while pages before and behind are unmapped or mapped.
+//
+// A page is in one of these states:
+//   there     it has its memory, and its bytes
+//   away      some of its memory or mappings are gone
+//   unfilled  it has memory, and it is not known that its bytes are there again
+// there -> away -> unfilled -> there, and unfilled -> away. An error leaves each page in the state
+// that it has reached; sleep() and wake() both go on from there.
+//
+// Threads: one caller at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/memory/page_heap.h"
+#include "core/sleep/host_store.h"
+#include "weir/device.h"
+#include "weir/sleep.h"
+
+namespace weir {
+
+class Sleeper {
+ public:
+  // `device` must outlive this.
+  explicit Sleeper(Device& device) : device_(device), store_(device) {}
+  // All copies are done.
+  ~Sleeper();
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+  using Version = std::pair<std::uint64_t, std::uint64_t>;
+  struct Job {
+    PageHeap* heap = nullptr;
+    Contents contents = Contents::backup;
+    bool kept_whole = true;  // PageHeap::pages_to_sleep()
+    std::set<PageId> stay;   // pages that keep their memory
+    // Changes whenever the bytes of an immutable tag may have.
+    Version version;
+  };
+  // The heaps are asleep (PageHeap::set_asleep()), and the device is done with all work.
+  // Errors: device; out_of_memory (of the host).
+  Status sleep(const std::vector<Job>& jobs, SleepReport& report);
+  // Called where the device has too little memory, with the bytes of the page: whether there may be
+  // more now.
+  using MakeRoom = std::function<bool(Bytes)>;
+  // On success the heap may be awake again. Errors: out_of_memory; device.
+  Status wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& report);
+
+  // Has a page lost memory, and not got its bytes back?
+  bool has_away(const PageHeap& heap) const;
+  // Was the latest call for the heap a sleep() that went through?
+  bool sleeps_wholly(const PageHeap& heap) const;
+  Bytes host_bytes(const PageHeap& heap) const;  // of its copies
+  // Its copies are of no use: it holds other memory from now on.
+  void forget(const PageHeap& heap);
+  Status shrink_host(Bytes keep) { return store_.shrink(keep); }
+  Bytes host() const { return store_.held(); }
+
+ private:
+  struct Copy {
+    Range home;
+    HostStore::Piece piece;
+  };
+  enum class State : std::uint8_t { there, away, unfilled };
+  struct Sleeping {
+    State state = State::there;
+    Range home;
+    Contents contents = Contents::backup;
+    std::vector<Copy> copies;
+    bool is_copied = false;  // known to be
+  };
+  using Pages = std::map<std::uint32_t, Sleeping>;  // by PageId
+  struct Heap {
+    Pages pages;
+    Version version;
+    bool whole = false;  // sleeps_wholly()
+  };
+  // A page whose copy was queued, and the event behind it.
+  struct Queued {
+    PageHeap* heap;
+    PageId page;
+    EventHandle event;
+  };
+  // How many pages are copied at a time.
+  static constexpr std::size_t kQueued = 8;
+
+  std::vector<PageHeap::SleepingPage> prepare(const Job& job);
+  bool covers(const Sleeping& page, const std::vector<Range>& in_use) const;
+  void drop_copies(Sleeping& page);
+  template <class Drop>
+  void drop_if(Pages& pages, Drop&& drop);
+  Status queue(PageHeap& heap, const PageHeap::SleepingPage& page, SleepReport& report);
+  Status finish_first(SleepReport& report);
+  Status take(PageHeap& heap, PageId page, SleepReport& report);
+  // Waits for what is queued: it is not to be used any more.
+  void abandon_queued();
+  Status renew(PageHeap& heap, PageId page, const MakeRoom& make_room, SleepReport& report,
+               bool& is_there);
+  Status queue_back(Sleeping& page, SleepReport& report);
+  Result<EventHandle> have_event();
+  Status wait_for(Stream stream);
+  void destroy_events();
+
+  Device& device_;
+  HostStore store_;
+  std::unordered_map<const PageHeap*, Heap> heaps_;
+  std::vector<Queued> queued_;       // the first first
+  std::vector<EventHandle> events_;  // that are not in use
+};
+
+}  // namespace weir

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sleep and wake: what is asked for, and what is told (DeviceHeap::sleep(), Allocator::sleep()).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "weir/types.h"
+
+namespace weir {
+
+// The tag of all memory that no other tag was asked for.
+inline constexpr const char* kDefaultTag = "default";
+
+// What becomes of the bytes of a tag's blocks while they sleep.
+enum class Contents : std::uint8_t {
+  backup,     // they are copied to the host, and back
+  discard,    // they are whatever the new memory holds
+  zero,       // they are zero
+  immutable,  // as backup; but the copy is kept, and used again while the tag was not declared
+              // changed, and nothing was allocated in it
+};
+
+enum class TagState : std::uint8_t {
+  awake,
+  asleep,
+  partly_asleep,  // sleep() or wake() failed on the way: call either again
+};
+
+struct SleepOptions {
+  std::vector<std::string> tags;     // none: every tag
+  std::optional<Contents> contents;  // of these tags, now and from now on; nothing: as before
+  // Leave awake what can't sleep (plain memory, memory that is held); else it is an error.
+  bool keep = false;
+  // Pages that graphs keep: with the bytes that no live block has. A launch may have written there
+  // what is yet to be read. Without, each graph's outputs must be live blocks, or read already.
+  bool graph_scratch = true;
+};
+
+struct WakeOptions {
+  std::vector<std::string> tags;  // in that order; none: every tag that sleeps
+  // Pinned host memory that is kept for the next sleep, at most.
+  Bytes keep_host;
+};
+
+// Memory that can't sleep, and who has it.
+struct HeldMemory {
+  std::string tag;
+  Bytes bytes;  // of the pages under it
+  std::string holder;
+};
+
+struct SleepReport {
+  Bytes given_back;  // to the driver, or (wake) had from it
+  Bytes copied;
+  std::uint64_t copies = 0;
+  Bytes host;                    // pinned host memory, after the call
+  std::vector<HeldMemory> kept;  // left awake (SleepOptions::keep)
+  Nanoseconds time;
+};
+
+// What is on the device, as far as it can be told apart.
+struct Residue {
+  Bytes device;  // memory of the device in all; zero: unknown
+  Bytes free;    // of it
+  Bytes weir;    // held by this device heap, awake
+  Bytes others;  // the rest: the driver's contexts and modules, libraries, other processes
+  Bytes host;    // pinned host memory of this device heap's
+  std::vector<HeldMemory> held;  // part of `weir`: by DeviceHeap::hold(), and plain memory
+};
+
+struct TagInfo {
+  std::string tag;
+  TagState state = TagState::awake;
+  Contents contents = Contents::backup;
+  Bytes device;  // physical memory that it has now
+  Bytes asleep;  // that it had, and needs to wake
+  Bytes host;    // bytes of its copies
+};
+
+}  // namespace weir

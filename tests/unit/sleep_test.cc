@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sleep and wake of a device heap: what goes, what comes back, and what is refused.
+#include <array>
+#include <atomic>
+#include <thread>
+
+#include "tests/unit/sleep_fixture.h"
+
+namespace weir::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class Sleep : public SleepFixture {};
+
+TEST_F(Sleep, AsleepNothingIsOnTheDeviceAndAwakeEveryByteIsBack) {
+  written(300_MiB, a_);
+  written(7_MiB, b_);
+  for (int i = 0; i < 100; ++i) written(3000_B, a_);
+  free(written(40_MiB, a_));
+  const SleepReport slept = ok(heap_->sleep());
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+  EXPECT_EQ(device_.live_mappings(), 0u);
+  EXPECT_EQ(heap_->statistics().reserved_bytes.current, 0u);
+  EXPECT_EQ(heap_->statistics().live_blocks.current, 102u);
+  EXPECT_GE(slept.given_back, 307_MiB);
+  EXPECT_LE(slept.copied, 312_MiB);
+  EXPECT_EQ(tag(kDefaultTag).state, TagState::asleep);
+  expect_sound();
+  const SleepReport woke = ok(heap_->wake());
+  EXPECT_EQ(woke.copied, slept.copied);
+  EXPECT_EQ(tag(kDefaultTag).state, TagState::awake);
+  EXPECT_EQ(device_.host_bytes(), 0_B) << "none is kept that was not asked for";
+  expect_intact();
+  free_all();
+}
+
+TEST_F(Sleep, SmallBlocksAreCopiedInFewPieces) {
+  std::vector<void*> small;
+  for (int i = 0; i < 40'000; ++i) small.push_back(ok(heap_->allocate(2_KiB, a_)));
+  const SleepReport slept = ok(heap_->sleep());
+  EXPECT_LE(slept.copies, 60u);
+  ok(heap_->wake());
+  for (void* const block : small) ok(heap_->deallocate(block));
+}
+
+TEST_F(Sleep, FreeBytesAreNotCopied) {
+  std::vector<void*> blocks;
+  for (int i = 0; i < 64; ++i) blocks.push_back(written(16_MiB, a_));
+  for (int i = 0; i < 64; i += 2) free(blocks[static_cast<std::size_t>(i)]);
+  const SleepReport slept = ok(heap_->sleep());
+  EXPECT_LE(slept.copied, 16_MiB * 32 + 1_MiB);
+  ok(heap_->wake());
+  expect_intact();
+  free_all();
+}
+
+TEST_F(Sleep, SleepAndWakeMayBeSaidTwice) {
+  written(20_MiB, a_);
+  ok(heap_->wake());
+  ok(heap_->sleep());
+  EXPECT_EQ(ok(heap_->sleep()).copied, 0_B);
+  ok(heap_->wake());
+  EXPECT_EQ(ok(heap_->wake()).copied, 0_B);
+  expect_intact();
+  free_all();
+}
+
+TEST_F(Sleep, ARequestFailsAndNamesTheTagAndAnotherTagServes) {
+  written(20_MiB, a_);
+  void* const cached = ok(heap_->allocate(1000_B, a_));
+  ok(heap_->deallocate(cached));
+  void* const weights = written_in("weights", 8_MiB, a_);
+  ok(heap_->sleep({.tags = {kDefaultTag}}));
+  expect_error(heap_->allocate(30_MiB, a_), ErrorCode::asleep, "'default'");
+  expect_error(heap_->allocate(1000_B, a_), ErrorCode::asleep, "'default'");
+  expect_error(heap_->allocate(1000_B, b_), ErrorCode::asleep, "'default'");
+  free(written_in("weights", 30_MiB, b_));
+  free(weights);
+  ok(heap_->wake());
+  free(written(1000_B, a_));
+  expect_intact();
+  free_all();
+}
+
+TEST_F(Sleep, TagsSleepAndWakeEachByItself) {
+  void* const weights = written_in("weights", 100_MiB, a_);
+  written_in("cache", 200_MiB, a_);
+  written(50_MiB, a_);
+  ok(heap_->sleep());
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+  ok(heap_->wake({.tags = {"weights"}}));
+  EXPECT_EQ(tag("weights").state, TagState::awake);
+  EXPECT_EQ(tag("cache").state, TagState::asleep);
+  EXPECT_LT(device_.physical_bytes(), 120_MiB);
+  EXPECT_TRUE(device_.launch(b_, Reads(weights, 100_MiB), 10_us).ok());
+  expect_sound();
+  ok(heap_->wake({.tags = {"cache"}}));
+  expect_error(heap_->allocate(1_MiB, a_), ErrorCode::asleep, "default");
+  ok(heap_->wake());
+  expect_intact();
+  free_all();
+  expect_error(heap_->sleep({.tags = {"wieghts"}}), ErrorCode::invalid_argument, "'weights'");
+}
+
+TEST_F(Sleep, ATagsPoolServesWhatItsFilterTakesAndNoCapture) {
+  GraphPool* const tagged = ok(heap_->tag_pool("weights"));
+  void* outside = nullptr;
+  void* inside = nullptr;
+  {
+    const PoolBinding scope = ok(tagged->serve([](Stream) { return true; }));
+    inside = ok(heap_->allocate(10_MiB, a_));
+    GraphPool graphs(*heap_);
+    CaptureScope capture = ok(CaptureScope::begin(graphs, b_));
+    outside = ok(heap_->allocate(10_MiB, b_));
+  }
+  EXPECT_EQ(heap_->find(inside)->pool, tagged->id());
+  EXPECT_NE(heap_->find(outside)->pool, tagged->id());
+  ok(heap_->deallocate(inside));
+  ok(heap_->deallocate(outside));
+}
+
+TEST_F(Sleep, BlocksMayBeFreedAsleepAndTheirPagesDoNotComeBack) {
+  void* const gone = written(400_MiB, a_);
+  void* const small = written(1000_B, a_);
+  written(100_MiB, b_);
+  ok(heap_->sleep());
+  free(gone);
+  free(small);
+  expect_sound();
+  ok(heap_->wake());
+  EXPECT_LT(device_.physical_bytes(), 130_MiB);
+  expect_intact();
+  expect_sound();
+  free_all();
+}
+
+TEST_F(Sleep, ContentsAreWhatTheTagSays) {
+  void* const dropped = written_in("cache", 64_MiB, a_);
+  void* const zeroed = written_in("zeros", 64_MiB, a_);
+  ok(heap_->set_contents("cache", Contents::discard));
+  ok(heap_->set_contents("zeros", Contents::zero));
+  EXPECT_EQ(ok(heap_->sleep()).copied, 0_B);
+  EXPECT_EQ(device_.host_bytes(), 0_B);
+  ok(heap_->wake());
+  EXPECT_THAT(device_.contents(Address::of(dropped), 64_MiB), IsEmpty());
+  const std::vector<SimContent> zeros = device_.contents(Address::of(zeroed), 64_MiB);
+  ASSERT_EQ(zeros.size(), 1u);
+  EXPECT_EQ(zeros[0].write, SimContent::kZeros);
+  EXPECT_EQ(zeros[0].bytes, 64_MiB);
+  free_all();
+}
+
+TEST_F(Sleep, AnImmutableTagIsCopiedOnceAndAgainWhenItChanged) {
+  void* const weights = written_in("weights", 200_MiB, a_);
+  const SleepOptions immutable{.tags = {"weights"}, .contents = Contents::immutable};
+  EXPECT_EQ(ok(heap_->sleep(immutable)).copied, 200_MiB);
+  ok(heap_->wake());
+  EXPECT_GE(device_.host_bytes(), 200_MiB);
+  EXPECT_EQ(ok(heap_->sleep({.tags = {"weights"}})).copied, 0_B);
+  EXPECT_EQ(ok(heap_->wake()).copied, 200_MiB);
+  expect_intact();
+  // The same bytes written again, and said so.
+  write(weights, 200_MiB, b_);
+  ok(heap_->declare_changed("weights"));
+  EXPECT_EQ(ok(heap_->sleep()).copied, 200_MiB);
+  ok(heap_->wake());
+  expect_intact();
+  // Another block at the place of one that was freed.
+  free(weights);
+  EXPECT_EQ(written_in("weights", 200_MiB, a_), weights);
+  EXPECT_EQ(ok(heap_->sleep()).copied, 200_MiB);
+  ok(heap_->wake());
+  expect_intact();
+  // Part of it freed: the copy is still good.
+  ok(heap_->set_contents("weights", Contents::backup));
+  ok(heap_->sleep());
+  ok(heap_->wake());
+  EXPECT_EQ(device_.host_bytes(), 0_B);
+  expect_intact();
+  free_all();
+}
+
+TEST_F(Sleep, HostMemoryIsKeptUpToWhatWasAskedFor) {
+  written(500_MiB, a_);
+  ok(heap_->sleep());
+  ok(heap_->wake({.keep_host = 256_MiB}));
+  EXPECT_EQ(device_.host_bytes(), 256_MiB);
+  const std::uint64_t made = device_.calls(DeviceCall::allocate_host);
+  ok(heap_->sleep());
+  ok(heap_->wake({.keep_host = 1_GiB}));
+  const std::uint64_t made_again = device_.calls(DeviceCall::allocate_host);
+  EXPECT_EQ(made_again - made, 4u);
+  ok(heap_->sleep());
+  ok(heap_->wake());
+  EXPECT_EQ(device_.calls(DeviceCall::allocate_host), made_again);
+  EXPECT_EQ(device_.host_bytes(), 0_B);
+  expect_intact();
+  free_all();
+}
+
+TEST_F(Sleep, MemoryThatSomebodyHoldsIsNamedAndNothingHasChanged) {
+  void* const shared = written(30_MiB, a_);
+  written(300_MiB, a_);
+  const std::uint64_t hold = ok(heap_->hold(shared, "process 4711, by IPC"));
+  const Bytes before = device_.physical_bytes();
+  expect_error(heap_->sleep(), ErrorCode::invalid_argument, "process 4711, by IPC");
+  EXPECT_EQ(device_.physical_bytes(), before);
+  EXPECT_EQ(heap_->residue().held.size(), 1u);
+  free(written(1_MiB, a_));
+  const SleepReport kept = ok(heap_->sleep({.keep = true}));
+  ASSERT_EQ(kept.kept.size(), 1u);
+  EXPECT_EQ(kept.kept[0].holder, "process 4711, by IPC");
+  EXPECT_EQ(device_.physical_bytes(), kept.kept[0].bytes);
+  EXPECT_TRUE(device_.launch(b_, Reads(shared, 30_MiB), 10_us).ok());
+  ok(heap_->wake());
+  expect_intact();
+  heap_->release_hold(hold);
+  ok(heap_->sleep());
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+  ok(heap_->wake());
+  expect_intact();
+  free_all();
+}
+
+TEST_F(Sleep, PlainMemoryIsNamedOrLeftAwake) {
+  GraphPool plain(*heap_, {.memory = MemoryKind::plain});
+  void* const block = write(ok(plain.allocate(10_MiB, a_)), 10_MiB, a_);
+  written(10_MiB, a_);
+  expect_error(heap_->sleep(), ErrorCode::invalid_argument, "plain memory");
+  ok(heap_->sleep({.keep = true}));
+  EXPECT_TRUE(device_.launch(b_, Reads(block, 10_MiB), 10_us).ok());
+  ok(heap_->wake());
+  expect_intact();
+  free_all();
+}
+
+TEST_F(Sleep, AStreamThatIsCapturedRefusesIt) {
+  written(10_MiB, b_);
+  GraphPool pool(*heap_);
+  {
+    const CaptureScope capture = ok(CaptureScope::begin(pool, a_));
+    expect_error(heap_->sleep(), ErrorCode::capture, "capture");
+    free(written(10_MiB, b_));
+  }
+  ok(heap_->sleep());
+  expect_error(CaptureScope::begin(pool, a_), ErrorCode::asleep, "sleep");
+  ok(heap_->wake());
+  free_all();
+}
+
+TEST_F(Sleep, GraphsReplayAfterwardsWithoutBeingCapturedAgain) {
+  GraphPool pool(*heap_, {.tag = "graphs"});
+  void* const input = written(20_MiB, a_);
+  CaptureScope capture = ok(CaptureScope::begin(pool, a_));
+  void* const scratch = ok(heap_->allocate(50_MiB, a_));
+  EXPECT_TRUE(device_.launch(a_, Writes(scratch, 50_MiB), 10_us).ok());
+  ok(heap_->deallocate(scratch));
+  void* const output = ok(heap_->allocate(20_MiB, a_));
+  const std::array<Access, 2> accesses{Reads(input, 20_MiB), Writes(output, 20_MiB)};
+  EXPECT_TRUE(device_.launch(a_, accesses, 10_us).ok());
+  Graph graph = ok(capture.end());
+  ok(graph.launch(a_));
+  blocks_[output] = {20_MiB, device_.contents(Address::of(output), 20_MiB)};
+  for (int cycle = 0; cycle < 5; ++cycle) {
+    ok(heap_->sleep());
+    EXPECT_EQ(device_.physical_bytes(), 0_B);
+    expect_error(graph.launch(a_), ErrorCode::asleep, "'graphs'");
+    ok(heap_->wake());
+    expect_intact();
+    ok(graph.launch(b_));
+    blocks_[output].contents = device_.contents(Address::of(output), 20_MiB);
+  }
+  // The bytes that the graph alone has: copied, unless they are said to be scratch.
+  EXPECT_GE(ok(heap_->sleep({.tags = {"graphs"}})).copied, 50_MiB);
+  ok(heap_->wake());
+  EXPECT_LE(ok(heap_->sleep({.tags = {"graphs"}, .graph_scratch = false})).copied, 21_MiB);
+  ok(heap_->wake());
+  expect_intact();
+  graph = Graph();
+  free_all();
+}
+
+TEST_F(Sleep, APoolThatIsOpenedForATagThatSleepsIsAsleep) {
+  written_in("cache", 1_MiB, a_);
+  ok(heap_->sleep({.tags = {"cache"}}));
+  GraphPool pool(*heap_, {.tag = "cache"});
+  expect_error(pool.allocate(1_MiB, a_), ErrorCode::asleep, "'cache'");
+  ok(heap_->wake());
+  ok(heap_->deallocate(ok(pool.allocate(1_MiB, a_))));
+  free_all();
+}
+
+TEST_F(Sleep, APoolThatIsClosedAsleepIsNotAnothersBeforeItsBlocksAreGone) {
+  auto pool = std::make_unique<GraphPool>(*heap_, GraphPoolOptions{.tag = "cache"});
+  write(ok(pool->allocate(50_MiB, a_)), 50_MiB, a_);
+  ok(heap_->sleep());
+  pool.reset();
+  expect_sound();
+  ok(heap_->wake());
+  expect_intact();
+  free_all();
+}
+
+TEST_F(Sleep, TooLittleMemoryIsAnErrorThatSaysWhoHasItAndARetryWorks) {
+  written_in("weights", 2_GiB, a_);
+  written_in("cache", 2_GiB, b_);
+  ok(heap_->sleep());
+  DeviceHeap other(device_, {});
+  void* const theirs = ok(other.allocate(5_GiB, a_));
+  expect_error(heap_->wake({.tags = {"weights", "cache"}}), ErrorCode::out_of_memory,
+               "tag 'cache'");
+  const Result<SleepReport> again = heap_->wake();
+  ASSERT_FALSE(again.ok());
+  EXPECT_THAT(again.error().message(), HasSubstr("of tag 'weights'"));
+  EXPECT_THAT(again.error().message(), HasSubstr("other processes) hold 5"));
+  EXPECT_EQ(tag("weights").state, TagState::awake);
+  EXPECT_EQ(tag("cache").state, TagState::partly_asleep);
+  expect_sound();
+  ok(other.deallocate(theirs));
+  ok(other.trim());
+  ok(heap_->wake());
+  expect_intact();
+  free_all();
+}
+
+TEST_F(Sleep, IdleMemoryOfAwakeTagsGoesBeforeAWakeFails) {
+  written_in("cache", 3_GiB, a_);
+  ok(heap_->sleep({.tags = {"cache"}}));
+  free(written(7_GiB, a_));
+  EXPECT_GE(device_.physical_bytes(), 7_GiB);
+  ok(heap_->wake());
+  expect_intact();
+  free_all();
+}
+
+TEST_F(Sleep, APartlyAsleepTagGoesBackToSleep) {
+  written_in("cache", 3_GiB, a_);
+  ok(heap_->sleep());
+  DeviceHeap other(device_, {});
+  void* const theirs = ok(other.allocate(6_GiB, a_));
+  expect_error(heap_->wake(), ErrorCode::out_of_memory, "tag 'cache'");
+  EXPECT_GT(device_.physical_bytes(), 7_GiB);
+  EXPECT_LT(ok(heap_->sleep()).copied, 3_GiB) << "only what had come back";
+  EXPECT_EQ(device_.physical_bytes(), 6_GiB);
+  EXPECT_EQ(tag("cache").state, TagState::asleep);
+  ok(other.deallocate(theirs));
+  ok(other.trim());
+  ok(heap_->wake());
+  expect_intact();
+  free_all();
+}
+
+TEST_F(Sleep, TooLittleHostMemoryLeavesAllAwake) {
+  SimDevice poor{{.memory = 8_GiB, .host_memory = 256_MiB}};
+  const Stream stream = poor.new_stream();
+  DeviceHeap heap(poor, {});
+  void* const block = ok(heap.allocate(600_MiB, stream));
+  expect_error(heap.sleep(), ErrorCode::out_of_memory, "host");
+  EXPECT_EQ(heap.tags()[0].state, TagState::awake);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  ok(heap.deallocate(ok(heap.allocate(1_MiB, stream))));
+  ok(heap.sleep({.contents = Contents::discard}));
+  ok(heap.wake());
+  ok(heap.deallocate(block));
+}
+
+TEST_F(Sleep, TheHeapMayBeDestroyedAsleep) {
+  void* const block = written(100_MiB, a_);
+  void* const tagged = written_in("cache", 100_MiB, a_);
+  ok(heap_->sleep());
+  free(block);
+  free(tagged);
+}
+
+TEST_F(Sleep, ALimitCountsWhatIsAwakeOnly) {
+  heap_->set_limit(1_GiB);
+  written_in("cache", 800_MiB, a_);
+  ok(heap_->sleep({.tags = {"cache"}}));
+  void* const block = written(600_MiB, a_);
+  expect_error(heap_->wake(), ErrorCode::out_of_memory, "limit");
+  expect_sound();
+  free(block);
+  ok(heap_->wake());
+  expect_intact();
+  free_all();
+}
+
+TEST_F(Sleep, ThreadsThatAllocateMeanwhileAreServedOrToldSo) {
+  written(500_MiB, a_);
+  const Stream c = device_.new_stream();
+  std::atomic<bool> stop{false};
+  std::atomic<int> served{0}, told{0}, others{0};
+  std::vector<std::thread> threads;
+  threads.reserve(3);
+  for (const Stream stream : {a_, b_, c}) {
+    threads.emplace_back([&, stream] {
+      std::vector<void*> mine;
+      for (int i = 0; !stop.load(); ++i) {
+        const Bytes bytes = i % 3 == 0 ? 3_MiB : i % 3 == 1 ? 700_B : 100_KiB;
+        Result<void*> block = heap_->allocate(bytes, stream);
+        if (block) {
+          ++served;
+          mine.push_back(*block);
+        } else {
+          ++(block.error().code() == ErrorCode::asleep ? told : others);
+        }
+        if (mine.size() > 20 || (!block && !mine.empty())) {
+          EXPECT_TRUE(heap_->deallocate(mine.back()).ok());
+          mine.pop_back();
+        }
+      }
+      for (void* const block : mine) EXPECT_TRUE(heap_->deallocate(block).ok());
+    });
+  }
+  for (int cycle = 0; cycle < 30; ++cycle) {
+    ok(heap_->sleep());
+    expect_sound();
+    ok(heap_->wake());
+    const int before = served;
+    while (served == before) std::this_thread::yield();
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(served, 0);
+  EXPECT_GT(told, 0);
+  EXPECT_EQ(others, 0);
+  expect_intact();
+  free_all();
+}
+
+}  // namespace
+}  // namespace weir::test
