@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "api/device_slot.h"
@@ -228,10 +229,16 @@ void* Allocator::allocate(Bytes bytes, void* stream, int device) {
 }
 
 void* Allocator::allocate(Bytes bytes, void* stream, const AllocateOptions& options) {
-  if (!options.plain) return allocate(bytes, stream, options.device);
+  const bool tagged = !options.tag.empty() && options.tag != kDefaultTag;
+  if (!options.plain && !tagged) return allocate(bytes, stream, options.device);
+  if (options.plain && tagged) {
+    throw Exception(ErrorCode::invalid_argument,
+                    "allocate: plain memory can't sleep, so it has no tag");
+  }
   DeviceSlot& slot = impl_->slot(options.device);
   const Stream user = value_or_raise(slot.heap().stream(stream));
-  Result<void*> block = slot.plain_pool().allocate(bytes, user);
+  GraphPool& pool = tagged ? *value_or_raise(slot.heap().tag_pool(options.tag)) : slot.plain_pool();
+  Result<void*> block = pool.allocate(bytes, user);
   slot.checked_after("allocate");
   if (!block.ok()) slot.recordings().after_failure(block.error());
   return value_or_raise(std::move(block));
@@ -330,6 +337,47 @@ void Allocator::record_write(const std::string& path) {
 void Allocator::mark(std::string_view text) {
   impl_->for_each_open([&](DeviceSlot& slot) { slot.recordings().mark(text); });
 }
+
+SleepReport Allocator::sleep(const SleepOptions& options, int device) {
+  DeviceSlot& slot = impl_->slot(device);
+  Result<SleepReport> report = slot.heap().sleep(options);
+  slot.checked_after("sleep");
+  return value_or_raise(std::move(report));
+}
+
+SleepReport Allocator::wake(const WakeOptions& options, int device) {
+  DeviceSlot& slot = impl_->slot(device);
+  Result<SleepReport> report = slot.heap().wake(options);
+  slot.checked_after("wake");
+  return value_or_raise(std::move(report));
+}
+
+PoolBinding Allocator::tag(const std::string& name, TagThreads threads, int device) {
+  GraphPool* const pool = value_or_raise(impl_->slot(device).heap().tag_pool(name));
+  if (threads == TagThreads::all) return value_or_raise(pool->serve([](Stream) { return true; }));
+  return value_or_raise(pool->serve(
+      [me = std::this_thread::get_id()](Stream) { return std::this_thread::get_id() == me; }));
+}
+
+std::vector<TagInfo> Allocator::tags(int device) const { return impl_->slot(device).heap().tags(); }
+
+void Allocator::set_contents(const std::string& tag, Contents contents, int device) {
+  raise_unless_ok(impl_->slot(device).heap().set_contents(tag, contents));
+}
+
+void Allocator::declare_changed(const std::string& tag, int device) {
+  raise_unless_ok(impl_->slot(device).heap().declare_changed(tag));
+}
+
+std::uint64_t Allocator::hold(const void* block, const std::string& holder) {
+  return value_or_raise(impl_->owner_or_raise(block, "hold").heap().hold(block, holder));
+}
+
+void Allocator::release_hold(const void* block, std::uint64_t hold) {
+  if (DeviceSlot* const slot = impl_->owner(block)) slot->heap().release_hold(hold);
+}
+
+Residue Allocator::residue(int device) const { return impl_->slot(device).heap().residue(); }
 
 std::vector<std::string> Allocator::validate() const {
   std::vector<std::string> broken;

@@ -30,16 +30,11 @@ struct weir_graph_t {
 namespace {
 
 using weir::c::check;
+using weir::c::given;
 using weir::c::guarded;
 using weir::c::guarded_on;
 using weir::c::invalid;
 using weir::c::value_of;
-
-template <class T>
-T& given(T* pointer, const char* name) {
-  if (pointer == nullptr) invalid(std::string(name) + " is null");
-  return *pointer;
-}
 
 weir::Stream stream_of(weir::Allocator& allocator, int device, void* handle) {
   return value_of(allocator.heap(device).stream(handle));

@@ -245,7 +245,7 @@ Result<SharedBlocks::Known> SharedBlocks::share_pages(MemoryExchange& exchange,
   Result<DescriptorServer::Offer> offer = server_.offer(std::move(descriptors));
   if (!offer) return std::move(offer).error();
   shared.offer = *offer;
-  return Known{shared.encode(), offer->key};
+  return Known{shared.encode(), offer->key, nullptr, 0};
 }
 
 Result<c10::cuda::CUDACachingAllocator::ShareableHandle> SharedBlocks::share(DeviceHeap& heap,
@@ -279,6 +279,10 @@ Result<c10::cuda::CUDACachingAllocator::ShareableHandle> SharedBlocks::share(Dev
     Result<Known> shared = share_pages(*exchange, *info, parts);
     if (!shared) return std::move(shared).error();
     known = blocks_.emplace(block, *std::move(shared)).first;
+    if (Result<std::uint64_t> hold = heap.hold(block, "shared with other processes by CUDA IPC")) {
+      known->second.heap = &heap;
+      known->second.hold = *hold;
+    }
     any_.store(true, std::memory_order_relaxed);
   }
   return Handle{static_cast<std::ptrdiff_t>(offset.count), known->second.handle};
@@ -289,6 +293,7 @@ void SharedBlocks::forget(const void* block) {
   const auto known = blocks_.find(block);
   if (known == blocks_.end()) return;
   server_.withdraw(known->second.key);
+  if (known->second.heap != nullptr) known->second.heap->release_hold(known->second.hold);
   blocks_.erase(known);
   any_.store(!blocks_.empty(), std::memory_order_relaxed);
 }

@@ -64,6 +64,8 @@ class SharedBlocks {
  private:
   struct Known {
     std::string handle, key;
+    DeviceHeap* heap = nullptr;
+    std::uint64_t hold = 0;  // it can't sleep
   };
   Result<Known> share_pages(MemoryExchange& exchange, const BlockInfo& block,
                             const std::vector<PagePart>& parts);

@@ -153,6 +153,56 @@ class Package(installed.Installed):
             "_native.check(library, library.weir_statistics(handle, 0, ctypes.byref(numbers)))\n"
             "assert numbers.live_bytes == 0\n", WEIR_DEVICE="sim")
 
+    def test_memory_sleeps_and_wakes_by_tag_on_the_simulated_device(self):
+        printed = self.run_code(
+            "import ctypes, threading, weir\n"
+            "from weir import _enable, _native\n"
+            "library = _native.pluggable()\n"
+            "handle = ctypes.c_void_p(library.weir_torch_allocator())\n"
+            "stream = ctypes.c_void_p()\n"
+            "assert library.weir_sim_new_stream(handle, 0, ctypes.byref(stream)) == 0\n"
+            "_enable._state.update(kind='pluggable', library=library)\n"
+            "def allocate(found, size=8 << 20):\n"
+            "    block = ctypes.c_void_p()\n"
+            "    found.append((library.weir_allocate(handle, size, stream, 0, ctypes.byref(block)), block))\n"
+            "def in_thread():\n"
+            "    found = []\n"
+            "    thread = threading.Thread(target=allocate, args=(found,))\n"
+            "    thread.start(); thread.join()\n"
+            "    return found[0]\n"
+            "blocks = []\n"
+            "allocate(blocks)\n"
+            "with weir.tag('weights', device=0):\n"
+            "    allocate(blocks); blocks.append(in_thread())\n"
+            "with weir.tag('own', 'discard', threads='own', device=0):\n"
+            "    allocate(blocks); blocks.append(in_thread())\n"
+            "assert all(status == 0 for status, _ in blocks)\n"
+            "slept = weir.sleep(['weights', 'own'], device=0)\n"
+            "print(slept['bytes'] >> 20, slept['copied_bytes'] >> 20)\n"
+            "tags = weir.tags(device=0)\n"
+            "print(*(tags[name]['state'] for name in ('default', 'weights', 'own')), tags['own']['contents'])\n"
+            "more = []\n"
+            "with weir.tag('weights', device=0):\n"
+            "    allocate(more)\n"
+            "print(more[0][0], 'weights' in library.weir_last_error().decode())\n"
+            "print(weir.wake('weights', keep_host=1 << 30, device=0)['copied_bytes'] >> 20)\n"
+            "print(weir.tags(device=0)['own']['state'], weir.residue(0)['host_bytes'] >> 20)\n"
+            "weir.changed('weights', device=0)\n"
+            "print(weir.sleep(device=0)['kept_bytes'], weir.residue(0)['weir_bytes'])\n"
+            "weir.wake(device=0)\n"
+            "for bad in (lambda: weir.sleep('no', device=0), lambda: weir.sleep(contents='gone', device=0)):\n"
+            "    try:\n"
+            "        bad()\n"
+            "    except (weir.Problem, ValueError) as problem:\n"
+            "        print(problem)\n"
+            "for _, block in blocks:\n"
+            "    assert library.weir_deallocate(handle, block) == 0\n", WEIR_DEVICE="sim")
+        lines = printed.splitlines()
+        self.assertEqual(lines[:6], ["24 16", "awake asleep asleep discard", "9 True", "16",
+                                     "asleep 64", "0 0"])
+        self.assertIn("there is no tag 'no'; there are 'default', 'own', 'weights'", lines[6])
+        self.assertIn("contents='gone'", lines[7])
+
     def test_nothing_but_the_c_interface_is_seen_from_outside(self):
         if shutil.which("nm") is None:
             self.skipTest("nm is not installed")

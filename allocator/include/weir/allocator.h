@@ -17,6 +17,7 @@
 // have been taken on some of those.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <new>
@@ -30,7 +31,9 @@
 #include "weir/config.h"
 #include "weir/device.h"
 #include "weir/device_heap.h"
+#include "weir/graph_pool.h"
 #include "weir/result.h"
+#include "weir/sleep.h"
 #include "weir/statistics.h"
 #include "weir/types.h"
 
@@ -65,7 +68,12 @@ struct AllocateOptions {
   bool plain = false;  // plain memory (MemoryKind::plain), whatever the allocator's own is made of:
                        // for what other processes, peers and libraries are to open. Takes longer;
                        // not for streams that are being captured
+  std::string tag{};   // memory that sleeps with that tag; empty: as if there were no tags
 };
+
+// Whose requests a tag's scope takes: the thread's that opened it; or those of all threads, as the
+// backward pass of a training step needs, which runs in others.
+enum class TagThreads { own, all };
 
 class Allocator {
  public:
@@ -136,6 +144,23 @@ class Allocator {
   void record_write(const std::string& path);
   // A remark in whatever records, at this moment.
   void mark(std::string_view text);
+
+  // Sleep: the memory of tags goes back to the device, and is had again at the same addresses
+  // (DeviceHeap::sleep(), docs/sleep.md).
+  SleepReport sleep(const SleepOptions& options = {}, int device = kCurrentDevice);
+  SleepReport wake(const WakeOptions& options = {}, int device = kCurrentDevice);
+  // While it lives, requests for memory of the device are of the tag. Scopes may be nested: the
+  // last opened counts. Requests of streams that are being captured are their graph pool's.
+  PoolBinding tag(const std::string& name, TagThreads threads = TagThreads::own,
+                  int device = kCurrentDevice);
+  std::vector<TagInfo> tags(int device = kCurrentDevice) const;
+  void set_contents(const std::string& tag, Contents contents, int device = kCurrentDevice);
+  void declare_changed(const std::string& tag, int device = kCurrentDevice);
+  // Others use the block's memory, so that it can't sleep: until release_hold(), before it is
+  // freed.
+  std::uint64_t hold(const void* block, const std::string& holder);
+  void release_hold(const void* block, std::uint64_t hold);
+  Residue residue(int device = kCurrentDevice) const;
 
   // Every invariant that is broken, on any device; none: sound.
   std::vector<std::string> validate() const;

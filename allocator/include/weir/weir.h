@@ -219,6 +219,107 @@ void weir_capture_abandon(weir_capture_t* capture);
 weir_status_t weir_graph_launch(weir_graph_t* graph, void* stream);
 void weir_graph_destroy(weir_graph_t* graph);
 
+/* Sleep: the memory of tags goes back to the device, and is had again at the same addresses
+ * (docs/sleep.md). A null options: every tag, and the defaults. A null report: nobody asks. */
+typedef enum weir_contents_t {
+  WEIR_CONTENTS_AS_BEFORE = -1,
+  WEIR_CONTENTS_BACKUP = 0,
+  WEIR_CONTENTS_DISCARD = 1,
+  WEIR_CONTENTS_ZERO = 2,
+  WEIR_CONTENTS_IMMUTABLE = 3,
+} weir_contents_t;
+typedef enum weir_tag_state_t {
+  WEIR_TAG_AWAKE = 0,
+  WEIR_TAG_ASLEEP = 1,
+  WEIR_TAG_PARTLY_ASLEEP = 2, /* weir_sleep() or weir_wake() failed on the way: call either */
+} weir_tag_state_t;
+
+typedef struct weir_sleep_options_t {
+  size_t size;             /* sizeof(weir_sleep_options_t) */
+  const char* const* tags; /* null when the count is zero: every tag */
+  size_t tags_count;
+  int32_t contents;             /* weir_contents_t, from now on */
+  int32_t keep;                 /* 1: what can't sleep stays awake, and is no error */
+  int32_t forget_graph_scratch; /* 1: bytes that graphs alone have are not copied */
+} weir_sleep_options_t;
+#define WEIR_SLEEP_OPTIONS_INIT \
+  { sizeof(weir_sleep_options_t), NULL, 0, WEIR_CONTENTS_AS_BEFORE, 0, 0 }
+
+typedef struct weir_wake_options_t {
+  size_t size; /* sizeof(weir_wake_options_t) */
+  const char* const* tags;
+  size_t tags_count;
+  uint64_t keep_host_bytes; /* pinned host memory that is kept for the next sleep, at most */
+} weir_wake_options_t;
+#define WEIR_WAKE_OPTIONS_INIT \
+  { sizeof(weir_wake_options_t), NULL, 0, 0 }
+
+typedef struct weir_sleep_report_t {
+  size_t size;           /* sizeof(weir_sleep_report_t); set it before the call */
+  uint64_t bytes;        /* given back to the device, or had from it */
+  uint64_t copied_bytes; /* in so many copies: */
+  uint64_t copies;
+  uint64_t host_bytes; /* pinned host memory that is held after the call */
+  uint64_t kept_bytes; /* that can't sleep, and stayed awake */
+  uint64_t nanoseconds;
+} weir_sleep_report_t;
+#define WEIR_SLEEP_REPORT_INIT \
+  { sizeof(weir_sleep_report_t), 0, 0, 0, 0, 0, 0 }
+
+weir_status_t weir_sleep(weir_allocator_t* allocator, int32_t device,
+                         const weir_sleep_options_t* options, weir_sleep_report_t* report);
+weir_status_t weir_wake(weir_allocator_t* allocator, int32_t device,
+                        const weir_wake_options_t* options, weir_sleep_report_t* report);
+
+typedef struct weir_tag_info_t {
+  size_t size;      /* sizeof(weir_tag_info_t); set it before the call */
+  int32_t state;    /* weir_tag_state_t */
+  int32_t contents; /* weir_contents_t */
+  uint64_t device_bytes, asleep_bytes, host_bytes;
+} weir_tag_info_t;
+#define WEIR_TAG_INFO_INIT \
+  { sizeof(weir_tag_info_t), 0, 0, 0, 0, 0 }
+weir_status_t weir_tag_info(weir_allocator_t* allocator, int32_t device, const char* tag,
+                            weir_tag_info_t* info);
+/* The tags' names, one a line, cut to `size` bytes with the zero. `needed` (may be null): bytes of
+ * all of them. */
+weir_status_t weir_tag_list(weir_allocator_t* allocator, int32_t device, char* names, size_t size,
+                            size_t* needed);
+weir_status_t weir_set_contents(weir_allocator_t* allocator, int32_t device, const char* tag,
+                                int32_t contents);
+/* The bytes of a tag with WEIR_CONTENTS_IMMUTABLE are others than those that were copied. */
+weir_status_t weir_declare_changed(weir_allocator_t* allocator, int32_t device, const char* tag);
+
+/* As weir_allocate(), of the tag's memory. */
+weir_status_t weir_allocate_tagged(weir_allocator_t* allocator, uint64_t bytes, void* stream,
+                                   int32_t device, const char* tag, void** block);
+/* Requests of the calling thread, or of all threads, are of the tag until the scope ends. Ends
+ * before the allocator. Null is fine for the end. */
+typedef struct weir_tag_scope_t weir_tag_scope_t;
+weir_status_t weir_tag_begin(weir_allocator_t* allocator, int32_t device, const char* tag,
+                             int32_t all_threads, weir_tag_scope_t** scope);
+void weir_tag_end(weir_tag_scope_t* scope);
+
+/* Others use the live block's memory, so that it can't sleep: until the hold is released, before
+ * the block is freed. `holder` names them. */
+weir_status_t weir_hold(weir_allocator_t* allocator, void* block, const char* holder,
+                        uint64_t* hold);
+weir_status_t weir_release_hold(weir_allocator_t* allocator, void* block, uint64_t hold);
+
+/* What is on the device. */
+typedef struct weir_residue_t {
+  size_t size;           /* sizeof(weir_residue_t); set it before the call */
+  uint64_t device_bytes; /* in all; 0: unknown */
+  uint64_t free_bytes;
+  uint64_t weir_bytes;  /* that this allocator holds, awake */
+  uint64_t held_bytes;  /* part of them that can't sleep */
+  uint64_t other_bytes; /* contexts, modules, libraries, other processes */
+  uint64_t host_bytes;  /* this allocator's pinned host memory */
+} weir_residue_t;
+#define WEIR_RESIDUE_INIT \
+  { sizeof(weir_residue_t), 0, 0, 0, 0, 0, 0 }
+weir_status_t weir_residue(weir_allocator_t* allocator, int32_t device, weir_residue_t* residue);
+
 /* A new stream of a simulated device (WEIR_DEVICE=sim), to try things with no GPU. It lives as long
  * as the allocator. WEIR_INVALID_ARGUMENT where the device is a real one. */
 weir_status_t weir_sim_new_stream(weir_allocator_t* allocator, int32_t device, void** stream);

@@ -14,7 +14,9 @@ from weir._enable import enable, enabled
 from weir._memory import (collective_memory, fence, plain_memory, plain_pool, record, snapshot,
                           stats, trim)
 from weir._native import Problem, info
+from weir._sleep import changed, residue, sleep, tag, tags, wake
 
-__all__ = ["Problem", "collective_memory", "enable", "enabled", "fence", "info", "plain_memory",
-           "plain_pool", "record", "snapshot", "stats", "trim"]
+__all__ = ["Problem", "changed", "collective_memory", "enable", "enabled", "fence", "info",
+           "plain_memory", "plain_pool", "record", "residue", "sleep", "snapshot", "stats", "tag",
+           "tags", "trim", "wake"]
 __version__ = "0.1.0"

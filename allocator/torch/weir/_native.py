@@ -48,6 +48,48 @@ class Statistics(ctypes.Structure):
     ]
 
 
+class SleepOptions(ctypes.Structure):
+    """weir_sleep_options_t of weir.h."""
+
+    _fields_ = [("size", ctypes.c_size_t), ("tags", ctypes.POINTER(ctypes.c_char_p)),
+                ("tags_count", ctypes.c_size_t), ("contents", ctypes.c_int32),
+                ("keep", ctypes.c_int32), ("forget_graph_scratch", ctypes.c_int32)]
+
+
+class WakeOptions(ctypes.Structure):
+    """weir_wake_options_t of weir.h."""
+
+    _fields_ = [("size", ctypes.c_size_t), ("tags", ctypes.POINTER(ctypes.c_char_p)),
+                ("tags_count", ctypes.c_size_t), ("keep_host_bytes", ctypes.c_uint64)]
+
+
+class SleepReport(ctypes.Structure):
+    """weir_sleep_report_t of weir.h."""
+
+    _fields_ = [("size", ctypes.c_size_t)] + [
+        (name, ctypes.c_uint64)
+        for name in ("bytes", "copied_bytes", "copies", "host_bytes", "kept_bytes", "nanoseconds")
+    ]
+
+
+class TagInfo(ctypes.Structure):
+    """weir_tag_info_t of weir.h."""
+
+    _fields_ = [("size", ctypes.c_size_t), ("state", ctypes.c_int32), ("contents", ctypes.c_int32),
+                ("device_bytes", ctypes.c_uint64), ("asleep_bytes", ctypes.c_uint64),
+                ("host_bytes", ctypes.c_uint64)]
+
+
+class Residue(ctypes.Structure):
+    """weir_residue_t of weir.h."""
+
+    _fields_ = [("size", ctypes.c_size_t)] + [
+        (name, ctypes.c_uint64)
+        for name in ("device_bytes", "free_bytes", "weir_bytes", "held_bytes", "other_bytes",
+                     "host_bytes")
+    ]
+
+
 def path_of(library: str) -> pathlib.Path:
     """Of "weir_pluggable" or "weir_torch"; it need not exist."""
     prefix = "lib"
@@ -68,6 +110,20 @@ _FUNCTIONS = {
                                 ctypes.POINTER(ctypes.c_void_p)]),
     "weir_deallocate": (_STATUS, [_HANDLE, ctypes.c_void_p]),
     "weir_statistics": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.POINTER(Statistics)]),
+    "weir_sleep": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.POINTER(SleepOptions),
+                             ctypes.POINTER(SleepReport)]),
+    "weir_wake": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.POINTER(WakeOptions),
+                            ctypes.POINTER(SleepReport)]),
+    "weir_tag_begin": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.c_char_p, ctypes.c_int32,
+                                 ctypes.POINTER(ctypes.c_void_p)]),
+    "weir_tag_end": (None, [ctypes.c_void_p]),
+    "weir_tag_info": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.c_char_p,
+                                ctypes.POINTER(TagInfo)]),
+    "weir_tag_list": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.c_char_p, ctypes.c_size_t,
+                                ctypes.POINTER(ctypes.c_size_t)]),
+    "weir_set_contents": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.c_char_p, ctypes.c_int32]),
+    "weir_declare_changed": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.c_char_p]),
+    "weir_residue": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.POINTER(Residue)]),
     "weir_trim": (_STATUS, [_HANDLE, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)]),
     "weir_record_start_with": (_STATUS, [_HANDLE, ctypes.c_char_p, ctypes.c_char_p]),
     "weir_python_ends": (None, []),

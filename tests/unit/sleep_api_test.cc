@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sleep and wake through weir::Allocator and weir.h.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+#include <thread>
+
+#include "weir/allocator.h"
+#include "weir/sim_device.h"
+#include "weir/weir.h"
+
+namespace weir::test {
+namespace {
+
+using testing::HasSubstr;
+
+class SleepApi : public testing::Test {
+ protected:
+  std::string tag_of(const void* block) {
+    const std::uint64_t pool = allocator_.heap().find(block)->pool;
+    for (const char* const name : {"weights", "cache"}) {
+      if ((*allocator_.heap().tag_pool(name))->id() == pool) return name;
+    }
+    return kDefaultTag;
+  }
+  TagState state(const std::string& name) {
+    for (const TagInfo& info : allocator_.tags()) {
+      if (info.tag == name) return info.state;
+    }
+    return TagState::partly_asleep;
+  }
+
+  SimDevice device_;
+  Allocator allocator_{device_};
+  void* const stream_ = device_.new_stream().handle;
+};
+
+TEST_F(SleepApi, AScopeTakesItsThreadsRequestsOrThoseOfAllThreads) {
+  std::vector<void*> blocks;
+  const auto allocate = [&] { blocks.push_back(allocator_.allocate(1_MiB, stream_)); };
+  {
+    const PoolBinding own = allocator_.tag("weights");
+    allocate();
+    std::thread(allocate).join();
+    const PoolBinding all = allocator_.tag("cache", TagThreads::all);
+    allocate();
+    std::thread(allocate).join();
+  }
+  allocate();
+  blocks.push_back(allocator_.allocate(1_MiB, stream_, {.tag = "weights"}));
+  blocks.push_back(allocator_.allocate(1_MiB, stream_, {.tag = kDefaultTag}));
+  const std::array tags{"weights", "default", "cache", "cache", "default", "weights", "default"};
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    EXPECT_EQ(tag_of(blocks[i]), tags[i]) << i;
+    allocator_.deallocate(blocks[i]);
+  }
+  EXPECT_THROW((void)allocator_.allocate(1_B, stream_, {.plain = true, .tag = "weights"}),
+               Exception);
+  EXPECT_THROW((void)allocator_.tag(""), Exception);
+}
+
+TEST_F(SleepApi, SleepingMemoryIsAnExceptionWithItsCode) {
+  void* const block = allocator_.allocate(40_MiB, stream_, {.tag = "cache"});
+  EXPECT_GE(allocator_.sleep({.tags = {"cache"}}).given_back, 40_MiB);
+  EXPECT_EQ(state("cache"), TagState::asleep);
+  try {
+    (void)allocator_.allocate(1_MiB, stream_, {.tag = "cache"});
+    ADD_FAILURE() << "no exception";
+  } catch (const Exception& error) {
+    EXPECT_EQ(error.code(), ErrorCode::asleep);
+    EXPECT_THAT(error.what(), HasSubstr("'cache'"));
+  }
+  EXPECT_EQ(allocator_.wake().copied, 40_MiB);
+  EXPECT_EQ(state("cache"), TagState::awake);
+  const std::uint64_t hold = allocator_.hold(block, "a library");
+  EXPECT_THROW((void)allocator_.sleep(), Exception);
+  EXPECT_EQ(allocator_.residue().held.size(), 1u);
+  allocator_.release_hold(block, hold);
+  (void)allocator_.sleep({.contents = Contents::discard});
+  EXPECT_EQ(allocator_.residue().weir, 0_B);
+  (void)allocator_.wake();
+  allocator_.deallocate(block);
+  EXPECT_TRUE(allocator_.validate().empty());
+}
+
+class SleepInC : public testing::Test {
+ protected:
+  void SetUp() override {
+    const weir_setting_t setting{"WEIR_DEVICE", "sim"};
+    const weir_options_t options{sizeof(weir_options_t), &setting, 1, 1};
+    ASSERT_EQ(weir_create(&options, &allocator_), WEIR_OK) << weir_last_error();
+    ASSERT_EQ(weir_sim_new_stream(allocator_, 0, &stream_), WEIR_OK) << weir_last_error();
+  }
+  void TearDown() override { weir_destroy(allocator_); }
+
+  weir_allocator_t* allocator_ = nullptr;
+  void* stream_ = nullptr;
+};
+
+TEST_F(SleepInC, TagsSleepAndWake) {
+  void* weights = nullptr;
+  void* scoped = nullptr;
+  ASSERT_EQ(weir_allocate_tagged(allocator_, 8 << 20, stream_, 0, "weights", &weights), WEIR_OK);
+  weir_tag_scope_t* scope = nullptr;
+  ASSERT_EQ(weir_tag_begin(allocator_, 0, "cache", 0, &scope), WEIR_OK) << weir_last_error();
+  ASSERT_EQ(weir_allocate(allocator_, 8 << 20, stream_, 0, &scoped), WEIR_OK);
+  weir_tag_end(scope);
+  weir_tag_end(nullptr);
+
+  const std::array tags{"weights", "cache"};
+  weir_sleep_options_t options = WEIR_SLEEP_OPTIONS_INIT;
+  options.tags = tags.data();
+  options.tags_count = tags.size();
+  weir_sleep_report_t report = WEIR_SLEEP_REPORT_INIT;
+  ASSERT_EQ(weir_set_contents(allocator_, 0, "cache", WEIR_CONTENTS_DISCARD), WEIR_OK);
+  ASSERT_EQ(weir_sleep(allocator_, 0, &options, &report), WEIR_OK) << weir_last_error();
+  EXPECT_EQ(report.copied_bytes, 8u << 20);
+  EXPECT_GE(report.bytes, 16u << 20);
+  weir_tag_info_t info = WEIR_TAG_INFO_INIT;
+  ASSERT_EQ(weir_tag_info(allocator_, 0, "cache", &info), WEIR_OK);
+  EXPECT_EQ(info.state, WEIR_TAG_ASLEEP);
+  EXPECT_EQ(info.contents, WEIR_CONTENTS_DISCARD);
+  EXPECT_EQ(info.device_bytes, 0u);
+  EXPECT_GE(info.asleep_bytes, 8u << 20);
+  std::array<char, 64> names{};
+  size_t needed = 0;
+  ASSERT_EQ(weir_tag_list(allocator_, 0, names.data(), names.size(), &needed), WEIR_OK);
+  EXPECT_STREQ(names.data(), "cache\ndefault\nweights\n");
+  EXPECT_EQ(needed, sizeof "cache\ndefault\nweights\n");
+  ASSERT_EQ(weir_tag_list(allocator_, 0, names.data(), 4, nullptr), WEIR_OK);
+  EXPECT_STREQ(names.data(), "cac");
+
+  void* refused = nullptr;
+  EXPECT_EQ(weir_allocate_tagged(allocator_, 1, stream_, 0, "cache", &refused), WEIR_ASLEEP);
+  EXPECT_STREQ(weir_status_name(WEIR_ASLEEP), "WEIR_ASLEEP");
+  ASSERT_EQ(weir_wake(allocator_, 0, nullptr, nullptr), WEIR_OK) << weir_last_error();
+
+  uint64_t hold = 0;
+  ASSERT_EQ(weir_hold(allocator_, weights, "a library", &hold), WEIR_OK);
+  EXPECT_EQ(weir_sleep(allocator_, 0, nullptr, nullptr), WEIR_INVALID_ARGUMENT);
+  EXPECT_THAT(weir_last_error(), HasSubstr("a library"));
+  weir_residue_t residue = WEIR_RESIDUE_INIT;
+  ASSERT_EQ(weir_residue(allocator_, 0, &residue), WEIR_OK);
+  EXPECT_GE(residue.held_bytes, 8u << 20);
+  EXPECT_GE(residue.weir_bytes, residue.held_bytes);
+  ASSERT_EQ(weir_release_hold(allocator_, weights, hold), WEIR_OK);
+  ASSERT_EQ(weir_sleep(allocator_, 0, nullptr, nullptr), WEIR_OK) << weir_last_error();
+  weir_wake_options_t keep = WEIR_WAKE_OPTIONS_INIT;
+  keep.keep_host_bytes = 1 << 30;
+  ASSERT_EQ(weir_wake(allocator_, 0, &keep, &report), WEIR_OK);
+  EXPECT_EQ(report.host_bytes, 64u << 20);
+  EXPECT_EQ(weir_declare_changed(allocator_, 0, "weights"), WEIR_OK);
+  EXPECT_EQ(weir_deallocate(allocator_, weights), WEIR_OK);
+  EXPECT_EQ(weir_deallocate(allocator_, scoped), WEIR_OK);
+}
+
+TEST_F(SleepInC, WhatIsGivenWrongIsNamed) {
+  EXPECT_EQ(weir_sleep(nullptr, 0, nullptr, nullptr), WEIR_INVALID_ARGUMENT);
+  weir_sleep_options_t options = WEIR_SLEEP_OPTIONS_INIT;
+  options.contents = 7;
+  EXPECT_EQ(weir_sleep(allocator_, 0, &options, nullptr), WEIR_INVALID_ARGUMENT);
+  EXPECT_THAT(weir_last_error(), HasSubstr("contents: 7"));
+  options = WEIR_SLEEP_OPTIONS_INIT;
+  options.tags_count = 1;
+  EXPECT_EQ(weir_sleep(allocator_, 0, &options, nullptr), WEIR_INVALID_ARGUMENT);
+  options.size = 0;
+  EXPECT_EQ(weir_sleep(allocator_, 0, &options, nullptr), WEIR_INVALID_ARGUMENT);
+  EXPECT_THAT(weir_last_error(), HasSubstr("options->size"));
+  weir_tag_info_t info = WEIR_TAG_INFO_INIT;
+  EXPECT_EQ(weir_tag_info(allocator_, 0, "nobody", &info), WEIR_INVALID_ARGUMENT);
+  EXPECT_THAT(weir_last_error(), HasSubstr("'nobody'"));
+  EXPECT_EQ(weir_tag_info(allocator_, 0, nullptr, &info), WEIR_INVALID_ARGUMENT);
+  uint64_t hold = 0;
+  EXPECT_EQ(weir_hold(allocator_, &hold, "me", &hold), WEIR_UNKNOWN_POINTER);
+  weir_tag_scope_t* scope = nullptr;
+  EXPECT_EQ(weir_tag_begin(allocator_, 0, "default", 0, &scope), WEIR_INVALID_ARGUMENT);
+}
+
+}  // namespace
+}  // namespace weir::test
