@@ -361,7 +361,7 @@ PoolBinding Allocator::tag(const std::string& name, TagThreads threads, int devi
 
 std::vector<TagInfo> Allocator::tags(int device) const { return impl_->slot(device).heap().tags(); }
 
-void Allocator::set_contents(const std::string& tag, Contents contents, int device) {
+void Allocator::set_contents(const std::string& tag, SleepContents contents, int device) {
   raise_unless_ok(impl_->slot(device).heap().set_contents(tag, contents));
 }
 

@@ -29,11 +29,11 @@ std::vector<std::string> names_of(const char* const* tags, size_t count) {
   return names;
 }
 
-weir::Contents contents_of(int32_t contents) {
+weir::SleepContents contents_of(int32_t contents) {
   if (contents < WEIR_CONTENTS_BACKUP || contents > WEIR_CONTENTS_IMMUTABLE) {
     invalid("contents: " + std::to_string(contents) + " is none of weir_contents_t");
   }
-  return static_cast<weir::Contents>(contents);
+  return static_cast<weir::SleepContents>(contents);
 }
 
 template <class Given>

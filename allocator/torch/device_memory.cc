@@ -55,6 +55,12 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap)
       caching_allowed_(environment_allows_caching()),
       caching_(caching_allowed_) {
   heap_.on_miss([] { (void)call_free_memory_callbacks(); });
+  heap_.on_sleep([this]() -> std::vector<HeldMemory> {
+    const DeviceHeap* const uncached = uncached_.heap();
+    const Bytes alone = {uncached == nullptr ? 0 : uncached->statistics().reserved_bytes.current};
+    return {{kDefaultTag, alone, "allocated while torch.cuda.caching_allocator_enable(False)"},
+            {kDefaultTag, pools_.held_by_sources(), "MemPools with an allocator of their own"}};
+  });
   heap_.on_out_of_memory([this](Bytes) {
     finish_frees(deferred_frees_.wait_and_take_done());
     const std::lock_guard lock(mutex_);

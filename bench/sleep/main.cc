@@ -150,7 +150,7 @@ class Bench {
     void* const block = ok(heap.allocate(1_GiB * options_.gib, stream));
     say("discard: pages", static_cast<double>(heap.snapshot().pages.size()), "");
     for (int round = 0; round < 2; ++round) {
-      const SleepReport slept = ok(heap.sleep({.contents = Contents::discard}));
+      const SleepReport slept = ok(heap.sleep({.contents = SleepContents::discard}));
       const SleepReport woke = ok(heap.wake());
       if (round == 0) continue;
       say("discard: asleep after", 1e3 * seconds(slept.time), "ms", "of 32 GiB to be 60 or less");

@@ -25,16 +25,23 @@ struct Live {
 class GraphProgram {
  public:
   // `fences`: does it fence what streams use that a block was not allocated for?
-  GraphProgram(std::uint64_t seed, bool fences, MemoryKind memory = MemoryKind::pages)
-      : random_(seed), fences_(fences), heap_(device_, {.memory = memory}) {}
+  // `sleeps`: does all memory sleep now and then, between captures and launches?
+  GraphProgram(std::uint64_t seed, bool fences, MemoryKind memory = MemoryKind::pages,
+               bool sleeps = false)
+      : random_(seed), fences_(fences), sleeps_(sleeps), heap_(device_, {.memory = memory}) {}
 
   void run() {
     GraphPool pool(heap_);
     std::vector<Graph> graphs;
     for (int round = 0; round < 3; ++round) {
       if (chance(2)) warm_up(pool);
+      if (sleeps_ && chance(2)) sleep(graphs);
       capture(pool, graphs);
-      for (Graph& graph : graphs) launch(graph);
+      if (sleeps_ && chance(2)) sleep(graphs);
+      for (Graph& graph : graphs) {
+        launch(graph);
+        if (sleeps_ && chance(4)) sleep(graphs);
+      }
       EXPECT_THAT(heap_.validate(), testing::IsEmpty());
       if (!chance(4)) continue;
       drop_all();  // as below: the next graph may not use them
@@ -50,6 +57,7 @@ class GraphProgram {
   std::uint64_t wrong_reads() const { return wrong_reads_; }
   std::uint64_t edges_added() const { return device_.calls(DeviceCall::add_capture_dependencies); }
   std::uint64_t deferred() const { return deferred_; }
+  std::uint64_t sleeps() const { return slept_; }
 
  private:
   std::uint64_t below(std::uint64_t most) { return random_() % most; }
@@ -90,6 +98,40 @@ class GraphProgram {
     const Status launched = graph.launch(streams_[0]);
     ASSERT_TRUE(launched.ok()) << launched.error().message();
     for (std::size_t i = 1; i < streams_.size(); ++i) order(0, i);
+  }
+
+  // Every block has its bytes afterwards, and no graph is launched meanwhile.
+  void sleep(std::vector<Graph>& graphs) {
+    struct Before {
+      const void* block;
+      Bytes bytes;
+      std::vector<SimContent> contents;
+    };
+    std::vector<Before> before;
+    for (const Live& each : live_) {
+      before.push_back({each.block, each.bytes, contents(each.block, each.bytes)});
+    }
+    ASSERT_TRUE(heap_.sleep().ok());
+    ++slept_;
+    EXPECT_EQ(device_.physical_bytes(), 0_B);
+    EXPECT_THAT(heap_.validate(), testing::IsEmpty());
+    for (Graph& graph : graphs) {
+      const Status launched = graph.launch(streams_[0]);
+      EXPECT_TRUE(!launched.ok() && launched.error().code() == ErrorCode::asleep);
+    }
+    if (!live_.empty() && chance(2)) {
+      drop(live_.size() - 1);
+      before.pop_back();
+    }
+    ASSERT_TRUE(heap_.wake().ok());
+    EXPECT_THAT(heap_.validate(), testing::IsEmpty());
+    for (const Before& each : before) {
+      EXPECT_TRUE(contents(each.block, each.bytes) == each.contents);
+    }
+  }
+
+  std::vector<SimContent> contents(const void* block, Bytes bytes) {
+    return device_.contents(Address::of(block), bytes);
   }
 
   void steps() {
@@ -164,14 +206,14 @@ class GraphProgram {
   }
 
   std::mt19937_64 random_;
-  const bool fences_;
-  SimDevice device_;
+  const bool fences_, sleeps_;
+  SimDevice device_{{.track_contents = true}};
   const std::array<Stream, 3> streams_{device_.new_stream(), device_.new_stream(),
                                        device_.new_stream()};
   DeviceHeap heap_;
   std::vector<Live> live_;
   std::size_t forked_ = 1;  // streams that take part, from the first
-  std::uint64_t wrong_reads_ = 0, deferred_ = 0;
+  std::uint64_t wrong_reads_ = 0, deferred_ = 0, slept_ = 0;
 };
 
 TEST(GraphPrograms, HaveTheEdgesThatTheyNeed) {
@@ -203,6 +245,20 @@ TEST(GraphPrograms, HaveTheEdgesThatTheyNeedInPlainMemory) {
     EXPECT_EQ(program.wrong_reads(), 0u);
     if (testing::Test::HasFailure()) return;
   }
+}
+
+TEST(GraphPrograms, SleepAndWakeBetweenCapturesAndLaunches) {
+  std::uint64_t sleeps = 0;
+  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    GraphProgram program(seed, true, MemoryKind::pages, /*sleeps=*/true);
+    program.run();
+    EXPECT_EQ(program.races(), 0u);
+    EXPECT_EQ(program.wrong_reads(), 0u);
+    if (testing::Test::HasFailure()) return;
+    sleeps += program.sleeps();
+  }
+  EXPECT_GT(sleeps, 300u);
 }
 
 TEST(GraphPrograms, WithoutTheirFencesAreSeenToRace) {

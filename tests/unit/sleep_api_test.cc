@@ -78,7 +78,7 @@ TEST_F(SleepApi, SleepingMemoryIsAnExceptionWithItsCode) {
   EXPECT_THROW((void)allocator_.sleep(), Exception);
   EXPECT_EQ(allocator_.residue().held.size(), 1u);
   allocator_.release_hold(block, hold);
-  (void)allocator_.sleep({.contents = Contents::discard});
+  (void)allocator_.sleep({.contents = SleepContents::discard});
   EXPECT_EQ(allocator_.residue().weir, 0_B);
   (void)allocator_.wake();
   allocator_.deallocate(block);

@@ -36,7 +36,7 @@ class SleepFaults : public SleepFixture, public testing::WithParamInterface<Devi
     for (int i = 0; i < 2; ++i) written(70_MiB, a_);  // in pieces
     for (int i = 0; i < 20; ++i) written(900_B, b_);
     written_in("cache", 9_MiB, a_);
-    ok(heap_->set_contents("zeros", Contents::zero));
+    ok(heap_->set_contents("zeros", SleepContents::zero));
     zeros_ = ok(ok(heap_->tag_pool("zeros"))->allocate(8_MiB, a_));
     graphs_ = std::make_unique<GraphPool>(*heap_, GraphPoolOptions{.tag = "graphs"});
     CaptureScope capture = ok(CaptureScope::begin(*graphs_, a_));

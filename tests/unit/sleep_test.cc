@@ -139,8 +139,8 @@ TEST_F(Sleep, BlocksMayBeFreedAsleepAndTheirPagesDoNotComeBack) {
 TEST_F(Sleep, ContentsAreWhatTheTagSays) {
   void* const dropped = written_in("cache", 64_MiB, a_);
   void* const zeroed = written_in("zeros", 64_MiB, a_);
-  ok(heap_->set_contents("cache", Contents::discard));
-  ok(heap_->set_contents("zeros", Contents::zero));
+  ok(heap_->set_contents("cache", SleepContents::discard));
+  ok(heap_->set_contents("zeros", SleepContents::zero));
   EXPECT_EQ(ok(heap_->sleep()).copied, 0_B);
   EXPECT_EQ(device_.host_bytes(), 0_B);
   ok(heap_->wake());
@@ -154,7 +154,7 @@ TEST_F(Sleep, ContentsAreWhatTheTagSays) {
 
 TEST_F(Sleep, AnImmutableTagIsCopiedOnceAndAgainWhenItChanged) {
   void* const weights = written_in("weights", 200_MiB, a_);
-  const SleepOptions immutable{.tags = {"weights"}, .contents = Contents::immutable};
+  const SleepOptions immutable{.tags = {"weights"}, .contents = SleepContents::immutable};
   EXPECT_EQ(ok(heap_->sleep(immutable)).copied, 200_MiB);
   ok(heap_->wake());
   EXPECT_GE(device_.host_bytes(), 200_MiB);
@@ -174,7 +174,7 @@ TEST_F(Sleep, AnImmutableTagIsCopiedOnceAndAgainWhenItChanged) {
   ok(heap_->wake());
   expect_intact();
   // Part of it freed: the copy is still good.
-  ok(heap_->set_contents("weights", Contents::backup));
+  ok(heap_->set_contents("weights", SleepContents::backup));
   ok(heap_->sleep());
   ok(heap_->wake());
   EXPECT_EQ(device_.host_bytes(), 0_B);
@@ -219,6 +219,23 @@ TEST_F(Sleep, MemoryThatSomebodyHoldsIsNamedAndNothingHasChanged) {
   heap_->release_hold(hold);
   ok(heap_->sleep());
   EXPECT_EQ(device_.physical_bytes(), 0_B);
+  ok(heap_->wake());
+  expect_intact();
+  free_all();
+}
+
+TEST_F(Sleep, MemoryBesideTheHeapIsNamedWithItsTag) {
+  written(10_MiB, a_);
+  written_in("cache", 10_MiB, a_);
+  Bytes beside;
+  heap_->on_sleep([&]() -> std::vector<HeldMemory> { return {{kDefaultTag, beside, "uncached"}}; });
+  ok(heap_->sleep());
+  ok(heap_->wake());
+  beside = 3_MiB;
+  expect_error(heap_->sleep(), ErrorCode::invalid_argument, "3.00 MiB of tag 'default': uncached");
+  ok(heap_->sleep({.tags = {"cache"}}));
+  EXPECT_EQ(heap_->residue().held.size(), 1u);
+  EXPECT_EQ(ok(heap_->sleep({.keep = true})).kept.size(), 1u);
   ok(heap_->wake());
   expect_intact();
   free_all();
@@ -361,7 +378,7 @@ TEST_F(Sleep, TooLittleHostMemoryLeavesAllAwake) {
   EXPECT_EQ(heap.tags()[0].state, TagState::awake);
   EXPECT_THAT(heap.validate(), IsEmpty());
   ok(heap.deallocate(ok(heap.allocate(1_MiB, stream))));
-  ok(heap.sleep({.contents = Contents::discard}));
+  ok(heap.sleep({.contents = SleepContents::discard}));
   ok(heap.wake());
   ok(heap.deallocate(block));
 }

@@ -342,7 +342,7 @@ bool DeviceHeap::stop_recording(EventSink& sink) { return impl_->stop_recording(
 Result<SleepReport> DeviceHeap::sleep(const SleepOptions& options) { return impl_->sleep(options); }
 Result<SleepReport> DeviceHeap::wake(const WakeOptions& options) { return impl_->wake(options); }
 std::vector<TagInfo> DeviceHeap::tags() const { return impl_->tags(); }
-Status DeviceHeap::set_contents(const std::string& tag, Contents contents) {
+Status DeviceHeap::set_contents(const std::string& tag, SleepContents contents) {
   return impl_->set_contents(tag, contents);
 }
 Status DeviceHeap::declare_changed(const std::string& tag) { return impl_->declare_changed(tag); }
@@ -353,6 +353,9 @@ Result<std::uint64_t> DeviceHeap::hold(const void* block, std::string holder) {
   return impl_->hold(block, std::move(holder));
 }
 void DeviceHeap::release_hold(std::uint64_t hold) { impl_->release_hold(hold); }
+void DeviceHeap::on_sleep(HeldCallback callback) {
+  if (callback) impl_->on_sleep(std::move(callback));
+}
 Residue DeviceHeap::residue() const { return impl_->residue(); }
 std::vector<std::string> DeviceHeap::validate() const { return impl_->validate(); }
 

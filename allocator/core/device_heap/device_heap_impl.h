@@ -89,11 +89,12 @@ class DeviceHeap::Impl {
   Result<SleepReport> sleep(const SleepOptions& options);
   Result<SleepReport> wake(const WakeOptions& options);
   std::vector<TagInfo> tags();
-  Status set_contents(const std::string& tag, Contents contents);
+  Status set_contents(const std::string& tag, SleepContents contents);
   Status declare_changed(const std::string& tag);
   Result<GraphPool*> tag_pool(DeviceHeap& heap, const std::string& tag);
   Result<std::uint64_t> hold(const void* block, std::string holder);
   void release_hold(std::uint64_t hold);
+  void on_sleep(HeldCallback callback);
   Residue residue();
 
   // Graph pools. The first three are called by GraphPool and PoolBinding.
@@ -227,11 +228,13 @@ class DeviceHeap::Impl {
   bool is_asleep_locked(const std::string& tag) const;  // with pools_mutex_ held
   Status may_sleep(std::vector<Unit>& units, const SleepOptions& options,
                    std::vector<Sleeper::Job>& jobs, SleepReport& report);
+  Status no_capture_goes_on();
+  std::vector<HeldMemory> held_by_others();
   std::vector<HeldMemory> held_in(const Unit& unit, std::set<PageId>& pages) const;
   static void set_asleep(const Unit& unit, bool asleep);
   Status sleep_units(const std::vector<Unit>& units, const std::vector<Sleeper::Job>& jobs,
                      SleepReport& report);
-  Contents contents_of(const std::string& tag) const;
+  SleepContents contents_of(const std::string& tag) const;
   Sleeper::Version version_of(const Unit& unit) const;
   bool make_room_to_wake(Bytes wanted);
   Error no_room_to_wake(const Error& error, const Unit& unit);
@@ -255,6 +258,7 @@ class DeviceHeap::Impl {
   std::mutex callbacks_mutex_;
   std::vector<OutOfMemoryCallback> callbacks_;
   std::vector<MissCallback> miss_callbacks_;
+  std::vector<HeldCallback> held_callbacks_;
   std::atomic<bool> has_miss_callbacks_{false};
 
   // Taken before every other lock of the core, and never while a heap's is held.
@@ -269,7 +273,7 @@ class DeviceHeap::Impl {
   std::mutex sleep_mutex_;
   Sleeper sleeper_{device_};  // guarded by sleep_mutex_
   struct Tag {
-    Contents contents = Contents::backup;
+    SleepContents contents = SleepContents::backup;
     std::uint64_t changed = 0;  // how often it was declared so
     std::unique_ptr<GraphPool> pool;
   };

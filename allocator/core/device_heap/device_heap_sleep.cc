@@ -77,10 +77,10 @@ bool DeviceHeap::Impl::is_asleep_locked(const std::string& tag) const {
   });
 }
 
-Contents DeviceHeap::Impl::contents_of(const std::string& tag) const {
+SleepContents DeviceHeap::Impl::contents_of(const std::string& tag) const {
   const std::lock_guard lock(tags_mutex_);
   const auto known = tags_.find(tag);
-  return known == tags_.end() ? Contents::backup : known->second.contents;
+  return known == tags_.end() ? SleepContents::backup : known->second.contents;
 }
 
 // A block that was allocated since may hold other bytes at the place of an earlier one.
@@ -123,18 +123,35 @@ std::vector<HeldMemory> DeviceHeap::Impl::held_in(const Unit& unit, std::set<Pag
   return held;
 }
 
-// What is refused is refused before anything is touched.
-Status DeviceHeap::Impl::may_sleep(std::vector<Unit>& units, const SleepOptions& options,
-                                   std::vector<Sleeper::Job>& jobs, SleepReport& report) {
+Status DeviceHeap::Impl::no_capture_goes_on() {
   for (const Unit& unit : this->units()) {
     if (unit.graphs == nullptr || !unit.graphs->capturing()) continue;
-    return Error(ErrorCode::capture, "sleep: a capture into graph pool " +
+    return Error(ErrorCode::capture, "a capture into graph pool " +
                                          std::to_string(unit.graphs->id()) +
                                          " goes on: end that first");
   }
-  if (Status none = captures_.none_goes_on(); !none) {
-    return Error(none.error().code(), "sleep: " + none.error().message());
+  return captures_.none_goes_on();
+}
+
+std::vector<HeldMemory> DeviceHeap::Impl::held_by_others() {
+  std::vector<HeldCallback> callbacks;
+  {
+    const std::lock_guard lock(callbacks_mutex_);
+    callbacks = held_callbacks_;
   }
+  std::vector<HeldMemory> held;
+  for (const HeldCallback& callback : callbacks) {
+    for (HeldMemory& one : callback()) {
+      if (one.bytes > 0_B) held.push_back(std::move(one));
+    }
+  }
+  return held;
+}
+
+// What is refused is refused before anything is touched.
+Status DeviceHeap::Impl::may_sleep(std::vector<Unit>& units, const SleepOptions& options,
+                                   std::vector<Sleeper::Job>& jobs, SleepReport& report) {
+  if (Status none = no_capture_goes_on(); !none) return none;
   std::vector<HeldMemory> held;
   for (const Unit& unit : units) {
     Sleeper::Job job{.heap = unit.pages,
@@ -145,9 +162,14 @@ Status DeviceHeap::Impl::may_sleep(std::vector<Unit>& units, const SleepOptions&
     for (HeldMemory& one : held_in(unit, job.stay)) held.push_back(std::move(one));
     jobs.push_back(std::move(job));
   }
+  for (HeldMemory& one : held_by_others()) {
+    const bool concerned = std::any_of(units.begin(), units.end(),
+                                       [&](const Unit& unit) { return unit.tag == one.tag; });
+    if (concerned) held.push_back(std::move(one));
+  }
   if (!held.empty() && !options.keep) {
     return Error(ErrorCode::invalid_argument,
-                 "sleep: memory can't sleep: " + list_of(held) +
+                 "memory can't sleep: " + list_of(held) +
                      ". Have it released, or set SleepOptions::keep to leave it awake");
   }
   report.kept = std::move(held);
@@ -172,7 +194,9 @@ Result<SleepReport> DeviceHeap::Impl::sleep(const SleepOptions& options) {
   if (!units) return std::move(units).error();
   SleepReport report;
   std::vector<Sleeper::Job> jobs;
-  if (Status may = may_sleep(*units, options, jobs, report); !may) return std::move(may).error();
+  if (Status may = may_sleep(*units, options, jobs, report); !may) {
+    return Error(may.error().code(), "sleep: " + may.error().message());
+  }
   if (options.contents) {
     for (const Unit& unit : *units) (void)set_contents(unit.tag, *options.contents);
   }
@@ -191,6 +215,8 @@ Result<SleepReport> DeviceHeap::Impl::sleep(const SleepOptions& options) {
 
 Status DeviceHeap::Impl::sleep_units(const std::vector<Unit>& units,
                                      const std::vector<Sleeper::Job>& jobs, SleepReport& report) {
+  // One that began meanwhile; another can't any more.
+  if (Status none = no_capture_goes_on(); !none) return none;
   if (Status done = device_.synchronize_context(); !done) return done;
   (void)call_in_pools();
   for (const Unit& unit : units) {
@@ -301,7 +327,7 @@ std::vector<TagInfo> DeviceHeap::Impl::tags() {
   return all;
 }
 
-Status DeviceHeap::Impl::set_contents(const std::string& tag, Contents contents) {
+Status DeviceHeap::Impl::set_contents(const std::string& tag, SleepContents contents) {
   if (tag.empty()) return Error(ErrorCode::invalid_argument, "set_contents: the tag has no name");
   const std::lock_guard lock(tags_mutex_);
   tags_[tag].contents = contents;
@@ -347,6 +373,11 @@ void DeviceHeap::Impl::release_hold(std::uint64_t hold) {
   holds_.erase(hold);
 }
 
+void DeviceHeap::Impl::on_sleep(HeldCallback callback) {
+  const std::lock_guard lock(callbacks_mutex_);
+  held_callbacks_.push_back(std::move(callback));
+}
+
 Residue DeviceHeap::Impl::residue() {
   const std::lock_guard lock(sleep_mutex_);
   Residue residue;
@@ -355,6 +386,10 @@ Residue DeviceHeap::Impl::residue() {
     residue.weir += unit.pages->totals().total;
     std::set<PageId> pages;
     for (HeldMemory& one : held_in(unit, pages)) residue.held.push_back(std::move(one));
+  }
+  for (HeldMemory& one : held_by_others()) {
+    residue.weir += one.bytes;
+    residue.held.push_back(std::move(one));
   }
   if (const Result<MemoryInfo> info = device_.memory_info()) {
     residue.device = info->total;

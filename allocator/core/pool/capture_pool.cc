@@ -150,12 +150,12 @@ Status CapturePool::wait_for_eager_work() {
 
 Status CapturePool::begin_capture(bool watches) {
   while (true) {
-    if (pages().is_asleep()) return PageHeap::asleep_error();
     if (is_told()) {
       if (Status waited = wait_for_eager_work(); !waited) return waited;
     }
     const MutexLock lock(mutex_);
     if (capturing_) return capture_goes_on();
+    if (pages().is_asleep()) return PageHeap::asleep_error();
     pool_.give_back_cached();
     if (Result<bool> done = timelines().complete(eager_work_); !done) {
       return std::move(done).error();

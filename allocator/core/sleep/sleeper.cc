@@ -7,8 +7,8 @@
 namespace weir {
 namespace {
 
-bool copies_bytes(Contents contents) {
-  return contents == Contents::backup || contents == Contents::immutable;
+bool copies_bytes(SleepContents contents) {
+  return contents == SleepContents::backup || contents == SleepContents::immutable;
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ bool Sleeper::covers(const Sleeping& page, const std::vector<Range>& in_use) con
 std::vector<PageHeap::SleepingPage> Sleeper::prepare(const Job& job) {
   std::vector<PageHeap::SleepingPage> pages;
   Heap& heap = heaps_[job.heap];
-  const bool reuses = job.contents == Contents::immutable && heap.version == job.version;
+  const bool reuses = job.contents == SleepContents::immutable && heap.version == job.version;
   heap.version = job.version;
   heap.whole = false;
   std::set<std::uint32_t> listed;
@@ -223,12 +223,13 @@ Status Sleeper::renew(PageHeap& heap, PageId page, const MakeRoom& make_room, Sl
 }
 
 Status Sleeper::queue_back(Sleeping& page, SleepReport& report) {
-  if (page.contents == Contents::discard || (copies_bytes(page.contents) && page.copies.empty())) {
+  if (page.contents == SleepContents::discard ||
+      (copies_bytes(page.contents) && page.copies.empty())) {
     return {};
   }
   const Result<Stream> stream = device_.copy_stream(Device::Direction::to_device);
   if (!stream) return stream.error();
-  if (page.contents == Contents::zero) {
+  if (page.contents == SleepContents::zero) {
     return device_.fill_with_zeros(page.home.begin, page.home.size, *stream);
   }
   for (const Copy& copy : page.copies) {
@@ -269,7 +270,7 @@ Status Sleeper::wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& rep
       drop_copies(page);
       pages.erase(at);
     } else if (status && page.state == State::unfilled) {
-      queued = queued || !page.copies.empty() || page.contents == Contents::zero;
+      queued = queued || !page.copies.empty() || page.contents == SleepContents::zero;
       status = queue_back(page, report);
       if (status) filled.push_back(id);
     }
@@ -288,13 +289,14 @@ Status Sleeper::wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& rep
   for (const std::uint32_t id : filled) {
     Sleeping& page = pages.at(id);
     page.state = State::there;
-    if (page.contents == Contents::immutable) continue;
+    if (page.contents == SleepContents::immutable) continue;
     drop_copies(page);
     pages.erase(id);
   }
   if (!status) return status;
-  drop_if(pages,
-          [](std::uint32_t, const Sleeping& page) { return page.contents != Contents::immutable; });
+  drop_if(pages, [](std::uint32_t, const Sleeping& page) {
+    return page.contents != SleepContents::immutable;
+  });
   return {};
 }
 

@@ -40,7 +40,7 @@ class Sleeper {
   using Version = std::pair<std::uint64_t, std::uint64_t>;
   struct Job {
     PageHeap* heap = nullptr;
-    Contents contents = Contents::backup;
+    SleepContents contents = SleepContents::backup;
     bool kept_whole = true;  // PageHeap::pages_to_sleep()
     std::set<PageId> stay;   // pages that keep their memory
     // Changes whenever the bytes of an immutable tag may have.
@@ -74,7 +74,7 @@ class Sleeper {
   struct Sleeping {
     State state = State::there;
     Range home;
-    Contents contents = Contents::backup;
+    SleepContents contents = SleepContents::backup;
     std::vector<Copy> copies;
     bool is_copied = false;  // known to be
   };

@@ -154,7 +154,7 @@ class Allocator {
   PoolBinding tag(const std::string& name, TagThreads threads = TagThreads::own,
                   int device = kCurrentDevice);
   std::vector<TagInfo> tags(int device = kCurrentDevice) const;
-  void set_contents(const std::string& tag, Contents contents, int device = kCurrentDevice);
+  void set_contents(const std::string& tag, SleepContents contents, int device = kCurrentDevice);
   void declare_changed(const std::string& tag, int device = kCurrentDevice);
   // Others use the block's memory, so that it can't sleep: until release_hold(), before it is
   // freed.

@@ -206,7 +206,7 @@ class DeviceHeap {
   Result<SleepReport> wake(const WakeOptions& options = {});
   std::vector<TagInfo> tags() const;  // by name
   // From the next sleep() on. Errors: invalid_argument (no name).
-  Status set_contents(const std::string& tag, Contents contents);
+  Status set_contents(const std::string& tag, SleepContents contents);
   // The bytes of an immutable tag are others than those that were copied.
   Status declare_changed(const std::string& tag);
   // The pool of requests that are made for a tag (GraphPool::serve(), GraphPool::allocate()), which
@@ -218,6 +218,10 @@ class DeviceHeap {
   // Errors: unknown_pointer.
   Result<std::uint64_t> hold(const void* block, std::string holder);
   void release_hold(std::uint64_t hold);
+  // Called by sleep() and residue(), with no lock of the memory's held: memory that the caller has
+  // beside this device heap, counts to one of its tags, and can't sleep. Must not call back.
+  using HeldCallback = std::function<std::vector<HeldMemory>()>;
+  void on_sleep(HeldCallback callback);
   // What is on the device now.
   Residue residue() const;
 

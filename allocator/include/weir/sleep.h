@@ -15,7 +15,7 @@ namespace weir {
 inline constexpr const char* kDefaultTag = "default";
 
 // What becomes of the bytes of a tag's blocks while they sleep.
-enum class Contents : std::uint8_t {
+enum class SleepContents : std::uint8_t {
   backup,     // they are copied to the host, and back
   discard,    // they are whatever the new memory holds
   zero,       // they are zero
@@ -30,8 +30,8 @@ enum class TagState : std::uint8_t {
 };
 
 struct SleepOptions {
-  std::vector<std::string> tags;     // none: every tag
-  std::optional<Contents> contents;  // of these tags, now and from now on; nothing: as before
+  std::vector<std::string> tags;          // none: every tag
+  std::optional<SleepContents> contents;  // of these tags, now and from now on; nothing: as before
   // Leave awake what can't sleep (plain memory, memory that is held); else it is an error.
   bool keep = false;
   // Pages that graphs keep: with the bytes that no live block has. A launch may have written there
@@ -74,7 +74,7 @@ struct Residue {
 struct TagInfo {
   std::string tag;
   TagState state = TagState::awake;
-  Contents contents = Contents::backup;
+  SleepContents contents = SleepContents::backup;
   Bytes device;  // physical memory that it has now
   Bytes asleep;  // that it had, and needs to wake
   Bytes host;    // bytes of its copies
