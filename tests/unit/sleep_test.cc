@@ -69,6 +69,7 @@ TEST_F(Sleep, SleepAndWakeMayBeSaidTwice) {
 
 TEST_F(Sleep, ARequestFailsAndNamesTheTagAndAnotherTagServes) {
   written(20_MiB, a_);
+  written(1000_B, a_);  // whose slab has room for another
   void* const cached = ok(heap_->allocate(1000_B, a_));
   ok(heap_->deallocate(cached));
   void* const weights = written_in("weights", 8_MiB, a_);
