@@ -2,6 +2,7 @@
 #include "weir/allocator.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
@@ -31,6 +32,17 @@ T value_or_raise(Result<T> result) {
 
 void raise_unless_ok(const Status& status) {
   if (!status.ok()) raise(status.error());
+}
+
+// What a recording says of a sleep or a wake: at its begin, and at its end.
+std::string names_of(const std::vector<std::string>& tags) {
+  return tags.empty() ? "all tags" : fmt::format("{}", fmt::join(tags, ", "));
+}
+std::string outcome_of(const char* state, const Result<SleepReport>& report) {
+  if (!report.ok()) return fmt::format("not {}: {}", state, report.error().message());
+  return fmt::format("{}: {:.1f} MiB of the device, {:.1f} MiB copied", state,
+                     static_cast<double>(report->given_back.count) / (1 << 20),
+                     static_cast<double>(report->copied.count) / (1 << 20));
 }
 
 void fence_on(DeviceSlot& slot, std::span<void* const> blocks, void* stream) {
@@ -340,14 +352,18 @@ void Allocator::mark(std::string_view text) {
 
 SleepReport Allocator::sleep(const SleepOptions& options, int device) {
   DeviceSlot& slot = impl_->slot(device);
+  slot.recordings().mark("sleep: " + names_of(options.tags));
   Result<SleepReport> report = slot.heap().sleep(options);
+  slot.recordings().mark(outcome_of("asleep", report));
   slot.checked_after("sleep");
   return value_or_raise(std::move(report));
 }
 
 SleepReport Allocator::wake(const WakeOptions& options, int device) {
   DeviceSlot& slot = impl_->slot(device);
+  slot.recordings().mark("wake: " + names_of(options.tags));
   Result<SleepReport> report = slot.heap().wake(options);
+  slot.recordings().mark(outcome_of("awake", report));
   slot.checked_after("wake");
   return value_or_raise(std::move(report));
 }

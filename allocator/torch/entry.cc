@@ -48,6 +48,11 @@ weir_status_t weir_torch_enable() {
   });
 }
 
+// Pools that the calling thread uses for the first time from now on sleep with that tag ("": none).
+void weir_torch_tag_new_pools(const char* tag) {
+  weir::pytorch::PoolTable::tag_new_pools(tag == nullptr ? "" : tag);
+}
+
 // PyTorch's graphs are in their debug mode, which never destroys what it captured.
 void weir_torch_assume_graphs_leak() { weir::pytorch::PoolTable::assume_graphs_leak(); }
 

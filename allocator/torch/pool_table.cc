@@ -15,9 +15,9 @@ Error PoolTable::none(PoolId id, const char* call) {
 PoolTable::Pool& PoolTable::open(PoolId id) {
   Pool& pool = pools_[id];
   if (pool.graphs == nullptr) {
-    pool.graphs = pool.plain ? std::make_shared<GraphPool>(
-                                   heap_, GraphPoolOptions{.memory = MemoryKind::plain})
-                             : std::make_shared<GraphPool>(heap_);
+    GraphPoolOptions options{.tag = new_pools_tag()};
+    if (pool.plain) options.memory = MemoryKind::plain;
+    pool.graphs = std::make_shared<GraphPool>(heap_, std::move(options));
     const std::lock_guard lock(ids_mutex_);
     ids_[pool.graphs->id()] = id;
   }

@@ -38,6 +38,9 @@ class PoolTable {
   // In this process captured graphs are never destroyed, from now on.
   static void assume_graphs_leak() { graphs_leak_ = true; }
 
+  // Pools that the calling thread opens from now on sleep with that tag; empty: with kDefaultTag.
+  static void tag_new_pools(std::string tag) { new_pools_tag() = std::move(tag); }
+
   // One more user; the pool is opened for the first.
   void retain(PoolId id);
   // One fewer. After the last, the memory goes back once its blocks are gone.
@@ -86,6 +89,11 @@ class PoolTable {
   // Null: there is none.
   std::shared_ptr<GraphPool> find(PoolId id) const;
   static Error none(PoolId id, const char* call);
+
+  static std::string& new_pools_tag() {
+    thread_local std::string tag;
+    return tag;
+  }
 
   inline static std::atomic<bool> graphs_leak_ = false;
 

@@ -196,12 +196,63 @@ class Package(installed.Installed):
             "    except (weir.Problem, ValueError) as problem:\n"
             "        print(problem)\n"
             "for _, block in blocks:\n"
-            "    assert library.weir_deallocate(handle, block) == 0\n", WEIR_DEVICE="sim")
+            "    assert library.weir_deallocate(handle, block) == 0\n",
+            PYTHONPATH=self.fake_torch(device="types.SimpleNamespace"), WEIR_DEVICE="sim")
         lines = printed.splitlines()
         self.assertEqual(lines[:6], ["24 16", "awake asleep asleep discard", "9 True", "16",
                                      "asleep 64", "0 0"])
         self.assertIn("there is no tag 'no'; there are 'default', 'own', 'weights'", lines[6])
         self.assertIn("contents='gone'", lines[7])
+
+    def test_torch_memory_savers_interface_pauses_and_resumes(self):
+        printed = self.run_code(
+            "import ctypes, weir, weir.torch_memory_saver\n"
+            "from weir import _enable, _native\n"
+            "weir.torch_memory_saver.install()\n"
+            "from torch_memory_saver import torch_memory_saver as saver\n"
+            "import torch_memory_saver\n"
+            "library = _native.pluggable()\n"
+            "handle = ctypes.c_void_p(library.weir_torch_allocator())\n"
+            "stream = ctypes.c_void_p()\n"
+            "assert library.weir_sim_new_stream(handle, 0, ctypes.byref(stream)) == 0\n"
+            "_enable._state.update(kind='pluggable', library=library)\n"
+            "saver.hook_mode = 'preload'\n"
+            "blocks = []\n"
+            "def allocate():\n"
+            "    block = ctypes.c_void_p()\n"
+            "    status = library.weir_allocate(handle, 8 << 20, stream, 0, ctypes.byref(block))\n"
+            "    if status == 0: blocks.append(block)\n"
+            "    return status\n"
+            "allocate()\n"
+            "with saver.region('weights', enable_cpu_backup=True):\n"
+            "    allocate()\n"
+            "    with saver.disable():\n"
+            "        allocate()\n"
+            "with saver.region('weights'), saver.region('cache'):\n"
+            "    allocate()\n"
+            "def states():\n"
+            "    return ' '.join(f'{n}={i[\"state\"]}' for n, i in weir.tags(0).items())\n"
+            "saver.pause('cache'); print(states())\n"
+            "saver.pause(); print(states())\n"
+            "with saver.region('cache'):\n"
+            "    print(allocate())\n"
+            "print(allocate())\n"
+            "saver.resume('weights'); saver.resume(); print(states())\n"
+            "import os\n"
+            "with torch_memory_saver.configure_subprocess():\n"
+            "    print(os.environ['WEIR_ENABLE'])\n"
+            "print('WEIR_ENABLE' in os.environ)\n"
+            "for block in blocks:\n"
+            "    assert library.weir_deallocate(handle, block) == 0\n",
+            PYTHONPATH=self.fake_torch(cuda="types.SimpleNamespace(is_initialized=lambda: False, "
+                                            "current_device=lambda: 0)", device="types.SimpleNamespace"),
+            WEIR_DEVICE="sim")
+        def line(cache, backup, discard):
+            return (f"default=awake memory_saver, disabled=awake memory_saver:cache:discard={cache} "
+                    f"memory_saver:weights:backup={backup} memory_saver:weights:discard={discard}")
+        self.assertEqual(printed.splitlines(), [
+            line("asleep", "awake", "awake"), line("asleep", "asleep", "asleep"), "9", "0",
+            line("awake", "awake", "awake"), "1", "False"])
 
     def test_nothing_but_the_c_interface_is_seen_from_outside(self):
         if shutil.which("nm") is None:

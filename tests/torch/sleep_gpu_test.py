@@ -186,6 +186,51 @@ class Sleep(unittest.TestCase):
                     self.assertTrue(torch.equal(y, good))
         weir.wake()
 
+    def test_the_pool_of_a_graph_may_have_a_tag(self):
+        x = torch.randn(1024, 1024, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        x @ x  # its workspace is there before
+        with weir.tag("graphs", graphs=True), torch.cuda.graph(graph):
+            y = x @ x
+        graph.replay()
+        torch.cuda.synchronize()
+        expected = y.clone()
+        self.assertGreaterEqual(weir.tags()["graphs"]["device_bytes"], 4 * MIB)
+        weir.sleep("graphs")
+        self.assertEqual(weir.tags()["graphs"]["device_bytes"], 0)
+        self.assertEqual(weir.tags()["default"]["state"], "awake")
+        weir.wake()
+        self.assertTrue(torch.equal(y, expected))
+        y.zero_()
+        graph.replay()
+        self.assertTrue(torch.equal(y, expected))
+
+    def test_torch_memory_savers_interface(self):
+        from weir.torch_memory_saver import torch_memory_saver as saver
+
+        outside = torch.full((1000,), 5.0, device="cuda")
+        with saver.region("kept", enable_cpu_backup=True):
+            kept = torch.full((20 * MIB,), 10, dtype=torch.uint8, device="cuda")
+        with saver.region("dropped"):
+            dropped = torch.full((200 * MIB,), 20, dtype=torch.uint8, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with saver.cuda_graph(graph, tag="graph", enable_cpu_backup=True):
+            y = kept + 1
+        graph.replay()
+        torch.cuda.synchronize()
+        free, address = torch.cuda.mem_get_info()[0], dropped.data_ptr()
+        saver.pause()
+        self.assertGreaterEqual(torch.cuda.mem_get_info()[0] - free, 220 * MIB)
+        self.assertEqual(outside.sum().item(), 5000)
+        saver.resume("dropped")
+        saver.resume()
+        self.assertEqual(dropped.data_ptr(), address)
+        self.assertEqual(int(kept.max().item()), 10)
+        dropped.fill_(3)
+        y.zero_()
+        graph.replay()
+        self.assertEqual(int(y.min().item()), 11)
+
     def test_threads_allocate_while_another_sleeps(self):
         stop, served, told, wrong = threading.Event(), [0], [0], []
 

@@ -3,11 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "observe/statistics_fold.h"
+#include "tests/temporary_folder.h"
 #include "weir/allocator.h"
+#include "weir/recording.h"
 #include "weir/sim_device.h"
 #include "weir/weir.h"
 
@@ -83,6 +88,38 @@ TEST_F(SleepApi, SleepingMemoryIsAnExceptionWithItsCode) {
   (void)allocator_.wake();
   allocator_.deallocate(block);
   EXPECT_TRUE(allocator_.validate().empty());
+}
+
+// Folds what is read as the recorder's users do.
+TEST_F(SleepApi, ARecordingShowsTheMemoryGoAndComeBackAndSaysWhy) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "run.weir";
+  allocator_.record_start(path);
+  void* const block = allocator_.allocate(40_MiB, stream_, {.tag = "cache"});
+  (void)allocator_.sleep({.tags = {"cache"}});
+  (void)allocator_.wake();
+  allocator_.deallocate(block);
+  allocator_.record_stop();
+  Result<Recording> recording = read_recording(path);
+  ASSERT_TRUE(recording.ok()) << recording.error().message();
+  std::vector<std::string> marks;
+  for (const RecordedMark& mark : recording->marks) marks.push_back(mark.text);
+  EXPECT_THAT(marks, testing::ElementsAre("sleep: cache", HasSubstr("asleep: 40.0 MiB"),
+                                          "wake: all tags", HasSubstr("awake: 40.0 MiB")));
+  std::uint64_t least = ~std::uint64_t{0};
+  StatisticsFold fold;
+  for (const Event& event : recording->events) {
+    fold.on_event(event);
+    if (event.time > recording->marks[1].time && event.time < recording->marks[2].time) {
+      ADD_FAILURE() << "something happened while all slept";
+    }
+    if (event.kind == EventKind::release) {
+      least = std::min(least, fold.statistics().reserved_bytes.current);
+    }
+  }
+  EXPECT_EQ(least, 0u);
+  EXPECT_EQ(fold.statistics().reserved_bytes.current,
+            allocator_.statistics().reserved_bytes.current);
 }
 
 class SleepInC : public testing::Test {

@@ -305,7 +305,7 @@ std::vector<TagInfo> DeviceHeap::Impl::tags() {
   std::map<std::string, std::vector<TagInfo>> parts;
   for (const Unit& unit : units()) {
     const bool is_empty = unit.graphs != nullptr && unit.pages->totals().total == 0_B &&
-                          unit.pages->absent_bytes() == 0_B;
+                          unit.pages->absent_bytes() == 0_B && !unit.pages->is_asleep();
     std::vector<TagInfo>& of_tag = parts[unit.tag];
     // What holds nothing is in no state.
     if (!is_empty) of_tag.push_back(info_of(unit));

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import threading
 from typing import Iterable, Iterator
 
 from weir import _enable, _native
@@ -13,6 +14,7 @@ from weir._memory import _device
 _CONTENTS = ("backup", "discard", "zero", "immutable")  # weir_contents_t, from 0
 _STATES = ("awake", "asleep", "partly asleep")          # weir_tag_state_t
 _AS_BEFORE = -1
+_new_pools = threading.local()  # .tag: of pools that are first used in this thread
 
 
 def _contents(name: str | None) -> int:
@@ -81,12 +83,14 @@ def wake(tags: str | Iterable[str] | None = None, *, keep_host: int = 0,
 
 
 @contextlib.contextmanager
-def tag(name: str, contents: str | None = None, *, threads: str = "all",
+def tag(name: str, contents: str | None = None, *, threads: str = "all", graphs: bool = False,
         device: object = None) -> Iterator[None]:
     """What is allocated on one device (the current one) while the block runs is of that tag.
 
     By any thread, a backward pass with it; threads="own": by this thread alone. Memory of graphs
-    that are captured meanwhile stays their pools'. contents: as sleep()'s, of this tag.
+    that are captured meanwhile stays their pools'; graphs=True: pools (of graphs, or MemPools) that
+    this thread uses for the first time meanwhile are of the tag. contents: as sleep()'s, of this
+    tag.
     """
     if threads not in ("all", "own"):
         raise ValueError(f'threads={threads!r}: it is "all" or "own"')
@@ -97,9 +101,16 @@ def tag(name: str, contents: str | None = None, *, threads: str = "all",
                                                          _contents(contents)))
     _native.check(library, library.weir_tag_begin(allocator, number, name.encode(),
                                                   threads == "all", ctypes.byref(scope)))
+    before = _new_pools.tag if hasattr(_new_pools, "tag") else b""
+    if graphs:
+        _new_pools.tag = name.encode()
+        library.weir_torch_tag_new_pools(_new_pools.tag)
     try:
         yield
     finally:
+        if graphs:
+            _new_pools.tag = before
+            library.weir_torch_tag_new_pools(before)
         library.weir_tag_end(scope)
 
 
