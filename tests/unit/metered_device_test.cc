@@ -37,6 +37,13 @@ TEST(MeteredDevice, ReportsWhatTheSimulatedDeviceCounts) {
   ASSERT_TRUE(metered.destroy_graph(graph).ok());
   ASSERT_TRUE(metered.memory_info().ok());
   ASSERT_TRUE(metered.free_segment(metered.allocate_segment(2_MiB).value(), 2_MiB).ok());
+  void* const host = *metered.allocate_host(4_MiB);
+  const Stream copies = *metered.copy_stream(Device::Direction::to_host);
+  ASSERT_TRUE(metered.copy_to_host(host, page.address, page.size, copies).ok());
+  ASSERT_TRUE(metered.copy_to_device(page.address, host, page.size, copies).ok());
+  ASSERT_TRUE(metered.fill_with_zeros(page.address, page.size, copies).ok());
+  ASSERT_TRUE(metered.free_host(host, 4_MiB).ok());
+  sim.finish();
   ASSERT_TRUE(metered.destroy_event(event).ok());
   ASSERT_TRUE(metered.unmap(page.address, page.size).ok());
   ASSERT_TRUE(metered.unreserve(page.address, page.size).ok());

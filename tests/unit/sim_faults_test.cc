@@ -25,7 +25,7 @@ Status status_of(Result<T> result) {
 auto held_by(const SimDevice& device) {
   return std::tuple(device.physical_bytes(), device.live_handles(), device.live_mappings(),
                     device.live_events(), device.live_reservations(), device.host_waits(),
-                    device.live_graphs(), device.live_executables());
+                    device.live_graphs(), device.live_executables(), device.host_bytes());
 }
 
 class SimFaults : public testing::TestWithParam<int> {
@@ -53,6 +53,24 @@ class SimFaults : public testing::TestWithParam<int> {
         return status_of(device_.allocate_segment(2_MiB));
       case DeviceCall::free_segment:
         return free_one_segment();
+      default:
+        return make_with_host_memory();
+    }
+  }
+  Status make_with_host_memory() {
+    switch (call()) {
+      case DeviceCall::allocate_host:
+        return status_of(device_.allocate_host(2_MiB));
+      case DeviceCall::free_host:
+        return free_host_memory();
+      case DeviceCall::copy_stream:
+        return status_of(device_.copy_stream(Device::Direction::to_host));
+      case DeviceCall::copy_to_host:
+        return device_.copy_to_host(host_memory(), page_.address, page_.size, stream_);
+      case DeviceCall::copy_to_device:
+        return device_.copy_to_device(page_.address, host_memory(), page_.size, stream_);
+      case DeviceCall::fill_with_zeros:
+        return device_.fill_with_zeros(page_.address, page_.size, stream_);
       default:
         return make_with_events();
     }
@@ -149,6 +167,15 @@ class SimFaults : public testing::TestWithParam<int> {
     if (done.ok()) prepared_segment_ = {};
     return done;
   }
+  void* host_memory() {
+    if (host_memory_ == nullptr) host_memory_ = *device_.allocate_host(page_.size);
+    return host_memory_;
+  }
+  Status free_host_memory() {
+    Status done = device_.free_host(host_memory(), page_.size);
+    if (done.ok()) host_memory_ = nullptr;
+    return done;
+  }
   Status release_one() {
     if (prepared_handle_.value == 0) prepared_handle_ = *device_.create(2_MiB);
     Status done = device_.release(prepared_handle_);
@@ -162,6 +189,7 @@ class SimFaults : public testing::TestWithParam<int> {
   const test::MappedPage page_ = test::new_page(device_);
   const EventHandle event_ = *device_.create_event();
   Address prepared_;
+  void* host_memory_ = nullptr;
   PhysicalHandle prepared_handle_;
   GraphHandle graph_;
   ExecutableHandle executable_;

@@ -217,7 +217,13 @@ Status DeviceHeap::Impl::sleep_units(const std::vector<Unit>& units,
                                      const std::vector<Sleeper::Job>& jobs, SleepReport& report) {
   // One that began meanwhile; another can't any more.
   if (Status none = no_capture_goes_on(); !none) return none;
-  if (Status done = device_.synchronize_context(); !done) return done;
+  Status done = device_.synchronize_context();
+  if (!done) {
+    // It may need a little memory of the device, which may have none left.
+    for (const Unit& unit : units) (void)unit.pages->give_idle();
+    done = device_.synchronize_context();
+  }
+  if (!done) return done;
   (void)call_in_pools();
   for (const Unit& unit : units) {
     Result<Bytes> gone = unit.pages->give_idle();
