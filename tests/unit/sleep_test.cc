@@ -4,6 +4,7 @@
 #include <atomic>
 #include <thread>
 
+#include "core/base/forwarding_device.h"
 #include "tests/unit/sleep_fixture.h"
 
 namespace weir::test {
@@ -382,6 +383,44 @@ TEST_F(Sleep, TooLittleHostMemoryLeavesAllAwake) {
   ok(heap.sleep({.contents = SleepContents::discard}));
   ok(heap.wake());
   ok(heap.deallocate(block));
+}
+
+// A device where several threads make host memory.
+class ManyHandedDevice final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  unsigned host_threads() const override { return 4; }
+};
+
+TEST_F(Sleep, SeveralThreadsMakeAndFreeHostMemoryAndAFailureLosesNothing) {
+  ManyHandedDevice device(device_);
+  heap_ = std::make_unique<DeviceHeap>(device, HeapOptions{});
+  written(900_MiB, a_);
+  written(100_MiB, b_);
+  std::uint64_t refused = 0;
+  for (std::uint64_t nth = 1; nth <= 16; ++nth) {
+    device_.fail(DeviceCall::allocate_host, nth, ErrorCode::out_of_memory);
+    const Result<SleepReport> slept = heap_->sleep();
+    refused += slept.ok() ? 0 : 1;
+    (void)device_.forget_faults();
+    expect_sound();
+    if (nth % 2 == 0) ok(heap_->sleep());
+    ok(heap_->wake());
+    EXPECT_EQ(device_.host_bytes(), 0_B);
+    expect_intact();
+  }
+  EXPECT_GT(refused, 10u);
+  device_.fail(DeviceCall::free_host, 3);
+  ok(heap_->sleep());
+  EXPECT_FALSE(heap_->wake().ok());
+  EXPECT_EQ(tag(kDefaultTag).state, TagState::awake) << "the memory is there all the same";
+  ok(heap_->wake());
+  EXPECT_EQ(device_.host_bytes(), 0_B);
+  expect_intact();
+  free_all();
+  expect_sound();
+  heap_.reset();
+  heap_ = std::make_unique<DeviceHeap>(device_, HeapOptions{});
 }
 
 TEST_F(Sleep, TheHeapMayBeDestroyedAsleep) {

@@ -30,6 +30,7 @@
 #include "core/time/timelines.h"
 #include "observe/observer.h"
 #include "weir/device_heap.h"
+#include "weir/graph_pool.h"
 #include "weir/sleep.h"
 
 namespace weir {
