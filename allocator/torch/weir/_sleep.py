@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sleep and wake: the GPU's memory given away, and had back at the same addresses (docs/sleep.md)."""
+"""Sleep and wake: the GPU's memory given away, and had back at the same addresses."""
 
 from __future__ import annotations
 

@@ -91,7 +91,8 @@ class TorchMemorySaver:
             _sleep.wake(names, device=device)
 
     def get_cpu_backup(self, tensor: object) -> object:
-        raise NotImplementedError("get_cpu_backup: Weir gives no access to the copies of memory that sleeps")
+        raise NotImplementedError("get_cpu_backup: Weir gives no access to the copies of memory "
+                                  "that sleeps")
 
 
 torch_memory_saver = TorchMemorySaver()
@@ -99,7 +100,8 @@ torch_memory_saver = TorchMemorySaver()
 
 @contextlib.contextmanager
 def configure_subprocess() -> Iterator[None]:
-    """Processes that are started meanwhile have Weir enabled (where WEIR_ENABLE=1 is heeded: docs/pytorch.md)."""
+    """Processes that are started meanwhile have Weir enabled, where WEIR_ENABLE=1 is heeded
+    (docs/pytorch.md)."""
     before = os.environ.get("WEIR_ENABLE")
     os.environ["WEIR_ENABLE"] = "1"
     try:
