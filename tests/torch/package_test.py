@@ -254,6 +254,66 @@ class Package(installed.Installed):
             line("asleep", "awake", "awake"), line("asleep", "asleep", "asleep"), "9", "0",
             line("awake", "awake", "awake"), "1", "False"])
 
+    def test_vllms_interface_of_a_sleep_mode_backend(self):
+        here = str(pathlib.Path(__file__).parent)
+        printed = self.run_code(
+            f"import ctypes, sys; sys.path.append({here!r})\n"
+            "import fake_vllm, weir, weir.vllm\n"
+            "from weir import _enable, _native\n"
+            "allocators = fake_vllm.install()\n"
+            "weir.vllm.register()\n"
+            "factory = fake_vllm.SleepModeBackendFactory\n"
+            "try:\n"
+            "    factory.create_backend('weir')\n"
+            "except ValueError as error:\n"
+            "    print(error, allocators.get_mem_allocator_instance())\n"
+            "library = _native.pluggable()\n"
+            "handle = ctypes.c_void_p(library.weir_torch_allocator())\n"
+            "stream = ctypes.c_void_p()\n"
+            "assert library.weir_sim_new_stream(handle, 0, ctypes.byref(stream)) == 0\n"
+            "_enable._state.update(kind='pluggable', library=library)\n"
+            "weir.vllm.register()\n"
+            "allocator = allocators.get_mem_allocator_instance()\n"
+            "print(allocator.get_current_usage())\n"
+            "blocks = []\n"
+            "def allocate(mib):\n"
+            "    block = ctypes.c_void_p()\n"
+            "    if library.weir_allocate(handle, mib << 20, stream, 0, ctypes.byref(block)) == 0:\n"
+            "        blocks.append(block)\n"
+            "allocate(2)\n"
+            "with allocator.use_memory_pool(tag='weights'):\n"
+            "    allocate(8)\n"
+            "with allocator.use_memory_pool(tag='kv_cache'):\n"
+            "    allocate(16)\n"
+            "def say():\n"
+            "    print(backend.state(), *(f'{n[0]}{n[-1]}:{i[\"state\"]}:{i[\"host_bytes\"] >> 20}'\n"
+            "                             for n, i in weir.tags(0).items()))\n"
+            "backend = factory.create_backend('weir'); say()\n"
+            "backend.suspend(); say()\n"
+            "print(allocator.get_current_usage() >> 20)\n"
+            "backend.resume(['weights']); say()\n"
+            "backend.resume(['kv_cache']); say()\n"
+            "backend.suspend(level=2); say()\n"
+            "backend.resume(); say()\n"
+            "backend.discard(('kv_cache',)); say()\n"
+            "backend.resume(); say()\n"
+            "for block in blocks:\n"
+            "    assert library.weir_deallocate(handle, block) == 0\n",
+            PYTHONPATH=self.fake_torch(cuda="types.SimpleNamespace(is_initialized=lambda: False, "
+                                            "current_device=lambda: 0)",
+                                       device="types.SimpleNamespace"), WEIR_DEVICE="sim")
+        # default, vllm:kv_cache, vllm:weights; and MiB on the host.
+        self.assertEqual(printed.splitlines(), [
+            "weir is not supported None", "0",
+            "RUNNING dt:awake:0 ve:awake:0 vs:awake:0",
+            "SUSPENDED dt:asleep:2 ve:asleep:0 vs:asleep:8", "24",
+            "RUNNING dt:awake:0 ve:asleep:0 vs:awake:0",
+            "RUNNING dt:awake:0 ve:awake:0 vs:awake:0",
+            "SUSPENDED dt:asleep:2 ve:asleep:0 vs:asleep:0",
+            "RUNNING dt:awake:0 ve:awake:0 vs:awake:0",
+            "SUSPENDED dt:awake:0 ve:asleep:0 vs:awake:0",
+            "RUNNING dt:awake:0 ve:awake:0 vs:awake:0"])
+
     def test_nothing_but_the_c_interface_is_seen_from_outside(self):
         if shutil.which("nm") is None:
             self.skipTest("nm is not installed")
