@@ -5,6 +5,7 @@
 // usage: weir_sleep [--sim] [--gib N] [--cycles N] [--small N]
 // One line a figure: name, value, unit, and what it is to be. Exit 1 where bytes were not as
 // before, or a call failed; 77 where there is no GPU and --sim was not asked for.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -128,9 +129,13 @@ class Bench {
       const SleepReport woke = ok(heap.wake({.keep_host = keep}));
       return std::pair{slept, woke};
     };
-    auto [first_out, first_in] = cycle({});
-    say_share("sleep, no pinned memory kept", first_out, plain_out_, "of plain; to be 40 or more");
-    say_share("wake, none to be kept", first_in, plain_in_, "of plain; to be 40 or more");
+    for (const char* const which : {", the first", ", the second"}) {
+      auto [out, in] = cycle({});
+      say_share((std::string("sleep, no pinned memory kept") + which).c_str(), out, plain_out_,
+                "of plain; to be 40 or more");
+      say_share((std::string("wake, none to be kept") + which).c_str(), in, plain_in_,
+                "of plain; to be 40 or more");
+    }
     (void)cycle(kKeepAll);
     auto [out, in] = cycle(kKeepAll);
     say_share("sleep, pinned memory kept", out, plain_out_, "of plain; to be 90 or more");
@@ -168,10 +173,14 @@ class Bench {
       for (std::uint64_t i = 0; i < count; ++i) blocks.push_back(ok(heap.allocate(each, stream)));
       ok(heap.sleep());
       ok(heap.wake({.keep_host = kKeepAll}));
-      const SleepReport slept = ok(heap.sleep());
-      const SleepReport woke = ok(heap.wake());
+      double best = 1e9;
+      for (int round = 0; round < 5; ++round) {
+        const SleepReport slept = ok(heap.sleep());
+        const SleepReport woke = ok(heap.wake({.keep_host = kKeepAll}));
+        best = std::min(best, seconds(slept.time) + seconds(woke.time));
+      }
       for (void* const block : blocks) ok(heap.deallocate(block));
-      return seconds(slept.time) + seconds(woke.time);
+      return best;
     };
     const double small = timed(kSmall, options_.small);
     const double big = timed(kSmall * options_.small, 1);
@@ -277,6 +286,7 @@ int run(int argc, char** argv) {
     std::printf("there is no GPU here; --sim runs on the simulated device\n");
     return kSkipped;
   }
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what is known is seen, whatever comes of the rest
   std::printf("%s, %llu GiB\n", machine->name().c_str(),
               static_cast<unsigned long long>(options.gib));
   Bench bench(*machine, options);
