@@ -303,6 +303,30 @@ class Sleep(unittest.TestCase):
         del hog
         self.assertEqual(said, [(0, True), (1, True)])
 
+    def test_two_models_swap_places_in_two_threads(self):
+        size = torch.cuda.mem_get_info()[0] * 6 // 10 // 8
+        size = min(size, 2 * GIB)
+        names = ("first", "second")
+        tensors = {}
+        for at, name in enumerate(names):
+            with weir.tag(name):
+                tensors[name] = torch.arange(at, size + at, device="cuda", dtype=torch.int64)
+            weir.sleep(name)
+        weir.wake("first", keep_host=64 * GIB)
+        falls, wakes = names
+        for turn in range(6):
+            seconds = {}
+            thread = threading.Thread(target=lambda: seconds.update(out=weir.sleep(falls)))
+            thread.start()
+            time.sleep(0.005)
+            seconds["in"] = weir.wake(wakes, keep_host=64 * GIB)
+            thread.join()
+            print(f"swap {turn}: out {seconds['out']['seconds']:.3f} s, "
+                  f"in {seconds['in']['seconds']:.3f} s, of {size * 8 / GIB:.1f} GiB each")
+            x = tensors[wakes]
+            self.assertEqual(int(x[-1].item()) - int(x[0].item()), size - 1)
+            falls, wakes = wakes, falls
+
     def test_the_speed_of_a_cycle(self):
         x = torch.empty(8 * GIB, device="cuda", dtype=torch.uint8)
         host = torch.empty(1 * GIB, dtype=torch.uint8, pin_memory=True)

@@ -423,6 +423,45 @@ TEST_F(Sleep, SeveralThreadsMakeAndFreeHostMemoryAndAFailureLosesNothing) {
   heap_ = std::make_unique<DeviceHeap>(device_, HeapOptions{});
 }
 
+// Each has more than half of the device.
+TEST_F(Sleep, OneTagFallsAsleepWhileAnotherWakesInItsPlace) {
+  written_in("a", 5_GiB, a_);
+  ok(heap_->sleep({.tags = {"a"}}));
+  written_in("b", 5_GiB, b_);
+  for (int turn = 0; turn < 10; ++turn) {
+    const std::string falls = turn % 2 == 0 ? "b" : "a", wakes = turn % 2 == 0 ? "a" : "b";
+    std::atomic<bool> goes_on{false};
+    std::thread sleeper([&] {
+      goes_on = true;
+      ok(heap_->sleep({.tags = {falls}}));
+    });
+    while (!goes_on) std::this_thread::yield();
+    Result<SleepReport> woke = heap_->wake({.tags = {wakes}, .keep_host = 1_TiB});
+    sleeper.join();
+    // It may have been too early: then there was no room, and the retry has it.
+    if (!woke) ok(heap_->wake({.tags = {wakes}, .keep_host = 1_TiB}));
+    EXPECT_EQ(tag(wakes).state, TagState::awake);
+    EXPECT_EQ(tag(falls).state, TagState::asleep);
+    expect_sound();
+  }
+  ok(heap_->sleep());
+  ok(heap_->wake({.tags = {"a"}}));
+  const TagInfo b = tag("b");
+  EXPECT_EQ(b.state, TagState::asleep);
+  ok(heap_->sleep({.tags = {"a"}, .contents = SleepContents::discard}));
+  ok(heap_->wake({.tags = {"b"}}));
+  for (auto at = blocks_.begin(); at != blocks_.end();) {
+    const bool in_b = heap_->find(at->first)->pool == ok(heap_->tag_pool("b"))->id();
+    if (in_b) {
+      EXPECT_TRUE(device_.contents(Address::of(at->first), at->second.bytes) ==
+                  at->second.contents);
+    }
+    ++at;
+  }
+  free_all();
+  ok(heap_->wake());
+}
+
 TEST_F(Sleep, TheHeapMayBeDestroyedAsleep) {
   void* const block = written(100_MiB, a_);
   void* const tagged = written_in("cache", 100_MiB, a_);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -237,7 +238,19 @@ class DeviceHeap::Impl {
                      SleepReport& report);
   SleepContents contents_of(const std::string& tag) const;
   Sleeper::Version version_of(const Unit& unit) const;
-  bool make_room_to_wake(Bytes wanted);
+  bool make_room_to_wake(Bytes wanted, std::uint64_t& sleeps);
+  // These page heaps are the caller's, while it lives: of one sleep or wake.
+  class Claim {
+   public:
+    Claim(Impl& heap, const std::vector<Unit>& units);
+    ~Claim();
+    Claim(const Claim&) = delete;
+    Claim& operator=(const Claim&) = delete;
+
+   private:
+    Impl& heap_;
+    std::set<const PageHeap*> pages_;
+  };
   Error no_room_to_wake(const Error& error, const Unit& unit);
   TagInfo info_of(const Unit& unit) const;
 
@@ -270,9 +283,15 @@ class DeviceHeap::Impl {
   std::unordered_map<void*, Stream> met_in_captures_;
   std::uint64_t last_met_ = 0;
 
-  // One sleep or wake at a time: held while it goes on, and before every other lock.
-  std::mutex sleep_mutex_;
-  Sleeper sleeper_{device_};  // guarded by sleep_mutex_
+  // One sleep and one wake at a time: held while it goes on, and before every other lock. Whoever
+  // looks takes both.
+  std::mutex sleep_mutex_, wake_mutex_;
+  Sleeper sleeper_{device_};  // guarded by either
+  std::atomic<bool> sleep_goes_on_{false};
+  std::atomic<std::uint64_t> sleeps_ended_{0};
+  std::mutex claims_mutex_;
+  std::condition_variable claims_ended_;
+  std::set<const PageHeap*> claimed_;  // guarded by claims_mutex_
   struct Tag {
     SleepContents contents = SleepContents::backup;
     std::uint64_t changed = 0;  // how often it was declared so

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which pools sleep, what is refused, and in which order (docs/decisions/028-sleep-and-wake.md).
 #include <algorithm>
+#include <chrono>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "core/base/format.h"
@@ -187,11 +189,29 @@ void DeviceHeap::Impl::set_asleep(const Unit& unit, bool asleep) {
   unit.pool->for_each_heap([](StreamHeap& heap) { heap.note_asleep(); });
 }
 
+// What a sleep or a wake works on is nobody else's meanwhile.
+DeviceHeap::Impl::Claim::Claim(Impl& heap, const std::vector<Unit>& units) : heap_(heap) {
+  std::unique_lock lock(heap_.claims_mutex_);
+  for (const Unit& unit : units) pages_.insert(unit.pages);
+  heap_.claims_ended_.wait(lock, [&] {
+    return std::none_of(pages_.begin(), pages_.end(),
+                        [&](const PageHeap* pages) { return heap_.claimed_.contains(pages); });
+  });
+  heap_.claimed_.insert(pages_.begin(), pages_.end());
+}
+
+DeviceHeap::Impl::Claim::~Claim() {
+  const std::lock_guard lock(heap_.claims_mutex_);
+  for (const PageHeap* const pages : pages_) heap_.claimed_.erase(pages);
+  heap_.claims_ended_.notify_all();
+}
+
 Result<SleepReport> DeviceHeap::Impl::sleep(const SleepOptions& options) {
   const std::lock_guard lock(sleep_mutex_);
   const Nanoseconds begun = device_.now();
   Result<std::vector<Unit>> units = units_of(options.tags, "sleep");
   if (!units) return std::move(units).error();
+  const Claim claim(*this, *units);
   SleepReport report;
   std::vector<Sleeper::Job> jobs;
   if (Status may = may_sleep(*units, options, jobs, report); !may) {
@@ -203,7 +223,10 @@ Result<SleepReport> DeviceHeap::Impl::sleep(const SleepOptions& options) {
   free_deferred();
   for (const Unit& unit : *units) set_asleep(unit, true);
   for (std::size_t i = 0; i < jobs.size(); ++i) jobs[i].version = version_of((*units)[i]);
+  sleep_goes_on_.store(true);
   Status status = sleep_units(*units, jobs, report);
+  sleeps_ended_.fetch_add(1);
+  sleep_goes_on_.store(false);
   report.host = sleeper_.host();
   report.time = device_.now() - begun;
   if (status) return report;
@@ -234,14 +257,16 @@ Status DeviceHeap::Impl::sleep_units(const std::vector<Unit>& units,
 }
 
 Result<SleepReport> DeviceHeap::Impl::wake(const WakeOptions& options) {
-  const std::lock_guard lock(sleep_mutex_);
+  const std::lock_guard lock(wake_mutex_);
   const Nanoseconds begun = device_.now();
   Result<std::vector<Unit>> units = units_of(options.tags, "wake");
   if (!units) return std::move(units).error();
   SleepReport report;
+  std::uint64_t sleeps = sleeps_ended_.load();
+  const auto make_room = [&](Bytes wanted) { return make_room_to_wake(wanted, sleeps); };
   for (const Unit& unit : *units) {
+    const Claim claim(*this, {unit});
     if (!unit.pages->is_asleep()) continue;
-    const auto make_room = [&](Bytes wanted) { return make_room_to_wake(wanted); };
     if (Status woken = sleeper_.wake(*unit.pages, make_room, report); !woken) {
       if (woken.error().code() == ErrorCode::out_of_memory) {
         return no_room_to_wake(woken.error(), unit);
@@ -257,8 +282,19 @@ Result<SleepReport> DeviceHeap::Impl::wake(const WakeOptions& options) {
   return report;
 }
 
-// Idle memory of what is awake.
-bool DeviceHeap::Impl::make_room_to_wake(Bytes wanted) {
+// What falls asleep meanwhile gives its memory, page by page. Else idle memory of what is awake.
+// `sleeps`: how many had ended when that was looked at last.
+bool DeviceHeap::Impl::make_room_to_wake(Bytes wanted, std::uint64_t& sleeps) {
+  constexpr std::chrono::microseconds kUntilAPageGoes{200};
+  if (sleep_goes_on_.load()) {
+    std::this_thread::sleep_for(kUntilAPageGoes);
+    return true;
+  }
+  const std::uint64_t ended = sleeps_ended_.load();
+  if (ended != sleeps) {
+    sleeps = ended;
+    return true;
+  }
   free_deferred();
   registry_.give_back_cached();
   if (!wait_for_idle_pages()) return false;
@@ -307,7 +343,7 @@ TagInfo DeviceHeap::Impl::info_of(const Unit& unit) const {
 }
 
 std::vector<TagInfo> DeviceHeap::Impl::tags() {
-  const std::lock_guard lock(sleep_mutex_);
+  const std::scoped_lock lock(sleep_mutex_, wake_mutex_);
   std::map<std::string, std::vector<TagInfo>> parts;
   for (const Unit& unit : units()) {
     const bool is_empty = unit.graphs != nullptr && unit.pages->totals().total == 0_B &&
@@ -385,7 +421,7 @@ void DeviceHeap::Impl::on_sleep(HeldCallback callback) {
 }
 
 Residue DeviceHeap::Impl::residue() {
-  const std::lock_guard lock(sleep_mutex_);
+  const std::scoped_lock lock(sleep_mutex_, wake_mutex_);
   Residue residue;
   residue.host = sleeper_.host();
   for (const Unit& unit : units()) {

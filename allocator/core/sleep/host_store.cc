@@ -83,9 +83,10 @@ HostStore::~HostStore() {
 }
 
 Bytes HostStore::empty_bytes() const {
-  Bytes bytes = current_ ? kSlab - slabs_[*current_].filled : 0_B;
-  for (const Slab& slab : slabs_) {
-    if (slab.memory != nullptr && slab.taken == 0_B && slab.filled == 0_B) bytes += kSlab;
+  Bytes bytes;
+  for (std::size_t i = 0; i < slabs_.size(); ++i) {
+    if (slabs_[i].memory == nullptr) continue;
+    if (slabs_[i].filled == 0_B || i == current_) bytes += kSlab - slabs_[i].filled;
   }
   return bytes;
 }
@@ -102,7 +103,11 @@ std::size_t HostStore::add(void* memory) {
 
 Status HostStore::expect(Bytes bytes) {
   settle();
-  const Bytes room = empty_bytes();
+  Bytes room;
+  {
+    const std::lock_guard lock(mutex_);
+    room = empty_bytes();
+  }
   if (bytes <= room) return {};
   const std::uint64_t slabs = round_up(bytes - room, kSlab) / kSlab;
   if (const unsigned threads = device_.host_threads(); threads > 0 && slabs > 1) {
@@ -112,7 +117,8 @@ Status HostStore::expect(Bytes bytes) {
   for (std::uint64_t i = 0; i < slabs; ++i) {
     Result<void*> memory = device_.allocate_host(kSlab);
     if (!memory) return std::move(memory).error();
-    add(*memory);
+    const std::lock_guard lock(mutex_);
+    (void)add(*memory);
   }
   return {};
 }
@@ -127,24 +133,31 @@ HostStore::Slab* HostStore::with_room() {
   return nullptr;
 }
 
-Result<HostStore::Piece> HostStore::take(Bytes most) {
-  Slab* slab = with_room();
-  if (slab == nullptr) {
-    Result<void*> memory =
-        makers_ != nullptr ? makers_->next() : Result<void*>(static_cast<void*>(nullptr));
-    if (memory && *memory == nullptr) memory = device_.allocate_host(kSlab);
-    if (!memory) return std::move(memory).error();
-    current_ = add(*memory);
-    slab = &slabs_[*current_];
-  }
-  const Bytes size = std::min(most, kSlab - slab->filled);
-  Piece piece{(Address::of(slab->memory) + slab->filled).pointer(), size, *current_};
-  slab->filled += size;
-  slab->taken += size;
+HostStore::Piece HostStore::cut(Slab& slab, Bytes most) {
+  const Bytes size = std::min(most, kSlab - slab.filled);
+  const Piece piece{(Address::of(slab.memory) + slab.filled).pointer(), size, *current_};
+  slab.filled += size;
+  slab.taken += size;
   return piece;
 }
 
+// No lock is held while memory is made.
+Result<HostStore::Piece> HostStore::take(Bytes most) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (Slab* const slab = with_room()) return cut(*slab, most);
+  }
+  Result<void*> memory =
+      makers_ != nullptr ? makers_->next() : Result<void*>(static_cast<void*>(nullptr));
+  if (memory && *memory == nullptr) memory = device_.allocate_host(kSlab);
+  if (!memory) return std::move(memory).error();
+  const std::lock_guard lock(mutex_);
+  current_ = add(*memory);
+  return cut(slabs_[*current_], most);
+}
+
 void HostStore::give(const Piece& piece) {
+  const std::lock_guard lock(mutex_);
   Slab& slab = slabs_[piece.slab];
   slab.taken -= piece.size;
   if (slab.taken == 0_B) slab.filled = 0_B;
@@ -152,24 +165,28 @@ void HostStore::give(const Piece& piece) {
 
 void HostStore::settle() {
   if (makers_ == nullptr) return;
-  for (void* const memory : makers_->end()) add(memory);
+  const std::vector<void*> made = makers_->end();
   makers_.reset();
+  const std::lock_guard lock(mutex_);
+  for (void* const memory : made) (void)add(memory);
 }
 
 Status HostStore::shrink(Bytes keep) {
-  settle();
-  std::vector<std::size_t> going;
-  std::uint64_t stay = held_;
-  for (std::size_t i = 0; i < slabs_.size() && kSlab * stay > keep; ++i) {
-    if (slabs_[i].memory == nullptr || slabs_[i].taken > 0_B) continue;
-    going.push_back(i);
-    --stay;
+  std::vector<void*> going;
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < slabs_.size() && kSlab * held_ > keep; ++i) {
+      if (slabs_[i].memory == nullptr || slabs_[i].taken > 0_B) continue;
+      going.push_back(std::exchange(slabs_[i], {}).memory);
+      --held_;
+      if (current_ == i) current_.reset();
+    }
   }
   std::atomic<std::size_t> next{0};
   std::vector<Status> freed(going.size());
   const auto free_some = [&] {
     for (std::size_t i = next.fetch_add(1); i < going.size(); i = next.fetch_add(1)) {
-      freed[i] = device_.free_host(slabs_[going[i]].memory, kSlab);
+      freed[i] = device_.free_host(going[i], kSlab);
     }
   };
   std::vector<std::thread> helpers;
@@ -181,13 +198,10 @@ Status HostStore::shrink(Bytes keep) {
   for (std::thread& helper : helpers) helper.join();
   Status failed;
   for (std::size_t i = 0; i < going.size(); ++i) {
-    if (!freed[i]) {
-      if (failed) failed = std::move(freed[i]);
-      continue;
-    }
-    slabs_[going[i]] = {};
-    --held_;
-    if (current_ == going[i]) current_.reset();
+    if (freed[i]) continue;
+    if (failed) failed = std::move(freed[i]);
+    const std::lock_guard lock(mutex_);
+    (void)add(going[i]);
   }
   return failed;
 }

@@ -5,7 +5,7 @@
 // To make a slab takes longer than to fill it, so where the device says that several threads are
 // worth while, they make slabs ahead.
 //
-// Threads: one caller at a time.
+// Threads: give(), shrink() and held() from any; the others from one at a time.
 #pragma once
 
 #include <atomic>
@@ -46,11 +46,14 @@ class HostStore {
   Result<Piece> take(Bytes most);
   void give(const Piece& piece);
   // No thread makes anything any more.
-  void settle();
+  void settle();  // (expect() does it, too)
   // Empty slabs go, while more than `keep` is held. Errors: as Device::free_host().
   Status shrink(Bytes keep);
 
-  Bytes held() const { return kSlab * held_; }
+  Bytes held() const {
+    const std::lock_guard lock(mutex_);
+    return kSlab * held_;
+  }
 
  private:
   struct Slab {
@@ -60,16 +63,19 @@ class HostStore {
   };
   class Makers;
 
+  // With mutex_ held.
   Bytes empty_bytes() const;
   std::size_t add(void* memory);
   // Null: there is no room in slabs that are there.
   Slab* with_room();
+  Piece cut(Slab& slab, Bytes most);
 
   Device& device_;
-  std::vector<Slab> slabs_;
-  std::optional<std::size_t> current_;
-  std::uint64_t held_ = 0;
   std::unique_ptr<Makers> makers_;
+  mutable std::mutex mutex_;
+  std::vector<Slab> slabs_;             // guarded by mutex_
+  std::optional<std::size_t> current_;  // guarded by mutex_
+  std::uint64_t held_ = 0;              // guarded by mutex_
 };
 
 }  // namespace weir

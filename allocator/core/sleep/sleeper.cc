@@ -19,23 +19,34 @@ void Sleeper::destroy_events() {
   std::erase_if(events_, [&](EventHandle event) { return device_.destroy_event(event).ok(); });
 }
 
-bool Sleeper::has_away(const PageHeap& heap) const {
+Sleeper::Heap* Sleeper::find(const PageHeap& heap) const {
+  const std::lock_guard lock(heaps_mutex_);
   const auto known = heaps_.find(&heap);
-  return known != heaps_.end() &&
-         std::any_of(known->second.pages.begin(), known->second.pages.end(),
+  return known == heaps_.end() ? nullptr : &known->second;
+}
+
+Sleeper::Heap& Sleeper::of(const PageHeap& heap) {
+  const std::lock_guard lock(heaps_mutex_);
+  return heaps_[&heap];
+}
+
+bool Sleeper::has_away(const PageHeap& heap) const {
+  const Heap* const known = find(heap);
+  return known != nullptr &&
+         std::any_of(known->pages.begin(), known->pages.end(),
                      [](const auto& page) { return page.second.state != State::there; });
 }
 
 bool Sleeper::sleeps_wholly(const PageHeap& heap) const {
-  const auto known = heaps_.find(&heap);
-  return known == heaps_.end() || known->second.whole;  // it has nothing that could be there
+  const Heap* const known = find(heap);
+  return known == nullptr || known->whole;  // it has nothing that could be there
 }
 
 Bytes Sleeper::host_bytes(const PageHeap& heap) const {
   Bytes bytes;
-  const auto known = heaps_.find(&heap);
-  if (known == heaps_.end()) return bytes;
-  for (const auto& [id, page] : known->second.pages) {
+  const Heap* const known = find(heap);
+  if (known == nullptr) return bytes;
+  for (const auto& [id, page] : known->pages) {
     for (const Copy& copy : page.copies) bytes += copy.piece.size;
   }
   return bytes;
@@ -59,13 +70,6 @@ void Sleeper::drop_if(Pages& pages, Drop&& drop) {
   }
 }
 
-void Sleeper::forget(const PageHeap& heap) {
-  const auto known = heaps_.find(&heap);
-  if (known == heaps_.end()) return;
-  for (auto& [id, page] : known->second.pages) drop_copies(page);
-  heaps_.erase(known);
-}
-
 bool Sleeper::covers(const Sleeping& page, const std::vector<Range>& in_use) const {
   return std::all_of(in_use.begin(), in_use.end(), [&](Range range) {
     // Copies lie in order, and side by side where a piece was too small.
@@ -84,7 +88,7 @@ bool Sleeper::covers(const Sleeping& page, const std::vector<Range>& in_use) con
 // there is dropped, but for copies that are still good.
 std::vector<PageHeap::SleepingPage> Sleeper::prepare(const Job& job) {
   std::vector<PageHeap::SleepingPage> pages;
-  Heap& heap = heaps_[job.heap];
+  Heap& heap = of(*job.heap);
   const bool reuses = job.contents == SleepContents::immutable && heap.version == job.version;
   heap.version = job.version;
   heap.whole = false;
@@ -112,7 +116,7 @@ Status Sleeper::sleep(const std::vector<Job>& jobs, SleepReport& report) {
   Bytes to_copy;
   for (const Job& job : jobs) {
     for (PageHeap::SleepingPage& page : prepare(job)) {
-      const Sleeping& known = heaps_.at(job.heap).pages.at(page.page.value);
+      const Sleeping& known = page_of(*job.heap, page.page);
       const bool copies =
           known.state == State::there && copies_bytes(job.contents) && known.copies.empty();
       if (!copies) page.in_use.clear();
@@ -126,10 +130,10 @@ Status Sleeper::sleep(const std::vector<Job>& jobs, SleepReport& report) {
     status = queue(*heap, page, report);
   }
   while (status && !queued_.empty()) status = finish_first(report);
-  if (!status) abandon_queued();
+  if (!status) abandon_queued(jobs);
   destroy_events();
   store_.settle();
-  for (const Job& job : jobs) heaps_.at(job.heap).whole = status.ok();
+  for (const Job& job : jobs) of(*job.heap).whole = status.ok();
   return status;
 }
 
@@ -142,7 +146,7 @@ Result<EventHandle> Sleeper::have_event() {
 
 // The page's bytes are copied, and behind that its memory goes. What needs no copy goes at once.
 Status Sleeper::queue(PageHeap& heap, const PageHeap::SleepingPage& page, SleepReport& report) {
-  Sleeping& sleeping = heaps_.at(&heap).pages.at(page.page.value);
+  Sleeping& sleeping = page_of(heap, page.page);
   if (page.in_use.empty()) return take(heap, page.page, report);
   const Result<Stream> stream = device_.copy_stream(Device::Direction::to_host);
   if (!stream) return stream.error();
@@ -176,12 +180,12 @@ Status Sleeper::finish_first(SleepReport& report) {
   if (Status done = device_.synchronize(first.event); !done) return done;
   queued_.erase(queued_.begin());
   events_.push_back(first.event);
-  heaps_.at(first.heap).pages.at(first.page.value).is_copied = true;
+  page_of(*first.heap, first.page).is_copied = true;
   return take(*first.heap, first.page, report);
 }
 
 Status Sleeper::take(PageHeap& heap, PageId page, SleepReport& report) {
-  Sleeping& sleeping = heaps_.at(&heap).pages.at(page.value);
+  Sleeping& sleeping = page_of(heap, page);
   Status taken = heap.take_memory(page);
   if (taken) report.given_back += sleeping.home.size;
   if (taken || !heap.has_memory(page)) sleeping.state = State::away;
@@ -190,7 +194,7 @@ Status Sleeper::take(PageHeap& heap, PageId page, SleepReport& report) {
 
 // Pages that are there may be written to again, and their copies are dropped: nothing may read the
 // ones or write the others any more. There may be copies that no event is behind.
-void Sleeper::abandon_queued() {
+void Sleeper::abandon_queued(const std::vector<Job>& jobs) {
   if (!device_.synchronize_context()) {
     if (const Result<Stream> stream = device_.copy_stream(Device::Direction::to_host)) {
       (void)wait_for(*stream);
@@ -198,8 +202,8 @@ void Sleeper::abandon_queued() {
   }
   for (const Queued& queued : queued_) events_.push_back(queued.event);
   queued_.clear();
-  for (auto& [heap, known] : heaps_) {
-    for (auto& [id, page] : known.pages) {
+  for (const Job& job : jobs) {
+    for (auto& [id, page] : of(*job.heap).pages) {
       if (page.state == State::there && !page.is_copied && !page.copies.empty()) drop_copies(page);
     }
   }
@@ -207,10 +211,10 @@ void Sleeper::abandon_queued() {
 
 Status Sleeper::renew(PageHeap& heap, PageId page, const MakeRoom& make_room, SleepReport& report,
                       bool& is_there) {
-  Sleeping& sleeping = heaps_.at(&heap).pages.at(page.value);
+  Sleeping& sleeping = page_of(heap, page);
   Result<bool> renewed = heap.renew_memory(page);
-  if (!renewed && renewed.error().code() == ErrorCode::out_of_memory &&
-      make_room(sleeping.home.size)) {
+  while (!renewed && renewed.error().code() == ErrorCode::out_of_memory &&
+         make_room(sleeping.home.size)) {
     renewed = heap.renew_memory(page);
   }
   if (!renewed) return std::move(renewed).error();
@@ -245,19 +249,19 @@ Status Sleeper::queue_back(Sleeping& page, SleepReport& report) {
 }
 
 Status Sleeper::wait_for(Stream stream) {
-  Result<EventHandle> event = have_event();
+  Result<EventHandle> event = device_.create_event();
   if (!event) return std::move(event).error();
   Status done = device_.record(*event, stream);
   if (done) done = device_.synchronize(*event);
-  events_.push_back(*event);
+  (void)device_.destroy_event(*event);
   return done;
 }
 
 Status Sleeper::wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& report) {
-  const auto known = heaps_.find(&heap);
-  if (known == heaps_.end()) return {};
-  Pages& pages = known->second.pages;
-  known->second.whole = false;
+  Heap* const known = find(heap);
+  if (known == nullptr) return {};
+  Pages& pages = known->pages;
+  known->whole = false;
   std::vector<std::uint32_t> filled;
   bool queued = false;
   Status status;
@@ -285,7 +289,6 @@ Status Sleeper::wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& rep
       if (status) status = std::move(done);
     }
   }
-  destroy_events();
   for (const std::uint32_t id : filled) {
     Sleeping& page = pages.at(id);
     page.state = State::there;

@@ -9,12 +9,14 @@
 // there -> away -> unfilled -> there, and unfilled -> away. An error leaves each page in the state
 // that it has reached; sleep() and wake() both go on from there.
 //
-// Threads: one caller at a time.
+// Threads: one sleep() and one wake() at a time, of different heaps; nothing else meanwhile, but
+// for host().
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -49,8 +51,8 @@ class Sleeper {
   // The heaps are asleep (PageHeap::set_asleep()), and the device is done with all work.
   // Errors: device; out_of_memory (of the host).
   Status sleep(const std::vector<Job>& jobs, SleepReport& report);
-  // Called where the device has too little memory, with the bytes of the page: whether there may be
-  // more now.
+  // Called where the device has too little memory, with the bytes of the page, until it says that
+  // there will not be more.
   using MakeRoom = std::function<bool(Bytes)>;
   // On success the heap may be awake again. Errors: out_of_memory; device.
   Status wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& report);
@@ -60,8 +62,6 @@ class Sleeper {
   // Was the latest call for the heap a sleep() that went through?
   bool sleeps_wholly(const PageHeap& heap) const;
   Bytes host_bytes(const PageHeap& heap) const;  // of its copies
-  // Its copies are of no use: it holds other memory from now on.
-  void forget(const PageHeap& heap);
   Status shrink_host(Bytes keep) { return store_.shrink(keep); }
   Bytes host() const { return store_.held(); }
 
@@ -93,6 +93,10 @@ class Sleeper {
   // How many pages are copied at a time.
   static constexpr std::size_t kQueued = 8;
 
+  // Null: nothing is known of it.
+  Heap* find(const PageHeap& heap) const;
+  Heap& of(const PageHeap& heap);
+  Sleeping& page_of(const PageHeap& heap, PageId page) { return of(heap).pages.at(page.value); }
   std::vector<PageHeap::SleepingPage> prepare(const Job& job);
   bool covers(const Sleeping& page, const std::vector<Range>& in_use) const;
   void drop_copies(Sleeping& page);
@@ -102,7 +106,7 @@ class Sleeper {
   Status finish_first(SleepReport& report);
   Status take(PageHeap& heap, PageId page, SleepReport& report);
   // Waits for what is queued: it is not to be used any more.
-  void abandon_queued();
+  void abandon_queued(const std::vector<Job>& jobs);
   Status renew(PageHeap& heap, PageId page, const MakeRoom& make_room, SleepReport& report,
                bool& is_there);
   Status queue_back(Sleeping& page, SleepReport& report);
@@ -112,7 +116,9 @@ class Sleeper {
 
   Device& device_;
   HostStore store_;
-  std::unordered_map<const PageHeap*, Heap> heaps_;
+  mutable std::mutex heaps_mutex_;  // of the map; what is in it stays where it is
+  mutable std::unordered_map<const PageHeap*, Heap> heaps_;
+  // Of sleep().
   std::vector<Queued> queued_;       // the first first
   std::vector<EventHandle> events_;  // that are not in use
 };
