@@ -7,6 +7,7 @@
 
 #include "api/c_status.h"
 #include "weir/graph_pool.h"
+#include "weir/sim_device.h"
 #include "weir/sleep.h"
 #include "weir/weir.h"
 
@@ -144,6 +145,23 @@ weir_status_t weir_set_contents(weir_allocator_t* allocator, int32_t device, con
 weir_status_t weir_declare_changed(weir_allocator_t* allocator, int32_t device, const char* tag) {
   return guarded_on(
       allocator, [&](weir::Allocator& weir) { weir.declare_changed(&given(tag, "tag"), device); });
+}
+
+weir_status_t weir_read_asleep(weir_allocator_t* allocator, int32_t device, const void* pointer,
+                               uint64_t bytes, void* to) {
+  return guarded_on(allocator, [&](weir::Allocator& weir) {
+    given(pointer, "pointer");
+    given(to, "to");
+    const std::vector<weir::HostPart> parts =
+        weir::c::value_of(weir.heap(device).host_copy(pointer, Bytes{bytes}));
+    if (dynamic_cast<const weir::SimDevice*>(&weir.device(device)) != nullptr) {
+      throw weir::Exception(weir::ErrorCode::unavailable,
+                            "weir_read_asleep: a simulated device's host memory has no bytes");
+    }
+    for (const weir::HostPart& part : parts) {
+      std::memcpy(static_cast<char*>(to) + part.offset.count, part.memory, part.bytes.count);
+    }
+  });
 }
 
 weir_status_t weir_allocate_tagged(weir_allocator_t* allocator, uint64_t bytes, void* stream,

@@ -87,6 +87,9 @@ T& given(T* pointer, const char* name) {
   if (pointer == nullptr) invalid(std::string(name) + " is null");
   return *pointer;
 }
+inline void given(const void* pointer, const char* name) {
+  if (pointer == nullptr) invalid(std::string(name) + " is null");
+}
 
 // A value or a status of the core's, or the exception for its error.
 template <class T>

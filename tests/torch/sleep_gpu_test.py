@@ -221,6 +221,8 @@ class Sleep(unittest.TestCase):
         free, address = torch.cuda.mem_get_info()[0], dropped.data_ptr()
         saver.pause()
         self.assertGreaterEqual(torch.cuda.mem_get_info()[0] - free, 220 * MIB)
+        backup = saver.get_cpu_backup(kept)
+        self.assertEqual((int(backup.min()), int(backup.max()), backup.shape), (10, 10, kept.shape))
         self.assertEqual(outside.sum().item(), 5000)
         saver.resume("dropped")
         saver.resume()

@@ -172,6 +172,10 @@ TEST_F(SleepInC, TagsSleepAndWake) {
   void* refused = nullptr;
   EXPECT_EQ(weir_allocate_tagged(allocator_, 1, stream_, 0, "cache", &refused), WEIR_ASLEEP);
   EXPECT_STREQ(weir_status_name(WEIR_ASLEEP), "WEIR_ASLEEP");
+  uint64_t word = 0;
+  EXPECT_EQ(weir_read_asleep(allocator_, 0, weights, 8, &word), WEIR_UNAVAILABLE);
+  EXPECT_EQ(weir_read_asleep(allocator_, 0, scoped, 8, &word), WEIR_INVALID_ARGUMENT);
+  EXPECT_EQ(weir_read_asleep(allocator_, 0, weights, 8, nullptr), WEIR_INVALID_ARGUMENT);
   ASSERT_EQ(weir_wake(allocator_, 0, nullptr, nullptr), WEIR_OK) << weir_last_error();
 
   uint64_t hold = 0;

@@ -462,6 +462,31 @@ TEST_F(Sleep, OneTagFallsAsleepWhileAnotherWakesInItsPlace) {
   ok(heap_->wake());
 }
 
+// By the sizes and the offsets: host memory of the simulated device has no bytes.
+TEST_F(Sleep, TheCopyOfABlockThatSleepsCanBeRead) {
+  void* const block = written(150_MiB, a_);
+  written(1000_B, a_);
+  const void* const inside = static_cast<const char*>(block) + 4096;
+  expect_error(heap_->host_copy(block, 1_MiB), ErrorCode::invalid_argument, "no copy");
+  ok(heap_->sleep());
+  for (const Bytes size : {1_B, 1_MiB, 150_MiB - 4_KiB}) {
+    Bytes sum;
+    for (const HostPart& part : ok(heap_->host_copy(inside, size))) {
+      EXPECT_EQ(part.offset, sum);
+      sum += part.bytes;
+    }
+    EXPECT_EQ(sum, size);
+  }
+  expect_error(heap_->host_copy(inside, 150_MiB), ErrorCode::unknown_pointer, "host_copy");
+  expect_error(heap_->host_copy(&block, 1_B), ErrorCode::unknown_pointer, "host_copy");
+  ok(heap_->wake());
+  expect_error(heap_->host_copy(block, 1_MiB), ErrorCode::invalid_argument, "no copy");
+  ok(heap_->sleep({.contents = SleepContents::discard}));
+  expect_error(heap_->host_copy(block, 1_MiB), ErrorCode::invalid_argument, "no copy");
+  ok(heap_->wake());
+  free_all();
+}
+
 TEST_F(Sleep, TheHeapMayBeDestroyedAsleep) {
   void* const block = written(100_MiB, a_);
   void* const tagged = written_in("cache", 100_MiB, a_);

@@ -353,6 +353,9 @@ Result<std::uint64_t> DeviceHeap::hold(const void* block, std::string holder) {
   return impl_->hold(block, std::move(holder));
 }
 void DeviceHeap::release_hold(std::uint64_t hold) { impl_->release_hold(hold); }
+Result<std::vector<HostPart>> DeviceHeap::host_copy(const void* pointer, Bytes bytes) const {
+  return impl_->host_copy({Address::of(pointer), bytes});
+}
 void DeviceHeap::on_sleep(HeldCallback callback) {
   if (callback) impl_->on_sleep(std::move(callback));
 }

@@ -96,6 +96,7 @@ class DeviceHeap::Impl {
   Result<GraphPool*> tag_pool(DeviceHeap& heap, const std::string& tag);
   Result<std::uint64_t> hold(const void* block, std::string holder);
   void release_hold(std::uint64_t hold);
+  Result<std::vector<HostPart>> host_copy(Range range);
   void on_sleep(HeldCallback callback);
   Residue residue();
 

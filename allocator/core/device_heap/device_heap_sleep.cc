@@ -415,6 +415,23 @@ void DeviceHeap::Impl::release_hold(std::uint64_t hold) {
   holds_.erase(hold);
 }
 
+Result<std::vector<HostPart>> DeviceHeap::Impl::host_copy(Range range) {
+  const std::scoped_lock lock(sleep_mutex_, wake_mutex_);
+  const StreamHeap* const heap = owner_of(range.begin);
+  const std::optional<BlockInfo> block = heap == nullptr ? std::nullopt : heap->find(range.begin);
+  if (!block || range.end() > block->address + block->bytes) {
+    return unknown(range.begin.pointer(), "host_copy");
+  }
+  const PageHeap& pages = heap->capture_pool() == nullptr ? pages_ : heap->capture_pool()->pages();
+  std::vector<HostPart> parts = sleeper_.copies_of(pages, pages.home_of(range));
+  if (parts.empty()) {
+    return Error(ErrorCode::invalid_argument,
+                 "host_copy: " + format(range.begin) +
+                     " has no copy on the host: its tag is awake, or sleeps without its bytes");
+  }
+  return parts;
+}
+
 void DeviceHeap::Impl::on_sleep(HeldCallback callback) {
   const std::lock_guard lock(callbacks_mutex_);
   held_callbacks_.push_back(std::move(callback));

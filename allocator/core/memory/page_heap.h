@@ -142,6 +142,8 @@ class PageHeap {
   // Those that have memory, whole or in part, by id. `kept_whole`: all bytes of pages that graphs
   // keep count as in use.
   std::vector<SleepingPage> pages_to_sleep(bool kept_whole) const;
+  // The bytes of a block as home addresses, in order.
+  std::vector<Range> home_of(Range block) const;
   // All pages that hold bytes of a block, or of the stitched row that it lies in.
   std::vector<PageId> pages_under(Range block) const;
   // The page loses its mappings and its memory, as far as it has any; all work on it is done.

@@ -88,6 +88,21 @@ void PageHeap::list_in_use(const Page& page, std::vector<Range>& in_use) const {
   }
 }
 
+std::vector<Range> PageHeap::home_of(Range block) const {
+  const QueuedLock lock(mutex_);
+  const StitchedRow* const row = rows_.around(block.begin);
+  if (row == nullptr) return {block};
+  std::vector<Range> parts;
+  Bytes skip = block.begin - row->begin;
+  for (const Page* const page : row->pages) {
+    const Bytes part = skip < page->size ? std::min(block.size, page->size - skip) : 0_B;
+    if (part > 0_B) parts.push_back({page->home + skip, part});
+    block.size -= part;
+    skip -= std::min(skip, page->size);
+  }
+  return parts;
+}
+
 std::vector<PageId> PageHeap::pages_under(Range block) const {
   const QueuedLock lock(mutex_);
   std::vector<PageId> pages;

@@ -2,6 +2,7 @@
 #include "core/sleep/sleeper.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace weir {
@@ -56,6 +57,33 @@ void Sleeper::drop_copies(Sleeping& page) {
   for (const Copy& copy : page.copies) store_.give(copy.piece);
   page.copies.clear();
   page.is_copied = false;
+}
+
+std::vector<HostPart> Sleeper::copies_of(const PageHeap& heap,
+                                         const std::vector<Range>& home) const {
+  std::vector<HostPart> parts;
+  const Heap* const known = find(heap);
+  if (known == nullptr) return parts;
+  std::map<Address, const Copy*> copies;  // by home address
+  for (const auto& [id, page] : known->pages) {
+    if (!page.is_copied) continue;
+    for (const Copy& copy : page.copies) copies[copy.home.begin] = &copy;
+  }
+  Bytes offset;
+  for (Range left : home) {
+    while (left.size > 0_B) {
+      const auto after = copies.upper_bound(left.begin);
+      if (after == copies.begin()) return {};
+      const Copy& copy = *std::prev(after)->second;
+      if (copy.home.end() <= left.begin) return {};
+      const Bytes skip = left.begin - copy.home.begin;
+      const Bytes size = std::min(left.size, copy.home.size - skip);
+      parts.push_back({(Address::of(copy.piece.memory) + skip).pointer(), offset, size});
+      offset += size;
+      left = {left.begin + size, left.size - size};
+    }
+  }
+  return parts;
 }
 
 template <class Drop>

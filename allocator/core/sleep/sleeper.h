@@ -62,6 +62,8 @@ class Sleeper {
   // Was the latest call for the heap a sleep() that went through?
   bool sleeps_wholly(const PageHeap& heap) const;
   Bytes host_bytes(const PageHeap& heap) const;  // of its copies
+  // Where the copies of these home addresses lie, in order. Empty: not all of them have one.
+  std::vector<HostPart> copies_of(const PageHeap& heap, const std::vector<Range>& home) const;
   Status shrink_host(Bytes keep) { return store_.shrink(keep); }
   Bytes host() const { return store_.held(); }
 

@@ -218,6 +218,10 @@ class DeviceHeap {
   // Errors: unknown_pointer.
   Result<std::uint64_t> hold(const void* block, std::string holder);
   void release_hold(std::uint64_t hold);
+  // The copy of bytes of a live block, from `pointer` on, wherever that is in the block: while its
+  // tag sleeps, and for an immutable tag until the next sleep(). To be read before either ends.
+  // Errors: unknown_pointer; invalid_argument (there is no copy).
+  Result<std::vector<HostPart>> host_copy(const void* pointer, Bytes bytes) const;
   // Called by sleep() and residue(), with no lock of the memory's held: memory that the caller has
   // beside this device heap, counts to one of its tags, and can't sleep. Must not call back.
   using HeldCallback = std::function<std::vector<HeldMemory>()>;

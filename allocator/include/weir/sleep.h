@@ -61,6 +61,13 @@ struct SleepReport {
   Nanoseconds time;
 };
 
+// Bytes of a block that sleeps, in host memory of Device::allocate_host().
+struct HostPart {
+  const void* memory = nullptr;
+  Bytes offset;  // from the address that was asked about
+  Bytes bytes;
+};
+
 // What is on the device, as far as it can be told apart.
 struct Residue {
   Bytes device;  // memory of the device in all; zero: unknown

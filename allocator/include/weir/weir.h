@@ -290,6 +290,11 @@ weir_status_t weir_set_contents(weir_allocator_t* allocator, int32_t device, con
 /* The bytes of a tag with WEIR_CONTENTS_IMMUTABLE are others than those that were copied. */
 weir_status_t weir_declare_changed(weir_allocator_t* allocator, int32_t device, const char* tag);
 
+/* Writes the copy of `bytes` from `pointer` on, within a live block that sleeps, to host memory.
+ * WEIR_INVALID_ARGUMENT: there is no copy. WEIR_UNAVAILABLE on a simulated device. */
+weir_status_t weir_read_asleep(weir_allocator_t* allocator, int32_t device, const void* pointer,
+                               uint64_t bytes, void* to);
+
 /* As weir_allocate(), of the tag's memory. */
 weir_status_t weir_allocate_tagged(weir_allocator_t* allocator, uint64_t bytes, void* stream,
                                    int32_t device, const char* tag, void** block);

@@ -124,6 +124,8 @@ _FUNCTIONS = {
                                 ctypes.POINTER(ctypes.c_size_t)]),
     "weir_set_contents": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.c_char_p, ctypes.c_int32]),
     "weir_declare_changed": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.c_char_p]),
+    "weir_read_asleep": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.c_void_p, ctypes.c_uint64,
+                                   ctypes.c_void_p]),
     "weir_residue": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.POINTER(Residue)]),
     "weir_trim": (_STATUS, [_HANDLE, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)]),
     "weir_record_start_with": (_STATUS, [_HANDLE, ctypes.c_char_p, ctypes.c_char_p]),

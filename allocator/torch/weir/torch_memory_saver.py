@@ -6,8 +6,8 @@
     weir.torch_memory_saver.install()      # `import torch_memory_saver` is this module from now on
 
 Of that project's interface: `torch_memory_saver.region()`, `cuda_graph()`, `pause()`, `resume()`,
-`disable()`, and `configure_subprocess()`. `hook_mode` and `memory_margin_bytes` are taken and mean
-nothing. Not there: get_cpu_backup(), backups on disk, and its TMS_* variables. What is allocated
+`get_cpu_backup()`, `disable()`, and `configure_subprocess()`. `hook_mode` and `memory_margin_bytes`
+are taken and mean nothing. Not there: backups on disk, and its TMS_* variables. What is allocated
 outside a region never sleeps by pause(); weir.sleep() is for that.
 """
 
@@ -19,7 +19,7 @@ import sys
 import threading
 from typing import Iterator
 
-from weir import _memory, _sleep
+from weir import _enable, _memory, _native, _sleep
 
 _DEFAULT = "default"
 _PREFIX = "memory_saver:"          # of the tags of Weir's that regions become
@@ -91,8 +91,18 @@ class TorchMemorySaver:
             _sleep.wake(names, device=device)
 
     def get_cpu_backup(self, tensor: object) -> object:
-        raise NotImplementedError("get_cpu_backup: Weir gives no access to the copies of memory "
-                                  "that sleeps")
+        """A tensor on the host with the bytes of a contiguous one whose memory is paused, and has a
+        backup. Unlike torch_memory_saver's it is a copy of the backup."""
+        import torch
+
+        if not tensor.is_contiguous():
+            raise ValueError("get_cpu_backup: the tensor is not contiguous")
+        library = _enable.active()
+        found = torch.empty(tensor.shape, dtype=tensor.dtype)
+        _native.check(library, library.weir_read_asleep(
+            library.weir_torch_allocator(), tensor.device.index, tensor.data_ptr(), found.nbytes,
+            found.data_ptr()))
+        return found
 
 
 torch_memory_saver = TorchMemorySaver()
