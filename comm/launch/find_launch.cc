@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <limits>
 #include <vector>
 
 #include "comm/digest.h"
@@ -115,7 +116,7 @@ Result<Rendezvous> said_by_user(const std::string& value, std::string run) {
 // there is no job.
 std::uint64_t port_of_job(const Environment& environment) {
   constexpr std::uint64_t kFirst = 20000, kPorts = 12000, kSteps = 16;
-  constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();  // as Slurm's are
   const auto job = whole_number(environment.get("SLURM_JOB_ID").value_or(""), kMost);
   if (!job) return 0;
   const auto step = whole_number(environment.get("SLURM_STEP_ID").value_or(""), kMost);

@@ -102,6 +102,17 @@ TEST(CheckMachine, WhatIsNoFileIsNamedAndNotWaitedFor) {
                                               "/proc/sys/kernel/osrelease", "/proc/modules"));
 }
 
+// As a property that its driver can't tell now.
+TEST(CheckMachine, AFileWhoseReadFailsHasNoText) {
+  const MachineTree tree;
+  tree.write("/proc/modules", "nvidia_peermem 1 0\n");
+  tree.link("/proc/sys/kernel/osrelease", "/proc/self/mem");  // of which nothing lies at 0
+  const Machine machine = read(tree);
+  EXPECT_EQ(machine.kernel, "");
+  EXPECT_TRUE(machine.peermem);
+  EXPECT_THAT(machine.unread, IsEmpty());
+}
+
 TEST(CheckMachine, WhatMayNotBeReadIsNamed) {
   if (::geteuid() == 0) GTEST_SKIP() << "root may read everything";
   const MachineTree tree;

@@ -8,6 +8,14 @@ using enum Severity;
 
 void nothing(Machine&) {}
 void no_gpu_direct(Machine& m) { m.peermem = m.open_driver = false; }
+void no_gpu(Machine& m) {
+  no_gpu_direct(m);
+  m.gpus = 0;
+}
+void no_active_port(Machine& m) {
+  no_gpu_direct(m);
+  for (RdmaPort& port : m.rdma) port.state = "DOWN";
+}
 
 }  // namespace
 
@@ -43,6 +51,8 @@ const std::vector<Silent> kSilent{
     {"rdma_port_down", {{"NCCL_NET", "socket"}}, [](Machine& m) { m.rdma[3].state = "DOWN"; }},
     {"gpu_direct_missing", {}, nothing},
     {"gpu_direct_missing", {}, [](Machine& m) { m.peermem = false; }},  // dma-buf does
+    {"gpu_direct_missing", {}, no_gpu},
+    {"gpu_direct_missing", {}, no_active_port},
     {"gpu_direct_missing", {{"NCCL_IB_DISABLE", "1"}}, no_gpu_direct},
     {"cumem_disabled", {{"NCCL_CUMEM_ENABLE", "1"}}, nothing},
     {"graph_register", {{"NCCL_GRAPH_REGISTER", "0"}}, nothing},

@@ -204,6 +204,28 @@ TEST_F(EagerCollectives, AreToldApartWhereRanksAskForDifferentOnes) {
   may_differ_ = true;
 }
 
+class ThreeRanks : public test::CommRanks {
+ protected:
+  ThreeRanks() : CommRanks(3) {}
+};
+
+// Two of them are far ahead of the third.
+TEST_F(ThreeRanks, TheOperationInWhichTheyDifferIsNamedByItsPlace) {
+  create();
+  may_differ_ = true;
+  for (const auto& rank : ranks_) {
+    void* const block = rank->allocate(kSize, rank->compute);
+    for (int i = 0; i < 3; ++i) {
+      const bool differs = rank->number == 1 && i == 2;
+      expect_ok(rank->sum(block, differs ? 1_MiB : kSize, rank->compute));
+    }
+    rank->free(block);
+    if (rank->number != 1) continue;
+    ASSERT_THAT(world_.mismatches(), testing::SizeIs(1));
+    EXPECT_THAT(world_.mismatches().front(), testing::StartsWith("operation 3 of "));
+  }
+}
+
 class Threads : public EagerCollectives {};
 
 TEST_F(Threads, OfOneRankMayAllCallAndMemoryStaysWhole) {

@@ -347,6 +347,30 @@ TEST_F(Communicators, ThatNcclCannotDestroyAreSaidAndTheRestIsGone) {
   left_communicators_ = 1;
 }
 
+TEST_F(Communicators, WhoseStreamCannotBeRetiredSayItAndTheRestIsGone) {
+  std::uint64_t records = 0;
+  for (const bool fails : {false, true}) {
+    Rank lone;
+    lone.nccl = world_.rank(0, lone.device);
+    Result<Communicator> made =
+        Communicator::create(lone.context(), *lone.nccl->unique_id(), 1, 0, {.watch_every = {}});
+    ASSERT_TRUE(made.ok());
+    void* const block = lone.allocate(kSize, lone.compute);
+    expect_ok(
+        made->all_reduce(block, block, kCount, DataType::int32, {}, overlapped(lone.compute)));
+    lone.free(block);
+    if (fails) {
+      lone.device.fail(DeviceCall::record, records);
+      expect_error(made->close(), ErrorCode::device, "record");
+    } else {
+      const std::uint64_t before = lone.device.calls(DeviceCall::record);
+      expect_ok(made->close());
+      records = lone.device.calls(DeviceCall::record) - before;
+    }
+  }
+  EXPECT_EQ(world_.live_streams(), 0u);
+}
+
 TEST_F(Communicators, MadeAThousandTimesLeaveNothing) {
   Rank& rank = *ranks_[0];
   for (int round = 0; round < 1000; ++round) {

@@ -25,9 +25,10 @@ constexpr Nanoseconds kSecond{1'000'000'000};
 struct FakeComm {
   bool all_came = false;
   int gathers = 0;
+  int asked = 0;  // whether its gathers are done, and they were not
 };
 struct FakeStream {
-  std::vector<const FakeComm*> gathers;  // queued so far
+  std::vector<FakeComm*> gathers;  // queued so far
 };
 using FakeEvent = FakeStream;  // as its stream was when it was recorded
 
@@ -63,10 +64,13 @@ cuda::Driver fake_driver() {
   };
   driver.cuEventQuery = [](CUevent event) {
     const std::lock_guard lock(gpu.mutex);
-    const auto& gathers = fake(event)->gathers;
-    const bool done = std::all_of(gathers.begin(), gathers.end(),
-                                  [](const FakeComm* comm) { return comm->all_came; });
-    return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    for (FakeComm* const comm : fake(event)->gathers) {
+      if (comm->all_came) continue;
+      ++comm->asked;
+      gpu.changed.notify_all();
+      return CUDA_ERROR_NOT_READY;
+    }
+    return CUDA_SUCCESS;
   };
   driver.cuCtxGetStreamPriorityRange = [](int*, int*) { return CUDA_SUCCESS; };
   driver.cuStreamCreateWithPriority = [](CUstream* stream, unsigned, int) {
@@ -160,6 +164,22 @@ TEST_F(FakeNccl, AnExchangeWaitsForNoOtherCommunicators) {
   waits.join();
   ASSERT_TRUE(gathered.ok()) << gathered.error().message();
   EXPECT_EQ((*gathered)[0], std::vector{std::byte{'h'}});
+}
+
+TEST_F(FakeNccl, AnExchangeWaitsForRanksThatComeLate) {
+  FakeComm late;
+  std::thread waits([&] {
+    const auto gathered = host_all_gather(late, 'l', Nanoseconds{60 * kSecond.count});
+    EXPECT_TRUE(gathered.ok()) << gathered.error().message();
+  });
+  {
+    std::unique_lock lock(gpu.mutex);
+    EXPECT_TRUE(gpu.changed.wait_for(lock, std::chrono::seconds(10), [&] {
+      return late.asked >= 10;
+    })) << "it goes on asking";
+  }
+  let_come(late);
+  waits.join();
 }
 
 TEST_F(FakeNccl, ExchangesOneAfterTheOtherShareAStreamAndMemory) {

@@ -158,6 +158,12 @@ TEST(Launch, BySrunHasAPortForEachStepAndJob) {
             "gpu003:20722");
 }
 
+TEST(Launch, BySrunWithAJobThatIsNoNumberOfSlurmsNeedsAPlaceToMeet) {
+  for (const char* const job : {"4294967296", "-1", "7_1", ""}) {
+    EXPECT_THAT(refusal(kSrun + Variables{{"SLURM_JOB_ID", job}}), HasSubstr("WEIR_MEET")) << job;
+  }
+}
+
 TEST(Launch, BySrunTakesTheMastersAddressThatAScriptExported) {
   const Variables exported = kSrun + Variables{{"MASTER_ADDR", "10.1.1.1"}};
   EXPECT_EQ(found(exported).rendezvous.endpoint, "10.1.1.1:20114");

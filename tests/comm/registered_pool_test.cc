@@ -244,6 +244,24 @@ TEST_F(RegisteredPools, AreFencedByCollectives) {
   });
 }
 
+TEST_F(RegisteredPools, AreFencedByCollectivesThatOnlyReadThem) {
+  create_pools();
+  on_all([&](Rank& rank) {
+    void* const all = rank.allocate(96_MiB, rank.compute);
+    void* const block = take(rank, 48_MiB, rank.compute);
+    rank.write(rank.compute, block, 48_MiB);
+    expect_ok(rank.comm->all_gather(block, all, (48_MiB).count / 4, DataType::float32,
+                                    overlapped(rank.compute)));
+    give(rank, block);
+    void* const next = take(rank, 48_MiB, rank.side);
+    EXPECT_EQ(next, block);
+    rank.write(rank.side, next, 48_MiB);  // a race, were the fence left out
+    give(rank, next);
+    rank.free(all);
+    EXPECT_EQ(host_waits(rank), 0u);
+  });
+}
+
 TEST_F(RegisteredPools, StayAllocatedForGraphsThatUseThem) {
   create_pools();
   on_all([&](Rank& rank) {
@@ -336,6 +354,7 @@ TEST_F(RegisteredPools, TakeNothingBackFromAStreamThatIsCaptured) {
     Result<CaptureScope> capture = CaptureScope::begin(graphs, rank.compute);
     expect_ok(capture);
     expect_error(pool(rank)->deallocate(block), ErrorCode::capture, "after its end");
+    expect_error(pool(rank)->fence(block, rank.compute), ErrorCode::capture, "fence: ");
     rank.write(rank.compute, block, 8_MiB);
     expect_ok(capture->end());
     give(rank, block);

@@ -246,6 +246,27 @@ TEST_F(Together, AreAllWatchedAndAskedBeforeALaunch) {
   });
 }
 
+// The watchdog of one of them can't see the launch's end.
+TEST_F(Together, ALaunchThatOneOfThemCannotWatchIsAnError) {
+  create_two();
+  on_all([this](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+    expect_ok(capture);
+    use_both(rank);
+    Result<Graph> graph = rank.comm->end_capture(*capture);
+    expect_ok(graph);
+    const std::uint64_t before = rank.device.calls(DeviceCall::record);
+    expect_ok(rank.comm->launch(*graph, rank.compute));
+    const std::uint64_t records = rank.device.calls(DeviceCall::record) - before;
+    for (const std::uint64_t nth : {records, records - 1}) {  // the other's, and its own
+      rank.device.fail(DeviceCall::record, nth);
+      expect_error(rank.comm->launch(*graph, rank.compute), ErrorCode::device, "record");
+    }
+    expect_ok(rank.comm->launch(*graph, rank.compute));
+  });
+}
+
 // Locks are taken in one order, whatever the order of the parts. Operations are all alike, so that
 // ranks whose threads interleave otherwise still ask for the same.
 TEST_F(Together, MayBeAskedForByThreadsInAnyOrderOfParts) {

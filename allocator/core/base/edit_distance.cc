@@ -9,7 +9,7 @@ namespace weir {
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   // Of the table of distances, the row before the last, the last, and the one being filled.
-  std::vector<std::size_t> earlier, last(b.size() + 1), row(b.size() + 1);
+  std::vector<std::size_t> earlier, last, row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
     earlier = std::exchange(last, row);
