@@ -98,6 +98,9 @@ TEST_F(Corruption, APageThatIsKeptIsKnownToBe) {
   expect_caught(
       used_page().kept, [](Page::Kept& kept) { kept = Page::Kept::yes; },
       last_page_ + "kept, yet it is said that none is");
+  expect_caught(
+      TestAccess::keeps_any(heap_), [](bool& keeps) { keeps = true; },
+      "pages: none is kept, yet it is said that one is");
 }
 
 TEST_F(Corruption, APageIsKeptForACaptureOnlyWhileOneGoesOn) {

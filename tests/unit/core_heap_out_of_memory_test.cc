@@ -85,6 +85,29 @@ TEST_F(HeapOutOfMemory, CallbacksThatFreeNothingAreCalledOnceEach) {
   EXPECT_EQ(heap.statistics().out_of_memory, 1u);
 }
 
+// Callbacks at a miss come before new memory.
+TEST_F(HeapOutOfMemory, WhatIsFreedAtAMissServesTheRequest) {
+  for (const Bytes size : {1_KiB, 32_MiB}) {
+    DeviceHeap heap(device_);
+    std::vector<void*> cache;
+    for (int i = 0; i < 3; ++i) cache.push_back(allocate(heap, 32_MiB, a_));
+    int misses = 0;
+    heap.on_miss([&] {
+      ++misses;
+      EXPECT_THAT(heap.validate(), IsEmpty());  // no lock is held
+      if (cache.empty()) return;
+      free(heap, cache.back());
+      cache.pop_back();
+    });
+    const Bytes before = device_.physical_bytes();
+    for (int i = 0; i < 2; ++i) EXPECT_NE(allocate(heap, 32_MiB, a_), nullptr);
+    EXPECT_EQ(misses, 2);
+    EXPECT_NE(heap.allocate(size, b_).value(), nullptr);  // another stream's first
+    EXPECT_EQ(misses, 3);
+    EXPECT_EQ(device_.physical_bytes(), before);
+  }
+}
+
 TEST_F(HeapOutOfMemory, AFailureLeavesTheRestUsable) {
   DeviceHeap heap(device_, {.limit = 32_MiB});
   void* const block = allocate(heap, 20_MiB, a_);
@@ -152,6 +175,22 @@ TEST_F(HeapOnASharedDevice, ARequestForMoreThanIsLeftGivesBackThePagesThatItCrea
   EXPECT_EQ(device_.memory_info()->free, 16_MiB);
   EXPECT_THAT(heap.validate(), IsEmpty());
   free(heap, allocate(heap, 16_MiB, a_));
+  EXPECT_TRUE(device_.release(others).ok());
+}
+
+// Each try creates what pages are left, in vain.
+TEST_F(HeapOnASharedDevice, ARefusedRequestIsTriedTwiceAndOnceMoreAfterTheCallbacks) {
+  const PhysicalHandle others = *device_.create(48_MiB);
+  DeviceHeap heap(device_);
+  const auto creates = [&] {
+    const std::uint64_t before = device_.calls(DeviceCall::create);
+    EXPECT_FALSE(heap.allocate(20_MiB, a_).ok());
+    return device_.calls(DeviceCall::create) - before;
+  };
+  const std::uint64_t without = creates();
+  heap.on_out_of_memory([](Bytes) {});
+  EXPECT_GT(without, 0u);
+  EXPECT_EQ(creates() * 2, without * 3);
   EXPECT_TRUE(device_.release(others).ok());
 }
 

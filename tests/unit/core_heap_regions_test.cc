@@ -180,6 +180,18 @@ TEST_F(HeapRegions, AreLessEachWhereThereAreMany) {
   EXPECT_THAT(device.sizes, ElementsAre(256_GiB, 256_GiB, 32_GiB, 32_GiB, 4_GiB));
 }
 
+TEST_F(HeapRegions, TheSixtyFifthIsLess) {
+  SmallRegions device(device_, 1024_TiB);
+  DeviceHeap heap(device);
+  for (int i = 0; i < 65; ++i) {
+    TestAccess::fill_row(heap);
+    (void)allocate(heap, 2_MiB, a_);
+  }
+  ASSERT_THAT(device.sizes, SizeIs(65));
+  EXPECT_EQ(device.sizes[63], 256_GiB);
+  EXPECT_EQ(device.sizes[64], 32_GiB);
+}
+
 TEST_F(HeapRegions, ADeviceWithFewAddressesIsAskedForLess) {
   for (const Bytes most : {100_GiB, 64_GiB, 20_GiB, 4_GiB}) {
     SmallRegions device(device_, most);

@@ -33,6 +33,9 @@ struct TestAccess {
   static bool& alone(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
     return pages(heap).single_timeline_;
   }
+  static bool& keeps_any(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
+    return pages(heap).keeps_any_;
+  }
   static std::uint64_t& requests(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
     return pages(heap).requests_;
   }

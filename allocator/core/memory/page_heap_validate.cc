@@ -103,6 +103,7 @@ void PageHeap::validate_addresses(std::vector<std::string>& broken) const {
       if (!pages_.is_mapped(chunk->range())) broken.emplace_back("chunks: one has no memory");
     }
   }
+  bool any_kept = false;
   for (const auto& [id, page] : pages_.all()) {
     const std::string name = "page " + std::to_string(id) + ": ";
     Bytes used;
@@ -113,6 +114,7 @@ void PageHeap::validate_addresses(std::vector<std::string>& broken) const {
       if (chunk->state != Chunk::State::used) continue;
       used += std::min(chunk->end(), page.range().end()) - std::max(chunk->begin, page.home);
     }
+    any_kept = any_kept || page.kept != Page::Kept::no;
     if (page.kept != Page::Kept::no && !keeps_any_) {
       broken.push_back(name + "kept, yet it is said that none is");
     }
@@ -129,6 +131,8 @@ void PageHeap::validate_addresses(std::vector<std::string>& broken) const {
       }
     }
   }
+  if (keeps_any_ && !any_kept)
+    broken.emplace_back("pages: none is kept, yet it is said that one is");
   rows_.visit_all([&](const StitchedRow& row) WEIR_REQUIRES(mutex_) {
     const std::string name = "stitched row at " + std::to_string(row.begin.value) + ": ";
     if (!is_reserved({row.begin, row.reserved})) broken.push_back(name + "beyond all regions");

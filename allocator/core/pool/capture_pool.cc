@@ -236,8 +236,7 @@ void CapturePool::note_eager_work(const StreamHeap& heap, Address block) {
 void CapturePool::settle() {
   const MutexLock lock(mutex_);
   if (capturing_ || settled_) return;  // a capture that goes on did so itself
-  pool_.give_back_cached();
-  // What just went back is as of now; and what is recorded below covers it.
+  // What the heaps had cached just went back, as of now; and what is recorded below covers it.
   for (const Fence fence : FenceSet(eager_work_)) eager_work_.join(timelines().now(fence.timeline));
   settled_ = timelines().settle();
 }
@@ -267,7 +266,6 @@ bool CapturePool::call_in() {
 }
 
 Result<Bytes> CapturePool::give_to_device(Bytes wanted) {
-  if (shares_pages_) return 0_B;
   const MutexLock lock(mutex_);
   if (capturing_) return 0_B;
   let_go_of_launches();
