@@ -53,7 +53,7 @@ class Run:
     def __init__(self, status, hung, output, seconds):
         self.hung, self.seconds = hung, seconds
         self.ok = status == 0 and not hung
-        failed = re.findall(r"^\[  FAILED  \] ([\w/.]+)", output, re.MULTILINE)
+        failed = re.findall(r"^\[  FAILED  \] ([\w/]+\.[\w/.]+)", output, re.MULTILINE)
         started = re.findall(r"^\[ RUN      \] ([\w/.]+)", output, re.MULTILINE)
         self.failed = sorted(set(failed))
         self.test = failed[0] if failed else started[-1] if started else None
