@@ -132,6 +132,23 @@ TEST_F(RecordingReader, ReadsWhatComesAfterDamageInTheMiddle) {
   EXPECT_GE(recording.end(), Nanoseconds{5000});
 }
 
+// Its checksum is right: a later version wrote it, or a mistaken one.
+TEST_F(RecordingReader, ABlockOfAnUnknownKindIsDamageAndTheRestIsRead) {
+  using namespace recording_format;  // NOLINT(google-build-using-namespace)
+  const std::string whole = record();
+  const std::size_t all = read().events.size();
+  const std::size_t begin = whole.find(kSync, whole.find(kSync) + 1);
+  BlockHeader header = *parse_block_header(std::string_view(whole).substr(begin));
+  const std::string stored = whole.substr(begin + kBlockHeader, header.stored);
+  const std::size_t end = begin + kBlockHeader + header.stored;
+  header.kind = static_cast<BlockKind>(kLastBlockKind + 1);
+  put_bytes(whole.substr(0, end) + block_header(header, stored) + stored + whole.substr(end));
+  const Recording recording = read();
+  expect_sound(recording);
+  EXPECT_THAT(recording.damage, HasSubstr("damaged from byte " + std::to_string(end)));
+  EXPECT_EQ(recording.events.size(), all);
+}
+
 TEST_F(RecordingReader, ABlockThatIsLeftOutIsMissed) {
   const std::string whole = record();
   const std::size_t first = whole.find(recording_format::kSync, 40);

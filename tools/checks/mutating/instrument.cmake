@@ -3,7 +3,8 @@
 # and test_programs.txt in the build's folder has the names of the GoogleTest programs. A mutant may
 # leave a variable unused, so the libraries are compiled without warnings; each source is compiled
 # alone, since mutants change one; and its object is the same each time (-frandom-seed), so that what a
-# program covers is still known when a mutant was taken back. Tests are compiled as ever, and come from ccache where it has them.
+# program covers is still known when a mutant was taken back. As under CI's sanitizers, the standard
+# library checks how its containers are used. Tests are compiled as ever, and come from ccache where it has them.
 cmake_language(DEFER CALL weir_mutating_instrument)
 
 function(weir_mutating_targets folder result)
@@ -37,7 +38,7 @@ function(weir_mutating_instrument)
     elseif(type MATCHES "(STATIC|SHARED|MODULE|OBJECT)_LIBRARY"
            AND (folder MATCHES "/(allocator|comm)(/|$)" OR sources MATCHES "/allocator/core/"))
       target_compile_options(${target} PRIVATE --coverage -fprofile-update=prefer-atomic
-                                               -frandom-seed=weir -O1 -w)
+                                               -frandom-seed=weir -O1 -w -D_GLIBCXX_ASSERTIONS)
       set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
     endif()
   endforeach()
