@@ -50,6 +50,14 @@ TEST(Config, EveryVariableIsRead) {
   EXPECT_TRUE(config->validate);
 }
 
+TEST(Config, TrustIsToldOrContextOrLeftToWhoOpensTheHeap) {
+  EXPECT_EQ(Config{}.trust, std::nullopt);
+  EXPECT_EQ(with("WEIR_TRUST", "told").value().trust, Trust::told);
+  EXPECT_EQ(with("WEIR_TRUST", "context").value().trust, Trust::context);
+  EXPECT_EQ(with("WEIR_TRUST", "").value().trust, std::nullopt);
+  EXPECT_THAT(why_not("WEIR_TRUST", "all"), AllOf(HasSubstr("WEIR_TRUST"), HasSubstr("`told`")));
+}
+
 TEST(Config, AVariableThatIsSetToNothingKeepsItsDefault) {
   const char* const block[] = {"WEIR_LIMIT=", "WEIR_LOG", "WEIR_DEVICE=", nullptr};
   const Result<Config> config = Config::from_environment(block);

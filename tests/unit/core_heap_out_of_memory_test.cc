@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/unit/core_heap_fixture.h"
+#include "tests/unit/core_test_access.h"
 #include "weir/graph_pool.h"
 
 namespace weir {
@@ -160,6 +161,18 @@ TEST_F(HeapOutOfMemory, BlocksOfSlabsInSmallPiecesAreRestored) {
   for (void* const block : small) free(heap, block);
   EXPECT_FALSE(pool.restore(wrong).ok());
   EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+TEST_F(HeapOutOfMemory, MoreStreamsThanADeviceHeapServesAreAnErrorThatSaysWhatToDo) {
+  DeviceHeap heap(device_);
+  free(heap, allocate(heap, 1_KiB, a_));
+  TestAccess::fill_registry(heap, b_);
+  const Result<void*> refused = heap.allocate(1_KiB, c_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument) << "freeing helps nothing";
+  EXPECT_THAT(refused.error().message(), AllOf(HasSubstr("65000 streams"), HasSubstr("retire()")));
+  ASSERT_TRUE(heap.retire(a_).ok());  // whose heap serves another
+  free(heap, allocate(heap, 1_KiB, c_));
 }
 
 class HeapOnASharedDevice : public CoreHeap {

@@ -115,6 +115,10 @@ TEST_F(HeapParts, AccessIsAskedForAnewOfEveryMapping) {
   device_.reset();
   EXPECT_TRUE(heap_.renew_access().ok());
   EXPECT_EQ(device_.calls(DeviceCall::set_access), mappings);
+  for (const std::uint64_t nth : {std::uint64_t{1}, mappings}) {
+    sim_.fail(DeviceCall::set_access, nth);
+    EXPECT_FALSE(heap_.renew_access().ok());
+  }
   for (void* const block : blocks) EXPECT_TRUE(heap_.deallocate(block).ok());
 }
 

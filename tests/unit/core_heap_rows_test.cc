@@ -136,7 +136,7 @@ TEST_F(HeapRows, OnlyAFewDriverCallsAreMadeInOneRequest) {
   }
   EXPECT_GT(most, 0u);
   EXPECT_LE(most, 12u * 2);
-  EXPECT_LE(mappings(heap), most_kept(heap));
+  EXPECT_LE(mappings(heap), most_kept(heap) - most_kept(heap) / 8) << "some go beside";
   EXPECT_EQ(retired(heap), 0u);
 }
 

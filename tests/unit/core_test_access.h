@@ -17,6 +17,16 @@ struct TestAccess {
     return *impl(heap).registry_.heaps_.at(id);
   }
 
+  // As many heaps as there can be; no request finds those that are added.
+  static void fill_registry(DeviceHeap& heap, Stream stream) {
+    Pool& pool = impl(heap).device_pool_;
+    while (impl(heap).registry_.add([&](HeapId id) {
+      return std::make_unique<StreamHeap>(id, stream, pool.pages(), pool.timelines(),
+                                          observer(heap), pool.caching_heaps(), nullptr);
+    })) {
+    }
+  }
+
   static PageHeap& pages(DeviceHeap& heap) { return impl(heap).device_pool_.pages(); }
   static HomePages& home(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).pages_; }
   static Chunks& chunks(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).chunks_; }

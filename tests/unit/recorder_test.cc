@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstring>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,6 +25,7 @@ namespace {
 using test::allocated;
 using test::event;
 using test::freed;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -305,6 +309,29 @@ TEST(CppStacks, AreTheSameForTheSameCallsAndNameTheirPlaces) {
   for (const RecordedFrame& frame : frames) EXPECT_NE(frame.function, "");
   EXPECT_THAT(frames.front().file, HasSubstr("unit_recording"));
   EXPECT_THAT(cpp_stacks().frames(0), SizeIs(0));
+}
+
+// As of a kernel's wrapper that a program compiled while it ran.
+TEST(CppStacks, CodeThatIsInNoFileIsNamedByItsAddress) {
+#ifndef __x86_64__
+  GTEST_SKIP() << "the code below is of another processor";
+#endif
+  // push rbp; mov rbp, rsp; call rdi; pop rbp; ret
+  constexpr unsigned char kCode[] = {0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3};
+  void* const page = ::mmap(nullptr, sizeof kCode, PROT_READ | PROT_WRITE | PROT_EXEC,
+                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) GTEST_SKIP() << "no code may be made here";
+  std::memcpy(page, kCode, sizeof kCode);
+  using Caller = std::uint32_t (*)(std::uint32_t(*)());
+  const std::uint32_t stack = reinterpret_cast<Caller>(page)(&stack_of_one_caller);
+  const std::vector<RecordedFrame> frames = cpp_stacks().frames(stack);
+  const auto* const after_the_call = static_cast<const char*>(page) + 6;
+  const std::string name =
+      (std::ostringstream() << std::hex << "0x"
+                            << reinterpret_cast<std::uintptr_t>(after_the_call) - 1)
+          .str();
+  EXPECT_THAT(frames, Contains(RecordedFrame{name, "", 0}));
+  ::munmap(page, sizeof kCode);
 }
 
 [[gnu::noinline]] std::uint32_t python_stack_of_one_caller() { return python_stacks().here(); }

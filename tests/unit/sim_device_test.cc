@@ -256,6 +256,15 @@ TEST(SimMemory, MoreThanTheLimitIsOutOfMemoryAndChangesNothing) {
   EXPECT_EQ(device.physical_peak(), 10_MiB);
 }
 
+TEST(SimMemory, AMappingThatEndsBeyondItsReservationIsRefused) {
+  SimDevice device;
+  const Address address = *device.reserve(4_MiB, 2_MiB);
+  const PhysicalHandle page = *device.create(4_MiB);
+  EXPECT_FALSE(device.map(address + 2_MiB, 4_MiB, page).ok());
+  EXPECT_FALSE(device.map(address + 4_MiB, 4_MiB, page).ok());
+  EXPECT_TRUE(device.map(address, 4_MiB, page).ok());
+}
+
 TEST(SimMemory, AReleasedHandleIsGoneForNewMappingsButItsMemoryStaysWhileMapped) {
   SimDevice device;
   const MappedPage page = new_page(device);

@@ -12,7 +12,7 @@ HeapRegistry::HeapRegistry() {
 }
 
 Error HeapRegistry::full() {
-  return {ErrorCode::out_of_memory,
+  return {ErrorCode::invalid_argument,
           std::to_string(kMostHeaps) +
               " streams have memory of their own in the device's heap and its graph pools, the "
               "most that one device can serve: retire() those that are no longer used, and open "
