@@ -119,19 +119,24 @@ TEST_F(AbsentRanks, HoldUpWhateverWaitsForTheOperation) {
   const Result<Work> work = rank.sum(block, kSize, rank.compute);
   expect_ok(work);
   expect_ok(work->wait(rank.side));
-  const EventHandle before = *rank.device.create_event(), after = *rank.device.create_event();
+  const EventHandle before = *rank.device.create_event(), after = *rank.device.create_event(),
+                    of_all = *rank.device.create_event();
   expect_ok(rank.device.record(before, rank.compute));
   expect_ok(rank.device.record(after, rank.side));
+  expect_ok(rank.device.record_context(of_all));
   rank.device.advance(kSecond);
   EXPECT_TRUE(*rank.device.query(before));
   EXPECT_FALSE(*rank.device.query(after));
+  EXPECT_FALSE(*rank.device.query(of_all));
   EXPECT_FALSE(rank.device.finished(after));
   expect_error(rank.device.synchronize(after), ErrorCode::device, "rank 1 has not come to it");
   void* const other = ranks_[1]->allocate(kSize, ranks_[1]->compute);
   expect_ok(ranks_[1]->sum(other, kSize, ranks_[1]->compute));
   EXPECT_TRUE(*rank.device.query(after));
+  EXPECT_TRUE(*rank.device.query(of_all));
   expect_ok(rank.device.synchronize(after));
-  for (const EventHandle event : {before, after}) expect_ok(rank.device.destroy_event(event));
+  for (const EventHandle event : {before, after, of_all})
+    expect_ok(rank.device.destroy_event(event));
   rank.free(block);
   ranks_[1]->free(other);
 }

@@ -36,6 +36,18 @@ TEST(CheckMachine, EightGpusAreReadAsTheyAre) {
   EXPECT_THAT(machine.unread, IsEmpty());
 }
 
+TEST(CheckMachine, NoFileStaysOpen) {
+  const auto open_files = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                         std::filesystem::directory_iterator());
+  };
+  const MachineTree tree;
+  tree.make_eight_gpus();
+  const auto before = open_files();
+  for (int i = 0; i < 3; ++i) (void)read(tree);
+  EXPECT_EQ(open_files(), before);
+}
+
 TEST(CheckMachine, AnEmptyRootIsAMachineWithNothing) {
   const MachineTree tree;
   const Machine machine = read(tree);

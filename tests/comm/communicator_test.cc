@@ -191,6 +191,18 @@ TEST_F(FourRanks, GoOnWithoutTheOneThatIsGone) {
   });
 }
 
+TEST_F(FourRanks, GoOnWithoutTheFirst) {
+  create();
+  on_all([](Rank& rank) {
+    if (rank.number == 0) return;
+    const int gone[] = {0};
+    const Result<Communicator> left = rank.comm->shrink(gone, {.name = "left", .watch_every = {}});
+    expect_ok(left);
+    EXPECT_EQ(left->ranks(), 3);
+    EXPECT_EQ(left->rank(), rank.number - 1);
+  });
+}
+
 TEST_F(FourRanks, DoNotShrinkByWhoCallsOrIsNotThere) {
   create();
   Rank& rank = *ranks_[1];

@@ -166,6 +166,19 @@ TEST_F(FakeNccl, AnExchangeWaitsForNoOtherCommunicators) {
   EXPECT_EQ((*gathered)[0], std::vector{std::byte{'h'}});
 }
 
+TEST_F(FakeNccl, AnExchangeOfMoreThanItsMemoryHoldsIsRefused) {
+  FakeComm here;
+  let_come(here);
+  const std::vector<std::byte> most((2 << 20) / 3), more(most.size() + 1);  // its own, and two
+  EXPECT_TRUE(nccl_->host_all_gather(handle(here), most, kSecond).ok());
+  const auto refused = nccl_->host_all_gather(handle(here), more, kSecond);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(refused.error().message(),
+              testing::HasSubstr("of each of 2 ranks are more than 2 MiB"));
+  EXPECT_EQ(here.gathers, 1);
+}
+
 TEST_F(FakeNccl, AnExchangeWaitsForRanksThatComeLate) {
   FakeComm late;
   std::thread waits([&] {

@@ -24,6 +24,16 @@ struct Sizes {
   std::uint64_t root_reads, root_writes;
 };
 
+TEST(Operation, ConnectsPairsOrAllInRingsAndTrees) {
+  for (int kind = 0; kind < kOperationKinds; ++kind) {
+    const auto each = static_cast<OperationKind>(kind);
+    const bool in_rings = each == OperationKind::all_reduce || each == OperationKind::all_gather ||
+                          each == OperationKind::reduce_scatter ||
+                          each == OperationKind::broadcast || each == OperationKind::reduce;
+    EXPECT_EQ(of(each).is_point_to_point(), !in_rings) << of(each).describe(4);
+  }
+}
+
 TEST(Operation, KnowsWhatEachRankReadsAndWrites) {
   constexpr Sizes kSizes[] = {
       {OperationKind::all_reduce, 100, 100, 100, 100},

@@ -96,6 +96,15 @@ TEST_F(HeapSizes, TheWholeDeviceIsServed) {
   EXPECT_THAT(heap.validate(), IsEmpty());
 }
 
+// So that one that is given back, or waited for, is a small part of all.
+TEST_F(HeapSizes, PagesOfALargeHeapAreOf80MiB) {
+  DeviceHeap heap(device_);
+  (void)allocate(heap, 40_GiB, a_);
+  Bytes most;
+  for (const PageInfo& page : heap.snapshot().pages) most = std::max(most, page.bytes);
+  EXPECT_EQ(most, 80_MiB);
+}
+
 class HeapLimits : public CoreHeap {};
 
 TEST_F(HeapLimits, NoMoreThanTheLimitIsEverHeld) {
@@ -306,6 +315,25 @@ TEST_F(HeapMappings, TooFewMappingsAreAnErrorAndNothingBreaks) {
   EXPECT_THAT(heap.validate(), IsEmpty());
   for (void* const one : live) free(heap, one);
   EXPECT_NE(allocate(heap, 8_MiB, b_), nullptr);
+}
+
+// No memory is short: what the driver said is said, at once.
+TEST_F(HeapMappings, ARowThatTheDriverDoesNotMapIsItsErrorAndNothingIsLost) {
+  for (const Bytes created : {0_B, 4_MiB}) {  // beside 12 MiB that are free
+    DeviceHeap heap(device_, {.limit = 24_MiB + created});
+    std::vector<void*> blocks;
+    for (int i = 0; i < 6; ++i) blocks.push_back(allocate(heap, 4_MiB, a_));
+    for (const std::size_t i : {0, 2, 4}) free(heap, blocks[i]);
+    const std::uint64_t maps = device_.calls(DeviceCall::map);
+    device_.fail(DeviceCall::map, 1);
+    const Result<void*> refused = heap.allocate(12_MiB + created, a_);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code(), ErrorCode::device);
+    EXPECT_EQ(device_.calls(DeviceCall::map), maps + 1);
+    EXPECT_THAT(heap.validate(), IsEmpty());
+    free(heap, allocate(heap, 12_MiB + created, a_));
+    EXPECT_THAT(heap.validate(), IsEmpty());
+  }
 }
 
 class HeapTrims : public CoreHeap {

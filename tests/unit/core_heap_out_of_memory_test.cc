@@ -55,6 +55,7 @@ TEST_F(HeapOutOfMemory, TheMessageSaysWhatWouldHelp) {
   };
   EXPECT_EQ(remedy(64_MiB, 40_MiB, 32_MiB), "Free blocks, raise the limit, or ask for less.");
   EXPECT_EQ(remedy(64_MiB, 40_MiB, 80_MiB), "Raise the limit, or ask for less.");
+  EXPECT_EQ(remedy(1_B, 0_B, 2_MiB), "Raise the limit, or ask for less.");
   EXPECT_EQ(remedy(0_B, 140_GiB, 2_GiB), "Free blocks, or ask for less.");
   EXPECT_EQ(remedy(300_GiB, 140_GiB, 2_GiB), "Free blocks, or ask for less.");
   EXPECT_EQ(remedy(300_GiB, 1_GiB, 200_GiB), "The device has less than that in all: ask for less.");

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "observe/recorded_state.h"
+#include "observe/recording_format.h"
 #include "tests/events_of.h"
 #include "tests/unit/recording_fixture.h"
 
@@ -73,6 +74,13 @@ TEST_F(FlightRecorder, SaysWhatWasLiveBeforeTheOldestEventThatItKeeps) {
   EXPECT_EQ(kept.repaired(), 0u);
   EXPECT_EQ(whole.repaired(), 0u);
   EXPECT_EQ(test::texts_of(kept.as_events(1000_ms)), test::texts_of(whole.as_events(1000_ms)));
+  // Wherever the file is cut off between two blocks, nothing is said to have been dropped.
+  const std::string written = bytes();
+  for (std::size_t at = written.find(recording_format::kSync); at != std::string::npos;
+       at = written.find(recording_format::kSync, at + 1)) {
+    put_bytes(std::string_view(written).substr(0, at));
+    EXPECT_EQ(read().dropped, 0u) << at;
+  }
 }
 
 TEST_F(FlightRecorder, StacksOfWhatIsStillLiveAreKnown) {

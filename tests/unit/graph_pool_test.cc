@@ -187,6 +187,18 @@ TEST_F(GraphPoolMemory, BlocksOnARetiredStreamCountAsLive) {
   free(block);
 }
 
+TEST_F(GraphPoolMemory, ABlockThatIsFreedTwiceIsAnErrorTheSecondTime) {
+  GraphPool pool(*heap_);
+  const PoolBinding binding = warm_up(pool, a_);
+  for (const Bytes size : {1_KiB, 8_MiB}) {
+    void* const kept = allocate(size, a_);
+    void* const block = written(size, a_);
+    free(block);
+    expect_error(heap_->deallocate(block), ErrorCode::unknown_pointer, "deallocate");
+    free(kept);
+  }
+}
+
 TEST_F(GraphPoolMemory, AGraphMayGoBeforeItsPool) {
   GraphPool pool(*heap_);
   {

@@ -99,6 +99,24 @@ TEST_F(Log, EventsAreWrittenAtDebugLevelOnly) {
                                Not(HasSubstr("bytes=512"))));
 }
 
+TEST_F(Log, EventsOfPagesNameThePageTheOthersNone) {
+  LogSink sink;
+  ASSERT_TRUE(configure_log(LogLevel::debug, path_).ok());
+  const EventKind of_pages[] = {EventKind::create, EventKind::release, EventKind::map,
+                                EventKind::unmap,  EventKind::lease,   EventKind::unlease};
+  for (const EventKind kind : of_pages) sink.on_event({.kind = kind, .page = {5}});
+  for (const EventKind kind : {EventKind::allocate, EventKind::deallocate, EventKind::fence}) {
+    sink.on_event({.kind = kind, .page = {5}});
+  }
+  const std::string log = written();
+  for (const EventKind kind : of_pages) {
+    EXPECT_THAT(log, HasSubstr(std::string(name_of(kind)) + " heap=0 page=5 "));
+  }
+  for (const char* const kind : {"allocate", "deallocate", "fence"}) {
+    EXPECT_THAT(log, HasSubstr(kind + std::string(" heap=0 time_ns=")));
+  }
+}
+
 TEST_F(Log, RunningOutOfMemoryIsAWarning) {
   LogSink sink;
   Event event;

@@ -256,6 +256,24 @@ TEST(SimMemory, MoreThanTheLimitIsOutOfMemoryAndChangesNothing) {
   EXPECT_EQ(device.physical_peak(), 10_MiB);
 }
 
+TEST(SimMemory, AllAddressesCanBeReservedAndNoMore) {
+  constexpr Bytes kAll = 80_TiB;
+  SimDevice device;
+  EXPECT_FALSE(device.reserve(kAll + 2_MiB, 2_MiB).ok());
+  const Result<Address> all = device.reserve(kAll, 2_MiB);
+  ASSERT_TRUE(all.ok()) << all.error().message();
+  EXPECT_FALSE(device.reserve(2_MiB, 2_MiB).ok());
+  ASSERT_TRUE(device.unreserve(*all, kAll).ok());
+  EXPECT_TRUE(device.reserve(2_MiB, 2_MiB).ok());
+}
+
+TEST(SimMemory, ASegmentIsOfWhole2MiBWhateverThePagesAreOf) {
+  SimDevice device(SimOptions{.granularity = 64_KiB});
+  for (const Bytes size : {0_B, 64_KiB, 3_MiB}) EXPECT_FALSE(device.allocate_segment(size).ok());
+  EXPECT_TRUE(device.allocate_segment(4_MiB).ok());
+  EXPECT_EQ(device.physical_bytes(), 4_MiB);
+}
+
 TEST(SimMemory, AMappingThatEndsBeyondItsReservationIsRefused) {
   SimDevice device;
   const Address address = *device.reserve(4_MiB, 2_MiB);

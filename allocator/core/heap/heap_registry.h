@@ -38,7 +38,8 @@ class HeapRegistry {
   // address lies in that run, the heap knows.
   StreamHeap* owner_of(Address address) const { return owners_[addresses_.owner(address)]; }
 
-  // Adds make(HeapId), a std::unique_ptr<StreamHeap>. Error: invalid_argument (there are kMostHeaps).
+  // Adds make(HeapId), a std::unique_ptr<StreamHeap>. Error: invalid_argument (there are kMostHeaps
+  // already).
   template <class Make>
   Result<StreamHeap*> add(Make&& make) {
     const std::unique_lock lock(mutex_);

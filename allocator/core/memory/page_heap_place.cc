@@ -180,7 +180,7 @@ std::optional<Address> PageHeap::find(const Owner& owner, Bytes size) {
 
 std::optional<Address> PageHeap::find_oldest(const Owner& owner, Bytes size) {
   std::optional<Address> best;
-  std::uint64_t oldest = ~std::uint64_t{0};
+  std::uint64_t oldest = std::numeric_limits<std::uint64_t>::max();
   int left = kLookedAt;
   chunks_.free().visit_fitting(size, [&](const Chunk& chunk) WEIR_REQUIRES(mutex_) {
     for (const Address at : {chunk.begin, chunk.end() - size}) {
