@@ -110,8 +110,7 @@ Status PoolTable::end(PoolId id) {
   PoolBinding ended;
   {
     const std::lock_guard lock(mutex_);
-    const auto binding = std::find_if(bindings_.rbegin(), bindings_.rend(),
-                                      [&](const Binding& each) { return each.id == id; });
+    const auto binding = latest_of(bindings_, id);
     if (binding == bindings_.rend()) return none(id, "endAllocateToPool");
     ended = std::move(binding->binding);
     const auto pool = pools_.find(id);

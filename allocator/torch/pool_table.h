@@ -5,6 +5,7 @@
 // it serves, are plain C++.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -13,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,19 @@
 #include "weir/graph_pool.h"
 
 namespace weir::pytorch {
+
+// The binding of that pool that the calling thread began last, as several may share a pool; or, as
+// a capture may end in another thread, the one that anybody did. (As a reverse iterator.)
+template <class Bindings, class Id>
+auto latest_of(Bindings& bindings, const Id& id) {
+  const auto me = std::this_thread::get_id();
+  const auto mine =
+      std::find_if(bindings.rbegin(), bindings.rend(),
+                   [&](const auto& each) { return each.id == id && each.begun_by == me; });
+  if (mine != bindings.rend()) return mine;
+  return std::find_if(bindings.rbegin(), bindings.rend(),
+                      [&](const auto& each) { return each.id == id; });
+}
 
 // c10::MempoolId_t.
 using PoolId = std::pair<unsigned long long, unsigned long long>;
@@ -83,6 +98,7 @@ class PoolTable {
     PoolId id;
     PoolBinding binding;
     bool captures = false;
+    std::thread::id begun_by = std::this_thread::get_id();
   };
 
   Pool& open(PoolId id);

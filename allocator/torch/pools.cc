@@ -75,8 +75,7 @@ void Pools::begin(Id id, Filter filter, Stream current) {
 void Pools::end(Id id) {
   {
     const std::lock_guard lock(mutex_);
-    const auto last = std::find_if(bindings_.rbegin(), bindings_.rend(),
-                                   [&](const Binding& each) { return each.id == id; });
+    const auto last = latest_of(bindings_, id);
     if (last != bindings_.rend()) bindings_.erase(std::next(last).base());
   }
   if (!is_sourced(id)) check(table_.end(id));

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -84,6 +85,7 @@ class Pools {
   struct Binding {
     Id id;
     Filter filter;
+    std::thread::id begun_by = std::this_thread::get_id();
   };
   bool is_sourced(Id id) const;
 

@@ -12,6 +12,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <iterator>
+#include <string>
 #include <system_error>
 #include <thread>
 
@@ -100,9 +102,16 @@ Result<std::optional<IdFile>> read_own(const std::string& path, std::string& fau
 // Has `path` hold `text`, all at once, for this user alone.
 Status write_own(const std::string& path, const std::string& text) {
   static std::atomic<int> count{0};
-  const std::string temporary = fmt::format("{}.{}-{}", path, ::getpid(), ++count);
-  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-                          S_IRUSR | S_IWUSR);
+  // A process of the same id, here or on another host, may have left a file of that name.
+  constexpr int kMostNames = 1000;
+  std::string temporary;
+  int file = -1;
+  for (int tries = 0; tries < kMostNames && file < 0; ++tries) {
+    temporary = fmt::format("{}.{}-{}", path, ::getpid(), ++count);
+    file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                  S_IRUSR | S_IWUSR);
+    if (file < 0 && errno != EEXIST) break;
+  }
   if (file < 0) return failed(temporary, "can't be created");
   // Hosts that share the file see what has left this one only.
   const bool whole =
@@ -142,13 +151,22 @@ Result<UniqueId> leave_id(Nccl& nccl, const Launch& launch) {
   return id;
 }
 
+// Not one that has ended and that nobody has waited for, either.
+bool is_alive(pid_t process) {
+  if (::kill(process, 0) != 0) return errno != ESRCH;
+  std::ifstream status(fmt::format("/proc/{}/stat", process));
+  const std::string text((std::istreambuf_iterator<char>(status)), {});
+  const std::size_t name_end = text.rfind(')');  // the state is behind it
+  return name_end == std::string::npos || text.substr(name_end, 3) != ") Z";
+}
+
 // Why `file` is not what rank 0 of this run wrote; empty: it is. `oldest` is the time before which
 // no rank 0 of this run can have come.
 std::string fault_of(const IdFile& file, const IdFile& own, std::int64_t oldest) {
   if (file.run != own.run) return "is of another run";
   if (file.ranks != own.ranks) return fmt::format("is of a run of {} ranks", file.ranks);
   if (file.host != 0 && file.host == own.host) {
-    if (::kill(file.process, 0) == 0 || errno != ESRCH) return "";
+    if (is_alive(file.process)) return "";
     return fmt::format("was left by process {}, which has ended", file.process);
   }
   return file.written < oldest ? "was left by an earlier run" : "";

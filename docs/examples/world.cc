@@ -8,7 +8,12 @@
 
 int main() {
   weir::Allocator allocator;
-  weir::Communicator world = weir::Communicator::world(allocator).value();
+  weir::Result<weir::Communicator> joined = weir::Communicator::world(allocator);
+  if (!joined) {
+    std::fprintf(stderr, "%s\n", joined.error().message().c_str());
+    return 1;
+  }
+  weir::Communicator& world = *joined;
   auto& [nccl, device, heap] = world.context();
   const weir::Stream stream = nccl.create_stream().value();
 
@@ -21,6 +26,6 @@ int main() {
   const weir::Status gone = heap.deallocate(gradient);  // at once
 
   std::printf("rank %d of %d: %s\n", world.rank(), world.ranks(),
-              sum && gone ? "done" : sum.error().message().c_str());
+              sum && gone ? "done" : (sum ? gone.error() : sum.error()).message().c_str());
   return sum && gone && heap.retire(stream) && world.close() ? 0 : 1;
 }

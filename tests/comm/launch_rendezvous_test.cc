@@ -2,10 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <string>
 #include <thread>
 
 #include "comm/digest.h"
@@ -190,6 +193,26 @@ TEST(Rendezvous, DoesNotTakeWhatAnEndedProcessOfTheSameRunLeft) {
       exit_status_of([&] { return meet_as(at_file(folder / "meet", 0), "stale", kLong).ok(); }), 0);
   EXPECT_THAT(refusal(at_file(folder / "meet", 1), ErrorCode::unavailable),
               AllOf(HasSubstr("was left by process"), HasSubstr("which has ended")));
+}
+
+TEST(Rendezvous, DoesNotTakeWhatAProcessLeftThatEndedAndThatNobodyWaitedFor) {
+  const test::TemporaryFolder folder;
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(meet_as(at_file(folder / "meet", 0), "stale", kLong).ok() ? 0 : 1);
+  siginfo_t ended{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
+  ASSERT_EQ(ended.si_status, 0);
+  EXPECT_THAT(refusal(at_file(folder / "meet", 1), ErrorCode::unavailable),
+              HasSubstr("which has ended"));
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+}
+
+TEST(Rendezvous, WritesBesideWhatAKilledProcessOfTheSameIdLeftHalfWritten) {
+  const test::TemporaryFolder folder;
+  for (int i = 1; i <= 200; ++i) {
+    folder.write("meet." + std::to_string(::getpid()) + "-" + std::to_string(i), "half");
+  }
+  EXPECT_TRUE(meet_as(at_file(folder / "meet", 0), "id", kLong).ok());
 }
 
 TEST(Rendezvous, TakesWhatALivingProcessOfThisHostLeft) {

@@ -9,7 +9,9 @@
 #include <array>
 #include <cstdlib>
 #include <functional>
+#include <future>
 #include <map>
+#include <thread>
 
 #include "weir/graph_pool.h"
 #include "weir/sim_device.h"
@@ -267,6 +269,37 @@ TEST_F(DeviceMemories, TrackersHearOfSegments) {
   }
   EXPECT_EQ(mapped, (4_MiB).count);
   EXPECT_EQ(unmapped, (4_MiB).count);
+}
+
+// As torch.cuda.use_mem_pool() of one pool in two threads: each leaves what it began itself.
+TEST_F(DeviceMemories, ThreadsThatShareAPoolLeaveItEachForItself) {
+  const c10::MempoolId_t plain{0, 6};
+  memory_.pools().retain(plain, nullptr);
+  memory_.pools().make_plain(plain);
+  const auto by = [](std::thread::id thread) {
+    return [thread](cudaStream_t) { return std::this_thread::get_id() == thread; };
+  };
+  const auto is_plain = [&](void* block) {
+    const bool found = memory_.heap().parts(block).front().memory == MemoryKind::plain;
+    EXPECT_TRUE(memory_.deallocate(block));
+    return found;
+  };
+  memory_.pools().begin(plain, by(std::this_thread::get_id()), a_);
+  std::promise<void> begun, left;
+  std::thread other([&] {
+    memory_.pools().begin(plain, by(std::this_thread::get_id()), b_);
+    begun.set_value();
+    left.get_future().wait();
+    EXPECT_TRUE(is_plain(memory_.allocate(3_MiB, b_)));
+    memory_.pools().end(plain);
+    EXPECT_FALSE(is_plain(memory_.allocate(3_MiB, b_)));
+  });
+  begun.get_future().wait();
+  EXPECT_TRUE(is_plain(memory_.allocate(3_MiB, a_)));
+  memory_.pools().end(plain);
+  EXPECT_FALSE(is_plain(memory_.allocate(3_MiB, a_)));
+  left.set_value();
+  other.join();
 }
 
 // As ProcessGroupNCCL does, which registers what comes and forgets what goes, and fails at what it
