@@ -28,9 +28,9 @@ namespace weir::pytorch {
 template <class Bindings, class Id>
 auto latest_of(Bindings& bindings, const Id& id) {
   const auto me = std::this_thread::get_id();
-  const auto mine =
-      std::find_if(bindings.rbegin(), bindings.rend(),
-                   [&](const auto& each) { return each.id == id && each.begun_by == me; });
+  const auto mine = std::find_if(bindings.rbegin(), bindings.rend(), [&](const auto& each) {
+    return each.id == id && each.begun_by == me;
+  });
   if (mine != bindings.rend()) return mine;
   return std::find_if(bindings.rbegin(), bindings.rend(),
                       [&](const auto& each) { return each.id == id; });

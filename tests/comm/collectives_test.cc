@@ -204,6 +204,20 @@ TEST_F(EagerCollectives, AreToldApartWhereRanksAskForDifferentOnes) {
   may_differ_ = true;
 }
 
+TEST_F(EagerCollectives, WhoseStreamCannotBeWaitedForAreAnErrorAndTheNextIsAsEver) {
+  create();
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    rank.write(rank.compute, block, kSize);
+    rank.device.fail(DeviceCall::record, 1);
+    expect_error(rank.sum(block, kSize, rank.compute), ErrorCode::device, "record");
+    const Result<Work> work = rank.sum(block, kSize, rank.compute);
+    expect_ok(work);
+    if (work) expect_ok(work->wait(rank.compute));
+    rank.free(block);
+  });
+}
+
 class ThreeRanks : public test::CommRanks {
  protected:
   ThreeRanks() : CommRanks(3) {}
