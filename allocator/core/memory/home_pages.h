@@ -39,9 +39,9 @@ struct Page {
   Bytes used;
   std::optional<HeapId> lease;  // the heap that used it first since it was idle
   Kept kept = Kept::no;
+  std::uint32_t unmapped = 0;      // of its mappings, that of `home` included, while it sleeps
   PhysicalHandle handle;           // 0: it sleeps, without memory
   std::vector<StitchedRow*> rows;  // that it is part of
-  std::size_t unmapped = 0;        // of its mappings, that of `home` included, while it sleeps
 
   Range range() const { return {home, size}; }
   bool idle() const { return used == 0_B; }
