@@ -85,7 +85,8 @@ def run(code, world=1, **environment):
     """What rank 0 said with finish()."""
     with tempfile.TemporaryDirectory() as folder:
         processes = start(code, world, folder, environment)
-        said = [process.communicate(timeout=300) for process in processes]
+        limit = 300 + int(environment.get("SECONDS", 0))
+        said = [process.communicate(timeout=limit) for process in processes]
     for process, (out, err) in zip(processes, said):
         if process.returncode != 0:
             raise AssertionError(f"exit {process.returncode}\n{out}\n{err}")
