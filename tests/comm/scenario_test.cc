@@ -12,6 +12,7 @@ namespace weir {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::HasSubstr;
 
 // Ranks wait for each other as long as a busy machine may need; where one fails, the others wait in
@@ -99,6 +100,23 @@ TEST(ScenarioC, HoldsLittleMemoryAtFullSpeedAndGivesTheSameBytesInEveryRun) {
     EXPECT_GE(memory.reached, 128);  // the input and one output
     EXPECT_TRUE(aim_of(*report, name + ": runs of the same bytes").held());
   }
+}
+
+TEST(ScenarioC, SaysWhereARunDiffers) {
+  const OpenRanks alike = sim();
+  int opened = 0;
+  const OpenRanks every_other = [&](RanksOptions options) {
+    if (++opened % 2 == 0) options.heap.reuse = ReusePolicy::grow;
+    return alike(options);
+  };
+  OverlapOptions options;
+  options.runs = 2;
+  const Result<ScenarioReport> report = run_scenario_c(every_other, options);
+  ASSERT_TRUE(report.ok()) << report.error().message();
+  const Aim& runs = aim_of(*report, "Weir: runs of the same bytes");
+  EXPECT_EQ(runs.reached, 1);
+  EXPECT_FALSE(runs.held());
+  EXPECT_THAT(report->notes, Contains(HasSubstr("Weir: run 2 differs from the first: ")));
 }
 
 TEST(ScenarioC, MeasuresTheStepAgainstOneThatKeepsEveryBuffer) {

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <map>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "comm/block.h"
 #include "comm/scenario.h"
@@ -53,18 +56,41 @@ bool in_order(const Info& a, const Info& b) {
   return std::pair(a.heap.value, a.address.value) < std::pair(b.heap.value, b.address.value);
 }
 
-// The same memory gives the same: without what the system hands out anew in each run, addresses'
-// beginnings, streams' and pools' names, and the time.
-HeapSnapshot relative(HeapSnapshot snapshot) {
-  std::map<HeapId, Address> lowest;
-  const auto see = [&](HeapId heap, Address address) {
-    Address& low = lowest.try_emplace(heap, address).first->second;
-    low = std::min(low, address);
-  };
-  for (const BlockInfo& block : snapshot.blocks) see(block.heap, block.address);
-  for (const PageInfo& page : snapshot.pages) {
-    for (const MappingInfo& mapping : page.mapped_at) see(mapping.heap, mapping.address);
+// Addresses without what the driver chooses anew in each run, where reserved addresses begin:
+// stretches of addresses that are mapped without a gap, by number in order of first sight, and the
+// place in the stretch.
+class Stretches {
+ public:
+  explicit Stretches(const std::vector<PageInfo>& pages) {
+    std::map<std::uint64_t, std::uint64_t> mapped;  // begin, end
+    for (const PageInfo& page : pages) {
+      for (const MappingInfo& mapping : page.mapped_at) {
+        mapped[mapping.address.value] = mapping.address.value + page.bytes.count;
+      }
+    }
+    std::uint64_t end = 0;
+    for (const auto& [begin, its_end] : mapped) {
+      if (begins_.empty() || begin != end) begins_.insert(begin);
+      end = its_end;
+    }
   }
+
+  // Of an address that is mapped.
+  Address operator()(Address address) {
+    constexpr std::uint64_t kApart = std::uint64_t{1} << 48;
+    const std::uint64_t begin = *std::prev(begins_.upper_bound(address.value));
+    return {numbers_(begin) * kApart + (address.value - begin)};
+  }
+
+ private:
+  std::set<std::uint64_t> begins_;
+  Renumbered numbers_;
+};
+
+// The same memory gives the same: without what the system hands out anew in each run, where
+// addresses begin, streams' and pools' names, and the time.
+HeapSnapshot relative(HeapSnapshot snapshot) {
+  Stretches stretches(snapshot.pages);
   Renumbered streams, pools;
   snapshot.time = {};
   for (HeapInfo& heap : snapshot.heaps) {
@@ -72,18 +98,16 @@ HeapSnapshot relative(HeapSnapshot snapshot) {
     heap.pool = pools(heap.pool);
   }
   for (HeapStatistics& heap : snapshot.statistics.heaps) heap.stream = streams(heap.stream);
+  for (PageInfo& page : snapshot.pages) {
+    for (MappingInfo& mapping : page.mapped_at) mapping.address = stretches(mapping.address);
+    std::sort(page.mapped_at.begin(), page.mapped_at.end(), in_order<MappingInfo>);
+  }
   for (BlockInfo& block : snapshot.blocks) {
-    block.address = {block.address.value - lowest[block.heap].value};
+    block.address = stretches(block.address);
     block.stream = streams(block.stream);
     block.pool = pools(block.pool);
     for (std::uint64_t& stream : block.waits_for) stream = streams(stream);
     block.allocated_at.reset();
-  }
-  for (PageInfo& page : snapshot.pages) {
-    for (MappingInfo& mapping : page.mapped_at) {
-      mapping.address = {mapping.address.value - lowest[mapping.heap].value};
-    }
-    std::sort(page.mapped_at.begin(), page.mapped_at.end(), in_order<MappingInfo>);
   }
   std::sort(snapshot.blocks.begin(), snapshot.blocks.end(), in_order<BlockInfo>);
   return snapshot;
@@ -295,6 +319,19 @@ double ratio(Nanoseconds a, Nanoseconds b) {
 }
 double mebibytes(Bytes bytes) { return static_cast<double>(bytes.count) / (1 << 20); }
 
+// Where two texts begin to differ, and what stands there.
+std::string first_difference(const std::string& one, const std::string& other) {
+  constexpr std::size_t kBefore = 80, kAfter = 40;
+  const auto length = static_cast<std::ptrdiff_t>(std::min(one.size(), other.size()));
+  const auto at = static_cast<std::size_t>(
+      std::mismatch(one.begin(), one.begin() + length, other.begin()).first - one.begin());
+  const std::size_t begin = at - std::min(at, kBefore);
+  const auto around = [&](const std::string& text) {
+    return text.substr(begin, at - begin + kAfter);
+  };
+  return fmt::format("{} against {}", around(one), around(other));
+}
+
 // Runs it, adds its row, and says how many of the runs gave the very bytes of the first.
 Result<Outcome> run_variant(const OpenRanks& open, const OverlapOptions& options,
                             const Variant& variant, ScenarioTable& table, int& alike,
@@ -305,7 +342,13 @@ Result<Outcome> run_variant(const OpenRanks& open, const OverlapOptions& options
     Result<Outcome> outcome = run_once(open, options, variant, report);
     if (!outcome) return outcome;
     if (run == 0) first = *outcome;
-    alike += outcome->picture == first.picture ? 1 : 0;
+    if (outcome->picture == first.picture) {
+      ++alike;
+    } else if (run == alike) {
+      report.notes.push_back(fmt::format("{}: run {} differs from the first: {}", variant.name,
+                                         run + 1,
+                                         first_difference(first.picture, outcome->picture)));
+    }
   }
   table.rows.push_back({variant.name, in_words(first.beyond), in_words(first.live),
                         in_words(first.step), fmt::format("{} of {}", alike, options.runs)});
@@ -376,7 +419,7 @@ Result<ScenarioReport> run_scenario_c(const OpenRanks& open, const OverlapOption
   }
   report.notes.emplace_back(
       "a run's bytes are the memory held and live after each layer, and the heap's snapshot as "
-      "JSON, with addresses counted from the lowest of each heap");
+      "JSON, with the begin of each stretch of mapped addresses as its number");
   return report;
 }
 
