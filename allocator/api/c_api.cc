@@ -68,6 +68,10 @@ weir_statistics_t to_c(const weir::Statistics& s) {
   c.host_waits = s.host_waits;
   c.out_of_memory = s.out_of_memory;
   c.trimmed_bytes = s.trimmed_bytes;
+  c.plain_bytes = s.plain_bytes.current;
+  c.plain_bytes_peak = s.plain_bytes.peak;
+  c.plain_leased_bytes = s.plain_leased_bytes.current;
+  c.plain_live_bytes = s.plain_live_bytes;
   return c;
 }
 

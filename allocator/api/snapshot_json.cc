@@ -26,6 +26,7 @@ Json json_of(const Gauge& gauge) {
 Json json_of(const HeapStatistics& heap) {
   return {{"heap", heap.heap.value},
           {"stream", heap.stream},
+          {"plain", heap.plain},
           {"live_blocks", json_of(heap.live_blocks)},
           {"live_bytes", json_of(heap.live_bytes)},
           {"requested_bytes", json_of(heap.requested_bytes)},
@@ -44,6 +45,9 @@ Json json_of(const Statistics& all) {
           {"mapped_bytes", json_of(all.mapped_bytes)},
           {"pages", json_of(all.pages)},
           {"mappings", json_of(all.mappings)},
+          {"plain_bytes", json_of(all.plain_bytes)},
+          {"plain_leased_bytes", json_of(all.plain_leased_bytes)},
+          {"plain_live_bytes", all.plain_live_bytes},
           {"fences", all.fences},
           {"stream_waits", all.stream_waits},
           {"host_waits", all.host_waits},
@@ -66,6 +70,7 @@ Json json_of(const PageInfo& page) {
           {"bytes", page.bytes.count},
           {"used", page.used.count},
           {"lease", page.lease ? Json(page.lease->value) : Json()},
+          {"plain", page.memory == MemoryKind::plain},
           {"mappings", std::move(mappings)}};
 }
 

@@ -10,6 +10,7 @@ namespace weir {
 
 using recording_format::EventFields;
 using recording_format::fields_of;
+using recording_format::kPlain;
 using recording_format::put;
 using recording_format::set_fields;
 using recording_format::unzigzag;
@@ -19,10 +20,6 @@ namespace {
 
 // An event takes no more: kind, time, which fields changed, and all of them.
 constexpr std::size_t kMostEncoded = 1 + 10 + 2 + EventFields().size() * 10;
-
-// Beside the kind, in its byte.
-constexpr unsigned char kPlain = 0x80;
-static_assert(kEventKinds <= kPlain);
 
 // As PayloadReader::number(), of bytes that put() wrote here.
 std::uint64_t take(const char*& at) {

@@ -157,7 +157,8 @@ std::size_t EventCoder::group_of(EventKind kind) {
 }
 
 void EventCoder::encode(const Event& event, std::string& out) {
-  out += static_cast<char>(event.kind);
+  const auto kind = static_cast<unsigned char>(event.kind);
+  out += static_cast<char>(event.plain ? kind | kPlain : kind);
   const auto time = static_cast<std::uint64_t>(event.time.count);
   put(out, time - time_);
   time_ = time;
@@ -175,7 +176,8 @@ void EventCoder::encode(const Event& event, std::string& out) {
 }
 
 std::optional<Event> EventCoder::decode(PayloadReader& in) {
-  const std::uint8_t kind = in.byte();
+  const std::uint8_t first = in.byte();
+  const auto kind = static_cast<std::uint8_t>(first & ~kPlain);
   if (kind >= kEventKinds) in.fail();
   const std::uint64_t later = in.number();
   constexpr std::uint64_t kLatest = std::numeric_limits<std::int64_t>::max();
@@ -184,7 +186,7 @@ std::optional<Event> EventCoder::decode(PayloadReader& in) {
   if (changed >> EventFields().size() != 0) in.fail();
   if (in.failed()) return std::nullopt;
   time_ += later;
-  Event event{.kind = static_cast<EventKind>(kind)};
+  Event event{.kind = static_cast<EventKind>(kind), .plain = (first & kPlain) != 0};
   event.time = Nanoseconds{static_cast<std::int64_t>(time_)};
   EventFields& last = last_[group_of(event.kind)];
   for (std::size_t i = 0; i < last.size(); ++i) {

@@ -84,6 +84,10 @@ constexpr std::uint64_t zigzag(std::uint64_t difference) {
 }
 constexpr std::uint64_t unzigzag(std::uint64_t code) { return code >> 1 ^ (0 - (code & 1)); }
 
+// Event::plain, beside the kind in its byte.
+inline constexpr std::uint8_t kPlain = 0x80;
+static_assert(kEventKinds <= kPlain);
+
 // An event's numbers, but for its kind and time: address, bytes, requested, and the others.
 using EventFields = std::array<std::uint64_t, 11>;
 EventFields fields_of(const Event& event);

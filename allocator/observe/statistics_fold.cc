@@ -34,10 +34,12 @@ void DeviceFold::on_event(const Event& event) {
     case EventKind::create:
       rare_.pages.add(1);
       rare_.reserved_bytes.add(event.bytes.count);
+      if (event.plain) rare_.plain_bytes.add(event.bytes.count);
       break;
     case EventKind::release:
       rare_.pages.subtract(1);
       rare_.reserved_bytes.subtract(event.bytes.count);
+      if (event.plain) rare_.plain_bytes.subtract(event.bytes.count);
       break;
     case EventKind::map:
       rare_.mappings.add(1);
@@ -49,9 +51,11 @@ void DeviceFold::on_event(const Event& event) {
       break;
     case EventKind::lease:
       rare_.leased_bytes.add(event.bytes.count);
+      if (event.plain) rare_.plain_leased_bytes.add(event.bytes.count);
       break;
     case EventKind::unlease:
       rare_.leased_bytes.subtract(event.bytes.count);
+      if (event.plain) rare_.plain_leased_bytes.subtract(event.bytes.count);
       break;
     case EventKind::host_wait:
       ++rare_.host_waits;
@@ -78,8 +82,9 @@ void DeviceFold::reset_peaks() {
     for (HeapFold* heap : heaps_) heap->levels_[i].peak.store(0, std::memory_order_relaxed);
     peaks_[i] = lower_ceilings(i);
   }
-  for (Gauge* gauge : {&rare_.leased_bytes, &rare_.reserved_bytes, &rare_.mapped_bytes,
-                       &rare_.pages, &rare_.mappings}) {
+  for (Gauge* gauge :
+       {&rare_.leased_bytes, &rare_.reserved_bytes, &rare_.mapped_bytes, &rare_.pages,
+        &rare_.mappings, &rare_.plain_bytes, &rare_.plain_leased_bytes}) {
     gauge->peak = gauge->current;
   }
 }
@@ -180,6 +185,7 @@ Statistics DeviceFold::combine(std::vector<HeapStatistics> heaps) const {
       sum->current += gauge->current;
       sum->total += gauge->total;
     }
+    if (heap.plain) all.plain_live_bytes += heap.live_bytes.current;
     all.fences += heap.fences;
     all.stream_waits += heap.stream_waits;
     all.context_waits += heap.context_waits;
@@ -194,9 +200,11 @@ Statistics DeviceFold::combine(std::vector<HeapStatistics> heaps) const {
   return all;
 }
 
-HeapFold::HeapFold(DeviceFold& device, HeapId heap, std::uint64_t stream) : device_(device) {
+HeapFold::HeapFold(DeviceFold& device, HeapId heap, std::uint64_t stream, bool plain)
+    : device_(device) {
   rare_.heap = heap;
   rare_.stream = stream;
+  rare_.plain = plain;
   device_.add(*this);
 }
 
@@ -280,7 +288,7 @@ void StatisticsFold::on_event(const Event& event) {
     case EventKind::capture_end:
       return;
     case EventKind::heap_open:
-      heaps_.try_emplace(event.heap, device_, event.heap, event.stream);
+      heaps_.try_emplace(event.heap, device_, event.heap, event.stream, event.plain);
       return;
     default:
       if (event.heap == kNoHeap) return device_.on_event(event);

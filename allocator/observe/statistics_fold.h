@@ -90,7 +90,7 @@ class DeviceFold {
 class HeapFold {
  public:
   // `device` must outlive this. `stream`: Stream::id.
-  HeapFold(DeviceFold& device, HeapId heap, std::uint64_t stream);
+  HeapFold(DeviceFold& device, HeapId heap, std::uint64_t stream, bool plain = false);
   ~HeapFold();
   HeapFold(const HeapFold&) = delete;
   HeapFold& operator=(const HeapFold&) = delete;

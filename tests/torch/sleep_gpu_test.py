@@ -5,6 +5,7 @@ usage: python tests/torch/sleep_gpu_test.py    needs PyTorch with CUDA and the W
                                                full backend; exit 77 where there is no GPU
 """
 import gc
+import importlib.util
 import multiprocessing
 import sys
 import threading
@@ -60,6 +61,30 @@ def trained(steps, between):
         optimizer.zero_grad(set_to_none=True)
         losses.append(loss.item())
         del x, loss
+        between(step)
+    torch.use_deterministic_algorithms(False)
+    return losses
+
+
+def trained_gpt2(steps, between):
+    """As trained(), of GPT-2 small with its optimizer."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(7)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    model = GPT2LMHeadModel(GPT2Config(use_cache=False, attn_implementation="eager")).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    losses = []
+    for step in range(steps):
+        generator = torch.Generator(device="cuda").manual_seed(step)
+        length = 64 + 32 * (step % 5)
+        tokens = torch.randint(0, 50257, (4, length), device="cuda", generator=generator)
+        loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+        del tokens, loss
         between(step)
     torch.use_deterministic_algorithms(False)
     return losses
@@ -122,6 +147,19 @@ class Sleep(unittest.TestCase):
             weir.wake(keep_host=4 * GIB)
 
         self.assertEqual(trained(8, nap), plain)
+
+    @unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
+    def test_gpt2_that_sleeps_100_times_has_the_same_losses(self):
+        plain = trained_gpt2(100, lambda step: None)
+        again = trained_gpt2(100, lambda step: None)
+        self.assertEqual(again, plain)  # else the GPU's arithmetic differs by itself
+
+        def nap(step):
+            weir.sleep()
+            self.assertEqual(held(), 0)
+            weir.wake(keep_host=8 * GIB)
+
+        self.assertEqual(trained_gpt2(100, nap), plain)
 
     def test_a_backward_pass_is_in_the_tag(self):
         x = torch.randn(MIB, device="cuda", requires_grad=True)

@@ -209,6 +209,48 @@ TEST_F(PlainPool, ServesPlainMemoryBesideAHeapOfPages) {
   free(heap_, paged);
 }
 
+TEST_F(PlainPool, StatisticsTellItApart) {
+  void* const plain = allocate_in_pool(40_MiB);
+  void* const freed = allocate_in_pool(60_MiB);
+  void* const paged = allocate(heap_, 100_MiB, one_);
+  free(heap_, freed);
+  const Statistics now = heap_.statistics();
+  EXPECT_EQ(now.plain_bytes.current, (100_MiB).count);
+  EXPECT_EQ(now.plain_leased_bytes.current, (40_MiB).count);
+  EXPECT_EQ(now.plain_leased_bytes.peak, (100_MiB).count);
+  EXPECT_EQ(now.plain_live_bytes, (40_MiB).count);
+  EXPECT_EQ(now.live_bytes.current, (140_MiB).count);
+  for (const HeapInfo& heap : heap_.snapshot().heaps) {
+    EXPECT_EQ(heap.memory == MemoryKind::plain, heap.pool == pool_->id());
+  }
+  free(heap_, plain);
+  free(heap_, paged);
+  device_.finish();
+  ASSERT_TRUE(heap_.trim().ok());
+  EXPECT_EQ(heap_.statistics().plain_bytes.current, 0u);
+  EXPECT_EQ(heap_.statistics().plain_bytes.peak, (100_MiB).count);
+  heap_.reset_peaks();
+  EXPECT_EQ(heap_.statistics().plain_bytes.peak, 0u);
+}
+
+TEST_F(PlainPool, AMessageOfMemoryRunningOutTellsItApart) {
+  void* const plain = allocate_in_pool(300_MiB);
+  void* const paged = allocate(heap_, 600_MiB, one_);
+  const auto message = [](const Result<void*>& none) {
+    return none.ok() ? std::string() : none.error().message();
+  };
+  EXPECT_THAT(message(heap_.allocate(200_MiB, one_)),
+              AllOf(testing::StartsWith("out of memory: 200 MiB asked for"),
+                    HasSubstr("; held 900 MiB with no limit set"), HasSubstr("in use 900 MiB"),
+                    HasSubstr("; of it plain memory: held 300 MiB, in use 300 MiB, idle 0 B"),
+                    HasSubstr("stream " + std::to_string(one_.id) + " holds 900 MiB in 2 blocks")));
+  EXPECT_THAT(message(pool_->allocate(200_MiB, one_)),
+              testing::StartsWith("plain memory of pool " + std::to_string(pool_->id()) +
+                                  " (300 MiB held, 300 MiB live): out of memory: 200 MiB"));
+  free(heap_, plain);
+  free(heap_, paged);
+}
+
 // Idle memory of one kind is of no use to the other, and goes back to the device when it is short.
 TEST_F(PlainPool, IdleMemoryOfTheOtherKindGoesRatherThanBeOutOfMemory) {
   for (int round = 0; round < 3; ++round) {

@@ -68,6 +68,28 @@ TEST(Report, EveryByteThatNobodyAskedForHasOneCause) {
   EXPECT_EQ(sum_of_causes(moment), moment.reserved - moment.requested);
 }
 
+TEST(Report, PlainMemoryIsToldApart) {
+  HandMade made;
+  made.page(0).map(0, kAt).lease(0, 0).allocate(kAt, 1_MiB);
+  EXPECT_EQ(report_of(made.recording).end.plain.segments, 0u);
+  EXPECT_THAT(report_text(report_of(made.recording), {}), Not(HasSubstr("plain memory")));
+  for (std::uint32_t page = 1; page < 4; ++page) {
+    made.page(page);
+    test::change_last_event(made.recording, [](Event& last) { last.plain = true; });
+    made.map(page, kAt + 16 * page * kPage);
+  }
+  made.lease(1, 0).lease(2, 0);
+  made.allocate(kAt + 16 * kPage, 1_MiB).allocate(kAt + 32 * kPage, 1536_KiB);
+  const Report report = report_of(made.recording);
+  EXPECT_EQ(report.end.plain.segments, 3u);
+  EXPECT_EQ(report.end.plain.reserved, 6_MiB);
+  EXPECT_EQ(report.end.plain.leased, 4_MiB);
+  EXPECT_EQ(report.end.plain.live, 2560_KiB);
+  EXPECT_THAT(report_text(report, {}),
+              HasSubstr("Of it plain memory: 6.00 MiB in 3 segments: 2.50 MiB live, 1.50 MiB free "
+                        "within segments in use,\n2.00 MiB idle."));
+}
+
 TEST(Report, BlockThroughAnAliasUsesTheSamePage) {
   HandMade made;
   made.page(0).page(1).map(0, kAt).map(1, kAt + kPage);

@@ -52,7 +52,8 @@ inline std::string text_of(const Event& event) {
        {std::uint64_t{event.heap.value}, std::uint64_t{event.page.value},
         static_cast<std::uint64_t>(event.time.count), event.stream, event.other,
         event.address.value, event.bytes.count, event.requested.count, event.sequence.value,
-        static_cast<std::uint64_t>(event.duration.count), event.pool, std::uint64_t{event.stack}}) {
+        static_cast<std::uint64_t>(event.duration.count), event.pool, std::uint64_t{event.stack},
+        std::uint64_t{event.plain}}) {
     text += ' ' + std::to_string(field);
   }
   return text;

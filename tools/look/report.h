@@ -60,6 +60,11 @@ struct Moment {
   Nanoseconds time;  // since the recording's begin
   std::uint64_t blocks = 0, pages = 0;
   Bytes live, requested, reserved, leased;
+  // Of it plain memory (MemoryKind::plain).
+  struct Plain {
+    std::uint64_t segments = 0;
+    Bytes live, reserved, leased;
+  } plain;
   // reserved - requested = the sum of these - unplaced.
   std::array<Bytes, kCauses> causes{};
   // Bytes of live blocks on no page that the recording knows of, or on bytes that another block

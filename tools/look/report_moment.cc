@@ -76,6 +76,12 @@ class MomentMaker {
     const ReportPages::Free free = ReportPages::free_of(page);
     moment_.unplaced += free.twice;
     if (page.lease) moment_.leased += page.bytes;
+    if (page.plain) {
+      ++moment_.plain.segments;
+      moment_.plain.reserved += page.bytes;
+      moment_.plain.live += free.used;
+      if (page.lease) moment_.plain.leased += page.bytes;
+    }
     if (page.used.empty() && !page.lease) {
       const bool pools = page.last_heap && pool_of_heap_[page.last_heap->value] != 0;
       cause(pools ? Cause::pool_partition : Cause::idle_pages) += page.bytes;

@@ -9,6 +9,7 @@ void ReportPages::apply(const Event& event) {
   switch (event.kind) {
     case EventKind::create:
       pages_[event.page.value].bytes = event.bytes;
+      pages_[event.page.value].plain = event.plain;
       break;
     case EventKind::release:
       pages_.erase(event.page.value);

@@ -19,6 +19,7 @@ class ReportPages {
  public:
   struct Page {
     Bytes bytes;
+    bool plain = false;               // a segment of plain memory
     std::optional<HeapId> lease;      // the heap that used it first since it was idle
     std::optional<HeapId> last_heap;  // of the latest event about it
     std::vector<std::pair<std::uint64_t, std::uint64_t>> used;  // [begin, end), in its bytes

@@ -139,7 +139,18 @@ std::string fragmentation(const char* when, const Moment& moment) {
                percent(number(moment.unplaced), number(moment.reserved)),
                "live blocks on pages the recording lacks"});
   }
-  return text + table.text();
+  text += table.text();
+  const Moment::Plain& plain = moment.plain;
+  if (plain.segments == 0) return text;
+  return text + "\n" +
+         wrapped(fmt::format("Of it plain memory: {} in {}: {} live, {} free within segments in "
+                             "use, {} idle. Only requests for plain memory use what is free there.",
+                             in_words(plain.reserved), counted(plain.segments, "segment"),
+                             in_words(plain.live),
+                             in_words(plain.leased - std::min(plain.leased, plain.live)),
+                             in_words(plain.reserved - plain.leased)),
+                 0) +
+         "\n";
 }
 
 // A peak of reserved that came after that of live is mostly what had been in use then.

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <iterator>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -28,6 +29,30 @@ const char* remedy(Bytes bytes, Bytes limit, Bytes most) {
   }
   return may_raise ? "Free blocks, raise the limit, or ask for less."
                    : "Free blocks, or ask for less.";
+}
+
+// The three streams whose blocks are the most bytes. A stream has a heap for each pool.
+std::string largest_streams(const Statistics& now) {
+  struct Held {
+    std::uint64_t stream = 0, bytes = 0, blocks = 0;
+  };
+  std::map<std::uint64_t, Held> by_stream;
+  for (const HeapStatistics& heap : now.heaps) {
+    Held& held = by_stream[heap.stream];
+    held.stream = heap.stream;
+    held.bytes += heap.live_bytes.current;
+    held.blocks += heap.live_blocks.current;
+  }
+  std::vector<Held> all;
+  for (const auto& [stream, held] : by_stream) all.push_back(held);
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Held& a, const Held& b) { return a.bytes > b.bytes; });
+  std::string text;
+  for (std::size_t i = 0; i < std::min<std::size_t>(all.size(), 3); ++i) {
+    text += "; stream " + std::to_string(all[i].stream) + " holds " + format(Bytes{all[i].bytes}) +
+            " in " + std::to_string(all[i].blocks) + " blocks";
+  }
+  return text;
 }
 
 }  // namespace
@@ -166,37 +191,39 @@ Error DeviceHeap::Impl::out_of_memory(const Request& request) {
   const auto& [bytes, stream, server] = request;
   registry_.give_back_cached();  // it is free memory, and not to be named as in use
   observer_.emit(Event{.kind = EventKind::out_of_memory, .stream = stream.id, .requested = bytes});
-  const PageHeap::Totals totals = pages_.totals();
+  const bool short_of_mappings = pages_.totals().short_of_mappings;
+  const Statistics now = statistics();
+  const Bytes held{now.reserved_bytes.current}, leased{now.leased_bytes.current};
+  const Bytes used{now.live_bytes.current}, plain{now.plain_bytes.current};
   const Bytes limit = budget_.limit();
   std::string message = "out of memory: " + format(bytes) + " asked for on stream " +
-                        std::to_string(stream.id) + "; held " + format(totals.total) +
+                        std::to_string(stream.id) + "; held " + format(held) +
                         (limit > 0_B ? " of a limit of " + format(limit) : " with no limit set");
   Bytes most = limit;
   if (const Result<MemoryInfo> info = device_.memory_info()) {
     if (limit == 0_B || info->total < limit) most = info->total;
     message += ", the device has " + format(info->free) + " free of " + format(info->total);
   }
-  message += "; in use " + format(totals.used) + ", idle " + format(totals.total - totals.leased) +
-             ", free within pages in use " + format(totals.leased - totals.used);
-  if (totals.short_of_mappings) {
-    message += "; " + std::to_string(totals.mappings) +
+  message += "; in use " + format(used) + ", idle " + format(held - leased) +
+             ", free within pages in use " + format(leased - used);
+  if (plain > 0_B && plain < held) {
+    const Bytes plain_leased{now.plain_leased_bytes.current}, plain_used{now.plain_live_bytes};
+    message += "; of it plain memory: held " + format(plain) + ", in use " + format(plain_used) +
+               ", idle " + format(plain - plain_leased) + ", free within segments in use " +
+               format(plain_leased - plain_used);
+  }
+  if (short_of_mappings) {
+    message += "; " + std::to_string(now.mappings.current) +
                " mappings are held, and HeapOptions::most_mappings allows too few more";
   }
-  std::vector<HeapStatistics> heaps = statistics().heaps;
-  std::sort(heaps.begin(), heaps.end(), [](const HeapStatistics& a, const HeapStatistics& b) {
-    return a.live_bytes.current > b.live_bytes.current;
-  });
-  for (std::size_t i = 0; i < std::min<std::size_t>(heaps.size(), 3); ++i) {
-    message += "; stream " + std::to_string(heaps[i].stream) + " holds " +
-               format(Bytes{heaps[i].live_bytes.current}) + " in " +
-               std::to_string(heaps[i].live_blocks.current) + " blocks";
-  }
-  message += std::string(". ") + remedy(bytes, limit, most);
+  message += largest_streams(now) + ". " + remedy(bytes, limit, most);
   if (server.pool == nullptr) return {ErrorCode::out_of_memory, message};
-  const GraphPoolStatistics held = server.pool->statistics();
-  return {ErrorCode::out_of_memory, "graph pool " + std::to_string(server.pool->id()) + " (" +
-                                        format(held.reserved_bytes) + " held, " +
-                                        format(held.live_bytes) + " live): " + message};
+  const GraphPoolStatistics of_pool = server.pool->statistics();
+  const bool is_plain = server.pool->memory() == MemoryKind::plain;
+  return {ErrorCode::out_of_memory, (is_plain ? "plain memory of pool " : "graph pool ") +
+                                        std::to_string(server.pool->id()) + " (" +
+                                        format(of_pool.reserved_bytes) + " held, " +
+                                        format(of_pool.live_bytes) + " live): " + message};
 }
 
 }  // namespace weir

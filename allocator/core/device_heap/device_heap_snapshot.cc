@@ -99,7 +99,7 @@ void DeviceHeap::Impl::list_heaps(HeapRegistry::Heaps heaps, HeapSnapshot& snaps
   for (const auto& heap : heaps) {
     const std::uint64_t pool = heap->capture_pool() == nullptr ? 0 : heap->capture_pool()->id();
     const auto [stream, open] = heap->stream_locked();
-    snapshot.heaps.push_back({heap->id(), stream, pool, open});
+    snapshot.heaps.push_back({heap->id(), stream, pool, open, heap->memory()});
     const std::size_t before = snapshot.blocks.size();
     heap->list_blocks(snapshot.blocks);
     for (std::size_t i = before; i < snapshot.blocks.size(); ++i) snapshot.blocks[i].pool = pool;
@@ -122,6 +122,7 @@ std::vector<Event> DeviceHeap::Impl::as_events(const HeapSnapshot& snapshot) con
   }
   for (const HeapInfo& heap : snapshot.heaps) {
     add({.kind = EventKind::heap_open,
+         .plain = heap.memory == MemoryKind::plain,
          .heap = heap.heap,
          .stream = heap.stream,
          .pool = heap.pool});
@@ -131,17 +132,22 @@ std::vector<Event> DeviceHeap::Impl::as_events(const HeapSnapshot& snapshot) con
     if (captures) add({.kind = EventKind::capture_begin, .pool = pool->id()});
   }
   for (const PageInfo& page : snapshot.pages) {
-    add({.kind = EventKind::create, .page = page.page, .bytes = page.bytes});
+    const bool plain = page.memory == MemoryKind::plain;
+    add({.kind = EventKind::create, .plain = plain, .page = page.page, .bytes = page.bytes});
     for (const MappingInfo& mapping : page.mapped_at) {
       add({.kind = EventKind::map,
-           .plain = page.memory == MemoryKind::plain,
+           .plain = plain,
            .heap = mapping.heap,
            .page = page.page,
            .address = mapping.address,
            .bytes = page.bytes});
     }
     if (!page.lease) continue;
-    add({.kind = EventKind::lease, .heap = *page.lease, .page = page.page, .bytes = page.bytes});
+    add({.kind = EventKind::lease,
+         .plain = plain,
+         .heap = *page.lease,
+         .page = page.page,
+         .bytes = page.bytes});
   }
   for (const BlockInfo& block : snapshot.blocks) {
     add({.kind = EventKind::allocate,
@@ -233,8 +239,15 @@ std::vector<std::string> DeviceHeap::Impl::validate_statistics(const Statistics&
   same("reserved_bytes", all.reserved_bytes.current, totals.total.count);
   same("leased_bytes", all.leased_bytes.current, totals.leased.count);
   same("mappings", all.mappings.current, totals.mappings);
-  Bytes mapped;
-  for (const PageInfo& page : pages) mapped += page.bytes * page.mappings;
+  Bytes mapped, plain, plain_in_use;
+  for (const PageInfo& page : pages) {
+    mapped += page.bytes * page.mappings;
+    if (page.memory != MemoryKind::plain) continue;
+    plain += page.bytes;
+    if (page.lease) plain_in_use += page.bytes;
+  }
+  same("plain_bytes", all.plain_bytes.current, plain.count);
+  same("plain_leased_bytes", all.plain_leased_bytes.current, plain_in_use.count);
   same("pages", all.pages.current, pages.size());
   same("mapped_bytes", all.mapped_bytes.current, mapped.count);
   return broken;

@@ -26,7 +26,7 @@ StreamHeap::StreamHeap(HeapId id, Stream stream, PageHeap& pages, Timelines& tim
       caching_heaps_(caching_heaps),
       graph_pool_(pool),
       recording_(observer.recording()),
-      fold_(observer.fold(), id, stream.id),
+      fold_(observer.fold(), id, stream.id, pages.memory() == MemoryKind::plain),
       slabs_(block_records_),
       stream_(stream),
       timeline_(timelines.of(stream)) {

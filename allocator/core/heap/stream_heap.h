@@ -46,6 +46,7 @@ class StreamHeap {
 
   HeapId id() const { return id_; }
   CapturePool* capture_pool() const { return graph_pool_; }
+  MemoryKind memory() const { return pages_.memory(); }
 
   // The fast paths, which serve nearly every call of a program that frees and asks again: the
   // newest cached block is given out, a freed one is cached. No address, or false: nothing

@@ -6,7 +6,10 @@ namespace weir {
 
 void StreamHeap::announce(std::uint64_t pool) {
   const MutexLock lock(mutex_);
-  observer_.emit(fold_, Event{.kind = EventKind::heap_open, .stream = stream_.id, .pool = pool});
+  observer_.emit(fold_, Event{.kind = EventKind::heap_open,
+                              .plain = memory() == MemoryKind::plain,
+                              .stream = stream_.id,
+                              .pool = pool});
 }
 
 // Once nobody records any more, nothing keeps the times of allocation up to date.

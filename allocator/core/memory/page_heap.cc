@@ -167,8 +167,9 @@ void PageHeap::free(Owner& owner, Range run, const FenceSet& fences) {
     pages_.free(home, [&](const Page& page, bool idle) WEIR_REQUIRES(mutex_) {
       // Without memory it counts as leased no more.
       if (!idle || page.handle == PhysicalHandle{}) return;
-      observer_.emit(owner.fold,
-                     Event{.kind = EventKind::unlease, .page = page.id, .bytes = page.size});
+      observer_.emit(
+          owner.fold,
+          Event{.kind = EventKind::unlease, .plain = plain_, .page = page.id, .bytes = page.size});
     });
     return true;
   });

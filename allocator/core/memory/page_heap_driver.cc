@@ -105,7 +105,8 @@ Result<Address> PageHeap::vacancy(Bytes room) {
 PageHeap::HeldPage PageHeap::add(UnmappedPage loose) {
   const PageId id = budget_.next_page();
   budget_.take(loose.size);
-  observer_.emit(Event{.kind = EventKind::create, .page = id, .bytes = loose.size});
+  observer_.emit(
+      Event{.kind = EventKind::create, .plain = plain_, .page = id, .bytes = loose.size});
   return {id, loose};
 }
 
@@ -299,7 +300,8 @@ Result<PageHeap::UnmappedPage> PageHeap::take_out(Page& page) {
 
 PageHeap::UnmappedPage PageHeap::take_out(HeldPage held) {
   budget_.give_back(held.page.size);
-  observer_.emit(Event{.kind = EventKind::release, .page = held.id, .bytes = held.page.size});
+  observer_.emit(
+      Event{.kind = EventKind::release, .plain = plain_, .page = held.id, .bytes = held.page.size});
   return held.page;
 }
 
@@ -541,7 +543,9 @@ std::vector<PageInfo> PageHeap::pages_locked() const {
     info.mappings = static_cast<std::uint32_t>(info.mapped_at.size());
     pages.push_back(std::move(info));
   }
-  for (const auto& [id, page] : held_) pages.push_back({id, page.size, 0_B, std::nullopt, 0, {}});
+  for (const auto& [id, page] : held_) {
+    pages.push_back({id, page.size, 0_B, std::nullopt, 0, {}, memory()});
+  }
   std::sort(pages.begin(), pages.end(),
             [](const PageInfo& a, const PageInfo& b) { return a.page < b.page; });
   return pages;

@@ -92,8 +92,9 @@ Status PageHeap::claim(Owner& owner, const Place& place, bool waits) {
         keeps_any_ = true;
       }
       if (!leases) return;
-      observer_.emit(owner.fold,
-                     Event{.kind = EventKind::lease, .page = page.id, .bytes = page.size});
+      observer_.emit(
+          owner.fold,
+          Event{.kind = EventKind::lease, .plain = plain_, .page = page.id, .bytes = page.size});
     });
     return true;
   });

@@ -37,7 +37,7 @@ std::string_view name_of(EventKind kind);
 // Fields that a kind does not name above are zero.
 struct Event {
   EventKind kind = EventKind::allocate;
-  bool plain = false;  // of `map` and `unmap`: a segment (MemoryKind::plain). Recordings don't say.
+  bool plain = false;  // of pages (create to unlease) and heap_open: plain memory (MemoryKind)
   HeapId heap;
   PageId page;
   Nanoseconds time;

@@ -111,6 +111,7 @@ struct HeapInfo {
   std::uint64_t stream = 0;  // Stream::id that it serves, or served last
   std::uint64_t pool = 0;    // GraphPool::id(); 0: the device heap's own
   bool open = true;          // false: its stream was retired
+  MemoryKind memory = MemoryKind::pages;
 };
 
 // Everything a device heap holds, at one moment.

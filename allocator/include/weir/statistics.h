@@ -24,6 +24,7 @@ struct Gauge {
 struct HeapStatistics {
   HeapId heap;
   std::uint64_t stream = 0;         // Stream::id
+  bool plain = false;               // its memory is plain (MemoryKind::plain)
   Gauge live_blocks;                // blocks between allocate and deallocate
   Gauge live_bytes;                 // their sizes, rounded up to kGrain
   Gauge requested_bytes;            // their sizes as asked for
@@ -40,6 +41,9 @@ struct Statistics {
   Gauge reserved_bytes;  // physical memory held: sum of page sizes
   Gauge mapped_bytes;    // sum over mappings: more than reserved where pages have aliases
   Gauge pages, mappings;
+  // Of reserved_bytes, leased_bytes and live_bytes, what is plain memory (MemoryKind::plain).
+  Gauge plain_bytes, plain_leased_bytes;
+  std::uint64_t plain_live_bytes = 0;
   std::uint64_t fences = 0, stream_waits = 0, host_waits = 0, out_of_memory = 0;
   std::uint64_t context_waits = 0;  // of stream_waits, those for the work of all streams
   std::uint64_t trimmed_bytes = 0;

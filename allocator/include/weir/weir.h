@@ -129,9 +129,11 @@ typedef struct weir_statistics_t {
   uint64_t pages, mappings;
   uint64_t fences, stream_waits, host_waits, out_of_memory;
   uint64_t trimmed_bytes;
+  uint64_t plain_bytes, plain_bytes_peak; /* of reserved_bytes, what is plain memory */
+  uint64_t plain_leased_bytes, plain_live_bytes;
 } weir_statistics_t;
 #define WEIR_STATISTICS_INIT \
-  { sizeof(weir_statistics_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(weir_statistics_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Writes as many members as `statistics->size` has room for. */
 weir_status_t weir_statistics(weir_allocator_t* allocator, int32_t device,

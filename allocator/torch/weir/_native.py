@@ -43,7 +43,8 @@ class Statistics(ctypes.Structure):
             "requested_bytes", "requested_bytes_peak", "leased_bytes", "leased_bytes_peak",
             "reserved_bytes", "reserved_bytes_peak", "mapped_bytes", "mapped_bytes_peak",
             "pages", "mappings", "fences", "stream_waits", "host_waits", "out_of_memory",
-            "trimmed_bytes",
+            "trimmed_bytes", "plain_bytes", "plain_bytes_peak", "plain_leased_bytes",
+            "plain_live_bytes",
         )
     ]
 
