@@ -120,9 +120,10 @@ Result<void*> RegisteredMemory::allocate(Bytes bytes, Stream stream) {
   const Address begin = find_room(size);
   if (begin.value == 0) {
     return error(ErrorCode::out_of_memory,
-                 "no segment has room for " + format(bytes) + ": there are " +
-                     std::to_string(segments_.size()) + " of " + format(segment_) +
-                     ", fixed when the pool was created (RegisteredPoolOptions)");
+                 "no segment has room for " + format(bytes) + " in one piece: the pool has " +
+                     std::to_string(segments_.size()) +
+                     (segments_.size() == 1 ? " segment of " : " segments of ") + format(segment_) +
+                     ", fixed when it was created (RegisteredPoolOptions)");
   }
   FenceSet fences;
   freed_.collect(begin.value, (begin + size).value, fences);

@@ -38,6 +38,11 @@ std::string Race::describe() const {
 }
 
 Status SimDevice::Impl::check_mapped(std::string_view call, const Access& access) {
+  if (access.bytes.count > ~access.address.value) {
+    return Error(ErrorCode::invalid_argument,
+                 std::string(call) + ": " + verb(access.kind) + sim::text(access.bytes) + " at " +
+                     text(access.address) + ", beyond the last address");
+  }
   const Address end = access.address + access.bytes;
   for (Address at = access.address; at < end;) {
     const sim::Mapping* mapping = memory_.find(at);

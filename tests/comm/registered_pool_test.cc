@@ -172,8 +172,9 @@ TEST_F(RegisteredPools, RefuseWhatNoSegmentHasRoomFor) {
   create_pools(4_MiB, 2);
   on_all([&](Rank& rank) {
     EXPECT_EQ(pool(rank)->statistics().segment_bytes, 8_MiB);
-    expect_error(pool(rank)->allocate(5_MiB, rank.compute), ErrorCode::out_of_memory,
-                 "no segment has room for 5.00 MiB: there are 2 of 4.00 MiB");
+    expect_error(
+        pool(rank)->allocate(5_MiB, rank.compute), ErrorCode::out_of_memory,
+        "no segment has room for 5.00 MiB in one piece: the pool has 2 segments of 4.00 MiB");
     void* const first = take(rank, 4_MiB, rank.compute);
     void* const second = take(rank, 3_MiB, rank.compute);
     expect_error(pool(rank)->allocate(2_MiB, rank.side), ErrorCode::out_of_memory, "no segment");

@@ -26,6 +26,11 @@ TEST(Result, HoldsWhyThereIsNoValue) {
   EXPECT_EQ(result.error().message(), "0x10 is not a live block");
 }
 
+TEST(ResultDeathTest, TheValueOfAFailureAbortsAndSaysWhy) {
+  const Result<int> result = sample();
+  EXPECT_DEATH((void)result.value(), "because: 0x10 is not a live block \\(unknown_pointer\\)");
+}
+
 TEST(Result, MovesOutWhatCannotBeCopied) {
   Result<std::unique_ptr<int>> result = std::make_unique<int>(3);
   const std::unique_ptr<int> taken = std::move(result).value();

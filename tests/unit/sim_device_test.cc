@@ -216,6 +216,8 @@ TEST(SimMemory, AKernelMayOnlyTouchWhatIsMappedAndAccessible) {
     return device.launch(stream, Writes((address + offset).pointer(), bytes), 0_ns);
   };
   EXPECT_THAT(touch(0_B, 1_B).error().message(), HasSubstr("is not mapped"));
+  EXPECT_THAT(touch(0_B, Bytes{~std::uint64_t{3}}).error().message(),
+              HasSubstr("beyond the last address"));
   ASSERT_TRUE(device.map(address, 2_MiB, handle).ok());
   EXPECT_THAT(touch(0_B, 1_B).error().message(), HasSubstr("lacks set_access"));
   ASSERT_TRUE(device.set_access(address, 2_MiB).ok());

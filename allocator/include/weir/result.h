@@ -45,7 +45,11 @@ class Error {
   std::unique_ptr<Detail> detail_;
 };
 
-// A T, or why there is none. value() of a failed result is a broken invariant.
+// Prints `error` and aborts.
+[[noreturn]] void abort_without_value(const Error& error);
+
+// A T, or why there is none. value() of a failed result aborts, and prints the error; so do * and
+// -> in debug builds, and elsewhere they are undefined, as std::expected's are.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -55,19 +59,24 @@ class [[nodiscard]] Result {
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
 
-  T& value() & { return assert(ok()), *std::get_if<T>(&state_); }
-  const T& value() const& { return assert(ok()), *std::get_if<T>(&state_); }
-  T&& value() && { return assert(ok()), std::move(*std::get_if<T>(&state_)); }
-  T& operator*() & { return value(); }
-  const T& operator*() const& { return value(); }
-  T&& operator*() && { return std::move(*this).value(); }
-  T* operator->() { return &value(); }
-  const T* operator->() const { return &value(); }
+  T& value() & { return check_value(), **this; }
+  const T& value() const& { return check_value(), **this; }
+  T&& value() && { return check_value(), *std::move(*this); }
+  T& operator*() & { return assert(ok()), *std::get_if<T>(&state_); }
+  const T& operator*() const& { return assert(ok()), *std::get_if<T>(&state_); }
+  T&& operator*() && { return assert(ok()), std::move(*std::get_if<T>(&state_)); }
+  T* operator->() { return &**this; }
+  const T* operator->() const { return &**this; }
 
   const Error& error() const& { return assert(!ok()), *std::get_if<Error>(&state_); }
   Error&& error() && { return assert(!ok()), std::move(*std::get_if<Error>(&state_)); }
 
  private:
+  void check_value() const {
+    if (!ok()) [[unlikely]]
+      abort_without_value(error());
+  }
+
   std::variant<T, Error> state_;
 };
 
