@@ -149,6 +149,31 @@ Status MeteredDevice::fill_with_zeros(Address at, Bytes size, Stream stream) {
   return inner_.fill_with_zeros(at, size, stream);
 }
 
+Result<OpenedFile> MeteredDevice::open_file(const std::string& folder, Bytes size) {
+  const Timed timed(*this, DeviceCall::open_file);
+  return inner_.open_file(folder, size);
+}
+
+Status MeteredDevice::write_file(FileHandle file, Bytes offset, const void* from, Bytes size) {
+  const Timed timed(*this, DeviceCall::write_file);
+  return inner_.write_file(file, offset, from, size);
+}
+
+Status MeteredDevice::read_file(FileHandle file, Bytes offset, void* to, Bytes size) {
+  const Timed timed(*this, DeviceCall::read_file);
+  return inner_.read_file(file, offset, to, size);
+}
+
+Status MeteredDevice::sync_file(FileHandle file) {
+  const Timed timed(*this, DeviceCall::sync_file);
+  return inner_.sync_file(file);
+}
+
+Status MeteredDevice::close_file(FileHandle file) {
+  const Timed timed(*this, DeviceCall::close_file);
+  return inner_.close_file(file);
+}
+
 Result<EventHandle> MeteredDevice::create_event() {
   const Timed timed(*this, DeviceCall::create_event);
   return inner_.create_event();

@@ -200,6 +200,32 @@ void RaceChecker::unmap(const LastUses& uses, Address address, Bytes size, Nanos
   }
 }
 
+void RaceChecker::host_touches(const PageStamps& page, std::uint64_t begin, std::uint64_t end,
+                               const Access& access, Nanoseconds time) {
+  reported_.clear();
+  const auto check = [&](const Stamp& use) {
+    if (use.epoch <= host_[use.stream]) return;
+    if (std::find(reported_.begin(), reported_.end(), use) != reported_.end()) return;
+    reported_.push_back(use);
+    keep({.kind = Race::Kind::host,
+          .first = use.access,
+          .second = access,
+          .first_stream = streams_[use.stream].id,
+          .second_stream = 0,
+          .first_time = use.time,
+          .second_time = time});
+  };
+  auto at = page.ranges_.upper_bound(begin);
+  if (at != page.ranges_.begin()) --at;
+  for (; at != page.ranges_.end() && at->first < end; ++at) {
+    const PageStamps::Range& range = at->second;
+    if (range.end <= begin) continue;
+    if (range.written) check(range.write);
+    if (access.kind == Access::Kind::read) continue;
+    for (const Stamp& read : range.reads) check(read);
+  }
+}
+
 void RaceChecker::report(const Stamp& first, const Stamp& second) {
   if (std::find(reported_.begin(), reported_.end(), first) != reported_.end()) return;
   reported_.push_back(first);

@@ -86,6 +86,10 @@ class RaceChecker {
   Stamp begin(StreamIndex stream, const Access& access, Nanoseconds time);
   // Bytes [begin, end) of a page. Each pair of accesses is reported once.
   void touch(PageStamps& page, std::uint64_t begin, std::uint64_t end, const Stamp& stamp);
+  // The host itself reads or writes bytes [begin, end), at once: work that uses them, and that the
+  // host does not know to be complete, races with that.
+  void host_touches(const PageStamps& page, std::uint64_t begin, std::uint64_t end,
+                    const Access& access, Nanoseconds time);
   static void use(LastUses& uses, const Stamp& stamp);
   // The host unmaps [address, address + size), which `uses` are the last uses of.
   void unmap(const LastUses& uses, Address address, Bytes size, Nanoseconds time);

@@ -33,6 +33,10 @@ std::string Race::describe() const {
            std::to_string(second_time.count) + " ns, but the host has not waited for " + earlier +
            ", which " + access_text(first, first_time);
   }
+  if (kind == Kind::host) {
+    return "the host itself " + access_text(second, second_time) + ", and has not waited for " +
+           earlier + ", which " + access_text(first, first_time);
+  }
   return "stream " + std::to_string(second_stream) + " " + access_text(second, second_time) +
          ", and nothing orders that after " + earlier + ", which " + access_text(first, first_time);
 }

@@ -13,14 +13,10 @@ namespace weir {
 namespace {
 
 using sim::refused;
+using sim::time_for;
 
 constexpr Bytes kHostUnit = 2_MiB;
 constexpr Address kFirstHostAddress{std::uint64_t{1} << 50};
-
-Nanoseconds time_for(Bytes size, Nanoseconds per_mib) {
-  return {static_cast<std::int64_t>(size.count) * per_mib.count /
-          static_cast<std::int64_t>((1_MiB).count)};
-}
 
 }  // namespace
 
@@ -47,6 +43,7 @@ Status SimDevice::Impl::free_host(void* memory, Bytes size) {
   if (known == host_.end() || known->second != size) {
     return refused(DeviceCall::free_host, "invalid value: no host memory of that size is there");
   }
+  host_uses({Access::Kind::write, known->first, size});
   host_contents_.clear(known->first.value, (known->first + size).value);
   host_bytes_ -= size;
   host_.erase(known);
@@ -69,16 +66,29 @@ Status SimDevice::Impl::check_host(DeviceCall call, const void* memory, Bytes si
   return refused(call, "invalid value: the host memory is not of allocate_host()");
 }
 
+void SimDevice::Impl::host_uses(const Access& access) {
+  if (!options_.check_races) return;
+  checker_.host_touches(host_stamps_, access.address.value, (access.address + access.bytes).value,
+                        access, now());
+}
+
 // What the device's bytes are known to hold goes with the copy as it is queued: whatever they hold
 // later than that is a race.
 template <class Move>
-Status SimDevice::Impl::copy(DeviceCall call, Access access, Stream stream, Move&& move) {
+Status SimDevice::Impl::copy(DeviceCall call, Access access, const void* host, Stream stream,
+                             Move&& move) {
   const Nanoseconds duration = time_for(access.bytes, options_.costs.copy_per_mib);
   const std::uint64_t write = last_write_;
   if (Status launched = launch(stream, std::span(&access, 1), duration, {}); !launched) {
     return Error(ErrorCode::device, std::string(name_of(call)) + ": " + launched.error().message());
   }
   last_write_ = write;
+  if (host != nullptr && options_.check_races) {
+    const bool reads = access.kind == Access::Kind::write;
+    const Access at_host = reads ? Reads(host, access.bytes) : Writes(host, access.bytes);
+    checker_.touch(host_stamps_, at_host.address.value, (at_host.address + at_host.bytes).value,
+                   checker_.begin(streams_.find(stream)->index, at_host, now()));
+  }
   for (Address at = access.address; at < access.address + access.bytes;) {
     sim::Mapping& mapping = *memory_.find(at);
     const Bytes part = std::min(access.address + access.bytes, mapping.end()) - at;
@@ -91,7 +101,7 @@ Status SimDevice::Impl::copy(DeviceCall call, Access access, Stream stream, Move
 Status SimDevice::Impl::copy_to_host(void* to, Address from, Bytes size, Stream stream) {
   if (Status there = check_host(DeviceCall::copy_to_host, to, size); !there) return there;
   const std::uint64_t host = Address::of(to).value;
-  return copy(DeviceCall::copy_to_host, {Access::Kind::read, from, size}, stream,
+  return copy(DeviceCall::copy_to_host, {Access::Kind::read, from, size}, to, stream,
               [&](sim::Contents& page, Bytes offset, Bytes done, Bytes part) {
                 const std::uint64_t begin = host + done.count;
                 host_contents_.clear(begin, begin + part.count);
@@ -106,7 +116,7 @@ Status SimDevice::Impl::copy_to_host(void* to, Address from, Bytes size, Stream 
 Status SimDevice::Impl::copy_to_device(Address to, const void* from, Bytes size, Stream stream) {
   if (Status there = check_host(DeviceCall::copy_to_device, from, size); !there) return there;
   const std::uint64_t host = Address::of(from).value;
-  return copy(DeviceCall::copy_to_device, {Access::Kind::write, to, size}, stream,
+  return copy(DeviceCall::copy_to_device, {Access::Kind::write, to, size}, from, stream,
               [&](sim::Contents& page, Bytes offset, Bytes done, Bytes part) {
                 const std::uint64_t begin = host + done.count;
                 page.clear(offset.count, (offset + part).count);
@@ -119,7 +129,7 @@ Status SimDevice::Impl::copy_to_device(Address to, const void* from, Bytes size,
 }
 
 Status SimDevice::Impl::fill_with_zeros(Address at, Bytes size, Stream stream) {
-  return copy(DeviceCall::fill_with_zeros, {Access::Kind::write, at, size}, stream,
+  return copy(DeviceCall::fill_with_zeros, {Access::Kind::write, at, size}, nullptr, stream,
               [&](sim::Contents& page, Bytes offset, Bytes, Bytes part) {
                 page.set(offset.count, (offset + part).count, sim::Contents::kZeros, 0);
               });

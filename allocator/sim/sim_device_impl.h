@@ -31,6 +31,11 @@ inline Error no_stream(DeviceCall call, Stream stream) {
   return refused(call, "invalid handle: no stream " + std::to_string(stream.id));
 }
 
+inline Nanoseconds time_for(Bytes size, Nanoseconds per_mib) {
+  return {static_cast<std::int64_t>(size.count) * per_mib.count /
+          static_cast<std::int64_t>((1_MiB).count)};
+}
+
 }  // namespace sim
 
 // All state, behind one mutex. `now_` alone is also read without it.
@@ -121,6 +126,13 @@ class SimDevice::Impl {
   Status fill_with_zeros(Address at, Bytes size, Stream stream);
   std::vector<SimContent> contents(Address address, Bytes bytes);
 
+  // Files: sim_device_files.cc.
+  Result<OpenedFile> open_file(const std::string& folder, Bytes size);
+  Status write_file(FileHandle file, Bytes offset, const void* from, Bytes size);
+  Status read_file(FileHandle file, Bytes offset, void* to, Bytes size);
+  Status sync_file(FileHandle file);
+  Status close_file(FileHandle file);
+
   // Captures and graphs: sim_device_graphs.cc.
   Status begin_capture(Stream stream, CaptureMode mode);
   Result<GraphHandle> end_capture(Stream stream);
@@ -155,18 +167,33 @@ class SimDevice::Impl {
   std::uint64_t uses_of_destroyed_ = 0;
   std::map<Address, Bytes> host_;  // memory of allocate_host()
   Bytes host_bytes_;
+  Bytes file_bytes_;
 
  private:
+  struct File {
+    std::string folder;
+    Bytes size;
+    sim::Contents contents;
+  };
   Status check_host(DeviceCall call, const void* memory, Bytes size) const;
-  // Work that reads or writes the device's bytes; then calls move(contents of a page, offset in it,
-  // offset in the copy, size) for each part.
+  // Work that reads or writes the device's bytes, and writes or reads those at `host` (may be
+  // null); then calls move(contents of a page, offset in it, offset in the copy, size) for each
+  // part.
   template <class Move>
-  Status copy(DeviceCall call, Access access, Stream stream, Move&& move);
+  Status copy(DeviceCall call, Access access, const void* host, Stream stream, Move&& move);
   void note_write(const Access& access);
   Status check_mapped(std::string_view call, const Access& access);
   void stamp(const sim::StreamState& stream, const Access& access);
 
+  // The host reads or writes memory of allocate_host(), now.
+  void host_uses(const Access& access);
+  Result<File*> check_file(DeviceCall call, FileHandle file, Bytes offset, const void* memory,
+                           Bytes size);
+
   sim::Contents host_contents_;  // by host address
+  sim::PageStamps host_stamps_;  // of the device's copies, by host address
+  std::map<std::uint64_t, File> files_;
+  std::uint64_t last_file_ = 0;
   std::array<std::optional<Stream>, 2> copy_streams_;
   std::uint64_t last_write_ = 0;
 };

@@ -42,8 +42,13 @@ TEST(MeteredDevice, ReportsWhatTheSimulatedDeviceCounts) {
   ASSERT_TRUE(metered.copy_to_host(host, page.address, page.size, copies).ok());
   ASSERT_TRUE(metered.copy_to_device(page.address, host, page.size, copies).ok());
   ASSERT_TRUE(metered.fill_with_zeros(page.address, page.size, copies).ok());
-  ASSERT_TRUE(metered.free_host(host, 4_MiB).ok());
   sim.finish();
+  const OpenedFile file = *metered.open_file("/folder", 4_MiB);
+  ASSERT_TRUE(metered.write_file(file.handle, 0_B, host, 4_MiB).ok());
+  ASSERT_TRUE(metered.sync_file(file.handle).ok());
+  ASSERT_TRUE(metered.read_file(file.handle, 0_B, host, 4_MiB).ok());
+  ASSERT_TRUE(metered.close_file(file.handle).ok());
+  ASSERT_TRUE(metered.free_host(host, 4_MiB).ok());
   ASSERT_TRUE(metered.destroy_event(event).ok());
   ASSERT_TRUE(metered.unmap(page.address, page.size).ok());
   ASSERT_TRUE(metered.unreserve(page.address, page.size).ok());

@@ -25,7 +25,8 @@ Status status_of(Result<T> result) {
 auto held_by(const SimDevice& device) {
   return std::tuple(device.physical_bytes(), device.live_handles(), device.live_mappings(),
                     device.live_events(), device.live_reservations(), device.host_waits(),
-                    device.live_graphs(), device.live_executables(), device.host_bytes());
+                    device.live_graphs(), device.live_executables(), device.host_bytes(),
+                    device.file_bytes());
 }
 
 class SimFaults : public testing::TestWithParam<int> {
@@ -71,6 +72,22 @@ class SimFaults : public testing::TestWithParam<int> {
         return device_.copy_to_device(page_.address, host_memory(), page_.size, stream_);
       case DeviceCall::fill_with_zeros:
         return device_.fill_with_zeros(page_.address, page_.size, stream_);
+      default:
+        return make_with_files();
+    }
+  }
+  Status make_with_files() {
+    switch (call()) {
+      case DeviceCall::open_file:
+        return status_of(device_.open_file("/folder", 2_MiB));
+      case DeviceCall::write_file:
+        return device_.write_file(file(), 0_B, host_memory(), page_.size);
+      case DeviceCall::read_file:
+        return device_.read_file(file(), 0_B, host_memory(), page_.size);
+      case DeviceCall::sync_file:
+        return device_.sync_file(file());
+      case DeviceCall::close_file:
+        return close_one_file();
       default:
         return make_with_events();
     }
@@ -176,6 +193,15 @@ class SimFaults : public testing::TestWithParam<int> {
     if (done.ok()) host_memory_ = nullptr;
     return done;
   }
+  FileHandle file() {
+    if (file_ == FileHandle{}) file_ = device_.open_file("/folder", page_.size)->handle;
+    return file_;
+  }
+  Status close_one_file() {
+    Status done = device_.close_file(file());
+    if (done.ok()) file_ = {};
+    return done;
+  }
   Status release_one() {
     if (prepared_handle_.value == 0) prepared_handle_ = *device_.create(2_MiB);
     Status done = device_.release(prepared_handle_);
@@ -190,6 +216,7 @@ class SimFaults : public testing::TestWithParam<int> {
   const EventHandle event_ = *device_.create_event();
   Address prepared_;
   void* host_memory_ = nullptr;
+  FileHandle file_;
   PhysicalHandle prepared_handle_;
   GraphHandle graph_;
   ExecutableHandle executable_;

@@ -37,6 +37,16 @@ std::string_view name_of(DeviceCall call) {
       return "copy_to_device";
     case DeviceCall::fill_with_zeros:
       return "fill_with_zeros";
+    case DeviceCall::open_file:
+      return "open_file";
+    case DeviceCall::write_file:
+      return "write_file";
+    case DeviceCall::read_file:
+      return "read_file";
+    case DeviceCall::sync_file:
+      return "sync_file";
+    case DeviceCall::close_file:
+      return "close_file";
     case DeviceCall::create_event:
       return "create_event";
     case DeviceCall::destroy_event:
@@ -96,6 +106,11 @@ Error no_copies(const char* call, const Device& device) {
           std::string(call) + ": " + device.name() + " has no copies to host memory"};
 }
 
+Error no_files(const char* call, const Device& device) {
+  return {ErrorCode::unavailable,
+          std::string(call) + ": " + device.name() + " has no files for memory that sleeps"};
+}
+
 }  // namespace
 
 Result<void*> Device::allocate_host(Bytes) { return no_copies("allocate_host", *this); }
@@ -110,5 +125,15 @@ Status Device::copy_to_device(Address, const void*, Bytes, Stream) {
 Status Device::fill_with_zeros(Address, Bytes, Stream) {
   return no_copies("fill_with_zeros", *this);
 }
+
+Result<OpenedFile> Device::open_file(const std::string&, Bytes) {
+  return no_files("open_file", *this);
+}
+Status Device::write_file(FileHandle, Bytes, const void*, Bytes) {
+  return no_files("write_file", *this);
+}
+Status Device::read_file(FileHandle, Bytes, void*, Bytes) { return no_files("read_file", *this); }
+Status Device::sync_file(FileHandle) { return no_files("sync_file", *this); }
+Status Device::close_file(FileHandle) { return no_files("close_file", *this); }
 
 }  // namespace weir

@@ -47,6 +47,17 @@ class ForwardingDevice : public Device {
   Status fill_with_zeros(Address at, Bytes size, Stream stream) override {
     return inner_.fill_with_zeros(at, size, stream);
   }
+  Result<OpenedFile> open_file(const std::string& folder, Bytes size) override {
+    return inner_.open_file(folder, size);
+  }
+  Status write_file(FileHandle file, Bytes offset, const void* from, Bytes size) override {
+    return inner_.write_file(file, offset, from, size);
+  }
+  Status read_file(FileHandle file, Bytes offset, void* to, Bytes size) override {
+    return inner_.read_file(file, offset, to, size);
+  }
+  Status sync_file(FileHandle file) override { return inner_.sync_file(file); }
+  Status close_file(FileHandle file) override { return inner_.close_file(file); }
   Result<EventHandle> create_event() override { return inner_.create_event(); }
   Status destroy_event(EventHandle event) override { return inner_.destroy_event(event); }
   Status record(EventHandle event, Stream stream) override { return inner_.record(event, stream); }

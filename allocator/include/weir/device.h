@@ -66,6 +66,16 @@ struct ExecutableHandle {
   constexpr auto operator<=>(const ExecutableHandle&) const = default;
 };
 
+// A file without a name, for bytes that sleep.
+struct FileHandle {
+  std::uint64_t value = 0;
+  constexpr auto operator<=>(const FileHandle&) const = default;
+};
+struct OpenedFile {
+  FileHandle handle;
+  bool direct = false;  // bytes go past the system's page cache, which is host memory
+};
+
 // The calls of Device, but for name(), granularity(), stream() and now(): for counting, timing and
 // failing them by name.
 enum class DeviceCall {
@@ -84,6 +94,11 @@ enum class DeviceCall {
   copy_to_host,
   copy_to_device,
   fill_with_zeros,
+  open_file,
+  write_file,
+  read_file,
+  sync_file,
+  close_file,
   create_event,
   destroy_event,
   record,
@@ -151,6 +166,7 @@ class Device {
   // multiple of 2 MiB. May take long, so several threads may be at it: as many as host_threads()
   // says are worth while, beside the caller (0: more are of no use). Nothing that the device does
   // may use what is freed. Errors: out_of_memory (of the host), beside the usual.
+  // host_threads() also says how many threads may write or read files (below) at a time.
   virtual Result<void*> allocate_host(Bytes size);
   virtual Status free_host(void* memory, Bytes size);
   virtual unsigned host_threads() const { return 0; }
@@ -162,6 +178,20 @@ class Device {
   virtual Status copy_to_host(void* to, Address from, Bytes size, Stream stream);
   virtual Status copy_to_device(Address to, const void* from, Bytes size, Stream stream);
   virtual Status fill_with_zeros(Address at, Bytes size, Stream stream);
+
+  // Files, for bytes that sleep in a folder (SleepOptions::backup_folder). A file has no name, and
+  // is gone once it was closed or the process has ended. Room for all its `size` bytes is reserved
+  // when it is opened. Offsets, sizes and host addresses are multiples of kFileUnit; the memory is
+  // that of allocate_host(), and nothing that the device does may use it meanwhile. Several threads
+  // may write and read one file. Once sync_file() has returned, what was written is read as it
+  // was, or reading it is an error. All of them wait for the disk. Errors: invalid_input, with the
+  // folder and what to do about it; unavailable (the device has no files).
+  static constexpr Bytes kFileUnit = 4_KiB;
+  virtual Result<OpenedFile> open_file(const std::string& folder, Bytes size);
+  virtual Status write_file(FileHandle file, Bytes offset, const void* from, Bytes size);
+  virtual Status read_file(FileHandle file, Bytes offset, void* to, Bytes size);
+  virtual Status sync_file(FileHandle file);
+  virtual Status close_file(FileHandle file);
 
   // Time. `wait` makes work queued on `stream` from now on run after the event's latest record,
   // and returns at once. `query`: has all work before the record finished? `synchronize` blocks

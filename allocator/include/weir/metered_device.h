@@ -53,6 +53,11 @@ class MeteredDevice final : public Device {
   Status copy_to_host(void* to, Address from, Bytes size, Stream stream) override;
   Status copy_to_device(Address to, const void* from, Bytes size, Stream stream) override;
   Status fill_with_zeros(Address at, Bytes size, Stream stream) override;
+  Result<OpenedFile> open_file(const std::string& folder, Bytes size) override;
+  Status write_file(FileHandle file, Bytes offset, const void* from, Bytes size) override;
+  Status read_file(FileHandle file, Bytes offset, void* to, Bytes size) override;
+  Status sync_file(FileHandle file) override;
+  Status close_file(FileHandle file) override;
   unsigned host_threads() const override { return inner_.host_threads(); }
   Result<EventHandle> create_event() override;
   Status destroy_event(EventHandle event) override;

@@ -70,6 +70,10 @@ struct CostModel {
   Nanoseconds free_host = 100_us;             // estimated
   Nanoseconds queue_copy = 2_us;
   Nanoseconds copy_per_mib = 19_us;  // of the stream's time: 51.4 GiB/s
+  Nanoseconds open_file = 50_us;     // estimated, as what follows of files: one NVMe disk
+  Nanoseconds write_file_per_mib = 250_us;
+  Nanoseconds read_file_per_mib = 160_us;
+  Nanoseconds sync_file = 1_ms;
   Nanoseconds memory_info = 1_us;
   Nanoseconds launch = 0_ns;  // what launch() moves the host's clock by
 };
@@ -81,6 +85,7 @@ struct SimOptions {
   bool check_races = true;
   bool track_contents = false;   // for contents()
   Bytes host_memory = 1024_GiB;  // that allocate_host() has
+  Bytes disk = 1024_GiB;         // that open_file() has, whatever the folder
   CostModel costs;
 };
 
@@ -121,9 +126,10 @@ struct SimRendezvous {
 };
 
 // Two accesses that conflict and that nothing orders; or an access, and the unmapping of its memory
-// by the host (`second` is then the mapping, `second_stream` is 0).
+// by the host (`second` is then the mapping, `second_stream` is 0). Of memory of allocate_host(),
+// which the host reads and writes as a file is written and read: `host` (`second_stream` is 0).
 struct Race {
-  enum class Kind { conflict, unmapped_in_use };
+  enum class Kind { conflict, unmapped_in_use, host };
   Kind kind = Kind::conflict;
   Access first, second;
   std::uint64_t first_stream = 0, second_stream = 0;  // Stream::id
@@ -230,6 +236,7 @@ class SimDevice final : public Device {
   // carry it.
   std::vector<SimContent> contents(Address address, Bytes bytes) const;
   Bytes host_bytes() const;  // of allocate_host(), that were not freed
+  Bytes file_bytes() const;  // of open_file(), that were not closed
 
   std::string name() const override;
   Bytes granularity() const override;
@@ -250,6 +257,11 @@ class SimDevice final : public Device {
   Status copy_to_host(void* to, Address from, Bytes size, Stream stream) override;
   Status copy_to_device(Address to, const void* from, Bytes size, Stream stream) override;
   Status fill_with_zeros(Address at, Bytes size, Stream stream) override;
+  Result<OpenedFile> open_file(const std::string& folder, Bytes size) override;
+  Status write_file(FileHandle file, Bytes offset, const void* from, Bytes size) override;
+  Status read_file(FileHandle file, Bytes offset, void* to, Bytes size) override;
+  Status sync_file(FileHandle file) override;
+  Status close_file(FileHandle file) override;
   Result<EventHandle> create_event() override;
   Status destroy_event(EventHandle event) override;
   Status record(EventHandle event, Stream stream) override;
