@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -37,9 +38,10 @@ weir::SleepContents contents_of(int32_t contents) {
   return static_cast<weir::SleepContents>(contents);
 }
 
+// `least`: the size that the structure had when it was first published.
 template <class Given>
-void check_size(const Given& options, const char* name) {
-  if (options.size < sizeof(Given)) {
+void check_size(const Given& options, const char* name, size_t least = sizeof(Given)) {
+  if (options.size < least) {
     invalid(std::string(name) +
             "->size: set it to the size of what it points to, as the _INIT does");
   }
@@ -63,6 +65,8 @@ weir_sleep_report_t to_c(const weir::SleepReport& report) {
   c.host_bytes = report.host.count;
   for (const weir::HeldMemory& one : report.kept) c.kept_bytes += one.bytes.count;
   c.nanoseconds = static_cast<uint64_t>(report.time.count);
+  c.file_bytes = report.file.count;
+  c.through_cache = report.through_cache ? 1 : 0;
   return c;
 }
 
@@ -75,8 +79,12 @@ weir_status_t weir_sleep(weir_allocator_t* allocator, int32_t device,
   return guarded_on(allocator, [&](weir::Allocator& weir) {
     weir::SleepOptions asked;
     if (options != nullptr) {
-      check_size(*options, "options");
+      check_size(*options, "options", offsetof(weir_sleep_options_t, backup_folder));
       asked.tags = names_of(options->tags, options->tags_count);
+      if (options->size >= sizeof(weir_sleep_options_t) && options->backup_folder != nullptr) {
+        asked.backup_folder = options->backup_folder;
+        if (asked.backup_folder.empty()) invalid("backup_folder has no name; null is for none");
+      }
       if (options->contents != WEIR_CONTENTS_AS_BEFORE) {
         asked.contents = contents_of(options->contents);
       }
@@ -115,6 +123,7 @@ weir_status_t weir_tag_info(weir_allocator_t* allocator, int32_t device, const c
       c.device_bytes = each.device.count;
       c.asleep_bytes = each.asleep.count;
       c.host_bytes = each.host.count;
+      c.file_bytes = each.file.count;
       return give(c, info, "info");
     }
     invalid("weir_tag_info: there is no tag '" + name + "'");
@@ -152,15 +161,12 @@ weir_status_t weir_read_asleep(weir_allocator_t* allocator, int32_t device, cons
   return guarded_on(allocator, [&](weir::Allocator& weir) {
     given(pointer, "pointer");
     given(to, "to");
-    const std::vector<weir::HostPart> parts =
-        weir::c::value_of(weir.heap(device).host_copy(pointer, Bytes{bytes}));
+    (void)weir::c::value_of(weir.heap(device).host_copy(pointer, Bytes{bytes}));
     if (dynamic_cast<const weir::SimDevice*>(&weir.device(device)) != nullptr) {
       throw weir::Exception(weir::ErrorCode::unavailable,
                             "weir_read_asleep: a simulated device's host memory has no bytes");
     }
-    for (const weir::HostPart& part : parts) {
-      std::memcpy(static_cast<char*>(to) + part.offset.count, part.memory, part.bytes.count);
-    }
+    weir::c::check(weir.heap(device).read_asleep(pointer, Bytes{bytes}, to));
   });
 }
 

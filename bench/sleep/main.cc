@@ -2,10 +2,13 @@
 // weir_sleep: how long sleep and wake take, beside a plain copy from and to pinned memory in the
 // same run.
 //
-// usage: weir_sleep [--sim] [--gib N] [--cycles N] [--small N]
+// usage: weir_sleep [--sim] [--gib N] [--cycles N] [--small N] [--folder FOLDER]
+// With --folder also sleep and wake with a file there, beside the disk's own rate: that of plain
+// writes and reads of the same sizes, by as many threads.
 // One line a figure: name, value, unit, and what it is to be. Exit 1 where bytes were not as
 // before, or a call failed; 77 where there is no GPU and --sim was not asked for.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +16,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,6 +28,7 @@ namespace weir::sleep_bench {
 namespace {
 
 constexpr Bytes kSlab = 64_MiB;
+constexpr Bytes kBlock = 16_MiB;  // of a file
 constexpr Bytes kKeepAll{~std::uint64_t{0}};
 
 struct Options {
@@ -31,6 +36,7 @@ struct Options {
   std::uint64_t gib = 32;
   int cycles = 100;
   std::uint64_t small = 200'000;
+  std::string folder;
 };
 
 template <class T>
@@ -59,6 +65,7 @@ class Bench {
   void run() {
     plain_copies();
     backup();
+    if (!options_.folder.empty()) files();
     discard();
     small_blocks();
     graphs();
@@ -146,6 +153,67 @@ class Bench {
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       if (sampled(i)) compare(machine_.digest(blocks[i], each), before[i], "a block");
     }
+    for (void* const block : blocks) ok(heap.deallocate(block));
+  }
+
+  // Blocks of a file, written and read as sleep() and wake() do, and nothing else.
+  std::pair<double, double> plain_files(Bytes size) {
+    const OpenedFile file = ok(device_.open_file(options_.folder, size));
+    const std::size_t threads = std::min<std::size_t>(device_.host_threads() + 1, 8);
+    std::vector<void*> buffers;
+    for (std::size_t i = 0; i < threads; ++i) buffers.push_back(ok(device_.allocate_host(kBlock)));
+    const auto timed = [&](auto&& move) {
+      const Nanoseconds begun = device_.now();
+      std::atomic<std::uint64_t> next{0};
+      std::vector<std::thread> workers;
+      std::vector<Status> done(threads);
+      for (std::size_t i = 0; i < threads; ++i) {
+        workers.emplace_back([&, i] {
+          for (Bytes at; done[i] && (at = kBlock * next.fetch_add(1)) < size;) {
+            done[i] = move(at, buffers[i]);
+          }
+        });
+      }
+      for (std::thread& worker : workers) worker.join();
+      for (const Status& each : done) ok(each);
+      return begun;
+    };
+    const Nanoseconds written = timed([&](Bytes at, void* buffer) {
+      return device_.write_file(file.handle, at, buffer, kBlock);
+    });
+    ok(device_.sync_file(file.handle));
+    const double out = rate(size, device_.now() - written);
+    const Nanoseconds read = timed(
+        [&](Bytes at, void* buffer) { return device_.read_file(file.handle, at, buffer, kBlock); });
+    const double in = rate(size, device_.now() - read);
+    for (void* const buffer : buffers) ok(device_.free_host(buffer, kBlock));
+    ok(device_.close_file(file.handle));
+    say("direct writes, past the page cache", file.direct ? 1 : 0, "");
+    return {out, in};
+  }
+
+  void files() {
+    const Bytes each = 256_MiB;
+    const auto [out, in] = plain_files(each * options_.gib * 4);
+    say("plain writes to a file", out, "GiB/s");
+    say("plain reads of it", in, "GiB/s");
+    DeviceHeap heap(device_);
+    const Stream stream = machine_.new_stream();
+    std::vector<void*> blocks;
+    for (std::uint64_t i = 0; i < options_.gib * 4; ++i) {
+      blocks.push_back(ok(heap.allocate(each, stream)));
+      machine_.fill(blocks.back(), each, static_cast<unsigned char>(i + 1), stream);
+    }
+    machine_.synchronize();
+    const std::string before = machine_.digest(blocks.back(), each);
+    for (int round = 0; round < 2; ++round) {
+      const SleepReport slept = ok(heap.sleep({.backup_folder = options_.folder}));
+      if (heap.residue().host > 0_B) throw std::runtime_error("host memory is held asleep");
+      const SleepReport woke = ok(heap.wake());
+      say_share("sleep, to a file", slept, out, "of plain writes");
+      say_share("wake, from it", woke, in, "of plain reads");
+    }
+    compare(machine_.digest(blocks.back(), each), before, "a block from a file");
     for (void* const block : blocks) ok(heap.deallocate(block));
   }
 
@@ -266,13 +334,17 @@ Options options_of(int argc, char** argv) {
       options.sim = true;
     } else if (std::strcmp(argv[i], "--gib") == 0) {
       options.gib = number();
+    } else if (std::strcmp(argv[i], "--folder") == 0) {
+      if (i + 1 == argc) throw std::runtime_error("--folder needs a folder");
+      options.folder = argv[++i];
     } else if (std::strcmp(argv[i], "--cycles") == 0) {
       options.cycles = static_cast<int>(number());
     } else if (std::strcmp(argv[i], "--small") == 0) {
       options.small = number();
     } else {
       throw std::runtime_error(std::string("unknown option ") + argv[i] +
-                               "; usage: weir_sleep [--sim] [--gib N] [--cycles N] [--small N]");
+                               "; usage: weir_sleep [--sim] [--gib N] [--cycles N] [--small N] "
+                               "[--folder FOLDER]");
     }
   }
   return options;

@@ -190,7 +190,13 @@ class Package(installed.Installed):
             "weir.changed('weights', device=0)\n"
             "print(weir.sleep(device=0)['kept_bytes'], weir.residue(0)['weir_bytes'])\n"
             "weir.wake(device=0)\n"
-            "for bad in (lambda: weir.sleep('no', device=0), lambda: weir.sleep(contents='gone', device=0)):\n"
+            "import pathlib\n"
+            "slept = weir.sleep(device=0, backup_folder=pathlib.Path('/scratch'))\n"
+            "print(slept['file_bytes'] >> 20, slept['through_cache'], slept['host_bytes'],\n"
+            "      weir.tags(device=0)['weights']['file_bytes'] >> 20)\n"
+            "print(weir.wake(device=0)['file_bytes'])\n"
+            "for bad in (lambda: weir.sleep('no', device=0), lambda: weir.sleep(contents='gone', device=0),\n"
+            "            lambda: weir.sleep(device=0, backup_folder='')):\n"
             "    try:\n"
             "        bad()\n"
             "    except (weir.Problem, ValueError) as problem:\n"
@@ -201,8 +207,10 @@ class Package(installed.Installed):
         lines = printed.splitlines()
         self.assertEqual(lines[:6], ["24 16", "awake asleep asleep discard", "9 True", "16",
                                      "asleep 64", "0 0"])
-        self.assertIn("there is no tag 'no'; there are 'default', 'own', 'weights'", lines[6])
-        self.assertIn("contents='gone'", lines[7])
+        self.assertEqual(lines[6:8], ["32 False 0 16", "0"])
+        self.assertIn("there is no tag 'no'; there are 'default', 'own', 'weights'", lines[8])
+        self.assertIn("contents='gone'", lines[9])
+        self.assertIn("backup_folder has no name", lines[10])
 
     def test_torch_memory_savers_interface_pauses_and_resumes(self):
         printed = self.run_code(

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/sleep_fixture.h"
@@ -23,9 +24,21 @@ constexpr std::array kCalls{
     DeviceCall::copy_to_device, DeviceCall::fill_with_zeros,
     DeviceCall::capture_info,   DeviceCall::memory_info,
 };
+constexpr std::array kFileCalls{
+    DeviceCall::open_file, DeviceCall::write_file, DeviceCall::read_file,
+    DeviceCall::sync_file, DeviceCall::close_file,
+};
 
-class SleepFaults : public SleepFixture, public testing::WithParamInterface<DeviceCall> {
+// A call, and the folder whose file the copies go to; null: to host memory.
+using FaultAndFolder = std::pair<DeviceCall, const char*>;
+
+class SleepFaults : public SleepFixture, public testing::WithParamInterface<FaultAndFolder> {
  protected:
+  static DeviceCall tested() { return GetParam().first; }
+  Result<SleepReport> sleep() {
+    const char* const folder = GetParam().second;
+    return heap_->sleep({.backup_folder = folder == nullptr ? "" : folder});
+  }
   // Blocks of every kind: many pages, stitched rows, small ones, a tag, zeros, and a graph.
   void build() {
     heap_->set_limit(600_MiB);
@@ -78,19 +91,19 @@ TEST_P(SleepFaults, SleepFailsAndGoesOnOrBack) {
   build();
   std::uint64_t nth = 1, refused = 0;
   for (bool hit = true; hit && !HasFailure(); ++nth) {
-    device_.fail(GetParam(), nth);
-    const bool slept = heap_->sleep().ok();
+    device_.fail(tested(), nth);
+    const bool slept = sleep().ok();
     hit = device_.forget_faults() == 0;
     refused += slept ? 0 : 1;
     expect_sound();
     if (slept || nth % 2 == 0) {
-      ok(heap_->sleep());
+      ok(sleep());
       EXPECT_EQ(device_.physical_bytes(), 0_B);
       expect_sound();
     }
     ok(heap_->wake());
     expect_back();
-    if (HasFailure()) ADD_FAILURE() << name_of(GetParam()) << " number " << nth;
+    if (HasFailure()) ADD_FAILURE() << name_of(tested()) << " number " << nth;
   }
   RecordProperty("faults", static_cast<int>(nth - 2));
   RecordProperty("refused", static_cast<int>(refused));
@@ -101,21 +114,21 @@ TEST_P(SleepFaults, WakeFailsAndGoesOnOrBack) {
   build();
   std::uint64_t nth = 1, refused = 0;
   for (bool hit = true; hit && !HasFailure(); ++nth) {
-    ok(heap_->sleep());
+    ok(sleep());
     EXPECT_EQ(device_.physical_bytes(), 0_B);
-    device_.fail(GetParam(), nth);
+    device_.fail(tested(), nth);
     const bool woke = heap_->wake().ok();
     hit = device_.forget_faults() == 0;
     refused += woke ? 0 : 1;
     expect_sound();
     if (!woke && nth % 2 == 0) {
-      ok(heap_->sleep());
+      ok(sleep());
       EXPECT_EQ(device_.physical_bytes(), 0_B);
       expect_sound();
     }
     ok(heap_->wake());
     expect_back();
-    if (HasFailure()) ADD_FAILURE() << name_of(GetParam()) << " number " << nth;
+    if (HasFailure()) ADD_FAILURE() << name_of(tested()) << " number " << nth;
   }
   RecordProperty("faults", static_cast<int>(nth - 2));
   RecordProperty("refused", static_cast<int>(refused));
@@ -142,8 +155,23 @@ TEST_F(SleepFixture, AMappingThatCanNeitherBeUsedNorTakenBackIsTriedAgain) {
   free_all();
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryCall, SleepFaults, testing::ValuesIn(kCalls),
-                         [](const auto& tested) { return std::string(name_of(tested.param)); });
+std::vector<FaultAndFolder> each_fault() {
+  std::vector<FaultAndFolder> all;
+  for (const DeviceCall call : kCalls) {
+    for (const char* const folder : {static_cast<const char*>(nullptr), "/scratch"}) {
+      all.emplace_back(call, folder);
+    }
+  }
+  for (const DeviceCall call : kFileCalls) all.emplace_back(call, "/scratch");
+  return all;
+}
+
+std::string name_of_fault(const testing::TestParamInfo<FaultAndFolder>& tested) {
+  const auto& [call, folder] = tested.param;
+  return std::string(name_of(call)) + (folder != nullptr ? "_in_a_file" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryCall, SleepFaults, testing::ValuesIn(each_fault()), name_of_fault);
 
 }  // namespace
 }  // namespace weir::test

@@ -33,6 +33,7 @@ class SleepFixture : public testing::Test {
     EXPECT_EQ(device_.live_handles(), 0u);
     EXPECT_EQ(device_.live_reservations(), 0u);
     EXPECT_EQ(device_.host_bytes(), 0_B);
+    EXPECT_EQ(device_.file_bytes(), 0_B);
   }
 
   void expect_sound() const { EXPECT_THAT(heap_->validate(), testing::IsEmpty()); }

@@ -356,6 +356,9 @@ void DeviceHeap::release_hold(std::uint64_t hold) { impl_->release_hold(hold); }
 Result<std::vector<HostPart>> DeviceHeap::host_copy(const void* pointer, Bytes bytes) const {
   return impl_->host_copy({Address::of(pointer), bytes});
 }
+Status DeviceHeap::read_asleep(const void* pointer, Bytes bytes, void* to) const {
+  return impl_->read_asleep({Address::of(pointer), bytes}, to);
+}
 void DeviceHeap::on_sleep(HeldCallback callback) {
   if (callback) impl_->on_sleep(std::move(callback));
 }

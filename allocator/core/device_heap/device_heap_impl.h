@@ -97,6 +97,7 @@ class DeviceHeap::Impl {
   Result<std::uint64_t> hold(const void* block, std::string holder);
   void release_hold(std::uint64_t hold);
   Result<std::vector<HostPart>> host_copy(Range range);
+  Status read_asleep(Range range, void* to);
   void on_sleep(HeldCallback callback);
   Residue residue();
 
@@ -236,7 +237,15 @@ class DeviceHeap::Impl {
   std::vector<HeldMemory> held_in(const Unit& unit, std::set<PageId>& pages) const;
   static void set_asleep(const Unit& unit, bool asleep);
   Status sleep_units(const std::vector<Unit>& units, const std::vector<Sleeper::Job>& jobs,
-                     SleepReport& report);
+                     const std::string& folder, SleepReport& report);
+  void note_held(SleepReport& report) const;
+  // Bytes of a block that have copies: the pages, where they are at home, where the copies are.
+  struct Copied {
+    const PageHeap* pages = nullptr;
+    std::vector<Range> home;
+    std::vector<HostPart> parts;
+  };
+  Result<Copied> copied(Range range, const char* call);
   SleepContents contents_of(const std::string& tag) const;
   Sleeper::Version version_of(const Unit& unit) const;
   bool make_room_to_wake(Bytes wanted, std::uint64_t& sleeps);

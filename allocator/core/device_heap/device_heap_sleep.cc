@@ -224,10 +224,10 @@ Result<SleepReport> DeviceHeap::Impl::sleep(const SleepOptions& options) {
   for (const Unit& unit : *units) set_asleep(unit, true);
   for (std::size_t i = 0; i < jobs.size(); ++i) jobs[i].version = version_of((*units)[i]);
   sleep_goes_on_.store(true);
-  Status status = sleep_units(*units, jobs, report);
+  Status status = sleep_units(*units, jobs, options.backup_folder, report);
   sleeps_ended_.fetch_add(1);
   sleep_goes_on_.store(false);
-  report.host = sleeper_.host();
+  note_held(report);
   report.time = device_.now() - begun;
   if (status) return report;
   for (const Unit& unit : *units) {
@@ -237,7 +237,8 @@ Result<SleepReport> DeviceHeap::Impl::sleep(const SleepOptions& options) {
 }
 
 Status DeviceHeap::Impl::sleep_units(const std::vector<Unit>& units,
-                                     const std::vector<Sleeper::Job>& jobs, SleepReport& report) {
+                                     const std::vector<Sleeper::Job>& jobs,
+                                     const std::string& folder, SleepReport& report) {
   // One that began meanwhile; another can't any more.
   if (Status none = no_capture_goes_on(); !none) return none;
   Status done = device_.synchronize_context();
@@ -253,7 +254,13 @@ Status DeviceHeap::Impl::sleep_units(const std::vector<Unit>& units,
     if (!gone) return std::move(gone).error();
     report.given_back += *gone;
   }
-  return sleeper_.sleep(jobs, report);
+  return sleeper_.sleep(jobs, folder, report);
+}
+
+void DeviceHeap::Impl::note_held(SleepReport& report) const {
+  report.host = sleeper_.host();
+  report.file = sleeper_.files().held();
+  report.through_cache = sleeper_.files().through_cache();
 }
 
 Result<SleepReport> DeviceHeap::Impl::wake(const WakeOptions& options) {
@@ -275,8 +282,8 @@ Result<SleepReport> DeviceHeap::Impl::wake(const WakeOptions& options) {
     }
     set_asleep(unit, false);
   }
-  Status shrunk = sleeper_.shrink_host(options.keep_host);
-  report.host = sleeper_.host();
+  Status shrunk = sleeper_.shrink(options.keep_host);
+  note_held(report);
   report.time = device_.now() - begun;
   if (!shrunk) return Error(shrunk.error().code(), "wake: " + shrunk.error().message());
   return report;
@@ -335,6 +342,7 @@ TagInfo DeviceHeap::Impl::info_of(const Unit& unit) const {
   info.device = unit.pages->totals().total;
   info.asleep = unit.pages->absent_bytes();
   info.host = sleeper_.host_bytes(*unit.pages);
+  info.file = sleeper_.file_bytes(*unit.pages);
   if (unit.pages->is_asleep()) {
     const bool whole = sleeper_.sleeps_wholly(*unit.pages);
     info.state = whole ? TagState::asleep : TagState::partly_asleep;
@@ -363,6 +371,7 @@ std::vector<TagInfo> DeviceHeap::Impl::tags() {
       info.device += part.device;
       info.asleep += part.asleep;
       info.host += part.host;
+      info.file += part.file;
     }
     all.push_back(std::move(info));
   }
@@ -415,21 +424,36 @@ void DeviceHeap::Impl::release_hold(std::uint64_t hold) {
   holds_.erase(hold);
 }
 
-Result<std::vector<HostPart>> DeviceHeap::Impl::host_copy(Range range) {
-  const std::scoped_lock lock(sleep_mutex_, wake_mutex_);
+// With both locks held; `call` is for errors.
+Result<DeviceHeap::Impl::Copied> DeviceHeap::Impl::copied(Range range, const char* call) {
   const StreamHeap* const heap = owner_of(range.begin);
   const std::optional<BlockInfo> block = heap == nullptr ? std::nullopt : heap->find(range.begin);
   if (!block || range.end() > block->address + block->bytes) {
-    return unknown(range.begin.pointer(), "host_copy");
+    return unknown(range.begin.pointer(), call);
   }
   const PageHeap& pages = heap->capture_pool() == nullptr ? pages_ : heap->capture_pool()->pages();
-  std::vector<HostPart> parts = sleeper_.copies_of(pages, pages.home_of(range));
-  if (parts.empty()) {
+  Copied copied{&pages, pages.home_of(range), {}};
+  copied.parts = sleeper_.copies_of(pages, copied.home);
+  if (copied.parts.empty()) {
     return Error(ErrorCode::invalid_argument,
-                 "host_copy: " + format(range.begin) +
+                 std::string(call) + ": " + format(range.begin) +
                      " has no copy on the host: its tag is awake, or sleeps without its bytes");
   }
-  return parts;
+  return copied;
+}
+
+Result<std::vector<HostPart>> DeviceHeap::Impl::host_copy(Range range) {
+  const std::scoped_lock lock(sleep_mutex_, wake_mutex_);
+  Result<Copied> found = copied(range, "host_copy");
+  if (!found) return std::move(found).error();
+  return std::move(found->parts);
+}
+
+Status DeviceHeap::Impl::read_asleep(Range range, void* to) {
+  const std::scoped_lock lock(sleep_mutex_, wake_mutex_);
+  const Result<Copied> found = copied(range, "read_asleep");
+  if (!found) return found.error();
+  return sleeper_.read_copies(*found->pages, found->home, to);
 }
 
 void DeviceHeap::Impl::on_sleep(HeldCallback callback) {

@@ -156,6 +156,24 @@ Result<HostStore::Piece> HostStore::take(Bytes most) {
   return cut(slabs_[*current_], most);
 }
 
+Result<HostStore::Piece> HostStore::take_slab() {
+  const auto whole = [&](std::size_t i) {
+    if (current_ == i) current_.reset();
+    slabs_[i].filled = slabs_[i].taken = kSlab;
+    return Piece{slabs_[i].memory, kSlab, i};
+  };
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < slabs_.size(); ++i) {
+      if (slabs_[i].memory != nullptr && slabs_[i].filled == 0_B) return whole(i);
+    }
+  }
+  Result<void*> memory = device_.allocate_host(kSlab);
+  if (!memory) return std::move(memory).error();
+  const std::lock_guard lock(mutex_);
+  return whole(add(*memory));
+}
+
 void HostStore::give(const Piece& piece) {
   const std::lock_guard lock(mutex_);
   Slab& slab = slabs_[piece.slab];

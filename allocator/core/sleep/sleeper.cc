@@ -2,6 +2,7 @@
 #include "core/sleep/sleeper.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <utility>
 
@@ -48,28 +49,48 @@ Bytes Sleeper::host_bytes(const PageHeap& heap) const {
   const Heap* const known = find(heap);
   if (known == nullptr) return bytes;
   for (const auto& [id, page] : known->pages) {
-    for (const Copy& copy : page.copies) bytes += copy.piece.size;
+    for (const Copy& copy : page.copies) bytes += copy.in_memory() ? copy.home.size : 0_B;
   }
   return bytes;
 }
 
+Bytes Sleeper::file_bytes(const PageHeap& heap) const {
+  Bytes bytes;
+  const Heap* const known = find(heap);
+  if (known == nullptr) return bytes;
+  for (const auto& [id, page] : known->pages) {
+    for (const Copy& copy : page.copies) bytes += copy.in_file() ? copy.home.size : 0_B;
+  }
+  return bytes;
+}
+
+Status Sleeper::shrink(Bytes keep_host) {
+  Status closed = files_.close_unused();
+  Status shrunk = store_.shrink(keep_host);
+  return closed ? std::move(shrunk) : std::move(closed);
+}
+
+void Sleeper::drop(const Copy& copy) {
+  if (const HostStore::Piece* const piece = copy.in_memory()) store_.give(*piece);
+  if (const FileStore::Piece* const piece = copy.in_file()) files_.give(*piece);
+}
+
 void Sleeper::drop_copies(Sleeping& page) {
-  for (const Copy& copy : page.copies) store_.give(copy.piece);
+  for (const Copy& copy : page.copies) drop(copy);
   page.copies.clear();
   page.is_copied = false;
 }
 
-std::vector<HostPart> Sleeper::copies_of(const PageHeap& heap,
-                                         const std::vector<Range>& home) const {
-  std::vector<HostPart> parts;
+std::vector<Sleeper::Stored> Sleeper::stored(const PageHeap& heap,
+                                             const std::vector<Range>& home) const {
+  std::vector<Stored> found;
   const Heap* const known = find(heap);
-  if (known == nullptr) return parts;
+  if (known == nullptr) return found;
   std::map<Address, const Copy*> copies;  // by home address
   for (const auto& [id, page] : known->pages) {
     if (!page.is_copied) continue;
     for (const Copy& copy : page.copies) copies[copy.home.begin] = &copy;
   }
-  Bytes offset;
   for (Range left : home) {
     while (left.size > 0_B) {
       const auto after = copies.upper_bound(left.begin);
@@ -78,12 +99,37 @@ std::vector<HostPart> Sleeper::copies_of(const PageHeap& heap,
       if (copy.home.end() <= left.begin) return {};
       const Bytes skip = left.begin - copy.home.begin;
       const Bytes size = std::min(left.size, copy.home.size - skip);
-      parts.push_back({(Address::of(copy.piece.memory) + skip).pointer(), offset, size});
-      offset += size;
+      found.push_back({&copy, skip, size});
       left = {left.begin + size, left.size - size};
     }
   }
+  return found;
+}
+
+std::vector<HostPart> Sleeper::copies_of(const PageHeap& heap,
+                                         const std::vector<Range>& home) const {
+  std::vector<HostPart> parts;
+  Bytes offset;
+  for (const auto& [copy, skip, size] : stored(heap, home)) {
+    const HostStore::Piece* const piece = copy->in_memory();
+    const void* const memory =
+        piece == nullptr ? nullptr : (Address::of(piece->memory) + skip).pointer();
+    parts.push_back({memory, offset, size});
+    offset += size;
+  }
   return parts;
+}
+
+Status Sleeper::read_copies(const PageHeap& heap, const std::vector<Range>& home, void* to) {
+  for (const auto& [copy, skip, size] : stored(heap, home)) {
+    if (const HostStore::Piece* const piece = copy->in_memory()) {
+      std::memcpy(to, (Address::of(piece->memory) + skip).pointer(), size.count);
+    } else if (Status read = files_.read_bytes(*copy->in_file(), skip, size, to); !read) {
+      return read;
+    }
+    to = (Address::of(to) + size).pointer();
+  }
+  return {};
 }
 
 template <class Drop>
@@ -139,8 +185,9 @@ std::vector<PageHeap::SleepingPage> Sleeper::prepare(const Job& job) {
   return pages;
 }
 
-Status Sleeper::sleep(const std::vector<Job>& jobs, SleepReport& report) {
-  std::vector<std::pair<PageHeap*, PageHeap::SleepingPage>> pages;
+Status Sleeper::sleep(const std::vector<Job>& jobs, const std::string& folder,
+                      SleepReport& report) {
+  PagesToSleep pages;
   Bytes to_copy;
   for (const Job& job : jobs) {
     for (PageHeap::SleepingPage& page : prepare(job)) {
@@ -152,7 +199,8 @@ Status Sleeper::sleep(const std::vector<Job>& jobs, SleepReport& report) {
       pages.emplace_back(job.heap, std::move(page));
     }
   }
-  Status status = store_.expect(to_copy);
+  const Bytes host_before = store_.held();
+  Status status = folder.empty() ? store_.expect(to_copy) : copy_to_file(pages, folder, report);
   for (const auto& [heap, page] : pages) {
     if (!status) break;
     status = queue(*heap, page, report);
@@ -161,8 +209,39 @@ Status Sleeper::sleep(const std::vector<Job>& jobs, SleepReport& report) {
   if (!status) abandon_queued(jobs);
   destroy_events();
   store_.settle();
+  // What is not given back now goes with the next wake().
+  if (!folder.empty()) (void)shrink(host_before);
   for (const Job& job : jobs) of(*job.heap).whole = status.ok();
   return status;
+}
+
+// All bytes are in the file before the first page loses its memory: whatever the disk refuses, all
+// is awake as before. It takes no longer, since to unmap is far quicker than to write.
+Status Sleeper::copy_to_file(PagesToSleep& pages, const std::string& folder, SleepReport& report) {
+  std::vector<Range> ranges;
+  std::vector<Sleeping*> page_of_range;
+  for (auto& [heap, page] : pages) {
+    for (const Range range : page.in_use) {
+      ranges.push_back(range);
+      page_of_range.push_back(&page_of(*heap, page.page));
+    }
+    page.in_use.clear();  // and so nothing of it is left to be copied
+  }
+  if (ranges.empty()) return {};
+  const Result<std::vector<FileStore::Part>> parts = files_.place(folder, ranges);
+  if (!parts) return parts.error();
+  if (Status written = files_.write(*parts); !written) {
+    for (const FileStore::Part& part : *parts) files_.give(part.piece);
+    return written;
+  }
+  for (const FileStore::Part& part : *parts) {
+    Sleeping& page = *page_of_range[part.range];
+    page.copies.push_back({part.home, part.piece});
+    page.is_copied = true;
+    report.copied += part.home.size;
+    ++report.copies;
+  }
+  return {};
 }
 
 Result<EventHandle> Sleeper::have_event() {
@@ -265,8 +344,10 @@ Status Sleeper::queue_back(Sleeping& page, SleepReport& report) {
     return device_.fill_with_zeros(page.home.begin, page.home.size, *stream);
   }
   for (const Copy& copy : page.copies) {
+    const HostStore::Piece* const piece = copy.in_memory();
+    if (piece == nullptr) continue;
     if (Status copied =
-            device_.copy_to_device(copy.home.begin, copy.piece.memory, copy.home.size, *stream);
+            device_.copy_to_device(copy.home.begin, piece->memory, copy.home.size, *stream);
         !copied) {
       return copied;
     }
@@ -274,6 +355,34 @@ Status Sleeper::queue_back(Sleeping& page, SleepReport& report) {
     ++report.copies;
   }
   return {};
+}
+
+void Sleeper::list_from_files(std::uint32_t id, const Sleeping& page, FromFiles& from) {
+  if (!copies_bytes(page.contents)) return;
+  for (const Copy& copy : page.copies) {
+    if (copy.in_file() == nullptr) continue;
+    from.parts.push_back({copy.home, *copy.in_file()});
+    from.pages.push_back(id);
+  }
+}
+
+// Of the pages that were filled but for this, those stay whose parts all came.
+Status Sleeper::copy_from_files(const FromFiles& from, std::vector<std::uint32_t>& filled,
+                                SleepReport& report) {
+  if (from.parts.empty()) return {};
+  std::vector<bool> there;
+  Status read = files_.read(from.parts, there);
+  std::set<std::uint32_t> lacking;
+  for (std::size_t i = 0; i < there.size(); ++i) {
+    if (!there[i]) {
+      lacking.insert(from.pages[i]);
+      continue;
+    }
+    report.copied += from.parts[i].home.size;
+    ++report.copies;
+  }
+  std::erase_if(filled, [&](std::uint32_t id) { return lacking.contains(id); });
+  return read;
 }
 
 Status Sleeper::wait_for(Stream stream) {
@@ -291,6 +400,7 @@ Status Sleeper::wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& rep
   Pages& pages = known->pages;
   known->whole = false;
   std::vector<std::uint32_t> filled;
+  FromFiles from_files;
   bool queued = false;
   Status status;
   for (auto at = pages.begin(); at != pages.end() && status;) {
@@ -304,7 +414,10 @@ Status Sleeper::wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& rep
     } else if (status && page.state == State::unfilled) {
       queued = queued || !page.copies.empty() || page.contents == SleepContents::zero;
       status = queue_back(page, report);
-      if (status) filled.push_back(id);
+      if (status) {
+        filled.push_back(id);
+        list_from_files(id, page, from_files);
+      }
     }
     at = next;
   }
@@ -316,6 +429,12 @@ Status Sleeper::wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& rep
       filled.clear();
       if (status) status = std::move(done);
     }
+  }
+  if (status) {
+    status = copy_from_files(from_files, filled, report);
+  } else {
+    // A disk is slow, and a page that lacks its bytes sleeps again without another copy of them.
+    std::erase_if(filled, [&](std::uint32_t id) { return from_files.has(id); });
   }
   for (const std::uint32_t id : filled) {
     Sleeping& page = pages.at(id);

@@ -54,7 +54,8 @@ class SleepOptions(ctypes.Structure):
 
     _fields_ = [("size", ctypes.c_size_t), ("tags", ctypes.POINTER(ctypes.c_char_p)),
                 ("tags_count", ctypes.c_size_t), ("contents", ctypes.c_int32),
-                ("keep", ctypes.c_int32), ("forget_graph_scratch", ctypes.c_int32)]
+                ("keep", ctypes.c_int32), ("forget_graph_scratch", ctypes.c_int32),
+                ("backup_folder", ctypes.c_char_p)]
 
 
 class WakeOptions(ctypes.Structure):
@@ -69,7 +70,8 @@ class SleepReport(ctypes.Structure):
 
     _fields_ = [("size", ctypes.c_size_t)] + [
         (name, ctypes.c_uint64)
-        for name in ("bytes", "copied_bytes", "copies", "host_bytes", "kept_bytes", "nanoseconds")
+        for name in ("bytes", "copied_bytes", "copies", "host_bytes", "kept_bytes", "nanoseconds",
+                     "file_bytes", "through_cache")
     ]
 
 
@@ -78,7 +80,7 @@ class TagInfo(ctypes.Structure):
 
     _fields_ = [("size", ctypes.c_size_t), ("state", ctypes.c_int32), ("contents", ctypes.c_int32),
                 ("device_bytes", ctypes.c_uint64), ("asleep_bytes", ctypes.c_uint64),
-                ("host_bytes", ctypes.c_uint64)]
+                ("host_bytes", ctypes.c_uint64), ("file_bytes", ctypes.c_uint64)]
 
 
 class Residue(ctypes.Structure):
