@@ -262,6 +262,86 @@ class Package(installed.Installed):
             line("asleep", "awake", "awake"), line("asleep", "asleep", "asleep"), "9", "0",
             line("awake", "awake", "awake"), "1", "False"])
 
+    def saver(self, code, **variables):
+        """What `code` prints, with torch_memory_saver's interface on the simulated device."""
+        return self.run_code(
+            "import ctypes, weir, weir.torch_memory_saver\n"
+            "from weir import _enable, _native\n"
+            "library = _native.pluggable()\n"
+            "handle = ctypes.c_void_p(library.weir_torch_allocator())\n"
+            "stream = ctypes.c_void_p()\n"
+            "assert library.weir_sim_new_stream(handle, 0, ctypes.byref(stream)) == 0\n"
+            "_enable._state.update(kind='pluggable', library=library)\n"
+            "blocks = []\n"
+            "def allocate():\n"
+            "    blocks.append(ctypes.c_void_p())\n"
+            "    assert library.weir_allocate(handle, 8 << 20, stream, 0, ctypes.byref(blocks[-1])) == 0\n"
+            "def states():\n"
+            "    return ' '.join(f'{n}={i[\"state\"]}:{i[\"host_bytes\"] >> 20}:{i[\"file_bytes\"] >> 20}'\n"
+            "                    for n, i in weir.tags(0).items())\n"
+            "try:\n"
+            "    weir.torch_memory_saver.install()\n"
+            "except weir.Problem as problem:\n"
+            "    print(problem)\n"
+            "    raise SystemExit\n"
+            "from torch_memory_saver import torch_memory_saver as saver\n"
+            + code +
+            "for block in blocks:\n"
+            "    assert library.weir_deallocate(handle, block) == 0\n",
+            PYTHONPATH=self.fake_torch(cuda="types.SimpleNamespace(is_initialized=lambda: False, "
+                                            "current_device=lambda: 0)", device="types.SimpleNamespace"),
+            WEIR_DEVICE="sim", **variables).splitlines()
+
+    def test_torch_memory_savers_variables_are_heeded(self):
+        cycle = ("allocate()\n"
+                 "with saver.region('weights', enable_cpu_backup=True):\n"
+                 "    allocate()\n"
+                 "with saver.disable():\n"
+                 "    allocate()\n"
+                 "saver.pause(); print(states())\n"
+                 "saver.resume(); print(states(), weir.residue(0)['host_bytes'] >> 20)\n"
+                 "saver.pause('weights'); print(states()); saver.resume('weights')\n")
+        def states(default, weights):
+            return f"default={default} memory_saver, disabled=awake:0:0 memory_saver:weights:backup={weights}"
+        awake, weights = "awake:0:0", "asleep:8:0"
+        self.assertEqual(self.saver(cycle), [states(awake, weights), states(awake, awake) + " 0",
+                                             states(awake, weights)])
+        self.assertEqual(self.saver(cycle, TMS_INIT_ENABLE="1", TMS_RETAIN_CPU_BACKUP="true",
+                                    TMS_HOOK_MODE="preload", TMS_DISK_BACKUP_CHUNK_MB="64"),
+                         [states("asleep:0:0", weights), states(awake, awake) + " 64",
+                          states(awake, weights)])
+        self.assertEqual(self.saver(cycle, TMS_INIT_ENABLE="1", TMS_INIT_ENABLE_CPU_BACKUP="1")[0],
+                         states("asleep:8:0", weights))
+        self.assertEqual(self.saver(cycle, TMS_INIT_ENABLE="1", TMS_INIT_ENABLE_DISK_BACKUP="1",
+                                    TMS_DISK_BACKUP_DIR="/scratch")[0],
+                         states("asleep:0:8", weights))
+
+    def test_torch_memory_savers_regions_go_to_files(self):
+        printed = self.saver(
+            "with saver.region('a', enable_disk_backup=True, disk_backup_dir='/there'):\n"
+            "    allocate()\n"
+            "with saver.region('a', enable_disk_backup=True):\n"
+            "    allocate()\n"
+            "saver.pause(); print(states())\n"
+            "saver.resume(); print(states())\n"
+            "try:\n"
+            "    with saver.region(enable_cpu_backup=True, enable_disk_backup=True): pass\n"
+            "except ValueError as error:\n"
+            "    print(error)\n"
+            "saver.retain_cpu_backup = True\n"
+            "print(saver.retain_cpu_backup)\n", TMS_DISK_BACKUP_DIR="/scratch")
+        states = "default=awake:0:0 memory_saver:a:disk:/scratch={0} memory_saver:a:disk:/there={0}"
+        self.assertEqual(printed[:2], [states.format("asleep:0:8"), states.format("awake:0:0")])
+        self.assertIn("it is one of them", printed[2])
+        self.assertEqual(printed[3], "True")
+
+    def test_torch_memory_savers_other_variables_are_refused_by_name(self):
+        for name, value, says in (("TMS_NONSENSE", "1", "TMS_NONSENSE: weir.torch_memory_saver knows no such"),
+                                  ("TMS_INIT_ENABLE", "maybe", "TMS_INIT_ENABLE=maybe: it is 1 or 0")):
+            self.assertIn(says, self.saver("", **{name: value})[0])
+        self.assertIn("both 1", self.saver("", TMS_INIT_ENABLE_CPU_BACKUP="1",
+                                           TMS_INIT_ENABLE_DISK_BACKUP="1")[0])
+
     def test_vllms_interface_of_a_sleep_mode_backend(self):
         here = str(pathlib.Path(__file__).parent)
         printed = self.run_code(

@@ -6,9 +6,20 @@
     weir.torch_memory_saver.install()      # `import torch_memory_saver` is this module from now on
 
 Of that project's interface: `torch_memory_saver.region()`, `cuda_graph()`, `pause()`, `resume()`,
-`get_cpu_backup()`, `disable()`, and `configure_subprocess()`. `hook_mode` and `memory_margin_bytes`
-are taken and mean nothing. Not there: backups on disk, and its TMS_* variables. What is allocated
-outside a region never sleeps by pause(); weir.sleep() is for that.
+`get_cpu_backup()`, `disable()`, `retain_cpu_backup` and `configure_subprocess()`. `hook_mode` and
+`memory_margin_bytes` are taken and mean nothing. What is allocated outside a region sleeps by
+pause() where TMS_INIT_ENABLE=1; else weir.sleep() is for that.
+
+Its variables, which are read when the first of them is needed, at the latest by the first region:
+
+    TMS_INIT_ENABLE=1              what is allocated outside regions is of the tag "default", too
+    TMS_INIT_ENABLE_CPU_BACKUP=1   ... and its bytes come back, by way of host memory,
+    TMS_INIT_ENABLE_DISK_BACKUP=1  or of a file
+    TMS_DISK_BACKUP_DIR            the folder of files, where a region names none
+    TMS_RETAIN_CPU_BACKUP=1        pinned memory is kept from one cycle to the next
+    TMS_HOOK_MODE, TMS_DISK_BACKUP_CHUNK_MB  mean nothing here
+
+Another TMS_* variable is refused by its name, and so is a value that is none.
 """
 
 from __future__ import annotations
@@ -23,8 +34,43 @@ from weir import _enable, _memory, _native, _sleep
 
 _DEFAULT = "default"
 _PREFIX = "memory_saver:"          # of the tags of Weir's that regions become
-_BACKUP, _DISCARD = ":backup", ":discard"
+_BACKUP, _DISCARD, _DISK = ":backup", ":discard", ":disk:"
+_KEEP_ALL = (1 << 64) - 1
+_MEANT = {"TMS_INIT_ENABLE", "TMS_INIT_ENABLE_CPU_BACKUP", "TMS_INIT_ENABLE_DISK_BACKUP",
+          "TMS_DISK_BACKUP_DIR", "TMS_RETAIN_CPU_BACKUP"}
+_MEANINGLESS = {"TMS_HOOK_MODE", "TMS_DISK_BACKUP_CHUNK_MB"}
 _NEVER = "memory_saver, disabled"  # of what is allocated within disable()
+
+
+def _is_on(name: str) -> bool:
+    value = os.environ.get(name, "").strip().lower()
+    if value in ("1", "true", "yes", "on"):
+        return True
+    if value in ("", "0", "false", "no", "off"):
+        return False
+    raise _enable.Problem(f"{name}={os.environ[name]}: it is 1 or 0")
+
+
+class _Variables:
+    """What the environment's TMS_* variables ask for."""
+
+    def __init__(self) -> None:
+        unknown = sorted(name for name in os.environ
+                         if name.startswith("TMS_") and name not in _MEANT | _MEANINGLESS)
+        if unknown:
+            raise _enable.Problem(f"{', '.join(unknown)}: weir.torch_memory_saver knows no such "
+                                  "variable; unset what is not for it")
+        self.takes_all = _is_on("TMS_INIT_ENABLE")
+        self.retains = _is_on("TMS_RETAIN_CPU_BACKUP")
+        self.folder = os.environ.get("TMS_DISK_BACKUP_DIR") or "/tmp"
+        on_disk = _is_on("TMS_INIT_ENABLE_DISK_BACKUP")
+        in_memory = _is_on("TMS_INIT_ENABLE_CPU_BACKUP")
+        if on_disk and in_memory:
+            raise _enable.Problem("TMS_INIT_ENABLE_CPU_BACKUP and TMS_INIT_ENABLE_DISK_BACKUP are "
+                                  "both 1: a backup is in host memory or in a file")
+        # Of what is allocated outside regions.
+        self.contents = "backup" if on_disk or in_memory else "discard"
+        self.folder_of_all = self.folder if on_disk else None
 
 
 class TorchMemorySaver:
@@ -36,19 +82,46 @@ class TorchMemorySaver:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, int], set[str]] = {}  # by tag and device: Weir's tags
+        # By tag and device: Weir's tags, and the folder of each whose backup is in a file.
+        self._known: dict[tuple[str, int], dict[str, str | None]] = {}
+        self._read: _Variables | None = None
+        self._retains: bool | None = None
 
-    def _tag_of(self, tag: str, backup: bool) -> tuple[str, str]:
-        name = _PREFIX + tag + (_BACKUP if backup else _DISCARD)
+    @property
+    def _variables(self) -> _Variables:
+        if self._read is None:
+            self._read = _Variables()
+        return self._read
+
+    @property
+    def retain_cpu_backup(self) -> bool:
+        """Is pinned memory kept by resume() for the next pause()?"""
+        return self._variables.retains if self._retains is None else self._retains
+
+    @retain_cpu_backup.setter
+    def retain_cpu_backup(self, value: bool) -> None:
+        self._retains = bool(value)
+
+    def _tag_of(self, tag: str, backup: bool, folder: str | None = None) -> tuple[str, str]:
+        _ = self._variables  # what is wrong there is said now
+        name = _PREFIX + tag + (_DISK + folder if folder else _BACKUP if backup else _DISCARD)
         with self._lock:
-            self._known.setdefault((tag, _memory._device(None)), set()).add(name)
-        return name, "backup" if backup else "discard"
+            self._known.setdefault((tag, _memory._device(None)), {})[name] = folder
+        return name, "backup" if backup or folder else "discard"
 
     @contextlib.contextmanager
-    def region(self, tag: str = _DEFAULT, enable_cpu_backup: bool = False) -> Iterator[None]:
+    def region(self, tag: str = _DEFAULT, enable_cpu_backup: bool = False,
+               enable_disk_backup: bool = False,
+               disk_backup_dir: str | os.PathLike[str] | None = None) -> Iterator[None]:
         """What this thread allocates meanwhile is of `tag`. With enable_cpu_backup its bytes come
-        back; else they are whatever the new memory holds."""
-        name, contents = self._tag_of(tag, enable_cpu_backup)
+        back, and with enable_disk_backup, from a file in disk_backup_dir (TMS_DISK_BACKUP_DIR);
+        else they are whatever the new memory holds."""
+        if enable_cpu_backup and enable_disk_backup:
+            raise ValueError("region: enable_cpu_backup and enable_disk_backup: it is one of them")
+        folder = None
+        if enable_disk_backup:
+            folder = os.fspath(disk_backup_dir or self._variables.folder)
+        name, contents = self._tag_of(tag, enable_cpu_backup, folder)
         with _sleep.tag(name, contents, threads="own"):
             yield
 
@@ -72,23 +145,35 @@ class TorchMemorySaver:
         with _sleep.tag(_NEVER, threads="own"):
             yield
 
-    def _names(self, tag: str | None) -> dict[int, list[str]]:
+    def _sleepers(self, tag: str | None) -> dict[tuple[int, str | None], list[str]]:
+        """By device and folder: Weir's tags."""
         with self._lock:
-            found: dict[int, list[str]] = {}
+            found: dict[tuple[int, str | None], list[str]] = {}
             for (each, device), names in self._known.items():
-                if tag in (None, each):
-                    found.setdefault(device, []).extend(sorted(names))
+                for name, folder in sorted(names.items()):
+                    if tag in (None, each):
+                        found.setdefault((device, folder), []).append(name)
         return found
+
+    def _outside(self, tag: str | None) -> bool:
+        """Is what is allocated outside regions concerned?"""
+        return self._variables.takes_all and tag in (None, _DEFAULT)
 
     def pause(self, tag: str | None = None) -> None:
         """The memory of a tag's regions (of all regions) goes back to the driver."""
-        for device, names in self._names(tag).items():
-            _sleep.sleep(names, device=device)
+        for (device, folder), names in self._sleepers(tag).items():
+            _sleep.sleep(names, backup_folder=folder, device=device)
+        if self._outside(tag):
+            _sleep.sleep(_DEFAULT, contents=self._variables.contents,
+                         backup_folder=self._variables.folder_of_all)
 
     def resume(self, tag: str | None = None) -> None:
         """... and is had again."""
-        for device, names in self._names(tag).items():
-            _sleep.wake(names, device=device)
+        keep = _KEEP_ALL if self.retain_cpu_backup else 0
+        if self._outside(tag):
+            _sleep.wake(_DEFAULT, keep_host=keep)
+        for (device, _), names in self._sleepers(tag).items():
+            _sleep.wake(names, keep_host=keep, device=device)
 
     def get_cpu_backup(self, tensor: object) -> object:
         """A tensor on the host with the bytes of a contiguous one whose memory is paused, and has a
@@ -124,5 +209,7 @@ def configure_subprocess() -> Iterator[None]:
 
 
 def install() -> None:
-    """`import torch_memory_saver` is this module from now on."""
+    """`import torch_memory_saver` is this module from now on. Raises Problem: a TMS_* variable that
+    is not known, or whose value is none."""
+    _ = torch_memory_saver._variables
     sys.modules["torch_memory_saver"] = sys.modules[__name__]
