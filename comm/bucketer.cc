@@ -211,7 +211,7 @@ Status Bucketer::Impl::enter(std::uint64_t capture, Stream stream) {
 Status Bucketer::Impl::ready(std::size_t number, std::optional<const void*> source, Stream stream) {
   const std::lock_guard lock(mutex_);
   if (Status good = check_tensor(number); !good) return good;
-  if (Status works = comm_->status(); !works) return works;
+  if (Status works = comm_->usable(); !works) return works;
   Tensor& tensor = tensors_[number];
   if (source) {
     if (*source == nullptr && tensor.bytes > 0_B) {
@@ -285,7 +285,7 @@ Status Bucketer::Impl::check_finished() const {
 
 Status Bucketer::Impl::finish(Stream stream) {
   const std::lock_guard lock(mutex_);
-  if (Status works = comm_->status(); !works) return works;
+  if (Status works = comm_->usable(); !works) return works;
   if (Status all = check_finished(); !all) return all;
   const std::uint64_t of = capture_.value_or(0);
   if (last_ && last_->capture == of) {
@@ -327,7 +327,7 @@ Result<Bucketer> Bucketer::create(Communicator& communicator, std::span<const Te
   if (communicator.state_ == nullptr) return communicator.status().error();
   auto impl = std::make_unique<Impl>(communicator.state_, type, stream, options);
   const CommState& state = *communicator.state_;
-  if (Status works = state.status(); !works) return std::move(works).error();
+  if (Status works = state.usable(); !works) return std::move(works).error();
   if (options.pool != nullptr && options.pool->communicator_ != communicator.state_) {
     return impl->error(ErrorCode::invalid_argument,
                        "its pool is of another communicator, which knows nothing of operations of "

@@ -179,6 +179,14 @@ Status CommState::close() {
       note(error(ended.error().code(), ended.error().message()));
     }
   }
+  // To end a communicator whose memory is away is not among what NCCL says it can.
+  if (!failed && suspended_.load(std::memory_order_acquire)) {
+    if (Status resumed = suspend_or_resume("close", false); !resumed) {
+      fail(resumed.error());
+      failed = true;
+      note(std::move(resumed));
+    }
+  }
   {
     const std::lock_guard lock(state_mutex_);
     closed_ = true;

@@ -74,10 +74,15 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // return; close() waits for it once more.
   std::optional<Status> in_time(Nanoseconds host_timeout, std::function<Status()> call);
   Status status() const;
+  // As status(); and an error while it is suspended.
+  Status usable() const;
   bool closed() const;
   Status poll();
   void fail(const Error& error);
   Status close();
+  // As Communicator's.
+  Status suspend();
+  Status resume();
 
   using Point = WorkPoint;
   // Runs the group after the work of `stream` and after the points, which are of the stream's
@@ -171,6 +176,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Status finish_in_time(std::function<Status()> wait);
   void await_late();
   Status connect(CommStream& comm_stream);
+  Status suspend_or_resume(const char* call, bool suspends);
   void run_watchdog();
   void stop_watchdog();
 
@@ -178,8 +184,11 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::timed_mutex nccl_calls_;  // after calls_; see lock_nccl()
   CommStreams comm_streams_;
   Watchdog watchdog_;
-  CommHandle control_;             // written under both locks
-  std::vector<const void*> used_;  // by the group that is queued; kept for its capacity
+  CommHandle control_;  // written under both locks
+  // By NCCL; under calls_, or in the call that in_time() makes.
+  bool control_suspended_ = false, handle_suspended_ = false;
+  std::atomic<bool> suspended_ = false;  // either
+  std::vector<const void*> used_;        // by the group that is queued; kept for its capacity
 
   std::atomic<bool> ended_ = false;  // it failed, or was closed
   mutable std::mutex state_mutex_;   // of what follows

@@ -155,6 +155,8 @@ const std::string& Communicator::name() const {
 bool Communicator::prepared() const { return state_ != nullptr && state_->prepared; }
 Status Communicator::prepare() { return state_ != nullptr ? state_->prepare() : moved_away(); }
 Status Communicator::status() const { return state_ != nullptr ? state_->status() : moved_away(); }
+Status Communicator::suspend() { return state_ != nullptr ? state_->suspend() : moved_away(); }
+Status Communicator::resume() { return state_ != nullptr ? state_->resume() : moved_away(); }
 Status Communicator::poll() { return state_ != nullptr ? state_->poll() : moved_away(); }
 Status Communicator::close() { return state_ != nullptr ? state_->close() : moved_away(); }
 
@@ -198,10 +200,11 @@ Result<Graph> Communicator::end_capture(CaptureScope& capture) {
 }
 
 Status Communicator::launch(Graph& graph, Stream stream) {
-  if (Status works = status(); !works) return works;
+  if (state_ == nullptr) return moved_away();
+  if (Status works = state_->usable(); !works) return works;
   const auto others = others_in(graph.resources(), state_.get());
   for (const std::shared_ptr<CommState>& other : others) {
-    if (Status works = other->status(); !works) return works;
+    if (Status works = other->usable(); !works) return works;
   }
   if (Status launched = graph.launch(stream); !launched) return launched;
   Status watched = state_->launched(stream);
@@ -218,7 +221,7 @@ Result<std::optional<Communicator>> Communicator::split(int color, int key,
   if (Status good = check_options(options); !good) return std::move(good).error();
   CommState& parent = *state_;
   const auto calls = parent.lock_calls();
-  if (Status works = status(); !works) return std::move(works).error();
+  if (Status works = parent.usable(); !works) return std::move(works).error();
   Nccl& nccl = parent.context.nccl;
   Result<Communicator> made =
       derive("split", options, [=, &nccl, from = parent.handle, config = config_of(options)] {
@@ -236,6 +239,7 @@ Result<Communicator> Communicator::shrink(std::span<const int> excluded,
   CommState& parent = *state_;
   const auto calls = parent.lock_calls();
   if (parent.closed()) return parent.error(ErrorCode::invalid_argument, "shrink: it was closed");
+  if (Status works = parent.usable(); !works && parent.status()) return std::move(works).error();
   std::vector<int> gone(excluded.begin(), excluded.end());
   std::sort(gone.begin(), gone.end());
   gone.erase(std::unique(gone.begin(), gone.end()), gone.end());

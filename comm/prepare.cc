@@ -17,7 +17,7 @@ constexpr std::uint64_t kLarge = std::uint64_t{32} << 20;
 
 Status CommState::prepare() {
   const std::lock_guard calls(calls_);
-  if (Status works = status(); !works) return works;
+  if (Status works = usable(); !works) return works;
   if (prepared) return {};
   Result<CommStream*> comm_stream = comm_streams_.eager();
   if (!comm_stream) return std::move(comm_stream).error();
@@ -96,7 +96,7 @@ Result<std::vector<std::string>> CommState::gather_said(const std::string& call,
     char call[64] = {}, said[192] = {};
   };
   const std::lock_guard calls(calls_);
-  if (Status works = status(); !works) return std::move(works).error();
+  if (Status works = usable(); !works) return std::move(works).error();
   if (!prepared) {
     return error(ErrorCode::invalid_argument,
                  call +

@@ -113,7 +113,7 @@ Result<void*> RegisteredMemory::allocate(Bytes bytes, Stream stream) {
                      " is being captured, and what a pool gives is not the graph's: allocate "
                      "before the capture begins");
   }
-  if (Status works = comm_.status(); !works) return std::move(works).error();
+  if (Status works = comm_.usable(); !works) return std::move(works).error();
   const std::lock_guard lock(mutex_);
   // Rounding up what does not fit might overflow.
   const Bytes size = bytes <= segment_ ? round_up(bytes, RegisteredPool::kAlignment) : bytes;

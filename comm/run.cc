@@ -66,7 +66,7 @@ Result<CaptureInfo> CommState::may_use(Stream stream, const Operation* operation
 
 Result<CaptureInfo> CommState::may_enter(const Operation& first, Stream stream,
                                          std::span<const Point> after) const {
-  if (Status works = status(); !works) return std::move(works).error();
+  if (Status works = usable(); !works) return std::move(works).error();
   Result<CaptureInfo> info = may_use(stream, &first);
   for (const Point& point : after) {
     if (!info || point.capture == info->id) continue;
@@ -283,7 +283,7 @@ Result<EventHandle> CommState::record_captured(CommStream& captured, Stream stre
 
 Status CommState::enqueue(std::span<const Operation> group, Stream stream) {
   const auto nccl_call = lock_nccl();
-  if (Status works = status(); !works) return works;  // it may have ended since the caller asked
+  if (Status works = usable(); !works) return works;  // it may have ended since the caller asked
   if (group.size() == 1) return context.nccl.enqueue(handle, group.front(), stream);
   if (Status started = context.nccl.group_start(); !started) return started;
   Status first = note(group, stream);

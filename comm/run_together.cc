@@ -18,7 +18,7 @@ Status CommState::enqueue_together(std::span<const Part> parts,
   nccl_calls.reserve(in_order.size());
   for (CommState* const state : in_order) nccl_calls.push_back(state->lock_nccl());
   for (blamed = 0; blamed < parts.size(); ++blamed) {
-    if (Status works = parts[blamed].state->status(); !works) return works;
+    if (Status works = parts[blamed].state->usable(); !works) return works;
   }
   blamed = 0;
   Nccl& nccl = parts.front().state->context.nccl;

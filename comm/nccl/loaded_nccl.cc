@@ -108,6 +108,19 @@ class LoadedNccl final : public Nccl {
     return checked("ncclCommRevoke", comm_of(comm),
                    [&] { return nccl_.ncclCommRevoke(comm_of(comm), NCCL_REVOKE_DEFAULT); });
   }
+  Status suspend(CommHandle comm) override {
+    if (nccl_.ncclCommSuspend == nullptr || nccl_.ncclCommResume == nullptr) {
+      return nccl_.lacks("ncclCommSuspend", "2.29.7");
+    }
+    return checked("ncclCommSuspend", comm_of(comm), [&] {
+      return nccl_.ncclCommSuspend(comm_of(comm), NcclLibrary::kSuspendMemory);
+    });
+  }
+  Status resume(CommHandle comm) override {
+    if (nccl_.ncclCommResume == nullptr) return nccl_.lacks("ncclCommResume", "2.29.7");
+    return checked("ncclCommResume", comm_of(comm),
+                   [&] { return nccl_.ncclCommResume(comm_of(comm)); });
+  }
   // Reads memory only: no context is needed, and no capture knows of it.
   Status async_error(CommHandle comm) override {
     ncclResult_t found = ncclSuccess;

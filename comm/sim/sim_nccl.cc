@@ -50,6 +50,7 @@ class SimNccl final : public Nccl {
   Result<CommHandle> split(CommHandle comm, int color, int key, const CommConfig& config) override {
     if (fails(NcclCall::split)) return refused("split", "made to fail");
     Mine& parent = at(comm);
+    if (parent.suspended) return refused("split", "the communicator is suspended");
     const std::string where = next_rendezvous(parent, "split");
     const auto all = world_->rendezvous(where, parent.part->rank, parent.part->comm->size,
                                         std::to_string(color) + " " + std::to_string(key),
@@ -85,6 +86,13 @@ class SimNccl final : public Nccl {
 
   Status destroy(CommHandle comm) override {
     if (fails(NcclCall::destroy)) return refused("destroy", "made to fail");
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = comms_.find(comm.value);
+      if (found != comms_.end() && found->second->suspended && !has_ended(*found->second)) {
+        return refused("destroy", "the communicator is suspended");
+      }
+    }
     for (const std::shared_ptr<SimLine>& line : lines(comm)) {
       const Status ended = line->await_all();
       if (!ended) return refused("destroy", "it would wait for ever: " + ended.error().message());
@@ -104,6 +112,16 @@ class SimNccl final : public Nccl {
     return refused("ncclCommGetAsyncError", error);
   }
 
+  Status suspend(CommHandle comm) override {
+    if (!world_->options.suspends) {
+      return Error(ErrorCode::unavailable, "this simulated NCCL has no ncclCommSuspend");
+    }
+    return all_turn(at(comm), NcclCall::suspend, "suspend", true);
+  }
+  Status resume(CommHandle comm) override {
+    return all_turn(at(comm), NcclCall::resume, "resume", false);
+  }
+
   Result<int> size(CommHandle comm) override { return at(comm).part->comm->size; }
   Result<int> rank(CommHandle comm) override { return at(comm).part->rank; }
 
@@ -111,6 +129,7 @@ class SimNccl final : public Nccl {
     if (fails(NcclCall::enqueue)) return refused("enqueue", "made to fail");
     Mine& mine = at(comm);
     if (has_ended(mine)) return refused("enqueue", "the communicator was aborted");
+    if (mine.suspended) return refused("enqueue", "the communicator is suspended");
     if (groups_ != 0) {
       grouped_.push_back({comm, operation, stream});
       return {};
@@ -208,6 +227,7 @@ class SimNccl final : public Nccl {
                                                               Nanoseconds timeout) override {
     Mine& of = at(comm);
     if (has_ended(of)) return refused("host_all_gather", "the communicator was aborted");
+    if (of.suspended) return refused("host_all_gather", "the communicator is suspended");
     const auto all = world_->rendezvous(
         next_rendezvous(of, "host_all_gather"), of.part->rank, of.part->comm->size,
         std::string(reinterpret_cast<const char*>(mine.data()), mine.size()),
@@ -227,7 +247,8 @@ class SimNccl final : public Nccl {
     std::shared_ptr<SimPart> part = std::make_shared<SimPart>();
     std::map<std::pair<std::string, std::size_t>, std::shared_ptr<SimLine>> lines;  // under mutex_
     std::uint64_t rendezvous_count = 0;
-    bool connected = false;    // rings and trees
+    bool connected = false;  // rings and trees
+    bool suspended = false;
     std::set<int> peers = {};  // connected by a send or a receive
   };
   struct Grouped {
@@ -262,6 +283,18 @@ class SimNccl final : public Nccl {
     return world_->options.latency + Nanoseconds{static_cast<std::int64_t>(moved)};
   }
 
+  // All ranks of a communicator suspend or resume it.
+  Status all_turn(Mine& of, NcclCall call, const std::string& name, bool suspended) {
+    if (fails(call)) return refused(name, "made to fail");
+    if (has_ended(of)) return refused(name, "the communicator was aborted");
+    if (of.suspended == suspended) return refused(name, "it is so already");
+    const auto all = world_->rendezvous(next_rendezvous(of, name), of.part->rank,
+                                        of.part->comm->size, "", world_->options.host_timeout);
+    if (!all) return refused(name, all.error().message());
+    of.suspended = suspended;
+    count(&SimWorld::State::suspended_communicators, suspended ? 1 : -1);
+    return {};
+  }
   bool has_ended(const Mine& of) const { return of.part->has_ended(*world_); }
   std::vector<std::shared_ptr<SimLine>> lines(CommHandle comm) {
     const std::lock_guard lock(mutex_);
@@ -310,6 +343,7 @@ class SimNccl final : public Nccl {
       comms_.erase(found);
     }
     gone->part->end(*world_);
+    if (gone->suspended) count(&SimWorld::State::suspended_communicators, -1);
     count(&SimWorld::State::live_communicators, -1);
     return {};
   }

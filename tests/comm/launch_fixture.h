@@ -65,6 +65,8 @@ class FakeNccl final : public Nccl {
   Status abort(CommHandle) override { return none(); }
   Status revoke(CommHandle) override { return none(); }
   Status async_error(CommHandle) override { return none(); }
+  Status suspend(CommHandle) override { return none(); }
+  Status resume(CommHandle) override { return none(); }
   Result<int> size(CommHandle) override { return none(); }
   Result<int> rank(CommHandle) override { return none(); }
   Status enqueue(CommHandle, const Operation&, Stream) override { return none(); }

@@ -29,6 +29,8 @@ TEST_F(MovedAway, CommunicatorsSaySo) {
     expect_gone(gone.status());
     expect_gone(gone.poll());
     expect_gone(gone.close());
+    expect_gone(gone.suspend());
+    expect_gone(gone.resume());
     expect_gone(gone.split(0, 0));
     const int other[] = {1 - rank.number};
     expect_gone(gone.shrink(other));

@@ -36,6 +36,12 @@ class OneAtATime final : public Nccl {
     return side_by_side_;
   }
 
+  Status suspend(CommHandle comm) override {
+    return alone("suspend", [&] { return inner_.suspend(comm); });
+  }
+  Status resume(CommHandle comm) override {
+    return alone("resume", [&] { return inner_.resume(comm); });
+  }
   Status revoke(CommHandle comm) override {
     return alone("revoke", [&] { return inner_.revoke(comm); });
   }

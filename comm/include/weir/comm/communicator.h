@@ -232,6 +232,17 @@ class Communicator {
   Result<Communicator> shrink(std::span<const int> excluded,
                               const CommunicatorOptions& options = {});
 
+  // Gives the memory of NCCL's own that the communicator holds on the GPU away for a while, and has
+  // it back: for the time in which DeviceHeap::sleep() has given away the rest (docs/sleep.md). All
+  // ranks call it; the host waits, and suspend() for all work of the device first. In between every
+  // operation, split(), shrink(), end_capture() and launch() is refused, and no graph that captured
+  // its operations may be launched otherwise. Registered memory stays. A second call of the same
+  // does nothing; after an error either may be called again; close() resumes first. Errors:
+  // unavailable (NCCL before 2.29.7); device (NCCL refused; or a rank did not call within
+  // `host_timeout`: the communicator has ended).
+  Status suspend();
+  Status resume();
+
   // What ended the communicator; success: it works. poll() looks for errors first, as the watchdog
   // does.
   Status status() const;

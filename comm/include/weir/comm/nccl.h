@@ -87,6 +87,12 @@ class Nccl {
   virtual Status revoke(CommHandle comm) = 0;
   // An error of NCCL's background work (ncclCommGetAsyncError); success: none so far.
   virtual Status async_error(CommHandle comm) = 0;
+  // Gives the communicator's memory on the GPU away, and has it back at the same addresses, graphs
+  // included; all its work is done. Each returns once every rank has called. In between only
+  // resume(), size(), rank() and async_error() may be called. Errors: unavailable (this NCCL
+  // can't).
+  virtual Status suspend(CommHandle comm) = 0;
+  virtual Status resume(CommHandle comm) = 0;
   virtual Result<int> size(CommHandle comm) = 0;
   virtual Result<int> rank(CommHandle comm) = 0;
 

@@ -38,6 +38,7 @@ struct SimWorldOptions {
   // Are rings and trees connected when a communicator is made (NCCL_RUNTIME_CONNECT=0)? Sends and
   // receives always connect at the first use of each pair.
   bool connects_at_once = true;
+  bool suspends = true;          // false: as an NCCL before 2.29.7
   Nanoseconds host_time = 3_us;  // of the caller, for each operation
   Nanoseconds latency = 15_us;   // of an operation's kernel, besides its bytes at this rate
   double bytes_per_nanosecond = 300;
@@ -45,7 +46,17 @@ struct SimWorldOptions {
 };
 
 // Calls that can be made to fail.
-enum class NcclCall { init, split, destroy, enqueue, group_end, allocate_segment, register_range };
+enum class NcclCall {
+  init,
+  split,
+  destroy,
+  enqueue,
+  group_end,
+  allocate_segment,
+  register_range,
+  suspend,
+  resume,
+};
 
 // The state that the ranks share. It outlives their Nccls. Self-synchronised.
 class SimWorld {
@@ -74,6 +85,7 @@ class SimWorld {
   std::uint64_t operations(int rank) const;  // queued so far
   std::uint64_t made_communicators() const;  // so far, by all ranks
   std::uint64_t live_communicators() const;  // of all ranks
+  std::uint64_t suspended_communicators() const;
   std::uint64_t live_segments() const;
   std::uint64_t live_registrations() const;
   std::uint64_t live_streams() const;
