@@ -2,6 +2,8 @@
 // Sleep and wake of a device heap: what goes, what comes back, and what is refused.
 #include <array>
 #include <atomic>
+#include <cstdlib>
+#include <cstring>
 #include <thread>
 
 #include "core/base/forwarding_device.h"
@@ -485,6 +487,91 @@ TEST_F(Sleep, TheCopyOfABlockThatSleepsCanBeRead) {
   expect_error(heap_->host_copy(block, 1_MiB), ErrorCode::invalid_argument, "no copy");
   ok(heap_->wake());
   free_all();
+}
+
+// By a device whose host memory has bytes: a block in pieces is read piece by piece, each where it
+// is at home, in host memory and in files.
+class HostBytesDevice final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  Result<void*> allocate_host(Bytes size) override {
+    return std::aligned_alloc((2_MiB).count, size.count);
+  }
+  Status free_host(void* memory, Bytes) override { return std::free(memory), Status{}; }
+  // Each word of a copy is the address on the device that it is from.
+  Status copy_to_host(void* to, Address from, Bytes size, Stream) override {
+    for (Bytes at; at < size; at += 8_B) {
+      *static_cast<std::uint64_t*>((Address::of(to) + at).pointer()) = (from + at).value;
+    }
+    return {};
+  }
+  Status copy_to_device(Address, const void*, Bytes, Stream) override { return {}; }
+  Result<OpenedFile> open_file(const std::string&, Bytes size) override {
+    file_.assign(size.count, '\0');
+    return OpenedFile{{1}, true};
+  }
+  Status write_file(FileHandle, Bytes offset, const void* from, Bytes size) override {
+    std::memcpy(file_.data() + offset.count, from, size.count);
+    return {};
+  }
+  Status read_file(FileHandle, Bytes offset, void* to, Bytes size) override {
+    std::memcpy(to, file_.data() + offset.count, size.count);
+    return {};
+  }
+  Status sync_file(FileHandle) override { return {}; }
+  Status close_file(FileHandle) override { return {}; }
+
+ private:
+  std::vector<char> file_;
+};
+
+TEST_F(Sleep, TheCopyOfABlockInPiecesIsReadFromWhereEachIsAtHome) {
+  HostBytesDevice device(device_);
+  heap_ = std::make_unique<DeviceHeap>(device, HeapOptions{});
+  heap_->set_limit(600_MiB);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 18; ++i) blocks.push_back(ok(heap_->allocate(28_MiB, a_)));
+  for (std::size_t i = 0; i < blocks.size(); i += 3) ok(heap_->deallocate(blocks[i]));
+  device_.finish();
+  constexpr Bytes kSize = 70_MiB;
+  void* const block = ok(heap_->allocate(kSize, a_));
+  // In the order of its addresses, and where else they are mapped: at home.
+  const std::vector<Segment> pieces = device_.translate(Address::of(block), kSize);
+  ASSERT_GT(pieces.size(), 1u) << "no stitched row was made";
+  for (const char* const folder : {"", "/scratch"}) {
+    ok(heap_->sleep({.backup_folder = folder}));
+    const Bytes skip = 8_KiB, size = kSize - 16_KiB;
+    std::vector<std::uint64_t> words(size.count / 8);
+    const void* const from = (Address::of(block) + skip).pointer();
+    ok(heap_->read_asleep(from, size, words.data()));
+    Bytes sum;
+    for (const HostPart& part : ok(heap_->host_copy(from, size))) {
+      EXPECT_EQ(part.offset, sum);
+      if (part.memory != nullptr) {
+        EXPECT_EQ(std::memcmp(part.memory, words.data() + sum.count / 8, part.bytes.count), 0);
+      }
+      EXPECT_EQ(part.memory == nullptr, folder[0] != '\0');
+      sum += part.bytes;
+    }
+    EXPECT_EQ(sum, size);
+    ok(heap_->wake());
+    // Each word is from where its piece is mapped at home.
+    std::size_t wrong = 0;
+    for (Bytes at; at < size; at += 4_KiB) {
+      const std::vector<Segment> here = device_.translate(Address::of(from) + at, 8_B);
+      const std::vector<Segment> home = device_.translate(Address{words[at.count / 8]}, 8_B);
+      const bool same = here.size() == 1 && home.size() == 1 && here[0].handle == home[0].handle &&
+                        here[0].offset == home[0].offset;
+      wrong += same ? 0 : 1;
+    }
+    EXPECT_EQ(wrong, 0u);
+  }
+  ok(heap_->deallocate(block));
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (i % 3 != 0) ok(heap_->deallocate(blocks[i]));
+  }
+  heap_.reset();
+  heap_ = std::make_unique<DeviceHeap>(device_, HeapOptions{});
 }
 
 TEST_F(Sleep, TheHeapMayBeDestroyedAsleep) {
