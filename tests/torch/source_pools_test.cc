@@ -61,6 +61,20 @@ class SourcePools : public testing::Test {
   DeviceMemory memory_{0, device_, heap_};
 };
 
+TEST_F(SourcePools, MemoryOfAnotherAllocatorCannotSleepAndIsNamed) {
+  void* const block = allocate(8_MiB);
+  const Result<SleepReport> refused = heap_.sleep();
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message(),
+              testing::HasSubstr("of tag 'default': MemPools with an allocator of their own"));
+  EXPECT_EQ(heap_.sleep({.keep = true})->kept.size(), 1u);
+  ASSERT_TRUE(heap_.wake().ok());
+  free(block);
+  drop_pool();
+  EXPECT_TRUE(heap_.sleep().ok());
+  EXPECT_TRUE(heap_.wake().ok());
+}
+
 TEST_F(SourcePools, SmallBlocksShareASegment) {
   std::vector<void*> blocks;
   for (int i = 0; i < 1000; ++i) blocks.push_back(allocate(1_KiB));
