@@ -61,8 +61,19 @@ bool VectorClock::join(const VectorClock& other) {
 }
 
 StreamIndex RaceChecker::add_stream(std::uint64_t id) {
+  const auto over = std::find_if(ended_.begin(), ended_.end(), [this](StreamIndex stream) {
+    return streams_[stream].last_access <= host_[stream];
+  });
+  if (over != ended_.end()) {
+    const StreamIndex index = *over;
+    ended_.erase(over);
+    const std::uint64_t epoch = streams_[index].clock[index] + 1;
+    streams_[index] = {.id = id, .clock = {}, .host_version = 0, .last_access = 0};
+    streams_[index].clock.set(index, epoch);
+    return index;
+  }
   const auto index = static_cast<StreamIndex>(streams_.size());
-  streams_.push_back({.id = id, .clock = {}, .host_version = 0});
+  streams_.push_back({.id = id, .clock = {}, .host_version = 0, .last_access = 0});
   streams_.back().clock.set(index, 1);
   return index;
 }
@@ -100,6 +111,7 @@ Stamp RaceChecker::begin(StreamIndex stream, const Access& access, Nanoseconds t
   StreamState& state = streams_[stream];
   see_host(state);
   reported_.clear();
+  state.last_access = state.clock[stream];
   return {.stream = stream, .epoch = state.clock[stream], .time = time, .access = access};
 }
 

@@ -18,7 +18,8 @@
 
 namespace weir::sim {
 
-// A stream's number within a checker: dense, from 0, in order of add_stream(); never reused.
+// A stream's number within a checker: dense, from 0. That of a stream that ended serves another one
+// once the host has seen all of its work complete: whatever comes is ordered after that.
 using StreamIndex = std::uint32_t;
 
 // For each stream, an epoch; streams not named have 0.
@@ -70,6 +71,8 @@ class RaceChecker {
  public:
   // `id` is what reports call the stream.
   StreamIndex add_stream(std::uint64_t id);
+  // Nothing more is queued on it.
+  void end_stream(StreamIndex stream) { ended_.push_back(stream); }
 
   // A mark on `stream`: all work queued on it so far, and all that is ordered before that.
   VectorClock mark(StreamIndex stream);
@@ -106,6 +109,7 @@ class RaceChecker {
     std::uint64_t id = 0;
     VectorClock clock;
     std::uint64_t host_version = 0;  // of host_, when it was last joined into clock
+    std::uint64_t last_access = 0;   // its epoch
   };
 
   void see_host(StreamState& stream);
@@ -121,6 +125,7 @@ class RaceChecker {
   void keep(Race race);
 
   std::vector<StreamState> streams_;
+  std::vector<StreamIndex> ended_;  // and serve no other stream yet
   VectorClock host_;
   std::uint64_t host_version_ = 0;
   std::vector<Stamp> reported_;  // first accesses reported for the access that began last

@@ -99,7 +99,7 @@ Status SimDevice::Impl::destroy_stream(Stream stream) {
                                                   std::to_string(stream.id) +
                                                   " is being captured: end that first");
   }
-  return streams_.destroy(stream);
+  return streams_.destroy(stream, now());
 }
 
 // A graph that is not there would have no wrong reads, and a test of it could not fail.

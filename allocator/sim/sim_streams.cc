@@ -47,19 +47,27 @@ Status PeerSet::await() const {
 
 Stream Streams::add() {
   const std::uint64_t id = streams_.size() + 1;
-  StreamState state;
-  state.index = checker_.add_stream(id);
-  streams_.push_back(state);
+  streams_.push_back(std::make_unique<StreamState>());
+  streams_.back()->index = checker_.add_stream(id);
   return {.handle = handle_of(id), .id = id};
 }
 
-Status Streams::destroy(Stream stream) {
+Status Streams::destroy(Stream stream, Nanoseconds now) {
   StreamState* state = find(stream);
   if (state == nullptr || stream.id == kDefaultStreamId) {
     return Error(ErrorCode::invalid_argument,
                  "destroy_stream: no stream " + std::to_string(stream.id) + " that can go");
   }
   state->alive = false;
+  checker_.end_stream(state->index);
+  destroyed_.push_back(stream.id);
+  std::erase_if(destroyed_, [&](std::uint64_t id) {
+    StreamState& over = *streams_[id - 1];
+    over.peers.forget_those_there();
+    if (over.tail > now || !over.peers.empty()) return false;
+    streams_[id - 1] = nullptr;
+    return true;
+  });
   return {};
 }
 
@@ -83,14 +91,16 @@ Stream Streams::named(Stream stream) const {
 
 const StreamState* Streams::find(Stream stream) const {
   if (stream.id == 0 || stream.id > streams_.size()) return nullptr;
-  const StreamState& state = streams_[stream.id - 1];
-  return state.alive ? &state : nullptr;
+  const StreamState* const state = streams_[stream.id - 1].get();
+  return state != nullptr && state->alive ? state : nullptr;
 }
 
 bool Streams::is_destroyed(Stream asked) const {
   const std::uint64_t id =
       asked.is_of_captured() ? value_of(asked.handle) >> kHandleShift : asked.id;
-  return id != 0 && id <= streams_.size() && !streams_[id - 1].alive;
+  if (id == 0 || id > streams_.size()) return false;
+  const StreamState* const state = streams_[id - 1].get();
+  return state == nullptr || !state->alive;
 }
 
 StreamState* Streams::find(Stream stream) {
@@ -131,9 +141,10 @@ void Streams::record_all(EventState& event, Nanoseconds now) {
   event.done_at = std::max(all_done_at(), now);
   event.mark = checker_.mark_all();
   event.peers = {};
-  for (StreamState& stream : streams_) {
-    stream.peers.forget_those_there();
-    event.peers.join(stream.peers);
+  for (const auto& stream : streams_) {
+    if (stream == nullptr) continue;
+    stream->peers.forget_those_there();
+    event.peers.join(stream->peers);
   }
 }
 
@@ -149,7 +160,9 @@ void Streams::wait(StreamState& stream, const EventState& event, Nanoseconds now
 
 Nanoseconds Streams::all_done_at() const {
   Nanoseconds last;
-  for (const StreamState& stream : streams_) last = std::max(last, stream.tail);
+  for (const auto& stream : streams_) {
+    if (stream != nullptr) last = std::max(last, stream->tail);
+  }
   return last;
 }
 

@@ -69,7 +69,7 @@ class Streams {
   explicit Streams(RaceChecker& checker) : checker_(checker) { add(); }
 
   Stream add();
-  Status destroy(Stream stream);
+  Status destroy(Stream stream, Nanoseconds now);
   // The stream of a driver's handle. Errors: device.
   Result<Stream> of_handle(void* handle) const;
   // The same stream, by its own id: of one that Weir met in a capture, the handle says which it is.
@@ -94,7 +94,9 @@ class Streams {
 
  private:
   RaceChecker& checker_;
-  std::vector<StreamState> streams_;  // by id - 1; kept when destroyed, since ids are not reused
+  std::vector<std::unique_ptr<StreamState>> streams_;  // by id - 1; ids are not reused
+  // Destroyed, and their work may still count; after that streams_ has null for them.
+  std::vector<std::uint64_t> destroyed_;
   std::unordered_map<std::uint64_t, EventState> events_;
   std::uint64_t next_event_ = 1;
 };

@@ -191,6 +191,27 @@ TEST_F(RaceCheckerTest, UnmappingWhatTheHostHasNotSeenCompleteIsReported) {
   EXPECT_EQ(checker_.race_count(), 1u);
 }
 
+TEST_F(RaceCheckerTest, AStreamThatEndedLeavesItsNumberOnceTheHostHasSeenItsWork) {
+  write(a_, 0, 100);
+  const VectorClock mark = checker_.mark(a_);
+  checker_.end_stream(a_);
+  const StreamIndex early = checker_.add_stream(10);
+  EXPECT_NE(early, a_);
+  write(early, 0, 10);
+  EXPECT_EQ(checker_.race_count(), 1u) << "the host has not seen the first write complete";
+
+  checker_.host_saw(mark);
+  const StreamIndex late = checker_.add_stream(11);
+  EXPECT_EQ(late, a_);
+  write(late, 50, 60);
+  EXPECT_EQ(checker_.race_count(), 1u);
+  // Who waited for the one that ended has not waited for the one that has its number now.
+  checker_.wait(b_, mark);
+  write(b_, 50, 60);
+  ASSERT_EQ(checker_.race_count(), 2u);
+  EXPECT_EQ(checker_.races()[1].first_stream, 11u);
+}
+
 TEST_F(RaceCheckerTest, NeighboursWithTheSameStampsBecomeOneRange) {
   write(a_, 0, 1000);
   order(a_, b_);
