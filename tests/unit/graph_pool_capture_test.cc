@@ -279,6 +279,32 @@ TEST_F(GraphPoolCapture, ThePoolsLimitIsNamedAndTheCaptureGoesOn) {
   launch(graph, a_);
 }
 
+// Found by the soak: pages of the device heap that were larger than the room under the pool's limit
+// were taken over, and a pool over its limit could sleep, and never wake.
+TEST_F(GraphPoolCapture, ThePoolsLimitHoldsForIdlePagesOfTheDeviceHeapToo) {
+  free(written(200_MiB, a_));
+  device_.finish();
+  GraphPool pool(*heap_, {.limit = 22_MiB, .memory = {}, .tag = "graphs"});
+  CaptureScope capture = begin(pool, a_);
+  std::vector<void*> blocks;
+  for (Result<void*> block = heap_->allocate(3_MiB, a_); block.ok();
+       block = heap_->allocate(3_MiB, a_)) {
+    blocks.push_back(*block);
+    EXPECT_TRUE(device_.launch(a_, Writes(*block, 3_MiB), 1_us).ok());
+  }
+  EXPECT_GE(blocks.size(), 6u);
+  Graph graph = end(capture);
+  EXPECT_LE(pool.statistics().peak_reserved_bytes, 22_MiB);
+  launch(graph, a_);
+  SleepOptions tag;
+  tag.tags = {"graphs"};
+  EXPECT_TRUE(heap_->sleep(tag).ok());
+  const Result<SleepReport> woke = heap_->wake({.tags = tag.tags, .keep_host = {}});
+  EXPECT_TRUE(woke.ok()) << (woke.ok() ? "" : woke.error().message());
+  launch(graph, a_);
+  for (void* const block : blocks) EXPECT_TRUE(heap_->deallocate(block).ok());
+}
+
 TEST_F(GraphPoolCapture, ACaptureThatTheDriverDoesNotEndGoesOnAndMayBeEndedAgain) {
   GraphPool pool(*heap_);
   Result<CaptureScope> capture = CaptureScope::begin(pool, a_);

@@ -55,7 +55,7 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
       observer_(device, sink),
       captures_(device, options.context_events),
       device_pool_(0, device, {observer_, registry_, budget_, captures_}, of_pages(options),
-                   [this](Bytes wanted) { return spare_of_pools(wanted); }),
+                   [this](Bytes wanted, Bytes /*most*/) { return spare_of_pools(wanted); }),
       device_bytes_(total_memory(device, kMostBytes)) {}
 
 Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Create create,

@@ -112,7 +112,8 @@ Result<Address> PageHeap::place_with_source(Owner& owner, Bytes size) {
   Result<Address> at = place(owner, size);
   create_ = Create::may;
   if (at || at.error().code() != ErrorCode::out_of_memory) return at;
-  const std::vector<UnmappedPage> pages = source_(size);
+  const Bytes most = limit_ == 0_B ? kUnlimited : limit_ - std::min(limit_, total());
+  const std::vector<UnmappedPage> pages = source_(size, most);
   take_in_locked(pages);
   if (!pages.empty()) create_ = Create::rather_not;
   return place(owner, size);

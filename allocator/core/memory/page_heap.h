@@ -65,9 +65,10 @@ class PageHeap {
     PhysicalHandle handle;
     Bytes size;
   };
+  static constexpr Bytes kUnlimited{~std::uint64_t{0}};
   // Where pages may come from before the device is asked for new ones: gives about as much as was
-  // asked for, or less. Called under this page heap's lock.
-  using Source = std::function<std::vector<UnmappedPage>(Bytes wanted)>;
+  // asked for, or less, and never more than `most`. Called under this page heap's lock.
+  using Source = std::function<std::vector<UnmappedPage>(Bytes wanted, Bytes most)>;
 
   // All must outlive this. `options.limit` is of these pages alone.
   PageHeap(Device& device, Timelines& timelines, Observer& observer, AddressMap& addresses,
@@ -108,8 +109,9 @@ class PageHeap {
   // The same; nothing, if another thread is at work here.
   Result<Bytes> try_give_to_device(Bytes wanted);
   // Gives up idle pages, the largest first, until `wanted` bytes are given or no more can be. Skips
-  // pages that graphs may use, and pages with pending work.
-  std::vector<UnmappedPage> give_up(Bytes wanted);
+  // pages that graphs may use, pages with pending work, and those with which it would be more than
+  // `most`.
+  std::vector<UnmappedPage> give_up(Bytes wanted, Bytes most = kUnlimited);
   // The same; nothing, if another thread is at work here. For who holds a lock that may not be held
   // while this one is waited for.
   std::vector<UnmappedPage> try_give_up(Bytes wanted);
@@ -371,13 +373,14 @@ class PageHeap {
   Status unmap_page(PageId page, Range at, HeapId heap) WEIR_REQUIRES(mutex_);
   void hold(HeldPage page) WEIR_REQUIRES(mutex_);
   void unmap_strays() WEIR_REQUIRES(mutex_);
-  std::vector<UnmappedPage> give_up_locked(Bytes wanted) WEIR_REQUIRES(mutex_);
+  std::vector<UnmappedPage> give_up_locked(Bytes wanted, Bytes most) WEIR_REQUIRES(mutex_);
   // Takes out pages that nobody uses, one by one, until `wanted` bytes are gone or nothing more can
   // go: first held ones that are mapped nowhere, then idle ones whose work is done, the largest
-  // first. go(page) says whether the page is gone. A page that can't be taken is passed over.
-  // Returns the first error of unmapping one; `unasked`: the first of asking about its work.
-  Status take_idle(Bytes wanted, Status& unasked, const std::function<bool(UnmappedPage)>& go)
-      WEIR_REQUIRES(mutex_);
+  // first. go(page) says whether the page is gone. A page that can't be taken is passed over, and
+  // so is one with which more than `most` would go. Returns the first error of unmapping one;
+  // `unasked`: the first of asking about its work.
+  Status take_idle(Bytes wanted, Bytes most, Status& unasked,
+                   const std::function<bool(UnmappedPage)>& go) WEIR_REQUIRES(mutex_);
   void let_go_locked(const FenceSet& launches) WEIR_REQUIRES(mutex_);
   void take_in_locked(const std::vector<UnmappedPage>& pages) WEIR_REQUIRES(mutex_);
   // The page is idle. An error leaves it here, without some of its mappings.

@@ -369,7 +369,7 @@ Result<Bytes> PageHeap::trim_locked(Bytes keep) {
   Status unasked, failed;
   std::vector<UnmappedPage> kept;  // by the driver
   const Status unmapped =
-      take_idle(total() - std::min(total(), keep), unasked, [&](UnmappedPage page) {
+      take_idle(total() - std::min(total(), keep), kUnlimited, unasked, [&](UnmappedPage page) {
         Status released = release(page);
         if (released) {
           gone += page.size;
@@ -390,19 +390,21 @@ Result<Bytes> PageHeap::trim_locked(Bytes keep) {
   return gone;
 }
 
-Status PageHeap::take_idle(Bytes wanted, Status& unasked,
+Status PageHeap::take_idle(Bytes wanted, Bytes most, Status& unasked,
                            const std::function<bool(UnmappedPage)>& go) {
   Status failed;
   Bytes gone;
-  while (!held_.empty() && gone < wanted) {
-    const HeldPage held = held_.back();
-    held_.pop_back();
+  for (std::size_t i = held_.size(); i-- > 0 && gone < wanted;) {
+    const HeldPage held = held_[i];
+    if (held.page.size > most - gone) continue;
+    held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
     held_bytes_ -= held.page.size;
     if (go(take_out(held))) gone += held.page.size;
   }
   FenceSet pending;
   for (Page* const idle : idle_pages()) {
     if (gone >= wanted) break;
+    if (idle->size > most - gone) continue;
     // A page whose stream is no more (destroyed, and never retired) must not keep the others.
     Result<bool> complete = is_over(*idle, pending);
     if (!complete) {

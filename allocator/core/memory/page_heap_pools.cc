@@ -6,24 +6,24 @@
 
 namespace weir {
 
-std::vector<PageHeap::UnmappedPage> PageHeap::give_up(Bytes wanted) {
+std::vector<PageHeap::UnmappedPage> PageHeap::give_up(Bytes wanted, Bytes most) {
   const QueuedLock lock(mutex_);
-  return give_up_locked(wanted);
+  return give_up_locked(wanted, most);
 }
 
 std::vector<PageHeap::UnmappedPage> PageHeap::try_give_up(Bytes wanted) {
   if (!mutex_.try_lock()) return {};
-  std::vector<UnmappedPage> given = give_up_locked(wanted);
+  std::vector<UnmappedPage> given = give_up_locked(wanted, kUnlimited);
   mutex_.unlock();
   return given;
 }
 
-std::vector<PageHeap::UnmappedPage> PageHeap::give_up_locked(Bytes wanted) {
+std::vector<PageHeap::UnmappedPage> PageHeap::give_up_locked(Bytes wanted, Bytes most) {
   std::vector<UnmappedPage> given;
   if (is_asleep()) return given;
   Bytes size;
   Status unasked;
-  (void)take_idle(wanted, unasked, [&](UnmappedPage page) {
+  (void)take_idle(wanted, most, unasked, [&](UnmappedPage page) {
     given.push_back(page);
     size += page.size;
     return true;

@@ -33,10 +33,10 @@ CapturePool::CapturePool(std::uint64_t id, Device& device, Pool::Shared shared, 
       shares_pages_(options.memory == eager.pages().memory()),
       pool_(
           id, device_, shared, options,
-          [this, &eager](Bytes wanted) -> std::vector<PageHeap::UnmappedPage> {
+          [this, &eager](Bytes wanted, Bytes most) -> std::vector<PageHeap::UnmappedPage> {
             if (!shares_pages_) return {};
             StreamHeap::give_back_all(eager.caching_heaps());
-            return eager.pages().give_up(wanted);
+            return eager.pages().give_up(wanted, most);
           },
           this),
       tag_(std::move(tag)) {
