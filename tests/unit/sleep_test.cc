@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "core/base/forwarding_device.h"
@@ -321,6 +322,27 @@ TEST_F(Sleep, APoolThatIsClosedAsleepIsNotAnothersBeforeItsBlocksAreGone) {
   expect_sound();
   ok(heap_->wake());
   expect_intact();
+  free_all();
+}
+
+// Found by the soak: the pool fell asleep with the tag that it had before, and nothing woke it.
+TEST_F(Sleep, APoolThatIsOpenedForAnotherTagMeanwhileStaysAwake) {
+  written_in("models", 4_MiB, a_);
+  { const GraphPool gone(*heap_, {.tag = "models"}); }
+  std::optional<GraphPool> next;  // where the one that is gone was
+  heap_->on_sleep([&] {
+    std::thread([&] {
+      if (!next) next.emplace(*heap_);
+    }).join();
+    return std::vector<HeldMemory>{};
+  });
+  SleepOptions models;
+  models.tags = {"models"};
+  ok(heap_->sleep(models));
+  void* const block = ok(next->allocate(1_MiB, b_));
+  ok(heap_->wake());
+  ok(heap_->deallocate(block));
+  next.reset();
   free_all();
 }
 

@@ -236,6 +236,7 @@ class DeviceHeap::Impl {
   std::vector<HeldMemory> held_by_others();
   std::vector<HeldMemory> held_in(const Unit& unit, std::set<PageId>& pages) const;
   static void set_asleep(const Unit& unit, bool asleep);
+  void fall_asleep(std::vector<Unit>& units, std::vector<Sleeper::Job>& jobs);
   Status sleep_units(const std::vector<Unit>& units, const std::vector<Sleeper::Job>& jobs,
                      const std::string& folder, SleepReport& report);
   void note_held(SleepReport& report) const;

@@ -189,6 +189,21 @@ void DeviceHeap::Impl::set_asleep(const Unit& unit, bool asleep) {
   unit.pool->for_each_heap([](StreamHeap& heap) { heap.note_asleep(); });
 }
 
+// A pool that was gone, and was opened again for another tag since the units were listed, is left
+// out; one that is asleep is not opened again.
+void DeviceHeap::Impl::fall_asleep(std::vector<Unit>& units, std::vector<Sleeper::Job>& jobs) {
+  {
+    const std::shared_lock lock(pools_mutex_);
+    for (std::size_t i = units.size(); i-- > 0;) {
+      if (units[i].graphs == nullptr || units[i].graphs->tag() == units[i].tag) continue;
+      units.erase(units.begin() + static_cast<std::ptrdiff_t>(i));
+      jobs.erase(jobs.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    for (const Unit& unit : units) unit.pages->set_asleep(true);
+  }
+  for (const Unit& unit : units) set_asleep(unit, true);
+}
+
 // What a sleep or a wake works on is nobody else's meanwhile.
 DeviceHeap::Impl::Claim::Claim(Impl& heap, const std::vector<Unit>& units) : heap_(heap) {
   std::unique_lock lock(heap_.claims_mutex_);
@@ -221,7 +236,7 @@ Result<SleepReport> DeviceHeap::Impl::sleep(const SleepOptions& options) {
     for (const Unit& unit : *units) (void)set_contents(unit.tag, *options.contents);
   }
   free_deferred();
-  for (const Unit& unit : *units) set_asleep(unit, true);
+  fall_asleep(*units, jobs);
   for (std::size_t i = 0; i < jobs.size(); ++i) jobs[i].version = version_of((*units)[i]);
   sleep_goes_on_.store(true);
   Status status = sleep_units(*units, jobs, options.backup_folder, report);
