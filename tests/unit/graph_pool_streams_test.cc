@@ -42,6 +42,28 @@ TEST_F(GraphPoolStreams, OneMetFirstInACaptureIsServed) {
   EXPECT_LE(pool.statistics().reserved_bytes, 20_MiB);
 }
 
+// Found by the soak: each left an event behind, in each pool that had captured it, and pools that
+// had never met a stream recorded an event for its end.
+TEST_F(GraphPoolStreams, OnesThatWereCapturedAndRetiredLeaveNoEventBehind) {
+  GraphPool pool(*heap_), other(*heap_);
+  std::uint64_t early = 0;
+  for (int i = 0; i < 400; ++i) {
+    const Stream side = device_.new_stream();
+    Graph graph = forked(pool, side);
+    launch(graph, a_);
+    device_.finish();
+    const Result<void*> eager = pool.allocate(1_MiB, a_);
+    ASSERT_TRUE(eager.ok());
+    EXPECT_TRUE(heap_->deallocate(*eager).ok());
+    const std::uint64_t records = device_.calls(DeviceCall::record);
+    EXPECT_TRUE(heap_->retire(side).ok());
+    EXPECT_LE(device_.calls(DeviceCall::record) - records, 2u) << "the heap's own, and the pool's";
+    EXPECT_TRUE(device_.destroy_stream(side).ok());
+    if (i == 200) early = device_.live_events();
+  }
+  EXPECT_LE(device_.live_events(), early);
+}
+
 TEST_F(GraphPoolStreams, ItsIdIsTheDriversOnceTheCaptureHasEnded) {
   GraphPool pool(*heap_);
   const Stream side = device_.new_stream();

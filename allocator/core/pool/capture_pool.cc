@@ -243,6 +243,12 @@ void CapturePool::settle() {
 
 Status CapturePool::retire(Stream stream) {
   const MutexLock lock(mutex_);
+  // What was captured on it is past, unless a capture goes on: then it is not of that, or it could
+  // not go. Its other name would be settled for ever, an event for each such stream.
+  if (const Stream captured = stream.in_capture(); !capturing_ && timelines().has_met(captured)) {
+    if (Status status = timelines().retire(timelines().of(captured)); !status) return status;
+  }
+  if (!timelines().has_met(stream)) return {};
   settled_ = false;
   return pool_.retire(stream);
 }

@@ -77,6 +77,8 @@ class CapturePool {
   void note_lingers_on(bool leaked);
   // The stream is about to be destroyed.
   Status retire(Stream stream);
+  // Was it retired, whether or not the pool has met it?
+  bool is_retired(Stream stream) const { return device_pool_.timelines().retired(stream); }
   // Nobody will bind requests to it any more.
   void close();
   // Are its pages of the device heap's kind, so that they may go from one to the other?

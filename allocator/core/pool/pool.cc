@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "core/pool/capture_pool.h"
+
 namespace weir {
 
 Pool::Pool(std::uint64_t id, Device& device, Shared shared, const HeapOptions& options,
@@ -45,7 +47,7 @@ Pool::Member* Pool::known(Stream stream) {
 
 Result<Pool::Member*> Pool::make(Stream stream) {
   if (Member* const member = known(stream)) return member;  // another thread was first
-  if (timelines_.retired(timelines_.of(stream))) {
+  if (timelines_.retired(stream) || (graphs_ != nullptr && graphs_->is_retired(stream))) {
     return Error(ErrorCode::invalid_argument,
                  "stream " + std::to_string(stream.id) +
                      " was retired: allocate for it before retire(), or for another stream");

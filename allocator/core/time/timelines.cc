@@ -147,6 +147,17 @@ bool Timelines::retired(TimelineId timeline) const {
   return at(timeline).retired;
 }
 
+bool Timelines::retired(Stream stream) const {
+  const MutexLock lock(mutex_);
+  const auto met = by_stream_.find(stream.id);
+  return met != by_stream_.end() && at(met->second).retired;
+}
+
+bool Timelines::has_met(Stream stream) const {
+  const MutexLock lock(mutex_);
+  return by_stream_.contains(stream.id);
+}
+
 bool Timelines::satisfied(Fence fence, TimelineId waiter) const {
   if (fence.timeline == waiter || is_complete(fence)) return true;
   const MutexLock lock(mutex_);

@@ -90,6 +90,9 @@ class Timelines {
   // kRetiredKept more streams were retired, in retire(), which asks the device about a few.
   Status retire(TimelineId timeline);
   bool retired(TimelineId timeline) const;
+  // False of a stream that was never met here.
+  bool retired(Stream stream) const;
+  bool has_met(Stream stream) const;
 
   // Records what was not recorded yet, wherever that can be done: on every stream, or, where uses
   // need not be told, of the whole context. Somebody may have to wait for it when it no longer can.
