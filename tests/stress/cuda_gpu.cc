@@ -41,6 +41,15 @@ class CudaGpu final : public Gpu {
     return device_->stream(stream);
   }
 
+  Status destroy_stream(Stream stream) override {
+    if (Status entered = enter(); !entered) return entered;
+    {
+      const std::scoped_lock lock(mutex_);
+      std::erase(streams_, handle_of(stream));
+    }
+    return status_of("cudaStreamDestroy", cudaStreamDestroy(handle_of(stream)));
+  }
+
   Status write(Stream stream, const Contents& contents, Nanoseconds delay) override {
     return kernels_->write(stream, contents.pointer, contents.bytes, contents.pattern, delay);
   }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "weir/device.h"
+#include "weir/sim_device.h"
 
 namespace weir::stress {
 
@@ -31,6 +32,8 @@ class Gpu {
 
   virtual Device& device() = 0;
   virtual Result<Stream> new_stream() = 0;
+  // Once the heap was told so (DeviceHeap::retire()).
+  virtual Status destroy_stream(Stream stream) = 0;
   // Queues a kernel that waits for `delay`, and then writes (checks) all the bytes.
   virtual Status write(Stream stream, const Contents& contents, Nanoseconds delay) = 0;
   virtual Status check(Stream stream, const Contents& contents, Nanoseconds delay) = 0;
@@ -44,6 +47,6 @@ class Gpu {
 
 // Errors: unavailable; device.
 Result<std::unique_ptr<Gpu>> open_cuda_gpu(int ordinal);
-std::unique_ptr<Gpu> open_sim_gpu();
+std::unique_ptr<Gpu> open_sim_gpu(const SimOptions& options = {});
 
 }  // namespace weir::stress

@@ -11,8 +11,11 @@ constexpr Nanoseconds kKernel = 2_us;  // how long one takes, besides its delay
 
 class SimGpu final : public Gpu {
  public:
+  explicit SimGpu(const SimOptions& options) : device_(options) {}
+
   Device& device() override { return device_; }
   Result<Stream> new_stream() override { return device_.new_stream(); }
+  Status destroy_stream(Stream stream) override { return device_.destroy_stream(stream); }
 
   Status write(Stream stream, const Contents& contents, Nanoseconds delay) override {
     return device_.launch(stream, Writes(contents.pointer, contents.bytes), delay + kKernel);
@@ -50,6 +53,8 @@ class SimGpu final : public Gpu {
 
 }  // namespace
 
-std::unique_ptr<Gpu> open_sim_gpu() { return std::make_unique<SimGpu>(); }
+std::unique_ptr<Gpu> open_sim_gpu(const SimOptions& options) {
+  return std::make_unique<SimGpu>(options);
+}
 
 }  // namespace weir::stress

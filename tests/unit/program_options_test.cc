@@ -57,6 +57,16 @@ std::vector<Program> programs() {
                              {"--ordinal", "from 0 to 1023", {"1024", "1.5"}}},
                  .others = {"--simulated", "--omit-fences"}});
 #endif
+#ifdef WEIR_SOAK
+  all.push_back({.path = WEIR_SOAK,
+                 .needs = "--threads 1",
+                 .numbers = {{"--seed", kAny, {"1.5"}},
+                             {"--seconds", "from 0 to 1000000", {"inf", "1000001"}},
+                             {"--threads", "from 1 to 64", {"0", "65", "1.5"}},
+                             {"--streams-per-minute", "from 0 to 1000000", {"inf", "1000001"}},
+                             {"--ordinal", "from 0 to 1023", {"1024", "1.5"}}},
+                 .others = {"--cuda", "--plant-leak", "--judge"}});
+#endif
 #ifdef WEIR_GRAPH_POOL
   all.push_back({.path = WEIR_GRAPH_POOL,
                  .needs = "serve",

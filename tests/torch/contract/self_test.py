@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -29,6 +30,7 @@ import program  # noqa: E402
 import random_programs  # noqa: E402
 import run_programs  # noqa: E402
 import shrink  # noqa: E402
+import soak  # noqa: E402
 
 PROGRAMS = 20_000
 
@@ -727,6 +729,59 @@ class Executing(unittest.TestCase):
                     live.remove(step["tensor"])
             self.assertEqual(list(execution.tensors), live)
             execution.forget()
+
+
+class Soaking(unittest.TestCase):
+    """soak.py, with programs that do nothing and a clock that runs a second in each."""
+
+    def soak(self, outcomes, seconds):
+        clock = itertools.count()
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "samples")
+            with contextlib.redirect_stdout(io.StringIO()) as said:
+                found = soak.soak(lambda seed: {"outcome": outcomes(seed), "message": "so"},
+                                  lambda: {"device mappings": 7, "reserved KiB": 1 / 3}, seconds,
+                                  soak.Samples(path), itertools.count(5), now=lambda: next(clock))
+            with open(path) as file:
+                return *found, file.read().splitlines(), said.getvalue()
+
+    def test_runs_for_as_long_as_asked_and_samples(self):
+        ran, failed, lines, _ = self.soak(lambda seed: "right", 30)
+        self.assertGreater(ran, 5)
+        self.assertEqual(failed, [])
+        names = [field.split(":")[0] for field in lines[0].split(",")]
+        self.assertEqual(names, ["seconds", *soak.QUANTITIES])
+        self.assertEqual(len(lines), ran + 1)
+        for line in lines[1:]:
+            values = dict(zip(names, map(float, line.split(","))))
+            self.assertGreater(values["resident KiB"], 1000)
+            self.assertGreater(values["process mappings"], 10)
+            self.assertGreaterEqual(values["threads"], 1)
+            self.assertGreaterEqual(values["descriptors"], 3)
+            self.assertEqual(values["device mappings"], 7)
+            self.assertEqual(values["reserved KiB"], 0.33)
+
+    def test_names_the_seed_that_failed_and_goes_on(self):
+        ran, failed, _, said = self.soak(lambda seed: "wrong" if seed == 6 else "memory", 30)
+        self.assertGreater(ran, 5)
+        self.assertEqual(failed, [(6, "wrong: so")])
+        self.assertIn("FAILED: seed 6", said)
+
+    def test_ends_where_the_context_is_lost(self):
+        ran, failed, _, _ = self.soak(lambda seed: "crash" if seed == 7 else "right", 1000)
+        self.assertEqual((ran, failed), (3, [(7, "crash: so")]))
+
+    def test_a_descriptor_that_is_left_open_is_counted(self):
+        before = soak.process_sample()["descriptors"]
+        with open(os.devnull):
+            self.assertEqual(soak.process_sample()["descriptors"], before + 1)
+
+    def test_is_skipped_without_a_gpu(self):
+        done = subprocess.run([sys.executable, str(HERE / "soak.py"), "--samples", os.devnull],
+                              capture_output=True, text=True, env={**os.environ, "LD_LIBRARY_PATH": ""})
+        if "no GPU here" not in done.stdout:
+            self.skipTest("there is a GPU")
+        self.assertEqual(done.returncode, 77)
 
 
 class RanksOfAGroup(unittest.TestCase):

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// The soak (docs/testing.md): random programs of every kind at once on one allocator, for as long
+// as asked, and then a line through what the process and the device held.
+//
+// Exit: 0 every oracle agrees and nothing grows (or a leak on purpose was found), 1 not, 2 for
+// wrong arguments, 77 no such device.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "tests/soak/soak.h"
+#include "tests/soak/trend.h"
+#include "tools/option_checks.h"
+
+namespace weir::soak {
+namespace {
+
+constexpr int kWrongArguments = 2;
+constexpr int kNoDevice = 77;  // what ctest is told to take for "skipped"
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+int judge(const std::string& path) {
+  std::ifstream file(path);
+  try {
+    const std::vector<std::string> growing = print_trends(read_samples(file), std::cout);
+    std::cout << (growing.empty() ? "nothing grows" : "GROWS: " + joined(growing)) << "\n";
+    return growing.empty() ? 0 : 1;
+  } catch (const std::exception& error) {
+    std::cerr << "soak: " << path << ": " << error.what() << "\n";
+    return kWrongArguments;
+  }
+}
+
+int run_soak(const Options& options) {
+  std::cout << "soak: seed " << options.seed << ", " << options.seconds << " s on "
+            << (options.simulated ? "the simulated device" : "a GPU") << std::endl;
+  const Result<Outcome> ran = run(options);
+  if (!ran.ok()) {
+    std::cerr << "soak: " << ran.error().message() << "\n";
+    return ran.error().code() == ErrorCode::unavailable ? kNoDevice : 1;
+  }
+  const std::vector<std::string> growing = print_trends(ran->samples, std::cout);
+  std::cout << ran->steps << " steps, " << ran->faults << " failed device calls, " << ran->quiet
+            << " times all was checked, " << ran->rests << " times all went back\n";
+  std::cout << "verdict: "
+            << (!ran->complaints.empty() ? "WRONG"
+                : growing.empty()        ? "right and flat"
+                                         : "GROWS: " + joined(growing))
+            << " after " << static_cast<int>(ran->seconds) << " s, seed " << options.seed << "\n";
+  if (options.plant == Plant::none) return ran->complaints.empty() && growing.empty() ? 0 : 1;
+  const bool found =
+      std::find(growing.begin(), growing.end(), name_of(options.plant)) != growing.end();
+  std::cout << "the leak on purpose was " << (found ? "" : "NOT ") << "found\n";
+  return found && ran->complaints.empty() ? 0 : 1;
+}
+
+int parse_and_run(int argc, char** argv) {
+  Options options;
+  bool cuda = false;
+  std::string samples;
+  CLI::App app("Random programs of every kind at once on one allocator, watched for growth.");
+  app.add_option("--seed", options.seed, "Of every worker's choices")
+      ->transform(any_whole_number())
+      ->capture_default_str();
+  app.add_option("--seconds", options.seconds)
+      ->transform(real_number(0, 1e6))
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "That use eager blocks, beside the other workers")
+      ->transform(whole_number(1, 64))
+      ->capture_default_str();
+  app.add_option("--streams-per-minute", options.streams_per_minute,
+                 "That go, and others come, on the allocator that lives as long as the soak")
+      ->transform(real_number(0, 1e6))
+      ->capture_default_str();
+  app.add_flag("--cuda", cuda, "On a GPU (without: on the simulated device)");
+  app.add_option("--ordinal", options.ordinal, "Of the CUDA device")
+      ->transform(whole_number(0, 1023))
+      ->capture_default_str();
+  add_choice<Plant>(app, "--plant-leak", options.plant,
+                    {{"memory", Plant::memory},
+                     {"descriptor", Plant::descriptor},
+                     {"event", Plant::event},
+                     {"thread", Plant::thread},
+                     {"mapping", Plant::mapping}},
+                    "Leak something on purpose; succeeds only if that is found");
+  app.add_option("--judge", samples, "Judge the samples of this file instead")->check(not_empty());
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kWrongArguments;
+  }
+  options.simulated = !cuda;
+  return samples.empty() ? run_soak(options) : judge(samples);
+}
+
+}  // namespace
+}  // namespace weir::soak
+
+int main(int argc, char** argv) { return weir::soak::parse_and_run(argc, argv); }

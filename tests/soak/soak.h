@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// A soak: workers of every kind at once on one allocator, for as long as asked, with samples of
+// what the process and the device hold.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/soak/trend.h"
+#include "weir/result.h"
+
+namespace weir::soak {
+
+// A leak on purpose, which must be found.
+enum class Plant : std::uint8_t { none, memory, descriptor, event, thread, mapping };
+
+struct Options {
+  std::uint64_t seed = 1;
+  double seconds = 10;
+  unsigned threads = 2;           // that use eager blocks, beside the others
+  double streams_per_minute = 2;  // that go and come on the allocator that lives long
+  bool simulated = true;
+  int ordinal = 0;  // of the CUDA device
+  Plant plant = Plant::none;
+};
+
+struct Outcome {
+  std::vector<std::string> complaints;  // none: every oracle agrees
+  std::vector<Series> samples;
+  std::uint64_t steps = 0, faults = 0, quiet = 0, rests = 0;
+  double seconds = 0;
+};
+
+// The series that a planted leak shows in.
+std::string name_of(Plant plant);
+
+// Errors: unavailable (no such device); device.
+Result<Outcome> run(const Options& options);
+
+}  // namespace weir::soak
