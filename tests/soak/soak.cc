@@ -44,7 +44,7 @@ struct Quantity {
   double slack;
   double warm_up;  // besides, in a run that takes no time at all; none from kWarm on
   double share;
-  double (*value)(const ProcessSample&, const Ledger&);
+  double (*value)(const ProcessSample&, const Ledger&, std::size_t heaps);
   bool under_sanitizers = true;
 };
 
@@ -61,41 +61,47 @@ using P = ProcessSample;
 using L = Ledger;
 constexpr std::array kAtWork = {
     Quantity{"resident KiB", 4096, 16384, kInWork,
-             [](const P& p, const L&) { return count(p.resident) / 1024; }, false},
+             [](const P& p, const L&, std::size_t) { return count(p.resident) / 1024; }, false},
     Quantity{"allocated KiB", 1024, 8192, kInWork,
-             [](const P& p, const L&) { return count(p.allocated) / 1024; }},
+             [](const P& p, const L&, std::size_t) { return count(p.allocated) / 1024; }},
     Quantity{"process mappings", 16, 16, kInWork,
-             [](const P& p, const L&) { return count(p.maps); }, false},
-    Quantity{"threads", 0.5, 0, 0, [](const P& p, const L&) { return count(p.threads); }},
-    Quantity{"descriptors", 1.5, 0, 0, [](const P& p, const L&) { return count(p.descriptors); }},
-    Quantity{"events", 16, 2000, kInWork, [](const P&, const L& l) { return count(l.events); }},
+             [](const P& p, const L&, std::size_t) { return count(p.maps); }, false},
+    Quantity{"threads", 0.5, 0, 0,
+             [](const P& p, const L&, std::size_t) { return count(p.threads); }},
+    Quantity{"descriptors", 1.5, 0, 0,
+             [](const P& p, const L&, std::size_t) { return count(p.descriptors); }},
+    Quantity{"events", 16, 2000, kInWork,
+             [](const P&, const L& l, std::size_t) { return count(l.events); }},
     Quantity{"device mappings", 16, 0, kInWork,
-             [](const P&, const L& l) { return count(l.mappings); }},
+             [](const P&, const L& l, std::size_t) { return count(l.mappings); }},
     Quantity{"device pages", 16, 0, kInWork,
-             [](const P&, const L& l) { return count(l.pages + l.segments); }},
+             [](const P&, const L& l, std::size_t) { return count(l.pages + l.segments); }},
 };
 constexpr std::array kResting = {
     Quantity{"resident KiB at rest", 1024, 16384, kAtRest,
-             [](const P& p, const L&) { return count(p.resident) / 1024; }, false},
+             [](const P& p, const L&, std::size_t) { return count(p.resident) / 1024; }, false},
     Quantity{"allocated KiB at rest", 64, 8192, kAtRest,
-             [](const P& p, const L&) { return count(p.allocated) / 1024; }},
+             [](const P& p, const L&, std::size_t) { return count(p.allocated) / 1024; }},
     Quantity{"process mappings at rest", 8, 16, kAtRest,
-             [](const P& p, const L&) { return count(p.maps); }, false},
-    Quantity{"threads at rest", 0.5, 0, 0, [](const P& p, const L&) { return count(p.threads); }},
+             [](const P& p, const L&, std::size_t) { return count(p.maps); }, false},
+    Quantity{"threads at rest", 0.5, 0, 0,
+             [](const P& p, const L&, std::size_t) { return count(p.threads); }},
     Quantity{"descriptors at rest", 0.5, 0, 0,
-             [](const P& p, const L&) { return count(p.descriptors); }},
+             [](const P& p, const L&, std::size_t) { return count(p.descriptors); }},
+    Quantity{"stream heaps at rest", 2, 16, 0,
+             [](const P&, const L&, std::size_t heaps) { return count(heaps); }},
     Quantity{"events at rest", 4, 2000, kAtRest,
-             [](const P&, const L& l) { return count(l.events); }},
+             [](const P&, const L& l, std::size_t) { return count(l.events); }},
     Quantity{"device mappings at rest", 1, 0, 0,
-             [](const P&, const L& l) { return count(l.mappings); }},
+             [](const P&, const L& l, std::size_t) { return count(l.mappings); }},
     Quantity{"device pages at rest", 1, 0, 0,
-             [](const P&, const L& l) { return count(l.pages + l.segments); }},
+             [](const P&, const L& l, std::size_t) { return count(l.pages + l.segments); }},
     Quantity{"reservations at rest", 1, 8, 0,
-             [](const P&, const L& l) { return count(l.reservations); }},
+             [](const P&, const L& l, std::size_t) { return count(l.reservations); }},
     Quantity{"graphs at rest", 1, 0, 0,
-             [](const P&, const L& l) { return count(l.graphs + l.executables); }},
+             [](const P&, const L& l, std::size_t) { return count(l.graphs + l.executables); }},
     Quantity{"host blocks at rest", 1, 0, 0,
-             [](const P&, const L& l) { return count(l.host_blocks); }},
+             [](const P&, const L& l, std::size_t) { return count(l.host_blocks); }},
 };
 
 // For snapshots and recordings; goes with all that is in it.
@@ -324,10 +330,11 @@ class Session {
               bool tidy) {
     const ProcessSample process = sample_process(tidy);
     const Ledger ledger = machine_.device().ledger();
+    const std::size_t heaps = world_.allocator.statistics(0).heaps.size();
     for (std::size_t i = 0; i < quantities.size(); ++i) {
       if (!quantities[i].under_sanitizers && has_sanitizer()) continue;
       all[i].times.push_back(time);
-      all[i].values.push_back(quantities[i].value(process, ledger));
+      all[i].values.push_back(quantities[i].value(process, ledger, heaps));
     }
   }
 
