@@ -22,6 +22,9 @@ void add_timeline_command(CLI::App& app, ExitCode& exit_code);
 void add_snapshot_command(CLI::App& app, ExitCode& exit_code);
 void add_convert_command(CLI::App& app, ExitCode& exit_code);
 
+// Adds `weir bench`, likewise.
+void add_bench_command(CLI::App& app, ExitCode& exit_code);
+
 // Adds `weir comm`, which has sub-commands of its own: `check`, and those below.
 void add_comm_command(CLI::App& app, ExitCode& exit_code);
 void add_comm_bench_command(CLI::App& comm, ExitCode& exit_code);

@@ -31,9 +31,9 @@ Status run(const ConvertCommand& command) {
 }
 
 constexpr const char* kConvertFooter = R"(
-FILE is a recording, or a memory snapshot that PyTorch pickled with its history
-(torch.cuda.memory._record_memory_history, _dump_snapshot). The trace
-is compressed if its name ends with .gz; `weir replay` runs it.
+FILE is a recording, a memory snapshot that PyTorch pickled with its history
+(torch.cuda.memory._record_memory_history, _dump_snapshot), or a log of RMM's (RMM_LOG_FILE). The
+trace is compressed if its name ends with .gz; `weir replay` runs it.
 
 Examples:
   weir convert run.weir -o run.trace.gz
@@ -47,8 +47,8 @@ file that can't be read or written.)";
 
 void add_convert_command(CLI::App& app, ExitCode& exit_code) {
   auto command = std::make_shared<ConvertCommand>();
-  CLI::App* convert =
-      app.add_subcommand("convert", "Write a recording or a PyTorch snapshot as a trace");
+  CLI::App* convert = app.add_subcommand(
+      "convert", "Write a recording, a PyTorch snapshot or an RMM log as a trace");
   add_input(*convert, "FILE", command->file, "What to convert; -: standard input");
   add_from_option(*convert, command->kind);
   convert->add_option("--to", "The format: there is one")

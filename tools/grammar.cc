@@ -140,9 +140,10 @@ void add_from_option(CLI::App& command, std::optional<FileKind>& kind) {
        {"recording", FileKind::recording},
        {"trace", FileKind::trace},
        {"snapshot", FileKind::json},
-       {"pytorch", FileKind::pickle}},
+       {"pytorch", FileKind::pickle},
+       {"rmm", FileKind::rmm_log}},
       "The kind of file that is read; auto: by its content",
-      one_of({"auto", "recording", "trace", "snapshot", "pytorch"}));
+      one_of({"auto", "recording", "trace", "snapshot", "pytorch", "rmm"}));
 }
 
 Result<Recording> load_shown(const std::string& file, std::optional<FileKind> kind) {

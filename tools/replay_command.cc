@@ -18,6 +18,7 @@
 #include "replay/limit.h"
 #include "replay/replay.h"
 #include "replay/report.h"
+#include "replay/rmm_log.h"
 #include "replay/timeline.h"
 #include "replay/trace_reader.h"
 
@@ -60,7 +61,8 @@ Result<Trace> read_input(const std::string& path) {
                     "one moment, and nothing to replay",
                     input->name()));
   }
-  Result<Trace> trace = read_trace(input->path());
+  Result<Trace> trace =
+      *kind == FileKind::rmm_log ? read_rmm_log(input->path()) : read_trace(input->path());
   if (!trace) return input->named(trace.error());
   trace->name = input->name();
   return trace;

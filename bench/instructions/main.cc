@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "bench/support/mix.h"
-#include "bench/support/null_device.h"
+#include "suite/null_device.h"
 #include "weir/device_heap.h"
 
 namespace weir::bench {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "bench/irregular/families.h"
 #include "bench/irregular/simulated_history.h"
 #include "bench/irregular/timed_history.h"
+#include "suite/irregular_families.h"
 
 namespace weir::bench {
 namespace {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/irregular/families.h"
 #include "bench/irregular/simulated_history.h"
+#include "suite/irregular_families.h"
 #include "tools/option_checks.h"
 
 namespace weir::bench {

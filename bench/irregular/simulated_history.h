@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "bench/irregular/families.h"
 #include "bench/irregular/heap_counts.h"
+#include "suite/irregular_families.h"
 #include "weir/device_heap.h"
 #include "weir/types.h"
 

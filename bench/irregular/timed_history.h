@@ -9,9 +9,9 @@
 #include <span>
 #include <vector>
 
-#include "bench/irregular/call_timer.h"
-#include "bench/irregular/families.h"
 #include "bench/support/together.h"
+#include "suite/call_timer.h"
+#include "suite/irregular_families.h"
 
 namespace weir::bench {
 

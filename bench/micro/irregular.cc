@@ -7,10 +7,10 @@
 #include <string>
 
 #include "allocator/core/base/forwarding_device.h"
-#include "bench/irregular/families.h"
 #include "bench/irregular/heap_counts.h"
 #include "bench/irregular/timed_history.h"
 #include "bench/micro/micro.h"
+#include "suite/irregular_families.h"
 
 namespace weir::bench {
 namespace {

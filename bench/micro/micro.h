@@ -15,8 +15,8 @@
 #include <functional>
 #include <string>
 
-#include "bench/irregular/families.h"
 #include "bench/micro/target.h"
+#include "suite/irregular_families.h"
 #include "weir/allocator.h"
 #include "weir/device_heap.h"
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "bench/support/null_device.h"
+#include "suite/null_device.h"
 #include "weir/device.h"
 #include "weir/result.h"
 

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "bench/irregular/families.h"
 #include "bench/irregular/timed_history.h"
 #include "bench/peers/gpu.h"
 #include "bench/peers/peer.h"
 #include "bench/peers/sample.h"
+#include "suite/irregular_families.h"
 
 namespace weir::peers {
 

@@ -19,8 +19,8 @@
 #include "bench/peers/torch_context.h"
 #include "bench/peers/torch_peer.h"
 #include "bench/peers/weir_peers.h"
-#include "bench/support/null_device.h"
 #include "replay/trace_reader.h"
+#include "suite/null_device.h"
 #include "tools/option_checks.h"
 #include "weir/cuda_device.h"
 

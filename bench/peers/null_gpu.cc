@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/peers/gpu.h"
-#include "bench/support/null_device.h"
+#include "suite/null_device.h"
 
 namespace weir::peers {
 namespace {

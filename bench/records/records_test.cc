@@ -14,7 +14,7 @@
 
 #include "bench/records/host_memory.h"
 #include "bench/support/mix.h"
-#include "bench/support/null_device.h"
+#include "suite/null_device.h"
 #include "weir/device_heap.h"
 
 namespace weir::bench {

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "bench/support/null_device.h"
+#include "suite/null_device.h"
 #include "weir/device_heap.h"
 
 namespace weir {

@@ -12,6 +12,7 @@
 #include "look/input_file.h"
 #include "look/load.h"
 #include "look/pytorch_trace.h"
+#include "replay/rmm_log.h"
 #include "replay/units.h"
 
 namespace weir {
@@ -126,6 +127,14 @@ Status convert_to_trace(const std::string& input, const std::string& output,
     Result<OutputFile> file = OutputFile::open(output, whole->path());
     if (!file.ok()) return std::move(file).error();
     file->text() += trace->text;
+    return file->commit();
+  }
+  if (*kind == FileKind::rmm_log) {
+    const Result<std::string> trace = trace_of_rmm_log(whole->path());
+    if (!trace) return whole->named(trace.error());
+    Result<OutputFile> file = OutputFile::open(output, whole->path());
+    if (!file) return std::move(file).error();
+    file->text() += *trace;
     return file->commit();
   }
   LoadOptions known = options;

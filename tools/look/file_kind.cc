@@ -11,11 +11,12 @@
 
 #include "observe/recording_format.h"
 #include "replay/gzip_file.h"
+#include "replay/rmm_log.h"
 
 namespace weir {
 namespace {
 
-constexpr std::size_t kPeek = 16;
+constexpr std::size_t kPeek = kRmmLogColumns.size();
 
 // Of a trace each line is a letter and a space, or a comment.
 bool begins_trace(std::string_view text) {
@@ -53,6 +54,7 @@ Result<FileKind> kind_of_file(const std::string& path) {
         ErrorCode::invalid_input,
         fmt::format("{}: the file is empty; name a recording, a trace or a snapshot", path));
   }
+  if (text == kRmmLogColumns) return FileKind::rmm_log;
   if (begins_trace(text)) return FileKind::trace;
   if (text.size() > 1 && text[0] == '\x80' && text[1] >= 2 && text[1] <= 5) return FileKind::pickle;
   if (text[text.find_first_not_of(" \t\r\n") % text.size()] == '{') return FileKind::json;
@@ -63,7 +65,7 @@ Error unknown_kind(const std::string& path) {
   return {
       ErrorCode::invalid_input,
       fmt::format("{}: a file of no known kind; name a recording (WEIR_RECORD=FILE), a trace, a "
-                  "snapshot of Weir's, or a memory snapshot that PyTorch pickled",
+                  "snapshot of Weir's, a memory snapshot that PyTorch pickled, or an RMM log",
                   path)};
 }
 

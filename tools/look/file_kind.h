@@ -13,6 +13,7 @@ enum class FileKind {
   pickle,     // Python's, protocol 2 or later: a snapshot of PyTorch's
   json,       // a snapshot
   recording,  // as WEIR_RECORD writes it
+  rmm_log,    // text: as RMM's logging_resource_adaptor writes it
   other,      // none that is known
 };
 

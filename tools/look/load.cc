@@ -11,6 +11,7 @@
 #include "look/pytorch_trace.h"
 #include "look/replayed.h"
 #include "look/snapshot_reader.h"
+#include "replay/rmm_log.h"
 #include "replay/trace_reader.h"
 
 namespace weir {
@@ -20,6 +21,13 @@ Result<Recording> load_trace(const InputFile& file, const LoadOptions& options) 
   Result<Trace> trace = read_trace(file.path());
   if (!trace.ok()) return trace.error();
   trace->name = file.name();  // without a header the program is named after it
+  return replayed(*trace, {}, options.progress);
+}
+
+Result<Recording> load_rmm_log(const InputFile& file, const LoadOptions& options) {
+  Result<Trace> trace = read_rmm_log(file.path());
+  if (!trace) return trace.error();
+  trace->name = file.name();
   return replayed(*trace, {}, options.progress);
 }
 
@@ -51,6 +59,8 @@ Result<Recording> load_file(const InputFile& file, FileKind kind, const LoadOpti
       return load_trace(file, options);
     case FileKind::pickle:
       return load_pickle(file, options);
+    case FileKind::rmm_log:
+      return load_rmm_log(file, options);
     case FileKind::json:
       return read_snapshot(path);
     case FileKind::recording:

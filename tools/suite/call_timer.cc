@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/irregular/call_timer.h"
+#include "suite/call_timer.h"
 
 #include <sys/resource.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/irregular/families.h"
+#include "suite/irregular_families.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/support/null_device.h"
+#include "suite/null_device.h"
 
 namespace weir::bench {
 namespace {

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// `weir bench`: what it prints and writes, and the allocators that it loads.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/unit/command_fixture.h"
+
+namespace weir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+using test::Finished;
+using test::kSmallTrace;
+using Json = nlohmann::json;
+
+class BenchCommand : public test::WeirCommand {
+ protected:
+  Json json_of(const Finished& finished) const {
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    return Json::parse(finished.out, nullptr, false);
+  }
+  std::string faulty(const std::string& fault) const {
+    return WEIR_FAULTY_FOLDER "/weir_suite_" + fault + ".so";
+  }
+  Finished run_faulty(const std::string& fault) const {
+    return weir("bench --memory-only --allocator " + faulty(fault) + " " +
+                write("small.trace",
+                      "a 0 3145728 0 0\n"
+                      "a 1 1000 1 10\n"
+                      "u 1 0 15\n"
+                      "a 2 5000000 0 20\n"));
+  }
+};
+
+TEST_F(BenchCommand, ShowsEveryAllocatorOnEveryProgram) {
+  const Finished run = weir("bench --family phases,pools --phases 2 --pairs 100 " +
+                            write("small.trace", kSmallTrace));
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_THAT(run.out,
+              AllOf(HasSubstr("small: recorded"), HasSubstr("phases:1: "), HasSubstr("pools:1: "),
+                    HasSubstr("driver-alone"), HasSubstr("best-fit"), HasSubstr("All 3 programs")));
+  EXPECT_THAT(run.err, IsEmpty());
+}
+
+TEST_F(BenchCommand, JsonHasTheFiguresOfEach) {
+  const Json json = json_of(weir("bench --json " + write("small.trace", kSmallTrace)));
+  ASSERT_EQ(json["programs"].size(), 1u);
+  const Json program = json["programs"][0];
+  EXPECT_EQ(program["program"], "small");
+  EXPECT_EQ(program["kind"], "recorded");
+  EXPECT_TRUE(program["seed"].is_null());
+  EXPECT_EQ(program["peak_live_bytes"], 3145728 + 1024);
+  EXPECT_EQ(program["lower_bound_bytes"], 4 << 20);
+  ASSERT_EQ(json["results"].size(), 3u);
+  for (const Json& result : json["results"]) {
+    EXPECT_GE(result["peak_held_bytes"], program["lower_bound_bytes"]);
+    EXPECT_GE(result["ratio_over_time"], 1.0);
+    EXPECT_EQ(result["host"].is_null(), result["allocator"] == "driver-alone");
+  }
+}
+
+TEST_F(BenchCommand, TwoRunsGiveTheSameMemoryFiguresToTheByte) {
+  const std::string command =
+      "bench bench/traces/unet_like.trace.gz --family all --phases 3 "
+      "--pairs 300 --seed 1,2 --allocator weir,best-fit,driver-alone "
+      "--allocator " WEIR_EXAMPLE_ALLOCATOR;
+  const Finished one = weir(command + " --memory-only --json"),
+                 two = weir(command + " --memory-only --json");
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_GT(Json::parse(one.out)["results"].size(), 60u);
+  EXPECT_EQ(one.out, two.out);
+  // With host time, which is another in each run, the rest is the same.
+  Json timed = json_of(weir(command + " --json"));
+  for (Json& result : timed["results"]) result["host"] = nullptr;
+  EXPECT_EQ(timed, Json::parse(one.out));
+}
+
+TEST_F(BenchCommand, SeveralSeedsGiveAProgramEach) {
+  const Json json =
+      json_of(weir("bench --memory-only --json --family phases --seed 7,8 --phases 2 --pairs 60"));
+  ASSERT_EQ(json["programs"].size(), 2u);
+  EXPECT_EQ(json["programs"][0]["program"], "phases:7");
+  EXPECT_EQ(json["programs"][1]["seed"], 8);
+}
+
+TEST_F(BenchCommand, AFolderGivesItsTraces) {
+  std::filesystem::create_directory(path("traces"));
+  write("traces/b.trace", kSmallTrace);
+  write("traces/a.trace", kSmallTrace);
+  write("traces/notes.json", "{}");
+  const Json json = json_of(
+      weir("bench --memory-only --json " + path("traces") + " " + write("a.trace", kSmallTrace)));
+  ASSERT_EQ(json["programs"].size(), 3u);
+  EXPECT_EQ(json["programs"][0]["program"], "a");
+  EXPECT_EQ(json["programs"][1]["program"], "b");
+  EXPECT_EQ(json["programs"][2]["program"], "a#2");
+  std::filesystem::create_directory(path("empty"));
+  const Finished none = weir("bench " + path("empty"));
+  EXPECT_EQ(none.code, 3);
+  EXPECT_THAT(none.err, HasSubstr(path("empty") + ": no file in this folder is a trace"));
+}
+
+TEST_F(BenchCommand, ReadsWhatOthersRecorded) {
+  const std::string log = write("rmm.csv",
+                                "Thread,Time,Action,Pointer,Size,Stream\n"
+                                "1,10:00:00.000001,allocate,0xa0,3145728,0x1\n"
+                                "1,10:00:00.000009,free,0xa0,3145728,0x1\n");
+  EXPECT_EQ(json_of(weir("bench --json --memory-only " + log))["programs"][0]["peak_live_bytes"],
+            3145728);
+  EXPECT_EQ(json_of(weir("replay --json " + log))["peak_live_bytes"], 3145728);
+  const Finished converted = weir("convert " + log + " -o " + path("rmm.trace"));
+  EXPECT_EQ(converted.code, 0) << converted.err;
+  EXPECT_THAT(read("rmm.trace"), HasSubstr("\na 0 3145728 1 36000000001\n"));
+  const Finished report = weir("report --from rmm " + log);
+  EXPECT_EQ(report.code, 0) << report.err;
+}
+
+TEST_F(BenchCommand, APictureOfEachFamilyAndEachTrace) {
+  const Finished run = weir("bench --family phases --seed 1,2 --phases 2 --pairs 60 --svg " +
+                            path("pictures") + " " + write("small.trace", kSmallTrace));
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path("pictures")), {}), 2);
+  const std::string picture = read("pictures/phases.svg");
+  EXPECT_THAT(picture, AllOf(StartsWith("<svg "), HasSubstr("phases:1: "), HasSubstr("weir, held"),
+                             HasSubstr("best-fit, held"), HasSubstr("</svg>")));
+  EXPECT_THAT(read("pictures/small.svg"), HasSubstr("small: recorded"));
+  const Finished file =
+      weir("bench --family phases --phases 2 --pairs 60 --svg " + path("pictures/phases.svg"));
+  EXPECT_EQ(file.code, 3);
+  EXPECT_THAT(file.err, HasSubstr("phases.svg: can't be made"));
+}
+
+TEST_F(BenchCommand, LoadsTheAllocatorOfTheExample) {
+  const Json json = json_of(weir("bench --json --allocator weir --allocator " WEIR_EXAMPLE_ALLOCATOR
+                                 " bench/traces/unet_like.trace.gz"));
+  ASSERT_EQ(json["results"].size(), 2u);
+  const Json weir = json["results"][0], example = json["results"][1];
+  EXPECT_EQ(example["allocator"], "powers-of-two");
+  EXPECT_GT(example["peak_held_bytes"], weir["peak_held_bytes"]);
+  EXPECT_GT(example["driver_calls"], 0);
+  EXPECT_GT(example["host"]["median_ns_per_pair"], 0);
+}
+
+TEST_F(BenchCommand, WhatAnAllocatorDoesWrongIsFoundAndSaid) {
+  const std::vector<std::pair<std::string, std::string>> faults = {
+      {"crash", "its process ended by signal 6"},
+      {"exit", "its process ended with exit code 7"},
+      {"refuse", "call 4: as the test wants it"},
+      {"use", "call 3: as the test wants it"},
+      {"create", "as the test wants it"},
+      {"overlap", "call 4: it gave out memory that another live block has"},
+      {"unaligned", "call 1: it gave out a block that is not aligned to 256 bytes"},
+      {"less", "call 1: it says that it holds 1.50 MiB, and 3.00 MiB is live"}};
+  for (const auto& [fault, says] : faults) {
+    const Finished run = run_faulty(fault);
+    EXPECT_EQ(run.code, 1) << fault << ": " << run.err;
+    EXPECT_THAT(run.out, AllOf(HasSubstr("failed"), HasSubstr(says))) << fault;
+    EXPECT_THAT(run.out, HasSubstr("All 1 programs")) << fault;
+  }
+  EXPECT_EQ(run_faulty("none").code, 0);
+}
+
+TEST_F(BenchCommand, AProgramThatFailsLeavesTheOthers) {
+  const Finished run = weir("bench --memory-only --json --allocator weir,best-fit --allocator " +
+                            faulty("crash") + " " + write("short.trace", "a 0 1 0 0\n") + " " +
+                            write("long.trace", "a 0 1 0 0\na 1 1 0 0\na 2 1 0 0\n"));
+  EXPECT_EQ(run.code, 1);
+  const Json results = Json::parse(run.out)["results"];
+  ASSERT_EQ(results.size(), 6u);
+  EXPECT_EQ(results[2]["peak_held_bytes"], 2 << 20);
+  EXPECT_THAT(std::string(results[5]["error"]), HasSubstr("signal"));
+  EXPECT_TRUE(results[3].contains("peak_held_bytes"));
+}
+
+TEST_F(BenchCommand, LibrariesThatAreNoneAreExitCode3) {
+  const std::string text = write("text.so", "no library\n");
+  const std::vector<std::pair<std::string, std::string>> libraries = {
+      {path("none.so"), path("none.so") + ": can't be loaded: "},
+      {text, text + ": can't be loaded: "},
+      {faulty("no_symbol"), ": no allocator: it has no function weir_suite_allocator"},
+      {faulty("version"), ": it is of version 99 of the interface, and this is version 1"},
+      {faulty("name"), ": its name is not of 1 to 40 letters"},
+      {faulty("function"), ": a function is missing"},
+      {faulty("unavailable"), ": can't be used here: there is no moon"}};
+  for (const auto& [library, says] : libraries) {
+    const Finished run = weir("bench --allocator " + library);
+    EXPECT_EQ(run.code, 3) << library;
+    EXPECT_THAT(run.out, IsEmpty()) << library;
+    EXPECT_THAT(run.err, AllOf(HasSubstr("weir: "), HasSubstr(says))) << library;
+  }
+}
+
+TEST_F(BenchCommand, WhatIsNotThereIsNamed) {
+  const std::vector<std::pair<std::string, std::string>> wrong = {
+      {"--family phase", "--family: unknown value 'phase'; did you mean 'phases'?"},
+      {"--allocator wier", "--allocator: unknown value 'wier'; did you mean 'weir'?"},
+      {"--allocator weir,weir", "--allocator: two are called 'weir'"},
+      {"--seed 1,x", "--seed: 'x' is not a whole number"},
+      {"--phases 0", "--phases: '0' is not a whole number from 1 to 10000"}};
+  for (const auto& [arguments, says] : wrong) {
+    const Finished run = weir("bench " + arguments);
+    EXPECT_EQ(run.code, 2) << arguments;
+    EXPECT_THAT(run.err, HasSubstr(says)) << arguments;
+  }
+  const Finished missing = weir("bench " + path("none.trace"));
+  EXPECT_EQ(missing.code, 3);
+  EXPECT_THAT(missing.err, HasSubstr(path("none.trace")));
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "replay/json.h"
+#include "suite/suite.h"
+
+namespace weir::suite {
+namespace {
+
+weir::Json optional_json(const std::optional<std::uint64_t>& count) {
+  return count ? weir::Json(*count) : weir::Json(nullptr);
+}
+
+weir::Json program_json(const Program& program) {
+  weir::Json json{{"program", program.name},
+                  {"kind", program.family.empty() ? "recorded" : "generated"},
+                  {"family", nullptr},
+                  {"seed", optional_json(program.seed)},
+                  {"title", program.title},
+                  {"streams", program.streams},
+                  {"pools", program.pools},
+                  {"blocks", program.blocks},
+                  {"calls", program.calls.size()},
+                  {"time_us", program.end_us},
+                  {"peak_live_bytes", program.needs.peak_live.count},
+                  {"lower_bound_bytes", program.needs.lower_bound.count}};
+  if (!program.family.empty()) json["family"] = program.family;
+  return json;
+}
+
+weir::Json outcome_json(const Outcome& outcome) {
+  weir::Json json{{"program", outcome.program}, {"allocator", outcome.allocator}};
+  if (!outcome.failure.empty()) {
+    json["error"] = outcome.failure;
+    return json;
+  }
+  json["peak_held_bytes"] = outcome.peak_held;
+  json["ratio"] = outcome.ratio;
+  json["ratio_over_time"] = outcome.weighted_ratio;
+  json["driver_calls"] = optional_json(outcome.driver_calls);
+  json["waits"] = optional_json(outcome.waits);
+  if (outcome.host) {
+    json["host"] = {{"median_ns_per_pair", outcome.host->median_ns_per_pair},
+                    {"slowest_call_us", outcome.host->slowest_call_us}};
+  } else {
+    json["host"] = nullptr;
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string suite_json(const SuiteResult& result) {
+  weir::Json json{{"programs", weir::Json::array()},
+                  {"allocators", weir::Json::array()},
+                  {"results", weir::Json::array()}};
+  for (const Program& program : result.programs) json["programs"].push_back(program_json(program));
+  for (const ChosenAllocator& each : result.allocators) {
+    json["allocators"].push_back({{"allocator", each.name}, {"title", each.title}});
+  }
+  for (const Outcome& outcome : result.outcomes) json["results"].push_back(outcome_json(outcome));
+  return json_text(json);
+}
+
+}  // namespace weir::suite

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every program on every allocator.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "suite/allocator.h"
+#include "suite/measure.h"
+#include "suite/program.h"
+#include "weir/result.h"
+
+namespace weir::suite {
+
+// One that the user chose: in this program, or in a library.
+struct ChosenAllocator {
+  std::string name, title;
+  const AllocatorKind* built_in = nullptr;  // null: load `file` in a process of its own
+  std::string file;
+};
+
+// `name`: of a built-in one, or a file. Of a file it looks at what the library says of itself.
+// Errors: invalid_argument: no such name; as load_allocator().
+Result<ChosenAllocator> choose_allocator(const std::string& name);
+// Whether `name` names a file: it has a folder, or ends as libraries do.
+bool is_library(std::string_view name);
+
+struct SuiteOptions {
+  bool host_time = true;
+  // Called when a built-in allocator has been through a program.
+  std::function<void(std::uint64_t done, std::uint64_t all)> progress = {};
+};
+
+struct SuiteResult {
+  std::vector<Program> programs;
+  std::vector<ChosenAllocator> allocators;
+  std::vector<Outcome> outcomes;  // of the first program, by allocator; then of the second; ...
+
+  const Outcome& outcome(std::size_t program, std::size_t allocator) const {
+    return outcomes[program * allocators.size() + allocator];
+  }
+  bool any_failed() const;
+};
+
+// A library that ends its process fails the program that it was at, and those after it.
+Result<SuiteResult> run_suite(std::vector<Program> programs,
+                              std::vector<ChosenAllocator> allocators, const SuiteOptions& options);
+
+// A table a program, and one of all.
+std::string suite_text(const SuiteResult& result);
+// docs/suite.md defines the members.
+std::string suite_json(const SuiteResult& result);
+// Writes a picture a family (of its first program) and a picture a recorded program into `folder`,
+// which is made. Errors: invalid_input: it can't be written.
+Status write_suite_pictures(const SuiteResult& result, const std::string& folder);
+
+}  // namespace weir::suite
