@@ -50,6 +50,7 @@ class DriverPool {
   void free(void* block, StreamRef stream) {
     check_cuda("cudaFreeAsync", cudaFreeAsync(block, stream));
   }
+  void trim() { check_cuda("cudaMemPoolTrimTo", cudaMemPoolTrimTo(pool_, 0)); }
   Reserved reserved() const {
     std::uint64_t bytes = 0;
     check_cuda("cudaMemPoolGetAttribute",

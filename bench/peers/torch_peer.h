@@ -64,6 +64,8 @@ class Torch {
     static_cast<void>(data.release_context());
   }
   void free(void* block, StreamRef&) { allocator_->raw_delete(block); }
+  // Waits for nothing, as programs call it between phases.
+  void trim() { allocator_->emptyCache(); }
   Reserved reserved() const {
     constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     return static_cast<std::uint64_t>(allocator_->getDeviceStats(0).reserved_bytes[kAll].current);
