@@ -59,6 +59,7 @@ NOT_RUN = [
     ("", r"^torchrun |^mpirun |^mpiexec|^srun ", NEEDS_RANKS),
     (r"multi-node", r"\./step|^for |^done", NEEDS_RANKS),
     ("", r"^bench/(torch|peers)/run", NEEDS_TORCH),
+    ("suite", r"build/peers/", "needs PyTorch; bench.peers.suite runs it where that is built"),
     ("", r"^bench/(instructions|walk)/check", LONG),
     ("", r"^build/release/bin/weir_micro", OTHER_TARGET),
     ("", r"^build/\S+/(tests|fuzz)/", OTHER_TARGET),

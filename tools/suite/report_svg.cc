@@ -17,8 +17,8 @@
 namespace weir::suite {
 namespace {
 
-constexpr double kWidth = 1000, kHeight = 560;
-constexpr double kLeft = 100, kRight = 30, kTop = 100, kBottom = 60;
+constexpr double kWidth = 1180, kHeight = 520;
+constexpr double kLeft = 100, kRight = 260, kTop = 60, kBottom = 60;
 constexpr double kPlotWidth = kWidth - kLeft - kRight, kPlotHeight = kHeight - kTop - kBottom;
 // A line above this many times the most that was live would flatten the others: what is above is
 // not shown, and the line runs along the upper edge.
@@ -65,20 +65,20 @@ class Picture {
     return kHeight - kBottom - std::min(bytes / height_, 1.0) * kPlotHeight;
   }
 
+  // A column beside the plot: of each allocator its peak over that of what was live.
   std::string names() const {
     std::vector<std::pair<std::string, std::string>> names = {
         {fmt::format("live, {} at most", in_words(program_.needs.peak_live)), kLive}};
     for (std::size_t column = 0; column < result_.allocators.size(); ++column) {
       const Outcome& outcome = result_.outcome(row_, column);
-      const bool failed = !outcome.failure.empty();
-      names.emplace_back(
-          failed
-              ? outcome.allocator + ", failed"
-              : fmt::format("{}, held {:.3f} times that{}", outcome.allocator, outcome.ratio,
-                            static_cast<double>(outcome.peak_held) > height_ ? " (not shown)" : ""),
-          colour(column));
+      const bool is_above = static_cast<double>(outcome.peak_held) > height_;
+      const std::string held = outcome.failure.empty() ? fmt::format("{:.3f}{}", outcome.ratio,
+                                                                     is_above ? " (above)" : "")
+                                                       : "failed";
+      names.emplace_back(fmt::format("{}: {}", outcome.allocator, held), colour(column));
     }
-    return legend(kLeft, 60, kWidth - kRight, names);
+    constexpr double kColumn = kWidth - kRight + 20;
+    return legend(kColumn, kTop + 12, /*right=*/kColumn, names);
   }
 
   std::string grid() const {
