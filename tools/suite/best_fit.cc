@@ -31,7 +31,7 @@ class BestFit final : public SuiteAllocator {
       ranges_[at + bytes] = {.bytes = rest, .segment = range.segment, .streams = range.streams};
       free_.emplace(rest.count, (at + bytes).value);
     }
-    for (const std::uint16_t stream : range.streams) waits_ += stream != call.stream;
+    for (const std::uint32_t stream : range.streams) waits_ += stream != call.stream;
     range = {.bytes = bytes, .segment = range.segment, .is_free = false, .streams = {call.stream}};
     return at.pointer();
   }
@@ -78,7 +78,7 @@ class BestFit final : public SuiteAllocator {
     Bytes bytes;
     Address segment;  // what it is part of begins there
     bool is_free = true;
-    std::set<std::uint16_t> streams = {};  // that used it
+    std::set<std::uint32_t> streams = {};  // that used it
   };
   using Ranges = std::map<Address, Range>;
   using Free = std::set<std::pair<std::uint64_t, std::uint64_t>>;  // bytes, address

@@ -22,7 +22,7 @@ class Calls {
   explicit Calls(Program& program) : program_(program) {}
 
   std::uint32_t allocate(std::uint64_t bytes, unsigned stream, unsigned pool = 0) {
-    blocks_.push_back({bytes, static_cast<std::uint16_t>(stream), static_cast<std::uint8_t>(pool)});
+    blocks_.push_back({bytes, stream, static_cast<std::uint8_t>(pool)});
     const auto block = static_cast<std::uint32_t>(blocks_.size() - 1);
     push(ProgramCall::Kind::allocate, block);
     program_.streams = std::max(program_.streams, stream + 1);
@@ -31,7 +31,7 @@ class Calls {
   }
   void use(std::uint32_t block, unsigned user) {
     push(ProgramCall::Kind::use, block);
-    program_.calls.back().user = static_cast<std::uint16_t>(user);
+    program_.calls.back().user = user;
     program_.calls.back().until_us = time_us_ + kUseUs;
     program_.streams = std::max(program_.streams, user + 1);
   }
@@ -50,7 +50,7 @@ class Calls {
  private:
   struct Block {
     std::uint64_t bytes;
-    std::uint16_t stream;
+    std::uint32_t stream;
     std::uint8_t pool;
   };
 

@@ -21,8 +21,8 @@ struct ProgramCall {
   };
   Kind kind = Kind::trim;
   std::uint8_t pool = 0;      // of allocate: the pool of the block; 0: none
-  std::uint16_t stream = 0;   // the block's own
-  std::uint16_t user = 0;     // of use
+  std::uint32_t stream = 0;   // the block's own
+  std::uint32_t user = 0;     // of use
   std::uint32_t block = 0;    // 0 to Program::blocks - 1; each is allocated and freed once
   std::uint64_t bytes = 0;    // of the block, as asked for; never 0
   std::int64_t time_us = 0;   // since the program began; never less than that of the call before

@@ -56,13 +56,13 @@ class Builder {
 
   void use(std::uint32_t block, std::uint32_t user, std::int64_t time_us, std::int64_t until_us) {
     push(ProgramCall::Kind::use, block, time_us);
-    program_.calls.back().user = static_cast<std::uint16_t>(user);
+    program_.calls.back().user = user;
     program_.calls.back().until_us = until_us - trace_.start_us;
   }
 
   void push(ProgramCall::Kind kind, std::uint32_t block, std::int64_t time_us) {
     program_.calls.push_back({.kind = kind,
-                              .stream = static_cast<std::uint16_t>(trace_.blocks[block].stream),
+                              .stream = trace_.blocks[block].stream,
                               .block = block,
                               .bytes = trace_.blocks[block].bytes.count,
                               .time_us = time_us - trace_.start_us});
