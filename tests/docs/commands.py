@@ -53,6 +53,7 @@ NOT_RUN = [
     ("", r"^ctest ", "runs tests within a test"),
     ("", r"^tools/checks/gpu", NEEDS_GPU),
     ("", r"^tools/checks/mutants", "takes hours; checks.mutants_self_test runs its own test"),
+    ("", r"^tools/checks/soak", "builds Weir and takes minutes; soak.sim runs the program"),
     ("", r"--device cuda( |$)", NEEDS_GPU),
     ("", r"gtest_filter='\*Cuda\*'", NEEDS_GPU),
     ("", r"^([A-Z_]+=\S+ )*python3? ", NEEDS_TORCH),
