@@ -196,7 +196,11 @@ Result<PatternReport> PatternKernels::report() const {
     result = cudaMemcpyAsync(&found, impl_->findings, sizeof(found), cudaMemcpyDeviceToHost,
                              impl_->copies);
   }
+  // Another thread's capture in global mode permits no waiting, unless one says that it is meant.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
   if (result == cudaSuccess) result = cudaStreamSynchronize(impl_->copies);
+  cudaThreadExchangeStreamCaptureMode(&mode);
   if (Status done = status_of("reading what the checks found", result); !done) {
     return std::move(done).error();
   }
