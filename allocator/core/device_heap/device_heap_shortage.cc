@@ -44,6 +44,7 @@ std::string largest_streams(const Statistics& now) {
     held.blocks += heap.live_blocks.current;
   }
   std::vector<Held> all;
+  all.reserve(by_stream.size());
   for (const auto& [stream, held] : by_stream) all.push_back(held);
   std::stable_sort(all.begin(), all.end(),
                    [](const Held& a, const Held& b) { return a.bytes > b.bytes; });
