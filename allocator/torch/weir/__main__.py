@@ -32,7 +32,8 @@ _SETTINGS = {
 }
 
 # Of the `weir` command, which need not be on the PATH.
-_COMMANDS = ("replay", "report", "diff", "top", "timeline", "snapshot", "convert", "comm")
+_COMMANDS = ("replay", "report", "diff", "top", "timeline", "snapshot", "convert", "bench",
+             "comm")
 
 
 def _parser() -> argparse.ArgumentParser:
