@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "pattern/pattern.h"
+#include "pattern/relaxed_capture.h"
 #include "tests/stress/gpu.h"
 #include "weir/cuda_device.h"
 
@@ -19,19 +20,6 @@ Status status_of(const char* call, cudaError_t result) {
   return Error(ErrorCode::device, std::string(call) + ": " + cudaGetErrorString(result));
 }
 
-// Another thread's capture in global mode permits no waiting, and no end of a stream or event,
-// unless one says that it is meant.
-class Relaxed {
- public:
-  Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  Relaxed(const Relaxed&) = delete;
-  Relaxed& operator=(const Relaxed&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 class CudaGpu final : public Gpu {
  public:
   CudaGpu(std::unique_ptr<CudaDevice> device, std::unique_ptr<PatternKernels> kernels)
@@ -44,7 +32,7 @@ class CudaGpu final : public Gpu {
 
   Result<Stream> new_stream() override {
     if (Status entered = enter(); !entered) return std::move(entered).error();
-    const Relaxed relaxed;
+    const RelaxedCapture relaxed;
     cudaStream_t stream = nullptr;
     const cudaError_t made = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     if (Status done = status_of("cudaStreamCreateWithFlags", made); !done) {
@@ -61,7 +49,7 @@ class CudaGpu final : public Gpu {
       const std::scoped_lock lock(mutex_);
       std::erase(streams_, handle_of(stream));
     }
-    const Relaxed relaxed;
+    const RelaxedCapture relaxed;
     return status_of("cudaStreamDestroy", cudaStreamDestroy(handle_of(stream)));
   }
 
@@ -79,14 +67,14 @@ class CudaGpu final : public Gpu {
     if (result != cudaSuccess) return status_of("cudaEventCreateWithFlags", result);
     result = cudaEventRecord(event, handle_of(earlier));
     if (result == cudaSuccess) result = cudaStreamWaitEvent(handle_of(later), event, 0);
-    const Relaxed relaxed;
+    const RelaxedCapture relaxed;
     cudaEventDestroy(event);
     return status_of("ordering two streams", result);
   }
 
   Status synchronize(Stream stream) override {
     if (Status entered = enter(); !entered) return entered;
-    const Relaxed relaxed;
+    const RelaxedCapture relaxed;
     return status_of("cudaStreamSynchronize", cudaStreamSynchronize(handle_of(stream)));
   }
 

@@ -378,6 +378,17 @@ TEST_F(Sleep, IdleMemoryOfAwakeTagsGoesBeforeAWakeFails) {
   free_all();
 }
 
+TEST_F(Sleep, WhatSleepsIsNotTakenFromTheFreeBytesInAMessage) {
+  written_in("cache", 5_GiB, a_);
+  ok(heap_->sleep({.tags = {"cache"}}));
+  written(1_GiB, a_);
+  expect_error(heap_->allocate(8_GiB, a_), ErrorCode::out_of_memory,
+               "free within pages in use 0 B");
+  ok(heap_->wake());
+  expect_intact();
+  free_all();
+}
+
 TEST_F(Sleep, APartlyAsleepTagGoesBackToSleep) {
   written_in("cache", 3_GiB, a_);
   ok(heap_->sleep());

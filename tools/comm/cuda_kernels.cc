@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "comm/rank_kernels.h"
+#include "pattern/relaxed_capture.h"
 
 namespace weir {
 namespace {
@@ -23,19 +24,6 @@ constexpr double kWavesFromNs = 50'000;
 using rank_kernels::status_of;
 
 cudaStream_t handle_of(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
-
-// Another thread's capture in global mode permits what it forbids only if one says that it is
-// meant.
-class Relaxed {
- public:
-  Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  Relaxed(const Relaxed&) = delete;
-  Relaxed& operator=(const Relaxed&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
 
 // A stream, two events, and memory, for measuring.
 class Stopwatch {
@@ -160,7 +148,7 @@ class CudaKernels final : public Kernels {
     }
     if (done) done = finish(stream);
     if (!done) return std::move(done).error();
-    const Relaxed relaxed;
+    const RelaxedCapture relaxed;
     cudaError_t read =
         cudaMemcpyAsync(&wrong, number_, sizeof wrong, cudaMemcpyDeviceToHost, handle_of(stream));
     if (read == cudaSuccess) read = cudaStreamSynchronize(handle_of(stream));
@@ -172,7 +160,7 @@ class CudaKernels final : public Kernels {
   // Looks again and again, as nccl-tests does: sleeping would be in every time that is measured.
   Status finish(Stream stream) override {
     if (Status entered = enter(); !entered) return entered;
-    const Relaxed relaxed;
+    const RelaxedCapture relaxed;
     const Nanoseconds begin = now();
     while (true) {
       const cudaError_t result = cudaStreamQuery(handle_of(stream));

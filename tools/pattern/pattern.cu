@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "pattern/pattern.h"
+#include "pattern/relaxed_capture.h"
 
 namespace weir {
 namespace {
@@ -196,11 +197,8 @@ Result<PatternReport> PatternKernels::report() const {
     result = cudaMemcpyAsync(&found, impl_->findings, sizeof(found), cudaMemcpyDeviceToHost,
                              impl_->copies);
   }
-  // Another thread's capture in global mode permits no waiting, unless one says that it is meant.
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  cudaThreadExchangeStreamCaptureMode(&mode);
+  const RelaxedCapture relaxed;
   if (result == cudaSuccess) result = cudaStreamSynchronize(impl_->copies);
-  cudaThreadExchangeStreamCaptureMode(&mode);
   if (Status done = status_of("reading what the checks found", result); !done) {
     return std::move(done).error();
   }

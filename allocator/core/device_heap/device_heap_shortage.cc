@@ -206,7 +206,8 @@ Error DeviceHeap::Impl::out_of_memory(const Request& request) {
     message += ", the device has " + format(info->free) + " free of " + format(info->total);
   }
   message += "; in use " + format(used) + ", idle " + format(held - leased) +
-             ", free within pages in use " + format(leased - used);
+             // Blocks that sleep are live, and on no page.
+             ", free within pages in use " + format(leased - std::min(leased, used));
   if (plain > 0_B && plain < held) {
     const Bytes plain_leased{now.plain_leased_bytes.current}, plain_used{now.plain_live_bytes};
     message += "; of it plain memory: held " + format(plain) + ", in use " + format(plain_used) +
