@@ -92,69 +92,6 @@ void DriverDevice::add_peer(int peer) {
   peers_.push_back(peer);
 }
 
-Result<int> DriverDevice::export_page(PhysicalHandle page) {
-  if (opened_.page.requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-    return Error(ErrorCode::device,
-                 opened_.name +
-                     ": the driver or the system gives no file descriptors of its memory, "
-                     "so that it can't be shared with other processes");
-  }
-  const ContextScope scope = current();
-  int descriptor = -1;
-  const CUresult result = driver_.cuMemExportToShareableHandle(
-      &descriptor, page.value, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-  if (result != CUDA_SUCCESS) return driver_.error("cuMemExportToShareableHandle", result);
-  return descriptor;
-}
-
-Result<PhysicalHandle> DriverDevice::import_page(int descriptor) {
-  const ContextScope scope = current();
-  CUmemGenericAllocationHandle handle = 0;
-  void* const as_pointer = reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor));
-  const CUresult result = driver_.cuMemImportFromShareableHandle(
-      &handle, as_pointer, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  if (result != CUDA_SUCCESS) return driver_.error("cuMemImportFromShareableHandle", result);
-  return PhysicalHandle{handle};
-}
-
-Result<MemoryExchange::SharedSegment> DriverDevice::export_segment(Address segment) {
-  CUdeviceptr base = segment.value;
-  {
-    const std::lock_guard lock(spare_mutex_);
-    if (const auto it = displaced_.find(base); it != displaced_.end()) base = it->second;
-  }
-  const ContextScope scope = current();
-  const RelaxedCaptureScope relaxed(driver_);
-  CUipcMemHandle handle{};
-  const CUresult result = driver_.cuIpcGetMemHandle(&handle, base);
-  if (result != CUDA_SUCCESS) return driver_.error("cuIpcGetMemHandle", result);
-  return SharedSegment{{std::begin(handle.reserved), std::end(handle.reserved)},
-                       segment - Address{base}};
-}
-
-Result<Address> DriverDevice::import_segment(const std::string& handle) {
-  CUipcMemHandle given{};
-  if (handle.size() != sizeof given.reserved) {
-    return Error(ErrorCode::invalid_input, "a handle of shared memory has " +
-                                               std::to_string(sizeof given.reserved) +
-                                               " bytes, not " + std::to_string(handle.size()));
-  }
-  std::copy(handle.begin(), handle.end(), std::begin(given.reserved));
-  const ContextScope scope = current();
-  const RelaxedCaptureScope relaxed(driver_);
-  CUdeviceptr at = 0;
-  const CUresult result =
-      driver_.cuIpcOpenMemHandle(&at, given, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-  if (result != CUDA_SUCCESS) return driver_.error("cuIpcOpenMemHandle", result);
-  return Address{at};
-}
-
-Status DriverDevice::close_segment(Address imported) {
-  const ContextScope scope = current();
-  const RelaxedCaptureScope relaxed(driver_);
-  return driver_.check("cuIpcCloseMemHandle", driver_.cuIpcCloseMemHandle(imported.value));
-}
-
 Status DriverDevice::unmap(Address address, Bytes size) {
   const ContextScope scope = current();
   return driver_.check("cuMemUnmap", driver_.cuMemUnmap(address.value, size.count));
@@ -307,9 +244,34 @@ bool has(const Driver& driver, CUdevice device, CUdevice_attribute attribute) {
   return driver.cuDeviceGetAttribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
 }
 
-// Pages that others can be given: exported as a file descriptor, reached by a network card. What
-// a device says it can do, the system around it (a container, a driver module) may still refuse;
-// so the first description that a page can really be made of is the one to use.
+CUmemAllocationHandleType with_fabric(CUmemAllocationHandleType kinds) {
+  return static_cast<CUmemAllocationHandleType>(static_cast<unsigned>(kinds) |
+                                                static_cast<unsigned>(CU_MEM_HANDLE_TYPE_FABRIC));
+}
+
+// True if a page can be made so, and given to others in each way that it names.
+bool can_be_made(const Driver& driver, const CUmemAllocationProp& page) {
+  std::size_t size = 0;
+  if (driver.cuMemGetAllocationGranularity(&size, &page, CU_MEM_ALLOC_GRANULARITY_MINIMUM) !=
+      CUDA_SUCCESS) {
+    return false;
+  }
+  CUmemGenericAllocationHandle handle = 0;
+  const CUresult result = driver.cuMemCreate(&handle, size, &page, 0);
+  // A device that is full just now has refused nothing about the description.
+  if (result != CUDA_SUCCESS) return result == CUDA_ERROR_OUT_OF_MEMORY;
+  CUmemFabricHandle fabric{};
+  const bool is_given = !exports(page, CU_MEM_HANDLE_TYPE_FABRIC) ||
+                        driver.cuMemExportToShareableHandle(
+                            &fabric, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0) == CUDA_SUCCESS;
+  driver.cuMemRelease(handle);
+  return is_given;
+}
+
+// Pages that others can be given, exported as a file descriptor and by the fabric, reached by a
+// network card. What a device says it can do, the system around it (a container, a driver module, a
+// fabric that has no channel for this user) may still refuse; so the first description that a page
+// can really be made of is the one to use.
 CUmemAllocationProp page_properties(const Driver& driver, CUdevice device, int ordinal) {
   CUmemAllocationProp plain{};
   plain.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -319,21 +281,17 @@ CUmemAllocationProp page_properties(const Driver& driver, CUdevice device, int o
   if (has(driver, device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) {
     exportable.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   }
-  CUmemAllocationProp rdma = exportable;
-  if (has(driver, device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)) {
-    rdma.allocFlags.gpuDirectRDMACapable = 1;
-  }
-  for (const CUmemAllocationProp& candidate : std::array{rdma, exportable}) {
-    std::size_t size = 0;
-    if (driver.cuMemGetAllocationGranularity(&size, &candidate, CU_MEM_ALLOC_GRANULARITY_MINIMUM) !=
-        CUDA_SUCCESS) {
-      continue;
+  const bool has_rdma =
+      has(driver, device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+  const bool has_fabric = has(driver, device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
+  for (const bool rdma : {true, false}) {
+    for (const bool fabric : {true, false}) {
+      if ((rdma && !has_rdma) || (fabric && !has_fabric)) continue;
+      CUmemAllocationProp candidate = exportable;
+      if (rdma) candidate.allocFlags.gpuDirectRDMACapable = 1;
+      if (fabric) candidate.requestedHandleTypes = with_fabric(candidate.requestedHandleTypes);
+      if (can_be_made(driver, candidate)) return candidate;
     }
-    CUmemGenericAllocationHandle handle = 0;
-    const CUresult result = driver.cuMemCreate(&handle, size, &candidate, 0);
-    if (result == CUDA_SUCCESS) driver.cuMemRelease(handle);
-    // A device that is full just now has refused nothing about the description.
-    if (result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY) return candidate;
   }
   return plain;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaDevice over the driver. Its memory, events and opening are in cuda_device.cc, its captures
-// and graphs in cuda_capture.cc, what sleep needs in cuda_copies.cc and cuda_files.cc.
+// CudaDevice over the driver. Its memory, events and opening are in cuda_device.cc, memory of other
+// processes in cuda_exchange.cc, its captures and graphs in cuda_capture.cc, what sleep needs in
+// cuda_copies.cc and cuda_files.cc.
 #pragma once
 
 #include <array>
@@ -33,6 +34,11 @@ struct OpenedContext {
   CUmemAllocationProp page{};  // what every page is created as
 };
 
+// True if pages made so can be exported as handles of that kind.
+inline bool exports(const CUmemAllocationProp& page, CUmemAllocationHandleType kind) {
+  return (static_cast<unsigned>(page.requestedHandleTypes) & static_cast<unsigned>(kind)) != 0;
+}
+
 class DriverDevice final : public CudaDevice {
  public:
   DriverDevice(const Driver& driver, OpenedContext opened)
@@ -47,6 +53,8 @@ class DriverDevice final : public CudaDevice {
   int ordinal() const override { return opened_.ordinal; }
   Result<int> export_page(PhysicalHandle page) override;
   Result<PhysicalHandle> import_page(int descriptor) override;
+  Result<std::string> export_fabric(PhysicalHandle page) override;
+  Result<PhysicalHandle> import_fabric(const std::string& handle) override;
   Result<SharedSegment> export_segment(Address segment) override;
   Result<Address> import_segment(const std::string& handle) override;
   Status close_segment(Address imported) override;

@@ -8,8 +8,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "torch/process_end.h"
@@ -50,6 +53,24 @@ std::uint64_t inode_of(int descriptor) {
   return ::fstat(descriptor, &found) == 0 ? found.st_ino : 0;
 }
 
+std::string to_hex(const std::string& bytes) {
+  std::string digits;
+  for (const char byte : bytes) digits += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return digits;
+}
+
+// False: not two hexadecimal digits for each byte of a driver's handle.
+bool from_hex(std::string_view digits, std::string& bytes) {
+  if (digits.size() != 2 * kDriverHandle) return false;
+  for (; !digits.empty(); digits.remove_prefix(2)) {
+    unsigned char byte = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + 2, byte, 16);
+    if (error != std::errc{} || end != digits.data() + 2) return false;
+    bytes.push_back(static_cast<char>(byte));
+  }
+  return true;
+}
+
 Error pidfd_error(const char* call) {
   return {ErrorCode::unavailable, fmt::format("{}: {}", call, std::strerror(errno))};
 }
@@ -73,18 +94,57 @@ Result<std::vector<Descriptor>> take_over(const SharedBlock& block) {
   return taken;
 }
 
-Result<std::vector<Descriptor>> descriptors_of(const SharedBlock& block) {
+// import(page, i) of each; where one fails, those before it are released.
+template <class Import>
+Result<std::vector<PhysicalHandle>> import_each(Device& device, const SharedBlock& block,
+                                                Import&& import) {
+  std::vector<PhysicalHandle> pages;
+  for (const SharedBlock::Page& page : block.pages) {
+    Result<PhysicalHandle> handle = import(page, pages.size());
+    if (!handle) {
+      for (const PhysicalHandle imported : pages) (void)device.release(imported);
+      return std::move(handle).error();
+    }
+    pages.push_back(*handle);
+  }
+  return pages;
+}
+
+Result<std::vector<PhysicalHandle>> import_by_fabric(Device& device, MemoryExchange& exchange,
+                                                     const SharedBlock& block) {
+  return import_each(device, block,
+                     [&](const SharedBlock::Page& page, std::size_t) -> Result<PhysicalHandle> {
+                       if (page.fabric.empty())
+                         return Error(ErrorCode::unavailable, "it has no fabric handles");
+                       return exchange.import_fabric(page.fabric);
+                     });
+}
+
+Result<std::vector<PhysicalHandle>> import_pages(Device& device, MemoryExchange& exchange,
+                                                 const SharedBlock& block) {
+  const auto of_descriptors = [&](const std::vector<Descriptor>& descriptors) {
+    return import_each(device, block, [&](const SharedBlock::Page&, std::size_t i) {
+      return exchange.import_page(descriptors[i].number());
+    });
+  };
   Result<std::vector<Descriptor>> given = take_descriptors(block.offer, block.pages.size());
-  if (given || given.error().code() != ErrorCode::unavailable) return given;
+  if (given) return of_descriptors(*given);
+  if (given.error().code() != ErrorCode::unavailable) return std::move(given).error();
+  Result<std::vector<PhysicalHandle>> fabric = import_by_fabric(device, exchange, block);
+  if (fabric) return fabric;
   Result<std::vector<Descriptor>> taken = take_over(block);
-  if (taken || taken.error().code() != ErrorCode::unavailable) return taken;
+  if (taken) return of_descriptors(*taken);
+  if (taken.error().code() != ErrorCode::unavailable) return std::move(taken).error();
   return Error(
       ErrorCode::unavailable,
-      fmt::format("memory shared by process {} can't be had. From its socket: {}. By pidfd: {}. "
+      fmt::format("memory shared by process {} can't be had. From its socket: {}. By the fabric: "
+                  "{}. By pidfd: {}. "
                   "The process must live, and keep the memory until it is opened here; and both "
-                  "must share a network namespace (containers: one pod, or --network=host), or "
+                  "must share a network namespace (containers: one pod, or --network=host), or an "
+                  "NVLink domain with a channel for both (nvidia-imex), or "
                   "run as one user that may trace its processes (kernel.yama.ptrace_scope)",
-                  block.process, given.error().message(), taken.error().message()));
+                  block.process, given.error().message(), fabric.error().message(),
+                  taken.error().message()));
 }
 
 }  // namespace
@@ -111,22 +171,21 @@ class OpenedMemory {
 
   // The pages of a block, one behind the other.
   Status map(const SharedBlock& block) {
-    Result<std::vector<Descriptor>> descriptors = descriptors_of(block);
-    if (!descriptors) return std::move(descriptors).error();
-    for (const SharedBlock::Page& page : block.pages) size_ += page.bytes;
+    Result<std::vector<PhysicalHandle>> handles = import_pages(device_, exchange_, block);
+    if (!handles) return std::move(handles).error();
+    for (std::size_t i = 0; i < handles->size(); ++i) {
+      pages_.push_back({(*handles)[i], block.pages[i].bytes, false});
+      size_ += block.pages[i].bytes;
+    }
     Result<Address> base = device_.reserve(size_, device_.granularity());
     if (!base) return std::move(base).error();
     base_ = *base;
     begin_ = base_ + block.skipped;
     Bytes at;
-    for (std::size_t i = 0; i < block.pages.size(); ++i) {
-      const Bytes bytes = block.pages[i].bytes;
-      Result<PhysicalHandle> handle = exchange_.import_page((*descriptors)[i].number());
-      if (!handle) return std::move(handle).error();
-      pages_.push_back({*handle, bytes, false});
-      if (Status mapped = device_.map(base_ + at, bytes, *handle); !mapped) return mapped;
-      pages_.back().is_mapped = true;
-      at += bytes;
+    for (Mapped& page : pages_) {
+      if (Status mapped = device_.map(base_ + at, page.bytes, page.handle); !mapped) return mapped;
+      page.is_mapped = true;
+      at += page.bytes;
     }
     return renew_access();
   }
@@ -160,6 +219,7 @@ std::string SharedBlock::encode() const {
   nlohmann::json pages_json = nlohmann::json::array();
   for (const Page& page : pages) {
     pages_json.push_back({page.descriptor, page.inode, page.bytes.count});
+    if (!page.fabric.empty()) pages_json.back().push_back(to_hex(page.fabric));
   }
   return kMagic +
          nlohmann::json{
@@ -191,10 +251,13 @@ Result<SharedBlock> SharedBlock::decode(const std::string& handle) {
     if (pages.empty() || pages.size() > kMostPages) return refuse("it is damaged");
     Bytes in_all;
     for (const nlohmann::json& page : pages) {
-      const Page& each = block.pages.emplace_back(Page{page.at(0).get<int>(),
-                                                       page.at(1).get<std::uint64_t>(),
-                                                       {page.at(2).get<std::uint64_t>()}});
+      Page& each = block.pages.emplace_back(Page{page.at(0).get<int>(),
+                                                 page.at(1).get<std::uint64_t>(),
+                                                 {page.at(2).get<std::uint64_t>()}});
       if (each.bytes == 0_B || each.bytes.count > kMostPageBytes) return refuse("it is damaged");
+      if (page.size() > 3 && !from_hex(page.at(3).get<std::string>(), each.fabric)) {
+        return refuse("it is damaged");
+      }
       in_all += each.bytes;
     }
     if (block.skipped > in_all || block.bytes > in_all - block.skipped) {
@@ -240,7 +303,9 @@ Result<SharedBlocks::Known> SharedBlocks::share_pages(MemoryExchange& exchange,
     Result<int> descriptor = exchange.export_page(part.handle);
     if (!descriptor) return std::move(descriptor).error();
     descriptors.emplace_back(*descriptor);
-    shared.pages.push_back({*descriptor, inode_of(*descriptor), part.page_bytes});
+    Result<std::string> fabric = exchange.export_fabric(part.handle);
+    shared.pages.push_back({*descriptor, inode_of(*descriptor), part.page_bytes,
+                            fabric ? *std::move(fabric) : std::string{}});
   }
   Result<DescriptorServer::Offer> offer = server_.offer(std::move(descriptors));
   if (!offer) return std::move(offer).error();

@@ -4,7 +4,9 @@
 // Pages: a handle names the process that shares, and where its file descriptors of the pages are to
 // be had: from a socket (descriptor_server.h), or, second choice, by pidfd_getfd(), for which both
 // must run as the same user, and the system must allow one to trace the other
-// (kernel.yama.ptrace_scope 0, or a common parent that says so). All pages of a block are shared.
+// (kernel.yama.ptrace_scope 0, or a common parent that says so). Where the device's pages have
+// fabric handles, the handle carries them as well, for who reaches neither: another container, or
+// another machine of the same NVLink domain. All pages of a block are shared.
 //
 // Plain memory: the driver's handle, as PyTorch's own allocator writes it. So processes with and
 // without Weir can share it with each other.
@@ -37,6 +39,7 @@ struct SharedBlock {
     int descriptor = -1;      // in that process
     std::uint64_t inode = 0;  // of its file: the number may be another file's by now
     Bytes bytes;
+    std::string fabric;  // its handle of 64 bytes; empty: it has none
   };
   std::vector<Page> pages;
 

@@ -6,7 +6,8 @@
 // `unavailable`.
 //
 // Memory: the device's own pages (cuMemCreate), readable and writable by this device alone; made
-// exportable as file descriptors and fit for GPUDirect RDMA where the device allows it.
+// exportable as file descriptors and as fabric handles, and fit for GPUDirect RDMA, where the
+// device and the system allow it.
 // Context: the device's primary one, kept while the CudaDevice lives. Streams must be of that
 // context. Each call makes it current for the calling thread where another is, and puts that back.
 // Capture: no call breaks a capture, whatever its mode, except where the caller asks for what can't
@@ -32,6 +33,12 @@ class MemoryExchange {
   // a descriptor, which stays the caller's.
   virtual Result<int> export_page(PhysicalHandle page) = 0;
   virtual Result<PhysicalHandle> import_page(int descriptor) = 0;
+
+  // A page as a handle of 64 bytes (CUDA: CUmemFabricHandle), and a page from such a handle: it
+  // needs no descriptor, and so reaches other machines of the same NVLink domain, and containers
+  // that share nothing. It keeps no memory alive: the page must live until it has been imported.
+  virtual Result<std::string> export_fabric(PhysicalHandle page) = 0;
+  virtual Result<PhysicalHandle> import_fabric(const std::string& handle) = 0;
 
   // Plain memory: the memory that the driver gave, by a handle of 64 bytes (CUDA:
   // cudaIpcMemHandle_t) which other processes open, and where in it the segment begins.
