@@ -229,6 +229,7 @@ void DriverDevice::free_spare() {
   const std::lock_guard lock(spare_mutex_);
   if (spare_ == 0) return;
   const ContextScope scope = current();
+  const RelaxedCaptureScope relaxed(driver_);
   (void)driver_.cuMemFree(spare_);
 }
 

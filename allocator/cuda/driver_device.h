@@ -60,6 +60,7 @@ class DriverDevice final : public CudaDevice {
   Status close_segment(Address imported) override;
   void add_peer(int peer) override;
   std::string name() const override { return opened_.name; }
+  const void* context() const override { return opened_.context; }
   Bytes granularity() const override { return opened_.granularity; }
   Result<MemoryInfo> memory_info() override;
   Result<Stream> stream(void* handle) override;

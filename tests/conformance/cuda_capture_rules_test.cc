@@ -369,6 +369,25 @@ TEST_P(CudaDeviceDuringACapture, EagerCallsBreakNothing) {
   }
 }
 
+// What is opened has all that a device may make, and gives all of it back.
+TEST_P(CudaDeviceDuringACapture, AnotherDeviceIsOpenedAndClosed) {
+  for (const Caller& caller : {kPlain, kOther}) {
+    Scene scene(rig());
+    expect_harmless(caller, scene, [&] {
+      const Result<std::unique_ptr<CudaDevice>> opened = CudaDevice::open(0);
+      ASSERT_TRUE(opened.ok()) << opened.error().message();
+      CudaDevice& device = **opened;
+      const Result<PhysicalHandle> page = device.create(device.granularity());
+      ASSERT_TRUE(page.ok()) << page.error().message();
+      expect_ok(device.release(*page));
+      for (const auto direction : {Device::Direction::to_host, Device::Direction::to_device}) {
+        EXPECT_TRUE(device.copy_stream(direction).ok());
+      }
+      expect_ok(device.synchronize_context());
+    });
+  }
+}
+
 TEST_P(CudaDeviceDuringACapture, AnotherGraphIsMadeAndLaunched) {
   Device& device = rig().device();
   for (const Caller& caller : {kPlain, kOther}) {

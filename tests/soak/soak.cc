@@ -172,6 +172,8 @@ class Session {
     const double interval = Session::interval(options_);
     std::vector<std::thread> threads;
     for (const auto& member : members_) {
+      const std::vector<std::string>& idle = options_.without;
+      if (std::find(idle.begin(), idle.end(), member->worker->name()) != idle.end()) continue;
       threads.emplace_back([this, &member] { work(*member); });
     }
     const Clock::time_point start = Clock::now();

@@ -18,8 +18,9 @@ enum class Plant : std::uint8_t { none, memory, descriptor, event, thread, mappi
 struct Options {
   std::uint64_t seed = 1;
   double seconds = 10;
-  unsigned threads = 2;           // that use eager blocks, beside the others
-  double streams_per_minute = 2;  // that go and come on the allocator that lives long
+  unsigned threads = 2;              // that use eager blocks, beside the others
+  double streams_per_minute = 2;     // that go and come on the allocator that lives long
+  std::vector<std::string> without;  // workers that stay idle, by name
   bool simulated = true;
   int ordinal = 0;  // of the CUDA device
   Plant plant = Plant::none;

@@ -25,6 +25,7 @@ class CudaGpu final : public Gpu {
   CudaGpu(std::unique_ptr<CudaDevice> device, std::unique_ptr<PatternKernels> kernels)
       : device_(std::move(device)), kernels_(std::move(kernels)) {}
   ~CudaGpu() override {
+    const RelaxedCapture relaxed;
     for (const cudaStream_t stream : streams_) cudaStreamDestroy(stream);
   }
 

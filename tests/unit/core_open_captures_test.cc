@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <thread>
 
@@ -102,6 +103,34 @@ TEST(OpenCaptures, WhatTheRecordSaysIsWhatTheCallerHears) {
   ASSERT_FALSE(failed.ok());
   EXPECT_EQ(failed.error().code(), ErrorCode::device);
   EXPECT_THAT(failed.error().message(), testing::HasSubstr("the driver's own words"));
+}
+
+// Of whatever allocator in the process: an event of the context would break it.
+TEST(OpenCaptures, ACaptureThatAnotherHeapOfTheContextKnowsGoesOn) {
+  SimDevice device;
+  ForwardingDevice same(device);
+  SimDevice elsewhere;
+  OpenCaptures captures(device, /*context_events=*/true);
+  auto other = std::make_unique<OpenCaptures>(same, /*context_events=*/true);
+  const auto record = []() -> Status { return {}; };
+  const std::uint64_t announced = other->announce(std::nullopt);
+  EXPECT_FALSE(captures.record_context(record).ok());
+  EXPECT_TRUE(captures.none_goes_on().ok()) << "it is none of this heap's own";
+  EXPECT_TRUE(OpenCaptures(elsewhere, true).record_context(record).ok());
+  other->ended(announced);
+  EXPECT_TRUE(captures.record_context(record).ok());
+
+  const Stream stream = device.new_stream();
+  other->meet(stream);
+  ASSERT_TRUE(device.begin_capture(stream, CaptureMode::global).ok());
+  EXPECT_FALSE(captures.record_context(record).ok());
+  EXPECT_EQ(device.capture_info(stream)->status, CaptureInfo::Status::active);
+  EXPECT_TRUE(device.end_capture(stream).ok());
+  EXPECT_FALSE(captures.has_context_events()) << "nobody had announced it";
+
+  (void)other->announce(std::nullopt);
+  other.reset();  // and with it what it knew
+  EXPECT_TRUE(OpenCaptures(device, true).record_context(record).ok());
 }
 
 }  // namespace

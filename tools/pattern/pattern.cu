@@ -146,6 +146,7 @@ PatternKernels::PatternKernels(std::unique_ptr<Impl> impl) : impl_(std::move(imp
 
 PatternKernels::~PatternKernels() {
   cudaSetDevice(impl_->ordinal);
+  const RelaxedCapture relaxed;
   if (impl_->findings != nullptr) cudaFree(impl_->findings);
   if (impl_->copies != nullptr) cudaStreamDestroy(impl_->copies);
 }
@@ -158,6 +159,7 @@ Result<std::unique_ptr<PatternKernels>> PatternKernels::open(int ordinal) {
   std::unique_ptr<PatternKernels> kernels(new PatternKernels(std::make_unique<Impl>()));
   Impl& impl = *kernels->impl_;
   impl.ordinal = ordinal;
+  const RelaxedCapture relaxed;
   cudaError_t result = cudaStreamCreateWithFlags(&impl.copies, cudaStreamNonBlocking);
   if (result == cudaSuccess) result = cudaMalloc(&impl.findings, sizeof(Findings));
   if (result == cudaSuccess) {
@@ -192,12 +194,12 @@ Status PatternKernels::check(Stream stream, const void* pointer, Bytes bytes, st
 
 Result<PatternReport> PatternKernels::report() const {
   Findings found{};
+  const RelaxedCapture relaxed;
   cudaError_t result = cudaSetDevice(impl_->ordinal);
   if (result == cudaSuccess) {
     result = cudaMemcpyAsync(&found, impl_->findings, sizeof(found), cudaMemcpyDeviceToHost,
                              impl_->copies);
   }
-  const RelaxedCapture relaxed;
   if (result == cudaSuccess) result = cudaStreamSynchronize(impl_->copies);
   if (Status done = status_of("reading what the checks found", result); !done) {
     return std::move(done).error();

@@ -6,8 +6,8 @@
 namespace weir {
 
 // While it lives, this thread's CUDA calls are allowed during other threads' captures in global
-// mode, which forbid to wait, and to destroy streams and events, unless the thread says that it is
-// meant.
+// mode, which forbid to wait, to allocate and free, and to destroy streams and events, unless the
+// thread says that it is meant.
 class RelaxedCapture {
  public:
   RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }

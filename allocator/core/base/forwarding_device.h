@@ -18,6 +18,7 @@ class ForwardingDevice : public Device {
   explicit ForwardingDevice(Device& inner) : inner_(inner) {}
 
   std::string name() const override { return inner_.name(); }
+  const void* context() const override { return inner_.context(); }
   Bytes granularity() const override { return inner_.granularity(); }
   Result<MemoryInfo> memory_info() override { return inner_.memory_info(); }
   Result<Stream> stream(void* handle) override { return inner_.stream(handle); }

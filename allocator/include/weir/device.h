@@ -131,6 +131,9 @@ class Device {
   virtual ~Device() = default;
 
   virtual std::string name() const = 0;
+  // Equal for devices of one context: an event of all its work, recorded through one of them, breaks
+  // the captures of streams that only the others know.
+  virtual const void* context() const { return this; }
   // Sizes of pages, and addresses they are mapped at, are multiples of this.
   virtual Bytes granularity() const = 0;
   // Physical memory free and in all, as the driver sees it now (other processes included).

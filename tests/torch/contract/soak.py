@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random programs (generate.py) in one process for as long as asked, and what the process holds after them.
 
-usage: python -m weir run tests/torch/contract/soak.py --seconds N --samples FILE [--first-seed S]
+usage: python [-m weir run] tests/torch/contract/soak.py --seconds N --samples FILE [--first-seed S]
 
-tools/checks/soak starts it, and has weir_soak judge the samples. Each program ends with all its tensors gone
+tools/checks/soak starts it, and has weir_soak judge the samples. Without `-m weir run` PyTorch's own allocator serves
+the programs, to compare. Each program ends with all its tensors gone
 and the caches emptied, so that a sample shows what is left. Exit: 0 each program was right; 1 one was not, or
 took the process with it; 77 without a GPU.
 """
@@ -96,8 +97,8 @@ def main():
         return execute.run(machine, generate.random_program(seed, options.spin_ms))
 
     def device_sample():
-        return {"device mappings": weir.stats()["mappings"],
-                "reserved KiB": torch.cuda.memory_reserved() / 1024}
+        sample = {"reserved KiB": torch.cuda.memory_reserved() / 1024}
+        return {**sample, "device mappings": weir.stats()["mappings"]} if weir.enabled() else sample
 
     ran, failed = soak(run, device_sample, options.seconds, Samples(options.samples),
                        itertools.count(options.first_seed))
