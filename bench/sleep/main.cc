@@ -8,6 +8,7 @@
 // One line a figure: name, value, unit, and what it is to be. Exit 1 where bytes were not as
 // before, or a call failed; 77 where there is no GPU and --sim was not asked for.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -53,8 +54,14 @@ double gib(Bytes bytes) {
   return static_cast<double>(bytes.count) / static_cast<double>((1_GiB).count);
 }
 
-void say(const char* name, double value, const char* unit, const char* aim = "") {
-  std::printf("%-44s %10.2f %-6s %s\n", name, value, unit, aim);
+void say(const char* name, double value, const char* unit, const std::string& aim = "") {
+  std::printf("%-44s %10.2f %-6s %s\n", name, value, unit, aim.c_str());
+}
+
+std::string at_most(double value) {
+  std::array<char, 48> text{};
+  std::snprintf(text.data(), text.size(), "to be %.4g or less", value);
+  return text.data();
 }
 
 class Bench {
@@ -226,8 +233,9 @@ class Bench {
       const SleepReport slept = ok(heap.sleep({.contents = SleepContents::discard}));
       const SleepReport woke = ok(heap.wake());
       if (round == 0) continue;
-      say("discard: asleep after", 1e3 * seconds(slept.time), "ms", "of 32 GiB to be 60 or less");
-      say("discard: awake after", 1e3 * seconds(woke.time), "ms", "of 32 GiB to be 40 or less");
+      const double share = static_cast<double>(options_.gib) / 32;
+      say("discard: asleep after", 1e3 * seconds(slept.time), "ms", at_most(60 * share));
+      say("discard: awake after", 1e3 * seconds(woke.time), "ms", at_most(40 * share));
     }
     ok(heap.deallocate(block));
   }
@@ -239,6 +247,7 @@ class Bench {
       const Stream stream = machine_.new_stream();
       std::vector<void*> blocks;
       for (std::uint64_t i = 0; i < count; ++i) blocks.push_back(ok(heap.allocate(each, stream)));
+      say("pages", static_cast<double>(heap.snapshot().pages.size()), "");
       ok(heap.sleep());
       ok(heap.wake({.keep_host = kKeepAll}));
       double best = 1e9;
@@ -321,6 +330,9 @@ class Bench {
   bool intact_ = true;
 };
 
+constexpr const char* kUsage =
+    "usage: weir_sleep [--sim] [--gib N] [--cycles N] [--small N] [--folder FOLDER]";
+
 Options options_of(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
@@ -342,9 +354,7 @@ Options options_of(int argc, char** argv) {
     } else if (std::strcmp(argv[i], "--small") == 0) {
       options.small = number();
     } else {
-      throw std::runtime_error(std::string("unknown option ") + argv[i] +
-                               "; usage: weir_sleep [--sim] [--gib N] [--cycles N] [--small N] "
-                               "[--folder FOLDER]");
+      throw std::runtime_error(std::string("unknown option ") + argv[i] + "; " + kUsage);
     }
   }
   return options;
@@ -352,6 +362,10 @@ Options options_of(int argc, char** argv) {
 
 int run(int argc, char** argv) {
   constexpr int kSkipped = 77;
+  if (argc == 2 && std::strcmp(argv[1], "--help") == 0) {
+    std::printf("%s\n", kUsage);
+    return 0;
+  }
   const Options options = options_of(argc, argv);
   const std::unique_ptr<Machine> machine = options.sim ? simulated() : gpu();
   if (machine == nullptr) {

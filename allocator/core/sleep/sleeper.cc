@@ -15,6 +15,34 @@ bool copies_bytes(SleepContents contents) {
 
 }  // namespace
 
+// (Each slab was pinned by itself: the driver takes no copy across two.)
+Status Sleeper::Copies::add(Range at, const HostStore::Piece& host) {
+  const bool beside = at_.size > 0_B && at_.end() == at.begin && host_.slab == host.slab &&
+                      (Address::of(host_.memory) + at_.size).pointer() == host.memory;
+  if (beside && at_.size + at.size <= kAtATime) {
+    at_.size += at.size;
+    return {};
+  }
+  if (Status flushed = flush(); !flushed) return flushed;
+  at_ = at;
+  host_ = host;
+  return {};
+}
+
+Status Sleeper::Copies::flush() {
+  if (at_.size == 0_B) return {};
+  const Result<Stream> stream = device_.copy_stream(direction_);
+  if (!stream) return stream.error();
+  Status queued = direction_ == Device::Direction::to_host
+                      ? device_.copy_to_host(host_.memory, at_.begin, at_.size, *stream)
+                      : device_.copy_to_device(at_.begin, host_.memory, at_.size, *stream);
+  if (!queued) return queued;
+  report_.copied += at_.size;
+  ++report_.copies;
+  at_ = {};
+  return {};
+}
+
 Sleeper::~Sleeper() { destroy_events(); }
 
 void Sleeper::destroy_events() {
@@ -201,10 +229,12 @@ Status Sleeper::sleep(const std::vector<Job>& jobs, const std::string& folder,
   }
   const Bytes host_before = store_.held();
   Status status = folder.empty() ? store_.expect(to_copy) : copy_to_file(pages, folder, report);
+  Copies copies(device_, Device::Direction::to_host, report);
   for (const auto& [heap, page] : pages) {
     if (!status) break;
-    status = queue(*heap, page, report);
+    status = queue(*heap, page, copies, report);
   }
+  if (status) status = end_batch(copies, report);
   while (status && !queued_.empty()) status = finish_first(report);
   if (!status) abandon_queued(jobs);
   destroy_events();
@@ -252,43 +282,51 @@ Result<EventHandle> Sleeper::have_event() {
 }
 
 // The page's bytes are copied, and behind that its memory goes. What needs no copy goes at once.
-Status Sleeper::queue(PageHeap& heap, const PageHeap::SleepingPage& page, SleepReport& report) {
+Status Sleeper::queue(PageHeap& heap, const PageHeap::SleepingPage& page, Copies& copies,
+                      SleepReport& report) {
   Sleeping& sleeping = page_of(heap, page.page);
   if (page.in_use.empty()) return take(heap, page.page, report);
-  const Result<Stream> stream = device_.copy_stream(Device::Direction::to_host);
-  if (!stream) return stream.error();
   for (Range range : page.in_use) {
     while (range.size > 0_B) {
       Result<HostStore::Piece> piece = store_.take(range.size);
       if (!piece) return std::move(piece).error();
       const Range part{range.begin, piece->size};
       sleeping.copies.push_back({part, *piece});
-      if (Status copied = device_.copy_to_host(piece->memory, part.begin, part.size, *stream);
-          !copied) {
-        return copied;
-      }
-      report.copied += part.size;
-      ++report.copies;
+      if (Status added = copies.add(part, *piece); !added) return added;
+      batch_.bytes += part.size;
       range = {part.end(), range.size - part.size};
     }
   }
+  batch_.pages.emplace_back(&heap, page.page);
+  return batch_.bytes < kAtATime ? Status{} : end_batch(copies, report);
+}
+
+Status Sleeper::end_batch(Copies& copies, SleepReport& report) {
+  if (batch_.pages.empty()) return {};
+  if (Status flushed = copies.flush(); !flushed) return flushed;
+  const Result<Stream> stream = device_.copy_stream(Device::Direction::to_host);
+  if (!stream) return stream.error();
   Result<EventHandle> event = have_event();
   if (!event) return std::move(event).error();
   if (Status recorded = device_.record(*event, *stream); !recorded) {
     events_.push_back(*event);
     return recorded;
   }
-  queued_.push_back({&heap, page.page, *event});
+  batch_.event = *event;
+  queued_.push_back(std::exchange(batch_, {}));
   return queued_.size() > kQueued ? finish_first(report) : Status{};
 }
 
 Status Sleeper::finish_first(SleepReport& report) {
-  const Queued first = queued_.front();
-  if (Status done = device_.synchronize(first.event); !done) return done;
+  if (Status done = device_.synchronize(queued_.front().event); !done) return done;
+  const Queued first = std::move(queued_.front());
   queued_.erase(queued_.begin());
   events_.push_back(first.event);
-  page_of(*first.heap, first.page).is_copied = true;
-  return take(*first.heap, first.page, report);
+  for (const auto& [heap, page] : first.pages) page_of(*heap, page).is_copied = true;
+  for (const auto& [heap, page] : first.pages) {
+    if (Status taken = take(*heap, page, report); !taken) return taken;
+  }
+  return {};
 }
 
 Status Sleeper::take(PageHeap& heap, PageId page, SleepReport& report) {
@@ -309,6 +347,7 @@ void Sleeper::abandon_queued(const std::vector<Job>& jobs) {
   }
   for (const Queued& queued : queued_) events_.push_back(queued.event);
   queued_.clear();
+  batch_ = {};
   for (const Job& job : jobs) {
     for (auto& [id, page] : of(*job.heap).pages) {
       if (page.state == State::there && !page.is_copied && !page.copies.empty()) drop_copies(page);
@@ -333,26 +372,17 @@ Status Sleeper::renew(PageHeap& heap, PageId page, const MakeRoom& make_room, Sl
   return {};
 }
 
-Status Sleeper::queue_back(Sleeping& page, SleepReport& report) {
-  if (page.contents == SleepContents::discard ||
-      (copies_bytes(page.contents) && page.copies.empty())) {
-    return {};
-  }
-  const Result<Stream> stream = device_.copy_stream(Device::Direction::to_device);
-  if (!stream) return stream.error();
+Status Sleeper::queue_back(Sleeping& page, Copies& copies) {
   if (page.contents == SleepContents::zero) {
+    const Result<Stream> stream = device_.copy_stream(Device::Direction::to_device);
+    if (!stream) return stream.error();
     return device_.fill_with_zeros(page.home.begin, page.home.size, *stream);
   }
+  if (!copies_bytes(page.contents)) return {};
   for (const Copy& copy : page.copies) {
     const HostStore::Piece* const piece = copy.in_memory();
     if (piece == nullptr) continue;
-    if (Status copied =
-            device_.copy_to_device(copy.home.begin, piece->memory, copy.home.size, *stream);
-        !copied) {
-      return copied;
-    }
-    report.copied += copy.home.size;
-    ++report.copies;
+    if (Status added = copies.add(copy.home, *piece); !added) return added;
   }
   return {};
 }
@@ -401,6 +431,7 @@ Status Sleeper::wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& rep
   known->whole = false;
   std::vector<std::uint32_t> filled;
   FromFiles from_files;
+  Copies copies(device_, Device::Direction::to_device, report);
   bool queued = false;
   Status status;
   for (auto at = pages.begin(); at != pages.end() && status;) {
@@ -413,7 +444,7 @@ Status Sleeper::wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& rep
       pages.erase(at);
     } else if (status && page.state == State::unfilled) {
       queued = queued || !page.copies.empty() || page.contents == SleepContents::zero;
-      status = queue_back(page, report);
+      status = queue_back(page, copies);
       if (status) {
         filled.push_back(id);
         list_from_files(id, page, from_files);
@@ -423,8 +454,9 @@ Status Sleeper::wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& rep
   }
   // Also where an error came between: those that are filled by then need not be again.
   if (queued) {
+    Status done = copies.flush();
     const Result<Stream> stream = device_.copy_stream(Device::Direction::to_device);
-    Status done = stream ? wait_for(*stream) : Status(stream.error());
+    if (done) done = stream ? wait_for(*stream) : Status(stream.error());
     if (!done) {
       filled.clear();
       if (status) status = std::move(done);

@@ -116,13 +116,31 @@ class Sleeper {
       return std::binary_search(pages.begin(), pages.end(), page);
     }
   };
-  // A page whose copy was queued, and the event behind it.
+  // Copies between pinned memory and the device, queued on the device's stream for their direction.
+  // What lies side by side in both is one call: the driver takes longer over many small ones.
+  class Copies {
+   public:
+    Copies(Device& device, Device::Direction direction, SleepReport& report)
+        : device_(device), direction_(direction), report_(report) {}
+    Status add(Range at, const HostStore::Piece& host);
+    // Those that were added are queued, once it has succeeded; until then they stay.
+    Status flush();
+
+   private:
+    Device& device_;
+    const Device::Direction direction_;
+    SleepReport& report_;
+    Range at_;  // not queued yet; empty: nothing
+    HostStore::Piece host_;
+  };
+  // Pages whose copies were queued, and the event behind them.
   struct Queued {
-    PageHeap* heap;
-    PageId page;
+    std::vector<std::pair<PageHeap*, PageId>> pages;
+    Bytes bytes;
     EventHandle event;
   };
-  // How many pages are copied at a time.
+  // So much, or a page, is waited for at a time, and so many times that is being copied.
+  static constexpr Bytes kAtATime = 16_MiB;
   static constexpr std::size_t kQueued = 8;
 
   // Null: nothing is known of it.
@@ -137,14 +155,16 @@ class Sleeper {
   void drop_copies(Sleeping& page);
   template <class Drop>
   void drop_if(Pages& pages, Drop&& drop);
-  Status queue(PageHeap& heap, const PageHeap::SleepingPage& page, SleepReport& report);
+  Status queue(PageHeap& heap, const PageHeap::SleepingPage& page, Copies& copies,
+               SleepReport& report);
+  Status end_batch(Copies& copies, SleepReport& report);
   Status finish_first(SleepReport& report);
   Status take(PageHeap& heap, PageId page, SleepReport& report);
   // Waits for what is queued: it is not to be used any more.
   void abandon_queued(const std::vector<Job>& jobs);
   Status renew(PageHeap& heap, PageId page, const MakeRoom& make_room, SleepReport& report,
                bool& is_there);
-  Status queue_back(Sleeping& page, SleepReport& report);
+  Status queue_back(Sleeping& page, Copies& copies);
   static void list_from_files(std::uint32_t id, const Sleeping& page, FromFiles& from);
   Status copy_from_files(const FromFiles& from, std::vector<std::uint32_t>& filled,
                          SleepReport& report);
@@ -158,6 +178,7 @@ class Sleeper {
   mutable std::mutex heaps_mutex_;  // of the map; what is in it stays where it is
   mutable std::unordered_map<const PageHeap*, Heap> heaps_;
   // Of sleep().
+  Queued batch_;                     // has no event yet
   std::vector<Queued> queued_;       // the first first
   std::vector<EventHandle> events_;  // that are not in use
 };
