@@ -24,7 +24,7 @@ endif()
 
 # tools/run turns CMAKE_UNITY_BUILD on: sources are compiled in batches, which read what they include
 # once. A build from nothing takes a third of the time so, and one after an edit takes longer. (Names
-# in namespaces without one must differ within a library. One of CI's builds has no batches.)
+# in namespaces without one must differ within a library. clang-tidy, in CI, reads each source alone.)
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 16)
 
 if(WEIR_SANITIZE)

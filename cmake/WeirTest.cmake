@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# weir_test(NAME source... [LIBS target...] [TIMEOUT seconds] [LABELS label...] [ALONE])
+# weir_test(NAME source... [LIBS target...] [TIMEOUT seconds] [LABELS label...] [ALONE]
+#           [ONE_THREAD])
 #
 # A GoogleTest program; each TEST in it becomes one ctest test, NAME.Suite.Test. It runs in the
 # source root, so that it finds bench/traces/; includes read "tests/...". TIMEOUT is for each TEST,
 # 120 s unless said; under a sanitizer, which slows a test down by up to twenty times, five times as
 # much. ALONE: its sources name things alike, so that each is compiled alone, whatever
-# CMAKE_UNITY_BUILD says.
+# CMAKE_UNITY_BUILD says. ONE_THREAD: there is never another, in no program that it starts either;
+# the thread sanitizer has nothing to see there, and its builds leave the test out.
 include_guard(GLOBAL)
 include(GoogleTest)
 
@@ -40,8 +42,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND WEIR_TEST_OPTIONS -Wno-error=invalid-pch)
 endif()
 
-# What nearly every test includes is compiled once. (Tests must do without: one of CI's builds has no
-# precompiled headers, nor has one with ccache, which can't keep what came of them.)
+# What nearly every test includes is compiled once. (Tests must do without: a build
+# with ccache has no precompiled headers, since it can't keep what came of them.)
 add_library(weir_test_headers OBJECT "${PROJECT_SOURCE_DIR}/tests/headers.cc")
 weir_test_compiled(weir_test_headers)
 target_precompile_headers(
@@ -55,7 +57,7 @@ function(weir_test_optimised)
 endfunction()
 
 function(weir_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "ALONE" "TIMEOUT" "LIBS;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "ALONE;ONE_THREAD" "TIMEOUT" "LIBS;LABELS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -69,6 +71,10 @@ function(weir_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   if(arg_ALONE)
     set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  endif()
+  if(arg_ONE_THREAD AND WEIR_SANITIZE MATCHES "thread")
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+    return()
   endif()
   set(properties TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${WEIR_TEST_ENVIRONMENT}")
   if(arg_LABELS)
