@@ -12,11 +12,10 @@ namespace {
 
 using test::expect_error;
 using test::expect_ok;
+using test::kCount;
+using test::kSecond;
+using test::kSize;
 using test::Rank;
-
-constexpr Bytes kSize = 4_MiB;
-constexpr std::uint64_t kCount = kSize.count / 4;
-constexpr Nanoseconds kSecond{1'000'000'000};
 
 class AbsentRanks : public test::CommRanks {
  protected:

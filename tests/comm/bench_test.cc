@@ -18,7 +18,8 @@ using testing::IsEmpty;
 using testing::SizeIs;
 using enum BenchOperation;
 
-OpenRanks sim(int ranks = 2, std::function<void(SimWorld&)> opened = {}, int host_timeout = 60) {
+OpenRanks sim_ranks(int ranks = 2, std::function<void(SimWorld&)> opened = {},
+                    int host_timeout = 60) {
   return [ranks, host_timeout, opened = std::move(opened)](const RanksOptions& options) {
     SimRanksOptions of;
     of.ranks = ranks;
@@ -35,7 +36,7 @@ BenchOptions small() {
   options.iterations = 4;
   return options;
 }
-BenchReport run(const BenchOptions& options, const OpenRanks& open = sim()) {
+BenchReport run(const BenchOptions& options, const OpenRanks& open = sim_ranks()) {
   Result<BenchReport> report = run_bench(open, options);
   EXPECT_TRUE(report.ok()) << (report.ok() ? "" : report.error().message());
   return report.ok() ? *std::move(report) : BenchReport{};
@@ -191,7 +192,7 @@ TEST(BenchRuns, MeasureEveryOperationEagerlyAndInGraphs) {
     options.operations = *parse_operations("all");
     options.graph_launches = launches;
     options.aggregated = 2;
-    const BenchReport report = run(options, sim(3));
+    const BenchReport report = run(options, sim_ranks(3));
     EXPECT_THAT(report.problems, IsEmpty());
     EXPECT_THAT(report.rows, SizeIs(2 * kBenchOperations));
     EXPECT_TRUE(report.sound());
@@ -231,14 +232,14 @@ TEST(BenchRuns, ThroughNcclAloneCostTheHostLess) {
 TEST(BenchRuns, ThatNcclFailsAreErrorsOfThatRank) {
   const auto opened = [](SimWorld& world) { world.fail(1, NcclCall::enqueue, 3); };
   // The other waits for it, in vain.
-  const Result<BenchReport> report = run_bench(sim(2, opened, 2), small());
+  const Result<BenchReport> report = run_bench(sim_ranks(2, opened, 2), small());
   ASSERT_FALSE(report.ok());
   EXPECT_THAT(report.error().message(), AllOf(HasSubstr("rank 1"), HasSubstr("made to fail")));
 }
 
 TEST(BenchRuns, ThatHangAreErrors) {
   const auto opened = [](SimWorld& world) { world.hang(0, 3); };
-  const Result<BenchReport> report = run_bench(sim(2, opened), small());
+  const Result<BenchReport> report = run_bench(sim_ranks(2, opened), small());
   ASSERT_FALSE(report.ok());
   EXPECT_THAT(report.error().message(), AllOf(HasSubstr("rank 0"), HasSubstr("has not ended")));
 }
@@ -248,7 +249,7 @@ TEST(BenchRuns, OfRanksOrSizesThatCannotBeAreRefused) {
   EXPECT_FALSE(open_sim_ranks({.ranks = 65}, {}).ok());
   BenchOptions options = small();
   options.least = 1_GiB;
-  expect_bad(run_bench(sim(), options), "--minbytes", "--maxbytes");
+  expect_bad(run_bench(sim_ranks(), options), "--minbytes", "--maxbytes");
 }
 
 TEST(BenchRuns, ShowEachRowOnceItIsMeasured) {
@@ -257,7 +258,7 @@ TEST(BenchRuns, ShowEachRowOnceItIsMeasured) {
   std::string text;
   std::vector<std::string> seen;
   const Result<BenchReport> report =
-      run_bench(sim(), options, [&](const BenchReport& so_far) -> Status {
+      run_bench(sim_ranks(), options, [&](const BenchReport& so_far) -> Status {
         text += bench_text_so_far(so_far);
         if (so_far.rows.empty()) return {};
         const BenchRow& row = so_far.rows.back();
@@ -283,7 +284,7 @@ TEST(BenchRuns, EndWithTheFirstRowThatCannotBeShown) {
     return Error(ErrorCode::device, "nobody looks");
   };
   const auto begin = std::chrono::steady_clock::now();
-  const Result<BenchReport> report = run_bench(sim(), small(), watcher);
+  const Result<BenchReport> report = run_bench(sim_ranks(), small(), watcher);
   ASSERT_FALSE(report.ok());
   EXPECT_THAT(report.error().message(), HasSubstr("nobody looks"));
   EXPECT_EQ(shown, 1u);
@@ -297,7 +298,7 @@ TEST(BenchText, HasNcclTestsColumnsAndTheAverage) {
   options.path = BenchPath::both;
   std::string text;
   const Result<BenchReport> report =
-      run_bench(sim(), options, [&](const BenchReport& so_far) -> Status {
+      run_bench(sim_ranks(), options, [&](const BenchReport& so_far) -> Status {
         text += bench_text_so_far(so_far);
         return {};
       });

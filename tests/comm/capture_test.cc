@@ -7,11 +7,10 @@ namespace {
 
 using test::expect_error;
 using test::expect_ok;
+using test::kCount;
+using test::kSize;
 using test::Rank;
 using testing::HasSubstr;
-
-constexpr Bytes kSize = 4_MiB;
-constexpr std::uint64_t kCount = kSize.count / 4;
 
 class CapturedCollectives : public test::CommRanks {
  protected:

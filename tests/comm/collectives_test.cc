@@ -11,8 +11,8 @@ using test::expect_ok;
 using test::Rank;
 using testing::IsEmpty;
 
-constexpr Bytes kSize = 64_MiB;
-constexpr std::uint64_t kCount = kSize.count / 4;
+constexpr Bytes kLargeSize = 64_MiB;
+constexpr std::uint64_t kLargeCount = kLargeSize.count / 4;
 
 class EagerCollectives : public test::CommRanks {
  protected:
@@ -21,13 +21,13 @@ class EagerCollectives : public test::CommRanks {
 TEST_F(EagerCollectives, ComeAfterTheWorkBeforeThemAndBeforeWhoeverWaits) {
   create();
   on_all([](Rank& rank) {
-    void* const block = rank.allocate(kSize, rank.compute);
-    rank.write(rank.compute, block, kSize);
-    const Result<Work> work = rank.sum(block, kSize, rank.compute);
+    void* const block = rank.allocate(kLargeSize, rank.compute);
+    rank.write(rank.compute, block, kLargeSize);
+    const Result<Work> work = rank.sum(block, kLargeSize, rank.compute);
     expect_ok(work);
     EXPECT_FALSE(work->captured());
     expect_ok(work->wait(rank.side));
-    rank.read(rank.side, block, kSize);  // a race, were the wait left out
+    rank.read(rank.side, block, kLargeSize);  // a race, were the wait left out
     expect_ok(rank.heap->fence(block, rank.side));
     rank.free(block);
     EXPECT_EQ(rank.device.host_waits(), 0u);
@@ -38,24 +38,24 @@ TEST_F(EagerCollectives, BuffersMayGoAtOnce) {
   create();
   on_all([](Rank& rank) {
     for (int step = 0; step < 10; ++step) {
-      void* const block = rank.allocate(kSize, rank.compute);
-      rank.write(rank.compute, block, kSize);
-      expect_ok(rank.sum(block, kSize, rank.compute));
+      void* const block = rank.allocate(kLargeSize, rank.compute);
+      rank.write(rank.compute, block, kLargeSize);
+      expect_ok(rank.sum(block, kLargeSize, rank.compute));
       rank.free(block);  // the next one's write is a race, were the fence left out
     }
     EXPECT_EQ(rank.device.host_waits(), 0u);
     // Two at most: one that is summed, one that is written meanwhile.
-    EXPECT_LE(rank.device.physical_peak(), kSize * 2);
+    EXPECT_LE(rank.device.physical_peak(), kLargeSize * 2);
   });
 }
 
 TEST_F(EagerCollectives, ThatNobodyWaitsForAreSeenByTheChecker) {
   create();
   on_all([](Rank& rank) {
-    void* const block = rank.allocate(kSize, rank.compute);
-    rank.write(rank.compute, block, kSize);
-    expect_ok(rank.sum(block, kSize, rank.compute));
-    rank.read(rank.compute, block, kSize);  // without wait()
+    void* const block = rank.allocate(kLargeSize, rank.compute);
+    rank.write(rank.compute, block, kLargeSize);
+    expect_ok(rank.sum(block, kLargeSize, rank.compute));
+    rank.read(rank.compute, block, kLargeSize);  // without wait()
     EXPECT_GT(rank.device.race_count(), 0u);
     rank.free(block);
   });
@@ -69,24 +69,24 @@ TEST_F(EagerCollectives, UseTheWholeOfWhatTheyReadAndWrite) {
     Communicator& all = *rank.comm;
     const Where compute = overlapped(rank.compute);
     const int other = 1 - rank.number;
-    void* const one = rank.allocate(kSize, rank.compute);
-    void* const each = rank.allocate(kSize * 2, rank.compute);
-    rank.write(rank.compute, one, kSize);
-    rank.write(rank.compute, each, kSize * 2);
+    void* const one = rank.allocate(kLargeSize, rank.compute);
+    void* const each = rank.allocate(kLargeSize * 2, rank.compute);
+    rank.write(rank.compute, one, kLargeSize);
+    rank.write(rank.compute, each, kLargeSize * 2);
     const DataType type = DataType::float32;
-    expect_ok(all.all_gather(one, each, kCount, type, compute));
-    expect_ok(all.reduce_scatter(each, one, kCount, type, {ReduceOp::max}, compute));
-    expect_ok(all.broadcast(one, one, kCount, type, 1, compute));
-    expect_ok(all.reduce(one, one, kCount, type, Reduction::premul_sum(0.5), 0, compute));
-    expect_ok(all.all_to_all(each, each, kCount, type, compute));
+    expect_ok(all.all_gather(one, each, kLargeCount, type, compute));
+    expect_ok(all.reduce_scatter(each, one, kLargeCount, type, {ReduceOp::max}, compute));
+    expect_ok(all.broadcast(one, one, kLargeCount, type, 1, compute));
+    expect_ok(all.reduce(one, one, kLargeCount, type, Reduction::premul_sum(0.5), 0, compute));
+    expect_ok(all.all_to_all(each, each, kLargeCount, type, compute));
     const Operation pair[] = {
-        {.kind = OperationKind::send, .send = one, .count = kCount, .peer = other},
-        {.kind = OperationKind::receive, .receive = each, .count = kCount, .peer = other}};
+        {.kind = OperationKind::send, .send = one, .count = kLargeCount, .peer = other},
+        {.kind = OperationKind::receive, .receive = each, .count = kLargeCount, .peer = other}};
     const Result<Work> last = all.run(pair, compute);
     expect_ok(last);
     expect_ok(last->wait(rank.compute));
-    rank.write(rank.compute, one, kSize);
-    rank.write(rank.compute, each, kSize * 2);
+    rank.write(rank.compute, one, kLargeSize);
+    rank.write(rank.compute, each, kLargeSize * 2);
     rank.free(one);
     rank.free(each);
   });
@@ -95,15 +95,15 @@ TEST_F(EagerCollectives, UseTheWholeOfWhatTheyReadAndWrite) {
 TEST_F(EagerCollectives, TakePointersIntoTheMiddleOfBlocks) {
   create();
   on_all([](Rank& rank) {
-    void* const block = rank.allocate(kSize * 2, rank.compute);
-    rank.write(rank.compute, block, kSize * 2);
-    auto* const mine = static_cast<std::byte*>(block) + kSize.count * rank.number;
-    const Result<Work> work =
-        rank.comm->all_gather(mine, block, kCount, DataType::float32, overlapped(rank.compute));
+    void* const block = rank.allocate(kLargeSize * 2, rank.compute);
+    rank.write(rank.compute, block, kLargeSize * 2);
+    auto* const mine = static_cast<std::byte*>(block) + kLargeSize.count * rank.number;
+    const Result<Work> work = rank.comm->all_gather(mine, block, kLargeCount, DataType::float32,
+                                                    overlapped(rank.compute));
     expect_ok(work);
     rank.free(block);
-    void* const next = rank.allocate(kSize * 2, rank.compute);
-    rank.write(rank.compute, next, kSize * 2);
+    void* const next = rank.allocate(kLargeSize * 2, rank.compute);
+    rank.write(rank.compute, next, kLargeSize * 2);
     rank.free(next);
   });
 }
@@ -149,9 +149,9 @@ TEST_F(EagerCollectives, ThatNcclRefusesEndTheCommunicatorAndMemoryIsWhole) {
   create();
   Rank& rank = *ranks_[0];
   world_.fail(0, NcclCall::enqueue, 1);
-  void* const block = rank.allocate(kSize, rank.compute);
-  expect_error(rank.sum(block, kSize, rank.compute), ErrorCode::device, "made to fail");
-  expect_error(rank.sum(block, kSize, rank.compute), ErrorCode::device,
+  void* const block = rank.allocate(kLargeSize, rank.compute);
+  expect_error(rank.sum(block, kLargeSize, rank.compute), ErrorCode::device, "made to fail");
+  expect_error(rank.sum(block, kLargeSize, rank.compute), ErrorCode::device,
                "made to fail");  // what ended it
   expect_error(rank.comm->status(), ErrorCode::device, "rank 0 of 2");
   rank.free(block);
@@ -163,14 +163,14 @@ TEST_F(EagerCollectives, FailingInTheMiddleOfAGroupFenceItsBlocks) {
   prepare();
   Rank& rank = *ranks_[0];
   world_.fail(0, NcclCall::group_end, 1);
-  void* const block = rank.allocate(kSize, rank.compute);
+  void* const block = rank.allocate(kLargeSize, rank.compute);
   const Operation pair[] = {
-      {.kind = OperationKind::send, .send = block, .count = kCount, .peer = 1},
-      {.kind = OperationKind::receive, .receive = block, .count = kCount, .peer = 1}};
+      {.kind = OperationKind::send, .send = block, .count = kLargeCount, .peer = 1},
+      {.kind = OperationKind::receive, .receive = block, .count = kLargeCount, .peer = 1}};
   expect_error(rank.comm->run(pair, overlapped(rank.compute)), ErrorCode::device, "made to fail");
   rank.free(block);
   const std::uint64_t waits = rank.device.calls(DeviceCall::wait);
-  void* const next = rank.allocate(kSize, rank.compute);
+  void* const next = rank.allocate(kLargeSize, rank.compute);
   EXPECT_GT(rank.device.calls(DeviceCall::wait), waits) << "a part of the group might run";
   rank.free(next);
 }
@@ -178,12 +178,12 @@ TEST_F(EagerCollectives, FailingInTheMiddleOfAGroupFenceItsBlocks) {
 TEST_F(EagerCollectives, CostThreeRecordsAndOneWait) {
   create();
   on_all([](Rank& rank) {
-    void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(rank.sum(block, kSize, rank.compute));
+    void* const block = rank.allocate(kLargeSize, rank.compute);
+    expect_ok(rank.sum(block, kLargeSize, rank.compute));
     const std::uint64_t records = rank.device.calls(DeviceCall::record);
     const std::uint64_t waits = rank.device.calls(DeviceCall::wait);
     const std::uint64_t events = rank.device.calls(DeviceCall::create_event);
-    for (int i = 0; i < 100; ++i) expect_ok(rank.sum(block, kSize, rank.compute));
+    for (int i = 0; i < 100; ++i) expect_ok(rank.sum(block, kLargeSize, rank.compute));
     EXPECT_EQ(rank.device.calls(DeviceCall::record), records + 300);
     EXPECT_EQ(rank.device.calls(DeviceCall::wait), waits + 100);
     EXPECT_LE(rank.device.calls(DeviceCall::create_event), events + 300);
@@ -196,8 +196,8 @@ TEST_F(EagerCollectives, CostThreeRecordsAndOneWait) {
 TEST_F(EagerCollectives, AreToldApartWhereRanksAskForDifferentOnes) {
   create();
   on_all([](Rank& rank) {
-    void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(rank.sum(block, rank.number == 0 ? kSize : 1_MiB, rank.compute));
+    void* const block = rank.allocate(kLargeSize, rank.compute);
+    expect_ok(rank.sum(block, rank.number == 0 ? kLargeSize : 1_MiB, rank.compute));
     rank.free(block);
   });
   EXPECT_THAT(world_.mismatches(), testing::SizeIs(1));
@@ -207,11 +207,11 @@ TEST_F(EagerCollectives, AreToldApartWhereRanksAskForDifferentOnes) {
 TEST_F(EagerCollectives, WhoseStreamCannotBeWaitedForAreAnErrorAndTheNextIsAsEver) {
   create();
   on_all([](Rank& rank) {
-    void* const block = rank.allocate(kSize, rank.compute);
-    rank.write(rank.compute, block, kSize);
+    void* const block = rank.allocate(kLargeSize, rank.compute);
+    rank.write(rank.compute, block, kLargeSize);
     rank.device.fail(DeviceCall::record, 1);
-    expect_error(rank.sum(block, kSize, rank.compute), ErrorCode::device, "record");
-    const Result<Work> work = rank.sum(block, kSize, rank.compute);
+    expect_error(rank.sum(block, kLargeSize, rank.compute), ErrorCode::device, "record");
+    const Result<Work> work = rank.sum(block, kLargeSize, rank.compute);
     expect_ok(work);
     if (work) expect_ok(work->wait(rank.compute));
     rank.free(block);
@@ -228,10 +228,10 @@ TEST_F(ThreeRanks, TheOperationInWhichTheyDifferIsNamedByItsPlace) {
   create();
   may_differ_ = true;
   for (const auto& rank : ranks_) {
-    void* const block = rank->allocate(kSize, rank->compute);
+    void* const block = rank->allocate(kLargeSize, rank->compute);
     for (int i = 0; i < 3; ++i) {
       const bool differs = rank->number == 1 && i == 2;
-      expect_ok(rank->sum(block, differs ? 1_MiB : kSize, rank->compute));
+      expect_ok(rank->sum(block, differs ? 1_MiB : kLargeSize, rank->compute));
     }
     rank->free(block);
     if (rank->number != 1) continue;

@@ -15,10 +15,10 @@ namespace {
 
 constexpr std::uint64_t kCount = 257;
 
-// Ranks' buffers of float64, to send from and to receive into.
-class Ranks {
+// Buffers' buffers of float64, to send from and to receive into.
+class Buffers {
  public:
-  Ranks(int ranks, OperationKind kind, Reduction reduction = {}, int root = 0)
+  Buffers(int ranks, OperationKind kind, Reduction reduction = {}, int root = 0)
       : ranks_(ranks), send_(size()), receive_(size()) {
     for (int rank = 0; rank < ranks; ++rank) {
       send_[of(rank)].resize(kCount * size());
@@ -127,7 +127,7 @@ class ContentsOf : public testing::TestWithParam<OperationKind> {};
 TEST_P(ContentsOf, AreWhatTheOperationIsDefinedToGive) {
   for (const int ranks : {1, 2, 3, 5, 8}) {
     for (int root = 0; root < ranks; ++root) {
-      Ranks all(ranks, GetParam(), {}, root);
+      Buffers all(ranks, GetParam(), {}, root);
       all.fill(11);
       EXPECT_NE(all.count_wrong(11), 0u);
       all.collect();
@@ -138,7 +138,7 @@ TEST_P(ContentsOf, AreWhatTheOperationIsDefinedToGive) {
 }
 
 TEST_P(ContentsOf, TellWhenAnElementIsWrong) {
-  Ranks all(3, GetParam());
+  Buffers all(3, GetParam());
   all.fill(1);
   all.collect();
   for (const std::uint64_t place : {std::uint64_t{0}, kCount / 2, kCount - 1}) {
@@ -162,13 +162,13 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ContentsOf,
 TEST(Contents, OfReductionsAreWhatTheyAreDefinedToGive) {
   for (int op = 0; op < kReduceOps; ++op) {
     for (const int ranks : {2, 4, 7}) {
-      Ranks all(ranks, OperationKind::all_reduce, {static_cast<ReduceOp>(op)});
+      Buffers all(ranks, OperationKind::all_reduce, {static_cast<ReduceOp>(op)});
       all.fill(5);
       all.collect();
       EXPECT_EQ(all.count_wrong(5), 0u) << name_of(static_cast<ReduceOp>(op)) << ", " << ranks;
     }
   }
-  Ranks scaled(4, OperationKind::reduce_scatter, Reduction::premul_sum(2));
+  Buffers scaled(4, OperationKind::reduce_scatter, Reduction::premul_sum(2));
   scaled.fill(5);
   scaled.collect();
   EXPECT_EQ(scaled.count_wrong(5), 0u);

@@ -20,7 +20,7 @@ namespace weir {
 namespace {
 
 constexpr int kRanks = 2;
-constexpr Nanoseconds kSecond{1'000'000'000};
+constexpr Nanoseconds kOneSecond{1'000'000'000};
 
 struct FakeComm {
   bool all_came = false;
@@ -153,13 +153,13 @@ class FakeNccl : public testing::Test {
 TEST_F(FakeNccl, AnExchangeWaitsForNoOtherCommunicators) {
   FakeComm late, here;
   std::thread waits([&] {
-    const auto gathered = host_all_gather(late, 'l', Nanoseconds{3 * kSecond.count});
+    const auto gathered = host_all_gather(late, 'l', Nanoseconds{3 * kOneSecond.count});
     ASSERT_TRUE(gathered.ok()) << gathered.error().message();
     EXPECT_EQ((*gathered)[1], std::vector{std::byte{'l'}});
   });
   await_gather(late);
   let_come(here);
-  const auto gathered = host_all_gather(here, 'h', kSecond);
+  const auto gathered = host_all_gather(here, 'h', kOneSecond);
   let_come(late);  // who comes there may have waited for the exchange here
   waits.join();
   ASSERT_TRUE(gathered.ok()) << gathered.error().message();
@@ -204,8 +204,8 @@ TEST_F(FakeNccl, AnExchangeOfMoreThanItsMemoryHoldsIsRefused) {
   FakeComm here;
   let_come(here);
   const std::vector<std::byte> most((2 << 20) / 3), more(most.size() + 1);  // its own, and two
-  EXPECT_TRUE(nccl_->host_all_gather(handle(here), most, kSecond).ok());
-  const auto refused = nccl_->host_all_gather(handle(here), more, kSecond);
+  EXPECT_TRUE(nccl_->host_all_gather(handle(here), most, kOneSecond).ok());
+  const auto refused = nccl_->host_all_gather(handle(here), more, kOneSecond);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
   EXPECT_THAT(refused.error().message(),
@@ -216,7 +216,7 @@ TEST_F(FakeNccl, AnExchangeOfMoreThanItsMemoryHoldsIsRefused) {
 TEST_F(FakeNccl, AnExchangeWaitsForRanksThatComeLate) {
   FakeComm late;
   std::thread waits([&] {
-    const auto gathered = host_all_gather(late, 'l', Nanoseconds{60 * kSecond.count});
+    const auto gathered = host_all_gather(late, 'l', Nanoseconds{60 * kOneSecond.count});
     EXPECT_TRUE(gathered.ok()) << gathered.error().message();
   });
   {
@@ -232,7 +232,7 @@ TEST_F(FakeNccl, AnExchangeWaitsForRanksThatComeLate) {
 TEST_F(FakeNccl, ExchangesOneAfterTheOtherShareAStreamAndMemory) {
   FakeComm here;
   let_come(here);
-  for (int i = 0; i < 100; ++i) ASSERT_TRUE(host_all_gather(here, 'h', kSecond).ok());
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(host_all_gather(here, 'h', kOneSecond).ok());
   EXPECT_EQ(gpu.streams, 1);
   EXPECT_EQ(gpu.segments, 1);
 }

@@ -15,26 +15,27 @@ namespace {
 
 using test::expect_ok;
 using test::GpuRank;
+using test::kBytes;
 using test::On;
 using test::OnGpus;
 using testing::HasSubstr;
 
-constexpr Bytes kSize = 1_MiB;
-constexpr DataType kBytes = DataType::uint8;
+constexpr Bytes kGraphSize = 1_MiB;
 
 Result<Work> largest(Communicator& comm, void* block, Stream stream) {
-  return comm.all_reduce(block, block, kSize.count, kBytes, {ReduceOp::max}, overlapped(stream));
+  return comm.all_reduce(block, block, kGraphSize.count, kBytes, {ReduceOp::max},
+                         overlapped(stream));
 }
 
 // A buffer that is written, all-reduced, checked and given back.
 void use_once(GpuRank& rank, Communicator& comm, Stream stream, std::uint64_t pattern,
               bool checks = true) {
-  void* const block = rank.allocate(kSize, stream);
-  rank.write(stream, block, kSize, pattern);
+  void* const block = rank.allocate(kGraphSize, stream);
+  rank.write(stream, block, kGraphSize, pattern);
   const Result<Work> work = largest(comm, block, stream);
   expect_ok(work);
   if (work) expect_ok(work->wait(stream));
-  if (checks) rank.check(stream, block, kSize, pattern);
+  if (checks) rank.check(stream, block, kGraphSize, pattern);
   rank.free(block);
 }
 
@@ -118,12 +119,12 @@ TEST_P(Graphs, MayHoldOneGroupOfTwoCommunicators) {
       std::array<void*, 2> blocks;
       std::array<Operation, 2> sums;
       for (std::size_t i = 0; i < 2; ++i) {
-        blocks[i] = rank.allocate(kSize, rank.compute);
-        rank.write(rank.compute, blocks[i], kSize, pattern + i);
+        blocks[i] = rank.allocate(kGraphSize, rank.compute);
+        rank.write(rank.compute, blocks[i], kGraphSize, pattern + i);
         sums[i] = {.kind = OperationKind::all_reduce,
                    .send = blocks[i],
                    .receive = blocks[i],
-                   .count = kSize.count,
+                   .count = kGraphSize.count,
                    .type = kBytes,
                    .reduction = {ReduceOp::max}};
       }
@@ -135,7 +136,7 @@ TEST_P(Graphs, MayHoldOneGroupOfTwoCommunicators) {
         for (const Work& work : *works) expect_ok(work.wait(rank.compute));
       }
       for (std::size_t i = 0; i < 2; ++i) {
-        rank.check(rank.compute, blocks[i], kSize, pattern + i);
+        rank.check(rank.compute, blocks[i], kGraphSize, pattern + i);
         rank.free(blocks[i]);
       }
     };
@@ -212,8 +213,8 @@ TEST_P(Graphs, WithAForkThatIsNotJoinedAreRefusedAndSoIsNothingElse) {
       const EventHandle fork = *rank.device().create_event();
       expect_ok(rank.device().record(fork, rank.compute));
       expect_ok(rank.device().wait(rank.side, fork));
-      void* const block = rank.allocate(kSize, rank.compute);
-      rank.write(rank.side, block, kSize, 4);  // nobody waits for it
+      void* const block = rank.allocate(kGraphSize, rank.compute);
+      rank.write(rank.side, block, kGraphSize, 4);  // nobody waits for it
       rank.free(block);
       const Result<Graph> graph = rank.comm->end_capture(*capture);
       EXPECT_FALSE(graph.ok());
@@ -276,9 +277,9 @@ TEST_P(Graphs, EndWithTheirCommunicatorWhereARankDoesNotLaunch) {
     }
     graph.reset();
     EXPECT_THAT(rank.heap->validate(), testing::IsEmpty());
-    void* const block = rank.allocate(kSize, rank.compute);  // and memory is good
-    rank.write(rank.compute, block, kSize, 10);
-    rank.check(rank.compute, block, kSize, 10);
+    void* const block = rank.allocate(kGraphSize, rank.compute);  // and memory is good
+    rank.write(rank.compute, block, kGraphSize, 10);
+    rank.check(rank.compute, block, kGraphSize, 10);
     rank.free(block);
     rank.finish();
   });

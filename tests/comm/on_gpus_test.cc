@@ -348,9 +348,12 @@ TEST_P(Memory, OfBucketsIsReducedEagerlyAndCaptured) {
   });
 }
 
-std::string name(const testing::TestParamInfo<On>& info) { return test::name_of(info.param); }
-INSTANTIATE_TEST_SUITE_P(Ranks, Operations, testing::Values(On::simulated, On::gpus), name);
-INSTANTIATE_TEST_SUITE_P(Ranks, Memory, testing::Values(On::simulated, On::gpus), name);
+std::string name_of_device(const testing::TestParamInfo<On>& info) {
+  return test::name_of(info.param);
+}
+INSTANTIATE_TEST_SUITE_P(Ranks, Operations, testing::Values(On::simulated, On::gpus),
+                         name_of_device);
+INSTANTIATE_TEST_SUITE_P(Ranks, Memory, testing::Values(On::simulated, On::gpus), name_of_device);
 
 }  // namespace
 }  // namespace weir

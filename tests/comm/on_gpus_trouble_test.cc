@@ -16,20 +16,20 @@ using test::On;
 using test::OnGpus;
 using testing::HasSubstr;
 
-constexpr Bytes kPart = 1_MiB;
+constexpr Bytes kTroublePart = 1_MiB;
 
 class Trouble : public OnGpus {};
 
 TEST_P(Trouble, TheWatchdogDisturbsNoCapture) {
   create_prepared({.watch_every = 100_us});
   on_all([](GpuRank& rank) {
-    void* const eager = rank.allocate(kPart, rank.side);
+    void* const eager = rank.allocate(kTroublePart, rank.side);
     for (int round = 0; round < 100; ++round) {
-      expect_ok(largest(rank, eager, kPart, rank.side));
+      expect_ok(largest(rank, eager, kTroublePart, rank.side));
       GraphPool pool(*rank.heap);
       CaptureScope capture = begin(rank, pool);
-      void* const block = rank.allocate(kPart, rank.compute);
-      expect_ok(largest(rank, block, kPart, rank.compute));
+      void* const block = rank.allocate(kTroublePart, rank.compute);
+      expect_ok(largest(rank, block, kTroublePart, rank.compute));
       rank.free(block);
       expect_ok(rank.comm->end_capture(capture));
     }
@@ -43,8 +43,8 @@ TEST_P(Trouble, ACaptureThatFailsOnOneRankIsLaunchedByNoneAndAllGoOn) {
     {
       GraphPool pool(*rank.heap);
       CaptureScope capture = begin(rank, pool);
-      void* const block = rank.allocate(kPart, rank.compute);
-      expect_ok(largest(rank, block, kPart, rank.compute));
+      void* const block = rank.allocate(kTroublePart, rank.compute);
+      expect_ok(largest(rank, block, kTroublePart, rank.compute));
       rank.free(block);
       const EventHandle captured = *rank.device().create_event();
       if (rank.number == 1) {  // breaks its capture
@@ -58,12 +58,12 @@ TEST_P(Trouble, ACaptureThatFailsOnOneRankIsLaunchedByNoneAndAllGoOn) {
     }
     GraphPool pool(*rank.heap);
     CaptureScope capture = begin(rank, pool);
-    void* const block = rank.allocate(kPart, rank.compute);
-    rank.write(rank.compute, block, kPart, 5);
-    const Result<Work> work = largest(rank, block, kPart, rank.compute);
+    void* const block = rank.allocate(kTroublePart, rank.compute);
+    rank.write(rank.compute, block, kTroublePart, 5);
+    const Result<Work> work = largest(rank, block, kTroublePart, rank.compute);
     expect_ok(work);
     if (work) expect_ok(work->wait(rank.compute));
-    rank.check(rank.compute, block, kPart, 5);
+    rank.check(rank.compute, block, kTroublePart, 5);
     rank.free(block);
     Result<Graph> graph = rank.comm->end_capture(capture);
     expect_ok(graph);
@@ -76,13 +76,13 @@ TEST_P(Trouble, ARankThatDoesNotComeIsAnErrorInTimeAndMemoryIsWhole) {
   constexpr Nanoseconds kTimeout{2'000'000'000};
   create({.timeout = kTimeout, .watch_every = {}});
   on_all([&](GpuRank& rank) {
-    void* const block = rank.allocate(kPart, rank.compute);
+    void* const block = rank.allocate(kTroublePart, rank.compute);
     if (rank.number == 0) {
       // On simulated ranks nothing waits for others: what hangs is made to.
       const bool simulated = GetParam() == On::simulated;
       const Nanoseconds delay = simulated ? Nanoseconds{3600 * kTimeout.count} : Nanoseconds{};
-      rank.write(rank.compute, block, kPart, 1, delay);
-      expect_ok(largest(rank, block, kPart, rank.compute));
+      rank.write(rank.compute, block, kTroublePart, 1, delay);
+      expect_ok(largest(rank, block, kTroublePart, rank.compute));
       Nanoseconds waited{};
       while (rank.comm->poll() && waited < Nanoseconds{5 * kTimeout.count}) {
         rank.pass(50_ms);
@@ -91,7 +91,7 @@ TEST_P(Trouble, ARankThatDoesNotComeIsAnErrorInTimeAndMemoryIsWhole) {
       EXPECT_GE(waited, kTimeout);
       EXPECT_LT(waited, Nanoseconds{2 * kTimeout.count});
       EXPECT_THAT(rank.comm->status().error().message(), HasSubstr("has not ended in 2.0 s"));
-      EXPECT_FALSE(largest(rank, block, kPart, rank.compute).ok());
+      EXPECT_FALSE(largest(rank, block, kTroublePart, rank.compute).ok());
       rank.finish();  // what hung was ended
     }
     rank.free(block);
@@ -115,23 +115,23 @@ TEST_P(Trouble, OfThreeCommunicatorsWithGraphsAndEagerOperationsInOneOrderIsNone
     std::vector<Graph> graphs;
     for (Communicator& comm : all) {
       CaptureScope capture = begin(rank, pool);
-      void* const block = rank.allocate(kPart, rank.compute);
-      rank.write(rank.compute, block, kPart, 9);
-      const Result<Work> work =
-          comm.all_reduce(block, block, kPart.count, kBytes, kLargest, overlapped(rank.compute));
+      void* const block = rank.allocate(kTroublePart, rank.compute);
+      rank.write(rank.compute, block, kTroublePart, 9);
+      const Result<Work> work = comm.all_reduce(block, block, kTroublePart.count, kBytes, kLargest,
+                                                overlapped(rank.compute));
       expect_ok(work);
       if (work) expect_ok(work->wait(rank.compute));
-      rank.check(rank.compute, block, kPart, 9);
+      rank.check(rank.compute, block, kTroublePart, 9);
       rank.free(block);
       Result<Graph> graph = comm.end_capture(capture);
       expect_ok(graph);
       if (graph) graphs.push_back(*std::move(graph));
     }
-    void* const eager = rank.allocate(kPart, rank.compute);
+    void* const eager = rank.allocate(kTroublePart, rank.compute);
     for (int round = 0; round < 200; ++round) {
       const auto which = static_cast<std::size_t>(round * 7 % 3);
       if (which < graphs.size()) expect_ok(all[which].launch(graphs[which], rank.compute));
-      const Result<Work> work = largest(rank, eager, kPart, rank.compute);
+      const Result<Work> work = largest(rank, eager, kTroublePart, rank.compute);
       expect_ok(work);
       if (work) expect_ok(work->wait(rank.compute));
     }
@@ -141,8 +141,8 @@ TEST_P(Trouble, OfThreeCommunicatorsWithGraphsAndEagerOperationsInOneOrderIsNone
   });
 }
 
-std::string name(const testing::TestParamInfo<On>& info) { return test::name_of(info.param); }
-INSTANTIATE_TEST_SUITE_P(Ranks, Trouble, testing::Values(On::simulated, On::gpus), name);
+INSTANTIATE_TEST_SUITE_P(Ranks, Trouble, testing::Values(On::simulated, On::gpus),
+                         [](const auto& info) { return test::name_of(info.param); });
 
 }  // namespace
 }  // namespace weir

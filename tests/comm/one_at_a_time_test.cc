@@ -14,8 +14,8 @@ using test::expect_ok;
 using test::Rank;
 using testing::IsEmpty;
 
-constexpr Bytes kSize = 4_KiB;
-constexpr std::uint64_t kCount = kSize.count / 4;
+constexpr Bytes kSmallSize = 4_KiB;
+constexpr std::uint64_t kSmallCount = kSmallSize.count / 4;
 
 // A communicator of one rank, whose calls of NCCL's are looked at.
 class OneThreadAtATime : public test::CommRanks {
@@ -26,14 +26,14 @@ class OneThreadAtATime : public test::CommRanks {
                                                      *nccl_.unique_id(), 1, 0, {.watch_every = {}});
     expect_ok(made);
     rank.comm = *std::move(made);
-    block_ = rank.allocate(kSize, rank.compute);
+    block_ = rank.allocate(kSmallSize, rank.compute);
   }
   void TearDown() override {
     ranks_[0]->free(block_);
     CommRanks::TearDown();
   }
   Rank& rank() { return *ranks_[0]; }
-  Operation sum() const { return {.send = block_, .receive = block_, .count = kCount}; }
+  Operation sum() const { return {.send = block_, .receive = block_, .count = kSmallCount}; }
 
   // Makes `call` while the call of NCCL's that `first` makes goes on.
   void make_beside(const std::string& held, const std::function<void()>& first,

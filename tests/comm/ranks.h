@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -24,6 +25,11 @@
 #include "weir/sim_device.h"
 
 namespace weir::test {
+
+// Of an operation, where any will do.
+inline constexpr Bytes kSize = 4_MiB;
+inline constexpr std::uint64_t kCount = kSize.count / 4;
+inline constexpr Nanoseconds kSecond{1'000'000'000};
 
 struct Rank {
   int number = 0;

@@ -20,8 +20,8 @@ using testing::HasSubstr;
 constexpr Nanoseconds kLong{std::int64_t{60} * 1'000'000'000};
 constexpr Nanoseconds kShort{200'000'000};
 
-OpenRanks sim(std::function<void(SimWorld&)> opened = {}, int ranks = 2,
-              bool connects_at_once = true, Nanoseconds host_timeout = kLong) {
+OpenRanks scenario_ranks(std::function<void(SimWorld&)> opened = {}, int ranks = 2,
+                         bool connects_at_once = true, Nanoseconds host_timeout = kLong) {
   return [=](const RanksOptions& options) {
     SimRanksOptions of;
     of.ranks = ranks;
@@ -32,10 +32,11 @@ OpenRanks sim(std::function<void(SimWorld&)> opened = {}, int ranks = 2,
   };
 }
 OpenRanks failing(int rank, std::uint64_t nth) {
-  return sim([=](SimWorld& world) { world.fail(rank, NcclCall::enqueue, nth); }, 2, true, kShort);
+  return scenario_ranks([=](SimWorld& world) { world.fail(rank, NcclCall::enqueue, nth); }, 2, true,
+                        kShort);
 }
 OpenRanks hanging(int rank, std::uint64_t nth) {
-  return sim([=](SimWorld& world) { world.hang(rank, nth); }, 2, true, kShort);
+  return scenario_ranks([=](SimWorld& world) { world.hang(rank, nth); }, 2, true, kShort);
 }
 void expect_holds(const Result<ScenarioReport>& report) {
   ASSERT_TRUE(report.ok()) << report.error().message();
@@ -77,20 +78,20 @@ TEST(Aims, NoneAtAllIsNoCure) {
 }
 
 TEST(ScenarioA, HoldsHoweverNcclConnects) {
-  expect_holds(run_scenario_a(sim()));
-  expect_holds(run_scenario_a(sim({}, 3, false)));
+  expect_holds(run_scenario_a(scenario_ranks()));
+  expect_holds(run_scenario_a(scenario_ranks({}, 3, false)));
 }
 
 TEST(ScenarioA, SeesAnOperationThatFailsOrNeverEnds) {
   expect_fails(run_scenario_a(failing(1, 1)));
-  const auto hung = run_scenario_a(sim([](SimWorld& world) { world.hang(0, 1); }));
+  const auto hung = run_scenario_a(scenario_ranks([](SimWorld& world) { world.hang(0, 1); }));
   ASSERT_TRUE(hung.ok());
   EXPECT_FALSE(hung->holds());
   EXPECT_THAT(scenario_text(*hung), AllOf(HasSubstr("has not ended"), HasSubstr("DOES NOT HOLD")));
 }
 
 TEST(ScenarioC, HoldsLittleMemoryAtFullSpeedAndGivesTheSameBytesInEveryRun) {
-  const Result<ScenarioReport> report = run_scenario_c(sim(), {});
+  const Result<ScenarioReport> report = run_scenario_c(scenario_ranks(), {});
   expect_holds(report);
   ASSERT_TRUE(report.ok());
   for (const std::string name : {"Weir", "Weir, captured"}) {
@@ -105,7 +106,7 @@ TEST(ScenarioC, HoldsLittleMemoryAtFullSpeedAndGivesTheSameBytesInEveryRun) {
 // As a driver may: reserved addresses lie elsewhere, and at other distances from each other.
 TEST(ScenarioC, RunsAreAlikeWhateverAddressesTheDeviceReserves) {
   for (const int gap : {30, 34, 37}) {
-    const OpenRanks alike = sim();
+    const OpenRanks alike = scenario_ranks();
     int opened = 0;
     const OpenRanks apart = [&](const RanksOptions& options) {
       Result<std::unique_ptr<Ranks>> ranks = alike(options);
@@ -131,7 +132,7 @@ TEST(ScenarioC, RunsAreAlikeWhateverAddressesTheDeviceReserves) {
 }
 
 TEST(ScenarioC, SaysWhereARunDiffers) {
-  const OpenRanks alike = sim();
+  const OpenRanks alike = scenario_ranks();
   int opened = 0;
   const OpenRanks every_other = [&](RanksOptions options) {
     if (++opened % 2 == 0) options.heap.reuse = ReusePolicy::grow;
@@ -151,10 +152,10 @@ TEST(ScenarioC, MeasuresTheStepAgainstOneThatKeepsEveryBuffer) {
   OverlapOptions options;
   options.runs = 1;
   options.compute = 50'000_us;  // the all-reduce is nothing beside it
-  expect_holds(run_scenario_c(sim(), options));
+  expect_holds(run_scenario_c(scenario_ranks(), options));
   options.compute = 200_us;
   options.aim = 64_MiB;  // less than the input
-  const Result<ScenarioReport> report = run_scenario_c(sim(), options);
+  const Result<ScenarioReport> report = run_scenario_c(scenario_ranks(), options);
   ASSERT_TRUE(report.ok());
   EXPECT_FALSE(aim_of(*report, "Weir: memory beyond the weights").held());
 }
@@ -165,8 +166,8 @@ TEST(ScenarioC, SeesAnOperationThatFailsOrNeverEnds) {
 }
 
 TEST(ScenarioD, HoldsOnTwoAndThreeRanks) {
-  expect_holds(run_scenario_d(sim()));
-  expect_holds(run_scenario_d(sim({}, 3, false)));
+  expect_holds(run_scenario_d(scenario_ranks()));
+  expect_holds(run_scenario_d(scenario_ranks({}, 3, false)));
 }
 
 TEST(ScenarioD, SeesAnOperationThatFailsOrNeverEnds) {
@@ -175,14 +176,14 @@ TEST(ScenarioD, SeesAnOperationThatFailsOrNeverEnds) {
 }
 
 TEST(ScenarioE, HoldsWhereLaunchesDominateAndWhereTheyDoNot) {
-  expect_holds(run_scenario_e(sim(), small_models()));
-  expect_holds(run_scenario_e(sim(), {}));
+  expect_holds(run_scenario_e(scenario_ranks(), small_models()));
+  expect_holds(run_scenario_e(scenario_ranks(), {}));
 }
 
 TEST(ScenarioE, DoesNotHoldWhereALaunchCostsNothing) {
   BucketsOptions options = small_models();
   options.launch = 0_ns;
-  const Result<ScenarioReport> report = run_scenario_e(sim(), options);
+  const Result<ScenarioReport> report = run_scenario_e(scenario_ranks(), options);
   ASSERT_TRUE(report.ok());
   EXPECT_FALSE(report->aims.front().held()) << scenario_text(*report);
 }
@@ -225,7 +226,7 @@ TEST(CudaRanks, AreNoMoreThanTheGpus) {
 }
 
 TEST(ScenarioJson, HasAimsAndTables) {
-  const Result<ScenarioReport> report = run_scenario_e(sim(), small_models());
+  const Result<ScenarioReport> report = run_scenario_e(scenario_ranks(), small_models());
   ASSERT_TRUE(report.ok());
   const auto json = nlohmann::json::parse(scenario_json(*report));
   EXPECT_EQ(json["scenario"], "E");

@@ -12,10 +12,9 @@ namespace {
 
 using test::expect_error;
 using test::expect_ok;
+using test::kCount;
+using test::kSize;
 using test::Rank;
-
-constexpr Bytes kSize = 4_MiB;
-constexpr std::uint64_t kCount = kSize.count / 4;
 
 class Suspended : public test::CommRanks {
  protected:

@@ -8,10 +8,10 @@ namespace {
 
 using test::expect_error;
 using test::expect_ok;
+using test::kSecond;
 using test::Rank;
 
-constexpr Bytes kSize = 4_KiB;
-constexpr Nanoseconds kSecond{1'000'000'000};
+constexpr Bytes kTinySize = 4_KiB;
 constexpr Nanoseconds kStep{400'000'000};  // that an operation lasts
 
 class Watched : public test::CommRanks {
@@ -19,8 +19,8 @@ class Watched : public test::CommRanks {
   Watched() : CommRanks(2, {.latency = kStep}) {}
 
   static void queue(Rank& rank, int operations) {
-    void* const block = rank.allocate(kSize, rank.compute);
-    for (int i = 0; i < operations; ++i) expect_ok(rank.sum(block, kSize, rank.compute));
+    void* const block = rank.allocate(kTinySize, rank.compute);
+    for (int i = 0; i < operations; ++i) expect_ok(rank.sum(block, kTinySize, rank.compute));
     rank.free(block);
   }
 };
