@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As much of vLLM's sleep mode as a backend sees of it, for package_test.py: by the names, the
-arguments and the order of calls of vllm.device_allocator."""
+"""As much of the sleep mode of vLLM 0.33 as a backend sees of it, for package_test.py: by the names,
+the arguments and the order of calls of vllm.device_allocator."""
 import importlib
 import sys
 import types
@@ -24,7 +24,8 @@ class SleepModeBackendFactory:
         cls.registry[name] = lambda: getattr(importlib.import_module(module_path), class_name)
 
     @classmethod
-    def create_backend(cls, name):
+    def create_backend(cls, model_config):
+        name = model_config.sleep_mode_backend
         backend = cls.registry[name]()
         if not backend.is_supported():
             raise ValueError(f"{name} is not supported")
@@ -32,7 +33,8 @@ class SleepModeBackendFactory:
 
 
 def install():
-    """Puts modules of vLLM's names in place. Returns that of its allocators."""
+    """Puts modules of vLLM's names in place. Returns that of its allocators, and one that has
+    imported from it already."""
     package = types.ModuleType("vllm")
     allocators = types.ModuleType("vllm.device_allocator")
     backends = types.ModuleType("vllm.device_allocator.sleep_mode_backend")
@@ -40,8 +42,11 @@ def install():
     package.device_allocator = allocators
     allocators.sleep_mode_backend = backends
     allocators.get_mem_allocator_instance = lambda: None
+    lora = types.ModuleType("vllm.v1.worker.lora_model_runner_mixin")
+    lora.get_mem_allocator_instance = allocators.get_mem_allocator_instance
     backends.SleepModeBackend = SleepModeBackend
     backends.SleepModeBackendFactory = SleepModeBackendFactory
     sys.modules.update({"vllm": package, "vllm.device_allocator": allocators,
-                        "vllm.device_allocator.sleep_mode_backend": backends})
-    return allocators
+                        "vllm.device_allocator.sleep_mode_backend": backends,
+                        lora.__name__: lora})
+    return allocators, lora

@@ -345,14 +345,15 @@ class Package(installed.Installed):
     def test_vllms_interface_of_a_sleep_mode_backend(self):
         here = str(pathlib.Path(__file__).parent)
         printed = self.run_code(
-            f"import ctypes, sys; sys.path.append({here!r})\n"
+            f"import ctypes, sys, types; sys.path.append({here!r})\n"
             "import fake_vllm, weir, weir.vllm\n"
             "from weir import _enable, _native\n"
-            "allocators = fake_vllm.install()\n"
+            "allocators, lora = fake_vllm.install()\n"
             "weir.vllm.register()\n"
             "factory = fake_vllm.SleepModeBackendFactory\n"
+            "config = types.SimpleNamespace(sleep_mode_backend='weir')\n"
             "try:\n"
-            "    factory.create_backend('weir')\n"
+            "    factory.create_backend(config)\n"
             "except ValueError as error:\n"
             "    print(error, allocators.get_mem_allocator_instance())\n"
             "library = _native.pluggable()\n"
@@ -362,7 +363,7 @@ class Package(installed.Installed):
             "_enable._state.update(kind='pluggable', library=library)\n"
             "weir.vllm.register()\n"
             "allocator = allocators.get_mem_allocator_instance()\n"
-            "print(allocator.get_current_usage())\n"
+            "print(allocator.get_current_usage(), lora.get_mem_allocator_instance() is allocator)\n"
             "blocks = []\n"
             "def allocate(mib):\n"
             "    block = ctypes.c_void_p()\n"
@@ -371,12 +372,18 @@ class Package(installed.Installed):
             "allocate(2)\n"
             "with allocator.use_memory_pool(tag='weights'):\n"
             "    allocate(8)\n"
-            "with allocator.use_memory_pool(tag='kv_cache'):\n"
-            "    allocate(16)\n"
+            "with allocator.use_memory_pool(tag='runtime'):\n"
+            "    allocate(4)\n"
+            "    with allocator.use_memory_pool(tag='kv_cache'):\n"
+            "        allocate(16)\n"
+            "with allocator.cudagraph_pool() as pool:\n"
+            "    allocate(6)\n"
+            "with allocator.cudagraph_pool() as again:\n"
+            "    print(pool == again)\n"
             "def say():\n"
-            "    print(backend.state(), *(f'{n[0]}{n[-1]}:{i[\"state\"]}:{i[\"host_bytes\"] >> 20}'\n"
+            "    print(backend.state(), *(f'{n.split(\":\")[-1]}:{i[\"state\"]}:{i[\"host_bytes\"] >> 20}'\n"
             "                             for n, i in weir.tags(0).items()))\n"
-            "backend = factory.create_backend('weir'); say()\n"
+            "backend = factory.create_backend(config); say()\n"
             "backend.suspend(); say()\n"
             "print(allocator.get_current_usage() >> 20)\n"
             "backend.resume(['weights']); say()\n"
@@ -384,23 +391,37 @@ class Package(installed.Installed):
             "backend.suspend(level=2); say()\n"
             "backend.resume(); say()\n"
             "backend.discard(('kv_cache',)); say()\n"
+            "backend.suspend(); say()\n"
+            "backend.discard(('weights',)); say()\n"
+            "backend.resume(['kv_cache']); say()\n"
             "backend.resume(); say()\n"
             "for block in blocks:\n"
             "    assert library.weir_deallocate(handle, block) == 0\n",
             PYTHONPATH=self.fake_torch(cuda="types.SimpleNamespace(is_initialized=lambda: False, "
-                                            "current_device=lambda: 0)",
+                                            "current_device=lambda: 0, "
+                                            "graph_pool_handle=lambda: object())",
                                        device="types.SimpleNamespace"), WEIR_DEVICE="sim")
-        # default, vllm:kv_cache, vllm:weights; and MiB on the host.
+
+        def line(state, default="awake:0", graphs="awake:0", cache="awake:0", runtime="awake:0",
+                 weights="awake:0"):
+            return (f"{state} default:{default} cudagraph:{graphs} kv_cache:{cache} "
+                    f"runtime:{runtime} weights:{weights}")
+
+        # What has bytes to keep, and as many MiB of them on the host.
+        kept = dict(default="asleep:2", graphs="asleep:6", runtime="asleep:4")
         self.assertEqual(printed.splitlines(), [
-            "weir is not supported None", "0",
-            "RUNNING dt:awake:0 ve:awake:0 vs:awake:0",
-            "SUSPENDED dt:asleep:2 ve:asleep:0 vs:asleep:8", "24",
-            "RUNNING dt:awake:0 ve:asleep:0 vs:awake:0",
-            "RUNNING dt:awake:0 ve:awake:0 vs:awake:0",
-            "SUSPENDED dt:asleep:2 ve:asleep:0 vs:asleep:0",
-            "RUNNING dt:awake:0 ve:awake:0 vs:awake:0",
-            "SUSPENDED dt:awake:0 ve:asleep:0 vs:awake:0",
-            "RUNNING dt:awake:0 ve:awake:0 vs:awake:0"])
+            "weir is not supported None", "0 True", "True",
+            line("RUNNING"),
+            line("SUSPENDED", **kept, cache="asleep:0", weights="asleep:8"), "34",
+            line("RUNNING", cache="asleep:0"),
+            line("RUNNING"),
+            line("SUSPENDED", **kept, cache="asleep:0", weights="asleep:0"),
+            line("RUNNING"),
+            line("SUSPENDED", cache="asleep:0"),
+            line("SUSPENDED", **kept, cache="asleep:0", weights="asleep:8"),
+            line("SUSPENDED", **kept, cache="asleep:0", weights="asleep:8"),  # not lost by a discard
+            line("RUNNING", weights="asleep:8"),
+            line("RUNNING")])
 
     def test_nothing_but_the_c_interface_is_seen_from_outside(self):
         if shutil.which("nm") is None:

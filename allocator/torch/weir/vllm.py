@@ -6,7 +6,7 @@ sleep-mode backend "weir". Where Weir is on (WEIR_ENABLE=1), the pools of vLLM's
 are tags of Weir's. With `sleep_mode_backend="weir"` the rest sleeps as well: graphs, workspaces,
 static buffers.
 
-Written against vLLM's interface (vllm.device_allocator: MemAllocator, SleepModeBackend,
+Written against the interface of vLLM 0.33 (vllm.device_allocator: MemAllocator, SleepModeBackend,
 SleepModeBackendFactory). Not run in vLLM itself.
 """
 
@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from types import ModuleType
 from typing import Iterable, Iterator
 
 from weir import _enable, _sleep
 
 _PREFIX = "vllm:"  # of the tags of Weir's that vLLM's become
 _DEFAULT = "default"
+_WEIGHTS, _CACHE = "weights", "kv_cache"  # the tags that a wake may leave asleep
+_GRAPHS = "cudagraph"
 NAME = "weir"  # of the sleep-mode backend
 
 
@@ -38,11 +41,25 @@ def _several(tags: Iterable[str] | str | None) -> tuple[str, ...]:
 class MemAllocator:
     """As vLLM's protocol of that name: memory of tags that sleeps. Of the current device."""
 
+    def __init__(self) -> None:
+        self._graph_pool: tuple[int, int] | None = None
+
     @contextlib.contextmanager
     def use_memory_pool(self, tag: str | None = None) -> Iterator[None]:
         """What this thread allocates meanwhile is of the tag."""
         with _sleep.tag(_PREFIX + (tag or _DEFAULT), threads="own"):
             yield
+
+    @contextlib.contextmanager
+    def cudagraph_pool(self) -> Iterator[tuple[int, int]]:
+        """The pool for the graphs that this thread captures meanwhile, always the same one: its
+        memory is of the tag "cudagraph"."""
+        import torch
+
+        if self._graph_pool is None:
+            self._graph_pool = torch.cuda.graph_pool_handle()
+        with _sleep.tag(_PREFIX + _GRAPHS, threads="own", graphs=True):
+            yield self._graph_pool
 
     def sleep(self, offload_tags: Iterable[str] | str | None = None) -> None:
         """All tags sleep: these with their bytes, the others without."""
@@ -62,8 +79,10 @@ class MemAllocator:
             _sleep.sleep(names, contents="discard")
 
     def wake_up(self, tags: Iterable[str] | None = None) -> None:
-        known = _ours()
-        names = [_PREFIX + tag for tag in known if tags is None or tag in tags]
+        """These tags (all) wake, and with them all but the weights and the cache: vLLM names only
+        those two, and needs the others whenever it runs."""
+        names = [_PREFIX + tag for tag in _ours()
+                 if tags is None or tag in tags or tag not in (_WEIGHTS, _CACHE)]
         if names:
             _sleep.wake(names)
 
@@ -84,7 +103,8 @@ def _make_backend() -> type:
 
         def suspend(self, level: int = 1) -> None:
             self._state = "SUSPENDED"
-            _allocator.sleep(("weights",) if level == 1 else ())
+            dropped = (_CACHE,) if level == 1 else (_WEIGHTS, _CACHE)
+            _allocator.sleep([tag for tag in _ours() if tag not in dropped])
             _sleep.sleep("default")
 
         def resume(self, tags: list[str] | None = None) -> None:
@@ -111,6 +131,10 @@ def _make_backend() -> type:
         def preserves_compiled_artifacts(cls) -> bool:
             return True
 
+        @classmethod
+        def preserves_graphs_with_communicators(cls) -> bool:
+            return True  # neither moves
+
     return WeirSleepModeBackend
 
 
@@ -122,15 +146,21 @@ def __getattr__(name: str) -> object:
     return made
 
 
+def _modules_with(name: str) -> list[ModuleType]:
+    """The modules of vLLM's that have imported this function. (Not by hasattr(): a module may
+    import others when it is asked for a name.)"""
+    return [module for path, module in list(sys.modules.items())
+            if path.startswith("vllm.") and name in getattr(module, "__dict__", {})]
+
+
 def register() -> None:
     """vLLM knows the backend "weir"; and where Weir is on, its pools are tags of Weir's."""
-    import vllm.device_allocator as allocators
+    import vllm.device_allocator  # noqa: F401
     from vllm.device_allocator.sleep_mode_backend import SleepModeBackendFactory
 
     with contextlib.suppress(ValueError):  # it is called in every process, at times twice
         SleepModeBackendFactory.register_backend(NAME, __name__, "WeirSleepModeBackend")
     if _enable.enabled() is None:
         return
-    for module in (allocators, sys.modules.get("vllm.v1.worker.gpu_worker")):
-        if hasattr(module, "get_mem_allocator_instance"):
-            module.get_mem_allocator_instance = lambda: _allocator
+    for module in _modules_with("get_mem_allocator_instance"):
+        module.get_mem_allocator_instance = lambda: _allocator
