@@ -25,9 +25,9 @@ Result<CommStream*> CommStreams::of_capture(std::uint64_t id) {
   for (const std::unique_ptr<CommStream>& comm_stream : captured_) {
     bool is_over = comm_stream->graph.expired();
     if (comm_stream->forked) {
-      const Result<CaptureInfo> info = device_.capture_info(comm_stream->stream);
-      if (!info) return info.error();
-      is_over = info->status == CaptureInfo::Status::none;
+      const Result<CaptureInfo::Status> status = device_.capture_status(comm_stream->stream);
+      if (!status) return status.error();
+      is_over = *status == CaptureInfo::Status::none;
     }
     if (!is_over) continue;
     comm_stream->capture = id;

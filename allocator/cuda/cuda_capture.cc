@@ -83,24 +83,40 @@ std::string_view remedy(CUresult result) {
 
 }  // namespace
 
-Result<CaptureInfo> DriverDevice::capture_info(Stream stream) {
+Result<CaptureInfo::Status> DriverDevice::capture_status(Stream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  cuuint64_t id = 0;
   const CUresult result = on(stream, [&] {
-    return driver_.cuStreamGetCaptureInfo(driver_stream(stream), &status, &id, nullptr, nullptr,
+    return driver_.cuStreamGetCaptureInfo(driver_stream(stream), &status, nullptr, nullptr, nullptr,
                                           nullptr, nullptr);
   });
   // The legacy default stream, beside a capture of a stream that waits for it: it is not captured.
-  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return CaptureInfo{};
+  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return CaptureInfo::Status::none;
   if (result != CUDA_SUCCESS) return driver_.error("cuStreamGetCaptureInfo", result);
   switch (status) {
     case CU_STREAM_CAPTURE_STATUS_ACTIVE:
-      return CaptureInfo{.status = CaptureInfo::Status::active, .id = id};
+      return CaptureInfo::Status::active;
     case CU_STREAM_CAPTURE_STATUS_INVALIDATED:
-      return CaptureInfo{.status = CaptureInfo::Status::invalidated, .id = id};
+      return CaptureInfo::Status::invalidated;
     default:
-      return CaptureInfo{};
+      return CaptureInfo::Status::none;
   }
+}
+
+// To ask for the number of a capture that another thread ends just then crashes in the driver (seen
+// with 580.159). So it is asked for where there is a capture; of its own capture a thread knows.
+Result<CaptureInfo> DriverDevice::capture_info(Stream stream) {
+  const Result<CaptureInfo::Status> status = capture_status(stream);
+  if (!status) return status.error();
+  if (*status == CaptureInfo::Status::none) return CaptureInfo{};
+  CUstreamCaptureStatus again = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t id = 0;
+  const CUresult result = on(stream, [&] {
+    return driver_.cuStreamGetCaptureInfo(driver_stream(stream), &again, &id, nullptr, nullptr,
+                                          nullptr, nullptr);
+  });
+  if (result != CUDA_SUCCESS) return driver_.error("cuStreamGetCaptureInfo", result);
+  if (again == CU_STREAM_CAPTURE_STATUS_NONE) return CaptureInfo{};
+  return CaptureInfo{.status = *status, .id = id};
 }
 
 Result<std::vector<GraphNode>> DriverDevice::capture_tips(Stream stream) {

@@ -94,6 +94,7 @@ class DriverDevice final : public CudaDevice {
   Status record_context(EventHandle event) override;
   Status synchronize_context() override;
   Result<CaptureInfo> capture_info(Stream stream) override;
+  Result<CaptureInfo::Status> capture_status(Stream stream) override;
   Result<std::vector<GraphNode>> capture_tips(Stream stream) override;
   Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) override;
   Result<std::vector<GraphNode>> node_dependencies(GraphNode node) override;

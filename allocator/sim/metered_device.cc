@@ -216,6 +216,11 @@ Result<CaptureInfo> MeteredDevice::capture_info(Stream stream) {
   return inner_.capture_info(stream);
 }
 
+Result<CaptureInfo::Status> MeteredDevice::capture_status(Stream stream) {
+  const Timed timed(*this, DeviceCall::capture_info);
+  return inner_.capture_status(stream);
+}
+
 Result<std::vector<GraphNode>> MeteredDevice::capture_tips(Stream stream) {
   const Timed timed(*this, DeviceCall::capture_tips);
   return inner_.capture_tips(stream);

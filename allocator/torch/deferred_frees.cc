@@ -34,9 +34,9 @@ void DeferredFrees::add_user(const void* block, Device& device, Stream user) {
 Status DeferredFrees::record(Uses& uses) {
   for (Use& use : uses) {
     if (use.event != nullptr) continue;
-    const Result<CaptureInfo> capture = use.device->capture_info(use.user);
-    if (!capture) return capture.error();
-    if (capture->status != CaptureInfo::Status::none) continue;
+    const Result<CaptureInfo::Status> status = use.device->capture_status(use.user);
+    if (!status) return status.error();
+    if (*status != CaptureInfo::Status::none) continue;
     Result<EventHandle> handle = use.device->create_event();
     if (!handle) return std::move(handle).error();
     auto event = std::make_shared<Event>(*use.device, *handle);

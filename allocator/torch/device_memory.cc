@@ -136,8 +136,8 @@ void* DeviceMemory::allocate_from(SegmentPool& source, Bytes bytes, Stream strea
 }
 
 bool DeviceMemory::is_captured(Stream stream) const {
-  const Result<CaptureInfo> info = device_.capture_info(stream);
-  return info && info->status != CaptureInfo::Status::none;
+  const Result<CaptureInfo::Status> status = device_.capture_status(stream);
+  return status && *status != CaptureInfo::Status::none;
 }
 
 void* DeviceMemory::allocate_uncached(Bytes bytes, Stream stream) {

@@ -2,6 +2,7 @@
 // Captures and graphs: what every device does.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <set>
@@ -28,7 +29,12 @@ class DeviceCaptures : public ConformanceOnAPage {
     EXPECT_TRUE(info.ok()) << info.error().message();
     return info.ok() ? *info : CaptureInfo{};
   }
-  CaptureInfo::Status status(Stream stream) { return info(stream).status; }
+  CaptureInfo::Status status(Stream stream) {
+    const Result<CaptureInfo::Status> status = device().capture_status(stream);
+    EXPECT_TRUE(status.ok()) << status.error().message();
+    EXPECT_EQ(info(stream).status, *status);
+    return *status;
+  }
   std::vector<GraphNode> tips(Stream stream) {
     const Result<std::vector<GraphNode>> tips = device().capture_tips(stream);
     EXPECT_TRUE(tips.ok()) << tips.error().message();
@@ -107,6 +113,24 @@ TEST_P(DeviceCaptures, AStreamIsCapturedFromBeginToEndUnderAnIdOfItsOwn) {
     expect_ok(device().destroy_executable(end(a_)));
     EXPECT_EQ(status(a_), CaptureInfo::Status::none);
   }
+}
+
+TEST_P(DeviceCaptures, AnotherThreadMayAskMeanwhileHowAStreamStands) {
+  std::atomic<bool> stop{false};
+  std::thread asks([&] {
+    while (!stop) {
+      EXPECT_TRUE(device().capture_status(a_).ok());
+    }
+  });
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+  while (std::chrono::steady_clock::now() < until) {
+    begin(a_);
+    const Result<GraphHandle> graph = device().end_capture(a_);
+    ASSERT_TRUE(graph.ok()) << graph.error().message();
+    expect_ok(device().destroy_graph(*graph));
+  }
+  stop = true;
+  asks.join();
 }
 
 TEST_P(DeviceCaptures, WorkRunsWhenItsGraphIsLaunchedAndEachTime) {

@@ -129,6 +129,9 @@ Status LedgerDevice::synchronize_context() {
 Result<CaptureInfo> LedgerDevice::capture_info(Stream stream) {
   return plain(Call::capture_info, [&] { return inner_.capture_info(stream); });
 }
+Result<CaptureInfo::Status> LedgerDevice::capture_status(Stream stream) {
+  return plain(Call::capture_info, [&] { return inner_.capture_status(stream); });
+}
 Result<std::vector<GraphNode>> LedgerDevice::capture_tips(Stream stream) {
   return plain(Call::capture_tips, [&] { return inner_.capture_tips(stream); });
 }

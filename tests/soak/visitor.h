@@ -29,6 +29,7 @@ class Visitor final : public Worker {
  private:
   Config random_config();
   void visit();
+  static void let_frees_through(World& world);
   void run_contract_programs();
 
   const OpenGpu open_;

@@ -390,16 +390,23 @@ class CapturesMeanwhile final : public ForwardingDevice {
  public:
   CapturesMeanwhile(SimDevice& device, Stream stream) : ForwardingDevice(device), stream_(stream) {}
   Result<CaptureInfo> capture_info(Stream stream) override {
-    if (stream == stream_ && ++asked_ == at_) {
-      EXPECT_TRUE(inner_.begin_capture(stream_, CaptureMode::global).ok());
-    }
+    begin_when_asked(stream);
     return ForwardingDevice::capture_info(stream);
+  }
+  Result<CaptureInfo::Status> capture_status(Stream stream) override {
+    begin_when_asked(stream);
+    return ForwardingDevice::capture_status(stream);
   }
   // Of the questions from now on. 0: none.
   void capture_at(int question) { asked_ = 0, at_ = question; }
   int asked() const { return asked_; }
 
  private:
+  void begin_when_asked(Stream stream) {
+    if (stream != stream_ || ++asked_ != at_) return;
+    EXPECT_TRUE(inner_.begin_capture(stream_, CaptureMode::global).ok());
+  }
+
   const Stream stream_;
   int asked_ = 0, at_ = 0;
 };

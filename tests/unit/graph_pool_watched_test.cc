@@ -304,13 +304,22 @@ class CapturesOnceAskedAbout final : public ForwardingDevice {
   using ForwardingDevice::ForwardingDevice;
   Result<CaptureInfo> capture_info(Stream stream) override {
     Result<CaptureInfo> info = ForwardingDevice::capture_info(stream);
-    if (stream == to_capture) {
-      to_capture.reset();
-      EXPECT_TRUE(begin_capture(stream, CaptureMode::thread_local_).ok());
-    }
+    begin_now(stream);
     return info;
   }
+  Result<CaptureInfo::Status> capture_status(Stream stream) override {
+    Result<CaptureInfo::Status> status = ForwardingDevice::capture_status(stream);
+    begin_now(stream);
+    return status;
+  }
   std::optional<Stream> to_capture;
+
+ private:
+  void begin_now(Stream stream) {
+    if (stream != to_capture) return;
+    to_capture.reset();
+    EXPECT_TRUE(begin_capture(stream, CaptureMode::thread_local_).ok());
+  }
 };
 
 TEST(GraphPoolLingers, WhoWaitsForItBreaksNoCaptureThatBeginsMeanwhile) {

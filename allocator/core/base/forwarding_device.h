@@ -67,6 +67,9 @@ class ForwardingDevice : public Device {
   Status synchronize(EventHandle event) override { return inner_.synchronize(event); }
   Status record_context(EventHandle event) override { return inner_.record_context(event); }
   Status synchronize_context() override { return inner_.synchronize_context(); }
+  Result<CaptureInfo::Status> capture_status(Stream stream) override {
+    return inner_.capture_status(stream);
+  }
   Result<CaptureInfo> capture_info(Stream stream) override { return inner_.capture_info(stream); }
   Result<std::vector<GraphNode>> capture_tips(Stream stream) override {
     return inner_.capture_tips(stream);

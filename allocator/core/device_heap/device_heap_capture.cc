@@ -164,9 +164,9 @@ Status Graph::launch(Stream stream) {
                                         "' of the graph's pool sleeps: wake it first");
   }
   // To wait for eager work would break that.
-  const Result<CaptureInfo> info = device_->capture_info(stream);
-  if (!info) return info.error();
-  if (info->status != CaptureInfo::Status::none) {
+  const Result<CaptureInfo::Status> status = device_->capture_status(stream);
+  if (!status) return status.error();
+  if (*status != CaptureInfo::Status::none) {
     return Error(ErrorCode::capture, "Graph::launch: stream " + std::to_string(stream.id) +
                                          " is being captured, and the pool could not keep what the "
                                          "graph uses: launch it once the capture has ended");

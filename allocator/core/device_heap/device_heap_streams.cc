@@ -22,9 +22,9 @@ Result<Stream> DeviceHeap::Impl::per_thread_stream(void* handle) {
 // Whether a stream lasts its owner knows best; of the default one it is sure.
 Result<Stream> DeviceHeap::Impl::stream_in_a_capture(void* handle) {
   const bool may_end = is_untold() && handle != nullptr;
-  Result<CaptureInfo> info = device_.capture_info(Stream::of_captured(handle));
-  if (!info) return std::move(info).error();
-  if (info->status == CaptureInfo::Status::none) {
+  const Result<CaptureInfo::Status> status = device_.capture_status(Stream::of_captured(handle));
+  if (!status) return status.error();
+  if (*status == CaptureInfo::Status::none) {
     Result<Stream> found = device_.stream(handle);
     if (found) found->may_end = may_end;
     return found;
@@ -60,9 +60,9 @@ Status DeviceHeap::Impl::retire_in_pools(Stream stream) {
 Result<bool> DeviceHeap::Impl::is_captured(Stream stream) {
   // The handle of a retired stream may be nobody's any more, or another's.
   if (!stream.is_of_captured() && timelines_.retired(timelines_.of(stream))) return false;
-  Result<CaptureInfo> info = device_.capture_info(stream);
-  if (!info) return std::move(info).error();
-  return info->status != CaptureInfo::Status::none;
+  const Result<CaptureInfo::Status> status = device_.capture_status(stream);
+  if (!status) return status.error();
+  return *status != CaptureInfo::Status::none;
 }
 
 }  // namespace weir

@@ -63,9 +63,9 @@ void OpenCaptures::forget(Stream stream) {
 }
 
 Status OpenCaptures::not_captured(Stream stream) {
-  Result<CaptureInfo> info = device_.capture_info(stream);
-  if (!info) return std::move(info).error();
-  if (info->status == CaptureInfo::Status::none) return {};
+  const Result<CaptureInfo::Status> status = device_.capture_status(stream);
+  if (!status) return status.error();
+  if (*status == CaptureInfo::Status::none) return {};
   {
     const MutexLock lock(context_.mutex);
     if (!is_any_announced()) forgo_context_events();
@@ -87,9 +87,9 @@ bool OpenCaptures::is_any_announced() const {
 // announced it failed to say so.
 Result<bool> OpenCaptures::goes_on(Announced& announced) {
   if (!announced.origin || announced.origin->may_end) return true;
-  const Result<CaptureInfo> info = device_.capture_info(*announced.origin);
-  if (!info) return info.error();
-  const bool captured = info->status != CaptureInfo::Status::none;
+  const Result<CaptureInfo::Status> status = device_.capture_status(*announced.origin);
+  if (!status) return status.error();
+  const bool captured = *status != CaptureInfo::Status::none;
   const bool ended = announced.begun && !captured;
   announced.begun = announced.begun || captured;
   return !ended;
@@ -118,9 +118,9 @@ Status OpenCaptures::none_goes_on_in(Known& known) {
     if (*going_on) return all_streams("a capture is going on");
   }
   for (const auto& [id, stream] : known.asked) {
-    const Result<CaptureInfo> info = device_.capture_info(stream);
-    if (!info) continue;  // it is gone, and so is its capture
-    if (info->status == CaptureInfo::Status::none) continue;
+    const Result<CaptureInfo::Status> status = device_.capture_status(stream);
+    if (!status) continue;  // it is gone, and so is its capture
+    if (*status == CaptureInfo::Status::none) continue;
     if (!is_any_announced()) forgo_context_events();
     return all_streams("stream " + std::to_string(id) + " is being captured");
   }

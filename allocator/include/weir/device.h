@@ -131,8 +131,8 @@ class Device {
   virtual ~Device() = default;
 
   virtual std::string name() const = 0;
-  // Equal for devices of one context: an event of all its work, recorded through one of them, breaks
-  // the captures of streams that only the others know.
+  // Equal for devices of one context: an event of all its work, recorded through one of them,
+  // breaks the captures of streams that only the others know.
   virtual const void* context() const { return this; }
   // Sizes of pages, and addresses they are mapped at, are multiples of this.
   virtual Bytes granularity() const = 0;
@@ -219,7 +219,13 @@ class Device {
   // Capture: whether `stream` is being captured into a graph; the nodes that its next node would
   // depend on; more nodes for it to depend on; and the nodes that a node of a graph being captured
   // depends on directly. Of a stream, its handle alone counts here.
+  // capture_status() alone may be asked of a stream whose capture another thread may end meanwhile:
+  // CUDA's answer to the fuller question is then read out of memory that has gone.
   virtual Result<CaptureInfo> capture_info(Stream stream) = 0;
+  virtual Result<CaptureInfo::Status> capture_status(Stream stream) {
+    const Result<CaptureInfo> info = capture_info(stream);
+    return info ? Result<CaptureInfo::Status>(info->status) : info.error();
+  }
   virtual Result<std::vector<GraphNode>> capture_tips(Stream stream) = 0;
   virtual Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) = 0;
   virtual Result<std::vector<GraphNode>> node_dependencies(GraphNode node) = 0;
