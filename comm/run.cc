@@ -137,14 +137,17 @@ Status CommState::wait(Stream stream, const Point& point) {
   }
   if (point.fence) return context.heap.wait(stream, *point.fence);
   // Where it is the caller's, an eager point's stream may be captured since.
-  if (point.capture == 0 || point.stream.id != 0) {
-    const Result<CaptureInfo> its = context.device.capture_info(point.stream);
-    if (!its) return its.error();
-    if (point.capture == 0 && its->status != CaptureInfo::Status::none) {
+  if (point.capture == 0) {
+    const Result<CaptureInfo::Status> status = context.device.capture_status(point.stream);
+    if (!status) return status.error();
+    if (*status != CaptureInfo::Status::none) {
       return refused("stream " + std::to_string(point.stream.id) +
                      ", which has the work, is being captured: wait before the capture begins, or "
                      "after its end");
     }
+  } else if (point.stream.id != 0) {
+    const Result<CaptureInfo> its = context.device.capture_info(point.stream);
+    if (!its) return its.error();
     if (its->id != point.capture) {
       return refused(
           "the capture that the work is part of is over: order other work after the launch of its "
