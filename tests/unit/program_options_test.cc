@@ -65,7 +65,7 @@ std::vector<Program> programs() {
                              {"--threads", "from 1 to 64", {"0", "65", "1.5"}},
                              {"--streams-per-minute", "from 0 to 1000000", {"inf", "1000001"}},
                              {"--ordinal", "from 0 to 1023", {"1024", "1.5"}}},
-                 .others = {"--cuda", "--plant-leak", "--judge"}});
+                 .others = {"--cuda", "--without", "--plant-leak", "--judge"}});
 #endif
 #ifdef WEIR_GRAPH_POOL
   all.push_back({.path = WEIR_GRAPH_POOL,
