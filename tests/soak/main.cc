@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iostream>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,12 @@ int run_soak(const Options& options) {
   return found && ran->complaints.empty() ? 0 : 1;
 }
 
+// Empty: it is one.
+std::string is_no_worker(const std::string& name) {
+  static const std::regex workers("blocks[0-9]+|graphs|ranks|keeper|visitor");
+  return std::regex_match(name, workers) ? "" : "'" + name + "' is none of the workers";
+}
+
 int parse_and_run(int argc, char** argv) {
   Options options;
   bool cuda = false;
@@ -80,11 +87,11 @@ int parse_and_run(int argc, char** argv) {
                  "That go, and others come, on the allocator that lives as long as the soak")
       ->transform(real_number(0, 1e6))
       ->capture_default_str();
-  app.add_option(
-         "--without", options.without,
-         "Workers that stay idle (blocks0, blocks1, graphs, ranks, keeper, visitor), to find "
-         "which of them has to do with a failure")
-      ->delimiter(',');
+  app.add_option("--without", options.without,
+                 "Workers that stay idle (blocks0, blocks1, graphs, ranks, keeper, visitor), to "
+                 "find which of them has to do with a failure")
+      ->delimiter(',')
+      ->check(CLI::Validator(is_no_worker, "NAME"));
   app.add_flag("--cuda", cuda, "On a GPU (without: on the simulated device)");
   app.add_option("--ordinal", options.ordinal, "Of the CUDA device")
       ->transform(whole_number(0, 1023))
