@@ -42,7 +42,8 @@ class SimNccl final : public Nccl {
       return refused("init",
                      "there is no rank " + std::to_string(rank) + " of " + std::to_string(ranks));
     }
-    const auto all = world_->rendezvous(key, rank, ranks, "", world_->options.host_timeout);
+    const auto all = world_->rendezvous(key, rank, ranks, "", world_->options.host_timeout,
+                                        /*is_id=*/true);
     if (!all) return refused("init", "'" + config.name + "': " + all.error().message());
     return join(key, ranks, rank, config.name);
   }
@@ -321,9 +322,11 @@ class SimNccl final : public Nccl {
       const std::lock_guard lock(world_->mutex);
       std::shared_ptr<SimComm>& comm = world_->comms[agreed];
       if (comm == nullptr) {
-        comm = std::make_shared<SimComm>(SimComm{++world_->last_id, size, name, {}, {}});
+        comm = std::make_shared<SimComm>(SimComm{
+            .id = ++world_->last_id, .size = size, .name = name, .asked = {}, .launched = {}});
       }
       mine->part->comm = comm;
+      if (++comm->joined == size) world_->comms.erase(agreed);
       handle.value = ++world_->last_id;
       ++world_->made_communicators;
       ++world_->live_communicators;

@@ -8,9 +8,10 @@
 
 namespace weir {
 
-Result<std::vector<std::string>> SimWorld::State::rendezvous(
-    const std::string& key, int index, int count, std::string brought,
-    std::chrono::nanoseconds host_timeout) {
+Result<std::vector<std::string>> SimWorld::State::rendezvous(const std::string& key, int index,
+                                                             int count, std::string brought,
+                                                             std::chrono::nanoseconds host_timeout,
+                                                             bool is_id) {
   const auto refused = [](const std::string& why) { return Error(ErrorCode::device, why); };
   const auto all = static_cast<std::size_t>(count);
   std::unique_lock lock(mutex);
@@ -33,7 +34,10 @@ Result<std::vector<std::string>> SimWorld::State::rendezvous(
   }
   std::vector<std::string> values;
   for (const std::optional<std::string>& each : here.brought) values.push_back(*each);
-  if (++here.left == all) here.brought.clear();
+  if (++here.left == all) {
+    here.brought.clear();
+    if (!is_id) all_rendezvous.erase(key);
+  }
   return values;
 }
 

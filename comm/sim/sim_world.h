@@ -20,6 +20,7 @@ namespace weir {
 struct SimComm {
   std::uint64_t id = 0;
   int size = 0;
+  int joined = 0;    // ranks that have it
   std::string name;  // as one of its ranks has it
   // What each rank asked for, in order: collectives; and by pair, "3>5", what 3 sends to 5 and what
   // 5 receives. Captured operations in lists of their own. What all have asked for is dropped.
@@ -42,10 +43,12 @@ struct SimWorld::State {
   explicit State(SimWorldOptions of) : options(of), ranks(static_cast<std::size_t>(of.ranks)) {}
 
   // Waits until `count` parties with this key have come, and returns what each brought, by index.
-  // A key is used once. Errors: device (some did not come in time, or one came twice).
+  // A key is used once; if `is_id`, who comes with it later is told so. Errors: device (some did
+  // not come in time, or one came twice).
   Result<std::vector<std::string>> rendezvous(const std::string& key, int index, int count,
                                               std::string brought,
-                                              std::chrono::nanoseconds host_timeout);
+                                              std::chrono::nanoseconds host_timeout,
+                                              bool is_id = false);
   // Notes that `rank` asked for `what`, and compares it with what others asked for.
   void ask(SimComm& comm, const std::string& list, int rank, std::size_t parties,
            const std::string& what);
@@ -67,7 +70,8 @@ struct SimWorld::State {
   mutable std::mutex mutex;
   std::condition_variable came;
   std::map<std::string, Rendezvous> all_rendezvous;
-  std::map<std::string, std::shared_ptr<SimComm>> comms;  // by what they were agreed under
+  // By what they were agreed under, until all ranks have joined.
+  std::map<std::string, std::shared_ptr<SimComm>> comms;
   std::vector<Rank> ranks;
   std::vector<std::string> mismatches;
   std::uint64_t last_id = 0;
