@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/watchdog.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace weir {
@@ -55,6 +56,7 @@ Status Watchdog::mark(Line& line, Stream stream) {
   if (is_new) {
     line.idle.pop_back();
     line.marks.push_back({.event = event, .count = line.queued});
+    line.most = std::max(line.most, line.marks.size());
   } else {
     line.marks.back().count = line.queued;
     ++line.marks.back().pieces;
@@ -78,6 +80,7 @@ void Watchdog::thin(Line& line) {
 
 Status Watchdog::poll() {
   const std::lock_guard polling(polling_);
+  for (Line* const line : {&operations_, &launches_}) destroy_idle(*line);
   Result<std::optional<Mark>> late = first_late(operations_);
   if (!late) return std::move(late).error();
   if (*late) {
@@ -97,6 +100,17 @@ Status Watchdog::poll() {
   return Error(ErrorCode::device, "launch " + std::to_string(launches_.done + 1) +
                                       " of a graph has not ended in " +
                                       seconds(device_.now() - launches_.since) + kRemedy);
+}
+
+// After a burst the events go little by little. What the driver will not destroy stays.
+void Watchdog::destroy_idle(Line& line) {
+  const std::lock_guard lock(mutex_);
+  const std::size_t wanted = std::exchange(line.most, line.marks.size()) + kIdle;
+  for (std::size_t i = 0; i < kDestroyed && !line.idle.empty(); ++i) {
+    if (line.idle.size() + line.marks.size() <= wanted) return;
+    if (!device_.destroy_event(line.idle.back())) return;
+    line.idle.pop_back();
+  }
 }
 
 // Passes over what has ended.

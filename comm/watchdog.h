@@ -66,9 +66,13 @@ class Watchdog {
     std::deque<Mark> marks;
     std::int64_t stride = 1;  // pieces that a mark stands for
     std::vector<EventHandle> idle;
-    Nanoseconds since;  // from when the first mark is timed
+    std::size_t most = 0;  // marks at a time since the last poll
+    Nanoseconds since;     // from when the first mark is timed
   };
   static constexpr std::size_t kMost = 1024;
+  // Of the events that the marks since the last poll did not need, a poll leaves so many in any
+  // case, and destroys so many of the others.
+  static constexpr std::size_t kIdle = 16, kDestroyed = 16;
   // As many operations are named by what they were.
   static constexpr std::size_t kNamed = 256;
 
@@ -76,6 +80,7 @@ class Watchdog {
   Status mark(Line& line, Stream stream);
   static void thin(Line& line);
   Result<std::optional<Mark>> first_late(Line& line);
+  void destroy_idle(Line& line);
 
   Device& device_;
   const Nanoseconds timeout_;

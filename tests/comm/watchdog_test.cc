@@ -66,6 +66,24 @@ TEST_F(Watched, AnOperationIsTimedFromWhenItWasQueuedNotFromTheFirstPoll) {
   });
 }
 
+// One for each operation that was queued.
+TEST_F(Watched, TheEventsOfABurstGoWithLaterPolls) {
+  create({.timeout = {}});
+  on_all([](Rank& rank) {
+    const std::uint64_t before = rank.device.live_events();
+    queue(rank, 600);
+    EXPECT_GE(rank.device.live_events(), before + 600);
+    rank.device.finish();
+    for (int i = 0; i < 100; ++i) {
+      queue(rank, 1);
+      rank.device.finish();
+      expect_ok(rank.comm->poll());
+    }
+    EXPECT_TRUE(rank.heap->trim(0_B, Trim::waits).ok());  // it has events of its own
+    EXPECT_LE(rank.device.live_events(), before + 40);
+  });
+}
+
 TEST_F(Watched, TheOneThatHangsIsNamedAloneAmongThoseQueuedWithIt) {
   create({.timeout = kSecond});
   world_.hang(0, 3);
