@@ -196,6 +196,23 @@ class RunIndexProgram : public RunIndexTest {
   std::map<Address, Block*> expected_;
 };
 
+TEST_F(RunIndexProgram, GivesBackItsMemoryOnlyWithoutRunsAndFindsNewOnesAnywhere) {
+  index_.shrink();
+  Block* const low = add(kFirst, 2_MiB);
+  index_.shrink();
+  EXPECT_EQ(index_.at_or_before(kFirst + 1_MiB), low);
+  index_.remove(low);
+  index_.shrink();
+  EXPECT_EQ(index_.at_or_before(kFirst + 1_MiB), nullptr);
+  EXPECT_EQ(index_.at_or_before_near(kFirst + 1_MiB), nullptr);
+  const Address far = kFirst + kTable * 5;
+  Block* const high = add(far, 2_MiB);
+  EXPECT_EQ(index_.at_or_before(far + kTable), high);
+  Block* const before = add(kFirst, 2_MiB);
+  EXPECT_EQ(index_.at_or_before(far - 1_MiB), before);
+  EXPECT_TRUE(index_.consistent());
+}
+
 TEST_F(RunIndexProgram, AgreesWithAMapOverRandomPrograms) {
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

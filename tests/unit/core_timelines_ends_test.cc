@@ -72,6 +72,43 @@ TEST_F(TimelinesTest, ARetiredStreamsEventGoesBackOnceItIsSeenComplete) {
   EXPECT_THAT(timelines_.validate(), IsEmpty());
 }
 
+// The last event covers what the others did: up to 64 streams are retired before anybody asks.
+TEST_F(TimelinesTest, ARetiredStreamKeepsItsLastEventAlone) {
+  std::vector<Fence> fences;
+  for (int i = 0; i < 40; ++i) {
+    work(sa_);
+    fences.push_back(*timelines_.record(a_));
+  }
+  ASSERT_TRUE(timelines_.retire(a_).ok());
+  EXPECT_EQ(TestAccess::all(timelines_)[a_.value].events.size(), 1u);
+  EXPECT_EQ(wait(b_, fences.front()), 1u);
+  EXPECT_EQ(wait(b_, fences.back()), 0u) << "it has waited for all of the stream's work";
+  EXPECT_THAT(timelines_.validate(), IsEmpty());
+}
+
+TEST_F(TimelinesTest, EventsThatAreDroppedAreCoveredByTheLastOne) {
+  work(sb_);
+  ASSERT_EQ(wait(a_, timelines_.now(b_)), 1u);
+  std::vector<Fence> fences;
+  for (int i = 0; i < 40; ++i) {
+    work(sa_);
+    fences.push_back(*timelines_.record(a_));
+  }
+  timelines_.drop_old_events();
+  EXPECT_LE(device_.live_events(), 2 + 16u) << "the last of each stream, and some to spare";
+  EXPECT_EQ(wait(c_, fences.front()), 1u);
+  EXPECT_TRUE(timelines_.satisfied(fences.back(), c_));
+  EXPECT_GT(timelines_.past(c_, b_), Sequence{0}) << "with what its stream had waited for";
+  timelines_.drop_complete_events();
+  EXPECT_EQ(device_.live_events(), 2u) << "both streams are still at work";
+  device_.finish();
+  timelines_.drop_complete_events();
+  EXPECT_EQ(device_.live_events(), 0u);
+  EXPECT_TRUE(complete(fences.back()));
+  EXPECT_EQ(wait(b_, *timelines_.record(a_)), 1u);
+  EXPECT_THAT(timelines_.validate(), IsEmpty());
+}
+
 TEST_F(TimelinesTest, ManyRetiredStreamsKeepABoundedNumberOfEvents) {
   std::vector<Fence> lasts;
   for (int i = 0; i < 1'000; ++i) {

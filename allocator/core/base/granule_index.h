@@ -62,6 +62,13 @@ class GranuleIndex {
     if (!same) enter(node);
   }
 
+  // If nothing is there, the tables go: those that things elsewhere will need are others.
+  void shrink() {
+    if (first_ != nullptr) return;
+    std::vector<std::unique_ptr<Table>>().swap(tables_);
+    first_table_ = count_ = 0;
+  }
+
   // Do the tables and the links say the same, in order?
   bool consistent() const;
 

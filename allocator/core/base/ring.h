@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 namespace weir {
@@ -32,6 +33,12 @@ class Ring {
   void pop() {
     first_ = slot(1);
     --size_;
+  }
+  // Gives back the slots that hold nothing now.
+  void shrink() {
+    Ring smaller;
+    for (std::size_t i = 0; i < size_; ++i) smaller.push_slot() = std::move((*this)[i]);
+    *this = std::move(smaller);
   }
 
  private:

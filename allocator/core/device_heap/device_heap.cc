@@ -225,7 +225,14 @@ Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
   if (!gone) return gone;
   Result<Bytes> more = give_to_device(excess(), nullptr);
   if (!more) return more;
+  tidy();
   return *gone + *more;
+}
+
+void DeviceHeap::Impl::tidy() {
+  registry_.shrink();
+  pages_.tidy();
+  for (const std::shared_ptr<CapturePool>& pool : pools()) pool->tidy();
 }
 
 void DeviceHeap::Impl::set_limit(Bytes limit) {

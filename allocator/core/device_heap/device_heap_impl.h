@@ -154,6 +154,8 @@ class DeviceHeap::Impl {
   Status wait_for_idle_pages(const CapturePool* requester = nullptr);
   void wait_for_lingering_pools();
   static void wait_for_streams(Timelines& timelines);
+  // What is held for memory that is gone goes.
+  void tidy();
   std::vector<PageHeap::UnmappedPage> spare_of_pools(Bytes wanted) const;
   Result<bool> fence_in_its_epoch(StreamHeap& heap, Address block, Stream user);
   Result<bool> record_stream_in_its_epoch(StreamHeap& heap, Address block, Stream user);

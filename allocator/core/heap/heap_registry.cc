@@ -52,6 +52,11 @@ void HeapRegistry::reset_peaks() const {
   for (const auto& heap : heaps_) heap->reset_peaks();
 }
 
+void HeapRegistry::shrink() const {
+  const std::shared_lock lock(mutex_);
+  for (const auto& heap : heaps_) heap->shrink();
+}
+
 std::vector<StreamHeap*> HeapRegistry::lock_order() const {
   std::vector<StreamHeap*> heaps;
   for (const auto& heap : heaps_) heaps.push_back(heap.get());

@@ -55,6 +55,8 @@ class HeapRegistry {
   // Has every heap give back its cached blocks; returns whether there were any.
   bool give_back_cached() const;
   void reset_peaks() const;
+  // StreamHeap::shrink() of each.
+  void shrink() const;
 
   // Calls function(heaps) with every heap's lock held, and no heap being added.
   template <class Function>

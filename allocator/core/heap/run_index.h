@@ -25,6 +25,7 @@ class RunIndex {
   void for_each(Visitor&& visit) const {
     for (Block* run = runs_.first(); run != nullptr; run = run->after) visit(run);
   }
+  void shrink() { runs_.shrink(); }
   bool consistent() const { return runs_.consistent(); }
 
  private:

@@ -44,6 +44,12 @@ class StreamHeap {
   StreamHeap(const StreamHeap&) = delete;
   StreamHeap& operator=(const StreamHeap&) = delete;
 
+  // If it has no memory, what finds blocks by their addresses gives back its own.
+  void shrink() {
+    const MutexLock lock(mutex_);
+    runs_.shrink();
+  }
+
   HeapId id() const { return id_; }
   CapturePool* capture_pool() const { return graph_pool_; }
   MemoryKind memory() const { return pages_.memory(); }

@@ -43,6 +43,7 @@ class Budget {
 
   std::uint64_t regions() const { return regions_.load(std::memory_order_relaxed); }
   void count_region() { regions_.fetch_add(1, std::memory_order_relaxed); }
+  void discount_region() { regions_.fetch_sub(1, std::memory_order_relaxed); }
 
   PageId next_page() { return PageId{pages_.fetch_add(1, std::memory_order_relaxed)}; }
 

@@ -131,6 +131,8 @@ class Chunks {
   void add_region(Range region);
   // They are one free or vacant chunk, and gone afterwards.
   void remove_region(Range region);
+  // If there is no region left, what finds chunks by their addresses gives back its memory.
+  void shrink() { index_.shrink(); }
   // Memory was mapped in a part of a vacant chunk: free, and never used.
   void fill(Range range);
   // A part of a free chunk has no memory any more.

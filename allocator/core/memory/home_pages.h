@@ -103,6 +103,11 @@ class HomePages {
   // Is all of `range` home addresses that are mapped?
   bool is_mapped(Range range) const;
 
+  // If there is no page left, what finds pages by their addresses gives back its memory.
+  void shrink() {
+    if (pages_.empty()) granules_ = GranuleMap{};
+  }
+
   const Pages& all() const { return pages_; }
   Pages& all() { return pages_; }
 

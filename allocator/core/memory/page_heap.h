@@ -115,6 +115,10 @@ class PageHeap {
   // The same; nothing, if another thread is at work here. For who holds a lock that may not be held
   // while this one is waited for.
   std::vector<UnmappedPage> try_give_up(Bytes wanted);
+  // For trim(): without any page, gives back what else is held for them, but for addresses.
+  void tidy();
+  // The same, and addresses too: of a heap to whose blocks nobody will come back.
+  void give_back_addresses();
   // Takes pages in, as idle ones. Over a lowered limit they are the driver's.
   void take_in(const std::vector<UnmappedPage>& pages);
   // From now on whatever page is used is kept: never unmapped, nor given up. settle_kept() ends
@@ -391,6 +395,10 @@ class PageHeap {
   // To the driver. On an error the page is held again.
   Status give_back(UnmappedPage page) WEIR_REQUIRES(mutex_);
   void shrink_peak() WEIR_REQUIRES(mutex_);
+  bool is_empty() const WEIR_REQUIRES(mutex_) { return pages_.all().empty() && held_.empty(); }
+  // Pages went. If none is left, so do the places that requests were given, and events: a program
+  // that comes to other requests later would hold both for ever.
+  void forget_if_empty() WEIR_REQUIRES(mutex_);
   // Idle pages that may go, the largest first.
   std::vector<Page*> idle_pages() WEIR_REQUIRES(mutex_);
   // Is all work on an idle page done? `pending`: what was found not to be, of the pages before.

@@ -318,6 +318,43 @@ void PageHeap::shrink_peak() {
   peak_used_ = std::max(pages_.used(), std::min(peak_used_, total()));
 }
 
+void PageHeap::forget_if_empty() {
+  if (!is_empty()) return;
+  placements_.clear();
+  timelines_.drop_old_events();
+}
+
+void PageHeap::tidy() {
+  const QueuedLock lock(mutex_);
+  if (!is_empty()) return;
+  placements_.clear();
+  timelines_.drop_complete_events();
+  pages_.shrink();
+}
+
+// On an error a region stays.
+void PageHeap::give_back_addresses() {
+  tidy();
+  const QueuedLock lock(mutex_);
+  if (plain_ || !is_empty() || rows_.count() > 0 || !strays_.empty()) return;
+  std::erase_if(regions_, [&](Range region) WEIR_REQUIRES(mutex_) {
+    addresses_.remove_region(region);  // before another heap may be given the same
+    if (!device_.unreserve(region.begin, region.size)) {
+      addresses_.add_region(region);
+      return false;
+    }
+    budget_.discount_region();
+    if (chunks_.at(region.begin) == nullptr) {
+      rows_.remove_region(region);
+    } else {
+      chunks_.remove_region({region.begin, region.size - granularity_});
+    }
+    return true;
+  });
+  if (regions_.empty()) row_begin_ = Address{};
+  chunks_.shrink();
+}
+
 std::vector<Page*> PageHeap::idle_pages() {
   std::vector<Page*> idle;
   if (absent_mappings_ > 0) return idle;  // a row that goes with a page may lack some
@@ -382,6 +419,7 @@ Result<Bytes> PageHeap::trim_locked(Bytes keep) {
   for (const UnmappedPage page : kept) hold(add(page));
   if (gone > 0_B) {
     shrink_peak();
+    forget_if_empty();
     observer_.emit(Event{.kind = EventKind::trim, .bytes = gone});
   }
   if (!unmapped) return unmapped.error();

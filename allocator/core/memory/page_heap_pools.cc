@@ -30,6 +30,7 @@ std::vector<PageHeap::UnmappedPage> PageHeap::give_up_locked(Bytes wanted, Bytes
   });
   // What was once in use in them is no reason to grow here now.
   peak_used_ = std::max(pages_.used(), peak_used_ - std::min(peak_used_, size));
+  if (!given.empty()) forget_if_empty();
   return given;
 }
 

@@ -82,6 +82,8 @@ class StitchedRows {
     const auto [begin, size] = usable(region);
     vacant_[begin] = size;
   }
+  // There is no row in it.
+  void remove_region(Range region) { vacant_.erase(region.begin); }
   Range usable(Range region) const { return {region.begin, region.size - gap_}; }
   // What add_region() has to give for a row of `bytes`.
   Bytes region_for(Bytes bytes) const { return bytes + gap_ * 2; }

@@ -136,6 +136,8 @@ class PlacementCache {
   // From now on `at` comes where `other` came, for the whole key; where that had both, they change
   // places, else it has forgotten `other`.
   void prefer(RequestKeys keys, Address at, Address other);
+  // Forgets all, and gives back its memory.
+  void clear() { *this = PlacementCache{}; }
 
  private:
   struct Entry {

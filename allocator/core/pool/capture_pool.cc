@@ -425,8 +425,18 @@ std::uint64_t CapturePool::live_blocks() const {
   return live;
 }
 
+void CapturePool::tidy() {
+  const MutexLock lock(mutex_);
+  if (capturing_) return;
+  is_gone_locked() ? pages().give_back_addresses() : pages().tidy();
+}
+
 bool CapturePool::is_gone() const {
   const MutexLock lock(mutex_);
+  return is_gone_locked();
+}
+
+bool CapturePool::is_gone_locked() const {
   return closed_ && !capturing_ && graphs_ == 0 && live_blocks() == 0 &&
          pages().totals().total == 0_B && !pages().is_asleep();
 }
@@ -442,9 +452,10 @@ void CapturePool::reopen(std::uint64_t id, Bytes limit, std::string tag) {
   lingers_ = false;
   users_.clear();
   pages().set_limit(limit);
+  // Else each pool would have one for every stream that ever used one of its earlier lives.
+  pool_.release_heaps();
   pool_.set_id(id);
   say(EventKind::pool_open);
-  pool_.announce();
 }
 
 void CapturePool::say(EventKind kind) const {

@@ -99,6 +99,9 @@ class CapturePool {
   std::vector<PageHeap::UnmappedPage> try_spare(Bytes wanted);
   // Closed, without graphs, live blocks, or pages. Then it may be another pool.
   bool is_gone() const;
+  // For trim(): without pages, what else is held for them goes; addresses only if it is gone, since
+  // what was captured into an open pool, or saved of it, has their blocks.
+  void tidy();
   void reopen(std::uint64_t id, Bytes limit, std::string tag);
   std::string tag() const {
     const MutexLock lock(mutex_);
@@ -124,6 +127,7 @@ class CapturePool {
   Status free_placed(const PlacedBlock& block) WEIR_REQUIRES(mutex_);
   Status place(const PlacedBlock& block) WEIR_REQUIRES(mutex_);
   std::uint64_t live_blocks() const WEIR_REQUIRES(mutex_);
+  bool is_gone_locked() const WEIR_REQUIRES(mutex_);
   void forget_captured_time() WEIR_REQUIRES(mutex_);
   void note_eager_work(const StreamHeap& heap, Address block) WEIR_REQUIRES(mutex_);
   void free_deferred_locked() WEIR_REQUIRES(mutex_);

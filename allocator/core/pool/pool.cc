@@ -95,22 +95,27 @@ Status Pool::retire(Stream stream) {
   const std::unique_lock lock(mutex_);
   const auto known = by_stream_.find(stream.id);
   if (known == by_stream_.end()) return {};
-  StreamHeap* const heap = known->second.heap;
-  heap->close();
+  release(known->second.heap);
   by_stream_.erase(known);
+  return {};
+}
+
+void Pool::release_heaps() {
+  const std::unique_lock lock(mutex_);
+  for (const auto& [stream, member] : by_stream_) release(member.heap);
+  by_stream_.clear();
+}
+
+void Pool::release(StreamHeap* heap) {
+  heap->close();
   const auto place = std::find_if(retired_.begin(), retired_.end(), [&](const StreamHeap* each) {
     return each->id().value > heap->id().value;
   });
   retired_.insert(place, heap);
-  return {};
 }
 
 void Pool::give_back_cached() const {
   for_each_member([](const Member& member) { (void)member.heap->give_back_cached(); });
-}
-
-void Pool::announce() const {
-  for_each_member([&](const Member& member) { member.heap->announce(id()); });
 }
 
 std::vector<std::string> Pool::validate(const std::vector<Range>& runs) const {

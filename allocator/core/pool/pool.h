@@ -89,12 +89,14 @@ class Pool {
     for (const auto& [stream, member] : by_stream_) visit(*member.heap);
     for (StreamHeap* const heap : retired_) visit(*heap);
   }
+  // No stream has a heap any more: whichever asks next gets one of these, as if all had been
+  // retired. No block is live.
+  void release_heaps();
   void give_back_cached() const;
   // No stream gets a heap, or is retired, while the lock is held.
   std::shared_lock<std::shared_mutex> hold_members() const { return std::shared_lock(mutex_); }
-  // Another pool from now on, with heaps that are empty: says so of each.
+  // Another pool from now on, whose heaps serve no stream.
   void set_id(std::uint64_t id) { id_.store(id, std::memory_order_relaxed); }
-  void announce() const;
 
   // At one moment (HeapRegistry::at_one_moment), with members held since before. `runs`: what its
   // heaps hold of the page heap.
@@ -102,6 +104,7 @@ class Pool {
 
  private:
   Member* known(Stream stream);
+  void release(StreamHeap* heap);       // mutex_ is held alone
   Result<Member*> make(Stream stream);  // mutex_ is held alone
 
   std::atomic<std::uint64_t> id_;

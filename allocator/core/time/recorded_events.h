@@ -48,6 +48,16 @@ class RecordedEvents {
     const std::uint32_t wanted = events_.empty() ? moment_ : events_.front().moment;
     while (clocks_.size() > moment_ - wanted + 1) clocks_.pop();
   }
+  // All but the last go: `gone(event)`. Gives back memory that many events took.
+  template <class Gone>
+  void keep_last(Gone&& gone) {
+    while (events_.size() > 1) {
+      gone(events_.front().event);
+      pop();
+    }
+    events_.shrink();
+    clocks_.shrink();
+  }
   // Gives back its memory. Nothing is left, and nothing may be pushed any more.
   void reset() { *this = RecordedEvents{}; }
 

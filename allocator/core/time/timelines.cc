@@ -132,6 +132,7 @@ Status Timelines::retire(TimelineId timeline) {
   } else if (Status status; record_event(mine, status) != nullptr) {
     // Whoever took a point meanwhile may have the one after it.
     mine.events[mine.events.size() - 1].sequence = mine.point.load();
+    keep_last_event(mine);
     retired_.push_back(timeline);
   } else {
     return status;
@@ -447,6 +448,39 @@ inline EventHandle Timelines::take_spare_event() {
   const EventHandle event = spare_events_.back();
   spare_events_.pop_back();
   return event;
+}
+
+// It covers the others.
+void Timelines::keep_last_event(Timeline& timeline) {
+  if (timeline.host_waits > 0) return;  // for any of them
+  timeline.events.keep_last([this](EventHandle event)
+                                WEIR_REQUIRES(mutex_) { spare_events_.push_back(event); });
+}
+
+// Those that the driver will not destroy stay.
+void Timelines::destroy_spare_events(std::size_t keep) {
+  while (spare_events_.size() > keep && device_.destroy_event(spare_events_.back())) {
+    spare_events_.pop_back();
+  }
+}
+
+void Timelines::drop_old_events() {
+  const MutexLock lock(mutex_);
+  for (std::uint32_t i = 0; i < timelines_.size(); ++i) keep_last_event(at({i}));
+  destroy_spare_events(kSpareKept);
+}
+
+void Timelines::drop_complete_events() {
+  const MutexLock lock(mutex_);
+  for (std::uint32_t i = 0; i < timelines_.size(); ++i) {
+    Timeline& timeline = at({i});
+    if (timeline.events.empty()) continue;
+    const Recorded last = timeline.events.back();
+    const Result<bool> done = device_.query(last.event);
+    if (done && *done) mark_complete({i}, last.sequence);
+    keep_last_event(timeline);
+  }
+  destroy_spare_events(0);
 }
 
 void Timelines::mark_complete(TimelineId timeline, Sequence sequence) {

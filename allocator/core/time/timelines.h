@@ -99,6 +99,13 @@ class Timelines {
   // Returns whether all was recorded; then there is no need to again until more points are taken.
   bool settle();
 
+  // For who has no memory left. Of each timeline all events go but the last, which covers what they
+  // did; and of spare ones all but a few.
+  void drop_old_events();
+  // The same, but for a few; and the last go too where the device says that they are complete. (It
+  // is asked: where there is no memory, its answer can't change where memory is placed.)
+  void drop_complete_events();
+
   // Errors: capture (somebody captures the stream, which is not a pool's own capture); device.
   Status not_captured(TimelineId timeline) { return not_captured(stream(timeline)); }
 
@@ -154,6 +161,8 @@ class Timelines {
   // Placement looks at what is known complete, and must not depend on how fast the GPU is: the work
   // of a stream that was retired so long ago is done, on a slow machine as on a fast one.
   static constexpr std::size_t kRetiredKept = 64;
+  // Spare events that drop_old_events() leaves, for the work that begins anew.
+  static constexpr std::size_t kSpareKept = 16;
 
   // Written under the lock, read without it.
   class SharedSequence {
@@ -221,6 +230,8 @@ class Timelines {
   void note_stream_wait(TimelineId waiter, Fence fence, HeapFold* heap);
   Status have_spare_event() WEIR_REQUIRES(mutex_);
   EventHandle take_spare_event() WEIR_REQUIRES(mutex_);
+  void keep_last_event(Timeline& timeline) WEIR_REQUIRES(mutex_);
+  void destroy_spare_events(std::size_t keep) WEIR_REQUIRES(mutex_);
   void mark_complete(TimelineId timeline, Sequence sequence) WEIR_REQUIRES(mutex_);
   void ask_about_retired() WEIR_REQUIRES(mutex_);
   void validate(TimelineId timeline, std::vector<std::string>& broken) const WEIR_REQUIRES(mutex_);
