@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/soak/visitor.h"
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <string>
@@ -102,12 +101,6 @@ void Visitor::run_contract_programs() {
   for (int i = 0; i < 10; ++i) {
     const std::uint64_t seed = 1 + below(1'000'000'000);
     const contract::Program program = contract::random_program(seed);
-    // Where a pool is restored after empty_cache(), Weir refuses (docs/open-points.md).
-    if (std::any_of(program.steps.begin(), program.steps.end(), [](const contract::Step& step) {
-          return step.kind == contract::Step::Kind::restore_pool;
-        })) {
-      continue;
-    }
     if (contract::first_illegal_step(program)) {
       complain("weir_contract --replay " + std::to_string(seed) + ": not a legal program");
       continue;

@@ -125,6 +125,59 @@ TEST_F(GraphPoolRestore, ManyStatesOfManySizesCanBeGoneBackTo) {
   free_all();
 }
 
+// PyTorch's own allocator keeps the memory of a pool that a program has, whatever is trimmed.
+TEST_F(GraphPoolRestore, BlocksWhoseMemoryHasGoneBackGetOtherMemoryAtTheirPlaces) {
+  PoolBinding binding = warm_up(pool(), a_);
+  for (const Bytes size : {24_MiB, 3_MiB, 700_KiB, 4_KiB, 600_B}) (void)written(size, a_);
+  binding.close();
+  const std::vector<PlacedBlock> state = pool().blocks();
+  free_all();
+  device_.finish();
+  ASSERT_TRUE(heap_->trim().ok());
+  ASSERT_EQ(heap_->statistics().reserved_bytes.current, 0u);
+  restore(state);
+  for (const PlacedBlock& block : state) write(a_, block.address.pointer());
+  free_all();
+  restore(state);
+  free_all();
+}
+
+// Of a page that stays, and of one that went.
+TEST_F(GraphPoolRestore, ABlockWhoseMemoryHasGoneInPartIsCompletedAtItsPlace) {
+  PoolBinding binding = warm_up(pool(), a_);
+  void* const large = written(80_MiB, a_);
+  std::vector<PlacedBlock> state = pool().blocks();
+  free(large);
+  void* const within = written(3_MiB, a_);  // the pages behind it are idle
+  ASSERT_EQ(within, large);
+  binding.close();
+  device_.finish();
+  ASSERT_TRUE(heap_->trim().ok());
+  ASSERT_LT(heap_->statistics().reserved_bytes.current, (80_MiB).count);
+  restore(state);
+  write(a_, large);
+  free_all();
+}
+
+TEST_F(GraphPoolRestore, WithoutMemoryForItsBlocksAStateIsRefusedAndAllIsAsItWas) {
+  PoolBinding binding = warm_up(pool(), a_);
+  (void)written(24_MiB, a_);
+  binding.close();
+  const std::vector<PlacedBlock> state = pool().blocks();
+  free_all();
+  device_.finish();
+  ASSERT_TRUE(heap_->trim().ok());
+  heap_->set_limit(16_MiB);
+  expect_error(pool().restore(state), ErrorCode::out_of_memory, "limit");
+  EXPECT_THAT(heap_->validate(), testing::IsEmpty());
+  EXPECT_EQ(heap_->statistics().reserved_bytes.current, 0u);
+  heap_->set_limit(32_MiB);
+  void* const idle = allocate(20_MiB, b_);
+  free(idle);  // the device heap's; it goes first
+  restore(state);
+  free_all();
+}
+
 TEST_F(GraphPoolRestore, APlaceThatIsTakenIsNamed) {
   CaptureScope capture = begin(pool(), a_);
   void* const output = written(2_MiB, a_);

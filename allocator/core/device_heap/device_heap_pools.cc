@@ -268,6 +268,11 @@ std::vector<PlacedBlock> GraphPool::blocks() const { return pool_->blocks(); }
 Status GraphPool::restore(std::span<const PlacedBlock> blocks) {
   heap_->impl_->free_deferred();
   Status restored = pool_->restore(blocks);
+  // Memory for blocks whose own is gone: what idles elsewhere goes first.
+  if (!restored && restored.error().code() == ErrorCode::out_of_memory &&
+      heap_->impl_->trim(0_B, Trim::waits)) {
+    restored = pool_->restore(blocks);
+  }
   // What still waited to be freed, and is live again, is freed no more.
   if (restored) heap_->impl_->forget_deferred(blocks);
   return restored;

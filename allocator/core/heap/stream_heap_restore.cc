@@ -27,6 +27,7 @@ Status StreamHeap::allocate_at(const PlacedBlock& wanted) {
     slabs_.add(slab);
     block = slabs_.allocate_at(range);
   }
+  if (!status) return status;
   if (block == nullptr) {
     return Error(ErrorCode::invalid_argument, "the memory there is in use");
   }

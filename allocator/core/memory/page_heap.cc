@@ -90,6 +90,9 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, S
 Status PageHeap::allocate_at(Owner& owner, Range run) {
   const QueuedLock lock(mutex_);
   if (is_asleep()) return asleep_error();
+  for (const Range vacant : vacant_in(run)) {
+    if (Status filled = fill(owner, vacant); !filled) return filled;
+  }
   const Place place = place_of(run);
   if (!is_free(place)) {
     return Error(ErrorCode::invalid_argument,
@@ -104,6 +107,21 @@ Status PageHeap::allocate_at(Owner& owner, Range run) {
   // What lies there is not written by whoever has it again, and where uses need not be told it is
   // the program that orders them.
   return claim(owner, place, /*waits=*/!trusts_context_);
+}
+
+std::vector<Range> PageHeap::vacant_in(Range run) const {
+  std::vector<Range> vacant;
+  if (plain_) return vacant;  // the driver chooses where a segment lies
+  for (const Chunk* chunk = chunks_.at(run.begin); chunk != nullptr && chunk->begin < run.end();
+       chunk = chunk->after) {
+    if (chunk->state == Chunk::State::used) return {};  // then the rest won't do
+    if (chunk->state != Chunk::State::vacant) continue;
+    const Address begin{round_down(Bytes{run.begin.value}, granularity_).count};
+    const Address end{round_up(Bytes{run.end().value}, granularity_).count};
+    const Address from = std::max(begin, chunk->begin);
+    vacant.push_back({from, std::min(end, chunk->end()) - from});
+  }
+  return vacant;
 }
 
 // Before the device is asked for new pages, the source is.

@@ -86,8 +86,8 @@ class PageHeap {
     Bytes bytes;
     std::uint64_t runs = 0;  // requests for runs; in allocate(), this one included
   };
-  // The run, if its bytes are free and the owner's to use.
-  // Errors: invalid_argument (they are not); device.
+  // The run, if its bytes are free and the owner's to use. What has no memory any more, in the home
+  // row, gets some. Errors: invalid_argument (they are not); out_of_memory; device.
   Status allocate_at(Owner& owner, Range run);
   // A run of `size` bytes, a multiple of kGrain. `keys` name the request: a program that repeats
   // itself asks with the same again.
@@ -173,7 +173,7 @@ class PageHeap {
   Status renew_access();
   // The pages under a block, in order.
   std::vector<PagePart> parts(Range block) const;
-  // Could `run` be one: is it mapped, in the home row or in a stitched one?
+  // Could `run` be one: does it lie in the home row, or is it mapped in a stitched one?
   bool has_addresses(Range run) const;
 
   // Of these pages alone, of which none may be there.
@@ -245,6 +245,9 @@ class PageHeap {
            });
   }
   bool is_free(const Place& place) const WEIR_REQUIRES(mutex_);
+  // The parts of a run that lie in the home row and have no memory, as ranges of whole pages that
+  // could be mapped there.
+  std::vector<Range> vacant_in(Range run) const WEIR_REQUIRES(mutex_);
 
   // --- Serving a request (page_heap.cc, page_heap_place.cc, page_heap_stitch.cc).
 
@@ -367,6 +370,8 @@ class PageHeap {
   Result<std::vector<HeldPage>> obtain(Bytes size) WEIR_REQUIRES(mutex_);
   // Pages of at least `size` together, mapped side by side from `at` on, which is vacant: free.
   Result<std::vector<Page*>> extend(Owner& owner, Address at, Bytes size) WEIR_REQUIRES(mutex_);
+  // New pages exactly there, which is vacant: free.
+  Status fill(Owner& owner, Range vacant) WEIR_REQUIRES(mutex_);
   // All that is held is mapped.
   Status map_held(Owner& owner) WEIR_REQUIRES(mutex_);
   Result<std::vector<Page*>> map_home(const Owner& owner, Address at,

@@ -228,6 +228,26 @@ Result<std::vector<Page*>> PageHeap::extend(Owner& owner, Address at, Bytes size
   return map_home(owner, at, *pages);
 }
 
+Status PageHeap::fill(Owner& owner, Range vacant) {
+  unmap_strays();
+  const std::vector<Bytes> sizes = page_sizes(vacant.size);
+  if (Status status = make_room_for_mappings(sizes.size()); !status) return status;
+  if (vacant.size > room()) {
+    return Error(ErrorCode::out_of_memory, "the limit leaves no room");
+  }
+  std::vector<HeldPage> pages;
+  for (const Bytes each : sizes) {
+    Result<HeldPage> page = create(each);
+    if (!page) {
+      for (const HeldPage& made : pages) (void)give_back(take_out(made));
+      return std::move(page).error();
+    }
+    pages.push_back(*page);
+  }
+  Result<std::vector<Page*>> mapped = map_home(owner, vacant.begin, pages);
+  return mapped ? Status{} : Status(std::move(mapped).error());
+}
+
 Status PageHeap::map_held(Owner& owner) {
   unmap_strays();
   if (Status status = make_room_for_mappings(held_.size()); !status) return status;
@@ -539,7 +559,13 @@ std::vector<PagePart> PageHeap::parts(Range block) const {
 
 bool PageHeap::has_addresses(Range run) const {
   const QueuedLock lock(mutex_);
-  if (chunks_.at(run.begin) != nullptr) return pages_.is_mapped(run);
+  if (const Chunk* chunk = chunks_.at(run.begin)) {
+    while (chunk->end() < run.end() && chunk->after != nullptr &&
+           chunk->after->begin == chunk->end() && !chunk->after->begins_region) {
+      chunk = chunk->after;
+    }
+    return run.size <= chunk->end() - run.begin && (!plain_ || pages_.is_mapped(run));
+  }
   const StitchedRow* const row = rows_.at(run.begin);
   return row != nullptr && row->size >= run.size;
 }

@@ -125,9 +125,10 @@ class GraphPool {
   // For programs that go back to an earlier state of the pool, to capture anew from there.
   std::vector<PlacedBlock> blocks() const;  // live, by address
   // Makes just these blocks live: what else is live is deallocated, and what of them is not is
-  // allocated again, at its place, with the bytes that lie there.
+  // allocated again, at its place, with the bytes that lie there. Where its memory has gone back
+  // meanwhile, and was neither plain nor stitched, there is other memory at the place.
   // Errors: invalid_argument (a capture is going on; or a place is not free any more: it names the
-  // block); device. Nothing has changed then.
+  // block); out_of_memory; device. The same blocks are live then as before.
   Status restore(std::span<const PlacedBlock> blocks);
   // Gives back what the pool need not keep, to the device heap. Returns whether there was any.
   bool give_back_pages();
