@@ -53,6 +53,10 @@ class RankWorker::Rank {
   }
 
   Result<UniqueId> unique_id() { return nccl_->unique_id(); }
+  // As many looks of the watchdog as it takes until nothing is left of the last burst.
+  void look_for_a_while() {
+    for (int i = 0; i < 128 && comm_; ++i) expect("poll", comm_->poll());
+  }
 
   void run(const Job& job) {
     random_.seed(job.seed);
@@ -248,7 +252,11 @@ void RankWorker::step() {
 }
 
 void RankWorker::drop_all() {
+  world_.machine.sim()->finish();
   peer_machine_.sim()->finish();
+  for (Rank* const rank : {mine_.get(), peer_.get()}) {
+    if (rank != nullptr) rank->look_for_a_while();
+  }
   expect("trim of the peer", peer_world_.heap().trim());
 }
 

@@ -65,6 +65,12 @@ bool has_sanitizer() {
 #endif
 }
 
+void steady_allocation() {
+  constexpr int kLarge = 128 << 10;
+  ::mallopt(M_ARENA_MAX, 1);
+  ::mallopt(M_MMAP_THRESHOLD, kLarge);
+}
+
 ProcessSample sample_process(bool tidy) {
   if (tidy && !has_sanitizer()) ::malloc_trim(0);
   ProcessSample sample;

@@ -14,6 +14,10 @@ struct ProcessSample {
   std::uint64_t descriptors = 0;  // open files
 };
 
+// From now on the C library's allocator scatters little, and gives large pieces back at once: else
+// resident memory says by chance more or less than what is allocated. Call it first.
+void steady_allocation();
+
 // `tidy`: gives the C library's free memory back before, so that what is left is in use.
 ProcessSample sample_process(bool tidy);
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <exception>
 #include <filesystem>
 #include <map>
@@ -25,6 +26,7 @@
 #include "tests/soak/rank_worker.h"
 #include "tests/soak/samples.h"
 #include "tests/soak/visitor.h"
+#include "weir/graph_pool.h"
 
 namespace weir::soak {
 namespace {
@@ -133,6 +135,7 @@ class Session {
         world_.streams.push_back(*stream);
       }
     }
+    warm_up();
     auto seed = [next = options.seed * 1000]() mutable { return next++; };
     world_.streams_per_minute = options.streams_per_minute;
     const auto add = [&](std::unique_ptr<Worker> worker, Gate& gate, int pause_ms = 0) {
@@ -218,6 +221,36 @@ class Session {
   // Of samples, in seconds.
   static double interval(const Options& options) {
     return std::clamp(options.seconds / kSamples, 0.04, 1.0);
+  }
+
+  // An allocator keeps a record of each pool that was open, or whose graphs ran, at the same time
+  // as others, and of the most streams that used it. That most is a matter of chance, and rises for
+  // hours, ever more seldom; so there are more records than that from the start. (A record for each
+  // pool would be thousands.)
+  void warm_up() {
+    constexpr int kPools = 32, kStreams = 3;
+    std::vector<Stream> streams;
+    for (int i = 0; i < kStreams; ++i) {
+      if (Result<Stream> stream = machine_.gpu().new_stream(); stream.ok()) {
+        streams.push_back(*stream);
+      }
+    }
+    std::deque<GraphPool> pools;
+    for (int i = 0; i < kPools; ++i) {
+      const Result<PoolBinding> binding =
+          pools.emplace_back(world_.heap()).warm_up([](Stream) { return true; });
+      if (!binding.ok()) return complain("warm-up: " + binding.error().message());
+      for (const Stream stream : streams) {
+        const Result<void*> block = world_.heap().allocate(1_MiB, stream);
+        if (!block.ok()) return complain("warm-up: " + block.error().message());
+        if (!world_.heap().deallocate(*block)) complain("warm-up: a block is not freed");
+      }
+    }
+    pools.clear();
+    for (const Stream stream : streams) {
+      if (!world_.heap().retire(stream)) complain("warm-up: a stream is not retired");
+      if (!machine_.gpu().destroy_stream(stream)) complain("warm-up: a stream does not go");
+    }
   }
 
   struct Member {
@@ -417,6 +450,7 @@ std::string name_of(Plant plant) {
 }
 
 Result<Outcome> run(const Options& options) {
+  steady_allocation();
   Result<std::unique_ptr<stress::Gpu>> gpu = open_gpu(options);
   if (!gpu.ok()) return std::move(gpu).error();
   Session session(options, std::move(*gpu), [options] { return open_gpu(options); });
