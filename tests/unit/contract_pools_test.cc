@@ -134,5 +134,50 @@ TEST_F(UntoldPools, InThePlaceOfMemoryInUseElsewhereNoMemoryOfAGraphIsTaken) {
   close(pool);
 }
 
+// A use by a stream that is captured just then into another pool: PyTorch's own allocator asks the
+// stream about its work once the block is free and the capture over.
+TEST_F(UntoldPools, AStreamThatIsCapturedIntoAnotherPoolUsesABlockAfterwards) {
+  GraphPool* const pool = open_pool();
+  GraphPool* const others = open_pool();
+  PoolBinding binding = warm_up(*pool, s_);
+  void* const x = written(kBlock, s_);
+  const Captured captured = capture(*others, t_, [&] {
+    EXPECT_TRUE(heap_.record_stream(x, t_).ok());
+    return nullptr;
+  });
+  host_wait(s_);
+  read(x, kBlock, t_, kLong);
+  free(x);
+  void* const next = written(kBlock, s_);  // a race, if nothing orders it after t_
+  free(next);
+  binding.close();
+  drop(captured, *others);
+  close(pool);
+  close(others);
+}
+
+// ... nor is its work an edge of the graph that is captured into the block's pool.
+TEST_F(UntoldPools, AStreamOfAnotherCaptureLeavesThatOfTheBlockWhole) {
+  GraphPool* const pool = open_pool();
+  GraphPool* const others = open_pool();
+  const Captured captured = capture(*pool, s_, [&] {
+    void* const x = written(kBlock, s_);
+    const Captured meanwhile = capture(*others, t_, [&] {
+      void* const y = written(kBlock, t_);
+      EXPECT_TRUE(heap_.record_stream(x, t_).ok());
+      EXPECT_TRUE(heap_.fence(x, t_).ok());
+      free(x);
+      free(y);
+      return nullptr;
+    });
+    drop(meanwhile, *others);
+    free(written(kBlock, s_));
+    return nullptr;
+  });
+  drop(captured, *pool);
+  close(pool);
+  close(others);
+}
+
 }  // namespace
 }  // namespace weir

@@ -23,7 +23,13 @@ Result<bool> DeviceHeap::Impl::fence_in_its_epoch(StreamHeap& heap, Address bloc
   }
   Result<bool> captured = is_captured(user);
   if (!captured) return std::move(captured).error();
-  if (pool != nullptr) return pool->fence(heap, block, user, *captured);
+  if (pool != nullptr) {
+    const Result<bool> own = is_captured_into(*pool, user);
+    if (!own) return own.error();
+    // In another pool's capture no fence can be taken: the block's free takes it.
+    if (*captured && !*own) return pool->record_stream(heap, block, user, false);
+    return pool->fence(heap, block, user, *own);
+  }
   if (!*captured) return heap.fence(block, timelines_.of(user));
   // A graph may use it whenever it is launched: its free waits for the end of the capture at least.
   if (!heap.has(block)) return false;

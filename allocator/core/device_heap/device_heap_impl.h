@@ -142,6 +142,8 @@ class DeviceHeap::Impl {
   static Error not_served(Stream stream);
   Status begin_capture(CapturePool& pool, bool watches);
   Result<bool> is_captured(Stream stream);
+  // False, too, if it is captured into another pool.
+  Result<bool> is_captured_into(const CapturePool& pool, Stream stream);
   Status retire_in_pools(Stream stream);
   bool call_in_pools() const;
   // Idle memory that is of no use to a request of `requester` (null: of no pool's) but by way of

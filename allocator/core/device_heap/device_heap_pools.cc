@@ -147,9 +147,13 @@ Result<bool> DeviceHeap::Impl::record_stream_in_its_epoch(StreamHeap& heap, Addr
                                                           Stream user) {
   CapturePool* const pool = heap.capture_pool();
   if (!bound() && pool == nullptr) return heap.record_stream(block, timelines_.of(user));
-  Result<bool> captured = bound() ? is_captured(user) : Result<bool>(false);
+  if (pool != nullptr) {
+    Result<bool> captured = bound() ? is_captured_into(*pool, user) : Result<bool>(false);
+    if (!captured) return std::move(captured).error();
+    return pool->record_stream(heap, block, user, *captured);
+  }
+  Result<bool> captured = is_captured(user);
   if (!captured) return std::move(captured).error();
-  if (pool != nullptr) return pool->record_stream(heap, block, user, *captured);
   if (*captured) {
     // It may be used there after the capture too.
     Result<bool> fenced = fence_in_its_epoch(heap, block, user);

@@ -65,4 +65,12 @@ Result<bool> DeviceHeap::Impl::is_captured(Stream stream) {
   return *status != CaptureInfo::Status::none;
 }
 
+Result<bool> DeviceHeap::Impl::is_captured_into(const CapturePool& pool, Stream stream) {
+  const Result<bool> captured = is_captured(stream);
+  if (!captured || !*captured) return captured;
+  const Result<CaptureInfo> info = device_.capture_info(stream);
+  if (!info) return info.error();
+  return bindings_.find(stream, *info).get() == &pool && pool.capturing();
+}
+
 }  // namespace weir
