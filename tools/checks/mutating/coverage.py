@@ -11,16 +11,38 @@ import subprocess
 
 from .tree import Failed, digest_of, is_built, note
 
-VERSION = 1  # of the files that are kept
+VERSION = 3  # of the files that are kept
+
+
+# A test that takes longer is a part of its own, so that the others of its program need not wait for it.
+SLOW = 1.0
+
+
+class Part:
+    """What is run at a time: a test that is no GoogleTest program, or of a program the quick tests or the slow ones."""
+
+    def __init__(self, program, seconds, tests, is_slow):
+        self.program, self.seconds, self.tests, self.is_slow = program, seconds, tests, is_slow
+        self.name = program + ("+slow" if is_slow else "")
+
+
+def parts_of(program, seconds, excluded, slow):
+    """A program's parts: it takes so many seconds, `slow` {test: seconds} of them; `excluded` tests fail unchanged."""
+    quick = max(seconds - sum(slow.values()), 0.1)
+    left_out = [*excluded, *slow]
+    parts = [Part(program, quick, "-" + ":".join(left_out) if left_out else "", False)]
+    if slow:
+        parts.append(Part(program, sum(slow.values()), ":".join(slow), True))
+    return parts
 
 
 class Coverage:
-    """seconds: of each program's run. excluded: its tests that fail unchanged. lines: {file: {line:
+    """seconds: of each program's run. parts: of each program. lines: {file: {line:
     programs}}, an empty set where the line has code that none runs. branches: {file: {branch: taken}}.
     functions: {file: [(first line, last line)]}."""
 
     def __init__(self):
-        self.seconds, self.excluded, self.lines, self.branches = {}, {}, {}, {}
+        self.seconds, self.parts, self.lines, self.branches = {}, {}, {}, {}
         self.functions = collections.defaultdict(set)
 
     def add(self, program, files):
@@ -101,62 +123,81 @@ def _merge(tree, folders, document, files):
                 found["branches"][key] = found["branches"].get(key, 0) + branch["count"]
 
 
-def _run(tree, program, folders):
-    """One program's run, from its last one where the program is the same."""
+def slow_tests(report):
+    """{test: seconds}, of a report of GoogleTest's."""
+    if not report.is_file():
+        return {}
+    tests = [(f"{suite['name']}.{test['name']}", float(test["time"].rstrip("s")))
+             for suite in json.loads(report.read_text())["testsuites"] for test in suite["testsuite"]]
+    return {name: seconds for name, seconds in tests if seconds > SLOW}
+
+
+def _run(tree, program, folders, most):
+    """One test's run, from its last one where what it runs is the same. `most`: seconds that a test may take that
+    is no GoogleTest program. One that takes longer, or fails unchanged, says nothing of a change: no seconds."""
     kept = tree.folder / "coverage" / f"{program}.json"
     key = hashlib.sha256()
-    for file in (tree.build / "tests" / program, tree.build / "bin" / "weir"):
+    for file in tree.binaries(program):
         if file.is_file():
             key.update(file.read_bytes())
-    key = f"{VERSION} {key.hexdigest()}"
+    other = program in tree.others
+    key = f"{VERSION} {most if other else ''} {key.hexdigest()}"
     if kept.is_file():
         before = json.loads(kept.read_text())
         if before["key"] == key:
             return before
     counters = tree.folder / "counters"
     shutil.rmtree(counters, ignore_errors=True)
-    excluded = []
-    run = tree.run(program, 1800, counters, fail_fast=False)
-    if not run.ok:
+    excluded, report = [], tree.folder / "report.json"
+    report.unlink(missing_ok=True)
+    run = tree.run(program, most if other else 1800, counters, fail_fast=False, report=report)
+    if not run.ok and other:
+        note(f"mutants: {program}: left out, since it {'takes too long' if run.hung else 'fails without any change'}")
+        run.seconds = None
+    elif not run.ok:
         # A test that fails unchanged says nothing of a change. Without it the others must pass.
         if run.hung or not run.failed:
             raise Failed(f"{program} fails without any change: see {tree.folder / 'run.log'}")
         excluded = run.failed
         note(f"mutants: {program}: left out, since they fail without any change: {', '.join(excluded)}")
         shutil.rmtree(counters, ignore_errors=True)
-        run = tree.run(program, 1800, counters, excluded, fail_fast=False)
+        run = tree.run(program, 1800, counters, "-" + ":".join(excluded), fail_fast=False, report=report)
         if not run.ok:
             raise Failed(f"{program} fails without any change: see {tree.folder / 'run.log'}")
     files = read_gcov(tree, folders, linked(counters))
     shutil.rmtree(counters, ignore_errors=True)
-    result = {"key": key, "seconds": run.seconds, "excluded": excluded, "files": files}
+    result = {"key": key, "seconds": run.seconds, "excluded": excluded, "slow": slow_tests(report), "files": files}
     kept.parent.mkdir(exist_ok=True)
     kept.write_text(json.dumps(result))
     return result
 
 
-def measure(tree, folders, only):
-    """The coverage of the tree's sources, built and run where it is not known yet."""
+def measure(tree, folders, only, most):
+    """The coverage of the tree's sources, built and run where it is not known yet. `most`: see _run()."""
     names = tree.synchronise()
     folders = tuple(folder + "/" for folder in folders)
-    digest = digest_of(tree.source, [name for name in names if is_built(name)]) + json.dumps([VERSION, tree.options, only.pattern])
+    digest = digest_of(tree.source, [name for name in names if is_built(name)]) + json.dumps([VERSION, tree.options, only.pattern, most])
     stamp = tree.folder / "coverage" / "complete"
     known = stamp.is_file() and stamp.read_text() == digest
     if not known or not (tree.build / "build.ninja").is_file():
         tree.configure()
-    programs = [program for program in tree.programs() if only.search(program)]
+    tree.find_others()
+    programs = [program for program in [*tree.programs(), *tree.others] if only.search(program)]
     if not programs:
         raise Failed("no test program has such a name")
     if not known:
-        note(f"mutants: builds {len(programs)} test programs in {tree.build}")
-        if not tree.make(programs):
+        note(f"mutants: builds what {len(programs)} tests run in {tree.build}")
+        if not tree.make(sorted({target for program in programs for target in tree.targets(program)})):
             raise Failed(f"the test programs don't build: see {tree.folder / 'build.log'}")
     result = Coverage()
     for number, program in enumerate(programs, 1):
         if not known:
             note(f"mutants: coverage, {number} of {len(programs)}: {program}")
-        run = _kept(tree, program) if known else _run(tree, program, folders)
-        result.seconds[program], result.excluded[program] = run["seconds"], run["excluded"]
+        run = _kept(tree, program) if known else _run(tree, program, folders, most)
+        if run["seconds"] is None:
+            continue
+        result.seconds[program] = run["seconds"]
+        result.parts[program] = parts_of(program, run["seconds"], run["excluded"], run["slow"])
         result.add(program, run["files"])
     empty = tree.folder / "coverage" / "unrun.json"
     if not known:

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 
 from . import coverage, places
-from .tree import Failed, Run, Tree
+from .tree import Failed, Run, Tree, commands_in
 
 
 def function(text):
@@ -167,6 +167,17 @@ def check_tree(checks, folder):
         program.chmod(0o755)
         return after.run("program", limit, folder / "counters")
 
+    after.build.mkdir(parents=True)
+    (after.build / "CTestTestfile.cmake").write_text(
+        f'add_test([=[a.run]=] "python" "a \\"b\\"" "{after.build}/bin/a")\n'
+        'set_tests_properties([=[a.run]=] PROPERTIES  ENVIRONMENT "A=1;B=c=d" LABELS "x" WORKING_DIRECTORY "/w" _B "y")\n'
+        f'add_test([=[after.a]=] "{after.build}/bin/a")\n'
+        'set_tests_properties([=[after.a]=] PROPERTIES  FIXTURES_REQUIRED "x")\n'
+        f'add_test([=[b]=] "{after.build}/bin/b")\nadd_test([=[script]=] "{after.build}/other")\n')
+    commands = {name: (c.arguments, c.targets, c.folder, c.environment) for name, c in commands_in(after.build, {"bin/a", "bin/b"}).items()}
+    checks.equal("ctest's commands", commands, {
+        "a.run": (["python", 'a "b"', f"{after.build}/bin/a"], ["bin/a"], "/w", {"A": "1", "B": "c=d"}),
+        "b": ([f"{after.build}/bin/b"], ["bin/b"], str(after.build), {})})
     checks.equal("a pass", run("exit 0").ok, True)
     failed = run("echo '[  FAILED  ] A.B (1 ms)'; exit 1")
     checks.equal("a failure", (failed.ok, failed.hung, failed.test), (False, False, "A.B"))
@@ -205,7 +216,8 @@ def check_states(checks, tool, folder):
     text = "bool f() {\n  return a < b;\n}\n"
     mutant = tool.mutants_of("a.cc", text)[1][0]
     covered = coverage.Coverage()
-    covered.seconds, covered.excluded = {"one": 1, "two": 2, "long": 70}, {"one": [], "two": [], "long": []}
+    covered.seconds = {"one": 1, "two": 2, "long": 70}
+    covered.parts = {name: coverage.parts_of(name, seconds, [], {}) for name, seconds in covered.seconds.items()}
     lines = {"functions": [[1, 3]], "branches": [], "lines": [[2, 1]]}
     for program in covered.seconds:
         covered.add(program, {"a.cc": lines})
@@ -213,7 +225,7 @@ def check_states(checks, tool, folder):
     for what, builds, runs, expected, ran in [
             ("caught", [], {"one": fails}, ("caught", "one: A.B"), ["one"]),
             ("caught later", [], {"two": fails}, ("caught", "two: A.B"), ["one", "two"]),
-            ("hung", [], {"one": hangs}, ("hung", "one: None"), ["one"]),
+            ("hung", [], {"one": hangs}, ("hung", "one"), ["one"]),
             ("no object", ["a.cc.o"], {}, ("does not compile", ""), []),
             ("no program", ["two"], {}, ("does not compile", ""), ["one"]),
             ("survived", [], {}, ("survived", "not run, since they take long: long"), ["one", "two"])]:
@@ -223,14 +235,23 @@ def check_states(checks, tool, folder):
         checks.equal(what + ": the copy", (tree.source / "a.cc").read_text(), text.replace("<", "<="))
         tree.restore()
         checks.equal(what + ": restored", (tree.source / "a.cc").read_text(), text)
+    def names(of):
+        return [part.name for part in of.parts(mutant)]
+
     test = tool.Test(tree, covered, 60)
     test.learn("other/b.cc", "caught", "long: A.B")
-    checks.equal("fastest first", test.programs(mutant), ["one", "two", "long"])
+    checks.equal("fastest first", names(test), ["one", "two", "long"])
     for state in ("caught", "survived", "hung"):
         test.learn("b.cc", state, "two: A.B")
-    checks.equal("what caught others of the folder first", test.programs(mutant), ["two", "one", "long"])
+    checks.equal("what caught others of the folder first", names(test), ["two", "one", "long"])
     header = dataclasses.replace(mutant, file="a.h")
-    checks.equal("a header of a test", tool.Test(tree, covered, 60).programs(header), ["two"])
+    checks.equal("a header of a test", [part.name for part in tool.Test(tree, covered, 60).parts(header)], ["two"])
+    slow = [(part.name, part.seconds, part.tests) for part in coverage.parts_of("one", 30, ["A.B"], {"A.C": 20, "D.E": 4})]
+    checks.equal("slow tests", slow, [("one", 6, "-A.B:A.C:D.E"), ("one+slow", 24, "A.C:D.E")])
+    checks.equal("no slow tests", [part.tests for part in coverage.parts_of("one", 30, [], {})], [""])
+    report = folder / "report.json"
+    report.write_text('{"testsuites": [{"name": "A", "testsuite": [{"name": "B", "time": "0.9s"}, {"name": "C/1", "time": "12s"}]}]}')
+    checks.equal("a report", coverage.slow_tests(report), {"A.C/1": 12.0})
     covered.lines["a.cc"][2] = set()
     tree = PlannedTree(root, root / "copy", [], {})
     checks.equal("not covered", tool.Test(tree, covered, 60).of(mutant), ("not covered", ""))

@@ -2,6 +2,7 @@
 """A copy of the sources in a folder of its own, built with coverage, and the runs of its test programs."""
 
 import contextlib
+import dataclasses
 import fcntl
 import hashlib
 import json
@@ -47,6 +48,35 @@ def is_built(name):
     return pathlib.PurePath(name).suffix in SUFFIXES or name.endswith(("CMakeLists.txt", "CMakePresets.json"))
 
 
+@dataclasses.dataclass
+class Command:
+    """A test of ctest's that is no GoogleTest program: its command line, what is built for it, and where it runs."""
+    arguments: list
+    targets: list
+    folder: str
+    environment: dict
+
+
+def commands_in(build, built):
+    """{name: Command} of ctest's files below `build`, whether or not their programs, of `built`, are there."""
+    def quoted(text):
+        return [re.sub(r"\\(.)", r"\1", each) for each in re.findall(r'"((?:[^"\\]|\\.)*)"', text)]
+    found = {}
+    for file in sorted(build.rglob("CTestTestfile.cmake")):
+        text = file.read_text()
+        properties = dict(re.findall(r"^set_tests_properties\(\[=\[(.*?)\]=\] PROPERTIES(.*)\)$", text, re.MULTILINE))
+        for name, line in re.findall(r"^add_test\(\[=\[(.*?)\]=\] (.*)\)$", text, re.MULTILINE):
+            arguments, about = quoted(line), properties.get(name, "")
+            inside = {os.path.relpath(argument, build) for argument in arguments if os.path.isabs(argument)}
+            if not inside & built or "FIXTURES_" in about:
+                continue
+            environment = re.search(r' ENVIRONMENT ("(?:[^"\\]|\\.)*")', about)
+            folder = re.search(r' WORKING_DIRECTORY "([^"]*)"', about)
+            found[name] = Command(arguments, sorted(inside & built), folder[1] if folder else str(file.parent),
+                                  dict(each.partition("=")[::2] for each in quoted(environment[1])[0].split(";")) if environment else {})
+    return found
+
+
 class Run:
     """How one run of a program ended: `ok`, `hung`, or neither, and then what it said failed."""
 
@@ -66,6 +96,7 @@ class Tree:
         self.build = self.source / "build" / "release"
         self.options = options
         self.changed = None  # the one file of the copy that is changed, and its own text
+        self.others = {}     # {name: Command}
 
     @contextlib.contextmanager
     def locked(self):
@@ -111,6 +142,20 @@ class Tree:
 
     def programs(self):
         return (self.build / "test_programs.txt").read_text().split()
+
+    def find_others(self):
+        """The tests that run programs of this build and are no GoogleTest programs; none that needs another test."""
+        said = subprocess.run(["ninja", "-C", str(self.build), "-t", "targets", "all"], capture_output=True, text=True).stdout
+        self.others = commands_in(self.build, {line.rpartition(": ")[0] for line in said.splitlines()})
+
+    def targets(self, program):
+        """What is built for a test, as ninja names it."""
+        return self.others[program].targets if program in self.others else [program]
+
+    def binaries(self, program):
+        """The files that a test runs."""
+        return [self.build / target for target in self.others[program].targets] if program in self.others else [
+            self.build / "tests" / program, self.build / "bin" / "weir"]
 
     def commands(self):
         """The object of each source that has one of its own, and the sources that are built."""
@@ -159,23 +204,25 @@ class Tree:
             (self.source / name).write_text(own)
             self.changed = None
 
-    def run(self, program, limit, counters, excluded=(), fail_fast=True, report=None):
-        """Runs a test program in the copy. Its counters go below `counters`."""
+    def run(self, program, limit, counters, tests="", fail_fast=True, report=None):
+        """Runs a test in the copy; of a GoogleTest program these `tests`, as --gtest_filter takes them. Its
+        counters go below `counters`."""
         log = self.folder / "run.log"
         scratch = self.folder / "scratch"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
-        arguments = [str(self.build / "tests" / program)]
-        if excluded:
-            arguments.append("--gtest_filter=-" + ":".join(excluded))
-        environment = self.environment(GCOV_PREFIX=str(counters), TMPDIR=str(scratch))
+        other = self.others.get(program)
+        arguments = other.arguments if other else [str(self.build / "tests" / program)]
+        if tests:
+            arguments.append("--gtest_filter=" + tests)
+        environment = self.environment(GCOV_PREFIX=str(counters), TMPDIR=str(scratch), **(other.environment if other else {}))
         if fail_fast:
             environment["GTEST_FAIL_FAST"] = "1"
         if report:
             environment["GTEST_OUTPUT"] = f"json:{report}"
         begin = time.monotonic()
         with open(log, "wb") as output:
-            process = subprocess.Popen(arguments, cwd=self.source, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            process = subprocess.Popen(arguments, cwd=other.folder if other else self.source, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                        env=environment, start_new_session=True, preexec_fn=_limit)
             status, hung = self._wait(process, limit)
         seconds = time.monotonic() - begin
