@@ -184,7 +184,6 @@ std::optional<Event> EventCoder::decode(PayloadReader& in) {
   if (later > kLatest - time_) in.fail();
   const std::uint64_t changed = in.number();
   if (changed >> EventFields().size() != 0) in.fail();
-  if (in.failed()) return std::nullopt;
   time_ += later;
   Event event{.kind = static_cast<EventKind>(kind), .plain = (first & kPlain) != 0};
   event.time = Nanoseconds{static_cast<std::int64_t>(time_)};
