@@ -52,7 +52,6 @@ Status PoolDevice::record(EventHandle event, Stream stream) {
     if (Status made = have_eager(mine); !made) return made;
     if (Status recorded = inner_.record(mine.eager, stream); !recorded) return recorded;
     mine.is_captured = false;
-    mine.nodes.clear();
     return {};
   }
   std::vector<GraphNode> nodes;
@@ -74,7 +73,6 @@ Status PoolDevice::record_context(EventHandle event) {
   if (Status made = have_eager(known->second); !made) return made;
   if (Status recorded = inner_.record_context(known->second.eager); !recorded) return recorded;
   known->second.is_captured = false;
-  known->second.nodes.clear();
   return {};
 }
 
