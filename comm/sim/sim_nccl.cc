@@ -162,8 +162,16 @@ class SimNccl final : public Nccl {
       (void)device_.unreserve(*address, size);
       return std::move(page).error();
     }
-    if (Status status = device_.map(*address, size, *page); !status) return status.error();
-    if (Status status = device_.set_access(*address, size); !status) return status.error();
+    Status mapped = device_.map(*address, size, *page);
+    if (mapped) {
+      mapped = device_.set_access(*address, size);
+      if (!mapped) (void)device_.unmap(*address, size);
+    }
+    if (!mapped) {
+      (void)device_.release(*page);
+      (void)device_.unreserve(*address, size);
+      return std::move(mapped).error();
+    }
     const std::lock_guard lock(mutex_);
     segments_[address->value] = {size, *page};
     count(&SimWorld::State::live_segments, 1);
@@ -185,9 +193,10 @@ class SimNccl final : public Nccl {
       segments_.erase(found);
     }
     count(&SimWorld::State::live_segments, -1);
-    (void)device_.unmap(segment, gone.bytes);
-    (void)device_.release(gone.page);
-    return device_.unreserve(segment, gone.bytes);
+    Status unmapped = device_.unmap(segment, gone.bytes);
+    Status released = device_.release(gone.page);
+    if (!unmapped) return unmapped;
+    return released ? device_.unreserve(segment, gone.bytes) : std::move(released);
   }
 
   Result<RegistrationHandle> register_range(CommHandle, Address address, Bytes bytes) override {

@@ -8,10 +8,13 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/nccl/loaded_nccl.h"
@@ -198,6 +201,77 @@ TEST(NcclWithoutSuspension, SaysSoAndFromWhichVersionOnItIsThere) {
   EXPECT_THAT(refused.error().message(), testing::HasSubstr("ncclCommResume"));
   EXPECT_THAT(calls,
               testing::ElementsAre(testing::Pair(7, 1), testing::Pair(7, 0), testing::Pair(8, 0)));
+}
+
+// Calls of NCCL's with what they were given, in words.
+std::vector<std::string> said;
+ncclResult_t next_result = ncclSuccess;
+
+template <class... Numbers>
+ncclResult_t say(const char* call, Numbers... numbers) {
+  said.emplace_back(call);
+  ((said.back() += " " + std::to_string(static_cast<std::int64_t>(numbers))), ...);
+  return std::exchange(next_result, ncclSuccess);
+}
+std::uintptr_t number(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+
+TEST(NcclOperations, AreCalledWithWhatTheyWereGivenAndErrorsSayWhichCall) {
+  static const cuda::Driver driver = fake_driver();
+  static NcclLibrary library = fake_library();
+  library.ncclAllReduce = [](const void* send, void* receive, std::size_t count,
+                             ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t) {
+    return say("all_reduce", number(send), number(receive), count, type, op, number(comm));
+  };
+  library.ncclBroadcast = [](const void* send, void* receive, std::size_t count,
+                             ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t) {
+    return say("broadcast", number(send), number(receive), count, type, root, number(comm));
+  };
+  library.ncclRedOpCreatePreMulSum = [](ncclRedOp_t* op, void* scalar, ncclDataType_t type,
+                                        ncclScalarResidence_t where, ncclComm_t comm) {
+    float by = 0;
+    std::memcpy(&by, scalar, sizeof by);
+    *op = static_cast<ncclRedOp_t>(17);
+    return say("make", by * 10, type, where == ncclScalarHostImmediate, number(comm));
+  };
+  library.ncclRedOpDestroy = [](ncclRedOp_t op, ncclComm_t comm) {
+    return say("destroy", op, number(comm));
+  };
+  library.ncclGetLastError = [](ncclComm_t) { return "its last words"; };
+  const std::unique_ptr<Nccl> nccl = make_loaded_nccl(library, driver, 0, nullptr);
+  const auto* const send = reinterpret_cast<const void*>(0x10);
+  auto* const receive = reinterpret_cast<void*>(0x20);
+  const auto enqueue = [&](const Operation& operation) {
+    said.clear();
+    return nccl->enqueue({5}, operation, Stream{});
+  };
+  const Operation most{OperationKind::all_reduce, send,           receive, 3,
+                       DataType::float32,         {ReduceOp::max}};
+  EXPECT_TRUE(enqueue(most).ok());
+  EXPECT_THAT(said, testing::ElementsAre("all_reduce 16 32 3 7 2 5"));
+  const Operation given{OperationKind::broadcast, send, receive, 4, DataType::int8, {}, 1};
+  EXPECT_TRUE(enqueue(given).ok());
+  EXPECT_THAT(said, testing::ElementsAre("broadcast 16 32 4 0 1 5"));
+  Operation scaled = most;
+  scaled.reduction = Reduction::premul_sum(0.5);
+  EXPECT_TRUE(enqueue(scaled).ok());
+  EXPECT_THAT(said,
+              testing::ElementsAre("make 5 7 1 5", "all_reduce 16 32 3 7 17 5", "destroy 17 5"));
+
+  const auto expect_refused = [&](const Operation& operation, const std::string& call,
+                                  std::size_t calls) {
+    next_result = ncclInternalError;
+    const Status refused = enqueue(operation);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code(), ErrorCode::device);
+    EXPECT_EQ(refused.error().message(), call + ": fake (its last words)");
+    EXPECT_EQ(said.size(), calls);
+  };
+  expect_refused(most, std::string(name_of(OperationKind::all_reduce)), 1);
+  expect_refused(scaled, "ncclRedOpCreatePreMulSum", 1);
+  library.ncclAllReduce = [](const void*, void*, std::size_t, ncclDataType_t, ncclRedOp_t,
+                             ncclComm_t, cudaStream_t) { return ncclInternalError; };
+  EXPECT_FALSE(enqueue(scaled).ok());
+  EXPECT_THAT(said, testing::ElementsAre("make 5 7 1 5", "destroy 17 5"));
 }
 
 TEST_F(FakeNccl, AnExchangeOfMoreThanItsMemoryHoldsIsRefused) {
