@@ -283,7 +283,10 @@ TEST_F(GraphPoolRestore, PlacesThatOverlapAreRefusedAndTheBlocksLiveOn) {
   const bool small_first = live[0].address == Address::of(small);
   const PlacedBlock large = live[small_first ? 1 : 0], tile = live[small_first ? 0 : 1];
   const auto part = [](PlacedBlock of, Bytes from, Bytes bytes) {
-    if (of.run == of.address) of.run = of.run + from;
+    if (of.run_bytes == of.bytes) {
+      of.run = of.run + from;
+      of.run_bytes = bytes;
+    }
     of.address = of.address + from;
     of.bytes = of.requested = bytes;
     return of;
@@ -299,7 +302,7 @@ TEST_F(GraphPoolRestore, PlacesThatOverlapAreRefusedAndTheBlocksLiveOn) {
   for (const std::vector<PlacedBlock>& wanted : overlapping) {
     SCOPED_TRACE(&wanted - overlapping);
     expect_error(pool().restore(wanted), ErrorCode::invalid_argument,
-                 "can't go back to that state");
+                 "can't go back to that state: the block of ");
     EXPECT_THAT(heap_->validate(), testing::IsEmpty());
     const std::vector<PlacedBlock> now = pool().blocks();
     ASSERT_EQ(now.size(), live.size());
@@ -313,6 +316,30 @@ TEST_F(GraphPoolRestore, PlacesThatOverlapAreRefusedAndTheBlocksLiveOn) {
   write(a_, small);
   free(x);
   free(small);
+}
+
+// What was freed before the refusal is had again.
+TEST_F(GraphPoolRestore, ARefusedStateLeavesTheUsersOfBlocksAsTheyWere) {
+  PoolBinding binding = warm_up(pool(), a_);
+  void* const used = written(8_MiB, a_);
+  void* const other = written(4_MiB, a_);
+  binding.close();
+  ASSERT_TRUE(heap_->record_stream(used, b_).ok());
+  const std::vector<PlacedBlock> live = pool().blocks();
+  PlacedBlock whole = live[live[0].address == Address::of(other) ? 0 : 1], half = whole;
+  half.address = half.run = half.run + 2_MiB;
+  half.bytes = half.requested = half.run_bytes = 2_MiB;
+  expect_error(pool().restore(std::vector{whole, half}), ErrorCode::invalid_argument,
+               "can't go back to that state: the block of 2097152 bytes");
+  const HeapSnapshot now = heap_->snapshot();
+  ASSERT_EQ(now.blocks.size(), 2u);
+  for (const BlockInfo& block : now.blocks) {
+    const bool is_used = block.address == Address::of(used);
+    EXPECT_EQ(block.bytes, is_used ? 8_MiB : 4_MiB);
+    EXPECT_EQ(std::count(block.waits_for.begin(), block.waits_for.end(), b_.id), is_used ? 1 : 0);
+  }
+  free(used);
+  free(other);
 }
 
 TEST_F(GraphPoolRestore, IsRefusedDuringACapture) {
