@@ -165,5 +165,60 @@ TEST_F(Corruption, ThePeakIsAtLeastWhatIsUsed) {
       "page heap: more in use than the peak");
 }
 
+TEST_F(Corruption, WhatSleepsIsCountedAgain) {
+  ASSERT_TRUE(heap_.sleep({.tags = {}, .contents = SleepContents::discard}).ok());
+  ASSERT_THAT(heap_.validate(), IsEmpty());
+  const std::string sum = "page heap: what sleeps is summed wrong";
+  expect_caught(TestAccess::absent_bytes(heap_), sum);
+  expect_caught(
+      TestAccess::absent_mappings(heap_), [](std::size_t& count) { ++count; }, sum);
+  Page& page = used_page();
+  ASSERT_EQ(page.handle, PhysicalHandle{});
+  expect_caught(
+      page.unmapped, [](auto& unmapped) { ++unmapped; },
+      last_page_ + "lacks mappings it never had");
+  expect_caught(
+      page.unmapped, [](auto& unmapped) { --unmapped; }, last_page_ + "mapped without memory");
+  expect_caught(
+      page.unmapped, [](auto& unmapped) { --unmapped; }, sum);
+  ASSERT_TRUE(heap_.wake().ok());
+  expect_caught(
+      used_page().handle, [](PhysicalHandle& handle) { handle = {}; },
+      last_page_ + "without memory, in a page heap that is awake");
+}
+
+// A segment of plain memory is one page, and all pages are segments.
+TEST(PlainCorruption, ASegmentIsAPage) {
+  SimDevice device;
+  const Stream stream = device.new_stream();
+  DeviceHeap heap(device, {.memory = MemoryKind::plain});
+  std::vector<void*> blocks;
+  for (int i = 0; i < 2; ++i) blocks.push_back(heap.allocate(6_MiB, stream).value());
+  ASSERT_THAT(heap.validate(), IsEmpty());
+  auto& segments = TestAccess::regions(heap);
+  ASSERT_EQ(segments.size(), 2u);
+  const std::vector<Range> kept = segments;
+  const std::string name = "segment at " + std::to_string(kept[0].begin.value);
+  const std::string not_one = name + ": its addresses are not one page";
+  segments[0].size = 4_MiB;
+  EXPECT_THAT(heap.validate(), Contains(HasSubstr(not_one)));
+  segments[0].size = 8_MiB;
+  EXPECT_THAT(heap.validate(), Contains(HasSubstr(not_one)));
+  segments[0] = {kept[0].begin + 2_MiB, 4_MiB};
+  EXPECT_THAT(heap.validate(),
+              Contains(HasSubstr("segment at " + std::to_string(segments[0].begin.value) +
+                                 ": its addresses are not one page")));
+  segments = kept;
+  Chunk& chunk = *TestAccess::chunks(heap).at(kept[0].begin);
+  chunk.begins_region = false;
+  EXPECT_THAT(heap.validate(), Contains(HasSubstr(not_one)));
+  chunk.begins_region = true;
+  segments.pop_back();
+  EXPECT_THAT(heap.validate(), Contains(HasSubstr("its pages are not its segments")));
+  segments = kept;
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  for (void* const block : blocks) EXPECT_TRUE(heap.deallocate(block).ok());
+}
+
 }  // namespace
 }  // namespace weir

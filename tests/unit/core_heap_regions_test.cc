@@ -274,5 +274,32 @@ TEST_F(HeapRegions, BlocksAreFoundInEach) {
   }
 }
 
+// Has addresses that a block's index has no room for.
+class HighAddresses : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  Result<Address> reserve(Bytes, Bytes) override { return kHigh; }
+  Status unreserve(Address at, Bytes size) override {
+    EXPECT_EQ(at, kHigh);
+    given_back.push_back(size);
+    return {};
+  }
+
+  static constexpr Address kHigh{std::uint64_t{1} << 49};
+  std::vector<Bytes> given_back;
+};
+
+TEST_F(HeapRegions, AddressesBeyond49BitsAreRefusedAndGoBack) {
+  HighAddresses device(device_);
+  DeviceHeap heap(device);
+  const Result<void*> refused = heap.allocate(1_MiB, a_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::device);
+  EXPECT_THAT(refused.error().message(), testing::HasSubstr("beyond 49 bits"));
+  EXPECT_THAT(device.given_back, ElementsAre(256_GiB));
+  EXPECT_THAT(regions(heap), IsEmpty());
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+}
+
 }  // namespace
 }  // namespace weir::test

@@ -39,6 +39,12 @@ struct TestAccess {
   static Bytes& held_bytes(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
     return pages(heap).held_bytes_;
   }
+  static Bytes& absent_bytes(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
+    return pages(heap).absent_bytes_;
+  }
+  static std::size_t& absent_mappings(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
+    return pages(heap).absent_mappings_;
+  }
   static auto& strays(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS { return pages(heap).strays_; }
   static bool& alone(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
     return pages(heap).single_timeline_;
