@@ -162,7 +162,6 @@ void DeviceHeap::Impl::wait_for_lingering_pools() {
     (void)call_in_pools();
   }
   for (const std::shared_ptr<CapturePool>& pool : lingering) pool->note_lingers_on(graphs_leak_);
-  if (graphs_leak_) (void)call_in_pools();
 }
 
 void DeviceHeap::Impl::wait_for_streams(Timelines& timelines) {
