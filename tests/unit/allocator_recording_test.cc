@@ -333,10 +333,21 @@ TEST_F(AllocatorRecording, InC) {
   EXPECT_EQ(weir_record_start(allocator, nullptr), WEIR_INVALID_ARGUMENT);
   EXPECT_EQ(weir_record_start(nullptr, "x"), WEIR_INVALID_ARGUMENT);
   EXPECT_EQ(weir_record_start(allocator, "/nowhere/at/all"), WEIR_INVALID_INPUT);
+  EXPECT_EQ(weir_record_start_with(allocator, nullptr, "cpp"), WEIR_INVALID_ARGUMENT);
+  EXPECT_EQ(weir_record_start_with(allocator, path("f.weir").c_str(), "c"), WEIR_INVALID_ARGUMENT);
+  EXPECT_THAT(weir_last_error(), HasSubstr("and not \"c\""));
+  for (const char* const stacks : {static_cast<const char*>(nullptr), "cpp"}) {
+    const std::string file = stacks == nullptr ? "none.weir" : "stacks.weir";
+    EXPECT_EQ(weir_record_start_with(allocator, path(file).c_str(), stacks), WEIR_OK);
+    EXPECT_EQ(weir_deallocate(allocator, block), WEIR_OK);
+    EXPECT_EQ(weir_allocate(allocator, 1000, stream, 0, &block), WEIR_OK);
+    EXPECT_EQ(weir_record_stop(allocator), WEIR_OK);
+    EXPECT_EQ(read(file).events.back().stack == 0, stacks == nullptr) << file;
+  }
   weir_destroy(allocator);
   EXPECT_EQ(allocations(read("c.weir")), 1);
   EXPECT_THAT(read("c.weir").marks, SizeIs(1));
-  EXPECT_THAT(files(), ElementsAre("c.json", "c.weir"));
+  EXPECT_THAT(files(), ElementsAre("c.json", "c.weir", "none.weir", "stacks.weir"));
 }
 
 }  // namespace

@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdint>
 #include <iterator>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tests/temporary_folder.h"
@@ -55,6 +58,9 @@ TEST(Config, TrustIsToldOrContextOrLeftToWhoOpensTheHeap) {
   EXPECT_EQ(with("WEIR_TRUST", "told").value().trust, Trust::told);
   EXPECT_EQ(with("WEIR_TRUST", "context").value().trust, Trust::context);
   EXPECT_EQ(with("WEIR_TRUST", "").value().trust, std::nullopt);
+  Config config = with("WEIR_TRUST", "told").value();
+  EXPECT_TRUE(config.set("WEIR_TRUST", "").ok());
+  EXPECT_EQ(config.trust, std::nullopt);
   EXPECT_THAT(why_not("WEIR_TRUST", "all"), AllOf(HasSubstr("WEIR_TRUST"), HasSubstr("`told`")));
 }
 
@@ -128,6 +134,60 @@ TEST(Config, SaysWhatMemoryIsMadeOf) {
   EXPECT_FALSE(with("WEIR_MEMORY", "segments").ok());
 }
 
+template <class Choice>
+void expect_choices(std::string_view variable, Choice Config::*member,
+                    const std::vector<std::pair<std::string_view, Choice>>& choices) {
+  for (const auto& [name, choice] : choices) {
+    const Result<Config> config = with(variable, name);
+    ASSERT_TRUE(config.ok()) << config.error().message();
+    EXPECT_EQ((*config).*member, choice) << variable << "=" << name;
+    EXPECT_EQ(name_of(choice), name);
+  }
+  EXPECT_THAT(why_not(variable, "other"), HasSubstr("allowed is `"));
+}
+
+TEST(Config, EveryChoiceIsReadByItsName) {
+  expect_choices("WEIR_DEVICE", &Config::device,
+                 {{"cuda", DeviceKind::cuda}, {"sim", DeviceKind::sim}});
+  expect_choices("WEIR_REUSE", &Config::reuse,
+                 {{"wait", ReusePolicy::wait},
+                  {"grow", ReusePolicy::grow},
+                  {"balanced", ReusePolicy::balanced},
+                  {"no_wait", ReusePolicy::no_wait}});
+  expect_choices("WEIR_MEMORY", &Config::memory,
+                 {{"pages", MemoryKind::pages}, {"plain", MemoryKind::plain}});
+  expect_choices("WEIR_LOG", &Config::log,
+                 {{"off", LogLevel::off},
+                  {"error", LogLevel::error},
+                  {"warn", LogLevel::warn},
+                  {"info", LogLevel::info},
+                  {"debug", LogLevel::debug}});
+  expect_choices(
+      "WEIR_RECORD_SIGNAL", &Config::record_signal,
+      {{"none", RecordSignal::none}, {"USR1", RecordSignal::usr1}, {"USR2", RecordSignal::usr2}});
+  EXPECT_EQ(name_of(Trust::told), "told");
+  EXPECT_EQ(name_of(Trust::context), "context");
+  for (const RecordStacks stacks : {RecordStacks::none, RecordStacks::cpp, RecordStacks::python}) {
+    EXPECT_EQ(with("WEIR_RECORD_STACKS", name_of(stacks)).value().record_stacks, stacks);
+  }
+  EXPECT_EQ(name_of(RecordStacks::cpp), "cpp");
+  EXPECT_EQ(name_of(RecordStacks::python), "python");
+  EXPECT_THAT(why_not("WEIR_RECORD_STACKS", "c"), HasSubstr("`none`, `cpp` or `python`"));
+}
+
+TEST(Config, SwitchesAndFilesAreRead) {
+  for (const auto& [variable, member] :
+       {std::pair{"WEIR_CONTEXT_EVENTS", &Config::context_events},
+        std::pair{"WEIR_C10D", &Config::c10d}, std::pair{"WEIR_VALIDATE", &Config::validate}}) {
+    EXPECT_FALSE(with(variable, "0").value().*member) << variable;
+    EXPECT_TRUE(with(variable, "1").value().*member) << variable;
+    EXPECT_THAT(why_not(variable, "2"), HasSubstr("`0` or `1`"));
+  }
+  EXPECT_EQ(with("WEIR_SNAPSHOT_ON_OOM", "/a/oom.json").value().snapshot_on_oom, "/a/oom.json");
+  EXPECT_EQ(with("WEIR_RECORD_RING", "64MiB").value().record_ring, 64_MiB);
+  EXPECT_THAT(why_not("WEIR_RECORD_RING", "much"), HasSubstr("a size (`64MiB`)"));
+}
+
 TEST(Config, AFailedSetChangesNothing) {
   Config config = with("WEIR_LIMIT", "50%").value();
   const Config before = config;
@@ -187,9 +247,33 @@ TEST(ParseBytes, KnowsBinaryAndDecimalUnits) {
   EXPECT_EQ(parse_bytes("18446744073709551615").value().count, ~std::uint64_t{0});
 }
 
+TEST(ParseBytes, KnowsEveryUnit) {
+  const std::uint64_t thousand = 1000;
+  for (const auto& [unit, bytes] : {std::pair{"", std::uint64_t{1}},
+                                    {"B", 1},
+                                    {"K", 1 << 10},
+                                    {"KiB", 1 << 10},
+                                    {"KB", thousand},
+                                    {"M", 1 << 20},
+                                    {"MiB", 1 << 20},
+                                    {"MB", thousand * thousand},
+                                    {"G", 1 << 30},
+                                    {"GiB", 1 << 30},
+                                    {"GB", thousand * thousand * thousand},
+                                    {"T", std::uint64_t{1} << 40},
+                                    {"TiB", std::uint64_t{1} << 40},
+                                    {"TB", thousand * thousand * thousand * thousand}}) {
+    EXPECT_EQ(parse_bytes(std::string("3") + unit).value().count, 3 * bytes) << unit;
+    EXPECT_EQ(parse_bytes(std::string("3 ") + unit).value().count, 3 * bytes) << unit;
+  }
+  EXPECT_EQ(parse_bytes("0.0006KiB").value(), 1_B);  // to the nearest byte
+  EXPECT_EQ(parse_bytes("8388607TiB").value(), 8388607_TiB);
+}
+
 TEST(ParseBytes, RefusesWhatIsNoSize) {
-  for (const char* const text : {"", "MiB", "1 2", "1mib", "-1", "1..5GiB", "18446744073709551616",
-                                 "9999999999999TiB", "nan", "1.5"}) {
+  for (const char* const text :
+       {"", "MiB", "1 2", "1mib", "-1", "1..5GiB", "18446744073709551616", "9999999999999TiB",
+        "nan", "1.5", "1.5B", "8388608TiB", "1  MiB", "1MiB "}) {
     EXPECT_FALSE(parse_bytes(text).ok()) << text;
   }
 }

@@ -117,6 +117,46 @@ TEST_F(Log, EventsOfPagesNameThePageTheOthersNone) {
   }
 }
 
+TEST_F(Log, AnEventIsWrittenWithAllThatItSays) {
+  const Event event{.kind = EventKind::host_wait,
+                    .heap = {2},
+                    .time = {1500},
+                    .stream = 7,
+                    .other = 8,
+                    .address = {0x2000000},
+                    .bytes = 1_KiB,
+                    .requested = 1000_B,
+                    .sequence = {9},
+                    .duration = {250}};
+  EXPECT_EQ(describe(event),
+            "host_wait heap=2 stream=7 other=8 address=0x2000000 bytes=1024 requested=1000 "
+            "sequence=9 duration_ns=250 time_ns=1500");
+  EXPECT_EQ(describe(Event{}), "allocate heap=0 time_ns=0");
+}
+
+TEST_F(Log, EachLevelWritesItselfAndWhatIsWorse) {
+  const LogLevel levels[] = {LogLevel::error, LogLevel::warn, LogLevel::info, LogLevel::debug};
+  for (const LogLevel level : levels) {
+    std::filesystem::remove(path_);
+    ASSERT_TRUE(configure_log(level, path_).ok());
+    for (const LogLevel message : levels)
+      log(message, "a message of " + std::string(name_of(message)));
+    const std::string log = written();
+    for (const LogLevel message : levels) {
+      const bool is_written =
+          log.find("a message of " + std::string(name_of(message))) != std::string::npos;
+      EXPECT_EQ(is_written, message <= level) << name_of(message) << " at " << name_of(level);
+    }
+  }
+}
+
+// Whatever ends the process next.
+TEST_F(Log, AWarningIsInTheFileAtOnce) {
+  ASSERT_TRUE(configure_log(LogLevel::info, path_).ok());
+  log(LogLevel::warn, "some trouble");
+  EXPECT_THAT(test::content_of(path_), HasSubstr("some trouble"));
+}
+
 TEST_F(Log, RunningOutOfMemoryIsAWarning) {
   LogSink sink;
   Event event;

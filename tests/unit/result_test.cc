@@ -61,9 +61,13 @@ TEST(Error, ACopyOutlivesTheOriginal) {
 
 TEST(Error, EveryCodeHasANameOfItsOwn) {
   EXPECT_EQ(name_of(ErrorCode::out_of_memory), "out_of_memory");
+  EXPECT_EQ(name_of(ErrorCode::invalid_argument), "invalid_argument");
   EXPECT_EQ(name_of(ErrorCode::unknown_pointer), "unknown_pointer");
-  EXPECT_NE(name_of(ErrorCode::device), name_of(ErrorCode::capture));
-  EXPECT_NE(name_of(ErrorCode::unavailable), name_of(ErrorCode::invalid_input));
+  EXPECT_EQ(name_of(ErrorCode::device), "device");
+  EXPECT_EQ(name_of(ErrorCode::capture), "capture");
+  EXPECT_EQ(name_of(ErrorCode::unavailable), "unavailable");
+  EXPECT_EQ(name_of(ErrorCode::invalid_input), "invalid_input");
+  EXPECT_EQ(name_of(ErrorCode::asleep), "asleep");
 }
 
 }  // namespace

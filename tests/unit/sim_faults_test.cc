@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -309,6 +311,15 @@ TEST(SimFaultScripts, AFailedWaitOrdersNothing) {
   ASSERT_FALSE(device.wait(b, event).ok());
   ASSERT_TRUE(device.launch(b, Writes(page.at(), 512_B), 1_us).ok());
   EXPECT_EQ(device.race_count(), 1u);
+}
+
+TEST(DeviceCalls, EachHasANameOfItsOwn) {
+  std::set<std::string_view> names;
+  for (int i = 0; i < kDeviceCalls; ++i) names.insert(name_of(static_cast<DeviceCall>(i)));
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(kDeviceCalls));
+  EXPECT_FALSE(names.contains("?"));
+  EXPECT_EQ(name_of(DeviceCall::reserve), "reserve");
+  EXPECT_EQ(name_of(DeviceCall::memory_info), "memory_info");
 }
 
 }  // namespace

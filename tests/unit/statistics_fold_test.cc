@@ -104,6 +104,55 @@ TEST(StatisticsFold, CountsWaitsFencesAndFailures) {
   EXPECT_EQ(all.out_of_memory, 1u);
 }
 
+TEST(StatisticsFold, CountsPlainMemoryApart) {
+  StatisticsFold fold;
+  const HeapId plain{0}, other{1};
+  fold.on_event({.kind = EventKind::heap_open, .plain = true, .heap = plain, .stream = 4});
+  fold.on_event({.kind = EventKind::heap_open, .heap = other, .stream = 5});
+  const auto plain_page = [&](EventKind kind, Bytes bytes) {
+    Event event = page(kind, bytes, plain);
+    event.plain = true;
+    fold.on_event(event);
+  };
+  plain_page(EventKind::create, 6_MiB);
+  plain_page(EventKind::create, 2_MiB);
+  plain_page(EventKind::release, 2_MiB);
+  plain_page(EventKind::lease, 6_MiB);
+  plain_page(EventKind::unlease, 4_MiB);
+  fold.on_event(page(EventKind::create, 16_MiB));
+  fold.on_event(page(EventKind::lease, 16_MiB, other));
+  fold.on_event(block(EventKind::allocate, plain, 1024_B, 1000_B));
+  fold.on_event(block(EventKind::allocate, other, 512_B, 500_B));
+
+  const Statistics all = fold.statistics();
+  EXPECT_EQ(all.reserved_bytes, (Gauge{(22_MiB).count, (22_MiB).count, (24_MiB).count}));
+  EXPECT_EQ(all.plain_bytes, (Gauge{(6_MiB).count, (8_MiB).count, (8_MiB).count}));
+  EXPECT_EQ(all.plain_leased_bytes, (Gauge{(2_MiB).count, (6_MiB).count, (6_MiB).count}));
+  EXPECT_EQ(all.leased_bytes.current, (18_MiB).count);
+  EXPECT_EQ(all.plain_live_bytes, 1024u);
+  EXPECT_EQ(all.live_bytes.current, 1536u);
+  EXPECT_TRUE(all.heaps[0].plain);
+  EXPECT_FALSE(all.heaps[1].plain);
+}
+
+TEST(StatisticsFold, CountsWaitsForTheWorkOfAllStreamsApart) {
+  StatisticsFold fold;
+  for (const HeapId heap : {HeapId{0}, kNoHeap}) {
+    Event wait = event(EventKind::stream_wait, heap);
+    wait.other = 3;
+    fold.on_event(wait);
+    wait.other = Stream::all().id;
+    fold.on_event(wait);
+    fold.on_event(wait);
+  }
+  const Statistics all = fold.statistics();
+  EXPECT_EQ(all.stream_waits, 6u);
+  EXPECT_EQ(all.context_waits, 4u);
+  ASSERT_EQ(all.heaps.size(), 1u);
+  EXPECT_EQ(all.heaps[0].stream_waits, 3u);
+  EXPECT_EQ(all.heaps[0].context_waits, 2u);
+}
+
 TEST(DeviceFold, PeakOfTheDeviceIsNotTheSumOfTheHeapsPeaks) {
   DeviceFold device;
   HeapFold a(device, HeapId{0}, 10), b(device, HeapId{1}, 11);
@@ -121,6 +170,14 @@ TEST(DeviceFold, ResettingPeaksStartsThemAtTheCurrentLevel) {
   device.on_event(page(EventKind::create, 4_MiB));
   device.on_event(page(EventKind::create, 2_MiB));
   device.on_event(page(EventKind::release, 2_MiB));
+  for (const bool plain : {false, true}) {
+    for (const EventKind kind : {EventKind::create, EventKind::lease, EventKind::map,
+                                 EventKind::unmap, EventKind::unlease, EventKind::release}) {
+      Event event = page(kind, 1_MiB);
+      event.plain = plain;
+      device.on_event(event);
+    }
+  }
   heap.on_event(block(EventKind::allocate, HeapId{0}, 4096_B, 4096_B));
   heap.on_event(block(EventKind::allocate, HeapId{0}, 512_B, 512_B));
   heap.on_event(block(EventKind::deallocate, HeapId{0}, 4096_B, 4096_B));
@@ -131,7 +188,15 @@ TEST(DeviceFold, ResettingPeaksStartsThemAtTheCurrentLevel) {
   EXPECT_EQ(all.live_bytes, (Gauge{512, 512, 4608}));
   EXPECT_EQ(all.live_blocks.peak, 1u);
   EXPECT_EQ(all.requested_bytes.peak, 512u);
-  EXPECT_EQ(all.reserved_bytes, (Gauge{(4_MiB).count, (4_MiB).count, (6_MiB).count}));
+  EXPECT_EQ(all.reserved_bytes, (Gauge{(4_MiB).count, (4_MiB).count, (8_MiB).count}));
+  EXPECT_EQ(all.pages, (Gauge{1, 1, 4}));
+  for (const Gauge& gauge : {all.leased_bytes, all.mapped_bytes}) {
+    EXPECT_EQ(gauge, (Gauge{0, 0, (2_MiB).count}));
+  }
+  for (const Gauge& gauge : {all.plain_bytes, all.plain_leased_bytes}) {
+    EXPECT_EQ(gauge, (Gauge{0, 0, (1_MiB).count}));
+  }
+  EXPECT_EQ(all.mappings, (Gauge{0, 0, 2}));
   EXPECT_EQ(all.heaps[0].live_bytes.peak, 512u);
 }
 
