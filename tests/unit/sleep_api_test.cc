@@ -240,6 +240,114 @@ TEST_F(SleepInC, CopiesGoToAFileWhereAFolderIsNamed) {
   EXPECT_EQ(weir_deallocate(allocator_, block), WEIR_OK);
 }
 
+TEST_F(SleepInC, EachKindOfContentsIsTakenAndNoOther) {
+  void* block = nullptr;
+  ASSERT_EQ(weir_allocate(allocator_, 4096, nullptr, 0, &block), WEIR_OK) << weir_last_error();
+  weir_sleep_options_t options = WEIR_SLEEP_OPTIONS_INIT;
+  for (const int32_t contents :
+       {WEIR_CONTENTS_BACKUP, WEIR_CONTENTS_DISCARD, WEIR_CONTENTS_ZERO, WEIR_CONTENTS_IMMUTABLE}) {
+    options.contents = contents;
+    ASSERT_EQ(weir_sleep(allocator_, 0, &options, nullptr), WEIR_OK) << weir_last_error();
+    weir_tag_info_t info = WEIR_TAG_INFO_INIT;
+    ASSERT_EQ(weir_tag_info(allocator_, 0, "default", &info), WEIR_OK) << weir_last_error();
+    EXPECT_EQ(info.contents, contents);
+    EXPECT_GT(info.asleep_bytes, 0u);
+    ASSERT_EQ(weir_wake(allocator_, 0, nullptr, nullptr), WEIR_OK) << weir_last_error();
+    EXPECT_EQ(weir_set_contents(allocator_, 0, "default", contents), WEIR_OK);
+  }
+  for (const int32_t contents : {-2, 4}) {
+    options.contents = contents;
+    EXPECT_EQ(weir_sleep(allocator_, 0, &options, nullptr), WEIR_INVALID_ARGUMENT);
+    EXPECT_EQ(weir_set_contents(allocator_, 0, "default", contents), WEIR_INVALID_ARGUMENT);
+  }
+  EXPECT_EQ(weir_deallocate(allocator_, block), WEIR_OK);
+}
+
+TEST_F(SleepInC, StructuresOfTheWrongSizeAreRefusedAndSmallOnesAreFilledAsFarAsTheyGo) {
+  weir_sleep_options_t options = WEIR_SLEEP_OPTIONS_INIT;
+  options.size = offsetof(weir_sleep_options_t, backup_folder) - 1;
+  EXPECT_EQ(weir_sleep(allocator_, 0, &options, nullptr), WEIR_INVALID_ARGUMENT);
+  weir_wake_options_t wake = WEIR_WAKE_OPTIONS_INIT;
+  EXPECT_EQ(weir_wake(allocator_, 0, &wake, nullptr), WEIR_OK) << weir_last_error();
+  --wake.size;
+  EXPECT_EQ(weir_wake(allocator_, 0, &wake, nullptr), WEIR_INVALID_ARGUMENT);
+  EXPECT_THAT(weir_last_error(), HasSubstr("options->size"));
+  weir_residue_t residue = WEIR_RESIDUE_INIT;
+  residue.size = sizeof(residue.size) - 1;
+  EXPECT_EQ(weir_residue(allocator_, 0, &residue), WEIR_INVALID_ARGUMENT);
+  EXPECT_THAT(weir_last_error(), HasSubstr("residue->size"));
+  residue.size = sizeof(residue.size);
+  residue.device_bytes = 4711;
+  EXPECT_EQ(weir_residue(allocator_, 0, &residue), WEIR_OK) << weir_last_error();
+  EXPECT_EQ(residue.device_bytes, 4711u);
+  residue.size = sizeof residue;
+  EXPECT_EQ(weir_residue(allocator_, 0, &residue), WEIR_OK) << weir_last_error();
+  EXPECT_NE(residue.device_bytes, 4711u);
+  EXPECT_EQ(residue.size, sizeof residue);
+}
+
+TEST_F(SleepInC, TheListOfTagsIsCutToWhatThereIsRoomFor) {
+  size_t needed = 0;
+  EXPECT_EQ(weir_tag_list(allocator_, 0, nullptr, 0, &needed), WEIR_OK);
+  EXPECT_EQ(needed, sizeof "default\n");
+  char names[9] = "????????";
+  EXPECT_EQ(weir_tag_list(allocator_, 0, names, 0, nullptr), WEIR_OK);
+  EXPECT_STREQ(names, "????????");
+  EXPECT_EQ(weir_tag_list(allocator_, 0, names, 4, nullptr), WEIR_OK);
+  EXPECT_STREQ(names, "def");
+  EXPECT_EQ(weir_tag_list(allocator_, 0, names, 1, nullptr), WEIR_OK);
+  EXPECT_STREQ(names, "");
+  EXPECT_EQ(weir_tag_list(allocator_, 0, names, sizeof names, nullptr), WEIR_OK);
+  EXPECT_STREQ(names, "default\n");
+  EXPECT_EQ(weir_tag_list(allocator_, 0, nullptr, 1, &needed), WEIR_INVALID_ARGUMENT);
+}
+
+TEST_F(SleepInC, MemoryThatIsHeldStaysWhereThatIsAskedFor) {
+  void* block = nullptr;
+  ASSERT_EQ(weir_allocate(allocator_, 4096, nullptr, 0, &block), WEIR_OK) << weir_last_error();
+  uint64_t hold = 0;
+  ASSERT_EQ(weir_hold(allocator_, block, "a library", &hold), WEIR_OK) << weir_last_error();
+  weir_sleep_options_t options = WEIR_SLEEP_OPTIONS_INIT;
+  EXPECT_EQ(weir_sleep(allocator_, 0, &options, nullptr), WEIR_INVALID_ARGUMENT);
+  EXPECT_THAT(weir_last_error(), HasSubstr("a library"));
+  options.keep = 1;
+  weir_sleep_report_t report = WEIR_SLEEP_REPORT_INIT;
+  ASSERT_EQ(weir_sleep(allocator_, 0, &options, &report), WEIR_OK) << weir_last_error();
+  EXPECT_EQ(report.kept_bytes, 2u << 20);
+  weir_residue_t residue = WEIR_RESIDUE_INIT;
+  ASSERT_EQ(weir_residue(allocator_, 0, &residue), WEIR_OK) << weir_last_error();
+  EXPECT_EQ(residue.held_bytes, 2u << 20);
+  ASSERT_EQ(weir_wake(allocator_, 0, nullptr, nullptr), WEIR_OK) << weir_last_error();
+  EXPECT_EQ(weir_release_hold(allocator_, block, hold), WEIR_OK);
+  EXPECT_EQ(weir_deallocate(allocator_, block), WEIR_OK);
+}
+
+TEST_F(SleepInC, NullIsNamed) {
+  void* block = nullptr;
+  ASSERT_EQ(weir_allocate(allocator_, 4096, nullptr, 0, &block), WEIR_OK) << weir_last_error();
+  const auto expect_named = [](weir_status_t status, const char* name) {
+    EXPECT_EQ(status, WEIR_INVALID_ARGUMENT) << name;
+    EXPECT_THAT(weir_last_error(), HasSubstr(name));
+  };
+  uint64_t word = 0;
+  weir_tag_scope_t* scope = nullptr;
+  expect_named(weir_tag_info(allocator_, 0, "default", nullptr), "info");
+  expect_named(weir_set_contents(allocator_, 0, nullptr, WEIR_CONTENTS_ZERO), "tag");
+  expect_named(weir_declare_changed(allocator_, 0, nullptr), "tag");
+  expect_named(weir_read_asleep(allocator_, 0, nullptr, 8, &word), "pointer");
+  expect_named(weir_read_asleep(allocator_, 0, block, 8, nullptr), "to");
+  expect_named(weir_allocate_tagged(allocator_, 8, nullptr, 0, "a", nullptr), "block");
+  void* other = &word;
+  expect_named(weir_allocate_tagged(allocator_, 8, nullptr, 0, nullptr, &other), "tag");
+  EXPECT_EQ(other, nullptr);
+  expect_named(weir_tag_begin(allocator_, 0, "a", 0, nullptr), "scope");
+  expect_named(weir_tag_begin(allocator_, 0, nullptr, 0, &scope), "tag");
+  expect_named(weir_hold(allocator_, block, "me", nullptr), "hold");
+  expect_named(weir_hold(allocator_, block, nullptr, &word), "holder");
+  expect_named(weir_residue(allocator_, 0, nullptr), "residue");
+  EXPECT_EQ(weir_deallocate(allocator_, block), WEIR_OK);
+}
+
 TEST_F(SleepInC, WhatIsGivenWrongIsNamed) {
   EXPECT_EQ(weir_sleep(nullptr, 0, nullptr, nullptr), WEIR_INVALID_ARGUMENT);
   weir_sleep_options_t options = WEIR_SLEEP_OPTIONS_INIT;
