@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -312,6 +313,68 @@ TEST(SimMemory, MappingsPastTheCeilingCanNotBeMadeAccessible) {
   EXPECT_TRUE(device.set_access(second, 2_MiB).ok()) << "it is accessible already";
   ASSERT_TRUE(device.unmap(second, 2_MiB).ok());
   EXPECT_TRUE(device.set_access(third, 2_MiB).ok());
+}
+
+// Each refusal names the call, and changes nothing.
+TEST(SimMemory, WhatADriverRefusesIsRefused) {
+  SimDevice device;
+  const auto expect_refused = [](const auto& outcome, const std::string& says) {
+    ASSERT_FALSE(outcome.ok()) << says;
+    EXPECT_EQ(outcome.error().code(), ErrorCode::device);
+    EXPECT_THAT(outcome.error().message(), HasSubstr(says));
+  };
+  const MappedPage page = new_page(device, 4_MiB);
+  const Address room = *device.reserve(8_MiB, 2_MiB);
+  const PhysicalHandle other = *device.create(2_MiB);
+  const Address segment = *device.allocate_segment(4_MiB);
+  const std::string multiples = "must be multiples of the granularity";
+  expect_refused(device.reserve(0_B, 2_MiB), multiples);
+  expect_refused(device.reserve(3_MiB, 2_MiB), multiples);
+  expect_refused(device.reserve(4_MiB, 1_MiB), multiples);
+  expect_refused(device.unreserve(room + 2_MiB, 6_MiB), "is not a reservation");
+  expect_refused(device.unreserve(room, 6_MiB), "is not a reservation");
+  expect_refused(device.unreserve(segment, 4_MiB), "is not a reservation");
+  expect_refused(device.unreserve(page.address, 4_MiB), "has 1 mappings");
+  expect_refused(device.create(0_B), "is not a multiple of the granularity");
+  expect_refused(device.create(3_MiB), "is not a multiple of the granularity");
+  expect_refused(device.map(room, 2_MiB, PhysicalHandle{4711}), "no handle 4711");
+  expect_refused(device.map(room, 4_MiB, other), "the whole of it must be mapped");
+  expect_refused(device.map(room + 1_MiB, 2_MiB, other), "is not aligned");
+  expect_refused(device.map(room + 8_MiB, 2_MiB, other), "is not reserved");
+  expect_refused(device.map(segment, 2_MiB, other), "is not reserved");
+  expect_refused(device.map(page.address + 2_MiB, 2_MiB, other), "is mapped already");
+  expect_refused(device.unmap(page.address, 2_MiB), "is not exactly one mapping");
+  expect_refused(device.unmap(page.address + 2_MiB, 2_MiB), "is not exactly one mapping");
+  expect_refused(device.unmap(segment, 4_MiB), "is not exactly one mapping");
+  for (const Bytes size : {2_MiB, 6_MiB}) {
+    expect_refused(device.set_access(page.address, size), "is not a row of whole mappings");
+  }
+  expect_refused(device.set_access(room, 2_MiB), "is not a row of whole mappings");
+  expect_refused(device.allocate_segment(0_B), "is not a multiple of");
+  expect_refused(device.allocate_segment(3_MiB), "is not a multiple of");
+  expect_refused(device.free_segment(segment, 2_MiB), "is no segment");
+  expect_refused(device.free_segment(segment + 2_MiB, 2_MiB), "is no segment");
+  expect_refused(device.free_segment(page.address, 4_MiB), "is no segment");
+  EXPECT_EQ(device.physical_bytes(), 10_MiB);
+  EXPECT_EQ(device.live_handles(), 3u);
+  EXPECT_EQ(device.live_mappings(), 2u);
+  EXPECT_EQ(device.live_reservations(), 3u);
+}
+
+// What it had got by then goes back.
+TEST(SimMemory, ASegmentThatCanNotBeUsedLeavesNothing) {
+  SimDevice device({.memory = 4_MiB, .mapping_ceiling = 1});
+  (void)new_page(device);
+  const Result<Address> past_the_ceiling = device.allocate_segment(2_MiB);
+  ASSERT_FALSE(past_the_ceiling.ok());
+  EXPECT_THAT(past_the_ceiling.error().message(), HasSubstr("the ceiling is 1"));
+  const Result<Address> too_large = device.allocate_segment(4_MiB);
+  ASSERT_FALSE(too_large.ok());
+  EXPECT_EQ(too_large.error().code(), ErrorCode::out_of_memory);
+  EXPECT_EQ(device.physical_bytes(), 2_MiB);
+  EXPECT_EQ(device.live_handles(), 1u);
+  EXPECT_EQ(device.live_mappings(), 1u);
+  EXPECT_EQ(device.live_reservations(), 1u);
 }
 
 TEST(SimMemory, AnAddressComesFreeAgainOnceUnreserved) {
