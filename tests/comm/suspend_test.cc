@@ -137,6 +137,37 @@ TEST_F(Suspended, WhatNcclRefusesLeavesACommunicatorThatWorksOrIsTriedAgain) {
   EXPECT_EQ(world_.suspended_communicators(), 0u);
 }
 
+// Nothing is asked of NCCL or of the device any more.
+TEST_F(Suspended, OneThatHasEndedSaysSoToEveryCall) {
+  for (const bool closes : {true, false}) {
+    create();
+    prepare();
+    on_all([closes](Rank& rank) {
+      void* const block = rank.allocate(kSize, rank.compute);
+      if (closes) {
+        expect_ok(rank.comm->close());
+      } else {
+        rank.comm->abort("for the test");
+      }
+      const std::uint64_t waits = rank.device.calls(DeviceCall::synchronize_context);
+      const auto expect_ended = [closes](const auto& outcome) {
+        expect_error(outcome, closes ? ErrorCode::invalid_argument : ErrorCode::device,
+                     closes ? "it was closed" : "for the test");
+      };
+      expect_ended(rank.comm->suspend());
+      expect_ended(rank.comm->resume());
+      expect_ended(rank.comm->prepare());
+      expect_ended(rank.comm->split(0, 0));
+      expect_ended(rank.sum(block, kSize, rank.compute));
+      expect_ended(rank.comm->status());
+      expect_ended(rank.comm->poll());
+      EXPECT_EQ(rank.device.calls(DeviceCall::synchronize_context), waits);
+      rank.free(block);
+    });
+    on_all([](Rank& rank) { rank.comm.reset(); });
+  }
+}
+
 TEST_F(Suspended, ACommunicatorIsResumedBeforeItEnds) {
   create();
   prepare();
