@@ -420,6 +420,19 @@ TEST_F(Sleep, TooLittleHostMemoryLeavesAllAwake) {
   ok(heap.deallocate(block));
 }
 
+TEST_F(Sleep, WhatWasCopiedForASleepThatFailedIsDropped) {
+  SimDevice device{{.memory = 8_GiB}};
+  const Stream stream = device.new_stream();
+  DeviceHeap heap(device, {});
+  void* const block = ok(heap.allocate(300_MiB, stream));
+  device.fail(DeviceCall::copy_to_host, 3);
+  ASSERT_FALSE(heap.sleep().ok());
+  EXPECT_EQ(heap.tags()[0].state, TagState::awake);
+  EXPECT_EQ(heap.tags()[0].host, 0_B);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  ok(heap.deallocate(block));
+}
+
 // A device where several threads make host memory.
 class ManyHandedDevice final : public ForwardingDevice {
  public:
