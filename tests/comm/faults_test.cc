@@ -21,7 +21,7 @@ namespace {
 using test::Rank;
 using testing::IsEmpty;
 
-constexpr Bytes kSize = 1_MiB;
+constexpr Bytes kFaultSize = 1_MiB;
 
 // A rank that is alone. What fails is noted, and the program goes on as far as it can.
 class Program {
@@ -67,15 +67,15 @@ class Program {
   }
   // Uses a block on the compute stream, and gives it back.
   void with_block(const std::function<void(void*)>& use) {
-    Result<void*> block = rank_.heap->allocate(kSize, rank_.compute);
+    Result<void*> block = rank_.heap->allocate(kFaultSize, rank_.compute);
     if (!works(block)) return;
-    works(rank_.device.launch(rank_.compute, Writes(*block, kSize), 10_us));
+    works(rank_.device.launch(rank_.compute, Writes(*block, kFaultSize), 10_us));
     use(*block);
     works(rank_.heap->deallocate(*block));
   }
   void sum() {
     with_block([&](void* block) {
-      const Result<Work> work = rank_.sum(block, kSize, rank_.compute);
+      const Result<Work> work = rank_.sum(block, kFaultSize, rank_.compute);
       if (works(work)) works(work->wait(rank_.side));
     });
   }
@@ -127,7 +127,7 @@ class Program {
   }
   void sum_in_capture() {
     with_block([&](void* block) {
-      const Result<Work> work = rank_.sum(block, kSize, rank_.compute);
+      const Result<Work> work = rank_.sum(block, kFaultSize, rank_.compute);
       if (works(work)) works(work->wait(rank_.compute));
     });
   }
