@@ -66,7 +66,7 @@ Result<bool> DeviceHeap::Impl::is_captured(Stream stream) {
 }
 
 Result<bool> DeviceHeap::Impl::is_captured_into(const CapturePool& pool, Stream stream) {
-  const Result<bool> captured = is_captured(stream);
+  Result<bool> captured = is_captured(stream);
   if (!captured || !*captured) return captured;
   const Result<CaptureInfo> info = device_.capture_info(stream);
   if (!info) return info.error();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "core/base/ring.h"
 #include "core/time/vector_clock.h"
@@ -48,11 +49,10 @@ class RecordedEvents {
     const std::uint32_t wanted = events_.empty() ? moment_ : events_.front().moment;
     while (clocks_.size() > moment_ - wanted + 1) clocks_.pop();
   }
-  // All but the last go: `gone(event)`. Gives back memory that many events took.
-  template <class Gone>
-  void keep_last(Gone&& gone) {
+  // All but the last go, to the end of `gone`. Gives back memory that many events took.
+  void keep_last(std::vector<EventHandle>& gone) {
     while (events_.size() > 1) {
-      gone(events_.front().event);
+      gone.push_back(events_.front().event);
       pop();
     }
     events_.shrink();

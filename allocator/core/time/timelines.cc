@@ -453,8 +453,7 @@ inline EventHandle Timelines::take_spare_event() {
 // It covers the others.
 void Timelines::keep_last_event(Timeline& timeline) {
   if (timeline.host_waits > 0) return;  // for any of them
-  timeline.events.keep_last([this](EventHandle event)
-                                WEIR_REQUIRES(mutex_) { spare_events_.push_back(event); });
+  timeline.events.keep_last(spare_events_);
 }
 
 // Those that the driver will not destroy stay.
