@@ -40,7 +40,9 @@ Result<std::vector<std::string>> files_of(const std::string& path) {
   if (!std::filesystem::is_directory(path, error)) return std::vector<std::string>{path};
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
-    if (!entry.is_regular_file(error)) continue;
+    // (A link that leads nowhere is no file. Markdown begins as a trace may, with '#'.)
+    if (std::error_code gone; !entry.is_regular_file(gone)) continue;
+    if (entry.path().extension() == ".md") continue;
     const Result<FileKind> kind = kind_of_file(entry.path());
     const bool is_program = kind && *kind != FileKind::json && *kind != FileKind::other;
     if (is_program) files.push_back(entry.path());
@@ -58,20 +60,28 @@ Result<std::vector<std::string>> files_of(const std::string& path) {
   return files;
 }
 
-Result<std::vector<suite::Program>> programs_of(const SuiteCommand& command) {
-  std::vector<suite::Program> programs;
-  std::map<std::string, int> names;
+// The files that hold programs, those in folders too.
+Result<std::vector<std::string>> traces_of(const SuiteCommand& command) {
+  std::vector<std::string> traces;
   for (const std::string& path : command.traces) {
     const Result<std::vector<std::string>> files = files_of(path);
     if (!files) return files.error();
-    for (const std::string& file : *files) {
-      const ProgressBar bar("reading " + file, true);
-      Result<suite::Program> program = suite::read_program(file);
-      if (!program) return std::move(program).error();
-      const int same = ++names[program->name];
-      if (same > 1) program->name += fmt::format("#{}", same);
-      programs.push_back(*std::move(program));
-    }
+    traces.insert(traces.end(), files->begin(), files->end());
+  }
+  return traces;
+}
+
+Result<std::vector<suite::Program>> programs_of(const SuiteCommand& command,
+                                                const std::vector<std::string>& traces) {
+  std::vector<suite::Program> programs;
+  std::map<std::string, int> names;
+  for (const std::string& file : traces) {
+    const ProgressBar bar("reading " + file, true);
+    Result<suite::Program> program = suite::read_program(file);
+    if (!program) return std::move(program).error();
+    const int same = ++names[program->name];
+    if (same > 1) program->name += fmt::format("#{}", same);
+    programs.push_back(*std::move(program));
   }
   const bool all = std::ranges::find(command.families, kAll) != command.families.end() ||
                    (command.families.empty() && command.traces.empty());
@@ -110,8 +120,10 @@ Result<std::vector<suite::ChosenAllocator>> allocators_of(const SuiteCommand& co
 }
 
 ExitCode run(const SuiteCommand& command) {
+  const Result<std::vector<std::string>> traces = traces_of(command);
+  if (!traces) return exit_code_of(traces.error());
   std::vector<NamedFile> inputs;
-  for (const std::string& path : command.traces) inputs.push_back({"TRACE", path});
+  for (const std::string& path : *traces) inputs.push_back({"TRACE", path});
   for (const std::string& name : command.allocators) {
     if (suite::is_library(name)) inputs.push_back({"--allocator", name});
   }
@@ -122,8 +134,15 @@ ExitCode run(const SuiteCommand& command) {
   if (!output) return exit_code_of(output.error());
   Result<std::vector<suite::ChosenAllocator>> allocators = allocators_of(command);
   if (!allocators) return exit_code_of(allocators.error());
-  Result<std::vector<suite::Program>> programs = programs_of(command);
+  Result<std::vector<suite::Program>> programs = programs_of(command, *traces);
   if (!programs) return exit_code_of(programs.error());
+  if (!command.pictures.empty()) {
+    std::vector<NamedFile> outputs = named_outputs(command.result);
+    for (const std::string& path : suite::picture_files(*programs, command.pictures)) {
+      outputs.push_back({"--svg", path});
+    }
+    if (const Status allowed = check_names(inputs, outputs); !allowed) return exit_code_of(allowed);
+  }
 
   suite::SuiteOptions options;
   options.host_time = !command.memory_only;

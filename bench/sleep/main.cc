@@ -4,12 +4,14 @@
 //
 // usage: weir_sleep [--sim] [--gib N] [--cycles N] [--small N] [--folder FOLDER]
 // With --folder also sleep and wake with a file there, beside the disk's own rate: that of plain
-// writes and reads of the same sizes, by as many threads.
-// One line a figure: name, value, unit, and what it is to be. Exit 1 where bytes were not as
-// before, or a call failed; 77 where there is no GPU and --sim was not asked for.
+// writes and reads of the same sizes, by as many threads. (With --sim the disk is simulated too,
+// and the folder is a name.) One line a figure: name, value, unit, and what it is to be. Exit 1
+// where bytes were not as before, or a call failed; 77 where there is no GPU and --sim was not
+// asked for.
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +19,8 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -336,10 +340,14 @@ constexpr const char* kUsage =
 Options options_of(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
-    const auto number = [&] {
-      char* end = nullptr;
-      const std::uint64_t value = i + 1 < argc ? std::strtoull(argv[++i], &end, 10) : 0;
-      if (value == 0 || *end != '\0') throw std::runtime_error("an option needs a number above 0");
+    const auto number = [&]() -> std::uint64_t {
+      const std::string option = argv[i];
+      const std::string_view text = i + 1 < argc ? argv[++i] : "";
+      std::uint32_t value = 0;
+      const auto [end, error] = std::from_chars(text.begin(), text.end(), value);
+      if (error != std::errc{} || end != text.end() || value == 0) {
+        throw std::runtime_error(option + " needs a whole number above 0; " + kUsage);
+      }
       return value;
     };
     if (std::strcmp(argv[i], "--sim") == 0) {

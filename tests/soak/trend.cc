@@ -108,6 +108,11 @@ Trend trend_of(const Series& series) {
   return trend;
 }
 
+bool any_judged(const std::vector<Series>& all) {
+  return std::any_of(all.begin(), all.end(),
+                     [](const Series& series) { return trend_of(series).judged; });
+}
+
 std::vector<std::string> print_trends(const std::vector<Series>& all, std::ostream& out) {
   std::vector<std::string> growing;
   char line[256];

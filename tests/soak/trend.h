@@ -36,6 +36,8 @@ inline constexpr std::size_t kLeastSamples = 5;  // in the second half
 inline constexpr double kCertain = 4;            // t from which a slope is no noise
 Trend trend_of(const Series& series);
 
+bool any_judged(const std::vector<Series>& all);
+
 // One line for each series. Returns the names of those that grow.
 std::vector<std::string> print_trends(const std::vector<Series>& all, std::ostream& out);
 

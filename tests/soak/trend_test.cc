@@ -132,5 +132,16 @@ TEST(Trend, OfAFileThatIsWrongIsAnError) {
   }
 }
 
+TEST(Trend, SamplesOfNoTimeAreNotJudged) {
+  Series series{.name = "x", .slack = 1, .share = 0, .times = {}, .values = {}};
+  EXPECT_FALSE(any_judged({series}));
+  for (int i = 0; i < 40; ++i) {
+    series.times.push_back(i);
+    series.values.push_back(7);
+  }
+  EXPECT_TRUE(any_judged({series}));
+  EXPECT_FALSE(any_judged({}));
+}
+
 }  // namespace
 }  // namespace weir::soak

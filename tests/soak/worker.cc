@@ -99,7 +99,7 @@ bool Worker::fall_asleep(const SleepOptions& options) {
 
 // Others may hold the memory for a while: those whose requests fail give back half of theirs.
 void Worker::wake(const std::vector<std::string>& tags) {
-  constexpr int kTries = 2000, kUntilTheLimitGoes = 5;
+  constexpr int kTries = 2000, kUnderTheLimit = 5;
   for (int tries = 0; tries < kTries; ++tries) {
     const Result<SleepReport> woke =
         attempt([&] { return world_.heap().wake({.tags = tags, .keep_host = {}}); });
@@ -108,7 +108,8 @@ void Worker::wake(const std::vector<std::string>& tags) {
       expect("wake", woke);
       return;
     }
-    if (tries == kUntilTheLimitGoes) world_.allocator.set_limit(0_B, 0);
+    // Others set another one meanwhile.
+    if (tries % kUnderTheLimit == kUnderTheLimit - 1) world_.allocator.set_limit(0_B, 0);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

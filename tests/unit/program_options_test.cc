@@ -62,7 +62,7 @@ std::vector<Program> programs() {
                  .needs = "--threads 1",
                  .numbers = {{"--seed", kAny, {"1.5"}},
                              {"--seconds", "from 0 to 1000000", {"inf", "1000001"}},
-                             {"--threads", "from 1 to 64", {"0", "65", "1.5"}},
+                             {"--threads", "from 1 to 16", {"0", "17", "1.5"}},
                              {"--streams-per-minute", "from 0 to 1000000", {"inf", "1000001"}},
                              {"--ordinal", "from 0 to 1023", {"1024", "1.5"}}},
                  .others = {"--cuda", "--without", "--plant-leak", "--judge"}});

@@ -60,6 +60,22 @@ TEST_F(Sleep, FreeBytesAreNotCopied) {
   free_all();
 }
 
+TEST_F(Sleep, ATagThatIsNamedTwiceSleepsOnce) {
+  written(100_MiB, a_);
+  written_in("weights", 256_MiB, a_);
+  const std::vector<std::string> twice{"weights", kDefaultTag, "weights", kDefaultTag};
+  const SleepReport slept = ok(heap_->sleep({.tags = twice}));
+  EXPECT_LE(slept.copied, 360_MiB);
+  EXPECT_LE(slept.given_back, 360_MiB);
+  EXPECT_EQ(ok(heap_->wake({.tags = twice, .keep_host = {}})).copied, slept.copied);
+  expect_intact();
+  ASSERT_TRUE(heap_->sleep({.tags = twice, .backup_folder = "/a"}).ok());
+  EXPECT_LE(device_.file_bytes(), 400_MiB);
+  ASSERT_TRUE(heap_->wake().ok());
+  expect_intact();
+  free_all();
+}
+
 TEST_F(Sleep, SleepAndWakeMayBeSaidTwice) {
   written(20_MiB, a_);
   ok(heap_->wake());

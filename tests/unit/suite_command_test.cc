@@ -97,6 +97,8 @@ TEST_F(BenchCommand, AFolderGivesItsTraces) {
   write("traces/b.trace", kSmallTrace);
   write("traces/a.trace", kSmallTrace);
   write("traces/notes.json", "{}");
+  write("traces/README.md", "# Traces\n");
+  std::filesystem::create_symlink("nowhere", path("traces/gone.trace"));
   const Json json = json_of(
       weir("bench --memory-only --json " + path("traces") + " " + write("a.trace", kSmallTrace)));
   ASSERT_EQ(json["programs"].size(), 3u);
@@ -107,6 +109,23 @@ TEST_F(BenchCommand, AFolderGivesItsTraces) {
   const Finished none = weir("bench " + path("empty"));
   EXPECT_EQ(none.code, 3);
   EXPECT_THAT(none.err, HasSubstr(path("empty") + ": no file in this folder is a trace"));
+}
+
+TEST_F(BenchCommand, NoOutputReplacesATraceOfAFolderOrAnotherOutput) {
+  std::filesystem::create_directory(path("traces"));
+  write("traces/t.trace", kSmallTrace);
+  write("traces/t.svg", kSmallTrace);  // a trace by its content
+  const std::string bench = "bench --memory-only --allocator best-fit " + path("traces");
+  std::filesystem::create_directory(path("pictures"));
+  for (const std::string& options :
+       {"--json=" + path("traces/t.trace"), "-o " + path("traces/t.trace"),
+        "--svg " + path("traces"),
+        "--svg " + path("pictures") + " --json=" + path("pictures/t.svg")}) {
+    const Finished refused = weir(bench + " " + options);
+    EXPECT_EQ(refused.code, 2) << options << refused.err;
+    EXPECT_EQ(read("traces/t.trace"), kSmallTrace);
+    EXPECT_EQ(read("traces/t.svg"), kSmallTrace);
+  }
 }
 
 TEST_F(BenchCommand, ReadsWhatOthersRecorded) {

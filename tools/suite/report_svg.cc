@@ -139,7 +139,26 @@ std::string file_name(const Program& program, std::set<std::string>& taken) {
   return unique + ".svg";
 }
 
+// Of a program that has no picture, as its family has one: empty.
+std::vector<std::string> files_by_program(const std::vector<Program>& programs,
+                                          const std::string& folder) {
+  std::vector<std::string> files;
+  std::set<std::string> families, taken;
+  for (const Program& program : programs) {
+    const bool has_one = program.family.empty() || families.insert(program.family).second;
+    files.push_back(has_one ? std::filesystem::path(folder) / file_name(program, taken) : "");
+  }
+  return files;
+}
+
 }  // namespace
+
+std::vector<std::string> picture_files(const std::vector<Program>& programs,
+                                       const std::string& folder) {
+  std::vector<std::string> files = files_by_program(programs, folder);
+  std::erase(files, "");
+  return files;
+}
 
 Status write_suite_pictures(const SuiteResult& result, const std::string& folder) {
   std::error_code error;
@@ -148,12 +167,10 @@ Status write_suite_pictures(const SuiteResult& result, const std::string& folder
     return Error(ErrorCode::invalid_input,
                  fmt::format("{}: can't be made: {}", folder, error.message()));
   }
-  std::set<std::string> families, taken;
-  for (std::size_t row = 0; row < result.programs.size(); ++row) {
-    const Program& program = result.programs[row];
-    if (!program.family.empty() && !families.insert(program.family).second) continue;
-    Result<OutputFile> file =
-        OutputFile::open(std::filesystem::path(folder) / file_name(program, taken), "");
+  const std::vector<std::string> files = files_by_program(result.programs, folder);
+  for (std::size_t row = 0; row < files.size(); ++row) {
+    if (files[row].empty()) continue;
+    Result<OutputFile> file = OutputFile::open(files[row], "");
     if (!file) return std::move(file).error();
     file->text() += Picture(result, row).text();
     if (Status written = file->commit(); !written) return written;

@@ -53,7 +53,9 @@ std::string suite_text(const SuiteResult& result);
 // docs/suite.md defines the members.
 std::string suite_json(const SuiteResult& result);
 // Writes a picture a family (of its first program) and a picture a recorded program into `folder`,
-// which is made. Errors: invalid_input: it can't be written.
+// which is made. Errors: invalid_input: it can't be written. picture_files(): the files.
+std::vector<std::string> picture_files(const std::vector<Program>& programs,
+                                       const std::string& folder);
 Status write_suite_pictures(const SuiteResult& result, const std::string& folder);
 
 }  // namespace weir::suite

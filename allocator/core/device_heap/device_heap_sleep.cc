@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -54,7 +56,9 @@ Result<std::vector<DeviceHeap::Impl::Unit>> DeviceHeap::Impl::units_of(
   std::vector<Unit> all = units();
   if (tags.empty()) return all;
   std::vector<Unit> found;
+  std::set<std::string> named;
   for (const std::string& tag : tags) {
+    if (!named.insert(tag).second) continue;  // in the order of the first mention
     bool any = false;
     for (const Unit& unit : all) {
       if (unit.tag != tag) continue;
