@@ -336,6 +336,21 @@ TEST_F(FreedRangesTest, JoinedRangesOfTwoStreamsMakeEachWaitForTheOther) {
   EXPECT_EQ(use_at(list_, 11 * 30).freed_at, 112u);
 }
 
+// Where uses need not be told, every stream's releases are points of one timeline: that of the work
+// of all streams.
+TEST_F(FreedRangesTest, JoinedRangesOfTwoStreamsMakeEachWaitForAllStreamsWhereThoseStandForBoth) {
+  constexpr TimelineId kAll{90};
+  for (std::uint32_t i = 0; i <= FreedRanges::kMost; ++i) {
+    const std::uint64_t begin = i * std::uint64_t{30}, wide = i == 11 ? 30 : i == 12 ? 1 : 29;
+    list_.append(pool_, bytes(begin, begin + wide), {TimelineId{i}, {kAll, {100 + i}}, {}, i});
+  }
+  EXPECT_EQ(list_.size(), FreedRanges::kMost);
+  const Range both = bytes(11 * 30, 12 * 30 + 1);
+  EXPECT_THAT(ranges(list_, both), ElementsAre(both));
+  EXPECT_THAT(waits(list_, both, TimelineId{11}), ElementsAre(Fence{kAll, {112}}));
+  EXPECT_THAT(waits(list_, both, TimelineId{12}), ElementsAre(Fence{kAll, {112}}));
+}
+
 TEST_F(FreedRangesTest, TwoFullListsAreOneOfTheMost) {
   FreedRanges later;
   for (std::uint64_t i = 0; i < FreedRanges::kMost; ++i) {
