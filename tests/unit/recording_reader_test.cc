@@ -132,6 +132,23 @@ TEST_F(RecordingReader, ReadsWhatComesAfterDamageInTheMiddle) {
   EXPECT_GE(recording.end(), Nanoseconds{5000});
 }
 
+// The file is read a piece at a time, and a mark of a block may begin in one and end in the next.
+TEST_F(RecordingReader, FindsTheBlockBehindDamageOfAnyLength) {
+  using namespace recording_format;  // NOLINT(google-build-using-namespace)
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  const std::string whole = record();
+  const std::size_t all = read().events.size();
+  const std::string_view blocks = std::string_view(whole).substr(kFileHeader);
+  for (std::size_t begin = kPiece - kSync.size(); begin <= kPiece; ++begin) {
+    put_bytes(whole.substr(0, kFileHeader) + std::string(begin - kFileHeader, '\0') +
+              std::string(blocks));
+    const Recording recording = read();
+    expect_sound(recording);
+    EXPECT_EQ(recording.program, "p") << "the block at byte " << begin << " was not found";
+    EXPECT_EQ(recording.events.size(), all);
+  }
+}
+
 // Its checksum is right: a later version wrote it, or a mistaken one.
 TEST_F(RecordingReader, ABlockOfAnUnknownKindIsDamageAndTheRestIsRead) {
   using namespace recording_format;  // NOLINT(google-build-using-namespace)
