@@ -326,6 +326,29 @@ TEST_F(CapturedCollectives, ThatDifferBetweenRanksAreLaunchedByNone) {
   });
 }
 
+// The digest of operations begins anew with each capture.
+TEST_F(CapturedCollectives, ThatAreTheSameAreLaunchedAfterOnesThatDiffered) {
+  create();
+  prepare();
+  may_differ_ = true;
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    void* const block = rank.allocate(kSize, rank.compute);
+    for (const bool differ : {true, false}) {
+      CaptureScope capture = begin(rank, pool);
+      const Bytes size = differ && rank.number == 1 ? kSize / 2 : kSize;
+      expect_ok(rank.sum(block, size, rank.compute));
+      const Result<Graph> graph = rank.comm->end_capture(capture);
+      if (differ) {
+        expect_error(graph, ErrorCode::capture, "captured other operations");
+      } else {
+        expect_ok(graph);
+      }
+    }
+    rank.free(block);
+  });
+}
+
 TEST_F(CapturedCollectives, ThatARankDoesNotAgreeOnEndTheCommunicatorInTime) {
   create();
   prepare();
