@@ -165,5 +165,21 @@ TEST(DeferredFrees, ABlockWithoutUsersNeedNotWaitAndAnErrorIsReportedOnce) {
   EXPECT_FALSE(frees.any());
 }
 
+// Numbers of streams count from the same one on each device.
+TEST(DeferredFrees, StreamsOfTwoDevicesWithOneNumberAreBothWaitedFor) {
+  SimDevice first, second;
+  const Stream of_first = first.new_stream(), of_second = second.new_stream();
+  ASSERT_EQ(of_first, of_second);
+  DeferredFrees frees;
+  int block = 0;
+  frees.add_user(&block, first, of_first);
+  frees.add_user(&block, second, of_second);
+  ASSERT_TRUE(second.launch(of_second, 5_ms).ok());
+  EXPECT_TRUE(frees.defer(&block).value());
+  EXPECT_THAT(frees.take_done(), testing::IsEmpty());
+  second.finish();
+  EXPECT_THAT(frees.take_done(), testing::SizeIs(1));
+}
+
 }  // namespace
 }  // namespace weir::pytorch
