@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/statistics.h"
 
+#include <algorithm>
+
 namespace weir::pytorch {
 namespace {
 
@@ -45,7 +47,9 @@ c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& now,
   all.requested_bytes = stats(stat(now.requested_bytes, before.requested_bytes));
   all.reserved_bytes = stats(stat(now.reserved_bytes, before.reserved_bytes));
   all.segment = stats(stat(now.pages, before.pages));
-  const std::uint64_t split = now.leased_bytes.current - now.live_bytes.current;
+  // Blocks that sleep are live, and on no page.
+  const std::uint64_t leased = now.leased_bytes.current;
+  const std::uint64_t split = leased - std::min(leased, now.live_bytes.current);
   all.inactive_split_bytes = stats(level(split, split));
   all.num_alloc_retries = counts.retries;
   all.num_ooms = counts.out_of_memory;

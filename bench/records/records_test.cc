@@ -23,6 +23,9 @@ namespace {
 constexpr std::int64_t kMostPerBlock = 200;
 constexpr std::int64_t kMostPerBlockWithPages = 230;
 constexpr std::int64_t kMostBase = 645'000;
+// malloc gives up to 31 bytes more where the rest of a free chunk is too small for one. Whether it
+// meets such a chunk depends on what was freed before, down to the length of a path.
+constexpr std::int64_t kMallocSlack = 4 * 32;
 // What the process's own code, stacks and unfilled pages of malloc's add to its resident memory.
 constexpr std::int64_t kResidentSlack = 1 << 20;
 
@@ -66,7 +69,7 @@ class Records : public testing::Test {
                 static_cast<long long>(blocks), per(added.allocated, blocks),
                 per(added.resident, blocks), static_cast<long long>(base_.allocated));
     EXPECT_GT(added.allocated + added.resident, 0) << "blocks without a record";
-    EXPECT_LE(added.allocated, most * blocks);
+    EXPECT_LE(added.allocated, most * blocks + kMallocSlack);
     EXPECT_LE(added.resident, most * blocks + kResidentSlack);
   }
 
