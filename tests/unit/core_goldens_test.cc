@@ -224,7 +224,8 @@ class Program {
   template <class Call>
   std::invoke_result_t<Call> call(const Call& of_heap) {
     if (!ends_ && random_.chance(settings_.faults_percent)) {
-      device_.fail(static_cast<DeviceCall>(random_.below(kDeviceCalls)), 1 + random_.below(3));
+      const std::uint64_t nth = 1 + random_.below(3);
+      device_.fail(static_cast<DeviceCall>(random_.below(kDeviceCalls)), nth);
     }
     auto outcome = of_heap();
     (void)device_.forget_faults();
