@@ -74,9 +74,10 @@ constexpr std::array kAtWork = {
              [](const P& p, const L&, std::size_t) { return count(p.descriptors); }},
     Quantity{"events", 16, 2000, kInWork,
              [](const P&, const L& l, std::size_t) { return count(l.events); }},
-    Quantity{"device mappings", 16, 0, kInWork,
+    // (What workers hold at a moment goes up and down for seconds; at rest each one counts.)
+    Quantity{"device mappings", 16, 200, kInWork,
              [](const P&, const L& l, std::size_t) { return count(l.mappings); }},
-    Quantity{"device pages", 16, 0, kInWork,
+    Quantity{"device pages", 16, 100, kInWork,
              [](const P&, const L& l, std::size_t) { return count(l.pages + l.segments); }},
 };
 constexpr std::array kResting = {
