@@ -24,7 +24,7 @@ Result<bool> DeviceHeap::Impl::fence_in_its_epoch(StreamHeap& heap, Address bloc
   Result<bool> captured = is_captured(user);
   if (!captured) return std::move(captured).error();
   if (pool != nullptr) {
-    const Result<bool> own = is_captured_into(*pool, user);
+    const Result<bool> own = *captured ? is_captured_into(*pool, user) : Result<bool>(false);
     if (!own) return own.error();
     // In another pool's capture no fence can be taken: the block's free takes it.
     if (*captured && !*own) return pool->record_stream(heap, block, user, false);
