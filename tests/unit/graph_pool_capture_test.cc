@@ -201,6 +201,27 @@ TEST_F(GraphPoolCapture, FenceByAnotherCapturedStreamKeepsTheBlockFromTheNext) {
   EXPECT_EQ(wrong_reads(graph), 0u);
 }
 
+// Nothing can be learnt of the block's stream just now: its memory stays free, and out of the graph.
+TEST_F(GraphPoolCapture, MemoryOfAStreamCapturedElsewhereKeepsNoCaptureFromBeginning) {
+  GraphPool pool(*heap_), other(*heap_);
+  void* block = nullptr;
+  {
+    const PoolBinding binding = warm_up(pool, a_);
+    block = written(2_MiB, a_, 10_ms);
+  }
+  CaptureScope elsewhere = begin(other, a_);
+  free(block);
+  CaptureScope capture = begin(pool, b_);
+  void* const one = written(2_MiB, b_);
+  EXPECT_NE(one, block);
+  free(one);
+  Graph graph = end(capture);
+  Graph empty = end(elsewhere);
+  launch(graph, c_);
+  Graph next = small_graph(pool, b_, 2_MiB);
+  launch(next, c_);
+}
+
 TEST_F(GraphPoolCapture, AScopeThrownAwayLeavesThePoolAsItWas) {
   GraphPool pool(*heap_);
   void* block = nullptr;
@@ -269,7 +290,8 @@ TEST_F(GraphPoolCapture, ThePoolsLimitIsNamedAndTheCaptureGoesOn) {
   GraphPool pool(*heap_, {.limit = 64_MiB});
   CaptureScope capture = begin(pool, a_);
   void* const block = written(32_MiB, a_);
-  expect_error(heap_->allocate(48_MiB, a_), ErrorCode::out_of_memory, "graph pool 1 (");
+  expect_error(heap_->allocate(48_MiB, a_), ErrorCode::out_of_memory,
+               "graph pool 1 (32.00 MiB held of its limit of 64.00 MiB, 32.00 MiB live): ");
   EXPECT_THAT(heap_->validate(), IsEmpty());
   EXPECT_EQ(pool.statistics().live_blocks, 1u);
   free(block);

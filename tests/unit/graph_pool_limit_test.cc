@@ -160,6 +160,22 @@ TEST_F(GraphPoolLimit, OneLoweredWhileAPoolsRequestCreatesPagesIsKeptToOnceTheBl
   heap_->stop_recording(sink);
 }
 
+// What the other pool has free can't be asked about now; it is no reason to refuse the request.
+TEST_F(GraphPoolLimit, ARequestWithoutRoomSaysSoBesideMemoryOfAStreamThatIsCaptured) {
+  GraphPool other(*heap_), pool(*heap_, {.limit = 4_MiB, .memory = std::nullopt, .tag = {}});
+  void* block = nullptr;
+  {
+    const PoolBinding binding = warm_up(other, a_);
+    block = written(8_MiB, a_);
+  }
+  CaptureScope capture = begin(pool, a_);
+  void* const first = written(4_MiB, a_);
+  free(block);
+  expect_error(heap_->allocate(4_MiB, a_), ErrorCode::out_of_memory, "graph pool 2");
+  free(first);
+  Graph graph = end(capture);
+}
+
 // Calls back, once, when the host waits for its work.
 class CallsAsTheHostWaits final : public ForwardingDevice {
  public:

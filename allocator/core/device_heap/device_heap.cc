@@ -221,12 +221,10 @@ Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
     if (Status waited = wait_for_idle_pages(); !waited) return std::move(waited).error();
   }
   const auto excess = [&] { return budget_.held() - std::min(budget_.held(), keep); };
-  Result<Bytes> gone = pages_.give_to_device(excess());
-  if (!gone) return gone;
-  Result<Bytes> more = give_to_device(excess(), nullptr);
-  if (!more) return more;
+  Result<Bytes> own = pages_.give_to_device(excess());
+  Result<Bytes> of_pools = give_to_device(excess(), nullptr);
   tidy();
-  return *gone + *more;
+  return together(std::move(own), std::move(of_pools));
 }
 
 void DeviceHeap::Impl::tidy() {

@@ -147,8 +147,10 @@ class DeviceHeap::Impl {
   Status retire_in_pools(Stream stream);
   bool call_in_pools() const;
   // Idle memory that is of no use to a request of `requester` (null: of no pool's) but by way of
-  // the device goes there, until `wanted` bytes went.
+  // the device goes there, until `wanted` bytes went. An error: nothing went.
   Result<Bytes> give_to_device(Bytes wanted, const CapturePool* requester);
+  // What two of these gave. An error: one had one, and the other gave nothing.
+  static Result<Bytes> together(Result<Bytes> one, Result<Bytes> other);
   // Over the limit, pools of another kind give up what is idle: who is at work, the next time.
   void have_pools_keep_to_limit();
   // Has the host wait for the work that still uses idle pages, and takes what pools can spare then.

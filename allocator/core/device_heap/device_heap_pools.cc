@@ -134,13 +134,19 @@ Result<Bytes> DeviceHeap::Impl::give_to_device(Bytes wanted, const CapturePool* 
   const bool requester_shares = requester == nullptr || requester->shares_pages();
   Result<Bytes> gone = requester_shares ? 0_B : pages_.give_to_device(wanted);
   for (const std::shared_ptr<CapturePool>& pool : pools()) {
-    if (!gone || *gone >= wanted) break;
+    const Bytes so_far = gone ? *gone : 0_B;
+    if (so_far >= wanted) break;
     if (pool.get() == requester) continue;
-    Result<Bytes> more = pool->give_to_device(wanted - *gone);
-    if (!more) return more;
-    *gone += *more;
+    gone = together(std::move(gone), pool->give_to_device(wanted - so_far));
   }
   return gone;
+}
+
+Result<Bytes> DeviceHeap::Impl::together(Result<Bytes> one, Result<Bytes> other) {
+  if (one && other) return *one + *other;
+  if (one && *one > 0_B) return one;
+  if (other && *other > 0_B) return other;
+  return one ? other : one;
 }
 
 Result<bool> DeviceHeap::Impl::record_stream_in_its_epoch(StreamHeap& heap, Address block,

@@ -66,9 +66,12 @@ Result<void*> DeviceHeap::Impl::allocate_when_short(const Request& request, Stat
                                        &Impl::ask_the_program};
   for (const Step step : kSteps) {
     if (status.error().code() != ErrorCode::out_of_memory) break;
-    Result<bool> may_have_helped = (this->*step)(request);
-    if (!may_have_helped) return std::move(may_have_helped).error();
-    if (!*may_have_helped) continue;
+    const Result<bool> may_have_helped = (this->*step)(request);
+    // What a stream uses that is captured just now can't be asked about, nor waited for: it stays.
+    if (!may_have_helped && may_have_helped.error().code() != ErrorCode::capture) {
+      return may_have_helped.error();
+    }
+    if (may_have_helped && !*may_have_helped) continue;
     status = {};
     if (const Address at = try_allocate(request, status); at != Address{}) return at.pointer();
   }
@@ -221,10 +224,12 @@ Error DeviceHeap::Impl::out_of_memory(const Request& request) {
   if (server.pool == nullptr) return {ErrorCode::out_of_memory, message};
   const GraphPoolStatistics of_pool = server.pool->statistics();
   const bool is_plain = server.pool->memory() == MemoryKind::plain;
-  return {ErrorCode::out_of_memory, (is_plain ? "plain memory of pool " : "graph pool ") +
-                                        std::to_string(server.pool->id()) + " (" +
-                                        format(of_pool.reserved_bytes) + " held, " +
-                                        format(of_pool.live_bytes) + " live): " + message};
+  const Bytes pool_limit = server.pool->pages().totals().limit;
+  return {ErrorCode::out_of_memory,
+          (is_plain ? "plain memory of pool " : "graph pool ") + std::to_string(server.pool->id()) +
+              " (" + format(of_pool.reserved_bytes) + " held" +
+              (pool_limit > 0_B ? " of its limit of " + format(pool_limit) : "") + ", " +
+              format(of_pool.live_bytes) + " live): " + message};
 }
 
 }  // namespace weir

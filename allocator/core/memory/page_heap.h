@@ -193,6 +193,7 @@ class PageHeap {
   // Sizes at this moment.
   struct Totals {
     Bytes total, leased, used;
+    Bytes limit;       // of these pages alone; zero: none
     Bytes peak_total;  // after any request, since set_limit()
     std::uint64_t mappings = 0;
     bool short_of_mappings = false;  // the last request failed for want of them

@@ -492,9 +492,9 @@ Status PageHeap::make_room_for_mappings(std::size_t more) {
   std::size_t shed = 0;
   for (StitchedRow* const row : idle) {
     if (shed >= kMappingsShed && has_room_for_mappings(more)) break;
-    Result<bool> complete = timelines_.complete(row->users);
-    if (!complete) return std::move(complete).error();
-    if (!*complete) continue;
+    const Result<bool> complete = timelines_.complete(row->users);
+    if (!complete && complete.error().code() != ErrorCode::capture) return complete.error();
+    if (!complete || !*complete) continue;
     shed += row->pages.size();
     if (Status status = unmap_row(*row); !status) return status;
   }
@@ -587,6 +587,7 @@ PageHeap::Totals PageHeap::totals_locked() const {
   return {.total = total(),
           .leased = leased,
           .used = used,
+          .limit = limit_,
           .peak_total = std::max(peak_total_, total()),
           .mappings = mappings(),
           .short_of_mappings = short_of_mappings_};

@@ -142,10 +142,29 @@ Status CapturePool::wait_for_eager_work() {
     before = eager_work_;
     before.join(launches_);
   }
-  // What is seen to be done need not be waited for, on a stream that is captured just now.
-  if (Result<bool> done = timelines().complete(before); !done) return std::move(done).error();
-  if (Status waited = timelines().host_wait(before); !waited) return waited;
+  for (const Fence fence : before) {
+    FenceSet one;
+    one.join(fence);
+    // What is seen to be done need not be waited for, on a stream that is captured just now.
+    const Result<bool> done = timelines().complete(one);
+    if (done && *done) continue;
+    Status waited = done ? timelines().host_wait(one) : Status(done.error());
+    if (!waited && waited.error().code() != ErrorCode::capture) return waited;
+  }
   return device_pool_.pages().wait_for_idle_pages();
+}
+
+// But for what can't be waited for, as its stream is captured just now: the capture won't have that
+// memory.
+Result<bool> CapturePool::is_eager_work_done() {
+  for (const Fence fence : eager_work_) {
+    FenceSet one;
+    one.join(fence);
+    const Result<bool> done = timelines().complete(one);
+    if (!done && done.error().code() != ErrorCode::capture) return done;
+    if (done && !*done) return false;
+  }
+  return true;
 }
 
 Status CapturePool::begin_capture(bool watches) {
@@ -157,8 +176,8 @@ Status CapturePool::begin_capture(bool watches) {
     if (capturing_) return capture_goes_on();
     if (pages().is_asleep()) return PageHeap::asleep_error();
     pool_.give_back_cached();
-    if (Result<bool> done = timelines().complete(eager_work_); !done) {
-      return std::move(done).error();
+    if (const Result<bool> done = is_eager_work_done(); !done) {
+      return done.error();
     } else if (!*done) {
       continue;  // another thread used the pool meanwhile
     }
@@ -236,7 +255,8 @@ void CapturePool::note_eager_work(const StreamHeap& heap, Address block) {
 void CapturePool::settle() {
   const MutexLock lock(mutex_);
   if (capturing_ || settled_) return;  // a capture that goes on did so itself
-  // What the heaps had cached just went back, as of now; and what is recorded below covers it.
+  // What the heaps cache goes back as of now, and what is recorded below covers it.
+  pool_.give_back_cached();
   for (const Fence fence : FenceSet(eager_work_)) eager_work_.join(timelines().now(fence.timeline));
   settled_ = timelines().settle();
 }

@@ -134,6 +134,7 @@ class CapturePool {
   Status watch(Stream stream, std::uint64_t capture) WEIR_REQUIRES(mutex_);
   bool is_watched() const WEIR_REQUIRES(mutex_);
   Status wait_for_eager_work() WEIR_EXCLUDES(mutex_);
+  Result<bool> is_eager_work_done() WEIR_REQUIRES(mutex_);
   Error capture_goes_on() const;
   void begin_to_linger() WEIR_REQUIRES(mutex_);
   bool is_done_lingering() const WEIR_REQUIRES(mutex_);
