@@ -45,6 +45,8 @@ __device__ void differs(int* errors, int step, int i, unsigned found, unsigned e
   if (atomicCAS(errors + 1, 0, 1) == 0) {
     errors[2] = step; errors[3] = i; errors[4] = (int)found; errors[5] = (int)expected;
   }
+  atomicMax(errors + 6, i + 1);
+  atomicMax(errors + 7, 0x7fffffff - i);
 }
 
 extern "C" __global__ void fill(unsigned* data, int count, int value) {
@@ -587,11 +589,11 @@ def run(machine, program):
         rows = machine.errors.view(machine.ROWS, machine.WIDTH).tolist()
         found = [(row, number) for number, row in enumerate(rows) if row[0]]
         if found and outcome == "right":
-            count, _, step, index, value, expected = found[0][0][:6]
+            count, _, step, index, value, expected, end, before = found[0][0]
             outcome = "wrong"
             message = (f"step {step} read {value & 0xffffffff:#010x} and not "
                        f"{expected & 0xffffffff:#010x} at element {index} ({count} elements are "
-                       f"wrong, on {len(found)} streams)")
+                       f"wrong, of those from {0x7fffffff - before} to {end - 1}, on {len(found)} streams)")
         execution.forget()
         gc.collect()
         torch.cuda.caching_allocator_enable(True)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tools/checks/mutants --self-test runs: sources with known changes, and each other part alone."""
 
+import argparse
 import contextlib
 import dataclasses
 import io
@@ -82,10 +83,10 @@ class Checks:
             self.wrong += 1
             print(f"self-test: {what}: expected {expected!r}, found {found!r}")
 
-    def fails(self, what, call):
+    def fails(self, what, call, error=Failed):
         try:
             call()
-        except Failed:
+        except error:
             self.right += 1
         else:
             self.wrong += 1
@@ -110,6 +111,11 @@ def check_mutants(checks, tool):
     checks.equal("same seed", tool.draw(many, 1), tool.draw(many, 1))
     checks.equal("other seed", tool.draw(many, 1) == tool.draw(many, 2), False)
     checks.equal("one change a place", len(tool.draw(many, 1)), len(many))
+
+    parts = [tool.part_of(text) for text in ("1/3", "2/3", "3/3")]
+    checks.equal("parts", [[place for place in range(7) if tool.in_part(place, part)] for part in parts], [[0, 3, 6], [1, 4], [2, 5]])
+    for text in ("0/3", "4/3", "1", "a/b"):
+        checks.fails(f"part {text}", lambda: tool.part_of(text), argparse.ArgumentTypeError)
 
     mutants = [mutant for changes in by_place for mutant in changes]
     entry = "# Why.\n\nfile: a.cc\nline: return a < b && c < d;\nchange: `<` to `<=`\nbecause: a is never b\n"
