@@ -96,7 +96,7 @@ int parse_and_run(int argc, char** argv) {
       ->transform(real_number(0, 1e6))
       ->capture_default_str();
   app.add_option("--without", options.without,
-                 "Workers that stay idle (blocks0, blocks1, graphs, ranks, keeper, visitor), to "
+                 "Workers that stay idle (blocks0, blocks1, graphs0, graphs1, ranks, keeper, visitor), to "
                  "find which of them has to do with a failure")
       ->delimiter(',')
       ->check(CLI::Validator(is_no_worker, "NAME"));

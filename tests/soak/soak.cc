@@ -145,7 +145,10 @@ class Session {
     for (unsigned i = 0; i < options.threads; ++i) {
       add(std::make_unique<BlockWorker>(world_, "blocks" + std::to_string(i), seed()), world_.gate);
     }
-    add(std::make_unique<GraphWorker>(world_, "graphs", seed()), world_.gate);
+    // Two: captures that begin and end at the same time.
+    for (int i = 0; i < 2; ++i) {
+      add(std::make_unique<GraphWorker>(world_, "graphs" + std::to_string(i), seed()), world_.gate);
+    }
     if (options.simulated) {
       add(std::make_unique<RankWorker>(world_, "ranks", seed()), world_.gate, 1);
     }
