@@ -256,6 +256,9 @@ void Backend::setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool u
 void Backend::make_plain(c10::DeviceIndex device, c10::MempoolId_t pool) {
   memory(device).pools().make_plain(pool);
 }
+std::unique_ptr<IdleMemory> Backend::begin_idle_memory(c10::DeviceIndex device) {
+  return std::make_unique<IdleMemory>(check(IdleMemory::begin(memory(device).heap())));
+}
 void Backend::setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) {
   memory(device).pools().set_no_split(pool);
 }

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "torch/device_memory.h"
+#include "torch/idle_memory.h"
 #include "torch/ipc.h"
 #include "torch/process_end.h"
 #include "weir/allocator.h"
@@ -80,6 +81,8 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
                           std::shared_ptr<CUDAAllocator> source) override;
   void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use) override;
   void make_plain(c10::DeviceIndex device, c10::MempoolId_t pool);
+  // Errors: c10::Error.
+  std::unique_ptr<IdleMemory> begin_idle_memory(c10::DeviceIndex device);
   void setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) override;
   bool checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t pool,
                                 const std::unordered_set<void*>& expected) override;

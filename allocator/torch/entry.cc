@@ -56,6 +56,19 @@ void weir_torch_tag_new_pools(const char* tag) {
 // PyTorch's graphs are in their debug mode, which never destroys what it captured.
 void weir_torch_assume_graphs_leak() { weir::pytorch::PoolTable::assume_graphs_leak(); }
 
+// Until the end, requests of the calling thread get memory that nobody uses (idle_memory.h); in the
+// same thread. `scope`: what the end takes.
+weir_status_t weir_torch_idle_memory_begin(int32_t device, void** scope) {
+  return weir::c::guarded([&] {
+    weir::pytorch::Backend* const backend = weir::pytorch::installed();
+    if (backend == nullptr) weir::c::invalid("idle memory: Weir is not PyTorch's allocator");
+    *scope = backend->begin_idle_memory(static_cast<c10::DeviceIndex>(device)).release();
+  });
+}
+void weir_torch_idle_memory_end(void* scope) {
+  delete static_cast<weir::pytorch::IdleMemory*>(scope);
+}
+
 weir_status_t weir_torch_fence(void* const* pointers, std::size_t count, int32_t device,
                                void* stream) {
   return weir::c::guarded([&] {

@@ -21,6 +21,7 @@
 
 #include "api/c_status.h"
 #include "torch/failed_frees.h"
+#include "torch/idle_memory.h"
 #include "torch/pool_table.h"
 #include "torch/process_end.h"
 #include "weir/allocator.h"
@@ -32,6 +33,7 @@ namespace {
 
 using CudaStream = CUstream_st*;
 using weir::pytorch::FailedFrees;
+using weir::pytorch::IdleMemory;
 using weir::pytorch::PoolId;
 using weir::pytorch::PoolTable;
 
@@ -99,6 +101,16 @@ weir_allocator_t* weir_torch_allocator() {
   (void)weir::c::guarded([&] { handle = Pluggable::get().handle(); });
   return handle;
 }
+
+// As the backend's.
+weir_status_t weir_torch_idle_memory_begin(int32_t device, void** scope) {
+  return weir::c::guarded([&] {
+    weir::Result<IdleMemory> begun = IdleMemory::begin(Pluggable::get().allocator().heap(device));
+    if (!begun) throw weir::Exception(begun.error().code(), begun.error().message());
+    *scope = new IdleMemory(*std::move(begun));
+  });
+}
+void weir_torch_idle_memory_end(void* scope) { delete static_cast<IdleMemory*>(scope); }
 
 void* weir_torch_malloc(std::size_t bytes, int device, CudaStream stream) {
   if (weir::pytorch::is_forked_child()) throw std::runtime_error(weir::pytorch::kUsedAfterFork);

@@ -72,7 +72,8 @@ class Installed(unittest.TestCase):
               "'set_init_fn', 'set_reset_fn', 'set_memory_fraction_fn', 'set_base_alloc_fn', "
               "'set_record_stream_fn', 'set_begin_allocate_to_pool', "
               "'set_end_allocate_to_pool_fn', 'set_release_pool')})",
-        graph="type('CUDAGraph', (), {'enable_debug_mode': lambda self: print('PyTorch')})",
+        graph="type('CUDAGraph', (), {'enable_debug_mode': lambda self: print('PyTorch'), "
+              "'capture_begin': lambda self, pool=None: print('PyTorch', pool) or 1 / len(pool)})",
         cuda="types.SimpleNamespace(is_initialized=lambda: False, current_device=lambda: 0, "
              "CUDAGraph=graph, "
              "memory=types.SimpleNamespace(change_current_allocator=lambda allocator: None, "

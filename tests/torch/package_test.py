@@ -495,6 +495,23 @@ class Package(installed.Installed):
             PYTHONPATH=self.fake_torch(**self.PLUGGABLE), WEIR_DEVICE="sim")
         self.assertEqual(printed.splitlines(), ["PyTorch", "Weir"])
 
+    def test_a_capture_begins_with_idle_memory(self):
+        printed = self.run_code(
+            "import torch, weir\n"
+            "weir.enable('pluggable')\n"
+            "library = weir._enable.active()\n"
+            "begin, end = library.weir_torch_idle_memory_begin, library.weir_torch_idle_memory_end\n"
+            "library.weir_torch_idle_memory_begin = lambda *of: (print('begins'), begin(*of))[1]\n"
+            "library.weir_torch_idle_memory_end = lambda *of: (end(*of), print('ends'))\n"
+            "print(torch.cuda.CUDAGraph().capture_begin(pool=(1, 2)))\n"
+            "try:\n"
+            "    torch.cuda.CUDAGraph().capture_begin(())\n"
+            "except ZeroDivisionError:\n"
+            "    print('fails')\n",
+            PYTHONPATH=self.fake_torch(**self.PLUGGABLE), WEIR_DEVICE="sim")
+        self.assertEqual(printed.splitlines(), ["begins", "PyTorch (1, 2)", "ends", "0.5",
+                                                "begins", "PyTorch ()", "ends", "fails"])
+
     def test_a_bad_setting_is_named(self):
         path = self.fake_torch()
         result = self.python("-m", "weir", "run", "--allocator", "pluggable", "--limit", "much",

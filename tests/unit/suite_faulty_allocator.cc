@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An allocator for `weir bench --allocator` that does wrong what WEIR_FAULT says, and gives every
 // request an address of its own otherwise.
+#include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>

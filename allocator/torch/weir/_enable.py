@@ -188,6 +188,31 @@ def _tell_of_leaks(torch, library: ctypes.CDLL) -> None:  # noqa: ANN001
     torch.cuda.CUDAGraph.enable_debug_mode = enable_debug_mode
 
 
+def _keep_random_state_apart(torch, library: ctypes.CDLL) -> None:  # noqa: ANN001
+    """PyTorch makes the seed and offset of its graphs' random numbers as the first capture begins, and writes
+    them on the streams of later ones and of launches, which wait for nothing: so in memory of nobody's."""
+    for name in ("capture_begin", "register_generator_state"):
+        _with_idle_memory(torch, library, name)
+
+
+def _with_idle_memory(torch, library: ctypes.CDLL, name: str) -> None:  # noqa: ANN001
+    inner = getattr(torch.cuda.CUDAGraph, name, None)
+    if inner is None:  # an older PyTorch
+        return
+
+    @functools.wraps(inner)
+    def with_idle_memory(self, *args, **options):  # noqa: ANN001, ANN202
+        scope = ctypes.c_void_p()
+        _native.check(library, library.weir_torch_idle_memory_begin(torch.cuda.current_device(),
+                                                                    ctypes.byref(scope)))
+        try:
+            return inner(self, *args, **options)
+        finally:
+            library.weir_torch_idle_memory_end(scope)
+
+    setattr(torch.cuda.CUDAGraph, name, with_idle_memory)
+
+
 def with_expandable_segments(conf: str) -> str:
     """A PYTORCH_CUDA_ALLOC_CONF that is as `conf`, with expandable segments."""
     rest = re.sub(r"(^|(?<=,))\s*expandable_segments\s*:[^,]*(,|$)", "", conf).strip(" ,")
@@ -213,6 +238,7 @@ def _enable_full(torch) -> None:  # noqa: ANN001
     _tell_of_pages(torch)
     _sharing.bring_along(torch)
     _tell_of_leaks(torch, backend)
+    _keep_random_state_apart(torch, backend)
     from weir import _memory
 
     _memory.honour_expandable_segments(torch)
@@ -245,4 +271,5 @@ def _enable_pluggable(torch) -> None:  # noqa: ANN001
         getattr(inner, setter)(address(function))
     torch.cuda.memory.change_current_allocator(allocator)
     _tell_of_leaks(torch, library)
+    _keep_random_state_apart(torch, library)
     _state.update(kind="pluggable", library=library, allocator=allocator)

@@ -109,6 +109,8 @@ _FUNCTIONS = {
     "weir_torch_allocator": (_HANDLE, []),
     "weir_torch_assume_graphs_leak": (None, []),
     "weir_torch_tag_new_pools": (None, [ctypes.c_char_p]),
+    "weir_torch_idle_memory_begin": (_STATUS, [ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p)]),
+    "weir_torch_idle_memory_end": (None, [ctypes.c_void_p]),
     "weir_torch_make_plain": (_STATUS, [ctypes.c_int32, ctypes.c_uint64, ctypes.c_uint64]),
     "weir_allocate": (_STATUS, [_HANDLE, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int32,
                                 ctypes.POINTER(ctypes.c_void_p)]),
