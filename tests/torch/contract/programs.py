@@ -550,6 +550,28 @@ def _():
     del kept, x, y, expected
 
 
+@program("1i", "two graphs are captured on two streams, without a wait, beside a third one's reads")
+def _():
+    """PyTorch makes the seed and the offset of all graphs' random numbers as the first capture begins, and writes them
+    as the second one begins, on its stream."""
+    fourth = torch.cuda.Stream()
+    with on(Streams.side):
+        x = torch.full((850,), 7, dtype=torch.int32, device="cuda")
+    total = torch.zeros((), dtype=torch.int64, device="cuda")
+    torch.cuda.synchronize()
+    with on(Streams.third):
+        spin()
+        torch.sum(x, dim=0, out=total)
+    x.record_stream(Streams.third)
+    del x
+    first = captured_at_once(lambda: spin(0.1), Streams.side)
+    second = captured_at_once(lambda: spin(0.1), fourth)
+    Streams.third.synchronize()
+    expect(total, 850 * 7, "the sum of what the captures may not write")
+    del first, second
+    torch.cuda.empty_cache()
+
+
 # ---------------------------------------------------------------------------------------------------
 # 2: the allocator adds no dependency between streams.
 
