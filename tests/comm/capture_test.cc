@@ -350,7 +350,7 @@ TEST_F(CapturedCollectives, ThatAreTheSameAreLaunchedAfterOnesThatDiffered) {
 }
 
 TEST_F(CapturedCollectives, ThatARankDoesNotAgreeOnEndTheCommunicatorInTime) {
-  create();
+  create({.host_timeout = Nanoseconds{2'000'000'000}});
   prepare();
   Rank& rank = *ranks_[0];
   GraphPool pool(*rank.heap);

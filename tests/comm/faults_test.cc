@@ -34,7 +34,8 @@ class Program {
 
   void connect() {
     Result<Communicator> made =
-        Communicator::create(rank_.context(), *rank_.nccl->unique_id(), 1, 0, {.watch_every = {}});
+        Communicator::create(rank_.context(), *rank_.nccl->unique_id(), 1, 0,
+                             {.host_timeout = Nanoseconds{2'000'000'000}, .watch_every = {}});
     if (works(made)) rank_.comm = *std::move(made);
   }
   void run() {

@@ -78,10 +78,12 @@ class CommRanks : public testing::Test {
   }
 
   // A communicator of all, that looks for errors when it is polled. A test whose ranks don't come
-  // waits for its host_timeout.
+  // waits for its host_timeout, and names a short one.
   void create(CommunicatorOptions options = {}) {
     options.watch_every = {};
-    options.host_timeout = Nanoseconds{10'000'000'000};
+    if (options.host_timeout == CommunicatorOptions{}.host_timeout) {
+      options.host_timeout = Nanoseconds{10'000'000'000};
+    }
     const UniqueId id = *ranks_.front()->nccl->unique_id();
     on_all([&](Rank& rank) {
       Result<Communicator> made = Communicator::create(

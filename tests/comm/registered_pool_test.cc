@@ -19,8 +19,8 @@ constexpr Bytes kSegment = 64_MiB;
 
 class RegisteredPools : public test::CommRanks {
  protected:
-  RegisteredPools() {
-    create();
+  explicit RegisteredPools(const CommunicatorOptions& options = {}) {
+    create(options);
     prepare();
     pools_.resize(ranks_.size());
     for (const auto& rank : ranks_) waits_.push_back(rank->device.host_waits());
@@ -108,7 +108,12 @@ TEST_F(RegisteredPools, AreNowhereWhereOneRankHasNone) {
   }
 }
 
-TEST_F(RegisteredPools, WhoseOtherRanksDoNotComeEndTheCommunicator) {
+class RegisteredPoolsSoon : public RegisteredPools {
+ protected:
+  RegisteredPoolsSoon() : RegisteredPools({.host_timeout = Nanoseconds{2'000'000'000}}) {}
+};
+
+TEST_F(RegisteredPoolsSoon, WhoseOtherRanksDoNotComeEndTheCommunicator) {
   expect_error(RegisteredPool::create(*ranks_[0]->comm), ErrorCode::device,
                "creates registered pool 1: a rank did not take part");
   EXPECT_FALSE(ranks_[0]->comm->status());

@@ -686,7 +686,7 @@ class Driving(unittest.TestCase):
         self.search("wrong", 40)
 
     def test_a_crash_loses_one_program(self):
-        self.search("crash", 40)
+        self.search("crash", 20)
 
     def test_a_hang_is_a_failure(self):
         options = types.SimpleNamespace(way="native", settings={}, world=1)
