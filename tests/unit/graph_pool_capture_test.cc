@@ -201,7 +201,8 @@ TEST_F(GraphPoolCapture, FenceByAnotherCapturedStreamKeepsTheBlockFromTheNext) {
   EXPECT_EQ(wrong_reads(graph), 0u);
 }
 
-// Nothing can be learnt of the block's stream just now: its memory stays free, and out of the graph.
+// Nothing can be learnt of the block's stream just now: its memory stays free, and out of the
+// graph.
 TEST_F(GraphPoolCapture, MemoryOfAStreamCapturedElsewhereKeepsNoCaptureFromBeginning) {
   GraphPool pool(*heap_), other(*heap_);
   void* block = nullptr;
