@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `weir` command.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <iostream>
 #include <new>
 #include <string>
 #include <system_error>
@@ -15,6 +13,7 @@
 #include "command.h"
 #include "grammar.h"
 #include "replay/report_table.h"
+#include "standard_output.h"
 #include "terminal.h"
 #include "unknown_argument.h"
 
@@ -40,20 +39,10 @@ std::string empty_option(const std::vector<std::string>& arguments) {
   return {};
 }
 
-// A file that the command opens must not get the number of a standard stream that the caller
-// closed: what is printed would go into it. /dev/null, opened to be read only, still refuses to be
-// written.
-void occupy_closed_streams() {
-  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (::fcntl(stream, F_GETFD) < 0) ::open("/dev/null", O_RDONLY);
-  }
-}
-
 // What a report could not be written to (a full disk, a closed pipe) is only known in the end. Says
 // so, unless the command has said it.
 weir::ExitCode with_output_written(weir::ExitCode exit_code) {
-  const bool written = std::cout.flush() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-  if (written || exit_code == weir::ExitCode::cannot_run) return exit_code;
+  if (weir::standard_output_written() || exit_code == weir::ExitCode::cannot_run) return exit_code;
   weir::complain("standard output could not be written");
   return exit_code == weir::ExitCode::ok ? weir::ExitCode::cannot_run : exit_code;
 }
@@ -61,7 +50,7 @@ weir::ExitCode with_output_written(weir::ExitCode exit_code) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  occupy_closed_streams();
+  weir::occupy_closed_streams();
   if (const auto columns = weir::columns_of(STDOUT_FILENO)) weir::set_report_width(*columns);
   weir::ExitCode exit_code = weir::ExitCode::ok;
   CLI::App app("weir: what a CUDA program does with memory, replayed through Weir's allocator",

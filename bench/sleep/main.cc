@@ -4,28 +4,26 @@
 //
 // usage: weir_sleep [--sim] [--gib N] [--cycles N] [--small N] [--folder FOLDER]
 // With --folder also sleep and wake with a file there, beside the disk's own rate: that of plain
-// writes and reads of the same sizes, by as many threads. (With --sim the disk is simulated too,
-// and the folder is a name.) One line a figure: name, value, unit, and what it is to be. Exit 1
-// where bytes were not as before, or a call failed; 77 where there is no GPU and --sim was not
-// asked for.
+// writes and reads of the same sizes, by as many threads. (With --sim the disk is simulated too:
+// the folder must exist, and nothing is written there.) One line a figure: name, value, unit, and
+// what it is to be. Exit 1 where bytes were not as before, a call failed or standard output could
+// not be written; 2 for wrong arguments; 77 where there is no GPU and --sim was not asked for.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <charconv>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "bench/sleep/machine.h"
+#include "tools/option_checks.h"
+#include "tools/standard_output.h"
 #include "weir/device_heap.h"
 #include "weir/graph_pool.h"
 
@@ -334,47 +332,28 @@ class Bench {
   bool intact_ = true;
 };
 
-constexpr const char* kUsage =
-    "usage: weir_sleep [--sim] [--gib N] [--cycles N] [--small N] [--folder FOLDER]";
-
-Options options_of(int argc, char** argv) {
+int parse_and_run(int argc, char** argv) {
+  constexpr int kSkipped = 77, kWrongArguments = 2;
   Options options;
-  for (int i = 1; i < argc; ++i) {
-    const auto number = [&]() -> std::uint64_t {
-      const std::string option = argv[i];
-      const std::string_view text = i + 1 < argc ? argv[++i] : "";
-      std::uint32_t value = 0;
-      const auto [end, error] = std::from_chars(text.begin(), text.end(), value);
-      if (error != std::errc{} || end != text.end() || value == 0) {
-        throw std::runtime_error(option + " needs a whole number above 0; " + kUsage);
-      }
-      return value;
-    };
-    if (std::strcmp(argv[i], "--sim") == 0) {
-      options.sim = true;
-    } else if (std::strcmp(argv[i], "--gib") == 0) {
-      options.gib = number();
-    } else if (std::strcmp(argv[i], "--folder") == 0) {
-      if (i + 1 == argc) throw std::runtime_error("--folder needs a folder");
-      options.folder = argv[++i];
-    } else if (std::strcmp(argv[i], "--cycles") == 0) {
-      options.cycles = static_cast<int>(number());
-    } else if (std::strcmp(argv[i], "--small") == 0) {
-      options.small = number();
-    } else {
-      throw std::runtime_error(std::string("unknown option ") + argv[i] + "; " + kUsage);
-    }
+  CLI::App app("How long sleep and wake take, beside a plain copy from and to pinned memory.");
+  app.add_flag("--sim", options.sim, "On the simulated device (without: on a GPU)");
+  app.add_option("--gib", options.gib, "GiB of memory that sleeps")
+      ->transform(whole_number(1, 1024))
+      ->capture_default_str();
+  app.add_option("--cycles", options.cycles, "Cycles of sleep and wake with graphs")
+      ->transform(whole_number(1, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--small", options.small, "How many blocks of 4 KiB sleep")
+      ->transform(whole_number(1, 10'000'000))
+      ->capture_default_str();
+  // (The simulated disk would take any name. A command that was tried there is to run on a GPU.)
+  app.add_option("--folder", options.folder, "Also sleep to a file in this folder")
+      ->check(CLI::ExistingDirectory);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kWrongArguments;
   }
-  return options;
-}
-
-int run(int argc, char** argv) {
-  constexpr int kSkipped = 77;
-  if (argc == 2 && std::strcmp(argv[1], "--help") == 0) {
-    std::printf("%s\n", kUsage);
-    return 0;
-  }
-  const Options options = options_of(argc, argv);
   const std::unique_ptr<Machine> machine = options.sim ? simulated() : gpu();
   if (machine == nullptr) {
     std::printf("there is no GPU here; --sim runs on the simulated device\n");
@@ -392,10 +371,14 @@ int run(int argc, char** argv) {
 }  // namespace weir::sleep_bench
 
 int main(int argc, char** argv) {
+  weir::occupy_closed_streams();
+  int code = 1;
   try {
-    return weir::sleep_bench::run(argc, argv);
+    code = weir::sleep_bench::parse_and_run(argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
   }
+  if (weir::standard_output_written()) return code;
+  std::fprintf(stderr, "error: standard output could not be written\n");
+  return code == 0 ? 1 : code;
 }

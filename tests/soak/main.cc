@@ -15,6 +15,7 @@
 #include "tests/soak/soak.h"
 #include "tests/soak/trend.h"
 #include "tools/option_checks.h"
+#include "tools/standard_output.h"
 
 namespace weir::soak {
 namespace {
@@ -124,4 +125,10 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace
 }  // namespace weir::soak
 
-int main(int argc, char** argv) { return weir::soak::parse_and_run(argc, argv); }
+int main(int argc, char** argv) {
+  weir::occupy_closed_streams();
+  const int code = weir::soak::parse_and_run(argc, argv);
+  if (weir::standard_output_written()) return code;
+  std::cerr << "soak: standard output could not be written\n";
+  return code == 0 ? 1 : code;
+}

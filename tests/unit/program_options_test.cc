@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdio>
+#include <filesystem>
 #include <set>
 #include <string>
 #include <vector>
@@ -66,6 +67,14 @@ std::vector<Program> programs() {
                              {"--streams-per-minute", "from 0 to 1000000", {"inf", "1000001"}},
                              {"--ordinal", "from 0 to 1023", {"1024", "1.5"}}},
                  .others = {"--cuda", "--without", "--plant-leak", "--judge"}});
+#endif
+#ifdef WEIR_SLEEP
+  all.push_back({.path = WEIR_SLEEP,
+                 .needs = "--sim",
+                 .numbers = {{"--gib", "from 1 to 1024", {"0", "1025", "1.5"}},
+                             {"--cycles", "from 1 to 1000000", {"0", "1000001", "1.5"}},
+                             {"--small", "from 1 to 10000000", {"0", "10000001", "1.5"}}},
+                 .others = {"--sim", "--folder"}});
 #endif
 #ifdef WEIR_GRAPH_POOL
   all.push_back({.path = WEIR_GRAPH_POOL,
@@ -181,6 +190,35 @@ TEST(ProgramOptions, InstructionsCountsPairsOnlyOfANumberOfThem) {
     EXPECT_THAT(finished.text, HasSubstr("PAIRS")) << pairs;
   }
   EXPECT_EQ(run(WEIR_INSTRUCTIONS " hot_pair/512B 1").code, 0);
+}
+
+#ifdef WEIR_SLEEP
+TEST(ProgramOptions, SleepTakesOnlyAFolderThatExists) {
+  for (const char* const folder : {"/none/such", "/dev/null", "''", "--cycles"}) {
+    const Finished finished = run(std::string(WEIR_SLEEP " --sim --gib 1 --folder ") + folder);
+    EXPECT_EQ(finished.code, 2) << folder << "\n" << finished.text;
+    EXPECT_THAT(finished.text, HasSubstr("--folder")) << folder;
+  }
+}
+#endif
+
+TEST(ProgramOptions, OutputThatCannotBeWrittenIsAnError) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  std::vector<std::string> commands;
+#ifdef WEIR_SLEEP
+  commands.insert(commands.end(),
+                  {WEIR_SLEEP " --help", WEIR_SLEEP " --sim --gib 1 --cycles 1 --small 1"});
+#endif
+#ifdef WEIR_SOAK
+  commands.insert(commands.end(), {WEIR_SOAK " --help", WEIR_SOAK " --seconds 0.1"});
+#endif
+  for (const std::string& command : commands) {
+    for (const char* const to : {"/dev/full", "&-"}) {
+      const Finished finished = run("sh -c '" + command + " 3>&1 >" + to + " 2>&3'");
+      EXPECT_EQ(finished.code, 1) << command << " to " << to << "\n" << finished.text;
+      EXPECT_THAT(finished.text, HasSubstr("standard output could not be written")) << command;
+    }
+  }
 }
 
 #ifdef WEIR_SCRIPTS
