@@ -167,9 +167,11 @@ void add_result_options(CLI::App& command, ResultOptions& options) {
                   "Write the result to this file; -: to standard output, as without it")
       ->type_name("FILE")
       ->transform(not_empty());
-  command.add_flag(fmt::format("--json{{{}}}", ResultOptions::kInstead), options.json,
-                   "JSON instead of text; with a file, JSON there beside the text; -: to standard "
-                   "output");
+  command
+      .add_flag(fmt::format("--json{{{}}}", ResultOptions::kInstead), options.json,
+                "JSON instead of text; with a file, JSON there beside the text; -: to standard "
+                "output")
+      ->multi_option_policy(CLI::MultiOptionPolicy::Throw);  // else the last one counts
   command
       .add_option_function<std::string>(
           "--to",

@@ -233,6 +233,19 @@ TEST_F(Grammar, ResultsThatCannotBeWrittenAreThree) {
   }
 }
 
+TEST_F(Grammar, AnOutputIsNamedOnce) {
+  for (const std::string command : {"replay small.trace", "report small.trace", "bench small.trace",
+                                    "comm check", "comm bench --device sim -b 8 -e 8 -n 1"}) {
+    for (const std::string twice : {"--json=a --json=b", "--json --json=a", "-o a --output b"}) {
+      const Finished finished = script("cd " + path("") + "; $weir " + command + " " + twice);
+      EXPECT_EQ(finished.code, 2) << command << " " << twice;
+      EXPECT_THAT(finished.err, HasSubstr("At Most 1 required but received 2"))
+          << command << " " << twice;
+      EXPECT_FALSE(std::filesystem::exists(path("a"))) << command << " " << twice;
+    }
+  }
+}
+
 TEST_F(Grammar, HelpThatCannotBeWrittenIsThree) {
   for (const std::string command : {"help", "--version", "report --help"}) {
     const Finished finished = script("$weir " + command + " >/dev/full");
