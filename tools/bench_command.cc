@@ -142,6 +142,8 @@ ExitCode run(const SuiteCommand& command) {
       outputs.push_back({"--svg", path});
     }
     if (const Status allowed = check_names(inputs, outputs); !allowed) return exit_code_of(allowed);
+    const Status prepared = suite::prepare_pictures(*programs, command.pictures);
+    if (!prepared) return exit_code_of(prepared);
   }
 
   suite::SuiteOptions options;
@@ -249,8 +251,10 @@ void add_bench_command(CLI::App& app, ExitCode& exit_code) {
   bench->add_flag("--memory-only", command->memory_only,
                   "Leave host time out: what is left is the same in every run");
   bench
-      ->add_option("--svg", command->pictures,
-                   "Write pictures into this folder: one of each family, one of each TRACE")
+      ->add_option(
+          "--svg", command->pictures,
+          "Write pictures into this folder, which is made if need be: one of each family, one "
+          "of each TRACE")
       ->transform(not_empty())
       ->type_name("FOLDER");
   add_result_options(*bench, command->result);

@@ -158,6 +158,19 @@ TEST_F(BenchCommand, APictureOfEachFamilyAndEachTrace) {
   EXPECT_THAT(file.err, HasSubstr("phases.svg: can't be made"));
 }
 
+TEST_F(BenchCommand, PicturesThatCannotBeWrittenAreSaidBeforeAnythingIsMeasured) {
+  std::filesystem::create_directories(path("taken/phases.svg"));
+  for (const auto& [folder, says] : {std::pair{path("none/such"), "none/such: can't be made"},
+                                     std::pair{path("taken"), "phases.svg: can't be written"},
+                                     std::pair{std::string("/proc"), "can't be written"}}) {
+    const Finished run = weir("bench --family phases --phases 2 --pairs 60 --svg " + folder);
+    EXPECT_EQ(run.code, 3) << folder;
+    EXPECT_THAT(run.out, IsEmpty()) << folder;
+    EXPECT_THAT(run.err, HasSubstr(says)) << folder;
+  }
+  EXPECT_FALSE(std::filesystem::exists(path("none")));
+}
+
 TEST_F(BenchCommand, LoadsTheAllocatorOfTheExample) {
   const Json json = json_of(weir("bench --json --allocator weir --allocator " WEIR_EXAMPLE_ALLOCATOR
                                  " bench/traces/unet_like.trace.gz"));

@@ -160,13 +160,21 @@ std::vector<std::string> picture_files(const std::vector<Program>& programs,
   return files;
 }
 
-Status write_suite_pictures(const SuiteResult& result, const std::string& folder) {
+Status prepare_pictures(const std::vector<Program>& programs, const std::string& folder) {
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
+  std::filesystem::create_directory(folder, error);
   if (error) {
     return Error(ErrorCode::invalid_input,
                  fmt::format("{}: can't be made: {}", folder, error.message()));
   }
+  for (const std::string& path : picture_files(programs, folder)) {
+    const Result<OutputFile> file = OutputFile::open(path, "");  // nothing is left of it
+    if (!file) return file.error();
+  }
+  return {};
+}
+
+Status write_suite_pictures(const SuiteResult& result, const std::string& folder) {
   const std::vector<std::string> files = files_by_program(result.programs, folder);
   for (std::size_t row = 0; row < files.size(); ++row) {
     if (files[row].empty()) continue;
