@@ -28,11 +28,30 @@ constexpr const char* kAll = "all";
 struct SuiteCommand {
   std::vector<std::string> traces, allocators, families;
   std::vector<std::uint64_t> seeds;
+  std::vector<const CLI::Option*> of_generated;  // the options that only those programs have
   bench::HistoryLength length = suite::kSuiteLength;
   bool memory_only = false;
   std::string pictures;  // a folder; empty: none
   ResultOptions result;
 };
+
+bool has_generated_programs(const SuiteCommand& command) {
+  return !command.families.empty() || command.traces.empty();
+}
+
+// An option that would mean nothing is an error.
+Status check_used(const SuiteCommand& command) {
+  if (has_generated_programs(command)) return {};
+  for (const CLI::Option* const option : command.of_generated) {
+    if (option->count() == 0) continue;
+    return Error(
+        ErrorCode::invalid_argument,
+        fmt::format("{}: it applies to generated programs only, and none is named: leave {} out, "
+                    "or add --family",
+                    option->get_name(), option->get_name()));
+  }
+  return {};
+}
 
 // Those in a folder, in order of their names; anything else, as it is.
 Result<std::vector<std::string>> files_of(const std::string& path) {
@@ -83,8 +102,9 @@ Result<std::vector<suite::Program>> programs_of(const SuiteCommand& command,
     if (same > 1) program->name += fmt::format("#{}", same);
     programs.push_back(*std::move(program));
   }
-  const bool all = std::ranges::find(command.families, kAll) != command.families.end() ||
-                   (command.families.empty() && command.traces.empty());
+  if (!has_generated_programs(command)) return programs;
+  const bool all = command.families.empty() ||
+                   std::ranges::find(command.families, kAll) != command.families.end();
   const std::set<std::string> chosen(command.families.begin(), command.families.end());
   const std::set<std::uint64_t> seeds(command.seeds.begin(), command.seeds.end());
   for (const suite::GeneratedFamily& family : suite::generated_families()) {
@@ -120,6 +140,7 @@ Result<std::vector<suite::ChosenAllocator>> allocators_of(const SuiteCommand& co
 }
 
 ExitCode run(const SuiteCommand& command) {
+  if (const Status used = check_used(command); !used) return exit_code_of(used);
   const Result<std::vector<std::string>> traces = traces_of(command);
   if (!traces) return exit_code_of(traces.error());
   std::vector<NamedFile> inputs;
@@ -233,21 +254,26 @@ void add_bench_command(CLI::App& app, ExitCode& exit_code) {
                              "all, but none where a TRACE is given")
                 ->check(one_of(family_names()))
                 ->type_name("NAME"));
-  make_list(bench
-                ->add_option("--seed", command->seeds,
-                             "Of generated programs; several give a program each; default: 1")
-                ->transform(any_whole_number())
-                ->type_name("N"));
-  bench->add_option("--phases", command->length.phases, "Of a generated program")
-      ->transform(whole_number(1, 10'000))
-      ->type_name("N")
-      ->capture_default_str();
-  bench
-      ->add_option("--pairs", command->length.pairs,
-                   "Allocations and frees of a phase of a generated program, about")
-      ->transform(whole_number(1, 1'000'000))
-      ->type_name("N")
-      ->capture_default_str();
+  CLI::Option* const seed =
+      bench
+          ->add_option("--seed", command->seeds,
+                       "Of generated programs; several give a program each; default: 1")
+          ->transform(any_whole_number())
+          ->type_name("N");
+  make_list(seed);
+  CLI::Option* const phases =
+      bench->add_option("--phases", command->length.phases, "Of a generated program")
+          ->transform(whole_number(1, 10'000))
+          ->type_name("N")
+          ->capture_default_str();
+  CLI::Option* const pairs =
+      bench
+          ->add_option("--pairs", command->length.pairs,
+                       "Allocations and frees of a phase of a generated program, about")
+          ->transform(whole_number(1, 1'000'000))
+          ->type_name("N")
+          ->capture_default_str();
+  command->of_generated = {seed, phases, pairs};
   bench->add_flag("--memory-only", command->memory_only,
                   "Leave host time out: what is left is the same in every run");
   bench

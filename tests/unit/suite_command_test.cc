@@ -92,6 +92,16 @@ TEST_F(BenchCommand, SeveralSeedsGiveAProgramEach) {
   EXPECT_EQ(json["programs"][1]["seed"], 8);
 }
 
+TEST_F(BenchCommand, OptionsOfGeneratedProgramsNeedOne) {
+  const std::string bench = "bench --memory-only " + write("small.trace", kSmallTrace);
+  for (const std::string option : {"--seed", "--phases", "--pairs"}) {
+    const Finished refused = weir(bench + " " + option + " 2");
+    EXPECT_EQ(refused.code, 2) << option;
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("weir: " + option + ": "), HasSubstr("--family")));
+  }
+  EXPECT_EQ(weir(bench + " --family phases --seed 2 --phases 2 --pairs 60").code, 0);
+}
+
 TEST_F(BenchCommand, AFolderGivesItsTraces) {
   std::filesystem::create_directory(path("traces"));
   write("traces/b.trace", kSmallTrace);
