@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -31,6 +33,7 @@ struct SuiteCommand {
   std::vector<const CLI::Option*> of_generated;  // the options that only those programs have
   bench::HistoryLength length = suite::kSuiteLength;
   bool memory_only = false;
+  std::int64_t timeout_s = suite::SuiteOptions().timeout.count();
   std::string pictures;  // a folder; empty: none
   ResultOptions result;
 };
@@ -126,7 +129,8 @@ Result<std::vector<suite::ChosenAllocator>> allocators_of(const SuiteCommand& co
     return chosen;
   }
   for (const std::string& name : command.allocators) {
-    Result<suite::ChosenAllocator> allocator = suite::choose_allocator(name);
+    Result<suite::ChosenAllocator> allocator =
+        suite::choose_allocator(name, std::chrono::seconds(command.timeout_s));
     if (!allocator) return std::move(allocator).error();
     const bool is_new = std::ranges::none_of(
         chosen, [&](const suite::ChosenAllocator& each) { return each.name == allocator->name; });
@@ -169,6 +173,7 @@ ExitCode run(const SuiteCommand& command) {
 
   suite::SuiteOptions options;
   options.host_time = !command.memory_only;
+  options.timeout = std::chrono::seconds(command.timeout_s);
   // The bar's thread must not be there where a process is forked.
   std::optional<ProgressBar> bar;
   const bool forks = std::ranges::any_of(
@@ -276,6 +281,12 @@ void add_bench_command(CLI::App& app, ExitCode& exit_code) {
   command->of_generated = {seed, phases, pairs};
   bench->add_flag("--memory-only", command->memory_only,
                   "Leave host time out: what is left is the same in every run");
+  bench
+      ->add_option("--timeout", command->timeout_s,
+                   "Seconds that a library (FILE.so) may take to load, and for each program")
+      ->transform(whole_number(1, 1'000'000))
+      ->type_name("N")
+      ->capture_default_str();
   bench
       ->add_option(
           "--svg", command->pictures,

@@ -223,6 +223,23 @@ TEST_F(BenchCommand, AProgramThatFailsLeavesTheOthers) {
   EXPECT_TRUE(results[3].contains("peak_held_bytes"));
 }
 
+TEST_F(BenchCommand, ALibraryThatDoesNotAnswerIsNamed) {
+  const Finished hangs =
+      weir("bench --memory-only --json --timeout 1 --allocator best-fit --allocator " +
+           faulty("hang") + " " + write("short.trace", "a 0 1 0 0\n") + " " +
+           write("long.trace", "a 0 1 0 0\na 1 1 0 0\na 2 1 0 0\n"));
+  EXPECT_EQ(hangs.code, 1) << hangs.err;
+  const Json results = Json::parse(hangs.out)["results"];
+  ASSERT_EQ(results.size(), 4u);
+  EXPECT_EQ(results[1]["peak_held_bytes"], 2 << 20);
+  EXPECT_EQ(results[3]["error"], faulty("hang") + ": no answer within 1 s (--timeout)");
+
+  const Finished loads = weir("bench --timeout 1 --allocator " + faulty("hang_load"));
+  EXPECT_EQ(loads.code, 3);
+  EXPECT_THAT(loads.err, HasSubstr(faulty("hang_load") +
+                                   ": can't be loaded: no answer within 1 s (--timeout)"));
+}
+
 TEST_F(BenchCommand, LibrariesThatAreNoneAreExitCode3) {
   const std::string text = write("text.so", "no library\n");
   const std::vector<std::pair<std::string, std::string>> libraries = {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // An allocator for `weir bench --allocator` that does wrong what WEIR_FAULT says, and gives every
 // request an address of its own otherwise.
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -11,6 +13,10 @@
 namespace {
 
 const std::string_view kFault = WEIR_FAULT;
+
+[[noreturn]] void hang() {
+  for (;;) ::pause();
+}
 
 struct State {
   std::uint64_t next = std::uint64_t{1} << 40, held = 0;
@@ -25,6 +31,7 @@ void* allocate(void* self, std::uint64_t bytes, std::uint32_t, std::uint32_t) {
   ++state.allocated;
   if (kFault == "crash" && state.allocated == 3) std::abort();
   if (kFault == "exit" && state.allocated == 3) std::_Exit(7);
+  if (kFault == "hang" && state.allocated == 3) hang();
   if (kFault == "refuse" && state.allocated == 3) return nullptr;
   const std::uint64_t pages = (bytes + (2 << 20) - 1) >> 21 << 21;
   std::uint64_t at = state.next;
@@ -56,6 +63,7 @@ weir_suite_allocator() {
   static weir_suite_functions functions = {
       WEIR_SUITE_VERSION, "faulty", create,  destroy, allocate, use,
       give_back,          nullptr,  figures, error};
+  if (kFault == "hang_load") hang();
   if (kFault == "version") functions.version = 99;
   if (kFault == "name") functions.name = "a b";
   if (kFault == "function") functions.figures = nullptr;

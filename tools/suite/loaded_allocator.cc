@@ -3,11 +3,17 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <climits>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -112,6 +118,25 @@ bool write_all(int descriptor, std::string_view text) {
   return true;
 }
 
+// All that is sent until the other end is closed. False: nothing came for `limit`.
+bool read_all(int descriptor, std::chrono::seconds limit, std::string& text) {
+  std::array<char, 65536> buffer{};
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point deadline = Clock::now() + limit;
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) return false;
+    pollfd ready{.fd = descriptor, .events = POLLIN, .revents = 0};
+    const int count = ::poll(&ready, 1, static_cast<int>(std::min<std::int64_t>(left, INT_MAX)));
+    if (count == 0 || (count < 0 && errno == EINTR)) continue;
+    const ssize_t got = ::read(descriptor, buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return true;
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+    deadline = Clock::now() + limit;
+  }
+}
+
 }  // namespace
 
 Result<AllocatorKind> load_allocator(const std::string& path) {
@@ -143,7 +168,8 @@ Result<AllocatorKind> load_allocator(const std::string& path) {
       }};
 }
 
-Result<ApartResult> run_apart(const std::function<void(const Send& send)>& work) {
+Result<ApartResult> run_apart(std::chrono::seconds limit,
+                              const std::function<void(const Send& send)>& work) {
   std::array<int, 2> ends{};
   const auto failed = [](const char* call) {
     return Error(ErrorCode::unavailable, fmt::format("{}: {}", call, std::strerror(errno)));
@@ -172,18 +198,14 @@ Result<ApartResult> run_apart(const std::function<void(const Send& send)>& work)
   }
   ::close(ends[1]);
   ApartResult result;
-  std::array<char, 65536> buffer{};
-  for (;;) {
-    const ssize_t got = ::read(ends[0], buffer.data(), buffer.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    result.text.append(buffer.data(), static_cast<std::size_t>(got));
-  }
+  result.timed_out = !read_all(ends[0], limit, result.text);
+  if (result.timed_out) ::kill(child, SIGKILL);
   ::close(ends[0]);
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  result.ended = ending(status);
+  result.ended = result.timed_out ? fmt::format("no answer within {} s (--timeout)", limit.count())
+                                  : ending(status);
   return result;
 }
 

@@ -2,6 +2,7 @@
 // Allocators in shared libraries (suite_allocator.h).
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 
@@ -15,13 +16,15 @@ namespace weir::suite {
 // can't show; unavailable: it says that it can't be used here. Each names the file.
 Result<AllocatorKind> load_allocator(const std::string& path);
 
-// Calls `work` in a process of its own, whose text `write` sends back, and returns all of it.
-// Errors: device: the process ended in another way than by returning from `work`.
+// Calls `work` in a process of its own, and returns the text that it sends. A process that sends
+// nothing for `limit` is killed. Errors: unavailable: there is no such process.
 using Send = std::function<void(const std::string& text)>;
 struct ApartResult {
   std::string text;
   std::string ended;  // how the process ended, if it didn't return; else empty
+  bool timed_out = false;
 };
-Result<ApartResult> run_apart(const std::function<void(const Send& send)>& work);
+Result<ApartResult> run_apart(std::chrono::seconds limit,
+                              const std::function<void(const Send& send)>& work);
 
 }  // namespace weir::suite

@@ -66,7 +66,7 @@ bool unpack(const std::string& line, Outcome& outcome) {
 Result<std::vector<Outcome>> measure_apart(const ChosenAllocator& allocator,
                                            const std::vector<Program>& programs,
                                            const SuiteOptions& options) {
-  const Result<ApartResult> apart = run_apart([&](const Send& send) {
+  const Result<ApartResult> apart = run_apart(options.timeout, [&](const Send& send) {
     const Result<AllocatorKind> kind = load_allocator(allocator.file);
     for (const Program& program : programs) {
       Outcome failed;
@@ -82,6 +82,7 @@ Result<std::vector<Outcome>> measure_apart(const ChosenAllocator& allocator,
     std::string line;
     if (!std::getline(lines, line) || !unpack(line, outcome)) {
       outcome.failure = apart->ended.empty() ? "its process ended early" : apart->ended;
+      if (apart->timed_out) outcome.failure = allocator.file + ": " + outcome.failure;
     }
     outcome.allocator = allocator.name;
     outcome.program = program.name;
@@ -95,14 +96,14 @@ bool is_library(std::string_view name) {
   return name.find('/') != std::string_view::npos || name.ends_with(".so");
 }
 
-Result<ChosenAllocator> choose_allocator(const std::string& name) {
+Result<ChosenAllocator> choose_allocator(const std::string& name, std::chrono::seconds timeout) {
   for (const AllocatorKind& kind : built_in_allocators()) {
     if (kind.name == name) return ChosenAllocator{kind.name, kind.title, &kind, ""};
   }
   if (!is_library(name)) {
     return Error(ErrorCode::invalid_argument, fmt::format("no allocator is called '{}'", name));
   }
-  const Result<ApartResult> apart = run_apart([&](const Send& send) {
+  const Result<ApartResult> apart = run_apart(timeout, [&](const Send& send) {
     const Result<AllocatorKind> kind = load_allocator(name);
     send(kind ? Json{{"name", kind->name}}.dump()
               : Json{{"error", kind.error().message()},

@@ -2,6 +2,7 @@
 // Every program on every allocator.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <span>
 #include <string>
@@ -22,13 +23,15 @@ struct ChosenAllocator {
 };
 
 // `name`: of a built-in one, or a file. Of a file it looks at what the library says of itself.
-// Errors: invalid_argument: no such name; as load_allocator().
-Result<ChosenAllocator> choose_allocator(const std::string& name);
+// Errors: invalid_argument: no such name; as load_allocator(); invalid_input: loading it takes
+// longer than `timeout`.
+Result<ChosenAllocator> choose_allocator(const std::string& name, std::chrono::seconds timeout);
 // Whether `name` names a file: it has a folder, or ends as libraries do.
 bool is_library(std::string_view name);
 
 struct SuiteOptions {
   bool host_time = true;
+  std::chrono::seconds timeout{300};  // of a library, for each program
   // Called when a built-in allocator has been through a program.
   std::function<void(std::uint64_t done, std::uint64_t all)> progress = {};
 };
@@ -44,7 +47,8 @@ struct SuiteResult {
   bool any_failed() const;
 };
 
-// A library that ends its process fails the program that it was at, and those after it.
+// A library that ends its process, or takes too long, fails the program that it was at, and those
+// after it.
 Result<SuiteResult> run_suite(std::vector<Program> programs,
                               std::vector<ChosenAllocator> allocators, const SuiteOptions& options);
 
