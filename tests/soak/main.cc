@@ -3,9 +3,13 @@
 // as asked, and then a line through what the process and the device held.
 //
 // Exit: 0 every oracle agrees and nothing grows (or a leak on purpose was found), 1 not, 2 for
-// wrong arguments, 77 no such device.
+// wrong arguments, 77 no such device. SIGINT and SIGTERM end the run early: the samples so far are
+// judged, and a run in which nothing is wrong exits with 130 or 143.
+#include <signal.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <iostream>
 #include <regex>
@@ -21,7 +25,18 @@ namespace weir::soak {
 namespace {
 
 constexpr int kWrongArguments = 2;
-constexpr int kNoDevice = 77;  // what ctest is told to take for "skipped"
+constexpr int kSignalled = 128;  // and the signal's number, as shells have it
+constexpr int kNoDevice = 77;    // what ctest is told to take for "skipped"
+
+std::atomic<int> caught_signal = 0;  // SIGINT or SIGTERM, once one has come
+
+// The next signal of the kind ends the process as usual.
+void catch_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int signal) { caught_signal = signal; };
+  action.sa_flags = SA_RESTART | SA_RESETHAND;
+  for (const int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &action, nullptr);
+}
 
 std::string joined(const std::vector<std::string>& names) {
   std::string text;
@@ -46,7 +61,18 @@ int judge(const std::string& path) {
   }
 }
 
-int run_soak(const Options& options) {
+std::string verdict(const Outcome& outcome, const std::vector<std::string>& growing) {
+  if (!outcome.complaints.empty()) return "WRONG";
+  if (outcome.quiet == 0) return "nothing was checked";
+  if (!growing.empty()) return "GROWS: " + joined(growing);
+  if (outcome.unjudged == 0) return "right and flat";
+  return "right, with too few samples to judge " + std::to_string(outcome.unjudged) + " of " +
+         std::to_string(outcome.samples.size()) + " quantities";
+}
+
+int run_soak(Options options) {
+  catch_signals();
+  options.signal = &caught_signal;
   std::cout << "soak: seed " << options.seed << ", " << options.seconds << " s on "
             << (options.simulated ? "the simulated device" : "a GPU") << std::endl;
   const Result<Outcome> ran = run(options);
@@ -57,19 +83,20 @@ int run_soak(const Options& options) {
   const std::vector<std::string> growing = print_trends(ran->samples, std::cout);
   std::cout << ran->steps << " steps, " << ran->faults << " failed device calls, " << ran->quiet
             << " times all was checked, " << ran->rests << " times all went back\n";
-  std::cout << "verdict: "
-            << (!ran->complaints.empty() ? "WRONG"
-                : ran->quiet == 0        ? "nothing was checked"
-                : growing.empty()        ? "right and flat"
-                                         : "GROWS: " + joined(growing))
-            << " after " << static_cast<int>(ran->seconds) << " s, seed " << options.seed << "\n";
-  if (options.plant == Plant::none) {
-    return ran->complaints.empty() && growing.empty() && ran->quiet > 0 ? 0 : 1;
+  std::cout << "verdict: " << verdict(*ran, growing)
+            << (ran->signal != 0 ? ", interrupted after " : " after ")
+            << static_cast<int>(ran->seconds) << " s, seed " << options.seed << "\n";
+  bool leak_found = false;
+  if (options.plant != Plant::none) {
+    leak_found = std::find(growing.begin(), growing.end(), name_of(options.plant)) != growing.end();
+    std::cout << "the leak on purpose was " << (leak_found ? "" : "NOT ") << "found\n";
   }
-  const bool found =
-      std::find(growing.begin(), growing.end(), name_of(options.plant)) != growing.end();
-  std::cout << "the leak on purpose was " << (found ? "" : "NOT ") << "found\n";
-  return found && ran->complaints.empty() ? 0 : 1;
+  const bool any_wrong =
+      !ran->complaints.empty() || (options.plant == Plant::none && !growing.empty());
+  if (any_wrong) return 1;
+  if (ran->signal != 0) return kSignalled + ran->signal;
+  const bool all_done = options.plant == Plant::none ? ran->quiet > 0 : leak_found;
+  return all_done ? 0 : 1;
 }
 
 // Empty: it is one.
@@ -77,6 +104,8 @@ std::string is_no_worker(const std::string& name) {
   static const std::regex workers("blocks[0-9]+|graphs|ranks|keeper|visitor");
   return std::regex_match(name, workers) ? "" : "'" + name + "' is none of the workers";
 }
+
+constexpr double kLeastToFindALeak = 3;  // seconds
 
 int parse_and_run(int argc, char** argv) {
   Options options;
@@ -111,12 +140,17 @@ int parse_and_run(int argc, char** argv) {
                      {"event", Plant::event},
                      {"thread", Plant::thread},
                      {"mapping", Plant::mapping}},
-                    "Leak something on purpose; succeeds only if that is found");
+                    "Leak something on purpose; succeeds only if that is found. Needs 3 s or more");
   app.add_option("--judge", samples, "Judge the samples of this file instead")->check(not_empty());
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kWrongArguments;
+  }
+  if (options.plant != Plant::none && options.seconds < kLeastToFindALeak) {
+    std::cerr << "--plant-leak: a run of less than " << kLeastToFindALeak
+              << " s has too few samples to find a leak: give more --seconds\n";
+    return kWrongArguments;
   }
   options.simulated = !cuda;
   return samples.empty() ? run_soak(options) : judge(samples);

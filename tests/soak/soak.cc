@@ -161,12 +161,7 @@ class Session {
     for (const auto& [list, all] : {std::pair{std::span<const Quantity>(kAtWork), &at_work_},
                                     std::pair{std::span<const Quantity>(kResting), &at_rest_}}) {
       for (const Quantity& each : list) {
-        all->push_back(
-            {.name = each.name,
-             .slack = each.slack + each.warm_up * std::max(0.0, 1 - options.seconds / kWarm),
-             .share = each.share,
-             .times = {},
-             .values = {}});
+        all->push_back({.name = each.name, .share = each.share, .times = {}, .values = {}});
         // So that samples ask for no memory.
         const auto samples = static_cast<std::size_t>(options.seconds / interval(options)) + 2;
         all->back().times.reserve(samples);
@@ -186,7 +181,7 @@ class Session {
     const Clock::time_point start = Clock::now();
     const auto passed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
     Outcome outcome;
-    while (passed() < options_.seconds && !complaints_.any()) {
+    while (passed() < options_.seconds && !complaints_.any() && signal() == 0) {
       const double next = interval * static_cast<double>(outcome.quiet + 1);
       if (next > passed())
         std::this_thread::sleep_for(std::chrono::duration<double>(next - passed()));
@@ -208,6 +203,7 @@ class Session {
     stop_ = true;
     for (std::thread& thread : threads) thread.join();
     outcome.seconds = passed();
+    outcome.signal = signal();
     if (!complaints_.any()) rest();
     for (const auto& member : members_) {
       outcome.steps += member->steps;
@@ -215,13 +211,29 @@ class Session {
     }
     end();
     outcome.complaints = complaints_.all();
-    for (std::vector<Series>* const all : {&at_work_, &at_rest_}) {
-      for (Series& each : *all) outcome.samples.push_back(std::move(each));
-    }
+    add_samples(kAtWork, at_work_, outcome);
+    add_samples(kResting, at_rest_, outcome);
     return outcome;
   }
 
  private:
+  int signal() const { return options_.signal == nullptr ? 0 : options_.signal->load(); }
+
+  void add_samples(std::span<const Quantity> quantities, std::vector<Series>& all,
+                   Outcome& outcome) {
+    // A run that ended early had less time to warm up than was planned.
+    const double cold = std::max(0.0, 1 - std::min(options_.seconds, outcome.seconds) / kWarm);
+    for (std::size_t i = 0; i < quantities.size(); ++i) {
+      all[i].slack = quantities[i].slack + quantities[i].warm_up * cold;
+      if (is_sampled(quantities[i]) && !trend_of(all[i]).judged) ++outcome.unjudged;
+      outcome.samples.push_back(std::move(all[i]));
+    }
+  }
+
+  static bool is_sampled(const Quantity& quantity) {
+    return quantity.under_sanitizers || !has_sanitizer();
+  }
+
   // Of samples, in seconds.
   static double interval(const Options& options) {
     return std::clamp(options.seconds / kSamples, 0.04, 1.0);
@@ -371,7 +383,7 @@ class Session {
     const Ledger ledger = machine_.device().ledger();
     const std::size_t heaps = world_.allocator.statistics(0).heaps.size();
     for (std::size_t i = 0; i < quantities.size(); ++i) {
-      if (!quantities[i].under_sanitizers && has_sanitizer()) continue;
+      if (!is_sampled(quantities[i])) continue;
       all[i].times.push_back(time);
       all[i].values.push_back(quantities[i].value(process, ledger, heaps));
     }

@@ -3,6 +3,8 @@
 // what the process and the device hold.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -24,13 +26,17 @@ struct Options {
   bool simulated = true;
   int ordinal = 0;  // of the CUDA device
   Plant plant = Plant::none;
+  // Ends the run early once it is not 0, which a handler of signals may make it; null: never.
+  const std::atomic<int>* signal = nullptr;
 };
 
 struct Outcome {
   std::vector<std::string> complaints;  // none: every oracle agrees
   std::vector<Series> samples;
   std::uint64_t steps = 0, faults = 0, quiet = 0, rests = 0;
+  std::size_t unjudged = 0;  // quantities with too few samples
   double seconds = 0;
+  int signal = 0;  // that ended the run early; 0: none
 };
 
 // The series that a planted leak shows in.

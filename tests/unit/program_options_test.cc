@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/temporary_folder.h"
@@ -198,6 +199,24 @@ TEST(ProgramOptions, SleepTakesOnlyAFolderThatExists) {
     const Finished finished = run(std::string(WEIR_SLEEP " --sim --gib 1 --folder ") + folder);
     EXPECT_EQ(finished.code, 2) << folder << "\n" << finished.text;
     EXPECT_THAT(finished.text, HasSubstr("--folder")) << folder;
+  }
+}
+#endif
+
+#ifdef WEIR_SOAK
+TEST(ProgramOptions, TheSoakFindsNoLeakInLessThanThreeSeconds) {
+  const Finished finished = run(WEIR_SOAK " --plant-leak event --seconds 2.9");
+  EXPECT_EQ(finished.code, 2) << finished.text;
+  EXPECT_THAT(finished.text, AllOf(HasSubstr("--plant-leak"), HasSubstr("--seconds")));
+}
+
+TEST(ProgramOptions, AnInterruptedSoakSaysWhatItFound) {
+  for (const auto& [signal, code] : {std::pair{"INT", 130}, std::pair{"TERM", 143}}) {
+    const Finished finished = run(std::string("timeout --preserve-status --kill-after 20 -s ") +
+                                  signal + " 1.5 " WEIR_SOAK " --seconds 600");
+    EXPECT_EQ(finished.code, code) << finished.text;
+    EXPECT_THAT(finished.text, AllOf(HasSubstr("allocated KiB at rest"), HasSubstr("verdict: "),
+                                     HasSubstr(", interrupted after ")));
   }
 }
 #endif
