@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import operator
 import os
 import threading
 import warnings
@@ -18,13 +19,20 @@ def _device(device: object) -> int:
     """Of a number, a torch.device or its name, as torch.cuda takes them; None: the current one."""
     import torch
 
-    if isinstance(device, str):
-        device = torch.device(device)
-    if isinstance(device, torch.device):
-        if device.type != "cuda":
-            raise ValueError(f"{device} is no CUDA device")
-        device = device.index
-    return torch.cuda.current_device() if device is None else int(device)
+    number = torch.device(device) if isinstance(device, str) else device
+    if isinstance(number, torch.device):
+        number = number.index if number.type == "cuda" else number
+    if number is None:
+        return torch.cuda.current_device()
+    allowed = "a number from 0 on, a torch.device of type cuda, its name, or None (the current one)"
+    try:
+        number = operator.index(number)
+    except TypeError:
+        raise TypeError(f"device is {device!r}: it must be {allowed}") from None
+    # (The libraries take 32 bits, and -1 for the current one.)
+    if not 0 <= number < 1 << 31:
+        raise ValueError(f"device is {device!r}: it must be {allowed}")
+    return number
 
 
 def _path(path: str | bytes | os.PathLike) -> bytes:
