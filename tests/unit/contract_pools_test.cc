@@ -99,7 +99,7 @@ TEST_F(UntoldPools, ACaptureBeginsWhileAStreamThatABlockWasFencedOnIsAtWork) {
   const Nanoseconds before = device_.now();
   const std::uint64_t queries = device_.calls(DeviceCall::query);
   Captured captured = capture(*pool, t_, [] { return nullptr; });
-  EXPECT_LT(device_.now() - before, kLong) << "row 15: nothing that begins a capture waits";
+  EXPECT_LT(device_.now() - before, kLong) << "row 14: nothing that begins a capture waits";
   EXPECT_LT(device_.calls(DeviceCall::query) - queries, 10u) << "nor asks until it is done";
   drop(captured, *pool);
   close(pool);

@@ -90,7 +90,7 @@ TEST_F(Untold, MemoryIsReadWhileACaptureBegins) {
   GraphPool* pool = open_pool();
   const std::uint64_t waits = device_.host_waits();
   Captured captured = capture(*pool, t_, [&] { return written(kBlock, t_); });
-  EXPECT_EQ(device_.host_waits(), waits) << "row 15: nothing that begins a capture waits";
+  EXPECT_EQ(device_.host_waits(), waits) << "row 14: nothing that begins a capture waits";
   launch(captured, t_);
   free(captured.output);
   drop(captured, *pool);
