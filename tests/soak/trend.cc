@@ -57,6 +57,7 @@ std::vector<std::string> split(const std::string& line, char at) {
   std::vector<std::string> parts;
   std::istringstream in(line);
   for (std::string part; std::getline(in, part, at);) parts.push_back(trimmed(part));
+  if (line.ends_with(at)) parts.emplace_back();  // which getline() does not give
   return parts;
 }
 
