@@ -238,6 +238,19 @@ TEST(Config, TheDocumentHasExactlyTheseRows) {
   EXPECT_EQ(rows(document), rows(table));
 }
 
+TEST(Config, TheDocumentHasTheVariablesThatOthersRead) {
+  const std::string document = test::content_of("docs/configuration.md");
+  for (const std::string name :
+       {"WEIR_NCCL_LIBRARY", "WEIR_RANK", "WEIR_WORLD_SIZE", "WEIR_LOCAL_RANK",
+        "WEIR_LOCAL_WORLD_SIZE", "WEIR_MEET", "WEIR_ENABLE"}) {
+    const std::string line = name + "=1";
+    const char* const block[] = {line.c_str(), nullptr};
+    EXPECT_TRUE(Config::from_environment(block).ok()) << name;
+    EXPECT_FALSE(with(name, "1").ok()) << name;
+    EXPECT_THAT(document, HasSubstr("`" + name + "`"));
+  }
+}
+
 TEST(ParseBytes, KnowsBinaryAndDecimalUnits) {
   EXPECT_EQ(parse_bytes("4096").value(), 4_KiB);
   EXPECT_EQ(parse_bytes("64KiB").value(), 64_KiB);
