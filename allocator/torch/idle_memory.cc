@@ -7,8 +7,9 @@ namespace weir::pytorch {
 
 Result<IdleMemory> IdleMemory::begin(DeviceHeap& heap) {
   auto pool = std::make_unique<GraphPool>(heap);
-  Result<PoolBinding> binding = pool->serve(
-      [thread = std::this_thread::get_id()](Stream) { return std::this_thread::get_id() == thread; });
+  Result<PoolBinding> binding = pool->serve([thread = std::this_thread::get_id()](Stream) {
+    return std::this_thread::get_id() == thread;
+  });
   if (!binding) return std::move(binding).error();
   return IdleMemory(std::move(pool), *std::move(binding));
 }

@@ -125,9 +125,10 @@ int parse_and_run(int argc, char** argv) {
                  "That go, and others come, on the allocator that lives as long as the soak")
       ->transform(real_number(0, 1e6))
       ->capture_default_str();
-  app.add_option("--without", options.without,
-                 "Workers that stay idle (blocks0, blocks1, graphs0, graphs1, ranks, keeper, visitor), to "
-                 "find which of them has to do with a failure")
+  app.add_option(
+         "--without", options.without,
+         "Workers that stay idle (blocks0, blocks1, graphs0, graphs1, ranks, keeper, visitor), to "
+         "find which of them has to do with a failure")
       ->delimiter(',')
       ->check(CLI::Validator(is_no_worker, "NAME"));
   app.add_flag("--cuda", cuda, "On a GPU (without: on the simulated device)");

@@ -66,7 +66,8 @@ TEST_F(IdleMemories, ServesItsOwnThread) {
   {
     const Result<IdleMemory> idle = IdleMemory::begin(heap_);
     ASSERT_TRUE(idle.ok());
-    void* const other = std::async(std::launch::async, [&] { return *heap_.allocate(8_B, a_); }).get();
+    void* const other =
+        std::async(std::launch::async, [&] { return *heap_.allocate(8_B, a_); }).get();
     EXPECT_EQ(heap_.find(other)->pool, 0u);
     void* const own = *heap_.allocate(8_B, a_);
     EXPECT_NE(heap_.find(own)->pool, 0u);
