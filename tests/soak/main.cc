@@ -101,7 +101,7 @@ int run_soak(Options options) {
 
 // Empty: it is one.
 std::string is_no_worker(const std::string& name) {
-  static const std::regex workers("blocks[0-9]+|graphs|ranks|keeper|visitor");
+  static const std::regex workers("(blocks|graphs)[0-9]+|ranks|keeper|visitor");
   return std::regex_match(name, workers) ? "" : "'" + name + "' is none of the workers";
 }
 

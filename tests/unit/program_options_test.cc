@@ -210,6 +210,15 @@ TEST(ProgramOptions, TheSoakFindsNoLeakInLessThanThreeSeconds) {
   EXPECT_THAT(finished.text, AllOf(HasSubstr("--plant-leak"), HasSubstr("--seconds")));
 }
 
+TEST(ProgramOptions, EveryWorkerOfTheSoakMayStayIdle) {
+  const Finished idle = run(WEIR_SOAK
+                            " --seconds 0.1 --without "
+                            "blocks0,blocks1,graphs0,graphs1,ranks,keeper,visitor");
+  EXPECT_EQ(idle.code, 0) << idle.text;
+  EXPECT_THAT(idle.text, HasSubstr("\n0 steps, "));
+  EXPECT_EQ(run(WEIR_SOAK " --seconds 0.1 --without graphs").code, 2);
+}
+
 TEST(ProgramOptions, AnInterruptedSoakSaysWhatItFound) {
   for (const auto& [signal, code] : {std::pair{"INT", 130}, std::pair{"TERM", 143}}) {
     const Finished finished = run(std::string("timeout --preserve-status --kill-after 20 -s ") +
