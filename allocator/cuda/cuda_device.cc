@@ -14,6 +14,16 @@
 
 namespace weir {
 namespace cuda {
+namespace {
+
+CUmemLocation location_of(int ordinal) {
+  CUmemLocation location{};
+  location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = ordinal;
+  return location;
+}
+
+}  // namespace
 
 Result<MemoryInfo> DriverDevice::memory_info() {
   const ContextScope scope = current();
@@ -55,8 +65,9 @@ Status DriverDevice::unreserve(Address address, Bytes size) {
 
 Result<PhysicalHandle> DriverDevice::create(Bytes size) {
   const ContextScope scope = current();
+  const CUmemAllocationProp page = page_properties();
   CUmemGenericAllocationHandle handle = 0;
-  const CUresult result = driver_.cuMemCreate(&handle, size.count, &opened_.page, 0);
+  const CUresult result = driver_.cuMemCreate(&handle, size.count, &page, 0);
   if (result == CUDA_SUCCESS) return PhysicalHandle{handle};
   Error error = driver_.error("cuMemCreate", result);
   if (result != CUDA_ERROR_OUT_OF_MEMORY) return error;
@@ -72,7 +83,7 @@ Status DriverDevice::map(Address address, Bytes size, PhysicalHandle handle) {
 Status DriverDevice::set_access(Address address, Bytes size) {
   const ContextScope scope = current();
   std::vector<CUmemAccessDesc> access{
-      {.location = opened_.page.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+      {.location = location_of(opened_.ordinal), .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
   {
     const std::lock_guard lock(peers_mutex_);
     for (const int peer : peers_) {
@@ -212,7 +223,13 @@ Status DriverDevice::synchronize_context() {
   const std::lock_guard lock(spare_mutex_);
   const ContextScope scope = current();
   const RelaxedCaptureScope relaxed(driver_);
-  if (Status made = driver_.check("cuMemAlloc", have_spare()); !made) return made;
+  if (const CUresult made = have_spare(); made != CUDA_SUCCESS) {
+    Error error = driver_.error("cuMemAlloc", made);
+    if (made != CUDA_ERROR_OUT_OF_MEMORY) return error;
+    return Error(ErrorCode::out_of_memory,
+                 error.message() + ": the device has no 256 bytes left, which waiting for all of "
+                                   "its work takes");
+  }
   const CUresult freed = driver_.cuMemFree(spare_);
   if (freed != CUDA_SUCCESS) return driver_.error("cuMemFree", freed);
   spare_ = 0;
@@ -250,34 +267,38 @@ CUmemAllocationHandleType with_fabric(CUmemAllocationHandleType kinds) {
                                                 static_cast<unsigned>(CU_MEM_HANDLE_TYPE_FABRIC));
 }
 
-// True if a page can be made so, and given to others in each way that it names.
-bool can_be_made(const Driver& driver, const CUmemAllocationProp& page) {
+enum class CanBeMade { yes, no, device_is_full };
+
+// A page made so, and given to others in each way that it names.
+CanBeMade can_be_made(const Driver& driver, const CUmemAllocationProp& page) {
   std::size_t size = 0;
   if (driver.cuMemGetAllocationGranularity(&size, &page, CU_MEM_ALLOC_GRANULARITY_MINIMUM) !=
       CUDA_SUCCESS) {
-    return false;
+    return CanBeMade::no;
   }
   CUmemGenericAllocationHandle handle = 0;
   const CUresult result = driver.cuMemCreate(&handle, size, &page, 0);
-  // A device that is full just now has refused nothing about the description.
-  if (result != CUDA_SUCCESS) return result == CUDA_ERROR_OUT_OF_MEMORY;
+  // What is refused then has nothing to do with the description, and what is not may be so later.
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return CanBeMade::device_is_full;
+  if (result != CUDA_SUCCESS) return CanBeMade::no;
   CUmemFabricHandle fabric{};
   const bool is_given = !exports(page, CU_MEM_HANDLE_TYPE_FABRIC) ||
                         driver.cuMemExportToShareableHandle(
                             &fabric, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0) == CUDA_SUCCESS;
   driver.cuMemRelease(handle);
-  return is_given;
+  return is_given ? CanBeMade::yes : CanBeMade::no;
 }
+
+}  // namespace
 
 // Pages that others can be given, exported as a file descriptor and by the fabric, reached by a
 // network card. What a device says it can do, the system around it (a container, a driver module, a
 // fabric that has no channel for this user) may still refuse; so the first description that a page
-// can really be made of is the one to use.
-CUmemAllocationProp page_properties(const Driver& driver, CUdevice device, int ordinal) {
+// can really be made of is the one to use. On a device that is full it is tried again later.
+PageKind find_page_kind(const Driver& driver, CUdevice device, int ordinal) {
   CUmemAllocationProp plain{};
   plain.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  plain.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  plain.location.id = ordinal;
+  plain.location = location_of(ordinal);
   CUmemAllocationProp exportable = plain;
   if (has(driver, device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) {
     exportable.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -291,11 +312,21 @@ CUmemAllocationProp page_properties(const Driver& driver, CUdevice device, int o
       CUmemAllocationProp candidate = exportable;
       if (rdma) candidate.allocFlags.gpuDirectRDMACapable = 1;
       if (fabric) candidate.requestedHandleTypes = with_fabric(candidate.requestedHandleTypes);
-      if (can_be_made(driver, candidate)) return candidate;
+      const CanBeMade made = can_be_made(driver, candidate);
+      if (made == CanBeMade::yes) return {candidate, true};
+      if (made == CanBeMade::device_is_full) return {exportable, false};
     }
   }
-  return plain;
+  return {plain, true};
 }
+
+CUmemAllocationProp DriverDevice::page_properties() {
+  const std::lock_guard lock(page_mutex_);
+  if (!page_.is_known) page_ = find_page_kind(driver_, opened_.device, opened_.ordinal);
+  return page_.properties;
+}
+
+namespace {
 
 Result<Bytes> page_granularity(const Driver& driver, const CUmemAllocationProp& page) {
   std::size_t size = 0;
@@ -328,14 +359,14 @@ Result<std::unique_ptr<CudaDevice>> open_device(const Driver& driver, int ordina
   if (retained != CUDA_SUCCESS) return driver.error("cuDevicePrimaryCtxRetain", retained);
 
   const ContextScope scope(driver, opened.context);
-  opened.page = page_properties(driver, opened.device, ordinal);
-  Result<Bytes> granularity = page_granularity(driver, opened.page);
+  const PageKind page = find_page_kind(driver, opened.device, ordinal);
+  Result<Bytes> granularity = page_granularity(driver, page.properties);
   if (!granularity) {
     driver.cuDevicePrimaryCtxRelease(opened.device);
     return std::move(granularity).error();
   }
   opened.granularity = *granularity;
-  return std::unique_ptr<CudaDevice>(new DriverDevice(driver, std::move(opened)));
+  return std::unique_ptr<CudaDevice>(new DriverDevice(driver, std::move(opened), page));
 }
 
 }  // namespace

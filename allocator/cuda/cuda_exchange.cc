@@ -19,7 +19,7 @@ Status expect_size(const std::string& handle, std::size_t size) {
 }  // namespace
 
 Result<int> DriverDevice::export_page(PhysicalHandle page) {
-  if (!exports(opened_.page, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) {
+  if (!exports(page_properties(), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) {
     return Error(ErrorCode::device,
                  opened_.name +
                      ": the driver or the system gives no file descriptors of its memory, "
@@ -44,7 +44,7 @@ Result<PhysicalHandle> DriverDevice::import_page(int descriptor) {
 }
 
 Result<std::string> DriverDevice::export_fabric(PhysicalHandle page) {
-  if (!exports(opened_.page, CU_MEM_HANDLE_TYPE_FABRIC)) {
+  if (!exports(page_properties(), CU_MEM_HANDLE_TYPE_FABRIC)) {
     return Error(ErrorCode::device, opened_.name + ": its memory has no fabric handles here");
   }
   const ContextScope scope = current();

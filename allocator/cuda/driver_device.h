@@ -31,8 +31,14 @@ struct OpenedContext {
   CUcontext context = nullptr;
   std::string name;
   Bytes granularity;
-  CUmemAllocationProp page{};  // what every page is created as
 };
+
+// How pages are made.
+struct PageKind {
+  CUmemAllocationProp properties{};
+  bool is_known = false;  // false: the device was too full to try better ones
+};
+PageKind find_page_kind(const Driver& driver, CUdevice device, int ordinal);
 
 // True if pages made so can be exported as handles of that kind.
 inline bool exports(const CUmemAllocationProp& page, CUmemAllocationHandleType kind) {
@@ -41,8 +47,12 @@ inline bool exports(const CUmemAllocationProp& page, CUmemAllocationHandleType k
 
 class DriverDevice final : public CudaDevice {
  public:
-  DriverDevice(const Driver& driver, OpenedContext opened)
-      : driver_(driver), opened_(std::move(opened)) {}
+  DriverDevice(const Driver& driver, OpenedContext opened, PageKind page)
+      : driver_(driver), opened_(std::move(opened)), page_(page) {
+    // While there is room for it: who waits for all work can't free memory first.
+    const ContextScope scope = current();
+    (void)have_spare();
+  }
   // At the end of the process the driver may be gone already; then so is the context.
   ~DriverDevice() override {
     destroy_copy_streams();
@@ -126,11 +136,14 @@ class DriverDevice final : public CudaDevice {
 
   Result<std::shared_ptr<files::NamelessFile>> file_of(FileHandle file, const char* call);
   void destroy_copy_streams();
+  CUmemAllocationProp page_properties();
   CUresult have_spare();
   void free_spare();
 
   const Driver& driver_;
   const OpenedContext opened_;
+  std::mutex page_mutex_;
+  PageKind page_;  // guarded by page_mutex_
   // cuCtxRecordEvent; null: the driver is older than CUDA 12.5.
   using RecordContext = CUresult(CUDAAPI*)(CUcontext, CUevent);
   const RecordContext record_context_ =

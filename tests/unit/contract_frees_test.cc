@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Frees and waits under Trust::context (docs/guarantees.md): streams that are gone, what the host
 // has waited for, what a request may wait for; and the same rules where uses are told.
+#include <gmock/gmock.h>
+
+#include <cstdint>
 #include <string>
 #include <utility>
 
+#include "core/base/forwarding_device.h"
 #include "tests/unit/contract_pools.h"
 #include "tests/unit/core_heap_fixture.h"
 
@@ -180,6 +184,66 @@ TEST_F(UntoldFreesWithoutEvents, TheMemoryOfABlockThatCantBeFencedServesARequest
   heap_.set_limit(kBlock + kBlock / 2);
   (void)freed_without_fence(kBlock);
   write(allocate(kBlock - 12_MiB, t_), kBlock - 12_MiB, t_);
+}
+
+// On a GPU, to wait for all work takes a little memory, which there may not be.
+class FullDevice final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  Status synchronize_context() override {
+    if (is_full) return Error(ErrorCode::out_of_memory, "no 256 bytes are left");
+    return ForwardingDevice::synchronize_context();
+  }
+  bool is_full = false;
+};
+
+TEST(UntoldFreesOnAFullDevice, WaitForTheNextTimeAndNothingIsLost) {
+  constexpr Bytes kBlock = 64_MiB;
+  SimDevice sim;
+  FullDevice device(sim);
+  const Stream s = sim.new_stream(), m = sim.new_stream();
+  DeviceHeap heap(device, {.limit = kBlock, .trust = Trust::context, .context_events = false});
+  void* const x = *heap.allocate(kBlock, s);
+  ASSERT_TRUE(heap.record_stream(x, m).ok());
+  ASSERT_TRUE(sim.launch(m, Reads(x, kBlock), 50_ms).ok());
+  for (std::uint64_t i = 1; i <= 10; ++i) sim.fail(DeviceCall::record, i);
+  ASSERT_TRUE(heap.deallocate(x).ok());
+  device.is_full = true;
+  const Result<void*> refused = heap.allocate(kBlock, s);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::out_of_memory);
+  EXPECT_THAT(refused.error().message(), testing::HasSubstr("of a limit of 64.00 MiB"));
+  const Result<Bytes> trimmed = heap.trim(0_B, Trim::waits);
+  EXPECT_TRUE(trimmed.ok()) << trimmed.error().message();
+  EXPECT_TRUE(heap.find(x).has_value());
+  device.is_full = false;
+  const Result<void*> again = heap.allocate(kBlock, s);
+  ASSERT_TRUE(again.ok()) << again.error().message();
+  EXPECT_TRUE(sim.launch(s, Writes(*again, kBlock), 1_us).ok());
+  EXPECT_TRUE(heap.deallocate(*again).ok());
+  EXPECT_EQ(sim.race_count(), 0u);
+}
+
+// Without events of the context a request waits for other streams' memory on the host.
+TEST(UntoldFreesOnAFullDevice, ARequestThatCantWaitForAnIdlePageIsOutOfMemory) {
+  SimDevice sim;
+  FullDevice device(sim);
+  const Stream s = sim.new_stream(), t = sim.new_stream();
+  DeviceHeap heap(device, {.limit = 64_MiB, .trust = Trust::context, .context_events = false});
+  void* const x = *heap.allocate(64_MiB, s);
+  ASSERT_TRUE(sim.launch(s, Writes(x, 64_MiB), 50_ms).ok());
+  ASSERT_TRUE(heap.deallocate(x).ok());
+  device.is_full = true;
+  const Result<void*> refused = heap.allocate(32_MiB, t);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::out_of_memory);
+  EXPECT_THAT(refused.error().message(), testing::HasSubstr("of a limit of 64.00 MiB"));
+  device.is_full = false;
+  const Result<void*> served = heap.allocate(32_MiB, t);
+  ASSERT_TRUE(served.ok()) << served.error().message();
+  EXPECT_TRUE(sim.launch(t, Writes(*served, 32_MiB), 1_us).ok());
+  EXPECT_TRUE(heap.deallocate(*served).ok());
+  EXPECT_EQ(sim.race_count(), 0u);
 }
 
 // Row 1d, of streams of one pool: what was the stream's own is the graph's since.

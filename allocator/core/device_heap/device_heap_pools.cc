@@ -226,6 +226,8 @@ Status DeviceHeap::Impl::free_deferred_after_all_work() {
   const DeferredFrees::Due due = deferred_.take_due();
   Status waited = device_.synchronize_context();
   free_due(due, waited ? StreamHeap::Gone::after_all : StreamHeap::Gone::behind_all);
+  // Where the device has no memory left even to wait, they stay for the next time.
+  if (!waited && waited.error().code() == ErrorCode::out_of_memory) return {};
   return waited;
 }
 

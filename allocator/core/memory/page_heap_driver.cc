@@ -515,9 +515,12 @@ Status PageHeap::wait_for_idle_pages() {
   for (const Fence fence : fences) {
     FenceSet one;
     one.join(fence);
-    // What is captured just now can't be waited for: those pages stay as they are.
+    // What is captured just now can't be waited for, nor anything that takes memory of the device
+    // where there is none: those pages stay as they are.
     Status waited = timelines_.host_wait(one);
-    if (!waited && waited.error().code() != ErrorCode::capture) return waited;
+    const bool stays = !waited && (waited.error().code() == ErrorCode::capture ||
+                                   waited.error().code() == ErrorCode::out_of_memory);
+    if (!waited && !stays) return waited;
   }
   return {};
 }

@@ -212,7 +212,8 @@ class Device {
   // stream. Errors: capture (a stream is being captured. Where the device can't tell before it
   // records, every capture of the process is broken now: ask about the streams first); unavailable
   // (the driver has no such call: CUDA 12.5). `synchronize_context` blocks the calling thread until
-  // all of it has finished, and breaks no capture.
+  // all of it has finished, and breaks no capture. Errors: out_of_memory (it may need a little
+  // memory of the device).
   virtual Status record_context(EventHandle event) = 0;
   virtual Status synchronize_context() = 0;
 
