@@ -48,11 +48,7 @@ inline bool exports(const CUmemAllocationProp& page, CUmemAllocationHandleType k
 class DriverDevice final : public CudaDevice {
  public:
   DriverDevice(const Driver& driver, OpenedContext opened, PageKind page)
-      : driver_(driver), opened_(std::move(opened)), page_(page) {
-    // While there is room for it: who waits for all work can't free memory first.
-    const ContextScope scope = current();
-    (void)have_spare();
-  }
+      : driver_(driver), opened_(std::move(opened)), page_(page) {}
   // At the end of the process the driver may be gone already; then so is the context.
   ~DriverDevice() override {
     destroy_copy_streams();
