@@ -223,13 +223,7 @@ Status DriverDevice::synchronize_context() {
   const std::lock_guard lock(spare_mutex_);
   const ContextScope scope = current();
   const RelaxedCaptureScope relaxed(driver_);
-  if (const CUresult made = have_spare(); made != CUDA_SUCCESS) {
-    Error error = driver_.error("cuMemAlloc", made);
-    if (made != CUDA_ERROR_OUT_OF_MEMORY) return error;
-    return Error(ErrorCode::out_of_memory,
-                 error.message() + ": the device has no 256 bytes left, which waiting for all of "
-                                   "its work takes");
-  }
+  if (Status made = have_spare(); !made) return made;
   const CUresult freed = driver_.cuMemFree(spare_);
   if (freed != CUDA_SUCCESS) return driver_.error("cuMemFree", freed);
   spare_ = 0;
@@ -237,9 +231,23 @@ Status DriverDevice::synchronize_context() {
   return {};
 }
 
-CUresult DriverDevice::have_spare() {
+Status DriverDevice::prepare_to_synchronize() {
+  const std::lock_guard lock(spare_mutex_);
+  const ContextScope scope = current();
+  const RelaxedCaptureScope relaxed(driver_);
+  return have_spare();
+}
+
+Status DriverDevice::have_spare() {
   constexpr std::size_t kSpareBytes = 256;
-  return spare_ != 0 ? CUDA_SUCCESS : driver_.cuMemAlloc(&spare_, kSpareBytes);
+  if (spare_ != 0) return {};
+  const CUresult made = driver_.cuMemAlloc(&spare_, kSpareBytes);
+  if (made == CUDA_SUCCESS) return {};
+  Error error = driver_.error("cuMemAlloc", made);
+  if (made != CUDA_ERROR_OUT_OF_MEMORY) return error;
+  return Error(ErrorCode::out_of_memory,
+               error.message() + ": the device has no 256 bytes left, which waiting for all of its "
+                                 "work takes");
 }
 
 void DriverDevice::free_spare() {

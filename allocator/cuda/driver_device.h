@@ -99,6 +99,7 @@ class DriverDevice final : public CudaDevice {
   Status synchronize(EventHandle event) override;
   Status record_context(EventHandle event) override;
   Status synchronize_context() override;
+  Status prepare_to_synchronize() override;
   Result<CaptureInfo> capture_info(Stream stream) override;
   Result<CaptureInfo::Status> capture_status(Stream stream) override;
   Result<std::vector<GraphNode>> capture_tips(Stream stream) override;
@@ -133,7 +134,7 @@ class DriverDevice final : public CudaDevice {
   Result<std::shared_ptr<files::NamelessFile>> file_of(FileHandle file, const char* call);
   void destroy_copy_streams();
   CUmemAllocationProp page_properties();
-  CUresult have_spare();
+  Status have_spare();
   void free_spare();
 
   const Driver& driver_;

@@ -7,8 +7,7 @@ Result<void*> Uncached::allocate(Bytes bytes, Stream stream) {
   std::call_once(made_, [this] {
     owned_ = std::make_unique<DeviceHeap>(
         device_, HeapOptions{.trust = Trust::context, .context_events = false});
-    // Each free waits so, and may not lack the memory that it takes.
-    (void)device_.synchronize_context();
+    (void)device_.prepare_to_synchronize();  // each free waits so
     heap_.store(owned_.get(), std::memory_order_release);
   });
   return owned_->allocate(bytes, stream);

@@ -67,6 +67,7 @@ class ForwardingDevice : public Device {
   Status synchronize(EventHandle event) override { return inner_.synchronize(event); }
   Status record_context(EventHandle event) override { return inner_.record_context(event); }
   Status synchronize_context() override { return inner_.synchronize_context(); }
+  Status prepare_to_synchronize() override { return inner_.prepare_to_synchronize(); }
   Result<CaptureInfo::Status> capture_status(Stream stream) override {
     return inner_.capture_status(stream);
   }

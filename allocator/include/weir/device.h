@@ -213,9 +213,10 @@ class Device {
   // records, every capture of the process is broken now: ask about the streams first); unavailable
   // (the driver has no such call: CUDA 12.5). `synchronize_context` blocks the calling thread until
   // all of it has finished, and breaks no capture. Errors: out_of_memory (it may need a little
-  // memory of the device).
+  // memory of the device, which prepare_to_synchronize() takes beforehand, without a wait).
   virtual Status record_context(EventHandle event) = 0;
   virtual Status synchronize_context() = 0;
+  virtual Status prepare_to_synchronize() { return {}; }
 
   // Capture: whether `stream` is being captured into a graph; the nodes that its next node would
   // depend on; more nodes for it to depend on; and the nodes that a node of a graph being captured
