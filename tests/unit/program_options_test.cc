@@ -221,8 +221,9 @@ TEST(ProgramOptions, EveryWorkerOfTheSoakMayStayIdle) {
 
 TEST(ProgramOptions, AnInterruptedSoakSaysWhatItFound) {
   for (const auto& [signal, code] : {std::pair{"INT", 130}, std::pair{"TERM", 143}}) {
-    const Finished finished = run(std::string("timeout --foreground --preserve-status --kill-after 20 -s ") +
-                                  signal + " 1.5 " WEIR_SOAK " --seconds 600");
+    const Finished finished =
+        run(std::string("timeout --foreground --preserve-status --kill-after 20 -s ") + signal +
+            " 1.5 " WEIR_SOAK " --seconds 600");
     EXPECT_EQ(finished.code, code) << finished.text;
     EXPECT_THAT(finished.text, AllOf(HasSubstr("allocated KiB at rest"), HasSubstr("verdict: "),
                                      HasSubstr(", interrupted after ")));
