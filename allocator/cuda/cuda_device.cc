@@ -246,8 +246,9 @@ Status DriverDevice::have_spare() {
   Error error = driver_.error("cuMemAlloc", made);
   if (made != CUDA_ERROR_OUT_OF_MEMORY) return error;
   return Error(ErrorCode::out_of_memory,
-               error.message() + ": the device has no 256 bytes left, which waiting for all of its "
-                                 "work takes");
+               error.message() +
+                   ": the device has no 256 bytes left, which waiting for all of its "
+                   "work takes");
 }
 
 void DriverDevice::free_spare() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever a file holds, reading it as a log of RMM's gives a trace that makes sense, or an error with
-// file and line. The columns' names, which a fuzzer would not find, come before the input.
+// Whatever a file holds, reading it as a log of RMM's gives a trace that makes sense, or an error
+// with file and line. The columns' names, which a fuzzer would not find, come before the input.
 #include <sys/mman.h>
 #include <unistd.h>
 
