@@ -60,6 +60,12 @@ IdFile foreign(std::int64_t age_ms = 0) {
           .id = FakeNccl::id_of("foreign")};
 }
 
+// The values that the algorithm's authors give.
+TEST(Digest, IsFnv1a) {
+  EXPECT_EQ(digest("a"), 0xaf63dc4c8601ec8c);
+  EXPECT_EQ(digest("foobar"), 0x85944171f73967e8);
+}
+
 TEST(Rendezvous, OfOneRankAsksNcclAlone) {
   EXPECT_EQ(*meet_as(Launch{}, "own", kShort), FakeNccl::id_of("own"));
 }
