@@ -160,6 +160,22 @@ TEST_F(GraphPoolLimit, OneLoweredWhileAPoolsRequestCreatesPagesIsKeptToOnceTheBl
   heap_->stop_recording(sink);
 }
 
+TEST_F(GraphPoolLimit, ATrimLeavesWhatItIsAskedToLeaveOfAllPoolsTogether) {
+  GraphPool plain(*heap_, {.limit = {}, .memory = MemoryKind::plain, .tag = {}});
+  {
+    const PoolBinding binding = warm_up(plain, a_);
+    free(written(64_MiB, a_));
+  }
+  free(written(64_MiB, b_));
+  device_.finish();
+  ASSERT_EQ(reserved(), (128_MiB).count);
+  const Result<Bytes> gone = heap_->trim(64_MiB);
+  ASSERT_TRUE(gone.ok());
+  EXPECT_EQ(*gone, 64_MiB);
+  EXPECT_EQ(reserved(), (64_MiB).count);
+  EXPECT_EQ(heap_->trim(0_B).value(), 64_MiB);
+}
+
 // What the other pool has free can't be asked about now; it is no reason to refuse the request.
 TEST_F(GraphPoolLimit, ARequestWithoutRoomSaysSoBesideMemoryOfAStreamThatIsCaptured) {
   GraphPool other(*heap_), pool(*heap_, {.limit = 4_MiB, .memory = std::nullopt, .tag = {}});
