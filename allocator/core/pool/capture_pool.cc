@@ -161,7 +161,7 @@ Result<bool> CapturePool::is_eager_work_done() {
     FenceSet one;
     one.join(fence);
     const Result<bool> done = timelines().complete(one);
-    if (!done && done.error().code() != ErrorCode::capture) return done;
+    if (!done && done.error().code() != ErrorCode::capture) return done.error();
     if (done && !*done) return false;
   }
   return true;
