@@ -71,6 +71,19 @@ TEST_F(AllocatorTest, GivesOutPlainMemoryWhereThatIsAskedFor) {
   device_.finish();
 }
 
+// Whatever others have of it.
+TEST(Allocators, TakeALimitThatIsAShareOfAllThatTheDeviceHas) {
+  SimDevice device({.memory = 1_GiB});
+  const Stream stream = device.new_stream();
+  Allocator first(device, quiet());
+  void* const block = first.allocate(512_MiB, stream.handle);
+  Config config = quiet();
+  ASSERT_TRUE(config.set("WEIR_LIMIT", "25%").ok());
+  Allocator second(device, config);
+  EXPECT_EQ(second.heap(0).limit(), 256_MiB);
+  first.deallocate(block);
+}
+
 TEST(Allocators, OfPlainMemoryHaveNoPages) {
   SimDevice device;
   Config config = quiet();

@@ -135,6 +135,17 @@ TEST(StatisticsFold, CountsPlainMemoryApart) {
   EXPECT_FALSE(all.heaps[1].plain);
 }
 
+TEST(StatisticsFold, AddsUpPlainMemoryOfSeveralHeaps) {
+  StatisticsFold fold;
+  for (const std::uint32_t i : {0u, 1u}) {
+    const HeapId heap{i};
+    fold.on_event({.kind = EventKind::heap_open, .plain = true, .heap = heap, .stream = 4 + i});
+    fold.on_event(block(EventKind::allocate, heap, Bytes{1024 * (i + 1)}, 1000_B));
+  }
+  EXPECT_EQ(fold.statistics().plain_live_bytes, 3072u);
+  EXPECT_EQ(fold.statistics().live_bytes.current, 3072u);
+}
+
 TEST(StatisticsFold, CountsWaitsForTheWorkOfAllStreamsApart) {
   StatisticsFold fold;
   for (const HeapId heap : {HeapId{0}, kNoHeap}) {
