@@ -201,6 +201,23 @@ TEST_F(GraphPoolCapture, FenceByAnotherCapturedStreamKeepsTheBlockFromTheNext) {
   EXPECT_EQ(wrong_reads(graph), 0u);
 }
 
+TEST_F(GraphPoolCapture, ABlockRecordedOnACapturedStreamServesTheSameCaptureAgain) {
+  GraphPool pool(*heap_);
+  CaptureScope capture = begin(pool, a_);
+  void* const block = written(2_MiB, a_);
+  order(a_, b_);
+  read(b_, block);
+  ASSERT_TRUE(heap_->record_stream(block, b_).ok());
+  free(block);
+  order(b_, a_);
+  void* const again = written(2_MiB, a_);
+  EXPECT_EQ(again, block);
+  EXPECT_EQ(pool.statistics().deferred, 0u);
+  free(again);
+  Graph graph = end(capture);
+  EXPECT_EQ(wrong_reads(graph), 0u);
+}
+
 // Nothing can be learnt of the block's stream just now: its memory stays free, and out of the
 // graph.
 TEST_F(GraphPoolCapture, MemoryOfAStreamCapturedElsewhereKeepsNoCaptureFromBeginning) {
