@@ -204,6 +204,8 @@ Status MeteredDevice::record_context(EventHandle event) {
   return inner_.record_context(event);
 }
 
+Status MeteredDevice::prepare_to_synchronize() { return inner_.prepare_to_synchronize(); }
+
 Status MeteredDevice::synchronize_context() {
   const Timed timed(*this, DeviceCall::synchronize_context);
   Status done = inner_.synchronize_context();

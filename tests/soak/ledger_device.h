@@ -64,6 +64,7 @@ class LedgerDevice final : public ForwardingDevice {
   Status synchronize(EventHandle event) override;
   Status record_context(EventHandle event) override;
   Status synchronize_context() override;
+  Status prepare_to_synchronize() override { return inner_.prepare_to_synchronize(); }
   Result<CaptureInfo> capture_info(Stream stream) override;
   Result<CaptureInfo::Status> capture_status(Stream stream) override;
   Result<std::vector<GraphNode>> capture_tips(Stream stream) override;

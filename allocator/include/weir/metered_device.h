@@ -67,6 +67,7 @@ class MeteredDevice final : public Device {
   Status synchronize(EventHandle event) override;
   Status record_context(EventHandle event) override;
   Status synchronize_context() override;
+  Status prepare_to_synchronize() override;
   Result<CaptureInfo> capture_info(Stream stream) override;
   Result<CaptureInfo::Status> capture_status(Stream stream) override;
   Result<std::vector<GraphNode>> capture_tips(Stream stream) override;
