@@ -176,6 +176,21 @@ TEST_F(GraphPoolLimit, ATrimLeavesWhatItIsAskedToLeaveOfAllPoolsTogether) {
   EXPECT_EQ(heap_->trim(0_B).value(), 64_MiB);
 }
 
+TEST_F(GraphPoolLimit, ATrimGivesWhatOnePartHasWhereTheOtherCantBeAskedAbout) {
+  GraphPool plain(*heap_, {.limit = {}, .memory = MemoryKind::plain, .tag = {}});
+  {
+    const PoolBinding binding = warm_up(plain, a_);
+    free(written(64_MiB, a_));
+  }
+  free(written(2_MiB, b_));
+  device_.finish();
+  device_.fail(DeviceCall::query, 1);  // of the device heap's own
+  EXPECT_EQ(heap_->trim(0_B).value(), 64_MiB);
+  device_.fail(DeviceCall::query, 1);
+  EXPECT_FALSE(heap_->trim(0_B).ok()) << "nothing went, and why is said";
+  EXPECT_EQ(heap_->trim(0_B).value(), 2_MiB);
+}
+
 // What the other pool has free can't be asked about now; it is no reason to refuse the request.
 TEST_F(GraphPoolLimit, ARequestWithoutRoomSaysSoBesideMemoryOfAStreamThatIsCaptured) {
   GraphPool other(*heap_), pool(*heap_, {.limit = 4_MiB, .memory = std::nullopt, .tag = {}});
