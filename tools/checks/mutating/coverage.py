@@ -2,6 +2,7 @@
 """Which test program runs which line: one run of each program, kept while the sources stay the same."""
 
 import collections
+import concurrent.futures
 import hashlib
 import json
 import os
@@ -146,27 +147,28 @@ def _run(tree, program, folders, most):
         before = json.loads(kept.read_text())
         if before["key"] == key:
             return before
-    counters = tree.folder / "counters"
-    shutil.rmtree(counters, ignore_errors=True)
-    excluded, report = [], tree.folder / "report.json"
-    report.unlink(missing_ok=True)
-    run = tree.run(program, most if other else 1800, counters, fail_fast=False, report=report)
+    place = tree.folder / "runs" / program
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    counters, report = place / "counters", place / "report.json"
+    excluded = []
+    run = tree.run(program, most if other else 1800, counters, fail_fast=False, report=report, place=place)
     if not run.ok and other:
         note(f"mutants: {program}: left out, since it {'takes too long' if run.hung else 'fails without any change'}")
         run.seconds = None
     elif not run.ok:
         # A test that fails unchanged says nothing of a change. Without it the others must pass.
         if run.hung or not run.failed:
-            raise Failed(f"{program} fails without any change: see {tree.folder / 'run.log'}")
+            raise Failed(f"{program} fails without any change: see {place / 'run.log'}")
         excluded = run.failed
         note(f"mutants: {program}: left out, since they fail without any change: {', '.join(excluded)}")
         shutil.rmtree(counters, ignore_errors=True)
-        run = tree.run(program, 1800, counters, "-" + ":".join(excluded), fail_fast=False, report=report)
+        run = tree.run(program, 1800, counters, "-" + ":".join(excluded), fail_fast=False, report=report, place=place)
         if not run.ok:
-            raise Failed(f"{program} fails without any change: see {tree.folder / 'run.log'}")
+            raise Failed(f"{program} fails without any change: see {place / 'run.log'}")
     files = read_gcov(tree, folders, linked(counters))
-    shutil.rmtree(counters, ignore_errors=True)
     result = {"key": key, "seconds": run.seconds, "excluded": excluded, "slow": slow_tests(report), "files": files}
+    shutil.rmtree(place, ignore_errors=True)
     kept.parent.mkdir(exist_ok=True)
     kept.write_text(json.dumps(result))
     return result
@@ -190,10 +192,22 @@ def measure(tree, folders, only, most):
         if not tree.make(sorted({target for program in programs for target in tree.targets(program)})):
             raise Failed(f"the test programs don't build: see {tree.folder / 'build.log'}")
     result = Coverage()
-    for number, program in enumerate(programs, 1):
-        if not known:
-            note(f"mutants: coverage, {number} of {len(programs)}: {program}")
-        run = _kept(tree, program) if known else _run(tree, program, folders, most)
+    numbered = {program: number for number, program in enumerate(programs, 1)}
+
+    def covered(program):
+        if known:
+            return _kept(tree, program)
+        note(f"mutants: coverage, {numbered[program]} of {len(programs)}: {program}")
+        return _run(tree, program, folders, most)
+
+    # A processor and a half for each: their times are to be those of a program that runs alone.
+    several = concurrent.futures.ThreadPoolExecutor(max(1, tree.jobs * 2 // 3))
+    try:
+        runs = dict(zip(programs, several.map(covered, programs)))
+    finally:
+        several.shutdown(wait=False, cancel_futures=True)
+        tree.end_all()
+    for program, run in runs.items():
         if run["seconds"] is None:
             continue
         result.seconds[program] = run["seconds"]

@@ -112,6 +112,8 @@ def check_mutants(checks, tool):
     checks.equal("other seed", tool.draw(many, 1) == tool.draw(many, 2), False)
     checks.equal("one change a place", len(tool.draw(many, 1)), len(many))
 
+    checks.equal("arguments of cmake", tool.arguments_of(["--configure", "-DA=1", "--count", "2", "--configure=-DB=2"]).configure,
+                 ["-DA=1", "-DB=2"])
     parts = [tool.part_of(text) for text in ("1/3", "2/3", "3/3")]
     checks.equal("parts", [[place for place in range(7) if tool.in_part(place, part)] for part in parts], [[0, 3, 6], [1, 4], [2, 5]])
     for text in ("0/3", "4/3", "1", "a/b"):

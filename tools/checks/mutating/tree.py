@@ -97,6 +97,7 @@ class Tree:
         self.options = options
         self.changed = None  # the one file of the copy that is changed, and its own text
         self.others = {}     # {name: Command}
+        self.running = set()  # processes, each the leader of a group
 
     @contextlib.contextmanager
     def locked(self):
@@ -204,15 +205,16 @@ class Tree:
             (self.source / name).write_text(own)
             self.changed = None
 
-    def run(self, program, limit, counters, tests="", fail_fast=True, report=None):
+    def run(self, program, limit, counters, tests="", fail_fast=True, report=None, place=None):
         """Runs a test in the copy; of a GoogleTest program these `tests`, as --gtest_filter takes them. Its
-        counters go below `counters`."""
-        log = self.folder / "run.log"
-        scratch = self.folder / "scratch"
+        counters go below `counters`; its output and what it writes below `place`, which no other run may use."""
+        place = place or self.folder
+        log = place / "run.log"
+        scratch = place / "scratch"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
         other = self.others.get(program)
-        arguments = other.arguments if other else [str(self.build / "tests" / program)]
+        arguments = list(other.arguments) if other else [str(self.build / "tests" / program)]
         if tests:
             arguments.append("--gtest_filter=" + tests)
         environment = self.environment(GCOV_PREFIX=str(counters), TMPDIR=str(scratch), **(other.environment if other else {}))
@@ -223,29 +225,40 @@ class Tree:
         begin = time.monotonic()
         with open(log, "wb") as output:
             process = subprocess.Popen(arguments, cwd=other.folder if other else self.source, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                       env=environment, start_new_session=True, preexec_fn=_limit)
+                                       env=environment, start_new_session=True)
+            _limit(process.pid)
             status, hung = self._wait(process, limit)
         seconds = time.monotonic() - begin
         shutil.rmtree(scratch, ignore_errors=True)
         return Run(status, hung, log.read_text(errors="replace"), seconds)
 
-    @staticmethod
-    def _wait(process, limit):
+    def _wait(self, process, limit):
         """Its status, and whether it had to be ended. Nothing that it started is left."""
+        self.running.add(process)
         try:
             return process.wait(limit), False
         except subprocess.TimeoutExpired:
             return None, True
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            self.running.discard(process)
+            _end(process)
             process.wait()
 
+    def end_all(self):
+        """For a caller that was interrupted while other threads run tests."""
+        for process in list(self.running):
+            _end(process)
 
-def _limit():
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE, FILE_SIZE))
+
+def _end(process):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _limit(process):
+    with contextlib.suppress(ProcessLookupError):
+        for kind, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_DATA, MEMORY), (resource.RLIMIT_FSIZE, FILE_SIZE)):
+            resource.prlimit(process, kind, (most, most))
 
 
 def say(text):
