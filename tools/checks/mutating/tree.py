@@ -167,6 +167,7 @@ class Tree:
                 name = file.relative_to(self.source).as_posix()
                 built.add(name)
                 output = entry.get("output") or re.search(r" -o (\S+)", entry["command"])[1]
+                output = os.path.relpath(self.build / output, self.build)  # newer CMakes give the whole path
                 if not output.startswith("tests/"):
                     objects.setdefault(name, output)
         return objects, built
