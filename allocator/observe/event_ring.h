@@ -20,6 +20,7 @@ class PackedEvent {
     stream_ = event.stream;
     heap_ = event.heap;
     kind_ = event.kind;
+    plain_ = event.plain;
     switch (shape_of(event.kind)) {
       case Shape::block:
         set(event.address.value, event.bytes.count, event.requested.count, event.stack);
@@ -40,7 +41,7 @@ class PackedEvent {
   }
 
   Event get() const {
-    Event event{.kind = kind_, .heap = heap_, .time = time_, .stream = stream_};
+    Event event{.kind = kind_, .plain = plain_, .heap = heap_, .time = time_, .stream = stream_};
     const Shape shape = shape_of(kind_);
     if (shape == Shape::pool) return event.pool = b_, event;
     if (shape == Shape::time || shape == Shape::host) {
@@ -101,6 +102,7 @@ class PackedEvent {
   HeapId heap_;
   std::uint32_t d_ = 0;  // stack, or page
   EventKind kind_ = EventKind::allocate;
+  bool plain_ = false;
 };
 
 // Source: Vyukov, "Bounded MPMC queue" (1024cores.net), with a single consumer. Each cell's turn

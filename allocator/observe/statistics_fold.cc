@@ -96,7 +96,9 @@ void DeviceFold::add(HeapFold& heap) {
 
 void DeviceFold::remove(HeapFold& heap) {
   const std::lock_guard lock(mutex_);
-  std::erase(heaps_, &heap);
+  // From the end: where all heaps go, the latest goes first.
+  const auto found = std::find(heaps_.rbegin(), heaps_.rend(), &heap);
+  if (found != heaps_.rend()) heaps_.erase(std::next(found).base());
 }
 
 void DeviceFold::raise(HeapFold& heap) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -14,6 +15,7 @@
 #include "observe/recorded_state.h"
 #include "tests/events_of.h"
 #include "tests/unit/recording_fixture.h"
+#include "weir/config.h"
 #include "weir/graph_pool.h"
 
 namespace weir {
@@ -101,6 +103,32 @@ TEST_F(HeapRecording, StartedInTheMiddleBeginsWithWhatIsThere) {
   }
   EXPECT_EQ(live_then, live);
   EXPECT_GT(recording.events.size(), recording.initial + 300);
+}
+
+TEST_F(HeapRecording, AFileHasEachEventAsItWasWithAllOfItsFields) {
+  for (const MemoryKind memory : {MemoryKind::pages, MemoryKind::plain}) {
+    test::Collector events;
+    DeviceHeap heap(device_, {.memory = memory}, &events);
+    const auto recorder = open();
+    heap.start_recording(*recorder);
+    events.events.clear();
+    test::run_some(heap, a_, b_, 300);
+    {
+      GraphPool pool(heap, {.memory = MemoryKind::plain});
+      void* const block = *pool.allocate(3_MiB, a_);
+      ASSERT_TRUE(heap.deallocate(block).ok());
+    }
+    EXPECT_TRUE(heap.trim().ok());
+    EXPECT_TRUE(heap.stop_recording(*recorder));
+    ASSERT_TRUE(recorder->close().ok());
+    const Recording recording = read();
+    std::vector<Event> recorded = test::events_of(recording);
+    recorded.erase(recorded.begin(),
+                   recorded.begin() + static_cast<std::ptrdiff_t>(recording.initial));
+    EXPECT_EQ(test::texts_of(recorded), test::texts_of(events.events)) << name_of(memory);
+    const auto is_plain = [](const Event& event) { return event.plain; };
+    EXPECT_TRUE(std::any_of(recorded.begin(), recorded.end(), is_plain)) << name_of(memory);
+  }
 }
 
 TEST_F(HeapRecording, OnceStoppedGetsNoMoreAndCanBeStartedByAnother) {

@@ -29,7 +29,8 @@ StreamHeap* HeapRegistry::keep(std::unique_ptr<StreamHeap> heap) {
 
 void HeapRegistry::clear() {
   const std::unique_lock lock(mutex_);
-  heaps_.clear();
+  // The latest first: so DeviceFold finds each at once.
+  while (!heaps_.empty()) heaps_.pop_back();
 }
 
 void HeapRegistry::allow_fast_paths(bool allowed) {
