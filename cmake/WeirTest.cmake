@@ -6,8 +6,9 @@
 # source root, so that it finds bench/traces/; includes read "tests/...". TIMEOUT is for each TEST,
 # 120 s unless said; under a sanitizer, which slows a test down by up to twenty times, five times as
 # much. ALONE: its sources name things alike, so that each is compiled alone, whatever
-# CMAKE_UNITY_BUILD says. ONE_THREAD: there is never another, in no program that it starts either;
-# the thread sanitizer has nothing to see there, and its builds leave the test out.
+# CMAKE_UNITY_BUILD says. ONE_THREAD: there is never another, in no program that it starts either, or
+# other tests run it too; the thread sanitizer has nothing more to see there, and its builds leave
+# the test out.
 include_guard(GLOBAL)
 include(GoogleTest)
 

@@ -306,6 +306,13 @@ Recording driver() {
   return recording;
 }
 
+// How many events the largest pages have.
+#ifdef WEIR_SHORT_PAGES
+constexpr int kDense = 100'000, kMany = 50'000;
+#else
+constexpr int kDense = 1'000'000, kMany = 500'000;
+#endif
+
 // Blocks of all sizes that live long and short on eight streams; `count` of them.
 Recording many(std::uint32_t count) {
   Recording recording;
@@ -344,7 +351,7 @@ Recording many(std::uint32_t count) {
   return recording;
 }
 
-// A million beginnings and ends in no order, on four streams; up to 20,000 blocks live at once.
+// Beginnings and ends in no order, on four streams; up to 20,000 blocks live at once.
 Recording dense() {
   Recording recording;
   recording.source = "dense";
@@ -353,7 +360,7 @@ Recording dense() {
   std::int64_t time = 0;
   std::uint64_t address = 1ULL << 40;
   recording.events.push_back({.kind = EventKind::create, .bytes = 8_GiB});
-  for (int i = 0; i < 1'000'000; ++i) {
+  for (int i = 0; i < kDense; ++i) {
     Event event{.time = {time += 1000 + static_cast<std::int64_t>(random() % 3000)}};
     if (live.size() >= 20'000 || (!live.empty() && random() % 1000 < 490)) {
       std::swap(live[random() % live.size()], live.back());
@@ -438,7 +445,7 @@ int main(int argc, char** argv) {
        [] {
          return std::vector{weir::small(), weir::small()};
        }},
-      {"many", [] { return std::vector{weir::many(500000)}; }},
+      {"many", [] { return std::vector{weir::many(weir::kMany)}; }},
       {"dense", [] { return std::vector{weir::dense()}; }},
       {"pools", [] { return std::vector{weir::pooled()}; }},
       {"serve",

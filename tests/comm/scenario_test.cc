@@ -18,7 +18,7 @@ using testing::HasSubstr;
 // Ranks wait for each other as long as a busy machine may need; where one fails, the others wait in
 // vain, and shortly.
 constexpr Nanoseconds kLong{std::int64_t{60} * 1'000'000'000};
-constexpr Nanoseconds kShort{200'000'000};
+constexpr Nanoseconds kShort{50'000'000};
 
 OpenRanks scenario_ranks(std::function<void(SimWorld&)> opened = {}, int ranks = 2,
                          bool connects_at_once = true, Nanoseconds host_timeout = kLong) {

@@ -562,9 +562,8 @@ class HostBytesDevice final : public ForwardingDevice {
   Status free_host(void* memory, Bytes) override { return std::free(memory), Status{}; }
   // Each word of a copy is the address on the device that it is from.
   Status copy_to_host(void* to, Address from, Bytes size, Stream) override {
-    for (Bytes at; at < size; at += 8_B) {
-      *static_cast<std::uint64_t*>((Address::of(to) + at).pointer()) = (from + at).value;
-    }
+    auto* const words = static_cast<std::uint64_t*>(to);
+    for (std::uint64_t at = 0; at < size.count; at += 8) words[at / 8] = from.value + at;
     return {};
   }
   Status copy_to_device(Address, const void*, Bytes, Stream) override { return {}; }
