@@ -32,6 +32,7 @@ void BlockWorker::woke() {
 
 void BlockWorker::drop_all() {
   while (!blocks_.empty()) free(take());
+  blocks_ = {};  // with its room, which would count as the allocator's
   while (std::optional<Block> block = world_.exchange.take()) free(std::move(*block));
 }
 

@@ -350,6 +350,7 @@ void PageHeap::tidy() {
   placements_.clear();
   timelines_.drop_complete_events();
   pages_.shrink();
+  if (held_.empty()) held_ = {};
 }
 
 // On an error a region stays.

@@ -40,6 +40,7 @@ Status PoolDevice::destroy_event(EventHandle event) {
     if (Status gone = inner_.destroy_event(eager); !gone) return gone;
   }
   events_.erase(known);
+  if (events_.empty()) events_ = {};  // with room for the most that there ever were
   return {};
 }
 

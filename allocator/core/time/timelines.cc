@@ -480,6 +480,7 @@ void Timelines::drop_complete_events() {
     keep_last_event(timeline);
   }
   destroy_spare_events(0);
+  if (spare_events_.empty()) spare_events_ = {};
 }
 
 void Timelines::mark_complete(TimelineId timeline, Sequence sequence) {
