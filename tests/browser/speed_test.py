@@ -25,7 +25,7 @@ class Speed(PageTest):
             let last = performance.now();
             const next = (now) => {
               const {view} = weirPage;
-              if (i >= 120) return done(gaps);
+              if (i >= 80) return done(gaps);
               %s;
               ++i;
               requestAnimationFrame(() => {
@@ -57,14 +57,14 @@ class Speed(PageTest):
         for zoom in (1.2, 8, 200):
             self.js("weirPage.view.setTime(0, weirPage.view.duration / arguments[0])", zoom)
             self.settle()
-            frames, gaps = self.frames_while("view.pan(0.02 * (i < 60 ? 1 : -1))")
+            frames, gaps = self.frames_while("view.pan(0.02 * (i < 40 ? 1 : -1))")
             self.check_frames(f"{name}, panning at zoom {zoom}", frames, gaps, FRAME)
         frames, gaps = self.frames_while(
             "const at = (i * 0.37) % 0.9 * view.duration; view.setTime(at, at + view.duration / 200)")
         self.check_frames(f"{name}, jumping far", frames, gaps, 2 * FRAME)
         self.js("weirPage.view.showAll()")
         self.settle()
-        frames, gaps = self.frames_while("view.zoomTime(i < 60 ? 1 / 1.1 : 1.1, view.duration / 3)")
+        frames, gaps = self.frames_while("view.zoomTime(i < 40 ? 1 / 1.1 : 1.1, view.duration / 3)")
         self.check_frames(f"{name}, zooming", frames, gaps, 2 * FRAME)
 
     def openings(self, name, count=5):
