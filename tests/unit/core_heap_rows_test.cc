@@ -44,10 +44,12 @@ class HeapRows : public CoreHeap {
     return found;
   }
 
-  // Blocks of 64 KiB to 16 MiB, of which always about as many bytes are in use. They are a's;
-  // `user` may be another stream, and is named as such.
-  void replace_at_random(DeviceHeap& heap, int requests) { replace_at_random(heap, requests, a_); }
-  void replace_at_random(DeviceHeap& heap, int requests, Stream user) {
+  // Blocks of 64 KiB to 16 MiB, of which always about as many bytes are in use. They are
+  // `home`'s; `user` may be another stream, and is named as such.
+  void replace_at_random(DeviceHeap& heap, int requests) {
+    replace_at_random(heap, requests, a_, a_);
+  }
+  void replace_at_random(DeviceHeap& heap, int requests, Stream home, Stream user) {
     std::vector<std::pair<void*, Bytes>> live;
     Bytes in_use;
     for (int i = 0; i < requests; ++i) {
@@ -57,11 +59,11 @@ class HeapRows : public CoreHeap {
         in_use -= live.back().second;
         free(heap, live.back().first);
       }
-      void* const block = allocate(heap, size, a_);
+      void* const block = allocate(heap, size, home);
       live.emplace_back(block, size);
-      write(a_, block, size, 1_us);
-      if (!(user == a_)) {
-        write_after(user, a_, block, size, 1_us);
+      write(home, block, size, 1_us);
+      if (!(user == home)) {
+        write_after(user, home, block, size, 1_us);
         ASSERT_TRUE(heap.fence(block, user).ok());
       }
       in_use += size;
@@ -143,7 +145,7 @@ TEST_F(HeapRows, OnlyAFewDriverCallsAreMadeInOneRequest) {
 TEST_F(HeapRows, ARetiredOneIsUnmappedOnlyAfterItsUsersWork) {
   for (const Stream user : {a_, b_}) {
     DeviceHeap heap(device_, {});
-    replace_at_random(heap, 6000, user);
+    replace_at_random(heap, 6000, a_, user);
     device_.finish();
     void* const x = allocate(heap, 1_MiB, a_);
     write(user, x, 1_MiB, 1'000'000_ms);
@@ -310,6 +312,18 @@ TEST_F(HeapRows, ARowWithPagesThatWereHeldIsUsedToItsLastPage) {
       device.advance(200_us);
     }
   }
+}
+
+// Its earlier work can't be asked about.
+TEST_F(HeapRows, OnesThatACapturedStreamUsedStayWhereMappingsRunShort) {
+  DeviceHeap heap(device_, {.most_mappings = 400});
+  replace_at_random(heap, 300);
+  ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::relaxed).ok());
+  const std::uint64_t before = unmaps();
+  replace_at_random(heap, 600, b_, b_);
+  EXPECT_GT(unmaps(), before) << "mappings did not run short";
+  EXPECT_TRUE(device_.end_capture(a_).ok()) << "the capture was disturbed";
+  EXPECT_THAT(heap.validate(), IsEmpty());
 }
 
 // A program that repeats itself pays in its first rounds, however many rows that takes.
