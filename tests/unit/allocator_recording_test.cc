@@ -132,6 +132,21 @@ TEST_F(AllocatorRecording, ADeviceThatIsOpenedLaterIsRecordedToo) {
   EXPECT_EQ(allocations(read("late.weir")), 4);
 }
 
+TEST_F(AllocatorRecording, ADeviceThatIsOpenedAfterTheEndIsNotRecorded) {
+  Config settings = config({});
+  settings.device = DeviceKind::sim;
+  Allocator allocator(settings);
+  allocator.record_start(path("early.weir"));
+  allocator.record_stop();
+  auto& sim = dynamic_cast<SimDevice&>(allocator.device(0));
+  pairs(allocator, sim.new_stream().handle, 4);
+  EXPECT_THAT(files(), IsEmpty());
+  allocator.record_start(path("early.weir"));
+  pairs(allocator, sim.new_stream().handle, 3);
+  allocator.record_stop();
+  EXPECT_EQ(allocations(read("early.weir")), 3);
+}
+
 TEST_F(AllocatorRecording, ARingIsWrittenWhenAskedAndAtTheEnd) {
   {
     Allocator allocator(device_,
