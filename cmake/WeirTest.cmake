@@ -24,6 +24,11 @@ set(WEIR_TEST_ENVIRONMENT
 if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
   set(WEIR_TEST_OPTIONS -O0 -U_FORTIFY_SOURCE)
 endif()
+# A failed expectation names its line, and a sanitizer's report the test: line numbers of a test's own
+# code say no more there, and take a tenth of the time.
+if(WEIR_SANITIZE)
+  list(APPEND WEIR_TEST_OPTIONS -g0)
+endif()
 # libFuzzer's counters are for what it is to explore, the library.
 if(WEIR_SANITIZE MATCHES "fuzzer-no-link")
   list(APPEND WEIR_TEST_OPTIONS -fno-sanitize=fuzzer-no-link)
