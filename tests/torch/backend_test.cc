@@ -3,23 +3,28 @@
 // of frees.
 #include "torch/backend.h"
 
+#include <c10/cuda/CUDAGuard.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <condition_variable>
 #include <cstdio>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "tests/torch/fake_runtime.h"
 #include "tests/torch/fake_source.h"
+#include "torch/c10d/collective_fences.h"
 #include "weir/sim_device.h"
 
 namespace weir::pytorch {
@@ -164,6 +169,34 @@ TEST_F(Backends, APoolThatIsMadePlainServesPlainMemory) {
   for (const c10::MempoolId_t& pool : {plain, plain, used, used}) backend_.releasePool(0, pool);
 }
 
+TEST_F(Backends, ADeviceThatIsOpenedLaterHasWhatWasSetBefore) {
+  using native::TraceEntry;
+  EXPECT_TRUE(backend_.isEnabled());
+  backend_.enable(false);
+  EXPECT_FALSE(backend_.isEnabled());
+  EXPECT_FALSE(backend_.isHistoryEnabled());
+  backend_.recordHistory(true, nullptr, 100, {}, false, {});
+  EXPECT_TRUE(backend_.isHistoryEnabled());
+  std::vector<int> short_of_memory, tracked;
+  backend_.attachOutOfMemoryObserver([&](std::int64_t device, std::size_t, std::size_t,
+                                         std::size_t) { short_of_memory.push_back(int(device)); });
+  backend_.attachAllocatorTraceTracker(
+      [&](const TraceEntry& entry) { tracked.push_back(entry.device_); });
+
+  const Stream stream = new_stream(1);
+  EXPECT_THROW((void)backend_.memory(1).allocate(Bytes{1} * (1ull << 50), stream),
+               c10::OutOfMemoryError);
+  EXPECT_THAT(short_of_memory, testing::ElementsAre(1));
+  EXPECT_THAT(tracked, testing::ElementsAre(1));
+  EXPECT_THAT(backend_.memory(1).history().entries(), testing::SizeIs(1));
+  backend_.raw_delete(backend_.memory(1).allocate(4_MiB, stream));
+  EXPECT_EQ(sim(1).physical_bytes(), 0_B);  // nothing was cached
+  backend_.enable(true);
+  backend_.raw_delete(backend_.memory(1).allocate(4_MiB, stream));
+  EXPECT_EQ(sim(1).physical_bytes(), 4_MiB);
+  backend_.recordHistory(false, nullptr, 1, {}, true, {});
+}
+
 // Several streams, of both devices.
 TEST_F(Backends, ABlockWaitsForAllStreamsThatWereRecorded) {
   const Stream own = new_stream(0), near = new_stream(0), first = new_stream(1),
@@ -243,6 +276,117 @@ TEST_F(Backends, AFreeInWhichACallOfTheDeviceFailsThrowsNothing) {
   }
   backend_.memory(0).pools().end({0, 3});
   backend_.memory(0).pools().release({0, 3});
+}
+
+// --- What goes to the CUDA runtime.
+
+class BackendsOnARuntime : public Backends {
+ protected:
+  void SetUp() override {
+    Backends::SetUp();
+    fake_runtime() = {};
+  }
+  void TearDown() override {
+    Backends::TearDown();
+    fake_runtime() = {};
+    EXPECT_EQ(current_device_of_fake_runtime(), 0);
+  }
+};
+
+TEST_F(BackendsOnARuntime, ACopyIsQueuedOnTheCurrentStream) {
+  std::array<char, 8> to{}, from{};
+  const Stream stream = new_stream(0);
+  backend_.copy_data(to.data(), from.data(), 8);
+  {
+    const c10::cuda::CUDAStreamGuard current(of_pytorch(stream, 0));
+    backend_.copy_data(to.data(), from.data(), 5);
+  }
+  const auto handle = static_cast<cudaStream_t>(stream.handle);
+  EXPECT_THAT(fake_runtime().copies,
+              testing::ElementsAre(FakeRuntime::Copy{to.data(), -1, from.data(), -1, 8, nullptr},
+                                   FakeRuntime::Copy{to.data(), -1, from.data(), -1, 5, handle}));
+  fake_runtime().answer = cudaErrorInvalidValue;
+  EXPECT_THROW(backend_.copy_data(to.data(), from.data(), 8), c10::Error);
+}
+
+TEST_F(BackendsOnARuntime, ACopyBetweenDevicesNamesThemUnlessOneReachesTheOther) {
+  std::array<char, 8> to{}, from{};
+  const auto stream = static_cast<cudaStream_t>(new_stream(0).handle);
+  const auto copy = [&](int to_device, bool p2p) {
+    return backend_.memcpyAsync(to.data(), to_device, from.data(), 0, 8, stream, p2p);
+  };
+  EXPECT_EQ(copy(0, false), cudaSuccess);
+  EXPECT_EQ(copy(1, false), cudaSuccess);
+  EXPECT_EQ(copy(1, true), cudaSuccess);
+  const FakeRuntime::Copy plain{to.data(), -1, from.data(), -1, 8, stream},
+      between{to.data(), 1, from.data(), 0, 8, stream};
+  EXPECT_THAT(fake_runtime().copies, testing::ElementsAre(plain, between, plain));
+  fake_runtime().answer = cudaErrorInvalidValue;
+  for (const int to_device : {0, 1}) EXPECT_EQ(copy(to_device, false), cudaErrorInvalidValue);
+}
+
+TEST_F(BackendsOnARuntime, PeerAccessIsAskedForOnceOrTwiceAndAnErrorIsToldWhereItIsOne) {
+  backend_.enablePeerAccess(1, 0);  // device 1 shall reach the memory of 0
+  EXPECT_THAT(fake_runtime().peers, testing::ElementsAre(std::pair(1, 0)));
+  EXPECT_EQ(fake_runtime().errors_taken, 0);
+  fake_runtime().answer = cudaErrorPeerAccessAlreadyEnabled;
+  EXPECT_NO_THROW(backend_.enablePeerAccess(0, 1));
+  EXPECT_THAT(fake_runtime().peers, testing::ElementsAre(std::pair(1, 0), std::pair(0, 1)));
+  EXPECT_EQ(fake_runtime().errors_taken, 1);  // PyTorch's next check must not find it
+  fake_runtime().answer = cudaErrorInvalidDevice;
+  EXPECT_THROW(backend_.enablePeerAccess(1, 0), c10::Error);
+}
+
+TEST_F(BackendsOnARuntime, MemoryIsOfTheCurrentDeviceAndOfItsCurrentStream) {
+  // Of the block, which the backend finds and frees.
+  const auto expect_on = [&](void* block, int device, const void* stream) {
+    DeviceMemory& memory = backend_.memory(device);
+    const std::optional<BlockInfo> info = memory.heap().find(block);
+    ASSERT_TRUE(info.has_value());
+    EXPECT_EQ(memory.streams().handle_of(info->stream), stream);
+    backend_.raw_delete(block);
+    EXPECT_FALSE(memory.heap().find(block).has_value());
+  };
+  constexpr std::size_t kSize = 4096;
+  expect_on(backend_.raw_alloc(kSize), 0, nullptr);
+  {
+    const Stream stream = new_stream(1), other = new_stream(1);
+    const c10::cuda::CUDAStreamGuard current(of_pytorch(stream, 1));
+    for (int i = 0; i < 2; ++i) expect_on(backend_.raw_alloc(kSize), 1, stream.handle);
+    expect_on(backend_.raw_alloc_with_stream(kSize, nullptr), 1, nullptr);
+    for (int i = 0; i < 2; ++i) expect_on(backend_.raw_alloc(kSize), 1, stream.handle);
+    const auto handle = static_cast<cudaStream_t>(other.handle);
+    expect_on(backend_.raw_alloc_with_stream(kSize, handle), 1, handle);
+  }
+  EXPECT_EQ(backend_.raw_alloc(0), nullptr);
+  EXPECT_EQ(backend_.raw_alloc_with_stream(0, nullptr), nullptr);
+  backend_.raw_delete(nullptr);
+}
+
+// The streams that joins run on: PyTorch's current one is such a stream meanwhile, and no other
+// thing of the program's uses it.
+TEST_F(BackendsOnARuntime, AJoinRunsOnAStreamOfItsOwnThatIsMadeAlsoWithinACapture) {
+  const Stream made = new_stream(1), current = new_stream(1);
+  fake_runtime().make_stream = [&] { return static_cast<cudaStream_t>(made.handle); };
+  StreamSwitch& streams = pytorch_streams();
+  EXPECT_EQ(streams.make(1), made.handle);
+  EXPECT_THAT(fake_runtime().capture_modes, testing::ElementsAre(cudaStreamCaptureModeRelaxed));
+  const c10::cuda::CUDAStreamGuard guard(of_pytorch(current, 1));
+  DeviceMemory& memory = backend_.memory(1);
+  EXPECT_EQ(streams.current(memory).id, current.id);
+  int runs = 0;
+  const auto run = [&](bool fails) {
+    streams.run_on(1, static_cast<cudaStream_t>(made.handle), [&] {
+      ++runs;
+      EXPECT_EQ(streams.current(memory).id, made.id);
+      TORCH_CHECK(!fails, "no");
+    });
+  };
+  run(false);
+  EXPECT_EQ(streams.current(memory).id, current.id);
+  EXPECT_THROW(run(true), c10::Error);
+  EXPECT_EQ(streams.current(memory).id, current.id);
+  EXPECT_EQ(runs, 2);
 }
 
 // Runs `body` in a child of fork(); returns its exit status, or -1 if it hangs or dies.
