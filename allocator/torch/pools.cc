@@ -110,7 +110,11 @@ void* Pools::allocate_from_reserve(Bytes bytes, Stream stream) {
     }
   }
   for (const std::shared_ptr<SegmentPool>& reserve : reserves) {
-    if (void* const block = reserve->allocate(bytes, stream)) return block;
+    try {
+      if (void* const block = reserve->allocate(bytes, stream)) return block;
+    } catch (const c10::OutOfMemoryError&) {
+      // Another may have more; and of the request's own shortage more is to be told.
+    }
   }
   return nullptr;
 }

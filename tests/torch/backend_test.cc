@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <functional>
@@ -82,6 +83,7 @@ TEST_F(Backends, ARecordedStreamOfAnotherDeviceHoldsABlockBack) {
   backend_.raw_delete(block);
   EXPECT_EQ(sim(1).calls(DeviceCall::record), 1u);
   EXPECT_THROW(backend_.raw_delete(block), c10::Error);  // freed twice
+  EXPECT_THROW(backend_.record_stream(block, of_pytorch(user, 1)), c10::Error);
   void* const meanwhile = backend_.memory(0).allocate(8_MiB, own);
   EXPECT_NE(meanwhile, block);
   sim(1).advance(10_ms);
@@ -276,6 +278,167 @@ TEST_F(Backends, AFreeInWhichACallOfTheDeviceFailsThrowsNothing) {
   }
   backend_.memory(0).pools().end({0, 3});
   backend_.memory(0).pools().release({0, 3});
+}
+
+TEST_F(Backends, WhatPyTorchAsksOfADevicesMemory) {
+  const Stream stream = new_stream(1);
+  const auto handle = static_cast<cudaStream_t>(stream.handle);
+  EXPECT_TRUE(backend_.initialized());
+  EXPECT_THAT(backend_.name(), "native");
+  char* const block = static_cast<char*>(backend_.raw_alloc_with_stream(0, handle));
+  EXPECT_EQ(block, nullptr);
+  DeviceMemory& memory = backend_.memory(1);
+  char* const first =
+      static_cast<char*>(memory.allocate(4_MiB, check(memory.streams().of(handle))));
+  std::size_t size = 1;
+  EXPECT_EQ(backend_.getBaseAllocation(first + 1000, &size), first);
+  EXPECT_EQ(size, (4_MiB).count);
+  EXPECT_EQ(backend_.getBaseAllocation(first, nullptr), first);
+  EXPECT_THROW((void)backend_.getBaseAllocation(this, &size), c10::Error);
+
+  const auto segments = backend_.getExpandableSegmentSizes(1);
+  ASSERT_EQ(segments.size(), 1u);
+  EXPECT_EQ(segments[0].stream, handle);
+  EXPECT_EQ(segments[0].total_size, (4_MiB).count);
+  EXPECT_FALSE(segments[0].is_small_pool);
+  EXPECT_THAT(backend_.getExpandableSegmentSizes(0), testing::IsEmpty());
+
+  std::size_t largest = 0;
+  backend_.cacheInfo(1, &largest);
+  EXPECT_EQ(largest, sim(1).memory_info()->free.count);
+  backend_.raw_delete(first);
+  backend_.raw_delete(memory.allocate(200_MiB, stream));
+  backend_.cacheInfo(1, &largest);
+  EXPECT_GE(largest, (sim(1).memory_info()->free + 190_MiB).count);  // what idles could go
+  const std::size_t before = ++largest;
+  backend_.cacheInfo(1, &largest);
+  EXPECT_EQ(largest, before);  // the largest of those that were asked
+
+  EXPECT_EQ(backend_.getMemoryFraction(1), 1);
+  backend_.setMemoryFraction(0.25, 1);
+  EXPECT_EQ(backend_.getMemoryFraction(1), 0.25);
+  EXPECT_EQ(backend_.getMemoryFraction(0), 1);
+  EXPECT_EQ(memory.heap().limit().count, sim(1).memory_info()->total.count / 4);
+  backend_.setMemoryFraction(0, 1);
+  EXPECT_EQ(memory.heap().limit(), 1_B);
+  backend_.setMemoryFraction(1, 1);
+  EXPECT_EQ(memory.heap().limit(), 0_B);
+
+  EXPECT_EQ(backend_.getDeviceStats(1).allocated_bytes[0].peak, 200 << 20);
+  backend_.resetPeakStats(1);
+  backend_.resetAccumulatedStats(1);
+  EXPECT_EQ(backend_.getDeviceStats(1).allocated_bytes[0].peak, 0);
+  EXPECT_EQ(backend_.getDeviceStats(1).allocation[0].freed, 0);
+}
+
+TEST_F(Backends, LiveBlocksOfAPoolAreThoseThatAreExpectedOrNot) {
+  const Stream own = new_stream(0);
+  const c10::MempoolId_t pool{0, 8};
+  backend_.memory(0).pools().begin(
+      pool, [own](cudaStream_t asking) { return asking == own.handle; }, own);
+  void* const first = backend_.memory(0).allocate(4_MiB, own);
+  void* const second = backend_.memory(0).allocate(4_MiB, own);
+  backend_.endAllocateToPool(0, pool);
+  void* const outside = backend_.memory(0).allocate(4_MiB, own);
+  EXPECT_EQ(backend_.getPoolUseCount(0, pool), 1);
+  EXPECT_TRUE(backend_.checkPoolLiveAllocations(0, pool, {first, second}));
+  EXPECT_FALSE(backend_.checkPoolLiveAllocations(0, pool, {first}));
+  EXPECT_FALSE(backend_.checkPoolLiveAllocations(0, pool, {first, outside}));
+  EXPECT_FALSE(backend_.checkPoolLiveAllocations(0, pool, {first, second, outside}));
+  EXPECT_THROW((void)backend_.setCheckpointPoolState(0, nullptr), c10::Error);
+  auto delta = backend_.setCheckpointPoolState(0, backend_.getCheckpointState(0, pool));
+  EXPECT_THAT(delta.ptrs_freed, testing::UnorderedElementsAre(first, second));
+  ASSERT_EQ(delta.dataptrs_allocd.size(), 2u);
+  for (c10::DataPtr& each : delta.dataptrs_allocd) {
+    EXPECT_EQ(each.get_deleter(), backend_.raw_deleter());
+    EXPECT_EQ(each.device(), c10::Device(c10::kCUDA, 0));
+    (void)each.release_context();  // the test frees it itself
+  }
+  for (void* const each : {first, second, outside}) backend_.raw_delete(each);
+  backend_.releasePool(0, pool);
+}
+
+// Memory of another allocator's, and empty tensors, are nothing to Weir.
+TEST_F(Backends, OnlyItsOwnBlocksAreRecorded) {
+  const Stream own = new_stream(0), user = new_stream(0);
+  int others = 0;
+  const c10::Device device(c10::kCUDA, 0);
+  EXPECT_NO_THROW(backend_.recordStream(c10::DataPtr(nullptr, device), of_pytorch(user, 0)));
+  EXPECT_NO_THROW(backend_.recordStream(c10::DataPtr(
+                                            &others, &others, +[](void*) {}, device),
+                                        of_pytorch(user, 0)));
+  void* const block = backend_.memory(0).allocate(8_MiB, own);
+  backend_.raw_delete(block);
+  EXPECT_THROW(backend_.record_stream(block, of_pytorch(user, 0)), c10::Error);
+  EXPECT_THROW(backend_.record_stream(&others, of_pytorch(user, 1)), c10::Error);
+}
+
+TEST_F(Backends, AFenceOfTheProgramsHoldsTheNextOwnerBack) {
+  const Stream own = new_stream(0), user = new_stream(0);
+  char* const block = static_cast<char*>(backend_.memory(0).allocate(8_MiB, own));
+  ASSERT_TRUE(sim(0).launch(user, Writes(block, 8_MiB), 5_ms).ok());
+  void* const pointers[] = {nullptr, block + 5};
+  backend_.fence(pointers, 0, static_cast<cudaStream_t>(user.handle));
+  backend_.raw_delete(block);
+  void* const next = backend_.memory(0).allocate(8_MiB, own);
+  ASSERT_TRUE(sim(0).launch(own, Writes(next, 8_MiB), 1_ms).ok());
+  backend_.raw_delete(next);
+  void* const gone[] = {block};
+  EXPECT_THROW(backend_.fence(gone, 0, static_cast<cudaStream_t>(user.handle)), c10::Error);
+}
+
+TEST_F(Backends, SnapshotsHaveWhatTheThreadNotedAndEachIsAnEntryOfTheNext) {
+  using native::TraceEntry;
+  const Stream stream = new_stream(0);
+  EXPECT_THAT(backend_.snapshot({0, 0}, true).device_traces, testing::SizeIs(2));
+  backend_.recordHistory(true, nullptr, 100, {}, false, {"segment_map"});
+  backend_.setUserMetadata("phase 1");
+  EXPECT_EQ(backend_.getUserMetadata(), "phase 1");
+  std::string frame = "frame 7";
+  backend_.pushCompileContext(frame);
+  void* const block = backend_.memory(0).allocate(4_MiB, stream);
+  backend_.popCompileContext();
+  backend_.popCompileContext();  // there is none
+  backend_.setUserMetadata("");
+  fake_runtime() = {};
+  for (const char* const value : {"a", "b"}) backend_.recordAnnotation({{"step", value}});
+
+  const auto first = backend_.snapshot({0, 0}, true);
+  ASSERT_EQ(first.device_traces.size(), 2u);
+  EXPECT_THAT(first.device_traces[1], testing::IsEmpty());
+  ASSERT_EQ(first.device_traces[0].size(), 1u);
+  const TraceEntry& allocation = first.device_traces[0][0];
+  EXPECT_EQ(allocation.action_, TraceEntry::ALLOC);
+  EXPECT_EQ(allocation.user_metadata_, "phase 1");
+  EXPECT_EQ(allocation.compile_context_, "frame 7");
+  ASSERT_EQ(first.external_annotations.size(), 2u);
+  EXPECT_EQ(first.external_annotations[1].metadata_.at("step"), "b");
+  ASSERT_EQ(first.segments.size(), 1u);
+  EXPECT_EQ(first.segments[0].total_size, (4_MiB).count);
+  // Microseconds, of today.
+  const auto now = std::chrono::duration_cast<std::chrono::microseconds>(
+      std::chrono::system_clock::now().time_since_epoch());
+  EXPECT_NEAR(static_cast<double>(allocation.time_.t_), static_cast<double>(now.count()), 60e6);
+  EXPECT_NEAR(static_cast<double>(first.external_annotations[0].time_.t_),
+              static_cast<double>(now.count()), 60e6);
+
+  backend_.raw_delete(block);
+  EXPECT_THAT(backend_.snapshot({0, 0}, false).device_traces, testing::Each(testing::IsEmpty()));
+  std::vector<TraceEntry::Action> actions;
+  const auto last = backend_.snapshot({0, 0}, true);
+  for (const TraceEntry& entry : last.device_traces[0]) {
+    actions.push_back(entry.action_);
+    if (entry.action_ != TraceEntry::ALLOC) {
+      EXPECT_EQ(entry.user_metadata_ + entry.compile_context_, "");
+    }
+  }
+  EXPECT_THAT(actions, testing::ElementsAre(TraceEntry::ALLOC, TraceEntry::SNAPSHOT,
+                                            TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED,
+                                            TraceEntry::SNAPSHOT));
+  EXPECT_THAT(backend_.snapshot({0, 9}, false).segments, testing::IsEmpty());
+  backend_.recordHistory(false, nullptr, 1, {}, true, {});
+  backend_.recordAnnotation({{"step", "c"}});
+  EXPECT_THAT(backend_.snapshot({0, 0}, true).external_annotations, testing::IsEmpty());
 }
 
 // --- What goes to the CUDA runtime.

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "tests/torch/fake_collectives.h"
@@ -291,6 +292,52 @@ TEST_F(CollectiveFencesOf, BlocksOfAPoolWithASourceOfItsOwnAreHeldUntilTheirOper
   memory_.pools().release(pool);
   memory_.pools().release(pool);
   memory_.empty(pool);
+}
+
+TEST_F(CollectiveFencesOf, OnlyWhatItsOwnThreadFreesInAJoinIsHeldUntilTheFence) {
+  const auto is_live = [&](void* block) { return memory_.heap().find(block).has_value(); };
+  void* const tensor = allocate(kBytes);
+  void* const before = allocate(1_MiB);
+  void* const own = allocate(1_MiB);
+  void* const others = allocate(1_MiB);
+  Operation operation;
+  operation.memory.push_back(tensor);
+  fences_.begin(operation);
+  backend_.raw_delete(before);
+  EXPECT_FALSE(is_live(before));
+  fences_.end(operation);
+  bool own_was_held = false;
+  fences_.fence(key(), operation, [&] {
+    std::thread([&] { backend_.raw_delete(others); }).join();
+    EXPECT_FALSE(is_live(others));
+    backend_.raw_delete(own);
+    own_was_held = is_live(own);
+  });
+  EXPECT_TRUE(own_was_held);
+  EXPECT_FALSE(is_live(own));
+  EXPECT_FALSE(Operation::any_noted());
+  backend_.raw_delete(tensor);
+}
+
+TEST_F(CollectiveFencesOf, AnOperationWithinAnotherNotesForItself) {
+  Operation outer, inner;
+  std::vector<void*> blocks;
+  const auto next = [&] { return blocks.emplace_back(allocate(1_MiB)); };
+  EXPECT_FALSE(Operation::any_noted());
+  fences_.begin(outer);
+  void* const first = next();
+  fences_.begin(inner);
+  void* const second = next();
+  fences_.end(inner);
+  void* const third = next();
+  fences_.end(outer);
+  (void)next();
+  EXPECT_THAT(outer.allocated, testing::ElementsAre(first, third));
+  EXPECT_THAT(inner.allocated, testing::ElementsAre(second));
+  EXPECT_FALSE(Operation::any_noted());
+  outer.add(inner);
+  EXPECT_THAT(outer.allocated, testing::ElementsAre(first, third, second));
+  for (void* const block : blocks) backend_.raw_delete(block);
 }
 
 TEST_F(CollectiveFencesOf, ThousandsOfOperationsLeaveNothingBehind) {

@@ -28,9 +28,10 @@ class FakeSource final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   std::size_t held = 0;
 
   void* raw_alloc_with_stream(std::size_t bytes, cudaStream_t) override {
-    TORCH_CHECK_WITH(OutOfMemoryError, held + bytes <= most, "the source has no more");
-    asked.push_back(bytes);
     const Bytes size{bytes};
+    const bool has_room = held + bytes <= most && size <= check(device_.memory_info()).free;
+    TORCH_CHECK_WITH(OutOfMemoryError, has_room, "the source has no more");
+    asked.push_back(bytes);
     const Address at = check(device_.reserve(size, device_.granularity()));
     const PhysicalHandle page = check(device_.create(size));
     check(device_.map(at, size, page));

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <filesystem>
 #include <iterator>
@@ -330,6 +331,10 @@ TEST_F(SharedMemory, ADeviceThatMayReachItLaterReachesWhatIsOpenAlready) {
   EXPECT_EQ(sim_.calls(DeviceCall::set_access), before);
   EXPECT_TRUE(opened_.renew_access(device_).ok());
   EXPECT_GT(sim_.calls(DeviceCall::set_access), before);
+  sim_.fail(DeviceCall::set_access, 1);
+  const Status refused = opened_.renew_access(device_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::device);
 }
 
 TEST_F(SharedMemory, IsUnmappedOnceTheWorkOfAllStreamsIsDone) {
@@ -464,10 +469,96 @@ TEST_F(SharedPlainMemory, IsOpenedOnceAndClosedWithItsLastHolder) {
 TEST_F(SharedPlainMemory, OtherHandlesSayWhatTheyAre) {
   EXPECT_THAT(refusal(std::string("\x02") + "e" + std::string(100, 'x')),
               HasSubstr("PyTorch's expandable segments"));
+  EXPECT_THAT(refusal("\x02"
+                      "e"),
+              HasSubstr("PyTorch's expandable segments"));
+  EXPECT_THAT(refusal("\x01"
+                      "c"),
+              HasSubstr("of 2 bytes"));
   EXPECT_THAT(refusal("x"), HasSubstr("of 1 bytes"));
   EXPECT_THAT(refusal(""), HasSubstr("of 0 bytes"));
   EXPECT_THAT(refusal(std::string("\x01") + "c" + std::string(63, 's')), HasSubstr("of 65 bytes"));
   EXPECT_THAT(refusal(encode_segment(std::string(64, 'x'))), HasSubstr("not a segment"));
+}
+
+TEST_F(SharedMemory, HandlesOfOthersSayWhyTheyAreRefused) {
+  const std::string good = handle_of(allocate(3_MiB));
+  const auto refusal_of = [](const std::string& handle) {
+    const Result<SharedBlock> block = SharedBlock::decode(handle);
+    EXPECT_FALSE(block.ok());
+    if (block.ok()) return std::string();
+    EXPECT_EQ(block.error().code(), ErrorCode::invalid_input);
+    return block.error().message();
+  };
+  const auto replaced = [&](const std::string& from, const std::string& to) {
+    std::string handle = good;
+    return handle.replace(handle.find(from), from.size(), to);
+  };
+  EXPECT_THAT(refusal_of("no " + good), HasSubstr("not one of Weir's"));
+  EXPECT_THAT(refusal_of(replaced("\"version\":2", "\"version\":1")),
+              HasSubstr("of another version"));
+  EXPECT_THAT(refusal_of(replaced("\"version\"", "\"virgin\"")), HasSubstr("damaged"));
+  for (const char* const json : {"", "[]", "{", "{}"}) {
+    EXPECT_THAT(refusal_of(std::string("weir-ipc ") + json), HasSubstr("damaged"));
+  }
+  const SharedBlock block = SharedBlock::decode(good).value();
+  const auto with = [&](Bytes page, Bytes skipped, Bytes bytes) {
+    SharedBlock other = block;
+    other.pages.resize(1);
+    other.pages[0].bytes = page;
+    other.skipped = skipped;
+    other.bytes = bytes;
+    return other.encode();
+  };
+  EXPECT_TRUE(SharedBlock::decode(with(4_MiB, 1_MiB, 3_MiB)).ok());
+  EXPECT_TRUE(SharedBlock::decode(with(4_MiB, 4_MiB, 0_B)).ok());
+  EXPECT_TRUE(SharedBlock::decode(with(4_TiB, 0_B, 1_B)).ok());
+  EXPECT_THAT(refusal_of(with(4_MiB, 1_MiB, 3_MiB + 1_B)), HasSubstr("damaged"));
+  EXPECT_THAT(refusal_of(with(4_MiB, 4_MiB + 1_B, 0_B)), HasSubstr("damaged"));
+  EXPECT_THAT(refusal_of(with(4_TiB + 1_B, 0_B, 1_B)), HasSubstr("damaged"));
+  EXPECT_THAT(refusal_of(with(0_B, 0_B, 0_B)), HasSubstr("damaged"));
+}
+
+TEST_F(SharedMemory, ThatCantBeMappedIsAnErrorAndLeavesNothing) {
+  const std::string handle = handle_of(allocate(200_MiB));
+  const Bytes held = sim_.physical_bytes();
+  const std::uint64_t mappings = sim_.live_mappings(), reservations = sim_.live_reservations();
+  for (const DeviceCall call : {DeviceCall::reserve, DeviceCall::map, DeviceCall::set_access}) {
+    for (const std::uint64_t nth : {1, 2}) {
+      if (nth == 2 && call != DeviceCall::map) continue;
+      sim_.fail(call, nth);
+      const auto opened = open(handle);
+      ASSERT_FALSE(opened.ok());
+      EXPECT_EQ(opened.error().code(), ErrorCode::device);
+      EXPECT_EQ(sim_.physical_bytes(), held);
+      EXPECT_EQ(sim_.live_mappings(), mappings);
+      EXPECT_EQ(sim_.live_reservations(), reservations);
+    }
+  }
+  EXPECT_TRUE(open(handle).ok());
+}
+
+// Of whoever let go of it may still be work under way.
+TEST_F(SharedMemory, WhereTheHostCantWaitItStaysMapped) {
+  std::shared_ptr<void> memory = open(handle_of(allocate(3_MiB))).value();
+  const std::uint64_t mappings = sim_.live_mappings();
+  sim_.fail(DeviceCall::synchronize_context, 1);
+  memory = nullptr;
+  EXPECT_EQ(sim_.live_mappings(), mappings);
+}
+
+TEST_F(SharedMemory, IsExportedOnceAndForgottenWithItsBlock) {
+  void* const block = allocate(3_MiB);
+  EXPECT_FALSE(shared_.any());
+  const std::string handle = handle_of(block);
+  EXPECT_EQ(handle_of(block), handle);
+  EXPECT_EQ(device_.exported, SharedBlock::decode(handle).value().pages.size());
+  EXPECT_TRUE(shared_.any());
+  shared_.forget(&handle);  // none of them
+  EXPECT_TRUE(shared_.any());
+  shared_.forget(block);
+  EXPECT_FALSE(shared_.any());
+  EXPECT_NE(handle_of(block), handle);
 }
 
 std::vector<Descriptor> files(std::size_t count) {
@@ -507,6 +598,77 @@ TEST(Descriptors, ClientsThatSayNothingOrNonsenseHoldNobodyUpForLong) {
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_TRUE(take_descriptors(offer, 1).ok());
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+// A process that shares, and does with one client what `answer` does.
+class Impostor {
+ public:
+  template <class Answer>
+  explicit Impostor(Answer answer) {
+    std::copy(name_.begin(), name_.end(), address_.sun_path + 1);
+    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name_.size());
+    EXPECT_EQ(::bind(socket_.number(), reinterpret_cast<sockaddr*>(&address_), size), 0);
+    EXPECT_EQ(::listen(socket_.number(), 1), 0);
+    thread_ = std::thread([this, answer] {
+      const Descriptor client(::accept(socket_.number(), nullptr, nullptr));
+      std::array<char, 32> key{};
+      EXPECT_EQ(::recv(client.number(), key.data(), key.size(), MSG_WAITALL), 32);
+      answer(client.number());
+    });
+  }
+  ~Impostor() { thread_.join(); }
+  Impostor(const Impostor&) = delete;
+  Impostor& operator=(const Impostor&) = delete;
+
+  Error refusal(std::size_t count) const {
+    const auto taken = take_descriptors({name_.substr(5), std::string(32, '0')}, count);
+    EXPECT_FALSE(taken.ok());
+    return taken.ok() ? Error(ErrorCode::device, "") : taken.error();
+  }
+
+ private:
+  const std::string name_ = "weir-impostor of " + std::to_string(::getpid());
+  sockaddr_un address_{.sun_family = AF_UNIX, .sun_path = {}};
+  const Descriptor socket_{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  std::thread thread_;
+};
+
+// Only who answers that there is nothing has freed the memory; else there are other ways to it.
+TEST(Descriptors, AProcessThatEndsWithoutAnAnswerIsUnavailable) {
+  const auto count_of = [](std::uint64_t count) {
+    return [count](int client) {
+      EXPECT_EQ(::send(client, &count, sizeof count, 0), static_cast<ssize_t>(sizeof count));
+    };
+  };
+  {
+    const Error error = Impostor([](int) {}).refusal(2);
+    EXPECT_EQ(error.code(), ErrorCode::unavailable);
+    EXPECT_THAT(error.message(), HasSubstr("no answer"));
+  }
+  {
+    const Error error = Impostor(count_of(2)).refusal(2);
+    EXPECT_EQ(error.code(), ErrorCode::unavailable);
+    EXPECT_THAT(error.message(), HasSubstr("0 of 2 file descriptors came"));
+  }
+  for (const std::uint64_t other : {0, 1, 3}) {
+    const Error error = Impostor(count_of(other)).refusal(2);
+    EXPECT_EQ(error.code(), ErrorCode::unknown_pointer);
+    EXPECT_THAT(error.message(), HasSubstr("has freed the memory"));
+  }
+}
+
+TEST(Descriptors, WithoutASocketOrAKeyNobodyIsAsked) {
+  const auto error_of = [](DescriptorServer::Offer offer) {
+    return take_descriptors(offer, 1).error();
+  };
+  const std::string key(32, '0');
+  EXPECT_THAT(error_of({"", key}).message(), HasSubstr("can't have a socket"));
+  EXPECT_THAT(error_of({"nobody", key + '0'}).message(), HasSubstr("key"));
+  EXPECT_THAT(error_of({"nobody", key}).message(), HasSubstr("connect: "));
+  for (const DescriptorServer::Offer& offer :
+       {DescriptorServer::Offer{"", key}, {"nobody", key + '0'}, {"nobody", key}}) {
+    EXPECT_EQ(error_of(offer).code(), ErrorCode::unavailable);
+  }
 }
 
 TEST(Descriptors, GoToManyThreadsWhileOffersComeAndGo) {

@@ -16,6 +16,7 @@
 
 #include "tests/torch/fake_source.h"
 #include "torch/deferred_frees.h"
+#include "torch/failed_frees.h"
 #include "weir/sim_device.h"
 
 namespace weir::pytorch {
@@ -163,6 +164,51 @@ TEST(DeferredFrees, ABlockWithoutUsersNeedNotWaitAndAnErrorIsReportedOnce) {
   ASSERT_EQ(done.size(), 1u);
   EXPECT_FALSE(done[0].status.ok());
   EXPECT_FALSE(frees.any());
+}
+
+TEST(DeferredFrees, AStreamIsWaitedForOnceAndAFreeThatFailsIsForgotten) {
+  SimDevice device;
+  const Stream user = device.new_stream();
+  DeferredFrees frees;
+  int block = 0;
+  for (int i = 0; i < 2; ++i) frees.add_user(&block, device, user);
+  EXPECT_TRUE(frees.any());
+  EXPECT_FALSE(frees.is_waiting(&block));
+  EXPECT_TRUE(frees.defer(&block).value());
+  EXPECT_EQ(device.calls(DeviceCall::record), 1u);
+  EXPECT_THAT(frees.wait_and_take_done(), testing::SizeIs(1));
+  EXPECT_FALSE(frees.is_waiting(&block));
+  for (const DeviceCall call :
+       {DeviceCall::capture_info, DeviceCall::create_event, DeviceCall::record}) {
+    frees.add_user(&block, device, user);
+    device.fail(call, 1);
+    const Result<bool> deferred = frees.defer(&block);
+    ASSERT_FALSE(deferred.ok());
+    EXPECT_EQ(deferred.error().code(), ErrorCode::device);
+    EXPECT_FALSE(frees.any());
+  }
+  frees.add_user(&block, device, user);
+  frees.forget(&block);
+  EXPECT_FALSE(frees.any());
+  EXPECT_FALSE(frees.defer(&block).value());
+  EXPECT_EQ(device.live_events(), 0u);
+}
+
+TEST(FailedFrees, TheFirstIsToldOnceWithTheNumberOfThoseAfterIt) {
+  FailedFrees frees;
+  int block = 0;
+  EXPECT_FALSE(frees.any());
+  EXPECT_FALSE(frees.take().has_value());
+  const auto note = [&](const char* what) { frees.note(&block, {ErrorCode::device, what}); };
+  note("first");
+  EXPECT_TRUE(frees.any());
+  EXPECT_THAT(frees.take()->message(), testing::EndsWith("and its memory stays in use: first"));
+  EXPECT_FALSE(frees.any());
+  for (const char* const what : {"second", "third", "fourth"}) note(what);
+  const std::optional<Error> told = frees.take();
+  EXPECT_EQ(told->code(), ErrorCode::device);
+  EXPECT_THAT(told->message(), testing::EndsWith("second (and 2 later frees failed)"));
+  EXPECT_FALSE(frees.take().has_value());
 }
 
 // Numbers of streams count from the same one on each device.

@@ -152,6 +152,7 @@ TEST_F(SourcePools, ARecordedStreamHoldsABlockBackUntilItsWorkIsDone) {
   EXPECT_TRUE(memory_.record_stream(block, b_));
   free(block);
   EXPECT_FALSE(memory_.deallocate(block));  // freed twice
+  EXPECT_FALSE(memory_.record_stream(block, b_));
   void* const meanwhile = allocate(8_MiB);
   EXPECT_NE(meanwhile, block);
   ASSERT_TRUE(device_.launch(a_, Writes(meanwhile, 8_MiB), 1_ms).ok());
@@ -182,6 +183,90 @@ TEST_F(SourcePools, ABlockFreedWhileARecordedStreamIsCapturedWaitsForTheCaptures
   for (void* const each : both) free(each);
   drop_pool();
   ASSERT_TRUE(device_.destroy_graph(*graph).ok());
+}
+
+TEST_F(SourcePools, ItsOwnStreamHoldsABlockBackNoLonger) {
+  void* const block = allocate(8_MiB);
+  EXPECT_TRUE(memory_.record_stream(block, a_));
+  free(block);
+  EXPECT_EQ(allocate(8_MiB), block);
+  EXPECT_EQ(device_.calls(DeviceCall::record), 0u);
+  free(block);
+  drop_pool();
+}
+
+TEST_F(SourcePools, StreamsOfAnotherDeviceHoldNothingThatIsNoBlock) {
+  SimDevice other;
+  const Stream user = other.new_stream();
+  DeviceHeap heap(other);
+  DeviceMemory of(1, other, heap);
+  void* const block = allocate(8_MiB);
+  EXPECT_FALSE(memory_.record_stream(this, user, of));
+  EXPECT_FALSE(memory_.record_stream(static_cast<char*>(block) + 512, user, of));
+  EXPECT_TRUE(memory_.record_stream(block, user, of));
+  free(block);
+  drop_pool();
+}
+
+// torch.cuda.MemPool(allocator, use_on_oom=True).
+TEST_F(SourcePools, AsAReserveAPoolServesRequestsThatFindNoMemory) {
+  heap_.set_limit(4_MiB);
+  void* const block = memory_.allocate(4_MiB, a_);
+  EXPECT_THROW((void)memory_.allocate(8_MiB, a_), c10::OutOfMemoryError);
+  EXPECT_THAT(source_->asked, testing::IsEmpty());
+  memory_.pools().set_use_on_oom(kCustom, true);
+  void* const reserve = memory_.allocate(8_MiB, a_);
+  EXPECT_THAT(source_->asked, testing::ElementsAre((20_MiB).count));
+  EXPECT_EQ(memory_.pools().source_of(reserve).id, kCustom);
+  // Where the reserve has no more either, it is a shortage of Weir's as ever.
+  source_->most = source_->held;
+  int told = 0;
+  memory_.on_failure([&](const Error&) { ++told; });
+  try {
+    (void)memory_.allocate(30_MiB, a_);
+    ADD_FAILURE() << "there is no memory";
+  } catch (const c10::OutOfMemoryError& error) {
+    EXPECT_THAT(
+        error.what(),
+        testing::AllOf(testing::HasSubstr("CUDA out of memory. Tried to allocate 30.00 MiB"),
+                       testing::HasSubstr("Memory pools with an allocator of their own hold "
+                                          "20.00 MiB.")));
+  }
+  EXPECT_EQ(told, 1);
+  memory_.pools().set_use_on_oom(kCustom, false);
+  EXPECT_THROW((void)memory_.allocate(8_MiB, a_), c10::OutOfMemoryError);
+  free(block);
+  free(reserve);
+  drop_pool();
+}
+
+TEST_F(SourcePools, BeforeASourceIsAskedInVainWaitingFreesAndIdleMemoryHelp) {
+  void* const block = allocate(30_MiB);
+  EXPECT_TRUE(memory_.record_stream(block, b_));
+  ASSERT_TRUE(device_.launch(b_, Writes(block, 30_MiB), 5_ms).ok());
+  free(block);
+  source_->most = source_->held;
+  EXPECT_EQ(allocate(30_MiB), block);  // the host waited for its work
+  EXPECT_GE(device_.now(), 5_ms);
+  source_->most = ~std::size_t{0};
+  const Bytes room = device_.memory_info()->free;
+  EXPECT_TRUE(memory_.deallocate(memory_.allocate(room - 20_MiB, a_)));
+  ASSERT_TRUE(device_.memory_info()->free < 50_MiB);
+  void* const second = allocate(50_MiB);  // what idled went back to the driver
+  EXPECT_EQ(source_->asked.size(), 2u);
+  for (void* const each : {block, second}) free(each);
+  drop_pool();
+}
+
+TEST_F(SourcePools, WhatIsOfGraphsAndPlainMemoryIsNotForThem) {
+  void* const block = allocate(8_MiB);
+  EXPECT_THROW(memory_.pools().make_plain(kCustom), c10::Error);
+  EXPECT_THAT(memory_.pools().blocks(kCustom), testing::IsEmpty());
+  EXPECT_EQ(memory_.pools().uses(kCustom), 1);
+  free(block);
+  drop_pool();
+  EXPECT_EQ(memory_.pools().uses(kCustom), 0);
+  EXPECT_FALSE(memory_.pools().has_sources());
 }
 
 TEST_F(SourcePools, MemoryGoesBackOnceTheHostHasWaitedForTheDevice) {

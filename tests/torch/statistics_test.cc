@@ -17,5 +17,45 @@ TEST(DeviceStats, NothingIsInactiveWhereMemorySleeps) {
   EXPECT_EQ(inactive(), 0);
 }
 
+// What is accumulated counts from the last reset, what is current does not.
+TEST(DeviceStats, EachFigureHasItsPlace) {
+  Statistics before, now;
+  before.live_blocks = {.current = 1, .peak = 2, .total = 10};
+  now.live_blocks = {.current = 3, .peak = 7, .total = 100};
+  before.live_bytes = {.current = 20, .peak = 30, .total = 40};
+  now.live_bytes = {.current = 50, .peak = 60, .total = 700};
+  before.requested_bytes = {.current = 5, .peak = 6, .total = 7};
+  now.requested_bytes = {.current = 8, .peak = 9, .total = 1000};
+  before.reserved_bytes = {.current = 11, .peak = 12, .total = 13};
+  now.reserved_bytes = {.current = 14, .peak = 15, .total = 2000};
+  before.pages = {.current = 1, .peak = 1, .total = 4};
+  now.pages = {.current = 2, .peak = 5, .total = 9};
+  now.leased_bytes.current = 55;
+  const auto all = device_stats(now, before, {.retries = 17, .out_of_memory = 18});
+  const auto expect = [](const auto& stats, std::int64_t current, std::int64_t peak,
+                         std::int64_t allocated, std::int64_t freed) {
+    for (const std::size_t kind : {0, 2}) {  // all, and large ones
+      EXPECT_EQ(stats[kind].current, current);
+      EXPECT_EQ(stats[kind].peak, peak);
+      EXPECT_EQ(stats[kind].allocated, allocated);
+      EXPECT_EQ(stats[kind].freed, freed);
+    }
+    EXPECT_EQ(stats[1].current + stats[1].peak + stats[1].allocated + stats[1].freed, 0);
+  };
+  expect(all.allocation, 3, 7, 90, 88);
+  expect(all.active, 3, 7, 90, 88);
+  expect(all.allocated_bytes, 50, 60, 660, 630);
+  expect(all.active_bytes, 50, 60, 660, 630);
+  expect(all.requested_bytes, 8, 9, 993, 990);
+  expect(all.reserved_bytes, 14, 15, 1987, 1984);
+  expect(all.segment, 2, 5, 5, 4);
+  expect(all.inactive_split_bytes, 5, 5, 0, 0);
+  EXPECT_EQ(all.num_alloc_retries, 17);
+  EXPECT_EQ(all.num_ooms, 18);
+  EXPECT_EQ(all.num_device_alloc, 5);
+  EXPECT_EQ(all.num_device_free, 4);
+  EXPECT_EQ(all.max_split_size, -1);
+}
+
 }  // namespace
 }  // namespace weir::pytorch
