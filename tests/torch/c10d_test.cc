@@ -5,13 +5,28 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
 #include "tests/torch/fake_nccl.h"
 #include "torch/c10d/fenced_work.h"
 #include "torch/c10d/operations.h"
+
+// What the Python package calls.
+extern "C" {
+const char* weir_c10d_built_for();
+const char* weir_c10d_failure();
+int weir_c10d_enable(void* memory);
+const char* weir_c10d_operators();
+void weir_c10d_coalescing_begins(std::int64_t group);
+int weir_c10d_coalescing_ends(std::int64_t group, int (*join)());
+void weir_c10d_enter_nccl_group();
+void weir_c10d_leave_nccl_group();
+}
 
 namespace weir::pytorch {
 namespace {
@@ -116,11 +131,14 @@ TEST_F(C10d, EveryOperationOfAGroupIsFencedAndItsTensorsMayGoAtOnce) {
 
 // As most programs do; then nothing waits for the operation a second time.
 TEST_F(C10d, AfterAWaitOfTheProgramsItsStreamTakesTheMemoryWithoutAnother) {
-  for (const bool by_wait : {true, false}) {
+  const std::vector<std::function<void(c10d::Work&)>> ways = {
+      [](c10d::Work& work) { work.wait(); }, [](c10d::Work& work) { work.synchronize(); },
+      [](c10d::Work& work) { work.blockCurrentStream(); }};
+  for (const auto& waits_for : ways) {
     std::vector<at::Tensor> tensors{written()};
     const void* const memory = tensors[0].storage().data();
     const auto work = group_->allreduce(tensors);
-    by_wait ? (void)work->wait() : work->synchronize();
+    waits_for(*work);
     tensors.clear();
     const std::uint64_t waits = sim_.calls(DeviceCall::wait);
     const at::Tensor next = written();
@@ -187,6 +205,33 @@ TEST_F(C10d, GroupsOfOtherBackendsAreLeftAlone) {
   use_memory_again();
 }
 
+// They have no memory that could serve anybody else.
+TEST_F(C10d, TensorsOfTheHostAndEmptyOnesNeedNoFence) {
+  std::vector<char> memory(64);
+  const auto of_host = [&] {
+    return tensor_with({memory.data(), c10::Device(c10::kCPU)}, Bytes{memory.size()});
+  };
+  const auto empty = [] { return tensor_with({nullptr, c10::Device(c10::kCUDA, 0)}, 0_B); };
+  for (const at::Tensor& each : {of_host(), empty()}) {
+    std::vector<at::Tensor> tensors{each};
+    const auto work = group_->allreduce(tensors);
+    EXPECT_NE(dynamic_cast<FakeWork*>(work.get()), nullptr);
+    EXPECT_EQ(fenced(), 0u);
+  }
+  std::vector<at::Tensor> tensors{empty(), written()};
+  (void)group_->allreduce_coalesced(tensors);
+  EXPECT_EQ(fenced(), 1u);
+  EXPECT_EQ(proxy().addresses, 1u);
+}
+
+TEST_F(C10d, AnOptionalTensorIsOneOfTheOperations) {
+  std::vector<at::Tensor> tensors{written()};
+  c10d::AllreduceOptions options;
+  options.sparseIndices = written();
+  (void)group_->allreduce(tensors, options);
+  EXPECT_EQ(proxy().addresses, 2u);
+}
+
 // batch_isend_irecv, and Python's coalescing manager.
 TEST_F(C10d, ACoalescedOperationGetsOneFenceAtItsEnd) {
   Operations& operations = *Operations::in_use();
@@ -206,6 +251,47 @@ TEST_F(C10d, ACoalescedOperationGetsOneFenceAtItsEnd) {
   EXPECT_EQ(fenced(), 1u);
   EXPECT_EQ(dynamic_cast<FakeWork&>(*work).kept(), 0u);
   use_memory_again(12);
+}
+
+// Of whatever device, though here there is one.
+TEST_F(C10d, ACoalescedOperationIsOfTheDeviceOfItsTensors) {
+  struct Asked final : CollectiveMemory {
+    void begin(Operation&) override {}
+    void end(Operation&) noexcept override {}
+    std::optional<Fence> fence(const CommStreamKey& stream, Operation& operation,
+                               c10::function_ref<void()> join) override {
+      key = stream;
+      memory.assign(operation.memory.begin(), operation.memory.end());
+      join();
+      return std::nullopt;
+    }
+    void note_waited(int, Fence) override {}
+    void record_uses(Operation&) override { ++without; }
+    std::optional<CommStreamKey> key;
+    std::vector<const void*> memory;
+    int without = 0;
+  };
+  Asked asked;
+  Operations operations(asked);
+  Operation first, second;
+  first.memory.push_back(&first);
+  second.memory.push_back(&second);
+  c10::SmallVector<at::Tensor, 8> tensors{tensor()};
+  const CommStreamKey key{group_.get(), 3};
+  int joins = 0;
+  const auto join = [&] { ++joins; };
+  operations.coalescing_begins(group_.get());
+  EXPECT_EQ(operations.queued(key, first, nullptr, tensors), nullptr);
+  EXPECT_EQ(operations.queued(key, second, nullptr, tensors), nullptr);
+  operations.coalescing_ends(group_.get(), join);
+  EXPECT_EQ(asked.key, key);
+  EXPECT_THAT(asked.memory, testing::ElementsAre(&first, &second));
+  EXPECT_EQ(joins, 1);
+  EXPECT_EQ(asked.without, 0);
+  operations.coalescing_begins(group_.get());  // and then nothing comes
+  operations.coalescing_ends(group_.get(), join);
+  EXPECT_EQ(joins, 1);
+  EXPECT_EQ(asked.without, 1);
 }
 
 TEST_F(C10d, ACoalescedOperationOnTheCurrentStreamGetsNone) {
@@ -241,6 +327,66 @@ TEST_F(C10d, WithinAGroupOfNcclsOwnNothingIsFenced) {
   Operations::leave_nccl_group();
   EXPECT_EQ(fenced(), 0u);
   EXPECT_GT(dynamic_cast<FakeWork&>(*work).kept(), 0u);
+  (void)group_->allreduce(tensors);
+  EXPECT_EQ(fenced(), 1u);
+}
+
+TEST_F(C10d, ThePackageHasTheNamesOfTheOperators) {
+  EXPECT_STREQ(weir_c10d_built_for(), "2.11.0+test");
+  std::string names;
+  for (const char* const name : Operations::names()) {
+    names += (names.empty() ? "" : " ") + std::string(name);
+  }
+  EXPECT_EQ(weir_c10d_operators(), names);
+  Operations* const before = Operations::in_use();
+  EXPECT_EQ(weir_c10d_enable(&proxy()), 0);  // it is enabled
+  EXPECT_EQ(Operations::in_use(), before);
+}
+
+c10::intrusive_ptr<c10d::Work> coalesced_work;
+int join_coalesced() {
+  if (coalesced_work == nullptr) return -1;
+  coalesced_work->synchronize();
+  return 0;
+}
+
+TEST_F(C10d, ThePackageCoalesces) {
+  const auto id = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(group_.get()));
+  const auto send_twice = [&] {
+    weir_c10d_coalescing_begins(id);
+    group_->startCoalescing(c10::DeviceType::CUDA);
+    for (int i = 0; i < 2; ++i) {
+      std::vector<at::Tensor> tensors{written()};
+      (void)group_->send(tensors, 1, 0);
+    }
+    return group_->endCoalescing(c10::DeviceType::CUDA);
+  };
+  coalesced_work = send_twice();
+  EXPECT_EQ(weir_c10d_coalescing_ends(id, &join_coalesced), 0);
+  EXPECT_EQ(fenced(), 1u);
+  use_memory_again();
+
+  coalesced_work = nullptr;
+  auto work = send_twice();
+  EXPECT_EQ(weir_c10d_coalescing_ends(id, &join_coalesced), -1);
+  EXPECT_THAT(weir_c10d_failure(), testing::HasSubstr("weir: the coalesced work failed"));
+  work = send_twice();
+  EXPECT_EQ(weir_c10d_coalescing_ends(id, nullptr), 0);          // it ran on the current stream
+  EXPECT_EQ(weir_c10d_coalescing_ends(id, &join_coalesced), 0);  // there is none any more
+  EXPECT_EQ(fenced(), 1u);
+  work = nullptr;
+  use_memory_again();  // record_stream() was called all the same
+}
+
+TEST_F(C10d, ThePackageTellsOfGroupsOfNcclsOwn) {
+  std::vector<at::Tensor> tensors{written()};
+  weir_c10d_leave_nccl_group();  // that began before Weir was told
+  weir_c10d_enter_nccl_group();
+  weir_c10d_enter_nccl_group();
+  weir_c10d_leave_nccl_group();
+  (void)group_->allreduce(tensors);
+  EXPECT_EQ(fenced(), 0u);
+  weir_c10d_leave_nccl_group();
   (void)group_->allreduce(tensors);
   EXPECT_EQ(fenced(), 1u);
 }

@@ -35,6 +35,7 @@ class FakeWork final : public c10d::Work {
     synchronize();
     return true;
   }
+  void blockCurrentStream() override { synchronize(); }
   std::vector<at::Tensor> result() override { return {at::Tensor()}; }
   std::uint64_t getSequencenumber() const override { return 7; }
   float getDuration() const override { return 2.5F; }
@@ -158,11 +159,14 @@ class FakeNccl final : public c10d::Backend {
                                        const std::vector<at::Tensor>& outputs, bool async) {
     std::vector<Access> accesses;
     const auto bytes = [](const at::Tensor& tensor) { return Bytes{tensor.storage().nbytes()}; };
+    const auto has_memory = [&](const at::Tensor& tensor) {
+      return tensor.is_cuda() && bytes(tensor) > 0_B;
+    };
     for (const at::Tensor& tensor : inputs) {
-      accesses.push_back(Reads(tensor.storage().data(), bytes(tensor)));
+      if (has_memory(tensor)) accesses.push_back(Reads(tensor.storage().data(), bytes(tensor)));
     }
     for (const at::Tensor& tensor : outputs) {
-      accesses.push_back(Writes(tensor.storage().data(), bytes(tensor)));
+      if (has_memory(tensor)) accesses.push_back(Writes(tensor.storage().data(), bytes(tensor)));
     }
     if (!async) {
       EXPECT_TRUE(device_.launch(streams_.current(), accesses, duration).ok());
@@ -211,12 +215,14 @@ class WithNccl : public WithCollectives {
     std::optional<Fence> fence(const CommStreamKey& stream, Operation& operation,
                                c10::function_ref<void()> join) override {
       keys.push_back(stream);
+      addresses = operation.memory.size();
       return target->fence(stream, operation, join);
     }
     void note_waited(int device, Fence fence) override { target->note_waited(device, fence); }
     void record_uses(Operation& operation) override { target->record_uses(operation); }
     CollectiveMemory* target = nullptr;
     std::vector<CommStreamKey> keys;
+    std::size_t addresses = 0;  // of the last operation's memory
   };
   static Proxy& proxy() {
     static Proxy proxy;
@@ -233,6 +239,9 @@ class WithNccl : public WithCollectives {
     auto group = c10::make_intrusive<c10d::ProcessGroup>(0, 2);
     group->setBackend(c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL,
                       c10::intrusive_ptr<c10d::Backend>(std::move(backend)));
+    group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
+                      c10::make_intrusive<FakeNccl>("gloo", communicator_, sim_, streams_,
+                                                    [](const at::Tensor&) {}));
     group->setDefaultBackend(c10d::ProcessGroup::BackendType::NCCL);
     return group;
   }
@@ -240,13 +249,16 @@ class WithNccl : public WithCollectives {
   // Of a CUDA device, with memory of Weir's.
   at::Tensor tensor(Bytes bytes = kTensorBytes) {
     void* const block = allocate(bytes);
-    c10::DataPtr data(
-        block, block, +[](void* memory) { backend_of_tensors->raw_delete(memory); },
-        c10::Device(c10::kCUDA, 0));
+    return tensor_with({block, block, +[](void* memory) { backend_of_tensors->raw_delete(memory); },
+                        c10::Device(c10::kCUDA, 0)},
+                       bytes);
+  }
+  // Of the device that `data` names.
+  static at::Tensor tensor_with(c10::DataPtr data, Bytes bytes) {
+    const auto key = data.device().is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
     c10::Storage storage(c10::Storage::use_byte_size_t(), bytes.count, std::move(data));
     at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
-        std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA),
-        caffe2::TypeMeta::Make<std::uint8_t>());
+        std::move(storage), c10::DispatchKeySet(key), caffe2::TypeMeta::Make<std::uint8_t>());
     made.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<std::int64_t>(bytes.count)});
     return made;
   }

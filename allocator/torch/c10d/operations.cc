@@ -111,7 +111,7 @@ struct Kernel<Name, Result(Arguments...)> {
     (for_each_tensor<std::remove_cvref_t<Arguments>>(
          arguments, [&](const at::Tensor& tensor) { call.add(tensor); }),
      ...);
-    if (group == nullptr || call.tensors.empty() || !operations->takes(*group)) return go_on();
+    if (call.tensors.empty() || !operations->takes(*group)) return go_on();
 
     const CommStreamKey stream{.group = group,
                                .device = call.tensors.front().device().index(),
