@@ -6,9 +6,6 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
 #include <chrono>
@@ -25,6 +22,7 @@
 
 #include "tests/torch/fake_runtime.h"
 #include "tests/torch/fake_source.h"
+#include "tests/torch/own_process.h"
 #include "torch/c10d/collective_fences.h"
 #include "weir/sim_device.h"
 
@@ -550,18 +548,6 @@ TEST_F(BackendsOnARuntime, AJoinRunsOnAStreamOfItsOwnThatIsMadeAlsoWithinACaptur
   EXPECT_THROW(run(true), c10::Error);
   EXPECT_EQ(streams.current(memory).id, current.id);
   EXPECT_EQ(runs, 2);
-}
-
-// Runs `body` in a child of fork(); returns its exit status, or -1 if it hangs or dies.
-int in_a_child(const std::function<int()>& body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(5);
-    ::_exit(body());
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 // A thread that holds a lock of the backend's, that of the pools, while the process forks.

@@ -59,6 +59,7 @@ class DeviceMemories : public testing::Test {
       sums.total += segment.total_size;
       sums.allocated += segment.allocated_size;
       sums.requested += segment.requested_size;
+      EXPECT_EQ(segment.active_size, segment.allocated_size);
     }
     return sums;
   }

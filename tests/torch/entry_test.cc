@@ -6,15 +6,16 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "api/c_status.h"
 #include "tests/torch/fake_runtime.h"
 #include "tests/torch/fake_source.h"
+#include "tests/torch/own_process.h"
 #include "torch/backend.h"
 #include "torch/c10d/collective_fences.h"
+#include "torch/process_end.h"
 
 extern "C" {
 const char* weir_torch_built_for();
@@ -34,17 +35,6 @@ namespace weir::pytorch {
 namespace {
 
 using testing::HasSubstr;
-
-// In a process that has done nothing else, whose environment has WEIR_DEVICE=sim.
-void in_a_fresh_process(const std::function<void()>& body) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto run = [&] {
-    ::setenv("WEIR_DEVICE", "sim", 1);
-    body();
-    std::exit(testing::Test::HasFailure() ? 1 : 0);
-  };
-  EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
-}
 
 TEST(Entry, BeforeWeirIsPyTorchsAllocatorItsCallsSaySo) {
   EXPECT_STREQ(weir_torch_built_for(), "2.11.0+test");
@@ -127,6 +117,29 @@ TEST(Entry, SettingsAreTheEnvironments) {
     ASSERT_EQ(weir_torch_enable(), WEIR_OK) << c::last_error();
     EXPECT_EQ(weir_torch_allocator()->allocator.config().trust, Trust::told);
     EXPECT_NE(weir_torch_collective_memory(), nullptr);
+  });
+}
+
+// Whoever has asked for memory, or opened another process's, can't use it in a child of fork().
+TEST(Entry, OnceMemoryIsUsedAChildOfForkHasNoneAndNeitherHasAProcessThatExits) {
+  const auto is_refused_in_a_child = [] {
+    return in_a_child([] { return is_forked_child() && memory_is_gone() ? 0 : 1; }) == 0;
+  };
+  in_a_fresh_process([&] {
+    ASSERT_EQ(weir_torch_enable(), WEIR_OK) << c::last_error();
+    EXPECT_FALSE(is_refused_in_a_child());
+    EXPECT_THROW((void)installed()->getIpcDevPtr("nobody's"), c10::Error);
+    EXPECT_TRUE(is_refused_in_a_child());
+  });
+  in_a_fresh_process([&] {
+    ASSERT_EQ(weir_torch_enable(), WEIR_OK) << c::last_error();
+    EXPECT_FALSE(is_refused_in_a_child());
+    // (Of handlers the last to come runs first.)
+    std::atexit([] { ::_exit(memory_is_gone() && !is_forked_child() ? 0 : 3); });
+    (void)installed()->memory(0);
+    EXPECT_TRUE(is_refused_in_a_child());
+    EXPECT_FALSE(memory_is_gone());
+    if (testing::Test::HasFailure()) ::_exit(1);
   });
 }
 

@@ -345,6 +345,7 @@ TEST_F(SourcePools, SnapshotsShowSegmentsWithTheirBlocks) {
     EXPECT_EQ(segment.owner_private_pool_id, kCustom);
     EXPECT_EQ(segment.total_size, is_small ? (2_MiB).count : (20_MiB).count);
     EXPECT_EQ(segment.allocated_size, is_small ? (1_KiB).count : (6_MiB).count);
+    EXPECT_EQ(segment.active_size, segment.allocated_size);
     EXPECT_EQ(segment.blocks.size(), is_small ? 2u : 3u);
     std::size_t tiled = 0;
     for (const auto& block : segment.blocks) tiled += block.size;

@@ -90,7 +90,6 @@ class CollectiveFences::HeldFrees {
   ~HeldFrees() {
     end();
     for (void* const block : operation_.freed) backend_.raw_delete(block);
-    operation_.freed.clear();
   }
   HeldFrees(const HeldFrees&) = delete;
   HeldFrees& operator=(const HeldFrees&) = delete;
