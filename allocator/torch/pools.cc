@@ -32,9 +32,9 @@ void Pools::release(Id id) {
   {
     const std::lock_guard lock(mutex_);
     Pool& pool = sourced_.at(id);
-    if (pool.uses == 0 || --pool.uses > 0) return;
+    if (pool.uses > 0) --pool.uses;
   }
-  empty(id);
+  empty(id);  // if that was the last
 }
 
 int Pools::uses(Id id) const {

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 #include "torch/device_memory.h"
 #include "torch/pool_table.h"
+#include "torch/shortage.h"
 #include "weir/sim_device.h"
 
 namespace weir::pytorch {
@@ -183,6 +185,112 @@ TEST(OutOfMemory, FreePiecesOfPagesInUseAreNamed) { expect_free_ends(ReusePolicy
 
 TEST(OutOfMemory, APolicyThatIsSetAlreadyIsNotRecommended) {
   expect_free_ends(ReusePolicy::wait, false);
+}
+
+// --- The text alone.
+
+// A GPU of 1600 MiB, of which Weir holds `reserved` and nobody else has any.
+Shortage shortage(Bytes asked, Bytes reserved) {
+  Shortage found{.asked = asked,
+                 .memory = {.free = 1600_MiB - reserved, .total = 1600_MiB},
+                 .limit = 0_B,
+                 .held = {},
+                 .pool_of =
+                     [](std::uint64_t id) {
+                       return id == 3 ? PoolId{0, 0} : PoolId{0, id};
+                     },
+                 .of_other_sources = 0_B,
+                 .error = "no room."};
+  found.held.statistics.reserved_bytes.current = reserved.count;
+  return found;
+}
+void add_page(Shortage& shortage, std::uint64_t pool, Bytes bytes, Bytes used, bool leased) {
+  HeapSnapshot& held = shortage.held;
+  const HeapId heap{static_cast<std::uint32_t>(held.heaps.size()) + 1};
+  held.heaps.push_back({.heap = heap, .pool = pool});
+  held.pages.push_back({.bytes = bytes, .used = used});
+  if (leased) held.pages.back().lease = heap;
+  if (!leased && pool != 0) held.pages.back().mapped_at.push_back({.heap = heap});
+}
+
+TEST(OutOfMemory, SizesAreWrittenAsPyTorchWritesThem) {
+  const std::pair<Bytes, const char*> sizes[] = {{0_B, "0 bytes"},          {1_KiB, "1024 bytes"},
+                                                 {1_KiB + 1_B, "1.00 KiB"}, {1_MiB, "1024.00 KiB"},
+                                                 {1_MiB + 1_B, "1.00 MiB"}, {1_GiB, "1024.00 MiB"},
+                                                 {1_GiB + 1_B, "1.00 GiB"}, {2560_MiB, "2.50 GiB"}};
+  for (const auto& [bytes, text] : sizes) {
+    EXPECT_THAT(message_of(shortage(bytes, 0_B)),
+                HasSubstr(std::string("Tried to allocate ") + text + ". GPU 0"));
+  }
+}
+
+TEST(OutOfMemory, TheLargestPoolsAreNamedAndTheOthersCounted) {
+  Shortage found = shortage(1000_MiB, 800_MiB);
+  for (std::uint64_t pool = 1; pool <= 4; ++pool) {
+    add_page(found, pool, 100_MiB * pool, 0_B, /*leased=*/pool % 2 == 0);
+  }
+  found.held.blocks.push_back({.bytes = 70_MiB, .pool = 4});
+  found.held.blocks.push_back({.bytes = 50_MiB, .pool = 0});
+  const char* const four =
+      "Memory pools: (0, 4) holds 400.00 MiB, 70.00 MiB of it live, one that was released (pool 3) "
+      "holds 300.00 MiB, 0 bytes of it live, (0, 2) holds 200.00 MiB, 0 bytes of it live, (0, 1) "
+      "holds 100.00 MiB, 0 bytes of it live";
+  EXPECT_THAT(message_of(found), HasSubstr(four + std::string(".")));
+  add_page(found, 5, 1_MiB, 0_B, true);
+  add_page(found, 5, 1_MiB, 0_B, true);
+  EXPECT_THAT(message_of(found), HasSubstr(four + std::string(" and 1 more.")));
+}
+
+// Each remedy stands where it would help this request, and not where one byte more is missing.
+TEST(OutOfMemory, ARemedyIsNamedOnlyWhereItIsEnough) {
+  const auto says = [](const Shortage& found, const char* remedy) {
+    return message_of(found).find(remedy) != std::string::npos;
+  };
+  const char *const limit = "stands in the way", *const others = "neither free nor Weir's",
+                    *const pools = "memory pools keep", *const reuse = "WEIR_REUSE=wait",
+                    *const none = "none: this is more than the whole GPU has";
+  EXPECT_FALSE(says(shortage(1600_MiB, 0_B), none));
+  EXPECT_TRUE(says(shortage(1600_MiB + 1_B, 0_B), none));
+
+  const auto limited = [&](Bytes asked, Bytes most) {
+    Shortage found = shortage(asked, 100_MiB);
+    found.limit = most;
+    return says(found, limit);
+  };
+  EXPECT_TRUE(limited(50_MiB, 150_MiB - 1_B));
+  EXPECT_FALSE(limited(50_MiB, 150_MiB));
+  EXPECT_FALSE(limited(50_MiB, 0_B));
+  EXPECT_TRUE(limited(1500_MiB, 200_MiB));
+  EXPECT_FALSE(limited(1500_MiB + 1_B, 200_MiB));  // the GPU has no room for it
+
+  const auto of_others = [&](Bytes asked, Bytes theirs, Bytes of_sources = 0_B) {
+    Shortage found = shortage(asked, 100_MiB);
+    found.memory.free = found.memory.free - theirs;
+    found.of_other_sources = of_sources;
+    return says(found, others);
+  };
+  EXPECT_TRUE(of_others(300_MiB, 300_MiB));
+  EXPECT_FALSE(of_others(300_MiB + 1_B, 300_MiB));
+  EXPECT_TRUE(of_others(1_MiB, 100_MiB));  // a sixteenth of the GPU
+  EXPECT_FALSE(of_others(1_MiB, 100_MiB - 1_B));
+  EXPECT_FALSE(of_others(300_MiB, 300_MiB, 1_B));
+
+  const auto of_pages = [&](Bytes asked, std::uint64_t pool, Bytes used, ReusePolicy policy,
+                            const char* remedy) {
+    Shortage found = shortage(asked, 500_MiB);
+    found.reuse = policy;
+    add_page(found, 0, 200_MiB, 0_B, /*leased=*/false);  // idle
+    add_page(found, pool, 300_MiB, used, /*leased=*/true);
+    if (pool != 0) found.held.blocks.push_back({.bytes = used, .pool = pool});
+    return says(found, remedy);
+  };
+  EXPECT_TRUE(of_pages(450_MiB, 1, 50_MiB, ReusePolicy::wait, pools));
+  EXPECT_FALSE(of_pages(450_MiB + 1_B, 1, 50_MiB, ReusePolicy::wait, pools));
+  EXPECT_FALSE(of_pages(200_MiB, 1, 300_MiB, ReusePolicy::wait, pools));
+  EXPECT_TRUE(of_pages(450_MiB, 0, 50_MiB, ReusePolicy::balanced, reuse));
+  EXPECT_FALSE(of_pages(450_MiB + 1_B, 0, 50_MiB, ReusePolicy::balanced, reuse));
+  EXPECT_FALSE(of_pages(450_MiB, 0, 50_MiB, ReusePolicy::wait, reuse));
+  EXPECT_FALSE(of_pages(200_MiB, 0, 300_MiB, ReusePolicy::balanced, reuse));
 }
 
 TEST(OutOfMemory, WhoeverWantsToKnowHasTheHeapsOwnError) {

@@ -263,8 +263,13 @@ TEST_F(SourcePools, WhatIsOfGraphsAndPlainMemoryIsNotForThem) {
   EXPECT_THROW(memory_.pools().make_plain(kCustom), c10::Error);
   EXPECT_THAT(memory_.pools().blocks(kCustom), testing::IsEmpty());
   EXPECT_EQ(memory_.pools().uses(kCustom), 1);
+  memory_.pools().release(kCustom);
+  memory_.pools().release(kCustom);  // once too often
+  EXPECT_EQ(memory_.pools().uses(kCustom), 0);
   free(block);
-  drop_pool();
+  EXPECT_EQ(source_->given_back.size(), 0u);
+  memory_.pools().release(kCustom);
+  EXPECT_EQ(source_->given_back.size(), 1u);
   EXPECT_EQ(memory_.pools().uses(kCustom), 0);
   EXPECT_FALSE(memory_.pools().has_sources());
 }
