@@ -34,7 +34,7 @@ Result<Stream> Streams::of(c10::cuda::CUDAStream stream) {
     return found;
   }
   found->may_end = false;
-  if (!found->is_of_captured()) known_of(stream.id()) = {this, stream.id(), *found};
+  if (!found->is_of_captured()) known_of(stream.id()) = {number_, stream.id(), *found};
   return found;
 }
 
@@ -51,10 +51,10 @@ Result<Stream> Streams::of(cudaStream_t handle) {
   // What this thread has noted already, so that threads don't meet at the lock.
   constinit static thread_local Known noted;
   Result<Stream> stream = heap_.stream(handle);
-  if (!stream || (noted.of == this && noted.stream.id == stream->id)) return stream;
+  if (!stream || (noted.of == number_ && noted.stream.id == stream->id)) return stream;
   const std::lock_guard lock(mutex_);
   handles_[stream->id] = handle;
-  noted = {this, 0, *stream};
+  noted = {number_, 0, *stream};
   return stream;
 }
 

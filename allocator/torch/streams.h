@@ -4,6 +4,8 @@
 
 #include <c10/cuda/CUDAStream.h>
 
+#include <atomic>
+#include <cstdint>
 #include <mutex>
 #include <unordered_map>
 
@@ -26,7 +28,7 @@ class Streams {
   // Null: this thread has not asked of() about it, or it may not last.
   const Stream* known(c10::cuda::CUDAStream stream) const {
     const Known& known = known_of(stream.id());
-    return known.of == this && known.id == stream.id() ? &known.stream : nullptr;
+    return known.of == number_ && known.id == stream.id() ? &known.stream : nullptr;
   }
   // The handle of a stream that of() was asked about; null: of the default stream, or unknown.
   cudaStream_t handle_of(std::uint64_t stream) const;
@@ -34,15 +36,18 @@ class Streams {
  private:
   // What a thread knows: streams that last, of devices that last.
   struct Known {
-    const Streams* of = nullptr;
+    std::uint64_t of = 0;  // number_: another may come to lie where one lay
     c10::StreamId id = 0;
     Stream stream;
   };
   static Known& known_of(c10::StreamId id);
   void note_end(cudaStream_t handle);
 
+  inline static constinit std::atomic<std::uint64_t> made_{0};
+
   DeviceHeap& heap_;
   const bool on_gpu_;
+  const std::uint64_t number_ = made_.fetch_add(1, std::memory_order_relaxed) + 1;
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, cudaStream_t> handles_;  // by Stream::id; guarded by mutex_
 };

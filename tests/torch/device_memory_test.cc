@@ -11,6 +11,7 @@
 #include <functional>
 #include <future>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include "weir/graph_pool.h"
@@ -595,6 +596,31 @@ TEST_F(DeviceMemories, WithCachingOffACaptureIsServedFromItsPoolAllTheSame) {
   ASSERT_TRUE(device_.destroy_graph(graph).ok());
   EXPECT_TRUE(memory_.deallocate(output));
   memory_.pools().release(pool);
+}
+
+// A thread notes what it knows of streams: of those that are there, and not of others that lay at
+// the same address.
+TEST_F(DeviceMemories, StreamsAreKnownToWhoeverWasAsked) {
+  std::optional<Streams> streams;
+  const auto handle = static_cast<cudaStream_t>(a_.handle);
+  const c10::cuda::CUDAStream lasting = c10::cuda::getDefaultCUDAStream(0);
+  for (int i = 0; i < 2; ++i) {
+    streams.emplace(heap_, /*on_gpu=*/false);
+    EXPECT_EQ(streams->handle_of(a_.id), nullptr);
+    EXPECT_EQ(streams->of(handle)->id, a_.id);
+    EXPECT_EQ(streams->handle_of(a_.id), handle);
+    EXPECT_EQ(streams->known(lasting), nullptr);
+    EXPECT_FALSE(streams->of(lasting)->may_end);
+    ASSERT_NE(streams->known(lasting), nullptr);
+    EXPECT_EQ(streams->known(lasting)->handle, nullptr);
+    // What a program made itself may be destroyed, and its handle another's then.
+    const auto external = c10::cuda::getStreamFromExternal(handle, 0);
+    EXPECT_TRUE(streams->of(external).ok());
+    EXPECT_EQ(streams->known(external), nullptr);
+  }
+  const Result<Stream> none = streams->of(reinterpret_cast<cudaStream_t>(&streams));
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().code(), ErrorCode::device);
 }
 
 TEST_F(DeviceMemories, RecordedStreamsHoldMemoryBackFromOthersOnly) {
