@@ -21,13 +21,9 @@ Bytes total_of(Device& device) {
 }
 
 // Calls back those who registered with PyTorch to free memory when it runs short.
-bool call_free_memory_callbacks() {
-  bool freed = false;
+void call_free_memory_callbacks() {
   auto* const registry = c10::FreeCudaMemoryCallbacksRegistry();
-  for (const std::string& name : registry->Keys()) {
-    freed = registry->Create(name)->Execute() || freed;
-  }
-  return freed;
+  for (const std::string& name : registry->Keys()) (void)registry->Create(name)->Execute();
 }
 
 // As PyTorch's own allocator reads it.
@@ -54,7 +50,7 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap)
       total_(total_of(device)),
       caching_allowed_(environment_allows_caching()),
       caching_(caching_allowed_) {
-  heap_.on_miss([] { (void)call_free_memory_callbacks(); });
+  heap_.on_miss([] { call_free_memory_callbacks(); });
   heap_.on_sleep([this]() -> std::vector<HeldMemory> {
     const DeviceHeap* const uncached = uncached_.heap();
     const Bytes alone = {uncached == nullptr ? 0 : uncached->statistics().reserved_bytes.current};
@@ -122,7 +118,7 @@ void* DeviceMemory::allocate_from_heap(Bytes bytes, Stream stream) {
 // elsewhere goes back to the driver before the source is asked again.
 void* DeviceMemory::allocate_from(SegmentPool& source, Bytes bytes, Stream stream) {
   if (void* const block = source.take_free(bytes, stream)) return block;
-  (void)call_free_memory_callbacks();
+  call_free_memory_callbacks();
   try {
     if (void* const block = source.allocate(bytes, stream)) return block;
   } catch (const c10::OutOfMemoryError&) {

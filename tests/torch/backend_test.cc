@@ -177,18 +177,28 @@ TEST_F(Backends, ADeviceThatIsOpenedLaterHasWhatWasSetBefore) {
   EXPECT_FALSE(backend_.isHistoryEnabled());
   backend_.recordHistory(true, nullptr, 100, {}, false, {});
   EXPECT_TRUE(backend_.isHistoryEnabled());
-  std::vector<int> short_of_memory, tracked;
-  backend_.attachOutOfMemoryObserver([&](std::int64_t device, std::size_t, std::size_t,
-                                         std::size_t) { short_of_memory.push_back(int(device)); });
+  std::vector<std::size_t> short_of_memory;
+  std::vector<int> tracked;
+  backend_.attachOutOfMemoryObserver(
+      [&](std::int64_t device, std::size_t asked, std::size_t allowed, std::size_t free) {
+        short_of_memory = {static_cast<std::size_t>(device), asked, allowed, free};
+      });
   backend_.attachAllocatorTraceTracker(
       [&](const TraceEntry& entry) { tracked.push_back(entry.device_); });
 
   const Stream stream = new_stream(1);
   EXPECT_THROW((void)backend_.memory(1).allocate(Bytes{1} * (1ull << 50), stream),
                c10::OutOfMemoryError);
-  EXPECT_THAT(short_of_memory, testing::ElementsAre(1));
+  const MemoryInfo memory = sim(1).memory_info().value();
+  EXPECT_THAT(short_of_memory,
+              testing::ElementsAre(1, 1ull << 50, memory.total.count, memory.free.count));
   EXPECT_THAT(tracked, testing::ElementsAre(1));
-  EXPECT_THAT(backend_.memory(1).history().entries(), testing::SizeIs(1));
+  const std::vector<TraceEntry> entries = backend_.memory(1).history().entries();
+  ASSERT_EQ(entries.size(), 1u);
+  EXPECT_EQ(entries[0].action_, TraceEntry::OOM);
+  EXPECT_EQ(entries[0].addr_, memory.free.count);
+  EXPECT_EQ(entries[0].size_, 1ull << 50);
+  EXPECT_EQ(entries[0].stream_, stream.handle);
   backend_.raw_delete(backend_.memory(1).allocate(4_MiB, stream));
   EXPECT_EQ(sim(1).physical_bytes(), 0_B);  // nothing was cached
   backend_.enable(true);
@@ -282,6 +292,7 @@ TEST_F(Backends, WhatPyTorchAsksOfADevicesMemory) {
   const Stream stream = new_stream(1);
   const auto handle = static_cast<cudaStream_t>(stream.handle);
   EXPECT_TRUE(backend_.initialized());
+  EXPECT_FALSE(Backend(allocator_).initialized());
   EXPECT_THAT(backend_.name(), "native");
   char* const block = static_cast<char*>(backend_.raw_alloc_with_stream(0, handle));
   EXPECT_EQ(block, nullptr);

@@ -386,10 +386,12 @@ class SmallDeviceMemories : public DeviceMemories {
 
 TEST_F(SmallDeviceMemories, OutOfMemoryIsPyTorchsOwnAndObserved) {
   std::size_t asked = 0;
-  memory_.on_out_of_memory([&](std::int64_t device, std::size_t bytes, std::size_t, std::size_t) {
-    EXPECT_EQ(device, 0);
-    asked = bytes;
-  });
+  memory_.on_out_of_memory(
+      [&](std::int64_t device, std::size_t bytes, std::size_t allowed, std::size_t) {
+        EXPECT_EQ(device, 0);
+        EXPECT_EQ(allowed, (64_MiB).count);
+        asked = bytes;
+      });
   void* const block = memory_.allocate(60_MiB, a_);
   try {
     (void)memory_.allocate(10_MiB, a_);
@@ -621,6 +623,45 @@ TEST_F(DeviceMemories, StreamsAreKnownToWhoeverWasAsked) {
   const Result<Stream> none = streams->of(reinterpret_cast<cudaStream_t>(&streams));
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().code(), ErrorCode::device);
+}
+
+TEST_F(DeviceMemories, AccessIsRenewedWhereverMemoryIsFrom) {
+  const auto renewals = [&] {
+    const std::uint64_t before = device_.calls(DeviceCall::set_access);
+    EXPECT_TRUE(memory_.renew_access().ok());
+    return device_.calls(DeviceCall::set_access) - before;
+  };
+  void* const cached = memory_.allocate(4_MiB, a_);
+  const std::uint64_t alone = renewals();
+  EXPECT_GT(alone, 0u);
+  memory_.set_caching(false);
+  void* const uncached = memory_.allocate(4_MiB, a_);
+  const std::uint64_t both = renewals();
+  EXPECT_GT(both, alone);
+  for (std::uint64_t nth = 1; nth <= both; ++nth) {
+    device_.fail(DeviceCall::set_access, nth);
+    const Status renewed = memory_.renew_access();
+    ASSERT_FALSE(renewed.ok());
+    EXPECT_EQ(renewed.error().code(), ErrorCode::device);
+  }
+  for (void* const block : {cached, uncached}) EXPECT_TRUE(memory_.deallocate(block));
+}
+
+TEST_F(DeviceMemories, APoolThatCantBeBegunHasNoUser) {
+  const c10::MempoolId_t pool{0, 4};
+  device_.fail(DeviceCall::capture_info, 1);
+  EXPECT_THROW(memory_.pools().begin(pool, takes(a_), a_), c10::Error);
+  EXPECT_EQ(memory_.pools().uses(pool), 0);
+  EXPECT_THROW(memory_.pools().end(pool), c10::Error);
+  memory_.pools().retain(pool, nullptr);
+  memory_.pools().begin(pool, takes(a_), a_);
+  EXPECT_EQ(memory_.pools().uses(pool), 2);
+  memory_.pools().end(pool);
+  for (int i = 2; i > 0; --i) {
+    EXPECT_EQ(memory_.pools().uses(pool), i);
+    memory_.pools().release(pool);
+  }
+  EXPECT_THROW(memory_.pools().release(pool), c10::Error);
 }
 
 TEST_F(DeviceMemories, RecordedStreamsHoldMemoryBackFromOthersOnly) {
