@@ -6,8 +6,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <functional>
-#include <ostream>
 #include <utility>
 #include <vector>
 
