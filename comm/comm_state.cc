@@ -78,7 +78,9 @@ Status CommState::poll() {
 
 // The first failure is the one that is told. A call of NCCL's that takes longer than kLongestCall
 // waits for other ranks, and nothing but the revoke ends it.
-void CommState::fail(const Error& why) {
+void CommState::fail(const Error& why) { end_with(error(why.code(), why.message())); }
+
+void CommState::end_with(const Error& failure) {
   if (!status()) return;
   std::unique_lock nccl_call(nccl_calls_, std::defer_lock);
   // (By the system's clock: ThreadSanitizer does not see locks that are taken by the steady one.)
@@ -87,21 +89,24 @@ void CommState::fail(const Error& why) {
   {
     const std::lock_guard lock(state_mutex_);
     if (failure_ || closed_) return;
-    failure_ = error(why.code(), why.message());
+    failure_ = failure;
     ended_.store(true, std::memory_order_release);
     if (!options.aborts) return;
     revoked_ = true;
     control = control_;
   }
   log(LogLevel::error, status().error().message());
-  // Kernels that wait for other ranks end, and the streams go on.
+  revoke(control);
+}
+
+// Kernels that wait for other ranks end, and the streams go on.
+void CommState::revoke(CommHandle control) {
   (void)context.nccl.revoke(handle);
   if (control.value != 0) (void)context.nccl.revoke(control);
 }
 
 std::shared_ptr<RegisteredMemory> CommState::add_memory(Bytes segment) {
   const std::lock_guard lock(memories_mutex_);
-  has_memories_.store(true, std::memory_order_release);
   memories_.push_back(std::make_shared<RegisteredMemory>(*this, ++last_memory_, segment));
   return memories_.back();
 }
@@ -182,7 +187,7 @@ Status CommState::close() {
   // To end a communicator whose memory is away is not among what NCCL says it can.
   if (!failed && suspended_.load(std::memory_order_acquire)) {
     if (Status resumed = suspend_or_resume("close", false); !resumed) {
-      fail(resumed.error());
+      end_with(resumed.error());
       failed = true;
       note(std::move(resumed));
     }
@@ -191,7 +196,7 @@ Status CommState::close() {
     const std::lock_guard lock(state_mutex_);
     closed_ = true;
     ended_.store(true, std::memory_order_release);
-    if (failed && !revoked_) (void)context.nccl.revoke(handle);
+    if (failed && !revoked_) revoke(control_);
   }
   await_late();  // they use what goes next
   // Before NCCL's part, which they belong to.

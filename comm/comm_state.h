@@ -172,6 +172,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // Calls visit(block) for each block of registered memory that the group uses.
   template <class Visit>
   void visit_registered(std::span<const Operation> group, Visit visit) const;
+  void end_with(const Error& failure);    // as fail(), of an error that names the communicator
+  void revoke(CommHandle control);        // and `handle`
   Status finish_whenever(Stream stream);  // without bounds
   Status finish_in_time(std::function<Status()> wait);
   void await_late();
@@ -198,8 +200,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::thread watchdog_thread_;
   std::vector<BoundedCall> late_;  // that did not return in time
 
-  mutable std::mutex memories_mutex_;       // of what follows
-  std::atomic<bool> has_memories_ = false;  // or had
+  mutable std::mutex memories_mutex_;  // of what follows
   std::uint64_t last_memory_ = 0;
   std::vector<std::shared_ptr<RegisteredMemory>> memories_;
 };

@@ -19,7 +19,6 @@ bool is_common(const Operation& operation) {
 
 template <class Visit>
 void CommState::visit_registered(std::span<const Operation> group, Visit visit) const {
-  if (!has_memories_.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(memories_mutex_);
   for (const std::shared_ptr<RegisteredMemory>& memory : memories_) {
     for (const Operation& operation : group) {
@@ -305,10 +304,8 @@ Status CommState::note(std::span<const Operation> group, Stream stream) {
 // middle of blocks.
 std::vector<void*> CommState::blocks_of(std::span<const Operation> group, Stream stream) const {
   std::vector<void*> blocks;
-  const void* last = nullptr;  // of an operation in place
   const auto add = [&](const void* pointer, Bytes bytes) {
-    if (bytes == 0_B || pointer == last) return;
-    last = pointer;
+    if (bytes == 0_B) return;
     const std::optional<BlockInfo> block = context.heap.find(pointer);
     if (!block || block->stream == stream.id) return;
     void* const start = block->address.pointer();

@@ -2,6 +2,7 @@
 // Communicators that give NCCL's memory away for a while: beside memory that sleeps, with graphs,
 // and with ranks that don't come.
 #include <chrono>
+#include <string>
 #include <utility>
 
 #include "tests/comm/ranks.h"
@@ -177,6 +178,40 @@ TEST_F(Suspended, ACommunicatorIsResumedBeforeItEnds) {
   });
   EXPECT_EQ(world_.live_communicators(), 0u);
   EXPECT_EQ(world_.suspended_communicators(), 0u);
+}
+
+// What failed is not resumed: it ends as it is.
+TEST_F(Suspended, OneThatFailedEndsWithoutAnError) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    expect_ok(rank.comm->suspend());
+    rank.comm->abort("for the test");
+    expect_ok(rank.comm->close());
+  });
+  EXPECT_EQ(world_.live_communicators(), 0u);
+  EXPECT_EQ(world_.suspended_communicators(), 0u);
+}
+
+// Both of NCCL's communicators go, the one that ranks agree with too.
+TEST_F(Suspended, OneThatCannotBeResumedEndsWithAnErrorAndLeavesNothing) {
+  for (const bool aborts : {true, false}) {
+    for (const std::uint64_t nth : {1, 2}) {
+      create({.aborts = aborts});
+      prepare();
+      on_all([](Rank& rank) { expect_ok(rank.comm->suspend()); });
+      for (int rank = 0; rank < 2; ++rank) world_.fail(rank, NcclCall::resume, nth);
+      on_all([](Rank& rank) {
+        const std::string why = "communicator 'world', rank " + std::to_string(rank.number) +
+                                " of 2: close: resume: made to fail";
+        EXPECT_EQ(rank.comm->close().error().message(), why);
+        expect_ok(rank.comm->close());
+        EXPECT_EQ(rank.comm->status().error().message(), why);
+      });
+      EXPECT_EQ(world_.live_communicators(), 0u) << aborts << " " << nth;
+      EXPECT_EQ(world_.suspended_communicators(), 0u) << aborts << " " << nth;
+    }
+  }
 }
 
 TEST_F(Suspended, OfOneThatFailedShrinkMakesAnotherAllTheSame) {
