@@ -51,8 +51,8 @@ std::uint64_t SimLine::arrive(const std::string& what, bool hangs) {
   const std::uint64_t all = *std::min_element(launched_.by.begin(), launched_.by.end());
   launched_.what.erase(launched_.what.begin(), launched_.what.upper_bound(all));
   if (hangs) {
+    if (number < hangs_from_) hanging_ = what;
     hangs_from_ = std::min(hangs_from_, number);
-    launched_.what.emplace(number, what);
   }
   world_->came.notify_all();
   return number;
@@ -77,7 +77,7 @@ Status SimLine::await(std::uint64_t number) {
   }
   given_up_ = given_up_ || !known();
   if (part_->ended || (number < hangs_from_ && came(number))) return {};
-  return missing(number);
+  return missing();
 }
 
 Status SimLine::await_all() {
@@ -90,16 +90,16 @@ Status SimLine::await_all() {
 }
 
 // The first that has not ended is the one to look at.
-Error SimLine::missing(std::uint64_t number) const {
+Error SimLine::missing() const {
   const std::uint64_t all = *std::min_element(launched_.by.begin(), launched_.by.end());
-  const std::uint64_t first = std::min({number, hangs_from_, all + 1});
-  const auto what = launched_.what.find(first);
+  const std::uint64_t first = std::min(hangs_from_, all + 1);
+  const bool hangs = first >= hangs_from_;
   const std::string text =
       "operation " + std::to_string(first) + " of communicator '" + part_->comm->name + "'" +
       (party_.list.empty() ? "" : " between ranks " + party_.list) + ", " +
-      (what != launched_.what.end() ? what->second : "unknown") + ", has not ended on rank " +
+      (hangs ? hanging_ : launched_.what.at(first)) + ", has not ended on rank " +
       std::to_string(part_->rank) + " of " + std::to_string(part_->comm->size) + ": ";
-  if (first >= hangs_from_) return {ErrorCode::device, text + "it was made to hang"};
+  if (hangs) return {ErrorCode::device, text + "it was made to hang"};
   constexpr std::size_t kNamed = 4;
   std::string ranks;
   std::size_t named = 0;

@@ -46,7 +46,7 @@ class SimLine final : public SimPeers {
 
  private:
   bool came(std::uint64_t number) const;
-  Error missing(std::uint64_t number) const;
+  Error missing() const;
 
   const std::shared_ptr<SimWorld::State> world_;
   const std::shared_ptr<SimPart> part_;
@@ -54,6 +54,7 @@ class SimLine final : public SimPeers {
   // Under the world's mutex.
   SimComm::Launched& launched_;
   std::uint64_t hangs_from_ = ~std::uint64_t{0};
+  std::string hanging_;    // what that is
   bool given_up_ = false;  // somebody waited in vain: nobody waits again
 };
 

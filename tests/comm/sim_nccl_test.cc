@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// The simulated NCCL alone: what it refuses, what it connects, what its kernels touch, and what it
+// says of ranks that are missing.
+#include "weir/comm/sim_nccl.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/comm/expect.h"
+#include "weir/sim_device.h"
+
+namespace weir {
+namespace {
+
+using test::expect_error;
+using test::expect_ok;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+constexpr Bytes kBytes = 1_KiB;
+
+// Ranks of one communicator, each with memory that its operations use.
+class SimNcclRanks : public testing::Test {
+ protected:
+  struct One {
+    SimDevice device;
+    Stream stream = device.new_stream(), other = device.new_stream();
+    Address memory = *device.allocate_segment(2_MiB);
+    std::unique_ptr<Nccl> nccl;
+    CommHandle comm;
+
+    void* at(Bytes offset = 0_B) const { return (memory + offset).pointer(); }
+    Status enqueue(const Operation& operation) { return nccl->enqueue(comm, operation, stream); }
+    // Waits for what the stream holds.
+    Status finish() {
+      const EventHandle event = *device.create_event();
+      expect_ok(device.record(event, stream));
+      return device.synchronize(event);
+    }
+  };
+
+  void make(int ranks, SimWorldOptions options = {}) {
+    options.ranks = ranks;
+    world_ = std::make_unique<SimWorld>(options);
+    for (int rank = 0; rank < ranks; ++rank) {
+      all_.push_back(std::make_unique<One>());
+      all_.back()->nccl = world_->rank(rank, all_.back()->device);
+    }
+    const UniqueId id = *one(0).nccl->unique_id();
+    on_all([&](One& each, int rank) {
+      const Result<CommHandle> made = each.nccl->init(id, ranks, rank, {.name = "many"});
+      expect_ok(made);
+      if (made) each.comm = *made;
+    });
+  }
+  template <class Work>
+  void on_all(Work work) {
+    std::vector<std::thread> threads;
+    for (std::size_t rank = 0; rank < all_.size(); ++rank) {
+      threads.emplace_back([&, rank] { work(*all_[rank], static_cast<int>(rank)); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  One& one(std::size_t rank = 0) { return *all_[rank]; }
+
+  static Operation sum(const One& of) {
+    return {
+        .send = of.at(), .receive = of.at(), .count = kBytes.count / 4, .type = DataType::float32};
+  }
+  static Operation pair(OperationKind kind, const One& of, int peer) {
+    const bool sends = kind == OperationKind::send;
+    return {.kind = kind,
+            .send = sends ? of.at() : nullptr,
+            .receive = sends ? nullptr : of.at(),
+            .count = kBytes.count / 4,
+            .type = DataType::float32,
+            .peer = peer};
+  }
+
+  std::unique_ptr<SimWorld> world_;
+  std::vector<std::unique_ptr<One>> all_;
+};
+
+TEST_F(SimNcclRanks, ThatAreNoneAreRefused) {
+  make(1);
+  Nccl& nccl = *one().nccl;
+  for (const auto& [ranks, rank] :
+       {std::pair(0, 0), std::pair(1, 1), std::pair(1, 2), std::pair(2, -1)}) {
+    expect_error(nccl.init(*nccl.unique_id(), ranks, rank, {}), ErrorCode::device,
+                 "init: there is no rank " + std::to_string(rank) + " of " + std::to_string(ranks));
+  }
+  EXPECT_EQ(world_->rank(1, one().device), nullptr);
+  EXPECT_EQ(world_->rank(-1, one().device), nullptr);
+  EXPECT_EQ(world_->made_communicators(), 1u);
+  EXPECT_EQ(*nccl.size(one().comm), 1);
+  EXPECT_EQ(*nccl.rank(one().comm), 0);
+}
+
+TEST_F(SimNcclRanks, AreToldWhatIsNotThere) {
+  make(1);
+  Nccl& nccl = *one().nccl;
+  expect_error(nccl.group_end(), ErrorCode::device, "group_end: there is no group");
+  expect_error(nccl.destroy(CommHandle{4711}), ErrorCode::device, "there is no such communicator");
+  expect_error(nccl.abort(CommHandle{4711}), ErrorCode::device, "there is no such communicator");
+  expect_error(nccl.free_segment(Address{4096}), ErrorCode::device, "free_segment: there is none");
+  const Address segment = *nccl.allocate_segment(3_MiB);  // of 4 MiB: of whole pages
+  const auto expect_not_whole = [&](Address address, Bytes bytes) {
+    expect_error(nccl.register_range(one().comm, address, bytes), ErrorCode::device,
+                 "is not one whole segment");
+  };
+  expect_not_whole(segment, 2_MiB);
+  expect_not_whole(segment + 2_MiB, 2_MiB);
+  const Result<RegistrationHandle> registered = nccl.register_range(one().comm, segment, 4_MiB);
+  expect_ok(registered);
+  EXPECT_EQ(world_->live_registrations(), 1u);
+  expect_error(nccl.free_segment(segment), ErrorCode::device, "is still registered");
+  EXPECT_EQ(world_->live_segments(), 1u);
+  expect_ok(nccl.deregister(one().comm, *registered));
+  expect_error(nccl.deregister(one().comm, *registered), ErrorCode::device,
+               "deregister: there is none");
+  EXPECT_EQ(world_->live_registrations(), 0u);
+  expect_ok(nccl.free_segment(segment));
+  expect_error(nccl.free_segment(segment), ErrorCode::device, "there is none");
+  EXPECT_EQ(world_->live_segments(), 0u);
+  EXPECT_EQ(one().device.live_reservations(), 1u) << "the segment went with its address";
+  expect_ok(nccl.destroy(one().comm));
+  expect_error(nccl.destroy(one().comm), ErrorCode::device, "there is no such communicator");
+  EXPECT_EQ(world_->live_communicators(), 0u);
+}
+
+TEST_F(SimNcclRanks, OfACommunicatorThatIsAwayOrHasEndedMayDoLittle) {
+  make(1);
+  Nccl& nccl = *one().nccl;
+  const CommHandle comm = one().comm;
+  const std::byte mine[1] = {};
+  const auto expect_refused = [&](const std::string& why) {
+    expect_error(one().enqueue(sum(one())), ErrorCode::device, "enqueue: " + why);
+    expect_error(nccl.host_all_gather(comm, mine, 1_ms), ErrorCode::device,
+                 "host_all_gather: " + why);
+  };
+  expect_error(nccl.resume(comm), ErrorCode::device, "resume: it is so already");
+  expect_ok(nccl.suspend(comm));
+  EXPECT_EQ(world_->suspended_communicators(), 1u);
+  expect_refused("the communicator is suspended");
+  expect_error(nccl.suspend(comm), ErrorCode::device, "suspend: it is so already");
+  expect_error(nccl.split(comm, 0, 0, {}), ErrorCode::device,
+               "split: the communicator is suspended");
+  expect_error(nccl.destroy(comm), ErrorCode::device, "destroy: the communicator is suspended");
+  expect_ok(nccl.resume(comm));
+  EXPECT_EQ(world_->suspended_communicators(), 0u);
+  expect_ok(one().enqueue(sum(one())));
+  EXPECT_EQ(world_->operations(0), 1u);
+  expect_ok(nccl.suspend(comm));
+  expect_ok(nccl.revoke(comm));
+  expect_refused("the communicator was aborted");
+  expect_error(nccl.shrink(comm, {}, false, {}), ErrorCode::device,
+               "shrink: the communicator was aborted");
+  expect_error(nccl.resume(comm), ErrorCode::device, "resume: the communicator was aborted");
+  expect_ok(nccl.destroy(comm));
+  EXPECT_EQ(world_->suspended_communicators(), 0u);
+}
+
+TEST_F(SimNcclRanks, ConnectToThePeersOfAnOperationAlone) {
+  make(3, {.connects_at_once = false});
+  const auto connections_of = [&](One& of, const Operation& operation) {
+    const std::uint64_t before = world_->lazy_connections();
+    expect_ok(of.enqueue(operation));
+    return world_->lazy_connections() - before;
+  };
+  for (const std::uint64_t expected : {1, 0}) {
+    EXPECT_EQ(connections_of(one(0), pair(OperationKind::send, one(0), 1)), expected);
+    EXPECT_EQ(connections_of(one(1), pair(OperationKind::receive, one(1), 0)), expected);
+  }
+  EXPECT_EQ(connections_of(one(0), pair(OperationKind::receive, one(0), 2)), 1u);
+  EXPECT_EQ(connections_of(one(2), pair(OperationKind::send, one(2), 0)), 1u);
+  const auto all_to_all = [](const One& of) {
+    Operation operation = sum(of);
+    operation.kind = OperationKind::all_to_all;
+    operation.receive = of.at(1_MiB);
+    return operation;
+  };
+  const std::uint64_t left[] = {1, 2, 2};  // of three, with itself
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(connections_of(one(rank), all_to_all(one(rank))), left[rank]) << rank;
+    EXPECT_EQ(connections_of(one(rank), sum(one(rank))), 1u) << "rings";
+    EXPECT_EQ(connections_of(one(rank), sum(one(rank))), 0u);
+  }
+  for (std::size_t rank = 0; rank < 3; ++rank) expect_ok(one(rank).finish());
+  EXPECT_EQ(world_->refused_in_captures(), 0u);
+  EXPECT_THAT(world_->mismatches(), IsEmpty());
+}
+
+// An operation is a kernel that reads what it sends and writes what it receives.
+TEST_F(SimNcclRanks, RaceWithWorkThatTheirOperationsAreNotOrderedAfter) {
+  make(2);
+  One& sender = one(0);
+  One& receiver = one(1);
+  expect_ok(sender.device.launch(sender.other, Reads(sender.at(), kBytes), 1_us));
+  expect_ok(sender.enqueue(pair(OperationKind::send, sender, 1)));
+  EXPECT_EQ(sender.device.race_count(), 0u);
+  expect_ok(sender.device.launch(sender.other, Writes(sender.at(kBytes), kBytes), 1_us));
+  EXPECT_EQ(sender.device.race_count(), 0u) << "it reads no more than it sends";
+  expect_ok(sender.device.launch(sender.other, Writes(sender.at(kBytes - 1_B), 1_B), 1_us));
+  EXPECT_EQ(sender.device.race_count(), 1u);
+  expect_ok(receiver.enqueue(pair(OperationKind::receive, receiver, 0)));
+  expect_ok(receiver.device.launch(receiver.other, Reads(receiver.at(kBytes), kBytes), 1_us));
+  EXPECT_EQ(receiver.device.race_count(), 0u);
+  expect_ok(receiver.device.launch(receiver.other, Reads(receiver.at(kBytes - 1_B), 1_B), 1_us));
+  EXPECT_EQ(receiver.device.race_count(), 1u);
+  expect_ok(sender.finish());
+  expect_ok(receiver.finish());
+}
+
+class SimNcclRanksThatAreMissing : public SimNcclRanks {
+ protected:
+  static constexpr SimWorldOptions kSoon{.host_timeout = std::chrono::milliseconds(20)};
+};
+
+TEST_F(SimNcclRanksThatAreMissing, AreNamedUpToFour) {
+  make(7, kSoon);
+  expect_ok(one(3).enqueue(sum(one(3))));
+  const std::string whole =
+      "operation 1 of communicator 'many', all-reduce of 1.00 KiB of float32 (sum), has not ended "
+      "on "
+      "rank 3 of 7: ranks 0, 1, 2, 4 and 2 more have not come to it";
+  expect_error(one(3).finish(), ErrorCode::device, whole);
+  expect_error(one(3).nccl->destroy(one(3).comm), ErrorCode::device,
+               "destroy: it would wait for ever: " + whole);
+  const auto expect_missing = [&](const std::string& ranks) {
+    const Status ended = one(3).finish();
+    expect_error(ended, ErrorCode::device, "rank 3 of 7: " + ranks + " not come to it");
+  };
+  expect_ok(one(1).enqueue(sum(one(1))));
+  expect_missing("ranks 0, 2, 4, 5 and 1 more have");
+  expect_ok(one(0).enqueue(sum(one(0))));
+  expect_missing("ranks 2, 4, 5, 6 have");
+  for (const std::size_t rank : {4, 5, 6}) expect_ok(one(rank).enqueue(sum(one(rank))));
+  expect_missing("rank 2 has");
+  // The first that lacks somebody is the one that is named.
+  expect_ok(one(3).enqueue(sum(one(3))));
+  expect_error(one(3).finish(), ErrorCode::device, "operation 1 of communicator");
+  expect_ok(one(2).enqueue(sum(one(2))));
+  expect_error(one(3).finish(), ErrorCode::device, "operation 2 of communicator");
+  for (const std::size_t rank : {0, 1, 2, 4, 5, 6}) expect_ok(one(rank).enqueue(sum(one(rank))));
+  expect_ok(one(3).finish());
+  expect_ok(one(3).nccl->destroy(one(3).comm));
+  EXPECT_EQ(world_->live_communicators(), 6u);
+}
+
+TEST_F(SimNcclRanksThatAreMissing, OfAPairAreNamed) {
+  make(3, kSoon);
+  expect_ok(one(2).enqueue(pair(OperationKind::send, one(2), 1)));
+  expect_error(one(2).finish(), ErrorCode::device,
+               "operation 1 of communicator 'many' between ranks 2>1, ");
+  expect_error(one(2).finish(), ErrorCode::device, "rank 2 of 3: rank 1 has not come to it");
+  expect_ok(one(0).enqueue(pair(OperationKind::receive, one(0), 1)));
+  expect_error(one(0).finish(), ErrorCode::device, "between ranks 1>0, ");
+  expect_error(one(0).finish(), ErrorCode::device, "rank 0 of 3: rank 1 has not come to it");
+  expect_ok(one(1).enqueue(pair(OperationKind::send, one(1), 0)));
+  expect_ok(one(1).enqueue(pair(OperationKind::receive, one(1), 2)));
+  for (std::size_t rank = 0; rank < 3; ++rank) expect_ok(one(rank).finish());
+}
+
+TEST_F(SimNcclRanksThatAreMissing, AreNoneWhereAnOperationWasMadeToHang) {
+  make(2, kSoon);
+  world_->hang(0, 2);
+  for (int i = 0; i < 3; ++i) {
+    for (std::size_t rank = 0; rank < 2; ++rank) expect_ok(one(rank).enqueue(sum(one(rank))));
+    if (i > 0) {
+      expect_error(one(0).finish(), ErrorCode::device,
+                   "operation 2 of communicator 'many', all-reduce");
+      expect_error(one(0).finish(), ErrorCode::device, "rank 0 of 2: it was made to hang");
+    } else {
+      expect_ok(one(0).finish());
+    }
+    expect_ok(one(1).finish());
+  }
+  expect_ok(one(0).nccl->revoke(one(0).comm));
+  expect_ok(one(0).finish());
+}
+
+TEST_F(SimNcclRanks, ThatAskForAnotherOperationAreNamedWithItsNumber) {
+  make(2);
+  Operation other = sum(one(1));
+  for (int i = 0; i < 3; ++i) {
+    expect_ok(one(0).enqueue(sum(one(0))));
+    if (i == 2) other.count /= 2;
+    expect_ok(one(1).enqueue(other));
+    EXPECT_EQ(world_->mismatches().size(), i == 2 ? 1u : 0u);
+  }
+  EXPECT_THAT(world_->mismatches(),
+              ElementsAre(testing::AllOf(
+                  testing::StartsWith("operation 3 of communicator "),
+                  HasSubstr("rank 1 asks for all-reduce of 512 B of float32 (sum), rank 0 for "
+                            "all-reduce of 1.00 KiB"),
+                  Not(HasSubstr("captured")))));
+}
+
+}  // namespace
+}  // namespace weir
