@@ -55,7 +55,6 @@ class Bucketer::Impl {
   struct Tensor {
     std::size_t bucket = 0;
     Bytes offset, bytes;
-    bool ready = false;
   };
   struct Written {
     Stream stream;
@@ -87,6 +86,7 @@ class Bucketer::Impl {
 
   std::mutex mutex_;  // of what follows, and of what changes in a step
   std::vector<Bucket> buckets_;
+  std::vector<bool> ready_;  // by tensor, in this step
   std::size_t missing_ = 0, launched_ = 0;
   std::optional<std::uint64_t> capture_;  // of the step, once it has begun; 0: eager
   std::vector<Stream> begun_;             // in this step
@@ -185,7 +185,7 @@ Status Bucketer::Impl::check_tensor(std::size_t tensor) const {
     return error(ErrorCode::invalid_argument,
                  name + ": there are " + std::to_string(tensors_.size()) + ", from 0");
   }
-  if (tensors_[tensor].ready) {
+  if (ready_[tensor]) {
     return error(ErrorCode::invalid_argument,
                  name + " of " + std::to_string(tensors_.size()) +
                      " was ready in this step already: each is reported once, and finish() ends "
@@ -212,7 +212,7 @@ Status Bucketer::Impl::ready(std::size_t number, std::optional<const void*> sour
   const std::lock_guard lock(mutex_);
   if (Status good = check_tensor(number); !good) return good;
   if (Status works = comm_->usable(); !works) return works;
-  Tensor& tensor = tensors_[number];
+  const Tensor& tensor = tensors_[number];
   if (source) {
     if (*source == nullptr && tensor.bytes > 0_B) {
       return error(ErrorCode::invalid_argument,
@@ -237,7 +237,7 @@ Status Bucketer::Impl::ready(std::size_t number, std::optional<const void*> sour
     if (!point) return point.error();
     bucket.written.insert_or_assign(stream.id, Written{stream, *point});
   }
-  tensor.ready = true;
+  ready_[number] = true;
   --bucket.missing;
   --missing_;
   while (launched_ < buckets_.size() && buckets_[launched_].missing == 0) {
@@ -272,7 +272,7 @@ Status Bucketer::Impl::check_finished() const {
   std::string list;
   std::size_t named = 0;
   for (std::size_t i = 0; i < tensors_.size() && named < kNamed; ++i) {
-    if (tensors_[i].ready) continue;
+    if (ready_[i]) continue;
     list += (named++ == 0 ? "" : ", ") + std::to_string(i);
   }
   if (missing_ > named) list += ", ...";
@@ -306,7 +306,7 @@ Status Bucketer::Impl::finish(Stream stream) {
 }
 
 void Bucketer::Impl::reset_locked() {
-  for (Tensor& tensor : tensors_) tensor.ready = false;
+  ready_.assign(tensors_.size(), false);
   for (Bucket& bucket : buckets_) {
     bucket.missing = bucket.tensors;
     bucket.written.clear();

@@ -88,15 +88,15 @@ Address RegisteredMemory::find_room(Bytes bytes) const {
   Bytes least = kMost;
   for (const Segment& segment : segments_) {  // a pool has few buffers, which live long
     const Address end = segment.address + segment_;
+    const auto after = blocks_.lower_bound(end);
     Address begin = segment.address;  // of the gap before `next`, or at the end
     for (auto next = blocks_.lower_bound(begin);; ++next) {
-      const bool is_last = next == blocks_.end() || next->first >= end;
-      const Bytes room{(is_last ? end : next->first).value - begin.value};
+      const Bytes room = (next == after ? end : next->first) - begin;
       if (room >= bytes && room < least) {
         best = begin;
         least = room;
       }
-      if (is_last) break;
+      if (next == after) break;
       begin = next->first + next->second.bytes;
     }
   }

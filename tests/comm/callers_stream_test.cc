@@ -105,6 +105,35 @@ TEST_F(OnTheCallersStream, BlocksOfOtherStreamsAreFenced) {
   });
 }
 
+TEST_F(OnTheCallersStream, OnlyBlocksThatAnOperationUsesAreFencedAndEachOnce) {
+  create();
+  on_all([](Rank& rank) {
+    void* const first = rank.allocate(kSize, rank.side);
+    void* const second = rank.allocate(kSize, rank.side);
+    void* const own = rank.allocate(kSize, rank.compute);
+    const auto fences_of = [&](std::span<const Operation> group) {
+      const std::uint64_t before = rank.heap->statistics().fences;
+      expect_ok(rank.comm->run(group, rank.compute));
+      return rank.heap->statistics().fences - before;
+    };
+    const Operation broadcast{.kind = OperationKind::broadcast,
+                              .send = first,
+                              .receive = second,
+                              .count = kCount,
+                              .type = DataType::float32};
+    EXPECT_EQ(fences_of({&broadcast, 1}), rank.number == 0 ? 2u : 1u) << "only the root reads";
+    Operation sum{.send = first, .receive = first, .count = kCount, .type = DataType::float32};
+    EXPECT_EQ(fences_of({&sum, 1}), 1u) << "in place";
+    const Operation group[] = {sum, broadcast, sum};
+    EXPECT_EQ(fences_of(group), 2u);
+    sum.count = 0;
+    EXPECT_EQ(fences_of({&sum, 1}), 0u);
+    sum = {.send = own, .receive = own, .count = kCount, .type = DataType::float32};
+    EXPECT_EQ(fences_of({&sum, 1}), 0u) << "of the stream itself";
+    for (void* const block : {first, second, own}) rank.free(block);
+  });
+}
+
 TEST_F(OnTheCallersStream, OtherStreamsMayWaitForWorks) {
   create();
   prepare();

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <string>
+
 #include "tests/comm/check_machines.h"
 
 namespace weir {
@@ -52,6 +55,25 @@ TEST(CheckSettings, AFileThatIsNamedStandsForTheUsers) {
   EXPECT_THAT(settings.files, ElementsAre("/job.conf"));
   EXPECT_EQ(settings.find("NCCL_NET"), nullptr);
   EXPECT_EQ(settings.find("NCCL_DEBUG")->value, "WARN");
+}
+
+// Slashes at a root's end are none of its name.
+TEST(CheckSettings, ARelativeNameIsOfThisMachineAlone) {
+  const MachineTree tree;
+  tree.write("/job.conf", "NCCL_DEBUG=WARN");
+  const std::string here = std::filesystem::relative(tree.at("/job.conf"));
+  ASSERT_EQ(here.substr(0, 2), "..");
+  for (const std::string root : {"", "/", "//"}) {
+    const Settings settings = read_settings(root, {{"NCCL_CONF_FILE", here}}, "");
+    EXPECT_THAT(settings.unread, IsEmpty()) << root;
+    ASSERT_NE(settings.find("NCCL_DEBUG"), nullptr) << root;
+  }
+  for (const std::string& root : {tree.root(), tree.root() + "/", tree.root() + "//"}) {
+    EXPECT_THAT(read_settings(root, {{"NCCL_CONF_FILE", here}}, "").unread, SizeIs(1)) << root;
+    EXPECT_THAT(read_settings(root, {{"NCCL_CONF_FILE", "job.conf"}}, "").unread, SizeIs(1));
+    EXPECT_THAT(read_settings(root, {{"NCCL_CONF_FILE", "/job.conf"}}, "").files,
+                ElementsAre("/job.conf"));
+  }
 }
 
 TEST(CheckSettings, ANamedFileThatIsNotThereIsTold) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -249,6 +250,22 @@ TEST(Rendezvous, RemovesAStaleFileBeforeItAsksNccl) {
   EXPECT_THAT(rendezvous(nccl, at_file(folder / "meet", 0), environment, kShort).error().message(),
               HasSubstr("ncclGetUniqueId"));
   EXPECT_EQ(nccl.ids_made, 1);
+  EXPECT_EQ(folder.names().size(), 0U);
+}
+
+// The file is then opened as descriptor 0, which is as good as any.
+TEST(Rendezvous, MeetsInAProcessThatHasClosedItsStandardInput) {
+  const test::TemporaryFolder folder;
+  folder.write("meet", encode(foreign()));
+  EXPECT_EQ(exit_status_of([&] {
+              ::close(0);
+              const Launch first = at_file(folder / "meet", 0);
+              if (!meet_as(first, "id", kLong).ok()) return false;
+              if (!gets(at_file(folder / "meet", 1), "id")) return false;
+              finish_rendezvous(first);
+              return ::fcntl(0, F_GETFD) == -1;  // nothing is left open there
+            }),
+            0);
   EXPECT_EQ(folder.names().size(), 0U);
 }
 

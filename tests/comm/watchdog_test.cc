@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The watchdog: each operation, and each launch of a graph, is timed by itself, however many are
 // queued.
+#include <chrono>
+#include <thread>
+
 #include "tests/comm/ranks.h"
 
 namespace weir {
@@ -82,6 +85,32 @@ TEST_F(Watched, TheEventsOfABurstGoWithLaterPolls) {
     EXPECT_TRUE(rank.heap->trim(0_B, Trim::waits).ok());  // it has events of its own
     EXPECT_LE(rank.device.live_events(), before + 40);
   });
+}
+
+// Each look asks the device whether the operation has ended.
+TEST_F(Watched, TheThreadLooksAsOftenAsItIsToldTo) {
+  Rank& rank = *ranks_[0];
+  const auto looks_in = [&](Nanoseconds watch_every, std::chrono::milliseconds time) {
+    Result<Communicator> made = Communicator::create(rank.context(), *rank.nccl->unique_id(), 1, 0,
+                                                     {.watch_every = watch_every});
+    expect_ok(made);
+    rank.comm = *std::move(made);
+    const std::uint64_t before = rank.device.calls(DeviceCall::query);
+    queue(rank, 1);
+    const auto begin = std::chrono::steady_clock::now();
+    std::this_thread::sleep_for(time);
+    const std::uint64_t looks = rank.device.calls(DeviceCall::query) - before;
+    const std::chrono::nanoseconds passed = std::chrono::steady_clock::now() - begin;
+    if (watch_every > 0_ns) {
+      EXPECT_LE(looks, static_cast<std::uint64_t>(passed.count() / watch_every.count) + 2);
+    }
+    return looks;
+  };
+  EXPECT_EQ(looks_in(Nanoseconds{3600 * kSecond.count}, std::chrono::milliseconds(30)), 0u);
+  std::uint64_t looks = 0;
+  for (int i = 0; i < 200 && looks < 2; ++i) looks = looks_in(2_ms, std::chrono::milliseconds(30));
+  EXPECT_GE(looks, 2u);
+  EXPECT_EQ(looks_in(0_ms, std::chrono::milliseconds(30)), 0u) << "there is no thread";
 }
 
 TEST_F(Watched, TheOneThatHangsIsNamedAloneAmongThoseQueuedWithIt) {
