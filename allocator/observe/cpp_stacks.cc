@@ -8,7 +8,9 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,11 +25,9 @@ namespace {
 constexpr std::size_t kMostCppFrames = 64;
 
 std::string demangled(const char* name) {
-  int status = 0;
-  char* const readable = abi::__cxa_demangle(name, nullptr, nullptr, &status);
-  std::string text = status == 0 ? readable : name;
-  std::free(readable);
-  return text;
+  const std::unique_ptr<char, decltype(&std::free)> readable(
+      abi::__cxa_demangle(name, nullptr, nullptr, nullptr), &std::free);
+  return readable == nullptr ? name : readable.get();
 }
 
 RecordedFrame frame_of(std::uintptr_t place) {

@@ -18,8 +18,9 @@ using recording_format::zigzag;
 
 namespace {
 
-// An event takes no more: kind, time, which fields changed, and all of them.
-constexpr std::size_t kMostEncoded = 1 + 10 + 2 + EventFields().size() * 10;
+// An event takes no more: kind, time, which fields changed, and all of them, of which three have
+// 32 bits (heap, stack and page).
+constexpr std::size_t kMostEncoded = 1 + 10 + 2 + 8 * 10 + 3 * 5;
 
 // As PayloadReader::number(), of bytes that put() wrote here.
 std::uint64_t take(const char*& at) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "observe/recorded_state.h"
+#include "observe/recording_blocks.h"
 #include "observe/recording_format.h"
 #include "tests/events_of.h"
 #include "tests/unit/recording_fixture.h"
@@ -81,6 +82,30 @@ TEST_F(FlightRecorder, SaysWhatWasLiveBeforeTheOldestEventThatItKeeps) {
     put_bytes(std::string_view(written).substr(0, at));
     EXPECT_EQ(read().dropped, 0u) << at;
   }
+}
+
+TEST_F(FlightRecorder, MoreThanABlockOfLiveBlocksIsSaidOnce) {
+  constexpr std::uint64_t kLive = 20'000;
+  const auto recorder = Recorder::keep(4_KiB);
+  std::vector<Event> live;
+  for (std::uint64_t i = 0; i < kLive; ++i) {
+    live.push_back(allocated(i << 12, Bytes{1 + i * 7919 % 4000}, 1_us, i % 7));
+    live.back().address.value += 1 << 20;
+  }
+  recorder->on_start(live);
+  ASSERT_TRUE(recorder->write_to(path_).ok());
+  const Recording recording = read();
+  EXPECT_EQ(recording.damage, "");
+  EXPECT_EQ(recording.initial, kLive);
+  EXPECT_EQ(test::texts_of(test::events_of(recording)), test::texts_of(live));
+  std::size_t blocks = 0;
+  Result<RecordingBlocks> all = RecordingBlocks::open(path_);
+  while (const auto block = all->next()) {
+    if (block->kind != recording_format::BlockKind::initial) continue;
+    EXPECT_LT(block->plain.size(), recording_format::kFullBlock + 128);
+    ++blocks;
+  }
+  EXPECT_GT(blocks, 1u);
 }
 
 TEST_F(FlightRecorder, StacksOfWhatIsStillLiveAreKnown) {

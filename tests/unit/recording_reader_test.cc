@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "observe/recorded_state.h"
+#include "observe/recording_blocks.h"
 #include "observe/recording_format.h"
 #include "tests/unit/recording_fixture.h"
 #include "weir/recording.h"
@@ -98,6 +99,36 @@ TEST_F(RecordingReader, ReadsAsMuchAsThereIsOfAFileThatIsCutOffAnywhere) {
     least = recording->events.size();
   }
   EXPECT_EQ(least, all) << "all but the end";
+}
+
+// Where something is left that is no block, it is counted, and the first place is known.
+TEST_F(RecordingReader, TheEndOfAFileIsBadWhereItIsNoWholeBlock) {
+  using namespace recording_format;  // NOLINT(google-build-using-namespace)
+  const std::string whole = record();
+  const std::size_t last = whole.rfind(kSync);
+  struct Case {
+    std::string bytes;
+    std::uint64_t bad, first;
+  };
+  const Case cases[] = {{whole, 0, 0},
+                        {whole.substr(0, kFileHeader), 0, 0},
+                        {whole.substr(0, last), 0, 0},
+                        {whole.substr(0, last + 1), 1, last},
+                        {whole.substr(0, last + kBlockHeader - 1), 1, last},
+                        {whole.substr(0, last + kBlockHeader), 1, last},
+                        {whole.substr(0, whole.size() - 1), 1, last},
+                        {whole + "x", 1, whole.size()},
+                        {whole + std::string(100, 'x'), 1, whole.size()}};
+  for (const Case& each : cases) {
+    put_bytes(each.bytes);
+    Result<RecordingBlocks> blocks = RecordingBlocks::open(path_);
+    ASSERT_TRUE(blocks.ok()) << blocks.error().message();
+    while (blocks->next()) {
+    }
+    EXPECT_EQ(blocks->bad_stretches(), each.bad) << each.bytes.size();
+    EXPECT_EQ(blocks->first_bad(), each.first) << each.bytes.size();
+    EXPECT_EQ(blocks->missing(), 0u);
+  }
 }
 
 TEST_F(RecordingReader, FindsEveryFlippedBitAndReadsTheRest) {

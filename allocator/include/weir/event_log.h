@@ -53,7 +53,11 @@ class EventLog {
   std::size_t count_before(Nanoseconds time) const;
 
   // Memory that the events take.
-  std::size_t memory() const { return blocks_.size() * kBlock; }
+  std::size_t memory() const {
+    std::size_t bytes = 0;
+    for (const Block& block : blocks_) bytes += block.bytes.capacity();
+    return bytes;
+  }
 
  private:
   friend class EventIterator;
