@@ -228,8 +228,7 @@ Result<std::uint64_t> Memory::set_access(Address address, Bytes size) {
 std::vector<SimPage> Memory::pages() const {
   std::vector<SimPage> pages;
   for (const auto& [handle, page] : pages_) pages.push_back({{handle}, page.size, page.mappings});
-  std::sort(pages.begin(), pages.end(),
-            [](const SimPage& a, const SimPage& b) { return a.handle < b.handle; });
+  std::ranges::sort(pages, {}, &SimPage::handle);
   return pages;
 }
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -191,6 +192,60 @@ TEST_F(SimTime, FinishWaitsForEveryStream) {
   device_.finish();
   EXPECT_EQ(device_.now(), 30_us);
   EXPECT_EQ(device_.host_waits(), 0u);
+}
+
+// The driver ends a destroyed stream's work as any other.
+TEST_F(SimTime, ADestroyedStreamsWorkGoesOnToItsEnd) {
+  kernel(a_, 10_us);
+  ASSERT_TRUE(device_.destroy_stream(a_).ok());
+  ASSERT_TRUE(device_.destroy_stream(b_).ok());
+  device_.advance(3_us);
+  const EventHandle all = *device_.create_event();
+  ASSERT_TRUE(device_.record_context(all).ok());
+  EXPECT_FALSE(device_.finished(all));
+  ASSERT_TRUE(device_.destroy_stream(device_.new_stream()).ok());
+  device_.finish();
+  EXPECT_EQ(device_.now(), 10_us);
+  EXPECT_TRUE(device_.finished(all));
+}
+
+// Peers of kernels that come when they are told to.
+class Peers final : public SimPeers {
+ public:
+  std::uint64_t arrive(const std::string&) override { return ++last_; }
+  Status await(std::uint64_t number) override {
+    ++awaited;
+    return are_there(number) ? Status() : Status(Error(ErrorCode::device, "nobody came"));
+  }
+  bool are_there(std::uint64_t number) const override { return number <= there; }
+
+  std::uint64_t there = 0, awaited = 0;  // numbers of kernels
+
+ private:
+  std::uint64_t last_ = 0;
+};
+
+TEST_F(SimTime, ADestroyedStreamsPeersAreStillWaitedFor) {
+  const auto peers = std::make_shared<Peers>();
+  for (const Stream stream : {a_, b_}) {
+    ASSERT_TRUE(device_.launch(stream, {}, 10_us, {peers, "a kernel"}).ok());
+    ASSERT_TRUE(device_.destroy_stream(stream).ok());
+    device_.advance(20_us);  // by the clock it is over
+    ASSERT_TRUE(device_.destroy_stream(device_.new_stream()).ok());
+  }
+  const EventHandle all = *device_.create_event();
+  for (const std::uint64_t there : {0, 1, 2}) {
+    peers->there = there;
+    ASSERT_TRUE(device_.record_context(all).ok());
+    EXPECT_EQ(device_.finished(all), there == 2);
+    const Status ended = device_.synchronize(all);
+    ASSERT_EQ(ended.ok(), there == 2);
+    EXPECT_THAT(ended ? "nobody came" : ended.error().message(), HasSubstr("nobody came"));
+  }
+  const std::uint64_t before = peers->awaited;
+  ASSERT_TRUE(device_.record_context(all).ok());
+  ASSERT_TRUE(device_.synchronize(all).ok());
+  EXPECT_EQ(peers->awaited, before) << "they are there: there is nobody to wait for";
 }
 
 TEST_F(SimTime, ADestroyedStreamIsRefused) {
@@ -384,6 +439,23 @@ TEST(SimMemory, AnAddressComesFreeAgainOnceUnreserved) {
   EXPECT_FALSE(device.reserve(64_TiB, 2_MiB).ok());
   ASSERT_TRUE(device.unreserve(first, 64_TiB).ok());
   EXPECT_EQ(*device.reserve(64_TiB, 2_MiB), first);
+}
+
+TEST(SimMemory, PagesAreListedInOrderWithTheirMappings) {
+  SimDevice device;
+  const MappedPage first = new_page(device, 4_MiB), second = new_page(device, 2_MiB);
+  const PhysicalHandle unmapped = *device.create(6_MiB);
+  (void)test::map_at_new_address(device, first.handle, 4_MiB);
+  ASSERT_TRUE(device.release(second.handle).ok());
+  const std::vector<SimPage> pages = device.pages();
+  ASSERT_EQ(pages.size(), 3u);
+  const SimPage expected[] = {
+      {first.handle, 4_MiB, 2}, {second.handle, 2_MiB, 1}, {unmapped, 6_MiB, 0}};
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    EXPECT_EQ(pages[i].handle, expected[i].handle);
+    EXPECT_EQ(pages[i].bytes, expected[i].bytes);
+    EXPECT_EQ(pages[i].mappings, expected[i].mappings);
+  }
 }
 
 TEST(SimMemory, EverythingHeldIsCounted) {

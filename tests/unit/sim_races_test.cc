@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <string>
+
 #include "tests/unit/sim_memory_helpers.h"
 #include "weir/sim_device.h"
 
@@ -165,6 +168,30 @@ TEST_F(SimRaces, UnmappingOneAliasDoesNotMindWorkThroughTheOther) {
   launch(a_, Writes(page_.at(), 2_MiB));
   ASSERT_TRUE(device_.unmap(alias, page_.size).ok());
   EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+// A driver waits for all work before it frees a segment, and here for no peer that never comes.
+TEST_F(SimRaces, AFreedSegmentIsWaitedForButNotTheWorkOfPeersThatAreMissing) {
+  class Nobody final : public SimPeers {
+   public:
+    std::uint64_t arrive(const std::string&) override { return 1; }
+    Status await(std::uint64_t) override { return Error(ErrorCode::device, "nobody came"); }
+    bool are_there(std::uint64_t) const override { return false; }
+  };
+  const auto segment = [&] { return *device_.allocate_segment(2_MiB); };
+  const Address waited_for = segment(), in_use = segment();
+  launch(a_, Writes(waited_for.pointer(), 2_MiB), 1_ms);
+  const std::uint64_t waits = device_.host_waits();
+  ASSERT_TRUE(device_.free_segment(waited_for, 2_MiB).ok());
+  EXPECT_EQ(device_.host_waits(), waits + 1);
+  EXPECT_THAT(device_.races(), IsEmpty());
+  const Access write = Writes(in_use.pointer(), 2_MiB);
+  ASSERT_TRUE(device_.launch(b_, {&write, 1}, 1_ms, {std::make_shared<Nobody>(), "a kernel"}).ok());
+  ASSERT_TRUE(device_.free_segment(in_use, 2_MiB).ok());
+  ASSERT_THAT(device_.races(), SizeIs(1));
+  EXPECT_EQ(device_.races()[0].kind, Race::Kind::unmapped_in_use);
+  EXPECT_EQ(device_.races()[0].first_stream, b_.id);
+  EXPECT_EQ(device_.races()[0].second.address, in_use);
 }
 
 TEST(SimRacesOff, NothingIsCheckedWhenNotAskedFor) {
