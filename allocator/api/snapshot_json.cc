@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <zlib.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -100,13 +99,8 @@ Error failed(const std::string& path) {
 Status write_whole(const std::string& text, const std::string& path, bool compressed) {
   const gzFile file = gzopen(path.c_str(), compressed ? "wbe" : "wbeT");
   if (file == nullptr) return failed(path);
-  bool good = true;
-  for (std::size_t at = 0; good && at < text.size();) {
-    const auto part = static_cast<unsigned>(std::min<std::size_t>(text.size() - at, 1 << 24));
-    good = gzwrite(file, text.data() + at, part) == static_cast<int>(part);
-    at += part;
-  }
-  if (gzclose(file) != Z_OK || !good) return failed(path);
+  const bool whole = gzfwrite(text.data(), text.size(), 1, file) == 1;
+  if (gzclose(file) != Z_OK || !whole) return failed(path);
   return {};
 }
 

@@ -210,6 +210,21 @@ TEST_F(AllocatorRecording, AFailureIsLoggedOnceAtEveryLevelFromWarnOn) {
   }
 }
 
+TEST_F(AllocatorRecording, ThatLacksNothingIsNoMatterForTheLog) {
+  Config settings = config({{"WEIR_RECORD", path("run.weir")}});
+  settings.log = LogLevel::warn;
+  settings.log_file = path("log");
+  {
+    Allocator allocator(device_, settings);
+    pairs(allocator, stream_, 3);
+    allocator.record_stop();
+    allocator.record_start(path("more.weir"));
+  }
+  ASSERT_TRUE(configure_log(LogLevel::off).ok());
+  EXPECT_EQ(test::content_of(path("log")), "");
+  EXPECT_EQ(read("run.weir").dropped + read("more.weir").dropped, 0u);
+}
+
 TEST_F(AllocatorRecording, ASignalStartsARecordingAndTheNextStopsIt) {
   Allocator allocator(device_,
                       config({{"WEIR_RECORD", path("run.weir")}, {"WEIR_RECORD_SIGNAL", "USR2"}}));

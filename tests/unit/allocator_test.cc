@@ -7,12 +7,19 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "tests/temporary_folder.h"
+#include "tests/unit/core_test_access.h"
 #include "weir/graph_pool.h"
+#include "weir/log.h"
 #include "weir/sim_device.h"
 
 namespace weir {
@@ -321,6 +328,63 @@ TEST(AllocatorConfig, ValidatesAfterEveryCallWhenAsked) {
   allocator.fence(block, stream);
   allocator.deallocate(block);
   EXPECT_EQ(allocator.statistics().live_blocks.total, 1u);
+}
+
+// Whichever call broke it, or found it broken: the process ends, and says what is wrong and what
+// happened last. (Suites of this name run first, when there is no thread yet.)
+TEST(AllocatorDeathTest, ABrokenHeapEndsTheProcessAfterEachCallThatValidates) {
+  SimDevice device;
+  Config config = quiet();
+  config.validate = true;
+  Allocator allocator(device, config);
+  void* const stream = device.new_stream().handle;
+  void* const block = allocator.allocate(1_MiB, stream);
+  const std::pair<const char*, std::function<void()>> calls[] = {
+      {"allocate", [&] { (void)allocator.allocate(1_MiB, stream); }},
+      {"allocate", [&] { (void)allocator.allocate(1_MiB, stream, {.tag = "weights"}); }},
+      {"fence", [&] { allocator.fence(block, stream); }},
+      {"record_stream", [&] { allocator.record_stream(block, stream); }},
+      {"deallocate", [&] { allocator.deallocate(block); }},
+      {"retire", [&] { allocator.retire(stream); }},
+      {"trim", [&] { (void)allocator.trim(); }},
+      {"set_limit", [&] { allocator.set_limit(1_GiB); }},
+      {"sleep", [&] { (void)allocator.sleep(); }},
+      {"wake", [&] { (void)allocator.wake(); }}};
+  const auto end_of_life = [&](const std::function<void()>& call) {
+    TestAccess::used(TestAccess::home(allocator.heap())) += 512_B;
+    call();
+    std::fputs("the call returned", stderr);
+    std::abort();
+  };
+  for (const auto& [name, call] : calls) {
+    EXPECT_DEATH(
+        end_of_life(call),
+        "weir: after " + std::string(name) +
+            ", broken:\n  pages: the bytes in use are summed wrong\nThe latest events, oldest "
+            "first:\n(.*\n)*allocate heap=0")
+        << name;
+  }
+  allocator.deallocate(block);
+}
+
+TEST(AllocatorConfig, ADeviceThatIsOpenedIsLoggedWithItsName) {
+  const test::TemporaryFolder folder;
+  Config config;
+  config.log_file = folder / "log";
+  for (const LogLevel level : {LogLevel::warn, LogLevel::info}) {
+    config.log = level;
+    std::vector<std::unique_ptr<Device>> devices;
+    for (int i = 0; i < 2; ++i) devices.push_back(std::make_unique<SimDevice>());
+    const std::string name = devices[0]->name();
+    { const Allocator allocator(std::move(devices), config); }
+    ASSERT_TRUE(configure_log(LogLevel::warn).ok());  // closes the file
+    const std::string log = test::content_of(config.log_file);
+    for (const char* const number : {"0", "1"}) {
+      EXPECT_EQ(log.find("info: device " + std::string(number) + ": " + name + "\n") != log.npos,
+                level == LogLevel::info)
+          << log;
+    }
+  }
 }
 
 TEST(AllocatorConfig, ASimulatedDeviceNeedsNoGpu) {

@@ -240,6 +240,33 @@ TEST_F(SleepInC, CopiesGoToAFileWhereAFolderIsNamed) {
   EXPECT_EQ(weir_deallocate(allocator_, block), WEIR_OK);
 }
 
+// Bytes that only a graph uses are copied as others are, unless they are said to be scratch.
+TEST_F(SleepInC, WhatAGraphAloneHasIsCopiedUnlessItIsToBeForgotten) {
+  weir_graph_pool_t* pool = nullptr;
+  ASSERT_EQ(weir_graph_pool_open(allocator_, 0, 0, &pool), WEIR_OK) << weir_last_error();
+  weir_capture_t* capture = nullptr;
+  ASSERT_EQ(weir_capture_begin(pool, stream_, WEIR_CAPTURE_THREAD_LOCAL, &capture), WEIR_OK)
+      << weir_last_error();
+  void* scratch = nullptr;
+  ASSERT_EQ(weir_allocate(allocator_, 50 << 20, stream_, 0, &scratch), WEIR_OK);
+  ASSERT_EQ(weir_deallocate(allocator_, scratch), WEIR_OK) << weir_last_error();
+  weir_graph_t* graph = nullptr;
+  ASSERT_EQ(weir_capture_end(pool, capture, &graph), WEIR_OK) << weir_last_error();
+  weir_sleep_options_t options = WEIR_SLEEP_OPTIONS_INIT;
+  weir_sleep_report_t report = WEIR_SLEEP_REPORT_INIT;
+  for (const int32_t forget : {0, 1}) {
+    options.forget_graph_scratch = forget;
+    ASSERT_EQ(weir_sleep(allocator_, 0, &options, &report), WEIR_OK) << weir_last_error();
+    EXPECT_EQ(report.copied_bytes, forget != 0 ? 0u : 50u << 20);
+    EXPECT_GE(report.bytes, 50u << 20);
+    EXPECT_EQ(weir_graph_launch(graph, stream_), WEIR_ASLEEP);
+    ASSERT_EQ(weir_wake(allocator_, 0, nullptr, nullptr), WEIR_OK) << weir_last_error();
+    EXPECT_EQ(weir_graph_launch(graph, stream_), WEIR_OK) << weir_last_error();
+  }
+  weir_graph_destroy(graph);
+  weir_graph_pool_close(pool);
+}
+
 TEST_F(SleepInC, EachKindOfContentsIsTakenAndNoOther) {
   void* block = nullptr;
   ASSERT_EQ(weir_allocate(allocator_, 4096, nullptr, 0, &block), WEIR_OK) << weir_last_error();
