@@ -39,9 +39,7 @@ Result<std::unique_ptr<DeviceSlot>> DeviceSlot::open(const Config& config, int n
   if (Status status = slot->make_heap(config); !status.ok()) return std::move(status).error();
   slot->recordings_ = std::make_unique<Recordings>(device, *slot->heap_, config, number);
   if (Status status = slot->recordings_->begin(); !status.ok()) return std::move(status).error();
-  if (log_enabled(LogLevel::info)) {
-    log(LogLevel::info, fmt::format("device {}: {}", number, device.name()));
-  }
+  log(LogLevel::info, fmt::format("device {}: {}", number, device.name()));
   return slot;
 }
 

@@ -49,7 +49,6 @@ void RecordedState::end_mapping(ByAddress::iterator mapping, Nanoseconds time) {
 void RecordedState::end_lease(Page& page, Nanoseconds time) {
   if (!page.lease) return;
   fitting_.push_back(ended(EventKind::unlease, *page.lease, time));
-  page.lease.reset();
 }
 
 bool RecordedState::fit(const Event& event) {

@@ -53,10 +53,7 @@ Result<RecordingBlocks> RecordingBlocks::open(const std::string& path) {
 
 bool RecordingBlocks::has(std::size_t bytes) {
   while (buffer_.size() - at_ < bytes) {
-    if (at_ > 0) {
-      buffer_.erase(0, at_);
-      at_ = 0;
-    }
+    buffer_.erase(0, std::exchange(at_, 0));
     const std::size_t before = buffer_.size();
     buffer_.resize(before + kRead);
     const std::size_t read = std::fread(buffer_.data() + before, 1, kRead, file_.get());

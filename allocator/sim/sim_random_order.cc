@@ -59,6 +59,7 @@ void RandomOrders::add_nodes(std::span<const KernelNode> nodes, const GraphMemor
 }
 
 void RandomOrders::expect() {
+  std::fill(cells_.begin(), cells_.end(), nodes_.size());
   for (NodeIndex i = 0; i < nodes_.size(); ++i) {
     for (const Touch& read : nodes_[i].reads) {
       for (std::size_t r = read.first_run; r < read.last_run; ++r) {
@@ -90,7 +91,7 @@ std::uint64_t RandomOrders::run(NodeIndex index) {
   for (const Touch& write : node.writes) {
     for (std::size_t r = write.first_run; r < write.last_run; ++r) {
       std::fill(cells_.begin() + static_cast<std::ptrdiff_t>(runs_[r].begin),
-                cells_.begin() + static_cast<std::ptrdiff_t>(runs_[r].end), index + 1);
+                cells_.begin() + static_cast<std::ptrdiff_t>(runs_[r].end), index);
     }
   }
   return wrong;
@@ -105,7 +106,7 @@ std::uint64_t RandomOrders::replay(std::uint64_t seed) {
   constexpr std::uint64_t kChances[] = {0, kOdds / 2, kOdds - kOdds / 16, kOdds - 1};
   const std::uint64_t chance = kChances[random() % std::size(kChances)];
 
-  std::fill(cells_.begin(), cells_.end(), 0);
+  std::fill(cells_.begin(), cells_.end(), nodes_.size());
   missing_.clear();
   ready_.clear();
   for (NodeIndex i = 0; i < nodes_.size(); ++i) {

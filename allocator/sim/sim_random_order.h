@@ -48,7 +48,7 @@ class RandomOrders {
   std::vector<Node> nodes_;
   std::vector<Run> runs_;                // one a segment of the memory
   std::vector<std::uint32_t> expected_;  // for each cell that a read covers, its writer
-  std::vector<std::uint32_t> cells_;     // the number of the last writer, from 1; 0: none yet
+  std::vector<std::uint32_t> cells_;     // the last writer; the number of nodes: none yet
 
   // Scratch of one replay, kept since a thousand follow each other.
   std::vector<std::uint32_t> missing_;  // dependencies yet to run

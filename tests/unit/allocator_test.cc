@@ -186,6 +186,7 @@ TEST_F(AllocatorTest, WhatIsNoBlockIsAnErrorThatChangesNothing) {
     FAIL() << "freed twice";
   } catch (const Exception& error) {
     EXPECT_EQ(error.code(), ErrorCode::unknown_pointer);
+    EXPECT_THAT(error.what(), HasSubstr("is not the start of a live block"));
   }
 }
 
@@ -295,6 +296,19 @@ TEST_F(BufferTest, AFencedBufferIsReusedInOrder) {
   const Buffer next = allocator_.make_buffer(32_MiB, compute_);
   ASSERT_TRUE(device_.launch(stream(compute_), Writes(next.data(), 32_MiB), 1_ms).ok());
   EXPECT_THAT(device_.races(), IsEmpty());
+}
+
+// A destructor throws nothing.
+TEST_F(BufferTest, WhoseBlockIsGoneIsLogged) {
+  const test::TemporaryFolder folder;
+  ASSERT_TRUE(configure_log(LogLevel::error, folder / "log").ok());
+  {
+    const Buffer buffer = allocator_.make_buffer(1_MiB, compute_);
+    allocator_.deallocate(buffer.data());
+  }
+  ASSERT_TRUE(configure_log(LogLevel::warn).ok());  // closes the file
+  EXPECT_THAT(test::content_of(folder / "log"), HasSubstr("error: "));
+  EXPECT_EQ(live(), 0u);
 }
 
 TEST(AllocatorConfig, ALimitMayBeAShareOfTheDevice) {
@@ -441,6 +455,17 @@ TEST_F(TwoDevices, OneFenceMayNameBlocksOfBoth) {
   int nothing = 0;
   EXPECT_THROW(allocator_->fence(std::array{one, static_cast<void*>(&nothing)}, user), Exception);
   EXPECT_EQ(allocator_->statistics(0).fences, 1u);
+}
+
+TEST_F(TwoDevices, WhatIsBrokenInEitherIsFound) {
+  for (const int device : {0, 1}) {
+    EXPECT_THAT(allocator_->validate(), IsEmpty());
+    Bytes& used = TestAccess::used(TestAccess::home(allocator_->heap(device)));
+    used += 512_B;
+    EXPECT_THAT(allocator_->validate(),
+                testing::ElementsAre(HasSubstr("the bytes in use are summed wrong")));
+    used -= 512_B;
+  }
 }
 
 TEST_F(TwoDevices, TrimCoversBoth) {

@@ -104,6 +104,15 @@ TEST_F(CApi, ANullOutputIsAnError) {
   EXPECT_EQ(weir_fence(allocator_, nullptr, 0, nullptr), WEIR_OK);
   EXPECT_EQ(weir_trim(allocator_, 0, nullptr), WEIR_OK);
   EXPECT_EQ(weir_validate(allocator_, nullptr), WEIR_OK);
+  const auto expect_named = [](weir_status_t status, const char* name) {
+    EXPECT_EQ(status, WEIR_INVALID_ARGUMENT);
+    EXPECT_THAT(weir_last_error(), HasSubstr(std::string(name) + " is null"));
+  };
+  expect_named(weir_sim_new_stream(allocator_, 0, nullptr), "stream");
+  expect_named(weir_record_mark(allocator_, nullptr), "text");
+  expect_named(weir_record_start(allocator_, nullptr), "path");
+  expect_named(weir_record_write(allocator_, nullptr), "path");
+  expect_named(weir_write_snapshot(allocator_, 0, nullptr), "path");
 }
 
 TEST_F(CApi, ADeviceThatIsNotThereIsAnError) {

@@ -164,6 +164,8 @@ TEST(EventLog, ABlockTakesEventsUntilTheLargestThatThereIsMayHaveNoRoom) {
     log.push_back(largest);
     EXPECT_EQ(log.memory(), room < kLargest ? 2 * kBlock : kBlock) << room;
     EXPECT_EQ(test::text_of(all_of(log).back()), test::text_of(largest));
+    log.push_back(zeros);
+    EXPECT_EQ(log.memory(), 2 * kBlock) << room << ": the first block has grown";
   }
 }
 

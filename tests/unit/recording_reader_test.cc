@@ -118,7 +118,8 @@ TEST_F(RecordingReader, TheEndOfAFileIsBadWhereItIsNoWholeBlock) {
                         {whole.substr(0, last + kBlockHeader), 1, last},
                         {whole.substr(0, whole.size() - 1), 1, last},
                         {whole + "x", 1, whole.size()},
-                        {whole + std::string(100, 'x'), 1, whole.size()}};
+                        {whole + std::string(100, 'x'), 1, whole.size()},
+                        {whole + std::string(100, 'x') + std::string(kSync), 1, whole.size()}};
   for (const Case& each : cases) {
     put_bytes(each.bytes);
     Result<RecordingBlocks> blocks = RecordingBlocks::open(path_);
@@ -260,7 +261,13 @@ TEST_F(RecordingReader, PayloadsThatMakeNoSenseAreReadAsFarAsTheyDo) {
                         static_cast<std::uint32_t>(size), 0, 0},
                        stored) +
           stored);
-      expect_sound(read());
+      const Recording recording = read();
+      expect_sound(recording);
+      const bool is_header = static_cast<BlockKind>(kind) == BlockKind::header;
+      EXPECT_EQ(recording.damage.find("the header is missing") == std::string::npos, is_header);
+      if (size < junk.size() || static_cast<BlockKind>(kind) == BlockKind::end) continue;
+      EXPECT_THAT(recording.damage, HasSubstr("1 blocks make no sense, and were read in part"))
+          << int{kind};
     }
   }
 }

@@ -248,6 +248,37 @@ TEST_F(SimTime, ADestroyedStreamsPeersAreStillWaitedFor) {
   EXPECT_EQ(peers->awaited, before) << "they are there: there is nobody to wait for";
 }
 
+TEST_F(SimTime, AnEventThatIsNoneIsRefused) {
+  const EventHandle none{4711};
+  const auto expect_refused = [](const auto& outcome, const char* call) {
+    ASSERT_FALSE(outcome.ok()) << call;
+    EXPECT_EQ(outcome.error().code(), ErrorCode::device);
+    EXPECT_THAT(outcome.error().message(), HasSubstr(call));
+  };
+  expect_refused(device_.record(none, a_), "record: ");
+  expect_refused(device_.record_context(none), "record_context: ");
+  expect_refused(device_.wait(a_, none), "wait: ");
+  expect_refused(device_.query(none), "query: ");
+  expect_refused(device_.synchronize(none), "synchronize: ");
+  expect_refused(device_.destroy_event(none), "destroy_event: ");
+}
+
+TEST_F(SimTime, UsesOfDestroyedStreamsAreCounted) {
+  const EventHandle event = mark(a_);
+  kernel(b_, 10_us);
+  EXPECT_EQ(device_.uses_of_destroyed_streams(), 0u);
+  ASSERT_TRUE(device_.destroy_stream(b_).ok());  // its work still runs
+  (void)device_.wait(b_, event);
+  EXPECT_EQ(device_.uses_of_destroyed_streams(), 1u);
+  device_.finish();
+  ASSERT_TRUE(device_.destroy_stream(a_).ok());
+  (void)device_.record(event, a_);
+  (void)device_.record(event, b_);
+  EXPECT_EQ(device_.uses_of_destroyed_streams(), 3u);
+  (void)device_.record(event, Stream{.handle = a_.handle, .id = 4711});
+  EXPECT_EQ(device_.uses_of_destroyed_streams(), 3u) << "that never was one";
+}
+
 TEST_F(SimTime, ADestroyedStreamIsRefused) {
   ASSERT_TRUE(device_.destroy_stream(a_).ok());
   EXPECT_FALSE(device_.destroy_stream(a_).ok());
@@ -330,6 +361,19 @@ TEST(SimMemory, ASegmentIsOfWhole2MiBWhateverThePagesAreOf) {
   for (const Bytes size : {0_B, 64_KiB, 3_MiB}) EXPECT_FALSE(device.allocate_segment(size).ok());
   EXPECT_TRUE(device.allocate_segment(4_MiB).ok());
   EXPECT_EQ(device.physical_bytes(), 4_MiB);
+}
+
+TEST(SimMemory, AFreedSegmentGoesWithItsPageItsMappingAndItsAddress) {
+  SimDevice device;
+  const Address first = *device.allocate_segment(4_MiB), second = *device.allocate_segment(2_MiB);
+  ASSERT_TRUE(device.free_segment(first, 4_MiB).ok());
+  EXPECT_EQ(device.physical_bytes(), 2_MiB);
+  EXPECT_EQ(device.live_handles(), 1u);
+  EXPECT_EQ(device.live_mappings(), 1u);
+  EXPECT_EQ(device.live_reservations(), 1u);
+  EXPECT_FALSE(device.free_segment(first, 4_MiB).ok());
+  EXPECT_EQ(*device.allocate_segment(4_MiB), first);
+  ASSERT_TRUE(device.free_segment(second, 2_MiB).ok());
 }
 
 TEST(SimMemory, AMappingThatEndsBeyondItsReservationIsRefused) {

@@ -203,6 +203,20 @@ TEST_F(SimGraphRaces, AMissingEdgeGivesWrongReadsInSomeOrder) {
   EXPECT_GT(wrong_reads(graph, 50), 0u);
 }
 
+TEST_F(SimGraphRaces, AReadThatComesBeforeItsOnlyWriteIsWrongWhicheverNodeWrites) {
+  for (int earlier = 0; earlier < 4; ++earlier) {
+    begin(a_);
+    order(a_, b_);
+    for (int i = 0; i < earlier; ++i) write(a_, 1);
+    write(a_, 0);
+    read(b_, 0);
+    order(b_, a_);
+    const GraphHandle graph = end(a_);
+    EXPECT_GT(wrong_reads(graph, 50), 0u) << earlier;
+    EXPECT_LE(wrong_reads(graph, 50), 50u) << "there is one read";
+  }
+}
+
 TEST_F(SimGraphRaces, WithTheEdgeNoOrderOfAThousandHasAWrongRead) {
   const GraphHandle graph = slot_given_to_another_stream([&] { order(a_, b_); });
   EXPECT_EQ(wrong_reads(graph, 1000), 0u);

@@ -230,6 +230,21 @@ TEST_F(RaceCheckerTest, StampsOfWorkKnownCompleteAreDropped) {
   EXPECT_LT(page_.ranges(), 1000u);
 }
 
+// Where there are many ranges, those whose work may still run stay: of writes, of reads, of both.
+TEST_F(RaceCheckerTest, StampsOfWorkThatMayStillRunAreKept) {
+  constexpr std::uint64_t kRanges = 1000;
+  for (std::uint64_t i = 0; i < kRanges; ++i) {
+    if (i % 3 != 0) write(a_, 2 * i, 2 * i + 1);
+    if (i % 3 != 1) read(a_, 2 * i, 2 * i + 1);
+  }
+  EXPECT_EQ(page_.ranges(), kRanges);
+  for (std::uint64_t i = 0; i < kRanges; ++i) {
+    const std::uint64_t before = checker_.race_count();
+    write(b_, 2 * i, 2 * i + 1);
+    EXPECT_EQ(checker_.race_count() - before, i % 3 == 2 ? 2u : 1u) << i;
+  }
+}
+
 // The independent oracle: keeps every access and every order as a graph, and searches it. Exact up
 // to the first race of a program, which is all that the two are compared on.
 class Oracle {

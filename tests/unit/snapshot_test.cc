@@ -205,6 +205,15 @@ TEST_F(SnapshotTest, IsWrittenIntoAPipeAndWhereALinkLeads) {
   EXPECT_EQ(bytes(), to_json(snapshot));
 }
 
+TEST_F(SnapshotTest, ThatCanNotTakeItsPlaceLeavesNothingBehind) {
+  std::filesystem::create_directory(path_);
+  const Status written = write_snapshot(HeapSnapshot{}, path_);
+  ASSERT_FALSE(written.ok());
+  EXPECT_EQ(written.error().code(), ErrorCode::invalid_input);
+  EXPECT_THAT(written.error().message(), HasSubstr(path_ + ": cannot be replaced: "));
+  EXPECT_THAT(folder_.names(), ElementsAre("test.weir"));
+}
+
 TEST_F(SnapshotTest, WhatIsNoPlainFileIsWrittenToAndStays) {
   DeviceHeap heap(device_);
   const HeapSnapshot snapshot = heap.snapshot();
