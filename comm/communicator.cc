@@ -130,7 +130,7 @@ Communicator::~Communicator() {
 
 Result<Communicator> Communicator::create(CommContext context, const UniqueId& id, int ranks,
                                           int rank, const CommunicatorOptions& options) {
-  if (ranks < 1 || rank < 0 || rank >= ranks) {
+  if (rank < 0 || rank >= ranks) {
     return refused(options, ErrorCode::invalid_argument,
                    "there is no rank " + std::to_string(rank) + " of " + std::to_string(ranks) +
                        ": ranks count from 0");

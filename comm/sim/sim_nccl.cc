@@ -38,7 +38,7 @@ class SimNccl final : public Nccl {
                           const CommConfig& config) override {
     if (fails(NcclCall::init)) return refused("init", "made to fail");
     const std::string key = std::string(id.bytes.data()) + " init";
-    if (ranks < 1 || rank < 0 || rank >= ranks) {
+    if (rank < 0 || rank >= ranks) {
       return refused("init",
                      "there is no rank " + std::to_string(rank) + " of " + std::to_string(ranks));
     }

@@ -273,8 +273,13 @@ TEST_F(SimNcclRanksThatAreMissing, OfAPairAreNamed) {
 TEST_F(SimNcclRanksThatAreMissing, AreNoneWhereAnOperationWasMadeToHang) {
   make(2, kSoon);
   world_->hang(0, 2);
+  world_->hang(0, 3);
   for (int i = 0; i < 3; ++i) {
-    for (std::size_t rank = 0; rank < 2; ++rank) expect_ok(one(rank).enqueue(sum(one(rank))));
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      Operation operation = sum(one(rank));
+      if (i == 2) operation.reduction.op = ReduceOp::max;
+      expect_ok(one(rank).enqueue(operation));
+    }
     if (i > 0) {
       expect_error(one(0).finish(), ErrorCode::device,
                    "operation 2 of communicator 'many', all-reduce");
