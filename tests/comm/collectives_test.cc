@@ -49,6 +49,30 @@ TEST_F(EagerCollectives, BuffersMayGoAtOnce) {
   });
 }
 
+TEST_F(EagerCollectives, BlocksThatTheyOnlyReadOrOnlyWriteMayGoAtOnceToo) {
+  create();
+  on_all([](Rank& rank) {
+    for (int step = 0; step < 4; ++step) {
+      void* const sent = rank.allocate(kLargeSize, rank.compute);
+      void* const received = rank.allocate(kLargeSize, rank.compute);
+      rank.write(rank.compute, sent, kLargeSize);
+      expect_ok(rank.comm->run({.kind = OperationKind::broadcast,
+                                .send = sent,
+                                .receive = received,
+                                .count = kLargeCount,
+                                .type = DataType::float32},
+                               overlapped(rank.compute)));
+      for (void* const block : {sent, received}) rank.free(block);
+      void* const next[] = {rank.allocate(kLargeSize, rank.side),
+                            rank.allocate(kLargeSize, rank.side)};
+      for (void* const block : next) {
+        rank.write(rank.side, block, kLargeSize);  // a race, were a fence left out
+        rank.free(block);
+      }
+    }
+  });
+}
+
 TEST_F(EagerCollectives, ThatNobodyWaitsForAreSeenByTheChecker) {
   create();
   on_all([](Rank& rank) {

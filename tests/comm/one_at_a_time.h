@@ -36,6 +36,8 @@ class OneAtATime final : public Nccl {
     return side_by_side_;
   }
 
+  std::vector<CommConfig> splits;  // with what they were asked for; one thread at a time
+
   Status suspend(CommHandle comm) override {
     return alone("suspend", [&] { return inner_.suspend(comm); });
   }
@@ -46,7 +48,10 @@ class OneAtATime final : public Nccl {
     return alone("revoke", [&] { return inner_.revoke(comm); });
   }
   Result<CommHandle> split(CommHandle comm, int color, int key, const CommConfig& with) override {
-    return alone("split", [&] { return inner_.split(comm, color, key, with); });
+    return alone("split", [&] {
+      splits.push_back(with);
+      return inner_.split(comm, color, key, with);
+    });
   }
   Result<CommHandle> shrink(CommHandle comm, std::span<const int> excluded, bool abort,
                             const CommConfig& with) override {

@@ -114,6 +114,17 @@ TEST_F(OneThreadAtATime, AnOperationWaitsForTheSplit) {
       [&] { expect_ok(rank().comm->run(sum(), overlapped(rank().compute))); });
 }
 
+// It takes next to nothing of the GPU.
+TEST_F(OneThreadAtATime, TheCommunicatorThatRanksAgreeWithTakesOneThreadBlock) {
+  expect_ok(rank().comm->prepare());
+  ASSERT_EQ(nccl_.splits.size(), 1u);
+  EXPECT_EQ(nccl_.splits[0].name, "world control");
+  EXPECT_EQ(nccl_.splits[0].max_ctas, 1);
+  expect_ok(rank().comm->split(0, 0, {.name = "part", .watch_every = {}, .max_ctas = 7}));
+  EXPECT_EQ(nccl_.splits[1].name, "part");
+  EXPECT_EQ(nccl_.splits[1].max_ctas, 7);
+}
+
 class ThatComeLate : public test::CommRanks {};
 
 TEST_F(ThatComeLate, RanksOfASplitEndTheCommunicatorThatWaited) {

@@ -117,8 +117,13 @@ TEST(Operation, TakesAPremultiplierForSumsOfFloatingPointOnly) {
   operation.reduction = Reduction::premul_sum(0.5);
   EXPECT_TRUE(operation.check(2, 0));
   EXPECT_THAT(operation.describe(2), HasSubstr("sum times 0.5"));
-  operation.type = DataType::int32;
-  EXPECT_FALSE(operation.check(2, 0));
+  const auto is_floating = [](DataType type) {
+    return name_of(type).find("float") != std::string::npos;
+  };
+  for (int type = 0; type < kDataTypes; ++type) {
+    operation.type = static_cast<DataType>(type);
+    EXPECT_EQ(operation.check(2, 0).ok(), is_floating(operation.type)) << name_of(operation.type);
+  }
   operation = of(OperationKind::all_gather);
   operation.reduction = Reduction::premul_sum(0.5);
   EXPECT_FALSE(operation.check(2, 0));

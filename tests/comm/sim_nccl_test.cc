@@ -137,6 +137,24 @@ TEST_F(SimNcclRanks, AreToldWhatIsNotThere) {
   EXPECT_EQ(world_->live_communicators(), 0u);
 }
 
+TEST_F(SimNcclRanks, LeaveNothingOfASegmentThatCanNotBeMade) {
+  make(1);
+  SimDevice& device = one().device;
+  const auto held = [&] {
+    return std::vector<std::uint64_t>{device.live_reservations(), device.live_handles(),
+                                      device.live_mappings(), device.physical_bytes().count,
+                                      world_->live_segments()};
+  };
+  const std::vector<std::uint64_t> before = held();
+  for (const DeviceCall call :
+       {DeviceCall::reserve, DeviceCall::create, DeviceCall::map, DeviceCall::set_access}) {
+    device.fail(call, 1);
+    expect_error(one().nccl->allocate_segment(2_MiB), ErrorCode::device,
+                 std::string(name_of(call)));
+    EXPECT_EQ(held(), before) << name_of(call);
+  }
+}
+
 TEST_F(SimNcclRanks, OfACommunicatorThatIsAwayOrHasEndedMayDoLittle) {
   make(1);
   Nccl& nccl = *one().nccl;

@@ -182,6 +182,26 @@ TEST_F(Together, ThatNcclRefusesNameTheOneThatItWas) {
   rank.free(block);
 }
 
+// Nothing is queued then, and all go on.
+TEST_F(Together, WhereOneCanNotBeginSayWhyAndNoneRuns) {
+  create_two();
+  on_all([this](Rank& rank) {
+    void* const blocks[] = {rank.allocate(kSize, rank.compute), rank.allocate(kSize, rank.compute)};
+    const Operation first = sum_of(blocks[0]), second = sum_of(blocks[1]);
+    const std::vector<Communicator::Part> parts{{*rank.comm, {&first, 1}},
+                                                {other(rank), {&second, 1}}};
+    const std::uint64_t before = world_.operations(rank.number);
+    for (const std::uint64_t nth : {1, 2}) {
+      rank.device.fail(DeviceCall::wait, nth);
+      expect_error(Communicator::run_together(parts, overlapped(rank.compute)), ErrorCode::device,
+                   "wait");
+    }
+    EXPECT_EQ(world_.operations(rank.number), before);
+    expect_ok(Communicator::run_together(parts, overlapped(rank.compute)));
+    for (void* const block : blocks) rank.free(block);
+  });
+}
+
 TEST_F(Together, WhereOneIsNotPreparedNoneJoinsTheCapture) {
   create();
   prepare();

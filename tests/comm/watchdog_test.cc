@@ -87,6 +87,21 @@ TEST_F(Watched, TheEventsOfABurstGoWithLaterPolls) {
   });
 }
 
+// Those in use count among the events that there may be.
+TEST_F(Watched, TheEventsOfABurstGoWhileOthersAreInUse) {
+  create({.timeout = {}});
+  on_all([](Rank& rank) {
+    queue(rank, 600);
+    rank.device.finish();
+    expect_ok(rank.comm->poll());
+    const std::uint64_t before = rank.device.live_events();
+    queue(rank, 100);
+    for (int i = 0; i < 60; ++i) expect_ok(rank.comm->poll());
+    EXPECT_LE(rank.device.live_events(), before - 400);
+    rank.device.finish();
+  });
+}
+
 // Each look asks the device whether the operation has ended.
 TEST_F(Watched, TheThreadLooksAsOftenAsItIsToldTo) {
   Rank& rank = *ranks_[0];
