@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/unit/core_heap_fixture.h"
+#include "tests/unit/core_test_access.h"
 
 namespace weir {
 namespace {
@@ -165,6 +166,20 @@ TEST_F(HeapLimits, WhatIsHeldAboveALoweredLimitGoesAsItBecomesIdle) {
   heap.set_limit(0_B);
   EXPECT_NE(allocate(heap, 256_MiB, a_), nullptr);
   free(heap, third);
+}
+
+TEST_F(HeapLimits, ALimitThatIsNotReachedTakesNoCachedBlock) {
+  DeviceHeap heap(device_);
+  free(heap, allocate(heap, 1_MiB, a_));
+  const auto& cached = TestAccess::kept(TestAccess::stream_heap(heap, 0));
+  ASSERT_EQ(cached, 1u);
+  heap.set_limit(Bytes{heap.statistics().reserved_bytes.current});
+  EXPECT_EQ(cached, 1u);
+  heap.set_limit(0_B);
+  EXPECT_EQ(cached, 1u);
+  heap.set_limit(1_B);
+  EXPECT_EQ(cached, 0u);
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
 }
 
 TEST_F(HeapLimits, ALoweredLimitTakesNothingFromRunningWork) {

@@ -76,6 +76,19 @@ TEST_F(HeapOutOfMemory, ACallbackFreesAndTheRequestIsTriedOnceMore) {
   EXPECT_LE(device_.physical_peak(), 64_MiB);
 }
 
+// The blocks that it frees are cached by their stream's heap.
+TEST_F(HeapOutOfMemory, WhatACallbackFreesMayBeCached) {
+  DeviceHeap heap(device_, {.limit = 64_MiB});
+  std::vector<void*> cache;
+  for (int i = 0; i < 4; ++i) cache.push_back(allocate(heap, 16_MiB, a_));
+  device_.finish();
+  heap.on_out_of_memory([&](Bytes) {
+    for (void* const block : std::exchange(cache, {})) free(heap, block);
+  });
+  EXPECT_NE(allocate(heap, 64_MiB, b_), nullptr);
+  EXPECT_EQ(heap.statistics().out_of_memory, 0u);
+}
+
 TEST_F(HeapOutOfMemory, CallbacksThatFreeNothingAreCalledOnceEach) {
   DeviceHeap heap(device_, {.limit = 16_MiB});
   int first = 0, second = 0;

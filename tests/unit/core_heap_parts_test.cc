@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <vector>
 
+#include "tests/unit/core_heap_fixture.h"
+#include "tests/unit/core_test_access.h"
 #include "weir/device_heap.h"
 #include "weir/metered_device.h"
 #include "weir/sim_device.h"
@@ -120,6 +123,38 @@ TEST_F(HeapParts, AccessIsAskedForAnewOfEveryMapping) {
     EXPECT_FALSE(heap_.renew_access().ok());
   }
   for (void* const block : blocks) EXPECT_TRUE(heap_.deallocate(block).ok());
+}
+
+class HeapSnapshots : public test::CoreHeap {};
+
+TEST_F(HeapSnapshots, ASnapshotShowsWhatIsHeldAndMappedNowhere) {
+  DeviceHeap heap(device_);
+  void* const block = allocate(heap, 3_MiB, a_);
+  TestAccess::pages(heap).take_in({{*device_.create(6_MiB), 6_MiB}});
+  const HeapSnapshot snapshot = heap.snapshot();
+  EXPECT_EQ(snapshot.device_bytes, device_.memory_info()->total);
+  ASSERT_EQ(snapshot.pages.size(), 2u);
+  const PageInfo& used = snapshot.pages[0];
+  EXPECT_EQ(used.bytes, 4_MiB);
+  EXPECT_EQ(used.used, 3_MiB);
+  EXPECT_TRUE(used.lease.has_value());
+  EXPECT_EQ(used.mappings, 1u);
+  const PageInfo& held = snapshot.pages[1];
+  EXPECT_EQ(held.bytes, 6_MiB);
+  EXPECT_EQ(held.used, 0_B);
+  EXPECT_FALSE(held.lease.has_value());
+  EXPECT_EQ(held.mappings, 0u);
+  EXPECT_THAT(held.mapped_at, testing::IsEmpty());
+  EXPECT_LT(used.page.value, held.page.value);
+  EXPECT_EQ(heap.statistics().reserved_bytes.current, (10_MiB).count);
+  free(heap, block);
+}
+
+TEST_F(HeapSnapshots, OfADeviceThatDoesNotSayWhatItHasASnapshotSaysNothing) {
+  device_.fail(DeviceCall::memory_info, 1);
+  DeviceHeap heap(device_);
+  EXPECT_EQ(heap.snapshot().device_bytes, 0_B);
+  free(heap, allocate(heap, 3_MiB, a_));
 }
 
 }  // namespace

@@ -469,6 +469,28 @@ TEST_F(PlainPool, CapturesUseItAndTheGraphReplays) {
   EXPECT_EQ(device_.physical_bytes(), 0_B);
 }
 
+// Nobody else may have what it holds, so nothing else asks whether its graphs have gone.
+TEST_F(PlainPool, GivesBackWhatItsGraphsUsedWhileItStaysOpen) {
+  auto binding = pool_->capture([this](Stream stream) { return stream == one_; }, one_);
+  ASSERT_TRUE(binding.ok());
+  ASSERT_TRUE(device_.begin_capture(one_, CaptureMode::relaxed).ok());
+  void* const block = allocate(heap_, 40_MiB, one_);
+  write(one_, block, 40_MiB, 5_ms);
+  free(heap_, block);
+  const GraphHandle graph = device_.end_capture(one_).value();
+  binding->close(/*keep=*/true);
+  const ExecutableHandle launchable = device_.instantiate(graph).value();
+  ASSERT_TRUE(device_.destroy_graph(graph).ok());
+  ASSERT_TRUE(device_.launch_graph(launchable, one_).ok());
+  ASSERT_TRUE(device_.destroy_executable(launchable).ok());
+  pool_->release_graph();
+  EXPECT_EQ(heap_.trim(0_B).value(), 0_B) << "it runs";
+  device_.finish();
+  EXPECT_GE(heap_.trim(0_B).value(), 40_MiB);
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+  EXPECT_EQ(pool_->statistics().kept_bytes, 0_B);
+}
+
 TEST_F(PlainMemory, ADeviceThatHasNoneSaysSo) {
   class PagesOnly final : public ForwardingDevice {
    public:

@@ -112,6 +112,8 @@ struct TestAccess {
   static auto& lists(Slabs& slabs) { return slabs.lists_; }
   static auto& filled(Slabs& slabs) { return slabs.filled_; }
 
+  static std::size_t segments(const PlacementCache& cache) { return cache.segments_.size(); }
+
   static Timelines& timelines(DeviceHeap& heap) { return impl(heap).device_pool_.timelines(); }
   static auto& all(Timelines& timelines) WEIR_NO_THREAD_ANALYSIS { return timelines.timelines_; }
   static auto& by_stream(Timelines& timelines) WEIR_NO_THREAD_ANALYSIS {

@@ -134,8 +134,13 @@ TEST_F(TimelinesTest, ARetiredStreamThatStillRunsKeepsItsEvent) {
     timelines.push_back(timelines_.of(stream));
     work(stream, 1000_ms);
     ASSERT_TRUE(timelines_.retire(timelines.back()).ok());
+    if (i == 63) {
+      EXPECT_EQ(calls(DeviceCall::query), 0u) << "so many are kept in any case";
+    }
   }
   EXPECT_EQ(device_.live_events(), 100u);
+  EXPECT_GT(calls(DeviceCall::query), 36u);
+  EXPECT_LE(calls(DeviceCall::query), 36u * 4) << "a few each time";
   EXPECT_FALSE(timelines_.satisfied(timelines_.now(timelines[0]), a_));
   EXPECT_EQ(wait(a_, timelines_.now(timelines[0])), 1u);
   EXPECT_THAT(timelines_.validate(), IsEmpty());
@@ -211,6 +216,37 @@ TEST_F(TimelinesTest, TheHostWaitsUntilTheWorkIsDoneAndThenKnowsIt) {
 
   ASSERT_TRUE(timelines_.host_wait(set_of({point})).ok());
   EXPECT_EQ(calls(DeviceCall::synchronize), 1u);
+  EXPECT_EQ(events_.size(), 1u);
+  EXPECT_THAT(timelines_.validate(), IsEmpty());
+}
+
+// Of a stream that may be gone no event can be had: the host waits for all streams instead, once.
+TEST_F(TimelinesTest, AStreamThatMayBeGoneIsWaitedForThroughTheContext) {
+  Stream gone = device_.new_stream();
+  gone.may_end = true;
+  const TimelineId timeline = timelines_.of(gone);
+  work(gone, 5_ms);
+  ASSERT_TRUE(device_.destroy_stream(gone).ok());
+  const Fence point = timelines_.now(timeline);
+  ASSERT_TRUE(timelines_.host_wait(set_of({point})).ok());
+  EXPECT_GE(device_.now(), 5_ms);
+  EXPECT_EQ(calls(DeviceCall::synchronize_context), 1u);
+  EXPECT_EQ(calls(DeviceCall::synchronize), 0u);
+  EXPECT_TRUE(timelines_.satisfied(point, b_));
+  EXPECT_EQ(timelines_.now(timeline).sequence.value, point.sequence.value + 1) << "the next point";
+  ASSERT_EQ(events_.size(), 1u);
+  EXPECT_EQ(events_[0].kind, EventKind::host_wait);
+  EXPECT_EQ(events_[0].other, gone.id);
+  EXPECT_EQ(events_[0].sequence, point.sequence);
+  EXPECT_GE(events_[0].duration, 4_ms);
+
+  ASSERT_TRUE(timelines_.host_wait(set_of({point})).ok());
+  EXPECT_EQ(calls(DeviceCall::synchronize_context), 1u);
+  const Fence later = timelines_.now(timeline);
+  EXPECT_FALSE(timelines_.satisfied(later, b_));
+  device_.fail(DeviceCall::synchronize_context, 1);
+  EXPECT_FALSE(timelines_.host_wait(set_of({later})).ok());
+  EXPECT_FALSE(timelines_.satisfied(later, b_));
   EXPECT_EQ(events_.size(), 1u);
   EXPECT_THAT(timelines_.validate(), IsEmpty());
 }

@@ -145,6 +145,33 @@ TEST_F(FencePoints, AroundPointersAreOfTheBlocksThatTheyPointInto) {
   EXPECT_EQ(device_.calls(DeviceCall::wait), waits);
 }
 
+TEST_F(FencePoints, AroundPointersIntoWhatWasFreedFenceNothing) {
+  auto* const block = static_cast<std::byte*>(written(1000_B, a_));
+  void* const small = written(1000_B, a_);
+  auto* const large = static_cast<std::byte*>(written(64_MiB, a_));
+  wait(b_, take({}, a_));
+  read(b_, block, 5_ms);
+  free(small);
+  free(large);
+  struct Fences : EventSink {
+    void on_event(const Event& event) override {
+      if (event.kind == EventKind::fence) events.push_back(event);
+    }
+    std::vector<Event> events;
+  } fences;
+  heap_->start_recording(fences);
+  const void* const inside[] = {small, large + 5, large + (1 << 20), block + 5, block + 7, small};
+  const Result<Fence> fence = heap_->take_fence_around(inside, b_);
+  ASSERT_TRUE(fence.ok()) << fence.error().message();
+  EXPECT_TRUE(heap_->stop_recording(fences));
+  EXPECT_FALSE(heap_->stop_recording(fences));
+  ASSERT_EQ(fences.events.size(), 1u) << "once, for two pointers side by side";
+  EXPECT_EQ(fences.events[0].address, Address::of(block));
+  EXPECT_EQ(fences.events[0].other, b_.id);
+  EXPECT_EQ(fences.events[0].sequence, fence->sequence);
+  free(block);
+}
+
 TEST_F(FencePoints, AroundOnePointerEachIsOfEachBlock) {
   std::byte* blocks[2];
   for (std::byte*& block : blocks) {
@@ -276,6 +303,18 @@ TEST_F(Attachments, AreListedInOrderByTheCaptureAndThenByItsGraph) {
   EXPECT_THAT(capture.resources(), testing::IsEmpty());
   const Graph moved = std::move(graph);
   EXPECT_THAT(moved.resources(), testing::ElementsAre(second, first));
+}
+
+TEST_F(Attachments, WhereTheDriverDoesNotSayWhetherItIsCapturedNothingIsAttached) {
+  GraphPool pool(*heap_);
+  const auto resource = std::make_shared<Resource>();
+  CaptureScope capture = begin(pool, a_);
+  device_.fail(DeviceCall::capture_info, 1);
+  expect_error(heap_->attach(a_, {a_, resource}), ErrorCode::device, "capture_info");
+  EXPECT_THAT(capture.resources(), testing::IsEmpty());
+  EXPECT_EQ(resource.use_count(), 1);
+  EXPECT_TRUE(*heap_->attach(a_, {a_, resource}));
+  (void)end(capture);
 }
 
 TEST_F(Attachments, OutsideACaptureScopeThereIsNoneToJoin) {

@@ -93,6 +93,30 @@ TEST_F(GraphPoolCapture, MemoryFreedInAPoolBeforeACaptureServesOthersDuringIt) {
   }
 }
 
+TEST_F(GraphPoolCapture, ATrimMeanwhileLeavesThePoolItsIdleMemory) {
+  for (const MemoryKind kind : {MemoryKind::pages, MemoryKind::plain}) {
+    GraphPool pool(*heap_, {.memory = kind});
+    {
+      const PoolBinding binding = warm_up(pool, a_);
+      free(written(64_MiB, a_));
+    }
+    device_.finish();
+    CaptureScope capture = begin(pool, a_);
+    EXPECT_GE(pool.statistics().reserved_bytes, 64_MiB);
+    EXPECT_EQ(heap_->trim(0_B).value(), 0_B);
+    heap_->set_limit(1_GiB);
+    EXPECT_GE(pool.statistics().reserved_bytes, 64_MiB);
+    heap_->set_limit(0_B);
+    free(written(64_MiB, a_));
+    Graph graph = end(capture);
+    launch(graph, a_);
+    device_.finish();
+    graph = Graph();
+    EXPECT_TRUE(heap_->trim(0_B).ok());
+    EXPECT_EQ(device_.physical_bytes(), 0_B);
+  }
+}
+
 TEST_F(GraphPoolCapture, AWarmUpsBlockThatTheCaptureUsedAndFreedStaysThePools) {
   GraphPool pool(*heap_);
   void* earlier = nullptr;

@@ -2,6 +2,7 @@
 // Graph pools where things happen in an order that no plan has: graphs, streams and pools that go
 // while a capture goes on, captures that overlap, and captures that Weir knows nothing of.
 #include "core/base/forwarding_device.h"
+#include "tests/unit/core_test_access.h"
 #include "tests/unit/graph_pool_fixture.h"
 
 namespace weir {
@@ -190,6 +191,33 @@ TEST_F(GraphPoolEdges, AFreeThatTheDriverRefusesAltogetherIsTriedAgain) {
   expect_error(heap_->deallocate(block), ErrorCode::unknown_pointer, "deallocate");
   EXPECT_TRUE(heap_->trim(0_B).ok());
   EXPECT_EQ(heap_->statistics().live_blocks.current, 0u);
+}
+
+// Then nothing is deferred any more, and freed blocks are cached as ever.
+TEST_F(GraphPoolEdges, ThatFreeIsMadeUpForByTheNextRequest) {
+  GraphPool pool(*heap_);
+  for (const bool in_pool : {false, true}) {
+    ASSERT_TRUE(heap_->trim(0_B).ok());
+    const std::uint64_t records = device_.calls(DeviceCall::record_context);
+    void* const block = written(4_MiB, a_);
+    ASSERT_TRUE(heap_->record_stream(block, b_).ok());
+    {
+      const CaptureScope capture = begin(pool, a_);
+      free(block);
+      device_.fail(DeviceCall::record, 1);
+      device_.fail(DeviceCall::record_context, 1);
+    }
+    ASSERT_EQ(device_.calls(DeviceCall::record_context), records + 1);
+    ASSERT_EQ(heap_->statistics().live_blocks.current, 1u);
+    const auto& cached = TestAccess::kept(TestAccess::stream_heap(*heap_, 0));
+    ASSERT_EQ(cached, 0u);
+    void* const next =
+        in_pool ? pool.allocate(1_KiB, b_).value() : heap_->allocate(1_KiB, b_).value();
+    EXPECT_EQ(heap_->statistics().live_blocks.current, 1u) << "the new one";
+    free(written(1_MiB, a_));
+    EXPECT_EQ(cached, 1u);
+    EXPECT_TRUE(heap_->deallocate(next).ok());
+  }
 }
 
 TEST_F(GraphPoolEdges, ABlockThatAnEagerStreamIsSaidToUseServesNoOtherInTheCapture) {

@@ -37,6 +37,25 @@ TEST_F(GraphPoolLimit, ALowerOneCallsThatInBesideWhatIsAtHand) {
   EXPECT_LE(reserved(), (16_MiB).count);
 }
 
+// A limit need not be a number of whole pages.
+TEST_F(GraphPoolLimit, OneAByteBelowWhatIsHeldIsKeptTo) {
+  void* const block = written(64_MiB, a_);
+  device_.finish();
+  const Bytes held{reserved()};
+  heap_->set_limit(held);
+  free(block);
+  EXPECT_EQ(reserved(), held.count) << "it is the limit";
+  heap_->set_limit(held - 1_B);
+  EXPECT_LT(reserved(), held.count);
+  heap_->set_limit(held);
+  void* const again = written(64_MiB, a_);
+  device_.finish();
+  heap_->set_limit(held - 1_B);
+  EXPECT_EQ(reserved(), held.count) << "all of it is in use";
+  free(again);
+  EXPECT_LT(reserved(), held.count);
+}
+
 TEST_F(GraphPoolLimit, AGraphThatGoesUnderALowerOneGivesItsMemoryToTheDriver) {
   GraphPool pool(*heap_);
   Graph graph = small_graph(pool, a_, 64_MiB);

@@ -126,6 +126,33 @@ TEST_F(GraphPoolRestore, ManyStatesOfManySizesCanBeGoneBackTo) {
 }
 
 // PyTorch's own allocator keeps the memory of a pool that a program has, whatever is trimmed.
+// It lies in a row of just its size.
+TEST_F(GraphPoolRestore, ABlockInPiecesIsLiveAgainAtItsPlace) {
+  GraphPool small(*heap_, {.limit = 96_MiB});
+  PoolBinding binding = warm_up(small, a_);
+  std::vector<void*> parts;
+  for (int i = 0; i < 6; ++i) parts.push_back(allocate(16_MiB, a_));
+  free(parts[1]);
+  free(parts[3]);
+  void* const pieces = written(32_MiB, a_);
+  binding.close();
+  ASSERT_GT(device_.live_mappings(), device_.live_handles()) << "it is in one piece";
+  const std::vector<PlacedBlock> state = small.blocks();
+  free(pieces);
+  const Status restored = small.restore(state);
+  ASSERT_TRUE(restored.ok()) << restored.error().message();
+  EXPECT_EQ(small.blocks().size(), state.size());
+  write(a_, pieces);
+  // No block has more than the row.
+  std::vector<PlacedBlock> larger = state;
+  for (PlacedBlock& block : larger) {
+    if (block.bytes == 32_MiB) block.requested = block.bytes = block.run_bytes = 32_MiB + 2_MiB;
+  }
+  expect_error(small.restore(larger), ErrorCode::invalid_argument, "is no block");
+  for (const int i : {0, 2, 4, 5}) free(parts[static_cast<std::size_t>(i)]);
+  free(pieces);
+}
+
 TEST_F(GraphPoolRestore, BlocksWhoseMemoryHasGoneBackGetOtherMemoryAtTheirPlaces) {
   PoolBinding binding = warm_up(pool(), a_);
   for (const Bytes size : {24_MiB, 3_MiB, 700_KiB, 4_KiB, 600_B}) (void)written(size, a_);
@@ -245,11 +272,14 @@ TEST_F(GraphPoolRestore, PlacesThatNoBlockOfThePoolCanHaveAreRefusedBeforeAnythi
       {"nothing", changed(inside, [](PlacedBlock& each) { each.requested = each.bytes = 0_B; })},
       {"more than there is",
        changed(inside, [&](PlacedBlock& each) { each.requested = all, each.bytes = 0_B; })},
-      {"beyond the last address",
-       changed(large, [&](PlacedBlock& each) { each.requested = each.bytes = all - 511_B; })},
+      {"beyond the last address", changed(large,
+                                          [&](PlacedBlock& each) {
+                                            each.requested = each.bytes = each.run_bytes =
+                                                all - 511_B;
+                                          })},
       {"beyond the heap's addresses", changed(large,
                                               [](PlacedBlock& each) {
-                                                each.requested = each.bytes =
+                                                each.requested = each.bytes = each.run_bytes =
                                                     Bytes{std::uint64_t{1} << 46};
                                               })},
       {"of another stream", changed(large, [&](PlacedBlock& each) { each.stream = other; })},

@@ -199,6 +199,27 @@ TEST_F(GraphPoolMemory, ABlockThatIsFreedTwiceIsAnErrorTheSecondTime) {
   }
 }
 
+// A user of it would be waited for by every launch.
+TEST_F(GraphPoolMemory, ABlockThatIsFreedHasNoUsersAndNothingWaitsForThem) {
+  GraphPool pool(*heap_);
+  PoolBinding binding = warm_up(pool, a_);
+  void* const kept = allocate(1_KiB, a_);
+  void* const block = written(1_KiB, a_);
+  free(block);
+  expect_error(heap_->record_stream(block, b_), ErrorCode::unknown_pointer, "record_stream");
+  expect_error(heap_->fence(block, b_), ErrorCode::unknown_pointer, "fence");
+  touch(b_, Reads(nullptr, 0_B), 5_ms);
+  free(kept);
+  binding.close();
+  device_.advance(1_ms);  // a's own work is over
+  const std::uint64_t waited = device_.host_waits();
+  Graph graph = small_graph(pool, a_);
+  const std::uint64_t waits = device_.calls(DeviceCall::wait);
+  launch(graph, a_);
+  EXPECT_EQ(device_.host_waits(), waited);
+  EXPECT_EQ(device_.calls(DeviceCall::wait), waits) << "the pool's eager work is a's own";
+}
+
 TEST_F(GraphPoolMemory, AGraphMayGoBeforeItsPool) {
   GraphPool pool(*heap_);
   {

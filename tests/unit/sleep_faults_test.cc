@@ -146,8 +146,11 @@ TEST_F(SleepFixture, AMappingThatCanNeitherBeUsedNorTakenBackIsTriedAgain) {
     EXPECT_EQ(device_.forget_faults(), 0u);
     expect_sound();
     if (back) {
+      device_.fail(DeviceCall::unmap, 1);  // of that mapping, once more
       ok(heap_->sleep());
+      EXPECT_EQ(device_.forget_faults(), 0u);
       EXPECT_EQ(device_.live_mappings(), 0u);
+      EXPECT_EQ(device_.physical_bytes(), 0_B);
     }
     ok(heap_->wake());
     expect_intact();

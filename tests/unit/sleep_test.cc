@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sleep and wake of a device heap: what goes, what comes back, and what is refused.
+#ifdef __linux__
+#include <malloc.h>
+#endif
+
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -641,6 +645,56 @@ TEST_F(Sleep, TheHeapMayBeDestroyedAsleep) {
   ok(heap_->sleep());
   free(block);
   free(tagged);
+}
+
+TEST_F(Sleep, TheResidueSaysWhoHasTheDevicesMemory) {
+  written(100_MiB, a_);
+  const PhysicalHandle other = ok(device_.create(64_MiB));
+  const auto expect_residue = [&](Bytes weir, Bytes others, Bytes host) {
+    const Residue residue = heap_->residue();
+    EXPECT_EQ(residue.device, 8_GiB);
+    EXPECT_EQ(residue.free, 8_GiB - device_.physical_bytes());
+    EXPECT_EQ(residue.weir, weir);
+    EXPECT_EQ(residue.others, others);
+    EXPECT_EQ(residue.host, host);
+    EXPECT_THAT(residue.held, IsEmpty());
+  };
+  const Bytes held = device_.physical_bytes() - 64_MiB;
+  expect_residue(held, 64_MiB, 0_B);
+  ok(heap_->sleep());
+  expect_residue(0_B, 64_MiB, device_.host_bytes());
+  ok(heap_->wake());
+  heap_->on_sleep([] {
+    return std::vector<HeldMemory>{{kDefaultTag, 24_MiB, "a library"}, {kDefaultTag, 0_B, "none"}};
+  });
+  Residue residue = heap_->residue();
+  EXPECT_EQ(residue.weir, held + 24_MiB);
+  EXPECT_EQ(residue.others, 40_MiB);
+  ASSERT_EQ(residue.held.size(), 1u);
+  EXPECT_EQ(residue.held[0].holder, "a library");
+  device_.fail(DeviceCall::memory_info, 1);
+  residue = heap_->residue();
+  EXPECT_EQ(residue.device, 0_B);
+  EXPECT_EQ(residue.others, 0_B);
+  EXPECT_EQ(residue.weir, held + 24_MiB);
+  ok(device_.release(other));
+  free_all();
+}
+
+// Their pools are closed while the heaps that they look at are there.
+TEST_F(Sleep, TheHeapMayBeDestroyedWhileTagsHaveIdleMemory) {
+#ifdef __linux__
+  mallopt(M_PERTURB, 0x5a);  // what is looked at after it is gone is seen to be gone
+#endif
+  for (const char* const name : {"one", "other"}) free(written_in(name, 100_MiB, a_));
+  expect_sound();
+  device_.finish();
+  heap_.reset();
+#ifdef __linux__
+  mallopt(M_PERTURB, 0);
+#endif
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+  heap_ = std::make_unique<DeviceHeap>(device_, HeapOptions{});
 }
 
 TEST_F(Sleep, ALimitCountsWhatIsAwakeOnly) {

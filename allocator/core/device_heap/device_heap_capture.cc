@@ -152,7 +152,6 @@ void Graph::destroy() {
   (void)device->destroy_graph(graph_);
   if (pool_ != nullptr) pool_->release_graph();
   pool_.reset();
-  resources_.clear();
 }
 
 Status Graph::launch(Stream stream) {

@@ -357,7 +357,7 @@ void PageHeap::tidy() {
 void PageHeap::give_back_addresses() {
   tidy();
   const QueuedLock lock(mutex_);
-  if (plain_ || !is_empty() || rows_.count() > 0 || !strays_.empty()) return;
+  if (!is_empty() || rows_.count() > 0 || !strays_.empty()) return;
   std::erase_if(regions_, [&](Range region) WEIR_REQUIRES(mutex_) {
     addresses_.remove_region(region);  // before another heap may be given the same
     if (!device_.unreserve(region.begin, region.size)) {

@@ -52,7 +52,6 @@ void PlacementCache::put(Segment& segment, Entry& place, Entry entry) {
 void PlacementCache::split(Segment& segment, std::uint32_t brief) {
   if (segment.depth == depth_) {
     std::vector<Segment*> doubled;
-    doubled.reserve(directory_.size() * 2);
     for (Segment* const each : directory_) doubled.insert(doubled.end(), 2, each);
     directory_ = std::move(doubled);
     ++depth_;

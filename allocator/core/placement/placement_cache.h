@@ -206,6 +206,8 @@ class PlacementCache {
     Entry* place;
   };
   std::optional<Noted> noted_;
+
+  friend struct TestAccess;
 };
 
 }  // namespace weir

@@ -6,7 +6,8 @@
 
 namespace weir {
 
-// Threads that make slabs, until there are as many as were asked for, or one can't be made.
+// Threads that make slabs, until there are as many as were asked for, or one can't be made. end()
+// is called before it is destroyed.
 class HostStore::Makers {
  public:
   Makers(Device& device, std::uint64_t slabs, unsigned threads) : device_(device), to_make_(slabs) {
@@ -16,10 +17,6 @@ class HostStore::Makers {
   }
   Makers(const Makers&) = delete;
   Makers& operator=(const Makers&) = delete;
-  ~Makers() {
-    stop_.store(true);
-    for (std::thread& thread : threads_) thread.join();
-  }
 
   // The next; null: there will be no more. An error is told once, after what was made before it.
   Result<void*> next() {
@@ -30,7 +27,7 @@ class HostStore::Makers {
       made_.pop_back();
       return memory;
     }
-    if (!failed_) return std::move(failed_).error();
+    if (!failed_) return std::exchange(failed_, Status{}).error();
     return nullptr;
   }
   // Makes no more than it has begun, and returns what nobody took.
@@ -158,7 +155,6 @@ Result<HostStore::Piece> HostStore::take(Bytes most) {
 
 Result<HostStore::Piece> HostStore::take_slab() {
   const auto whole = [&](std::size_t i) {
-    if (current_ == i) current_.reset();
     slabs_[i].filled = slabs_[i].taken = kSlab;
     return Piece{slabs_[i].memory, kSlab, i};
   };
