@@ -103,6 +103,8 @@ struct TestAccess {
   static auto& caching_link(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.caching_link_; }
   static bool listed(StreamHeap& heap) { return caching_link(heap).listed; }
   static constexpr std::size_t kMostCached = StreamHeap::kMostCached;
+  // The stream whose calls may take the fast paths.
+  static auto& fast_stream(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.fast_stream_; }
   static auto& serves(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.serves_; }
   static Slabs& slabs(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.slabs_; }
   static HeapFold& fold(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.fold_; }

@@ -220,6 +220,29 @@ TEST_F(GraphPoolMemory, ABlockThatIsFreedHasNoUsersAndNothingWaitsForThem) {
   EXPECT_EQ(device_.calls(DeviceCall::wait), waits) << "the pool's eager work is a's own";
 }
 
+TEST_F(GraphPoolMemory, APoolInThePlaceOfOneThatIsGoneKnowsNothingOfIt) {
+  {
+    GraphPool gone(*heap_);
+    const PoolBinding binding = warm_up(gone, a_);
+    void* const block = written(8_MiB, a_);
+    ASSERT_TRUE(heap_->record_stream(block, b_).ok());
+    free(block);
+  }
+  device_.finish();
+  ASSERT_TRUE(heap_->trim(0_B).ok());
+  GraphPool pool(*heap_);
+  EXPECT_EQ(pool.statistics().peak_reserved_bytes, 0_B);
+  {
+    const PoolBinding binding = warm_up(pool, a_);
+    touch(b_, Reads(nullptr, 0_B), 5_ms);
+    free(written(1_MiB, a_));
+  }
+  device_.advance(1_ms);
+  const std::uint64_t waited = device_.host_waits();
+  Graph graph = small_graph(pool, a_);
+  EXPECT_EQ(device_.host_waits(), waited) << "it waits for who used the other's blocks";
+}
+
 TEST_F(GraphPoolMemory, AGraphMayGoBeforeItsPool) {
   GraphPool pool(*heap_);
   {
