@@ -23,6 +23,7 @@ constexpr std::array kCalls{
     DeviceCall::copy_stream,    DeviceCall::copy_to_host,
     DeviceCall::copy_to_device, DeviceCall::fill_with_zeros,
     DeviceCall::capture_info,   DeviceCall::memory_info,
+    DeviceCall::destroy_event,  DeviceCall::unreserve,
 };
 constexpr std::array kFileCalls{
     DeviceCall::open_file, DeviceCall::write_file, DeviceCall::read_file,

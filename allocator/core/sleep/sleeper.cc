@@ -416,11 +416,11 @@ Status Sleeper::copy_from_files(const FromFiles& from, std::vector<std::uint32_t
 }
 
 Status Sleeper::wait_for(Stream stream) {
-  Result<EventHandle> event = device_.create_event();
+  Result<EventHandle> event = have_event();
   if (!event) return std::move(event).error();
   Status done = device_.record(*event, stream);
   if (done) done = device_.synchronize(*event);
-  (void)device_.destroy_event(*event);
+  events_.push_back(*event);
   return done;
 }
 
@@ -457,6 +457,7 @@ Status Sleeper::wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& rep
     Status done = copies.flush();
     const Result<Stream> stream = device_.copy_stream(Device::Direction::to_device);
     if (done) done = stream ? wait_for(*stream) : Status(stream.error());
+    destroy_events();
     if (!done) {
       filled.clear();
       if (status) status = std::move(done);
