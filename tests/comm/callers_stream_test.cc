@@ -122,6 +122,9 @@ TEST_F(OnTheCallersStream, OnlyBlocksThatAnOperationUsesAreFencedAndEachOnce) {
                               .count = kCount,
                               .type = DataType::float32};
     EXPECT_EQ(fences_of({&broadcast, 1}), rank.number == 0 ? 2u : 1u) << "only the root reads";
+    Operation in_place = broadcast;
+    in_place.receive = first;
+    EXPECT_EQ(fences_of({&in_place, 1}), 1u) << "the root reads it, and the others write it";
     Operation sum{.send = first, .receive = first, .count = kCount, .type = DataType::float32};
     EXPECT_EQ(fences_of({&sum, 1}), 1u) << "in place";
     const Operation group[] = {sum, broadcast, sum};
