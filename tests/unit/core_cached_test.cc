@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <utility>
@@ -176,6 +177,65 @@ TEST_F(BlocksAtHand, AWaitThatFailsLeavesTheBlockAtHandWithItsFences) {
   EXPECT_EQ(allocate(heap, 4_KiB, a_), block);
   write(a_, block, 4_KiB);
   EXPECT_EQ(heap.statistics().stream_waits, 1u);
+  EXPECT_THAT(device_.races(), IsEmpty());
+  free(heap, keep);
+}
+
+// Else the heap would seem to hold memory for ever, and a program that starts anew is not recognised.
+TEST_F(BlocksAtHand, AWaitThatFailsLeavesNothingNotedAsHeld) {
+  for (const Bytes size : {4_MiB, 4_KiB}) {
+    DeviceHeap heap(device_, {.reuse = ReusePolicy::wait});
+    void* const block = allocate(heap, size, a_);
+    StreamHeap& blocks = stream_heap(heap, 0);
+    const Bytes held = TestAccess::noted_as_held(blocks);
+    EXPECT_EQ(held, std::max(size, Slab::kSize));
+    use_elsewhere(heap, block, size, a_, b_);
+    free(heap, block);
+    ASSERT_TRUE(is_cached(heap, block));
+    EXPECT_EQ(TestAccess::noted_as_held(blocks), 0_B);
+    device_.fail(DeviceCall::wait, 1);
+    EXPECT_FALSE(heap.allocate(size, a_).ok());
+    EXPECT_EQ(device_.forget_faults(), 0u);
+    EXPECT_EQ(TestAccess::noted_as_held(blocks), 0_B);
+    EXPECT_EQ(allocate(heap, size, a_), block);
+    EXPECT_EQ(TestAccess::noted_as_held(blocks), held);
+    if (size < Slab::kSize) {  // beside a live block the slab is held in any case
+      void* const beside = allocate(heap, size, a_);
+      use_elsewhere(heap, block, size, a_, b_);
+      free(heap, block);
+      device_.fail(DeviceCall::wait, 1);
+      EXPECT_FALSE(heap.allocate(size, a_).ok());
+      EXPECT_EQ(TestAccess::noted_as_held(blocks), held);
+      free(heap, beside);
+    }
+    EXPECT_THAT(heap.validate(), IsEmpty());
+    device_.finish();
+  }
+}
+
+// Bytes of a slab that two streams used, and a block that is cut anew of them.
+TEST_F(BlocksAtHand, AWaitForFreeBytesThatFailsLeavesThemFreeWithTheirFences) {
+  DeviceHeap heap(device_);
+  void* const keep = allocate(heap, 1_KiB, a_);
+  void* const first = allocate(heap, 4_KiB, a_);
+  void* const second = allocate(heap, 4_KiB, a_);
+  for (void* const block : {first, second}) use_elsewhere(heap, block, 4_KiB, a_, b_);
+  for (void* const block : {first, second}) free(heap, block);
+  const Statistics before = heap.statistics();
+  device_.fail(DeviceCall::wait, 1);
+  const Result<void*> refused = heap.allocate(8_KiB, a_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::device);
+  EXPECT_EQ(heap.statistics(), before);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  const std::uint64_t made = waits();
+  EXPECT_EQ(allocate(heap, 8_KiB, a_), first);
+  write(a_, first, 8_KiB);
+  EXPECT_EQ(waits(), made + 1);
+  free(heap, first);
+  EXPECT_EQ(allocate(heap, 6_KiB, a_), first);
+  write(a_, first, 6_KiB);
+  EXPECT_EQ(waits(), made + 1) << "one wait is for all that was done until then";
   EXPECT_THAT(device_.races(), IsEmpty());
   free(heap, keep);
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/core_corruption_fixture.h"
@@ -157,6 +158,24 @@ TEST_F(Corruption, OneTimelineIsAloneOnlyWhileNobodyElseIsThere) {
   expect_caught(
       TestAccess::alone(heap_), [](bool& alone) { alone = true; },
       "somebody must be waited for, yet it is said that nobody need be");
+}
+
+TEST_F(Corruption, OneTimelineIsAloneOnlyWhereAllFreeBytesAreItsOwn) {
+  DeviceHeap heap(device_);
+  void* const used = allocate(heap, 4_MiB, a_);
+  free(heap, allocate(heap, 2_MiB, a_));
+  (void)heap.snapshot();  // gives back what is cached
+  ASSERT_THAT(heap.validate(), IsEmpty());
+  ASSERT_TRUE(TestAccess::alone(heap));
+  Chunk* chunk = TestAccess::chunks(heap).first();
+  while (chunk != nullptr && chunk->state != Chunk::State::free) chunk = chunk->after;
+  ASSERT_TRUE(chunk != nullptr && !chunk->freed.empty());
+  LastUse& use = TestAccess::first(chunk->freed)->use;
+  const TimelineId by = std::exchange(use.by, TimelineId{use.by.value + 1});
+  EXPECT_THAT(heap.validate(), Contains(HasSubstr("yet it is said that nobody need be")));
+  use.by = by;
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  free(heap, used);
 }
 
 TEST_F(Corruption, ThePeakIsAtLeastWhatIsUsed) {

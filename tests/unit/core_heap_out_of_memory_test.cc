@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/forwarding_device.h"
 #include "tests/unit/core_heap_fixture.h"
 #include "tests/unit/core_test_access.h"
 #include "weir/graph_pool.h"
@@ -234,6 +235,28 @@ TEST_F(HeapOnASharedDevice, TakesWhatIsLeftAndMoreWhenThereIsMore) {
   EXPECT_NE(allocate(heap, 30_MiB, b_), nullptr);
   free(heap, most);
   EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
+// How much could ever be had is not known then.
+TEST_F(HeapOnASharedDevice, AMessageWithoutWhatTheDeviceHasSaysThatFreeingMayHelp) {
+  class Mute final : public ForwardingDevice {
+   public:
+    using ForwardingDevice::ForwardingDevice;
+    Result<MemoryInfo> memory_info() override { return Error(ErrorCode::device, "memory_info"); }
+  };
+  Mute device(device_);
+  const auto message = [&](Bytes limit, Bytes bytes) {
+    DeviceHeap heap(device, {.limit = limit});
+    const Result<void*> refused = heap.allocate(bytes, a_);
+    EXPECT_FALSE(refused.ok());
+    if (refused.ok()) return std::string();
+    EXPECT_EQ(refused.error().code(), ErrorCode::out_of_memory);
+    EXPECT_THAT(refused.error().message(), testing::Not(HasSubstr("the device has")));
+    return refused.error().message();
+  };
+  EXPECT_THAT(message(0_B, 80_MiB), testing::EndsWith(". Free blocks, or ask for less."));
+  EXPECT_THAT(message(16_MiB, 20_MiB), testing::EndsWith(". Raise the limit, or ask for less."));
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
 }
 
 TEST_F(HeapOnASharedDevice, UsesIdlePagesOfOtherStreamsBesideTheLittleThatIsLeft) {

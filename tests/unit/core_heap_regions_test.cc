@@ -192,6 +192,23 @@ TEST_F(HeapRegions, TheSixtyFifthIsLess) {
   EXPECT_EQ(device.sizes[64], 32_GiB);
 }
 
+// Pages that could not be mapped go to the row's end with the next request's own.
+TEST_F(HeapRegions, ANewOneHasRoomForThePagesThatAreHeldToo) {
+  SmallRegions device(device_, kRegion * 2);
+  DeviceHeap heap(device);
+  device_.fail(DeviceCall::map, 1);
+  EXPECT_FALSE(heap.allocate(4_MiB, a_).ok());
+  ASSERT_EQ(TestAccess::held_bytes(heap), 4_MiB);
+  const std::size_t before = device.sizes.size();
+  TestAccess::fill_row(heap);
+  void* const block = allocate(heap, kRegion - 4_MiB, a_);
+  EXPECT_EQ(device.sizes.size(), before + 1);
+  EXPECT_EQ(device.sizes.back(), kRegion * 2);
+  EXPECT_EQ(TestAccess::held_bytes(heap), 0_B);
+  EXPECT_EQ(region_of(heap, block), 1u);
+  write(a_, block, kRegion - 4_MiB);
+}
+
 TEST_F(HeapRegions, ADeviceWithFewAddressesIsAskedForLess) {
   for (const Bytes most : {100_GiB, 64_GiB, 20_GiB, 4_GiB}) {
     SmallRegions device(device_, most);

@@ -491,6 +491,48 @@ TEST_F(PlainPool, GivesBackWhatItsGraphsUsedWhileItStaysOpen) {
   EXPECT_EQ(pool_->statistics().kept_bytes, 0_B);
 }
 
+// New memory that the peak leaves room for, rather than what would have to be waited for.
+TEST_F(PlainMemory, ASegmentWithinAHairOfThePeakIsHadOnce) {
+  void* const large = allocate(heap_, 800_MiB, one_);
+  void* const small = allocate(heap_, 2_MiB, one_);
+  EXPECT_EQ(segments(), 2u);
+  EXPECT_EQ(held(), 802_MiB);
+  const std::uint64_t before = device_.calls(DeviceCall::allocate_segment);
+  device_.fail(DeviceCall::allocate_segment, 1, ErrorCode::device);
+  const Result<void*> refused = heap_.allocate(2_MiB, one_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::device);
+  EXPECT_EQ(device_.calls(DeviceCall::allocate_segment), before + 1) << "it is not tried again";
+  EXPECT_EQ(held(), 802_MiB);
+  EXPECT_THAT(heap_.validate(), IsEmpty());
+  free(heap_, large);
+  free(heap_, small);
+}
+
+TEST_F(PlainMemory, SegmentsBeyond49BitsAreRefusedAndGoBack) {
+  class HighSegments final : public ForwardingDevice {
+   public:
+    using ForwardingDevice::ForwardingDevice;
+    Result<Address> allocate_segment(Bytes) override { return kHigh; }
+    Status free_segment(Address at, Bytes size) override {
+      EXPECT_EQ(at, kHigh);
+      given_back.push_back(size);
+      return {};
+    }
+    const Address kHigh{(std::uint64_t{1} << 49) - (2_MiB).count};  // its last bytes are beyond
+    std::vector<Bytes> given_back;
+  };
+  HighSegments device(device_);
+  DeviceHeap heap(device, {.memory = MemoryKind::plain});
+  const Result<void*> refused = heap.allocate(4_MiB, one_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::device);
+  EXPECT_THAT(refused.error().message(), HasSubstr("memory at addresses beyond 49 bits"));
+  EXPECT_THAT(device.given_back, testing::ElementsAre(4_MiB));
+  EXPECT_EQ(heap.statistics().reserved_bytes.current, 0u);
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
 TEST_F(PlainMemory, ADeviceThatHasNoneSaysSo) {
   class PagesOnly final : public ForwardingDevice {
    public:

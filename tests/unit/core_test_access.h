@@ -114,6 +114,10 @@ struct TestAccess {
   static auto& lists(Slabs& slabs) { return slabs.lists_; }
   static auto& filled(Slabs& slabs) { return slabs.filled_; }
 
+  // What the stream heap's blocks hold, as its history has it.
+  static Bytes noted_as_held(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS {
+    return heap.history_.held_;
+  }
   static std::size_t segments(const PlacementCache& cache) { return cache.segments_.size(); }
 
   static Timelines& timelines(DeviceHeap& heap) { return impl(heap).device_pool_.timelines(); }

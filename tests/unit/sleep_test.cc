@@ -189,7 +189,9 @@ TEST_F(Sleep, AnImmutableTagIsCopiedOnceAndAgainWhenItChanged) {
   // The same bytes written again, and said so.
   write(weights, 200_MiB, b_);
   ok(heap_->declare_changed("weights"));
-  EXPECT_EQ(ok(heap_->sleep()).copied, 200_MiB);
+  EXPECT_EQ(ok(heap_->sleep({.tags = {"weights"}})).copied, 200_MiB);
+  ok(heap_->wake());
+  EXPECT_EQ(ok(heap_->sleep()).copied, 0_B) << "whatever else sleeps with it";
   ok(heap_->wake());
   expect_intact();
   // Another block at the place of one that was freed.
@@ -273,6 +275,7 @@ TEST_F(Sleep, PlainMemoryIsNamedOrLeftAwake) {
   expect_error(heap_->sleep(), ErrorCode::invalid_argument, "plain memory");
   ok(heap_->sleep({.keep = true}));
   EXPECT_TRUE(device_.launch(b_, Reads(block, 10_MiB), 10_us).ok());
+  ok(heap_->deallocate(ok(plain.allocate(20_MiB, a_))));
   ok(heap_->wake());
   expect_intact();
   free_all();
@@ -394,6 +397,24 @@ TEST_F(Sleep, IdleMemoryOfAwakeTagsGoesBeforeAWakeFails) {
   free(written(7_GiB, a_));
   EXPECT_GE(device_.physical_bytes(), 7_GiB);
   ok(heap_->wake());
+  expect_intact();
+  free_all();
+}
+
+// A wait for other idle memory that fails is no reason to keep what is idle already.
+TEST_F(Sleep, IdleMemoryWhoseWorkIsDoneGoesThoughAWaitForOtherMemoryFails) {
+  written_in("cache", 3_GiB, a_);
+  ok(heap_->sleep({.tags = {"cache"}}));
+  void* const done = written(3_GiB, a_);
+  void* const busy = written(4_GiB, b_);
+  free(done);
+  device_.finish();
+  write(busy, 4_GiB, b_);
+  free(busy);
+  device_.fail(DeviceCall::synchronize, 1);
+  ok(heap_->wake());
+  EXPECT_EQ(device_.forget_faults(), 0u);
+  EXPECT_GE(device_.physical_bytes(), 7_GiB) << "what is busy stays";
   expect_intact();
   free_all();
 }

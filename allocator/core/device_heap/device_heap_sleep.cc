@@ -179,11 +179,9 @@ Status DeviceHeap::Impl::may_sleep(std::vector<Unit>& units, const SleepOptions&
                      ". Have it released, or set SleepOptions::keep to leave it awake");
   }
   report.kept = std::move(held);
-  for (std::size_t i = units.size(); i-- > 0;) {
-    if (units[i].pages->memory() == MemoryKind::pages) continue;
-    units.erase(units.begin() + static_cast<std::ptrdiff_t>(i));
-    jobs.erase(jobs.begin() + static_cast<std::ptrdiff_t>(i));
-  }
+  const auto is_plain = [](const PageHeap& pages) { return pages.memory() == MemoryKind::plain; };
+  std::erase_if(units, [&](const Unit& unit) { return is_plain(*unit.pages); });
+  std::erase_if(jobs, [&](const Sleeper::Job& job) { return is_plain(*job.heap); });
   return {};
 }
 
@@ -323,7 +321,7 @@ bool DeviceHeap::Impl::make_room_to_wake(Bytes wanted, std::uint64_t& sleeps) {
   }
   free_deferred();
   registry_.give_back_cached();
-  if (!wait_for_idle_pages()) return false;
+  (void)wait_for_idle_pages();  // what was idle before goes in any case
   Bytes gone;
   for (const Unit& unit : units()) {
     if (gone >= wanted) break;

@@ -226,9 +226,9 @@ bool PageHeap::may_hold(Bytes more, Bytes beside) const {
 PageHeap::Growth PageHeap::growth(Bytes size, Bytes missing) const {
   if (reuse_ == ReusePolicy::grow) return missing <= room() ? Growth::yes : Growth::no;
   const bool full = pages_.used() + size >= peak_used_ - peak_used_ / kNearlyAllShare;
-  if (may_hold(missing, passed_over_ && full ? peak_used_ / kRecentShare : 0_B)) {
-    return Growth::yes;
-  }
+  Bytes beside;
+  if (passed_over_ && full) beside = peak_used_ / kRecentShare;
+  if (may_hold(missing, beside)) return Growth::yes;
   // (A program that never repeats comes to this again and again.)
   const bool affords = plain_ || affords_row(size);
   if (in_use_elsewhere_ == 0_B || enough_in_use_elsewhere(size) || !affords) {

@@ -98,6 +98,8 @@ class RequestHistory {
   std::uint64_t past_ = 0;  // noted when nothing was held
   Bytes held_;
   std::array<std::uint64_t, kDepth> last_{};
+
+  friend struct TestAccess;
 };
 
 // The places that requests were given, the first first: in the same state the same one is free.

@@ -85,7 +85,7 @@ bool Pool::has_retired() const {
 StreamHeap* Pool::heap_with(Address block) const {
   StreamHeap* with = nullptr;
   for_each_heap([&](StreamHeap& heap) {
-    if (with == nullptr && heap.has(block)) with = &heap;
+    if (heap.has(block)) with = &heap;
   });
   return with;
 }

@@ -105,8 +105,7 @@ Status HostStore::expect(Bytes bytes) {
     const std::lock_guard lock(mutex_);
     room = empty_bytes();
   }
-  if (bytes <= room) return {};
-  const std::uint64_t slabs = round_up(bytes - room, kSlab) / kSlab;
+  const std::uint64_t slabs = round_up(bytes - std::min(bytes, room), kSlab) / kSlab;
   if (const unsigned threads = device_.host_threads(); threads > 0 && slabs > 1) {
     makers_ = std::make_unique<Makers>(device_, slabs, threads);
     return {};
@@ -120,14 +119,18 @@ Status HostStore::expect(Bytes bytes) {
   return {};
 }
 
+std::optional<std::size_t> HostStore::empty_slab() const {
+  const auto empty = std::find_if(slabs_.begin(), slabs_.end(), [](const Slab& slab) {
+    return slab.memory != nullptr && slab.filled == 0_B;
+  });
+  if (empty == slabs_.end()) return std::nullopt;
+  return static_cast<std::size_t>(empty - slabs_.begin());
+}
+
 HostStore::Slab* HostStore::with_room() {
   if (current_ && slabs_[*current_].filled < kSlab) return &slabs_[*current_];
-  for (std::size_t i = 0; i < slabs_.size(); ++i) {
-    if (slabs_[i].memory == nullptr || slabs_[i].filled > 0_B) continue;
-    current_ = i;
-    return &slabs_[i];
-  }
-  return nullptr;
+  current_ = empty_slab();
+  return current_ ? &slabs_[*current_] : nullptr;
 }
 
 HostStore::Piece HostStore::cut(Slab& slab, Bytes most) {
@@ -160,9 +163,7 @@ Result<HostStore::Piece> HostStore::take_slab() {
   };
   {
     const std::lock_guard lock(mutex_);
-    for (std::size_t i = 0; i < slabs_.size(); ++i) {
-      if (slabs_[i].memory != nullptr && slabs_[i].filled == 0_B) return whole(i);
-    }
+    if (const std::optional<std::size_t> empty = empty_slab()) return whole(*empty);
   }
   Result<void*> memory = device_.allocate_host(kSlab);
   if (!memory) return std::move(memory).error();
