@@ -181,7 +181,7 @@ TEST_F(BlocksAtHand, AWaitThatFailsLeavesTheBlockAtHandWithItsFences) {
   free(heap, keep);
 }
 
-// Else the heap would seem to hold memory for ever, and a program that starts anew is not recognised.
+// Else the heap would seem to hold memory for ever: a program that starts anew is not recognised.
 TEST_F(BlocksAtHand, AWaitThatFailsLeavesNothingNotedAsHeld) {
   for (const Bytes size : {4_MiB, 4_KiB}) {
     DeviceHeap heap(device_, {.reuse = ReusePolicy::wait});
