@@ -62,6 +62,24 @@ TEST_F(HeapOutOfMemory, TheMessageSaysWhatWouldHelp) {
   EXPECT_EQ(remedy(300_GiB, 1_GiB, 200_GiB), "The device has less than that in all: ask for less.");
 }
 
+TEST_F(HeapOutOfMemory, TheMessageNamesTheThreeStreamsThatHoldTheMost) {
+  DeviceHeap heap(device_, {.limit = 48_MiB});
+  const Stream d = device_.new_stream();
+  std::vector<void*> blocks{allocate(heap, 4_MiB, a_), allocate(heap, 8_MiB, c_),
+                            allocate(heap, 8_MiB, b_), allocate(heap, 12_MiB, d),
+                            allocate(heap, 8_MiB, b_)};
+  const auto holds = [](Stream stream, const char* what) {
+    return "; stream " + std::to_string(stream.id) + " holds " + what;
+  };
+  const Result<void*> refused = heap.allocate(20_MiB, a_);
+  ASSERT_FALSE(refused.ok());
+  const std::string most = holds(b_, "16.00 MiB in 2 blocks") + holds(d, "12.00 MiB in 1 blocks") +
+                           holds(c_, "8.00 MiB in 1 blocks") + ". Free";
+  EXPECT_THAT(refused.error().message(), HasSubstr(most));
+  EXPECT_THAT(refused.error().message(), testing::Not(HasSubstr(holds(a_, ""))));
+  for (void* const block : blocks) free(heap, block);
+}
+
 TEST_F(HeapOutOfMemory, ACallbackFreesAndTheRequestIsTriedOnceMore) {
   DeviceHeap heap(device_, {.limit = 64_MiB});
   void* cache = allocate(heap, 48_MiB, a_);

@@ -401,6 +401,37 @@ TEST_F(Sleep, IdleMemoryOfAwakeTagsGoesBeforeAWakeFails) {
   free_all();
 }
 
+TEST_F(Sleep, OnlyAsMuchIdleMemoryGoesAsAWakeNeeds) {
+  written_in("cache", 3_GiB, a_);
+  ok(heap_->sleep({.tags = {"cache"}}));
+  void* const first = written(4_GiB, a_);
+  void* const second = written_in("models", 3_GiB, b_);
+  free(first);
+  free(second);
+  ok(heap_->wake());
+  EXPECT_GE(device_.physical_bytes(), 8_GiB - 256_MiB);
+  expect_intact();
+  free_all();
+}
+
+// To wait may take a little memory of the device.
+TEST_F(Sleep, IdleMemoryGoesWhereTheDeviceCanNotWaitForItsWork) {
+  written(100_MiB, a_);
+  void* const idle = written(40_MiB, a_);
+  free(written_in("cache", 60_MiB, a_));
+  free(idle);
+  device_.finish();
+  const Bytes held = device_.physical_bytes();
+  const std::uint64_t before = device_.calls(DeviceCall::synchronize_context);
+  device_.fail(DeviceCall::synchronize_context, 1, ErrorCode::out_of_memory);
+  const SleepReport slept = ok(heap_->sleep());
+  EXPECT_EQ(device_.calls(DeviceCall::synchronize_context), before + 2);
+  EXPECT_EQ(slept.given_back, held) << "whenever it went";
+  ok(heap_->wake());
+  expect_intact();
+  free_all();
+}
+
 // A wait for other idle memory that fails is no reason to keep what is idle already.
 TEST_F(Sleep, IdleMemoryWhoseWorkIsDoneGoesThoughAWaitForOtherMemoryFails) {
   written_in("cache", 3_GiB, a_);
@@ -425,6 +456,49 @@ TEST_F(Sleep, WhatSleepsIsNotTakenFromTheFreeBytesInAMessage) {
   written(1_GiB, a_);
   expect_error(heap_->allocate(8_GiB, a_), ErrorCode::out_of_memory,
                "free within pages in use 0 B");
+  ok(heap_->wake());
+  expect_intact();
+  free_all();
+}
+
+TEST_F(Sleep, AWakeWithoutRoomSaysWhatHoldsTheMemory) {
+  heap_->set_limit(1_GiB);
+  GraphPool graphs(*heap_, {.tag = "graphs"});
+  const GraphPool empty(*heap_, {.tag = "empty"});
+  written_in("cache", 600_MiB, a_);
+  ok(heap_->sleep({.tags = {"cache"}}));
+  write(ok(graphs.allocate(300_MiB, b_)), 300_MiB, b_);
+  written(600_MiB, a_);
+  const auto message = [&] {
+    const Result<SleepReport> woke = heap_->wake();
+    EXPECT_FALSE(woke.ok());
+    return woke.ok() ? std::string() : woke.error().message();
+  };
+  const std::string holders = "; Weir holds 600.00 MiB of tag 'default'";
+  const std::string pool =
+      "; Weir holds 300.00 MiB of tag 'graphs' in graph pool " + std::to_string(graphs.id());
+  const std::string end = "; the limit is 1.00 GiB. Free memory, and wake the tag again.";
+  const std::string whole = message();
+  for (const std::string& part : {holders, pool, std::string("; the device has "), end}) {
+    EXPECT_THAT(whole, HasSubstr(part));
+  }
+  EXPECT_THAT(whole, testing::Not(HasSubstr("'empty'")));
+  device_.fail(DeviceCall::memory_info, 1);
+  const std::string without = message();
+  EXPECT_EQ(device_.forget_faults(), 0u);
+  for (const std::string& part : {holders, pool, end}) EXPECT_THAT(without, HasSubstr(part));
+  EXPECT_THAT(without, testing::Not(HasSubstr("the device has")));
+  heap_->set_limit(0_B);
+  ok(heap_->wake());
+  expect_intact();
+  free_all();
+}
+
+// What the heap knew then of the device's memory is past.
+TEST_F(Sleep, AHeapThatFoundTheDeviceFullWakesOnceThereIsRoom) {
+  written(8_GiB - 4_MiB, a_);
+  expect_error(heap_->allocate(8_MiB, a_), ErrorCode::out_of_memory, "");
+  ok(heap_->sleep());
   ok(heap_->wake());
   expect_intact();
   free_all();

@@ -192,7 +192,6 @@ Error DeviceHeap::Impl::asleep(const Request& request) {
 
 Error DeviceHeap::Impl::out_of_memory(const Request& request) {
   const auto& [bytes, stream, server] = request;
-  registry_.give_back_cached();  // it is free memory, and not to be named as in use
   observer_.emit(Event{.kind = EventKind::out_of_memory, .stream = stream.id, .requested = bytes});
   const bool short_of_mappings = pages_.totals().short_of_mappings;
   const Statistics now = statistics();

@@ -258,19 +258,23 @@ Status DeviceHeap::Impl::sleep_units(const std::vector<Unit>& units,
                                      const std::string& folder, SleepReport& report) {
   // One that began meanwhile; another can't any more.
   if (Status none = no_capture_goes_on(); !none) return none;
+  const auto give_idle = [&]() -> Status {
+    for (const Unit& unit : units) {
+      Result<Bytes> gone = unit.pages->give_idle();
+      if (!gone) return std::move(gone).error();
+      report.given_back += *gone;
+    }
+    return {};
+  };
   Status done = device_.synchronize_context();
   if (!done) {
     // It may need a little memory of the device, which may have none left.
-    for (const Unit& unit : units) (void)unit.pages->give_idle();
+    (void)give_idle();
     done = device_.synchronize_context();
   }
   if (!done) return done;
   (void)call_in_pools();
-  for (const Unit& unit : units) {
-    Result<Bytes> gone = unit.pages->give_idle();
-    if (!gone) return std::move(gone).error();
-    report.given_back += *gone;
-  }
+  if (Status gone = give_idle(); !gone) return gone;
   return sleeper_.sleep(jobs, folder, report);
 }
 
@@ -319,8 +323,6 @@ bool DeviceHeap::Impl::make_room_to_wake(Bytes wanted, std::uint64_t& sleeps) {
     sleeps = ended;
     return true;
   }
-  free_deferred();
-  registry_.give_back_cached();
   (void)wait_for_idle_pages();  // what was idle before goes in any case
   Bytes gone;
   for (const Unit& unit : units()) {
