@@ -326,6 +326,11 @@ TEST_F(PlainPool, SaysWhatTheDeviceRefusesToTakeBack) {
   const Result<Bytes> gone = heap_.trim();
   ASSERT_FALSE(gone.ok());
   EXPECT_THAT(gone.error().message(), HasSubstr("free_segment"));
+  const std::uint64_t before = device_.calls(DeviceCall::allocate_segment);
+  free(heap_, allocate_in_pool(40_MiB));  // it is there all the same
+  EXPECT_EQ(device_.calls(DeviceCall::allocate_segment), before);
+  EXPECT_THAT(heap_.validate(), IsEmpty());
+  device_.finish();
   EXPECT_EQ(heap_.trim().value(), 40_MiB);
 }
 
@@ -508,6 +513,31 @@ TEST_F(PlainMemory, ASegmentWithinAHairOfThePeakIsHadOnce) {
   EXPECT_THAT(heap_.validate(), IsEmpty());
   free(heap_, large);
   free(heap_, small);
+}
+
+TEST_F(PlainMemory, ASegmentThatTheDeviceDoesNotHaveIsAskedForTwiceInEachTry) {
+  heap_.on_out_of_memory([](Bytes) {});  // one more try
+  void* const most = allocate(heap_, 1_GiB - 1_MiB, one_);
+  const std::uint64_t before = device_.calls(DeviceCall::allocate_segment);
+  EXPECT_FALSE(heap_.allocate(2_MiB, one_).ok());
+  EXPECT_EQ(device_.calls(DeviceCall::allocate_segment) - before, 8u) << "in four tries";
+  free(heap_, most);
+}
+
+TEST_F(PlainMemory, MoreSegmentsThanThereMayBeAreNamed) {
+  DeviceHeap heap(device_, {.most_mappings = 2, .memory = MemoryKind::plain});
+  void* const first = allocate(heap, 20_MiB, one_);
+  void* const second = allocate(heap, 20_MiB, one_);
+  const Result<void*> refused = heap.allocate(20_MiB, one_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::out_of_memory);
+  EXPECT_THAT(refused.error().message(),
+              HasSubstr("2 mappings are held, and HeapOptions::most_mappings allows too few more"));
+  free(heap, first);
+  void* const again = allocate(heap, 20_MiB, one_);
+  free(heap, again);
+  free(heap, second);
+  EXPECT_THAT(heap.validate(), IsEmpty());
 }
 
 TEST_F(PlainMemory, SegmentsBeyond49BitsAreRefusedAndGoBack) {

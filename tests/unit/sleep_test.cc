@@ -27,7 +27,11 @@ TEST_F(Sleep, AsleepNothingIsOnTheDeviceAndAwakeEveryByteIsBack) {
   written(7_MiB, b_);
   for (int i = 0; i < 100; ++i) written(3000_B, a_);
   free(written(40_MiB, a_));
+  const Nanoseconds begun = device_.now();
   const SleepReport slept = ok(heap_->sleep());
+  const Nanoseconds asleep = device_.now();
+  EXPECT_EQ(slept.time, asleep - begun);
+  EXPECT_GT(slept.time, 0_ns);
   EXPECT_EQ(device_.physical_bytes(), 0_B);
   EXPECT_EQ(device_.live_mappings(), 0u);
   EXPECT_EQ(heap_->statistics().reserved_bytes.current, 0u);
@@ -38,6 +42,8 @@ TEST_F(Sleep, AsleepNothingIsOnTheDeviceAndAwakeEveryByteIsBack) {
   expect_sound();
   const SleepReport woke = ok(heap_->wake());
   EXPECT_EQ(woke.copied, slept.copied);
+  EXPECT_EQ(woke.time, device_.now() - asleep);
+  EXPECT_GT(woke.time, 0_ns);
   EXPECT_EQ(tag(kDefaultTag).state, TagState::awake);
   EXPECT_EQ(device_.host_bytes(), 0_B) << "none is kept that was not asked for";
   expect_intact();
@@ -246,6 +252,23 @@ TEST_F(Sleep, MemoryThatSomebodyHoldsIsNamedAndNothingHasChanged) {
   heap_->release_hold(hold);
   ok(heap_->sleep());
   EXPECT_EQ(device_.physical_bytes(), 0_B);
+  ok(heap_->wake());
+  expect_intact();
+  free_all();
+}
+
+TEST_F(Sleep, AHoldEndsWithItsBlockWhateverLiesThereThen) {
+  void* const first = written(4_MiB, a_);
+  void* const held = written(4_MiB, a_);
+  ASSERT_EQ(Address::of(held), Address::of(first) + 4_MiB);
+  (void)ok(heap_->hold(held, "a process"));
+  EXPECT_EQ(heap_->residue().held.size(), 1u);
+  free(held);
+  EXPECT_THAT(heap_->residue().held, IsEmpty());
+  free(first);
+  ASSERT_EQ(written(8_MiB, a_), first) << "it covers where the other began";
+  EXPECT_THAT(heap_->residue().held, IsEmpty());
+  ok(heap_->sleep());
   ok(heap_->wake());
   expect_intact();
   free_all();
