@@ -107,6 +107,24 @@ TEST_F(GraphPoolRestore, BlocksThatCameSinceAreDeallocated) {
   free_all();
 }
 
+TEST_F(GraphPoolRestore, BlocksOfEveryStreamGoAndComeBack) {
+  for (const Stream stream : {a_, b_}) {
+    for (const Bytes size : {3_MiB, 1000_B}) (void)pool().allocate(size, stream).value();
+  }
+  const std::vector<PlacedBlock> state = pool().blocks();
+  ASSERT_EQ(state.size(), 4u);
+  restore({});
+  EXPECT_EQ(pool().statistics().live_bytes, 0_B);
+  restore(state);
+  for (const PlacedBlock& block : state) {
+    const std::vector<PlacedBlock> now = pool().blocks();
+    EXPECT_TRUE(std::any_of(now.begin(), now.end(), [&](const PlacedBlock& each) {
+      return each.address == block.address && each.stream == block.stream;
+    }));
+  }
+  free_all();
+}
+
 TEST_F(GraphPoolRestore, ManyStatesOfManySizesCanBeGoneBackTo) {
   std::vector<Graph> graphs;
   std::vector<std::vector<PlacedBlock>> states{{}};
