@@ -2,6 +2,8 @@
 // Mutex and QueuedMutex: one thread at a time, whatever the holder does meanwhile; what the second
 // promises beside; and CachingHeaps, the list that needs no lock.
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -179,6 +183,15 @@ TEST(QueuedMutex, WhoComesNowAndThenWaitsNoLongerThanAFewTurns) {
   EXPECT_LE(waited[kRounds * 9 / 10], 5u);
 }
 
+// Is the thread of this process asleep, in a call of the system's?
+bool sleeps(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const std::size_t name_ends = text.rfind(')');
+  return name_ends != std::string::npos && text.compare(name_ends + 2, 1, "S") == 0;
+}
+
 // Each waits in the queue, asleep or awake, and has its turn: also where the first one sleeps.
 TEST(QueuedMutex, ThreadsThatSleepInTheQueueHaveTheirTurnInOrder) {
   constexpr int kThreads = 8;
@@ -187,11 +200,13 @@ TEST(QueuedMutex, ThreadsThatSleepInTheQueueHaveTheirTurnInOrder) {
   std::vector<std::thread> threads;
   mutex.lock();
   for (int i = 0; i < kThreads; ++i) {
+    std::atomic<pid_t> number = 0;
     threads.emplace_back([&, i] {
+      number = static_cast<pid_t>(::syscall(SYS_gettid));
       const QueuedLock lock(mutex);
       order.push_back(i);
     });
-    std::this_thread::sleep_for(20ms);  // it stands in the queue, and sleeps
+    while (number == 0 || !sleeps(number)) std::this_thread::sleep_for(1ms);  // it is in the queue
   }
   mutex.unlock();
   for (std::thread& thread : threads) thread.join();
