@@ -15,7 +15,8 @@ using testing::HasSubstr;
 class CapturedCollectives : public test::CommRanks {
  protected:
   CapturedCollectives() = default;
-  explicit CapturedCollectives(SimWorldOptions options) : CommRanks(2, options) {}
+  explicit CapturedCollectives(SimWorldOptions options, int ranks = 2)
+      : CommRanks(ranks, options) {}
 
   static CaptureScope begin(Rank& rank, GraphPool& pool, CaptureMode mode = CaptureMode::global) {
     Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute, mode);
@@ -29,6 +30,11 @@ class CapturedCollectives : public test::CommRanks {
     }
     return wrong;
   }
+};
+
+class AloneInACapture : public CapturedCollectives {
+ protected:
+  AloneInACapture() : CapturedCollectives({}, 1) {}
 };
 
 class EveryMode : public CapturedCollectives, public testing::WithParamInterface<CaptureMode> {};
@@ -268,6 +274,28 @@ TEST_F(CapturedCollectives, InACaptureThatNoPoolServesAreRefusedAndItGoesOn) {
   expect_ok(graph);
   expect_ok(rank.device.destroy_graph(*graph));
   rank.free(block);
+}
+
+// In the midst of a fork, too: else the graph would lack what came after it.
+TEST_F(AloneInACapture, AnOperationFailsWhereTheDriverDoesNotSayWhatIsCaptured) {
+  Rank& rank = *ranks_[0];
+  std::uint64_t failed = 0;
+  for (bool over = false; !over;) {
+    create();
+    prepare();
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    void* const block = rank.allocate(kSize, rank.compute);
+    rank.device.fail(DeviceCall::capture_info, failed + 1);
+    const Result<Work> work = rank.sum(block, kSize, rank.compute);
+    over = rank.device.forget_faults() > 0;
+    EXPECT_EQ(work.ok(), over) << "call " << failed + 1;
+    if (!over) ++failed;
+    rank.free(block);
+    (void)capture.end();
+    rank.comm.reset();
+  }
+  EXPECT_GE(failed, 4u);
 }
 
 TEST_F(CapturedCollectives, InACaptureThatIsBrokenSayThatItWasBrokenBefore) {

@@ -68,6 +68,31 @@ TEST(Operation, IsDescribedAsPeopleSayIt) {
             "send of 128 B of int8 to rank 2");
 }
 
+TEST(Operation, OfEachKindSaysWhatItReducesAndWhoIsOnTheOtherSide) {
+  constexpr std::string_view kDescribed[] = {
+      "all-reduce of 100 B of int8 (sum)",
+      "all-gather of 400 B of int8",
+      "reduce-scatter of 400 B of int8 (sum)",
+      "broadcast of 100 B of int8, root 2",
+      "reduce of 100 B of int8 (sum), root 2",
+      "all-to-all of 400 B of int8",
+      "gather of 400 B of int8, root 2",
+      "scatter of 400 B of int8, root 2",
+      "send of 100 B of int8 to rank 2",
+      "receive of 100 B of int8 from rank 2",
+  };
+  static_assert(std::size(kDescribed) == kOperationKinds);
+  for (int kind = 0; kind < kOperationKinds; ++kind) {
+    const Operation operation = of(static_cast<OperationKind>(kind), 100, DataType::int8, 2);
+    const std::string_view described = kDescribed[kind];
+    EXPECT_EQ(operation.describe(4), described);
+    const bool has_other_side =
+        described.find("root") != std::string::npos || described.find("rank") != std::string::npos;
+    EXPECT_TRUE(operation.check(3, 0)) << described;
+    EXPECT_EQ(operation.check(2, 0).ok(), !has_other_side) << described;
+  }
+}
+
 TEST(Operation, WithARankThatIsNotThereIsRefused) {
   for (const int peer : {-1, 4, 1000}) {
     const Status status = of(OperationKind::broadcast, 1, DataType::int8, peer).check(4, 0);

@@ -311,6 +311,20 @@ TEST_F(SimNcclRanksThatAreMissing, AreNoneWhereAnOperationWasMadeToHang) {
   expect_ok(one(0).finish());
 }
 
+TEST_F(SimNcclRanksThatAreMissing, AreNotWaitedForOnceTheCommunicatorIsAborted) {
+  make(3, {.host_timeout = std::chrono::seconds(10)});
+  expect_ok(one(0).enqueue(sum(one(0))));
+  expect_ok(one(0).enqueue(pair(OperationKind::send, one(0), 1)));
+  std::thread waiting([&] { expect_ok(one(0).finish()); });
+  expect_ok(one(0).nccl->abort(one(0).comm));
+  waiting.join();
+  expect_ok(one(0).finish());
+  expect_error(one(0).nccl->abort(one(0).comm), ErrorCode::device, "there is no such communicator");
+  EXPECT_EQ(world_->live_communicators(), 2u);
+  for (const std::size_t rank : {1, 2}) expect_ok(one(rank).nccl->destroy(one(rank).comm));
+  EXPECT_EQ(world_->live_communicators(), 0u);
+}
+
 TEST_F(SimNcclRanks, ThatAskForAnotherOperationAreNamedWithItsNumber) {
   make(2);
   Operation other = sum(one(1));
