@@ -106,9 +106,7 @@ class Recorder::Impl {
     flushed_.notify_all();
     writer_.join();
     encoder_.end(dropped());
-    if (file_ == nullptr) return {};
-    file_->close();
-    return file_->status();
+    return file_ == nullptr ? Status() : file_->close();
   }
 
   std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }

@@ -43,7 +43,7 @@ Result<std::unique_ptr<FileOutput>> FileOutput::open(const std::string& path) {
   return output;
 }
 
-FileOutput::~FileOutput() { close(); }
+FileOutput::~FileOutput() { (void)close(); }
 
 // One write for the whole block: a process that is killed leaves whole blocks.
 void FileOutput::put(SealedBlock block) {
@@ -65,9 +65,11 @@ void FileOutput::write(std::string_view bytes) {
   }
 }
 
-void FileOutput::close() {
-  if (file_ < 0) return;
-  if (::close(std::exchange(file_, -1)) != 0 && error_.empty()) error_ = std::strerror(errno);
+Status FileOutput::close() {
+  if (file_ >= 0 && ::close(std::exchange(file_, -1)) != 0 && error_.empty()) {
+    error_ = std::strerror(errno);
+  }
+  return status();
 }
 
 Status FileOutput::status() const {
@@ -138,8 +140,7 @@ Status KeptOutput::write_blocks(FileOutput& file, std::uint64_t dropped) const {
   recording_format::put(end, events);
   recording_format::put(end, dropped);
   file.put(seal(BlockKind::end, end));
-  file.close();
-  return file.status();
+  return file.close();
 }
 
 Status KeptOutput::write_to(const std::string& path, std::uint64_t dropped) const {

@@ -40,8 +40,8 @@ class FileOutput final : public RecordingOutput {
   static Result<std::unique_ptr<FileOutput>> open(const std::string& path);
   ~FileOutput() override;
   void put(SealedBlock block) override;
-  // Closes the file; a second call does nothing.
-  void close();
+  // Closes the file, and says whether all of it was written; a second call only says that.
+  Status close();
   Status status() const override;
 
  private:

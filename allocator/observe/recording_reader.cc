@@ -17,11 +17,6 @@ namespace {
 using recording_format::BlockKind;
 using recording_format::PayloadReader;
 
-// More than any sound recording has; what is beyond is left out.
-constexpr std::size_t kMostFrames = std::size_t{1} << 22;
-constexpr std::size_t kMostStackEntries = std::size_t{1} << 26;
-constexpr std::size_t kMostText = std::size_t{1} << 28;
-
 // Takes the blocks of one recording, in order.
 class Reading {
  public:
@@ -100,7 +95,8 @@ void Reading::take_frames(PayloadReader& in) {
     frame.file = in.text();
     frame.line = static_cast<std::uint32_t>(in.number());
     text_ += frame.function.size() + frame.file.size();
-    if (in.failed() || recording_.frames.size() >= kMostFrames || text_ > kMostText) return;
+    if (in.failed()) return;
+    if (recording_.frames.size() >= options_.most_frames || text_ > options_.most_text) continue;
     frames_[first + i] = static_cast<std::uint32_t>(recording_.frames.size());
     recording_.frames.push_back(std::move(frame));
   }
@@ -117,7 +113,7 @@ void Reading::take_stacks(PayloadReader in) {
       if (frame != frames_.end()) stack.push_back(frame->second);
     }
     stack_entries_ += stack.size() + 1;
-    if (in.failed() || stack_entries_ > kMostStackEntries) break;
+    if (in.failed() || stack_entries_ > options_.most_stack_entries) break;
     stacks_[first + i] = static_cast<std::uint32_t>(recording_.stacks.size());
     recording_.stacks.push_back(std::move(stack));
   }
@@ -153,7 +149,7 @@ void Reading::take_marks(PayloadReader in) {
     const std::uint64_t time = in.number();
     const std::string_view text = in.text();
     text_ += text.size() + sizeof(RecordedMark);
-    if (in.failed() || time >> 63 != 0 || text_ > kMostText) return void(++unreadable_);
+    if (in.failed() || time >> 63 != 0 || text_ > options_.most_text) return void(++unreadable_);
     recording_.marks.push_back({Nanoseconds{static_cast<std::int64_t>(time)}, std::string(text)});
   }
 }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <list>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -199,6 +200,34 @@ TEST_F(PythonStacks, OfAThreadThatLetGoOfTheLockAreTakenWithIt) {
   EXPECT_EQ(with_lock(here), stack);
   EXPECT_THAT(python_stacks().frames(stack),
               ElementsAre(RecordedFrame{"Trainer.step", "train.py", 21}, kMain));
+}
+
+TEST_F(PythonStacks, AreOfThe128FunctionsThatWereCalledLast) {
+  // Functions that no other stack has: each is met here for the first time.
+  static std::list<Code> codes;
+  std::list<Frame> frames;
+  Frame* innermost = nullptr;
+  for (int i = 0; i < 130; ++i) {
+    Code& code = codes.emplace_back("f" + std::to_string(i), "deep.py");
+    innermost = &frames.emplace_back(&code, i, innermost);
+  }
+  this_thread.frame = innermost;
+  const std::vector<RecordedFrame> recorded = python_stacks().frames(with_lock(here));
+  ASSERT_EQ(recorded.size(), 128u);
+  EXPECT_EQ(recorded.front(), (RecordedFrame{"f129", "deep.py", 129}));
+  EXPECT_EQ(recorded.back(), (RecordedFrame{"f2", "deep.py", 2}));
+  for (const Frame& frame : frames) EXPECT_EQ(frame.references, 1);
+  this_thread.frame = innermost->back;
+  EXPECT_EQ(python_stacks().frames(with_lock(here)).back().function, "f1");
+}
+
+// Python says -1 of a place without one.
+TEST_F(PythonStacks, HaveNoLineWherePythonKnowsNone) {
+  static Code code("<generated>", "generated.py");
+  Frame frame(&code, -1, nullptr);
+  this_thread.frame = &frame;
+  EXPECT_THAT(python_stacks().frames(with_lock(here)),
+              ElementsAre(RecordedFrame{"<generated>", "generated.py", 0}));
 }
 
 TEST_F(PythonStacks, BeforePython311NamesAreNotQualified) {

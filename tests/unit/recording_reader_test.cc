@@ -216,6 +216,68 @@ TEST_F(RecordingReader, ReadsNoMoreEventsThanItIsAskedTo) {
   EXPECT_THAT(recording.damage, HasSubstr("more than 17 events"));
 }
 
+// Frames a1, b2 and c3; stacks of all of them, of the last, and of none; an event of each.
+TEST_F(RecordingReader, ReadsNoMoreFramesStacksAndTextsThanItIsAskedTo) {
+  using namespace recording_format;  // NOLINT(google-build-using-namespace)
+  std::string stacks, events, marks;
+  for (const std::uint64_t number : {1, 3}) put(stacks, number);  // the first, and how many
+  for (const char* const frame : {"a1", "b2", "c3"}) {
+    put(stacks, std::string_view(frame, 1));
+    put(stacks, std::string_view("file"));
+    put(stacks, static_cast<std::uint64_t>(frame[1] - '0'));
+  }
+  for (const std::uint64_t number : {1, 3, 3, 1, 2, 3, 1, 3, 0}) put(stacks, number);
+  put(events, std::uint64_t{0});
+  EventCoder coder;
+  for (std::uint32_t stack = 1; stack <= 3; ++stack) {
+    Event event = allocated(std::uint64_t{stack} << 20, 512_B, Nanoseconds{stack}, 1);
+    event.stack = stack;
+    coder.encode(event, events);
+  }
+  put(marks, std::uint64_t{1});
+  put(marks, std::string_view("mark"));
+  std::string file = file_header();
+  std::uint32_t number = 0;
+  for (const auto& [kind, plain] :
+       {std::pair(BlockKind::stacks, stacks), std::pair(BlockKind::events, events),
+        std::pair(BlockKind::marks, marks)}) {
+    const std::string stored = deflated(plain);
+    const auto size = static_cast<std::uint32_t>(stored.size());
+    file += block_header({kind, size, static_cast<std::uint32_t>(plain.size()), number++, 0},
+                         stored) +
+            stored;
+  }
+  put_bytes(file);
+
+  // The functions of each event's stack.
+  const auto read_stacks = [&](const ReadOptions& options) {
+    const Recording recording = read(options);
+    expect_sound(recording);
+    std::string all;
+    for (const Event& event : recording.events) {
+      for (const std::uint32_t frame : recording.stacks[event.stack]) {
+        all += recording.frames[frame].function;
+      }
+      all += ";";
+    }
+    return all + std::to_string(recording.marks.size());
+  };
+  constexpr std::size_t kText = 3 * 5 + 4 + sizeof(RecordedMark);
+  EXPECT_EQ(read_stacks({}), "abc;c;;1");
+  EXPECT_EQ(read_stacks({.most_frames = 3, .most_stack_entries = 7, .most_text = kText}),
+            "abc;c;;1");
+  EXPECT_EQ(read_stacks({.most_frames = 2}), "ab;;;1") << "the stacks behind them are read";
+  EXPECT_EQ(read_stacks({.most_frames = 0}), ";;;1");
+  EXPECT_EQ(read_stacks({.most_stack_entries = 6}), "abc;c;;1");
+  EXPECT_EQ(read({.most_stack_entries = 7}).stacks.size(), 4u);
+  EXPECT_EQ(read({.most_stack_entries = 6}).stacks.size(), 3u);
+  EXPECT_EQ(read_stacks({.most_stack_entries = 5}), "abc;;;1");
+  EXPECT_EQ(read_stacks({.most_text = 10}), "ab;;;0");
+  EXPECT_EQ(read_stacks({.most_text = 9}), "a;;;0");
+  EXPECT_EQ(read_stacks({.most_text = kText - 1}), "abc;c;;0");
+  EXPECT_THAT(read({.most_text = kText - 1}).damage, HasSubstr("1 blocks make no sense"));
+}
+
 TEST_F(RecordingReader, WhatIsNoRecordingIsAnErrorThatNamesTheFileAndTheRemedy) {
   EXPECT_THAT(error(), AllOf(HasSubstr(path_), HasSubstr("No such file")));
   put_bytes("");
