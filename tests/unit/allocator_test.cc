@@ -82,11 +82,15 @@ TEST_F(AllocatorTest, GivesOutPlainMemoryWhereThatIsAskedFor) {
 TEST(Allocators, TakeALimitThatIsAShareOfAllThatTheDeviceHas) {
   SimDevice device({.memory = 1_GiB});
   const Stream stream = device.new_stream();
+  const auto asked = [&] { return device.calls(DeviceCall::memory_info); };
   Allocator first(device, quiet());
+  const std::uint64_t asked_without = asked();
   void* const block = first.allocate(512_MiB, stream.handle);
   Config config = quiet();
   ASSERT_TRUE(config.set("WEIR_LIMIT", "25%").ok());
+  const std::uint64_t before = asked();
   Allocator second(device, config);
+  EXPECT_EQ(asked() - before, asked_without + 1) << "how much that is";
   EXPECT_EQ(second.heap(0).limit(), 256_MiB);
   first.deallocate(block);
 }

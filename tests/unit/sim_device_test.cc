@@ -292,6 +292,15 @@ TEST_F(SimTime, ADestroyedStreamIsRefused) {
   EXPECT_NE(next.id, a_.id) << "ids are not used again";
 }
 
+// Such a stream is the heap's own: the driver is told of it by its number outside the capture.
+TEST_F(SimTime, AStreamThatIsMarkedAsInACaptureIsNoneOfTheDevices) {
+  const EventHandle event = *device_.create_event();
+  EXPECT_FALSE(device_.record(event, a_.in_capture()).ok());
+  EXPECT_FALSE(device_.wait(a_.in_capture(), event).ok());
+  EXPECT_FALSE(device_.capture_info(a_.in_capture()).ok());
+  EXPECT_TRUE(device_.record(event, a_.in_capture().outside_capture()).ok());
+}
+
 // Memory
 
 TEST(SimMemory, AKernelMayOnlyTouchWhatIsMappedAndAccessible) {
@@ -442,6 +451,9 @@ TEST(SimMemory, WhatADriverRefusesIsRefused) {
   expect_refused(device.map(room + 8_MiB, 2_MiB, other), "is not reserved");
   expect_refused(device.map(segment, 2_MiB, other), "is not reserved");
   expect_refused(device.map(page.address + 2_MiB, 2_MiB, other), "is mapped already");
+  ASSERT_TRUE(device.map(room + 2_MiB, 2_MiB, other).ok());
+  expect_refused(device.map(room, 4_MiB, page.handle), "is mapped already");
+  ASSERT_TRUE(device.unmap(room + 2_MiB, 2_MiB).ok());
   expect_refused(device.unmap(page.address, 2_MiB), "is not exactly one mapping");
   expect_refused(device.unmap(page.address + 2_MiB, 2_MiB), "is not exactly one mapping");
   expect_refused(device.unmap(segment, 4_MiB), "is not exactly one mapping");

@@ -191,6 +191,63 @@ TEST_F(RaceCheckerTest, UnmappingWhatTheHostHasNotSeenCompleteIsReported) {
   EXPECT_EQ(checker_.race_count(), 1u);
 }
 
+TEST_F(RaceCheckerTest, TheHostItselfRacesWithWorkThatItHasNotSeenComplete) {
+  read(a_, 100, 200);
+  write(b_, 200, 300);
+  const VectorClock read_mark = checker_.mark(a_), write_mark = checker_.mark(b_);
+  const auto races_of = [&](Access::Kind kind, std::uint64_t begin, std::uint64_t end) {
+    const std::uint64_t before = checker_.race_count();
+    const Access access{kind, Address{1000 + begin}, Bytes{end - begin}};
+    checker_.host_touches(page_, begin, end, access, {9});
+    return checker_.race_count() - before;
+  };
+  EXPECT_EQ(races_of(Access::Kind::read, 0, 200), 0u) << "both read";
+  EXPECT_EQ(races_of(Access::Kind::write, 0, 100), 0u);
+  EXPECT_EQ(races_of(Access::Kind::write, 300, 400), 0u);
+  EXPECT_EQ(races_of(Access::Kind::write, 50, 101), 1u);
+  EXPECT_EQ(races_of(Access::Kind::write, 199, 200), 1u);
+  EXPECT_EQ(races_of(Access::Kind::read, 299, 400), 1u);
+  EXPECT_EQ(races_of(Access::Kind::write, 0, 400), 2u);
+  const Race& race = checker_.races()[0];
+  EXPECT_EQ(race.kind, Race::Kind::host);
+  EXPECT_EQ(race.first_stream, 7u);
+  EXPECT_EQ(race.second_stream, 0u);
+  EXPECT_EQ(race.first.kind, Access::Kind::read);
+  EXPECT_EQ(race.second.kind, Access::Kind::write);
+  EXPECT_EQ(race.second.address, Address{1050});
+  EXPECT_EQ(race.first_time, 1_ns);
+  EXPECT_EQ(race.second_time, 9_ns);
+  checker_.host_saw(write_mark);
+  EXPECT_EQ(races_of(Access::Kind::write, 0, 400), 1u);
+  checker_.host_saw(read_mark);
+  EXPECT_EQ(races_of(Access::Kind::write, 0, 400), 0u);
+}
+
+TEST_F(RaceCheckerTest, TheHostRacesOnceWithAnAccessThatLiesInSeveralRanges) {
+  write(a_, 0, 1000);
+  order(a_, b_);
+  for (std::uint64_t i = 0; i < 1000; i += 100) read(b_, i, i + 10);
+  checker_.host_touches(page_, 0, 1000, {Access::Kind::read, Address{1000}, 1000_B}, {20});
+  EXPECT_EQ(checker_.race_count(), 1u);
+}
+
+TEST_F(RaceCheckerTest, AddsUpRacesOfAnotherBeyondThoseThatAreKept) {
+  RaceChecker other;
+  const StreamIndex first = other.add_stream(1), second = other.add_stream(2);
+  PageStamps page;
+  for (int i = 0; i < 150; ++i) {
+    const Access access{Access::Kind::write, Address{1}, 1_B};
+    other.touch(page, 0, 1, other.begin(i % 2 == 0 ? first : second, access, {i}));
+  }
+  write(a_, 0, 10);
+  write(b_, 0, 10);
+  checker_.add_races_of(other);
+  EXPECT_EQ(checker_.race_count(), 150u);
+  ASSERT_EQ(checker_.races().size(), RaceChecker::kKept);
+  EXPECT_EQ(checker_.races()[0].first_stream, 7u);
+  EXPECT_EQ(checker_.races()[1].first_stream, 1u);
+}
+
 TEST_F(RaceCheckerTest, AStreamThatEndedLeavesItsNumberOnceTheHostHasSeenItsWork) {
   write(a_, 0, 100);
   const VectorClock mark = checker_.mark(a_);
