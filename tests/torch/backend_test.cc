@@ -147,6 +147,8 @@ TEST_F(Backends, APoolThatIsMadePlainServesPlainMemory) {
   backend_.createOrIncrefPool(0, plain, nullptr);  // as MemPool() does
   backend_.make_plain(0, plain);
   backend_.make_plain(0, plain);  // it is already
+  EXPECT_THAT(backend_.memory(0).pools().blocks(plain), testing::IsEmpty());
+  EXPECT_EQ(backend_.getPoolUseCount(0, plain), 1);
   backend_.memory(0).pools().begin(plain, takes, own);
   void* const block = backend_.memory(0).allocate(40_MiB, own);
   backend_.memory(0).pools().end(plain);
@@ -292,7 +294,10 @@ TEST_F(Backends, WhatPyTorchAsksOfADevicesMemory) {
   const Stream stream = new_stream(1);
   const auto handle = static_cast<cudaStream_t>(stream.handle);
   EXPECT_TRUE(backend_.initialized());
-  EXPECT_FALSE(Backend(allocator_).initialized());
+  Backend of_one_device(allocator_);
+  EXPECT_FALSE(of_one_device.initialized());
+  of_one_device.init(1);
+  EXPECT_TRUE(of_one_device.initialized());
   EXPECT_THAT(backend_.name(), "native");
   char* const block = static_cast<char*>(backend_.raw_alloc_with_stream(0, handle));
   EXPECT_EQ(block, nullptr);

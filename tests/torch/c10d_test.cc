@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/torch/fake_nccl.h"
+#include "tests/torch/own_process.h"
 #include "torch/c10d/fenced_work.h"
 #include "torch/c10d/operations.h"
 
@@ -376,6 +377,18 @@ TEST_F(C10d, ThePackageCoalesces) {
   EXPECT_EQ(fenced(), 1u);
   work = nullptr;
   use_memory_again();  // record_stream() was called all the same
+}
+
+// The package's hooks stay where they are, whoever is PyTorch's allocator.
+TEST(C10dBeforeItIsEnabled, CoalescingIsNoMatterForWeir) {
+  in_a_fresh_process([] {
+    weir_c10d_coalescing_begins(1);
+    for (int (*const join)() : {&join_coalesced, static_cast<int (*)()>(nullptr)}) {
+      EXPECT_EQ(weir_c10d_coalescing_ends(1, join), 0);
+    }
+    EXPECT_STREQ(weir_c10d_failure(), "");
+    EXPECT_EQ(Operations::in_use(), nullptr);
+  });
 }
 
 TEST_F(C10d, ThePackageTellsOfGroupsOfNcclsOwn) {
