@@ -243,9 +243,9 @@ TEST_F(RecordingReader, ReadsNoMoreFramesStacksAndTextsThanItIsAskedTo) {
         std::pair(BlockKind::marks, marks)}) {
     const std::string stored = deflated(plain);
     const auto size = static_cast<std::uint32_t>(stored.size());
-    file += block_header({kind, size, static_cast<std::uint32_t>(plain.size()), number++, 0},
-                         stored) +
-            stored;
+    file +=
+        block_header({kind, size, static_cast<std::uint32_t>(plain.size()), number++, 0}, stored) +
+        stored;
   }
   put_bytes(file);
 
