@@ -70,16 +70,11 @@ TEST(Operation, IsDescribedAsPeopleSayIt) {
 
 TEST(Operation, OfEachKindSaysWhatItReducesAndWhoIsOnTheOtherSide) {
   constexpr std::string_view kDescribed[] = {
-      "all-reduce of 100 B of int8 (sum)",
-      "all-gather of 400 B of int8",
-      "reduce-scatter of 400 B of int8 (sum)",
-      "broadcast of 100 B of int8, root 2",
-      "reduce of 100 B of int8 (sum), root 2",
-      "all-to-all of 400 B of int8",
-      "gather of 400 B of int8, root 2",
-      "scatter of 400 B of int8, root 2",
-      "send of 100 B of int8 to rank 2",
-      "receive of 100 B of int8 from rank 2",
+      "all-reduce of 100 B of int8 (sum)",     "all-gather of 400 B of int8",
+      "reduce-scatter of 400 B of int8 (sum)", "broadcast of 100 B of int8, root 2",
+      "reduce of 100 B of int8 (sum), root 2", "all-to-all of 400 B of int8",
+      "gather of 400 B of int8, root 2",       "scatter of 400 B of int8, root 2",
+      "send of 100 B of int8 to rank 2",       "receive of 100 B of int8 from rank 2",
   };
   static_assert(std::size(kDescribed) == kOperationKinds);
   for (int kind = 0; kind < kOperationKinds; ++kind) {

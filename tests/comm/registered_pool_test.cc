@@ -249,6 +249,29 @@ TEST_F(RegisteredPools, OrderWhoeverGetsTheBytesNextOnTheGpu) {
   });
 }
 
+TEST_F(RegisteredPools, WaitForWhoeverHadTheBytesLastAlone) {
+  create_pools();
+  on_all([&](Rank& rank) {
+    const auto waits = [&] { return rank.device.calls(DeviceCall::wait); };
+    const Stream third = rank.device.new_stream(), fourth = rank.device.new_stream();
+    void* const first = take(rank, 8_MiB, rank.compute);
+    rank.write(rank.compute, first, 8_MiB);
+    give(rank, first);
+    const std::uint64_t before = waits();
+    EXPECT_EQ(take(rank, 8_MiB, third), first);
+    EXPECT_EQ(waits(), before + 1);
+    rank.write(third, first, 8_MiB);
+    give(rank, first);
+    EXPECT_EQ(take(rank, 8_MiB, fourth), first);
+    EXPECT_EQ(waits(), before + 2) << "the third stream's work comes after the first's";
+    rank.write(fourth, first, 8_MiB);
+    give(rank, first);
+    EXPECT_EQ(take(rank, 8_MiB, fourth), first);
+    EXPECT_EQ(waits(), before + 2) << "a stream need not wait for itself";
+    give(rank, first);
+  });
+}
+
 TEST_F(RegisteredPools, AreFencedByCollectives) {
   create_pools();
   on_all([&](Rank& rank) {
@@ -408,6 +431,18 @@ TEST_F(RegisteredPools, ThatDifferAreNamedByVerify) {
     give(rank, rank.number == 0 ? second : first);
     expect_ok(pool(rank)->verify());
     give(rank, same);
+  });
+}
+
+TEST_F(RegisteredPools, ThatHaveABlockInAnotherSegmentAreNamedByVerify) {
+  create_pools(4_MiB, 2);
+  on_all([&](Rank& rank) {
+    void* const first = take(rank, 4_MiB, rank.compute);
+    void* const second = take(rank, 4_MiB, rank.compute);
+    give(rank, rank.number == 0 ? second : first);
+    expect_error(pool(rank)->verify(), ErrorCode::invalid_argument, "rank 1 has 1 blocks");
+    give(rank, rank.number == 0 ? first : second);
+    expect_ok(pool(rank)->verify());
   });
 }
 

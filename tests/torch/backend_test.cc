@@ -146,8 +146,8 @@ TEST_F(Backends, APoolThatIsMadePlainServesPlainMemory) {
   const auto takes = [own](cudaStream_t asking) { return asking == own.handle; };
   backend_.createOrIncrefPool(0, plain, nullptr);  // as MemPool() does
   backend_.make_plain(0, plain);
-  backend_.make_plain(0, plain);  // it is already
   EXPECT_THAT(backend_.memory(0).pools().blocks(plain), testing::IsEmpty());
+  backend_.make_plain(0, plain);  // it is already
   EXPECT_EQ(backend_.getPoolUseCount(0, plain), 1);
   backend_.memory(0).pools().begin(plain, takes, own);
   void* const block = backend_.memory(0).allocate(40_MiB, own);
