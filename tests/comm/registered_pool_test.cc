@@ -461,6 +461,21 @@ TEST_F(RegisteredPools, WithLiveBlocksStayUntilTheCommunicatorIsClosed) {
   EXPECT_EQ(world_.live_segments(), 0u);  // and no race: the host has waited for the write
 }
 
+TEST_F(RegisteredPools, FreeTheOtherSegmentsWhereTheDriverRefusesOne) {
+  create_pools(4_MiB, 3);
+  on_all([&](Rank& rank) {
+    rank.device.fail(DeviceCall::unreserve, 1);
+    rank.device.fail(DeviceCall::unreserve, 2);
+    const Status closed = pool(rank)->close();
+    expect_error(closed, ErrorCode::device, "registered pool 1: unreserve: scripted fault");
+    EXPECT_EQ(rank.device.forget_faults(), 0u);
+    EXPECT_EQ(pool(rank)->statistics().segments, 0u);
+    expect_ok(pool(rank)->close());
+  });
+  EXPECT_EQ(world_.live_segments(), 0u);
+  EXPECT_EQ(world_.live_registrations(), 0u);
+}
+
 TEST_F(RegisteredPools, OutliveACommunicatorAsPlainMemory) {
   create_pools();
   on_all([&](Rank& rank) {

@@ -325,6 +325,27 @@ TEST_F(SimNcclRanksThatAreMissing, AreNotWaitedForOnceTheCommunicatorIsAborted) 
   EXPECT_EQ(world_->live_communicators(), 0u);
 }
 
+TEST_F(SimNcclRanksThatAreMissing, AreNotWaitedForOnceTheOthersShrinkAndAbort) {
+  make(3, {.host_timeout = std::chrono::seconds(10)});
+  expect_ok(one(0).enqueue(sum(one(0))));
+  on_all([&](One& each, int rank) {
+    if (rank == 1) return;
+    const int gone[] = {1};
+    const Result<CommHandle> rest = each.nccl->shrink(each.comm, gone, true, {});
+    expect_ok(rest);
+    EXPECT_EQ(*each.nccl->size(*rest), 2);
+    EXPECT_EQ(*each.nccl->rank(*rest), rank / 2);
+    expect_ok(each.finish());
+    expect_error(each.enqueue(sum(each)), ErrorCode::device, "the communicator was aborted");
+    expect_error(each.nccl->shrink(each.comm, gone, false, {}), ErrorCode::device,
+                 "shrink: the communicator was aborted");
+    expect_ok(each.nccl->abort(each.comm));
+    expect_ok(each.nccl->destroy(*rest));
+  });
+  expect_ok(one(1).nccl->destroy(one(1).comm));
+  EXPECT_EQ(world_->live_communicators(), 0u);
+}
+
 TEST_F(SimNcclRanks, ThatAskForAnotherOperationAreNamedWithItsNumber) {
   make(2);
   Operation other = sum(one(1));
