@@ -225,6 +225,21 @@ class Peers final : public SimPeers {
   std::uint64_t last_ = 0;
 };
 
+TEST_F(SimTime, OnlyPeersThatHadNotComeWhenAnEventWasRecordedAreWaitedForWithIt) {
+  const auto peers = std::make_shared<Peers>();
+  ASSERT_TRUE(device_.launch(a_, {}, 10_us, {peers, "a kernel"}).ok());
+  const EventHandle before = mark(a_);
+  peers->there = 1;
+  const EventHandle after = mark(a_);
+  ASSERT_TRUE(device_.synchronize(after).ok());
+  EXPECT_EQ(peers->awaited, 0u);
+  ASSERT_TRUE(device_.synchronize(before).ok());
+  EXPECT_EQ(peers->awaited, 1u);
+  peers->there = 0;
+  EXPECT_FALSE(device_.synchronize(before).ok());
+  EXPECT_TRUE(device_.synchronize(after).ok());
+}
+
 TEST_F(SimTime, ADestroyedStreamsPeersAreStillWaitedFor) {
   const auto peers = std::make_shared<Peers>();
   for (const Stream stream : {a_, b_}) {
