@@ -43,10 +43,13 @@ Status Sleeper::Copies::flush() {
   return {};
 }
 
-Sleeper::~Sleeper() { destroy_events(); }
+Sleeper::~Sleeper() {
+  destroy(events_);
+  destroy(of_wakes_);
+}
 
-void Sleeper::destroy_events() {
-  std::erase_if(events_, [&](EventHandle event) { return device_.destroy_event(event).ok(); });
+void Sleeper::destroy(std::vector<EventHandle>& events) {
+  std::erase_if(events, [&](EventHandle event) { return device_.destroy_event(event).ok(); });
 }
 
 Sleeper::Heap* Sleeper::find(const PageHeap& heap) const {
@@ -237,7 +240,7 @@ Status Sleeper::sleep(const std::vector<Job>& jobs, const std::string& folder,
   if (status) status = end_batch(copies, report);
   while (status && !queued_.empty()) status = finish_first(report);
   if (!status) abandon_queued(jobs);
-  destroy_events();
+  destroy(events_);
   store_.settle();
   // What is not given back now goes with the next wake().
   if (!folder.empty()) (void)shrink(host_before);
@@ -342,7 +345,7 @@ Status Sleeper::take(PageHeap& heap, PageId page, SleepReport& report) {
 void Sleeper::abandon_queued(const std::vector<Job>& jobs) {
   if (!device_.synchronize_context()) {
     if (const Result<Stream> stream = device_.copy_stream(Device::Direction::to_host)) {
-      (void)wait_for(*stream);
+      (void)wait_for(*stream, events_);
     }
   }
   for (const Queued& queued : queued_) events_.push_back(queued.event);
@@ -415,12 +418,13 @@ Status Sleeper::copy_from_files(const FromFiles& from, std::vector<std::uint32_t
   return read;
 }
 
-Status Sleeper::wait_for(Stream stream) {
-  Result<EventHandle> event = have_event();
+Status Sleeper::wait_for(Stream stream, std::vector<EventHandle>& events) {
+  Result<EventHandle> event = device_.create_event();
   if (!event) return std::move(event).error();
   Status done = device_.record(*event, stream);
   if (done) done = device_.synchronize(*event);
-  events_.push_back(*event);
+  events.push_back(*event);
+  destroy(events);
   return done;
 }
 
@@ -456,8 +460,7 @@ Status Sleeper::wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& rep
   if (queued) {
     Status done = copies.flush();
     const Result<Stream> stream = device_.copy_stream(Device::Direction::to_device);
-    if (done) done = stream ? wait_for(*stream) : Status(stream.error());
-    destroy_events();
+    if (done) done = stream ? wait_for(*stream, of_wakes_) : Status(stream.error());
     if (!done) {
       filled.clear();
       if (status) status = std::move(done);

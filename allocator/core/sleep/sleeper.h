@@ -169,8 +169,9 @@ class Sleeper {
   Status copy_from_files(const FromFiles& from, std::vector<std::uint32_t>& filled,
                          SleepReport& report);
   Result<EventHandle> have_event();
-  Status wait_for(Stream stream);
-  void destroy_events();
+  // With an event that is among `events` then, if the device will not destroy it.
+  Status wait_for(Stream stream, std::vector<EventHandle>& events);
+  void destroy(std::vector<EventHandle>& events);
 
   Device& device_;
   HostStore store_;
@@ -181,6 +182,8 @@ class Sleeper {
   Queued batch_;                     // has no event yet
   std::vector<Queued> queued_;       // the first first
   std::vector<EventHandle> events_;  // that are not in use
+  // Of wake(), which may run beside a sleep() of other heaps.
+  std::vector<EventHandle> of_wakes_;
 };
 
 }  // namespace weir
