@@ -107,6 +107,7 @@ void CommState::revoke(CommHandle control) {
 
 std::shared_ptr<RegisteredMemory> CommState::add_memory(Bytes segment) {
   const std::lock_guard lock(memories_mutex_);
+  has_memories_.store(true, std::memory_order_release);
   memories_.push_back(std::make_shared<RegisteredMemory>(*this, ++last_memory_, segment));
   return memories_.back();
 }

@@ -200,7 +200,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::thread watchdog_thread_;
   std::vector<BoundedCall> late_;  // that did not return in time
 
-  mutable std::mutex memories_mutex_;  // of what follows
+  std::atomic<bool> has_memories_ = false;  // or had
+  mutable std::mutex memories_mutex_;       // of what follows
   std::uint64_t last_memory_ = 0;
   std::vector<std::shared_ptr<RegisteredMemory>> memories_;
 };

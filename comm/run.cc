@@ -19,6 +19,7 @@ bool is_common(const Operation& operation) {
 
 template <class Visit>
 void CommState::visit_registered(std::span<const Operation> group, Visit visit) const {
+  if (!has_memories_.load(std::memory_order_acquire)) return;  // no lock for each operation
   const std::lock_guard lock(memories_mutex_);
   for (const std::shared_ptr<RegisteredMemory>& memory : memories_) {
     for (const Operation& operation : group) {
@@ -312,8 +313,10 @@ std::vector<void*> CommState::blocks_of(std::span<const Operation> group, Stream
     if (std::find(blocks.begin(), blocks.end(), start) == blocks.end()) blocks.push_back(start);
   };
   for (const Operation& operation : group) {
-    add(operation.send, operation.reads(ranks, rank));
-    add(operation.receive, operation.writes(ranks, rank));
+    const Bytes reads = operation.reads(ranks, rank);
+    add(operation.send, reads);
+    const bool was_added = operation.receive == operation.send && reads > 0_B;  // in place
+    if (!was_added) add(operation.receive, operation.writes(ranks, rank));
   }
   return blocks;
 }

@@ -336,40 +336,44 @@ TEST(AllocatorConfig, ARecordingThatCannotBeWrittenIsAnErrorThatNamesIt) {
               HasSubstr("/proc/no such folder/a.weir"));
 }
 
-TEST(AllocatorConfig, ValidatesAfterEveryCallWhenAsked) {
-  SimDevice device;
-  Config config = quiet();
-  config.validate = true;
-  Allocator allocator(device, config);
-  void* const stream = device.new_stream().handle;
-  void* const block = allocator.allocate(1_MiB, stream);
-  allocator.fence(block, stream);
-  allocator.deallocate(block);
-  EXPECT_EQ(allocator.statistics().live_blocks.total, 1u);
+// An allocator that validates after every call, with a block.
+class Validating : public ::testing::Test {
+ protected:
+  static Config validating() {
+    Config config = quiet();
+    config.validate = true;
+    return config;
+  }
+  SimDevice device_;
+  Allocator allocator_{device_, validating()};
+  void* const stream_ = device_.new_stream().handle;
+  void* const block_ = allocator_.allocate(1_MiB, stream_);
+};
+using ValidatingAllocator = Validating;
+using ValidatingAllocatorDeathTest = Validating;
+
+TEST_F(ValidatingAllocator, GoesOnWhereNothingIsBroken) {
+  allocator_.fence(block_, stream_);
+  allocator_.deallocate(block_);
+  EXPECT_EQ(allocator_.statistics().live_blocks.total, 1u);
 }
 
 // Whichever call broke it, or found it broken: the process ends, and says what is wrong and what
 // happened last. (Suites of this name run first, when there is no thread yet.)
-TEST(AllocatorDeathTest, ABrokenHeapEndsTheProcessAfterEachCallThatValidates) {
-  SimDevice device;
-  Config config = quiet();
-  config.validate = true;
-  Allocator allocator(device, config);
-  void* const stream = device.new_stream().handle;
-  void* const block = allocator.allocate(1_MiB, stream);
+TEST_F(ValidatingAllocatorDeathTest, ABrokenHeapEndsTheProcessAfterEachCallThatValidates) {
   const std::pair<const char*, std::function<void()>> calls[] = {
-      {"allocate", [&] { (void)allocator.allocate(1_MiB, stream); }},
-      {"allocate", [&] { (void)allocator.allocate(1_MiB, stream, {.tag = "weights"}); }},
-      {"fence", [&] { allocator.fence(block, stream); }},
-      {"record_stream", [&] { allocator.record_stream(block, stream); }},
-      {"deallocate", [&] { allocator.deallocate(block); }},
-      {"retire", [&] { allocator.retire(stream); }},
-      {"trim", [&] { (void)allocator.trim(); }},
-      {"set_limit", [&] { allocator.set_limit(1_GiB); }},
-      {"sleep", [&] { (void)allocator.sleep(); }},
-      {"wake", [&] { (void)allocator.wake(); }}};
+      {"allocate", [&] { (void)allocator_.allocate(1_MiB, stream_); }},
+      {"allocate", [&] { (void)allocator_.allocate(1_MiB, stream_, {.tag = "weights"}); }},
+      {"fence", [&] { allocator_.fence(block_, stream_); }},
+      {"record_stream", [&] { allocator_.record_stream(block_, stream_); }},
+      {"deallocate", [&] { allocator_.deallocate(block_); }},
+      {"retire", [&] { allocator_.retire(stream_); }},
+      {"trim", [&] { (void)allocator_.trim(); }},
+      {"set_limit", [&] { allocator_.set_limit(1_GiB); }},
+      {"sleep", [&] { (void)allocator_.sleep(); }},
+      {"wake", [&] { (void)allocator_.wake(); }}};
   const auto end_of_life = [&](const std::function<void()>& call) {
-    TestAccess::used(TestAccess::home(allocator.heap())) += 512_B;
+    TestAccess::used(TestAccess::home(allocator_.heap())) += 512_B;
     call();
     std::fputs("the call returned", stderr);
     std::abort();
@@ -382,7 +386,7 @@ TEST(AllocatorDeathTest, ABrokenHeapEndsTheProcessAfterEachCallThatValidates) {
             "first:\n(.*\n)*allocate heap=0")
         << name;
   }
-  allocator.deallocate(block);
+  allocator_.deallocate(block_);
 }
 
 TEST(AllocatorConfig, ADeviceThatIsOpenedIsLoggedWithItsName) {
