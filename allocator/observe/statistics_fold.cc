@@ -96,9 +96,16 @@ void DeviceFold::add(HeapFold& heap) {
 
 void DeviceFold::remove(HeapFold& heap) {
   const std::lock_guard lock(mutex_);
-  // From the end: where all heaps go, the latest goes first.
-  const auto found = std::find(heaps_.rbegin(), heaps_.rend(), &heap);
-  if (found != heaps_.rend()) heaps_.erase(std::next(found).base());
+  for (std::vector<HeapFold*>* const list : {&heaps_, &awake_}) {
+    // From the end: where all heaps go, the latest goes first.
+    const auto found = std::find(list->rbegin(), list->rend(), &heap);
+    if (found != list->rend()) list->erase(std::next(found).base());
+  }
+}
+
+void DeviceFold::wake(HeapFold& heap) {
+  if (heap.idle_looks_ == HeapFold::kAsleep) awake_.push_back(&heap);
+  heap.idle_looks_ = 0;
 }
 
 void DeviceFold::raise(HeapFold& heap) {
@@ -113,6 +120,8 @@ void DeviceFold::settle(HeapFold& heap) {
 
 // Those levels of which the heap is above its ceiling; or all, since another heap may be above its.
 void DeviceFold::add_up(HeapFold& heap, bool whatever_passed) {
+  wake(heap);
+  std::erase_if(awake_, [](HeapFold* each) { return each->falls_asleep(); });
   if (whatever_passed) {
     // Before the levels are read: a rise that passes meanwhile is either seen, or owed anew.
     (void)owed_at_.exchange(kNever, std::memory_order_acq_rel);
@@ -131,7 +140,7 @@ void DeviceFold::add_up(HeapFold& heap, bool whatever_passed) {
   }
   const std::thread::id me = std::this_thread::get_id();
   const bool by_another = std::exchange(raised_by_, me) != me;
-  heap.passes_until_.store(by_another && !risen ? ticks() + kTicksToPass * heaps_.size() : 0,
+  heap.passes_until_.store(by_another && !risen ? ticks() + kTicksToPass * awake_.size() : 0,
                            std::memory_order_relaxed);
 }
 
@@ -140,7 +149,7 @@ void DeviceFold::add_up(HeapFold& heap, bool whatever_passed) {
 // would count twice. So all are read again, and each counts for the lesser: what lasts is the same
 // both times.
 std::uint64_t DeviceFold::lower_ceilings(std::size_t i) {
-  for (HeapFold* heap : heaps_) {
+  for (HeapFold* heap : awake_) {
     HeapFold::Level& level = heap->levels_[i];
     const std::uint64_t current = level.current.load(std::memory_order_relaxed);
     // Its heap may not have looked yet, and would then find itself below the ceiling.
@@ -150,7 +159,7 @@ std::uint64_t DeviceFold::lower_ceilings(std::size_t i) {
     level.ceiling.store(current, std::memory_order_relaxed);
   }
   std::uint64_t sum = 0;
-  for (HeapFold* heap : heaps_) {
+  for (HeapFold* heap : awake_) {
     HeapFold::Level& level = heap->levels_[i];
     const std::uint64_t lesser = std::min(level.current.load(std::memory_order_relaxed),
                                           level.ceiling.load(std::memory_order_relaxed));
@@ -162,8 +171,9 @@ std::uint64_t DeviceFold::lower_ceilings(std::size_t i) {
 
 // Everybody gets an equal share, up to the heap's own peak; then the first get what is left.
 void DeviceFold::share_headroom(std::size_t i, std::uint64_t headroom) {
-  for (std::uint64_t share : {headroom / std::max<std::size_t>(heaps_.size(), 1), headroom}) {
-    for (HeapFold* heap : heaps_) {
+  for (std::uint64_t share : {headroom / std::max<std::size_t>(awake_.size(), 1), headroom}) {
+    for (HeapFold* heap : awake_) {
+      if (heap->idle_looks_ >= HeapFold::kIdle) continue;
       HeapFold::Level& level = heap->levels_[i];
       const std::uint64_t ceiling = level.ceiling.load(std::memory_order_relaxed);
       const std::uint64_t peak = level.peak.load(std::memory_order_relaxed);
@@ -211,6 +221,19 @@ HeapFold::HeapFold(DeviceFold& device, HeapId heap, std::uint64_t stream, bool p
 }
 
 HeapFold::~HeapFold() { device_.remove(*this); }
+
+bool HeapFold::falls_asleep() {
+  const bool idle = std::all_of(levels_.begin(), levels_.end(), [](const Level& level) {
+    return level.current.load(std::memory_order_relaxed) == 0;
+  });
+  idle_looks_ = idle ? idle_looks_ + 1 : 0;
+  if (idle_looks_ == kIdle) {
+    // Its next rise is above its ceilings, and does not pass.
+    for (Level& level : levels_) level.ceiling.store(0, std::memory_order_relaxed);
+    passes_until_.store(0, std::memory_order_relaxed);
+  }
+  return idle_looks_ == kAsleep;
+}
 
 // A rise that need not be looked at now.
 bool HeapFold::passes() {

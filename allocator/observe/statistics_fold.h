@@ -58,12 +58,14 @@ class DeviceFold {
   void raise(HeapFold& heap);
   // `heap` saw that a look is owed. Once this returns it was taken, by whatever thread.
   void settle(HeapFold& heap);
+  void wake(HeapFold& heap);
   void add_up(HeapFold& heap, bool whatever_passed);
   std::uint64_t lower_ceilings(std::size_t level);
   void share_headroom(std::size_t level, std::uint64_t headroom);
 
   mutable std::mutex mutex_;
   std::vector<HeapFold*> heaps_;  // guarded by mutex_
+  std::vector<HeapFold*> awake_;  // guarded by mutex_: those of heaps_ that sums are taken over
   mutable Levels peaks_{};        // guarded by mutex_: the highest sums over heaps_ that were seen
   std::thread::id raised_by_;     // guarded by mutex_: who added everything up the last time
   Statistics rare_;               // guarded by mutex_; what on_event() counts
@@ -79,7 +81,9 @@ class DeviceFold {
 // A peak of the device is the highest sum of its heaps' levels. So that no two heaps meet to find
 // it, each has a ceiling for each level: the ceilings add up to the device's peak at most, and as
 // long as every heap keeps below its own, the peak stands. Only a heap that rises above its ceiling
-// adds everything up, and shares out anew what there is below the peak.
+// adds everything up, and shares out anew what there is below the peak. A heap in which nothing was
+// live the last few times that sums were taken is left out of them, with ceilings of zero, until
+// its next allocation: so streams that a program is done with cost the others nothing.
 //
 // That is exact while one thread at a time is at work. Threads that rise and fall together would
 // find their ceilings too low again and again: there is no room for all of them below a peak that
@@ -140,7 +144,13 @@ class HeapFold {
     std::atomic<std::uint64_t> peak{0};  // the device's lock guards writing
   };
 
+  // Nothing was live in it so many times that everything was added up; then its ceilings stay at
+  // zero, so that its next rise is looked at; and then it is left out.
+  static constexpr int kIdle = 4, kAsleep = 8;
+
   bool passes();
+  // To be asked once each time that everything is added up.
+  bool falls_asleep();
 
   // Returns whether the level is above its ceiling now.
   bool rise(std::size_t level, std::uint64_t n) {
@@ -159,6 +169,7 @@ class HeapFold {
   DeviceFold& device_;
   alignas(64) std::array<Level, DeviceFold::kLevels> levels_;
   std::atomic<std::uint64_t> passes_until_{0};  // a time, in ticks
+  int idle_looks_ = kAsleep;                    // kAsleep: it is not in awake_; the device's lock
   HeapStatistics rare_;                         // what on_event() counts apart from the levels
 };
 

@@ -153,6 +153,35 @@ TEST(DeviceFold, BytesThatMoveFromHeapToHeapRaiseNoPeak) {
   EXPECT_EQ(all.live_bytes, (Gauge{(1_MiB).count, (1_MiB).count, (80_MiB).count}));
 }
 
+// Heaps that are left alone are left out of the sums, and come back with their next block.
+TEST(DeviceFold, PeaksAreExactWhereHeapsAreLeftAloneAndUsedAgain) {
+  DeviceFold device;
+  std::deque<HeapFold> heaps;
+  for (std::uint32_t i = 0; i < 50; ++i) heaps.emplace_back(device, HeapId{i}, i);
+  std::mt19937_64 random(1);
+  std::uint64_t live = 0, peak = 0;
+  for (int turn = 0; turn < 400; ++turn) {
+    HeapFold& heap = heaps[random() % heaps.size()];
+    std::vector<Bytes> blocks;
+    for (int i = 0; i < 20; ++i) {
+      blocks.push_back(kGrain * (1 + random() % 2000));
+      allocate(heap, blocks.back(), blocks.back());
+      live += blocks.back().count;
+      peak = std::max(peak, live);
+    }
+    // One block in twenty turns stays for good, and the next heap takes over.
+    for (std::size_t i = random() % 20 == 0 ? 1 : 0; i < blocks.size(); ++i) {
+      heap.deallocate(blocks[i], blocks[i]);
+      live -= blocks[i].count;
+    }
+    std::vector<HeapStatistics> parts;
+    for (const HeapFold& each : heaps) parts.push_back(each.statistics());
+    const Statistics all = device.combine(parts);
+    ASSERT_EQ(all.live_bytes.current, live) << "turn " << turn;
+    ASSERT_EQ(all.live_bytes.peak, peak) << "turn " << turn;
+  }
+}
+
 TEST(DeviceFold, AHeapThatIsGoneTakesNoPartInLaterPeaks) {
   DeviceFold device;
   HeapFold stays(device, HeapId{0}, 10);

@@ -68,7 +68,7 @@ TimelineId Timelines::find_or_add(Stream stream) {
   const TimelineId next{static_cast<std::uint32_t>(timelines_.size())};
   const auto [known, is_new] = by_stream_.try_emplace(stream.id, next);
   if (is_new) {
-    timelines_.push_back(Timeline{.stream = stream, .clock = {}, .events = {}});
+    timelines_.push_back(Timeline{.id = next, .stream = stream, .clock = {}, .events = {}});
     if (!stream.is_in_capture()) captures_.meet(stream);
   }
   return known->second;
@@ -369,6 +369,10 @@ inline const Recorded* Timelines::record_event(Timeline& timeline, Status& statu
     timeline.events.pop();
   }
   if (std::exchange(timeline.clock_moved, false)) timeline.events.new_moment(timeline.clock);
+  if (!timeline.listed && !timeline.stream.is_all()) {
+    timeline.listed = true;
+    recorded_.push_back(&timeline);
+  }
   return &timeline.events.push(sequence, event);
 }
 
@@ -410,13 +414,14 @@ Status Timelines::record_context(Timeline& context, EventHandle event) {
     return Error(ErrorCode::capture, status.error().message());
   }
   const auto is_done = [this](Fence old) { return is_complete(old); };
-  for (std::uint32_t i = 0; i < timelines_.size(); ++i) {
-    const Timeline& each = timelines_[i];
-    if (each.events.empty() || each.stream.is_all()) continue;
-    const Sequence last = each.events.back().sequence;
-    if (!each.is_complete(last)) context.clock.raise({{i}, 0, last}, is_done);
+  std::erase_if(recorded_, [&](Timeline* const each) {
+    each->listed = !each->events.empty();
+    if (!each->listed) return true;
+    const Sequence last = each->events.back().sequence;
+    if (!each->is_complete(last)) context.clock.raise({each->id, 0, last}, is_done);
     context.clock_moved = true;
-  }
+    return false;
+  });
   return {};
 }
 

@@ -179,7 +179,8 @@ class Timelines {
   };
 
   struct Timeline {
-    Stream stream;                         // never changes
+    TimelineId id;  // never changes, nor does the next
+    Stream stream;
     SharedSequence point{Sequence{1}};     // of the next event; when retired, of the last
     SharedSequence complete{Sequence{0}};  // the host knows work up to here to be done
     // The rest is guarded by the lock.
@@ -188,6 +189,7 @@ class Timelines {
     bool clock_moved = false;      // since an event was recorded
     std::uint32_t host_waits = 0;  // threads that wait for the last event of a retired stream
     bool retired = false;
+    bool listed = false;  // in recorded_
 
     // The latest sequence that an event of it has, or would have, had its record not failed.
     Sequence latest() const { return {point.load().value - (retired ? 0 : 1)}; }
@@ -248,6 +250,8 @@ class Timelines {
   std::unordered_map<std::uint64_t, TimelineId> by_stream_ WEIR_GUARDED_BY(mutex_);
   std::vector<EventHandle> spare_events_ WEIR_GUARDED_BY(mutex_);
   std::vector<TimelineId> retired_ WEIR_GUARDED_BY(mutex_);  // oldest first; not seen complete
+  // Those that have events, among them: what each event of the whole context looks through.
+  std::vector<Timeline*> recorded_ WEIR_GUARDED_BY(mutex_);
 };
 
 }  // namespace weir
