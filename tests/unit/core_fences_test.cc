@@ -87,11 +87,12 @@ TEST(VectorClock, AgreesWithAMapAndForgetsOnlyWhatIsDone) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
     std::array<VectorClock, 3> clocks;
+    std::vector<VectorClock::Entry> scratch;
     std::array<std::map<std::uint32_t, Sequence>, 3> expected;
     for (int step = 0; step < 200; ++step) {
       const std::size_t i = random() % 3, other = random() % 3;
       if (random() % 3 == 0) {
-        clocks[i].join(clocks[other], is_done);
+        clocks[i].join(clocks[other], is_done, scratch);
         for (const auto& [timeline, sequence] : std::map(expected[other])) {
           expected[i][timeline] = std::max(expected[i][timeline], sequence);
         }

@@ -236,7 +236,7 @@ void Timelines::note_stream_wait(TimelineId waiter, Fence fence, HeapFold* heap)
     return true;
   }
   const auto is_done = [this](Fence old) { return is_complete(old); };
-  if (recorded.moment != 0) waiter.clock.join(other.events.clock_of(recorded), is_done);
+  if (recorded.moment != 0) waiter.clock.join(other.events.clock_of(recorded), is_done, joined_);
   waiter.clock.raise({fence.timeline, recorded.moment, recorded.sequence}, is_done);
   return true;
 }

@@ -249,6 +249,7 @@ class Timelines {
   StableVector<Timeline> timelines_;  // added to under the lock
   std::unordered_map<std::uint64_t, TimelineId> by_stream_ WEIR_GUARDED_BY(mutex_);
   std::vector<EventHandle> spare_events_ WEIR_GUARDED_BY(mutex_);
+  std::vector<VectorClock::Entry> joined_ WEIR_GUARDED_BY(mutex_);  // for VectorClock::join()
   std::vector<TimelineId> retired_ WEIR_GUARDED_BY(mutex_);  // oldest first; not seen complete
   // Those that have events, among them: what each event of the whole context looks through.
   std::vector<Timeline*> recorded_ WEIR_GUARDED_BY(mutex_);
