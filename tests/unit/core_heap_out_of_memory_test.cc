@@ -142,6 +142,14 @@ TEST_F(HeapOutOfMemory, WhatIsFreedAtAMissServesTheRequest) {
   }
 }
 
+TEST_F(HeapOutOfMemory, ARequestThatFailsCallsCallbacksAtAMissOnce) {
+  DeviceHeap heap(device_, {.limit = 16_MiB});
+  int misses = 0;
+  heap.on_miss([&] { ++misses; });
+  EXPECT_FALSE(heap.allocate(32_MiB, a_).ok());
+  EXPECT_EQ(misses, 1);
+}
+
 TEST_F(HeapOutOfMemory, AFailureLeavesTheRestUsable) {
   DeviceHeap heap(device_, {.limit = 32_MiB});
   void* const block = allocate(heap, 20_MiB, a_);

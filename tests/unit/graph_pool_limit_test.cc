@@ -56,6 +56,29 @@ TEST_F(GraphPoolLimit, OneAByteBelowWhatIsHeldIsKeptTo) {
   EXPECT_LT(reserved(), held.count);
 }
 
+TEST_F(GraphPoolLimit, WhatIsTakenOfFreeMemoryMakesNoPoolGrow) {
+  int short_of_memory = 0;
+  heap_->on_out_of_memory([&](Bytes) { ++short_of_memory; });
+  for (const MemoryKind memory : {MemoryKind::pages, MemoryKind::plain}) {
+    GraphPool pool(*heap_, {.memory = memory});
+    void* const block = *pool.allocate(20_MiB, a_);
+    touch(a_, Writes(block, 20_MiB), 1_ms);
+    EXPECT_FALSE(pool.take_free(1_MiB, a_).ok());
+    free(block);
+    const std::uint64_t before = reserved();
+    EXPECT_EQ(pool.take_free(30_MiB, a_).error().code(), ErrorCode::out_of_memory);
+    void* const again = *pool.take_free(20_MiB, b_);
+    EXPECT_EQ(again, block);
+    touch(b_, Writes(again, 20_MiB), 1_ms);
+    EXPECT_FALSE(pool.take_free(1_KiB, b_).ok());
+    EXPECT_EQ(reserved(), before);
+    free(again);
+    device_.finish();
+  }
+  EXPECT_EQ(short_of_memory, 0);
+  EXPECT_EQ(heap_->statistics().out_of_memory, 0u);
+}
+
 TEST_F(GraphPoolLimit, AGraphThatGoesUnderALowerOneGivesItsMemoryToTheDriver) {
   GraphPool pool(*heap_);
   Graph graph = small_graph(pool, a_, 64_MiB);

@@ -95,8 +95,9 @@ Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, Status& statu
 
 Address DeviceHeap::Impl::try_allocate(const Request& request, Status& status) {
   const auto& [pool, capture] = request.server;
-  return pool == nullptr ? try_allocate(request.bytes, request.stream, status)
-                         : pool->allocate(request.bytes, request.stream, capture, status);
+  return pool == nullptr
+             ? try_allocate(request.bytes, request.stream, PageHeap::Create::may, status)
+             : pool->allocate(request.bytes, request.stream, capture, status);
 }
 
 // The heap is locked, and its fast paths are open: nothing is bound, and nobody records.
@@ -149,12 +150,33 @@ Result<void*> DeviceHeap::Impl::allocate_in(std::shared_ptr<CapturePool> pool, B
   if (bytes == 0_B) return nullptr;
   observer_.note_stack();
   if (bytes > device_bytes_) return out_of_memory({bytes, stream, {}});
+  Result<Server> server = server_in(std::move(pool), stream);
+  if (!server) return std::move(server).error();
+  return allocate_of({bytes, stream, *std::move(server)});
+}
+
+Result<void*> DeviceHeap::Impl::take_free_in(std::shared_ptr<CapturePool> pool, Bytes bytes,
+                                             Stream stream) {
+  if (bytes == 0_B) return nullptr;
+  observer_.note_stack();
+  if (bytes > device_bytes_) return Error(ErrorCode::out_of_memory, "the device has less in all");
+  const Result<Server> server = server_in(std::move(pool), stream);
+  if (!server) return server.error();
+  Status status;
+  const Address at =
+      server->pool->allocate(bytes, stream, server->capture, status, PageHeap::Create::never);
+  if (at == Address{}) return std::move(status).error();
+  return at.pointer();
+}
+
+Result<DeviceHeap::Impl::Server> DeviceHeap::Impl::server_in(std::shared_ptr<CapturePool> pool,
+                                                             Stream stream) {
   if (Status one = refuse_all(stream, "allocate"); !one) return std::move(one).error();
   if (deferred_.retries()) free_deferred();
   const Result<CaptureInfo> info = device_.capture_info(stream);
   if (!info) return info.error();
   const bool captured = info->status != CaptureInfo::Status::none;
-  return allocate_of({bytes, stream, {std::move(pool), captured ? info->id : 0}});
+  return Server{std::move(pool), captured ? info->id : 0};
 }
 
 void DeviceHeap::Impl::call_at_miss() {
@@ -290,6 +312,9 @@ Status DeviceHeap::deallocate(void* block) {
   return impl_->deallocate(block);
 }
 
+Result<std::uint64_t> DeviceHeap::pool_serving(Stream stream) {
+  return impl_->pool_serving(stream);
+}
 Status DeviceHeap::fence(std::span<void* const> blocks, Stream user) {
   return impl_->fence(blocks, user);
 }

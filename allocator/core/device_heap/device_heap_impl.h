@@ -58,6 +58,8 @@ class DeviceHeap::Impl {
                                     Stream stream) WEIR_NO_THREAD_ANALYSIS;
   Result<void*> allocate_block(Bytes bytes, Stream stream);
   Result<void*> allocate_in(std::shared_ptr<CapturePool> pool, Bytes bytes, Stream stream);
+  Result<void*> take_free_in(std::shared_ptr<CapturePool> pool, Bytes bytes, Stream stream);
+  Result<std::uint64_t> pool_serving(Stream stream);
   Status fence(std::span<void* const> blocks, Stream user);
   Result<Fence> take_fence(std::span<void* const> blocks, Stream user);
   Result<Fence> take_fence_around(std::span<const void* const> pointers, Stream user);
@@ -139,6 +141,7 @@ class DeviceHeap::Impl {
     std::uint64_t capture = 0;  // of the stream, into that pool; 0: it is not being captured
   };
   Result<Server> server_of(Stream stream);
+  Result<Server> server_in(std::shared_ptr<CapturePool> pool, Stream stream);
   static Error not_served(Stream stream);
   Status begin_capture(CapturePool& pool, bool watches);
   Result<bool> is_captured(Stream stream);

@@ -100,6 +100,13 @@ Result<DeviceHeap::Impl::Server> DeviceHeap::Impl::server_of(Stream stream) {
   return not_served(stream);
 }
 
+Result<std::uint64_t> DeviceHeap::Impl::pool_serving(Stream stream) {
+  if (!bound()) return 0;
+  const Result<Server> server = server_of(stream);
+  if (!server) return server.error();
+  return server->pool == nullptr ? 0 : server->pool->id();
+}
+
 // The device heap's page lock may be held, so no lock is waited for: pools take theirs before it.
 std::vector<PageHeap::UnmappedPage> DeviceHeap::Impl::spare_of_pools(Bytes wanted) const {
   const std::shared_lock lock(pools_mutex_, std::try_to_lock);
@@ -241,6 +248,10 @@ std::uint64_t GraphPool::id() const { return pool_->id(); }
 
 Result<void*> GraphPool::allocate(Bytes bytes, Stream stream) {
   return heap_->impl_->allocate_in(pool_, bytes, stream);
+}
+
+Result<void*> GraphPool::take_free(Bytes bytes, Stream stream) {
+  return heap_->impl_->take_free_in(pool_, bytes, stream);
 }
 
 Result<PoolBinding> GraphPool::warm_up(Stream stream) {

@@ -204,7 +204,7 @@ Block* StreamHeap::allocate_small(Bytes bytes, Status& status) {
 Block* StreamHeap::add_slab(Status& status) {
   Block* slab = allocate_run(Slab::kSize, /*for_slab=*/true, status);
   // Free memory may lie in pieces that are all too small.
-  if (slab == nullptr && create_ == PageHeap::Create::may &&
+  if (slab == nullptr && create_ != PageHeap::Create::not_yet &&
       status.error().code() == ErrorCode::out_of_memory) {
     Status smaller;
     slab = allocate_run(Slab::kLeast, /*for_slab=*/true, smaller);

@@ -93,7 +93,8 @@ class PageHeap {
   // itself asks with the same again.
   // Errors: out_of_memory, also where only new memory from the device would do and that may not
   // be had yet; device. `rather_not`: create pages only if existing pages cannot serve the request.
-  enum class Create { may, not_yet, rather_not };
+  // `never`: existing pages serve the request, or none do.
+  enum class Create { may, not_yet, rather_not, never };
   Result<Address> allocate(Owner& owner, Bytes size, RequestKeys keys, Served served,
                            Create create = Create::may) WEIR_REQUIRES(mutex_);
 
@@ -293,6 +294,13 @@ class PageHeap {
   enum class Growth { no, yes, for_in_use_elsewhere };
   Growth growth(Bytes size, Bytes missing) const WEIR_REQUIRES(mutex_);
   bool may_hold(Bytes more, Bytes beside) const WEIR_REQUIRES(mutex_);
+  // May this request have new pages now? May it prefer them to existing ones, now or later?
+  bool may_create() const WEIR_REQUIRES(mutex_) {
+    return create_ == Create::may || create_ == Create::rather_not;
+  }
+  bool may_prefer_new() const WEIR_REQUIRES(mutex_) {
+    return create_ == Create::may || create_ == Create::not_yet;
+  }
   Result<Address> grow(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
   // Memory that nobody uses, and new pages for what that leaves, in the place of what is in use
   // elsewhere.

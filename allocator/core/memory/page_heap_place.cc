@@ -309,7 +309,7 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
     const Bytes most = growth == Growth::for_in_use_elsewhere ? to_create - 1_B : 0_B;
     if (const std::optional<Address> at = place_beside_used(owner, size, most)) return *at;
   }
-  if (create_ != Create::rather_not && growth != Growth::no) {
+  if (may_prefer_new() && growth != Growth::no) {
     if (create_ == Create::not_yet) return may_not_create();
     Result<Address> at = grow(owner, size);
     if (at || at.error().code() != ErrorCode::out_of_memory) return at;
@@ -324,7 +324,7 @@ Result<Address> PageHeap::place(Owner& owner, Bytes size) {
   if (const std::optional<Address> at = find_row(owner, size)) return *at;
   const Bytes beside{static_cast<std::uint64_t>(kSlackWithoutRemaps * as_double(peak_used_))};
   if (!affords_row(size) && size <= peak_used_ / kLargeShare && may_hold(to_create, beside) &&
-      create_ != Create::rather_not) {
+      may_prefer_new()) {
     if (create_ == Create::not_yet) return may_not_create();
     Result<Address> at = grow(owner, size);
     if (at || at.error().code() != ErrorCode::out_of_memory) return at;

@@ -34,15 +34,14 @@ Result<Address> PageHeap::place_in_segments(Owner& owner, Bytes size) {
     adopt(owner, segment);
   }
   if (const std::optional<Address> at = find(owner, size)) return *at;
-  const bool may_create = create_ != Create::not_yet;
-  if (may_create && growth(size, round_up(size, granularity_)) != Growth::no) {
+  if (may_create() && growth(size, round_up(size, granularity_)) != Growth::no) {
     Result<Address> at = add_segment(owner, size);
     if (at || at.error().code() != ErrorCode::out_of_memory) return at;
   }
   if (may_wait() && avoids_anything()) {
     if (const std::optional<Address> at = find_oldest(owner, size)) return *at;
   }
-  if (!may_create) return Error(ErrorCode::out_of_memory, "new memory may not be had yet");
+  if (!may_create()) return Error(ErrorCode::out_of_memory, "new memory may not be had yet");
   Result<Address> at = add_segment(owner, size);
   if (at || at.error().code() != ErrorCode::out_of_memory) return at;
   // Idle segments, of which each is too small, go for one that is large enough: unless even all of

@@ -69,8 +69,8 @@ Result<Address> PageHeap::stitch(Owner& owner, Bytes size) {
   for (int attempt = 0; attempt < kStitchAttempts; ++attempt) {
     const StitchPlan plan = this->plan(owner, size);
     if (plan.create > room()) break;
-    if (plan.create > 0_B && create_ == Create::not_yet) {
-      return Error(ErrorCode::out_of_memory, "new memory may not be had yet");
+    if (plan.create > 0_B && !may_create()) {
+      return Error(ErrorCode::out_of_memory, "new memory may not be had");
     }
     const std::optional<Frontier> end = frontier(owner, size);
     const bool as_much = plan.create >= (end ? end->missing : round_up(size, granularity_));

@@ -43,7 +43,8 @@ CapturePool::CapturePool(std::uint64_t id, Device& device, Pool::Shared shared, 
   say(EventKind::pool_open);
 }
 
-Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture, Status& status) {
+Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture, Status& status,
+                              PageHeap::Create create) {
   const MutexLock lock(mutex_);
   settled_ = false;
   // A capture that is not into the pool, and takes memory of it: it is the graph's as well.
@@ -75,7 +76,7 @@ Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture,
     if (status = watch(stream, capture); !status) return {};
   }
   if (is_guest) pages().keep_what_is_used(true);
-  const Address at = member->heap->allocate(bytes, as.id, status);
+  const Address at = member->heap->allocate(bytes, as.id, status, create);
   if (is_guest) {
     pages().settle_kept(true);
     has_guests_ = true;

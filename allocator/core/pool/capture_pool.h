@@ -46,7 +46,8 @@ class CapturePool {
 
   // `capture`: the id of the capture, into this pool, of the stream; 0: it is not being captured.
   // No address: `status` says why.
-  Address allocate(Bytes bytes, Stream stream, std::uint64_t capture, Status& status);
+  Address allocate(Bytes bytes, Stream stream, std::uint64_t capture, Status& status,
+                   PageHeap::Create create = PageHeap::Create::may);
   Result<bool> fence(StreamHeap& heap, Address block, Stream user, bool captured);
   bool record_stream(StreamHeap& heap, Address block, Stream user, bool captured);
   Result<bool> deallocate(StreamHeap& heap, Address block, StreamHeap::Gone gone);

@@ -67,6 +67,10 @@ class DeviceHeap {
   // Errors: out_of_memory; device.
   Result<void*> allocate(Bytes bytes, Stream stream);
 
+  // The graph pool whose binding takes requests on `stream` now, from this thread (its id); 0: the
+  // device heap itself serves them. Errors: device; capture (no graph pool serves its capture).
+  Result<std::uint64_t> pool_serving(Stream stream);
+
   // "Work queued so far on `user` uses these blocks": one event for all of them. A fence on the
   // block's own stream is implied by deallocate() and costs nothing.
   // Null is passed over. Errors: unknown_pointer (none of the blocks is changed); device.
@@ -160,8 +164,8 @@ class DeviceHeap {
   // itself (not to a graph pool) misses: no free memory of the device heap serves the request, or
   // the reuse policy prefers new memory to what is free. They are called before pages of graph
   // pools are taken and before the device is asked for new memory, in the requesting thread and
-  // with no lock held; then the heap looks for free memory again. A request that fails at first and
-  // is tried again calls them each time, also where the limit allows no new memory.
+  // with no lock held; then the heap looks for free memory again. A request calls them once at
+  // most, also where the limit allows no new memory.
   //
   // A callback may free blocks. It may allocate too, but a request of its own that misses calls all
   // callbacks again, so the callback must bound that recursion. What it uses must live as long as

@@ -93,6 +93,9 @@ class GraphPool {
   // A block of the pool's memory, whatever is bound. Errors: as DeviceHeap::allocate(), and those
   // of a request that a warm-up's binding takes.
   Result<void*> allocate(Bytes bytes, Stream stream);
+  // The same from memory that the pool holds and that is free: the pool does not grow, and a
+  // request that finds none fails at once, with no callback called.
+  Result<void*> take_free(Bytes bytes, Stream stream);
 
   // Requests on `stream`, or those that the filter takes, are served from the pool, eagerly.
   // Errors: invalid_argument (a capture is going on in the pool).
