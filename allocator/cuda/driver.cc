@@ -67,7 +67,7 @@ Error Driver::error(std::string_view call, CUresult result) const {
   if (meaning != nullptr) message.append(" (").append(meaning).append(")");
   const bool capture = result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
                        result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-  return {capture ? ErrorCode::capture : ErrorCode::device, std::move(message)};
+  return {capture ? ErrorCode::capture : ErrorCode::device, std::move(message), result};
 }
 
 }  // namespace weir::cuda

@@ -33,7 +33,14 @@ bool environment_allows_caching() {
 
 }  // namespace
 
-void raise(const Error& error) { TORCH_CHECK(false, "weir: ", error.message()); }
+// As C10_CUDA_CHECK throws what the device refused.
+void raise(const Error& error) {
+  TORCH_CHECK(error.code() == ErrorCode::device || error.code() == ErrorCode::capture,
+              "weir: ", error.message());
+  throw c10::AcceleratorError({__func__, __FILE__, __LINE__},
+                              error.driver_code() != 0 ? error.driver_code() : cudaErrorUnknown,
+                              "CUDA error: weir: " + error.message());
+}
 
 DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap)
     : number_(number),

@@ -10,7 +10,8 @@
 
 namespace weir::pytorch {
 
-// A c10::Error, which Python sees as a RuntimeError.
+// A c10::Error, which Python sees as a RuntimeError: of what the device refused, a
+// c10::AcceleratorError, as C10_CUDA_CHECK throws it (torch.AcceleratorError).
 [[noreturn]] void raise(const Error& error);
 
 inline void check(const Status& status) {

@@ -15,7 +15,7 @@ void FailedFrees::note(const void* block, const Error& error) {
   if (first_) {
     ++later_;
   } else {
-    first_ = Error(error.code(), message.str());
+    first_ = Error(error.code(), message.str(), error.driver_code());
   }
   any_.store(true, std::memory_order_relaxed);
 }
@@ -27,7 +27,8 @@ std::optional<Error> FailedFrees::take() {
   any_.store(false, std::memory_order_relaxed);
   if (first && later > 0) {
     first = Error(first->code(),
-                  first->message() + " (and " + std::to_string(later) + " later frees failed)");
+                  first->message() + " (and " + std::to_string(later) + " later frees failed)",
+                  first->driver_code());
   }
   return first;
 }

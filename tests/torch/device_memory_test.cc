@@ -469,6 +469,18 @@ TEST_F(DeviceMemories, AFractionLimitsAndIsNamed) {
   EXPECT_THROW(memory_.set_fraction(-1), c10::Error);
 }
 
+TEST_F(DeviceMemories, WhatTheDeviceRefusesIsPyTorchsErrorOfAccelerators) {
+  device_.fail(DeviceCall::create, 1);
+  try {
+    (void)memory_.allocate(4_MiB, a_);
+    ADD_FAILURE() << "the device refused";
+  } catch (const c10::AcceleratorError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("CUDA error: "));
+    EXPECT_NE(error.get_error_code(), 0);
+  }
+  EXPECT_TRUE(memory_.deallocate(memory_.allocate(4_MiB, a_)));
+}
+
 struct Gathered : c10::GatheredContext {};
 
 TEST_F(DeviceMemories, SegmentsInTheHistoryHaveTheStacksThatTheyComeOf) {

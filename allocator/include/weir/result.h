@@ -27,8 +27,8 @@ std::string_view name_of(ErrorCode code);
 // Why something failed: a code to act on, a message for a person. One pointer wide.
 class Error {
  public:
-  Error(ErrorCode code, std::string message)
-      : detail_(std::make_unique<Detail>(Detail{code, std::move(message)})) {}
+  Error(ErrorCode code, std::string message, int driver_code = 0)
+      : detail_(std::make_unique<Detail>(Detail{code, std::move(message), driver_code})) {}
   Error(const Error& other) : detail_(std::make_unique<Detail>(*other.detail_)) {}
   Error& operator=(const Error& other) { return *this = Error(other); }
   Error(Error&&) noexcept = default;
@@ -36,11 +36,14 @@ class Error {
 
   ErrorCode code() const { return detail_->code; }
   const std::string& message() const { return detail_->message; }
+  // The driver's own number for what it refused (CUresult); 0: unknown.
+  int driver_code() const { return detail_->driver_code; }
 
  private:
   struct Detail {
     ErrorCode code;
     std::string message;
+    int driver_code;
   };
   std::unique_ptr<Detail> detail_;
 };
