@@ -8,6 +8,7 @@
 
 #include "torch/c10d/operation.h"
 #include "torch/errors.h"
+#include "torch/memory_fraction.h"
 #include "torch/segments.h"
 #include "torch/shortage.h"
 #include "weir/cuda_device.h"
@@ -55,6 +56,7 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap)
              }),
       history_(number, streams_, [this](std::uint64_t id) { return pools_.id_of(id); }),
       total_(total_of(device)),
+      configured_limit_(heap.limit()),
       caching_allowed_(environment_allows_caching()),
       caching_(caching_allowed_) {
   heap_.on_miss([] { call_free_memory_callbacks(); });
@@ -340,14 +342,13 @@ void DeviceMemory::set_fraction(double fraction) {
     const std::lock_guard lock(mutex_);
     fraction_ = fraction;
   }
-  // No limit at all is 0 to the heap, so that a fraction of 0 leaves one byte.
-  const auto bytes = static_cast<std::uint64_t>(static_cast<double>(total_.count) * fraction);
-  heap_.set_limit(fraction >= 1 ? 0_B : Bytes{std::max<std::uint64_t>(bytes, 1)});
+  heap_.set_limit(limit_of(fraction, total_, configured_limit_));
 }
 
 double DeviceMemory::fraction() const {
+  const auto limit = static_cast<double>(configured_limit_.count);
   const std::lock_guard lock(mutex_);
-  return fraction_;
+  return limit > 0 ? std::min(fraction_, limit / static_cast<double>(total_.count)) : fraction_;
 }
 
 void DeviceMemory::on_out_of_memory(c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) {

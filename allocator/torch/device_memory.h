@@ -78,7 +78,8 @@ class DeviceMemory {
   // The device gives access to what is mapped in another way now.
   Status renew_access();
 
-  // Of all memory, in (0, 1].
+  // Of all memory, in [0, 1]. The limit that the heap had from the start holds as well: the
+  // smaller of the two is the heap's, and fraction().
   void set_fraction(double fraction);
   double fraction() const;
   void on_out_of_memory(c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer);
@@ -150,6 +151,7 @@ class DeviceMemory {
   Pools pools_;
   History history_;
   const Bytes total_;
+  const Bytes configured_limit_;  // zero: none
   Uncached uncached_{device_};
   DeferredFrees deferred_frees_;
   FailedFrees failed_frees_;

@@ -22,6 +22,7 @@
 #include "api/c_status.h"
 #include "torch/failed_frees.h"
 #include "torch/idle_memory.h"
+#include "torch/memory_fraction.h"
 #include "torch/pool_table.h"
 #include "torch/process_end.h"
 #include "weir/allocator.h"
@@ -46,6 +47,7 @@ class Pluggable {
   }
   weir::Allocator& allocator() { return handle_->allocator; }
   weir_allocator_t* handle() { return handle_.get(); }
+  weir::MemoryLimit limit() const { return limit_; }
 
   PoolTable& pools(int device) {
     const std::lock_guard lock(mutex_);
@@ -65,10 +67,12 @@ class Pluggable {
     weir::Result<weir::Config> config = weir::Config::from_environment();
     if (!config) throw weir::Exception(config.error().code(), config.error().message());
     if (!config->trust) config->trust = weir::Trust::context;
+    limit_ = config->limit;
     handle_ = std::make_unique<weir_allocator_t>(*std::move(config));
   }
   static constexpr std::size_t kMostDevices = 64;
 
+  weir::MemoryLimit limit_;  // the configured one
   std::unique_ptr<weir_allocator_t> handle_;
   std::array<FailedFrees, kMostDevices> failed_frees_;
   std::mutex mutex_;
@@ -158,9 +162,8 @@ void weir_torch_memory_fraction(double fraction, int device) {
     weir::Allocator& allocator = Pluggable::get().allocator();
     weir::Result<weir::MemoryInfo> memory = allocator.device(device).memory_info();
     if (!memory) throw weir::Exception(memory.error().code(), memory.error().message());
-    const auto total = static_cast<double>(memory->total.count);
-    const auto bytes = static_cast<std::uint64_t>(total * fraction);
-    allocator.set_limit({fraction >= 1 ? 0 : std::max<std::uint64_t>(bytes, 1)}, device);
+    const weir::Bytes configured = Pluggable::get().limit().on_device_with(memory->total);
+    allocator.set_limit(weir::pytorch::limit_of(fraction, memory->total, configured), device);
   });
 }
 

@@ -469,6 +469,23 @@ TEST_F(DeviceMemories, AFractionLimitsAndIsNamed) {
   EXPECT_THROW(memory_.set_fraction(-1), c10::Error);
 }
 
+// WEIR_LIMIT is what the heap has from the start.
+TEST_F(SmallDeviceMemories, AFractionAndTheConfiguredLimitBothHold) {
+  const auto total = static_cast<double>(device_.memory_info()->total.count);
+  const double configured = static_cast<double>((64_MiB).count) / total;
+  ASSERT_LT(configured, 0.5);
+  EXPECT_EQ(memory_.fraction(), configured);
+  for (const double none : {1.0, 0.5}) {
+    memory_.set_fraction(none);
+    EXPECT_EQ(heap_.limit(), 64_MiB);
+    EXPECT_EQ(memory_.fraction(), configured);
+    EXPECT_THROW((void)memory_.allocate(65_MiB, a_), c10::OutOfMemoryError);
+  }
+  memory_.set_fraction(configured / 2);
+  EXPECT_EQ(heap_.limit(), 32_MiB);
+  EXPECT_EQ(memory_.fraction(), configured / 2);
+}
+
 TEST_F(DeviceMemories, WhatTheDeviceRefusesIsPyTorchsErrorOfAccelerators) {
   device_.fail(DeviceCall::create, 1);
   try {

@@ -45,7 +45,10 @@ using testing::IsEmpty;
 
 class Pluggable : public testing::Test {
  protected:
-  static void SetUpTestSuite() { ::setenv("WEIR_DEVICE", "sim", 1); }
+  static void SetUpTestSuite() {
+    ::setenv("WEIR_DEVICE", "sim", 1);
+    ::setenv("WEIR_LIMIT", "90%", 1);
+  }
   Pluggable() { EXPECT_TRUE(configure_log(LogLevel::warn, log_).ok()); }
   ~Pluggable() override {
     EXPECT_TRUE(configure_log(LogLevel::warn).ok());
@@ -125,8 +128,9 @@ TEST_F(Pluggable, APoolThatIsMadePlainServesPlainMemory) {
   weir_torch_release_pool(0, {0, 10});
 }
 
-TEST_F(Pluggable, AFractionOfTheDevicesMemoryIsTheLimit) {
-  const Bytes total = sim_.memory_info()->total;
+TEST_F(Pluggable, AFractionOfTheDevicesMemoryIsTheLimitWhereTheConfiguredOneIsMore) {
+  const Bytes total = sim_.memory_info()->total, configured = allocator_.heap(0).limit();
+  ASSERT_GT(configured, Bytes{total.count / 2});
   weir_torch_memory_fraction(0.5, 0);
   EXPECT_EQ(allocator_.heap(0).limit(), Bytes{total.count / 2});
   try {
@@ -137,10 +141,10 @@ TEST_F(Pluggable, AFractionOfTheDevicesMemoryIsTheLimit) {
   }
   weir_torch_memory_fraction(0, 0);
   EXPECT_EQ(allocator_.heap(0).limit(), 1_B) << "zero would be no limit";
-  for (const double none : {1.0, 2.0}) {
+  for (const double none : {0.95, 1.0, 2.0}) {
     weir_torch_memory_fraction(0.5, 0);
     weir_torch_memory_fraction(none, 0);
-    EXPECT_EQ(allocator_.heap(0).limit(), 0_B);
+    EXPECT_EQ(allocator_.heap(0).limit(), configured);
   }
 }
 
