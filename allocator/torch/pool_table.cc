@@ -2,6 +2,7 @@
 #include "torch/pool_table.h"
 
 #include <algorithm>
+#include <set>
 #include <thread>
 
 namespace weir::pytorch {
@@ -46,7 +47,24 @@ Status PoolTable::release(PoolId id) {
     pools_.erase(known);
   }
   for (; gone.captures > 0; --gone.captures) gone.graphs->release_graph();
+  gone.graphs.reset();
+  forget_gone_pools();
   return {};
+}
+
+// Seldom: to know what is left of all pools takes a snapshot. No pool is opened meanwhile.
+void PoolTable::forget_gone_pools() {
+  const std::lock_guard lock(mutex_);
+  {
+    const std::lock_guard ids(ids_mutex_);
+    if (ids_.size() < forgets_at_) return;
+  }
+  std::set<std::uint64_t> left;
+  for (const HeapInfo& heap : heap_.snapshot().heaps) left.insert(heap.pool);
+  for (const auto& [id, pool] : pools_) left.insert(pool.graphs->id());
+  const std::lock_guard ids(ids_mutex_);
+  std::erase_if(ids_, [&](const auto& each) { return !left.contains(each.first); });
+  forgets_at_ = 64 + 2 * ids_.size();
 }
 
 int PoolTable::uses(PoolId id) const {

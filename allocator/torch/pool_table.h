@@ -79,8 +79,8 @@ class PoolTable {
   // Gives back what the pool need not keep.
   void empty(PoolId id);
 
-  // Of the pool with that GraphPool::id(): {0, 0} if there is none. May be asked under locks of the
-  // heap's.
+  // Of the pool with that GraphPool::id(), released or not, while anything is left of it; else
+  // {0, 0}. May be asked under locks of the heap's.
   PoolId id_of(std::uint64_t graph_pool) const;
 
   Result<std::vector<PlacedBlock>> blocks(PoolId id) const;
@@ -105,6 +105,7 @@ class PoolTable {
   // Null: there is none.
   std::shared_ptr<GraphPool> find(PoolId id) const;
   static Error none(PoolId id, const char* call);
+  void forget_gone_pools();
 
   static std::string& new_pools_tag() {
     thread_local std::string tag;
@@ -122,6 +123,7 @@ class PoolTable {
 
   mutable std::mutex ids_mutex_;         // a leaf
   std::map<std::uint64_t, PoolId> ids_;  // guarded by ids_mutex_; by GraphPool::id()
+  std::size_t forgets_at_ = 64;          // guarded by ids_mutex_; so many ids
 };
 
 }  // namespace weir::pytorch

@@ -498,6 +498,24 @@ TEST_F(DeviceMemories, WhatTheDeviceRefusesIsPyTorchsErrorOfAccelerators) {
   EXPECT_TRUE(memory_.deallocate(memory_.allocate(4_MiB, a_)));
 }
 
+TEST_F(DeviceMemories, TheNameOfAPoolIsForgottenOnceNothingIsLeftOfIt) {
+  memory_.pools().retain({0, 1000}, nullptr);  // the first, which stays
+  const c10::MempoolId_t kept{0, 1001};
+  memory_.pools().begin(kept, takes(a_), a_);
+  void* const block = memory_.allocate(4_MiB, a_);
+  memory_.pools().end(kept);
+  memory_.pools().release(kept);
+  for (unsigned long long i = 0; i < 300; ++i) {
+    memory_.pools().retain({1, i}, nullptr);
+    memory_.pools().release({1, i});
+  }
+  EXPECT_EQ(memory_.pools().id_of(1), (c10::MempoolId_t{0, 1000}));
+  EXPECT_EQ(memory_.pools().id_of(2), kept);
+  EXPECT_EQ(memory_.pools().id_of(3), (c10::MempoolId_t{0, 0}));
+  EXPECT_TRUE(memory_.deallocate(block));
+  memory_.pools().release({0, 1000});
+}
+
 struct Gathered : c10::GatheredContext {};
 
 TEST_F(DeviceMemories, SegmentsInTheHistoryHaveTheStacksThatTheyComeOf) {
