@@ -372,10 +372,11 @@ void DeviceMemory::empty(c10::MempoolId_t pool) {
 }
 
 void DeviceMemory::restore(c10::MempoolId_t pool, std::span<const PlacedBlock> blocks) {
-  if (deferred_frees_.any()) {
-    finish_frees(deferred_frees_.wait_and_take_done());
+  if (deferred_frees_.any()) finish_frees(deferred_frees_.wait_and_take_done());
+  if (deferred_frees_.any() || history_.wants_entries()) {
     for (const PlacedBlock& block : pools_.blocks(pool)) {
       deferred_frees_.forget(block.address.pointer());
+      history_.forget(block.address.pointer());
     }
   }
   pools_.restore(pool, blocks);
@@ -403,6 +404,7 @@ std::vector<c10::CachingDeviceAllocator::SegmentInfo> DeviceMemory::segments(
   names.stream = [this](std::uint64_t id) { return streams_.handle_of(id); };
   names.pool = [this](std::uint64_t id) { return pools_.id_of(id); };
   names.context = [this](const void* block) { return history_.context_of(block); };
+  names.segment_context = [this](Address at) { return history_.context_of_segment(at); };
   std::vector<c10::CachingDeviceAllocator::SegmentInfo> segments =
       segments_of(heap_.snapshot(), names);
   for (const Pools::Sourced& each : pools_.sources()) {

@@ -4,6 +4,7 @@
 #include <c10/util/ApproximateClock.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace weir::pytorch {
@@ -40,7 +41,10 @@ void History::set(const Options& options, bool clear) {
     entries_.clear();
     annotations_.clear();
   }
-  if (!options.enabled) contexts_.clear();
+  if (!options.enabled) {
+    contexts_.clear();
+    for (auto& [address, segment] : segments_) segment.context = nullptr;
+  }
   note_wishes();
 }
 
@@ -100,6 +104,11 @@ void History::free_completed(void* block, Bytes bytes, Stream stream, c10::Mempo
 void History::segment(Address address, Bytes bytes, Stream stream, c10::MempoolId_t pool,
                       bool gone) {
   const std::lock_guard lock(mutex_);
+  if (gone) {
+    segments_.erase(address);
+  } else {
+    segments_[address] = {bytes, {}, origin()};
+  }
   add(TraceEntry(gone ? TraceEntry::SEGMENT_FREE : TraceEntry::SEGMENT_ALLOC,
                  static_cast<c10::DeviceIndex>(device_), address.value, bytes.count, stream.handle,
                  pool, c10::getApproximateTime(), cause()));
@@ -135,7 +144,9 @@ void History::on_start(std::span<const Event> initial) {
 // With mutex_ held.
 void History::note_owners(const Event& event) {
   if (event.kind == EventKind::heap_open) heaps_[event.heap.value] = {event.stream, event.pool};
-  if (event.kind == EventKind::map) segments_[event.address.value] = heaps_[event.heap.value];
+  if (event.kind == EventKind::map) {
+    segments_[event.address] = {event.bytes, heaps_[event.heap.value], origin()};
+  }
 }
 
 // A mapping is what PyTorch calls a segment that is mapped; plain memory is a segment of its own.
@@ -146,23 +157,25 @@ void History::on_event(const Event& event) {
   const bool comes = event.kind == EventKind::map;
   const Action of_plain = comes ? TraceEntry::SEGMENT_ALLOC : TraceEntry::SEGMENT_FREE;
   const Action of_pages = comes ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_UNMAP;
-  const Owner owner = segments_[event.address.value];
-  if (!comes) segments_.erase(event.address.value);
+  const Owner owner = segments_[event.address].owner;
+  if (!comes) segments_.erase(event.address);
   add(TraceEntry(event.plain ? of_plain : of_pages, static_cast<c10::DeviceIndex>(device_),
                  event.address.value, event.bytes.count, streams_.handle_of(owner.stream),
                  pool_(owner.pool), c10::getApproximateTime(), cause()));
 }
 
-// Of what the calling thread is doing. With mutex_ held.
+// Of what the calling thread is doing, for an entry. With mutex_ held.
 History::Context History::cause() const {
-  const bool wanted = the_cause != nullptr && options_.when >= RecordContext::ALLOC;
-  return wanted ? *the_cause : nullptr;
+  return options_.when >= RecordContext::ALLOC ? origin() : nullptr;
 }
+
+History::Context History::origin() { return the_cause == nullptr ? nullptr : *the_cause; }
 
 // With mutex_ held.
 void History::add(native::TraceEntry entry) {
   const ThreadNotes& notes = thread_notes();
-  if (!notes.compile_contexts.empty()) entry.compile_context_ = notes.compile_contexts.back();
+  // As PyTorch's own says it outside of compilation.
+  entry.compile_context_ = notes.compile_contexts.empty() ? "N/A" : notes.compile_contexts.back();
   entry.user_metadata_ = notes.user_metadata;
   for (const native::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
   if (!options_.enabled) return;
@@ -175,6 +188,19 @@ History::Context History::context_of(const void* block) const {
   const std::lock_guard lock(mutex_);
   const auto known = contexts_.find(block);
   return known == contexts_.end() ? nullptr : known->second;
+}
+
+History::Context History::context_of_segment(Address address) const {
+  const std::lock_guard lock(mutex_);
+  const auto after = segments_.upper_bound(address);
+  if (after == segments_.begin()) return nullptr;
+  const auto& [begin, segment] = *std::prev(after);
+  return address < begin + segment.bytes ? segment.context : nullptr;
+}
+
+void History::forget(const void* block) {
+  const std::lock_guard lock(mutex_);
+  contexts_.erase(block);
 }
 
 std::vector<native::TraceEntry> History::entries() const {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -93,12 +94,17 @@ class History final : public EventSink {
   void on_event(const Event& event) override;
 
   Context context_of(const void* block) const;
+  // Of the request that the segment around `address` was made for, while somebody wanted entries.
+  Context context_of_segment(Address address) const;
+  // A live block has another owner now, or none.
+  void forget(const void* block);
   std::vector<native::TraceEntry> entries() const;  // oldest first
   std::vector<native::AnnotationEntry> annotations() const;
 
  private:
   Context gather(native::RecordContext least) const;
   Context cause() const;
+  static Context origin();
   void note_wishes();
   void add(native::TraceEntry entry);
   void note_owners(const Event& event);
@@ -118,8 +124,13 @@ class History final : public EventSink {
     std::uint64_t stream = 0;  // Stream::id
     std::uint64_t pool = 0;    // GraphPool::id()
   };
-  std::unordered_map<std::uint32_t, Owner> heaps_;       // guarded by mutex_; by HeapId
-  std::unordered_map<std::uint64_t, Owner> segments_;    // guarded by mutex_; mapped, by address
+  std::unordered_map<std::uint32_t, Owner> heaps_;  // guarded by mutex_; by HeapId
+  struct Segment {
+    Bytes bytes;
+    Owner owner;      // of a mapping
+    Context context;  // that it comes of
+  };
+  std::map<Address, Segment> segments_;                  // guarded by mutex_; mapped
   std::vector<native::AllocatorTraceTracker> trackers_;  // guarded by mutex_
 };
 

@@ -76,6 +76,7 @@ std::vector<SegmentInfo> segments_of(const HeapSnapshot& snapshot, const Segment
       segment.device = static_cast<c10::DeviceIndex>(names.device);
       segment.address = piece.address.value;
       segment.is_large = true;
+      segment.context_when_allocated = names.segment_context(piece.address);
       segment.is_expandable = !piece.plain;
       segment.registration_counter = static_cast<std::int32_t>(piece.page.value);
       if (const auto heap = heaps.find(piece.heap.value); heap != heaps.end()) {
@@ -113,6 +114,7 @@ void add_segments_of(const SegmentPool& pool, c10::MempoolId_t id, const Segment
     segment.device = static_cast<c10::DeviceIndex>(names.device);
     segment.address = from.address.value;
     segment.is_large = !from.is_small;
+    segment.context_when_allocated = names.segment_context(from.address);
     segment.registration_counter = from.number;
     segment.stream = static_cast<cudaStream_t>(from.stream.handle);
     segment.owner_private_pool_id = id;

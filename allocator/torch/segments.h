@@ -36,6 +36,8 @@ struct SegmentNames {
   std::function<void*(std::uint64_t)> stream;           // handle of a Stream::id
   std::function<c10::MempoolId_t(std::uint64_t)> pool;  // of a GraphPool::id()
   std::function<std::shared_ptr<c10::GatheredContext>(const void*)> context;  // of a live block
+  // Of what a segment around that address was made for.
+  std::function<std::shared_ptr<c10::GatheredContext>(Address)> segment_context;
 };
 // Each has a registration_counter: what was there first has the lower one, by which PyTorch's NCCL
 // groups register them in the same order on all ranks.

@@ -544,6 +544,71 @@ TEST_F(DeviceMemories, SegmentsInTheHistoryHaveTheStacksThatTheyComeOf) {
   memory_.set_history({}, true);
 }
 
+// As viewers show it: the stack of the request that a segment was made for.
+TEST_F(DeviceMemories, SegmentsHaveTheStackThatTheyComeOfWhileTheHistoryHasStacks) {
+  using native::RecordContext;
+  const auto gather = +[]() -> History::Context { return std::make_shared<Gathered>(); };
+  void* const before = memory_.allocate(8_MiB, a_);
+  memory_.set_history(
+      {.enabled = true, .context = gather, .most_entries = 100, .when = RecordContext::STATE},
+      true);
+  const c10::MempoolId_t pool{0, 7};
+  memory_.pools().begin(pool, takes(b_), b_);
+  memory_.pools().end(pool);
+  memory_.pools().begin(pool, takes(b_), b_);
+  void* const after = memory_.allocate(8_MiB, b_);
+  memory_.pools().end(pool);
+  const auto has_stack = [&](c10::MempoolId_t of) {
+    std::vector<bool> all;
+    for (const auto& segment : memory_.segments(of)) {
+      all.push_back(segment.context_when_allocated != nullptr);
+    }
+    return all;
+  };
+  EXPECT_THAT(has_stack(pool), testing::ElementsAre(true));
+  EXPECT_THAT(has_stack(kHeap), testing::UnorderedElementsAre(true, false));
+  memory_.set_history({}, true);
+  EXPECT_THAT(has_stack(kHeap), testing::Each(false));
+  for (void* const block : {before, after}) EXPECT_TRUE(memory_.deallocate(block));
+  for (int i = 0; i < 2; ++i) memory_.pools().release(pool);
+}
+
+TEST_F(DeviceMemories, AnEntryOutsideOfCompilationSaysSo) {
+  memory_.set_history({.enabled = true, .most_entries = 10}, true);
+  void* const block = memory_.allocate(4_MiB, a_);
+  for (const auto& entry : memory_.history().entries()) EXPECT_EQ(entry.compile_context_, "N/A");
+  memory_.set_history({}, true);
+  EXPECT_TRUE(memory_.deallocate(block));
+}
+
+TEST_F(DeviceMemories, APoolThatGoesBackToAnEarlierStateKeepsNoStackOfBlocksThatAreGone) {
+  static std::vector<std::weak_ptr<c10::GatheredContext>> stacks;
+  stacks.clear();
+  const auto gather = +[]() -> History::Context {
+    auto stack = std::make_shared<Gathered>();
+    stacks.push_back(stack);
+    return stack;
+  };
+  memory_.set_history(
+      {.enabled = true, .context = gather, .most_entries = 1, .when = native::RecordContext::STATE},
+      true);
+  const c10::MempoolId_t pool{0, 3};
+  memory_.pools().begin(pool, takes(a_), a_);
+  void* const kept = memory_.allocate(3_MiB, a_);
+  const std::vector<PlacedBlock> state = memory_.pools().blocks(pool);
+  stacks.clear();  // that of the first segment stays with it
+  for (int i = 0; i < 4; ++i) (void)memory_.allocate(600_KiB, a_);
+  memory_.pools().end(pool);
+  memory_.restore(pool, state);
+  memory_.history().snapshot_taken();  // the one entry that there may be
+  memory_.empty({0, 0});
+  EXPECT_THAT(stacks, testing::SizeIs(testing::Ge(4u)));
+  for (const auto& stack : stacks) EXPECT_TRUE(stack.expired());
+  memory_.set_history({}, true);
+  EXPECT_TRUE(memory_.deallocate(kept));
+  memory_.pools().release(pool);
+}
+
 TEST_F(DeviceMemories, WithCachingOffMemoryIsTheDriversAndCountedNowhere) {
   EXPECT_TRUE(memory_.deallocate(memory_.allocate(4_MiB, a_)));  // the cache keeps this
   memory_.reset_accumulated();
