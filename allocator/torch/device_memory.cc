@@ -79,8 +79,11 @@ void* DeviceMemory::allocate(Bytes bytes, Stream stream) {
   if (allocation_watched()) [[unlikely]]
     return allocate_reported(bytes, stream);
   Result<void*> block = heap_.allocate(bytes, stream);
-  if (!block.ok()) [[unlikely]]
-    return allocate_reported(bytes, stream);
+  if (!block.ok()) [[unlikely]] {
+    void* const reserve = take_from_reserve(bytes, stream, block);
+    Operation::note_allocated(reserve);
+    return reserve;
+  }
   if (Operation::any_noted()) [[unlikely]]
     Operation::note_allocated(*block);
   return *block;
@@ -114,13 +117,30 @@ void* DeviceMemory::allocate_reported(Bytes bytes, Stream stream) {
 }
 
 void* DeviceMemory::allocate_from_heap(Bytes bytes, Stream stream) {
-  Result<void*> block = heap_.allocate(bytes, stream);
-  if (block.ok()) return *block;
-  void* const reserve = block.error().code() == ErrorCode::out_of_memory
-                            ? pools_.allocate_from_reserve(bytes, stream)
-                            : nullptr;
-  if (reserve == nullptr) fail(bytes, stream, block.error());
-  return reserve;
+  const Result<void*> block = heap_.allocate(bytes, stream);
+  return block.ok() ? *block : take_from_reserve(bytes, stream, block);
+}
+
+// For a request that the heap refused. As with PyTorch's own allocator, one that a pool serves has
+// no other memory.
+void* DeviceMemory::take_from_reserve(Bytes bytes, Stream stream, const Result<void*>& refused) {
+  const Error& error = refused.error();
+  if (error.code() == ErrorCode::out_of_memory && is_of_default_pool(stream)) {
+    if (void* const reserve = pools_.take_from_reserve(bytes, stream)) return reserve;
+  }
+  fail(bytes, stream, error);
+}
+
+bool DeviceMemory::is_of_default_pool(Stream stream) {
+  const Result<std::uint64_t> pool = heap_.pool_serving(stream);
+  return pool && *pool == 0;
+}
+
+// The one of a request that found no memory: what may be freed for it goes first.
+void DeviceMemory::begin_retry() {
+  finish_frees(deferred_frees_.wait_and_take_done());
+  const std::lock_guard lock(mutex_);
+  ++counts_.retries;
 }
 
 // As PyTorch's own: its callbacks may free something before the source is asked, and what is idle
@@ -133,7 +153,7 @@ void* DeviceMemory::allocate_from(SegmentPool& source, Bytes bytes, Stream strea
   } catch (const c10::OutOfMemoryError&) {
     // The second try reports it.
   }
-  finish_frees(deferred_frees_.wait_and_take_done());
+  begin_retry();
   (void)heap_.trim(0_B, Trim::waits);
   if (void* const block = source.allocate(bytes, stream)) return block;
   fail(bytes, stream,

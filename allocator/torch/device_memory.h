@@ -133,6 +133,10 @@ class DeviceMemory {
   [[gnu::noinline]] void* allocate_uncached(Bytes bytes, Stream stream);
   void* allocate_from(SegmentPool& source, Bytes bytes, Stream stream);
   void* allocate_from_heap(Bytes bytes, Stream stream);
+  [[gnu::noinline]] void* take_from_reserve(Bytes bytes, Stream stream,
+                                            const Result<void*>& refused);
+  bool is_of_default_pool(Stream stream);
+  void begin_retry();
   bool is_captured(Stream stream) const;
   std::optional<Found> find(void* block);
   bool give_back(void* block, const Found& found, History::Context context);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <set>
-#include <thread>
 
 namespace weir::pytorch {
 
@@ -140,7 +139,7 @@ Status PoolTable::end(PoolId id) {
   return {};
 }
 
-void* PoolTable::allocate_from_reserve(Bytes bytes, Stream stream) {
+void* PoolTable::take_from_reserve(Bytes bytes, Stream stream) {
   std::vector<std::shared_ptr<GraphPool>> reserves;
   {
     const std::lock_guard lock(mutex_);
@@ -148,12 +147,8 @@ void* PoolTable::allocate_from_reserve(Bytes bytes, Stream stream) {
       if (pool.use_on_oom) reserves.push_back(pool.graphs);
     }
   }
-  const std::thread::id me = std::this_thread::get_id();
   for (const std::shared_ptr<GraphPool>& reserve : reserves) {
-    Result<PoolBinding> binding =
-        reserve->warm_up([me](Stream) { return std::this_thread::get_id() == me; });
-    if (!binding) continue;
-    if (Result<void*> block = heap_.allocate(bytes, stream)) return *block;
+    if (Result<void*> block = reserve->take_free(bytes, stream)) return *block;
   }
   return nullptr;
 }

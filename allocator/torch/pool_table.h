@@ -71,10 +71,10 @@ class PoolTable {
   Status begin(PoolId id, Filter filter, Stream current);
   Status end(PoolId id);
 
-  // Blocks for requests that found no memory may come from this pool.
+  // Free blocks of this pool may serve requests that found no memory.
   void set_use_on_oom(PoolId id, bool use);
   // Null, if there is nothing.
-  void* allocate_from_reserve(Bytes bytes, Stream stream);
+  void* take_from_reserve(Bytes bytes, Stream stream);
 
   // Gives back what the pool need not keep.
   void empty(PoolId id);

@@ -100,21 +100,12 @@ Pools::Sourced Pools::source_of(const void* block) const {
   return {};
 }
 
-void* Pools::allocate_from_reserve(Bytes bytes, Stream stream) {
-  if (void* const block = table_.allocate_from_reserve(bytes, stream)) return block;
-  std::vector<std::shared_ptr<SegmentPool>> reserves;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [id, pool] : sourced_) {
-      if (pool.use_on_oom) reserves.push_back(pool.memory);
-    }
-  }
-  for (const std::shared_ptr<SegmentPool>& reserve : reserves) {
-    try {
-      if (void* const block = reserve->allocate(bytes, stream)) return block;
-    } catch (const c10::OutOfMemoryError&) {
-      // Another may have more; and of the request's own shortage more is to be told.
-    }
+void* Pools::take_from_reserve(Bytes bytes, Stream stream) {
+  if (void* const block = table_.take_from_reserve(bytes, stream)) return block;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, pool] : sourced_) {
+    if (!pool.use_on_oom) continue;
+    if (void* const block = pool.memory->take_free(bytes, stream)) return block;
   }
   return nullptr;
 }

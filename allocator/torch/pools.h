@@ -59,8 +59,9 @@ class Pools {
   };
   // The one whose live block begins there; `memory` is null if there is none.
   Sourced source_of(const void* block) const;
-  // What a request that found no memory may use: null, if there is nothing.
-  void* allocate_from_reserve(Bytes bytes, Stream stream);
+  // A free block of a pool with set_use_on_oom(), for a request that found no memory; null: there
+  // is none.
+  void* take_from_reserve(Bytes bytes, Stream stream);
 
   // Gives back what the pool need not keep. A pool with a source keeps its memory while it is in
   // use, since graphs that were captured into it may use all of that.

@@ -402,27 +402,63 @@ TEST_F(SmallDeviceMemories, OutOfMemoryIsPyTorchsOwnAndObserved) {
   }
   EXPECT_EQ(asked, (10_MiB).count);
   EXPECT_EQ(memory_.stats().num_ooms, 1);
-  EXPECT_GE(memory_.stats().num_alloc_retries, 1);
+  EXPECT_EQ(memory_.stats().num_alloc_retries, 1);
   EXPECT_TRUE(memory_.deallocate(block));
   EXPECT_TRUE(memory_.deallocate(memory_.allocate(10_MiB, a_)));
 }
 
-TEST_F(SmallDeviceMemories, ACallbackMayFreeWhileTheReserveIsAsked) {
-  const c10::MempoolId_t pool{0, 5};
+// torch.cuda.MemPool(use_on_oom=True).
+TEST_F(SmallDeviceMemories, AReserveServesTheDefaultPoolFromItsFreeBlocksAndDoesNotGrow) {
+  const c10::MempoolId_t pool{0, 5}, other{0, 6};
   memory_.pools().set_use_on_oom(pool, true);
-  memory_.set_history({.enabled = true, .most_entries = 100}, false);  // a free asks for its pool
-  void* const block = memory_.allocate(60_MiB, a_);
-  int shortages = 0;  // the request's own, then that of the reserve
-  heap_.on_out_of_memory([&](Bytes) {
-    if (++shortages == 2) {
-      EXPECT_TRUE(memory_.deallocate(block));
+  memory_.pools().begin(pool, takes(a_), a_);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(memory_.allocate(512_KiB, a_));
+  memory_.pools().end(pool);
+  for (std::size_t i = 0; i < blocks.size(); i += 2) {
+    EXPECT_TRUE(memory_.deallocate(blocks[i]));
+    blocks[i] = nullptr;
+  }
+  const std::size_t held = sums(pool).total;
+  void* rest = nullptr;
+  for (Bytes bytes = 60_MiB; rest == nullptr; bytes = bytes - 1_MiB) {
+    try {
+      rest = memory_.allocate(bytes, a_);
+    } catch (const c10::OutOfMemoryError&) {
+      // That is more than there is beside the pool.
     }
-  });
-  void* const reserve = memory_.allocate(30_MiB, a_);
-  EXPECT_EQ(shortages, 2);
-  EXPECT_EQ(sums(pool).allocated, (30_MiB).count);
-  EXPECT_TRUE(memory_.deallocate(reserve));
-  memory_.set_history({}, true);
+  }
+  memory_.pools().begin(other, takes(a_), a_);
+  EXPECT_THROW((void)memory_.allocate(512_KiB, a_), c10::OutOfMemoryError);
+  memory_.pools().end(other);
+  int asked = 0;
+  void* const spare = memory_.allocate(512_KiB, b_);
+  heap_.on_out_of_memory([&](Bytes) { ++asked; });
+  EXPECT_EQ(sums(pool).blocks, 5u);
+  EXPECT_THROW((void)memory_.allocate(30_MiB, a_), c10::OutOfMemoryError);
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(sums(pool).total, held);
+  blocks.insert(blocks.end(), {rest, spare});
+  std::erase(blocks, nullptr);
+  for (void* const block : blocks) EXPECT_TRUE(memory_.deallocate(block));
+  memory_.pools().release(pool);
+  memory_.pools().release(other);
+}
+
+TEST_F(SmallDeviceMemories, ARequestThatFindsNoMemoryIsOneRetryOneFailureAndOneCallOfEachCallback) {
+  void* const block = memory_.allocate(60_MiB, a_);
+  for (const bool with_history : {false, true}) {
+    memory_.set_history({.enabled = with_history, .most_entries = 100}, true);
+    memory_.reset_accumulated();
+    const std::uint64_t before = heap_.statistics().out_of_memory;
+    callbacks_called = 0;
+    EXPECT_THROW((void)memory_.allocate(10_MiB, a_), c10::OutOfMemoryError);
+    EXPECT_EQ(memory_.stats().num_alloc_retries, 1);
+    EXPECT_EQ(memory_.stats().num_ooms, 1);
+    EXPECT_EQ(heap_.statistics().out_of_memory - before, 1u);
+    EXPECT_EQ(callbacks_called, 1);
+  }
+  EXPECT_TRUE(memory_.deallocate(block));
 }
 
 TEST_F(SmallDeviceMemories, FreeMemoryCallbacksAreCalledBeforeOutOfMemory) {

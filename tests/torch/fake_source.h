@@ -5,6 +5,7 @@
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -25,13 +26,17 @@ class FakeSource final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   std::vector<std::size_t> asked;      // sizes, in order
   std::vector<void*> given_back;       // in order
   std::size_t most = ~std::size_t{0};  // bytes that it has; more throw c10::OutOfMemoryError
+  bool throws = true;                  // ... or are null
   std::size_t held = 0;
+  std::function<void()> while_asked;  // called within a request for memory; empty: nothing is
 
   void* raw_alloc_with_stream(std::size_t bytes, cudaStream_t) override {
     const Bytes size{bytes};
     const bool has_room = held + bytes <= most && size <= check(device_.memory_info()).free;
+    if (!has_room && !throws) return nullptr;
     TORCH_CHECK_WITH(OutOfMemoryError, has_room, "the source has no more");
     asked.push_back(bytes);
+    if (while_asked) while_asked();
     const Address at = check(device_.reserve(size, device_.granularity()));
     const PhysicalHandle page = check(device_.create(size));
     check(device_.map(at, size, page));

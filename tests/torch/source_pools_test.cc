@@ -209,17 +209,17 @@ TEST_F(SourcePools, StreamsOfAnotherDeviceHoldNothingThatIsNoBlock) {
 }
 
 // torch.cuda.MemPool(allocator, use_on_oom=True).
-TEST_F(SourcePools, AsAReserveAPoolServesRequestsThatFindNoMemory) {
+TEST_F(SourcePools, AsAReserveAPoolServesRequestsThatFindNoMemoryFromItsFreeBlocks) {
   heap_.set_limit(4_MiB);
   void* const block = memory_.allocate(4_MiB, a_);
+  free(allocate(8_MiB));  // of a segment of 20 MiB
   EXPECT_THROW((void)memory_.allocate(8_MiB, a_), c10::OutOfMemoryError);
-  EXPECT_THAT(source_->asked, testing::IsEmpty());
   memory_.pools().set_use_on_oom(kCustom, true);
   void* const reserve = memory_.allocate(8_MiB, a_);
-  EXPECT_THAT(source_->asked, testing::ElementsAre((20_MiB).count));
-  EXPECT_EQ(memory_.pools().source_of(reserve).id, kCustom);
-  // Where the reserve has no more either, it is a shortage of Weir's as ever.
-  source_->most = source_->held;
+  EXPECT_THAT(memory_.segments(kCustom),
+              testing::ElementsAre(testing::Field(&native::SegmentInfo::allocated_size,
+                                                  testing::Eq((8_MiB).count))));
+  // The pool does not grow: what it has not is a shortage of Weir's as ever.
   int told = 0;
   memory_.on_failure([&](const Error&) { ++told; });
   try {
@@ -233,10 +233,38 @@ TEST_F(SourcePools, AsAReserveAPoolServesRequestsThatFindNoMemory) {
                                           "20.00 MiB.")));
   }
   EXPECT_EQ(told, 1);
+  EXPECT_THAT(source_->asked, testing::ElementsAre((20_MiB).count));
   memory_.pools().set_use_on_oom(kCustom, false);
   EXPECT_THROW((void)memory_.allocate(8_MiB, a_), c10::OutOfMemoryError);
   free(block);
   free(reserve);
+  drop_pool();
+}
+
+// As in PyTorch's own: memory of one pool never serves another, out of memory or not.
+TEST_F(SourcePools, AReserveServesNoRequestOfAnotherPool) {
+  heap_.set_limit(4_MiB);
+  void* const block = memory_.allocate(4_MiB, a_);
+  free(allocate(8_MiB));
+  memory_.pools().set_use_on_oom(kCustom, true);
+  memory_.pools().begin(
+      kGraph, [](cudaStream_t) { return true; }, a_);
+  EXPECT_THROW((void)memory_.allocate(8_MiB, a_), c10::OutOfMemoryError);
+  memory_.pools().end(kGraph);
+  void* const reserve = memory_.allocate(8_MiB, a_);
+  for (void* const each : {block, reserve}) free(each);
+  memory_.pools().release(kGraph);
+  drop_pool();
+}
+
+TEST_F(SourcePools, ARequestThatTheSourceRefusesIsOneRetryAndOneOutOfMemory) {
+  source_->most = 0;
+  source_->throws = false;
+  EXPECT_THROW((void)allocate(8_MiB), c10::OutOfMemoryError);
+  leave();
+  const auto stats = memory_.stats();
+  EXPECT_EQ(stats.num_alloc_retries, 1);
+  EXPECT_EQ(stats.num_ooms, 1);
   drop_pool();
 }
 

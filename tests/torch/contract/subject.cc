@@ -77,12 +77,7 @@ bool Subject::is_captured(Stream stream) {
 Result<void*> Subject::allocate(Bytes bytes, StreamName name) {
   Result<Stream> stream = known(name);
   if (!stream) return std::move(stream).error();
-  if (caching_ || is_captured(*stream)) {
-    Result<void*> block = heap_.allocate(bytes, *stream);
-    if (block || block.error().code() != ErrorCode::out_of_memory) return block;
-    if (void* const reserve = pools_.allocate_from_reserve(bytes, *stream)) return reserve;
-    return block;
-  }
+  if (caching_ || is_captured(*stream)) return heap_.allocate(bytes, *stream);
   meet(heap_, *stream);
   Result<void*> block = uncached_.allocate(bytes, *stream);
   if (block || block.error().code() != ErrorCode::out_of_memory) return block;
