@@ -74,7 +74,7 @@ DeviceMemory& Backend::owner(const void* pointer, const char* call) {
   refuse_after_fork();
   for (std::atomic<DeviceMemory*>& place : memories_) {
     DeviceMemory* const memory = place.load();
-    if (memory != nullptr && memory->heap_of(pointer).find(pointer)) return *memory;
+    if (memory != nullptr && memory->extent_of(pointer)) return *memory;
   }
   TORCH_CHECK(false, call, ": ", pointer,
               " is no memory that Weir gave out: it was freed already, "
@@ -188,13 +188,12 @@ void Backend::cacheInfo(c10::DeviceIndex device, std::size_t* largest) {
   *largest = std::max<std::size_t>(*largest, memory(device).largest().count);
 }
 
-// A block is what is contiguous and stays: its pages may be others' beyond it.
 void* Backend::getBaseAllocation(void* pointer, std::size_t* size) {
-  const std::optional<BlockInfo> info =
-      owner(pointer, "getBaseAllocation").heap_of(pointer).find(pointer);
-  TORCH_CHECK(info.has_value(), "getBaseAllocation: ", pointer, " was freed meanwhile");
-  if (size != nullptr) *size = info->bytes.count;
-  return info->address.pointer();
+  const std::optional<DeviceMemory::Extent> extent =
+      owner(pointer, "getBaseAllocation").extent_of(pointer);
+  TORCH_CHECK(extent.has_value(), "getBaseAllocation: ", pointer, " was freed meanwhile");
+  if (size != nullptr) *size = extent->bytes.count;
+  return extent->address.pointer();
 }
 
 void Backend::recordStream(const c10::DataPtr& block, c10::cuda::CUDAStream stream) {
@@ -217,16 +216,7 @@ void Backend::record_stream(void* block, c10::cuda::CUDAStream stream) {
 
 void Backend::fence(std::span<void* const> pointers, c10::DeviceIndex device, cudaStream_t stream) {
   DeviceMemory& memory = this->memory(device);
-  const Stream user = check(memory.streams().of(stream));
-  std::vector<void*> blocks;
-  for (void* const pointer : pointers) {
-    if (pointer == nullptr) continue;
-    const std::optional<BlockInfo> info = memory.heap_of(pointer).find(pointer);
-    TORCH_CHECK(info.has_value(), "weir.fence: ", pointer, " is no memory of device ",
-                static_cast<int>(device), " that Weir gave out");
-    blocks.push_back(info->address.pointer());
-  }
-  check(memory.fence(blocks, user));
+  check(memory.fence(pointers, check(memory.streams().of(stream))));
 }
 
 void Backend::beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,
@@ -274,6 +264,11 @@ bool Backend::checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t
 
 Backend::ShareableHandle Backend::shareIpcHandle(void* pointer) {
   DeviceMemory& mine = owner(pointer, "shareIpcHandle");
+  const std::optional<DeviceMemory::Extent> extent = mine.extent_of(pointer);
+  if (extent && extent->is_segment) {
+    return check(
+        share_segment(mine.device(), extent->address, Address::of(pointer) - extent->address));
+  }
   return check(shared_.share(mine.heap_of(pointer), mine.device(), pointer));
 }
 

@@ -2,8 +2,10 @@
 #include "torch/device_memory.h"
 
 #include <c10/util/env.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 
 #include "torch/c10d/operation.h"
@@ -32,6 +34,13 @@ bool environment_allows_caching() {
   return c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") != true;
 }
 
+// Of what pools with a source of their own hold.
+constexpr std::array kGaugesOfSources = {&Statistics::live_blocks,     &Statistics::live_bytes,
+                                         &Statistics::requested_bytes, &Statistics::leased_bytes,
+                                         &Statistics::reserved_bytes,  &Statistics::pages};
+
+void change(Gauge& gauge, std::uint64_t by, bool up) { up ? gauge.add(by) : gauge.subtract(by); }
+
 }  // namespace
 
 // As C10_CUDA_CHECK throws what the device refused.
@@ -48,29 +57,23 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap)
       device_(device),
       heap_(heap),
       streams_(heap, dynamic_cast<CudaDevice*>(&device) != nullptr),
-      pools_(heap, device,
-             [this](Pools::Id id, const SegmentPool::Segment& segment, SegmentPool::Change change) {
-               if (!history_.wants_entries()) return;
-               history_.segment(segment.address, segment.bytes, segment.stream, id,
-                                change == SegmentPool::Change::gives_back);
-             }),
       history_(number, streams_, [this](std::uint64_t id) { return pools_.id_of(id); }),
       total_(total_of(device)),
       configured_limit_(heap.limit()),
       caching_allowed_(environment_allows_caching()),
-      caching_(caching_allowed_) {
+      caching_(caching_allowed_),
+      pools_(heap, device,
+             [this](Pools::Id id, const SegmentPool::Segment& segment, SegmentPool::Change change) {
+               note_segment(id, segment, change == SegmentPool::Change::gives_back);
+             }) {
   heap_.on_miss([] { call_free_memory_callbacks(); });
   heap_.on_sleep([this]() -> std::vector<HeldMemory> {
     const DeviceHeap* const uncached = uncached_.heap();
     const Bytes alone = {uncached == nullptr ? 0 : uncached->statistics().reserved_bytes.current};
     return {{kDefaultTag, alone, "allocated while torch.cuda.caching_allocator_enable(False)"},
-            {kDefaultTag, pools_.held_by_sources(), "MemPools with an allocator of their own"}};
+            {kDefaultTag, held_by_sources(), "MemPools with an allocator of their own"}};
   });
-  heap_.on_out_of_memory([this](Bytes) {
-    finish_frees(deferred_frees_.wait_and_take_done());
-    const std::lock_guard lock(mutex_);
-    ++counts_.retries;
-  });
+  heap_.on_out_of_memory([this](Bytes) { begin_retry(); });
 }
 
 DeviceMemory::~DeviceMemory() { heap_.stop_recording(history_); }
@@ -102,7 +105,7 @@ void* DeviceMemory::allocate_reported(Bytes bytes, Stream stream) {
   History::Context context = history_.wants_entries() ? history_.context_of_allocation() : nullptr;
   void* const block = [&] {
     const History::Cause cause(context);
-    return source != nullptr ? allocate_from(*source, bytes, stream)
+    return source != nullptr ? counted(allocate_from(*source, bytes, stream))
                              : allocate_from_heap(bytes, stream);
   }();
   Operation::note_allocated(block);
@@ -126,7 +129,7 @@ void* DeviceMemory::allocate_from_heap(Bytes bytes, Stream stream) {
 void* DeviceMemory::take_from_reserve(Bytes bytes, Stream stream, const Result<void*>& refused) {
   const Error& error = refused.error();
   if (error.code() == ErrorCode::out_of_memory && is_of_default_pool(stream)) {
-    if (void* const reserve = pools_.take_from_reserve(bytes, stream)) return reserve;
+    if (void* const reserve = pools_.take_from_reserve(bytes, stream)) return counted(reserve);
   }
   fail(bytes, stream, error);
 }
@@ -191,20 +194,30 @@ bool DeviceMemory::note_freed(const void* block, const Status& freed) {
   return true;
 }
 
-std::optional<DeviceMemory::Found> DeviceMemory::find(void* block) {
-  if (const Pools::Sourced of = pools_.source_of(block); of.memory != nullptr) {
-    const std::optional<SegmentPool::Found> found = of.memory->find(block);
-    if (!found) return std::nullopt;
-    return Found{found->block.bytes, found->block.requested, found->stream, of.id, of.memory};
+std::optional<DeviceMemory::Found> DeviceMemory::find(const void* block) {
+  const Address begin = Address::of(block);
+  if (const std::optional<Pools::SourcedBlock> found = pools_.find(block)) {
+    if (found->address != begin) return std::nullopt;
+    return Found{found->block.bytes, found->block.requested, found->stream, found->pool.id,
+                 found->pool.memory};
   }
   const bool is_uncached = uncached_.owns(block);
   const std::optional<BlockInfo> info = heap_of(block).find(block);
-  if (!info || info->address.pointer() != block) return std::nullopt;
+  if (!info || info->address != begin) return std::nullopt;
   return Found{.bytes = info->bytes,
                .requested = info->requested,
                .stream = {.handle = streams_.handle_of(info->stream), .id = info->stream},
                .pool = is_uncached ? c10::MempoolId_t{0, 0} : pools_.id_of(info->pool),
                .is_uncached = is_uncached};
+}
+
+std::optional<DeviceMemory::Extent> DeviceMemory::extent_of(const void* pointer) {
+  if (const std::optional<Pools::SourcedBlock> found = pools_.find(pointer)) {
+    return Extent{found->segment, found->segment_bytes, true};
+  }
+  const std::optional<BlockInfo> info = heap_of(pointer).find(pointer);
+  if (!info) return std::nullopt;
+  return Extent{info->address, info->bytes, false};
 }
 
 bool DeviceMemory::deallocate_reported(void* block) {
@@ -227,6 +240,7 @@ bool DeviceMemory::give_back(void* block, const Found& found, History::Context c
     history_.free_completed(block, found.requested, found.stream, found.pool, std::move(context));
   }
   if (found.source != nullptr) {
+    count(found, /*live=*/false);
     found.source->deallocate(block);
   } else if (const Status freed = heap_.deallocate(block); !freed) {
     return note_freed(block, freed);
@@ -250,14 +264,14 @@ void DeviceMemory::finish_frees(std::vector<DeferredFrees::Done> done) {
 void DeviceMemory::tell_profiler(void* block, std::int64_t bytes) {
   if (!c10::memoryProfilingEnabled()) return;
   was_profiled_.store(true, std::memory_order_relaxed);
-  const Statistics now = heap_.statistics();
+  const Statistics now = statistics();
   c10::reportMemoryUsageToProfiler(
       block, bytes, now.live_bytes.current, now.reserved_bytes.current,
       c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(number_)));
 }
 
 bool DeviceMemory::record_stream(void* block, Stream user, DeviceMemory& of) {
-  if (&of == this && pools_.source_of(block).memory == nullptr) {
+  if (&of == this && !pools_.find(block)) {
     const Status recorded = heap_of(block).record_stream(block, user);
     if (recorded.ok()) return true;
     if (recorded.error().code() == ErrorCode::unknown_pointer) return false;
@@ -269,11 +283,28 @@ bool DeviceMemory::record_stream(void* block, Stream user, DeviceMemory& of) {
   return true;
 }
 
-Status DeviceMemory::fence(std::span<void* const> blocks, Stream user) {
-  std::vector<void*> cached, others;
-  for (void* const block : blocks) (uncached_.owns(block) ? others : cached).push_back(block);
-  Status fenced = heap_.fence(cached, user);
+Status DeviceMemory::fence(std::span<void* const> pointers, Stream user) {
+  const auto not_given = [this](const void* pointer) {
+    return Error(
+        ErrorCode::unknown_pointer,
+        fmt::format("fence: {} is no memory of device {} that Weir gave out", pointer, number_));
+  };
+  std::vector<void*> cached, others, sourced;
+  for (void* const pointer : pointers) {
+    if (pointer == nullptr) continue;
+    if (const std::optional<Pools::SourcedBlock> found = pools_.find(pointer)) {
+      sourced.push_back(found->address.pointer());
+      continue;
+    }
+    const std::optional<BlockInfo> info = heap_of(pointer).find(pointer);
+    if (!info) return not_given(pointer);
+    (uncached_.owns(pointer) ? others : cached).push_back(info->address.pointer());
+  }
+  Status fenced = cached.empty() ? Status{} : heap_.fence(cached, user);
   if (fenced && !others.empty()) fenced = uncached_.heap()->fence(others, user);
+  for (void* const block : sourced) {
+    if (fenced && !record_stream(block, user)) fenced = not_given(block);
+  }
   return fenced;
 }
 
@@ -287,8 +318,8 @@ Result<std::optional<Fence>> DeviceMemory::fence_around(std::span<const void* co
   }
   if (!pools_.has_sources()) return fence;
   for (const void* const pointer : pointers) {
-    void* const block = const_cast<void*>(pointer);
-    if (pools_.source_of(block).memory != nullptr) (void)record_stream(block, user);
+    const std::optional<Pools::SourcedBlock> found = pools_.find(pointer);
+    if (found) (void)record_stream(found->address.pointer(), user);
   }
   return fence;
 }
@@ -350,7 +381,7 @@ void DeviceMemory::fail(Bytes bytes, Stream stream, const Error& error) {
                           .reuse = heap_.reuse(),
                           .held = heap_.snapshot(),
                           .pool_of = [this](std::uint64_t id) { return pools_.id_of(id); },
-                          .of_other_sources = pools_.held_by_sources(),
+                          .of_other_sources = held_by_sources(),
                           .error = error.message()};
   TORCH_CHECK_WITH(OutOfMemoryError, false, message_of(shortage));
 }
@@ -402,20 +433,68 @@ void DeviceMemory::restore(c10::MempoolId_t pool, std::span<const PlacedBlock> b
   pools_.restore(pool, blocks);
 }
 
+void DeviceMemory::note_segment(Pools::Id id, const SegmentPool::Segment& segment, bool gone) {
+  {
+    const std::lock_guard lock(mutex_);
+    change(of_sources_.reserved_bytes, segment.bytes.count, !gone);
+    change(of_sources_.pages, 1, !gone);
+  }
+  if (!history_.wants_entries()) return;
+  history_.segment(segment.address, segment.bytes, segment.stream, id, gone);
+}
+
+// A new block.
+void* DeviceMemory::counted(void* block) {
+  const std::optional<Found> found = find(block);
+  if (found && found->source != nullptr) count(*found, /*live=*/true);
+  return block;
+}
+
+// Of a block of a pool with a source of its own.
+void DeviceMemory::count(const Found& block, bool live) {
+  const std::lock_guard lock(mutex_);
+  change(of_sources_.live_blocks, 1, live);
+  change(of_sources_.live_bytes, block.bytes.count, live);
+  change(of_sources_.leased_bytes, block.bytes.count, live);
+  change(of_sources_.requested_bytes, block.requested.count, live);
+}
+
+Bytes DeviceMemory::held_by_sources() const {
+  const std::lock_guard lock(mutex_);
+  return {of_sources_.reserved_bytes.current};
+}
+
+Statistics DeviceMemory::statistics() const {
+  Statistics all = heap_.statistics();
+  const std::lock_guard lock(mutex_);
+  for (const auto gauge : kGaugesOfSources) {
+    (all.*gauge).current += (of_sources_.*gauge).current;
+    (all.*gauge).peak += (of_sources_.*gauge).peak;
+    (all.*gauge).total += (of_sources_.*gauge).total;
+  }
+  return all;
+}
+
 c10::CachingDeviceAllocator::DeviceStats DeviceMemory::stats() const {
-  const Statistics now = heap_.statistics();
+  const Statistics now = statistics();
   const std::lock_guard lock(mutex_);
   return device_stats(now, before_, counts_);
 }
 
 void DeviceMemory::reset_accumulated() {
-  Statistics now = heap_.statistics();
+  Statistics now = statistics();
   const std::lock_guard lock(mutex_);
   before_ = std::move(now);
   counts_ = {};
 }
 
-void DeviceMemory::reset_peaks() { heap_.reset_peaks(); }
+void DeviceMemory::reset_peaks() {
+  heap_.reset_peaks();
+  const std::lock_guard lock(mutex_);
+  for (const auto gauge : kGaugesOfSources) {
+    (of_sources_.*gauge).peak = (of_sources_.*gauge).current;
+  }
+}
 
 std::vector<c10::CachingDeviceAllocator::SegmentInfo> DeviceMemory::segments(
     c10::MempoolId_t pool) {

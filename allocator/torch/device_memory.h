@@ -41,12 +41,18 @@ class DeviceMemory {
   DeviceHeap& heap_of(const void* pointer) {
     return uncached_.owns(pointer) ? *uncached_.heap() : heap_;
   }
-  // Is it memory of this device that Weir gave out, or a pool's source did? (Of the latter, the
-  // start of a block.)
+  // Is it memory of this device that Weir gave out, or a live block's that a pool's source gave?
   bool owns(const void* pointer) const {
-    return heap_.owns(pointer) || uncached_.owns(pointer) ||
-           (pools_.has_sources() && pools_.source_of(pointer).memory != nullptr);
+    return heap_.owns(pointer) || uncached_.owns(pointer) || pools_.find(pointer);
   }
+  // The contiguous memory that a byte of a live block lies in: the block, beyond which its pages
+  // may be others'; or, as PyTorch's own allocator says it, the segment that a pool's source gave.
+  struct Extent {
+    Address address;
+    Bytes bytes;
+    bool is_segment = false;  // of such a source
+  };
+  std::optional<Extent> extent_of(const void* pointer);
   // Would deallocate() and record_stream() look for it here?
   bool may_own(const void* pointer) {
     return heap_of(pointer).owns(pointer) || pools_.has_sources();
@@ -68,11 +74,12 @@ class DeviceMemory {
   // but for work that is captured, whose memory is its graph's. With
   // PYTORCH_NO_CUDA_MEMORY_CACHING=1 it is always off.
   void set_caching(bool on) { caching_.store(on && caching_allowed_, std::memory_order_relaxed); }
-  // "Work queued so far on `user` uses these blocks." Errors: unknown_pointer; device.
-  Status fence(std::span<void* const> blocks, Stream user);
-  // The same for the blocks that these point into, anywhere; what is not this device's, and null,
-  // is passed over. Where no fence can be had (a capture that nobody announced), and for memory of
-  // pools with a source of their own, it is record_stream(). Returns the point, if all of the
+  // "Work queued so far on `user` uses the blocks that these point into." For memory of pools with
+  // a source of their own it is record_stream(). Null is passed over. Errors: unknown_pointer;
+  // device.
+  Status fence(std::span<void* const> pointers, Stream user);
+  // The same, but that what is not this device's is passed over. Where no fence can be had (a
+  // capture that nobody announced) it is record_stream(). Returns the point, if all of the
   // blocks are fenced by one that note_waited() takes. Errors: device.
   Result<std::optional<Fence>> fence_around(std::span<const void* const> pointers, Stream user);
   // The device gives access to what is mapped in another way now.
@@ -138,7 +145,15 @@ class DeviceMemory {
   bool is_of_default_pool(Stream stream);
   void begin_retry();
   bool is_captured(Stream stream) const;
-  std::optional<Found> find(void* block);
+  // The live block that begins there.
+  std::optional<Found> find(const void* block);
+  void note_segment(Pools::Id id, const SegmentPool::Segment& segment, bool gone);
+  void* counted(void* block);
+  void count(const Found& block, bool live);
+  Bytes held_by_sources() const;
+  // The heap's, and of pools with a source of their own. (The sum of two peaks may be more than
+  // there was at any one time.)
+  Statistics statistics() const;
   bool give_back(void* block, const Found& found, History::Context context);
   static Result<std::optional<Fence>> fence_around(DeviceHeap& heap,
                                                    std::span<const void* const> pointers,
@@ -152,7 +167,6 @@ class DeviceMemory {
   Device& device_;
   DeviceHeap& heap_;
   Streams streams_;
-  Pools pools_;
   History history_;
   const Bytes total_;
   const Bytes configured_limit_;  // zero: none
@@ -166,10 +180,12 @@ class DeviceMemory {
   mutable std::mutex mutex_;
   double fraction_ = 1;     // guarded by mutex_
   Counts counts_;           // guarded by mutex_
+  Statistics of_sources_;   // guarded by mutex_; kGaugesOfSources of it
   Statistics before_;       // guarded by mutex_; at the last reset_accumulated()
   bool listening_ = false;  // guarded by mutex_; history_ is a sink of heap_
   std::vector<c10::cuda::CUDACachingAllocator::OutOfMemoryObserver> observers_;  // by mutex_
   FailureObserver failure_observer_;  // guarded by mutex_
+  Pools pools_;  // the last: as it goes, the others hear of segments that it gives back
 };
 
 }  // namespace weir::pytorch

@@ -20,6 +20,8 @@
 namespace weir::pytorch {
 namespace {
 
+using Handle = c10::cuda::CUDACachingAllocator::ShareableHandle;
+
 constexpr int kVersion = 2;
 constexpr char kMagic[] = "weir-ipc ";
 
@@ -69,6 +71,10 @@ bool from_hex(std::string_view digits, std::string& bytes) {
     bytes.push_back(static_cast<char>(byte));
   }
   return true;
+}
+
+Error cant_share() {
+  return {ErrorCode::unavailable, "a simulated device's memory can't be shared"};
 }
 
 Error pidfd_error(const char* call) {
@@ -313,14 +319,18 @@ Result<SharedBlocks::Known> SharedBlocks::share_pages(MemoryExchange& exchange,
   return Known{shared.encode(), offer->key, nullptr, 0};
 }
 
-Result<c10::cuda::CUDACachingAllocator::ShareableHandle> SharedBlocks::share(DeviceHeap& heap,
-                                                                             Device& device,
-                                                                             void* pointer) {
-  using Handle = c10::cuda::CUDACachingAllocator::ShareableHandle;
+Result<Handle> share_segment(Device& device, Address segment, Bytes offset) {
   auto* const exchange = dynamic_cast<MemoryExchange*>(&device);
-  if (exchange == nullptr) {
-    return Error(ErrorCode::unavailable, "a simulated device's memory can't be shared");
-  }
+  if (exchange == nullptr) return cant_share();
+  Result<MemoryExchange::SharedSegment> shared = exchange->export_segment(segment);
+  if (!shared) return std::move(shared).error();
+  return Handle{static_cast<std::ptrdiff_t>((shared->offset + offset).count),
+                encode_segment(shared->handle)};
+}
+
+Result<Handle> SharedBlocks::share(DeviceHeap& heap, Device& device, void* pointer) {
+  auto* const exchange = dynamic_cast<MemoryExchange*>(&device);
+  if (exchange == nullptr) return cant_share();
   const std::optional<BlockInfo> info = heap.find(pointer);
   const std::vector<PagePart> parts =
       info ? heap.parts(info->address.pointer()) : std::vector<PagePart>{};
@@ -331,11 +341,7 @@ Result<c10::cuda::CUDACachingAllocator::ShareableHandle> SharedBlocks::share(Dev
   const Bytes offset = Address::of(pointer) - info->address;
   if (parts.front().memory == MemoryKind::plain) {
     const PagePart& part = parts.front();  // a block lies within one segment
-    Result<MemoryExchange::SharedSegment> segment =
-        exchange->export_segment(Address{part.handle.value});
-    if (!segment) return std::move(segment).error();
-    return Handle{static_cast<std::ptrdiff_t>((segment->offset + part.offset + offset).count),
-                  encode_segment(segment->handle)};
+    return share_segment(device, Address{part.handle.value}, part.offset + offset);
   }
   const std::lock_guard lock(mutex_);
   const void* const block = info->address.pointer();

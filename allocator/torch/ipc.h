@@ -8,7 +8,8 @@
 // fabric handles, the handle carries them as well, for who reaches neither: another container, or
 // another machine of the same NVLink domain. All pages of a block are shared.
 //
-// Plain memory: the driver's handle, as PyTorch's own allocator writes it. So processes with and
+// Plain memory, and that of a MemPool's own allocator: the driver's handle, as PyTorch's own
+// allocator writes it. So processes with and
 // without Weir can share it with each other.
 #pragma once
 
@@ -53,6 +54,12 @@ struct SharedBlock {
 std::string encode_segment(const std::string& driver_handle);
 // The driver's handle. Errors: invalid_input (it is none; the message says what it is).
 Result<std::string> decode_segment(const std::string& handle);
+
+// Of the byte at `offset` in a segment of the driver's, as PyTorch's own allocator shares it.
+// Errors: device; unavailable (no CUDA device).
+Result<c10::cuda::CUDACachingAllocator::ShareableHandle> share_segment(Device& device,
+                                                                       Address segment,
+                                                                       Bytes offset);
 
 // The blocks that this process shares. The descriptors of their pages stay open while they live.
 // Threads: self-synchronised.

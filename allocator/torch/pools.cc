@@ -91,13 +91,14 @@ std::shared_ptr<SegmentPool> Pools::source_for(cudaStream_t stream) const {
   return pool == sourced_.end() ? nullptr : pool->second.memory;
 }
 
-Pools::Sourced Pools::source_of(const void* block) const {
-  if (!has_sources()) return {};
+std::optional<Pools::SourcedBlock> Pools::find(const void* pointer) const {
+  if (!has_sources()) return std::nullopt;
   const std::lock_guard lock(mutex_);
   for (const auto& [id, pool] : sourced_) {
-    if (pool.memory->find(block)) return {id, pool.memory};
+    const std::optional<SegmentPool::Found> found = pool.memory->find(pointer);
+    if (found) return SourcedBlock{*found, {id, pool.memory}};
   }
-  return {};
+  return std::nullopt;
 }
 
 void* Pools::take_from_reserve(Bytes bytes, Stream stream) {
@@ -126,12 +127,19 @@ void Pools::empty(Id id) {
   const std::lock_guard lock(mutex_);
   const auto known = sourced_.find(id);
   if (known == sourced_.end() || known->second.uses > 0 || memory->has_segments()) return;
+  // Somebody else has it: a request that is under way may bring a segment yet.
+  if (memory.use_count() > 2) return;
   sourced_.erase(known);
   open_sources_.store(sourced_.size(), std::memory_order_relaxed);
 }
 
 void Pools::empty_unused_sources() {
-  for (const Sourced& each : sources()) empty(each.id);
+  std::vector<Id> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, pool] : sourced_) all.push_back(id);
+  }
+  for (const Id& id : all) empty(id);
 }
 
 std::vector<Pools::Sourced> Pools::sources() const {
@@ -139,14 +147,6 @@ std::vector<Pools::Sourced> Pools::sources() const {
   std::vector<Sourced> all;
   for (const auto& [id, pool] : sourced_) all.push_back({id, pool.memory});
   return all;
-}
-
-Bytes Pools::held_by_sources() const {
-  Bytes held;
-  for (const Sourced& each : sources()) {
-    for (const SegmentPool::Segment& segment : each.memory->segments()) held += segment.bytes;
-  }
-  return held;
 }
 
 std::vector<PlacedBlock> Pools::blocks(Id id) const {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -57,8 +58,11 @@ class Pools {
     Id id;
     std::shared_ptr<SegmentPool> memory;
   };
-  // The one whose live block begins there; `memory` is null if there is none.
-  Sourced source_of(const void* block) const;
+  struct SourcedBlock : SegmentPool::Found {
+    Sourced pool;
+  };
+  // The live block of such a pool that `pointer` points into.
+  std::optional<SourcedBlock> find(const void* pointer) const;
   // A free block of a pool with set_use_on_oom(), for a request that found no memory; null: there
   // is none.
   void* take_from_reserve(Bytes bytes, Stream stream);
@@ -71,8 +75,6 @@ class Pools {
   // Of the pool with that GraphPool::id(): {0, 0} if there is none.
   Id id_of(std::uint64_t graph_pool) const { return table_.id_of(graph_pool); }
   std::vector<Sourced> sources() const;
-  // By pools with a source of their own, in use or not.
-  Bytes held_by_sources() const;
 
   std::vector<PlacedBlock> blocks(Id id) const;
   void restore(Id id, std::span<const PlacedBlock> blocks);
@@ -89,7 +91,6 @@ class Pools {
     std::thread::id begun_by = std::this_thread::get_id();
   };
   bool is_sourced(Id id) const;
-
   Device& device_;
   const Listener listener_;
   PoolTable table_;

@@ -116,9 +116,9 @@ std::optional<SegmentPool::Found> SegmentPool::find(const void* pointer) const {
   const auto after = segments_.upper_bound(address);
   if (after == segments_.begin()) return std::nullopt;
   const Segment& segment = std::prev(after)->second;
-  const auto block = segment.blocks.find(address);
-  if (block == segment.blocks.end() || !block->second.live) return std::nullopt;
-  return Found{block->second, segment.stream};
+  const auto& [begin, block] = *std::prev(segment.blocks.upper_bound(address));
+  if (!block.live || begin + block.bytes <= address) return std::nullopt;
+  return Found{begin, block, segment.stream, segment.address, segment.bytes};
 }
 
 void SegmentPool::empty() {

@@ -63,11 +63,14 @@ class SegmentPool {
   void deallocate(const void* block);
 
   struct Found {
+    Address address;
     Block block;
     Stream stream;
+    Address segment;
+    Bytes segment_bytes;
   };
-  // The live block that begins there.
-  std::optional<Found> find(const void* block) const;
+  // The live block that `pointer` points into.
+  std::optional<Found> find(const void* pointer) const;
 
   // Gives back the segments that are wholly free, after the host has waited for all work of the
   // device, as with cudaFree(). Where it can't wait, they stay.

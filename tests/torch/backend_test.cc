@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "tests/torch/fake_runtime.h"
+#include "tests/torch/fake_source.h"
 #include "tests/torch/own_process.h"
 #include "torch/c10d/collective_fences.h"
 #include "weir/sim_device.h"
@@ -398,6 +399,34 @@ TEST_F(Backends, AFenceOfTheProgramsHoldsTheNextOwnerBack) {
   backend_.raw_delete(next);
   void* const gone[] = {block};
   EXPECT_THROW(backend_.fence(gone, 0, static_cast<cudaStream_t>(user.handle)), c10::Error);
+}
+
+// torch.cuda.MemPool(allocator): the base of a block is what the source gave, as with PyTorch's
+// own.
+TEST_F(Backends, MemoryOfAPoolsOwnSourceIsBasedAndFencedLikeAnyOther) {
+  const Stream own = new_stream(0), user = new_stream(0);
+  const c10::MempoolId_t pool{0, 1};
+  const auto source = std::make_shared<FakeSource>(sim(0));
+  backend_.createOrIncrefPool(0, pool, source);
+  DeviceMemory& memory = backend_.memory(0);
+  memory.pools().begin(
+      pool, [](cudaStream_t) { return true; }, own);
+  void* const first = memory.allocate(4_MiB, own);
+  char* const block = static_cast<char*>(memory.allocate(8_MiB, own));
+  std::size_t bytes = 0;
+  EXPECT_EQ(backend_.getBaseAllocation(block + 7, &bytes), first);
+  EXPECT_EQ(bytes, (20_MiB).count);
+  ASSERT_TRUE(sim(0).launch(user, Writes(block, 8_MiB), 5_ms).ok());
+  void* const pointers[] = {block + 5};
+  backend_.fence(pointers, 0, static_cast<cudaStream_t>(user.handle));
+  backend_.raw_delete(block);
+  EXPECT_THROW(backend_.fence(pointers, 0, static_cast<cudaStream_t>(user.handle)), c10::Error);
+  void* const next = memory.allocate(8_MiB, own);
+  ASSERT_TRUE(sim(0).launch(own, Writes(next, 8_MiB), 1_ms).ok());
+  memory.pools().end(pool);
+  for (void* const each : {first, next}) backend_.raw_delete(each);
+  backend_.releasePool(0, pool);
+  backend_.releasePool(0, pool);
 }
 
 TEST_F(Backends, SnapshotsHaveWhatTheThreadNotedAndEachIsAnEntryOfTheNext) {

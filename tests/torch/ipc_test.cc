@@ -23,6 +23,9 @@
 #include <vector>
 
 #include "core/base/forwarding_device.h"
+#include "tests/torch/fake_source.h"
+#include "torch/backend.h"
+#include "weir/allocator.h"
 #include "weir/sim_device.h"
 
 namespace weir::pytorch {
@@ -449,6 +452,31 @@ TEST_F(SharedPlainMemory, HasTheHandleOfPyTorchsOwnAllocator) {
   EXPECT_EQ(shared.offset - beside.offset, block + 100 - first);
   EXPECT_EQ(beside.offset, static_cast<std::ptrdiff_t>((2_MiB).count));
   EXPECT_FALSE(shared_.any()) << "nothing to forget when the block is freed";
+}
+
+// torch.cuda.MemPool(allocator), whose segments are cudaMalloc's.
+TEST(SharedSourceMemory, HasTheHandleOfItsSegment) {
+  SimDevice sim;
+  std::vector<std::unique_ptr<Device>> devices;
+  devices.push_back(std::make_unique<ExchangingDevice>(sim));
+  Allocator allocator(std::move(devices));
+  Backend backend(allocator);
+  backend.init(1);
+  const c10::MempoolId_t pool{0, 1};
+  backend.createOrIncrefPool(0, pool, std::make_shared<FakeSource>(sim));
+  DeviceMemory& memory = backend.memory(0);
+  const Stream stream = sim.new_stream();
+  memory.pools().begin(
+      pool, [](cudaStream_t) { return true; }, stream);
+  char* const first = static_cast<char*>(memory.allocate(4_MiB, stream));
+  char* const block = static_cast<char*>(memory.allocate(4_MiB, stream));
+  memory.pools().end(pool);
+  const auto shared = backend.shareIpcHandle(block + 100);
+  EXPECT_EQ(shared.handle.substr(0, 2), std::string("\x01") + "c");
+  EXPECT_EQ(shared.handle, backend.shareIpcHandle(first).handle);
+  EXPECT_EQ(shared.offset, block + 100 - first);
+  for (char* const each : {first, block}) backend.raw_delete(each);
+  for (int i = 0; i < 2; ++i) backend.releasePool(0, pool);
 }
 
 TEST_F(SharedPlainMemory, IsOpenedOnceAndClosedWithItsLastHolder) {

@@ -257,6 +257,23 @@ TEST_F(SourcePools, AReserveServesNoRequestOfAnotherPool) {
   drop_pool();
 }
 
+// Another thread leaves the pool and drops it while the source is asked: the pool stays until the
+// block that comes of the request is gone.
+TEST_F(SourcePools, APoolThatIsDroppedDuringARequestKeepsTheBlockThatTheRequestGets) {
+  use();
+  source_->while_asked = [&] {
+    leave();
+    drop_pool();
+  };
+  void* const block = memory_.allocate(8_MiB, a_);
+  source_->while_asked = nullptr;
+  EXPECT_TRUE(memory_.owns(block));
+  free(block);
+  memory_.empty({0, 0});
+  EXPECT_EQ(source_->held, 0u);
+  EXPECT_FALSE(memory_.pools().has_sources());
+}
+
 TEST_F(SourcePools, ARequestThatTheSourceRefusesIsOneRetryAndOneOutOfMemory) {
   source_->most = 0;
   source_->throws = false;
@@ -265,6 +282,63 @@ TEST_F(SourcePools, ARequestThatTheSourceRefusesIsOneRetryAndOneOutOfMemory) {
   const auto stats = memory_.stats();
   EXPECT_EQ(stats.num_alloc_retries, 1);
   EXPECT_EQ(stats.num_ooms, 1);
+  drop_pool();
+}
+
+TEST_F(SourcePools, StatisticsCountBlocksAndSegmentsOfTheSource) {
+  void* const own = memory_.allocate(2_MiB, a_);
+  const auto before = memory_.stats();
+  void* const first = allocate(8_MiB - 100_B);
+  void* const second = allocate(3_MiB);
+  const auto both = memory_.stats();
+  free(first);
+  const auto one = memory_.stats();
+  const auto in_mib = [](std::int64_t bytes) { return bytes / static_cast<double>((1_MiB).count); };
+  EXPECT_EQ(in_mib(both.allocated_bytes[0].current - before.allocated_bytes[0].current), 11);
+  EXPECT_EQ(both.active_bytes[0].current, both.allocated_bytes[0].current);
+  EXPECT_EQ(both.requested_bytes[0].current - before.requested_bytes[0].current,
+            static_cast<std::int64_t>((11_MiB - 100_B).count));
+  EXPECT_EQ(in_mib(both.reserved_bytes[0].current - before.reserved_bytes[0].current), 20);
+  EXPECT_EQ(both.segment[0].current - before.segment[0].current, 1);
+  EXPECT_EQ(both.allocation[0].current - before.allocation[0].current, 2);
+  EXPECT_EQ(both.inactive_split_bytes[0].current, before.inactive_split_bytes[0].current);
+  EXPECT_EQ(in_mib(both.allocated_bytes[0].current - one.allocated_bytes[0].current), 8);
+  EXPECT_EQ(in_mib(one.allocated_bytes[0].freed - before.allocated_bytes[0].freed), 8);
+  EXPECT_EQ(one.allocated_bytes[0].peak, both.allocated_bytes[0].current);
+  memory_.reset_peaks();
+  EXPECT_EQ(memory_.stats().allocated_bytes[0].peak, one.allocated_bytes[0].current);
+  free(second);
+  free(own);
+  drop_pool();
+  memory_.empty({0, 0});
+  EXPECT_EQ(memory_.stats().reserved_bytes[0].current, 0);
+}
+
+TEST_F(SourcePools, AFenceNamesABlockByAnyOfItsBytes) {
+  for (const bool as_a_collective : {false, true}) {
+    char* const block = static_cast<char*>(allocate(8_MiB));
+    EXPECT_TRUE(memory_.owns(block + 5));
+    EXPECT_FALSE(memory_.owns(block + (8_MiB).count)) << "free bytes of the segment";
+    ASSERT_TRUE(device_.launch(b_, Writes(block, 8_MiB), 5_ms).ok());
+    if (as_a_collective) {
+      const void* const inside[] = {block + 5};
+      EXPECT_TRUE(memory_.fence_around(inside, b_).ok());
+    } else {
+      void* const inside[] = {nullptr, block + 5};
+      EXPECT_TRUE(memory_.fence(inside, b_).ok());
+    }
+    free(block);
+    void* const meanwhile = allocate(8_MiB);
+    EXPECT_NE(meanwhile, block);
+    ASSERT_TRUE(device_.launch(a_, Writes(meanwhile, 8_MiB), 1_ms).ok());
+    void* const gone[] = {block};
+    EXPECT_FALSE(memory_.fence(gone, b_).ok());
+    device_.advance(10_ms);
+    free(meanwhile);
+    void* const again[] = {allocate(8_MiB), allocate(8_MiB)};
+    EXPECT_THAT(again, testing::Contains(static_cast<void*>(block)));
+    for (void* const each : again) free(each);
+  }
   drop_pool();
 }
 
