@@ -54,7 +54,13 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
       budget_(options.limit),
       observer_(device, sink),
       captures_(device, options.context_events),
-      device_pool_(0, device, {observer_, registry_, budget_, captures_}, of_pages(options),
+      // Of a capture's stream nothing can be asked: an error is no answer.
+      remote_work_([this](const FenceSet& ends) {
+        const Result<bool> over = timelines_.looks_complete(ends);
+        return over && *over;
+      }),
+      device_pool_(0, device, {observer_, registry_, budget_, captures_, remote_work_},
+                   of_pages(options),
                    [this](Bytes wanted, Bytes /*most*/) { return spare_of_pools(wanted); }),
       device_bytes_(total_memory(device, kMostBytes)) {}
 
@@ -363,6 +369,7 @@ void DeviceHeap::on_miss(MissCallback callback) {
 Statistics DeviceHeap::statistics() const { return impl_->statistics(); }
 void DeviceHeap::reset_peaks() { impl_->reset_peaks(); }
 void DeviceHeap::note_waited(Stream waiter, Fence fence) { impl_->note_waited(waiter, fence); }
+void DeviceHeap::note_remote_work(Stream stream) { impl_->note_remote_work(stream); }
 Bytes DeviceHeap::free_bytes_used_by(std::span<const Stream> users) const {
   return impl_->free_bytes_used_by(users);
 }

@@ -171,6 +171,17 @@ Status DeviceHeap::Impl::order(Stream earlier, Stream later) {
   return timelines_.order(timelines_.of(earlier), timelines_.of(later));
 }
 
+// The point is free: an event is recorded when somebody asks about it. On a stream that may be gone
+// by then it is recorded now.
+void DeviceHeap::Impl::note_remote_work(Stream stream) {
+  if (options_.trust == Trust::told || stream.is_all() ||
+      !refuse_captured(stream, "note_remote_work"))
+    return;
+  const TimelineId timeline = timelines_.of(stream);
+  if (!stream.may_end) return remote_work_.note(timelines_.now(timeline));
+  if (const Result<Fence> end = timelines_.record(timeline)) remote_work_.note(*end);
+}
+
 Status DeviceHeap::Impl::refuse_captured(Stream stream, const char* call) {
   if (!bound()) return {};
   Result<bool> captured = is_captured(stream);

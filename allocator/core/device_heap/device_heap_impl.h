@@ -66,6 +66,7 @@ class DeviceHeap::Impl {
   Status wait(Stream waiter, Fence fence);
   void note_waited(Stream waiter, Fence fence);
   Status order(Stream earlier, Stream later);
+  void note_remote_work(Stream stream);
   Status record_stream(void* block, Stream user);
   Status deallocate(void* block);
   std::optional<BlockInfo> find(Address address) const;
@@ -281,6 +282,7 @@ class DeviceHeap::Impl {
   Budget budget_;
   Observer observer_;
   OpenCaptures captures_;
+  RemoteWork remote_work_;
   PoolBindings bindings_{registry_, captures_};
   DeferredFrees deferred_{bindings_};
   std::atomic<bool> graphs_leak_{false};

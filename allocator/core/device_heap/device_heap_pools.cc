@@ -33,8 +33,8 @@ std::shared_ptr<CapturePool> DeviceHeap::Impl::open_pool(Bytes limit,
     opened->reopen(++last_pool_, limit, std::move(tag));
   } else {
     opened = pools_.emplace_back(std::make_shared<CapturePool>(
-        ++last_pool_, device_, Pool::Shared{observer_, registry_, budget_, captures_}, device_pool_,
-        options, std::move(tag)));
+        ++last_pool_, device_, Pool::Shared{observer_, registry_, budget_, captures_, remote_work_},
+        device_pool_, options, std::move(tag)));
   }
   if (asleep) opened->pages().set_asleep(true);
   return opened;

@@ -12,10 +12,12 @@ constexpr int kAttempts = 3;
 
 }  // namespace
 
-PageHeap::PageHeap(Device& device, Timelines& timelines, Observer& observer, AddressMap& addresses,
-                   Budget& budget, const HeapOptions& options, Source source)
+PageHeap::PageHeap(Device& device, Timelines& timelines, RemoteWork& remote_work,
+                   Observer& observer, AddressMap& addresses, Budget& budget,
+                   const HeapOptions& options, Source source)
     : device_(device),
       timelines_(timelines),
+      remote_work_(remote_work),
       observer_(observer),
       addresses_(addresses),
       budget_(budget),
@@ -46,6 +48,22 @@ Status PageHeap::serve(Owner& owner, Bytes size, RequestKeys keys, Address& at, 
   return claim(owner, place_of({at, size}));
 }
 
+// A stream that is being captured can neither wait nor be waited for. (Joining neighbours' notes
+// can add waits to memory that needed none.)
+Status PageHeap::serve_beside_captures(Owner& owner, Bytes size, RequestKeys keys, Create create,
+                                       Address& at, bool& recalled) {
+  create_ = create;
+  Status done = serve(owner, size, keys, at, recalled);
+  for (int attempt = 0; attempt < kAttempts && !done && done.error().code() == ErrorCode::capture;
+       ++attempt) {
+    if (!settled_only_) over_only_ = trusts_context_;
+    settled_only_ = checks_each_chunk_ = true;
+    create_ = create;
+    done = serve(owner, size, keys, at, recalled);
+  }
+  return done;
+}
+
 Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, Served served,
                                    Create create) {
   if (is_asleep()) [[unlikely]]
@@ -57,7 +75,6 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, S
   past_count_ = 0;
   device_room_.reset();
   short_of_mappings_ = false;
-  create_ = create;
 
   // What is about to be in use counts: growing up to it is no waste.
   const Bytes peak_before = std::exchange(peak_used_, std::max(peak_used_, pages_.used() + size));
@@ -65,17 +82,18 @@ Result<Address> PageHeap::allocate(Owner& owner, Bytes size, RequestKeys keys, S
   over_only_ = idle_only_;
   settled_only_ = idle_only_ || !makes_waits();
   checks_each_chunk_ = trusts_context_ || settled_only_;
+  // (A wait in a capture is an edge of the graph, and no event of the context.)
+  const bool may_avoid =
+      trusts_context_ && remote_work_.any() && !timelines_.stream(owner.timeline).is_in_capture();
+  remote_ = may_avoid ? Remote::not_asked : Remote::takes;
   Address at;
   bool recalled = false;
-  Status done = serve(owner, size, keys, at, recalled);
-  // A stream that is being captured can neither wait nor be waited for. (Joining neighbours' notes
-  // can add waits to memory that needed none.)
-  for (int attempt = 0; attempt < kAttempts && !done && done.error().code() == ErrorCode::capture;
-       ++attempt) {
-    if (!settled_only_) over_only_ = trusts_context_;
-    settled_only_ = checks_each_chunk_ = true;
-    create_ = create;
-    done = serve(owner, size, keys, at, recalled);
+  Status done = serve_beside_captures(owner, size, keys, create, at, recalled);
+  if (!done && done.error().code() == ErrorCode::out_of_memory && remote_ == Remote::avoids &&
+      may_wait() && create != Create::not_yet) {
+    remote_ = Remote::takes;
+    short_of_mappings_ = false;
+    done = serve_beside_captures(owner, size, keys, create, at, recalled);
   }
   if (!done) {
     peak_used_ = peak_before;
@@ -160,7 +178,7 @@ std::optional<Address> PageHeap::recall(Owner& owner, Bytes size, RequestKeys ke
     if (!is_free(place)) return false;
     if (checks_each_chunk_ &&
         !visit_parts(place, [&](const Chunk& chunk, Range home) WEIR_NO_THREAD_ANALYSIS {
-          return !is_barred(owner, chunk, home);
+          return !is_barred(owner, chunk, home) && !waits_for_remote_work(owner, chunk, home);
         })) {
       return false;
     }

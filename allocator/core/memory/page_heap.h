@@ -42,6 +42,7 @@
 #include "core/memory/stitch_plan.h"
 #include "core/memory/stitched_rows.h"
 #include "core/placement/placement_cache.h"
+#include "core/time/remote_work.h"
 #include "core/time/timelines.h"
 #include "observe/observer.h"
 #include "weir/device.h"
@@ -71,8 +72,8 @@ class PageHeap {
   using Source = std::function<std::vector<UnmappedPage>(Bytes wanted, Bytes most)>;
 
   // All must outlive this. `options.limit` is of these pages alone.
-  PageHeap(Device& device, Timelines& timelines, Observer& observer, AddressMap& addresses,
-           Budget& budget, const HeapOptions& options, Source source = {});
+  PageHeap(Device& device, Timelines& timelines, RemoteWork& remote_work, Observer& observer,
+           AddressMap& addresses, Budget& budget, const HeapOptions& options, Source source = {});
   // Waits for no work. Everything is unmapped and given back, in use or not.
   ~PageHeap();
   PageHeap(const PageHeap&) = delete;
@@ -256,6 +257,9 @@ class PageHeap {
   // Places the request and claims the place.
   Status serve(Owner& owner, Bytes size, RequestKeys keys, Address& at, bool& recalled)
       WEIR_REQUIRES(mutex_);
+  // The same; where a capture is in the way of a wait, with memory that needs none.
+  Status serve_beside_captures(Owner& owner, Bytes size, RequestKeys keys, Create create,
+                               Address& at, bool& recalled) WEIR_REQUIRES(mutex_);
   // The ways to serve a request, in order; each gives a place that is not yet claimed.
   std::optional<Address> recall(Owner& owner, Bytes size, RequestKeys keys) WEIR_REQUIRES(mutex_);
   Result<Address> place_with_source(Owner& owner, Bytes size) WEIR_REQUIRES(mutex_);
@@ -356,6 +360,10 @@ class PageHeap {
   bool is_barred(const Owner& owner, const Chunk& chunk, Range home) const WEIR_REQUIRES(mutex_);
   // Is nobody to be waited for, as far as is known or can be seen now?
   bool is_settled(const Owner& owner, const Chunk& chunk, Range home) WEIR_REQUIRES(mutex_);
+  // Would the owner wait for an event of the whole context, while work goes on that such an event
+  // covers and that waits for other processes?
+  bool waits_for_remote_work(const Owner& owner, const Chunk& chunk, Range home)
+      WEIR_REQUIRES(mutex_);
   // Would the owner have to wait for these bytes?
   bool is_in_use(const Owner& owner, const Chunk& chunk, Range home) WEIR_REQUIRES(mutex_);
   // May this request not have them at all?
@@ -465,6 +473,7 @@ class PageHeap {
 
   Device& device_;
   Timelines& timelines_;
+  RemoteWork& remote_work_;
   Observer& observer_;
   AddressMap& addresses_;
   Budget& budget_;
@@ -528,6 +537,10 @@ class PageHeap {
   // The same of all memory, the stream's own too: the stream is in a capture that nobody announced,
   // and what it waited for before is not ordered before the graph.
   bool idle_only_ WEIR_GUARDED_BY(mutex_) = false;
+  // Memory that it would have to wait for together with other processes' work: whether such work
+  // goes on is asked when the request meets such memory.
+  enum class Remote { takes, not_asked, avoids };
+  Remote remote_ WEIR_GUARDED_BY(mutex_) = Remote::takes;
 };
 
 }  // namespace weir

@@ -61,6 +61,7 @@ PageHeap::Wait PageHeap::wait_needed(const Owner& owner, const Chunk& chunk, Ran
   if (checks_each_chunk_) [[unlikely]] {
     if (is_barred(owner, chunk, home)) return Wait::recent;
     if (!may_wait()) return is_settled(owner, chunk, home) ? Wait::none : Wait::recent;
+    if (waits_for_remote_work(owner, chunk, home)) return Wait::recent;
   }
   if (single_timeline_ || reuse_ == ReusePolicy::wait) return Wait::none;
   bool recent = reuse_ == ReusePolicy::grow, own = true;

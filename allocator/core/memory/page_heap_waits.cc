@@ -162,7 +162,27 @@ bool PageHeap::is_settled(const Owner& owner, const Chunk& chunk, Range home) {
 
 bool PageHeap::is_refused(const Owner& owner, const Chunk& chunk, Range home) {
   if (!checks_each_chunk_) return false;
-  return is_barred(owner, chunk, home) || (!may_wait() && !is_settled(owner, chunk, home));
+  return is_barred(owner, chunk, home) || (!may_wait() && !is_settled(owner, chunk, home)) ||
+         waits_for_remote_work(owner, chunk, home);
+}
+
+// An event that was recorded before that work was queued does not cover it, and may be over.
+bool PageHeap::waits_for_remote_work(const Owner& owner, const Chunk& chunk, Range home) {
+  if (remote_ == Remote::takes) return false;
+  FenceSet needed, of_context;
+  collect(owner, chunk, home, needed);
+  for (const Fence fence : needed) {
+    if (timelines_.stream(fence.timeline).is_all() && !is_past(owner, fence))
+      of_context.join(fence);
+  }
+  if (of_context.empty()) return false;
+  if (remote_ == Remote::not_asked) {
+    remote_ = remote_work_.goes_on() ? Remote::avoids : Remote::takes;
+  }
+  if (remote_ == Remote::takes) return false;
+  if (!timelines_.is_seen_complete(of_context)) return true;
+  past_count_ = 0;  // it is further than was known
+  return false;
 }
 
 // The latest time, in requests, at which bytes of it were freed.

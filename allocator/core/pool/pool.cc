@@ -17,8 +17,8 @@ Pool::Pool(std::uint64_t id, Device& device, Shared shared, const HeapOptions& o
       shared_(shared),
       graphs_(graphs),
       timelines_(device, shared.observer, shared.captures, options.trust),
-      pages_(device, timelines_, shared.observer, shared.registry.addresses(), shared.budget,
-             options, std::move(source)) {}
+      pages_(device, timelines_, shared.remote_work, shared.observer, shared.registry.addresses(),
+             shared.budget, options, std::move(source)) {}
 
 Result<StreamHeap*> Pool::heap_of(Stream stream) {
   {

@@ -23,6 +23,7 @@
 #include "core/memory/budget.h"
 #include "core/memory/page_heap.h"
 #include "core/time/open_captures.h"
+#include "core/time/remote_work.h"
 #include "core/time/timelines.h"
 #include "observe/observer.h"
 #include "weir/heap_types.h"
@@ -37,6 +38,7 @@ class Pool {
     HeapRegistry& registry;
     Budget& budget;
     OpenCaptures& captures;
+    RemoteWork& remote_work;
   };
   // All must outlive the pool. `id`: GraphPool::id(), 0 of the device heap's own. `source`: where
   // idle pages of other pools are had from. `graphs`: whose pool this is, if a graph pool's.
