@@ -331,18 +331,18 @@ Result<std::optional<Fence>> DeviceMemory::fence_around(DeviceHeap& heap,
   if (std::none_of(pointers.begin(), pointers.end(), is_its)) return std::optional<Fence>();
   const Result<Fence> taken = heap.take_fence_around(pointers, user);
   if (taken) return std::optional<Fence>(*taken);
-  if (taken.error().code() != ErrorCode::capture) return taken.error();
-  // The stream is captured: the fence is a point of the graph, or the block is the capture's.
+  // The stream is captured: the fence is a point of the graph, or the block is the capture's. Or
+  // the device refuses an event now: it is asked for another one when the block goes back.
+  Status failed;
   for (const void* const pointer : pointers) {
     const std::optional<BlockInfo> found = heap.find(pointer);
     if (!found) continue;
     void* const block = found->address.pointer();
     Status fenced = heap.fence(block, user);
-    if (!fenced && fenced.error().code() == ErrorCode::capture) {
-      fenced = heap.record_stream(block, user);
-    }
-    if (!fenced) return fenced.error();
+    if (!fenced) fenced = heap.record_stream(block, user);
+    if (failed) failed = std::move(fenced);
   }
+  if (!failed) return std::move(failed).error();
   return std::optional<Fence>();
 }
 

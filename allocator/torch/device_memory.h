@@ -79,8 +79,9 @@ class DeviceMemory {
   // device.
   Status fence(std::span<void* const> pointers, Stream user);
   // The same, but that what is not this device's is passed over. Where no fence can be had (a
-  // capture that nobody announced) it is record_stream(). Returns the point, if all of the
-  // blocks are fenced by one that note_waited() takes. Errors: device.
+  // capture that nobody announced, an event that the device refuses) it is record_stream(). Returns
+  // the point, if all of the blocks are fenced by one that note_waited() takes. Errors: device
+  // (some of the blocks are not fenced).
   Result<std::optional<Fence>> fence_around(std::span<const void* const> pointers, Stream user);
   // The device gives access to what is mapped in another way now.
   Status renew_access();

@@ -29,7 +29,7 @@ Result<Stream> Streams::of(c10::cuda::CUDAStream stream) {
   const cudaStream_t handle = stream.stream();
   Result<Stream> found = of(handle);
   if (!found.ok()) return found;
-  if (!lasts(stream.id(), handle)) {
+  if (!lasts(stream.id(), handle) && !is_lasting(handle)) {
     note_end(handle);
     return found;
   }
@@ -56,6 +56,20 @@ Result<Stream> Streams::of(cudaStream_t handle) {
   handles_[stream->id] = handle;
   noted = {number_, 0, *stream};
   return stream;
+}
+
+Result<Stream> Streams::of_lasting(cudaStream_t handle) {
+  Result<Stream> stream = of(handle);
+  if (!stream.ok()) return stream;
+  stream->may_end = false;
+  const std::lock_guard lock(mutex_);
+  lasting_.insert(handle);
+  return stream;
+}
+
+bool Streams::is_lasting(cudaStream_t handle) const {
+  const std::lock_guard lock(mutex_);
+  return lasting_.contains(handle);
 }
 
 cudaStream_t Streams::handle_of(std::uint64_t stream) const {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "weir/device_heap.h"
 
@@ -25,6 +26,8 @@ class Streams {
   // Errors: device (the handle is no stream's); capture (DeviceHeap::stream()).
   Result<Stream> of(c10::cuda::CUDAStream stream);
   Result<Stream> of(cudaStream_t handle);
+  // A stream of Weir's own, which lives as long as the process, whoever finds it current.
+  Result<Stream> of_lasting(cudaStream_t handle);
   // Null: this thread has not asked of() about it, or it may not last.
   const Stream* known(c10::cuda::CUDAStream stream) const {
     const Known& known = known_of(stream.id());
@@ -42,6 +45,7 @@ class Streams {
   };
   static Known& known_of(c10::StreamId id);
   void note_end(cudaStream_t handle);
+  bool is_lasting(cudaStream_t handle) const;
 
   inline static constinit std::atomic<std::uint64_t> made_{0};
 
@@ -50,6 +54,7 @@ class Streams {
   const std::uint64_t number_ = made_.fetch_add(1, std::memory_order_relaxed) + 1;
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, cudaStream_t> handles_;  // by Stream::id; guarded by mutex_
+  std::unordered_set<cudaStream_t> lasting_;                 // guarded by mutex_
 };
 
 }  // namespace weir::pytorch

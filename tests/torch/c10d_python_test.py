@@ -140,37 +140,77 @@ assert operations() == 0
 dist.destroy_process_group()
 """)
 
-    def test_coalesced_operations_run_and_are_ended(self):
+    def test_coalesced_operations_run(self):
         self.run_code("""
 from torch.testing._internal.distributed.fake_pg import FakeStore
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 from torch.distributed.distributed_c10d import _coalescing_manager
-ended = []
-with unittest.mock.patch.object(_c10d, "_end", lambda *what: ended.append(what)):
-    with _coalescing_manager(device=torch.device("cpu"), async_ops=True) as works:
-        dist.all_gather_into_tensor(torch.zeros(8), torch.ones(4))
-    assert len(ended) == 1 and ended[0][1] == dist.group.WORLD._id()
 with _coalescing_manager(device=torch.device("cpu"), async_ops=True) as works:
     dist.all_gather_into_tensor(torch.zeros(8), torch.ones(4))
 assert operations() == 0  # no CUDA tensors
 """)
 
-    def test_an_error_of_a_coalesced_work_is_the_programs(self):
-        printed, _ = self.run_code("""
+    # The thread's capture mode is relaxed while NCCL connects, and as before whatever comes of it.
+    def test_the_end_of_a_coalesced_operation_is_made_relaxed_and_told_of(self):
+        self.run_code("""
+calls = []
+class Library:
+    def weir_c10d_coalescing_begins(self, group):
+        calls.append(("begins", group))
+    def weir_c10d_relax(self, group):
+        calls.append(("relax", group))
+        return 5
+    def weir_c10d_restore(self, mode):
+        calls.append(("restore", mode))
 class Work:
-    def synchronize(self):
-        raise KeyError("the work's own")
-# As of a group that has coalesced something: the join is called.
-def ends(group, join):
-    import ctypes
-    return ctypes.CFUNCTYPE(ctypes.c_int)(join.value)()
-try:
-    _c10d._end(unittest.mock.Mock(weir_c10d_coalescing_ends=ends), 1, Work())
-except KeyError as error:
-    print(error)
-assert _c10d._joining.work is None and _c10d._joining.error is None
+    def boxed(self):
+        return "work"
+class Group:
+    def _id(self):
+        return 7
+    def _start_coalescing(self, device):
+        calls.append(("start", device))
+    def _end_coalescing(self, device):
+        calls.append(("end", device))
+        if device == "bad":
+            raise KeyError("NCCL's own")
+        return None if device == "current" else Work()
+_c10d._tell_of_coalescing(Group, Library(), lambda *what: calls.append(("ended", *what)))
+group = Group()
+def coalesce(device):
+    calls.clear()
+    group._start_coalescing(device)
+    assert calls == [("start", device), ("begins", 7)], calls
+    calls.clear()
+    try:
+        return group._end_coalescing(device)
+    except KeyError as error:
+        return error
+    finally:
+        work = "work" if device == "cuda" else None
+        assert calls == [("relax", 7), ("end", device), ("restore", 5), ("ended", 7, work)], calls
+assert isinstance(coalesce("cuda"), Work)
+assert coalesce("current") is None
+assert isinstance(coalesce("bad"), KeyError)
 """)
-        self.assertEqual(printed, '"the work\'s own"')
+
+    # So that no Python runs while the Work is joined, and no mode of the program's sees it.
+    def test_the_work_of_a_coalesced_operation_is_handed_over_as_it_is(self):
+        self.run_code("""
+from torch.utils._python_dispatch import TorchDispatchMode
+class Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        assert "weir" not in str(function), function
+        return function(*arguments, **(named or {}))
+init("gloo")
+tensor = torch.ones(8)
+work = dist.all_reduce(tensor, async_op=True)
+work.wait()
+with Mode():
+    assert torch.ops.weir._coalescing_ends(dist.group.WORLD._id(), work.boxed()) is None
+    assert torch.ops.weir._coalescing_ends(dist.group.WORLD._id(), None) is None
+dist.destroy_process_group()
+""")
 
     def test_a_library_that_is_missing_or_damaged_is_told_of_and_passed_over(self):
         library = pathlib.Path(self.folder.name, "weir", "libweir_c10d.so")

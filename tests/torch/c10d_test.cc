@@ -24,7 +24,8 @@ const char* weir_c10d_failure();
 int weir_c10d_enable(void* memory);
 const char* weir_c10d_operators();
 void weir_c10d_coalescing_begins(std::int64_t group);
-int weir_c10d_coalescing_ends(std::int64_t group, int (*join)());
+int weir_c10d_relax(std::int64_t group);
+void weir_c10d_restore(int before);
 void weir_c10d_enter_nccl_group();
 void weir_c10d_leave_nccl_group();
 }
@@ -32,90 +33,111 @@ void weir_c10d_leave_nccl_group();
 namespace weir::pytorch {
 namespace {
 
-class C10d : public WithNccl {};
-
-TEST_F(C10d, EveryOperationOfAGroupIsFencedAndItsTensorsMayGoAtOnce) {
+class C10d : public WithNccl {
+ protected:
+  using WorkPointer = c10::intrusive_ptr<c10d::Work>;
   using List = std::vector<at::Tensor>;
   using Lists = std::vector<List>;
-  const std::vector<std::function<c10::intrusive_ptr<c10d::Work>()>> operations = {
-      [&] {
-        List t{written()};
-        return group_->allreduce(t);
-      },
-      [&] {
-        List t{written(), written()};
-        return group_->allreduce_coalesced(t);
-      },
-      [&] {
-        List t{written()};
-        return group_->broadcast(t);
-      },
-      [&] {
-        List t{written()};
-        return group_->reduce(t);
-      },
-      [&] {
-        Lists o{{tensor(), tensor()}};
-        List i{written()};
-        return group_->allgather(o, i);
-      },
-      [&] {
-        at::Tensor o = tensor(), i = written();
-        return group_->_allgather_base(o, i);
-      },
-      [&] {
-        Lists o{{tensor()}};
-        List i{written()};
-        return group_->allgather_coalesced(o, i);
-      },
-      [&] {
-        List o{tensor()}, i{written()};
-        return group_->allgather_into_tensor_coalesced(o, i);
-      },
-      [&] {
-        Lists o{{tensor()}};
-        List i{written()};
-        return group_->gather(o, i);
-      },
-      [&] {
-        List o{tensor()};
-        Lists i{{written()}};
-        return group_->scatter(o, i);
-      },
-      [&] {
-        List o{tensor()};
-        Lists i{{written()}};
-        return group_->reduce_scatter(o, i);
-      },
-      [&] {
-        at::Tensor o = tensor(), i = written();
-        return group_->_reduce_scatter_base(o, i);
-      },
-      [&] {
-        List o{tensor()}, i{written()};
-        return group_->reduce_scatter_tensor_coalesced(o, i);
-      },
-      [&] {
-        at::Tensor o = tensor(), i = written();
-        std::vector<std::int64_t> none;
-        return group_->alltoall_base(o, i, none, none);
-      },
-      [&] {
-        List o{tensor()}, i{written()};
-        return group_->alltoall(o, i);
-      },
-      [&] {
-        List t{written()};
-        return group_->send(t, 1, 0);
-      },
-      [&] {
-        List t{tensor()};
-        return group_->recv(t, 1, 0);
-      },
-  };
+
+  WorkPointer barrier(at::Tensor token) {
+    static const auto op =
+        c10::Dispatcher::singleton()
+            .findSchemaOrThrow("c10d::barrier", "")
+            .typed<WorkPointer(at::Tensor, const c10::intrusive_ptr<c10d::ProcessGroup>&,
+                               const std::vector<std::int64_t>&, bool, std::int64_t)>();
+    return op.call(std::move(token), group_, {}, true, -1);
+  }
+
+  // One of each of the operators, asynchronous, on tensors that nobody else has.
+  std::vector<std::function<WorkPointer()>> every_operation() {
+    return {
+        [this] {
+          List t{written()};
+          return group_->allreduce(t);
+        },
+        [this] {
+          List t{written(), written()};
+          return group_->allreduce_coalesced(t);
+        },
+        [this] {
+          List t{written()};
+          return group_->broadcast(t);
+        },
+        [this] {
+          List t{written()};
+          return group_->reduce(t);
+        },
+        [this] {
+          Lists o{{tensor(), tensor()}};
+          List i{written()};
+          return group_->allgather(o, i);
+        },
+        [this] {
+          at::Tensor o = tensor(), i = written();
+          return group_->_allgather_base(o, i);
+        },
+        [this] {
+          Lists o{{tensor()}};
+          List i{written()};
+          return group_->allgather_coalesced(o, i);
+        },
+        [this] {
+          List o{tensor()}, i{written()};
+          return group_->allgather_into_tensor_coalesced(o, i);
+        },
+        [this] {
+          Lists o{{tensor()}};
+          List i{written()};
+          return group_->gather(o, i);
+        },
+        [this] {
+          List o{tensor()};
+          Lists i{{written()}};
+          return group_->scatter(o, i);
+        },
+        [this] {
+          List o{tensor()};
+          Lists i{{written()}};
+          return group_->reduce_scatter(o, i);
+        },
+        [this] {
+          at::Tensor o = tensor(), i = written();
+          return group_->_reduce_scatter_base(o, i);
+        },
+        [this] {
+          List o{tensor()}, i{written()};
+          return group_->reduce_scatter_tensor_coalesced(o, i);
+        },
+        [this] {
+          at::Tensor o = tensor(), i = written();
+          std::vector<std::int64_t> none;
+          return group_->alltoall_base(o, i, none, none);
+        },
+        [this] {
+          List o{tensor()}, i{written()};
+          return group_->alltoall(o, i);
+        },
+        [this] {
+          List t{written()};
+          return group_->send(t, 1, 0);
+        },
+        [this] {
+          List t{tensor()};
+          return group_->recv(t, 1, 0);
+        },
+        [this] {
+          List t{tensor()};
+          return group_->recvAnysource(t, 0);
+        },
+        [this] { return barrier(tensor()); },
+    };
+  }
+};
+
+TEST_F(C10d, EveryOperationOfAGroupIsFencedAndItsTensorsMayGoAtOnce) {
   std::uint64_t done = 0;
-  for (const auto& operation : operations) {
-    const c10::intrusive_ptr<c10d::Work> work = operation();
+  for (const auto& operation : every_operation()) {
+    const WorkPointer work = operation();
     ASSERT_NE(work.get(), nullptr) << done;
     EXPECT_EQ(fenced(), ++done);
     const auto* const fenced_work = dynamic_cast<FencedWork*>(work.get());
@@ -126,8 +148,7 @@ TEST_F(C10d, EveryOperationOfAGroupIsFencedAndItsTensorsMayGoAtOnce) {
     use_memory_again();
     EXPECT_EQ(sim_.race_count(), 0u) << done;
   }
-  // All of them but barrier, which PyTorch makes a tensor for, and what NCCL does not have.
-  EXPECT_EQ(done + 2, Operations::names().size());
+  EXPECT_EQ(done, Operations::names().size());
 }
 
 // As most programs do; then nothing waits for the operation a second time.
@@ -172,18 +193,6 @@ TEST_F(C10d, AWorkSaysWhatPyTorchsOwnSays) {
   EXPECT_EQ(work->result().size(), 1u);
   EXPECT_EQ(work->getSequencenumber(), 7u);
   EXPECT_EQ(work->getDuration(), 2.5F);
-}
-
-TEST_F(C10d, ABarrierIsFenced) {
-  at::Tensor token = tensor();
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("c10d::barrier", "")
-                             .typed<c10::intrusive_ptr<c10d::Work>(
-                                 at::Tensor, const c10::intrusive_ptr<c10d::ProcessGroup>&,
-                                 const std::vector<std::int64_t>&, bool, std::int64_t)>();
-  const auto work = op.call(token, group_, {}, true, -1);
-  EXPECT_EQ(fenced(), 1u);
-  use_memory_again();
 }
 
 TEST_F(C10d, OperationsOnTheCurrentStreamNeedNoFence) {
@@ -248,7 +257,7 @@ TEST_F(C10d, ACoalescedOperationGetsOneFenceAtItsEnd) {
   EXPECT_EQ(fenced(), 0u);
   use_memory_again();
   const auto work = group_->endCoalescing(c10::DeviceType::CUDA);
-  operations.coalescing_ends(group_.get(), [&] { work->synchronize(); });
+  operations.coalescing_ends(group_.get(), work);
   EXPECT_EQ(fenced(), 1u);
   EXPECT_EQ(dynamic_cast<FakeWork&>(*work).kept(), 0u);
   use_memory_again(12);
@@ -267,10 +276,16 @@ TEST_F(C10d, ACoalescedOperationIsOfTheDeviceOfItsTensors) {
       return std::nullopt;
     }
     void note_waited(int, Fence) override {}
-    void record_uses(Operation&) override { ++without; }
+    void record_uses(Operation&) noexcept override { ++without; }
+    void on_current_stream(int device, Operation&) noexcept override { current = device; }
     std::optional<CommStreamKey> key;
     std::vector<const void*> memory;
     int without = 0;
+    std::optional<int> current;
+  };
+  struct Joined final : c10d::Work {
+    void synchronize() override { ++joins; }
+    int joins = 0;
   };
   Asked asked;
   Operations operations(asked);
@@ -279,27 +294,32 @@ TEST_F(C10d, ACoalescedOperationIsOfTheDeviceOfItsTensors) {
   second.memory.push_back(&second);
   c10::SmallVector<at::Tensor, 8> tensors{tensor()};
   const CommStreamKey key{group_.get(), 3};
-  int joins = 0;
-  const auto join = [&] { ++joins; };
+  const auto work = c10::make_intrusive<Joined>();
   operations.coalescing_begins(group_.get());
   EXPECT_EQ(operations.queued(key, first, nullptr, tensors), nullptr);
   EXPECT_EQ(operations.queued(key, second, nullptr, tensors), nullptr);
-  operations.coalescing_ends(group_.get(), join);
+  operations.coalescing_ends(group_.get(), work);
   EXPECT_EQ(asked.key, key);
   EXPECT_THAT(asked.memory, testing::ElementsAre(&first, &second));
-  EXPECT_EQ(joins, 1);
+  EXPECT_EQ(work->joins, 1);
   EXPECT_EQ(asked.without, 0);
   operations.coalescing_begins(group_.get());  // and then nothing comes
-  operations.coalescing_ends(group_.get(), join);
-  EXPECT_EQ(joins, 1);
+  operations.coalescing_ends(group_.get(), work);
+  EXPECT_EQ(work->joins, 1);
   EXPECT_EQ(asked.without, 1);
+  // Without a Work they ran on the current stream of that device.
+  c10::SmallVector<at::Tensor, 8> more{tensor()};
+  operations.coalescing_begins(group_.get());
+  EXPECT_EQ(operations.queued(key, first, nullptr, more), nullptr);
+  operations.coalescing_ends(group_.get(), nullptr);
+  EXPECT_EQ(asked.current, 3);
 }
 
 TEST_F(C10d, ACoalescedOperationOnTheCurrentStreamGetsNone) {
   Operations& operations = *Operations::in_use();
   operations.coalescing_begins(group_.get());
-  operations.coalescing_ends(group_.get(), std::nullopt);
-  operations.coalescing_ends(group_.get(), std::nullopt);  // nothing was begun
+  operations.coalescing_ends(group_.get(), nullptr);
+  operations.coalescing_ends(group_.get(), nullptr);  // nothing was begun
   EXPECT_EQ(fenced(), 0u);
   std::vector<at::Tensor> tensors{written()};
   (void)group_->allreduce(tensors);
@@ -344,11 +364,13 @@ TEST_F(C10d, ThePackageHasTheNamesOfTheOperators) {
   EXPECT_EQ(Operations::in_use(), before);
 }
 
-c10::intrusive_ptr<c10d::Work> coalesced_work;
-int join_coalesced() {
-  if (coalesced_work == nullptr) return -1;
-  coalesced_work->synchronize();
-  return 0;
+// As the package calls it, of ProcessGroup._id().
+void end_coalescing(std::int64_t group, const c10::intrusive_ptr<c10d::Work>& work) {
+  using Given = std::optional<c10::intrusive_ptr<c10d::Work>>;
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("weir::_coalescing_ends", "")
+                             .typed<void(std::int64_t, const Given&)>();
+  op.call(group, work ? Given(work) : std::nullopt);
 }
 
 TEST_F(C10d, ThePackageCoalesces) {
@@ -362,18 +384,13 @@ TEST_F(C10d, ThePackageCoalesces) {
     }
     return group_->endCoalescing(c10::DeviceType::CUDA);
   };
-  coalesced_work = send_twice();
-  EXPECT_EQ(weir_c10d_coalescing_ends(id, &join_coalesced), 0);
+  end_coalescing(id, send_twice());
   EXPECT_EQ(fenced(), 1u);
   use_memory_again();
 
-  coalesced_work = nullptr;
   auto work = send_twice();
-  EXPECT_EQ(weir_c10d_coalescing_ends(id, &join_coalesced), -1);
-  EXPECT_THAT(weir_c10d_failure(), testing::HasSubstr("weir: the coalesced work failed"));
-  work = send_twice();
-  EXPECT_EQ(weir_c10d_coalescing_ends(id, nullptr), 0);          // it ran on the current stream
-  EXPECT_EQ(weir_c10d_coalescing_ends(id, &join_coalesced), 0);  // there is none any more
+  end_coalescing(id, nullptr);  // it ran on the current stream
+  end_coalescing(id, work);     // there is none any more
   EXPECT_EQ(fenced(), 1u);
   work = nullptr;
   use_memory_again();  // record_stream() was called all the same
@@ -383,9 +400,7 @@ TEST_F(C10d, ThePackageCoalesces) {
 TEST(C10dBeforeItIsEnabled, CoalescingIsNoMatterForWeir) {
   in_a_fresh_process([] {
     weir_c10d_coalescing_begins(1);
-    for (int (*const join)() : {&join_coalesced, static_cast<int (*)()>(nullptr)}) {
-      EXPECT_EQ(weir_c10d_coalescing_ends(1, join), 0);
-    }
+    weir_c10d_restore(weir_c10d_relax(1));
     EXPECT_STREQ(weir_c10d_failure(), "");
     EXPECT_EQ(Operations::in_use(), nullptr);
   });
@@ -416,6 +431,20 @@ TEST_F(C10d, AnOperationThatFailsLeavesItsErrorAndItsTensorsAsTheyWere) {
   std::vector<at::Tensor> sent{written()};
   (void)group_->send(sent, 1, 0);
   EXPECT_EQ(fenced(), 1u);
+}
+
+// It was queued, and other ranks count on it.
+TEST_F(C10d, AnOperationWhoseFenceTheDriverRefusesKeepsItsWork) {
+  WorkPointer work;
+  {
+    std::vector<at::Tensor> tensors{written()};
+    sim_.fail(DeviceCall::record, 3);  // of the operation's begin, of its end, of the fence
+    EXPECT_NO_THROW(work = group_->allreduce(tensors));
+  }
+  ASSERT_NE(work.get(), nullptr);
+  EXPECT_EQ(sim_.forget_faults(), 0u);
+  EXPECT_TRUE(work->wait());
+  use_memory_again();
 }
 
 TEST_F(C10d, OperationsWithDifferentPeersHaveStreamsOfTheirOwn) {
@@ -454,6 +483,186 @@ TEST_F(C10d, HundredThousandOperationsLeaveNothingBehind) {
   }
   EXPECT_EQ(sim_.live_events(), events);
   EXPECT_EQ(fenced(), 100'000u);
+}
+
+// --- The first operation of a group, within a capture.
+
+class FirstOperation : public C10d, public testing::WithParamInterface<CaptureMode> {};
+INSTANTIATE_TEST_SUITE_P(Modes, FirstOperation,
+                         testing::Values(CaptureMode::global, CaptureMode::thread_local_,
+                                         CaptureMode::relaxed));
+
+TEST_P(FirstOperation, OfEveryKindIsCaptured) {
+  const std::size_t kinds = every_operation().size();
+  for (std::size_t kind = 0; kind < kinds; ++kind) {
+    group_ = make_group("nccl");
+    begin_capture(GetParam());
+    const WorkPointer work = every_operation()[kind]();
+    ASSERT_NE(work.get(), nullptr) << kind;
+    (void)work->wait();
+    drop(end_capture());
+    EXPECT_EQ(capture_mode_of_fake_runtime(), cudaStreamCaptureModeGlobal) << kind;
+  }
+  EXPECT_EQ(fenced(), kinds);
+}
+
+TEST_P(FirstOperation, OnTheCurrentStreamIsCaptured) {
+  begin_capture(GetParam());
+  {
+    List tensors{written()};
+    c10d::AllreduceOptions options;
+    options.asyncOp = false;
+    EXPECT_EQ(group_->allreduce(tensors, options).get(), nullptr);
+  }
+  drop(end_capture());
+}
+
+TEST_P(FirstOperation, ThatIsCoalescedIsCaptured) {
+  const auto id = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(group_.get()));
+  begin_capture(GetParam());
+  weir_c10d_coalescing_begins(id);
+  group_->startCoalescing(c10::DeviceType::CUDA);
+  {
+    List sent{written()}, received{tensor()};
+    (void)group_->send(sent, 1, 0);
+    (void)group_->recv(received, 1, 0);
+  }
+  const int before = weir_c10d_relax(id);
+  EXPECT_EQ(capture_mode_of_fake_runtime(), cudaStreamCaptureModeRelaxed);
+  const WorkPointer work = group_->endCoalescing(c10::DeviceType::CUDA);
+  weir_c10d_restore(before);
+  EXPECT_EQ(capture_mode_of_fake_runtime(), cudaStreamCaptureModeGlobal);
+  end_coalescing(id, work);
+  (void)work->wait();
+  EXPECT_EQ(fenced(), 1u);
+  drop(end_capture());
+}
+
+// As PyTorch alone does it: the test would see it.
+TEST_F(C10d, WithoutWeirsKernelTheFirstOperationBreaksTheCapture) {
+  begin_capture();
+  {
+    List tensors{written()};
+    const auto backend = group_->getBackend(c10::DeviceType::CUDA);
+    EXPECT_THROW((void)backend->allreduce(tensors, {}), c10::Error);
+  }
+  end_broken_capture();
+}
+
+TEST_F(C10d, TheThreadsCaptureModeIsAsBeforeWhateverComesOfAnOperation) {
+  for (const cudaStreamCaptureMode before :
+       {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
+        cudaStreamCaptureModeRelaxed}) {
+    cudaStreamCaptureMode mode = before;
+    ASSERT_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+    for (const bool fails : {false, true}) {
+      nccl_->fails = fails;
+      List tensors{written()};
+      if (fails) {
+        EXPECT_THROW((void)group_->allreduce(tensors), c10::Error);
+      } else {
+        (void)group_->allreduce(tensors);
+      }
+      EXPECT_EQ(nccl_->mode, cudaStreamCaptureModeRelaxed);
+      EXPECT_EQ(capture_mode_of_fake_runtime(), before);
+      sim_.finish();
+    }
+    ASSERT_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+  }
+}
+
+TEST_F(C10d, OperationsThatGetNoFenceConnectAllTheSame) {
+  List tensors{tensor_with({nullptr, c10::Device(c10::kCUDA, 0)}, 0_B)};
+  (void)group_->allreduce(tensors);
+  EXPECT_EQ(nccl_->mode, cudaStreamCaptureModeRelaxed);
+  nccl_->mode.reset();
+  Operations::enter_nccl_group();
+  tensors = {written()};
+  const WorkPointer work = group_->allreduce(tensors);
+  Operations::leave_nccl_group();
+  EXPECT_EQ(nccl_->mode, cudaStreamCaptureModeRelaxed);
+}
+
+TEST_F(C10d, TheCaptureModeOfOtherBackendsOperationsIsLeftAlone) {
+  std::vector<char> memory(64);
+  List tensors{tensor_with({memory.data(), c10::Device(c10::kCPU)}, Bytes{memory.size()})};
+  (void)group_->allreduce(tensors);  // by the group's backend for the host, which is gloo
+  EXPECT_EQ(host_backend_->mode, cudaStreamCaptureModeGlobal);
+
+  const auto other = make_group("gloo");
+  tensors = {written()};
+  const WorkPointer work = other->allreduce(tensors);
+  EXPECT_EQ(nccl_->mode, cudaStreamCaptureModeGlobal);
+  const auto id = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(other.get()));
+  weir_c10d_coalescing_begins(id);
+  const int before = weir_c10d_relax(id);
+  EXPECT_EQ(capture_mode_of_fake_runtime(), cudaStreamCaptureModeGlobal);
+  weir_c10d_restore(before);
+  end_coalescing(id, nullptr);
+}
+
+// --- Requests beside an operation that waits for other ranks.
+
+class BesideAReceive : public WithNccl, public testing::WithParamInterface<ReusePolicy> {
+ protected:
+  static constexpr Bytes kBlock = 64_MiB;
+  BesideAReceive() : WithNccl(GetParam()) {}
+
+  void SetUp() override {
+    WithNccl::SetUp();
+    nccl_->duration = 1000_ms;
+  }
+  // What one stream has used serves another one. Returns how long that stands.
+  Nanoseconds hand_over() {
+    const Stream a = streams_.add(), b = streams_.add();
+    streams_.set_current(a);
+    void* const x = allocate(kBlock);
+    write(x, kBlock);
+    backend_.raw_delete(x);
+    sim_.advance(10_ms);
+    streams_.set_current(b);
+    void* const y = allocate(kBlock);
+    write(y, kBlock);
+    backend_.raw_delete(y);
+    streams_.set_current(compute_);
+    return sim_.stream_waited(b);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Policies, BesideAReceive,
+                         testing::Values(ReusePolicy::wait, ReusePolicy::balanced));
+
+TEST_P(BesideAReceive, StreamsDoNotStandForIt) {
+  std::vector<at::Tensor> tensors{tensor()};
+  const auto work = group_->recv(tensors, 1, 0);
+  EXPECT_EQ(hand_over(), 0_ms);
+}
+
+TEST_P(BesideAReceive, StreamsDoNotStandForAnOperationOnTheCurrentStream) {
+  std::vector<at::Tensor> tensors{tensor()};
+  c10d::AllreduceOptions options;
+  options.asyncOp = false;
+  (void)group_->allreduce(tensors, options);
+  EXPECT_EQ(hand_over(), 0_ms);
+}
+
+TEST_P(BesideAReceive, StreamsDoNotStandForACoalescedOperation) {
+  Operations& operations = *Operations::in_use();
+  operations.coalescing_begins(group_.get());
+  group_->startCoalescing(c10::DeviceType::CUDA);
+  std::vector<at::Tensor> tensors{tensor()};
+  (void)group_->recv(tensors, 1, 0);
+  operations.coalescing_ends(group_.get(), group_->endCoalescing(c10::DeviceType::CUDA));
+  EXPECT_EQ(hand_over(), 0_ms);
+}
+
+// It waits for nobody.
+TEST_P(BesideAReceive, MemoryIsHandedOverBesideAnOperationOfOneRank) {
+  group_ = make_group("nccl", /*ranks=*/1);
+  std::vector<at::Tensor> tensors{tensor()};
+  const auto work = group_->allreduce(tensors);
+  const Bytes before = sim_.physical_bytes();
+  (void)hand_over();
+  EXPECT_LE(sim_.physical_bytes(), before + kBlock);
 }
 
 }  // namespace

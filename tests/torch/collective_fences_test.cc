@@ -216,14 +216,74 @@ TEST_F(CollectiveFencesOf, WithoutAFenceRecordedUsesHold) {
 TEST_F(CollectiveFencesOf, WhatFailsToJoinLeavesRecordedUsesAsTheyWere) {
   void* const block = allocate(kBytes);
   Operation operation = write_behind_a_recorded_use(block);
-  EXPECT_THROW(fences_.fence(key(), operation, [] { TORCH_CHECK(false, "a CUDA error"); }),
-               c10::Error);
+  EXPECT_EQ(fences_.fence(key(), operation, [] { TORCH_CHECK(false, "a CUDA error"); }),
+            std::nullopt);
   EXPECT_EQ(streams_.current().id, compute_.id);
   EXPECT_EQ(fences_.fenced(), 0u);
   backend_.raw_delete(block);
   void* const next = allocate(kBytes);
   write(next, kBytes);
   backend_.raw_delete(next);
+}
+
+// all_gather into a list, and the driver refuses the event that the fence would be. PyTorch has let
+// go of its own tensor by then, whose use it had recorded, and the program drops the other one.
+TEST_F(CollectiveFencesOf, WhereTheDriverRefusesAnEventNothingIsLeftWithoutAFence) {
+  void* const input = allocate(kBytes);
+  write(input, kBytes);
+  Operation operation;
+  operation.memory.push_back(input);
+  fences_.begin(operation);
+  void* const flat = allocate(kBytes);
+  operation.memory.push_back(flat);
+  record_stream(flat, communicator_.stream());
+  const auto end = communicator_.queue({Reads(input, kBytes), Writes(flat, kBytes)}, 5_ms);
+  fences_.end(operation);
+  std::optional<Fence> fence;
+  EXPECT_NO_THROW(fence = fences_.fence(key(), operation, [&] {
+    end->join();
+    backend_.raw_delete(flat);
+    // The fence's, and the one that is tried in its place.
+    for (const std::uint64_t nth : {1, 2, 3}) sim_.fail(DeviceCall::record, nth);
+  }));
+  EXPECT_EQ(fence, std::nullopt);
+  (void)sim_.forget_faults();
+  backend_.raw_delete(input);
+  std::vector<void*> next;
+  for (int i = 0; i < 3; ++i) write(next.emplace_back(allocate(kBytes)), kBytes);
+  EXPECT_EQ(sim_.race_count(), 0u);
+  for (void* const each : next) backend_.raw_delete(each);
+}
+
+// What PyTorch has dropped before its join failed is ordered behind the operation all the same.
+TEST_F(CollectiveFencesOf, AJoinThatFailsLateLeavesNoBlockWithoutAFence) {
+  void* const flat = allocate(kBytes);
+  write(flat, kBytes);
+  Operation operation;
+  operation.memory.push_back(flat);
+  fences_.begin(operation);
+  const auto end = communicator_.queue({Writes(flat, kBytes)}, 5_ms);
+  fences_.end(operation);
+  EXPECT_NO_THROW(fences_.fence(key(), operation, [&] {
+    end->join();
+    backend_.raw_delete(flat);
+    TORCH_CHECK(false, "a CUDA error");
+  }));
+  void* const next = allocate(kBytes);
+  write(next, kBytes);
+  EXPECT_EQ(sim_.race_count(), 0u);
+  backend_.raw_delete(next);
+}
+
+// Whoever asks for memory while it is current: a finalizer, say.
+TEST_F(CollectiveFencesOf, ThePrivateStreamIsKnownToLast) {
+  void* const block = allocate(kBytes);
+  write(block, kBytes);
+  (void)all_reduce(block, 1_ms);
+  const Result<Stream> stream = memory_.streams().of(of_pytorch(streams_.last_made()));
+  ASSERT_TRUE(stream.ok());
+  EXPECT_FALSE(stream->may_end);
+  backend_.raw_delete(block);
 }
 
 // It may be used again as soon as its tensor goes, so PyTorch has to keep that.
@@ -435,34 +495,7 @@ TEST_F(ScenarioC, WithoutAllReducesHoldsLittleLess) {
 
 // --- Captures.
 
-class CapturedCollectives : public CollectiveFencesOf {
- protected:
-  // As torch.cuda.graph begins and ends.
-  void begin_capture() {
-    memory_.pools().begin(
-        kPool,
-        [this](cudaStream_t asking) {
-          const CaptureInfo info = *sim_.capture_info(Stream::of_captured(asking));
-          return info.status == CaptureInfo::Status::active && info.id == capture_;
-        },
-        compute_);
-    ASSERT_TRUE(sim_.begin_capture(compute_, CaptureMode::global).ok());
-    capture_ = sim_.capture_info(compute_)->id;
-  }
-  GraphHandle end_capture() {
-    const Result<GraphHandle> graph = sim_.end_capture(compute_);
-    EXPECT_TRUE(graph.ok());
-    memory_.pools().end(kPool);
-    return graph.ok() ? *graph : GraphHandle{};
-  }
-  void drop(GraphHandle graph) {
-    EXPECT_TRUE(sim_.destroy_graph(graph).ok());
-    memory_.pools().release(kPool);
-  }
-
-  static constexpr c10::MempoolId_t kPool{1, 0};
-  std::uint64_t capture_ = 0;
-};
+class CapturedCollectives : public CollectiveFencesOf {};
 
 TEST_F(CapturedCollectives, AFenceIsAnEdgeOfTheGraph) {
   begin_capture();
@@ -510,9 +543,7 @@ TEST_F(CapturedCollectives, WithNoWaitAtAllTheCaptureFailsAsItAlwaysDoes) {
   void* const block = allocate(kBytes);
   (void)all_reduce(block, 1_ms);
   backend_.raw_delete(block);
-  EXPECT_FALSE(sim_.end_capture(compute_).ok());
-  memory_.pools().end(kPool);
-  memory_.pools().release(kPool);
+  end_broken_capture();
 }
 
 TEST_F(CapturedCollectives, EagerOperationsGoOnBeforeAndAfter) {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/torch/fake_runtime.h"
 #include "torch/backend.h"
 #include "torch/c10d/collective_fences.h"
 #include "weir/sim_device.h"
@@ -32,11 +33,26 @@ class FakeStreams final : public StreamSwitch {
   Stream current() const { return current_; }
   void set_current(Stream stream) { current_ = stream; }
   std::size_t made() const { return made_; }
+  Stream last_made() const { return last_made_; }
+
+  // A call that CUDA does not permit while a stream is captured, unless the calling thread's
+  // capture mode is relaxed, or the capture's: cudaFree(), say. It breaks the capture.
+  void forbidden() {
+    const bool captured = device_.capture_info(current_)->status == CaptureInfo::Status::active &&
+                          capture_mode != CaptureMode::relaxed;
+    if (!captured || capture_mode_of_fake_runtime() == cudaStreamCaptureModeRelaxed) return;
+    const EventHandle event = *device_.create_event();
+    EXPECT_FALSE(device_.record_context(event).ok());
+    EXPECT_TRUE(device_.destroy_event(event).ok());
+    TORCH_CHECK(false, "operation not permitted when stream is capturing");
+  }
+  CaptureMode capture_mode = CaptureMode::global;  // of captures that begin
 
   cudaStream_t make(int device) override {
     EXPECT_EQ(device, 0);
     ++made_;
-    return static_cast<cudaStream_t>(add().handle);
+    last_made_ = add();
+    return static_cast<cudaStream_t>(last_made_.handle);
   }
   Stream current(DeviceMemory&) override { return current_; }
   void run_on(int, cudaStream_t stream, c10::function_ref<void()> run) override {
@@ -56,6 +72,7 @@ class FakeStreams final : public StreamSwitch {
   std::map<void*, Stream> known_;
   Stream current_;
   std::size_t made_ = 0;
+  Stream last_made_;
 };
 
 // A communication stream: an operation runs after what the current stream holds, and its end is
@@ -147,6 +164,39 @@ class WithCollectives : public testing::Test {
     backend_.recordStream(pointer, of_pytorch(user));
     (void)const_cast<c10::DataPtr&>(pointer).release_context();
   }
+
+  // As torch.cuda.graph begins and ends, on the stream compute_.
+  void begin_capture(CaptureMode mode = CaptureMode::global) {
+    streams_.capture_mode = mode;
+    memory_.pools().begin(
+        kPool,
+        [this](cudaStream_t asking) {
+          const CaptureInfo info = *sim_.capture_info(Stream::of_captured(asking));
+          return info.status == CaptureInfo::Status::active && info.id == capture_;
+        },
+        compute_);
+    ASSERT_TRUE(sim_.begin_capture(compute_, mode).ok());
+    capture_ = sim_.capture_info(compute_)->id;
+  }
+  GraphHandle end_capture() {
+    const Result<GraphHandle> graph = sim_.end_capture(compute_);
+    EXPECT_TRUE(graph.ok());
+    memory_.pools().end(kPool);
+    return graph.ok() ? *graph : GraphHandle{};
+  }
+  void drop(GraphHandle graph) {
+    EXPECT_TRUE(sim_.destroy_graph(graph).ok());
+    memory_.pools().release(kPool);
+  }
+  // The same of a capture that is broken.
+  void end_broken_capture() {
+    EXPECT_FALSE(sim_.end_capture(compute_).ok());
+    memory_.pools().end(kPool);
+    memory_.pools().release(kPool);
+  }
+
+  static constexpr c10::MempoolId_t kPool{1, 0};
+  std::uint64_t capture_ = 0;
 
   weir::Allocator allocator_;
   SimDevice& sim_ = dynamic_cast<SimDevice&>(allocator_.device(0));

@@ -48,13 +48,14 @@ class FakeWork final : public c10d::Work {
 };
 
 // As ProcessGroupNCCL: async operations run on its stream and keep their tensors; others run on the
-// current stream, and give no Work; within a coalesced operation nothing ends.
+// current stream, and give no Work; within a coalesced operation nothing ends. It connects in its
+// first operation, or at the end of the first coalesced one, by calls that captures do not permit.
 class FakeNccl final : public c10d::Backend {
  public:
   using Make = std::function<at::Tensor()>;
   FakeNccl(std::string name, FakeCommunicator& communicator, SimDevice& device,
-           FakeStreams& streams, std::function<void(at::Tensor)> records)
-      : Backend(0, 2),
+           FakeStreams& streams, std::function<void(at::Tensor)> records, int ranks = 2)
+      : Backend(0, ranks),
         name_(std::move(name)),
         communicator_(communicator),
         device_(device),
@@ -65,6 +66,7 @@ class FakeNccl final : public c10d::Backend {
   void startCoalescing() override { coalescing_ = true; }
   c10::intrusive_ptr<c10d::Work> endCoalescing() override {
     coalescing_ = false;
+    connect();
     auto end = std::make_shared<FakeCommunicator::End>(device_, streams_);
     end->record(communicator_.stream());
     return c10::make_intrusive<FakeWork>(std::move(end), std::exchange(coalesced_, {}));
@@ -141,8 +143,13 @@ class FakeNccl final : public c10d::Backend {
     return between_two({}, tensors);
   }
 
+  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int) override {
+    return between_two({}, tensors);
+  }
+
   Make make_flat;
   bool fails = false;
+  std::optional<cudaStreamCaptureMode> mode;  // of the thread, in the last operation
   Nanoseconds duration = 5_ms;
 
  private:
@@ -155,8 +162,15 @@ class FakeNccl final : public c10d::Backend {
     return coalescing_ ? nullptr : work;
   }
 
+  void connect() {
+    if (!connected_) streams_.forbidden();
+    connected_ = true;
+  }
+
   c10::intrusive_ptr<c10d::Work> queue(const std::vector<at::Tensor>& inputs,
                                        const std::vector<at::Tensor>& outputs, bool async) {
+    mode = capture_mode_of_fake_runtime();
+    if (!coalescing_) connect();
     std::vector<Access> accesses;
     const auto bytes = [](const at::Tensor& tensor) { return Bytes{tensor.storage().nbytes()}; };
     const auto has_memory = [&](const at::Tensor& tensor) {
@@ -186,6 +200,7 @@ class FakeNccl final : public c10d::Backend {
   SimDevice& device_;
   FakeStreams& streams_;
   std::function<void(at::Tensor)> records_;
+  bool connected_ = name_ != "nccl";
   bool coalescing_ = false;
   std::vector<at::Tensor> coalesced_;
 };
@@ -219,7 +234,10 @@ class WithNccl : public WithCollectives {
       return target->fence(stream, operation, join);
     }
     void note_waited(int device, Fence fence) override { target->note_waited(device, fence); }
-    void record_uses(Operation& operation) override { target->record_uses(operation); }
+    void record_uses(Operation& operation) noexcept override { target->record_uses(operation); }
+    void on_current_stream(int device, Operation& operation) noexcept override {
+      target->on_current_stream(device, operation);
+    }
     CollectiveMemory* target = nullptr;
     std::vector<CommStreamKey> keys;
     std::size_t addresses = 0;  // of the last operation's memory
@@ -229,19 +247,23 @@ class WithNccl : public WithCollectives {
     return proxy;
   }
 
-  c10::intrusive_ptr<c10d::ProcessGroup> make_group(const std::string& name) {
+  c10::intrusive_ptr<c10d::ProcessGroup> make_group(const std::string& name, int ranks = 2) {
     auto backend = c10::make_intrusive<FakeNccl>(
-        name, communicator_, sim_, streams_, [this](const at::Tensor& tensor) {
+        name, communicator_, sim_, streams_,
+        [this](const at::Tensor& tensor) {
           record_stream(const_cast<void*>(tensor.storage().data()), communicator_.stream());
-        });
+        },
+        ranks);
     backend->make_flat = [this] { return tensor(); };
     nccl_ = backend.get();
-    auto group = c10::make_intrusive<c10d::ProcessGroup>(0, 2);
+    auto of_host = c10::make_intrusive<FakeNccl>("gloo", communicator_, sim_, streams_,
+                                                 [](const at::Tensor&) {});
+    host_backend_ = of_host.get();
+    auto group = c10::make_intrusive<c10d::ProcessGroup>(0, ranks);
     group->setBackend(c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL,
                       c10::intrusive_ptr<c10d::Backend>(std::move(backend)));
     group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
-                      c10::make_intrusive<FakeNccl>("gloo", communicator_, sim_, streams_,
-                                                    [](const at::Tensor&) {}));
+                      c10::intrusive_ptr<c10d::Backend>(std::move(of_host)));
     group->setDefaultBackend(c10d::ProcessGroup::BackendType::NCCL);
     return group;
   }
@@ -275,7 +297,8 @@ class WithNccl : public WithCollectives {
   std::uint64_t fenced() const { return fences_.fenced(); }
 
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
-  FakeNccl* nccl_ = nullptr;
+  FakeNccl* nccl_ = nullptr;          // of the group that was made last,
+  FakeNccl* host_backend_ = nullptr;  // and what it has for tensors of the host
 };
 
 }  // namespace weir::pytorch

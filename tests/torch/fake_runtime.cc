@@ -29,6 +29,7 @@ FakeRuntime& fake_runtime() {
   return *runtime;
 }
 int current_device_of_fake_runtime() { return current_device; }
+cudaStreamCaptureMode capture_mode_of_fake_runtime() { return capture_mode; }
 
 extern "C" {
 

@@ -35,5 +35,7 @@ struct FakeRuntime {
 
 FakeRuntime& fake_runtime();
 int current_device_of_fake_runtime();
+// Of the calling thread.
+cudaStreamCaptureMode capture_mode_of_fake_runtime();
 
 }  // namespace weir::pytorch

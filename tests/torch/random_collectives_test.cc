@@ -8,6 +8,7 @@
 // orders that PyTorch documents are put in where an action needs them; those of memory of dropped
 // tensors of asynchronous operations are the allocator's business. `--gtest_random_seed=N` runs
 // seed N alone.
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +50,10 @@ class Broken final : public CollectiveMemory {
 
   void begin(Operation& operation) override { fences_.begin(operation); }
   void end(Operation& operation) noexcept override { fences_.end(operation); }
-  void record_uses(Operation& operation) override { fences_.record_uses(operation); }
+  void record_uses(Operation& operation) noexcept override { fences_.record_uses(operation); }
+  void on_current_stream(int device, Operation& operation) noexcept override {
+    fences_.on_current_stream(device, operation);
+  }
   void note_waited(int device, Fence fence) override {
     if (defect_ != Defect::waits_for_everybody) return fences_.note_waited(device, fence);
     const Stream before = streams_.current();
@@ -491,8 +495,11 @@ void Execution::queue_coalesced(std::size_t stream, const std::vector<Tensor*>& 
     std::vector<at::Tensor> list{each->tensor};
     chance(50) ? (void)group_->allreduce(list) : (void)group_->send(list, 1, 0);
   }
-  auto work = group_->endCoalescing(c10::DeviceType::CUDA);
-  operations.coalescing_ends(group_.get(), [&] { work->synchronize(); });
+  auto work = [&] {  // as the package has it
+    const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
+    return group_->endCoalescing(c10::DeviceType::CUDA);
+  }();
+  operations.coalescing_ends(group_.get(), work);
   say("operation ", numbers_, ", coalesced, on tensor ", chosen.front()->number, " and ",
       chosen.back()->number, ", from stream ", stream);
   keep(std::move(work), chosen, stream);

@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -50,6 +51,12 @@ class PytorchStreams final : public StreamSwitch {
   };
 };
 
+void warn(const char* what, const std::exception& error) {
+  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
+  TORCH_WARN("weir: ", what, ": ",
+             of_torch != nullptr ? of_torch->what_without_backtrace() : error.what());
+}
+
 }  // namespace
 
 StreamSwitch& pytorch_streams() {
@@ -68,8 +75,8 @@ Stream CollectiveFences::private_stream(const CommStreamKey& key) {
   if (const auto known = private_streams_.find(key); known != private_streams_.end()) {
     return known->second;
   }
-  Stream stream = check(backend_.memory(key.device).streams().of(streams_.make(key.device)));
-  stream.may_end = false;
+  Streams& streams = backend_.memory(key.device).streams();
+  const Stream stream = check(streams.of_lasting(streams_.make(key.device)));
   return private_streams_.emplace(key, stream).first->second;
 }
 
@@ -102,6 +109,7 @@ class CollectiveFences::HeldFrees {
 std::optional<Fence> CollectiveFences::fence(const CommStreamKey& key, Operation& operation,
                                              c10::function_ref<void()> join) {
   if (memory_is_gone()) return std::nullopt;
+  std::optional<HeldFrees> frees;  // go back when all else is done, whatever failed
   try {
     DeviceMemory& memory = backend_.memory(key.device);
     const auto is_weirs = [&](const void* pointer) { return memory.owns(pointer); };
@@ -110,18 +118,26 @@ std::optional<Fence> CollectiveFences::fence(const CommStreamKey& key, Operation
       return std::nullopt;
     }
     const Stream stream = private_stream(key);
-    HeldFrees frees(backend_, operation);
-    streams_.run_on(key.device, static_cast<cudaStream_t>(stream.handle), join);
-    frees.end();
+    frees.emplace(backend_, operation);
+    std::exception_ptr failure;
+    try {
+      streams_.run_on(key.device, static_cast<cudaStream_t>(stream.handle), join);
+    } catch (...) {
+      failure = std::current_exception();  // PyTorch may have let go of tensors before
+    }
+    frees->end();
     operation.memory.append(operation.allocated.begin(), operation.allocated.end());
     const std::optional<Fence> fence =
         check(memory.fence_around({operation.memory.data(), operation.memory.size()}, stream));
+    if (failure) std::rethrow_exception(failure);
     operation.recorded.clear();
+    if (operation.waits_for_ranks) memory.heap().note_remote_work(stream);
     fenced_.fetch_add(1, std::memory_order_relaxed);
     return fence;
-  } catch (...) {
+  } catch (const std::exception& error) {
     record_uses(operation);
-    throw;
+    warn("an operation of torch.distributed gets no fence", error);
+    return std::nullopt;
   }
 }
 
@@ -132,9 +148,26 @@ void CollectiveFences::note_waited(int device, Fence fence) {
   memory.heap().note_waited(streams_.current(memory), fence);
 }
 
-void CollectiveFences::record_uses(Operation& operation) {
+void CollectiveFences::record_uses(Operation& operation) noexcept {
   const std::vector<Operation::Recorded> recorded = std::exchange(operation.recorded, {});
-  for (const Operation::Recorded& use : recorded) backend_.record_stream(use.block, use.user);
+  for (const Operation::Recorded& use : recorded) {
+    try {
+      backend_.record_stream(use.block, use.user);
+    } catch (const std::exception& error) {
+      warn("a use of a tensor by torch.distributed is not recorded", error);
+    }
+  }
+}
+
+void CollectiveFences::on_current_stream(int device, Operation& operation) noexcept {
+  record_uses(operation);
+  if (!operation.waits_for_ranks || memory_is_gone()) return;
+  try {
+    DeviceMemory& memory = backend_.memory(device);
+    memory.heap().note_remote_work(streams_.current(memory));
+  } catch (const std::exception& error) {
+    warn("requests may wait for an operation of torch.distributed", error);
+  }
 }
 
 Bytes CollectiveFences::bytes_in_use(int device) {

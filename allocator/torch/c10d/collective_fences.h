@@ -47,7 +47,8 @@ class CollectiveFences final : public CollectiveMemory {
   std::optional<Fence> fence(const CommStreamKey& stream, Operation& operation,
                              c10::function_ref<void()> join) override;
   void note_waited(int device, Fence fence) override;
-  void record_uses(Operation& operation) override;
+  void record_uses(Operation& operation) noexcept override;
+  void on_current_stream(int device, Operation& operation) noexcept override;
 
   // Operations that got a fence so far.
   std::uint64_t fenced() const { return fenced_.load(std::memory_order_relaxed); }

@@ -23,7 +23,8 @@ struct CommStreamKey {
   friend bool operator==(const CommStreamKey&, const CommStreamKey&) = default;
 };
 
-// Threads: self-synchronised; an operation is one thread's. Errors are c10::Error.
+// Threads: self-synchronised; an operation is one thread's. No call of an operation that was queued
+// fails: what goes wrong is a warning, and the operation's memory is kept longer than it need be.
 class CollectiveMemory {
  public:
   virtual ~CollectiveMemory() = default;
@@ -39,14 +40,16 @@ class CollectiveMemory {
   // called: PyTorch keeps the tensors.
   //
   // `join` makes the stream that is then the thread's current one wait for the operation's end, and
-  // has PyTorch let go of the tensors that it kept for the operation. It is called once at most.
-  // Returns the point that note_waited() takes, if there is one.
+  // has PyTorch let go of the tensors that it kept for the operation. It is called once at most,
+  // and must run no Python. Returns the point that note_waited() takes, if there is one.
   virtual std::optional<Fence> fence(const CommStreamKey& stream, Operation& operation,
                                      c10::function_ref<void()> join) = 0;
   // The program has made the thread's current stream of the device wait for the operation.
   virtual void note_waited(int device, Fence fence) = 0;
   // The operation gets no fence: the calls of record_stream() that it has noted are carried out.
-  virtual void record_uses(Operation& operation) = 0;
+  virtual void record_uses(Operation& operation) noexcept = 0;
+  // The same: it was queued on the thread's current stream of that device.
+  virtual void on_current_stream(int device, Operation& operation) noexcept = 0;
 };
 
 }  // namespace weir::pytorch

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the Python package calls, by ctypes, of the library that sees c10d's operations.
 #include <c10/util/Exception.h>
+#include <cuda_runtime_api.h>
 
 #include <cstdint>
 #include <exception>
@@ -37,6 +38,9 @@ const c10d::ProcessGroup* group_of(std::int64_t id) {
   return reinterpret_cast<const c10d::ProcessGroup*>(static_cast<std::intptr_t>(id));
 }
 
+// What weir_c10d_relax() returns if it has changed nothing.
+constexpr int kUnchanged = -1;
+
 }  // namespace
 
 extern "C" {
@@ -69,16 +73,18 @@ void weir_c10d_coalescing_begins(std::int64_t group) {
   }
 }
 
-// `join` has the thread's current stream wait for the coalesced operation, and returns 0; null:
-// there was none, or it ran on the current stream.
-int weir_c10d_coalescing_ends(std::int64_t group, int (*join)()) {
+// The end of a coalesced operation may connect its ranks. If it is one of NCCL's, the thread's
+// capture mode is relaxed until weir_c10d_restore() has what this returns; else nothing happens.
+int weir_c10d_relax(std::int64_t group) {
   Operations* const operations = Operations::in_use();
-  if (operations == nullptr) return 0;
-  const auto checked_join = [&] { TORCH_CHECK(join() == 0, "weir: the coalesced work failed"); };
-  return guarded([&] {
-    if (join == nullptr) return operations->coalescing_ends(group_of(group), std::nullopt);
-    operations->coalescing_ends(group_of(group), checked_join);
-  });
+  if (operations == nullptr || !operations->has_coalesced(group_of(group))) return kUnchanged;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  return cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess ? mode : kUnchanged;
+}
+void weir_c10d_restore(int before) {
+  if (before == kUnchanged) return;
+  auto mode = static_cast<cudaStreamCaptureMode>(before);
+  (void)cudaThreadExchangeStreamCaptureMode(&mode);
 }
 
 void weir_c10d_enter_nccl_group() { Operations::enter_nccl_group(); }

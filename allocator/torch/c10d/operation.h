@@ -27,13 +27,15 @@ struct Operation {
   // What the thread frees waits here, and goes back when the fence has been taken.
   bool holds_frees = false;
   std::vector<void*> freed;
-  Operation* outer = nullptr;  // which was being noted before
+  Operation* outer = nullptr;    // which was being noted before
+  bool waits_for_ranks = false;  // it ends when other ranks come
 
   // Adds what `other` has noted. (Here, as two libraries use it.)
   void add(const Operation& other) {
     memory.append(other.memory.begin(), other.memory.end());
     allocated.append(other.allocated.begin(), other.allocated.end());
     recorded.insert(recorded.end(), other.recorded.begin(), other.recorded.end());
+    waits_for_ranks = waits_for_ranks || other.waits_for_ranks;
   }
 
   // Does any thread of the process note an operation? Cheap.

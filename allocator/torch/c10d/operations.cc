@@ -2,6 +2,7 @@
 #include "torch/c10d/operations.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <torch/library.h>
 
 #include <string_view>
@@ -61,11 +62,17 @@ WorkPointer& work_of(std::tuple<First, WorkPointer>& result) {
 // What a call of an operator is about.
 struct Call {
   ProcessGroup* group = nullptr;
+  bool on_cuda = false;                     // it has a CUDA tensor, be it empty
   c10::SmallVector<at::Tensor, 8> tensors;  // with memory of a CUDA device
   Operation operation;
 
+  bool is_nccls() const {
+    return on_cuda && group->getBackend(c10::DeviceType::CUDA)->getBackendName() == "nccl";
+  }
   void add(const at::Tensor& tensor) {
-    if (!tensor.is_cuda() || !tensor.has_storage()) return;
+    if (!tensor.is_cuda()) return;
+    on_cuda = true;
+    if (!tensor.has_storage()) return;
     const void* const memory = tensor.storage().data();
     if (memory == nullptr) return;
     tensors.push_back(tensor);
@@ -111,15 +118,22 @@ struct Kernel<Name, Result(Arguments...)> {
     (for_each_tensor<std::remove_cvref_t<Arguments>>(
          arguments, [&](const at::Tensor& tensor) { call.add(tensor); }),
      ...);
-    if (call.tensors.empty() || !operations->takes(*group)) return go_on();
+    if (!call.is_nccls()) return go_on();
+    const auto go_on_relaxed = [&]() -> Result {
+      const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
+      return go_on();
+    };
+    // Within ncclGroupStart() an operation's end is marked before it is launched.
+    if (call.tensors.empty() || nccl_groups_of_this_thread() > 0) return go_on_relaxed();
 
+    call.operation.waits_for_ranks = group->getSize() > 1;
     const CommStreamKey stream{.group = group,
                                .device = call.tensors.front().device().index(),
                                .peer = Name::peer(arguments...)};
     Result result = [&]() -> Result {
       const Noted noted(operations->memory(), call.operation);
       try {
-        return go_on();
+        return go_on_relaxed();
       } catch (...) {
         operations->memory().record_uses(call.operation);
         throw;
@@ -202,6 +216,15 @@ struct BetweenTwo {
   };
 WEIR_C10D_OPERATIONS(WEIR_C10D_NAME)
 
+// `group`: as ProcessGroup._id() in Python gives it.
+void coalescing_ends(std::int64_t group, const std::optional<WorkPointer>& work) {
+  if (Operations* const operations = Operations::in_use()) {
+    const auto id = static_cast<std::intptr_t>(group);
+    operations->coalescing_ends(reinterpret_cast<const ProcessGroup*>(id),
+                                work.value_or(WorkPointer()));
+  }
+}
+
 void add_kernels() {
   // For as long as the process lives: a call may be on its way at any time.
   static auto* const library = new torch::Library(
@@ -209,6 +232,15 @@ void add_kernels() {
 #define WEIR_C10D_KERNEL(name, kind, ...) \
   library->impl(#name, TORCH_FN((Kernel<Of_##name, __VA_ARGS__>::call)));
   WEIR_C10D_OPERATIONS(WEIR_C10D_KERNEL)
+
+  // As an operator Python hands over its Work, and no Python runs while the Work is joined. Modes
+  // of torch.utils._python_dispatch have no part in it.
+  static auto* const own =
+      new torch::Library(torch::Library::FRAGMENT, "weir", std::nullopt, __FILE__, __LINE__);
+  own->def("_coalescing_ends(int group, __torch__.torch.classes.c10d.Work? work) -> ()");
+  own->impl("_coalescing_ends", TORCH_FN(coalescing_ends));
+  own->impl("_coalescing_ends",
+            torch::dispatch(c10::DispatchKey::Python, TORCH_FN(coalescing_ends)));
 }
 
 }  // namespace
@@ -224,17 +256,11 @@ void Operations::enable(CollectiveMemory& memory) {
   if (in_use() == nullptr) in_use_.store(new Operations(memory), std::memory_order_release);
 }
 
-bool Operations::takes(ProcessGroup& group) const {
-  // Within ncclGroupStart() an operation's end is marked before it is launched.
-  return nccl_groups_of_this_thread() == 0 &&
-         group.getBackend(c10::DeviceType::CUDA)->getBackendName() == "nccl";
-}
-
 WorkPointer Operations::queued(const CommStreamKey& stream, Operation& operation, WorkPointer work,
                                c10::SmallVectorImpl<at::Tensor>& tensors) {
   if (add_to_coalesced(stream, operation, tensors)) return work;
   if (!work) {
-    memory_.record_uses(operation);
+    memory_.on_current_stream(stream.device, operation);
     return work;
   }
   // Not wait(), which blocks the host where TORCH_NCCL_BLOCKING_WAIT is set.
@@ -265,8 +291,13 @@ void Operations::coalescing_begins(const ProcessGroup* group) {
   coalesced = std::make_unique<Coalesced>();
 }
 
-void Operations::coalescing_ends(const ProcessGroup* group,
-                                 std::optional<c10::function_ref<void()>> join) {
+bool Operations::has_coalesced(const ProcessGroup* group) {
+  const std::lock_guard lock(mutex_);
+  const auto found = coalesced_.find(group);
+  return found != coalesced_.end() && !found->second->tensors.empty();
+}
+
+void Operations::coalescing_ends(const ProcessGroup* group, const WorkPointer& work) {
   std::unique_ptr<Coalesced> coalesced;
   {
     const std::lock_guard lock(mutex_);
@@ -277,8 +308,10 @@ void Operations::coalescing_ends(const ProcessGroup* group,
     coalescing_groups_.fetch_sub(1, std::memory_order_relaxed);
   }
   Operation& operation = coalesced->operation;
-  if (!join || coalesced->tensors.empty()) return memory_.record_uses(operation);
-  (void)memory_.fence({.group = group, .device = coalesced->device}, operation, *join);
+  if (coalesced->tensors.empty()) return memory_.record_uses(operation);
+  if (!work) return memory_.on_current_stream(coalesced->device, operation);
+  (void)memory_.fence({.group = group, .device = coalesced->device}, operation,
+                      [&work] { work->synchronize(); });
 }
 
 void Operations::enter_nccl_group() { ++nccl_groups_of_this_thread(); }

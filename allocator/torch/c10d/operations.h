@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sees the operations of c10d's groups, and gives those of NCCL's a fence (collective_fences.h).
+// Sees the operations of c10d's groups, lets those of NCCL's connect within a capture, and gives
+// them a fence (collective_fences.h).
 //
 // Every operation of a group passes PyTorch's dispatcher, whoever calls it: Python, DDP's reducer,
 // functional collectives, compiled code. So do those of groups that are made later, or split. The
 // operators ("c10d::allreduce_") get a kernel at the dispatch key BackendSelect, which comes before
 // those of the devices and has no other kernel for them. It hands the call on, and then looks at
 // the Work that came back. Groups and their backends stay PyTorch's own objects.
+//
+// PyTorch makes NCCL's communicator when an operation first needs it, in the calling thread. NCCL
+// then makes calls that are not permitted while a stream is captured, unless the thread's capture
+// mode is relaxed: so it is, while an operation is handed on. The mode says what this thread may
+// call; captures, their graphs, and who connects with whom and when, stay as PyTorch has them.
 //
 // What goes past the dispatcher is left as PyTorch has it: methods of a backend that are called
 // directly (`group._get_backend(device).allreduce(...)`).
@@ -46,9 +52,6 @@ class Operations {
 
   CollectiveMemory& memory() { return memory_; }
 
-  // Does this group's operation on CUDA tensors get a fence?
-  bool takes(c10d::ProcessGroup& group) const;
-
   // The operation was queued, and `work` came back: null, if it ran on the current stream, or is
   // part of a coalesced one. `tensors` are its own; they may be moved from. Returns the work that
   // the program gets: this one, or a FencedWork around it.
@@ -56,11 +59,12 @@ class Operations {
                                         c10::intrusive_ptr<c10d::Work> work,
                                         c10::SmallVectorImpl<at::Tensor>& tensors);
 
-  // Between these two the group's operations are parts of one, which `join` is of, as in
-  // CollectiveMemory::fence(). None: they ran on the current stream, or failed.
+  // Between these two the group's operations are parts of one, which `work` is of. Null: they ran
+  // on the current stream, or failed.
   void coalescing_begins(const c10d::ProcessGroup* group);
-  void coalescing_ends(const c10d::ProcessGroup* group,
-                       std::optional<c10::function_ref<void()>> join);
+  void coalescing_ends(const c10d::ProcessGroup* group, const c10::intrusive_ptr<c10d::Work>& work);
+  // Has the group coalesced operations of NCCL's since it began?
+  bool has_coalesced(const c10d::ProcessGroup* group);
 
   // While this thread is within a group of NCCL's own (ncclGroupStart), operations are not launched
   // before its end, and PyTorch keeps their tensors.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import threading
 import warnings
 from typing import Callable
 
@@ -22,25 +21,11 @@ _FUNCTIONS = {
     "weir_c10d_enable": (ctypes.c_int, [ctypes.c_void_p]),
     "weir_c10d_operators": (ctypes.c_char_p, []),
     "weir_c10d_coalescing_begins": (None, [ctypes.c_int64]),
-    "weir_c10d_coalescing_ends": (ctypes.c_int, [ctypes.c_int64, ctypes.c_void_p]),
+    "weir_c10d_relax": (ctypes.c_int, [ctypes.c_int64]),
+    "weir_c10d_restore": (None, [ctypes.c_int]),
     "weir_c10d_enter_nccl_group": (None, []),
     "weir_c10d_leave_nccl_group": (None, []),
 }
-
-_joining = threading.local()  # the work that this thread ends, and the error of that
-
-
-@ctypes.CFUNCTYPE(ctypes.c_int)
-def _join() -> int:
-    try:
-        _joining.work.synchronize()
-        return 0
-    except BaseException as error:  # it can't pass through C
-        _joining.error = error
-        return -1
-
-
-_JOIN = ctypes.cast(_join, ctypes.c_void_p)
 
 
 def load(torch: str) -> ctypes.CDLL:
@@ -77,7 +62,7 @@ def install(torch, backend: ctypes.CDLL) -> ctypes.CDLL | None:  # noqa: ANN001
                       "leave them so without this warning.", stacklevel=4)
         return None
     c10d = torch._C._distributed_c10d
-    _tell_of_coalescing(c10d.ProcessGroup, library)
+    _tell_of_coalescing(c10d.ProcessGroup, library, torch.ops.weir._coalescing_ends.default)
     if hasattr(c10d, "ProcessGroupNCCL"):
         for begin, end in (("_group_start", "_group_end"),
                            ("_start_time_estimate", "_end_time_estimate")):
@@ -85,7 +70,7 @@ def install(torch, backend: ctypes.CDLL) -> ctypes.CDLL | None:  # noqa: ANN001
     return library
 
 
-def _tell_of_coalescing(group_type: type, library: ctypes.CDLL) -> None:
+def _tell_of_coalescing(group_type: type, library: ctypes.CDLL, ended: Callable) -> None:
     start, end = group_type._start_coalescing, group_type._end_coalescing
 
     @functools.wraps(start)
@@ -95,26 +80,15 @@ def _tell_of_coalescing(group_type: type, library: ctypes.CDLL) -> None:
 
     @functools.wraps(end)
     def _end_coalescing(self, *arguments, **named):  # noqa: ANN001, ANN002, ANN003, ANN202
-        work = None
+        work, mode = None, library.weir_c10d_relax(self._id())
         try:
             work = end(self, *arguments, **named)
         finally:
-            _end(library, self._id(), work)
+            library.weir_c10d_restore(mode)
+            ended(self._id(), None if work is None else work.boxed())
         return work
 
     group_type._start_coalescing, group_type._end_coalescing = _start_coalescing, _end_coalescing
-
-
-def _end(library: ctypes.CDLL, group: int, work: object) -> None:
-    _joining.work, _joining.error = work, None
-    try:
-        status = library.weir_c10d_coalescing_ends(group, None if work is None else _JOIN)
-        if _joining.error is not None:
-            raise _joining.error
-        if status != 0:
-            raise RuntimeError(library.weir_c10d_failure().decode(errors="replace"))
-    finally:
-        _joining.work = _joining.error = None
 
 
 def _tell_of_nccl_groups(backend_type: type, begin: str, end: str, library: ctypes.CDLL) -> None:
