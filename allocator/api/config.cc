@@ -194,7 +194,8 @@ constexpr std::array kSettings = {
     Setting{
         "WEIR_C10D", "`0` or `1`", "1",
         "In PyTorch, with the full backend: whether operations of torch.distributed's NCCL groups "
-        "get fences, so that their tensors may be dropped at once (pytorch.md).",
+        "get fences, so that their tensors may be dropped at once, and may come first inside a "
+        "capture (pytorch.md).",
         assign_c10d},
     Setting{"WEIR_LOG", "`off`, `error`, `warn`, `info` or `debug`", "warn",
             "What is logged. `debug` writes a line for every event.", assign_log},

@@ -115,11 +115,6 @@ constexpr SettingRule kSettingRules[] = {
     {"cumem_disabled", "NCCL_CUMEM_ENABLE", zero, warning, "memory is shared by cudaIpc calls",
      "They are not legal in a capture, and segments of Weir's can't be registered.",
      "Leave it out."},
-    {"runtime_connect", "NCCL_RUNTIME_CONNECT", not_zero, warning,
-     "ranks connect at the first collective",
-     "If that one is captured, connecting makes calls that are not legal in a capture: \"operation "
-     "not permitted when stream is capturing\".",
-     "Set NCCL_RUNTIME_CONNECT=0."},
     {"launch_order", "NCCL_LAUNCH_ORDER_IMPLICIT", not_zero, note,
      "captured collectives are slower",
      "Each waits for the one before in nodes of its own: 5 to 8 us more for each in a graph. And "

@@ -535,6 +535,56 @@ class Pipeline(unittest.TestCase):
         self.assertGreater(weir["operations"], 0)
 
 
+def run_beside(name, *arguments, weir=False, limit=250):
+    """A program of this folder: its exit status, and what it printed."""
+    command = [sys.executable, *(["-m", "weir", "run"] if weir else []),
+               os.path.join(os.path.dirname(os.path.abspath(__file__)), name), *arguments]
+    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          timeout=limit, check=False)
+    print(done.stdout)
+    return done.returncode, done.stdout
+
+
+class FirstOperation(unittest.TestCase):
+    """Of a group, within a capture: every mode and operation, in new processes."""
+
+    def test_works_unchanged(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "rows.json")
+            status, said = run_beside("first_operations.py", "--world", str(GPUS), "--json", str(path))
+            self.assertEqual(status, 0, said)
+            rows = json.loads(path.read_text())
+        # What the communicator takes is NCCL's: of PyTorch's memory it is as much whoever makes it.
+        self.assertEqual(rows["all_reduce"]["global"]["memory"],
+                         rows["all_reduce, with device_id"]["global"]["memory"])
+
+    def test_fails_without_weirs_kernels(self):
+        code = """
+begin(os.environ["SIDE"])
+group = dist.new_group(list(range(world)))
+x = full(1)
+print(json.dumps(error_of(lambda: captured(group, x))), flush=True)
+os._exit(0)
+"""
+        before = """
+def captured(group, x):
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        dist.all_reduce(x, group=group)
+"""
+        for environment in ({"SIDE": "native"}, {"SIDE": "Weir", "WEIR_C10D": "0"}):
+            with self.subTest(**environment):
+                self.assertIsNotNone(run(before + code, GPUS, **environment))
+
+
+@unittest.skipIf(GPUS < 2, "a rank of two")
+class RemoteWork(unittest.TestCase):
+    def test_a_receive_that_is_posted_early_holds_up_no_other_stream(self):
+        for weir in (False, True):
+            with self.subTest(weir=weir):
+                status, said = run_beside("irecv_cycle.py", weir=weir)
+                self.assertEqual(status, 0, said)
+
+
 class LikeNative(unittest.TestCase):
     """Whatever PyTorch alone makes of a program: the same."""
 

@@ -92,11 +92,11 @@ class DeviceHeap {
 
   // "Work queued so far on `stream` waits for other processes": NCCL's operations do. Under
   // Trust::context a request that would wait for an event of the whole context waits for all queued
-  // work, and so for those processes, which may wait for what the request is for. Until that work is
-  // seen to be over, such a request takes memory that needs no such wait, or new memory. It waits
-  // only where there is none left. (HeapOptions::reuse does not matter, but that under no_wait no
-  // request waits at all.) Nothing is noted of a stream that is being captured, and nothing under
-  // Trust::told.
+  // work, and so for those processes, which may wait for what the request is for. Until that work
+  // is seen to be over, such a request takes memory that needs no such wait, or new memory. It
+  // waits only where there is none left. (HeapOptions::reuse does not matter, but that under
+  // no_wait no request waits at all.) Nothing is noted of a stream that is being captured, and
+  // nothing under Trust::told.
   void note_remote_work(Stream stream);
 
   // Makes work queued on `later` from now on run after all that `earlier` holds so far, on the GPU:

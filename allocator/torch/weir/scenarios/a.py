@@ -57,10 +57,10 @@ def cells(row: dict) -> list[str]:
 def sentences(rows: list[dict]) -> list[str]:
     said = [row["said"] for row in rows if not row["captured"]]
     lines = [f"What is said: {text}" for text in dict.fromkeys(said)]
-    if said and all(row["captured"] for row in rows if row["eager"]):
-        lines.append("The communicator was to be made inside the capture. Made with the group, by "
-                     "init_process_group(device_id=...), the first all-reduce is captured with no "
-                     "warm-up, with either allocator.")
-    lines.append("To come: a communicator of Weir's own, which is connected before a capture for "
-                 "every operation, and says what is missing before a capture is spoilt.")
+    if said and all(row["captured"] for row in rows if row["side"] == "Weir"):
+        lines.append("NCCL's communicator is made inside the capture, by calls that CUDA permits "
+                     "there only if the thread's capture mode is relaxed. Weir relaxes it while an "
+                     "operation is queued, so the first all-reduce is captured with no warm-up. With "
+                     "PyTorch's own allocator init_process_group(device_id=...) makes the "
+                     "communicator with the group.")
     return lines
