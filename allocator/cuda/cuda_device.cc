@@ -86,21 +86,51 @@ Status DriverDevice::set_access(Address address, Bytes size) {
       {.location = location_of(opened_.ordinal), .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
   {
     const std::lock_guard lock(peers_mutex_);
-    for (const int peer : peers_) {
+    for (const auto& peer : peers_) {
       access.push_back(access.front());
-      access.back().location.id = peer;
+      access.back().location.id = peer->ordinal;
     }
   }
   return driver_.check("cuMemSetAccess", driver_.cuMemSetAccess(address.value, size.count,
                                                                 access.data(), access.size()));
 }
 
-void DriverDevice::add_peer(int peer) {
+Status DriverDevice::add_peer(int ordinal) {
   const std::lock_guard lock(peers_mutex_);
-  if (peer == opened_.ordinal || std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) {
-    return;
+  const bool known = std::any_of(peers_.begin(), peers_.end(),
+                                 [&](const auto& peer) { return peer->ordinal == ordinal; });
+  if (known || ordinal == opened_.ordinal) return {};
+  const RelaxedCaptureScope relaxed(driver_);
+  if (join_stream_ == nullptr) {
+    const ContextScope scope = current();
+    Status made =
+        driver_.check("cuStreamCreateWithPriority",
+                      driver_.cuStreamCreateWithPriority(&join_stream_, CU_STREAM_NON_BLOCKING, 0));
+    if (!made) return made;
   }
-  peers_.push_back(peer);
+  CUdevice device = 0;
+  if (Status got = driver_.check("cuDeviceGet", driver_.cuDeviceGet(&device, ordinal)); !got) {
+    return got;
+  }
+  CUcontext context = nullptr;
+  const CUresult retained = driver_.cuDevicePrimaryCtxRetain(&context, device);
+  if (retained != CUDA_SUCCESS) return driver_.error("cuDevicePrimaryCtxRetain", retained);
+  peers_.push_back(std::make_unique<Peer>(driver_, ordinal, device, context));
+  return {};
+}
+
+std::vector<const void*> DriverDevice::peer_contexts() const {
+  std::vector<const void*> contexts;
+  const std::lock_guard lock(peers_mutex_);
+  for (const auto& peer : peers_) contexts.push_back(peer->work.context());
+  return contexts;
+}
+
+DriverDevice::~DriverDevice() {
+  destroy_copy_streams();
+  if (join_stream_ == nullptr) return;
+  const ContextScope scope = current();
+  (void)driver_.cuStreamDestroy(join_stream_);
 }
 
 Status DriverDevice::unmap(Address address, Bytes size) {
@@ -137,7 +167,7 @@ Result<Address> DriverDevice::allocate_segment(Bytes size) {
   if (Status got = allocate(size + kSegmentUnit, base); !got) return std::move(got).error();
   const Address at{round_up(Bytes{base}, kSegmentUnit).count};
   if (at.value != base) {
-    const std::lock_guard lock(spare_mutex_);
+    const std::lock_guard lock(segments_mutex_);
     displaced_[at.value] = base;
   }
   return at;
@@ -148,12 +178,12 @@ Status DriverDevice::free_segment(Address address, Bytes) {
   const RelaxedCaptureScope relaxed(driver_);
   CUdeviceptr base = address.value;
   {
-    const std::lock_guard lock(spare_mutex_);
+    const std::lock_guard lock(segments_mutex_);
     if (const auto it = displaced_.find(base); it != displaced_.end()) base = it->second;
   }
   Status freed = driver_.check("cuMemFree", driver_.cuMemFree(base));
   if (freed) {
-    const std::lock_guard lock(spare_mutex_);
+    const std::lock_guard lock(segments_mutex_);
     displaced_.erase(address.value);
   }
   return freed;
@@ -201,62 +231,43 @@ Status DriverDevice::synchronize(EventHandle event) {
   return driver_.check("cuEventSynchronize", driver_.cuEventSynchronize(driver_event(event)));
 }
 
+// Nothing is recorded before all contexts were asked whether that would break a capture.
 Status DriverDevice::record_context(EventHandle event) {
-  if (record_context_ == nullptr) {
-    return Error(ErrorCode::unavailable,
-                 "cuCtxRecordEvent: the driver has no such call; it came with CUDA 12.5");
-  }
   const ContextScope scope = current();
-  // The captures of blocking streams show on the legacy default stream, and the question breaks
-  // none. Source: the CUDA runtime API, cudaStreamIsCapturing.
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUresult implicit = driver_.cuStreamGetCaptureInfo(CU_STREAM_LEGACY, &status, nullptr,
-                                                           nullptr, nullptr, nullptr, nullptr);
-  if (implicit == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
-    return driver_.error("cuCtxRecordEvent, not called: cuStreamGetCaptureInfo", implicit);
+  const std::lock_guard lock(peers_mutex_);
+  Status may = work_.may_record();
+  for (const auto& peer : peers_) {
+    if (may) may = peer->work.may_record();
   }
-  return driver_.check("cuCtxRecordEvent", record_context_(opened_.context, driver_event(event)));
+  if (!may) return may;
+  if (peers_.empty()) return work_.record(driver_event(event));
+  for (const auto& peer : peers_) {
+    if (Status joined = peer->work.join(join_stream_); !joined) return joined;
+  }
+  if (Status joined = work_.join(join_stream_); !joined) return joined;
+  return driver_.check("cuEventRecord", driver_.cuEventRecord(driver_event(event), join_stream_));
 }
 
-// cuMemFree waits for all work of the context. Nothing else does that breaks no capture.
+std::vector<ContextWork*> DriverDevice::all_work() {
+  std::vector<ContextWork*> all{&work_};
+  const std::lock_guard lock(peers_mutex_);
+  for (const auto& peer : peers_) all.push_back(&peer->work);
+  return all;
+}
+
+// The host waits for peers without the lock, under which others record and map.
 Status DriverDevice::synchronize_context() {
-  const std::lock_guard lock(spare_mutex_);
-  const ContextScope scope = current();
-  const RelaxedCaptureScope relaxed(driver_);
-  if (Status made = have_spare(); !made) return made;
-  const CUresult freed = driver_.cuMemFree(spare_);
-  if (freed != CUDA_SUCCESS) return driver_.error("cuMemFree", freed);
-  spare_ = 0;
-  (void)have_spare();  // while there is surely room for it
+  for (ContextWork* const work : all_work()) {
+    if (Status done = work->synchronize(); !done) return done;
+  }
   return {};
 }
 
 Status DriverDevice::prepare_to_synchronize() {
-  const std::lock_guard lock(spare_mutex_);
-  const ContextScope scope = current();
-  const RelaxedCaptureScope relaxed(driver_);
-  return have_spare();
-}
-
-Status DriverDevice::have_spare() {
-  constexpr std::size_t kSpareBytes = 256;
-  if (spare_ != 0) return {};
-  const CUresult made = driver_.cuMemAlloc(&spare_, kSpareBytes);
-  if (made == CUDA_SUCCESS) return {};
-  Error error = driver_.error("cuMemAlloc", made);
-  if (made != CUDA_ERROR_OUT_OF_MEMORY) return error;
-  return Error(ErrorCode::out_of_memory,
-               error.message() +
-                   ": the device has no 256 bytes left, which waiting for all of its "
-                   "work takes");
-}
-
-void DriverDevice::free_spare() {
-  const std::lock_guard lock(spare_mutex_);
-  if (spare_ == 0) return;
-  const ContextScope scope = current();
-  const RelaxedCaptureScope relaxed(driver_);
-  (void)driver_.cuMemFree(spare_);
+  for (ContextWork* const work : all_work()) {
+    if (Status prepared = work->prepare_to_synchronize(); !prepared) return prepared;
+  }
+  return {};
 }
 
 Nanoseconds DriverDevice::now() const {

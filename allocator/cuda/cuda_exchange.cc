@@ -72,7 +72,7 @@ Result<PhysicalHandle> DriverDevice::import_fabric(const std::string& handle) {
 Result<MemoryExchange::SharedSegment> DriverDevice::export_segment(Address segment) {
   CUdeviceptr base = segment.value;
   {
-    const std::lock_guard lock(spare_mutex_);
+    const std::lock_guard lock(segments_mutex_);
     if (const auto it = displaced_.find(base); it != displaced_.end()) base = it->second;
   }
   const ContextScope scope = current();

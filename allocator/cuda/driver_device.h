@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaDevice over the driver. Its memory, events and opening are in cuda_device.cc, memory of other
-// processes in cuda_exchange.cc, its captures and graphs in cuda_capture.cc, what sleep needs in
-// cuda_copies.cc and cuda_files.cc.
+// CudaDevice over the driver. Its memory, events and opening are in cuda_device.cc, waits for whole
+// contexts in context_work.cc, memory of other processes in cuda_exchange.cc, its captures and
+// graphs in cuda_capture.cc, what sleep needs in cuda_copies.cc and cuda_files.cc.
 #pragma once
 
 #include <array>
@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/context_work.h"
 #include "cuda/driver.h"
 #include "files/nameless_file.h"
 #include "weir/cuda_device.h"
@@ -47,14 +48,10 @@ inline bool exports(const CUmemAllocationProp& page, CUmemAllocationHandleType k
 
 class DriverDevice final : public CudaDevice {
  public:
+  // Takes over the retained context.
   DriverDevice(const Driver& driver, OpenedContext opened, PageKind page)
       : driver_(driver), opened_(std::move(opened)), page_(page) {}
-  // At the end of the process the driver may be gone already; then so is the context.
-  ~DriverDevice() override {
-    destroy_copy_streams();
-    free_spare();
-    driver_.cuDevicePrimaryCtxRelease(opened_.device);
-  }
+  ~DriverDevice() override;
 
   int ordinal() const override { return opened_.ordinal; }
   Result<int> export_page(PhysicalHandle page) override;
@@ -64,9 +61,10 @@ class DriverDevice final : public CudaDevice {
   Result<SharedSegment> export_segment(Address segment) override;
   Result<Address> import_segment(const std::string& handle) override;
   Status close_segment(Address imported) override;
-  void add_peer(int peer) override;
+  Status add_peer(int ordinal) override;
   std::string name() const override { return opened_.name; }
   const void* context() const override { return opened_.context; }
+  std::vector<const void*> peer_contexts() const override;
   Bytes granularity() const override { return opened_.granularity; }
   Result<MemoryInfo> memory_info() override;
   Result<Stream> stream(void* handle) override;
@@ -131,33 +129,43 @@ class DriverDevice final : public CudaDevice {
     return call();
   }
 
+  // A device whose work may use this one's memory. It need not be open.
+  struct Peer {
+    Peer(const Driver& driver, int number, CUdevice device, CUcontext context)
+        : ordinal(number), retained(driver, device), work(driver, context, number) {}
+    const int ordinal;
+    const RetainedContext retained;
+    ContextWork work;
+  };
+
   Result<std::shared_ptr<files::NamelessFile>> file_of(FileHandle file, const char* call);
   void destroy_copy_streams();
   CUmemAllocationProp page_properties();
-  Status have_spare();
-  void free_spare();
+  // Of the own context and the peers', which stay.
+  std::vector<ContextWork*> all_work();
 
   const Driver& driver_;
   const OpenedContext opened_;
+  const RetainedContext retained_{driver_, opened_.device};
+  ContextWork work_{driver_, opened_.context, opened_.ordinal};
   std::mutex page_mutex_;
   PageKind page_;  // guarded by page_mutex_
-  // cuCtxRecordEvent; null: the driver is older than CUDA 12.5.
-  using RecordContext = CUresult(CUDAAPI*)(CUcontext, CUevent);
-  const RecordContext record_context_ =
-      reinterpret_cast<RecordContext>(driver_.find("cuCtxRecordEvent", 12050));
-  std::mutex spare_mutex_;
+  std::mutex segments_mutex_;
   static constexpr Bytes kSegmentUnit = 2_MiB;
-  // Segments that lie within what the driver gave, and where that begins. Guarded by spare_mutex_.
+  // Segments that lie within what the driver gave, and where that begins. Guarded by
+  // segments_mutex_.
   std::unordered_map<std::uint64_t, CUdeviceptr> displaced_;
-  CUdeviceptr spare_ = 0;  // guarded by spare_mutex_; a small block, to be freed; 0: none
   const std::chrono::steady_clock::time_point opened_at_ = std::chrono::steady_clock::now();
   std::mutex copies_mutex_;
   std::array<Stream, 2> copy_streams_;  // guarded by copies_mutex_; by Direction
   std::mutex files_mutex_;
   std::unordered_map<std::uint64_t, std::shared_ptr<files::NamelessFile>> files_;
   std::uint64_t last_file_ = 0;  // guarded by files_mutex_, as files_ is
-  std::mutex peers_mutex_;
-  std::vector<int> peers_;  // guarded by peers_mutex_
+  mutable std::mutex peers_mutex_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // guarded by peers_mutex_; none goes before this does
+  // Waits for events of all contexts, so that one event on it stands for them. Guarded by
+  // peers_mutex_; null: there are no peers.
+  CUstream join_stream_ = nullptr;
 };
 
 }  // namespace weir::cuda

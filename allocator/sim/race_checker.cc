@@ -60,7 +60,7 @@ bool VectorClock::join(const VectorClock& other) {
   return changed;
 }
 
-StreamIndex RaceChecker::add_stream(std::uint64_t id) {
+StreamIndex RaceChecker::add_stream(std::uint64_t id, ContextIndex context) {
   const auto over = std::find_if(ended_.begin(), ended_.end(), [this](StreamIndex stream) {
     return streams_[stream].last_access <= host_[stream];
   });
@@ -68,12 +68,12 @@ StreamIndex RaceChecker::add_stream(std::uint64_t id) {
     const StreamIndex index = *over;
     ended_.erase(over);
     const std::uint64_t epoch = streams_[index].clock[index] + 1;
-    streams_[index] = {.id = id, .clock = {}, .host_version = 0, .last_access = 0};
+    streams_[index] = {.id = id, .context = context};
     streams_[index].clock.set(index, epoch);
     return index;
   }
   const auto index = static_cast<StreamIndex>(streams_.size());
-  streams_.push_back({.id = id, .clock = {}, .host_version = 0, .last_access = 0});
+  streams_.push_back({.id = id, .context = context});
   streams_.back().clock.set(index, 1);
   return index;
 }
@@ -91,9 +91,13 @@ VectorClock RaceChecker::mark(StreamIndex stream) {
   return mark;
 }
 
-VectorClock RaceChecker::mark_all() {
+VectorClock RaceChecker::mark_all(std::span<const ContextIndex> contexts) {
   VectorClock all;
-  for (StreamIndex stream = 0; stream < streams_.size(); ++stream) all.join(mark(stream));
+  for (StreamIndex stream = 0; stream < streams_.size(); ++stream) {
+    const bool is_of_them =
+        std::find(contexts.begin(), contexts.end(), streams_[stream].context) != contexts.end();
+    if (is_of_them) all.join(mark(stream));
+  }
   return all;
 }
 
@@ -105,7 +109,9 @@ void RaceChecker::host_saw(const VectorClock& mark) {
   if (host_.join(mark)) ++host_version_;
 }
 
-void RaceChecker::host_saw_everything() { host_saw(mark_all()); }
+void RaceChecker::host_saw_everything() {
+  for (StreamIndex stream = 0; stream < streams_.size(); ++stream) host_saw(mark(stream));
+}
 
 Stamp RaceChecker::begin(StreamIndex stream, const Access& access, Nanoseconds time) {
   StreamState& state = streams_[stream];

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "weir/sim_device.h"
@@ -21,6 +22,9 @@ namespace weir::sim {
 // A stream's number within a checker: dense, from 0. That of a stream that ended serves another one
 // once the host has seen all of its work complete: whatever comes is ordered after that.
 using StreamIndex = std::uint32_t;
+
+// Which device's context a stream is of: dense, from 0.
+using ContextIndex = std::uint32_t;
 
 // For each stream, an epoch; streams not named have 0.
 class VectorClock {
@@ -70,14 +74,14 @@ class PageStamps {
 class RaceChecker {
  public:
   // `id` is what reports call the stream.
-  StreamIndex add_stream(std::uint64_t id);
+  StreamIndex add_stream(std::uint64_t id, ContextIndex context = 0);
   // Nothing more is queued on it.
   void end_stream(StreamIndex stream) { ended_.push_back(stream); }
 
   // A mark on `stream`: all work queued on it so far, and all that is ordered before that.
   VectorClock mark(StreamIndex stream);
-  // A mark on all streams at once.
-  VectorClock mark_all();
+  // A mark on all streams of these contexts at once.
+  VectorClock mark_all(std::span<const ContextIndex> contexts);
   // Work queued on `stream` from now on is ordered after `mark`.
   void wait(StreamIndex stream, const VectorClock& mark);
   // The host has seen `mark` complete: whatever is queued anywhere from now on is ordered after it.
@@ -107,7 +111,8 @@ class RaceChecker {
  private:
   struct StreamState {
     std::uint64_t id = 0;
-    VectorClock clock;
+    ContextIndex context = 0;
+    VectorClock clock = {};
     std::uint64_t host_version = 0;  // of host_, when it was last joined into clock
     std::uint64_t last_access = 0;   // its epoch
   };

@@ -92,10 +92,17 @@ CaptureInfo Captures::info(Stream stream) const {
           .id = captured_.at(stream.id)};
 }
 
-void Captures::break_all(const std::string& why) {
+bool Captures::break_those(const std::function<bool(std::uint64_t)>& concerns,
+                           const std::string& why) {
+  bool any = false;
   for (auto& [id, capture] : captures_) {
+    const bool concerned = std::any_of(capture.lines.begin(), capture.lines.end(),
+                                       [&](const auto& line) { return concerns(line.first); });
+    if (!concerned) continue;
+    any = true;
     if (capture.broken.empty()) capture.broken = why;
   }
+  return any;
 }
 
 Status Captures::check_active(std::string_view call, Stream stream) const {

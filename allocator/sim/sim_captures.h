@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -30,9 +31,9 @@ class Captures {
 
   bool capturing(Stream stream) const { return captured_.contains(stream.id); }
   CaptureInfo info(Stream stream) const;
-  bool any() const { return !captures_.empty(); }
-  // Every capture is broken, if it is not already.
-  void break_all(const std::string& why);
+  // Breaks the captures, if they are not broken already, of the streams (their ids) that `concerns`
+  // is true of. Returns whether there are any such captures.
+  bool break_those(const std::function<bool(std::uint64_t)>& concerns, const std::string& why);
 
   // Of streams that are being captured.
   Status check_active(std::string_view call, Stream stream) const;

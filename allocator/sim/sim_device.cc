@@ -131,21 +131,25 @@ Status SimDevice::Impl::meet_peers(const sim::EventState& seen) {
   return {};
 }
 
-Status SimDevice::Impl::record_context(EventHandle event) {
+Status SimDevice::Impl::record_context(std::size_t device, EventHandle event) {
   sim::EventState* state = streams_.find(event);
   if (state == nullptr) return no_event(DeviceCall::record_context, event);
-  if (captures_.any()) {
-    const std::string why = "an event of the whole context was recorded while a stream is captured";
-    captures_.break_all(why);
+  const std::vector<sim::ContextIndex>& covers = contexts_[device].covers;
+  const auto is_covered = [&](std::uint64_t stream) {
+    return std::find(covers.begin(), covers.end(), streams_.find({.id = stream})->context) !=
+           covers.end();
+  };
+  const std::string why = "an event of the whole context was recorded while a stream is captured";
+  if (captures_.break_those(is_covered, why)) {
     return Error(ErrorCode::capture, "record_context: " + why);
   }
-  streams_.record_all(*state, now());
+  streams_.record_all(*state, covers, now());
   return {};
 }
 
-sim::EventState SimDevice::Impl::synchronize_context() {
+sim::EventState SimDevice::Impl::synchronize_context(std::size_t device) {
   sim::EventState all;
-  streams_.record_all(all, now());
+  streams_.record_all(all, contexts_[device].covers, now());
   if (all.done_at > now()) {
     ++host_waits_;
     charge(DeviceCall::synchronize_context, all.done_at - now());
@@ -208,21 +212,46 @@ Status SimDevice::Impl::release(PhysicalHandle handle) {
   return {};
 }
 
-Status SimDevice::Impl::free_segment(Address address, Bytes size) {
+Status SimDevice::Impl::free_segment(std::size_t device, Address address, Bytes size) {
   if (Status there = memory_.check_segment(address, size); !there) return there;
-  (void)synchronize_context();
+  (void)synchronize_context(device);
   const sim::LastUses uses = memory_.find(address)->uses;
   memory_.free_segment(address);
   checker_.unmap(uses, address, size, now());
   return {};
 }
 
-SimDevice::SimDevice(SimOptions options) : impl_(std::make_unique<Impl>(options)) {}
+SimDevice::SimDevice(SimOptions options) : impl_(std::make_shared<Impl>(options)) {}
 SimDevice::~SimDevice() = default;
+
+std::unique_ptr<SimDevice> SimDevice::new_device() {
+  const std::scoped_lock lock(impl_->mutex_);
+  impl_->add_context();
+  return std::unique_ptr<SimDevice>(new SimDevice(impl_, impl_->contexts_.size() - 1));
+}
+
+void SimDevice::add_peer(const SimDevice& peer) {
+  const std::scoped_lock lock(impl_->mutex_);
+  impl_->contexts_[number_].covers.push_back(static_cast<sim::ContextIndex>(peer.number_));
+}
+
+const void* SimDevice::context() const {
+  const std::scoped_lock lock(impl_->mutex_);
+  return &impl_->contexts_[number_];
+}
+
+std::vector<const void*> SimDevice::peer_contexts() const {
+  const std::scoped_lock lock(impl_->mutex_);
+  std::vector<const void*> peers;
+  for (const sim::ContextIndex covered : impl_->contexts_[number_].covers) {
+    if (covered != number_) peers.push_back(&impl_->contexts_[covered]);
+  }
+  return peers;
+}
 
 Stream SimDevice::new_stream() {
   const std::scoped_lock lock(impl_->mutex_);
-  return impl_->streams_.add();
+  return impl_->streams_.add(static_cast<sim::ContextIndex>(number_));
 }
 
 Status SimDevice::destroy_stream(Stream stream) {
@@ -361,6 +390,9 @@ Nanoseconds SimDevice::now() const { return impl_->now(); }
 
 Result<Stream> SimDevice::stream(void* handle) {
   const std::scoped_lock lock(impl_->mutex_);
+  if (number_ != 0 && handle == nullptr) {
+    return Error(ErrorCode::device, "stream: the device has no default stream");
+  }
   Result<Stream> stream = std::as_const(impl_->streams_).of_handle(handle);
   if (stream.ok() && impl_->captures_.capturing(*stream)) {
     return impl_->captures_.asked_for_id(*stream);
@@ -418,7 +450,7 @@ Result<Address> SimDevice::allocate_segment(Bytes size) {
 
 Status SimDevice::free_segment(Address address, Bytes size) {
   return impl_->call(DeviceCall::free_segment, impl_->options_.costs.free_segment,
-                     [&] { return impl_->free_segment(address, size); });
+                     [&] { return impl_->free_segment(number_, address, size); });
 }
 
 Result<EventHandle> SimDevice::create_event() {
@@ -464,14 +496,14 @@ Status SimDevice::synchronize(EventHandle event) {
 
 Status SimDevice::record_context(EventHandle event) {
   return impl_->call(DeviceCall::record_context, impl_->options_.costs.record_context,
-                     [&] { return impl_->record_context(event); });
+                     [&] { return impl_->record_context(number_, event); });
 }
 
 Status SimDevice::synchronize_context() {
   sim::EventState seen;
   Status waited = impl_->call(DeviceCall::synchronize_context,
                               impl_->options_.costs.synchronize_context, [&]() -> Status {
-                                seen = impl_->synchronize_context();
+                                seen = impl_->synchronize_context(number_);
                                 return {};
                               });
   if (!waited) return waited;

@@ -50,9 +50,10 @@ Status SimDevice::Impl::free_host(void* memory, Bytes size) {
   return {};
 }
 
-Stream SimDevice::Impl::copy_stream(Direction direction) {
-  std::optional<Stream>& stream = copy_streams_[direction == Direction::to_host ? 0 : 1];
-  if (!stream) stream = streams_.add();
+Stream SimDevice::Impl::copy_stream(std::size_t device, Direction direction) {
+  std::optional<Stream>& stream =
+      contexts_[device].copy_streams[direction == Direction::to_host ? 0 : 1];
+  if (!stream) stream = streams_.add(static_cast<sim::ContextIndex>(device));
   return *stream;
 }
 
@@ -201,7 +202,7 @@ Status SimDevice::free_host(void* memory, Bytes size) {
 
 Result<Stream> SimDevice::copy_stream(Direction direction) {
   return impl_->call(DeviceCall::copy_stream, 0_ns,
-                     [&]() -> Result<Stream> { return impl_->copy_stream(direction); });
+                     [&]() -> Result<Stream> { return impl_->copy_stream(number_, direction); });
 }
 
 Status SimDevice::copy_to_host(void* to, Address from, Bytes size, Stream stream) {

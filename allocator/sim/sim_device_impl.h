@@ -5,7 +5,9 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -44,7 +46,9 @@ class SimDevice::Impl {
   explicit Impl(SimOptions options)
       : options_(options),
         memory_(options.memory, options.granularity, options.mapping_ceiling),
-        streams_(checker_) {}
+        streams_(checker_) {
+    add_context();
+  }
 
   // Counts the call and its cost; an error if it was scripted to fail.
   Status begin(DeviceCall call, Nanoseconds cost) {
@@ -107,20 +111,20 @@ class SimDevice::Impl {
   // be met.
   Result<bool> query(EventHandle event, sim::EventState& seen);
   Status synchronize(EventHandle event, sim::EventState& seen);
-  Status record_context(EventHandle event);
-  sim::EventState synchronize_context();
+  Status record_context(std::size_t device, EventHandle event);
+  sim::EventState synchronize_context(std::size_t device);
   Status meet_peers(const sim::EventState& seen);
   // A driver may crash where a call names a stream that was destroyed.
   void note_use(Stream stream) { uses_of_destroyed_ += streams_.is_destroyed(stream) ? 1 : 0; }
   Status set_access(Address address, Bytes size);
   Status unmap(Address address, Bytes size);
   Status release(PhysicalHandle handle);
-  Status free_segment(Address address, Bytes size);
+  Status free_segment(std::size_t device, Address address, Bytes size);
 
   // Host memory and copies: sim_device_copies.cc.
   Result<void*> allocate_host(Bytes size);
   Status free_host(void* memory, Bytes size);
-  Stream copy_stream(Direction direction);
+  Stream copy_stream(std::size_t device, Direction direction);
   Status copy_to_host(void* to, Address from, Bytes size, Stream stream);
   Status copy_to_device(Address to, const void* from, Bytes size, Stream stream);
   Status fill_with_zeros(Address at, Bytes size, Stream stream);
@@ -144,6 +148,12 @@ class SimDevice::Impl {
   // Brings what the graph knows of its memory up to date, and checks it for races if that changed.
   void check_graph(sim::Graph& graph);
 
+  struct Context {
+    std::vector<sim::ContextIndex> covers;                   // its own number, and its peers'
+    std::array<std::optional<Stream>, 2> copy_streams = {};  // by Direction
+  };
+  void add_context() { contexts_.push_back({.covers = {sim::ContextIndex(contexts_.size())}}); }
+
   struct Fault {
     std::uint64_t calls_to_go;
     ErrorCode code;
@@ -162,6 +172,7 @@ class SimDevice::Impl {
   sim::Streams streams_;
   sim::Captures captures_;
   sim::Graphs graphs_;
+  std::deque<Context> contexts_;  // by number of their device; each stays where it is
   std::array<Tally, kDeviceCalls> tallies_;
   std::uint64_t host_waits_ = 0;
   std::uint64_t uses_of_destroyed_ = 0;
@@ -194,7 +205,6 @@ class SimDevice::Impl {
   sim::PageStamps host_stamps_;  // of the device's copies, by host address
   std::map<std::uint64_t, File> files_;
   std::uint64_t last_file_ = 0;
-  std::array<std::optional<Stream>, 2> copy_streams_;
   std::uint64_t last_write_ = 0;
 };
 

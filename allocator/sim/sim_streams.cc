@@ -45,10 +45,11 @@ Status PeerSet::await() const {
   return {};
 }
 
-Stream Streams::add() {
+Stream Streams::add(ContextIndex context) {
   const std::uint64_t id = streams_.size() + 1;
   streams_.push_back(std::make_unique<StreamState>());
-  streams_.back()->index = checker_.add_stream(id);
+  streams_.back()->index = checker_.add_stream(id, context);
+  streams_.back()->context = context;
   return {.handle = handle_of(id), .id = id};
 }
 
@@ -135,14 +136,17 @@ void Streams::record(EventState& event, StreamState& stream, Nanoseconds now) {
   event.peers = stream.peers;
 }
 
-void Streams::record_all(EventState& event, Nanoseconds now) {
+void Streams::record_all(EventState& event, std::span<const ContextIndex> contexts,
+                         Nanoseconds now) {
   event.recorded = true;
   event.captured = {};
-  event.done_at = std::max(all_done_at(), now);
-  event.mark = checker_.mark_all();
+  event.done_at = now;
+  event.mark = checker_.mark_all(contexts);
   event.peers = {};
   for (const auto& stream : streams_) {
     if (stream == nullptr) continue;
+    if (std::find(contexts.begin(), contexts.end(), stream->context) == contexts.end()) continue;
+    event.done_at = std::max(event.done_at, stream->tail);
     stream->peers.forget_those_there();
     event.peers.join(stream->peers);
   }

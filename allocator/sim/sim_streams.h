@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -38,9 +39,10 @@ class PeerSet {
 struct StreamState {
   bool alive = true;
   StreamIndex index = 0;  // in the checker
-  Nanoseconds tail;       // when the work queued so far will be done
-  Nanoseconds waited;     // time that it stood still for events
-  PeerSet peers;          // of the work queued so far
+  ContextIndex context = 0;
+  Nanoseconds tail;    // when the work queued so far will be done
+  Nanoseconds waited;  // time that it stood still for events
+  PeerSet peers;       // of the work queued so far
 
   void meet(const SimRendezvous& rendezvous) {
     if (rendezvous.peers == nullptr) return;
@@ -68,7 +70,7 @@ class Streams {
   // for no other stream by itself.
   explicit Streams(RaceChecker& checker) : checker_(checker) { add(); }
 
-  Stream add();
+  Stream add(ContextIndex context = 0);
   Status destroy(Stream stream, Nanoseconds now);
   // The stream of a driver's handle. Errors: device.
   Result<Stream> of_handle(void* handle) const;
@@ -87,8 +89,8 @@ class Streams {
 
   static void launch(StreamState& stream, Nanoseconds duration, Nanoseconds now);
   void record(EventState& event, StreamState& stream, Nanoseconds now);
-  // The same for the work of all streams, destroyed ones included.
-  void record_all(EventState& event, Nanoseconds now);
+  // The same for the work of all streams of these contexts, destroyed ones included.
+  void record_all(EventState& event, std::span<const ContextIndex> contexts, Nanoseconds now);
   void wait(StreamState& stream, const EventState& event, Nanoseconds now);
   Nanoseconds all_done_at() const;
 

@@ -338,7 +338,7 @@ void Backend::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex reaches
   DeviceMemory& other = memory(reaches);
   auto* const cuda = dynamic_cast<CudaDevice*>(&other.device());
   if (cuda == nullptr) return;
-  cuda->add_peer(device);
+  check(cuda->add_peer(device));
   check(other.renew_access());
   check(opened_.renew_access(other.device()));
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <thread>
+#include <vector>
 
 #include "tests/conformance/rig.h"
 
@@ -113,6 +114,116 @@ TEST_P(DeviceContext, AnEventIsRefusedWhileAStreamIsCaptured) {
   expect_ok(device().record_context(event));
   expect_ok(device().synchronize(event));
   expect_ok(device().destroy_event(event));
+}
+
+// With another device, whose work may use memory of this one.
+class DevicePeers : public DeviceContext {
+ protected:
+  void SetUp() override {
+    DeviceContext::SetUp();
+    if (IsSkipped()) return;
+    if (rig().peer() == nullptr) GTEST_SKIP() << "there is no device that could be a peer";
+    if (!has_events()) GTEST_SKIP() << "the driver has no events of the whole context";
+  }
+  Device& peer() { return *rig().peer(); }
+  // Recorded by the peer, on a stream of its own.
+  EventHandle recorded_by_peer(Stream stream) {
+    const EventHandle event = peer().create_event().value();
+    expect_ok(peer().record(event, stream));
+    return event;
+  }
+  bool done_by_peer(EventHandle event) { return peer().query(event).value(); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, DevicePeers, each_kind_of_device(), kind_name);
+
+TEST_P(DevicePeers, AnEventCoversTheWorkOfAPeer) {
+  rig().add_peer();
+  const Stream far = rig().new_stream_of_peer(), near = rig().new_stream(),
+               later = rig().new_stream();
+  const PhysicalHandle page = create(page_size());
+  const Address address = reserve(page_size());
+  map(address, page_size(), page);
+  rig().hold(far);
+  rig().fill(far, address, page_size() / 2, 1);
+  rig().fill(near, address + page_size() / 2, page_size() / 2, 2);
+  const EventHandle event = new_event();
+  expect_ok(device().record_context(event));
+  EXPECT_FALSE(done(event));
+  // A stream that waits for it is behind all of them.
+  expect_ok(device().wait(later, event));
+  rig().fill(later, address, page_size(), 3);
+  rig().let_go_soon();
+  expect_ok(device().synchronize(event));
+  EXPECT_TRUE(done(event));
+  finish(later);
+  rig().expect_filled(address, page_size(), 3);
+  expect_ok(device().destroy_event(event));
+  expect_ok(device().unmap(address, page_size()));
+  expect_ok(device().unreserve(address, page_size()));
+  expect_ok(device().release(page));
+}
+
+TEST_P(DevicePeers, AnEventDoesNotCoverTheWorkOfADeviceThatIsNoPeer) {
+  rig().hold(rig().new_stream_of_peer());
+  const EventHandle event = new_event();
+  expect_ok(device().record_context(event));
+  expect_ok(device().synchronize(event));
+  // Nor is the device a peer of its peer.
+  rig().add_peer();
+  const EventHandle of_peer = peer().create_event().value();
+  rig().let_go();
+  rig().hold(rig().new_stream());
+  expect_ok(peer().record_context(of_peer));
+  expect_ok(peer().synchronize(of_peer));
+  rig().let_go();
+  expect_ok(peer().destroy_event(of_peer));
+  expect_ok(device().destroy_event(event));
+}
+
+TEST_P(DevicePeers, TheHostWaitsForTheWorkOfAPeer) {
+  rig().add_peer();
+  const Stream far = rig().new_stream_of_peer();
+  rig().hold(far);
+  const EventHandle event = recorded_by_peer(far);
+  EXPECT_FALSE(done_by_peer(event));
+  rig().let_go_soon();
+  expect_ok(device().synchronize_context());
+  EXPECT_TRUE(done_by_peer(event));
+  expect_ok(peer().destroy_event(event));
+}
+
+TEST_P(DevicePeers, AnEventIsRefusedWhileAStreamOfAPeerIsCaptured) {
+  const EventHandle event = new_event();
+  const Stream far = rig().new_stream_of_peer();
+  expect_ok(peer().begin_capture(far, CaptureMode::relaxed));
+  expect_ok(device().record_context(event));  // it is none yet
+  rig().add_peer();
+  const Status recorded = device().record_context(event);
+  ASSERT_FALSE(recorded.ok());
+  EXPECT_EQ(recorded.error().code(), ErrorCode::capture) << recorded.error().message();
+  const Result<GraphHandle> graph = peer().end_capture(far);
+  EXPECT_FALSE(graph.ok());
+  expect_ok(device().record_context(event));
+  expect_ok(device().synchronize(event));
+  expect_ok(device().destroy_event(event));
+}
+
+TEST_P(DevicePeers, TheHostsWaitBreaksNoCaptureOfAPeer) {
+  rig().add_peer();
+  const Stream far = rig().new_stream_of_peer();
+  expect_ok(peer().begin_capture(far, CaptureMode::global));
+  expect_ok(device().synchronize_context());
+  const Result<GraphHandle> graph = peer().end_capture(far);
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  expect_ok(peer().destroy_graph(*graph));
+}
+
+TEST_P(DevicePeers, ADevicesPeersAreKnownByTheirContexts) {
+  EXPECT_TRUE(device().peer_contexts().empty());
+  rig().add_peer();
+  EXPECT_EQ(device().peer_contexts(), std::vector<const void*>{peer().context()});
+  EXPECT_TRUE(peer().peer_contexts().empty());
 }
 
 }  // namespace

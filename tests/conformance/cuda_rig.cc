@@ -30,15 +30,47 @@ CudaRig::~CudaRig() {
   expect_driver(driver_.cuDevicePrimaryCtxRelease(ordinal_));
 }
 
-Stream CudaRig::new_stream() {
-  const cuda::ContextScope scope = current();
+Stream CudaRig::new_stream() { return new_stream(*device_, context_); }
+
+Device* CudaRig::peer() {
+  if (peer_ != nullptr) return peer_.get();
+  const Result<int> devices = CudaDevice::count();
+  CUdevice ordinal = 0;
+  int can = 0;
+  if (!devices || *devices < 2) return nullptr;
+  expect_driver(driver_.cuDeviceGet(&ordinal, 1));
+  expect_driver(calls_.cuDeviceCanAccessPeer(&can, ordinal, ordinal_));
+  if (can == 0) return nullptr;
+  peer_ = CudaDevice::open(1).value();
+  context_of_peer_ = static_cast<CUcontext>(const_cast<void*>(peer_->context()));
+  return peer_.get();
+}
+
+void CudaRig::add_peer() { EXPECT_TRUE(device_->add_peer(peer_->ordinal()).ok()); }
+
+Stream CudaRig::new_stream_of_peer() {
+  const Stream stream = new_stream(*peer_, context_of_peer_);
+  const std::scoped_lock lock(mutex_);
+  streams_of_peer_.push_back(driver_stream(stream));
+  return stream;
+}
+
+cuda::ContextScope CudaRig::current(Stream stream) {
+  const std::scoped_lock lock(mutex_);
+  const bool is_peers = std::find(streams_of_peer_.begin(), streams_of_peer_.end(),
+                                  driver_stream(stream)) != streams_of_peer_.end();
+  return cuda::ContextScope(driver_, is_peers ? context_of_peer_ : context_);
+}
+
+Stream CudaRig::new_stream(CudaDevice& device, CUcontext context) {
+  const cuda::ContextScope scope(driver_, context);
   CUstream stream = nullptr;
   expect_driver(calls_.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   {
     const std::scoped_lock lock(mutex_);
     streams_.push_back(stream);
   }
-  return device_->stream(stream).value();
+  return device.stream(stream).value();
 }
 
 void CudaRig::destroy_stream(Stream stream) {
@@ -49,7 +81,7 @@ void CudaRig::destroy_stream(Stream stream) {
 }
 
 void CudaRig::hold(Stream stream) {
-  const cuda::ContextScope scope = current();
+  const cuda::ContextScope scope = current(stream);
   expect_driver(calls_.cuStreamWaitValue32(driver_stream(stream), gate_address_, holds_ + 1,
                                            CU_STREAM_WAIT_VALUE_GEQ));
 }
@@ -68,7 +100,7 @@ void CudaRig::let_go_soon() {
 }
 
 void CudaRig::fill(Stream stream, Address address, Bytes bytes, std::uint32_t value) {
-  const cuda::ContextScope scope = current();
+  const cuda::ContextScope scope = current(stream);
   expect_driver(calls_.cuMemsetD32Async(address.value, value, bytes.count / sizeof(value),
                                         driver_stream(stream)));
 }

@@ -20,6 +20,7 @@ inline void expect_driver(CUresult result) { EXPECT_EQ(result, CUDA_SUCCESS); }
 
 // Entry points that CudaDevice has no use for, and tests have.
 #define WEIR_TEST_DRIVER_CALLS(X)    \
+  X(cuDeviceCanAccessPeer, 4000)     \
   X(cuStreamCreate, 2000)            \
   X(cuStreamDestroy, 4000)           \
   X(cuStreamSynchronize, 2000)       \
@@ -54,6 +55,9 @@ class CudaRig final : public Rig {
   Device& device() override { return *device_; }
   Stream new_stream() override;
   void destroy_stream(Stream stream) override;
+  Device* peer() override;
+  void add_peer() override;
+  Stream new_stream_of_peer() override;
   void hold(Stream stream) override;
   void let_go() override;
   void let_go_soon() override;
@@ -68,17 +72,24 @@ class CudaRig final : public Rig {
   static CUstream driver_stream(Stream stream) { return static_cast<CUstream>(stream.handle); }
 
  private:
+  Stream new_stream(CudaDevice& device, CUcontext context);
+  // Makes the stream's context current.
+  cuda::ContextScope current(Stream stream);
+
   std::unique_ptr<CudaDevice> device_;
   const cuda::Driver& driver_;
   const TestDriver calls_;
   CUdevice ordinal_ = 0;
   CUcontext context_ = nullptr;
+  std::unique_ptr<CudaDevice> peer_;
+  CUcontext context_of_peer_ = nullptr;  // peer_ keeps it
   std::uint32_t* gate_ = nullptr;  // host memory that held streams wait for to be let_go_'s value
   CUdeviceptr gate_address_ = 0;
   std::uint32_t holds_ = 0;
   std::thread opener_;
   std::mutex mutex_;
-  std::vector<CUstream> streams_;  // guarded by mutex_
+  std::vector<CUstream> streams_;          // guarded by mutex_
+  std::vector<CUstream> streams_of_peer_;  // guarded by mutex_; of those
 };
 
 }  // namespace weir::conformance

@@ -25,6 +25,12 @@ class Rig {
   virtual Stream new_stream() = 0;
   virtual void destroy_stream(Stream stream) = 0;
 
+  // Another device, whose work may use device()'s memory once add_peer() was called. Null where the
+  // machine has none that could.
+  virtual Device* peer() = 0;
+  virtual void add_peer() = 0;
+  virtual Stream new_stream_of_peer() = 0;
+
   // Work queued on `stream` from now on does not begin before let_go().
   virtual void hold(Stream stream) = 0;
   virtual void let_go() = 0;

@@ -14,6 +14,10 @@ class SimRig final : public Rig {
   Stream new_stream() override { return device_.new_stream(); }
   void destroy_stream(Stream stream) override { EXPECT_TRUE(device_.destroy_stream(stream).ok()); }
 
+  Device* peer() override { return peer_.get(); }
+  void add_peer() override { device_.add_peer(*peer_); }
+  Stream new_stream_of_peer() override { return peer_->new_stream(); }
+
   void hold(Stream stream) override { EXPECT_TRUE(device_.launch(stream, kHold).ok()); }
   void let_go() override { device_.advance(kHold); }
   void let_go_soon() override {}  // synchronize() moves the clock on
@@ -32,6 +36,7 @@ class SimRig final : public Rig {
 
  private:
   SimDevice device_;
+  const std::unique_ptr<SimDevice> peer_ = device_.new_device();
 };
 
 }  // namespace

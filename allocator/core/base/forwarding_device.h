@@ -19,6 +19,7 @@ class ForwardingDevice : public Device {
 
   std::string name() const override { return inner_.name(); }
   const void* context() const override { return inner_.context(); }
+  std::vector<const void*> peer_contexts() const override { return inner_.peer_contexts(); }
   Bytes granularity() const override { return inner_.granularity(); }
   Result<MemoryInfo> memory_info() override { return inner_.memory_info(); }
   Result<Stream> stream(void* handle) override { return inner_.stream(handle); }

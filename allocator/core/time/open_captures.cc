@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/time/open_captures.h"
 
+#include <algorithm>
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace weir {
 namespace {
@@ -13,52 +14,64 @@ Error all_streams(const std::string& why) {
   return {ErrorCode::capture, "the work of all streams can't be waited for now: " + why};
 }
 
+Error no_events() {
+  return {ErrorCode::unavailable,
+          "the work of all streams can't be waited for on the GPU in this process"};
+}
+
+// The contexts whose captures an event of a device's context breaks.
+class Concerned {
+ public:
+  explicit Concerned(const Device& device)
+      : own_(device.context()), peers_(device.peer_contexts()) {}
+  bool has(const void* context) const {
+    return context == own_ || std::find(peers_.begin(), peers_.end(), context) != peers_.end();
+  }
+
+ private:
+  const void* const own_;
+  const std::vector<const void*> peers_;
+};
+
 }  // namespace
 
-// The heaps of a device go before it, so that another device at its place finds nothing here.
-std::shared_ptr<OpenCaptures::Context> OpenCaptures::Context::of(const Device& device) {
-  static constinit Mutex all_mutex;
-  static auto& all = *new std::map<const void*, std::weak_ptr<Context>>;
-  const MutexLock lock(all_mutex);
-  std::weak_ptr<Context>& known = all[device.context()];
-  std::shared_ptr<Context> context = known.lock();
-  if (context != nullptr) return context;
-  std::erase_if(all, [](const auto& each) { return each.second.expired(); });
-  context = std::make_shared<Context>();
-  all[device.context()] = context;
-  return context;
+// The heaps of a device go before it, so that another device at its place finds nothing here. (Not
+// destroyed: heaps may live until the process ends.)
+OpenCaptures::Process& OpenCaptures::process() {
+  static auto& process = *new Process;
+  return process;
 }
 
 OpenCaptures::~OpenCaptures() {
-  const MutexLock lock(context_.mutex);
-  context_.heaps.erase(this);
+  const MutexLock lock(process_.mutex);
+  process_.heaps.erase(this);
 }
 
 std::uint64_t OpenCaptures::announce(std::optional<Stream> origin) {
-  const MutexLock lock(context_.mutex);
-  own().announced[++context_.last] = {.origin = origin};
-  return context_.last;
+  const MutexLock lock(process_.mutex);
+  own().announced[++process_.last] = {.origin = origin};
+  return process_.last;
 }
 
 void OpenCaptures::ended(std::uint64_t announced) {
-  const MutexLock lock(context_.mutex);
+  const MutexLock lock(process_.mutex);
   own().announced.erase(announced);
 }
 
 void OpenCaptures::note_begun(std::uint64_t announced) {
-  const MutexLock lock(context_.mutex);
+  const MutexLock lock(process_.mutex);
   std::map<std::uint64_t, Announced>& all = own().announced;
   if (const auto known = all.find(announced); known != all.end()) known->second.begun = true;
 }
 
 void OpenCaptures::meet(Stream stream) {
   if (stream.may_end || stream.is_all()) return;
-  const MutexLock lock(context_.mutex);
+  const MutexLock lock(process_.mutex);
   own().asked.emplace(stream.id, stream);
 }
 
 void OpenCaptures::forget(Stream stream) {
-  const MutexLock lock(context_.mutex);
+  const MutexLock lock(process_.mutex);
   own().asked.erase(stream.id);
 }
 
@@ -67,7 +80,7 @@ Status OpenCaptures::not_captured(Stream stream) {
   if (!status) return status.error();
   if (*status == CaptureInfo::Status::none) return {};
   {
-    const MutexLock lock(context_.mutex);
+    const MutexLock lock(process_.mutex);
     if (!is_any_announced()) forgo_context_events();
   }
   return Error(ErrorCode::capture,
@@ -77,17 +90,17 @@ Status OpenCaptures::not_captured(Stream stream) {
 }
 
 bool OpenCaptures::is_any_announced() const {
-  for (const auto& [heap, known] : context_.heaps) {
-    if (!known.announced.empty()) return true;
-  }
-  return false;
+  const Concerned concerned(device_);
+  return std::any_of(process_.heaps.begin(), process_.heaps.end(), [&](const auto& each) {
+    return !each.second.announced.empty() && concerned.has(each.first->of_);
+  });
 }
 
 // One that was announced and is not there: it is about to begin; or it has ended, and whoever
 // announced it failed to say so.
-Result<bool> OpenCaptures::goes_on(Announced& announced) {
+Result<bool> OpenCaptures::goes_on(Device& device, Announced& announced) {
   if (!announced.origin || announced.origin->may_end) return true;
-  const Result<CaptureInfo::Status> status = device_.capture_status(*announced.origin);
+  const Result<CaptureInfo::Status> status = device.capture_status(*announced.origin);
   if (!status) return status.error();
   const bool captured = *status != CaptureInfo::Status::none;
   const bool ended = announced.begun && !captured;
@@ -96,29 +109,31 @@ Result<bool> OpenCaptures::goes_on(Announced& announced) {
 }
 
 Status OpenCaptures::may_record_context() {
-  if (!has_context_events()) {
-    return Error(ErrorCode::unavailable,
-                 "the work of all streams can't be waited for on the GPU in this process");
-  }
-  for (auto& [heap, known] : context_.heaps) {
-    if (Status none = none_goes_on_in(known); !none) return none;
+  if (!has_context_events()) return no_events();
+  const Concerned concerned(device_);
+  for (auto& [heap, known] : process_.heaps) {
+    if (!concerned.has(heap->of_)) continue;
+    // What a peer's heap met there may be captured, and can't be asked about.
+    if (heap->of_ != of_ && !heap->has_context_events()) return no_events();
+    if (Status none = none_goes_on_in(*heap, known); !none) return none;
   }
   return {};
 }
 
 Status OpenCaptures::none_goes_on() {
-  const MutexLock lock(context_.mutex);
-  return none_goes_on_in(own());
+  const MutexLock lock(process_.mutex);
+  return none_goes_on_in(*this, own());
 }
 
-Status OpenCaptures::none_goes_on_in(Known& known) {
+// A stream is asked about through a device of its own context.
+Status OpenCaptures::none_goes_on_in(const OpenCaptures& of, Known& known) {
   for (auto& [number, announced] : known.announced) {
-    Result<bool> going_on = goes_on(announced);
+    Result<bool> going_on = goes_on(of.device_, announced);
     if (!going_on) return std::move(going_on).error();
     if (*going_on) return all_streams("a capture is going on");
   }
   for (const auto& [id, stream] : known.asked) {
-    const Result<CaptureInfo::Status> status = device_.capture_status(stream);
+    const Result<CaptureInfo::Status> status = of.device_.capture_status(stream);
     if (!status) continue;  // it is gone, and so is its capture
     if (*status == CaptureInfo::Status::none) continue;
     if (!is_any_announced()) forgo_context_events();

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which captures may be going on in the process: those that were announced, as a binding of a graph
 // pool is open for them, and those of streams that can be asked. An event of the whole context
-// would break any of them, so the heaps of one context share what they know.
+// would break any of them, so all heaps share what they know: that of a heap's context, and of the
+// contexts of its device's peers (Device::peer_contexts()), counts.
 //
 // A capture that nobody announced, once met, ends the use of such events for good: the next one may
 // be of a stream that can't be asked.
 //
-// Threads: self-synchronised, by a lock for each context that is taken after Timelines'; the device
-// is called under it.
+// Threads: self-synchronised, by one lock in the process that is taken after Timelines'; devices
+// are called under it.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <unordered_map>
 
@@ -27,10 +27,10 @@ class OpenCaptures {
  public:
   // `device` must outlive this. `context_events`: may there be any at all?
   OpenCaptures(Device& device, bool context_events)
-      : device_(device),
-        context_events_(context_events),
-        kept_(Context::of(device)),
-        context_(*kept_) {}
+      : device_(device), of_(device.context()), context_events_(context_events) {
+    const MutexLock lock(process_.mutex);
+    process_.heaps[this];
+  }
   ~OpenCaptures();
   OpenCaptures(const OpenCaptures&) = delete;
   OpenCaptures& operator=(const OpenCaptures&) = delete;
@@ -56,7 +56,7 @@ class OpenCaptures {
   // event in this process, or no longer).
   template <class Record>
   Status record_context(Record&& record) {
-    const MutexLock lock(context_.mutex);
+    const MutexLock lock(process_.mutex);
     if (Status may = may_record_context(); !may) return may;
     return record();
   }
@@ -75,25 +75,25 @@ class OpenCaptures {
     std::map<std::uint64_t, Announced> announced;
     std::unordered_map<std::uint64_t, Stream> asked;  // by Stream::id
   };
-  // Lives as long as a heap of the context does.
-  struct Context {
+  struct Process {
     Mutex mutex;
     std::map<const OpenCaptures*, Known> heaps WEIR_GUARDED_BY(mutex);
     std::uint64_t last WEIR_GUARDED_BY(mutex) = 0;
-
-    static std::shared_ptr<Context> of(const Device& device);
   };
+  static Process& process();
 
-  Known& own() WEIR_REQUIRES(context_.mutex) { return context_.heaps[this]; }
-  bool is_any_announced() const WEIR_REQUIRES(context_.mutex);
-  Status may_record_context() WEIR_REQUIRES(context_.mutex);
-  Status none_goes_on_in(Known& known) WEIR_REQUIRES(context_.mutex);
-  Result<bool> goes_on(Announced& announced) WEIR_REQUIRES(context_.mutex);
+  Known& own() WEIR_REQUIRES(process_.mutex) { return process_.heaps.at(this); }
+  // Of this heap's context and its peers'.
+  bool is_any_announced() const WEIR_REQUIRES(process_.mutex);
+  Status may_record_context() WEIR_REQUIRES(process_.mutex);
+  static Result<bool> goes_on(Device& device, Announced& announced);
+  // Do captures go on that the heap `of` knows?
+  Status none_goes_on_in(const OpenCaptures& of, Known& known) WEIR_REQUIRES(process_.mutex);
 
   Device& device_;
+  const void* const of_;  // its context
   std::atomic<bool> context_events_;
-  const std::shared_ptr<Context> kept_;
-  Context& context_;
+  Process& process_ = process();
 };
 
 }  // namespace weir

@@ -67,9 +67,10 @@ class CudaDevice : public Device, public MemoryExchange {
 
   virtual int ordinal() const = 0;
 
-  // From now on set_access() lets the device `peer` read and write, too. What is mapped already:
-  // DeviceHeap::renew_access().
-  virtual void add_peer(int peer) = 0;
+  // From now on set_access() lets the device `ordinal` read and write, too, whose primary context
+  // this one then keeps, and whose work record_context() and synchronize_context() stand for as
+  // well. What is mapped already: DeviceHeap::renew_access(). Errors: device; nothing has changed.
+  virtual Status add_peer(int ordinal) = 0;
 };
 
 }  // namespace weir

@@ -134,6 +134,9 @@ class Device {
   // Equal for devices of one context: an event of all its work, recorded through one of them,
   // breaks the captures of streams that only the others know.
   virtual const void* context() const { return this; }
+  // The context()s of other devices whose work may use this one's memory (CUDA: peer access, once
+  // CudaDevice::add_peer() was told of it). Only more of them are added.
+  virtual std::vector<const void*> peer_contexts() const { return {}; }
   // Sizes of pages, and addresses they are mapped at, are multiples of this.
   virtual Bytes granularity() const = 0;
   // Physical memory free and in all, as the driver sees it now (other processes included).
@@ -206,8 +209,9 @@ class Device {
   virtual Result<bool> query(EventHandle event) = 0;
   virtual Status synchronize(EventHandle event) = 0;
 
-  // Time of the whole context: of every stream of the process on this device, whoever made it and
-  // whether or not Weir was told of it, streams and graphs that were destroyed included.
+  // Time of the whole context: of every stream of the process on this device and on those of
+  // peer_contexts(), whoever made it and whether or not Weir was told of it, streams and graphs
+  // that were destroyed included.
   // `record_context` marks all work queued so far; the event is then as one that was recorded on a
   // stream. Errors: capture (a stream is being captured. Where the device can't tell before it
   // records, every capture of the process is broken now: ask about the streams first); unavailable

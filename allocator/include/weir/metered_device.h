@@ -35,6 +35,8 @@ class MeteredDevice final : public Device {
   void reset();
 
   std::string name() const override { return inner_.name(); }
+  const void* context() const override { return inner_.context(); }
+  std::vector<const void*> peer_contexts() const override { return inner_.peer_contexts(); }
   Bytes granularity() const override { return inner_.granularity(); }
   Result<MemoryInfo> memory_info() override;
   Result<Stream> stream(void* handle) override { return inner_.stream(handle); }

@@ -21,12 +21,20 @@
 //
 // Of work whose peers do not come (SimPeers) query() says that it is not done, and synchronize()
 // is an error (device), where a GPU would wait for ever.
+//
+// A machine may have several devices (new_device()). They share the clock, the addresses, the
+// physical memory and the checker; kernels of each may use all memory, and a stream of one may wait
+// for an event of another. What is scripted, counted and held is of them all. Each device has
+// streams of its own, and a context: record_context() and synchronize_context() stand for the work
+// of its own streams, and of those of its peers (add_peer()).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "weir/device.h"
@@ -167,6 +175,11 @@ class SimDevice final : public Device {
   explicit SimDevice(SimOptions options = {});
   ~SimDevice() override;
 
+  // Another device of the same machine, without a default stream. Either may go first.
+  std::unique_ptr<SimDevice> new_device();
+  // From now on work of `peer`, a device of the same machine, may use this one's memory.
+  void add_peer(const SimDevice& peer);
+
   // Streams. Destroying one that others still name is an error of the program under test; one that
   // is being captured can't be destroyed.
   Stream new_stream();
@@ -239,6 +252,8 @@ class SimDevice final : public Device {
   Bytes file_bytes() const;  // of open_file(), that were not closed
 
   std::string name() const override;
+  const void* context() const override;
+  std::vector<const void*> peer_contexts() const override;
   Bytes granularity() const override;
   Result<MemoryInfo> memory_info() override;
   Result<Stream> stream(void* handle) override;
@@ -285,7 +300,11 @@ class SimDevice final : public Device {
 
  private:
   class Impl;
-  std::unique_ptr<Impl> impl_;
+  SimDevice(std::shared_ptr<Impl> impl, std::size_t number)
+      : impl_(std::move(impl)), number_(number) {}
+
+  std::shared_ptr<Impl> impl_;
+  std::size_t number_ = 0;  // of the device, in its machine
 };
 
 }  // namespace weir

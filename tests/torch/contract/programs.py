@@ -609,6 +609,29 @@ def _():
         f"({asked:.1f} s of them in the request)")
 
 
+@program("1j", "another GPU's stream reads late, by peer access; dropped; another stream writes", gpus=2)
+def _():
+    there = torch.cuda.Stream(device="cuda:1")
+    y = torch.zeros(ELEMENTS, device="cuda:1")
+    for source, target in ((0, 1), (1, 0)):  # PyTorch enables peer access, both ways
+        torch.ones(1, device=f"cuda:{source}").to(f"cuda:{target}")
+    x = made_on(Streams.side)
+    for device in (0, 1):
+        torch.cuda.synchronize(device)
+    with torch.cuda.device(1), on(there):
+        spin()
+        Driver.check("cuMemcpyAsync", ctypes.c_uint64(y.data_ptr()), ctypes.c_uint64(x.data_ptr()),
+                     ctypes.c_size_t(4 * ELEMENTS), ctypes.c_void_p(there.cuda_stream))
+    del x
+    with on(Streams.third):
+        z = zeros()
+    there.synchronize()
+    with torch.cuda.device(1):
+        expect(y.sum(), float(ELEMENTS), "the sum of the copy on the other device")
+    Streams.third.synchronize()
+    del z
+
+
 # ---------------------------------------------------------------------------------------------------
 # 3: record_stream.
 
