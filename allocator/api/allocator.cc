@@ -87,14 +87,14 @@ class Allocator::Impl {
   const Config& config() const { return config_; }
 
   DeviceSlot& slot(int device) {
-    if (device == kCurrentDevice) device = current();
-    if (device < 0 || device >= size()) {
-      throw Exception(ErrorCode::invalid_argument,
-                      fmt::format("device {}: there are {}, from 0", device, size()));
-    }
-    DeviceSlot* const open =
-        slots_[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
-    return open != nullptr ? *open : open_now(device);
+    const int number = number_of(device);
+    DeviceSlot* const open = open_slot(number);
+    return open != nullptr ? *open : open_now(number);
+  }
+  // Null: the device was not used yet. For calls that only look.
+  DeviceSlot* open_slot(int device) {
+    const auto number = static_cast<std::size_t>(number_of(device));
+    return slots_[number].load(std::memory_order_acquire);
   }
 
   // The slot of the only device opened so far: every live block is then of its heap. Null: none, or
@@ -176,6 +176,13 @@ class Allocator::Impl {
     const auto number = static_cast<std::size_t>(device);
     owned_[number] = std::move(slot);
     slots_[number].store(owned_[number].get(), std::memory_order_release);
+  }
+
+  int number_of(int device) const {
+    if (device == kCurrentDevice) return current();
+    if (device >= 0 && device < size()) return device;
+    throw Exception(ErrorCode::invalid_argument,
+                    fmt::format("device {}: there are {}, from 0", device, size()));
   }
 
   int current() const {
@@ -330,10 +337,14 @@ void Allocator::on_out_of_memory(std::function<void(Bytes)> callback, int device
 }
 
 Statistics Allocator::statistics(int device) const {
-  return impl_->slot(device).heap().statistics();
+  DeviceSlot* const slot = impl_->open_slot(device);
+  return slot != nullptr ? slot->heap().statistics() : Statistics{};
 }
 
-HeapSnapshot Allocator::snapshot(int device) const { return impl_->slot(device).heap().snapshot(); }
+HeapSnapshot Allocator::snapshot(int device) const {
+  DeviceSlot* const slot = impl_->open_slot(device);
+  return slot != nullptr ? slot->heap().snapshot() : HeapSnapshot{.device = "not in use"};
+}
 
 void Allocator::write_snapshot(const std::string& path, int device) const {
   raise_unless_ok(weir::write_snapshot(snapshot(device), path));
@@ -377,7 +388,10 @@ PoolBinding Allocator::tag(const std::string& name, TagThreads threads, int devi
       [me = std::this_thread::get_id()](Stream) { return std::this_thread::get_id() == me; }));
 }
 
-std::vector<TagInfo> Allocator::tags(int device) const { return impl_->slot(device).heap().tags(); }
+std::vector<TagInfo> Allocator::tags(int device) const {
+  DeviceSlot* const slot = impl_->open_slot(device);
+  return slot != nullptr ? slot->heap().tags() : std::vector<TagInfo>{};
+}
 
 void Allocator::set_contents(const std::string& tag, SleepContents contents, int device) {
   raise_unless_ok(impl_->slot(device).heap().set_contents(tag, contents));

@@ -105,11 +105,24 @@ void Backend::emptyCache(c10::MempoolId_t pool) {
   for_each([&](DeviceMemory& memory) { memory.empty(pool); });
 }
 
-native::DeviceStats Backend::getDeviceStats(c10::DeviceIndex device) {
-  return memory(device).stats();
+DeviceMemory* Backend::looked_at(c10::DeviceIndex device) const {
+  DeviceMemory* const known = device < 0 ? nullptr : opened(device);
+  TORCH_CHECK(known != nullptr || (device >= 0 && device < devices_.load()),
+              "Allocator not initialized for device ", static_cast<int>(device),
+              ": did you call init?");
+  return known;
 }
-void Backend::resetAccumulatedStats(c10::DeviceIndex device) { memory(device).reset_accumulated(); }
-void Backend::resetPeakStats(c10::DeviceIndex device) { memory(device).reset_peaks(); }
+
+native::DeviceStats Backend::getDeviceStats(c10::DeviceIndex device) {
+  DeviceMemory* const memory = looked_at(device);
+  return memory != nullptr ? memory->stats() : device_stats({}, {}, {});
+}
+void Backend::resetAccumulatedStats(c10::DeviceIndex device) {
+  if (DeviceMemory* const memory = looked_at(device)) memory->reset_accumulated();
+}
+void Backend::resetPeakStats(c10::DeviceIndex device) {
+  if (DeviceMemory* const memory = looked_at(device)) memory->reset_peaks();
+}
 
 // The current one. To ask for it costs as much as all the rest, and threads meet there.
 c10::DeviceIndex Backend::its_device() const {
@@ -160,15 +173,20 @@ void Backend::raw_delete(void* block) {
 
 void Backend::init(int device_count) { devices_.store(device_count); }
 
-double Backend::getMemoryFraction(c10::DeviceIndex device) { return memory(device).fraction(); }
+double Backend::getMemoryFraction(c10::DeviceIndex device) {
+  DeviceMemory* const memory = looked_at(device);
+  return memory != nullptr ? memory->fraction() : 1;
+}
 void Backend::setMemoryFraction(double fraction, c10::DeviceIndex device) {
   memory(device).set_fraction(fraction);
 }
 
 std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> Backend::getExpandableSegmentSizes(
     c10::DeviceIndex device) {
+  DeviceMemory* const memory = looked_at(device);
+  if (memory == nullptr) return {};
   std::unordered_map<void*, std::size_t> sizes;
-  for (const native::SegmentInfo& segment : memory(device).segments({0, 0})) {
+  for (const native::SegmentInfo& segment : memory->segments({0, 0})) {
     sizes[segment.stream] += segment.total_size;
   }
   std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> all;
@@ -184,8 +202,13 @@ void Backend::enable(bool value) {
   for_each([&](DeviceMemory& memory) { memory.set_caching(value); });
 }
 
+// Where nothing is cached, it is what the driver has, as native asks for it.
 void Backend::cacheInfo(c10::DeviceIndex device, std::size_t* largest) {
-  *largest = std::max<std::size_t>(*largest, memory(device).largest().count);
+  if (DeviceMemory* const memory = looked_at(device)) {
+    *largest = std::max<std::size_t>(*largest, memory->largest().count);
+  } else if (std::size_t total = 0; *largest == 0) {
+    C10_CUDA_CHECK(cudaMemGetInfo(largest, &total));
+  }
 }
 
 void* Backend::getBaseAllocation(void* pointer, std::size_t* size) {
@@ -234,7 +257,8 @@ void Backend::releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) {
   memory(device).pools().release(pool);
 }
 int Backend::getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) {
-  return memory(device).pools().uses(pool);
+  DeviceMemory* const memory = looked_at(device);
+  return memory != nullptr ? memory->pools().uses(pool) : 0;
 }
 void Backend::createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
                                  std::shared_ptr<CUDAAllocator> source) {
@@ -255,7 +279,9 @@ void Backend::setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) {
 
 bool Backend::checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t pool,
                                        const std::unordered_set<void*>& expected) {
-  const std::vector<PlacedBlock> live = memory(device).pools().blocks(pool);
+  DeviceMemory* const memory = looked_at(device);
+  if (memory == nullptr) return expected.empty();
+  const std::vector<PlacedBlock> live = memory->pools().blocks(pool);
   return live.size() == expected.size() &&
          std::all_of(live.begin(), live.end(), [&](const PlacedBlock& block) {
            return expected.contains(block.address.pointer());
@@ -355,7 +381,7 @@ std::shared_ptr<Backend::AllocatorState> Backend::getCheckpointState(c10::Device
                                                                      c10::MempoolId_t pool) {
   auto state = std::make_shared<PoolState>();
   state->pool = pool;
-  state->blocks = memory(device).pools().blocks(pool);
+  if (DeviceMemory* const memory = looked_at(device)) state->blocks = memory->pools().blocks(pool);
   return state;
 }
 

@@ -40,9 +40,14 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
 
   // The memory of one device; opened when it is first asked for.
   DeviceMemory& memory(int device) {
-    refuse_after_fork();
-    DeviceMemory* const known = memories_.at(static_cast<std::size_t>(device)).load();
+    DeviceMemory* const known = opened(device);
     return known != nullptr ? *known : open(device);
+  }
+  // Null: it was not asked for yet. For calls that only look: programs look at all devices, and an
+  // opened one has a context, which takes some hundred MiB of it.
+  DeviceMemory* opened(int device) const {
+    refuse_after_fork();
+    return memories_.at(static_cast<std::size_t>(device)).load();
   }
 
   // c10::Allocator
@@ -131,6 +136,8 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
     return std::unique_lock(mutex_);
   }
   c10::DeviceIndex its_device() const;
+  // As opened(), of a number that a program gave.
+  DeviceMemory* looked_at(c10::DeviceIndex device) const;
   DeviceMemory& open(int device);
   // Calls visit(memory) for each that is open.
   template <class Visit>

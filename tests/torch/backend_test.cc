@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/temporary_folder.h"
 #include "tests/torch/fake_runtime.h"
 #include "tests/torch/fake_source.h"
 #include "tests/torch/own_process.h"
@@ -343,6 +344,56 @@ TEST_F(Backends, WhatPyTorchAsksOfADevicesMemory) {
   backend_.resetAccumulatedStats(1);
   EXPECT_EQ(backend_.getDeviceStats(1).allocated_bytes[0].peak, 0);
   EXPECT_EQ(backend_.getDeviceStats(1).allocation[0].freed, 0);
+}
+
+// Loggers look at all GPUs. The allocator's recording shows when the device is opened.
+TEST(BackendOfAnUnusedDevice, WhoeverLooksAtItSeesZerosAndOpensNothing) {
+  const test::TemporaryFolder folder;
+  Config config;
+  for (const auto& [name, value] : {std::pair<std::string, std::string>{"WEIR_DEVICE", "sim"},
+                                    {"WEIR_LOG", "off"},
+                                    {"WEIR_RECORD", folder / "opened.weir"}}) {
+    ASSERT_TRUE(config.set(name, value).ok());
+  }
+  weir::Allocator allocator(std::move(config));
+  Backend backend(allocator);
+  backend.init(1);
+  const c10::MempoolId_t pool{0, 3};
+
+  const auto stats = backend.getDeviceStats(0);
+  EXPECT_EQ(stats.allocated_bytes[0].current, 0);
+  EXPECT_EQ(stats.reserved_bytes[0].peak, 0);
+  EXPECT_EQ(stats.max_split_size, -1);
+  EXPECT_EQ(allocator.statistics(0), Statistics{});
+  backend.resetPeakStats(0);
+  backend.resetAccumulatedStats(0);
+  EXPECT_EQ(backend.getMemoryFraction(0), 1);
+  EXPECT_THAT(backend.getExpandableSegmentSizes(0), testing::IsEmpty());
+  std::size_t largest = 0;
+  backend.cacheInfo(0, &largest);
+  EXPECT_EQ(largest, fake_runtime().free_bytes);
+  largest = 5;
+  backend.cacheInfo(0, &largest);
+  EXPECT_EQ(largest, 5u);
+  EXPECT_EQ(backend.getPoolUseCount(0, pool), 0);
+  EXPECT_TRUE(backend.checkPoolLiveAllocations(0, pool, {}));
+  EXPECT_FALSE(backend.checkPoolLiveAllocations(0, pool, {&largest}));
+  EXPECT_NE(backend.getCheckpointState(0, pool), nullptr);
+  EXPECT_THAT(backend.snapshot({0, 0}, true).segments, testing::IsEmpty());
+  backend.emptyCache({0, 0});
+  backend.recordHistory(true, nullptr, 1, {}, true, {});
+  EXPECT_EQ(CollectiveFences(backend, pytorch_streams()).bytes_in_use(0), 0_B);
+  EXPECT_THAT(folder.names(), testing::IsEmpty());
+
+  (void)backend.memory(0);
+  EXPECT_THAT(folder.names(), testing::ElementsAre("opened.weir"));
+}
+
+TEST_F(Backends, ADeviceThatDoesNotExistHasNoStatistics) {
+  for (const c10::DeviceIndex device : {-1, 2}) {
+    EXPECT_THROW((void)backend_.getDeviceStats(device), c10::Error);
+    EXPECT_THROW(backend_.resetPeakStats(device), c10::Error);
+  }
 }
 
 TEST_F(Backends, LiveBlocksOfAPoolAreThoseThatAreExpectedOrNot) {

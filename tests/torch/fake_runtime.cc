@@ -51,6 +51,12 @@ cudaError_t cudaGetLastError() {
   return cudaSuccess;
 }
 
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *free = fake_runtime().free_bytes;
+  *total = 2 * *free;
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   if (kind != cudaMemcpyDeviceToDevice) return cudaErrorInvalidMemcpyDirection;

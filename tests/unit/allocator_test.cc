@@ -56,6 +56,24 @@ class AllocatorTest : public ::testing::Test {
   Stream stream(void* handle) { return device_.stream(handle).value(); }
 };
 
+// Its recording shows when a device is opened.
+TEST(AllocatorOfAnUnusedDevice, WhoeverLooksAtItSeesNothingAndOpensNothing) {
+  const test::TemporaryFolder folder;
+  Config config = quiet();
+  config.device = DeviceKind::sim;
+  config.record = folder / "opened.weir";
+  Allocator allocator(std::move(config));
+  EXPECT_EQ(allocator.statistics(0), Statistics{});
+  EXPECT_EQ(allocator.statistics(), Statistics{});
+  EXPECT_THAT(allocator.snapshot().blocks, IsEmpty());
+  EXPECT_THAT(allocator.tags(), IsEmpty());
+  EXPECT_THAT(thrown_by<Exception>([&] { (void)allocator.statistics(1); }), HasSubstr("device 1"));
+  EXPECT_THAT(folder.names(), IsEmpty());
+  allocator.deallocate(allocator.allocate(1_MiB, nullptr));
+  EXPECT_THAT(folder.names(), testing::ElementsAre("opened.weir"));
+  EXPECT_GT(allocator.statistics().live_bytes.peak, 0u);
+}
+
 TEST_F(AllocatorTest, GivesOutPlainMemoryWhereThatIsAskedFor) {
   const Buffer paged = allocator_.make_buffer(40_MiB, compute_);
   const std::uint64_t pages = device_.calls(DeviceCall::create);

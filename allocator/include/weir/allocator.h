@@ -127,6 +127,7 @@ class Allocator {
   // that the callback throws passes through allocate().
   void on_out_of_memory(std::function<void(Bytes requested)> callback, int device = kCurrentDevice);
 
+  // Of a device that was not used yet: zeros, and nothing is opened; so snapshot() and tags().
   Statistics statistics(int device = kCurrentDevice) const;
   HeapSnapshot snapshot(int device = kCurrentDevice) const;
 

@@ -171,6 +171,8 @@ void CollectiveFences::on_current_stream(int device, Operation& operation) noexc
 }
 
 Bytes CollectiveFences::bytes_in_use(int device) {
+  DeviceMemory* const memory = backend_.opened(device);
+  if (memory == nullptr) return 0_B;
   std::vector<Stream> streams;
   {
     const std::lock_guard lock(mutex_);
@@ -178,7 +180,7 @@ Bytes CollectiveFences::bytes_in_use(int device) {
       if (key.device == device) streams.push_back(stream);
     }
   }
-  return backend_.memory(device).heap().free_bytes_used_by(streams);
+  return memory->heap().free_bytes_used_by(streams);
 }
 
 }  // namespace weir::pytorch

@@ -863,6 +863,25 @@ def _():
     assert min(times) < 0.25, f"a capture took {min(times) * 1000:.0f} ms of the host, at least"
 
 
+@program("15", "whoever reads another GPU's statistics makes no context there", trials=1, gpus=2)
+def _():
+    def is_active(device):
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        Driver.check("cuDevicePrimaryCtxGetState", ctypes.c_int(device), ctypes.byref(flags),
+                     ctypes.byref(active))
+        return bool(active.value)
+
+    if is_active(1):
+        raise Skipped("GPU 1 has a context already")
+    zeros()
+    assert torch.cuda.memory_allocated(1) == torch.cuda.memory_reserved(1) == 0
+    assert not any(torch.cuda.memory_stats(1)[f"num_{what}"] for what in ("ooms", "alloc_retries"))
+    torch.cuda.reset_peak_memory_stats(1)
+    torch.cuda.reset_accumulated_memory_stats(1)
+    torch.cuda.memory_snapshot()
+    assert not is_active(1), "GPU 1 has a context"
+
+
 # ---------------------------------------------------------------------------------------------------
 
 def clean():
