@@ -209,11 +209,24 @@ Status DriverDevice::record(EventHandle event, Stream stream) {
                        }));
 }
 
+bool DriverDevice::is_in_another_context() const {
+  CUcontext context = nullptr;
+  CUdevice device = 0;
+  return driver_.cuCtxGetCurrent(&context) == CUDA_SUCCESS && context != nullptr &&
+         context != opened_.context && driver_.cuCtxGetDevice(&device) == CUDA_SUCCESS &&
+         device == opened_.device;
+}
+
+// A program that makes a green context current names that one's default stream by the handle that
+// other threads name the primary context's by: both wait.
 Status DriverDevice::wait(Stream stream, EventHandle event) {
-  return driver_.check("cuStreamWaitEvent", on(stream, [&] {
-                         return driver_.cuStreamWaitEvent(driver_stream(stream),
-                                                          driver_event(event), 0);
-                       }));
+  const auto wait = [&] {
+    return driver_.cuStreamWaitEvent(driver_stream(stream), driver_event(event), 0);
+  };
+  if (is_special(stream) && is_in_another_context()) [[unlikely]] {
+    if (Status waited = driver_.check("cuStreamWaitEvent", wait()); !waited) return waited;
+  }
+  return driver_.check("cuStreamWaitEvent", on(stream, wait));
 }
 
 Result<bool> DriverDevice::query(EventHandle event) {

@@ -114,13 +114,18 @@ class DriverDevice final : public CudaDevice {
 
  private:
   ContextScope current() const { return ContextScope(driver_, opened_.context); }
+  static bool is_special(Stream stream) {
+    return Address::of(stream.handle) <= Address::of(CU_STREAM_PER_THREAD);
+  }
+  // Is another context of this device current (a green context)?
+  bool is_in_another_context() const;
   // Makes a call that names `stream`. The driver finds the context of a stream by its handle,
   // whichever is current; but its special handles (null and two small numbers) mean a stream of the
   // current context, and a thread that has none may be refused. Source: the CUDA C++ Programming
   // Guide, "Stream and Event Behavior".
   template <class Call>
   CUresult on(Stream stream, Call&& call) const {
-    if (Address::of(stream.handle) > Address::of(CU_STREAM_PER_THREAD)) [[likely]] {
+    if (!is_special(stream)) [[likely]] {
       const CUresult result = call();
       if (result != CUDA_ERROR_INVALID_CONTEXT) [[likely]]
         return result;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaDevice's peers, over a driver that is functions of this file: a GPU that does no work until
-// the test says so, where an event stands for the work that its record saw. Whether the driver's
-// own calls do what these do is for the conformance suite, on GPUs.
+// CudaDevice's contexts, its own and those of peers, over a driver that is functions of this file:
+// a GPU that does no work until the test says so, where an event stands for the work that its
+// record saw. Whether the driver's own calls do what these do is for the conformance suite, on
+// GPUs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,6 +25,8 @@ using testing::HasSubstr;
 
 using Work = std::set<int>;  // that was queued; numbers
 constexpr int kDevices = 3;
+// A context of its own on each device, whose number is the device's and this.
+constexpr int kGreen = 100;
 
 struct FakeStream {
   int device = 0;
@@ -51,6 +54,8 @@ struct FakeMachine {
   CUdeviceptr last_block = 0;
 
   int current() const { return contexts.empty() ? -1 : contexts.back(); }
+  // Each context's default stream.
+  std::map<int, FakeStream> default_streams;
   Work of_context(int device) const {
     Work all;
     for (const auto& stream : streams) {
@@ -68,7 +73,10 @@ CUcontext context_of(int device) {
 int device_of(CUcontext context) {
   return static_cast<int>(reinterpret_cast<std::uintptr_t>(context)) - 1;
 }
-FakeStream* fake(CUstream stream) { return reinterpret_cast<FakeStream*>(stream); }
+FakeStream* fake(CUstream stream) {
+  if (stream == nullptr) return &machine->default_streams[machine->current()];
+  return reinterpret_cast<FakeStream*>(stream);
+}
 FakeEvent* fake(CUevent event) { return reinterpret_cast<FakeEvent*>(event); }
 
 CUresult record_context(CUcontext context, CUevent event) {
@@ -105,6 +113,9 @@ Driver fake_driver() {
   driver.cuCtxGetCurrent = [](CUcontext* context) {
     *context = machine->contexts.empty() ? nullptr : context_of(machine->current());
     return CUDA_SUCCESS;
+  };
+  driver.cuCtxGetDevice = [](CUdevice* device) {
+    return *device = machine->current() % kGreen, CUDA_SUCCESS;
   };
   driver.cuCtxPushCurrent = [](CUcontext context) {
     return machine->contexts.push_back(device_of(context)), CUDA_SUCCESS;
@@ -161,9 +172,9 @@ Driver fake_driver() {
   return driver;
 }
 
-class CudaPeers : public testing::Test {
+class CudaContexts : public testing::Test {
  protected:
-  ~CudaPeers() override {
+  ~CudaContexts() override {
     device_.reset();
     EXPECT_TRUE(machine_.events.empty());
     EXPECT_TRUE(machine_.blocks.empty());
@@ -197,7 +208,7 @@ class CudaPeers : public testing::Test {
   int last_work_ = 0;
 };
 
-TEST_F(CudaPeers, AnEventStandsForTheWorkOfThePeersAndOfTheDevice) {
+TEST_F(CudaContexts, AnEventStandsForTheWorkOfThePeersAndOfTheDevice) {
   ASSERT_TRUE(device_->add_peer(1).ok());
   const int own = queue(0), of_peer = queue(1), of_another = queue(2);
   const EventHandle event = recorded();
@@ -212,7 +223,7 @@ TEST_F(CudaPeers, AnEventStandsForTheWorkOfThePeersAndOfTheDevice) {
   destroy(event);
 }
 
-TEST_F(CudaPeers, AnEventMayBeRecordedAgainAndAnotherOneStandsForWhatItSaw) {
+TEST_F(CudaContexts, AnEventMayBeRecordedAgainAndAnotherOneStandsForWhatItSaw) {
   ASSERT_TRUE(device_->add_peer(1).ok());
   ASSERT_TRUE(device_->add_peer(2).ok());
   const int first = queue(1);
@@ -228,7 +239,7 @@ TEST_F(CudaPeers, AnEventMayBeRecordedAgainAndAnotherOneStandsForWhatItSaw) {
   destroy(after);
 }
 
-TEST_F(CudaPeers, WithoutPeersAnEventIsOneCallOfTheDriver) {
+TEST_F(CudaContexts, WithoutPeersAnEventIsOneCallOfTheDriver) {
   ASSERT_TRUE(device_->add_peer(0).ok()) << "it is its own";
   const int own = queue(0);
   queue(1);
@@ -240,7 +251,7 @@ TEST_F(CudaPeers, WithoutPeersAnEventIsOneCallOfTheDriver) {
   destroy(event);
 }
 
-TEST_F(CudaPeers, ACaptureOfABlockingStreamOfAPeerIsNotBroken) {
+TEST_F(CudaContexts, ACaptureOfABlockingStreamOfAPeerIsNotBroken) {
   ASSERT_TRUE(device_->add_peer(1).ok());
   ASSERT_TRUE(device_->add_peer(2).ok());
   const EventHandle event = *device_->create_event();
@@ -257,7 +268,7 @@ TEST_F(CudaPeers, ACaptureOfABlockingStreamOfAPeerIsNotBroken) {
   destroy(event);
 }
 
-TEST_F(CudaPeers, TheHostWaitsForTheDeviceAndItsPeers) {
+TEST_F(CudaContexts, TheHostWaitsForTheDeviceAndItsPeers) {
   EXPECT_TRUE(device_->synchronize_context().ok());
   EXPECT_THAT(std::exchange(machine_.waited, {}), ElementsAre(0));
   ASSERT_TRUE(device_->add_peer(2).ok());
@@ -265,7 +276,7 @@ TEST_F(CudaPeers, TheHostWaitsForTheDeviceAndItsPeers) {
   EXPECT_THAT(machine_.waited, ElementsAre(0, 2));
 }
 
-TEST_F(CudaPeers, APeerThatIsFullNeedsNoMemoryWhereTheWaitWasPrepared) {
+TEST_F(CudaContexts, APeerThatIsFullNeedsNoMemoryWhereTheWaitWasPrepared) {
   ASSERT_TRUE(device_->add_peer(1).ok());
   machine_.full = 1;
   const Status refused = device_->synchronize_context();
@@ -278,7 +289,7 @@ TEST_F(CudaPeers, APeerThatIsFullNeedsNoMemoryWhereTheWaitWasPrepared) {
   EXPECT_TRUE(device_->synchronize_context().ok());
 }
 
-TEST_F(CudaPeers, AHeapIsToldOfThePeersContextsByTheNamesThatTheirOwnDevicesHave) {
+TEST_F(CudaContexts, AHeapIsToldOfThePeersContextsByTheNamesThatTheirOwnDevicesHave) {
   EXPECT_TRUE(device_->peer_contexts().empty());
   ASSERT_TRUE(device_->add_peer(1).ok());
   ASSERT_TRUE(device_->add_peer(1).ok());
@@ -287,19 +298,38 @@ TEST_F(CudaPeers, AHeapIsToldOfThePeersContextsByTheNamesThatTheirOwnDevicesHave
   EXPECT_TRUE(peer->peer_contexts().empty()) << "the way back is another matter";
 }
 
-TEST_F(CudaPeers, APeersContextStaysWhileTheDeviceMayWaitForIt) {
+TEST_F(CudaContexts, APeersContextStaysWhileTheDeviceMayWaitForIt) {
   std::unique_ptr<DriverDevice> peer = open(1);
   ASSERT_TRUE(device_->add_peer(1).ok());
   peer.reset();
   EXPECT_EQ(machine_.retained[1], 1);
 }
 
-TEST_F(CudaPeers, APeerThatCannotBeHadChangesNothing) {
+TEST_F(CudaContexts, APeerThatCannotBeHadChangesNothing) {
   machine_.refusal = CUDA_ERROR_DEVICE_UNAVAILABLE;
   EXPECT_FALSE(device_->add_peer(1).ok());
   EXPECT_TRUE(device_->peer_contexts().empty());
   machine_.refusal = CUDA_SUCCESS;
   EXPECT_TRUE(device_->add_peer(1).ok());
+}
+
+TEST_F(CudaContexts, TheDefaultStreamOfAGreenContextWaitsToo) {
+  const int work = queue(0);
+  const EventHandle event = recorded();
+  const Stream null{.handle = nullptr, .id = 1};
+  machine_.contexts = {kGreen};
+  EXPECT_TRUE(device_->wait(null, event).ok());
+  EXPECT_EQ(std::exchange(machine_.contexts, {}), std::vector{kGreen});
+  EXPECT_THAT(machine_.default_streams[kGreen].queued, ElementsAre(work));
+  EXPECT_THAT(machine_.default_streams[0].queued, ElementsAre(work)) << "other threads use it";
+  // Of another device it is another matter.
+  for (const int elsewhere : {1, kGreen + 1}) {
+    machine_.contexts = {elsewhere};
+    EXPECT_TRUE(device_->wait(null, event).ok());
+    machine_.contexts.clear();
+    EXPECT_TRUE(machine_.default_streams[elsewhere].queued.empty());
+  }
+  destroy(event);
 }
 
 }  // namespace
