@@ -4,8 +4,10 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/base/forwarding_device.h"
 #include "tests/unit/graph_pool_fixture.h"
@@ -218,6 +220,55 @@ TEST(GraphPoolsInThreads, ABlockFreedAsAnotherCaptureBeginsServesTheNext) {
   EXPECT_TRUE(heap.deallocate(eager).ok());
   EXPECT_THAT(heap.validate(), testing::IsEmpty());
   EXPECT_EQ(sim.race_count(), 0u);
+}
+
+// Of two devices that reach each other's memory an event of one breaks captures of both. Each has a
+// thread that captures, and one that needs events.
+TEST(GraphPoolThreadsOfPeers, CapturesOfBothDevicesStayWholeWhileBothAllocate) {
+  SimDevice first;
+  const std::unique_ptr<SimDevice> second = first.new_device();
+  first.add_peer(*second);
+  second->add_peer(first);
+  const HeapOptions untold{.trust = Trust::context};
+  DeviceHeap heap_of_first(first, untold), heap_of_second(*second, untold);
+
+  const auto allocate_many = [](SimDevice& device, DeviceHeap& heap) {
+    const Stream streams[] = {device.new_stream(), device.new_stream()};
+    for (std::size_t i = 0; i < 300; ++i) {
+      const Stream stream = streams[i % 2];
+      const Bytes bytes{(1 + i % 7) * (4_MiB).count};
+      const Result<void*> block = heap.allocate(bytes, stream);
+      ASSERT_TRUE(block.ok()) << block.error().message();
+      EXPECT_TRUE(device.launch(stream, Writes(*block, bytes), 1_ms).ok());
+      EXPECT_TRUE(heap.deallocate(*block).ok());
+      if (i % 50 == 0) {
+        EXPECT_TRUE(heap.trim(0_B, Trim::waits).ok());
+      }
+    }
+  };
+  const auto capture_many = [](SimDevice& device, DeviceHeap& heap) {
+    const Stream stream = device.new_stream();
+    GraphPool pool(heap);
+    for (int i = 0; i < 100; ++i) {
+      Result<CaptureScope> capture = CaptureScope::begin(pool, stream, CaptureMode::thread_local_);
+      ASSERT_TRUE(capture.ok()) << capture.error().message();
+      const Result<void*> block = heap.allocate(2_MiB, stream);
+      ASSERT_TRUE(block.ok()) << block.error().message();
+      EXPECT_TRUE(heap.deallocate(*block).ok());
+      const Result<Graph> graph = capture->end();
+      ASSERT_TRUE(graph.ok()) << graph.error().message();
+    }
+  };
+  std::vector<std::future<void>> threads;
+  using ManyTimes = std::function<void(SimDevice&, DeviceHeap&)>;
+  for (const ManyTimes& work : {ManyTimes(allocate_many), ManyTimes(capture_many)}) {
+    threads.push_back(std::async(std::launch::async, [&, work] { work(first, heap_of_first); }));
+    threads.push_back(std::async(std::launch::async, [&, work] { work(*second, heap_of_second); }));
+  }
+  for (std::future<void>& thread : threads) thread.get();
+  EXPECT_THAT(heap_of_first.validate(), testing::IsEmpty());
+  EXPECT_THAT(heap_of_second.validate(), testing::IsEmpty());
+  EXPECT_EQ(first.race_count(), 0u);
 }
 
 }  // namespace
