@@ -72,6 +72,15 @@ weir_statistics_t to_c(const weir::Statistics& s) {
   c.plain_bytes_peak = s.plain_bytes.peak;
   c.plain_leased_bytes = s.plain_leased_bytes.current;
   c.plain_live_bytes = s.plain_live_bytes;
+  const auto lost = [&](weir::ContextEventsLost why) {
+    return s.context_events_lost[static_cast<std::size_t>(why)];
+  };
+  using weir::ContextEventsLost;
+  c.context_events_lost_external_stream = lost(ContextEventsLost::external_stream);
+  c.context_events_lost_unannounced_capture = lost(ContextEventsLost::unannounced_capture);
+  c.context_events_lost_refused = lost(ContextEventsLost::refused);
+  c.context_events_lost_unavailable = lost(ContextEventsLost::unavailable);
+  c.context_events_lost_pluggable = lost(ContextEventsLost::pluggable);
   return c;
 }
 

@@ -15,6 +15,16 @@ namespace {
 
 constexpr std::size_t kStoryEvents = 64;
 
+// With the pluggable library it is the rule, and no news.
+void log_loss(int device, ContextEventsLost why) {
+  log(why == ContextEventsLost::pluggable ? LogLevel::info : LogLevel::warn,
+      fmt::format(
+          "device {}: no event of the whole context is recorded from now on, so streams and "
+          "pools share memory only where the host waits: {}. To keep such events: {}. See "
+          "docs/guarantees.md, \"Captures of other libraries\"",
+          device, reason_of(why), remedy_of(why)));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<DeviceSlot>> DeviceSlot::open(const Config& config, int number) {
@@ -37,6 +47,7 @@ Result<std::unique_ptr<DeviceSlot>> DeviceSlot::open(const Config& config, int n
   slot->validates_ = config.validate;
   slot->listen(config);
   if (Status status = slot->make_heap(config); !status.ok()) return std::move(status).error();
+  slot->heap_->on_context_events_lost([number](ContextEventsLost why) { log_loss(number, why); });
   slot->recordings_ = std::make_unique<Recordings>(device, *slot->heap_, config, number);
   if (Status status = slot->recordings_->begin(); !status.ok()) return std::move(status).error();
   log(LogLevel::info, fmt::format("device {}: {}", number, device.name()));

@@ -74,6 +74,7 @@ class PackedEvent {
         return Shape::page;
       case EventKind::fence:
       case EventKind::stream_wait:
+      case EventKind::context_events_lost:
         return Shape::time;
       case EventKind::host_wait:
         return Shape::host;

@@ -70,6 +70,11 @@ void DeviceFold::on_event(const Event& event) {
     case EventKind::out_of_memory:
       ++rare_.out_of_memory;
       break;
+    case EventKind::context_events_lost:
+      if (event.other < rare_.context_events_lost.size()) {
+        ++rare_.context_events_lost[event.other];
+      }
+      break;
     default:
       break;
   }
@@ -305,6 +310,7 @@ void StatisticsFold::on_event(const Event& event) {
     case EventKind::host_wait:
     case EventKind::trim:
     case EventKind::out_of_memory:
+    case EventKind::context_events_lost:
       device_.on_event(event);
       return;
     case EventKind::pool_open:

@@ -252,6 +252,16 @@ void Backend::endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) 
   if (memory_is_gone()) return;
   memory(device).pools().end(pool);
 }
+void Backend::close_failed_captures() {
+  if (memory_is_gone()) return;
+  for_each([](DeviceMemory& memory) {
+    const auto device = static_cast<c10::DeviceIndex>(memory.number());
+    const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
+    if (const Result<Stream> current = memory.streams().of(stream)) {
+      memory.pools().close_failed(*current);
+    }
+  });
+}
 void Backend::releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) {
   if (memory_is_gone()) return;
   memory(device).pools().release(pool);

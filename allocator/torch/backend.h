@@ -77,6 +77,9 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   void* getBaseAllocation(void* pointer, std::size_t* size) override;
   void recordStream(const c10::DataPtr& block, c10::cuda::CUDAStream stream) override;
   SnapshotInfo snapshot(c10::MempoolId_t pool, bool include_traces) override;
+  // This thread failed to begin or to end a capture on a current stream: PyTorch does not end what
+  // it began for it.
+  void close_failed_captures();
   void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,
                            std::function<bool(cudaStream_t)> filter) override;
   void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) override;

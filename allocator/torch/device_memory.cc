@@ -23,6 +23,12 @@ Bytes total_of(Device& device) {
   return memory ? memory->total : 0_B;
 }
 
+// None: the device is a simulated one.
+std::optional<c10::DeviceIndex> gpu_of(int number, Device& device) {
+  if (dynamic_cast<CudaDevice*>(&device) == nullptr) return std::nullopt;
+  return static_cast<c10::DeviceIndex>(number);
+}
+
 // Calls back those who registered with PyTorch to free memory when it runs short.
 void call_free_memory_callbacks() {
   auto* const registry = c10::FreeCudaMemoryCallbacksRegistry();
@@ -56,7 +62,7 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap)
     : number_(number),
       device_(device),
       heap_(heap),
-      streams_(heap, dynamic_cast<CudaDevice*>(&device) != nullptr),
+      streams_(heap, gpu_of(number, device)),
       history_(number, streams_, [this](std::uint64_t id) { return pools_.id_of(id); }),
       total_(total_of(device)),
       configured_limit_(heap.limit()),

@@ -69,6 +69,14 @@ void weir_torch_idle_memory_end(void* scope) {
   delete static_cast<weir::pytorch::IdleMemory*>(scope);
 }
 
+// CUDAGraph.capture_begin or capture_end raised an error in this thread: Backend's.
+weir_status_t weir_torch_close_failed_captures() {
+  return weir::c::guarded([] {
+    weir::pytorch::Backend* const backend = weir::pytorch::installed();
+    if (backend != nullptr) backend->close_failed_captures();
+  });
+}
+
 weir_status_t weir_torch_fence(void* const* pointers, std::size_t count, int32_t device,
                                void* stream) {
   return weir::c::guarded([&] {

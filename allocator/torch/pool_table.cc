@@ -45,6 +45,7 @@ Status PoolTable::release(PoolId id) {
     gone = std::move(known->second);
     pools_.erase(known);
   }
+  // (The pool itself knows how many graphs it has: it lets go of no more.)
   for (; gone.captures > 0; --gone.captures) gone.graphs->release_graph();
   gone.graphs.reset();
   forget_gone_pools();
@@ -113,13 +114,16 @@ Status PoolTable::begin(PoolId id, Filter filter, Stream current) {
   const StreamFilter takes = [filter = std::move(filter)](Stream stream) {
     return filter(stream.handle);
   };
-  Result<PoolBinding> binding = captures ? graphs->capture(takes, current) : graphs->warm_up(takes);
+  // No capture begins on the default stream: it stands for one that is not known.
+  const std::optional<Stream> origin =
+      current.handle == nullptr ? std::nullopt : std::optional(current);
+  Result<PoolBinding> binding = captures ? graphs->capture(takes, origin) : graphs->warm_up(takes);
   if (!binding) {
     (void)release(id);
     return std::move(binding).error();
   }
   const std::lock_guard lock(mutex_);
-  bindings_.push_back({id, *std::move(binding), captures});
+  bindings_.push_back({id, *std::move(binding), captures, current.id});
   return {};
 }
 
@@ -137,6 +141,27 @@ Status PoolTable::end(PoolId id) {
   // Whether the capture made a graph is PyTorch's to know: it releases the pool if not.
   ended.close(/*keep=*/true);
   return {};
+}
+
+std::vector<PoolId> PoolTable::close_failed(Stream current) {
+  const Result<CaptureInfo::Status> status = device_.capture_status(current);
+  if (!status || *status != CaptureInfo::Status::none) return {};
+  std::vector<Binding> failed;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(bindings_, [&, me = std::this_thread::get_id()](Binding& each) {
+      if (!each.captures || each.stream != current.id || each.begun_by != me) return false;
+      failed.push_back(std::move(each));
+      return true;
+    });
+  }
+  std::vector<PoolId> pools;
+  for (Binding& each : failed) {
+    each.binding.close(/*keep=*/false);
+    (void)release(each.id);
+    pools.push_back(each.id);
+  }
+  return pools;
 }
 
 void* PoolTable::take_from_reserve(Bytes bytes, Stream stream) {

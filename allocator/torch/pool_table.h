@@ -68,8 +68,13 @@ class PoolTable {
   // One more user; and requests on streams that the filter takes go to the pool, until end().
   // `current`: the caller's stream. A capture that is to come takes no stream yet, whereas a
   // warm-up takes the caller's own: that tells them apart.
+  // A capture that goes on already, and that the pool served before, is gone on with.
   Status begin(PoolId id, Filter filter, Stream current);
   Status end(PoolId id);
+  // A capture that this thread was to begin or to end on `current`, its stream, has failed: the
+  // pools that it was to use serve it no more, and have one user fewer. Returns these pools.
+  // Nothing happens while the stream is captured.
+  std::vector<PoolId> close_failed(Stream current);
 
   // Free blocks of this pool may serve requests that found no memory.
   void set_use_on_oom(PoolId id, bool use);
@@ -92,12 +97,13 @@ class PoolTable {
     int uses = 0;
     bool use_on_oom = false;
     bool plain = false;
-    std::uint64_t captures = 0;  // that may have made graphs
+    std::uint64_t captures = 0;  // that may have made graphs; one that was paused counts each time
   };
   struct Binding {
     PoolId id;
     PoolBinding binding;
     bool captures = false;
+    std::uint64_t stream = 0;  // Stream::id of the caller's
     std::thread::id begun_by = std::this_thread::get_id();
   };
 

@@ -81,6 +81,14 @@ void Pools::end(Id id) {
   if (!is_sourced(id)) check(table_.end(id));
 }
 
+void Pools::close_failed(Stream current) {
+  for (const PoolId& id : table_.close_failed(current)) {
+    const std::lock_guard lock(mutex_);
+    const auto last = latest_of(bindings_, Id(id));
+    if (last != bindings_.rend()) bindings_.erase(std::next(last).base());
+  }
+}
+
 std::shared_ptr<SegmentPool> Pools::source_for(cudaStream_t stream) const {
   if (!has_sources()) return nullptr;
   const std::lock_guard lock(mutex_);

@@ -47,6 +47,7 @@ class Pools {
   // As PoolTable's.
   void begin(Id id, Filter filter, Stream current);
   void end(Id id);
+  void close_failed(Stream current);
 
   // Do requests, or blocks, have to be looked up among pools with a source of their own?
   bool has_sources() const { return open_sources_.load(std::memory_order_relaxed) != 0; }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -20,13 +21,17 @@ namespace weir::pytorch {
 // Threads: self-synchronised.
 class Streams {
  public:
-  // `heap` must outlive this.
-  Streams(DeviceHeap& heap, bool on_gpu) : heap_(heap), on_gpu_(on_gpu) {}
+  // `heap` must outlive this. `device`: PyTorch's number of its GPU; none: there is no GPU, and
+  // the runtime knows nothing of the streams.
+  Streams(DeviceHeap& heap, std::optional<c10::DeviceIndex> device)
+      : heap_(heap), device_(device) {}
 
   // Errors: device (the handle is no stream's); capture (DeviceHeap::stream()).
   Result<Stream> of(c10::cuda::CUDAStream stream);
+  // A handle alone: of one of PyTorch's streams, or of any other, which may be destroyed at any
+  // time.
   Result<Stream> of(cudaStream_t handle);
-  // A stream of Weir's own, which lives as long as the process, whoever finds it current.
+  // A stream that lives as long as the process, though PyTorch did not make it.
   Result<Stream> of_lasting(cudaStream_t handle);
   // Null: this thread has not asked of() about it, or it may not last.
   const Stream* known(c10::cuda::CUDAStream stream) const {
@@ -44,17 +49,19 @@ class Streams {
     Stream stream;
   };
   static Known& known_of(c10::StreamId id);
-  void note_end(cudaStream_t handle);
+  void note(Stream stream, cudaStream_t handle);
   bool is_lasting(cudaStream_t handle) const;
+  void list_pool();
 
   inline static constinit std::atomic<std::uint64_t> made_{0};
 
   DeviceHeap& heap_;
-  const bool on_gpu_;
+  const std::optional<c10::DeviceIndex> device_;
   const std::uint64_t number_ = made_.fetch_add(1, std::memory_order_relaxed) + 1;
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, cudaStream_t> handles_;  // by Stream::id; guarded by mutex_
-  std::unordered_set<cudaStream_t> lasting_;                 // guarded by mutex_
+  std::once_flag pool_listed_;
+  std::unordered_set<cudaStream_t> lasting_;  // as far as was asked for; guarded by mutex_
 };
 
 }  // namespace weir::pytorch

@@ -85,6 +85,14 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) 
   *stream = fake_runtime().make_stream();
   return cudaSuccess;
 }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
+  if (priority > 0 || priority < -5) return cudaErrorInvalidValue;
+  return cudaStreamCreateWithFlags(stream, flags);
+}
+cudaError_t cudaStreamGetFlags(cudaStream_t, unsigned int* flags) {
+  *flags = fake_runtime().stream_flags;
+  return cudaSuccess;
+}
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   std::swap(*mode, capture_mode);
   return cudaSuccess;

@@ -512,6 +512,25 @@ class Package(installed.Installed):
         self.assertEqual(printed.splitlines(), ["begins", "PyTorch (1, 2)", "ends", "0.5",
                                                 "begins", "PyTorch ()", "ends", "fails"])
 
+    def test_a_capture_that_fails_is_closed(self):
+        printed = self.run_code(
+            "import types\n"
+            "from weir import _enable\n"
+            "class CUDAGraph:\n"
+            "    def capture_begin(self, works): print('begins', 1 / works)\n"
+            "    def capture_end(self, works=1): print('ends', 1 / works)\n"
+            "torch = types.SimpleNamespace(cuda=types.SimpleNamespace(CUDAGraph=CUDAGraph))\n"
+            "library = types.SimpleNamespace(weir_torch_close_failed_captures=lambda: print('closed'))\n"
+            "_enable._close_failed_captures(torch, library)\n"
+            "graph = CUDAGraph()\n"
+            "for call in (lambda: graph.capture_begin(works=1), lambda: graph.capture_end(),\n"
+            "             lambda: graph.capture_begin(works=0), lambda: graph.capture_end(0)):\n"
+            "    try:\n"
+            "        call()\n"
+            "    except ZeroDivisionError:\n"
+            "        print('fails')\n")
+        self.assertEqual(printed.splitlines(), ["begins 1.0", "ends 1.0", "closed", "fails", "closed", "fails"])
+
     def test_a_bad_setting_is_named(self):
         path = self.fake_torch()
         result = self.python("-m", "weir", "run", "--allocator", "pluggable", "--limit", "much",

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Captures under Trust::context (docs/guarantees.md): which of them stop events of the whole
 // context, for how long, and what a captured stream's requests may take.
+#include <array>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "core/base/forwarding_device.h"
+#include "observe/statistics_fold.h"
 #include "tests/unit/contract_pools.h"
 
 namespace weir {
@@ -186,6 +189,77 @@ TEST_F(UntoldCaptures, ARetiredStreamIsNotAsked) {
   EXPECT_TRUE(heap_.retire(retired).ok());
   EXPECT_TRUE(device_.destroy_stream(retired).ok());
   expect_memory_moves_behind_an_event();
+}
+
+// Each reason is heard of once, by whoever asks for it: in the statistics, in what records, by the
+// callback.
+class ContextEventsLostTest : public UntoldCaptures {
+ protected:
+  // By ContextEventsLost, of a heap that `lose(heap)` makes lose them.
+  template <class Lose>
+  void expect_lost(std::vector<ContextEventsLost> expected, Lose&& lose) {
+    StatisticsFold fold;
+    DeviceHeap heap(device_, untold(), &fold);
+    std::vector<ContextEventsLost> told;
+    heap.on_context_events_lost([&](ContextEventsLost why) { told.push_back(why); });
+    for (int i = 0; i < 2; ++i) lose(heap);
+    EXPECT_EQ(told, expected);
+    std::array<std::uint64_t, kContextEventsLost> counted{};
+    for (const ContextEventsLost why : expected) ++counted[static_cast<std::size_t>(why)];
+    EXPECT_EQ(heap.statistics().context_events_lost, counted);
+    EXPECT_EQ(fold.statistics().context_events_lost, counted);
+    StatisticsFold late;
+    heap.start_recording(late);
+    EXPECT_EQ(late.statistics().context_events_lost, counted) << "a recording that begins later";
+    heap.stop_recording(late);
+  }
+  // Memory that only an event of the context can move.
+  void want_an_event(DeviceHeap& heap) {
+    void* const x = *heap.allocate(kBlock, s_);
+    EXPECT_TRUE(heap.deallocate(x).ok());
+    heap.set_limit(Bytes{heap.statistics().reserved_bytes.current});
+    void* const y = *heap.allocate(kBlock, t_);
+    EXPECT_TRUE(heap.deallocate(y).ok());
+    heap.set_limit(0_B);
+  }
+};
+
+TEST_F(ContextEventsLostTest, IsSaidWithItsReason) {
+  expect_lost({}, [&](DeviceHeap& heap) { want_an_event(heap); });
+  expect_lost({ContextEventsLost::unannounced_capture}, [&](DeviceHeap& heap) {
+    EXPECT_TRUE(heap.deallocate(*heap.allocate(1_KiB, m_)).ok());
+    begin_unannounced(m_);
+    want_an_event(heap);
+    end_and_destroy(m_);
+  });
+  expect_lost({ContextEventsLost::refused}, [&](DeviceHeap& heap) {
+    device_.fail(DeviceCall::record_context, 1, ErrorCode::capture);
+    want_an_event(heap);
+  });
+  device_.fail(DeviceCall::record_context, 0);
+  expect_lost({ContextEventsLost::unavailable}, [&](DeviceHeap& heap) {
+    device_.fail(DeviceCall::record_context, 1, ErrorCode::unavailable);
+    want_an_event(heap);
+  });
+  device_.fail(DeviceCall::record_context, 0);
+  expect_lost({ContextEventsLost::external_stream, ContextEventsLost::pluggable},
+              [&](DeviceHeap& heap) {
+                heap.forgo_context_events(ContextEventsLost::external_stream, m_.id);
+                heap.forgo_context_events(ContextEventsLost::pluggable);
+                want_an_event(heap);
+              });
+}
+
+// Those who don't want them don't lose them.
+TEST_F(ContextEventsLostTest, IsSaidOnlyWhereSuchEventsAreUsed) {
+  for (const HeapOptions& options :
+       {HeapOptions{.trust = Trust::told},
+        HeapOptions{.trust = Trust::context, .context_events = false}}) {
+    DeviceHeap heap(device_, options);
+    heap.on_context_events_lost([](ContextEventsLost) { ADD_FAILURE(); });
+    heap.forgo_context_events(ContextEventsLost::external_stream);
+    for (const std::uint64_t lost : heap.statistics().context_events_lost) EXPECT_EQ(lost, 0u);
+  }
 }
 
 // What one stream took from another it took behind a wait; a graph that it captures may be launched

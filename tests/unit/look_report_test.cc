@@ -43,6 +43,22 @@ HandMade& with_stack(HandMade& made, std::uint32_t stack) {
   return made;
 }
 
+// Whether it happened in the recording or before makes no difference to what the program loses.
+TEST(Report, WhyEventsOfTheContextWereGivenUpIsShown) {
+  for (const bool before : {false, true}) {
+    HandMade made;
+    made.add({.kind = EventKind::context_events_lost, .stream = 9, .other = 1});
+    if (before) made.recording.initial = made.recording.events.size();
+    const Report report = report_of(made.recording);
+    EXPECT_THAT(report_text(report),
+                AllOf(HasSubstr("Events of the whole context were given up"),
+                      HasSubstr("a stream was captured, and no capture had been announced"),
+                      HasSubstr("capture with torch.cuda.graph")));
+    EXPECT_THAT(report_json(report), HasSubstr("\"unannounced_capture\""));
+  }
+  EXPECT_THAT(report_text(report_of(HandMade().recording)), Not(HasSubstr("were given up")));
+}
+
 TEST(Report, EveryByteThatNobodyAskedForHasOneCause) {
   HandMade made;
   made.add({.kind = EventKind::heap_open, .heap = {5}, .stream = 9, .pool = 3});

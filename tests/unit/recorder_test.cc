@@ -81,6 +81,8 @@ TEST_F(RecorderFile, HoldsEveryFieldOfEveryKind) {
   events.push_back(
       {.kind = EventKind::out_of_memory, .time = 5_ms, .stream = 40, .requested = 1_TiB});
   events.push_back({.kind = EventKind::pool_close, .time = 6_ms, .pool = 3});
+  events.push_back(
+      {.kind = EventKind::context_events_lost, .time = 7_ms, .stream = 40, .other = 1});
   ASSERT_EQ(events.size(), static_cast<std::size_t>(kEventKinds));
   {
     const auto recorder =

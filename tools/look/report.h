@@ -124,6 +124,8 @@ struct Churn {
 struct Totals {
   std::uint64_t allocations = 0, deallocations = 0, fences = 0, stream_waits = 0;
   std::uint64_t context_waits = 0;  // of stream_waits, those for the work of all streams
+  // Why events of the whole context were given up, also before the recording began.
+  std::vector<ContextEventsLost> context_events_lost;
   std::uint64_t pages_created = 0, pages_released = 0, maps = 0, unmaps = 0, out_of_memory = 0;
   std::uint64_t captures = 0, mappings_peak = 0;
   Bytes allocated, created, released, trimmed;

@@ -70,12 +70,15 @@ Json moment_json(const Moment& moment) {
 }
 
 Json totals_json(const Totals& totals) {
+  Json lost = Json::array();
+  for (const ContextEventsLost why : totals.context_events_lost) lost.push_back(name_of(why));
   return {{"allocations", totals.allocations},
           {"deallocations", totals.deallocations},
           {"allocated_bytes", totals.allocated.count},
           {"fences", totals.fences},
           {"stream_waits", totals.stream_waits},
           {"context_waits", totals.context_waits},
+          {"context_events_lost", std::move(lost)},
           {"host_waits", totals.host_waits.count},
           {"host_wait_time_us", microseconds(totals.host_waits.time)},
           {"longest_host_wait_us", microseconds(totals.host_waits.longest)},

@@ -191,6 +191,13 @@ std::string waits(const Report& report) {
         "depends on time: {} left their heap when their work was seen to be over.\n",
         with_commas(totals.context_waits), counted(totals.pages_released, "page"));
   }
+  for (const ContextEventsLost why : totals.context_events_lost) {
+    text += fmt::format(
+        "Events of the whole context were given up, so streams and pools share memory only where "
+        "the "
+        "host waits: {}. To keep them: {}.\n",
+        reason_of(why), remedy_of(why));
+  }
   if (report.waits.empty()) return text;
   ReportTable table("llrr");
   table.add({"stream", "waits for", "waits", "its fences"});

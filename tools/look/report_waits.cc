@@ -70,6 +70,10 @@ Totals totals_of(const Recording& recording) {
     if (event.kind == EventKind::map) ++mappings;
     if (event.kind == EventKind::unmap && mappings > 0) --mappings;
     totals.mappings_peak = std::max(totals.mappings_peak, mappings);
+    // It holds until the process ends, whenever it happened.
+    if (event.kind == EventKind::context_events_lost) {
+      totals.context_events_lost.push_back(static_cast<ContextEventsLost>(event.other));
+    }
     if (before++ < recording.initial) continue;
     count_memory(event, totals);
     count_time(event, totals);

@@ -53,7 +53,6 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
       options_(options),
       budget_(options.limit),
       observer_(device, sink),
-      captures_(device, options.context_events),
       // Of a capture's stream nothing can be asked: an error is no answer.
       remote_work_([this](const FenceSet& ends) {
         const Result<bool> over = timelines_.looks_complete(ends);
@@ -284,6 +283,22 @@ Status DeviceHeap::Impl::retire(Stream stream) {
   return device_pool_.retire(stream);
 }
 
+// Where uses are told, such events are of little use, and nobody misses them.
+void DeviceHeap::Impl::note_context_events_lost(ContextEventsLost why, std::uint64_t stream) {
+  if (!is_untold()) return;
+  observer_.emit({.kind = EventKind::context_events_lost,
+                  .heap = kNoHeap,
+                  .stream = stream,
+                  .other = static_cast<std::uint64_t>(why)});
+  const std::lock_guard lock(lost_mutex_);
+  for (const ContextEventsLostCallback& callback : lost_callbacks_) callback(why);
+}
+
+void DeviceHeap::Impl::on_context_events_lost(ContextEventsLostCallback callback) {
+  const std::lock_guard lock(lost_mutex_);
+  lost_callbacks_.push_back(std::move(callback));
+}
+
 void DeviceHeap::Impl::on_out_of_memory(OutOfMemoryCallback callback) {
   const std::lock_guard lock(callbacks_mutex_);
   callbacks_.push_back(std::move(callback));
@@ -343,7 +358,12 @@ std::optional<BlockInfo> DeviceHeap::find(const void* pointer) const {
 }
 Status DeviceHeap::retire(Stream stream) { return impl_->retire(stream); }
 void DeviceHeap::meet(Stream stream) { impl_->meet(stream); }
-void DeviceHeap::forgo_context_events() { impl_->forgo_context_events(); }
+void DeviceHeap::forgo_context_events(ContextEventsLost why, std::uint64_t stream) {
+  impl_->forgo_context_events(why, stream);
+}
+void DeviceHeap::on_context_events_lost(ContextEventsLostCallback callback) {
+  if (callback) impl_->on_context_events_lost(std::move(callback));
+}
 void DeviceHeap::assume_graphs_leak() { impl_->assume_graphs_leak(); }
 Result<Bytes> DeviceHeap::trim(Bytes keep, Trim how) { return impl_->trim(keep, how); }
 Result<Stream> DeviceHeap::stream(void* handle) {

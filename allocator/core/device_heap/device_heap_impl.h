@@ -81,7 +81,10 @@ class DeviceHeap::Impl {
   bool stop_recording(EventSink& sink);
   std::vector<std::string> validate() const;
   void meet(Stream stream) { captures_.meet(stream); }
-  void forgo_context_events() { captures_.forgo_context_events(); }
+  void forgo_context_events(ContextEventsLost why, std::uint64_t stream) {
+    captures_.forgo_context_events(why, stream);
+  }
+  void on_context_events_lost(ContextEventsLostCallback callback);
   void assume_graphs_leak() { graphs_leak_ = true; }
   Result<Bytes> trim(Bytes keep, Trim how);
   Status renew_access();
@@ -144,7 +147,14 @@ class DeviceHeap::Impl {
   Result<Server> server_of(Stream stream);
   Result<Server> server_in(std::shared_ptr<CapturePool> pool, Stream stream);
   static Error not_served(Stream stream);
-  Status begin_capture(CapturePool& pool, bool watches);
+  Result<std::uint64_t> bind_capture(std::shared_ptr<CapturePool> pool, PoolBindings::Takes takes,
+                                     PoolBindings::Kind kind, std::optional<Stream> origin);
+  // Before a capture begins. `goes_on`: it has begun.
+  void settle(bool goes_on);
+  // Closes what the driver says is over of captures. `own`, `replaced`: PoolBindings::take_ended().
+  // Returns whether there was any.
+  bool end_past_captures(std::uint64_t own = 0, const std::optional<Stream>& replaced = {});
+  void note_context_events_lost(ContextEventsLost why, std::uint64_t stream);
   Result<bool> is_captured(Stream stream);
   // False, too, if it is captured into another pool.
   Result<bool> is_captured_into(const CapturePool& pool, Stream stream);
@@ -281,7 +291,10 @@ class DeviceHeap::Impl {
   HeapRegistry registry_;
   Budget budget_;
   Observer observer_;
-  OpenCaptures captures_;
+  OpenCaptures captures_{device_, options_.context_events,
+                         [this](ContextEventsLost why, std::uint64_t stream) {
+                           note_context_events_lost(why, stream);
+                         }};
   RemoteWork remote_work_;
   PoolBindings bindings_{registry_, captures_};
   DeferredFrees deferred_{bindings_};
@@ -296,6 +309,8 @@ class DeviceHeap::Impl {
   std::vector<MissCallback> miss_callbacks_;
   std::vector<HeldCallback> held_callbacks_;
   std::atomic<bool> has_miss_callbacks_{false};
+  std::mutex lost_mutex_;  // after every other lock of the core
+  std::vector<ContextEventsLostCallback> lost_callbacks_;
 
   // Taken before every other lock of the core, and never while a heap's is held.
   mutable std::shared_mutex pools_mutex_;

@@ -48,39 +48,81 @@ std::vector<std::shared_ptr<CapturePool>> DeviceHeap::Impl::pools() const {
 Result<std::uint64_t> DeviceHeap::Impl::bind(std::shared_ptr<CapturePool> pool,
                                              PoolBindings::Takes takes, PoolBindings::Kind kind,
                                              std::optional<Stream> origin) {
-  if (kind == PoolBindings::Kind::eager) {
-    if (pool->capturing()) {
+  bindings_.hold();
+  Result<std::uint64_t> id = [&]() -> Result<std::uint64_t> {
+    if (kind != PoolBindings::Kind::eager) {
+      return bind_capture(std::move(pool), std::move(takes), kind, origin);
+    }
+    end_past_captures();
+    if (pool->refuses_warm_ups()) {
       return Error(
           ErrorCode::invalid_argument,
           "graph pool " + std::to_string(pool->id()) +
               ": a capture into it is going on; warm up before it begins, or after its end");
     }
-    bindings_.hold();
-    return bindings_.open(std::move(pool), std::move(takes), kind, 0);
-  }
-  bindings_.hold();
-  if (origin) captures_.meet(*origin);
-  if (Status begun = begin_capture(*pool, kind == PoolBindings::Kind::captured); !begun) {
-    bindings_.let_go();
-    return std::move(begun).error();
-  }
-  return bindings_.open(std::move(pool), std::move(takes), kind, captures_.announce(origin));
+    const std::uint64_t eager = bindings_.next_id();
+    bindings_.open(eager, std::move(pool), std::move(takes), kind, {});
+    return eager;
+  }();
+  if (!id) bindings_.let_go();
+  return id;
 }
 
-Status DeviceHeap::Impl::begin_capture(CapturePool& pool, bool watches) {
-  // Work of a stream that will be captured can't be recorded then, and others may wait for it.
-  // (What is cached goes back first: it is freed at that moment, for the pages.)
+Result<std::uint64_t> DeviceHeap::Impl::bind_capture(std::shared_ptr<CapturePool> pool,
+                                                     PoolBindings::Takes takes,
+                                                     PoolBindings::Kind kind,
+                                                     std::optional<Stream> origin) {
+  PoolBindings::Capture capture{.announced = 0, .origin = origin, .id = 0};
+  if (origin && kind == PoolBindings::Kind::captured) {
+    const Result<CaptureInfo> info = device_.capture_info(*origin);
+    if (!info) return info.error();
+    if (info->status != CaptureInfo::Status::none) capture.id = info->id;
+  }
+  const bool goes_on = capture.id != 0;
+  end_past_captures(/*own=*/0, goes_on ? std::nullopt : origin);
+  if (origin) captures_.meet(*origin);
+  const std::uint64_t paused = goes_on ? bindings_.paused(*pool, capture.id) : 0;
+  if (paused != 0) {
+    if (Status begun = pool->begin_capture(paused, /*watches=*/true); !begun) {
+      return std::move(begun).error();
+    }
+    bindings_.resume(paused, std::move(takes));
+    return paused;
+  }
+  settle(goes_on);
+  const std::uint64_t id = bindings_.next_id();
+  const bool watches = kind == PoolBindings::Kind::captured;
+  if (Status begun = pool->begin_capture(id, watches); !begun) return std::move(begun).error();
+  capture.announced = captures_.announce(origin, goes_on);
+  bindings_.open(id, std::move(pool), std::move(takes), kind, capture);
+  return id;
+}
+
+// What is cached goes back: it is freed at this moment, for the pages. Work of a stream that will
+// be captured can't be recorded then, and others may wait for it. (Of one that is captured already
+// it is too late.)
+void DeviceHeap::Impl::settle(bool goes_on) {
   registry_.give_back_cached();
+  if (goes_on) return;
   timelines_.settle();
   for (const std::shared_ptr<CapturePool>& each : pools()) each->settle();
-  return pool.begin_capture(watches);
 }
 
+// The thread that closes it is the capture's own, or the capture has ended: so its number may be
+// asked for.
 void DeviceHeap::Impl::unbind(std::uint64_t binding, bool keep) {
-  const std::optional<PoolBindings::Closed> closed = bindings_.close(binding);
-  if (!closed) return;
-  if (closed->captures) closed->pool->end_capture(keep);
+  if (const std::optional<Stream> origin = bindings_.unnamed_origin(binding)) {
+    const Result<CaptureInfo> info = device_.capture_info(*origin);
+    if (info && info->status != CaptureInfo::Status::none) bindings_.name(binding, info->id);
+  }
+  if (const auto counts_too_many = bindings_.close(binding, keep)) counts_too_many->release_graph();
   free_deferred();
+}
+
+bool DeviceHeap::Impl::end_past_captures(std::uint64_t own, const std::optional<Stream>& replaced) {
+  const std::vector<PoolBindings::Ended> ended = bindings_.take_ended(own, replaced);
+  for (const PoolBindings::Ended& each : ended) each.pool->end_capture(each.id);
+  return !ended.empty();
 }
 
 Error DeviceHeap::Impl::not_served(Stream stream) {
@@ -94,6 +136,7 @@ Result<DeviceHeap::Impl::Server> DeviceHeap::Impl::server_of(Stream stream) {
   Result<CaptureInfo> info = device_.capture_info(stream);
   if (!info) return std::move(info).error();
   const bool captured = info->status != CaptureInfo::Status::none;
+  if (end_past_captures(captured ? info->id : 0)) free_deferred();
   std::shared_ptr<CapturePool> pool = bindings_.find(stream, *info);
   if (pool != nullptr) return Server{std::move(pool), captured ? info->id : 0};
   if (!captured || is_untold()) return Server{};
@@ -212,6 +255,7 @@ Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
 }
 
 void DeviceHeap::Impl::free_deferred() {
+  (void)end_past_captures();
   free_due(deferred_.take_due(), StreamHeap::Gone::behind_all);
 }
 
@@ -300,7 +344,10 @@ Status GraphPool::restore(std::span<const PlacedBlock> blocks) {
   if (restored) heap_->impl_->forget_deferred(blocks);
   return restored;
 }
-bool GraphPool::give_back_pages() { return pool_->give_back_pages(); }
+bool GraphPool::give_back_pages() {
+  heap_->impl_->free_deferred();
+  return pool_->give_back_pages();
+}
 
 PoolBinding::PoolBinding(PoolBinding&& other) noexcept
     : heap_(std::exchange(other.heap_, nullptr)), id_(other.id_) {}

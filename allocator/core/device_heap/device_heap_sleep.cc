@@ -130,6 +130,7 @@ std::vector<HeldMemory> DeviceHeap::Impl::held_in(const Unit& unit, std::set<Pag
 }
 
 Status DeviceHeap::Impl::no_capture_goes_on() {
+  (void)end_past_captures();
   for (const Unit& unit : this->units()) {
     if (unit.graphs == nullptr || !unit.graphs->capturing()) continue;
     return Error(ErrorCode::capture, "a capture into graph pool " +

@@ -131,6 +131,10 @@ std::vector<Event> DeviceHeap::Impl::as_events(const HeapSnapshot& snapshot) con
     const bool captures = [&]() WEIR_NO_THREAD_ANALYSIS { return pool->capturing_locked(); }();
     if (captures) add({.kind = EventKind::capture_begin, .pool = pool->id()});
   }
+  for (std::uint64_t why = 0; is_untold() && why < kContextEventsLost; ++why) {
+    if ((captures_.reasons() >> why & 1) == 0) continue;
+    add({.kind = EventKind::context_events_lost, .heap = kNoHeap, .other = why});
+  }
   for (const PageInfo& page : snapshot.pages) {
     const bool plain = page.memory == MemoryKind::plain;
     add({.kind = EventKind::create, .plain = plain, .page = page.page, .bytes = page.bytes});

@@ -70,6 +70,8 @@ Result<bool> DeviceHeap::Impl::is_captured_into(const CapturePool& pool, Stream 
   if (!captured || !*captured) return captured;
   const Result<CaptureInfo> info = device_.capture_info(stream);
   if (!info) return info.error();
+  const std::uint64_t known = bindings_.of_capture(pool, info->id);
+  if (known != 0) return pool.is_capturing(known);
   return bindings_.find(stream, *info).get() == &pool && pool.capturing();
 }
 

@@ -21,35 +21,134 @@ void PoolBindings::let_go_locked() {
   if (open_.fetch_sub(1, std::memory_order_release) == 1) registry_.allow_fast_paths(true);
 }
 
-std::uint64_t PoolBindings::open(std::shared_ptr<CapturePool> pool, Takes takes, Kind kind,
-                                 std::uint64_t announced) {
+std::uint64_t PoolBindings::next_id() {
   const std::unique_lock lock(mutex_);
-  bindings_.push_back({++last_, std::move(pool), std::move(takes), kind, {}, announced});
-  return last_;
+  return ++last_;
 }
 
-std::optional<PoolBindings::Closed> PoolBindings::close(std::uint64_t id) {
+void PoolBindings::open(std::uint64_t id, std::shared_ptr<CapturePool> pool, Takes takes, Kind kind,
+                        const Capture& capture) {
+  const std::unique_lock lock(mutex_);
+  bindings_.push_back({.id = id,
+                       .pool = std::move(pool),
+                       .takes = std::move(takes),
+                       .kind = kind,
+                       .state = State::open,
+                       .capture = capture,
+                       .attached = {},
+                       .counts = false});
+  if (kind != Kind::eager) captures_on_.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::shared_ptr<CapturePool> PoolBindings::close(std::uint64_t id, bool keep) {
+  const std::unique_lock lock(mutex_);
+  const auto binding = std::find_if(bindings_.begin(), bindings_.end(), [&](const Binding& each) {
+    return each.id == id && each.state != State::paused;
+  });
+  if (binding == bindings_.end()) return nullptr;
+  if (binding->captures()) return pause(*binding, keep), nullptr;
+  std::shared_ptr<CapturePool> counts_too_many;
+  if (binding->counts && !keep) counts_too_many = std::move(binding->pool);
+  if (binding->kind == Kind::eager) let_go_locked();
+  bindings_.erase(binding);
+  return counts_too_many;
+}
+
+// The pool hears of it under the lock: nobody finds the capture over before its graph counts.
+void PoolBindings::pause(Binding& binding, bool keep) {
+  binding.takes = {};
+  binding.state = State::paused;
+  binding.pool->pause_capture(binding.id, keep, static_cast<int>(keep) - int{binding.counts});
+  binding.counts = keep;
+}
+
+std::optional<Stream> PoolBindings::unnamed_origin(std::uint64_t id) const {
+  const std::shared_lock lock(mutex_);
+  for (const Binding& each : bindings_) {
+    if (each.id != id || each.kind != Kind::captured || each.state != State::open) continue;
+    const std::optional<Stream>& origin = each.capture.origin;
+    if (each.capture_id() == 0 && origin && !origin->may_end) return origin;
+  }
+  return std::nullopt;
+}
+
+void PoolBindings::name(std::uint64_t id, std::uint64_t capture) {
+  const std::unique_lock lock(mutex_);
+  for (Binding& each : bindings_) {
+    if (each.id == id && each.capture.id == 0) each.capture.id = capture;
+  }
+}
+
+std::uint64_t PoolBindings::paused(const CapturePool& pool, std::uint64_t capture) const {
+  const std::shared_lock lock(mutex_);
+  const auto binding = std::find_if(bindings_.begin(), bindings_.end(), [&](const Binding& each) {
+    return each.state == State::paused && each.pool.get() == &pool && each.capture_id() == capture;
+  });
+  return binding == bindings_.end() ? 0 : binding->id;
+}
+
+void PoolBindings::resume(std::uint64_t id, Takes takes) {
   const std::unique_lock lock(mutex_);
   const auto binding = std::find_if(bindings_.begin(), bindings_.end(),
                                     [&](const Binding& each) { return each.id == id; });
-  if (binding == bindings_.end()) return std::nullopt;
-  Closed closed{std::move(binding->pool), binding->captures()};
-  if (closed.captures) captures_.ended(binding->announced);
-  bindings_.erase(binding);
+  binding->takes = std::move(takes);
+  binding->state = State::open;
+  std::rotate(binding, std::next(binding), bindings_.end());
   let_go_locked();
-  return closed;
+}
+
+bool PoolBindings::may_be_over(const Binding& binding, std::uint64_t own) const {
+  if (!binding.captures()) return false;
+  return own == 0 || (binding.state == State::paused && binding.capture_id() != own);
+}
+
+bool PoolBindings::is_over(const Binding& binding, const std::optional<Stream>& replaced) const {
+  // A scope closes its binding when its capture is over, and not before.
+  if (binding.kind == Kind::scoped) return binding.state == State::paused;
+  using Progress = OpenCaptures::Progress;
+  const Result<Progress> progress = captures_.progress(binding.capture.announced);
+  if (!progress || *progress == Progress::going_on) return false;
+  if (*progress == Progress::over || binding.state == State::paused) return true;
+  return replaced && binding.capture.origin == replaced;
+}
+
+std::vector<PoolBindings::Ended> PoolBindings::take_ended(std::uint64_t own,
+                                                          const std::optional<Stream>& replaced) {
+  std::vector<Ended> ended;
+  if (captures_on_.load(std::memory_order_relaxed) == 0) return ended;
+  const auto has_ended = [&](const Binding& each) {
+    return may_be_over(each, own) && is_over(each, replaced);
+  };
+  {
+    const std::shared_lock lock(mutex_);
+    if (std::none_of(bindings_.begin(), bindings_.end(), has_ended)) return ended;
+  }
+  const std::unique_lock lock(mutex_);
+  std::erase_if(bindings_, [&](Binding& each) {
+    if (!has_ended(each)) return false;
+    const bool closed = each.state == State::paused;
+    // Whether it made a graph is not known until its binding is closed.
+    if (!closed) pause(each, /*keep=*/true);
+    each.state = State::over;
+    captures_.ended(each.capture.announced);
+    captures_on_.fetch_sub(1, std::memory_order_relaxed);
+    let_go_locked();
+    ended.push_back({each.id, each.pool});
+    return closed;
+  });
+  return ended;
 }
 
 std::shared_ptr<CapturePool> PoolBindings::find(Stream stream, const CaptureInfo& info) {
   const std::shared_lock lock(mutex_);
   const auto binding = std::find_if(bindings_.rbegin(), bindings_.rend(),
-                                    [&](const Binding& each) { return each.takes(stream, info); });
+                                    [&](const Binding& each) { return each.serves(stream, info); });
   if (binding == bindings_.rend()) return nullptr;
   if (info.status != CaptureInfo::Status::none && binding->captures()) {
-    const std::atomic_ref begun(binding->begun);
-    if (!begun.load(std::memory_order_relaxed)) {
-      captures_.note_begun(binding->announced);
-      begun.store(true, std::memory_order_relaxed);
+    const std::atomic_ref id(binding->capture.id);
+    if (id.load(std::memory_order_relaxed) == 0) {
+      captures_.note_begun(binding->capture.announced);
+      id.store(info.id, std::memory_order_relaxed);
     }
   }
   return binding->pool;
@@ -61,11 +160,19 @@ bool PoolBindings::lead_to(const CapturePool& pool) const {
                      [&](const Binding& each) { return each.pool.get() == &pool; });
 }
 
+std::uint64_t PoolBindings::of_capture(const CapturePool& pool, std::uint64_t capture) const {
+  const std::shared_lock lock(mutex_);
+  const auto binding = std::find_if(bindings_.begin(), bindings_.end(), [&](const Binding& each) {
+    return each.captures() && each.pool.get() == &pool && each.capture_id() == capture;
+  });
+  return binding == bindings_.end() ? 0 : binding->id;
+}
+
 std::optional<bool> PoolBindings::attach(Stream stream, const CaptureInfo& info,
                                          CaptureAttachment attachment) {
   const std::unique_lock lock(mutex_);
   for (Binding& binding : bindings_) {
-    if (!binding.captures() || !binding.takes(stream, info)) continue;
+    if (!binding.captures() || !binding.serves(stream, info)) continue;
     if (binding.kind == Kind::scoped) binding.attached.push_back(std::move(attachment));
     return binding.kind == Kind::scoped;
   }

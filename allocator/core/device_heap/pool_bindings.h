@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which requests go to which graph pool: a table of bindings, of which the last opened is asked
-// first.
+// Which requests go to which graph pool, and which captures those pools serve: a table of bindings,
+// of which the last opened is asked first.
 //
-// While any binding is open, and while frees are deferred, every call has to ask the driver whether
-// its stream is captured, so the heaps' fast paths are closed.
+// A capture's entry lasts as long as the driver says that the capture goes on, whatever becomes of
+// the binding. A binding that is closed before pauses its capture: the next one of that pool and
+// that capture, known by the driver's number, takes over the entry, and with it the capture's epoch
+// in the pool. A binding that nobody closes serves nothing once its capture is over.
 //
-// Threads: self-synchronised by one lock, taken before the registry's and OpenCaptures'.
+// While any binding is open, or paused, and while frees are deferred, every call has to ask the
+// driver whether its stream is captured, so the heaps' fast paths are closed.
+//
+// Threads: self-synchronised by one lock, taken before the locks of the registry, of OpenCaptures,
+// and of graph pools.
 #pragma once
 
 #include <atomic>
@@ -41,46 +47,87 @@ class PoolBindings {
   void hold();
   void let_go();
 
-  // Takes over a hold(). `announced`: OpenCaptures' number of its capture. Returns its id.
-  std::uint64_t open(std::shared_ptr<CapturePool> pool, Takes takes, Kind kind,
-                     std::uint64_t announced);
-  struct Closed {
-    std::shared_ptr<CapturePool> pool;
-    bool captures = false;
+  // An id that no binding has. Ids rise.
+  std::uint64_t next_id();
+  struct Capture {
+    std::uint64_t announced = 0;   // OpenCaptures' number
+    std::optional<Stream> origin;  // that it begins on, where that is known
+    std::uint64_t id = 0;          // the driver's; 0: it has not begun yet
   };
-  // Nothing: there is no such binding.
-  std::optional<Closed> close(std::uint64_t id);
+  // Takes over a hold(). `capture`: none of an eager binding.
+  void open(std::uint64_t id, std::shared_ptr<CapturePool> pool, Takes takes, Kind kind,
+            const Capture& capture);
+  // The binding is closed; a capture's is paused, until take_ended() finds that capture over.
+  // Returns the pool that counts a graph too many, where the capture was over already and is said
+  // only now to have made none.
+  std::shared_ptr<CapturePool> close(std::uint64_t id, bool keep);
+  // The stream to ask for the number of an open binding's capture, if that is not known.
+  std::optional<Stream> unnamed_origin(std::uint64_t id) const;
+  void name(std::uint64_t id, std::uint64_t capture);
+  // The id of the binding of that pool, paused in the capture of that number; 0: there is none.
+  std::uint64_t paused(const CapturePool& pool, std::uint64_t capture) const;
+  // The paused binding serves again, and is the last opened. Lets go of a hold().
+  void resume(std::uint64_t id, Takes takes);
+
+  // Captures that the driver says are over; none of them comes again. `own`: the number of a
+  // capture that goes on, as its own thread asks; then only paused ones are looked at. `replaced`:
+  // a stream that a capture is about to begin on, so that any other announced there is over.
+  struct Ended {
+    std::uint64_t id = 0;
+    std::shared_ptr<CapturePool> pool;
+  };
+  std::vector<Ended> take_ended(std::uint64_t own, const std::optional<Stream>& replaced = {});
 
   // The pool for a request; null: no binding takes it. A capture's first request is noted.
   std::shared_ptr<CapturePool> find(Stream stream, const CaptureInfo& info);
   bool lead_to(const CapturePool& pool) const;
+  // The binding by which the pool serves, or served before a pause, the capture of that number; 0:
+  // none.
+  std::uint64_t of_capture(const CapturePool& pool, std::uint64_t capture) const;
   // Gives the attachment to the capture that `stream` is in. Nothing: no binding takes the capture.
   // False: no scope ends it.
   std::optional<bool> attach(Stream stream, const CaptureInfo& info, CaptureAttachment attachment);
   std::vector<CaptureAttachment> attached(std::uint64_t id) const;
 
-  // Ids rise, and none is used again. The last; and the oldest that a capture has, or more than
-  // all.
+  // The last id; and the oldest of a capture that is not over, or more than all.
   std::uint64_t last() const;
   std::uint64_t oldest_capture() const;
 
  private:
+  // open: requests come by it. paused: it was closed, and its capture goes on. over: its capture
+  // is, and it was not closed yet.
+  enum class State : std::uint8_t { open, paused, over };
   struct Binding {
     std::uint64_t id = 0;
     std::shared_ptr<CapturePool> pool;
-    Takes takes;
+    Takes takes;  // empty unless open
     Kind kind = Kind::eager;
-    std::vector<CaptureAttachment> attached;
-    std::uint64_t announced = 0;
-    bool begun = false;  // as far as OpenCaptures was told; set with the lock shared
+    State state = State::open;
+    Capture capture;
+    std::vector<CaptureAttachment> attached;  // of a scope
+    bool counts = false;                      // for a graph of the pool's
 
-    bool captures() const { return kind != Kind::eager; }
+    bool captures() const { return kind != Kind::eager && state != State::over; }
+    // Set with the lock shared, so not to be read in another way there.
+    std::uint64_t capture_id() const {
+      return std::atomic_ref(const_cast<std::uint64_t&>(capture.id))
+          .load(std::memory_order_relaxed);
+    }
+    bool serves(Stream stream, const CaptureInfo& info) const {
+      return state == State::open && takes(stream, info);
+    }
   };
+  // Both are called with the lock held, alone or shared.
+  bool is_over(const Binding& binding, const std::optional<Stream>& replaced) const;
+  bool may_be_over(const Binding& binding, std::uint64_t own) const;
+  void pause(Binding& binding, bool keep);
   void let_go_locked();
 
   HeapRegistry& registry_;
   OpenCaptures& captures_;
   std::atomic<std::uint64_t> open_{0};  // changed with the lock held alone
+  std::atomic<std::uint64_t> captures_on_{
+      0};  // that are not over; changed with the lock held alone
 
   mutable std::shared_mutex mutex_;
   std::vector<Binding> bindings_;

@@ -48,7 +48,8 @@ Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture,
   const MutexLock lock(mutex_);
   settled_ = false;
   // A capture that is not into the pool, and takes memory of it: it is the graph's as well.
-  const bool is_guest = !is_told() && capture != 0 && !capturing_;
+  const bool is_guest = !is_told() && capture != 0 && (!capturing_ || may_be_replaced());
+  if (is_guest && capturing_) end_capture_locked();
   const bool captured = capture != 0 && !is_guest;
   if (is_told() && captured != capturing_) {
     status = Error(ErrorCode::invalid_argument,
@@ -63,6 +64,7 @@ Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture,
   if (!found) return status = found.error(), Address{};
   Pool::Member* const member = *found;
   const Stream as = captured ? stream.in_capture() : stream;
+  if (captured) note_captured_use(stream);
   if (!captured && is_told()) {
     // Graphs use memory that counts as free here.
     status = timelines().wait(timelines().of(stream), launches_);
@@ -87,8 +89,9 @@ Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture,
 Result<bool> CapturePool::fence(StreamHeap& heap, Address block, Stream user, bool captured) {
   const TimelineId by = timelines().of(captured ? user.in_capture() : user);
   Result<bool> fenced = heap.fence(block, by);
-  if (captured || !fenced || !*fenced) return fenced;
+  if (!fenced || !*fenced) return fenced;
   const MutexLock lock(mutex_);
+  if (captured) return note_captured_use(user), fenced;
   settled_ = false;
   if (is_told()) eager_work_.join(timelines().now(by));
   if (capturing_) eager_uses_.insert(block.value);
@@ -98,12 +101,17 @@ Result<bool> CapturePool::fence(StreamHeap& heap, Address block, Stream user, bo
 bool CapturePool::record_stream(StreamHeap& heap, Address block, Stream user, bool captured) {
   const TimelineId by = timelines().of(captured ? user.in_capture() : user);
   if (!heap.record_stream(block, by)) return false;
-  if (captured) return true;
   const MutexLock lock(mutex_);
+  if (captured) return note_captured_use(user), true;
   settled_ = false;
   if (std::find(users_.begin(), users_.end(), by) == users_.end()) users_.push_back(by);
   if (capturing_) eager_uses_.insert(block.value);
   return true;
+}
+
+void CapturePool::note_captured_use(Stream stream) {
+  if (used_on_ == 0) used_on_ = stream.id;
+  several_streams_ = several_streams_ || used_on_ != stream.id;
 }
 
 Result<bool> CapturePool::deallocate(StreamHeap& heap, Address block, StreamHeap::Gone gone) {
@@ -168,14 +176,23 @@ Result<bool> CapturePool::is_eager_work_done() {
   return true;
 }
 
-Status CapturePool::begin_capture(bool watches) {
+bool CapturePool::resume_capture(std::uint64_t number) {
+  const MutexLock lock(mutex_);
+  if (!paused_ || number_ != number) return false;
+  paused_ = false;
+  return true;
+}
+
+Status CapturePool::begin_capture(std::uint64_t number, bool watches) {
+  if (resume_capture(number)) return {};
   while (true) {
     if (is_told()) {
       if (Status waited = wait_for_eager_work(); !waited) return waited;
     }
     const MutexLock lock(mutex_);
-    if (capturing_) return capture_goes_on();
+    if (capturing_ && !may_be_replaced()) return capture_goes_on();
     if (pages().is_asleep()) return PageHeap::asleep_error();
+    if (capturing_) end_capture_locked();
     pool_.give_back_cached();
     if (const Result<bool> done = is_eager_work_done(); !done) {
       return done.error();
@@ -183,6 +200,9 @@ Status CapturePool::begin_capture(bool watches) {
       continue;  // another thread used the pool meanwhile
     }
     capturing_ = true;
+    number_ = number;
+    used_on_ = 0;
+    several_streams_ = false;
     watches_ = watches && is_told();
     watched_capture_ = 0;
     capture_ = capture_ + 1 < Block::kEpochs ? capture_ + 1 : kEager + 1;
@@ -204,17 +224,29 @@ void CapturePool::forget_captured_time() {
   (void)timelines().complete(captured);
 }
 
-void CapturePool::end_capture(bool keep) {
+// Until it has ended, its memory stays: whoever goes on with it finds all as it was.
+void CapturePool::pause_capture(std::uint64_t number, bool keep, int graphs) {
   const MutexLock lock(mutex_);
   settled_ = false;
-  if (!capturing_) return;
+  graphs_ += static_cast<std::uint64_t>(graphs);
+  if (!capturing_ || number_ != number) return;
+  paused_ = true;
+  keeps_ = keep;
+}
+
+void CapturePool::end_capture(std::uint64_t number) {
+  const MutexLock lock(mutex_);
+  if (capturing_ && number_ == number) end_capture_locked();
+}
+
+void CapturePool::end_capture_locked() {
+  settled_ = false;
   forget_captured_time();
-  capturing_ = false;
+  capturing_ = paused_ = false;
   eager_uses_.clear();
   say(EventKind::capture_end);
-  pages().settle_kept(keep);
-  graphs_ += keep ? 1 : 0;
-  has_unwatched_ = has_unwatched_ || (keep && watches_ && watched_capture_ == 0);
+  pages().settle_kept(keeps_);
+  has_unwatched_ = has_unwatched_ || (keeps_ && watches_ && watched_capture_ == 0);
   free_deferred_locked();
   lingers_ = false;
   if (graphs_ == 0) begin_to_linger();  // the last graph may have gone meanwhile
@@ -242,6 +274,16 @@ void CapturePool::free_deferred() {
 bool CapturePool::capturing() const {
   const MutexLock lock(mutex_);
   return capturing_;
+}
+
+bool CapturePool::is_capturing(std::uint64_t number) const {
+  const MutexLock lock(mutex_);
+  return capturing_ && number_ == number;
+}
+
+bool CapturePool::refuses_warm_ups() const {
+  const MutexLock lock(mutex_);
+  return capturing_ && (is_told() || !paused_);
 }
 
 // The block is about to be free: who may use it still?

@@ -10,6 +10,11 @@
 // are those that an eager stream is said to use: when they are freed meanwhile, they go back at its
 // end.
 //
+// A capture is paused while no binding leads to the pool and the capture itself goes on. Its epoch
+// stays until it is resumed or over. Another capture may begin in the pause, or take memory, under
+// Trust::context and if the paused one used the pool's memory on one stream only: then nothing but
+// the order of that stream is lost with the epoch.
+//
 // Threads: self-synchronised by one lock a pool, taken before its Pool's. Under it the device
 // heap's page lock may be taken, never the other way round.
 //
@@ -52,13 +57,21 @@ class CapturePool {
   bool record_stream(StreamHeap& heap, Address block, Stream user, bool captured);
   Result<bool> deallocate(StreamHeap& heap, Address block, StreamHeap::Gone gone);
 
-  // `watches`: nobody tells when the graph is launched; it is watched until it is gone. Under
-  // Trust::told the host waits for eager work on the pool's memory, with no lock held; under
-  // Trust::context it waits for nothing, and memory whose work is not seen to be over by then
-  // serves the stream alone that used it.
-  Status begin_capture(bool watches);
-  // `keep`: it made a graph.
-  void end_capture(bool keep);
+  // The capture of that number, which no other has, begins; or goes on, if it is paused. `watches`:
+  // nobody tells when the graph is launched; it is watched until it is gone. Under Trust::told the
+  // host waits for eager work on the pool's memory, with no lock held; under Trust::context it
+  // waits for nothing, and memory whose work is not seen to be over by then serves the stream alone
+  // that used it. Errors: invalid_argument (another capture goes on); asleep; device.
+  Status begin_capture(std::uint64_t number, bool watches);
+  // No request of the capture comes until it begins again; it may be over. `keep`: it makes a
+  // graph. `graphs`: how many graphs more the pool has than was said before: 1, 0 or -1.
+  void pause_capture(std::uint64_t number, bool keep, int graphs);
+  // The paused capture is over. (Another may have taken its place.)
+  void end_capture(std::uint64_t number);
+  // Is it the one that goes on, paused or not?
+  bool is_capturing(std::uint64_t number) const;
+  // Does a capture keep warm-ups from beginning?
+  bool refuses_warm_ups() const;
   // Tries again what could not be freed when the capture ended.
   void free_deferred();
   bool capturing() const;
@@ -124,6 +137,13 @@ class CapturePool {
  private:
   static constexpr std::uint32_t kEager = 0;
   bool is_told() const { return pool_.timelines().trust() == Trust::told; }
+  bool resume_capture(std::uint64_t number);
+  void end_capture_locked() WEIR_REQUIRES(mutex_);
+  // May another capture take the place of the one that goes on?
+  bool may_be_replaced() const WEIR_REQUIRES(mutex_) {
+    return paused_ && !is_told() && !several_streams_;
+  }
+  void note_captured_use(Stream stream) WEIR_REQUIRES(mutex_);
   bool is_block(const PlacedBlock& block) const;
   Status free_placed(const PlacedBlock& block) WEIR_REQUIRES(mutex_);
   Status place(const PlacedBlock& block) WEIR_REQUIRES(mutex_);
@@ -154,6 +174,12 @@ class CapturePool {
   mutable Mutex mutex_;
   std::string tag_ WEIR_GUARDED_BY(mutex_);
   bool capturing_ WEIR_GUARDED_BY(mutex_) = false;
+  // Of the capture that goes on.
+  std::uint64_t number_ WEIR_GUARDED_BY(mutex_) = 0;
+  bool paused_ WEIR_GUARDED_BY(mutex_) = false;
+  bool keeps_ WEIR_GUARDED_BY(mutex_) = false;         // it makes a graph, as its pause said
+  std::uint64_t used_on_ WEIR_GUARDED_BY(mutex_) = 0;  // Stream::id of the first; 0: none yet
+  bool several_streams_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint32_t capture_ WEIR_GUARDED_BY(mutex_) =
       kEager;  // its epoch: number of the latest capture
   // Nothing was served, used or freed here since all that streams did was recorded: pools that a

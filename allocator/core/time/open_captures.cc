@@ -47,9 +47,9 @@ OpenCaptures::~OpenCaptures() {
   process_.heaps.erase(this);
 }
 
-std::uint64_t OpenCaptures::announce(std::optional<Stream> origin) {
+std::uint64_t OpenCaptures::announce(std::optional<Stream> origin, bool begun) {
   const MutexLock lock(process_.mutex);
-  own().announced[++process_.last] = {.origin = origin};
+  own().announced[++process_.last] = {.origin = origin, .begun = begun};
   return process_.last;
 }
 
@@ -73,6 +73,15 @@ void OpenCaptures::meet(Stream stream) {
 void OpenCaptures::forget(Stream stream) {
   const MutexLock lock(process_.mutex);
   own().asked.erase(stream.id);
+  for (auto& [number, announced] : own().announced) {
+    if (announced.origin == stream) announced.origin.reset();
+  }
+}
+
+void OpenCaptures::forgo_context_events(ContextEventsLost why, std::uint64_t stream) {
+  const std::uint32_t bit = std::uint32_t{1} << static_cast<std::uint32_t>(why);
+  if (!context_events_ || (reasons() & bit) != 0) return;
+  if ((reasons_.fetch_or(bit, std::memory_order_relaxed) & bit) == 0 && lost_) lost_(why, stream);
 }
 
 Status OpenCaptures::not_captured(Stream stream) {
@@ -81,7 +90,9 @@ Status OpenCaptures::not_captured(Stream stream) {
   if (*status == CaptureInfo::Status::none) return {};
   {
     const MutexLock lock(process_.mutex);
-    if (!is_any_announced()) forgo_context_events();
+    if (!is_any_announced()) {
+      forgo_context_events(ContextEventsLost::unannounced_capture, stream.id);
+    }
   }
   return Error(ErrorCode::capture,
                "stream " + std::to_string(stream.id) +
@@ -96,16 +107,21 @@ bool OpenCaptures::is_any_announced() const {
   });
 }
 
-// One that was announced and is not there: it is about to begin; or it has ended, and whoever
-// announced it failed to say so.
-Result<bool> OpenCaptures::goes_on(Device& device, Announced& announced) {
-  if (!announced.origin || announced.origin->may_end) return true;
+Result<OpenCaptures::Progress> OpenCaptures::progress(std::uint64_t announced) {
+  const MutexLock lock(process_.mutex);
+  std::map<std::uint64_t, Announced>& all = own().announced;
+  const auto known = all.find(announced);
+  return known == all.end() ? Progress::over : progress_of(device_, known->second);
+}
+
+Result<OpenCaptures::Progress> OpenCaptures::progress_of(Device& device, Announced& announced) {
+  if (!announced.origin || announced.origin->may_end) return Progress::unknown;
   const Result<CaptureInfo::Status> status = device.capture_status(*announced.origin);
   if (!status) return status.error();
   const bool captured = *status != CaptureInfo::Status::none;
-  const bool ended = announced.begun && !captured;
   announced.begun = announced.begun || captured;
-  return !ended;
+  if (captured) return Progress::going_on;
+  return announced.begun ? Progress::over : Progress::about_to_begin;
 }
 
 Status OpenCaptures::may_record_context() {
@@ -128,15 +144,15 @@ Status OpenCaptures::none_goes_on() {
 // A stream is asked about through a device of its own context.
 Status OpenCaptures::none_goes_on_in(const OpenCaptures& of, Known& known) {
   for (auto& [number, announced] : known.announced) {
-    Result<bool> going_on = goes_on(of.device_, announced);
-    if (!going_on) return std::move(going_on).error();
-    if (*going_on) return all_streams("a capture is going on");
+    const Result<Progress> progress = progress_of(of.device_, announced);
+    if (!progress) return progress.error();
+    if (*progress != Progress::over) return all_streams("a capture is going on");
   }
   for (const auto& [id, stream] : known.asked) {
     const Result<CaptureInfo::Status> status = of.device_.capture_status(stream);
     if (!status) continue;  // it is gone, and so is its capture
     if (*status == CaptureInfo::Status::none) continue;
-    if (!is_any_announced()) forgo_context_events();
+    if (!is_any_announced()) forgo_context_events(ContextEventsLost::unannounced_capture, id);
     return all_streams("stream " + std::to_string(id) + " is being captured");
   }
   return {};

@@ -5,7 +5,7 @@
 // contexts of its device's peers (Device::peer_contexts()), counts.
 //
 // A capture that nobody announced, once met, ends the use of such events for good: the next one may
-// be of a stream that can't be asked.
+// be of a stream that can't be asked. Whatever ends it is told to `Lost`, once for each reason.
 //
 // Threads: self-synchronised, by one lock in the process that is taken after Timelines'; devices
 // are called under it.
@@ -13,21 +13,31 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "core/base/mutex.h"
 #include "weir/device.h"
+#include "weir/event.h"
 #include "weir/result.h"
 
 namespace weir {
 
 class OpenCaptures {
  public:
+  // May be called under the context's lock, and those that are taken before it. `stream`:
+  // Stream::id of the one that showed it; 0: none did.
+  using Lost = std::function<void(ContextEventsLost why, std::uint64_t stream)>;
+
   // `device` must outlive this. `context_events`: may there be any at all?
-  OpenCaptures(Device& device, bool context_events)
-      : device_(device), of_(device.context()), context_events_(context_events) {
+  OpenCaptures(Device& device, bool context_events, Lost lost = {})
+      : device_(device),
+        of_(device.context()),
+        context_events_(context_events),
+        lost_(std::move(lost)) {
     const MutexLock lock(process_.mutex);
     process_.heaps[this];
   }
@@ -35,12 +45,16 @@ class OpenCaptures {
   OpenCaptures(const OpenCaptures&) = delete;
   OpenCaptures& operator=(const OpenCaptures&) = delete;
 
-  // A capture is about to begin, on `origin` where that is known: until ended(). Returns its
-  // number.
-  std::uint64_t announce(std::optional<Stream> origin);
+  // A capture is about to begin, on `origin` where that is known, or goes on already (`begun`):
+  // until ended(). Returns its number.
+  std::uint64_t announce(std::optional<Stream> origin, bool begun = false);
   void ended(std::uint64_t announced);
   // It has begun.
   void note_begun(std::uint64_t announced);
+  // What the driver says of it. unknown: its origin is not known, or may be gone.
+  enum class Progress { unknown, about_to_begin, going_on, over };
+  // Errors: device.
+  Result<Progress> progress(std::uint64_t announced);
 
   // The stream can be asked from now on, until forget(), unless it may end without notice.
   void meet(Stream stream);
@@ -60,10 +74,11 @@ class OpenCaptures {
     if (Status may = may_record_context(); !may) return may;
     return record();
   }
-  // The device refused to record one: there was a capture that nobody could know of, or there is no
-  // such call.
-  void forgo_context_events() { context_events_.store(false, std::memory_order_relaxed); }
-  bool has_context_events() const { return context_events_.load(std::memory_order_relaxed); }
+  // From now on no event of the whole context is recorded.
+  void forgo_context_events(ContextEventsLost why, std::uint64_t stream = 0);
+  bool has_context_events() const { return context_events_ && reasons() == 0; }
+  // A bit for each reason why they were given up.
+  std::uint32_t reasons() const { return reasons_.load(std::memory_order_relaxed); }
 
  private:
   struct Announced {
@@ -86,13 +101,15 @@ class OpenCaptures {
   // Of this heap's context and its peers'.
   bool is_any_announced() const WEIR_REQUIRES(process_.mutex);
   Status may_record_context() WEIR_REQUIRES(process_.mutex);
-  static Result<bool> goes_on(Device& device, Announced& announced);
+  static Result<Progress> progress_of(Device& device, Announced& announced);
   // Do captures go on that the heap `of` knows?
   Status none_goes_on_in(const OpenCaptures& of, Known& known) WEIR_REQUIRES(process_.mutex);
 
   Device& device_;
   const void* const of_;  // its context
-  std::atomic<bool> context_events_;
+  const bool context_events_;
+  const Lost lost_;
+  std::atomic<std::uint32_t> reasons_{0};
   Process& process_ = process();
 };
 

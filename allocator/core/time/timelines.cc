@@ -405,7 +405,11 @@ Status Timelines::not_captured(Stream stream) {
 Status Timelines::record_context(Timeline& context, EventHandle event) {
   Status status = captures_.record_context([&] {
     Status recorded = device_.record_context(event);
-    if (!recorded && recorded.error().code() != ErrorCode::device) captures_.forgo_context_events();
+    if (!recorded && recorded.error().code() != ErrorCode::device) {
+      captures_.forgo_context_events(recorded.error().code() == ErrorCode::unavailable
+                                         ? ContextEventsLost::unavailable
+                                         : ContextEventsLost::refused);
+    }
     return recorded;
   });
   if (!status) {

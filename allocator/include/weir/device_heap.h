@@ -60,7 +60,8 @@ class DeviceHeap {
   Result<Stream> stream(void* handle);
 
   // Whether the stream is captured is asked from now on, before an event of the whole context is
-  // recorded; of streams that something was allocated for, it is in any case.
+  // recorded; of streams that something was allocated for, it is in any case, unless that named
+  // them as ones that may end.
   void meet(Stream stream);
 
   // A block of at least `bytes`, aligned to kGrain, for work on `stream`. Zero bytes: null.
@@ -132,8 +133,14 @@ class DeviceHeap {
   Status retire(Stream stream);
 
   // From now on no event of the whole context is recorded, as one might break a capture that can't
-  // be known of: HeapOptions::context_events.
-  void forgo_context_events();
+  // be known of: HeapOptions::context_events. `stream`: Stream::id of the one that is the reason;
+  // 0: none is.
+  void forgo_context_events(ContextEventsLost why, std::uint64_t stream = 0);
+  // Under Trust::context: called once for each reason why events of the whole context are given up,
+  // by whatever finds it. Under the heap's locks: it must not block, and must not call back into
+  // Weir.
+  using ContextEventsLostCallback = std::function<void(ContextEventsLost why)>;
+  void on_context_events_lost(ContextEventsLostCallback callback);
 
   // From now on graphs captured by a binding (GraphPool::capture) may never be destroyed, as in the
   // debug mode of PyTorch's graphs, which leaks them. Where the host waits for memory

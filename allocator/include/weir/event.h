@@ -30,9 +30,26 @@ enum class EventKind : std::uint8_t {
   pool_close,     // ... and nobody will allocate from it any more
   capture_begin,  // requests of captured streams go to graph pool `pool`
   capture_end,    // ... no longer
+  context_events_lost,  // no event of the whole context is recorded any more: `other` says why, as
+                        // a ContextEventsLost; `stream` is the one that showed it, if one did
 };
-inline constexpr int kEventKinds = static_cast<int>(EventKind::capture_end) + 1;
+inline constexpr int kEventKinds = static_cast<int>(EventKind::context_events_lost) + 1;
 std::string_view name_of(EventKind kind);
+
+// Why a heap gives up events of the whole context until its process ends. Its streams and pools
+// then share memory only where the host waits (docs/guarantees.md).
+enum class ContextEventsLost : std::uint8_t {
+  external_stream,      // a non-blocking stream that may be destroyed at any time asked for memory
+  unannounced_capture,  // a stream was captured, and no capture had been announced
+  refused,              // the device refused one, as of a capture that nobody could know of
+  unavailable,          // the driver has no such events
+  pluggable,            // the pluggable library is not told whose streams it serves
+};
+inline constexpr int kContextEventsLost = static_cast<int>(ContextEventsLost::pluggable) + 1;
+std::string_view name_of(ContextEventsLost why);
+// What happened, and what the program or its user can do; each a clause without a full stop.
+std::string_view reason_of(ContextEventsLost why);
+std::string_view remedy_of(ContextEventsLost why);
 
 // Fields that a kind does not name above are zero.
 struct Event {

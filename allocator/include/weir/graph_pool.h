@@ -65,6 +65,10 @@ class PoolBinding {
   // Ends it. `keep`, for a binding of a capture: the capture made a graph, whose memory the pool
   // keeps until its graphs are gone (GraphPool::release_graph()). A binding that is destroyed was
   // closed with keep: call close(false) where the capture failed.
+  //
+  // While the capture goes on, as far as its origin shows that, this is a pause: the pool keeps all
+  // that was captured, and GraphPool::capture() goes on with the same capture. `keep` of the last
+  // close counts.
   void close(bool keep = true);
 
  private:
@@ -115,12 +119,17 @@ class GraphPool {
   // invalid_argument (another capture is going on in the pool); device. `origin`: the stream that
   // the capture begins on, if that is known: whether the capture goes on is then seen, even where
   // its binding is not closed. Under Trust::context the host does not wait.
+  //
+  // An origin that is being captured already: by a capture that the pool served before, it goes on
+  // with that, and it is one capture and one graph. (Another may take the paused one's place under
+  // Trust::context, where that used the pool's memory on one stream only.) An origin that is not:
+  // whatever else was announced on it has failed, or never began.
   Result<PoolBinding> capture(StreamFilter filter, std::optional<Stream> origin = std::nullopt);
   // A graph whose capture's binding was closed with keep will not be launched again: the pool lets
   // its memory go once it is destroyed, and its launches are done. (Of a capture that asked for no
   // memory: once the work so far is done of all streams that the heap knows.) Graph does this by
-  // itself. Once a capture, after its binding was closed, and before the GraphPool goes: else the
-  // memory is kept until the device heap is gone.
+  // itself. Once a capture, after its binding was closed for the last time, and before the
+  // GraphPool goes: else the memory is kept until the device heap is gone.
   void release_graph();
 
   GraphPoolStatistics statistics() const;

@@ -2,9 +2,11 @@
 // Counters of one device heap: a fold of its events. docs/statistics.md explains every number.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
+#include "weir/event.h"
 #include "weir/types.h"
 
 namespace weir {
@@ -47,6 +49,8 @@ struct Statistics {
   std::uint64_t fences = 0, stream_waits = 0, host_waits = 0, out_of_memory = 0;
   std::uint64_t context_waits = 0;  // of stream_waits, those for the work of all streams
   std::uint64_t trimmed_bytes = 0;
+  // By ContextEventsLost: 1 for each reason why events of the whole context were given up.
+  std::array<std::uint64_t, kContextEventsLost> context_events_lost{};
   std::vector<HeapStatistics> heaps;  // by HeapId
   friend bool operator==(const Statistics&, const Statistics&) = default;
 };

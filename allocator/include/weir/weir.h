@@ -131,9 +131,16 @@ typedef struct weir_statistics_t {
   uint64_t trimmed_bytes;
   uint64_t plain_bytes, plain_bytes_peak; /* of reserved_bytes, what is plain memory */
   uint64_t plain_leased_bytes, plain_live_bytes;
+  /* 1 for each reason why events of the whole context were given up */
+  uint64_t context_events_lost_external_stream, context_events_lost_unannounced_capture;
+  uint64_t context_events_lost_refused, context_events_lost_unavailable;
+  uint64_t context_events_lost_pluggable;
 } weir_statistics_t;
-#define WEIR_STATISTICS_INIT \
-  { sizeof(weir_statistics_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define WEIR_STATISTICS_INIT                                                                     \
+  {                                                                                              \
+    sizeof(weir_statistics_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+        0, 0, 0, 0, 0, 0                                                                         \
+  }
 
 /* Writes as many members as `statistics->size` has room for. */
 weir_status_t weir_statistics(weir_allocator_t* allocator, int32_t device,

@@ -213,6 +213,27 @@ def _with_idle_memory(torch, library: ctypes.CDLL, name: str) -> None:  # noqa: 
     setattr(torch.cuda.CUDAGraph, name, with_idle_memory)
 
 
+def _close_failed_captures(torch, library: ctypes.CDLL) -> None:  # noqa: ANN001
+    """Where a capture can't begin, or fails at its end, PyTorch leaves its pool's binding open: it is closed,
+    and the pool has one user fewer, once the driver says that the stream is not captured."""
+    for name in ("capture_begin", "capture_end"):
+        _closing_what_failed(torch, library, name)
+
+
+def _closing_what_failed(torch, library: ctypes.CDLL, name: str) -> None:  # noqa: ANN001
+    inner = getattr(torch.cuda.CUDAGraph, name)
+
+    @functools.wraps(inner)
+    def closing_what_failed(self, *args, **options):  # noqa: ANN001, ANN202
+        try:
+            return inner(self, *args, **options)
+        except BaseException:
+            library.weir_torch_close_failed_captures()  # the error at hand says more than its own
+            raise
+
+    setattr(torch.cuda.CUDAGraph, name, closing_what_failed)
+
+
 def with_expandable_segments(conf: str) -> str:
     """A PYTORCH_CUDA_ALLOC_CONF that is as `conf`, with expandable segments."""
     rest = re.sub(r"(^|(?<=,))\s*expandable_segments\s*:[^,]*(,|$)", "", conf).strip(" ,")
@@ -239,6 +260,7 @@ def _enable_full(torch) -> None:  # noqa: ANN001
     _sharing.bring_along(torch)
     _tell_of_leaks(torch, backend)
     _keep_random_state_apart(torch, backend)
+    _close_failed_captures(torch, backend)
     from weir import _memory
 
     _memory.honour_expandable_segments(torch)

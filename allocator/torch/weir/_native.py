@@ -44,7 +44,9 @@ class Statistics(ctypes.Structure):
             "reserved_bytes", "reserved_bytes_peak", "mapped_bytes", "mapped_bytes_peak",
             "pages", "mappings", "fences", "stream_waits", "host_waits", "out_of_memory",
             "trimmed_bytes", "plain_bytes", "plain_bytes_peak", "plain_leased_bytes",
-            "plain_live_bytes",
+            "plain_live_bytes", "context_events_lost_external_stream",
+            "context_events_lost_unannounced_capture", "context_events_lost_refused",
+            "context_events_lost_unavailable", "context_events_lost_pluggable",
         )
     ]
 
@@ -143,6 +145,7 @@ _FUNCTIONS = {
 _BACKEND_FUNCTIONS = {
     "weir_torch_built_for": (ctypes.c_char_p, []),
     "weir_torch_enable": (_STATUS, []),
+    "weir_torch_close_failed_captures": (_STATUS, []),
     "weir_torch_collective_memory": (_HANDLE, []),
     "weir_torch_collectives": (_STATUS, [ctypes.c_int32, ctypes.POINTER(ctypes.c_uint64),
                                          ctypes.POINTER(ctypes.c_uint64)]),

@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whose capture it is: a pool that is ended and begun again inside one capture goes on with it, as
+// programs do around a request for memory of another pool; and what a capture that failed leaves.
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/contract_pools.h"
+
+namespace weir {
+namespace {
+
+class PausedCaptures : public test::ContractPools {
+ protected:
+  using ContractPools::ContractPools;
+
+  std::uint64_t context_events() { return device_.calls(DeviceCall::record_context); }
+  // Takes what is captured with `stream` now or later, as the filter of a PyTorch graph does.
+  StreamFilter whole_capture_of(Stream stream) {
+    auto id = std::make_shared<std::uint64_t>(0);
+    return [this, stream, id](Stream asking) {
+      const Result<CaptureInfo> info = device_.capture_info(asking);
+      if (!info.ok() || info->status != CaptureInfo::Status::active) return false;
+      if (*id == 0) *id = device_.capture_info(stream)->id;
+      return info->id == *id;
+    };
+  }
+  PoolBinding announce(GraphPool& pool, Stream stream) {
+    Result<PoolBinding> binding = pool.capture(whole_capture_of(stream), stream);
+    EXPECT_TRUE(binding.ok()) << (binding.ok() ? "" : binding.error().message());
+    return binding.ok() ? *std::move(binding) : PoolBinding();
+  }
+  void begin(Stream stream) {
+    ASSERT_TRUE(device_.begin_capture(stream, CaptureMode::relaxed).ok());
+  }
+  ExecutableHandle end(Stream stream) {
+    const Result<GraphHandle> graph = device_.end_capture(stream);
+    EXPECT_TRUE(graph.ok()) << (graph.ok() ? "" : graph.error().message());
+    if (!graph.ok()) return {};
+    const Result<ExecutableHandle> executable = device_.instantiate(*graph);
+    EXPECT_TRUE(device_.destroy_graph(*graph).ok());
+    return executable.ok() ? *executable : ExecutableHandle{};
+  }
+  void fail(Stream stream) {
+    const Result<GraphHandle> graph = device_.end_capture(stream);
+    if (graph.ok()) (void)device_.destroy_graph(*graph);
+  }
+  void replay(ExecutableHandle executable, Stream stream, int times = 3) {
+    for (int i = 0; i < times; ++i) EXPECT_TRUE(device_.launch_graph(executable, stream).ok());
+    device_.finish();
+  }
+  void forget(ExecutableHandle executable, GraphPool& pool) {
+    pool.release_graph();
+    EXPECT_TRUE(device_.destroy_executable(executable).ok());
+  }
+  void pause_and_resume(PoolBinding& binding, GraphPool& pool, Stream stream) {
+    binding.close();
+    binding = announce(pool, stream);
+  }
+  // No call of the program's asks the driver about captures.
+  void expect_fast_paths() {
+    const Stream stream = device_.new_stream();
+    device_.finish();
+    // Until what it waited for is seen to be over, it is asked about.
+    for (int i = 0; i < 200; ++i) free(allocate(1_MiB, stream));
+    const std::uint64_t before = device_.calls(DeviceCall::capture_info);
+    for (int i = 0; i < 100; ++i) free(allocate(1_MiB, stream));
+    EXPECT_EQ(device_.calls(DeviceCall::capture_info), before);
+  }
+  // Memory of one stream goes to another with no wait of the host's.
+  void expect_context_events() {
+    const std::uint64_t before = context_events();
+    void* const x = written(kBlock, m_, kLong);
+    heap_.set_limit(reserved());
+    free(x);
+    free(written(kBlock, t_));
+    heap_.set_limit(0_B);
+    EXPECT_GT(context_events(), before);
+    for (const std::uint64_t lost : heap_.statistics().context_events_lost) EXPECT_EQ(lost, 0u);
+  }
+};
+
+class ToldPauses : public PausedCaptures {
+ protected:
+  ToldPauses() : told_(device_) {}
+  DeviceHeap told_;
+};
+
+TEST_F(PausedCaptures, BlocksOfTheFirstHalfAreUsedAgainInTheSecond) {
+  std::array<Bytes, 2> held;
+  for (const bool pauses : {false, true}) {
+    GraphPool* const pool = open_pool();
+    PoolBinding binding = announce(*pool, s_);
+    begin(s_);
+    void* before = written(kBlock, s_);
+    for (int layer = 0; layer < 16; ++layer) {
+      void* const next = written(kBlock, s_);
+      read(before, kBlock, s_);
+      if (pauses) pause_and_resume(binding, *pool, s_);
+      free(before);
+      before = next;
+    }
+    const ExecutableHandle executable = end(s_);
+    binding.close();
+    held[pauses ? 1 : 0] = pool->statistics().peak_reserved_bytes;
+    EXPECT_EQ(pool->statistics().graphs, 1u);
+    replay(executable, m_);
+    free(before);
+    forget(executable, *pool);
+    close(pool);
+  }
+  EXPECT_EQ(held[1], held[0]);
+}
+
+TEST_F(PausedCaptures, ABlockThatIsFreedInThePauseServesTheSecondHalf) {
+  GraphPool* const pool = open_pool();
+  PoolBinding binding = announce(*pool, s_);
+  begin(s_);
+  void* const x = written(kBlock, s_);
+  binding.close();
+  free(x);
+  EXPECT_TRUE(heap_.trim(0_B, Trim::at_once).ok());
+  EXPECT_FALSE(pool->give_back_pages()) << "the graph uses them";
+  binding = announce(*pool, s_);
+  void* const y = written(kBlock, s_);
+  EXPECT_EQ(y, x);
+  const ExecutableHandle executable = end(s_);
+  binding.close();
+  replay(executable, m_);
+  free(y);
+  forget(executable, *pool);
+}
+
+TEST_F(PausedCaptures, APauseEndsNoEventsOfTheContext) {
+  GraphPool* const pool = open_pool();
+  PoolBinding binding = announce(*pool, s_);
+  begin(s_);
+  free(written(1_MiB, s_));
+  pause_and_resume(binding, *pool, s_);
+  free(written(1_MiB, s_));
+  const std::uint64_t events = context_events();
+  binding.close();
+  free(written(kBlock, t_));
+  free(written(kBlock * 2, m_));
+  EXPECT_EQ(context_events(), events) << "the capture goes on";
+  binding = announce(*pool, s_);
+  const ExecutableHandle executable = end(s_);
+  binding.close();
+  expect_context_events();
+  expect_fast_paths();
+  forget(executable, *pool);
+}
+
+// As SGLang's use_symmetric_memory has it: another pool serves the pauses.
+TEST_F(PausedCaptures, TwoPoolsTakeTurnsInOneCapture) {
+  GraphPool* const pool = open_pool();
+  GraphPool* const side = open_pool();
+  PoolBinding binding = announce(*pool, s_);
+  begin(s_);
+  for (int layer = 0; layer < 8; ++layer) {
+    void* const x = written(kBlock, s_);
+    binding.close();
+    {
+      const PoolBinding of_side = announce(*side, s_);
+      void* const y = written(kBlock, s_);
+      read(x, kBlock, s_);
+      free(y);
+    }
+    binding = announce(*pool, s_);
+    free(x);
+  }
+  const ExecutableHandle executable = end(s_);
+  binding.close();
+  for (GraphPool* const each : {pool, side}) {
+    EXPECT_EQ(each->statistics().peak_reserved_bytes, kBlock);
+    EXPECT_EQ(each->statistics().graphs, 1u);
+  }
+  replay(executable, m_);
+  expect_context_events();
+  forget(executable, *pool);
+  side->release_graph();
+  close(pool);
+  close(side);
+  EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
+  EXPECT_EQ(reserved(), 0_B);
+}
+
+// The graph has no other edge between the two.
+TEST_F(PausedCaptures, ABlockThatAForkedStreamUsedBeforeThePauseComesBehindAnEdge) {
+  GraphPool* const pool = open_pool();
+  PoolBinding binding = announce(*pool, s_);
+  begin(s_);
+  order(s_, t_);
+  void* const x = written(kBlock, s_);
+  order(s_, t_);
+  read(x, kBlock, t_, kLong);
+  EXPECT_TRUE(heap_.record_stream(x, t_).ok());
+  free(x);
+  pause_and_resume(binding, *pool, s_);
+  void* const y = written(kBlock, s_);
+  order(t_, s_);
+  const ExecutableHandle executable = end(s_);
+  binding.close();
+  replay(executable, m_);
+  EXPECT_EQ(device_.race_count(), 0u);
+  free(y);
+  forget(executable, *pool);
+}
+
+TEST_F(ToldPauses, ABlockThatAForkedStreamFreedBeforeThePauseComesBehindAnEdge) {
+  GraphPool pool(told_);
+  Result<PoolBinding> binding = pool.capture(whole_capture_of(s_), s_);
+  ASSERT_TRUE(binding.ok());
+  begin(s_);
+  order(s_, t_);
+  void* const x = *told_.allocate(kBlock, t_);
+  write(x, kBlock, t_, kLong);
+  EXPECT_TRUE(told_.deallocate(x).ok());
+  binding->close();
+  Result<PoolBinding> again = pool.capture(whole_capture_of(s_), s_);
+  ASSERT_TRUE(again.ok());
+  void* const y = *told_.allocate(kBlock, s_);
+  EXPECT_EQ(y, x) << "within a capture streams share memory";
+  write(y, kBlock, s_);
+  order(t_, s_);
+  const ExecutableHandle executable = end(s_);
+  again->close();
+  replay(executable, m_);
+  EXPECT_EQ(device_.race_count(), 0u);
+  EXPECT_TRUE(told_.deallocate(y).ok());
+  forget(executable, pool);
+}
+
+TEST_F(ToldPauses, NoOtherCaptureBeginsIntoAPausedPool) {
+  GraphPool pool(told_);
+  Result<PoolBinding> binding = pool.capture(whole_capture_of(s_), s_);
+  ASSERT_TRUE(binding.ok());
+  begin(s_);
+  EXPECT_TRUE(told_.deallocate(*told_.allocate(kBlock, s_)).ok());
+  binding->close();
+  EXPECT_FALSE(pool.capture(whole_capture_of(t_), t_).ok());
+  EXPECT_FALSE(pool.warm_up(t_).ok());
+  forget(end(s_), pool);
+  Result<PoolBinding> other = pool.capture(whole_capture_of(t_), t_);
+  EXPECT_TRUE(other.ok()) << "the capture is over";
+  other->close(false);
+}
+
+// Two threads capture, each with the same pool for a while.
+TEST_F(PausedCaptures, AnotherCaptureTakesThePoolInThePause) {
+  GraphPool* const pool = open_pool();
+  PoolBinding first = announce(*pool, s_);
+  begin(s_);
+  void* const x = written(kBlock, s_);
+  void* const y = written(kBlock, s_);
+  free(y);
+  first.close();
+  PoolBinding second = announce(*pool, t_);
+  begin(t_);
+  void* const z = written(kBlock, t_);
+  second.close();
+  first = announce(*pool, s_);
+  void* const w = written(kBlock, s_);
+  EXPECT_NE(w, z);
+  free(x);
+  const ExecutableHandle one = end(s_);
+  first.close();
+  const ExecutableHandle two = end(t_);
+  free(allocate(1_MiB, m_));  // finds that out
+  EXPECT_EQ(pool->statistics().graphs, 2u);
+  replay(one, m_);
+  replay(two, m_);
+  for (void* const each : {z, w}) free(each);
+  forget(one, *pool);
+  forget(two, *pool);
+  close(pool);
+  EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
+  EXPECT_EQ(reserved(), 0_B);
+}
+
+// Its streams would not be ordered in what follows.
+TEST_F(PausedCaptures, ACaptureOfSeveralStreamsIsNotReplacedInItsPause) {
+  GraphPool* const pool = open_pool();
+  PoolBinding binding = announce(*pool, s_);
+  begin(s_);
+  order(s_, t_);
+  void* const x = written(kBlock, s_);
+  EXPECT_TRUE(heap_.record_stream(x, t_).ok());
+  binding.close();
+  const Result<PoolBinding> other = pool->capture(whole_capture_of(m_), m_);
+  ASSERT_FALSE(other.ok());
+  EXPECT_EQ(other.error().code(), ErrorCode::invalid_argument);
+  order(t_, s_);
+  forget(end(s_), *pool);
+  free(x);
+}
+
+TEST_F(PausedCaptures, AnEagerStreamWarmsUpInThePause) {
+  GraphPool* const pool = open_pool();
+  PoolBinding binding = announce(*pool, s_);
+  begin(s_);
+  void* const x = written(kBlock, s_);
+  binding.close();
+  {
+    const PoolBinding eager = warm_up(*pool, t_);
+    free(written(kBlock, t_, kLong));
+  }
+  binding = announce(*pool, s_);
+  void* const y = written(kBlock, s_);
+  const ExecutableHandle executable = end(s_);
+  binding.close();
+  replay(executable, m_);
+  for (void* const each : {x, y}) free(each);
+  forget(executable, *pool);
+}
+
+TEST_F(PausedCaptures, ACaptureThatEndsInThePauseIsSeenToHaveEnded) {
+  GraphPool* const pool = open_pool();
+  PoolBinding binding = announce(*pool, s_);
+  begin(s_);
+  free(written(kBlock, s_));
+  binding.close();
+  const ExecutableHandle executable = end(s_);
+  expect_fast_paths();
+  expect_context_events();
+  EXPECT_EQ(pool->statistics().graphs, 1u);
+  EXPECT_EQ(pool->statistics().kept_bytes, kBlock);
+  replay(executable, m_);
+  forget(executable, *pool);
+  close(pool);
+  EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
+  EXPECT_EQ(reserved(), 0_B);
+}
+
+// Released and closed with the capture that uses it going on, as a MemPool that is made in it.
+TEST_F(PausedCaptures, APoolThatGoesInThePauseGivesItsMemoryBackOnceTheCaptureIsOver) {
+  GraphPool* const pool = open_pool();
+  PoolBinding binding = announce(*pool, s_);
+  begin(s_);
+  void* const x = written(kBlock, s_);
+  binding.close();
+  pool->release_graph();
+  close(pool);
+  free(x);
+  EXPECT_TRUE(heap_.trim(0_B, Trim::at_once).ok());
+  EXPECT_GE(reserved(), kBlock) << "what is captured uses it";
+  EXPECT_TRUE(device_.destroy_executable(end(s_)).ok());
+  EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
+  EXPECT_EQ(reserved(), 0_B);
+}
+
+TEST_F(PausedCaptures, AFailedCaptureWhoseBindingStaysHoldsNothingBack) {
+  GraphPool* const failed = open_pool();
+  PoolBinding stale = announce(*failed, s_);
+  begin(s_);
+  free(written(1_MiB, s_));
+  fail(s_);
+  for (int i = 0; i < 3; ++i) {
+    void* const x = written(kBlock, s_);
+    GraphPool* const pool = open_pool();
+    PoolBinding binding = announce(*pool, s_);
+    begin(s_);
+    void* const y = written(1_MiB, s_);
+    free(x);  // while its stream is captured
+    free(y);
+    const ExecutableHandle executable = end(s_);
+    binding.close();
+    forget(executable, *pool);
+    close(pool);
+  }
+  EXPECT_EQ(heap_.statistics().live_bytes.current, 0u);
+  expect_fast_paths();
+  expect_context_events();
+  stale.close(/*keep=*/false);
+  close(failed);
+  device_.finish();
+  EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
+  EXPECT_EQ(reserved(), 0_B);
+}
+
+// It never began, or it failed before it asked for memory.
+TEST_F(PausedCaptures, TheNextCaptureOfAStreamTakesThePlaceOfOneThatIsNotThere) {
+  for (const bool began : {false, true}) {
+    GraphPool* const failed = open_pool();
+    PoolBinding stale = announce(*failed, s_);
+    if (began) {
+      begin(s_);
+      fail(s_);
+    }
+    GraphPool* const pool = open_pool();
+    PoolBinding binding = announce(*pool, s_);
+    begin(s_);
+    free(written(1_MiB, s_));
+    const ExecutableHandle executable = end(s_);
+    binding.close();
+    forget(executable, *pool);
+    expect_fast_paths();
+    expect_context_events();
+    stale.close(/*keep=*/false);
+  }
+}
+
+// A capture of any shape, with pauses: forks and joins, blocks that another stream uses, blocks
+// that are freed in the pause, memory of another pool.
+class RandomPauses : public PausedCaptures {
+ protected:
+  struct Block {
+    void* at = nullptr;
+    Bytes bytes;
+    Stream stream;
+  };
+
+  void run(DeviceHeap& heap, std::uint32_t seed) {
+    std::mt19937 random(seed);
+    const auto one_in = [&](unsigned n) { return random() % n == 0; };
+    GraphPool pool(heap), side(heap);
+    std::vector<Block> blocks;
+    PoolBinding binding = *pool.capture(whole_capture_of(s_), s_);
+    begin(s_);
+    order(s_, t_);
+    std::optional<PoolBinding> aside;
+    bool paused = false;
+    for (int step = 0; step < 60; ++step) {
+      if (one_in(4)) {
+        if (!paused) {
+          binding.close();
+          if (one_in(2)) aside = *side.capture(whole_capture_of(s_), s_);
+        } else {
+          aside.reset();
+          binding = *pool.capture(whole_capture_of(s_), one_in(2) ? s_ : t_);
+        }
+        paused = !paused;
+      }
+      const Stream stream = one_in(2) ? s_ : t_;
+      const Stream other = stream == s_ ? t_ : s_;
+      if (one_in(6)) order(stream, other);
+      if ((!paused || aside) && one_in(2)) {
+        const Bytes bytes = 2_MiB * (1 + random() % 4);
+        const Result<void*> made = heap.allocate(bytes, stream);
+        ASSERT_TRUE(made.ok()) << made.error().message();
+        write(*made, bytes, stream);
+        blocks.push_back({*made, bytes, stream});
+      } else if (!blocks.empty()) {
+        Block& block = blocks[random() % blocks.size()];
+        if (one_in(2)) {
+          const Stream user = block.stream == s_ ? t_ : s_;
+          order(block.stream, user);
+          read(block.at, block.bytes, user);
+          EXPECT_TRUE(heap.record_stream(block.at, user).ok());
+        }
+        EXPECT_TRUE(heap.deallocate(block.at).ok());
+        block = blocks.back();
+        blocks.pop_back();
+      }
+    }
+    order(t_, s_);
+    const ExecutableHandle executable = end(s_);
+    aside.reset();
+    binding.close();
+    replay(executable, m_);
+    ASSERT_EQ(device_.race_count(), 0u);
+    for (const Block& block : blocks) EXPECT_TRUE(heap.deallocate(block.at).ok());
+    EXPECT_EQ(heap.statistics().live_blocks.current, 0u);
+    EXPECT_TRUE(device_.destroy_executable(executable).ok());
+    pool.release_graph();
+    side.release_graph();
+    ASSERT_TRUE(heap.validate().empty());
+  }
+};
+
+TEST_F(RandomPauses, RaceNowhere) {
+  for (std::uint32_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    for (const Trust trust : {Trust::told, Trust::context}) {
+      DeviceHeap heap(device_, {.trust = trust});
+      run(heap, seed);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weir
