@@ -30,7 +30,11 @@ Result<Stream> Streams::of(c10::cuda::CUDAStream stream) {
   const cudaStream_t handle = stream.stream();
   if (!lasts(stream.id(), handle)) return of(handle);
   Result<Stream> found = of_lasting(handle);
-  if (found && !found->is_of_captured()) known_of(stream.id()) = {number_, stream.id(), *found};
+  if (!found) return found;
+  // (Under Trust::told a name that it has in a capture is not its name outside.)
+  if (heap_.trust() == Trust::context || !found->is_of_captured()) {
+    known_of(stream.id()) = {number_, stream.id(), *found};
+  }
   return found;
 }
 

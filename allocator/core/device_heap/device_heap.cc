@@ -277,12 +277,6 @@ std::optional<BlockInfo> DeviceHeap::Impl::find(Address address) const {
   return info;
 }
 
-Status DeviceHeap::Impl::retire(Stream stream) {
-  if (Status one = refuse_all(stream, "retire"); !one) return one;
-  if (Status status = retire_in_pools(stream); !status) return status;
-  return device_pool_.retire(stream);
-}
-
 // Where uses are told, such events are of little use, and nobody misses them.
 void DeviceHeap::Impl::note_context_events_lost(ContextEventsLost why, std::uint64_t stream) {
   if (!is_untold()) return;
@@ -380,6 +374,7 @@ std::vector<PagePart> DeviceHeap::parts(const void* block) const { return impl_-
 void DeviceHeap::set_limit(Bytes limit) { impl_->set_limit(limit); }
 Bytes DeviceHeap::limit() const { return impl_->limit(); }
 ReusePolicy DeviceHeap::reuse() const { return impl_->reuse(); }
+Trust DeviceHeap::trust() const { return impl_->trust(); }
 void DeviceHeap::on_out_of_memory(OutOfMemoryCallback callback) {
   if (callback) impl_->on_out_of_memory(std::move(callback));
 }

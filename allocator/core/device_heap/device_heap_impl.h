@@ -4,7 +4,7 @@
 //
 // More than 25 methods: each public call of DeviceHeap has one, and what concerns all pools at once
 // (captures, shortage, snapshots) is decided here, a file each. What can be decided alone is not:
-// HeapRegistry, Pool, CapturePool, PoolBindings, DeferredFrees.
+// HeapRegistry, Pool, CapturePool, PoolBindings, DeferredFrees, StreamNames.
 #pragma once
 
 #include <atomic>
@@ -16,12 +16,12 @@
 #include <shared_mutex>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "core/device_heap/deferred_frees.h"
 #include "core/device_heap/pool_bindings.h"
+#include "core/device_heap/stream_names.h"
 #include "core/heap/heap_registry.h"
 #include "core/heap/stream_heap.h"
 #include "core/memory/budget.h"
@@ -91,6 +91,7 @@ class DeviceHeap::Impl {
   std::vector<PagePart> parts(const void* block) const;
   void set_limit(Bytes limit);
   Bytes limit() const { return budget_.limit(); }
+  Trust trust() const { return options_.trust; }
   ReusePolicy reuse() const { return device_pool_.pages().reuse(); }
 
   // Sleep: device_heap_sleep.cc.
@@ -158,7 +159,6 @@ class DeviceHeap::Impl {
   Result<bool> is_captured(Stream stream);
   // False, too, if it is captured into another pool.
   Result<bool> is_captured_into(const CapturePool& pool, Stream stream);
-  Status retire_in_pools(Stream stream);
   bool call_in_pools() const;
   // Idle memory that is of no use to a request of `requester` (null: of no pool's) but by way of
   // the device goes there, until `wanted` bytes went. An error: nothing went.
@@ -298,6 +298,7 @@ class DeviceHeap::Impl {
   RemoteWork remote_work_;
   PoolBindings bindings_{registry_, captures_};
   DeferredFrees deferred_{bindings_};
+  StreamNames names_{number_};
   std::atomic<bool> graphs_leak_{false};
   Pool device_pool_;  // the device heap's own
   Timelines& timelines_ = device_pool_.timelines();
@@ -316,9 +317,6 @@ class DeviceHeap::Impl {
   mutable std::shared_mutex pools_mutex_;
   std::vector<std::shared_ptr<CapturePool>> pools_;  // never fewer: one that is gone serves again
   std::uint64_t last_pool_ = 0;
-  // By handle: streams that have no other name yet.
-  std::unordered_map<void*, Stream> met_in_captures_;
-  std::uint64_t last_met_ = 0;
 
   // One sleep and one wake at a time: held while it goes on, and before every other lock. Whoever
   // looks takes both.

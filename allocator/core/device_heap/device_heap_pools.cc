@@ -80,7 +80,11 @@ Result<std::uint64_t> DeviceHeap::Impl::bind_capture(std::shared_ptr<CapturePool
   }
   const bool goes_on = capture.id != 0;
   end_past_captures(/*own=*/0, goes_on ? std::nullopt : origin);
-  if (origin) captures_.meet(*origin);
+  if (origin) {
+    captures_.meet(*origin);
+    // Other threads ask for its name by the handle, once it is captured.
+    if (!origin->is_of_captured()) (void)names_.of(*origin);
+  }
   const std::uint64_t paused = goes_on ? bindings_.paused(*pool, capture.id) : 0;
   if (paused != 0) {
     if (Status begun = pool->begin_capture(paused, /*watches=*/true); !begun) {

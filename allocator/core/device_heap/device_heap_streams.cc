@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams of a device heap that may be captured: what they go by, and whether they are.
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -26,40 +25,43 @@ Result<Stream> DeviceHeap::Impl::stream_in_a_capture(void* handle) {
   if (!status) return status.error();
   if (*status == CaptureInfo::Status::none) {
     Result<Stream> found = device_.stream(handle);
-    if (found) found->may_end = may_end;
+    if (!found) return found;
+    // Under Trust::told it goes by the driver's id outside captures, whatever it went by in one.
+    if (is_untold()) *found = names_.of(*found);
+    found->may_end = may_end;
     return found;
   }
-  if (const std::optional<Stream> known = timelines_.latest(handle)) return *known;
-  const std::unique_lock lock(pools_mutex_);
-  const auto [met, is_new] = met_in_captures_.try_emplace(handle);
-  if (is_new) {
-    met->second = Stream::of_captured(handle, ++last_met_);
-    met->second.may_end = may_end;
-  }
-  return met->second;
+  const std::optional<Stream> named = names_.find(handle);
+  const std::optional<Stream> used = timelines_.latest(handle);
+  if (used && (!is_untold() || !named || *named == *used)) return *used;
+  Stream stream = named ? *named : names_.of_captured(handle);
+  stream.may_end = may_end;
+  return stream;
 }
 
-// The stream goes, and with it the other name that it may have.
-Status DeviceHeap::Impl::retire_in_pools(Stream stream) {
-  std::optional<Stream> met;
-  {
-    const std::shared_lock lock(pools_mutex_);
-    const auto known = met_in_captures_.find(stream.handle);
-    if (known != met_in_captures_.end()) met = known->second;
-  }
+Status DeviceHeap::Impl::retire(Stream stream) {
+  if (Status one = refuse_all(stream, "retire"); !one) return one;
+  // The number that the stream may have beside the driver's id goes with it.
+  const std::optional<Stream> own_number = names_.own_number(stream);
   for (const std::shared_ptr<CapturePool>& pool : pools()) {
     if (Status status = pool->retire(stream); !status) return status;
-    if (!met) continue;
-    if (Status status = pool->retire(*met); !status) return status;
+    if (!own_number) continue;
+    if (Status status = pool->retire(*own_number); !status) return status;
   }
-  const std::unique_lock lock(pools_mutex_);
-  met_in_captures_.erase(stream.handle);
+  if (own_number && timelines_.has_met(*own_number)) {
+    if (Status status = device_pool_.retire(*own_number); !status) return status;
+  }
+  if (Status status = device_pool_.retire(stream); !status) return status;
+  names_.forget(stream);
   return {};
 }
 
 Result<bool> DeviceHeap::Impl::is_captured(Stream stream) {
-  // The handle of a retired stream may be nobody's any more, or another's.
-  if (!stream.is_of_captured() && timelines_.retired(timelines_.of(stream))) return false;
+  // The handle of a retired stream may be nobody's any more, or another's. (A number of Weir's own
+  // may be one that the device heap never met.)
+  const bool retired = stream.is_of_captured() ? timelines_.retired(stream)
+                                               : timelines_.retired(timelines_.of(stream));
+  if (retired) return false;
   const Result<CaptureInfo::Status> status = device_.capture_status(stream);
   if (!status) return status.error();
   return *status != CaptureInfo::Status::none;

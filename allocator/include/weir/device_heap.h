@@ -53,10 +53,12 @@ class DeviceHeap {
   DeviceHeap& operator=(const DeviceHeap&) = delete;
 
   // The identity of the caller's stream. While a graph pool is being captured into, the stream may
-  // be part of that, which Device::stream() would break. Errors: device; capture (the stream is
-  // being captured, and no pool serves that: it is broken now); invalid_argument (the per-thread
-  // default stream, whose handle names another stream in each thread: under Trust::told any thread
-  // may have to name it to the device).
+  // be part of that, which Device::stream() would break. Under Trust::context a stream has one
+  // identity, in captures and outside; under Trust::told one that is met first in a capture goes by
+  // a number of Weir's own there, and by the driver's id outside. Errors: device; capture (the
+  // stream is being captured, and no pool serves that: it is broken now); invalid_argument (the
+  // per-thread default stream, whose handle names another stream in each thread: under Trust::told
+  // any thread may have to name it to the device).
   Result<Stream> stream(void* handle);
 
   // Whether the stream is captured is asked from now on, before an event of the whole context is
@@ -168,6 +170,7 @@ class DeviceHeap {
   void set_limit(Bytes limit);
   Bytes limit() const;  // zero: none
   ReusePolicy reuse() const;
+  Trust trust() const;
 
   // Adds a callback; an empty one adds nothing. All are called, with no lock held, in the thread
   // whose request found no memory, before its one retry: to free what they can. What they use must
