@@ -49,6 +49,9 @@ constexpr std::uint64_t kRowOversize = 4;  // one in so many bytes
 constexpr double kPageShare = 0.007;
 constexpr Bytes kPageLeast = 4_MiB, kPageMost = 80_MiB;
 
+// A captured run has pages to itself if they are at most as large as it is, or as this.
+constexpr Bytes kSmallPage = kPageLeast * 2;
+
 double as_double(Bytes bytes) {
   return static_cast<double>(static_cast<std::int64_t>(bytes.count));
 }
@@ -106,6 +109,22 @@ PageHeap::Ends PageHeap::activated(const Chunk& chunk, Bytes size) const {
   }
   if (high < idle_end) ends.high = idle_end - std::max(pages_.at(high).home, idle);
   return ends;
+}
+
+// Where a run at the low end of the chunk begins. A captured one leaves out the rest of a page that
+// others use, if that is less than the smallest page and no more idle pages become busy: it may
+// stay for as long as the graph, and without it the page is idle once the others are freed. (A
+// stitched row takes whole pages, and part of one at either end.) Smaller runs fill what is left.
+Address PageHeap::low_end(const Chunk& chunk, Bytes size, Bytes activated) const {
+  if (size < granularity_) return chunk.begin;
+  const Page& shared = pages_.at(chunk.begin);
+  const Address own = shared.range().end();
+  if (shared.home == chunk.begin) return chunk.begin;
+  if (own - chunk.begin >= granularity_ || own + size > chunk.end()) return chunk.begin;
+  if (pages_.at(own).size > std::max(size, kSmallPage)) return chunk.begin;
+  const Page& last = pages_.at(own + size - kGrain);
+  const Address busy_end = last.range().end() <= chunk.end() ? last.range().end() : last.home;
+  return own + activated >= busy_end ? own : chunk.begin;
 }
 
 // Bytes of the owner's own in a free chunk that other streams still use.
@@ -170,7 +189,8 @@ std::optional<Address> PageHeap::find(const Owner& owner, Bytes size) {
     if (chunk.size == size) {
       weigh(chunk, chunk.begin, ends.low, leftover);
     } else if (ends.low <= ends.high) {
-      weigh(chunk, chunk.begin, ends.low, leftover);
+      const Address low = keeps_used_ ? low_end(chunk, size, ends.low) : chunk.begin;
+      weigh(chunk, low, ends.low, leftover);
     } else {
       weigh(chunk, high, ends.high, leftover);
     }
