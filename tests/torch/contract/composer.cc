@@ -45,9 +45,12 @@ bool Composer::destroy_stream(std::uint32_t stream) {
   return make({.kind = Kind::destroy_stream, .stream = stream});
 }
 
-std::uint32_t Composer::allocate(std::uint32_t stream, Bytes bytes) {
-  const bool made =
-      make({.kind = Kind::allocate, .stream = stream, .tensor = tensors_ + 1, .bytes = bytes});
+std::uint32_t Composer::allocate(std::uint32_t stream, Bytes bytes, bool bare) {
+  const bool made = make({.kind = Kind::allocate,
+                          .stream = stream,
+                          .tensor = tensors_ + 1,
+                          .on = bare,
+                          .bytes = bytes});
   return made ? ++tensors_ : 0;
 }
 
@@ -115,6 +118,29 @@ std::uint32_t Composer::begin_raw_capture(std::uint32_t stream) {
   return made ? ++graphs_ : 0;
 }
 
+bool Composer::pause_pool(std::uint32_t graph) {
+  return make({.kind = Kind::pause_pool, .graph = graph});
+}
+
+bool Composer::resume_pool(std::uint32_t graph, bool released) {
+  return make({.kind = Kind::resume_pool, .graph = graph, .on = released});
+}
+
+bool Composer::fail_capture(std::uint32_t graph) {
+  return make({.kind = Kind::fail_capture, .graph = graph});
+}
+
+bool Composer::refuse_capture(std::uint32_t stream, bool by_driver, std::uint32_t pool) {
+  const std::uint32_t with = pool != 0 ? pool : new_pool();
+  const bool made = make({.kind = Kind::refuse_capture,
+                          .stream = stream,
+                          .graph = graphs_ + 1,
+                          .pool = with,
+                          .on = by_driver});
+  if (made) ++graphs_;
+  return made;
+}
+
 bool Composer::end_capture(std::uint32_t graph) {
   const auto known = legality_.graphs().find(graph);
   if (known == legality_.graphs().end()) return false;
@@ -126,6 +152,7 @@ bool Composer::end_capture(std::uint32_t graph) {
     if (stream != origin) forked.push_back(stream);
   }
   for (const std::uint32_t stream : forked) (void)order(origin, stream);
+  if (ended.paused) (void)resume_pool(graph);
   const bool made = make({.kind = raw ? Kind::end_raw_capture : Kind::end_capture, .graph = graph});
   thread_ = mine;
   return made;

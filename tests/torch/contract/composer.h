@@ -31,7 +31,8 @@ class Composer {
   bool make(Step step);
   std::uint32_t make_stream();
   bool destroy_stream(std::uint32_t stream);
-  std::uint32_t allocate(std::uint32_t stream, Bytes bytes);
+  // `bare`: by the stream's handle alone.
+  std::uint32_t allocate(std::uint32_t stream, Bytes bytes, bool bare = false);
   bool kernel(std::uint32_t stream, std::vector<Use> uses, Nanoseconds duration,
               std::uint32_t flag = 0);
   bool read(std::uint32_t stream, std::uint32_t tensor, Nanoseconds duration = kShort) {
@@ -56,7 +57,12 @@ class Composer {
   // Pool 0: one of its own.
   std::uint32_t begin_capture(std::uint32_t stream, std::uint32_t pool = 0);
   std::uint32_t begin_raw_capture(std::uint32_t stream);
-  // Joins the streams that the capture forked first.
+  bool pause_pool(std::uint32_t graph);
+  bool resume_pool(std::uint32_t graph, bool released = true);
+  bool fail_capture(std::uint32_t graph);
+  // Pool 0: one of its own. `by_driver`: of a stream that is not captured.
+  bool refuse_capture(std::uint32_t stream, bool by_driver, std::uint32_t pool = 0);
+  // Joins the streams that the capture forked, and resumes its pool, first.
   bool end_capture(std::uint32_t graph);
   bool replay(std::uint32_t graph, std::uint32_t stream);
   bool drop_graph(std::uint32_t graph);

@@ -74,6 +74,34 @@ const std::vector<Part> kCreators = {
        return scene.make.write(kThird, output) && scene.make.end_capture(graph) &&
               scene.make.drop_pool(scene.pool);
      }},
+    {"bare handle",
+     [](Scene& scene) {
+       scene.tensor = scene.make.allocate(scene.home, scene.bytes, /*bare=*/true);
+       return scene.tensor != 0 && scene.make.write(scene.home, scene.tensor);
+     }},
+    {"output of a paused graph",
+     [](Scene& scene) {
+       scene.graph = scene.make.begin_capture(scene.home);
+       scene.pool = 1;
+       const std::uint32_t scratch = scene.make.allocate(scene.home, scene.bytes);
+       return scene.make.write(scene.home, scratch) && scene.make.pause_pool(scene.graph) &&
+              scene.make.resume_pool(scene.graph) && scene.make.drop(scratch) &&
+              create_and_write(scene) && scene.make.end_capture(scene.graph) &&
+              scene.make.replay(scene.graph, kMain);
+     }},
+    {"after a failed capture",
+     [](Scene& scene) {
+       const std::uint32_t graph = scene.make.begin_capture(scene.home);
+       const std::uint32_t inside = scene.make.allocate(scene.home, scene.bytes);
+       return scene.make.write(scene.home, inside) && scene.make.fail_capture(graph) &&
+              scene.make.drop(inside) && create_and_write(scene);
+     }},
+    {"in a failed capture",
+     [](Scene& scene) {
+       const std::uint32_t graph = scene.make.begin_capture(scene.home);
+       return create(scene) && scene.make.fail_capture(graph) &&
+              scene.make.write(scene.home, scene.tensor);
+     }},
     {"caching off",
      [](Scene& scene) {
        return scene.make.set_caching(false) && create_and_write(scene) &&
@@ -206,6 +234,22 @@ bool allocate_in_a_capture(Scene& scene, std::uint32_t stream, std::uint32_t poo
          scene.make.replay(graph, stream);
 }
 
+// Each half of a capture drops what the one before wrote.
+bool allocate_in_a_paused_capture(Scene& scene, std::uint32_t stream) {
+  const std::uint32_t graph = scene.make.begin_capture(stream);
+  if (graph == 0) return false;
+  std::uint32_t before = 0;
+  for (int half = 0; half < 3; ++half) {
+    const std::uint32_t made = scene.make.allocate(stream, scene.bytes);
+    if (!scene.make.write(stream, made) || !scene.make.pause_pool(graph) ||
+        !scene.make.resume_pool(graph) || (before != 0 && !scene.make.drop(before))) {
+      return false;
+    }
+    before = made;
+  }
+  return scene.make.end_capture(graph) && scene.make.replay(graph, stream);
+}
+
 bool allocate_in_a_pool(Scene& scene, std::uint32_t stream, std::uint32_t pool) {
   return scene.make.enter_pool(pool, stream) && allocate_and_write(scene, stream, scene.bytes) &&
          scene.make.leave_pool(pool);
@@ -253,6 +297,28 @@ const std::vector<Part> kDisturbers = {
     {"a capture with its pool",
      [](Scene& scene) {
        return scene.pool != 0 && allocate_in_a_capture(scene, kThird, scene.pool);
+     }},
+    {"a capture on another stream, paused twice",
+     [](Scene& scene) { return allocate_in_a_paused_capture(scene, kThird); }},
+    {"a capture that fails",
+     [](Scene& scene) {
+       const std::uint32_t graph = scene.make.begin_capture(kThird);
+       if (graph == 0) return false;
+       const std::uint32_t inside = scene.make.allocate(kThird, scene.bytes);
+       return scene.make.write(kThird, inside) && scene.make.fail_capture(graph) &&
+              allocate_in_a_capture(scene, kThird, 0);
+     }},
+    {"a capture that never begins",
+     [](Scene& scene) {
+       return scene.make.refuse_capture(kThird, /*by_driver=*/true) &&
+              allocate_and_write(scene, kMain, scene.bytes);
+     }},
+    {"a capture begun within another one",
+     [](Scene& scene) {
+       const std::uint32_t graph = scene.make.begin_capture(kThird);
+       return graph != 0 && scene.make.refuse_capture(kThird, /*by_driver=*/false) &&
+              allocate_and_write(scene, kThird, scene.bytes) && scene.make.end_capture(graph) &&
+              allocate_in_a_capture(scene, kThird, 0);
      }},
     {"empty_cache",
      [](Scene& scene) {

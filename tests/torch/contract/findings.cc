@@ -74,9 +74,17 @@ std::string row_of(const Program& program, const Failure& failure) {
     case Failure::Kind::hang:
       return "2 dependencies between streams";
     case Failure::Kind::host_wait:
-      return std::string("15 host wait: ") + (step == nullptr ? "at the end" : name_of(step->kind));
+      return std::string("14 host wait: ") + (step == nullptr ? "at the end" : name_of(step->kind));
     case Failure::Kind::wrong_pool:
       return "6 the newest pool serves a request";
+    case Failure::Kind::leaked:
+    case Failure::Kind::too_much:
+    case Failure::Kind::stays_apart: {
+      const bool pauses =
+          std::any_of(program.steps.begin(), program.steps.end(),
+                      [](const Step& each) { return each.kind == Kind::pause_pool; });
+      return pauses ? "17 a pool that is ended and begun again" : "16 memory at the end";
+    }
     case Failure::Kind::broken_books:
       return "broken books";
     case Failure::Kind::capture_lost:

@@ -7,8 +7,9 @@
 // 1e memory is used again by its creation stream alone; 1f uncached memory goes by cudaFree; 1h the
 // same as 1e, of small tensors that a graph's kernels read; 2 the allocator adds no order between
 // streams; 3b a block that is freed while a recorded stream is captured is held back; 4 a stream is
-// not touched after a free; 5 captures by other libraries stay whole; 15 the host waits in
-// cudaMalloc, cudaFree and empty_cache alone.
+// not touched after a free; 5 captures by other libraries stay whole; 14 the host waits in
+// cudaMalloc, cudaFree and empty_cache alone; 16 captures that fail or never begin leave nothing
+// behind; 17 a graph's pool that is ended and begun again in one capture uses its memory again.
 #pragma once
 
 #include <cstdint>

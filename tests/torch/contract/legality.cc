@@ -8,6 +8,9 @@ namespace {
 
 using Kind = Step::Kind;
 
+// It does so whenever no pool is bound, though a capture may go on.
+constexpr const char* kRecorded = "the native allocator may record an event on a captured stream";
+
 Violation illegal(std::string what) { return {.what = std::move(what), .missing = {}}; }
 
 bool share_a_pool(const Legality::Graph& a, const Legality::Graph& b) {
@@ -108,6 +111,14 @@ bool Legality::any_capture() const {
                      [](const auto& each) { return each.second.state == Graph::State::capturing; });
 }
 
+// Failed captures leave bindings that serve nobody.
+bool Legality::pool_served() const {
+  return std::any_of(bindings_.begin(), bindings_.end(), [&](std::uint32_t number) {
+    const Pool& pool = pools_.at(number);
+    return pool.by || graphs_.at(pool.graph).state == Graph::State::capturing;
+  });
+}
+
 std::vector<std::uint32_t> Legality::flags_awaited() const {
   std::vector<std::uint32_t> flags;
   for (const auto& [number, flag] : flags_) {
@@ -121,8 +132,8 @@ bool Legality::flag_awaited() const { return !flags_awaited().empty(); }
 std::uint32_t Legality::bound_pool(std::uint32_t thread, std::uint32_t stream) const {
   for (auto pool = bindings_.rbegin(); pool != bindings_.rend(); ++pool) {
     const Pool& each = pools_.at(*pool);
-    const bool takes =
-        each.by ? *each.by == thread : each.graph != 0 && capture_of(stream) == each.graph;
+    const std::optional<std::uint32_t> by = each.by ? each.by : each.resumed_by;
+    const bool takes = by ? *by == thread : each.graph != 0 && capture_of(stream) == each.graph;
     if (takes) return *pool;
   }
   return 0;
@@ -199,9 +210,7 @@ std::optional<Violation> Legality::check_order(const Step& step) const {
   if (later == earlier) return std::nullopt;
   if (later != 0) return illegal("a captured stream waits for work outside its capture");
   if (step.stream == 0) return illegal("the default stream can't be captured");
-  if (graphs_.at(earlier).raw && streams_.at(step.stream).recorded) {
-    return illegal("the native allocator may record an event on the stream");
-  }
+  if (unserved(earlier) && streams_.at(step.stream).recorded) return illegal(kRecorded);
   return std::nullopt;
 }
 
@@ -222,9 +231,7 @@ std::optional<Violation> Legality::check_begin_capture(const Step& step) const {
   if (capture_of(step.stream) != 0) return illegal("the stream is captured already");
   if (graph(step.graph) != nullptr || step.graph == 0) return illegal("the graph was captured");
   if (step.kind == Kind::begin_raw_capture) {
-    if (streams_.at(step.stream).recorded) {
-      return illegal("the native allocator may record an event on the stream");
-    }
+    if (streams_.at(step.stream).recorded) return illegal(kRecorded);
     return std::nullopt;
   }
   if (limit_ > 0_B || !caching_) return illegal("cudaMalloc or cudaFree during a capture");
@@ -233,11 +240,44 @@ std::optional<Violation> Legality::check_begin_capture(const Step& step) const {
       return illegal("the thread captures already");
     }
   }
+  return check_pool_for_capture(step);
+}
+
+std::optional<Violation> Legality::check_pool_for_capture(const Step& step) const {
   const auto pool = pools_.find(step.pool);
   if (step.pool == 0) return illegal("no such pool");
   if (pool == pools_.end()) return std::nullopt;
   if (pool->second.uses == 0) return illegal("the pool is gone");
   if (pool->second.graph != 0 || pool->second.by) return illegal("the pool is allocated from");
+  return std::nullopt;
+}
+
+std::optional<Violation> Legality::check_refused_capture(const Step& step) const {
+  if (!live(step.stream) || step.stream == 0) return illegal("the stream can't be captured");
+  if ((capture_of(step.stream) == 0) != step.on) return illegal("nothing refuses the capture");
+  if (graph(step.graph) != nullptr || step.graph == 0) return illegal("the graph was captured");
+  if (limit_ > 0_B || !caching_) return illegal("cudaMalloc or cudaFree during a capture");
+  return check_pool_for_capture(step);
+}
+
+std::optional<Violation> Legality::check_pause(const Step& step) const {
+  const Graph* const captured = graph(step.graph);
+  if (captured == nullptr || captured->state != Graph::State::capturing || captured->raw) {
+    return illegal("the graph is not being captured");
+  }
+  if (captured->thread != step.thread) return illegal("another thread's capture");
+  if (step.kind == Kind::fail_capture) {
+    if (!pools_.at(captured->pool).resumed_by) return std::nullopt;
+    return illegal("the thread would allocate from the pool for ever");
+  }
+  if (captured->paused != (step.kind == Kind::resume_pool)) {
+    return illegal("the pool takes requests already, or takes none");
+  }
+  if (step.kind == Kind::resume_pool) return std::nullopt;
+  const auto recorded = [&](const auto& each) {
+    return each.second.capture != 0 && each.second.recorded;
+  };
+  if (std::any_of(streams_.begin(), streams_.end(), recorded)) return illegal(kRecorded);
   return std::nullopt;
 }
 
@@ -248,6 +288,7 @@ std::optional<Violation> Legality::check_end_capture(const Step& step) const {
   }
   if (ended->raw != (step.kind == Kind::end_raw_capture)) return illegal("another's capture");
   if (!ended->raw && ended->thread != step.thread) return illegal("another thread's capture");
+  if (ended->paused) return illegal("the pool takes no requests");
   const Clock& end = clocks_[ended->streams.at(ended->origin)];
   for (const auto& [stream, actor] : ended->streams) {
     if (end[actor] < clocks_[actor][actor]) return illegal("a forked stream has not joined");
@@ -289,7 +330,9 @@ std::optional<Violation> Legality::check_replay(const Step& step) const {
 std::optional<Violation> Legality::check_pool_state(const Step& step) const {
   const auto pool = pools_.find(step.pool);
   if (pool == pools_.end() || pool->second.uses == 0) return illegal("no such pool");
-  if (any_capture() || pool->second.by) return illegal("the pool is allocated from");
+  if (any_capture() || pool->second.by || pool->second.graph != 0) {
+    return illegal("the pool is allocated from");
+  }
   if (pool->second.recorded) return illegal("blocks of the pool may wait for events");
   if (step.kind == Kind::restore_pool && !pool->second.saved) return illegal("no state was saved");
   return std::nullopt;
@@ -345,9 +388,7 @@ std::optional<Violation> Legality::check(const Step& step) const {
       if (used->uncached) return illegal("no memory of the allocator's");
       if (!live(step.stream)) return illegal("no such stream");
       const std::uint32_t capture = capture_of(step.stream);
-      if (capture != 0 && graphs_.at(capture).raw) {
-        return illegal("the native allocator may record an event on the captured stream");
-      }
+      if (capture != 0 && unserved(capture)) return illegal(kRecorded);
       return std::nullopt;
     }
     case Kind::drop:
@@ -390,6 +431,12 @@ std::optional<Violation> Legality::check(const Step& step) const {
     case Kind::end_capture:
     case Kind::end_raw_capture:
       return check_end_capture(step);
+    case Kind::pause_pool:
+    case Kind::resume_pool:
+    case Kind::fail_capture:
+      return check_pause(step);
+    case Kind::refuse_capture:
+      return check_refused_capture(step);
     case Kind::replay:
       return check_replay(step);
     case Kind::drop_graph: {
@@ -434,7 +481,7 @@ void Legality::drop(std::uint32_t number) {
   Tensor& dropped = tensors_.at(number);
   dropped.live = false;
   for (const std::uint32_t stream : dropped.recorded) {
-    if (!bindings_.empty()) streams_.at(stream).deferred = true;
+    if (pool_served()) streams_.at(stream).deferred = true;
   }
   const std::uint32_t own = eager_actor_.at(dropped.stream);
   std::vector<Point> uncached;
@@ -449,6 +496,15 @@ void Legality::drop(std::uint32_t number) {
       rely_on(Level::expandable);
     }
   }
+}
+
+// The pool stays bound, unless it was paused; PyTorch takes no capture into it then.
+void Legality::fail(const Step& step) {
+  Graph& failed = graphs_.at(step.graph);
+  failed.state = Graph::State::failed;
+  for (const auto& [stream, actor] : failed.streams) streams_.at(stream).capture = 0;
+  if (failed.paused) pools_.at(failed.pool).graph = 0;
+  failed.paused = false;
 }
 
 void Legality::replay(const Step& step) {
@@ -601,7 +657,38 @@ void Legality::apply(const Step& step) {
       for (const auto& [stream, actor] : ended.streams) streams_.at(stream).capture = 0;
       if (ended.raw) break;
       pools_.at(ended.pool).graph = 0;
+      pools_.at(ended.pool).resumed_by.reset();
       std::erase(bindings_, ended.pool);
+      break;
+    }
+    case Kind::pause_pool: {
+      Graph& captured = graphs_.at(step.graph);
+      captured.paused = true;
+      pools_.at(captured.pool).resumed_by.reset();
+      std::erase(bindings_, captured.pool);
+      break;
+    }
+    case Kind::resume_pool: {
+      Graph& captured = graphs_.at(step.graph);
+      captured.paused = false;
+      if (!step.on) ++pools_.at(captured.pool).uses;
+      pools_.at(captured.pool).resumed_by = step.thread;
+      bindings_.push_back(captured.pool);
+      break;
+    }
+    case Kind::fail_capture:
+      fail(step);
+      break;
+    case Kind::refuse_capture: {
+      Graph& made = graphs_[step.graph];
+      made.state = Graph::State::failed;
+      made.pool = step.pool;
+      made.thread = step.thread;
+      made.origin = step.stream;
+      made.begun_at = steps_;
+      ++pools_[step.pool].uses;
+      pools_[step.pool].graph = step.graph;
+      bindings_.push_back(step.pool);
       break;
     }
     case Kind::replay:
@@ -633,7 +720,7 @@ void Legality::apply(const Step& step) {
 
 std::optional<std::string> Legality::unfinished() const {
   if (any_capture()) return "a capture goes on";
-  if (!bindings_.empty()) return "a thread allocates from a pool";
+  if (pool_served()) return "a thread allocates from a pool";
   if (flag_awaited()) return "a kernel waits for a flag";
   return std::nullopt;
 }

@@ -18,7 +18,8 @@
 //   - memory that was dropped is replayed on only while its pool is in use: then it goes by
 //     cudaFree;
 //   - captures, streams and pools are used as CUDA and PyTorch document, and the host waits for no
-//     kernel that waits for a flag which the host sets later.
+//     kernel that waits for a flag which the host sets later. A capture may fail, or not begin:
+//     then its pool is captured into no more, and its tensors are memory like any other.
 // The rules are slightly stricter than the native allocator where that makes them simpler.
 #pragma once
 
@@ -89,9 +90,10 @@ class Legality {
     std::set<std::uint32_t> recorded;
   };
   struct Graph {
-    enum class State : std::uint8_t { capturing, ready, gone };
+    enum class State : std::uint8_t { capturing, ready, gone, failed };
     State state = State::capturing;
     bool raw = false;
+    bool paused = false;  // its pool takes no requests
     std::uint32_t pool = 0;
     std::set<std::uint32_t> memory_of;  // pools that it may use memory of, its own among them
     std::uint32_t thread = 0;
@@ -111,8 +113,9 @@ class Legality {
   };
   struct Pool {
     std::uint32_t uses = 0;
-    bool object = false;                           // the MemPool object lives
-    std::uint32_t graph = 0;                       // that is being captured with it
+    bool object = false;      // the MemPool object lives
+    std::uint32_t graph = 0;  // that is being captured with it, or whose capture failed
+    std::optional<std::uint32_t> resumed_by;       // in that capture: the thread that it serves now
     std::optional<std::uint32_t> by;               // the thread that allocates from it
     bool recorded = false;                         // record_stream() was called on a tensor of it
     std::optional<std::set<std::uint32_t>> saved;  // the tensors that were live
@@ -135,6 +138,7 @@ class Legality {
   const std::map<std::uint32_t, Pool>& pools() const { return pools_; }
   bool capturing() const;     // a capture of PyTorch's goes on
   bool any_capture() const;   // or one of somebody else's
+  bool pool_served() const;   // requests may go to a pool
   bool flag_awaited() const;  // a kernel waits for a flag that is not set
   std::vector<std::uint32_t> flags_awaited() const;
   bool caching() const { return caching_; }
@@ -165,6 +169,10 @@ class Legality {
   void need(Point point, std::uint32_t world, const Clock& clock, Violation& missing) const;
   void check_use(const Tensor& tensor, bool write, std::uint32_t world, const Clock& clock,
                  Violation& missing) const;
+  // Is the capture one that no pool serves now?
+  bool unserved(std::uint32_t capture) const {
+    return graphs_.at(capture).raw || graphs_.at(capture).paused;
+  }
   // What is allocated in a capture is used elsewhere once the capture has ended.
   bool captured_elsewhere(const Tensor& tensor, std::uint32_t world) const {
     return tensor.world != world && tensor.world != 0 &&
@@ -177,12 +185,16 @@ class Legality {
   std::optional<Violation> check_drop(const Step& step) const;
   std::optional<Violation> check_begin_capture(const Step& step) const;
   std::optional<Violation> check_end_capture(const Step& step) const;
+  std::optional<Violation> check_pause(const Step& step) const;
+  std::optional<Violation> check_refused_capture(const Step& step) const;
+  std::optional<Violation> check_pool_for_capture(const Step& step) const;
   std::optional<Violation> check_replay(const Step& step) const;
   std::optional<Violation> check_pool_state(const Step& step) const;
 
   void allocate(const Step& step);
   void use(std::uint32_t number, bool write, Point point, std::uint32_t world);
   void drop(std::uint32_t tensor);
+  void fail(const Step& step);
   void replay(const Step& step);
   void restore(const Step& step);
   void note_cuda_free();

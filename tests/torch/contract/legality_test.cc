@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -130,6 +132,55 @@ TEST(Legality, ReplaysAreInOrderWithUsesOfAMemPoolThatServedTheCapture) {
   EXPECT_FALSE(then({leave, {.kind = Kind::drop_pool, .pool = 2}, replay(1, kMain)}));
 }
 
+const Step kPause{.kind = Kind::pause_pool, .graph = 1};
+const Step kResume{.kind = Kind::resume_pool, .graph = 1, .on = true};
+const Step kFail{.kind = Kind::fail_capture, .graph = 1};
+
+TEST(Legality, APoolIsEndedAndBegunAgainWithinItsCapture) {
+  const std::vector<Step> half = {begin_capture(1, kSide, 1), allocate(1, kSide), write(1, kSide),
+                                  kPause};
+  EXPECT_FALSE(legal(half, {end_capture(1)}));
+  EXPECT_FALSE(legal(half, {kPause, kResume, end_capture(1)}));
+  EXPECT_FALSE(legal(half, {kResume, kResume, end_capture(1)}));
+  EXPECT_TRUE(legal(half, {kResume, drop(1), allocate(2, kSide), write(2, kSide), end_capture(1),
+                           replay(1, kMain)}));
+  // What was allocated meanwhile is no memory of the pool's.
+  const std::vector<Step> meanwhile = {allocate(2, kSide), write(2, kSide), kResume, end_capture(1),
+                                       replay(1, kMain)};
+  EXPECT_TRUE(legal(half, meanwhile));
+  EXPECT_FALSE(legal(program_of(half, meanwhile).steps, {drop(2), replay(1, kMain)}));
+  // While no pool is bound, the native allocator records events.
+  EXPECT_FALSE(legal({allocate(3, kMain), record(3, kSide)}, program_of(half, {kResume}).steps));
+}
+
+TEST(Legality, AResumedPoolServesItsThreadOnEveryStream) {
+  const std::vector<Step> resumed = {begin_capture(1, kSide, 1), kPause,           kResume,
+                                     allocate(1, kThird),        write(1, kThird), end_capture(1)};
+  EXPECT_FALSE(legal(resumed, {replay(1, kMain)}));
+  EXPECT_TRUE(legal(resumed, {order(kMain, kThird), replay(1, kMain)}));
+}
+
+TEST(Legality, ACaptureThatFailsLeavesItsTensorsAndIsBegunNoMore) {
+  const std::vector<Step> failed = {begin_capture(1, kSide, 1), allocate(1, kSide), write(1, kSide),
+                                    kFail};
+  EXPECT_TRUE(legal(failed, {write(1, kSide), order(kMain, kSide), read(1, kMain), drop(1)}));
+  EXPECT_FALSE(legal(failed, {replay(1, kMain)}));
+  EXPECT_FALSE(legal(failed, {end_capture(1)}));
+  EXPECT_FALSE(legal(failed, {begin_capture(2, kSide, 1), end_capture(2)}));
+  EXPECT_TRUE(legal(failed, {begin_capture(2, kSide, 2), end_capture(2)}));
+  EXPECT_FALSE(legal({begin_capture(1, kSide, 1), kPause, kResume, kFail}));
+}
+
+TEST(Legality, ACaptureIsRefusedOfAStreamThatIsCaptured) {
+  const Step refused{.kind = Kind::refuse_capture, .stream = kSide, .graph = 2, .pool = 2};
+  EXPECT_FALSE(legal({refused}));
+  EXPECT_TRUE(legal({begin_capture(1, kSide, 1), refused, end_capture(1)}));
+  Step by_driver = refused;
+  by_driver.on = true;
+  EXPECT_TRUE(legal({by_driver}));
+  EXPECT_FALSE(legal({begin_capture(1, kSide, 1), by_driver, end_capture(1)}));
+}
+
 TEST(Legality, AnInputOfAGraphLivesAsLongAsTheGraphIsReplayed) {
   const std::vector<Step> graph = {allocate(1, kMain), begin_capture(1, kSide, 1), read(1, kSide),
                                    end_capture(1), replay(1, kMain)};
@@ -195,7 +246,7 @@ void expect_clean(const Program& program) {
 
 TEST(RandomPrograms, RunCleanlyOnTheModelOfTheNativeAllocator) {
   std::set<Kind> kinds;
-  for (std::uint64_t seed = 1; seed <= 2000; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 4000; ++seed) {
     const Program program = random_program(seed, {.flags = seed % 4 == 0});
     ASSERT_NO_FATAL_FAILURE(expect_clean(program));
     for (const Step& step : program.steps) kinds.insert(step.kind);
@@ -230,9 +281,39 @@ TEST(RandomPrograms, FindEachDefectOfAnAllocator) {
   EXPECT_GT(found(NativeDefect::asks_in_captures), 3);
 }
 
+// What Weir's runs are looked at for, beside races.
+std::optional<Failure::Kind> found_in(const Program& program, NativeDefect defect,
+                                      const RunOptions& options) {
+  const auto make = [&](SimDevice& device) {
+    return std::make_unique<NativeModel>(device, defect);
+  };
+  const Outcome outcome = run(program, make, options);
+  if (!outcome.failure) return std::nullopt;
+  return outcome.failure->kind;
+}
+
+TEST(RandomPrograms, FindALeakAndAPoolThatGrows) {
+  int leaked = 0, grown = 0;
+  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+    const Program program = random_program(seed);
+    const Bytes enough = run_on_native(program).peak;
+    const auto none = NativeDefect::none, defect = NativeDefect::keeps_dropped;
+    EXPECT_EQ(found_in(program, none, {.most_memory = enough, .leaks_fail = true}), std::nullopt);
+    leaked += found_in(program, defect, {.leaks_fail = true}) == Failure::Kind::leaked ? 1 : 0;
+    grown += found_in(program, defect, {.most_memory = enough}) == Failure::Kind::too_much ? 1 : 0;
+  }
+  EXPECT_GT(leaked, 300);
+  EXPECT_GT(grown, 50);
+}
+
+TEST(RandomPrograms, FindMemoryThatStaysWithItsStream) {
+  EXPECT_EQ(found_in(random_program(1), NativeDefect::none, {.moves_memory = true}),
+            Failure::Kind::stays_apart);
+}
+
 TEST(RandomPrograms, WithFlagsFindAnOrderBetweenStreams) {
   int hung = 0;
-  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 1500; ++seed) {
     const Program program = random_program(seed, {.flags = true});
     const auto failure = run_on_native(program, NativeDefect::orders_streams).failure;
     hung += failure && failure->kind == Failure::Kind::hang ? 1 : 0;

@@ -142,6 +142,7 @@ Status NativeModel::deallocate(void* pointer) {
   }
   const auto known = blocks_.find(pointer);
   if (known == blocks_.end() || !known->second->live) return unknown("free");
+  if (defect_ == NativeDefect::keeps_dropped && !bindings_.empty()) return {};
   Block& block = *known->second;
   block.live = false;
   if (block.recorded.empty()) {
@@ -194,7 +195,10 @@ Status NativeModel::record_stream(void* pointer, StreamName user) {
 
 void NativeModel::wait_for_the_last(Stream stream) {
   const Stream last = std::exchange(asked_last_, stream);
-  const auto captured = [&](Stream each) { return device_.capture_info(each)->id != 0; };
+  const auto captured = [&](Stream each) {
+    const Result<CaptureInfo> info = device_.capture_info(each);
+    return !info || info->id != 0;  // or is gone
+  };
   if (last.id == 0 || last == stream || captured(last) || captured(stream)) return;
   const EventHandle event = device_.create_event().value();
   if (device_.record(event, last)) (void)device_.wait(stream, event);
@@ -335,6 +339,15 @@ Status NativeModel::restore_pool(PoolId id) {
     block->live = true;
   }
   return {};
+}
+
+// Those that wait for events are no longer the program's.
+Bytes NativeModel::live_bytes() const {
+  Bytes live;
+  for (const auto& [pointer, block] : blocks_) {
+    if (block->live) live += block->bytes;
+  }
+  return live;
 }
 
 PoolId NativeModel::pool_of(void* pointer) const {

@@ -33,6 +33,7 @@ enum class NativeDefect : std::uint8_t {
   forgets_records,       // record_stream() does nothing
   asks_in_captures,      // events are recorded and asked about while captures go on
   orders_streams,        // a request's stream waits for the one that asked before
+  keeps_dropped,         // what is dropped while a pool is bound stays live
 };
 
 // Not thread-safe.
@@ -56,6 +57,7 @@ class NativeModel final : public TorchAllocator {
   Status save_pool(PoolId pool) override;
   Status restore_pool(PoolId pool) override;
   PoolId pool_of(void* block) const override;
+  Bytes live_bytes() const override;
   std::vector<std::string> validate() const override { return {}; }
 
  private:

@@ -59,6 +59,10 @@ const char* name_of(Kind kind) {
                                                                    "drop_pool",
                                                                    "begin_capture",
                                                                    "end_capture",
+                                                                   "pause_pool",
+                                                                   "resume_pool",
+                                                                   "fail_capture",
+                                                                   "refuse_capture",
                                                                    "replay",
                                                                    "drop_graph",
                                                                    "begin_raw_capture",
@@ -82,7 +86,8 @@ std::string describe(const Step& step) {
     case Kind::destroy_stream:
       return "destroy " + on;
     case Kind::allocate:
-      return thread + " allocates " + tensor + " (" + text(step.bytes) + ") on " + on;
+      return thread + " allocates " + tensor + " (" + text(step.bytes) + ") on " +
+             (step.on ? "the bare handle of " : "") + on;
     case Kind::kernel:
       return describe_kernel(step);
     case Kind::order:
@@ -120,6 +125,16 @@ std::string describe(const Step& step) {
       return thread + " begins to capture " + graph + " on " + on + " with " + pool;
     case Kind::end_capture:
       return thread + " ends the capture of " + graph;
+    case Kind::pause_pool:
+      return thread + " stops allocating from the pool of " + graph + " within its capture";
+    case Kind::resume_pool:
+      return thread + " allocates from the pool of " + graph + " again, whatever the stream" +
+             (step.on ? "" : ", and keeps the use of the pool that this adds");
+    case Kind::fail_capture:
+      return thread + " makes a call that fails the capture of " + graph;
+    case Kind::refuse_capture:
+      return thread + " fails to begin to capture " + graph + " on " + on + " with " + pool +
+             (step.on ? ": the driver refuses" : ": the stream is being captured");
     case Kind::replay:
       return "replay " + graph + " on " + on;
     case Kind::drop_graph:

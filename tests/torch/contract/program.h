@@ -27,7 +27,8 @@ struct Step {
   enum class Kind : std::uint8_t {
     make_stream,         // `stream`: made by the program itself (torch.cuda.ExternalStream)
     destroy_stream,      // `stream`, which make_stream made
-    allocate,            // `tensor` of `bytes` on `stream`
+    allocate,            // `tensor` of `bytes` on `stream`; `on`: by its bare handle
+                         // (torch.cuda.caching_allocator_alloc)
     kernel,              // on `stream`: `uses`, for `duration`; it ends once `flag` is set, if any
     order,               // later work of `stream` runs after the work that `other` has so far
     record_event,        // `event`: the work that `stream` has so far
@@ -46,6 +47,16 @@ struct Step {
     drop_pool,           // the MemPool object goes
     begin_capture,       // `graph` on `stream`, with `pool` (CUDAGraph.capture_begin)
     end_capture,         // of `graph` (CUDAGraph.capture_end)
+    pause_pool,          // in the capture of `graph`: its pool takes no requests
+                         // (_cuda_endAllocateToPool)
+    resume_pool,         // it takes all requests of `thread` until the capture ends
+                         // (_cuda_beginAllocateCurrentThreadToPool); `on`: the use of the pool that
+                         // this adds is given back at once (_cuda_releasePool)
+    fail_capture,        // of `graph`: a call that captures forbid; then capture_end() raises, and
+                         // PyTorch leaves the pool's binding open
+    refuse_capture,      // of `graph` on `stream` with `pool`: capture_begin() raises, and PyTorch
+                         // leaves the binding; the stream is captured already, or, where `on`, the
+                         // driver refuses
     replay,              // `graph` on `stream`
     drop_graph,          // CUDAGraph.reset()
     begin_raw_capture,   // `graph` on `stream`, by a library that PyTorch knows nothing of

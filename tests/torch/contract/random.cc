@@ -20,7 +20,7 @@ class Generator {
         threads_(random_.chance(40) ? 2 : 1) {}
 
   void run() {
-    const std::size_t steps = 10 + random_.below(28);
+    const std::size_t steps = 12 + random_.below(28);
     for (int tries = 0; make_.size() < steps && tries < 400; ++tries) gesture();
     make_.finish();
   }
@@ -50,6 +50,9 @@ class Generator {
     replay_and_reset,
     reset,
     raw_capture,
+    fail_capture,
+    refuse_capture,
+    layers,
     make_stream,
     destroy_stream,
     flag,
@@ -125,7 +128,11 @@ class Generator {
   void read_and_drop();
   void disturb();
   void events();
-  void begin_capture();
+  std::uint32_t begin_capture();
+  void fail_capture();
+  void refuse_capture();
+  void layers();
+  void pause(std::uint32_t stream);
   void body_of_capture(std::uint32_t stream);
   void replay(bool reset);
   void reset(std::uint32_t graph, bool outputs_first);
@@ -147,10 +154,11 @@ Generator::Gesture Generator::choose() {
       {Gesture::host_wait, 20},      {Gesture::record, 30},       {Gesture::empty, 25},
       {Gesture::limit, 12},          {Gesture::caching, 30},      {Gesture::make_pool, 25},
       {Gesture::enter_pool, 45},     {Gesture::leave_pool, 35},   {Gesture::drop_pool, 20},
-      {Gesture::save_pool, 25},      {Gesture::restore_pool, 30}, {Gesture::begin_capture, 60},
+      {Gesture::save_pool, 35},      {Gesture::restore_pool, 45}, {Gesture::begin_capture, 60},
       {Gesture::end_capture, 60},    {Gesture::replay, 50},       {Gesture::replay_and_reset, 40},
-      {Gesture::reset, 15},          {Gesture::raw_capture, 25},  {Gesture::make_stream, 15},
-      {Gesture::destroy_stream, 30}, {Gesture::flag, 40},         {Gesture::busy, 20}};
+      {Gesture::reset, 15},          {Gesture::raw_capture, 25},  {Gesture::fail_capture, 15},
+      {Gesture::refuse_capture, 8},  {Gesture::layers, 9},        {Gesture::make_stream, 15},
+      {Gesture::destroy_stream, 30}, {Gesture::flag, 50},         {Gesture::busy, 20}};
   std::uint32_t sum = 0;
   for (const Weight& each : kWeights) sum += each.weight;
   std::uint32_t at = random_.below(sum);
@@ -163,7 +171,7 @@ Generator::Gesture Generator::choose() {
 
 std::uint32_t Generator::create() {
   const std::uint32_t on = stream();
-  const std::uint32_t made = make_.allocate(on, size());
+  const std::uint32_t made = make_.allocate(on, size(), random_.chance(12));
   if (made != 0 && random_.chance(80)) (void)make_.write(on, made, duration());
   return made;
 }
@@ -202,7 +210,7 @@ void Generator::disturb() {
       }
       break;
     case 2:
-      begin_capture();
+      (void)begin_capture();
       break;
     case 3:
       if (random_.chance(40)) (void)make_.set_limit(256_MiB);
@@ -234,13 +242,83 @@ void Generator::events() {
   }
 }
 
-void Generator::begin_capture() {
+std::uint32_t Generator::begin_capture() {
   const std::uint32_t on = stream();
   const auto shared = pool();
   if (random_.chance(30)) (void)make_.synchronize(on);
   if (const auto used = tensor(); used && random_.chance(30)) (void)make_.record_stream(*used, on);
   const std::uint32_t made = make_.begin_capture(on, shared && random_.chance(40) ? *shared : 0);
   if (made != 0) body_of_capture(on);
+  return made;
+}
+
+// While its pool takes no requests, others may; what was freed before must not be used beside it
+// afterwards.
+void Generator::pause(std::uint32_t on) {
+  const auto open = graph(Legality::Graph::State::capturing);
+  if (!open || !make_.pause_pool(*open)) return;
+  if (random_.chance(40)) {
+    const auto other = pool();
+    const std::uint32_t entered = other && random_.chance(50) ? *other : make_.make_pool();
+    if (entered != 0 && make_.enter_pool(entered, on)) {
+      if (const std::uint32_t made = make_.allocate(on, size())) (void)make_.write(on, made);
+      if (random_.chance(80)) (void)make_.leave_pool(entered);
+    }
+  }
+  if (random_.chance(20)) (void)make_.allocate(stream(), size());
+  if (random_.chance(90)) (void)make_.resume_pool(*open, random_.chance(60));
+}
+
+// Each layer of a model reads what the one before wrote, and the pool is paused between them.
+void Generator::layers() {
+  const std::uint32_t on = stream();
+  const std::uint32_t made = make_.begin_capture(on);
+  if (made == 0) return;
+  const bool forks = random_.chance(40);
+  const std::uint32_t side = forks ? other_stream(on) : on;
+  if (forks && !make_.order(side, on)) return;
+  std::uint32_t before = 0;
+  for (std::uint32_t layers = 2 + random_.below(9); layers > 0; --layers) {
+    const std::uint32_t runs = random_.chance(50) ? on : side;
+    const std::uint32_t output = make_.allocate(runs, 64_MiB);
+    if (output == 0) break;
+    std::vector<Use> uses{{output, true}};
+    if (before != 0) uses.push_back({before, false});
+    (void)make_.kernel(runs, uses, kShort);
+    if (before != 0 && random_.chance(50)) (void)make_.drop(std::exchange(before, 0));
+    if (random_.chance(80)) pause(runs);
+    if (before != 0) (void)make_.drop(before);
+    before = output;
+  }
+  if (random_.chance(80)) (void)make_.end_capture(made);
+}
+
+// In the midst of a capture, whose tensors stay.
+void Generator::fail_capture() {
+  auto open = graph(Legality::Graph::State::capturing);
+  if (!open) {
+    const std::uint32_t on = stream();
+    const auto shared = pool();
+    const std::uint32_t made = make_.begin_capture(on, shared && random_.chance(30) ? *shared : 0);
+    if (made == 0) return;
+    if (random_.chance(30)) (void)make_.order(other_stream(on), on);
+    for (std::uint32_t i = random_.below(3); i > 0; --i) {
+      const std::uint32_t inside = make_.allocate(on, size());
+      if (inside == 0) continue;
+      (void)make_.write(on, inside);
+      if (random_.chance(40)) (void)make_.drop(inside);
+    }
+    if (const auto dropped = tensor(); dropped && random_.chance(40)) (void)make_.drop(*dropped);
+    open = made;
+  }
+  if (make_.fail_capture(*open) && random_.chance(60)) (void)begin_capture();
+}
+
+void Generator::refuse_capture() {
+  const auto open = graph(Legality::Graph::State::capturing);
+  const bool by_driver = !open || random_.chance(40);
+  const std::uint32_t on = by_driver ? stream() : known().graphs().at(*open).origin;
+  if (make_.refuse_capture(on, by_driver) && random_.chance(60)) (void)begin_capture();
 }
 
 void Generator::body_of_capture(std::uint32_t on) {
@@ -251,6 +329,7 @@ void Generator::body_of_capture(std::uint32_t on) {
     if (made == 0) continue;
     (void)make_.write(on, made, duration());
     if (random_.chance(40)) (void)make_.drop(made);
+    if (random_.chance(15)) pause(on);
   }
   const auto input = tensor();
   if (input && random_.chance(60)) (void)make_.read(on, *input, duration());
@@ -375,7 +454,7 @@ void Generator::gesture() {
       }
       break;
     case Gesture::begin_capture:
-      begin_capture();
+      (void)begin_capture();
       break;
     case Gesture::end_capture:
       if (const auto open = graph(Legality::Graph::State::capturing)) {
@@ -395,6 +474,15 @@ void Generator::gesture() {
       break;
     case Gesture::raw_capture:
       raw_capture();
+      break;
+    case Gesture::fail_capture:
+      fail_capture();
+      break;
+    case Gesture::refuse_capture:
+      refuse_capture();
+      break;
+    case Gesture::layers:
+      layers();
       break;
     case Gesture::make_stream:
       (void)make_.make_stream();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random legal programs of 10 to 40 steps, with a liking for what has gone wrong before: a long
-// kernel ahead of each reader on another stream, a drop right after the reader was queued, and then
-// somebody who may be given the memory.
+// Random legal programs of some 10 to 60 steps, with a liking for what has gone wrong before: a
+// long kernel ahead of each reader on another stream, a drop right after the reader was queued, and
+// then somebody who may be given the memory.
 #pragma once
 
 #include <cstdint>

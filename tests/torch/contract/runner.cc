@@ -163,10 +163,41 @@ class Runner {
     for (auto& [number, tensor] : tensors_) {
       if (tensor.live) expect_granted(allocator_->deallocate(tensor.address.pointer()));
     }
+    allocator_->set_caching(true);
     expect_granted(allocator_->set_limit(0_B));
     expect_granted(allocator_->empty_cache());
     look_for_races();
     validate();
+    outcome_.peak = device_.physical_peak();
+    if (options_.most_memory > 0_B && outcome_.peak > options_.most_memory) {
+      fail(Failure::Kind::too_much, std::to_string(outcome_.peak / 1_MiB) + " MiB were held, and " +
+                                        std::to_string(options_.most_memory / 1_MiB) +
+                                        " MiB are enough");
+    }
+    if (const Bytes live = allocator_->live_bytes(); options_.leaks_fail && live > 0_B) {
+      fail(Failure::Kind::leaked, std::to_string(live.count) + " bytes are live at the end");
+    }
+    if (options_.moves_memory && !failed()) look_whether_memory_moves();
+  }
+
+  // Each stream's work on the block is done before the next one asks.
+  void look_whether_memory_moves() {
+    constexpr Bytes kBlock = 64_MiB;
+    constexpr int kAsking = 4;
+    const Bytes before = device_.physical_bytes();
+    for (int i = 0; i < kAsking; ++i) {
+      const StreamName asking{device_.new_stream()};
+      const Result<void*> block = allocator_->allocate(kBlock, asking);
+      if (!block) return expect_granted(block.error());
+      (void)device_.launch(asking.stream, Writes(*block, kBlock), 1_us);
+      expect_granted(allocator_->deallocate(*block));
+      device_.advance(10_ms);
+    }
+    const Bytes grown = device_.physical_bytes() - before;
+    if (grown <= kBlock * 2) return;
+    fail(Failure::Kind::stays_apart,
+         std::to_string(grown / 1_MiB) + " MiB serve " + std::to_string(kAsking) +
+             " streams in turn that ask for " + std::to_string(kBlock / 1_MiB) + " MiB each");
   }
 
   void make(const Step& step);
@@ -175,8 +206,15 @@ class Runner {
   void order(Stream later, Stream earlier);
   void synchronize(EventHandle event);
   void drop(const Step& step);
+  PoolFilter takes_capture(const Graph& graph);
+  PoolFilter takes_thread(std::uint32_t thread) {
+    return [this, thread](void*) { return thread_ == thread; };
+  }
   void begin_capture(const Step& step);
   void end_capture(const Step& step);
+  void resume_pool(const Step& step);
+  void fail_capture(const Step& step);
+  void refuse_capture(const Step& step);
   void replay(const Step& step);
   void drop(Graph& graph);
 
@@ -199,7 +237,9 @@ class Runner {
 };
 
 void Runner::allocate(const Step& step) {
-  Result<void*> block = allocator_->allocate(step.bytes, streams_.at(step.stream));
+  StreamName name = streams_.at(step.stream);
+  name.bare = step.on;
+  Result<void*> block = allocator_->allocate(step.bytes, name);
   if (!block) {
     if (block.error().code() == ErrorCode::out_of_memory) {
       ++outcome_.out_of_memory;
@@ -254,18 +294,22 @@ void Runner::drop(const Step& step) {
   expect_granted(allocator_->deallocate(tensor->second.address.pointer()));
 }
 
+// As CUDAGraph's own: until the capture has begun it takes no stream.
+PoolFilter Runner::takes_capture(const Graph& graph) {
+  return [this, capture = graph.capture](void* handle) {
+    const Result<CaptureInfo> info = device_.capture_info(Stream::of_captured(handle));
+    return info && info->status == CaptureInfo::Status::active && info->id == *capture;
+  };
+}
+
 void Runner::begin_capture(const Step& step) {
   Graph& graph = graphs_[step.graph];
   graph.origin = stream(step.stream);
   graph.raw = step.kind == Kind::begin_raw_capture;
   if (!graph.raw) {
     graph.pool = {0, step.pool};
-    // As CUDAGraph's own: until the capture has begun it takes no stream.
-    const PoolFilter takes = [this, capture = graph.capture](void* handle) {
-      const Result<CaptureInfo> info = device_.capture_info(Stream::of_captured(handle));
-      return info && info->status == CaptureInfo::Status::active && info->id == *capture;
-    };
-    expect_granted(allocator_->begin_pool(graph.pool, takes, streams_.at(step.stream)));
+    expect_granted(
+        allocator_->begin_pool(graph.pool, takes_capture(graph), streams_.at(step.stream)));
   }
   expect(
       device_.begin_capture(graph.origin, graph.raw ? CaptureMode::relaxed : CaptureMode::global),
@@ -284,6 +328,36 @@ void Runner::end_capture(const Step& step) {
   if (!executable) return fail(Failure::Kind::capture_lost, executable.error().message());
   graph.executable = *executable;
   (void)device_.destroy_graph(*captured);
+}
+
+void Runner::resume_pool(const Step& step) {
+  const Graph& graph = graphs_.at(step.graph);
+  const StreamName current{graph.origin};
+  expect_granted(allocator_->begin_pool(graph.pool, takes_thread(step.thread), current));
+  if (step.on) expect_granted(allocator_->release_pool(graph.pool));
+}
+
+// The program asks about an event of the capture; cudaStreamEndCapture() then says no, and the rest
+// of CUDAGraph.capture_end() is left out.
+void Runner::fail_capture(const Step& step) {
+  const Graph& graph = graphs_.at(step.graph);
+  const EventHandle event = device_.create_event().value();
+  (void)device_.record(event, graph.origin);
+  (void)device_.query(event);
+  (void)device_.destroy_event(event);
+  if (device_.end_capture(graph.origin)) fail(Failure::Kind::refused, "the capture did not fail");
+}
+
+void Runner::refuse_capture(const Step& step) {
+  Graph& graph = graphs_[step.graph];
+  graph.origin = stream(step.stream);
+  graph.pool = {0, step.pool};
+  expect_granted(
+      allocator_->begin_pool(graph.pool, takes_capture(graph), streams_.at(step.stream)));
+  if (step.on) device_.fail(DeviceCall::begin_capture, 1);
+  if (device_.begin_capture(graph.origin, CaptureMode::global)) {
+    fail(Failure::Kind::refused, "the capture began");
+  }
 }
 
 void Runner::replay(const Step& step) {
@@ -364,9 +438,8 @@ void Runner::make(const Step& step) {
       expect_granted(allocator_->retain_pool({0, step.pool}));
       break;
     case Kind::enter_pool:
-      expect_granted(allocator_->begin_pool(
-          {0, step.pool}, [this, mine = step.thread](void*) { return thread_ == mine; },
-          streams_.at(step.stream)));
+      expect_granted(allocator_->begin_pool({0, step.pool}, takes_thread(step.thread),
+                                            streams_.at(step.stream)));
       break;
     case Kind::leave_pool:
       expect_granted(allocator_->end_pool({0, step.pool}));
@@ -382,6 +455,18 @@ void Runner::make(const Step& step) {
     case Kind::end_capture:
     case Kind::end_raw_capture:
       end_capture(step);
+      break;
+    case Kind::pause_pool:
+      expect_granted(allocator_->end_pool(graphs_.at(step.graph).pool));
+      break;
+    case Kind::resume_pool:
+      resume_pool(step);
+      break;
+    case Kind::fail_capture:
+      fail_capture(step);
+      break;
+    case Kind::refuse_capture:
+      refuse_capture(step);
       break;
     case Kind::replay:
       replay(step);
@@ -429,6 +514,12 @@ const char* name_of(Failure::Kind kind) {
       return "host wait";
     case Failure::Kind::broken_books:
       return "broken books";
+    case Failure::Kind::leaked:
+      return "leak";
+    case Failure::Kind::too_much:
+      return "too much memory";
+    case Failure::Kind::stays_apart:
+      return "memory no longer moves";
   }
   return "";
 }
@@ -456,9 +547,19 @@ bool has_unseen_captures(const Program& program) {
   return false;
 }
 
-Outcome run_on_weir(const Program& program, const RunOptions& options) {
+// Weir moves memory by events of the context, until it meets a capture that nobody announced.
+bool moves_memory(const Program& program) {
+  const auto gives_up = [](const Step& step) { return step.kind == Step::Kind::begin_raw_capture; };
+  return !program.has_flags && std::none_of(program.steps.begin(), program.steps.end(), gives_up);
+}
+
+Outcome run_on_weir(const Program& program, const RunOptions& given) {
   const SubjectOptions subject{.never_waits = program.has_flags,
                                .captures_unseen = has_unseen_captures(program)};
+  RunOptions options = given;
+  options.most_memory = run_on_native(program).peak * 3 / 2 + 128_MiB;
+  options.leaks_fail = true;
+  options.moves_memory = moves_memory(program);
   return run(
       program, [&](SimDevice& device) { return std::make_unique<Subject>(device, subject); },
       options);

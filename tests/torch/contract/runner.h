@@ -31,6 +31,9 @@ struct Failure {
     hang,            // the host waits for a kernel that waits for the host
     host_wait,       // the host waited where the native allocator never does
     broken_books,    // the allocator's own books are wrong
+    leaked,          // what the program dropped is live at its end
+    too_much,        // the allocator held far more memory than the native one
+    stays_apart,     // memory no longer moves between streams
   };
   Kind kind = Kind::refused;
   std::size_t step = 0;  // steps.size(): at the end
@@ -44,12 +47,19 @@ struct RunOptions {
   bool host_waits_fail = false;
   // Ask the allocator to check its books after every so many steps; 0: at the end only.
   std::uint32_t validate_every = 16;
+  // Zero: any. Else the most physical memory that the allocator may hold.
+  Bytes most_memory;
+  // All that was dropped has to be free at the end of the program, ...
+  bool leaks_fail = false;
+  // ... and memory that one stream is done with has to serve another one.
+  bool moves_memory = false;
 };
 
 struct Outcome {
   std::optional<Failure> failure;
   std::uint64_t host_waits = 0;  // where the native allocator never waits
   std::uint64_t out_of_memory = 0;
+  Bytes peak;  // most physical memory that was held
 };
 
 using MakeAllocator = std::function<std::unique_ptr<TorchAllocator>(SimDevice&)>;
@@ -57,7 +67,8 @@ using MakeAllocator = std::function<std::unique_ptr<TorchAllocator>(SimDevice&)>
 Outcome run(const Program& program, const MakeAllocator& make, const RunOptions& options = {});
 // On the model of the native allocator: a failure is one of the program.
 Outcome run_on_native(const Program& program, NativeDefect defect = NativeDefect::none);
-// On Weir.
+// On Weir, which has to hold little more than the model of the native allocator does, to leak
+// nothing, and, unless another library captures streams, to move memory between streams to the end.
 Outcome run_on_weir(const Program& program, const RunOptions& options = {});
 
 }  // namespace weir::contract

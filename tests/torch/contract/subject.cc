@@ -57,6 +57,7 @@ Subject::Subject(Device& device, SubjectOptions options)
     : device_(device), heap_(device, heap_options(options)) {}
 
 Result<Stream> Subject::known(StreamName name) {
+  if (name.bare) name.lasts = false;  // as Streams::of(cudaStream_t)
   if (name.lasts) {
     const auto found = lasting_.find(name.stream.handle);
     if (found != lasting_.end()) return found->second;

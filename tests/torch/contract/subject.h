@@ -46,6 +46,7 @@ class Subject final : public TorchAllocator {
   Status save_pool(PoolId pool) override;
   Status restore_pool(PoolId pool) override;
   PoolId pool_of(void* block) const override;
+  Bytes live_bytes() const override { return {heap_.statistics().live_bytes.current}; }
   std::vector<std::string> validate() const override { return heap_.validate(); }
 
  private:

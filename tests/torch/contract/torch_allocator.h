@@ -27,6 +27,7 @@ using PoolFilter = std::function<bool(void*)>;
 struct StreamName {
   Stream stream;
   bool lasts = true;  // a stream of PyTorch's own, which lives as long as the process
+  bool bare = false;  // only its handle is given: whether it lasts is not said
 };
 
 class TorchAllocator {
@@ -57,6 +58,8 @@ class TorchAllocator {
 
   // The pool that the block came from; {0, 0}: none.
   virtual PoolId pool_of(void* block) const = 0;
+  // Of blocks that were not given back, or that have yet to go.
+  virtual Bytes live_bytes() const = 0;
   // What is wrong with the allocator's own books.
   virtual std::vector<std::string> validate() const = 0;
 };
