@@ -31,11 +31,13 @@ import traceback
 
 import torch
 
-from program import COLLECTIVES, MAIN, SIDE, THREAD
+from program import COLLECTIVES, MAIN, MAX_PEER_BYTES, PEERS, SIDE, THREAD, needs_peer
 
 LOST, UNUSABLE = 3, 4
 OTHERS_SECONDS = 15  # that the other ranks may take longer for a program
 THREAD_STEP = 10000  # the number of a thread's first step
+SLEEP_CYCLES_PER_MS = 1_900_000  # of torch.cuda._sleep, where there are no kernels of ours
+LEAK_SPARE = 1 << 20  # bytes; a tensor is smaller often, but programs are many
 
 KERNELS = r"""
 #define EXPECTED(value, i) ((unsigned)(value) * 2654435761u + (unsigned)(i) * 2246822519u)
@@ -83,6 +85,7 @@ class Cuda:
     """The driver's calls that PyTorch does not offer, and the kernels."""
 
     NON_BLOCKING = 1
+    RELAXED = 2
 
     def __init__(self):
         self._library = ctypes.CDLL("libcuda.so.1")
@@ -181,6 +184,74 @@ class Cuda:
     def stream_destroy(self, stream):
         self.call("cuStreamDestroy_v2", ctypes.c_void_p(stream.cuda_stream))
 
+    def capture_begin(self, stream):
+        """As another library does."""
+        self.call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream.cuda_stream),
+                  ctypes.c_int(self.RELAXED))
+
+    def capture_end(self, stream):
+        """How many nodes the graph had."""
+        graph, nodes = ctypes.c_void_p(), ctypes.c_size_t()
+        self.call("cuStreamEndCapture", ctypes.c_void_p(stream.cuda_stream), ctypes.byref(graph))
+        self.call("cuGraphGetNodes", graph, None, ctypes.byref(nodes))
+        self.call("cuGraphDestroy", graph)
+        return nodes.value
+
+
+class RawBlock:
+    """Memory of torch.cuda.caching_allocator_alloc, as far as a program uses a tensor."""
+
+    def __init__(self, size, stream):
+        self._size = size
+        self._address = torch.cuda.caching_allocator_alloc(size, stream=stream.cuda_stream)
+
+    def __del__(self):
+        torch.cuda.caching_allocator_delete(self._address)
+
+    def numel(self):
+        return self._size // 4
+
+    def data_ptr(self):
+        return self._address
+
+
+class Peer:
+    """GPU 1, whose streams copy tensors of GPU 0 by peer access."""
+
+    def __init__(self, cuda):
+        self._cuda = cuda
+        for here, there in (("cuda:0", "cuda:1"), ("cuda:1", "cuda:0")):  # peer access is on, both ways
+            torch.ones(8, device=here).to(there).sum().item()
+        self.streams = {name: torch.cuda.Stream(1) for name in PEERS}
+        self._room = torch.empty(MAX_PEER_BYTES // 4, dtype=torch.int32, device="cuda:1")
+        self._copied = []  # (step, the first element in the room, how many, value)
+        self._used = 0
+        self.synchronize()
+
+    @staticmethod
+    def synchronize():
+        torch.cuda.synchronize(1)
+
+    def spin(self, stream, milliseconds):
+        with torch.cuda.device(1), torch.cuda.stream(stream):
+            torch.cuda._sleep(int(milliseconds * SLEEP_CYCLES_PER_MS))
+
+    def copy(self, tensor, stream, value, step):
+        count = tensor.numel()
+        with torch.cuda.device(1), torch.cuda.stream(stream):
+            self._cuda.call("cuMemcpyAsync", ctypes.c_uint64(self._room.data_ptr() + 4 * self._used),
+                            ctypes.c_uint64(tensor.data_ptr()), ctypes.c_size_t(4 * count),
+                            ctypes.c_void_p(stream.cuda_stream))
+        self._copied.append((step, self._used, count, value))
+        self._used += count
+
+    def take(self):
+        """(step, the copied tensor on GPU 0, value) of each copy; all are forgotten then."""
+        copied, self._copied, self._used = self._copied, [], 0
+        self.synchronize()
+        for step, first, count, value in copied:
+            yield step, self._room[first:first + count].to("cuda:0"), value
+
 
 class Ranks:
     """Those that run the same programs: this process alone, or one process for each GPU."""
@@ -260,9 +331,12 @@ class Machine:
 
     ROWS, WIDTH = 32, 8
 
-    def __init__(self, has_collectives=False):
+    def __init__(self, has_collectives=False, has_peer=False):
         self.ranks = Ranks(has_collectives)
         self.cuda = Cuda()
+        self.peer = Peer(self.cuda) if has_peer else None
+        self.kept = []  # PyTorch has pointers to graphs that failed
+        self.may_stay = 0  # bytes that PyTorch's own allocator may never have back
         self.total = torch.cuda.get_device_properties(self.ranks.rank).total_memory
         self.streams = {MAIN: torch.cuda.default_stream()}
         self.streams |= {name: torch.cuda.Stream() for name in (*SIDE, *THREAD)}
@@ -299,6 +373,8 @@ class Machine:
         torch.cuda.synchronize()
         if int(self.errors.sum()):
             raise RuntimeError("the kernels for checks do not work")
+        del data
+        self.allocated = torch.cuda.memory_allocated()
 
     def row(self, number):
         """The address of a stream's row of errors."""
@@ -312,11 +388,15 @@ class Execution:
         self.machine, self.cuda = machine, machine.cuda
         self.first_step = first_step
         self.streams = dict(machine.streams)
+        self.streams |= machine.peer.streams if machine.peer is not None else {}
         self.external = {}
         self.tensors, self.values, self.expected, self.works = {}, {}, {}, {}
         # By tensor: (the first element, how many, the first of the pattern's, of how many). Else all.
         self.layouts = {}
-        self.graphs, self.outputs, self.pools = {}, {}, {}
+        self.graphs, self.outputs, self.pools, self.pool_ids = {}, {}, {}, {}
+        self.raw = None  # the stream that another library captures
+        self.raw_nodes = 0
+        self.recorded = 0  # bytes of tensors that were recorded on a stream
         self.capture = None  # the name of the graph whose capture is open
         self.capture_stream = None
         self.workers = []
@@ -330,6 +410,8 @@ class Execution:
 
     def end(self):
         """Whatever the program left open."""
+        if self.raw is not None:
+            self.do_raw_end({})
         if self.capture is not None:
             with torch.cuda.stream(self.capture_stream):
                 self.graphs[self.capture].capture_end()
@@ -338,9 +420,18 @@ class Execution:
             worker.join(30)
             if worker.is_alive():
                 self.problems.append("the thread does not end")
-        torch.cuda.synchronize()
+        self._synchronize()
+        if self.machine.peer is not None:
+            for step, tensor, value in self.machine.peer.take():
+                count = ctypes.c_int(tensor.numel())
+                self.cuda.launch("check", self.streams[MAIN], tensor.numel(), self._where(tensor),
+                                 count, ctypes.c_int(0), count, ctypes.c_int(value), ctypes.c_int(step),
+                                 self.machine.row(0))
+                torch.cuda.synchronize()
 
     def forget(self):
+        if self.machine.kept:  # PyTorch's own allocator then waits for the capture's end for ever
+            self.machine.may_stay += self.recorded
         self.works.clear()
         self.tensors.clear()
         self.outputs.clear()
@@ -360,8 +451,15 @@ class Execution:
     def _where(tensor):
         return ctypes.c_void_p(tensor.data_ptr())
 
+    def _synchronize(self):
+        torch.cuda.synchronize()
+        if self.machine.peer is not None:
+            self.machine.peer.synchronize()
+
     def _new(self, step, dtype=torch.int32):
         stream, pool = self.streams[step["stream"]], step.get("pool")
+        if step.get("raw"):
+            return RawBlock(step["bytes"], stream)
         with torch.cuda.stream(stream):
             if pool is None:
                 return torch.empty(step["bytes"] // 4, dtype=dtype, device="cuda")
@@ -450,13 +548,24 @@ class Execution:
         del self.works[step["work"]]
 
     def do_spin(self, step):
-        self.cuda.launch("spin", self.streams[step["stream"]], 1,
-                         ctypes.c_int(int(step["ms"] * 1000)))
+        stream = self.streams[step["stream"]]
+        if step["stream"] in PEERS:
+            self.machine.peer.spin(stream, step["ms"])
+            return
+        if stream is self.raw and self.raw_nodes is not None:
+            self.raw_nodes += 1
+        self.cuda.launch("spin", stream, 1, ctypes.c_int(int(step["ms"] * 1000)))
+
+    def do_peer_read(self, step):
+        name = step["tensor"]
+        self.machine.peer.copy(self.tensors[name], self.streams[step["stream"]], self.values[name],
+                               self.step)
 
     def do_wait(self, step):
         self.streams[step["stream"]].wait_stream(self.streams[step["other"]])
 
     def do_record_stream(self, step):
+        self.recorded += 4 * self.tensors[step["tensor"]].numel()
         self.tensors[step["tensor"]].record_stream(self.streams[step["stream"]])
 
     def do_drop(self, step):
@@ -466,7 +575,7 @@ class Execution:
         self.streams[step["stream"]].synchronize()
 
     def do_device_sync(self, _):
-        torch.cuda.synchronize()
+        self._synchronize()
 
     def do_empty_cache(self, _):
         torch.cuda.empty_cache()
@@ -498,8 +607,11 @@ class Execution:
         if pool is not None:
             kind, _, of = pool.partition(":")
             options["pool"] = self.graphs[of].pool() if kind == "graph" else self.pools[of].id
+        elif step.get("named"):
+            options["pool"] = torch.cuda.graph_pool_handle()
+        self.pool_ids[name] = options.get("pool")
         if step["synchronize"]:  # what torch.cuda.graph does
-            torch.cuda.synchronize()
+            self._synchronize()
             torch.cuda.empty_cache()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self.streams[step["stream"]]):
@@ -511,6 +623,70 @@ class Execution:
         with torch.cuda.stream(self.capture_stream):
             self.capture = None
             self.graphs[step["graph"]].capture_end()
+
+    def do_pool_pause(self, step):
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self.pool_ids[step["graph"]])
+
+    def do_pool_resume(self, step):
+        device, pool = torch.cuda.current_device(), self.pool_ids[step["graph"]]
+        torch._C._cuda_beginAllocateCurrentThreadToPool(device, pool)
+        if not step.get("keeps"):
+            torch._C._cuda_releasePool(device, pool)
+
+    def do_pool_holds(self, step):
+        pool = tuple(self.graphs[step["graph"]].pool())
+        held = sum(segment["total_size"] for segment in torch.cuda.memory_snapshot()
+                   if tuple(segment["segment_pool_id"]) == pool)
+        if held > step["most"]:
+            self.problems.append(f"step {self.step}: the graph's pool holds {held >> 20} MiB, and "
+                                 f"{step['most'] >> 20} MiB are enough")
+
+    def _expect_error(self, what, call):
+        try:
+            call()
+        except RuntimeError:
+            return
+        self.problems.append(f"step {self.step}: {what} raises nothing")
+
+    def _keep(self, name):
+        """PyTorch calls the graph's filter from now on, though nobody has the graph."""
+        graph = self.graphs.pop(name, None)
+        if graph is not None:
+            self.machine.kept.append(graph)
+
+    def do_capture_fail(self, step):
+        stream = self.capture_stream
+        with torch.cuda.stream(stream):
+            if step["how"] == "item":
+                self._expect_error("item() in a capture", self.machine.errors[0].item)
+            else:
+                self._expect_error("synchronize() in a capture", stream.synchronize)
+            self._expect_error("the end of a failed capture", self.graphs[step["graph"]].capture_end)
+        self.capture = None
+        self._keep(step["graph"])
+
+    def do_capture_refused(self, step):
+        graph = torch.cuda.CUDAGraph()
+        options = {"pool": self.pool_ids[self.capture]} if step["how"] == "pool" else {}
+        with torch.cuda.stream(self.streams[step["stream"]]):
+            self._expect_error("a capture that can't begin", lambda: graph.capture_begin(
+                capture_error_mode="relaxed", **options))
+        if step["how"] == "raw":
+            self.raw_nodes = None  # the fill of the seed, too
+        self.graphs[step["graph"]] = graph
+        self._keep(step["graph"])
+
+    def do_raw_begin(self, step):
+        stream = self.streams[step["stream"]]
+        self.cuda.capture_begin(stream)
+        self.raw, self.raw_nodes = stream, 0
+
+    def do_raw_end(self, _):
+        stream, self.raw = self.raw, None
+        nodes = self.cuda.capture_end(stream)
+        if self.raw_nodes not in (None, nodes):
+            self.problems.append(f"step {self.step}: another library's graph has {nodes} nodes, and "
+                                 f"{self.raw_nodes} were captured")
 
     def _replay(self, graph, stream):
         if graph in self.outputs:  # with dropout
@@ -565,7 +741,7 @@ def one_line(text):
 
 
 def run(machine, program):
-    """{"outcome": right, wrong, memory or error, "message": ...}"""
+    """{"outcome": right, wrong, memory, leak or error, "message": ...}"""
     execution = Execution(machine)
     machine.errors.zero_()
     torch.cuda.synchronize()
@@ -600,6 +776,11 @@ def run(machine, program):
         torch.cuda.set_per_process_memory_fraction(1.0)
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
+        left = torch.cuda.memory_allocated() - machine.allocated - machine.may_stay
+        if left > LEAK_SPARE:
+            machine.allocated += left  # said once
+            if outcome == "right":
+                outcome, message = "leak", f"{left} bytes more are allocated after the program"
     except Exception as error:
         traceback.print_exc()
         return {"outcome": "crash", "message": f"after the program: {message} "
@@ -622,7 +803,8 @@ def main():
         programs = [json.loads(line) for line in file if line.strip()]
     try:
         machine = Machine(any(step["op"] == "collective" for program in programs
-                              for step in program["steps"]))
+                              for step in program["steps"]),
+                          any(needs_peer(program["steps"]) for program in programs))
     except Exception as error:
         traceback.print_exc()
         say("UNUSABLE", message=one_line(error))

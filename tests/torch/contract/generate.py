@@ -6,7 +6,7 @@ what disturbs afterwards. random_program(seed) composes longer ones of the same 
 random_program(seed, collectives=LEVEL) some with collectives of torch.distributed. All are biased
 towards what goes wrong: a long kernel before each use on another stream, the drop right after the use
 was queued, and a disturber next; the stream that the tensor was made on waits for the use as late as
-the rules allow. No allocator is asked.
+the rules allow. With peers=True the late uses are copies by streams of GPU 1. No allocator is asked.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ from __future__ import annotations
 import itertools
 import random
 
-from program import COLLECTIVES, IN_PLACE, MAIN, SHARES, SIDE, THREAD, Illegal, Model
+from program import COLLECTIVES, IN_PLACE, MAIN, PEERS, SHARES, SIDE, THREAD, Illegal, Model
 
 SMALL, LARGE = 2048, 8 << 20
 BALLAST_BYTES = 64 << 20
 
 CREATORS = ("side", "main", "external", "pool", "uncached", "input", "graph", "shared_graph",
-            "dropout")
+            "dropout", "handle", "external_handle", "paused_graph", "failed_capture")
+OF_GRAPHS = ("graph", "shared_graph", "dropout", "paused_graph")
 USERS = ("main", "side", "external")
 DROPPERS = ("late", "recorded", "waited")
 GRAPH_DROPPERS = ("graph_first", "tensor_first", "tensor")
 DISTURBERS = ("other_asks", "user_asks", "creator_asks", "small_ones", "pool_opens", "pool_closes",
               "raw_capture", "capture", "beside_a_capture", "empty_cache", "limit", "uncached",
-              "external_asks")
+              "external_asks", "handle_asks", "library_captures", "library_captures_external",
+              "pool_is_paused", "capture_fails", "capture_is_refused")
+LAYERS = 6  # of a graph whose pool is paused between them
 
 
 class Builder:
@@ -67,9 +70,9 @@ class Builder:
         except Illegal:
             return False
 
-    def alloc(self, stream, size, pool=None):
+    def alloc(self, stream, size, pool=None, raw=False):
         name = self.name("x")
-        fields = {"pool": pool} if pool is not None else {}
+        fields = {"pool": pool} if pool is not None else {"raw": True} if raw else {}
         self.add("alloc", tensor=name, stream=stream, bytes=size, value=self.value(), **fields)
         return name
 
@@ -77,18 +80,33 @@ class Builder:
         """A use of the tensor on the stream, behind a long kernel."""
         if spin:
             self.add("spin", stream=stream, ms=self.spin_ms)
-        if write:
+        if stream in PEERS:
+            self.add("peer_read", tensor=tensor, stream=stream)
+        elif write:
             self.add("write", tensor=tensor, stream=stream, value=self.value())
         else:
             self.add("read", tensor=tensor, stream=stream)
 
-    def capture(self, stream, body, pool=None, synchronize=True):
+    def pause(self, graph, meanwhile=None, keeps=False):
+        """The pool takes no requests while `meanwhile` is called."""
+        self.add("pool_pause", graph=graph)
+        if meanwhile is not None:
+            meanwhile()
+        self.add("pool_resume", graph=graph, **({"keeps": True} if keeps else {}))
+
+    def end_capture(self, graph):
+        self.add("capture_end", graph=graph)
+        memory = self.model.graphs[graph].memory
+        if self.model.graphs[graph].named and len(memory.graphs) == 1:
+            self.can("pool_holds", graph=graph, most=memory.least())
+
+    def capture(self, stream, body, pool=None, synchronize=True, named=False):
         """A graph of what `body`, called with this builder, queues on the stream."""
         graph = self.name("g")
-        fields = {"pool": pool} if pool is not None else {}
+        fields = {"pool": pool} if pool is not None else {"named": True} if named else {}
         self.add("capture_begin", graph=graph, stream=stream, synchronize=synchronize, **fields)
         result = body()
-        self.add("capture_end", graph=graph)
+        self.end_capture(graph)
         return graph, result
 
     def collective(self, kind, stream, output, source=None, asynchronous=True):
@@ -107,12 +125,15 @@ class Builder:
 # ---------------------------------------------------------------------------------------------------
 # Short programs.
 
-def short_cases():
+def short_cases(peers=False):
     """(creator, user, use, dropper, disturber, size) of each."""
-    for creator, user, disturber, size in itertools.product(CREATORS, USERS, DISTURBERS,
+    users = ("peer",) if peers else USERS
+    for creator, user, disturber, size in itertools.product(CREATORS, users, DISTURBERS,
                                                             (SMALL, LARGE)):
-        graph = creator in ("graph", "shared_graph", "dropout")
-        uses = ("read",) if graph or creator == "input" else ("read", "write")
+        graph = creator in OF_GRAPHS
+        if user == "peer" and creator in ("input", "dropout"):  # GPU 1 replays none, and knows no mask
+            continue
+        uses = ("read",) if graph or creator == "input" or peers else ("read", "write")
         for use, dropper in itertools.product(uses, GRAPH_DROPPERS if graph else DROPPERS):
             if creator == "main" and user == "main" or dropper == "waited" and use == "write":
                 continue
@@ -131,9 +152,12 @@ def short_program(case, spin_ms=6.0):
             idle = build.alloc("s3", size, pool="q")
             build.add("host_sync", stream="s3")
             build.add("drop", tensor=idle)
-        user = {"main": MAIN, "side": "s1", "external": "e1"}[user]
+        user = {"main": MAIN, "side": "s1", "external": "e1", "peer": "p0"}[user]
         if user == "e1":
             build.add("stream_new", stream="e1")
+        if disturber == "library_captures_external":
+            build.add("stream_new", stream="e3")
+            build.add("drop", tensor=build.alloc("e3", size, raw=True))
         _make_use_drop(build, creator, user, use, dropper, size)
         made = _disturb(build, disturber, creator, user, size)
         build.add("device_sync")  # late writes have come by then
@@ -146,9 +170,9 @@ def short_program(case, spin_ms=6.0):
         return None
 
 
-def short_programs(spin_ms=6.0):
+def short_programs(spin_ms=6.0, peers=False):
     """All of them, in an order that mixes the kinds."""
-    cases = list(short_cases())
+    cases = list(short_cases(peers))
     random.Random(0).shuffle(cases)
     for case in cases:
         program = short_program(case, spin_ms)
@@ -166,7 +190,7 @@ def _ballast(build):
 
 def _make_use_drop(build, creator, user, use, dropper, size):
     graph = None
-    if creator in ("graph", "shared_graph", "dropout"):
+    if creator in OF_GRAPHS:
         pool = None
         if creator == "shared_graph":
             first, kept = build.capture("s0", lambda: build.alloc("s0", size))
@@ -178,14 +202,17 @@ def _make_use_drop(build, creator, user, use, dropper, size):
                 name = build.name("x")
                 build.add("dropout", tensor=name, stream="s0", bytes=size)
                 return name
+            if creator == "paused_graph":
+                return _layers(build, "s0", "s3", size)
             build.add("drop", tensor=build.alloc("s0", size))
             return build.alloc("s0", size)
 
-        graph, x = build.capture("s0", body, pool)
+        graph, x = build.capture("s0", body, pool, named=creator == "paused_graph")
         if creator == "dropout":
             build.add("reference", graph=graph)
             build.add("spin", stream=user, ms=build.spin_ms)
-        build.add("replay", graph=graph, stream=user)
+        runs = "s0" if user in PEERS else user
+        build.add("replay", graph=graph, stream=runs)
         build.use(x, user)
     elif creator == "input":
         x = build.alloc("s0", size)
@@ -194,14 +221,19 @@ def _make_use_drop(build, creator, user, use, dropper, size):
         build.add("spin", stream=user, ms=build.spin_ms)
         build.add("replay", graph=graph, stream=user)
     else:
-        made = {"side": "s0", "main": MAIN, "external": "e0", "pool": "s0", "uncached": "s0"}[creator]
-        if creator == "external":
+        made = {"main": MAIN, "external": "e0", "external_handle": "e0"}.get(creator, "s0")
+        if made == "e0":
             build.add("stream_new", stream="e0")
         if creator == "pool":
             build.add("pool_new", pool="p")
         if creator == "uncached":
             build.add("caching", on=False)
-        x = build.alloc(made, size, "p" if creator == "pool" else None)
+        if creator == "failed_capture":
+            x = _failed_capture(build, made, size)
+            build.add("write", tensor=x, stream=made, value=build.value())
+        else:
+            x = build.alloc(made, size, "p" if creator == "pool" else None,
+                            raw=creator.endswith("handle"))
         build.add("wait", stream=user, other=made)
         if dropper == "late":  # the host knows the maker's stream to be idle
             build.add("host_sync", stream=made)
@@ -218,11 +250,40 @@ def _make_use_drop(build, creator, user, use, dropper, size):
         build.add("graph_drop", graph=graph)
     if creator == "uncached":
         build.add("caching", on=True)
-    if creator == "external" and dropper != "waited":
+    if made == "e0" and dropper != "waited":
         build.add("host_sync", stream="e0")
         build.add("stream_destroy", stream="e0")
     if creator == "pool" and use == "read":
         build.add("pool_drop", pool="p")
+
+
+def _layers(build, stream, side, size, layers=LAYERS):
+    """In a capture: each layer reads what the one before wrote, and the pool is paused between them.
+    What the side stream, forked, has freed before a pause must not be used beside it after. Returns the
+    last layer's output."""
+    graph = build.model.capture.name
+    build.add("wait", stream=side, other=stream)
+    scratch = build.alloc(side, size)
+    build.add("read", tensor=scratch, stream=side)
+    before = build.alloc(stream, size)
+    build.add("drop", tensor=scratch)
+    for _ in range(layers):
+        after = build.alloc(stream, size)
+        build.add("read", tensor=before, stream=stream)
+        build.pause(graph)
+        build.add("drop", tensor=before)
+        before = after
+    return before
+
+
+def _failed_capture(build, stream, size, how="synchronize"):
+    """The name of a tensor that a capture made which failed then."""
+    graph = build.name("g")
+    build.add("capture_begin", graph=graph, stream=stream, synchronize=False)
+    made, scratch = build.alloc(stream, size), build.alloc(stream, size)
+    build.add("drop", tensor=scratch)
+    build.add("capture_fail", graph=graph, how=how)
+    return made
 
 
 def _disturb(build, disturber, creator, user, size):
@@ -269,6 +330,32 @@ def _disturb(build, disturber, creator, user, size):
     if disturber == "uncached":
         build.add("caching", on=False)
         return other()
+    if disturber == "handle_asks":
+        return [build.alloc("s2", size, raw=True) for _ in range(2)]
+    if disturber in ("library_captures", "library_captures_external"):
+        captured = "e3" if disturber.endswith("external") else "s2"
+        if captured == "s2":  # which is first met so
+            build.add("drop", tensor=build.alloc("s2", size, raw=True))
+        build.add("raw_begin", stream=captured)
+        build.add("spin", stream=captured, ms=0.1)
+        made = [build.alloc("s3", size) for _ in range(2)]
+        build.add("raw_end", stream=captured)
+        return made
+    if disturber == "pool_is_paused":
+        graph, name = build.capture("s2", lambda: _layers(build, "s2", "s3", size), named=True,
+                                    synchronize=False)
+        build.add("replay", graph=graph, stream="s2")
+        return [name]
+    if disturber == "capture_fails":
+        made = _failed_capture(build, "s2", size, "item")
+        build.add("write", tensor=made, stream="s2", value=build.value())
+        return [made, *other()]
+    if disturber == "capture_is_refused":
+        build.add("capture_refused", graph=build.name("g"), stream=MAIN, how="default")
+        build.add("raw_begin", stream="s2")
+        build.add("capture_refused", graph=build.name("g"), stream="s2", how="raw")
+        build.add("raw_end", stream="s2")
+        return other()
     assert disturber == "external_asks", disturber
     build.add("stream_new", stream="e2")
     return [build.alloc("e2", size) for _ in range(2)]
@@ -278,8 +365,9 @@ def _disturb(build, disturber, creator, user, size):
 # Random programs.
 
 class _Draw:
-    def __init__(self, random_, build, thread, collectives=False):
+    def __init__(self, random_, build, thread, collectives=False, peers=False):
         self.random, self.build, self.thread, self.collectives = random_, build, thread, collectives
+        self.peers = PEERS if peers else ()
         low, high = 512, 64 << 20
         self.sizes = [self._size(low, high) for _ in range(3)] + [self._size(low, 64 << 10)]
         self.externals = itertools.count()
@@ -296,8 +384,8 @@ class _Draw:
         return sorted(self.build.model.streams)
 
     def stream(self, *others):
-        found = [stream for stream in self.streams()
-                 if stream not in others and not self.build.model.capturing(stream)]
+        found = [stream for stream in self.streams() if stream not in (*others, self.build.model.raw)
+                 and not self.build.model.capturing(stream)]
         return self.random.choice(found)
 
     def chance(self, share):
@@ -318,7 +406,8 @@ class _Draw:
         pool = self.random.choice(pools) if pools and self.chance(0.3) else None
         if not self.build.model.caching:
             pool = None
-        return self.build.alloc(self.stream(), self.size(), pool)
+        raw = pool is None and not self.thread and self.chance(0.1)
+        return self.build.alloc(self.stream(), self.size(), pool, raw)
 
     def late_use(self):
         """Make, use elsewhere behind a spin, drop: in one of the ways that the rules allow."""
@@ -327,6 +416,8 @@ class _Draw:
              self._pick([t for t in model.live() if t.value is not None]).name)
         tensor = model.tensors[x]
         user = self.stream(tensor.stream)
+        if self.peers and self.chance(0.7):
+            user = self.random.choice(self.peers)
         if tensor.stream in model.streams and self.chance(0.5):
             if self.chance(0.5):
                 build.add("wait", stream=user, other=tensor.stream)
@@ -409,34 +500,49 @@ class _Draw:
         stream = self.random.choice(SIDE)
         if pool is not None and pool.startswith("graph:") and self.chance(0.7):
             stream = model.graphs[pool[6:]].stream
-        dropout = self.chance(0.2)
+        dropout, fails = self.chance(0.2), self.chance(0.12)
+        named = pool is None and self.chance(0.6)
         own = []
 
         def body():
-            for _ in range(self.random.randint(1, 5)):
+            for _ in range(self.random.randint(1, 7)):
                 if self.collectives and self.chance(0.35):
                     self.captured_collective(stream, own)
                     continue
+                if not self.collectives and self.chance(0.15):  # a fork, or an order
+                    build.can("wait", stream=self.random.choice(SIDE), other=stream)
+                if self.chance(0.2):
+                    self.pause()
+                if model.capture is None:  # it failed
+                    return
+                if self.chance(0.05):
+                    build.can("capture_refused", graph=build.name("g"), how="pool",
+                              stream=self.stream(MAIN))
                 part = self.random.random()
+                on = self.random.choice(sorted(model.capture.clocks))
                 try:
                     if part < 0.4 or not own:
-                        own.append(build.alloc(stream, self.size()))
+                        own.append(build.alloc(on, self.size(), raw=self.chance(0.1)))
                     elif part < 0.55:
                         build.add("drop", tensor=own.pop(self.random.randrange(len(own))))
                     elif part < 0.65:
-                        build.add("spin", stream=stream, ms=build.spin_ms)
-                    elif part < 0.75:
+                        build.add("spin", stream=on, ms=build.spin_ms)
+                    elif part < 0.72:
                         name = self.random.choice(own)
-                        build.add("write", tensor=name, stream=stream, value=build.value())
+                        build.add("write", tensor=name, stream=on, value=build.value())
+                    elif part < 0.78:
+                        build.add("read", tensor=self.random.choice(own), stream=on)
                     elif part < 0.85:
                         found = [t for t in model.live(graph=None) if t.value is not None]
-                        build.add("read", tensor=self._pick(found).name, stream=stream)
+                        build.add("read", tensor=self._pick(found).name, stream=on)
                     elif part < 0.95:
                         build.alloc(self.stream(stream), self.size())
                     else:
                         build.add("drop", tensor=self.tensor(graph=None).name)
                 except Illegal:
                     continue
+            if fails and not model.capture.resumed and self.fail():
+                return
             build.add("spin", stream=stream, ms=0.1)  # so that no capture is empty
             if model.capture.collectives > model.capture.joined:  # the capture needs a Work to wait for
                 x = build.alloc(stream, 4 * SHARES)
@@ -444,11 +550,76 @@ class _Draw:
             if dropout:
                 build.can("dropout", tensor=build.name("x"), stream=stream, bytes=self.size())
 
-        graph, _ = build.capture(stream, body, pool, synchronize=self.chance(0.5))
+        graph = build.name("g")
+        fields = {"pool": pool} if pool is not None else {"named": True} if named else {}
+        build.add("capture_begin", graph=graph, stream=stream,
+                  synchronize=model.raw is None and self.chance(0.5), **fields)
+        body()
+        if model.capture is None:
+            return
+        build.end_capture(graph)
         if model.graphs[graph].dropout:
             build.add("reference", graph=graph)
         if self.chance(0.7):
             self.replay(graph)
+
+    def pause(self):
+        """Of the pool of the open capture, if it has a name."""
+        build, model = self.build, self.build.model
+        graph = model.capture
+        if not build.can("pool_pause", graph=graph.name):
+            return
+        pools = [pool for pool, graphs in model.pools.items() if not graphs]
+        if pools and self.chance(0.5):
+            build.can("alloc", tensor=build.name("x"), stream=graph.stream, bytes=self.size(),
+                      value=build.value(), pool=self.random.choice(pools))
+        if self.chance(0.3):
+            build.can("alloc", tensor=build.name("x"), stream=self.stream(), bytes=self.size(),
+                      value=build.value())
+        if self.chance(0.1) and self.fail():
+            return
+        keeps = {"keeps": True} if graph.memory.pool is None and self.chance(0.3) else {}
+        build.add("pool_resume", graph=graph.name, **keeps)
+
+    def fail(self):
+        return self.build.can("capture_fail", graph=self.build.model.capture.name,
+                              how=self.random.choice(("synchronize", "item")))
+
+    def layers(self):
+        build = self.build
+        stream, side = self.random.sample(SIDE, 2)
+        graph = build.name("g")
+        build.add("capture_begin", graph=graph, stream=stream, named=True,
+                  synchronize=build.model.raw is None and self.chance(0.5))
+        try:
+            _layers(build, stream, side, self.size(), self.random.randint(2, 8))
+        except Illegal:  # too much would be live
+            build.can("pool_resume", graph=graph)
+        build.add("spin", stream=stream, ms=0.1)
+        build.end_capture(graph)
+        if self.chance(0.7):
+            self.replay(graph)
+
+    def refused(self):
+        if self.build.model.raw is not None and self.chance(0.8):
+            self.build.add("capture_refused", graph=self.build.name("g"),
+                           stream=self.build.model.raw, how="raw")
+        else:
+            self.build.add("capture_refused", graph=self.build.name("g"), stream=MAIN, how="default")
+
+    def library(self):
+        """Another library captures a stream, which may be known by its handle alone."""
+        build = self.build
+        stream = self.stream(MAIN)
+        if self.chance(0.6):
+            build.can("drop", tensor=build.alloc(stream, self.size(), raw=True))
+        build.add("raw_begin", stream=stream)
+        for _ in range(self.random.randint(1, 3)):
+            if self.chance(0.5):
+                build.add("spin", stream=stream, ms=0.1)
+            self.take(((self.make, 3), (self.late_use, 2), (self.replay, 1), (self.capture, 1),
+                       (self.refused, 1)))
+        build.add("raw_end", stream=stream)
 
     def replay(self, name=None):
         build, model = self.build, self.build.model
@@ -587,18 +758,21 @@ class _Draw:
             pass  # what was added up to there stays, and is allowed
 
 
-def random_program(seed, spin_ms=6.0, collectives=None):
+def random_program(seed, spin_ms=6.0, collectives=None, peers=False):
     """The program of that seed: the same wherever and whenever it is drawn.
 
-    collectives: a level; then it has some, and is allowed at that level.
+    collectives: a level; then it has some, and is allowed at that level. peers: streams of GPU 1 copy
+    its tensors.
     """
-    name = f"seed {seed}" + (f" with collectives at {collectives}" if collectives else "")
-    random_ = random.Random(f"program {seed}" + (" with collectives" if collectives else ""))
+    kind = " with collectives" if collectives else " with peers" if peers else ""
+    name = f"seed {seed}{kind}" + (f" at {collectives}" if collectives else "")
+    random_ = random.Random(f"program {seed}{kind}")
     build = Builder(collectives or "L1", spin_ms=spin_ms)
-    draw = _Draw(random_, build, False, bool(collectives))
+    draw = _Draw(random_, build, False, bool(collectives), peers)
     stanzas, disturbers = random_.randint(2, 9), (
         (draw.make, 6), (draw.empty_cache, 2), (draw.limit, 1), (draw.caching, 1), (draw.pool, 2),
-        (draw.external, 2), (draw.capture, 3), (draw.replay, 2), (draw.drop_graph, 1))
+        (draw.external, 2), (draw.capture, 3), (draw.layers, 1), (draw.refused, 1), (draw.library, 1),
+        (draw.replay, 2), (draw.drop_graph, 1))
     others = ((draw.make, 3), (draw.read, 3), (draw.drop, 3), (draw.spin, 1), (draw.wait, 2),
               (draw.host_sync, 2), (draw.external, 1), (draw.pool, 1), (draw.capture, 1))
     late = ((draw.late_use, 4), (draw.replay, 1))

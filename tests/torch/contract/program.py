@@ -3,11 +3,13 @@
 
 A program is {"name": ..., "steps": [...]}; a step is a dictionary of strings, numbers and booleans:
 
-  alloc          tensor stream bytes value [pool]   made and filled on the stream
+  alloc          tensor stream bytes value [pool] [raw]      made and filled on the stream; raw: by its
+                                                    handle (torch.cuda.caching_allocator_alloc)
   dropout        tensor stream bytes                in a capture: the output of dropout
   read, write    tensor stream [value]              on the stream; a read checks the tensor's value
   spin           stream ms                          a kernel that runs for that long
-  wait           stream other                       stream waits for the work queued on other so far
+  wait           stream other                       stream waits for the work queued on other so far;
+                                                    if that is captured, the stream joins the capture
   record_stream  tensor stream
   drop           tensor
   host_sync      stream                             the host waits for the stream
@@ -17,8 +19,20 @@ A program is {"name": ..., "steps": [...]}; a step is a dictionary of strings, n
   pool_new       pool [graphs]                      a MemPool, for tensors or for graphs only
   pool_drop      pool
   stream_new, stream_destroy   stream               an external stream, by the driver
-  capture_begin  graph stream synchronize [pool]    pool: "graph:g0" or "pool:p0", else its own
+  peer_read      tensor stream                      a stream of GPU 1 copies the tensor, by peer access
+  capture_begin  graph stream synchronize [pool] [named]     pool: "graph:g0" or "pool:p0", else its own,
+                                                    named: of torch.cuda.graph_pool_handle()
   capture_end    graph                              between them work on the stream is captured
+  pool_pause     graph                              within its capture: _cuda_endAllocateToPool
+  pool_resume    graph [keeps]                      _cuda_beginAllocateCurrentThreadToPool, and unless it
+                                                    keeps the use that this adds, _cuda_releasePool
+  pool_holds     graph most                         its pool has so many bytes at most
+  capture_fail   graph how                          a forbidden call ("synchronize", "item"); then
+                                                    capture_end() raises
+  capture_refused  graph stream how                 capture_begin() raises: on the default stream
+                                                    ("default"), in the pool of the open capture
+                                                    ("pool"), or while another library captures ("raw")
+  raw_begin, raw_end   stream                       another library captures the stream, by the driver
   reference      graph                              replays it alone, and keeps what dropout chose
   replay         graph stream
   graph_drop     graph
@@ -29,7 +43,8 @@ A program is {"name": ..., "steps": [...]}; a step is a dictionary of strings, n
                                                     or "future" (get_future().wait())
   work_drop      work
 
-Streams: main (the default stream), s0 to s3 (PyTorch's), e0 and on (external), u0 to u2 (a thread's).
+Streams: main (the default stream), s0 to s3 (PyTorch's), e0 and on (external), u0 to u2 (a thread's),
+p0 and p1 (of GPU 1: they only copy).
 Asynchronous collectives run on the communication stream, which no step names.
 
 Every rank of a group runs the same program, so that each tensor holds the same on all of them, and the
@@ -52,6 +67,11 @@ clock: how much of every stream's work is known to come first. Levels:
       tensors needs no wait. (PyTorch's own allocator has the memory back once a stream, whichever it
       is, has waited for the Work; before that PyTorch keeps the tensors. In a capture it keeps them
       as long as the Work is there)
+
+A capture that fails, or never begins, leaves its pool bound in PyTorch: it is captured into no more. What
+the failed capture made in a pool of its own is memory like any other. Graphs that PyTorch so has a
+pointer to are kept to the end of the process. Nobody documents that cudaFree waits for other GPUs:
+before memory may be unmapped, its stream waits for the copies that they make.
 """
 
 from __future__ import annotations
@@ -61,13 +81,16 @@ LEVELS = ("L0", "L2", "L1", "F")  # what a program needs: the first that allows 
 MAIN = "main"
 SIDE = ("s0", "s1", "s2", "s3")
 THREAD = ("u0", "u1", "u2")
+PEERS = ("p0", "p1")
 COMM = "comm"  # the communication stream
 IN_PLACE = ("all_reduce", "broadcast")
 COLLECTIVES = (*IN_PLACE, "all_gather", "reduce_scatter", "all_to_all")
 SHARES = 8  # a collective's tensors can be divided among so many ranks
 MAX_BYTES = 64 << 20
 MAX_LIVE_BYTES = 1 << 30
+MAX_PEER_BYTES = 128 << 20  # that a program copies to GPU 1
 LIMIT_SPARE = 512 << 20  # what a limit must leave, beyond four times what is live
+POOL_SPARE = 64 << 20  # what a pool may hold for each stream, beyond twice what is live there
 
 _THREAD_STEPS = ("alloc", "read", "write", "spin", "wait", "record_stream", "drop", "host_sync")
 
@@ -101,6 +124,9 @@ class Tensor:
         self.written = {}  # clock of the last write
         self.uses = {}  # by stream: the last use, as that stream counts
         self.recorded = set()
+        self.raw = False  # of caching_allocator_alloc
+        self.borrowed = False  # by a capture, from a MemPool
+        self.captured_write, self.captured_uses = {}, {}  # as the streams of its capture count
         self.shape = "whole"  # or "part", "mixed"
         self.kept_for = set()  # Works that nobody has waited for: PyTorch keeps the tensor
 
@@ -131,6 +157,11 @@ class Graph:
         self.collectives = 0  # asynchronous ones
         self.joined = 0  # the captured stream has waited for so many of them
         self.comm_reads, self.comm_writes = {}, {}  # by tensor: the last of them that did
+        self.named = False
+        self.paused = self.resumed = False  # its pool
+        self.queued, self.clocks = {}, {stream: {}}  # captured work, by stream
+        self.pending = {}  # by (stream, MemPool): captured uses elsewhere of what was dropped
+        self.borrowed = []  # tensors of MemPools
 
 
 class GraphMemory:
@@ -141,6 +172,18 @@ class GraphMemory:
         self.pool = None  # the MemPool's name, where the graphs use one
         self.graphs = []  # in the order of their captures
         self.accesses = {}  # of replays, and of reads of outputs
+        self.bound = False  # by a capture that failed
+        self.captured = {stream}  # all streams that were captured with it
+        self.eager = set()  # those that it served while they were not captured
+        self.live, self.peaks = {}, {}  # bytes by stream
+
+    def hold(self, stream, size):
+        self.live[stream] = self.live.get(stream, 0) + size
+        self.peaks[stream] = max(self.peaks.get(stream, 0), self.live[stream])
+
+    def least(self):
+        """What no allocator needs more than, that uses the memory of each stream again."""
+        return sum(2 * peak + POOL_SPARE for peak in self.peaks.values())
 
 
 class Seeds:
@@ -179,6 +222,8 @@ class Model:
         # itself puts before the stream's next allocation.
         self.pending = {}
         self.works = {}
+        self.raw = None  # the stream that another library captures
+        self.peer_bytes = 0
         self.threads = 0
         self.has_capture = False
         self.thread_records = False
@@ -205,7 +250,7 @@ class Model:
         return LIMIT_SPARE + 4 * (self.live_bytes() + graphs + more)
 
     def capturing(self, stream):
-        return self.capture is not None and self.capture.stream == stream
+        return self.capture is not None and stream in self.capture.clocks
 
     # Clocks.
 
@@ -227,8 +272,7 @@ class Model:
         others = missing(self.clock(stream) if clock is None else clock, needed)
         if others:
             remedy = [self._wait_for(stream, other, needed) for other in others]
-            if self.capture is not None and (self.capture.stream in others or
-                                             self.capture.stream == stream):
+            if any(self.capturing(each) or each == self.raw for each in (*others, stream)):
                 remedy = []
             raise Illegal(f"{stream} must wait for {', '.join(others)}: {why}",
                           [] if None in remedy else remedy)
@@ -241,24 +285,54 @@ class Model:
         if works:
             work = min(works, key=lambda work: work.count)
             return {"op": "work_wait", "work": work.name, "stream": stream}
-        return {"op": "device_sync"} if self.capture is None else None
+        return {"op": "device_sync"} if self.capture is None and self.raw is None else None
+
+    # In a capture.
+
+    def _queue_captured(self, stream):
+        graph = self.capture
+        graph.steps += 1
+        graph.queued[stream] = graph.clocks[stream][stream] = graph.queued.get(stream, 0) + 1
+        return dict(graph.clocks[stream])
+
+    def _need_captured(self, stream, needed, why):
+        others = missing(self.capture.clocks[stream], needed)
+        if others:
+            raise Illegal(f"{stream}, captured, must wait for {', '.join(others)}: {why}",
+                          [{"op": "wait", "stream": stream, "other": other} for other in others])
+
+    def _join_capture(self, stream):
+        graph = self.capture
+        if stream not in SIDE or graph.collectives or graph.paused or self._event_is_due(stream):
+            raise Illegal(f"{stream} can't join the capture")
+        if stream in graph.memory.eager:
+            raise Illegal(f"the pool served {stream} beside the capture")
+        graph.memory.captured.add(stream)
+        join(graph.began, self.clock(stream))
+        graph.clocks[stream] = {}
+
+    def _event_is_due(self, stream):
+        """Whether PyTorch's own allocator may have yet to record an event on the stream."""
+        return stream in self.deferred or any(stream in each.recorded for each in self.live())
 
     # Checks.
 
-    def _stream(self, step, name="stream"):
+    def _stream(self, step, name="stream", peers=False):
         stream = step[name]
-        if stream not in self.streams:
+        if stream not in self.streams and not (peers and stream in PEERS and not self.thread):
             raise Illegal(f"there is no stream {stream}")
+        if stream == self.raw:
+            raise Illegal(f"another library captures {stream}")
         return stream
 
-    def _eager_stream(self, step, name="stream"):
-        stream = self._stream(step, name)
+    def _eager_stream(self, step, name="stream", peers=False):
+        stream = self._stream(step, name, peers)
         if self.capturing(stream):
             raise Illegal(f"{stream} is captured")
         return stream
 
     def _no_capture(self):
-        if self.capture is not None:
+        if self.capture is not None or self.raw is not None:
             raise Illegal("a capture is open")
 
     def _tensor(self, step):
@@ -286,17 +360,21 @@ class Model:
         self._need(stream, self._pending_of(stream, pool), "its next allocation may reuse memory")
 
     def _may_unmap(self):
-        """L2: memory that may go is not in use behind the back of the stream that it was made on."""
-        if self.level != "L2":
-            return
-        for (owner, _), needed in self.pending.items():
+        """L2: memory that may go is not in use behind the back of the stream that it was made on. On
+        all levels: nor by another GPU."""
+        def due(uses):
+            return uses if self.level == "L2" else {
+                stream: count for stream, count in uses.items() if stream in PEERS}
+
+        for (owner, _), uses in self.pending.items():
+            needed = due(uses)
             streams = [owner] if owner != "external" else sorted(
                 stream for stream in self.streams if stream.startswith("e"))
             for stream in streams:
                 self._need(stream, needed, "its memory may be unmapped")
         for memory in {id(graph.memory): graph.memory for graph in self.graphs.values()}.values():
             if not any(graph.alive for graph in memory.graphs):
-                self._need(memory.stream, memory.accesses, "its memory may be unmapped")
+                self._need(memory.stream, due(memory.accesses), "its memory may be unmapped")
 
     def _use(self, tensor, stream, clock):
         tensor.uses[stream] = clock[stream]
@@ -332,14 +410,21 @@ class Model:
         stream, pool = self._stream(step), step.get("pool")
         self._new_tensor(step)
         tensor = Tensor(step["tensor"], stream, step["bytes"], step["value"])
+        tensor.raw = bool(step.get("raw"))
+        if tensor.raw and (pool is not None or not self.caching or self.thread):
+            raise Illegal("raw memory is of the default pool")
         if self.capturing(stream):
-            if pool is not None:
-                raise Illegal("a captured tensor is the graph's")
-            tensor.graph = self.capture
-            self.capture.outputs[tensor.name] = step["value"]
-            self.capture.steps += 1
-            tensor.value = None
-            self.tensors[tensor.name] = tensor
+            self._alloc_captured(tensor, stream, pool)
+            return
+        own = self.capture if self.capture is not None and self.capture.resumed else None
+        if own is not None and pool is None:
+            if stream in own.memory.captured:
+                raise Illegal("the pool's memory of that stream is the graph's")
+            own.memory.eager.add(stream)
+            own.memory.hold(stream, step["bytes"])
+            tensor.pool = f"of:{own.name}"
+            self._reusable(stream, tensor.pool)
+            self._born(tensor, stream)
             return
         if pool is not None and (self.thread or self.pools.get(pool) is not False):
             raise Illegal(f"there is no pool {pool} for tensors")
@@ -352,21 +437,47 @@ class Model:
             if self.limit:
                 self._may_unmap()
         tensor.pool = pool
+        self._born(tensor, stream)
+
+    def _born(self, tensor, stream):
         clock = self._queue(stream)
         tensor.written = clock
         self._use(tensor, stream, clock)
         self.tensors[tensor.name] = tensor
 
+    def _alloc_captured(self, tensor, stream, pool):
+        graph = self.capture
+        if (pool is not None) != graph.paused:
+            raise Illegal("a captured tensor is the graph's, unless its pool takes no requests")
+        if pool is not None and self.pools.get(pool) is not False:
+            raise Illegal(f"there is no pool {pool} for tensors")
+        self._need_captured(stream, graph.pending.get((stream, pool), {}),
+                            "its next allocation may reuse memory")
+        tensor.graph, tensor.pool, tensor.borrowed = graph, pool, pool is not None
+        graph.outputs[tensor.name], tensor.value = tensor.value, None
+        if tensor.borrowed:
+            graph.borrowed.append(tensor.name)
+            join(graph.began, self._pending_of(stream, pool))
+        else:
+            graph.memory.hold(stream, tensor.size)
+        tensor.captured_write = self._queue_captured(stream)
+        tensor.captured_uses = {stream: tensor.captured_write[stream]}
+        self.tensors[tensor.name] = tensor
+
     def _dropout(self, step):
         stream = self._stream(step)
         self._new_tensor(step)
-        if not self.capturing(stream):
+        if not self.capturing(stream) or self.capture.stream != stream or self.capture.paused:
             raise Illegal("dropout is for captures")
+        self._need_captured(stream, self.capture.pending.get((stream, None), {}),
+                            "its next allocation may reuse memory")
         tensor = Tensor(step["tensor"], stream, step["bytes"], None)
         tensor.graph = self.capture
+        self.capture.memory.hold(stream, 3 * tensor.size)
+        self.capture.memory.hold(stream, -2 * tensor.size)
         self.capture.outputs[tensor.name] = "dropout"
         self.capture.dropout = True
-        self.capture.steps += 1
+        self._queue_captured(stream)
         self.tensors[tensor.name] = tensor
 
     def _joined(self, tensor, write):
@@ -384,18 +495,24 @@ class Model:
                           [{"op": "work_wait", "stream": graph.stream,
                             "work": min(works, key=lambda work: work.count).name}] if works else [])
 
-    def _captured_use(self, tensor, value):
+    def _captured_use(self, tensor, stream, value):
         graph = self.capture
         self._joined(tensor, value is not None)
         if tensor.graph is graph:
             if graph.outputs[tensor.name] == "dropout":
                 raise Illegal("what dropout chose is not known in the capture")
+            needed = dict(tensor.captured_write)
+            join(needed, tensor.captured_uses if value is not None else {})
+            self._need_captured(stream, needed, f"{tensor.name} is used there")
+            clock = self._queue_captured(stream)
+            tensor.captured_uses[stream] = clock[stream]
             if value is not None:
+                tensor.captured_write = clock
                 graph.outputs[tensor.name] = value
                 tensor.shape = "whole"
         else:
             self._captured_input(tensor, value is not None)
-        graph.steps += 1
+            self._queue_captured(stream)
 
     def _captured_input(self, tensor, write=False):
         if tensor.graph is not None or write or tensor.value is None or tensor.shape != "whole":
@@ -405,7 +522,7 @@ class Model:
     def _read(self, step):
         tensor, stream = self._tensor(step), self._stream(step)
         if self.capturing(stream):
-            self._captured_use(tensor, None)
+            self._captured_use(tensor, stream, None)
             return
         if tensor.value is None:
             raise Illegal(f"what {tensor.name} holds is not known")
@@ -415,7 +532,7 @@ class Model:
     def _write(self, step):
         tensor, stream = self._tensor(step), self._stream(step)
         if self.capturing(stream):
-            self._captured_use(tensor, step["value"])
+            self._captured_use(tensor, stream, step["value"])
             return
         if tensor.graph is not None:
             raise Illegal("outputs of graphs are only read")
@@ -426,27 +543,49 @@ class Model:
         tensor.written, tensor.value, tensor.shape = clock, step["value"], "whole"
         self._use(tensor, stream, clock)
 
+    def _peer_read(self, step):
+        tensor, stream = self._tensor(step), step["stream"]
+        if stream not in PEERS or self.thread or not isinstance(tensor.value, int) or (
+                tensor.shape != "whole"):
+            raise Illegal("streams of GPU 1 copy whole tensors of known value")
+        if self.peer_bytes + tensor.size > MAX_PEER_BYTES:
+            raise Illegal("GPU 1 has no more room")
+        self._need(stream, tensor.written, f"{tensor.name} is written there")
+        self.peer_bytes += tensor.size
+        self._use(tensor, stream, self._queue(stream))
+
     def _spin(self, step):
-        stream = self._stream(step)
         if not 0 < step["ms"] <= 100:
             raise Illegal("a spin takes up to 100 ms")
+        if step["stream"] == self.raw:
+            return  # what another library captures never runs
+        stream = self._stream(step, peers=True)
         if self.capturing(stream):
-            self.capture.steps += 1
+            self._queue_captured(stream)
         else:
             self._queue(stream)
 
     def _wait(self, step):
-        stream, other = self._eager_stream(step), self._eager_stream(step, "other")
+        stream, other = self._stream(step, peers=True), self._stream(step, "other", peers=True)
         if stream == other:
             raise Illegal("a stream does not wait for itself")
+        if self.capturing(other):
+            if not self.capturing(stream):
+                self._join_capture(stream)
+            join(self.capture.clocks[stream], self.capture.clocks[other])
+            return
+        if self.capturing(stream):
+            raise Illegal(f"{stream} is captured")
         clock = self.clock(stream)
         join(clock, self.clock(other))
         self.clocks[stream] = clock
 
     def _record_stream(self, step):
-        tensor, stream = self._tensor(step), self._eager_stream(step)
-        self._no_capture()  # PyTorch counts it as a captured use
-        if tensor.graph is not None or stream == tensor.stream or tensor.stream in self.destroyed:
+        tensor, stream = self._tensor(step), self._eager_stream(step, peers=True)
+        if self.capture is not None:  # PyTorch counts it as a captured use
+            raise Illegal("a capture is open")
+        if (tensor.raw or tensor.graph is not None or stream == tensor.stream
+                or tensor.stream in self.destroyed):
             raise Illegal("record_stream is for another stream's use of an eager tensor")
         tensor.recorded.add(stream)
         self.thread_records |= self.thread
@@ -468,15 +607,32 @@ class Model:
                 remedy = [self._wait_for(home, other, foreign) for other in others]
                 raise Illegal(f"{home} must wait for {', '.join(others)} before the drop",
                               remedy if self.capture is None and home not in self.destroyed else [])
+        if not tensor.cached:
+            if self.raw is not None:
+                raise Illegal("cudaFree waits for the device")
+            self._need(tensor.stream, {stream: count for stream, count in foreign.items()
+                                       if stream in PEERS}, "its memory is unmapped")
         tensor.live = False
         if tensor.graph is None:
             if tensor.cached:
                 join(self._pending_of(tensor.stream, tensor.pool), foreign)
             if self.capture is not None:
                 self.deferred |= tensor.recorded
+            own = self.capture and f"of:{self.capture.name}"
+            if own is not None and tensor.pool == own:
+                self.capture.memory.hold(tensor.stream, -tensor.size)
+            return
+        if tensor.borrowed:  # the graph is replayed no more
+            join(self._pending_of(tensor.stream, tensor.pool), tensor.graph.memory.accesses)
+        elif tensor.graph is self.capture:
+            self.capture.memory.hold(tensor.stream, -tensor.size)
+        if tensor.graph is self.capture:
+            join(self.capture.pending.setdefault((tensor.stream, tensor.pool), {}),
+                 {stream: count for stream, count in tensor.captured_uses.items()
+                  if stream != tensor.stream})
 
     def _host_sync(self, step):
-        join(self.host, self.clock(self._eager_stream(step)))
+        join(self.host, self.clock(self._eager_stream(step, peers=True)))
 
     def _device_sync(self, _):
         self._no_capture()
@@ -543,7 +699,8 @@ class Model:
 
     def _capture_begin(self, step):
         stream, name, pool = self._stream(step), step["graph"], step.get("pool")
-        self._no_capture()
+        if self.capture is not None or self.raw is not None and step["synchronize"]:
+            raise Illegal("a capture is open")
         if name in self.graphs or stream not in SIDE or not self.caching or self.limit:
             raise Illegal("no capture can begin so")  # under a limit PyTorch can free nothing for it
         memory, of = GraphMemory(stream), None
@@ -555,36 +712,125 @@ class Model:
                 memory = self._pool_memory(of) or memory
             else:
                 raise Illegal(f"there is no pool {pool} for graphs")
+        if memory.bound or stream in memory.eager:
+            raise Illegal("a failed capture has the pool, or it served the stream beside a capture")
         if step["synchronize"]:  # then nothing is left to wait for
             self._may_unmap()
             join(self.host, self.queued)
-        elif not self.seeds.graphs:
-            self._reusable(stream, None)
-        else:
-            needed = dict(self.seeds.born)
-            join(needed, self.seeds.dropout_uses)
-            self._need(stream, needed, "the seed that graphs read is used there")
+        began = self._register(name, stream)
         if of is not None:
             memory.pool = of
+        self.capture = self.graphs[name] = Graph(name, stream, memory, began)
+        self.capture.named = bool(step.get("named")) or pool is not None
+        memory.graphs.append(self.capture)
+        memory.captured.add(stream)
+        self.has_capture = True
+
+    def _register(self, name, stream):
+        """A graph that is to be captured makes the seed, or fills it anew. Returns what came before."""
+        seeds = self.seeds
+        # Graphs of earlier programs that failed may have kept it.
+        needed = dict(seeds.dropout_uses)
+        join(needed, seeds.born if seeds.graphs else {})
+        if not seeds.graphs:
+            self._reusable(stream, None)
+        self._need(stream, needed, "the seed that graphs read is used there")
         began = self.clock(stream)
         clock = self._queue(stream)  # a capture fills the seed, and before that comes what began it
-        seeds = self.seeds
         if not seeds.graphs:
-            seeds.stream, seeds.born, seeds.uses, seeds.dropout_uses = stream, began, {}, {}
+            seeds.stream, seeds.born, seeds.uses = stream, began, {}
         join(seeds.uses, {stream: clock[stream]})
         seeds.graphs.add(name)
-        self.capture = self.graphs[name] = Graph(name, stream, memory, began)
-        memory.graphs.append(self.capture)
-        self.has_capture = True
+        return began
 
     def _capture_end(self, step):
         if self.capture is None or self.capture.name != step["graph"]:
             raise Illegal(f"{step['graph']} is not captured")
         self._need_joined(self.capture.collectives, "the capture ends")
-        if not self.capture.steps:
-            raise Illegal("the capture is empty")
+        self._need_captured(self.capture.stream, self.capture.queued, "the capture ends")
+        if not self.capture.steps or self.capture.paused:
+            raise Illegal("the capture is empty, or its pool is paused")
         self.capture.captured = True
+        self.capture.resumed = False
         self.capture = None
+
+    def _open_capture(self, step):
+        if self.capture is None or self.capture.name != step["graph"]:
+            raise Illegal(f"{step['graph']} is not captured")
+        return self.capture
+
+    def _pool_pause(self, step):
+        graph = self._open_capture(step)
+        if graph.paused or not graph.named:
+            raise Illegal("the pool has no name, or is paused")
+        # While no pool is bound PyTorch's own allocator records the events that it has put off.
+        if any(self._event_is_due(stream) for stream in graph.clocks):
+            raise Illegal("a captured stream is recorded on a tensor")
+        graph.paused, graph.resumed = True, False
+
+    def _pool_resume(self, step):
+        graph = self._open_capture(step)
+        if not graph.paused or step.get("keeps") and graph.memory.pool is not None:
+            raise Illegal("the pool is not paused, or a MemPool, whose end asks who uses it")
+        graph.paused, graph.resumed = False, True
+
+    def _pool_holds(self, step):
+        graph = self._graph(step)
+        self._no_capture()
+        if len(graph.memory.graphs) != 1 or step["most"] < graph.memory.least():
+            raise Illegal("the pool may need more")
+
+    def _capture_fail(self, step):
+        graph = self._open_capture(step)
+        if step["how"] not in ("synchronize", "item"):
+            raise Illegal(f"{step['how']} does not fail a capture")
+        if graph.collectives or graph.resumed or graph.memory.pool is not None:
+            raise Illegal("such a capture is not made to fail")
+        memory, self.capture = graph.memory, None
+        graph.alive = False
+        memory.bound = not graph.paused
+        memory.graphs.remove(graph)
+        for name in graph.outputs:  # nothing of the capture has run
+            tensor = self.tensors[name]
+            if not memory.graphs and not tensor.borrowed:
+                tensor.graph, tensor.pool = None, f"failed:{graph.name}"
+
+    def _capture_refused(self, step):
+        name, stream, how = step["graph"], step["stream"], step["how"]
+        if name in self.graphs or not self.caching or self.limit or self.thread:
+            raise Illegal("no capture can be refused so")
+        graph = self.capture
+        possible = {"default": stream == MAIN,
+                    "raw": self.raw is not None and stream == self.raw,
+                    "pool": stream in SIDE and graph is not None and graph.named and
+                            not graph.paused and graph.memory.pool is None}
+        if not possible.get(how):
+            raise Illegal(f"nothing refuses the capture: {how}")
+        if how != "raw":
+            began = self._register(name, self._eager_stream(step))
+        else:  # the other library's graph has the fill
+            began = self.clock(stream)
+            if not self.seeds.graphs:
+                if missing(began, self._pending_of(stream, None)):
+                    raise Illegal("the seed may reuse memory")
+                self.seeds.stream, self.seeds.born, self.seeds.uses = stream, began, {}
+            self.seeds.graphs.add(name)
+        refused = self.graphs[name] = Graph(name, stream, GraphMemory(stream), began)
+        refused.alive = False
+        self.has_capture = True
+
+    def _raw_begin(self, step):
+        stream = self._eager_stream(step)
+        if self.raw is not None or stream == MAIN or self.thread or self._event_is_due(stream):
+            raise Illegal("another library does not capture so")
+        if not self.caching or self.limit:
+            raise Illegal("cudaFree waits for the device")
+        self.raw = stream
+
+    def _raw_end(self, step):
+        if self.raw is None or self.raw != step["stream"]:
+            raise Illegal(f"{step['stream']} is not captured by another library")
+        self.raw = None
 
     def _reference(self, step):
         self._no_capture()
@@ -606,10 +852,13 @@ class Model:
 
     def _replay(self, step):
         graph, stream = self._graph(step), self._eager_stream(step)
-        self._no_capture()
+        if self.capture is not None:
+            raise Illegal("a capture is open")
         if graph.dropout and not graph.referenced:
             raise Illegal("what dropout chooses is not known yet")
         self._inputs_hold(graph)
+        if any(not self.tensors[name].live for name in graph.borrowed):
+            raise Illegal(f"{graph.name} writes memory that is others' now")
         needed = dict(graph.began)
         join(needed, self.seeds.born)
         join(needed, graph.memory.accesses)
@@ -634,7 +883,8 @@ class Model:
         graph.last_stream = stream
 
     def _graph_drop(self, step):
-        self._no_capture()
+        if self.capture is not None:
+            raise Illegal("a capture is open")
         graph = self._graph(step)
         graph.alive = False
         self.seeds.graphs.discard(graph.name)
@@ -649,6 +899,9 @@ class Model:
         source = self._tensor({"tensor": step.get("input", step["output"])})
         if kind not in COLLECTIVES or (kind in IN_PLACE) != (source is output):
             raise Illegal(f"{kind} has no such tensors")
+        if output.raw or source.raw or self.raw is not None or (
+                self.capture is not None and len(self.capture.clocks) > 1):
+            raise Illegal("no collective of raw memory, or beside such captures")
         if output.size != source.size or output.size % (4 * SHARES):
             raise Illegal("the tensors of a collective are alike, and can be divided among ranks")
         if source.shape != "whole" and kind != "all_gather":
@@ -707,8 +960,13 @@ class Model:
             self._joined(output, True)
         if source.graph is not graph:
             self._captured_input(source)
+        if graph.paused or output.borrowed or source.borrowed:
+            raise Illegal("a paused pool, or a MemPool's memory")
         graph.outputs[output.name] = value
-        graph.steps += 1
+        clock = self._queue_captured(graph.stream)
+        for tensor in (output, source):
+            tensor.captured_uses[graph.stream] = clock[graph.stream]
+        output.captured_write = clock
         if asynchronous:
             graph.collectives += 1
             graph.comm_writes[output.name] = graph.comm_reads[output.name] = graph.collectives
@@ -778,8 +1036,21 @@ class Model:
 
 OPS = ("alloc", "dropout", "read", "write", "spin", "wait", "record_stream", "drop", "host_sync",
        "device_sync", "empty_cache", "limit", "caching", "pool_new", "pool_drop", "stream_new",
-       "stream_destroy", "capture_begin", "capture_end", "reference", "replay", "graph_drop",
-       "thread", "collective", "work_wait", "work_drop")
+       "stream_destroy", "capture_begin", "capture_end", "pool_pause", "pool_resume", "pool_holds",
+       "capture_fail", "capture_refused", "raw_begin", "raw_end", "reference", "replay", "graph_drop",
+       "thread", "peer_read", "collective", "work_wait", "work_drop")
+
+
+def needs_peer(steps):
+    return any(step.get("stream") in PEERS for step in steps)
+
+
+def ends_context_events(steps):
+    """Whether Weir gives up events of the context in a process that runs the program: where memory is
+    asked for on a stream that may be destroyed at any time, or another library captures one."""
+    return any(step["op"] == "raw_begin" or
+               str(step.get("stream", "")).startswith("e") and step["op"] in ("alloc", "record_stream")
+               for step in steps)
 
 
 def check(steps, level="L1"):

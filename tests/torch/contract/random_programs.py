@@ -6,12 +6,15 @@ usage: random_programs.py --seconds N [--what both|short|random] [--way weir] [-
        random_programs.py --seconds N --collectives L1|F [--world 2] ...
                                                       random programs with collectives, at that level
                                                       (program.py), on so many GPUs
+       random_programs.py --seconds N --peers ...     streams of GPU 1 copy the tensors, by peer access
        random_programs.py --seed S [--collectives L1|F] [--repeat N]       one random program
        random_programs.py --replay FILE [--repeat N]  a program, or the failures, of a JSON file
        random_programs.py --plan N                    prints programs; needs no GPU
 
 First come the short programs (generate.py: every maker, use, drop and disturber), in an order that mixes
-them, then random ones. Children run them in batches, so that a crash loses the program that it was in.
+them, then random ones. Children run them in batches, so that a crash loses the program that it was in;
+programs that make Weir give up events of the context, which is for the life of the process, have batches
+of their own. A child that starts takes as long as some 50 programs: many jobs want large batches.
 The first failures of each kind are run again alone, with PyTorch's own allocator too; random programs
 are then made shorter. --seconds is for all of it. Exit: 1 if a program that is right with PyTorch's own
 allocator failed, or one of level F with Weir; 77 if there are too few GPUs, 2 if nothing could be run.
@@ -34,7 +37,7 @@ import time
 
 import generate
 import ways
-from program import SHARES, format_program, needed_level
+from program import SHARES, ends_context_events, format_program, needed_level
 from shrink import shrink
 
 EXECUTE = str(pathlib.Path(__file__).with_name("execute.py"))
@@ -50,7 +53,8 @@ class Unusable(Exception):
 def run_child(programs, options, way=None, repeat=1, seconds=1e9):
     """[(program, outcome, message)] in turn, of those that a child came to.
 
-    outcome: right, wrong (what was read), crash, hang, memory (out of it), error. A crash or a hang is
+    outcome: right, wrong (what was read), crash, hang, memory (out of it), leak (of what the program
+    dropped), error. A crash or a hang is
     the last, except where the child was only killed between programs.
     """
     way = way or options.way
@@ -152,7 +156,7 @@ class Search:
         self.start = time.monotonic()
         self.guard = threading.Lock()
         self.programs = iter(programs)  # GUARDED_BY(guard), and all below
-        self.again = []  # of batches that were cut short
+        self.waiting = {False: [], True: []}  # by whether they end context events
         self.counts = {}
         self.failures = []
         self.kinds = set()  # those that were run again
@@ -169,8 +173,7 @@ class Search:
     def batch(self):
         """The next programs, without those of a kind that failed twice: each would cost a child."""
         with self.guard:
-            taken, self.again = self.again, []
-            while len(taken) < self.options.batch:
+            while max(map(len, self.waiting.values())) < self.options.batch:
                 program = next(self.programs, None)
                 if program is None:
                     break
@@ -178,8 +181,15 @@ class Search:
                 if kind[0] != "random" and self.failed_of[kind] >= 2:
                     self.passed_over += 1
                 else:
-                    taken.append(program)
+                    self.wait([program])
+            fullest = max(self.waiting.values(), key=len)
+            taken = fullest[:self.options.batch]
+            del fullest[:self.options.batch]
         return taken
+
+    def wait(self, programs):
+        for program in programs:
+            self.waiting[ends_context_events(program["steps"])].append(program)
 
     def work(self):
         while self.left() > 5 and self.unusable is None:
@@ -195,7 +205,7 @@ class Search:
             names = {program["name"] for program, _, _ in found}
             failed = [one for one in found if one[1] != "right"]
             with self.guard:
-                self.again += [program for program in programs if program["name"] not in names]
+                self.wait(program for program in programs if program["name"] not in names)
                 for _, outcome, _ in found:
                     self.counts[outcome] = self.counts.get(outcome, 0) + 1
                 done = sum(self.counts.values())
@@ -295,10 +305,10 @@ def all_programs(options):
         for seed in itertools.count(options.first_seed):
             yield generate.random_program(seed, options.spin_ms, options.collectives)
     if options.what in ("both", "short"):
-        yield from generate.short_programs(options.spin_ms)
+        yield from generate.short_programs(options.spin_ms, options.peers)
     if options.what in ("both", "random"):
         for seed in itertools.count(options.first_seed):
-            yield generate.random_program(seed, options.spin_ms)
+            yield generate.random_program(seed, options.spin_ms, peers=options.peers)
 
 
 def programs_of(path):
@@ -335,6 +345,7 @@ def main():
                         help="with collectives: L1 is safe with PyTorch's own allocator, F with fences")
     parser.add_argument("--world", type=int, default=1, metavar="GPUS",
                         help="each of them runs the programs, and they communicate")
+    parser.add_argument("--peers", action="store_true", help="with copies by GPU 1: needs two GPUs")
     parser.add_argument("--repeat", type=int, default=10)
     parser.add_argument("--spin-ms", type=float, default=6.0)
     parser.add_argument("--batch", type=int, default=100, help="programs for one child")
@@ -350,19 +361,22 @@ def main():
         options.settings.setdefault("WEIR_C10D", "1")
     elif options.world != 1:
         parser.error("--world is for programs with --collectives")
+    if options.collectives and options.peers:
+        parser.error("--peers is for programs without collectives")
     if options.world < 1 or SHARES % options.world:
         parser.error(f"--world {options.world}: tensors can be divided among 1, 2, 4 or {SHARES} GPUs")
     if options.plan is not None:
         for program in itertools.islice(all_programs(options), options.plan):
             print(f"{format_program(program)}\n  needs level {needed_level(program['steps'])}\n")
         return 0
-    if ways.gpu_count() < options.world:
-        print("no GPU here" if options.world == 1 else f"there are no {options.world} GPUs here")
+    needed = 2 if options.peers else options.world
+    if ways.gpu_count() < needed:
+        print("no GPU here" if needed == 1 else f"there are no {needed} GPUs here")
         return NO_GPU
     try:
         if options.seed is not None:
             return run_these([generate.random_program(options.seed, options.spin_ms,
-                                                      options.collectives)], options)
+                                                      options.collectives, options.peers)], options)
         if options.replay:
             return run_these(programs_of(options.replay), options)
         return Search(options, all_programs(options)).run()

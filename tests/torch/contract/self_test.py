@@ -32,7 +32,7 @@ import run_programs  # noqa: E402
 import shrink  # noqa: E402
 import soak  # noqa: E402
 
-PROGRAMS = 20_000
+PROGRAMS = 10_000
 
 
 class Race(Exception):
@@ -55,6 +55,8 @@ class Recheck:
         self.before = {}
         self.tensors = {}
         self.freed = {}  # by owner and pool: bits that must come before the memory's next use
+        self.library = None  # the stream that another library captures
+        self.seed_reads = 0  # of graphs that are gone, but may be kept
         self.graphs = {}
         self.memories = []
         self.open = None
@@ -82,22 +84,50 @@ class Recheck:
     def run(self, steps):
         for number, step in enumerate(steps):
             try:
+                touches = self.library is not None and self.library in (
+                    step.get("stream"), step.get("other"))
+                if touches and step["op"] not in ("spin", "capture_refused", "raw_end"):
+                    raise Race("another library captures the stream")
                 getattr(self, step["op"])(types.SimpleNamespace(pool=None, **step) if "pool" not in step
                                           else types.SimpleNamespace(**step))
             except Race as race:
                 raise Race(f"step {number}, {step}: {race}") from None
 
     def captured(self, stream):
-        return self.open is not None and self.open["stream"] == stream
+        return self.open is not None and stream in self.open["before"]
+
+    # In a capture each operation is a bit, too; `before[stream]` has those that come before the next.
+
+    def captured_operation(self, stream, needed, what):
+        if needed & ~self.open["before"][stream]:
+            raise Race(f"captured: {what}")
+        bit = 1 << self.count
+        self.count += 1
+        self.open["all"] |= bit
+        self.open["before"][stream] |= bit
+        return bit
 
     def alloc(self, step):
         tensor = {"stream": step.stream, "pool": step.pool, "write": 0, "uses": [], "recorded": set(),
-                  "graph": None, "cached": self.caching}
+                  "graph": None, "cached": self.caching, "raw": getattr(step, "raw", False)}
         self.tensors[step.tensor] = tensor
         if self.captured(step.stream):
+            if self.open["paused"] != (step.pool is not None):
+                raise Race("no memory of the graph's")
             tensor["graph"] = self.open
             self.open["own"].append(step.tensor)
+            key = (step.stream, step.pool)
+            bit = self.captured_operation(step.stream, self.open["freed"].get(key, 0), "reuse")
+            tensor["bits"], tensor["last"] = {step.stream: bit}, bit
+            if step.pool is not None:
+                self.open["borrowed"].append(step.tensor)
+                self.open["began"] |= self.freed.get(self.key(step.stream, step.pool), 0)
             return
+        if self.open is not None and self.open["resumed"] and step.pool is None:
+            tensor["pool"] = step.pool = id(self.open)
+            if step.stream in self.open["memory"]["captured"]:
+                raise Race("memory of the graph's")
+            self.open["memory"]["eager"].add(step.stream)
         if self.caching:
             self.ordered(step.stream, self.freed.get(self.key(step.stream, step.pool), 0), "reuse")
         tensor["write"] = self.operation(step.stream)
@@ -111,10 +141,20 @@ class Recheck:
         tensor = self.tensors[step.tensor]
         if self.captured(step.stream):
             self.captured_use(tensor, write)
+            own = tensor["graph"] is self.open
+            needed = 0
+            if own:
+                needed = tensor["last"]
+                for bit in tensor["bits"].values() if write else ():
+                    needed |= bit
+            bit = self.captured_operation(step.stream, needed, "a use beside another one")
+            if own:
+                tensor["bits"][step.stream] = tensor["bits"].get(step.stream, 0) | bit
+                tensor["last"] = bit if write else tensor["last"]
             if tensor["graph"] is None:
                 self.open["inputs"].append(step.tensor)
             return
-        if tensor["graph"] is not None and not tensor["write"]:
+        if not tensor["write"] and not (write and tensor["graph"] is None):
             raise Race("an output that no replay has written, or that another graph overwrote")
         self.ordered(step.stream, tensor["write"], "a read before the write")
         if write:
@@ -130,19 +170,50 @@ class Recheck:
     def write(self, step):
         self.read(step, write=True)
 
+    def peer_read(self, step):
+        if step.stream not in program.PEERS or self.captured(step.stream):
+            raise Race("no stream of GPU 1")
+        self.read(step)
+
     def spin(self, step):
-        if not self.captured(step.stream):
+        if self.captured(step.stream):
+            self.captured_operation(step.stream, 0, "")
+        elif step.stream != self.library:
             self.operation(step.stream)
 
     def wait(self, step):
-        self.before[step.stream] = self.at(step.stream) | self.at(step.other)
+        if self.captured(step.other):
+            if not self.captured(step.stream):
+                if self.open["comm"] or step.stream in self.open["memory"]["eager"]:
+                    raise Race("the stream can't join")
+                self.open["before"][step.stream] = 0
+                self.open["memory"]["captured"].add(step.stream)
+                self.open["began"] |= self.at(step.stream)
+            self.open["before"][step.stream] |= self.open["before"][step.other]
+        elif self.captured(step.stream):
+            raise Race("a captured stream waits for an eager one")
+        else:
+            self.before[step.stream] = self.at(step.stream) | self.at(step.other)
 
     def record_stream(self, step):
+        if self.tensors[step.tensor]["raw"]:
+            raise Race("no tensor")
         self.tensors[step.tensor]["recorded"].add(step.stream)
 
     def drop(self, step):
         tensor = self.tensors[step.tensor]
-        tensor["dead"] = True
+        tensor["dead"], tensor["dropped_in"] = True, self.open
+        peers = sum({bit for stream, bit in tensor["uses"] if stream in program.PEERS})
+        if not tensor["cached"]:
+            self.ordered(tensor["stream"], peers, "cudaFree beside another GPU's copy")
+        if self.open is not None and tensor["graph"] is self.open:
+            key = (tensor["stream"], tensor["pool"])
+            for stream, bits in tensor["bits"].items():
+                if stream != tensor["stream"]:
+                    self.open["freed"][key] = self.open["freed"].get(key, 0) | bits
+        if tensor["graph"] is not None and tensor["pool"] is not None:
+            key = self.key(tensor["stream"], tensor["pool"])
+            self.freed[key] = self.freed.get(key, 0) | tensor["graph"]["memory"]["accesses"]
         if tensor["graph"] is None and tensor["cached"]:
             key = self.key(tensor["stream"], tensor["pool"])
             for stream, bit in tensor["uses"]:
@@ -242,7 +313,62 @@ class Recheck:
     def nothing(self, _):
         pass
 
-    empty_cache = limit = pool_new = pool_drop = stream_new = nothing
+    pool_new = pool_holds = stream_new = nothing
+
+    def empty_cache(self, _):
+        if self.library is not None:
+            raise Race("cudaFree waits for the device")
+
+    limit = pool_drop = empty_cache
+
+    def pool_pause(self, _):
+        if self.open["paused"]:
+            raise Race("paused twice")
+        for stream in self.open["before"]:
+            if any(stream in t["recorded"] for t in self.tensors.values()
+                   if not t.get("dead") or t.get("dropped_in") is self.open):
+                raise Race("PyTorch's own allocator records an event in the capture")
+        self.open["paused"], self.open["resumed"] = True, False
+
+    def pool_resume(self, _):
+        if not self.open["paused"]:
+            raise Race("not paused")
+        self.open["paused"], self.open["resumed"] = False, True
+
+    def capture_fail(self, step):
+        failed, self.open = self.open, None
+        if failed["resumed"] or failed["comm"]:
+            raise Race("the thread allocates there for ever")
+        memory = failed["memory"]
+        memory["bound"] = not failed["paused"]
+        memory["graphs"].remove(failed)
+        for name in failed["own"]:
+            if not memory["graphs"] and self.tensors[name]["pool"] is None:
+                self.tensors[name].update(graph=None, pool=id(failed))
+        del self.graphs[step.graph]
+
+    def capture_refused(self, step):
+        if (step.stream == "main", step.stream == self.library, self.open is not None).index(True) != (
+                "default", "raw", "pool").index(step.how):
+            raise Race("nothing refuses the capture")
+        if step.how == "raw":
+            if self.seeds is None:
+                self.seeds = {"stream": step.stream, "born": self.at(step.stream), "uses": [], "read": 0,
+                              "graphs": set()}
+            self.seeds["graphs"].add(step.graph)
+        elif self.captured(step.stream):
+            raise Race("an eager stream asks")
+        else:
+            self.register(step)
+
+    def raw_begin(self, step):
+        if self.library is not None or self.captured(step.stream) or step.stream == "main" or any(
+                step.stream in t["recorded"] for t in self.tensors.values() if not t.get("dead")):
+            raise Race("another library can't capture")
+        self.library = step.stream
+
+    def raw_end(self, _):
+        self.library = None
 
     def caching_(self, step):
         self.caching = step.on
@@ -255,6 +381,8 @@ class Recheck:
 
     def capture_begin(self, step):
         if step.synchronize:
+            if self.library is not None:
+                raise Race("the host waits for the device")
             self.device_sync(step)
         kind, _, of = (step.pool or "").partition(":")
         memory = None
@@ -263,8 +391,21 @@ class Recheck:
         elif kind == "pool":
             memory = next((m for m in self.memories if m["pool"] == of), None)
         if memory is None:
-            memory = {"pool": of, "accesses": 0, "graphs": []}
+            memory = {"pool": of, "accesses": 0, "graphs": [], "bound": False, "captured": set(),
+                      "eager": set()}
             self.memories.append(memory)
+        if memory["bound"] or step.stream in memory["eager"]:
+            raise Race("the pool is a failed capture's, or has served the stream")
+        memory["captured"].add(step.stream)
+        before = self.register(step)
+        self.open = {"stream": step.stream, "memory": memory, "own": [], "inputs": [], "began": before,
+                     "dropout": False, "comm": 0, "seen": 0, "before": {step.stream: 0}, "all": 0,
+                     "freed": {}, "borrowed": [], "paused": False, "resumed": False}
+        memory["graphs"].append(self.open)
+        self.graphs[step.graph] = self.open
+
+    def register(self, step):
+        self.ordered(step.stream, self.seed_reads, "seeds that may be kept")
         if self.seeds is None:
             self.ordered(step.stream, self.freed.get(self.key(step.stream, None), 0), "seeds reuse")
         else:
@@ -275,14 +416,14 @@ class Recheck:
             self.seeds = {"stream": step.stream, "born": before, "uses": [], "read": 0, "graphs": set()}
         self.seeds["graphs"].add(step.graph)
         self.seeds["uses"].append((step.stream, bit))
-        self.open = {"stream": step.stream, "memory": memory, "own": [], "inputs": [], "began": before,
-                     "dropout": False, "comm": 0, "seen": 0}
-        memory["graphs"].append(self.open)
-        self.graphs[step.graph] = self.open
+        return before
 
     def capture_end(self, _):
         if self.open["comm"] & ~self.open["seen"]:
             raise Race("the communication stream has not joined")
+        if self.open["all"] & ~self.open["before"][self.open["stream"]] or self.open["paused"]:
+            raise Race("a forked stream has not joined, or the pool is paused")
+        self.open["resumed"] = False
         self.open = None
 
     def reference(self, step):
@@ -296,6 +437,8 @@ class Recheck:
         seeds = sum({bit for _, bit in self.seeds["uses"]}) if graph["dropout"] else self.seeds["read"]
         self.ordered(step.stream, memory["accesses"] | graph["began"] | self.seeds["born"], "replay")
         self.ordered(step.stream, seeds, "the seed is in use")
+        if any(self.tensors[name].get("dead") for name in graph["borrowed"]):
+            raise Race("a replay writes memory that was given back")
         for name in graph["inputs"]:
             if self.tensors[name].get("dead"):
                 raise Race("a replay reads what was dropped")
@@ -305,6 +448,7 @@ class Recheck:
         self.seeds["uses"].append((step.stream, bit))
         if graph["dropout"]:
             self.seeds["read"] |= bit
+            self.seed_reads |= bit
         for name in graph["inputs"]:
             self.tensors[name]["uses"].append((step.stream, bit))
         later = memory["graphs"][memory["graphs"].index(graph) + 1:]
@@ -326,6 +470,9 @@ class Recheck:
         Recheck().run(step.steps)
 
 
+KINDS = ({}, {"peers": True}, {"collectives": "L1"}, {"collectives": "F"})
+
+
 def recheck(steps, fences=False):
     """Why the program is not allowed; None if it is."""
     steps = [{**step, "op": "caching_"} if step["op"] == "caching" else step for step in steps]
@@ -337,8 +484,8 @@ def recheck(steps, fences=False):
 
 
 def digest(count):
-    text = json.dumps([generate.random_program(seed, collectives=collectives)
-                       for collectives in (None, "L1", "F") for seed in range(count)])
+    text = json.dumps([generate.random_program(seed, **kind)
+                       for kind in KINDS for seed in range(count)])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -391,13 +538,15 @@ class Drawing(unittest.TestCase):
             self.assertEqual(json.loads(json.dumps(drawn)), drawn)
 
     def test_all_programs_are_allowed(self):
-        for each in generate.short_programs():
-            self.assertIsNone(program.check(each["steps"]), each["name"])
-            self.assertIsNone(recheck(each["steps"]), each["name"])
-        for seed in range(PROGRAMS):
-            steps = generate.random_program(seed)["steps"]
-            self.assertIsNone(program.check(steps), seed)
-            self.assertIsNone(recheck(steps), seed)
+        for peers in (False, True):
+            for each in generate.short_programs(peers=peers):
+                self.assertIsNone(program.check(each["steps"]), each["name"])
+                self.assertIsNone(recheck(each["steps"]), each["name"])
+            for seed in range(PROGRAMS // 4 if peers else PROGRAMS):
+                steps = generate.random_program(seed, peers=peers)["steps"]
+                self.assertIsNone(program.check(steps), seed)
+                self.assertIsNone(recheck(steps), seed)
+                self.assertLessEqual(program.needs_peer(steps), peers)
         for level in ("L1", "F"):
             for seed in range(PROGRAMS // 4):
                 steps = generate.random_program(seed, collectives=level)["steps"]
@@ -415,10 +564,13 @@ class Drawing(unittest.TestCase):
         found = {step["op"] for seed in range(500)
                  for step in generate.random_program(seed)["steps"]}
         of_collectives = {"collective", "work_wait", "work_drop"}
+        self.assertEqual(found, set(program.OPS) - of_collectives - {"peer_read"})
+        found = {step["op"] for seed in range(500)
+                 for step in generate.random_program(seed, peers=True)["steps"]}
         self.assertEqual(found, set(program.OPS) - of_collectives)
         found = [step for seed in range(500)
                  for step in generate.random_program(seed, collectives="F")["steps"]]
-        self.assertEqual({step["op"] for step in found}, set(program.OPS))
+        self.assertEqual({step["op"] for step in found}, set(program.OPS) - {"peer_read"})
         for field, values in (("kind", set(program.COLLECTIVES)), ("how", {None, "thread", "future"})):
             self.assertEqual({step.get(field) for step in found if step["op"] == (
                 "collective" if field == "kind" else "work_wait")}, values)
@@ -537,6 +689,94 @@ class Rules(unittest.TestCase):
             alloc tensor=y stream=e1 bytes=4096 value=2"""
         self.assertIsNone(self.level(text.format(wait="")))
         self.assertEqual(self.level(text.format(wait="wait stream=e1 other=main")), "L1")
+
+    PAUSED = """
+        capture_begin graph=g stream=s0 synchronize=True named=True
+        wait stream=s1 other=s0
+        alloc tensor=x stream=s1 bytes=4096 value=1
+        drop tensor=x
+        pool_pause graph=g
+        {meanwhile}
+        pool_resume graph=g
+        alloc tensor=y stream=s0 bytes=4096 value=2
+        {joined}
+        capture_end graph=g
+        {after}"""
+    JOINED = "wait stream=s0 other=s1"
+
+    def paused(self, meanwhile="", joined=JOINED, after=""):
+        return self.level(self.PAUSED.format(meanwhile=meanwhile, joined=joined, after=after))
+
+    def test_a_pool_is_paused_in_a_capture(self):
+        self.assertEqual(self.paused(after="replay graph=g stream=main \n read tensor=y stream=main"),
+                         "L0")
+        self.assertIsNone(self.paused(joined=""))
+        self.assertIsNone(self.paused(meanwhile="alloc tensor=z stream=s0 bytes=4096 value=3"))
+        self.assertIsNone(self.paused(joined=self.JOINED + "\n pool_pause graph=g"))
+        self.assertIsNone(self.paused(after="pool_holds graph=g most=4096"))
+        self.assertEqual(self.paused(after=f"pool_holds graph=g most={2 * (2 * 4096 + (64 << 20))}"),
+                         "L0")
+
+    def test_a_resumed_pool_serves_other_streams_of_the_thread_too(self):
+        other = self.JOINED + "\n alloc tensor=z stream=s2 bytes=4096 value=3 \n read tensor=z stream=s2"
+        self.assertEqual(self.paused(joined=other), "L0")
+        again = "capture_begin graph=h stream=s2 synchronize=True pool=graph:g"
+        self.assertIsNone(self.paused(joined=other, after=again))
+
+    def test_what_a_mempool_lends_to_a_capture_is_live_when_that_is_replayed(self):
+        text = "pool_new pool=p" + self.PAUSED.format(
+            meanwhile="alloc tensor=z stream=s0 bytes=4096 value=3 pool=p", joined=self.JOINED,
+            after="{} \n replay graph=g stream=main")
+        self.assertEqual(self.level(text.format("")), "L0")
+        self.assertIsNone(self.level(text.format("drop tensor=z")))
+
+    def test_a_recorded_stream_is_captured_in_no_pause(self):
+        text = """alloc tensor=r stream=s2 bytes=4096 value=9
+            record_stream tensor=r stream=s1""" + self.PAUSED.format(
+                meanwhile="", joined=self.JOINED, after="")
+        self.assertIsNone(self.level(text))
+
+    def test_a_capture_that_failed_leaves_its_tensors(self):
+        text = """
+            capture_begin graph=g stream=s0 synchronize=True
+            alloc tensor=x stream=s0 bytes=4096 value=1
+            capture_fail graph=g how=item
+            {after}"""
+        for after, level in (("write tensor=x stream=s0 value=2 \n read tensor=x stream=s0", "L0"),
+                             ("read tensor=x stream=s0", None), ("replay graph=g stream=s0", None),
+                             ("capture_end graph=g", None), ("drop tensor=x", "L0"),
+                             ("capture_begin graph=h stream=s0 synchronize=True pool=graph:g", None)):
+            self.assertEqual(self.level(text.format(after=after)), level, after)
+
+    def test_a_capture_is_refused_where_it_can_not_begin(self):
+        for how, stream, level in (("default", "main", "L0"), ("default", "s0", None), ("raw", "s0", None),
+                                   ("pool", "s1", None)):
+            text = f"capture_refused graph=g stream={stream} how={how}"
+            self.assertEqual(self.level(text), level, text)
+        self.assertEqual(self.paused(meanwhile="", joined=self.JOINED + """
+            capture_refused graph=h stream=s2 how=pool"""), "L0")
+
+    def test_another_library_captures_a_stream_alone(self):
+        text = "raw_begin stream=s0 \n {} \n raw_end stream=s0"
+        for between, level in (("spin stream=s0 ms=1", "L0"), ("host_sync stream=s0", None),
+                               ("wait stream=main other=s0", None), ("empty_cache", None),
+                               ("alloc tensor=x stream=s0 bytes=4096 value=1", None),
+                               ("alloc tensor=x stream=s1 bytes=4096 value=1", "L0"),
+                               ("capture_refused graph=g stream=s0 how=raw", "L0")):
+            self.assertEqual(self.level(text.format(between)), level, between)
+
+    def test_raw_memory_is_recorded_on_no_stream(self):
+        text = "alloc tensor=x stream=s0 bytes=4096 value=1 raw=True"
+        self.assertEqual(self.level(text + "\n drop tensor=x"), "L0")
+        self.assertIsNone(self.level(text + "\n record_stream tensor=x stream=s1"))
+
+    def test_another_gpus_copy_is_waited_for_before_memory_may_be_unmapped(self):
+        text = READ_LATE.replace("read", "peer_read").replace("main", "p0")
+        self.assertEqual(self.level(text + "drop tensor=x" + ASKED.replace("s0", "s1")), "L2")
+        self.assertIsNone(self.level(text + "drop tensor=x" + ASKED))
+        self.assertIsNone(self.level(text + "drop tensor=x \n empty_cache"))
+        self.assertEqual(self.level(text + "drop tensor=x \n wait stream=s0 other=p0 \n empty_cache"),
+                         "L2")
 
     def test_replays_that_share_a_pool_come_one_after_another(self):
         text = """
@@ -713,11 +953,19 @@ class Executing(unittest.TestCase):
             import execute
         machine = types.SimpleNamespace(
             cuda=unittest.mock.MagicMock(), total=1 << 37, row=lambda number: number,
+            errors=unittest.mock.MagicMock(), kept=[], may_stay=0,
+            peer=unittest.mock.MagicMock(streams={name: unittest.mock.MagicMock()
+                                                  for name in program.PEERS}),
             ranks=execute.Ranks(has_collectives=False),
             streams={name: unittest.mock.MagicMock() for name in
                      (program.MAIN, *program.SIDE, *program.THREAD)})
-        drawn = [generate.random_program(seed, collectives=collectives)
-                 for collectives in (None, "L1", "F") for seed in range(300)]
+        machine.cuda.capture_end.return_value = unittest.mock.ANY
+        patch = unittest.mock.patch.object(execute.Execution, "_expect_error")
+        patch.start()  # nothing fails here
+        self.addCleanup(patch.stop)
+        fake.cuda.memory_snapshot.return_value = []
+        fake.cuda.caching_allocator_alloc.return_value = 4096
+        drawn = [generate.random_program(seed, **kind) for kind in KINDS for seed in range(200)]
         for each in [*drawn, *list(generate.short_programs())[:300]]:
             execution = execute.Execution(machine)
             execution.run(each["steps"])
@@ -782,6 +1030,17 @@ class Soaking(unittest.TestCase):
         if "no GPU here" not in done.stdout:
             self.skipTest("there is a GPU")
         self.assertEqual(done.returncode, 77)
+
+
+class Batches(unittest.TestCase):
+    def test_what_ends_context_events_is_run_apart(self):
+        options = types.SimpleNamespace(seconds=60, batch=20)
+        programs = [generate.random_program(seed) for seed in range(200)]
+        search, names = random_programs.Search(options, programs), []
+        while batch := search.batch():
+            self.assertEqual(len({program.ends_context_events(each["steps"]) for each in batch}), 1)
+            names += [each["name"] for each in batch]
+        self.assertEqual(sorted(names), sorted(each["name"] for each in programs))
 
 
 class RanksOfAGroup(unittest.TestCase):

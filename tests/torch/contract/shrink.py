@@ -28,13 +28,28 @@ def _without_captures(steps):
     for begin, first in enumerate(steps):
         if first["op"] != "capture_begin":
             continue
-        end = next((at for at, step in enumerate(steps) if at > begin and step["op"] == "capture_end"),
-                   len(steps))
-        captured = {at for at in range(begin, end) if steps[at].get("stream") == first["stream"]}
+        end = next((at for at, step in enumerate(steps)
+                    if at > begin and step["op"] in ("capture_end", "capture_fail")), len(steps))
+        streams = {first["stream"]}  # and those that joined
+        for step in steps[begin:end]:
+            if step["op"] == "wait" and step["other"] in streams:
+                streams.add(step["stream"])
+        captured = {at for at in range(begin, end) if steps[at].get("stream") in streams}
         names = {steps[at]["tensor"] for at in captured if steps[at]["op"] in ("alloc", "dropout")}
         names |= {steps[at]["work"] for at in captured if "work" in steps[at]}
         yield [step for at, step in enumerate(steps) if at not in captured
                and not any(_mentions(step, name) for name in (*names, first["graph"]))]
+
+
+def _without_pauses(steps):
+    """The program without one pause of a graph's pool, and what came between."""
+    for at, first in enumerate(steps):
+        if first["op"] != "pool_pause":
+            continue
+        end = next((other for other, step in enumerate(steps)
+                    if other > at and step["op"] == "pool_resume"), at)
+        yield steps[:at] + steps[end + 1:]
+        yield steps[:at] + steps[at + 1:end] + steps[end + 1:]
 
 
 def _without_parts(steps, size):
@@ -97,6 +112,7 @@ def shrink(steps, first_failing, seconds, width=4, level="L1"):
                 yield lambda: _shorter_threads(steps)
             size //= 2
         yield lambda: _without_captures(steps)
+        yield lambda: _without_pauses(steps)
         yield lambda: _without_names(steps)
         yield lambda: _without_pools(steps)
 
