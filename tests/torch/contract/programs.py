@@ -39,20 +39,21 @@ PROGRAMS: dict[str, Program] = {}
 
 
 class Program:
-    def __init__(self, name, title, trial, environment, trials, gpus):
+    def __init__(self, name, title, trial, environment, trials, gpus, loses_device):
         self.name, self.title, self.trial = name, title, trial
         self.environment = environment  # needed by the program, with every allocator
         self.trials = trials
         self.gpus = gpus  # that it needs
+        self.loses_device = loses_device  # nothing can be done there afterwards
 
 
 class Skipped(Exception):
     """The program can't run here; the message says why."""
 
 
-def program(name, title, environment=None, trials=5, gpus=1):
+def program(name, title, environment=None, trials=5, gpus=1, loses_device=False):
     def add(trial):
-        PROGRAMS[name] = Program(name, title, trial, environment or {}, trials, gpus)
+        PROGRAMS[name] = Program(name, title, trial, environment or {}, trials, gpus, loses_device)
         return trial
     return add
 
@@ -155,6 +156,31 @@ class Driver:
     @classmethod
     def destroy(cls, stream):
         cls.check("cuStreamDestroy_v2", ctypes.c_void_p(stream.cuda_stream))
+
+    @classmethod
+    def begin_capture(cls, stream):
+        """As another library does, whose captures PyTorch hears nothing of."""
+        cls.check("cuStreamBeginCapture_v2", ctypes.c_void_p(stream.cuda_stream),
+                  ctypes.c_int(cls.RELAXED))
+
+    @classmethod
+    def end_capture(cls, stream):
+        """How many nodes the graph has, which is destroyed."""
+        graph, nodes = ctypes.c_void_p(), ctypes.c_size_t()
+        status = cls.loaded().cuStreamEndCapture(ctypes.c_void_p(stream.cuda_stream),
+                                                 ctypes.byref(graph))
+        assert status == 0, f"the capture was broken: cuStreamEndCapture returned {status}"
+        cls.check("cuGraphGetNodes", graph, None, ctypes.byref(nodes))
+        cls.check("cuGraphDestroy", graph)
+        return nodes.value
+
+    @classmethod
+    def has_context(cls, device):
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        number = ctypes.c_int()
+        cls.check("cuDeviceGet", ctypes.byref(number), ctypes.c_int(device))
+        cls.check("cuDevicePrimaryCtxGetState", number, ctypes.byref(flags), ctypes.byref(active))
+        return active.value != 0
 
     @classmethod
     def block_of(cls, address):
@@ -736,9 +762,7 @@ def _():
     with on(Streams.side):
         spin()
     del x
-    handle = ctypes.c_void_p(Streams.side.cuda_stream)
-    graph, nodes = ctypes.c_void_p(), ctypes.c_size_t()
-    Driver.check("cuStreamBeginCapture_v2", handle, ctypes.c_int(Driver.RELAXED))
+    Driver.begin_capture(Streams.side)
     try:
         with on(Streams.third):
             z = zeros()
@@ -746,11 +770,8 @@ def _():
         with on(Streams.side):
             static.add_(1)
     finally:
-        status = Driver.loaded().cuStreamEndCapture(handle, ctypes.byref(graph))
-    assert status == 0, f"the capture was broken: cuStreamEndCapture returned {status}"
-    Driver.check("cuGraphGetNodes", graph, None, ctypes.byref(nodes))
-    assert nodes.value == 1, f"the captured graph has {nodes.value} nodes, not 1"
-    Driver.check("cuGraphDestroy", graph)
+        nodes = Driver.end_capture(Streams.side)
+    assert nodes == 1, f"the captured graph has {nodes} nodes, not 1"
     Streams.third.synchronize()
     expect(w, 0.0, "the sum of the third stream's tensor")
     torch.cuda.synchronize()
@@ -883,6 +904,267 @@ def _():
 
 
 # ---------------------------------------------------------------------------------------------------
+# 15 to 17: captures, once more.
+
+def library_captures(stream):
+    """Another library captures the stream, whose memory was asked for by its handle alone, while others'
+    requests take memory from each other."""
+    block = torch.cuda.caching_allocator_alloc(64 << 20, stream=stream.cuda_stream)
+    torch.cuda.caching_allocator_delete(block)
+    x = made_on(Streams.side)
+    with on(Streams.third):
+        zeros(1)
+    torch.cuda.synchronize()
+    with on(Streams.side):
+        spin()
+    Driver.begin_capture(stream)
+    with on(stream):
+        torch.cuda._sleep(100)
+    del x
+    with on(Streams.third):
+        z = zeros()
+    nodes = Driver.end_capture(stream)
+    assert nodes == 1, f"the captured graph has {nodes} nodes, not 1"
+    Streams.third.synchronize()
+    expect(z.sum(), 0.0, "the sum of the third stream's tensor")
+
+
+@program("15", "another library captures a stream that PyTorch knows by its handle alone", trials=1)
+def _():
+    library_captures(torch.cuda.Stream())
+
+
+@program("15-external", "the same with a stream of the library's own", trials=1)
+def _():
+    library_captures(Driver.external_stream())
+
+
+KEPT = []  # graphs that failed: PyTorch goes on calling their filters
+
+
+def captures_give_memory_back(times=10):
+    """What is dropped in captures is free after them."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for _ in range(times):
+        x = made_on(Streams.side, 1 << 24)
+        g = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(g, stream=Streams.side):
+            y = zeros(1024)
+            del x
+        g.replay()
+        torch.cuda.synchronize()
+        del g, y
+        gc.collect()
+    more = (torch.cuda.memory_allocated() - before) >> 20
+    assert more < 128, f"{more} MiB more are allocated after {times} captures that dropped 64 MiB each"
+
+
+@program("16", "a capture fails; what is dropped in later ones comes back", trials=2)
+def _():
+    failed = torch.cuda.CUDAGraph()
+    KEPT.append(failed)
+    with on(Streams.side):
+        ones(8).sum().item()  # loads the kernels
+    try:
+        with torch.cuda.graph(failed, stream=Streams.side):
+            ones(8).sum().item()
+        raise Skipped("the capture did not fail")
+    except RuntimeError:
+        pass
+    finally:
+        torch.cuda.set_stream(Streams.main)  # torch.cuda.graph leaves another one
+    captures_give_memory_back()
+
+
+@program("16-never-begun", "a capture can't begin; what is dropped in later ones comes back", trials=2)
+def _():
+    refused = torch.cuda.CUDAGraph()
+    KEPT.append(refused)
+    Driver.begin_capture(Streams.third)
+    try:
+        with on(Streams.third):
+            refused.capture_begin(capture_error_mode="relaxed")
+        raise Skipped("the capture began")
+    except RuntimeError:
+        pass
+    finally:
+        Driver.end_capture(Streams.third)
+    captures_give_memory_back()
+
+
+def pause(pool, other):
+    """As libraries do that allocate in a pool of their own inside a capture."""
+    device = torch.cuda.current_device()
+    torch._C._cuda_endAllocateToPool(device, pool)
+    try:
+        with torch.cuda.use_mem_pool(other):
+            return zeros(1024)
+    finally:
+        torch._C._cuda_beginAllocateCurrentThreadToPool(device, pool)
+        torch._C._cuda_releasePool(device, pool)
+
+
+@program("17", "a graph's pool is ended and begun again after each layer: it uses its memory again",
+         trials=2)
+def _():
+    elements, layers = 1 << 24, 24
+    pool, other, g = torch.cuda.graph_pool_handle(), torch.cuda.MemPool(), torch.cuda.CUDAGraph()
+    others = []
+    with on(Streams.side):
+        (ones(elements) + 1).sum().item()  # loads the kernels
+    with torch.cuda.graph(g, pool=pool, stream=Streams.side, capture_error_mode="thread_local"):
+        h = ones(elements)
+        for _ in range(layers):
+            y = h + 1
+            others.append(pause(pool, other))
+            h = y
+            del y
+    held = sum(segment["total_size"] for segment in torch.cuda.memory_snapshot()
+               if tuple(segment["segment_pool_id"]) == tuple(pool))
+    for _ in range(3):
+        g.replay()
+        junk = allocate_on(Streams.side, 7, 2, elements)
+        torch.cuda.synchronize()
+        expect((h != layers + 1).sum(), 0, "elements of the graph's output that are wrong")
+        del junk
+    assert held <= 8 * elements * 4, (
+        f"the pool holds {held >> 20} MiB for {layers} layers of {elements * 4 >> 20} MiB")
+    del g, h, others, other
+
+
+@program("17-forked", "a forked stream's block is dropped before the pool is ended and begun again")
+def _():
+    pool, other, g = torch.cuda.graph_pool_handle(), torch.cuda.MemPool(), torch.cuda.CUDAGraph()
+    with on(Streams.side):
+        ones().sum().item()  # loads the kernels
+    torch.cuda.synchronize()
+    with torch.cuda.graph(g, pool=pool, stream=Streams.side, capture_error_mode="thread_local"):
+        Streams.third.wait_stream(Streams.side)
+        with on(Streams.third):
+            x = ones()
+            spin()
+            total = x.sum()
+            del x
+        between = pause(pool, other)
+        z = zeros()
+        Streams.side.wait_stream(Streams.third)
+    for _ in range(2):
+        g.replay()
+        torch.cuda.synchronize()
+        expect_sum(total)
+        expect(z.sum(), 0.0, "the sum of what the captured stream wrote")
+    del g, z, total, between, other
+
+
+# ---------------------------------------------------------------------------------------------------
+# 18, 19: another GPU.
+
+@program("18", "a stream of GPU 1 copies a tensor of GPU 0 late, which is dropped", gpus=2)
+def _():
+    copied = torch.zeros(ELEMENTS, device="cuda:1")
+    for here, there in (("cuda:0", "cuda:1"), ("cuda:1", "cuda:0")):  # peer access is on, both ways
+        torch.ones(8, device=here).to(there).sum().item()
+    there = torch.cuda.Stream(1)
+    x = made_on(Streams.side)
+    torch.cuda.synchronize(0)
+    torch.cuda.synchronize(1)
+    with torch.cuda.device(1), on(there):
+        spin()
+        Driver.check("cuMemcpyAsync", ctypes.c_uint64(copied.data_ptr()), ctypes.c_uint64(x.data_ptr()),
+                     ctypes.c_size_t(4 * ELEMENTS), ctypes.c_void_p(there.cuda_stream))
+    del x
+    kept = allocate_on(Streams.third, 5)
+    Streams.side.wait_stream(there)
+    torch.cuda.synchronize(0)
+    torch.cuda.synchronize(1)
+    expect_sum(copied.sum(dtype=torch.float64))
+    del kept, copied
+
+
+@program("19", "the statistics of a GPU that is not in use make no context there", trials=1, gpus=2)
+def _():
+    ones(8).sum().item()
+    statistics = torch.cuda.memory_stats(1)
+    found = (torch.cuda.memory_allocated(1), torch.cuda.memory_reserved(1),
+             statistics.get("allocated_bytes.all.peak", 0))
+    torch.cuda.reset_peak_memory_stats(1)
+    assert found == (0, 0, 0), f"GPU 1, not in use, has {found} bytes"
+    assert not Driver.has_context(1), "GPU 1 has a context now"
+
+
+# ---------------------------------------------------------------------------------------------------
+# 20 to 23: what else programs see.
+
+@program("20", "a tensor of a MemPool with an allocator of its own is shared with a child", trials=1)
+def _():
+    child = Receiver()
+    try:
+        pool = SourceAllocator.shared().pool()
+        with torch.cuda.use_mem_pool(pool):
+            ones(1 << 20)
+            x = ones(1 << 20)
+        torch.cuda.synchronize()
+        child.send(x)
+        found = child.sum(late=False)
+        assert found == 1 << 20, f"the child's sum: {found}, not {1 << 20}"
+        del x, pool
+    finally:
+        child.end()
+
+
+@program("21", "a request that is out of memory is one retry and one error in the statistics", trials=1)
+def _():
+    ones(1)
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(0.02)
+    try:
+        before = torch.cuda.memory_stats()
+        try:
+            torch.empty(total // 10, dtype=torch.uint8, device="cuda")
+            raise AssertionError("a request beyond the limit is granted")
+        except torch.OutOfMemoryError:
+            pass
+        after = torch.cuda.memory_stats()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    more = {name: after[name] - before[name] for name in ("num_alloc_retries", "num_ooms")}
+    assert set(more.values()) == {1}, f"one request out of memory is {more}"
+
+
+@program("22", "the history tells where a segment comes from, and the compilation's context", trials=1)
+def _():
+    torch.cuda.memory._record_memory_history(context="all", stacks="python")
+    try:
+        x = ones(16 << 20)
+        torch.cuda.synchronize()
+        snapshot = torch.cuda.memory._snapshot()
+    finally:
+        torch.cuda.memory._record_memory_history(None)
+    entries = [each for each in snapshot["device_traces"][0] if each["action"] == "alloc"]
+    assert entries, "the history has no allocation"
+    context = entries[-1].get("compile_context")
+    assert context == "N/A", f"outside of compilation the context is {context!r}, not 'N/A'"
+    assert any(each.get("frames") for each in snapshot["segments"]), "no segment has frames"
+    del x
+
+
+@program("23", "after a kernel's assertion a request for new memory raises AcceleratorError", trials=1,
+         loses_device=True)
+def _():
+    x = ones(8)
+    x[torch.tensor([1 << 20], device="cuda")]
+    time.sleep(1)
+    try:
+        torch.empty(1 << 31, dtype=torch.uint8, device="cuda")
+    except RuntimeError as error:
+        kind = type(error).__name__
+        assert kind == "AcceleratorError", f"{kind}: {one_line(error)}"
+        return
+    raise AssertionError("the request is granted")
+
+
+# ---------------------------------------------------------------------------------------------------
 
 def clean():
     gc.collect()
@@ -903,7 +1185,8 @@ def run(one, trials):
         Streams.make()
         for trial in range(trials):
             one.trial()
-            clean()
+            if not one.loses_device:
+                clean()
             print(f"trial {trial + 1} of {trials} is right", flush=True)
     except Skipped as reason:
         return "skip", one_line(reason)
@@ -940,6 +1223,8 @@ def main():
         outcome, message = run(one, options.trials or one.trials)
     print("RESULT " + json.dumps({"outcome": outcome, "message": message}), flush=True)
     sys.stderr.flush()
+    if one.loses_device and outcome == "right":
+        os._exit(0)
     if outcome in ("wrong", "error", "unsupported"):
         os._exit(1)  # what failed may not end well, and that would hide the reason
 

@@ -1078,6 +1078,13 @@ class RanksOfAGroup(unittest.TestCase):
 
 
 class Outcomes(unittest.TestCase):
+    def test_the_programs_are_listed_without_a_gpu(self):
+        said = subprocess.run([sys.executable, str(HERE / "programs.py"), "--list"], check=True,
+                              capture_output=True, text=True).stdout
+        listed = {line.split()[0].split("-")[0] for line in said.splitlines()}
+        self.assertLessEqual({str(number) for number in range(2, 24)} - {"8", "10"},
+                             {name.rstrip("abcdefghi") for name in listed})
+
     def test_of_a_process(self):
         outcome = run_programs.outcome_of
         right = 'RESULT {"outcome": "right", "message": ""}\n'
