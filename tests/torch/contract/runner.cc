@@ -66,6 +66,7 @@ class Runner {
   };
   struct Graph {
     Stream origin;
+    StreamName name;  // of the origin
     PoolId pool;
     bool raw = false;
     std::shared_ptr<std::uint64_t> capture = std::make_shared<std::uint64_t>(0);
@@ -305,6 +306,7 @@ PoolFilter Runner::takes_capture(const Graph& graph) {
 void Runner::begin_capture(const Step& step) {
   Graph& graph = graphs_[step.graph];
   graph.origin = stream(step.stream);
+  graph.name = streams_.at(step.stream);
   graph.raw = step.kind == Kind::begin_raw_capture;
   if (!graph.raw) {
     graph.pool = {0, step.pool};
@@ -332,8 +334,7 @@ void Runner::end_capture(const Step& step) {
 
 void Runner::resume_pool(const Step& step) {
   const Graph& graph = graphs_.at(step.graph);
-  const StreamName current{graph.origin};
-  expect_granted(allocator_->begin_pool(graph.pool, takes_thread(step.thread), current));
+  expect_granted(allocator_->begin_pool(graph.pool, takes_thread(step.thread), graph.name));
   if (step.on) expect_granted(allocator_->release_pool(graph.pool));
 }
 
@@ -346,11 +347,13 @@ void Runner::fail_capture(const Step& step) {
   (void)device_.query(event);
   (void)device_.destroy_event(event);
   if (device_.end_capture(graph.origin)) fail(Failure::Kind::refused, "the capture did not fail");
+  allocator_->capture_failed(graph.name);
 }
 
 void Runner::refuse_capture(const Step& step) {
   Graph& graph = graphs_[step.graph];
   graph.origin = stream(step.stream);
+  graph.name = streams_.at(step.stream);
   graph.pool = {0, step.pool};
   expect_granted(
       allocator_->begin_pool(graph.pool, takes_capture(graph), streams_.at(step.stream)));
@@ -358,6 +361,7 @@ void Runner::refuse_capture(const Step& step) {
   if (device_.begin_capture(graph.origin, CaptureMode::global)) {
     fail(Failure::Kind::refused, "the capture began");
   }
+  allocator_->capture_failed(graph.name);
 }
 
 void Runner::replay(const Step& step) {

@@ -44,6 +44,12 @@ void meet(Heap& heap, Stream stream) {
   if constexpr (requires { heap.meet(stream); }) heap.meet(stream);
 }
 
+// The backend's Python says that a capture failed.
+template <class Pools>
+void close_failed(Pools& pools, Stream current) {
+  if constexpr (requires { pools.close_failed(current); }) (void)pools.close_failed(current);
+}
+
 template <class Name>
 void note_life(Name& stream, bool lasts) {
   if constexpr (requires { stream.may_end; }) stream.may_end = !lasts;
@@ -121,6 +127,10 @@ Status Subject::begin_pool(PoolId pool, PoolFilter filter, StreamName current) {
 }
 
 Status Subject::end_pool(PoolId pool) { return pools_.end(pool); }
+
+void Subject::capture_failed(StreamName current) {
+  if (const Result<Stream> stream = known(current)) close_failed(pools_, *stream);
+}
 
 Status Subject::save_pool(PoolId pool) {
   Result<std::vector<PlacedBlock>> blocks = pools_.blocks(pool);

@@ -43,6 +43,7 @@ class Subject final : public TorchAllocator {
   Status release_pool(PoolId pool) override;
   Status begin_pool(PoolId pool, PoolFilter filter, StreamName current) override;
   Status end_pool(PoolId pool) override;
+  void capture_failed(StreamName current) override;
   Status save_pool(PoolId pool) override;
   Status restore_pool(PoolId pool) override;
   PoolId pool_of(void* block) const override;

@@ -50,6 +50,8 @@ class TorchAllocator {
   // One more user; and requests that the filter takes go to the pool until end_pool().
   virtual Status begin_pool(PoolId pool, PoolFilter filter, StreamName current) = 0;
   virtual Status end_pool(PoolId pool) = 0;
+  // A capture that was to begin or to end on that stream failed with an error.
+  virtual void capture_failed(StreamName) {}
 
   // The pool's live blocks are noted; and just these are live again, at their addresses: others are
   // freed.
