@@ -63,14 +63,15 @@ Subject::Subject(Device& device, SubjectOptions options)
     : device_(device), heap_(device, heap_options(options)) {}
 
 Result<Stream> Subject::known(StreamName name) {
-  if (name.bare) name.lasts = false;  // as Streams::of(cudaStream_t)
-  if (name.lasts) {
+  if (name.lasts && !name.bare) {
     const auto found = lasting_.find(name.stream.handle);
     if (found != lasting_.end()) return found->second;
   }
   Result<Stream> stream = heap_.stream(name.stream.handle);
-  if (stream) note_life(*stream, name.lasts);
-  if (stream.ok() && name.lasts && !stream->is_of_captured()) {
+  if (!stream) return stream;
+  note_life(*stream, name.lasts);
+  if (name.lasts) meet(heap_, *stream);  // it may have been met before, by its handle alone
+  if (name.lasts && !name.bare && !stream->is_of_captured()) {
     lasting_[name.stream.handle] = *stream;
   }
   return stream;

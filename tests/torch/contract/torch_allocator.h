@@ -27,7 +27,7 @@ using PoolFilter = std::function<bool(void*)>;
 struct StreamName {
   Stream stream;
   bool lasts = true;  // a stream of PyTorch's own, which lives as long as the process
-  bool bare = false;  // only its handle is given: whether it lasts is not said
+  bool bare = false;  // only its handle is given: the allocator finds out whether it lasts
 };
 
 class TorchAllocator {
