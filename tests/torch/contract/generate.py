@@ -517,7 +517,7 @@ class _Draw:
                     return
                 if self.chance(0.05):
                     build.can("capture_refused", graph=build.name("g"), how="pool",
-                              stream=self.stream(MAIN))
+                              stream=self.random.choice(SIDE))
                 part = self.random.random()
                 on = self.random.choice(sorted(model.capture.clocks))
                 try:
