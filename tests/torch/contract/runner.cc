@@ -551,9 +551,12 @@ bool has_unseen_captures(const Program& program) {
   return false;
 }
 
-// Weir moves memory by events of the context, until it meets a capture that nobody announced.
+// Weir moves memory by events of the context, until it meets a capture that nobody announced, or a
+// stream that may end.
 bool moves_memory(const Program& program) {
-  const auto gives_up = [](const Step& step) { return step.kind == Step::Kind::begin_raw_capture; };
+  const auto gives_up = [](const Step& step) {
+    return step.kind == Step::Kind::begin_raw_capture || step.kind == Step::Kind::make_stream;
+  };
   return !program.has_flags && std::none_of(program.steps.begin(), program.steps.end(), gives_up);
 }
 
