@@ -29,7 +29,7 @@ DISTURBERS = ("other_asks", "user_asks", "creator_asks", "small_ones", "pool_ope
               "raw_capture", "capture", "beside_a_capture", "empty_cache", "limit", "uncached",
               "external_asks", "handle_asks", "library_captures", "library_captures_external",
               "pool_is_paused", "capture_fails", "capture_is_refused")
-LAYERS = 6  # of a graph whose pool is paused between them
+LAYERS = 16  # of a graph whose pool is paused between them
 
 
 class Builder:
@@ -592,7 +592,7 @@ class _Draw:
         build.add("capture_begin", graph=graph, stream=stream, named=True,
                   synchronize=build.model.raw is None and self.chance(0.5))
         try:
-            _layers(build, stream, side, self.size(), self.random.randint(2, 8))
+            _layers(build, stream, side, self.size(), self.random.randint(2, 12))
         except Illegal:  # too much would be live
             build.can("pool_resume", graph=graph)
         build.add("spin", stream=stream, ms=0.1)

@@ -90,7 +90,7 @@ MAX_BYTES = 64 << 20
 MAX_LIVE_BYTES = 1 << 30
 MAX_PEER_BYTES = 128 << 20  # that a program copies to GPU 1
 LIMIT_SPARE = 512 << 20  # what a limit must leave, beyond four times what is live
-POOL_SPARE = 64 << 20  # what a pool may hold for each stream, beyond twice what is live there
+POOL_SPARE = 24 << 20  # what a pool may hold for each stream, beyond what its blocks need
 
 _THREAD_STEPS = ("alloc", "read", "write", "spin", "wait", "record_stream", "drop", "host_sync")
 
@@ -175,15 +175,18 @@ class GraphMemory:
         self.bound = False  # by a capture that failed
         self.captured = {stream}  # all streams that were captured with it
         self.eager = set()  # those that it served while they were not captured
-        self.live, self.peaks = {}, {}  # bytes by stream
+        self.live, self.peaks, self.sizes = {}, {}, {}  # bytes by stream; sizes: that were asked for
 
     def hold(self, stream, size):
         self.live[stream] = self.live.get(stream, 0) + size
         self.peaks[stream] = max(self.peaks.get(stream, 0), self.live[stream])
+        self.sizes.setdefault(stream, set()).add(max(0, size))
 
     def least(self):
-        """What no allocator needs more than, that uses the memory of each stream again."""
-        return sum(2 * peak + POOL_SPARE for peak in self.peaks.values())
+        """What no allocator needs more than, that uses the memory of each stream again: a block of
+        each size beyond twice what is live."""
+        return sum(2 * peak + sum(self.sizes[stream]) + POOL_SPARE
+                   for stream, peak in self.peaks.items())
 
 
 class Seeds:

@@ -714,7 +714,7 @@ class Rules(unittest.TestCase):
         self.assertIsNone(self.paused(meanwhile="alloc tensor=z stream=s0 bytes=4096 value=3"))
         self.assertIsNone(self.paused(joined=self.JOINED + "\n pool_pause graph=g"))
         self.assertIsNone(self.paused(after="pool_holds graph=g most=4096"))
-        self.assertEqual(self.paused(after=f"pool_holds graph=g most={2 * (2 * 4096 + (64 << 20))}"),
+        self.assertEqual(self.paused(after=f"pool_holds graph=g most={2 * (3 * 4096 + (24 << 20))}"),
                          "L0")
 
     def test_a_resumed_pool_serves_other_streams_of_the_thread_too(self):
@@ -977,6 +977,24 @@ class Executing(unittest.TestCase):
                     live.remove(step["tensor"])
             self.assertEqual(list(execution.tensors), live)
             execution.forget()
+
+
+class Leaking(unittest.TestCase):
+    def test_what_stays_allocated_is_said_once(self):
+        fake = unittest.mock.MagicMock()
+        with unittest.mock.patch.dict(sys.modules, {"torch": fake}):
+            import execute
+
+        def leaked(**state):
+            machine = types.SimpleNamespace(**{"allocated": 100, "may_stay": 0,
+                                               "has_collectives": False, **state})
+            with unittest.mock.patch.object(execute, "torch", fake):
+                return execute.Machine.leaked(machine), execute.Machine.leaked(machine)
+
+        fake.cuda.memory_allocated.return_value = 100 + (64 << 20)
+        self.assertEqual(leaked(), (64 << 20, 0))
+        self.assertEqual(leaked(may_stay=64 << 20), (0, 0))
+        self.assertEqual(leaked(has_collectives=True), (0, 0))
 
 
 class Soaking(unittest.TestCase):
