@@ -791,6 +791,8 @@ class Model:
             raise Illegal("such a capture is not made to fail")
         memory, self.capture = graph.memory, None
         graph.alive = False
+        join(self.seeds.dropout_uses, self.seeds.born)  # which may be there to the end
+        self._unregister(graph.name)
         memory.bound = not graph.paused
         memory.graphs.remove(graph)
         for name in graph.outputs:  # nothing of the capture has run
@@ -809,15 +811,14 @@ class Model:
                             not graph.paused and graph.memory.pool is None}
         if not possible.get(how):
             raise Illegal(f"nothing refuses the capture: {how}")
+        # Versions of PyTorch differ in whether there is a seed then, which the graph keeps.
         if how != "raw":
-            began = self._register(name, self._eager_stream(step))
-        else:  # the other library's graph has the fill
-            began = self.clock(stream)
-            if not self.seeds.graphs:
-                if missing(began, self._pending_of(stream, None)):
-                    raise Illegal("the seed may reuse memory")
-                self.seeds.stream, self.seeds.born, self.seeds.uses = stream, began, {}
-            self.seeds.graphs.add(name)
+            self._register(name, self._eager_stream(step))
+            self.seeds.graphs.discard(name)
+        elif missing(self.clock(stream), self._pending_of(stream, None)):
+            raise Illegal("the seed may reuse memory")
+        began = self.clock(stream)
+        join(self.seeds.dropout_uses, began)
         refused = self.graphs[name] = Graph(name, stream, GraphMemory(stream), began)
         refused.alive = False
         self.has_capture = True
@@ -890,7 +891,10 @@ class Model:
             raise Illegal("a capture is open")
         graph = self._graph(step)
         graph.alive = False
-        self.seeds.graphs.discard(graph.name)
+        self._unregister(graph.name)
+
+    def _unregister(self, name):
+        self.seeds.graphs.discard(name)
         if not self.seeds.graphs:
             uses = {stream: count for stream, count in self.seeds.uses.items()
                     if stream != self.seeds.stream}

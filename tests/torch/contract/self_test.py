@@ -346,20 +346,21 @@ class Recheck:
             if not memory["graphs"] and self.tensors[name]["pool"] is None:
                 self.tensors[name].update(graph=None, pool=id(failed))
         del self.graphs[step.graph]
+        self.seed_reads |= self.seeds["born"]
+        self.graph_drop(step)
 
     def capture_refused(self, step):
         if (step.stream == "main", step.stream == self.library, self.open is not None).index(True) != (
                 "default", "raw", "pool").index(step.how):
             raise Race("nothing refuses the capture")
-        if step.how == "raw":
-            if self.seeds is None:
-                self.seeds = {"stream": step.stream, "born": self.at(step.stream), "uses": [], "read": 0,
-                              "graphs": set()}
-            self.seeds["graphs"].add(step.graph)
-        elif self.captured(step.stream):
-            raise Race("an eager stream asks")
-        else:
+        if step.how != "raw":
+            if self.captured(step.stream):
+                raise Race("an eager stream asks")
+            existed = self.seeds is not None
             self.register(step)
+            self.seeds["graphs"].discard(step.graph)
+            self.seeds = self.seeds if existed else None
+        self.seed_reads |= self.at(step.stream)
 
     def raw_begin(self, step):
         if self.library is not None or self.captured(step.stream) or step.stream == "main" or any(
