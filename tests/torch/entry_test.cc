@@ -2,6 +2,7 @@
 // What the Python package calls of the backend, on the simulated device. Where Weir becomes
 // PyTorch's allocator, which it stays, that is in a process of the test's own.
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,6 +28,7 @@ void weir_torch_idle_memory_end(void* scope);
 weir_status_t weir_torch_fence(void* const* pointers, std::size_t count, int32_t device,
                                void* stream);
 weir_status_t weir_torch_make_plain(int32_t device, uint64_t first, uint64_t second);
+weir_status_t weir_torch_close_failed_captures();
 void* weir_torch_collective_memory();
 weir_status_t weir_torch_collectives(int32_t device, uint64_t* bytes, uint64_t* operations);
 }
@@ -47,6 +49,7 @@ TEST(Entry, BeforeWeirIsPyTorchsAllocatorItsCallsSaySo) {
   EXPECT_THAT(c::last_error(), HasSubstr("weir.fence: Weir is not PyTorch's allocator"));
   EXPECT_EQ(weir_torch_make_plain(0, 0, 1), WEIR_INVALID_ARGUMENT);
   EXPECT_THAT(c::last_error(), HasSubstr("plain memory: Weir is not PyTorch's allocator"));
+  EXPECT_EQ(weir_torch_close_failed_captures(), WEIR_OK) << "there is none";
   uint64_t bytes = 1, operations = 1;
   EXPECT_EQ(weir_torch_collectives(0, &bytes, &operations), WEIR_OK);
   EXPECT_EQ(bytes, 0u);
@@ -139,6 +142,30 @@ TEST(Entry, OnceMemoryIsUsedAChildOfForkHasNoneAndNeitherHasAProcessThatExits) {
     (void)installed()->memory(0);
     EXPECT_TRUE(is_refused_in_a_child());
     EXPECT_FALSE(memory_is_gone());
+    if (testing::Test::HasFailure()) ::_exit(1);
+  });
+}
+
+// As CUDAGraph.capture_begin leaves it, if cudaStreamBeginCapture fails.
+TEST(Entry, ACaptureThatCouldNotBeginIsClosed) {
+  in_a_fresh_process([] {
+    ASSERT_EQ(weir_torch_enable(), WEIR_OK) << c::last_error();
+    Backend& backend = *installed();
+    backend.init(1);
+    auto& sim = dynamic_cast<SimDevice&>(backend.memory(0).device());
+    Stream stream = sim.new_stream();
+    if ((reinterpret_cast<std::uintptr_t>(stream.handle) & 1) != 0) stream = sim.new_stream();
+    const auto handle = static_cast<cudaStream_t>(stream.handle);
+    c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromExternal(handle, 0));
+    const c10::MempoolId_t pool{0, 1};
+    backend.createOrIncrefPool(0, pool, nullptr);
+    backend.beginAllocateToPool(0, pool, [](cudaStream_t) { return false; });
+    EXPECT_EQ(backend.getPoolUseCount(0, pool), 2);
+    EXPECT_EQ(weir_torch_close_failed_captures(), WEIR_OK);
+    EXPECT_EQ(backend.getPoolUseCount(0, pool), 1);
+    EXPECT_THROW(backend.endAllocateToPool(0, pool), c10::Error);
+    backend.beginAllocateToPool(0, pool, [](cudaStream_t) { return false; });
+    backend.endAllocateToPool(0, pool);
     if (testing::Test::HasFailure()) ::_exit(1);
   });
 }
