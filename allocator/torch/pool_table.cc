@@ -151,6 +151,7 @@ std::vector<PoolId> PoolTable::close_failed(Stream current) {
     const std::lock_guard lock(mutex_);
     std::erase_if(bindings_, [&, me = std::this_thread::get_id()](Binding& each) {
       if (!each.captures || each.stream != current.id || each.begun_by != me) return false;
+      if (each.binding.outlives_capture()) return false;  // a MemPool's: it is left later
       failed.push_back(std::move(each));
       return true;
     });

@@ -123,6 +123,22 @@ TEST_F(Captures, ACaptureThatFailedIsClosed) {
   }
 }
 
+// use_mem_pool() within the capture: the thread has yet to leave that pool.
+TEST_F(Captures, APoolThatWasEnteredInACaptureThatFailedIsNotClosed) {
+  constexpr c10::MempoolId_t kEntered{0, 2};
+  memory_.pools().retain(kEntered, nullptr);
+  begin_for_a_capture(a_);
+  capture(a_);
+  begin_for_this_thread(kEntered, a_);
+  end(a_);
+  memory_.pools().close_failed({a_});
+  EXPECT_EQ(memory_.pools().uses(kPool), 0);
+  EXPECT_EQ(memory_.pools().uses(kEntered), 2);
+  memory_.pools().end(kEntered);
+  for (int uses = 2; uses > 0; --uses) memory_.pools().release(kEntered);
+  expect_memory_to_move();
+}
+
 TEST_F(Captures, ACaptureThatGoesOnIsNotClosed) {
   begin_for_a_capture(a_);
   capture(a_);

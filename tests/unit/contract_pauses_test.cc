@@ -353,6 +353,32 @@ TEST_F(PausedCaptures, APoolThatGoesInThePauseGivesItsMemoryBackOnceTheCaptureIs
   EXPECT_EQ(reserved(), 0_B);
 }
 
+// use_mem_pool() around the end of a capture: the thread that entered the pool has not left it.
+TEST_F(PausedCaptures, APoolThatIsEnteredWithinACaptureServesUntilItIsLeft) {
+  GraphPool* const pool = open_pool();
+  GraphPool* const entered = open_pool();
+  PoolBinding capture = announce(*pool, s_);
+  begin(s_);
+  capture.close();
+  PoolBinding inside = entered->capture([](Stream) { return true; }, s_).value();
+  EXPECT_TRUE(inside.outlives_capture());
+  capture = announce(*pool, s_);
+  EXPECT_FALSE(capture.outlives_capture());
+  const ExecutableHandle executable = end(s_);
+  capture.close();
+  void* const x = written(kBlock, t_);
+  EXPECT_EQ(heap_.find(x)->pool, entered->id());
+  inside.close();
+  void* const y = written(kBlock, t_);
+  EXPECT_EQ(heap_.find(y)->pool, 0u);
+  free(x);
+  free(y);
+  forget(executable, *pool);
+  close(pool);
+  close(entered);
+  expect_fast_paths();
+}
+
 TEST_F(PausedCaptures, AFailedCaptureWhoseBindingStaysHoldsNothingBack) {
   GraphPool* const failed = open_pool();
   PoolBinding stale = announce(*failed, s_);

@@ -118,6 +118,7 @@ class DeviceHeap::Impl {
   // `keep`: the capture made a graph.
   void unbind(std::uint64_t binding, bool keep);
   Result<bool> attach(Stream captured, CaptureAttachment attachment);
+  bool outlives_capture(std::uint64_t binding) const { return bindings_.is_within(binding); }
   std::vector<CaptureAttachment> attached(std::uint64_t binding) const {
     return bindings_.attached(binding);
   }

@@ -72,14 +72,17 @@ Result<std::uint64_t> DeviceHeap::Impl::bind_capture(std::shared_ptr<CapturePool
                                                      PoolBindings::Takes takes,
                                                      PoolBindings::Kind kind,
                                                      std::optional<Stream> origin) {
-  PoolBindings::Capture capture{.announced = 0, .origin = origin, .id = 0};
+  PoolBindings::Capture capture{.announced = 0, .origin = origin, .id = 0, .within = false};
   if (origin && kind == PoolBindings::Kind::captured) {
     const Result<CaptureInfo> info = device_.capture_info(*origin);
     if (!info) return info.error();
-    if (info->status != CaptureInfo::Status::none) capture.id = info->id;
+    if (info->status != CaptureInfo::Status::none) {
+      capture.id = info->id;
+      capture.within = takes(*origin, *info);
+    }
   }
   const bool goes_on = capture.id != 0;
-  end_past_captures(/*own=*/0, goes_on ? std::nullopt : origin);
+  end_past_captures(capture.id, goes_on ? std::nullopt : origin);
   if (origin) {
     captures_.meet(*origin);
     // Other threads ask for its name by the handle, once it is captured.
@@ -365,6 +368,9 @@ PoolBinding& PoolBinding::operator=(PoolBinding&& other) noexcept {
 }
 PoolBinding::~PoolBinding() { close(); }
 std::vector<CaptureAttachment> PoolBinding::attached() const { return heap_->impl_->attached(id_); }
+bool PoolBinding::outlives_capture() const {
+  return heap_ != nullptr && heap_->impl_->outlives_capture(id_);
+}
 void PoolBinding::close(bool keep) {
   if (heap_ != nullptr) std::exchange(heap_, nullptr)->impl_->unbind(id_, keep);
 }

@@ -46,20 +46,28 @@ std::shared_ptr<CapturePool> PoolBindings::close(std::uint64_t id, bool keep) {
     return each.id == id && each.state != State::paused;
   });
   if (binding == bindings_.end()) return nullptr;
-  if (binding->captures()) return pause(*binding, keep), nullptr;
+  if (binding->captures()) {
+    binding->takes = {};
+    return pause(*binding, keep), nullptr;
+  }
   std::shared_ptr<CapturePool> counts_too_many;
   if (binding->counts && !keep) counts_too_many = std::move(binding->pool);
-  if (binding->kind == Kind::eager) let_go_locked();
+  if (binding->takes) let_go_locked();
   bindings_.erase(binding);
   return counts_too_many;
 }
 
 // The pool hears of it under the lock: nobody finds the capture over before its graph counts.
 void PoolBindings::pause(Binding& binding, bool keep) {
-  binding.takes = {};
   binding.state = State::paused;
   binding.pool->pause_capture(binding.id, keep, static_cast<int>(keep) - int{binding.counts});
   binding.counts = keep;
+}
+
+bool PoolBindings::is_within(std::uint64_t id) const {
+  const std::shared_lock lock(mutex_);
+  return std::any_of(bindings_.begin(), bindings_.end(),
+                     [&](const Binding& each) { return each.id == id && each.capture.within; });
 }
 
 std::optional<Stream> PoolBindings::unnamed_origin(std::uint64_t id) const {
@@ -132,7 +140,10 @@ std::vector<PoolBindings::Ended> PoolBindings::take_ended(std::uint64_t own,
     each.state = State::over;
     captures_.ended(each.capture.announced);
     captures_on_.fetch_sub(1, std::memory_order_relaxed);
-    let_go_locked();
+    if (closed || !each.capture.within) {
+      each.takes = {};
+      let_go_locked();
+    }
     ended.push_back({each.id, each.pool});
     return closed;
   });

@@ -53,6 +53,9 @@ class PoolBindings {
     std::uint64_t announced = 0;   // OpenCaptures' number
     std::optional<Stream> origin;  // that it begins on, where that is known
     std::uint64_t id = 0;          // the driver's; 0: it has not begun yet
+    // The binding was opened within the capture, by somebody who is not done when that ends: it
+    // serves on, without a capture, until it is closed.
+    bool within = false;
   };
   // Takes over a hold(). `capture`: none of an eager binding.
   void open(std::uint64_t id, std::shared_ptr<CapturePool> pool, Takes takes, Kind kind,
@@ -61,6 +64,8 @@ class PoolBindings {
   // Returns the pool that counts a graph too many, where the capture was over already and is said
   // only now to have made none.
   std::shared_ptr<CapturePool> close(std::uint64_t id, bool keep);
+  // Was it opened within a capture that was not the pool's?
+  bool is_within(std::uint64_t id) const;
   // The stream to ask for the number of an open binding's capture, if that is not known.
   std::optional<Stream> unnamed_origin(std::uint64_t id) const;
   void name(std::uint64_t id, std::uint64_t capture);
@@ -95,12 +100,12 @@ class PoolBindings {
 
  private:
   // open: requests come by it. paused: it was closed, and its capture goes on. over: its capture
-  // is, and it was not closed yet.
+  // is, and it was not closed yet (requests come by it still if it was opened within the capture).
   enum class State : std::uint8_t { open, paused, over };
   struct Binding {
     std::uint64_t id = 0;
     std::shared_ptr<CapturePool> pool;
-    Takes takes;  // empty unless open
+    Takes takes;  // empty if no requests come by it
     Kind kind = Kind::eager;
     State state = State::open;
     Capture capture;
@@ -114,7 +119,7 @@ class PoolBindings {
           .load(std::memory_order_relaxed);
     }
     bool serves(Stream stream, const CaptureInfo& info) const {
-      return state == State::open && takes(stream, info);
+      return takes && takes(stream, info);
     }
   };
   // Both are called with the lock held, alone or shared.

@@ -71,6 +71,11 @@ class PoolBinding {
   // close counts.
   void close(bool keep = true);
 
+  // Was it opened by GraphPool::capture() within a capture that the pool had no part in until then,
+  // with a filter that takes the origin already? Then whoever opened it is not done when the
+  // capture ends: it serves on, eagerly, until it is closed.
+  [[nodiscard]] bool outlives_capture() const;
+
  private:
   friend class GraphPool;
   friend class CaptureScope;
