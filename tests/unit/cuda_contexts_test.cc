@@ -135,7 +135,7 @@ Driver fake_driver() {
     return machine->waited.push_back(device), CUDA_SUCCESS;
   };
   driver.cuEventCreate = [](CUevent* event, unsigned) {
-    machine->events.push_back(std::make_unique<FakeEvent>(machine->current()));
+    machine->events.push_back(std::make_unique<FakeEvent>(FakeEvent{machine->current(), {}}));
     return *event = reinterpret_cast<CUevent>(machine->events.back().get()), CUDA_SUCCESS;
   };
   driver.cuEventDestroy = [](CUevent event) {
@@ -157,7 +157,7 @@ Driver fake_driver() {
   };
   driver.cuStreamCreateWithPriority = [](CUstream* stream, unsigned flags, int) {
     if (flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
-    machine->streams.push_back(std::make_unique<FakeStream>(machine->current()));
+    machine->streams.push_back(std::make_unique<FakeStream>(FakeStream{machine->current(), {}}));
     return *stream = reinterpret_cast<CUstream>(machine->streams.back().get()), CUDA_SUCCESS;
   };
   driver.cuStreamDestroy = [](CUstream stream) {
@@ -189,7 +189,8 @@ class CudaContexts : public testing::Test {
   }
   // Work of a new stream of that device.
   int queue(int device) {
-    machine_.streams.push_back(std::make_unique<FakeStream>(device, Work{++last_work_}));
+    machine_.streams.push_back(
+        std::make_unique<FakeStream>(FakeStream{device, Work{++last_work_}}));
     return last_work_;
   }
   EventHandle recorded() {

@@ -287,7 +287,6 @@ class PageHeap {
     Bytes low, high;
   };
   Ends activated(const Chunk& chunk, Bytes size) const WEIR_REQUIRES(mutex_);
-  Address low_end(const Chunk& chunk, Bytes size, Bytes activated) const WEIR_REQUIRES(mutex_);
 
   // Where the home row would grow for a request: there are `have` free bytes before, that count.
   struct Frontier {

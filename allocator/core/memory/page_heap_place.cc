@@ -45,12 +45,10 @@ constexpr int kRowsLookedAt = 16;
 constexpr std::uint64_t kRowOversize = 4;  // one in so many bytes
 
 // A new page is at most this share of the most ever in use, clamped to these; smaller where less
-// is needed.
-constexpr double kPageShare = 0.007;
-constexpr Bytes kPageLeast = 4_MiB, kPageMost = 80_MiB;
-
-// A captured run has pages to itself if they are at most as large as it is, or as this.
-constexpr Bytes kSmallPage = kPageLeast * 2;
+// is needed. A capture has smaller ones: what its graph keeps of a page keeps the rest of it from
+// stitched rows, which take whole pages and parts of two.
+constexpr double kPageShare = 0.007, kCapturedPageShare = 0.003;
+constexpr Bytes kPageLeast = 4_MiB, kCapturedPageLeast = 2_MiB, kPageMost = 80_MiB;
 
 double as_double(Bytes bytes) {
   return static_cast<double>(static_cast<std::int64_t>(bytes.count));
@@ -109,22 +107,6 @@ PageHeap::Ends PageHeap::activated(const Chunk& chunk, Bytes size) const {
   }
   if (high < idle_end) ends.high = idle_end - std::max(pages_.at(high).home, idle);
   return ends;
-}
-
-// Where a run at the low end of the chunk begins. A captured one leaves out the rest of a page that
-// others use, if that is less than the smallest page and no more idle pages become busy: it may
-// stay for as long as the graph, and without it the page is idle once the others are freed. (A
-// stitched row takes whole pages, and part of one at either end.) Smaller runs fill what is left.
-Address PageHeap::low_end(const Chunk& chunk, Bytes size, Bytes activated) const {
-  if (size < granularity_) return chunk.begin;
-  const Page& shared = pages_.at(chunk.begin);
-  const Address own = shared.range().end();
-  if (shared.home == chunk.begin) return chunk.begin;
-  if (own - chunk.begin >= granularity_ || own + size > chunk.end()) return chunk.begin;
-  if (pages_.at(own).size > std::max(size, kSmallPage)) return chunk.begin;
-  const Page& last = pages_.at(own + size - kGrain);
-  const Address busy_end = last.range().end() <= chunk.end() ? last.range().end() : last.home;
-  return own + activated >= busy_end ? own : chunk.begin;
 }
 
 // Bytes of the owner's own in a free chunk that other streams still use.
@@ -189,8 +171,7 @@ std::optional<Address> PageHeap::find(const Owner& owner, Bytes size) {
     if (chunk.size == size) {
       weigh(chunk, chunk.begin, ends.low, leftover);
     } else if (ends.low <= ends.high) {
-      const Address low = keeps_used_ ? low_end(chunk, size, ends.low) : chunk.begin;
-      weigh(chunk, low, ends.low, leftover);
+      weigh(chunk, chunk.begin, ends.low, leftover);
     } else {
       weigh(chunk, high, ends.high, leftover);
     }
@@ -289,8 +270,10 @@ bool PageHeap::affords_row(Bytes size) const {
 }
 
 std::vector<Bytes> PageHeap::page_sizes(Bytes size) const {
-  const Bytes share{static_cast<std::uint64_t>(kPageShare * as_double(peak_used_))};
-  const Bytes page = round_up(std::clamp(share, kPageLeast, kPageMost), granularity_);
+  const double of_peak = keeps_used_ ? kCapturedPageShare : kPageShare;
+  const Bytes least = keeps_used_ ? kCapturedPageLeast : kPageLeast;
+  const Bytes share{static_cast<std::uint64_t>(of_peak * as_double(peak_used_))};
+  const Bytes page = round_up(std::clamp(share, least, kPageMost), granularity_);
   size = round_up(size, granularity_);
   std::vector<Bytes> sizes;
   for (std::uint64_t left = (size.count + page.count - 1) / page.count; size > 0_B; --left) {

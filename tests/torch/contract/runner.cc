@@ -178,6 +178,18 @@ class Runner {
     if (const Bytes live = allocator_->live_bytes(); options_.leaks_fail && live > 0_B) {
       fail(Failure::Kind::leaked, std::to_string(live.count) + " bytes are live at the end");
     }
+    if (options_.leaks_fail && !failed()) {
+      for (std::uint32_t pool = 1; pool < 64; ++pool) {
+        while (allocator_->release_pool({0, pool})) {
+        }
+        while (allocator_->release_pool({pool, 0})) {
+        }
+      }
+      expect_granted(allocator_->empty_cache());
+      const Bytes held = device_.physical_bytes();
+      if (held > 0_B)
+        fail(Failure::Kind::leaked, std::to_string(held / 1_MiB) + " MiB are held at the end");
+    }
     if (options_.moves_memory && !failed()) look_whether_memory_moves();
   }
 
