@@ -63,7 +63,12 @@ Status DriverDevice::unreserve(Address address, Bytes size) {
   return driver_.check("cuMemAddressFree", driver_.cuMemAddressFree(address.value, size.count));
 }
 
+// cuMemCreate and the calls that map ask nothing of the context, and succeed after an error that
+// ended it (a kernel's assertion, say). Making an event does ask, in every mode of a capture.
 Result<PhysicalHandle> DriverDevice::create(Bytes size) {
+  const Result<EventHandle> probe = create_event();
+  if (probe) (void)destroy_event(*probe);
+  if (!probe && probe.error().code() == ErrorCode::device) return probe.error();
   const ContextScope scope = current();
   const CUmemAllocationProp page = page_properties();
   CUmemGenericAllocationHandle handle = 0;

@@ -793,7 +793,7 @@ class Model:
         graph.alive = False
         join(self.seeds.dropout_uses, self.seeds.born)  # which may be there to the end
         self._unregister(graph.name)
-        memory.bound = not graph.paused
+        memory.bound = True  # PyTorch's pinned memory is recorded to it for good
         memory.graphs.remove(graph)
         for name in graph.outputs:  # nothing of the capture has run
             tensor = self.tensors[name]
@@ -806,7 +806,8 @@ class Model:
             raise Illegal("no capture can be refused so")
         graph = self.capture
         possible = {"default": stream == MAIN,
-                    "raw": self.raw is not None and stream == self.raw,
+                    # (Of another library's stream nobody knows that it is captured.)
+                    "raw": self.raw is not None and stream == self.raw and stream in SIDE,
                     "pool": stream in SIDE and graph is not None and graph.named and
                             not graph.paused and graph.memory.pool is None}
         if not possible.get(how):

@@ -732,6 +732,7 @@ def _():
 @program("5", "a capture that PyTorch did not begin: another stream allocates meanwhile")
 def _():
     static = zeros(1024)
+    Streams.side.wait_stream(torch.cuda.current_stream())
     with on(Streams.side):
         static.add_(1)  # loads the kernel
     torch.cuda.synchronize()
