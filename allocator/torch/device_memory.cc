@@ -62,7 +62,7 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap)
     : number_(number),
       device_(device),
       heap_(heap),
-      streams_(heap, gpu_of(number, device)),
+      streams_(heap, device, gpu_of(number, device)),
       history_(number, streams_, [this](std::uint64_t id) { return pools_.id_of(id); }),
       total_(total_of(device)),
       configured_limit_(heap.limit()),

@@ -58,8 +58,14 @@ Result<Stream> Streams::of(cudaStream_t handle) {
   if (!stream) return stream;
   if (noted.of == number_ && noted.stream.id == stream->id) return noted.stream;
   bool lives_on = is_lasting(handle);
+  // What a capture permits the runtime to be asked about a stream, no document says: a stream that
+  // is captured is looked at the next time.
+  if (stream->may_end && !lives_on) {
+    const Result<CaptureInfo::Status> capture = device_.capture_status(*stream);
+    if (!capture || *capture != CaptureInfo::Status::none) return note(*stream, handle), stream;
+  }
   unsigned int flags = 0;
-  const bool ends_unseen = stream->may_end && !lives_on && device_ &&
+  const bool ends_unseen = stream->may_end && !lives_on && gpu_ &&
                            cudaStreamGetFlags(handle, &flags) == cudaSuccess &&
                            (flags & cudaStreamNonBlocking) != 0;
   if (ends_unseen) {
@@ -96,7 +102,7 @@ void Streams::list_pool() {
   const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
   const auto [least, greatest] = c10::cuda::CUDAStream::priority_range();
   for (int priority = least; priority >= greatest; --priority) {
-    const auto next = [&] { return c10::cuda::getStreamFromPool(priority, *device_).stream(); };
+    const auto next = [&] { return c10::cuda::getStreamFromPool(priority, *gpu_).stream(); };
     std::unordered_set<cudaStream_t> turn;
     const cudaStream_t first = next();
     for (cudaStream_t each = first; turn.insert(each).second && turn.size() < kMost;) each = next();

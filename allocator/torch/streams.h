@@ -21,10 +21,10 @@ namespace weir::pytorch {
 // Threads: self-synchronised.
 class Streams {
  public:
-  // `heap` must outlive this. `device`: PyTorch's number of its GPU; none: there is no GPU, and
-  // the runtime knows nothing of the streams.
-  Streams(DeviceHeap& heap, std::optional<c10::DeviceIndex> device)
-      : heap_(heap), device_(device) {}
+  // `heap`, and `device`, which is its, must outlive this. `gpu`: PyTorch's number of that; none:
+  // there is no GPU, and the runtime knows nothing of the streams.
+  Streams(DeviceHeap& heap, Device& device, std::optional<c10::DeviceIndex> gpu)
+      : heap_(heap), device_(device), gpu_(gpu) {}
 
   // Errors: device (the handle is no stream's); capture (DeviceHeap::stream()).
   Result<Stream> of(c10::cuda::CUDAStream stream);
@@ -56,7 +56,8 @@ class Streams {
   inline static constinit std::atomic<std::uint64_t> made_{0};
 
   DeviceHeap& heap_;
-  const std::optional<c10::DeviceIndex> device_;
+  Device& device_;
+  const std::optional<c10::DeviceIndex> gpu_;
   const std::uint64_t number_ = made_.fetch_add(1, std::memory_order_relaxed) + 1;
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, cudaStream_t> handles_;  // by Stream::id; guarded by mutex_

@@ -203,7 +203,7 @@ class StreamsByHandle : public testing::Test {
 };
 
 TEST_F(StreamsByHandle, AStreamOfPyTorchsIsKnownByItsHandle) {
-  Streams streams(heap_, c10::DeviceIndex{0});
+  Streams streams(heap_, device(), c10::DeviceIndex{0});
   const cudaStream_t handle = of_pytorch_->stream();
   for (int i = 0; i < 2; ++i) {
     const Result<Stream> found = streams.of(handle);
@@ -220,7 +220,7 @@ TEST_F(StreamsByHandle, AStreamOfPyTorchsIsKnownByItsHandle) {
 TEST_F(StreamsByHandle, LookingForAStreamTakesNoneOfPyTorchs) {
   std::vector<cudaStream_t> in_turn;
   for (int i = 0; i < 32; ++i) in_turn.push_back(c10::cuda::getStreamFromPool(0, 0).stream());
-  Streams streams(heap_, c10::DeviceIndex{0});
+  Streams streams(heap_, device(), c10::DeviceIndex{0});
   EXPECT_FALSE(streams.of(c10::cuda::getStreamFromPool(-1, 0).stream())->may_end);
   for (const cudaStream_t each : in_turn) {
     EXPECT_EQ(c10::cuda::getStreamFromPool(0, 0).stream(), each);
@@ -228,7 +228,7 @@ TEST_F(StreamsByHandle, LookingForAStreamTakesNoneOfPyTorchs) {
 }
 
 TEST_F(StreamsByHandle, ALibrarysNonBlockingStreamEndsEventsOfTheContext) {
-  Streams streams(heap_, c10::DeviceIndex{0});
+  Streams streams(heap_, device(), c10::DeviceIndex{0});
   const Stream made = device().new_stream();
   const auto handle = static_cast<cudaStream_t>(made.handle);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(streams.of(handle)->may_end);
@@ -236,9 +236,25 @@ TEST_F(StreamsByHandle, ALibrarysNonBlockingStreamEndsEventsOfTheContext) {
   expect_its_capture_to_be_whole(made);
 }
 
+// What a capture permits to be asked of its streams is not known.
+TEST_F(StreamsByHandle, AStreamThatIsCapturedIsLookedAtAfterwards) {
+  Streams streams(heap_, device(), c10::DeviceIndex{0});
+  const Stream made = device().new_stream();
+  const auto handle = static_cast<cudaStream_t>(made.handle);
+  const int asked = fake_runtime().flags_asked;
+  EXPECT_TRUE(device().begin_capture(made, CaptureMode::relaxed).ok());
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(streams.of(handle)->may_end);
+  EXPECT_EQ(fake_runtime().flags_asked, asked);
+  (void)device().destroy_graph(*device().end_capture(made));
+  EXPECT_EQ(lost_to_external_streams(), 0u);
+  EXPECT_TRUE(streams.of(handle)->may_end);
+  EXPECT_EQ(fake_runtime().flags_asked, asked + 1);
+  EXPECT_EQ(lost_to_external_streams(), 1u);
+}
+
 TEST_F(StreamsByHandle, ABlockingStreamEndsNone) {
   fake_runtime().stream_flags = cudaStreamDefault;
-  Streams streams(heap_, c10::DeviceIndex{0});
+  Streams streams(heap_, device(), c10::DeviceIndex{0});
   EXPECT_TRUE(streams.of(static_cast<cudaStream_t>(device().new_stream().handle))->may_end);
   EXPECT_EQ(lost_to_external_streams(), 0u);
 }
@@ -249,7 +265,7 @@ TEST_F(StreamsByHandle, AStreamIsAskedAboutOncePyTorchNamesIt) {
   const Stream by_handle = *heap_.stream(handle);
   ASSERT_TRUE(by_handle.may_end);
   EXPECT_TRUE(heap_.deallocate(*heap_.allocate(64_MiB, by_handle)).ok());
-  Streams streams(heap_, c10::DeviceIndex{0});
+  Streams streams(heap_, device(), c10::DeviceIndex{0});
   const Result<Stream> named = streams.of(*of_pytorch_);
   ASSERT_TRUE(named.ok());
   EXPECT_FALSE(named->may_end);

@@ -755,7 +755,7 @@ TEST_F(DeviceMemories, StreamsAreKnownToWhoeverWasAsked) {
   const auto handle = static_cast<cudaStream_t>(a_.handle);
   const c10::cuda::CUDAStream lasting = c10::cuda::getDefaultCUDAStream(0);
   for (int i = 0; i < 2; ++i) {
-    streams.emplace(heap_, /*device=*/std::nullopt);
+    streams.emplace(heap_, device_, /*gpu=*/std::nullopt);
     EXPECT_EQ(streams->handle_of(a_.id), nullptr);
     EXPECT_EQ(streams->of(handle)->id, a_.id);
     EXPECT_EQ(streams->handle_of(a_.id), handle);

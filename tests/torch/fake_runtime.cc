@@ -91,6 +91,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flag
 }
 cudaError_t cudaStreamGetFlags(cudaStream_t, unsigned int* flags) {
   *flags = fake_runtime().stream_flags;
+  ++fake_runtime().flags_asked;
   return cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {

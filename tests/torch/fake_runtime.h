@@ -30,6 +30,7 @@ struct FakeRuntime {
   std::vector<cudaStreamCaptureMode> capture_modes;  // which the thread had when a stream was made
   std::function<cudaStream_t()> make_stream;
   unsigned int stream_flags = cudaStreamDefault;  // of any stream that is asked about
+  int flags_asked = 0;
   std::size_t free_bytes = std::size_t{1} << 30;  // of whichever device is current
   cudaError_t answer = cudaSuccess;               // of copies, and of what concerns peers
   int errors_taken = 0;                           // by cudaGetLastError()

@@ -787,7 +787,7 @@ class Model:
         graph = self._open_capture(step)
         if step["how"] not in ("synchronize", "item"):
             raise Illegal(f"{step['how']} does not fail a capture")
-        if graph.collectives or graph.resumed or graph.memory.pool is not None:
+        if graph.collectives or graph.resumed or graph.memory.pool is not None or self.raw:
             raise Illegal("such a capture is not made to fail")
         memory, self.capture = graph.memory, None
         graph.alive = False

@@ -178,7 +178,7 @@ class Runner {
     if (const Bytes live = allocator_->live_bytes(); options_.leaks_fail && live > 0_B) {
       fail(Failure::Kind::leaked, std::to_string(live.count) + " bytes are live at the end");
     }
-    if (options_.leaks_fail && !failed()) look_whether_memory_goes_back();
+    if (options_.goes_back && !failed()) look_whether_memory_goes_back();
     if (options_.moves_memory && !failed()) look_whether_memory_moves();
   }
 
@@ -591,7 +591,7 @@ Outcome run_on_weir(const Program& program, const RunOptions& given) {
   if (!pauses_unseen(program)) {
     options.most_memory = run_on_native(program).peak * 3 / 2 + 128_MiB;
   }
-  options.leaks_fail = true;
+  options.leaks_fail = options.goes_back = true;
   options.moves_memory = moves_memory(program);
   return run(
       program, [&](SimDevice& device) { return std::make_unique<Subject>(device, subject); },

@@ -49,8 +49,10 @@ struct RunOptions {
   std::uint32_t validate_every = 16;
   // Zero: any. Else the most physical memory that the allocator may hold.
   Bytes most_memory;
-  // All that was dropped has to be free at the end of the program, ...
+  // All that was dropped has to be free at the end of the program, and to go back to the device
+  // once its pools are released (which has to be an error in the end), ...
   bool leaks_fail = false;
+  bool goes_back = false;
   // ... and memory that one stream is done with has to serve another one.
   bool moves_memory = false;
 };
