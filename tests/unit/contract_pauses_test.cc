@@ -88,6 +88,7 @@ class ToldPauses : public PausedCaptures {
  protected:
   ToldPauses() : told_(device_) {}
   DeviceHeap told_;
+  std::vector<PoolBinding> left_open_;
 };
 
 TEST_F(PausedCaptures, BlocksOfTheFirstHalfAreUsedAgainInTheSecond) {
@@ -334,6 +335,55 @@ TEST_F(PausedCaptures, ACaptureThatEndsInThePauseIsSeenToHaveEnded) {
   close(pool);
   EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
   EXPECT_EQ(reserved(), 0_B);
+}
+
+// The pool is asked for its memory itself, so no binding is looked for.
+TEST_F(PausedCaptures, ARequestToThePoolSeesThatItsCaptureEndedInThePause) {
+  GraphPool* const pool = open_pool();
+  PoolBinding binding = announce(*pool, s_);
+  begin(s_);
+  free(written(kBlock, s_));
+  binding.close();
+  forget(end(s_), *pool);
+  const Bytes held = reserved();
+  for (int i = 0; i < 8; ++i) free(*pool->allocate(kBlock, t_));
+  EXPECT_EQ(pool->statistics().deferred, 0u);
+  EXPECT_LE(reserved(), held + kBlock);
+  void* const block = *pool->allocate(kBlock, t_);
+  free(block);
+  const Result<void*> again = pool->take_free(kBlock, t_);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(*again, block);
+  free(*again);
+}
+
+TEST_F(ToldPauses, ARequestToThePoolSeesThatItsCaptureEndedInThePause) {
+  GraphPool pool(told_);
+  Result<PoolBinding> binding = pool.capture(whole_capture_of(s_), s_);
+  ASSERT_TRUE(binding.ok());
+  begin(s_);
+  EXPECT_TRUE(told_.deallocate(*told_.allocate(kBlock, s_)).ok());
+  binding->close();
+  forget(end(s_), pool);
+  const Result<void*> eager = pool.allocate(kBlock, t_);
+  ASSERT_TRUE(eager.ok()) << eager.error().message();
+  EXPECT_TRUE(told_.deallocate(*eager).ok());
+}
+
+// Nobody asked in between, and the driver says of either that the stream is captured.
+TEST_F(ToldPauses, TheNextCaptureOfAStreamIsAnotherThoughItHasBegun) {
+  GraphPool pool(told_);
+  for (const bool closes : {true, true, false, false, true}) {
+    begin(s_);
+    Result<PoolBinding> binding = pool.capture(whole_capture_of(s_), s_);
+    ASSERT_TRUE(binding.ok()) << binding.error().message();
+    EXPECT_TRUE(told_.deallocate(*told_.allocate(kBlock, s_)).ok());
+    if (closes) binding->close();
+    const ExecutableHandle executable = end(s_);
+    if (!closes) left_open_.push_back(*std::move(binding));
+    forget(executable, pool);
+  }
+  left_open_.clear();
 }
 
 // Released and closed with the capture that uses it going on, as a MemPool that is made in it.

@@ -181,6 +181,8 @@ Result<DeviceHeap::Impl::Server> DeviceHeap::Impl::server_in(std::shared_ptr<Cap
   const Result<CaptureInfo> info = device_.capture_info(stream);
   if (!info) return info.error();
   const bool captured = info->status != CaptureInfo::Status::none;
+  // It may be the pool's own that is over.
+  if (end_past_captures(captured ? info->id : 0)) free_deferred();
   return Server{std::move(pool), captured ? info->id : 0};
 }
 

@@ -82,7 +82,7 @@ Result<std::uint64_t> DeviceHeap::Impl::bind_capture(std::shared_ptr<CapturePool
     }
   }
   const bool goes_on = capture.id != 0;
-  end_past_captures(capture.id, goes_on ? std::nullopt : origin);
+  end_past_captures(capture.id, origin);
   if (origin) {
     captures_.meet(*origin);
     // Other threads ask for its name by the handle, once it is captured.
@@ -126,8 +126,8 @@ void DeviceHeap::Impl::unbind(std::uint64_t binding, bool keep) {
   free_deferred();
 }
 
-bool DeviceHeap::Impl::end_past_captures(std::uint64_t own, const std::optional<Stream>& replaced) {
-  const std::vector<PoolBindings::Ended> ended = bindings_.take_ended(own, replaced);
+bool DeviceHeap::Impl::end_past_captures(std::uint64_t own, const std::optional<Stream>& origin) {
+  const std::vector<PoolBindings::Ended> ended = bindings_.take_ended(own, origin);
   for (const PoolBindings::Ended& each : ended) each.pool->end_capture(each.id);
   return !ended.empty();
 }

@@ -110,22 +110,30 @@ bool PoolBindings::may_be_over(const Binding& binding, std::uint64_t own) const 
   return own == 0 || (binding.state == State::paused && binding.capture_id() != own);
 }
 
-bool PoolBindings::is_over(const Binding& binding, const std::optional<Stream>& replaced) const {
+// The driver, asked whether the stream is captured, means the capture `own`.
+bool PoolBindings::is_of_earlier(const Binding& binding, std::uint64_t own,
+                                 const std::optional<Stream>& origin) {
+  if (binding.kind != Kind::captured || !binding.captures()) return false;
+  if (own == 0 || !origin || binding.capture.origin != origin) return false;
+  return binding.capture_id() != 0 && binding.capture_id() != own;
+}
+
+bool PoolBindings::is_over(const Binding& binding, const std::optional<Stream>& origin) const {
   // A scope closes its binding when its capture is over, and not before.
   if (binding.kind == Kind::scoped) return binding.state == State::paused;
   using Progress = OpenCaptures::Progress;
   const Result<Progress> progress = captures_.progress(binding.capture.announced);
   if (!progress || *progress == Progress::going_on) return false;
   if (*progress == Progress::over || binding.state == State::paused) return true;
-  return replaced && binding.capture.origin == replaced;
+  return origin && binding.capture.origin == origin;
 }
 
 std::vector<PoolBindings::Ended> PoolBindings::take_ended(std::uint64_t own,
-                                                          const std::optional<Stream>& replaced) {
+                                                          const std::optional<Stream>& origin) {
   std::vector<Ended> ended;
   if (captures_on_.load(std::memory_order_relaxed) == 0) return ended;
   const auto has_ended = [&](const Binding& each) {
-    return may_be_over(each, own) && is_over(each, replaced);
+    return is_of_earlier(each, own, origin) || (may_be_over(each, own) && is_over(each, origin));
   };
   {
     const std::shared_lock lock(mutex_);

@@ -75,13 +75,14 @@ class PoolBindings {
   void resume(std::uint64_t id, Takes takes);
 
   // Captures that the driver says are over; none of them comes again. `own`: the number of a
-  // capture that goes on, as its own thread asks; then only paused ones are looked at. `replaced`:
-  // a stream that a capture is about to begin on, so that any other announced there is over.
+  // capture that goes on, as its own thread asks; then only paused ones are looked at. `origin`: a
+  // stream that a capture is about to begin on, so that any other announced there is over; or that
+  // the capture `own` is of, so that any other of another number there is.
   struct Ended {
     std::uint64_t id = 0;
     std::shared_ptr<CapturePool> pool;
   };
-  std::vector<Ended> take_ended(std::uint64_t own, const std::optional<Stream>& replaced = {});
+  std::vector<Ended> take_ended(std::uint64_t own, const std::optional<Stream>& origin = {});
 
   // The pool for a request; null: no binding takes it. A capture's first request is noted.
   std::shared_ptr<CapturePool> find(Stream stream, const CaptureInfo& info);
@@ -122,9 +123,11 @@ class PoolBindings {
       return takes && takes(stream, info);
     }
   };
-  // Both are called with the lock held, alone or shared.
-  bool is_over(const Binding& binding, const std::optional<Stream>& replaced) const;
+  // All are called with the lock held, alone or shared.
+  bool is_over(const Binding& binding, const std::optional<Stream>& origin) const;
   bool may_be_over(const Binding& binding, std::uint64_t own) const;
+  static bool is_of_earlier(const Binding& binding, std::uint64_t own,
+                            const std::optional<Stream>& origin);
   void pause(Binding& binding, bool keep);
   void let_go_locked();
 
