@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -363,6 +364,9 @@ TEST_F(ToldPauses, ARequestToThePoolSeesThatItsCaptureEndedInThePause) {
   ASSERT_TRUE(binding.ok());
   begin(s_);
   EXPECT_TRUE(told_.deallocate(*told_.allocate(kBlock, s_)).ok());
+  const Result<void*> captured = pool.take_free(kBlock, s_);
+  ASSERT_TRUE(captured.ok()) << captured.error().message();
+  EXPECT_TRUE(told_.deallocate(*captured).ok());
   binding->close();
   forget(end(s_), pool);
   const Result<void*> eager = pool.allocate(kBlock, t_);
@@ -384,6 +388,18 @@ TEST_F(ToldPauses, TheNextCaptureOfAStreamIsAnotherThoughItHasBegun) {
     forget(executable, pool);
   }
   left_open_.clear();
+}
+
+// An origin that is captured is shown to the filter.
+TEST_F(ToldPauses, AFilterThatThrowsLeavesNothingBound) {
+  GraphPool pool(told_);
+  begin(s_);
+  const auto throws = [](Stream) -> bool { throw std::runtime_error("a filter's"); };
+  EXPECT_THROW((void)pool.capture(throws, s_), std::runtime_error);
+  fail(s_);
+  const std::uint64_t before = device_.calls(DeviceCall::capture_info);
+  EXPECT_TRUE(told_.deallocate(*told_.allocate(kBlock, t_)).ok());
+  EXPECT_EQ(device_.calls(DeviceCall::capture_info), before);
 }
 
 // Released and closed with the capture that uses it going on, as a MemPool that is made in it.

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <string>
 
 #include "core/base/forwarding_device.h"
 #include "tests/unit/graph_pool_fixture.h"
@@ -66,7 +67,14 @@ TEST_F(GraphPoolLimit, WhatIsTakenOfFreeMemoryMakesNoPoolGrow) {
     EXPECT_FALSE(pool.take_free(1_MiB, a_).ok());
     free(block);
     const std::uint64_t before = reserved();
-    EXPECT_EQ(pool.take_free(30_MiB, a_).error().code(), ErrorCode::out_of_memory);
+    const Error refused = pool.take_free(30_MiB, a_).error();
+    EXPECT_EQ(refused.code(), ErrorCode::out_of_memory);
+    EXPECT_EQ(refused.message(),
+              "graph pool " + std::to_string(pool.id()) + " has no 30.00 MiB free for stream " +
+                  std::to_string(a_.id) +
+                  ": deallocate blocks of it, or let it grow with GraphPool::allocate()");
+    EXPECT_EQ(pool.take_free(Bytes{~std::uint64_t{0}}, a_).error().code(),
+              ErrorCode::out_of_memory);
     void* const again = *pool.take_free(20_MiB, b_);
     EXPECT_EQ(again, block);
     touch(b_, Writes(again, 20_MiB), 1_ms);

@@ -164,14 +164,20 @@ Result<void*> DeviceHeap::Impl::take_free_in(std::shared_ptr<CapturePool> pool, 
                                              Stream stream) {
   if (bytes == 0_B) return nullptr;
   observer_.note_stack();
-  if (bytes > device_bytes_) return Error(ErrorCode::out_of_memory, "the device has less in all");
   const Result<Server> server = server_in(std::move(pool), stream);
   if (!server) return server.error();
   Status status;
-  const Address at =
-      server->pool->allocate(bytes, stream, server->capture, status, PageHeap::Create::never);
-  if (at == Address{}) return std::move(status).error();
-  return at.pointer();
+  // (More than the device has is refused before anything is rounded.)
+  if (bytes <= device_bytes_) {
+    const Address at =
+        server->pool->allocate(bytes, stream, server->capture, status, PageHeap::Create::never);
+    if (at != Address{}) return at.pointer();
+    if (status.error().code() != ErrorCode::out_of_memory) return std::move(status).error();
+  }
+  return Error(ErrorCode::out_of_memory,
+               "graph pool " + std::to_string(server->pool->id()) + " has no " + format(bytes) +
+                   " free for stream " + std::to_string(stream.id) +
+                   ": deallocate blocks of it, or let it grow with GraphPool::allocate()");
 }
 
 Result<DeviceHeap::Impl::Server> DeviceHeap::Impl::server_in(std::shared_ptr<CapturePool> pool,

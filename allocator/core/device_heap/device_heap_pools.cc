@@ -49,6 +49,13 @@ Result<std::uint64_t> DeviceHeap::Impl::bind(std::shared_ptr<CapturePool> pool,
                                              PoolBindings::Takes takes, PoolBindings::Kind kind,
                                              std::optional<Stream> origin) {
   bindings_.hold();
+  // Also where the filter throws.
+  struct LetGo {
+    PoolBindings* bindings;
+    ~LetGo() {
+      if (bindings != nullptr) bindings->let_go();
+    }
+  } let_go{&bindings_};
   Result<std::uint64_t> id = [&]() -> Result<std::uint64_t> {
     if (kind != PoolBindings::Kind::eager) {
       return bind_capture(std::move(pool), std::move(takes), kind, origin);
@@ -64,7 +71,7 @@ Result<std::uint64_t> DeviceHeap::Impl::bind(std::shared_ptr<CapturePool> pool,
     bindings_.open(eager, std::move(pool), std::move(takes), kind, {});
     return eager;
   }();
-  if (!id) bindings_.let_go();
+  if (id) let_go.bindings = nullptr;
   return id;
 }
 

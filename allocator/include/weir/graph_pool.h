@@ -48,9 +48,10 @@ struct GraphPoolOptions {
 };
 
 // Which streams' requests a pool serves. Called for each request, in the thread that makes it,
-// while the binding is open; must not call back into Weir. An exception that the filter throws
-// passes through the call that asked it (DeviceHeap::allocate(), DeviceHeap::attach()): the caller
-// then has no block, and nothing is attached.
+// while the binding is open, and by GraphPool::capture() if the origin is being captured; must not
+// call back into Weir. An exception that the filter throws passes through the call that asked it
+// (DeviceHeap::allocate(), DeviceHeap::attach(), GraphPool::capture()): the caller then has no
+// block, nothing is attached, and no binding is opened.
 using StreamFilter = std::function<bool(Stream)>;
 
 // While it lives, requests go to the pool. Move-only. A binding must be closed or destroyed before
