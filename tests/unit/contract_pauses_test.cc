@@ -338,6 +338,30 @@ TEST_F(PausedCaptures, ACaptureThatEndsInThePauseIsSeenToHaveEnded) {
   EXPECT_EQ(reserved(), 0_B);
 }
 
+// As a pool that serves where other memory is short.
+TEST_F(PausedCaptures, ARequestToThePoolInThePauseIsOfTheCaptureThatIsPaused) {
+  GraphPool* const pool = open_pool();
+  PoolBinding binding = announce(*pool, s_);
+  begin(s_);
+  void* const x = written(kBlock, s_);
+  void* const y = written(kBlock, s_);
+  binding.close();
+  free(y);
+  const Result<void*> taken = pool->take_free(kBlock, s_);
+  ASSERT_TRUE(taken.ok()) << taken.error().message();
+  EXPECT_EQ(*taken, y);
+  write(*taken, kBlock, s_);
+  free(*taken);
+  binding = announce(*pool, s_);
+  free(x);
+  EXPECT_EQ(pool->statistics().deferred, 0u) << "it goes on";
+  const ExecutableHandle executable = end(s_);
+  binding.close();
+  EXPECT_EQ(pool->statistics().graphs, 1u);
+  replay(executable, m_);
+  forget(executable, *pool);
+}
+
 // The pool is asked for its memory itself, so no binding is looked for.
 TEST_F(PausedCaptures, ARequestToThePoolSeesThatItsCaptureEndedInThePause) {
   GraphPool* const pool = open_pool();

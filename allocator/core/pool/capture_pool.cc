@@ -48,7 +48,9 @@ Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture,
   const MutexLock lock(mutex_);
   settled_ = false;
   // A capture that is not into the pool, and takes memory of it: it is the graph's as well.
-  const bool is_guest = !is_told() && capture != 0 && (!capturing_ || may_be_replaced());
+  // (One that is paused may be asking again, though no binding leads here.)
+  const bool is_own = capturing_ && capture == served_capture_;
+  const bool is_guest = !is_told() && capture != 0 && !is_own && (!capturing_ || may_be_replaced());
   if (is_guest && capturing_) end_capture_locked();
   const bool captured = capture != 0 && !is_guest;
   if (is_told() && captured != capturing_) {
@@ -64,7 +66,10 @@ Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture,
   if (!found) return status = found.error(), Address{};
   Pool::Member* const member = *found;
   const Stream as = captured ? stream.in_capture() : stream;
-  if (captured) note_captured_use(stream);
+  if (captured) {
+    note_captured_use(stream);
+    served_capture_ = capture;
+  }
   if (!captured && is_told()) {
     // Graphs use memory that counts as free here.
     status = timelines().wait(timelines().of(stream), launches_);
@@ -202,6 +207,7 @@ Status CapturePool::begin_capture(std::uint64_t number, bool watches) {
     capturing_ = true;
     number_ = number;
     used_on_ = 0;
+    served_capture_ = 0;
     several_streams_ = false;
     watches_ = watches && is_told();
     watched_capture_ = 0;

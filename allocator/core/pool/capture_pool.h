@@ -180,6 +180,7 @@ class CapturePool {
   bool keeps_ WEIR_GUARDED_BY(mutex_) = false;         // it makes a graph, as its pause said
   std::uint64_t used_on_ WEIR_GUARDED_BY(mutex_) = 0;  // Stream::id of the first; 0: none yet
   bool several_streams_ WEIR_GUARDED_BY(mutex_) = false;
+  std::uint64_t served_capture_ WEIR_GUARDED_BY(mutex_) = 0;  // the driver's number; 0: none yet
   std::uint32_t capture_ WEIR_GUARDED_BY(mutex_) =
       kEager;  // its epoch: number of the latest capture
   // Nothing was served, used or freed here since all that streams did was recorded: pools that a
