@@ -2,15 +2,20 @@
 // Whose capture it is: a pool that is ended and begun again inside one capture goes on with it, as
 // programs do around a request for memory of another pool; and what a capture that failed leaves.
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <random>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "tests/unit/contract_pools.h"
+#include "weir/event.h"
 
 namespace weir {
 namespace {
@@ -412,6 +417,44 @@ TEST_F(ToldPauses, TheNextCaptureOfAStreamIsAnotherThoughItHasBegun) {
     forget(executable, pool);
   }
   left_open_.clear();
+}
+
+// Sees the end of a capture into the pool, and takes its time.
+class SlowToSee : public EventSink {
+ public:
+  void on_event(const Event& event) override {
+    if (event.kind != EventKind::capture_end || event.pool != pool) return;
+    sees = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  std::atomic<std::uint64_t> pool{0};
+  std::atomic<bool> sees{false};
+};
+
+// Nobody finds a pool whose capture counts as over, and which has not heard of that.
+TEST_F(PausedCaptures, CapturesThatAnotherThreadFindsOverAreOverForTheirPools) {
+  SlowToSee sink;
+  DeviceHeap heap(device_, {}, &sink);
+  GraphPool first(heap), second(heap);
+  sink.pool = first.id();
+  const Stream e = device_.new_stream();
+  for (const auto& [pool, stream] : {std::pair(&first, s_), std::pair(&second, t_)}) {
+    Result<PoolBinding> binding = pool->capture(whole_capture_of(stream), stream);
+    ASSERT_TRUE(binding.ok()) << binding.error().message();
+    begin(stream);
+    EXPECT_TRUE(heap.deallocate(*heap.allocate(kBlock, stream)).ok());
+    binding->close();
+  }
+  forget(end(s_), first);
+  forget(end(t_), second);
+  std::thread finder([&] { EXPECT_TRUE(heap.deallocate(*heap.allocate(kBlock, e)).ok()); });
+  while (!sink.sees) std::this_thread::yield();
+  const Result<void*> eager = second.allocate(kBlock, m_);
+  EXPECT_TRUE(eager.ok()) << eager.error().message();
+  finder.join();
+  if (eager.ok()) {
+    EXPECT_TRUE(heap.deallocate(*eager).ok());
+  }
 }
 
 // An origin that is captured is shown to the filter.

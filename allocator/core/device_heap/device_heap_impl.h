@@ -153,7 +153,7 @@ class DeviceHeap::Impl {
                                      PoolBindings::Kind kind, std::optional<Stream> origin);
   // Before a capture begins. `goes_on`: it has begun.
   void settle(bool goes_on);
-  // Closes what the driver says is over of captures. `own`, `origin`: PoolBindings::take_ended().
+  // Closes what the driver says is over of captures. `own`, `origin`: PoolBindings::end_past().
   // Returns whether there was any.
   bool end_past_captures(std::uint64_t own = 0, const std::optional<Stream>& origin = {});
   void note_context_events_lost(ContextEventsLost why, std::uint64_t stream);

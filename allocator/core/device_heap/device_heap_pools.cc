@@ -134,9 +134,7 @@ void DeviceHeap::Impl::unbind(std::uint64_t binding, bool keep) {
 }
 
 bool DeviceHeap::Impl::end_past_captures(std::uint64_t own, const std::optional<Stream>& origin) {
-  const std::vector<PoolBindings::Ended> ended = bindings_.take_ended(own, origin);
-  for (const PoolBindings::Ended& each : ended) each.pool->end_capture(each.id);
-  return !ended.empty();
+  return bindings_.end_past(own, origin);
 }
 
 Error DeviceHeap::Impl::not_served(Stream stream) {

@@ -128,34 +128,35 @@ bool PoolBindings::is_over(const Binding& binding, const std::optional<Stream>& 
   return origin && binding.capture.origin == origin;
 }
 
-std::vector<PoolBindings::Ended> PoolBindings::take_ended(std::uint64_t own,
-                                                          const std::optional<Stream>& origin) {
-  std::vector<Ended> ended;
-  if (captures_on_.load(std::memory_order_relaxed) == 0) return ended;
+// The pools hear of it under the lock: nobody finds a capture over before its pool does.
+bool PoolBindings::end_past(std::uint64_t own, const std::optional<Stream>& origin) {
+  if (captures_on_.load(std::memory_order_acquire) == 0) return false;
   const auto has_ended = [&](const Binding& each) {
     return is_of_earlier(each, own, origin) || (may_be_over(each, own) && is_over(each, origin));
   };
   {
     const std::shared_lock lock(mutex_);
-    if (std::none_of(bindings_.begin(), bindings_.end(), has_ended)) return ended;
+    if (std::none_of(bindings_.begin(), bindings_.end(), has_ended)) return false;
   }
+  bool any = false;
   const std::unique_lock lock(mutex_);
   std::erase_if(bindings_, [&](Binding& each) {
     if (!has_ended(each)) return false;
+    any = true;
     const bool closed = each.state == State::paused;
     // Whether it made a graph is not known until its binding is closed.
     if (!closed) pause(each, /*keep=*/true);
     each.state = State::over;
     captures_.ended(each.capture.announced);
-    captures_on_.fetch_sub(1, std::memory_order_relaxed);
     if (closed || !each.capture.within) {
       each.takes = {};
       let_go_locked();
     }
-    ended.push_back({each.id, each.pool});
+    each.pool->end_capture(each.id);
+    captures_on_.fetch_sub(1, std::memory_order_release);
     return closed;
   });
-  return ended;
+  return any;
 }
 
 std::shared_ptr<CapturePool> PoolBindings::find(Stream stream, const CaptureInfo& info) {

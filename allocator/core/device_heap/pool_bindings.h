@@ -60,7 +60,7 @@ class PoolBindings {
   // Takes over a hold(). `capture`: none of an eager binding.
   void open(std::uint64_t id, std::shared_ptr<CapturePool> pool, Takes takes, Kind kind,
             const Capture& capture);
-  // The binding is closed; a capture's is paused, until take_ended() finds that capture over.
+  // The binding is closed; a capture's is paused, until end_past() finds that capture over.
   // Returns the pool that counts a graph too many, where the capture was over already and is said
   // only now to have made none.
   std::shared_ptr<CapturePool> close(std::uint64_t id, bool keep);
@@ -74,15 +74,12 @@ class PoolBindings {
   // The paused binding serves again, and is the last opened. Lets go of a hold().
   void resume(std::uint64_t id, Takes takes);
 
-  // Captures that the driver says are over; none of them comes again. `own`: the number of a
+  // Captures that the driver says are over end, in their pools too: once this returns, whoever
+  // called it, they are over for all. Returns whether there was any. `own`: the number of a
   // capture that goes on, as its own thread asks; then only paused ones are looked at. `origin`: a
   // stream that a capture is about to begin on, so that any other announced there is over; or that
   // the capture `own` is of, so that any other of another number there is.
-  struct Ended {
-    std::uint64_t id = 0;
-    std::shared_ptr<CapturePool> pool;
-  };
-  std::vector<Ended> take_ended(std::uint64_t own, const std::optional<Stream>& origin = {});
+  bool end_past(std::uint64_t own, const std::optional<Stream>& origin = {});
 
   // The pool for a request; null: no binding takes it. A capture's first request is noted.
   std::shared_ptr<CapturePool> find(Stream stream, const CaptureInfo& info);
