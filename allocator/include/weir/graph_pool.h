@@ -67,14 +67,14 @@ class PoolBinding {
   // keeps until its graphs are gone (GraphPool::release_graph()). A binding that is destroyed was
   // closed with keep: call close(false) where the capture failed.
   //
-  // While the capture goes on, as far as its origin shows that, this is a pause: the pool keeps all
-  // that was captured, and GraphPool::capture() goes on with the same capture. `keep` of the last
-  // close counts.
+  // If the capture's origin is known, and still captured, this is a pause: the pool keeps all that
+  // was captured, and GraphPool::capture() goes on with the same capture. If a capture's bindings
+  // are closed several times, the last `keep` counts.
   void close(bool keep = true);
 
-  // Was it opened by GraphPool::capture() within a capture that the pool had no part in until then,
-  // with a filter that takes the origin already? Then whoever opened it is not done when the
-  // capture ends: it serves on, eagerly, until it is closed.
+  // True of a binding that was opened inside a capture which the pool did not serve before, with a
+  // filter that takes the origin: it serves eager requests once the capture has ended, until it is
+  // closed.
   [[nodiscard]] bool outlives_capture() const;
 
  private:
@@ -127,9 +127,9 @@ class GraphPool {
   // its binding is not closed. Under Trust::context the host does not wait.
   //
   // An origin that is being captured already: by a capture that the pool served before, it goes on
-  // with that, and it is one capture and one graph. (Another may take the paused one's place under
-  // Trust::context, where that used the pool's memory on one stream only.) An origin that is not:
-  // whatever else was announced on it has failed, or never began.
+  // with that, and it is one capture and one graph. (Under Trust::context another capture may
+  // replace a paused one that used the pool's memory on one stream only.) If the origin is not
+  // being captured, earlier captures that were announced on it count as failed.
   Result<PoolBinding> capture(StreamFilter filter, std::optional<Stream> origin = std::nullopt);
   // A graph whose capture's binding was closed with keep will not be launched again: the pool lets
   // its memory go once it is destroyed, and its launches are done. (Of a capture that asked for no
