@@ -250,7 +250,9 @@ void Backend::beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool
 }
 void Backend::endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) {
   if (memory_is_gone()) return;
-  memory(device).pools().end(pool);
+  DeviceMemory& mine = memory(device);
+  const Result<Stream> current = mine.streams().of(c10::cuda::getCurrentCUDAStream(device));
+  mine.pools().end(pool, current ? std::optional(*current) : std::nullopt);
 }
 void Backend::close_failed_captures() {
   if (memory_is_gone()) return;

@@ -127,19 +127,21 @@ Status PoolTable::begin(PoolId id, Filter filter, Stream current) {
   return {};
 }
 
-Status PoolTable::end(PoolId id) {
+Status PoolTable::end(PoolId id, std::optional<Stream> current) {
   PoolBinding ended;
+  bool origin_lives = false;
   {
     const std::lock_guard lock(mutex_);
     const auto binding = latest_of(bindings_, id);
     if (binding == bindings_.rend()) return none(id, "endAllocateToPool");
     ended = std::move(binding->binding);
+    origin_lives = current && current->id == binding->stream;
     const auto pool = pools_.find(id);
     if (binding->captures && pool != pools_.end()) ++pool->second.captures;
     bindings_.erase(std::next(binding).base());
   }
   // Whether the capture made a graph is PyTorch's to know: it releases the pool if not.
-  ended.close(/*keep=*/true);
+  ended.close(/*keep=*/true, origin_lives);
   return {};
 }
 

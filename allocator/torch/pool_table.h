@@ -70,7 +70,8 @@ class PoolTable {
   // warm-up takes the caller's own: that tells them apart.
   // A capture that goes on already, and that the pool served before, is gone on with.
   Status begin(PoolId id, Filter filter, Stream current);
-  Status end(PoolId id);
+  // `current`: the caller's stream, where that is known.
+  Status end(PoolId id, std::optional<Stream> current = std::nullopt);
   // A capture that this thread was to begin or to end on `current`, its stream, has failed: the
   // pools that it was to use serve it no more, and have one user fewer. Returns these pools.
   // Nothing happens while the stream is captured.

@@ -72,13 +72,13 @@ void Pools::begin(Id id, Filter filter, Stream current) {
   bindings_.push_back({id, std::move(filter)});
 }
 
-void Pools::end(Id id) {
+void Pools::end(Id id, std::optional<Stream> current) {
   {
     const std::lock_guard lock(mutex_);
     const auto last = latest_of(bindings_, id);
     if (last != bindings_.rend()) bindings_.erase(std::next(last).base());
   }
-  if (!is_sourced(id)) check(table_.end(id));
+  if (!is_sourced(id)) check(table_.end(id, current));
 }
 
 void Pools::close_failed(Stream current) {

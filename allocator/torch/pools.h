@@ -46,7 +46,7 @@ class Pools {
 
   // As PoolTable's.
   void begin(Id id, Filter filter, Stream current);
-  void end(Id id);
+  void end(Id id, std::optional<Stream> current = std::nullopt);
   void close_failed(Stream current);
 
   // Do requests, or blocks, have to be looked up among pools with a source of their own?

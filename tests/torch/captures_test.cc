@@ -106,6 +106,23 @@ TEST_F(Captures, APoolThatIsEndedAndBegunAgainInsideACaptureGoesOnWithIt) {
   EXPECT_EQ(device_.physical_bytes(), 0_B);
 }
 
+// Of a stream that PyTorch was given: it can't be asked later whether its capture goes on.
+TEST_F(Captures, ACaptureOfAnOutsideStreamStaysWholeWhileItsPoolIsPaused) {
+  Stream outside = a_;
+  outside.may_end = true;
+  void* const x = written(128_MiB, b_);
+  begin_for_a_capture(outside);
+  capture(outside);
+  memory_.pools().end(kPool, outside);
+  free(x);
+  free(written(128_MiB, device_.new_stream()));
+  begin_for_this_thread(kPool, outside);
+  end(outside);
+  memory_.pools().end(kPool, outside);
+  while (memory_.pools().uses(kPool) > 0) memory_.pools().release(kPool);
+  expect_memory_to_move();
+}
+
 // The capture fails before it asks for memory, or can't begin.
 TEST_F(Captures, ACaptureThatFailedIsClosed) {
   for (const bool began : {false, true}) {

@@ -116,7 +116,7 @@ class DeviceHeap::Impl {
   Result<std::uint64_t> bind(std::shared_ptr<CapturePool> pool, PoolBindings::Takes takes,
                              PoolBindings::Kind kind, std::optional<Stream> origin = std::nullopt);
   // `keep`: the capture made a graph.
-  void unbind(std::uint64_t binding, bool keep);
+  void unbind(std::uint64_t binding, bool keep, bool origin_lives);
   Result<bool> attach(Stream captured, CaptureAttachment attachment);
   bool outlives_capture(std::uint64_t binding) const { return bindings_.is_within(binding); }
   std::vector<CaptureAttachment> attached(std::uint64_t binding) const {

@@ -79,7 +79,8 @@ Result<std::uint64_t> DeviceHeap::Impl::bind_capture(std::shared_ptr<CapturePool
                                                      PoolBindings::Takes takes,
                                                      PoolBindings::Kind kind,
                                                      std::optional<Stream> origin) {
-  PoolBindings::Capture capture{.announced = 0, .origin = origin, .id = 0, .within = false};
+  PoolBindings::Capture capture{
+      .announced = 0, .origin = origin, .id = 0, .within = false, .goes_on = false};
   if (origin && kind == PoolBindings::Kind::captured) {
     const Result<CaptureInfo> info = device_.capture_info(*origin);
     if (!info) return info.error();
@@ -124,10 +125,12 @@ void DeviceHeap::Impl::settle(bool goes_on) {
 
 // The thread that closes it is the capture's own, or the capture has ended: so its number may be
 // asked for.
-void DeviceHeap::Impl::unbind(std::uint64_t binding, bool keep) {
-  if (const std::optional<Stream> origin = bindings_.unnamed_origin(binding)) {
+void DeviceHeap::Impl::unbind(std::uint64_t binding, bool keep, bool origin_lives) {
+  if (const auto origin = bindings_.origin_to_ask(binding, origin_lives)) {
     const Result<CaptureInfo> info = device_.capture_info(*origin);
-    if (info && info->status != CaptureInfo::Status::none) bindings_.name(binding, info->id);
+    if (info && info->status != CaptureInfo::Status::none) {
+      bindings_.note_goes_on(binding, info->id);
+    }
   }
   if (const auto counts_too_many = bindings_.close(binding, keep)) counts_too_many->release_graph();
   free_deferred();
@@ -376,8 +379,8 @@ std::vector<CaptureAttachment> PoolBinding::attached() const { return heap_->imp
 bool PoolBinding::outlives_capture() const {
   return heap_ != nullptr && heap_->impl_->outlives_capture(id_);
 }
-void PoolBinding::close(bool keep) {
-  if (heap_ != nullptr) std::exchange(heap_, nullptr)->impl_->unbind(id_, keep);
+void PoolBinding::close(bool keep, bool origin_lives) {
+  if (heap_ != nullptr) std::exchange(heap_, nullptr)->impl_->unbind(id_, keep, origin_lives);
 }
 
 }  // namespace weir

@@ -70,20 +70,23 @@ bool PoolBindings::is_within(std::uint64_t id) const {
                      [&](const Binding& each) { return each.id == id && each.capture.within; });
 }
 
-std::optional<Stream> PoolBindings::unnamed_origin(std::uint64_t id) const {
+std::optional<Stream> PoolBindings::origin_to_ask(std::uint64_t id, bool lives) const {
   const std::shared_lock lock(mutex_);
   for (const Binding& each : bindings_) {
     if (each.id != id || each.kind != Kind::captured || each.state != State::open) continue;
     const std::optional<Stream>& origin = each.capture.origin;
-    if (each.capture_id() == 0 && origin && !origin->may_end) return origin;
+    if (!origin || (origin->may_end && !lives)) continue;
+    if (each.capture_id() == 0 || origin->may_end) return origin;
   }
   return std::nullopt;
 }
 
-void PoolBindings::name(std::uint64_t id, std::uint64_t capture) {
+void PoolBindings::note_goes_on(std::uint64_t id, std::uint64_t capture) {
   const std::unique_lock lock(mutex_);
   for (Binding& each : bindings_) {
-    if (each.id == id && each.capture.id == 0) each.capture.id = capture;
+    if (each.id != id) continue;
+    if (each.capture.id == 0) each.capture.id = capture;
+    each.capture.goes_on = true;
   }
 }
 
@@ -101,6 +104,7 @@ void PoolBindings::resume(std::uint64_t id, Takes takes) {
                                     [&](const Binding& each) { return each.id == id; });
   binding->takes = std::move(takes);
   binding->state = State::open;
+  binding->capture.goes_on = false;
   std::rotate(binding, std::next(binding), bindings_.end());
   let_go_locked();
 }
@@ -124,7 +128,9 @@ bool PoolBindings::is_over(const Binding& binding, const std::optional<Stream>& 
   using Progress = OpenCaptures::Progress;
   const Result<Progress> progress = captures_.progress(binding.capture.announced);
   if (!progress || *progress == Progress::going_on) return false;
-  if (*progress == Progress::over || binding.state == State::paused) return true;
+  if (*progress == Progress::over) return true;
+  const bool goes_on = *progress == Progress::unknown && binding.capture.goes_on;
+  if (binding.state == State::paused && !goes_on) return true;
   return origin && binding.capture.origin == origin;
 }
 

@@ -56,6 +56,8 @@ class PoolBindings {
     // The binding was opened within the capture, by somebody who is not done when that ends: it
     // serves on, without a capture, until it is closed.
     bool within = false;
+    // It went on when its binding was closed, on an origin that can't be asked later.
+    bool goes_on = false;
   };
   // Takes over a hold(). `capture`: none of an eager binding.
   void open(std::uint64_t id, std::shared_ptr<CapturePool> pool, Takes takes, Kind kind,
@@ -66,9 +68,11 @@ class PoolBindings {
   std::shared_ptr<CapturePool> close(std::uint64_t id, bool keep);
   // Was it opened within a capture that was not the pool's?
   bool is_within(std::uint64_t id) const;
-  // The stream to ask for the number of an open binding's capture, if that is not known.
-  std::optional<Stream> unnamed_origin(std::uint64_t id) const;
-  void name(std::uint64_t id, std::uint64_t capture);
+  // The stream to ask about an open binding's capture as that is closed: its number is not known,
+  // or the stream may be gone later.
+  std::optional<Stream> origin_to_ask(std::uint64_t id, bool lives) const;
+  // That capture goes on, and has this number.
+  void note_goes_on(std::uint64_t id, std::uint64_t capture);
   // The id of the binding of that pool, paused in the capture of that number; 0: there is none.
   std::uint64_t paused(const CapturePool& pool, std::uint64_t capture) const;
   // The paused binding serves again, and is the last opened. Lets go of a hold().

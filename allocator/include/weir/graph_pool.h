@@ -70,7 +70,10 @@ class PoolBinding {
   // If the capture's origin is known, and still captured, this is a pause: the pool keeps all that
   // was captured, and GraphPool::capture() goes on with the same capture. If a capture's bindings
   // are closed several times, the last `keep` counts.
-  void close(bool keep = true);
+  //
+  // `origin_lives`: the origin was not destroyed. A stream that may end without a word
+  // (Stream::may_end) is asked only then, and else counts as captured no more.
+  void close(bool keep = true, bool origin_lives = false);
 
   // True of a binding that was opened inside a capture which the pool did not serve before, with a
   // filter that takes the origin: it serves eager requests once the capture has ended, until it is

@@ -291,7 +291,7 @@ Status NativeModel::begin_pool(PoolId id, PoolFilter filter, StreamName) {
   return {};
 }
 
-Status NativeModel::end_pool(PoolId id) {
+Status NativeModel::end_pool(PoolId id, StreamName) {
   std::erase_if(bindings_, [&](const Binding& binding) { return binding.pool == id; });
   return {};
 }

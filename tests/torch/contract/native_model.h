@@ -53,7 +53,7 @@ class NativeModel final : public TorchAllocator {
   Status retain_pool(PoolId pool) override;
   Status release_pool(PoolId pool) override;
   Status begin_pool(PoolId pool, PoolFilter filter, StreamName current) override;
-  Status end_pool(PoolId pool) override;
+  Status end_pool(PoolId pool, StreamName current) override;
   Status save_pool(PoolId pool) override;
   Status restore_pool(PoolId pool) override;
   PoolId pool_of(void* block) const override;

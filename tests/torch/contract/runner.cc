@@ -338,7 +338,7 @@ void Runner::end_capture(const Step& step) {
   Graph& graph = graphs_.at(step.graph);
   Result<GraphHandle> captured = device_.end_capture(graph.origin);
   if (!captured) return fail(Failure::Kind::capture_lost, captured.error().message());
-  if (!graph.raw) expect_granted(allocator_->end_pool(graph.pool));
+  if (!graph.raw) expect_granted(allocator_->end_pool(graph.pool, graph.name));
   if (device_.race_count() > 0) look_for_races();
   Result<ExecutableHandle> executable = device_.instantiate(*captured);
   if (!executable) return fail(Failure::Kind::capture_lost, executable.error().message());
@@ -460,7 +460,7 @@ void Runner::make(const Step& step) {
                                             streams_.at(step.stream)));
       break;
     case Kind::leave_pool:
-      expect_granted(allocator_->end_pool({0, step.pool}));
+      expect_granted(allocator_->end_pool({0, step.pool}, streams_.at(step.stream)));
       expect_granted(allocator_->release_pool({0, step.pool}));
       break;
     case Kind::drop_pool:
@@ -475,7 +475,8 @@ void Runner::make(const Step& step) {
       end_capture(step);
       break;
     case Kind::pause_pool:
-      expect_granted(allocator_->end_pool(graphs_.at(step.graph).pool));
+      expect_granted(
+          allocator_->end_pool(graphs_.at(step.graph).pool, graphs_.at(step.graph).name));
       break;
     case Kind::resume_pool:
       resume_pool(step);
@@ -565,16 +566,6 @@ bool has_unseen_captures(const Program& program) {
   return false;
 }
 
-// A stream that may end can't be asked whether its capture goes on, so Weir takes each pause of the
-// pool for the capture's end: what was allocated before goes back only then.
-bool pauses_unseen(const Program& program) {
-  const auto any = [&](Step::Kind kind) {
-    return std::any_of(program.steps.begin(), program.steps.end(),
-                       [kind](const Step& step) { return step.kind == kind; });
-  };
-  return any(Step::Kind::make_stream) && any(Step::Kind::pause_pool);
-}
-
 // Weir moves memory by events of the context, until it meets a capture that nobody announced, or a
 // stream that may end.
 bool moves_memory(const Program& program) {
@@ -588,9 +579,7 @@ Outcome run_on_weir(const Program& program, const RunOptions& given) {
   const SubjectOptions subject{.never_waits = program.has_flags,
                                .captures_unseen = has_unseen_captures(program)};
   RunOptions options = given;
-  if (!pauses_unseen(program)) {
-    options.most_memory = run_on_native(program).peak * 3 / 2 + 128_MiB;
-  }
+  options.most_memory = run_on_native(program).peak * 3 / 2 + 128_MiB;
   options.leaks_fail = options.goes_back = true;
   options.moves_memory = moves_memory(program);
   return run(

@@ -69,9 +69,9 @@ using MakeAllocator = std::function<std::unique_ptr<TorchAllocator>(SimDevice&)>
 Outcome run(const Program& program, const MakeAllocator& make, const RunOptions& options = {});
 // On the model of the native allocator: a failure is one of the program.
 Outcome run_on_native(const Program& program, NativeDefect defect = NativeDefect::none);
-// On Weir, which has to hold little more than the model of the native allocator does (unless a pool
-// is paused and streams are made outside PyTorch), to leak nothing, and, unless streams are made or
-// captured outside PyTorch, to move memory between streams to the end.
+// On Weir, which has to hold little more than the model of the native allocator does, to leak
+// nothing, and, unless streams are made or captured outside PyTorch, to move memory between streams
+// to the end.
 Outcome run_on_weir(const Program& program, const RunOptions& options = {});
 
 }  // namespace weir::contract

@@ -127,7 +127,11 @@ Status Subject::begin_pool(PoolId pool, PoolFilter filter, StreamName current) {
   return pools_.begin(pool, std::move(filter), *stream);
 }
 
-Status Subject::end_pool(PoolId pool) { return pools_.end(pool); }
+Status Subject::end_pool(PoolId pool, StreamName current) {
+  Result<Stream> stream = known(current);
+  if (!stream) return std::move(stream).error();
+  return pools_.end(pool, *stream);
+}
 
 void Subject::capture_failed(StreamName current) {
   if (const Result<Stream> stream = known(current)) close_failed(pools_, *stream);

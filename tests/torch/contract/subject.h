@@ -42,7 +42,7 @@ class Subject final : public TorchAllocator {
   Status retain_pool(PoolId pool) override;
   Status release_pool(PoolId pool) override;
   Status begin_pool(PoolId pool, PoolFilter filter, StreamName current) override;
-  Status end_pool(PoolId pool) override;
+  Status end_pool(PoolId pool, StreamName current) override;
   void capture_failed(StreamName current) override;
   Status save_pool(PoolId pool) override;
   Status restore_pool(PoolId pool) override;

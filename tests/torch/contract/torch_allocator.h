@@ -49,7 +49,7 @@ class TorchAllocator {
   virtual Status release_pool(PoolId pool) = 0;
   // One more user; and requests that the filter takes go to the pool until end_pool().
   virtual Status begin_pool(PoolId pool, PoolFilter filter, StreamName current) = 0;
-  virtual Status end_pool(PoolId pool) = 0;
+  virtual Status end_pool(PoolId pool, StreamName current) = 0;
   // A capture that was to begin or to end on that stream failed with an error.
   virtual void capture_failed(StreamName) {}
 
