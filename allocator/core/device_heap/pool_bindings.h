@@ -5,7 +5,8 @@
 // A capture's entry lasts as long as the driver says that the capture goes on, whatever becomes of
 // the binding. A binding that is closed before pauses its capture: the next one of that pool and
 // that capture, known by the driver's number, takes over the entry, and with it the capture's epoch
-// in the pool. A binding that nobody closes serves nothing once its capture is over.
+// in the pool. A binding that nobody closes serves nothing once its capture is over, unless it was
+// opened within a capture of others: that one serves on until it is closed.
 //
 // While any binding is open, or paused, and while frees are deferred, every call has to ask the
 // driver whether its stream is captured, so the heaps' fast paths are closed.
