@@ -55,7 +55,7 @@ function(weir_warnings target)
 endfunction()
 
 # weir_library(NAME): a static library of the allocator. Includes read "weir/device.h" for public
-# headers, and "core/memory/chunks.h" (from allocator/) for the library's own.
+# headers, and "core/memory/tiles.h" (from allocator/) for the library's own.
 function(weir_library name)
   add_library(${name} STATIC)
   target_include_directories(

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "core/base/range.h"
 #include "core/time/fence_set.h"
-#include "core/time/fenced_ranges.h"
 #include "weir/comm/nccl.h"
 #include "weir/comm/registered_pool.h"
 
@@ -67,6 +67,11 @@ class RegisteredMemory {
   }
 
  private:
+  // The bytes of a block that went; who has them next waits.
+  struct Freed {
+    Range bytes;
+    FenceSet fences;
+  };
   struct Segment {
     Address address;
     RegistrationHandle registration;  // 0: the communicator has left
@@ -79,6 +84,7 @@ class RegisteredMemory {
   Address find_room(Bytes bytes) const;
   Result<Blocks::iterator> find(const char* call, const void* block);
   Bytes live_bytes() const;
+  FenceSet all_freed_fences() const;
   Status wait_for(const FenceSet& fences);
   Status end_segments(std::vector<Segment> segments, bool free);
   Error error(ErrorCode code, const std::string& what) const;
@@ -92,7 +98,7 @@ class RegisteredMemory {
 
   mutable std::mutex mutex_;  // of what follows
   std::vector<Segment> segments_;
-  FencedRanges freed_;  // of blocks that went, by address
+  std::vector<Freed> freed_;
   Blocks blocks_;
   bool left_ = false, abandoned_ = false;
 };

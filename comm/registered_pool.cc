@@ -125,14 +125,18 @@ Result<void*> RegisteredMemory::allocate(Bytes bytes, Stream stream) {
                      (segments_.size() == 1 ? " segment of " : " segments of ") + format(segment_) +
                      ", fixed when it was created (RegisteredPoolOptions)");
   }
+  const Range taken{begin, size};
   FenceSet fences;
-  freed_.collect(begin.value, (begin + size).value, fences);
+  for (const Freed& freed : freed_) {
+    const bool overlaps = freed.bytes.begin < taken.end() && taken.begin < freed.bytes.end();
+    if (overlaps) fences.join(freed.fences);
+  }
   for (const Fence fence : fences) {
     const Status waited = comm_.context.heap.wait(stream, fence);
     if (!waited) return error(waited.error(), "allocate: ");
   }
   // From now on the block's own stream implies the fences of whoever had the bytes before.
-  freed_.forget(begin.value, (begin + size).value);
+  std::erase_if(freed_, [&](const Freed& freed) { return taken.contains(freed.bytes); });
   blocks_.emplace(begin, Block{size, stream, {}, {}});
   return begin.pointer();
 }
@@ -181,7 +185,7 @@ Status RegisteredMemory::deallocate(void* block) {
   }
   if (!point) return error(point.error(), "deallocate: ");
   gone.fences.join(*point);
-  freed_.add(begin.value, (begin + gone.bytes).value, gone.fences);
+  freed_.push_back({{begin, gone.bytes}, gone.fences});
   blocks_.erase(*found);
   return {};
 }
@@ -283,6 +287,12 @@ Status RegisteredMemory::end_segments(std::vector<Segment> segments, bool free) 
   return *ended ? Status() : Status(error(ended->error()));
 }
 
+FenceSet RegisteredMemory::all_freed_fences() const {
+  FenceSet fences;
+  for (const Freed& freed : freed_) fences.join(freed.fences);
+  return fences;
+}
+
 Status RegisteredMemory::close() {
   const std::lock_guard agreeing(agreeing_);
   FenceSet fences;
@@ -293,7 +303,7 @@ Status RegisteredMemory::close() {
                                                     " blocks are live, of " + format(live_bytes()) +
                                                     ": deallocate them first");
     }
-    freed_.collect(0, ~std::uint64_t{0}, fences);
+    fences = all_freed_fences();
   }
   if (Status waited = wait_for(fences); !waited) return waited;
   std::vector<Segment> segments;
@@ -323,7 +333,7 @@ Status RegisteredMemory::leave() {
     segments = segments_;
     for (Segment& segment : segments_) segment.registration = {};
     if (abandoned) segments_.clear();
-    freed_.collect(0, ~std::uint64_t{0}, fences);
+    fences = all_freed_fences();
     for (const auto& [address, block] : blocks_) {
       fences.join(block.fences);
       if (!abandoned) continue;

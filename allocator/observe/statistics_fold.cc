@@ -3,20 +3,10 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 #include <utility>
 
 namespace weir {
-namespace {
-
-// 20 us, more or less.
-#if defined(__x86_64__)
-constexpr std::uint64_t kTicksToPass = 50'000;
-#else
-constexpr std::uint64_t kTicksToPass = 20'000;
-#endif
-
-}  // namespace
-
 void Gauge::add(std::uint64_t n) {
   current += n;
   total += n;
@@ -26,6 +16,19 @@ void Gauge::add(std::uint64_t n) {
 void Gauge::subtract(std::uint64_t n) {
   assert(n <= current);
   current -= n;
+}
+
+void DeviceFold::count_lease(Bytes bytes, bool leased, bool plain) {
+  const std::lock_guard lock(mutex_);
+  lease(bytes, leased, plain);
+}
+
+void DeviceFold::lease(Bytes bytes, bool leased, bool plain) {
+  const auto change = [&](Gauge& gauge) {
+    leased ? gauge.add(bytes.count) : gauge.subtract(bytes.count);
+  };
+  change(rare_.leased_bytes);
+  if (plain) change(rare_.plain_leased_bytes);
 }
 
 void DeviceFold::on_event(const Event& event) {
@@ -50,12 +53,8 @@ void DeviceFold::on_event(const Event& event) {
       rare_.mapped_bytes.subtract(event.bytes.count);
       break;
     case EventKind::lease:
-      rare_.leased_bytes.add(event.bytes.count);
-      if (event.plain) rare_.plain_leased_bytes.add(event.bytes.count);
-      break;
     case EventKind::unlease:
-      rare_.leased_bytes.subtract(event.bytes.count);
-      if (event.plain) rare_.plain_leased_bytes.subtract(event.bytes.count);
+      lease(event.bytes, event.kind == EventKind::lease, event.plain);
       break;
     case EventKind::host_wait:
       ++rare_.host_waits;
@@ -82,11 +81,7 @@ void DeviceFold::on_event(const Event& event) {
 
 void DeviceFold::reset_peaks() {
   const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < kLevels; ++i) {
-    // The heaps' own with it: one above the device's would let rises pass.
-    for (HeapFold* heap : heaps_) heap->levels_[i].peak.store(0, std::memory_order_relaxed);
-    peaks_[i] = lower_ceilings(i);
-  }
+  peaks_ = bounds_;
   for (Gauge* gauge :
        {&rare_.leased_bytes, &rare_.reserved_bytes, &rare_.mapped_bytes, &rare_.pages,
         &rare_.mappings, &rare_.plain_bytes, &rare_.plain_leased_bytes}) {
@@ -94,100 +89,46 @@ void DeviceFold::reset_peaks() {
   }
 }
 
-void DeviceFold::add(HeapFold& heap) {
-  const std::lock_guard lock(mutex_);
-  heaps_.push_back(&heap);
-}
-
-void DeviceFold::remove(HeapFold& heap) {
-  const std::lock_guard lock(mutex_);
-  for (std::vector<HeapFold*>* const list : {&heaps_, &awake_}) {
-    // From the end: where all heaps go, the latest goes first.
-    const auto found = std::find(list->rbegin(), list->rend(), &heap);
-    if (found != list->rend()) list->erase(std::next(found).base());
-  }
-}
-
-void DeviceFold::wake(HeapFold& heap) {
-  if (heap.idle_looks_ == HeapFold::kAsleep) awake_.push_back(&heap);
-  heap.idle_looks_ = 0;
-}
-
-void DeviceFold::raise(HeapFold& heap) {
-  const std::lock_guard lock(mutex_);
-  add_up(heap, /*whatever_passed=*/owed_at_.load(std::memory_order_relaxed) != kNever);
-}
-
-void DeviceFold::settle(HeapFold& heap) {
-  const std::lock_guard lock(mutex_);
-  if (heap.owes()) add_up(heap, /*whatever_passed=*/true);
-}
-
-// Those levels of which the heap is above its ceiling; or all, since another heap may be above its.
-void DeviceFold::add_up(HeapFold& heap, bool whatever_passed) {
-  wake(heap);
-  std::erase_if(awake_, [](HeapFold* each) { return each->falls_asleep(); });
-  if (whatever_passed) {
-    // Before the levels are read: a rise that passes meanwhile is either seen, or owed anew.
-    (void)owed_at_.exchange(kNever, std::memory_order_acq_rel);
-  }
-  bool risen = false;
+// Its bounds are what it has.
+void DeviceFold::publish(HeapFold& heap) {
+  const Levels live = heap.live();
   for (std::size_t i = 0; i < kLevels; ++i) {
-    const HeapFold::Level& level = heap.levels_[i];
-    if (!whatever_passed && level.current.load(std::memory_order_relaxed) <=
-                                level.ceiling.load(std::memory_order_relaxed)) {
-      continue;
-    }
-    const std::uint64_t now = lower_ceilings(i);
-    risen = risen || now > peaks_[i];
-    peaks_[i] = std::max(peaks_[i], now);
-    share_headroom(i, peaks_[i] - now);
+    bounds_[i] += live[i] - std::exchange(heap.levels_[i].bound, live[i]);
   }
-  const std::thread::id me = std::this_thread::get_id();
-  const bool by_another = std::exchange(raised_by_, me) != me;
-  heap.passes_until_.store(by_another && !risen ? ticks() + kTicksToPass * awake_.size() : 0,
-                           std::memory_order_relaxed);
 }
 
-// To the levels as they are; returns their sum. They are read one after the other, while others
-// rise and fall: what a heap gives back once it was read, and another has by the time that it is,
-// would count twice. So all are read again, and each counts for the lesser: what lasts is the same
-// both times.
-std::uint64_t DeviceFold::lower_ceilings(std::size_t i) {
-  for (HeapFold* heap : awake_) {
-    HeapFold::Level& level = heap->levels_[i];
-    const std::uint64_t current = level.current.load(std::memory_order_relaxed);
-    // Its heap may not have looked yet, and would then find itself below the ceiling.
-    if (current > level.peak.load(std::memory_order_relaxed)) {
-      level.peak.store(current, std::memory_order_relaxed);
+// The sum of the bounds is above a peak, since `heap` raised its own.
+void DeviceFold::raise_peaks(HeapFold& heap) {
+  std::erase_if(lagging_, [&](HeapFold* each) { return each != &heap && lower(*each); });
+  // The others are at work. They are read one after the other: what one frees once it was read, and
+  // another has taken by the time that it is, would count twice. So all are read again, and each
+  // counts for the lesser: what lasts is the same both times.
+  for (HeapFold* each : lagging_) each->seen_ = each->live();
+  Levels live = bounds_;
+  for (const HeapFold* each : lagging_) {
+    const Levels again = each->live();
+    for (std::size_t i = 0; i < kLevels; ++i) {
+      const std::uint64_t bound = each->levels_[i].bound;
+      live[i] -= bound - std::min({bound, each->seen_[i], again[i]});
     }
-    level.ceiling.store(current, std::memory_order_relaxed);
   }
-  std::uint64_t sum = 0;
-  for (HeapFold* heap : awake_) {
-    HeapFold::Level& level = heap->levels_[i];
-    const std::uint64_t lesser = std::min(level.current.load(std::memory_order_relaxed),
-                                          level.ceiling.load(std::memory_order_relaxed));
-    level.ceiling.store(lesser, std::memory_order_relaxed);
-    sum += lesser;
-  }
-  return sum;
+  for (std::size_t i = 0; i < kLevels; ++i) peaks_[i] = std::max(peaks_[i], live[i]);
 }
 
-// Everybody gets an equal share, up to the heap's own peak; then the first get what is left.
-void DeviceFold::share_headroom(std::size_t i, std::uint64_t headroom) {
-  for (std::uint64_t share : {headroom / std::max<std::size_t>(awake_.size(), 1), headroom}) {
-    for (HeapFold* heap : awake_) {
-      if (heap->idle_looks_ >= HeapFold::kIdle) continue;
-      HeapFold::Level& level = heap->levels_[i];
-      const std::uint64_t ceiling = level.ceiling.load(std::memory_order_relaxed);
-      const std::uint64_t peak = level.peak.load(std::memory_order_relaxed);
-      const std::uint64_t wanted = peak - std::min(peak, ceiling);
-      const std::uint64_t more = std::min({wanted, share, headroom});
-      level.ceiling.store(ceiling + more, std::memory_order_relaxed);
-      headroom -= more;
-    }
+// Not if it is at work on another thread.
+bool DeviceFold::lower(HeapFold& heap) WEIR_NO_THREAD_ANALYSIS {
+  if (heap.left_alone_ > 0) {
+    --heap.left_alone_;
+    return false;
   }
+  if (heap.lock_ != nullptr && !heap.lock_->try_lock()) {
+    heap.left_alone_ = kLeftAlone;
+    return false;
+  }
+  publish(heap);
+  heap.lags_ = false;
+  if (heap.lock_ != nullptr) heap.lock_->unlock();
+  return true;
 }
 
 Statistics DeviceFold::combine(std::vector<HeapStatistics> heaps) const {
@@ -217,45 +158,49 @@ Statistics DeviceFold::combine(std::vector<HeapStatistics> heaps) const {
   return all;
 }
 
-HeapFold::HeapFold(DeviceFold& device, HeapId heap, std::uint64_t stream, bool plain)
-    : device_(device) {
+HeapFold::HeapFold(DeviceFold& device, HeapId heap, std::uint64_t stream, bool plain, Mutex* lock)
+    : device_(device), lock_(lock) {
   rare_.heap = heap;
   rare_.stream = stream;
   rare_.plain = plain;
-  device_.add(*this);
 }
 
-HeapFold::~HeapFold() { device_.remove(*this); }
-
-bool HeapFold::falls_asleep() {
-  const bool idle = std::all_of(levels_.begin(), levels_.end(), [](const Level& level) {
-    return level.current.load(std::memory_order_relaxed) == 0;
-  });
-  idle_looks_ = idle ? idle_looks_ + 1 : 0;
-  if (idle_looks_ == kIdle) {
-    // Its next rise is above its ceilings, and does not pass.
-    for (Level& level : levels_) level.ceiling.store(0, std::memory_order_relaxed);
-    passes_until_.store(0, std::memory_order_relaxed);
-  }
-  return idle_looks_ == kAsleep;
+HeapFold::~HeapFold() {
+  const std::lock_guard lock(device_.mutex_);
+  for (std::size_t i = 0; i < levels_.size(); ++i) device_.bounds_[i] -= levels_[i].bound;
+  if (!lags_) return;
+  // From the end: where all heaps go, the latest goes first.
+  std::vector<HeapFold*>& list = device_.lagging_;
+  list.erase(std::next(std::find(list.rbegin(), list.rend(), this)).base());
 }
 
-// A rise that need not be looked at now.
-bool HeapFold::passes() {
-  const std::uint64_t until = passes_until_.load(std::memory_order_relaxed);
-  if (until == 0 || ticks() >= until) return false;
-  for (const Level& level : levels_) {
-    if (level.current.load(std::memory_order_relaxed) >
-        level.peak.load(std::memory_order_relaxed)) {
-      return false;
-    }
+DeviceFold::Levels HeapFold::live() const {
+  DeviceFold::Levels live;
+  for (std::size_t i = 0; i < live.size(); ++i) {
+    live[i] = levels_[i].current.load(std::memory_order_relaxed);
   }
-  // Written even where it stays what it is: whoever adds everything up after this sees the level.
-  std::uint64_t owed_at = device_.owed_at_.load(std::memory_order_relaxed);
-  while (!device_.owed_at_.compare_exchange_weak(owed_at, std::min(owed_at, until),
-                                                 std::memory_order_acq_rel)) {
+  return live;
+}
+
+// Only those levels that are above their bounds: so the others' stay what the heap has had.
+void HeapFold::raise() {
+  const std::lock_guard lock(device_.mutex_);
+  bool above = false;
+  for (std::size_t i = 0; i < levels_.size(); ++i) {
+    Level& level = levels_[i];
+    if (has_room(i, 0)) continue;
+    const std::uint64_t current = level.current.load(std::memory_order_relaxed);
+    device_.bounds_[i] += current - std::exchange(level.bound, current);
+    level.peak = std::max(level.peak, current);
+    above = above || device_.bounds_[i] > device_.peaks_[i];
   }
-  return true;
+  if (above) device_.raise_peaks(*this);
+}
+
+void HeapFold::join_lagging() {
+  const std::lock_guard lock(device_.mutex_);
+  device_.lagging_.push_back(this);
+  lags_ = true;
 }
 
 void HeapFold::on_event(const Event& event) {
@@ -263,10 +208,11 @@ void HeapFold::on_event(const Event& event) {
   switch (event.kind) {
     case EventKind::allocate:
       rare_.stream = event.stream;  // news only where events are all that is known
-      if (allocate(event.bytes, event.requested)) raise_peaks();
+      allocate(event.bytes, event.requested);
+      publish();
       return;
     case EventKind::deallocate:
-      if (owes()) settle_peaks();
+      lag();
       deallocate(event.bytes, event.requested);
       return;
     case EventKind::fence:
@@ -283,11 +229,8 @@ void HeapFold::on_event(const Event& event) {
 
 void HeapFold::reset_peaks() {
   const std::lock_guard lock(device_.mutex_);
-  for (Level& level : levels_) {
-    const std::uint64_t current = level.current.load(std::memory_order_relaxed);
-    level.peak.store(current, std::memory_order_relaxed);
-    level.ceiling.store(current, std::memory_order_relaxed);
-  }
+  device_.publish(*this);
+  for (Level& level : levels_) level.peak = level.bound;
 }
 
 HeapStatistics HeapFold::statistics() const {
@@ -296,8 +239,7 @@ HeapStatistics HeapFold::statistics() const {
   std::size_t i = 0;
   for (Gauge* gauge : {&all.live_blocks, &all.live_bytes, &all.requested_bytes}) {
     const Level& level = levels_[i++];
-    const std::uint64_t current = level.current.load(std::memory_order_relaxed);
-    *gauge = {current, std::max(current, level.peak.load(std::memory_order_relaxed)), level.total};
+    *gauge = {level.current.load(std::memory_order_relaxed), level.peak, level.total};
   }
   return all;
 }

@@ -13,8 +13,7 @@ namespace weir::sim {
 namespace {
 
 // A driver's 47 bits of addresses have room for about this much in one piece, and no more.
-constexpr Address kFirstAddress{std::uint64_t{1} << 40};
-constexpr Address kLastAddress = kFirstAddress + 80_TiB;
+constexpr Address kLastAddress = Memory::kFirstAddress + 80_TiB;
 
 Error refused(std::string why) { return {ErrorCode::device, std::move(why)}; }
 
@@ -30,15 +29,17 @@ Result<Address> Memory::reserve(Bytes size, Bytes alignment) {
   const auto aligned = [&](Address address) {
     return Address{round_up({address.value}, unit).count};
   };
-  Address candidate = aligned(kFirstAddress);
-  for (const auto& [address, reservation] : reservations_) {
-    if (candidate + size <= address) break;
-    candidate = aligned(address + reservation.size);
+  const Address first = first_gap_;
+  Address candidate = aligned(first);
+  for (auto it = reservations_.lower_bound(first); it != reservations_.end(); ++it) {
+    if (candidate + size <= it->first) break;
+    candidate = aligned(it->first + it->second.size);
   }
   if (size > kLastAddress - kFirstAddress || candidate + size > kLastAddress) {
     return refused("reserve: out of addresses: no room for " + text(size));
   }
   reservations_.emplace(candidate, Reservation{size});
+  if (candidate == first_gap_) first_gap_ = candidate + size;
   return candidate;
 }
 
@@ -53,6 +54,7 @@ Status Memory::unreserve(Address address, Bytes size) {
                    std::to_string(it->second.mappings) + " mappings");
   }
   reservations_.erase(it);
+  first_gap_ = std::min(first_gap_, address);
   return {};
 }
 

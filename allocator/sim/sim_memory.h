@@ -39,6 +39,8 @@ struct Mapping {
 
 class Memory {
  public:
+  static constexpr Address kFirstAddress{std::uint64_t{1} << 40};
+
   Memory(Bytes total, Bytes granularity, std::uint64_t mapping_ceiling)
       : total_(total), granularity_(granularity), mapping_ceiling_(mapping_ceiling) {}
 
@@ -96,6 +98,7 @@ class Memory {
   const Bytes granularity_;
   const std::uint64_t mapping_ceiling_;
   std::map<Address, Reservation> reservations_;
+  Address first_gap_ = kFirstAddress;                    // all before it is reserved
   std::unordered_map<std::uint64_t, Page> pages_;        // by handle
   std::unordered_map<std::uint64_t, Mapping> mappings_;  // by address
   std::unordered_map<std::uint64_t, Leaf> leaves_;       // by address / granularity / 512

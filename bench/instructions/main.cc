@@ -5,6 +5,9 @@
 //
 // Exit: 0; 1 if a call failed; 2 for wrong arguments.
 //
+// SCENARIO: hot_pair/512B, hot_pair/1MiB, hot_pair/32MiB, random_mix, or irregular/FAMILY, under
+// Trust::context with /context behind it (families: tools/suite/irregular_families.h).
+//
 // The count for PAIRS less that for fewer is the cost of the difference: start-up, warm-up and the
 // end are the same for both. bench/instructions/check does that.
 #include <charconv>
@@ -16,6 +19,7 @@
 #include <vector>
 
 #include "bench/support/mix.h"
+#include "suite/irregular_families.h"
 #include "suite/null_device.h"
 #include "weir/device_heap.h"
 
@@ -27,6 +31,8 @@ constexpr std::size_t kHotWarmUp = 2'000;
 constexpr std::size_t kMixWarmUp = 40'000;
 // The replacements are made for the longest run, so that making them costs each run the same.
 constexpr std::size_t kMostMixPairs = 40'000;
+// The same of the calls of irregular programs, of which the first phase is the warm-up.
+constexpr unsigned kIrregularPhases = 9;
 
 [[noreturn]] void stop(const std::string& why) {
   std::fprintf(stderr, "weir_instructions: %s\n", why.c_str());
@@ -69,6 +75,37 @@ void random_mix(DeviceHeap& heap, Stream stream, std::size_t pairs) {
   for (void* const block : live) deallocate(heap, block);
 }
 
+// Half the allocations and frees are pairs; what uses a block belongs to them.
+void irregular(DeviceHeap& heap, NullDevice& device, const Family& family, std::size_t pairs) {
+  std::vector<Stream> streams;
+  for (unsigned i = 0; i < family.all_streams(); ++i) {
+    streams.push_back(device.stream(NullDevice::stream_handle(static_cast<int>(i))).value());
+  }
+  History history(family, kIrregularSeed, {.phases = kIrregularPhases});
+  std::vector<Call> calls;
+  std::size_t first_phase = 0;
+  for (unsigned phase = 0; phase < history.phases(); ++phase) {
+    const std::vector<Call> more = taking_turns(history.next());
+    calls.insert(calls.end(), more.begin(), more.end());
+    if (phase == history.first_measured()) first_phase = calls.size();
+  }
+  std::vector<void*> blocks(history.slots(), nullptr);
+  std::size_t left = 2 * pairs;
+  for (std::size_t i = 0; i < first_phase || left > 0; ++i) {
+    if (i == calls.size()) stop("more pairs than calls were made");
+    const Call& call = calls[i];
+    void*& block = blocks[call.slot];
+    if (call.kind == Call::Kind::allocate) {
+      block = allocate(heap, {call.bytes}, streams[call.stream]);
+    } else if (call.kind == Call::Kind::free) {
+      deallocate(heap, block);
+    } else if (!heap.record_stream(block, streams[call.user]).ok()) {
+      stop("record_stream() failed");
+    }
+    if (i >= first_phase && call.kind != Call::Kind::use) --left;
+  }
+}
+
 // What is left at the end is the same after any number of pairs, and is not looked at by
 // validate(): its work would depend on how many pages there came to be.
 void expect_nothing_live(const DeviceHeap& heap, std::size_t pairs) {
@@ -77,7 +114,24 @@ void expect_nothing_live(const DeviceHeap& heap, std::size_t pairs) {
   if (blocks.total < pairs) stop("fewer pairs were made than asked for");
 }
 
+[[noreturn]] void run_irregular(const std::string& name, Trust trust, std::size_t pairs) {
+  const Family* const family = find_family(name);
+  if (family == nullptr) stop("no family is " + name);
+  NullDevice device;
+  DeviceHeap heap(device, {.trust = trust});
+  irregular(heap, device, *family, pairs);
+  // How much is live now depends on the number of pairs, and so would the cost of freeing it.
+  std::_Exit(0);
+}
+
 int run(std::string_view scenario, std::size_t pairs) {
+  if (constexpr std::string_view kPrefix = "irregular/"; scenario.starts_with(kPrefix)) {
+    scenario.remove_prefix(kPrefix.size());
+    constexpr std::string_view kContext = "/context";
+    const bool context = scenario.ends_with(kContext);
+    if (context) scenario.remove_suffix(kContext.size());
+    run_irregular(std::string(scenario), context ? Trust::context : Trust::told, pairs);
+  }
   NullDevice device;
   DeviceHeap heap(device);
   const Stream stream = device.stream(NullDevice::stream_handle(0)).value();

@@ -15,7 +15,7 @@ namespace {
 // Steps are divided by this, where each takes longer.
 constexpr std::uint32_t kFewer = kThreadSanitizer ? 4 : 1;
 
-// With threads on streams of their own, the device's peaks may miss what lasted a moment.
+// With threads on streams of their own, the device's peaks may be too low.
 constexpr Promises kPromises{.device_peaks_of_all_heaps = false};
 
 void expect_explained(Scenario scenario, std::uint64_t first_seed, std::uint64_t seeds) {

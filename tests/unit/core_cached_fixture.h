@@ -23,7 +23,7 @@ class BlocksAtHand : public CoreHeap {
     const auto& cached = TestAccess::cached(stream_heap(heap, id));
     const auto end = cached.begin() + static_cast<long>(kept(heap, id));
     return std::any_of(cached.begin(), end,
-                       [&](const Block* b) { return b->begin == Address::of(block); });
+                       [&](const auto& c) { return c.block.begin() == Address::of(block); });
   }
   // Sizes of pages that were leased so far: unchanged while blocks are served from hand.
   static std::uint64_t leased_in_all(DeviceHeap& heap) {

@@ -346,11 +346,11 @@ class TwoHeaps {
  private:
   Bytes some_size() { return 1_MiB + 700_KiB * (random_() % 6); }
   void allocate(Bytes size, std::size_t stream) {
-    const std::uint64_t asked = TestAccess::requests(heap_);
+    const std::uint64_t asked = TestAccess::tables(heap_).requests;
     const Result<void*> block = heap_.allocate(size, streams_[stream]);
     const Result<void*> plain = plain_.allocate(size, plain_streams_[stream]);
     ASSERT_TRUE(block.ok() && plain.ok());
-    from_cache_ += TestAccess::requests(heap_) == asked;
+    from_cache_ += TestAccess::tables(heap_).requests == asked;
     live_.emplace_back(*block, *plain);
   }
   void free(std::size_t which) {

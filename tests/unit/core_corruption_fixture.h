@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/core_heap_fixture.h"
@@ -42,89 +45,74 @@ class Corruption : public CoreHeap {
     ASSERT_THAT(heap_.validate(), testing::IsEmpty());
   }
 
-  // With `member` changed, validate() says `text`; and nothing, once it is as it was.
-  template <class Member, class Change>
-  void expect_caught(Member& member, Change&& change, const std::string& text) {
-    const Member kept = member;
-    change(member);
-    EXPECT_THAT(heap_.validate(), testing::Contains(testing::HasSubstr(text)));
-    member = kept;
-    EXPECT_THAT(heap_.validate(), testing::IsEmpty());
+  // Changes `member` until undo().
+  template <class Member, class Value>
+  void set(Member& member, Value value) {
+    on_undo([&member, kept = Member(member)] { member = kept; });
+    member = static_cast<Member>(std::move(value));
   }
-  // The same for what cannot be copied.
-  template <class Change, class Undo>
-  void expect_caught_until(Change&& change, Undo&& undo, const std::string& text) {
+  void on_undo(std::function<void()> step) { undo_.push_back(std::move(step)); }
+  void undo() {
+    for (; !undo_.empty(); undo_.pop_back()) undo_.back()();
+  }
+  // After a change validate() says `text`; and nothing, once it is undone.
+  void expect_caught(const std::function<void()>& change, const std::string& text) {
     change();
     EXPECT_THAT(heap_.validate(), testing::Contains(testing::HasSubstr(text)));
     undo();
     EXPECT_THAT(heap_.validate(), testing::IsEmpty());
   }
-  void expect_caught(Bytes& member, const std::string& text) {
+  template <class Member, class Change>
+  void expect_caught(Member& member, Change&& change, const std::string& text) {
     expect_caught(
-        member, [](Bytes& bytes) { bytes += kGrain; }, text);
+        [&] {
+          on_undo([&member, kept = Member(member)] { member = kept; });
+          change(member);
+        },
+        text);
   }
 
-  PageHeap& page_heap() { return TestAccess::pages(heap_); }
-  HomePages& pages() { return TestAccess::home(heap_); }
-  Chunks& chunks() { return TestAccess::chunks(heap_); }
-  StitchedRows& rows() { return TestAccess::rows(heap_); }
-  // The record of a block of the first stream's, or of one that is cached there.
-  Block& block(void* at) { return TestAccess::block(stream_heap(0), Address::of(at)); }
   StreamHeap& stream_heap(std::size_t id) { return TestAccess::stream_heap(heap_, id); }
+  PageTables& tables() { return TestAccess::tables(heap_); }
+  PageDriver& driver() { return TestAccess::driver(heap_); }
+  // The run that the address lies in.
+  Tile& run(const void* at) { return *TestAccess::pages(heap_).find_tile(Address::of(at)); }
+  SmallTile& small(const void* at) { return *run(at).slab->tile_at(Address::of(at)); }
 
   // The first of them that is wanted.
   template <class Wanted>
-  Chunk& chunk_that(Wanted&& wanted) {
-    for (Chunk* chunk = chunks().first(); chunk != nullptr; chunk = chunk->after) {
-      if (wanted(*chunk)) return *chunk;
+  Tile& tile_that(Wanted&& wanted) {
+    const Tile* tile = tables().tiles.first();
+    while (tile != nullptr && !wanted(*tile)) tile = tables().tiles.after(tile);
+    if (tile == nullptr) throw std::logic_error("the heap has no such tile");
+    return *tables().tiles.at(tile->begin);
+  }
+  Tile& vacant_tile() {
+    return tile_that([](const Tile& tile) { return tile.kind == Tile::Kind::vacant; });
+  }
+  // A free one that was used.
+  Tile& freed_tile() {
+    return tile_that([](const Tile& tile) { return tile.is_free() && tile.by != Tile::kNobody; });
+  }
+  Page& page_that(bool idle) {
+    for (auto& [id, page] : tables().pages.all()) {
+      if (page.idle() == idle) return page;
     }
-    ADD_FAILURE() << "the heap has no such chunk";
-    return *chunks().first();
-  }
-  Chunk& chunk_of(Chunk::State state) {
-    return chunk_that([&](const Chunk& chunk) { return chunk.state == state; });
-  }
-  // One with freed ranges.
-  Chunk& freed_chunk() {
-    return chunk_that([](const Chunk& chunk) {
-      return chunk.state == Chunk::State::free && !chunk.freed.empty();
-    });
-  }
-  template <class Wanted>
-  Page& page_that(Wanted&& wanted) {
-    for (auto& [id, page] : TestAccess::all(pages())) {
-      if (!wanted(page)) continue;
-      last_page_ = "page " + std::to_string(id) + ": ";
-      return page;
-    }
-    ADD_FAILURE() << "the heap has no such page";
-    return TestAccess::all(pages()).begin()->second;
-  }
-  Page& used_page() {
-    return page_that([](const Page& page) { return !page.idle(); });
-  }
-  Page& part_used_page() {
-    return page_that([](const Page& page) { return !page.idle() && page.used < page.size; });
-  }
-  Page& idle_page() {
-    return page_that([](const Page& page) { return page.idle(); });
+    throw std::logic_error("the heap has no such page");
   }
   StitchedRow& row_of(StitchedRow::State state) {
-    for (const auto& [begin, row] : TestAccess::all(rows())) {
-      if (row->state != state) continue;
-      last_row_ = "stitched row at " + std::to_string(begin.value) + ": ";
-      return *row;
-    }
-    ADD_FAILURE() << "the heap has no such row";
-    return *TestAccess::all(rows()).begin()->second;
+    StitchedRow* found = nullptr;
+    tables().rows.visit_all([&](StitchedRow& row) {
+      if (row.state == state) found = &row;
+    });
+    if (found == nullptr) throw std::logic_error("the heap has no such row");
+    return *found;
   }
-  StitchedRow& used_row() { return row_of(StitchedRow::State::used); }
-  StitchedRow& idle_row() { return row_of(StitchedRow::State::idle); }
 
   DeviceHeap heap_{device_, {.limit = 64_MiB}};
   std::vector<void*> large_, small_;
   void *theirs_ = nullptr, *stitched_ = nullptr;
-  std::string last_page_, last_row_;  // how validate() names what was last asked for
+  std::vector<std::function<void()>> undo_;
 };
 
 }  // namespace weir::test

@@ -39,7 +39,7 @@ TEST_F(Corruption, SequencesOfTimelinesRise) {
       mine,
       [](auto& timeline) {
         timeline.retired = true;
-        timeline.events.reset();
+        timeline.events = {};
       },
       name + "retired without its last event");
   const std::string listed =
@@ -64,19 +64,21 @@ TEST_F(Corruption, ClocksOfTimelinesKnowOnlyWhatHappened) {
   expect_caught(
       mine.clock,
       [&](auto& clock) {
-        fences(clock).push_back({TimelineId{50}, 0, Sequence{1}});
+        fences(clock).push_back({TimelineId{50}, Sequence{1}});
       },
       name + "waited for a timeline that is not there");
   expect_caught(
       mine.clock, [&](auto& clock) { fences(clock).push_back(fences(clock)[0]); },
-      name + "its clock is not in order of timelines");
+      name + "a clock is not in order of timelines");
   expect_caught(
-      mine.clock, [&](auto& clock) { fences(clock)[0].sequence = Sequence{0}; },
-      name + "an event knows of waits that were never made");
+      mine.clock,
+      [&](auto& clock) {
+        while (clock.size() <= VectorClock::kMost) fences(clock).push_back(fences(clock)[0]);
+      },
+      name + "a clock knows of too many timelines");
   expect_caught(
-      mine.events,
-      [&](auto& events) { fences(events.clock_of(events.back()))[0].sequence.value += 1; },
-      name + "an event knows of waits that were never made");
+      mine.events, [&](auto& events) { fences(events.back().clock)[0].sequence.value += 1000; },
+      name + "waited for an event that timeline " + std::to_string(a.value) + " never recorded");
 }
 
 TEST_F(Corruption, EventsAndStreamsOfTimelinesAreKeptOnce) {

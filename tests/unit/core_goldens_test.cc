@@ -268,142 +268,142 @@ std::string figures_of(const Settings& settings) { return Program(settings).run(
 
 TEST(Goldens, OfTheBalancedPolicy) {
   EXPECT_EQ(figures_of({}),
-            "reserved 199229440, leased 199229440, mapped 3892314112, live 167778304\n"
-            "1486 blocks, 59 pages, 1162 mappings, 1162 unmapped, 567 waits, 0 failures\n"
-            "9467 calls, 171335169 ns, digests dc0ae6a5e53f385 6d52dfaa54aa6e70");
+            "reserved 209715200, leased 209715200, mapped 3212836864, live 167778304\n"
+            "1486 blocks, 63 pages, 980 mappings, 980 unmapped, 568 waits, 0 failures\n"
+            "8950 calls, 165346441 ns, digests dc0ae6a5e53f385 4516dc9200a4e5c3");
   EXPECT_EQ(figures_of({.options = {.limit = 176_MiB}}),
-            "reserved 184549376, leased 184549376, mapped 2795503616, live 167723520\n"
-            "1334 blocks, 57 pages, 866 mappings, 866 unmapped, 498 waits, 150 failures\n"
-            "8244 calls, 159887760 ns, digests d4523735752f9005 74085f71a769e69b");
+            "reserved 184549376, leased 184549376, mapped 2629828608, live 167770112\n"
+            "1350 blocks, 55 pages, 786 mappings, 786 unmapped, 503 waits, 150 failures\n"
+            "7868 calls, 156940844 ns, digests 5d1fe71ba633e5c5 f6963d052f68c7d6");
   EXPECT_EQ(figures_of({.options = {.most_mappings = 120}}),
-            "reserved 201326592, leased 201326592, mapped 467664896, live 167778304\n"
-            "1486 blocks, 174 pages, 1423 mappings, 1423 unmapped, 597 waits, 0 failures\n"
-            "10925 calls, 239683526 ns, digests dc0ae6a5e53f385 854a8b793bd553d2");
+            "reserved 197132288, leased 197132288, mapped 467664896, live 167778304\n"
+            "1486 blocks, 191 pages, 1447 mappings, 1447 unmapped, 596 waits, 0 failures\n"
+            "11830 calls, 244476518 ns, digests dc0ae6a5e53f385 b759ea9df590aaa7");
 }
 
 TEST(Goldens, OfTheOtherPolicies) {
   EXPECT_EQ(figures_of({.options = {.reuse = ReusePolicy::wait}}),
-            "reserved 205520896, leased 205520896, mapped 2998927360, live 167778304\n"
-            "1486 blocks, 61 pages, 907 mappings, 907 unmapped, 717 waits, 0 failures\n"
-            "9348 calls, 162918594 ns, digests dc0ae6a5e53f385 e7920df6390079cd");
+            "reserved 201326592, leased 201326592, mapped 3403677696, live 167778304\n"
+            "1486 blocks, 60 pages, 1006 mappings, 1006 unmapped, 735 waits, 0 failures\n"
+            "9600 calls, 166197630 ns, digests dc0ae6a5e53f385 6404bc0bbce59b94");
   EXPECT_EQ(figures_of({.options = {.reuse = ReusePolicy::grow}}),
             "reserved 1073741824, leased 224395264, mapped 1073741824, live 167778304\n"
-            "1486 blocks, 445 pages, 433 mappings, 433 unmapped, 164 waits, 0 failures\n"
-            "17804 calls, 157421722 ns, digests dc0ae6a5e53f385 83ff4e6dc1e0a514");
+            "1486 blocks, 417 pages, 409 mappings, 409 unmapped, 162 waits, 0 failures\n"
+            "16467 calls, 155778738 ns, digests dc0ae6a5e53f385 12fc649e6a9ed2b8");
   EXPECT_EQ(figures_of({.options = {.limit = 200_MiB, .reuse = ReusePolicy::no_wait}}),
-            "reserved 209715200, leased 205520896, mapped 922746880, live 167778304\n"
-            "1486 blocks, 281 pages, 1573 mappings, 1573 unmapped, 0 waits, 0 failures\n"
-            "16601 calls, 251641854 ns, digests dc0ae6a5e53f385 a10cfb97fc3b9462");
+            "reserved 209715200, leased 209715200, mapped 952107008, live 167778304\n"
+            "1486 blocks, 269 pages, 1508 mappings, 1508 unmapped, 0 waits, 0 failures\n"
+            "22555 calls, 251553276 ns, digests dc0ae6a5e53f385 2cd829315bbfe818");
 }
 
 TEST(Goldens, OfSmallBlocks) {
   EXPECT_EQ(figures_of({.most_live = 24_MiB, .largest = 2_MiB, .small_percent = 95, .steps = 1500}),
-            "reserved 46137344, leased 46137344, mapped 132120576, live 25208320\n"
-            "4531 blocks, 20 pages, 56 mappings, 56 unmapped, 501 waits, 0 failures\n"
-            "10045 calls, 282091522 ns, digests 3f4afa8a7fa5df65 9b0c75abe717281e");
+            "reserved 46137344, leased 46137344, mapped 111149056, live 25208320\n"
+            "4531 blocks, 20 pages, 47 mappings, 47 unmapped, 515 waits, 0 failures\n"
+            "10040 calls, 281933788 ns, digests 3f4afa8a7fa5df65 fa4a8a97c56b2e4b");
   EXPECT_EQ(figures_of({.options = {.limit = 26_MiB},
                         .most_live = 24_MiB,
                         .largest = 2_MiB,
                         .small_percent = 95,
                         .steps = 1500}),
             "reserved 27262976, leased 27262976, mapped 27262976, live 24109056\n"
-            "3311 blocks, 12 pages, 12 mappings, 12 unmapped, 373 waits, 1224 failures\n"
-            "10291 calls, 258759555 ns, digests f12a7b768dd743a5 27fb282a59f2e844");
+            "3311 blocks, 12 pages, 12 mappings, 12 unmapped, 377 waits, 1224 failures\n"
+            "10299 calls, 258759555 ns, digests f12a7b768dd743a5 e295342bfbf850d3");
 }
 
 // Beside so much, a little more costs nothing.
 TEST(Goldens, OfLargeHeaps) {
   EXPECT_EQ(figures_of({.most_live = 900_MiB, .largest = 120_MiB, .steps = 1500}),
-            "reserved 1031798784, leased 1023410176, mapped 26587693056, live 943725056\n"
-            "4444 blocks, 699 pages, 11070 mappings, 11070 unmapped, 1448 waits, 0 failures\n"
-            "50715 calls, 572973412 ns, digests c7e99aff09828705 e3fd99b0362952c9");
+            "reserved 1025507328, leased 1025507328, mapped 46131052544, live 943725056\n"
+            "4444 blocks, 443 pages, 10681 mappings, 10681 unmapped, 1471 waits, 0 failures\n"
+            "49335 calls, 554326000 ns, digests c7e99aff09828705 52fa7f22fa36169d");
 }
 
 TEST(Goldens, WhereUsesAreNotTold) {
   EXPECT_EQ(figures_of({.options = {.trust = Trust::context}, .tells = false}),
-            "reserved 213909504, leased 213909504, mapped 2474639360, live 167763968\n"
-            "1475 blocks, 59 pages, 681 mappings, 681 unmapped, 335 waits, 0 failures\n"
-            "10828 calls, 152871820 ns, digests aec2f4ce4a910705 e47478dad1f2a691");
+            "reserved 205520896, leased 205520896, mapped 2497708032, live 167763968\n"
+            "1475 blocks, 56 pages, 672 mappings, 672 unmapped, 372 waits, 0 failures\n"
+            "10952 calls, 152533168 ns, digests aec2f4ce4a910705 78c6c388c9a971b");
   EXPECT_EQ(
       figures_of({.options = {.trust = Trust::context, .context_events = false}, .tells = false}),
-      "reserved 685768704, leased 234881024, mapped 3827302400, live 167763968\n"
-      "1475 blocks, 187 pages, 1044 mappings, 1044 unmapped, 91 waits, 0 failures\n"
-      "13461 calls, 167966573 ns, digests aec2f4ce4a910705 8d38d8f9d9e66d38");
+      "reserved 748683264, leased 224395264, mapped 3848273920, live 167763968\n"
+      "1475 blocks, 204 pages, 1047 mappings, 1047 unmapped, 93 waits, 0 failures\n"
+      "14776 calls, 168601930 ns, digests aec2f4ce4a910705 9671a27b15613af3");
 }
 
 TEST(Goldens, OfPlainMemory) {
   EXPECT_EQ(figures_of({.options = {.memory = MemoryKind::plain}}),
-            "reserved 371195904, leased 333447168, mapped 371195904, live 167778304\n"
-            "1486 blocks, 19 pages, 19 mappings, 19 unmapped, 281 waits, 0 failures\n"
-            "4615 calls, 133422306 ns, digests dc0ae6a5e53f385 6d9feb94dc26692e");
+            "reserved 371195904, leased 341835776, mapped 371195904, live 167778304\n"
+            "1486 blocks, 19 pages, 19 mappings, 19 unmapped, 308 waits, 0 failures\n"
+            "4669 calls, 133425990 ns, digests dc0ae6a5e53f385 e1245309f7f7c8c2");
   EXPECT_EQ(figures_of({.options = {.limit = 240_MiB, .memory = MemoryKind::plain}}),
             "reserved 251658240, leased 251658240, mapped 251658240, live 167773696\n"
-            "1449 blocks, 18 pages, 18 mappings, 18 unmapped, 321 waits, 25 failures\n"
-            "4574 calls, 186864994 ns, digests 887d828210d2524 cc6cec8708bae7b2");
+            "1470 blocks, 21 pages, 21 mappings, 21 unmapped, 311 waits, 22 failures\n"
+            "4293 calls, 217060303 ns, digests a156fe3701f2785 8c343677432ed0b1");
 }
 
 TEST(Goldens, OfGraphPools) {
   EXPECT_EQ(figures_of({.pools = true}),
-            "reserved 285212672, leased 249561088, mapped 2080374784, live 220811776\n"
-            "2311 blocks, 171 pages, 1475 mappings, 1475 unmapped, 637 waits, 0 failures\n"
-            "32947 calls, 263650403 ns, digests 369cc3f1940f5f59 f9ffd0b25840a1e3");
+            "reserved 272629760, leased 245366784, mapped 2260729856, live 220811776\n"
+            "2311 blocks, 158 pages, 1387 mappings, 1387 unmapped, 696 waits, 0 failures\n"
+            "32840 calls, 265515716 ns, digests c4baad545815a3cb 1cba6957a1b4b756");
   EXPECT_EQ(figures_of({.options = {.limit = 240_MiB}, .pools = true}),
-            "reserved 251658240, leased 247463936, mapped 1558183936, live 225719808\n"
-            "2275 blocks, 169 pages, 919 mappings, 919 unmapped, 410 waits, 197 failures\n"
-            "42122 calls, 252529933 ns, digests 3a105406fa3186ed 92e5660065925ac");
+            "reserved 251658240, leased 247463936, mapped 1908408320, live 227955200\n"
+            "2299 blocks, 163 pages, 1031 mappings, 1031 unmapped, 467 waits, 158 failures\n"
+            "41331 calls, 265128767 ns, digests a0bda28d04982489 ea8c705d9bb83b81");
   EXPECT_EQ(figures_of({.options = {.trust = Trust::context}, .pools = true, .tells = false}),
-            "reserved 1073741824, leased 270532608, mapped 2260729856, live 234270720\n"
-            "1372 blocks, 937 pages, 1059 mappings, 1059 unmapped, 212 waits, 971 failures\n"
-            "40004 calls, 249056476 ns, digests 8bfac8c1004629f ffed817508bb6e7b");
+            "reserved 1073741824, leased 262144000, mapped 2300575744, live 234270720\n"
+            "1355 blocks, 949 pages, 1085 mappings, 1085 unmapped, 220 waits, 1006 failures\n"
+            "42727 calls, 248490643 ns, digests 294b98fe90158d80 23c1d20d6a5239c3");
 }
 
 TEST(Goldens, OfSleep) {
   EXPECT_EQ(figures_of({.sleeps = true}),
-            "reserved 201326592, leased 201326592, mapped 899678208, live 167772160\n"
-            "1487 blocks, 1839 pages, 5993 mappings, 5993 unmapped, 584 waits, 0 failures\n"
-            "33032 calls, 1717265942 ns, digests 842858e6ac40bea5 5769eee7aa62ae80");
+            "reserved 199229440, leased 199229440, mapped 884998144, live 167772160\n"
+            "1487 blocks, 1875 pages, 6253 mappings, 6253 unmapped, 612 waits, 0 failures\n"
+            "33961 calls, 1724283203 ns, digests 2ecc4c71f76488e9 2f3dcd5110a8d2ed");
   EXPECT_EQ(figures_of({.pools = true, .sleeps = true}),
-            "reserved 255852544, leased 255852544, mapped 1241513984, live 218047488\n"
-            "1802 blocks, 2091 pages, 7575 mappings, 7575 unmapped, 609 waits, 0 failures\n"
-            "43600 calls, 1787093330 ns, digests e53e2374e974d6da 8843372587ae1cb4");
+            "reserved 255852544, leased 251658240, mapped 1358954496, live 218047488\n"
+            "1802 blocks, 2086 pages, 7855 mappings, 7855 unmapped, 637 waits, 0 failures\n"
+            "44439 calls, 1796783052 ns, digests c06ee6e0944f6e4e edd78201a1ea4342");
 }
 
 // What the device refuses leaves everything as it was, or is made up for.
 TEST(Goldens, WhereCallsOfTheDeviceFail) {
   EXPECT_EQ(figures_of({.faults_percent = 30}),
-            "reserved 205520896, leased 205520896, mapped 2822766592, live 167779840\n"
-            "1439 blocks, 58 pages, 805 mappings, 805 unmapped, 466 waits, 12 failures\n"
-            "7742 calls, 162409374 ns, digests 7bdbfd6dd4d11a65 51634557d1bba989");
+            "reserved 209715200, leased 209715200, mapped 2707423232, live 167771648\n"
+            "1462 blocks, 57 pages, 745 mappings, 745 unmapped, 457 waits, 10 failures\n"
+            "7420 calls, 161067256 ns, digests d257cbf0898871a5 37df400ad53acf87");
   EXPECT_EQ(figures_of({.options = {.limit = 176_MiB, .reuse = ReusePolicy::no_wait},
                         .faults_percent = 60}),
-            "reserved 184549376, leased 184549376, mapped 868220928, live 167776256\n"
-            "1356 blocks, 158 pages, 1017 mappings, 1017 unmapped, 0 waits, 104 failures\n"
-            "12975 calls, 249959708 ns, digests 4a29ad673f7cf345 10c26c36a8f1a1b2");
+            "reserved 184549376, leased 184549376, mapped 838860800, live 167771648\n"
+            "1343 blocks, 180 pages, 1038 mappings, 1038 unmapped, 0 waits, 101 failures\n"
+            "20663 calls, 242614752 ns, digests 2c8e8ac5b2a79784 b9bd49ddd13d58f6");
   EXPECT_EQ(figures_of(
                 {.options = {.limit = 200_MiB, .memory = MemoryKind::plain}, .faults_percent = 60}),
             "reserved 209715200, leased 209715200, mapped 209715200, live 167771648\n"
-            "1264 blocks, 22 pages, 22 mappings, 22 unmapped, 200 waits, 189 failures\n"
-            "4609 calls, 203101615 ns, digests fd3fcd17d51940e4 55b9ea1a9c9102ac");
+            "1316 blocks, 19 pages, 19 mappings, 19 unmapped, 275 waits, 141 failures\n"
+            "4820 calls, 211372939 ns, digests 520f2506413e2fa1 f87db2b4abc3fbf0");
   EXPECT_EQ(
       figures_of({.options = {.trust = Trust::context}, .tells = false, .faults_percent = 30}),
-      "reserved 216006656, leased 205520896, mapped 2193620992, live 167851008\n"
-      "1463 blocks, 64 pages, 634 mappings, 634 unmapped, 306 waits, 3 failures\n"
-      "10439 calls, 157533943 ns, digests ca486e9385704641 d472401787670c70");
+      "reserved 222298112, leased 207618048, mapped 1998585856, live 167851008\n"
+      "1474 blocks, 65 pages, 577 mappings, 577 unmapped, 329 waits, 3 failures\n"
+      "10196 calls, 156446814 ns, digests b102b5d6a1b301 a92881ac88668355");
   EXPECT_EQ(figures_of({.pools = true, .faults_percent = 30}),
-            "reserved 251658240, leased 234881024, mapped 1182793728, live 206934528\n"
-            "2353 blocks, 237 pages, 1438 mappings, 1438 unmapped, 554 waits, 21 failures\n"
-            "39396 calls, 256461308 ns, digests 9df10ab60b83b723 e2fa6700ddba897a");
+            "reserved 255852544, leased 243269632, mapped 1233125376, live 218336768\n"
+            "2502 blocks, 234 pages, 1293 mappings, 1293 unmapped, 535 waits, 22 failures\n"
+            "49011 calls, 249102566 ns, digests 830803623effaba9 52080fe70a475694");
   EXPECT_EQ(figures_of({.options = {.trust = Trust::context},
                         .pools = true,
                         .tells = false,
                         .faults_percent = 30}),
-            "reserved 1073741824, leased 239075328, mapped 1723858944, live 212684288\n"
-            "1370 blocks, 966 pages, 975 mappings, 975 unmapped, 198 waits, 989 failures\n"
-            "40233 calls, 243096732 ns, digests b9129ae473cdda05 97ba59e078ec706d");
+            "reserved 1073741824, leased 236978176, mapped 1782579200, live 212684288\n"
+            "1343 blocks, 974 pages, 941 mappings, 941 unmapped, 193 waits, 1043 failures\n"
+            "41192 calls, 239655060 ns, digests f49096fea7ebe03e d2ca52a92057c81c");
   EXPECT_EQ(figures_of({.pools = true, .sleeps = true, .faults_percent = 30}),
-            "reserved 253755392, leased 232783872, mapped 855638016, live 209879040\n"
-            "2156 blocks, 2707 pages, 6692 mappings, 6692 unmapped, 499 waits, 20 failures\n"
-            "61288 calls, 1858180662 ns, digests 9bdd625268164003 746e5eed884b1b60");
+            "reserved 257949696, leased 232783872, mapped 1065353216, live 211698688\n"
+            "2055 blocks, 2540 pages, 6886 mappings, 6886 unmapped, 497 waits, 18 failures\n"
+            "55512 calls, 1763479760 ns, digests fef03f1b6775e2fa 8549a95f461d71fc");
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ class HeapNeighbours : public CoreHeap {
   }
 };
 
-TEST_F(HeapNeighbours, AreLeftTheirBuffersWhereThatCostsOneIn128) {
+TEST_F(HeapNeighbours, AreLeftTheirBuffersWhereThatCostsOneIn64) {
   DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
   void* const weights = allocate(heap, 1_GiB, c_);
   take_turns(heap, 6_MiB);
@@ -72,10 +72,10 @@ TEST_F(HeapNeighbours, AreWaitedForWhereMuchIsFree) {
 TEST_F(HeapNeighbours, AreWaitedForWhereThatCostsMore) {
   DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
   void* const weights = allocate(heap, 1_GiB, c_);
-  take_turns(heap, 32_MiB);
+  take_turns(heap, 64_MiB);
   void* block = nullptr;
-  EXPECT_EQ(waits_for(heap, 16_MiB, block), 1u);
-  EXPECT_EQ(heap.statistics().reserved_bytes.peak, (1_GiB + 32_MiB).count);
+  EXPECT_EQ(waits_for(heap, 32_MiB, block), 1u);
+  EXPECT_EQ(heap.statistics().reserved_bytes.peak, (1_GiB + 64_MiB).count);
   for (void* const each : {weights, block}) free(heap, each);
   expect_sound(heap);
 }

@@ -204,18 +204,6 @@ TEST_F(HeapOutOfMemory, BlocksOfSlabsInSmallPiecesAreRestored) {
   EXPECT_THAT(heap.validate(), IsEmpty());
 }
 
-TEST_F(HeapOutOfMemory, MoreStreamsThanADeviceHeapServesAreAnErrorThatSaysWhatToDo) {
-  DeviceHeap heap(device_);
-  free(heap, allocate(heap, 1_KiB, a_));
-  TestAccess::fill_registry(heap, b_);
-  const Result<void*> refused = heap.allocate(1_KiB, c_);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument) << "freeing helps nothing";
-  EXPECT_THAT(refused.error().message(), AllOf(HasSubstr("65000 streams"), HasSubstr("retire()")));
-  ASSERT_TRUE(heap.retire(a_).ok());  // whose heap serves another
-  free(heap, allocate(heap, 1_KiB, c_));
-}
-
 class HeapOnASharedDevice : public CoreHeap {
  protected:
   HeapOnASharedDevice() : CoreHeap(SimOptions{.memory = 64_MiB}) {}
@@ -337,7 +325,7 @@ TEST_F(HeapOnASharedDevice, SurvivesOthersTakingAndGivingBackAllTheTime) {
     }
   }
   EXPECT_GT(served, 500u);
-  EXPECT_GT(refused, 10u);
+  EXPECT_GT(refused, 5u);
   EXPECT_THAT(device_.races(), IsEmpty());
   EXPECT_THAT(heap.validate(), IsEmpty());
 }

@@ -35,56 +35,6 @@ class HeapUsedElsewhere : public CoreHeap {
   }
 };
 
-TEST_F(HeapUsedElsewhere, AndBalancedHoldsAFewInTurnRatherThanWait) {
-  DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
-  void* const weights = allocate(heap, 2_GiB, c_);
-  for (int i = 0; i < 5; ++i) {
-    const Step step = this->step(heap, 2_GiB);
-    EXPECT_EQ(step.held, 192_MiB) << "step " << i;  // three of eight
-    EXPECT_LT(step.stood_still, 10_us) << "step " << i;
-  }
-  EXPECT_THAT(device_.races(), IsEmpty());
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  free(heap, weights);
-}
-
-TEST_F(HeapUsedElsewhere, AndBalancedTakesIdlePagesThatNobodyUsesBeforeNewOnes) {
-  DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
-  void* const weights = allocate(heap, 2_GiB - 192_MiB, c_);
-  std::array<void*, 24> idle;
-  for (void*& block : idle) block = allocate(heap, 8_MiB, c_);
-  for (void* const block : idle) free(heap, block);
-  const Step step = this->step(heap, 2_GiB - 192_MiB);
-  EXPECT_EQ(step.held, 192_MiB);
-  EXPECT_LT(step.stood_still, 10_us);
-  EXPECT_THAT(device_.races(), IsEmpty());
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  free(heap, weights);
-}
-
-TEST_F(HeapUsedElsewhere, AndBalancedWaitsForTheOldestWhereTwoAreNotEnough) {
-  DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
-  void* const weights = allocate(heap, 1_GiB + 512_MiB, c_);
-  void *const held = allocate(heap, 64_MiB, a_), *const more = allocate(heap, 64_MiB, a_);
-  free(heap, held);
-  free(heap, more);
-  device_.finish();
-  const Nanoseconds begin = device_.now();
-  for (int i = 0; i < 8; ++i) {  // the other stream is slower than this one
-    void* const buffer = allocate(heap, 64_MiB, a_);
-    write(a_, buffer, 64_MiB, 100_us);
-    write_after(b_, a_, buffer, 64_MiB, 300_us);
-    EXPECT_TRUE(heap.fence(buffer, b_).ok());
-    free(heap, buffer);
-  }
-  // Each waits for the one before the last: the other stream is never idle.
-  device_.finish();
-  EXPECT_LT(device_.now() - begin, 2600_us);
-  EXPECT_LE(heap.statistics().reserved_bytes.current, (1_GiB + 896_MiB).count);
-  EXPECT_THAT(device_.races(), IsEmpty());
-  free(heap, weights);
-}
-
 TEST_F(HeapUsedElsewhere, AndWaitHoldsOneAndStandsStill) {
   DeviceHeap heap(device_, {.reuse = ReusePolicy::wait});
   void* const weights = allocate(heap, 2_GiB, c_);
@@ -98,49 +48,6 @@ TEST_F(HeapUsedElsewhere, AndBalancedStaysWithinTheLimit) {
   DeviceHeap heap(device_, {.limit = 2_GiB + 64_MiB, .reuse = ReusePolicy::balanced});
   void* const weights = allocate(heap, 2_GiB, c_);
   EXPECT_EQ(step(heap, 2_GiB).held, 64_MiB);
-  free(heap, weights);
-}
-
-// The free end, or beginning, of a page in use counts as in use elsewhere as whole pages do.
-TEST_F(HeapUsedElsewhere, AndBalancedDoesNotTakeThePartUsedElsewhereOfAPageInUse) {
-  for (const bool live_first : {true, false}) {
-    DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
-    void* const weights = allocate(heap, 2_GiB, c_);
-    free(heap, allocate(heap, 14_MiB, a_));
-    void* const first = allocate(heap, live_first ? 4_MiB : 10_MiB, a_);
-    void* const second = allocate(heap, live_first ? 10_MiB : 4_MiB, a_);
-    free(heap, live_first ? second : first);
-    for (int i = 0; i < 4; ++i) {
-      EXPECT_LT(step(heap, 2_GiB, 10_MiB).stood_still, 10_us) << live_first << " " << i;
-    }
-    EXPECT_LE(heap.statistics().reserved_bytes.current, (2_GiB + 48_MiB).count);
-    EXPECT_THAT(heap.validate(), IsEmpty());
-    free(heap, live_first ? first : second);
-    free(heap, weights);
-    device_.finish();
-  }
-  EXPECT_THAT(device_.races(), IsEmpty());
-}
-
-// However much is in use elsewhere: here each of many buffers, and what is idle lies between the
-// first two.
-TEST_F(HeapUsedElsewhere, AndBalancedTakesIdleMemoryRatherThanWait) {
-  DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
-  void* const weights = allocate(heap, 1_GiB, c_);
-  void* const all = allocate(heap, 512_MiB, a_);
-  write(a_, all, 512_MiB);
-  free(heap, all);
-  device_.finish();
-  for (int i = 0; i < 14; ++i) {
-    void* const buffer = allocate(heap, 32_MiB, a_);
-    write(a_, buffer, 32_MiB, 1_us);
-    write_after(b_, a_, buffer, 32_MiB, 10_ms);
-    ASSERT_TRUE(heap.fence(buffer, b_).ok());
-    free(heap, buffer);
-  }
-  EXPECT_EQ(heap.statistics().stream_waits, 0u);
-  EXPECT_LE(heap.statistics().reserved_bytes.current, (1_GiB + 514_MiB).count);
-  device_.finish();
   free(heap, weights);
 }
 

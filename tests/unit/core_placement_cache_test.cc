@@ -122,24 +122,6 @@ TEST(PlacementCache, IsBoundedAndForgetsTheOlder) {
   EXPECT_EQ(memory.recall(keys_for(keys.back()), kAny), Address{1'000'000});
 }
 
-TEST(PlacementCache, APreferredPlaceComesWhereAnotherCame) {
-  PlacementCache memory;
-  constexpr std::uint32_t kBrief = 5;
-  const RequestKeys keys{1, kBrief};
-  memory.remember(keys, Address{100});
-  memory.remember({2, kBrief}, Address{200});
-  memory.prefer(keys, Address{200}, Address{100});
-  EXPECT_EQ(memory.recall(keys, kAny), Address{200});
-  EXPECT_FALSE(memory.recall(keys, [](Address at) { return at == Address{100}; }).has_value());
-  memory.remember(keys, Address{300});
-  memory.prefer(keys, Address{300}, Address{200});  // it has both
-  EXPECT_EQ(memory.recall(keys, kAny), Address{300});
-  EXPECT_EQ(memory.recall(keys, [](Address at) { return at != Address{300}; }), Address{200});
-  memory.prefer(keys, Address{400}, Address{500});  // none has that
-  EXPECT_EQ(memory.recall(keys, kAny), Address{300});
-  EXPECT_EQ(memory.recall({2, kBrief}, kAny), Address{200});  // other whole keys as before
-}
-
 // The brief key's places, those for the whole key before all others.
 TEST(PlacementCache, WhatTheWholeKeyHasComesBeforeWhatTheBriefOneHas) {
   PlacementCache memory;

@@ -35,10 +35,11 @@ class StitchPlanModel : public testing::TestWithParam<Terrain> {
  protected:
   enum Kind { kOnePiece, kPair, kMany, kCreate, kCreateAndHead, kKinds };
 
+  void SetUp() override { index_.add_region({kRow, 4_GiB}); }
   std::uint64_t below(std::uint64_t limit) { return random_() % limit; }
 
   void make_pages() {
-    pages_ = HomePages();
+    pages_.clear();
     Address at = kRow;
     for (std::uint32_t i = 0; i < terrain_.pages; ++i) {
       const Bytes size = 2_MiB * (1 + below(terrain_.most_granules));
@@ -216,7 +217,8 @@ class StitchPlanModel : public testing::TestWithParam<Terrain> {
 
   const Terrain terrain_ = GetParam();
   std::mt19937_64 random_{terrain_.free_cells};
-  HomePages pages_;
+  TileIndex index_;
+  HomePages pages_{index_};
   Address end_;
   std::vector<Range> free_;
 };

@@ -31,6 +31,7 @@ class StitchPlanTest : public testing::Test {
  protected:
   // Pages of 4 MiB, side by side.
   void SetUp() override {
+    index_.add_region({kRow, 1_GiB});
     for (std::uint32_t i = 0; i < 32; ++i) {
       pages_.add(PageId{i}, PhysicalHandle{i}, kib(i * 4_m, i * 4_m + 4_m), HeapId{0});
     }
@@ -39,7 +40,8 @@ class StitchPlanTest : public testing::Test {
     return plan_stitch(size, free, pages_, kGranularity);
   }
 
-  HomePages pages_;
+  TileIndex index_;
+  HomePages pages_{index_};
 };
 
 TEST_F(StitchPlanTest, WithoutFreeMemoryAllIsCreated) {

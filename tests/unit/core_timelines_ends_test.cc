@@ -35,8 +35,8 @@ TEST_F(TimelinesTest, ARetiredStreamIsWaitedForThroughItsLastEvent) {
   const Fence early = timelines_.now(a_);
   work(sa_);
   ASSERT_TRUE(timelines_.retire(a_).ok());
-  EXPECT_TRUE(timelines_.retired(a_));
-  EXPECT_FALSE(timelines_.retired(b_));
+  EXPECT_TRUE(timelines_.retired(sa_));
+  EXPECT_FALSE(timelines_.retired(sb_));
   ASSERT_TRUE(device_.destroy_stream(sa_).ok());
 
   const std::uint64_t records = calls(DeviceCall::record);

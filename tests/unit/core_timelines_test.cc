@@ -201,7 +201,7 @@ TEST_P(TimelinesFaults, AFailedCallChangesNothingAndMayBeRepeated) {
     device_.fail(call, 1);
     EXPECT_FALSE(GetParam().operation(timelines, point, waiter));
     EXPECT_FALSE(timelines.satisfied(point, waiter));
-    EXPECT_FALSE(timelines.retired(user));
+    EXPECT_FALSE(timelines.retired(sa_));
     EXPECT_THAT(timelines.validate(), IsEmpty());
     EXPECT_TRUE(GetParam().operation(timelines, point, waiter));
     EXPECT_THAT(timelines.validate(), IsEmpty());
@@ -239,7 +239,7 @@ INSTANTIATE_TEST_SUITE_P(
                            {DeviceCall::create_event, DeviceCall::record},
                            [](Timelines& timelines, Fence point, TimelineId) {
                              return timelines.retire(point.timeline).ok() &&
-                                    timelines.retired(point.timeline);
+                                    timelines.retired(timelines.stream(point.timeline));
                            }}),
     [](const testing::TestParamInfo<Faulty>& info) { return std::string(info.param.name); });
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Graph pools where things happen in an order that no plan has: graphs, streams and pools that go
 // while a capture goes on, captures that overlap, and captures that Weir knows nothing of.
+#include <array>
+
 #include "core/base/forwarding_device.h"
 #include "tests/unit/core_test_access.h"
 #include "tests/unit/graph_pool_fixture.h"
@@ -270,6 +272,45 @@ TEST_F(GraphPoolEdges, ManyPoolsOfManyStreamsLeaveAddressesForMore) {
   }
   EXPECT_THAT(heap_->validate(), testing::IsEmpty());
   if (void* const large = allocate(8_GiB, b_)) free(large);
+}
+
+TEST_F(GraphPoolEdges, PoolsThatComeAndGoHaveNoMoreHeapsThanThoseAtOnce) {
+  constexpr std::size_t kAtOnce = 30;
+  for (std::size_t round = 0; round < 5; ++round) {
+    std::vector<std::unique_ptr<GraphPool>> pools;
+    for (std::size_t i = 0; i < kAtOnce; ++i) {
+      pools.push_back(std::make_unique<GraphPool>(*heap_));
+      // As many streams in all, each time in other pools.
+      for (std::size_t stream = 0; stream < 1 + (i + round) % 3; ++stream) {
+        const Stream of = std::array{a_, b_, c_}[stream];
+        const Result<void*> block = pools.back()->allocate(100'000_B, of);
+        ASSERT_TRUE(block.ok()) << block.error().message();
+        EXPECT_TRUE(heap_->deallocate(*block).ok());
+      }
+    }
+    device_.finish();
+  }
+  EXPECT_LE(heap_->statistics().heaps.size(), 2 * kAtOnce);
+}
+
+TEST_F(GraphPoolEdges, TenThousandPoolsHaveMemoryEach) {
+  constexpr int kPools = 10'000;
+  std::vector<std::unique_ptr<GraphPool>> pools;
+  std::vector<void*> blocks;
+  for (int i = 0; i < kPools && !HasFailure(); ++i) {
+    pools.push_back(std::make_unique<GraphPool>(*heap_));
+    const Result<void*> block = pools.back()->allocate(1_MiB, a_);
+    ASSERT_TRUE(block.ok()) << block.error().message();
+    blocks.push_back(*block);
+  }
+  EXPECT_EQ(heap_->statistics().live_blocks.current, std::uint64_t{kPools});
+  EXPECT_EQ(heap_->snapshot().blocks.size(), std::size_t{kPools});
+  EXPECT_THAT(heap_->validate(), testing::IsEmpty());
+  if (void* const large = allocate(8_GiB, b_)) free(large);
+  for (void* const block : blocks) EXPECT_TRUE(heap_->deallocate(block).ok());
+  const Result<void*> again = pools[kPools / 2]->allocate(64_MiB, b_);
+  ASSERT_TRUE(again.ok()) << again.error().message();
+  EXPECT_TRUE(heap_->deallocate(*again).ok());
 }
 
 class GraphPoolPressure : public GraphPoolEdges {

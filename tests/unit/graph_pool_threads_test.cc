@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Graph pools and threads: captures beside each other and beside eager work.
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -146,6 +147,35 @@ TEST_F(GraphPoolThreads, PoolsComeAndGoInManyThreads) {
   one.join();
   two.join();
   EXPECT_LE(heap_->statistics().heaps.size(), 16u);
+}
+
+TEST_F(GraphPoolThreads, PointersIntoPoolsThatAreGoneMayBeAskedAbout) {
+  std::array<std::atomic<char*>, 8> seen{};
+  std::atomic<bool> stop{false};
+  std::thread asks([&] {
+    while (!stop.load()) {
+      for (const std::atomic<char*>& each : seen) {
+        char* const block = each.load();
+        if (block == nullptr) continue;
+        (void)heap_->find(block + 100);
+        (void)heap_->record_stream(block, c_);
+      }
+    }
+  });
+  void* last = nullptr;
+  for (std::uint64_t i = 0; i < 400; ++i) {
+    GraphPool pool(*heap_);
+    const Result<void*> block = pool.allocate(Bytes{(1 + i % 3) * 200'000}, i % 2 == 0 ? a_ : b_);
+    ASSERT_TRUE(block.ok()) << block.error().message();
+    seen[i % seen.size()] = static_cast<char*>(*block);
+    drop(last = *block);
+  }
+  stop = true;
+  asks.join();
+  EXPECT_FALSE(heap_->find(last).has_value());
+  const Status freed = heap_->deallocate(last);
+  ASSERT_FALSE(freed.ok());
+  EXPECT_EQ(freed.error().code(), ErrorCode::unknown_pointer);
 }
 
 TEST_F(GraphPoolThreads, WhatIsSaidOfTheWholeHoldsWhilePoolsAreOpened) {

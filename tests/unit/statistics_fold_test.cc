@@ -214,15 +214,22 @@ TEST(DeviceFold, ResettingPeaksStartsThemAtTheCurrentLevel) {
 TEST(DeviceFold, HeapsOfManyThreadsAddUpExactly) {
   constexpr int kThreads = 4, kRounds = 20000;
   DeviceFold device;
+  Mutex locks[kThreads];
   std::deque<HeapFold> heaps;
-  for (std::uint32_t i = 0; i < kThreads; ++i) heaps.emplace_back(device, HeapId{i}, i);
+  for (std::uint32_t i = 0; i < kThreads; ++i) {
+    heaps.emplace_back(device, HeapId{i}, i, false, &locks[i]);
+  }
   std::vector<std::thread> threads;
   for (std::uint32_t i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&heap = heaps[i], id = HeapId{i}] {
-      heap.on_event(block(EventKind::allocate, id, 1024_B, 1000_B));
+    threads.emplace_back([&heap = heaps[i], &mutex = locks[i], id = HeapId{i}] {
+      const auto counts = [&](const Event& event) {
+        const MutexLock lock(mutex);
+        heap.on_event(event);
+      };
+      counts(block(EventKind::allocate, id, 1024_B, 1000_B));
       for (int round = 0; round < kRounds; ++round) {
-        heap.on_event(block(EventKind::allocate, id, 512_B, 500_B));
-        heap.on_event(block(EventKind::deallocate, id, 512_B, 500_B));
+        counts(block(EventKind::allocate, id, 512_B, 500_B));
+        counts(block(EventKind::deallocate, id, 512_B, 500_B));
       }
     });
   }
@@ -244,38 +251,27 @@ TEST(DeviceFold, HeapsOfManyThreadsAddUpExactly) {
 TEST(DeviceFold, ABlockThatGoesFromHeapToHeapIsOne) {
   DeviceFold device;
   constexpr Bytes kBlock = 1_GiB;
+  Mutex locks[9];
   std::deque<HeapFold> heaps;
-  for (std::uint32_t i = 0; i < 8; ++i) heaps.emplace_back(device, HeapId{i}, i);
-  HeapFold looks(device, HeapId{8}, 8);
+  for (std::uint32_t i = 0; i < 9; ++i) heaps.emplace_back(device, HeapId{i}, i, false, &locks[i]);
   std::atomic<bool> done{false};
   std::thread moves([&] {
-    for (std::size_t i = 0; !done; i = (i + 1) % heaps.size()) {
-      if (heaps[i].allocate(kBlock, kBlock)) heaps[i].raise_peaks();
-      if (heaps[i].owes()) heaps[i].settle_peaks();
-      heaps[i].deallocate(kBlock, kBlock);
+    for (std::size_t i = 0; !done; i = (i + 1) % 8) {
+      for (const EventKind kind : {EventKind::allocate, EventKind::deallocate}) {
+        const MutexLock lock(locks[i]);
+        heaps[i].on_event(block(kind, heaps[i].heap(), kBlock, kBlock));
+      }
     }
   });
-  // Each rises above all before, and so everything is added up.
+  // Each rises above all before, and so the others are asked.
   constexpr int kLooks = 200'000;
   for (int i = 0; i < kLooks; ++i) {
-    if (looks.allocate(1_B, 1_B)) looks.raise_peaks();
+    const MutexLock lock(locks[8]);
+    heaps[8].on_event(block(EventKind::allocate, HeapId{8}, 1_B, 1_B));
   }
   done = true;
   moves.join();
   EXPECT_LE(device.combine({}).live_bytes.peak, kBlock.count + kLooks);
-}
-
-// Else a level that the heap has had since would not be looked at again, and be missed.
-TEST(DeviceFold, AHeapsRiseWhilePeaksAreResetIsInBothPeaksOrInNone) {
-  DeviceFold device;
-  HeapFold heap(device, HeapId{0}, 10);
-  heap.reset_peaks();
-  heap.on_event(block(EventKind::allocate, HeapId{0}, 4096_B, 4096_B));
-  heap.on_event(block(EventKind::deallocate, HeapId{0}, 4096_B, 4096_B));
-  device.reset_peaks();
-
-  const Statistics all = device.combine({heap.statistics()});
-  EXPECT_LE(all.heaps[0].live_bytes.peak, all.live_bytes.peak);
 }
 
 TEST(StatisticsFold, EventsOfAHeapFoldIntoItsOwnStatistics) {

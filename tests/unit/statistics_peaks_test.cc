@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peaks of the device and of its heaps: exact, though no two heaps meet to find them.
+// Peaks of the device and of its heaps: exact, though no two heaps meet to find them each time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <deque>
 #include <random>
 #include <string>
@@ -18,13 +17,44 @@ namespace weir {
 namespace {
 
 void allocate(HeapFold& heap, Bytes bytes, Bytes requested) {
-  if (heap.allocate(bytes, requested)) heap.raise_peaks();
+  heap.allocate(bytes, requested);
+  heap.publish();
 }
 
-void free_ten(HeapFold& heap) {
-  if (heap.owes()) heap.settle_peaks();
-  heap.deallocate(10_GiB, 10_GiB);
+void deallocate(HeapFold& heap, Bytes bytes, Bytes requested) {
+  heap.lag();
+  heap.deallocate(bytes, requested);
 }
+
+// The folds of a device's heaps, each with its lock, as threads use them.
+class LockedFolds {
+ public:
+  explicit LockedFolds(std::uint32_t heaps) : locks_(heaps) {
+    for (std::uint32_t i = 0; i < heaps; ++i)
+      folds_.emplace_back(device, HeapId{i}, i, false, &locks_[i]);
+  }
+  void allocate(std::size_t heap, Bytes bytes) {
+    const MutexLock lock(locks_[heap]);
+    weir::allocate(folds_[heap], bytes, bytes);
+  }
+  void deallocate(std::size_t heap, Bytes bytes) {
+    const MutexLock lock(locks_[heap]);
+    weir::deallocate(folds_[heap], bytes, bytes);
+  }
+  std::size_t size() const { return folds_.size(); }
+  // While no thread is at work.
+  Statistics statistics() const {
+    std::vector<HeapStatistics> parts;
+    for (const HeapFold& fold : folds_) parts.push_back(fold.statistics());
+    return device.combine(parts);
+  }
+
+  DeviceFold device;
+
+ private:
+  std::vector<Mutex> locks_;
+  std::deque<HeapFold> folds_;
+};
 
 // What the statistics say, counted without folds: the device's gauges and each heap's.
 struct NaiveStatistics {
@@ -56,9 +86,9 @@ struct NaiveStatistics {
 
 // Blocks of up to 20 heaps, which come one after the other. Some heaps do much, some little; now
 // and then nearly all is freed, and peaks start anew.
-class CeilingsProgram {
+class PeaksProgram {
  public:
-  explicit CeilingsProgram(std::uint64_t seed) : random_(seed), most_heaps_(1 + seed % 20) {}
+  explicit PeaksProgram(std::uint64_t seed) : random_(seed), most_heaps_(1 + seed % 20) {}
 
   void step() {
     if (folds_.empty() || (folds_.size() < most_heaps_ && random_() % 40 == 0)) add_heap();
@@ -104,7 +134,7 @@ class CeilingsProgram {
     std::swap(blocks_[random_() % blocks_.size()], blocks_.back());
     const auto [heap, bytes, requested] = blocks_.back();
     blocks_.pop_back();
-    folds_[heap].deallocate(bytes, requested);
+    weir::deallocate(folds_[heap], bytes, requested);
     expected_.deallocate(heap, bytes, requested);
   }
   void reset_peaks() {
@@ -125,7 +155,7 @@ class CeilingsProgram {
 TEST(DeviceFold, PeaksAreExactInEverySequentialProgram) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    CeilingsProgram program(seed);
+    PeaksProgram program(seed);
     for (int i = 0; i < 4000; ++i) {
       program.step();
       // Not after every step: to look must not be what keeps the peaks right.
@@ -143,7 +173,7 @@ TEST(DeviceFold, BytesThatMoveFromHeapToHeapRaiseNoPeak) {
   for (std::uint32_t i = 0; i < 8; ++i) heaps.emplace_back(device, HeapId{i}, i);
   allocate(heaps[0], 1_MiB, 1_MiB);
   for (std::size_t i = 1; i < 80; ++i) {
-    heaps[(i - 1) % 8].deallocate(1_MiB, 1_MiB);
+    deallocate(heaps[(i - 1) % 8], 1_MiB, 1_MiB);
     allocate(heaps[i % 8], 1_MiB, 1_MiB);
   }
   std::vector<HeapStatistics> parts;
@@ -153,7 +183,6 @@ TEST(DeviceFold, BytesThatMoveFromHeapToHeapRaiseNoPeak) {
   EXPECT_EQ(all.live_bytes, (Gauge{(1_MiB).count, (1_MiB).count, (80_MiB).count}));
 }
 
-// Heaps that are left alone are left out of the sums, and come back with their next block.
 TEST(DeviceFold, PeaksAreExactWhereHeapsAreLeftAloneAndUsedAgain) {
   DeviceFold device;
   std::deque<HeapFold> heaps;
@@ -171,7 +200,7 @@ TEST(DeviceFold, PeaksAreExactWhereHeapsAreLeftAloneAndUsedAgain) {
     }
     // One block in twenty turns stays for good, and the next heap takes over.
     for (std::size_t i = random() % 20 == 0 ? 1 : 0; i < blocks.size(); ++i) {
-      heap.deallocate(blocks[i], blocks[i]);
+      deallocate(heap, blocks[i], blocks[i]);
       live -= blocks[i].count;
     }
     std::vector<HeapStatistics> parts;
@@ -201,101 +230,86 @@ TEST(HeapFold, OneHeapsPeaksMayStartAnewAlone) {
   HeapFold heap(device, HeapId{0}, 10), other(device, HeapId{1}, 11);
   allocate(heap, 8_KiB, 8_KiB);
   allocate(other, 8_KiB, 8_KiB);
-  heap.deallocate(8_KiB, 8_KiB);
+  deallocate(heap, 8_KiB, 8_KiB);
   heap.reset_peaks();
   allocate(heap, 2_KiB, 2_KiB);
-  heap.deallocate(2_KiB, 2_KiB);
+  deallocate(heap, 2_KiB, 2_KiB);
   EXPECT_EQ(heap.statistics().live_bytes, (Gauge{0, 2048, 10240}));
   const Statistics all = device.combine({heap.statistics(), other.statistics()});
   EXPECT_EQ(all.live_bytes, (Gauge{8192, 16384, 18432}));
 }
 
-// Threads that take turns find no new peak and let rises pass; but not one that stays.
-TEST(DeviceFold, APeakThatLastsIsSeenWhoeverIsAtWork) {
-  DeviceFold device;
-  HeapFold mine(device, HeapId{0}, 10), other(device, HeapId{1}, 11);
-  const auto pairs = [](HeapFold& heap) {
+// One thread at a time: exact, whichever thread it is.
+TEST(DeviceFold, PeaksOfThreadsThatTakeTurnsAreExact) {
+  LockedFolds heaps(2);
+  const auto pairs = [&](std::size_t heap) {
     for (int i = 0; i < 100; ++i) {
-      allocate(heap, 10_GiB, 10_GiB);
-      heap.deallocate(10_GiB, 10_GiB);
+      heaps.allocate(heap, 10_GiB);
+      heaps.deallocate(heap, 10_GiB);
     }
   };
   for (int turn = 0; turn < 20; ++turn) {
-    pairs(mine);
-    std::thread([&] { pairs(other); }).join();
+    pairs(0);
+    std::thread([&] { pairs(1); }).join();
   }
-  allocate(mine, 10_GiB, 10_GiB);
-  std::thread([&] { allocate(other, 10_GiB, 10_GiB); }).join();
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  free_ten(mine);
-  free_ten(other);
-  EXPECT_EQ(device.combine({mine.statistics(), other.statistics()}).live_bytes.peak,
-            (20_GiB).count);
+  EXPECT_EQ(heaps.device.combine({}).live_bytes.peak, (10_GiB).count);
+  heaps.allocate(0, 10_GiB);
+  std::thread([&] { heaps.allocate(1, 10_GiB); }).join();
+  heaps.deallocate(0, 10_GiB);
+  heaps.deallocate(1, 10_GiB);
+  EXPECT_EQ(heaps.device.combine({}).live_bytes.peak, (20_GiB).count);
 }
 
-// The rise of one heap passes, and then it is another heap that falls.
-TEST(DeviceFold, APeakThatPassedIsSeenWhicheverHeapFallsFirst) {
+// It keeps its bounds where it was found at work, but not for ever.
+TEST(DeviceFold, AHeapThatWasFoundAtWorkIsAskedAgainLater) {
   DeviceFold device;
-  HeapFold mine(device, HeapId{0}, 10), other(device, HeapId{1}, 11);
-  allocate(mine, 10_GiB, 10_GiB);
-  free_ten(mine);
-  std::thread([&] {
-    allocate(other, 10_GiB, 10_GiB);  // adds up for nothing, after another thread: may pass now
-    free_ten(other);
-    allocate(mine, 10_GiB, 10_GiB);
-    allocate(other, 10_GiB, 10_GiB);  // passes
-  }).join();
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  free_ten(mine);
-  free_ten(other);
-  EXPECT_EQ(device.combine({mine.statistics(), other.statistics()}).live_bytes.peak,
-            (20_GiB).count);
-}
-
-TEST(DeviceFold, APeakThatWasToldIsKept) {
-  DeviceFold device;
-  HeapFold mine(device, HeapId{0}, 10), other(device, HeapId{1}, 11);
-  const auto told = [&] {
-    return device.combine({mine.statistics(), other.statistics()}).live_bytes.peak;
-  };
-  (void)mine.allocate(1_GiB, 1_GiB);  // nobody looks
-  EXPECT_EQ(told(), (1_GiB).count);
-  mine.deallocate(1_GiB, 1_GiB);
-  EXPECT_EQ(told(), (1_GiB).count);
+  Mutex locks[2];
+  HeapFold mine(device, HeapId{0}, 10, false, &locks[0]);
+  HeapFold other(device, HeapId{1}, 11, false, &locks[1]);
+  allocate(other, 10_GiB, 10_GiB);
+  deallocate(other, 10_GiB, 10_GiB);
+  {
+    const MutexLock at_work(locks[1]);
+    allocate(mine, 5_GiB, 5_GiB);
+    EXPECT_EQ(device.combine({}).live_bytes.peak, (10_GiB).count);
+  }
+  for (std::uint64_t i = 0; i < 1000; ++i) allocate(mine, 5_GiB, 5_GiB);
+  const std::uint64_t peak = (5_GiB).count * 1001;
+  EXPECT_EQ(device.combine({}).live_bytes.peak, peak);
+  allocate(other, 10_GiB, 10_GiB);
+  EXPECT_EQ(device.combine({}).live_bytes.peak, peak + (10_GiB).count);
 }
 
 TEST(DeviceFold, PeaksOfManyThreadsLieBetweenWhatWasReachedForSureAndWhatMayHaveBeen) {
   constexpr std::uint32_t kThreads = 8;
   constexpr int kRounds = 3000;
-  DeviceFold device;
-  std::deque<HeapFold> heaps;
-  for (std::uint32_t i = 0; i < kThreads; ++i) heaps.emplace_back(device, HeapId{i}, i);
+  LockedFolds heaps(kThreads);
   std::vector<std::uint64_t> highest(kThreads);  // of each heap
   std::atomic<bool> done{false};
   std::vector<std::thread> threads;
   for (std::uint32_t i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&heap = heaps[i], &most = highest[i], i] {
+    threads.emplace_back([&heaps, &most = highest[i], i] {
       std::mt19937_64 random(i);
       std::vector<Bytes> live;
       std::uint64_t now = 0;
       for (int round = 0; round < kRounds; ++round) {
         if (!live.empty() && random() % 9 < 4) {
-          heap.deallocate(live.back(), live.back());
+          heaps.deallocate(i, live.back());
           now -= live.back().count;
           live.pop_back();
         } else {
           live.push_back(kGrain * (1 + random() % 100));
-          allocate(heap, live.back(), live.back());
+          heaps.allocate(i, live.back());
           most = std::max(most, now += live.back().count);
         }
       }
-      for (const Bytes bytes : live) heap.deallocate(bytes, bytes);
+      for (const Bytes bytes : live) heaps.deallocate(i, bytes);
     });
   }
   std::thread reader([&] {
     std::uint64_t peak = 0;
     while (!done.load()) {
-      const std::uint64_t now = device.combine({}).live_bytes.peak;
+      const std::uint64_t now = heaps.device.combine({}).live_bytes.peak;
       EXPECT_GE(now, peak);  // a peak never falls
       peak = now;
     }
@@ -304,12 +318,7 @@ TEST(DeviceFold, PeaksOfManyThreadsLieBetweenWhatWasReachedForSureAndWhatMayHave
   done = true;
   reader.join();
 
-  const auto statistics = [&] {
-    std::vector<HeapStatistics> parts;
-    for (const HeapFold& heap : heaps) parts.push_back(heap.statistics());
-    return device.combine(parts);
-  };
-  const Statistics all = statistics();
+  const Statistics all = heaps.statistics();
   std::uint64_t sum = 0;
   for (const std::uint64_t most : highest) sum += most;
   EXPECT_EQ(all.live_bytes.current, 0u);
@@ -320,11 +329,11 @@ TEST(DeviceFold, PeaksOfManyThreadsLieBetweenWhatWasReachedForSureAndWhatMayHave
     EXPECT_EQ(all.heaps[i].live_bytes.peak, highest[i]);
   }
 
-  // Whatever was missed, what one thread does from now on is exact.
-  for (HeapFold& heap : heaps) allocate(heap, 64_MiB, 64_MiB);
-  for (HeapFold& heap : heaps) heap.deallocate(64_MiB, 64_MiB);
+  // Whatever was missed, a rise above all before is seen.
+  for (std::size_t i = 0; i < kThreads; ++i) heaps.allocate(i, 64_MiB);
+  for (std::size_t i = 0; i < kThreads; ++i) heaps.deallocate(i, 64_MiB);
   ASSERT_LT(sum, (64_MiB * kThreads).count);
-  EXPECT_EQ(statistics().live_bytes.peak, (64_MiB * kThreads).count);
+  EXPECT_EQ(heaps.statistics().live_bytes.peak, (64_MiB * kThreads).count);
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
         const Result<bool> over = timelines_.looks_complete(ends);
         return over && *over;
       }),
-      device_pool_(0, device, {observer_, registry_, budget_, captures_, remote_work_},
+      device_pool_(0, device, {observer_, registry_, budget_, captures_, remote_work_, sparing_},
                    of_pages(options),
                    [this](Bytes wanted, Bytes /*most*/) { return spare_of_pools(wanted); }),
       device_bytes_(total_memory(device, kMostBytes)) {}
@@ -188,7 +188,7 @@ Result<DeviceHeap::Impl::Server> DeviceHeap::Impl::server_in(std::shared_ptr<Cap
   if (!info) return info.error();
   const bool captured = info->status != CaptureInfo::Status::none;
   // It may be the pool's own that is over.
-  if (end_past_captures(captured ? info->id : 0)) free_deferred();
+  if (bindings_.end_past(captured ? info->id : 0)) free_deferred();
   return Server{std::move(pool), captured ? info->id : 0};
 }
 
@@ -263,9 +263,10 @@ Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
 }
 
 void DeviceHeap::Impl::tidy() {
-  registry_.shrink();
   pages_.tidy();
   for (const std::shared_ptr<CapturePool>& pool : pools()) pool->tidy();
+  const std::unique_lock lock(pools_mutex_);
+  drop_gone_pools(closed_.size());
 }
 
 void DeviceHeap::Impl::set_limit(Bytes limit) {
@@ -279,10 +280,7 @@ void DeviceHeap::Impl::set_limit(Bytes limit) {
 
 std::optional<BlockInfo> DeviceHeap::Impl::find(Address address) const {
   const StreamHeap* heap = owner_of(address);
-  if (heap == nullptr) return std::nullopt;
-  std::optional<BlockInfo> info = heap->find(address);
-  if (info && heap->capture_pool() != nullptr) info->pool = heap->capture_pool()->id();
-  return info;
+  return heap == nullptr ? std::nullopt : heap->find(address);
 }
 
 // Where uses are told, such events are of little use, and nobody misses them.
@@ -314,7 +312,7 @@ void DeviceHeap::Impl::on_miss(MissCallback callback) {
 
 DeviceHeap::DeviceHeap(Device& device, HeapOptions options, EventSink* sink)
     : impl_(std::make_unique<Impl>(device, options, sink)) {}
-DeviceHeap::~DeviceHeap() = default;
+DeviceHeap::~DeviceHeap() { impl_->close_tags(); }
 
 Result<void*> DeviceHeap::allocate(Bytes bytes, Stream stream) {
   const KnownStream& known = impl_->known(stream);
@@ -329,9 +327,12 @@ Result<void*> DeviceHeap::allocate(Bytes bytes, Stream stream) {
 }
 
 Status DeviceHeap::deallocate(void* block) {
-  StreamHeap* const heap = impl_->owner_of(Address::of(block));
-  if (heap != nullptr && heap->keep_in_cache(Address::of(block))) [[likely]]
-    return {};
+  const Address at = Address::of(block);
+  if (const Tile* const tile = impl_->find_tile(at)) [[likely]] {
+    StreamHeap* const heap = tile->heap.load(std::memory_order_acquire);
+    if (heap != nullptr && heap->keep_in_cache(at, tile)) [[likely]]
+      return {};
+  }
   return impl_->deallocate(block);
 }
 

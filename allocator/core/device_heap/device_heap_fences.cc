@@ -16,9 +16,9 @@ Status DeviceHeap::Impl::refuse_all(Stream stream, const char* call) {
 }
 
 Result<bool> DeviceHeap::Impl::fence_in_its_epoch(StreamHeap& heap, Address block, Stream user) {
-  CapturePool* const pool = heap.capture_pool();
+  const std::shared_ptr<CapturePool> pool = heap.capture_pool();
   if (!bound()) {
-    if (pool == nullptr) return heap.fence(block, timelines_.of(user));
+    if (pool == nullptr) return heap.fence(block, timelines_, timelines_.of(user));
     return pool->fence(heap, block, user, false);
   }
   Result<bool> captured = is_captured(user);
@@ -30,7 +30,7 @@ Result<bool> DeviceHeap::Impl::fence_in_its_epoch(StreamHeap& heap, Address bloc
     if (*captured && !*own) return pool->record_stream(heap, block, user, false);
     return pool->fence(heap, block, user, *own);
   }
-  if (!*captured) return heap.fence(block, timelines_.of(user));
+  if (!*captured) return heap.fence(block, timelines_, timelines_.of(user));
   // A graph may use it whenever it is launched: its free waits for the end of the capture at least.
   if (!heap.has(block)) return false;
   deferred_.note_captured_use(block);
@@ -65,7 +65,7 @@ Status DeviceHeap::Impl::fence_one(void* block, Stream user) {
 bool DeviceHeap::Impl::of_several_epochs(std::span<void* const> blocks) const {
   return bound() || std::any_of(blocks.begin(), blocks.end(), [&](const void* block) {
            const StreamHeap* const heap = owner_of(Address::of(block));
-           return heap != nullptr && heap->capture_pool() != nullptr;
+           return heap != nullptr && heap->pool() != 0;
          });
 }
 
@@ -96,7 +96,7 @@ Status DeviceHeap::Impl::fence(std::span<void* const> blocks, Stream user) {
   const TimelineId timeline = timelines_.of(user);
   Result<Fence> fence = implied ? timelines_.now(timeline) : timelines_.record(timeline);
   if (!fence) return std::move(fence).error();
-  for (const Used& each : *used) (void)each.heap->fence(each.block, *fence);
+  for (const Used& each : *used) (void)each.heap->fence(each.block, timelines_, *fence);
   return {};
 }
 
@@ -114,7 +114,7 @@ Result<Fence> DeviceHeap::Impl::take_fence(std::span<void* const> blocks, Stream
   }
   Result<Fence> fence = timelines_.record(timelines_.of(user));
   if (!fence) return std::move(fence).error();
-  for (const Used& each : used) (void)each.heap->fence(each.block, *fence);
+  for (const Used& each : used) (void)each.heap->fence(each.block, timelines_, *fence);
   return fence;
 }
 
@@ -125,7 +125,7 @@ Result<Fence> DeviceHeap::Impl::take_fence_around(std::span<const void* const> p
   const bool of_several_epochs =
       bound() || std::any_of(pointers.begin(), pointers.end(), [&](const void* pointer) {
         const StreamHeap* const heap = owner_of(Address::of(pointer));
-        return heap != nullptr && heap->capture_pool() != nullptr;
+        return heap != nullptr && heap->pool() != 0;
       });
   if (of_several_epochs) return take_fence(blocks_around(pointers), user);
   Result<Fence> fence = timelines_.record(timelines_.of(user));
@@ -133,7 +133,7 @@ Result<Fence> DeviceHeap::Impl::take_fence_around(std::span<const void* const> p
   Address last;
   for (const void* const pointer : pointers) {
     StreamHeap* const heap = owner_of(Address::of(pointer));
-    if (heap != nullptr) last = heap->fence_around(Address::of(pointer), *fence, last);
+    if (heap != nullptr) last = heap->fence_around(Address::of(pointer), timelines_, *fence, last);
   }
   return fence;
 }
@@ -153,9 +153,7 @@ std::vector<void*> DeviceHeap::Impl::blocks_around(std::span<const void* const> 
 Status DeviceHeap::Impl::wait(Stream waiter, Fence fence) {
   if (Status one = refuse_all(waiter, "wait"); !one) return one;
   if (Status eager = refuse_captured(waiter, "wait"); !eager) return eager;
-  FenceSet one;
-  one.join(fence);
-  return timelines_.wait(timelines_.of(waiter), one);
+  return timelines_.wait(timelines_.of(waiter), fence);
 }
 
 void DeviceHeap::Impl::note_waited(Stream waiter, Fence fence) {
@@ -168,7 +166,10 @@ Status DeviceHeap::Impl::order(Stream earlier, Stream later) {
     if (Status one = refuse_all(stream, "order"); !one) return one;
     if (Status eager = refuse_captured(stream, "order"); !eager) return eager;
   }
-  return timelines_.order(timelines_.of(earlier), timelines_.of(later));
+  if (earlier == later) return {};
+  Result<Fence> fence = timelines_.record(timelines_.of(earlier));
+  if (!fence) return std::move(fence).error();
+  return timelines_.wait(timelines_.of(later), *fence);
 }
 
 // The point is free: an event is recorded when somebody asks about it. On a stream that may be gone

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -48,7 +49,7 @@ struct alignas(32) KnownStream {
 class DeviceHeap::Impl {
  public:
   Impl(Device& device, const HeapOptions& options, EventSink* sink);
-  ~Impl();
+  ~Impl() { registry_.clear(); }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
@@ -111,6 +112,8 @@ class DeviceHeap::Impl {
   // Graph pools. The first three are called by GraphPool and PoolBinding.
   std::shared_ptr<CapturePool> open_pool(Bytes limit, std::optional<MemoryKind> memory,
                                          std::string tag);
+  void close_pool(const std::shared_ptr<CapturePool>& pool);
+  void close_tags() { tags_.clear(); }  // whose pools look at this
   // Has requests go to the pool until unbind(). `origin`: the stream that the capture begins on,
   // where it is known. Returns the binding's id.
   Result<std::uint64_t> bind(std::shared_ptr<CapturePool> pool, PoolBindings::Takes takes,
@@ -133,6 +136,7 @@ class DeviceHeap::Impl {
 
   static KnownStream& known(Stream stream);
   bool knows(const KnownStream& known, Stream stream) const;
+  Tile* find_tile(Address address) const { return registry_.find_tile(address); }
   StreamHeap* owner_of(Address address) const { return registry_.owner_of(address); }
   bool has_region_around(Address address) const { return registry_.has_region_around(address); }
 
@@ -153,9 +157,6 @@ class DeviceHeap::Impl {
                                      PoolBindings::Kind kind, std::optional<Stream> origin);
   // Before a capture begins. `goes_on`: it has begun.
   void settle(bool goes_on);
-  // Closes what the driver says is over of captures. `own`, `origin`: PoolBindings::end_past().
-  // Returns whether there was any.
-  bool end_past_captures(std::uint64_t own = 0, const std::optional<Stream>& origin = {});
   void note_context_events_lost(ContextEventsLost why, std::uint64_t stream);
   Result<bool> is_captured(Stream stream);
   // False, too, if it is captured into another pool.
@@ -172,10 +173,11 @@ class DeviceHeap::Impl {
   // Capturing pools are passed over, as they spare nothing: but not `requester`, the request's own.
   Status wait_for_idle_pages(const CapturePool* requester = nullptr);
   void wait_for_lingering_pools();
-  static void wait_for_streams(Timelines& timelines);
   // What is held for memory that is gone goes.
   void tidy();
-  std::vector<PageHeap::UnmappedPage> spare_of_pools(Bytes wanted) const;
+  // Closed pools of which nothing is left go. Looks at so many of them: the others' turn comes.
+  void drop_gone_pools(std::size_t most);  // with pools_mutex_ held alone
+  std::vector<PageHeap::UnmappedPage> spare_of_pools(Bytes wanted);
   Result<bool> fence_in_its_epoch(StreamHeap& heap, Address block, Stream user);
   Result<bool> record_stream_in_its_epoch(StreamHeap& heap, Address block, Stream user);
   // Is this block of the device heap in use by a capture? Then it goes back when that has ended.
@@ -230,15 +232,12 @@ class DeviceHeap::Impl {
   Error out_of_memory(const Request& request);
   static Error asleep(const Request& request);
   template <class Look>
-  void with_pages(const std::vector<std::shared_ptr<CapturePool>>& pools, Look&& look) const;
+  void with_pages(Look&& look) const WEIR_NO_THREAD_ANALYSIS;
   template <class Function>
   void with_all_held(Function&& function);
   // At one moment.
   void list_heaps(HeapRegistry::Heaps heaps, HeapSnapshot& snapshot) const WEIR_NO_THREAD_ANALYSIS;
   std::vector<Event> as_events(const HeapSnapshot& snapshot) const;
-  static std::vector<std::string> validate_statistics(const Statistics& all,
-                                                      const PageHeap::Totals& totals,
-                                                      const std::vector<PageInfo>& pages);
 
   // What sleeps as one: a pool, and its tag.
   struct Unit {
@@ -297,6 +296,7 @@ class DeviceHeap::Impl {
                            note_context_events_lost(why, stream);
                          }};
   RemoteWork remote_work_;
+  SparingPools sparing_;
   PoolBindings bindings_{registry_, captures_};
   DeferredFrees deferred_{bindings_};
   StreamNames names_{number_};
@@ -316,7 +316,8 @@ class DeviceHeap::Impl {
 
   // Taken before every other lock of the core, and never while a heap's is held.
   mutable std::shared_mutex pools_mutex_;
-  std::vector<std::shared_ptr<CapturePool>> pools_;  // never fewer: one that is gone serves again
+  std::map<std::uint64_t, std::shared_ptr<CapturePool>> pools_;  // by GraphPool::id()
+  std::deque<std::shared_ptr<CapturePool>> closed_;  // of them: each goes once nothing is left
   std::uint64_t last_pool_ = 0;
 
   // One sleep and one wake at a time: held while it goes on, and before every other lock. Whoever

@@ -9,6 +9,13 @@
 #include "weir/graph_pool.h"
 
 namespace weir {
+namespace {
+
+// How many closed pools are looked at, whether anything is left of them, as one is opened or
+// closed.
+constexpr std::size_t kLookedAt = 4;
+
+}  // namespace
 
 std::shared_ptr<CapturePool> DeviceHeap::Impl::open_pool(Bytes limit,
                                                          std::optional<MemoryKind> memory,
@@ -19,30 +26,43 @@ std::shared_ptr<CapturePool> DeviceHeap::Impl::open_pool(Bytes limit,
   options.memory = memory.value_or(options_.memory);
   const std::unique_lock lock(pools_mutex_);
   budget_.share();
-  // One that is gone serves again: its heaps, and what they know of streams, stay where they are.
-  const auto gone = std::find_if(pools_.begin(), pools_.end(), [&](const auto& pool) {
-    if (bindings_.lead_to(*pool) || pool->memory() != options.memory) return false;
-    (void)pool->give_back_pages();  // what could not go when it was closed
-    return pool->is_gone();
-  });
+  drop_gone_pools(kLookedAt);
   // Of a tag that sleeps, it sleeps from the start.
   const bool asleep = options.memory == MemoryKind::pages && is_asleep_locked(tag);
-  std::shared_ptr<CapturePool> opened;
-  if (gone != pools_.end()) {
-    opened = *gone;
-    opened->reopen(++last_pool_, limit, std::move(tag));
-  } else {
-    opened = pools_.emplace_back(std::make_shared<CapturePool>(
-        ++last_pool_, device_, Pool::Shared{observer_, registry_, budget_, captures_, remote_work_},
-        device_pool_, options, std::move(tag)));
-  }
-  if (asleep) opened->pages().set_asleep(true);
+  const std::uint64_t id = ++last_pool_;
+  auto opened = std::make_shared<CapturePool>(
+      id, device_, Pool::Shared{observer_, registry_, budget_, captures_, remote_work_, sparing_},
+      device_pool_, options, std::move(tag));
+  pools_.emplace(id, opened);
+  if (asleep) PageSleep(opened->pages()).set_asleep(true);
   return opened;
+}
+
+void DeviceHeap::Impl::close_pool(const std::shared_ptr<CapturePool>& pool) {
+  pool->close();
+  const std::unique_lock lock(pools_mutex_);
+  closed_.push_front(pool);
+  drop_gone_pools(kLookedAt);
+}
+
+void DeviceHeap::Impl::drop_gone_pools(std::size_t most) {
+  for (std::size_t left = std::min(most, closed_.size()); left > 0; --left) {
+    std::shared_ptr<CapturePool> pool = std::move(closed_.front());
+    closed_.pop_front();
+    if (!bindings_.lead_to(*pool) && pool->end_if_gone()) {
+      pools_.erase(pool->id());
+    } else {
+      closed_.push_back(std::move(pool));
+    }
+  }
 }
 
 std::vector<std::shared_ptr<CapturePool>> DeviceHeap::Impl::pools() const {
   const std::shared_lock lock(pools_mutex_);
-  return pools_;
+  std::vector<std::shared_ptr<CapturePool>> all;
+  all.reserve(pools_.size());
+  for (const auto& [id, pool] : pools_) all.push_back(pool);
+  return all;
 }
 
 Result<std::uint64_t> DeviceHeap::Impl::bind(std::shared_ptr<CapturePool> pool,
@@ -60,7 +80,7 @@ Result<std::uint64_t> DeviceHeap::Impl::bind(std::shared_ptr<CapturePool> pool,
     if (kind != PoolBindings::Kind::eager) {
       return bind_capture(std::move(pool), std::move(takes), kind, origin);
     }
-    end_past_captures();
+    bindings_.end_past();
     if (pool->refuses_warm_ups()) {
       return Error(
           ErrorCode::invalid_argument,
@@ -90,7 +110,7 @@ Result<std::uint64_t> DeviceHeap::Impl::bind_capture(std::shared_ptr<CapturePool
     }
   }
   const bool goes_on = capture.id != 0;
-  end_past_captures(capture.id, origin);
+  bindings_.end_past(capture.id, origin);
   if (origin) {
     captures_.meet(*origin);
     // Other threads ask for its name by the handle, once it is captured.
@@ -136,10 +156,6 @@ void DeviceHeap::Impl::unbind(std::uint64_t binding, bool keep, bool origin_live
   free_deferred();
 }
 
-bool DeviceHeap::Impl::end_past_captures(std::uint64_t own, const std::optional<Stream>& origin) {
-  return bindings_.end_past(own, origin);
-}
-
 Error DeviceHeap::Impl::not_served(Stream stream) {
   return {ErrorCode::capture,
           "stream " + std::to_string(stream.id) +
@@ -151,7 +167,7 @@ Result<DeviceHeap::Impl::Server> DeviceHeap::Impl::server_of(Stream stream) {
   Result<CaptureInfo> info = device_.capture_info(stream);
   if (!info) return std::move(info).error();
   const bool captured = info->status != CaptureInfo::Status::none;
-  if (end_past_captures(captured ? info->id : 0)) free_deferred();
+  if (bindings_.end_past(captured ? info->id : 0)) free_deferred();
   std::shared_ptr<CapturePool> pool = bindings_.find(stream, *info);
   if (pool != nullptr) return Server{std::move(pool), captured ? info->id : 0};
   if (!captured || is_untold()) return Server{};
@@ -165,15 +181,13 @@ Result<std::uint64_t> DeviceHeap::Impl::pool_serving(Stream stream) {
   return server->pool == nullptr ? 0 : server->pool->id();
 }
 
-// The device heap's page lock may be held, so no lock is waited for: pools take theirs before it.
-std::vector<PageHeap::UnmappedPage> DeviceHeap::Impl::spare_of_pools(Bytes wanted) const {
-  const std::shared_lock lock(pools_mutex_, std::try_to_lock);
+// The device heap's page lock may be held, so no lock of a pool is waited for: pools take theirs
+// before it.
+std::vector<PageHeap::UnmappedPage> DeviceHeap::Impl::spare_of_pools(Bytes wanted) {
   std::vector<PageHeap::UnmappedPage> pages;
-  if (!lock.owns_lock()) return pages;
   Bytes size;
-  for (const std::shared_ptr<CapturePool>& pool : pools_) {
-    if (size >= wanted) break;
-    for (const PageHeap::UnmappedPage page : pool->try_spare(wanted - size)) {
+  for (const std::shared_ptr<CapturePool>& pool : sparing_.take()) {
+    for (const PageHeap::UnmappedPage page : pool->try_spare(wanted - std::min(wanted, size))) {
       size += page.size;
       pages.push_back(page);
     }
@@ -190,7 +204,7 @@ bool DeviceHeap::Impl::call_in_pools() const {
 void DeviceHeap::Impl::have_pools_keep_to_limit() {
   const std::shared_lock lock(pools_mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
-  for (const std::shared_ptr<CapturePool>& pool : pools_) {
+  for (const auto& [id, pool] : pools_) {
     if (budget_.excess() > 0_B) (void)pool->try_give_to_device(budget_.excess());
   }
 }
@@ -216,8 +230,9 @@ Result<Bytes> DeviceHeap::Impl::together(Result<Bytes> one, Result<Bytes> other)
 
 Result<bool> DeviceHeap::Impl::record_stream_in_its_epoch(StreamHeap& heap, Address block,
                                                           Stream user) {
-  CapturePool* const pool = heap.capture_pool();
-  if (!bound() && pool == nullptr) return heap.record_stream(block, timelines_.of(user));
+  const std::shared_ptr<CapturePool> pool = heap.capture_pool();
+  if (!bound() && pool == nullptr)
+    return heap.record_stream(block, timelines_, timelines_.of(user));
   if (pool != nullptr) {
     Result<bool> captured = bound() ? is_captured_into(*pool, user) : Result<bool>(false);
     if (!captured) return std::move(captured).error();
@@ -230,7 +245,7 @@ Result<bool> DeviceHeap::Impl::record_stream_in_its_epoch(StreamHeap& heap, Addr
     Result<bool> fenced = fence_in_its_epoch(heap, block, user);
     if (!fenced || !*fenced) return fenced;
   }
-  return heap.record_stream(block, timelines_.of(user));
+  return heap.record_stream(block, timelines_, timelines_.of(user));
 }
 
 Result<bool> DeviceHeap::Impl::deallocate_in_its_epoch(StreamHeap& heap, Address block) {
@@ -248,7 +263,7 @@ Result<bool> DeviceHeap::Impl::deallocate_in_its_epoch(StreamHeap& heap, Address
 
 Result<bool> DeviceHeap::Impl::deallocate_now(StreamHeap& heap, Address block,
                                               StreamHeap::Gone gone) {
-  CapturePool* const pool = heap.capture_pool();
+  const std::shared_ptr<CapturePool> pool = heap.capture_pool();
   return pool == nullptr ? heap.deallocate(block, gone) : pool->deallocate(heap, block, gone);
 }
 
@@ -259,7 +274,7 @@ bool DeviceHeap::Impl::may_be_freed_later(const Error& error) const {
 // An error: the block is not live, or waits to be freed already.
 Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
   if (deferred_.contains(block)) return unknown(block.pointer(), "deallocate");
-  if (heap.capture_pool() != nullptr) return false;  // the pool has rules of its own
+  if (heap.pool() != 0) return false;  // the pool has rules of its own
   const std::optional<Stream> stream = heap.stream_of(block);
   if (!stream) return false;  // the heap will say so
   // A stream that may be gone is not asked; nor does PyTorch's own allocator care whether the
@@ -270,7 +285,7 @@ Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
 }
 
 void DeviceHeap::Impl::free_deferred() {
-  (void)end_past_captures();
+  (void)bindings_.end_past();
   free_due(deferred_.take_due(), StreamHeap::Gone::behind_all);
 }
 
@@ -301,7 +316,7 @@ GraphPool::GraphPool(DeviceHeap& heap, GraphPoolOptions options)
     : heap_(&heap),
       pool_(heap.impl_->open_pool(options.limit, options.memory, std::move(options.tag))) {}
 
-GraphPool::~GraphPool() { pool_->close(); }
+GraphPool::~GraphPool() { heap_->impl_->close_pool(pool_); }
 
 std::uint64_t GraphPool::id() const { return pool_->id(); }
 

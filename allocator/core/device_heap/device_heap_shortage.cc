@@ -56,6 +56,21 @@ std::string largest_streams(const Statistics& now) {
   return text;
 }
 
+void wait_for_streams(Timelines& timelines) {
+  if (timelines.trust() == Trust::context) {
+    FenceSet all;
+    all.join(timelines.release_point(TimelineId{}));
+    (void)timelines.host_wait(all);
+    return;
+  }
+  const auto eager = [](Stream stream) { return !stream.is_in_capture() && !stream.is_all(); };
+  for (const Fence fence : timelines.all(eager)) {
+    FenceSet one;
+    one.join(fence);
+    (void)timelines.host_wait(one);
+  }
+}
+
 }  // namespace
 
 // Each step takes longer than the one before. One that may have helped has the request tried again.
@@ -165,21 +180,6 @@ void DeviceHeap::Impl::wait_for_lingering_pools() {
     (void)call_in_pools();
   }
   for (const std::shared_ptr<CapturePool>& pool : lingering) pool->note_lingers_on(graphs_leak_);
-}
-
-void DeviceHeap::Impl::wait_for_streams(Timelines& timelines) {
-  if (timelines.trust() == Trust::context) {
-    FenceSet all;
-    all.join(timelines.release_point(TimelineId{}));
-    (void)timelines.host_wait(all);
-    return;
-  }
-  const auto eager = [](Stream stream) { return !stream.is_in_capture() && !stream.is_all(); };
-  for (const Fence fence : timelines.all(eager)) {
-    FenceSet one;
-    one.join(fence);
-    (void)timelines.host_wait(one);
-  }
 }
 
 Error DeviceHeap::Impl::asleep(const Request& request) {

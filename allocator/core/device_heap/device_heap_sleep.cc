@@ -37,12 +37,6 @@ TagState state_of(const std::vector<TagInfo>& parts) {
 
 }  // namespace
 
-// The tags' pools go before the heaps that they look at.
-DeviceHeap::Impl::~Impl() {
-  tags_.clear();
-  registry_.clear();
-}
-
 std::vector<DeviceHeap::Impl::Unit> DeviceHeap::Impl::units() const {
   std::vector<Unit> units{{const_cast<PageHeap*>(&pages_), &device_pool_, nullptr, kDefaultTag}};
   for (const std::shared_ptr<CapturePool>& pool : pools()) {
@@ -78,8 +72,8 @@ Result<std::vector<DeviceHeap::Impl::Unit>> DeviceHeap::Impl::units_of(
 
 bool DeviceHeap::Impl::is_asleep_locked(const std::string& tag) const {
   if (tag == kDefaultTag) return pages_.is_asleep();
-  return std::any_of(pools_.begin(), pools_.end(), [&](const auto& pool) {
-    return pool->pages().is_asleep() && pool->tag() == tag;
+  return std::any_of(pools_.begin(), pools_.end(), [&](const auto& each) {
+    return each.second->pages().is_asleep() && each.second->tag() == tag;
   });
 }
 
@@ -114,13 +108,12 @@ std::vector<HeldMemory> DeviceHeap::Impl::held_in(const Unit& unit, std::set<Pag
   std::vector<PageInfo> infos;
   for (const Hold& hold : holds) {
     const StreamHeap* const heap = owner_of(Address::of(hold.block));
-    const CapturePool* const graphs = unit.graphs.get();
-    if (heap == nullptr || heap->capture_pool() != graphs) continue;
+    if (heap == nullptr || heap->pool() != unit.pool->id()) continue;
     const std::optional<BlockInfo> block = heap->find(Address::of(hold.block));
     if (!block || block->address != Address::of(hold.block)) continue;  // it was freed
     if (infos.empty()) infos = unit.pages->pages();
     HeldMemory one{unit.tag, {}, hold.holder};
-    for (const PageId page : unit.pages->pages_under({block->address, block->bytes})) {
+    for (const PageId page : PageSleep(*unit.pages).pages_under({block->address, block->bytes})) {
       pages.insert(page);
       for (const PageInfo& info : infos) one.bytes += info.page == page ? info.bytes : 0_B;
     }
@@ -130,7 +123,7 @@ std::vector<HeldMemory> DeviceHeap::Impl::held_in(const Unit& unit, std::set<Pag
 }
 
 Status DeviceHeap::Impl::no_capture_goes_on() {
-  (void)end_past_captures();
+  (void)bindings_.end_past();
   for (const Unit& unit : this->units()) {
     if (unit.graphs == nullptr || !unit.graphs->capturing()) continue;
     return Error(ErrorCode::capture, "a capture into graph pool " +
@@ -188,7 +181,7 @@ Status DeviceHeap::Impl::may_sleep(std::vector<Unit>& units, const SleepOptions&
 
 // Requests that were on the way have been served once this returns.
 void DeviceHeap::Impl::set_asleep(const Unit& unit, bool asleep) {
-  unit.pages->set_asleep(asleep);
+  PageSleep(*unit.pages).set_asleep(asleep);
   unit.pool->for_each_heap([](StreamHeap& heap) { heap.note_asleep(); });
 }
 
@@ -202,7 +195,7 @@ void DeviceHeap::Impl::fall_asleep(std::vector<Unit>& units, std::vector<Sleeper
       units.erase(units.begin() + static_cast<std::ptrdiff_t>(i));
       jobs.erase(jobs.begin() + static_cast<std::ptrdiff_t>(i));
     }
-    for (const Unit& unit : units) unit.pages->set_asleep(true);
+    for (const Unit& unit : units) PageSleep(*unit.pages).set_asleep(true);
   }
   for (const Unit& unit : units) set_asleep(unit, true);
 }
@@ -249,7 +242,8 @@ Result<SleepReport> DeviceHeap::Impl::sleep(const SleepOptions& options) {
   report.time = device_.now() - begun;
   if (status) return report;
   for (const Unit& unit : *units) {
-    if (!sleeper_.has_away(*unit.pages) && unit.pages->has_all_memory()) set_asleep(unit, false);
+    if (!sleeper_.has_away(*unit.pages) && PageSleep(*unit.pages).has_all_memory())
+      set_asleep(unit, false);
   }
   return Error(status.error().code(), "sleep: " + status.error().message());
 }
@@ -261,7 +255,7 @@ Status DeviceHeap::Impl::sleep_units(const std::vector<Unit>& units,
   if (Status none = no_capture_goes_on(); !none) return none;
   const auto give_idle = [&]() -> Status {
     for (const Unit& unit : units) {
-      Result<Bytes> gone = unit.pages->give_idle();
+      Result<Bytes> gone = PageSleep(*unit.pages).give_idle();
       if (!gone) return std::move(gone).error();
       report.given_back += *gone;
     }
@@ -335,7 +329,7 @@ bool DeviceHeap::Impl::make_room_to_wake(Bytes wanted, std::uint64_t& sleeps) {
 
 Error DeviceHeap::Impl::no_room_to_wake(const Error& error, const Unit& unit) {
   std::string text = "wake: no room for tag '" + unit.tag + "', which still lacks " +
-                     format(unit.pages->absent_bytes()) + " (" + error.message() + ")";
+                     format(PageSleep(*unit.pages).absent_bytes()) + " (" + error.message() + ")";
   Bytes weir;
   std::string tags;
   for (const Unit& each : units()) {
@@ -360,7 +354,7 @@ Error DeviceHeap::Impl::no_room_to_wake(const Error& error, const Unit& unit) {
 TagInfo DeviceHeap::Impl::info_of(const Unit& unit) const {
   TagInfo info{.tag = unit.tag, .contents = contents_of(unit.tag)};
   info.device = unit.pages->totals().total;
-  info.asleep = unit.pages->absent_bytes();
+  info.asleep = PageSleep(*unit.pages).absent_bytes();
   info.host = sleeper_.host_bytes(*unit.pages);
   info.file = sleeper_.file_bytes(*unit.pages);
   if (unit.pages->is_asleep()) {
@@ -375,7 +369,7 @@ std::vector<TagInfo> DeviceHeap::Impl::tags() {
   std::map<std::string, std::vector<TagInfo>> parts;
   for (const Unit& unit : units()) {
     const bool is_empty = unit.graphs != nullptr && unit.pages->totals().total == 0_B &&
-                          unit.pages->absent_bytes() == 0_B && !unit.pages->is_asleep();
+                          PageSleep(*unit.pages).absent_bytes() == 0_B && !unit.pages->is_asleep();
     std::vector<TagInfo>& of_tag = parts[unit.tag];
     // What holds nothing is in no state.
     if (!is_empty) of_tag.push_back(info_of(unit));
@@ -451,8 +445,9 @@ Result<DeviceHeap::Impl::Copied> DeviceHeap::Impl::copied(Range range, const cha
   if (!block || range.end() > block->address + block->bytes) {
     return unknown(range.begin.pointer(), call);
   }
-  const PageHeap& pages = heap->capture_pool() == nullptr ? pages_ : heap->capture_pool()->pages();
-  Copied copied{&pages, pages.home_of(range), {}};
+  const std::shared_ptr<CapturePool> pool = heap->capture_pool();
+  PageHeap& pages = pool == nullptr ? pages_ : pool->pages();
+  Copied copied{&pages, PageSleep(pages).home_of(range), {}};
   copied.parts = sleeper_.copies_of(pages, copied.home);
   if (copied.parts.empty()) {
     return Error(ErrorCode::invalid_argument,

@@ -10,35 +10,56 @@
 #include "core/device_heap/device_heap_impl.h"
 
 namespace weir {
-
 namespace {
 
-// Calls look(totals, pages) of all of `heaps` together, while nothing can change them. Pools' come
-// last, as their locks are taken before the device heap's own: they are locked from the back.
-template <class Look>
-void hold_still(std::span<const PageHeap* const> heaps, PageHeap::Totals totals,
-                std::vector<PageInfo> pages, Look&& look) {
-  if (heaps.empty()) return look(totals, pages);
-  heaps.back()->hold_still([&](const PageHeap::Totals& more, const std::vector<PageInfo>& others) {
-    totals.total += more.total;
-    totals.leased += more.leased;
-    totals.used += more.used;
-    totals.mappings += more.mappings;
-    pages.insert(pages.end(), others.begin(), others.end());
-    hold_still(heaps.first(heaps.size() - 1), totals, std::move(pages), look);
-  });
+std::vector<std::string> validate_statistics(const Statistics& all, const PageHeap::Totals& totals,
+                                             const std::vector<PageInfo>& pages) {
+  std::vector<std::string> broken;
+  const auto same = [&](const char* name, std::uint64_t counted, std::uint64_t actual) {
+    if (counted == actual) return;
+    broken.push_back(std::string("statistics: ") + name + " is " + std::to_string(counted) +
+                     ", a recount gives " + std::to_string(actual));
+  };
+  same("reserved_bytes", all.reserved_bytes.current, totals.total.count);
+  same("leased_bytes", all.leased_bytes.current, totals.leased.count);
+  same("mappings", all.mappings.current, totals.mappings);
+  Bytes mapped, plain, plain_in_use;
+  for (const PageInfo& page : pages) {
+    mapped += page.bytes * page.mappings;
+    if (page.memory != MemoryKind::plain) continue;
+    plain += page.bytes;
+    if (page.lease) plain_in_use += page.bytes;
+  }
+  same("plain_bytes", all.plain_bytes.current, plain.count);
+  same("plain_leased_bytes", all.plain_leased_bytes.current, plain_in_use.count);
+  same("pages", all.pages.current, pages.size());
+  same("mapped_bytes", all.mapped_bytes.current, mapped.count);
+  return broken;
 }
 
 }  // namespace
 
-// Calls look(totals, pages) of the device heap's pages and those of `pools` together, while nothing
-// can change them.
+// Calls look(totals, pages) of the device heap's pages and those of its graph pools together, while
+// nothing can change them. The locks of pools are taken before the device heap's own.
 template <class Look>
-void DeviceHeap::Impl::with_pages(const std::vector<std::shared_ptr<CapturePool>>& pools,
-                                  Look&& look) const {
-  std::vector<const PageHeap*> each{&pages_};
-  for (const std::shared_ptr<CapturePool>& pool : pools) each.push_back(&pool->pages());
-  hold_still(each, {}, {}, look);
+void DeviceHeap::Impl::with_pages(Look&& look) const WEIR_NO_THREAD_ANALYSIS {
+  std::vector<const PageHeap*> each;
+  for (const auto& [id, pool] : pools_) each.push_back(&pool->pages());
+  each.push_back(&pages_);
+  PageHeap::Totals totals;
+  std::vector<PageInfo> pages;
+  for (const PageHeap* const heap : each) {
+    heap->mutex().lock();
+    const PageHeap::Totals more = heap->totals_locked();
+    totals.total += more.total;
+    totals.leased += more.leased;
+    totals.used += more.used;
+    totals.mappings += more.mappings;
+    const std::vector<PageInfo> others = heap->pages_locked();
+    pages.insert(pages.end(), others.begin(), others.end());
+  }
+  look(totals, pages);
+  for (const PageHeap* const heap : each) heap->mutex().unlock();
 }
 
 Statistics DeviceHeap::Impl::statistics() const {
@@ -52,8 +73,10 @@ Statistics DeviceHeap::Impl::statistics() const {
 }
 
 void DeviceHeap::Impl::reset_peaks() {
-  registry_.reset_peaks();
-  observer_.fold().reset_peaks();
+  registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
+    for (const auto& heap : heaps) heap->reset_peaks();
+    observer_.fold().reset_peaks();
+  });
 }
 
 HeapSnapshot DeviceHeap::Impl::snapshot() const {
@@ -63,7 +86,7 @@ HeapSnapshot DeviceHeap::Impl::snapshot() const {
   const std::shared_lock no_new_pools(pools_mutex_);
   registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     for (const auto& heap : heaps) heap->give_back_cached_locked();
-    with_pages(pools_, [&](const PageHeap::Totals&, const std::vector<PageInfo>& pages) {
+    with_pages([&](const PageHeap::Totals&, const std::vector<PageInfo>& pages) {
       snapshot.pages = pages;
       list_heaps(heaps, snapshot);
     });
@@ -97,12 +120,9 @@ void DeviceHeap::Impl::list_heaps(HeapRegistry::Heaps heaps, HeapSnapshot& snaps
   snapshot.time = device_.now();
   std::vector<HeapStatistics> statistics;
   for (const auto& heap : heaps) {
-    const std::uint64_t pool = heap->capture_pool() == nullptr ? 0 : heap->capture_pool()->id();
     const auto [stream, open] = heap->stream_locked();
-    snapshot.heaps.push_back({heap->id(), stream, pool, open, heap->memory()});
-    const std::size_t before = snapshot.blocks.size();
+    snapshot.heaps.push_back({heap->id(), stream, heap->pool(), open, heap->memory()});
     heap->list_blocks(snapshot.blocks);
-    for (std::size_t i = before; i < snapshot.blocks.size(); ++i) snapshot.blocks[i].pool = pool;
     statistics.push_back(heap->statistics_locked());
   }
   snapshot.statistics = observer_.fold().combine(std::move(statistics));
@@ -116,8 +136,9 @@ std::vector<Event> DeviceHeap::Impl::as_events(const HeapSnapshot& snapshot) con
     event.time = snapshot.time;
     events.push_back(event);
   };
-  for (const std::shared_ptr<CapturePool>& pool : pools_) {
-    const bool closed = [&]() WEIR_NO_THREAD_ANALYSIS { return pool->closed_locked(); }();
+  for (const auto& [id, pool] : pools_) {
+    const bool closed = [&, &pool = pool]()
+                            WEIR_NO_THREAD_ANALYSIS { return pool->closed_locked(); }();
     if (!closed) add({.kind = EventKind::pool_open, .pool = pool->id()});
   }
   for (const HeapInfo& heap : snapshot.heaps) {
@@ -127,8 +148,9 @@ std::vector<Event> DeviceHeap::Impl::as_events(const HeapSnapshot& snapshot) con
          .stream = heap.stream,
          .pool = heap.pool});
   }
-  for (const std::shared_ptr<CapturePool>& pool : pools_) {
-    const bool captures = [&]() WEIR_NO_THREAD_ANALYSIS { return pool->capturing_locked(); }();
+  for (const auto& [id, pool] : pools_) {
+    const bool captures = [&, &pool = pool]()
+                              WEIR_NO_THREAD_ANALYSIS { return pool->capturing_locked(); }();
     if (captures) add({.kind = EventKind::capture_begin, .pool = pool->id()});
   }
   for (std::uint64_t why = 0; is_untold() && why < kContextEventsLost; ++why) {
@@ -168,7 +190,7 @@ std::vector<Event> DeviceHeap::Impl::as_events(const HeapSnapshot& snapshot) con
 template <class Function>
 void DeviceHeap::Impl::with_all_held(Function&& function) WEIR_NO_THREAD_ANALYSIS {
   const std::shared_lock no_new_pools(pools_mutex_);
-  for (const std::shared_ptr<CapturePool>& pool : pools_) pool->lock();
+  for (const auto& [id, pool] : pools_) pool->lock();
   const auto no_new_members = device_pool_.hold_members();
   registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     const auto change = [&](const PageHeap::Totals&, const std::vector<PageInfo>& pages)
@@ -177,9 +199,9 @@ void DeviceHeap::Impl::with_all_held(Function&& function) WEIR_NO_THREAD_ANALYSI
                               for (const auto& heap : heaps)
                                 heap->set_recording(observer_.recording());
                             };
-    with_pages(pools_, change);
+    with_pages(change);
   });
-  for (const std::shared_ptr<CapturePool>& pool : pools_) pool->unlock();
+  for (const auto& [id, pool] : pools_) pool->unlock();
 }
 
 void DeviceHeap::Impl::start_recording(EventSink& sink) {
@@ -204,56 +226,29 @@ std::vector<std::string> DeviceHeap::Impl::validate() const {
     broken.insert(broken.end(), more.begin(), more.end());
   };
   const std::shared_lock no_new_pools(pools_mutex_);
-  for (const std::shared_ptr<CapturePool>& pool : pools_) add(pool->validate());
+  for (const auto& [id, pool] : pools_) add(pool->validate());
   std::vector<const Pool*> all{&device_pool_};
-  for (const std::shared_ptr<CapturePool>& pool : pools_) all.push_back(&pool->pool());
+  for (const auto& [id, pool] : pools_) all.push_back(&pool->pool());
   std::vector<std::shared_lock<std::shared_mutex>> no_new_members;
   no_new_members.reserve(all.size());
   for (const Pool* const pool : all) no_new_members.push_back(pool->hold_members());
   registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
-    std::unordered_map<const Pool*, std::vector<Range>> runs;
+    std::unordered_map<std::uint64_t, std::vector<Range>> runs;  // by Pool::id()
     std::vector<HeapStatistics> each;
     for (const auto& heap : heaps) {
-      std::vector<Range>& of_pool =
-          runs[heap->capture_pool() == nullptr ? &device_pool_ : &heap->capture_pool()->pool()];
+      std::vector<Range>& of_pool = runs[heap->pool()];
       const std::size_t before = of_pool.size();
       add(heap->validate(of_pool));
       add(registry_.validate(*heap, std::span(of_pool).subspan(before)));
       each.push_back(heap->statistics_locked());
     }
-    for (const Pool* const pool : all) add(pool->validate(runs[pool]));
-    with_pages(pools_, [&](const PageHeap::Totals& totals, const std::vector<PageInfo>& pages) {
+    for (const Pool* const pool : all) add(pool->validate(runs[pool->id()]));
+    with_pages([&](const PageHeap::Totals& totals, const std::vector<PageInfo>& pages) {
       add(validate_statistics(observer_.fold().combine(std::move(each)), totals, pages));
       if (budget_.held() != totals.total)
         broken.emplace_back("budget: not what the page heaps hold");
     });
   });
-  return broken;
-}
-
-std::vector<std::string> DeviceHeap::Impl::validate_statistics(const Statistics& all,
-                                                               const PageHeap::Totals& totals,
-                                                               const std::vector<PageInfo>& pages) {
-  std::vector<std::string> broken;
-  const auto same = [&](const char* name, std::uint64_t counted, std::uint64_t actual) {
-    if (counted == actual) return;
-    broken.push_back(std::string("statistics: ") + name + " is " + std::to_string(counted) +
-                     ", a recount gives " + std::to_string(actual));
-  };
-  same("reserved_bytes", all.reserved_bytes.current, totals.total.count);
-  same("leased_bytes", all.leased_bytes.current, totals.leased.count);
-  same("mappings", all.mappings.current, totals.mappings);
-  Bytes mapped, plain, plain_in_use;
-  for (const PageInfo& page : pages) {
-    mapped += page.bytes * page.mappings;
-    if (page.memory != MemoryKind::plain) continue;
-    plain += page.bytes;
-    if (page.lease) plain_in_use += page.bytes;
-  }
-  same("plain_bytes", all.plain_bytes.current, plain.count);
-  same("plain_leased_bytes", all.plain_leased_bytes.current, plain_in_use.count);
-  same("pages", all.pages.current, pages.size());
-  same("mapped_bytes", all.mapped_bytes.current, mapped.count);
   return broken;
 }
 
@@ -270,8 +265,8 @@ std::vector<PagePart> DeviceHeap::Impl::parts(const void* block) const {
   const std::optional<BlockInfo> info =
       heap == nullptr ? std::nullopt : heap->find(Address::of(block));
   if (!info || info->address != Address::of(block)) return {};
-  const PageHeap& pages = heap->capture_pool() == nullptr ? pages_ : heap->capture_pool()->pages();
-  return pages.parts({info->address, info->bytes});
+  const std::shared_ptr<CapturePool> pool = heap->capture_pool();
+  return (pool == nullptr ? pages_ : pool->pages()).parts({info->address, info->bytes});
 }
 
 }  // namespace weir

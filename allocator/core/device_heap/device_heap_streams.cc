@@ -32,7 +32,10 @@ Result<Stream> DeviceHeap::Impl::stream_in_a_capture(void* handle) {
     return found;
   }
   const std::optional<Stream> named = names_.find(handle);
-  const std::optional<Stream> used = timelines_.latest(handle);
+  std::optional<Stream> used;  // the last that had the handle, which may be gone all the same
+  for (const Stream each : timelines_.streams()) {
+    if (each.handle == handle) used = each;
+  }
   if (used && (!is_untold() || !named || *named == *used)) return *used;
   Stream stream = named ? *named : names_.of_captured(handle);
   stream.may_end = may_end;
@@ -59,9 +62,8 @@ Status DeviceHeap::Impl::retire(Stream stream) {
 Result<bool> DeviceHeap::Impl::is_captured(Stream stream) {
   // The handle of a retired stream may be nobody's any more, or another's. (A number of Weir's own
   // may be one that the device heap never met.)
-  const bool retired = stream.is_of_captured() ? timelines_.retired(stream)
-                                               : timelines_.retired(timelines_.of(stream));
-  if (retired) return false;
+  if (!stream.is_of_captured()) (void)timelines_.of(stream);
+  if (timelines_.retired(stream)) return false;
   const Result<CaptureInfo::Status> status = device_.capture_status(stream);
   if (!status) return status.error();
   return *status != CaptureInfo::Status::none;

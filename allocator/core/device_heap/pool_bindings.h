@@ -84,7 +84,7 @@ class PoolBindings {
   // capture that goes on, as its own thread asks; then only paused ones are looked at. `origin`: a
   // stream that a capture is about to begin on, so that any other announced there is over; or that
   // the capture `own` is of, so that any other of another number there is.
-  bool end_past(std::uint64_t own, const std::optional<Stream>& origin = {});
+  bool end_past(std::uint64_t own = 0, const std::optional<Stream>& origin = {});
 
   // The pool for a request; null: no binding takes it. A capture's first request is noted.
   std::shared_ptr<CapturePool> find(Stream stream, const CaptureInfo& info);

@@ -2,29 +2,32 @@
 #include "core/heap/heap_registry.h"
 
 #include <algorithm>
-#include <new>
 
 namespace weir {
 
-HeapRegistry::HeapRegistry() {
-  owners_.reset(static_cast<StreamHeap**>(std::calloc(kMostHeaps + 1, sizeof(void*))));
-  if (owners_ == nullptr) throw std::bad_alloc();
+StreamHeap& HeapRegistry::add(const StreamHeap::PoolParts& parts, Stream stream,
+                              Observer& observer) {
+  const std::unique_lock lock(mutex_);
+  const MemoryKind memory = parts.pages->memory();
+  std::vector<StreamHeap*>& of_no_pool = spare(memory);
+  if (of_no_pool.empty()) {
+    const HeapId id{static_cast<std::uint32_t>(heaps_.size())};
+    heaps_.push_back(std::make_unique<StreamHeap>(id, stream.id, memory, observer));
+    of_no_pool.push_back(heaps_.back().get());
+  }
+  StreamHeap& heap = *of_no_pool.back();
+  of_no_pool.pop_back();
+  heap.allow_fast_paths(fast_paths_);
+  (void)heap.adopt(parts, stream);
+  return heap;
 }
 
-Error HeapRegistry::full() {
-  return {ErrorCode::invalid_argument,
-          std::to_string(kMostHeaps) +
-              " streams have memory of their own in the device's heap and its graph pools, the "
-              "most that one device can serve: retire() those that are no longer used, and open "
-              "fewer pools"};
-}
-
-StreamHeap* HeapRegistry::keep(std::unique_ptr<StreamHeap> heap) {
-  if (heap->capture_pool() == nullptr && !fast_paths_) heap->allow_fast_paths(false);
-  heaps_.push_back(std::move(heap));
-  StreamHeap* const kept = heaps_.back().get();
-  owners_[AddressMap::owner_of(kept->id())] = kept;
-  return kept;
+void HeapRegistry::take_back(std::span<StreamHeap* const> heaps) {
+  const std::unique_lock lock(mutex_);
+  for (StreamHeap* const heap : heaps) {
+    heap->leave_pool();
+    spare(heap->memory()).push_back(heap);
+  }
 }
 
 void HeapRegistry::clear() {
@@ -37,7 +40,7 @@ void HeapRegistry::allow_fast_paths(bool allowed) {
   const std::unique_lock lock(mutex_);
   fast_paths_ = allowed;
   for (const auto& heap : heaps_) {
-    if (heap->capture_pool() == nullptr) heap->allow_fast_paths(allowed);
+    if (heap->pool() == 0) heap->allow_fast_paths(allowed);
   }
 }
 
@@ -48,21 +51,11 @@ bool HeapRegistry::give_back_cached() const {
   return any;
 }
 
-void HeapRegistry::reset_peaks() const {
-  const std::shared_lock lock(mutex_);
-  for (const auto& heap : heaps_) heap->reset_peaks();
-}
-
-void HeapRegistry::shrink() const {
-  const std::shared_lock lock(mutex_);
-  for (const auto& heap : heaps_) heap->shrink();
-}
-
 std::vector<StreamHeap*> HeapRegistry::lock_order() const {
   std::vector<StreamHeap*> heaps;
   for (const auto& heap : heaps_) heaps.push_back(heap.get());
   std::stable_partition(heaps.begin(), heaps.end(),
-                        [](const StreamHeap* heap) { return heap->capture_pool() != nullptr; });
+                        [](const StreamHeap* heap) { return heap->pool() != 0; });
   return heaps;
 }
 
@@ -73,12 +66,9 @@ std::vector<std::string> HeapRegistry::validate(const StreamHeap& heap,
   constexpr Bytes kLookedUp = 8_MiB;
   const std::string name = "heap " + std::to_string(heap.id().value) + ": ";
   std::vector<std::string> broken;
-  if (owners_[AddressMap::owner_of(heap.id())] != &heap) {
-    broken.push_back(name + "found by another's number");
-  }
   for (const Range run : runs) {
     bool found = owner_of(run.end() - kGrain) == &heap;
-    for (Bytes offset; offset < std::min(run.size, kLookedUp); offset += AddressMap::kStep) {
+    for (Bytes offset; offset < std::min(run.size, kLookedUp); offset += TileIndex::kStep) {
       found = found && owner_of(run.begin + offset) == &heap;
     }
     if (found) continue;

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The stream heaps of one device, of its own and of its graph pools: by number, and by address.
 //
-// A heap that was added stays, so that looking one up by address takes no lock. The registry also
-// says whether the heaps' fast paths are open, as a heap that is added later must follow.
+// A heap that was added stays, so that looking one up by address takes no lock: one whose pool is
+// gone serves streams of other pools later. So the heap that a thread found may be of another pool,
+// or of none, by the time that the thread takes its lock; under it the heap says whether it has the
+// block. A live block keeps its heap in its pool.
+//
+// The registry also says whether the heaps' fast paths are open, as a heap that is added later must
+// follow.
 //
 // Threads: self-synchronised by one lock, taken before every heap's.
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -18,34 +23,30 @@
 #include <vector>
 
 #include "core/heap/stream_heap.h"
-#include "core/memory/address_map.h"
-#include "weir/result.h"
+#include "core/memory/tile_index.h"
 
 namespace weir {
 
 class HeapRegistry {
  public:
-  // As many as AddressMap can tell apart.
-  static constexpr std::size_t kMostHeaps = 65'000;
   using Heaps = std::span<const std::unique_ptr<StreamHeap>>;  // by HeapId
 
-  HeapRegistry();
-
-  AddressMap& addresses() { return addresses_; }
+  TileIndex& index() { return index_; }
   // Does a page heap's region of addresses lie around `address`?
-  bool has_region_around(Address address) const { return addresses_.contains(address); }
-  // The heap of the last run that begins at `address` or before; null: none does. Whether the
-  // address lies in that run, the heap knows.
-  StreamHeap* owner_of(Address address) const { return owners_[addresses_.owner(address)]; }
-
-  // Adds make(HeapId), a std::unique_ptr<StreamHeap>. Error: invalid_argument (there are kMostHeaps
-  // already).
-  template <class Make>
-  Result<StreamHeap*> add(Make&& make) {
-    const std::unique_lock lock(mutex_);
-    if (heaps_.size() >= kMostHeaps) return full();
-    return keep(make(HeapId{static_cast<std::uint32_t>(heaps_.size())}));
+  bool has_region_around(Address address) const { return index_.contains(address); }
+  // The used tile that the address lies in, if it lies in one; else any, or null.
+  Tile* find_tile(Address address) const { return index_.find(address); }
+  // The heap whose run the address lies in, if it lies in one; else any, or null. Whether it does,
+  // the heap knows.
+  StreamHeap* owner_of(Address address) const {
+    const Tile* const tile = index_.find(address);
+    return tile == nullptr ? nullptr : tile->heap.load(std::memory_order_acquire);
   }
+
+  // A heap for the stream, of the pool with these parts: one that is no pool's, or a new one.
+  StreamHeap& add(const StreamHeap::PoolParts& parts, Stream stream, Observer& observer);
+  // Their pool is about to go, and they have no blocks: they are whoever's that needs some next.
+  void take_back(std::span<StreamHeap* const> heaps);
 
   // Destroys all heaps: before what they were made with, which their pools and the observer are.
   void clear();
@@ -54,9 +55,6 @@ class HeapRegistry {
   void allow_fast_paths(bool allowed);
   // Has every heap give back its cached blocks; returns whether there were any.
   bool give_back_cached() const;
-  void reset_peaks() const;
-  // StreamHeap::shrink() of each.
-  void shrink() const;
 
   // Calls function(heaps) with every heap's lock held, and no heap being added.
   template <class Function>
@@ -68,25 +66,20 @@ class HeapRegistry {
     for (StreamHeap* const heap : in_order) heap->unlock();
   }
 
-  // At one moment. Is every heap found by its number, and by the addresses of its `runs`?
+  // At one moment. Is the heap found by the addresses of its `runs`?
   std::vector<std::string> validate(const StreamHeap& heap, std::span<const Range> runs) const;
 
  private:
-  static Error full();
-  StreamHeap* keep(std::unique_ptr<StreamHeap> heap);
+  std::vector<StreamHeap*>& spare(MemoryKind memory) {
+    return spare_[memory == MemoryKind::plain ? 1 : 0];
+  }
   // In which the heaps' locks are taken: graph pools' first.
   std::vector<StreamHeap*> lock_order() const;
 
-  AddressMap addresses_;
-  // By AddressMap's owner; null where none is. Written before the heap's first address is there to
-  // be looked up, and then never changed, so it is read without a lock.
-  struct Free {
-    void operator()(void* table) const { std::free(table); }
-  };
-  std::unique_ptr<StreamHeap*[], Free> owners_;
-
+  TileIndex index_;
   mutable std::shared_mutex mutex_;
   std::vector<std::unique_ptr<StreamHeap>> heaps_;  // by HeapId
+  std::array<std::vector<StreamHeap*>, 2> spare_;   // of no pool: for pages, for plain memory
   bool fast_paths_ = true;
 
   friend struct TestAccess;

@@ -6,11 +6,11 @@
 #include <bit>
 #include <cassert>
 #include <set>
-#include <tuple>
 #include <utility>
 
+#include "core/base/mechanism.h"
 #include "core/base/mutation.h"
-#include "core/memory/address_map.h"
+#include "core/memory/tile_index.h"
 
 namespace weir {
 
@@ -23,12 +23,16 @@ std::uint64_t Slabs::list_of(Bytes size) {
 }
 
 // The smallest, of the list's first few, that fits; of equals, the lowest.
-Block* Slabs::best_of(std::uint64_t list, Bytes size) const {
-  Block* best = nullptr;
+SmallTile* Slabs::best_of(std::uint64_t list, Bytes size) const {
+  const auto is_better = [](const SmallTile& a, const SmallTile& b) {
+    return a.grains < b.grains || (a.grains == b.grains && a.begin() < b.begin());
+  };
+  SmallTile* best = nullptr;
   int looked = 0;
-  for (Block* at = lists_[list]; at != nullptr && looked < kLookedAt; at = at->next, ++looked) {
-    if (at->size < size) continue;
-    if (best == nullptr || std::pair(at->size, at->begin) < std::pair(best->size, best->begin))
+  for (SmallTile* at = lists_[list]; at != nullptr && looked < kLookedAt;
+       at = at->listed.next, ++looked) {
+    if (at->size() >= size &&
+        (best == nullptr || (is_better(*at, *best) && !without(Mechanism::slab_best_fit))))
       best = at;
   }
   return best;
@@ -42,174 +46,160 @@ std::uint64_t Slabs::next_filled(std::uint64_t list) const {
   return kLists;
 }
 
-Block* Slabs::allocate(Bytes size) {
-  std::uint64_t list = list_of(size);
-  Block* block = nullptr;
-  for (std::uint64_t word = list / 64; word < filled_.size(); ++word, list = word * 64) {
-    std::uint64_t filled = filled_[word] & ~std::uint64_t{0} << list % 64;
-    for (; filled != 0 && block == nullptr; filled &= filled - 1) {
-      block = best_of(word * 64 + static_cast<std::uint64_t>(std::countr_zero(filled)), size);
-    }
-    if (block != nullptr) break;
+SmallTile* Slabs::find(Bytes size) const {
+  for (std::uint64_t list = next_filled(list_of(size)); list < kLists;
+       list = next_filled(list + 1)) {
+    if (SmallTile* const best = best_of(list, size)) return best;
   }
-  if (block == nullptr) return nullptr;
-  unlink(block);
-  return take(block, size);
+  return nullptr;
 }
 
-// The beginning of a free stretch that is in no list.
-Block* Slabs::take(Block* stretch, Bytes size) {
-  if (stretch->size > size) link(insert_after(stretch, size));
-  stretch->uses = nullptr;
-  stretch->state = Block::State::live;
+SmallTile* Slabs::take(SmallTile* stretch, Bytes size) {
+  unlink(stretch);
+  if (stretch->size() > size) link(cut(stretch, size));
+  stretch->held = {};
+  stretch->state = BlockState::live;
   stretch->slab->used += size;
   return stretch;
 }
 
-Block* Slabs::allocate_at(Range wanted) {
-  const auto slab = std::find_if(slabs_.begin(), slabs_.end(), [&](const auto& each) {
-    return each->run->range().contains(wanted);
-  });
-  if (slab == slabs_.end()) return nullptr;
-  Block* stretch = (*slab)->tile_at(wanted.begin);
-  if (stretch->state != Block::State::free || !stretch->range().contains(wanted)) return nullptr;
+SmallTile* Slabs::take_at(const Slab& slab, Range block) {
+  SmallTile* const stretch = slab.tile_at(block.begin);
+  if (stretch->state != BlockState::free || !stretch->range().contains(block)) return nullptr;
+  if (stretch->begin() == block.begin) return take(stretch, block.size);
   unlink(stretch);
-  if (stretch->begin < wanted.begin) {
-    Block* const rest = insert_after(stretch, wanted.begin - stretch->begin);
-    link(stretch);
-    stretch = rest;
-  }
-  return take(stretch, wanted.size);
+  SmallTile* const rest = cut(stretch, block.begin - stretch->begin());
+  link(stretch);
+  link(rest);
+  return take(rest, block.size);
 }
 
-void Slabs::link(Block* stretch) {
-  const std::uint64_t list = list_of(stretch->size);
-  stretch->previous = nullptr;
-  stretch->next = lists_[list];
-  if (stretch->next != nullptr) stretch->next->previous = stretch;
+void Slabs::link(SmallTile* stretch) {
+  const std::uint64_t list = list_of(stretch->size());
+  SmallTile* const next = lists_[list];
+  stretch->listed = {nullptr, next};
+  if (next != nullptr) next->listed.previous = stretch;
   lists_[list] = stretch;
   filled_[list / 64] |= std::uint64_t{1} << list % 64;
 }
 
-void Slabs::unlink(Block* stretch) {
-  if (stretch->next != nullptr) stretch->next->previous = stretch->previous;
-  if (stretch->previous != nullptr) {
-    stretch->previous->next = stretch->next;
+void Slabs::unlink(SmallTile* stretch) {
+  const auto [previous, next] = stretch->listed;
+  if (next != nullptr) next->listed.previous = previous;
+  if (previous != nullptr) {
+    previous->listed.next = next;
     return;
   }
-  const std::uint64_t list = list_of(stretch->size);
-  lists_[list] = stretch->next;
-  if (stretch->next == nullptr) filled_[list / 64] &= ~(std::uint64_t{1} << list % 64);
+  const std::uint64_t list = list_of(stretch->size());
+  lists_[list] = next;
+  if (next == nullptr) filled_[list / 64] &= ~(std::uint64_t{1} << list % 64);
 }
 
-// Cuts `tile` down to `size`; returns the tile of what is left, behind it.
-Block* Slabs::insert_after(Block* tile, Bytes size) {
-  Block* const rest = pool_.take();
+// Cuts `tile`, which is free, down to `size`; returns the free tile of what is left, behind it.
+SmallTile* Slabs::cut(SmallTile* tile, Bytes size) {
+  SmallTile* const rest = records_.take();
   Slab& slab = *tile->slab;
-  rest->begin = tile->begin + size;
-  rest->size = tile->size - size;
+  const auto grains = static_cast<std::uint16_t>(size / kGrain);
   rest->slab = &slab;
+  rest->first_grain = static_cast<std::uint16_t>(tile->first_grain + grains);
+  rest->grains = static_cast<std::uint16_t>(tile->grains - grains);
+  rest->uses = tile->uses.copy();
   rest->before = tile;
   rest->after = tile->after;
   if (rest->after != nullptr) rest->after->before = rest;
   tile->after = rest;
-  tile->size = size;
-  Block*& first = slab.first[(rest->begin - slab.run->begin) / Slab::kStretch];
-  if (first == nullptr || first->begin > rest->begin) first = rest;
+  tile->grains = grains;
+  SmallTile*& first = slab.first[rest->first_grain / Slab::kStretch];
+  if (first == nullptr || first->first_grain > rest->first_grain) first = rest;
   return rest;
 }
 
-// The tile joins the one before it, which the caller has made longer.
-void Slabs::remove(Block* tile) {
+// `tile` and the one behind it, both free and in no list, become one.
+void Slabs::swallow_next(SmallTile* tile) {
+  SmallTile* const gone = tile->after;
   Slab& slab = *tile->slab;
-  const auto stretch_of = [&](const Block* of) {
-    return (of->begin - slab.run->begin) / Slab::kStretch;
-  };
-  const std::uint64_t stretch = stretch_of(tile);
-  if (slab.first[stretch] == tile) {
-    const bool another = tile->after != nullptr && stretch_of(tile->after) == stretch;
-    slab.first[stretch] = another ? tile->after : nullptr;
+  const std::uint64_t stretch = gone->first_grain / Slab::kStretch;
+  if (slab.first[stretch] == gone) {
+    const bool another =
+        gone->after != nullptr && gone->after->first_grain / Slab::kStretch == stretch;
+    slab.first[stretch] = another ? gone->after : nullptr;
   }
-  tile->before->after = tile->after;
-  if (tile->after != nullptr) tile->after->before = tile->before;
-  pool_.give_back(tile);
+  tile->grains = static_cast<std::uint16_t>(tile->grains + gone->grains);
+  tile->uses.join(std::move(gone->uses));
+  tile->after = gone->after;
+  if (gone->after != nullptr) gone->after->before = tile;
+  records_.give_back(gone);
 }
 
-void Slabs::add(Block* run) {
-  static_assert(Slab::kSize == AddressMap::kSlab, "small blocks are found at once");
+Slab& Slabs::add(Tile* run) {
+  static_assert(Slab::kSize == TileIndex::kSlab, "small blocks are found at once");
   assert(run->size == Slab::kSize || run->size == Slab::kLeast);
-  slabs_.push_back(std::make_unique<Slab>());
-  Slab* const slab = slabs_.back().get();
-  slab->run = run;
-  slab->position = slabs_.size() - 1;
-  run->slab = slab;
-  run->state = Block::State::slab;
-  Block* const all = pool_.take();
-  all->begin = run->begin;
-  all->size = run->size - kGrain;
-  all->slab = slab;
-  slab->first[0] = all;
+  Slab& slab = *slabs_.emplace_back(std::make_unique<Slab>());
+  slab.run = run;
+  slab.begin = run->begin;
+  slab.size = run->size;
+  slab.position = slabs_.size() - 1;
+  SmallTile* const all = records_.take();
+  all->slab = &slab;
+  all->grains = static_cast<std::uint16_t>((run->size - kGrain) / kGrain);
+  slab.first[0] = all;
   link(all);
+  return slab;
 }
 
-std::optional<Slabs::Emptied> Slabs::free(Block* block) {
+Tile* Slabs::free(SmallTile* block) {
   Slab& slab = *block->slab;
-  slab.used -= block->size;
-  if (block->uses != nullptr) [[unlikely]] {
-    fenced_.add(block->begin.value, block->end().value, block->uses->fences);
-    pool_.drop_uses(*block);
-  }
-  block->state = Block::State::free;
-  if (Block* const after = block->after; after && after->state == Block::State::free) {
+  slab.used -= block->size();
+  block->state = BlockState::free;
+  if (SmallTile* const after = block->after; after && after->state == BlockState::free) {
     unlink(after);
-    block->size += after->size;
-    remove(after);
+    swallow_next(block);
   }
-  if (Block* const before = block->before; before && before->state == Block::State::free) {
+  if (SmallTile* const before = block->before; before && before->state == BlockState::free) {
     unlink(before);
-    before->size += block->size;
-    remove(block);
+    swallow_next(before);
     block = before;
   }
   if (slab.used > 0_B) [[likely]] {
     link(block);
-    return std::nullopt;
+    return nullptr;
   }
 
-  Emptied emptied{slab.run, {}};
-  const Range range = slab.run->range();
-  collect(range, emptied.fences);
-  if (mutation::left_out(mutation::Site::fence_goes_with_slab)) emptied.fences.clear();
-  fenced_.forget(range.begin.value, range.end().value);
-  pool_.give_back(block);
-  slab.run->slab = nullptr;
+  Tile* const run = slab.run;
+  if (mutation::left_out(mutation::Site::fence_goes_with_slab)) block->uses.reset();
+  run->uses = std::move(block->uses);
+  records_.give_back(block);
   slabs_.back()->position = slab.position;
   std::swap(slabs_[slab.position], slabs_.back());
   slabs_.pop_back();
-  return emptied;
+  return run;
 }
 
 void Slabs::validate_tiles(const Slab& slab, std::vector<std::string>& broken) const {
-  const Block* before = nullptr;
-  Address at = slab.run->begin;
+  const SmallTile* before = nullptr;
+  std::uint64_t at = 0;
   Bytes used;
-  std::array<const Block*, std::tuple_size_v<decltype(slab.first)>> first{};
-  const Block* tile = slab.first[0];
+  decltype(slab.first) first{};
+  SmallTile* tile = slab.first[0];
   for (; tile != nullptr; before = tile, tile = tile->after) {
-    if (tile->begin != at || tile->before != before || tile->slab != &slab) break;
-    const bool free = tile->state == Block::State::free;
-    if (free && before != nullptr && before->state == Block::State::free) {
+    if (tile->first_grain != at || tile->before != before || tile->slab != &slab) break;
+    const bool free = tile->state == BlockState::free;
+    if (free && before != nullptr && before->state == BlockState::free) {
       broken.push_back("slabs: two free stretches touch");
     }
-    if (!free) used += tile->size;
-    const Block*& named = first[(at - slab.run->begin) / Slab::kStretch];
+    if (tile->uses && free && !tile->uses->users.empty()) {
+      broken.push_back("slabs: a free stretch has users");
+    }
+    if (!free) used += tile->size();
+    if (at / Slab::kStretch >= first.size()) break;
+    SmallTile*& named = first[at / Slab::kStretch];
     if (named == nullptr) named = tile;
-    at = at + tile->size;
+    at += tile->grains;
   }
-  if (tile != nullptr || at != slab.run->begin + (slab.run->size - kGrain)) {
+  if (tile != nullptr || kGrain * (at + 1) != slab.size) {
     broken.push_back("slabs: the tiles of a slab do not cover it");
   }
-  if (!std::equal(first.begin(), first.end(), slab.first.begin())) {
+  if (first != slab.first) {
     broken.push_back("slabs: a stretch names another tile than its first");
   }
   if (used != slab.used) broken.push_back("slabs: the bytes in use of a slab are counted wrong");
@@ -218,17 +208,15 @@ void Slabs::validate_tiles(const Slab& slab, std::vector<std::string>& broken) c
 
 std::vector<std::string> Slabs::validate() const {
   std::vector<std::string> broken;
-  std::set<const Block*> free;
+  std::set<const SmallTile*> free;
   for (std::size_t i = 0; i < slabs_.size(); ++i) {
     const Slab& slab = *slabs_[i];
-    if (slab.position != i || slab.run->slab != &slab ||
-        (slab.run->size != Slab::kSize && slab.run->size != Slab::kLeast) ||
-        slab.run->state != Block::State::slab) {
-      broken.push_back("slabs: a slab and its run do not know each other");
+    if (slab.position != i || (slab.size != Slab::kSize && slab.size != Slab::kLeast)) {
+      broken.push_back("slabs: a slab is not what it was made as");
     }
     validate_tiles(slab, broken);
-    for (const Block* tile = slab.first[0]; tile != nullptr; tile = tile->after) {
-      if (tile->state == Block::State::free) free.insert(tile);
+    for (const SmallTile* tile = slab.first[0]; tile != nullptr; tile = tile->after) {
+      if (tile->state == BlockState::free) free.insert(tile);
     }
   }
   std::size_t listed = 0;
@@ -237,9 +225,9 @@ std::vector<std::string> Slabs::validate() const {
     if (filled != (lists_[list] != nullptr)) {
       broken.push_back("slabs: a list of free stretches is marked wrong");
     }
-    const Block* previous = nullptr;
-    for (const Block* at = lists_[list]; at != nullptr; previous = at, at = at->next) {
-      if (!free.contains(at) || list_of(at->size) != list || at->previous != previous) {
+    const SmallTile* previous = nullptr;
+    for (const SmallTile* at = lists_[list]; at != nullptr; previous = at, at = at->listed.next) {
+      if (!free.contains(at) || list_of(at->size()) != list || at->listed.previous != previous) {
         broken.push_back("slabs: a list of free stretches has one that is not its own");
         return broken;
       }

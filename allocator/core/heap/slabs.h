@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small blocks of one stream heap: packed into slabs, which are ordinary runs of the page heap.
 //
-// A slab is tiled, from end to end, by records of blocks and of free stretches between them; two
-// free stretches never lie side by side. Free stretches are listed by size: exactly below 8 KiB, in
-// 16 steps to each doubling above; a request takes the smallest of the first few that it finds (so
-// that rarely, where a list is long, a slab is added though a later stretch would do). Source:
-// Masmano et al. 2004, "TLSF: a New Dynamic Memory Allocator for Real-Time Systems".
+// A slab is tiled, from end to end, by blocks and by free stretches between them; two free
+// stretches never lie side by side. A free stretch carries the fences of all blocks that it was
+// made of: whoever takes a part of it waits for all of them first, and what is left carries none
+// then. Free stretches are listed by size: exactly below 8 KiB, in 16 steps to each doubling above;
+// a request takes the smallest of the first few that it finds (so that rarely, where a list is
+// long, a slab is added though a later stretch would do). Source: Masmano et al. 2004, "TLSF: a New
+// Dynamic Memory Allocator for Real-Time Systems".
 // The last grain of a slab is never given out, so that two slabs side by side stay two.
 // Not thread-safe.
 #pragma once
@@ -13,39 +15,86 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/base/range.h"
 #include "core/base/thread_annotations.h"
-#include "core/heap/block.h"
-#include "core/time/fenced_ranges.h"
+#include "core/heap/record_pool.h"
+#include "core/memory/block_uses.h"
+#include "core/memory/tile.h"
 #include "weir/types.h"
 
 namespace weir {
+
+struct SmallTile;
 
 struct Slab {
   static constexpr Bytes kSize = 2_MiB;
   // Where no run of that size can be had.
   static constexpr Bytes kLeast = 512_KiB;
-  // For finding a tile: the first that begins in each stretch of this size.
-  static constexpr Bytes kStretch = 16_KiB;
+  // For finding a tile: the first that begins in each stretch of this many grains (16 KiB).
+  static constexpr std::uint64_t kStretch = 16_KiB / kGrain;
+  static constexpr std::uint64_t kStretches = kSize / kGrain / kStretch;
 
-  Block* run = nullptr;  // its own record
+  Tile* run = nullptr;  // the owner's record
+  Address begin;
+  Bytes size;
   Bytes used;
-  Bytes live;                                    // of `used`, by live blocks: its heap counts them
-  std::size_t position = 0;                      // among its heap's slabs
-  std::array<Block*, kSize / kStretch> first{};  // null: none begins there
+  Bytes live;                                  // of `used`, by live blocks: its heap counts them
+  std::size_t position = 0;                    // among its heap's slabs
+  std::array<SmallTile*, kStretches> first{};  // null: none begins there
 
+  Range range() const { return {begin, size}; }
   // The tile that `address`, in the slab, lies in.
-  Block* tile_at(Address address) const {
-    std::uint64_t stretch = (address - run->begin) / kStretch;
-    while (first[stretch] == nullptr || first[stretch]->begin > address) --stretch;
-    Block* tile = first[stretch];
-    while (tile->after != nullptr && tile->after->begin <= address) tile = tile->after;
-    return tile;
-  }
+  SmallTile* tile_at(Address address) const;
 };
+
+// A small block, or a free stretch of a slab.
+struct SmallTile {
+  struct Listed {  // free: in the list of stretches of like size
+    SmallTile* previous;
+    SmallTile* next;
+  };
+  struct Held {  // live, or cached
+    std::uint32_t requested = 0;
+    std::uint32_t epoch = 0;  // in which it was allocated (StreamHeap::move_to)
+    AllocationTime allocated_at;
+  };
+
+  Slab* slab = nullptr;
+  // By address, in the slab; null at its ends.
+  SmallTile* before = nullptr;
+  SmallTile* after = nullptr;
+  BlockUsesPtr uses;
+  union {
+    Held held{};
+    Listed listed;
+  };
+  // In grains, the first counted from the slab's.
+  std::uint16_t first_grain = 0;
+  std::uint16_t grains = 0;
+  BlockState state = BlockState::free;
+
+  Address begin() const { return slab->begin + kGrain * first_grain; }
+  Bytes size() const { return kGrain * grains; }
+  Range range() const { return {begin(), size()}; }
+  Address end() const { return begin() + size(); }
+  friend Address begin_of(const SmallTile& tile) { return tile.begin(); }
+  friend Bytes size_of(const SmallTile& tile) { return tile.size(); }
+  friend Bytes requested_of(const SmallTile& tile) { return {tile.held.requested}; }
+  SmallTile*& spare_link() { return after; }
+};
+static_assert(sizeof(SmallTile) <= 56, "there are as many as small blocks");
+
+inline SmallTile* Slab::tile_at(Address address) const {
+  const std::uint64_t grain = (address - begin) / kGrain;
+  std::uint64_t stretch = grain / kStretch;
+  while (first[stretch] == nullptr || first[stretch]->first_grain > grain) --stretch;
+  SmallTile* tile = first[stretch];
+  while (tile->after != nullptr && tile->after->first_grain <= grain) tile = tile->after;
+  return tile;
+}
 
 class Slabs {
  public:
@@ -53,36 +102,21 @@ class Slabs {
   static constexpr Bytes kLargest = 256_KiB;
   static_assert(kLargest < Slab::kLeast);
 
-  struct Emptied {
-    Block* run;
-    FenceSet fences;  // of work on other streams that may still use it
-  };
-
-  // `pool` must outlive this.
-  explicit Slabs(BlockPool& pool) : pool_(pool) {}
-
-  // A block of `size` (a multiple of kGrain, at most kLargest), live; null: add a slab.
-  Block* allocate(Bytes size);
-  // The same, of bytes that `suits(Range)` is true of.
+  // A free stretch for a block of `size` (a multiple of kGrain, at most kLargest): what take() is
+  // for. Null: add a slab.
+  SmallTile* find(Bytes size) const;
+  // The first that has room and that `suits(stretch)` is true of.
   template <class Suits>
-  Block* allocate_if(Bytes size, Suits&& suits) WEIR_NO_THREAD_ANALYSIS;
-  // The same, at `at`; null: no slab of this heap's is free there.
-  Block* allocate_at(Range block);
-  // `run` is Slab::kSize or Slab::kLeast long; it stays the caller's.
-  void add(Block* run);
-  // A block goes back, for others once its fences are satisfied; its record is gone. When it was
-  // the slab's last, the slab goes too.
-  std::optional<Emptied> free(Block* block);
-
-  // Fences of other streams on these bytes, which are about to be used again.
-  void collect(Range block, FenceSet& into) const {
-    fenced_.collect(block.begin.value, block.end().value, into);
-  }
-  template <class Done>
-  void forget_fences_if(Done&& done) {
-    fenced_.forget_if(done);
-  }
-  bool has_fences() const { return !fenced_.empty(); }
+  SmallTile* find_if(Bytes size, Suits&& suits) const WEIR_NO_THREAD_ANALYSIS;
+  // The beginning of a free stretch becomes a live block. What the stretch carries, the block does.
+  SmallTile* take(SmallTile* stretch, Bytes size);
+  // The same, at a place in `slab`; null: it is not free.
+  SmallTile* take_at(const Slab& slab, Range block);
+  // `run` is Slab::kSize or Slab::kLeast long; it stays the caller's. All is one free stretch.
+  Slab& add(Tile* run);
+  // A block goes back, with its fences; its record is gone. When it was the slab's last, the slab
+  // goes too: its run, with what it carries. Else null.
+  Tile* free(SmallTile* block);
 
   std::size_t size() const { return slabs_.size(); }
   // Broken invariants.
@@ -98,29 +132,25 @@ class Slabs {
   static std::uint64_t list_of(Bytes size);
   // The first list that is filled, from `list` on; kLists: none.
   std::uint64_t next_filled(std::uint64_t list) const;
-  Block* best_of(std::uint64_t list, Bytes size) const;
-  Block* take(Block* stretch, Bytes size);
-  void link(Block* stretch);
-  void unlink(Block* stretch);
-  Block* insert_after(Block* tile, Bytes size);
-  void remove(Block* tile);
+  SmallTile* best_of(std::uint64_t list, Bytes size) const;
+  void link(SmallTile* stretch);
+  void unlink(SmallTile* stretch);
+  SmallTile* cut(SmallTile* tile, Bytes size);
+  void swallow_next(SmallTile* tile);
   void validate_tiles(const Slab& slab, std::vector<std::string>& broken) const;
 
-  BlockPool& pool_;
-  std::array<Block*, kLists> lists_{};
+  RecordPool<SmallTile> records_;
+  std::array<SmallTile*, kLists> lists_{};
   std::array<std::uint64_t, kLists / 64 + 1> filled_{};  // a bit for each list that is not empty
-  FencedRanges fenced_;                                  // by address
   std::vector<std::unique_ptr<Slab>> slabs_;
 };
 
 template <class Suits>
-Block* Slabs::allocate_if(Bytes size, Suits&& suits) {
+SmallTile* Slabs::find_if(Bytes size, Suits&& suits) const {
   for (std::uint64_t list = next_filled(list_of(size)); list < kLists;
        list = next_filled(list + 1)) {
-    for (Block* at = lists_[list]; at != nullptr; at = at->next) {
-      if (at->size < size || !suits(Range{at->begin, size})) continue;
-      unlink(at);
-      return take(at, size);
+    for (SmallTile* at = lists_[list]; at != nullptr; at = at->listed.next) {
+      if (at->size() >= size && suits(*at)) return at;
     }
   }
   return nullptr;

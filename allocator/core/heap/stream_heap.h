@@ -14,15 +14,17 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/base/mutation.h"
 #include "core/base/mutex.h"
-#include "core/heap/block.h"
+#include "core/heap/block_ref.h"
 #include "core/heap/caching_heaps.h"
-#include "core/heap/run_index.h"
 #include "core/heap/slabs.h"
 #include "core/memory/page_heap.h"
 #include "core/placement/placement_cache.h"
@@ -37,22 +39,31 @@ struct PlacedBlock;
 
 class StreamHeap {
  public:
-  // All must outlive this. `pool`: whose heap this is, if not the device heap's own; there is no
-  // fast path to it then.
-  StreamHeap(HeapId id, Stream stream, PageHeap& pages, Timelines& timelines, Observer& observer,
-             CachingHeaps<StreamHeap>& caching_heaps, CapturePool* pool = nullptr);
+  // What the heaps of a pool share; outlives their membership.
+  struct PoolParts {
+    PageHeap* pages = nullptr;
+    Timelines* timelines = nullptr;
+    CachingHeaps<StreamHeap>* caching_heaps = nullptr;
+    std::uint64_t id = 0;  // GraphPool::id(), without fast paths; 0: the device heap's own
+    std::weak_ptr<CapturePool> graph_pool;
+  };
+  // Of no pool, until it adopts a stream of one: the first will be `stream`. It lives as long as
+  // the registry, as whoever looks up an address may come to hold it at any time. `observer` must
+  // outlive this.
+  StreamHeap(HeapId id, std::uint64_t stream, MemoryKind memory, Observer& observer);
   StreamHeap(const StreamHeap&) = delete;
   StreamHeap& operator=(const StreamHeap&) = delete;
 
-  // If it has no memory, what finds blocks by their addresses gives back its own.
-  void shrink() {
-    const MutexLock lock(mutex_);
-    runs_.shrink();
-  }
-
   HeapId id() const { return id_; }
-  CapturePool* capture_pool() const { return graph_pool_; }
-  MemoryKind memory() const { return pages_.memory(); }
+  // GraphPool::id() of the pool that it is of; 0: it is the device heap's own, or no pool's.
+  std::uint64_t pool() const { return pool_.load(std::memory_order_acquire); }
+  // That pool. It stays while the caller has it, whether the heap is of it still or not.
+  std::shared_ptr<CapturePool> capture_pool() const {
+    if (pool() == 0) return nullptr;
+    const MutexLock lock(mutex_);
+    return graph_pool_.lock();
+  }
+  MemoryKind memory() const { return memory_; }
 
   // The fast paths, which serve nearly every call of a program that frees and asks again: the
   // newest cached block is given out, a freed one is cached. No address, or false: nothing
@@ -64,7 +75,8 @@ class StreamHeap {
   // Serves the request as allocate() does, and unlocks the heap.
   Address allocate_after_miss(Bytes requested, Status& status,
                               PageHeap::Create create) WEIR_NO_THREAD_ANALYSIS;
-  bool keep_in_cache(Address block);
+  // `run`: what the index has for the address.
+  bool keep_in_cache(Address block, const Tile* run);
 
   // A block of at least `requested` bytes, not zero, for work on the stream of id `stream`. On
   // null: an error in `status` is the reason; if `status` is ok, this heap doesn't serve the
@@ -82,16 +94,18 @@ class StreamHeap {
     return size == round_up(requested, kGrain) || (size == kAlone && requested < kAlone);
   }
 
-  // Is `block` live? The next four change nothing, and say so, if not.
+  // Is `block` live? The next four change nothing, and say so, if not, or if the heap is not of the
+  // pool of `timelines`, which the fence, or the user, is of: a heap that was found by an address
+  // may be of another by now.
   bool has(Address block) const;
-  bool fence(Address block, Fence fence);
+  bool fence(Address block, const Timelines& timelines, Fence fence);
   // Fences the live block that lies around the address, unless that is `fenced` already. Its start;
   // null if there is none.
-  Address fence_around(Address address, Fence fence, Address fenced);
+  Address fence_around(Address address, const Timelines& timelines, Fence fence, Address fenced);
   // A fence on the work queued so far on `user`'s stream; none is taken on the block's own.
   // Errors: device.
-  Result<bool> fence(Address block, TimelineId user);
-  bool record_stream(Address block, TimelineId user);
+  Result<bool> fence(Address block, const Timelines& timelines, TimelineId user);
+  bool record_stream(Address block, const Timelines& timelines, TimelineId user);
   // The streams that record_stream named for the live block that begins there.
   std::vector<TimelineId> users_of(Address block) const;
   // Where a fence that record_stream asked for can't be taken, since its stream is gone: an error;
@@ -103,7 +117,6 @@ class StreamHeap {
   std::optional<BlockInfo> find(Address address) const;
   // The stream that the live block which begins there was allocated for.
   std::optional<Stream> stream_of(Address block) const;
-  void reset_peaks();
 
   // Gives back the blocks that are cached; returns whether there were any.
   bool give_back_cached();
@@ -113,10 +126,12 @@ class StreamHeap {
   void note_asleep();
   // The stream is retired: nothing is allocated for it any more.
   void close();
-  // Serves another stream from now on, if it is closed and has no blocks.
-  bool adopt(Stream stream);
-  // Says that it serves its stream from now on: for the pool of that id, or (0) for none.
-  void announce(std::uint64_t pool);
+  // Serves another stream from now on, of its pool or another, if it is closed and has no blocks.
+  bool adopt(const PoolParts& parts, Stream stream);
+  // Its pool is gone, and it has no blocks: it is no pool's, until it adopts a stream of one.
+  void leave_pool();
+  // Says that it serves its stream from now on.
+  void announce();
   // The same stream in another epoch (eager, or captured): serves requests that name `as`, whose
   // work is ordered by the timeline of `as`. Whoever might still use free memory is done. `epoch`
   // is the caller's number for it; that of the first is 0.
@@ -136,6 +151,7 @@ class StreamHeap {
     return fold_.statistics();
   }
   HeapStatistics statistics_locked() const WEIR_REQUIRES(mutex_) { return fold_.statistics(); }
+  void reset_peaks() WEIR_REQUIRES(mutex_) { fold_.reset_peaks(); }
   bool serves(std::uint64_t stream) const WEIR_REQUIRES(mutex_) { return serves_ == stream; }
   void list_blocks(std::vector<BlockInfo>& blocks) const WEIR_REQUIRES(mutex_);
   // The stream that it serves, or served last: whether it does.
@@ -146,7 +162,7 @@ class StreamHeap {
   void set_recording(bool recording) WEIR_REQUIRES(mutex_);
   bool give_back_cached_locked() WEIR_REQUIRES(mutex_) {
     if (cached_count_ == 0) return false;
-    while (cached_count_ > 0) give_back(cached_[--cached_count_]);
+    while (cached_count_ > 0) give_back(cached_[--cached_count_].block);
     return true;
   }
 
@@ -158,93 +174,118 @@ class StreamHeap {
   // The least run that is no slab: what a small block has that lies in no slab.
   static constexpr Bytes kAlone = Slabs::kLargest + kGrain;
 
-  static bool is_small(const Block& block) { return block.size <= Slabs::kLargest; }
+  struct Cached {
+    Bytes size;
+    BlockRef block;
+    friend bool operator==(const Cached&, const Cached&) = default;
+  };
 
-  Block* find_cached(Bytes bytes) const WEIR_REQUIRES(mutex_);
-  bool suits(const Block& block) WEIR_REQUIRES(mutex_);
-  void take_from_cache(Block* block) WEIR_REQUIRES(mutex_);
-  Status wait_and_take(Block& block) WEIR_REQUIRES(mutex_);
+  BlockRef find_cached(Bytes bytes) const WEIR_REQUIRES(mutex_);
+  bool suits(const Tile& run) WEIR_REQUIRES(mutex_);
+  bool suits(const SmallTile& tile) WEIR_REQUIRES(mutex_);
+  void take_from_cache(BlockRef block) WEIR_REQUIRES(mutex_);
+  Status wait_and_take(BlockRef block) WEIR_REQUIRES(mutex_);
   Address allocate_locked(Bytes requested, Status& status, PageHeap::Create create)
       WEIR_REQUIRES(mutex_);
-  // Whether the peaks must be raised.
-  bool give_out(Block& block, Bytes requested) WEIR_REQUIRES(mutex_);
-  Address raise_peaks(Address allocated);
+  void give_out(BlockRef block, Bytes requested) WEIR_REQUIRES(mutex_);
+  static void mark_live(Tile& run, Bytes requested);
+  static void mark_live(SmallTile& tile, Bytes requested);
   void set_stream(Stream stream) WEIR_REQUIRES(mutex_);
+  void join_pool(const PoolParts& parts) WEIR_REQUIRES(mutex_);
   PageHeap::Served served_since_asked() WEIR_REQUIRES(mutex_);
   // Null: `status` says why.
-  Block* allocate_small(Bytes bytes, Status& status) WEIR_REQUIRES(mutex_);
-  Block* allocate_run(Bytes bytes, bool for_slab, Status& status) WEIR_REQUIRES(mutex_);
-  Block* add_run(Range run, RequestHistory::Name name, bool for_slab) WEIR_REQUIRES(mutex_);
-  Block* claim_run(Range run, bool for_slab, Status& status) WEIR_REQUIRES(mutex_);
-  // The live block that begins at `address`; `run`: the last that begins there or before.
-  static Block* live_in(Block* run, Address address);
-  Block* live_at(Address address) const WEIR_REQUIRES(mutex_) {
-    return live_in(runs_.at_or_before(address), address);
+  SmallTile* allocate_small(Bytes bytes, Status& status) WEIR_REQUIRES(mutex_);
+  Tile* allocate_run(Bytes bytes, bool for_slab, Status& status) WEIR_REQUIRES(mutex_);
+  Tile* add_run(Tile* run, RequestHistory::Name name, bool for_slab) WEIR_REQUIRES(mutex_);
+  Tile* claim_run(Range run, bool for_slab, Status& status) WEIR_REQUIRES(mutex_);
+  // The heap's run that the address lies in, if it lies in one; else any of its, or null.
+  Tile* run_near(Address address) const WEIR_REQUIRES(mutex_) {
+    Tile* const run = runs_ == nullptr ? nullptr : pages_->find_tile(address);
+    return run != nullptr && run->heap.load(std::memory_order_relaxed) == this ? run : nullptr;
   }
-  Block* block_around(Address address) const WEIR_REQUIRES(mutex_);
-  void add_fence(Block& block, Fence fence) WEIR_REQUIRES(mutex_);
-  Status fence_users(Block& block, Gone gone) WEIR_REQUIRES(mutex_);
+  // The live block that begins at `address`; `run`: the heap's run near it, or null.
+  static BlockRef live_in(Tile* run, Address address);
+  BlockRef live_at(Address address) const WEIR_REQUIRES(mutex_) {
+    return live_in(run_near(address), address);
+  }
+  BlockRef live_at(Address address, const Timelines& timelines) const WEIR_REQUIRES(mutex_) {
+    return &timelines == timelines_ ? live_at(address) : BlockRef();
+  }
+  BlockRef block_around(Address address) const WEIR_REQUIRES(mutex_);
+  void add_fence(BlockRef block, Fence fence) WEIR_REQUIRES(mutex_);
+  Status fence_users(BlockRef block, Gone gone) WEIR_REQUIRES(mutex_);
   // Makes the stream wait for `fences`.
   Status wait(const FenceSet& fences) WEIR_REQUIRES(mutex_);
   // Is it only that this memory can't be waited for?
   static bool is_in_the_way(const Status& status) {
     return !status && status.error().code() == ErrorCode::capture;
   }
-  // The run of a new slab.
-  Block* add_slab(Status& status) WEIR_REQUIRES(mutex_);
-  Block* allocate_settled(Bytes bytes, Status& status) WEIR_REQUIRES(mutex_);
+  // All of a new slab.
+  SmallTile* add_slab(Status& status) WEIR_REQUIRES(mutex_);
+  SmallTile& enter_slab(Tile& run) WEIR_REQUIRES(mutex_);
+  SmallTile* find_settled(Bytes bytes, Status& status) WEIR_REQUIRES(mutex_);
   // The stream was made to wait for this.
   void note_waited(const FenceSet& fences) WEIR_REQUIRES(mutex_);
   bool is_captured_after_a_wait() WEIR_REQUIRES(mutex_);
   // Is nobody to be waited for, as far as is known or can be seen now?
   bool is_settled(const FenceSet& fences) WEIR_REQUIRES(mutex_);
-  Status wait_for_slab_bytes(const Block& block) WEIR_REQUIRES(mutex_);
-  Status wait_for_cached(Block& block) WEIR_REQUIRES(mutex_);
+  // Before bytes that carry `uses` serve the next block: makes the stream wait or, where no request
+  // waits, checks that nobody is to be waited for. Then `uses` is null.
+  Status wait_for(BlockUsesPtr& uses, mutation::Site site) WEIR_REQUIRES(mutex_);
 
   bool may_cache() const WEIR_REQUIRES(mutex_) {
-    return serves_ != kNoStream && !pages_.over_limit() && !pages_.is_asleep();
+    return serves_ != kNoStream && !pages_->over_limit() && !pages_->is_asleep();
   }
-  void take_back(Block& block) WEIR_REQUIRES(mutex_);
-  void put_in_cache(Block* block) WEIR_REQUIRES(mutex_);
+  void take_back(Tile& run) WEIR_REQUIRES(mutex_);
+  void take_back(SmallTile& tile) WEIR_REQUIRES(mutex_);
+  void put_in_cache(BlockRef block) WEIR_REQUIRES(mutex_);
   // The block goes back; where a run goes with it, to the page heap.
-  void give_back(Block* block) WEIR_REQUIRES(mutex_);
-  void give_back_cached_under_page_lock() WEIR_REQUIRES(mutex_, pages_.mutex());
-  // The block itself, or its slab if it was the last there; what must be waited for.
-  std::optional<Slabs::Emptied> run_of_last(Block* block) WEIR_REQUIRES(mutex_);
-  void give_back_run(const Slabs::Emptied& emptied) WEIR_REQUIRES(mutex_, pages_.mutex());
+  void give_back(BlockRef block) WEIR_REQUIRES(mutex_);
+  void give_back_cached_under_page_lock() WEIR_REQUIRES(mutex_, pages_->mutex());
+  // The block itself, or its slab's run if it was the last there; null: it was not.
+  Tile* run_of_last(BlockRef block) WEIR_REQUIRES(mutex_);
+  void give_back_run(Tile* run) WEIR_REQUIRES(mutex_, pages_->mutex());
   // Whose cached blocks are asked for: only those of heaps that this thread put on the list, or
   // that served nothing since they were last looked at; or everyone's. Returns whether all did.
   enum class Others { at_rest, all };
   // Releases and retakes the page heap's lock now and then, if there are many.
-  bool have_others_give_back(Others whose) WEIR_REQUIRES(mutex_, pages_.mutex());
-  Result<Address> find_run(Bytes bytes, RequestHistory::Name name) WEIR_REQUIRES(mutex_);
+  bool have_others_give_back(Others whose) WEIR_REQUIRES(mutex_, pages_->mutex());
+  Tile* find_run(Bytes bytes, RequestHistory::Name name, Status& status) WEIR_REQUIRES(mutex_);
 
-  // Calls visit(block) for every large block and every tile of a slab, by address.
+  // Calls visit(BlockRef) for every live or cached block, by address.
   template <class Visitor>
   void for_each_block(Visitor&& visit) const WEIR_REQUIRES(mutex_) {
-    runs_.for_each([&](const Block* run) WEIR_NO_THREAD_ANALYSIS {
-      if (run->slab == nullptr) return visit(*run);
-      for (const Block* tile = run->slab->first[0]; tile; tile = tile->after) visit(*tile);
-    });
+    for (Tile* const run : runs_by_address()) {
+      if (run->slab == nullptr) {
+        visit(BlockRef(run));
+        continue;
+      }
+      for (SmallTile* tile = run->slab->first[0]; tile != nullptr; tile = tile->after) {
+        if (tile->state != BlockState::free) visit(BlockRef(tile));
+      }
+    }
   }
-  PageHeap::Owner owner() WEIR_REQUIRES(mutex_);
-  BlockInfo info(const Block& block) const WEIR_REQUIRES(mutex_);
-  void record(EventKind kind, Block& block) WEIR_REQUIRES(mutex_);
-  void validate_block(const Block& block, std::vector<std::string>& broken) const
-      WEIR_REQUIRES(mutex_);
+  std::vector<Tile*> runs_by_address() const WEIR_REQUIRES(mutex_);
+  Owner owner() WEIR_REQUIRES(mutex_);
+  BlockInfo info(BlockRef block) const WEIR_REQUIRES(mutex_);
+  void record(EventKind kind, BlockRef block) WEIR_REQUIRES(mutex_);
+  void validate_block(BlockRef block, std::vector<std::string>& broken) const WEIR_REQUIRES(mutex_);
 
   const HeapId id_;
-  PageHeap& pages_;
-  Timelines& timelines_;
+  const MemoryKind memory_;
   Observer& observer_;
-  CachingHeaps<StreamHeap>& caching_heaps_;
-  CapturePool* const graph_pool_;
+  // Of its pool: they change while it serves no stream and has no blocks, with the registry's lock
+  // held as well, and are null while it is of none.
+  PageHeap* pages_ = nullptr;
+  Timelines* timelines_ = nullptr;
+  CachingHeaps<StreamHeap>* caching_heaps_ = nullptr;
+  std::atomic<std::uint64_t> pool_{0};
 
   alignas(64) mutable Mutex mutex_;
-  std::uint64_t serves_ WEIR_GUARDED_BY(mutex_);  // Stream::id, or kNoStream once it is closed
+  std::uint64_t serves_ WEIR_GUARDED_BY(mutex_) = kNoStream;  // Stream::id; kNoStream: it is closed
   // For the fast paths: kNoStream and 0 where every call is recorded, or the heap is closed.
-  std::uint64_t fast_stream_ WEIR_GUARDED_BY(mutex_);
-  std::uint32_t fast_room_ WEIR_GUARDED_BY(mutex_);
+  std::uint64_t fast_stream_ WEIR_GUARDED_BY(mutex_) = kNoStream;
+  std::uint32_t fast_room_ WEIR_GUARDED_BY(mutex_) = 0;
   bool fast_paths_ WEIR_GUARDED_BY(mutex_) = true;
   bool recording_ WEIR_GUARDED_BY(mutex_);
   // Where uses need not be told: what the stream was made to wait for, until that is seen to be
@@ -253,12 +294,11 @@ class StreamHeap {
   FenceSet waited_for_ WEIR_GUARDED_BY(mutex_);
   std::uint32_t asked_meanwhile_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint32_t cached_count_ WEIR_GUARDED_BY(mutex_) = 0;
-  std::array<Block*, kMostCached> cached_
+  std::array<Cached, kMostCached> cached_
       WEIR_GUARDED_BY(mutex_);                   // the first cached_count_, oldest first
   CachingHeaps<StreamHeap>::Link caching_link_;  // `listed`: guarded by mutex_
   HeapFold fold_ WEIR_GUARDED_BY(mutex_);
-  RunIndex runs_ WEIR_GUARDED_BY(mutex_);
-  BlockPool block_records_ WEIR_GUARDED_BY(mutex_);
+  Tile* runs_ WEIR_GUARDED_BY(mutex_) = nullptr;  // linked by `next`, the latest first
   Slabs slabs_ WEIR_GUARDED_BY(mutex_);
   Stream stream_ WEIR_GUARDED_BY(mutex_);
   TimelineId timeline_ WEIR_GUARDED_BY(mutex_);
@@ -266,35 +306,43 @@ class StreamHeap {
   PageHeap::Create create_ WEIR_GUARDED_BY(mutex_) = PageHeap::Create::may;  // in this request
   RequestHistory history_ WEIR_GUARDED_BY(mutex_);                           // of runs
   PageHeap::Served asked_ WEIR_GUARDED_BY(mutex_);  // in all, when the page heap was last asked
+  std::weak_ptr<CapturePool> graph_pool_ WEIR_GUARDED_BY(mutex_);
 };
 
-// The newest of that size; null if there is none.
-inline Block* StreamHeap::find_cached(Bytes bytes) const {
+// The newest of that size.
+inline BlockRef StreamHeap::find_cached(Bytes bytes) const {
   for (std::uint32_t i = cached_count_; i-- > 0;) {
-    if (cached_[i]->size == bytes) return cached_[i];
+    if (cached_[i].size == bytes) return cached_[i].block;
   }
-  return nullptr;
+  return {};
 }
 
 // Memory that is only cached is used again by the request that it was placed for, when the
 // program repeats it: for any other there may be a place that costs less. So what is kept changes
 // nothing in where blocks lie. (A slab without live blocks is such memory, too.) Notes the request,
 // if it is one for a run.
-inline bool StreamHeap::suits(const Block& block) {
-  if (block.slab == nullptr) return history_.note_if(block.size, block.name);
-  return block.slab->live > 0_B || history_.note_if(Slab::kSize, block.slab->run->name);
+inline bool StreamHeap::suits(const Tile& run) { return history_.note_if(run.size, run.name); }
+inline bool StreamHeap::suits(const SmallTile& tile) {
+  return tile.slab->live > 0_B || history_.note_if(Slab::kSize, tile.slab->run->name);
 }
 
-inline void StreamHeap::take_from_cache(Block* block) {
-  Block** place = &cached_[--cached_count_];
-  for (Block* moved = *place; moved != block;) moved = std::exchange(*--place, moved);
+inline void StreamHeap::take_from_cache(BlockRef block) {
+  Cached* place = &cached_[--cached_count_];
+  for (Cached moved = *place; moved.block != block;) moved = std::exchange(*--place, moved);
 }
 
-inline bool StreamHeap::give_out(Block& block, Bytes requested) {
-  block.state = Block::State::live;
-  block.requested = requested;
-  if (block.slab != nullptr) block.slab->live += block.size;
-  return fold_.allocate(block.size, requested);
+inline void StreamHeap::mark_live(Tile& run, Bytes requested) {
+  run.state = BlockState::live;
+  run.requested = requested;
+}
+inline void StreamHeap::mark_live(SmallTile& tile, Bytes requested) {
+  tile.state = BlockState::live;
+  tile.held.requested = static_cast<std::uint32_t>(requested.count);
+  tile.slab->live += tile.size();
+}
+inline void StreamHeap::give_out(BlockRef block, Bytes requested) {
+  block.visit([&](auto& record) { mark_live(record, requested); });
+  fold_.allocate(block.size(), requested);
 }
 
 // Leaf functions, but for calls that come last: so they save no registers.
@@ -307,48 +355,63 @@ inline bool StreamHeap::give_out(Block& block, Bytes requested) {
     return {};
   }
   if (cached_count_ > 0) [[likely]] {
-    Block* const block = cached_[cached_count_ - 1];
-    if (block->size == round_up(requested, kGrain) && block->uses == nullptr && suits(*block))
-        [[likely]] {
+    const Cached& newest = cached_[cached_count_ - 1];
+    const auto take = [&](auto& record) WEIR_REQUIRES(mutex_) {
+      if (record.uses || !suits(record)) return Address{};
+      mark_live(record, requested);
+      return begin_of(record);
+    };
+    const bool fits =
+        newest.size == round_up(requested, kGrain) && fold_.has_room(newest.size, requested);
+    const Address at = fits ? newest.block.visit(take) : Address{};
+    if (at.value != 0) [[likely]] {
       --cached_count_;
-      const bool rises = give_out(*block, requested);
-      const Address at = block->begin;
+      fold_.allocate(newest.size, requested);
       mutex_.unlock();
-      return rises ? raise_peaks(at) : at;
+      return at;
     }
   }
   misses = true;
   return {};
 }
 
-inline Block* StreamHeap::live_in(Block* run, Address address) {
-  if (run == nullptr) return nullptr;
-  if (run->slab != nullptr && run->state == Block::State::slab) {
-    if (address >= run->end()) return nullptr;
-    run = run->slab->tile_at(address);
+inline BlockRef StreamHeap::live_in(Tile* run, Address address) {
+  if (run == nullptr) return {};
+  if (run->slab != nullptr) {
+    if (address >= run->end()) return {};
+    SmallTile* const tile = run->slab->tile_at(address);
+    return tile->begin() == address && tile->state == BlockState::live ? BlockRef(tile)
+                                                                       : BlockRef();
   }
-  return run->begin == address && run->state == Block::State::live ? run : nullptr;
+  return run->begin == address && run->state == BlockState::live ? BlockRef(run) : BlockRef();
 }
 
 // The block is live no more, for the statistics and the history.
-inline void StreamHeap::take_back(Block& block) {
-  fold_.deallocate(block.size, block.requested);
-  if (block.slab == nullptr) {
-    history_.subtract(block.size);
-  } else if ((block.slab->live -= block.size) == 0_B) {
-    history_.subtract(Slab::kSize);
-  }
+inline void StreamHeap::take_back(Tile& run) {
+  fold_.deallocate(run.size, run.requested);
+  history_.subtract(run.size);
+}
+inline void StreamHeap::take_back(SmallTile& tile) {
+  const Bytes size = tile.size();
+  fold_.deallocate(size, requested_of(tile));
+  if ((tile.slab->live -= size) == 0_B) history_.subtract(Slab::kSize);
 }
 
-[[gnu::always_inline]] inline bool StreamHeap::keep_in_cache(Address address) {
+[[gnu::always_inline]] inline bool StreamHeap::keep_in_cache(Address address, const Tile* run) {
   if (!mutex_.try_lock()) return false;
-  Block* const block = live_in(runs_.at_or_before_near(address), address);
-  const bool keeps = block != nullptr && block->uses == nullptr && cached_count_ < fast_room_ &&
-                     caching_link_.listed && !pages_.over_limit() && !fold_.owes();
+  bool keeps =
+      cached_count_ < fast_room_ && caching_link_.listed && !pages_->over_limit() && fold_.lags();
+  const auto keep = [&](auto& record) WEIR_REQUIRES(mutex_) {
+    if (record.uses) return false;
+    take_back(record);
+    record.state = BlockState::cached;
+    cached_[cached_count_++] = {size_of(record), BlockRef(&record)};
+    return true;
+  };
   if (keeps) [[likely]] {
-    take_back(*block);
-    block->state = Block::State::cached;
-    cached_[cached_count_++] = block;
+    const bool own = run->heap.load(std::memory_order_relaxed) == this;
+    const BlockRef block = own ? live_in(const_cast<Tile*>(run), address) : BlockRef();
+    keeps = block && block.visit(keep);
   }
   mutex_.unlock();
   return keeps;

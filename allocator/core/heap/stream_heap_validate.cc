@@ -8,19 +8,21 @@
 
 namespace weir {
 
-void StreamHeap::validate_block(const Block& block, std::vector<std::string>& broken) const {
-  const bool small = block.slab != nullptr;
-  if (block.size % kGrain != 0_B || small != is_small(block)) {
+void StreamHeap::validate_block(BlockRef block, std::vector<std::string>& broken) const {
+  const bool small = block.size() <= Slabs::kLargest;
+  if (block.size() % kGrain != 0_B || small != block.is_small()) {
     broken.push_back("a block's size does not suit its place");
   }
-  if (block.state == Block::State::live && !is_size_for(block.requested, block.size)) {
+  const bool live = block.state() == BlockState::live;
+  if (live && !is_size_for(block.requested(), block.size())) {
     broken.push_back("a block's size is not what was asked for, rounded up");
   }
-  const auto kept = std::count(cached_.begin(), cached_.begin() + cached_count_, &block);
-  if (kept != (block.state == Block::State::cached ? 1 : 0)) {
+  const auto kept =
+      std::count(cached_.begin(), cached_.begin() + cached_count_, Cached{block.size(), block});
+  if (kept != (block.state() == BlockState::cached ? 1 : 0)) {
     broken.push_back("a block is cached and not kept, or kept twice, or the reverse");
   }
-  if (live_at(block.begin) != (block.state == Block::State::live ? &block : nullptr)) {
+  if (live_at(block.begin()) != (live ? block : BlockRef())) {
     broken.push_back("a block is not found at its address");
   }
 }
@@ -30,28 +32,34 @@ std::vector<std::string> StreamHeap::validate(std::vector<Range>& runs) const {
   std::uint64_t live = 0, cached = 0, slabs = 0;
   std::vector<std::string> broken = slabs_.validate();
   // In a pool it may be the captured one of the same stream.
-  const std::uint64_t timeline = timelines_.stream(timeline_).id;
-  if ((graph_pool_ == nullptr && timeline != stream_.id) ||
-      (serves_ != timeline && serves_ != kNoStream)) {
+  const std::uint64_t timeline =
+      timelines_ == nullptr ? stream_.id : timelines_->stream(timeline_).id;
+  if ((pool() == 0 && timeline != stream_.id) || (serves_ != timeline && serves_ != kNoStream)) {
     broken.push_back("its timeline is another stream's");
   }
-  if (!runs_.consistent()) broken.push_back("the index of its runs is wrong");
   std::map<const Slab*, Bytes> live_in_slabs;
-  runs_.for_each([&](const Block* run) {
+  for (const Tile* run = runs_; run != nullptr; run = run->next) {
     runs.push_back(run->range());
-    if (run->slab == nullptr) return;
+    if (run->heap != this) broken.push_back("a run of it is another heap's");
+    if (run->next != nullptr && run->next->previous != run) {
+      broken.push_back("its runs are linked wrong");
+      break;
+    }
+    if (run->slab == nullptr) continue;
     ++slabs;
+    if (run->slab->run != run || run->slab->range() != run->range()) {
+      broken.push_back("a slab and its run do not know each other");
+    }
     live_in_slabs[run->slab];
-  });
-  for_each_block([&](const Block& block) WEIR_REQUIRES(mutex_) {
-    if (block.state == Block::State::free) return;
+  }
+  for_each_block([&](BlockRef block) WEIR_REQUIRES(mutex_) {
     validate_block(block, broken);
-    if (block.state == Block::State::cached) ++cached;
-    if (block.state != Block::State::live) return;
+    if (block.state() == BlockState::cached) ++cached;
+    if (block.state() != BlockState::live) return;
     ++live;
-    bytes += block.size;
-    requested += block.requested;
-    if (block.slab != nullptr) live_in_slabs[block.slab] += block.size;
+    bytes += block.size();
+    requested += block.requested();
+    if (block.is_small()) live_in_slabs[block.tile()->slab] += block.size();
   });
   for (const auto& [slab, in_slab] : live_in_slabs) {
     if (slab->live != in_slab) broken.push_back("the live bytes of a slab are counted wrong");

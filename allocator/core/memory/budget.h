@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the page heaps of one device share: how much they may hold together, numbers for pages, and
-// how many regions of addresses they have.
+// What the page heaps of one device share: how much they may hold together, and numbers for pages.
 //
 // Threads: self-synchronised.
 #pragma once
@@ -41,15 +40,10 @@ class Budget {
   bool shared() const { return shared_.load(std::memory_order_relaxed); }
   void share() { shared_.store(true, std::memory_order_relaxed); }
 
-  std::uint64_t regions() const { return regions_.load(std::memory_order_relaxed); }
-  void count_region() { regions_.fetch_add(1, std::memory_order_relaxed); }
-  void discount_region() { regions_.fetch_sub(1, std::memory_order_relaxed); }
-
   PageId next_page() { return PageId{pages_.fetch_add(1, std::memory_order_relaxed)}; }
 
  private:
   std::atomic<std::uint64_t> limit_, held_{0};
-  std::atomic<std::uint64_t> regions_{0};
   std::atomic<std::uint32_t> pages_{0};
   std::atomic<bool> shared_{false};
 };

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory: the physical pages of one page heap, each mapped once in the home row, and which of them
-// have bytes in use.
+// The physical pages of one page heap, each mapped once in the home row.
 //
-// Knows neither what a block is for, nor streams, nor CUDA. Not thread-safe.
+// A page counts no bytes: it is idle exactly if it lies within one run of free tiles. Knows neither
+// what a tile is for, nor streams, nor CUDA. Not thread-safe.
 //
-// Rules that hold between calls (validate() checks them):
-//   a page begins at a multiple of GranuleMap::kGranule and is made of granules; no two overlap
-//   a page is leased  <=>  bytes of it are in use
+// A page begins at a multiple of TileIndex::kGranule and consists of granules; no two overlap.
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -19,75 +16,66 @@
 
 #include "core/base/range.h"
 #include "core/base/thread_annotations.h"
-#include "core/memory/granule_map.h"
+#include "core/memory/tile_index.h"
 #include "weir/device.h"
 #include "weir/types.h"
 
 namespace weir {
 
-struct StitchedRow;
+// A page on its way from one heap to another, or to the driver: not mapped, and used by nobody.
+struct UnmappedPage {
+  PhysicalHandle handle;
+  Bytes size;
+};
+
+// A page that a heap has and that is not mapped. It is mapped before new ones are created.
+struct HeldPage {
+  PageId id;
+  UnmappedPage page;
+};
 
 struct Page {
-  // May graphs use its bytes, so that it must not be unmapped? Or would a graph that is being
-  // captured?
+  // Must the page stay mapped, since graphs may use its bytes? `for_now`: a graph that is being
+  // captured would.
   enum class Kept : std::uint8_t { no, for_now, yes };
 
   PageId id;
   HeapId heap;  // whose request it was mapped for
   Address home;
   Bytes size;
-  Bytes used;
-  std::optional<HeapId> lease;  // the heap that used it first since it was idle
+  std::optional<HeapId> lease;  // the heap that used it first since it was idle; none: it is idle
   Kept kept = Kept::no;
-  std::uint32_t unmapped = 0;      // of its mappings, that of `home` included, while it sleeps
+  std::uint32_t unmapped = 0;      // while it sleeps: how many of its mappings are gone
   PhysicalHandle handle;           // 0: it sleeps, without memory
-  std::vector<StitchedRow*> rows;  // that it is part of
+  std::vector<StitchedRow*> rows;  // the rows that it is part of
 
   Range range() const { return {home, size}; }
-  bool idle() const { return used == 0_B; }
-  // And all its mappings?
-  bool has_memory() const { return handle != PhysicalHandle{} && unmapped == 0; }
+  Address end() const { return home + size; }
+  bool idle() const { return !lease; }
+  bool sleeps() const { return handle == PhysicalHandle{}; }
+  // Has it its memory, and all its mappings?
+  bool has_memory() const { return !sleeps() && unmapped == 0; }
 };
 
 class HomePages {
  public:
   using Pages = std::map<std::uint32_t, Page>;  // by PageId; a page stays where it is
 
-  // `id` is no other page's; `home` overlaps no other page.
+  explicit HomePages(TileIndex& index) : index_(index) {}
+  HomePages(const HomePages&) = delete;
+  HomePages& operator=(const HomePages&) = delete;
+
+  // `id` is new; `home` lies in a region and overlaps no other page.
   Page& add(PageId id, PhysicalHandle handle, Range home, HeapId heap);
   // The page is idle and in no row.
   void remove(Page& page);
-
-  // Whole grains of home addresses, all mapped. use(): marks free bytes as in use. free(): marks
-  // used bytes as free. Calls visit(Page&, changed) for each page; `changed`: its lease began
-  // (ended).
-  template <class Visitor>
-  void use(Range range, HeapId heap, Visitor&& visit) WEIR_NO_THREAD_ANALYSIS {
-    used_ += range.size;
-    walk(range, [&](Page& page, Bytes, Bytes size) WEIR_NO_THREAD_ANALYSIS {
-      const bool begins = page.idle();
-      if (begins) {
-        page.lease = heap;
-        leased_ += page.size;
-      }
-      page.used += size;
-      visit(page, begins);
-    });
-  }
-  template <class Visitor>
-  void free(Range range, Visitor&& visit) WEIR_NO_THREAD_ANALYSIS {
-    used_ -= range.size;
-    walk(range, [&](Page& page, Bytes, Bytes size) WEIR_NO_THREAD_ANALYSIS {
-      page.used -= size;
-      if (page.idle()) {
-        page.lease.reset();
-        leased_ -= page.size;
-      }
-      visit(page, page.idle());
-    });
+  // Removes all pages, in use or not.
+  void clear() {
+    while (!pages_.empty()) remove(pages_.begin()->second);
   }
 
-  // Calls visit(Page&, offset, size) for each part of `range`, home addresses that are mapped.
+  // Calls visit(Page&, offset, size) for each page under `range`, home addresses that are mapped,
+  // with the part of the page that lies in `range`.
   template <class Visitor>
   void walk(Range range, Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
     for (Address at = range.begin; at < range.end();) {
@@ -99,30 +87,30 @@ class HomePages {
     }
   }
   // The page at a home address, which is mapped.
-  Page& at(Address home) const { return *granules_.at(home).page; }
-  // Is all of `range` home addresses that are mapped?
+  Page& at(Address home) const { return *index_.page(home); }
+  // Are all addresses of `range` home addresses, and mapped?
   bool is_mapped(Range range) const;
-
-  // If there is no page left, what finds pages by their addresses gives back its memory.
-  void shrink() {
-    if (pages_.empty()) granules_ = GranuleMap{};
+  // The pages that lie whole in a range that is mapped; empty: none does.
+  Range whole_in(Range range) const {
+    const Page& first = at(range.begin);
+    const Page& last = at(range.end() - kGrain);
+    const Address begin = first.home == range.begin ? first.home : first.end();
+    const Address end = last.end() == range.end() ? last.end() : last.home;
+    return begin < end ? Range{begin, end - begin} : Range{range.begin, 0_B};
   }
 
   const Pages& all() const { return pages_; }
   Pages& all() { return pages_; }
-
-  Bytes total() const { return total_; }    // of all pages
-  Bytes leased() const { return leased_; }  // of pages that are not idle
-  Bytes used() const { return used_; }      // bytes in use
+  Bytes total() const { return total_; }  // of all pages
 
   // Broken rules, named.
   std::vector<std::string> validate() const;
 
  private:
   friend struct TestAccess;
+  TileIndex& index_;
   Pages pages_;
-  GranuleMap granules_;
-  Bytes total_, leased_, used_;
+  Bytes total_;
 };
 
 }  // namespace weir

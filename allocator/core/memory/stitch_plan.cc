@@ -47,8 +47,8 @@ void sort_falling(Parts& parts) {
 Stretch stretch_of(Range free, const HomePages& pages) {
   const Page& first = pages.at(free.begin);
   const Page& last = pages.at(free.end() - kGrain);
-  const Address head = first.home == free.begin ? free.begin : first.range().end();
-  const Address tail = last.range().end() == free.end() ? free.end() : last.home;
+  const Address head = first.home == free.begin ? free.begin : first.end();
+  const Address tail = last.end() == free.end() ? free.end() : last.home;
   Stretch stretch;
   if (tail > free.begin) stretch.tail = {free.begin, tail - free.begin};
   if (free.end() > head) stretch.head = {head, free.end() - head};

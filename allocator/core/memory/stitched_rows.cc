@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/memory/stitched_rows.h"
 
+#include <algorithm>
 #include <iterator>
 #include <set>
 #include <utility>
 
 namespace weir {
 
-StitchedRows::Vacant::const_iterator StitchedRows::find_vacant(Bytes bytes) const {
-  auto best = vacant_.end();
-  for (auto at = vacant_.begin(); at != vacant_.end(); ++at) {
-    if (at->second < bytes + gap_) continue;
-    if (best == vacant_.end() || at->second < best->second) best = at;
-  }
-  return best;
+void StitchedRows::add_vacant(Range range) {
+  vacant_[range.begin] = range.size;
+  vacant_by_size_.emplace(range.size, range.begin);
+}
+
+void StitchedRows::remove_vacant(Range range) {
+  vacant_.erase(range.begin);
+  vacant_by_size_.erase({range.size, range.begin});
 }
 
 StitchedRow& StitchedRows::add(Bytes bytes, HeapId heap) {
-  const auto hole = find_vacant(bytes);
-  const auto [begin, size] = *hole;
   const Bytes taken = bytes + gap_;
-  vacant_.erase(hole);
-  if (size > taken) vacant_[begin + taken] = size - taken;
+  const auto [size, begin] = *vacant_by_size_.lower_bound({taken, Address{}});
+  remove_vacant({begin, size});
+  if (size > taken) add_vacant({begin + taken, size - taken});
   std::unique_ptr<StitchedRow>& row = rows_[begin];
   row = std::make_unique<StitchedRow>();
   row->begin = begin;
@@ -49,33 +50,30 @@ void StitchedRows::finish(StitchedRow& row, Bytes lead) {
   row.lead = lead;
   row.size -= lead;
   row.state = StitchedRow::State::idle;
-  list(row);
+  idle_.add(&row);
 }
 
 void StitchedRows::remove(StitchedRow& row) {
-  const Address begin = row.begin;
-  Bytes size = row.reserved;
-  rows_.erase(begin);
-  auto after = vacant_.find(begin + size);
-  if (after != vacant_.end()) {
-    size += after->second;
-    after = vacant_.erase(after);
+  Range range{row.begin, row.reserved};
+  rows_.erase(row.begin);
+  auto after = vacant_.lower_bound(range.begin);
+  if (after != vacant_.begin()) {
+    const auto& [begin, size] = *std::prev(after);
+    if (begin + size == range.begin) range = {begin, size + range.size};
   }
-  auto before = vacant_.lower_bound(begin);
-  if (before != vacant_.begin() && std::prev(before)->first + std::prev(before)->second == begin) {
-    std::prev(before)->second += size;
-  } else {
-    vacant_[begin] = size;
+  if (after != vacant_.end() && after->first == range.end()) range.size += after->second;
+  if (const auto before = vacant_.find(range.begin); before != vacant_.end()) {
+    remove_vacant({before->first, before->second});
   }
-}
-
-void StitchedRows::unlist(StitchedRow& row) {
-  const auto [first, end] = idle_.equal_range(row.size);
-  idle_.erase(std::find_if(first, end, [&](const auto& entry) { return entry.second == &row; }));
+  after = vacant_.lower_bound(range.begin);
+  if (after != vacant_.end() && after->first < range.end()) {
+    remove_vacant({after->first, after->second});
+  }
+  add_vacant(range);
 }
 
 void StitchedRows::use(StitchedRow& row, std::uint64_t now) {
-  unlist(row);
+  idle_.remove(&row);
   row.state = StitchedRow::State::used;
   row.used_at = now;
 }
@@ -84,11 +82,13 @@ void StitchedRows::free(StitchedRow& row, FenceSet users, std::uint64_t now) {
   row.state = StitchedRow::State::idle;
   row.users = std::move(users);
   row.used_at = now;
-  list(row);
+  row.tile = nullptr;
+  row.parts.clear();
+  idle_.add(&row);
 }
 
 void StitchedRows::retire(StitchedRow& row) {
-  unlist(row);
+  idle_.remove(&row);
   row.state = StitchedRow::State::retired;
 }
 
@@ -104,6 +104,12 @@ StitchedRow* StitchedRows::at(Address run) const {
   return row != nullptr && row->run() == run && !row->pages.empty() ? row : nullptr;
 }
 
+StitchedRow* StitchedRows::next_after(Address address) const {
+  if (rows_.empty()) return nullptr;
+  const auto after = rows_.upper_bound(address);
+  return (after == rows_.end() ? rows_.begin() : after)->second.get();
+}
+
 Bytes StitchedRows::addresses_in(Range region) const {
   Bytes found;
   const auto is_there = [&](Address at) { return region.begin <= at && at < region.end(); };
@@ -113,7 +119,7 @@ Bytes StitchedRows::addresses_in(Range region) const {
 }
 
 std::vector<std::string> StitchedRows::validate() const {
-  std::vector<std::string> broken;
+  std::vector<std::string> broken = idle_.validate("idle rows");
   std::size_t mappings = 0, idle = 0;
   Address end;
   for (const auto& [begin, row] : rows_) {
@@ -122,40 +128,37 @@ std::vector<std::string> StitchedRows::validate() const {
     if (row->begin != begin) broken.push_back(name + "found by another address");
     if (begin < end) broken.push_back(name + "overlaps the one before");
     end = begin + row->reserved;
-    Bytes size;
     std::set<const Page*> seen;
     for (const Page* const page : row->pages) {
-      size += page->size;
       if (!seen.insert(page).second) broken.push_back(name + "has a page twice");
       if (std::find(page->rows.begin(), page->rows.end(), row.get()) == page->rows.end()) {
         broken.push_back(name + "a page of it does not know it");
       }
     }
-    if (size + gap_ > row->reserved) broken.push_back(name + "larger than its addresses");
-    const bool whole = row->state != StitchedRow::State::retired;
-    if (whole && (row->pages.empty() || row->lead >= row->pages.front()->size ||
-                  row->size + row->lead != size)) {
-      broken.push_back(name + "its size is not that of its pages");
+    if (row->mapped() + gap_ > row->reserved) broken.push_back(name + "larger than its addresses");
+    idle += row->state == StitchedRow::State::idle ? 1 : 0;
+    if ((row->state == StitchedRow::State::used) != (row->tile != nullptr)) {
+      broken.push_back(name + "used by nobody, or the reverse");
     }
-    const auto [first, last] = idle_.equal_range(row->size);
-    const StitchedRow* const mine = row.get();
-    const bool listed =
-        std::any_of(first, last, [mine](const auto& entry) { return entry.second == mine; });
-    idle += listed ? 1 : 0;
-    if (listed != (row->state == StitchedRow::State::idle)) {
-      broken.push_back(name + (listed ? "listed as idle, and is not" : "idle, and not listed"));
+    if (row->state != StitchedRow::State::retired &&
+        (row->pages.empty() || row->lead >= row->pages.front()->size ||
+         row->size + row->lead != row->mapped())) {
+      broken.push_back(name + "its size is not that of its pages");
     }
   }
   if (mappings != mappings_) broken.emplace_back("stitched rows: mappings are counted wrong");
-  if (idle != idle_.size()) broken.emplace_back("stitched rows: the index of idle ones is wrong");
+  if (idle != idle_.count()) broken.emplace_back("stitched rows: one is idle, and not listed");
   Address before;
   for (const auto& [begin, size] : vacant_) {
-    if (begin < before || size == 0_B)
-      broken.emplace_back("stitched rows: vacant addresses overlap");
-    if (const StitchedRow* const row = around(begin); row != nullptr) {
+    if (begin < before || size == 0_B || !vacant_by_size_.contains({size, begin}))
+      broken.emplace_back("stitched rows: vacant addresses overlap, or are listed wrong");
+    if (around(begin) != nullptr) {
       broken.emplace_back("stitched rows: a row's addresses are vacant");
     }
     before = begin + size;
+  }
+  if (vacant_.size() != vacant_by_size_.size()) {
+    broken.emplace_back("stitched rows: vacant addresses are listed twice");
   }
   return broken;
 }

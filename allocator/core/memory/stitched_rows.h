@@ -14,13 +14,17 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/base/mechanism.h"
 #include "core/base/range.h"
 #include "core/base/thread_annotations.h"
 #include "core/memory/home_pages.h"
+#include "core/memory/size_bins.h"
+#include "core/memory/tile.h"
 #include "core/time/fence_set.h"
 #include "weir/types.h"
 
@@ -34,24 +38,36 @@ struct StitchedRow {
   };
 
   Address begin;   // where the first page is mapped
-  Bytes lead;      // of the first page, that is not the row's
-  Bytes size;      // that it can give out: of all pages, but for the lead
+  Bytes lead;      // bytes at the start of the first page that are not the row's
+  Bytes size;      // bytes of all its pages, but for the lead
   Bytes reserved;  // addresses from `begin` on
   HeapId heap;     // whose request it was mapped for
   State state = State::idle;
-  std::vector<Page*> pages;   // mapped, side by side
-  FenceSet users;             // of the last run there
-  std::uint64_t used_at = 0;  // in requests, when a run last came or went
+  std::vector<Page*> pages;         // mapped, side by side
+  Tile* tile = nullptr;             // used: the run that has it
+  std::vector<Tile*> parts;         // used: its bytes, in the home row
+  FenceSet users;                   // work of the last run there
+  std::uint64_t used_at = 0;        // when a run last came or went, in requests
+  StitchedRow* previous = nullptr;  // idle: in its bin
+  StitchedRow* next = nullptr;
 
   Address run() const { return begin + lead; }  // where every run begins
-  // Sizes of its pages; the next is mapped behind them.
+  Bytes size_in_bins() const { return size; }
+  // The sizes of its pages, together; the next page is mapped behind them.
   Bytes mapped() const {
     Bytes sum;
     for (const Page* const page : pages) sum += page->size;
     return sum;
   }
   // Does a run of `bytes` fit, and use bytes of every page? (So a page is idle only if the row is.)
-  bool fits(Bytes bytes) const { return bytes <= size && bytes + pages.back()->size > size; }
+  bool fits(Bytes bytes) const {
+    return bytes <= size && bytes + pages.back()->size > size && !without(Mechanism::idle_rows);
+  }
+  // May graphs use a page of it?
+  bool kept() const {
+    return std::any_of(pages.begin(), pages.end(),
+                       [](const Page* page) { return page->kept != Page::Kept::no; });
+  }
   // Calls visit(home range) for the parts of a run of `bytes`, in order, until it returns false.
   // Returns whether all were visited.
   template <class Visitor>
@@ -66,6 +82,18 @@ struct StitchedRow {
     }
     return true;
   }
+  // Calls visit(Page&, offset, size) for what of each page lies under `block`, which is in the row.
+  template <class Visitor>
+  void visit_pages(Range block, Visitor&& visit) const {
+    Bytes skip = block.begin - begin;
+    for (Page* const page : pages) {
+      const Bytes part = skip < page->size ? std::min(block.size, page->size - skip) : 0_B;
+      if (part > 0_B) visit(*page, skip, part);
+      block.size -= part;
+      skip -= std::min(skip, page->size);
+      if (block.size == 0_B) break;
+    }
+  }
 };
 
 class StitchedRows {
@@ -78,16 +106,15 @@ class StitchedRows {
 
   // Addresses that were just reserved. The end is never mapped: no row goes from one region into
   // another that lies beside it by chance, which no mapping may.
-  void add_region(Range region) {
-    const auto [begin, size] = usable(region);
-    vacant_[begin] = size;
-  }
+  void add_region(Range region) { add_vacant(usable(region)); }
   // There is no row in it.
-  void remove_region(Range region) { vacant_.erase(region.begin); }
+  void remove_region(Range region) { remove_vacant(usable(region)); }
   Range usable(Range region) const { return {region.begin, region.size - gap_}; }
-  // What add_region() has to give for a row of `bytes`.
+  // How large a region a row of `bytes` needs.
   Bytes region_for(Bytes bytes) const { return bytes + gap_ * 2; }
-  bool has_room(Bytes bytes) const { return find_vacant(bytes) != vacant_.end(); }
+  bool has_room(Bytes bytes) const {
+    return vacant_by_size_.lower_bound({bytes + gap_, Address{}}) != vacant_by_size_.end();
+  }
 
   // An empty row with room for pages of `bytes` together: there is room. It may stay empty, and be
   // removed.
@@ -110,19 +137,14 @@ class StitchedRows {
   StitchedRow* at(Address run) const;
   // The row that is mapped there; null: none is.
   StitchedRow* around(Address address) const;
-  // Calls visit(StitchedRow&) for idle rows that a run of `bytes` fits, the smallest first and none
-  // of more than `most`, until it returns false.
-  template <class Visitor>
-  void visit_fitting(Bytes bytes, Bytes most, Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
-    for (auto at = idle_.lower_bound(bytes); at != idle_.end() && at->first <= most; ++at) {
-      if (at->second->fits(bytes) && !visit(*at->second)) return;
-    }
-  }
+  // The first row that begins behind `address`, or else the first of all; null: there is none.
+  StitchedRow* next_after(Address address) const;
+  const SizeBins<StitchedRow>& idle() const { return idle_; }
   template <class Visitor>
   void visit_all(Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
     for (const auto& [begin, row] : rows_) visit(*row);
   }
-  // How many addresses of the region are a row's, or vacant.
+  // How many addresses of the region lie in rows, or are vacant.
   Bytes addresses_in(Range region) const;
   std::size_t mappings() const { return mappings_; }
   std::size_t count() const { return rows_.size(); }
@@ -132,17 +154,14 @@ class StitchedRows {
 
  private:
   friend struct TestAccess;
-  using Vacant = std::map<Address, Bytes>;
-  using BySize = std::multimap<Bytes, StitchedRow*>;
-
-  Vacant::const_iterator find_vacant(Bytes bytes) const;
-  void list(StitchedRow& row) { idle_.emplace(row.size, &row); }
-  void unlist(StitchedRow& row);
+  void add_vacant(Range range);
+  void remove_vacant(Range range);
 
   const Bytes gap_;
   std::map<Address, std::unique_ptr<StitchedRow>> rows_;  // by begin
-  BySize idle_;
-  Vacant vacant_;
+  SizeBins<StitchedRow> idle_;
+  std::map<Address, Bytes> vacant_;
+  std::set<std::pair<Bytes, Address>> vacant_by_size_;  // the same
   std::size_t mappings_ = 0;
 };
 

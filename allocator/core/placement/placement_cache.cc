@@ -29,19 +29,6 @@ void PlacementCache::remember(RequestKeys keys, Address at) {
   }
 }
 
-void PlacementCache::prefer(RequestKeys keys, Address at, Address other) {
-  if (directory_.empty()) return;
-  for (Probe probe(segment_of(keys.brief), keys.brief); !probe.done(); probe.next()) {
-    Entry& entry = probe.entry();
-    if (!(entry.keys == keys)) continue;
-    if (entry.at == other) {
-      entry.at = at;
-    } else if (entry.at == at) {
-      entry.at = other;
-    }
-  }
-}
-
 void PlacementCache::put(Segment& segment, Entry& place, Entry entry) {
   if (place.at == Address{}) ++segment.filled;
   place = entry;

@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/base/mechanism.h"
 #include "weir/types.h"
 
 namespace weir {
@@ -57,7 +58,7 @@ class RequestHistory {
   // Notes it if that is its name.
   [[gnu::always_inline]] bool note_if(Bytes size, Name expected) {
     const std::uint64_t item = scatter(size.count), hash = hash_with(item);
-    if (name_of(hash) != expected) return false;
+    if (name_of(hash) != expected && !without(Mechanism::cached_names)) return false;
     commit(size, item, hash);
     return true;
   }
@@ -127,7 +128,7 @@ class PlacementCache {
         return entry.at;
       }
     }
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i = 0; i < count && !without(Mechanism::brief_key); ++i) {
       if (usable(Address{others[i]})) return Address{others[i]};
     }
     if (!probe.full()) noted_ = Noted{keys, &probe.place()};
@@ -135,9 +136,6 @@ class PlacementCache {
   }
   // A place for these behind those that the brief key has; its last one goes if it has them all.
   void remember(RequestKeys keys, Address at);
-  // From now on `at` comes where `other` came, for the whole key; where that had both, they change
-  // places, else it has forgotten `other`.
-  void prefer(RequestKeys keys, Address at, Address other);
   // Forgets all, and gives back its memory.
   void clear() { *this = PlacementCache{}; }
 

@@ -31,6 +31,7 @@ CapturePool::CapturePool(std::uint64_t id, Device& device, Pool::Shared shared, 
       device_pool_(eager),
       device_(device),
       shares_pages_(options.memory == eager.pages().memory()),
+      tag_(std::move(tag)),
       pool_(
           id, device_, shared, options,
           [this, &eager](Bytes wanted, Bytes most) -> std::vector<PageHeap::UnmappedPage> {
@@ -38,15 +39,14 @@ CapturePool::CapturePool(std::uint64_t id, Device& device, Pool::Shared shared, 
             StreamHeap::give_back_all(eager.caching_heaps());
             return eager.pages().give_up(wanted, most);
           },
-          this),
-      tag_(std::move(tag)) {
+          this) {
   say(EventKind::pool_open);
 }
 
 Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture, Status& status,
                               PageHeap::Create create) {
   const MutexLock lock(mutex_);
-  settled_ = false;
+  note_touched();
   // A capture that is not into the pool, and takes memory of it: it is the graph's as well.
   // (One that is paused may be asking again, though no binding leads here.)
   const bool is_own = capturing_ && capture == served_capture_;
@@ -93,11 +93,11 @@ Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture,
 
 Result<bool> CapturePool::fence(StreamHeap& heap, Address block, Stream user, bool captured) {
   const TimelineId by = timelines().of(captured ? user.in_capture() : user);
-  Result<bool> fenced = heap.fence(block, by);
+  Result<bool> fenced = heap.fence(block, timelines(), by);
   if (!fenced || !*fenced) return fenced;
   const MutexLock lock(mutex_);
   if (captured) return note_captured_use(user), fenced;
-  settled_ = false;
+  note_touched();
   if (is_told()) eager_work_.join(timelines().now(by));
   if (capturing_) eager_uses_.insert(block.value);
   return fenced;
@@ -105,10 +105,10 @@ Result<bool> CapturePool::fence(StreamHeap& heap, Address block, Stream user, bo
 
 bool CapturePool::record_stream(StreamHeap& heap, Address block, Stream user, bool captured) {
   const TimelineId by = timelines().of(captured ? user.in_capture() : user);
-  if (!heap.record_stream(block, by)) return false;
+  if (!heap.record_stream(block, timelines(), by)) return false;
   const MutexLock lock(mutex_);
   if (captured) return note_captured_use(user), true;
-  settled_ = false;
+  note_touched();
   if (std::find(users_.begin(), users_.end(), by) == users_.end()) users_.push_back(by);
   if (capturing_) eager_uses_.insert(block.value);
   return true;
@@ -121,7 +121,7 @@ void CapturePool::note_captured_use(Stream stream) {
 
 Result<bool> CapturePool::deallocate(StreamHeap& heap, Address block, StreamHeap::Gone gone) {
   const MutexLock lock(mutex_);
-  settled_ = false;
+  note_touched();
   if (deferred_.contains(block.value)) return false;
   if (capturing_) {
     const std::optional<std::uint32_t> epoch = heap.epoch_of(block);
@@ -211,7 +211,7 @@ Status CapturePool::begin_capture(std::uint64_t number, bool watches) {
     several_streams_ = false;
     watches_ = watches && is_told();
     watched_capture_ = 0;
-    capture_ = capture_ + 1 < Block::kEpochs ? capture_ + 1 : kEager + 1;
+    if (++capture_ == kEager) ++capture_;
     say(EventKind::capture_begin);
     device_.begin();
     pages().keep_what_is_used(true);
@@ -233,7 +233,7 @@ void CapturePool::forget_captured_time() {
 // Until it has ended, its memory stays: whoever goes on with it finds all as it was.
 void CapturePool::pause_capture(std::uint64_t number, bool keep, int graphs) {
   const MutexLock lock(mutex_);
-  settled_ = false;
+  note_touched();
   graphs_ += static_cast<std::uint64_t>(graphs);
   if (!capturing_ || number_ != number) return;
   paused_ = true;
@@ -246,7 +246,7 @@ void CapturePool::end_capture(std::uint64_t number) {
 }
 
 void CapturePool::end_capture_locked() {
-  settled_ = false;
+  note_touched();
   forget_captured_time();
   capturing_ = paused_ = false;
   eager_uses_.clear();
@@ -272,7 +272,7 @@ void CapturePool::free_deferred_locked() {
 void CapturePool::free_deferred() {
   const MutexLock lock(mutex_);
   if (capturing_ || deferred_.empty()) return;
-  settled_ = false;
+  note_touched();
   free_deferred_locked();
   if (closed_) (void)give_back_pages_locked();
 }
@@ -302,6 +302,7 @@ void CapturePool::note_eager_work(const StreamHeap& heap, Address block) {
 }
 
 void CapturePool::settle() {
+  enter_as_sparing();  // what its heaps had cached was given back
   const MutexLock lock(mutex_);
   if (capturing_ || settled_) return;  // a capture that goes on did so itself
   // What the heaps cache goes back as of now, and what is recorded below covers it.
@@ -318,7 +319,7 @@ Status CapturePool::retire(Stream stream) {
     if (Status status = timelines().retire(timelines().of(captured)); !status) return status;
   }
   if (!timelines().has_met(stream)) return {};
-  settled_ = false;
+  note_touched();
   return pool_.retire(stream);
 }
 
@@ -355,14 +356,28 @@ Result<Bytes> CapturePool::try_give_to_device(Bytes wanted) {
   return gone;
 }
 
+void CapturePool::note_touched() {
+  settled_ = false;
+  enter_as_sparing();
+}
+
+void CapturePool::enter_as_sparing() {
+  if (!shares_pages_ || may_spare_.load(std::memory_order_relaxed)) return;
+  if (!may_spare_.exchange(true)) shared_.sparing.enter(id(), weak_from_this());
+}
+
 std::vector<PageHeap::UnmappedPage> CapturePool::try_spare(Bytes wanted) {
-  if (!shares_pages_ || !mutex_.try_lock()) return {};
+  may_spare_.store(false);  // before it looks: what becomes idle meanwhile enters it again
   std::vector<PageHeap::UnmappedPage> spare;
+  if (!mutex_.try_lock()) return enter_as_sparing(), spare;
+  bool more = false;
   if (!capturing_) {
     if (is_done_lingering() && pages().try_let_go(launches_)) lingers_ = false;
-    spare = pages().try_give_up(wanted);
+    spare = pages().try_give_up(wanted, more);
+    more = more || lingers_;
   }
   mutex_.unlock();
+  if (more) enter_as_sparing();
   return spare;
 }
 
@@ -408,7 +423,7 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
   const SizesByAddress sizes_live = sizes_of(live), sizes_wanted = sizes_of(wanted);
   const MutexLock lock(mutex_);
   if (capturing_) return refuse("a capture into it is going on");
-  settled_ = false;
+  note_touched();
   struct Freed {
     PlacedBlock block;
     std::vector<TimelineId> users;
@@ -450,7 +465,7 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
     StreamHeap* const heap = pool_.heap_with(block.address);
     if (heap == nullptr) continue;
     if (deferred) deferred_[block.address.value] = heap;
-    for (const TimelineId user : users) (void)heap->record_stream(block.address, user);
+    for (const TimelineId user : users) (void)heap->record_stream(block.address, timelines(), user);
   }
   return status;
 }
@@ -496,35 +511,20 @@ std::uint64_t CapturePool::live_blocks() const {
 
 void CapturePool::tidy() {
   const MutexLock lock(mutex_);
-  if (capturing_) return;
-  is_gone_locked() ? pages().give_back_addresses() : pages().tidy();
+  if (!capturing_) pages().tidy();
 }
 
-bool CapturePool::is_gone() const {
+bool CapturePool::end_if_gone() {
   const MutexLock lock(mutex_);
-  return is_gone_locked();
-}
-
-bool CapturePool::is_gone_locked() const {
-  return closed_ && !capturing_ && graphs_ == 0 && live_blocks() == 0 &&
-         pages().totals().total == 0_B && !pages().is_asleep();
-}
-
-void CapturePool::reopen(std::uint64_t id, Bytes limit, std::string tag) {
-  const MutexLock lock(mutex_);
-  tag_ = std::move(tag);
-  closed_ = false;
-  eager_work_.clear();
-  launches_.clear();
-  watched_.clear();
-  has_unwatched_ = false;
-  lingers_ = false;
-  users_.clear();
-  pages().set_limit(limit);
-  // Else each pool would have one for every stream that ever used one of its earlier lives.
-  pool_.release_heaps();
-  pool_.set_id(id);
-  say(EventKind::pool_open);
+  if (!closed_ || capturing_ || graphs_ > 0 || live_blocks() > 0 || pages().is_asleep()) {
+    return false;
+  }
+  (void)give_back_pages_locked();  // what could not go when it was closed
+  if (pages().totals().total > 0_B) return false;
+  pages().give_back_addresses();
+  pool_.disband();
+  shared_.sparing.leave(id());
+  return true;
 }
 
 void CapturePool::say(EventKind kind) const {

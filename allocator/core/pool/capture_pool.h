@@ -22,6 +22,7 @@
 // under the one lock. capture_pool_graphs.cc decides how long graphs hold pages.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,7 +37,7 @@
 
 namespace weir {
 
-class CapturePool {
+class CapturePool : public std::enable_shared_from_this<CapturePool> {
  public:
   // `eager`: the device heap's own pool, which idle pages come from and go back to.
   // `tag`: whose memory sleeps with it.
@@ -110,17 +111,15 @@ class CapturePool {
   // Nothing, too, if another thread is at work.
   Result<Bytes> try_give_to_device(Bytes wanted);
   // Idle pages for the device heap, whose page lock is held: nothing, if another thread is at work.
+  // The pool was taken from SparingPools; it enters itself again if more may go later.
   std::vector<PageHeap::UnmappedPage> try_spare(Bytes wanted);
-  // Closed, without graphs, live blocks, or pages. Then it may be another pool.
-  bool is_gone() const;
-  // For trim(): without pages, what else is held for them goes; addresses only if it is gone, since
-  // what was captured into an open pool, or saved of it, has their blocks.
+  // If it is closed, and has no graphs, live blocks or pages, its heaps and addresses go, and
+  // nothing is to be asked of it any more.
+  bool end_if_gone();
+  // For trim(): without pages, what else is held for them goes; but for addresses, since what was
+  // captured into an open pool, or saved of it, has their blocks.
   void tidy();
-  void reopen(std::uint64_t id, Bytes limit, std::string tag);
-  std::string tag() const {
-    const MutexLock lock(mutex_);
-    return tag_;
-  }
+  const std::string& tag() const { return tag_; }
 
   std::vector<PlacedBlock> blocks() const;
   Status restore(std::span<const PlacedBlock> blocks);
@@ -144,11 +143,13 @@ class CapturePool {
     return paused_ && !is_told() && !several_streams_;
   }
   void note_captured_use(Stream stream) WEIR_REQUIRES(mutex_);
+  // Something happens in the pool: there may be points to settle, and idle memory.
+  void note_touched() WEIR_REQUIRES(mutex_);
+  void enter_as_sparing();
   bool is_block(const PlacedBlock& block) const;
   Status free_placed(const PlacedBlock& block) WEIR_REQUIRES(mutex_);
   Status place(const PlacedBlock& block) WEIR_REQUIRES(mutex_);
   std::uint64_t live_blocks() const WEIR_REQUIRES(mutex_);
-  bool is_gone_locked() const WEIR_REQUIRES(mutex_);
   void forget_captured_time() WEIR_REQUIRES(mutex_);
   void note_eager_work(const StreamHeap& heap, Address block) WEIR_REQUIRES(mutex_);
   void free_deferred_locked() WEIR_REQUIRES(mutex_);
@@ -169,10 +170,10 @@ class CapturePool {
   Pool& device_pool_;
   PoolDevice device_;
   const bool shares_pages_;  // with the device heap, whose memory is of the same kind
+  const std::string tag_;
   Pool pool_;
 
   mutable Mutex mutex_;
-  std::string tag_ WEIR_GUARDED_BY(mutex_);
   bool capturing_ WEIR_GUARDED_BY(mutex_) = false;
   // Of the capture that goes on.
   std::uint64_t number_ WEIR_GUARDED_BY(mutex_) = 0;
@@ -186,6 +187,7 @@ class CapturePool {
   // Nothing was served, used or freed here since all that streams did was recorded: pools that a
   // program leaves alone cost its captures nothing.
   bool settled_ WEIR_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> may_spare_{false};  // it is entered in SparingPools
   bool closed_ WEIR_GUARDED_BY(mutex_) = false;
   std::uint64_t graphs_ WEIR_GUARDED_BY(mutex_) = 0;
   // The last graph went; what it was the last to keep is kept still.

@@ -29,7 +29,7 @@ bool CapturePool::is_watched() const {
 // The last graph went. One that nobody told of, and that is not watched, may run on any stream; and
 // so may those that read what it wrote, where uses need not be told.
 void CapturePool::begin_to_linger() {
-  settled_ = false;
+  note_touched();
   lingers_ = true;
   waited_in_vain_ = false;
   if (!is_told()) {
@@ -73,7 +73,7 @@ Status CapturePool::wait_for_eager_work(Stream stream) {
 void CapturePool::note_launch(Stream stream) {
   if (!is_told()) return;  // begin_to_linger() covers it
   const MutexLock lock(mutex_);
-  settled_ = false;
+  note_touched();
   launches_.join(timelines().now(timelines().of(stream)));
 }
 

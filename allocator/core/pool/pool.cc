@@ -17,8 +17,8 @@ Pool::Pool(std::uint64_t id, Device& device, Shared shared, const HeapOptions& o
       shared_(shared),
       graphs_(graphs),
       timelines_(device, shared.observer, shared.captures, options.trust),
-      pages_(device, timelines_, shared.remote_work, shared.observer, shared.registry.addresses(),
-             shared.budget, options, std::move(source)) {}
+      pages_(device, timelines_, shared.remote_work, shared.observer, shared.registry.index(),
+             shared.budget, options, std::move(source), graphs != nullptr) {}
 
 Result<StreamHeap*> Pool::heap_of(Stream stream) {
   {
@@ -53,21 +53,17 @@ Result<Pool::Member*> Pool::make(Stream stream) {
                      " was retired: allocate for it before retire(), or for another stream");
   }
   // A heap whose stream is gone serves the next one: programs make streams without end.
+  const StreamHeap::PoolParts parts = this->parts();
   const auto spare = std::find_if(retired_.begin(), retired_.end(),
-                                  [&](StreamHeap* heap) { return heap->adopt(stream); });
+                                  [&](StreamHeap* heap) { return heap->adopt(parts, stream); });
   StreamHeap* heap = nullptr;
   if (spare != retired_.end()) {
     heap = *spare;
     retired_.erase(spare);
   } else {
-    Result<StreamHeap*> added = shared_.registry.add([&](HeapId id) {
-      return std::make_unique<StreamHeap>(id, stream, pages_, timelines_, shared_.observer,
-                                          caching_heaps_, graphs_);
-    });
-    if (!added) return std::move(added).error();
-    heap = *added;
+    heap = &shared_.registry.add(parts, stream, shared_.observer);
   }
-  heap->announce(id());
+  heap->announce();
   return &(by_stream_[stream.id] = {.stream = stream, .heap = heap});
 }
 
@@ -83,11 +79,18 @@ bool Pool::has_retired() const {
 }
 
 StreamHeap* Pool::heap_with(Address block) const {
-  StreamHeap* with = nullptr;
-  for_each_heap([&](StreamHeap& heap) {
-    if (heap.has(block)) with = &heap;
-  });
-  return with;
+  StreamHeap* const heap = shared_.registry.owner_of(block);
+  const bool has = heap != nullptr && heap->pool() == id_ && heap->has(block);
+  return has ? heap : nullptr;
+}
+
+StreamHeap::PoolParts Pool::parts() {
+  return {
+      .pages = &pages_,
+      .timelines = &timelines_,
+      .caching_heaps = &caching_heaps_,
+      .id = id_,
+      .graph_pool = graphs_ == nullptr ? std::weak_ptr<CapturePool>{} : graphs_->weak_from_this()};
 }
 
 Status Pool::retire(Stream stream) {
@@ -95,23 +98,25 @@ Status Pool::retire(Stream stream) {
   const std::unique_lock lock(mutex_);
   const auto known = by_stream_.find(stream.id);
   if (known == by_stream_.end()) return {};
-  release(known->second.heap);
-  by_stream_.erase(known);
-  return {};
-}
-
-void Pool::release_heaps() {
-  const std::unique_lock lock(mutex_);
-  for (const auto& [stream, member] : by_stream_) release(member.heap);
-  by_stream_.clear();
-}
-
-void Pool::release(StreamHeap* heap) {
+  StreamHeap* const heap = known->second.heap;
   heap->close();
   const auto place = std::find_if(retired_.begin(), retired_.end(), [&](const StreamHeap* each) {
     return each->id().value > heap->id().value;
   });
   retired_.insert(place, heap);
+  by_stream_.erase(known);
+  return {};
+}
+
+void Pool::disband() {
+  const std::unique_lock lock(mutex_);
+  std::vector<StreamHeap*> heaps = std::exchange(retired_, {});
+  for (const auto& [stream, member] : by_stream_) heaps.push_back(member.heap);
+  by_stream_.clear();
+  // The first made is the first to serve again.
+  std::sort(heaps.begin(), heaps.end(),
+            [](const StreamHeap* a, const StreamHeap* b) { return a->id().value > b->id().value; });
+  shared_.registry.take_back(heaps);
 }
 
 void Pool::give_back_cached() const {
@@ -124,7 +129,7 @@ std::vector<std::string> Pool::validate(const std::vector<Range>& runs) const {
   for (const auto& [stream, member] : by_stream_) {
     // (In a capture it goes by another name.)
     const bool serves = graphs_ != nullptr || member.heap->serves(stream);
-    if (member.heap->capture_pool() != graphs_ || !serves) {
+    if (member.heap->pool() != id_ || !serves) {
       broken.push_back("stream " + std::to_string(stream) + ": its heap serves another");
     }
   }

@@ -8,7 +8,6 @@
 // heaps'; a stream that was found once needs no lock.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <shared_mutex>
@@ -22,6 +21,7 @@
 #include "core/heap/stream_heap.h"
 #include "core/memory/budget.h"
 #include "core/memory/page_heap.h"
+#include "core/pool/sparing_pools.h"
 #include "core/time/open_captures.h"
 #include "core/time/remote_work.h"
 #include "core/time/timelines.h"
@@ -39,13 +39,14 @@ class Pool {
     Budget& budget;
     OpenCaptures& captures;
     RemoteWork& remote_work;
+    SparingPools& sparing;
   };
   // All must outlive the pool. `id`: GraphPool::id(), 0 of the device heap's own. `source`: where
   // idle pages of other pools are had from. `graphs`: whose pool this is, if a graph pool's.
   Pool(std::uint64_t id, Device& device, Shared shared, const HeapOptions& options,
        PageHeap::Source source, CapturePool* graphs = nullptr);
 
-  std::uint64_t id() const { return id_.load(std::memory_order_relaxed); }
+  std::uint64_t id() const { return id_; }
   Timelines& timelines() { return timelines_; }
   const Timelines& timelines() const { return timelines_; }
   PageHeap& pages() { return pages_; }
@@ -58,8 +59,8 @@ class Pool {
     StreamHeap* heap = nullptr;
     std::uint32_t epoch = 0;  // that `heap` serves; of graph pools, whose lock guards it
   };
-  // The heap of the stream, which stays for good. Makes one for a stream that has none, or takes
-  // one whose stream was retired. Errors: invalid_argument (the stream was retired); out_of_memory.
+  // The heap of the stream, which stays while the pool does. A stream that has none gets a new one,
+  // or one whose stream was retired. Error: invalid_argument (the stream was retired).
   Result<StreamHeap*> heap_of(Stream stream);
   // The same, for who excludes retire() (a graph pool, by its lock): the member goes with its
   // stream.
@@ -91,14 +92,11 @@ class Pool {
     for (const auto& [stream, member] : by_stream_) visit(*member.heap);
     for (StreamHeap* const heap : retired_) visit(*heap);
   }
-  // No stream has a heap any more: whichever asks next gets one of these, as if all had been
-  // retired. No block is live.
-  void release_heaps();
+  // It is about to go, and no block is live: its heaps are the registry's again.
+  void disband();
   void give_back_cached() const;
   // No stream gets a heap, or is retired, while the lock is held.
   std::shared_lock<std::shared_mutex> hold_members() const { return std::shared_lock(mutex_); }
-  // Another pool from now on, whose heaps serve no stream.
-  void set_id(std::uint64_t id) { id_.store(id, std::memory_order_relaxed); }
 
   // At one moment (HeapRegistry::at_one_moment), with members held since before. `runs`: what its
   // heaps hold of the page heap.
@@ -106,10 +104,11 @@ class Pool {
 
  private:
   Member* known(Stream stream);
-  void release(StreamHeap* heap);       // mutex_ is held alone
+  // What its heaps share.
+  StreamHeap::PoolParts parts();
   Result<Member*> make(Stream stream);  // mutex_ is held alone
 
-  std::atomic<std::uint64_t> id_;
+  const std::uint64_t id_;
   const Shared shared_;
   CapturePool* const graphs_;
   Timelines timelines_;

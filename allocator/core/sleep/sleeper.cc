@@ -191,14 +191,14 @@ bool Sleeper::covers(const Sleeping& page, const std::vector<Range>& in_use) con
 
 // The pages that have memory to lose, without those that stay. What is known of pages that are
 // there is dropped, but for copies that are still good.
-std::vector<PageHeap::SleepingPage> Sleeper::prepare(const Job& job) {
-  std::vector<PageHeap::SleepingPage> pages;
+std::vector<PageSleep::SleepingPage> Sleeper::prepare(const Job& job) {
+  std::vector<PageSleep::SleepingPage> pages;
   Heap& heap = of(*job.heap);
   const bool reuses = job.contents == SleepContents::immutable && heap.version == job.version;
   heap.version = job.version;
   heap.whole = false;
   std::set<std::uint32_t> listed;
-  for (PageHeap::SleepingPage& page : job.heap->pages_to_sleep(job.kept_whole)) {
+  for (PageSleep::SleepingPage& page : PageSleep(*job.heap).pages_to_sleep(job.kept_whole)) {
     if (job.stay.contains(page.page)) continue;
     listed.insert(page.page.value);
     Sleeping& known = heap.pages[page.page.value];
@@ -221,7 +221,7 @@ Status Sleeper::sleep(const std::vector<Job>& jobs, const std::string& folder,
   PagesToSleep pages;
   Bytes to_copy;
   for (const Job& job : jobs) {
-    for (PageHeap::SleepingPage& page : prepare(job)) {
+    for (PageSleep::SleepingPage& page : prepare(job)) {
       const Sleeping& known = page_of(*job.heap, page.page);
       const bool copies =
           known.state == State::there && copies_bytes(job.contents) && known.copies.empty();
@@ -285,7 +285,7 @@ Result<EventHandle> Sleeper::have_event() {
 }
 
 // The page's bytes are copied, and behind that its memory goes. What needs no copy goes at once.
-Status Sleeper::queue(PageHeap& heap, const PageHeap::SleepingPage& page, Copies& copies,
+Status Sleeper::queue(PageHeap& heap, const PageSleep::SleepingPage& page, Copies& copies,
                       SleepReport& report) {
   Sleeping& sleeping = page_of(heap, page.page);
   if (page.in_use.empty()) return take(heap, page.page, report);
@@ -334,9 +334,9 @@ Status Sleeper::finish_first(SleepReport& report) {
 
 Status Sleeper::take(PageHeap& heap, PageId page, SleepReport& report) {
   Sleeping& sleeping = page_of(heap, page);
-  Status taken = heap.take_memory(page);
+  Status taken = PageSleep(heap).take_memory(page);
   if (taken) report.given_back += sleeping.home.size;
-  if (taken || !heap.has_memory(page)) sleeping.state = State::away;
+  if (taken || !PageSleep(heap).has_memory(page)) sleeping.state = State::away;
   return taken;
 }
 
@@ -361,10 +361,10 @@ void Sleeper::abandon_queued(const std::vector<Job>& jobs) {
 Status Sleeper::renew(PageHeap& heap, PageId page, const MakeRoom& make_room, SleepReport& report,
                       bool& is_there) {
   Sleeping& sleeping = page_of(heap, page);
-  Result<bool> renewed = heap.renew_memory(page);
+  Result<bool> renewed = PageSleep(heap).renew_memory(page);
   while (!renewed && renewed.error().code() == ErrorCode::out_of_memory &&
          make_room(sleeping.home.size)) {
-    renewed = heap.renew_memory(page);
+    renewed = PageSleep(heap).renew_memory(page);
   }
   if (!renewed) return std::move(renewed).error();
   is_there = *renewed;

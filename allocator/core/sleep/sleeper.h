@@ -27,7 +27,7 @@
 #include <variant>
 #include <vector>
 
-#include "core/memory/page_heap.h"
+#include "core/memory/page_sleep.h"
 #include "core/sleep/file_store.h"
 #include "core/sleep/host_store.h"
 #include "weir/device.h"
@@ -48,12 +48,12 @@ class Sleeper {
   struct Job {
     PageHeap* heap = nullptr;
     SleepContents contents = SleepContents::backup;
-    bool kept_whole = true;  // PageHeap::pages_to_sleep()
+    bool kept_whole = true;  // PageSleep::pages_to_sleep()
     std::set<PageId> stay;   // pages that keep their memory
     // Changes whenever the bytes of an immutable tag may have.
     Version version;
   };
-  // The heaps are asleep (PageHeap::set_asleep()), and the device is done with all work. Copies go
+  // The heaps are asleep (PageSleep::set_asleep()), and the device is done with all work. Copies go
   // to a file of `folder`; to host memory where that is empty. Copies that are good stay where they
   // are. Errors: device; out_of_memory (of the host); invalid_input (the folder, or its disk).
   Status sleep(const std::vector<Job>& jobs, const std::string& folder, SleepReport& report);
@@ -106,7 +106,7 @@ class Sleeper {
     Version version;
     bool whole = false;  // sleeps_wholly()
   };
-  using PagesToSleep = std::vector<std::pair<PageHeap*, PageHeap::SleepingPage>>;
+  using PagesToSleep = std::vector<std::pair<PageHeap*, PageSleep::SleepingPage>>;
   // What is to come from files, and for each part its page; in order of the pages.
   struct FromFiles {
     std::vector<FileStore::Part> parts;
@@ -147,7 +147,7 @@ class Sleeper {
   Heap* find(const PageHeap& heap) const;
   Heap& of(const PageHeap& heap);
   Sleeping& page_of(const PageHeap& heap, PageId page) { return of(heap).pages.at(page.value); }
-  std::vector<PageHeap::SleepingPage> prepare(const Job& job);
+  std::vector<PageSleep::SleepingPage> prepare(const Job& job);
   std::vector<Stored> stored(const PageHeap& heap, const std::vector<Range>& home) const;
   void drop(const Copy& copy);
   Status copy_to_file(PagesToSleep& pages, const std::string& folder, SleepReport& report);
@@ -155,7 +155,7 @@ class Sleeper {
   void drop_copies(Sleeping& page);
   template <class Drop>
   void drop_if(Pages& pages, Drop&& drop);
-  Status queue(PageHeap& heap, const PageHeap::SleepingPage& page, Copies& copies,
+  Status queue(PageHeap& heap, const PageSleep::SleepingPage& page, Copies& copies,
                SleepReport& report);
   Status end_batch(Copies& copies, SleepReport& report);
   Status finish_first(SleepReport& report);

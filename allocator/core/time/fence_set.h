@@ -19,6 +19,7 @@ namespace weir {
 class FenceSet {
  public:
   FenceSet() = default;
+  FenceSet(Fence fence) { join(fence); }  // NOLINT(google-explicit-constructor)
   FenceSet(const FenceSet& other) { *this = other; }
   FenceSet(FenceSet&& other) noexcept { *this = std::move(other); }
   FenceSet& operator=(const FenceSet& other);

@@ -85,6 +85,7 @@ void OpenCaptures::forgo_context_events(ContextEventsLost why, std::uint64_t str
 }
 
 Status OpenCaptures::not_captured(Stream stream) {
+  if (stream.is_in_capture()) return {};
   const Result<CaptureInfo::Status> status = device_.capture_status(stream);
   if (!status) return status.error();
   if (*status == CaptureInfo::Status::none) return {};

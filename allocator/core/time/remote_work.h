@@ -39,9 +39,7 @@ class RemoteWork {
     const MutexLock lock(mutex_);
     FenceSet left;
     for (const Fence end : ends_) {
-      FenceSet one;
-      one.join(end);
-      if (!left.empty() || !is_over_(one)) left.join(end);
+      if (!left.empty() || !is_over_(end)) left.join(end);
     }
     ends_ = std::move(left);
     any_.store(!ends_.empty(), std::memory_order_relaxed);

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a page heap has, as tables: tiles, pages, rows, and their sums. Placer and Reuse read them;
+// PageHeap, PageDriver and PageSleep change them. Guarded by the page heap's lock.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/memory/home_pages.h"
+#include "core/memory/stitched_rows.h"
+#include "core/memory/tiles.h"
+#include "weir/heap_types.h"
+
+namespace weir {
+
+// What never changes of a page heap.
+struct PageRules {
+  Bytes granularity;
+  ReusePolicy reuse;
+  std::uint64_t most_mappings;
+  bool trusts_context;  // Trust::context
+  bool plain;           // MemoryKind::plain
+  bool of_graph_pool;
+};
+
+struct PageTables {
+  PageTables(TileIndex& index, std::optional<TimelineId> context, Bytes granularity)
+      : tiles(index, context), pages(index), rows(granularity) {}
+
+  Tiles tiles;
+  HomePages pages;
+  StitchedRows rows;
+  std::vector<HeldPage> held;       // pages that are not mapped
+  Bytes held_bytes;                 // their sizes
+  Bytes leased;                     // sizes of pages that are not idle, sleeping ones included
+  std::size_t absent_mappings = 0;  // mappings that sleeping pages lack
+  Bytes absent_bytes;               // sizes of sleeping pages
+  Address row_begin;                // of the home row's first region
+  std::uint64_t requests = 0;       // requests for runs so far: the clock of placement
+  Bytes peak_used;          // the most bytes in use, as far as that memory was not given back since
+  bool keeps_used = false;  // a capture goes on: whatever page is used is kept
+  bool keeps_any = false;   // some page is kept
+  // True while `first` alone has used the pages, and no fence was left on them: then nobody need be
+  // waited for. Once false, it stays so.
+  std::optional<TimelineId> first;
+  bool single_timeline = true;
+
+  Bytes total() const { return pages.total() + held_bytes - absent_bytes; }
+  std::size_t mappings() const { return pages.all().size() + rows.mappings() - absent_mappings; }
+  bool is_empty() const { return pages.all().empty() && held.empty(); }
+  // How many bytes of the page are in use.
+  Bytes used_in(const Page& page) const;
+  // All work that may still use free bytes: `home`, in a run; an idle page.
+  FenceSet users_of(const Tile* head, Range home) const;
+  FenceSet users_of(const Page& page) const {
+    return users_of(tiles.run_around(page.range()), page.range());
+  }
+  // Pages are gone: that their bytes were once in use is no reason to grow again.
+  void shrink_peak() { peak_used = std::max(tiles.used(), std::min(peak_used, total())); }
+};
+
+}  // namespace weir

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/memory/placer.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "core/base/mechanism.h"
+
+namespace weir {
+namespace {
+
+using Wait = Reuse::Wait;
+
+// How many runs that fit are weighed; and looked at, where some are avoided.
+constexpr int kWeighed = 3, kRunsLookedAt = 5;
+// What is left over of a run counts so much a byte, up to this share of the request: much left over
+// is as good as any.
+constexpr double kLeftoverWeight = 0.3, kLeftoverShare = 0.3;
+// Low addresses first, so that a repeating program settles.
+constexpr double kAddressWeight = 0.3;
+// In plain memory nothing joins pieces: the best fit, and of equals low addresses.
+constexpr double kSegmentAddressWeight = 0.01;
+
+// More may be held than was ever in use by this share,
+constexpr double kSlack = 0.003;
+// or by so much where recently freed memory is passed over. Streams that communicate, or copy, have
+// a few buffers each that they use again and again; with so much more held other streams can leave
+// them theirs. Only while at least nine tenths of the peak is in use; below that, other memory is
+// free or soon will be.
+constexpr std::uint64_t kRecentShare = 64, kNearlyAllShare = 10;
+// Memory that other streams still use is in use indeed: rather than wait for it a heap may grow by
+// one in so many bytes of what the device's heaps hold. (A program that has much of it comes to
+// this again and again.)
+constexpr std::uint64_t kElsewhereShare = 20, kEnoughElsewhere = 3;
+// Where mappings are not affordable any more, by this share; but not for requests of more than one
+// in so many bytes of the most ever in use, which find no room in pieces, however much is free.
+constexpr double kSlackWithoutRemaps = 0.085;
+constexpr std::uint64_t kLargeShare = 32;
+
+// Stitched rows that are looked at, and how much larger than the request they may be.
+constexpr int kRowsLookedAt = 16;
+constexpr std::uint64_t kRowOversize = 4;  // one in so many bytes
+// Runs that are looked at for a stitched row, the largest first; and none that are smaller.
+constexpr int kRunsStitched = 64;
+constexpr Bytes kLeastPiece = 64_KiB;
+// Vacant tiles, and runs before them, that are looked at for the row to grow.
+constexpr int kVacantLookedAt = 8;
+
+// A new page is at most this share of the most ever in use, clamped to these; smaller where less
+// is needed. A capture has smaller ones: what its graph keeps of a page keeps the rest of it from
+// stitched rows, which take whole pages and parts of two.
+constexpr double kPageShare = 0.007, kCapturedPageShare = 0.003;
+constexpr Bytes kPageLeast = 4_MiB, kCapturedPageLeast = 2_MiB;
+// For a large request, which takes pages whole, they may be larger.
+constexpr Bytes kPageMost = 16_MiB, kLargePageMost = 30_MiB;
+
+double as_double(Bytes bytes) {
+  return static_cast<double>(static_cast<std::int64_t>(bytes.count));
+}
+
+}  // namespace
+
+// (The device's room is known after an attempt: then the next plan to stitch keeps to it.)
+const std::array<Placer::Step, 11> Placer::kSteps = {&Placer::remembered,
+                                                     &Placer::free_run,
+                                                     &Placer::grow_little,
+                                                     &Placer::map_held,
+                                                     &Placer::longest_free,
+                                                     &Placer::idle_row,
+                                                     &Placer::grow_unaffordably,
+                                                     &Placer::stitch,
+                                                     &Placer::stitch,
+                                                     &Placer::stitch,
+                                                     &Placer::stitch};
+const std::array<Placer::Step, 6> Placer::kPlainSteps = {
+    &Placer::remembered,     &Placer::map_held,     &Placer::free_run,
+    &Placer::segment_little, &Placer::longest_free, &Placer::segment};
+
+std::span<const Placer::Step> Placer::steps() const {
+  return rules_.plain ? std::span<const Step>(kPlainSteps) : std::span<const Step>(kSteps);
+}
+
+Plan Placer::place_at(Range run) const {
+  if (Tile* const head = tables_.tiles.run_around(run)) return Plan::in_run(head, run);
+  StitchedRow* const row = tables_.rows.at(run.begin);
+  if (row == nullptr || row->state != StitchedRow::State::idle || !row->fits(run.size)) return {};
+  const bool free = row->visit_parts(
+      run.size, [&](Range home) { return tables_.tiles.run_around(home) != nullptr; });
+  return free ? Plan::in_row(row) : Plan{};
+}
+
+Plan Placer::remembered(Request& request) {
+  if (without(Mechanism::remembered_places)) return {};
+  Plan found, waits;
+  (void)placements_.recall(request.keys, [&](Address begin) {
+    const Plan plan = place_at({begin, request.size});
+    if (!plan) return false;
+    const auto in_reach = [&](Range home) {
+      return !reuse_.is_out_of_reach(request, tables_.tiles.run_around(home), home);
+    };
+    if (request.asks_each &&
+        !(plan.row == nullptr ? in_reach(plan.home)
+                              : plan.row->visit_parts(request.size, in_reach))) {
+      return false;
+    }
+    const Wait wait = plan.row == nullptr ? reuse_.wait_needed(request, plan.head, plan.home)
+                                          : reuse_.wait_needed(request, *plan.row);
+    if (wait == Wait::recent && !waits) waits = plan;
+    if (wait > Wait::likely_over) return false;
+    found = plan;
+    return true;
+  });
+  const bool may_wait = rules_.reuse == ReusePolicy::balanced && request.may_wait();
+  return found || !may_wait ? found : waits;
+}
+
+Placer::Ends Placer::activated(const Tile& head, Bytes size) const {
+  const Range idle = tables_.pages.whole_in(head.run_range());
+  if (idle.size == 0_B) return {};
+  const Address low_end = head.begin + size, high = head.run_end() - size;
+  Ends ends;
+  if (low_end > idle.begin) {
+    ends.low = std::min(tables_.pages.at(low_end - kGrain).end(), idle.end()) - idle.begin;
+  }
+  if (high < idle.end()) {
+    ends.high = idle.end() - std::max(tables_.pages.at(high).home, idle.begin);
+  }
+  return ends;
+}
+
+// Weights are in bytes.
+Plan Placer::free_run(Request& request) {
+  Plan best;
+  const Bytes size = request.size;
+  const double bytes = as_double(size);
+  const double most_left = without(Mechanism::leftover_weight) ? 0 : kLeftoverShare * bytes;
+  const double most_for_distance =
+      without(Mechanism::address_weight)
+          ? 0
+          : (rules_.plain ? kSegmentAddressWeight : kAddressWeight) * bytes;
+  const double for_distance = most_for_distance / std::max(as_double(tables_.pages.total()), 1.0);
+  double least = std::numeric_limits<double>::infinity();
+  int weighed = 0, looked_at = 0;
+  tables_.tiles.runs().visit_fitting(size, [&](Tile& head) {
+    const double over = as_double(head.run - size);
+    double weight = rules_.plain ? over : kLeftoverWeight * std::min(over, most_left);
+    Wait wait = Wait::none;
+    Address at = head.begin;
+    if (weight < least) {
+      if (!rules_.plain && head.run >= rules_.granularity &&
+          !without(Mechanism::idle_page_weight)) {
+        const Ends ends = activated(head, size);
+        const bool low = ends.low <= ends.high || head.run == size;
+        if (!low) at = head.run_end() - size;
+        weight += as_double(low ? ends.low : ends.high);
+      }
+      const auto distance = static_cast<std::int64_t>(at.value - tables_.row_begin.value);
+      weight += std::min(for_distance * static_cast<double>(distance < 0 ? -distance : distance),
+                         most_for_distance);
+      if (weight < least) wait = reuse_.wait_needed(request, &head, {at, size});
+    }
+    if (weight < least && wait > Wait::likely_over) {
+      request.passed_over = true;
+      if (wait == Wait::elsewhere) {
+        request.in_use_elsewhere += reuse_.in_use_elsewhere(request, head);
+      }
+    } else {
+      ++weighed;
+      if (weight < least) {
+        least = weight;
+        best = Plan::in_run(&head, {at, size});
+      }
+    }
+    return weighed < (without(Mechanism::several_weighed) ? 1 : kWeighed) &&
+           ++looked_at < kRunsLookedAt;
+  });
+  return best;
+}
+
+Plan Placer::longest_free(Request& request) {
+  if (without(Mechanism::longest_free)) return {};
+  if (!request.may_wait() || rules_.reuse == ReusePolicy::wait) return {};
+  Plan best;
+  std::uint64_t oldest = std::numeric_limits<std::uint64_t>::max();
+  int left = kRunsLookedAt;
+  tables_.tiles.runs().visit_fitting(request.size, [&](Tile& head) {
+    for (const Address at : {head.begin, head.run_end() - request.size}) {
+      const Range home{at, request.size};
+      std::uint64_t latest = 0;
+      (void)Tiles::visit_notes(&head, home, [&](const Tile& tile) {
+        latest = std::max(latest, tile.freed_at);
+        return true;
+      });
+      if (latest >= oldest || reuse_.is_refused(request, &head, home)) continue;
+      oldest = latest;
+      best = Plan::in_run(&head, home);
+    }
+    return --left > 0;
+  });
+  return best;
+}
+
+Plan Placer::idle_row(Request& request) {
+  Plan found;
+  int left = kRowsLookedAt;
+  const Bytes size = request.size, most = size + size / kRowOversize;
+  tables_.rows.idle().visit_fitting(size, [&](StitchedRow& row) {
+    if (row.size > most || without(Mechanism::rows_by_size)) return false;
+    if (!row.fits(size)) return true;
+    const bool free = row.visit_parts(size, [&](Range home) {
+      const Tile* const head = tables_.tiles.run_around(home);
+      return head != nullptr && !reuse_.is_refused(request, head, home);
+    });
+    if (free) found = Plan::in_row(&row);
+    return !free && --left > 0;
+  });
+  return found;
+}
+
+Bytes Placer::room() const {
+  const Bytes most = budget_.room();
+  return limit_ == 0_B ? most : std::min(most, limit_ - std::min(limit_, tables_.total()));
+}
+
+// Would holding `more` be within a hair of the most that was ever in use, and the limits?
+bool Placer::may_hold(const Request& request, Bytes more, Bytes beside) const {
+  return more <= room(request) &&
+         as_double(tables_.total() + more) <=
+             (without(Mechanism::slack) ? 1 : 1 + kSlack) * as_double(tables_.peak_used) +
+                 as_double(beside);
+}
+
+bool Placer::grows_little(const Request& request, Bytes more) const {
+  if (rules_.reuse == ReusePolicy::grow) return more <= room(request);
+  const Bytes peak = tables_.peak_used;
+  const bool full = tables_.tiles.used() + request.size >= peak - peak / kNearlyAllShare;
+  const bool past_recent = request.passed_over && full && !without(Mechanism::growth_past_recent);
+  if (may_hold(request, more, past_recent ? peak / kRecentShare : 0_B)) return true;
+  const Bytes elsewhere = request.in_use_elsewhere;
+  return elsewhere > 0_B && elsewhere < request.size * kEnoughElsewhere &&
+         !without(Mechanism::growth_beside_used) && (rules_.plain || affords_row(request.size)) &&
+         may_hold(request, more, std::max(peak, budget_.held()) / kElsewhereShare);
+}
+
+std::optional<Address> Placer::vacancy(Bytes room) const {
+  std::optional<Address> lowest;
+  int left = kVacantLookedAt;
+  tables_.tiles.vacant().visit_fitting(room, [&](const Tile& hole) {
+    if (!lowest || hole.begin < *lowest) lowest = hole.begin;
+    return --left > 0;
+  });
+  return lowest;
+}
+
+// Where the least is missing, and of equals the lowest address. What the request had rather not
+// use is not counted.
+Plan Placer::growth(Request& request) {
+  const Bytes size = request.size, held = tables_.held_bytes;
+  Plan best;
+  const auto consider = [&](const Tile& hole) {
+    Bytes have;
+    if (const Tile* const edge = hole.before; edge != nullptr && edge->is_free()) {
+      const Bytes usable = std::min(edge->edge->run, size);
+      const Wait wait = reuse_.wait_needed(request, edge->edge, {hole.begin - usable, usable});
+      if (wait <= Wait::likely_over) have = usable;
+    }
+    const Bytes missing = round_up(size - have, rules_.granularity);
+    if (hole.run < missing + held) return;
+    if (!best || missing < best.home.size ||
+        (missing == best.home.size && hole.begin < best.home.begin)) {
+      best = {.way = Plan::Way::grow, .home = {hole.begin, missing}, .behind = have};
+    }
+  };
+  const SizeBins<Tile>& vacant = tables_.tiles.vacant();
+  int left = kVacantLookedAt;
+  vacant.visit_down([&](const Tile& hole) {
+    consider(hole);
+    return --left > 0;
+  });
+  if (vacant.count() > kVacantLookedAt) {
+    left = kVacantLookedAt;
+    vacant.visit_fitting(round_up(size, rules_.granularity) + held, [&](const Tile& hole) {
+      consider(hole);
+      return --left > 0;
+    });
+    left = kVacantLookedAt;
+    tables_.tiles.runs().visit_down(size, [&](const Tile& head) {
+      const Tile* const after = head.edge->after;
+      if (after != nullptr && after->kind == Tile::Kind::vacant) consider(*after);
+      return --left > 0;
+    });
+  }
+  if (!best) {  // in a new region
+    best = {.way = Plan::Way::grow, .home = {Address{}, round_up(size, rules_.granularity)}};
+  }
+  best.creates = best.home.size - std::min(best.home.size, held);
+  return best;
+}
+
+Plan Placer::grow_little(Request& request) {
+  Plan plan = growth(request);
+  const bool may =
+      plan.creates == 0_B || (request.may_prefer_new() && grows_little(request, plan.creates));
+  return may ? plan : Plan{};
+}
+
+Plan Placer::grow_unaffordably(Request& request) {
+  if (!request.may_prefer_new() || affords_row(request.size) ||
+      request.size > tables_.peak_used / kLargeShare) {
+    return {};
+  }
+  Plan plan = growth(request);
+  const Bytes beside{
+      static_cast<std::uint64_t>(kSlackWithoutRemaps * as_double(tables_.peak_used))};
+  return may_hold(request, plan.creates, beside) ? plan : Plan{};
+}
+
+Plan Placer::map_held(Request& /*request*/) {
+  return tables_.held.empty() ? Plan{} : Plan{.way = Plan::Way::held};
+}
+
+Plan Placer::stitch(Request& request) {
+  std::vector<Range> free;
+  const auto add = [&](Address begin, Address end) {
+    if (begin + kLeastPiece <= end && !without(Mechanism::stitched_rows))
+      free.push_back({begin, end - begin});
+  };
+  int left = kRunsStitched;
+  tables_.tiles.runs().visit_down([&](const Tile& head) {
+    if (head.run < kLeastPiece) return false;
+    Address begin = head.begin;
+    if (request.asks_each && reuse_.is_refused(request, &head, head.run_range())) {
+      (void)Tiles::visit_notes(&head, head.run_range(), [&](const Tile& tile) {
+        if (!reuse_.is_refused(request, &head, tile.range())) return true;
+        add(begin, tile.begin);
+        begin = tile.end();
+        return true;
+      });
+    }
+    add(begin, head.run_end());
+    return --left > 0;
+  });
+  Plan plan{.way = Plan::Way::stitch};
+  plan.stitch = plan_stitch(request.size, free, tables_.pages, rules_.granularity);
+  plan.creates = plan.stitch.create;
+  if (plan.creates > room(request)) return {};
+  if (plan.stitch.is_one_piece()) {
+    const Range home = plan.stitch.head ? *plan.stitch.head : plan.stitch.front.front();
+    return Plan::in_run(tables_.tiles.run_around(home), home);
+  }
+  if (plan.creates == 0_B) return plan;
+  const Plan grown = growth(request);
+  return plan.creates >= grown.home.size ? grown : plan;
+}
+
+Plan Placer::segment_little(Request& request) {
+  const Bytes size = round_up(request.size, rules_.granularity);
+  if (request.create == Create::not_yet || !grows_little(request, size)) return {};
+  return {.way = Plan::Way::segment, .creates = size};
+}
+
+Plan Placer::segment(Request& request) {
+  return {.way = Plan::Way::segment, .creates = round_up(request.size, rules_.granularity)};
+}
+
+bool Placer::affords_row(Bytes size) const {
+  return without(Mechanism::remap_budget) || remaps_.affords(page_sizes(size, size).size() + 2);
+}
+
+std::vector<Bytes> Placer::page_sizes(Bytes size, Bytes request) const {
+  const bool captured = tables_.keeps_used && !without(Mechanism::captured_pages);
+  const Bytes peak = tables_.peak_used;
+  const Bytes share{
+      static_cast<std::uint64_t>((captured ? kCapturedPageShare : kPageShare) * as_double(peak))};
+  const Bytes page = round_up(
+      std::clamp(share, captured ? kCapturedPageLeast : kPageLeast,
+                 request <= peak / kLargeShare || without(Mechanism::large_pages) ? kPageMost
+                                                                                  : kLargePageMost),
+      rules_.granularity);
+  size = round_up(size, rules_.granularity);
+  std::vector<Bytes> sizes;
+  for (std::uint64_t left = (size.count + page.count - 1) / page.count; size > 0_B; --left) {
+    sizes.push_back(std::min(size, round_up(size / left, rules_.granularity)));
+    size -= sizes.back();
+  }
+  return sizes;
+}
+
+}  // namespace weir

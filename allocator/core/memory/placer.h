@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// The policy: where a request goes. Reads the tables and returns plans. It changes no table, so it
+// can be asked again when a plan could not be carried out.
+//
+// The ways to serve a request stand in one list, kSteps (for plain memory: kPlainSteps), and are
+// tried in that order. docs/decisions/022-home-row.md gives the reason for each constant.
+//
+// Guarded by the page heap's lock.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/memory/budget.h"
+#include "core/memory/page_tables.h"
+#include "core/memory/remap_budget.h"
+#include "core/memory/request.h"
+#include "core/memory/reuse.h"
+#include "core/placement/placement_cache.h"
+
+namespace weir {
+
+class Placer {
+ public:
+  Placer(const PageTables& tables, const PageRules& rules, Reuse& reuse, const Budget& budget)
+      : tables_(tables), rules_(rules), reuse_(reuse), budget_(budget) {}
+
+  using Step = Plan (Placer::*)(Request&);
+  std::span<const Step> steps() const;
+
+  // How much new memory the limits allow; and the device too, as far as the request knows.
+  Bytes room() const;
+  Bytes room(const Request& request) const {
+    return std::min(room(), request.device_room.value_or(Bytes{~std::uint64_t{0}}));
+  }
+  // The sizes of new pages of at least `size` bytes together, for a request of `request` bytes.
+  std::vector<Bytes> page_sizes(Bytes size, Bytes request) const;
+  // Vacant addresses of the home row for `room` bytes; none: a new region is needed.
+  std::optional<Address> vacancy(Bytes room) const;
+  // A plan to take the bytes at exactly these addresses, of the home row or of an idle row; none:
+  // they are not free.
+  Plan place_at(Range run) const;
+
+  // Notes that the request was placed there; not for a place that remembered() found.
+  void remember(RequestKeys keys, Address at) { placements_.remember(keys, at); }
+  void forget_places() { placements_.clear(); }
+  RemapBudget& remaps() { return remaps_; }
+  Bytes limit() const { return limit_; }
+  void set_limit(Bytes limit) { limit_ = limit; }
+
+ private:
+  friend struct TestAccess;
+
+  // --- The steps.
+
+  // The first place remembered for the request that is free and needs no wait for a recent use. If
+  // all need one, the first of them: a repeating program waits where it waited the last time, since
+  // otherwise all that follows would have to be placed anew.
+  Plan remembered(Request& request);
+  // The lightest of the first few runs that fit and have no recent use.
+  Plan free_run(Request& request);
+  // New pages behind the free bytes at the end of the row, or before a hole in it, as far as they
+  // cost next to nothing.
+  Plan grow_little(Request& request);
+  // Maps pages that are held; then the list begins anew.
+  Plan map_held(Request& request);
+  // Of the first few runs that fit, the bytes whose last use is the longest past.
+  Plan longest_free(Request& request);
+  // A stitched row whose bytes are free.
+  Plan idle_row(Request& request);
+  // New pages, where the budget allows no mappings of existing ones.
+  Plan grow_unaffordably(Request& request);
+  // A new stitched row of free pieces, with new pages for the rest.
+  Plan stitch(Request& request);
+  // Plain memory: a new segment, as far as it costs next to nothing; and in any case.
+  Plan segment_little(Request& request);
+  Plan segment(Request& request);
+
+  // Where the home row would grow with the least new memory, free bytes before that place included.
+  Plan growth(Request& request);
+  bool may_hold(const Request& request, Bytes more, Bytes beside) const;
+  bool grows_little(const Request& request, Bytes more) const;
+  bool affords_row(Bytes size) const;
+  // How many bytes of idle pages `size` bytes at the run's start, or at its end, would make busy.
+  struct Ends {
+    Bytes low, high;
+  };
+  Ends activated(const Tile& head, Bytes size) const;
+
+  static const std::array<Step, 11> kSteps;
+  static const std::array<Step, 6> kPlainSteps;
+
+  const PageTables& tables_;
+  const PageRules& rules_;
+  Reuse& reuse_;
+  const Budget& budget_;
+  PlacementCache placements_;
+  RemapBudget remaps_;
+  Bytes limit_;  // of this page heap alone; zero: none
+};
+
+}  // namespace weir

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each rule of tiles, pages, stitched rows, page heaps, stream heaps and slabs is broken, one at a
+// time: validate() must name it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "tests/unit/core_corruption_fixture.h"
+
+namespace weir::test {
+namespace {
+
+struct Case {
+  std::string text;  // that validate() says
+  std::function<void()> change;
+};
+
+class BrokenRules : public Corruption {
+ protected:
+  void expect_each_caught(const std::vector<Case>& cases) {
+    for (const Case& one : cases) {
+      SCOPED_TRACE(one.text);
+      expect_caught(one.change, one.text);
+    }
+  }
+  template <class Member, class Value>
+  std::function<void()> to(Member& member, Value value) {
+    return [this, &member, value] { set(member, value); };
+  }
+  std::function<void()> both(std::function<void()> change, std::function<void()> undo) {
+    return [this, change, undo] {
+      change();
+      on_undo(undo);
+    };
+  }
+  static void add_uses(BlockUsesPtr& uses) { (void)uses.get(); }
+  TileIndex& index() { return TestAccess::index(heap_); }
+  Tiles& tiles() { return tables().tiles; }
+  StitchedRows& rows() { return tables().rows; }
+};
+
+TEST_F(BrokenRules, OfTilesAreCaught) {
+  Tile &used = run(large_[1]), &free = freed_tile(), &vacant = vacant_tile();
+  Tile& head = *tiles().run_around(free.range());
+  Tile& whole = tile_that([](const Tile& tile) {
+    return tile.is_free() && tile.begin.value % (2_MiB).count == 0 && tile.size >= 2_MiB;
+  });
+  auto& runs = TestAccess::runs(tiles());
+  auto& vacant_bins = TestAccess::vacant(tiles());
+  expect_each_caught({
+      {"it does not begin where the one before ends", to(free.size, free.size - kGrain)},
+      {"it does not begin where the one before ends", to(used.size, 0_B)},
+      {"linked wrong", to(used.after->before, nullptr)},
+      {"free, yet in the index",
+       both([&] { index().enter(&whole); }, [&] { index().leave(&whole); })},
+      {"not in the index", both([&] { index().leave(&used); }, [&] { index().enter(&used); })},
+      {"vacant, of another size", to(vacant.run, vacant.run - 2_MiB)},
+      {"without memory, yet with users",
+       both([&] { add_uses(vacant.uses); }, [&] { vacant.uses.reset(); })},
+      {"vacant, as the next is", to(vacant.before->kind, Tile::Kind::vacant)},
+      {"free, with fences that came late",
+       both([&] { add_uses(free.late); }, [&] { free.late.reset(); })},
+      {"its run is another than its head says", to(head.run, head.run + kGrain)},
+      {"its run is another than its head says", to(head.tiles, head.tiles + 1)},
+      {"its run is another than its head says", to(head.edge, head.after)},
+      {"tiles: they end before their region does",
+       [&] {
+         auto& region = TestAccess::regions(tiles()).begin()->second;
+         set(region.end, region.end + 2_MiB);
+       }},
+      {"tiles: a run is not listed", to(TestAccess::count(runs), runs.count() + 1)},
+      {"tiles: a vacant one is not listed",
+       to(TestAccess::count(vacant_bins), vacant_bins.count() + 1)},
+      {"tiles: the bytes in use are summed wrong",
+       to(TestAccess::used(tiles()), tiles().used() + kGrain)},
+      {"runs: a bit is wrong", to(TestAccess::filled(runs)[0], TestAccess::filled(runs)[0] ^ 1)},
+      {"runs: more than counted", to(TestAccess::count(runs), runs.count() - 1)},
+      {"runs: fewer than counted", to(TestAccess::count(runs), runs.count() + 1)},
+      {"runs: one of another size", to(head.run, head.run * 2)},
+      {"runs: a list is linked wrong", to(head.previous, &head)},
+  });
+}
+
+TEST_F(BrokenRules, OfPagesAreCaught) {
+  HomePages& pages = tables().pages;
+  Page &used = page_that(/*idle=*/false), &idle = page_that(/*idle=*/true);
+  Budget& budget = TestAccess::budget(heap_);
+  const std::string name = "page " + std::to_string(used.id.value) + ": ";
+  expect_each_caught({
+      {"found by another's number", to(used.id, PageId{9999})},
+      {name + "not made of granules", to(used.size, 0_B)},
+      {name + "not made of granules", to(used.size, used.size + kGrain)},
+      {name + "not made of granules", to(used.home, used.home + kGrain)},
+      {name + "not found at its addresses", to(used.home, used.home + 1_GiB)},
+      {name + "not found at its addresses",
+       [&] {
+         index().set_page({used.home, 2_MiB}, &idle);
+         on_undo([&] { index().set_page({used.home, 2_MiB}, &used); });
+       }},
+      {"pages: their sizes are summed wrong", to(TestAccess::total(pages), pages.total() + 2_MiB)},
+      {"idle, yet leased", to(idle.lease, HeapId{0})},
+      {name + "in use, yet not leased", to(used.lease, std::nullopt)},
+      {name + "kept, yet it is said that none is", to(used.kept, Page::Kept::yes)},
+      {name + "kept for a capture, and none goes on", to(used.kept, Page::Kept::for_now)},
+      {"pages: none is kept, yet it is said that one is", to(tables().keeps_any, true)},
+      {"pages: those in use are summed wrong", to(tables().leased, tables().leased + 2_MiB)},
+      {"budget: not what the page heaps hold",
+       both([&] { budget.take(2_MiB); }, [&] { budget.give_back(2_MiB); })},
+  });
+}
+
+TEST_F(BrokenRules, OfStitchedRowsAreCaught) {
+  StitchedRow &used = row_of(StitchedRow::State::used), &idle = row_of(StitchedRow::State::idle);
+  StitchedRow& lower = used.begin < idle.begin ? used : idle;
+  auto& vacant = TestAccess::vacant(rows());
+  Page& first = *idle.pages.front();
+  expect_each_caught({
+      {"found by another address", to(used.begin, used.begin + 2_MiB)},
+      {"overlaps the one before", to(lower.reserved, lower.reserved + 1_GiB)},
+      {"has a page twice", to(idle.pages.back(), idle.pages.front())},
+      {"a page of it does not know it", to(first.rows, std::vector<StitchedRow*>{})},
+      {"larger than its addresses", to(idle.reserved, idle.reserved - 2_MiB)},
+      {"used by nobody, or the reverse", to(used.tile, nullptr)},
+      {"used by nobody, or the reverse", to(idle.tile, used.tile)},
+      {"its size is not that of its pages", to(idle.size, idle.size + kGrain)},
+      {"its size is not that of its pages",
+       [&] {
+         set(idle.size, idle.mapped() - first.size);
+         set(idle.lead, first.size);
+       }},
+      {"stitched rows: mappings are counted wrong",
+       to(TestAccess::mappings(rows()), rows().mappings() + 1)},
+      {"stitched rows: one is idle, and not listed", to(idle.state, StitchedRow::State::retired)},
+      {"stitched rows: vacant addresses overlap, or are listed wrong",
+       to(vacant.begin()->second, vacant.begin()->second - 2_MiB)},
+      {"stitched rows: a row's addresses are vacant",
+       both([&] { vacant[used.begin] = 2_MiB; }, [&] { vacant.erase(used.begin); })},
+      {"stitched rows: vacant addresses are listed twice", to(vacant, std::map<Address, Bytes>{})},
+      {"retired, and nobody is going to unmap it; or the reverse",
+       [&] {
+         auto& retired = TestAccess::retired(driver());
+         retired.push_back(&idle);
+         on_undo([&] { retired.pop_back(); });
+       }},
+      {"its bytes are not its parts", to(used.parts.back(), used.parts.front())},
+      {"its bytes are not its parts", to(used.parts.front()->row, &idle)},
+      {"in a row that does not have it",
+       [&] {
+         Page& other = page_that(/*idle=*/true);
+         other.rows.push_back(&used);
+         on_undo([&] { other.rows.pop_back(); });
+       }},
+  });
+}
+
+TEST_F(BrokenRules, OfAPageHeapAreCaught) {
+  Tile &used = run(large_[1]), &free = freed_tile(), &vacant = vacant_tile();
+  Page& page = page_that(/*idle=*/false);
+  StitchedRow& row = row_of(StitchedRow::State::used);
+  auto& strays = TestAccess::strays(driver());
+  auto& regions = TestAccess::regions(driver());
+  const auto hold = [&](PhysicalHandle handle) {
+    tables().held.push_back({PageId{9999}, {handle, 2_MiB}});
+    set(tables().held_bytes, tables().held_bytes + 2_MiB);
+    on_undo([&] { tables().held.pop_back(); });
+  };
+  const auto stray_at = [&](Address at) {
+    strays.push_back({at, 2_MiB});
+    on_undo([&] { strays.pop_back(); });
+  };
+  const std::string stray = "page heap: a stray mapping lies where a page is mapped";
+  const std::string held = "page heap: a page is held unmapped that is mapped, or held twice";
+  expect_each_caught({
+      {"page heap: more in use than the peak", to(tables().peak_used, kGrain)},
+      {"page heap: what is held unmapped is summed wrong", to(tables().held_bytes, 2_MiB)},
+      {held, [&] { hold(page.handle); }},
+      {held,
+       [&] {
+         hold(PhysicalHandle{9999});
+         hold(PhysicalHandle{9999});
+       }},
+      {stray, [&] { stray_at(page.home); }},
+      {stray, [&] { stray_at(row.begin); }},
+      {stray, [&] { stray_at(Address{2 << 20}); }},
+      {"its addresses are not those of the rows in it",
+       to(regions[0].size, regions[0].size + 2_MiB)},
+      {"tiles: one has no memory",
+       [&] {
+         const Range some{vacant.end() - 2_MiB, 2_MiB};
+         tiles().fill(some);
+         on_undo([this, some] { tiles().vacate(some); });
+       }},
+      {"tiles: bytes freed by a request yet to come", to(free.freed_at, free.freed_at + 1000)},
+      {"tiles: somebody must be waited for, yet it is said that nobody need be",
+       to(tables().single_timeline, true)},
+      {"its bytes are not in use, or not by it alone", to(used.kind, Tile::Kind::part)},
+      {"tiles: bytes are in use that were not given out",
+       [&] {
+         Tile*& runs = TestAccess::runs(stream_heap(0));
+         set(runs, runs->next);
+       }},
+  });
+  stray_at(vacant.begin);
+  stray_at(row.begin + row.mapped());
+  EXPECT_THAT(heap_.validate(), testing::IsEmpty()) << "there is no page";
+  undo();
+}
+
+TEST_F(BrokenRules, OfWhatSleepsAreCaught) {
+  ASSERT_TRUE(heap_.sleep({.tags = {}, .contents = SleepContents::discard}).ok());
+  Page& page = page_that(/*idle=*/false);
+  ASSERT_TRUE(page.sleeps());
+  expect_each_caught({
+      {"page heap: what sleeps is summed wrong",
+       to(tables().absent_mappings, tables().absent_mappings + 1)},
+      {"page heap: what sleeps is summed wrong", to(page.unmapped, page.unmapped - 1)},
+      {"lacks mappings it never had", to(page.unmapped, page.unmapped + 1)},
+      {"mapped without memory", to(page.unmapped, page.unmapped - 1)},
+  });
+  ASSERT_TRUE(heap_.wake().ok());
+  expect_caught(to(page.handle, PhysicalHandle{}), "without memory, in a page heap that is awake");
+}
+
+// In plain memory.
+TEST(BrokenRulesOfSegments, AreCaught) {
+  SimDevice device;
+  const Stream stream = device.new_stream();
+  DeviceHeap heap(device, {.memory = MemoryKind::plain});
+  for (int i = 0; i < 2; ++i) (void)heap.allocate(6_MiB, stream).value();
+  auto& segments = TestAccess::regions(TestAccess::driver(heap));
+  ASSERT_EQ(segments.size(), 2u);
+  const std::vector<Range> kept = segments;
+  const auto expect_caught = [&](const std::string& text) {
+    EXPECT_THAT(heap.validate(), testing::Contains(testing::HasSubstr(text)));
+    segments = kept;
+    EXPECT_THAT(heap.validate(), testing::IsEmpty());
+  };
+  segments[0].size = 4_MiB;
+  expect_caught("its addresses are not one page");
+  segments.pop_back();
+  expect_caught("page heap: its pages are not its segments");
+}
+
+TEST_F(BrokenRules, OfStreamHeapsAreCaught) {
+  StreamHeap& heap = stream_heap(0);
+  Tile &large = run(large_[1]), &slab = run(small_[0]), &theirs = run(theirs_);
+  SmallTile &live = small(small_[0]), &cached = small(small_[1]);
+  auto& kept = TestAccess::kept(heap);
+  auto& all_cached = TestAccess::cached(heap);
+  ASSERT_EQ(kept, 1u);
+  ASSERT_EQ(cached.state, BlockState::cached);
+  const std::string place = "heap 0: a block's size does not suit its place";
+  const std::string rounded = "heap 0: a block's size is not what was asked for, rounded up";
+  const std::string at_address = "heap 0: a block is not found at its address";
+  const std::string in_cache =
+      "heap 0: a block is cached and not kept, or kept twice, or the reverse";
+  const std::string timeline = "heap 0: its timeline is another stream's";
+  const std::string slab_run = "heap 0: a slab and its run do not know each other";
+  const auto other_heap = both([&] { large.heap = &stream_heap(1); }, [&] { large.heap = &heap; });
+  const auto keep = [&](BlockRef block) {
+    set(all_cached[1], std::remove_reference_t<decltype(all_cached[1])>{block.size(), block});
+    set(kept, 2);
+  };
+  expect_each_caught({
+      {place, to(large.size, 4_KiB)},
+      {place, to(live.grains, 2048)},
+      {rounded, to(large.requested, large.requested + kGrain)},
+      {rounded, to(live.held.requested, live.held.requested + 1024)},
+      {in_cache, to(kept, 0)},
+      {in_cache, to(large.state, BlockState::cached)},
+      {in_cache, to(cached.state, BlockState::live)},
+      {in_cache, [&] { keep(BlockRef(&cached)); }},
+      {"heap 0: a block is cached that it does not have", [&] { keep(BlockRef(&theirs)); }},
+      {at_address, to(small(small_[2]).first_grain, live.first_grain)},
+      {at_address, both([&] { index().leave(&large); }, [&] { index().enter(&large); })},
+      {timeline, to(TestAccess::timeline(heap), TimelineId{1})},
+      {timeline, to(TestAccess::stream(heap), b_)},
+      {timeline, to(TestAccess::serves(heap), b_.id)},
+      {"heap 0: a run of it is another heap's", other_heap},
+      {"its addresses are another heap's, or nobody's", other_heap},
+      {"heap 0: its runs are linked wrong", to(TestAccess::runs(heap)->next->previous, nullptr)},
+      {slab_run, to(slab.slab->run, &large)},
+      {slab_run, to(slab.slab->begin, slab.slab->begin - 1_MiB)},
+      {"heap 0: the live bytes of a slab are counted wrong",
+       to(slab.slab->live, slab.slab->live + kGrain)},
+      {"heap 0: a slab is not among its runs",
+       [&] {
+         Tile*& runs = TestAccess::runs(heap);
+         ASSERT_EQ(runs, &slab);
+         set(runs, runs->next);
+       }},
+      {"heap 0: its statistics differ from a recount of its blocks",
+       to(large.requested, large.requested - 1_B)},
+  });
+}
+
+TEST_F(BrokenRules, OfSlabsAreCaught) {
+  Slab& slab = *run(small_[0]).slab;
+  SmallTile &first = small(small_[0]), &cached = small(small_[1]), &last = small(small_[2]);
+  SmallTile& free = *last.after;
+  ASSERT_EQ(free.state, BlockState::free);
+  Slabs& slabs = TestAccess::slabs(stream_heap(0));
+  auto& lists = TestAccess::lists(slabs);
+  const auto list =
+      static_cast<std::size_t>(std::find(lists.begin(), lists.end(), &free) - lists.begin());
+  ASSERT_LT(list, lists.size());
+  std::uint64_t& filled = TestAccess::filled(slabs)[list / 64];
+  const std::string cover = "slabs: the tiles of a slab do not cover it";
+  const std::string names = "slabs: a stretch names another tile than its first";
+  const std::string own = "slabs: a list of free stretches has one that is not its own";
+  expect_each_caught({
+      {"slabs: two free stretches touch", to(last.state, BlockState::free)},
+      {"slabs: a free stretch has users",
+       [&] {
+         free.uses.get().users.push_back(TimelineId{0});
+         on_undo([&] { free.uses.reset(); });
+       }},
+      {cover, to(first.grains, first.grains + 1)},
+      {cover, to(last.grains, last.grains - 1)},
+      {cover, to(cached.before, nullptr)},
+      {cover, to(last.after, nullptr)},
+      {names, to(slab.first[1], nullptr)},
+      {names, to(slab.first.back(), &free)},
+      {"slabs: the bytes in use of a slab are counted wrong", to(slab.used, slab.used + kGrain)},
+      {"slabs: an empty slab is kept",
+       [&] {
+         for (SmallTile* tile : {&first, &cached, &last}) set(tile->state, BlockState::free);
+       }},
+      {"slabs: a slab is not what it was made as", to(slab.position, 1)},
+      {"slabs: a list of free stretches is marked wrong",
+       to(filled, filled ^ std::uint64_t{1} << list % 64)},
+      {own, to(lists[list], &first)},
+      {own, to(free.listed.previous, &first)},
+      {own, to(free.listed.next, &free)},
+      {"slabs: a free stretch is in no list", to(lists[list], nullptr)},
+  });
+}
+
+}  // namespace
+}  // namespace weir::test
