@@ -268,17 +268,17 @@ std::string figures_of(const Settings& settings) { return Program(settings).run(
 
 TEST(Goldens, OfTheBalancedPolicy) {
   EXPECT_EQ(figures_of({}),
-            "reserved 209715200, leased 209715200, mapped 3212836864, live 167778304\n"
-            "1486 blocks, 63 pages, 980 mappings, 980 unmapped, 568 waits, 0 failures\n"
-            "8950 calls, 165346441 ns, digests dc0ae6a5e53f385 4516dc9200a4e5c3");
+            "reserved 203423744, leased 203423744, mapped 3548381184, live 167778304\n"
+            "1486 blocks, 61 pages, 1058 mappings, 1058 unmapped, 595 waits, 0 failures\n"
+            "9196 calls, 167908554 ns, digests dc0ae6a5e53f385 97393de2a7cc0f83");
   EXPECT_EQ(figures_of({.options = {.limit = 176_MiB}}),
-            "reserved 184549376, leased 184549376, mapped 2629828608, live 167770112\n"
-            "1350 blocks, 55 pages, 786 mappings, 786 unmapped, 503 waits, 150 failures\n"
-            "7868 calls, 156940844 ns, digests 5d1fe71ba633e5c5 f6963d052f68c7d6");
+            "reserved 184549376, leased 184549376, mapped 2726297600, live 167723520\n"
+            "1340 blocks, 56 pages, 810 mappings, 810 unmapped, 492 waits, 140 failures\n"
+            "7926 calls, 157153904 ns, digests b4dccf218fd4e125 2ed89a9242314249");
   EXPECT_EQ(figures_of({.options = {.most_mappings = 120}}),
-            "reserved 197132288, leased 197132288, mapped 467664896, live 167778304\n"
-            "1486 blocks, 191 pages, 1447 mappings, 1447 unmapped, 596 waits, 0 failures\n"
-            "11830 calls, 244476518 ns, digests dc0ae6a5e53f385 b759ea9df590aaa7");
+            "reserved 197132288, leased 197132288, mapped 459276288, live 167775744\n"
+            "1475 blocks, 194 pages, 1411 mappings, 1411 unmapped, 590 waits, 1 failures\n"
+            "11418 calls, 242670833 ns, digests 3c3e5fab58756524 62d889edaac69d97");
 }
 
 TEST(Goldens, OfTheOtherPolicies) {
@@ -300,7 +300,7 @@ TEST(Goldens, OfSmallBlocks) {
   EXPECT_EQ(figures_of({.most_live = 24_MiB, .largest = 2_MiB, .small_percent = 95, .steps = 1500}),
             "reserved 46137344, leased 46137344, mapped 111149056, live 25208320\n"
             "4531 blocks, 20 pages, 47 mappings, 47 unmapped, 515 waits, 0 failures\n"
-            "10040 calls, 281933788 ns, digests 3f4afa8a7fa5df65 fa4a8a97c56b2e4b");
+            "10040 calls, 281933788 ns, digests 3f4afa8a7fa5df65 fc424e9971f3698b");
   EXPECT_EQ(figures_of({.options = {.limit = 26_MiB},
                         .most_live = 24_MiB,
                         .largest = 2_MiB,
@@ -314,21 +314,21 @@ TEST(Goldens, OfSmallBlocks) {
 // Beside so much, a little more costs nothing.
 TEST(Goldens, OfLargeHeaps) {
   EXPECT_EQ(figures_of({.most_live = 900_MiB, .largest = 120_MiB, .steps = 1500}),
-            "reserved 1025507328, leased 1025507328, mapped 46131052544, live 943725056\n"
-            "4444 blocks, 443 pages, 10681 mappings, 10681 unmapped, 1471 waits, 0 failures\n"
-            "49335 calls, 554326000 ns, digests c7e99aff09828705 52fa7f22fa36169d");
+            "reserved 1029701632, leased 1023410176, mapped 24800919552, live 943725056\n"
+            "4444 blocks, 708 pages, 10296 mappings, 10296 unmapped, 1480 waits, 0 failures\n"
+            "48374 calls, 547333636 ns, digests c7e99aff09828705 a5192d4eb039b770");
 }
 
 TEST(Goldens, WhereUsesAreNotTold) {
   EXPECT_EQ(figures_of({.options = {.trust = Trust::context}, .tells = false}),
-            "reserved 205520896, leased 205520896, mapped 2497708032, live 167763968\n"
-            "1475 blocks, 56 pages, 672 mappings, 672 unmapped, 372 waits, 0 failures\n"
-            "10952 calls, 152533168 ns, digests aec2f4ce4a910705 78c6c388c9a971b");
+            "reserved 205520896, leased 205520896, mapped 2810183680, live 167763968\n"
+            "1475 blocks, 56 pages, 750 mappings, 750 unmapped, 361 waits, 0 failures\n"
+            "11147 calls, 155131078 ns, digests aec2f4ce4a910705 23358b0346b3d0fc");
   EXPECT_EQ(
       figures_of({.options = {.trust = Trust::context, .context_events = false}, .tells = false}),
-      "reserved 748683264, leased 224395264, mapped 3848273920, live 167763968\n"
-      "1475 blocks, 204 pages, 1047 mappings, 1047 unmapped, 93 waits, 0 failures\n"
-      "14776 calls, 168601930 ns, digests aec2f4ce4a910705 9671a27b15613af3");
+      "reserved 622854144, leased 226492416, mapped 3246391296, live 167763968\n"
+      "1475 blocks, 172 pages, 885 mappings, 885 unmapped, 98 waits, 0 failures\n"
+      "13172 calls, 162354898 ns, digests aec2f4ce4a910705 c77315a8feb4a25f");
 }
 
 TEST(Goldens, OfPlainMemory) {
@@ -344,36 +344,36 @@ TEST(Goldens, OfPlainMemory) {
 
 TEST(Goldens, OfGraphPools) {
   EXPECT_EQ(figures_of({.pools = true}),
-            "reserved 272629760, leased 245366784, mapped 2260729856, live 220811776\n"
-            "2311 blocks, 158 pages, 1387 mappings, 1387 unmapped, 696 waits, 0 failures\n"
-            "32840 calls, 265515716 ns, digests c4baad545815a3cb 1cba6957a1b4b756");
+            "reserved 274726912, leased 247463936, mapped 1893728256, live 220811776\n"
+            "2311 blocks, 174 pages, 1492 mappings, 1492 unmapped, 690 waits, 0 failures\n"
+            "33148 calls, 265208316 ns, digests c4baad545815a3cb 9fa439bc8bc0efda");
   EXPECT_EQ(figures_of({.options = {.limit = 240_MiB}, .pools = true}),
-            "reserved 251658240, leased 247463936, mapped 1908408320, live 227955200\n"
-            "2299 blocks, 163 pages, 1031 mappings, 1031 unmapped, 467 waits, 158 failures\n"
-            "41331 calls, 265128767 ns, digests a0bda28d04982489 ea8c705d9bb83b81");
+            "reserved 251658240, leased 251658240, mapped 1893728256, live 228249600\n"
+            "2254 blocks, 158 pages, 1005 mappings, 1005 unmapped, 459 waits, 178 failures\n"
+            "38934 calls, 260925803 ns, digests 2efc7a389e491ee7 1a80b7423a1c05ea");
   EXPECT_EQ(figures_of({.options = {.trust = Trust::context}, .pools = true, .tells = false}),
-            "reserved 1073741824, leased 262144000, mapped 2300575744, live 234270720\n"
-            "1355 blocks, 949 pages, 1085 mappings, 1085 unmapped, 220 waits, 1006 failures\n"
-            "42727 calls, 248490643 ns, digests 294b98fe90158d80 23c1d20d6a5239c3");
+            "reserved 1073741824, leased 262144000, mapped 2424307712, live 234270720\n"
+            "1373 blocks, 967 pages, 1112 mappings, 1112 unmapped, 236 waits, 979 failures\n"
+            "42996 calls, 251298114 ns, digests 3bd2e29119baea4c dc7f116c65b57a04");
 }
 
 TEST(Goldens, OfSleep) {
   EXPECT_EQ(figures_of({.sleeps = true}),
-            "reserved 199229440, leased 199229440, mapped 884998144, live 167772160\n"
-            "1487 blocks, 1875 pages, 6253 mappings, 6253 unmapped, 612 waits, 0 failures\n"
-            "33961 calls, 1724283203 ns, digests 2ecc4c71f76488e9 2f3dcd5110a8d2ed");
+            "reserved 203423744, leased 203423744, mapped 887095296, live 167772160\n"
+            "1487 blocks, 1853 pages, 6146 mappings, 6146 unmapped, 570 waits, 0 failures\n"
+            "33385 calls, 1719794256 ns, digests 4810c85fbcea84cc b2227267485a6e61");
   EXPECT_EQ(figures_of({.pools = true, .sleeps = true}),
-            "reserved 255852544, leased 251658240, mapped 1358954496, live 218047488\n"
-            "1802 blocks, 2086 pages, 7855 mappings, 7855 unmapped, 637 waits, 0 failures\n"
-            "44439 calls, 1796783052 ns, digests c06ee6e0944f6e4e edd78201a1ea4342");
+            "reserved 251658240, leased 243269632, mapped 1472200704, live 218047488\n"
+            "1802 blocks, 2053 pages, 7381 mappings, 7381 unmapped, 613 waits, 0 failures\n"
+            "42800 calls, 1779381594 ns, digests 1e66cc45ba9e2655 f24c2f1fa8b38948");
 }
 
 // What the device refuses leaves everything as it was, or is made up for.
 TEST(Goldens, WhereCallsOfTheDeviceFail) {
   EXPECT_EQ(figures_of({.faults_percent = 30}),
-            "reserved 209715200, leased 209715200, mapped 2707423232, live 167771648\n"
-            "1462 blocks, 57 pages, 745 mappings, 745 unmapped, 457 waits, 10 failures\n"
-            "7420 calls, 161067256 ns, digests d257cbf0898871a5 37df400ad53acf87");
+            "reserved 203423744, leased 203423744, mapped 2973761536, live 167774208\n"
+            "1464 blocks, 55 pages, 813 mappings, 813 unmapped, 478 waits, 9 failures\n"
+            "7638 calls, 163132524 ns, digests 563fc1b90f415601 fdeb0ce3bafd6a96");
   EXPECT_EQ(figures_of({.options = {.limit = 176_MiB, .reuse = ReusePolicy::no_wait},
                         .faults_percent = 60}),
             "reserved 184549376, leased 184549376, mapped 838860800, live 167771648\n"
@@ -386,13 +386,13 @@ TEST(Goldens, WhereCallsOfTheDeviceFail) {
             "4820 calls, 211372939 ns, digests 520f2506413e2fa1 f87db2b4abc3fbf0");
   EXPECT_EQ(
       figures_of({.options = {.trust = Trust::context}, .tells = false, .faults_percent = 30}),
-      "reserved 222298112, leased 207618048, mapped 1998585856, live 167851008\n"
-      "1474 blocks, 65 pages, 577 mappings, 577 unmapped, 329 waits, 3 failures\n"
-      "10196 calls, 156446814 ns, digests b102b5d6a1b301 a92881ac88668355");
+      "reserved 213909504, leased 209715200, mapped 2462056448, live 167823872\n"
+      "1463 blocks, 64 pages, 707 mappings, 707 unmapped, 326 waits, 2 failures\n"
+      "10587 calls, 163364068 ns, digests 410505ba74081ca5 555de334f4380ac7");
   EXPECT_EQ(figures_of({.pools = true, .faults_percent = 30}),
-            "reserved 255852544, leased 243269632, mapped 1233125376, live 218336768\n"
-            "2502 blocks, 234 pages, 1293 mappings, 1293 unmapped, 535 waits, 22 failures\n"
-            "49011 calls, 249102566 ns, digests 830803623effaba9 52080fe70a475694");
+            "reserved 253755392, leased 245366784, mapped 1283457024, live 217510912\n"
+            "2468 blocks, 209 pages, 1269 mappings, 1269 unmapped, 558 waits, 21 failures\n"
+            "45021 calls, 252801983 ns, digests 6c037e6852d6ef55 b4f0410574db01e5");
   EXPECT_EQ(figures_of({.options = {.trust = Trust::context},
                         .pools = true,
                         .tells = false,
@@ -401,9 +401,9 @@ TEST(Goldens, WhereCallsOfTheDeviceFail) {
             "1343 blocks, 974 pages, 941 mappings, 941 unmapped, 193 waits, 1043 failures\n"
             "41192 calls, 239655060 ns, digests f49096fea7ebe03e d2ca52a92057c81c");
   EXPECT_EQ(figures_of({.pools = true, .sleeps = true, .faults_percent = 30}),
-            "reserved 257949696, leased 232783872, mapped 1065353216, live 211698688\n"
-            "2055 blocks, 2540 pages, 6886 mappings, 6886 unmapped, 497 waits, 18 failures\n"
-            "55512 calls, 1763479760 ns, digests fef03f1b6775e2fa 8549a95f461d71fc");
+            "reserved 255852544, leased 228589568, mapped 1151336448, live 205170176\n"
+            "2019 blocks, 2518 pages, 6580 mappings, 6580 unmapped, 530 waits, 20 failures\n"
+            "51342 calls, 1727605640 ns, digests 64f0841073baad0b 9bd7b6cddfc2274b");
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ constexpr std::uint64_t kRecentShare = 64, kNearlyAllShare = 10;
 // Memory that other streams still use is in use indeed: rather than wait for it a heap may grow by
 // one in so many bytes of what the device's heaps hold. (A program that has much of it comes to
 // this again and again.)
-constexpr std::uint64_t kElsewhereShare = 20, kEnoughElsewhere = 3;
+constexpr std::uint64_t kElsewhereShare = 10, kEnoughElsewhere = 3;
 // Where mappings are not affordable any more, by this share; but not for requests of more than one
 // in so many bytes of the most ever in use, which find no room in pieces, however much is free.
 constexpr double kSlackWithoutRemaps = 0.085;
@@ -62,17 +62,12 @@ double as_double(Bytes bytes) {
 }  // namespace
 
 // (The device's room is known after an attempt: then the next plan to stitch keeps to it.)
-const std::array<Placer::Step, 11> Placer::kSteps = {&Placer::remembered,
-                                                     &Placer::free_run,
-                                                     &Placer::grow_little,
-                                                     &Placer::map_held,
-                                                     &Placer::longest_free,
-                                                     &Placer::idle_row,
-                                                     &Placer::grow_unaffordably,
-                                                     &Placer::stitch,
-                                                     &Placer::stitch,
-                                                     &Placer::stitch,
-                                                     &Placer::stitch};
+const std::array<Placer::Step, 13> Placer::kSteps = {
+    &Placer::remembered,    &Placer::free_run,         &Placer::grow_little,
+    &Placer::stitch_unused, &Placer::grow_beside_used, &Placer::map_held,
+    &Placer::longest_free,  &Placer::idle_row,         &Placer::grow_unaffordably,
+    &Placer::stitch,        &Placer::stitch,           &Placer::stitch,
+    &Placer::stitch};
 const std::array<Placer::Step, 6> Placer::kPlainSteps = {
     &Placer::remembered,     &Placer::map_held,     &Placer::free_run,
     &Placer::segment_little, &Placer::longest_free, &Placer::segment};
@@ -236,10 +231,14 @@ bool Placer::grows_little(const Request& request, Bytes more) const {
   const Bytes peak = tables_.peak_used;
   const bool full = tables_.tiles.used() + request.size >= peak - peak / kNearlyAllShare;
   const bool past_recent = request.passed_over && full && !without(Mechanism::growth_past_recent);
-  if (may_hold(request, more, past_recent ? peak / kRecentShare : 0_B)) return true;
-  const Bytes elsewhere = request.in_use_elsewhere;
+  return may_hold(request, more, past_recent ? peak / kRecentShare : 0_B);
+}
+
+bool Placer::grows_beside_used(const Request& request, Bytes more) const {
+  const Bytes peak = tables_.peak_used, elsewhere = request.in_use_elsewhere;
   return elsewhere > 0_B && elsewhere < request.size * kEnoughElsewhere &&
-         !without(Mechanism::growth_beside_used) && (rules_.plain || affords_row(request.size)) &&
+         request.may_prefer_new() && !without(Mechanism::growth_beside_used) &&
+         (rules_.plain || affords_row(request.size)) &&
          may_hold(request, more, std::max(peak, budget_.held()) / kElsewhereShare);
 }
 
@@ -320,19 +319,22 @@ Plan Placer::map_held(Request& /*request*/) {
   return tables_.held.empty() ? Plan{} : Plan{.way = Plan::Way::held};
 }
 
-Plan Placer::stitch(Request& request) {
+// Free bytes in pieces, but for those that `skip` is true of.
+template <class Skip>
+Plan Placer::stitched(Request& request, Skip&& skip) {
   std::vector<Range> free;
   const auto add = [&](Address begin, Address end) {
-    if (begin + kLeastPiece <= end && !without(Mechanism::stitched_rows))
+    if (begin + kLeastPiece <= end && !without(Mechanism::stitched_rows)) {
       free.push_back({begin, end - begin});
+    }
   };
   int left = kRunsStitched;
   tables_.tiles.runs().visit_down([&](const Tile& head) {
     if (head.run < kLeastPiece) return false;
     Address begin = head.begin;
-    if (request.asks_each && reuse_.is_refused(request, &head, head.run_range())) {
+    if (skip(head, head.run_range())) {
       (void)Tiles::visit_notes(&head, head.run_range(), [&](const Tile& tile) {
-        if (!reuse_.is_refused(request, &head, tile.range())) return true;
+        if (!skip(head, tile.range())) return true;
         add(begin, tile.begin);
         begin = tile.end();
         return true;
@@ -345,18 +347,40 @@ Plan Placer::stitch(Request& request) {
   plan.stitch = plan_stitch(request.size, free, tables_.pages, rules_.granularity);
   plan.creates = plan.stitch.create;
   if (plan.creates > room(request)) return {};
-  if (plan.stitch.is_one_piece()) {
-    const Range home = plan.stitch.head ? *plan.stitch.head : plan.stitch.front.front();
-    return Plan::in_run(tables_.tiles.run_around(home), home);
-  }
+  if (!plan.stitch.is_one_piece()) return plan;
+  const Range home = plan.stitch.head ? *plan.stitch.head : plan.stitch.front.front();
+  return Plan::in_run(tables_.tiles.run_around(home), home);
+}
+
+Plan Placer::stitch(Request& request) {
+  Plan plan = stitched(request, [&](const Tile& head, Range home) {
+    return request.asks_each && reuse_.is_refused(request, &head, home);
+  });
   if (plan.creates == 0_B) return plan;
-  const Plan grown = growth(request);
+  Plan grown = growth(request);
   return plan.creates >= grown.home.size ? grown : plan;
+}
+
+Plan Placer::stitch_unused(Request& request) {
+  if (request.in_use_elsewhere == 0_B || !affords_row(request.size)) return {};
+  Plan plan = stitched(request, [&](const Tile& head, Range home) {
+    return reuse_.is_in_use(request, &head, home);
+  });
+  if (!plan || plan.creates == 0_B) return plan;
+  const Bytes instead = growth(request).creates;
+  return plan.creates < instead && grows_beside_used(request, instead) ? plan : Plan{};
+}
+
+Plan Placer::grow_beside_used(Request& request) {
+  if (request.in_use_elsewhere == 0_B) return {};
+  Plan plan = growth(request);
+  return grows_beside_used(request, plan.creates) ? plan : Plan{};
 }
 
 Plan Placer::segment_little(Request& request) {
   const Bytes size = round_up(request.size, rules_.granularity);
-  if (request.create == Create::not_yet || !grows_little(request, size)) return {};
+  const bool grows = grows_little(request, size) || grows_beside_used(request, size);
+  if (request.create == Create::not_yet || !grows) return {};
   return {.way = Plan::Way::segment, .creates = size};
 }
 

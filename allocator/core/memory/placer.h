@@ -65,6 +65,10 @@ class Placer {
   // New pages behind the free bytes at the end of the row, or before a hole in it, as far as they
   // cost next to nothing.
   Plan grow_little(Request& request);
+  // Where bytes of the stream's own are free, but for other streams that still use them: pieces
+  // that nobody uses, and less new memory than the row would grow by; or new pages.
+  Plan stitch_unused(Request& request);
+  Plan grow_beside_used(Request& request);
   // Maps pages that are held; then the list begins anew.
   Plan map_held(Request& request);
   // Of the first few runs that fit, the bytes whose last use is the longest past.
@@ -83,6 +87,9 @@ class Placer {
   Plan growth(Request& request);
   bool may_hold(const Request& request, Bytes more, Bytes beside) const;
   bool grows_little(const Request& request, Bytes more) const;
+  bool grows_beside_used(const Request& request, Bytes more) const;
+  template <class Skip>
+  Plan stitched(Request& request, Skip&& skip);
   bool affords_row(Bytes size) const;
   // How many bytes of idle pages `size` bytes at the run's start, or at its end, would make busy.
   struct Ends {
@@ -90,7 +97,7 @@ class Placer {
   };
   Ends activated(const Tile& head, Bytes size) const;
 
-  static const std::array<Step, 11> kSteps;
+  static const std::array<Step, 13> kSteps;
   static const std::array<Step, 6> kPlainSteps;
 
   const PageTables& tables_;

@@ -97,6 +97,11 @@ Reuse::Wait Reuse::wait_needed(Request& request, const Tile* head, Range home) {
                                                                          : Wait::recent;
 }
 
+bool Reuse::is_in_use(Request& request, const Tile* head, Range home) {
+  return is_barred(request.owner, head, home) ||
+         !Tiles::visit_notes(head, home, [&](const Tile& tile) { return is_past(request, tile); });
+}
+
 Bytes Reuse::in_use_elsewhere(const Request& request, const Tile& head) {
   Bytes bytes;
   (void)Tiles::visit_notes(&head, head.run_range(), [&](const Tile& tile) {

@@ -39,6 +39,8 @@ class Reuse {
   Wait wait_needed(Request& request, const Tile* head, Range home);
   // The same for a row whose bytes are free.
   Wait wait_needed(Request& request, const StitchedRow& row);
+  // Would its stream have to wait for these bytes, or may the request not have them?
+  bool is_in_use(Request& request, const Tile* head, Range home);
   // Bytes of the run that are the stream's own, and that other streams still use.
   Bytes in_use_elsewhere(const Request& request, const Tile& head);
   // May the request not have these bytes at all?
