@@ -115,7 +115,7 @@ class Said(PageTest):
         self.assertEqual(list(self.rows(".largest"))[:2], ["Linear.forward", "cross_entropy"])
         lead = self.text(".answer")
         for part in ("Linear.forward (linear.py:12), cross_entropy (functional.py:310) and Adam.step",
-                     "59.3 % of it", "3.63 GiB of all ", "came in the 90.6 ms since the last trough, while 264 MiB was freed"):
+                     "59.3 % of it", "3.63 GiB of all ", "came in the 90.5 ms since the last trough, while 264 MiB was freed"):
             self.assertIn(part, lead)
         self.find("#by-block").click()
         self.assertEqual(list(self.rows(".largest"))[0], "2 × 900 MiB")
