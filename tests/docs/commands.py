@@ -62,6 +62,7 @@ NOT_RUN = [
     ("", r"^bench/(torch|peers)/run", NEEDS_TORCH),
     ("suite", r"build/peers/", "needs PyTorch; bench.peers.suite runs it where that is built"),
     ("", r"^bench/(instructions|walk)/check", LONG),
+    ("mechanisms", r"^bench/fragmentation/run --(ablation|without)", "takes minutes; bench.fragmentation.without runs a part"),
     ("", r"^build/release/bin/weir_micro", OTHER_TARGET),
     ("", r"^build/\S+/(tests|fuzz)/", OTHER_TARGET),
     ("comm-tests", r"^tests/comm/", OTHER_TARGET),
