@@ -31,8 +31,8 @@ class PlacerTest : public test::TimelinesTest {
  protected:
   // What a page heap of these pages has.
   struct Heap {
-    Heap(PlacerTest& test, std::string_view row, const PageRules& rules)
-        : rules(rules),
+    Heap(PlacerTest& test, std::string_view row, const PageRules& given)
+        : rules(given),
           tables(index, {}, rules.granularity),
           reuse(tables, rules, test.timelines_, remote_work),
           placer(tables, rules, reuse, budget) {
