@@ -73,6 +73,17 @@ TEST(PlainMemoryOfALargeDevice, SegmentsThatSmallRequestsShareGrowWithTheirNumbe
   for (void* const block : blocks) EXPECT_TRUE(heap.deallocate(block).ok());
 }
 
+TEST(PlainMemoryOfACoarseDevice, SharedSegmentsAreMadeOfItsUnits) {
+  SimDevice device({.memory = 1_GiB, .granularity = 4_MiB});
+  DeviceHeap heap(device, {.memory = MemoryKind::plain});
+  const Stream stream = device.new_stream();
+  for (int i = 0; i < 8; ++i) {
+    const Result<void*> block = heap.allocate(3_MiB, stream);
+    ASSERT_TRUE(block.ok()) << block.error().message();
+  }
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
 TEST_F(PlainMemory, ABlockLiesWithinOneSegmentThoughTwoAreSideBySide) {
   void* const first = allocate(heap_, 20_MiB, one_);
   void* const second = allocate(heap_, 20_MiB, one_);

@@ -52,7 +52,7 @@ Bytes segment_size(Bytes request, const HomePages& pages, Bytes granularity) {
     if (page.size <= kMostShared) shared += page.size;
   }
   const Bytes half = round_up(Bytes{shared.count / 2}, kLeastShared);
-  return std::max(request, std::clamp(half, kLeastShared, kMostShared));
+  return round_up(std::max(request, std::clamp(half, kLeastShared, kMostShared)), granularity);
 }
 
 Error no_room() { return {ErrorCode::out_of_memory, "the limit leaves no room"}; }

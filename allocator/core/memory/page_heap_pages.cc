@@ -198,7 +198,7 @@ std::vector<PagePart> PageHeap::parts(Range block) const {
   };
   if (const StitchedRow* const row = tables_.rows.around(block.begin)) {
     row->visit_pages(block, add);
-  } else {
+  } else if (tables_.pages.is_mapped(block)) {  // it may have been freed since it was found
     tables_.pages.walk(block, add);
   }
   return parts;
