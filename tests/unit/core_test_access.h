@@ -10,15 +10,15 @@ namespace weir {
 
 struct TestAccess {
   static DeviceHeap::Impl& impl(DeviceHeap& heap) { return *heap.impl_; }
-  static auto& observer(DeviceHeap& heap) { return impl(heap).observer_; }
-  static auto& caching_heaps(DeviceHeap& heap) { return impl(heap).device_pool_.caching_heaps(); }
-  static Budget& budget(DeviceHeap& heap) { return impl(heap).budget_; }
-  static TileIndex& index(DeviceHeap& heap) { return impl(heap).registry_.index(); }
+  static auto& observer(DeviceHeap& heap) { return impl(heap).observer; }
+  static auto& caching_heaps(DeviceHeap& heap) { return impl(heap).pools.own().caching_heaps(); }
+  static Budget& budget(DeviceHeap& heap) { return impl(heap).budget; }
+  static TileIndex& index(DeviceHeap& heap) { return impl(heap).registry.index(); }
   static StreamHeap& stream_heap(DeviceHeap& heap, std::size_t id) {
-    return *impl(heap).registry_.heaps_.at(id);
+    return *impl(heap).registry.heaps_.at(id);
   }
 
-  static PageHeap& pages(DeviceHeap& heap) { return impl(heap).device_pool_.pages(); }
+  static PageHeap& pages(DeviceHeap& heap) { return impl(heap).pools.own().pages(); }
   static PageTables& tables(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
     return pages(heap).tables_;
   }
@@ -66,7 +66,7 @@ struct TestAccess {
   }
   static std::size_t segments(const PlacementCache& cache) { return cache.segments_.size(); }
 
-  static Timelines& timelines(DeviceHeap& heap) { return impl(heap).device_pool_.timelines(); }
+  static Timelines& timelines(DeviceHeap& heap) { return impl(heap).pools.own().timelines(); }
   static auto& all(Timelines& timelines) WEIR_NO_THREAD_ANALYSIS { return timelines.timelines_; }
   static auto& by_stream(Timelines& timelines) WEIR_NO_THREAD_ANALYSIS {
     return timelines.by_stream_;

@@ -13,15 +13,12 @@
 namespace weir {
 namespace {
 
-// The limit is the budget's, which pools share.
-HeapOptions of_pages(HeapOptions options) {
-  options.limit = 0_B;
-  return options;
-}
+// No device has more: what is asked where the driver does not say how much there is.
+constexpr Bytes kMostBytes = 1024_TiB;
 
-Bytes total_memory(Device& device, Bytes unknown) {
+Bytes total_memory(Device& device) {
   const Result<MemoryInfo> info = device.memory_info();
-  return info ? info->total : unknown;
+  return info ? info->total : kMostBytes;
 }
 
 std::uint64_t next_number() {
@@ -29,13 +26,7 @@ std::uint64_t next_number() {
   return ++last;
 }
 
-}  // namespace
-
-namespace {
-
 constexpr std::size_t kKnownStreams = 16;
-// CUDA's CU_STREAM_PER_THREAD.
-constexpr Address kPerThreadHandle{2};
 thread_local constinit std::array<KnownStream, kKnownStreams> known_streams;
 
 }  // namespace
@@ -47,21 +38,35 @@ inline KnownStream& DeviceHeap::Impl::known(Stream stream) {
 inline bool DeviceHeap::Impl::knows(const KnownStream& known, Stream stream) const {
   return known.stream == stream.id && known.device_heap == number_;
 }
+
 DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* sink)
     : number_(next_number()),
-      device_(device),
-      options_(options),
-      budget_(options.limit),
-      observer_(device, sink),
+      device_bytes_(total_memory(device)),
+      trust(options.trust),
+      budget(options.limit),
+      observer(device, sink),
+      captures(device, options.context_events,
+               [this](ContextEventsLost why, std::uint64_t stream) {
+                 note_context_events_lost(why, stream);
+               }),
       // Of a capture's stream nothing can be asked: an error is no answer.
-      remote_work_([this](const FenceSet& ends) {
-        const Result<bool> over = timelines_.looks_complete(ends);
+      remote_work([this](const FenceSet& ends) {
+        const Result<bool> over = pools.own().timelines().looks_complete(ends);
         return over && *over;
       }),
-      device_pool_(0, device, {observer_, registry_, budget_, captures_, remote_work_, sparing_},
-                   of_pages(options),
-                   [this](Bytes wanted, Bytes /*most*/) { return spare_of_pools(wanted); }),
-      device_bytes_(total_memory(device, kMostBytes)) {}
+      pools(options,
+            {device, observer, registry, budget, captures, remote_work, sparing, bindings}),
+      view(pools, device_bytes_ < kMostBytes ? device_bytes_ : 0_B) {}
+
+// Where uses are told, such events are of little use, and nobody misses them.
+void DeviceHeap::Impl::note_context_events_lost(ContextEventsLost why, std::uint64_t stream) {
+  if (trust == Trust::told) return;
+  observer.emit({.kind = EventKind::context_events_lost,
+                 .heap = kNoHeap,
+                 .stream = stream,
+                 .other = static_cast<std::uint64_t>(why)});
+  for (const ContextEventsLostCallback& callback : when_lost.all()) callback(why);
+}
 
 Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Create create,
                                        Status& status) {
@@ -72,37 +77,14 @@ Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Cre
       if (at != Address{} || !status) [[likely]]
         return at;
     }
-    if (status = refuse_all(stream, "allocate"); !status) return {};
-    const Result<StreamHeap*> heap = device_pool_.heap_of(stream);
+    if (status = Entrance::refuse_all(stream, "allocate"); !status) return {};
+    const Result<StreamHeap*> heap = pools.own().heap_of(stream);
     if (!heap) {
       status = heap.error();
       return {};
     }
     known = {number_, stream.id, *heap};
   }
-}
-
-// What is freed at a miss comes before new memory.
-[[gnu::cold]] Address DeviceHeap::Impl::call_and_allocate(Bytes bytes, Stream stream,
-                                                          Status& status) {
-  if (status.error().code() != ErrorCode::out_of_memory) return {};
-  status = {};
-  call_at_miss();
-  return try_allocate(bytes, stream, PageHeap::Create::may, status);
-}
-
-Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, Status& status) {
-  const PageHeap::Create create = at_first();
-  const Address at = try_allocate(bytes, stream, create, status);
-  if (at != Address{} || create == PageHeap::Create::may) return at;
-  return call_and_allocate(bytes, stream, status);
-}
-
-Address DeviceHeap::Impl::try_allocate(const Request& request, Status& status) {
-  const auto& [pool, capture] = request.server;
-  return pool == nullptr
-             ? try_allocate(request.bytes, request.stream, PageHeap::Create::may, status)
-             : pool->allocate(request.bytes, request.stream, capture, status);
 }
 
 // The heap is locked, and its fast paths are open: nothing is bound, and nobody records.
@@ -113,206 +95,125 @@ Address DeviceHeap::Impl::try_allocate(const Request& request, Status& status) {
     return allocate_block(bytes, stream);
   }
   Status status;
-  const PageHeap::Create create = at_first();
-  Address at = heap.allocate_after_miss(bytes, status, create);
+  const Address at = heap.allocate_after_miss(bytes, status, ladder.at_first());
   if (at != Address{}) [[likely]]
     return at.pointer();
-  if (create != PageHeap::Create::may) at = call_and_allocate(bytes, stream, status);
-  if (at != Address{}) return at.pointer();
   return allocate_when_short({bytes, stream, {}}, std::move(status));
 }
 
 Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
   if (bytes == 0_B) return nullptr;
-  observer_.note_stack();
+  observer.note_stack();
   // Refused before anything is rounded or reserved.
   if (bytes > device_bytes_) [[unlikely]]
-    return out_of_memory({bytes, stream, {}});
-  if (bound()) [[unlikely]] {
-    if (Status one = refuse_all(stream, "allocate"); !one) return std::move(one).error();
-    if (deferred_.retries()) free_deferred();
-    Result<Server> server = server_of(stream);
-    if (!server) return std::move(server).error();
-    if (server->pool != nullptr) return allocate_of({bytes, stream, *std::move(server)});
+    return ladder.out_of_memory({bytes, stream, {}});
+  if (entrance.bound()) [[unlikely]] {
+    Result<Route> route = entrance.route(stream);
+    if (!route) return std::move(route).error();
+    if (route->pool != nullptr) return allocate_of({bytes, stream, *std::move(route)});
   }
   Status status;
-  const Address at = try_allocate(bytes, stream, status);
+  const Address at = try_allocate(bytes, stream, ladder.at_first(), status);
   if (at != Address{}) [[likely]]
     return at.pointer();
   return allocate_when_short({bytes, stream, {}}, std::move(status));
 }
 
-Result<void*> DeviceHeap::Impl::allocate_of(const Request& request) {
+Result<void*> DeviceHeap::Impl::allocate_of(const BlockRequest& request) {
+  const auto& [bytes, stream, route] = request;
   Status status;
-  const Address at = try_allocate(request, status);
+  const Address at = route.pool->allocate(bytes, stream, route.capture, status);
   if (at != Address{}) [[likely]]
     return at.pointer();
   return allocate_when_short(request, std::move(status));
 }
 
+Result<void*> DeviceHeap::Impl::allocate_when_short(const BlockRequest& request, Status status) {
+  const auto& [bytes, stream, route] = request;
+  return ladder.climb(request, std::move(status), [&](Status& why) {
+    return route.pool == nullptr ? try_allocate(bytes, stream, PageHeap::Create::may, why)
+                                 : route.pool->allocate(bytes, stream, route.capture, why);
+  });
+}
+
 Result<void*> DeviceHeap::Impl::allocate_in(std::shared_ptr<CapturePool> pool, Bytes bytes,
                                             Stream stream) {
   if (bytes == 0_B) return nullptr;
-  observer_.note_stack();
-  if (bytes > device_bytes_) return out_of_memory({bytes, stream, {}});
-  Result<Server> server = server_in(std::move(pool), stream);
-  if (!server) return std::move(server).error();
-  return allocate_of({bytes, stream, *std::move(server)});
+  observer.note_stack();
+  if (bytes > device_bytes_) return ladder.out_of_memory({bytes, stream, {}});
+  Result<Route> route = entrance.route(stream, std::move(pool));
+  if (!route) return std::move(route).error();
+  return allocate_of({bytes, stream, *std::move(route)});
 }
 
 Result<void*> DeviceHeap::Impl::take_free_in(std::shared_ptr<CapturePool> pool, Bytes bytes,
                                              Stream stream) {
   if (bytes == 0_B) return nullptr;
-  observer_.note_stack();
-  const Result<Server> server = server_in(std::move(pool), stream);
-  if (!server) return server.error();
+  observer.note_stack();
+  const Result<Route> route = entrance.route(stream, std::move(pool));
+  if (!route) return route.error();
   Status status;
   // (More than the device has is refused before anything is rounded.)
   if (bytes <= device_bytes_) {
     const Address at =
-        server->pool->allocate(bytes, stream, server->capture, status, PageHeap::Create::never);
+        route->pool->allocate(bytes, stream, route->capture, status, PageHeap::Create::never);
     if (at != Address{}) return at.pointer();
     if (status.error().code() != ErrorCode::out_of_memory) return std::move(status).error();
   }
   return Error(ErrorCode::out_of_memory,
-               "graph pool " + std::to_string(server->pool->id()) + " has no " + format(bytes) +
+               "graph pool " + std::to_string(route->pool->id()) + " has no " + format(bytes) +
                    " free for stream " + std::to_string(stream.id) +
                    ": deallocate blocks of it, or let it grow with GraphPool::allocate()");
 }
 
-Result<DeviceHeap::Impl::Server> DeviceHeap::Impl::server_in(std::shared_ptr<CapturePool> pool,
-                                                             Stream stream) {
-  if (Status one = refuse_all(stream, "allocate"); !one) return std::move(one).error();
-  if (deferred_.retries()) free_deferred();
-  const Result<CaptureInfo> info = device_.capture_info(stream);
-  if (!info) return info.error();
-  const bool captured = info->status != CaptureInfo::Status::none;
-  // It may be the pool's own that is over.
-  if (bindings_.end_past(captured ? info->id : 0)) free_deferred();
-  return Server{std::move(pool), captured ? info->id : 0};
-}
-
-void DeviceHeap::Impl::call_at_miss() {
-  std::vector<MissCallback> callbacks;
-  {
-    const std::lock_guard lock(callbacks_mutex_);
-    callbacks = miss_callbacks_;
-  }
-  for (const MissCallback& callback : callbacks) callback();
-}
-
-Error DeviceHeap::Impl::unknown(const void* block, const char* call) {
-  return {ErrorCode::unknown_pointer,
-          std::string(call) + ": " + format(Address::of(block)) +
-              " is not the start of a live block of this device heap: it was deallocated already, "
-              "or never allocated here"};
-}
-
-Result<StreamHeap*> DeviceHeap::Impl::owner_of_block(const void* block, const char* call) const {
-  StreamHeap* heap = owner_of(Address::of(block));
-  if (heap != nullptr && heap->has(Address::of(block))) return heap;
-  return unknown(block, call);
-}
-
-Status DeviceHeap::Impl::record_stream(void* block, Stream user) {
-  if (Status one = refuse_all(user, "record_stream"); !one) return one;
-  StreamHeap* const heap = owner_of(Address::of(block));
-  if (heap == nullptr) return unknown(block, "record_stream");
-  Result<bool> recorded = record_stream_in_its_epoch(*heap, Address::of(block), user);
-  if (!recorded) return std::move(recorded).error();
-  return *recorded ? Status{} : unknown(block, "record_stream");
-}
-
 Status DeviceHeap::Impl::deallocate(void* block) {
   if (block == nullptr) return {};
-  StreamHeap* const heap = owner_of(Address::of(block));
+  const Address at = Address::of(block);
+  StreamHeap* const heap = registry.owner_of(at);
   if (heap == nullptr) [[unlikely]]
-    return unknown(block, "deallocate");
-  Result<bool> done = deallocate_in_its_epoch(*heap, Address::of(block));
+    return Pools::unknown(block, "deallocate");
+  if (entrance.bound()) {
+    const Result<bool> waits = defer(*heap, at);
+    if (!waits) return waits.error();
+    if (*waits) return {};
+  }
+  Result<bool> done = waiting.free(*heap, at);
   if (!done) [[unlikely]]
     return std::move(done).error();
   if (!*done) [[unlikely]]
-    return unknown(block, "deallocate");
-  if (pages_.over_limit()) [[unlikely]]
-    keep_to_limit();
+    return Pools::unknown(block, "deallocate");
+  if (budget.excess() > 0_B) [[unlikely]]
+    exchange.keep_to_limit();
   return {};
 }
 
-// Wherever what is idle lies: work may have ended that used it when the limit was lowered. Waits
-// for no lock that others hold while they wait for the device: who is at work is asked the next
-// time.
-void DeviceHeap::Impl::keep_to_limit() {
-  StreamHeap::give_back_all(device_pool_.caching_heaps());
-  pages_.keep_to_limit();
-  if (const Bytes excess = budget_.excess(); excess > 0_B) pages_.take_in(spare_of_pools(excess));
-  if (budget_.excess() > 0_B) have_pools_keep_to_limit();
+Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
+  if (waiting.contains(block)) return Pools::unknown(block.pointer(), "deallocate");
+  if (heap.pool() != 0) return false;  // the pool has rules of its own
+  const std::optional<Stream> stream = heap.stream_of(block);
+  if (!stream) return false;  // the heap will say so
+  // A stream that may be gone is not asked; nor does PyTorch's own allocator care whether the
+  // stream of a block is captured when it is freed.
+  const Result<bool> captured = stream->may_end ? false : entrance.is_captured(*stream);
+  if (!captured) return captured.error();
+  return waiting.free_after_captures(heap, block, *captured);
 }
 
-Result<Bytes> DeviceHeap::Impl::trim(Bytes keep, Trim how) {
-  free_deferred();
-  registry_.give_back_cached();
-  (void)call_in_pools();
-  if (how == Trim::waits) {
-    if (Status waited = wait_for_idle_pages(); !waited) return std::move(waited).error();
+Result<GraphPool*> DeviceHeap::Impl::tag_pool(DeviceHeap& heap, const std::string& tag) {
+  if (tag.empty() || tag == kDefaultTag) {
+    return Error(ErrorCode::invalid_argument,
+                 "tag_pool: '" + tag + "' has no pool of its own: name another tag");
   }
-  const auto excess = [&] { return budget_.held() - std::min(budget_.held(), keep); };
-  Result<Bytes> own = pages_.give_to_device(excess());
-  Result<Bytes> of_pools = give_to_device(excess(), nullptr);
-  tidy();
-  return together(std::move(own), std::move(of_pools));
-}
-
-void DeviceHeap::Impl::tidy() {
-  pages_.tidy();
-  for (const std::shared_ptr<CapturePool>& pool : pools()) pool->tidy();
-  const std::unique_lock lock(pools_mutex_);
-  drop_gone_pools(closed_.size());
-}
-
-void DeviceHeap::Impl::set_limit(Bytes limit) {
-  budget_.set_limit(limit);
-  if (!pages_.over_limit()) return;
-  registry_.give_back_cached();
-  pages_.keep_to_limit();
-  if (pages_.over_limit()) (void)call_in_pools();
-  if (const Bytes excess = budget_.excess(); excess > 0_B) (void)give_to_device(excess, nullptr);
-}
-
-std::optional<BlockInfo> DeviceHeap::Impl::find(Address address) const {
-  const StreamHeap* heap = owner_of(address);
-  return heap == nullptr ? std::nullopt : heap->find(address);
-}
-
-// Where uses are told, such events are of little use, and nobody misses them.
-void DeviceHeap::Impl::note_context_events_lost(ContextEventsLost why, std::uint64_t stream) {
-  if (!is_untold()) return;
-  observer_.emit({.kind = EventKind::context_events_lost,
-                  .heap = kNoHeap,
-                  .stream = stream,
-                  .other = static_cast<std::uint64_t>(why)});
-  const std::lock_guard lock(lost_mutex_);
-  for (const ContextEventsLostCallback& callback : lost_callbacks_) callback(why);
-}
-
-void DeviceHeap::Impl::on_context_events_lost(ContextEventsLostCallback callback) {
-  const std::lock_guard lock(lost_mutex_);
-  lost_callbacks_.push_back(std::move(callback));
-}
-
-void DeviceHeap::Impl::on_out_of_memory(OutOfMemoryCallback callback) {
-  const std::lock_guard lock(callbacks_mutex_);
-  callbacks_.push_back(std::move(callback));
-}
-
-void DeviceHeap::Impl::on_miss(MissCallback callback) {
-  const std::lock_guard lock(callbacks_mutex_);
-  miss_callbacks_.push_back(std::move(callback));
-  has_miss_callbacks_.store(true, std::memory_order_relaxed);
+  sleep.add_tag(tag);
+  const std::lock_guard lock(tag_pools_mutex);
+  std::unique_ptr<GraphPool>& pool = tag_pools[tag];
+  if (pool == nullptr) pool = std::make_unique<GraphPool>(heap, GraphPoolOptions{.tag = tag});
+  return pool.get();
 }
 
 DeviceHeap::DeviceHeap(Device& device, HeapOptions options, EventSink* sink)
     : impl_(std::make_unique<Impl>(device, options, sink)) {}
-DeviceHeap::~DeviceHeap() { impl_->close_tags(); }
+DeviceHeap::~DeviceHeap() { impl_->tag_pools.clear(); }  // whose pools look at this
 
 Result<void*> DeviceHeap::allocate(Bytes bytes, Stream stream) {
   const KnownStream& known = impl_->known(stream);
@@ -336,94 +237,113 @@ Status DeviceHeap::deallocate(void* block) {
   return impl_->deallocate(block);
 }
 
-Result<std::uint64_t> DeviceHeap::pool_serving(Stream stream) {
-  return impl_->pool_serving(stream);
+Result<Stream> DeviceHeap::stream(void* handle) { return impl_->entrance.stream(handle); }
+Status DeviceHeap::retire(Stream stream) { return impl_->entrance.retire(stream); }
+Result<bool> DeviceHeap::attach(Stream captured, CaptureAttachment attachment) {
+  return impl_->entrance.attach(captured, std::move(attachment));
 }
+Result<std::uint64_t> DeviceHeap::pool_serving(Stream stream) {
+  if (!impl_->entrance.bound()) return 0;
+  const Result<Route> route = impl_->entrance.route(stream);
+  if (!route) return route.error();
+  return route->pool == nullptr ? 0 : route->pool->id();
+}
+
 Status DeviceHeap::fence(std::span<void* const> blocks, Stream user) {
-  return impl_->fence(blocks, user);
+  return impl_->fences.fence(blocks, user);
 }
 Result<Fence> DeviceHeap::take_fence(std::span<void* const> blocks, Stream user) {
-  return impl_->take_fence(blocks, user);
+  return impl_->fences.take_fence(blocks, user);
 }
 Result<Fence> DeviceHeap::take_fence_around(std::span<const void* const> pointers, Stream user) {
-  return impl_->take_fence_around(pointers, user);
-}
-Status DeviceHeap::wait(Stream waiter, Fence fence) { return impl_->wait(waiter, fence); }
-Status DeviceHeap::order(Stream earlier, Stream later) { return impl_->order(earlier, later); }
-Result<bool> DeviceHeap::attach(Stream captured, CaptureAttachment attachment) {
-  return impl_->attach(captured, std::move(attachment));
+  return impl_->fences.take_fence_around(pointers, user);
 }
 Status DeviceHeap::record_stream(void* block, Stream user) {
-  return block == nullptr ? Status{} : impl_->record_stream(block, user);
+  return impl_->fences.record_stream(block, user);
 }
+Status DeviceHeap::wait(Stream waiter, Fence fence) { return impl_->fences.wait(waiter, fence); }
+void DeviceHeap::note_waited(Stream waiter, Fence fence) {
+  impl_->fences.note_waited(waiter, fence);
+}
+Status DeviceHeap::order(Stream earlier, Stream later) {
+  return impl_->fences.order(earlier, later);
+}
+void DeviceHeap::note_remote_work(Stream stream) { impl_->fences.note_remote_work(stream); }
+
 std::optional<BlockInfo> DeviceHeap::find(const void* pointer) const {
-  return impl_->find(Address::of(pointer));
+  return impl_->pools.find(Address::of(pointer));
 }
-Status DeviceHeap::retire(Stream stream) { return impl_->retire(stream); }
-void DeviceHeap::meet(Stream stream) { impl_->meet(stream); }
+bool DeviceHeap::owns(const void* pointer) const {
+  return impl_->registry.has_region_around(Address::of(pointer));
+}
+std::vector<PagePart> DeviceHeap::parts(const void* block) const {
+  const std::optional<Pools::Placed> found = impl_->pools.find_placed(Address::of(block));
+  if (!found || found->block.address != Address::of(block)) return {};
+  return found->pool->pages().parts({found->block.address, found->block.bytes});
+}
+Status DeviceHeap::renew_access() {
+  for (const std::shared_ptr<Pool>& pool : impl_->pools.all()) {
+    if (Status status = pool->pages().renew_access(); !status) return status;
+  }
+  return {};
+}
+
+void DeviceHeap::meet(Stream stream) { impl_->captures.meet(stream); }
 void DeviceHeap::forgo_context_events(ContextEventsLost why, std::uint64_t stream) {
-  impl_->forgo_context_events(why, stream);
+  impl_->captures.forgo_context_events(why, stream);
 }
 void DeviceHeap::on_context_events_lost(ContextEventsLostCallback callback) {
-  if (callback) impl_->on_context_events_lost(std::move(callback));
+  impl_->when_lost.add(std::move(callback));
 }
-void DeviceHeap::assume_graphs_leak() { impl_->assume_graphs_leak(); }
-Result<Bytes> DeviceHeap::trim(Bytes keep, Trim how) { return impl_->trim(keep, how); }
-Result<Stream> DeviceHeap::stream(void* handle) {
-  if (Address::of(handle) == kPerThreadHandle) [[unlikely]]
-    return impl_->per_thread_stream(handle);
-  if (impl_->bound() || impl_->is_untold()) return impl_->stream_in_a_capture(handle);
-  return impl_->device().stream(handle);
-}
-Status DeviceHeap::renew_access() { return impl_->renew_access(); }
-bool DeviceHeap::owns(const void* pointer) const {
-  return impl_->has_region_around(Address::of(pointer));
-}
-std::vector<PagePart> DeviceHeap::parts(const void* block) const { return impl_->parts(block); }
-void DeviceHeap::set_limit(Bytes limit) { impl_->set_limit(limit); }
-Bytes DeviceHeap::limit() const { return impl_->limit(); }
-ReusePolicy DeviceHeap::reuse() const { return impl_->reuse(); }
-Trust DeviceHeap::trust() const { return impl_->trust(); }
+
+Result<Bytes> DeviceHeap::trim(Bytes keep, Trim how) { return impl_->exchange.trim(keep, how); }
+void DeviceHeap::assume_graphs_leak() { impl_->exchange.assume_graphs_leak(); }
+void DeviceHeap::set_limit(Bytes limit) { impl_->exchange.set_limit(limit); }
+Bytes DeviceHeap::limit() const { return impl_->budget.limit(); }
+ReusePolicy DeviceHeap::reuse() const { return impl_->pools.own().pages().reuse(); }
+Trust DeviceHeap::trust() const { return impl_->trust; }
 void DeviceHeap::on_out_of_memory(OutOfMemoryCallback callback) {
-  if (callback) impl_->on_out_of_memory(std::move(callback));
+  impl_->ladder.on_out_of_memory(std::move(callback));
 }
-void DeviceHeap::on_miss(MissCallback callback) {
-  if (callback) impl_->on_miss(std::move(callback));
-}
-Statistics DeviceHeap::statistics() const { return impl_->statistics(); }
-void DeviceHeap::reset_peaks() { impl_->reset_peaks(); }
-void DeviceHeap::note_waited(Stream waiter, Fence fence) { impl_->note_waited(waiter, fence); }
-void DeviceHeap::note_remote_work(Stream stream) { impl_->note_remote_work(stream); }
+void DeviceHeap::on_miss(MissCallback callback) { impl_->ladder.on_miss(std::move(callback)); }
+
+Statistics DeviceHeap::statistics() const { return impl_->view.statistics(); }
+void DeviceHeap::reset_peaks() { impl_->view.reset_peaks(); }
 Bytes DeviceHeap::free_bytes_used_by(std::span<const Stream> users) const {
-  return impl_->free_bytes_used_by(users);
+  return impl_->view.free_bytes_used_by(users);
 }
-HeapSnapshot DeviceHeap::snapshot() const { return impl_->snapshot(); }
-void DeviceHeap::start_recording(EventSink& sink) { impl_->start_recording(sink); }
-bool DeviceHeap::stop_recording(EventSink& sink) { return impl_->stop_recording(sink); }
-Result<SleepReport> DeviceHeap::sleep(const SleepOptions& options) { return impl_->sleep(options); }
-Result<SleepReport> DeviceHeap::wake(const WakeOptions& options) { return impl_->wake(options); }
-std::vector<TagInfo> DeviceHeap::tags() const { return impl_->tags(); }
+HeapSnapshot DeviceHeap::snapshot() const { return impl_->view.snapshot(); }
+void DeviceHeap::start_recording(EventSink& sink) { impl_->view.start_recording(sink); }
+bool DeviceHeap::stop_recording(EventSink& sink) { return impl_->view.stop_recording(sink); }
+std::vector<std::string> DeviceHeap::validate() const { return impl_->view.validate(); }
+
+Result<SleepReport> DeviceHeap::sleep(const SleepOptions& options) {
+  return impl_->sleep.sleep(options);
+}
+Result<SleepReport> DeviceHeap::wake(const WakeOptions& options) {
+  return impl_->sleep.wake(options);
+}
+std::vector<TagInfo> DeviceHeap::tags() const { return impl_->sleep.tags(); }
 Status DeviceHeap::set_contents(const std::string& tag, SleepContents contents) {
-  return impl_->set_contents(tag, contents);
+  return impl_->sleep.set_contents(tag, contents);
 }
-Status DeviceHeap::declare_changed(const std::string& tag) { return impl_->declare_changed(tag); }
+Status DeviceHeap::declare_changed(const std::string& tag) {
+  return impl_->sleep.declare_changed(tag);
+}
 Result<GraphPool*> DeviceHeap::tag_pool(const std::string& tag) {
   return impl_->tag_pool(*this, tag);
 }
 Result<std::uint64_t> DeviceHeap::hold(const void* block, std::string holder) {
-  return impl_->hold(block, std::move(holder));
+  return impl_->sleep.hold(block, std::move(holder));
 }
-void DeviceHeap::release_hold(std::uint64_t hold) { impl_->release_hold(hold); }
+void DeviceHeap::release_hold(std::uint64_t hold) { impl_->sleep.release_hold(hold); }
 Result<std::vector<HostPart>> DeviceHeap::host_copy(const void* pointer, Bytes bytes) const {
-  return impl_->host_copy({Address::of(pointer), bytes});
+  return impl_->sleep.host_copy({Address::of(pointer), bytes});
 }
 Status DeviceHeap::read_asleep(const void* pointer, Bytes bytes, void* to) const {
-  return impl_->read_asleep({Address::of(pointer), bytes}, to);
+  return impl_->sleep.read_asleep({Address::of(pointer), bytes}, to);
 }
-void DeviceHeap::on_sleep(HeldCallback callback) {
-  if (callback) impl_->on_sleep(std::move(callback));
-}
-Residue DeviceHeap::residue() const { return impl_->residue(); }
-std::vector<std::string> DeviceHeap::validate() const { return impl_->validate(); }
+void DeviceHeap::on_sleep(HeldCallback callback) { impl_->sleep.on_sleep(std::move(callback)); }
+Residue DeviceHeap::residue() const { return impl_->sleep.residue(); }
 
 }  // namespace weir

@@ -446,7 +446,6 @@ void StreamHeap::join_pool(const PoolParts& parts) {
   pages_ = parts.pages;
   timelines_ = parts.timelines;
   caching_heaps_ = parts.caching_heaps;
-  graph_pool_ = parts.graph_pool;
   pool_.store(parts.id, std::memory_order_release);
 }
 

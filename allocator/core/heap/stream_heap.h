@@ -34,7 +34,6 @@
 
 namespace weir {
 
-class CapturePool;
 struct PlacedBlock;
 
 class StreamHeap {
@@ -45,7 +44,6 @@ class StreamHeap {
     Timelines* timelines = nullptr;
     CachingHeaps<StreamHeap>* caching_heaps = nullptr;
     std::uint64_t id = 0;  // GraphPool::id(), without fast paths; 0: the device heap's own
-    std::weak_ptr<CapturePool> graph_pool;
   };
   // Of no pool, until it adopts a stream of one: the first will be `stream`. It lives as long as
   // the registry, as whoever looks up an address may come to hold it at any time. `observer` must
@@ -57,12 +55,6 @@ class StreamHeap {
   HeapId id() const { return id_; }
   // GraphPool::id() of the pool that it is of; 0: it is the device heap's own, or no pool's.
   std::uint64_t pool() const { return pool_.load(std::memory_order_acquire); }
-  // That pool. It stays while the caller has it, whether the heap is of it still or not.
-  std::shared_ptr<CapturePool> capture_pool() const {
-    if (pool() == 0) return nullptr;
-    const MutexLock lock(mutex_);
-    return graph_pool_.lock();
-  }
   MemoryKind memory() const { return memory_; }
 
   // The fast paths, which serve nearly every call of a program that frees and asks again: the
@@ -306,7 +298,6 @@ class StreamHeap {
   PageHeap::Create create_ WEIR_GUARDED_BY(mutex_) = PageHeap::Create::may;  // in this request
   RequestHistory history_ WEIR_GUARDED_BY(mutex_);                           // of runs
   PageHeap::Served asked_ WEIR_GUARDED_BY(mutex_);  // in all, when the page heap was last asked
-  std::weak_ptr<CapturePool> graph_pool_ WEIR_GUARDED_BY(mutex_);
 };
 
 // The newest of that size.

@@ -24,22 +24,17 @@ bool is_in(const SizesByAddress& blocks, const PlacedBlock& block) {
 
 }  // namespace
 
-CapturePool::CapturePool(std::uint64_t id, Device& device, Pool::Shared shared, Pool& eager,
-                         const HeapOptions& options, std::string tag)
-    : inner_(device),
-      shared_(shared),
-      device_pool_(eager),
-      device_(device),
-      shares_pages_(options.memory == eager.pages().memory()),
-      tag_(std::move(tag)),
-      pool_(
-          id, device_, shared, options,
-          [this, &eager](Bytes wanted, Bytes most) -> std::vector<PageHeap::UnmappedPage> {
-            if (!shares_pages_) return {};
-            StreamHeap::give_back_all(eager.caching_heaps());
-            return eager.pages().give_up(wanted, most);
+CapturePool::CapturePool(std::uint64_t id, std::string tag, Pool::Shared shared, Pool& eager,
+                         const HeapOptions& options)
+    : OnPoolDevice{PoolDevice(shared.device)},
+      Pool(
+          id, std::move(tag), device_, shared, options,
+          [this](Bytes wanted, Bytes most) -> std::vector<PageHeap::UnmappedPage> {
+            if (!shares_pages()) return {};
+            StreamHeap::give_back_all(eager_->caching_heaps());
+            return eager_->pages().give_up(wanted, most);
           },
-          this) {
+          &eager) {
   say(EventKind::pool_open);
 }
 
@@ -62,7 +57,7 @@ Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture,
                                    "on: end it before the next warm-up"));
     return {};
   }
-  const Result<Pool::Member*> found = pool_.member_of(stream);
+  const Result<Pool::Member*> found = member_of(stream);
   if (!found) return status = found.error(), Address{};
   Pool::Member* const member = *found;
   const Stream as = captured ? stream.in_capture() : stream;
@@ -91,7 +86,10 @@ Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture,
   return at;
 }
 
-Result<bool> CapturePool::fence(StreamHeap& heap, Address block, Stream user, bool captured) {
+Result<bool> CapturePool::fence(StreamHeap& heap, Address block, Stream user, UsedIn where) {
+  // In another capture no fence can be taken: the block's free takes it.
+  if (where == UsedIn::other_capture) return record_stream(heap, block, user, where);
+  const bool captured = where == UsedIn::own_capture;
   const TimelineId by = timelines().of(captured ? user.in_capture() : user);
   Result<bool> fenced = heap.fence(block, timelines(), by);
   if (!fenced || !*fenced) return fenced;
@@ -103,7 +101,8 @@ Result<bool> CapturePool::fence(StreamHeap& heap, Address block, Stream user, bo
   return fenced;
 }
 
-bool CapturePool::record_stream(StreamHeap& heap, Address block, Stream user, bool captured) {
+bool CapturePool::record_stream(StreamHeap& heap, Address block, Stream user, UsedIn where) {
+  const bool captured = where == UsedIn::own_capture;
   const TimelineId by = timelines().of(captured ? user.in_capture() : user);
   if (!heap.record_stream(block, timelines(), by)) return false;
   const MutexLock lock(mutex_);
@@ -152,7 +151,7 @@ Status CapturePool::wait_for_eager_work() {
     if (capturing_) return capture_goes_on();
     // What is waited for below is all work up to now: nothing that was freed before may go back
     // later.
-    pool_.give_back_cached();
+    give_back_cached();
     before = eager_work_;
     before.join(launches_);
   }
@@ -165,7 +164,7 @@ Status CapturePool::wait_for_eager_work() {
     Status waited = done ? timelines().host_wait(one) : Status(done.error());
     if (!waited && waited.error().code() != ErrorCode::capture) return waited;
   }
-  return device_pool_.pages().wait_for_idle_pages();
+  return eager_->pages().wait_for_idle_pages();
 }
 
 // But for what can't be waited for, as its stream is captured just now: the capture won't have that
@@ -198,7 +197,7 @@ Status CapturePool::begin_capture(std::uint64_t number, bool watches) {
     if (capturing_ && !may_be_replaced()) return capture_goes_on();
     if (pages().is_asleep()) return PageHeap::asleep_error();
     if (capturing_) end_capture_locked();
-    pool_.give_back_cached();
+    give_back_cached();
     if (const Result<bool> done = is_eager_work_done(); !done) {
       return done.error();
     } else if (!*done) {
@@ -222,7 +221,7 @@ Status CapturePool::begin_capture(std::uint64_t number, bool watches) {
 // All that was captured is past.
 void CapturePool::forget_captured_time() {
   device_.end();
-  pool_.for_each_member([](Pool::Member& member) {
+  for_each_member([](Pool::Member& member) {
     member.epoch = kEager;
     member.heap->move_to(member.stream, kEager);
   });
@@ -306,7 +305,7 @@ void CapturePool::settle() {
   const MutexLock lock(mutex_);
   if (capturing_ || settled_) return;  // a capture that goes on did so itself
   // What the heaps cache goes back as of now, and what is recorded below covers it.
-  pool_.give_back_cached();
+  give_back_cached();
   for (const Fence fence : FenceSet(eager_work_)) eager_work_.join(timelines().now(fence.timeline));
   settled_ = timelines().settle();
 }
@@ -320,7 +319,7 @@ Status CapturePool::retire(Stream stream) {
   }
   if (!timelines().has_met(stream)) return {};
   note_touched();
-  return pool_.retire(stream);
+  return Pool::retire(stream);
 }
 
 void CapturePool::close() {
@@ -338,19 +337,19 @@ bool CapturePool::give_back_pages() {
 
 bool CapturePool::call_in() {
   const MutexLock lock(mutex_);
-  return !capturing_ && (shares_pages_ || closed_) && give_back_pages_locked();
+  return !capturing_ && (shares_pages() || closed_) && give_back_pages_locked();
 }
 
 Result<Bytes> CapturePool::give_to_device(Bytes wanted) {
   const MutexLock lock(mutex_);
   if (capturing_) return 0_B;
   let_go_of_launches();
-  pool_.give_back_cached();
+  give_back_cached();
   return pages().give_to_device(wanted);
 }
 
 Result<Bytes> CapturePool::try_give_to_device(Bytes wanted) {
-  if (shares_pages_ || !mutex_.try_lock()) return 0_B;
+  if (shares_pages() || !mutex_.try_lock()) return 0_B;
   Result<Bytes> gone = capturing_ ? 0_B : pages().try_give_to_device(wanted);
   mutex_.unlock();
   return gone;
@@ -362,7 +361,7 @@ void CapturePool::note_touched() {
 }
 
 void CapturePool::enter_as_sparing() {
-  if (!shares_pages_ || may_spare_.load(std::memory_order_relaxed)) return;
+  if (!shares_pages() || may_spare_.load(std::memory_order_relaxed)) return;
   if (!may_spare_.exchange(true)) shared_.sparing.enter(id(), weak_from_this());
 }
 
@@ -389,21 +388,21 @@ void CapturePool::let_go_of_launches() {
 
 bool CapturePool::give_back_pages_locked() {
   let_go_of_launches();
-  pool_.give_back_cached();
-  if (!shares_pages_) {
+  give_back_cached();
+  if (!shares_pages()) {
     const Result<Bytes> gone = pages().give_to_device(kEverything);
     return gone && *gone > 0_B;
   }
   const std::vector<PageHeap::UnmappedPage> idle = pages().give_up(kEverything);
   if (idle.empty()) return false;
-  device_pool_.pages().take_in(idle);
+  eager_->pages().take_in(idle);
   return true;
 }
 
 std::vector<PlacedBlock> CapturePool::blocks() const {
   const MutexLock lock(mutex_);
   std::vector<PlacedBlock> blocks;
-  pool_.for_each_heap([&](const StreamHeap& heap) { heap.list_placed(blocks); });
+  for_each_heap([&](const StreamHeap& heap) { heap.list_placed(blocks); });
   std::sort(blocks.begin(), blocks.end(),
             [](const PlacedBlock& a, const PlacedBlock& b) { return a.address < b.address; });
   return blocks;
@@ -435,7 +434,7 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
   for (const PlacedBlock& block : live) {
     if (is_in(sizes_wanted, block)) continue;
     Freed each{.block = block};
-    const StreamHeap* const heap = pool_.heap_with(block.address);
+    const StreamHeap* const heap = heap_with(block.address);
     if (heap != nullptr) each.users = heap->users_of(block.address);
     status = free_placed(block);
     if (!status) break;
@@ -462,7 +461,7 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
   // Its stream now waits for what has used it; who uses it on is told again.
   for (const auto& [block, users, deferred] : freed) {
     (void)place(block);
-    StreamHeap* const heap = pool_.heap_with(block.address);
+    StreamHeap* const heap = heap_with(block.address);
     if (heap == nullptr) continue;
     if (deferred) deferred_[block.address.value] = heap;
     for (const TimelineId user : users) (void)heap->record_stream(block.address, timelines(), user);
@@ -484,12 +483,12 @@ bool CapturePool::is_block(const PlacedBlock& block) const {
                     last >= block.address &&
                     (small ? last < block.run + block.run_bytes : block.run == block.address);
   if (!fits || !StreamHeap::is_size_for(block.requested, block.bytes)) return false;
-  const bool has_heap = pool_.find(block.stream.id) != nullptr || pool_.has_retired();
+  const bool has_heap = find(block.stream.id) != nullptr || has_retired();
   return has_heap && pages().has_addresses({block.run, block.run_bytes});
 }
 
 Status CapturePool::free_placed(const PlacedBlock& block) {
-  StreamHeap* const heap = pool_.heap_with(block.address);
+  StreamHeap* const heap = heap_with(block.address);
   if (heap == nullptr) return {};
   note_eager_work(*heap, block.address);
   if (Result<bool> done = heap->deallocate(block.address); !done) return std::move(done).error();
@@ -498,14 +497,13 @@ Status CapturePool::free_placed(const PlacedBlock& block) {
 }
 
 Status CapturePool::place(const PlacedBlock& block) {
-  const Result<Pool::Member*> member = pool_.member_of(block.stream);
+  const Result<Pool::Member*> member = member_of(block.stream);
   return member ? (*member)->heap->allocate_at(block) : Status(member.error());
 }
 
 std::uint64_t CapturePool::live_blocks() const {
   std::uint64_t live = 0;
-  pool_.for_each_heap(
-      [&](const StreamHeap& heap) { live += heap.statistics().live_blocks.current; });
+  for_each_heap([&](const StreamHeap& heap) { live += heap.statistics().live_blocks.current; });
   return live;
 }
 
@@ -522,7 +520,7 @@ bool CapturePool::end_if_gone() {
   (void)give_back_pages_locked();  // what could not go when it was closed
   if (pages().totals().total > 0_B) return false;
   pages().give_back_addresses();
-  pool_.disband();
+  disband();
   shared_.sparing.leave(id());
   return true;
 }
@@ -534,7 +532,7 @@ void CapturePool::say(EventKind kind) const {
 GraphPoolStatistics CapturePool::statistics() const {
   const MutexLock lock(mutex_);
   GraphPoolStatistics all;
-  pool_.for_each_heap([&](const StreamHeap& heap) {
+  for_each_heap([&](const StreamHeap& heap) {
     const HeapStatistics one = heap.statistics();
     all.live_blocks += one.live_blocks.current;
     all.live_bytes += Bytes{one.live_bytes.current};
@@ -548,14 +546,14 @@ GraphPoolStatistics CapturePool::statistics() const {
   return all;
 }
 
-std::vector<std::string> CapturePool::validate() const {
+std::vector<std::string> CapturePool::validate_captures() const {
   const MutexLock lock(mutex_);
   std::vector<std::string> broken;
   const std::string name = "graph pool " + std::to_string(id()) + ": ";
   for (const auto& [block, heap] : deferred_) {
     if (!heap->has(Address{block})) broken.push_back(name + "a deferred block is not live");
   }
-  pool_.for_each_member([&](const Pool::Member& member) WEIR_REQUIRES(mutex_) {
+  for_each_member([&](const Pool::Member& member) WEIR_REQUIRES(mutex_) {
     const bool behind =
         capturing_ ? member.epoch != kEager && member.epoch != capture_ : member.epoch != kEager;
     if (behind) broken.push_back(name + "a heap serves a capture that has ended");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph pool: a Pool on the device of its captures, and what its captures and graphs hold of it.
+// A graph pool: a pool on the device of its captures, and what its captures and graphs hold of it.
 //
 // A stream has one heap here for both of its epochs, eager and captured, so that what a warm-up
 // freed serves the capture. A capture begins when the host has seen all eager work on the pool's
@@ -37,25 +37,28 @@
 
 namespace weir {
 
-class CapturePool : public std::enable_shared_from_this<CapturePool> {
- public:
-  // `eager`: the device heap's own pool, which idle pages come from and go back to.
-  // `tag`: whose memory sleeps with it.
-  CapturePool(std::uint64_t id, Device& device, Pool::Shared shared, Pool& eager,
-              const HeapOptions& options, std::string tag);
+// Where work runs that uses a block: eagerly, in a capture into the block's pool, or in another
+// capture (of the device heap's own memory: in any).
+enum class UsedIn : std::uint8_t { eager, own_capture, other_capture };
 
-  std::uint64_t id() const { return pool_.id(); }
-  const Pool& pool() const { return pool_; }
-  PageHeap& pages() { return pool_.pages(); }
-  const PageHeap& pages() const { return pool_.pages(); }
-  Timelines& timelines() { return pool_.timelines(); }
+// The device of a graph pool; a base, so that it is there before the pool.
+struct OnPoolDevice {
+  PoolDevice device_;
+};
+
+class CapturePool final : private OnPoolDevice,
+                          public Pool,
+                          public std::enable_shared_from_this<CapturePool> {
+ public:
+  CapturePool(std::uint64_t id, std::string tag, Pool::Shared shared, Pool& eager,
+              const HeapOptions& options);
 
   // `capture`: the id of the capture, into this pool, of the stream; 0: it is not being captured.
   // No address: `status` says why.
   Address allocate(Bytes bytes, Stream stream, std::uint64_t capture, Status& status,
                    PageHeap::Create create = PageHeap::Create::may);
-  Result<bool> fence(StreamHeap& heap, Address block, Stream user, bool captured);
-  bool record_stream(StreamHeap& heap, Address block, Stream user, bool captured);
+  Result<bool> fence(StreamHeap& heap, Address block, Stream user, UsedIn where);
+  bool record_stream(StreamHeap& heap, Address block, Stream user, UsedIn where);
   Result<bool> deallocate(StreamHeap& heap, Address block, StreamHeap::Gone gone);
 
   // The capture of that number, which no other has, begins; or goes on, if it is paused. `watches`:
@@ -91,14 +94,11 @@ class CapturePool : public std::enable_shared_from_this<CapturePool> {
   // It did, for as long as it would; `leaked`: the graphs are never destroyed, so they are done.
   void note_lingers_on(bool leaked);
   // The stream is about to be destroyed.
-  Status retire(Stream stream);
-  // Was it retired, whether or not the pool has met it?
-  bool is_retired(Stream stream) const { return device_pool_.timelines().retired(stream); }
+  Status retire(Stream stream) override;
   // Nobody will bind requests to it any more.
   void close();
   // Are its pages of the device heap's kind, so that they may go from one to the other?
-  bool shares_pages() const { return shares_pages_; }
-  MemoryKind memory() const { return pool_.pages().memory(); }
+  bool shares_pages() const { return memory() == eager_->memory(); }
   // Pages that it need not keep go to the device heap, or to the device if they are of another
   // kind. Returns whether there were any.
   bool give_back_pages();
@@ -119,13 +119,12 @@ class CapturePool : public std::enable_shared_from_this<CapturePool> {
   // For trim(): without pages, what else is held for them goes; but for addresses, since what was
   // captured into an open pool, or saved of it, has their blocks.
   void tidy();
-  const std::string& tag() const { return tag_; }
 
   std::vector<PlacedBlock> blocks() const;
   Status restore(std::span<const PlacedBlock> blocks);
 
   GraphPoolStatistics statistics() const;
-  std::vector<std::string> validate() const;
+  std::vector<std::string> validate_captures() const;
 
   // For what is said of the whole as of one moment.
   void lock() WEIR_ACQUIRE(mutex_) { mutex_.lock(); }
@@ -135,7 +134,7 @@ class CapturePool : public std::enable_shared_from_this<CapturePool> {
 
  private:
   static constexpr std::uint32_t kEager = 0;
-  bool is_told() const { return pool_.timelines().trust() == Trust::told; }
+  bool is_told() const { return timelines().trust() == Trust::told; }
   bool resume_capture(std::uint64_t number);
   void end_capture_locked() WEIR_REQUIRES(mutex_);
   // May another capture take the place of the one that goes on?
@@ -164,14 +163,6 @@ class CapturePool : public std::enable_shared_from_this<CapturePool> {
   bool give_back_pages_locked() WEIR_REQUIRES(mutex_);
   // What only they kept, if they are done.
   void let_go_of_launches() WEIR_REQUIRES(mutex_);
-
-  Device& inner_;
-  const Pool::Shared shared_;
-  Pool& device_pool_;
-  PoolDevice device_;
-  const bool shares_pages_;  // with the device heap, whose memory is of the same kind
-  const std::string tag_;
-  Pool pool_;
 
   mutable Mutex mutex_;
   bool capturing_ WEIR_GUARDED_BY(mutex_) = false;

@@ -12,7 +12,7 @@ namespace weir {
 // The graph holds an object of the pool's: while that is there, so is the graph, or a launch of it.
 Status CapturePool::watch(Stream stream, std::uint64_t capture) {
   const auto held = std::make_shared<char>();
-  Status retained = inner_.retain(stream, held);
+  Status retained = shared_.device.retain(stream, held);
   // A capture that is broken makes no graph.
   if (!retained && retained.error().code() != ErrorCode::capture) return retained;
   watched_capture_ = capture;
@@ -37,10 +37,10 @@ void CapturePool::begin_to_linger() {
     return;
   }
   if (!std::exchange(has_unwatched_, false)) return;
-  for (const Stream stream : device_pool_.timelines().streams()) {
+  for (const Stream stream : eager_->timelines().streams()) {
     launches_.join(timelines().now(timelines().of(stream)));
   }
-  pool_.for_each_member([&](const Pool::Member& member) WEIR_REQUIRES(mutex_) {
+  for_each_member([&](const Pool::Member& member) WEIR_REQUIRES(mutex_) {
     launches_.join(timelines().now(timelines().of(member.stream)));
   });
 }

@@ -7,18 +7,17 @@
 #include <string>
 #include <utility>
 
-#include "core/pool/capture_pool.h"
-
 namespace weir {
 
-Pool::Pool(std::uint64_t id, Device& device, Shared shared, const HeapOptions& options,
-           PageHeap::Source source, CapturePool* graphs)
-    : id_(id),
-      shared_(shared),
-      graphs_(graphs),
+Pool::Pool(std::uint64_t id, std::string tag, Device& device, Shared shared,
+           const HeapOptions& options, PageHeap::Source source, Pool* eager)
+    : shared_(shared),
+      eager_(eager),
+      id_(id),
+      tag_(std::move(tag)),
       timelines_(device, shared.observer, shared.captures, options.trust),
       pages_(device, timelines_, shared.remote_work, shared.observer, shared.registry.index(),
-             shared.budget, options, std::move(source), graphs != nullptr) {}
+             shared.budget, options, std::move(source), eager != nullptr) {}
 
 Result<StreamHeap*> Pool::heap_of(Stream stream) {
   {
@@ -47,13 +46,14 @@ Pool::Member* Pool::known(Stream stream) {
 
 Result<Pool::Member*> Pool::make(Stream stream) {
   if (Member* const member = known(stream)) return member;  // another thread was first
-  if (timelines_.retired(stream) || (graphs_ != nullptr && graphs_->is_retired(stream))) {
+  if (timelines_.retired(stream) || (eager_ != nullptr && eager_->timelines().retired(stream))) {
     return Error(ErrorCode::invalid_argument,
                  "stream " + std::to_string(stream.id) +
                      " was retired: allocate for it before retire(), or for another stream");
   }
   // A heap whose stream is gone serves the next one: programs make streams without end.
-  const StreamHeap::PoolParts parts = this->parts();
+  const StreamHeap::PoolParts parts{
+      .pages = &pages_, .timelines = &timelines_, .caching_heaps = &caching_heaps_, .id = id_};
   const auto spare = std::find_if(retired_.begin(), retired_.end(),
                                   [&](StreamHeap* heap) { return heap->adopt(parts, stream); });
   StreamHeap* heap = nullptr;
@@ -82,15 +82,6 @@ StreamHeap* Pool::heap_with(Address block) const {
   StreamHeap* const heap = shared_.registry.owner_of(block);
   const bool has = heap != nullptr && heap->pool() == id_ && heap->has(block);
   return has ? heap : nullptr;
-}
-
-StreamHeap::PoolParts Pool::parts() {
-  return {
-      .pages = &pages_,
-      .timelines = &timelines_,
-      .caching_heaps = &caching_heaps_,
-      .id = id_,
-      .graph_pool = graphs_ == nullptr ? std::weak_ptr<CapturePool>{} : graphs_->weak_from_this()};
 }
 
 Status Pool::retire(Stream stream) {
@@ -128,7 +119,7 @@ std::vector<std::string> Pool::validate(const std::vector<Range>& runs) const {
   for (const std::string& one : timelines_.validate()) broken.push_back(one);
   for (const auto& [stream, member] : by_stream_) {
     // (In a capture it goes by another name.)
-    const bool serves = graphs_ != nullptr || member.heap->serves(stream);
+    const bool serves = eager_ != nullptr || member.heap->serves(stream);
     if (member.heap->pool() != id_ || !serves) {
       broken.push_back("stream " + std::to_string(stream) + ": its heap serves another");
     }

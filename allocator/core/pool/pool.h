@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that streams share: a page heap, a stream heap for each stream that asks, and their time.
 //
-// A device heap is one of these, on the device itself. A graph pool is another, on the device of
-// its captures (PoolDevice), with rules for captures and graphs around it (CapturePool).
+// The device heap's own memory is one of these, on the device itself. A graph pool is another, on
+// the device of its captures (PoolDevice), with rules for captures and graphs (CapturePool).
 //
 // Threads: self-synchronised. The lock of its streams is taken before the registry's and the stream
 // heaps'; a stream that was found once needs no lock.
@@ -30,23 +30,33 @@
 
 namespace weir {
 
+class PoolBindings;
+
 class Pool {
  public:
   // What all pools of a device share.
   struct Shared {
+    Device& device;
     Observer& observer;
     HeapRegistry& registry;
     Budget& budget;
     OpenCaptures& captures;
     RemoteWork& remote_work;
     SparingPools& sparing;
+    PoolBindings& bindings;
   };
-  // All must outlive the pool. `id`: GraphPool::id(), 0 of the device heap's own. `source`: where
-  // idle pages of other pools are had from. `graphs`: whose pool this is, if a graph pool's.
-  Pool(std::uint64_t id, Device& device, Shared shared, const HeapOptions& options,
-       PageHeap::Source source, CapturePool* graphs = nullptr);
+  // All must outlive the pool. `id`: GraphPool::id(), 0 of the device heap's own. `tag`: what its
+  // memory sleeps with. `source`: where idle pages of other pools are had from. `eager`: of a graph
+  // pool, the device heap's own pool, which idle pages come from and go back to; null of that pool.
+  Pool(std::uint64_t id, std::string tag, Device& device, Shared shared, const HeapOptions& options,
+       PageHeap::Source source, Pool* eager = nullptr);
+  virtual ~Pool() = default;
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
 
   std::uint64_t id() const { return id_; }
+  const std::string& tag() const { return tag_; }
+  MemoryKind memory() const { return pages_.memory(); }
   Timelines& timelines() { return timelines_; }
   const Timelines& timelines() const { return timelines_; }
   PageHeap& pages() { return pages_; }
@@ -71,7 +81,7 @@ class Pool {
   // The heap that has this live block; null: none.
   StreamHeap* heap_with(Address block) const;
   // The stream is about to be destroyed: nothing is allocated for it again.
-  Status retire(Stream stream);
+  virtual Status retire(Stream stream);
 
   // Calls visit(member) for each stream that is served. (Not analysed: `visit` may need its
   // caller's lock.)
@@ -102,15 +112,16 @@ class Pool {
   // heaps hold of the page heap.
   std::vector<std::string> validate(const std::vector<Range>& runs) const WEIR_NO_THREAD_ANALYSIS;
 
+ protected:
+  const Shared shared_;
+  Pool* const eager_;
+
  private:
   Member* known(Stream stream);
-  // What its heaps share.
-  StreamHeap::PoolParts parts();
   Result<Member*> make(Stream stream);  // mutex_ is held alone
 
   const std::uint64_t id_;
-  const Shared shared_;
-  CapturePool* const graphs_;
+  const std::string tag_;
   Timelines timelines_;
   PageHeap pages_;
   CachingHeaps<StreamHeap> caching_heaps_;

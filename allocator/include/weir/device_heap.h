@@ -28,19 +28,6 @@
 
 namespace weir {
 
-// What a library keeps with a capture and then with its graph, until the graph is destroyed or the
-// capture has failed. Several libraries may: each knows its own by dynamic_cast.
-struct CaptureResource {
-  virtual ~CaptureResource() = default;
-};
-
-// What a library adds to a capture that it queues work in.
-struct CaptureAttachment {
-  // A stream that it forked to: CaptureScope::end() joins it.
-  Stream forked;
-  std::shared_ptr<CaptureResource> resource;  // null: none
-};
-
 class GraphPool;
 
 class DeviceHeap {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a device heap is told and what it tells: options, and what a snapshot is made of.
+// What a device heap is told and what it tells: options, what is added to a capture, and what a
+// snapshot is made of.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -123,6 +125,19 @@ struct HeapSnapshot {
   std::vector<PageInfo> pages;    // by id
   std::vector<HeapInfo> heaps;    // by id
   Statistics statistics;
+};
+
+// What a library keeps with a capture and then with its graph, until the graph is destroyed or the
+// capture has failed. Several libraries may: each knows its own by dynamic_cast.
+struct CaptureResource {
+  virtual ~CaptureResource() = default;
+};
+
+// What a library adds to a capture that it queues work in.
+struct CaptureAttachment {
+  // A stream that it forked to: CaptureScope::end() joins it.
+  Stream forked;
+  std::shared_ptr<CaptureResource> resource;  // null: none
 };
 
 }  // namespace weir

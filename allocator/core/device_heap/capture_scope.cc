@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Captures with a pool attached, and the graphs they make.
 #include <atomic>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -10,7 +11,7 @@
 namespace weir {
 
 Result<CaptureScope> CaptureScope::begin(GraphPool& pool, Stream stream, CaptureMode mode) {
-  Device& device = pool.heap().impl_->device();
+  Device& device = pool.heap().impl_->pools.shared().device;
   // The binding is open before the capture, so that no request of it goes astray; its id is not
   // known before it has begun. Until then whatever captures `stream` is this capture.
   auto id = std::make_shared<std::atomic<std::uint64_t>>(0);
@@ -20,7 +21,7 @@ Result<CaptureScope> CaptureScope::begin(GraphPool& pool, Stream stream, Capture
     return known == 0 ? asking == stream : info.id == known;
   };
   Result<std::uint64_t> binding =
-      pool.heap().impl_->bind(pool.pool_, takes, PoolBindings::Kind::scoped, stream);
+      pool.heap().impl_->entrance.bind(pool.pool_, takes, PoolBindings::Kind::scoped, stream);
   if (!binding) return std::move(binding).error();
   PoolBinding open(&pool.heap(), *binding);
   if (Status begun = device.begin_capture(stream, mode); !begun) {
@@ -36,30 +37,12 @@ Result<CaptureScope> CaptureScope::begin(GraphPool& pool, Stream stream, Capture
   return scope;
 }
 
-Result<bool> DeviceHeap::Impl::attach(Stream captured, CaptureAttachment attachment) {
-  const Result<CaptureInfo> info = device_.capture_info(captured);
-  if (!info) return info.error();
-  if (info->status == CaptureInfo::Status::none) return false;
-  const std::optional<bool> attached = bindings_.attach(captured, *info, std::move(attachment));
-  if (!attached) return not_served(captured);
-  return *attached;
-}
-
-CaptureScope::CaptureScope(CaptureScope&& other) noexcept
-    : pool_(std::move(other.pool_)),
-      device_(other.device_),
-      stream_(other.stream_),
-      id_(other.id_),
-      binding_(std::move(other.binding_)) {}
+CaptureScope::CaptureScope(CaptureScope&&) noexcept = default;
 
 CaptureScope& CaptureScope::operator=(CaptureScope&& other) noexcept {
   if (this != &other) {
-    abandon();
-    pool_ = std::move(other.pool_);
-    device_ = other.device_;
-    stream_ = other.stream_;
-    id_ = other.id_;
-    binding_ = std::move(other.binding_);
+    std::destroy_at(this);
+    std::construct_at(this, std::move(other));
   }
   return *this;
 }
@@ -133,12 +116,8 @@ Graph::Graph(Graph&& other) noexcept
 
 Graph& Graph::operator=(Graph&& other) noexcept {
   if (this != &other) {
-    destroy();
-    device_ = std::exchange(other.device_, nullptr);
-    graph_ = std::exchange(other.graph_, {});
-    executable_ = std::exchange(other.executable_, {});
-    pool_ = std::move(other.pool_);
-    resources_ = std::move(other.resources_);
+    std::destroy_at(this);
+    std::construct_at(this, std::move(other));
   }
   return *this;
 }

@@ -27,7 +27,7 @@
 #include "core/pool/capture_pool.h"
 #include "core/time/open_captures.h"
 #include "weir/device.h"
-#include "weir/device_heap.h"
+#include "weir/heap_types.h"
 
 namespace weir {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/device_heap/pool_bindings.h"
+#include "core/pool/pool_bindings.h"
 
 #include <algorithm>
 #include <mutex>

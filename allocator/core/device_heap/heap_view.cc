@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is said of a device heap as a whole, as of one moment: statistics, snapshots, invariants,
-// and what a recording begins with.
+#include "core/device_heap/heap_view.h"
+
 #include <algorithm>
+#include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
 #include <utility>
-
-#include "core/device_heap/device_heap_impl.h"
 
 namespace weir {
 namespace {
@@ -42,10 +41,10 @@ std::vector<std::string> validate_statistics(const Statistics& all, const PageHe
 // Calls look(totals, pages) of the device heap's pages and those of its graph pools together, while
 // nothing can change them. The locks of pools are taken before the device heap's own.
 template <class Look>
-void DeviceHeap::Impl::with_pages(Look&& look) const WEIR_NO_THREAD_ANALYSIS {
+void HeapView::with_pages(Look&& look) const WEIR_NO_THREAD_ANALYSIS {
   std::vector<const PageHeap*> each;
-  for (const auto& [id, pool] : pools_) each.push_back(&pool->pages());
-  each.push_back(&pages_);
+  for (const auto& [id, pool] : pools_.held()) each.push_back(&pool->pages());
+  each.push_back(&pools_.own().pages());
   PageHeap::Totals totals;
   std::vector<PageInfo> pages;
   for (const PageHeap* const heap : each) {
@@ -62,29 +61,29 @@ void DeviceHeap::Impl::with_pages(Look&& look) const WEIR_NO_THREAD_ANALYSIS {
   for (const PageHeap* const heap : each) heap->mutex().unlock();
 }
 
-Statistics DeviceHeap::Impl::statistics() const {
+Statistics HeapView::statistics() const {
   Statistics all;
-  registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
+  shared_.registry.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     std::vector<HeapStatistics> each;
     for (const auto& heap : heaps) each.push_back(heap->statistics_locked());
-    all = observer_.fold().combine(std::move(each));
+    all = shared_.observer.fold().combine(std::move(each));
   });
   return all;
 }
 
-void DeviceHeap::Impl::reset_peaks() {
-  registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
+void HeapView::reset_peaks() {
+  shared_.registry.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     for (const auto& heap : heaps) heap->reset_peaks();
-    observer_.fold().reset_peaks();
+    shared_.observer.fold().reset_peaks();
   });
 }
 
-HeapSnapshot DeviceHeap::Impl::snapshot() const {
+HeapSnapshot HeapView::snapshot() const {
   HeapSnapshot snapshot;
-  snapshot.device = device_.name();
-  if (device_bytes_ < kMostBytes) snapshot.device_bytes = device_bytes_;
-  const std::shared_lock no_new_pools(pools_mutex_);
-  registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
+  snapshot.device = shared_.device.name();
+  snapshot.device_bytes = device_bytes_;
+  const auto no_new_pools = pools_.hold();
+  shared_.registry.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     for (const auto& heap : heaps) heap->give_back_cached_locked();
     with_pages([&](const PageHeap::Totals&, const std::vector<PageInfo>& pages) {
       snapshot.pages = pages;
@@ -99,25 +98,26 @@ HeapSnapshot DeviceHeap::Impl::snapshot() const {
 }
 
 // The device is asked with no lock of the heaps held.
-Bytes DeviceHeap::Impl::free_bytes_used_by(std::span<const Stream> users) const {
-  std::vector<TimelineId> timelines;
-  for (const Stream user : users) timelines.push_back(timelines_.of(user));
+Bytes HeapView::free_bytes_used_by(std::span<const Stream> users) const {
+  Timelines& timelines = pools_.own().timelines();
+  std::vector<TimelineId> of_users;
+  for (const Stream user : users) of_users.push_back(timelines.of(user));
   std::vector<PageHeap::FreeInUse> free;
-  registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
+  shared_.registry.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     for (const auto& heap : heaps) heap->give_back_cached_locked();
-    free = pages_.free_in_use_by(timelines);
+    free = pools_.own().pages().free_in_use_by(of_users);
   });
   Bytes bytes;
   for (const PageHeap::FreeInUse& range : free) {
-    const Result<bool> over = timelines_.looks_complete(range.uses);
+    const Result<bool> over = timelines.looks_complete(range.uses);
     if (!over || !*over) bytes += range.bytes;
   }
   return bytes;
 }
 
 // What the stream heaps say.
-void DeviceHeap::Impl::list_heaps(HeapRegistry::Heaps heaps, HeapSnapshot& snapshot) const {
-  snapshot.time = device_.now();
+void HeapView::list_heaps(HeapRegistry::Heaps heaps, HeapSnapshot& snapshot) const {
+  snapshot.time = shared_.device.now();
   std::vector<HeapStatistics> statistics;
   for (const auto& heap : heaps) {
     const auto [stream, open] = heap->stream_locked();
@@ -125,18 +125,18 @@ void DeviceHeap::Impl::list_heaps(HeapRegistry::Heaps heaps, HeapSnapshot& snaps
     heap->list_blocks(snapshot.blocks);
     statistics.push_back(heap->statistics_locked());
   }
-  snapshot.statistics = observer_.fold().combine(std::move(statistics));
+  snapshot.statistics = shared_.observer.fold().combine(std::move(statistics));
 }
 
 // Everything that `snapshot` shows, as the events that would make it of nothing, in an order in
 // which they could have come.
-std::vector<Event> DeviceHeap::Impl::as_events(const HeapSnapshot& snapshot) const {
+std::vector<Event> HeapView::as_events(const HeapSnapshot& snapshot) const {
   std::vector<Event> events;
   const auto add = [&](Event event) {
     event.time = snapshot.time;
     events.push_back(event);
   };
-  for (const auto& [id, pool] : pools_) {
+  for (const auto& [id, pool] : pools_.held()) {
     const bool closed = [&, &pool = pool]()
                             WEIR_NO_THREAD_ANALYSIS { return pool->closed_locked(); }();
     if (!closed) add({.kind = EventKind::pool_open, .pool = pool->id()});
@@ -148,13 +148,14 @@ std::vector<Event> DeviceHeap::Impl::as_events(const HeapSnapshot& snapshot) con
          .stream = heap.stream,
          .pool = heap.pool});
   }
-  for (const auto& [id, pool] : pools_) {
+  for (const auto& [id, pool] : pools_.held()) {
     const bool captures = [&, &pool = pool]()
                               WEIR_NO_THREAD_ANALYSIS { return pool->capturing_locked(); }();
     if (captures) add({.kind = EventKind::capture_begin, .pool = pool->id()});
   }
-  for (std::uint64_t why = 0; is_untold() && why < kContextEventsLost; ++why) {
-    if ((captures_.reasons() >> why & 1) == 0) continue;
+  const bool untold = pools_.own().timelines().trust() == Trust::context;
+  for (std::uint64_t why = 0; untold && why < kContextEventsLost; ++why) {
+    if ((shared_.captures.reasons() >> why & 1) == 0) continue;
     add({.kind = EventKind::context_events_lost, .heap = kNoHeap, .other = why});
   }
   for (const PageInfo& page : snapshot.pages) {
@@ -188,85 +189,69 @@ std::vector<Event> DeviceHeap::Impl::as_events(const HeapSnapshot& snapshot) con
 
 // With every lock held under which an event of pools, heaps or pages is emitted.
 template <class Function>
-void DeviceHeap::Impl::with_all_held(Function&& function) WEIR_NO_THREAD_ANALYSIS {
-  const std::shared_lock no_new_pools(pools_mutex_);
-  for (const auto& [id, pool] : pools_) pool->lock();
-  const auto no_new_members = device_pool_.hold_members();
-  registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
+void HeapView::with_all_held(Function&& function) WEIR_NO_THREAD_ANALYSIS {
+  const auto no_new_pools = pools_.hold();
+  for (const auto& [id, pool] : pools_.held()) pool->lock();
+  const auto no_new_members = pools_.own().hold_members();
+  shared_.registry.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     const auto change = [&](const PageHeap::Totals&, const std::vector<PageInfo>& pages)
                             WEIR_NO_THREAD_ANALYSIS {
                               function(heaps, pages);
                               for (const auto& heap : heaps)
-                                heap->set_recording(observer_.recording());
+                                heap->set_recording(shared_.observer.recording());
                             };
     with_pages(change);
   });
-  for (const auto& [id, pool] : pools_) pool->unlock();
+  for (const auto& [id, pool] : pools_.held()) pool->unlock();
 }
 
-void DeviceHeap::Impl::start_recording(EventSink& sink) {
+void HeapView::start_recording(EventSink& sink) {
   with_all_held([&](HeapRegistry::Heaps heaps, const std::vector<PageInfo>& pages) {
     HeapSnapshot snapshot;
     snapshot.pages = pages;
     list_heaps(heaps, snapshot);
-    observer_.add(sink, as_events(snapshot));
+    shared_.observer.add(sink, as_events(snapshot));
   });
 }
 
-bool DeviceHeap::Impl::stop_recording(EventSink& sink) {
+bool HeapView::stop_recording(EventSink& sink) {
   bool there = false;
-  with_all_held(
-      [&](HeapRegistry::Heaps, const std::vector<PageInfo>&) { there = observer_.remove(sink); });
+  with_all_held([&](HeapRegistry::Heaps, const std::vector<PageInfo>&) {
+    there = shared_.observer.remove(sink);
+  });
   return there;
 }
 
-std::vector<std::string> DeviceHeap::Impl::validate() const {
+std::vector<std::string> HeapView::validate() const {
   std::vector<std::string> broken;
   const auto add = [&](const std::vector<std::string>& more) {
     broken.insert(broken.end(), more.begin(), more.end());
   };
-  const std::shared_lock no_new_pools(pools_mutex_);
-  for (const auto& [id, pool] : pools_) add(pool->validate());
-  std::vector<const Pool*> all{&device_pool_};
-  for (const auto& [id, pool] : pools_) all.push_back(&pool->pool());
+  const auto no_new_pools = pools_.hold();
+  for (const auto& [id, pool] : pools_.held()) add(pool->validate_captures());
+  std::vector<const Pool*> all{&pools_.own()};
+  for (const auto& [id, pool] : pools_.held()) all.push_back(pool.get());
   std::vector<std::shared_lock<std::shared_mutex>> no_new_members;
   no_new_members.reserve(all.size());
   for (const Pool* const pool : all) no_new_members.push_back(pool->hold_members());
-  registry_.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
+  shared_.registry.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     std::unordered_map<std::uint64_t, std::vector<Range>> runs;  // by Pool::id()
     std::vector<HeapStatistics> each;
     for (const auto& heap : heaps) {
       std::vector<Range>& of_pool = runs[heap->pool()];
       const std::size_t before = of_pool.size();
       add(heap->validate(of_pool));
-      add(registry_.validate(*heap, std::span(of_pool).subspan(before)));
+      add(shared_.registry.validate(*heap, std::span(of_pool).subspan(before)));
       each.push_back(heap->statistics_locked());
     }
     for (const Pool* const pool : all) add(pool->validate(runs[pool->id()]));
     with_pages([&](const PageHeap::Totals& totals, const std::vector<PageInfo>& pages) {
-      add(validate_statistics(observer_.fold().combine(std::move(each)), totals, pages));
-      if (budget_.held() != totals.total)
+      add(validate_statistics(shared_.observer.fold().combine(std::move(each)), totals, pages));
+      if (shared_.budget.held() != totals.total)
         broken.emplace_back("budget: not what the page heaps hold");
     });
   });
   return broken;
-}
-
-Status DeviceHeap::Impl::renew_access() {
-  if (Status status = pages_.renew_access(); !status) return status;
-  for (const std::shared_ptr<CapturePool>& pool : pools()) {
-    if (Status status = pool->pages().renew_access(); !status) return status;
-  }
-  return {};
-}
-
-std::vector<PagePart> DeviceHeap::Impl::parts(const void* block) const {
-  StreamHeap* const heap = owner_of(Address::of(block));
-  const std::optional<BlockInfo> info =
-      heap == nullptr ? std::nullopt : heap->find(Address::of(block));
-  if (!info || info->address != Address::of(block)) return {};
-  const std::shared_ptr<CapturePool> pool = heap->capture_pool();
-  return (pool == nullptr ? pages_ : pool->pages()).parts({info->address, info->bytes});
 }
 
 }  // namespace weir

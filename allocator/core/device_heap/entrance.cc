@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/device_heap/entrance.h"
+
+#include <string>
+#include <utility>
+
+namespace weir {
+namespace {
+
+// CUDA's CU_STREAM_PER_THREAD.
+constexpr Address kPerThreadHandle{2};
+
+Error not_served(Stream stream) {
+  return {ErrorCode::capture,
+          "stream " + std::to_string(stream.id) +
+              " is being captured, and no graph pool serves its capture: begin it with "
+              "CaptureScope, or open a binding with GraphPool::capture() before it begins"};
+}
+
+}  // namespace
+
+Status Entrance::refuse_all(Stream stream, const char* call) {
+  if (!stream.is_all()) [[likely]]
+    return {};
+  return Error(
+      ErrorCode::invalid_argument,
+      std::string(call) + ": Stream::all() is no stream of the program's: name each stream");
+}
+
+Result<Route> Entrance::route(Stream stream, std::shared_ptr<CapturePool> into) {
+  if (Status one = refuse_all(stream, "allocate"); !one) return std::move(one).error();
+  if (waiting_.has_any_to_retry()) waiting_.free_due();
+  const Result<CaptureInfo> info = device_.capture_info(stream);
+  if (!info) return info.error();
+  const bool captured = info->status != CaptureInfo::Status::none;
+  const std::uint64_t capture = captured ? info->id : 0;
+  if (bindings_.end_past(capture)) waiting_.free_due();
+  if (into == nullptr) into = bindings_.find(stream, *info);
+  if (into != nullptr) return Route{std::move(into), capture};
+  if (!captured || is_untold()) return Route{};
+  return not_served(stream);
+}
+
+Result<bool> Entrance::is_captured(Stream stream) {
+  Timelines& timelines = pools_.own().timelines();
+  // The handle of a retired stream may be nobody's any more, or another's. (A number of Weir's own
+  // may be one that the device heap never met.)
+  if (!stream.is_of_captured()) (void)timelines.of(stream);
+  if (timelines.retired(stream)) return false;
+  const Result<CaptureInfo::Status> status = device_.capture_status(stream);
+  if (!status) return status.error();
+  return *status != CaptureInfo::Status::none;
+}
+
+Result<UsedIn> Entrance::used_in(Stream user, const CapturePool* pool) {
+  if (!bound()) return UsedIn::eager;
+  const Result<bool> captured = is_captured(user);
+  if (!captured) return captured.error();
+  if (!*captured) return UsedIn::eager;
+  if (pool == nullptr) return UsedIn::other_capture;
+  const Result<CaptureInfo> info = device_.capture_info(user);
+  if (!info) return info.error();
+  const std::uint64_t known = bindings_.of_capture(*pool, info->id);
+  const bool own = known != 0 ? pool->is_capturing(known)
+                              : bindings_.find(user, *info).get() == pool && pool->capturing();
+  return own ? UsedIn::own_capture : UsedIn::other_capture;
+}
+
+Status Entrance::refuse_captured(Stream stream, const char* call) {
+  const Result<UsedIn> where = used_in(stream, nullptr);
+  if (!where) return where.error();
+  if (*where == UsedIn::eager) return {};
+  return Error(ErrorCode::capture, std::string(call) + ": stream " + std::to_string(stream.id) +
+                                       " is being captured, where eager points mean nothing: the "
+                                       "graph's edges order its work");
+}
+
+// Whether a stream lasts its owner knows best; of the default one it is sure.
+Result<Stream> Entrance::stream(void* handle) {
+  if (Address::of(handle) == kPerThreadHandle) [[unlikely]] {
+    if (!is_untold()) {
+      return Error(ErrorCode::invalid_argument,
+                   "the per-thread default stream can't be used: its handle names another stream "
+                   "in each thread, and memory is waited for by any; make a stream of your own");
+    }
+    Result<Stream> stream = device_.stream(handle);
+    if (stream) stream->may_end = true;  // with its thread, which alone may name it
+    return stream;
+  }
+  if (!bound() && !is_untold()) return device_.stream(handle);
+  const bool may_end = is_untold() && handle != nullptr;
+  const Result<CaptureInfo::Status> status = device_.capture_status(Stream::of_captured(handle));
+  if (!status) return status.error();
+  if (*status == CaptureInfo::Status::none) {
+    Result<Stream> found = device_.stream(handle);
+    if (!found) return found;
+    // Under Trust::told it goes by the driver's id outside captures, whatever it went by in one.
+    if (is_untold()) *found = names_.of(*found);
+    found->may_end = may_end;
+    return found;
+  }
+  const std::optional<Stream> named = names_.find(handle);
+  std::optional<Stream> used;  // the last that had the handle, which may be gone all the same
+  for (const Stream each : pools_.own().timelines().streams()) {
+    if (each.handle == handle) used = each;
+  }
+  if (used && (!is_untold() || !named || *named == *used)) return *used;
+  Stream stream = named ? *named : names_.of_captured(handle);
+  stream.may_end = may_end;
+  return stream;
+}
+
+Status Entrance::retire(Stream stream) {
+  if (Status one = refuse_all(stream, "retire"); !one) return one;
+  // The number that the stream may have beside the driver's id goes with it.
+  if (Status status = pools_.retire(stream, names_.own_number(stream)); !status) return status;
+  names_.forget(stream);
+  return {};
+}
+
+Result<std::uint64_t> Entrance::bind(std::shared_ptr<CapturePool> pool, PoolBindings::Takes takes,
+                                     PoolBindings::Kind kind, std::optional<Stream> origin) {
+  bindings_.hold();
+  // Also where the filter throws.
+  struct LetGo {
+    PoolBindings* bindings;
+    ~LetGo() {
+      if (bindings != nullptr) bindings->let_go();
+    }
+  } let_go{&bindings_};
+  Result<std::uint64_t> id = [&]() -> Result<std::uint64_t> {
+    if (kind != PoolBindings::Kind::eager) {
+      return bind_capture(std::move(pool), std::move(takes), kind, origin);
+    }
+    bindings_.end_past();
+    if (pool->refuses_warm_ups()) {
+      return Error(
+          ErrorCode::invalid_argument,
+          "graph pool " + std::to_string(pool->id()) +
+              ": a capture into it is going on; warm up before it begins, or after its end");
+    }
+    const std::uint64_t eager = bindings_.next_id();
+    bindings_.open(eager, std::move(pool), std::move(takes), kind, {});
+    return eager;
+  }();
+  if (id) let_go.bindings = nullptr;
+  return id;
+}
+
+Result<std::uint64_t> Entrance::bind_capture(std::shared_ptr<CapturePool> pool,
+                                             PoolBindings::Takes takes, PoolBindings::Kind kind,
+                                             std::optional<Stream> origin) {
+  PoolBindings::Capture capture{
+      .announced = 0, .origin = origin, .id = 0, .within = false, .goes_on = false};
+  if (origin && kind == PoolBindings::Kind::captured) {
+    const Result<CaptureInfo> info = device_.capture_info(*origin);
+    if (!info) return info.error();
+    if (info->status != CaptureInfo::Status::none) {
+      capture.id = info->id;
+      capture.within = takes(*origin, *info);
+    }
+  }
+  const bool goes_on = capture.id != 0;
+  bindings_.end_past(capture.id, origin);
+  if (origin) {
+    pools_.shared().captures.meet(*origin);
+    // Other threads ask for its name by the handle, once it is captured.
+    if (!origin->is_of_captured()) (void)names_.of(*origin);
+  }
+  const std::uint64_t paused = goes_on ? bindings_.paused(*pool, capture.id) : 0;
+  if (paused != 0) {
+    if (Status begun = pool->begin_capture(paused, /*watches=*/true); !begun) {
+      return std::move(begun).error();
+    }
+    bindings_.resume(paused, std::move(takes));
+    return paused;
+  }
+  settle(goes_on);
+  const std::uint64_t id = bindings_.next_id();
+  const bool watches = kind == PoolBindings::Kind::captured;
+  if (Status begun = pool->begin_capture(id, watches); !begun) return std::move(begun).error();
+  capture.announced = pools_.shared().captures.announce(origin, goes_on);
+  bindings_.open(id, std::move(pool), std::move(takes), kind, capture);
+  return id;
+}
+
+// Before a capture begins. What is cached goes back: it is freed at this moment, for the pages.
+// Work of a stream that will be captured can't be recorded then, and others may wait for it. (Of
+// one that is captured already, `goes_on`, it is too late.)
+void Entrance::settle(bool goes_on) {
+  pools_.shared().registry.give_back_cached();
+  if (goes_on) return;
+  pools_.own().timelines().settle();
+  for (const std::shared_ptr<CapturePool>& each : pools_.graph_pools()) each->settle();
+}
+
+// The thread that closes it is the capture's own, or the capture has ended: so its number may be
+// asked for.
+void Entrance::unbind(std::uint64_t binding, bool keep, bool origin_lives) {
+  if (const auto origin = bindings_.origin_to_ask(binding, origin_lives)) {
+    const Result<CaptureInfo> info = device_.capture_info(*origin);
+    if (info && info->status != CaptureInfo::Status::none) {
+      bindings_.note_goes_on(binding, info->id);
+    }
+  }
+  if (const auto counts_too_many = bindings_.close(binding, keep)) counts_too_many->release_graph();
+  waiting_.free_due();
+}
+
+Result<bool> Entrance::attach(Stream captured, CaptureAttachment attachment) {
+  const Result<CaptureInfo> info = device_.capture_info(captured);
+  if (!info) return info.error();
+  if (info->status == CaptureInfo::Status::none) return false;
+  const std::optional<bool> attached = bindings_.attach(captured, *info, std::move(attachment));
+  if (!attached) return not_served(captured);
+  return *attached;
+}
+
+}  // namespace weir

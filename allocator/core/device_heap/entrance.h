@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a call of the device heap belongs: which pool serves a stream's request, and whether a
+// stream's work runs eagerly or in a capture. Both are asked of the driver here, once a call, and
+// of nobody while no graph pool is bound. Opens and closes the bindings that lead to graph pools.
+//
+// Threads: self-synchronised.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/device_heap/stream_names.h"
+#include "core/pool/pool_bindings.h"
+#include "core/pool/pools.h"
+#include "core/pool/waiting_frees.h"
+#include "weir/device_heap.h"
+
+namespace weir {
+
+// Who serves a request.
+struct Route {
+  std::shared_ptr<CapturePool> pool;  // null: the device heap's own pool
+  std::uint64_t capture = 0;          // the driver's number of the stream's capture; 0: none
+};
+
+class Entrance {
+ public:
+  // `number`: of the device heap, in the process.
+  Entrance(std::uint64_t number, Pools& pools, WaitingFrees& waiting)
+      : pools_(pools), waiting_(waiting), names_(number) {}
+
+  // May a request go to a graph pool, or a free have to wait? Then no call takes a fast path.
+  bool bound() const { return bindings_.any(); }
+
+  // The route of a request on `stream`: to the pool `into`, or (null) as the bindings say. Captures
+  // that are over end first. Errors: device; invalid_argument (Stream::all()); capture (no graph
+  // pool serves the stream's capture).
+  Result<Route> route(Stream stream, std::shared_ptr<CapturePool> into = nullptr);
+  // Where the work of `user` runs, as `pool` (null: the device heap's own) sees it. Errors: device.
+  Result<UsedIn> used_in(Stream user, const CapturePool* pool);
+  // Errors: capture (it is captured); device.
+  Status refuse_captured(Stream stream, const char* call);
+  // Errors: invalid_argument (it is Stream::all()).
+  static Status refuse_all(Stream stream, const char* call);
+
+  // DeviceHeap::stream(), and DeviceHeap::retire().
+  Result<Stream> stream(void* handle);
+  Status retire(Stream stream);
+
+  // Has requests go to the pool until unbind(). `origin`: the stream that the capture begins on,
+  // where it is known. Returns the binding's id.
+  Result<std::uint64_t> bind(std::shared_ptr<CapturePool> pool, PoolBindings::Takes takes,
+                             PoolBindings::Kind kind, std::optional<Stream> origin = std::nullopt);
+  // `keep`: the capture made a graph.
+  void unbind(std::uint64_t binding, bool keep, bool origin_lives);
+  // DeviceHeap::attach().
+  Result<bool> attach(Stream captured, CaptureAttachment attachment);
+
+  Result<bool> is_captured(Stream stream);
+
+ private:
+  bool is_untold() const { return pools_.own().timelines().trust() == Trust::context; }
+  Result<std::uint64_t> bind_capture(std::shared_ptr<CapturePool> pool, PoolBindings::Takes takes,
+                                     PoolBindings::Kind kind, std::optional<Stream> origin);
+  void settle(bool goes_on);
+
+  Pools& pools_;
+  WaitingFrees& waiting_;
+  Device& device_ = pools_.shared().device;
+  PoolBindings& bindings_ = pools_.shared().bindings;
+  StreamNames names_;
+};
+
+}  // namespace weir

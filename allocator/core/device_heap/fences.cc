@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/device_heap/fences.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace weir {
+
+Status Fences::refuse(Stream stream, const char* call) {
+  if (Status one = Entrance::refuse_all(stream, call); !one) return one;
+  return entrance_.refuse_captured(stream, call);
+}
+
+bool Fences::note_captured_use(const StreamHeap& heap, Address block) {
+  if (!heap.has(block)) return false;
+  waiting_.note_captured_use(block);
+  return true;
+}
+
+Status Fences::fence_one(void* block, Stream user) {
+  const Address at = Address::of(block);
+  StreamHeap* const heap = registry_.owner_of(at);
+  if (heap == nullptr) return Pools::unknown(block, "fence");
+  const std::shared_ptr<CapturePool> pool = pools_.graph_pool_of(*heap);
+  const Result<UsedIn> where = entrance_.used_in(user, pool.get());
+  if (!where) return where.error();
+  Result<bool> fenced = false;
+  if (pool != nullptr) {
+    fenced = pool->fence(*heap, at, user, *where);
+  } else if (*where == UsedIn::eager) {
+    fenced = heap->fence(at, timelines_, timelines_.of(user));
+  } else {
+    // A graph may use it whenever it is launched: its free waits for the capture's end at least.
+    fenced = note_captured_use(*heap, at);
+  }
+  if (!fenced) return std::move(fenced).error();
+  return *fenced ? Status{} : Pools::unknown(block, "fence");
+}
+
+Status Fences::record_stream(void* block, Stream user) {
+  if (block == nullptr) return {};
+  if (Status one = Entrance::refuse_all(user, "record_stream"); !one) return one;
+  const Address at = Address::of(block);
+  StreamHeap* const heap = registry_.owner_of(at);
+  if (heap == nullptr) return Pools::unknown(block, "record_stream");
+  const std::shared_ptr<CapturePool> pool = pools_.graph_pool_of(*heap);
+  const Result<UsedIn> where = entrance_.used_in(user, pool.get());
+  if (!where) return where.error();
+  bool recorded = false;
+  if (pool != nullptr) {
+    recorded = pool->record_stream(*heap, at, user, *where);
+  } else {
+    // What a capture uses may be used there after the capture too.
+    recorded = (*where == UsedIn::eager || note_captured_use(*heap, at)) &&
+               heap->record_stream(at, timelines_, timelines_.of(user));
+  }
+  return recorded ? Status{} : Pools::unknown(block, "record_stream");
+}
+
+// One event each: uses of the blocks count in several times.
+Status Fences::fence_each(std::span<void* const> blocks, Stream user) {
+  for (const void* block : blocks) {
+    if (block == nullptr) continue;
+    if (Result<StreamHeap*> owner = pools_.heap_of(block, "fence"); !owner) {
+      return std::move(owner).error();
+    }
+  }
+  for (void* const block : blocks) {
+    if (block == nullptr) continue;
+    if (Status fenced = fence_one(block, user); !fenced) return fenced;
+  }
+  return {};
+}
+
+template <class Pointer>
+bool Fences::differ(std::span<Pointer const> blocks) const {
+  return entrance_.bound() || std::any_of(blocks.begin(), blocks.end(), [&](const void* block) {
+           const StreamHeap* const heap = registry_.owner_of(Address::of(block));
+           return heap != nullptr && heap->pool() != 0;
+         });
+}
+
+Result<Fence> Fences::fence_together(std::span<void* const> blocks, Stream user, const char* call,
+                                     bool may_be_implied) {
+  std::vector<std::pair<StreamHeap*, Address>> used;
+  for (void* const block : blocks) {
+    if (block == nullptr) continue;  // what allocate() gives for zero bytes
+    Result<StreamHeap*> owner = pools_.heap_of(block, call);
+    if (!owner) return std::move(owner).error();
+    used.emplace_back(*owner, Address::of(block));
+  }
+  // On the blocks' own stream it is implied by deallocate().
+  const StreamHeap* const own = may_be_implied ? pools_.own().find(user.id) : nullptr;
+  const bool implied =
+      may_be_implied &&
+      std::all_of(used.begin(), used.end(), [&](const auto& each) { return each.first == own; });
+  const TimelineId timeline = timelines_.of(user);
+  Result<Fence> fence = implied ? timelines_.now(timeline) : timelines_.record(timeline);
+  if (!fence) return fence;
+  for (const auto& [heap, block] : used) (void)heap->fence(block, timelines_, *fence);
+  return fence;
+}
+
+Status Fences::fence(std::span<void* const> blocks, Stream user) {
+  if (Status one = Entrance::refuse_all(user, "fence"); !one) return one;
+  if (blocks.size() == 1 && blocks[0] != nullptr) return fence_one(blocks[0], user);
+  if (differ(blocks)) return fence_each(blocks, user);
+  if (blocks.empty()) return {};
+  const Result<Fence> fence = fence_together(blocks, user, "fence", /*may_be_implied=*/true);
+  return fence ? Status{} : Status(fence.error());
+}
+
+Result<Fence> Fences::take_fence(std::span<void* const> blocks, Stream user) {
+  if (Status eager = refuse(user, "take_fence"); !eager) return std::move(eager).error();
+  if (differ(blocks)) {
+    if (Status fenced = fence_each(blocks, user); !fenced) return std::move(fenced).error();
+    blocks = {};
+  }
+  return fence_together(blocks, user, "take_fence", /*may_be_implied=*/false);
+}
+
+Result<Fence> Fences::take_fence_around(std::span<const void* const> pointers, Stream user) {
+  if (Status one = Entrance::refuse_all(user, "take_fence_around"); !one) {
+    return std::move(one).error();
+  }
+  if (differ(pointers)) {
+    std::vector<void*> blocks;
+    for (const void* const pointer : pointers) {
+      const std::optional<BlockInfo> block = pools_.find(Address::of(pointer));
+      if (block) blocks.push_back(block->address.pointer());
+    }
+    std::sort(blocks.begin(), blocks.end());
+    blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+    return take_fence(blocks, user);
+  }
+  Result<Fence> fence = timelines_.record(timelines_.of(user));
+  if (!fence) return fence;
+  // Once for each block, where pointers into it come one after the other.
+  Address last;
+  for (const void* const pointer : pointers) {
+    StreamHeap* const heap = registry_.owner_of(Address::of(pointer));
+    if (heap != nullptr) last = heap->fence_around(Address::of(pointer), timelines_, *fence, last);
+  }
+  return fence;
+}
+
+Status Fences::wait(Stream waiter, Fence fence) {
+  if (Status eager = refuse(waiter, "wait"); !eager) return eager;
+  return timelines_.wait(timelines_.of(waiter), fence);
+}
+
+void Fences::note_waited(Stream waiter, Fence fence) {
+  if (refuse(waiter, "note_waited")) timelines_.note_waited(timelines_.of(waiter), fence);
+}
+
+Status Fences::order(Stream earlier, Stream later) {
+  for (const Stream stream : {earlier, later}) {
+    if (Status eager = refuse(stream, "order"); !eager) return eager;
+  }
+  if (earlier == later) return {};
+  Result<Fence> fence = timelines_.record(timelines_.of(earlier));
+  if (!fence) return std::move(fence).error();
+  return timelines_.wait(timelines_.of(later), *fence);
+}
+
+// The point is free: an event is recorded when somebody asks about it. On a stream that may be gone
+// by then it is recorded now.
+void Fences::note_remote_work(Stream stream) {
+  if (timelines_.trust() == Trust::told || !refuse(stream, "note_remote_work")) return;
+  const TimelineId timeline = timelines_.of(stream);
+  if (!stream.may_end) return pools_.shared().remote_work.note(timelines_.now(timeline));
+  if (const Result<Fence> end = timelines_.record(timeline)) pools_.shared().remote_work.note(*end);
+}
+
+}  // namespace weir

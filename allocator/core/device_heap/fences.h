@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which work uses a block, and in which order streams' work runs: the calls of DeviceHeap that take
+// fences, and that wait for them.
+//
+// Threads: self-synchronised.
+#pragma once
+
+#include <span>
+
+#include "core/device_heap/entrance.h"
+#include "core/pool/pools.h"
+#include "core/pool/waiting_frees.h"
+
+namespace weir {
+
+class Fences {
+ public:
+  Fences(Pools& pools, WaitingFrees& waiting, Entrance& entrance)
+      : pools_(pools), waiting_(waiting), entrance_(entrance) {}
+
+  // As DeviceHeap has them.
+  Status fence(std::span<void* const> blocks, Stream user);
+  Result<Fence> take_fence(std::span<void* const> blocks, Stream user);
+  Result<Fence> take_fence_around(std::span<const void* const> pointers, Stream user);
+  Status record_stream(void* block, Stream user);
+  Status wait(Stream waiter, Fence fence);
+  void note_waited(Stream waiter, Fence fence);
+  Status order(Stream earlier, Stream later);
+  void note_remote_work(Stream stream);
+
+ private:
+  Status refuse(Stream stream, const char* call);
+  // Must each block be asked where its uses count? Otherwise all are eager ones of the device
+  // heap's own pool.
+  template <class Pointer>
+  bool differ(std::span<Pointer const> blocks) const;
+  Status fence_one(void* block, Stream user);
+  Status fence_each(std::span<void* const> blocks, Stream user);
+  // One event for all, which are eager uses of the device heap's own blocks; none if it may be
+  // implied. Error: a block is none, and nothing is changed; device.
+  Result<Fence> fence_together(std::span<void* const> blocks, Stream user, const char* call,
+                               bool may_be_implied);
+  bool note_captured_use(const StreamHeap& heap, Address block);
+
+  Pools& pools_;
+  WaitingFrees& waiting_;
+  Entrance& entrance_;
+  HeapRegistry& registry_ = pools_.shared().registry;
+  Timelines& timelines_ = pools_.own().timelines();
+};
+
+}  // namespace weir

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is tried for a request that found no memory, in order, and what is said if nothing helped.
+//
+// Threads: self-synchronised. No lock is held while the host waits, or calls the program.
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include "core/base/callbacks.h"
+#include "core/device_heap/entrance.h"
+#include "core/device_heap/heap_view.h"
+#include "core/pool/page_exchange.h"
+#include "core/pool/pools.h"
+#include "core/pool/waiting_frees.h"
+#include "weir/device_heap.h"
+
+namespace weir {
+
+struct BlockRequest {
+  Bytes bytes;
+  Stream stream;
+  Route route;
+};
+
+class Ladder {
+ public:
+  Ladder(Pools& pools, WaitingFrees& waiting, PageExchange& exchange, const HeapView& view)
+      : pools_(pools), waiting_(waiting), exchange_(exchange), view_(view) {}
+
+  void on_miss(DeviceHeap::MissCallback callback) { at_miss_.add(std::move(callback)); }
+  void on_out_of_memory(DeviceHeap::OutOfMemoryCallback callback) {
+    when_out_.add(std::move(callback));
+  }
+
+  // May a request to the device heap's own pool have new memory before it climbs?
+  PageHeap::Create at_first() const {
+    return at_miss_.any() ? PageHeap::Create::not_yet : PageHeap::Create::may;
+  }
+  // Tries the request again; null: its status says why.
+  using Retry = std::function<Address(Status& status)>;
+  // Takes one rung after the other, and tries the request again after each that may have helped.
+  // `status`: why there was no memory. Errors: out_of_memory; asleep; device; capture.
+  Result<void*> climb(const BlockRequest& request, Status status, const Retry& retry);
+  Error out_of_memory(const BlockRequest& request) const;
+
+ private:
+  // The rungs. Each returns whether it may have helped. Error: nothing else will.
+  Result<bool> call_at_miss(const BlockRequest& request);
+  Result<bool> free_what_is_due(const BlockRequest& request);
+  Result<bool> take_idle_pages_of_pools(const BlockRequest& request);
+  Result<bool> wait_for_other_work(const BlockRequest& request);
+  Result<bool> make_room_for_mappings(const BlockRequest& request);
+  Result<bool> ask_the_program(const BlockRequest& request);
+
+  Pools& pools_;
+  WaitingFrees& waiting_;
+  PageExchange& exchange_;
+  const HeapView& view_;
+  const Pool::Shared& shared_ = pools_.shared();
+  Callbacks<DeviceHeap::MissCallback> at_miss_;
+  Callbacks<DeviceHeap::OutOfMemoryCallback> when_out_;
+};
+
+}  // namespace weir

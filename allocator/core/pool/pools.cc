@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/pool/pools.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "core/base/format.h"
+#include "core/memory/page_sleep.h"
+#include "weir/sleep.h"
+
+namespace weir {
+namespace {
+
+// How many closed pools are looked at, whether anything is left of them, as one is opened or
+// closed.
+constexpr std::size_t kLookedAt = 4;
+
+// The limit is the budget's, which pools share.
+HeapOptions of_own_pool(HeapOptions options) {
+  options.limit = 0_B;
+  return options;
+}
+
+}  // namespace
+
+Pools::Pools(const HeapOptions& options, Pool::Shared shared)
+    : options_(options),
+      shared_(shared),
+      own_(std::make_shared<Pool>(0, kDefaultTag, shared.device, shared, of_own_pool(options),
+                                  [this](Bytes wanted, Bytes /*most*/) { return spare(wanted); })) {
+}
+
+std::shared_ptr<CapturePool> Pools::open(Bytes limit, std::optional<MemoryKind> memory,
+                                         std::string tag) {
+  if (tag.empty()) tag = kDefaultTag;
+  HeapOptions options = options_;
+  options.limit = limit;
+  options.memory = memory.value_or(options_.memory);
+  const std::unique_lock lock(mutex_);
+  shared_.budget.share();
+  drop_gone_locked(kLookedAt);
+  const auto sleeps = [&](const auto& each) {
+    return each.second->pages().is_asleep() && each.second->tag() == tag;
+  };
+  const bool asleep =
+      options.memory == MemoryKind::pages &&
+      (tag == kDefaultTag ? own_->pages().is_asleep()
+                          : std::any_of(graph_pools_.begin(), graph_pools_.end(), sleeps));
+  const std::uint64_t id = ++last_;
+  auto opened = std::make_shared<CapturePool>(id, std::move(tag), shared_, *own_, options);
+  graph_pools_.emplace(id, opened);
+  if (asleep) PageSleep(opened->pages()).set_asleep(true);
+  return opened;
+}
+
+void Pools::close(const std::shared_ptr<CapturePool>& pool) {
+  pool->close();
+  const std::unique_lock lock(mutex_);
+  closed_.push_front(pool);
+  drop_gone_locked(kLookedAt);
+}
+
+void Pools::drop_gone(std::size_t most) {
+  const std::unique_lock lock(mutex_);
+  drop_gone_locked(most);
+}
+
+void Pools::drop_gone_locked(std::size_t most) {
+  for (std::size_t left = std::min(most, closed_.size()); left > 0; --left) {
+    std::shared_ptr<CapturePool> pool = std::move(closed_.front());
+    closed_.pop_front();
+    if (!shared_.bindings.lead_to(*pool) && pool->end_if_gone()) {
+      graph_pools_.erase(pool->id());
+    } else {
+      closed_.push_back(std::move(pool));
+    }
+  }
+}
+
+std::vector<std::shared_ptr<CapturePool>> Pools::graph_pools() const {
+  const std::shared_lock lock(mutex_);
+  std::vector<std::shared_ptr<CapturePool>> all;
+  all.reserve(graph_pools_.size());
+  for (const auto& [id, pool] : graph_pools_) all.push_back(pool);
+  return all;
+}
+
+std::vector<std::shared_ptr<Pool>> Pools::all() const {
+  std::vector<std::shared_ptr<Pool>> all{own_};
+  for (std::shared_ptr<CapturePool>& pool : graph_pools()) all.push_back(std::move(pool));
+  return all;
+}
+
+std::vector<PageHeap::UnmappedPage> Pools::spare(Bytes wanted) {
+  std::vector<PageHeap::UnmappedPage> pages;
+  Bytes size;
+  for (const std::shared_ptr<CapturePool>& pool : shared_.sparing.take()) {
+    for (const PageHeap::UnmappedPage page : pool->try_spare(wanted - std::min(wanted, size))) {
+      size += page.size;
+      pages.push_back(page);
+    }
+  }
+  return pages;
+}
+
+void Pools::keep_to_limit() {
+  const std::shared_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  for (const auto& [id, pool] : graph_pools_) {
+    const Bytes excess = shared_.budget.excess();
+    if (excess > 0_B) (void)pool->try_give_to_device(excess);
+  }
+}
+
+std::shared_ptr<CapturePool> Pools::graph_pool_of(const StreamHeap& heap) const {
+  const std::uint64_t id = heap.pool();
+  if (id == 0) return nullptr;
+  const std::shared_lock lock(mutex_);
+  const auto known = graph_pools_.find(id);
+  return known == graph_pools_.end() ? nullptr : known->second;
+}
+
+Error Pools::unknown(const void* block, const char* call) {
+  return {ErrorCode::unknown_pointer,
+          std::string(call) + ": " + format(Address::of(block)) +
+              " is not the start of a live block of this device heap: it was deallocated already, "
+              "or never allocated here"};
+}
+
+Result<StreamHeap*> Pools::heap_of(const void* block, const char* call) const {
+  StreamHeap* const heap = shared_.registry.owner_of(Address::of(block));
+  if (heap != nullptr && heap->has(Address::of(block))) return heap;
+  return unknown(block, call);
+}
+
+std::optional<BlockInfo> Pools::find(Address address) const {
+  const StreamHeap* const heap = shared_.registry.owner_of(address);
+  return heap == nullptr ? std::nullopt : heap->find(address);
+}
+
+std::optional<Pools::Placed> Pools::find_placed(Address address) const {
+  const StreamHeap* const heap = shared_.registry.owner_of(address);
+  const std::optional<BlockInfo> block = heap == nullptr ? std::nullopt : heap->find(address);
+  if (!block) return std::nullopt;
+  std::shared_ptr<Pool> pool = graph_pool_of(*heap);
+  return Placed{*block, pool == nullptr ? own_ : std::move(pool)};
+}
+
+Status Pools::retire(Stream stream, const std::optional<Stream>& beside) {
+  for (const std::shared_ptr<CapturePool>& pool : graph_pools()) {
+    if (Status status = pool->retire(stream); !status) return status;
+    if (!beside) continue;
+    if (Status status = pool->retire(*beside); !status) return status;
+  }
+  if (beside && own_->timelines().has_met(*beside)) {
+    if (Status status = own_->retire(*beside); !status) return status;
+  }
+  return own_->retire(stream);
+}
+
+}  // namespace weir

@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/sleep/tag_sleep.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "core/base/format.h"
+
+namespace weir {
+namespace {
+
+constexpr const char* kPlainHolder = "plain memory, whose address would go with it";
+
+std::string list_of(const std::vector<HeldMemory>& held) {
+  std::string text;
+  for (const HeldMemory& one : held) {
+    text +=
+        (text.empty() ? "" : "; ") + format(one.bytes) + " of tag '" + one.tag + "': " + one.holder;
+  }
+  return text;
+}
+
+TagState state_of(const std::vector<TagInfo>& parts) {
+  const auto all = [&](TagState state) {
+    return std::all_of(parts.begin(), parts.end(),
+                       [state](const TagInfo& part) { return part.state == state; });
+  };
+  if (all(TagState::awake)) return TagState::awake;
+  return all(TagState::asleep) ? TagState::asleep : TagState::partly_asleep;
+}
+
+}  // namespace
+
+Result<TagSleep::ToSleep> TagSleep::pools_of(const std::vector<std::string>& tags,
+                                             const char* call) const {
+  ToSleep all = pools_.all();
+  if (tags.empty()) return all;
+  ToSleep found;
+  std::set<std::string> named;
+  for (const std::string& tag : tags) {
+    if (!named.insert(tag).second) continue;  // in the order of the first mention
+    const std::size_t before = found.size();
+    std::copy_if(all.begin(), all.end(), std::back_inserter(found),
+                 [&](const auto& pool) { return pool->tag() == tag; });
+    const std::lock_guard lock(tags_mutex_);
+    if (found.size() == before && !tags_.contains(tag)) {
+      std::string known;
+      for (const auto& [name, each] : tags_) known += ", '" + name + "'";
+      return Error(ErrorCode::invalid_argument, std::string(call) + ": there is no tag '" + tag +
+                                                    "'; there are '" + kDefaultTag + "'" + known);
+    }
+  }
+  return found;
+}
+
+SleepContents TagSleep::contents_of(const std::string& tag) const {
+  const std::lock_guard lock(tags_mutex_);
+  const auto known = tags_.find(tag);
+  return known == tags_.end() ? SleepContents::backup : known->second.contents;
+}
+
+// A block that was allocated since may hold other bytes at the place of an earlier one.
+Sleeper::Version TagSleep::version_of(const Pool& pool) const {
+  std::uint64_t allocated = 0;
+  pool.for_each_heap(
+      [&](const StreamHeap& heap) { allocated += heap.statistics().live_blocks.total; });
+  const std::lock_guard lock(tags_mutex_);
+  const auto known = tags_.find(pool.tag());
+  return {known == tags_.end() ? 0 : known->second.changed, allocated};
+}
+
+std::vector<HeldMemory> TagSleep::held_in(const Pool& pool, std::set<PageId>& pages) const {
+  std::vector<HeldMemory> held;
+  if (pool.memory() == MemoryKind::plain) {
+    const Bytes total = pool.pages().totals().total;
+    if (total > 0_B) held.push_back({pool.tag(), total, kPlainHolder});
+    return held;
+  }
+  std::vector<Hold> holds;
+  {
+    const std::lock_guard lock(tags_mutex_);
+    for (const auto& [id, hold] : holds_) holds.push_back(hold);
+  }
+  std::vector<PageInfo> infos;
+  for (const Hold& hold : holds) {
+    const std::optional<Pools::Placed> found = pools_.find_placed(Address::of(hold.block));
+    if (!found || found->pool.get() != &pool) continue;
+    const BlockInfo& block = found->block;
+    if (block.address != Address::of(hold.block)) continue;  // it was freed
+    if (infos.empty()) infos = pool.pages().pages();
+    HeldMemory one{pool.tag(), {}, hold.holder};
+    const PageSleep sleep(found->pool->pages());
+    for (const PageId page : sleep.pages_under({block.address, block.bytes})) {
+      pages.insert(page);
+      for (const PageInfo& info : infos) one.bytes += info.page == page ? info.bytes : 0_B;
+    }
+    held.push_back(std::move(one));
+  }
+  return held;
+}
+
+Status TagSleep::no_capture_goes_on() {
+  (void)pools_.shared().bindings.end_past();
+  for (const std::shared_ptr<CapturePool>& pool : pools_.graph_pools()) {
+    if (!pool->capturing()) continue;
+    return Error(ErrorCode::capture, "a capture into graph pool " + std::to_string(pool->id()) +
+                                         " goes on: end that first");
+  }
+  return pools_.shared().captures.none_goes_on();
+}
+
+std::vector<HeldMemory> TagSleep::held_by_others() {
+  std::vector<HeldMemory> held;
+  for (const HeldCallback& callback : others_.all()) {
+    for (HeldMemory& one : callback()) {
+      if (one.bytes > 0_B) held.push_back(std::move(one));
+    }
+  }
+  return held;
+}
+
+Status TagSleep::may_sleep(ToSleep& pools, const SleepOptions& options,
+                           std::vector<Sleeper::Job>& jobs, SleepReport& report) {
+  if (Status none = no_capture_goes_on(); !none) return none;
+  std::vector<HeldMemory> held;
+  for (const std::shared_ptr<Pool>& pool : pools) {
+    Sleeper::Job job{.heap = &pool->pages(),
+                     .contents = options.contents.value_or(contents_of(pool->tag())),
+                     .kept_whole = options.graph_scratch,
+                     .stay = {},
+                     .version = {}};
+    for (HeldMemory& one : held_in(*pool, job.stay)) held.push_back(std::move(one));
+    jobs.push_back(std::move(job));
+  }
+  for (HeldMemory& one : held_by_others()) {
+    const bool concerned = std::any_of(pools.begin(), pools.end(),
+                                       [&](const auto& pool) { return pool->tag() == one.tag; });
+    if (concerned) held.push_back(std::move(one));
+  }
+  if (!held.empty() && !options.keep) {
+    return Error(ErrorCode::invalid_argument,
+                 "memory can't sleep: " + list_of(held) +
+                     ". Have it released, or set SleepOptions::keep to leave it awake");
+  }
+  report.kept = std::move(held);
+  const auto is_plain = [](const auto& each) { return each.memory() == MemoryKind::plain; };
+  std::erase_if(pools, [&](const auto& pool) { return is_plain(*pool); });
+  std::erase_if(jobs, [&](const Sleeper::Job& job) { return is_plain(*job.heap); });
+  return {};
+}
+
+// Requests that were on the way have been served once this returns.
+void TagSleep::set_asleep(Pool& pool, bool asleep) {
+  PageSleep(pool.pages()).set_asleep(asleep);
+  pool.for_each_heap([](StreamHeap& heap) { heap.note_asleep(); });
+}
+
+// What a sleep or a wake works on is nobody else's meanwhile.
+TagSleep::Claim::Claim(TagSleep& of, const ToSleep& pools) : of_(of), pools_(pools) {
+  std::unique_lock lock(of_.claims_mutex_);
+  of_.claims_ended_.wait(lock, [&] {
+    return std::none_of(pools_.begin(), pools_.end(),
+                        [&](const auto& pool) { return of_.claimed_.contains(pool); });
+  });
+  of_.claimed_.insert(pools_.begin(), pools_.end());
+}
+
+TagSleep::Claim::~Claim() {
+  const std::lock_guard lock(of_.claims_mutex_);
+  for (const auto& pool : pools_) of_.claimed_.erase(pool);
+  of_.claims_ended_.notify_all();
+}
+
+Result<SleepReport> TagSleep::sleep(const SleepOptions& options) {
+  const std::lock_guard lock(sleep_mutex_);
+  const Nanoseconds begun = device_.now();
+  Result<ToSleep> found = pools_of(options.tags, "sleep");
+  if (!found) return std::move(found).error();
+  ToSleep& pools = *found;
+  const Claim claim(*this, pools);
+  SleepReport report;
+  std::vector<Sleeper::Job> jobs;
+  if (Status may = may_sleep(pools, options, jobs, report); !may) {
+    return Error(may.error().code(), "sleep: " + may.error().message());
+  }
+  if (options.contents) {
+    for (const auto& pool : pools) (void)set_contents(pool->tag(), *options.contents);
+  }
+  waiting_.free_due();
+  {
+    const auto none_opened = pools_.hold();  // a pool that is opened later sleeps from the start
+    for (const auto& pool : pools) PageSleep(pool->pages()).set_asleep(true);
+  }
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    set_asleep(*pools[i], true);
+    jobs[i].version = version_of(*pools[i]);
+  }
+  sleep_goes_on_.store(true);
+  Status status = sleep_pools(pools, jobs, options.backup_folder, report);
+  sleeps_ended_.fetch_add(1);
+  sleep_goes_on_.store(false);
+  note_held(report);
+  report.time = device_.now() - begun;
+  if (status) return report;
+  for (const auto& pool : pools) {
+    if (!sleeper_.has_away(pool->pages()) && PageSleep(pool->pages()).has_all_memory()) {
+      set_asleep(*pool, false);
+    }
+  }
+  return Error(status.error().code(), "sleep: " + status.error().message());
+}
+
+Status TagSleep::sleep_pools(const ToSleep& pools, const std::vector<Sleeper::Job>& jobs,
+                             const std::string& folder, SleepReport& report) {
+  // One that began meanwhile; another can't any more.
+  if (Status none = no_capture_goes_on(); !none) return none;
+  const auto give_idle = [&]() -> Status {
+    for (const auto& pool : pools) {
+      Result<Bytes> gone = PageSleep(pool->pages()).give_idle();
+      if (!gone) return std::move(gone).error();
+      report.given_back += *gone;
+    }
+    return {};
+  };
+  Status done = device_.synchronize_context();
+  if (!done) {
+    // It may need a little memory of the device, which may have none left.
+    (void)give_idle();
+    done = device_.synchronize_context();
+  }
+  if (!done) return done;
+  (void)exchange_.call_in();
+  if (Status gone = give_idle(); !gone) return gone;
+  return sleeper_.sleep(jobs, folder, report);
+}
+
+void TagSleep::note_held(SleepReport& report) const {
+  report.host = sleeper_.host();
+  report.file = sleeper_.files().held();
+  report.through_cache = sleeper_.files().through_cache();
+}
+
+Result<SleepReport> TagSleep::wake(const WakeOptions& options) {
+  const std::lock_guard lock(wake_mutex_);
+  const Nanoseconds begun = device_.now();
+  const Result<ToSleep> pools = pools_of(options.tags, "wake");
+  if (!pools) return pools.error();
+  SleepReport report;
+  std::uint64_t sleeps = sleeps_ended_.load();
+  const auto make_room = [&](Bytes wanted) { return make_room_to_wake(wanted, sleeps); };
+  for (const auto& pool : *pools) {
+    const Claim claim(*this, {pool});
+    if (!pool->pages().is_asleep()) continue;
+    if (Status woken = sleeper_.wake(pool->pages(), make_room, report); !woken) {
+      if (woken.error().code() == ErrorCode::out_of_memory) {
+        return no_room_to_wake(woken.error(), *pool);
+      }
+      return Error(woken.error().code(), "wake: " + woken.error().message());
+    }
+    set_asleep(*pool, false);
+  }
+  Status shrunk = sleeper_.shrink(options.keep_host);
+  note_held(report);
+  report.time = device_.now() - begun;
+  if (!shrunk) return Error(shrunk.error().code(), "wake: " + shrunk.error().message());
+  return report;
+}
+
+// What falls asleep meanwhile gives its memory, page by page. Else idle memory of what is awake.
+// `sleeps`: how many had ended when that was looked at last.
+bool TagSleep::make_room_to_wake(Bytes wanted, std::uint64_t& sleeps) {
+  constexpr std::chrono::microseconds kUntilAPageGoes{200};
+  if (sleep_goes_on_.load()) {
+    std::this_thread::sleep_for(kUntilAPageGoes);
+    return true;
+  }
+  const std::uint64_t ended = sleeps_ended_.load();
+  if (ended != sleeps) {
+    sleeps = ended;
+    return true;
+  }
+  (void)exchange_.wait_for_idle_pages();  // what was idle before goes in any case
+  Bytes gone;
+  for (const auto& pool : pools_.all()) {
+    if (gone >= wanted) break;
+    if (const Result<Bytes> more = pool->pages().give_to_device(wanted - gone)) gone += *more;
+  }
+  return gone > 0_B;
+}
+
+Error TagSleep::no_room_to_wake(const Error& error, Pool& pool) const {
+  std::string text = "wake: no room for tag '" + pool.tag() + "', which still lacks " +
+                     format(PageSleep(pool.pages()).absent_bytes()) + " (" + error.message() + ")";
+  Bytes weir;
+  std::string tags;
+  for (const auto& each : pools_.all()) {
+    const Bytes total = each->pages().totals().total;
+    weir += total;
+    if (total == 0_B) continue;
+    tags += "; Weir holds " + format(total) + " of tag '" + each->tag() + "'";
+    if (each->id() != 0) tags += " in graph pool " + std::to_string(each->id());
+  }
+  if (const Result<MemoryInfo> info = device_.memory_info()) {
+    const Bytes used = info->total - info->free;
+    text += "; the device has " + format(info->free) + " free of " + format(info->total) + tags +
+            "; others (libraries, contexts, other processes) hold " +
+            format(used - std::min(used, weir));
+  } else {
+    text += tags;
+  }
+  const Bytes limit = pools_.shared().budget.limit();
+  if (limit > 0_B) text += "; the limit is " + format(limit);
+  return {ErrorCode::out_of_memory, text + ". Free memory, and wake the tag again."};
+}
+
+TagInfo TagSleep::info_of(Pool& pool) const {
+  const PageHeap& pages = pool.pages();
+  TagInfo info{.tag = pool.tag(), .contents = contents_of(pool.tag())};
+  info.device = pages.totals().total;
+  info.asleep = PageSleep(pool.pages()).absent_bytes();
+  info.host = sleeper_.host_bytes(pages);
+  info.file = sleeper_.file_bytes(pages);
+  if (pages.is_asleep()) {
+    info.state = sleeper_.sleeps_wholly(pages) ? TagState::asleep : TagState::partly_asleep;
+  }
+  return info;
+}
+
+std::vector<TagInfo> TagSleep::tags() {
+  const std::scoped_lock lock(sleep_mutex_, wake_mutex_);
+  std::map<std::string, std::vector<TagInfo>> parts;
+  for (const auto& pool : pools_.all()) {
+    std::vector<TagInfo>& of_tag = parts[pool->tag()];
+    TagInfo info = info_of(*pool);
+    const bool is_empty =
+        pool->id() != 0 && info.device == 0_B && info.asleep == 0_B && !pool->pages().is_asleep();
+    // What holds nothing is in no state.
+    if (!is_empty) of_tag.push_back(std::move(info));
+  }
+  {
+    const std::lock_guard names(tags_mutex_);
+    for (const auto& [name, tag] : tags_) (void)parts[name];
+  }
+  std::vector<TagInfo> all;
+  for (const auto& [tag, of_tag] : parts) {
+    TagInfo info{.tag = tag, .state = state_of(of_tag), .contents = contents_of(tag)};
+    for (const TagInfo& part : of_tag) {
+      info.device += part.device;
+      info.asleep += part.asleep;
+      info.host += part.host;
+      info.file += part.file;
+    }
+    all.push_back(std::move(info));
+  }
+  return all;
+}
+
+Status TagSleep::set_contents(const std::string& tag, SleepContents contents) {
+  if (tag.empty()) return Error(ErrorCode::invalid_argument, "set_contents: the tag has no name");
+  const std::lock_guard lock(tags_mutex_);
+  tags_[tag].contents = contents;
+  return {};
+}
+
+Status TagSleep::declare_changed(const std::string& tag) {
+  if (tag.empty()) {
+    return Error(ErrorCode::invalid_argument, "declare_changed: the tag has no name");
+  }
+  const std::lock_guard lock(tags_mutex_);
+  ++tags_[tag].changed;
+  return {};
+}
+
+void TagSleep::add_tag(const std::string& tag) {
+  const std::lock_guard lock(tags_mutex_);
+  (void)tags_[tag];
+}
+
+Result<std::uint64_t> TagSleep::hold(const void* block, std::string holder) {
+  Result<StreamHeap*> heap = pools_.heap_of(block, "hold");
+  if (!heap) return std::move(heap).error();
+  const std::lock_guard lock(tags_mutex_);
+  holds_[++last_hold_] = {block, std::move(holder)};
+  return last_hold_;
+}
+
+void TagSleep::release_hold(std::uint64_t hold) {
+  const std::lock_guard lock(tags_mutex_);
+  holds_.erase(hold);
+}
+
+// With both locks held; `call` is for errors.
+Result<TagSleep::Copied> TagSleep::copied(Range range, const char* call) {
+  std::optional<Pools::Placed> found = pools_.find_placed(range.begin);
+  if (!found || range.end() > found->block.address + found->block.bytes) {
+    return Pools::unknown(range.begin.pointer(), call);
+  }
+  PageHeap& pages = found->pool->pages();
+  Copied copied{std::move(found->pool), PageSleep(pages).home_of(range), {}};
+  copied.parts = sleeper_.copies_of(pages, copied.home);
+  if (copied.parts.empty()) {
+    return Error(ErrorCode::invalid_argument,
+                 std::string(call) + ": " + format(range.begin) +
+                     " has no copy on the host: its tag is awake, or sleeps without its bytes");
+  }
+  return copied;
+}
+
+Result<std::vector<HostPart>> TagSleep::host_copy(Range range) {
+  const std::scoped_lock lock(sleep_mutex_, wake_mutex_);
+  Result<Copied> found = copied(range, "host_copy");
+  if (!found) return std::move(found).error();
+  return std::move(found->parts);
+}
+
+Status TagSleep::read_asleep(Range range, void* to) {
+  const std::scoped_lock lock(sleep_mutex_, wake_mutex_);
+  const Result<Copied> found = copied(range, "read_asleep");
+  if (!found) return found.error();
+  return sleeper_.read_copies(found->pool->pages(), found->home, to);
+}
+
+Residue TagSleep::residue() {
+  const std::scoped_lock lock(sleep_mutex_, wake_mutex_);
+  Residue residue;
+  residue.host = sleeper_.host();
+  for (const auto& pool : pools_.all()) {
+    residue.weir += pool->pages().totals().total;
+    std::set<PageId> pages;
+    for (HeldMemory& one : held_in(*pool, pages)) residue.held.push_back(std::move(one));
+  }
+  for (HeldMemory& one : held_by_others()) {
+    residue.weir += one.bytes;
+    residue.held.push_back(std::move(one));
+  }
+  if (const Result<MemoryInfo> info = device_.memory_info()) {
+    residue.device = info->total;
+    residue.free = info->free;
+    const Bytes used = info->total - info->free;
+    residue.others = used - std::min(used, residue.weir);
+  }
+  return residue;
+}
+
+}  // namespace weir

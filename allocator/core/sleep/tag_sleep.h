@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sleep and wake of tags (DeviceHeap::sleep()): which pools sleep, what is refused, and in which
+// order (docs/decisions/028-sleep-and-wake.md). How the bytes of a page heap go and come is the
+// Sleeper's.
+//
+// Threads: self-synchronised. One sleep and one wake go on at a time, of different pools; their
+// locks come before every other lock of the core.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/base/callbacks.h"
+#include "core/pool/page_exchange.h"
+#include "core/pool/pools.h"
+#include "core/pool/waiting_frees.h"
+#include "core/sleep/sleeper.h"
+#include "weir/sleep.h"
+
+namespace weir {
+
+class TagSleep {
+ public:
+  TagSleep(Pools& pools, WaitingFrees& waiting, PageExchange& exchange)
+      : pools_(pools), waiting_(waiting), exchange_(exchange) {}
+
+  // There is a tag of that name from now on.
+  void add_tag(const std::string& tag);
+  // As DeviceHeap has them.
+  Result<SleepReport> sleep(const SleepOptions& options);
+  Result<SleepReport> wake(const WakeOptions& options);
+  std::vector<TagInfo> tags();
+  Status set_contents(const std::string& tag, SleepContents contents);
+  Status declare_changed(const std::string& tag);
+  Result<std::uint64_t> hold(const void* block, std::string holder);
+  void release_hold(std::uint64_t hold);
+  Result<std::vector<HostPart>> host_copy(Range range);
+  Status read_asleep(Range range, void* to);
+  using HeldCallback = std::function<std::vector<HeldMemory>()>;
+  void on_sleep(HeldCallback callback) { others_.add(std::move(callback)); }
+  Residue residue();
+
+ private:
+  using ToSleep = std::vector<std::shared_ptr<Pool>>;
+
+  // The pools of these tags, in their order; none: of all. Errors: invalid_argument (there is no
+  // such tag).
+  Result<ToSleep> pools_of(const std::vector<std::string>& tags, const char* call) const;
+  // What is refused is refused before anything is touched. Leaves in `pools` those that sleep.
+  Status may_sleep(ToSleep& pools, const SleepOptions& options, std::vector<Sleeper::Job>& jobs,
+                   SleepReport& report);
+  Status no_capture_goes_on();
+  // Memory of the pool that can't sleep; its pages are added to `pages`.
+  std::vector<HeldMemory> held_in(const Pool& pool, std::set<PageId>& pages) const;
+  std::vector<HeldMemory> held_by_others();
+  static void set_asleep(Pool& pool, bool asleep);
+  Status sleep_pools(const ToSleep& pools, const std::vector<Sleeper::Job>& jobs,
+                     const std::string& folder, SleepReport& report);
+  void note_held(SleepReport& report) const;
+  bool make_room_to_wake(Bytes wanted, std::uint64_t& sleeps);
+  Error no_room_to_wake(const Error& error, Pool& pool) const;
+  // Bytes of a block that have copies: the pool, where they are at home, where the copies are.
+  struct Copied {
+    std::shared_ptr<Pool> pool;
+    std::vector<Range> home;
+    std::vector<HostPart> parts;
+  };
+  Result<Copied> copied(Range range, const char* call);
+  SleepContents contents_of(const std::string& tag) const;
+  Sleeper::Version version_of(const Pool& pool) const;
+  TagInfo info_of(Pool& pool) const;
+  // These pools are the caller's, while it lives: of one sleep or wake.
+  class Claim {
+   public:
+    Claim(TagSleep& of, const ToSleep& pools);
+    ~Claim();
+    Claim(const Claim&) = delete;
+    Claim& operator=(const Claim&) = delete;
+
+   private:
+    TagSleep& of_;
+    const ToSleep pools_;
+  };
+
+  Pools& pools_;
+  WaitingFrees& waiting_;
+  PageExchange& exchange_;
+  Device& device_ = pools_.shared().device;
+  Callbacks<HeldCallback> others_;
+
+  // Held by a sleep, and by a wake, while it goes on. Whoever looks takes both.
+  std::mutex sleep_mutex_, wake_mutex_;
+  Sleeper sleeper_{device_};  // guarded by either
+  std::atomic<bool> sleep_goes_on_{false};
+  std::atomic<std::uint64_t> sleeps_ended_{0};
+  std::mutex claims_mutex_;
+  std::condition_variable claims_ended_;
+  std::set<std::shared_ptr<Pool>> claimed_;  // guarded by claims_mutex_
+  struct Tag {
+    SleepContents contents = SleepContents::backup;
+    std::uint64_t changed = 0;  // how often it was declared so
+  };
+  struct Hold {
+    const void* block = nullptr;
+    std::string holder;
+  };
+  mutable std::mutex tags_mutex_;  // of what follows; no other lock is taken under it
+  std::map<std::string, Tag> tags_;
+  std::map<std::uint64_t, Hold> holds_;
+  std::uint64_t last_hold_ = 0;
+};
+
+}  // namespace weir
