@@ -54,8 +54,8 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
         const Result<bool> over = pools.own().timelines().looks_complete(ends);
         return over && *over;
       }),
-      pools(options,
-            {device, observer, registry, budget, captures, remote_work, sparing, bindings}),
+      pools(options, {device, observer, registry, budget, captures, remote_work, sparing, bindings,
+                      waiting}),
       view(pools, device_bytes_ < kMostBytes ? device_bytes_ : 0_B) {}
 
 // Where uses are told, such events are of little use, and nobody misses them.
@@ -177,7 +177,7 @@ Status DeviceHeap::Impl::deallocate(void* block) {
     if (!waits) return waits.error();
     if (*waits) return {};
   }
-  Result<bool> done = waiting.free(*heap, at);
+  Result<bool> done = pools.free(*heap, at);
   if (!done) [[unlikely]]
     return std::move(done).error();
   if (!*done) [[unlikely]]
@@ -196,7 +196,9 @@ Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
   // stream of a block is captured when it is freed.
   const Result<bool> captured = stream->may_end ? false : entrance.is_captured(*stream);
   if (!captured) return captured.error();
-  return waiting.free_after_captures(heap, block, *captured);
+  if (!*captured && !waiting.has_captured_use(block)) return false;
+  waiting.add(WaitingFrees::Reason::captures, heap, block, bindings.last());
+  return true;
 }
 
 Result<GraphPool*> DeviceHeap::Impl::tag_pool(DeviceHeap& heap, const std::string& tag) {

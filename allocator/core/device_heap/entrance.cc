@@ -29,15 +29,15 @@ Status Entrance::refuse_all(Stream stream, const char* call) {
 
 Result<Route> Entrance::route(Stream stream, std::shared_ptr<CapturePool> into) {
   if (Status one = refuse_all(stream, "allocate"); !one) return std::move(one).error();
-  if (waiting_.has_any_to_retry()) waiting_.free_due();
+  if (pools_.shared().waiting.has_any_to_retry()) pools_.free_due();
   const Result<CaptureInfo> info = device_.capture_info(stream);
   if (!info) return info.error();
   const bool captured = info->status != CaptureInfo::Status::none;
   const std::uint64_t capture = captured ? info->id : 0;
-  if (bindings_.end_past(capture)) waiting_.free_due();
+  if (bindings_.end_past(capture)) pools_.free_due();
   if (into == nullptr) into = bindings_.find(stream, *info);
   if (into != nullptr) return Route{std::move(into), capture};
-  if (!captured || is_untold()) return Route{};
+  if (!captured || !pools_.own().is_told()) return Route{};
   return not_served(stream);
 }
 
@@ -61,8 +61,8 @@ Result<UsedIn> Entrance::used_in(Stream user, const CapturePool* pool) {
   const Result<CaptureInfo> info = device_.capture_info(user);
   if (!info) return info.error();
   const std::uint64_t known = bindings_.of_capture(*pool, info->id);
-  const bool own = known != 0 ? pool->is_capturing(known)
-                              : bindings_.find(user, *info).get() == pool && pool->capturing();
+  const bool own = known != 0 ? pool->capture() == known
+                              : bindings_.find(user, *info).get() == pool && pool->capture() != 0;
   return own ? UsedIn::own_capture : UsedIn::other_capture;
 }
 
@@ -78,7 +78,7 @@ Status Entrance::refuse_captured(Stream stream, const char* call) {
 // Whether a stream lasts its owner knows best; of the default one it is sure.
 Result<Stream> Entrance::stream(void* handle) {
   if (Address::of(handle) == kPerThreadHandle) [[unlikely]] {
-    if (!is_untold()) {
+    if (!!pools_.own().is_told()) {
       return Error(ErrorCode::invalid_argument,
                    "the per-thread default stream can't be used: its handle names another stream "
                    "in each thread, and memory is waited for by any; make a stream of your own");
@@ -87,15 +87,15 @@ Result<Stream> Entrance::stream(void* handle) {
     if (stream) stream->may_end = true;  // with its thread, which alone may name it
     return stream;
   }
-  if (!bound() && !is_untold()) return device_.stream(handle);
-  const bool may_end = is_untold() && handle != nullptr;
+  if (!bound() && !!pools_.own().is_told()) return device_.stream(handle);
+  const bool may_end = !pools_.own().is_told() && handle != nullptr;
   const Result<CaptureInfo::Status> status = device_.capture_status(Stream::of_captured(handle));
   if (!status) return status.error();
   if (*status == CaptureInfo::Status::none) {
     Result<Stream> found = device_.stream(handle);
     if (!found) return found;
     // Under Trust::told it goes by the driver's id outside captures, whatever it went by in one.
-    if (is_untold()) *found = names_.of(*found);
+    if (!pools_.own().is_told()) *found = names_.of(*found);
     found->may_end = may_end;
     return found;
   }
@@ -104,7 +104,7 @@ Result<Stream> Entrance::stream(void* handle) {
   for (const Stream each : pools_.own().timelines().streams()) {
     if (each.handle == handle) used = each;
   }
-  if (used && (!is_untold() || !named || *named == *used)) return *used;
+  if (used && (!!pools_.own().is_told() || !named || *named == *used)) return *used;
   Stream stream = named ? *named : names_.of_captured(handle);
   stream.may_end = may_end;
   return stream;
@@ -120,14 +120,14 @@ Status Entrance::retire(Stream stream) {
 
 Result<std::uint64_t> Entrance::bind(std::shared_ptr<CapturePool> pool, PoolBindings::Takes takes,
                                      PoolBindings::Kind kind, std::optional<Stream> origin) {
-  bindings_.hold();
+  registry_.hold_fast_paths();
   // Also where the filter throws.
   struct LetGo {
-    PoolBindings* bindings;
+    HeapRegistry* registry;
     ~LetGo() {
-      if (bindings != nullptr) bindings->let_go();
+      if (registry != nullptr) registry->let_go_of_fast_paths();
     }
-  } let_go{&bindings_};
+  } let_go{&registry_};
   Result<std::uint64_t> id = [&]() -> Result<std::uint64_t> {
     if (kind != PoolBindings::Kind::eager) {
       return bind_capture(std::move(pool), std::move(takes), kind, origin);
@@ -143,7 +143,7 @@ Result<std::uint64_t> Entrance::bind(std::shared_ptr<CapturePool> pool, PoolBind
     bindings_.open(eager, std::move(pool), std::move(takes), kind, {});
     return eager;
   }();
-  if (id) let_go.bindings = nullptr;
+  if (id) let_go.registry = nullptr;
   return id;
 }
 
@@ -188,7 +188,7 @@ Result<std::uint64_t> Entrance::bind_capture(std::shared_ptr<CapturePool> pool,
 // Work of a stream that will be captured can't be recorded then, and others may wait for it. (Of
 // one that is captured already, `goes_on`, it is too late.)
 void Entrance::settle(bool goes_on) {
-  pools_.shared().registry.give_back_cached();
+  registry_.give_back_cached();
   if (goes_on) return;
   pools_.own().timelines().settle();
   for (const std::shared_ptr<CapturePool>& each : pools_.graph_pools()) each->settle();
@@ -204,7 +204,7 @@ void Entrance::unbind(std::uint64_t binding, bool keep, bool origin_lives) {
     }
   }
   if (const auto counts_too_many = bindings_.close(binding, keep)) counts_too_many->release_graph();
-  waiting_.free_due();
+  pools_.free_due();
 }
 
 Result<bool> Entrance::attach(Stream captured, CaptureAttachment attachment) {

@@ -14,7 +14,6 @@
 #include "core/device_heap/stream_names.h"
 #include "core/pool/pool_bindings.h"
 #include "core/pool/pools.h"
-#include "core/pool/waiting_frees.h"
 #include "weir/device_heap.h"
 
 namespace weir {
@@ -28,11 +27,10 @@ struct Route {
 class Entrance {
  public:
   // `number`: of the device heap, in the process.
-  Entrance(std::uint64_t number, Pools& pools, WaitingFrees& waiting)
-      : pools_(pools), waiting_(waiting), names_(number) {}
+  Entrance(std::uint64_t number, Pools& pools) : pools_(pools), names_(number) {}
 
   // May a request go to a graph pool, or a free have to wait? Then no call takes a fast path.
-  bool bound() const { return bindings_.any(); }
+  bool bound() const { return registry_.are_fast_paths_held(); }
 
   // The route of a request on `stream`: to the pool `into`, or (null) as the bindings say. Captures
   // that are over end first. Errors: device; invalid_argument (Stream::all()); capture (no graph
@@ -61,14 +59,13 @@ class Entrance {
   Result<bool> is_captured(Stream stream);
 
  private:
-  bool is_untold() const { return pools_.own().timelines().trust() == Trust::context; }
   Result<std::uint64_t> bind_capture(std::shared_ptr<CapturePool> pool, PoolBindings::Takes takes,
                                      PoolBindings::Kind kind, std::optional<Stream> origin);
   void settle(bool goes_on);
 
   Pools& pools_;
-  WaitingFrees& waiting_;
   Device& device_ = pools_.shared().device;
+  HeapRegistry& registry_ = pools_.shared().registry;
   PoolBindings& bindings_ = pools_.shared().bindings;
   StreamNames names_;
 };

@@ -16,7 +16,8 @@ Status Fences::refuse(Stream stream, const char* call) {
 
 bool Fences::note_captured_use(const StreamHeap& heap, Address block) {
   if (!heap.has(block)) return false;
-  waiting_.note_captured_use(block);
+  const Pool::Shared& shared = pools_.shared();
+  shared.waiting.note_captured_use(block, shared.bindings.last());
   return true;
 }
 

@@ -9,14 +9,12 @@
 
 #include "core/device_heap/entrance.h"
 #include "core/pool/pools.h"
-#include "core/pool/waiting_frees.h"
 
 namespace weir {
 
 class Fences {
  public:
-  Fences(Pools& pools, WaitingFrees& waiting, Entrance& entrance)
-      : pools_(pools), waiting_(waiting), entrance_(entrance) {}
+  Fences(Pools& pools, Entrance& entrance) : pools_(pools), entrance_(entrance) {}
 
   // As DeviceHeap has them.
   Status fence(std::span<void* const> blocks, Stream user);
@@ -43,7 +41,6 @@ class Fences {
   bool note_captured_use(const StreamHeap& heap, Address block);
 
   Pools& pools_;
-  WaitingFrees& waiting_;
   Entrance& entrance_;
   HeapRegistry& registry_ = pools_.shared().registry;
   Timelines& timelines_ = pools_.own().timelines();

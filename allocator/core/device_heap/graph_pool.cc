@@ -58,7 +58,7 @@ void GraphPool::release_graph() { pool_->release_graph(); }
 GraphPoolStatistics GraphPool::statistics() const { return pool_->statistics(); }
 std::vector<PlacedBlock> GraphPool::blocks() const { return pool_->blocks(); }
 Status GraphPool::restore(std::span<const PlacedBlock> blocks) {
-  heap_->impl_->waiting.free_due();
+  heap_->impl_->pools.free_due();
   Status restored = pool_->restore(blocks);
   // Memory for blocks whose own is gone: what idles elsewhere goes first.
   if (!restored && restored.error().code() == ErrorCode::out_of_memory &&
@@ -66,11 +66,13 @@ Status GraphPool::restore(std::span<const PlacedBlock> blocks) {
     restored = pool_->restore(blocks);
   }
   // What still waited to be freed, and is live again, is freed no more.
-  if (restored) heap_->impl_->waiting.forget(blocks);
+  if (restored) {
+    for (const PlacedBlock& block : blocks) heap_->impl_->waiting.forget(block.address);
+  }
   return restored;
 }
 bool GraphPool::give_back_pages() {
-  heap_->impl_->waiting.free_due();
+  heap_->impl_->pools.free_due();
   return pool_->give_back_pages();
 }
 

@@ -137,9 +137,7 @@ std::vector<Event> HeapView::as_events(const HeapSnapshot& snapshot) const {
     events.push_back(event);
   };
   for (const auto& [id, pool] : pools_.held()) {
-    const bool closed = [&, &pool = pool]()
-                            WEIR_NO_THREAD_ANALYSIS { return pool->closed_locked(); }();
-    if (!closed) add({.kind = EventKind::pool_open, .pool = pool->id()});
+    if (!pool->state().is_closed) add({.kind = EventKind::pool_open, .pool = pool->id()});
   }
   for (const HeapInfo& heap : snapshot.heaps) {
     add({.kind = EventKind::heap_open,
@@ -149,12 +147,9 @@ std::vector<Event> HeapView::as_events(const HeapSnapshot& snapshot) const {
          .pool = heap.pool});
   }
   for (const auto& [id, pool] : pools_.held()) {
-    const bool captures = [&, &pool = pool]()
-                              WEIR_NO_THREAD_ANALYSIS { return pool->capturing_locked(); }();
-    if (captures) add({.kind = EventKind::capture_begin, .pool = pool->id()});
+    if (pool->state().is_captured) add({.kind = EventKind::capture_begin, .pool = pool->id()});
   }
-  const bool untold = pools_.own().timelines().trust() == Trust::context;
-  for (std::uint64_t why = 0; untold && why < kContextEventsLost; ++why) {
+  for (std::uint64_t why = 0; !pools_.own().is_told() && why < kContextEventsLost; ++why) {
     if ((shared_.captures.reasons() >> why & 1) == 0) continue;
     add({.kind = EventKind::context_events_lost, .heap = kNoHeap, .other = why});
   }
@@ -191,7 +186,8 @@ std::vector<Event> HeapView::as_events(const HeapSnapshot& snapshot) const {
 template <class Function>
 void HeapView::with_all_held(Function&& function) WEIR_NO_THREAD_ANALYSIS {
   const auto no_new_pools = pools_.hold();
-  for (const auto& [id, pool] : pools_.held()) pool->lock();
+  std::vector<std::unique_lock<Mutex>> pools;
+  for (const auto& [id, pool] : pools_.held()) pools.push_back(pool->hold());
   const auto no_new_members = pools_.own().hold_members();
   shared_.registry.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     const auto change = [&](const PageHeap::Totals&, const std::vector<PageInfo>& pages)
@@ -202,7 +198,6 @@ void HeapView::with_all_held(Function&& function) WEIR_NO_THREAD_ANALYSIS {
                             };
     with_pages(change);
   });
-  for (const auto& [id, pool] : pools_.held()) pool->unlock();
 }
 
 void HeapView::start_recording(EventSink& sink) {

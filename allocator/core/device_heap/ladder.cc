@@ -97,7 +97,7 @@ Result<bool> Ladder::call_at_miss(const BlockRequest& request) {
 }
 
 Result<bool> Ladder::free_what_is_due(const BlockRequest&) {
-  waiting_.free_due();
+  pools_.free_due();
   shared_.registry.give_back_cached();
   return true;
 }
@@ -115,8 +115,8 @@ Result<bool> Ladder::take_idle_pages_of_pools(const BlockRequest& request) {
 // go back to the device.
 Result<bool> Ladder::wait_for_other_work(const BlockRequest& request) {
   Pool& own = pools_.own();
-  if (!shared_.budget.shared() && own.timelines().trust() == Trust::told &&
-      own.pages().makes_waits() && own.memory() == MemoryKind::pages) {
+  if (!shared_.budget.shared() && own.is_told() && own.pages().makes_waits() &&
+      own.memory() == MemoryKind::pages) {
     return false;
   }
   const CapturePool* const pool = request.route.pool.get();

@@ -12,7 +12,6 @@
 #include "core/device_heap/heap_view.h"
 #include "core/pool/page_exchange.h"
 #include "core/pool/pools.h"
-#include "core/pool/waiting_frees.h"
 #include "weir/device_heap.h"
 
 namespace weir {
@@ -25,8 +24,8 @@ struct BlockRequest {
 
 class Ladder {
  public:
-  Ladder(Pools& pools, WaitingFrees& waiting, PageExchange& exchange, const HeapView& view)
-      : pools_(pools), waiting_(waiting), exchange_(exchange), view_(view) {}
+  Ladder(Pools& pools, PageExchange& exchange, const HeapView& view)
+      : pools_(pools), exchange_(exchange), view_(view) {}
 
   void on_miss(DeviceHeap::MissCallback callback) { at_miss_.add(std::move(callback)); }
   void on_out_of_memory(DeviceHeap::OutOfMemoryCallback callback) {
@@ -54,7 +53,6 @@ class Ladder {
   Result<bool> ask_the_program(const BlockRequest& request);
 
   Pools& pools_;
-  WaitingFrees& waiting_;
   PageExchange& exchange_;
   const HeapView& view_;
   const Pool::Shared& shared_ = pools_.shared();

@@ -17,7 +17,7 @@ StreamHeap& HeapRegistry::add(const StreamHeap::PoolParts& parts, Stream stream,
   }
   StreamHeap& heap = *of_no_pool.back();
   of_no_pool.pop_back();
-  heap.allow_fast_paths(fast_paths_);
+  heap.allow_fast_paths(!are_fast_paths_held());
   (void)heap.adopt(parts, stream);
   return heap;
 }
@@ -36,9 +36,17 @@ void HeapRegistry::clear() {
   while (!heaps_.empty()) heaps_.pop_back();
 }
 
-void HeapRegistry::allow_fast_paths(bool allowed) {
+void HeapRegistry::hold_fast_paths() {
   const std::unique_lock lock(mutex_);
-  fast_paths_ = allowed;
+  if (holds_.fetch_add(1, std::memory_order_release) == 0) allow_fast_paths(false);
+}
+
+void HeapRegistry::let_go_of_fast_paths() {
+  const std::unique_lock lock(mutex_);
+  if (holds_.fetch_sub(1, std::memory_order_release) == 1) allow_fast_paths(true);
+}
+
+void HeapRegistry::allow_fast_paths(bool allowed) {
   for (const auto& heap : heaps_) {
     if (heap->pool() == 0) heap->allow_fast_paths(allowed);
   }

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -51,8 +52,11 @@ class HeapRegistry {
   // Destroys all heaps: before what they were made with, which their pools and the observer are.
   void clear();
 
-  // Of the device heap's own: graph pools' have none.
-  void allow_fast_paths(bool allowed);
+  // Closes the fast paths of the device heap's own heaps (graph pools' have none) until it is let
+  // go of as often as it was held.
+  void hold_fast_paths();
+  void let_go_of_fast_paths();
+  bool are_fast_paths_held() const { return holds_.load(std::memory_order_acquire) != 0; }
   // Has every heap give back its cached blocks; returns whether there were any.
   bool give_back_cached() const;
 
@@ -73,6 +77,7 @@ class HeapRegistry {
   std::vector<StreamHeap*>& spare(MemoryKind memory) {
     return spare_[memory == MemoryKind::plain ? 1 : 0];
   }
+  void allow_fast_paths(bool allowed);
   // In which the heaps' locks are taken: graph pools' first.
   std::vector<StreamHeap*> lock_order() const;
 
@@ -80,7 +85,7 @@ class HeapRegistry {
   mutable std::shared_mutex mutex_;
   std::vector<std::unique_ptr<StreamHeap>> heaps_;  // by HeapId
   std::array<std::vector<StreamHeap*>, 2> spare_;   // of no pool: for pages, for plain memory
-  bool fast_paths_ = true;
+  std::atomic<std::uint64_t> holds_{0};  // of the fast paths; changed with the lock held alone
 
   friend struct TestAccess;
 };

@@ -25,17 +25,11 @@ Result<Bytes> sum(Result<Bytes> one, Result<Bytes> other) {
 
 void wait_for_streams(Timelines& timelines) {
   if (timelines.trust() == Trust::context) {
-    FenceSet all;
-    all.join(timelines.release_point(TimelineId{}));
-    (void)timelines.host_wait(all);
+    (void)timelines.host_wait(FenceSet(timelines.release_point(TimelineId{})));
     return;
   }
   const auto eager = [](Stream stream) { return !stream.is_in_capture() && !stream.is_all(); };
-  for (const Fence fence : timelines.all(eager)) {
-    FenceSet one;
-    one.join(fence);
-    (void)timelines.host_wait(one);
-  }
+  for (const Fence fence : timelines.all(eager)) (void)timelines.host_wait(FenceSet(fence));
 }
 
 }  // namespace
@@ -43,7 +37,7 @@ void wait_for_streams(Timelines& timelines) {
 bool PageExchange::call_in() {
   bool any = false;
   for (const std::shared_ptr<CapturePool>& pool : pools_.graph_pools()) {
-    any = pool->call_in() || any;
+    any = pool->give_back_pages(/*if_useful=*/true) || any;
   }
   return any;
 }
@@ -61,12 +55,12 @@ Result<Bytes> PageExchange::give_to_driver(Bytes wanted, const CapturePool* requ
 }
 
 Status PageExchange::wait_for_idle_pages(const CapturePool* requester) {
-  if (Status freed = waiting_.free_after_all_work(); !freed) return freed;
+  if (Status freed = pools_.free_after_all_work(); !freed) return freed;
   registry_.give_back_cached();  // among them what was just freed
   wait_for_released_graphs();
   if (Status waited = pools_.own().pages().wait_for_idle_pages(); !waited) return waited;
   for (const std::shared_ptr<CapturePool>& pool : pools_.graph_pools()) {
-    if (pool.get() != requester && pool->capturing()) continue;
+    if (pool.get() != requester && pool->capture() != 0) continue;
     if (Status waited = pool->pages().wait_for_idle_pages(); !waited) return waited;
   }
   (void)call_in();
@@ -88,7 +82,7 @@ void PageExchange::wait_for_released_graphs() {
   // The driver says that a graph is gone in a thread of its own. One that is there still after so
   // long was not destroyed, or leaks.
   const auto patience = std::chrono::steady_clock::now() + kUntilTheDriverSaysSo;
-  const auto hopes = [](const auto& pool) { return pool->may_end_lingering(); };
+  const auto hopes = [](const auto& pool) { return pool->lingers(/*hopes=*/true); };
   while (!graphs_leak_ && std::any_of(lingering.begin(), lingering.end(), hopes) &&
          std::chrono::steady_clock::now() < patience) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -98,7 +92,7 @@ void PageExchange::wait_for_released_graphs() {
 }
 
 Result<Bytes> PageExchange::trim(Bytes keep, Trim how) {
-  waiting_.free_due();
+  pools_.free_due();
   registry_.give_back_cached();
   (void)call_in();
   if (how == Trim::waits) {

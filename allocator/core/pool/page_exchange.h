@@ -11,14 +11,13 @@
 #include <atomic>
 
 #include "core/pool/pools.h"
-#include "core/pool/waiting_frees.h"
 #include "weir/result.h"
 
 namespace weir {
 
 class PageExchange {
  public:
-  PageExchange(Pools& pools, WaitingFrees& waiting) : pools_(pools), waiting_(waiting) {}
+  explicit PageExchange(Pools& pools) : pools_(pools) {}
 
   // Has graph pools give what they can spare to the device heap's own pool. Returns whether any
   // did.
@@ -42,7 +41,6 @@ class PageExchange {
   void wait_for_released_graphs();
 
   Pools& pools_;
-  WaitingFrees& waiting_;
   HeapRegistry& registry_ = pools_.shared().registry;
   Budget& budget_ = pools_.shared().budget;
   std::atomic<bool> graphs_leak_{false};

@@ -22,6 +22,7 @@
 #include "core/memory/budget.h"
 #include "core/memory/page_heap.h"
 #include "core/pool/sparing_pools.h"
+#include "core/pool/waiting_frees.h"
 #include "core/time/open_captures.h"
 #include "core/time/remote_work.h"
 #include "core/time/timelines.h"
@@ -44,6 +45,7 @@ class Pool {
     RemoteWork& remote_work;
     SparingPools& sparing;
     PoolBindings& bindings;
+    WaitingFrees& waiting;
   };
   // All must outlive the pool. `id`: GraphPool::id(), 0 of the device heap's own. `tag`: what its
   // memory sleeps with. `source`: where idle pages of other pools are had from. `eager`: of a graph
@@ -57,6 +59,7 @@ class Pool {
   std::uint64_t id() const { return id_; }
   const std::string& tag() const { return tag_; }
   MemoryKind memory() const { return pages_.memory(); }
+  bool is_told() const { return timelines_.trust() == Trust::told; }
   Timelines& timelines() { return timelines_; }
   const Timelines& timelines() const { return timelines_; }
   PageHeap& pages() { return pages_; }

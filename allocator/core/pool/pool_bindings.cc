@@ -7,20 +7,6 @@
 
 namespace weir {
 
-void PoolBindings::hold() {
-  const std::unique_lock lock(mutex_);
-  if (open_.fetch_add(1, std::memory_order_release) == 0) registry_.allow_fast_paths(false);
-}
-
-void PoolBindings::let_go() {
-  const std::unique_lock lock(mutex_);
-  let_go_locked();
-}
-
-void PoolBindings::let_go_locked() {
-  if (open_.fetch_sub(1, std::memory_order_release) == 1) registry_.allow_fast_paths(true);
-}
-
 std::uint64_t PoolBindings::next_id() {
   const std::unique_lock lock(mutex_);
   return ++last_;
@@ -52,7 +38,7 @@ std::shared_ptr<CapturePool> PoolBindings::close(std::uint64_t id, bool keep) {
   }
   std::shared_ptr<CapturePool> counts_too_many;
   if (binding->counts && !keep) counts_too_many = std::move(binding->pool);
-  if (binding->takes) let_go_locked();
+  if (binding->takes) registry_.let_go_of_fast_paths();
   bindings_.erase(binding);
   return counts_too_many;
 }
@@ -106,7 +92,7 @@ void PoolBindings::resume(std::uint64_t id, Takes takes) {
   binding->state = State::open;
   binding->capture.goes_on = false;
   std::rotate(binding, std::next(binding), bindings_.end());
-  let_go_locked();
+  registry_.let_go_of_fast_paths();
 }
 
 bool PoolBindings::may_be_over(const Binding& binding, std::uint64_t own) const {
@@ -156,7 +142,7 @@ bool PoolBindings::end_past(std::uint64_t own, const std::optional<Stream>& orig
     captures_.ended(each.capture.announced);
     if (closed || !each.capture.within) {
       each.takes = {};
-      let_go_locked();
+      registry_.let_go_of_fast_paths();
     }
     each.pool->end_capture(each.id);
     captures_on_.fetch_sub(1, std::memory_order_release);

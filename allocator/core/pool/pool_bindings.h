@@ -41,13 +41,6 @@ class PoolBindings {
   PoolBindings(HeapRegistry& registry, OpenCaptures& captures)
       : registry_(registry), captures_(captures) {}
 
-  // Are the fast paths closed?
-  bool any() const { return open_.load(std::memory_order_acquire) != 0; }
-  // Closes the fast paths until it is let go: before a binding is opened, and for what else must
-  // see every call.
-  void hold();
-  void let_go();
-
   // An id that no binding has. Ids rise.
   std::uint64_t next_id();
   struct Capture {
@@ -60,7 +53,8 @@ class PoolBindings {
     // It went on when its binding was closed, on an origin that can't be asked later.
     bool goes_on = false;
   };
-  // Takes over a hold(). `capture`: none of an eager binding.
+  // The caller has closed the fast paths (HeapRegistry::hold_fast_paths()), which the binding takes
+  // over. `capture`: none of an eager binding.
   void open(std::uint64_t id, std::shared_ptr<CapturePool> pool, Takes takes, Kind kind,
             const Capture& capture);
   // The binding is closed; a capture's is paused, until end_past() finds that capture over.
@@ -76,7 +70,8 @@ class PoolBindings {
   void note_goes_on(std::uint64_t id, std::uint64_t capture);
   // The id of the binding of that pool, paused in the capture of that number; 0: there is none.
   std::uint64_t paused(const CapturePool& pool, std::uint64_t capture) const;
-  // The paused binding serves again, and is the last opened. Lets go of a hold().
+  // The paused binding serves again, and is the last opened. Opens the fast paths that the caller
+  // has closed.
   void resume(std::uint64_t id, Takes takes);
 
   // Captures that the driver says are over end, in their pools too: once this returns, whoever
@@ -131,11 +126,9 @@ class PoolBindings {
   static bool is_of_earlier(const Binding& binding, std::uint64_t own,
                             const std::optional<Stream>& origin);
   void pause(Binding& binding, bool keep);
-  void let_go_locked();
 
   HeapRegistry& registry_;
   OpenCaptures& captures_;
-  std::atomic<std::uint64_t> open_{0};  // changed with the lock held alone
   std::atomic<std::uint64_t> captures_on_{
       0};  // that are not over; changed with the lock held alone
 

@@ -115,7 +115,10 @@ void Pools::keep_to_limit() {
 
 std::shared_ptr<CapturePool> Pools::graph_pool_of(const StreamHeap& heap) const {
   const std::uint64_t id = heap.pool();
-  if (id == 0) return nullptr;
+  return id == 0 ? nullptr : graph_pool(id);
+}
+
+std::shared_ptr<CapturePool> Pools::graph_pool(std::uint64_t id) const {
   const std::shared_lock lock(mutex_);
   const auto known = graph_pools_.find(id);
   return known == graph_pools_.end() ? nullptr : known->second;
@@ -145,6 +148,54 @@ std::optional<Pools::Placed> Pools::find_placed(Address address) const {
   if (!block) return std::nullopt;
   std::shared_ptr<Pool> pool = graph_pool_of(*heap);
   return Placed{*block, pool == nullptr ? own_ : std::move(pool)};
+}
+
+Result<bool> Pools::free(StreamHeap& heap, Address block) {
+  const bool told = own_->is_told();
+  Result<bool> done =
+      free_now(heap, block, told ? StreamHeap::Gone::error : StreamHeap::Gone::behind_all);
+  if (done) return done;
+  const ErrorCode code = done.error().code();
+  if (code != ErrorCode::capture && (told || code != ErrorCode::device)) return done;
+  shared_.waiting.add(WaitingFrees::Reason::not_recorded, heap, block);
+  return true;
+}
+
+Result<bool> Pools::free_now(StreamHeap& heap, Address block, StreamHeap::Gone gone) {
+  const std::shared_ptr<CapturePool> pool = graph_pool_of(heap);
+  return pool == nullptr ? heap.deallocate(block, gone) : pool->deallocate(heap, block, gone);
+}
+
+void Pools::free_due() {
+  (void)shared_.bindings.end_past();
+  free_all(shared_.waiting.take_due(shared_.bindings.oldest_capture()),
+           StreamHeap::Gone::behind_all);
+}
+
+void Pools::free_all(const WaitingFrees::Blocks& due, StreamHeap::Gone gone) {
+  for (const auto& [block, heap] : due) {
+    // A fence that record_stream asked for could not be taken now; the program has no block to
+    // free again.
+    if (!free_now(*heap, block, gone)) {
+      shared_.waiting.add(WaitingFrees::Reason::not_recorded, *heap, block);
+    }
+  }
+  for (const std::uint64_t id : shared_.waiting.graph_pools()) {
+    if (const std::shared_ptr<CapturePool> pool = graph_pool(id)) pool->free_deferred();
+  }
+}
+
+Status Pools::free_after_all_work() {
+  if (!shared_.waiting.has_any_to_retry()) return {};
+  free_due();
+  if (!shared_.waiting.has_any_to_retry()) return {};
+  // Those that are freed while the host waits are not waited for.
+  const WaitingFrees::Blocks due = shared_.waiting.take_due(shared_.bindings.oldest_capture());
+  Status waited = shared_.device.synchronize_context();
+  free_all(due, waited ? StreamHeap::Gone::after_all : StreamHeap::Gone::behind_all);
+  // Where the device has no memory left even to wait, they stay for the next time.
+  if (!waited && waited.error().code() == ErrorCode::out_of_memory) return {};
+  return waited;
 }
 
 Status Pools::retire(Stream stream, const std::optional<Stream>& beside) {

@@ -61,6 +61,17 @@ class Pools {
   std::optional<Placed> find_placed(Address address) const;
   static Error unknown(const void* block, const char* call);
 
+  // Frees the block; in a later free_due() where what uses it can't be recorded now: a stream that
+  // uses it is captured, or (Trust::context) the device refuses. False: it is not live. Errors:
+  // device.
+  Result<bool> free(StreamHeap& heap, Address block);
+  // Frees blocks whose captures have ended, and tries again what is to be tried. (Captures may
+  // overlap without an end.)
+  void free_due();
+  // free_due(); then the host waits for all work, if a block is still to be tried again: the last
+  // resort for those whose users are gone, where no event can stand for them. Errors: device.
+  Status free_after_all_work();
+
   // The stream is about to be destroyed: nothing is allocated for it again. `beside`: another name
   // of the stream.
   Status retire(Stream stream, const std::optional<Stream>& beside);
@@ -71,6 +82,9 @@ class Pools {
   const std::map<std::uint64_t, std::shared_ptr<CapturePool>>& held() const { return graph_pools_; }
 
  private:
+  std::shared_ptr<CapturePool> graph_pool(std::uint64_t id) const;
+  Result<bool> free_now(StreamHeap& heap, Address block, StreamHeap::Gone gone);
+  void free_all(const WaitingFrees::Blocks& due, StreamHeap::Gone gone);
   void drop_gone_locked(std::size_t most);
 
   const HeapOptions options_;

@@ -1,105 +1,93 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/pool/waiting_frees.h"
 
-#include <memory>
-
 namespace weir {
 
-bool WaitingFrees::contains(Address block) const {
+void WaitingFrees::add(Reason reason, StreamHeap& heap, Address block, std::uint64_t last_binding) {
+  const std::lock_guard lock(mutex_);
+  Rows& rows = rows_[reason == Reason::own_capture ? heap.pool() : 0];
+  if (reason != Reason::own_capture && rows.empty()) registry_.hold_fast_paths();
+  if (rows.insert_or_assign(block.value, Row{&heap, last_binding}).second) {
+    count_.fetch_add(1, std::memory_order_release);
+  }
+  if (reason == Reason::not_recorded) to_retry_.store(true, std::memory_order_relaxed);
+}
+
+bool WaitingFrees::contains(Address block, std::uint64_t pool) const {
   if (count_.load(std::memory_order_acquire) == 0) return false;
   const std::lock_guard lock(mutex_);
-  return blocks_.contains(block.value);
+  const auto rows = rows_.find(pool);
+  return rows != rows_.end() && rows->second.contains(block.value);
 }
 
-Result<bool> WaitingFrees::free(StreamHeap& heap, Address block) {
-  const bool told = pools_.own().timelines().trust() == Trust::told;
-  Result<bool> done =
-      free_now(heap, block, told ? StreamHeap::Gone::error : StreamHeap::Gone::behind_all);
-  if (done) return done;
-  const ErrorCode code = done.error().code();
-  if (code != ErrorCode::capture && (told || code != ErrorCode::device)) return done;
-  add_to_retry(block, heap);
-  return true;
-}
-
-bool WaitingFrees::free_after_captures(StreamHeap& heap, Address block, bool captured) {
+WaitingFrees::Blocks WaitingFrees::blocks(std::uint64_t pool) const {
+  Blocks blocks;
+  if (count_.load(std::memory_order_acquire) == 0) return blocks;
   const std::lock_guard lock(mutex_);
-  if (!captured && !captured_uses_.contains(block.value)) return false;
-  add(block, {&heap, bindings_.last()});
-  return true;
+  const auto rows = rows_.find(pool);
+  if (rows == rows_.end()) return blocks;
+  for (const auto& [block, row] : rows->second) blocks.emplace_back(Address{block}, row.heap);
+  return blocks;
 }
 
-void WaitingFrees::add_to_retry(Address block, StreamHeap& heap) {
-  const std::lock_guard lock(mutex_);
-  add(block, {&heap, 0});
-  to_retry_.store(true, std::memory_order_relaxed);
-}
-
-void WaitingFrees::add(Address block, Waiting waiting) {
-  if (blocks_.empty()) bindings_.hold();
-  blocks_[block.value] = waiting;
-  count_.store(blocks_.size(), std::memory_order_release);
-}
-
-WaitingFrees::Due WaitingFrees::take_due() {
-  const std::lock_guard lock(mutex_);
-  const std::uint64_t oldest = bindings_.oldest_capture();
-  std::erase_if(captured_uses_, [&](const auto& use) { return use.second < oldest; });
-  Due due;
-  std::erase_if(blocks_, [&](const auto& waiting) {
-    if (waiting.second.last_binding >= oldest) return false;
-    due.emplace_back(Address{waiting.first}, waiting.second);
+template <class Due>
+WaitingFrees::Blocks WaitingFrees::take_if(std::uint64_t pool, Due&& due) {
+  Blocks taken;
+  const auto rows = rows_.find(pool);
+  if (rows == rows_.end()) return taken;
+  std::erase_if(rows->second, [&](const auto& row) {
+    if (!due(row.second)) return false;
+    taken.emplace_back(Address{row.first}, row.second.heap);
     return true;
   });
-  count_.store(blocks_.size(), std::memory_order_release);
+  note_taken(rows, taken.size());
+  return taken;
+}
+
+void WaitingFrees::note_taken(RowsByPool::iterator rows, std::size_t count) {
+  count_.fetch_sub(count, std::memory_order_release);
+  if (!rows->second.empty()) return;
+  if (rows->first == 0) registry_.let_go_of_fast_paths();
+  rows_.erase(rows);
+}
+
+bool WaitingFrees::forget(Address block, std::uint64_t pool) {
+  const std::lock_guard lock(mutex_);
+  const auto rows = rows_.find(pool);
+  if (rows == rows_.end() || rows->second.erase(block.value) == 0) return false;
+  note_taken(rows, 1);
+  return true;
+}
+
+WaitingFrees::Blocks WaitingFrees::take(std::uint64_t pool) {
+  const std::lock_guard lock(mutex_);
+  return take_if(pool, [](const Row&) { return true; });
+}
+
+WaitingFrees::Blocks WaitingFrees::take_due(std::uint64_t oldest_capture) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(captured_uses_, [&](const auto& use) { return use.second < oldest_capture; });
   to_retry_.store(false, std::memory_order_relaxed);
-  if (!due.empty() && blocks_.empty()) bindings_.let_go();
-  return due;
+  return take_if(0, [&](const Row& row) { return row.last_binding < oldest_capture; });
 }
 
-void WaitingFrees::free_due() {
-  (void)bindings_.end_past();
-  free_all(take_due(), StreamHeap::Gone::behind_all);
-}
-
-void WaitingFrees::free_all(const Due& due, StreamHeap::Gone gone) {
-  for (const auto& [block, waiting] : due) {
-    // A fence that record_stream asked for could not be taken now; the program has no block to
-    // free again.
-    if (!free_now(*waiting.heap, block, gone)) add_to_retry(block, *waiting.heap);
+std::vector<std::uint64_t> WaitingFrees::graph_pools() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::uint64_t> pools;
+  for (const auto& [pool, rows] : rows_) {
+    if (pool != 0) pools.push_back(pool);
   }
-  for (const std::shared_ptr<CapturePool>& pool : pools_.graph_pools()) pool->free_deferred();
+  return pools;
 }
 
-Result<bool> WaitingFrees::free_now(StreamHeap& heap, Address block, StreamHeap::Gone gone) {
-  const std::shared_ptr<CapturePool> pool = pools_.graph_pool_of(heap);
-  return pool == nullptr ? heap.deallocate(block, gone) : pool->deallocate(heap, block, gone);
-}
-
-Status WaitingFrees::free_after_all_work() {
-  if (!has_any_to_retry()) return {};
-  free_due();
-  if (!has_any_to_retry()) return {};
-  // Those that are freed while the host waits are not waited for.
-  const Due due = take_due();
-  Status waited = pools_.shared().device.synchronize_context();
-  free_all(due, waited ? StreamHeap::Gone::after_all : StreamHeap::Gone::behind_all);
-  // Where the device has no memory left even to wait, they stay for the next time.
-  if (!waited && waited.error().code() == ErrorCode::out_of_memory) return {};
-  return waited;
-}
-
-void WaitingFrees::forget(std::span<const PlacedBlock> live) {
+void WaitingFrees::note_captured_use(Address block, std::uint64_t last_binding) {
   const std::lock_guard lock(mutex_);
-  if (blocks_.empty()) return;
-  for (const PlacedBlock& block : live) blocks_.erase(block.address.value);
-  count_.store(blocks_.size(), std::memory_order_release);
-  if (blocks_.empty()) bindings_.let_go();
+  captured_uses_[block.value] = last_binding;
 }
 
-void WaitingFrees::note_captured_use(Address block) {
+bool WaitingFrees::has_captured_use(Address block) const {
   const std::lock_guard lock(mutex_);
-  captured_uses_[block.value] = bindings_.last();
+  return captured_uses_.contains(block.value);
 }
 
 }  // namespace weir

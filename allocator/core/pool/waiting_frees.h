@@ -1,73 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of the device heap that the program has freed and that can't go back yet: a capture may
-// use them, or what uses them could not be recorded. While there are any, the fast paths are
-// closed.
+// Blocks that the program has freed and that can't go back yet, each for a reason.
 //
-// Threads: self-synchronised by one lock, taken before PoolBindings'. No lock of a pool is held
-// when blocks go back.
+// Threads: self-synchronised by one lock, taken after the graph pools' and before the registry's.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <mutex>
-#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "core/heap/heap_registry.h"
 #include "core/heap/stream_heap.h"
-#include "core/pool/pool_bindings.h"
-#include "core/pool/pools.h"
-#include "weir/heap_types.h"
 
 namespace weir {
 
 class WaitingFrees {
  public:
-  explicit WaitingFrees(Pools& pools) : pools_(pools) {}
+  enum class Reason : std::uint8_t {
+    captures,     // a capture may use it: until all that were bound when it was freed are over
+    own_capture,  // eager work may use it, and a capture into its graph pool goes on: until its end
+    not_recorded,  // what uses it could not be recorded: until a later attempt succeeds
+  };
+  using Blocks = std::vector<std::pair<Address, StreamHeap*>>;
 
-  bool contains(Address block) const;
-  // Frees the block; in a later call where what uses it can't be recorded now: a stream that uses
-  // it is captured, or (Trust::context) the device refuses. False: it is not live. Errors: device.
-  Result<bool> free(StreamHeap& heap, Address block);
-  // Frees the block once every capture that is bound now has ended, if `captured` or if a captured
-  // stream may use it. Returns whether so.
-  bool free_after_captures(StreamHeap& heap, Address block, bool captured);
-  // A captured stream may use the block: its free waits for the captures that are bound now.
-  void note_captured_use(Address block);
-  // These blocks are live again.
-  void forget(std::span<const PlacedBlock> live);
+  explicit WaitingFrees(HeapRegistry& registry) : registry_(registry) {}
 
-  // Does a block wait for an attempt to free it that succeeds?
+  // `last_binding`: PoolBindings::last(), for Reason::captures. While a block waits for another
+  // reason than own_capture, the fast paths are closed.
+  void add(Reason reason, StreamHeap& heap, Address block, std::uint64_t last_binding = 0);
+  // `pool`: the id of a graph pool, for blocks that wait for its capture's end; 0: for all others.
+  bool contains(Address block, std::uint64_t pool = 0) const;
+  Blocks blocks(std::uint64_t pool) const;
+  std::size_t count(std::uint64_t pool) const { return blocks(pool).size(); }
+  // The block is live again. Returns whether it waited.
+  bool forget(Address block, std::uint64_t pool = 0);
+
+  // Takes out the blocks of a graph pool.
+  Blocks take(std::uint64_t pool);
+  // Takes out the others that need not wait for a capture, `oldest_capture` being
+  // PoolBindings::oldest_capture(), and those to be tried again.
+  Blocks take_due(std::uint64_t oldest_capture);
+  // Is a block to be tried again?
   bool has_any_to_retry() const { return to_retry_.load(std::memory_order_relaxed); }
-  // Frees blocks whose captures have ended, in graph pools too, and tries again what is to be
-  // tried. (Captures may overlap without an end.)
-  void free_due();
-  // free_due(); then the host waits for all work, if a block is still to be tried again: the last
-  // resort for those whose users are gone, where no event can stand for them. Errors: device.
-  Status free_after_all_work();
+  // The graph pools that have blocks here, by id.
+  std::vector<std::uint64_t> graph_pools() const;
+
+  // A captured stream may use the block: its free waits for the captures that are bound now.
+  void note_captured_use(Address block, std::uint64_t last_binding);
+  bool has_captured_use(Address block) const;
 
  private:
-  struct Waiting {
+  struct Row {
     StreamHeap* heap = nullptr;
-    std::uint64_t last_binding = 0;  // that was open, or was before; 0: it is tried again and again
+    std::uint64_t last_binding = 0;  // 0: it waits for no capture
   };
-  using Due = std::vector<std::pair<Address, Waiting>>;
+  using Rows = std::unordered_map<std::uint64_t, Row>;  // by address
+  using RowsByPool = std::map<std::uint64_t, Rows>;     // none is empty
 
-  void add(Address block, Waiting waiting);  // with mutex_ held
-  void add_to_retry(Address block, StreamHeap& heap);
-  Due take_due();
-  void free_all(const Due& due, StreamHeap::Gone gone);
-  Result<bool> free_now(StreamHeap& heap, Address block, StreamHeap::Gone gone);
+  // With mutex_ held.
+  template <class Due>
+  Blocks take_if(std::uint64_t pool, Due&& due);
+  void note_taken(RowsByPool::iterator rows, std::size_t count);
 
-  Pools& pools_;
-  PoolBindings& bindings_ = pools_.shared().bindings;
+  HeapRegistry& registry_;
   std::atomic<bool> to_retry_{false};
-  std::atomic<std::size_t> count_{0};  // of blocks_
+  std::atomic<std::size_t> count_{0};  // of blocks
 
   mutable std::mutex mutex_;
-  std::unordered_map<std::uint64_t, Waiting> blocks_;
+  RowsByPool rows_;
   std::unordered_map<std::uint64_t, std::uint64_t> captured_uses_;  // the last binding at that time
 };
 

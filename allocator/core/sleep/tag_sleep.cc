@@ -106,7 +106,7 @@ std::vector<HeldMemory> TagSleep::held_in(const Pool& pool, std::set<PageId>& pa
 Status TagSleep::no_capture_goes_on() {
   (void)pools_.shared().bindings.end_past();
   for (const std::shared_ptr<CapturePool>& pool : pools_.graph_pools()) {
-    if (!pool->capturing()) continue;
+    if (pool->capture() == 0) continue;
     return Error(ErrorCode::capture, "a capture into graph pool " + std::to_string(pool->id()) +
                                          " goes on: end that first");
   }
@@ -190,7 +190,7 @@ Result<SleepReport> TagSleep::sleep(const SleepOptions& options) {
   if (options.contents) {
     for (const auto& pool : pools) (void)set_contents(pool->tag(), *options.contents);
   }
-  waiting_.free_due();
+  pools_.free_due();
   {
     const auto none_opened = pools_.hold();  // a pool that is opened later sleeps from the start
     for (const auto& pool : pools) PageSleep(pool->pages()).set_asleep(true);

@@ -21,7 +21,6 @@
 #include "core/base/callbacks.h"
 #include "core/pool/page_exchange.h"
 #include "core/pool/pools.h"
-#include "core/pool/waiting_frees.h"
 #include "core/sleep/sleeper.h"
 #include "weir/sleep.h"
 
@@ -29,8 +28,7 @@ namespace weir {
 
 class TagSleep {
  public:
-  TagSleep(Pools& pools, WaitingFrees& waiting, PageExchange& exchange)
-      : pools_(pools), waiting_(waiting), exchange_(exchange) {}
+  TagSleep(Pools& pools, PageExchange& exchange) : pools_(pools), exchange_(exchange) {}
 
   // There is a tag of that name from now on.
   void add_tag(const std::string& tag);
@@ -91,7 +89,6 @@ class TagSleep {
   };
 
   Pools& pools_;
-  WaitingFrees& waiting_;
   PageExchange& exchange_;
   Device& device_ = pools_.shared().device;
   Callbacks<HeldCallback> others_;
