@@ -149,10 +149,7 @@ Status Graph::launch(Stream stream) {
                                          " is being captured, and the pool could not keep what the "
                                          "graph uses: launch it once the capture has ended");
   }
-  if (Status waited = pool_->wait_for_eager_work(stream); !waited) return waited;
-  Status launched = device_->launch_graph(executable_, stream);
-  if (launched) pool_->note_launch(stream);
-  return launched;
+  return pool_->launch(executable_, stream);
 }
 
 }  // namespace weir

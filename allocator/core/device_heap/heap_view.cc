@@ -130,14 +130,15 @@ void HeapView::list_heaps(HeapRegistry::Heaps heaps, HeapSnapshot& snapshot) con
 
 // Everything that `snapshot` shows, as the events that would make it of nothing, in an order in
 // which they could have come.
-std::vector<Event> HeapView::as_events(const HeapSnapshot& snapshot) const {
+std::vector<Event> HeapView::as_events(const HeapSnapshot& snapshot,
+                                       std::span<const CapturePool::Held> pools) const {
   std::vector<Event> events;
   const auto add = [&](Event event) {
     event.time = snapshot.time;
     events.push_back(event);
   };
-  for (const auto& [id, pool] : pools_.held()) {
-    if (!pool->state().is_closed) add({.kind = EventKind::pool_open, .pool = pool->id()});
+  for (const CapturePool::Held& pool : pools) {
+    if (!pool.is_closed) add({.kind = EventKind::pool_open, .pool = pool.pool});
   }
   for (const HeapInfo& heap : snapshot.heaps) {
     add({.kind = EventKind::heap_open,
@@ -146,8 +147,8 @@ std::vector<Event> HeapView::as_events(const HeapSnapshot& snapshot) const {
          .stream = heap.stream,
          .pool = heap.pool});
   }
-  for (const auto& [id, pool] : pools_.held()) {
-    if (pool->state().is_captured) add({.kind = EventKind::capture_begin, .pool = pool->id()});
+  for (const CapturePool::Held& pool : pools) {
+    if (pool.is_captured) add({.kind = EventKind::capture_begin, .pool = pool.pool});
   }
   for (std::uint64_t why = 0; !pools_.own().is_told() && why < kContextEventsLost; ++why) {
     if ((shared_.captures.reasons() >> why & 1) == 0) continue;
@@ -186,13 +187,13 @@ std::vector<Event> HeapView::as_events(const HeapSnapshot& snapshot) const {
 template <class Function>
 void HeapView::with_all_held(Function&& function) WEIR_NO_THREAD_ANALYSIS {
   const auto no_new_pools = pools_.hold();
-  std::vector<std::unique_lock<Mutex>> pools;
+  std::vector<CapturePool::Held> pools;
   for (const auto& [id, pool] : pools_.held()) pools.push_back(pool->hold());
   const auto no_new_members = pools_.own().hold_members();
   shared_.registry.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     const auto change = [&](const PageHeap::Totals&, const std::vector<PageInfo>& pages)
                             WEIR_NO_THREAD_ANALYSIS {
-                              function(heaps, pages);
+                              function(heaps, pages, pools);
                               for (const auto& heap : heaps)
                                 heap->set_recording(shared_.observer.recording());
                             };
@@ -201,19 +202,18 @@ void HeapView::with_all_held(Function&& function) WEIR_NO_THREAD_ANALYSIS {
 }
 
 void HeapView::start_recording(EventSink& sink) {
-  with_all_held([&](HeapRegistry::Heaps heaps, const std::vector<PageInfo>& pages) {
+  with_all_held([&](HeapRegistry::Heaps heaps, const std::vector<PageInfo>& pages,
+                    std::span<const CapturePool::Held> pools) {
     HeapSnapshot snapshot;
     snapshot.pages = pages;
     list_heaps(heaps, snapshot);
-    shared_.observer.add(sink, as_events(snapshot));
+    shared_.observer.add(sink, as_events(snapshot, pools));
   });
 }
 
 bool HeapView::stop_recording(EventSink& sink) {
   bool there = false;
-  with_all_held([&](HeapRegistry::Heaps, const std::vector<PageInfo>&) {
-    there = shared_.observer.remove(sink);
-  });
+  with_all_held([&](auto&&...) { there = shared_.observer.remove(sink); });
   return there;
 }
 

@@ -35,7 +35,8 @@ class HeapView {
   void with_all_held(Function&& function);
   // At one moment.
   void list_heaps(HeapRegistry::Heaps heaps, HeapSnapshot& snapshot) const WEIR_NO_THREAD_ANALYSIS;
-  std::vector<Event> as_events(const HeapSnapshot& snapshot) const;
+  std::vector<Event> as_events(const HeapSnapshot& snapshot,
+                               std::span<const CapturePool::Held> pools) const;
 
   Pools& pools_;
   const Bytes device_bytes_;

@@ -38,7 +38,8 @@ Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture,
   // A capture that is not into the pool, and takes memory of it: it is the graph's as well.
   // (One that is paused may be asking again, though no binding leads here.)
   const bool is_own = capture_ && capture == capture_->served;
-  const bool is_guest = !is_told() && capture != 0 && !is_own && (!capture_ || may_be_replaced());
+  const bool is_guest =
+      !is_told() && capture != 0 && !is_own && (!capture_ || capture_->may_be_replaced(is_told()));
   if (is_guest && capture_) end_capture_locked();
   const bool captured = capture != 0 && !is_guest;
   if (is_told() && captured != capture_.has_value()) {
@@ -156,7 +157,7 @@ Status CapturePool::begin_capture(std::uint64_t number, bool watches) {
       if (Status waited = eager_->pages().wait_for_idle_pages(); !waited) return waited;
     }
     const MutexLock lock(mutex_);
-    if (capture_ && !may_be_replaced()) return capture_goes_on(id());
+    if (capture_ && !capture_->may_be_replaced(is_told())) return capture_goes_on(id());
     if (pages().is_asleep()) return PageHeap::asleep_error();
     if (capture_) end_capture_locked();
     give_back_cached();
@@ -205,7 +206,7 @@ void CapturePool::end_capture_locked() {
   if (ended.keeps && ended.watches && ended.watched == 0) graphs_.note_unwatched();
   free_deferred_locked();
   graphs_.end_lingering();
-  if (graphs_.count() == 0) begin_to_linger();  // the last graph may have gone meanwhile
+  if (graphs_.count() == 0) graphs_.begin_to_linger();  // the last graph may have gone meanwhile
   (void)give_back_pages_locked();
 }
 
@@ -259,29 +260,27 @@ Status CapturePool::retire(Stream stream) {
   return Pool::retire(stream);
 }
 
-Status CapturePool::wait_for_eager_work(Stream stream) {
-  const MutexLock lock(mutex_);
-  return timelines().wait(timelines().of(stream), eager_work_.fences());
-}
-
-void CapturePool::note_launch(Stream stream) {
-  if (!is_told()) return;  // begin_to_linger() covers it
+Status CapturePool::launch(ExecutableHandle graph, Stream stream) {
+  {
+    const MutexLock lock(mutex_);
+    Status waited = timelines().wait(timelines().of(stream), eager_work_.fences());
+    if (!waited) return waited;
+  }
+  Status launched = shared_.device.launch_graph(graph, stream);
+  if (!launched || !is_told()) return launched;  // GraphLives::begin_to_linger() covers it
   const MutexLock lock(mutex_);
   note_touched();
   graphs_.note_launch(stream);
+  return launched;
 }
 
 void CapturePool::release_graph() {
   const MutexLock lock(mutex_);
   if (graphs_.count() > 0) graphs_.add(-1);
   if (graphs_.count() > 0 || capture_) return;
-  begin_to_linger();
-  (void)give_back_pages_locked();
-}
-
-void CapturePool::begin_to_linger() {
   note_touched();
   graphs_.begin_to_linger();
+  (void)give_back_pages_locked();
 }
 
 bool CapturePool::lingers(bool hopes) const {
@@ -298,7 +297,10 @@ void CapturePool::close() {
   const MutexLock lock(mutex_);
   closed_ = true;
   shared_.observer.emit({.kind = EventKind::pool_close, .pool = id()});
-  if (std::exchange(has_guests_, false) && graphs_.count() == 0) begin_to_linger();
+  if (std::exchange(has_guests_, false) && graphs_.count() == 0) {
+    note_touched();
+    graphs_.begin_to_linger();
+  }
   if (!capture_) (void)give_back_pages_locked();
 }
 
@@ -395,6 +397,11 @@ GraphPoolStatistics CapturePool::statistics() const {
   all.graphs = graphs_.count();
   all.deferred = shared_.waiting.count(id());
   return all;
+}
+
+CapturePool::Held CapturePool::hold() const {
+  std::unique_lock lock(mutex_);
+  return {std::move(lock), id(), capture_.has_value(), closed_};
 }
 
 std::vector<std::string> CapturePool::validate_captures() const {

@@ -92,11 +92,8 @@ class CapturePool final : private OnPoolDevice,
 
   // --- Graphs.
 
-  // A graph of the pool is about to be launched: the stream waits for eager work on the pool's
-  // memory.
-  Status wait_for_eager_work(Stream stream);
-  // It was launched.
-  void note_launch(Stream stream);
+  // Launches a graph of the pool, after eager work on the pool's memory.
+  Status launch(ExecutableHandle graph, Stream stream);
   void release_graph();
   // Does it keep pages only because launches of graphs that are gone may be running? They go with
   // give_back_pages() once those are done. `hopes`: and has the host not waited for that in vain?
@@ -130,11 +127,12 @@ class CapturePool final : private OnPoolDevice,
   GraphPoolStatistics statistics() const;
   std::vector<std::string> validate_captures() const;
   // For what is said of the whole as of one moment: nothing changes while the lock is held.
-  std::unique_lock<Mutex> hold() const { return std::unique_lock(mutex_); }
-  struct State {
-    bool is_captured, is_closed;
+  struct Held {
+    std::unique_lock<Mutex> lock;
+    std::uint64_t pool = 0;
+    bool is_captured = false, is_closed = false;
   };
-  State state() const WEIR_NO_THREAD_ANALYSIS { return {capture_.has_value(), closed_}; }
+  Held hold() const WEIR_NO_THREAD_ANALYSIS;
 
  private:
   static constexpr std::uint32_t kEager = 0;
@@ -149,22 +147,19 @@ class CapturePool final : private OnPoolDevice,
     std::uint64_t served = 0;      // the driver's number; 0: none yet
     std::uint64_t watched = 0;     // the driver's number, once its graph is watched
 
+    // May another capture take its place?
+    bool may_be_replaced(bool told) const { return paused && !told && !several_streams; }
     void note_use(Stream stream) {
       if (used_on == 0) used_on = stream.id;
       several_streams = several_streams || used_on != stream.id;
     }
   };
 
-  // May another capture take the place of the one that goes on?
-  bool may_be_replaced() const WEIR_REQUIRES(mutex_) {
-    return capture_->paused && !is_told() && !capture_->several_streams;
-  }
   void end_capture_locked() WEIR_REQUIRES(mutex_);
   // Something happens in the pool: there may be points to settle, and idle memory.
   void note_touched() WEIR_REQUIRES(mutex_);
   void enter_as_sparing();
   void free_deferred_locked() WEIR_REQUIRES(mutex_);
-  void begin_to_linger() WEIR_REQUIRES(mutex_);
   bool give_back_pages_locked() WEIR_REQUIRES(mutex_);
 
   mutable Mutex mutex_;

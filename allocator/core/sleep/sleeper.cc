@@ -75,24 +75,14 @@ bool Sleeper::sleeps_wholly(const PageHeap& heap) const {
   return known == nullptr || known->whole;  // it has nothing that could be there
 }
 
-Bytes Sleeper::host_bytes(const PageHeap& heap) const {
-  Bytes bytes;
+std::pair<Bytes, Bytes> Sleeper::copied_bytes(const PageHeap& heap) const {
+  Bytes host, file;
   const Heap* const known = find(heap);
-  if (known == nullptr) return bytes;
+  if (known == nullptr) return {};
   for (const auto& [id, page] : known->pages) {
-    for (const Copy& copy : page.copies) bytes += copy.in_memory() ? copy.home.size : 0_B;
+    for (const Copy& copy : page.copies) (copy.in_memory() ? host : file) += copy.home.size;
   }
-  return bytes;
-}
-
-Bytes Sleeper::file_bytes(const PageHeap& heap) const {
-  Bytes bytes;
-  const Heap* const known = find(heap);
-  if (known == nullptr) return bytes;
-  for (const auto& [id, page] : known->pages) {
-    for (const Copy& copy : page.copies) bytes += copy.in_file() ? copy.home.size : 0_B;
-  }
-  return bytes;
+  return {host, file};
 }
 
 Status Sleeper::shrink(Bytes keep_host) {
@@ -101,13 +91,11 @@ Status Sleeper::shrink(Bytes keep_host) {
   return closed ? std::move(shrunk) : std::move(closed);
 }
 
-void Sleeper::drop(const Copy& copy) {
-  if (const HostStore::Piece* const piece = copy.in_memory()) store_.give(*piece);
-  if (const FileStore::Piece* const piece = copy.in_file()) files_.give(*piece);
-}
-
 void Sleeper::drop_copies(Sleeping& page) {
-  for (const Copy& copy : page.copies) drop(copy);
+  for (const Copy& copy : page.copies) {
+    if (const HostStore::Piece* const piece = copy.in_memory()) store_.give(*piece);
+    if (const FileStore::Piece* const piece = copy.in_file()) files_.give(*piece);
+  }
   page.copies.clear();
   page.is_copied = false;
 }

@@ -41,8 +41,6 @@ class Sleeper {
   explicit Sleeper(Device& device) : device_(device), store_(device), files_(device, store_) {}
   // All copies are done.
   ~Sleeper();
-  Sleeper(const Sleeper&) = delete;
-  Sleeper& operator=(const Sleeper&) = delete;
 
   using Version = std::pair<std::uint64_t, std::uint64_t>;
   struct Job {
@@ -67,8 +65,8 @@ class Sleeper {
   bool has_away(const PageHeap& heap) const;
   // Was the latest call for the heap a sleep() that went through?
   bool sleeps_wholly(const PageHeap& heap) const;
-  Bytes host_bytes(const PageHeap& heap) const;  // of its copies in host memory
-  Bytes file_bytes(const PageHeap& heap) const;  // and in files
+  // Bytes of its copies: in host memory, and in files.
+  std::pair<Bytes, Bytes> copied_bytes(const PageHeap& heap) const;
   // Where the copies of these home addresses lie, in order. Empty: not all of them have one.
   std::vector<HostPart> copies_of(const PageHeap& heap, const std::vector<Range>& home) const;
   // Writes those copies, which there are, behind each other. Errors: those of reading a file.
@@ -149,7 +147,6 @@ class Sleeper {
   Sleeping& page_of(const PageHeap& heap, PageId page) { return of(heap).pages.at(page.value); }
   std::vector<PageSleep::SleepingPage> prepare(const Job& job);
   std::vector<Stored> stored(const PageHeap& heap, const std::vector<Range>& home) const;
-  void drop(const Copy& copy);
   Status copy_to_file(PagesToSleep& pages, const std::string& folder, SleepReport& report);
   bool covers(const Sleeping& page, const std::vector<Range>& in_use) const;
   void drop_copies(Sleeping& page);

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <optional>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "core/base/format.h"
@@ -322,8 +323,7 @@ TagInfo TagSleep::info_of(Pool& pool) const {
   TagInfo info{.tag = pool.tag(), .contents = contents_of(pool.tag())};
   info.device = pages.totals().total;
   info.asleep = PageSleep(pool.pages()).absent_bytes();
-  info.host = sleeper_.host_bytes(pages);
-  info.file = sleeper_.file_bytes(pages);
+  std::tie(info.host, info.file) = sleeper_.copied_bytes(pages);
   if (pages.is_asleep()) {
     info.state = sleeper_.sleeps_wholly(pages) ? TagState::asleep : TagState::partly_asleep;
   }
