@@ -42,7 +42,6 @@ inline bool DeviceHeap::Impl::knows(const KnownStream& known, Stream stream) con
 DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* sink)
     : number_(next_number()),
       device_bytes_(total_memory(device)),
-      trust(options.trust),
       budget(options.limit),
       observer(device, sink),
       captures(device, options.context_events,
@@ -60,7 +59,7 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
 
 // Where uses are told, such events are of little use, and nobody misses them.
 void DeviceHeap::Impl::note_context_events_lost(ContextEventsLost why, std::uint64_t stream) {
-  if (trust == Trust::told) return;
+  if (pools.own().is_told()) return;
   observer.emit({.kind = EventKind::context_events_lost,
                  .heap = kNoHeap,
                  .stream = stream,
@@ -303,7 +302,7 @@ void DeviceHeap::assume_graphs_leak() { impl_->exchange.assume_graphs_leak(); }
 void DeviceHeap::set_limit(Bytes limit) { impl_->exchange.set_limit(limit); }
 Bytes DeviceHeap::limit() const { return impl_->budget.limit(); }
 ReusePolicy DeviceHeap::reuse() const { return impl_->pools.own().pages().reuse(); }
-Trust DeviceHeap::trust() const { return impl_->trust; }
+Trust DeviceHeap::trust() const { return impl_->pools.own().timelines().trust(); }
 void DeviceHeap::on_out_of_memory(OutOfMemoryCallback callback) {
   impl_->ladder.on_out_of_memory(std::move(callback));
 }

@@ -36,8 +36,6 @@ class DeviceHeap::Impl {
  public:
   Impl(Device& device, const HeapOptions& options, EventSink* sink);
   ~Impl() { registry.clear(); }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
 
   Result<void*> allocate_after_miss(StreamHeap& heap, Bytes bytes,
                                     Stream stream) WEIR_NO_THREAD_ANALYSIS;
@@ -65,7 +63,6 @@ class DeviceHeap::Impl {
   const Bytes device_bytes_;    // in all, whoever has them; the most where that is not known
 
  public:
-  const Trust trust;
   HeapRegistry registry;
   Budget budget;
   Observer observer;

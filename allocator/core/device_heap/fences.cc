@@ -25,7 +25,7 @@ Status Fences::fence_one(void* block, Stream user) {
   const Address at = Address::of(block);
   StreamHeap* const heap = registry_.owner_of(at);
   if (heap == nullptr) return Pools::unknown(block, "fence");
-  const std::shared_ptr<CapturePool> pool = pools_.graph_pool_of(*heap);
+  const std::shared_ptr<CapturePool> pool = pools_.graph_pool(heap->pool());
   const Result<UsedIn> where = entrance_.used_in(user, pool.get());
   if (!where) return where.error();
   Result<bool> fenced = false;
@@ -47,7 +47,7 @@ Status Fences::record_stream(void* block, Stream user) {
   const Address at = Address::of(block);
   StreamHeap* const heap = registry_.owner_of(at);
   if (heap == nullptr) return Pools::unknown(block, "record_stream");
-  const std::shared_ptr<CapturePool> pool = pools_.graph_pool_of(*heap);
+  const std::shared_ptr<CapturePool> pool = pools_.graph_pool(heap->pool());
   const Result<UsedIn> where = entrance_.used_in(user, pool.get());
   if (!where) return where.error();
   bool recorded = false;

@@ -53,8 +53,6 @@ class Pool {
   Pool(std::uint64_t id, std::string tag, Device& device, Shared shared, const HeapOptions& options,
        PageHeap::Source source, Pool* eager = nullptr);
   virtual ~Pool() = default;
-  Pool(const Pool&) = delete;
-  Pool& operator=(const Pool&) = delete;
 
   std::uint64_t id() const { return id_; }
   const std::string& tag() const { return tag_; }

@@ -113,12 +113,8 @@ void Pools::keep_to_limit() {
   }
 }
 
-std::shared_ptr<CapturePool> Pools::graph_pool_of(const StreamHeap& heap) const {
-  const std::uint64_t id = heap.pool();
-  return id == 0 ? nullptr : graph_pool(id);
-}
-
 std::shared_ptr<CapturePool> Pools::graph_pool(std::uint64_t id) const {
+  if (id == 0) return nullptr;
   const std::shared_lock lock(mutex_);
   const auto known = graph_pools_.find(id);
   return known == graph_pools_.end() ? nullptr : known->second;
@@ -146,7 +142,7 @@ std::optional<Pools::Placed> Pools::find_placed(Address address) const {
   const StreamHeap* const heap = shared_.registry.owner_of(address);
   const std::optional<BlockInfo> block = heap == nullptr ? std::nullopt : heap->find(address);
   if (!block) return std::nullopt;
-  std::shared_ptr<Pool> pool = graph_pool_of(*heap);
+  std::shared_ptr<Pool> pool = graph_pool(heap->pool());
   return Placed{*block, pool == nullptr ? own_ : std::move(pool)};
 }
 
@@ -162,7 +158,7 @@ Result<bool> Pools::free(StreamHeap& heap, Address block) {
 }
 
 Result<bool> Pools::free_now(StreamHeap& heap, Address block, StreamHeap::Gone gone) {
-  const std::shared_ptr<CapturePool> pool = graph_pool_of(heap);
+  const std::shared_ptr<CapturePool> pool = graph_pool(heap.pool());
   return pool == nullptr ? heap.deallocate(block, gone) : pool->deallocate(heap, block, gone);
 }
 

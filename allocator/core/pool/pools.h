@@ -48,8 +48,8 @@ class Pools {
   // is over its limit. Waits for no lock: whoever is at work gives the next time.
   void keep_to_limit();
 
-  // The graph pool that the heap is of; null: it is of the device heap's own pool.
-  std::shared_ptr<CapturePool> graph_pool_of(const StreamHeap& heap) const;
+  // The graph pool of that id (StreamHeap::pool()); null: there is none.
+  std::shared_ptr<CapturePool> graph_pool(std::uint64_t id) const;
   // The heap whose live block begins there. Errors: unknown_pointer.
   Result<StreamHeap*> heap_of(const void* block, const char* call) const;
   std::optional<BlockInfo> find(Address address) const;
@@ -82,7 +82,6 @@ class Pools {
   const std::map<std::uint64_t, std::shared_ptr<CapturePool>>& held() const { return graph_pools_; }
 
  private:
-  std::shared_ptr<CapturePool> graph_pool(std::uint64_t id) const;
   Result<bool> free_now(StreamHeap& heap, Address block, StreamHeap::Gone gone);
   void free_all(const WaitingFrees::Blocks& due, StreamHeap::Gone gone);
   void drop_gone_locked(std::size_t most);
