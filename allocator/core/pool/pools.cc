@@ -158,6 +158,8 @@ Result<bool> Pools::free(StreamHeap& heap, Address block) {
 }
 
 Result<bool> Pools::free_now(StreamHeap& heap, Address block, StreamHeap::Gone gone) {
+  if (heap.pool() == 0) [[likely]]
+    return heap.deallocate(block, gone);
   const std::shared_ptr<CapturePool> pool = graph_pool(heap.pool());
   return pool == nullptr ? heap.deallocate(block, gone) : pool->deallocate(heap, block, gone);
 }
