@@ -128,10 +128,11 @@ Result<void*> DeviceHeap::Impl::allocate_of(const BlockRequest& request) {
 }
 
 Result<void*> DeviceHeap::Impl::allocate_when_short(const BlockRequest& request, Status status) {
-  const auto& [bytes, stream, route] = request;
   return ladder.climb(request, std::move(status), [&](Status& why) {
-    return route.pool == nullptr ? try_allocate(bytes, stream, PageHeap::Create::may, why)
-                                 : route.pool->allocate(bytes, stream, route.capture, why);
+    const Route& route = request.route;
+    return route.pool == nullptr
+               ? try_allocate(request.bytes, request.stream, PageHeap::Create::may, why)
+               : route.pool->allocate(request.bytes, request.stream, route.capture, why);
   });
 }
 

@@ -142,8 +142,8 @@ std::optional<Pools::Placed> Pools::find_placed(Address address) const {
   const StreamHeap* const heap = shared_.registry.owner_of(address);
   const std::optional<BlockInfo> block = heap == nullptr ? std::nullopt : heap->find(address);
   if (!block) return std::nullopt;
-  std::shared_ptr<Pool> pool = graph_pool(heap->pool());
-  return Placed{*block, pool == nullptr ? own_ : std::move(pool)};
+  const std::shared_ptr<Pool> pool = graph_pool(heap->pool());
+  return Placed{*block, pool == nullptr ? own_ : pool};
 }
 
 Result<bool> Pools::free(StreamHeap& heap, Address block) {
