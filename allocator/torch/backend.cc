@@ -246,13 +246,13 @@ void Backend::beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool
                                   std::function<bool(cudaStream_t)> filter) {
   DeviceMemory& mine = memory(device);
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
-  mine.pools().begin(pool, std::move(filter), check(mine.streams().of(stream)));
+  check(mine.pools().begin(pool, std::move(filter), check(mine.streams().of(stream))));
 }
 void Backend::endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) {
   if (memory_is_gone()) return;
   DeviceMemory& mine = memory(device);
   const Result<Stream> current = mine.streams().of(c10::cuda::getCurrentCUDAStream(device));
-  mine.pools().end(pool, current ? std::optional(*current) : std::nullopt);
+  check(mine.pools().end(pool, current ? std::optional(*current) : std::nullopt));
 }
 void Backend::close_failed_captures() {
   if (memory_is_gone()) return;
@@ -266,7 +266,7 @@ void Backend::close_failed_captures() {
 }
 void Backend::releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) {
   if (memory_is_gone()) return;
-  memory(device).pools().release(pool);
+  check(memory(device).pools().release(pool));
 }
 int Backend::getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) {
   DeviceMemory* const memory = looked_at(device);
@@ -274,13 +274,13 @@ int Backend::getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) {
 }
 void Backend::createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
                                  std::shared_ptr<CUDAAllocator> source) {
-  memory(device).pools().retain(pool, std::move(source));
+  memory(device).pools().retain(pool, source_of(std::move(source)));
 }
 void Backend::setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use) {
   memory(device).pools().set_use_on_oom(pool, use);
 }
 void Backend::make_plain(c10::DeviceIndex device, c10::MempoolId_t pool) {
-  memory(device).pools().make_plain(pool);
+  check(memory(device).pools().make_plain(pool));
 }
 std::unique_ptr<IdleMemory> Backend::begin_idle_memory(c10::DeviceIndex device) {
   return std::make_unique<IdleMemory>(check(IdleMemory::begin(memory(device).heap())));
@@ -293,7 +293,7 @@ bool Backend::checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t
                                        const std::unordered_set<void*>& expected) {
   DeviceMemory* const memory = looked_at(device);
   if (memory == nullptr) return expected.empty();
-  const std::vector<PlacedBlock> live = memory->pools().blocks(pool);
+  const std::vector<PlacedBlock> live = check(memory->pools().blocks(pool));
   return live.size() == expected.size() &&
          std::all_of(live.begin(), live.end(), [&](const PlacedBlock& block) {
            return expected.contains(block.address.pointer());
@@ -393,7 +393,8 @@ std::shared_ptr<Backend::AllocatorState> Backend::getCheckpointState(c10::Device
                                                                      c10::MempoolId_t pool) {
   auto state = std::make_shared<PoolState>();
   state->pool = pool;
-  if (DeviceMemory* const memory = looked_at(device)) state->blocks = memory->pools().blocks(pool);
+  if (DeviceMemory* const memory = looked_at(device))
+    state->blocks = check(memory->pools().blocks(pool));
   return state;
 }
 
@@ -405,7 +406,7 @@ Backend::CheckpointDelta Backend::setCheckpointPoolState(c10::DeviceIndex device
   TORCH_CHECK(wanted != nullptr, "setCheckpointPoolState: the state is another allocator's");
   DeviceMemory& mine = memory(device);
   CheckpointDelta delta;
-  for (const PlacedBlock& block : mine.pools().blocks(wanted->pool)) {
+  for (const PlacedBlock& block : check(mine.pools().blocks(wanted->pool))) {
     delta.ptrs_freed.push_back(block.address.pointer());
   }
   mine.restore(wanted->pool, wanted->blocks);

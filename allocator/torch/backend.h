@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "torch/device_memory.h"
-#include "torch/idle_memory.h"
 #include "torch/ipc.h"
 #include "torch/process_end.h"
 #include "weir/allocator.h"

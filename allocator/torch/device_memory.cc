@@ -58,6 +58,14 @@ void raise(const Error& error) {
                               "CUDA error: weir: " + error.message());
 }
 
+SegmentPool::Source source_of(std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator> of) {
+  if (of == nullptr) return {};
+  return {[of](Bytes bytes, Stream stream) {
+            return of->raw_alloc_with_stream(bytes.count, static_cast<cudaStream_t>(stream.handle));
+          },
+          [of](void* memory) { of->raw_delete(memory); }};
+}
+
 DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap)
     : number_(number),
       device_(device),
@@ -69,7 +77,7 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap)
       caching_allowed_(environment_allows_caching()),
       caching_(caching_allowed_),
       pools_(heap, device,
-             [this](Pools::Id id, const SegmentPool::Segment& segment, SegmentPool::Change change) {
+             [this](PoolId id, const SegmentPool::Segment& segment, SegmentPool::Change change) {
                note_segment(id, segment, change == SegmentPool::Change::gives_back);
              }) {
   heap_.on_miss([] { call_free_memory_callbacks(); });
@@ -103,8 +111,7 @@ void* DeviceMemory::allocate_reported(Bytes bytes, Stream stream) {
     if (const std::optional<Error> error = failed_frees_.take()) raise(*error);
   }
   if (deferred_frees_.any()) finish_frees(deferred_frees_.take_done());
-  const std::shared_ptr<SegmentPool> source =
-      pools_.source_for(static_cast<cudaStream_t>(stream.handle));
+  const std::shared_ptr<SegmentPool> source = pools_.source_for(stream);
   if (source == nullptr && !caching_.load(std::memory_order_relaxed) && !is_captured(stream)) {
     return allocate_uncached(bytes, stream);
   }
@@ -423,7 +430,7 @@ void DeviceMemory::empty(c10::MempoolId_t pool) {
   const History::Cause cause(context);
   finish_frees(deferred_frees_.wait_and_take_done());
   if (pool != c10::MempoolId_t{0, 0}) return pools_.empty(pool);
-  pools_.empty_unused_sources();
+  pools_.empty_sources();
   check(heap_.trim(0_B, Trim::waits));
   check(uncached_.empty());
 }
@@ -431,15 +438,15 @@ void DeviceMemory::empty(c10::MempoolId_t pool) {
 void DeviceMemory::restore(c10::MempoolId_t pool, std::span<const PlacedBlock> blocks) {
   if (deferred_frees_.any()) finish_frees(deferred_frees_.wait_and_take_done());
   if (deferred_frees_.any() || history_.wants_entries()) {
-    for (const PlacedBlock& block : pools_.blocks(pool)) {
+    for (const PlacedBlock& block : check(pools_.blocks(pool))) {
       deferred_frees_.forget(block.address.pointer());
       history_.forget(block.address.pointer());
     }
   }
-  pools_.restore(pool, blocks);
+  check(pools_.restore(pool, blocks));
 }
 
-void DeviceMemory::note_segment(Pools::Id id, const SegmentPool::Segment& segment, bool gone) {
+void DeviceMemory::note_segment(PoolId id, const SegmentPool::Segment& segment, bool gone) {
   {
     const std::lock_guard lock(mutex_);
     change(of_sources_.reserved_bytes, segment.bytes.count, !gone);

@@ -25,6 +25,9 @@
 
 namespace weir::pytorch {
 
+// Memory that another of PyTorch's allocators gives. Null: there is no source.
+SegmentPool::Source source_of(std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator> of);
+
 // Threads: self-synchronised. Errors are c10::Error; out of memory c10::OutOfMemoryError.
 class DeviceMemory {
  public:
@@ -148,7 +151,7 @@ class DeviceMemory {
   bool is_captured(Stream stream) const;
   // The live block that begins there.
   std::optional<Found> find(const void* block);
-  void note_segment(Pools::Id id, const SegmentPool::Segment& segment, bool gone);
+  void note_segment(PoolId id, const SegmentPool::Segment& segment, bool gone);
   void* counted(void* block);
   void count(const Found& block, bool live);
   Bytes held_by_sources() const;

@@ -11,7 +11,7 @@
 #include "api/c_status.h"
 #include "torch/backend.h"
 #include "torch/c10d/collective_fences.h"
-#include "torch/pool_table.h"
+#include "torch/pools.h"
 
 namespace {
 
@@ -50,13 +50,13 @@ weir_status_t weir_torch_enable() {
 
 // Pools that the calling thread uses for the first time from now on sleep with that tag ("": none).
 void weir_torch_tag_new_pools(const char* tag) {
-  weir::pytorch::PoolTable::tag_new_pools(tag == nullptr ? "" : tag);
+  weir::pytorch::Pools::tag_new_pools(tag == nullptr ? "" : tag);
 }
 
 // PyTorch's graphs are in their debug mode, which never destroys what it captured.
-void weir_torch_assume_graphs_leak() { weir::pytorch::PoolTable::assume_graphs_leak(); }
+void weir_torch_assume_graphs_leak() { weir::pytorch::Pools::assume_graphs_leak(); }
 
-// Until the end, requests of the calling thread get memory that nobody uses (idle_memory.h); in the
+// Until the end, requests of the calling thread get memory that nobody uses (IdleMemory); in the
 // same thread. `scope`: what the end takes.
 weir_status_t weir_torch_idle_memory_begin(int32_t device, void** scope) {
   return weir::c::guarded([&] {
@@ -87,7 +87,7 @@ weir_status_t weir_torch_fence(void* const* pointers, std::size_t count, int32_t
   });
 }
 
-// Of the pool, on that device; a pool that was just made: errors as PoolTable::make_plain().
+// Of the pool, on that device; a pool that was just made: errors as Pools::make_plain().
 weir_status_t weir_torch_make_plain(int32_t device, uint64_t first, uint64_t second) {
   return weir::c::guarded([&] {
     weir::pytorch::Backend* const backend = weir::pytorch::installed();

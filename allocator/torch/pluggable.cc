@@ -21,9 +21,8 @@
 
 #include "api/c_status.h"
 #include "torch/failed_frees.h"
-#include "torch/idle_memory.h"
 #include "torch/memory_fraction.h"
-#include "torch/pool_table.h"
+#include "torch/pools.h"
 #include "torch/process_end.h"
 #include "weir/allocator.h"
 #include "weir/log.h"
@@ -36,7 +35,7 @@ using CudaStream = CUstream_st*;
 using weir::pytorch::FailedFrees;
 using weir::pytorch::IdleMemory;
 using weir::pytorch::PoolId;
-using weir::pytorch::PoolTable;
+using weir::pytorch::Pools;
 
 // For as long as the process lives: blocks may be freed while it exits.
 class Pluggable {
@@ -49,11 +48,11 @@ class Pluggable {
   weir_allocator_t* handle() { return handle_.get(); }
   weir::MemoryLimit limit() const { return limit_; }
 
-  PoolTable& pools(int device) {
+  Pools& pools(int device) {
     const std::lock_guard lock(mutex_);
-    std::unique_ptr<PoolTable>& table = pools_[device];
+    std::unique_ptr<Pools>& table = pools_[device];
     if (table == nullptr) {
-      table = std::make_unique<PoolTable>(allocator().heap(device), allocator().device(device));
+      table = std::make_unique<Pools>(allocator().heap(device), allocator().device(device));
     }
     return *table;
   }
@@ -76,7 +75,7 @@ class Pluggable {
   std::unique_ptr<weir_allocator_t> handle_;
   std::array<FailedFrees, kMostDevices> failed_frees_;
   std::mutex mutex_;
-  std::unordered_map<int, std::unique_ptr<PoolTable>> pools_;  // guarded by mutex_
+  std::unordered_map<int, std::unique_ptr<Pools>> pools_;  // guarded by mutex_
 };
 
 // Runs `body`; what goes wrong is logged. Does nothing in a child of fork(), where a lock may be
@@ -198,9 +197,7 @@ void weir_torch_begin_allocate_to_pool(int device, PoolId pool,
     // takes. A filter by thread takes any.
     const weir::Result<weir::Stream> current = weir.allocator().heap(device).stream(nullptr);
     if (!current) throw weir::Exception(current.error().code(), current.error().message());
-    check(weir.pools(device).begin(
-        pool, [filter](void* stream) { return filter(static_cast<CudaStream>(stream)); },
-        *current));
+    check(weir.pools(device).begin(pool, std::move(filter), *current));
   });
 }
 
@@ -209,7 +206,7 @@ void weir_torch_end_allocate_to_pool(int device, PoolId pool) {
          [&] { check(Pluggable::get().pools(device).end(pool)); });
 }
 
-// Of the pool, on that device; a pool that was just made: errors as PoolTable::make_plain().
+// Of the pool, on that device; a pool that was just made: errors as Pools::make_plain().
 weir_status_t weir_torch_make_plain(int32_t device, uint64_t first, uint64_t second) {
   return weir::c::guarded([&] {
     check(Pluggable::get().pools(device).make_plain({first, second}));
@@ -218,11 +215,11 @@ weir_status_t weir_torch_make_plain(int32_t device, uint64_t first, uint64_t sec
 
 // Pools that the calling thread uses for the first time from now on sleep with that tag ("": none).
 void weir_torch_tag_new_pools(const char* tag) {
-  weir::pytorch::PoolTable::tag_new_pools(tag == nullptr ? "" : tag);
+  weir::pytorch::Pools::tag_new_pools(tag == nullptr ? "" : tag);
 }
 
 // PyTorch's graphs are in their debug mode, which never destroys what it captured.
-void weir_torch_assume_graphs_leak() { weir::pytorch::PoolTable::assume_graphs_leak(); }
+void weir_torch_assume_graphs_leak() { weir::pytorch::Pools::assume_graphs_leak(); }
 
 void weir_torch_release_pool(int device, PoolId pool) {
   logged("weir_torch_release_pool", [&] { check(Pluggable::get().pools(device).release(pool)); });

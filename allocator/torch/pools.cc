@@ -2,167 +2,312 @@
 #include "torch/pools.h"
 
 #include <algorithm>
-
-#include "torch/errors.h"
+#include <iterator>
+#include <set>
 
 namespace weir::pytorch {
+namespace {
 
-bool Pools::is_sourced(Id id) const {
-  const std::lock_guard lock(mutex_);
-  return sourced_.contains(id);
+std::string text_of(PoolId id) {
+  return "(" + std::to_string(id.first) + ", " + std::to_string(id.second) + ")";
 }
 
-void Pools::retain(Id id, std::shared_ptr<CudaAllocator> source) {
-  if (source == nullptr && !is_sourced(id)) return table_.retain(id);
+}  // namespace
+
+Error Pools::none(PoolId id, const char* call) {
+  return {ErrorCode::invalid_argument, std::string(call) + ": there is no memory pool " +
+                                           text_of(id) + ": it was released, or never begun"};
+}
+
+// With mutex_ held.
+Pools::Pool& Pools::open(PoolId id) {
+  Pool& pool = pools_[id];
+  if (pool.graphs == nullptr && pool.segments == nullptr) {
+    GraphPoolOptions options{.tag = new_pools_tag()};
+    if (pool.plain) options.memory = MemoryKind::plain;
+    pool.graphs = std::make_shared<GraphPool>(heap_, std::move(options));
+    const std::lock_guard lock(ids_mutex_);
+    ids_[pool.graphs->id()] = id;
+  }
+  return pool;
+}
+
+std::optional<Pools::Pool> Pools::find_pool(PoolId id) const {
   const std::lock_guard lock(mutex_);
-  Pool& pool = sourced_[id];
-  if (pool.memory == nullptr) {
-    pool.memory = std::make_shared<SegmentPool>(
+  const auto known = pools_.find(id);
+  return known == pools_.end() ? std::nullopt : std::optional(known->second);
+}
+
+void Pools::retain(PoolId id, SegmentPool::Source source) {
+  const std::lock_guard lock(mutex_);
+  if (source.allocate != nullptr && !pools_.contains(id)) {
+    auto segments = std::make_shared<SegmentPool>(
         std::move(source), device_,
         [this, id](const SegmentPool::Segment& segment, SegmentPool::Change change) {
           listener_(id, segment, change);
         });
-    open_sources_.store(sourced_.size(), std::memory_order_relaxed);
+    sources_.push_back({id, segments});
+    has_sources_.store(true, std::memory_order_relaxed);
+    pools_[id].segments = std::move(segments);
   }
-  ++pool.uses;
+  ++open(id).uses;
 }
 
-void Pools::release(Id id) {
-  if (!is_sourced(id)) return check(table_.release(id));
+Status Pools::release(PoolId id) {
+  Pool gone;
   {
     const std::lock_guard lock(mutex_);
-    Pool& pool = sourced_.at(id);
+    const auto known = pools_.find(id);
+    if (known == pools_.end()) return none(id, "releasePool");
+    Pool& pool = known->second;
     if (pool.uses > 0) --pool.uses;
+    if (pool.uses > 0) return {};
+    if (pool.graphs != nullptr) {
+      gone = std::move(pool);
+      pools_.erase(known);
+    }
   }
-  empty(id);  // if that was the last
-}
-
-int Pools::uses(Id id) const {
-  const std::lock_guard lock(mutex_);
-  const auto known = sourced_.find(id);
-  return known == sourced_.end() ? table_.uses(id) : known->second.uses;
-}
-
-void Pools::set_use_on_oom(Id id, bool use) {
-  if (!is_sourced(id)) return table_.set_use_on_oom(id, use);
-  const std::lock_guard lock(mutex_);
-  sourced_.at(id).use_on_oom = use;
-}
-
-void Pools::make_plain(Id id) {
-  TORCH_CHECK(!is_sourced(id), "weir: the memory of pool (", id.first, ", ", id.second,
-              ") is another allocator's: it can't be made plain");
-  check(table_.make_plain(id));
-}
-
-void Pools::set_no_split(Id id) {
-  const std::lock_guard lock(mutex_);
-  const auto known = sourced_.find(id);
-  if (known != sourced_.end()) known->second.memory->set_no_split();
-}
-
-void Pools::begin(Id id, Filter filter, Stream current) {
-  if (!is_sourced(id)) {
-    check(table_.begin(
-        id, [filter](void* stream) { return filter(static_cast<cudaStream_t>(stream)); }, current));
+  if (gone.graphs == nullptr) {
+    empty(id);
+    return {};
   }
-  const std::lock_guard lock(mutex_);
-  const auto known = sourced_.find(id);
-  if (known != sourced_.end()) ++known->second.uses;
-  bindings_.push_back({id, std::move(filter)});
+  // (The pool itself knows how many graphs it has: it lets go of no more.)
+  for (; gone.captures > 0; --gone.captures) gone.graphs->release_graph();
+  gone.graphs.reset();
+  forget_gone_pools();
+  return {};
 }
 
-void Pools::end(Id id, std::optional<Stream> current) {
+// Seldom: to know what is left of all pools takes a snapshot. No pool is opened meanwhile.
+void Pools::forget_gone_pools() {
+  const std::lock_guard lock(mutex_);
+  {
+    const std::lock_guard ids(ids_mutex_);
+    if (ids_.size() < forgets_at_) return;
+  }
+  std::set<std::uint64_t> left;
+  for (const HeapInfo& heap : heap_.snapshot().heaps) left.insert(heap.pool);
+  for (const auto& [id, pool] : pools_) {
+    if (pool.graphs != nullptr) left.insert(pool.graphs->id());
+  }
+  const std::lock_guard ids(ids_mutex_);
+  std::erase_if(ids_, [&](const auto& each) { return !left.contains(each.first); });
+  forgets_at_ = 64 + 2 * ids_.size();
+}
+
+int Pools::uses(PoolId id) const {
+  const std::lock_guard lock(mutex_);
+  const auto known = pools_.find(id);
+  return known == pools_.end() ? 0 : known->second.uses;
+}
+
+Status Pools::make_plain(PoolId id) {
+  const std::lock_guard lock(mutex_);
+  Pool& pool = open(id);
+  if (pool.segments != nullptr) {
+    return Error(
+        ErrorCode::invalid_argument,
+        "the memory of pool " + text_of(id) + " is another allocator's: it can't be made plain");
+  }
+  if (pool.plain) return {};
+  if (latest_of(id) != bindings_.end() || pool.graphs->statistics().reserved_bytes != 0_B) {
+    return Error(ErrorCode::invalid_argument,
+                 "memory pool " + text_of(id) +
+                     " has been used already: make it plain before anything is allocated in it");
+  }
+  {
+    const std::lock_guard ids(ids_mutex_);
+    ids_.erase(pool.graphs->id());
+  }
+  pool.graphs.reset();
+  pool.plain = true;
+  (void)open(id);
+  return {};
+}
+
+void Pools::set_use_on_oom(PoolId id, bool use) {
+  const std::lock_guard lock(mutex_);
+  open(id).use_on_oom = use;
+}
+
+void Pools::set_no_split(PoolId id) {
+  const std::lock_guard lock(mutex_);
+  const auto known = pools_.find(id);
+  if (known != pools_.end() && known->second.segments != nullptr) {
+    known->second.segments->set_no_split();
+  }
+}
+
+Status Pools::begin(PoolId id, Filter filter, Stream current) {
+  Result<CaptureInfo> info = device_.capture_info(current);
+  if (!info) return std::move(info).error();
+  if (graphs_leak_) heap_.assume_graphs_leak();
+  const auto takes = [filter](Stream stream) {
+    return filter(static_cast<CUstream_st*>(stream.handle));
+  };
+  Binding begun{.id = id, .filter = std::move(filter), .binding = {}, .stream = current.id};
+  std::shared_ptr<GraphPool> graphs;
   {
     const std::lock_guard lock(mutex_);
-    const auto last = latest_of(bindings_, id);
-    if (last != bindings_.rend()) bindings_.erase(std::next(last).base());
+    Pool& pool = open(id);
+    ++pool.uses;
+    graphs = pool.graphs;
   }
-  if (!is_sourced(id)) check(table_.end(id, current));
+  if (graphs != nullptr) {
+    begun.captures = !takes(current) || info->status != CaptureInfo::Status::none;
+    // No capture begins on the default stream: it stands for one that is not known.
+    const std::optional<Stream> origin =
+        current.handle == nullptr ? std::nullopt : std::optional(current);
+    Result<PoolBinding> binding =
+        begun.captures ? graphs->capture(takes, origin) : graphs->warm_up(takes);
+    if (!binding) {
+      (void)release(id);
+      return std::move(binding).error();
+    }
+    begun.binding = *std::move(binding);
+  }
+  const std::lock_guard lock(mutex_);
+  bindings_.push_back(std::move(begun));
+  return {};
+}
+
+// With mutex_ held. end(): there is none.
+Pools::Bindings::iterator Pools::latest_of(PoolId id) {
+  const auto me = std::this_thread::get_id();
+  auto latest = bindings_.end();
+  for (auto each = bindings_.begin(); each != bindings_.end(); ++each) {
+    if (each->id != id) continue;
+    const bool have_own = latest != bindings_.end() && latest->begun_by == me;
+    if (!have_own || each->begun_by == me) latest = each;
+  }
+  return latest;
+}
+
+Status Pools::end(PoolId id, std::optional<Stream> current) {
+  Binding ended;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto latest = latest_of(id);
+    if (latest == bindings_.end()) return none(id, "endAllocateToPool");
+    ended = std::move(*latest);
+    bindings_.erase(latest);
+    const auto pool = pools_.find(id);
+    if (ended.captures && pool != pools_.end()) ++pool->second.captures;
+  }
+  // Whether the capture made a graph is PyTorch's to know: it releases the pool if not.
+  ended.binding.close(/*keep=*/true, current && current->id == ended.stream);
+  return {};
 }
 
 void Pools::close_failed(Stream current) {
-  for (const PoolId& id : table_.close_failed(current)) {
+  const Result<CaptureInfo::Status> status = device_.capture_status(current);
+  if (!status || *status != CaptureInfo::Status::none) return;
+  Bindings failed;
+  {
     const std::lock_guard lock(mutex_);
-    const auto last = latest_of(bindings_, Id(id));
-    if (last != bindings_.rend()) bindings_.erase(std::next(last).base());
+    std::erase_if(bindings_, [&, me = std::this_thread::get_id()](Binding& each) {
+      if (!each.captures || each.stream != current.id || each.begun_by != me) return false;
+      if (each.binding.outlives_capture()) return false;  // a MemPool's: it is left later
+      failed.push_back(std::move(each));
+      return true;
+    });
+  }
+  for (Binding& each : failed) {
+    each.binding.close(/*keep=*/false);
+    (void)release(each.id);
   }
 }
 
-std::shared_ptr<SegmentPool> Pools::source_for(cudaStream_t stream) const {
+std::shared_ptr<SegmentPool> Pools::source_for(Stream stream) const {
   if (!has_sources()) return nullptr;
   const std::lock_guard lock(mutex_);
-  const auto takes = std::find_if(bindings_.rbegin(), bindings_.rend(),
-                                  [&](const Binding& each) { return each.filter(stream); });
-  if (takes == bindings_.rend()) return nullptr;
-  const auto pool = sourced_.find(takes->id);
-  return pool == sourced_.end() ? nullptr : pool->second.memory;
+  const auto serves = std::find_if(bindings_.rbegin(), bindings_.rend(), [&](const Binding& each) {
+    return each.filter(static_cast<CUstream_st*>(stream.handle));
+  });
+  if (serves == bindings_.rend()) return nullptr;
+  const auto pool = pools_.find(serves->id);
+  return pool == pools_.end() ? nullptr : pool->second.segments;
+}
+
+std::vector<Pools::Sourced> Pools::sources() const {
+  const std::lock_guard lock(mutex_);
+  return sources_;
 }
 
 std::optional<Pools::SourcedBlock> Pools::find(const void* pointer) const {
   if (!has_sources()) return std::nullopt;
   const std::lock_guard lock(mutex_);
-  for (const auto& [id, pool] : sourced_) {
-    const std::optional<SegmentPool::Found> found = pool.memory->find(pointer);
-    if (found) return SourcedBlock{*found, {id, pool.memory}};
+  for (const Sourced& each : sources_) {
+    const std::optional<SegmentPool::Found> found = each.memory->find(pointer);
+    if (found) return SourcedBlock{*found, each};
   }
   return std::nullopt;
 }
 
 void* Pools::take_from_reserve(Bytes bytes, Stream stream) {
-  if (void* const block = table_.take_from_reserve(bytes, stream)) return block;
-  const std::lock_guard lock(mutex_);
-  for (const auto& [id, pool] : sourced_) {
-    if (!pool.use_on_oom) continue;
-    if (void* const block = pool.memory->take_free(bytes, stream)) return block;
+  std::vector<Pool> reserves;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, pool] : pools_) {
+      if (pool.use_on_oom) reserves.push_back(pool);
+    }
+  }
+  for (const Pool& reserve : reserves) {
+    const Result<void*> block = reserve.segments != nullptr
+                                    ? reserve.segments->take_free(bytes, stream)
+                                    : reserve.graphs->take_free(bytes, stream);
+    if (block && *block != nullptr) return *block;
   }
   return nullptr;
 }
 
-void Pools::empty(Id id) {
-  std::shared_ptr<SegmentPool> memory;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto known = sourced_.find(id);
-    if (known != sourced_.end()) {
-      if (known->second.uses > 0) return;
-      memory = known->second.memory;
-    }
-  }
-  if (memory == nullptr) return table_.empty(id);
-  memory->empty();
-  if (memory->has_segments()) return;
+void Pools::empty(PoolId id) {
+  const std::optional<Pool> pool = find_pool(id);
+  if (!pool) return;
+  if (pool->graphs != nullptr) return (void)pool->graphs->give_back_pages();
+  if (pool->uses > 0) return;
+  pool->segments->empty();
   const std::lock_guard lock(mutex_);
-  const auto known = sourced_.find(id);
-  if (known == sourced_.end() || known->second.uses > 0 || memory->has_segments()) return;
-  // Somebody else has it: a request that is under way may bring a segment yet.
-  if (memory.use_count() > 2) return;
-  sourced_.erase(known);
-  open_sources_.store(sourced_.size(), std::memory_order_relaxed);
+  const auto known = pools_.find(id);
+  if (known == pools_.end() || known->second.uses > 0 || pool->segments->has_segments()) return;
+  // Three have it, unless a request is under way, which may bring a segment yet.
+  if (pool->segments.use_count() > 3) return;
+  pools_.erase(known);
+  std::erase_if(sources_, [id](const Sourced& each) { return each.id == id; });
+  has_sources_.store(!sources_.empty(), std::memory_order_relaxed);
 }
 
-void Pools::empty_unused_sources() {
-  std::vector<Id> all;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [id, pool] : sourced_) all.push_back(id);
-  }
-  for (const Id& id : all) empty(id);
+void Pools::empty_sources() {
+  std::vector<PoolId> ids;
+  for (const Sourced& each : sources()) ids.push_back(each.id);  // and hold none of them
+  for (const PoolId& id : ids) empty(id);
 }
 
-std::vector<Pools::Sourced> Pools::sources() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<Sourced> all;
-  for (const auto& [id, pool] : sourced_) all.push_back({id, pool.memory});
-  return all;
+PoolId Pools::id_of(std::uint64_t graph_pool) const {
+  const std::lock_guard lock(ids_mutex_);
+  const auto known = ids_.find(graph_pool);
+  return known == ids_.end() ? PoolId{0, 0} : known->second;
 }
 
-std::vector<PlacedBlock> Pools::blocks(Id id) const {
-  return is_sourced(id) ? std::vector<PlacedBlock>{} : check(table_.blocks(id));
+Result<std::vector<PlacedBlock>> Pools::blocks(PoolId id) const {
+  const std::optional<Pool> pool = find_pool(id);
+  if (!pool) return none(id, "getCheckpointState");
+  return pool->graphs == nullptr ? std::vector<PlacedBlock>{} : pool->graphs->blocks();
 }
 
-void Pools::restore(Id id, std::span<const PlacedBlock> blocks) {
-  if (!is_sourced(id)) check(table_.restore(id, blocks));
+Status Pools::restore(PoolId id, std::span<const PlacedBlock> blocks) {
+  const std::optional<Pool> pool = find_pool(id);
+  if (!pool) return none(id, "setCheckpointPoolState");
+  return pool->graphs == nullptr ? Status{} : pool->graphs->restore(blocks);
+}
+
+Result<IdleMemory> IdleMemory::begin(DeviceHeap& heap) {
+  auto pool = std::make_unique<GraphPool>(heap);
+  Result<PoolBinding> binding = pool->serve([thread = std::this_thread::get_id()](Stream) {
+    return std::this_thread::get_id() == thread;
+  });
+  if (!binding) return std::move(binding).error();
+  return IdleMemory(std::move(pool), *std::move(binding));
 }
 
 }  // namespace weir::pytorch

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// PyTorch's memory pools: those of Weir's memory (PoolTable), and those with a source of their own.
+// PyTorch's memory pools (of graphs, of MemPools, of warm-ups) of one device: their users, the
+// requests that go to them, and where their memory comes from. A pool is a graph pool of the device
+// heap; a MemPool with an allocator of its own is a SegmentPool.
+//
+// Knows nothing of PyTorch's headers: the library for plugged-in allocators has pools, too.
 #pragma once
-
-#include <c10/cuda/CUDACachingAllocator.h>
 
 #include <atomic>
 #include <functional>
@@ -11,94 +13,168 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "torch/pool_table.h"
 #include "torch/segment_pool.h"
+#include "weir/device_heap.h"
+#include "weir/graph_pool.h"
+
+struct CUstream_st;
 
 namespace weir::pytorch {
 
-// Threads: self-synchronised. Errors are c10::Error.
+// c10::MempoolId_t.
+using PoolId = std::pair<unsigned long long, unsigned long long>;
+
+// Threads: self-synchronised. The heap, sources and the listener are called with no lock held: a
+// request may call back programs that free memory, and so come here again. Errors name the pool:
+// invalid_argument (there is none of that id); and those of GraphPool. What a source throws passes
+// through.
 class Pools {
  public:
-  using Id = c10::MempoolId_t;
-  using Filter = std::function<bool(cudaStream_t)>;
-  using CudaAllocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
+  // Called in the threads that allocate, with a stream's handle.
+  using Filter = std::function<bool(CUstream_st*)>;
+  // Hears of the segments of pools with a source, as SegmentPool's listener does.
+  using Listener = std::function<void(PoolId, const SegmentPool::Segment&, SegmentPool::Change)>;
 
-  // Hears of the segments of pools with a source of their own, as they come and go.
-  using Listener = std::function<void(Id, const SegmentPool::Segment&, SegmentPool::Change)>;
+  // `heap` and `device` must outlive this. Without a listener there may be no sources.
+  Pools(DeviceHeap& heap, Device& device, Listener listener = {})
+      : heap_(heap), device_(device), listener_(std::move(listener)) {}
 
-  // `heap` and `device` must outlive this.
-  Pools(DeviceHeap& heap, Device& device, Listener listener)
-      : device_(device), listener_(std::move(listener)), table_(heap, device) {}
+  // In this process captured graphs are never destroyed, from now on.
+  static void assume_graphs_leak() { graphs_leak_ = true; }
+  // Pools that the calling thread opens from now on sleep with that tag; empty: with kDefaultTag.
+  static void tag_new_pools(std::string tag) { new_pools_tag() = std::move(tag); }
 
-  // One more user. `source`, of a new pool: where its memory comes from; null: from the heap.
-  void retain(Id id, std::shared_ptr<CudaAllocator> source);
-  void release(Id id);
-  int uses(Id id) const;
-  void set_use_on_oom(Id id, bool use);
-  // As PoolTable's; an error for pools with a source of their own.
-  void make_plain(Id id);
-  // Changes nothing for pools of the heap's memory, which share no page with others.
-  void set_no_split(Id id);
+  // Adds a user; the first opens the pool. `source`, of a new pool: where its memory comes from;
+  // empty: from the heap.
+  void retain(PoolId id, SegmentPool::Source source = {});
+  // Takes a user away. After the last, memory goes back once its blocks are gone; that of a source,
+  // where blocks are live still, by empty().
+  Status release(PoolId id);
+  int uses(PoolId id) const;
+  // Makes the pool's memory plain (MemoryKind::plain) from now on. Errors: invalid_argument, if it
+  // has memory already, or requests go to it, or it has a source.
+  Status make_plain(PoolId id);
+  // Free blocks of this pool may serve requests that found no memory.
+  void set_use_on_oom(PoolId id, bool use);
+  // Blocks of a source are not split. Pools of the heap's memory share no page with others anyway.
+  void set_no_split(PoolId id);
 
-  // As PoolTable's.
-  void begin(Id id, Filter filter, Stream current);
-  void end(Id id, std::optional<Stream> current = std::nullopt);
+  // Adds a user; and requests on streams that the filter takes go to the pool, until end(). Of
+  // several pools whose filters take a stream, the one that was begun last serves it.
+  // `current`: the caller's stream. A capture that is to come takes no stream yet, whereas a
+  // warm-up takes the caller's own: that tells them apart.
+  // A capture that goes on already, and that the pool served before, is gone on with.
+  Status begin(PoolId id, Filter filter, Stream current);
+  // Ends what the calling thread began last for the pool; or, as a capture may end in another
+  // thread, what any thread did. `current`: the caller's stream, where that is known.
+  Status end(PoolId id, std::optional<Stream> current = std::nullopt);
+  // A capture that this thread was to begin or to end on `current`, its stream, has failed: the
+  // pools that it was to use serve it no more, and have one user fewer. Nothing happens while the
+  // stream is captured.
   void close_failed(Stream current);
 
-  // Do requests, or blocks, have to be looked up among pools with a source of their own?
-  bool has_sources() const { return open_sources_.load(std::memory_order_relaxed) != 0; }
-  // Of all bindings that take the stream the one that was begun last decides: its pool, if that has
-  // a source of its own; null: the heap serves the request, from whichever pool.
-  std::shared_ptr<SegmentPool> source_for(cudaStream_t stream) const;
-  // A pool with a source of its own, and its id.
+  // Does any pool have a source? Then requests and blocks have to be looked up here. Takes no lock.
+  bool has_sources() const { return has_sources_.load(std::memory_order_relaxed); }
+  // The pool that serves the stream's requests, if it has a source; null: the heap serves them.
+  std::shared_ptr<SegmentPool> source_for(Stream stream) const;
   struct Sourced {
-    Id id;
+    PoolId id;
     std::shared_ptr<SegmentPool> memory;
   };
+  std::vector<Sourced> sources() const;
   struct SourcedBlock : SegmentPool::Found {
     Sourced pool;
   };
-  // The live block of such a pool that `pointer` points into.
+  // The live block of a source that `pointer` points into.
   std::optional<SourcedBlock> find(const void* pointer) const;
-  // A free block of a pool with set_use_on_oom(), for a request that found no memory; null: there
-  // is none.
+  // A free block of a pool with set_use_on_oom(); null: there is none.
   void* take_from_reserve(Bytes bytes, Stream stream);
 
   // Gives back what the pool need not keep. A pool with a source keeps its memory while it is in
   // use, since graphs that were captured into it may use all of that.
-  void empty(Id id);
-  void empty_unused_sources();
+  void empty(PoolId id);
+  void empty_sources();
 
-  // Of the pool with that GraphPool::id(): {0, 0} if there is none.
-  Id id_of(std::uint64_t graph_pool) const { return table_.id_of(graph_pool); }
-  std::vector<Sourced> sources() const;
+  // The pool with that GraphPool::id(), released or not, while anything is left of it; else {0, 0}.
+  // May be asked under locks of the heap's.
+  PoolId id_of(std::uint64_t graph_pool) const;
 
-  std::vector<PlacedBlock> blocks(Id id) const;
-  void restore(Id id, std::span<const PlacedBlock> blocks);
+  // As GraphPool's. Blocks of sources are not among them.
+  Result<std::vector<PlacedBlock>> blocks(PoolId id) const;
+  Status restore(PoolId id, std::span<const PlacedBlock> blocks);
 
  private:
   struct Pool {
-    std::shared_ptr<SegmentPool> memory;
-    int uses = 0;  // 0: it was released, and blocks of it are live
+    std::shared_ptr<GraphPool> graphs;      // of the heap's memory: one of the two
+    std::shared_ptr<SegmentPool> segments;  // of a source's
+    int uses = 0;                           // 0: of a source, and blocks of it are live
     bool use_on_oom = false;
+    bool plain = false;
+    std::uint64_t captures = 0;  // that may have made graphs; one that was paused counts each time
   };
   struct Binding {
-    Id id;
+    PoolId id;
     Filter filter;
+    PoolBinding binding;
+    bool captures = false;
+    std::uint64_t stream = 0;  // Stream::id of the caller's
     std::thread::id begun_by = std::this_thread::get_id();
   };
-  bool is_sourced(Id id) const;
+  using Bindings = std::vector<Binding>;
+
+  Pool& open(PoolId id);
+  Bindings::iterator latest_of(PoolId id);
+  // The pool as it is now; none: there is none.
+  std::optional<Pool> find_pool(PoolId id) const;
+  static Error none(PoolId id, const char* call);
+  void forget_gone_pools();
+
+  static std::string& new_pools_tag() {
+    thread_local std::string tag;
+    return tag;
+  }
+
+  inline static std::atomic<bool> graphs_leak_ = false;
+
+  DeviceHeap& heap_;
   Device& device_;
   const Listener listener_;
-  PoolTable table_;
+  std::atomic<bool> has_sources_{false};
+
   mutable std::mutex mutex_;
-  std::map<Id, Pool> sourced_;     // guarded by mutex_
-  std::vector<Binding> bindings_;  // guarded by mutex_; of all pools, the last was begun last
-  std::atomic<std::size_t> open_sources_{0};
+  std::map<PoolId, Pool> pools_;  // guarded by mutex_
+  std::vector<Sourced> sources_;  // guarded by mutex_; those of pools_ that have a source
+  Bindings bindings_;             // guarded by mutex_; the last was begun last
+
+  mutable std::mutex ids_mutex_;         // a leaf
+  std::map<std::uint64_t, PoolId> ids_;  // guarded by ids_mutex_; by GraphPool::id()
+  std::size_t forgets_at_ = 64;          // guarded by ids_mutex_; so many ids
+};
+
+// While it lives, requests of the calling thread get memory that nobody uses any more, on streams
+// that are not being captured. Begun and ended in the same thread. Blocks may outlive it.
+//
+// Else a request may get memory that its stream waits for, on the GPU, and only that stream may use
+// it then. PyTorch has tensors that it writes on other streams without a wait: the seed and the
+// offset of the random numbers of all graphs, made as the first capture begins, and written as each
+// later one begins and as graphs are launched.
+class IdleMemory {
+ public:
+  // `heap` must outlive this. Errors: as GraphPool::serve().
+  static Result<IdleMemory> begin(DeviceHeap& heap);
+
+ private:
+  IdleMemory(std::unique_ptr<GraphPool> pool, PoolBinding binding)
+      : pool_(std::move(pool)), binding_(std::move(binding)) {}
+
+  // A new pool has pages that are idle, or the driver's, and shares them with nobody.
+  std::unique_ptr<GraphPool> pool_;
+  PoolBinding binding_;
 };
 
 }  // namespace weir::pytorch

@@ -25,7 +25,7 @@ Bytes segment_bytes(Bytes block) {
 
 }  // namespace
 
-SegmentPool::SegmentPool(std::shared_ptr<Source> source, Device& device, Listener listener)
+SegmentPool::SegmentPool(Source source, Device& device, Listener listener)
     : source_(std::move(source)), device_(device), listener_(std::move(listener)) {}
 
 SegmentPool::~SegmentPool() {
@@ -75,8 +75,7 @@ void* SegmentPool::take(Segment& segment, Blocks::iterator at, Bytes requested) 
 void* SegmentPool::allocate(Bytes requested, Stream stream) {
   if (void* const block = take_free(requested, stream)) return block;
   const Bytes bytes = block_bytes(requested), size = segment_bytes(bytes);
-  void* const memory =
-      source_->raw_alloc_with_stream(size.count, static_cast<cudaStream_t>(stream.handle));
+  void* const memory = source_.allocate(size, stream);
   if (memory == nullptr) return nullptr;
   const Address begin = Address::of(memory);
   Segment segment{begin, size, stream, is_small(bytes), {{begin, Block{.bytes = size}}}};
@@ -144,7 +143,7 @@ void SegmentPool::empty() {
     idle.pop_back();
     try {
       listener_(segment, Change::gives_back);
-      source_->raw_delete(segment.address.pointer());
+      source_.free(segment.address.pointer());
     } catch (...) {
       put_back(std::move(idle));
       throw;

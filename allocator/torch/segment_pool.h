@@ -10,8 +10,6 @@
 // are done with it.
 #pragma once
 
-#include <c10/cuda/CUDACachingAllocator.h>
-
 #include <atomic>
 #include <functional>
 #include <map>
@@ -28,7 +26,11 @@ namespace weir::pytorch {
 // Threads: self-synchronised. The source and the listener are called with no lock held.
 class SegmentPool {
  public:
-  using Source = c10::cuda::CUDACachingAllocator::CUDAAllocator;
+  // The other allocator: memory for a stream, null where there is none; and its way back.
+  struct Source {
+    std::function<void*(Bytes, Stream)> allocate;
+    std::function<void(void*)> free;
+  };
   struct Block {
     Bytes bytes, requested;
     bool live = false;
@@ -46,7 +48,7 @@ class SegmentPool {
   using Listener = std::function<void(const Segment&, Change)>;
 
   // `device`, whose memory the source gives, must outlive this.
-  SegmentPool(std::shared_ptr<Source> source, Device& device, Listener listener);
+  SegmentPool(Source source, Device& device, Listener listener);
   // Gives back what is free, after a wait; blocks that are still live stay the source's.
   ~SegmentPool();
   SegmentPool(const SegmentPool&) = delete;
@@ -94,7 +96,7 @@ class SegmentPool {
   void* take(Segment& segment, Blocks::iterator block, Bytes requested);
   void put_back(std::vector<Segment> segments);
 
-  const std::shared_ptr<Source> source_;
+  const Source source_;
   Device& device_;
   const Listener listener_;
   std::atomic<bool> no_split_{false};

@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "torch/pool_table.h"
+#include "torch/pools.h"
 #include "weir/device.h"
 #include "weir/device_heap.h"
 

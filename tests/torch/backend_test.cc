@@ -117,8 +117,8 @@ TEST_F(Backends, AStreamOfAnotherDeviceThatIsCapturedHoldsABlockBackUntilItsCapt
 TEST_F(Backends, AFreeThatWaitsIsForgottenWhenItsPoolGoesBackToAnEarlierState) {
   const Stream own = new_stream(0), user = new_stream(1);
   const c10::MempoolId_t pool{0, 3};
-  backend_.memory(0).pools().begin(
-      pool, [own](cudaStream_t asking) { return asking == own.handle; }, own);
+  check(backend_.memory(0).pools().begin(
+      pool, [own](cudaStream_t asking) { return asking == own.handle; }, own));
   void* const block = backend_.memory(0).allocate(8_MiB, own);
   const auto state = backend_.getCheckpointState(0, pool);
   record_stream(block, user, 1);
@@ -133,9 +133,9 @@ TEST_F(Backends, AFreeThatWaitsIsForgottenWhenItsPoolGoesBackToAnEarlierState) {
     backend_.raw_delete(backend_.memory(0).allocate(1_MiB, own));
     sim(1).advance(1_ms);
   }
-  ASSERT_EQ(backend_.memory(0).pools().blocks(pool).size(), 1u);
+  ASSERT_EQ(check(backend_.memory(0).pools().blocks(pool)).size(), 1u);
   backend_.raw_delete(block);
-  backend_.memory(0).pools().end(pool);
+  check(backend_.memory(0).pools().end(pool));
   backend_.releasePool(0, pool);
   ASSERT_TRUE(sim(1).destroy_graph(*graph).ok());
 }
@@ -147,12 +147,12 @@ TEST_F(Backends, APoolThatIsMadePlainServesPlainMemory) {
   const auto takes = [own](cudaStream_t asking) { return asking == own.handle; };
   backend_.createOrIncrefPool(0, plain, nullptr);  // as MemPool() does
   backend_.make_plain(0, plain);
-  EXPECT_THAT(backend_.memory(0).pools().blocks(plain), testing::IsEmpty());
+  EXPECT_THAT(check(backend_.memory(0).pools().blocks(plain)), testing::IsEmpty());
   backend_.make_plain(0, plain);  // it is already
   EXPECT_EQ(backend_.getPoolUseCount(0, plain), 1);
-  backend_.memory(0).pools().begin(plain, takes, own);
+  check(backend_.memory(0).pools().begin(plain, takes, own));
   void* const block = backend_.memory(0).allocate(40_MiB, own);
-  backend_.memory(0).pools().end(plain);
+  check(backend_.memory(0).pools().end(plain));
   EXPECT_EQ(segments(), 1u);
   void* const paged = backend_.memory(0).allocate(40_MiB, own);
   EXPECT_EQ(segments(), 1u);
@@ -162,10 +162,10 @@ TEST_F(Backends, APoolThatIsMadePlainServesPlainMemory) {
   EXPECT_EQ(all[0].owner_private_pool_id, plain);
 
   backend_.createOrIncrefPool(0, used, nullptr);
-  backend_.memory(0).pools().begin(used, takes, own);
+  check(backend_.memory(0).pools().begin(used, takes, own));
   EXPECT_THROW(backend_.make_plain(0, used), c10::Error);
   backend_.raw_delete(backend_.memory(0).allocate(1_MiB, own));
-  backend_.memory(0).pools().end(used);
+  check(backend_.memory(0).pools().end(used));
   EXPECT_THROW(backend_.make_plain(0, used), c10::Error);
 
   for (void* const each : {block, paged}) backend_.raw_delete(each);
@@ -277,8 +277,8 @@ TEST_F(Backends, WhatIsNoBlockIsAnErrorAtOnceAsInPyTorchsOwn) {
 TEST_F(Backends, AFreeInWhichACallOfTheDeviceFailsThrowsNothing) {
   const Stream own = new_stream(0);
   void* const block = backend_.memory(0).allocate(8_MiB, own);
-  backend_.memory(0).pools().begin(
-      {0, 3}, [](cudaStream_t) { return false; }, own);
+  check(backend_.memory(0).pools().begin(
+      {0, 3}, [](cudaStream_t) { return false; }, own));
   sim(0).fail(DeviceCall::capture_info, 1);
   EXPECT_NO_THROW(backend_.raw_delete(block));
   sim(0).fail(DeviceCall::capture_info, 1'000'000);
@@ -287,8 +287,8 @@ TEST_F(Backends, AFreeInWhichACallOfTheDeviceFailsThrowsNothing) {
   } catch (const c10::Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("an earlier free of the block at"));
   }
-  backend_.memory(0).pools().end({0, 3});
-  backend_.memory(0).pools().release({0, 3});
+  check(backend_.memory(0).pools().end({0, 3}));
+  check(backend_.memory(0).pools().release({0, 3}));
 }
 
 TEST_F(Backends, WhatPyTorchAsksOfADevicesMemory) {
@@ -399,8 +399,8 @@ TEST_F(Backends, ADeviceThatDoesNotExistHasNoStatistics) {
 TEST_F(Backends, LiveBlocksOfAPoolAreThoseThatAreExpectedOrNot) {
   const Stream own = new_stream(0);
   const c10::MempoolId_t pool{0, 8};
-  backend_.memory(0).pools().begin(
-      pool, [own](cudaStream_t asking) { return asking == own.handle; }, own);
+  check(backend_.memory(0).pools().begin(
+      pool, [own](cudaStream_t asking) { return asking == own.handle; }, own));
   void* const first = backend_.memory(0).allocate(4_MiB, own);
   void* const second = backend_.memory(0).allocate(4_MiB, own);
   backend_.endAllocateToPool(0, pool);
@@ -460,8 +460,8 @@ TEST_F(Backends, MemoryOfAPoolsOwnSourceIsBasedAndFencedLikeAnyOther) {
   const auto source = std::make_shared<FakeSource>(sim(0));
   backend_.createOrIncrefPool(0, pool, source);
   DeviceMemory& memory = backend_.memory(0);
-  memory.pools().begin(
-      pool, [](cudaStream_t) { return true; }, own);
+  check(memory.pools().begin(
+      pool, [](cudaStream_t) { return true; }, own));
   void* const first = memory.allocate(4_MiB, own);
   char* const block = static_cast<char*>(memory.allocate(8_MiB, own));
   std::size_t bytes = 0;
@@ -474,7 +474,7 @@ TEST_F(Backends, MemoryOfAPoolsOwnSourceIsBasedAndFencedLikeAnyOther) {
   EXPECT_THROW(backend_.fence(pointers, 0, static_cast<cudaStream_t>(user.handle)), c10::Error);
   void* const next = memory.allocate(8_MiB, own);
   ASSERT_TRUE(sim(0).launch(own, Writes(next, 8_MiB), 1_ms).ok());
-  memory.pools().end(pool);
+  check(memory.pools().end(pool));
   for (void* const each : {first, next}) backend_.raw_delete(each);
   backend_.releasePool(0, pool);
   backend_.releasePool(0, pool);
@@ -651,7 +651,7 @@ class Holder {
  public:
   Holder(Backend& backend, SimDevice& device, Stream stream) : backend_(backend) {
     backend.createOrIncrefPool(0, {0, 9}, std::make_shared<FakeSource>(device));
-    backend.memory(0).pools().begin(
+    check(backend.memory(0).pools().begin(
         {0, 9},
         [this](cudaStream_t) {
           std::unique_lock lock(mutex_);
@@ -661,7 +661,7 @@ class Holder {
           changed_.wait(lock, [this] { return over_; });
           return false;
         },
-        stream);
+        stream));
     const std::lock_guard lock(mutex_);
     thread_ = std::thread(
         [this, stream] { backend_.raw_delete(backend_.memory(0).allocate(1_MiB, stream)); });

@@ -12,6 +12,7 @@
 
 #include "tests/torch/fake_runtime.h"
 #include "torch/device_memory.h"
+#include "torch/errors.h"
 #include "weir/sim_device.h"
 
 namespace weir::pytorch {
@@ -32,7 +33,7 @@ class Captures : public testing::Test {
   // _cuda_beginAllocateCurrentThreadToPool.
   void begin_for_a_capture(Stream stream) {
     auto id = std::make_shared<std::uint64_t>(0);
-    memory_.pools().begin(
+    check(memory_.pools().begin(
         kPool,
         [this, id, stream](cudaStream_t asking) {
           const CaptureInfo info = *device_.capture_info(Stream::of_captured(asking));
@@ -40,12 +41,12 @@ class Captures : public testing::Test {
           if (*id == 0) *id = device_.capture_info(stream)->id;
           return info.id == *id;
         },
-        stream);
+        stream));
   }
   void begin_for_this_thread(c10::MempoolId_t pool, Stream stream) {
     const auto me = std::this_thread::get_id();
-    memory_.pools().begin(
-        pool, [me](cudaStream_t) { return std::this_thread::get_id() == me; }, stream);
+    check(memory_.pools().begin(
+        pool, [me](cudaStream_t) { return std::this_thread::get_id() == me; }, stream));
   }
   void capture(Stream stream) {
     ASSERT_TRUE(device_.begin_capture(stream, CaptureMode::relaxed).ok());
@@ -81,27 +82,27 @@ class Captures : public testing::Test {
 // Around each request for memory of another pool.
 TEST_F(Captures, APoolThatIsEndedAndBegunAgainInsideACaptureGoesOnWithIt) {
   constexpr c10::MempoolId_t kSide{0, 2};
-  memory_.pools().retain(kSide, nullptr);
+  memory_.pools().retain(kSide);
   begin_for_a_capture(a_);
   capture(a_);
   void* layer = written(16_MiB, a_);
   for (int i = 0; i < 16; ++i) {
     void* const next = written(16_MiB, a_);
-    memory_.pools().end(kPool);
+    check(memory_.pools().end(kPool));
     begin_for_this_thread(kSide, a_);
     free(written(4_MiB, a_));
-    memory_.pools().end(kSide);
-    memory_.pools().release(kSide);
+    check(memory_.pools().end(kSide));
+    check(memory_.pools().release(kSide));
     begin_for_this_thread(kPool, a_);
     free(std::exchange(layer, next));
   }
   end(a_);
-  memory_.pools().end(kPool);
+  check(memory_.pools().end(kPool));
   EXPECT_LE(device_.physical_bytes(), 64_MiB);
   free(layer);
   expect_memory_to_move();
-  while (memory_.pools().uses(kPool) > 0) memory_.pools().release(kPool);
-  memory_.pools().release(kSide);
+  while (memory_.pools().uses(kPool) > 0) check(memory_.pools().release(kPool));
+  check(memory_.pools().release(kSide));
   (void)heap_.trim(0_B, Trim::waits);
   EXPECT_EQ(device_.physical_bytes(), 0_B);
 }
@@ -113,13 +114,13 @@ TEST_F(Captures, ACaptureOfAnOutsideStreamStaysWholeWhileItsPoolIsPaused) {
   void* const x = written(128_MiB, b_);
   begin_for_a_capture(outside);
   capture(outside);
-  memory_.pools().end(kPool, outside);
+  check(memory_.pools().end(kPool, outside));
   free(x);
   free(written(128_MiB, device_.new_stream()));
   begin_for_this_thread(kPool, outside);
   end(outside);
-  memory_.pools().end(kPool, outside);
-  while (memory_.pools().uses(kPool) > 0) memory_.pools().release(kPool);
+  check(memory_.pools().end(kPool, outside));
+  while (memory_.pools().uses(kPool) > 0) check(memory_.pools().release(kPool));
   expect_memory_to_move();
 }
 
@@ -135,7 +136,7 @@ TEST_F(Captures, ACaptureThatFailedIsClosed) {
     EXPECT_EQ(memory_.pools().uses(kPool), 1) << "another stream's";
     memory_.pools().close_failed({a_});
     EXPECT_EQ(memory_.pools().uses(kPool), 0);
-    EXPECT_THROW(memory_.pools().end(kPool), c10::Error);
+    EXPECT_THROW(check(memory_.pools().end(kPool)), c10::Error);
     expect_memory_to_move();
   }
 }
@@ -143,7 +144,7 @@ TEST_F(Captures, ACaptureThatFailedIsClosed) {
 // use_mem_pool() within the capture: the thread has yet to leave that pool.
 TEST_F(Captures, APoolThatWasEnteredInACaptureThatFailedIsNotClosed) {
   constexpr c10::MempoolId_t kEntered{0, 2};
-  memory_.pools().retain(kEntered, nullptr);
+  memory_.pools().retain(kEntered);
   begin_for_a_capture(a_);
   capture(a_);
   begin_for_this_thread(kEntered, a_);
@@ -151,8 +152,8 @@ TEST_F(Captures, APoolThatWasEnteredInACaptureThatFailedIsNotClosed) {
   memory_.pools().close_failed({a_});
   EXPECT_EQ(memory_.pools().uses(kPool), 0);
   EXPECT_EQ(memory_.pools().uses(kEntered), 2);
-  memory_.pools().end(kEntered);
-  for (int uses = 2; uses > 0; --uses) memory_.pools().release(kEntered);
+  check(memory_.pools().end(kEntered));
+  for (int uses = 2; uses > 0; --uses) check(memory_.pools().release(kEntered));
   expect_memory_to_move();
 }
 
@@ -164,8 +165,8 @@ TEST_F(Captures, ACaptureThatGoesOnIsNotClosed) {
   EXPECT_EQ(memory_.pools().uses(kPool), 1);
   free(written(1_MiB, a_));
   end(a_);
-  memory_.pools().end(kPool);
-  memory_.pools().release(kPool);
+  check(memory_.pools().end(kPool));
+  check(memory_.pools().release(kPool));
 }
 
 // What a failed capture asked for, and still has, is the pool's until it is freed.

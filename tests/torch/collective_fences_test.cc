@@ -334,9 +334,9 @@ TEST_F(CollectiveFencesOf, BlocksOfAnUncachedHeapAreFenced) {
 TEST_F(CollectiveFencesOf, BlocksOfAPoolWithASourceOfItsOwnAreHeldUntilTheirOperationIsOver) {
   constexpr c10::MempoolId_t pool{0, 1};
   const auto source = std::make_shared<FakeSource>(sim_);
-  memory_.pools().retain(pool, source);
-  memory_.pools().begin(
-      pool, [](cudaStream_t) { return true; }, compute_);
+  memory_.pools().retain(pool, source_of(source));
+  check(memory_.pools().begin(
+      pool, [](cudaStream_t) { return true; }, compute_));
   void* const block = allocate(kBytes);
   write(block, kBytes);
   (void)all_reduce(block, 5_ms);
@@ -348,9 +348,9 @@ TEST_F(CollectiveFencesOf, BlocksOfAPoolWithASourceOfItsOwnAreHeldUntilTheirOper
   void* const then = allocate(kBytes);
   EXPECT_EQ(then, block);
   for (void* const each : {meanwhile, then}) backend_.raw_delete(each);
-  memory_.pools().end(pool);
-  memory_.pools().release(pool);
-  memory_.pools().release(pool);
+  check(memory_.pools().end(pool));
+  check(memory_.pools().release(pool));
+  check(memory_.pools().release(pool));
   memory_.empty(pool);
 }
 

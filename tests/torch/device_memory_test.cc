@@ -14,6 +14,7 @@
 #include <optional>
 #include <thread>
 
+#include "torch/errors.h"
 #include "weir/graph_pool.h"
 #include "weir/sim_device.h"
 
@@ -127,16 +128,16 @@ TEST_F(DeviceMemories, StatisticsCountFromTheLastReset) {
 
 TEST_F(DeviceMemories, APoolServesWhatItsFilterTakesAndIsNamedInSegments) {
   const c10::MempoolId_t pool{0, 7};
-  memory_.pools().begin(pool, takes(a_), a_);
+  check(memory_.pools().begin(pool, takes(a_), a_));
   void* const inside = memory_.allocate(6_MiB, a_);
   void* const outside = memory_.allocate(3_MiB, b_);
-  memory_.pools().end(pool);
+  check(memory_.pools().end(pool));
   void* const after = memory_.allocate(5_MiB, a_);
   EXPECT_EQ(sums(pool).allocated, (6_MiB).count);
   EXPECT_EQ(sums(pool).blocks, 1u);
   expect_consistent();
   EXPECT_EQ(memory_.pools().uses(pool), 1);
-  memory_.pools().release(pool);
+  check(memory_.pools().release(pool));
   EXPECT_EQ(memory_.pools().uses(pool), 0);
   for (void* const block : {inside, outside, after}) EXPECT_TRUE(memory_.deallocate(block));
   memory_.empty(kHeap);
@@ -146,13 +147,13 @@ TEST_F(DeviceMemories, APoolServesWhatItsFilterTakesAndIsNamedInSegments) {
 TEST_F(DeviceMemories, AFilterThatTakesNoStreamYetMeansACapture) {
   const c10::MempoolId_t pool{1, 0};
   std::uint64_t capture = 0;
-  memory_.pools().begin(
+  check(memory_.pools().begin(
       pool,
       [&](cudaStream_t asking) {
         const CaptureInfo info = *device_.capture_info(Stream::of_captured(asking));
         return info.status == CaptureInfo::Status::active && info.id == capture;
       },
-      a_);
+      a_));
   ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
   capture = device_.capture_info(a_)->id;
   void* const scratch = memory_.allocate(8_MiB, a_);
@@ -161,28 +162,28 @@ TEST_F(DeviceMemories, AFilterThatTakesNoStreamYetMeansACapture) {
   void* const output = memory_.allocate(2_MiB, a_);
   ASSERT_TRUE(device_.launch(a_, Writes(output, 2_MiB), 10_us).ok());
   const GraphHandle graph = *device_.end_capture(a_);
-  memory_.pools().end(pool);
-  EXPECT_EQ(memory_.pools().blocks(pool).size(), 1u);
+  check(memory_.pools().end(pool));
+  EXPECT_EQ(check(memory_.pools().blocks(pool)).size(), 1u);
   memory_.empty(kHeap);
   EXPECT_GE(sums(pool).total, (8_MiB).count);  // the graph's, though most of it is free
   ASSERT_TRUE(device_.destroy_graph(graph).ok());
   EXPECT_TRUE(memory_.deallocate(output));
-  memory_.pools().release(pool);
+  check(memory_.pools().release(pool));
   memory_.empty(kHeap);
   EXPECT_EQ(sums().total, 0u);
 }
 
 TEST_F(DeviceMemories, APoolGoesBackToAnEarlierState) {
   const c10::MempoolId_t pool{0, 3};
-  memory_.pools().begin(pool, takes(a_), a_);
+  check(memory_.pools().begin(pool, takes(a_), a_));
   void* const kept = memory_.allocate(3_MiB, a_);
   void* const small = memory_.allocate(900_B, a_);
-  const std::vector<PlacedBlock> state = memory_.pools().blocks(pool);
+  const std::vector<PlacedBlock> state = check(memory_.pools().blocks(pool));
   EXPECT_TRUE(memory_.deallocate(small));
   void* const later = memory_.allocate(5_MiB, a_);
-  memory_.pools().end(pool);
-  memory_.pools().restore(pool, state);
-  const std::vector<PlacedBlock> now = memory_.pools().blocks(pool);
+  check(memory_.pools().end(pool));
+  check(memory_.pools().restore(pool, state));
+  const std::vector<PlacedBlock> now = check(memory_.pools().blocks(pool));
   ASSERT_EQ(now.size(), 2u);
   EXPECT_THAT((std::vector<void*>{now[0].address.pointer(), now[1].address.pointer()}),
               testing::UnorderedElementsAre(kept, small));
@@ -191,14 +192,14 @@ TEST_F(DeviceMemories, APoolGoesBackToAnEarlierState) {
   }
   EXPECT_TRUE(memory_.deallocate(kept));
   EXPECT_TRUE(memory_.deallocate(small));
-  memory_.pools().release(pool);
+  check(memory_.pools().release(pool));
 }
 
 TEST_F(DeviceMemories, APoolThatIsNotThereIsNamed) {
-  EXPECT_THROW(memory_.pools().release({4, 5}), c10::Error);
-  EXPECT_THROW(memory_.pools().end({4, 5}), c10::Error);
+  EXPECT_THROW(check(memory_.pools().release({4, 5})), c10::Error);
+  EXPECT_THROW(check(memory_.pools().end({4, 5})), c10::Error);
   try {
-    (void)memory_.pools().blocks({4, 5});
+    (void)check(memory_.pools().blocks({4, 5}));
     ADD_FAILURE();
   } catch (const c10::Error& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("no memory pool (4, 5)"));
@@ -276,8 +277,8 @@ TEST_F(DeviceMemories, TrackersHearOfSegments) {
 // As torch.cuda.use_mem_pool() of one pool in two threads: each leaves what it began itself.
 TEST_F(DeviceMemories, ThreadsThatShareAPoolLeaveItEachForItself) {
   const c10::MempoolId_t plain{0, 6};
-  memory_.pools().retain(plain, nullptr);
-  memory_.pools().make_plain(plain);
+  memory_.pools().retain(plain);
+  check(memory_.pools().make_plain(plain));
   const auto by = [](std::thread::id thread) {
     return [thread](cudaStream_t) { return std::this_thread::get_id() == thread; };
   };
@@ -286,19 +287,19 @@ TEST_F(DeviceMemories, ThreadsThatShareAPoolLeaveItEachForItself) {
     EXPECT_TRUE(memory_.deallocate(block));
     return found;
   };
-  memory_.pools().begin(plain, by(std::this_thread::get_id()), a_);
+  check(memory_.pools().begin(plain, by(std::this_thread::get_id()), a_));
   std::promise<void> begun, left;
   std::thread other([&] {
-    memory_.pools().begin(plain, by(std::this_thread::get_id()), b_);
+    check(memory_.pools().begin(plain, by(std::this_thread::get_id()), b_));
     begun.set_value();
     left.get_future().wait();
     EXPECT_TRUE(is_plain(memory_.allocate(3_MiB, b_)));
-    memory_.pools().end(plain);
+    check(memory_.pools().end(plain));
     EXPECT_FALSE(is_plain(memory_.allocate(3_MiB, b_)));
   });
   begun.get_future().wait();
   EXPECT_TRUE(is_plain(memory_.allocate(3_MiB, a_)));
-  memory_.pools().end(plain);
+  check(memory_.pools().end(plain));
   EXPECT_FALSE(is_plain(memory_.allocate(3_MiB, a_)));
   left.set_value();
   other.join();
@@ -310,12 +311,12 @@ TEST_F(DeviceMemories, WhoRegistersSegmentsNeverHoldsOneThatIsGone) {
   using native::TraceEntry;
   const c10::MempoolId_t plain{0, 5};
   ASSERT_TRUE(memory_.streams().of(static_cast<cudaStream_t>(a_.handle)).ok());
-  memory_.pools().retain(plain, nullptr);
-  memory_.pools().make_plain(plain);
+  memory_.pools().retain(plain);
+  check(memory_.pools().make_plain(plain));
   const auto allocate_plain = [&](Bytes bytes) {
-    memory_.pools().begin(plain, takes(a_), a_);
+    check(memory_.pools().begin(plain, takes(a_), a_));
     void* const block = memory_.allocate(bytes, a_);
-    memory_.pools().end(plain);
+    check(memory_.pools().end(plain));
     return block;
   };
   void* const before = allocate_plain(64_MiB);
@@ -364,7 +365,7 @@ TEST_F(DeviceMemories, WhoRegistersSegmentsNeverHoldsOneThatIsGone) {
   EXPECT_GT(heard, 10u);
   EXPECT_EQ(mapped, 0u);
   EXPECT_TRUE(memory_.deallocate(before));
-  memory_.pools().release(plain);
+  check(memory_.pools().release(plain));
 }
 
 TEST_F(DeviceMemories, TrackersHearOfEveryEntryWhileThereIsNoHistory) {
@@ -411,10 +412,10 @@ TEST_F(SmallDeviceMemories, OutOfMemoryIsPyTorchsOwnAndObserved) {
 TEST_F(SmallDeviceMemories, AReserveServesTheDefaultPoolFromItsFreeBlocksAndDoesNotGrow) {
   const c10::MempoolId_t pool{0, 5}, other{0, 6};
   memory_.pools().set_use_on_oom(pool, true);
-  memory_.pools().begin(pool, takes(a_), a_);
+  check(memory_.pools().begin(pool, takes(a_), a_));
   std::vector<void*> blocks;
   for (int i = 0; i < 8; ++i) blocks.push_back(memory_.allocate(512_KiB, a_));
-  memory_.pools().end(pool);
+  check(memory_.pools().end(pool));
   for (std::size_t i = 0; i < blocks.size(); i += 2) {
     EXPECT_TRUE(memory_.deallocate(blocks[i]));
     blocks[i] = nullptr;
@@ -428,9 +429,9 @@ TEST_F(SmallDeviceMemories, AReserveServesTheDefaultPoolFromItsFreeBlocksAndDoes
       // That is more than there is beside the pool.
     }
   }
-  memory_.pools().begin(other, takes(a_), a_);
+  check(memory_.pools().begin(other, takes(a_), a_));
   EXPECT_THROW((void)memory_.allocate(512_KiB, a_), c10::OutOfMemoryError);
-  memory_.pools().end(other);
+  check(memory_.pools().end(other));
   int asked = 0;
   void* const spare = memory_.allocate(512_KiB, b_);
   heap_.on_out_of_memory([&](Bytes) { ++asked; });
@@ -441,8 +442,8 @@ TEST_F(SmallDeviceMemories, AReserveServesTheDefaultPoolFromItsFreeBlocksAndDoes
   blocks.insert(blocks.end(), {rest, spare});
   std::erase(blocks, nullptr);
   for (void* const block : blocks) EXPECT_TRUE(memory_.deallocate(block));
-  memory_.pools().release(pool);
-  memory_.pools().release(other);
+  check(memory_.pools().release(pool));
+  check(memory_.pools().release(other));
 }
 
 TEST_F(SmallDeviceMemories, ARequestThatFindsNoMemoryIsOneRetryOneFailureAndOneCallOfEachCallback) {
@@ -535,21 +536,21 @@ TEST_F(DeviceMemories, WhatTheDeviceRefusesIsPyTorchsErrorOfAccelerators) {
 }
 
 TEST_F(DeviceMemories, TheNameOfAPoolIsForgottenOnceNothingIsLeftOfIt) {
-  memory_.pools().retain({0, 1000}, nullptr);  // the first, which stays
+  memory_.pools().retain({0, 1000});  // the first, which stays
   const c10::MempoolId_t kept{0, 1001};
-  memory_.pools().begin(kept, takes(a_), a_);
+  check(memory_.pools().begin(kept, takes(a_), a_));
   void* const block = memory_.allocate(4_MiB, a_);
-  memory_.pools().end(kept);
-  memory_.pools().release(kept);
+  check(memory_.pools().end(kept));
+  check(memory_.pools().release(kept));
   for (unsigned long long i = 0; i < 300; ++i) {
-    memory_.pools().retain({1, i}, nullptr);
-    memory_.pools().release({1, i});
+    memory_.pools().retain({1, i});
+    check(memory_.pools().release({1, i}));
   }
   EXPECT_EQ(memory_.pools().id_of(1), (c10::MempoolId_t{0, 1000}));
   EXPECT_EQ(memory_.pools().id_of(2), kept);
   EXPECT_EQ(memory_.pools().id_of(3), (c10::MempoolId_t{0, 0}));
   EXPECT_TRUE(memory_.deallocate(block));
-  memory_.pools().release({0, 1000});
+  check(memory_.pools().release({0, 1000}));
 }
 
 struct Gathered : c10::GatheredContext {};
@@ -589,11 +590,11 @@ TEST_F(DeviceMemories, SegmentsHaveTheStackThatTheyComeOfWhileTheHistoryHasStack
       {.enabled = true, .context = gather, .most_entries = 100, .when = RecordContext::STATE},
       true);
   const c10::MempoolId_t pool{0, 7};
-  memory_.pools().begin(pool, takes(b_), b_);
-  memory_.pools().end(pool);
-  memory_.pools().begin(pool, takes(b_), b_);
+  check(memory_.pools().begin(pool, takes(b_), b_));
+  check(memory_.pools().end(pool));
+  check(memory_.pools().begin(pool, takes(b_), b_));
   void* const after = memory_.allocate(8_MiB, b_);
-  memory_.pools().end(pool);
+  check(memory_.pools().end(pool));
   const auto has_stack = [&](c10::MempoolId_t of) {
     std::vector<bool> all;
     for (const auto& segment : memory_.segments(of)) {
@@ -606,7 +607,7 @@ TEST_F(DeviceMemories, SegmentsHaveTheStackThatTheyComeOfWhileTheHistoryHasStack
   memory_.set_history({}, true);
   EXPECT_THAT(has_stack(kHeap), testing::Each(false));
   for (void* const block : {before, after}) EXPECT_TRUE(memory_.deallocate(block));
-  for (int i = 0; i < 2; ++i) memory_.pools().release(pool);
+  for (int i = 0; i < 2; ++i) check(memory_.pools().release(pool));
 }
 
 TEST_F(DeviceMemories, AnEntryOutsideOfCompilationSaysSo) {
@@ -629,12 +630,12 @@ TEST_F(DeviceMemories, APoolThatGoesBackToAnEarlierStateKeepsNoStackOfBlocksThat
       {.enabled = true, .context = gather, .most_entries = 1, .when = native::RecordContext::STATE},
       true);
   const c10::MempoolId_t pool{0, 3};
-  memory_.pools().begin(pool, takes(a_), a_);
+  check(memory_.pools().begin(pool, takes(a_), a_));
   void* const kept = memory_.allocate(3_MiB, a_);
-  const std::vector<PlacedBlock> state = memory_.pools().blocks(pool);
+  const std::vector<PlacedBlock> state = check(memory_.pools().blocks(pool));
   stacks.clear();  // that of the first segment stays with it
   for (int i = 0; i < 4; ++i) (void)memory_.allocate(600_KiB, a_);
-  memory_.pools().end(pool);
+  check(memory_.pools().end(pool));
   memory_.restore(pool, state);
   memory_.history().snapshot_taken();  // the one entry that there may be
   memory_.empty({0, 0});
@@ -642,7 +643,7 @@ TEST_F(DeviceMemories, APoolThatGoesBackToAnEarlierStateKeepsNoStackOfBlocksThat
   for (const auto& stack : stacks) EXPECT_TRUE(stack.expired());
   memory_.set_history({}, true);
   EXPECT_TRUE(memory_.deallocate(kept));
-  memory_.pools().release(pool);
+  check(memory_.pools().release(pool));
 }
 
 TEST_F(DeviceMemories, WithCachingOffMemoryIsTheDriversAndCountedNowhere) {
@@ -730,22 +731,22 @@ TEST_F(DeviceMemories, WithCachingOffACaptureIsServedFromItsPoolAllTheSame) {
   const c10::MempoolId_t pool{1, 0};
   memory_.set_caching(false);
   std::uint64_t capture = 0;
-  memory_.pools().begin(
+  check(memory_.pools().begin(
       pool,
       [&](cudaStream_t asking) {
         return capture != 0 && device_.capture_info(Stream::of_captured(asking))->id == capture;
       },
-      a_);
+      a_));
   ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
   capture = device_.capture_info(a_)->id;
   void* const output = memory_.allocate(2_MiB, a_);
   ASSERT_TRUE(device_.launch(a_, Writes(output, 2_MiB), 10_us).ok());
   const GraphHandle graph = *device_.end_capture(a_);
-  memory_.pools().end(pool);
-  EXPECT_EQ(memory_.pools().blocks(pool).size(), 1u);
+  check(memory_.pools().end(pool));
+  EXPECT_EQ(check(memory_.pools().blocks(pool)).size(), 1u);
   ASSERT_TRUE(device_.destroy_graph(graph).ok());
   EXPECT_TRUE(memory_.deallocate(output));
-  memory_.pools().release(pool);
+  check(memory_.pools().release(pool));
 }
 
 // A thread notes what it knows of streams: of those that are there, and not of others that lay at
@@ -798,18 +799,18 @@ TEST_F(DeviceMemories, AccessIsRenewedWhereverMemoryIsFrom) {
 TEST_F(DeviceMemories, APoolThatCantBeBegunHasNoUser) {
   const c10::MempoolId_t pool{0, 4};
   device_.fail(DeviceCall::capture_info, 1);
-  EXPECT_THROW(memory_.pools().begin(pool, takes(a_), a_), c10::Error);
+  EXPECT_THROW(check(memory_.pools().begin(pool, takes(a_), a_)), c10::Error);
   EXPECT_EQ(memory_.pools().uses(pool), 0);
-  EXPECT_THROW(memory_.pools().end(pool), c10::Error);
-  memory_.pools().retain(pool, nullptr);
-  memory_.pools().begin(pool, takes(a_), a_);
+  EXPECT_THROW(check(memory_.pools().end(pool)), c10::Error);
+  memory_.pools().retain(pool);
+  check(memory_.pools().begin(pool, takes(a_), a_));
   EXPECT_EQ(memory_.pools().uses(pool), 2);
-  memory_.pools().end(pool);
+  check(memory_.pools().end(pool));
   for (int i = 2; i > 0; --i) {
     EXPECT_EQ(memory_.pools().uses(pool), i);
-    memory_.pools().release(pool);
+    check(memory_.pools().release(pool));
   }
-  EXPECT_THROW(memory_.pools().release(pool), c10::Error);
+  EXPECT_THROW(check(memory_.pools().release(pool)), c10::Error);
 }
 
 TEST_F(DeviceMemories, RecordedStreamsHoldMemoryBackFromOthersOnly) {

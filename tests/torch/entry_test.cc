@@ -201,10 +201,10 @@ TEST(Entry, PoolsFencesAndIdleMemoryAreHadOnceWeirIsEnabled) {
     weir_torch_tag_new_pools(nullptr);
     ASSERT_EQ(weir_torch_make_plain(0, 0, 2), WEIR_OK);
     const auto allocate_in = [&](c10::MempoolId_t pool) {
-      memory.pools().begin(
-          pool, [](cudaStream_t) { return true; }, stream);
+      check(memory.pools().begin(
+          pool, [](cudaStream_t) { return true; }, stream));
       void* const in_pool = allocate();
-      memory.pools().end(pool);
+      check(memory.pools().end(pool));
       return in_pool;
     };
     void* const tagged = allocate_in({0, 1});

@@ -14,6 +14,7 @@
 #include "tests/torch/fake_runtime.h"
 #include "torch/backend.h"
 #include "torch/c10d/collective_fences.h"
+#include "torch/errors.h"
 #include "weir/sim_device.h"
 
 namespace weir::pytorch {
@@ -168,31 +169,31 @@ class WithCollectives : public testing::Test {
   // As torch.cuda.graph begins and ends, on the stream compute_.
   void begin_capture(CaptureMode mode = CaptureMode::global) {
     streams_.capture_mode = mode;
-    memory_.pools().begin(
+    check(memory_.pools().begin(
         kPool,
         [this](cudaStream_t asking) {
           const CaptureInfo info = *sim_.capture_info(Stream::of_captured(asking));
           return info.status == CaptureInfo::Status::active && info.id == capture_;
         },
-        compute_);
+        compute_));
     ASSERT_TRUE(sim_.begin_capture(compute_, mode).ok());
     capture_ = sim_.capture_info(compute_)->id;
   }
   GraphHandle end_capture() {
     const Result<GraphHandle> graph = sim_.end_capture(compute_);
     EXPECT_TRUE(graph.ok());
-    memory_.pools().end(kPool);
+    check(memory_.pools().end(kPool));
     return graph.ok() ? *graph : GraphHandle{};
   }
   void drop(GraphHandle graph) {
     EXPECT_TRUE(sim_.destroy_graph(graph).ok());
-    memory_.pools().release(kPool);
+    check(memory_.pools().release(kPool));
   }
   // The same of a capture that is broken.
   void end_broken_capture() {
     EXPECT_FALSE(sim_.end_capture(compute_).ok());
-    memory_.pools().end(kPool);
-    memory_.pools().release(kPool);
+    check(memory_.pools().end(kPool));
+    check(memory_.pools().release(kPool));
   }
 
   static constexpr c10::MempoolId_t kPool{1, 0};

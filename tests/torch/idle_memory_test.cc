@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "torch/idle_memory.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <future>
 #include <optional>
 
+#include "torch/pools.h"
 #include "weir/sim_device.h"
 
 namespace weir::pytorch {

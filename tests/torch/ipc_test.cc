@@ -466,11 +466,11 @@ TEST(SharedSourceMemory, HasTheHandleOfItsSegment) {
   backend.createOrIncrefPool(0, pool, std::make_shared<FakeSource>(sim));
   DeviceMemory& memory = backend.memory(0);
   const Stream stream = sim.new_stream();
-  memory.pools().begin(
-      pool, [](cudaStream_t) { return true; }, stream);
+  check(memory.pools().begin(
+      pool, [](cudaStream_t) { return true; }, stream));
   char* const first = static_cast<char*>(memory.allocate(4_MiB, stream));
   char* const block = static_cast<char*>(memory.allocate(4_MiB, stream));
-  memory.pools().end(pool);
+  check(memory.pools().end(pool));
   const auto shared = backend.shareIpcHandle(block + 100);
   EXPECT_EQ(shared.handle.substr(0, 2), std::string("\x01") + "c");
   EXPECT_EQ(shared.handle, backend.shareIpcHandle(first).handle);

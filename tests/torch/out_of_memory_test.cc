@@ -8,7 +8,8 @@
 #include <utility>
 
 #include "torch/device_memory.h"
-#include "torch/pool_table.h"
+#include "torch/errors.h"
+#include "torch/pools.h"
 #include "torch/shortage.h"
 #include "weir/sim_device.h"
 
@@ -39,20 +40,20 @@ class Gpu {
   // A graph of the pool's that writes so many bytes of it.
   GraphHandle captured(c10::MempoolId_t pool, Bytes bytes) {
     std::uint64_t capture = 0;
-    memory.pools().begin(
+    check(memory.pools().begin(
         pool,
         [&](cudaStream_t asking) {
           const CaptureInfo info = *device.capture_info(Stream::of_captured(asking));
           return info.status == CaptureInfo::Status::active && info.id == capture;
         },
-        stream);
+        stream));
     EXPECT_TRUE(device.begin_capture(stream, CaptureMode::global).ok());
     capture = device.capture_info(stream)->id;
     void* const scratch = memory.allocate(bytes, stream);
     EXPECT_TRUE(device.launch(stream, Writes(scratch, bytes), 10_us).ok());
     EXPECT_TRUE(memory.deallocate(scratch));
     const GraphHandle graph = *device.end_capture(stream);
-    memory.pools().end(pool);
+    check(memory.pools().end(pool));
     return graph;
   }
 
@@ -112,17 +113,17 @@ TEST(OutOfMemory, WhatOthersHoldIsSaidWhereItWouldHelp) {
 TEST(OutOfMemory, PoolsAreNamedAsPyTorchNamesThem) {
   Gpu gpu(64_MiB);
   const c10::MempoolId_t pool{0, 7};
-  gpu.memory.pools().begin(
-      pool, [&](cudaStream_t asking) { return asking == gpu.stream.handle; }, gpu.stream);
+  check(gpu.memory.pools().begin(
+      pool, [&](cudaStream_t asking) { return asking == gpu.stream.handle; }, gpu.stream));
   void* const kept = gpu.memory.allocate(32_MiB, gpu.stream);
-  gpu.memory.pools().end(pool);
+  check(gpu.memory.pools().end(pool));
   const std::string message = gpu.message(50_MiB);
   EXPECT_THAT(message, HasSubstr("Memory pools: (0, 7) holds 32.00 MiB, 32.00 MiB of it live."));
   EXPECT_THAT(message, HasSubstr("PyTorch, with 32.00 MiB allocated in private pools (e.g., CUDA "
                                  "Graphs), and "));
   EXPECT_THAT(message, Not(HasSubstr("drop CUDA graphs")));
   EXPECT_TRUE(gpu.memory.deallocate(kept));
-  gpu.memory.pools().release(pool);
+  check(gpu.memory.pools().release(pool));
 }
 
 TEST(OutOfMemory, PoolsThatKeepWhatIsNotLiveCanBeDropped) {
@@ -136,19 +137,19 @@ TEST(OutOfMemory, PoolsThatKeepWhatIsNotLiveCanBeDropped) {
               HasSubstr("memory pools keep 32.00 MiB that is not live: drop CUDA graphs"));
   EXPECT_TRUE(gpu.memory.deallocate(block));
   ASSERT_TRUE(gpu.device.destroy_graph(graph).ok());
-  gpu.memory.pools().release(pool);
+  check(gpu.memory.pools().release(pool));
 }
 
 // As in the debug mode of PyTorch's graphs.
 TEST(OutOfMemory, GraphsThatAreNeverDestroyedKeepNoMemoryOnceTheyAreReleased) {
-  PoolTable::assume_graphs_leak();
+  Pools::assume_graphs_leak();
   Gpu gpu(64_MiB);
   const c10::MempoolId_t pool{1, 0};
   const GraphHandle leaked = gpu.captured(pool, 32_MiB);
   const ExecutableHandle executable = *gpu.device.instantiate(leaked);
   ASSERT_TRUE(gpu.device.launch_graph(executable, gpu.stream).ok());
   ASSERT_TRUE(gpu.device.destroy_executable(executable).ok());
-  gpu.memory.pools().release(pool);
+  check(gpu.memory.pools().release(pool));
   EXPECT_EQ(gpu.message(60_MiB), "");
   gpu.memory.empty({0, 0});
   EXPECT_EQ(gpu.heap.statistics().reserved_bytes.current, 0u);

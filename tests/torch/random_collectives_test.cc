@@ -151,7 +151,7 @@ class Execution final : public WithNccl {
     other_group_ = make_group("gloo");
     group_ = make_group("nccl");
     nccl_->duration = 5_ms;
-    memory_.pools().retain(kPool, nullptr);
+    memory_.pools().retain(kPool);
   }
   ~Execution() override {
     proxy().target = &fences_;
@@ -175,7 +175,7 @@ class Execution final : public WithNccl {
     works_.clear();
     tensors_.clear();
     sim_.finish();
-    memory_.pools().release(kPool);
+    check(memory_.pools().release(kPool));
     memory_.empty({0, 0});
     if (sim_.race_count() > 0) return sim_.races().front().describe();
     const std::vector<std::string> broken = allocator_.validate();
@@ -340,14 +340,14 @@ Execution::Tensor& Execution::make(std::size_t stream, Bytes size) {
   streams_.set_current(stream_of(stream));
   const bool pooled = caching_ && !open_ && chance(15);
   if (pooled) {
-    memory_.pools().retain(kPool, nullptr);
-    memory_.pools().begin(
-        kPool, [](cudaStream_t) { return true; }, stream_of(stream));
+    memory_.pools().retain(kPool);
+    check(memory_.pools().begin(
+        kPool, [](cudaStream_t) { return true; }, stream_of(stream)));
   }
   tensors_.push_back({tensor(size), numbers_++, stream, is_captured(stream), {}});
   if (pooled) {
-    memory_.pools().end(kPool);
-    memory_.pools().release(kPool);
+    check(memory_.pools().end(kPool));
+    check(memory_.pools().release(kPool));
   }
   Tensor& made = tensors_.back();
   say("tensor ", made.number, " of ", size.count, " bytes on stream ", stream,
@@ -560,13 +560,13 @@ void Execution::begin_capture() {
   capture_id_ = 0;
   captured_operations_ = 0;
   ++graphs_;
-  memory_.pools().begin(
+  check(memory_.pools().begin(
       {graphs_, 0},
       [this](cudaStream_t asking) {
         const CaptureInfo info = *sim_.capture_info(Stream::of_captured(asking));
         return info.status == CaptureInfo::Status::active && info.id == capture_id_;
       },
-      stream_of(origin_));
+      stream_of(origin_)));
   EXPECT_TRUE(sim_.begin_capture(stream_of(origin_), CaptureMode::global).ok());
   capture_id_ = sim_.capture_info(stream_of(origin_))->id;
   say("a capture of stream ", origin_, " begins");
@@ -583,7 +583,7 @@ void Execution::end_capture() {
   const Result<GraphHandle> graph = sim_.end_capture(stream_of(origin_));
   say("the capture ends");
   open_ = false;
-  memory_.pools().end({graphs_, 0});
+  check(memory_.pools().end({graphs_, 0}));
   if (!graph.ok()) {
     wrong_ = "the capture failed: " + graph.error().message();
   } else {
@@ -594,7 +594,7 @@ void Execution::end_capture() {
   }
   std::erase_if(works_, [](const auto& each) { return each->captured; });
   std::erase_if(tensors_, [](const Tensor& each) { return each.captured; });
-  memory_.pools().release({graphs_, 0});
+  check(memory_.pools().release({graphs_, 0}));
 }
 
 struct Found {

@@ -16,6 +16,7 @@
 
 #include "tests/torch/fake_source.h"
 #include "torch/deferred_frees.h"
+#include "torch/device_memory.h"
 #include "torch/failed_frees.h"
 #include "weir/sim_device.h"
 
@@ -50,7 +51,7 @@ TEST(SegmentPool, BlocksOfRandomProgramsNeverOverlapAndStayOnTheirStream) {
     std::array<Stream, 3> streams;
     for (Stream& stream : streams) stream = device.new_stream();
     const auto source = std::make_shared<FakeSource>(device);
-    SegmentPool pool(source, device, &ignore);
+    SegmentPool pool(source_of(source), device, &ignore);
     std::mt19937_64 random(seed);
     const auto upto = [&](std::uint64_t most) { return random() % (most + 1); };
     struct Live {
@@ -97,7 +98,7 @@ TEST(SegmentPool, BlocksOfRandomProgramsNeverOverlapAndStayOnTheirStream) {
 TEST(SegmentPool, ThreadsUseTheirStreamsAtOnce) {
   SimDevice device;
   const auto source = std::make_shared<FakeSource>(device);
-  SegmentPool pool(source, device, &ignore);
+  SegmentPool pool(source_of(source), device, &ignore);
   std::array<Stream, 4> streams;
   for (Stream& stream : streams) {
     stream = device.new_stream();

@@ -21,19 +21,19 @@ constexpr c10::MempoolId_t kCustom{0, 1}, kGraph{1, 0};
 
 class SourcePools : public testing::Test {
  protected:
-  void SetUp() override { memory_.pools().retain(kCustom, source_); }
+  void SetUp() override { memory_.pools().retain(kCustom, source_of(source_)); }
   void TearDown() override {
     EXPECT_EQ(device_.race_count(), 0u);
     EXPECT_THAT(heap_.validate(), testing::IsEmpty());
   }
   // As `with torch.cuda.use_mem_pool(pool)` begins and ends.
   void use() {
-    memory_.pools().begin(
-        kCustom, [](cudaStream_t) { return true; }, a_);
+    check(memory_.pools().begin(
+        kCustom, [](cudaStream_t) { return true; }, a_));
   }
   void leave() {
-    memory_.pools().end(kCustom);
-    memory_.pools().release(kCustom);
+    check(memory_.pools().end(kCustom));
+    check(memory_.pools().release(kCustom));
   }
   void* allocate(Bytes bytes) { return allocate(bytes, a_); }
   void* allocate(Bytes bytes, Stream stream) {
@@ -45,7 +45,7 @@ class SourcePools : public testing::Test {
   void free(void* block) { EXPECT_TRUE(memory_.deallocate(block)); }
   // The MemPool goes: its last use, then its memory.
   void drop_pool() {
-    memory_.pools().release(kCustom);
+    check(memory_.pools().release(kCustom));
     memory_.empty(kCustom);
   }
   Pools::Filter takes_captured() {
@@ -247,13 +247,13 @@ TEST_F(SourcePools, AReserveServesNoRequestOfAnotherPool) {
   void* const block = memory_.allocate(4_MiB, a_);
   free(allocate(8_MiB));
   memory_.pools().set_use_on_oom(kCustom, true);
-  memory_.pools().begin(
-      kGraph, [](cudaStream_t) { return true; }, a_);
+  check(memory_.pools().begin(
+      kGraph, [](cudaStream_t) { return true; }, a_));
   EXPECT_THROW((void)memory_.allocate(8_MiB, a_), c10::OutOfMemoryError);
-  memory_.pools().end(kGraph);
+  check(memory_.pools().end(kGraph));
   void* const reserve = memory_.allocate(8_MiB, a_);
   for (void* const each : {block, reserve}) free(each);
-  memory_.pools().release(kGraph);
+  check(memory_.pools().release(kGraph));
   drop_pool();
 }
 
@@ -362,15 +362,15 @@ TEST_F(SourcePools, BeforeASourceIsAskedInVainWaitingFreesAndIdleMemoryHelp) {
 
 TEST_F(SourcePools, WhatIsOfGraphsAndPlainMemoryIsNotForThem) {
   void* const block = allocate(8_MiB);
-  EXPECT_THROW(memory_.pools().make_plain(kCustom), c10::Error);
-  EXPECT_THAT(memory_.pools().blocks(kCustom), testing::IsEmpty());
+  EXPECT_THROW(check(memory_.pools().make_plain(kCustom)), c10::Error);
+  EXPECT_THAT(check(memory_.pools().blocks(kCustom)), testing::IsEmpty());
   EXPECT_EQ(memory_.pools().uses(kCustom), 1);
-  memory_.pools().release(kCustom);
-  memory_.pools().release(kCustom);  // once too often
+  check(memory_.pools().release(kCustom));
+  check(memory_.pools().release(kCustom));  // once too often
   EXPECT_EQ(memory_.pools().uses(kCustom), 0);
   free(block);
   EXPECT_EQ(source_->given_back.size(), 0u);
-  memory_.pools().release(kCustom);
+  check(memory_.pools().release(kCustom));
   EXPECT_EQ(source_->given_back.size(), 1u);
   EXPECT_EQ(memory_.pools().uses(kCustom), 0);
   EXPECT_FALSE(memory_.pools().has_sources());
@@ -479,33 +479,33 @@ TEST_F(SourcePools, TrackersHearOfSegmentsWithTheirPool) {
 TEST_F(SourcePools, ACaptureInsideACustomPoolTakesTheGraphsPool) {
   use();
   void* const before = memory_.allocate(8_MiB, a_);
-  memory_.pools().begin(kGraph, takes_captured(), a_);
+  check(memory_.pools().begin(kGraph, takes_captured(), a_));
   ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
   void* const captured = memory_.allocate(8_MiB, a_);
   const GraphHandle graph = *device_.end_capture(a_);
-  memory_.pools().end(kGraph);
+  check(memory_.pools().end(kGraph));
   void* const after = memory_.allocate(8_MiB, a_);
   leave();
   EXPECT_EQ(source_->asked.size(), 1u);  // 20 MiB, for the two
-  EXPECT_EQ(memory_.pools().blocks(kGraph).size(), 1u);
+  EXPECT_EQ(check(memory_.pools().blocks(kGraph)).size(), 1u);
   for (void* const block : {before, captured, after}) free(block);
   ASSERT_TRUE(device_.destroy_graph(graph).ok());
-  memory_.pools().release(kGraph);
+  check(memory_.pools().release(kGraph));
   drop_pool();
 }
 
 TEST_F(SourcePools, ACustomPoolInsideACaptureIsTaken) {
-  memory_.pools().begin(kGraph, takes_captured(), a_);
+  check(memory_.pools().begin(kGraph, takes_captured(), a_));
   ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
   void* const custom = allocate(8_MiB);
   void* const captured = memory_.allocate(8_MiB, a_);
   const GraphHandle graph = *device_.end_capture(a_);
-  memory_.pools().end(kGraph);
+  check(memory_.pools().end(kGraph));
   EXPECT_EQ(source_->asked.size(), 1u);
-  EXPECT_EQ(memory_.pools().blocks(kGraph).size(), 1u);
+  EXPECT_EQ(check(memory_.pools().blocks(kGraph)).size(), 1u);
   for (void* const block : {custom, captured}) free(block);
   ASSERT_TRUE(device_.destroy_graph(graph).ok());
-  memory_.pools().release(kGraph);
+  check(memory_.pools().release(kGraph));
   drop_pool();
 }
 

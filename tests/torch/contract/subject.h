@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tests/torch/contract/torch_allocator.h"
-#include "torch/pool_table.h"
+#include "torch/pools.h"
 #include "torch/uncached.h"
 #include "weir/device_heap.h"
 
@@ -56,7 +56,7 @@ class Subject final : public TorchAllocator {
 
   Device& device_;
   DeviceHeap heap_;
-  pytorch::PoolTable pools_{heap_, device_};
+  pytorch::Pools pools_{heap_, device_};
   pytorch::Uncached uncached_{device_};
   std::unordered_map<void*, Stream> lasting_;  // by handle
   std::map<PoolId, std::vector<PlacedBlock>> saved_;
