@@ -18,13 +18,6 @@ std::atomic<Backend*> the_backend{nullptr};
 // PyTorch compares deleters by address: there is this one.
 void delete_block(void* block) { the_backend.load()->raw_delete(block); }
 
-c10::DeviceIndex current_device() {
-  TORCH_CHECK(!is_forked_child(), kUsedAfterFork);  // rather than the driver's words for it
-  c10::DeviceIndex device = 0;
-  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-  return device;
-}
-
 struct PoolState final : c10::cuda::CUDACachingAllocator::AllocatorState {
   c10::MempoolId_t pool;
   std::vector<PlacedBlock> blocks;
@@ -47,34 +40,45 @@ void install(weir::Allocator& allocator) {
   c10::SetAllocator(c10::kCUDA, backend, /*priority=*/255);
 }
 
+c10::DeviceIndex Backend::current_device() {
+  refuse_after_fork();  // rather than in the driver's words
+  c10::DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  return device;
+}
+
 DeviceMemory& Backend::open(int device) {
   note_use_of_memory();
   const std::unique_lock guard = lock();
   std::atomic<DeviceMemory*>& place = memories_.at(static_cast<std::size_t>(device));
   if (DeviceMemory* const known = place.load()) return *known;
+  const auto observer = [this, device](Bytes asked, Bytes allowed, Bytes free, const Error& error) {
+    tell_observers(device, asked, allowed, free);
+    // The heap was asked directly, and so the allocator has not seen the failure.
+    allocator_.report_failure(error, device);
+  };
   try {
-    owned_.push_back(
-        std::make_unique<DeviceMemory>(device, allocator_.device(device), allocator_.heap(device)));
+    owned_.push_back(std::make_unique<DeviceMemory>(device, allocator_.device(device),
+                                                    allocator_.heap(device), observer));
   } catch (const Exception& error) {
     raise({error.code(), error.what()});
   }
   DeviceMemory& memory = *owned_.back();
-  // The heap was asked directly, and so the allocator has not seen the failure.
-  memory.on_failure(
-      [this, device](const Error& error) { allocator_.report_failure(error, device); });
-  for (const auto& observer : observers_) memory.on_out_of_memory(observer);
-  for (const auto& tracker : trackers_) memory.track(tracker);
-  if (history_.enabled) memory.set_history(history_, false);
+  for (const auto& tracker : trackers_) memory.history().track(tracker);
+  if (history_.enabled) memory.history().set(history_, false);
   memory.set_caching(enabled_.load());
   place.store(&memory);
   return memory;
 }
 
-DeviceMemory& Backend::owner(const void* pointer, const char* call) {
+Backend::Owned Backend::owner(const void* pointer, const char* call) {
   refuse_after_fork();
   for (std::atomic<DeviceMemory*>& place : memories_) {
     DeviceMemory* const memory = place.load();
-    if (memory != nullptr && memory->extent_of(pointer)) return *memory;
+    if (memory == nullptr) continue;
+    if (std::optional<DeviceMemory::Found> found = memory->find(pointer)) {
+      return {*memory, *std::move(found)};
+    }
   }
   TORCH_CHECK(false, call, ": ", pointer,
               " is no memory that Weir gave out: it was freed already, "
@@ -115,18 +119,13 @@ DeviceMemory* Backend::looked_at(c10::DeviceIndex device) const {
 
 native::DeviceStats Backend::getDeviceStats(c10::DeviceIndex device) {
   DeviceMemory* const memory = looked_at(device);
-  return memory != nullptr ? memory->stats() : device_stats({}, {}, {});
+  return memory != nullptr ? memory->statistics().stats() : device_stats({}, {}, {});
 }
 void Backend::resetAccumulatedStats(c10::DeviceIndex device) {
-  if (DeviceMemory* const memory = looked_at(device)) memory->reset_accumulated();
+  if (DeviceMemory* const memory = looked_at(device)) memory->statistics().reset_accumulated();
 }
 void Backend::resetPeakStats(c10::DeviceIndex device) {
-  if (DeviceMemory* const memory = looked_at(device)) memory->reset_peaks();
-}
-
-// The current one. To ask for it costs as much as all the rest, and threads meet there.
-c10::DeviceIndex Backend::its_device() const {
-  return devices_.load(std::memory_order_relaxed) == 1 ? c10::DeviceIndex{0} : current_device();
+  if (DeviceMemory* const memory = looked_at(device)) memory->statistics().reset_peaks();
 }
 
 void* Backend::raw_alloc(std::size_t bytes) {
@@ -164,7 +163,7 @@ void Backend::raw_delete(void* block) {
   }
   for (std::atomic<DeviceMemory*>& place : memories_) {
     DeviceMemory* const memory = place.load(std::memory_order_acquire);
-    if (memory != nullptr && memory->may_own(block) && memory->deallocate(block)) return;
+    if (memory != nullptr && memory->owns(block) && memory->deallocate(block)) return;
   }
   TORCH_CHECK(false, "invalid device pointer: ", block,
               " is not the beginning of memory that Weir gave out: it was freed already, or is "
@@ -202,21 +201,23 @@ void Backend::enable(bool value) {
   for_each([&](DeviceMemory& memory) { memory.set_caching(value); });
 }
 
-// Where nothing is cached, it is what the driver has, as native asks for it.
+// The largest block that could be had now. Where nothing is cached, it is what the driver has, as
+// native asks for it.
 void Backend::cacheInfo(c10::DeviceIndex device, std::size_t* largest) {
   if (DeviceMemory* const memory = looked_at(device)) {
-    *largest = std::max<std::size_t>(*largest, memory->largest().count);
+    const Statistics now = memory->heap().statistics();
+    const Result<MemoryInfo> info = memory->device().memory_info();
+    const std::uint64_t idle = now.reserved_bytes.current - now.leased_bytes.current;
+    *largest = std::max<std::size_t>(*largest, idle + (info ? info->free.count : 0));
   } else if (std::size_t total = 0; *largest == 0) {
     C10_CUDA_CHECK(cudaMemGetInfo(largest, &total));
   }
 }
 
 void* Backend::getBaseAllocation(void* pointer, std::size_t* size) {
-  const std::optional<DeviceMemory::Extent> extent =
-      owner(pointer, "getBaseAllocation").extent_of(pointer);
-  TORCH_CHECK(extent.has_value(), "getBaseAllocation: ", pointer, " was freed meanwhile");
-  if (size != nullptr) *size = extent->bytes.count;
-  return extent->address.pointer();
+  const Owned owned = owner(pointer, "getBaseAllocation");
+  if (size != nullptr) *size = owned.block.base_bytes.count;
+  return owned.block.base.pointer();
 }
 
 void Backend::recordStream(const c10::DataPtr& block, c10::cuda::CUDAStream stream) {
@@ -231,8 +232,8 @@ void Backend::record_stream(void* block, c10::cuda::CUDAStream stream) {
   const Stream user = check(of.streams().of(stream));
   bool known = false;
   for_each([&](DeviceMemory& memory) {
-    if (known || !memory.may_own(block)) return;
-    known = memory.record_stream(block, user, of);
+    if (known || !memory.owns(block)) return;
+    known = memory.record_stream(block, user, &of);
   });
   TORCH_CHECK(known, "recordStream: ", block, " was freed already");
 }
@@ -301,13 +302,11 @@ bool Backend::checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t
 }
 
 Backend::ShareableHandle Backend::shareIpcHandle(void* pointer) {
-  DeviceMemory& mine = owner(pointer, "shareIpcHandle");
-  const std::optional<DeviceMemory::Extent> extent = mine.extent_of(pointer);
-  if (extent && extent->is_segment) {
-    return check(
-        share_segment(mine.device(), extent->address, Address::of(pointer) - extent->address));
+  const auto& [memory, block] = owner(pointer, "shareIpcHandle");
+  if (block.source != nullptr) {
+    return check(share_segment(memory.device(), block.base, Address::of(pointer) - block.base));
   }
-  return check(shared_.share(mine.heap_of(pointer), mine.device(), pointer));
+  return check(shared_.share(memory.heap_of(pointer), memory.device(), pointer));
 }
 
 std::shared_ptr<void> Backend::getIpcDevPtr(std::string handle) {
@@ -328,7 +327,7 @@ void Backend::recordHistory(bool enabled, native::CreateContextFn context, std::
     const std::unique_lock guard = lock();
     history_ = options;
   }
-  for_each([&](DeviceMemory& memory) { memory.set_history(options, clear); });
+  for_each([&](DeviceMemory& memory) { memory.history().set(options, clear); });
 }
 
 void Backend::recordAnnotation(const std::vector<std::pair<std::string, std::string>>& metadata) {
@@ -349,11 +348,19 @@ std::string Backend::getUserMetadata() { return thread_notes().user_metadata; }
 
 void Backend::attachOutOfMemoryObserver(
     c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) {
+  const std::unique_lock guard = lock();
+  observers_.push_back(std::move(observer));
+}
+
+void Backend::tell_observers(int device, Bytes asked, Bytes allowed, Bytes free) {
+  std::vector<c10::cuda::CUDACachingAllocator::OutOfMemoryObserver> observers;
   {
     const std::unique_lock guard = lock();
-    observers_.push_back(observer);
+    observers = observers_;
   }
-  for_each([&](DeviceMemory& memory) { memory.on_out_of_memory(observer); });
+  for (const auto& observe : observers) {
+    observe(device, static_cast<std::int64_t>(asked.count), allowed.count, free.count);
+  }
 }
 
 void Backend::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) {
@@ -361,7 +368,7 @@ void Backend::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker)
     const std::unique_lock guard = lock();
     trackers_.push_back(tracker);
   }
-  for_each([&](DeviceMemory& memory) { memory.track(tracker); });
+  for_each([&](DeviceMemory& memory) { memory.history().track(tracker); });
 }
 
 void Backend::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex reaches) {

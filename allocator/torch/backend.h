@@ -137,10 +137,15 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
     refuse_after_fork();
     return std::unique_lock(mutex_);
   }
-  c10::DeviceIndex its_device() const;
+  // The current device. To ask for it costs as much as all the rest, and threads meet there.
+  c10::DeviceIndex its_device() const {
+    return devices_.load(std::memory_order_relaxed) == 1 ? c10::DeviceIndex{0} : current_device();
+  }
+  static c10::DeviceIndex current_device();
   // As opened(), of a number that a program gave.
   DeviceMemory* looked_at(c10::DeviceIndex device) const;
   DeviceMemory& open(int device);
+  void tell_observers(int device, Bytes asked, Bytes allowed, Bytes free);
   // Calls visit(memory) for each that is open.
   template <class Visit>
   void for_each(Visit&& visit) {
@@ -149,7 +154,12 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
       if (DeviceMemory* const memory = place.load()) visit(*memory);
     }
   }
-  DeviceMemory& owner(const void* pointer, const char* call);
+  struct Owned {
+    DeviceMemory& memory;
+    DeviceMemory::Found block;
+  };
+  // The live block that `pointer` points into. Errors: c10::Error, with the call's name.
+  Owned owner(const void* pointer, const char* call);
 
   weir::Allocator& allocator_;
   std::atomic<int> devices_{0};

@@ -33,30 +33,46 @@ void History::set(const Options& options, bool clear) {
   for (const std::string& action : options.skip_actions) {
     skipped.push_back(native::parseTraceEntryAction(action));
   }
-  const std::lock_guard lock(mutex_);
-  options_ = options;
-  options_.most_entries = std::max<std::size_t>(options.most_entries, 1);
-  skipped_ = std::move(skipped);
-  if (!options.enabled || clear) {
-    entries_.clear();
-    annotations_.clear();
+  {
+    const std::lock_guard lock(mutex_);
+    options_ = options;
+    options_.most_entries = std::max<std::size_t>(options.most_entries, 1);
+    skipped_ = std::move(skipped);
+    if (!options.enabled || clear) {
+      entries_.clear();
+      annotations_.clear();
+    }
+    if (!options.enabled) {
+      contexts_.clear();
+      for (auto& [address, segment] : segments_) segment.context = nullptr;
+    }
   }
-  if (!options.enabled) {
-    contexts_.clear();
-    for (auto& [address, segment] : segments_) segment.context = nullptr;
-  }
-  note_wishes();
-}
-
-// With mutex_ held.
-void History::note_wishes() {
-  wants_entries_.store(options_.enabled || !trackers_.empty(), std::memory_order_relaxed);
+  listen();
 }
 
 void History::track(native::AllocatorTraceTracker tracker) {
-  const std::lock_guard lock(mutex_);
-  trackers_.push_back(std::move(tracker));
-  note_wishes();
+  {
+    const std::lock_guard lock(mutex_);
+    trackers_.push_back(std::move(tracker));
+  }
+  listen();
+}
+
+// Events of mappings are had from the heap only while somebody wants them: they cost time.
+void History::listen() {
+  const std::lock_guard listening(listening_mutex_);
+  bool wanted = false;
+  {
+    const std::lock_guard lock(mutex_);
+    wanted = options_.enabled || !trackers_.empty();
+  }
+  wants_entries_.store(wanted, std::memory_order_relaxed);
+  if (wanted == std::exchange(listening_, wanted)) return;
+  if (wanted) {
+    heap_.start_recording(*this);
+  } else {
+    (void)heap_.stop_recording(*this);
+  }
 }
 
 // Before any other lock is taken: it may need Python's.
@@ -76,10 +92,8 @@ void History::allocated(void* block, Bytes bytes, Stream stream, c10::MempoolId_
                         Context context) {
   const std::lock_guard lock(mutex_);
   if (options_.enabled) contexts_[block] = context;
-  add(TraceEntry(TraceEntry::ALLOC, static_cast<c10::DeviceIndex>(device_),
-                 Address::of(block).value, bytes.count, stream.handle, pool,
-                 c10::getApproximateTime(),
-                 options_.when >= RecordContext::ALLOC ? std::move(context) : nullptr));
+  add(TraceEntry::ALLOC, Address::of(block), bytes, stream.handle, pool,
+      options_.when >= RecordContext::ALLOC ? std::move(context) : nullptr);
 }
 
 History::Context History::free_requested(void* block, Bytes bytes, Stream stream,
@@ -87,18 +101,15 @@ History::Context History::free_requested(void* block, Bytes bytes, Stream stream
   Context context = context_of_release();
   const std::lock_guard lock(mutex_);
   contexts_.erase(block);
-  add(TraceEntry(TraceEntry::FREE_REQUESTED, static_cast<c10::DeviceIndex>(device_),
-                 Address::of(block).value, bytes.count, stream.handle, pool,
-                 c10::getApproximateTime(), context));
+  add(TraceEntry::FREE_REQUESTED, Address::of(block), bytes, stream.handle, pool, context);
   return context;
 }
 
 void History::free_completed(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool,
                              Context context) {
   const std::lock_guard lock(mutex_);
-  add(TraceEntry(TraceEntry::FREE_COMPLETED, static_cast<c10::DeviceIndex>(device_),
-                 Address::of(block).value, bytes.count, stream.handle, pool,
-                 c10::getApproximateTime(), std::move(context)));
+  add(TraceEntry::FREE_COMPLETED, Address::of(block), bytes, stream.handle, pool,
+      std::move(context));
 }
 
 void History::segment(Address address, Bytes bytes, Stream stream, c10::MempoolId_t pool,
@@ -109,27 +120,25 @@ void History::segment(Address address, Bytes bytes, Stream stream, c10::MempoolI
   } else {
     segments_[address] = {bytes, {}, origin()};
   }
-  add(TraceEntry(gone ? TraceEntry::SEGMENT_FREE : TraceEntry::SEGMENT_ALLOC,
-                 static_cast<c10::DeviceIndex>(device_), address.value, bytes.count, stream.handle,
-                 pool, c10::getApproximateTime(), cause()));
+  add(gone ? TraceEntry::SEGMENT_FREE : TraceEntry::SEGMENT_ALLOC, address, bytes, stream.handle,
+      pool, cause());
 }
 
 void History::out_of_memory(Bytes wanted, Bytes free, Stream stream, Context context) {
   const std::lock_guard lock(mutex_);
-  add(TraceEntry(TraceEntry::OOM, static_cast<c10::DeviceIndex>(device_), free.count, wanted.count,
-                 stream.handle, {0, 0}, c10::getApproximateTime(), std::move(context)));
+  // The entry's address is how much is free.
+  add(TraceEntry::OOM, Address{free.count}, wanted, stream.handle, {0, 0}, std::move(context));
 }
 
 void History::snapshot_taken() {
   const std::lock_guard lock(mutex_);
-  add(TraceEntry(TraceEntry::SNAPSHOT, static_cast<c10::DeviceIndex>(device_), 0, 0, nullptr,
-                 {0, 0}, c10::getApproximateTime()));
+  add(TraceEntry::SNAPSHOT, {}, 0_B, nullptr, {0, 0}, nullptr);
 }
 
 void History::annotate(const std::vector<std::pair<std::string, std::string>>& metadata) {
   const std::lock_guard lock(mutex_);
   if (!options_.enabled) return;
-  native::AnnotationEntry entry(static_cast<c10::DeviceIndex>(device_), c10::getApproximateTime());
+  native::AnnotationEntry entry(device_, c10::getApproximateTime());
   for (const auto& [name, value] : metadata) entry.recordUserMetadata(name, value);
   annotations_.push_back(std::move(entry));
   if (annotations_.size() > options_.most_entries) annotations_.pop_front();
@@ -159,9 +168,8 @@ void History::on_event(const Event& event) {
   const Action of_pages = comes ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_UNMAP;
   const Owner owner = segments_[event.address].owner;
   if (!comes) segments_.erase(event.address);
-  add(TraceEntry(event.plain ? of_plain : of_pages, static_cast<c10::DeviceIndex>(device_),
-                 event.address.value, event.bytes.count, streams_.handle_of(owner.stream),
-                 pool_(owner.pool), c10::getApproximateTime(), cause()));
+  add(event.plain ? of_plain : of_pages, event.address, event.bytes,
+      streams_.handle_of(owner.stream), pool_(owner.pool), cause());
 }
 
 // Of what the calling thread is doing, for an entry. With mutex_ held.
@@ -172,11 +180,14 @@ History::Context History::cause() const {
 History::Context History::origin() { return the_cause == nullptr ? nullptr : *the_cause; }
 
 // With mutex_ held.
-void History::add(native::TraceEntry entry) {
+void History::add(Action action, Address at, Bytes bytes, void* stream, c10::MempoolId_t pool,
+                  Context context) {
   const ThreadNotes& notes = thread_notes();
-  // As PyTorch's own says it outside of compilation.
-  entry.compile_context_ = notes.compile_contexts.empty() ? "N/A" : notes.compile_contexts.back();
-  entry.user_metadata_ = notes.user_metadata;
+  // "N/A": as PyTorch's own says it outside of compilation.
+  TraceEntry entry(action, device_, at.value, bytes.count, stream, pool, c10::getApproximateTime(),
+                   std::move(context),
+                   notes.compile_contexts.empty() ? "N/A" : notes.compile_contexts.back(),
+                   notes.user_metadata);
   for (const native::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
   if (!options_.enabled) return;
   if (std::find(skipped_.begin(), skipped_.end(), entry.action_) != skipped_.end()) return;

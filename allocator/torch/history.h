@@ -50,8 +50,9 @@ class History final : public EventSink {
   // `pool`: of a GraphPool::id().
   using PoolNames = std::function<c10::MempoolId_t(std::uint64_t)>;
 
-  History(int device, const Streams& streams, PoolNames pool)
-      : device_(device), streams_(streams), pool_(std::move(pool)) {}
+  // `heap` and `streams` must outlive this; who destroys it has the heap stop recording first.
+  History(c10::DeviceIndex device, DeviceHeap& heap, const Streams& streams, PoolNames pool)
+      : device_(device), heap_(heap), streams_(streams), pool_(std::move(pool)) {}
 
   // Throws c10::Error for an action to skip that PyTorch does not know.
   void set(const Options& options, bool clear);
@@ -105,14 +106,19 @@ class History final : public EventSink {
   Context gather(native::RecordContext least) const;
   Context cause() const;
   static Context origin();
-  void note_wishes();
-  void add(native::TraceEntry entry);
+  void listen();
+  void add(Action action, Address at, Bytes bytes, void* stream, c10::MempoolId_t pool,
+           Context context);
   void note_owners(const Event& event);
 
-  const int device_;
+  const c10::DeviceIndex device_;
+  DeviceHeap& heap_;
   const Streams& streams_;
   const PoolNames pool_;
   std::atomic<bool> wants_entries_{false};
+
+  std::mutex listening_mutex_;  // before the heap's locks, and so before mutex_
+  bool listening_ = false;      // guarded by listening_mutex_; this is a sink of heap_
 
   mutable std::mutex mutex_;
   Options options_;                                    // guarded by mutex_

@@ -20,7 +20,7 @@
 #include <utility>
 
 #include "api/c_status.h"
-#include "torch/failed_frees.h"
+#include "torch/frees.h"
 #include "torch/memory_fraction.h"
 #include "torch/pools.h"
 #include "torch/process_end.h"
@@ -32,7 +32,7 @@ struct CUstream_st;
 namespace {
 
 using CudaStream = CUstream_st*;
-using weir::pytorch::FailedFrees;
+using weir::pytorch::Frees;
 using weir::pytorch::IdleMemory;
 using weir::pytorch::PoolId;
 using weir::pytorch::Pools;
@@ -57,9 +57,7 @@ class Pluggable {
     return *table;
   }
 
-  FailedFrees& failed_frees(int device) {
-    return failed_frees_.at(static_cast<std::size_t>(device));
-  }
+  Frees& frees(int device) { return frees_.at(static_cast<std::size_t>(device)); }
 
  private:
   Pluggable() {
@@ -73,7 +71,7 @@ class Pluggable {
 
   weir::MemoryLimit limit_;  // the configured one
   std::unique_ptr<weir_allocator_t> handle_;
-  std::array<FailedFrees, kMostDevices> failed_frees_;
+  std::array<Frees, kMostDevices> frees_;
   std::mutex mutex_;
   std::unordered_map<int, std::unique_ptr<Pools>> pools_;  // guarded by mutex_
 };
@@ -119,10 +117,8 @@ void* weir_torch_malloc(std::size_t bytes, int device, CudaStream stream) {
   if (weir::pytorch::is_forked_child()) throw std::runtime_error(weir::pytorch::kUsedAfterFork);
   weir::pytorch::note_use_of_memory();
   Pluggable& weir = Pluggable::get();
-  if (FailedFrees& failed = weir.failed_frees(device); failed.any()) {
-    if (const std::optional<weir::Error> error = failed.take()) {
-      throw std::runtime_error("weir: " + error->message());
-    }
+  if (const std::optional<weir::Error> error = weir.frees(device).take_failure()) {
+    throw std::runtime_error("weir: " + error->message());
   }
   try {
     // Whether the stream is one of PyTorch's, which last, or may be destroyed at any time, is not
@@ -143,7 +139,7 @@ void weir_torch_free(void* block, std::size_t, int device, CudaStream) {
       weir.allocator().deallocate(block);
     } catch (const weir::Exception& error) {
       if (error.code() != weir::ErrorCode::unknown_pointer) {
-        weir.failed_frees(device).note(block, {error.code(), error.what()});
+        weir.frees(device).note_failed(block, {error.code(), error.what()});
       }
       throw;
     }

@@ -2,6 +2,8 @@
 #include "torch/statistics.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 namespace weir::pytorch {
 namespace {
@@ -36,6 +38,13 @@ Stat level(std::uint64_t current, std::uint64_t peak) {
   return stat;
 }
 
+// Of what pools with a source hold.
+constexpr std::array kGaugesOfSources = {&Statistics::live_blocks,     &Statistics::live_bytes,
+                                         &Statistics::requested_bytes, &Statistics::leased_bytes,
+                                         &Statistics::reserved_bytes,  &Statistics::pages};
+
+void change(Gauge& gauge, std::uint64_t by, bool up) { up ? gauge.add(by) : gauge.subtract(by); }
+
 }  // namespace
 
 c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& now,
@@ -58,6 +67,77 @@ c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& now,
       number((now.pages.total - now.pages.current) - (before.pages.total - before.pages.current));
   all.max_split_size = -1;  // any block may be split
   return all;
+}
+
+void DeviceStatistics::count_retry() {
+  const std::lock_guard lock(mutex_);
+  ++counts_.retries;
+}
+
+void DeviceStatistics::count_out_of_memory() {
+  const std::lock_guard lock(mutex_);
+  ++counts_.out_of_memory;
+}
+
+void DeviceStatistics::count_segment(Bytes bytes, bool comes) {
+  const std::lock_guard lock(mutex_);
+  change(of_sources_.reserved_bytes, bytes.count, comes);
+  change(of_sources_.pages, 1, comes);
+}
+
+void DeviceStatistics::count_block(Bytes bytes, Bytes requested, bool comes) {
+  const std::lock_guard lock(mutex_);
+  change(of_sources_.live_blocks, 1, comes);
+  change(of_sources_.live_bytes, bytes.count, comes);
+  change(of_sources_.leased_bytes, bytes.count, comes);
+  change(of_sources_.requested_bytes, requested.count, comes);
+}
+
+Bytes DeviceStatistics::held_by_sources() const {
+  const std::lock_guard lock(mutex_);
+  return {of_sources_.reserved_bytes.current};
+}
+
+// (The sum of two peaks may be more than there was at any one time.)
+Statistics DeviceStatistics::now() const {
+  Statistics all = heap_.statistics();
+  const std::lock_guard lock(mutex_);
+  for (const auto gauge : kGaugesOfSources) {
+    (all.*gauge).current += (of_sources_.*gauge).current;
+    (all.*gauge).peak += (of_sources_.*gauge).peak;
+    (all.*gauge).total += (of_sources_.*gauge).total;
+  }
+  return all;
+}
+
+bool DeviceStatistics::tell_profiler(void* block, std::int64_t bytes) const {
+  if (!c10::memoryProfilingEnabled()) return false;
+  const Statistics now = this->now();
+  c10::reportMemoryUsageToProfiler(
+      block, bytes, now.live_bytes.current, now.reserved_bytes.current,
+      c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device_)));
+  return true;
+}
+
+c10::CachingDeviceAllocator::DeviceStats DeviceStatistics::stats() const {
+  const Statistics now = this->now();
+  const std::lock_guard lock(mutex_);
+  return device_stats(now, before_, counts_);
+}
+
+void DeviceStatistics::reset_accumulated() {
+  Statistics now = this->now();
+  const std::lock_guard lock(mutex_);
+  before_ = std::move(now);
+  counts_ = {};
+}
+
+void DeviceStatistics::reset_peaks() {
+  heap_.reset_peaks();
+  const std::lock_guard lock(mutex_);
+  for (const auto gauge : kGaugesOfSources) {
+    (of_sources_.*gauge).peak = (of_sources_.*gauge).current;
+  }
 }
 
 }  // namespace weir::pytorch

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device heap's statistics as PyTorch's.
+// A device's statistics as PyTorch's.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include <mutex>
+
+#include "weir/device_heap.h"
 #include "weir/statistics.h"
 
 namespace weir::pytorch {
@@ -19,5 +22,37 @@ struct Counts {
 c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& now,
                                                       const Statistics& before,
                                                       const Counts& counts);
+
+// What a device heap counts, and with it what pools with a source hold. Threads: self-synchronised.
+class DeviceStatistics {
+ public:
+  // `heap` must outlive this.
+  DeviceStatistics(int device, DeviceHeap& heap) : device_(device), heap_(heap) {}
+
+  void count_retry();
+  void count_out_of_memory();
+  // A segment of a source comes, or goes; a block of it becomes live, or free.
+  void count_segment(Bytes bytes, bool comes);
+  void count_block(Bytes bytes, Bytes requested, bool comes);
+  Bytes held_by_sources() const;
+
+  // Tells torch.profiler, if the calling thread is profiled with profile_memory, of a block that
+  // came or (`bytes` below zero) went. Returns whether it is.
+  bool tell_profiler(void* block, std::int64_t bytes) const;
+
+  c10::CachingDeviceAllocator::DeviceStats stats() const;
+  void reset_accumulated();
+  void reset_peaks();
+
+ private:
+  Statistics now() const;
+
+  const int device_;
+  DeviceHeap& heap_;
+  mutable std::mutex mutex_;
+  Counts counts_;          // guarded by mutex_
+  Statistics of_sources_;  // guarded by mutex_; the gauges that sources have
+  Statistics before_;      // guarded by mutex_; at the last reset_accumulated()
+};
 
 }  // namespace weir::pytorch

@@ -10,6 +10,10 @@ Result<void*> Uncached::allocate(Bytes bytes, Stream stream) {
     (void)device_.prepare_to_synchronize();  // each free waits so
     heap_.store(owned_.get(), std::memory_order_release);
   });
+  cache_.meet(stream);
+  Result<void*> block = owned_->allocate(bytes, stream);
+  if (block || block.error().code() != ErrorCode::out_of_memory) return block;
+  (void)cache_.trim();
   return owned_->allocate(bytes, stream);
 }
 

@@ -17,8 +17,11 @@ namespace weir::pytorch {
 // Threads: self-synchronised.
 class Uncached {
  public:
-  explicit Uncached(Device& device) : device_(device) {}
+  // `device`, and the heap that caches its memory otherwise, must outlive this.
+  Uncached(Device& device, DeviceHeap& cache) : device_(device), cache_(cache) {}
 
+  // Where the device has no more, idle memory of the cache goes back to it first. Errors: as
+  // DeviceHeap::allocate().
   Result<void*> allocate(Bytes bytes, Stream stream);
   // The block is one that heap() owns. Its memory goes back to the driver once the host has waited
   // for all work of the device, as with cudaFree(); what can't go now goes with the next block.
@@ -36,6 +39,7 @@ class Uncached {
 
  private:
   Device& device_;
+  DeviceHeap& cache_;
   std::once_flag made_;
   std::unique_ptr<DeviceHeap> owned_;  // by made_
   std::atomic<DeviceHeap*> heap_{nullptr};

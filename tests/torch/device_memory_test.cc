@@ -66,7 +66,7 @@ class DeviceMemories : public testing::Test {
     return sums;
   }
   void expect_consistent() {
-    const auto stats = memory_.stats();
+    const auto stats = memory_.statistics().stats();
     const Sums all = sums();
     EXPECT_EQ(all.total, static_cast<std::size_t>(stats.reserved_bytes[0].current));
     EXPECT_EQ(all.allocated, static_cast<std::size_t>(stats.allocated_bytes[0].current));
@@ -80,7 +80,11 @@ class DeviceMemories : public testing::Test {
   SimDevice device_;
   const Stream a_ = device_.new_stream(), b_ = device_.new_stream();
   DeviceHeap heap_;
-  DeviceMemory memory_{0, device_, heap_};
+  DeviceMemory::OutOfMemoryObserver observer_;
+  DeviceMemory memory_{0, device_, heap_,
+                       [this](Bytes asked, Bytes allowed, Bytes free, const Error& error) {
+                         if (observer_) observer_(asked, allowed, free, error);
+                       }};
 };
 
 TEST_F(DeviceMemories, SegmentsAddUpToTheStatistics) {
@@ -112,11 +116,11 @@ TEST_F(DeviceMemories, WhatIsNoBlockIsNotDeallocated) {
 
 TEST_F(DeviceMemories, StatisticsCountFromTheLastReset) {
   void* const first = memory_.allocate(4_MiB, a_);
-  memory_.reset_accumulated();
+  memory_.statistics().reset_accumulated();
   void* const second = memory_.allocate(2_MiB, a_);
   EXPECT_TRUE(memory_.deallocate(first));
-  memory_.reset_peaks();
-  const auto stats = memory_.stats();
+  memory_.statistics().reset_peaks();
+  const auto stats = memory_.statistics().stats();
   EXPECT_EQ(stats.allocation[0].allocated, 1);
   EXPECT_EQ(stats.allocation[0].freed, 1);
   EXPECT_EQ(stats.allocated_bytes[0].allocated, 2 << 20);
@@ -207,7 +211,7 @@ TEST_F(DeviceMemories, APoolThatIsNotThereIsNamed) {
 }
 
 TEST_F(DeviceMemories, HistoryHasWhatHappenedInOrderAndNoMoreThanItMay) {
-  memory_.set_history({.enabled = true, .most_entries = 100}, false);
+  memory_.history().set({.enabled = true, .most_entries = 100}, false);
   constexpr Bytes kAsked = 3_MiB + 5_B;
   void* const block = memory_.allocate(kAsked, a_);
   EXPECT_TRUE(memory_.deallocate(block));
@@ -227,10 +231,10 @@ TEST_F(DeviceMemories, HistoryHasWhatHappenedInOrderAndNoMoreThanItMay) {
                                    TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED));
   for (int i = 0; i < 200; ++i) EXPECT_TRUE(memory_.deallocate(memory_.allocate(1_MiB, a_)));
   EXPECT_EQ(memory_.history().entries().size(), 100u);
-  memory_.set_history({.enabled = true, .most_entries = 10, .skip_actions = {"alloc"}}, true);
+  memory_.history().set({.enabled = true, .most_entries = 10, .skip_actions = {"alloc"}}, true);
   EXPECT_TRUE(memory_.deallocate(memory_.allocate(1_MiB, a_)));
   for (const auto& entry : memory_.history().entries()) EXPECT_NE(entry.action_, TraceEntry::ALLOC);
-  memory_.set_history({}, true);
+  memory_.history().set({}, true);
   EXPECT_THAT(memory_.history().entries(), testing::IsEmpty());
 }
 
@@ -261,7 +265,7 @@ TEST_F(DeviceMemories, TheProfilerHearsOfAllocationsAndFreesOfItsThread) {
 
 TEST_F(DeviceMemories, TrackersHearOfSegments) {
   std::vector<std::pair<native::TraceEntry::Action, std::size_t>> heard;
-  memory_.track(
+  memory_.history().track(
       [&](const native::TraceEntry& entry) { heard.emplace_back(entry.action_, entry.size_); });
   EXPECT_TRUE(memory_.deallocate(memory_.allocate(4_MiB, a_)));
   memory_.empty(kHeap);
@@ -328,7 +332,7 @@ TEST_F(DeviceMemories, WhoRegistersSegmentsNeverHoldsOneThatIsGone) {
     if (!segment.is_expandable) registered[segment.address] = segment.total_size;
   }
   ASSERT_EQ(registered.size(), 1u);
-  memory_.track([&](const TraceEntry& entry) {
+  memory_.history().track([&](const TraceEntry& entry) {
     const bool comes = entry.action_ == TraceEntry::SEGMENT_ALLOC;
     const bool goes = entry.action_ == TraceEntry::SEGMENT_FREE;
     if (entry.action_ == TraceEntry::SEGMENT_MAP) mapped += entry.size_;
@@ -371,7 +375,7 @@ TEST_F(DeviceMemories, WhoRegistersSegmentsNeverHoldsOneThatIsGone) {
 TEST_F(DeviceMemories, TrackersHearOfEveryEntryWhileThereIsNoHistory) {
   using native::TraceEntry;
   std::vector<TraceEntry::Action> heard;
-  memory_.track([&](const TraceEntry& entry) { heard.push_back(entry.action_); });
+  memory_.history().track([&](const TraceEntry& entry) { heard.push_back(entry.action_); });
   void* const block = memory_.allocate(4_MiB, a_);
   EXPECT_TRUE(memory_.deallocate(block));
   EXPECT_THAT(heard, testing::ElementsAre(TraceEntry::SEGMENT_MAP, TraceEntry::ALLOC,
@@ -387,12 +391,10 @@ class SmallDeviceMemories : public DeviceMemories {
 
 TEST_F(SmallDeviceMemories, OutOfMemoryIsPyTorchsOwnAndObserved) {
   std::size_t asked = 0;
-  memory_.on_out_of_memory(
-      [&](std::int64_t device, std::size_t bytes, std::size_t allowed, std::size_t) {
-        EXPECT_EQ(device, 0);
-        EXPECT_EQ(allowed, (64_MiB).count);
-        asked = bytes;
-      });
+  observer_ = [&](Bytes bytes, Bytes allowed, Bytes, const Error&) {
+    EXPECT_EQ(allowed, 64_MiB);
+    asked = bytes.count;
+  };
   void* const block = memory_.allocate(60_MiB, a_);
   try {
     (void)memory_.allocate(10_MiB, a_);
@@ -402,8 +404,8 @@ TEST_F(SmallDeviceMemories, OutOfMemoryIsPyTorchsOwnAndObserved) {
                 testing::HasSubstr("CUDA out of memory. Tried to allocate 10.00 MiB. GPU 0 has"));
   }
   EXPECT_EQ(asked, (10_MiB).count);
-  EXPECT_EQ(memory_.stats().num_ooms, 1);
-  EXPECT_EQ(memory_.stats().num_alloc_retries, 1);
+  EXPECT_EQ(memory_.statistics().stats().num_ooms, 1);
+  EXPECT_EQ(memory_.statistics().stats().num_alloc_retries, 1);
   EXPECT_TRUE(memory_.deallocate(block));
   EXPECT_TRUE(memory_.deallocate(memory_.allocate(10_MiB, a_)));
 }
@@ -449,13 +451,13 @@ TEST_F(SmallDeviceMemories, AReserveServesTheDefaultPoolFromItsFreeBlocksAndDoes
 TEST_F(SmallDeviceMemories, ARequestThatFindsNoMemoryIsOneRetryOneFailureAndOneCallOfEachCallback) {
   void* const block = memory_.allocate(60_MiB, a_);
   for (const bool with_history : {false, true}) {
-    memory_.set_history({.enabled = with_history, .most_entries = 100}, true);
-    memory_.reset_accumulated();
+    memory_.history().set({.enabled = with_history, .most_entries = 100}, true);
+    memory_.statistics().reset_accumulated();
     const std::uint64_t before = heap_.statistics().out_of_memory;
     callbacks_called = 0;
     EXPECT_THROW((void)memory_.allocate(10_MiB, a_), c10::OutOfMemoryError);
-    EXPECT_EQ(memory_.stats().num_alloc_retries, 1);
-    EXPECT_EQ(memory_.stats().num_ooms, 1);
+    EXPECT_EQ(memory_.statistics().stats().num_alloc_retries, 1);
+    EXPECT_EQ(memory_.statistics().stats().num_ooms, 1);
     EXPECT_EQ(heap_.statistics().out_of_memory - before, 1u);
     EXPECT_EQ(callbacks_called, 1);
   }
@@ -561,8 +563,8 @@ TEST_F(DeviceMemories, SegmentsInTheHistoryHaveTheStacksThatTheyComeOf) {
   const auto gather = +[]() -> History::Context { return std::make_shared<Gathered>(); };
   for (const RecordContext when :
        {RecordContext::STATE, RecordContext::ALLOC, RecordContext::ALL}) {
-    memory_.set_history({.enabled = true, .context = gather, .most_entries = 100, .when = when},
-                        true);
+    memory_.history().set({.enabled = true, .context = gather, .most_entries = 100, .when = when},
+                          true);
     EXPECT_TRUE(memory_.deallocate(memory_.allocate(1_MiB, a_)));
     memory_.empty({0, 0});
     int maps = 0, unmaps = 0;
@@ -578,7 +580,7 @@ TEST_F(DeviceMemories, SegmentsInTheHistoryHaveTheStacksThatTheyComeOf) {
     EXPECT_EQ(maps, 1);
     EXPECT_EQ(unmaps, 1);
   }
-  memory_.set_history({}, true);
+  memory_.history().set({}, true);
 }
 
 // As viewers show it: the stack of the request that a segment was made for.
@@ -586,7 +588,7 @@ TEST_F(DeviceMemories, SegmentsHaveTheStackThatTheyComeOfWhileTheHistoryHasStack
   using native::RecordContext;
   const auto gather = +[]() -> History::Context { return std::make_shared<Gathered>(); };
   void* const before = memory_.allocate(8_MiB, a_);
-  memory_.set_history(
+  memory_.history().set(
       {.enabled = true, .context = gather, .most_entries = 100, .when = RecordContext::STATE},
       true);
   const c10::MempoolId_t pool{0, 7};
@@ -604,17 +606,17 @@ TEST_F(DeviceMemories, SegmentsHaveTheStackThatTheyComeOfWhileTheHistoryHasStack
   };
   EXPECT_THAT(has_stack(pool), testing::ElementsAre(true));
   EXPECT_THAT(has_stack(kHeap), testing::UnorderedElementsAre(true, false));
-  memory_.set_history({}, true);
+  memory_.history().set({}, true);
   EXPECT_THAT(has_stack(kHeap), testing::Each(false));
   for (void* const block : {before, after}) EXPECT_TRUE(memory_.deallocate(block));
   for (int i = 0; i < 2; ++i) check(memory_.pools().release(pool));
 }
 
 TEST_F(DeviceMemories, AnEntryOutsideOfCompilationSaysSo) {
-  memory_.set_history({.enabled = true, .most_entries = 10}, true);
+  memory_.history().set({.enabled = true, .most_entries = 10}, true);
   void* const block = memory_.allocate(4_MiB, a_);
   for (const auto& entry : memory_.history().entries()) EXPECT_EQ(entry.compile_context_, "N/A");
-  memory_.set_history({}, true);
+  memory_.history().set({}, true);
   EXPECT_TRUE(memory_.deallocate(block));
 }
 
@@ -626,7 +628,7 @@ TEST_F(DeviceMemories, APoolThatGoesBackToAnEarlierStateKeepsNoStackOfBlocksThat
     stacks.push_back(stack);
     return stack;
   };
-  memory_.set_history(
+  memory_.history().set(
       {.enabled = true, .context = gather, .most_entries = 1, .when = native::RecordContext::STATE},
       true);
   const c10::MempoolId_t pool{0, 3};
@@ -641,21 +643,21 @@ TEST_F(DeviceMemories, APoolThatGoesBackToAnEarlierStateKeepsNoStackOfBlocksThat
   memory_.empty({0, 0});
   EXPECT_THAT(stacks, testing::SizeIs(testing::Ge(4u)));
   for (const auto& stack : stacks) EXPECT_TRUE(stack.expired());
-  memory_.set_history({}, true);
+  memory_.history().set({}, true);
   EXPECT_TRUE(memory_.deallocate(kept));
   check(memory_.pools().release(pool));
 }
 
 TEST_F(DeviceMemories, WithCachingOffMemoryIsTheDriversAndCountedNowhere) {
   EXPECT_TRUE(memory_.deallocate(memory_.allocate(4_MiB, a_)));  // the cache keeps this
-  memory_.reset_accumulated();
+  memory_.statistics().reset_accumulated();
   const Bytes free = device_.memory_info()->free;
-  memory_.set_history({.enabled = true, .most_entries = 100}, true);
+  memory_.history().set({.enabled = true, .most_entries = 100}, true);
   memory_.set_caching(false);
   void* const block = memory_.allocate(8_MiB, a_);
   memory_.set_caching(true);
   EXPECT_LE(device_.memory_info()->free, free - 8_MiB);
-  const auto stats = memory_.stats();
+  const auto stats = memory_.statistics().stats();
   EXPECT_EQ(stats.requested_bytes[0].allocated, 0);
   EXPECT_EQ(stats.allocated_bytes[0].current, 0);
   EXPECT_EQ(stats.reserved_bytes[0].current, 4 << 20);
@@ -698,7 +700,7 @@ TEST_F(DeviceMemories, WithCachingOffWhatIsCachedStays) {
   memory_.set_caching(false);
   EXPECT_TRUE(memory_.deallocate(cached));
   EXPECT_TRUE(memory_.deallocate(memory_.allocate(1_MiB, a_)));
-  EXPECT_EQ(memory_.stats().reserved_bytes[0].current, 4 << 20);
+  EXPECT_EQ(memory_.statistics().stats().reserved_bytes[0].current, 4 << 20);
   memory_.set_caching(true);
   EXPECT_EQ(memory_.allocate(4_MiB, a_), cached);
   EXPECT_TRUE(memory_.deallocate(cached));

@@ -61,7 +61,11 @@ class Gpu {
   const Stream stream;
   DeviceHeap others{device};
   DeviceHeap heap;
-  DeviceMemory memory{3, device, heap};
+  DeviceMemory::OutOfMemoryObserver observer;
+  DeviceMemory memory{3, device, heap,
+                      [this](Bytes asked, Bytes allowed, Bytes free, const Error& error) {
+                        if (observer) observer(asked, allowed, free, error);
+                      }};
 };
 
 TEST(OutOfMemory, BeginsWithTheWordsThatProgramsLookFor) {
@@ -83,7 +87,7 @@ TEST(OutOfMemory, RequestsBeyondAllReasonAreRefusedInPyTorchsWords) {
                     HasSubstr("none: this is more than the whole GPU has")));
   EXPECT_EQ(gpu.message(1_GiB * 8'000'000'000),
             "CUDA out of memory. Tried to allocate more than 1EB memory.");
-  EXPECT_EQ(gpu.memory.stats().num_ooms, 1);
+  EXPECT_EQ(gpu.memory.statistics().stats().num_ooms, 1);
 }
 
 TEST(OutOfMemory, ALimitIsNamedAndBlamedOnlyWhereItIsInTheWay) {
@@ -297,10 +301,10 @@ TEST(OutOfMemory, ARemedyIsNamedOnlyWhereItIsEnough) {
 TEST(OutOfMemory, WhoeverWantsToKnowHasTheHeapsOwnError) {
   Gpu gpu(64_MiB);
   std::vector<std::string> errors;
-  gpu.memory.on_failure([&](const Error& error) {
+  gpu.observer = [&](Bytes, Bytes, Bytes, const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
     errors.push_back(error.message());
-  });
+  };
   const std::string message = gpu.message(100_MiB);
   ASSERT_EQ(errors.size(), 1u);
   EXPECT_THAT(message, HasSubstr(errors[0]));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SegmentPool and DeferredFrees by themselves: random programs, and threads.
+// SegmentPool and Frees by themselves: random programs, and threads.
 #include "torch/segment_pool.h"
 
 #include <gmock/gmock.h>
@@ -15,9 +15,8 @@
 #include <vector>
 
 #include "tests/torch/fake_source.h"
-#include "torch/deferred_frees.h"
 #include "torch/device_memory.h"
-#include "torch/failed_frees.h"
+#include "torch/frees.h"
 #include "weir/sim_device.h"
 
 namespace weir::pytorch {
@@ -119,10 +118,10 @@ TEST(SegmentPool, ThreadsUseTheirStreamsAtOnce) {
   EXPECT_EQ(source->asked.size(), streams.size());
 }
 
-TEST(DeferredFrees, EachBlockIsReturnedToOneThreadOnce) {
+TEST(Frees, EachBlockIsReturnedToOneThreadOnce) {
   SimDevice device;
   const Stream user = device.new_stream();
-  DeferredFrees frees;
+  Frees frees;
   std::vector<int> blocks(4000);
   std::atomic<int> returned{0};
   std::vector<std::thread> threads;
@@ -130,17 +129,17 @@ TEST(DeferredFrees, EachBlockIsReturnedToOneThreadOnce) {
     threads.emplace_back([&, first] {
       for (std::size_t i = first; i < blocks.size(); i += 4) {
         frees.add_user(&blocks[i], device, user);
-        EXPECT_TRUE(frees.defer(&blocks[i]).value());
-        for (const auto& done : frees.take_done()) {
-          ++*static_cast<int*>(done.block);
+        EXPECT_TRUE(frees.defer(&blocks[i]));
+        for (void* const done : frees.take_done()) {
+          ++*static_cast<int*>(done);
           ++returned;
         }
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  for (const auto& done : frees.wait_and_take_done()) {
-    ++*static_cast<int*>(done.block);
+  for (void* const done : frees.wait_and_take_done()) {
+    ++*static_cast<int*>(done);
     ++returned;
   }
   EXPECT_EQ(returned, 4000);
@@ -149,33 +148,34 @@ TEST(DeferredFrees, EachBlockIsReturnedToOneThreadOnce) {
   EXPECT_EQ(device.live_events(), 0u);
 }
 
-TEST(DeferredFrees, ABlockWithoutUsersNeedNotWaitAndAnErrorIsReportedOnce) {
+TEST(Frees, ABlockWithoutUsersNeedNotWaitAndAnErrorIsReportedOnce) {
   SimDevice device;
   const Stream user = device.new_stream();
-  DeferredFrees frees;
+  Frees frees;
   int block = 0;
-  EXPECT_FALSE(frees.defer(&block).value());
+  EXPECT_FALSE(frees.defer(&block));
   frees.add_user(&block, device, user);
   ASSERT_TRUE(device.launch(user, 5_ms).ok());
-  EXPECT_TRUE(frees.defer(&block).value());
+  EXPECT_TRUE(frees.defer(&block));
   EXPECT_TRUE(frees.is_waiting(&block));
   EXPECT_THAT(frees.take_done(), testing::IsEmpty());
   device.fail(DeviceCall::query, 1);
-  const std::vector<DeferredFrees::Done> done = frees.take_done();
-  ASSERT_EQ(done.size(), 1u);
-  EXPECT_FALSE(done[0].status.ok());
+  EXPECT_THAT(frees.take_done(), testing::IsEmpty());
+  EXPECT_FALSE(frees.is_waiting(&block));
+  ASSERT_TRUE(frees.any());
+  EXPECT_EQ(frees.take_failure()->code(), ErrorCode::device);
   EXPECT_FALSE(frees.any());
 }
 
-TEST(DeferredFrees, AStreamIsWaitedForOnceAndAFreeThatFailsIsForgotten) {
+TEST(Frees, AStreamIsWaitedForOnceAndAFreeThatFailsIsForgotten) {
   SimDevice device;
   const Stream user = device.new_stream();
-  DeferredFrees frees;
+  Frees frees;
   int block = 0;
   for (int i = 0; i < 2; ++i) frees.add_user(&block, device, user);
   EXPECT_TRUE(frees.any());
   EXPECT_FALSE(frees.is_waiting(&block));
-  EXPECT_TRUE(frees.defer(&block).value());
+  EXPECT_TRUE(frees.defer(&block));
   EXPECT_EQ(device.calls(DeviceCall::record), 1u);
   EXPECT_THAT(frees.wait_and_take_done(), testing::SizeIs(1));
   EXPECT_FALSE(frees.is_waiting(&block));
@@ -183,46 +183,48 @@ TEST(DeferredFrees, AStreamIsWaitedForOnceAndAFreeThatFailsIsForgotten) {
        {DeviceCall::capture_info, DeviceCall::create_event, DeviceCall::record}) {
     frees.add_user(&block, device, user);
     device.fail(call, 1);
-    const Result<bool> deferred = frees.defer(&block);
-    ASSERT_FALSE(deferred.ok());
-    EXPECT_EQ(deferred.error().code(), ErrorCode::device);
+    EXPECT_TRUE(frees.defer(&block));
+    EXPECT_FALSE(frees.is_waiting(&block));
+    ASSERT_TRUE(frees.any());
+    EXPECT_EQ(frees.take_failure()->code(), ErrorCode::device);
     EXPECT_FALSE(frees.any());
   }
   frees.add_user(&block, device, user);
   frees.forget(&block);
   EXPECT_FALSE(frees.any());
-  EXPECT_FALSE(frees.defer(&block).value());
+  EXPECT_FALSE(frees.defer(&block));
   EXPECT_EQ(device.live_events(), 0u);
 }
 
-TEST(FailedFrees, TheFirstIsToldOnceWithTheNumberOfThoseAfterIt) {
-  FailedFrees frees;
+TEST(Frees, TheFirstIsToldOnceWithTheNumberOfThoseAfterIt) {
+  Frees frees;
   int block = 0;
   EXPECT_FALSE(frees.any());
-  EXPECT_FALSE(frees.take().has_value());
-  const auto note = [&](const char* what) { frees.note(&block, {ErrorCode::device, what}); };
+  EXPECT_FALSE(frees.take_failure().has_value());
+  const auto note = [&](const char* what) { frees.note_failed(&block, {ErrorCode::device, what}); };
   note("first");
   EXPECT_TRUE(frees.any());
-  EXPECT_THAT(frees.take()->message(), testing::EndsWith("and its memory stays in use: first"));
+  EXPECT_THAT(frees.take_failure()->message(),
+              testing::EndsWith("and its memory stays in use: first"));
   EXPECT_FALSE(frees.any());
   for (const char* const what : {"second", "third", "fourth"}) note(what);
-  const std::optional<Error> told = frees.take();
+  const std::optional<Error> told = frees.take_failure();
   EXPECT_EQ(told->code(), ErrorCode::device);
   EXPECT_THAT(told->message(), testing::EndsWith("second (and 2 later frees failed)"));
-  EXPECT_FALSE(frees.take().has_value());
+  EXPECT_FALSE(frees.take_failure().has_value());
 }
 
 // Numbers of streams count from the same one on each device.
-TEST(DeferredFrees, StreamsOfTwoDevicesWithOneNumberAreBothWaitedFor) {
+TEST(Frees, StreamsOfTwoDevicesWithOneNumberAreBothWaitedFor) {
   SimDevice first, second;
   const Stream of_first = first.new_stream(), of_second = second.new_stream();
   ASSERT_EQ(of_first, of_second);
-  DeferredFrees frees;
+  Frees frees;
   int block = 0;
   frees.add_user(&block, first, of_first);
   frees.add_user(&block, second, of_second);
   ASSERT_TRUE(second.launch(of_second, 5_ms).ok());
-  EXPECT_TRUE(frees.defer(&block).value());
+  EXPECT_TRUE(frees.defer(&block));
   EXPECT_THAT(frees.take_done(), testing::IsEmpty());
   second.finish();
   EXPECT_THAT(frees.take_done(), testing::SizeIs(1));

@@ -58,7 +58,11 @@ class SourcePools : public testing::Test {
   const Stream a_ = device_.new_stream(), b_ = device_.new_stream();
   DeviceHeap heap_{device_};
   const std::shared_ptr<FakeSource> source_ = std::make_shared<FakeSource>(device_);
-  DeviceMemory memory_{0, device_, heap_};
+  DeviceMemory::OutOfMemoryObserver observer_;
+  DeviceMemory memory_{0, device_, heap_,
+                       [this](Bytes asked, Bytes allowed, Bytes free, const Error& error) {
+                         if (observer_) observer_(asked, allowed, free, error);
+                       }};
 };
 
 TEST_F(SourcePools, MemoryOfAnotherAllocatorCannotSleepAndIsNamed) {
@@ -201,9 +205,9 @@ TEST_F(SourcePools, StreamsOfAnotherDeviceHoldNothingThatIsNoBlock) {
   DeviceHeap heap(other);
   DeviceMemory of(1, other, heap);
   void* const block = allocate(8_MiB);
-  EXPECT_FALSE(memory_.record_stream(this, user, of));
-  EXPECT_FALSE(memory_.record_stream(static_cast<char*>(block) + 512, user, of));
-  EXPECT_TRUE(memory_.record_stream(block, user, of));
+  EXPECT_FALSE(memory_.record_stream(this, user, &of));
+  EXPECT_FALSE(memory_.record_stream(static_cast<char*>(block) + 512, user, &of));
+  EXPECT_TRUE(memory_.record_stream(block, user, &of));
   free(block);
   drop_pool();
 }
@@ -221,7 +225,7 @@ TEST_F(SourcePools, AsAReserveAPoolServesRequestsThatFindNoMemoryFromItsFreeBloc
                                                   testing::Eq((8_MiB).count))));
   // The pool does not grow: what it has not is a shortage of Weir's as ever.
   int told = 0;
-  memory_.on_failure([&](const Error&) { ++told; });
+  observer_ = [&](Bytes, Bytes, Bytes, const Error&) { ++told; };
   try {
     (void)memory_.allocate(30_MiB, a_);
     ADD_FAILURE() << "there is no memory";
@@ -279,7 +283,7 @@ TEST_F(SourcePools, ARequestThatTheSourceRefusesIsOneRetryAndOneOutOfMemory) {
   source_->throws = false;
   EXPECT_THROW((void)allocate(8_MiB), c10::OutOfMemoryError);
   leave();
-  const auto stats = memory_.stats();
+  const auto stats = memory_.statistics().stats();
   EXPECT_EQ(stats.num_alloc_retries, 1);
   EXPECT_EQ(stats.num_ooms, 1);
   drop_pool();
@@ -287,12 +291,12 @@ TEST_F(SourcePools, ARequestThatTheSourceRefusesIsOneRetryAndOneOutOfMemory) {
 
 TEST_F(SourcePools, StatisticsCountBlocksAndSegmentsOfTheSource) {
   void* const own = memory_.allocate(2_MiB, a_);
-  const auto before = memory_.stats();
+  const auto before = memory_.statistics().stats();
   void* const first = allocate(8_MiB - 100_B);
   void* const second = allocate(3_MiB);
-  const auto both = memory_.stats();
+  const auto both = memory_.statistics().stats();
   free(first);
-  const auto one = memory_.stats();
+  const auto one = memory_.statistics().stats();
   const auto in_mib = [](std::int64_t bytes) { return bytes / static_cast<double>((1_MiB).count); };
   EXPECT_EQ(in_mib(both.allocated_bytes[0].current - before.allocated_bytes[0].current), 11);
   EXPECT_EQ(both.active_bytes[0].current, both.allocated_bytes[0].current);
@@ -305,13 +309,13 @@ TEST_F(SourcePools, StatisticsCountBlocksAndSegmentsOfTheSource) {
   EXPECT_EQ(in_mib(both.allocated_bytes[0].current - one.allocated_bytes[0].current), 8);
   EXPECT_EQ(in_mib(one.allocated_bytes[0].freed - before.allocated_bytes[0].freed), 8);
   EXPECT_EQ(one.allocated_bytes[0].peak, both.allocated_bytes[0].current);
-  memory_.reset_peaks();
-  EXPECT_EQ(memory_.stats().allocated_bytes[0].peak, one.allocated_bytes[0].current);
+  memory_.statistics().reset_peaks();
+  EXPECT_EQ(memory_.statistics().stats().allocated_bytes[0].peak, one.allocated_bytes[0].current);
   free(second);
   free(own);
   drop_pool();
   memory_.empty({0, 0});
-  EXPECT_EQ(memory_.stats().reserved_bytes[0].current, 0);
+  EXPECT_EQ(memory_.statistics().stats().reserved_bytes[0].current, 0);
 }
 
 TEST_F(SourcePools, AFenceNamesABlockByAnyOfItsBytes) {
@@ -465,7 +469,7 @@ TEST_F(SourcePools, SnapshotsShowSegmentsWithTheirBlocks) {
 
 TEST_F(SourcePools, TrackersHearOfSegmentsWithTheirPool) {
   std::vector<std::pair<TraceEntry::Action, c10::MempoolId_t>> heard;
-  memory_.track(
+  memory_.history().track(
       [&](const TraceEntry& entry) { heard.emplace_back(entry.action_, entry.mempool_); });
   free(allocate(1_KiB));
   drop_pool();

@@ -86,10 +86,6 @@ Result<void*> Subject::allocate(Bytes bytes, StreamName name) {
   Result<Stream> stream = known(name);
   if (!stream) return std::move(stream).error();
   if (caching_ || is_captured(*stream)) return heap_.allocate(bytes, *stream);
-  meet(heap_, *stream);
-  Result<void*> block = uncached_.allocate(bytes, *stream);
-  if (block || block.error().code() != ErrorCode::out_of_memory) return block;
-  (void)heap_.trim();
   return uncached_.allocate(bytes, *stream);
 }
 

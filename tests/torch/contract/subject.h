@@ -57,7 +57,7 @@ class Subject final : public TorchAllocator {
   Device& device_;
   DeviceHeap heap_;
   pytorch::Pools pools_{heap_, device_};
-  pytorch::Uncached uncached_{device_};
+  pytorch::Uncached uncached_{device_, heap_};
   std::unordered_map<void*, Stream> lasting_;  // by handle
   std::map<PoolId, std::vector<PlacedBlock>> saved_;
   bool caching_ = true;

@@ -12,7 +12,8 @@ namespace {
 TEST(Uncached, AFreeWaitsForWorkThatNobodyToldOf) {
   SimDevice device;
   const Stream stream = device.new_stream(), reader = device.new_stream();
-  Uncached uncached(device);
+  DeviceHeap cache(device);
+  Uncached uncached(device, cache);
   void* const beside = *uncached.allocate(512_KiB, stream);
   void* const x = *uncached.allocate(512_KiB, stream);
   ASSERT_TRUE(device.launch(reader, Reads(x, 512_KiB), 50_ms).ok());

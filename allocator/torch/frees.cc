@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "torch/deferred_frees.h"
+#include "torch/frees.h"
 
 #include <algorithm>
+#include <sstream>
+#include <string>
 #include <utility>
 
 namespace weir::pytorch {
 
-class DeferredFrees::Event {
+class Frees::Event {
  public:
   Event(Device& device, EventHandle handle) : device_(device), handle_(handle) {}
   Event(const Event&) = delete;
@@ -21,17 +23,17 @@ class DeferredFrees::Event {
   const EventHandle handle_;
 };
 
-void DeferredFrees::add_user(const void* block, Device& device, Stream user) {
+void Frees::add_user(const void* block, Device& device, Stream user) {
   const std::lock_guard lock(mutex_);
   Uses& uses = users_[block];
   const bool known = std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
     return use.device == &device && use.user == user;
   });
   if (!known) uses.push_back({&device, user, nullptr});
-  count();
+  note_any();
 }
 
-Status DeferredFrees::record(Uses& uses) {
+Status Frees::record(Uses& uses) {
   for (Use& use : uses) {
     if (use.event != nullptr) continue;
     const Result<CaptureInfo::Status> status = use.device->capture_status(use.user);
@@ -46,7 +48,7 @@ Status DeferredFrees::record(Uses& uses) {
   return {};
 }
 
-Result<bool> DeferredFrees::is_done(Uses& uses) {
+Result<bool> Frees::is_done(Uses& uses) {
   if (Status recorded = record(uses); !recorded) return std::move(recorded).error();
   for (const Use& use : uses) {
     if (use.event == nullptr) return false;
@@ -56,53 +58,60 @@ Result<bool> DeferredFrees::is_done(Uses& uses) {
   return true;
 }
 
-Result<bool> DeferredFrees::defer(void* block) {
+bool Frees::defer(void* block) {
   const std::lock_guard lock(mutex_);
   const auto known = users_.find(block);
   if (known == users_.end()) return false;
   Uses uses = std::move(known->second);
   users_.erase(known);
-  Status recorded = record(uses);
-  if (recorded) waiting_[block] = std::move(uses);
-  count();
-  if (!recorded) return std::move(recorded).error();
+  if (const Status recorded = record(uses); !recorded) {
+    note_failure(block, recorded.error());
+  } else {
+    waiting_[block] = std::move(uses);
+  }
+  note_any();
   return true;
 }
 
-bool DeferredFrees::is_waiting(const void* block) const {
+bool Frees::is_waiting(const void* block) const {
   const std::lock_guard lock(mutex_);
   return waiting_.contains(const_cast<void*>(block));
 }
 
-void DeferredFrees::forget(const void* block) {
+void Frees::forget(const void* block) {
   const std::lock_guard lock(mutex_);
   users_.erase(block);
   waiting_.erase(const_cast<void*>(block));
-  count();
+  note_any();
 }
 
-std::vector<DeferredFrees::Done> DeferredFrees::take_done() {
+std::vector<void*> Frees::take_done() {
+  std::vector<void*> all;
+  if (!any()) return all;
   const std::lock_guard lock(mutex_);
-  std::vector<Done> all;
   for (auto each = waiting_.begin(); each != waiting_.end();) {
-    Result<bool> done = is_done(each->second);
+    const Result<bool> done = is_done(each->second);
     if (done && !*done) {
       ++each;
       continue;
     }
-    all.push_back({each->first, done ? Status{} : Status(std::move(done).error())});
+    if (done) {
+      all.push_back(each->first);
+    } else {
+      note_failure(each->first, done.error());
+    }
     each = waiting_.erase(each);
   }
-  count();
+  note_any();
   return all;
 }
 
-std::vector<DeferredFrees::Done> DeferredFrees::wait_and_take_done() {
+std::vector<void*> Frees::wait_and_take_done() {
   std::vector<std::shared_ptr<Event>> events;
   {
     const std::lock_guard lock(mutex_);
     for (auto& [block, uses] : waiting_) {
-      (void)record(uses);  // take_done() reports what fails
+      (void)record(uses);  // take_done() notes what fails
       for (const Use& use : uses) {
         if (use.event != nullptr) events.push_back(use.event);
       }
@@ -112,9 +121,39 @@ std::vector<DeferredFrees::Done> DeferredFrees::wait_and_take_done() {
   return take_done();
 }
 
+void Frees::note_failed(const void* block, const Error& error) {
+  const std::lock_guard lock(mutex_);
+  note_failure(block, error);
+  note_any();
+}
+
 // With mutex_ held.
-void DeferredFrees::count() {
-  blocks_.store(users_.size() + waiting_.size(), std::memory_order_relaxed);
+void Frees::note_failure(const void* block, const Error& error) {
+  if (failure_) {
+    ++later_failures_;
+    return;
+  }
+  std::ostringstream message;
+  message << "an earlier free of the block at " << block
+          << " failed, and its memory stays in use: " << error.message();
+  failure_ = Error(error.code(), message.str(), error.driver_code());
+}
+
+std::optional<Error> Frees::take_failure() {
+  if (!any()) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  std::optional<Error> first = std::exchange(failure_, std::nullopt);
+  const std::size_t later = std::exchange(later_failures_, 0);
+  note_any();
+  if (later == 0) return first;
+  return Error(first->code(),
+               first->message() + " (and " + std::to_string(later) + " later frees failed)",
+               first->driver_code());
+}
+
+// With mutex_ held.
+void Frees::note_any() {
+  any_.store(!users_.empty() || !waiting_.empty() || failure_, std::memory_order_relaxed);
 }
 
 }  // namespace weir::pytorch
