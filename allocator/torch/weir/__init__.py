@@ -10,7 +10,8 @@ PyTorch. Settings are WEIR_* environment variables (docs/configuration.md), or e
 
 from __future__ import annotations
 
-from weir._enable import enable, enabled
+from weir._enable import enable
+from weir._in_use import enabled
 from weir._memory import (collective_memory, fence, plain_memory, plain_pool, record, snapshot,
                           stats, trim)
 from weir._native import Problem, info

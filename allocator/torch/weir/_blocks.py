@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import functools
 
-from weir import _enable, _native
+from weir import _in_use, _native
 
 _OUT_OF_MEMORY = 1  # WEIR_OUT_OF_MEMORY of weir.h
 
@@ -22,9 +22,9 @@ def _standing_alone() -> tuple[ctypes.CDLL, int]:
 
 def _library() -> tuple[ctypes.CDLL, int]:
     """Of the heap that PyTorch has, if it has Weir's; else of one beside."""
-    if _enable.enabled() is None:
+    if _in_use.enabled() is None:
         return _standing_alone()
-    library = _enable.active()
+    library = _in_use.active()
     return library, library.weir_torch_allocator()
 
 

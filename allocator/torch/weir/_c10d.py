@@ -8,7 +8,6 @@ and the end of coalesced operations, and groups of NCCL's own.
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import warnings
 from typing import Callable
@@ -71,45 +70,36 @@ def install(torch, backend: ctypes.CDLL) -> ctypes.CDLL | None:  # noqa: ANN001
 
 
 def _tell_of_coalescing(group_type: type, library: ctypes.CDLL, ended: Callable) -> None:
-    start, end = group_type._start_coalescing, group_type._end_coalescing
+    @_native.instead_of(group_type, "_start_coalescing")
+    def start_coalescing(inner, group, *arguments, **named) -> None:  # noqa: ANN001
+        inner(group, *arguments, **named)
+        library.weir_c10d_coalescing_begins(group._id())
 
-    @functools.wraps(start)
-    def _start_coalescing(self, *arguments, **named):  # noqa: ANN001, ANN002, ANN003, ANN202
-        start(self, *arguments, **named)
-        library.weir_c10d_coalescing_begins(self._id())
-
-    @functools.wraps(end)
-    def _end_coalescing(self, *arguments, **named):  # noqa: ANN001, ANN002, ANN003, ANN202
-        work, mode = None, library.weir_c10d_relax(self._id())
+    @_native.instead_of(group_type, "_end_coalescing")
+    def end_coalescing(inner, group, *arguments, **named):  # noqa: ANN001, ANN202
+        work, mode = None, library.weir_c10d_relax(group._id())
         try:
-            work = end(self, *arguments, **named)
+            work = inner(group, *arguments, **named)
         finally:
             library.weir_c10d_restore(mode)
-            ended(self._id(), None if work is None else work.boxed())
+            ended(group._id(), None if work is None else work.boxed())
         return work
-
-    group_type._start_coalescing, group_type._end_coalescing = _start_coalescing, _end_coalescing
 
 
 def _tell_of_nccl_groups(backend_type: type, begin: str, end: str, library: ctypes.CDLL) -> None:
     """Within them operations are not launched, and their ends are no ends."""
-    begins: Callable | None = getattr(backend_type, begin, None)
-    ends: Callable | None = getattr(backend_type, end, None)
-    if begins is None or ends is None:
+    if not (hasattr(backend_type, begin) and hasattr(backend_type, end)):
         return
 
-    @functools.wraps(begins)
-    def enter(self, *arguments, **named):  # noqa: ANN001, ANN002, ANN003, ANN202
-        result = begins(self, *arguments, **named)
+    @_native.instead_of(backend_type, begin)
+    def enter(inner, *arguments, **named):  # noqa: ANN001, ANN202
+        result = inner(*arguments, **named)
         library.weir_c10d_enter_nccl_group()
         return result
 
-    @functools.wraps(ends)
-    def leave(self, *arguments, **named):  # noqa: ANN001, ANN002, ANN003, ANN202
+    @_native.instead_of(backend_type, end)
+    def leave(inner, *arguments, **named):  # noqa: ANN001, ANN202
         try:
-            return ends(self, *arguments, **named)
+            return inner(*arguments, **named)
         finally:
             library.weir_c10d_leave_nccl_group()
-
-    setattr(backend_type, begin, enter)
-    setattr(backend_type, end, leave)

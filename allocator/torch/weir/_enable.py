@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import os
 import re
 import threading
 import warnings
 from typing import Iterator
 
-from weir import _at_start, _c10d, _native, _sharing
+from weir import _at_start, _c10d, _memory, _native, _sharing
+from weir._in_use import active, enabled, state as _state  # noqa: F401
 from weir._native import Problem, Unsuitable
 
-# What is on: the library in use, and how.
-_state: dict[str, object] = {}
 _turning_on = threading.Lock()
 
 _CONFS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # as PyTorch does, the first that is set
@@ -27,20 +25,6 @@ _HONOURED = {"per_process_memory_fraction": "WEIR_LIMIT"}
 _HARMLESS = {"backend", "expandable_segments", "pinned_use_cuda_host_register",
              "pinned_num_register_threads", "pinned_use_background_threads",
              "pinned_reserve_segment_size_mb"}
-
-
-def enabled() -> str | None:
-    """"full" or "pluggable" once Weir is PyTorch's allocator; else None."""
-    return _state.get("kind")  # type: ignore[return-value]
-
-
-def active() -> ctypes.CDLL:
-    """The library in use. Raises Problem if Weir is off."""
-    found = _state.get("library")
-    if found is None:
-        raise Problem("Weir is not on: call weir.enable() before anything uses CUDA, or start the "
-                      "program with `python -m weir run`")
-    return found  # type: ignore[return-value]
 
 
 def settings_of(conf: str) -> tuple[dict[str, str], list[str]]:
@@ -178,60 +162,39 @@ def by_environment() -> None:
 
 def _tell_of_leaks(torch, library: ctypes.CDLL) -> None:  # noqa: ANN001
     """Once a graph is in debug mode, PyTorch destroys no graph that it captures from then on."""
-    inner = torch.cuda.CUDAGraph.enable_debug_mode
 
-    @functools.wraps(inner)
-    def enable_debug_mode(self) -> None:  # noqa: ANN001
-        inner(self)
+    @_native.instead_of(torch.cuda.CUDAGraph, "enable_debug_mode")
+    def enable_debug_mode(inner, graph) -> None:  # noqa: ANN001
+        inner(graph)
         library.weir_torch_assume_graphs_leak()
-
-    torch.cuda.CUDAGraph.enable_debug_mode = enable_debug_mode
 
 
 def _keep_random_state_apart(torch, library: ctypes.CDLL) -> None:  # noqa: ANN001
     """PyTorch makes the seed and offset of its graphs' random numbers as the first capture begins, and writes
     them on the streams of later ones and of launches, which wait for nothing: so in memory of nobody's."""
-    for name in ("capture_begin", "register_generator_state"):
-        _with_idle_memory(torch, library, name)
 
-
-def _with_idle_memory(torch, library: ctypes.CDLL, name: str) -> None:  # noqa: ANN001
-    inner = getattr(torch.cuda.CUDAGraph, name, None)
-    if inner is None:  # an older PyTorch
-        return
-
-    @functools.wraps(inner)
-    def with_idle_memory(self, *args, **options):  # noqa: ANN001, ANN202
+    @_native.instead_of(torch.cuda.CUDAGraph, "capture_begin", "register_generator_state")
+    def with_idle_memory(inner, *args, **options):  # noqa: ANN001, ANN202
         scope = ctypes.c_void_p()
         _native.check(library, library.weir_torch_idle_memory_begin(torch.cuda.current_device(),
                                                                     ctypes.byref(scope)))
         try:
-            return inner(self, *args, **options)
+            return inner(*args, **options)
         finally:
             library.weir_torch_idle_memory_end(scope)
-
-    setattr(torch.cuda.CUDAGraph, name, with_idle_memory)
 
 
 def _close_failed_captures(torch, library: ctypes.CDLL) -> None:  # noqa: ANN001
     """Where a capture can't begin, or fails at its end, PyTorch leaves its pool's binding open: it is closed,
     and the pool has one user fewer, once the driver says that the stream is not captured."""
-    for name in ("capture_begin", "capture_end"):
-        _closing_what_failed(torch, library, name)
 
-
-def _closing_what_failed(torch, library: ctypes.CDLL, name: str) -> None:  # noqa: ANN001
-    inner = getattr(torch.cuda.CUDAGraph, name)
-
-    @functools.wraps(inner)
-    def closing_what_failed(self, *args, **options):  # noqa: ANN001, ANN202
+    @_native.instead_of(torch.cuda.CUDAGraph, "capture_begin", "capture_end")
+    def closing_what_failed(inner, *args, **options):  # noqa: ANN001, ANN202
         try:
-            return inner(self, *args, **options)
+            return inner(*args, **options)
         except BaseException:
             library.weir_torch_close_failed_captures()  # the error at hand says more than its own
             raise
-
-    setattr(torch.cuda.CUDAGraph, name, closing_what_failed)
 
 
 def with_expandable_segments(conf: str) -> str:
@@ -261,8 +224,6 @@ def _enable_full(torch) -> None:  # noqa: ANN001
     _tell_of_leaks(torch, backend)
     _keep_random_state_apart(torch, backend)
     _close_failed_captures(torch, backend)
-    from weir import _memory
-
     _memory.honour_expandable_segments(torch)
     _state.update(kind="full", library=backend, c10d=_c10d.install(torch, backend))
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import operator
 import os
 import threading
 import warnings
 from typing import Iterable, Iterator
 
-from weir import _enable, _native
+from weir import _in_use, _native
 
 
 def _device(device: object) -> int:
@@ -50,12 +49,12 @@ def fence(tensors: object, stream: object) -> None:
     """
     import torch
 
-    library = _enable.active()
+    library = _in_use.active()
     several: Iterable = [tensors] if isinstance(tensors, torch.Tensor) else tensors
     pointers = [tensor.untyped_storage().data_ptr() for tensor in several]
     array = (ctypes.c_void_p * len(pointers))(*pointers)
     handle = ctypes.c_void_p(stream.cuda_stream)
-    if _enable.enabled() == "full":
+    if _in_use.enabled() == "full":
         status = library.weir_torch_fence(array, len(pointers), stream.device.index, handle)
     else:
         status = library.weir_fence(library.weir_torch_allocator(), array, len(pointers), handle)
@@ -70,7 +69,7 @@ def plain_pool(device: object = None) -> object:
     """
     import torch
 
-    library = _enable.active()
+    library = _in_use.active()
     number = _device(device)
     with torch.cuda.device(number):
         pool = torch.cuda.MemPool()
@@ -103,12 +102,9 @@ def honour_expandable_segments(torch) -> None:  # noqa: ANN001
     """Libraries that need cudaMalloc's memory say so by torch.cuda.memory._set_allocator_settings(
     "expandable_segments:False"), and ":True" when they are done: the thread's memory is plain in
     between. Before CUDA is used it changes nothing."""
-    inner = getattr(torch.cuda.memory, "_set_allocator_settings", None)
-    if inner is None:
-        return
 
-    @functools.wraps(inner)
-    def _set_allocator_settings(settings: str) -> None:
+    @_native.instead_of(torch.cuda.memory, "_set_allocator_settings")
+    def _set_allocator_settings(inner, settings: str) -> None:  # noqa: ANN001
         inner(settings)
         entries = dict(entry.strip().split(":", 1) for entry in settings.split(",") if ":" in entry)
         wanted = entries.get("expandable_segments", "").strip().lower()
@@ -126,12 +122,10 @@ def honour_expandable_segments(torch) -> None:  # noqa: ANN001
             _plain_by_setting.open = None
             opened.close()
 
-    torch.cuda.memory._set_allocator_settings = _set_allocator_settings
-
 
 def stats(device: object = None) -> dict[str, int]:
     """The counters of one device (the current one): docs/statistics.md explains every number."""
-    library = _enable.active()
+    library = _in_use.active()
     numbers = _native.Statistics(size=ctypes.sizeof(_native.Statistics))
     _native.check(library, library.weir_statistics(library.weir_torch_allocator(),
                                                    _device(device), ctypes.byref(numbers)))
@@ -150,8 +144,8 @@ def collective_memory(device: object = None) -> int:
 
 def _collectives(device: int) -> tuple[int, int]:
     """Those bytes; and how many operations got a fence so far."""
-    library = _enable.active()
-    if _enable.enabled() != "full":
+    library = _in_use.active()
+    if _in_use.enabled() != "full":
         return 0, 0
     used, operations = ctypes.c_uint64(), ctypes.c_uint64()
     _native.check(library, library.weir_torch_collectives(device, ctypes.byref(used),
@@ -164,7 +158,7 @@ def trim(keep: int = 0) -> int:
 
     Returns the bytes given back. Waits for nothing: torch.cuda.empty_cache() does.
     """
-    library = _enable.active()
+    library = _in_use.active()
     if keep < 0:
         raise ValueError(f"keep is {keep}: a number of bytes, 0 or more")
     gone = ctypes.c_uint64()
@@ -180,7 +174,7 @@ def record(path: str | os.PathLike, stacks: str | None = None) -> Iterator[None]
     stacks: who asked for each block. "python" has Python's functions (C++'s in threads that run
     none), "cpp" those of C++, "none" nothing; None is what WEIR_RECORD_STACKS says.
     """
-    library = _enable.active()
+    library = _in_use.active()
     handle = library.weir_torch_allocator()
     _native.check(library, library.weir_record_start_with(
         handle, _path(path), None if stacks is None else stacks.encode()))
@@ -192,6 +186,6 @@ def record(path: str | os.PathLike, stacks: str | None = None) -> Iterator[None]
 
 def snapshot(path: str | os.PathLike, device: object = None) -> None:
     """Writes everything that one device (the current one) holds to a file (docs/snapshot.md)."""
-    library = _enable.active()
+    library = _in_use.active()
     _native.check(library, library.weir_write_snapshot(library.weir_torch_allocator(),
                                                        _device(device), _path(path)))

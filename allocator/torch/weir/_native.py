@@ -13,6 +13,7 @@ import pathlib
 import re
 import subprocess
 import sys
+from typing import Callable
 
 _HERE = pathlib.Path(__file__).parent
 REINSTALL = "`pip install --no-build-isolation --force-reinstall --no-deps .` in Weir's folder"
@@ -31,6 +32,25 @@ class Problem(RuntimeError):
 
 class Unsuitable(Problem):
     """A library that is missing, damaged, or for another PyTorch."""
+
+
+def instead_of(owner: object, *names: str) -> Callable:
+    """A decorator: the function is called instead of these of PyTorch's, and gets the one that it
+    replaces as its first argument. One that this PyTorch lacks is passed over."""
+
+    def replace(function: Callable) -> Callable:
+        for name in names:
+            inner = getattr(owner, name, None)
+            if inner is not None:
+                setattr(owner, name, functools.wraps(inner)(_with_first(function, inner)))
+        return function
+
+    return replace
+
+
+def _with_first(function: Callable, first: object) -> Callable:
+    """As functools.partial(), but a method where a function is one."""
+    return lambda *args, **options: function(first, *args, **options)
 
 
 class Statistics(ctypes.Structure):

@@ -9,7 +9,7 @@ import os
 import threading
 from typing import Iterable, Iterator
 
-from weir import _enable, _native
+from weir import _in_use, _native
 from weir._memory import _device
 
 _CONTENTS = ("backup", "discard", "zero", "immutable")  # weir_contents_t, from 0
@@ -32,7 +32,7 @@ def _names(tags: str | Iterable[str] | None) -> ctypes.Array:
 
 
 def _asked() -> tuple[ctypes.CDLL, int]:
-    library = _enable.active()
+    library = _in_use.active()
     return library, library.weir_torch_allocator()
 
 

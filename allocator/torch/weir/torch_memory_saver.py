@@ -30,7 +30,7 @@ import sys
 import threading
 from typing import Iterator
 
-from weir import _enable, _memory, _native, _sleep
+from weir import _in_use, _memory, _native, _sleep
 
 _DEFAULT = "default"
 _PREFIX = "memory_saver:"          # of the tags of Weir's that regions become
@@ -48,7 +48,7 @@ def _is_on(name: str) -> bool:
         return True
     if value in ("", "0", "false", "no", "off"):
         return False
-    raise _enable.Problem(f"{name}={os.environ[name]}: it is 1 or 0")
+    raise _native.Problem(f"{name}={os.environ[name]}: it is 1 or 0")
 
 
 class _Variables:
@@ -58,7 +58,7 @@ class _Variables:
         unknown = sorted(name for name in os.environ
                          if name.startswith("TMS_") and name not in _MEANT | _MEANINGLESS)
         if unknown:
-            raise _enable.Problem(f"{', '.join(unknown)}: weir.torch_memory_saver knows no such "
+            raise _native.Problem(f"{', '.join(unknown)}: weir.torch_memory_saver knows no such "
                                   "variable; unset what is not for it")
         self.takes_all = _is_on("TMS_INIT_ENABLE")
         self.retains = _is_on("TMS_RETAIN_CPU_BACKUP")
@@ -66,7 +66,7 @@ class _Variables:
         on_disk = _is_on("TMS_INIT_ENABLE_DISK_BACKUP")
         in_memory = _is_on("TMS_INIT_ENABLE_CPU_BACKUP")
         if on_disk and in_memory:
-            raise _enable.Problem("TMS_INIT_ENABLE_CPU_BACKUP and TMS_INIT_ENABLE_DISK_BACKUP are "
+            raise _native.Problem("TMS_INIT_ENABLE_CPU_BACKUP and TMS_INIT_ENABLE_DISK_BACKUP are "
                                   "both 1: a backup is in host memory or in a file")
         # Of what is allocated outside regions.
         self.contents = "backup" if on_disk or in_memory else "discard"
@@ -182,7 +182,7 @@ class TorchMemorySaver:
 
         if not tensor.is_contiguous():
             raise ValueError("get_cpu_backup: the tensor is not contiguous")
-        library = _enable.active()
+        library = _in_use.active()
         found = torch.empty(tensor.shape, dtype=tensor.dtype)
         _native.check(library, library.weir_read_asleep(
             library.weir_torch_allocator(), tensor.device.index, tensor.data_ptr(), found.nbytes,

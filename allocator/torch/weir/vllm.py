@@ -17,7 +17,7 @@ import sys
 from types import ModuleType
 from typing import Iterable, Iterator
 
-from weir import _enable, _sleep
+from weir import _in_use, _sleep
 
 _PREFIX = "vllm:"  # of the tags of Weir's that vLLM's become
 _DEFAULT = "default"
@@ -121,7 +121,7 @@ def _make_backend() -> type:
 
         @classmethod
         def is_supported(cls) -> bool:
-            return _enable.enabled() is not None
+            return _in_use.enabled() is not None
 
         @classmethod
         def preserves_communicators(cls) -> bool:
@@ -160,7 +160,7 @@ def register() -> None:
 
     with contextlib.suppress(ValueError):  # it is called in every process, at times twice
         SleepModeBackendFactory.register_backend(NAME, __name__, "WeirSleepModeBackend")
-    if _enable.enabled() is None:
+    if _in_use.enabled() is None:
         return
     for module in _modules_with("get_mem_allocator_instance"):
         module.get_mem_allocator_instance = lambda: _allocator
