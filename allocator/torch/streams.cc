@@ -4,7 +4,6 @@
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <functional>
 #include <utility>
 
@@ -18,12 +17,6 @@ bool lasts(c10::StreamId id, cudaStream_t handle) {
 }
 
 }  // namespace
-
-Streams::Known& Streams::known_of(c10::StreamId id) {
-  constinit static thread_local std::array<Known, 16> known;
-  const auto bits = static_cast<std::uint64_t>(id);
-  return known[(bits ^ bits >> 5) % known.size()];
-}
 
 Result<Stream> Streams::of(c10::cuda::CUDAStream stream) {
   if (const Stream* const found = known(stream)) return *found;

@@ -4,6 +4,7 @@
 
 #include <c10/cuda/CUDAStream.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -64,5 +65,11 @@ class Streams {
   std::once_flag pool_listed_;
   std::unordered_set<cudaStream_t> lasting_;  // as far as was asked for; guarded by mutex_
 };
+
+inline Streams::Known& Streams::known_of(c10::StreamId id) {
+  constinit static thread_local std::array<Known, 16> known;
+  const auto bits = static_cast<std::uint64_t>(id);
+  return known[(bits ^ bits >> 5) % known.size()];
+}
 
 }  // namespace weir::pytorch
