@@ -135,6 +135,10 @@ void* Backend::raw_alloc(std::size_t bytes) {
   DeviceMemory& mine = memory(device);
   if (const Stream* const known = mine.streams().known(stream)) [[likely]]
     return mine.allocate(Bytes{bytes}, *known);
+  return allocate_on(mine, bytes, stream);
+}
+
+void* Backend::allocate_on(DeviceMemory& mine, std::size_t bytes, c10::cuda::CUDAStream stream) {
   return mine.allocate(Bytes{bytes}, check(mine.streams().of(stream)));
 }
 
@@ -143,8 +147,7 @@ void* Backend::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
   const c10::DeviceIndex device = its_device();
   DeviceMemory& mine = memory(device);
   if (stream != nullptr) return mine.allocate(Bytes{bytes}, check(mine.streams().of(stream)));
-  const c10::cuda::CUDAStream lasting = c10::cuda::getDefaultCUDAStream(device);
-  return mine.allocate(Bytes{bytes}, check(mine.streams().of(lasting)));
+  return allocate_on(mine, bytes, c10::cuda::getDefaultCUDAStream(device));
 }
 
 void Backend::raw_delete(void* block) {
@@ -161,6 +164,10 @@ void Backend::raw_delete(void* block) {
     DeviceMemory* const sole = memories_.front().load(std::memory_order_acquire);
     if (sole != nullptr && sole->deallocate(block)) return;
   }
+  delete_of_any(block);
+}
+
+void Backend::delete_of_any(void* block) {
   for (std::atomic<DeviceMemory*>& place : memories_) {
     DeviceMemory* const memory = place.load(std::memory_order_acquire);
     if (memory != nullptr && memory->owns(block) && memory->deallocate(block)) return;
@@ -279,12 +286,6 @@ void Backend::createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
 }
 void Backend::setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use) {
   memory(device).pools().set_use_on_oom(pool, use);
-}
-void Backend::make_plain(c10::DeviceIndex device, c10::MempoolId_t pool) {
-  check(memory(device).pools().make_plain(pool));
-}
-std::unique_ptr<IdleMemory> Backend::begin_idle_memory(c10::DeviceIndex device) {
-  return std::make_unique<IdleMemory>(check(IdleMemory::begin(memory(device).heap())));
 }
 void Backend::setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) {
   memory(device).pools().set_no_split(pool);

@@ -87,9 +87,6 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
                           std::shared_ptr<CUDAAllocator> source) override;
   void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use) override;
-  void make_plain(c10::DeviceIndex device, c10::MempoolId_t pool);
-  // Errors: c10::Error.
-  std::unique_ptr<IdleMemory> begin_idle_memory(c10::DeviceIndex device);
   void setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) override;
   bool checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t pool,
                                 const std::unordered_set<void*>& expected) override;
@@ -142,6 +139,11 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
     return devices_.load(std::memory_order_relaxed) == 1 ? c10::DeviceIndex{0} : current_device();
   }
   static c10::DeviceIndex current_device();
+  // A stream that this thread has not asked about yet.
+  [[gnu::noinline]] static void* allocate_on(DeviceMemory& mine, std::size_t bytes,
+                                             c10::cuda::CUDAStream stream);
+  // Of whichever device. Throws c10::Error, if the block is of none.
+  [[gnu::noinline]] void delete_of_any(void* block);
   // As opened(), of a number that a program gave.
   DeviceMemory* looked_at(c10::DeviceIndex device) const;
   DeviceMemory& open(int device);

@@ -6,12 +6,13 @@
 #include <exception>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "api/c_status.h"
 #include "torch/backend.h"
 #include "torch/c10d/collective_fences.h"
-#include "torch/pools.h"
+#include "torch/pool_entry.h"
 
 namespace {
 
@@ -22,7 +23,19 @@ weir_allocator_t* the_allocator = nullptr;
 // Null: WEIR_C10D=0.
 weir::pytorch::CollectiveFences* the_fences = nullptr;
 
+weir::pytorch::Backend& backend_for(const char* what) {
+  weir::pytorch::Backend* const backend = weir::pytorch::installed();
+  if (backend == nullptr) {
+    weir::c::invalid(std::string(what) + ": Weir is not PyTorch's allocator");
+  }
+  return *backend;
+}
+
 }  // namespace
+
+weir::pytorch::Pools& weir::pytorch::pools_of(int device, const char* what) {
+  return backend_for(what).memory(device).pools();
+}
 
 extern "C" {
 
@@ -48,27 +61,6 @@ weir_status_t weir_torch_enable() {
   });
 }
 
-// Pools that the calling thread uses for the first time from now on sleep with that tag ("": none).
-void weir_torch_tag_new_pools(const char* tag) {
-  weir::pytorch::Pools::tag_new_pools(tag == nullptr ? "" : tag);
-}
-
-// PyTorch's graphs are in their debug mode, which never destroys what it captured.
-void weir_torch_assume_graphs_leak() { weir::pytorch::Pools::assume_graphs_leak(); }
-
-// Until the end, requests of the calling thread get memory that nobody uses (IdleMemory); in the
-// same thread. `scope`: what the end takes.
-weir_status_t weir_torch_idle_memory_begin(int32_t device, void** scope) {
-  return weir::c::guarded([&] {
-    weir::pytorch::Backend* const backend = weir::pytorch::installed();
-    if (backend == nullptr) weir::c::invalid("idle memory: Weir is not PyTorch's allocator");
-    *scope = backend->begin_idle_memory(static_cast<c10::DeviceIndex>(device)).release();
-  });
-}
-void weir_torch_idle_memory_end(void* scope) {
-  delete static_cast<weir::pytorch::IdleMemory*>(scope);
-}
-
 // CUDAGraph.capture_begin or capture_end raised an error in this thread: Backend's.
 weir_status_t weir_torch_close_failed_captures() {
   return weir::c::guarded([] {
@@ -80,19 +72,9 @@ weir_status_t weir_torch_close_failed_captures() {
 weir_status_t weir_torch_fence(void* const* pointers, std::size_t count, int32_t device,
                                void* stream) {
   return weir::c::guarded([&] {
-    weir::pytorch::Backend* const backend = weir::pytorch::installed();
-    if (backend == nullptr) weir::c::invalid("weir.fence: Weir is not PyTorch's allocator");
-    backend->fence(std::span(pointers, count), static_cast<c10::DeviceIndex>(device),
-                   static_cast<cudaStream_t>(stream));
-  });
-}
-
-// Of the pool, on that device; a pool that was just made: errors as Pools::make_plain().
-weir_status_t weir_torch_make_plain(int32_t device, uint64_t first, uint64_t second) {
-  return weir::c::guarded([&] {
-    weir::pytorch::Backend* const backend = weir::pytorch::installed();
-    if (backend == nullptr) weir::c::invalid("plain memory: Weir is not PyTorch's allocator");
-    backend->make_plain(static_cast<c10::DeviceIndex>(device), {first, second});
+    backend_for("weir.fence")
+        .fence(std::span(pointers, count), static_cast<c10::DeviceIndex>(device),
+               static_cast<cudaStream_t>(stream));
   });
 }
 

@@ -22,7 +22,7 @@
 #include "api/c_status.h"
 #include "torch/frees.h"
 #include "torch/memory_fraction.h"
-#include "torch/pools.h"
+#include "torch/pool_entry.h"
 #include "torch/process_end.h"
 #include "weir/allocator.h"
 #include "weir/log.h"
@@ -33,7 +33,6 @@ namespace {
 
 using CudaStream = CUstream_st*;
 using weir::pytorch::Frees;
-using weir::pytorch::IdleMemory;
 using weir::pytorch::PoolId;
 using weir::pytorch::Pools;
 
@@ -94,6 +93,10 @@ void check(const weir::Status& status) {
 
 }  // namespace
 
+weir::pytorch::Pools& weir::pytorch::pools_of(int device, const char*) {
+  return Pluggable::get().pools(device);
+}
+
 extern "C" {
 
 // Of the settings, statistics and recordings: weir.h's functions take it. Null: weir_last_error().
@@ -102,16 +105,6 @@ weir_allocator_t* weir_torch_allocator() {
   (void)weir::c::guarded([&] { handle = Pluggable::get().handle(); });
   return handle;
 }
-
-// As the backend's.
-weir_status_t weir_torch_idle_memory_begin(int32_t device, void** scope) {
-  return weir::c::guarded([&] {
-    weir::Result<IdleMemory> begun = IdleMemory::begin(Pluggable::get().allocator().heap(device));
-    if (!begun) throw weir::Exception(begun.error().code(), begun.error().message());
-    *scope = new IdleMemory(*std::move(begun));
-  });
-}
-void weir_torch_idle_memory_end(void* scope) { delete static_cast<IdleMemory*>(scope); }
 
 void* weir_torch_malloc(std::size_t bytes, int device, CudaStream stream) {
   if (weir::pytorch::is_forked_child()) throw std::runtime_error(weir::pytorch::kUsedAfterFork);
@@ -201,21 +194,6 @@ void weir_torch_end_allocate_to_pool(int device, PoolId pool) {
   logged("weir_torch_end_allocate_to_pool",
          [&] { check(Pluggable::get().pools(device).end(pool)); });
 }
-
-// Of the pool, on that device; a pool that was just made: errors as Pools::make_plain().
-weir_status_t weir_torch_make_plain(int32_t device, uint64_t first, uint64_t second) {
-  return weir::c::guarded([&] {
-    check(Pluggable::get().pools(device).make_plain({first, second}));
-  });
-}
-
-// Pools that the calling thread uses for the first time from now on sleep with that tag ("": none).
-void weir_torch_tag_new_pools(const char* tag) {
-  weir::pytorch::Pools::tag_new_pools(tag == nullptr ? "" : tag);
-}
-
-// PyTorch's graphs are in their debug mode, which never destroys what it captured.
-void weir_torch_assume_graphs_leak() { weir::pytorch::Pools::assume_graphs_leak(); }
 
 void weir_torch_release_pool(int device, PoolId pool) {
   logged("weir_torch_release_pool", [&] { check(Pluggable::get().pools(device).release(pool)); });

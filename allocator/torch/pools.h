@@ -44,6 +44,8 @@ class Pools {
   Pools(DeviceHeap& heap, Device& device, Listener listener = {})
       : heap_(heap), device_(device), listener_(std::move(listener)) {}
 
+  DeviceHeap& heap() { return heap_; }
+
   // In this process captured graphs are never destroyed, from now on.
   static void assume_graphs_leak() { graphs_leak_ = true; }
   // Pools that the calling thread opens from now on sleep with that tag; empty: with kDefaultTag.

@@ -146,9 +146,9 @@ TEST_F(Backends, APoolThatIsMadePlainServesPlainMemory) {
   const auto segments = [&] { return sim(0).calls(DeviceCall::allocate_segment); };
   const auto takes = [own](cudaStream_t asking) { return asking == own.handle; };
   backend_.createOrIncrefPool(0, plain, nullptr);  // as MemPool() does
-  backend_.make_plain(0, plain);
+  check(backend_.memory(0).pools().make_plain(plain));
   EXPECT_THAT(check(backend_.memory(0).pools().blocks(plain)), testing::IsEmpty());
-  backend_.make_plain(0, plain);  // it is already
+  check(backend_.memory(0).pools().make_plain(plain));  // it is already
   EXPECT_EQ(backend_.getPoolUseCount(0, plain), 1);
   check(backend_.memory(0).pools().begin(plain, takes, own));
   void* const block = backend_.memory(0).allocate(40_MiB, own);
@@ -163,10 +163,10 @@ TEST_F(Backends, APoolThatIsMadePlainServesPlainMemory) {
 
   backend_.createOrIncrefPool(0, used, nullptr);
   check(backend_.memory(0).pools().begin(used, takes, own));
-  EXPECT_THROW(backend_.make_plain(0, used), c10::Error);
+  EXPECT_THROW(check(backend_.memory(0).pools().make_plain(used)), c10::Error);
   backend_.raw_delete(backend_.memory(0).allocate(1_MiB, own));
   check(backend_.memory(0).pools().end(used));
-  EXPECT_THROW(backend_.make_plain(0, used), c10::Error);
+  EXPECT_THROW(check(backend_.memory(0).pools().make_plain(used)), c10::Error);
 
   for (void* const each : {block, paged}) backend_.raw_delete(each);
   for (const c10::MempoolId_t& pool : {plain, plain, used, used}) backend_.releasePool(0, pool);

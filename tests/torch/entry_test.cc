@@ -211,7 +211,7 @@ TEST(Entry, PoolsFencesAndIdleMemoryAreHadOnceWeirIsEnabled) {
     void* const plain = allocate_in({0, 2});
     EXPECT_EQ(memory.heap().parts(tagged).front().memory, MemoryKind::pages);
     EXPECT_EQ(memory.heap().parts(plain).front().memory, MemoryKind::plain);
-    EXPECT_EQ(weir_torch_make_plain(0, 0, 1), WEIR_INTERNAL_ERROR);
+    EXPECT_EQ(weir_torch_make_plain(0, 0, 1), WEIR_INVALID_ARGUMENT);
     EXPECT_THAT(c::last_error(), HasSubstr("memory pool (0, 1) has been used already"));
     sim.finish();
     ASSERT_TRUE(memory.heap().sleep({.tags = {"weights"}}).ok());

@@ -259,15 +259,19 @@ void Operations::enable(CollectiveMemory& memory) {
 WorkPointer Operations::queued(const CommStreamKey& stream, Operation& operation, WorkPointer work,
                                c10::SmallVectorImpl<at::Tensor>& tensors) {
   if (add_to_coalesced(stream, operation, tensors)) return work;
-  if (!work) {
-    memory_.on_current_stream(stream.device, operation);
-    return work;
-  }
-  // Not wait(), which blocks the host where TORCH_NCCL_BLOCKING_WAIT is set.
-  const std::optional<Fence> fence =
-      memory_.fence(stream, operation, [&work] { work->synchronize(); });
+  const std::optional<Fence> fence = fence_of(stream, operation, work);
   if (!fence) return work;
   return c10::make_intrusive<FencedWork>(std::move(work), memory_, stream.device, *fence);
+}
+
+std::optional<Fence> Operations::fence_of(const CommStreamKey& stream, Operation& operation,
+                                          const WorkPointer& work) {
+  if (!work) {
+    memory_.on_current_stream(stream.device, operation);
+    return std::nullopt;
+  }
+  // Not wait(), which blocks the host where TORCH_NCCL_BLOCKING_WAIT is set.
+  return memory_.fence(stream, operation, [&work] { work->synchronize(); });
 }
 
 bool Operations::add_to_coalesced(const CommStreamKey& stream, Operation& operation,
@@ -309,9 +313,7 @@ void Operations::coalescing_ends(const ProcessGroup* group, const WorkPointer& w
   }
   Operation& operation = coalesced->operation;
   if (coalesced->tensors.empty()) return memory_.record_uses(operation);
-  if (!work) return memory_.on_current_stream(coalesced->device, operation);
-  (void)memory_.fence({.group = group, .device = coalesced->device}, operation,
-                      [&work] { work->synchronize(); });
+  (void)fence_of({.group = group, .device = coalesced->device}, operation, work);
 }
 
 void Operations::enter_nccl_group() { ++nccl_groups_of_this_thread(); }

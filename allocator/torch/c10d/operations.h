@@ -78,6 +78,9 @@ class Operations {
     std::vector<at::Tensor> tensors;  // alive until their fence is taken
   };
 
+  // The operation was queued, and is part of no other. Null `work`: it ran on the current stream.
+  std::optional<Fence> fence_of(const CommStreamKey& stream, Operation& operation,
+                                const c10::intrusive_ptr<c10d::Work>& work);
   bool add_to_coalesced(const CommStreamKey& stream, Operation& operation,
                         c10::SmallVectorImpl<at::Tensor>& tensors);
 
