@@ -131,8 +131,8 @@ void Backend::resetPeakStats(c10::DeviceIndex device) {
 void* Backend::raw_alloc(std::size_t bytes) {
   if (bytes == 0) return nullptr;
   const c10::DeviceIndex device = its_device();
-  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
   DeviceMemory& mine = memory(device);
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
   if (const Stream* const known = mine.streams().known(stream)) [[likely]]
     return mine.allocate(Bytes{bytes}, *known);
   return allocate_on(mine, bytes, stream);
@@ -282,7 +282,7 @@ int Backend::getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) {
 }
 void Backend::createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
                                  std::shared_ptr<CUDAAllocator> source) {
-  memory(device).pools().retain(pool, source_of(std::move(source)));
+  memory(device).pools().retain(pool, source_of(source));
 }
 void Backend::setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use) {
   memory(device).pools().set_use_on_oom(pool, use);

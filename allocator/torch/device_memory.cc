@@ -54,7 +54,8 @@ void raise(const Error& error) {
                               "CUDA error: weir: " + error.message());
 }
 
-SegmentPool::Source source_of(std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator> of) {
+SegmentPool::Source source_of(
+    const std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator>& of) {
   if (of == nullptr) return {};
   return {[of](Bytes bytes, Stream stream) {
             return of->raw_alloc_with_stream(bytes.count, static_cast<cudaStream_t>(stream.handle));
@@ -129,6 +130,9 @@ void* DeviceMemory::allocate_watched(Bytes bytes, const Stream& stream) {
     return served.ok() ? *served : allocate_refused(bytes, stream, served.error());
   }();
   Operation::note_allocated(block);
+  const bool is_told_of =
+      pools_.has_sources() || history_.wants_entries() || c10::memoryProfilingEnabled();
+  if (!is_told_of) return block;
   const std::optional<Found> found = find(block);
   if (found && found->source != nullptr) {
     statistics_.count_block(found->bytes, found->requested, /*comes=*/true);

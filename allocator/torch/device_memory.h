@@ -26,7 +26,8 @@
 namespace weir::pytorch {
 
 // Memory that another of PyTorch's allocators gives. Null: there is no source.
-SegmentPool::Source source_of(std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator> of);
+SegmentPool::Source source_of(
+    const std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator>& of);
 
 // Threads: self-synchronised. Errors are c10::Error; out of memory c10::OutOfMemoryError.
 class DeviceMemory {

@@ -5,11 +5,10 @@
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <torch/library.h>
 
-#include <string_view>
+#include <array>
+#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
-#include <tuple>
-#include <type_traits>
 #include <utility>
 
 #include "torch/c10d/fenced_work.h"
@@ -18,59 +17,42 @@ namespace weir::pytorch {
 namespace {
 
 using c10d::ProcessGroup;
-using c10d::ReduceOp;
 using c10d::Work;
-using Group = c10::intrusive_ptr<ProcessGroup>;
-using Op = c10::intrusive_ptr<ReduceOp>;
 using WorkPointer = c10::intrusive_ptr<Work>;
-using Tensors = std::vector<at::Tensor>;
-using Lists = std::vector<std::vector<at::Tensor>>;
 
 int& nccl_groups_of_this_thread() {
   constinit static thread_local int groups = 0;
   return groups;
 }
 
-// --- What an argument says. Those that say nothing (options, counts) are passed over.
-
-template <class Argument>
-void for_each_tensor(const Argument& argument, auto&& visit) {
-  if constexpr (std::is_same_v<Argument, at::Tensor>) {
-    if (argument.defined()) visit(argument);
-  } else if constexpr (std::is_same_v<Argument, std::optional<at::Tensor>>) {
-    if (argument) for_each_tensor(*argument, visit);
-  } else if constexpr (std::is_same_v<Argument, at::TensorList>) {
-    for (const at::Tensor& tensor : argument) for_each_tensor(tensor, visit);
-  } else if constexpr (std::is_same_v<Argument, Lists>) {
-    for (const Tensors& list : argument) {
-      for (const at::Tensor& tensor : list) for_each_tensor(tensor, visit);
-    }
-  }
-}
-
-template <class Argument>
-void find_group(const Argument& argument, ProcessGroup*& group) {
-  if constexpr (std::is_same_v<Argument, Group>) group = argument.get();
-}
-
-WorkPointer& work_of(WorkPointer& result) { return result; }
-template <class First>
-WorkPointer& work_of(std::tuple<First, WorkPointer>& result) {
-  return std::get<1>(result);
-}
-
-// What a call of an operator is about.
+// What a call of an operator is about. Arguments that say nothing (options, counts) are passed
+// over.
 struct Call {
-  ProcessGroup* group = nullptr;
+  c10::intrusive_ptr<ProcessGroup> group;
   bool on_cuda = false;                     // it has a CUDA tensor, be it empty
   c10::SmallVector<at::Tensor, 8> tensors;  // with memory of a CUDA device
   Operation operation;
 
+  explicit Call(c10::ArrayRef<c10::IValue> arguments) {
+    for (const c10::IValue& each : arguments) add(each);
+  }
   bool is_nccls() const {
     return on_cuda && group->getBackend(c10::DeviceType::CUDA)->getBackendName() == "nccl";
   }
+
+ private:
+  void add(const c10::IValue& argument) {
+    if (argument.isTensor()) return add(argument.toTensor());
+    if (argument.isList()) {
+      for (const c10::IValue& each : argument.toListRef()) add(each);
+    } else if (argument.isObject()) {  // a group, or what an operation reduces by
+      const auto object = argument.toObjectRef().getSlot(0).toCapsule();
+      auto* const found = dynamic_cast<ProcessGroup*>(object.get());
+      if (found != nullptr) group = c10::intrusive_ptr<ProcessGroup>::reclaim_copy(found);
+    }
+  }
   void add(const at::Tensor& tensor) {
-    if (!tensor.is_cuda()) return;
+    if (!tensor.defined() || !tensor.is_cuda()) return;
     on_cuda = true;
     if (!tensor.has_storage()) return;
     const void* const memory = tensor.storage().data();
@@ -94,127 +76,70 @@ class Noted {
   Operation& operation_;
 };
 
-// --- The kernels.
-
-// Name: the operator's, and which of its arguments is the rank of the other side.
-template <class Name, class Signature>
-struct Kernel;
-template <class Name, class Result, class... Arguments>
-struct Kernel<Name, Result(Arguments...)> {
-  static Result call(c10::DispatchKeySet keys, Arguments... arguments) {
-    static const auto op = c10::Dispatcher::singleton()
-                               .findSchemaOrThrow(Name::kSchema, "")
-                               .template typed<Result(Arguments...)>();
-    const c10::DispatchKeySet rest = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER,
-                                                                c10::DispatchKey::BackendSelect);
-    const auto go_on = [&]() -> Result {
-      return op.redispatch(rest, std::forward<Arguments>(arguments)...);
-    };
-    Operations* const operations = Operations::in_use();
-    if (operations == nullptr) return go_on();
-    ProcessGroup* group = nullptr;
-    (find_group<std::remove_cvref_t<Arguments>>(arguments, group), ...);
-    Call call{.group = group, .tensors = {}, .operation = {}};
-    (for_each_tensor<std::remove_cvref_t<Arguments>>(
-         arguments, [&](const at::Tensor& tensor) { call.add(tensor); }),
-     ...);
-    if (!call.is_nccls()) return go_on();
-    const auto go_on_relaxed = [&]() -> Result {
-      const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
-      return go_on();
-    };
-    // Within ncclGroupStart() an operation's end is marked before it is launched.
-    if (call.tensors.empty() || nccl_groups_of_this_thread() > 0) return go_on_relaxed();
-
-    call.operation.waits_for_ranks = group->getSize() > 1;
-    const CommStreamKey stream{.group = group,
-                               .device = call.tensors.front().device().index(),
-                               .peer = Name::peer(arguments...)};
-    Result result = [&]() -> Result {
-      const Noted noted(operations->memory(), call.operation);
-      try {
-        return go_on_relaxed();
-      } catch (...) {
-        operations->memory().record_uses(call.operation);
-        throw;
-      }
-    }();
-    WorkPointer& work = work_of(result);
-    work = operations->queued(stream, call.operation, std::move(work), call.tensors);
-    return result;
-  }
+constexpr std::array kOperators = {
+    "allreduce_",
+    "allreduce_coalesced_",
+    "broadcast_",
+    "reduce_",
+    "allgather_",
+    "_allgather_base_",
+    "allgather_coalesced_",
+    "allgather_into_tensor_coalesced_",
+    "gather_",
+    "scatter_",
+    "reduce_scatter_",
+    "_reduce_scatter_base_",
+    "reduce_scatter_tensor_coalesced_",
+    "alltoall_",
+    "alltoall_base_",
+    "barrier",
+    "send",
+    "recv_",
+    "recv_any_source_",
 };
 
-// The names, and the signatures that PyTorch's own kernels have. The dispatcher refuses a kernel
-// with another signature, and a test compares the names with those of the installed PyTorch.
-struct Collective {
-  static int peer(const auto&...) { return CommStreamKey::kNoPeer; }
-};
-struct BetweenTwo {
-  static int peer(const auto&, const auto&, std::int64_t peer, std::int64_t) {
-    return static_cast<int>(peer);
-  }
-};
+// The rank of the other side, the third argument of operations between two.
+int peer_of(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
+  const std::string& name = op.operator_name().name;
+  const bool is_between_two = name == "c10d::send" || name == "c10d::recv_";
+  return is_between_two ? static_cast<int>(arguments.at(2).toInt()) : CommStreamKey::kNoPeer;
+}
 
-#define WEIR_C10D_OPERATIONS(OPERATION)                                                            \
-  OPERATION(                                                                                       \
-      allreduce_, Collective,                                                                      \
-      std::tuple<Tensors, WorkPointer>(at::TensorList, const Group&, const Op&,                    \
-                                       const std::optional<at::Tensor>&, bool, std::int64_t))      \
-  OPERATION(allreduce_coalesced_, Collective,                                                      \
-            WorkPointer(at::TensorList, const Group&, const Op&, bool, std::int64_t))              \
-  OPERATION(broadcast_, Collective,                                                                \
-            std::tuple<Tensors, WorkPointer>(at::TensorList, const Group&, std::int64_t,           \
-                                             std::int64_t, bool, std::int64_t))                    \
-  OPERATION(reduce_, Collective,                                                                   \
-            WorkPointer(at::TensorList, const Group&, const Op&, std::int64_t, std::int64_t, bool, \
-                        std::int64_t))                                                             \
-  OPERATION(allgather_, Collective,                                                                \
-            std::tuple<Lists, WorkPointer>(const Lists&, at::TensorList, const Group&, bool,       \
-                                           std::int64_t))                                          \
-  OPERATION(_allgather_base_, Collective,                                                          \
-            std::tuple<at::Tensor, WorkPointer>(at::Tensor&, at::Tensor&, const Group&, bool,      \
-                                                std::int64_t))                                     \
-  OPERATION(allgather_coalesced_, Collective,                                                      \
-            WorkPointer(const Lists&, const at::TensorList&, const Group&, bool))                  \
-  OPERATION(allgather_into_tensor_coalesced_, Collective,                                          \
-            WorkPointer(at::TensorList, at::TensorList, const Group&, bool))                       \
-  OPERATION(gather_, Collective,                                                                   \
-            WorkPointer(const Lists&, const at::TensorList&, const Group&, std::int64_t, bool,     \
-                        std::int64_t))                                                             \
-  OPERATION(scatter_, Collective,                                                                  \
-            std::tuple<Tensors, WorkPointer>(const at::TensorList&, const Lists&, const Group&,    \
-                                             std::int64_t, bool, std::int64_t))                    \
-  OPERATION(reduce_scatter_, Collective,                                                           \
-            std::tuple<Tensors, WorkPointer>(const at::TensorList&, const Lists&, const Group&,    \
-                                             const Op&, bool, std::int64_t))                       \
-  OPERATION(_reduce_scatter_base_, Collective,                                                     \
-            std::tuple<at::Tensor, WorkPointer>(at::Tensor&, at::Tensor&, const Group&, const Op&, \
-                                                bool, std::int64_t))                               \
-  OPERATION(                                                                                       \
-      reduce_scatter_tensor_coalesced_, Collective,                                                \
-      WorkPointer(at::TensorList, at::TensorList, const Group&, const Op&, bool, std::int64_t))    \
-  OPERATION(alltoall_, Collective,                                                                 \
-            std::tuple<Tensors, WorkPointer>(const at::TensorList&, const at::TensorList&,         \
-                                             const Group&, bool, std::int64_t))                    \
-  OPERATION(alltoall_base_, Collective,                                                            \
-            WorkPointer(at::Tensor&, at::Tensor&, const Group&, std::vector<std::int64_t>,         \
-                        std::vector<std::int64_t>, bool, std::int64_t))                            \
-  OPERATION(                                                                                       \
-      barrier, Collective,                                                                         \
-      WorkPointer(at::Tensor, const Group&, const std::vector<std::int64_t>&, bool, std::int64_t)) \
-  OPERATION(send, BetweenTwo,                                                                      \
-            WorkPointer(at::TensorList, const Group&, std::int64_t, std::int64_t))                 \
-  OPERATION(recv_, BetweenTwo,                                                                     \
-            WorkPointer(at::TensorList, const Group&, std::int64_t, std::int64_t))                 \
-  OPERATION(recv_any_source_, Collective, WorkPointer(at::TensorList, const Group&, std::int64_t))
-
-#define WEIR_C10D_NAME(name, kind, ...)                    \
-  struct Of_##name : kind {                                \
-    static constexpr const char* kName = #name;            \
-    static constexpr const char* kSchema = "c10d::" #name; \
+// The kernel of all operators: whatever their arguments, they are on the stack, and so is what
+// comes back, the work last.
+void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const c10::DispatchKeySet rest =
+      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
+  const auto go_on = [&] { op.redispatchBoxed(rest, stack); };
+  Operations* const operations = Operations::in_use();
+  if (operations == nullptr) return go_on();
+  const c10::ArrayRef<c10::IValue> arguments =
+      torch::jit::last(*stack, op.schema().arguments().size());
+  Call call(arguments);
+  if (!call.is_nccls()) return go_on();
+  const auto go_on_relaxed = [&] {
+    const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
+    go_on();
   };
-WEIR_C10D_OPERATIONS(WEIR_C10D_NAME)
+  // Within ncclGroupStart() an operation's end is marked before it is launched.
+  if (call.tensors.empty() || nccl_groups_of_this_thread() > 0) return go_on_relaxed();
+
+  call.operation.waits_for_ranks = call.group->getSize() > 1;
+  const CommStreamKey stream{.group = call.group.get(),
+                             .device = call.tensors.front().device().index(),
+                             .peer = peer_of(op, arguments)};
+  {
+    const Noted noted(operations->memory(), call.operation);
+    try {
+      go_on_relaxed();
+    } catch (...) {
+      operations->memory().record_uses(call.operation);
+      throw;
+    }
+  }
+  c10::IValue& work = stack->back();
+  work = operations->queued(stream, call.operation, work.toCustomClass<Work>(), call.tensors);
+}
 
 // `group`: as ProcessGroup._id() in Python gives it.
 void coalescing_ends(std::int64_t group, const std::optional<WorkPointer>& work) {
@@ -229,9 +154,9 @@ void add_kernels() {
   // For as long as the process lives: a call may be on its way at any time.
   static auto* const library = new torch::Library(
       torch::Library::IMPL, "c10d", c10::DispatchKey::BackendSelect, __FILE__, __LINE__);
-#define WEIR_C10D_KERNEL(name, kind, ...) \
-  library->impl(#name, TORCH_FN((Kernel<Of_##name, __VA_ARGS__>::call)));
-  WEIR_C10D_OPERATIONS(WEIR_C10D_KERNEL)
+  for (const char* const name : kOperators) {
+    library->impl(name, torch::CppFunction::makeFromBoxedFunction<&run>());
+  }
 
   // As an operator Python hands over its Work, and no Python runs while the Work is joined. Modes
   // of torch.utils._python_dispatch have no part in it.
@@ -245,10 +170,7 @@ void add_kernels() {
 
 }  // namespace
 
-std::vector<const char*> Operations::names() {
-#define WEIR_C10D_TEXT(name, kind, ...) Of_##name::kName,
-  return {WEIR_C10D_OPERATIONS(WEIR_C10D_TEXT)};
-}
+std::vector<const char*> Operations::names() { return {kOperators.begin(), kOperators.end()}; }
 
 void Operations::enable(CollectiveMemory& memory) {
   static std::once_flag added;

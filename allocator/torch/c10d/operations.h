@@ -42,8 +42,7 @@ class Operations {
   // The one of the process, which the kernels use; null before enable().
   static Operations* in_use() { return in_use_.load(std::memory_order_acquire); }
   // Operations of NCCL's groups get fences from now on. `memory` must live as long as the process.
-  // The operators get their kernels with the first call. Throws c10::Error if this PyTorch has
-  // other operators than the one that Weir was built for.
+  // The operators get their kernel with the first call.
   static void enable(CollectiveMemory& memory);
   // The operators of c10d that have a kernel of Weir's.
   static std::vector<const char*> names();
