@@ -47,11 +47,10 @@ weir_allocator_t* weir_torch_allocator() { return the_allocator; }
 // Makes Weir the allocator of this process. Settings: WEIR_* of the environment.
 weir_status_t weir_torch_enable() {
   return weir::c::guarded([] {
-    weir::Result<weir::Config> config = weir::Config::from_environment();
-    if (!config) throw weir::Exception(config.error().code(), config.error().message());
-    if (!config->trust) config->trust = weir::Trust::context;
-    const bool c10d = config->c10d;
-    auto allocator = std::make_unique<weir_allocator_t>(*std::move(config));
+    weir::Config config = weir::c::value_of(weir::Config::from_environment());
+    if (!config.trust) config.trust = weir::Trust::context;
+    const bool c10d = config.c10d;
+    auto allocator = std::make_unique<weir_allocator_t>(std::move(config));
     weir::pytorch::install(allocator->allocator);
     if (c10d) {
       the_fences = new weir::pytorch::CollectiveFences(*weir::pytorch::installed(),

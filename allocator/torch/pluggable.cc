@@ -32,6 +32,8 @@ struct CUstream_st;
 namespace {
 
 using CudaStream = CUstream_st*;
+using weir::c::check;
+using weir::c::value_of;
 using weir::pytorch::Frees;
 using weir::pytorch::PoolId;
 using weir::pytorch::Pools;
@@ -60,11 +62,10 @@ class Pluggable {
 
  private:
   Pluggable() {
-    weir::Result<weir::Config> config = weir::Config::from_environment();
-    if (!config) throw weir::Exception(config.error().code(), config.error().message());
-    if (!config->trust) config->trust = weir::Trust::context;
-    limit_ = config->limit;
-    handle_ = std::make_unique<weir_allocator_t>(*std::move(config));
+    weir::Config config = value_of(weir::Config::from_environment());
+    if (!config.trust) config.trust = weir::Trust::context;
+    limit_ = config.limit;
+    handle_ = std::make_unique<weir_allocator_t>(std::move(config));
   }
   static constexpr std::size_t kMostDevices = 64;
 
@@ -85,10 +86,6 @@ void logged(const char* call, Body&& body) noexcept {
   } catch (const std::exception& error) {
     weir::log(weir::LogLevel::error, std::string(call) + ": " + error.what());
   }
-}
-
-void check(const weir::Status& status) {
-  if (!status) throw weir::Exception(status.error().code(), status.error().message());
 }
 
 }  // namespace
@@ -150,10 +147,9 @@ void weir_torch_reset() {
 void weir_torch_memory_fraction(double fraction, int device) {
   logged("weir_torch_memory_fraction", [&] {
     weir::Allocator& allocator = Pluggable::get().allocator();
-    weir::Result<weir::MemoryInfo> memory = allocator.device(device).memory_info();
-    if (!memory) throw weir::Exception(memory.error().code(), memory.error().message());
-    const weir::Bytes configured = Pluggable::get().limit().on_device_with(memory->total);
-    allocator.set_limit(weir::pytorch::limit_of(fraction, memory->total, configured), device);
+    const weir::MemoryInfo memory = value_of(allocator.device(device).memory_info());
+    const weir::Bytes configured = Pluggable::get().limit().on_device_with(memory.total);
+    allocator.set_limit(weir::pytorch::limit_of(fraction, memory.total, configured), device);
   });
 }
 
@@ -184,9 +180,8 @@ void weir_torch_begin_allocate_to_pool(int device, PoolId pool,
     Pluggable& weir = Pluggable::get();
     // Which stream is the caller's is not said: the default one stands for it, which no capture
     // takes. A filter by thread takes any.
-    const weir::Result<weir::Stream> current = weir.allocator().heap(device).stream(nullptr);
-    if (!current) throw weir::Exception(current.error().code(), current.error().message());
-    check(weir.pools(device).begin(pool, std::move(filter), *current));
+    const weir::Stream current = value_of(weir.allocator().heap(device).stream(nullptr));
+    check(weir.pools(device).begin(pool, std::move(filter), current));
   });
 }
 

@@ -3,17 +3,17 @@
 #include "torch/pool_entry.h"
 
 #include <cstdint>
-#include <utility>
 
 #include "api/c_status.h"
 
 namespace {
 
+using weir::DeviceHeap;
+using weir::c::check;
+using weir::c::value_of;
 using weir::pytorch::IdleMemory;
 using weir::pytorch::Pools;
 using weir::pytorch::pools_of;
-
-void throw_error(const weir::Error& error) { throw weir::Exception(error.code(), error.message()); }
 
 }  // namespace
 
@@ -29,9 +29,8 @@ void weir_torch_assume_graphs_leak() { Pools::assume_graphs_leak(); }
 // same thread. `scope`: what the end takes.
 weir_status_t weir_torch_idle_memory_begin(int32_t device, void** scope) {
   return weir::c::guarded([&] {
-    weir::Result<IdleMemory> begun = IdleMemory::begin(pools_of(device, "idle memory").heap());
-    if (!begun) throw_error(begun.error());
-    *scope = new IdleMemory(*std::move(begun));
+    DeviceHeap& heap = pools_of(device, "idle memory").heap();
+    *scope = new IdleMemory(value_of(IdleMemory::begin(heap)));
   });
 }
 void weir_torch_idle_memory_end(void* scope) { delete static_cast<IdleMemory*>(scope); }
@@ -39,8 +38,7 @@ void weir_torch_idle_memory_end(void* scope) { delete static_cast<IdleMemory*>(s
 // Of the pool, on that device; a pool that was just made: errors as Pools::make_plain().
 weir_status_t weir_torch_make_plain(int32_t device, uint64_t first, uint64_t second) {
   return weir::c::guarded([&] {
-    const weir::Status made = pools_of(device, "plain memory").make_plain({first, second});
-    if (!made) throw_error(made.error());
+    check(pools_of(device, "plain memory").make_plain({first, second}));
   });
 }
 
