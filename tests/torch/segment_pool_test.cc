@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// SegmentPool and Frees by themselves: random programs, and threads.
+// SegmentPool by itself: random programs, and threads.
 #include "torch/segment_pool.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
-#include <atomic>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -16,7 +15,6 @@
 
 #include "tests/torch/fake_source.h"
 #include "torch/device_memory.h"
-#include "torch/frees.h"
 #include "weir/sim_device.h"
 
 namespace weir::pytorch {
@@ -116,118 +114,6 @@ TEST(SegmentPool, ThreadsUseTheirStreamsAtOnce) {
   for (std::thread& thread : threads) thread.join();
   expect_sound(pool);
   EXPECT_EQ(source->asked.size(), streams.size());
-}
-
-TEST(Frees, EachBlockIsReturnedToOneThreadOnce) {
-  SimDevice device;
-  const Stream user = device.new_stream();
-  Frees frees;
-  std::vector<int> blocks(4000);
-  std::atomic<int> returned{0};
-  std::vector<std::thread> threads;
-  for (std::size_t first : {0, 1, 2, 3}) {
-    threads.emplace_back([&, first] {
-      for (std::size_t i = first; i < blocks.size(); i += 4) {
-        frees.add_user(&blocks[i], device, user);
-        EXPECT_TRUE(frees.defer(&blocks[i]));
-        for (void* const done : frees.take_done()) {
-          ++*static_cast<int*>(done);
-          ++returned;
-        }
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (void* const done : frees.wait_and_take_done()) {
-    ++*static_cast<int*>(done);
-    ++returned;
-  }
-  EXPECT_EQ(returned, 4000);
-  EXPECT_THAT(blocks, testing::Each(1));
-  EXPECT_FALSE(frees.any());
-  EXPECT_EQ(device.live_events(), 0u);
-}
-
-TEST(Frees, ABlockWithoutUsersNeedNotWaitAndAnErrorIsReportedOnce) {
-  SimDevice device;
-  const Stream user = device.new_stream();
-  Frees frees;
-  int block = 0;
-  EXPECT_FALSE(frees.defer(&block));
-  frees.add_user(&block, device, user);
-  ASSERT_TRUE(device.launch(user, 5_ms).ok());
-  EXPECT_TRUE(frees.defer(&block));
-  EXPECT_TRUE(frees.is_waiting(&block));
-  EXPECT_THAT(frees.take_done(), testing::IsEmpty());
-  device.fail(DeviceCall::query, 1);
-  EXPECT_THAT(frees.take_done(), testing::IsEmpty());
-  EXPECT_FALSE(frees.is_waiting(&block));
-  ASSERT_TRUE(frees.any());
-  EXPECT_EQ(frees.take_failure()->code(), ErrorCode::device);
-  EXPECT_FALSE(frees.any());
-}
-
-TEST(Frees, AStreamIsWaitedForOnceAndAFreeThatFailsIsForgotten) {
-  SimDevice device;
-  const Stream user = device.new_stream();
-  Frees frees;
-  int block = 0;
-  for (int i = 0; i < 2; ++i) frees.add_user(&block, device, user);
-  EXPECT_TRUE(frees.any());
-  EXPECT_FALSE(frees.is_waiting(&block));
-  EXPECT_TRUE(frees.defer(&block));
-  EXPECT_EQ(device.calls(DeviceCall::record), 1u);
-  EXPECT_THAT(frees.wait_and_take_done(), testing::SizeIs(1));
-  EXPECT_FALSE(frees.is_waiting(&block));
-  for (const DeviceCall call :
-       {DeviceCall::capture_info, DeviceCall::create_event, DeviceCall::record}) {
-    frees.add_user(&block, device, user);
-    device.fail(call, 1);
-    EXPECT_TRUE(frees.defer(&block));
-    EXPECT_FALSE(frees.is_waiting(&block));
-    ASSERT_TRUE(frees.any());
-    EXPECT_EQ(frees.take_failure()->code(), ErrorCode::device);
-    EXPECT_FALSE(frees.any());
-  }
-  frees.add_user(&block, device, user);
-  frees.forget(&block);
-  EXPECT_FALSE(frees.any());
-  EXPECT_FALSE(frees.defer(&block));
-  EXPECT_EQ(device.live_events(), 0u);
-}
-
-TEST(Frees, TheFirstIsToldOnceWithTheNumberOfThoseAfterIt) {
-  Frees frees;
-  int block = 0;
-  EXPECT_FALSE(frees.any());
-  EXPECT_FALSE(frees.take_failure().has_value());
-  const auto note = [&](const char* what) { frees.note_failed(&block, {ErrorCode::device, what}); };
-  note("first");
-  EXPECT_TRUE(frees.any());
-  EXPECT_THAT(frees.take_failure()->message(),
-              testing::EndsWith("and its memory stays in use: first"));
-  EXPECT_FALSE(frees.any());
-  for (const char* const what : {"second", "third", "fourth"}) note(what);
-  const std::optional<Error> told = frees.take_failure();
-  EXPECT_EQ(told->code(), ErrorCode::device);
-  EXPECT_THAT(told->message(), testing::EndsWith("second (and 2 later frees failed)"));
-  EXPECT_FALSE(frees.take_failure().has_value());
-}
-
-// Numbers of streams count from the same one on each device.
-TEST(Frees, StreamsOfTwoDevicesWithOneNumberAreBothWaitedFor) {
-  SimDevice first, second;
-  const Stream of_first = first.new_stream(), of_second = second.new_stream();
-  ASSERT_EQ(of_first, of_second);
-  Frees frees;
-  int block = 0;
-  frees.add_user(&block, first, of_first);
-  frees.add_user(&block, second, of_second);
-  ASSERT_TRUE(second.launch(of_second, 5_ms).ok());
-  EXPECT_TRUE(frees.defer(&block));
-  EXPECT_THAT(frees.take_done(), testing::IsEmpty());
-  second.finish();
-  EXPECT_THAT(frees.take_done(), testing::SizeIs(1));
 }
 
 }  // namespace

@@ -498,6 +498,27 @@ TEST_F(SourcePools, ACaptureInsideACustomPoolTakesTheGraphsPool) {
   drop_pool();
 }
 
+// As in PyTorch's own: a pool has the source that it was made with.
+TEST_F(SourcePools, APoolThatIsThereAlreadyGetsNoSource) {
+  memory_.pools().retain(kGraph);
+  memory_.pools().retain(kGraph, source_of(source_));
+  EXPECT_EQ(memory_.pools().uses(kGraph), 2);
+  check(memory_.pools().begin(
+      kGraph, [](cudaStream_t) { return true; }, a_));
+  free(memory_.allocate(8_MiB, a_));
+  check(memory_.pools().end(kGraph));
+  EXPECT_THAT(source_->asked, testing::IsEmpty());
+  for (int i = 0; i < 3; ++i) check(memory_.pools().release(kGraph));
+  EXPECT_FALSE(memory_.pools().release(kGraph).ok());
+  drop_pool();
+}
+
+TEST_F(SourcePools, WhatWasNotBegunCannotBeEnded) {
+  EXPECT_THROW(check(memory_.pools().end(kCustom)), c10::Error);
+  EXPECT_EQ(memory_.pools().uses(kCustom), 1);
+  drop_pool();
+}
+
 TEST_F(SourcePools, ACustomPoolInsideACaptureIsTaken) {
   check(memory_.pools().begin(kGraph, takes_captured(), a_));
   ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
