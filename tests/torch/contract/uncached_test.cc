@@ -26,5 +26,17 @@ TEST(Uncached, AFreeWaitsForWorkThatNobodyToldOf) {
   EXPECT_EQ(device.race_count(), 0u);
 }
 
+TEST(Uncached, IdleMemoryOfTheCacheGoesBackWhereTheDeviceHasNoMore) {
+  SimDevice device({.memory = 64_MiB});
+  const Stream stream = device.new_stream();
+  DeviceHeap cache(device);
+  Uncached uncached(device, cache);
+  EXPECT_TRUE(cache.deallocate(*cache.allocate(60_MiB, stream)).ok());
+  device.finish();
+  const Result<void*> block = uncached.allocate(30_MiB, stream);
+  ASSERT_TRUE(block.ok()) << block.error().message();
+  EXPECT_TRUE(uncached.deallocate(*block).ok());
+}
+
 }  // namespace
 }  // namespace weir::pytorch
