@@ -161,14 +161,11 @@ class CommState : public std::enable_shared_from_this<CommState> {
                             const Status& queued);
   Result<Point> leave_captured(std::span<const Operation> group, const Entered& entered,
                                const Status& queued);
-  // Fences the blocks: all of them by one fence of a communication stream; by the caller's stream
-  // those of other streams alone, as its own need none.
-  Result<std::optional<Fence>> fence_blocks(std::span<const Operation> group,
-                                            const Entered& entered);
+  // Fences all memory that the group uses, and returns the point, if there is one.
+  Result<std::optional<Fence>> fence_used(std::span<const Operation> group, const Entered& entered);
   Result<CommStream*> join_capture(Stream stream, std::uint64_t id);
   Result<Stream> fork(Stream stream, CommStream* captured);
   Result<EventHandle> record_captured(CommStream& captured, Stream stream);
-  std::vector<void*> blocks_of(std::span<const Operation> group, Stream stream) const;
   // Calls visit(block) for each block of registered memory that the group uses.
   template <class Visit>
   void visit_registered(std::span<const Operation> group, Visit visit) const;

@@ -161,54 +161,39 @@ Status CommState::wait(Stream stream, const Point& point) {
   return context.device.wait(stream, point.event);
 }
 
-Result<std::optional<Fence>> CommState::fence_blocks(std::span<const Operation> group,
-                                                     const Entered& entered) {
-  if (entered.overlap) {
-    used_.clear();
-    for (const Operation& operation : group) {
-      if (operation.reads(ranks, rank) > 0_B) used_.push_back(operation.send);
-      if (operation.writes(ranks, rank) > 0_B) used_.push_back(operation.receive);
-    }
-    const Result<Fence> done = context.heap.take_fence_around(used_, entered.stream);
-    if (!done) return done.error();
-    return std::optional(*done);
+// Whatever came of it, a part of the group may run: what it uses is fenced.
+Result<std::optional<Fence>> CommState::fence_used(std::span<const Operation> group,
+                                                   const Entered& entered) {
+  used_.clear();
+  for (const Operation& operation : group) {
+    if (operation.reads(ranks, rank) > 0_B) used_.push_back(operation.send);
+    if (operation.writes(ranks, rank) > 0_B) used_.push_back(operation.receive);
   }
-  const std::vector<void*> blocks = blocks_of(group, entered.stream);
-  if (!blocks.empty()) {
-    if (Status fenced = context.heap.fence(blocks, entered.stream); !fenced) {
-      return std::move(fenced).error();
-    }
-  }
-  bool registered = false;  // of other streams
-  visit_registered(group, [&](const RegisteredMemory::Block& block) {
-    registered = registered || block.stream != entered.stream;
+  std::sort(used_.begin(), used_.end());  // pointers into one block stand side by side
+  Result<std::optional<Fence>> done =
+      context.heap.fence_use(used_, entered.stream, /*exact=*/entered.overlap);
+  visit_registered(group, [&](RegisteredMemory::Block& block) {
+    if (entered.captured != nullptr) block.keep_for(entered.captured->graph);
+    if (done && *done) block.fences.join(**done);
   });
-  if (!registered) return std::optional<Fence>();
-  const Result<Fence> done = context.heap.take_fence({}, entered.stream);
-  if (!done) return done.error();
-  return std::optional(*done);
+  return done;
 }
 
 Result<CommState::Point> CommState::leave_eager(std::span<const Operation> group,
                                                 const Entered& entered, const Status& queued) {
   const Status watched = watchdog_.queued(group, entered.stream);
-  // Whatever came of it, a part of the group may run: the blocks are fenced.
-  const Result<std::optional<Fence>> done = fence_blocks(group, entered);
-  if (done && *done) {
-    visit_registered(group, [&](RegisteredMemory::Block& block) { block.fences.join(**done); });
-  }
+  const Result<std::optional<Fence>> done = fence_used(group, entered);
   if (!queued || !watched || !done) {
     fail(!queued ? queued.error() : !watched ? watched.error() : done.error());
     return status().error();
   }
-  return Point{.fence = entered.overlap ? *done : std::nullopt, .stream = entered.stream};
+  return Point{.fence = *done, .stream = entered.stream};
 }
 
 Result<CommState::Point> CommState::leave_captured(std::span<const Operation> group,
                                                    const Entered& entered, const Status& queued) {
   CommStream& comm_stream = *entered.captured;
-  visit_registered(group,
-                   [&](RegisteredMemory::Block& block) { block.keep_for(comm_stream.graph); });
+  const Result<std::optional<Fence>> fenced = fence_used(group, entered);
   if (!queued) {
     fail(queued.error());
     return status().error();
@@ -220,10 +205,7 @@ Result<CommState::Point> CommState::leave_captured(std::span<const Operation> gr
     comm_stream.digest =
         digest(operation.describe(ranks) + std::to_string(operation.count), comm_stream.digest);
   }
-  if (Status fenced = context.heap.fence(blocks_of(group, entered.stream), entered.stream);
-      !fenced) {
-    return error(fenced.error().code(), fenced.error().message());
-  }
+  if (!fenced) return error(fenced.error().code(), fenced.error().message());
   const Result<EventHandle> done = record_captured(comm_stream, entered.stream);
   if (!done) return done.error();
   return Point{.capture = comm_stream.capture, .event = *done, .stream = entered.stream};
@@ -299,26 +281,6 @@ Status CommState::note(std::span<const Operation> group, Stream stream) {
     if (Status noted = context.nccl.enqueue(handle, operation, stream); !noted) return noted;
   }
   return {};
-}
-
-// Those of the heap that were allocated for other streams, each once. Pointers may be into the
-// middle of blocks.
-std::vector<void*> CommState::blocks_of(std::span<const Operation> group, Stream stream) const {
-  std::vector<void*> blocks;
-  const auto add = [&](const void* pointer, Bytes bytes) {
-    if (bytes == 0_B) return;
-    const std::optional<BlockInfo> block = context.heap.find(pointer);
-    if (!block || block->stream == stream.id) return;
-    void* const start = block->address.pointer();
-    if (std::find(blocks.begin(), blocks.end(), start) == blocks.end()) blocks.push_back(start);
-  };
-  for (const Operation& operation : group) {
-    const Bytes reads = operation.reads(ranks, rank);
-    add(operation.send, reads);
-    const bool was_added = operation.receive == operation.send && reads > 0_B;  // in place
-    if (!was_added) add(operation.receive, operation.writes(ranks, rank));
-  }
-  return blocks;
 }
 
 }  // namespace weir

@@ -342,21 +342,7 @@ Result<std::optional<Fence>> DeviceMemory::fence_around(std::span<const void* co
     }
   }
   if (!any_of_heap) return std::optional<Fence>();
-  const Result<Fence> taken = heap_.take_fence_around(pointers, user);
-  if (taken) return std::optional<Fence>(*taken);
-  // The stream is captured: the fence is a point of the graph, or the block is the capture's. Or
-  // the device refuses an event now: it is asked for another one when the block goes back.
-  Status failed;
-  for (const void* const pointer : pointers) {
-    const std::optional<BlockInfo> found = heap_.find(pointer);
-    if (!found) continue;
-    void* const block = found->address.pointer();
-    Status fenced = heap_.fence(block, user);
-    if (!fenced) fenced = heap_.record_stream(block, user);
-    if (failed) failed = std::move(fenced);
-  }
-  if (!failed) return std::move(failed).error();
-  return std::optional<Fence>();
+  return heap_.fence_use(pointers, user, /*exact=*/true);
 }
 
 // --- All of it.

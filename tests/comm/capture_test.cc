@@ -276,26 +276,28 @@ TEST_F(CapturedCollectives, InACaptureThatNoPoolServesAreRefusedAndItGoesOn) {
   rank.free(block);
 }
 
-// In the midst of a fork, too: else the graph would lack what came after it.
+// In the midst of a fork, too: else the graph would lack what came after it. (Behind it, where the
+// operation is fenced, the block takes its fence when it is deallocated.)
 TEST_F(AloneInACapture, AnOperationFailsWhereTheDriverDoesNotSayWhatIsCaptured) {
   Rank& rank = *ranks_[0];
-  std::uint64_t failed = 0;
-  for (bool over = false; !over;) {
+  std::uint64_t failed = 0, calls = 0;
+  for (bool over = false; !over; ++calls) {
     create();
     prepare();
     GraphPool pool(*rank.heap);
     CaptureScope capture = begin(rank, pool);
     void* const block = rank.allocate(kSize, rank.compute);
-    rank.device.fail(DeviceCall::capture_info, failed + 1);
+    rank.device.fail(DeviceCall::capture_info, calls + 1);
     const Result<Work> work = rank.sum(block, kSize, rank.compute);
     over = rank.device.forget_faults() > 0;
-    EXPECT_EQ(work.ok(), over) << "call " << failed + 1;
-    if (!over) ++failed;
+    EXPECT_TRUE(work.ok() || !over);
+    EXPECT_TRUE(!work.ok() || calls >= 5) << "call " << calls + 1;
+    failed += work.ok() ? 0 : 1;
     rank.free(block);
     (void)capture.end();
     rank.comm.reset();
   }
-  EXPECT_GE(failed, 4u);
+  EXPECT_GE(failed, 5u);
 }
 
 TEST_F(CapturedCollectives, InACaptureThatIsBrokenSayThatItWasBrokenBefore) {

@@ -42,7 +42,7 @@ TEST_F(Refusals, TheStreamOfAllStreamsIsNamedByNoProgram) {
   expect_refused(heap_.fence(both, all), "fence");
   expect_refused(heap_.take_fence(both, all), "take_fence");
   const void* const inside[] = {x};
-  expect_refused(heap_.take_fence_around(inside, all), "take_fence_around");
+  expect_refused(heap_.fence_use(inside, all, true), "fence_use");
   expect_refused(heap_.record_stream(x, all), "record_stream");
   expect_refused(heap_.order(a_, all), "order");
   expect_refused(heap_.order(all, a_), "order");

@@ -133,7 +133,7 @@ TEST_F(FencePoints, AroundPointersAreOfTheBlocksThatTheyPointInto) {
   read(b_, block, 5_ms);
   const std::uint64_t records = device_.calls(DeviceCall::record);
   const void* const inside[] = {block + 5, &host, block + (64 << 20) - 1, nullptr};
-  const Result<Fence> fence = heap_->take_fence_around(inside, b_);
+  const Result<std::optional<Fence>> fence = heap_->fence_use(inside, b_, true);
   ASSERT_TRUE(fence.ok()) << fence.error().message();
   EXPECT_EQ(device_.calls(DeviceCall::record), records + 1);
   free(block);
@@ -161,14 +161,14 @@ TEST_F(FencePoints, AroundPointersIntoWhatWasFreedFenceNothing) {
   } fences;
   heap_->start_recording(fences);
   const void* const inside[] = {small, large + 5, large + (1 << 20), block + 5, block + 7, small};
-  const Result<Fence> fence = heap_->take_fence_around(inside, b_);
+  const Result<std::optional<Fence>> fence = heap_->fence_use(inside, b_, true);
   ASSERT_TRUE(fence.ok()) << fence.error().message();
   EXPECT_TRUE(heap_->stop_recording(fences));
   EXPECT_FALSE(heap_->stop_recording(fences));
   ASSERT_EQ(fences.events.size(), 1u) << "once, for two pointers side by side";
   EXPECT_EQ(fences.events[0].address, Address::of(block));
   EXPECT_EQ(fences.events[0].other, b_.id);
-  EXPECT_EQ(fences.events[0].sequence, fence->sequence);
+  EXPECT_EQ(fences.events[0].sequence, fence->value().sequence);
   free(block);
 }
 
@@ -180,7 +180,7 @@ TEST_F(FencePoints, AroundOnePointerEachIsOfEachBlock) {
   wait(b_, take({}, a_));
   for (std::byte* const block : blocks) read(b_, block, 5_ms);
   const void* const inside[] = {blocks[0] + 5, blocks[1] + 5};
-  const Result<Fence> fence = heap_->take_fence_around(inside, b_);
+  const Result<std::optional<Fence>> fence = heap_->fence_use(inside, b_, true);
   ASSERT_TRUE(fence.ok()) << fence.error().message();
   for (std::byte* const block : blocks) free(block);
   for (void* const block : {written(64_MiB, a_), written(64_MiB, a_)}) free(block);  // no race
@@ -193,13 +193,40 @@ TEST_F(FencePoints, AroundPointersAreOfPoolsToo) {
   wait(b_, take({}, a_));
   read(b_, pooled, 5_ms);
   const void* const inside[] = {pooled + 1, pooled + 2};
-  const Result<Fence> fence = heap_->take_fence_around(inside, b_);
+  const Result<std::optional<Fence>> fence = heap_->fence_use(inside, b_, true);
   ASSERT_TRUE(fence.ok()) << fence.error().message();
   free(pooled);
   free(written(4_MiB, a_));
   CaptureScope capture = begin(pool, a_);
-  expect_error(heap_->take_fence_around({}, a_), ErrorCode::capture, "being captured");
+  EXPECT_EQ(heap_->fence_use({}, a_, true).value(), std::nullopt);
   (void)end(capture);
+}
+
+TEST_F(FencePoints, AroundPointersOfTheStreamItselfCostNoEventAndMayBeWaitedFor) {
+  void* const block = written(4_MiB, a_);
+  const std::uint64_t records = device_.calls(DeviceCall::record);
+  const void* const inside[] = {block};
+  const Result<std::optional<Fence>> fence = heap_->fence_use(inside, a_, false);
+  ASSERT_TRUE(fence.ok() && fence->has_value());
+  EXPECT_EQ(device_.calls(DeviceCall::record), records);
+  wait(b_, **fence);
+  read(b_, block, 1_ms);
+  ASSERT_TRUE(heap_->fence(block, b_).ok());
+  free(block);
+}
+
+TEST_F(FencePoints, AroundPointersAreFencedThoughTheDeviceRefusesAnEvent) {
+  for (const std::uint64_t refused : {1u, 2u}) {
+    void* const block = written(4_MiB, a_);
+    wait(b_, take({}, a_));
+    read(b_, block, 5_ms);
+    for (std::uint64_t nth = 1; nth <= refused; ++nth) device_.fail(DeviceCall::record, nth);
+    const void* const inside[] = {block};
+    EXPECT_TRUE(heap_->fence_use(inside, b_, true).ok());
+    (void)device_.forget_faults();
+    free(block);
+    free(written(4_MiB, a_));  // no race
+  }
 }
 
 TEST_F(FencePoints, WhatIsNoBlockIsNamedAndNothingIsFenced) {

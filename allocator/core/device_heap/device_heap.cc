@@ -257,8 +257,9 @@ Status DeviceHeap::fence(std::span<void* const> blocks, Stream user) {
 Result<Fence> DeviceHeap::take_fence(std::span<void* const> blocks, Stream user) {
   return impl_->fences.take_fence(blocks, user);
 }
-Result<Fence> DeviceHeap::take_fence_around(std::span<const void* const> pointers, Stream user) {
-  return impl_->fences.take_fence_around(pointers, user);
+Result<std::optional<Fence>> DeviceHeap::fence_use(std::span<const void* const> pointers,
+                                                   Stream user, bool exact) {
+  return impl_->fences.fence_use(pointers, user, exact);
 }
 Status DeviceHeap::record_stream(void* block, Stream user) {
   return impl_->fences.record_stream(block, user);

@@ -76,8 +76,7 @@ Status Fences::fence_each(std::span<void* const> blocks, Stream user) {
   return {};
 }
 
-template <class Pointer>
-bool Fences::differ(std::span<Pointer const> blocks) const {
+bool Fences::differ(std::span<void* const> blocks) const {
   return entrance_.bound() || std::any_of(blocks.begin(), blocks.end(), [&](const void* block) {
            const StreamHeap* const heap = registry_.owner_of(Address::of(block));
            return heap != nullptr && heap->pool() != 0;
@@ -123,29 +122,58 @@ Result<Fence> Fences::take_fence(std::span<void* const> blocks, Stream user) {
   return fence_together(blocks, user, "take_fence", /*may_be_implied=*/false);
 }
 
-Result<Fence> Fences::take_fence_around(std::span<const void* const> pointers, Stream user) {
-  if (Status one = Entrance::refuse_all(user, "take_fence_around"); !one) {
-    return std::move(one).error();
+Status Fences::fence_around_each(std::span<const void* const> pointers, Stream user, bool now) {
+  std::vector<void*> blocks;
+  for (const void* const pointer : pointers) {
+    const std::optional<BlockInfo> block = pools_.find(Address::of(pointer));
+    if (block) blocks.push_back(block->address.pointer());
   }
-  if (differ(pointers)) {
-    std::vector<void*> blocks;
-    for (const void* const pointer : pointers) {
-      const std::optional<BlockInfo> block = pools_.find(Address::of(pointer));
-      if (block) blocks.push_back(block->address.pointer());
+  std::sort(blocks.begin(), blocks.end());
+  blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+  Status first;
+  for (void* const block : blocks) {
+    if (now && fence_one(block, user)) continue;
+    if (Status noted = record_stream(block, user); !noted && first) first = std::move(noted);
+  }
+  return first;
+}
+
+Result<std::optional<Fence>> Fences::fence_use(std::span<const void* const> pointers, Stream user,
+                                               bool exact) {
+  if (Status one = Entrance::refuse_all(user, "fence_use"); !one) return std::move(one).error();
+  const StreamHeap* const own = pools_.own().find(user.id);
+  const bool bound = entrance_.bound();
+  bool others = false, of_graph_pools = false;
+  for (const void* const pointer : pointers) {
+    const StreamHeap* const heap = registry_.owner_of(Address::of(pointer));
+    if (heap == nullptr || heap == own) continue;
+    others = true;
+    of_graph_pools = of_graph_pools || heap->pool() != 0;
+  }
+  if (bound || of_graph_pools) {
+    const Result<bool> captured = bound ? entrance_.is_captured(user) : Result<bool>(false);
+    if (Status fenced = fence_around_each(pointers, user, captured.ok()); !fenced || !captured) {
+      return fenced ? captured.error() : fenced.error();
     }
-    std::sort(blocks.begin(), blocks.end());
-    blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
-    return take_fence(blocks, user);
+    if (*captured) return std::optional<Fence>();
+    others = false;  // they have their fences
   }
-  Result<Fence> fence = timelines_.record(timelines_.of(user));
-  if (!fence) return fence;
-  // Once for each block, where pointers into it come one after the other.
-  Address last;
+  const TimelineId timeline = timelines_.of(user);
+  const Result<Fence> recorded =
+      exact || others ? timelines_.record(timeline) : Result<Fence>(timelines_.now(timeline));
+  if (!recorded) {
+    if (!others) return std::optional<Fence>();
+    Status noted = fence_around_each(pointers, user, false);
+    return noted ? Result(std::optional<Fence>()) : std::move(noted).error();
+  }
+  if (!others) return std::optional(*recorded);
+  Address last;  // once for each block, where pointers into it come one after the other
   for (const void* const pointer : pointers) {
     StreamHeap* const heap = registry_.owner_of(Address::of(pointer));
-    if (heap != nullptr) last = heap->fence_around(Address::of(pointer), timelines_, *fence, last);
+    if (heap == nullptr || heap == own) continue;
+    last = heap->fence_around(Address::of(pointer), timelines_, *recorded, last);
   }
-  return fence;
+  return std::optional(*recorded);
 }
 
 Status Fences::wait(Stream waiter, Fence fence) {

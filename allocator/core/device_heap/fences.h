@@ -19,7 +19,8 @@ class Fences {
   // As DeviceHeap has them.
   Status fence(std::span<void* const> blocks, Stream user);
   Result<Fence> take_fence(std::span<void* const> blocks, Stream user);
-  Result<Fence> take_fence_around(std::span<const void* const> pointers, Stream user);
+  Result<std::optional<Fence>> fence_use(std::span<const void* const> pointers, Stream user,
+                                         bool exact);
   Status record_stream(void* block, Stream user);
   Status wait(Stream waiter, Fence fence);
   void note_waited(Stream waiter, Fence fence);
@@ -30,10 +31,12 @@ class Fences {
   Status refuse(Stream stream, const char* call);
   // Must each block be asked where its uses count? Otherwise all are eager ones of the device
   // heap's own pool.
-  template <class Pointer>
-  bool differ(std::span<Pointer const> blocks) const;
+  bool differ(std::span<void* const> blocks) const;
   Status fence_one(void* block, Stream user);
   Status fence_each(std::span<void* const> blocks, Stream user);
+  // The blocks around the pointers. Where not `now`, or where a fence can't be taken now, the block
+  // takes it when it is deallocated.
+  Status fence_around_each(std::span<const void* const> pointers, Stream user, bool now);
   // One event for all, which are eager uses of the device heap's own blocks; none if it may be
   // implied. Error: a block is none, and nothing is changed; device.
   Result<Fence> fence_together(std::span<void* const> blocks, Stream user, const char* call,

@@ -70,8 +70,16 @@ class DeviceHeap {
   // The same, and the point that it is, which wait() takes. With no blocks: the point alone.
   // Errors: as fence(); capture (`user` is being captured: the order of its work is the graph's).
   Result<Fence> take_fence(std::span<void* const> blocks, Stream user);
-  // The same for the blocks that these point into, anywhere; what is not the heap's is passed over.
-  Result<Fence> take_fence_around(std::span<const void* const> pointers, Stream user);
+  // "Work queued so far on `user` uses what these point into", anywhere in a block; memory that is
+  // not the heap's is passed over. The blocks may be deallocated at once, whatever the outcome:
+  // where no fence can be taken now, a block takes it later, before its memory serves anything
+  // else. Blocks of `user` itself need none. In a capture the fence is one of the graph.
+  // Returns the point, which wait() takes; none: `user` is being captured, or the device refuses an
+  // event now. Where not `exact`, the point may cover work that is queued later, costs no event if
+  // the blocks need none, and is not for note_waited().
+  // Errors: device (the driver does not say whether `user` is captured).
+  Result<std::optional<Fence>> fence_use(std::span<const void* const> pointers, Stream user,
+                                         bool exact);
   // Makes work queued on `waiter` from now on run after the point, on the GPU. What is known to be
   // so costs nothing, and the heap knows it from now on. Errors: device; capture (as above).
   Status wait(Stream waiter, Fence fence);
